@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The three ways in which slimpack says no: bad input, no answer, and a fault of its own.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace slimpack {
+
+/// Input that breaks a rule. `what()` is one sentence naming place, rule and value; programs end
+/// with exit status 2.
+class InvalidInput : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A plan whose units wait for each other for ever. `what()` lists what each blocked unit awaits.
+class Deadlock : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// "No feasible plan" is an answer, not an error: which constraint, how much it needs, how much
+/// there is; programs end with exit status 1.
+struct Infeasible {
+  std::string constraint;
+  std::int64_t needed = 0;
+  std::int64_t available = 0;
+};
+
+/// Throws InvalidInput with `rule` unless `condition` holds.
+inline void require(bool condition, std::string_view rule) {
+  if (!condition) throw InvalidInput(std::string(rule));
+}
+
+/// Throws InvalidInput with `rule` and the offending value unless `condition` holds.
+inline void require(bool condition, std::string_view rule, std::int64_t value) {
+  if (!condition) throw InvalidInput(std::string(rule) + ", got " + std::to_string(value));
+}
+
+/// Throws InvalidInput with `rule` and the offending text unless `condition` holds.
+inline void require(bool condition, std::string_view rule, std::string_view value) {
+  if (!condition) throw InvalidInput(std::string(rule) + ", got '" + std::string(value) + "'");
+}
+
+namespace detail {
+[[noreturn]] inline void assertion_failed(const char* expression, const char* file, int line) {
+  std::fprintf(stderr, "%s:%d: slimpack invariant broken: %s\n", file, line, expression);
+  std::abort();
+}
+}  // namespace detail
+
+}  // namespace slimpack
+
+/// An internal invariant: its failure is a fault of slimpack, not of its user. Active where NDEBUG
+/// is not defined or SLIMPACK_CHECKED is.
+#if !defined(NDEBUG) || defined(SLIMPACK_CHECKED)
+#define SLIMPACK_ASSERT(expression) \
+  ((expression) ? void() : ::slimpack::detail::assertion_failed(#expression, __FILE__, __LINE__))
+#else
+#define SLIMPACK_ASSERT(expression) static_cast<void>(sizeof(!(expression)))
+#endif

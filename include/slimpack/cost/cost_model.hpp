@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a cost model answers, and in which exact quantities it is asked.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack {
+
+/// What a unit of work puts on one device of its group: exact integers, summed over its slices.
+/// For a rank of a merged group only its own share counts (docs/equations.md, "Merged groups").
+struct PackLoad {
+  Tokens tokens;                   ///< rows of matrix work
+  std::int64_t pairs2 = 0;         ///< twice the (query, key) pairs, sum of s (2 prefix + s)
+  std::int64_t filled_pairs2 = 0;  ///< the same with the rows of each segment filled up to tiles
+  std::int64_t segments = 0;       ///< runs of query rows that attention handles separately
+  std::int64_t runs = 0;           ///< backward: runs of saved rows contiguous in memory
+  std::int64_t ranks = 1;          ///< of the group
+  Tokens kv_received;              ///< tokens whose keys and values arrive from other ranks
+  Tokens q_received;               ///< tokens whose queries arrive from other ranks
+  friend bool operator==(const PackLoad&, const PackLoad&) = default;
+};
+
+/// What is the same for all units of one chunk of one stage.
+struct StageLoad {
+  std::int64_t layers = 0;
+  bool embedding = false;
+  std::int64_t tensor_parallel = 1;
+  Link tensor_link;    ///< between tensor-parallel devices
+  Link exchange_link;  ///< slowest link between the ranks of the pack's group
+  friend bool operator==(const StageLoad&, const StageLoad&) = default;
+};
+
+/// One device's part of the vocabulary projection and loss of a forward pack.
+struct HeadLoad {
+  Tokens tokens;            ///< of this rank
+  std::int64_t vocab = 0;   ///< rows of the projection on this device's stage
+  std::int64_t shards = 1;  ///< stages that meet; 1: the head is on the last stage
+  std::int64_t tensor_parallel = 1;
+  Tokens tile{1024};
+  Link link;  ///< slowest link between the stages that meet
+  friend bool operator==(const HeadLoad&, const HeadLoad&) = default;
+};
+
+/// Laws: pure; never negative; non-decreasing in every member of a load; equal on every compiler
+/// (integers, or single rounded steps that no contraction can change).
+template <class Model>
+concept CostModel = requires(const Model& model, const PackLoad& pack, const StageLoad& stage,
+                             const HeadLoad& head, Recompute recompute, Bytes bytes,
+                             std::int64_t ranks, const Link& link) {
+  /// Forward of a pack on one chunk of one stage, exchange and tensor-parallel traffic included.
+  { model.forward(pack, stage) }
+  noexcept->std::same_as<Nanos>;
+  /// Backward, recomputation and regrouping of saved tensors included.
+  { model.backward(pack, stage, recompute) }
+  noexcept->std::same_as<Nanos>;
+  /// Final norm, logits, loss and their gradients.
+  { model.head(head) }
+  noexcept->std::same_as<Nanos>;
+  /// Sending `bytes` over `link`.
+  { model.transfer(bytes, link) }
+  noexcept->std::same_as<Nanos>;
+  /// Reducing `bytes` of gradients over `ranks` (reduce-scatter where the optimizer is sharded,
+  /// all-reduce otherwise).
+  { model.reduce(bytes, ranks, link) }
+  noexcept->std::same_as<Nanos>;
+  /// Optimizer step over `bytes` of state and weights touched, and the gathering of
+  /// `gathered` bytes of weights over `ranks` (0 where the state is replicated).
+  { model.optimizer(bytes, bytes, ranks, link) }
+  noexcept->std::same_as<Nanos>;
+};
+
+}  // namespace slimpack

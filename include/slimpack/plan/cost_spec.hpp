@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the seconds of a plan come from: the `cost` object of plan.json.
+#pragma once
+
+#include <variant>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+
+namespace slimpack {
+
+/// FLOPs and bytes over the cluster's achieved rates.
+struct AnalyticCost {
+  friend bool operator==(const AnalyticCost&, const AnalyticCost&) = default;
+};
+
+/// seconds = unit + layers (layer + token tokens + pair pairs + segment segments) + byte bytes.
+struct FittedTerms {
+  double unit = 0;
+  double layer = 0;
+  double token = 0;
+  double pair = 0;
+  double segment = 0;
+  double byte = 0;
+  friend bool operator==(const FittedTerms&, const FittedTerms&) = default;
+};
+
+/// Non-negative coefficients fitted to a measured profile.
+struct FittedCost {
+  FittedTerms layer_forward, layer_backward;
+  FittedTerms embedding_forward, embedding_backward;
+  FittedTerms head;  ///< projection, loss and both gradients
+  FittedTerms optimizer, p2p, reduce, exchange;
+  friend bool operator==(const FittedCost&, const FittedCost&) = default;
+};
+
+/// Seconds of one layer on a grid of pack tokens (rows) and mean keys a query sees (columns),
+/// interpolated; links, embedding, head and optimizer as in the analytic model.
+struct TableCost {
+  std::vector<Tokens> tokens;                 ///< ascending, at least one
+  std::vector<Tokens> context;                ///< ascending, at least one
+  std::vector<double> forward_s, backward_s;  ///< tokens.size() * context.size(), row by row
+  friend bool operator==(const TableCost&, const TableCost&) = default;
+};
+
+using CostSpec = std::variant<AnalyticCost, FittedCost, TableCost>;
+
+}  // namespace slimpack
