@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+# Target `all_verify_interface_header_sets` compiles each header as a file of its own, with our warning flags. The two
+# optional dependencies are linked here and nowhere near the exported target.
+add_library(slimpack_headers INTERFACE EXCLUDE_FROM_ALL)
+file(GLOB_RECURSE backend_headers CONFIGURE_DEPENDS
+     ${PROJECT_SOURCE_DIR}/backends/cpu/include/slimpack_cpu/*.hpp)
+target_sources(slimpack_headers INTERFACE
+  FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/backends/cpu/include
+  FILES ${SLIMPACK_HEADERS} ${backend_headers})
+target_link_libraries(slimpack_headers INTERFACE slimpack_private)
+set_target_properties(slimpack_headers PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
