@@ -2,10 +2,10 @@
 # `cmake --install`: the headers and the package that find_package(slimpack) reads.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_DATADIR}/cmake/slimpack)
-install(TARGETS slimpack EXPORT slimpack-targets FILE_SET HEADERS)
-install(EXPORT slimpack-targets NAMESPACE slimpack:: DESTINATION ${package_dir})
+install(TARGETS slimpack EXPORT slimpack-targets FILE_SET HEADERS COMPONENT headers)
+install(EXPORT slimpack-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT headers)
 write_basic_package_version_file(
   ${CMAKE_CURRENT_BINARY_DIR}/slimpack-config-version.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES cmake/slimpack-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/slimpack-config-version.cmake
-        DESTINATION ${package_dir})
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+        DESTINATION ${package_dir} COMPONENT headers)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT headers)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+# Builds and runs one consumer project in a folder of its own, with no more than a stranger has: the
+# project's files, main.cpp, and slimpack installed (find_package) or as sources (the others).
+set(project ${WORK}/project)
+file(REMOVE_RECURSE ${WORK})
+file(MAKE_DIRECTORY ${project})
+file(COPY ${CMAKE_CURRENT_LIST_DIR}/main.cpp DESTINATION ${project})
+
+function(run)
+  execute_process(COMMAND ${ARGN} WORKING_DIRECTORY ${project} RESULT_VARIABLE status
+                  OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "${CONSUMER}: ${ARGN} ended with ${status}:\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+if(CONSUMER STREQUAL "include_path")
+  run(${COMPILER} -std=c++20 -I${SLIMPACK}/include main.cpp -o app)
+  run(${project}/app)
+else()
+  file(COPY ${CMAKE_CURRENT_LIST_DIR}/${CONSUMER}/CMakeLists.txt DESTINATION ${project})
+  set(configure -S ${project} -B ${WORK}/build -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER})
+  if(CONSUMER STREQUAL "find_package")
+    run(${CMAKE_COMMAND} --install ${BUILT} --component headers --prefix ${WORK}/prefix)
+    list(APPEND configure -DCMAKE_PREFIX_PATH=${WORK}/prefix)
+  elseif(CONSUMER STREQUAL "add_subdirectory")
+    file(CREATE_LINK ${SLIMPACK} ${project}/slimpack SYMBOLIC)
+  elseif(CONSUMER STREQUAL "fetch_content")
+    list(APPEND configure -DFETCHCONTENT_SOURCE_DIR_SLIMPACK=${SLIMPACK})
+  endif()
+  run(${CMAKE_COMMAND} ${configure})
+  run(${CMAKE_COMMAND} --build ${WORK}/build)
+  run(${WORK}/build/app)
+endif()
+if(NOT output MATCHES "tokens/s")
+  message(FATAL_ERROR "${CONSUMER}: the program printed '${output}'")
+endif()
