@@ -1,0 +1,688 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random plans of every kind the format allows, small enough to execute, valid by construction.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/random.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack::test {
+
+/// What to draw. An empty optional is drawn at random; a set one is forced. Bounds are inclusive.
+struct RandomPlanOptions {
+  std::int32_t max_dp = 4, max_pp = 4, max_chunks = 3, max_tp = 1;
+  std::int32_t max_merge = 4;
+  std::int32_t max_window = 3;
+  std::int64_t min_samples = 1, max_samples = 12;
+  std::int64_t min_tokens = 5, max_tokens = 60;  ///< one sample in eight has one token instead
+  std::int64_t max_granularity = 16;
+  std::int64_t max_page = 8, max_share = 8, max_head_tile = 32;
+  bool large_model = false;  ///< sizes of a real layer, for tests that do not execute
+  bool vary_bytes = false;   ///< draw element and gradient sizes too
+  std::int64_t bytes_per_element = 8, gradient_bytes = 8;
+  Bytes capacity{1'000'000'000'000'000};
+  std::optional<std::int32_t> dp, pp, tp, chunks, window;
+  std::optional<Head> head;
+  std::optional<bool> tied;
+  std::optional<bool> merged;          ///< true forces dp >= 2 and a merged group in use
+  std::optional<Recompute> recompute;  ///< one mode for all backward packs
+  std::optional<Exchange> exchange;    ///< one mode for all slices of merged groups
+  std::optional<bool> same_cuts;       ///< backward packs are the forward packs reversed
+};
+
+namespace detail {
+
+inline constexpr int kScheduleAttempts = 9;
+
+/// Draws a schedule by executing the plan in one random legal order: whatever is listed has been
+/// possible at its time, so the order of every device, channel and meeting is free of deadlock.
+class RandomSchedule {
+ public:
+  /// `boldness` 0 always advances what is farthest along (never stuck); 1, 2 and 4 choose the
+  /// farthest of 4, 2 and 1 random candidates.
+  RandomSchedule(Plan& plan, std::uint64_t seed, int boldness)
+      : plan_(plan), random_(seed), boldness_(boldness) {}
+
+  /// False where windows and orders got stuck; the plan's schedule is then of no use.
+  [[nodiscard]] bool draw() {
+    prepare();
+    while (left_ + reduces_ > 0) {
+      if (!step()) return false;
+    }
+    for (DeviceSchedule& device : plan_.schedule) {
+      device.order.push_back({UnitKind::optimizer, {}, 0});
+    }
+    return true;
+  }
+
+ private:
+  struct Item {
+    UnitKind kind{};
+    std::size_t pack = 0;
+    std::size_t place = 0;  ///< line of F and B, data-parallel rank of H, device of R
+  };
+  struct Channel {
+    std::vector<std::pair<std::size_t, std::size_t>> sent;  ///< (pack, line of the receiver)
+    std::size_t consumed = 0;
+  };
+
+  std::size_t stages() const { return static_cast<std::size_t>(plan_.parallel.pp); }
+  std::size_t lines() const { return stages() * static_cast<std::size_t>(plan_.parallel.chunks); }
+  DeviceSchedule& device(std::size_t dp, std::size_t pp) {
+    return plan_.schedule[dp * stages() + pp];
+  }
+  const std::vector<std::int32_t>& ranks(std::size_t pack) const {
+    return plan_.groups[index(plan_.micropacks[pack].group)];
+  }
+  std::size_t slot(std::size_t pack, std::size_t line) const { return pack * lines() + line; }
+
+  void prepare() {
+    const auto dp = static_cast<std::size_t>(plan_.parallel.dp);
+    const std::size_t packs = plan_.micropacks.size();
+    plan_.schedule.clear();
+    for (std::size_t rank = 0; rank < dp; ++rank) {
+      for (std::size_t pp = 0; pp < stages(); ++pp) {
+        plan_.schedule.push_back(
+            {static_cast<std::int32_t>(rank), static_cast<std::int32_t>(pp), {}});
+      }
+    }
+    waiting_.assign(packs * lines(), 0);
+    after_.assign(packs, {});
+    heads_.assign(packs, {});
+    channels_.assign(plan_.groups.size() * 2 * stages(), {});
+    link_slices();
+    for (std::size_t pack = 0; pack < packs; ++pack) {
+      const bool forward = plan_.micropacks[pack].pass == Pass::forward;
+      for (const std::size_t next : after_[pack]) {
+        for (std::size_t line = 0; line < lines(); ++line) ++waiting_[slot(next, line)];
+      }
+      for (std::size_t line = 0; line < lines(); ++line) {
+        if (forward ? line > 0 : line + 1 < lines()) ++waiting_[slot(pack, line)];
+      }
+      if (forward) {
+        for (const std::size_t back : heads_[pack]) {
+          waiting_[slot(back, lines() - 1)] += ranks(pack).size();
+        }
+      }
+      left_ += lines() + (forward ? ranks(pack).size() : 0);
+    }
+    for (std::size_t pack = 0; pack < packs; ++pack) {
+      for (std::size_t line = 0; line < lines(); ++line) {
+        if (waiting_[slot(pack, line)] == 0) add(pack, line);
+      }
+    }
+    backward_left_.assign(plan_.schedule.size() * chunks(), 0);
+    for (std::size_t pack = 0; pack < packs; ++pack) {
+      if (plan_.micropacks[pack].pass == Pass::forward) continue;
+      for (const std::int32_t rank : ranks(pack)) {
+        for (std::size_t line = 0; line < lines(); ++line) {
+          ++backward_left_[backward_slot(static_cast<std::size_t>(rank), line)];
+        }
+      }
+    }
+    reduce_order_.clear();
+    for (std::size_t pp = 0; pp < stages(); ++pp) {
+      std::vector<std::size_t> order(chunks());
+      std::iota(order.begin(), order.end(), std::size_t{0});
+      random_.shuffle(std::span(order));
+      reduce_order_.push_back(order);
+    }
+    reduced_.assign(plan_.schedule.size(), 0);
+    reduces_ = plan_.schedule.size() * chunks();
+    for (std::size_t at = 0; at < plan_.schedule.size(); ++at) add_reduce(at);
+  }
+
+  std::size_t chunks() const { return static_cast<std::size_t>(plan_.parallel.chunks); }
+  std::size_t backward_slot(std::size_t rank, std::size_t line) const {
+    return (rank * stages() + line % stages()) * chunks() + line / stages();
+  }
+
+  /// after_: packs that follow a pack at the same place of the line; heads_: backward packs that
+  /// need a forward pack's H.
+  void link_slices() {
+    struct Cut {
+      std::int64_t begin, end;
+      std::size_t pack;
+    };
+    std::vector<std::array<std::vector<Cut>, 2>> cuts(plan_.samples.size());
+    for (std::size_t pack = 0; pack < plan_.micropacks.size(); ++pack) {
+      const MicroPack& micropack = plan_.micropacks[pack];
+      for (const Slice& slice : micropack.slices) {
+        cuts[index(slice.sample)][micropack.pass == Pass::forward ? 0 : 1].push_back(
+            {slice.begin.value, slice.end.value, pack});
+      }
+    }
+    for (auto& [forward, backward] : cuts) {
+      const auto rising = [](const Cut& a, const Cut& b) { return a.begin < b.begin; };
+      std::sort(forward.begin(), forward.end(), rising);
+      std::sort(backward.begin(), backward.end(), rising);
+      for (std::size_t i = 1; i < forward.size(); ++i) {
+        after_[forward[i - 1].pack].push_back(forward[i].pack);
+      }
+      for (std::size_t i = 1; i < backward.size(); ++i) {
+        after_[backward[i].pack].push_back(backward[i - 1].pack);
+      }
+      for (const Cut& f : forward) {
+        for (const Cut& b : backward) {
+          if (f.begin < b.end && b.begin < f.end) heads_[f.pack].push_back(b.pack);
+        }
+      }
+    }
+  }
+
+  void add(std::size_t pack, std::size_t line) {
+    ready_.push_back(
+        {plan_.micropacks[pack].pass == Pass::forward ? UnitKind::forward : UnitKind::backward,
+         pack, line});
+  }
+  void add_reduce(std::size_t at) {
+    if (reduced_[at] == chunks()) return;
+    const std::size_t chunk = reduce_order_[at % stages()][reduced_[at]];
+    if (backward_left_[at * chunks() + chunk] == 0) ready_.push_back({UnitKind::reduce, chunk, at});
+  }
+
+  Channel* outgoing(const Item& item) {
+    if (stages() == 1) return nullptr;
+    const std::size_t group = index(plan_.micropacks[item.pack].group);
+    const std::size_t stage = item.place % stages();
+    if (item.kind == UnitKind::forward) {
+      return item.place + 1 == lines() ? nullptr : &channels_[group * 2 * stages() + stage];
+    }
+    return item.place == 0 ? nullptr : &channels_[(group * 2 + 1) * stages() + stage];
+  }
+  Channel* incoming(const Item& item) {
+    if (stages() == 1) return nullptr;
+    const std::size_t group = index(plan_.micropacks[item.pack].group);
+    const std::size_t stage = item.place % stages();
+    if (item.kind == UnitKind::forward) {
+      return item.place == 0 ? nullptr
+                             : &channels_[group * 2 * stages() + (stage + stages() - 1) % stages()];
+    }
+    return item.place + 1 == lines()
+               ? nullptr
+               : &channels_[(group * 2 + 1) * stages() + (stage + 1) % stages()];
+  }
+
+  bool legal(const Item& item) {
+    if (item.kind != UnitKind::forward && item.kind != UnitKind::backward) return true;
+    const auto window = static_cast<std::size_t>(plan_.window);
+    if (const Channel* from = incoming(item); from != nullptr) {
+      if (from->sent[from->consumed] != std::pair{item.pack, item.place}) return false;
+    }
+    // Send i waits for the end of send i - window, which waits for receive i - window to be posted.
+    if (const Channel* to = outgoing(item); to != nullptr) {
+      if (to->sent.size() + 1 > to->consumed + 2 * window) return false;
+    }
+    return true;
+  }
+
+  std::size_t progress(const Item& item) const {
+    switch (item.kind) {
+      case UnitKind::forward:
+        return item.place;
+      case UnitKind::head:
+        return lines();
+      case UnitKind::backward:
+        return 2 * lines() - item.place;
+      default:
+        return 2 * lines() + 1;
+    }
+  }
+
+  bool step() {
+    std::vector<std::size_t> legal_now;
+    for (std::size_t i = 0; i < ready_.size(); ++i) {
+      if (legal(ready_[i])) legal_now.push_back(i);
+    }
+    if (legal_now.empty()) return false;
+    std::size_t chosen = legal_now[random_.below(legal_now.size())];
+    const int rounds = boldness_ == 0 ? 0 : 4 / boldness_ - 1;
+    const auto prefer = [&](std::size_t other) {
+      if (progress(ready_[other]) > progress(ready_[chosen])) chosen = other;
+    };
+    for (int round = 0; round < rounds; ++round) prefer(legal_now[random_.below(legal_now.size())]);
+    if (boldness_ == 0) {
+      for (const std::size_t other : legal_now) prefer(other);
+    }
+    const Item item = ready_[chosen];
+    ready_[chosen] = ready_.back();
+    ready_.pop_back();
+    run(item);
+    return true;
+  }
+
+  void run(const Item& item) {
+    if (item.kind == UnitKind::reduce) {
+      plan_.schedule[item.place].order.push_back(
+          {UnitKind::reduce, {}, static_cast<std::int32_t>(item.pack)});
+      --reduces_;
+      ++reduced_[item.place];
+      add_reduce(item.place);
+      return;
+    }
+    --left_;
+    const auto id = static_cast<PackId>(item.pack);
+    if (item.kind == UnitKind::head) {
+      for (std::size_t pp = 0; pp < stages(); ++pp) {
+        if (plan_.parallel.head == Head::shard || pp + 1 == stages()) {
+          device(item.place, pp).order.push_back({UnitKind::head, id, 0});
+        }
+      }
+      for (const std::size_t back : heads_[item.pack]) release(back, lines() - 1);
+      return;
+    }
+    const auto chunk = static_cast<std::int32_t>(item.place / stages());
+    for (const std::int32_t rank : ranks(item.pack)) {
+      const auto dp = static_cast<std::size_t>(rank);
+      device(dp, item.place % stages()).order.push_back({item.kind, id, chunk});
+      if (item.kind == UnitKind::backward && --backward_left_[backward_slot(dp, item.place)] == 0) {
+        const std::size_t at = dp * stages() + item.place % stages();
+        if (reduced_[at] < chunks() &&
+            reduce_order_[at % stages()][reduced_[at]] == item.place / stages()) {
+          add_reduce(at);
+        }
+      }
+    }
+    if (Channel* from = incoming(item); from != nullptr) ++from->consumed;
+    const bool forward = item.kind == UnitKind::forward;
+    if (Channel* to = outgoing(item); to != nullptr) {
+      to->sent.emplace_back(item.pack, forward ? item.place + 1 : item.place - 1);
+    }
+    for (const std::size_t next : after_[item.pack]) release(next, item.place);
+    if (forward && item.place + 1 < lines()) release(item.pack, item.place + 1);
+    if (!forward && item.place > 0) release(item.pack, item.place - 1);
+    if (forward && item.place + 1 == lines()) {
+      for (const std::int32_t rank : ranks(item.pack)) {
+        ready_.push_back({UnitKind::head, item.pack, static_cast<std::size_t>(rank)});
+      }
+    }
+  }
+
+  void release(std::size_t pack, std::size_t line) {
+    if (--waiting_[slot(pack, line)] == 0) add(pack, line);
+  }
+
+  Plan& plan_;
+  Random random_;
+  int boldness_;
+  std::vector<std::size_t> waiting_;  ///< by (pack, line): what it still waits for
+  std::vector<std::vector<std::size_t>> after_, heads_;
+  std::vector<Channel> channels_;  ///< by (group, direction, sending stage)
+  std::vector<Item> ready_;
+  std::vector<std::size_t> backward_left_;  ///< by (device, chunk)
+  std::vector<std::vector<std::size_t>> reduce_order_;
+  std::vector<std::size_t> reduced_;
+  std::size_t left_ = 0, reduces_ = 0;
+};
+
+/// Cuts [0, length) at random multiples of `granularity`; `density` of eight boundaries are cuts.
+inline std::vector<std::int64_t> random_cuts(Random& random, std::int64_t length,
+                                             std::int64_t granularity, std::uint64_t density) {
+  std::vector<std::int64_t> cuts{0};
+  for (std::int64_t at = granularity; at < length; at += granularity) {
+    if (random.chance(density, 8)) cuts.push_back(at);
+  }
+  cuts.push_back(length);
+  return cuts;
+}
+
+/// Packs of one pass of one group: the samples' slices in a random common order that keeps each
+/// sample's own, cut at random where no sample would come twice.
+inline std::vector<std::vector<Slice>> random_packs(Random& random, const Plan& plan,
+                                                    const std::vector<SampleId>& members,
+                                                    bool falling) {
+  struct Lane {
+    std::vector<Slice> slices;
+    std::size_t next = 0;
+  };
+  const std::uint64_t density = random.below(9);
+  std::vector<Lane> lanes;
+  for (const SampleId sample : members) {
+    const auto cuts = random_cuts(random, plan.samples[index(sample)].value,
+                                  plan.parallel.granularity.value, density);
+    Lane lane;
+    for (std::size_t i = 1; i < cuts.size(); ++i) {
+      lane.slices.push_back({sample, {cuts[i - 1]}, {cuts[i]}});
+    }
+    if (falling) std::reverse(lane.slices.begin(), lane.slices.end());
+    lanes.push_back(std::move(lane));
+  }
+  const std::uint64_t stay = random.below(4);
+  std::vector<std::vector<Slice>> packs;
+  while (!lanes.empty()) {
+    const auto lane = static_cast<std::size_t>(random.below(lanes.size()));
+    const Slice slice = lanes[lane].slices[lanes[lane].next];
+    const bool twice =
+        packs.empty() || std::any_of(packs.back().begin(), packs.back().end(),
+                                     [&](const Slice& s) { return s.sample == slice.sample; });
+    if (twice || !random.chance(stay, 4)) packs.emplace_back();
+    packs.back().push_back(slice);
+    if (++lanes[lane].next == lanes[lane].slices.size()) {
+      lanes.erase(lanes.begin() + static_cast<std::ptrdiff_t>(lane));
+    }
+  }
+  return packs;
+}
+
+inline ModelShape random_model(Random& random, const RandomPlanOptions& options,
+                               std::int64_t lines) {
+  ModelShape model;
+  model.name = "random";
+  model.layers = random.chance(1, 8) ? random.between(1, lines + 4) : lines + random.between(0, 5);
+  model.hidden = options.large_model ? 128 * random.between(8, 64) : random.between(8, 32);
+  model.heads = options.large_model ? random.between(8, 64) : random.between(1, 4);
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t kv = 1; kv <= model.heads; ++kv) {
+    if (model.heads % kv == 0) divisors.push_back(kv);
+  }
+  model.kv_heads = divisors[random.below(divisors.size())];
+  model.head_dim = options.large_model ? 128 : 2 * random.between(2, 4);
+  model.ffn = options.large_model ? 128 * random.between(16, 200) : random.between(8, 40);
+  model.vocab = options.large_model ? random.between(30'000, 130'000) : random.between(11, 40);
+  model.tied = options.tied.value_or(random.chance(1, 3));
+  model.bytes_per_element = options.bytes_per_element;
+  return model;
+}
+
+inline void random_stages(Random& random, Plan& plan) {
+  const std::int32_t lines = plan.parallel.pp * plan.parallel.chunks;
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(lines), 0);
+  std::int64_t left = plan.model.layers;
+  if (left >= lines && !random.chance(1, 12)) {
+    std::fill(layers.begin(), layers.end(), std::int64_t{1});
+    left -= lines;
+  }
+  for (; left > 0; --left) ++layers[random.below(layers.size())];
+  std::int64_t first = 0;
+  for (std::int32_t line = 0; line < lines; ++line) {
+    const std::int64_t end = first + layers[static_cast<std::size_t>(line)];
+    plan.stages.push_back(
+        {line % plan.parallel.pp, line / plan.parallel.pp, first, end, line == 0});
+    first = end;
+  }
+}
+
+inline void random_cluster(Random& random, Plan& plan, const RandomPlanOptions& options) {
+  Cluster& cluster = plan.cluster;
+  cluster.name = "random";
+  cluster.devices_per_node = random.between(2, 8);
+  cluster.memory = options.capacity;
+  cluster.peak_flops = 1e10;
+  cluster.matrix_flops = 5e9 * (0.5 + random.unit());
+  cluster.attention_forward_flops = 4e9 * (0.5 + random.unit());
+  cluster.attention_backward_flops = 3e9 * (0.5 + random.unit());
+  cluster.memory_bytes_per_s = 1e10 * (0.5 + random.unit());
+  cluster.inside = {1e9 * (0.5 + random.unit()), 1e-6 * random.unit()};
+  cluster.between = {1e8 * (0.5 + random.unit()), 1e-5 * random.unit()};
+  cluster.kernel_s = 1e-6 * random.unit();
+  cluster.segment_s = 1e-7 * random.unit();
+  cluster.tile_tokens = random.between(1, 16);
+  const std::int32_t tp = plan.parallel.tp;
+  std::vector<std::int64_t> blocks(static_cast<std::size_t>(plan.parallel.dp * plan.parallel.pp));
+  std::iota(blocks.begin(), blocks.end(), std::int64_t{0});
+  if (random.chance(1, 2)) random.shuffle(std::span(blocks));
+  for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      const std::int64_t block = blocks[static_cast<std::size_t>(dp * plan.parallel.pp + pp)];
+      for (std::int32_t t = 0; t < tp; ++t) {
+        plan.placement.push_back({dp, pp, t, block * tp + t});
+      }
+    }
+  }
+}
+
+inline void random_groups(Random& random, Plan& plan, const RandomPlanOptions& options) {
+  const std::int32_t dp = plan.parallel.dp;
+  for (std::int32_t rank = 0; rank < dp; ++rank) plan.groups.push_back({rank});
+  const std::int32_t largest = std::min(dp, options.max_merge);
+  const bool merged = largest >= 2 && options.merged.value_or(random.chance(1, 2));
+  if (merged) {
+    plan.parallel.merge = static_cast<std::int32_t>(random.between(2, largest));
+    std::set<std::vector<std::int32_t>> drawn;
+    const std::int64_t wanted = random.between(1, 3);
+    for (std::int64_t i = 0; i < wanted; ++i) {
+      std::vector<std::int32_t> ranks(static_cast<std::size_t>(dp));
+      std::iota(ranks.begin(), ranks.end(), 0);
+      random.shuffle(std::span(ranks));
+      ranks.resize(static_cast<std::size_t>(random.between(2, plan.parallel.merge)));
+      std::sort(ranks.begin(), ranks.end());
+      if (drawn.insert(ranks).second) plan.groups.push_back(ranks);
+    }
+  }
+  for (std::size_t i = 0; i < plan.samples.size(); ++i) {
+    plan.sample_group.push_back(static_cast<GroupId>(random.below(plan.groups.size())));
+  }
+  if (merged) plan.sample_group[random.below(plan.samples.size())] = static_cast<GroupId>(dp);
+}
+
+inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOptions& options) {
+  const bool same_cuts = options.same_cuts.value_or(random.chance(1, 5));
+  const bool one_mode = random.chance(1, 4);
+  const auto mode = static_cast<Recompute>(random.below(kRecomputeModes));
+  std::vector<MicroPack> packs;
+  for (std::size_t group = 0; group < plan.groups.size(); ++group) {
+    std::vector<SampleId> members;
+    for (std::size_t i = 0; i < plan.samples.size(); ++i) {
+      if (index(plan.sample_group[i]) == group) members.push_back(static_cast<SampleId>(i));
+    }
+    const auto forward = random_packs(random, plan, members, false);
+    auto backward = random_packs(random, plan, members, true);
+    if (same_cuts) backward.assign(forward.rbegin(), forward.rend());
+    const auto emit = [&](Pass pass, const std::vector<Slice>& slices) {
+      MicroPack pack;
+      pack.pass = pass;
+      pack.group = static_cast<GroupId>(group);
+      pack.slices = slices;
+      if (plan.groups[group].size() > 1) {
+        for (std::size_t i = 0; i < slices.size(); ++i) {
+          const auto drawn = random.chance(1, 2) ? Exchange::kv : Exchange::q;
+          pack.exchange.push_back(options.exchange.value_or(drawn));
+        }
+      }
+      if (pass == Pass::backward) {
+        const auto drawn = static_cast<Recompute>(random.below(kRecomputeModes));
+        pack.recompute = options.recompute.value_or(one_mode ? mode : drawn);
+      }
+      packs.push_back(std::move(pack));
+    };
+    for (const auto& slices : forward) emit(Pass::forward, slices);
+    for (const auto& slices : backward) emit(Pass::backward, slices);
+  }
+  if (random.chance(1, 2)) random.shuffle(std::span(packs));
+  plan.micropacks = std::move(packs);
+}
+
+}  // namespace detail
+
+/// A valid plan. The same seed and options give the same plan, up to the last bit of the cluster's
+/// rates. `attempts`, if given, receives how many schedules got stuck before one was legal.
+[[nodiscard]] inline Plan random_plan(std::uint64_t seed, const RandomPlanOptions& options = {},
+                                      int* attempts = nullptr) {
+  Random random(seed * 0x9e3779b97f4a7c15U + 0x51u);
+  Plan plan;
+  plan.planner = "random";
+  plan.step_index = static_cast<std::int64_t>(seed % 1000);
+  const std::int32_t least_dp = options.merged.value_or(false) ? 2 : 1;
+  const auto up_to = [&](std::int32_t low, std::int32_t high) {
+    return static_cast<std::int32_t>(random.between(low, std::max(low, high)));
+  };
+  plan.parallel.dp = options.dp.value_or(up_to(least_dp, options.max_dp));
+  plan.parallel.pp = options.pp.value_or(up_to(1, options.max_pp));
+  plan.parallel.tp = options.tp.value_or(up_to(1, options.max_tp));
+  plan.parallel.chunks = options.chunks.value_or(up_to(1, options.max_chunks));
+  plan.parallel.head = options.head.value_or(random.chance(1, 2) ? Head::shard : Head::last);
+  plan.parallel.granularity = {random.between(1, options.max_granularity)};
+  plan.window = options.window.value_or(up_to(1, options.max_window));
+
+  const std::int64_t samples = random.between(options.min_samples, options.max_samples);
+  for (std::int64_t i = 0; i < samples; ++i) {
+    const bool single = random.chance(1, 8);
+    plan.samples.push_back({single ? 1 : random.between(options.min_tokens, options.max_tokens)});
+    plan.origin.push_back({0, i, {0}});
+    plan.target_tokens += plan.samples.back().value - 1;
+  }
+  if (plan.target_tokens == 0) {
+    plan.target_tokens = options.max_tokens - 1;
+    plan.samples.front() = {options.max_tokens};
+  }
+  plan.sources.push_back({"random.lengths", samples, ""});
+  plan.model = detail::random_model(random, options, plan.parallel.pp * plan.parallel.chunks);
+  plan.memory.capacity = options.capacity;
+  plan.memory.optimizer =
+      random.chance(1, 2) ? OptimizerState::sharded : OptimizerState::replicated;
+  plan.memory.gradient_bytes = options.gradient_bytes;
+  if (options.vary_bytes) {
+    plan.model.bytes_per_element = std::int64_t{1} << random.between(1, 3);
+    plan.memory.gradient_bytes = std::max<std::int64_t>(4, plan.model.bytes_per_element)
+                                 << random.below(2);
+  }
+  plan.memory.page_tokens = {random.between(1, options.max_page)};
+  plan.memory.share_tokens = {random.between(1, options.max_share)};
+  plan.memory.head_tile = {random.between(1, options.max_head_tile)};
+  detail::random_stages(random, plan);
+  detail::random_cluster(random, plan, options);
+  detail::random_groups(random, plan, options);
+  detail::random_micropacks(random, plan, options);
+  for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      plan.prediction.devices.push_back({dp, pp, {}, {}});
+    }
+  }
+  const int first_boldness = 1 << random.below(3);
+  for (int attempt = 0;; ++attempt) {
+    require(attempt < detail::kScheduleAttempts, "random_plan: no legal schedule was found");
+    const bool last = attempt + 1 == detail::kScheduleAttempts;
+    const int boldness = last ? 0 : attempt >= 4 ? 1 : first_boldness;
+    if (detail::RandomSchedule(plan, random.bits(), boldness).draw()) {
+      if (attempts != nullptr) *attempts = attempt;
+      return plan;
+    }
+  }
+}
+
+/// How many plans show each feature.
+struct Features {
+  std::int64_t plans = 0;
+  std::int64_t merged_kv = 0, merged_q = 0, shared_ranks = 0;
+  std::int64_t chunks = 0, sharded_head = 0, tied = 0, grouped_queries = 0;
+  std::int64_t differing_cuts = 0;
+  std::array<std::int64_t, kRecomputeModes> recompute{};
+  std::int64_t mixed_recompute = 0;  ///< a sample whose tokens have different modes
+  std::int64_t uneven_stages = 0, empty_stages = 0, idle_ranks = 0, tensor_parallel = 0;
+  std::array<std::int64_t, 4> window{};  ///< 1, 2, 3 and above
+  friend bool operator==(const Features&, const Features&) = default;
+
+  Features& operator+=(const Features& other) {
+    plans += other.plans;
+    merged_kv += other.merged_kv;
+    merged_q += other.merged_q;
+    shared_ranks += other.shared_ranks;
+    chunks += other.chunks;
+    sharded_head += other.sharded_head;
+    tied += other.tied;
+    grouped_queries += other.grouped_queries;
+    differing_cuts += other.differing_cuts;
+    for (std::size_t i = 0; i < recompute.size(); ++i) recompute[i] += other.recompute[i];
+    mixed_recompute += other.mixed_recompute;
+    uneven_stages += other.uneven_stages;
+    empty_stages += other.empty_stages;
+    idle_ranks += other.idle_ranks;
+    tensor_parallel += other.tensor_parallel;
+    for (std::size_t i = 0; i < window.size(); ++i) window[i] += other.window[i];
+    return *this;
+  }
+};
+
+/// The features of one plan, each 0 or 1.
+[[nodiscard]] inline Features features_of(const Plan& plan) {
+  Features found;
+  found.plans = 1;
+  std::vector<std::int32_t> merged_of(static_cast<std::size_t>(plan.parallel.dp), 0);
+  std::vector<bool> busy(static_cast<std::size_t>(plan.parallel.dp), false);
+  std::vector<bool> used(plan.groups.size(), false);
+  std::vector<std::optional<Recompute>> mode(plan.samples.size());
+  std::vector<std::array<std::set<std::int64_t>, 2>> cuts(plan.samples.size());
+  for (const MicroPack& pack : plan.micropacks) {
+    used[index(pack.group)] = true;
+    for (const std::int32_t rank : plan.groups[index(pack.group)]) {
+      busy[static_cast<std::size_t>(rank)] = true;
+    }
+    for (const Exchange exchange : pack.exchange) {
+      (exchange == Exchange::kv ? found.merged_kv : found.merged_q) = 1;
+    }
+    for (const Slice& slice : pack.slices) {
+      cuts[index(slice.sample)][pack.pass == Pass::forward ? 0 : 1].insert(slice.begin.value);
+    }
+    if (pack.pass == Pass::forward) continue;
+    found.recompute[static_cast<std::size_t>(pack.recompute)] = 1;
+    for (const Slice& slice : pack.slices) {
+      auto& known = mode[index(slice.sample)];
+      if (known && *known != pack.recompute) found.mixed_recompute = 1;
+      known = pack.recompute;
+    }
+  }
+  for (std::size_t group = 0; group < plan.groups.size(); ++group) {
+    if (!used[group] || plan.groups[group].size() < 2) continue;
+    for (const std::int32_t rank : plan.groups[group]) ++merged_of[static_cast<std::size_t>(rank)];
+  }
+  found.shared_ranks =
+      std::any_of(merged_of.begin(), merged_of.end(), [](std::int32_t n) { return n > 1; });
+  found.idle_ranks = std::find(busy.begin(), busy.end(), false) != busy.end();
+  found.differing_cuts =
+      std::any_of(cuts.begin(), cuts.end(), [](const auto& c) { return c[0] != c[1]; });
+  found.chunks = plan.parallel.chunks > 1;
+  found.sharded_head = plan.parallel.head == Head::shard && plan.parallel.pp > 1;
+  found.tied = plan.model.tied;
+  found.grouped_queries = plan.model.kv_heads < plan.model.heads;
+  found.tensor_parallel = plan.parallel.tp > 1;
+  for (const Stage& stage : plan.stages) {
+    if (stage.layers() != plan.stages.front().layers()) found.uneven_stages = 1;
+    if (stage.layers() == 0) found.empty_stages = 1;
+  }
+  found.window[static_cast<std::size_t>(std::clamp(plan.window, 1, 4) - 1)] = 1;
+  return found;
+}
+
+/// One line of counts, for a test's message.
+[[nodiscard]] inline std::string to_string(const Features& found) {
+  std::string text = std::to_string(found.plans) + " plans";
+  const auto add = [&](const char* name, std::int64_t count) {
+    text += std::string(", ") + name + " " + std::to_string(count);
+  };
+  add("merged kv", found.merged_kv);
+  add("merged q", found.merged_q);
+  add("ranks in several merged groups", found.shared_ranks);
+  add("chunks", found.chunks);
+  add("sharded head", found.sharded_head);
+  add("tied", found.tied);
+  add("grouped queries", found.grouped_queries);
+  add("differing cuts", found.differing_cuts);
+  add("none", found.recompute[0]);
+  add("light", found.recompute[1]);
+  add("layer", found.recompute[2]);
+  add("full", found.recompute[3]);
+  add("mixed modes in a sample", found.mixed_recompute);
+  add("uneven stages", found.uneven_stages);
+  add("stages without layers", found.empty_stages);
+  add("idle ranks", found.idle_ranks);
+  add("tp", found.tensor_parallel);
+  add("window 1", found.window[0]);
+  add("window 2", found.window[1]);
+  add("window 3", found.window[2]);
+  return text;
+}
+
+}  // namespace slimpack::test
