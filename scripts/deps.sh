@@ -11,12 +11,13 @@
 set -euo pipefail
 
 missing=()
+lacks() { [[ " ${missing[*]} " == *" $1 "* ]] || missing+=("$1"); }
 need_command() {  # COMMAND PACKAGE
-  command -v "$1" >/dev/null 2>&1 || missing+=("$2")
+  command -v "$1" >/dev/null 2>&1 || lacks "$2"
 }
 need_header() {  # HEADER PACKAGE [DIRECTORY]
   printf '#include <%s>\n' "$1" | "${CXX:-c++}" -x c++ -std=c++20 ${3:+-I"$3"} -E - >/dev/null 2>&1 ||
-    missing+=("$2")
+    lacks "$2"
 }
 
 find_missing() {
@@ -38,7 +39,7 @@ find_missing() {
     need_command clang-format-14 clang-format-14
     need_command clang-tidy-14 clang-tidy-14
     compgen -G '/usr/lib/llvm-14/lib/clang/14*/lib/linux/libclang_rt.fuzzer-*.a' >/dev/null ||
-      missing+=(libclang-rt-14-dev)
+      lacks libclang-rt-14-dev
   fi
 }
 
