@@ -18,7 +18,7 @@ struct PackLoad {
   std::int64_t pairs2 = 0;         ///< twice the (query, key) pairs, sum of s (2 prefix + s)
   std::int64_t filled_pairs2 = 0;  ///< the same with the rows of each segment filled up to tiles
   std::int64_t segments = 0;       ///< runs of query rows that attention handles separately
-  std::int64_t runs = 0;           ///< backward: runs of saved rows contiguous in memory
+  std::int64_t runs = 0;           ///< backward: runs of saved rows contiguous in memory; else 0
   std::int64_t ranks = 1;          ///< of the group
   Tokens kv_received;              ///< tokens whose keys and values arrive from other ranks
   Tokens q_received;               ///< tokens whose queries arrive from other ranks
@@ -42,12 +42,15 @@ struct HeadLoad {
   std::int64_t shards = 1;  ///< stages that meet; 1: the head is on the last stage
   std::int64_t tensor_parallel = 1;
   Tokens tile{1024};
-  Link link;  ///< slowest link between the stages that meet
+  Link link;         ///< slowest link between the stages that meet
+  Link tensor_link;  ///< between tensor-parallel devices
   friend bool operator==(const HeadLoad&, const HeadLoad&) = default;
 };
 
-/// Laws: pure; never negative; non-decreasing in every member of a load; equal on every compiler
-/// (integers, or single rounded steps that no contraction can change).
+/// Laws: pure; never negative; non-decreasing in every amount of work of a load (tokens, pairs,
+/// segments, runs, received tokens, layers, rows of the vocabulary, bytes); equal on every compiler
+/// (integers, or single rounded steps that no contraction can change). More ranks, shards or
+/// tensor-parallel devices may cost or save time.
 template <class Model>
 concept CostModel = requires(const Model& model, const PackLoad& pack, const StageLoad& stage,
                              const HeadLoad& head, Recompute recompute, Bytes bytes,
@@ -72,6 +75,26 @@ concept CostModel = requires(const Model& model, const PackLoad& pack, const Sta
   /// `gathered` bytes of weights over `ranks` (0 where the state is replicated).
   { model.optimizer(bytes, bytes, ranks, link) }
   noexcept->std::same_as<Nanos>;
+};
+
+/// What a model charges for work as such, whatever the units: picoseconds on one device without
+/// tensor parallelism. A pair2 is half a (query, key) pair, as in PackLoad.
+struct WorkRates {
+  double forward_token = 0, forward_pair2 = 0;           ///< per layer
+  double backward_token = 0, backward_pair2 = 0;         ///< per layer, nothing recomputed
+  double embedding_forward = 0, embedding_backward = 0;  ///< per token
+  double head_token = 0;                                 ///< per token, on every stage that meets
+  double head_row = 0;                                   ///< per token and row of the vocabulary
+  friend bool operator==(const WorkRates&, const WorkRates&) = default;
+};
+
+/// Laws: the rates are those that large units approach, without launch, segment, tile or
+/// communication; no price is below rates times amounts over `tensor_parallel` (but for the
+/// rounding of each term to a picosecond).
+template <class Model>
+concept RatedCostModel = CostModel<Model> && requires(const Model& model) {
+  { model.rates() }
+  noexcept->std::same_as<WorkRates>;
 };
 
 }  // namespace slimpack

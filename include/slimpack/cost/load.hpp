@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exact work of every MicroPack of a plan on every rank of its group.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/cost_model.hpp"
+#include "slimpack/cost/slice_index.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/share.hpp"
+
+namespace slimpack {
+
+/// Adds a slice to what `share`'s rank has to do: its own queries against all keys before them
+/// (`kv`, and every slice of a group of one), or all queries of the slice against its own keys
+/// (`q`). A query counts half a pair with its own key, so that a slice of s tokens after P others
+/// has s (2P + s) / 2 pairs. The last rows of each run of query rows are filled up to `tile` rows,
+/// each with the mean keys of those it joins. Sets `ranks`, leaves `runs`. O(blocks of the slice).
+inline void add_slice(PackLoad& load, const Slice& slice, Exchange exchange, const Share& share,
+                      Tokens tile);
+
+/// The load of a pack on one rank of its group. O(plan) for backward packs, because `runs` asks
+/// where the forward packs laid the rows; for many packs take PackLoads.
+/// Throws InvalidInput if the pack, the rank, its group or a sample does not exist.
+[[nodiscard]] inline PackLoad pack_load(const Plan& plan, PackId pack, std::size_t rank);
+
+/// The loads of all packs of a plan on all ranks of their groups.
+///
+/// `runs` of a backward pack: saved tensors lie forward pack by forward pack, a rank's own tokens
+/// in the order of the slices. A run is a maximal stretch of the backward pack's rows that is
+/// contiguous inside one forward pack; the order of slices in the backward pack does not matter.
+class PackLoads {
+ public:
+  /// O(n log n) in slices times ranks. Throws InvalidInput if a group or sample does not exist or a
+  /// merged pack lacks an exchange for a slice.
+  explicit PackLoads(const Plan& plan);
+
+  /// O(1). The pack and the rank must exist.
+  [[nodiscard]] const PackLoad& operator()(PackId pack, std::size_t rank) const noexcept {
+    SLIMPACK_ASSERT(first_[index(pack)] + rank < first_[index(pack) + 1]);
+    return loads_[first_[index(pack)] + rank];
+  }
+  /// Ranks of the pack's group.
+  [[nodiscard]] std::size_t ranks(PackId pack) const noexcept {
+    return first_[index(pack) + 1] - first_[index(pack)];
+  }
+  [[nodiscard]] std::size_t packs() const noexcept { return first_.size() - 1; }
+
+ private:
+  std::vector<std::size_t> first_;  // of a pack in loads_, and one past the last
+  std::vector<PackLoad> loads_;
+};
+
+namespace detail {
+
+/// Rows added to a run of `rows` query rows so that they fill tiles.
+[[nodiscard]] constexpr std::int64_t missing_rows(std::int64_t rows, std::int64_t tile) noexcept {
+  return tile > 0 ? (tile - rows % tile) % tile : 0;
+}
+
+/// One run [first, last) of query rows against the keys that `keys(n)` counts in [0, n).
+template <class Keys>
+void add_run(PackLoad& load, Tokens first, Tokens last, std::int64_t pairs2, Tokens tile,
+             const Keys& keys) {
+  const std::int64_t missing = missing_rows((last - first).value, tile.value);
+  const std::int64_t partial = missing == 0 ? 0 : tile.value - missing;
+  load.pairs2 += pairs2;
+  load.filled_pairs2 += pairs2 + missing * (keys(last) + keys(last - Tokens{partial})).value;
+  ++load.segments;
+}
+
+[[nodiscard]] constexpr std::int64_t square(Tokens tokens) noexcept {
+  return tokens.value * tokens.value;
+}
+
+/// Twice the pairs of queries [first, last) with own keys: both ends of a pair in [first, last)
+/// count it once for the query's own key.
+[[nodiscard]] inline std::int64_t own_key_pairs2(Tokens first, Tokens last, const Share& share) {
+  std::int64_t pairs2 = 2 * share.before(first).value * (last - first).value;
+  share.for_each_run(first, last, [&](Tokens begin, Tokens end) {
+    pairs2 += square(last - begin) - square(last - end);
+  });
+  return pairs2;
+}
+
+/// The first token after `at` whose owner differs from `at`'s, at most `end`. Neighbouring blocks
+/// share an owner where the zigzag turns: turns 2g-1 and 0, turns g-1 and g.
+[[nodiscard]] constexpr Tokens owner_run_end(Tokens at, Tokens end, const Share& share) noexcept {
+  const std::int64_t block = at / share.block;
+  const bool turns = (block + 1) % share.ranks == 0;
+  return std::min(share.block * (block + (turns ? 2 : 1)), end);
+}
+
+}  // namespace detail
+
+inline void add_slice(PackLoad& load, const Slice& slice, Exchange exchange, const Share& share,
+                      Tokens tile) {
+  const Tokens own = share.between(slice.begin, slice.end);
+  load.ranks = share.ranks;
+  load.tokens += own;
+  if (share.ranks == 1 || exchange == Exchange::kv) {
+    share.for_each_run(slice.begin, slice.end, [&](Tokens first, Tokens last) {
+      detail::add_run(load, first, last, detail::square(last) - detail::square(first), tile,
+                      [](Tokens position) { return position; });
+    });
+    load.kv_received += slice.end - share.before(slice.end);
+    return;
+  }
+  load.q_received += slice.length() - own;
+  if (share.before(slice.end).value == 0) return;
+  for (Tokens first = slice.begin; first < slice.end;) {
+    const Tokens last = detail::owner_run_end(first, slice.end, share);
+    const std::int64_t pairs2 = detail::own_key_pairs2(first, last, share);
+    if (pairs2 > 0) {
+      detail::add_run(load, first, last, pairs2, tile,
+                      [&](Tokens position) { return share.before(position); });
+    }
+    first = last;
+  }
+}
+
+namespace detail {
+
+[[nodiscard]] inline PackLoad load_without_runs(const Plan& plan, PackId id, std::size_t rank) {
+  const MicroPack& pack = plan.micropacks[index(id)];
+  const Share share = share_of(plan, pack.group, rank);
+  const Tokens tile{plan.cluster.tile_tokens};
+  PackLoad load;
+  load.ranks = share.ranks;
+  for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
+    const Exchange exchange = share.ranks == 1 ? Exchange::kv : pack.exchange[slot];
+    add_slice(load, pack.slices[slot], exchange, share, tile);
+  }
+  return load;
+}
+
+/// A stretch of a backward pack's rows inside one forward slice.
+struct SavedPiece {
+  std::size_t pack = 0;
+  std::uint32_t slot = 0;
+  Tokens begin, end;              // in the sample
+  Tokens slice_begin, slice_end;  // of the forward slice
+};
+
+/// Runs of saved rows on one rank; `pieces` are sorted by pack and slot, one a slot.
+[[nodiscard]] inline std::int64_t count_runs(const Plan& plan,
+                                             const std::vector<SavedPiece>& pieces,
+                                             const Share& share) {
+  std::int64_t runs = 0;
+  const SavedPiece* open = nullptr;
+  for (const SavedPiece& piece : pieces) {
+    if (share.between(piece.begin, piece.end).value == 0) continue;
+    bool joined = open != nullptr && open->pack == piece.pack &&
+                  share.between(open->end, open->slice_end).value == 0 &&
+                  share.between(piece.slice_begin, piece.begin).value == 0;
+    for (std::size_t slot = joined ? open->slot + 1 : piece.slot; slot < piece.slot; ++slot) {
+      const Slice& between = plan.micropacks[piece.pack].slices[slot];
+      if (share.between(between.begin, between.end).value == 0) continue;
+      joined = false;
+      break;
+    }
+    if (!joined) ++runs;
+    open = &piece;
+  }
+  return runs;
+}
+
+[[nodiscard]] inline std::vector<SavedPiece> saved_pieces(const MicroPack& pack,
+                                                          const SliceIndex& forward) {
+  std::vector<SavedPiece> pieces;
+  for (const Slice& slice : pack.slices) {
+    forward.for_each_overlap(slice.sample, slice.begin, slice.end, [&](const IndexedSlice& found) {
+      pieces.push_back({index(found.pack), found.slot, std::max(slice.begin, found.begin),
+                        std::min(slice.end, found.end), found.begin, found.end});
+    });
+  }
+  std::sort(pieces.begin(), pieces.end(), [](const SavedPiece& a, const SavedPiece& b) {
+    return a.pack != b.pack ? a.pack < b.pack : a.slot < b.slot;
+  });
+  return pieces;
+}
+
+}  // namespace detail
+
+inline PackLoad pack_load(const Plan& plan, PackId pack, std::size_t rank) {
+  detail::require_pack(plan, pack);
+  const MicroPack& micropack = plan.micropacks[index(pack)];
+  require(rank < plan.groups[index(micropack.group)].size(), "rank of the group does not exist",
+          static_cast<std::int64_t>(rank));
+  PackLoad load = detail::load_without_runs(plan, pack, rank);
+  if (micropack.pass == Pass::backward) {
+    const SliceIndex forward(plan, Pass::forward);
+    load.runs = detail::count_runs(plan, detail::saved_pieces(micropack, forward),
+                                   share_of(plan, micropack.group, rank));
+  }
+  return load;
+}
+
+inline PackLoads::PackLoads(const Plan& plan) : first_(plan.micropacks.size() + 1, 0) {
+  const SliceIndex forward(plan, Pass::forward);
+  for (std::size_t at = 0; at < plan.micropacks.size(); ++at) {
+    const auto id = static_cast<PackId>(at);
+    detail::require_pack(plan, id);
+    const MicroPack& pack = plan.micropacks[at];
+    const std::size_t ranks = plan.groups[index(pack.group)].size();
+    first_[at + 1] = first_[at] + ranks;
+    std::vector<detail::SavedPiece> pieces;
+    if (pack.pass == Pass::backward) pieces = detail::saved_pieces(pack, forward);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      loads_.push_back(detail::load_without_runs(plan, id, rank));
+      loads_.back().runs = detail::count_runs(plan, pieces, share_of(plan, pack.group, rank));
+    }
+  }
+}
+
+}  // namespace slimpack

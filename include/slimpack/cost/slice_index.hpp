@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the tokens of a sample are computed: the slices of one pass, by sample and position.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack {
+
+/// A slice of a pass: tokens [begin, end) of the sample, slice number `slot` of the pack.
+struct IndexedSlice {
+  Tokens begin, end;
+  PackId pack{};
+  std::uint32_t slot = 0;
+  friend bool operator==(const IndexedSlice&, const IndexedSlice&) = default;
+};
+
+/// The slices of one pass of a plan whose slices partition every sample (rule 1); with others the
+/// answers mean nothing but nothing breaks. Linear space.
+class SliceIndex {
+ public:
+  /// O(n log n) in the slices. Throws InvalidInput if a slice names a sample that is not there.
+  SliceIndex(const Plan& plan, Pass pass) : first_(plan.samples.size() + 1, 0) {
+    for_each_slice(plan, pass, [&](const Slice& slice, PackId, std::uint32_t) {
+      require(index(slice.sample) < plan.samples.size(), "slice: sample does not exist",
+              static_cast<std::int64_t>(index(slice.sample)));
+      ++first_[index(slice.sample) + 1];
+    });
+    for (std::size_t sample = 1; sample < first_.size(); ++sample) {
+      first_[sample] += first_[sample - 1];
+    }
+    slices_.resize(first_.back());
+    std::vector<std::size_t> next(first_.begin(), first_.end() - 1);
+    for_each_slice(plan, pass, [&](const Slice& slice, PackId pack, std::uint32_t slot) {
+      slices_[next[index(slice.sample)]++] = {slice.begin, slice.end, pack, slot};
+    });
+    for (std::size_t sample = 0; sample + 1 < first_.size(); ++sample) {
+      std::stable_sort(slices_.begin() + static_cast<std::ptrdiff_t>(first_[sample]),
+                       slices_.begin() + static_cast<std::ptrdiff_t>(first_[sample + 1]),
+                       [](const auto& a, const auto& b) { return a.begin < b.begin; });
+    }
+  }
+
+  /// Calls visit(slice) for each slice of `sample` that shares a token with [begin, end), rising.
+  /// O(log n + visits).
+  template <class Visit>
+  void for_each_overlap(SampleId sample, Tokens begin, Tokens end, Visit&& visit) const {
+    const auto last = slices_.begin() + static_cast<std::ptrdiff_t>(first_[index(sample) + 1]);
+    auto found =
+        std::partition_point(slices_.begin() + static_cast<std::ptrdiff_t>(first_[index(sample)]),
+                             last, [&](const IndexedSlice& slice) { return slice.end <= begin; });
+    for (; found != last && found->begin < end; ++found) visit(*found);
+  }
+
+ private:
+  template <class Visit>
+  static void for_each_slice(const Plan& plan, Pass pass, Visit&& visit) {
+    for (std::size_t pack = 0; pack < plan.micropacks.size(); ++pack) {
+      if (plan.micropacks[pack].pass != pass) continue;
+      const auto& slices = plan.micropacks[pack].slices;
+      for (std::size_t slot = 0; slot < slices.size(); ++slot) {
+        visit(slices[slot], static_cast<PackId>(pack), static_cast<std::uint32_t>(slot));
+      }
+    }
+  }
+
+  std::vector<std::size_t> first_;  // of a sample in slices_, and one past the last
+  std::vector<IndexedSlice> slices_;
+};
+
+namespace detail {
+
+/// Checks what loads and memory depend on, so that no later step leaves its arrays.
+inline void require_pack(const Plan& plan, PackId id) {
+  require(index(id) < plan.micropacks.size(), "MicroPack does not exist",
+          static_cast<std::int64_t>(index(id)));
+  const MicroPack& pack = plan.micropacks[index(id)];
+  const std::string place = "micropacks[" + std::to_string(index(id)) + "]";
+  require(index(pack.group) < plan.groups.size(), place + ": group does not exist",
+          static_cast<std::int64_t>(index(pack.group)));
+  require(!plan.groups[index(pack.group)].empty(), place + ": group has no rank");
+  require(plan.groups[index(pack.group)].size() == 1 || pack.exchange.size() == pack.slices.size(),
+          place + ": a merged pack needs one exchange a slice",
+          static_cast<std::int64_t>(pack.exchange.size()));
+  require(plan.memory.share_tokens.value > 0, "memory.share_tokens must be > 0",
+          plan.memory.share_tokens.value);
+}
+
+}  // namespace detail
+
+}  // namespace slimpack
