@@ -22,9 +22,9 @@ GOOD = {
     "scripts/run.sh": "#!/usr/bin/env bash\n# SPDX-License-Identifier: Apache-2.0\n",
 }
 CASES = [  # file, its text (None: absent), what the breach must say
-    ("include/slimpack/core/units.hpp", HEAD + '#include "slimpack/plan/plan.hpp"\n', "layer 0 must not include layer 2"),
-    ("include/slimpack/exec/run.hpp", HEAD + '#include "slimpack/sim/run.hpp"\n', "exec/ sees only core and plan"),
-    ("include/slimpack/validate/rules.hpp", HEAD + '#include "slimpack/cost/fit.hpp"\n', "validate/ sees only core and plan"),
+    ("include/slimpack/core/units.hpp", HEAD + '#include "slimpack/plan/plan.hpp"\n', "layer 0 must not include layer 1"),
+    ("include/slimpack/exec/run.hpp", HEAD + '#include "slimpack/sim/run.hpp"\n', "exec/ sees only core, plan"),
+    ("include/slimpack/validate/rules.hpp", HEAD + '#include "slimpack/cost/fit.hpp"\n', "validate/ sees only core, plan"),
     ("include/slimpack/sim/run.hpp", HEAD + '#include "slimpack/io/plan.hpp"\n', "io/ stands beside the layers"),
     ("include/slimpack/sim/run.hpp", HEAD + "#include <nlohmann/json.hpp>\n", "may be included only in io/"),
     ("include/slimpack/sim/run.hpp", HEAD + "#include <Eigen/Core>\n", "may be included only in cost/fit"),
