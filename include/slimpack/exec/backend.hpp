@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// What computes: a backend is given the memory it works on and the transport it meets others by.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/program.hpp"
+#include "slimpack/exec/transport.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack::exec {
+
+/// What a step learns from: tokens and targets by sample. A token without a target adds no loss.
+struct StepData {
+  std::vector<std::vector<std::int32_t>> tokens;
+  std::vector<std::vector<std::optional<std::int32_t>>> targets;
+};
+
+/// A piece and the memory that is its own.
+struct PieceMemory {
+  Piece piece;
+  std::span<std::byte> kept;             ///< F and B: layers x kept_bytes x tokens
+  std::span<std::byte> hidden_gradient;  ///< H and the B of the last line: tokens x hidden
+};
+
+/// One rank's part of a slice with its memory. Own token i of the sample (counted from 0) has its
+/// keys and values in row i mod page_tokens of page i / page_tokens, and its gradients of keys and
+/// values in row i. `gradients` exists in B only.
+struct SegmentMemory {
+  Slice slice;
+  Exchange exchange = Exchange::kv;
+  Tokens rows;
+  std::vector<PieceMemory> pieces;
+  std::vector<std::span<std::byte>> pages;  ///< each layers x 2 x key width x page_tokens
+  std::span<std::byte> gradients;           ///< layers x 2 x key width x own tokens of the sample
+};
+
+/// F or B of a pack on one place of the line. `input` and `output` are rows x hidden: activations
+/// in F, gradients in B. `input` is empty where the backend has it otherwise: token embeddings in F
+/// of line 0, hidden gradients in B of the last line. `output` is empty in B of line 0.
+struct PackCall {
+  PackId pack{};
+  std::int32_t chunk = 0;
+  std::int32_t line = 0;
+  Share share;
+  Meeting ring;  ///< the ranks of the group on this stage
+  Tokens rows;
+  std::vector<SegmentMemory> segments;
+  std::span<const std::byte> input;
+  std::span<std::byte> output;
+  std::span<std::byte> workspace;
+};
+
+/// H of a forward pack. On the last stage `hidden` is the last layer's output, rows x hidden, the
+/// hidden gradients of the pieces are to be filled, and `losses` gets one number a row, zero where
+/// a token has no target; elsewhere they are empty.
+struct HeadCall {
+  PackId pack{};
+  Tokens rows;
+  std::vector<PieceMemory> pieces;
+  Meeting stages;  ///< of the rank; one member unless the head is sharded
+  std::span<const std::byte> hidden;
+  std::span<double> losses;
+  std::span<std::byte> workspace;
+};
+
+/// One device's computation and memory.
+/// Laws:
+/// - `allocate` gives exactly that many bytes, `clear` makes them zero; a call's spans are all that
+/// a unit may use, except
+///   `static_bytes`. A backend reads and writes nothing else from unit to unit.
+/// - `forward` fills `output`, what is kept and the pages; `backward` reads them, adds to the
+///   gradients, fills `output`. Weight gradients are summed over all units of a step; H scales
+///   them by 1 / target_tokens.
+/// - `reduce` queues the sum of a chunk's gradients over the ranks, with chunk 0 embedding, final
+///   norm and head too, and never blocks; `optimize` awaits all sums, then updates the weights.
+/// - Equal input gives equal bits, in any interleaving of devices.
+template <class Candidate, class Link>
+concept Backend = requires(Candidate& backend, const Candidate& constant,
+                           typename Candidate::Buffer& buffer, Link& link, const PackCall& pack,
+                           const HeadCall& head, const StepData& data, Bytes bytes,
+                           std::int32_t chunk) {
+  requires std::movable<typename Candidate::Buffer>;
+  { constant.element_bytes() } -> std::same_as<ElementBytes>;
+  { constant.static_bytes() } -> std::same_as<StaticBytes>;
+  { backend.allocate(bytes) } -> std::same_as<typename Candidate::Buffer>;
+  { constant.bytes(buffer) } -> std::same_as<std::span<std::byte>>;
+  backend.clear(buffer);
+  backend.begin_step(data);
+  backend.forward(pack, link);
+  backend.backward(pack, link);
+  backend.head(head, link);
+  backend.reduce(chunk, link);
+  backend.optimize(link);
+};
+
+}  // namespace slimpack::exec

@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: Apache-2.0
+// Walks one device's order of a plan: receives, allocates, computes, sends, frees.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/program.hpp"
+#include "slimpack/exec/transport.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/share.hpp"
+
+namespace slimpack::exec {
+
+/// A device failed; `what()` names device, unit and cause.
+class ExecutionError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Losses of tokens [begin, begin + values.size()) of a sample.
+struct TokenLosses {
+  SampleId sample{};
+  Tokens begin;
+  std::vector<double> values;
+};
+
+/// What a device brings home.
+struct DeviceResult {
+  std::vector<TokenLosses> losses;  ///< on devices of the last stage
+  StaticBytes held;
+  Bytes peak;  ///< the most bytes held at one time, held ones included, in the device's own order
+};
+
+/// Runs the order of device `device` (in `Plan::schedule`) once. The backend must be that device's
+/// and the plan one that `validate` passes. Throws ExecutionError if a unit fails, after telling
+/// all other devices (`Transport::abort`), and passes on Aborted and Deadlock of the transport.
+/// Ends with the drained test: ExecutionError if anything but what is always held is left, since
+/// whatever is saved is freed by the unit that docs/equations.md names.
+template <class Device, class Link>
+requires Backend<Device, Link>
+class DeviceRun {
+ public:
+  using Buffer = typename Device::Buffer;
+
+  DeviceRun(const Plan& plan, const Program& program, const StepData& data, std::size_t device,
+            Device& backend, Link& link, const MemoryObserver& observer)
+      : plan_(plan),
+        program_(program),
+        own_(program.devices[device]),
+        data_(data),
+        device_(device),
+        backend_(backend),
+        link_(link),
+        observer_(observer),
+        size_(backend.element_bytes()) {}
+
+  [[nodiscard]] DeviceResult run() {
+    try {
+      start();
+      for (unit_ = 0; unit_ < own_.units.size(); ++unit_) {
+        link_.at(place());
+        step(own_.units[unit_]);
+      }
+      unit_ = own_.units.size();
+      link_.at(place());
+      finish();
+    } catch (const Aborted&) {
+      throw;
+    } catch (const Deadlock&) {
+      throw;
+    } catch (const std::exception& error) {
+      const std::string sentence = place() + ", failed: " + error.what();
+      link_.abort(sentence);  // now, while the buffers that others may read are still there
+      throw ExecutionError(sentence);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct Held {
+    Buffer buffer;
+    Bytes bytes;
+  };
+  struct ChunkSample {
+    std::int32_t chunk;
+    SampleId sample;
+    friend auto operator<=>(const ChunkSample&, const ChunkSample&) = default;
+  };
+  struct Sample {
+    Tokens forward;   ///< tokens [0, forward) have run forward
+    Tokens backward;  ///< tokens [backward, length) have run backward
+    std::vector<Held> pages;
+    std::optional<Held> gradients;
+  };
+  struct ChunkPiece {
+    std::int32_t chunk;
+    std::size_t piece;
+    friend auto operator<=>(const ChunkPiece&, const ChunkPiece&) = default;
+  };
+
+  [[nodiscard]] std::string place() const {
+    std::string text = "device (dp " + std::to_string(own_.dp) + ", pp " + std::to_string(own_.pp);
+    if (unit_ >= own_.units.size()) return text + "), end of the step";
+    return text + "), unit " + std::to_string(unit_) + ", " + describe(own_.units[unit_].unit);
+  }
+
+  // --- memory ---
+
+  void emit(Moment moment, MemoryKind kind, std::optional<MessageRef> message, std::size_t unit,
+            Bytes change) {
+    if (change == Bytes{}) return;
+    now_ += change;
+    result_.peak = std::max(result_.peak, now_);
+    if (observer_) observer_({device_, moment, unit, kind, message, change});
+  }
+
+  /// Events of one moment, one a kind.
+  void emit_changes(Moment moment) {
+    for (std::size_t kind = 0; kind < kMemoryKinds; ++kind) {
+      emit(moment, static_cast<MemoryKind>(kind), std::nullopt, unit_, changes_[kind]);
+      changes_[kind] = Bytes{};
+    }
+  }
+
+  [[nodiscard]] Held hold(MemoryKind kind, std::int64_t bytes) {
+    Held held{backend_.allocate(Bytes{bytes}), Bytes{bytes}};
+    changes_[static_cast<std::size_t>(kind)] += held.bytes;
+    return held;
+  }
+
+  void drop(MemoryKind kind, Held held) { changes_[static_cast<std::size_t>(kind)] -= held.bytes; }
+
+  [[nodiscard]] std::span<std::byte> bytes(Held& held) { return backend_.bytes(held.buffer); }
+
+  // --- messages ---
+
+  [[nodiscard]] std::int64_t boundary_bytes(Tokens rows) const {
+    return rows.value * plan_.model.hidden * size_.element;
+  }
+
+  void post(Moment moment, MessageRef message) {
+    const ChannelWork& channel = program_.channels[message.channel];
+    if (message.index >= channel.messages.size()) return;
+    const std::int64_t size = boundary_bytes(channel.messages[message.index].rows);
+    Held& held =
+        receives_.emplace(message, Held{backend_.allocate(Bytes{size}), Bytes{size}}).first->second;
+    emit(moment, MemoryKind::receive_buffer, message, unit_, held.bytes);
+    link_.post_receive(channel.channel, message.index, bytes(held));
+  }
+
+  void end_send(typename std::map<MessageRef, Held>::iterator send) {
+    const MessageRef message = send->first;
+    emit(Moment::transfer_end, MemoryKind::send_buffer, message,
+         program_.channels[message.channel].messages[message.index].sender_unit,
+         -send->second.bytes);
+    sends_.erase(send);
+  }
+
+  void collect_sends() {
+    for (auto send = sends_.begin(); send != sends_.end();) {
+      const auto next = std::next(send);
+      const Channel& channel = program_.channels[send->first.channel].channel;
+      if (link_.send_ended(channel, send->first.index)) end_send(send);
+      send = next;
+    }
+  }
+
+  void await_send(MessageRef message) {
+    const auto send = sends_.find(message);
+    if (send == sends_.end()) return;
+    link_.await_send(program_.channels[message.channel].channel, message.index);
+    end_send(send);
+  }
+
+  // --- units ---
+
+  void start() {
+    backend_.begin_step(data_);
+    result_.held = backend_.static_bytes();
+    const auto held = [&](MemoryKind kind, Bytes size) {
+      emit(Moment::step_start, kind, std::nullopt, 0, size);
+    };
+    held(MemoryKind::weights, result_.held.weights);
+    held(MemoryKind::weight_gradients, result_.held.gradients);
+    held(MemoryKind::optimizer_state, result_.held.optimizer);
+    for (const std::size_t channel : own_.incoming) {
+      for (std::size_t message = 0; message < static_cast<std::size_t>(plan_.window); ++message) {
+        post(Moment::step_start, {channel, message});
+      }
+    }
+  }
+
+  void step(const UnitWork& work) {
+    const auto window = static_cast<std::size_t>(plan_.window);
+    if (work.send && work.send->index >= window) {
+      await_send({work.send->channel, work.send->index - window});
+    }
+    if (work.receive) {
+      link_.await_receive(program_.channels[work.receive->channel].channel, work.receive->index);
+    }
+    collect_sends();
+    switch (work.unit.kind) {
+      case UnitKind::forward:
+        forward(work);
+        break;
+      case UnitKind::backward:
+        backward(work);
+        break;
+      case UnitKind::head:
+        head(work);
+        break;
+      case UnitKind::reduce:
+        backend_.reduce(work.unit.chunk, link_);
+        break;
+      case UnitKind::optimizer:
+        backend_.optimize(link_);
+        break;
+    }
+    emit_changes(Moment::unit_end);
+    if (work.send) {
+      const MessageRef message = *work.send;
+      link_.queue_send(program_.channels[message.channel].channel, message.index,
+                       bytes(sends_.at(message)));
+    }
+    if (work.receive) {
+      const auto done = receives_.find(*work.receive);
+      emit(Moment::unit_end, MemoryKind::receive_buffer, done->first, unit_, -done->second.bytes);
+      receives_.erase(done);
+      post(Moment::unit_end, {work.receive->channel, work.receive->index + window});
+    }
+  }
+
+  [[nodiscard]] const Stage& stage(const UnitWork& work) const {
+    return plan_.stages[static_cast<std::size_t>(work.line)];
+  }
+  [[nodiscard]] bool is_last(const UnitWork& work) const {
+    return work.line + 1 == line_of(plan_).size();
+  }
+
+  [[nodiscard]] std::span<std::byte> input(const UnitWork& work) {
+    if (work.receive) return bytes(receives_.at(*work.receive));
+    const auto handed = handed_.find({work.unit.pack, work.line});
+    require(handed != handed_.end(), "the neighbouring stage must have run before");
+    return bytes(handed->second);
+  }
+
+  /// The buffer for what leaves the unit towards place `to` of the line.
+  [[nodiscard]] std::span<std::byte> output(const UnitWork& work, std::int32_t to, Tokens rows) {
+    const std::int64_t size = boundary_bytes(rows);
+    if (!work.send) {
+      Held held = hold(MemoryKind::receive_buffer, size);
+      return bytes(handed_.insert_or_assign({work.unit.pack, to}, std::move(held)).first->second);
+    }
+    Held held{backend_.allocate(Bytes{size}), Bytes{size}};
+    emit(Moment::unit_start, MemoryKind::send_buffer, *work.send, unit_, held.bytes);
+    return bytes(sends_.emplace(*work.send, std::move(held)).first->second);
+  }
+
+  void drop_handed(const UnitWork& work) {
+    const auto handed = handed_.find({work.unit.pack, work.line});
+    if (handed == handed_.end()) return;
+    drop(MemoryKind::receive_buffer, std::move(handed->second));
+    handed_.erase(handed);
+  }
+
+  [[nodiscard]] PackCall begin_call(const UnitWork& work) {
+    const MicroPack& pack = plan_.micropacks[index(work.unit.pack)];
+    PackCall call;
+    call.pack = work.unit.pack;
+    call.chunk = work.unit.chunk;
+    call.line = work.line;
+    call.share = share_of(plan_, pack.group, work.rank);
+    call.ring.self = work.rank;
+    for (const std::int32_t dp : plan_.groups[index(pack.group)]) {
+      call.ring.members.push_back(device_index(plan_, dp, own_.pp));
+    }
+    call.rows = part(work).rows;
+    return call;
+  }
+
+  [[nodiscard]] const PackWork& part(const UnitWork& work) const {
+    return program_.packs[index(work.unit.pack)][work.rank];
+  }
+
+  /// Workspace of F or B: rows, and the largest exchange of a slice.
+  [[nodiscard]] std::int64_t workspace_bytes(const UnitWork& work, Pass pass) const {
+    const MicroPack& pack = plan_.micropacks[index(work.unit.pack)];
+    const auto ranks = static_cast<std::int64_t>(plan_.groups[index(pack.group)].size());
+    std::int64_t rows = 0, exchange = 0;
+    for (const Segment& segment : part(work).segments) {
+      for (const std::size_t place : segment.pieces) {
+        const Piece& piece = program_.pieces[place];
+        rows += piece.length().value *
+                (pass == Pass::forward ? forward_workspace(plan_.model, piece.recompute, size_)
+                                       : backward_workspace(plan_.model, piece.recompute, size_));
+      }
+      exchange =
+          std::max(exchange, exchange_workspace(plan_.model, segment.slice, pass, segment.exchange,
+                                                ranks, plan_.memory.share_tokens, size_));
+    }
+    return rows + exchange;
+  }
+
+  void forward(const UnitWork& work) {
+    PackCall call = begin_call(work);
+    const std::int64_t layers = stage(work).layers();
+    const std::int64_t page_bytes =
+        layers * 2 * plan_.model.key_width() * size_.element * plan_.memory.page_tokens.value;
+    for (const Segment& segment : part(work).segments) {
+      SegmentMemory memory{segment.slice, segment.exchange, segment.rows, {}, {}, {}};
+      Sample& sample = samples_[{call.chunk, segment.slice.sample}];
+      const std::int64_t page = plan_.memory.page_tokens.value;
+      const auto pages = [&](Tokens end) {
+        return static_cast<std::size_t>((call.share.before(end).value + page - 1) / page);
+      };
+      require(sample.forward == segment.slice.begin,
+              "forward slices must run in rising order, not so sample",
+              static_cast<std::int64_t>(index(segment.slice.sample)));
+      sample.forward = sample.backward = segment.slice.end;
+      while (sample.pages.size() < pages(segment.slice.end)) {
+        sample.pages.push_back(hold(MemoryKind::keys_values, page_bytes));
+      }
+      for (Held& held : sample.pages) memory.pages.push_back(bytes(held));
+      for (const std::size_t place : segment.pieces) {
+        const Piece& piece = program_.pieces[place];
+        Held held =
+            hold(MemoryKind::activations,
+                 layers * kept_bytes(plan_.model, piece.recompute, size_) * piece.length().value);
+        const auto saved = kept_.insert_or_assign({call.chunk, place}, std::move(held)).first;
+        memory.pieces.push_back({piece, bytes(saved->second), {}});
+      }
+      call.segments.push_back(std::move(memory));
+    }
+    if (work.line > 0) call.input = input(work);
+    if (is_last(work)) {
+      Held held = hold(MemoryKind::last_output, boundary_bytes(call.rows));
+      call.output = bytes(last_outputs_.insert_or_assign(call.pack, std::move(held)).first->second);
+    } else {
+      call.output = output(work, work.line + 1, call.rows);
+    }
+    Held workspace = hold(MemoryKind::workspace, workspace_bytes(work, Pass::forward));
+    call.workspace = bytes(workspace);
+    emit_changes(Moment::unit_start);
+    backend_.forward(call, link_);
+    drop(MemoryKind::workspace, std::move(workspace));
+    drop_handed(work);
+  }
+
+  void backward(const UnitWork& work) {
+    PackCall call = begin_call(work);
+    const std::int64_t layers = stage(work).layers();
+    for (const Segment& segment : part(work).segments) {
+      SegmentMemory memory{segment.slice, segment.exchange, segment.rows, {}, {}, {}};
+      Sample& sample = samples_[{call.chunk, segment.slice.sample}];
+      const Tokens length = plan_.samples[index(segment.slice.sample)];
+      const Tokens owned = call.share.before(length);
+      require(sample.forward == length && sample.backward == segment.slice.end,
+              "backward slices must run in falling order after all forward ones, not so sample",
+              static_cast<std::int64_t>(index(segment.slice.sample)));
+      sample.backward = segment.slice.begin;
+      if (!sample.gradients) {
+        sample.gradients =
+            hold(MemoryKind::key_value_gradients,
+                 layers * 2 * plan_.model.key_width() * size_.gradient * owned.value);
+        backend_.clear(sample.gradients->buffer);
+      }
+      memory.gradients = bytes(*sample.gradients);
+      for (Held& held : sample.pages) memory.pages.push_back(bytes(held));
+      for (const std::size_t place : segment.pieces) {
+        PieceMemory piece{program_.pieces[place], bytes(kept_.at({call.chunk, place})), {}};
+        if (is_last(work)) {
+          const auto gradient = hidden_.find(place);
+          require(gradient != hidden_.end(), "tokens must have been through H, not so sample",
+                  static_cast<std::int64_t>(index(segment.slice.sample)));
+          piece.hidden_gradient = bytes(gradient->second);
+        }
+        memory.pieces.push_back(piece);
+      }
+      call.segments.push_back(std::move(memory));
+    }
+    if (!is_last(work)) call.input = input(work);
+    if (work.line > 0) call.output = output(work, work.line - 1, call.rows);
+    Held workspace = hold(MemoryKind::workspace, workspace_bytes(work, Pass::backward));
+    call.workspace = bytes(workspace);
+    emit_changes(Moment::unit_start);
+    backend_.backward(call, link_);
+    drop(MemoryKind::workspace, std::move(workspace));
+    drop_handed(work);
+    for (const Segment& segment : part(work).segments) release(work, segment);
+  }
+
+  /// After B: what was kept of its tokens; with the sample's first tokens, its keys and values.
+  void release(const UnitWork& work, const Segment& segment) {
+    for (const std::size_t place : segment.pieces) {
+      const auto kept = kept_.find({work.unit.chunk, place});
+      drop(MemoryKind::activations, std::move(kept->second));
+      kept_.erase(kept);
+      if (!is_last(work)) continue;
+      const auto gradient = hidden_.find(place);
+      drop(MemoryKind::hidden_gradients, std::move(gradient->second));
+      hidden_.erase(gradient);
+    }
+    if (segment.slice.begin > Tokens{}) return;
+    const auto sample = samples_.find({work.unit.chunk, segment.slice.sample});
+    for (Held& held : sample->second.pages) drop(MemoryKind::keys_values, std::move(held));
+    drop(MemoryKind::key_value_gradients, std::move(*sample->second.gradients));
+    samples_.erase(sample);
+  }
+
+  void head(const UnitWork& work) {
+    const bool sharded = plan_.parallel.head == Head::shard;
+    const bool last = own_.pp + 1 == plan_.parallel.pp;
+    HeadCall call;
+    call.pack = work.unit.pack;
+    call.rows = part(work).rows;
+    call.stages = {{device_}, 0};
+    std::int64_t vocabulary = plan_.model.vocab;
+    if (sharded) {
+      call.stages = {{}, static_cast<std::size_t>(own_.pp)};
+      for (std::int32_t pp = 0; pp < plan_.parallel.pp; ++pp) {
+        call.stages.members.push_back(device_index(plan_, own_.dp, pp));
+      }
+      vocabulary = vocabulary_shard(vocabulary, own_.pp, plan_.parallel.pp).size();
+    }
+    for (const Segment& segment : part(work).segments) {
+      for (const std::size_t place : segment.pieces) {
+        PieceMemory memory{program_.pieces[place], {}, {}};
+        if (last) {
+          Held held = hold(MemoryKind::hidden_gradients, boundary_bytes(memory.piece.length()));
+          memory.hidden_gradient =
+              bytes(hidden_.insert_or_assign(place, std::move(held)).first->second);
+        }
+        call.pieces.push_back(memory);
+      }
+    }
+    std::vector<double> losses;
+    const auto output = last_outputs_.find(call.pack);
+    if (last) {
+      require(output != last_outputs_.end(), "F of the last stage must have run before");
+      call.hidden = bytes(output->second);
+      losses.assign(static_cast<std::size_t>(call.rows.value), 0.0);
+      call.losses = losses;
+    }
+    Held workspace =
+        hold(MemoryKind::workspace, std::min(call.rows, plan_.memory.head_tile).value *
+                                        head_workspace(plan_.model, vocabulary, size_));
+    call.workspace = bytes(workspace);
+    emit_changes(Moment::unit_start);
+    backend_.head(call, link_);
+    drop(MemoryKind::workspace, std::move(workspace));
+    if (!last) return;
+    drop(MemoryKind::last_output, std::move(output->second));
+    last_outputs_.erase(output);
+    auto loss = losses.begin();
+    for (const PieceMemory& memory : call.pieces) {
+      const auto end = loss + memory.piece.length().value;
+      result_.losses.push_back({memory.piece.sample, memory.piece.begin, {loss, end}});
+      loss = end;
+    }
+  }
+
+  /// The drained test.
+  void finish() {
+    while (!sends_.empty()) await_send(sends_.begin()->first);
+    const auto none = [](std::size_t count, const char* what) {
+      if (count > 0) {
+        throw ExecutionError("the step must end drained, but holds " + std::string(what) + " (" +
+                             std::to_string(count) + ")");
+      }
+    };
+    none(kept_.size(), "kept activations");
+    none(samples_.size(), "keys and values");
+    none(last_outputs_.size(), "outputs of the last layer");
+    none(hidden_.size(), "hidden gradients");
+    none(handed_.size(), "tensors between chunks");
+    none(receives_.size(), "receive buffers");
+    const Bytes held = result_.held.weights + result_.held.gradients + result_.held.optimizer;
+    if (now_ != held) {
+      throw ExecutionError("the step must end with the bytes always held, " +
+                           std::to_string(held.value) + ", but counts " +
+                           std::to_string(now_.value));
+    }
+  }
+
+  const Plan& plan_;
+  const Program& program_;
+  const DeviceProgram& own_;
+  const StepData& data_;
+  std::size_t device_;
+  Device& backend_;
+  Link& link_;
+  const MemoryObserver& observer_;
+  ElementBytes size_;
+
+  std::size_t unit_ = 0;
+  Bytes now_;
+  std::array<Bytes, kMemoryKinds> changes_{};
+  std::map<ChunkPiece, Held> kept_;
+  std::map<ChunkSample, Sample> samples_;
+  std::map<PackId, Held> last_outputs_;
+  std::map<std::size_t, Held> hidden_;  ///< by piece
+  std::map<std::pair<PackId, std::int32_t>, Held> handed_;
+  std::map<MessageRef, Held> receives_, sends_;
+  DeviceResult result_;
+};
+
+}  // namespace slimpack::exec

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan as its devices read it: pieces of samples, each rank's part of each pack, messages.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/transport.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/share.hpp"
+
+namespace slimpack::exec {
+
+/// Tokens [begin, end) of a sample that one rank owns and that lie in one forward and one backward
+/// pack: what is saved of them is allocated and freed together.
+struct Piece {
+  SampleId sample{};
+  Tokens begin, end;
+  PackId forward{}, backward{};
+  Recompute recompute = Recompute::none;
+  [[nodiscard]] constexpr Tokens length() const noexcept { return end - begin; }
+};
+
+/// One rank's part of a slice.
+struct Segment {
+  Slice slice;
+  Exchange exchange = Exchange::kv;  ///< without meaning in a group of one
+  std::vector<std::size_t> pieces;   ///< in `Program::pieces`, ascending
+  Tokens rows;
+};
+
+/// One rank's part of a pack. Its rows are its tokens, slice by slice, ascending in each.
+struct PackWork {
+  std::vector<Segment> segments;
+  Tokens rows;
+};
+
+/// A message: what the `sender_unit`-th unit of the sending device makes.
+struct Message {
+  PackId pack{};
+  std::int32_t line = 0;  ///< of the sender
+  Tokens rows;
+  std::size_t sender_unit = 0, receiver_unit = 0;
+};
+
+struct ChannelWork {
+  Channel channel;
+  std::vector<Message> messages;  ///< in the order sent
+};
+
+/// A unit with everything that the plan says about it.
+struct UnitWork {
+  Unit unit;
+  std::int32_t line = 0;
+  std::size_t rank = 0;  ///< in the pack's group
+  std::optional<MessageRef> receive, send;
+};
+
+struct DeviceProgram {
+  std::int32_t dp = 0, pp = 0;
+  std::vector<UnitWork> units;
+  std::vector<std::size_t> incoming;  ///< channels that end here
+};
+
+struct Program {
+  std::vector<Piece> pieces;
+  std::vector<std::vector<PackWork>> packs;  ///< by pack, then rank of its group
+  std::vector<ChannelWork> channels;
+  std::vector<DeviceProgram> devices;  ///< as in `Plan::schedule`
+};
+
+/// "F of MicroPack 3, chunk 1", for messages.
+[[nodiscard]] inline std::string describe(const Unit& unit) {
+  const std::string pack = " of MicroPack " + std::to_string(index(unit.pack));
+  const std::string chunk = std::to_string(unit.chunk);
+  switch (unit.kind) {
+    case UnitKind::forward:
+      return "F" + pack + ", chunk " + chunk;
+    case UnitKind::backward:
+      return "B" + pack + ", chunk " + chunk;
+    case UnitKind::head:
+      return "H" + pack;
+    case UnitKind::reduce:
+      return "R of chunk " + chunk;
+    case UnitKind::optimizer:
+      return "O";
+  }
+  return "?";
+}
+
+/// The program of a plan that `validate` passes. Throws InvalidInput, before any work, if the plan
+/// has tensor parallelism, if its tables do not fit together, if the slices of a pass do not
+/// partition a sample, or if a receiver consumes in another order than the sender sends.
+/// O(n log n) in slices and units, times the ranks of a group.
+[[nodiscard]] Program make_program(const Plan& plan);
+
+namespace detail {
+
+inline std::string at(const char* table, std::size_t place) {
+  return std::string(table) + "[" + std::to_string(place) + "]";
+}
+
+inline void check_tables(const Plan& plan) {
+  const Parallel& parallel = plan.parallel;
+  require(parallel.tp == 1, "execution: parallel.tp must be 1", parallel.tp);
+  require(parallel.dp >= 1, "execution: parallel.dp must be >= 1", parallel.dp);
+  require(parallel.pp >= 1, "execution: parallel.pp must be >= 1", parallel.pp);
+  require(parallel.chunks >= 1, "execution: parallel.chunks must be >= 1", parallel.chunks);
+  require(plan.window >= 1, "execution: window must be >= 1", plan.window);
+  require(plan.memory.page_tokens > Tokens{0}, "execution: memory.page_tokens must be > 0",
+          plan.memory.page_tokens.value);
+  require(plan.memory.share_tokens > Tokens{0}, "execution: memory.share_tokens must be > 0",
+          plan.memory.share_tokens.value);
+  require(plan.memory.head_tile > Tokens{0}, "execution: memory.head_tile must be > 0",
+          plan.memory.head_tile.value);
+  const Line line = line_of(plan);
+  require(plan.stages.size() == static_cast<std::size_t>(line.size()),
+          "execution: stages must have one entry a stage and chunk",
+          static_cast<std::int64_t>(plan.stages.size()));
+  std::int64_t layer = 0;
+  for (std::int32_t j = 0; j < line.size(); ++j) {
+    const Stage& stage = plan.stages[static_cast<std::size_t>(j)];
+    const std::string place = "execution: " + at("stages", static_cast<std::size_t>(j));
+    require(stage.pp == line.stage(j) && stage.chunk == line.chunk(j),
+            place + " must be in line order");
+    require(stage.first_layer == layer && stage.end_layer >= layer,
+            place + ".layers must continue at " + std::to_string(layer), stage.first_layer);
+    require(stage.embedding == (j == 0), place + ".embedding must be true of the first stage only");
+    layer = stage.end_layer;
+  }
+  require(layer == plan.model.layers, "execution: stages must end at model.layers", layer);
+  const auto devices =
+      static_cast<std::size_t>(parallel.dp) * static_cast<std::size_t>(parallel.pp);
+  require(plan.schedule.size() == devices, "execution: schedule must have one entry a device",
+          static_cast<std::int64_t>(plan.schedule.size()));
+  for (std::size_t device = 0; device < devices; ++device) {
+    const DeviceSchedule& order = plan.schedule[device];
+    require(order.dp >= 0 && order.dp < parallel.dp && order.pp >= 0 && order.pp < parallel.pp &&
+                device_index(plan, order.dp, order.pp) == device,
+            "execution: " + at("schedule", device) + " must be sorted by dp, then pp");
+  }
+  for (std::size_t group = 0; group < plan.groups.size(); ++group) {
+    const auto& ranks = plan.groups[group];
+    const std::string place = "execution: " + at("groups", group);
+    require(!ranks.empty(), place + " must not be empty");
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      require(ranks[i] >= 0 && ranks[i] < parallel.dp && (i == 0 || ranks[i - 1] < ranks[i]),
+              place + " must be ascending ranks below parallel.dp", ranks[i]);
+    }
+  }
+  require(plan.sample_group.size() == plan.samples.size(),
+          "execution: sample_group must have one entry a sample",
+          static_cast<std::int64_t>(plan.sample_group.size()));
+  for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
+    require(index(plan.sample_group[sample]) < plan.groups.size(),
+            "execution: " + at("sample_group", sample) + " must be a group",
+            static_cast<std::int64_t>(index(plan.sample_group[sample])));
+  }
+}
+
+/// A slice and where it stands.
+struct PlacedSlice {
+  Slice slice;
+  PackId pack{};
+  std::size_t place = 0;  ///< in the pack
+};
+
+/// Slices of one pass by sample, ascending; throws unless they partition every sample.
+inline std::vector<std::vector<PlacedSlice>> slices_of(const Plan& plan, Pass pass) {
+  std::vector<std::vector<PlacedSlice>> slices(plan.samples.size());
+  for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+    const MicroPack& pack = plan.micropacks[id];
+    if (pack.pass != pass) continue;
+    const std::string place = "execution: " + at("micropacks", id);
+    require(index(pack.group) < plan.groups.size(), place + ".group must be a group",
+            static_cast<std::int64_t>(index(pack.group)));
+    require(
+        plan.groups[index(pack.group)].size() == 1 || pack.exchange.size() == pack.slices.size(),
+        place + ".exchange must have one entry a slice");
+    for (std::size_t i = 0; i < pack.slices.size(); ++i) {
+      const Slice& slice = pack.slices[i];
+      require(index(slice.sample) < plan.samples.size(), place + " must hold known samples",
+              static_cast<std::int64_t>(index(slice.sample)));
+      require(plan.sample_group[index(slice.sample)] == pack.group,
+              place + " must hold samples of its own group only, not sample",
+              static_cast<std::int64_t>(index(slice.sample)));
+      slices[index(slice.sample)].push_back({slice, static_cast<PackId>(id), i});
+    }
+  }
+  for (std::size_t sample = 0; sample < slices.size(); ++sample) {
+    auto& parts = slices[sample];
+    std::sort(parts.begin(), parts.end(),
+              [](const PlacedSlice& a, const PlacedSlice& b) { return a.slice < b.slice; });
+    Tokens end;
+    bool whole = true;
+    for (const PlacedSlice& part : parts) {
+      whole = whole && part.slice.begin == end && part.slice.end > part.slice.begin;
+      end = part.slice.end;
+    }
+    require(whole && end == plan.samples[sample],
+            std::string("execution: the ") + (pass == Pass::forward ? "forward" : "backward") +
+                " slices must partition sample",
+            static_cast<std::int64_t>(sample));
+  }
+  return slices;
+}
+
+inline void add_pieces(const Plan& plan, Program& program) {
+  program.packs.resize(plan.micropacks.size());
+  for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+    const MicroPack& pack = plan.micropacks[id];
+    require(index(pack.group) < plan.groups.size(),
+            "execution: " + at("micropacks", id) + ".group must be a group",
+            static_cast<std::int64_t>(index(pack.group)));
+    const std::size_t ranks = plan.groups[index(pack.group)].size();
+    program.packs[id].resize(ranks);
+    for (PackWork& work : program.packs[id]) {
+      for (std::size_t i = 0; i < pack.slices.size(); ++i) {
+        const Exchange exchange = i < pack.exchange.size() ? pack.exchange[i] : Exchange::kv;
+        work.segments.push_back({pack.slices[i], exchange, {}, Tokens{}});
+      }
+    }
+  }
+  const auto forward = slices_of(plan, Pass::forward);
+  const auto backward = slices_of(plan, Pass::backward);
+  for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
+    const GroupId group = plan.sample_group[sample];
+    const std::size_t ranks = plan.groups[index(group)].size();
+    auto f = forward[sample].begin();
+    auto b = backward[sample].begin();
+    for (Tokens begin; begin < plan.samples[sample];) {
+      const Tokens end = std::min(f->slice.end, b->slice.end);
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        Segment& down = program.packs[index(f->pack)][rank].segments[f->place];
+        Segment& up = program.packs[index(b->pack)][rank].segments[b->place];
+        share_of(plan, group, rank).for_each_run(begin, end, [&](Tokens first, Tokens last) {
+          for (Segment* segment : {&down, &up}) {
+            segment->pieces.push_back(program.pieces.size());
+            segment->rows += last - first;
+          }
+          program.packs[index(f->pack)][rank].rows += last - first;
+          program.packs[index(b->pack)][rank].rows += last - first;
+          program.pieces.push_back({static_cast<SampleId>(sample), first, last, f->pack, b->pack,
+                                    plan.micropacks[index(b->pack)].recompute});
+        });
+      }
+      if (f->slice.end == end) ++f;
+      if (b->slice.end == end) ++b;
+      begin = end;
+    }
+  }
+}
+
+inline UnitWork locate(const Plan& plan, const DeviceSchedule& order, std::size_t place) {
+  const Unit& unit = order.order[place];
+  UnitWork work{unit, 0, 0, std::nullopt, std::nullopt};
+  const std::string where = "execution: unit " + std::to_string(place) + " of device (dp " +
+                            std::to_string(order.dp) + ", pp " + std::to_string(order.pp) + "), " +
+                            describe(unit) + ", must name ";
+  require(unit.chunk >= 0 && unit.chunk < plan.parallel.chunks, where + "a chunk of the plan");
+  work.line = line_of(plan).at(order.pp, unit.chunk);
+  if (unit.kind == UnitKind::reduce || unit.kind == UnitKind::optimizer) return work;
+  require(index(unit.pack) < plan.micropacks.size(), where + "a MicroPack of the plan");
+  const MicroPack& pack = plan.micropacks[index(unit.pack)];
+  require((pack.pass == Pass::backward) == (unit.kind == UnitKind::backward),
+          where + "a MicroPack of its pass");
+  const auto& ranks = plan.groups[index(pack.group)];
+  const auto rank = std::find(ranks.begin(), ranks.end(), order.dp);
+  require(rank != ranks.end(), where + "a MicroPack of a group of its rank");
+  work.rank = static_cast<std::size_t>(rank - ranks.begin());
+  return work;
+}
+
+/// The channel between two neighbours of the line, as seen by rank dp.
+inline Channel channel_between(const Plan& plan, PackId pack, std::int32_t dp, std::int32_t from,
+                               std::int32_t to) {
+  const Line line = line_of(plan);
+  return {plan.micropacks[index(pack)].group, dp, from < to ? Direction::down : Direction::up,
+          line.stage(from), line.stage(to)};
+}
+
+inline void add_messages(const Plan& plan, Program& program) {
+  const Line line = line_of(plan);
+  if (line.pp == 1) return;
+  std::map<Channel, std::size_t> places;
+  for (DeviceProgram& device : program.devices) {
+    for (std::size_t place = 0; place < device.units.size(); ++place) {
+      UnitWork& work = device.units[place];
+      const bool down = work.unit.kind == UnitKind::forward && work.line + 1 < line.size();
+      const bool up = work.unit.kind == UnitKind::backward && work.line > 0;
+      if (!down && !up) continue;
+      const Channel channel = channel_between(plan, work.unit.pack, device.dp, work.line,
+                                              down ? work.line + 1 : work.line - 1);
+      const auto [found, added] = places.try_emplace(channel, program.channels.size());
+      if (added) program.channels.push_back({channel, {}});
+      auto& messages = program.channels[found->second].messages;
+      work.send = MessageRef{found->second, messages.size()};
+      messages.push_back({work.unit.pack, work.line,
+                          program.packs[index(work.unit.pack)][work.rank].rows, place, 0});
+    }
+  }
+  std::vector<std::size_t> consumed(program.channels.size(), 0);
+  for (DeviceProgram& device : program.devices) {
+    for (std::size_t place = 0; place < device.units.size(); ++place) {
+      UnitWork& work = device.units[place];
+      const bool down = work.unit.kind == UnitKind::forward && work.line > 0;
+      const bool up = work.unit.kind == UnitKind::backward && work.line + 1 < line.size();
+      if (!down && !up) continue;
+      const std::int32_t from = down ? work.line - 1 : work.line + 1;
+      const auto found =
+          places.find(channel_between(plan, work.unit.pack, device.dp, from, work.line));
+      const auto next = [&]() -> Message* {
+        if (found == places.end()) return nullptr;
+        auto& messages = program.channels[found->second].messages;
+        return consumed[found->second] < messages.size() ? &messages[consumed[found->second]]
+                                                         : nullptr;
+      }();
+      require(next != nullptr && next->pack == work.unit.pack && next->line == from,
+              "execution: device (dp " + std::to_string(device.dp) + ", pp " +
+                  std::to_string(device.pp) + ") must consume in the order sent, not so at unit " +
+                  std::to_string(place) + ", " + describe(work.unit));
+      next->receiver_unit = place;
+      work.receive = MessageRef{found->second, consumed[found->second]++};
+    }
+  }
+  for (std::size_t place = 0; place < program.channels.size(); ++place) {
+    const ChannelWork& work = program.channels[place];
+    require(consumed[place] == work.messages.size(),
+            "execution: every message must be consumed, not so on " + describe(work.channel));
+    program.devices[device_index(plan, work.channel.dp, work.channel.to)].incoming.push_back(place);
+  }
+}
+
+}  // namespace detail
+
+inline Program make_program(const Plan& plan) {
+  detail::check_tables(plan);
+  Program program;
+  detail::add_pieces(plan, program);
+  for (const DeviceSchedule& order : plan.schedule) {
+    DeviceProgram device{order.dp, order.pp, {}, {}};
+    for (std::size_t place = 0; place < order.order.size(); ++place) {
+      device.units.push_back(detail::locate(plan, order, place));
+    }
+    program.devices.push_back(std::move(device));
+  }
+  detail::add_messages(plan, program);
+  return program;
+}
+
+}  // namespace slimpack::exec

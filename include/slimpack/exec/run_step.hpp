@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// One training step of a plan with a thread for each device.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/executor.hpp"
+#include "slimpack/exec/program.hpp"
+#include "slimpack/exec/thread_transport.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack::exec {
+
+struct StepResult {
+  double loss = 0;                  ///< sum of all losses over the step's targets
+  std::vector<double> sample_loss;  ///< sum over the sample's targets, not divided
+  std::vector<Bytes> peak;          ///< one a device
+};
+
+/// Throws InvalidInput unless the data fit the plan: as many tokens as each sample is long, tokens
+/// and targets below the vocabulary, as many targets as the plan divides by, and at least one.
+inline void check_data(const Plan& plan, const StepData& data) {
+  const auto size = [](const auto& values) { return static_cast<std::int64_t>(values.size()); };
+  require(data.tokens.size() == plan.samples.size(),
+          "run_step: tokens must be given for every sample", size(data.tokens));
+  require(data.targets.size() == plan.samples.size(),
+          "run_step: targets must be given for every sample", size(data.targets));
+  const auto known = [&](std::int32_t token) { return token >= 0 && token < plan.model.vocab; };
+  std::int64_t targets = 0;
+  for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
+    const std::string place = "run_step: sample " + std::to_string(sample);
+    const std::int64_t length = plan.samples[sample].value;
+    require(size(data.tokens[sample]) == length, place + " must have a token a position",
+            size(data.tokens[sample]));
+    require(size(data.targets[sample]) == length, place + " must have a target entry a position",
+            size(data.targets[sample]));
+    for (const std::int32_t token : data.tokens[sample]) {
+      require(known(token), place + " must have tokens below model.vocab", token);
+    }
+    for (const auto& target : data.targets[sample]) {
+      if (!target) continue;
+      require(known(*target), place + " must have targets below model.vocab", *target);
+      ++targets;
+    }
+  }
+  require(targets > 0, "run_step: the step must have a target");
+  require(targets == plan.target_tokens, "run_step: step.target_tokens must be the targets given",
+          targets);
+}
+
+/// Runs one step: forward, loss, backward, reduction, optimizer, on one backend a device in the
+/// order of `Plan::schedule`. The plan must be one that `validate` passes. Throws InvalidInput
+/// before any work if the plan cannot be executed (tensor parallelism) or the data do not fit it;
+/// ExecutionError naming device and unit if a unit fails or something is left at the end; Deadlock
+/// if no device can go on. Losses are summed in the order of samples and tokens, so that they do
+/// not depend on how the plan is cut.
+template <class Device>
+requires Backend<Device, ThreadTransport>
+[[nodiscard]] StepResult run_step(const Plan& plan, const StepData& data,
+                                  std::span<Device> backends, const MemoryObserver& observer = {}) {
+  const Program program = make_program(plan);
+  check_data(plan, data);
+  const std::size_t devices = program.devices.size();
+  require(backends.size() == devices, "run_step: backends must be one a device",
+          static_cast<std::int64_t>(backends.size()));
+
+  ThreadHub hub(devices, plan.window);
+  std::vector<DeviceResult> results(devices);
+  std::vector<std::exception_ptr> failures(devices);
+  const auto run_device = [&](std::size_t device) {
+    try {
+      ThreadTransport link(hub, device);
+      results[device] = DeviceRun<Device, ThreadTransport>(plan, program, data, device,
+                                                           backends[device], link, observer)
+                            .run();
+    } catch (const Aborted&) {
+      // Another device failed first; its exception is the one to tell.
+    } catch (...) {
+      failures[device] = std::current_exception();
+    }
+    hub.leave(device);
+  };
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(devices);
+    try {
+      for (std::size_t device = 0; device < devices; ++device) {
+        threads.emplace_back(run_device, device);
+      }
+    } catch (...) {
+      hub.abort("run_step: a thread could not be started");
+      throw;
+    }
+  }
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  if (const std::string left = hub.leftover(); !left.empty()) {
+    throw ExecutionError("the step must end drained, but holds " + left);
+  }
+
+  StepResult result;
+  std::vector<std::vector<double>> losses(plan.samples.size());
+  for (std::size_t sample = 0; sample < losses.size(); ++sample) {
+    losses[sample].resize(static_cast<std::size_t>(plan.samples[sample].value));
+  }
+  for (const DeviceResult& device : results) {
+    result.peak.push_back(device.peak);
+    for (const TokenLosses& part : device.losses) {
+      std::copy(part.values.begin(), part.values.end(),
+                losses[index(part.sample)].begin() + part.begin.value);
+    }
+  }
+  double sum = 0;
+  for (const auto& sample : losses) {
+    double part = 0;
+    for (const double loss : sample) part += loss;
+    result.sample_loss.push_back(part);
+    sum += part;
+  }
+  result.loss = sum / static_cast<double>(plan.target_tokens);
+  return result;
+}
+
+}  // namespace slimpack::exec
