@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Refuses requests that make no sense, before any work.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/planners/planner.hpp"
+
+namespace slimpack {
+
+/// Longest context that is planned: attention work of longer samples would leave 64 bits.
+inline constexpr Tokens kLongestContext{std::int64_t{1} << 30U};
+/// Most devices that are planned for.
+inline constexpr std::int64_t kMostDevices = std::int64_t{1} << 20U;
+
+namespace detail {
+
+inline void check_model(const ModelShape& model) {
+  const auto positive = [](std::string_view name, std::int64_t value) {
+    require(value >= 1, "model: " + std::string(name) + " must be >= 1", value);
+  };
+  positive("layers", model.layers);
+  positive("hidden", model.hidden);
+  positive("heads", model.heads);
+  positive("kv_heads", model.kv_heads);
+  positive("head_dim", model.head_dim);
+  positive("ffn", model.ffn);
+  positive("vocab", model.vocab);
+  positive("bytes_per_element", model.bytes_per_element);
+  require(model.heads % model.kv_heads == 0, "model: heads must be a multiple of kv_heads",
+          model.heads);
+}
+
+inline void check_cluster(const Cluster& cluster) {
+  require(cluster.devices_per_node >= 1, "cluster: devices_per_node must be >= 1",
+          cluster.devices_per_node);
+  const auto positive = [](std::string_view name, double value) {
+    require(value > 0, "cluster: " + std::string(name) + " must be > 0", std::to_string(value));
+  };
+  positive("matrix_flops", cluster.matrix_flops);
+  positive("attention_forward_flops", cluster.attention_forward_flops);
+  positive("attention_backward_flops", cluster.attention_backward_flops);
+  positive("memory_bytes_per_s", cluster.memory_bytes_per_s);
+  positive("inside.bytes_per_s", cluster.inside.bytes_per_s);
+  positive("between.bytes_per_s", cluster.between.bytes_per_s);
+}
+
+inline void check_degrees(const PlanRequest& request) {
+  const auto degree = [](std::string_view name, std::int64_t value) {
+    require(value >= 1, std::string(name) + " must be >= 1", value);
+    require(value <= kMostDevices,
+            std::string(name) + " must be <= " + std::to_string(kMostDevices), value);
+  };
+  degree("dp", request.dp);
+  degree("pp", request.pp);
+  degree("tp", request.tp);
+  const std::int64_t stages = std::int64_t{request.dp} * request.pp;
+  require(stages <= kMostDevices && stages * request.tp <= kMostDevices,
+          "dp x pp x tp must be <= " + std::to_string(kMostDevices) + " devices", stages);
+  const auto divisible = [&](std::string_view name, std::int64_t value) {
+    require(value % request.tp == 0,
+            "tp must divide the model's " + std::string(name) + " (" + std::to_string(value) + ")",
+            request.tp);
+  };
+  divisible("heads", request.model.heads);
+  divisible("kv_heads", request.model.kv_heads);
+  divisible("ffn", request.model.ffn);
+  if (request.chunks) require(*request.chunks >= 1, "chunks must be >= 1", *request.chunks);
+  const std::int64_t places = std::int64_t{request.pp} * request.chunks.value_or(1);
+  require(places <= request.model.layers,
+          "pp x chunks must be <= the model's layers (" + std::to_string(request.model.layers) +
+              "), since no stage may be empty",
+          places);
+}
+
+inline void check_batch(const PlanRequest& request) {
+  const Batch& batch = request.batch;
+  require(!batch.samples.empty(), "batch: there must be at least one sample");
+  require(batch.samples.size() < (std::size_t{1} << 31U), "batch: there must be < 2^31 samples",
+          static_cast<std::int64_t>(batch.samples.size()));
+  require(batch.origin.size() == batch.samples.size(),
+          "batch: there must be one origin a sample (" + std::to_string(batch.samples.size()) + ")",
+          static_cast<std::int64_t>(batch.origin.size()));
+  Tokens total;
+  for (std::size_t sample = 0; sample < batch.samples.size(); ++sample) {
+    const Tokens length = batch.samples[sample];
+    const std::string place = "batch: sample " + std::to_string(sample);
+    require(length.value >= 1, place + " must be >= 1 tokens", length.value);
+    require(length <= request.context,
+            place + " must be <= the context (" + std::to_string(request.context.value) + ")",
+            length.value);
+    const Origin& origin = batch.origin[sample];
+    require(
+        origin.source >= 0 && static_cast<std::size_t>(origin.source) < request.sources.size(),
+        place + " must come from one of the " + std::to_string(request.sources.size()) + " sources",
+        origin.source);
+    total += length;
+  }
+  require(batch.target_tokens >= 1, "batch: target tokens must be >= 1", batch.target_tokens);
+  require(
+      batch.target_tokens <= total.value,
+      "batch: target tokens must be <= the samples' tokens (" + std::to_string(total.value) + ")",
+      batch.target_tokens);
+}
+
+inline void check_memory(const MemoryOverrides& memory) {
+  const auto at_least = [](std::string_view name, std::int64_t least, std::int64_t value) {
+    require(value >= least, "memory: " + std::string(name) + " must be >= " + std::to_string(least),
+            value);
+  };
+  if (memory.capacity) at_least("capacity", 1, memory.capacity->value);
+  if (memory.reserved) at_least("reserved", 0, memory.reserved->value);
+  if (memory.gradient_bytes) at_least("gradient_bytes", 1, *memory.gradient_bytes);
+  if (memory.page_tokens) at_least("page_tokens", 1, memory.page_tokens->value);
+  if (memory.share_tokens) at_least("share_tokens", 1, memory.share_tokens->value);
+  if (memory.head_tile) at_least("head_tile", 1, memory.head_tile->value);
+}
+
+}  // namespace detail
+
+/// Throws InvalidInput for the first rule that the request breaks: degrees, chunks, granularity,
+/// bounds and threads >= 1; tp divides heads, kv_heads and ffn; at least one layer for each of the
+/// pp x chunks stages; at least one sample, none longer than the context, all from known sources;
+/// at least one target; sizes and rates > 0. O(samples).
+inline void check_request(const PlanRequest& request) {
+  detail::check_model(request.model);
+  detail::check_cluster(request.cluster);
+  detail::check_degrees(request);
+  require(request.granularity.value >= 1, "granularity must be >= 1", request.granularity.value);
+  if (request.max_units)
+    require(*request.max_units >= 1, "max-units must be >= 1", *request.max_units);
+  if (request.merge) require(*request.merge >= 1, "merge must be >= 1", *request.merge);
+  require(request.threads >= 1, "threads must be >= 1", request.threads);
+  require(request.context.value >= 1, "context must be >= 1", request.context.value);
+  require(request.context <= kLongestContext,
+          "context must be <= " + std::to_string(kLongestContext.value), request.context.value);
+  detail::check_memory(request.memory);
+  detail::check_batch(request);
+}
+
+}  // namespace slimpack

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every planner is asked and what it answers.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/batch.hpp"
+#include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/cost_spec.hpp"
+#include "slimpack/plan/model.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack {
+
+/// How many candidates a planner may simulate.
+enum class Effort : std::uint8_t { fast, normal, thorough };
+
+/// The budget of a search in simulated candidates, the same for every planner: 8, 32 or 128.
+[[nodiscard]] constexpr std::int64_t evaluations(Effort effort) noexcept {
+  switch (effort) {
+    case Effort::fast:
+      return 8;
+    case Effort::normal:
+      return 32;
+    case Effort::thorough:
+      return 128;
+  }
+  return 8;
+}
+
+/// What a request says about memory in place of the cluster's figures and the rules' defaults.
+struct MemoryOverrides {
+  std::optional<Bytes> capacity;  ///< of a device
+  std::optional<Bytes> reserved;
+  std::optional<std::int64_t> gradient_bytes;
+  std::optional<Tokens> page_tokens;
+  std::optional<Tokens> share_tokens;
+  std::optional<Tokens> head_tile;
+  friend bool operator==(const MemoryOverrides&, const MemoryOverrides&) = default;
+};
+
+/// One step to plan. An absent option is searched by the planner.
+struct PlanRequest {
+  Batch batch;
+  std::vector<Source> sources;
+  ModelShape model;
+  Cluster cluster;
+  CostSpec cost;
+  MemoryOverrides memory;
+  std::int32_t dp = 1, pp = 1, tp = 1;
+  std::optional<std::int32_t> chunks;
+  std::optional<Head> head;
+  std::optional<Recompute> recompute;
+  Tokens granularity{128};                ///< inner slice boundaries are multiples of it
+  std::optional<std::int64_t> max_units;  ///< bound on MicroPacks a pass and rank
+  std::optional<std::int32_t> merge;      ///< most ranks a group may have; 1 switches merging off
+  OptimizerState optimizer = OptimizerState::sharded;
+  Tokens context{131072};  ///< longest sample
+  Effort effort = Effort::normal;
+  std::int32_t threads = 1;  ///< never changes the answer
+  /// Called after each simulated candidate with how many are done and the most there will be;
+  /// never by two threads at a time. May be empty.
+  std::function<void(std::int64_t done, std::int64_t most)> progress;
+};
+
+using PlanResult = std::variant<Plan, Infeasible>;
+
+/// A planner's answer and how it came about. `settings` holds what the planner's own search chose
+/// (of the candidate nearest to fitting where the answer is Infeasible), name to text.
+struct PlanOutcome {
+  PlanResult result;
+  std::map<std::string, std::string> settings;
+  std::int64_t evaluations = 0;  ///< candidates simulated
+};
+
+/// Laws: pure (equal requests give equal outcomes, whatever `threads` is); the answer is a complete
+/// plan that `validate` passes, its prediction filled by simulation, or Infeasible; a request that
+/// breaks a rule of `check_request` throws InvalidInput before any work; `name` is unique among
+/// planners and becomes `Plan::planner`.
+template <class Type>
+concept Planner = std::default_initializable<Type> &&
+    requires(const Type& planner, const PlanRequest& request) {
+  { Type::name } -> std::convertible_to<std::string_view>;
+  { Type::description } -> std::convertible_to<std::string_view>;
+  { planner.plan(request) } -> std::same_as<PlanOutcome>;
+};
+static_assert(!Planner<int>);
+
+/// A planner as data: what lists and command lines need.
+struct PlannerInfo {
+  std::string_view name;
+  std::string_view description;  ///< one line
+  PlanOutcome (*plan)(const PlanRequest&) = nullptr;
+};
+
+/// The entry of a planner in a list.
+template <Planner Type>
+[[nodiscard]] constexpr PlannerInfo planner_info() noexcept {
+  return {Type::name, Type::description,
+          [](const PlanRequest& request) { return Type{}.plan(request); }};
+}
+
+}  // namespace slimpack

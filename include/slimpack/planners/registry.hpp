@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// All planners by name: a further planner is one include and one line here.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/planners/megatron.hpp"
+#include "slimpack/planners/megatron_interleaved.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/slimpipe_order.hpp"
+
+namespace slimpack {
+
+inline constexpr std::array kPlanners{
+    planner_info<Megatron>(),
+    planner_info<MegatronInterleaved>(),
+    planner_info<SlimpipeOrder>(),
+};
+
+/// Every planner, in the order in which lists print them.
+[[nodiscard]] constexpr std::span<const PlannerInfo> planners() noexcept {
+  return kPlanners;
+}
+
+/// The planner of that name. Throws InvalidInput that lists the names there are.
+[[nodiscard]] inline const PlannerInfo& find_planner(std::string_view name) {
+  const auto found = std::ranges::find(kPlanners, name, &PlannerInfo::name);
+  if (found != kPlanners.end()) return *found;
+  std::string known;
+  for (const PlannerInfo& planner : kPlanners) {
+    if (!known.empty()) known += ", ";
+    known += planner.name;
+  }
+  throw InvalidInput("planner must be one of " + known + ", got '" + std::string(name) + "'");
+}
+
+}  // namespace slimpack

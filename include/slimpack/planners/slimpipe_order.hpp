@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// SlimPipe's plan: packed sequences in uniform slices, in its published order.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/planners/choose_packed.hpp"
+#include "slimpack/planners/packed_sequences.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/schedule/slimpipe.hpp"
+
+namespace slimpack {
+
+/// Sequences of whole documents up to the context, cut into slices of equal length (at the nearest
+/// multiple of the granularity), in the order of SlimPipe (arXiv 2504.14519). Searched: slices of
+/// the longest sequence (multiples of the stages, the others in proportion), chunks, head on the
+/// last stage or sharded, and what `Megatron` searches. Its exchange of attention work between
+/// stages is not part of a plan.
+struct SlimpipeOrder {
+  static constexpr std::string_view name = "slimpipe-order";
+  static constexpr std::string_view description =
+      "SlimPipe: packed sequences in uniform slices, one forward, one backward on slices";
+
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    check_request(request);
+    PackedSpace space;
+    space.recompute = recompute_choices(request);
+    space.slices.clear();
+    for (const std::int32_t factor : {4, 2, 8, 1, 16}) space.slices.push_back(factor * request.pp);
+    space.chunks = chunk_choices(request, 1);
+    space.head = head_choices(request, space.chunks.back(), true);
+    return choose_packed(request, name, space,
+                         [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
+                           return slimpipe(pipeline, slices);
+                         });
+  }
+};
+static_assert(Planner<SlimpipeOrder>);
+
+}  // namespace slimpack

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Completes pipeline orders of F and B with H, R and O.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/schedule/execution.hpp"
+#include "slimpack/schedule/order.hpp"
+
+namespace slimpack {
+
+namespace detail {
+
+inline bool ends_forward(const Step& step, const Pipeline& pipeline) noexcept {
+  return step.kind == UnitKind::forward && step.chunk == pipeline.chunks - 1;
+}
+
+/// H of every item after its last F on the last stage, and on the other stages before the first
+/// step that begins no earlier: sorted by their begin the steps of all stages then keep every
+/// dependency, hence no deadlock.
+inline StageOrders with_sharded_heads(const Pipeline& pipeline, const StageOrders& orders,
+                                      std::int32_t window) {
+  const StepTimes times;
+  const auto begin = execute_abstractly(pipeline, orders, window, times);
+  std::vector<std::pair<std::int64_t, Step>> heads;
+  for (std::size_t at = 0; at < orders.back().size(); ++at) {
+    const Step& step = orders.back()[at];
+    if (!ends_forward(step, pipeline)) continue;
+    heads.push_back({begin.back()[at] + times.forward, {UnitKind::head, step.item, 0}});
+  }
+  StageOrders merged(orders.size());
+  for (std::size_t stage = 0; stage < orders.size(); ++stage) {
+    std::size_t next = 0;
+    for (std::size_t at = 0; at < orders[stage].size(); ++at) {
+      for (; next < heads.size() && heads[next].first <= begin[stage][at]; ++next) {
+        merged[stage].push_back(heads[next].second);
+      }
+      merged[stage].push_back(orders[stage][at]);
+    }
+    for (; next < heads.size(); ++next) merged[stage].push_back(heads[next].second);
+  }
+  return merged;
+}
+
+}  // namespace detail
+
+/// Adds H: on the last stage right behind each item's last F; where the head is sharded, on every
+/// stage at the place that it has in time when every F takes one slot and every B two. Keeps orders
+/// free of deadlock so with this window and with any wider one. Throws Deadlock if they are not;
+/// InvalidInput if a size is < 1. O(steps * stages) at worst.
+[[nodiscard]] inline StageOrders with_heads(const Pipeline& pipeline, const StageOrders& orders,
+                                            Head head, std::int32_t window = 2) {
+  check_pipeline(pipeline);
+  if (head == Head::shard) return detail::with_sharded_heads(pipeline, orders, window);
+  StageOrders result = orders;
+  result.back().clear();
+  for (const Step& step : orders.back()) {
+    result.back().push_back(step);
+    if (detail::ends_forward(step, pipeline)) {
+      result.back().push_back({UnitKind::head, step.item, 0});
+    }
+  }
+  return result;
+}
+
+/// Adds R of a chunk right behind its last B on each stage, R of chunks without a B (from the last
+/// chunk to the first) and O at the end. O(steps).
+[[nodiscard]] inline StageOrders with_updates(const Pipeline& pipeline, const StageOrders& orders) {
+  check_pipeline(pipeline);
+  StageOrders result;
+  for (const auto& order : orders) {
+    std::vector<std::size_t> left(static_cast<std::size_t>(pipeline.chunks));
+    for (const Step& step : order) {
+      if (step.kind == UnitKind::backward) ++left[static_cast<std::size_t>(step.chunk)];
+    }
+    std::vector<Step> finished;
+    finished.reserve(order.size() + left.size() + 1);
+    const std::vector<std::size_t> count = left;
+    for (const Step& step : order) {
+      finished.push_back(step);
+      if (step.kind == UnitKind::backward && --left[static_cast<std::size_t>(step.chunk)] == 0) {
+        finished.push_back({UnitKind::reduce, 0, step.chunk});
+      }
+    }
+    for (std::int32_t chunk = pipeline.chunks - 1; chunk >= 0; --chunk) {
+      if (count[static_cast<std::size_t>(chunk)] == 0) {
+        finished.push_back({UnitKind::reduce, 0, chunk});
+      }
+    }
+    finished.push_back({UnitKind::optimizer, 0, 0});
+    result.push_back(std::move(finished));
+  }
+  return result;
+}
+
+/// Names the packs: item i is forward pack `forward[i]` and backward pack `backward[i]`. Throws
+/// InvalidInput if an item has no pack.
+[[nodiscard]] inline std::vector<Unit> name_units(std::span<const Step> order,
+                                                  std::span<const PackId> forward,
+                                                  std::span<const PackId> backward) {
+  std::vector<Unit> units;
+  units.reserve(order.size());
+  for (const Step& step : order) {
+    Unit unit{step.kind, PackId{}, step.chunk};
+    if (step.kind == UnitKind::forward || step.kind == UnitKind::backward ||
+        step.kind == UnitKind::head) {
+      const auto packs = step.kind == UnitKind::backward ? backward : forward;
+      require(step.item >= 0 && static_cast<std::size_t>(step.item) < packs.size(),
+              "name_units: an item must have a pack", step.item);
+      unit.pack = packs[static_cast<std::size_t>(step.item)];
+    }
+    units.push_back(unit);
+  }
+  return units;
+}
+
+}  // namespace slimpack
