@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "slimpack/core/random.hpp"
+#include "slimpack/report/detail/json.hpp"
+#include "slimpack/report/detail/text.hpp"
+
+namespace slimpack {
+namespace {
+
+using namespace detail;
+
+std::string random_bytes(Random& random) {
+  static const std::string kPieces[] = {"\"",
+                                        "\\",
+                                        "\n",
+                                        "\x01",
+                                        "\x7f",
+                                        "<",
+                                        ">",
+                                        "&",
+                                        "\xC3\xA9",
+                                        "\xE2\x82\xAC",
+                                        "\xF0\x9F\x98\x80",
+                                        "\xED\xA0\x80",  // a surrogate: not UTF-8
+                                        "\xFF",
+                                        "\xC3",
+                                        "\xEF\xBF\xBE",
+                                        "a",
+                                        "'",
+                                        "]]>"};
+  std::string text;
+  for (std::uint64_t at = random.below(12); at > 0; --at) {
+    text += random.chance(1, 3) ? std::string(1, static_cast<char>(random.below(256)))
+                                : kPieces[random.below(std::size(kPieces))];
+  }
+  return text;
+}
+
+TEST_CASE("decimal: exact to the last digit, also at the limits") {
+  CHECK(decimal(0, 9) == "0.000000000");
+  CHECK(decimal(1, 9) == "0.000000001");
+  CHECK(decimal(-1234, 2) == "-12.34");
+  CHECK(decimal(std::numeric_limits<std::int64_t>::max(), 9) == "9223372036.854775807");
+  CHECK(decimal(std::numeric_limits<std::int64_t>::min(), 9) == "-9223372036.854775808");
+  CHECK(decimal(17, 0) == "17");
+  CHECK(short_decimal(1250, 2) == "12.5");
+  CHECK(short_decimal(1200, 2) == "12");
+  CHECK(short_decimal(0, 2) == "0");
+  CHECK(short_decimal(-50, 2) == "-0.5");
+}
+
+TEST_CASE("scaled: four digits and the prefix that fits") {
+  CHECK(time_text(Nanos{0}) == "0 ns");
+  CHECK(time_text(Nanos{999}) == "999 ns");
+  CHECK(time_text(Nanos{1000}) == "1.000 us");
+  CHECK(time_text(Nanos{12345}) == "12.35 us");
+  CHECK(time_text(Nanos{999949}) == "999.9 us");
+  CHECK(time_text(Nanos{999950}) == "1.000 ms");
+  CHECK(time_text(Nanos{99995000}) == "100.0 ms");
+  CHECK(time_text(Nanos{1234567890}) == "1.235 s");
+  CHECK(time_text(Nanos{-1234567890}) == "-1.235 s");
+  CHECK(bytes_text(Bytes{61203283968}) == "61.20 GB");
+  CHECK(count_text(977) == "977");
+  CHECK(count_text(104857) == "104.9 K");
+  CHECK(count_text(std::numeric_limits<std::int64_t>::max()) == "9223.4 P");
+  CHECK(percent(0.9314) == "93.1 %");
+  CHECK(percent(std::numeric_limits<double>::infinity()) == "- %");
+}
+
+TEST_CASE("shortest: reads back as the same double") {
+  Random random(7);
+  for (int draw = 0; draw < 1000; ++draw) {
+    const double value = random.unit() * static_cast<double>(random.between(-1000000, 1000000));
+    CHECK(nlohmann::json::parse(shortest(value)).get<double>() == value);
+  }
+  CHECK(shortest(0.5) == "0.5");
+  CHECK(shortest(std::numeric_limits<double>::quiet_NaN()) == "0");
+}
+
+TEST_CASE("json_escaped: any bytes make a valid string, and valid text comes back") {
+  Random random(11);
+  for (int draw = 0; draw < 2000; ++draw) {
+    const std::string text = random_bytes(random);
+    CAPTURE(draw);
+    const auto parsed = nlohmann::json::parse("\"" + json_escaped(text) + "\"");
+    bool valid = true;
+    for (std::string_view rest = text; valid && !rest.empty();) {
+      const std::size_t length = utf8_length(rest);
+      valid = length > 0;
+      rest.remove_prefix(valid ? length : 0);
+    }
+    if (valid) CHECK(parsed.get<std::string>() == text);
+  }
+  CHECK(json_escaped("a\"\\\n\xFF") == "a\\\"\\\\\\u000a\xEF\xBF\xBD");
+}
+
+TEST_CASE("xml_escaped: no markup, no forbidden character") {
+  Random random(13);
+  for (int draw = 0; draw < 2000; ++draw) {
+    const std::string escaped = xml_escaped(random_bytes(random));
+    for (std::size_t at = 0; at < escaped.size(); ++at) {
+      const auto byte = static_cast<unsigned char>(escaped[at]);
+      CHECK(byte != '<');
+      CHECK(byte != '>');
+      CHECK(byte != '"');
+      CHECK((byte >= 0x20U || byte == '\t' || byte == '\n'));
+      if (byte == '&') CHECK(escaped.find(';', at) <= at + 5);
+    }
+    for (std::string_view rest = escaped; !rest.empty();) {
+      REQUIRE(utf8_length(rest) > 0);
+      rest.remove_prefix(utf8_length(rest));
+    }
+  }
+  CHECK(xml_escaped("a<b & \"c\">\x02") == "a&lt;b &amp; &quot;c&quot;&gt;\xEF\xBF\xBD");
+}
+
+TEST_CASE("JsonWriter: what is told is what a reader reads") {
+  std::ostringstream out;
+  JsonWriter json(out);
+  json.begin_object();
+  json.member("odd \"name\"", "a\\b\n");
+  json.member("time", Nanos{1500000000});
+  json.member("bytes", Bytes{-3});
+  json.member("ratio", 0.25);
+  json.member("yes", true);
+  json.key("rows");
+  json.begin_array();
+  for (int row = 0; row < 2; ++row) {
+    json.begin_array(true);
+    json.number(row);
+    json.text("x");
+    json.end_array();
+  }
+  json.end_array();
+  json.key("empty");
+  json.begin_object();
+  json.end_object();
+  json.end_object();
+  json.finish();
+  CHECK(out.str() ==
+        "{\n \"odd \\\"name\\\"\": \"a\\\\b\\u000a\",\n \"time\": 1.500000000,\n \"bytes\": -3,\n"
+        " \"ratio\": 0.25,\n \"yes\": true,\n \"rows\": [\n  [0, \"x\"],\n  [1, \"x\"]\n ],\n"
+        " \"empty\": {}\n}\n");
+  const auto parsed = nlohmann::json::parse(out.str());
+  CHECK(parsed["odd \"name\""] == "a\\b\n");
+  CHECK(parsed["rows"][1][0] == 1);
+}
+
+}  // namespace
+}  // namespace slimpack
