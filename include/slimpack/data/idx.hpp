@@ -112,7 +112,7 @@ inline void MegatronIndex::check_header(const std::string& name) {
   }
   const std::string_view magic(reinterpret_cast<const char*>(bytes_.data()), kMagic.size());
   if (magic != kMagic) {
-    detail::refuse_byte(name, 0, "the magic must be 'MMIDIDX\\x00\\x00'", detail::quoted(magic));
+    detail::refuse_byte(name, 0, "the magic must be 'MMIDIDX\\x00\\x00'", detail::in_quotes(magic));
   }
   const auto version = detail::load_little<std::uint64_t>(bytes_, 9);
   if (version != 1) detail::refuse_byte(name, 9, "version must be 1", std::to_string(version));

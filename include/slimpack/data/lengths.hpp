@@ -62,14 +62,14 @@ inline void require_some(const LengthSet& set) {
   for (const char character : digits) {
     const int digit = character - '0';
     if (digit < 0 || digit > 9) {
-      refuse_line(name, line, "a length must be a positive integer", quoted(digits));
+      refuse_line(name, line, "a length must be a positive integer", in_quotes(digits));
     }
     if (value > (kLongest - digit) / 10) {
-      refuse_line(name, line, "a length must fit in 63 bits", quoted(digits));
+      refuse_line(name, line, "a length must fit in 63 bits", in_quotes(digits));
     }
     value = 10 * value + digit;
   }
-  if (value == 0) refuse_line(name, line, "a length must be a positive integer", quoted(digits));
+  if (value == 0) refuse_line(name, line, "a length must be a positive integer", in_quotes(digits));
   return value;
 }
 
@@ -88,7 +88,7 @@ inline LengthSet parse_text_lengths(std::string_view text, const std::string& na
     const std::int64_t length = detail::parse_length(content, name, line);
     if (!detail::append_length(set, length, total)) {
       detail::refuse_line(name, line, "the sum of all lengths must fit in 63 bits",
-                          detail::quoted(content) + " after " + std::to_string(total));
+                          detail::in_quotes(content) + " after " + std::to_string(total));
     }
   }
   detail::require_some(set);

@@ -63,7 +63,7 @@ class NpyHeader {
       type_ = read_string();
       if (*type_ != "<i4" && *type_ != "<i8" && *type_ != "<u4" && *type_ != "<u8") {
         refuse_byte(name_, offset_ + at_, "descr must be '<i4', '<i8', '<u4' or '<u8'",
-                    quoted(*type_));
+                    in_quotes(*type_));
       }
     } else if (key == "fortran_order" && !fortran_) {
       fortran_ = read_boolean();
@@ -76,7 +76,7 @@ class NpyHeader {
     } else {
       refuse_byte(name_, offset_ + at_,
                   "the header must have the keys 'descr', 'fortran_order' and 'shape' once each",
-                  quoted(key));
+                  in_quotes(key));
     }
   }
 
@@ -130,7 +130,7 @@ class NpyHeader {
     if (!accept(wanted)) refuse(std::string("the header must have '") + wanted + "' here");
   }
   [[noreturn]] void refuse(std::string_view rule) const {
-    refuse_byte(name_, offset_ + at_, rule, quoted(text_.substr(at_)));
+    refuse_byte(name_, offset_ + at_, rule, in_quotes(text_.substr(at_)));
   }
 
   std::string_view text_;
@@ -174,7 +174,7 @@ inline LengthSet parse_npy_lengths(std::span<const std::byte> bytes, const std::
   need(10, "the start of an .npy");
   if (!text.starts_with(kMagic)) {
     detail::refuse_byte(name, 0, "the magic must be '\\x93NUMPY'",
-                        detail::quoted(text.substr(0, kMagic.size())));
+                        detail::in_quotes(text.substr(0, kMagic.size())));
   }
   const auto major = std::to_integer<unsigned>(bytes[6]);
   const auto minor = std::to_integer<unsigned>(bytes[7]);

@@ -27,7 +27,7 @@ template <std::integral Integer>
 }
 
 /// `text` for a message: printable ASCII as it is, other bytes as \xNN, cut after 40.
-[[nodiscard]] inline std::string quoted(std::string_view text) {
+[[nodiscard]] inline std::string in_quotes(std::string_view text) {
   constexpr std::string_view kHex = "0123456789abcdef";
   constexpr std::size_t kLongest = 40;
   std::string out = "'";

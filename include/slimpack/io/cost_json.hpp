@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cost models as JSON: the `cost` object of plan.json, and what calibration writes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/io/detail/json_text.hpp"
+#include "slimpack/io/json_reader.hpp"
+#include "slimpack/plan/cost_spec.hpp"
+
+namespace slimpack {
+
+/// A cost model from JSON text; its key `kind` is `analytic`, `fitted` or `table`.
+/// Throws InvalidInput naming file, key, rule and value.
+[[nodiscard]] CostSpec cost_from_json(std::string_view text, const std::string& name);
+
+/// The `cost` object of plan.json.
+[[nodiscard]] std::string cost_to_json(const CostSpec& cost);
+
+namespace detail {
+
+inline constexpr double kLargestCost = 1e9;
+
+struct FittedMember {
+  std::string_view key;
+  std::optional<FittedTerms> FittedCost::*terms;
+};
+inline constexpr std::array<FittedMember, 9> kFittedMembers{{
+    {"layer_forward", &FittedCost::layer_forward},
+    {"layer_backward", &FittedCost::layer_backward},
+    {"embedding_forward", &FittedCost::embedding_forward},
+    {"embedding_backward", &FittedCost::embedding_backward},
+    {"head", &FittedCost::head},
+    {"optimizer", &FittedCost::optimizer},
+    {"p2p", &FittedCost::p2p},
+    {"reduce", &FittedCost::reduce},
+    {"exchange", &FittedCost::exchange},
+}};
+
+struct FittedTerm {
+  std::string_view key;
+  double FittedTerms::*value;
+};
+inline constexpr std::array<FittedTerm, 6> kFittedTerms{{
+    {"unit", &FittedTerms::unit},
+    {"layer", &FittedTerms::layer},
+    {"token", &FittedTerms::token},
+    {"pair", &FittedTerms::pair},
+    {"segment", &FittedTerms::segment},
+    {"byte", &FittedTerms::byte},
+}};
+
+[[nodiscard]] inline FittedCost read_fitted(const JsonReader& object) {
+  FittedCost cost;
+  for (const FittedMember& member : kFittedMembers) {
+    const auto terms = object.find(member.key);
+    if (!terms) continue;
+    FittedTerms& read = (cost.*member.terms).emplace();
+    for (const FittedTerm& term : kFittedTerms) {
+      read.*term.value = terms->at(term.key).real(0, kLargestCost);
+    }
+  }
+  return cost;
+}
+
+[[nodiscard]] inline std::vector<Tokens> read_axis(const JsonReader& array, std::int64_t low) {
+  constexpr std::int64_t kHighest = std::int64_t{1} << 40U;
+  std::vector<Tokens> axis;
+  axis.reserve(array.size());
+  array.check(array.size() > 0, "must have at least one value");
+  for (std::size_t at = 0; at < array.size(); ++at) {
+    const JsonReader value = array.item(at);
+    axis.push_back(Tokens{value.integer(low, kHighest)});
+    value.check(at == 0 || axis[at - 1] < axis[at], "must be greater than the value before");
+  }
+  return axis;
+}
+
+[[nodiscard]] inline std::vector<double> read_grid(const JsonReader& array, std::size_t rows,
+                                                   std::size_t columns) {
+  array.check(
+      array.size() / columns == rows && array.size() % columns == 0,
+      "must have " + std::to_string(rows) + " rows of " + std::to_string(columns) + " values");
+  std::vector<double> grid;
+  grid.reserve(array.size());
+  for (std::size_t at = 0; at < array.size(); ++at) {
+    const JsonReader value = array.item(at);
+    grid.push_back(value.real(0, kLargestCost));
+    value.check(at % columns == 0 || grid[at - 1] <= grid[at],
+                "must not be less than the value before it in its row");
+  }
+  return grid;
+}
+
+[[nodiscard]] inline TableCost read_table(const JsonReader& object) {
+  TableCost cost;
+  cost.tokens = read_axis(object.at("tokens"), 1);
+  cost.context = read_axis(object.at("context"), 0);
+  cost.forward_s = read_grid(object.at("forward_s"), cost.tokens.size(), cost.context.size());
+  cost.backward_s = read_grid(object.at("backward_s"), cost.tokens.size(), cost.context.size());
+  return cost;
+}
+
+[[nodiscard]] inline CostSpec read_cost(const JsonReader& object) {
+  enum class Kind : std::uint8_t { analytic, fitted, table };
+  static constexpr std::array<std::pair<std::string_view, Kind>, 3> kKinds{
+      {{"analytic", Kind::analytic}, {"fitted", Kind::fitted}, {"table", Kind::table}}};
+  switch (object.at("kind").choice(kKinds)) {
+    case Kind::fitted:
+      return read_fitted(object);
+    case Kind::table:
+      return read_table(object);
+    case Kind::analytic:
+      break;
+  }
+  return AnalyticCost{};
+}
+
+inline void write_cost_keys(JsonText& out, const AnalyticCost& /*cost*/) {
+  out.key("kind").text("analytic");
+}
+
+inline void write_cost_keys(JsonText& out, const FittedCost& cost) {
+  out.key("kind").text("fitted");
+  for (const FittedMember& member : kFittedMembers) {
+    const std::optional<FittedTerms>& terms = cost.*member.terms;
+    if (!terms) continue;
+    out.line(4).key(member.key).open('{');
+    for (const FittedTerm& term : kFittedTerms) out.key(term.key).real((*terms).*term.value);
+    out.close('}');
+  }
+}
+
+inline void write_cost_keys(JsonText& out, const TableCost& cost) {
+  out.key("kind").text("table");
+  const auto write_axis = [&out](std::string_view key, const std::vector<Tokens>& axis) {
+    out.line(4).key(key).open('[');
+    for (const Tokens value : axis) out.integer(value.value);
+    out.close(']');
+  };
+  const auto write_grid = [&out](std::string_view key, const std::vector<double>& grid) {
+    out.line(4).key(key).open('[');
+    for (const double value : grid) out.real(value);
+    out.close(']');
+  };
+  write_axis("tokens", cost.tokens);
+  write_axis("context", cost.context);
+  write_grid("forward_s", cost.forward_s);
+  write_grid("backward_s", cost.backward_s);
+}
+
+inline void write_cost(JsonText& out, const CostSpec& cost) {
+  out.open('{');
+  std::visit([&out](const auto& kind) { write_cost_keys(out, kind); }, cost);
+  out.close('}');
+}
+
+}  // namespace detail
+
+inline CostSpec cost_from_json(std::string_view text, const std::string& name) {
+  const nlohmann::json document = parse_json(text, name);
+  return detail::read_cost(JsonReader(document, name));
+}
+
+inline std::string cost_to_json(const CostSpec& cost) {
+  detail::JsonText out;
+  detail::write_cost(out, cost);
+  return out.take() + "\n";
+}
+
+}  // namespace slimpack

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checked view of a JSON document: every error names file, key path, rule and what was found.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/data/detail/bytes.hpp"
+
+namespace slimpack {
+
+/// Parses one JSON document. Throws InvalidInput with line and column, or where it is nested more
+/// than 64 deep. O(bytes).
+[[nodiscard]] nlohmann::json parse_json(std::string_view text, const std::string& name);
+
+/// One value of a document, and the way to it. Borrows the document and the file's name.
+class JsonReader {
+ public:
+  JsonReader(const nlohmann::json& value, std::string_view file, std::string path = {})
+      : value_(&value), file_(file), path_(std::move(path)) {}
+
+  /// Throws InvalidInput "FILE: PATH: RULE".
+  [[noreturn]] void fail(std::string_view rule) const {
+    throw InvalidInput(place() + std::string(rule));
+  }
+  /// Throws InvalidInput "FILE: PATH: RULE, found VALUE".
+  [[noreturn]] void refuse(std::string_view rule) const {
+    throw InvalidInput(place() + std::string(rule) + ", found " + found());
+  }
+  /// Refuses this value with `rule` unless `condition` holds.
+  void check(bool condition, std::string_view rule) const {
+    if (!condition) refuse(rule);
+  }
+
+  [[nodiscard]] std::string_view file() const noexcept { return file_; }
+  [[nodiscard]] bool is_null() const noexcept { return value_->is_null(); }
+  [[nodiscard]] bool is_object() const noexcept { return value_->is_object(); }
+  [[nodiscard]] bool is_boolean() const noexcept { return value_->is_boolean(); }
+  [[nodiscard]] bool is_number() const noexcept { return value_->is_number(); }
+  [[nodiscard]] bool is_string() const noexcept { return value_->is_string(); }
+
+  /// A key of an object, if it is there.
+  [[nodiscard]] std::optional<JsonReader> find(std::string_view key) const {
+    check(value_->is_object(), "must be an object");
+    const auto member = value_->find(key);
+    if (member == value_->end()) return std::nullopt;
+    return JsonReader(*member, file_,
+                      path_.empty() ? std::string(key) : path_ + "." + std::string(key));
+  }
+  /// A key of an object, if it is there and not null.
+  [[nodiscard]] std::optional<JsonReader> find_value(std::string_view key) const {
+    auto member = find(key);
+    if (member && member->is_null()) member.reset();
+    return member;
+  }
+  /// A key that must be there.
+  [[nodiscard]] JsonReader at(std::string_view key) const {
+    auto member = find(key);
+    if (!member) fail("the key '" + std::string(key) + "' is missing");
+    return *std::move(member);
+  }
+
+  /// Elements of an array.
+  [[nodiscard]] std::size_t size() const {
+    check(value_->is_array(), "must be an array");
+    return value_->size();
+  }
+  /// Element of an array that has more than `position` elements.
+  [[nodiscard]] JsonReader item(std::size_t position) const {
+    return {(*value_)[position], file_, path_ + "[" + std::to_string(position) + "]"};
+  }
+
+  /// An integer in [low, high]; a float such as 85.5e9 counts where it is whole and exact.
+  [[nodiscard]] std::int64_t integer(std::int64_t low, std::int64_t high) const {
+    const std::optional<std::int64_t> value = whole();
+    if (!value || *value < low || *value > high) {
+      refuse("must be an integer in " + std::to_string(low) + " .. " + std::to_string(high));
+    }
+    return *value;
+  }
+  [[nodiscard]] std::int32_t integer32(std::int32_t low, std::int32_t high) const {
+    return static_cast<std::int32_t>(integer(low, high));
+  }
+
+  /// A number in [low, high].
+  [[nodiscard]] double real(double low, double high) const {
+    const bool number = value_->is_number();
+    const double value = number ? value_->get<double>() : 0;
+    if (!number || !(value >= low && value <= high)) {
+      refuse("must be a number in " + nlohmann::json(low).dump() + " .. " +
+             nlohmann::json(high).dump());
+    }
+    return value;
+  }
+
+  /// Seconds with nanosecond precision, below 2^53 ns (104 days): the nearest nanosecond, and
+  /// exactly the one that was written with nine decimals.
+  [[nodiscard]] Nanos time() const {
+    constexpr std::int64_t kMost = std::int64_t{1} << 53U;
+    const double value = real(0, 9007199.0);
+    const auto near = static_cast<std::int64_t>(std::llround(value * 1e9));
+    for (const std::int64_t candidate : {near, near - 1, near + 1}) {
+      // A correctly rounded quotient is what parsing the nine decimals gives.
+      if (candidate >= 0 && candidate < kMost && static_cast<double>(candidate) / 1e9 == value) {
+        return {candidate};
+      }
+    }
+    return {near};
+  }
+
+  [[nodiscard]] bool boolean() const {
+    check(value_->is_boolean(), "must be true or false");
+    return value_->get<bool>();
+  }
+  [[nodiscard]] const std::string& text() const {
+    check(value_->is_string(), "must be a string");
+    return value_->get_ref<const std::string&>();
+  }
+
+  /// One of a few words.
+  template <class Choice, std::size_t kCount>
+  [[nodiscard]] Choice choice(
+      const std::array<std::pair<std::string_view, Choice>, kCount>& choices) const {
+    std::string allowed;
+    for (const auto& [word, meaning] : choices) {
+      if (value_->is_string() && text() == word) return meaning;
+      allowed += (allowed.empty() ? "'" : ", '") + std::string(word) + "'";
+    }
+    refuse("must be one of " + allowed);
+  }
+
+ private:
+  [[nodiscard]] std::string place() const {
+    return std::string(file_) + ": " + (path_.empty() ? "" : path_ + ": ");
+  }
+
+  [[nodiscard]] std::optional<std::int64_t> whole() const {
+    if (value_->is_number_unsigned()) {
+      const auto value = value_->get<std::uint64_t>();
+      if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+        return std::nullopt;
+      }
+      return static_cast<std::int64_t>(value);
+    }
+    if (value_->is_number_integer()) return value_->get<std::int64_t>();
+    if (!value_->is_number_float()) return std::nullopt;
+    const double value = value_->get<double>();
+    if (!(std::abs(value) <= 0x1p53) || std::trunc(value) != value) return std::nullopt;
+    return static_cast<std::int64_t>(value);
+  }
+
+  [[nodiscard]] std::string found() const {
+    if (value_->is_array()) return "an array of " + std::to_string(value_->size());
+    if (value_->is_object()) return "an object";
+    if (value_->is_string()) return detail::in_quotes(value_->get_ref<const std::string&>());
+    return value_->dump();
+  }
+
+  const nlohmann::json* value_;
+  std::string_view file_;
+  std::string path_;
+};
+
+namespace detail {
+
+/// Throws where brackets outside strings are nested more than `most` deep.
+inline void limit_depth(std::string_view text, const std::string& name, std::size_t most) {
+  std::size_t depth = 0;
+  bool in_string = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char character = text[at];
+    if (in_string) {
+      if (character == '\\') ++at;
+      if (character == '"') in_string = false;
+    } else if (character == '"') {
+      in_string = true;
+    } else if (character == '[' || character == '{') {
+      if (++depth > most) {
+        throw InvalidInput(name + ": byte " + std::to_string(at) + ": JSON may be nested at most " +
+                           std::to_string(most) + " deep");
+      }
+    } else if ((character == ']' || character == '}') && depth > 0) {
+      --depth;
+    }
+  }
+}
+
+}  // namespace detail
+
+inline nlohmann::json parse_json(std::string_view text, const std::string& name) {
+  constexpr std::size_t kDeepest = 64;
+  constexpr std::size_t kLongestMessage = 200;
+  detail::limit_depth(text, name, kDeepest);
+  try {
+    return nlohmann::json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::exception& error) {
+    std::string_view what = error.what();
+    // The library's own label in brackets says nothing to a user.
+    if (const auto label = what.find("] "); label != std::string_view::npos) {
+      what.remove_prefix(label + 2);
+    }
+    throw InvalidInput(name + ": not valid JSON: " + std::string(what.substr(0, kLongestMessage)));
+  }
+}
+
+}  // namespace slimpack
