@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of any timeline of a Dag: peaks, what was there at a peak, curves by kind.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/dag/dag.hpp"
+#include "slimpack/sim/timeline.hpp"
+
+namespace slimpack {
+
+/// What each device held, by kind, at the first instant of its peak: sums to `peak[device].bytes`.
+/// O(nodes + events).
+[[nodiscard]] inline std::vector<MemoryByKind> memory_at_peaks(const Dag& dag,
+                                                               const Timeline& timeline) {
+  std::vector<MemoryByKind> held;
+  held.reserve(dag.devices.size());
+  for (const DagDevice& device : dag.devices) held.push_back(device.always);
+  const auto add = [&](const MemoryEvent& event) {
+    held[index(event.device)][static_cast<std::size_t>(event.kind)] += event.bytes;
+  };
+  for (const MemoryEvent& event : dag.initial_memory) add(event);
+  for (std::size_t at = 0; at < dag.size(); ++at) {
+    const NodeId node{static_cast<std::uint32_t>(at)};
+    for (const MemoryEvent& event : dag.memory_at(node, Moment::start)) {
+      if (timeline.start[at] <= timeline.peak[index(event.device)].at) add(event);
+    }
+    for (const MemoryEvent& event : dag.memory_at(node, Moment::end)) {
+      if (timeline.end[at] <= timeline.peak[index(event.device)].at) add(event);
+    }
+  }
+  return held;
+}
+
+namespace detail {
+
+/// A change of one device's memory, with the kind for those who ask.
+struct TimedChange {
+  Nanos at;
+  MemoryKind kind{};
+  Bytes bytes;
+};
+
+/// The changes of every device, each row by rising time.
+[[nodiscard]] inline std::vector<std::vector<TimedChange>> timed_changes(
+    const Dag& dag, std::span<const Nanos> start, std::span<const Nanos> end) {
+  require(start.size() == dag.size() && end.size() == dag.size(),
+          "memory: there must be a start and an end a node",
+          static_cast<std::int64_t>(start.size()));
+  std::vector<std::vector<TimedChange>> changes(dag.devices.size());
+  for (const MemoryEvent& event : dag.initial_memory) {
+    changes[index(event.device)].push_back({Nanos{}, event.kind, event.bytes});
+  }
+  for (std::size_t at = 0; at < dag.size(); ++at) {
+    const NodeId node{static_cast<std::uint32_t>(at)};
+    for (const Moment moment : {Moment::start, Moment::end}) {
+      const Nanos when = moment == Moment::start ? start[at] : end[at];
+      for (const MemoryEvent& event : dag.memory_at(node, moment)) {
+        changes[index(event.device)].push_back({when, event.kind, event.bytes});
+      }
+    }
+  }
+  for (std::vector<TimedChange>& row : changes) {
+    std::sort(row.begin(), row.end(),
+              [](const TimedChange& a, const TimedChange& b) { return a.at < b.at; });
+  }
+  return changes;
+}
+
+}  // namespace detail
+
+/// The peaks of any run of the DAG's nodes, such as one in frozen order; equal to the simulator's
+/// for its own timeline. O(nodes + events log events).
+[[nodiscard]] inline std::vector<MemoryPeak> memory_peaks(const Dag& dag,
+                                                          std::span<const Nanos> start,
+                                                          std::span<const Nanos> end) {
+  std::vector<MemoryPeak> peaks;
+  const auto changes = detail::timed_changes(dag, start, end);
+  for (std::size_t device = 0; device < changes.size(); ++device) {
+    MemoryPeak peak;
+    Bytes level = total(dag.devices[device].always);
+    Nanos now;
+    for (const detail::TimedChange& change : changes[device]) {
+      if (change.at != now) {
+        if (level > peak.bytes) peak = {level, now};
+        now = change.at;
+      }
+      level += change.bytes;
+    }
+    if (level > peak.bytes) peak = {level, now};
+    peaks.push_back(peak);
+  }
+  return peaks;
+}
+
+/// What a device holds from an instant on, up to the next point.
+struct KindPoint {
+  Nanos at;
+  MemoryByKind bytes{};
+  friend bool operator==(const KindPoint&, const KindPoint&) = default;
+};
+
+/// The memory curve of every device by kind, from 0 on, one point an instant at which something
+/// changes. O(nodes + events log events); its size is that of the events, so ask for it to draw.
+[[nodiscard]] inline std::vector<std::vector<KindPoint>> memory_curves(const Dag& dag,
+                                                                       const Timeline& timeline) {
+  std::vector<std::vector<KindPoint>> curves;
+  for (const auto& row : detail::timed_changes(dag, timeline.start, timeline.end)) {
+    std::vector<KindPoint> curve{{Nanos{}, dag.devices[curves.size()].always}};
+    for (const detail::TimedChange& change : row) {
+      if (change.at != curve.back().at) curve.push_back({change.at, curve.back().bytes});
+      curve.back().bytes[static_cast<std::size_t>(change.kind)] += change.bytes;
+    }
+    curves.push_back(std::move(curve));
+  }
+  return curves;
+}
+
+}  // namespace slimpack

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a simulation answers: when each node ran, and what each device did and held.
+#pragma once
+
+#include <concepts>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/dag/dag.hpp"
+
+namespace slimpack {
+
+/// The most bytes a device held, and the first instant at which it did.
+struct MemoryPeak {
+  Bytes bytes;
+  Nanos at;
+  friend bool operator==(const MemoryPeak&, const MemoryPeak&) = default;
+};
+
+struct Timeline {
+  std::vector<Nanos> start, end;  ///< one a node
+  Nanos makespan;
+  std::vector<Nanos> busy;       ///< one a device: the durations of its compute nodes
+  std::vector<MemoryPeak> peak;  ///< one a device
+  NodeLists turns;  ///< one row a resource: its nodes as they went where that is first come, else
+                    ///< empty
+  friend bool operator==(const Timeline&, const Timeline&) = default;
+};
+
+/// What watches memory during a simulation.
+/// Laws: called once for each instant at which a device's bytes change, with what it holds from
+/// then on, all that ends at the instant freed and all that starts allocated; each device's times
+/// rise.
+template <class Observer>
+concept MemoryObserver = requires(Observer& observer, DeviceId device, Nanos at, Bytes level) {
+  observer.memory(device, at, level);
+};
+
+struct IgnoreMemory {
+  static void memory(DeviceId, Nanos, Bytes) noexcept {}
+};
+static_assert(MemoryObserver<IgnoreMemory> && !MemoryObserver<int>);
+
+struct MemoryPoint {
+  Nanos at;
+  Bytes bytes;
+  friend bool operator==(const MemoryPoint&, const MemoryPoint&) = default;
+};
+
+/// Keeps the whole curve of every device: a step function, each point up to the next.
+struct MemoryCurves {
+  std::vector<std::vector<MemoryPoint>> device;
+  void memory(DeviceId of, Nanos at, Bytes level) {
+    if (device.size() <= index(of)) device.resize(index(of) + 1);
+    device[index(of)].push_back({at, level});
+  }
+};
+
+}  // namespace slimpack
