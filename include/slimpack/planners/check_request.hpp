@@ -14,7 +14,7 @@
 namespace slimpack {
 
 /// Longest context that is planned: attention work of longer samples would leave 64 bits.
-inline constexpr Tokens kLongestContext{std::int64_t{1} << 30U};
+inline constexpr Tokens kLongestPlanned{std::int64_t{1} << 30U};
 /// Most devices that are planned for.
 inline constexpr std::int64_t kMostDevices = std::int64_t{1} << 20U;
 
@@ -137,8 +137,8 @@ inline void check_request(const PlanRequest& request) {
   if (request.merge) require(*request.merge >= 1, "merge must be >= 1", *request.merge);
   require(request.threads >= 1, "threads must be >= 1", request.threads);
   require(request.context.value >= 1, "context must be >= 1", request.context.value);
-  require(request.context <= kLongestContext,
-          "context must be <= " + std::to_string(kLongestContext.value), request.context.value);
+  require(request.context <= kLongestPlanned,
+          "context must be <= " + std::to_string(kLongestPlanned.value), request.context.value);
   detail::check_memory(request.memory);
   detail::check_batch(request);
 }
