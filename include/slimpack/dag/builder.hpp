@@ -102,16 +102,23 @@ class DagBuilder {
   }
 
   void add_fixed_orders() {
-    std::vector<NodeId> last(dag_.resources.size());
-    std::vector<bool> used(dag_.resources.size(), false);
+    const NodeId none{~std::uint32_t{0}};
+    std::vector<NodeId> last(dag_.resources.size(), none);
+    std::vector<NodeId> before(dag_.size(), none);
     for (std::size_t at = 0; at < dag_.size(); ++at) {
       if (dag_.resource[at] == kNoResource) continue;
       const std::size_t resource = index(dag_.resource[at]);
       if (dag_.resources[resource].first_come) continue;
-      const NodeId node{static_cast<std::uint32_t>(at)};
-      if (used[resource]) edges_.emplace_back(last[resource], node);
-      last[resource] = node;
-      used[resource] = true;
+      before[at] = last[resource];
+      last[resource] = NodeId{static_cast<std::uint32_t>(at)};
+    }
+    dag_.order_only.assign(dag_.size(), true);
+    for (const auto& [from, to] : edges_) {
+      if (before[index(to)] == from) dag_.order_only[index(to)] = false;
+    }
+    for (std::size_t at = 0; at < dag_.size(); ++at) {
+      if (before[at] != none)
+        edges_.emplace_back(before[at], NodeId{static_cast<std::uint32_t>(at)});
     }
   }
 

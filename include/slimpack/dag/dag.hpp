@@ -166,6 +166,8 @@ struct Dag {
   std::vector<ResourceId> resource;
   std::vector<NodeLabel> label;
   std::vector<std::uint32_t> predecessor_count;
+  std::vector<bool> order_only;  ///< the edge from the node before it in its resource's fixed order
+                                 ///< stands for that order and nothing else
   NodeLists successors;
 
   std::vector<Resource> resources;

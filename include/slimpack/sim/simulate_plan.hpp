@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "slimpack/cost/price.hpp"
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/dag/build.hpp"
 #include "slimpack/dag/dag.hpp"
@@ -37,6 +38,11 @@ template <UnitTimes Times>
 [[nodiscard]] PlanSimulation simulate_plan(const Plan& plan, const Times& times) {
   IgnoreMemory ignore;
   return simulate_plan(plan, times, ignore);
+}
+
+/// Simulates a plan at the prices of its own `cost` and `cluster`.
+[[nodiscard]] inline PlanSimulation simulate_plan(const Plan& plan) {
+  return simulate_plan(plan, PricedPlan(plan));
 }
 
 /// Writes the simulated iteration time, and each device's busy time and peak, into a prediction;

@@ -525,8 +525,8 @@ class PlanDag {
 
   [[nodiscard]] static std::int64_t share_of_time(Nanos time, std::int64_t part,
                                                   std::int64_t whole) noexcept {
-    __extension__ using Wide = __int128;
-    return static_cast<std::int64_t>(static_cast<Wide>(time.value) * part / whole);
+    __extension__ using Product = __int128;
+    return static_cast<std::int64_t>(static_cast<Product>(time.value) * part / whole);
   }
   /// Weights outside of layers, reduced with chunk 0.
   [[nodiscard]] std::int64_t ends_weights(std::int32_t pp) const noexcept {

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// One chain of nodes, without a pause, from the step's start to its end.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/dag/dag.hpp"
+#include "slimpack/sim/timeline.hpp"
+
+namespace slimpack {
+
+/// Why a step of the critical path could not start earlier: it is the first; its resource was at
+/// the node before it; it needs that node's output; that node is a send whose slot, or the consumer
+/// of a message whose buffer, had to become free; or it met others.
+enum class PathReason : std::uint8_t { start, resource, data, window, meeting };
+[[nodiscard]] constexpr std::string_view name_of(PathReason reason) noexcept {
+  constexpr std::array<std::string_view, 5> kNames = {"start", "resource", "data", "window",
+                                                      "meeting"};
+  return kNames[static_cast<std::size_t>(reason)];
+}
+
+struct PathStep {
+  NodeId node{};
+  PathReason reason{};  ///< why it started no earlier than the step before it ended
+  friend bool operator==(const PathStep&, const PathStep&) = default;
+};
+
+namespace detail {
+
+[[nodiscard]] inline PathReason path_reason(const Dag& dag, NodeId before, NodeId node) {
+  const NodeLabel& from = dag.label[index(before)];
+  const NodeLabel& to = dag.label[index(node)];
+  const ResourceId resource = dag.resource[index(node)];
+  if (resource != kNoResource && resource == dag.resource[index(before)]) {
+    return PathReason::resource;
+  }
+  if (from.kind == NodeKind::join || to.kind == NodeKind::join) return PathReason::meeting;
+  if (from.kind == NodeKind::transfer && is_compute(to.kind)) {
+    return from.dp == to.dp && from.pp == to.pp ? PathReason::window : PathReason::data;
+  }
+  if (to.kind == NodeKind::transfer && is_compute(from.kind)) {
+    return from.dp == to.dp && from.pp == to.pp ? PathReason::data : PathReason::window;
+  }
+  return PathReason::data;
+}
+
+}  // namespace detail
+
+/// A path whose durations sum to the makespan: each step starts when the one before it ends. Goes
+/// back from the node that ends last; on ties the lower id, and a node of the same resource before
+/// all others. O(nodes + edges).
+[[nodiscard]] inline std::vector<PathStep> critical_path(const Dag& dag, const Timeline& timeline) {
+  if (dag.size() == 0) return {};
+  const NodeLists before = predecessors(dag);
+  std::vector<std::optional<NodeId>> turn(dag.size());
+  for (std::size_t row = 0; row < timeline.turns.rows(); ++row) {
+    const auto nodes = timeline.turns[row];
+    for (std::size_t at = 1; at < nodes.size(); ++at) turn[index(nodes[at])] = nodes[at - 1];
+  }
+  std::vector<PathStep> path;
+  NodeId node{};
+  for (std::size_t at = 0; at < dag.size(); ++at) {
+    if (timeline.end[at] != timeline.makespan) continue;
+    node = NodeId{static_cast<std::uint32_t>(at)};
+    break;
+  }
+  for (;;) {
+    const Nanos start = timeline.start[index(node)];
+    std::optional<NodeId> next;
+    const auto consider = [&](NodeId candidate) {
+      if (timeline.end[index(candidate)] != start) return;
+      const bool same = dag.resource[index(candidate)] == dag.resource[index(node)] &&
+                        dag.resource[index(node)] != kNoResource;
+      if (!next || same) next = candidate;
+    };
+    for (const NodeId candidate : before[index(node)]) consider(candidate);
+    if (turn[index(node)]) consider(*turn[index(node)]);
+    if (start == Nanos{}) next.reset();
+    path.push_back({node, next ? detail::path_reason(dag, *next, node) : PathReason::start});
+    if (!next) break;
+    node = *next;
+  }
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+}  // namespace slimpack
