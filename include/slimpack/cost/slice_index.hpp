@@ -77,6 +77,9 @@ class SliceIndex {
 
 namespace detail {
 
+/// Bound on the sum of a pack's slice ends: the square is what pairs need.
+inline constexpr std::int64_t kMostReach = std::int64_t{1} << 31;
+
 /// Checks what loads and memory depend on, so that no later step leaves its arrays.
 inline void require_pack(const Plan& plan, PackId id) {
   require(index(id) < plan.micropacks.size(), "MicroPack does not exist",
@@ -89,6 +92,14 @@ inline void require_pack(const Plan& plan, PackId id) {
   require(plan.groups[index(pack.group)].size() == 1 || pack.exchange.size() == pack.slices.size(),
           place + ": a merged pack needs one exchange a slice",
           static_cast<std::int64_t>(pack.exchange.size()));
+  std::int64_t reach = 0;
+  for (const Slice& slice : pack.slices) {
+    require(slice.begin.value >= 0 && slice.begin < slice.end, place + ": a slice is empty",
+            slice.begin.value);
+    require(slice.end.value <= kMostReach - reach,
+            place + ": the ends of its slices sum to more than 2^31", slice.end.value);
+    reach += slice.end.value;
+  }
   require(plan.memory.share_tokens.value > 0, "memory.share_tokens must be > 0",
           plan.memory.share_tokens.value);
 }

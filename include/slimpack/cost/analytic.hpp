@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Seconds from FLOPs and bytes over a cluster's achieved rates.
+#pragma once
+
+#include <cstdint>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/cost_model.hpp"
+#include "slimpack/cost/detail/terms.hpp"
+#include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/model.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack {
+
+/// The analytic cost model: every formula is in docs/costs.md. All answers are O(1).
+class AnalyticModel {
+ public:
+  /// Throws InvalidInput naming the first rate that is not positive.
+  AnalyticModel(const ModelShape& model, const Cluster& cluster, const MemorySpec& memory)
+      : terms_(model, cluster, memory) {}
+
+  [[nodiscard]] Nanos forward(const PackLoad& load, const StageLoad& stage) const noexcept {
+    return detail::to_nanos(terms_.embedding(load, stage, false) + layers_forward(load, stage));
+  }
+
+  [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
+                               Recompute recompute) const noexcept {
+    const std::int64_t rows = load.tokens.value * stage.layers, tp = stage.tensor_parallel;
+    detail::Picos time =
+        terms_.embedding(load, stage, true) + terms_.linear_backward(rows, tp) +
+        terms_.merged(terms_.attention(load, stage, true), load, stage, true) +
+        terms_.launches(load, stage.layers * (terms_.cluster().backward_kernels +
+                                              terms_.recomputed_kernels(recompute))) +
+        terms_.tensor_parallel(load, stage, detail::kTensorBackward) +
+        terms_.regroup(load, stage, recompute);
+    if (recompute == Recompute::light) time += terms_.light(rows, tp);
+    if (recompute == Recompute::layer || recompute == Recompute::full) {
+      time += terms_.linear_forward(rows, tp) +
+              terms_.tensor_parallel(load, stage, detail::kTensorForward);
+    }
+    if (recompute == Recompute::full) {
+      time += terms_.merged(terms_.attention(load, stage, false), load, stage, false);
+    }
+    return detail::to_nanos(time);
+  }
+
+  [[nodiscard]] Nanos head(const HeadLoad& load) const noexcept {
+    return detail::to_nanos(terms_.head(load));
+  }
+
+  [[nodiscard]] Nanos transfer(Bytes bytes, const Link& link) const noexcept {
+    return detail::to_nanos(terms_.transfer(bytes.value, link));
+  }
+
+  [[nodiscard]] Nanos reduce(Bytes bytes, std::int64_t ranks, const Link& link) const noexcept {
+    return detail::to_nanos(terms_.reduction_collectives() *
+                            terms_.collective(bytes.value, ranks, link));
+  }
+
+  [[nodiscard]] Nanos optimizer(Bytes touched, Bytes gathered, std::int64_t ranks,
+                                const Link& link) const noexcept {
+    return detail::to_nanos(terms_.update(touched.value) +
+                            terms_.collective(gathered.value, ranks, link));
+  }
+
+  [[nodiscard]] WorkRates rates() const noexcept { return terms_.rates(); }
+
+ private:
+  [[nodiscard]] detail::Picos layers_forward(const PackLoad& load,
+                                             const StageLoad& stage) const noexcept {
+    return terms_.linear_forward(load.tokens.value * stage.layers, stage.tensor_parallel) +
+           terms_.merged(terms_.attention(load, stage, false), load, stage, false) +
+           terms_.launches(load, stage.layers * terms_.cluster().forward_kernels) +
+           terms_.tensor_parallel(load, stage, detail::kTensorForward);
+  }
+
+  detail::Terms terms_;
+};
+static_assert(RatedCostModel<AnalyticModel> && !CostModel<int>);
+
+}  // namespace slimpack

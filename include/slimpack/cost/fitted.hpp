@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// Seconds from coefficients fitted to a measured profile; what was not measured stays analytic.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/cost_model.hpp"
+#include "slimpack/cost/detail/terms.hpp"
+#include "slimpack/plan/cost_spec.hpp"
+
+namespace slimpack {
+
+namespace detail {
+
+/// FittedTerms in picoseconds.
+struct FittedPicos {
+  Picos unit = 0;
+  double layer = 0, token = 0, pair2 = 0, segment = 0, byte = 0;
+
+  [[nodiscard]] Picos linear(std::int64_t tokens, std::int64_t layers,
+                             std::int64_t tp) const noexcept {
+    return picos(layers, layer) + picos(tokens * layers, token / static_cast<double>(tp));
+  }
+  [[nodiscard]] Picos attention(const PackLoad& load, const StageLoad& stage) const noexcept {
+    const auto tp = static_cast<double>(stage.tensor_parallel);
+    return picos(load.pairs2, stage.layers, pair2 / tp) +
+           picos(load.segments, stage.layers, segment);
+  }
+};
+
+/// Throws InvalidInput naming the coefficient that is negative or not finite.
+[[nodiscard]] inline std::optional<FittedPicos> fitted_picos(
+    const std::optional<FittedTerms>& terms, const char* kind) {
+  if (!terms) return std::nullopt;
+  const auto each = [&](double value, const char* name) {
+    require(value >= 0 && std::isfinite(value),
+            std::string("cost.") + kind + "." + name + " must be finite and >= 0",
+            std::to_string(value));
+    return value * 1e12;
+  };
+  FittedPicos result;
+  result.unit = picos(1, each(terms->unit, "unit"));
+  result.layer = each(terms->layer, "layer");
+  result.token = each(terms->token, "token");
+  result.pair2 = each(terms->pair, "pair") / 2;
+  result.segment = each(terms->segment, "segment");
+  result.byte = each(terms->byte, "byte");
+  return result;
+}
+
+}  // namespace detail
+
+/// Fitted costs (docs/costs.md). `layer` repeats the linear terms of the forward pass, `full` all
+/// of them, `light` the analytic model's bytes. Coefficients hold for one tensor-parallel device
+/// and for links inside a node; the rest is analytic. All answers are O(1).
+class FittedModel {
+ public:
+  /// Throws InvalidInput naming the first rate or coefficient that is out of range.
+  FittedModel(const FittedCost& cost, const ModelShape& model, const Cluster& cluster,
+              const MemorySpec& memory)
+      : terms_(model, cluster, memory),
+        layer_forward_(detail::fitted_picos(cost.layer_forward, "layer_forward")),
+        layer_backward_(detail::fitted_picos(cost.layer_backward, "layer_backward")),
+        embedding_forward_(detail::fitted_picos(cost.embedding_forward, "embedding_forward")),
+        embedding_backward_(detail::fitted_picos(cost.embedding_backward, "embedding_backward")),
+        head_(detail::fitted_picos(cost.head, "head")),
+        optimizer_(detail::fitted_picos(cost.optimizer, "optimizer")),
+        p2p_(detail::fitted_picos(cost.p2p, "p2p")),
+        reduce_(detail::fitted_picos(cost.reduce, "reduce")),
+        exchange_(detail::fitted_picos(cost.exchange, "exchange")) {
+    require(!head_ || model.vocab > 0, "model.vocab must be > 0", model.vocab);
+  }
+
+  [[nodiscard]] Nanos forward(const PackLoad& load, const StageLoad& stage) const noexcept {
+    Picos time = embedding(embedding_forward_, load, stage, false) +
+                 linear_again(load, stage, false) +
+                 merged(attention(load, stage, false), load, stage, false) +
+                 terms_.tensor_parallel(load, stage, detail::kTensorForward);
+    if (layer_forward_ && stage.layers > 0 && detail::Terms::starts(load)) {
+      time += layer_forward_->unit;
+    }
+    return detail::to_nanos(time);
+  }
+
+  [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
+                               Recompute recompute) const noexcept {
+    const std::int64_t rows = load.tokens.value * stage.layers, tp = stage.tensor_parallel;
+    Picos time = embedding(embedding_backward_, load, stage, true) +
+                 merged(attention(load, stage, true), load, stage, true) +
+                 terms_.tensor_parallel(load, stage, detail::kTensorBackward) +
+                 terms_.regroup(load, stage, recompute);
+    if (!layer_backward_) {
+      time += terms_.linear_backward(rows, tp) +
+              terms_.launches(load, stage.layers * terms_.cluster().backward_kernels);
+    } else if (stage.layers > 0 && detail::Terms::starts(load)) {
+      time += layer_backward_->unit + layer_backward_->linear(load.tokens.value, stage.layers, tp);
+    }
+    if (recompute == Recompute::light) {
+      time += terms_.light(rows, tp) +
+              terms_.launches(load, stage.layers * terms_.recomputed_kernels(recompute));
+    }
+    if (recompute == Recompute::layer || recompute == Recompute::full) {
+      time += linear_again(load, stage, recompute == Recompute::layer) +
+              terms_.tensor_parallel(load, stage, detail::kTensorForward);
+    }
+    if (recompute == Recompute::full) {
+      time += merged(attention(load, stage, false), load, stage, false);
+    }
+    return detail::to_nanos(time);
+  }
+
+  [[nodiscard]] Nanos head(const HeadLoad& load) const noexcept {
+    if (!head_) return detail::to_nanos(terms_.head(load));
+    const double row = head_->token / rows() / static_cast<double>(load.tensor_parallel);
+    const auto own = [&](std::int64_t tokens) { return detail::picos(tokens * load.vocab, row); };
+    return detail::to_nanos(
+        terms_.head(load, own, load.tokens.value > 0 || load.shards > 1 ? head_->unit : 0));
+  }
+
+  [[nodiscard]] Nanos transfer(Bytes bytes, const Link& link) const noexcept {
+    if (!p2p_ || link != terms_.cluster().inside) {
+      return detail::to_nanos(terms_.transfer(bytes.value, link));
+    }
+    return detail::to_nanos(p2p_->unit + detail::picos(bytes.value, p2p_->byte));
+  }
+
+  [[nodiscard]] Nanos reduce(Bytes bytes, std::int64_t ranks, const Link& link) const noexcept {
+    return detail::to_nanos(terms_.reduction_collectives() * collective(bytes.value, ranks, link));
+  }
+
+  [[nodiscard]] Nanos optimizer(Bytes touched, Bytes gathered, std::int64_t ranks,
+                                const Link& link) const noexcept {
+    Picos time = collective(gathered.value, ranks, link);
+    if (!optimizer_) {
+      time += terms_.update(touched.value);
+    } else if (touched.value > 0) {
+      time += optimizer_->unit + detail::picos(touched.value, optimizer_->byte);
+    }
+    return detail::to_nanos(time);
+  }
+
+  [[nodiscard]] WorkRates rates() const noexcept {
+    WorkRates rates = terms_.rates();
+    if (layer_forward_) {
+      rates.forward_token = layer_forward_->token;
+      rates.forward_pair2 = layer_forward_->pair2;
+    }
+    if (layer_backward_) {
+      rates.backward_token = layer_backward_->token;
+      rates.backward_pair2 = layer_backward_->pair2;
+    }
+    if (embedding_forward_) rates.embedding_forward = embedding_forward_->token;
+    if (embedding_backward_) rates.embedding_backward = embedding_backward_->token;
+    if (head_) {
+      rates.head_row = head_->token / rows();
+      rates.head_token = 0;
+    }
+    return rates;
+  }
+
+ private:
+  using Picos = detail::Picos;
+  using Fitted = std::optional<detail::FittedPicos>;
+
+  [[nodiscard]] double rows() const noexcept { return static_cast<double>(terms_.model().vocab); }
+
+  [[nodiscard]] Picos embedding(const Fitted& fitted, const PackLoad& load, const StageLoad& stage,
+                                bool back) const noexcept {
+    if (!fitted) return terms_.embedding(load, stage, back);
+    if (!stage.embedding || !detail::Terms::starts(load)) return 0;
+    return fitted->unit + fitted->linear(load.tokens.value, 1, stage.tensor_parallel);
+  }
+
+  /// The forward pass but for attention; `kept_attention` leaves out its kernel too.
+  [[nodiscard]] Picos linear_again(const PackLoad& load, const StageLoad& stage,
+                                   bool kept_attention) const noexcept {
+    const std::int64_t tokens = load.tokens.value, tp = stage.tensor_parallel;
+    if (layer_forward_) {
+      return detail::Terms::starts(load) ? layer_forward_->linear(tokens, stage.layers, tp) : 0;
+    }
+    const std::int64_t kernels = kept_attention ? terms_.recomputed_kernels(Recompute::layer)
+                                                : terms_.cluster().forward_kernels;
+    return terms_.linear_forward(tokens * stage.layers, tp) +
+           terms_.launches(load, stage.layers * kernels);
+  }
+
+  [[nodiscard]] Picos attention(const PackLoad& load, const StageLoad& stage,
+                                bool back) const noexcept {
+    const Fitted& fitted = back ? layer_backward_ : layer_forward_;
+    return fitted ? fitted->attention(load, stage) : terms_.attention(load, stage, back);
+  }
+
+  [[nodiscard]] Picos merged(Picos attention, const PackLoad& load, const StageLoad& stage,
+                             bool back) const noexcept {
+    if (!exchange_ || stage.exchange_link != terms_.cluster().inside) {
+      return terms_.merged(attention, load, stage, back);
+    }
+    const std::int64_t bytes = terms_.exchange_bytes(load, back) * stage.layers;
+    if (load.ranks <= 1 || bytes == 0) return attention;
+    const auto tp = static_cast<double>(stage.tensor_parallel);
+    const Picos traffic = detail::picos(stage.layers, static_cast<double>(exchange_->unit)) +
+                          detail::picos(bytes, exchange_->byte / tp);
+    return detail::overlapped(attention, traffic, load.ranks);
+  }
+
+  [[nodiscard]] Picos collective(std::int64_t bytes, std::int64_t ranks,
+                                 const Link& link) const noexcept {
+    if (!reduce_ || link != terms_.cluster().inside) return terms_.collective(bytes, ranks, link);
+    if (ranks <= 1 || bytes <= 0) return 0;
+    return reduce_->unit +
+           detail::picos(bytes * (ranks - 1), reduce_->byte / static_cast<double>(ranks));
+  }
+
+  detail::Terms terms_;
+  Fitted layer_forward_, layer_backward_, embedding_forward_, embedding_backward_;
+  Fitted head_, optimizer_, p2p_, reduce_, exchange_;
+};
+static_assert(RatedCostModel<FittedModel>);
+
+}  // namespace slimpack

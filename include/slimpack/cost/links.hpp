@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which links the devices of a plan talk over, from its placement.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack {
+
+/// The slower of two links: fewer bytes a second, then longer latency.
+[[nodiscard]] constexpr const Link& slower(const Link& a, const Link& b) noexcept {
+  if (a.bytes_per_s != b.bytes_per_s) return a.bytes_per_s < b.bytes_per_s ? a : b;
+  return a.latency_s >= b.latency_s ? a : b;
+}
+
+/// Links by placement. Where several devices meet, the slowest link between any two of them; one
+/// device alone counts as inside its node.
+class Links {
+ public:
+  /// O(placement). Throws InvalidInput if a (dp, pp, tp) is missing, out of range or given twice.
+  explicit Links(const Plan& plan)
+      : cluster_(plan.cluster),
+        dp_(plan.parallel.dp),
+        pp_(plan.parallel.pp),
+        tp_(plan.parallel.tp) {
+    require(dp_ > 0 && pp_ > 0 && tp_ > 0, "parallel: dp, pp and tp must be > 0");
+    require(plan.cluster.devices_per_node > 0, "cluster.devices_per_node must be > 0",
+            plan.cluster.devices_per_node);
+    std::vector<std::optional<std::int64_t>> nodes(static_cast<std::size_t>(dp_) *
+                                                   static_cast<std::size_t>(pp_) *
+                                                   static_cast<std::size_t>(tp_));
+    for (std::size_t at = 0; at < plan.placement.size(); ++at) {
+      const Placement& place = plan.placement[at];
+      const std::string name = "placement[" + std::to_string(at) + "]";
+      require(place.dp >= 0 && place.dp < dp_, name + ": dp is out of range", place.dp);
+      require(place.pp >= 0 && place.pp < pp_, name + ": pp is out of range", place.pp);
+      require(place.tp >= 0 && place.tp < tp_, name + ": tp is out of range", place.tp);
+      require(place.device >= 0, name + ": device must be >= 0", place.device);
+      auto& node = nodes[slot(place.dp, place.pp, place.tp)];
+      require(!node, name + ": these ranks have a device already");
+      node = place.device / plan.cluster.devices_per_node;
+    }
+    for (std::size_t at = 0; at < nodes.size(); ++at) {
+      require(nodes[at].has_value(), "placement: no device for rank (dp, pp, tp) number",
+              static_cast<std::int64_t>(at));
+      nodes_.push_back(*nodes[at]);
+    }
+  }
+
+  /// Between two stages of one data-parallel rank. O(tp).
+  [[nodiscard]] const Link& stages(std::int32_t dp, std::int32_t a, std::int32_t b) const {
+    Meeting meeting;
+    for (std::int32_t tp = 0; tp < tp_; ++tp) meeting.pair(node(dp, a, tp), node(dp, b, tp));
+    return link(meeting);
+  }
+  /// Between all stages of one data-parallel rank.
+  [[nodiscard]] const Link& rank(std::int32_t dp) const {
+    Meeting meeting;
+    for (std::int32_t tp = 0; tp < tp_; ++tp) {
+      for (std::int32_t pp = 1; pp < pp_; ++pp) meeting.pair(node(dp, 0, tp), node(dp, pp, tp));
+      for (std::int32_t pp = 2; pp < pp_; ++pp) {
+        meeting.pair(node(dp, pp - 1, tp), node(dp, pp, tp));
+      }
+    }
+    return link(meeting);
+  }
+  /// Between some data-parallel ranks of one stage. O(ranks tp).
+  [[nodiscard]] const Link& ranks(const std::vector<std::int32_t>& group, std::int32_t pp) const {
+    Meeting meeting;
+    for (std::int32_t tp = 0; tp < tp_; ++tp) {
+      for (std::size_t at = 1; at < group.size(); ++at) {
+        meeting.pair(node(group[0], pp, tp), node(group[at], pp, tp));
+        meeting.pair(node(group[at - 1], pp, tp), node(group[at], pp, tp));
+      }
+    }
+    return link(meeting);
+  }
+  /// Between the tensor-parallel devices of (dp, pp).
+  [[nodiscard]] const Link& tensor(std::int32_t dp, std::int32_t pp) const {
+    Meeting meeting;
+    for (std::int32_t tp = 1; tp < tp_; ++tp) {
+      meeting.pair(node(dp, pp, 0), node(dp, pp, tp));
+      meeting.pair(node(dp, pp, tp - 1), node(dp, pp, tp));
+    }
+    return link(meeting);
+  }
+
+ private:
+  struct Meeting {
+    bool inside = false, between = false;
+    void pair(std::int64_t a, std::int64_t b) noexcept { (a == b ? inside : between) = true; }
+  };
+
+  [[nodiscard]] std::size_t slot(std::int32_t dp, std::int32_t pp, std::int32_t tp) const noexcept {
+    return (static_cast<std::size_t>(dp) * static_cast<std::size_t>(pp_) +
+            static_cast<std::size_t>(pp)) *
+               static_cast<std::size_t>(tp_) +
+           static_cast<std::size_t>(tp);
+  }
+  [[nodiscard]] std::int64_t node(std::int32_t dp, std::int32_t pp, std::int32_t tp) const {
+    return nodes_[slot(dp, pp, tp)];
+  }
+  [[nodiscard]] const Link& link(const Meeting& meeting) const noexcept {
+    if (!meeting.between) return cluster_.inside;
+    return meeting.inside ? slower(cluster_.inside, cluster_.between) : cluster_.between;
+  }
+
+  Cluster cluster_;
+  std::int32_t dp_, pp_, tp_;
+  std::vector<std::int64_t> nodes_;
+};
+
+}  // namespace slimpack

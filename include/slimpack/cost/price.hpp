@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan with a price on every unit, transfer and collective.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/any_model.hpp"
+#include "slimpack/cost/cost_model.hpp"
+#include "slimpack/cost/links.hpp"
+#include "slimpack/cost/load.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/unit_times.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/share.hpp"
+
+namespace slimpack {
+
+/// Elements whose gradients R of (pp, chunk) reduces: the chunk's layers, in chunk 0 also
+/// embedding, final norm and head. A tied table is counted on every stage that holds a part.
+[[nodiscard]] constexpr std::int64_t reduced_weights(const Plan& plan, std::int32_t pp,
+                                                     std::int32_t chunk) noexcept {
+  const std::int64_t layers = chunk_layers(plan, pp, chunk) * plan.model.layer_weights();
+  if (chunk != 0) return layers;
+  const DeviceWeights weights = device_weights(plan, pp);
+  return layers + weights.embedding + weights.final_norm + weights.head;
+}
+
+/// The stages whose R of chunk 0 meets because they hold a tied table, whole or in part; empty
+/// where none has to.
+[[nodiscard]] inline std::vector<std::int32_t> tied_stages(const Plan& plan) {
+  std::vector<std::int32_t> stages;
+  if (!plan.model.tied || plan.parallel.pp == 1) return stages;
+  for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+    if (pp == 0 || head_rows(plan, pp) > 0) stages.push_back(pp);
+  }
+  return stages;
+}
+
+/// Bytes that the optimizer reads and writes on one device: state twice, gradients and weights.
+[[nodiscard]] constexpr Bytes optimizer_bytes(const Plan& plan, std::int32_t pp) noexcept {
+  const std::int64_t each =
+      2 * state_bytes(plan.model) + plan.memory.gradient_bytes + plan.model.bytes_per_element;
+  const bool sharded = plan.memory.optimizer == OptimizerState::sharded;
+  const std::int64_t parts = plan.parallel.tp * (sharded ? plan.parallel.dp : 1);
+  return Bytes{(device_weights(plan, pp).total() * each + parts - 1) / parts};
+}
+
+/// Satisfies UnitTimes. Precomputed: linear in packs times ranks times kinds of stages (stages with
+/// equal layers and links are one kind); every answer is O(1). Keeps nothing of the plan.
+class PricedPlan {
+ public:
+  /// Prices by the plan's own `cost`. Throws InvalidInput where plan, cost or cluster is out of
+  /// range.
+  explicit PricedPlan(const Plan& plan) {
+    std::visit([&](const auto& model) { price(plan, model); }, make_model(plan));
+  }
+  /// Prices by `model`.
+  template <CostModel Model>
+  PricedPlan(const Plan& plan, const Model& model) {
+    price(plan, model);
+  }
+
+  /// F or B of a pack at one place of the line: the slowest of the group's ranks, which meet.
+  [[nodiscard]] Nanos compute(PackId pack, std::int32_t line) const noexcept {
+    const std::size_t kind = kind_[group_[index(pack)] * lines_ + static_cast<std::size_t>(line)];
+    return compute_[first_compute_[index(pack)] + kind];
+  }
+  /// H of a forward pack for one rank of its group; the same on all stages that meet.
+  [[nodiscard]] Nanos head(PackId pack, std::size_t rank, std::int32_t) const noexcept {
+    return ranked_[first_rank_[index(pack)] + rank].head;
+  }
+  /// What leaves `line` on one rank; zero where the line ends or goes on inside the device.
+  [[nodiscard]] Nanos transfer(PackId pack, std::int32_t line, std::size_t rank) const noexcept {
+    const Ranked& ranked = ranked_[first_rank_[index(pack)] + rank];
+    const std::int32_t border = ranked.forward ? line : line - 1;
+    if (border < 0 || border + 1 >= static_cast<std::int32_t>(lines_)) return {};
+    switch (border_[ranked.dp * lines_ + static_cast<std::size_t>(border)]) {
+      case Border::inside:
+        return ranked.inside;
+      case Border::between:
+        return ranked.between;
+      default:
+        return {};
+    }
+  }
+  /// R of one chunk of one stage, all its traffic. With tied embeddings R of chunk 0 adds the
+  /// reduction over the stages that hold the table, and lasts equally long on all of them.
+  [[nodiscard]] Nanos reduce(std::int32_t pp, std::int32_t chunk) const noexcept {
+    return reduce_[static_cast<std::size_t>(chunk) * stages_ + static_cast<std::size_t>(pp)];
+  }
+  /// O of one device; the same on all ranks of a stage.
+  [[nodiscard]] Nanos optimizer(std::int32_t, std::int32_t pp) const noexcept {
+    return optimizer_[static_cast<std::size_t>(pp)];
+  }
+
+ private:
+  enum class Border : std::uint8_t { none, inside, between };
+  struct Ranked {
+    std::size_t dp = 0;
+    bool forward = true;
+    Nanos head, inside, between;
+  };
+
+  template <CostModel Model>
+  void price(const Plan& plan, const Model& model);
+  void find_borders(const Plan& plan, const Links& links);
+  [[nodiscard]] std::vector<std::vector<StageLoad>> find_kinds(const Plan& plan,
+                                                               const Links& links);
+  template <CostModel Model>
+  void price_stages(const Plan& plan, const Links& links, const Model& model);
+
+  std::size_t lines_ = 1, stages_ = 1;
+  std::vector<std::size_t> group_;          // of a pack
+  std::vector<std::size_t> kind_;           // of a line, by group
+  std::vector<std::size_t> first_compute_;  // of a pack in compute_, then by kind
+  std::vector<Nanos> compute_;
+  std::vector<std::size_t> first_rank_;  // of a pack in ranked_
+  std::vector<Ranked> ranked_;
+  std::vector<Border> border_;  // between a line and the next, by rank
+  std::vector<Nanos> reduce_, optimizer_;
+};
+
+inline void PricedPlan::find_borders(const Plan& plan, const Links& links) {
+  const Line line = line_of(plan);
+  for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
+    for (std::int32_t at = 0; at < line.size(); ++at) {
+      Border border = Border::none;
+      if (at + 1 < line.size() && line.pp > 1) {
+        const Link& link = links.stages(dp, line.stage(at), line.stage(at + 1));
+        border = link == plan.cluster.inside ? Border::inside : Border::between;
+      }
+      border_.push_back(border);
+    }
+  }
+}
+
+inline std::vector<std::vector<StageLoad>> PricedPlan::find_kinds(const Plan& plan,
+                                                                  const Links& links) {
+  const Line line = line_of(plan);
+  std::vector<std::vector<StageLoad>> kinds(plan.groups.size());
+  for (std::size_t group = 0; group < plan.groups.size(); ++group) {
+    for (const std::int32_t dp : plan.groups[group]) {
+      require(dp >= 0 && dp < plan.parallel.dp, "groups: data-parallel rank does not exist", dp);
+    }
+    for (std::int32_t at = 0; at < line.size(); ++at) {
+      const std::int32_t pp = line.stage(at);
+      StageLoad stage;
+      stage.layers = chunk_layers(plan, pp, line.chunk(at));
+      stage.embedding = at == 0;
+      stage.tensor_parallel = plan.parallel.tp;
+      stage.tensor_link = plan.cluster.inside;
+      for (const std::int32_t dp : plan.groups[group]) {
+        stage.tensor_link = slower(stage.tensor_link, links.tensor(dp, pp));
+      }
+      stage.exchange_link = links.ranks(plan.groups[group], pp);
+      const auto found = std::find(kinds[group].begin(), kinds[group].end(), stage);
+      kind_.push_back(static_cast<std::size_t>(found - kinds[group].begin()));
+      if (found == kinds[group].end()) kinds[group].push_back(stage);
+    }
+  }
+  return kinds;
+}
+
+template <CostModel Model>
+void PricedPlan::price(const Plan& plan, const Model& model) {
+  require(plan.parallel.chunks > 0, "parallel.chunks must be > 0", plan.parallel.chunks);
+  const Links links(plan);
+  lines_ = static_cast<std::size_t>(line_of(plan).size());
+  stages_ = static_cast<std::size_t>(plan.parallel.pp);
+  find_borders(plan, links);
+  const std::vector<std::vector<StageLoad>> kinds = find_kinds(plan, links);
+  price_stages(plan, links, model);
+
+  HeadLoad head;
+  head.tensor_parallel = plan.parallel.tp;
+  head.tile = plan.memory.head_tile;
+  if (plan.parallel.head == Head::shard) head.shards = plan.parallel.pp;
+  for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+    head.vocab = std::max(head.vocab, head_rows(plan, pp));
+  }
+  std::vector<Link> head_link, head_tensor_link;
+  for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
+    head_link.push_back(links.rank(dp));
+    Link tensor = links.tensor(dp, plan.parallel.pp - 1);
+    for (std::int32_t pp = 0; head.shards > 1 && pp < plan.parallel.pp; ++pp) {
+      tensor = slower(tensor, links.tensor(dp, pp));
+    }
+    head_tensor_link.push_back(tensor);
+  }
+
+  const PackLoads loads(plan);
+  const std::int64_t hidden = layer_bytes(plan.model, 0, plan.parallel.tp).boundary;
+  for (std::size_t at = 0; at < plan.micropacks.size(); ++at) {
+    const auto id = static_cast<PackId>(at);
+    const MicroPack& pack = plan.micropacks[at];
+    const bool forward = pack.pass == Pass::forward;
+    group_.push_back(index(pack.group));
+    first_compute_.push_back(compute_.size());
+    for (const StageLoad& stage : kinds[index(pack.group)]) {
+      Nanos slowest;
+      for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
+        slowest =
+            std::max(slowest, forward ? model.forward(loads(id, rank), stage)
+                                      : model.backward(loads(id, rank), stage, pack.recompute));
+      }
+      compute_.push_back(slowest);
+    }
+    first_rank_.push_back(ranked_.size());
+    for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
+      const Tokens own = loads(id, rank).tokens;
+      const auto dp = static_cast<std::size_t>(plan.groups[index(pack.group)][rank]);
+      Ranked ranked{dp, forward, {}, {}, {}};
+      if (forward) {
+        head.tokens = own;
+        head.link = head_link[dp];
+        head.tensor_link = head_tensor_link[dp];
+        ranked.head = model.head(head);
+      }
+      ranked.inside = model.transfer(Bytes{own.value * hidden}, plan.cluster.inside);
+      ranked.between = model.transfer(Bytes{own.value * hidden}, plan.cluster.between);
+      ranked_.push_back(ranked);
+    }
+  }
+}
+
+template <CostModel Model>
+void PricedPlan::price_stages(const Plan& plan, const Links& links, const Model& model) {
+  const std::int64_t tp = plan.parallel.tp;
+  const auto part = [&](std::int64_t bytes) { return Bytes{(bytes + tp - 1) / tp}; };
+  const bool sharded = plan.memory.optimizer == OptimizerState::sharded;
+  std::vector<std::int32_t> all;
+  for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) all.push_back(dp);
+  for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      const Bytes bytes = part(reduced_weights(plan, pp, chunk) * plan.memory.gradient_bytes);
+      reduce_.push_back(model.reduce(bytes, plan.parallel.dp, links.ranks(all, pp)));
+    }
+  }
+  const std::vector<std::int32_t> tied = tied_stages(plan);
+  if (!tied.empty()) {
+    const Bytes table = part(plan.model.vocab * plan.model.hidden * plan.memory.gradient_bytes);
+    Link link = links.rank(0);
+    for (const std::int32_t dp : all) link = slower(link, links.rank(dp));
+    Nanos slowest;
+    for (const std::int32_t pp : tied) {
+      slowest = std::max(slowest, reduce_[static_cast<std::size_t>(pp)]);
+    }
+    slowest += model.reduce(table, static_cast<std::int64_t>(tied.size()), link);
+    for (const std::int32_t pp : tied) reduce_[static_cast<std::size_t>(pp)] = slowest;
+  }
+  for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+    const Bytes gathered =
+        sharded ? part(device_weights(plan, pp).total() * plan.model.bytes_per_element) : Bytes{};
+    optimizer_.push_back(model.optimizer(optimizer_bytes(plan, pp), gathered, plan.parallel.dp,
+                                         links.ranks(all, pp)));
+  }
+}
+
+static_assert(UnitTimes<PricedPlan>);
+
+}  // namespace slimpack

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Seconds of a layer interpolated in a measured table; everything else analytic.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/cost_model.hpp"
+#include "slimpack/cost/detail/terms.hpp"
+#include "slimpack/plan/cost_spec.hpp"
+
+namespace slimpack {
+
+namespace detail {
+
+__extension__ using Wide = __int128;
+
+/// One pass of a TableCost as a function of tokens and pairs2, all in integers: along a row linear
+/// in pairs, constant below its first column and going on above its last; between rows linear in
+/// tokens at the same pairs; below the first row as the first; above the last row each token costs
+/// what it does at its first column. A row never answers less than those with fewer tokens.
+class TableSurface {
+ public:
+  struct Rates {
+    double token = 0, pair2 = 0;
+  };
+
+  /// Throws InvalidInput if the grid is not ascending, a size does not fit, or seconds are not
+  /// finite, are negative or fall along a row.
+  TableSurface(const std::vector<Tokens>& tokens, const std::vector<Tokens>& context,
+               const std::vector<double>& seconds, const std::string& name);
+
+  /// Picoseconds of one layer. O(rows log columns).
+  [[nodiscard]] Picos at(std::int64_t tokens, std::int64_t pairs2) const noexcept;
+
+  /// Picoseconds at the least pairs of the table.
+  [[nodiscard]] Picos at(std::int64_t tokens) const noexcept { return at(tokens, 0); }
+
+  /// The steepest linear function of the table's far corner that nowhere exceeds it.
+  [[nodiscard]] Rates rates() const noexcept { return rates_; }
+
+ private:
+  [[nodiscard]] std::int64_t knot(std::size_t row, std::size_t column) const noexcept {
+    return 2 * tokens_[row] * context_[column];
+  }
+  [[nodiscard]] Picos value(std::size_t row, std::size_t column) const noexcept {
+    return values_[row * context_.size() + column];
+  }
+  [[nodiscard]] Picos along(std::size_t row, std::int64_t pairs2) const noexcept;
+  void find_rates() noexcept;
+
+  std::vector<std::int64_t> tokens_, context_;
+  std::vector<Picos> values_;
+  Picos rise_ = 0;        // above the last row: so much more ...
+  std::int64_t run_ = 1;  // ... for so many tokens
+  Rates rates_;
+};
+
+/// low + (high - low) part / whole, rounded down; part may exceed whole.
+[[nodiscard]] inline Picos interpolated(Picos low, Picos high, std::int64_t part,
+                                        std::int64_t whole) noexcept {
+  const Wide rise = static_cast<Wide>(high - low) * part / whole;
+  return static_cast<Picos>(std::min<Wide>(low + rise, kMostPicos));
+}
+
+inline TableSurface::TableSurface(const std::vector<Tokens>& tokens,
+                                  const std::vector<Tokens>& context,
+                                  const std::vector<double>& seconds, const std::string& name) {
+  require(!tokens.empty(), "cost.tokens must not be empty");
+  require(!context.empty(), "cost.context must not be empty");
+  for (std::size_t at = 0; at < tokens.size(); ++at) {
+    require(tokens[at].value > (at == 0 ? 0 : tokens[at - 1].value),
+            "cost.tokens must be positive and ascending", tokens[at].value);
+    tokens_.push_back(tokens[at].value);
+  }
+  for (std::size_t at = 0; at < context.size(); ++at) {
+    require(context[at].value > (at == 0 ? -1 : context[at - 1].value),
+            "cost.context must be >= 0 and ascending", context[at].value);
+    context_.push_back(context[at].value);
+  }
+  require(seconds.size() == tokens.size() * context.size(),
+          "cost." + name + " must have one value for each pair of tokens and context",
+          static_cast<std::int64_t>(seconds.size()));
+  for (std::size_t at = 0; at < seconds.size(); ++at) {
+    const std::string place = "cost." + name + "[" + std::to_string(at) + "]";
+    require(seconds[at] >= 0 && std::isfinite(seconds[at]), place + " must be finite and >= 0",
+            std::to_string(seconds[at]));
+    values_.push_back(picos(1, seconds[at] * 1e12));
+    require(at % context.size() == 0 || values_[at - 1] <= values_[at],
+            place + " must not be less than the value before it in its row",
+            std::to_string(seconds[at]));
+  }
+  const std::size_t last = tokens_.size() - 1;
+  const std::int64_t pairs2 = knot(last, 0);
+  rise_ = value(last, 0);
+  run_ = tokens_[last];
+  if (last > 0) {
+    Picos below = 0;
+    for (std::size_t row = 0; row < last; ++row) below = std::max(below, along(row, pairs2));
+    rise_ = std::max<Picos>(value(last, 0) - below, 0);
+    run_ = tokens_[last] - tokens_[last - 1];
+  }
+  find_rates();
+}
+
+inline Picos TableSurface::along(std::size_t row, std::int64_t pairs2) const noexcept {
+  const std::size_t columns = context_.size();
+  if (columns == 1 || pairs2 <= knot(row, 0)) return value(row, 0);
+  std::size_t low = 0, high = columns - 1;
+  while (high - low > 1) {
+    const std::size_t middle = low + (high - low) / 2;
+    (knot(row, middle) <= pairs2 ? low : high) = middle;
+  }
+  return interpolated(value(row, low), value(row, high), pairs2 - knot(row, low),
+                      knot(row, high) - knot(row, low));
+}
+
+inline Picos TableSurface::at(std::int64_t tokens, std::int64_t pairs2) const noexcept {
+  Picos most = along(0, pairs2);
+  std::size_t row = 0;
+  while (row + 1 < tokens_.size() && tokens_[row + 1] <= tokens) {
+    most = std::max(most, along(++row, pairs2));
+  }
+  if (tokens <= tokens_[row]) return most;
+  if (row + 1 == tokens_.size()) {
+    return interpolated(most, most + rise_, tokens - tokens_[row], run_);
+  }
+  const Picos next = std::max(most, along(row + 1, pairs2));
+  return interpolated(most, next, tokens - tokens_[row], tokens_[row + 1] - tokens_[row]);
+}
+
+inline void TableSurface::find_rates() noexcept {
+  const std::size_t rows = tokens_.size(), columns = context_.size();
+  if (columns > 1) {
+    rates_.pair2 = static_cast<double>(kMostPicos);
+    for (std::size_t row = 0; row < rows; ++row) {
+      rates_.pair2 = std::min(
+          rates_.pair2, static_cast<double>(value(row, columns - 1) - value(row, columns - 2)) /
+                            static_cast<double>(knot(row, columns - 1) - knot(row, columns - 2)));
+      for (std::size_t column = 0; column < columns; ++column) {
+        if (knot(row, column) == 0) continue;
+        rates_.pair2 = std::min(rates_.pair2, static_cast<double>(value(row, column)) /
+                                                  static_cast<double>(knot(row, column)));
+      }
+    }
+  }
+  rates_.token = static_cast<double>(rise_) / static_cast<double>(run_);
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t column = 0; column < columns; ++column) {
+      // An integer step, so that no fused one decides what is left for tokens.
+      const Picos pairs = picos(knot(row, column), rates_.pair2);
+      const Picos left = std::max<Picos>(value(row, column) - pairs, 0);
+      rates_.token =
+          std::min(rates_.token, static_cast<double>(left) / static_cast<double>(tokens_[row]));
+    }
+  }
+}
+
+}  // namespace detail
+
+/// A table of measured layers (docs/costs.md). One segment is in the table; each further one adds
+/// the cluster's `segment_s`. `layer` repeats the forward pass at the table's least context, `full`
+/// at its own, `light` the analytic model's bytes. Answers are O(rows log columns).
+class TableModel {
+ public:
+  /// Throws InvalidInput naming the first rate, grid line or value that is out of range.
+  TableModel(const TableCost& cost, const ModelShape& model, const Cluster& cluster,
+             const MemorySpec& memory)
+      : terms_(model, cluster, memory),
+        forward_(cost.tokens, cost.context, cost.forward_s, "forward_s"),
+        backward_(cost.tokens, cost.context, cost.backward_s, "backward_s") {}
+
+  [[nodiscard]] Nanos forward(const PackLoad& load, const StageLoad& stage) const noexcept {
+    return detail::to_nanos(terms_.embedding(load, stage, false) +
+                            layers(forward_, load, stage, false) +
+                            terms_.tensor_parallel(load, stage, detail::kTensorForward));
+  }
+
+  [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
+                               Recompute recompute) const noexcept {
+    Picos time = terms_.embedding(load, stage, true) + layers(backward_, load, stage, true) +
+                 terms_.tensor_parallel(load, stage, detail::kTensorBackward) +
+                 terms_.regroup(load, stage, recompute);
+    if (recompute == Recompute::light) {
+      time += terms_.light(load.tokens.value * stage.layers, stage.tensor_parallel) +
+              terms_.launches(load, stage.layers * terms_.recomputed_kernels(recompute));
+    }
+    if (recompute == Recompute::layer) time += linear(forward_, load, stage);
+    if (recompute == Recompute::full) time += layers(forward_, load, stage, false);
+    if (recompute == Recompute::layer || recompute == Recompute::full) {
+      time += terms_.tensor_parallel(load, stage, detail::kTensorForward);
+    }
+    return detail::to_nanos(time);
+  }
+
+  [[nodiscard]] Nanos head(const HeadLoad& load) const noexcept {
+    return detail::to_nanos(terms_.head(load));
+  }
+  [[nodiscard]] Nanos transfer(Bytes bytes, const Link& link) const noexcept {
+    return detail::to_nanos(terms_.transfer(bytes.value, link));
+  }
+  [[nodiscard]] Nanos reduce(Bytes bytes, std::int64_t ranks, const Link& link) const noexcept {
+    return detail::to_nanos(terms_.reduction_collectives() *
+                            terms_.collective(bytes.value, ranks, link));
+  }
+  [[nodiscard]] Nanos optimizer(Bytes touched, Bytes gathered, std::int64_t ranks,
+                                const Link& link) const noexcept {
+    return detail::to_nanos(terms_.update(touched.value) +
+                            terms_.collective(gathered.value, ranks, link));
+  }
+
+  [[nodiscard]] WorkRates rates() const noexcept {
+    WorkRates rates = terms_.rates();
+    rates.forward_token = forward_.rates().token;
+    rates.forward_pair2 = forward_.rates().pair2;
+    rates.backward_token = backward_.rates().token;
+    rates.backward_pair2 = backward_.rates().pair2;
+    return rates;
+  }
+
+ private:
+  using Picos = detail::Picos;
+
+  [[nodiscard]] static Picos spread(Picos one_layer, const StageLoad& stage) noexcept {
+    const std::int64_t tp = stage.tensor_parallel;
+    const Picos most = detail::kMostPicos / std::max<std::int64_t>(stage.layers, 1);
+    return (std::min(one_layer, most) * stage.layers + tp - 1) / tp;
+  }
+  [[nodiscard]] static Picos linear(const detail::TableSurface& surface, const PackLoad& load,
+                                    const StageLoad& stage) noexcept {
+    return detail::Terms::starts(load) ? spread(surface.at(load.tokens.value), stage) : 0;
+  }
+  /// What pairs add to the table's least context counts as attention, behind which the exchange
+  /// of a merged pack hides.
+  [[nodiscard]] Picos layers(const detail::TableSurface& surface, const PackLoad& load,
+                             const StageLoad& stage, bool back) const noexcept {
+    const Picos base = linear(surface, load, stage);
+    const Picos whole =
+        detail::Terms::starts(load) ? spread(surface.at(load.tokens.value, load.pairs2), stage) : 0;
+    const Picos further =
+        terms_.segments(std::max<std::int64_t>(load.segments - 1, 0), stage.layers);
+    return base + terms_.merged(whole - base + further, load, stage, back);
+  }
+
+  detail::Terms terms_;
+  detail::TableSurface forward_, backward_;
+};
+static_assert(RatedCostModel<TableModel>);
+
+}  // namespace slimpack
