@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks a plan against everything that makes it valid, by formulas of its own.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/validate/breach.hpp"
+#include "slimpack/validate/channel.hpp"
+#include "slimpack/validate/deadlock.hpp"
+#include "slimpack/validate/format.hpp"
+#include "slimpack/validate/frame.hpp"
+#include "slimpack/validate/order.hpp"
+#include "slimpack/validate/partition.hpp"
+#include "slimpack/validate/peak.hpp"
+
+namespace slimpack {
+
+/// Every breach of the seven rules and of the format, in order of rule, with sample, MicroPack,
+/// device and unit. Shares only the data types with planner and simulator. Never throws for what a
+/// plan says; of one kind of breach the first hundred are listed and the rest is counted. What a
+/// broken table makes impossible to check is left out (docs/validation.md).
+/// O(n log n) in slices and units times the ranks of a group.
+[[nodiscard]] inline Validation validate(const Plan& plan) {
+  using namespace validation;
+  Findings found;
+  Validation result;
+  const Sound sound = check_format(plan, found);
+  const Cuts forward = cuts_of(plan, Pass::forward);
+  const Cuts backward = cuts_of(plan, Pass::backward);
+  check_partition(plan, forward, backward, found);
+  check_contents(plan, found);
+  if (sound.parallel && sound.stages && sound.groups) {
+    if (auto frame = check_units(plan, found)) {
+      std::vector<std::vector<Piece>> pieces;
+      pieces.reserve(plan.samples.size());
+      for (std::size_t i = 0; i < plan.samples.size(); ++i) {
+        pieces.push_back(pieces_of(forward[i], backward[i]));
+      }
+      check_orders(plan, *frame, forward, backward, pieces, found);
+      const Channels channels = check_channels(plan, *frame, found);
+      check_progress(plan, *frame, channels, found);
+      if (sound.sizes && !found.any(0, 5)) {
+        result.worst_case_peak = check_memory(plan, *frame, pieces, found);
+      }
+    }
+  }
+  result.breaches = std::move(found).list();
+  return result;
+}
+
+}  // namespace slimpack
