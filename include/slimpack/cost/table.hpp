@@ -13,13 +13,12 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/detail/terms.hpp"
+#include "slimpack/cost/detail/wide.hpp"
 #include "slimpack/plan/cost_spec.hpp"
 
 namespace slimpack {
 
 namespace detail {
-
-__extension__ using Wide = __int128;
 
 /// One pass of a TableCost as a function of tokens and pairs2, all in integers: along a row linear
 /// in pairs, constant below its first column and going on above its last; between rows linear in
@@ -153,9 +152,9 @@ inline void TableSurface::find_rates() noexcept {
   rates_.token = static_cast<double>(rise_) / static_cast<double>(run_);
   for (std::size_t row = 0; row < rows; ++row) {
     for (std::size_t column = 0; column < columns; ++column) {
-      // An integer step, so that no fused one decides what is left for tokens.
+      // Integers, rounded against the rate, so that no fused step decides it.
       const Picos pairs = picos(knot(row, column), rates_.pair2);
-      const Picos left = std::max<Picos>(value(row, column) - pairs, 0);
+      const Picos left = std::max<Picos>(value(row, column) - pairs - 1, 0);
       rates_.token =
           std::min(rates_.token, static_cast<double>(left) / static_cast<double>(tokens_[row]));
     }
