@@ -49,6 +49,7 @@ struct PackCall {
   PackId pack{};
   std::int32_t chunk = 0;
   std::int32_t line = 0;
+  Recompute recompute = Recompute::none;  ///< B: what was kept
   Share share;
   Meeting ring;  ///< the ranks of the group on this stage
   Tokens rows;
@@ -86,14 +87,14 @@ template <class Candidate, class Link>
 concept Backend = requires(Candidate& backend, const Candidate& constant,
                            typename Candidate::Buffer& buffer, Link& link, const PackCall& pack,
                            const HeadCall& head, const StepData& data, Bytes bytes,
-                           std::int32_t chunk) {
+                           std::int32_t chunk, const Plan& plan) {
   requires std::movable<typename Candidate::Buffer>;
   { constant.element_bytes() } -> std::same_as<ElementBytes>;
   { constant.static_bytes() } -> std::same_as<StaticBytes>;
   { backend.allocate(bytes) } -> std::same_as<typename Candidate::Buffer>;
   { constant.bytes(buffer) } -> std::same_as<std::span<std::byte>>;
   backend.clear(buffer);
-  backend.begin_step(data);
+  backend.begin_step(plan, data);
   backend.forward(pack, link);
   backend.backward(pack, link);
   backend.head(head, link);

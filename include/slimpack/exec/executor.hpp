@@ -188,7 +188,7 @@ class DeviceRun {
   // --- units ---
 
   void start() {
-    backend_.begin_step(data_);
+    backend_.begin_step(plan_, data_);
     result_.held = backend_.static_bytes();
     const auto held = [&](MemoryKind kind, Bytes size) {
       emit(Moment::step_start, kind, std::nullopt, 0, size);
@@ -282,6 +282,7 @@ class DeviceRun {
     call.pack = work.unit.pack;
     call.chunk = work.unit.chunk;
     call.line = work.line;
+    call.recompute = pack.recompute;
     call.share = share_of(plan_, pack.group, work.rank);
     call.ring.self = work.rank;
     for (const std::int32_t dp : plan_.groups[index(pack.group)]) {

@@ -102,13 +102,20 @@ struct Program {
 /// O(n log n) in slices and units, times the ranks of a group.
 [[nodiscard]] Program make_program(const Plan& plan);
 
+/// Throws InvalidInput if a plan cannot be executed at all: tensor parallelism, or tables of
+/// stages, devices, groups and samples that do not fit together.
+void check_executable(const Plan& plan);
+
 namespace detail {
 
 inline std::string at(const char* table, std::size_t place) {
   return std::string(table) + "[" + std::to_string(place) + "]";
 }
 
-inline void check_tables(const Plan& plan) {
+}  // namespace detail
+
+inline void check_executable(const Plan& plan) {
+  using detail::at;
   const Parallel& parallel = plan.parallel;
   require(parallel.tp == 1, "execution: parallel.tp must be 1", parallel.tp);
   require(parallel.dp >= 1, "execution: parallel.dp must be >= 1", parallel.dp);
@@ -165,6 +172,8 @@ inline void check_tables(const Plan& plan) {
             static_cast<std::int64_t>(index(plan.sample_group[sample])));
   }
 }
+
+namespace detail {
 
 /// A slice and where it stands.
 struct PlacedSlice {
@@ -342,7 +351,7 @@ inline void add_messages(const Plan& plan, Program& program) {
 }  // namespace detail
 
 inline Program make_program(const Plan& plan) {
-  detail::check_tables(plan);
+  check_executable(plan);
   Program program;
   detail::add_pieces(plan, program);
   for (const DeviceSchedule& order : plan.schedule) {

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executes a plan on CPU devices and compares loss, gradients and new weights with the oracle.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/random.hpp"
+#include "slimpack/exec/run_step.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack_cpu/device.hpp"
+#include "slimpack_cpu/reference.hpp"
+
+namespace slimpack::cpu {
+
+/// One backend a device of the plan, in the order of its schedule, with weights drawn from `seed`.
+[[nodiscard]] inline std::vector<Device> make_devices(const Plan& plan, std::uint64_t seed,
+                                                      AdamW settings = {}) {
+  std::vector<Device> devices;
+  devices.reserve(plan.schedule.size());
+  for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
+    devices.emplace_back(plan, device, seed, settings);
+  }
+  return devices;
+}
+
+/// Step data of the given tokens with exactly `plan.target_tokens` targets: the next token of the
+/// sample; where more are asked for, samples' last tokens get their own first one, in the order of
+/// samples (a cut document goes on in another sample); where fewer, the last targets are left out.
+/// Throws InvalidInput unless the plan asks for 1 to all tokens.
+[[nodiscard]] inline exec::StepData step_data(const Plan& plan,
+                                              std::vector<std::vector<std::int32_t>> tokens) {
+  std::int64_t inner = 0, all = 0;
+  for (const auto& sample : tokens) {
+    inner += static_cast<std::int64_t>(sample.size()) - (sample.empty() ? 0 : 1);
+    all += static_cast<std::int64_t>(sample.size());
+  }
+  require(plan.target_tokens >= 1 && plan.target_tokens <= all,
+          "step_data: step.target_tokens must be in [1, tokens]", plan.target_tokens);
+  std::int64_t beyond = std::max<std::int64_t>(0, plan.target_tokens - inner);
+  std::int64_t left = plan.target_tokens;
+  exec::StepData data;
+  for (const auto& sample : tokens) {
+    std::vector<std::optional<std::int32_t>> targets(sample.size());
+    for (std::size_t t = 0; t < sample.size() && left > 0; ++t) {
+      const bool last = t + 1 == sample.size();
+      if (last && beyond == 0) continue;
+      targets[t] = last ? sample.front() : sample[t + 1];
+      beyond -= last ? 1 : 0;
+      --left;
+    }
+    data.targets.push_back(std::move(targets));
+  }
+  data.tokens = std::move(tokens);
+  return data;
+}
+
+/// Tokens drawn uniformly for every sample of the plan.
+[[nodiscard]] inline std::vector<std::vector<std::int32_t>> random_tokens(const Plan& plan,
+                                                                          std::uint64_t seed) {
+  Random random(seed);
+  std::vector<std::vector<std::int32_t>> tokens;
+  for (const Tokens length : plan.samples) {
+    tokens.emplace_back();
+    for (std::int64_t t = 0; t < length.value; ++t) {
+      tokens.back().push_back(static_cast<std::int32_t>(random.between(0, plan.model.vocab - 1)));
+    }
+  }
+  return tokens;
+}
+
+/// How far an execution is from the oracle. A difference is relative: the largest absolute one over
+/// the tensor's largest absolute value.
+struct PlanCheck {
+  double loss = 0;       ///< the executed one
+  double reference = 0;  ///< the oracle's
+  double loss_difference = 0, gradient_difference = 0, weight_difference = 0;
+  std::string worst_tensor;  ///< with the largest gradient difference
+  std::map<std::string, double> gradient_by_tensor;
+  std::vector<Bytes> peak;  ///< one a device
+  [[nodiscard]] double worst() const noexcept {
+    return std::max({loss_difference, gradient_difference, weight_difference});
+  }
+};
+
+namespace detail {
+
+/// The largest |got - expected| over the rows that a device holds.
+inline double largest_difference(In got, const Matrix& expected, std::int64_t first_row) {
+  const In want = rows(In(expected.values), first_row,
+                       static_cast<std::int64_t>(got.size()) / expected.cols, expected.cols);
+  double largest = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double difference = std::abs(got[i] - want[i]);
+    if (!(difference <= largest)) largest = difference;  // a NaN stays
+  }
+  return largest;
+}
+
+inline double largest_value(const Matrix& matrix) {
+  double largest = 0;
+  for (const double value : matrix.values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+/// `noise`: differences below it count as none, since a tensor whose gradient is zero but for
+/// rounding (queries of samples of one token) has no scale of its own.
+inline double relative(double difference, double scale, double noise) {
+  return difference <= noise ? 0.0 : difference / scale;
+}
+
+}  // namespace detail
+
+/// Executes one step of the plan on fresh CPU devices and compares every device with the oracle:
+/// loss, every gradient after reduction, every weight after AdamW. Differences below 1e-15 of the
+/// largest gradient of the model are rounding of zeros and count as none. Throws as run_step.
+[[nodiscard]] inline PlanCheck check_plan(const Plan& plan, const exec::StepData& data,
+                                          std::uint64_t seed, AdamW settings = {},
+                                          const exec::MemoryObserver& observer = {}) {
+  std::vector<Device> devices = make_devices(plan, seed, settings);
+  const exec::StepResult step = exec::run_step(plan, data, std::span(devices), observer);
+  Tensors weights = initial_weights(plan.model, seed);
+  const ReferenceResult reference = reference_step(plan.model, weights, data);
+  ReferenceOptimizer(settings).update(weights, reference.gradients);
+
+  PlanCheck check;
+  check.loss = step.loss;
+  check.reference = reference.loss;
+  check.loss_difference = std::abs(step.loss - reference.loss) / std::abs(reference.loss);
+  check.peak = step.peak;
+  double noise = 0;
+  for (const auto& [name, gradient] : reference.gradients) {
+    noise = std::max(noise, 1e-15 * detail::largest_value(gradient));
+  }
+  for (const Device& device : devices) {
+    for (const HeldTensor& tensor : device.tensors()) {
+      const std::string& name = tensor.shape.name;
+      const Matrix& expected = reference.gradients.at(name);
+      const double gradient = detail::relative(
+          detail::largest_difference(device.gradients(tensor), expected, tensor.first_row),
+          detail::largest_value(expected), noise);
+      double& worst = check.gradient_by_tensor[name];
+      if (!(gradient <= worst)) worst = gradient;
+      if (!(gradient <= check.gradient_difference)) {
+        check.gradient_difference = gradient;
+        check.worst_tensor = name;
+      }
+      const Matrix& updated = weights.at(name);
+      const double weight =
+          detail::largest_difference(device.weights(tensor), updated, tensor.first_row) /
+          detail::largest_value(updated);
+      if (!(weight <= check.weight_difference)) check.weight_difference = weight;
+    }
+  }
+  return check;
+}
+
+/// The same of given tokens.
+[[nodiscard]] inline PlanCheck check_plan(const Plan& plan,
+                                          const std::vector<std::vector<std::int32_t>>& tokens,
+                                          std::uint64_t seed, AdamW settings = {}) {
+  return check_plan(plan, step_data(plan, tokens), seed, settings);
+}
+
+}  // namespace slimpack::cpu

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of one slice to its sample's stored keys, alone or round the ring of a merged group.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/transport.hpp"
+#include "slimpack/plan/share.hpp"
+#include "slimpack_cpu/attention.hpp"
+#include "slimpack_cpu/layer.hpp"
+
+namespace slimpack::cpu {
+
+/// One slice in one layer on one rank. `pieces` are its rows; own keys, values and their gradients
+/// are in the segment's memory.
+class SliceAttention {
+ public:
+  SliceAttention(const ModelShape& model, Tokens page, const exec::PackCall& call,
+                 const exec::SegmentMemory& segment, std::int64_t layer, std::int64_t layers)
+      : model_(model),
+        page_(page),
+        call_(call),
+        segment_(segment),
+        layer_(layer),
+        width_(model.key_width()),
+        own_tokens_(static_cast<std::int64_t>(numbers(segment.gradients).size()) /
+                    (2 * layers * model.key_width())) {}
+
+  /// Stores keys and values of one piece.
+  void store(const PieceRows& rows, In key, In value) const {
+    const Tokens own = call_.share.before(rows.begin);
+    for (std::int64_t r = 0; r < rows.rows; ++r) {
+      const KeyRun run = stored(own.value + r, 1);
+      std::ranges::copy(detail::row(key, r, width_), run.key.begin());
+      std::ranges::copy(detail::row(value, r, width_), run.value.begin());
+    }
+  }
+
+  /// Fills attention output and log-sum-exp of the pieces; all keys up to the slice's end must be
+  /// stored on all ranks.
+  template <class Link>
+  void forward(std::span<const PieceRows> pieces, Arena& arena, Link& link) const {
+    for (const PieceRows& rows : pieces) attention_begin(rows.attention, rows.log_sum);
+    if (call_.share.ranks == 1) {
+      for_each_own_run([&](Tokens first, const KeyRun& run) { attend(pieces, first, run); });
+    } else if (segment_.exchange == Exchange::kv) {
+      forward_keys(pieces, arena, link);
+    } else {
+      forward_queries(pieces, arena, link);
+    }
+  }
+
+  /// Adds to `dquery` of the pieces' scratch and to the stored gradients of keys and values.
+  template <class Link>
+  void backward(std::span<const PieceRows> pieces, std::span<const PieceGradients> scratch,
+                Arena& arena, Link& link) const {
+    if (call_.share.ranks == 1) {
+      for_each_own_run(
+          [&](Tokens first, const KeyRun& run) { attend_backward(pieces, scratch, first, run); });
+    } else if (segment_.exchange == Exchange::kv) {
+      backward_keys(pieces, scratch, arena, link);
+    } else {
+      backward_queries(pieces, scratch, arena, link);
+    }
+  }
+
+  /// The gradients of a piece's own keys and values, final once its slice is through.
+  void gradients(const PieceRows& rows, Out dkey, Out dvalue) const {
+    const KeyRun run = stored_gradients(call_.share.before(rows.begin).value, rows.rows);
+    std::ranges::copy(run.key, dkey.begin());
+    std::ranges::copy(run.value, dvalue.begin());
+  }
+
+ private:
+  /// Keys and values of consecutive positions, and their gradients where there are any.
+  struct KeyRun {
+    std::int64_t keys = 0;
+    Out key, value, dkey, dvalue;
+  };
+  /// Queries of consecutive positions that travel.
+  struct QueryRun {
+    std::int64_t rows = 0;
+    Out query, attention, log_sum, dattention, delta, dquery;
+  };
+
+  [[nodiscard]] Share share_of(std::int64_t rank) const {
+    return {rank, call_.share.ranks, call_.share.block};
+  }
+  [[nodiscard]] std::int64_t before_me(std::int64_t rank) const {
+    return (rank + call_.share.ranks - 1) % call_.share.ranks;
+  }
+
+  [[nodiscard]] AttentionShape shape(std::int64_t rows, Tokens first_row, std::int64_t keys,
+                                     Tokens first_key) const {
+    return {rows, keys, first_row, first_key, model_.heads, model_.kv_heads, model_.head_dim};
+  }
+
+  /// Own keys [own, own + count), which lie in one page.
+  [[nodiscard]] KeyRun stored(std::int64_t own, std::int64_t count) const {
+    const Out page = numbers(segment_.pages[static_cast<std::size_t>(own / page_.value)]);
+    const Out keys = detail::rows(page, layer_ * 2 * page_.value, page_.value, width_);
+    const Out values = detail::rows(page, (layer_ * 2 + 1) * page_.value, page_.value, width_);
+    const std::int64_t at = own % page_.value;
+    return {count,
+            detail::rows(keys, at, count, width_),
+            detail::rows(values, at, count, width_),
+            {},
+            {}};
+  }
+
+  [[nodiscard]] KeyRun stored_gradients(std::int64_t own, std::int64_t count) const {
+    const Out all = numbers(segment_.gradients);
+    const std::int64_t first = layer_ * 2 * own_tokens_ + own;
+    return {count,
+            {},
+            {},
+            detail::rows(all, first, count, width_),
+            detail::rows(all, first + own_tokens_, count, width_)};
+  }
+
+  /// Calls visit(first position, run) for own keys before the slice's end, split where positions
+  /// jump and at pages.
+  template <class Visit>
+  void for_each_own_run(Visit visit) const {
+    call_.share.for_each_run(Tokens{0}, segment_.slice.end, [&](Tokens first, Tokens last) {
+      while (first < last) {
+        const std::int64_t own = call_.share.before(first).value;
+        const std::int64_t count = std::min((last - first).value, page_.value - own % page_.value);
+        KeyRun run = stored(own, count);
+        if (!segment_.gradients.empty()) {
+          const KeyRun gradients = stored_gradients(own, count);
+          run.dkey = gradients.dkey;
+          run.dvalue = gradients.dvalue;
+        }
+        visit(first, run);
+        first += Tokens{count};
+      }
+    });
+  }
+
+  void attend(std::span<const PieceRows> pieces, Tokens first, const KeyRun& run) const {
+    for (const PieceRows& rows : pieces) {
+      attention_forward(rows.attention, rows.log_sum, rows.query, run.key, run.value,
+                        shape(rows.rows, rows.begin, run.keys, first));
+    }
+  }
+
+  void attend_backward(std::span<const PieceRows> pieces, std::span<const PieceGradients> scratch,
+                       Tokens first, const KeyRun& run) const {
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const PieceRows& rows = pieces[i];
+      attention_backward(scratch[i].dquery, run.dkey, run.dvalue, rows.query, run.key, run.value,
+                         rows.attention, rows.log_sum, scratch[i].dattention,
+                         shape(rows.rows, rows.begin, run.keys, first));
+    }
+  }
+
+  // --- keys and values travel ---
+
+  /// Calls visit(first position, run) for the keys of `rank` before the slice's end in `buffer`:
+  /// keys, values and, if there are, their gradients, each for all its tokens.
+  template <class Visit>
+  void for_each_travelling_key(Out buffer, std::int64_t rank, bool with_gradients,
+                               Visit visit) const {
+    const Share share = share_of(rank);
+    const std::int64_t count = share.before(segment_.slice.end).value;
+    share.for_each_run(Tokens{0}, segment_.slice.end, [&](Tokens first, Tokens last) {
+      const std::int64_t at = share.before(first).value;
+      const std::int64_t keys = (last - first).value;
+      const auto part = [&](std::int64_t which) {
+        return detail::rows(buffer, which * count + at, keys, width_);
+      };
+      visit(first, with_gradients ? KeyRun{keys, part(0), part(1), part(2), part(3)}
+                                  : KeyRun{keys, part(0), part(1), {}, {}});
+    });
+  }
+
+  void load_own_keys(Out buffer) const {
+    const std::int64_t count = call_.share.before(segment_.slice.end).value;
+    for_each_own_run([&](Tokens first, const KeyRun& run) {
+      const std::int64_t at = call_.share.before(first).value;
+      std::ranges::copy(run.key, detail::rows(buffer, at, run.keys, width_).begin());
+      std::ranges::copy(run.value, detail::rows(buffer, count + at, run.keys, width_).begin());
+    });
+  }
+
+  /// Two buffers for the largest share of [begin, end).
+  [[nodiscard]] std::pair<Out, Out> travelling(Arena& arena, Tokens begin, std::int64_t row) const {
+    const Tokens most =
+        exec::largest_share(call_.share.ranks, call_.share.block, begin, segment_.slice.end);
+    const Out current = arena.take_zeros(most.value, row);
+    const Out incoming = arena.take_zeros(most.value, row);
+    return {current, incoming};
+  }
+
+  /// Hands the buffer of `rank`'s rows on and takes that of the rank before it.
+  template <class Link>
+  void hand_on(Out& current, Out& incoming, std::int64_t rank, Tokens begin, std::int64_t row,
+               Link& link) const {
+    const auto part = [&](Out buffer, std::int64_t owner) {
+      const Tokens rows = share_of(owner).between(begin, segment_.slice.end);
+      return buffer.first(static_cast<std::size_t>(rows.value * row));
+    };
+    link.ring(call_.ring, std::as_bytes(part(current, rank)),
+              std::as_writable_bytes(part(incoming, before_me(rank))));
+    std::swap(current, incoming);
+  }
+
+  template <class Link>
+  void forward_keys(std::span<const PieceRows> pieces, Arena& arena, Link& link) const {
+    const std::int64_t row = 2 * width_;
+    auto [current, incoming] = travelling(arena, Tokens{0}, row);
+    load_own_keys(current);
+    std::int64_t rank = call_.share.rank;
+    for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
+      if (step > 0) {
+        hand_on(current, incoming, rank, Tokens{0}, row, link);
+        rank = before_me(rank);
+      }
+      for_each_travelling_key(current, rank, false,
+                              [&](Tokens first, const KeyRun& run) { attend(pieces, first, run); });
+    }
+  }
+
+  template <class Link>
+  void backward_keys(std::span<const PieceRows> pieces, std::span<const PieceGradients> scratch,
+                     Arena& arena, Link& link) const {
+    const std::int64_t row = 4 * width_;
+    auto [current, incoming] = travelling(arena, Tokens{0}, row);
+    load_own_keys(current);
+    std::int64_t rank = call_.share.rank;
+    for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
+      for_each_travelling_key(current, rank, true, [&](Tokens first, const KeyRun& run) {
+        attend_backward(pieces, scratch, first, run);
+      });
+      hand_on(current, incoming, rank, Tokens{0}, row, link);
+      rank = before_me(rank);
+    }
+    for_each_travelling_key(current, rank, true, [&](Tokens first, const KeyRun& run) {
+      const KeyRun own = stored_gradients(call_.share.before(first).value, run.keys);
+      add(own.dkey, run.dkey);
+      add(own.dvalue, run.dvalue);
+    });
+  }
+
+  // --- queries travel ---
+
+  [[nodiscard]] std::int64_t forward_row() const { return 2 * model_.query_width() + model_.heads; }
+  [[nodiscard]] std::int64_t backward_row() const {
+    return 3 * model_.query_width() + 2 * model_.heads;
+  }
+
+  /// Rows [at, at + count) of the queries of `rank` in `buffer`.
+  [[nodiscard]] QueryRun queries_at(Out buffer, std::int64_t rank, std::int64_t at,
+                                    std::int64_t count, bool backward) const {
+    const std::int64_t all = share_of(rank).between(segment_.slice.begin, segment_.slice.end).value;
+    Arena rest(buffer);
+    const auto part = [&](std::int64_t cols) {
+      return detail::rows(rest.take(all, cols), at, count, cols);
+    };
+    const std::int64_t q = model_.query_width();
+    QueryRun run{count, {}, {}, {}, {}, {}, {}};
+    run.query = part(q);
+    (backward ? run.dattention : run.attention) = part(q);
+    run.log_sum = part(model_.heads);
+    if (backward) {
+      run.delta = part(model_.heads);
+      run.dquery = part(q);
+    }
+    return run;
+  }
+
+  /// The place of a piece among its rank's rows of the slice.
+  [[nodiscard]] std::int64_t place(const PieceRows& rows) const {
+    return call_.share.between(segment_.slice.begin, rows.begin).value;
+  }
+
+  /// Calls visit(queries, keys, shape) for what `rank`'s queries in `buffer` meet here.
+  template <class Visit>
+  void for_each_meeting(Out buffer, std::int64_t rank, bool backward, Visit visit) const {
+    const Share share = share_of(rank);
+    share.for_each_run(
+        segment_.slice.begin, segment_.slice.end, [&](Tokens first_row, Tokens last_row) {
+          const std::int64_t at = share.between(segment_.slice.begin, first_row).value;
+          const QueryRun queries =
+              queries_at(buffer, rank, at, (last_row - first_row).value, backward);
+          for_each_own_run([&](Tokens first_key, const KeyRun& keys) {
+            visit(queries, keys, shape(queries.rows, first_row, keys.keys, first_key));
+          });
+        });
+  }
+
+  template <class Link>
+  void forward_queries(std::span<const PieceRows> pieces, Arena& arena, Link& link) const {
+    auto [current, incoming] = travelling(arena, segment_.slice.begin, forward_row());
+    std::int64_t rank = call_.share.rank;
+    for (const PieceRows& rows : pieces) {
+      const QueryRun run = queries_at(current, rank, place(rows), rows.rows, false);
+      std::ranges::copy(rows.query, run.query.begin());
+      attention_begin(run.attention, run.log_sum);
+    }
+    for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
+      for_each_meeting(current, rank, false,
+                       [](const QueryRun& queries, const KeyRun& keys, const AttentionShape& met) {
+                         attention_forward(queries.attention, queries.log_sum, queries.query,
+                                           keys.key, keys.value, met);
+                       });
+      hand_on(current, incoming, rank, segment_.slice.begin, forward_row(), link);
+      rank = before_me(rank);
+    }
+    for (const PieceRows& rows : pieces) {
+      const QueryRun run = queries_at(current, rank, place(rows), rows.rows, false);
+      std::ranges::copy(run.attention, rows.attention.begin());
+      std::ranges::copy(run.log_sum, rows.log_sum.begin());
+    }
+  }
+
+  template <class Link>
+  void backward_queries(std::span<const PieceRows> pieces, std::span<const PieceGradients> scratch,
+                        Arena& arena, Link& link) const {
+    auto [current, incoming] = travelling(arena, segment_.slice.begin, backward_row());
+    std::int64_t rank = call_.share.rank;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const PieceRows& rows = pieces[i];
+      const QueryRun run = queries_at(current, rank, place(rows), rows.rows, true);
+      std::ranges::copy(rows.query, run.query.begin());
+      std::ranges::copy(scratch[i].dattention, run.dattention.begin());
+      std::ranges::copy(rows.log_sum, run.log_sum.begin());
+      attention_delta(run.delta, rows.attention, scratch[i].dattention,
+                      shape(rows.rows, rows.begin, 0, Tokens{0}));
+      std::ranges::fill(run.dquery, 0.0);
+    }
+    for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
+      for_each_meeting(current, rank, true,
+                       [](const QueryRun& queries, const KeyRun& keys, const AttentionShape& met) {
+                         attention_backward_from(queries.dquery, keys.dkey, keys.dvalue,
+                                                 queries.query, keys.key, keys.value, queries.delta,
+                                                 queries.log_sum, queries.dattention, met);
+                       });
+      hand_on(current, incoming, rank, segment_.slice.begin, backward_row(), link);
+      rank = before_me(rank);
+    }
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const QueryRun run = queries_at(current, rank, place(pieces[i]), pieces[i].rows, true);
+      std::ranges::copy(run.dquery, scratch[i].dquery.begin());
+    }
+  }
+
+  const ModelShape& model_;
+  Tokens page_;
+  const exec::PackCall& call_;
+  const exec::SegmentMemory& segment_;
+  std::int64_t layer_;
+  std::int64_t width_;       ///< of keys
+  std::int64_t own_tokens_;  ///< of the sample, where gradients are held
+};
+
+}  // namespace slimpack::cpu
