@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a plan stands when its units take other times than priced.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/random.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/dag/dag.hpp"
+#include "slimpack/sim/frozen.hpp"
+#include "slimpack/sim/timeline.hpp"
+
+namespace slimpack {
+
+/// `noise`: every F, B, H, O is faster or slower by its own uniform draw. `slow_device`: all of one
+/// device's units, drawn anew each time, are slower.
+enum class JitterKind : std::uint8_t { noise, slow_device };
+
+struct JitterOptions {
+  JitterKind kind = JitterKind::noise;
+  std::int64_t parts_per_million = 50'000;  ///< the largest change of a unit, 0 to 1,000,000
+  std::int64_t draws = 100;
+  std::uint64_t seed = 0;
+};
+
+struct Jitter {
+  Nanos planned;  ///< without noise
+  Nanos mean;     ///< rounded down
+  Nanos least, most;
+  std::vector<Nanos> makespan;  ///< one a draw
+};
+
+namespace detail {
+
+/// time x (1 + change / 10^6), rounded towards zero; exact for any time below 2^63 / 2.
+[[nodiscard]] constexpr Nanos changed(Nanos time, std::int64_t change) noexcept {
+  constexpr std::int64_t kMillion = 1'000'000;
+  return {time.value + time.value / kMillion * change + time.value % kMillion * change / kMillion};
+}
+
+/// Nodes that meet take as long as the slowest; parts follow their whole.
+inline void settle_durations(const Dag& dag, std::span<Nanos> duration) {
+  for (std::size_t row = 0; row < dag.meetings.rows(); ++row) {
+    Nanos longest;
+    for (const NodeId node : dag.meetings[row]) {
+      longest = std::max(longest, duration[index(node)]);
+    }
+    for (const NodeId node : dag.meetings[row]) duration[index(node)] = longest;
+  }
+  for (const Part& part : dag.parts) {
+    __extension__ using Product = __int128;
+    duration[index(part.node)].value =
+        static_cast<std::int64_t>(static_cast<Product>(duration[index(part.whole)].value) *
+                                  part.numerator / part.denominator);
+  }
+}
+
+}  // namespace detail
+
+/// Runs the frozen order with drawn times; orders never change, transfers and reductions keep their
+/// times. The same seed gives the same draws everywhere. Throws InvalidInput where an option is out
+/// of range. O(draws x nodes).
+[[nodiscard]] inline Jitter draw_jitter(const Dag& dag, const Timeline& timeline,
+                                        const JitterOptions& options) {
+  require(options.parts_per_million >= 0 && options.parts_per_million <= 1'000'000,
+          "jitter must be between 0 and 1000000 parts per million", options.parts_per_million);
+  require(options.draws >= 1, "jitter: draws must be >= 1", options.draws);
+  const FrozenDag frozen(dag, timeline);
+  Random random(options.seed);
+  Jitter jitter;
+  jitter.planned = timeline.makespan;
+  std::vector<Nanos> by_row, ends(frozen.rows() + 1);
+  __extension__ using Sum = __int128;
+  Sum sum = 0;
+  for (std::int64_t draw = 0; draw < options.draws; ++draw) {
+    std::vector<Nanos> duration = dag.duration;
+    ResourceId slow = kNoResource;
+    if (options.kind == JitterKind::slow_device && !dag.devices.empty()) {
+      slow = dag.devices[random.below(dag.devices.size())].compute;
+    }
+    for (std::size_t at = 0; at < dag.size(); ++at) {
+      if (!is_compute(dag.label[at].kind) || dag.resource[at] == kNoResource) continue;
+      if (options.kind == JitterKind::noise) {
+        const std::int64_t change =
+            random.between(-options.parts_per_million, options.parts_per_million);
+        duration[at] = detail::changed(duration[at], change);
+      } else if (dag.resource[at] == slow) {
+        duration[at] = detail::changed(duration[at], options.parts_per_million);
+      }
+    }
+    detail::settle_durations(dag, duration);
+    frozen.arrange(duration, by_row);
+    jitter.makespan.push_back(frozen.run(by_row, ends));
+    sum += jitter.makespan.back().value;
+  }
+  jitter.mean.value = static_cast<std::int64_t>(sum / options.draws);
+  jitter.least = *std::min_element(jitter.makespan.begin(), jitter.makespan.end());
+  jitter.most = *std::max_element(jitter.makespan.begin(), jitter.makespan.end());
+  return jitter;
+}
+
+}  // namespace slimpack
