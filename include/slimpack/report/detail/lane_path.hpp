@@ -20,7 +20,7 @@ namespace slimpack::detail {
 /// How a stretch of a lane is drawn. Gaps carry their cause as `shade`, units their chunk.
 enum class Paint : std::uint8_t { forward, backward, head, optimizer, reduce, gap };
 inline constexpr std::size_t kPaints = 6;
-inline constexpr std::size_t kShades = 8;
+inline constexpr std::size_t kShades = 9;
 
 /// A stretch of a lane. `mark` is a number to write into it where it fits.
 struct Stretch {
@@ -39,8 +39,8 @@ struct TimeScale {
   Nanos span;          ///< > 0
   Hundredths width{};  ///< > 0
   [[nodiscard]] constexpr Hundredths at(Nanos time) const noexcept {
-    __extension__ using Wide = __int128;
-    return static_cast<Hundredths>((static_cast<Wide>(time.value) * width + span.value / 2) /
+    __extension__ using Int128 = __int128;
+    return static_cast<Hundredths>((static_cast<Int128>(time.value) * width + span.value / 2) /
                                    span.value);
   }
 };

@@ -314,8 +314,8 @@ class PictureWriter {
     for (const HeldBytes& point : curve) top = std::max(top, point.bytes);
     if (curve.empty() || top.value <= 0) return;
     const auto level = [&](Bytes bytes) {
-      __extension__ using Wide = __int128;
-      return static_cast<Hundredths>(static_cast<Wide>(bytes.value) * height * 100 / top.value);
+      __extension__ using Int128 = __int128;
+      return static_cast<Hundredths>(static_cast<Int128>(bytes.value) * height * 100 / top.value);
     };
     const Nanos column{std::max<std::int64_t>(1, picture_.span.value / columns)};
     std::string path = "M0 " + std::to_string(height);
