@@ -265,9 +265,8 @@ class Device {
     part.size = static_cast<std::size_t>(rows.size()) * cols;
     part.tag = parallel_.chunks + other;
     for (std::int32_t dp = 0; dp < parallel_.dp; ++dp) {
-      for (const std::int32_t pp : {0, other}) {
+      for (std::int32_t pp = 0; pp <= other; pp += std::max(other, 1)) {
         if (dp == dp_ && pp == pp_) part.meeting.self = part.meeting.members.size();
-        if (pp == other && other == 0) continue;
         part.meeting.members.push_back(device_at(dp, pp));
       }
     }

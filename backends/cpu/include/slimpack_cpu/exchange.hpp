@@ -75,8 +75,8 @@ class SliceAttention {
   /// The gradients of a piece's own keys and values, final once its slice is through.
   void gradients(const PieceRows& rows, Out dkey, Out dvalue) const {
     const KeyRun run = stored_gradients(call_.share.before(rows.begin).value, rows.rows);
-    std::ranges::copy(run.key, dkey.begin());
-    std::ranges::copy(run.value, dvalue.begin());
+    std::ranges::copy(run.dkey, dkey.begin());
+    std::ranges::copy(run.dvalue, dvalue.begin());
   }
 
  private:
