@@ -17,14 +17,9 @@
 #include "slimpack/validate/peak.hpp"
 
 namespace slimpack {
+namespace validation {
 
-/// Every breach of the seven rules and of the format, in order of rule, with sample, MicroPack,
-/// device and unit. Shares only the data types with planner and simulator. Never throws for what a
-/// plan says; of one kind of breach the first hundred are listed and the rest is counted. What a
-/// broken table makes impossible to check is left out (docs/validation.md).
-/// O(n log n) in slices and units times the ranks of a group.
-[[nodiscard]] inline Validation validate(const Plan& plan) {
-  using namespace validation;
+[[nodiscard]] inline Validation validate_plan(const Plan& plan) {
   Findings found;
   Validation result;
   const Sound sound = check_format(plan, found);
@@ -49,6 +44,17 @@ namespace slimpack {
   }
   result.breaches = std::move(found).list();
   return result;
+}
+
+}  // namespace validation
+
+/// Every breach of the seven rules and of the format, in order of rule, with sample, MicroPack,
+/// device and unit. Shares only the data types with planner and simulator. Never throws for what a
+/// plan says; of one kind of breach the first hundred are listed and the rest is counted. What a
+/// broken table makes impossible to check is left out (docs/validation.md).
+/// O(n log n) in slices and units times the ranks of a group.
+[[nodiscard]] inline Validation validate(const Plan& plan) {
+  return validation::validate_plan(plan);
 }
 
 }  // namespace slimpack

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random valid plans have no breach; random damage never stops the validator.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/random.hpp"
+#include "slimpack/validate/validate.hpp"
+#include "support/random_plan.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+std::string first_messages(const Validation& validation) {
+  std::string text;
+  for (std::size_t i = 0; i < validation.breaches.size() && i < 5; ++i) {
+    text += validation.breaches[i].message + "\n";
+  }
+  return text;
+}
+
+test::RandomPlanOptions options_of(std::uint64_t seed) {
+  test::RandomPlanOptions options;
+  if (seed % 4 == 1) options.merged = true;
+  if (seed % 8 == 2) {
+    options.max_tp = 3;
+    options.vary_bytes = true;
+  }
+  if (seed % 16 == 3) options.large_model = true;
+  if (seed % 16 == 4) {
+    options.window = 1;
+    options.chunks = 3;
+  }
+  return options;
+}
+
+/// A value that a damaged file might have in a place of `was`.
+std::int64_t odd_value(Random& random, std::int64_t was) {
+  switch (random.below(6)) {
+    case 0: return was + 1;
+    case 1: return was - 1;
+    case 2: return 0;
+    case 3: return std::numeric_limits<std::int64_t>::max();
+    case 4: return std::numeric_limits<std::int64_t>::min();
+    default: return random.between(-5, 50);
+  }
+}
+
+void damage(Random& random, Plan& plan) {
+  const auto pick = [&](auto& values) -> auto& { return values[random.below(values.size())]; };
+  const auto wide = [&](std::int64_t& value) { value = odd_value(random, value); };
+  const auto narrow = [&](std::int32_t& value) {
+    value = static_cast<std::int32_t>(odd_value(random, value));
+  };
+  auto& pack = pick(plan.micropacks);
+  auto& device = pick(plan.schedule);
+  switch (random.below(24)) {
+    case 0: return wide(pick(pack.slices).begin.value);
+    case 1: return wide(pick(pack.slices).end.value);
+    case 2: pick(pack.slices).sample = SampleId(random.below(20)); return;
+    case 3: pack.group = GroupId(random.below(8)); return;
+    case 4: pack.pass = pack.pass == Pass::forward ? Pass::backward : Pass::forward; return;
+    case 5: pack.slices.clear(); return;
+    case 6: return wide(pick(plan.samples).value);
+    case 7: return narrow(plan.parallel.dp);
+    case 8: return narrow(plan.parallel.pp);
+    case 9: return narrow(plan.parallel.chunks);
+    case 10: return wide(plan.parallel.granularity.value);
+    case 11: return narrow(plan.window);
+    case 12: return wide(plan.model.hidden);
+    case 13: return wide(plan.memory.page_tokens.value);
+    case 14: return wide(plan.memory.share_tokens.value);
+    case 15: return narrow(pick(pick(plan.groups)));
+    case 16: pick(plan.sample_group) = GroupId(random.below(8)); return;
+    case 17: return narrow(pick(device.order).chunk);
+    case 18: pick(device.order).pack = PackId(random.below(30)); return;
+    case 19: pick(device.order).kind = static_cast<UnitKind>(random.below(5)); return;
+    case 20: random.shuffle(std::span(device.order)); return;
+    case 21: std::swap(pick(device.order), pick(device.order)); return;
+    case 22: device.order.pop_back(); return;
+    default: return narrow(device.pp);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("validate: random valid plans have no breach") {
+  test::Features found;
+  std::int64_t units = 0;
+  for (std::uint64_t seed = 0; seed < 2400; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::random_plan(seed, options_of(seed));
+    found += test::features_of(plan);
+    for (const DeviceSchedule& device : plan.schedule) {
+      units += static_cast<std::int64_t>(device.order.size());
+    }
+    const Validation validation = validate(plan);
+    INFO(first_messages(validation));
+    REQUIRE(validation.valid());
+    REQUIRE(validation.worst_case_peak.size() == plan.schedule.size());
+  }
+  MESSAGE(test::to_string(found) << ", units " << units);
+  CHECK(found.merged_kv > 500);
+  CHECK(found.merged_q > 500);
+  CHECK(found.shared_ranks > 100);
+  CHECK(found.chunks > 1000);
+  CHECK(found.sharded_head > 500);
+  CHECK(found.tied > 500);
+  CHECK(found.grouped_queries > 500);
+  CHECK(found.differing_cuts > 1000);
+  for (const std::int64_t count : found.recompute) CHECK(count > 1000);
+  CHECK(found.mixed_recompute > 1000);
+  CHECK(found.uneven_stages > 1000);
+  CHECK(found.empty_stages > 50);
+  CHECK(found.idle_ranks > 200);
+  CHECK(found.tensor_parallel > 50);
+  CHECK(found.window[0] > 200);
+  CHECK(found.window[1] > 200);
+  CHECK(found.window[2] > 200);
+}
+
+TEST_CASE("random_plan: a seed gives one plan, options are kept") {
+  CHECK(test::random_plan(7) == test::random_plan(7));
+  CHECK(test::random_plan(7) != test::random_plan(8));
+  test::RandomPlanOptions options;
+  options.dp = 3;
+  options.pp = 2;
+  options.chunks = 2;
+  options.window = 1;
+  options.tp = 2;
+  options.head = Head::shard;
+  options.tied = true;
+  options.merged = true;
+  options.recompute = Recompute::layer;
+  options.exchange = Exchange::q;
+  options.same_cuts = true;
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::random_plan(seed, options);
+    CHECK(validate(plan).valid());
+    const test::Features found = test::features_of(plan);
+    CHECK(plan.parallel.dp == 3);
+    CHECK(plan.parallel.pp == 2);
+    CHECK(plan.parallel.chunks == 2);
+    CHECK(plan.parallel.tp == 2);
+    CHECK(found.window[0] == 1);
+    CHECK(found.sharded_head == 1);
+    CHECK(found.tied == 1);
+    CHECK(found.merged_q == 1);
+    CHECK(found.merged_kv == 0);
+    CHECK(found.differing_cuts == 0);
+    CHECK(found.recompute[2] == 1);
+    CHECK(found.recompute[0] + found.recompute[1] + found.recompute[3] == 0);
+  }
+}
+
+TEST_CASE("validate: damaged plans are answered, never refused, twice alike") {
+  std::int64_t broken = 0;
+  for (std::uint64_t seed = 0; seed < 6000; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    Plan plan = test::random_plan(seed / 10, options_of(seed / 10));
+    const std::int64_t times = random.between(1, 3);
+    for (std::int64_t i = 0; i < times; ++i) {
+      if (plan.micropacks.empty() || plan.schedule.empty()) break;
+      bool hollow = false;
+      for (const auto& pack : plan.micropacks) hollow = hollow || pack.slices.empty();
+      for (const auto& device : plan.schedule) hollow = hollow || device.order.empty();
+      if (!hollow) damage(random, plan);
+    }
+    const Validation validation = validate(plan);
+    broken += validation.valid() ? 0 : 1;
+    REQUIRE(validate(plan) == validation);
+  }
+  MESSAGE(broken << " of 6000 damaged plans are invalid");
+  CHECK(broken > 4000);
+}
+
+TEST_CASE("validate: an empty plan breaks rules and no more") {
+  const Validation validation = validate(Plan{});
+  CHECK(!validation.valid());
+  CHECK(validation.worst_case_peak.empty());
+}
