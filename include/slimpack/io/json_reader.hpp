@@ -103,15 +103,15 @@ class JsonReader {
     return value;
   }
 
-  /// Seconds with nanosecond precision, below 2^53 ns (104 days): the nearest nanosecond, and
+  /// Seconds with nanosecond precision, at most 2^23 s (97 days): the nearest nanosecond, and
   /// exactly the one that was written with nine decimals.
   [[nodiscard]] Nanos time() const {
-    constexpr std::int64_t kMost = std::int64_t{1} << 53U;
-    const double value = real(0, 9007199.0);
+    const double value = real(0, 8388608.0);
     const auto near = static_cast<std::int64_t>(std::llround(value * 1e9));
     for (const std::int64_t candidate : {near, near - 1, near + 1}) {
-      // A correctly rounded quotient is what parsing the nine decimals gives.
-      if (candidate >= 0 && candidate < kMost && static_cast<double>(candidate) / 1e9 == value) {
+      // A correctly rounded quotient is what parsing the nine decimals gives; below 2^23 s doubles
+      // lie closer than nanoseconds, so it is no other nanosecond's.
+      if (candidate >= 0 && static_cast<double>(candidate) / 1e9 == value) {
         return {candidate};
       }
     }

@@ -53,9 +53,10 @@ inline void check_model(const JsonReader& place, const ModelShape& model) {
 inline constexpr std::int64_t kLargestDimension = std::int64_t{1} << 31U;
 inline constexpr double kLargestTheta = 1e30;
 
-[[nodiscard]] inline std::int64_t read_element_bytes(const JsonReader& value) {
-  const std::int64_t bytes = value.integer(1, 8);
-  value.check(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8, "must be 1, 2, 4 or 8");
+/// The size of an element: a power of two, at most `most`.
+[[nodiscard]] inline std::int64_t read_element_bytes(const JsonReader& value, std::int64_t most) {
+  const std::int64_t bytes = value.integer(1, most);
+  value.check((bytes & (bytes - 1)) == 0, "must be a power of two");
   return bytes;
 }
 
@@ -76,7 +77,7 @@ inline constexpr double kLargestTheta = 1e30;
   model.tied = object.at("tied").boolean();
   model.rope_theta = object.at("rope_theta").real(1e-30, kLargestTheta);
   model.norm_eps = object.at("norm_eps").real(0, 1);
-  model.bytes_per_element = read_element_bytes(object.at("bytes_per_element"));
+  model.bytes_per_element = read_element_bytes(object.at("bytes_per_element"), 8);
   check_model(object, model);
   return model;
 }

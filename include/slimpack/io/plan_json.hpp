@@ -24,7 +24,7 @@ namespace slimpack {
 }
 
 /// The text of plan.json: a line for each MicroPack and each schedule. Reading it gives the same
-/// plan, if that one could have been read. Throws InvalidInput for a time beyond 104 days or a
+/// plan, if that one could have been read. Throws InvalidInput for a time beyond 97 days or a
 /// number that is not finite.
 [[nodiscard]] inline std::string plan_to_json(const Plan& plan) {
   return detail::write_plan(plan);

@@ -84,12 +84,12 @@ class JsonText {
     return word(std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data())));
   }
 
-  /// Seconds, exact to the nanosecond. Throws InvalidInput outside 0 .. 9007199 s, where reading
+  /// Seconds, exact to the nanosecond. Throws InvalidInput outside 0 .. 8388608 s, where reading
   /// would round.
   JsonText& time(Nanos value) {
     constexpr std::int64_t kSecond = 1'000'000'000;
-    require(value.value >= 0 && value.value <= 9007199 * kSecond,
-            "a time in a file must be in 0 .. 9007199 s, in nanoseconds", value.value);
+    require(value.value >= 0 && value.value <= 8388608 * kSecond,
+            "a time in a file must be in 0 .. 8388608 s, in nanoseconds", value.value);
     std::string decimals = std::to_string(kSecond + value.value % kSecond).substr(1);
     while (decimals.size() > 1 && decimals.back() == '0') decimals.pop_back();
     return word(std::to_string(value.value / kSecond) + "." + decimals);

@@ -45,7 +45,7 @@ inline void check_size(const JsonReader& array, std::size_t size, std::string_vi
   memory.capacity.value = object.at("capacity").integer(0, kMostBytes);
   memory.reserved.value = object.at("reserved").integer(0, kMostBytes);
   memory.optimizer = object.at("optimizer").choice(kOptimizerWords);
-  memory.gradient_bytes = read_element_bytes(object.at("gradient_bytes"));
+  memory.gradient_bytes = read_element_bytes(object.at("gradient_bytes"), 16);
   memory.page_tokens.value = object.at("page_tokens").integer(1, kLongestSample);
   memory.share_tokens.value = object.at("share_tokens").integer(1, kLongestSample);
   if (const auto tile = object.find("head_tile")) {
