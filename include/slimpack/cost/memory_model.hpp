@@ -224,6 +224,7 @@ namespace detail {
   return largest;
 }
 
+/// Buffers of a pack's exchange: its slices exchange one after another, the largest counts.
 [[nodiscard]] inline Bytes exchange_workspace(const Plan& plan, const MicroPack& pack,
                                               const LayerBytes& layer) {
   if (plan.groups[index(pack.group)].size() == 1) return {};
@@ -237,8 +238,9 @@ namespace detail {
     }
   }
   const bool back = pack.pass == Pass::backward;
-  return Bytes{keys.value * (layer.kv_exchange + (back ? layer.kv_exchange_back : 0)) +
-               queries.value * (back ? layer.q_exchange_back : layer.q_exchange)};
+  const std::int64_t key_row = layer.kv_exchange + (back ? layer.kv_exchange_back : 0);
+  const std::int64_t query_row = back ? layer.q_exchange_back : layer.q_exchange;
+  return Bytes{std::max(keys.value * key_row, queries.value * query_row)};
 }
 
 }  // namespace detail

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// The work of packs, counted token by token.
+#include "slimpack/cost/load.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/random.hpp"
+#include "support/random_plan.hpp"
+
+namespace slimpack {
+namespace {
+
+// Twice the pairs of query `query` with keys that `share` owns (all of them for kv).
+std::int64_t pairs2_of(std::int64_t query, Exchange exchange, const Share& share) {
+  std::int64_t pairs2 = 0;
+  for (std::int64_t key = 0; key <= query; ++key) {
+    if (exchange == Exchange::kv || share.owns({key})) pairs2 += key == query ? 1 : 2;
+  }
+  return pairs2;
+}
+
+std::int64_t owner(std::int64_t token, const Share& share) {
+  for (std::int64_t rank = 0; rank < share.ranks; ++rank) {
+    if (Share{rank, share.ranks, share.block}.owns({token})) return rank;
+  }
+  return -1;
+}
+
+// Queries come in runs of equal owners; the last rows of a run are filled up to a tile, a filler
+// row seeing as many keys as the mean of the rows it joins.
+void add_by_tokens(PackLoad& load, const Slice& slice, Exchange exchange, const Share& share,
+                   std::int64_t tile) {
+  const bool kv = share.ranks == 1 || exchange == Exchange::kv;
+  std::int64_t at = slice.begin.value;
+  while (at < slice.end.value) {
+    std::int64_t end = at;
+    std::vector<std::int64_t> rows;
+    while (end < slice.end.value && owner(end, share) == owner(at, share)) {
+      rows.push_back(pairs2_of(end++, kv ? Exchange::kv : Exchange::q, share));
+    }
+    std::int64_t pairs2 = 0;
+    for (const std::int64_t row : rows) pairs2 += row;
+    const bool mine = owner(at, share) == share.rank;
+    if (mine) load.tokens += Tokens{end - at};
+    if (kv ? mine : pairs2 > 0) {
+      load.pairs2 += pairs2;
+      ++load.segments;
+      const auto count = static_cast<std::int64_t>(rows.size());
+      const std::int64_t partial = count % tile;
+      std::int64_t filler = 0;
+      for (std::int64_t row = count - partial; row < count; ++row) {
+        filler += rows[static_cast<std::size_t>(row)];
+      }
+      load.filled_pairs2 += pairs2;
+      // In q mode the first and last key count stand for the mean, exact where keys are even.
+      if (partial > 0 && kv) load.filled_pairs2 += (tile - partial) * filler / partial;
+      if (partial > 0 && !kv) {
+        load.filled_pairs2 +=
+            (tile - partial) * (share.before({end}) + share.before({end - partial})).value;
+      }
+    }
+    if (!kv && !mine) load.q_received += Tokens{end - at};
+    at = end;
+  }
+  for (std::int64_t key = 0; kv && key < slice.end.value; ++key) {
+    if (!share.owns({key})) load.kv_received += Tokens{1};
+  }
+}
+
+// Runs of saved rows, from the address of each row.
+std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, const Share& share) {
+  std::map<std::pair<std::size_t, std::int64_t>, std::pair<std::size_t, std::int64_t>> address;
+  for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+    if (plan.micropacks[id].pass != Pass::forward || plan.micropacks[id].group != pack.group) {
+      continue;
+    }
+    std::int64_t next = 0;
+    for (const Slice& slice : plan.micropacks[id].slices) {
+      for (std::int64_t at = slice.begin.value; at < slice.end.value; ++at) {
+        if (share.owns({at})) address[{index(slice.sample), at}] = {id, next++};
+      }
+    }
+  }
+  std::vector<std::pair<std::size_t, std::int64_t>> rows;
+  for (const Slice& slice : pack.slices) {
+    for (std::int64_t at = slice.begin.value; at < slice.end.value; ++at) {
+      if (share.owns({at})) rows.push_back(address.at({index(slice.sample), at}));
+    }
+  }
+  std::sort(rows.begin(), rows.end());
+  std::int64_t runs = rows.empty() ? 0 : 1;
+  for (std::size_t at = 1; at < rows.size(); ++at) {
+    const auto follows = std::pair{rows[at - 1].first, rows[at - 1].second + 1};
+    if (rows[at] != follows) ++runs;
+  }
+  return runs;
+}
+
+TEST_CASE("PackLoads: equal to counting token by token") {
+  std::int64_t merged_kv = 0, merged_q = 0, several_runs = 0;
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options;
+    options.max_tokens = 90;
+    if (seed % 2 == 0) options.merged = true;
+    Plan plan = test::random_plan(seed, options);
+    plan.cluster.tile_tokens = 1 + static_cast<std::int64_t>(seed % 9);
+    const PackLoads loads(plan);
+    REQUIRE(loads.packs() == plan.micropacks.size());
+    for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+      const MicroPack& pack = plan.micropacks[id];
+      const auto pack_id = static_cast<PackId>(id);
+      REQUIRE(loads.ranks(pack_id) == plan.groups[index(pack.group)].size());
+      for (std::size_t rank = 0; rank < loads.ranks(pack_id); ++rank) {
+        const Share share = share_of(plan, pack.group, rank);
+        PackLoad expected;
+        expected.ranks = share.ranks;
+        for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
+          const Exchange exchange = share.ranks == 1 ? Exchange::kv : pack.exchange[slot];
+          add_by_tokens(expected, pack.slices[slot], exchange, share, plan.cluster.tile_tokens);
+          if (share.ranks > 1) ++(exchange == Exchange::kv ? merged_kv : merged_q);
+        }
+        if (pack.pass == Pass::backward) expected.runs = runs_by_tokens(plan, pack, share);
+        if (expected.runs > 1) ++several_runs;
+        CHECK(loads(pack_id, rank) == expected);
+        CHECK(pack_load(plan, pack_id, rank) == expected);
+      }
+    }
+  }
+  CHECK(merged_kv > 1000);
+  CHECK(merged_q > 1000);
+  CHECK(several_runs > 500);
+}
+
+TEST_CASE("add_slice: the ranks of a group share tokens and pairs without loss") {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const std::int64_t ranks = random.between(1, 7);
+    const Tokens block{random.between(1, 600)};
+    Slice slice;
+    slice.begin = {random.between(0, 100'000)};
+    slice.end = slice.begin + Tokens{random.between(1, 50'000)};
+    for (const Exchange exchange : {Exchange::kv, Exchange::q}) {
+      PackLoad sum;
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        PackLoad load;
+        add_slice(load, slice, exchange, {rank, ranks, block}, {128});
+        sum.tokens += load.tokens;
+        sum.pairs2 += load.pairs2;
+        sum.kv_received += load.kv_received;
+        sum.q_received += load.q_received;
+        CHECK(load.filled_pairs2 >= load.pairs2);
+      }
+      CHECK(sum.tokens == slice.length());
+      CHECK(sum.pairs2 ==
+            slice.end.value * slice.end.value - slice.begin.value * slice.begin.value);
+      const bool kv = ranks == 1 || exchange == Exchange::kv;
+      CHECK(sum.kv_received == (kv ? slice.end * (ranks - 1) : Tokens{0}));
+      CHECK(sum.q_received == (kv ? Tokens{0} : slice.length() * (ranks - 1)));
+    }
+  }
+}
+
+TEST_CASE("add_slice: tiles by hand") {
+  PackLoad load;
+  add_slice(load, {SampleId{}, {128}, {300}}, Exchange::kv, Share{}, {128});
+  CHECK(load.tokens == Tokens{172});
+  CHECK(load.pairs2 == 172 * (2 * 128 + 172));
+  // 44 rows are left for the second tile: 84 more with the mean keys (256 + 300) / 2.
+  CHECK(load.filled_pairs2 == load.pairs2 + 84 * (256 + 300));
+  CHECK(load.segments == 1);
+  PackLoad full;
+  add_slice(full, {SampleId{}, {100}, {356}}, Exchange::kv, Share{}, {128});
+  CHECK(full.filled_pairs2 == full.pairs2);
+  // Rank 0 of 2 owns blocks 0, 3, 4: of [0, 40) in tens the runs [0, 10) and [30, 40).
+  PackLoad merged;
+  add_slice(merged, {SampleId{}, {0}, {40}}, Exchange::kv, Share{0, 2, {10}}, {10});
+  CHECK(merged.segments == 2);
+  CHECK(merged.pairs2 == 100 + 1600 - 900);
+  CHECK(merged.kv_received == Tokens{20});
+  // Its keys [0, 10) are read by 10 + 20 + 10 queries, [30, 40) by the last ten.
+  PackLoad queries;
+  add_slice(queries, {SampleId{}, {0}, {40}}, Exchange::q, Share{0, 2, {10}}, {10});
+  CHECK(queries.segments == 3);
+  CHECK(queries.pairs2 == 100 + 2 * 10 * 30 + 100);
+  CHECK(queries.q_received == Tokens{20});
+}
+
+TEST_CASE("PackLoads: a pack equal to a forward pack is one run, reversed slices too") {
+  Plan plan;
+  plan.samples = {{256}, {128}};
+  plan.groups = {{0}};
+  plan.sample_group = {GroupId{}, GroupId{}};
+  const Slice a{SampleId{0}, {0}, {256}}, b{SampleId{1}, {0}, {128}};
+  plan.micropacks = {{Pass::forward, GroupId{}, {a, b}, {}, Recompute::none},
+                     {Pass::backward, GroupId{}, {b, a}, {}, Recompute::none}};
+  CHECK(pack_load(plan, PackId{1}, 0).runs == 1);
+  CHECK(pack_load(plan, PackId{0}, 0).runs == 0);
+  const Slice tail{SampleId{0}, {128}, {256}}, head{SampleId{0}, {0}, {128}};
+  plan.micropacks[1].slices = {tail};
+  plan.micropacks.push_back({Pass::backward, GroupId{}, {b, head}, {}, Recompute::none});
+  CHECK(pack_load(plan, PackId{1}, 0).runs == 1);
+  CHECK(pack_load(plan, PackId{2}, 0).runs == 2);
+}
+
+TEST_CASE("PackLoads: what is not there is refused by name") {
+  Plan plan;
+  plan.samples = {{256}};
+  plan.groups = {{0, 1}};
+  plan.sample_group = {GroupId{}};
+  plan.micropacks = {
+      {Pass::forward, GroupId{}, {{SampleId{0}, {0}, {256}}}, {Exchange::kv}, Recompute::none}};
+  CHECK_THROWS_WITH_AS(static_cast<void>(pack_load(plan, PackId{1}, 0)),
+                       "MicroPack does not exist, got 1", InvalidInput);
+  CHECK_THROWS_WITH_AS(static_cast<void>(pack_load(plan, PackId{0}, 2)),
+                       "rank of the group does not exist, got 2", InvalidInput);
+  Plan broken = plan;
+  broken.micropacks[0].group = GroupId{3};
+  CHECK_THROWS_WITH_AS(PackLoads{broken}, "micropacks[0]: group does not exist, got 3",
+                       InvalidInput);
+  broken = plan;
+  broken.groups[0].clear();
+  CHECK_THROWS_WITH_AS(PackLoads{broken}, "micropacks[0]: group has no rank", InvalidInput);
+  broken = plan;
+  broken.micropacks[0].exchange.clear();
+  CHECK_THROWS_WITH_AS(PackLoads{broken},
+                       "micropacks[0]: a merged pack needs one exchange a slice, got 0",
+                       InvalidInput);
+  broken = plan;
+  broken.micropacks[0].slices[0].end = {0};
+  CHECK_THROWS_WITH_AS(PackLoads{broken}, "micropacks[0]: a slice is empty, got 0", InvalidInput);
+  broken = plan;
+  broken.micropacks[0].slices[0].end = {(std::int64_t{1} << 31) + 1};
+  CHECK_THROWS_WITH_AS(PackLoads{broken},
+                       "micropacks[0]: the ends of its slices sum to more than 2^31, got "
+                       "2147483649",
+                       InvalidInput);
+  broken = plan;
+  broken.memory.share_tokens = {0};
+  CHECK_THROWS_WITH_AS(PackLoads{broken}, "memory.share_tokens must be > 0, got 0", InvalidInput);
+  broken = plan;
+  broken.micropacks[0].slices[0].sample = SampleId{7};
+  CHECK_THROWS_WITH_AS(PackLoads{broken}, "slice: sample does not exist, got 7", InvalidInput);
+}
+
+}  // namespace
+}  // namespace slimpack
