@@ -15,31 +15,58 @@
 #include "slimpack/planners/packed_sequences.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search.hpp"
+#include "slimpack/solve/bound.hpp"
 
 namespace slimpack {
 
+namespace detail {
+
+/// Builds and simulates the candidates of a space.
+template <SequenceOrder Order>
+class PackedCandidates {
+ public:
+  PackedCandidates(const PlanRequest& request, std::string_view planner, const PackedSpace& space,
+                   const Order& order)
+      : request_(request), planner_(planner), space_(space), order_(order) {}
+
+  [[nodiscard]] bool exists(const SettingPoint& point) const {
+    const PackedSettings settings = space_.at(point);
+    return leaves_layers(request_, settings.chunks, settings.head);
+  }
+
+  [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
+    Plan plan = build_packed(request_, planner_, space_.at(point), order_);
+    const auto why = predict(plan, request_);
+    return {why ? why->needed - why->available : 0, plan.prediction.iteration};
+  }
+
+ private:
+  const PlanRequest& request_;
+  std::string_view planner_;
+  const PackedSpace& space_;
+  const Order& order_;
+};
+
+}  // namespace detail
+
 /// Simulates candidates of `space` within the effort's budget and returns the fastest that fits, or
-/// what the candidate nearest to fitting lacks. An empty space is Infeasible: the planner has no
-/// such place for the head.
+/// what the candidate nearest to fitting lacks.
 template <SequenceOrder Order>
 [[nodiscard]] PlanOutcome choose_packed(const PlanRequest& request, std::string_view planner,
                                         const PackedSpace& space, const Order& order) {
-  const bool sliced = space.slices.size() > 1 || space.slices.front() > 1;
-  const auto score = [&](const SettingPoint& point) {
-    Plan plan = build_packed(request, planner, space.at(point), order);
-    const auto why = predict(plan, request);
-    return CandidateScore{why ? why->needed - why->available : 0, plan.prediction.iteration};
-  };
   const auto sizes = space.sizes();
-  const SearchResult found = search_settings(
-      sizes, {evaluations(request.effort), request.threads, request.progress}, score);
+  const SearchResult found =
+      search_settings(sizes, {evaluations(request.effort), request.threads, request.progress},
+                      detail::PackedCandidates<Order>(request, planner, space, order));
   const PackedSettings best = space.at(found.best);
   Plan plan = build_packed(request, planner, best, order);
   const auto why = predict(plan, request);
+  const bool sliced = space.slices.size() > 1 || space.slices.front() > 1;
   PlanOutcome outcome{Infeasible{}, describe(best, sliced), found.evaluations};
   if (why) {
     outcome.result = *why;
   } else {
+    plan.prediction.lower_bound = iteration_bound(plan).value;
     outcome.result = std::move(plan);
   }
   return outcome;

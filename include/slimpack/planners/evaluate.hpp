@@ -1,38 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-// Judges a candidate plan: does it fit, and how long does it take?
+// Judges a candidate plan: how long does it take, and does it fit?
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/ideal.hpp"
+#include "slimpack/cost/price.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/worst_memory.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack {
 
 /// The most MicroPacks of one pass that a group has. O(packs).
 [[nodiscard]] inline std::int64_t most_units(const Plan& plan) {
-  std::vector<std::int64_t> units(plan.groups.size());
+  std::vector<std::int64_t> forward(plan.groups.size());
+  std::vector<std::int64_t> backward(plan.groups.size());
+  std::int64_t most = 0;
   for (const MicroPack& pack : plan.micropacks) {
-    if (pack.pass == Pass::forward) ++units[index(pack.group)];
+    auto& units = pack.pass == Pass::forward ? forward : backward;
+    most = std::max(most, ++units[index(pack.group)]);
   }
-  return units.empty() ? 0 : *std::max_element(units.begin(), units.end());
+  return most;
 }
 
-/// Fills the plan's prediction and says what it lacks, if anything.
+/// Simulates a plan by its own cost model, writes iteration and ideal time, busy times and peaks
+/// into its prediction, and says what it lacks, if anything: a device's memory, at any times of its
+/// units and transfers, must not exceed capacity - reserved, nor a rank's MicroPacks of a pass the
+/// request's bound. Throws as `PricedPlan` and `build_dag` do, and Deadlock.
 [[nodiscard]] inline std::optional<Infeasible> predict(Plan& plan, const PlanRequest& request) {
-  if (request.max_units) {
-    const std::int64_t units = most_units(plan);
-    if (units > *request.max_units) {
-      return Infeasible{"MicroPacks a pass and rank (max-units)", units, *request.max_units};
-    }
+  const PlanSimulation simulation = simulate_plan(plan, PricedPlan(plan));
+  fill_prediction(plan.prediction, simulation);
+  plan.prediction.ideal = ideal_time(plan);
+  if (const std::int64_t units = most_units(plan);
+      request.max_units && units > *request.max_units) {
+    return Infeasible{"MicroPacks of a pass and rank", units, *request.max_units};
   }
-  return std::nullopt;
+  const std::vector<Bytes> worst = worst_memory(plan, simulation.dag);
+  const auto fullest = std::max_element(worst.begin(), worst.end());
+  const Bytes available = plan.memory.capacity - plan.memory.reserved;
+  if (*fullest <= available) return std::nullopt;
+  const DagDevice& device =
+      simulation.dag.devices[static_cast<std::size_t>(fullest - worst.begin())];
+  return Infeasible{"bytes of memory on device dp " + std::to_string(device.dp) + ", pp " +
+                        std::to_string(device.pp),
+                    fullest->value, available.value};
 }
 
 }  // namespace slimpack

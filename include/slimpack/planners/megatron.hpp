@@ -36,7 +36,7 @@ struct Megatron {
     }
     PackedSpace space;
     space.recompute = recompute_choices(request);
-    space.head = head_choices(request, 1, false);
+    space.head = head_choices(request, space.chunks, false);
     return choose_packed(
         request, name, space, [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
           return one_f_one_b(pipeline.stages, static_cast<std::int32_t>(slices.size()));

@@ -35,7 +35,7 @@ struct MegatronInterleaved {
     PackedSpace space;
     space.recompute = recompute_choices(request);
     space.chunks = chunk_choices(request, 2);
-    space.head = head_choices(request, space.chunks.back(), false);
+    space.head = head_choices(request, space.chunks, false);
     return choose_packed(request, name, space,
                          [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
                            return interleaved(pipeline, static_cast<std::int32_t>(slices.size()));

@@ -84,15 +84,26 @@ concept SequenceOrder = requires(const Order& order, const Pipeline& pipeline,
   return {Recompute::none, Recompute::light, Recompute::layer, Recompute::full};
 }
 
+/// Whether every place of the line keeps a layer with so many chunks and this place of the head.
+[[nodiscard]] constexpr bool leaves_layers(const PlanRequest& request, std::int32_t chunks,
+                                           const HeadPlace& head) noexcept {
+  return (request.model.layers + head.relief) / (std::int64_t{request.pp} * chunks) > head.relief;
+}
+
 /// Places of the head to try: the one asked for, or both; on the last of several stages also with
-/// one or two layers fewer there where that leaves it one on every chunk count up to `chunks`.
+/// one or two layers fewer there, where some chunk count allows it.
 [[nodiscard]] inline std::vector<HeadPlace> head_choices(const PlanRequest& request,
-                                                         std::int32_t chunks, bool may_shard) {
+                                                         std::span<const std::int32_t> chunks,
+                                                         bool may_shard) {
   std::vector<HeadPlace> places;
   if (request.head != Head::shard) {
-    const std::int64_t line = std::int64_t{request.pp} * chunks;
-    for (std::int32_t relief = 0; relief <= (request.pp > 1 ? 2 : 0); ++relief) {
-      if ((request.model.layers + relief) / line > relief) places.push_back({Head::last, relief});
+    constexpr std::int32_t kMostRelief = 2;
+    for (std::int32_t relief = 0; relief <= (request.pp > 1 ? kMostRelief : 0); ++relief) {
+      const HeadPlace place{Head::last, relief};
+      if (std::any_of(chunks.begin(), chunks.end(),
+                      [&](std::int32_t count) { return leaves_layers(request, count, place); })) {
+        places.push_back(place);
+      }
     }
   }
   if (request.head == Head::shard || (!request.head && may_shard && request.pp > 1)) {

@@ -34,9 +34,11 @@ struct CandidateScore {
   friend auto operator<=>(const CandidateScore&, const CandidateScore&) = default;
 };
 
-/// Law: pure, and may be called by several threads at a time.
+/// Laws: pure, and may be called by several threads at a time; only points that exist are
+/// evaluated.
 template <class Evaluate>
 concept CandidateEvaluator = requires(const Evaluate& evaluate, const SettingPoint& point) {
+  { evaluate.exists(point) } -> std::same_as<bool>;
   { evaluate(point) } -> std::same_as<CandidateScore>;
 };
 
@@ -108,7 +110,7 @@ class SettingSearch {
     std::vector<const SettingPoint*> fresh;
     for (const SettingPoint& point : points) {
       if (static_cast<std::int64_t>(fresh.size()) == left()) break;
-      if (seen_.insert(point).second) fresh.push_back(&point);
+      if (seen_.insert(point).second && evaluate_.exists(point)) fresh.push_back(&point);
     }
     std::vector<CandidateScore> scores(fresh.size());
     std::int64_t done = result_.evaluations;
@@ -172,9 +174,10 @@ class SettingSearch {
 
 /// The best of at most `budget` points of a space in which setting i has `sizes[i]` values. Starts
 /// at the first value of each, improves one setting at a time, then tries the remaining points in
-/// lexicographic order; a space no larger than the budget is tried whole. Equal scores go to the
-/// lexicographically lowest point; `threads` never changes the answer. Throws InvalidInput if the
-/// space is empty or a limit < 1, and whatever `evaluate` throws.
+/// lexicographic order; a space no larger than the budget is tried whole. Points that do not exist
+/// are passed over. Equal scores go to the lexicographically lowest point; `threads` never changes
+/// the answer. Throws InvalidInput if the space is empty, its first point does not exist or a limit
+/// < 1, and whatever `evaluate` throws.
 template <CandidateEvaluator Evaluate>
 [[nodiscard]] SearchResult search_settings(std::span<const std::size_t> sizes,
                                            const SearchLimits& limits, const Evaluate& evaluate) {
@@ -184,6 +187,8 @@ template <CandidateEvaluator Evaluate>
   }
   require(limits.budget >= 1, "search_settings: budget must be >= 1", limits.budget);
   require(limits.threads >= 1, "search_settings: threads must be >= 1", limits.threads);
+  require(evaluate.exists(SettingPoint(sizes.size())),
+          "search_settings: the first value of every setting must make a candidate");
   return detail::SettingSearch<Evaluate>(sizes, limits, evaluate).run();
 }
 

@@ -31,7 +31,7 @@ struct SlimpipeOrder {
     space.slices.clear();
     for (const std::int32_t factor : {4, 2, 8, 1, 16}) space.slices.push_back(factor * request.pp);
     space.chunks = chunk_choices(request, 1);
-    space.head = head_choices(request, space.chunks.back(), true);
+    space.head = head_choices(request, space.chunks, true);
     return choose_packed(request, name, space,
                          [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
                            return slimpipe(pipeline, slices);

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slimpack/planners/layout.hpp"
+
+#include <doctest/doctest.h>
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "planners/requests.hpp"
+
+using namespace slimpack;
+
+namespace {
+std::vector<std::int64_t> layers_of(const std::vector<Stage>& stages) {
+  std::vector<std::int64_t> layers;
+  for (const Stage& stage : stages) layers.push_back(stage.layers());
+  return layers;
+}
+using Counts = std::vector<std::int64_t>;
+}  // namespace
+
+TEST_CASE("spread_layers: by hand") {
+  CHECK(layers_of(spread_layers(8, {4, 1})) == Counts{2, 2, 2, 2});
+  CHECK(layers_of(spread_layers(10, {4, 1})) == Counts{2, 2, 3, 3});
+  CHECK(layers_of(spread_layers(10, {4, 1}, 0, true)) == Counts{2, 3, 3, 2});
+  CHECK(layers_of(spread_layers(11, {4, 1}, 0, true)) == Counts{3, 3, 3, 2});
+  CHECK(layers_of(spread_layers(11, {4, 1}, 1)) == Counts{3, 3, 3, 2});
+  CHECK(layers_of(spread_layers(8, {4, 1}, 1)) == Counts{2, 2, 3, 1});
+  CHECK(layers_of(spread_layers(126, {16, 1}, 2))[15] == 6);
+  const std::vector<Stage> chunked = spread_layers(5, {2, 2});
+  const std::vector<Stage> expected{
+      {0, 0, 0, 1, true}, {1, 0, 1, 2, false}, {0, 1, 2, 3, false}, {1, 1, 3, 5, false}};
+  CHECK(chunked == expected);
+}
+
+TEST_CASE("spread_layers: all layers once, in order, none empty, even but for one and the relief") {
+  for (std::int32_t pp = 1; pp <= 9; ++pp) {
+    for (std::int32_t chunks = 1; chunks <= 4; ++chunks) {
+      for (std::int64_t layers = pp * chunks; layers <= 50; ++layers) {
+        for (std::int32_t relief = 0; relief <= 2; ++relief) {
+          for (const bool spare : {false, true}) {
+            if ((layers + relief) / (pp * chunks) <= relief) {
+              CHECK_THROWS_AS(static_cast<void>(spread_layers(layers, {pp, chunks}, relief, spare)),
+                              InvalidInput);
+              continue;
+            }
+            const auto stages = spread_layers(layers, {pp, chunks}, relief, spare);
+            REQUIRE(stages.size() == static_cast<std::size_t>(pp * chunks));
+            std::int64_t next = 0;
+            Counts counts = layers_of(stages);
+            for (const Stage& stage : stages) {
+              CHECK(stage.first_layer == next);
+              CHECK(stage.layers() >= 1);
+              next = stage.end_layer;
+            }
+            CHECK(next == layers);
+            counts.back() += relief;
+            const auto [fewest, most] = std::minmax_element(counts.begin(), counts.end());
+            CHECK(*most - *fewest <= 1);
+            if (spare) CHECK(counts.back() == *fewest);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("spread_layers: nonsense is refused") {
+  CHECK_THROWS_WITH_AS(static_cast<void>(spread_layers(3, {2, 2})),
+                       "there must be a layer for every stage and chunk, got 3", InvalidInput);
+  CHECK_THROWS_WITH_AS(static_cast<void>(spread_layers(3, {0, 2})),
+                       "stages and chunks must be >= 1", InvalidInput);
+  CHECK_THROWS_WITH_AS(static_cast<void>(spread_layers(4, {4, 1}, 1)),
+                       "relief of the last stage must leave it a layer, got 1", InvalidInput);
+  CHECK_THROWS_WITH_AS(static_cast<void>(spread_layers(4, {4, 1}, -1)),
+                       "relief of the last stage must be >= 0, got -1", InvalidInput);
+}
+
+TEST_CASE("place_devices: tensor-parallel devices innermost, then ranks, then stages") {
+  Parallel parallel;
+  parallel.dp = 3;
+  parallel.pp = 2;
+  parallel.tp = 4;
+  const auto placement = place_devices(parallel);
+  CHECK(placement.size() == 24);
+  std::set<std::int64_t> devices;
+  for (const Placement& place : placement) {
+    CHECK(place.device == (place.pp * 3 + place.dp) * 4 + place.tp);
+    devices.insert(place.device);
+  }
+  CHECK(devices.size() == 24);
+  CHECK(*devices.rbegin() == 23);
+}
+
+TEST_CASE("memory_of: the cluster's figures unless overridden") {
+  PlanRequest request = test::request_of({5});
+  const MemorySpec from_cluster = memory_of(request);
+  CHECK(from_cluster.capacity == request.cluster.memory);
+  CHECK(from_cluster.reserved == request.cluster.reserved);
+  CHECK(from_cluster.page_tokens == Tokens{128});
+  request.memory = {Bytes{7}, Bytes{3}, 8, Tokens{16}, Tokens{32}, Tokens{64}};
+  request.optimizer = OptimizerState::replicated;
+  const MemorySpec expected{{7}, {3}, OptimizerState::replicated, 8, {16}, {32}, {64}};
+  CHECK(memory_of(request) == expected);
+}
+
+TEST_CASE("plan_frame: what the request says") {
+  PlanRequest request = test::request_of({5, 6}, 8);
+  request.dp = 2;
+  request.pp = 4;
+  request.batch.step = 9;
+  request.granularity = {64};
+  const Plan plan = plan_frame(request, "name");
+  CHECK(plan.planner == "name");
+  CHECK(plan.step_index == 9);
+  CHECK(plan.target_tokens == 11);
+  CHECK(plan.samples == request.batch.samples);
+  CHECK(plan.origin == request.batch.origin);
+  CHECK(plan.sources == request.sources);
+  CHECK(plan.groups == std::vector<std::vector<std::int32_t>>{{0}, {1}});
+  CHECK(plan.parallel.merge == 1);
+  CHECK(plan.parallel.granularity == Tokens{64});
+  CHECK(layers_of(plan.stages) == Counts{2, 2, 2, 2});
+  CHECK(plan.window == 2);
+}

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "planners/requests.hpp"
+#include "slimpack/planners/registry.hpp"
+#include "slimpack/validate/validate.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+const auto kOneForward = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
+  return one_f_one_b(pipeline.stages, static_cast<std::int32_t>(slices.size()));
+};
+const auto kInterleaved = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
+  return interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
+};
+const auto kSlimpipe = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
+  return slimpipe(pipeline, slices);
+};
+
+/// Passes the validator, with the same worst memory, and carries a prediction that fits together.
+void check_plan(const Plan& plan) {
+  const Validation validation = validate(plan);
+  for (const Breach& breach : validation.breaches) FAIL_CHECK(breach.message);
+  const std::vector<Bytes> worst = worst_memory(plan, build_dag(plan, PricedPlan(plan)));
+  REQUIRE(validation.worst_case_peak.size() == worst.size());
+  for (std::size_t at = 0; at < worst.size(); ++at) {
+    // Tensor-parallel parts are rounded up entry by entry here, all together there.
+    if (plan.parallel.tp == 1) {
+      CHECK(validation.worst_case_peak[at].value == worst[at].value);
+    } else {
+      CHECK(validation.worst_case_peak[at] <= worst[at]);
+      CHECK(worst[at].value - validation.worst_case_peak[at].value < 1000);
+    }
+  }
+  const auto devices = static_cast<std::size_t>(plan.parallel.dp * plan.parallel.pp);
+  REQUIRE(plan.schedule.size() == devices);
+  REQUIRE(plan.prediction.devices.size() == devices);
+  for (std::size_t at = 0; at < devices; ++at) {
+    const DevicePrediction& device = plan.prediction.devices[at];
+    CHECK(device.dp == plan.schedule[at].dp);
+    CHECK(device.pp == plan.schedule[at].pp);
+    CHECK(device.peak <= worst[at]);
+    CHECK(worst[at] <= plan.memory.capacity - plan.memory.reserved);
+    CHECK(device.busy <= plan.prediction.iteration);
+  }
+  CHECK(plan.prediction.ideal > Nanos{});
+  CHECK(plan.prediction.ideal < plan.prediction.iteration);
+  CHECK(plan.prediction.lower_bound > Nanos{});
+  CHECK(plan.prediction.lower_bound <= plan.prediction.iteration);
+}
+
+const Plan& plan_of(const PlanOutcome& outcome) {
+  if (const auto* why = std::get_if<Infeasible>(&outcome.result)) {
+    FAIL("infeasible: ", why->constraint, " ", why->needed, " of ", why->available);
+  }
+  return std::get<Plan>(outcome.result);
+}
+
+void check_infeasible(const PlanOutcome& outcome, const std::string& constraint,
+                      std::int64_t needed, std::int64_t available) {
+  REQUIRE(std::holds_alternative<Infeasible>(outcome.result));
+  const auto& why = std::get<Infeasible>(outcome.result);
+  CHECK(why.constraint == constraint);
+  CHECK(why.needed == needed);
+  CHECK(why.available == available);
+}
+
+}  // namespace
+
+TEST_CASE("registry: names are unique, known ones are found, others refused with the list") {
+  std::set<std::string> names;
+  for (const PlannerInfo& planner : planners()) {
+    CHECK(!planner.description.empty());
+    CHECK(planner.description.find('\n') == std::string_view::npos);
+    CHECK(&find_planner(planner.name) == &planner);
+    names.insert(std::string(planner.name));
+  }
+  CHECK(names.size() == planners().size());
+  CHECK(names.contains("megatron"));
+  CHECK_THROWS_WITH_AS(static_cast<void>(find_planner("megatrom")),
+                       "planner must be one of megatron, megatron-interleaved, slimpipe-order, got "
+                       "'megatrom'",
+                       InvalidInput);
+}
+
+TEST_CASE("megatron: two stages, by hand") {
+  PlanRequest request = test::request_of({600, 600, 300, 1024});
+  request.pp = 2;
+  CHECK(
+      test::plan_text(build_packed(request, "megatron", {}, kOneForward)) ==
+      "0F[0:0-600] 1B[0:0-600] 2F[1:0-600 2:0-300] 3B[1:0-600 2:0-300] 4F[3:0-1024] 5B[3:0-1024]\n"
+      "0.0: F0.0 F2.0 B1.0 F4.0 B3.0 B5.0 R0 O\n"
+      "0.1: F0.0 H0 B1.0 F2.0 H2 B3.0 F4.0 H4 B5.0 R0 O\n");
+  PackedSettings settings;
+  settings.packing = Packing::best_fit;
+  CHECK(
+      test::plan_text(build_packed(request, "megatron", settings, kOneForward)) ==
+      "0F[3:0-1024] 1B[3:0-1024] 2F[0:0-600 2:0-300] 3B[0:0-600 2:0-300] 4F[1:0-600] 5B[1:0-600]\n"
+      "0.0: F0.0 F2.0 B1.0 F4.0 B3.0 B5.0 R0 O\n"
+      "0.1: F0.0 H0 B1.0 F2.0 H2 B3.0 F4.0 H4 B5.0 R0 O\n");
+}
+
+TEST_CASE("megatron: four stages, two ranks, three micro-batches, by hand") {
+  PlanRequest request = test::request_of({1024, 1024, 1000});
+  request.pp = 4;
+  request.dp = 2;
+  CHECK(test::plan_text(build_packed(request, "megatron", {}, kOneForward)) ==
+        "0F[0:0-1024] 1B[0:0-1024] 2F[2:0-1000] 3B[2:0-1000] 4F[1:0-1024] 5B[1:0-1024]\n"
+        "0.0: F0.0 F2.0 B1.0 B3.0 R0 O\n"
+        "0.1: F0.0 F2.0 B1.0 B3.0 R0 O\n"
+        "0.2: F0.0 F2.0 B1.0 B3.0 R0 O\n"
+        "0.3: F0.0 H0 B1.0 F2.0 H2 B3.0 R0 O\n"
+        "1.0: F4.0 B5.0 R0 O\n"
+        "1.1: F4.0 B5.0 R0 O\n"
+        "1.2: F4.0 B5.0 R0 O\n"
+        "1.3: F4.0 H4 B5.0 R0 O\n");
+}
+
+TEST_CASE("megatron-interleaved: two stages, two chunks, three micro-batches, by hand") {
+  PlanRequest request = test::request_of({1024, 1024, 1000});
+  request.pp = 2;
+  PackedSettings settings;
+  settings.chunks = 2;
+  CHECK(test::plan_text(build_packed(request, "megatron-interleaved", settings, kInterleaved)) ==
+        "0F[0:0-1024] 1B[0:0-1024] 2F[1:0-1024] 3B[1:0-1024] 4F[2:0-1000] 5B[2:0-1000]\n"
+        "0.0: F0.0 F2.0 F4.0 F0.1 F2.1 F4.1 B1.1 B3.1 B5.1 R1 B1.0 B3.0 B5.0 R0 O\n"
+        "0.1: F0.0 F2.0 F4.0 F0.1 H0 B1.1 F2.1 H2 B3.1 F4.1 H4 B5.1 R1 B1.0 B3.0 B5.0 R0 O\n");
+}
+
+TEST_CASE("slimpipe-order: two stages, two slices in the longest sequence, by hand") {
+  PlanRequest request = test::request_of({1024, 512});
+  request.pp = 2;
+  PackedSettings settings;
+  settings.slices = 2;
+  CHECK(test::plan_text(build_packed(request, "slimpipe-order", settings, kSlimpipe)) ==
+        "0F[0:0-512] 1B[0:0-512] 2F[0:512-1024] 3B[0:512-1024] 4F[1:0-512] 5B[1:0-512]\n"
+        "0.0: F0.0 F2.0 F4.0 B3.0 B1.0 B5.0 R0 O\n"
+        "0.1: F0.0 H0 F2.0 H2 B3.0 F4.0 H4 B1.0 B5.0 R0 O\n");
+}
+
+TEST_CASE("slimpipe-order: three stages, sharded head, uneven granules, by hand") {
+  PlanRequest request = test::request_of({900, 124}, 9);
+  request.pp = 3;
+  PackedSettings settings;
+  settings.slices = 3;
+  settings.head.head = Head::shard;
+  CHECK(test::plan_text(build_packed(request, "slimpipe-order", settings, kSlimpipe)) ==
+        "0F[0:0-384] 1B[0:0-384] 2F[0:384-640] 3B[0:384-640] 4F[0:640-900 1:0-124] "
+        "5B[0:640-900 1:0-124]\n"
+        "0.0: F0.0 F2.0 F4.0 H0 H2 H4 B5.0 B3.0 B1.0 R0 O\n"
+        "0.1: F0.0 F2.0 H0 F4.0 H2 H4 B5.0 B3.0 B1.0 R0 O\n"
+        "0.2: F0.0 H0 F2.0 H2 F4.0 H4 B5.0 B3.0 B1.0 R0 O\n");
+}
+
+TEST_CASE("planners: plans of every degree are valid, complete and the same on any threads") {
+  std::uint64_t seed = 0;
+  for (const std::int32_t dp : {1, 2, 4}) {
+    for (const std::int32_t pp : {1, 2, 4, 8}) {
+      for (const std::int32_t tp : {1, 2, 4}) {
+        CAPTURE(dp);
+        CAPTURE(pp);
+        CAPTURE(tp);
+        Random random(++seed);
+        PlanRequest request = test::request_of(
+            test::random_lengths(random, random.between(1, 60), 1024), random.between(8, 24));
+        request.dp = dp;
+        request.pp = pp;
+        request.tp = tp;
+        request.model.tied = random.chance(1, 3);
+        request.granularity = {random.chance(1, 2) ? 128 : random.between(1, 200)};
+        for (const PlannerInfo& planner : planners()) {
+          CAPTURE(planner.name);
+          request.threads = 1;
+          const PlanOutcome outcome = planner.plan(request);
+          const Plan& plan = plan_of(outcome);
+          check_plan(plan);
+          CHECK(plan.planner == planner.name);
+          CHECK(plan.samples == request.batch.samples);
+          CHECK(plan.origin == request.batch.origin);
+          CHECK(plan.target_tokens == request.batch.target_tokens);
+          CHECK(plan.parallel.granularity == request.granularity);
+          CHECK(outcome.evaluations == evaluations(Effort::fast));
+          CHECK(outcome.settings.contains("recompute"));
+          request.threads = 3;
+          const PlanOutcome again = planner.plan(request);
+          CHECK(std::get<Plan>(again.result) == plan);
+          CHECK(again.settings == outcome.settings);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("planners: every candidate is a valid plan") {
+  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+    CAPTURE(seed);
+    Random random(seed + 77);
+    PlanRequest request = test::request_of(
+        test::random_lengths(random, random.between(1, 40), 1024), random.between(9, 40));
+    request.dp = static_cast<std::int32_t>(random.between(1, 3));
+    request.pp = static_cast<std::int32_t>(random.between(1, 5));
+    PackedSettings settings;
+    for (const Recompute recompute : recompute_choices(request)) {
+      settings.recompute = recompute;
+      settings.packing = random.chance(1, 2) ? Packing::in_order : Packing::best_fit;
+      settings.dealing = random.chance(1, 2) ? Dealing::in_turn : Dealing::balanced;
+      for (const std::int32_t chunks : chunk_choices(request, 1)) {
+        settings.chunks = chunks;
+        for (const HeadPlace& head : head_choices(request, std::span(&chunks, 1), true)) {
+          settings.head = head;
+          settings.slices = static_cast<std::int32_t>(random.between(1, 20));
+          std::vector<Plan> plans;
+          plans.push_back(build_packed(request, "slimpipe-order", settings, kSlimpipe));
+          settings.slices = 1;
+          plans.push_back(build_packed(request, "megatron-interleaved", settings, kInterleaved));
+          if (chunks == 1) {
+            plans.push_back(build_packed(request, "megatron", settings, kOneForward));
+          }
+          for (Plan& plan : plans) {
+            CHECK(predict(plan, request) == std::nullopt);
+            plan.prediction.lower_bound = iteration_bound(plan).value;
+            check_plan(plan);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("planners: more effort is never slower") {
+  Random random(5);
+  PlanRequest request = test::request_of(test::random_lengths(random, 50, 1024), 16);
+  request.dp = 2;
+  request.pp = 4;
+  for (const PlannerInfo& planner : planners()) {
+    CAPTURE(planner.name);
+    Nanos before = Nanos::max();
+    for (const Effort effort : {Effort::fast, Effort::normal, Effort::thorough}) {
+      request.effort = effort;
+      const PlanOutcome outcome = planner.plan(request);
+      CHECK(outcome.evaluations <= evaluations(effort));
+      CHECK(plan_of(outcome).prediction.iteration <= before);
+      before = plan_of(outcome).prediction.iteration;
+    }
+  }
+}
+
+TEST_CASE("planners: one sample, fewer samples than ranks, fewer micro-batches than stages") {
+  for (const PlannerInfo& planner : planners()) {
+    CAPTURE(planner.name);
+    for (const std::vector<std::int64_t>& lengths :
+         {std::vector<std::int64_t>{2}, {1024}, {1024, 1024, 1024}, {7, 1, 1}}) {
+      for (const std::int32_t pp : {1, 4, 8}) {
+        PlanRequest request = test::request_of(lengths, 16);
+        request.dp = 4;
+        request.pp = pp;
+        check_plan(plan_of(planner.plan(request)));
+      }
+    }
+  }
+}
+
+TEST_CASE("planners: thousands of samples") {
+  Random random(11);
+  PlanRequest request = test::request_of(test::random_lengths(random, 4000, 1024), 16);
+  request.dp = 4;
+  request.pp = 4;
+  for (const PlannerInfo& planner : planners()) {
+    CAPTURE(planner.name);
+    check_plan(plan_of(planner.plan(request)));
+  }
+}
+
+TEST_CASE("planners: what a request fixes is kept") {
+  Random random(3);
+  PlanRequest request = test::request_of(test::random_lengths(random, 20, 1024), 16);
+  request.pp = 4;
+  request.recompute = Recompute::layer;
+  request.chunks = 2;
+  request.head = Head::shard;
+  const Plan sharded = plan_of(SlimpipeOrder{}.plan(request));
+  CHECK(sharded.parallel.chunks == 2);
+  CHECK(sharded.parallel.head == Head::shard);
+  for (const MicroPack& pack : sharded.micropacks) {
+    CHECK(pack.recompute == (pack.pass == Pass::backward ? Recompute::layer : Recompute::none));
+  }
+  check_infeasible(Megatron{}.plan(request), "chunks of a stage, one in megatron's order", 2, 1);
+  check_infeasible(MegatronInterleaved{}.plan(request),
+                   "stages with a part of the head, one in megatron-interleaved's order", 4, 1);
+  request.chunks = 1;
+  check_infeasible(Megatron{}.plan(request),
+                   "stages with a part of the head, one in megatron's order", 4, 1);
+  request.head = Head::last;
+  CHECK(plan_of(MegatronInterleaved{}.plan(request)).parallel.chunks == 1);
+  CHECK(plan_of(Megatron{}.plan(request)).parallel.head == Head::last);
+  request.chunks.reset();
+  CHECK(plan_of(MegatronInterleaved{}.plan(request)).parallel.chunks > 1);
+}
+
+TEST_CASE("planners: memory that does not suffice is told to the byte") {
+  PlanRequest request = test::request_of({1000});
+  request.recompute = Recompute::none;
+  request.memory.reserved = Bytes{1000};
+  request.memory.capacity = Bytes{1001};
+  const PlanOutcome outcome = Megatron{}.plan(request);
+  REQUIRE(std::holds_alternative<Infeasible>(outcome.result));
+  const auto why = std::get<Infeasible>(outcome.result);
+  CHECK(why.constraint == "bytes of memory on device dp 0, pp 0");
+  CHECK(why.available == 1);
+  CHECK(outcome.settings.at("recompute") == "none");
+  request.memory.capacity = Bytes{1000 + why.needed};
+  check_plan(plan_of(Megatron{}.plan(request)));
+  request.memory.capacity = Bytes{1000 + why.needed - 1};
+  check_infeasible(Megatron{}.plan(request), why.constraint, why.needed, why.needed - 1);
+  // Free to recompute, the same capacity suffices.
+  request.recompute.reset();
+  const PlanOutcome recomputed = Megatron{}.plan(request);
+  check_plan(plan_of(recomputed));
+  CHECK(recomputed.settings.at("recompute") == "light");
+}
+
+TEST_CASE("planners: a bound on units holds or is infeasible") {
+  PlanRequest request = test::request_of({1024, 1024, 1024});
+  request.pp = 2;
+  request.max_units = 2;
+  check_infeasible(Megatron{}.plan(request), "MicroPacks of a pass and rank", 3, 2);
+  request.max_units = 3;
+  check_plan(plan_of(Megatron{}.plan(request)));
+  request = test::request_of({1024});
+  request.pp = 2;
+  request.effort = Effort::normal;
+  request.max_units = 4;
+  const PlanOutcome outcome = SlimpipeOrder{}.plan(request);
+  CHECK(most_units(plan_of(outcome)) <= 4);
+}
+
+TEST_CASE(
+    "slimpipe-order: slices are equal but for the granularity, and share a sequence's documents") {
+  PlanRequest request = test::request_of({1024, 500, 300, 200});
+  PackedSettings settings;
+  settings.slices = 4;
+  const Plan plan = build_packed(request, "slimpipe-order", settings, kSlimpipe);
+  REQUIRE(plan.micropacks.size() == 16);
+  for (const MicroPack& pack : plan.micropacks) {
+    Tokens tokens;
+    for (const Slice& slice : pack.slices) tokens += slice.length();
+    CHECK(std::abs(tokens.value - 256) <= 128);
+  }
+}
+
+TEST_CASE("planners: nonsense is refused") {
+  const PlanRequest good = test::request_of({5, 6});
+  const auto refuses = [&](const std::string& message, const auto& spoil) {
+    for (const PlannerInfo& planner : planners()) {
+      PlanRequest request = good;
+      spoil(request);
+      CHECK_THROWS_WITH_AS(static_cast<void>(planner.plan(request)), message.c_str(), InvalidInput);
+    }
+  };
+  CHECK_NOTHROW(check_request(good));
+  refuses("dp must be >= 1, got 0", [](PlanRequest& r) { r.dp = 0; });
+  refuses("pp must be >= 1, got -2", [](PlanRequest& r) { r.pp = -2; });
+  refuses("tp must be >= 1, got 0", [](PlanRequest& r) { r.tp = 0; });
+  refuses("dp must be <= 1048576, got 1048577", [](PlanRequest& r) { r.dp = 1048577; });
+  refuses("dp x pp x tp must be <= 1048576 devices, got 1048576", [](PlanRequest& r) {
+    r.dp = 524288;
+    r.pp = 2;
+    r.tp = 2;
+  });
+  refuses("tp must divide the model's heads (8), got 3", [](PlanRequest& r) { r.tp = 3; });
+  refuses("tp must divide the model's kv_heads (4), got 8", [](PlanRequest& r) { r.tp = 8; });
+  refuses("tp must divide the model's ffn (1023), got 2", [](PlanRequest& r) {
+    r.tp = 2;
+    r.model.ffn = 1023;
+  });
+  refuses("pp x chunks must be <= the model's layers (8), since no stage may be empty, got 9",
+          [](PlanRequest& r) { r.pp = 9; });
+  refuses("pp x chunks must be <= the model's layers (8), since no stage may be empty, got 12",
+          [](PlanRequest& r) {
+            r.pp = 4;
+            r.chunks = 3;
+          });
+  refuses("chunks must be >= 1, got 0", [](PlanRequest& r) { r.chunks = 0; });
+  refuses("granularity must be >= 1, got 0", [](PlanRequest& r) { r.granularity = {0}; });
+  refuses("max-units must be >= 1, got 0", [](PlanRequest& r) { r.max_units = 0; });
+  refuses("merge must be >= 1, got 0", [](PlanRequest& r) { r.merge = 0; });
+  refuses("threads must be >= 1, got 0", [](PlanRequest& r) { r.threads = 0; });
+  refuses("context must be >= 1, got 0", [](PlanRequest& r) { r.context = {0}; });
+  refuses("context must be <= 1073741824, got 1073741825",
+          [](PlanRequest& r) { r.context = {1073741825}; });
+  refuses("batch: there must be at least one sample", [](PlanRequest& r) {
+    r.batch.samples.clear();
+    r.batch.origin.clear();
+  });
+  refuses("batch: there must be one origin a sample (2), got 1",
+          [](PlanRequest& r) { r.batch.origin.pop_back(); });
+  refuses("batch: sample 1 must be >= 1 tokens, got 0",
+          [](PlanRequest& r) { r.batch.samples[1] = {0}; });
+  refuses("batch: sample 1 must be <= the context (5), got 6",
+          [](PlanRequest& r) { r.context = {5}; });
+  refuses("batch: sample 0 must come from one of the 1 sources, got 1",
+          [](PlanRequest& r) { r.batch.origin[0].source = 1; });
+  refuses("batch: target tokens must be >= 1, got 0",
+          [](PlanRequest& r) { r.batch.target_tokens = 0; });
+  refuses("batch: target tokens must be <= the samples' tokens (11), got 12",
+          [](PlanRequest& r) { r.batch.target_tokens = 12; });
+  refuses("model: layers must be >= 1, got 0", [](PlanRequest& r) { r.model.layers = 0; });
+  refuses("model: vocab must be >= 1, got -1", [](PlanRequest& r) { r.model.vocab = -1; });
+  refuses("model: heads must be a multiple of kv_heads, got 8",
+          [](PlanRequest& r) { r.model.kv_heads = 3; });
+  refuses("cluster: devices_per_node must be >= 1, got 0",
+          [](PlanRequest& r) { r.cluster.devices_per_node = 0; });
+  refuses("cluster: matrix_flops must be > 0, got '0.000000'",
+          [](PlanRequest& r) { r.cluster.matrix_flops = 0; });
+  refuses("memory: capacity must be >= 1, got 0",
+          [](PlanRequest& r) { r.memory.capacity = Bytes{0}; });
+  refuses("memory: reserved must be >= 0, got -1",
+          [](PlanRequest& r) { r.memory.reserved = Bytes{-1}; });
+  refuses("memory: page_tokens must be >= 1, got 0",
+          [](PlanRequest& r) { r.memory.page_tokens = Tokens{0}; });
+}
