@@ -90,7 +90,7 @@ struct WorkRates {
 
 /// Laws: the rates are those that large units approach, without launch, segment, tile or
 /// communication; no price is below rates times amounts over `tensor_parallel` (but for the
-/// rounding of each term to a picosecond).
+/// rounding of each term to a picosecond), nor below the price of the same load with `ranks` 1.
 template <class Model>
 concept RatedCostModel = CostModel<Model> && requires(const Model& model) {
   { model.rates() }

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading profiles and fitting costs to them.
+#include "slimpack/cost/fit.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/random.hpp"
+#include "slimpack/cost/profile.hpp"
+
+namespace slimpack {
+namespace {
+
+const std::string kHeader = std::string(kProfileHeader) + "\n";
+
+TEST_CASE("parse_profile: reads every kind, CRLF and blank lines") {
+  const auto rows = parse_profile(std::string(kProfileHeader) +
+                                      "\r\n"
+                                      "layer,forward,128,8192.5,2,4,1,0,0.001\r\n"
+                                      "\n"
+                                      "embedding,backward,128,0,0,0,1,0,2e-5\n"
+                                      "head,-,64,0,0,0,1,0,3e-4\n"
+                                      "optimizer,,0,0,0,0,1,4096,1e-5\n"
+                                      "p2p,-,0,0,0,0,2,1048576,1e-5\n"
+                                      "reduce,-,0,0,0,0,4,1048576,1e-5\n"
+                                      "exchange,-,0,0,0,0,2,1048576,1.5e-5",
+                                  "p.csv");
+  REQUIRE(rows.size() == 7);
+  CHECK(rows[0] ==
+        ProfileRow{ProfileKind::layer, Pass::forward, {128}, 8192.5, 2, 4, 1, {0}, 0.001});
+  CHECK(rows[1].kind == ProfileKind::embedding);
+  CHECK(rows[1].pass == Pass::backward);
+  CHECK(!rows[2].pass.has_value());
+  CHECK(rows[4].bytes == Bytes{1048576});
+  CHECK(rows[5].ranks == 4);
+  CHECK(rows[6].seconds == doctest::Approx(1.5e-5));
+}
+
+TEST_CASE("parse_profile: refuses with file, line, column, rule and value") {
+  const auto refuses = [](const std::string& text, const std::string& message) {
+    CHECK_THROWS_WITH_AS(static_cast<void>(parse_profile(text, "p.csv")), message.c_str(),
+                         InvalidInput);
+  };
+  const std::string good = "layer,forward,128,8192,2,4,1,0,0.001\n";
+  refuses("", "p.csv: no measurement");
+  refuses(kHeader, "p.csv: no measurement");
+  refuses(good,
+          "p.csv:1: the header must be kind,pass,tokens,pairs,segments,layers,ranks,bytes,seconds, "
+          "got 'layer,forward,128,8192,2,4,1,0,0.001'");
+  refuses(kHeader + good + "layer,forward,1\n", "p.csv:3: a line must have 9 columns, got 3");
+  refuses(kHeader + "layer,forward,1,1,1,1,1,1,1,1\n",
+          "p.csv:2: a line must have 9 columns, got 10");
+  refuses(kHeader + "lyer,forward,128,8192,2,4,1,0,0.001\n",
+          "p.csv:2: column 'kind' must be layer, embedding, head, optimizer, p2p, reduce or "
+          "exchange, got 'lyer'");
+  refuses(kHeader + "layer,both,128,8192,2,4,1,0,0.001\n",
+          "p.csv:2: column 'pass' must be forward or backward, got 'both'");
+  refuses(kHeader + "head,forward,128,0,0,0,1,0,0.001\n",
+          "p.csv:2: column 'pass' must be - or empty, got 'forward'");
+  refuses(kHeader + "layer,forward,12x,8192,2,4,1,0,0.001\n",
+          "p.csv:2: column 'tokens' must be an integer >= 1, got '12x'");
+  refuses(kHeader + "layer,forward,99999999999999999999,8192,2,4,1,0,0.001\n",
+          "p.csv:2: column 'tokens' must be an integer >= 1, got '99999999999999999999'");
+  refuses(kHeader + "p2p,-,-1,0,0,0,2,1,0.001\n",
+          "p.csv:2: column 'tokens' must be an integer >= 0, got '-1'");
+  refuses(kHeader + "layer,forward,128,0,2,4,1,0,0.001\n",
+          "p.csv:2: column 'pairs' must be a finite number > 0, got '0'");
+  refuses(kHeader + "head,-,128,-1,2,4,1,0,0.001\n",
+          "p.csv:2: column 'pairs' must be a finite number >= 0, got '-1'");
+  refuses(kHeader + "layer,forward,128,1,0,4,1,0,0.001\n",
+          "p.csv:2: column 'segments' must be an integer >= 1, got '0'");
+  refuses(kHeader + "layer,forward,128,1,1,0,1,0,0.001\n",
+          "p.csv:2: column 'layers' must be an integer >= 1, got '0'");
+  refuses(kHeader + "p2p,-,0,0,0,0,0,1,0.001\n",
+          "p.csv:2: column 'ranks' must be an integer >= 1, got '0'");
+  refuses(kHeader + "layer,forward,128,1,1,1,2,0,0.001\n",
+          "p.csv:2: column 'ranks' must be 1 for layer, embedding and head, got '2'");
+  refuses(kHeader + "p2p,-,0,0,0,0,2,1.5,0.001\n",
+          "p.csv:2: column 'bytes' must be an integer >= 0, got '1.5'");
+  refuses(kHeader + "p2p,-,0,0,0,0,2,1,0\n",
+          "p.csv:2: column 'seconds' must be a finite number > 0, got '0'");
+  refuses(kHeader + "p2p,-,0,0,0,0,2,1,nan\n",
+          "p.csv:2: column 'seconds' must be a finite number > 0, got 'nan'");
+  refuses(kHeader + "p2p,-,0,0,0,0,2,1,1e999\n",
+          "p.csv:2: column 'seconds' must be a finite number > 0, got '1e999'");
+}
+
+// The best of all active sets: least squares on each subset of columns, if it is not negative.
+double best_error(const Eigen::MatrixXd& a, const Eigen::VectorXd& b) {
+  double best = b.norm();
+  for (unsigned set = 1; set < 1U << static_cast<unsigned>(a.cols()); ++set) {
+    std::vector<Eigen::Index> columns;
+    for (Eigen::Index at = 0; at < a.cols(); ++at) {
+      if ((set >> static_cast<unsigned>(at) & 1U) != 0) columns.push_back(at);
+    }
+    Eigen::MatrixXd chosen(a.rows(), static_cast<Eigen::Index>(columns.size()));
+    for (std::size_t at = 0; at < columns.size(); ++at) {
+      chosen.col(static_cast<Eigen::Index>(at)) = a.col(columns[at]);
+    }
+    const Eigen::VectorXd x = chosen.completeOrthogonalDecomposition().solve(b);
+    if (x.minCoeff() < 0) continue;
+    best = std::min(best, (b - chosen * x).norm());
+  }
+  return best;
+}
+
+TEST_CASE("non_negative_least_squares: as good as the best of all active sets") {
+  std::int64_t at_zero = 0;
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const Eigen::Index rows = random.between(1, 12), columns = random.between(1, 6);
+    Eigen::MatrixXd a(rows, columns);
+    Eigen::VectorXd b(rows);
+    for (Eigen::Index row = 0; row < rows; ++row) {
+      b(row) = random.normal();
+      for (Eigen::Index column = 0; column < columns; ++column) {
+        const double scale = std::pow(10.0, static_cast<double>(column) * 3 - 6);
+        a(row, column) = (random.normal() + (seed % 3 == 0 ? 2 : 0)) * scale;
+      }
+    }
+    if (seed % 5 == 0 && columns > 1) a.col(1) = 2 * a.col(0);  // dependent columns
+    if (seed % 7 == 0) a.col(columns - 1).setZero();
+    const Eigen::VectorXd x = non_negative_least_squares(a, b);
+    CHECK(x.minCoeff() >= 0);
+    for (Eigen::Index at = 0; at < columns; ++at) at_zero += x(at) == 0 ? 1 : 0;
+    CHECK((b - a * x).norm() <= best_error(a, b) * (1 + 1e-9) + 1e-9 * b.norm());
+    CHECK(non_negative_least_squares(a, b) == x);
+  }
+  CHECK(at_zero > 300);
+  CHECK_THROWS_WITH_AS(
+      static_cast<void>(non_negative_least_squares(Eigen::MatrixXd(2, 1), Eigen::VectorXd(3))),
+      "non_negative_least_squares: rows of A must equal the size of b and be > 0, got 2",
+      InvalidInput);
+}
+
+std::vector<ProfileRow> synthetic(std::uint64_t seed, const FittedTerms& terms, ProfileKind kind,
+                                  std::optional<Pass> pass, double noise) {
+  Random random(seed);
+  std::vector<ProfileRow> rows;
+  for (int at = 0; at < 200; ++at) {
+    ProfileRow row;
+    row.kind = kind;
+    row.pass = pass;
+    row.layers = random.between(1, 8);
+    row.tokens = {std::int64_t{1} << random.between(4, 14)};
+    row.segments = random.between(1, 16);
+    const auto prefix = static_cast<double>(random.below(3) * random.below(100'000));
+    row.pairs = static_cast<double>(row.tokens.value) *
+                (prefix + static_cast<double>(row.tokens.value) / 2);
+    row.bytes = {std::int64_t{1} << random.between(4, 28)};
+    const double layers = kind == ProfileKind::layer ? static_cast<double>(row.layers) : 1;
+    row.seconds =
+        terms.unit +
+        layers * (terms.layer + terms.token * static_cast<double>(row.tokens.value) +
+                  terms.pair * row.pairs + terms.segment * static_cast<double>(row.segments)) +
+        terms.byte * static_cast<double>(row.bytes.value);
+    row.seconds *= 1 + noise * (2 * random.unit() - 1);
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+TEST_CASE("fit_cost: recovers the coefficients of noisy profiles and judges itself") {
+  const FittedTerms layer{1e-5, 4e-5, 6.6e-7, 3.3e-11, 5e-7, 0};
+  const FittedTerms head{4e-5, 0, 1.4e-6, 0, 0, 0};
+  const FittedTerms link{7e-6, 0, 0, 0, 0, 3e-12};
+  for (const double noise : {0.0, 0.05}) {
+    CAPTURE(noise);
+    std::vector<ProfileRow> rows = synthetic(1, layer, ProfileKind::layer, Pass::backward, noise);
+    const auto more = [&](const std::vector<ProfileRow>& others) {
+      rows.insert(rows.end(), others.begin(), others.end());
+    };
+    more(synthetic(2, head, ProfileKind::head, std::nullopt, noise));
+    more(synthetic(3, link, ProfileKind::p2p, std::nullopt, noise));
+    const FitResult result = fit_cost(rows);
+    REQUIRE(result.cost.layer_backward.has_value());
+    REQUIRE(result.cost.head.has_value());
+    REQUIRE(result.cost.p2p.has_value());
+    CHECK(!result.cost.layer_forward.has_value());
+    CHECK(!result.cost.reduce.has_value());
+    const double close = noise == 0 ? 1e-6 : 0.05;
+    CHECK(result.cost.layer_backward->token == doctest::Approx(layer.token).epsilon(close));
+    CHECK(result.cost.layer_backward->pair == doctest::Approx(layer.pair).epsilon(close));
+    CHECK(result.cost.layer_backward->layer == doctest::Approx(layer.layer).epsilon(4 * close));
+    CHECK(result.cost.layer_backward->segment == doctest::Approx(layer.segment).epsilon(0.5));
+    CHECK(result.cost.head->token == doctest::Approx(head.token).epsilon(close));
+    CHECK(result.cost.p2p->byte == doctest::Approx(link.byte).epsilon(close));
+    CHECK(result.cost.p2p->unit == doctest::Approx(link.unit).epsilon(close));
+    REQUIRE(result.kinds.size() == 3);
+    for (const KindFit& fit : result.kinds) {
+      CHECK(fit.rows == 200);
+      CHECK(fit.held_out == 40);
+      REQUIRE(fit.mean_error.has_value());
+      // Uniform noise of 5 % leaves a mean error of about 2.5 %.
+      CHECK(*fit.mean_error <= (noise == 0 ? 1e-9 : 0.03));
+      if (noise > 0) CHECK(*fit.mean_error >= 0.015);
+      CHECK(*fit.worst_error >= *fit.mean_error);
+      CHECK(*fit.worst_error <= (noise == 0 ? 1e-9 : 0.07));
+      CHECK(fit.fitted_mean_error <= (noise == 0 ? 1e-9 : 0.03));
+    }
+  }
+}
+
+TEST_CASE("fit_cost: small kernels count as much as large ones") {
+  // A large transfer that is 20 % off must not move the latency of the small ones.
+  const FittedTerms link{7e-6, 0, 0, 0, 0, 3e-12};
+  std::vector<ProfileRow> rows = synthetic(3, link, ProfileKind::p2p, std::nullopt, 0);
+  ProfileRow off = rows[0];
+  off.bytes = {std::int64_t{1} << 32};
+  off.seconds = 1.2 * (link.unit + link.byte * static_cast<double>(off.bytes.value));
+  rows.push_back(off);
+  const FitResult result = fit_cost(rows);
+  CHECK(result.cost.p2p->unit == doctest::Approx(link.unit).epsilon(0.02));
+}
+
+TEST_CASE("fit_cost: held-out rows are not fitted; few rows are all fitted") {
+  std::vector<ProfileRow> rows;
+  for (std::int64_t at = 1; at <= 5; ++at) {
+    ProfileRow row;
+    row.kind = ProfileKind::reduce;
+    row.bytes = {at * 1000};
+    row.seconds = static_cast<double>(at) * 1e-6 * (at == 5 ? 2 : 1);
+    rows.push_back(row);
+  }
+  const FitResult judged = fit_cost(rows);
+  REQUIRE(judged.kinds.size() == 1);
+  CHECK(judged.kinds[0].held_out == 1);
+  CHECK(*judged.kinds[0].worst_error == doctest::Approx(0.5));
+  rows.pop_back();
+  const FitResult all = fit_cost(rows);
+  CHECK(all.kinds[0].held_out == 0);
+  CHECK(!all.kinds[0].mean_error.has_value());
+  CHECK(all.cost.reduce->byte == doctest::Approx(1e-9));
+  CHECK(fit_cost(rows, {2}).kinds[0].held_out == 2);
+  CHECK_THROWS_WITH_AS(static_cast<void>(fit_cost(rows, {1})),
+                       "fit_cost: one row in `every` >= 2 is held out, got 1", InvalidInput);
+  CHECK_THROWS_WITH_AS(static_cast<void>(fit_cost({})), "fit_cost: no measurement", InvalidInput);
+}
+
+}  // namespace
+}  // namespace slimpack

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The laws of CostModel and RatedCostModel, checked for any model on random loads.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "cost/shapes.hpp"
+#include "slimpack/core/random.hpp"
+#include "slimpack/cost/cost_model.hpp"
+
+namespace slimpack::test {
+
+inline PackLoad random_load(Random& random) {
+  PackLoad load = whole_slice(random.between(0, 200'000), random.between(0, 20'000));
+  load.ranks = random.chance(1, 2) ? 1 : random.between(2, 8);
+  load.filled_pairs2 += random.between(0, load.pairs2 / 4);
+  load.segments = random.between(0, 40);
+  load.runs = random.between(0, 40);
+  if (load.ranks > 1) {
+    load.kv_received = {random.between(0, 200'000)};
+    load.q_received = {random.between(0, 20'000)};
+  }
+  return load;
+}
+
+inline StageLoad random_stage(Random& random) {
+  const Cluster cluster = h100();
+  StageLoad stage;
+  stage.layers = random.between(0, 16);
+  stage.embedding = random.chance(1, 2);
+  stage.tensor_parallel = std::int64_t{1} << random.between(0, 3);
+  stage.tensor_link = cluster.inside;
+  stage.exchange_link = random.chance(1, 2) ? cluster.inside : cluster.between;
+  return stage;
+}
+
+inline HeadLoad random_head(Random& random) {
+  const Cluster cluster = h100();
+  HeadLoad head;
+  head.tokens = {random.between(0, 10'000)};
+  head.vocab = random.between(0, 128'000);
+  head.shards = random.chance(1, 2) ? 1 : random.between(2, 16);
+  head.tensor_parallel = std::int64_t{1} << random.between(0, 3);
+  head.tile = {random.between(1, 2048)};
+  head.link = random.chance(1, 2) ? cluster.inside : cluster.between;
+  head.tensor_link = cluster.inside;
+  return head;
+}
+
+template <RatedCostModel Model>
+void check_laws(const Model& model) {
+  const Cluster cluster = h100();
+  const WorkRates rates = model.rates();
+  constexpr Recompute kModes[] = {Recompute::none, Recompute::light, Recompute::layer,
+                                  Recompute::full};
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const PackLoad load = random_load(random);
+    const StageLoad stage = random_stage(random);
+    const HeadLoad head = random_head(random);
+    CHECK(model.forward(load, stage) == model.forward(load, stage));
+    CHECK(model.forward(load, stage) >= Nanos{0});
+    CHECK(model.head(head) >= Nanos{0});
+
+    std::vector<PackLoad> more(7, load);
+    const std::int64_t by = random.between(1, 3000);
+    more[0].tokens += Tokens{by};
+    more[1].pairs2 += by * 1000;
+    more[2].filled_pairs2 += by * 1000;
+    more[3].segments += by;
+    more[4].runs += by;
+    more[5].kv_received += Tokens{by};
+    more[6].q_received += Tokens{by};
+    for (std::size_t at = 0; at < more.size(); ++at) {
+      CAPTURE(at);
+      CHECK(model.forward(more[at], stage) >= model.forward(load, stage));
+      for (const Recompute mode : kModes) {
+        CHECK(model.backward(more[at], stage, mode) >= model.backward(load, stage, mode));
+      }
+    }
+    StageLoad longer = stage;
+    longer.layers += 1;
+    CHECK(model.forward(load, longer) >= model.forward(load, stage));
+    CHECK(model.backward(load, longer, Recompute::none) >=
+          model.backward(load, stage, Recompute::none));
+    PackLoad ordered = load;  // with several runs, recomputing saves a gather
+    ordered.runs = 1;
+    CHECK(model.backward(ordered, stage, Recompute::full) >=
+          model.backward(ordered, stage, Recompute::layer));
+    CHECK(model.backward(ordered, stage, Recompute::layer) >=
+          model.backward(ordered, stage, Recompute::none));
+    PackLoad alone = load;  // a merged rank never costs less than its own part alone
+    alone.ranks = 1;
+    CHECK(model.forward(load, stage) >= model.forward(alone, stage));
+    StageLoad nothing = stage;
+    nothing.layers = 0;
+    nothing.embedding = false;
+    CHECK(model.forward(load, nothing) == Nanos{0});
+    CHECK(model.backward(load, nothing, Recompute::full) == Nanos{0});
+
+    HeadLoad larger = head;
+    larger.tokens += Tokens{by};
+    CHECK(model.head(larger) >= model.head(head));
+    larger = head;
+    larger.vocab += by;
+    CHECK(model.head(larger) >= model.head(head));
+
+    const Link& link = random.chance(1, 2) ? cluster.inside : cluster.between;
+    const Bytes bytes{random.between(0, 1'000'000'000)};
+    const Bytes further = bytes + Bytes{by};
+    const std::int64_t ranks = random.between(1, 64);
+    CHECK(model.transfer(bytes, link) >= Nanos{0});
+    CHECK(model.transfer(further, link) >= model.transfer(bytes, link));
+    CHECK(model.reduce(bytes, 1, link) == Nanos{0});
+    CHECK(model.reduce(further, ranks, link) >= model.reduce(bytes, ranks, link));
+    CHECK(model.reduce(bytes, ranks + 1, link) >= model.reduce(bytes, ranks, link));
+    CHECK(model.optimizer(further, bytes, ranks, link) >=
+          model.optimizer(bytes, bytes, ranks, link));
+    CHECK(model.optimizer(bytes, further, ranks, link) >=
+          model.optimizer(bytes, bytes, ranks, link));
+
+    // No price is below the rates; 2 ns stand for the rounding of terms.
+    const auto tokens = static_cast<double>(load.tokens.value);
+    const auto pairs2 = static_cast<double>(load.pairs2);
+    const auto layers = static_cast<double>(stage.layers);
+    const double devices = 1000.0 * static_cast<double>(stage.tensor_parallel);
+    double forward = layers * (tokens * rates.forward_token + pairs2 * rates.forward_pair2);
+    double backward = layers * (tokens * rates.backward_token + pairs2 * rates.backward_pair2);
+    if (stage.embedding) {
+      forward += tokens * rates.embedding_forward;
+      backward += tokens * rates.embedding_backward;
+    }
+    CHECK(static_cast<double>(model.forward(load, stage).value) + 2 >= forward / devices);
+    for (const Recompute mode : kModes) {
+      CHECK(static_cast<double>(model.backward(load, stage, mode).value) + 2 >= backward / devices);
+    }
+    const double projected = static_cast<double>(head.tokens.value) *
+                             (rates.head_token + static_cast<double>(head.vocab) * rates.head_row) /
+                             (1000.0 * static_cast<double>(head.tensor_parallel));
+    CHECK(static_cast<double>(model.head(head).value) + 2 >= projected);
+  }
+}
+
+}  // namespace slimpack::test

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+// Laws of every cost model, magnitudes of the analytic one, and refusals.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "cost/model_laws.hpp"
+#include "cost/shapes.hpp"
+#include "slimpack/cost/any_model.hpp"
+#include "slimpack/cost/presets.hpp"
+
+namespace slimpack {
+namespace {
+
+using test::h100;
+using test::llama_7b;
+using test::plain_stage;
+using test::whole_slice;
+
+AnalyticModel analytic() {
+  return {llama_7b(), h100(), MemorySpec{}};
+}
+
+Cluster without_fixed_costs() {
+  Cluster cluster = h100();
+  cluster.kernel_s = cluster.segment_s = 0;
+  cluster.inside.latency_s = cluster.between.latency_s = 0;
+  return cluster;
+}
+
+double ratio(Nanos a, Nanos b) {
+  return static_cast<double>(a.value) / static_cast<double>(b.value);
+}
+
+TEST_CASE("cost models: the laws hold") {
+  SUBCASE("analytic") {
+    test::check_laws(analytic());
+  }
+  SUBCASE("analytic, replicated state, no fixed cost") {
+    MemorySpec memory;
+    memory.optimizer = OptimizerState::replicated;
+    test::check_laws(AnalyticModel(llama_7b(), without_fixed_costs(), memory));
+  }
+  SUBCASE("fitted") {
+    test::check_laws(FittedModel(test::some_fit(), llama_7b(), h100(), MemorySpec{}));
+  }
+  SUBCASE("fitted in part") {
+    FittedCost cost = test::some_fit();
+    cost.layer_forward.reset();
+    cost.head.reset();
+    test::check_laws(FittedModel(cost, llama_7b(), h100(), MemorySpec{}));
+    cost = test::some_fit();
+    cost.layer_backward.reset();
+    cost.embedding_forward.reset();
+    cost.exchange.reset();
+    test::check_laws(FittedModel(cost, llama_7b(), h100(), MemorySpec{}));
+  }
+  SUBCASE("exact table") {
+    test::check_laws(
+        TableModel(test::exact_table(4e-5, 6.6e-7, 3.3e-11), llama_7b(), h100(), MemorySpec{}));
+  }
+  SUBCASE("noisy tables, of one row or column too") {
+    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+      CAPTURE(seed);
+      Random random(seed);
+      TableCost table = test::exact_table(4e-5, 6.6e-7, 3.3e-11);
+      if (seed % 4 == 1) table.tokens.resize(1);
+      if (seed % 4 == 2) table.context.resize(1);
+      if (seed % 4 == 3) table.tokens.resize(2), table.context.resize(2);
+      const std::size_t columns = table.context.size();
+      table.forward_s.resize(table.tokens.size() * columns);
+      table.backward_s.resize(table.tokens.size() * columns);
+      for (auto* values : {&table.forward_s, &table.backward_s}) {
+        for (std::size_t at = 0; at < values->size(); ++at) {
+          (*values)[at] *= 1 + random.unit();
+          if (at % columns > 0) (*values)[at] = std::max((*values)[at], (*values)[at - 1]);
+        }
+      }
+      test::check_laws(TableModel(table, llama_7b(), h100(), MemorySpec{}));
+    }
+  }
+}
+
+TEST_CASE(
+    "analytic: a unit on four layers costs 0.16 ms forward and 0.32 ms backward before work") {
+  PackLoad waiting;  // a merged rank that owns nothing here
+  waiting.ranks = 2;
+  CHECK(analytic().forward(waiting, plain_stage(4)) == Nanos{160'000});
+  CHECK(analytic().backward(waiting, plain_stage(4), Recompute::none) == Nanos{320'000});
+  CHECK(analytic().forward(PackLoad{}, plain_stage(4)) == Nanos{0});
+  StageLoad first = plain_stage(4);
+  first.embedding = true;
+  CHECK(analytic().forward(waiting, first) == Nanos{168'000});
+}
+
+TEST_CASE("analytic: attention of a 7B layer equals its linear part near a prefix of 25K tokens") {
+  // In FLOPs, as the method counts: alpha = 2 weights, beta = 4 heads head_dim.
+  const ModelShape model = llama_7b();
+  const double prefix = 2.0 * static_cast<double>(model.layer_matrix_weights()) /
+                        (4.0 * static_cast<double>(model.query_width()));
+  CHECK(prefix == doctest::Approx(24'700).epsilon(0.02));
+  // In seconds attention is slower, but the linear part has memory-bound kernels.
+  const WorkRates rates = analytic().rates();
+  CHECK(rates.forward_token / (2 * rates.forward_pair2) == doctest::Approx(21'700).epsilon(0.01));
+}
+
+TEST_CASE("analytic: backward over forward runs from 2.0 to about 2.46 in FLOPs, further in time") {
+  Cluster flat = without_fixed_costs();
+  flat.attention_forward_flops = flat.attention_backward_flops = flat.matrix_flops;
+  flat.memory_bytes_per_s = 1e30;
+  const AnalyticModel flops(llama_7b(), flat, MemorySpec{});
+  const auto b_over_f = [&](const AnalyticModel& model, std::int64_t prefix, std::int64_t tokens) {
+    const PackLoad load = whole_slice(prefix, tokens);
+    return ratio(model.backward(load, plain_stage(4), Recompute::none),
+                 model.forward(load, plain_stage(4)));
+  };
+  CHECK(b_over_f(flops, 0, 128) == doctest::Approx(2.0).epsilon(0.002));
+  CHECK(b_over_f(flops, 256 * 1024 - 2048, 2048) == doctest::Approx(2.46).epsilon(0.005));
+  CHECK(b_over_f(AnalyticModel(llama_7b(), without_fixed_costs(), MemorySpec{}), 256 * 1024 - 2048,
+                 2048) > 2.9);
+}
+
+TEST_CASE("analytic: recomputation adds what it repeats") {
+  Cluster flat = without_fixed_costs();
+  const AnalyticModel model(llama_7b(), flat, MemorySpec{});
+  const PackLoad load = whole_slice(8192, 4096);
+  const StageLoad stage = plain_stage(4);
+  const Nanos none = model.backward(load, stage, Recompute::none);
+  const Nanos full = model.backward(load, stage, Recompute::full);
+  const Nanos layer = model.backward(load, stage, Recompute::layer);
+  const Nanos light = model.backward(load, stage, Recompute::light);
+  CHECK(std::abs((full - none - model.forward(load, stage)).value) <= 2);
+  PackLoad linear = load;
+  linear.pairs2 = linear.filled_pairs2 = linear.segments = 0;
+  CHECK(std::abs((layer - none - model.forward(linear, stage)).value) <= 2);
+  // 4 h + 3 f elements of two bytes over 2.9e12 bytes a second.
+  const double bytes = 2.0 * (4 * 4096 + 3 * 11008) * 4096 * 4;
+  CHECK(static_cast<double>((light - none).value) == doctest::Approx(bytes / 2.9e3).epsilon(1e-4));
+}
+
+TEST_CASE("analytic: the vocabulary projection of llama-7b is about 0.65 of a layer") {
+  Cluster flat = without_fixed_costs();
+  flat.memory_bytes_per_s = 1e30;
+  const AnalyticModel model(llama_7b(), flat, MemorySpec{});
+  HeadLoad head;
+  head.tokens = {4096};
+  head.vocab = 32000;
+  PackLoad linear = whole_slice(0, 4096);
+  linear.pairs2 = linear.filled_pairs2 = 0;
+  const StageLoad one = plain_stage(1);
+  const Nanos layer = model.forward(linear, one) + model.backward(linear, one, Recompute::none);
+  CHECK(ratio(model.head(head), layer) == doctest::Approx(0.648).epsilon(0.002));
+}
+
+TEST_CASE("analytic: saved rows in runs cost the cheaper of a gather and more launches") {
+  const AnalyticModel model = analytic();
+  const StageLoad stage = plain_stage(4);
+  PackLoad load = whole_slice(0, 8192);
+  const Nanos base = model.backward(load, stage, Recompute::none);
+  load.runs = 2;  // 4 products of 4 layers once more
+  CHECK(model.backward(load, stage, Recompute::none) - base == Nanos{64'000});
+  load.runs = 1000;  // 2 (2 h + q + f) elements read and written
+  const double gather = 2.0 * 2 * (3 * 4096 + 11008) * 8192 * 4 / 2.9e12;
+  const Nanos extra = model.backward(load, stage, Recompute::none) - base;
+  CHECK(seconds(extra) == doctest::Approx(gather).epsilon(1e-3));
+  CHECK(model.backward(load, stage, Recompute::full) ==
+        model.backward(whole_slice(0, 8192), stage, Recompute::full));
+  // A blind gather of all that is kept would be about 7 % of the linear backward.
+  const double kept = 2.0 * 2 * (4 * 4096 + 2 * 4096 + 3 * 11008) / 2.9e12;
+  CHECK(kept / (analytic().rates().backward_token * 1e-12) == doctest::Approx(0.055).epsilon(0.1));
+}
+
+TEST_CASE("analytic: the exchange of a merged pack hides behind attention but for one step") {
+  const AnalyticModel model(llama_7b(), without_fixed_costs(), MemorySpec{});
+  PackLoad load = whole_slice(60'000, 4096);
+  const Nanos alone = model.forward(load, plain_stage(1));
+  load.ranks = 4;
+  load.kv_received = {45'000};
+  StageLoad stage = plain_stage(1);
+  const double traffic = 45'000.0 * 2 * 4096 * 2 / 360e9;
+  CHECK(seconds(model.forward(load, stage) - alone) == doctest::Approx(traffic / 4).epsilon(1e-3));
+  stage.exchange_link = h100().between;
+  const double slow = 45'000.0 * 2 * 4096 * 2 / 45e9;
+  const double attention =
+      static_cast<double>(load.filled_pairs2) * model.rates().forward_pair2 * 1e-12;
+  REQUIRE(slow > attention);
+  CHECK(seconds(model.forward(load, stage) - alone) ==
+        doctest::Approx(slow - attention + attention / 4).epsilon(1e-3));
+  // Backward: keys and values come again, four-byte gradients of both go back.
+  PackLoad back = load;
+  back.kv_received = {100};
+  PackLoad none = load;
+  none.kv_received = {0};
+  const StageLoad near = plain_stage(1);
+  CHECK(seconds(model.backward(back, near, Recompute::none) -
+                model.backward(none, near, Recompute::none)) ==
+        doctest::Approx(100.0 * 2 * 4096 * (2 + 4) / 360e9 / 4).epsilon(2e-2));
+}
+
+TEST_CASE("analytic: a sharded head hides its traffic but for the first tile") {
+  const AnalyticModel model(llama_7b(), without_fixed_costs(), MemorySpec{});
+  HeadLoad head;
+  head.tokens = {8192};
+  head.vocab = 4000;
+  head.tile = {1024};
+  const Nanos own = model.head(head);
+  head.shards = 8;
+  head.link = h100().inside;
+  const double traffic = 8192.0 * (4096 * 2 + 4096 * 4 + 6 * 4) / 360e9;
+  CHECK(seconds(model.head(head) - own) == doctest::Approx(traffic / 8).epsilon(1e-3));
+  head.link = h100().between;
+  const double slow = 8192.0 * (4096 * 2 + 4096 * 4 + 6 * 4) / 45e9;
+  CHECK(seconds(model.head(head)) == doctest::Approx(slow + seconds(own) / 8).epsilon(1e-3));
+}
+
+TEST_CASE("analytic: tensor parallelism divides compute and adds exposed traffic") {
+  const AnalyticModel model(llama_7b(), without_fixed_costs(), MemorySpec{});
+  const PackLoad load = whole_slice(0, 8192);
+  StageLoad stage = plain_stage(4);
+  const Nanos forward = model.forward(load, stage);
+  const Nanos backward = model.backward(load, stage, Recompute::none);
+  stage.tensor_parallel = 4;
+  stage.tensor_link.latency_s = 0;
+  const double once = 8192.0 * 4 * 4096 * 2 * 0.75 / 360e9;
+  CHECK(seconds(model.forward(load, stage)) ==
+        doctest::Approx(seconds(forward) / 4 + 4 * once).epsilon(1e-4));
+  CHECK(seconds(model.backward(load, stage, Recompute::none)) ==
+        doctest::Approx(seconds(backward) / 4 + 6 * once).epsilon(1e-4));
+}
+
+TEST_CASE("analytic: traffic by hand") {
+  const AnalyticModel model = analytic();
+  const Cluster cluster = h100();
+  CHECK(model.transfer({0}, cluster.inside) == Nanos{6'000});
+  CHECK(model.transfer({36'000'000}, cluster.inside) == Nanos{106'000});
+  CHECK(model.transfer({36'000'000}, cluster.between) == Nanos{810'000});
+  CHECK(model.reduce({36'000'000}, 4, cluster.inside) == Nanos{75'000 + 18'000});
+  MemorySpec replicated;
+  replicated.optimizer = OptimizerState::replicated;
+  CHECK(AnalyticModel(llama_7b(), cluster, replicated).reduce({36'000'000}, 4, cluster.inside) ==
+        Nanos{2 * (75'000 + 18'000)});
+  CHECK(model.optimizer({29'000'000}, {36'000'000}, 4, cluster.inside) ==
+        Nanos{4'000 + 10'000 + 75'000 + 18'000});
+  CHECK(model.optimizer({29'000'000}, {0}, 4, cluster.inside) == Nanos{14'000});
+}
+
+TEST_CASE("fitted: prices are the formula, absent kinds the analytic value") {
+  const FittedModel model(test::some_fit(), llama_7b(), h100(), MemorySpec{});
+  const PackLoad load = whole_slice(1000, 500);
+  const double pairs = 500.0 * 1250;
+  const double forward = 1e-6 + 4 * (4e-5 + 6.6e-7 * 500 + 3.3e-11 * pairs + 5e-7);
+  const double backward = 2e-6 + 4 * (8e-5 + 1.4e-6 * 500 + 1e-10 * pairs + 6e-7);
+  const StageLoad stage = plain_stage(4);
+  CHECK(seconds(model.forward(load, stage)) == doctest::Approx(forward).epsilon(1e-5));
+  CHECK(seconds(model.backward(load, stage, Recompute::none)) ==
+        doctest::Approx(backward).epsilon(1e-5));
+  CHECK(seconds(model.backward(load, stage, Recompute::layer)) ==
+        doctest::Approx(backward + 4 * (4e-5 + 6.6e-7 * 500)).epsilon(1e-5));
+  CHECK(seconds(model.backward(load, stage, Recompute::full)) ==
+        doctest::Approx(backward + forward - 1e-6).epsilon(1e-5));
+  HeadLoad head;
+  head.tokens = {1000};
+  head.vocab = 32000;
+  CHECK(seconds(model.head(head)) == doctest::Approx(4e-5 + 1.4e-3).epsilon(1e-5));
+  head.vocab = 8000;
+  CHECK(seconds(model.head(head)) == doctest::Approx(4e-5 + 0.35e-3).epsilon(1e-5));
+  CHECK(seconds(model.transfer({1'000'000}, h100().inside)) == doctest::Approx(1e-5));
+  CHECK(model.transfer({1'000'000}, h100().between) ==
+        analytic().transfer({1'000'000}, h100().between));
+  CHECK(seconds(model.reduce({1'000'000}, 4, h100().inside)) == doctest::Approx(4.24e-5));
+
+  const FittedModel empty(FittedCost{}, llama_7b(), h100(), MemorySpec{});
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    Random random(seed);
+    const PackLoad some = test::random_load(random);
+    const StageLoad where = test::random_stage(random);
+    const HeadLoad any = test::random_head(random);
+    CHECK(empty.forward(some, where) == analytic().forward(some, where));
+    for (const Recompute mode :
+         {Recompute::none, Recompute::light, Recompute::layer, Recompute::full}) {
+      CHECK(empty.backward(some, where, mode) == analytic().backward(some, where, mode));
+    }
+    CHECK(empty.head(any) == analytic().head(any));
+  }
+  CHECK(empty.rates() == analytic().rates());
+}
+
+TEST_CASE("table: interpolates, clamps below, goes on above") {
+  const double a = 4e-5, b = 6.6e-7, c = 3.3e-11;
+  const TableModel model(test::exact_table(a, b, c), llama_7b(), h100(), MemorySpec{});
+  const StageLoad stage = plain_stage(2);
+  for (const auto& [tokens, context] : {std::pair<std::int64_t, std::int64_t>{64, 32},
+                                        {100, 200},
+                                        {3000, 9000},
+                                        {16384, 131072},
+                                        {200, 300'000},
+                                        {60'000, 90'000},
+                                        {100'000, 500'000}}) {
+    CAPTURE(tokens);
+    CAPTURE(context);
+    PackLoad load = whole_slice(0, tokens);
+    load.pairs2 = load.filled_pairs2 = 2 * tokens * context;
+    const auto n = static_cast<double>(tokens), keys = static_cast<double>(context);
+    // Above the last row a token costs what it does at the least context, pairs go on apart.
+    CHECK(seconds(model.forward(load, stage)) ==
+          doctest::Approx(2 * (a + n * (b + c * keys))).epsilon(1e-5));
+    CHECK(seconds(model.backward(load, stage, Recompute::none)) ==
+          doctest::Approx(4.6 * (a + n * (b + c * keys))).epsilon(1e-5));
+  }
+  PackLoad tiny = whole_slice(0, 5);
+  PackLoad corner = whole_slice(0, 64);
+  corner.pairs2 = 2 * 64 * 32;
+  CHECK(model.forward(tiny, stage) == model.forward(corner, stage));
+  PackLoad segments = corner;
+  segments.segments = 3;
+  CHECK(model.forward(segments, stage) - model.forward(corner, stage) == Nanos{2'000});
+  // The rates undercut the table nowhere and reach it far out.
+  const WorkRates rates = model.rates();
+  CHECK(rates.forward_token == doctest::Approx(b * 1e12).epsilon(2e-3));
+  CHECK(rates.forward_pair2 == doctest::Approx(c * 1e12 / 2).epsilon(1e-6));
+}
+
+template <class Change>
+std::string refusal(const Change& change) {
+  Plan plan;
+  plan.model = llama_7b();
+  plan.cluster = h100();
+  try {
+    change(plan);
+    static_cast<void>(make_model(plan));
+  } catch (const InvalidInput& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST_CASE("cost models: what is out of range is refused by name") {
+  CHECK(refusal([](Plan&) {}) == "accepted");
+  CHECK(refusal([](Plan& plan) { plan.cluster.matrix_flops = 0; }) ==
+        "cluster.matrix_flops must be finite and > 0, got '0.000000'");
+  CHECK(refusal([](Plan& plan) { plan.cluster.attention_forward_flops = -1; }) ==
+        "cluster.attention_forward_flops must be finite and > 0, got '-1.000000'");
+  CHECK(refusal([](Plan& plan) {
+          plan.cluster.attention_backward_flops = std::numeric_limits<double>::infinity();
+        }) == "cluster.attention_backward_flops must be finite and > 0, got 'inf'");
+  CHECK(refusal([](Plan& plan) { plan.cluster.memory_bytes_per_s = 0; }) ==
+        "cluster.memory_bytes_per_s must be finite and > 0, got '0.000000'");
+  CHECK(refusal([](Plan& plan) { plan.cluster.inside.bytes_per_s = 0; }) ==
+        "cluster.inside.bytes_per_s must be finite and > 0, got '0.000000'");
+  CHECK(refusal([](Plan& plan) { plan.cluster.between.bytes_per_s = 0; }) ==
+        "cluster.between.bytes_per_s must be finite and > 0, got '0.000000'");
+  CHECK(refusal([](Plan& plan) { plan.cluster.inside.latency_s = -2; }) ==
+        "cluster.inside.latency_s must be finite and >= 0, got '-2.000000'");
+  CHECK(refusal([](Plan& plan) { plan.cluster.between.latency_s = -2; }) ==
+        "cluster.between.latency_s must be finite and >= 0, got '-2.000000'");
+  CHECK(refusal([](Plan& plan) { plan.cluster.kernel_s = -2; }) ==
+        "cluster.kernel_s must be finite and >= 0, got '-2.000000'");
+  CHECK(refusal([](Plan& plan) { plan.cluster.segment_s = -2; }) ==
+        "cluster.segment_s must be finite and >= 0, got '-2.000000'");
+  CHECK(refusal([](Plan& plan) { plan.model.hidden = 0; }) == "model.hidden must be > 0, got 0");
+  CHECK(refusal([](Plan& plan) { plan.model.heads = 0; }) == "model.heads must be > 0, got 0");
+  CHECK(refusal([](Plan& plan) { plan.model.bytes_per_element = 0; }) ==
+        "model.bytes_per_element must be > 0, got 0");
+  CHECK(refusal([](Plan& plan) {
+          FittedCost cost = test::some_fit();
+          cost.layer_backward->pair = -1;
+          plan.cost = cost;
+        }) == "cost.layer_backward.pair must be finite and >= 0, got '-1.000000'");
+  CHECK(refusal([](Plan& plan) {
+          plan.cost = test::some_fit();
+          plan.model.vocab = 0;
+        }) == "model.vocab must be > 0, got 0");
+  const auto table = [](const auto& change) {
+    return refusal([&](Plan& plan) {
+      TableCost cost = test::exact_table(1e-5, 1e-7, 1e-11);
+      change(cost);
+      plan.cost = cost;
+    });
+  };
+  CHECK(table([](TableCost&) {}) == "accepted");
+  CHECK(table([](TableCost& cost) { cost.tokens.clear(); }) == "cost.tokens must not be empty");
+  CHECK(table([](TableCost& cost) { cost.context.clear(); }) == "cost.context must not be empty");
+  CHECK(table([](TableCost& cost) { cost.tokens[1] = {64}; }) ==
+        "cost.tokens must be positive and ascending, got 64");
+  CHECK(table([](TableCost& cost) { cost.tokens[0] = {0}; }) ==
+        "cost.tokens must be positive and ascending, got 0");
+  CHECK(table([](TableCost& cost) { cost.context[1] = {5}; }) ==
+        "cost.context must be >= 0 and ascending, got 5");
+  CHECK(table([](TableCost& cost) { cost.forward_s.pop_back(); }) ==
+        "cost.forward_s must have one value for each pair of tokens and context, got 24");
+  CHECK(table([](TableCost& cost) { cost.backward_s[3] = -1; }) ==
+        "cost.backward_s[3] must be finite and >= 0, got '-1.000000'");
+  CHECK(table([](TableCost& cost) { cost.backward_s[3] = 0; }) ==
+        "cost.backward_s[3] must not be less than the value before it in its row, got '0.000000'");
+}
+
+TEST_CASE("presets: every model on every cluster can be priced") {
+  for (const auto& shape : model_presets()) {
+    for (const auto& cluster : cluster_presets()) {
+      const AnalyticModel model(shape, cluster, MemorySpec{});
+      CHECK(model.forward(whole_slice(0, 4096), plain_stage(4)) > Nanos{160'000});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace slimpack
