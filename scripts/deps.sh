@@ -25,7 +25,7 @@ find_missing() {
   need_command "${CXX:-c++}" g++
   need_command cmake cmake
   need_command ninja ninja-build
-  need_command python3 python3-minimal
+  python3 -c "import json, unittest" >/dev/null 2>&1 || lacks python3
   need_header nlohmann/json.hpp nlohmann-json3-dev
   need_header CLI/CLI.hpp libcli11-dev
   need_header fmt/core.h libfmt-dev

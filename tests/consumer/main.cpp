@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stranger's first program.
 #include <iostream>
 #include <slimpack/slimpack.hpp>
-
 int main() {
-  const slimpack::Tokens tokens = slimpack::Tokens{900} + slimpack::Tokens{100};
-  std::cout << tokens.value << " tokens/s\n";
+  for (const auto& planner : slimpack::planners()) std::cout << planner.name << '\n';
 }

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# From document lengths to a plan, to its time on a cluster, to a step that is really executed. Installs
+# what is missing, builds in build/release, leaves what it makes in build/demo.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts/deps.sh
+if command -v ccache >/dev/null 2>&1; then
+  export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"
+fi
+cmake --preset release
+echo "Building slimpack and the example that executes plans (build/release)."
+cmake --build --preset release --target slimpack_program execute_plan
+began=$SECONDS
+out=build/demo
+rm -rf "$out"
+mkdir -p "$out"
+bin=build/release/bin
+
+say() { printf '\n== %s\n' "$*"; }
+show() {  # runs a command and shows it as a reader would type it
+  printf '$ %s\n' "${*#"$bin/"}"
+  "$@"
+}
+
+say "Documents: instructions, question-answering, meetings, papers, novels"
+show "$bin/slimpack" lengths examples/data/longsft_mix.lengths
+
+request=(examples/data/longsft_mix.lengths --model llama-7b --cluster h100 --dp 2 --pp 4
+  --context 65536 --overlong split --batch-tokens 1M)
+say "One step of about a million tokens for a 7B model on 8 GPUs, by each planner"
+for planner in megatron megatron-interleaved slimpipe-order; do
+  show "$bin/slimpack" plan "${request[@]}" --planner "$planner" -o "$out/$planner.json"
+done
+
+say "The validator, which shares no formula with planners and simulator"
+for planner in megatron megatron-interleaved slimpipe-order; do
+  show "$bin/slimpack" validate "$out/$planner.json"
+done
+
+say "The step in time: where the devices wait, what they hold"
+show "$bin/slimpack" simulate "$out/slimpipe-order.json" --trace "$out/trace.json" --svg "$out/timeline.svg"
+
+say "The same for a tiny model on real text, two ranks of two stages; and now it is executed"
+show "$bin/slimpack" plan examples/data/text.jsonl --model tiny --dp 2 --pp 2 --context 512 --overlong split \
+  --granularity 32 --planner slimpipe-order -o "$out/tiny.json"
+show "$bin/slimpack" validate "$out/tiny.json"
+show "$bin/execute_plan" "$out/tiny.json"
+
+say "Done in $((SECONDS - began)) s after the build. To look at:"
+printf '  %s\n' "$out/trace.json (open in https://ui.perfetto.dev)" "$out/timeline.svg (open in a browser)"
