@@ -11,6 +11,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/cost/ideal.hpp"
 #include "slimpack/dag/dag.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/communication.hpp"
@@ -107,7 +108,8 @@ struct ComputeTimes {
 }
 
 /// The figures of a simulated plan. `gaps` are those of the same simulation. Throws InvalidInput if
-/// the simulation is of another number of devices. O(nodes + slices x ranks).
+/// the simulation is of another number of devices, or the cost model has no rates. O(nodes + slices
+/// x ranks).
 [[nodiscard]] inline Metrics metrics_of(const Plan& plan, const PlanSimulation& simulation,
                                         const Gaps& gaps) {
   const Timeline& timeline = simulation.timeline;
@@ -116,7 +118,7 @@ struct ComputeTimes {
           static_cast<std::int64_t>(timeline.peak.size()));
   Metrics metrics;
   metrics.iteration = timeline.makespan;
-  metrics.ideal = plan.prediction.ideal;
+  metrics.ideal = ideal_time(plan);
   metrics.lower_bound = plan.prediction.lower_bound;
   const double whole = static_cast<double>(timeline.makespan.value);
   metrics.efficiency = detail::ratio(static_cast<double>(metrics.ideal.value), whole);

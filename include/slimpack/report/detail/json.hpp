@@ -49,6 +49,10 @@ class JsonWriter {
     separate();
     text_ << (value ? "true" : "false");
   }
+  void null() {
+    separate();
+    text_ << "null";
+  }
   /// Seconds with nine decimals.
   void time(Nanos value) {
     separate();

@@ -75,10 +75,9 @@ text{font-family:system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,sans-
 .forward{stroke:#2f7ed8;fill:#2f7ed8}.backward{stroke:#2a9d6a;fill:#2a9d6a}
 .head-unit{stroke:#e07b00;fill:#e07b00}.optimizer{stroke:#7b5cc4;fill:#7b5cc4}
 .reduce{stroke:#b0569f;fill:#b0569f}.merged{stroke:#111820;fill:#111820}
-.gap0{stroke:#e4e7eb;fill:#e4e7eb}.gap1{stroke:#cdd3da;fill:#cdd3da}
-.gap2{stroke:#f4d58a;fill:#f4d58a}.gap3{stroke:#ee9a9a;fill:#ee9a9a}
-.gap4{stroke:#cbb7ea;fill:#cbb7ea}.gap5{stroke:#a9dbe3;fill:#a9dbe3}
-.gap6{stroke:#e3c7b5;fill:#e3c7b5}.gap7{stroke:#d5e2a8;fill:#d5e2a8}
+.gap0{stroke:#e4e7eb;fill:#e4e7eb}.gap1{stroke:#cdd3da;fill:#cdd3da}.gap2{stroke:#d9c8f0;fill:#d9c8f0}
+.gap3{stroke:#efc3e6;fill:#efc3e6}.gap4{stroke:#f4d58a;fill:#f4d58a}.gap5{stroke:#a9dbe3;fill:#a9dbe3}
+.gap6{stroke:#e3c7b5;fill:#e3c7b5}.gap7{stroke:#ee9a9a;fill:#ee9a9a}.gap8{stroke:#d5e2a8;fill:#d5e2a8}
 .always{fill:#8fa1b3}.held{fill:#c3d0dd}.limit{stroke:#c62f2f;stroke-width:1;stroke-dasharray:4 3;fill:none}
 .number{font-size:9px;fill:#ffffff;text-anchor:middle}.end{text-anchor:end}.mid{text-anchor:middle}
 @media (prefers-color-scheme:dark){
@@ -86,10 +85,9 @@ text{fill:#e6edf3}.bg{fill:#0d1117}.sub,.note,.axis{fill:#9ba5b0}.grid{stroke:#3
 .forward{stroke:#4a94e8;fill:#4a94e8}.backward{stroke:#35a873;fill:#35a873}
 .head-unit{stroke:#f0922b;fill:#f0922b}.optimizer{stroke:#9a80e0;fill:#9a80e0}
 .reduce{stroke:#cf77be;fill:#cf77be}.merged{stroke:#ffffff;fill:#ffffff}
-.gap0{stroke:#21262d;fill:#21262d}.gap1{stroke:#373e47;fill:#373e47}
-.gap2{stroke:#6b5417;fill:#6b5417}.gap3{stroke:#7a2e2e;fill:#7a2e2e}
-.gap4{stroke:#4b3a6e;fill:#4b3a6e}.gap5{stroke:#1f5560;fill:#1f5560}
-.gap6{stroke:#5c4334;fill:#5c4334}.gap7{stroke:#4b5526;fill:#4b5526}
+.gap0{stroke:#21262d;fill:#21262d}.gap1{stroke:#373e47;fill:#373e47}.gap2{stroke:#4b3a6e;fill:#4b3a6e}
+.gap3{stroke:#6a2f60;fill:#6a2f60}.gap4{stroke:#6b5417;fill:#6b5417}.gap5{stroke:#1f5560;fill:#1f5560}
+.gap6{stroke:#5c4334;fill:#5c4334}.gap7{stroke:#7a2e2e;fill:#7a2e2e}.gap8{stroke:#4b5526;fill:#4b5526}
 .always{fill:#5b6b7b}.held{fill:#38444f}.limit{stroke:#ff7b72}.number{fill:#0d1117}
 }
 )";
@@ -162,7 +160,7 @@ class PictureWriter {
     const auto characters = std::count_if(text.begin(), text.end(), [](char c) {
       return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
     });
-    return static_cast<int>(characters) * font * 62 / 100;
+    return static_cast<int>(characters) * font * 58 / 100;
   }
 
   [[nodiscard]] int legend_rows() const {

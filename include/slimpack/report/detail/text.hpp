@@ -2,6 +2,7 @@
 // Text as report writers need it: buffered output, exact decimals, readable amounts, escaped names.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <concepts>
@@ -133,14 +134,25 @@ class TextWriter {
   if (text.back() == ' ') text.pop_back();
   return negative ? "-" + text : text;
 }
+/// Without a prefix above the second: "9928.1 s".
 [[nodiscard]] inline std::string time_text(Nanos time) {
-  return scaled(time.value, -9, "s");
+  if (time.value < 999950000000 && time.value > -999950000000) return scaled(time.value, -9, "s");
+  constexpr std::int64_t kTenth = 100000000;
+  const std::int64_t rest = time.value % kTenth;
+  const std::int64_t up = rest >= kTenth / 2 ? 1 : rest <= -kTenth / 2 ? -1 : 0;
+  return decimal(time.value / kTenth + up, 1) + " s";
 }
 [[nodiscard]] inline std::string bytes_text(Bytes bytes) {
   return scaled(bytes.value, 0, "B");
 }
 [[nodiscard]] inline std::string count_text(std::int64_t count) {
   return scaled(count, 0, "");
+}
+
+/// A count that may have a fraction: "0.4", "152.8 K".
+[[nodiscard]] inline std::string rate_text(double rate) {
+  if (!(rate >= 0) || rate >= 9e18) return "-";
+  return rate < 1000 ? fixed(rate, 1) : count_text(static_cast<std::int64_t>(rate + 0.5));
 }
 
 /// Length of the well-formed UTF-8 character at the head of `text`, 0 if there is none.
@@ -215,6 +227,18 @@ inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
       out += character;
     }
     text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return out;
+}
+
+/// At most `most` characters of a name, the last an ellipsis where it was longer.
+[[nodiscard]] inline std::string clipped(std::string_view text, std::size_t most) {
+  std::string out;
+  for (std::size_t characters = 1; !text.empty(); ++characters) {
+    const std::size_t length = std::max<std::size_t>(1, utf8_length(text));
+    if (characters == most && text.size() > length) return out + "\xE2\x80\xA6";
+    out += text.substr(0, length);
+    text.remove_prefix(length);
   }
   return out;
 }
