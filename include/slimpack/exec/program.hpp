@@ -98,7 +98,8 @@ struct Program {
 
 /// The program of a plan that `validate` passes. Throws InvalidInput, before any work, if the plan
 /// has tensor parallelism, if its tables do not fit together, if the slices of a pass do not
-/// partition a sample, or if a receiver consumes in another order than the sender sends.
+/// partition a sample, if a receiver consumes in another order than the sender sends, or if ranks
+/// or stages have their common meetings in different orders.
 /// O(n log n) in slices and units, times the ranks of a group.
 [[nodiscard]] Program make_program(const Plan& plan);
 
@@ -348,6 +349,47 @@ inline void add_messages(const Plan& plan, Program& program) {
   }
 }
 
+/// Devices that must list the same units in the same order, and what listed first differs.
+inline void check_same_order(const Plan& plan, const std::vector<std::size_t>& devices,
+                             const std::string& what, auto takes_part) {
+  std::vector<Unit> first;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    std::vector<Unit> units;
+    for (const Unit& unit : plan.schedule[devices[i]].order) {
+      if (takes_part(unit)) units.push_back(unit);
+    }
+    if (i == 0) first = units;
+    require(units == first, "execution: " + what + " must meet in one order, not so device",
+            static_cast<std::int64_t>(devices[i]));
+  }
+}
+
+inline void check_meetings(const Plan& plan) {
+  for (std::size_t group = 0; group < plan.groups.size(); ++group) {
+    if (plan.groups[group].size() == 1) continue;
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      std::vector<std::size_t> devices;
+      for (const std::int32_t dp : plan.groups[group]) {
+        devices.push_back(device_index(plan, dp, pp));
+      }
+      check_same_order(
+          plan, devices, "the ranks of group " + std::to_string(group), [&](const Unit& unit) {
+            return (unit.kind == UnitKind::forward || unit.kind == UnitKind::backward) &&
+                   index(plan.micropacks[index(unit.pack)].group) == group;
+          });
+    }
+  }
+  if (plan.parallel.head == Head::last) return;
+  for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
+    std::vector<std::size_t> devices;
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      devices.push_back(device_index(plan, dp, pp));
+    }
+    check_same_order(plan, devices, "the stages of rank " + std::to_string(dp),
+                     [](const Unit& unit) { return unit.kind == UnitKind::head; });
+  }
+}
+
 }  // namespace detail
 
 inline Program make_program(const Plan& plan) {
@@ -361,6 +403,7 @@ inline Program make_program(const Plan& plan) {
     }
     program.devices.push_back(std::move(device));
   }
+  detail::check_meetings(plan);
   detail::add_messages(plan, program);
   return program;
 }

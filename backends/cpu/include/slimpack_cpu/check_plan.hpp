@@ -78,6 +78,15 @@ namespace slimpack::cpu {
   return tokens;
 }
 
+namespace detail {
+
+/// The larger of both, a NaN above all.
+inline double worse(double a, double b) {
+  return std::isnan(a) || b <= a ? a : b;
+}
+
+}  // namespace detail
+
 /// How far an execution is from the oracle. A difference is relative: the largest absolute one over
 /// the tensor's largest absolute value.
 struct PlanCheck {
@@ -88,7 +97,7 @@ struct PlanCheck {
   std::map<std::string, double> gradient_by_tensor;
   std::vector<Bytes> peak;  ///< one a device
   [[nodiscard]] double worst() const noexcept {
-    return std::max({loss_difference, gradient_difference, weight_difference});
+    return detail::worse(detail::worse(loss_difference, gradient_difference), weight_difference);
   }
 };
 
@@ -100,8 +109,7 @@ inline double largest_difference(In got, const Matrix& expected, std::int64_t fi
                        static_cast<std::int64_t>(got.size()) / expected.cols, expected.cols);
   double largest = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const double difference = std::abs(got[i] - want[i]);
-    if (!(difference <= largest)) largest = difference;  // a NaN stays
+    largest = worse(largest, std::abs(got[i] - want[i]));
   }
   return largest;
 }
@@ -112,17 +120,14 @@ inline double largest_value(const Matrix& matrix) {
   return largest;
 }
 
-/// `noise`: differences below it count as none, since a tensor whose gradient is zero but for
-/// rounding (queries of samples of one token) has no scale of its own.
-inline double relative(double difference, double scale, double noise) {
-  return difference <= noise ? 0.0 : difference / scale;
+inline double relative(double difference, double scale) {
+  return difference == 0 ? 0.0 : difference / scale;
 }
 
 }  // namespace detail
 
 /// Executes one step of the plan on fresh CPU devices and compares every device with the oracle:
-/// loss, every gradient after reduction, every weight after AdamW. Differences below 1e-15 of the
-/// largest gradient of the model are rounding of zeros and count as none. Throws as run_step.
+/// loss, every gradient after reduction, every weight after AdamW. Throws as run_step.
 [[nodiscard]] inline PlanCheck check_plan(const Plan& plan, const exec::StepData& data,
                                           std::uint64_t seed, AdamW settings = {},
                                           const exec::MemoryObserver& observer = {}) {
@@ -137,28 +142,22 @@ inline double relative(double difference, double scale, double noise) {
   check.reference = reference.loss;
   check.loss_difference = std::abs(step.loss - reference.loss) / std::abs(reference.loss);
   check.peak = step.peak;
-  double noise = 0;
-  for (const auto& [name, gradient] : reference.gradients) {
-    noise = std::max(noise, 1e-15 * detail::largest_value(gradient));
-  }
   for (const Device& device : devices) {
     for (const HeldTensor& tensor : device.tensors()) {
       const std::string& name = tensor.shape.name;
       const Matrix& expected = reference.gradients.at(name);
       const double gradient = detail::relative(
           detail::largest_difference(device.gradients(tensor), expected, tensor.first_row),
-          detail::largest_value(expected), noise);
+          detail::largest_value(expected));
       double& worst = check.gradient_by_tensor[name];
-      if (!(gradient <= worst)) worst = gradient;
-      if (!(gradient <= check.gradient_difference)) {
-        check.gradient_difference = gradient;
-        check.worst_tensor = name;
-      }
+      worst = detail::worse(worst, gradient);
+      if (!(gradient <= check.gradient_difference)) check.worst_tensor = name;
+      check.gradient_difference = detail::worse(check.gradient_difference, gradient);
       const Matrix& updated = weights.at(name);
-      const double weight =
-          detail::largest_difference(device.weights(tensor), updated, tensor.first_row) /
-          detail::largest_value(updated);
-      if (!(weight <= check.weight_difference)) check.weight_difference = weight;
+      const double weight = detail::relative(
+          detail::largest_difference(device.weights(tensor), updated, tensor.first_row),
+          detail::largest_value(updated));
+      check.weight_difference = detail::worse(check.weight_difference, weight);
     }
   }
   return check;
