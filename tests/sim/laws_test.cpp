@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Laws of the simulator over random graphs, against a plain reference.
+#include <doctest/doctest.h>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "sim/reference.hpp"
+#include "slimpack/core/random.hpp"
+#include "slimpack/sim/critical_path.hpp"
+#include "slimpack/sim/frozen.hpp"
+#include "slimpack/sim/memory.hpp"
+#include "slimpack/sim/simulator.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+constexpr std::uint64_t kSeeds = 3000;
+
+/// Nodes in turn start after their predecessors and after the turn before them: the longest path,
+/// by repeated relaxation.
+std::vector<std::int64_t> longest_ends(const Dag& dag, const NodeLists& turns,
+                                       const std::vector<Nanos>& duration) {
+  std::vector<std::int64_t> end(dag.size());
+  for (std::size_t at = 0; at < dag.size(); ++at) end[at] = duration[at].value;
+  bool changed = true;
+  const auto relax = [&](std::size_t from, std::size_t to) {
+    const std::int64_t later = end[from] + duration[to].value;
+    changed = changed || later > end[to];
+    end[to] = std::max(end[to], later);
+  };
+  while (changed) {
+    changed = false;
+    for (std::size_t from = 0; from < dag.size(); ++from) {
+      for (const NodeId to : dag.successors[from]) relax(from, index(to));
+    }
+    for (std::size_t row = 0; row < turns.rows(); ++row) {
+      for (std::size_t at = 1; at < turns[row].size(); ++at) {
+        relax(index(turns[row][at - 1]), index(turns[row][at]));
+      }
+    }
+  }
+  return end;
+}
+
+}  // namespace
+
+TEST_CASE("simulate: every start and end is that of the plain reference") {
+  std::size_t nodes = 0;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    CAPTURE(seed);
+    const Dag dag = test::random_dag(seed);
+    const Timeline timeline = simulate(dag);
+    const test::Reference reference(dag);
+    REQUIRE(timeline.makespan.value == reference.makespan);
+    for (std::size_t at = 0; at < dag.size(); ++at) {
+      REQUIRE(reference.start[at].has_value());
+      CHECK(timeline.start[at].value == *reference.start[at]);
+      CHECK(timeline.end[at].value == *reference.end[at]);
+    }
+    nodes += dag.size();
+  }
+  CHECK(nodes > 20 * kSeeds / 2);
+}
+
+TEST_CASE("simulate: the makespan is at least each resource's work and the longest path") {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    CAPTURE(seed);
+    const Dag dag = test::random_dag(seed);
+    const Timeline timeline = simulate(dag);
+    std::vector<std::int64_t> work(dag.resources.size());
+    for (std::size_t at = 0; at < dag.size(); ++at) {
+      if (dag.resource[at] != kNoResource) work[index(dag.resource[at])] += dag.duration[at].value;
+    }
+    for (const std::int64_t load : work) CHECK(timeline.makespan.value >= load);
+    for (const std::int64_t end : longest_ends(dag, {}, dag.duration)) {
+      CHECK(timeline.makespan.value >= end);
+    }
+    for (std::size_t device = 0; device < dag.devices.size(); ++device) {
+      CHECK(timeline.busy[device].value == work[index(dag.devices[device].compute)]);
+    }
+    for (std::size_t row = 0; row < timeline.turns.rows(); ++row) {
+      const auto turns = timeline.turns[row];
+      for (std::size_t at = 1; at < turns.size(); ++at) {
+        CHECK(timeline.end[index(turns[at - 1])] <= timeline.start[index(turns[at])]);
+      }
+    }
+  }
+}
+
+TEST_CASE("simulate: memory of every instant, its peaks and their kinds") {
+  for (std::uint64_t seed = 0; seed < kSeeds / 3; ++seed) {
+    CAPTURE(seed);
+    const Dag dag = test::random_dag(seed);
+    MemoryCurves curves;
+    const Timeline timeline = simulate(dag, curves);
+    const auto at_peak = memory_at_peaks(dag, timeline);
+    const auto by_kind = memory_curves(dag, timeline);
+    CHECK(memory_peaks(dag, timeline.start, timeline.end) == timeline.peak);
+    for (std::size_t at = 0; at < dag.devices.size(); ++at) {
+      const DeviceId device{static_cast<std::uint32_t>(at)};
+      MemoryPeak peak;
+      Nanos last{-1};
+      for (const MemoryPoint& point : curves.device[at]) {
+        CHECK(point.at > last);
+        last = point.at;
+        CHECK(point.bytes.value == test::bytes_at(dag, timeline, device, point.at));
+        if (point.bytes > peak.bytes) peak = {point.bytes, point.at};
+      }
+      CHECK(timeline.peak[at] == peak);
+      if (peak.bytes > Bytes{}) CHECK(total(at_peak[at]) == peak.bytes);
+      REQUIRE(by_kind[at].size() <= curves.device[at].size());
+      std::size_t same = 0;
+      for (const KindPoint& point : by_kind[at]) {
+        while (curves.device[at][same].at < point.at) ++same;
+        CHECK(curves.device[at][same].bytes == total(point.bytes));
+      }
+    }
+  }
+}
+
+TEST_CASE("FrozenDag: the same times as the simulation it froze") {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    CAPTURE(seed);
+    const Dag dag = test::random_dag(seed);
+    const Timeline timeline = simulate(dag);
+    const FrozenTimes times = run_frozen(FrozenDag(dag, timeline), dag.duration);
+    CHECK(times.makespan == timeline.makespan);
+    CHECK(times.start == timeline.start);
+    CHECK(times.end == timeline.end);
+  }
+}
+
+TEST_CASE("FrozenDag: with other durations the longest path through the frozen orders") {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    CAPTURE(seed);
+    const Dag dag = test::random_dag(seed);
+    const Timeline timeline = simulate(dag);
+    const FrozenDag frozen(dag, timeline);
+    Random random(seed);
+    std::vector<Nanos> duration(dag.size());
+    for (Nanos& time : duration) time = Nanos{random.between(0, 30)};
+    const FrozenTimes times = run_frozen(frozen, duration);
+    const std::vector<std::int64_t> ends = longest_ends(dag, timeline.turns, duration);
+    std::int64_t makespan = 0;
+    for (std::size_t at = 0; at < dag.size(); ++at) {
+      CHECK(times.end[at].value == ends[at]);
+      CHECK(times.end[at] - times.start[at] == duration[at]);
+      makespan = std::max(makespan, ends[at]);
+    }
+    CHECK(times.makespan.value == makespan);
+  }
+}
+
+TEST_CASE("FrozenDag: refuses what is not of its size, or of another DAG") {
+  const Dag dag = test::random_dag(5);
+  const Timeline timeline = simulate(dag);
+  const FrozenDag frozen(dag, timeline);
+  std::vector<Nanos> short_by_one(frozen.rows() - 1), ends(frozen.rows() + 1);
+  CHECK_THROWS_AS(static_cast<void>(frozen.run(short_by_one, ends)), InvalidInput);
+  CHECK_THROWS_AS(static_cast<void>(frozen.arrange(std::vector<Nanos>(dag.size() + 1))),
+                  InvalidInput);
+  CHECK_THROWS_WITH_AS(FrozenDag(dag, Timeline{}),
+                       "FrozenDag: the timeline is of another DAG, got 0", InvalidInput);
+}
+
+TEST_CASE("critical_path: durations sum to the makespan, each step starts where the last ended") {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    CAPTURE(seed);
+    const Dag dag = test::random_dag(seed);
+    const Timeline timeline = simulate(dag);
+    const std::vector<PathStep> path = critical_path(dag, timeline);
+    if (dag.size() == 0) {
+      CHECK(path.empty());
+      continue;
+    }
+    Nanos at;
+    for (std::size_t step = 0; step < path.size(); ++step) {
+      CHECK(timeline.start[index(path[step].node)] == at);
+      at = timeline.end[index(path[step].node)];
+      CHECK((path[step].reason == PathReason::start) == (step == 0));
+    }
+    CHECK(at == timeline.makespan);
+  }
+}
+
+TEST_CASE("simulate: who becomes possible first goes first on a shared link, ties by id") {
+  DagBuilder builder;
+  const ResourceId link = builder.add_resource({ResourceKind::link, 0, 0, 1, true});
+  const auto timed = [&](std::int64_t after, std::int64_t duration) {
+    const NodeId delay = builder.add_node(Nanos{after}, kNoResource);
+    const NodeId node = builder.add_node(Nanos{duration}, link);
+    builder.add_edge(delay, node);
+    return node;
+  };
+  const NodeId fourth = timed(9, 1);
+  const NodeId second = timed(5, 4);
+  const NodeId first = timed(1, 5);
+  const NodeId third = timed(5, 4);
+  const Dag dag = std::move(builder).finish();
+  const Timeline timeline = simulate(dag);
+  const std::vector<NodeId> turns(timeline.turns[0].begin(), timeline.turns[0].end());
+  CHECK(turns == std::vector<NodeId>{first, second, third, fourth});
+  CHECK(timeline.start[index(second)] == Nanos{6});
+  CHECK(timeline.start[index(third)] == Nanos{10});
+  CHECK(timeline.start[index(fourth)] == Nanos{14});
+}
+
+TEST_CASE("simulate: an empty DAG takes no time") {
+  const Timeline timeline = simulate(DagBuilder().finish());
+  CHECK(timeline.makespan == Nanos{});
+  CHECK(timeline.start.empty());
+}
