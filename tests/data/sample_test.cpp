@@ -261,13 +261,13 @@ TEST_CASE("batches: overlong documents are counted or refused by name") {
   LengthSet lengths = set_of({5, 12, 3, 30});
   BatchOptions options;
   options.context = Tokens{10};
-  CHECK_THROWS_WITH_AS(draw_batch(lengths, options, 0),
+  CHECK_THROWS_WITH_AS(static_cast<void>(draw_batch(lengths, options, 0)),
                        "source 0: document 1 (from 0) has 12 tokens, more than the context of 10; "
                        "overlong documents "
                        "may be split or dropped",
                        InvalidInput);
   lengths.name = "x.lengths";
-  CHECK_THROWS_WITH_AS(draw_batch(lengths, options, 0),
+  CHECK_THROWS_WITH_AS(static_cast<void>(draw_batch(lengths, options, 0)),
                        "x.lengths: document 1 (from 0) has 12 tokens, more than the context of 10; "
                        "overlong documents "
                        "may be split or dropped",
@@ -284,31 +284,32 @@ TEST_CASE("batches: what cannot be drawn is refused") {
   const LengthSet lengths = set_of({5, 1});
   BatchOptions options;
   options.context = Tokens{0};
-  CHECK_THROWS_WITH_AS(draw_batch(lengths, options, 0), "context must be in 1 .. 1073741824, got 0",
-                       InvalidInput);
+  CHECK_THROWS_WITH_AS(static_cast<void>(draw_batch(lengths, options, 0)),
+                       "context must be in 1 .. 1073741824, got 0", InvalidInput);
   options.context = Tokens{(std::int64_t{1} << 30U) + 1};
-  CHECK_THROWS_WITH_AS(draw_batch(lengths, options, 0),
+  CHECK_THROWS_WITH_AS(static_cast<void>(draw_batch(lengths, options, 0)),
                        "context must be in 1 .. 1073741824, got 1073741825", InvalidInput);
   options = {};
   options.batch_tokens = Tokens{0};
-  CHECK_THROWS_WITH_AS(draw_batch(lengths, options, 0), "batch tokens must be >= 1, got 0",
-                       InvalidInput);
+  CHECK_THROWS_WITH_AS(static_cast<void>(draw_batch(lengths, options, 0)),
+                       "batch tokens must be >= 1, got 0", InvalidInput);
   options = {};
   options.batch_samples = 0;
-  CHECK_THROWS_WITH_AS(draw_batch(lengths, options, 0),
+  CHECK_THROWS_WITH_AS(static_cast<void>(draw_batch(lengths, options, 0)),
                        "batch samples must be in 1 .. 67108864, got 0", InvalidInput);
   options = {};
-  CHECK_THROWS_WITH_AS(draw_batch(lengths, options, -1), "step must be >= 0, got -1", InvalidInput);
-  CHECK_THROWS_WITH_AS(draw_batch(LengthSet{}, options, 0), "there is no document to draw from",
-                       InvalidInput);
-  CHECK_THROWS_WITH_AS(draw_batch(set_of({4, 0}), options, 0),
+  CHECK_THROWS_WITH_AS(static_cast<void>(draw_batch(lengths, options, -1)),
+                       "step must be >= 0, got -1", InvalidInput);
+  CHECK_THROWS_WITH_AS(static_cast<void>(draw_batch(LengthSet{}, options, 0)),
+                       "there is no document to draw from", InvalidInput);
+  CHECK_THROWS_WITH_AS(static_cast<void>(draw_batch(set_of({4, 0}), options, 0)),
                        "source 0: document 1 must have tokens, got 0", InvalidInput);
-  CHECK_THROWS_WITH_AS(draw_batch(set_of({1, 1}), options, 3),
+  CHECK_THROWS_WITH_AS(static_cast<void>(draw_batch(set_of({1, 1}), options, 3)),
                        "step 3 has no target: every document in it is a single token",
                        InvalidInput);
   options.context = Tokens{4};
   options.overlong = Overlong::drop;
-  CHECK_THROWS_WITH_AS(draw_batch(set_of({9, 5}), options, 0),
+  CHECK_THROWS_WITH_AS(static_cast<void>(draw_batch(set_of({9, 5}), options, 0)),
                        "every document is longer than the context of 4 tokens, and dropped",
                        InvalidInput);
   BatchStream stream(std::span(&lengths, 1), BatchOptions{});

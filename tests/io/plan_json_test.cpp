@@ -237,7 +237,9 @@ TEST_CASE("plan.json: every key that is missing is named") {
                                                               {"/cluster", "matrix_flops"},
                                                               {"/model", "layers"},
                                                               {"/cost", "kind"}};
-  for (const auto& [object, key] : keys) {
+  for (const auto& pair : keys) {
+    const char* const object = pair.first;
+    const char* const key = pair.second;
     CAPTURE(object);
     CAPTURE(key);
     const std::string rule = "the key '" + std::string(key) + "' is missing";
