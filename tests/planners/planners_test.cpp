@@ -304,6 +304,23 @@ TEST_CASE("planners: what a request fixes is kept") {
   CHECK(plan_of(MegatronInterleaved{}.plan(request)).parallel.chunks > 1);
 }
 
+TEST_CASE("planners: a head sharded over one stage, and layers that no chunk count divides") {
+  PlanRequest request = test::request_of({1000, 24, 500}, 7);
+  request.head = Head::shard;
+  const Plan alone = plan_of(SlimpipeOrder{}.plan(request));
+  check_plan(alone);
+  CHECK(alone.parallel.head == Head::shard);
+  request.head.reset();
+  request.pp = 3;
+  const Plan uneven = plan_of(MegatronInterleaved{}.plan(request));
+  check_plan(uneven);
+  CHECK(uneven.parallel.chunks == 2);
+  request.pp = 5;
+  const Plan single = plan_of(MegatronInterleaved{}.plan(request));
+  check_plan(single);
+  CHECK(single.parallel.chunks == 1);
+}
+
 TEST_CASE("planners: memory that does not suffice is told to the byte") {
   PlanRequest request = test::request_of({1000});
   request.recompute = Recompute::none;
@@ -407,6 +424,10 @@ TEST_CASE("planners: nonsense is refused") {
           [](PlanRequest& r) { r.context = {5}; });
   refuses("batch: sample 0 must come from one of the 1 sources, got 1",
           [](PlanRequest& r) { r.batch.origin[0].source = 1; });
+  refuses("batch: sample 1 must come from one of its source's 2 documents, got 2",
+          [](PlanRequest& r) { r.batch.origin[1].document = 2; });
+  refuses("batch: sample 1 must begin at a token >= 0, got -1",
+          [](PlanRequest& r) { r.batch.origin[1].first = {-1}; });
   refuses("batch: target tokens must be >= 1, got 0",
           [](PlanRequest& r) { r.batch.target_tokens = 0; });
   refuses("batch: target tokens must be <= the samples' tokens (11), got 12",

@@ -99,6 +99,13 @@ inline void check_batch(const PlanRequest& request) {
         origin.source >= 0 && static_cast<std::size_t>(origin.source) < request.sources.size(),
         place + " must come from one of the " + std::to_string(request.sources.size()) + " sources",
         origin.source);
+    const std::int64_t documents =
+        request.sources[static_cast<std::size_t>(origin.source)].documents;
+    require(
+        origin.document >= 0 && origin.document < documents,
+        place + " must come from one of its source's " + std::to_string(documents) + " documents",
+        origin.document);
+    require(origin.first.value >= 0, place + " must begin at a token >= 0", origin.first.value);
     total += length;
   }
   require(batch.target_tokens >= 1, "batch: target tokens must be >= 1", batch.target_tokens);
@@ -125,7 +132,7 @@ inline void check_memory(const MemoryOverrides& memory) {
 
 /// Throws InvalidInput for the first rule that the request breaks: degrees, chunks, granularity,
 /// bounds and threads >= 1; tp divides heads, kv_heads and ffn; at least one layer for each of the
-/// pp x chunks stages; at least one sample, none longer than the context, all from known sources;
+/// pp x chunks stages; at least one sample, none longer than the context, all from known documents;
 /// at least one target; sizes and rates > 0. O(samples).
 inline void check_request(const PlanRequest& request) {
   detail::check_model(request.model);

@@ -143,10 +143,10 @@ concept SequenceOrder = requires(const Order& order, const Pipeline& pipeline,
   lines["recompute"] = text(settings.recompute);
   lines["chunks"] = std::to_string(settings.chunks);
   lines["head"] = settings.head.head == Head::last ? "last" : "shard";
-  lines["last stage's layers"] =
-      settings.head.relief == 0 ? "even" : std::to_string(settings.head.relief) + " fewer";
-  lines["packing"] = settings.packing == Packing::in_order ? "in order" : "best fit decreasing";
-  lines["dealing"] = settings.dealing == Dealing::in_turn ? "in turn" : "balanced";
+  lines["last_stage_layers"] =
+      settings.head.relief == 0 ? "even" : std::to_string(settings.head.relief) + "-fewer";
+  lines["packing"] = settings.packing == Packing::in_order ? "in-order" : "best-fit-decreasing";
+  lines["dealing"] = settings.dealing == Dealing::in_turn ? "in-turn" : "balanced";
   if (sliced) lines["slices"] = std::to_string(settings.slices);
   return lines;
 }

@@ -2,6 +2,7 @@
 // SlimPipe's plan: packed sequences in uniform slices, in its published order.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -16,9 +17,9 @@ namespace slimpack {
 
 /// Sequences of whole documents up to the context, cut into slices of equal length (at the nearest
 /// multiple of the granularity), in the order of SlimPipe (arXiv 2504.14519). Searched: slices of
-/// the longest sequence (multiples of the stages, the others in proportion), chunks, head on the
-/// last stage or sharded, and what `Megatron` searches. Its exchange of attention work between
-/// stages is not part of a plan.
+/// the longest sequence (1, half the stages, and 1 to 16 times the stages; the others in
+/// proportion), chunks, head on the last stage or sharded, and what `Megatron` searches. Its
+/// exchange of attention work between stages is not part of a plan.
 struct SlimpipeOrder {
   static constexpr std::string_view name = "slimpipe-order";
   static constexpr std::string_view description =
@@ -29,7 +30,12 @@ struct SlimpipeOrder {
     PackedSpace space;
     space.recompute = recompute_choices(request);
     space.slices.clear();
-    for (const std::int32_t factor : {4, 2, 8, 1, 16}) space.slices.push_back(factor * request.pp);
+    for (const std::int32_t slices : {4 * request.pp, 2 * request.pp, 8 * request.pp, request.pp,
+                                      16 * request.pp, std::max(1, request.pp / 2), 1}) {
+      if (std::find(space.slices.begin(), space.slices.end(), slices) == space.slices.end()) {
+        space.slices.push_back(slices);
+      }
+    }
     space.chunks = chunk_choices(request, 1);
     space.head = head_choices(request, space.chunks, true);
     return choose_packed(request, name, space,
