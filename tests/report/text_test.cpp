@@ -66,6 +66,9 @@ TEST_CASE("scaled: four digits and the prefix that fits") {
   CHECK(time_text(Nanos{99995000}) == "100.0 ms");
   CHECK(time_text(Nanos{1234567890}) == "1.235 s");
   CHECK(time_text(Nanos{-1234567890}) == "-1.235 s");
+  CHECK(time_text(Nanos{999900000000}) == "999.9 s");
+  CHECK(time_text(Nanos{9928149999999}) == "9928.1 s");
+  CHECK(time_text(Nanos::max()) == "9223372036.9 s");
   CHECK(bytes_text(Bytes{61203283968}) == "61.20 GB");
   CHECK(count_text(977) == "977");
   CHECK(count_text(104857) == "104.9 K");
