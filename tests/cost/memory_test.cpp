@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes of tokens, units and devices.
+#include "slimpack/cost/memory_model.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+
+#include "cost/shapes.hpp"
+#include "support/random_plan.hpp"
+
+namespace slimpack {
+namespace {
+
+using test::h100;
+using test::llama_7b;
+
+TEST_CASE("layer_bytes: llama-7b by hand") {
+  const LayerBytes bytes = layer_bytes(llama_7b());
+  const std::int64_t h = 4096, f = 11008;
+  CHECK(bytes.kept == std::array<std::int64_t, 4>{2 * (6 * h + 3 * f) + 4 * 34,
+                                                  2 * (4 * h + 2 * f) + 4 * 32, 2 * 2 * h + 4 * 32,
+                                                  2 * h});
+  for (std::size_t mode = 0; mode < 4; ++mode) {
+    CHECK(bytes.kept[mode] + bytes.recomputed[mode] == bytes.kept[0]);
+    CHECK(bytes.forward_workspace[mode] == 2 * 4 * h + bytes.recomputed[mode]);
+    CHECK(bytes.backward_workspace[mode] ==
+          2 * (5 * h + 3 * f) + 2 * h * 4 + bytes.recomputed[mode]);
+  }
+  CHECK(bytes.kv == 2 * 2 * h);
+  CHECK(bytes.kv_gradient == 2 * h * 4);
+  CHECK(bytes.boundary == 2 * h);
+  CHECK(bytes.kv_exchange == 2 * 2 * h * 2);
+  CHECK(bytes.kv_exchange_back == 2 * 2 * h * 4);
+  CHECK(bytes.q_exchange == 2 * (2 * h * 2 + 32 * 4));
+  CHECK(bytes.q_exchange_back == 2 * (2 * h * 2 + h * 4 + 2 * 32 * 4));
+  const LayerBytes third = layer_bytes(llama_7b(), 4, 3);
+  CHECK(third.kv == (bytes.kv + 2) / 3);
+  CHECK(third.kept[0] == (bytes.kept[0] + 2) / 3);
+}
+
+TEST_CASE("memory: llama-7b at pp 8 keeps half a megabyte a token, and fills an h100 near 106K") {
+  Plan plan;
+  plan.model = llama_7b();
+  plan.cluster = h100();
+  plan.parallel.pp = 8;
+  for (std::int32_t pp = 0; pp < 8; ++pp)
+    plan.stages.push_back({pp, 0, 4 * pp, 4 * pp + 4, pp == 0});
+  const LayerBytes layer = layer_bytes(plan.model);
+  const std::int64_t activations = 4 * (layer.kept[0] + layer.kv);
+  const std::int64_t gradients = 4 * layer.kv_gradient;
+  CHECK(static_cast<double>(activations) == doctest::Approx(0.5e6).epsilon(0.06));
+  CHECK(static_cast<double>(gradients) == doctest::Approx(0.13e6).epsilon(0.01));
+  for (const std::int32_t dp : {1, 2, 4, 8}) {
+    CAPTURE(dp);
+    plan.parallel.dp = dp;
+    const Bytes room = plan.cluster.memory - plan.cluster.reserved - static_bytes(plan, 3).total();
+    const auto longest =
+        static_cast<double>(room.value) / static_cast<double>(activations + gradients);
+    CHECK(longest == doctest::Approx(106e3).epsilon(0.08));
+  }
+}
+
+TEST_CASE("static_bytes: weights, gradients and state of every kind of stage") {
+  Plan plan;
+  plan.model = llama_7b();
+  plan.parallel.pp = 2;
+  plan.parallel.dp = 3;
+  plan.stages = {
+      {0, 0, 0, 8, true}, {1, 0, 8, 16, false}, {0, 1, 16, 24, false}, {1, 1, 24, 32, false}};
+  const std::int64_t layers = 16 * plan.model.layer_weights(), h = 4096;
+  CHECK(plan.model.layer_weights() == 4 * h * h + 3 * h * 11008 + 2 * h);
+  CHECK(device_weights(plan, 0) == DeviceWeights{layers, 32000 * h, 0, 0});
+  CHECK(device_weights(plan, 1) == DeviceWeights{layers, 0, h, 32000 * h});
+  const std::int64_t weights = layers + 32000 * h + h;
+  CHECK(static_bytes(plan, 1) ==
+        StaticBytes{{2 * weights}, {4 * weights}, {(12 * weights + 2) / 3}});
+  plan.memory.optimizer = OptimizerState::replicated;
+  CHECK(static_bytes(plan, 1).optimizer == Bytes{12 * weights});
+  plan.parallel.head = Head::shard;
+  CHECK(device_weights(plan, 0).head == 16000 * h);
+  CHECK(device_weights(plan, 1).head == 16000 * h);
+  plan.model.tied = true;
+  CHECK(device_weights(plan, 0).head == 0);
+  CHECK(device_weights(plan, 1).head == 16000 * h);
+  plan.parallel.pp = 1;
+  plan.parallel.head = Head::last;
+  CHECK(device_weights(plan, 0).head == 0);
+  CHECK(state_bytes(plan.model) == 12);
+  plan.model.bytes_per_element = 4;
+  CHECK(state_bytes(plan.model) == 8);
+  plan.model.bytes_per_element = 8;
+  CHECK(state_bytes(plan.model) == 16);
+}
+
+TEST_CASE("MemoryModel: equal to counting token by token") {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options;
+    options.vary_bytes = true;
+    const Plan plan = test::random_plan(seed, options);
+    const MemoryModel memory(plan);
+    const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes);
+    CHECK(memory.layer() == layer);
+    std::vector<std::vector<Recompute>> mode(plan.samples.size());
+    for (std::size_t at = 0; at < mode.size(); ++at) {
+      mode[at].resize(static_cast<std::size_t>(plan.samples[at].value));
+    }
+    for (const MicroPack& pack : plan.micropacks) {
+      for (const Slice& slice : pack.slices) {
+        for (std::int64_t at = slice.begin.value; at < slice.end.value; ++at) {
+          if (pack.pass == Pass::backward) {
+            mode[index(slice.sample)][static_cast<std::size_t>(at)] = pack.recompute;
+          }
+        }
+      }
+    }
+    std::map<std::pair<Pass, std::size_t>, std::int64_t> kept;  // by pass and group
+    for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+      const MicroPack& pack = plan.micropacks[id];
+      const auto pack_id = static_cast<PackId>(id);
+      for (std::size_t rank = 0; rank < plan.groups[index(pack.group)].size(); ++rank) {
+        const Share share = share_of(plan, pack.group, rank);
+        std::int64_t tokens = 0, bytes = 0, work = 0, exchange = 0;
+        const bool back = pack.pass == Pass::backward;
+        for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
+          const Slice& slice = pack.slices[slot];
+          for (std::int64_t at = slice.begin.value; at < slice.end.value; ++at) {
+            if (!share.owns({at})) continue;
+            const auto how =
+                static_cast<std::size_t>(mode[index(slice.sample)][static_cast<std::size_t>(at)]);
+            ++tokens;
+            bytes += layer.kept[how];
+            work += back ? layer.backward_workspace[how] : layer.forward_workspace[how];
+          }
+          if (share.ranks == 1) continue;
+          const bool kv = pack.exchange[slot] == Exchange::kv;
+          std::int64_t largest = 0;
+          for (std::int64_t other = 0; other < share.ranks; ++other) {
+            std::int64_t own = 0;
+            for (std::int64_t at = kv ? 0 : slice.begin.value; at < slice.end.value; ++at) {
+              own += Share{other, share.ranks, share.block}.owns({at}) ? 1 : 0;
+            }
+            largest = std::max(largest, own);
+          }
+          const std::int64_t row = kv ? layer.kv_exchange + (back ? layer.kv_exchange_back : 0)
+                                      : (back ? layer.q_exchange_back : layer.q_exchange);
+          exchange = std::max(exchange, largest * row);
+        }
+        CHECK(memory.own_tokens(pack_id, rank) == Tokens{tokens});
+        CHECK(memory.kept(pack_id, rank, 3) == Bytes{3 * bytes});
+        CHECK(memory.boundary(pack_id, rank) == Bytes{tokens * layer.boundary});
+        CHECK(memory.pack_workspace(pack_id, rank) == Bytes{work + exchange});
+        const UnitKind kind = back ? UnitKind::backward : UnitKind::forward;
+        CHECK(memory.workspace({kind, pack_id, 0}, 0, rank) == Bytes{work + exchange});
+        const std::int64_t statistic = plan.model.statistic_bytes();
+        const std::int64_t row = head_rows(plan, 0) * statistic +
+                                 3 * plan.model.hidden * plan.model.bytes_per_element +
+                                 plan.model.hidden * plan.memory.gradient_bytes + 4 * statistic;
+        CHECK(memory.workspace({UnitKind::head, pack_id, 0}, 0, rank) ==
+              Bytes{std::min(tokens, plan.memory.head_tile.value) * row});
+        CHECK(memory.workspace({UnitKind::reduce, {}, 0}, 0, rank) == Bytes{0});
+        const Tokens page = plan.memory.page_tokens;
+        const Tokens end = pack.slices.front().end;
+        const std::int64_t pages = memory.pages(share, end);
+        CHECK(pages * page.value >= share.before(end).value);
+        CHECK((pages - 1) * page.value < share.before(end).value);
+        CHECK(memory.page_bytes(2, 3) == Bytes{2 * 3 * page.value * layer.kv});
+        CHECK(memory.kv_gradient(share, end, 3) ==
+              Bytes{3 * layer.kv_gradient * share.before(end).value});
+        kept[{pack.pass, index(pack.group)}] += memory.kept(pack_id, rank, 1).value;
+      }
+    }
+    for (const auto& [key, bytes] : kept) {
+      CHECK(bytes == (kept[{Pass::backward, key.second}]));
+    }
+  }
+}
+
+TEST_CASE("MemoryModel: refuses pages of no token") {
+  Plan plan;
+  plan.memory.page_tokens = {0};
+  CHECK_THROWS_WITH_AS(MemoryModel{plan}, "memory.page_tokens must be > 0, got 0", InvalidInput);
+}
+
+}  // namespace
+}  // namespace slimpack

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prices of whole plans: links, meetings, reductions, and the ideal below them.
+#include "slimpack/cost/price.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "cost/shapes.hpp"
+#include "slimpack/cost/ideal.hpp"
+#include "support/random_plan.hpp"
+
+namespace slimpack {
+namespace {
+
+using test::h100;
+using test::llama_7b;
+
+// Two ranks on two stages: rank 0 crosses nodes between its stages, rank 1 does not.
+Plan two_by_two() {
+  Plan plan;
+  plan.model = llama_7b();
+  plan.cluster = h100();
+  plan.parallel.dp = plan.parallel.pp = 2;
+  plan.parallel.merge = 2;
+  plan.placement = {{0, 0, 0, 0}, {0, 1, 0, 8}, {1, 0, 0, 1}, {1, 1, 0, 2}};
+  plan.stages = {{0, 0, 0, 15, true}, {1, 0, 15, 32, false}};
+  plan.groups = {{0}, {1}, {0, 1}};
+  plan.samples = {{3000}, {2000}, {10'000}};
+  plan.sample_group = {GroupId{0}, GroupId{1}, GroupId{2}};
+  for (std::uint32_t at = 0; at < 3; ++at) {
+    const Slice slice{SampleId{at}, {0}, plan.samples[at]};
+    const std::vector<Exchange> exchange(at == 2 ? 1 : 0, Exchange::kv);
+    plan.micropacks.push_back({Pass::forward, GroupId{at}, {slice}, exchange, Recompute::none});
+    plan.micropacks.push_back({Pass::backward, GroupId{at}, {slice}, exchange, Recompute::light});
+  }
+  return plan;
+}
+
+TEST_CASE("Links: the slowest link of those who meet") {
+  const Plan plan = two_by_two();
+  const Links links(plan);
+  const Link inside = plan.cluster.inside, between = plan.cluster.between;
+  CHECK(links.stages(0, 0, 1) == between);
+  CHECK(links.stages(1, 0, 1) == inside);
+  CHECK(links.stages(0, 0, 0) == inside);
+  CHECK(links.rank(0) == between);
+  CHECK(links.rank(1) == inside);
+  CHECK(links.ranks({0, 1}, 0) == inside);
+  CHECK(links.ranks({0, 1}, 1) == between);
+  CHECK(links.ranks({1}, 1) == inside);
+  CHECK(links.tensor(0, 0) == inside);
+}
+
+TEST_CASE("PricedPlan: asks the model with loads and links of the placement") {
+  const Plan plan = two_by_two();
+  const AnalyticModel model(plan.model, plan.cluster, plan.memory);
+  const PricedPlan priced(plan);
+  const PackLoads loads(plan);
+  for (std::uint32_t pack = 0; pack < 6; ++pack) {
+    for (std::int32_t line = 0; line < 2; ++line) {
+      StageLoad stage;
+      stage.layers = line == 0 ? 15 : 17;
+      stage.embedding = line == 0;
+      stage.tensor_link = plan.cluster.inside;
+      const bool merged = pack >= 4;
+      stage.exchange_link = merged && line == 1 ? plan.cluster.between : plan.cluster.inside;
+      Nanos slowest;
+      for (std::size_t rank = 0; rank < (merged ? 2 : 1); ++rank) {
+        const PackLoad& load = loads(PackId{pack}, rank);
+        slowest = std::max(slowest, pack % 2 == 0 ? model.forward(load, stage)
+                                                  : model.backward(load, stage, Recompute::light));
+      }
+      CHECK(priced.compute(PackId{pack}, line) == slowest);
+    }
+  }
+  const std::int64_t hidden = 4096 * 2;
+  CHECK(priced.transfer(PackId{0}, 0, 0) == model.transfer({3000 * hidden}, plan.cluster.between));
+  CHECK(priced.transfer(PackId{0}, 1, 0) == Nanos{0});
+  CHECK(priced.transfer(PackId{1}, 1, 0) == model.transfer({3000 * hidden}, plan.cluster.between));
+  CHECK(priced.transfer(PackId{1}, 0, 0) == Nanos{0});
+  CHECK(priced.transfer(PackId{2}, 0, 0) == model.transfer({2000 * hidden}, plan.cluster.inside));
+  const std::int64_t own = loads(PackId{4}, 1).tokens.value;
+  CHECK(priced.transfer(PackId{4}, 0, 1) == model.transfer({own * hidden}, plan.cluster.inside));
+
+  HeadLoad head;
+  head.tokens = {3000};
+  head.vocab = 32000;
+  head.link = head.tensor_link = plan.cluster.inside;
+  CHECK(priced.head(PackId{0}, 0, 1) == model.head(head));
+
+  const std::int64_t layer = plan.model.layer_weights(), table = 32000 * 4096;
+  CHECK(priced.reduce(0, 0) == model.reduce({4 * (15 * layer + table)}, 2, plan.cluster.inside));
+  CHECK(priced.reduce(1, 0) ==
+        model.reduce({4 * (17 * layer + table + 4096)}, 2, plan.cluster.between));
+  // Per weight: 12 bytes of state twice, 4 of gradient, 2 of weight, over two ranks.
+  const std::int64_t weights = 15 * layer + table;
+  CHECK(priced.optimizer(0, 0) ==
+        model.optimizer({weights * 30 / 2}, {weights * 2}, 2, plan.cluster.inside));
+  CHECK(priced.optimizer(1, 0) == priced.optimizer(0, 0));
+}
+
+TEST_CASE("PricedPlan: sharded head, replicated state, tied tables") {
+  Plan plan = two_by_two();
+  plan.parallel.head = Head::shard;
+  plan.memory.optimizer = OptimizerState::replicated;
+  plan.model.vocab = 32001;
+  const AnalyticModel model(plan.model, plan.cluster, plan.memory);
+  HeadLoad head;
+  head.tokens = {3000};
+  head.vocab = 16001;
+  head.shards = 2;
+  head.link = plan.cluster.between;
+  head.tensor_link = plan.cluster.inside;
+  CHECK(PricedPlan(plan).head(PackId{0}, 0, 0) == model.head(head));
+  CHECK(PricedPlan(plan).head(PackId{0}, 0, 1) == model.head(head));
+  const std::int64_t layer = plan.model.layer_weights(), hidden = 4096;
+  CHECK(PricedPlan(plan).reduce(1, 0) ==
+        model.reduce({4 * (17 * layer + 16001 * hidden + hidden)}, 2, plan.cluster.between));
+  CHECK(
+      PricedPlan(plan).optimizer(0, 1) ==
+      model.optimizer({30 * (17 * layer + 16001 * hidden + hidden)}, {0}, 2, plan.cluster.between));
+  CHECK(tied_stages(plan).empty());
+
+  plan.model.tied = true;
+  CHECK(tied_stages(plan) == std::vector<std::int32_t>{0, 1});
+  const PricedPlan tied(plan);
+  CHECK(tied.reduce(0, 0) == tied.reduce(1, 0));
+  const Nanos own =
+      model.reduce({4 * (17 * layer + 16001 * hidden + hidden)}, 2, plan.cluster.between);
+  CHECK(tied.reduce(0, 0) == own + model.reduce({4 * 32001 * hidden}, 2, plan.cluster.between));
+  plan.parallel.head = Head::last;
+  CHECK(tied_stages(plan) == std::vector<std::int32_t>{0, 1});
+}
+
+TEST_CASE("PricedPlan: one stage hands over in place") {
+  Plan plan = two_by_two();
+  plan.parallel.pp = 1;
+  plan.parallel.chunks = 2;
+  plan.placement = {{0, 0, 0, 0}, {1, 0, 0, 1}};
+  plan.stages = {{0, 0, 0, 15, true}, {0, 1, 15, 32, false}};
+  const PricedPlan priced(plan);
+  CHECK(priced.transfer(PackId{0}, 0, 0) == Nanos{0});
+  CHECK(priced.transfer(PackId{1}, 1, 0) == Nanos{0});
+  CHECK(priced.compute(PackId{0}, 0) > Nanos{0});
+  CHECK(priced.reduce(0, 1) > Nanos{0});
+}
+
+TEST_CASE("PricedPlan: tensor-parallel devices send and reduce a part each") {
+  Plan plan = two_by_two();
+  plan.parallel.tp = 2;
+  plan.placement.clear();
+  std::int64_t device = 0;
+  for (std::int32_t dp = 0; dp < 2; ++dp) {
+    for (std::int32_t pp = 0; pp < 2; ++pp) {
+      for (std::int32_t tp = 0; tp < 2; ++tp) plan.placement.push_back({dp, pp, tp, device++});
+    }
+  }
+  const AnalyticModel model(plan.model, plan.cluster, plan.memory);
+  const PricedPlan priced(plan);
+  CHECK(priced.transfer(PackId{0}, 0, 0) == model.transfer({3000 * 4096}, plan.cluster.inside));
+  const std::int64_t weights = 15 * plan.model.layer_weights() + 32000 * 4096;
+  CHECK(priced.reduce(0, 0) == model.reduce({2 * weights}, 2, plan.cluster.inside));
+}
+
+TEST_CASE("PricedPlan: refuses a placement or a group that does not fit") {
+  const auto refuses = [](const auto& change, const char* message) {
+    Plan plan = two_by_two();
+    change(plan);
+    CHECK_THROWS_WITH_AS(PricedPlan{plan}, message, InvalidInput);
+  };
+  refuses([](Plan& plan) { plan.placement.pop_back(); },
+          "placement: no device for rank (dp, pp, tp) number, got 3");
+  refuses([](Plan& plan) { plan.placement[1].dp = 2; }, "placement[1]: dp is out of range, got 2");
+  refuses([](Plan& plan) { plan.placement[1].pp = -1; },
+          "placement[1]: pp is out of range, got -1");
+  refuses([](Plan& plan) { plan.placement[1].tp = 1; }, "placement[1]: tp is out of range, got 1");
+  refuses([](Plan& plan) { plan.placement[1].device = -4; },
+          "placement[1]: device must be >= 0, got -4");
+  refuses([](Plan& plan) { plan.placement[1].pp = 0; },
+          "placement[1]: these ranks have a device already");
+  refuses([](Plan& plan) { plan.parallel.dp = 0; }, "parallel: dp, pp and tp must be > 0");
+  refuses([](Plan& plan) { plan.parallel.chunks = 0; }, "parallel.chunks must be > 0, got 0");
+  refuses([](Plan& plan) { plan.cluster.devices_per_node = 0; },
+          "cluster.devices_per_node must be > 0, got 0");
+  refuses([](Plan& plan) { plan.groups[1] = {5}; },
+          "groups: data-parallel rank does not exist, got 5");
+}
+
+CostSpec small_cost(std::uint64_t kind) {
+  if (kind == 1) return test::some_fit();
+  if (kind == 2) {
+    TableCost table = test::exact_table(4e-6, 6.6e-7, 3.3e-9);
+    for (Tokens& tokens : table.tokens) tokens = {tokens.value / 16};
+    for (Tokens& context : table.context) context = {context.value / 32};
+    return table;
+  }
+  return AnalyticCost{};
+}
+
+Nanos total_compute(const Plan& plan) {
+  const PricedPlan priced(plan);
+  Nanos total;
+  for (const DeviceSchedule& device : plan.schedule) {
+    for (const Unit& unit : device.order) {
+      if (unit.kind == UnitKind::forward || unit.kind == UnitKind::backward) {
+        total += priced.compute(unit.pack, line_of(plan).at(device.pp, unit.chunk));
+      }
+      if (unit.kind == UnitKind::head) {
+        const auto& ranks = plan.groups[index(plan.micropacks[index(unit.pack)].group)];
+        const auto rank = std::find(ranks.begin(), ranks.end(), device.dp) - ranks.begin();
+        total += priced.head(unit.pack, static_cast<std::size_t>(rank), device.pp);
+      }
+    }
+  }
+  return total;
+}
+
+TEST_CASE("ideal_time: no plan computes less on its devices") {
+  std::int64_t close = 0;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options;
+    options.max_tp = 2;
+    options.vary_bytes = true;
+    Plan plan = test::random_plan(seed, options);
+    plan.cost = small_cost(seed % 3);
+    if (seed % 4 == 0) plan.cluster.kernel_s = plan.cluster.segment_s = 0;
+    const std::int64_t devices = std::int64_t{plan.parallel.dp} * plan.parallel.pp;
+    const Nanos ideal = ideal_time(plan);
+    const Nanos total = total_compute(plan);
+    CHECK(ideal > Nanos{0});
+    CHECK(ideal * devices <= total);
+    if (ideal * devices * 2 > total) ++close;
+  }
+  CHECK(close > 20);
+}
+
+TEST_CASE("ideal_time: equals large units without fixed costs, and divides by all devices") {
+  const Plan plan = two_by_two();
+  Cluster cluster = h100();
+  cluster.kernel_s = cluster.segment_s = 0;
+  const AnalyticModel model(plan.model, cluster, plan.memory);
+  const std::vector<Tokens> samples = {{81'920}};
+  StageLoad whole = test::plain_stage(32);
+  whole.embedding = true;
+  HeadLoad head;
+  head.tokens = samples[0];
+  head.vocab = 32000;
+  const PackLoad load = test::whole_slice(0, 81'920);
+  const Nanos sum =
+      model.forward(load, whole) + model.backward(load, whole, Recompute::none) + model.head(head);
+  Parallel one;
+  CHECK(std::abs((ideal_time(samples, plan.model, cluster, AnalyticCost{}, one) - sum).value) <= 3);
+  Parallel many;
+  many.dp = 2;
+  many.pp = 4;
+  many.tp = 2;
+  CHECK(
+      std::abs((ideal_time(samples, plan.model, cluster, AnalyticCost{}, many) * 16 - sum).value) <=
+      20);
+  one.tp = 0;
+  CHECK_THROWS_WITH_AS(
+      static_cast<void>(ideal_time(samples, plan.model, cluster, AnalyticCost{}, one)),
+      "ideal_time: dp, pp and tp must be > 0", InvalidInput);
+  const std::vector<Tokens> none = {{0}};
+  CHECK_THROWS_WITH_AS(
+      static_cast<void>(ideal_time(none, plan.model, cluster, AnalyticCost{}, many)),
+      "ideal_time: a sample's length must be in [1, 2^31], got 0", InvalidInput);
+}
+
+}  // namespace
+}  // namespace slimpack

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lower bound never exceeds a simulated plan, and is the known optimum where one is known.
+#include "slimpack/solve/bound.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "cost/shapes.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
+#include "support/random_plan.hpp"
+
+namespace slimpack {
+namespace {
+
+CostSpec small_cost(std::uint64_t kind) {
+  if (kind == 1) return test::some_fit();
+  if (kind == 2) {
+    TableCost table = test::exact_table(4e-6, 6.6e-7, 3.3e-9);
+    for (Tokens& tokens : table.tokens) tokens = {tokens.value / 16};
+    for (Tokens& context : table.context) context = {context.value / 32};
+    return table;
+  }
+  return AnalyticCost{};
+}
+
+TEST_CASE("iteration_bound: no simulated plan is faster") {
+  std::map<std::string, int> terms;
+  double closest = 0;
+  for (std::uint64_t seed = 0; seed < 900; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options;
+    options.max_tp = 2;
+    options.vary_bytes = seed % 2 == 0;
+    options.max_samples = 1 + static_cast<std::int64_t>(seed % 20);
+    if (seed % 3 != 0) options.merged = false;
+    if (seed % 5 == 0) options.max_dp = 1;
+    Plan plan = test::random_plan(seed, options);
+    plan.cost = small_cost(seed % 4 == 0 ? 0 : seed % 3);
+    if (seed % 7 == 0) plan.cluster.kernel_s = plan.cluster.segment_s = 0;
+    const LowerBound bound = iteration_bound(plan);
+    const Nanos simulated = simulate_plan(plan).timeline.makespan;
+    CHECK(bound.value <= simulated);
+    CHECK(bound.value > Nanos{0});
+    ++terms[bound.term];
+    closest = std::max(closest, seconds(bound.value) / seconds(simulated));
+    CHECK(iteration_bound(plan) == bound);
+  }
+  MESSAGE("closest bound over simulated: ", closest);
+  for (const auto& [term, count] : terms) MESSAGE(term, ": ", count);
+  CHECK(terms.size() == 4);
+  CHECK(closest > 0.9);
+}
+
+// One device, one sample, no fixed cost: the plan can do nothing but the work.
+TEST_CASE("iteration_bound: reached by one device with one unit") {
+  Plan plan;
+  plan.model = test::llama_7b();
+  plan.cluster = test::h100();
+  plan.cluster.kernel_s = plan.cluster.segment_s = 0;
+  plan.memory.capacity = {1'000'000'000'000};
+  plan.samples = {{16'384}};
+  plan.origin = {{}};
+  plan.placement = {{0, 0, 0, 0}};
+  plan.stages = {{0, 0, 0, 32, true}};
+  plan.groups = {{0}};
+  plan.sample_group = {GroupId{}};
+  const Slice slice{SampleId{}, {0}, {16'384}};
+  plan.micropacks = {{Pass::forward, GroupId{}, {slice}, {}, Recompute::none},
+                     {Pass::backward, GroupId{}, {slice}, {}, Recompute::none}};
+  plan.schedule = {{0,
+                    0,
+                    {{UnitKind::forward, PackId{0}, 0},
+                     {UnitKind::head, PackId{0}, 0},
+                     {UnitKind::backward, PackId{1}, 0},
+                     {UnitKind::reduce, {}, 0},
+                     {UnitKind::optimizer, {}, 0}}}};
+  const LowerBound bound = iteration_bound(plan);
+  const Nanos simulated = simulate_plan(plan).timeline.makespan;
+  CHECK(bound.value <= simulated);
+  // 128 slices are allowed, each with up to 286 ps of rounding.
+  CHECK((simulated - bound.value).value <= 50);
+  CHECK(bound.term == "work");
+}
+
+Plan many(std::vector<Tokens> samples, std::int32_t dp, std::int32_t pp) {
+  Plan plan;
+  plan.model = test::llama_7b();
+  plan.cluster = test::h100();
+  plan.samples = std::move(samples);
+  plan.parallel.dp = dp;
+  plan.parallel.pp = pp;
+  for (std::int32_t at = 0; at < pp; ++at) {
+    plan.stages.push_back({at, 0, 32 * at / pp, 32 * (at + 1) / pp, at == 0});
+  }
+  return plan;
+}
+
+TEST_CASE("iteration_bound: names the term that binds") {
+  CHECK(iteration_bound(many(std::vector<Tokens>(64, Tokens{8192}), 4, 4)).term == "work");
+  CHECK(iteration_bound(many({{200'000}, {100}, {100}}, 4, 1)).term == "sample");
+  CHECK(iteration_bound(many({{50'000}, {50'000}, {50'000}}, 2, 2)).term == "ranks");
+  Plan short_samples = many({{256}, {256}, {256}}, 4, 8);
+  short_samples.parallel.head = Head::shard;
+  CHECK(iteration_bound(short_samples).term == "path");
+  // The head makes the last of equal stages the slowest; sharded it is the first, which embeds.
+  Plan plan = many(std::vector<Tokens>(64, Tokens{2048}), 2, 8);
+  CHECK(iteration_bound(plan).pp == 7);
+  const Nanos last = iteration_bound(plan).value;
+  plan.parallel.head = Head::shard;
+  CHECK(iteration_bound(plan).value < last);
+  // Merging lets ranks share the long sample.
+  Plan merged = many({{200'000}, {100}, {100}}, 4, 1);
+  const Nanos alone = iteration_bound(merged).value;
+  merged.parallel.merge = 4;
+  CHECK(iteration_bound(merged).term == "work");
+  CHECK(iteration_bound(merged).value * 2 < alone);
+}
+
+TEST_CASE(
+    "iteration_bound: is at least the ideal but for rounding, and grows with fill and drain") {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    std::vector<Tokens> samples;
+    for (int at = 0; at < 50; ++at) samples.push_back({random.between(1, 30'000)});
+    const Plan plan = many(samples, 4, 8);
+    CHECK(iteration_bound(plan).value + Nanos{1000} >= ideal_time(plan));
+  }
+}
+
+TEST_CASE("iteration_bound: no sample, and what is out of range") {
+  CHECK(iteration_bound(many({}, 2, 2)) == LowerBound{Nanos{0}, "work", 0});
+  const auto refuses = [](const auto& change, const char* message) {
+    Plan plan = many({{100}}, 2, 2);
+    change(plan);
+    CHECK_THROWS_WITH_AS(static_cast<void>(iteration_bound(plan)), message, InvalidInput);
+  };
+  refuses([](Plan& plan) { plan.parallel.pp = 0; },
+          "iteration_bound: dp, pp, tp and chunks must be > 0");
+  refuses([](Plan& plan) { plan.parallel.merge = 0; }, "iteration_bound: merge must be > 0, got 0");
+  refuses([](Plan& plan) { plan.parallel.granularity = {0}; },
+          "iteration_bound: granularity must be > 0, got 0");
+  refuses([](Plan& plan) { plan.samples[0] = {0}; },
+          "iteration_bound: a sample's length must be in [1, 2^31], got 0");
+  refuses([](Plan& plan) { plan.samples[0] = {(std::int64_t{1} << 31) + 1}; },
+          "iteration_bound: a sample's length must be in [1, 2^31], got 2147483649");
+}
+
+}  // namespace
+}  // namespace slimpack
