@@ -27,7 +27,7 @@ say "Documents: instructions, question-answering, meetings, papers, novels"
 show "$bin/slimpack" lengths examples/data/longsft_mix.lengths
 
 request=(examples/data/longsft_mix.lengths --model llama-7b --cluster h100 --dp 2 --pp 4
-  --context 65536 --overlong split --batch-tokens 1M)
+  --context 32768 --overlong split --batch-tokens 1M)
 say "One step of about a million tokens for a 7B model on 8 GPUs, by each planner"
 for planner in megatron megatron-interleaved slimpipe-order; do
   show "$bin/slimpack" plan "${request[@]}" --planner "$planner" -o "$out/$planner.json"
