@@ -227,7 +227,8 @@ TEST_CASE("PackLoads: what is not there is refused by name") {
                        InvalidInput);
   broken = plan;
   broken.groups[0].clear();
-  CHECK_THROWS_WITH_AS(PackLoads{broken}, "micropacks[0]: group has no rank", InvalidInput);
+  CHECK_THROWS_WITH_AS(PackLoads{broken},
+                       "micropacks[0]: the ranks of its group must be > 0, got 0", InvalidInput);
   broken = plan;
   broken.micropacks[0].exchange.clear();
   CHECK_THROWS_WITH_AS(PackLoads{broken},
@@ -235,7 +236,9 @@ TEST_CASE("PackLoads: what is not there is refused by name") {
                        InvalidInput);
   broken = plan;
   broken.micropacks[0].slices[0].end = {0};
-  CHECK_THROWS_WITH_AS(PackLoads{broken}, "micropacks[0]: a slice is empty, got 0", InvalidInput);
+  CHECK_THROWS_WITH_AS(PackLoads{broken},
+                       "micropacks[0]: a slice must not be empty or begin before 0, got 0",
+                       InvalidInput);
   broken = plan;
   broken.micropacks[0].slices[0].end = {(std::int64_t{1} << 31) + 1};
   CHECK_THROWS_WITH_AS(PackLoads{broken},

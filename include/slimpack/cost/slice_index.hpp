@@ -85,19 +85,25 @@ inline void require_pack(const Plan& plan, PackId id) {
   require(index(id) < plan.micropacks.size(), "MicroPack does not exist",
           static_cast<std::int64_t>(index(id)));
   const MicroPack& pack = plan.micropacks[index(id)];
-  const std::string place = "micropacks[" + std::to_string(index(id)) + "]";
-  require(index(pack.group) < plan.groups.size(), place + ": group does not exist",
-          static_cast<std::int64_t>(index(pack.group)));
-  require(!plan.groups[index(pack.group)].empty(), place + ": group has no rank");
-  require(plan.groups[index(pack.group)].size() == 1 || pack.exchange.size() == pack.slices.size(),
-          place + ": a merged pack needs one exchange a slice",
-          static_cast<std::int64_t>(pack.exchange.size()));
+  // Plans have a million slices: the message is made only where it is needed.
+  const auto check = [&](bool condition, const char* rule, std::int64_t value) {
+    if (condition) return;
+    throw InvalidInput("micropacks[" + std::to_string(index(id)) + "]: " + rule + ", got " +
+                       std::to_string(value));
+  };
+  check(index(pack.group) < plan.groups.size(), "group does not exist",
+        static_cast<std::int64_t>(index(pack.group)));
+  const std::size_t ranks = plan.groups[index(pack.group)].size();
+  check(ranks > 0, "the ranks of its group must be > 0", 0);
+  check(ranks == 1 || pack.exchange.size() == pack.slices.size(),
+        "a merged pack needs one exchange a slice",
+        static_cast<std::int64_t>(pack.exchange.size()));
   std::int64_t reach = 0;
   for (const Slice& slice : pack.slices) {
-    require(slice.begin.value >= 0 && slice.begin < slice.end, place + ": a slice is empty",
-            slice.begin.value);
-    require(slice.end.value <= kMostReach - reach,
-            place + ": the ends of its slices sum to more than 2^31", slice.end.value);
+    check(slice.begin.value >= 0 && slice.begin < slice.end,
+          "a slice must not be empty or begin before 0", slice.begin.value);
+    check(slice.end.value <= kMostReach - reach, "the ends of its slices sum to more than 2^31",
+          slice.end.value);
     reach += slice.end.value;
   }
   require(plan.memory.share_tokens.value > 0, "memory.share_tokens must be > 0",
