@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random valid plans: the simulator against a machine that reads the plan itself, and its laws.
+#include <doctest/doctest.h>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/plan_machine.hpp"
+#include "slimpack/core/random.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/price.hpp"
+#include "slimpack/sim/critical_path.hpp"
+#include "slimpack/sim/frozen.hpp"
+#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/jitter.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
+#include "support/random_plan.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+constexpr std::uint64_t kPlans = 600;
+
+/// Short times with many zeros and ties, drawn from a hash of what is asked.
+struct TiedTimes {
+  std::uint64_t seed;
+  [[nodiscard]] Nanos draw(std::uint64_t a, std::uint64_t b, std::uint64_t c) const {
+    Random random(seed * 1'000'003 + a * 10'007 + b * 101 + c);
+    return {random.chance(1, 4) ? 0 : random.between(0, 6)};
+  }
+  [[nodiscard]] Nanos compute(PackId pack, std::int32_t line) const {
+    return draw(1, index(pack), static_cast<std::uint64_t>(line));
+  }
+  [[nodiscard]] Nanos head(PackId pack, std::size_t rank, std::int32_t) const {
+    return draw(2, index(pack), rank);
+  }
+  [[nodiscard]] Nanos transfer(PackId pack, std::int32_t line, std::size_t rank) const {
+    return draw(3 + rank, index(pack), static_cast<std::uint64_t>(line));
+  }
+  [[nodiscard]] Nanos reduce(std::int32_t pp, std::int32_t chunk) const {
+    return draw(99, static_cast<std::uint64_t>(pp), static_cast<std::uint64_t>(chunk)) * 7;
+  }
+  [[nodiscard]] Nanos optimizer(std::int32_t, std::int32_t pp) const {
+    return draw(98, static_cast<std::uint64_t>(pp), 0);
+  }
+};
+
+Plan plan_of(std::uint64_t seed) {
+  test::RandomPlanOptions options;
+  options.max_tp = 3;
+  options.vary_bytes = seed % 3 == 0;
+  if (seed % 4 == 0) options.pp = 2;  // both directions share links
+  return test::random_plan(seed, options);
+}
+
+template <class Times>
+void compare(const Plan& plan, const Times& times) {
+  const test::PlanMachine<Times> machine(plan, times);
+  REQUIRE(machine.finished);
+  const PlanSimulation simulation = simulate_plan(plan, times);
+  const Dag& dag = simulation.dag;
+  const Timeline& timeline = simulation.timeline;
+  CHECK(timeline.makespan.value == machine.makespan);
+  std::vector<std::size_t> ran(dag.devices.size(), 0);
+  for (std::size_t at = 0; at < dag.size(); ++at) {
+    if (!is_compute(dag.label[at].kind)) continue;
+    const std::size_t device = index(dag.resource[at]);
+    REQUIRE(ran[device] < machine.devices[device].ran.size());
+    const auto& [start, end] = machine.devices[device].ran[ran[device]++];
+    CHECK(timeline.start[at].value == start);
+    CHECK(timeline.end[at].value == end);
+  }
+  for (std::size_t device = 0; device < dag.devices.size(); ++device) {
+    CHECK(ran[device] == machine.devices[device].ran.size());
+    CHECK(timeline.busy[device].value == machine.devices[device].busy);
+    CHECK(machine.left(device) == 0);
+    CHECK(timeline.peak[device].bytes.value ==
+          machine.peak(device) + static_bytes(plan, dag.devices[device].pp).total().value);
+    CHECK(total(simulation.at_peak[device]) == timeline.peak[device].bytes);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("simulate_plan: times and memory of a machine that reads the plan itself") {
+  std::map<std::string, int> seen;
+  for (std::uint64_t seed = 0; seed < kPlans; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = plan_of(seed);
+    compare(plan, PricedPlan(plan));
+    compare(plan, TiedTimes{seed});
+    ++seen[plan.parallel.chunks > 1 ? "chunks" : "one chunk"];
+    ++seen[plan.parallel.head == Head::shard ? "sharded head" : "head on the last stage"];
+    ++seen[plan.groups.size() > static_cast<std::size_t>(plan.parallel.dp) ? "merged" : "alone"];
+    ++seen[plan.model.tied ? "tied" : "not tied"];
+    ++seen["window " + std::to_string(plan.window)];
+    if (plan.parallel.pp == 1 && plan.parallel.chunks > 1) ++seen["handed over in place"];
+    if (plan.parallel.pp == 2 && plan.parallel.chunks > 1) ++seen["shared links"];
+  }
+  CHECK(seen.size() == 13);
+  for (const auto& [kind, count] : seen) {
+    CAPTURE(kind);
+    CHECK(count >= 20);
+  }
+}
+
+TEST_CASE("simulate_plan: memory returns to what is always there") {
+  for (std::uint64_t seed = 0; seed < kPlans; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = plan_of(seed);
+    MemoryCurves curves;
+    const PlanSimulation simulation = simulate_plan(plan, TiedTimes{seed}, curves);
+    const auto by_kind = memory_curves(simulation.dag, simulation.timeline);
+    for (std::size_t device = 0; device < simulation.dag.devices.size(); ++device) {
+      const MemoryByKind& always = simulation.dag.devices[device].always;
+      CHECK(curves.device[device].back().bytes == total(always));
+      for (const KindPoint& point : by_kind[device]) {
+        for (const Bytes bytes : point.bytes) CHECK(bytes >= Bytes{});
+      }
+    }
+  }
+}
+
+TEST_CASE("simulate_plan: fills iteration, busy time and peaks of the prediction only") {
+  Plan plan = plan_of(17);
+  plan.prediction.ideal = Nanos{5};
+  plan.prediction.devices.resize(99);
+  const PlanSimulation simulation = simulate_plan(plan);
+  fill_prediction(plan.prediction, simulation);
+  CHECK(plan.prediction.iteration == simulation.timeline.makespan);
+  CHECK(plan.prediction.ideal == Nanos{5});
+  REQUIRE(plan.prediction.devices.size() == plan.schedule.size());
+  for (std::size_t at = 0; at < plan.schedule.size(); ++at) {
+    CHECK(plan.prediction.devices[at].dp == plan.schedule[at].dp);
+    CHECK(plan.prediction.devices[at].pp == plan.schedule[at].pp);
+    CHECK(plan.prediction.devices[at].busy == simulation.timeline.busy[at]);
+    CHECK(plan.prediction.devices[at].peak == simulation.timeline.peak[at].bytes);
+  }
+}
+
+TEST_CASE("FrozenDag: plans run frozen as they were simulated, memory too") {
+  for (std::uint64_t seed = 0; seed < kPlans; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = plan_of(seed);
+    const PlanSimulation simulation = simulate_plan(plan, TiedTimes{seed});
+    const FrozenDag frozen(simulation.dag, simulation.timeline);
+    const FrozenTimes times = run_frozen(frozen, simulation.dag.duration);
+    CHECK(times.makespan == simulation.timeline.makespan);
+    CHECK(times.start == simulation.timeline.start);
+    CHECK(times.end == simulation.timeline.end);
+    CHECK(memory_peaks(simulation.dag, times.start, times.end) == simulation.timeline.peak);
+  }
+}
+
+TEST_CASE("find_gaps: gaps partition every device's idle time") {
+  std::array<std::int64_t, kGapCauses> seen{};
+  for (std::uint64_t seed = 0; seed < kPlans; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = plan_of(seed);
+    const PlanSimulation simulation = simulate_plan(plan, TiedTimes{seed});
+    Bytes limit;
+    for (const MemoryPeak& peak : simulation.timeline.peak) limit = std::max(limit, peak.bytes);
+    const Gaps gaps = find_gaps(simulation.dag, simulation.timeline, limit);
+    std::vector<std::vector<std::pair<Nanos, Nanos>>> spans(simulation.dag.devices.size());
+    for (std::size_t at = 0; at < simulation.dag.size(); ++at) {
+      if (!is_compute(simulation.dag.label[at].kind)) continue;
+      if (simulation.dag.duration[at] == Nanos{}) continue;
+      spans[index(simulation.dag.resource[at])].emplace_back(simulation.timeline.start[at],
+                                                             simulation.timeline.end[at]);
+    }
+    for (const Gap& gap : gaps.gaps) {
+      spans[index(gap.device)].emplace_back(gap.begin, gap.end);
+      CHECK(gap.begin < gap.end);
+      seen[static_cast<std::size_t>(gap.cause)] += 1;
+    }
+    for (auto& row : spans) {
+      std::sort(row.begin(), row.end());
+      Nanos at;
+      for (const auto& [begin, end] : row) {
+        CHECK(begin == at);
+        at = end;
+      }
+      CHECK(at == simulation.timeline.makespan);
+    }
+    Nanos sum, parts;
+    for (std::size_t device = 0; device < gaps.device.size(); ++device) {
+      sum += simulation.timeline.makespan - simulation.timeline.busy[device];
+    }
+    for (const Nanos part : gaps.sum) parts += part;
+    CHECK(sum == parts);
+  }
+  for (const std::int64_t count : seen) CHECK(count > 0);
+}
+
+TEST_CASE("critical_path: sums to the makespan of every plan") {
+  for (std::uint64_t seed = 0; seed < kPlans; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = plan_of(seed);
+    const PlanSimulation simulation = simulate_plan(plan);
+    Nanos sum;
+    for (const PathStep& step : critical_path(simulation.dag, simulation.timeline)) {
+      sum += simulation.dag.duration[index(step.node)];
+    }
+    CHECK(sum == simulation.timeline.makespan);
+  }
+}
+
+TEST_CASE("draw_jitter: no noise changes nothing, more noise stays between its bounds") {
+  for (std::uint64_t seed = 0; seed < kPlans / 4; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = plan_of(seed);
+    const PlanSimulation simulation = simulate_plan(plan);
+    JitterOptions options;
+    options.draws = 5;
+    options.seed = seed;
+    options.parts_per_million = 0;
+    const Jitter none = draw_jitter(simulation.dag, simulation.timeline, options);
+    CHECK(none.least == simulation.timeline.makespan);
+    CHECK(none.most == simulation.timeline.makespan);
+    options.parts_per_million = 100'000;
+    for (const JitterKind kind : {JitterKind::noise, JitterKind::slow_device}) {
+      options.kind = kind;
+      const Jitter some = draw_jitter(simulation.dag, simulation.timeline, options);
+      CHECK(some.makespan == draw_jitter(simulation.dag, simulation.timeline, options).makespan);
+      CHECK(some.planned == simulation.timeline.makespan);
+      CHECK(some.least <= some.mean);
+      CHECK(some.mean <= some.most);
+      CHECK(some.most.value <= simulation.timeline.makespan.value * 11 / 10 + 1);
+      const std::int64_t low = kind == JitterKind::noise ? 9 : 10;
+      CHECK(some.least.value >= simulation.timeline.makespan.value * low / 10 - 1000);
+    }
+  }
+}
