@@ -19,9 +19,15 @@ inline Unit f(std::uint32_t pack, std::int32_t chunk = 0) {
 inline Unit b(std::uint32_t pack, std::int32_t chunk = 0) {
   return {UnitKind::backward, PackId{pack}, chunk};
 }
-inline Unit h(std::uint32_t pack) { return {UnitKind::head, PackId{pack}, 0}; }
-inline Unit r(std::int32_t chunk = 0) { return {UnitKind::reduce, {}, chunk}; }
-inline Unit o() { return {UnitKind::optimizer, {}, 0}; }
+inline Unit h(std::uint32_t pack) {
+  return {UnitKind::head, PackId{pack}, 0};
+}
+inline Unit r(std::int32_t chunk = 0) {
+  return {UnitKind::reduce, {}, chunk};
+}
+inline Unit o() {
+  return {UnitKind::optimizer, {}, 0};
+}
 
 struct HandShape {
   std::int32_t dp = 1, pp = 1, chunks = 1;
@@ -33,7 +39,7 @@ struct HandShape {
 inline Plan hand_plan(const HandShape& shape) {
   Plan plan;
   plan.planner = "hand";
-  plan.sources = {{"hand.lengths", 100, ""}};
+  plan.sources = {{"hand.lengths", 1'000'000, ""}};
   plan.model = {"hand", shape.pp * shape.chunks, 4, 2, 1, 2, 6, 10, false, 1e4, 1e-5, 2};
   plan.cluster.devices_per_node = 8;
   plan.memory.capacity = {1'000'000'000};
@@ -67,8 +73,8 @@ inline SampleId add_sample(Plan& plan, std::int64_t length, std::uint32_t group)
 }
 
 /// Adds a MicroPack and returns its id.
-inline std::uint32_t add_pack(Plan& plan, Pass pass, std::uint32_t group,
-                              std::vector<Slice> slices, Recompute mode = Recompute::none) {
+inline std::uint32_t add_pack(Plan& plan, Pass pass, std::uint32_t group, std::vector<Slice> slices,
+                              Recompute mode = Recompute::none) {
   MicroPack pack;
   pack.pass = pass;
   pack.group = GroupId{group};

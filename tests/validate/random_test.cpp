@@ -41,17 +41,25 @@ test::RandomPlanOptions options_of(std::uint64_t seed) {
 /// A value that a damaged file might have in a place of `was`.
 std::int64_t odd_value(Random& random, std::int64_t was) {
   switch (random.below(6)) {
-    case 0: return was + 1;
-    case 1: return was - 1;
-    case 2: return 0;
-    case 3: return std::numeric_limits<std::int64_t>::max();
-    case 4: return std::numeric_limits<std::int64_t>::min();
-    default: return random.between(-5, 50);
+    case 0:
+      return was + 1;
+    case 1:
+      return was - 1;
+    case 2:
+      return 0;
+    case 3:
+      return std::numeric_limits<std::int64_t>::max();
+    case 4:
+      return std::numeric_limits<std::int64_t>::min();
+    default:
+      return random.between(-5, 50);
   }
 }
 
 void damage(Random& random, Plan& plan) {
-  const auto pick = [&](auto& values) -> auto& { return values[random.below(values.size())]; };
+  const auto pick = [&](auto& values) -> auto& {
+    return values[random.below(values.size())];
+  };
   const auto wide = [&](std::int64_t& value) { value = odd_value(random, value); };
   const auto narrow = [&](std::int32_t& value) {
     value = static_cast<std::int32_t>(odd_value(random, value));
@@ -59,30 +67,64 @@ void damage(Random& random, Plan& plan) {
   auto& pack = pick(plan.micropacks);
   auto& device = pick(plan.schedule);
   switch (random.below(24)) {
-    case 0: return wide(pick(pack.slices).begin.value);
-    case 1: return wide(pick(pack.slices).end.value);
-    case 2: pick(pack.slices).sample = SampleId(random.below(20)); return;
-    case 3: pack.group = GroupId(random.below(8)); return;
-    case 4: pack.pass = pack.pass == Pass::forward ? Pass::backward : Pass::forward; return;
-    case 5: pack.slices.clear(); return;
-    case 6: return wide(pick(plan.samples).value);
-    case 7: return narrow(plan.parallel.dp);
-    case 8: return narrow(plan.parallel.pp);
-    case 9: return narrow(plan.parallel.chunks);
-    case 10: return wide(plan.parallel.granularity.value);
-    case 11: return narrow(plan.window);
-    case 12: return wide(plan.model.hidden);
-    case 13: return wide(plan.memory.page_tokens.value);
-    case 14: return wide(plan.memory.share_tokens.value);
-    case 15: return narrow(pick(pick(plan.groups)));
-    case 16: pick(plan.sample_group) = GroupId(random.below(8)); return;
-    case 17: return narrow(pick(device.order).chunk);
-    case 18: pick(device.order).pack = PackId(random.below(30)); return;
-    case 19: pick(device.order).kind = static_cast<UnitKind>(random.below(5)); return;
-    case 20: random.shuffle(std::span(device.order)); return;
-    case 21: std::swap(pick(device.order), pick(device.order)); return;
-    case 22: device.order.pop_back(); return;
-    default: return narrow(device.pp);
+    case 0:
+      return wide(pick(pack.slices).begin.value);
+    case 1:
+      return wide(pick(pack.slices).end.value);
+    case 2:
+      pick(pack.slices).sample = SampleId(random.below(20));
+      return;
+    case 3:
+      pack.group = GroupId(random.below(8));
+      return;
+    case 4:
+      pack.pass = pack.pass == Pass::forward ? Pass::backward : Pass::forward;
+      return;
+    case 5:
+      pack.slices.clear();
+      return;
+    case 6:
+      return wide(pick(plan.samples).value);
+    case 7:
+      return narrow(plan.parallel.dp);
+    case 8:
+      return narrow(plan.parallel.pp);
+    case 9:
+      return narrow(plan.parallel.chunks);
+    case 10:
+      return wide(plan.parallel.granularity.value);
+    case 11:
+      return narrow(plan.window);
+    case 12:
+      return wide(plan.model.hidden);
+    case 13:
+      return wide(plan.memory.page_tokens.value);
+    case 14:
+      return wide(plan.memory.share_tokens.value);
+    case 15:
+      return narrow(pick(pick(plan.groups)));
+    case 16:
+      pick(plan.sample_group) = GroupId(random.below(8));
+      return;
+    case 17:
+      return narrow(pick(device.order).chunk);
+    case 18:
+      pick(device.order).pack = PackId(random.below(30));
+      return;
+    case 19:
+      pick(device.order).kind = static_cast<UnitKind>(random.below(5));
+      return;
+    case 20:
+      random.shuffle(std::span(device.order));
+      return;
+    case 21:
+      std::swap(pick(device.order), pick(device.order));
+      return;
+    case 22:
+      device.order.pop_back();
+      return;
+    default:
+      return narrow(device.pp);
   }
 }
 

@@ -16,38 +16,43 @@
 
 namespace slimpack::validation {
 
-/// Bytes of a token, a weight or a row, from the table of docs/equations.md.
+/// Bytes of one token from the tables of docs/equations.md, each entry a tp-th, rounded up.
 struct TokenBytes {
-  std::array<Size, kRecomputeModes> kept{};  ///< per layer
-  Size keys_values, key_value_gradients;     ///< per layer
-  Size hidden;                               ///< a hidden state, or its gradient
-  Size forward_work, backward_work;          ///< less what is kept
-  Size kv_forward, kv_backward;              ///< exchange of keys and values
-  Size q_forward, q_backward;                ///< exchange of queries
-  Size head_work, head_row;                  ///< of a token; of a token and a row of vocabulary
+  std::array<Size, kRecomputeModes> kept{};           ///< per layer
+  std::array<Size, kRecomputeModes> forward_work{};   ///< workspace of F, by mode
+  std::array<Size, kRecomputeModes> backward_work{};  ///< of B
+  Size keys_values, key_value_gradients;              ///< per layer
+  Size hidden;                                        ///< a hidden state, or its gradient
+  Size kv_forward, kv_backward;                       ///< exchange of keys and values
+  Size q_forward, q_backward;                         ///< exchange of queries
 };
 
 [[nodiscard]] inline TokenBytes token_bytes(const Plan& plan) {
   const ModelShape& model = plan.model;
+  const std::int64_t tp = plan.parallel.tp;
   const Size e = model.bytes_per_element, t = std::max<std::int64_t>(model.bytes_per_element, 4);
   const Size g = plan.memory.gradient_bytes, h = model.hidden, f = model.ffn, heads = model.heads;
   const Size q = heads * Size{model.head_dim}, k = Size{model.kv_heads} * Size{model.head_dim};
+  const std::array<Size, kRecomputeModes> kept = {
+      (h * 4 + q * 2 + f * 3) * e + (heads + 2) * t,
+      (h * 2 + q * 2 + f * 2) * e + heads * t,
+      (h + q) * e + heads * t,
+      h * e,
+  };
   TokenBytes bytes;
-  bytes.kept[0] = (h * 4 + q * 2 + f * 3) * e + (heads + 2) * t;
-  bytes.kept[1] = (h * 2 + q * 2 + f * 2) * e + heads * t;
-  bytes.kept[2] = (h + q) * e + heads * t;
-  bytes.kept[3] = h * e;
-  bytes.keys_values = k * 2 * e;
-  bytes.key_value_gradients = k * 2 * g;
-  bytes.hidden = h * e;
-  bytes.forward_work = (h * 2 + k * 2) * e + bytes.kept[0];
-  bytes.backward_work = (h * 3 + q * 2 + f * 3) * e + k * 2 * g + bytes.kept[0];
-  bytes.kv_forward = k * 4 * e;
-  bytes.kv_backward = k * 4 * e + k * 4 * g;
-  bytes.q_forward = (q * 2 * e + heads * t) * 2;
-  bytes.q_backward = (q * 2 * e + q * g + heads * 2 * t) * 2;
-  bytes.head_work = h * 3 * e + h * g + Size{4} * t;
-  bytes.head_row = t;
+  for (std::size_t mode = 0; mode < kept.size(); ++mode) {
+    const Size again = kept[0] - kept[mode];
+    bytes.kept[mode] = kept[mode].part(tp);
+    bytes.forward_work[mode] = ((h * 2 + k * 2) * e + again).part(tp);
+    bytes.backward_work[mode] = ((h * 3 + q * 2 + f * 3) * e + k * 2 * g + again).part(tp);
+  }
+  bytes.keys_values = (k * 2 * e).part(tp);
+  bytes.key_value_gradients = (k * 2 * g).part(tp);
+  bytes.hidden = (h * e).part(tp);
+  bytes.kv_forward = (k * 4 * e).part(tp);
+  bytes.kv_backward = bytes.kv_forward + (k * 4 * g).part(tp);
+  bytes.q_forward = ((q * 2 * e + heads * t) * 2).part(tp);
+  bytes.q_backward = ((q * 2 * e + q * g + heads * 2 * t) * 2).part(tp);
   return bytes;
 }
 
@@ -70,6 +75,7 @@ struct TokenBytes {
 struct PackPart {
   Size tokens;  ///< own
   Size kept;    ///< bytes per layer, allocated by F, freed by B
+  Size work;    ///< workspace, without exchange
   Size pages;   ///< F: of keys and values that it opens, over its samples
   Size opens;   ///< B: own tokens of the samples whose backward begins here
   Size closes;  ///< B: own tokens of the samples whose backward ends here
@@ -115,6 +121,8 @@ class Parts {
             part(pack).tokens += tokens;
             part(pack).kept += kept;
           }
+          part(piece.forward).work += tokens * bytes_.forward_work[mode];
+          part(piece.backward).work += tokens * bytes_.backward_work[mode];
           part(piece.forward).pages += pages(piece.end) - pages(piece.begin);
         }
         const Tokens length = plan_.samples[sample];
@@ -158,7 +166,7 @@ class Parts {
 };
 
 /// Rows of the vocabulary that a stage works on in H.
-[[nodiscard]] inline std::int64_t vocabulary_rows(const Plan& plan, std::int64_t pp) {
+[[nodiscard]] inline Size vocabulary_rows(const Plan& plan, std::int64_t pp) {
   if (plan.parallel.head == Head::last) {
     return pp + 1 == plan.parallel.pp ? plan.model.vocab : 0;
   }
@@ -166,6 +174,13 @@ class Parts {
   const std::int64_t stages = plan.parallel.pp;
   const std::int64_t whole = plan.model.vocab / stages, rest = plan.model.vocab % stages;
   return whole + rest * (pp + 1) / stages - rest * pp / stages;
+}
+
+/// Workspace of H on a stage for each token of a tile.
+[[nodiscard]] inline Size head_work(const Plan& plan, std::int64_t pp) {
+  const Size e = plan.model.bytes_per_element, t = std::max<std::int64_t>(4, e.value());
+  const Size h = plan.model.hidden, g = plan.memory.gradient_bytes;
+  return (vocabulary_rows(plan, pp) * t + h * 3 * e + h * g + t * 4).part(plan.parallel.tp);
 }
 
 /// Weights, gradients and optimizer state of a stage.
@@ -181,12 +196,13 @@ class Parts {
   const bool table = pp == 0, last = pp + 1 == plan.parallel.pp;
   if (table) weights += h * Size{model.vocab};
   if (last) weights += h;
-  if (!(model.tied && table)) weights += h * Size{vocabulary_rows(plan, pp)};
-  const std::int64_t e = model.bytes_per_element;
-  const Size state = weights * (Size{2} * Size{std::max<std::int64_t>(4, e)} + Size{e < 4 ? 4 : 0});
+  if (!(model.tied && table)) weights += h * vocabulary_rows(plan, pp);
+  const std::int64_t e = model.bytes_per_element, tp = plan.parallel.tp;
+  const Size state = Size{2} * Size{std::max<std::int64_t>(4, e)} + Size{e < 4 ? 4 : 0};
   const std::int64_t sharers =
       plan.memory.optimizer == OptimizerState::sharded ? plan.parallel.dp : 1;
-  return weights * (Size{e} + Size{plan.memory.gradient_bytes}) + state.part(sharers);
+  return (weights * Size{e}).part(tp) + (weights * Size{plan.memory.gradient_bytes}).part(tp) +
+         (weights * state).part(sharers).part(tp);
 }
 
 }  // namespace slimpack::validation

@@ -162,10 +162,8 @@ class MemoryWalk {
         if (stage != stage_) hear(stage, position(unit, stage, frame_.chunks));
       }
     }
-    const TokenBytes& bytes = parts_.bytes();
-    const Size rows = vocabulary_rows(plan_, static_cast<std::int64_t>(stage_));
     const Size work = std::min(pack.tokens, Size{plan_.memory.head_tile.value}) *
-                      (rows * bytes.head_row + bytes.head_work);
+                      head_work(plan_, static_cast<std::int64_t>(stage_));
     if (last) level_ += output(pack);  // hidden gradients
     level_ += work;
     note(at);
@@ -183,8 +181,7 @@ class MemoryWalk {
     const Size pages = layers * bytes.keys_values * Size{plan_.memory.page_tokens.value};
     const Size gradients = layers * bytes.key_value_gradients;
     const Size hidden = output(pack);
-    const Size work = pack.tokens * (forward ? bytes.forward_work : bytes.backward_work) -
-                      pack.kept + parts_.exchange(unit.pack);
+    const Size work = pack.work + parts_.exchange(unit.pack);
     const auto from = remote_source(unit);
     const auto to = remote_target(unit);
 
@@ -246,18 +243,17 @@ class MemoryWalk {
       const Position on = frame.device_of(rank, stage);
       MemoryWalk walk(plan, frame, parts, rank_parts, on);
       walk.run();
-      const Size peak = walk.peak().part(plan.parallel.tp);
+      const Size peak = walk.peak();
       peaks[on] = Bytes{peak.value()};
       if (peak <= room) continue;
       const DeviceSchedule& device = plan.schedule[on];
       const std::size_t at = walk.peak_unit();
       found.add(7, "memory", Where{}.device(device.dp, device.pp).unit(at), [&] {
-        const Size fixed = walk.fixed().part(plan.parallel.tp);
         const auto count = [](Size size) {
           return size.countable() ? std::to_string(size.value()) : std::string("more than 2^63");
         };
         return "memory may reach " + count(peak) + " bytes in " + name_of(device.order[at]) +
-               ", of which weights, gradients and optimizer state are " + count(fixed) +
+               ", of which weights, gradients and optimizer state are " + count(walk.fixed()) +
                "; capacity - reserved is " + count(room);
       });
     }

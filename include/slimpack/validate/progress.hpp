@@ -69,8 +69,8 @@ class Progress {
   /// What a device that has not ended waits for.
   [[nodiscard]] Wait wait_of(Position on) const {
     const std::size_t at = done_[on];
+    if (unit(on, at).kind == UnitKind::optimizer) return reduce_wait(on);
     if (auto wait = waits(on, at)) return *wait;
-    if (plan_.schedule[on].order[at].kind == UnitKind::optimizer) return reduce_wait(on);
     Wait wait;
     for_each_meeting(on, at, [&](Position other) {
       if (other == on || arrived_here(on, at, other)) return true;

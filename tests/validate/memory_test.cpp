@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rule 7's arithmetic against a recount token by token, and against numbers worked out by hand.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "slimpack/validate/validate.hpp"
+#include "support/random_plan.hpp"
+#include "validate/hand_plan.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+/// The table of docs/equations.md once more, as long sums, and every token looked at by itself.
+class Recount {
+ public:
+  explicit Recount(const Plan& plan) : plan_(plan) {
+    for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+      if (plan.micropacks[id].pass == Pass::forward) continue;
+      for (const Slice& slice : plan.micropacks[id].slices) {
+        for (std::int64_t at = slice.begin.value; at < slice.end.value; ++at) {
+          mode_[{index(slice.sample), at}] = plan.micropacks[id].recompute;
+        }
+      }
+    }
+  }
+
+  std::int64_t peak(std::size_t device) {
+    order_ = &plan_.schedule[device].order;
+    rank_ = plan_.schedule[device].dp;
+    stage_ = plan_.schedule[device].pp;
+    std::int64_t most = 0;
+    for (std::size_t at = 0; at < order_->size(); ++at) {
+      most = std::max({most, during(at), after(at)});
+    }
+    return most;
+  }
+
+ private:
+  using Token = std::pair<std::size_t, std::int64_t>;
+
+  std::int64_t rows(std::int64_t bytes) const {
+    return (bytes + plan_.parallel.tp - 1) / plan_.parallel.tp;
+  }
+  const MicroPack& pack(const Unit& unit) const { return plan_.micropacks[index(unit.pack)]; }
+  const std::vector<std::int32_t>& ranks(const Unit& unit) const {
+    return plan_.groups[index(pack(unit).group)];
+  }
+  std::int32_t owner(const std::vector<std::int32_t>& group, std::int64_t at) const {
+    const auto g = static_cast<std::int64_t>(group.size());
+    const std::int64_t turn = at / plan_.memory.share_tokens.value % (2 * g);
+    return group[static_cast<std::size_t>(turn < g ? turn : 2 * g - 1 - turn)];
+  }
+  std::vector<Token> own(const Unit& unit) const {
+    std::vector<Token> tokens;
+    for (const Slice& slice : pack(unit).slices) {
+      for (std::int64_t at = slice.begin.value; at < slice.end.value; ++at) {
+        if (owner(ranks(unit), at) == rank_) tokens.emplace_back(index(slice.sample), at);
+      }
+    }
+    return tokens;
+  }
+  std::int64_t own_in(const Unit& unit, std::int64_t begin, std::int64_t end,
+                      std::int32_t rank) const {
+    std::int64_t count = 0;
+    for (std::int64_t at = begin; at < end; ++at) count += owner(ranks(unit), at) == rank;
+    return count;
+  }
+
+  // Bytes by the tables.
+  std::int64_t e() const { return plan_.model.bytes_per_element; }
+  std::int64_t t() const { return std::max<std::int64_t>(e(), 4); }
+  std::int64_t g() const { return plan_.memory.gradient_bytes; }
+  std::int64_t h() const { return plan_.model.hidden; }
+  std::int64_t q() const { return plan_.model.heads * plan_.model.head_dim; }
+  std::int64_t k() const { return plan_.model.kv_heads * plan_.model.head_dim; }
+  std::int64_t ffn() const { return plan_.model.ffn; }
+  std::int64_t kept(Recompute mode) const {
+    const std::int64_t input = h() * e(), norm = h() * e(), query = q() * e(), output = q() * e();
+    const std::int64_t mid = h() * e(), second = h() * e(), gate = ffn() * e(), up = ffn() * e();
+    const std::int64_t product = ffn() * e(), log_sum = plan_.model.heads * t(), inverse = 2 * t();
+    switch (mode) {
+      case Recompute::none:
+        return input + norm + query + output + mid + second + gate + up + product + log_sum +
+               inverse;
+      case Recompute::light:
+        return input + query + output + mid + gate + up + log_sum;
+      case Recompute::layer:
+        return input + output + log_sum;
+      case Recompute::full:
+        break;
+    }
+    return input;
+  }
+  std::int64_t again(Recompute mode) const { return kept(Recompute::none) - kept(mode); }
+  std::int64_t layers(std::int32_t chunk) const {
+    for (const Stage& stage : plan_.stages) {
+      if (stage.pp == stage_ && stage.chunk == chunk) return stage.end_layer - stage.first_layer;
+    }
+    return 0;
+  }
+  std::int64_t vocabulary() const {
+    const std::int64_t v = plan_.model.vocab, p = plan_.parallel.pp;
+    if (plan_.parallel.head == Head::last) return stage_ == p - 1 ? v : 0;
+    return v * (stage_ + 1) / p - v * stage_ / p;
+  }
+  std::int64_t always() const {
+    std::int64_t weights = 0;
+    for (std::int32_t chunk = 0; chunk < plan_.parallel.chunks; ++chunk) {
+      weights +=
+          layers(chunk) * (h() * q() + 2 * h() * k() + q() * h() + 3 * h() * ffn() + 2 * h());
+    }
+    if (stage_ == 0) weights += plan_.model.vocab * h();
+    if (stage_ == plan_.parallel.pp - 1) weights += h();
+    if (!plan_.model.tied || stage_ != 0) weights += vocabulary() * h();
+    const std::int64_t state = weights * (2 * t() + (e() < 4 ? 4 : 0));
+    const std::int64_t parts =
+        plan_.parallel.tp *
+        (plan_.memory.optimizer == OptimizerState::sharded ? plan_.parallel.dp : 1);
+    return rows(weights * e()) + rows(weights * g()) + (state + parts - 1) / parts;
+  }
+  std::int64_t hidden(const Unit& unit) const {
+    return static_cast<std::int64_t>(own(unit).size()) * rows(h() * e());
+  }
+
+  std::int64_t workspace(const Unit& unit) const {
+    std::int64_t bytes = 0;
+    if (unit.kind == UnitKind::head) {
+      const auto tokens = static_cast<std::int64_t>(own(unit).size());
+      return std::min(tokens, plan_.memory.head_tile.value) *
+             rows(vocabulary() * t() + 3 * h() * e() + h() * g() + 4 * t());
+    }
+    const bool forward = unit.kind == UnitKind::forward;
+    for (const Token& token : own(unit)) {
+      const std::int64_t made = again(mode_.at(token));
+      bytes += forward ? rows((2 * h() + 2 * k()) * e() + made)
+                       : rows((3 * h() + 2 * q() + 3 * ffn()) * e() + 2 * k() * g() + made);
+    }
+    std::int64_t exchange = 0;
+    for (std::size_t i = 0; i < pack(unit).exchange.size(); ++i) {
+      const Slice& slice = pack(unit).slices[i];
+      const bool kv = pack(unit).exchange[i] == Exchange::kv;
+      std::int64_t share = 0;
+      for (const std::int32_t rank : ranks(unit)) {
+        share = std::max(share, own_in(unit, kv ? 0 : slice.begin.value, slice.end.value, rank));
+      }
+      const std::int64_t statistics = plan_.model.heads * t();
+      std::int64_t each = 0;
+      if (kv) {
+        each = rows(2 * 2 * k() * e()) + (forward ? 0 : rows(2 * 2 * k() * g()));
+      } else if (forward) {
+        each = rows(2 * (2 * q() * e() + statistics));
+      } else {
+        each = rows(2 * (2 * q() * e() + q() * g() + 2 * statistics));
+      }
+      exchange = std::max(exchange, share * each);
+    }
+    return bytes + exchange;
+  }
+
+  bool is_last(const Unit& unit) const {
+    return stage_ == plan_.parallel.pp - 1 && unit.chunk == plan_.parallel.chunks - 1;
+  }
+  std::int32_t line(const Unit& unit) const { return unit.chunk * plan_.parallel.pp + stage_; }
+
+  /// Position of the unit of a pack at a place of the line of this rank, and its stage.
+  std::pair<std::int32_t, std::size_t> remote(const Unit& unit, std::int32_t to) const {
+    const std::int32_t stage = to % plan_.parallel.pp;
+    const auto& order =
+        plan_.schedule[static_cast<std::size_t>(rank_ * plan_.parallel.pp + stage)].order;
+    const Unit wanted{unit.kind, unit.pack, to / plan_.parallel.pp};
+    return {stage, static_cast<std::size_t>(std::find(order.begin(), order.end(), wanted) -
+                                            order.begin())};
+  }
+  std::int32_t source_line(const Unit& unit) const {
+    return unit.kind == UnitKind::forward ? line(unit) - 1 : line(unit) + 1;
+  }
+  std::int32_t target_line(const Unit& unit) const {
+    return unit.kind == UnitKind::forward ? line(unit) + 1 : line(unit) - 1;
+  }
+  bool exists(std::int32_t at) const {
+    return at >= 0 && at < plan_.parallel.pp * plan_.parallel.chunks;
+  }
+  static bool computes(const Unit& unit) {
+    return unit.kind == UnitKind::forward || unit.kind == UnitKind::backward;
+  }
+  bool same_channel(const Unit& a, const Unit& b) const {
+    return a.kind == b.kind && pack(a).group == pack(b).group;
+  }
+
+  /// Units of another stage of the rank that are known to have ended when unit `at` starts.
+  std::size_t known(std::int32_t stage, std::size_t at) const {
+    std::size_t units = 0;
+    for (std::size_t i = 0; i <= at; ++i) {
+      const Unit& unit = (*order_)[i];
+      if (computes(unit) && exists(source_line(unit)) && plan_.parallel.pp > 1) {
+        const auto [from, position] = remote(unit, source_line(unit));
+        if (from == stage) units = std::max(units, position + 1);
+      }
+      if (unit.kind == UnitKind::head && plan_.parallel.head == Head::shard) {
+        const auto& order =
+            plan_.schedule[static_cast<std::size_t>(rank_ * plan_.parallel.pp + stage)].order;
+        units = std::max(units, static_cast<std::size_t>(
+                                    std::find(order.begin(), order.end(), unit) - order.begin()));
+      }
+    }
+    return units;
+  }
+
+  /// What is held while unit `at` runs; with `ended`, right after it.
+  std::int64_t during(std::size_t at) const { return held(at, false); }
+  std::int64_t after(std::size_t at) const { return held(at, true); }
+
+  std::int64_t held(std::size_t at, bool ended) const {
+    const std::int64_t pp = plan_.parallel.pp;
+    std::int64_t bytes = always();
+    // Started: [0, at]. Over: [0, at), and `at` with `ended`.
+    const std::size_t over = at + (ended ? 1 : 0);
+    if (!ended && (computes((*order_)[at]) || (*order_)[at].kind == UnitKind::head)) {
+      bytes += workspace((*order_)[at]);
+    }
+    std::set<std::tuple<std::size_t, std::int64_t, std::int32_t>> live, closed_tokens;
+    std::set<std::tuple<std::size_t, std::int64_t, std::int32_t>> pages;
+    std::set<std::pair<std::size_t, std::int32_t>> begun, closed;
+    for (std::size_t i = 0; i <= at; ++i) {
+      const Unit& unit = (*order_)[i];
+      if (unit.kind == UnitKind::backward) {
+        for (const Slice& slice : pack(unit).slices) {
+          const std::pair key{index(slice.sample), unit.chunk};
+          begun.insert(key);
+          if (i < over && slice.begin == Tokens{0}) closed.insert(key);
+        }
+        if (i < over) {
+          for (const Token& token : own(unit)) {
+            closed_tokens.insert({token.first, token.second, unit.chunk});
+          }
+        }
+      }
+    }
+    for (std::size_t i = 0; i <= at; ++i) {
+      const Unit& unit = (*order_)[i];
+      if (unit.kind == UnitKind::forward) {
+        for (const Token& token : own(unit)) {
+          if (closed_tokens.count({token.first, token.second, unit.chunk}) == 0) {
+            bytes += layers(unit.chunk) * rows(kept(mode_.at(token)));
+          }
+          if (closed.count({token.first, unit.chunk}) == 0) {
+            const std::int64_t before = own_in(unit, 0, token.second, rank_);
+            pages.insert({token.first, before / plan_.memory.page_tokens.value, unit.chunk});
+          }
+        }
+        if (is_last(unit)) {
+          const Unit head{UnitKind::head, unit.pack, 0};
+          const auto place = static_cast<std::size_t>(
+              std::find(order_->begin(), order_->end(), head) - order_->begin());
+          if (place >= over) bytes += hidden(unit);
+        }
+      }
+      if (unit.kind == UnitKind::head && stage_ == pp - 1) {
+        for (const Token& token : own(unit)) {
+          const std::int32_t last = plan_.parallel.chunks - 1;
+          if (closed_tokens.count({token.first, token.second, last}) == 0) {
+            bytes += rows(h() * e());
+          }
+        }
+      }
+      if (!computes(unit)) continue;
+      if (exists(target_line(unit))) {
+        if (pp == 1) {  // handed over in place
+          const Unit next{unit.kind, unit.pack,
+                          unit.chunk + (unit.kind == UnitKind::forward ? 1 : -1)};
+          const auto place = static_cast<std::size_t>(
+              std::find(order_->begin(), order_->end(), next) - order_->begin());
+          if (place >= over) bytes += hidden(unit);
+        } else {
+          // A send is over when the send `window` later on its channel has started, or when the
+          // receiver has been heard of after it consumed.
+          const auto [stage, consumer] = remote(unit, target_line(unit));
+          std::int64_t later = 0;
+          for (std::size_t j = i + 1; j <= at; ++j) {
+            const Unit& other = (*order_)[j];
+            if (computes(other) && same_channel(unit, other) && exists(target_line(other))) ++later;
+          }
+          if (later < plan_.window && consumer >= known(stage, at)) bytes += hidden(unit);
+        }
+      }
+    }
+    for (const auto& page : pages) {
+      bytes += layers(std::get<2>(page)) * plan_.memory.page_tokens.value * rows(2 * k() * e());
+    }
+    for (const auto& [sample, chunk] : begun) {
+      if (closed.count({sample, chunk}) != 0) continue;
+      const auto& group = plan_.groups[index(plan_.sample_group[sample])];
+      for (std::int64_t token = 0; token < plan_.samples[sample].value; ++token) {
+        if (owner(group, token) == rank_) bytes += layers(chunk) * rows(2 * k() * g());
+      }
+    }
+    if (pp > 1) bytes += receives(over);
+    return bytes;
+  }
+
+  /// Receive buffers once the first `over` units have ended.
+  std::int64_t receives(std::size_t over) const {
+    std::int64_t bytes = 0;
+    std::map<std::pair<std::size_t, UnitKind>, std::int64_t> consumed, seen;
+    for (std::size_t i = 0; i < order_->size(); ++i) {
+      const Unit& unit = (*order_)[i];
+      if (!computes(unit) || !exists(source_line(unit))) continue;
+      const std::pair channel{index(pack(unit).group), unit.kind};
+      if (i < over) ++consumed[channel];
+    }
+    for (const Unit& unit : *order_) {
+      if (!computes(unit) || !exists(source_line(unit))) continue;
+      const std::pair channel{index(pack(unit).group), unit.kind};
+      const std::int64_t number = seen[channel]++;
+      if (number >= consumed[channel] && number < consumed[channel] + plan_.window) {
+        bytes += hidden(unit);
+      }
+    }
+    return bytes;
+  }
+
+  const Plan& plan_;
+  std::map<Token, Recompute> mode_;
+  const std::vector<Unit>* order_ = nullptr;
+  std::int32_t rank_ = 0, stage_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("rule 7: peaks equal a recount token by token") {
+  test::Features found;
+  for (std::uint64_t seed = 0; seed < 160; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options;
+    options.max_samples = 4;
+    options.max_tokens = 24;
+    options.max_dp = 3;
+    options.max_pp = 3;
+    options.max_tp = 3;
+    options.vary_bytes = true;
+    if (seed % 2 == 0) options.merged = true;
+    const Plan plan = test::random_plan(seed, options);
+    found += test::features_of(plan);
+    const Validation validation = validate(plan);
+    REQUIRE(validation.valid());
+    Recount recount(plan);
+    for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
+      CAPTURE(device);
+      REQUIRE(validation.worst_case_peak[device].value == recount.peak(device));
+    }
+  }
+  MESSAGE(test::to_string(found));
+}
+
+TEST_CASE("rule 7: one device worked out by hand") {
+  // h 4, q 4, k 2, f 6, V 10, one layer, e 2, t 4, g 4; pages of 4 tokens, head tile 3.
+  // Weights: layer 4 (2 x 4 + 2 x 2) + 3 x 4 x 6 + 2 x 4 = 128, table 40, norm 4, head 40: 212.
+  // Always: 212 x (2 + 4 + 2 x 4 + 4) = 3816.
+  Plan plan = test::usual_plan({1, 1, 1, Head::last, 2});
+  // Kept: full 4 x 2 = 8, light (8 + 8 + 12) x 2 + 8 = 64. Keys and values: 2 x 2 x 2 = 8 a token.
+  // none is (16 + 8 + 18) x 2 + 8 + 8 = 100. Work of F: light 24 + 36, full 24 + 92; of B: light
+  // 76 + 16 + 36, full 76 + 16 + 92.
+  // F 0, tokens 0-3, all light: kept 256, a page 32, output 32, work 4 x 60: 560.
+  // F 1, tokens 4-7, two light and two full: kept 400, pages 64, outputs 64, work
+  //   2 x 60 + 2 x 116: 880.
+  // H 0: kept 400, pages 64, outputs 64, hidden gradients 32, work 3 x (40 + 24 + 16 + 16) = 288:
+  //   848. H 1: an output less, hidden gradients 64: 848.
+  // B 2, tokens 6-7, full: kept 400, pages 64, hidden gradients 64, gradients of keys and values
+  //   8 x 16 = 128, work 2 x 184: 1024.
+  // B 3, tokens 0-5, light: kept 384, pages 64, hidden gradients 48, 128, work 6 x 128: 1392.
+  const Validation validation = validate(plan);
+  REQUIRE(validation.valid());
+  CHECK(validation.worst_case_peak[0].value == 3816 + 1392);
+  // Without recomputation of either pass: B 3 has kept 600, work 6 x 92 = 552.
+  plan.micropacks[2].recompute = plan.micropacks[3].recompute = Recompute::none;
+  CHECK(validate(plan).worst_case_peak[0].value == 3816 + 600 + 64 + 48 + 128 + 552);
+}
+
+TEST_CASE("rule 7: send buffers are held until their end is certain") {
+  // Two stages, three packs of 4 tokens, window 1: F 0, F 1 and F 2 send 32 bytes each.
+  Plan plan = test::hand_plan({1, 2, 1, Head::last, 1});
+  plan.model.layers = 2;
+  for (int i = 0; i < 3; ++i) {
+    const SampleId sample = test::add_sample(plan, 4, 0);
+    test::add_pack(plan, Pass::forward, 0, {{sample, {0}, {4}}});
+    test::add_pack(plan, Pass::backward, 0, {{sample, {0}, {4}}});
+  }
+  test::schedule_in_order(plan);
+  const auto peak = [&] { return validate(plan).worst_case_peak.at(0).value; };
+  // Stage 0 is fullest in B 1: kept 3 x 400, pages 3 x 32, gradients 64, receive 32, work
+  // 4 x 92 = 368. Its gradient has been heard after stage 1 consumed all: no send is held.
+  const std::int64_t always = (128 + 40) * 18;
+  CHECK(peak() == always + 1200 + 96 + 64 + 32 + 368);
+  // With all heads first, B 1 is sent after F 4 is consumed. Here it is sent before: stage 0 holds
+  // the send of F 4 while it runs B 1, because nothing tells that it has ended.
+  test::order_of(plan, 0, 1) = {test::f(0), test::h(0), test::b(1), test::f(2),
+                                test::h(2), test::b(3), test::f(4), test::h(4),
+                                test::b(5), test::r(),  test::o()};
+  CHECK(peak() == always + 1200 + 96 + 64 + 32 + 368 + 32);
+}
+
+TEST_CASE("rule 7: sizes that do not fit a number are above every capacity") {
+  Plan plan = test::usual_plan({1, 1, 1, Head::last, 2});
+  plan.model.hidden = std::int64_t{1} << 61;
+  plan.memory.capacity = Bytes{(std::int64_t{1} << 62)};
+  const Validation validation = validate(plan);
+  REQUIRE(validation.breaches.size() == 1);
+  CHECK(validation.breaches[0].rule == 7);
+  CHECK(validation.breaches[0].message.find("memory may reach more than 2^63 bytes") !=
+        std::string::npos);
+}
