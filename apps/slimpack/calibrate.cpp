@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// slimpack calibrate: a measured profile to cost.json.
+#include <fmt/format.h>
+
+#include <iostream>
+#include <memory>
+
+#include "command.hpp"
+#include "slimpack/cost/fit.hpp"
+#include "slimpack/cost/profile.hpp"
+#include "slimpack/io/cost_json.hpp"
+#include "slimpack/io/file.hpp"
+
+namespace slimpack::app {
+namespace {
+
+[[nodiscard]] std::string percent(std::optional<double> share) {
+  return share ? fmt::format("{:.2f} %", 100 * *share) : "-";
+}
+
+int run(const std::string& profile, const std::string& output) {
+  const FitResult fit = fit_cost(parse_profile(read_file(profile), profile));
+  write_file(output, cost_to_json(fit.cost));
+  std::cout << fmt::format("{}: fitted to {}; errors are |predicted - measured| / measured\n\n",
+                           output, profile);
+  std::cout << fmt::format("{:<12}{:<10}{:>6}{:>10}{:>18}{:>18}{:>20}\n", "kind", "pass", "rows",
+                           "held out", "mean on held out", "worst on held out",
+                           "mean on all, fitted");
+  for (const KindFit& kind : fit.kinds) {
+    const char* const pass = !kind.pass                    ? "-"
+                             : *kind.pass == Pass::forward ? "forward"
+                                                           : "backward";
+    std::cout << fmt::format("{:<12}{:<10}{:>6}{:>10}{:>18}{:>18}{:>20}\n",
+                             kProfileKinds[static_cast<std::size_t>(kind.kind)], pass, kind.rows,
+                             kind.held_out, percent(kind.mean_error), percent(kind.worst_error),
+                             percent(kind.fitted_mean_error));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Run add_calibrate(CLI::App& command) {
+  struct Options {
+    std::string profile, output;
+  };
+  auto options = std::make_shared<Options>();
+  command.add_option("PROFILE", options->profile, "profile.csv, or - for standard input")
+      ->required();
+  command.add_option("-o,--output", options->output, "the cost model to write")->required();
+  return [options] { return run(options->profile, options->output); };
+}
+
+}  // namespace slimpack::app

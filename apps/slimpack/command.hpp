@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The subcommands: each adds its options to the parser and gives back what to run.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace slimpack::app {
+
+/// Runs a parsed subcommand and gives its exit status: 0 done, 1 no feasible plan or a failed
+/// check. Bad input is thrown as InvalidInput and becomes status 2.
+using Run = std::function<int()>;
+
+[[nodiscard]] Run add_plan(CLI::App& command);
+[[nodiscard]] Run add_simulate(CLI::App& command);
+[[nodiscard]] Run add_validate(CLI::App& command);
+[[nodiscard]] Run add_export(CLI::App& command);
+[[nodiscard]] Run add_lengths(CLI::App& command);
+[[nodiscard]] Run add_calibrate(CLI::App& command);
+
+void list_planners();
+void list_presets();
+
+}  // namespace slimpack::app

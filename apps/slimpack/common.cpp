@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common.hpp"
+
+#include <fmt/format.h>
+#include <openssl/evp.h>
+
+#include <array>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "sizes.hpp"
+#include "slimpack/cost/presets.hpp"
+#include "slimpack/data/file_bytes.hpp"
+#include "slimpack/data/sample.hpp"
+#include "slimpack/io/cluster_json.hpp"
+#include "slimpack/io/cost_json.hpp"
+#include "slimpack/io/file.hpp"
+#include "slimpack/io/model_json.hpp"
+#include "slimpack/io/read_lengths.hpp"
+
+namespace slimpack::app {
+namespace {
+
+template <class Value>
+[[nodiscard]] std::string names_of(const std::vector<Value>& presets) {
+  std::string names;
+  for (const Value& preset : presets) names += (names.empty() ? "" : ", ") + preset.name;
+  return names;
+}
+
+/// A preset by name, else the file of that path.
+template <class Value, class Parse>
+[[nodiscard]] Value preset_or_file(std::string_view option, const std::string& text,
+                                   std::optional<Value> preset, const std::vector<Value>& presets,
+                                   Parse&& parse) {
+  if (preset) return *std::move(preset);
+  std::error_code ignored;
+  require(
+      std::filesystem::exists(text, ignored),
+      fmt::format("{}: '{}' is neither a preset ({}) nor a file", option, text, names_of(presets)));
+  return parse(read_file(text), text);
+}
+
+[[nodiscard]] BatchOptions batch_options(const CommonOptions& options) {
+  BatchOptions batch;
+  batch.context = {parse_size("--context", options.context)};
+  batch.overlong = parse_word<Overlong>(
+      "--overlong", options.overlong,
+      {{"split", Overlong::split}, {"drop", Overlong::drop}, {"error", Overlong::error}});
+  if (!options.batch_tokens.empty()) {
+    batch.batch_tokens = Tokens{parse_size("--batch-tokens", options.batch_tokens)};
+  }
+  if (!options.batch_samples.empty()) {
+    batch.batch_samples = parse_size("--batch-samples", options.batch_samples);
+  }
+  batch.seed = options.seed;
+  batch.shuffle = !options.no_shuffle;
+  return batch;
+}
+
+/// nullopt for `automatic`, else what `parse` makes of the text.
+template <class Parse>
+[[nodiscard]] auto unless(std::string_view automatic, const std::string& text, Parse&& parse)
+    -> std::optional<decltype(parse(text))> {
+  if (text == automatic) return std::nullopt;
+  return parse(text);
+}
+
+}  // namespace
+
+std::string sha256_of_file(const std::string& path) {
+  const FileBytes file = FileBytes::open(path);
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned int size = 0;
+  const std::string_view bytes = file.text();
+  if (EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr) != 1) {
+    throw std::runtime_error("SHA-256 is not available in this OpenSSL");
+  }
+  std::string text;
+  for (unsigned int at = 0; at < size; ++at) text += fmt::format("{:02x}", digest[at]);
+  return text;
+}
+
+void add_common_options(CLI::App& command, CommonOptions& options) {
+  command
+      .add_option("LENGTHS", options.lengths,
+                  "document lengths: text, .idx (Megatron), .npy, .jsonl, or - for standard input")
+      ->required();
+  const auto add = [&](const char* names, auto& value, const char* text) {
+    command.add_option(names, value, text)->capture_default_str();
+  };
+  add("--model", options.model, "preset, or a Hugging Face config.json");
+  add("--cluster", options.cluster, "preset, or a JSON file");
+  add("--dp", options.dp, "data-parallel ranks");
+  add("--pp", options.pp, "pipeline stages");
+  add("--tp", options.tp, "tensor-parallel devices");
+  add("--chunks", options.chunks, "virtual stages a device, or auto");
+  add("--head", options.head, "vocabulary projection and loss: last, shard or auto");
+  add("--recompute", options.recompute, "none, light, layer, full or auto");
+  add("--granularity", options.granularity, "slice boundaries fall on multiples of it");
+  add("--max-units", options.max_units, "most MicroPacks a pass and rank, or auto");
+  add("--merge", options.merge, "most ranks a merged group may have: auto, off or a number");
+  add("--optimizer", options.optimizer, "optimizer state: sharded or replicated");
+  add("--context", options.context, "longest sample, in tokens");
+  add("--overlong", options.overlong, "documents above the context: split, drop or error");
+  command.add_option("--batch-tokens", options.batch_tokens,
+                     "tokens a step holds at most [the whole file, one step]");
+  command.add_option("--batch-samples", options.batch_samples, "samples a step holds at most");
+  add("--step", options.step, "which step, from 0");
+  add("--seed", options.seed, "of the shuffle");
+  command.add_flag("--no-shuffle", options.no_shuffle, "take documents in file order");
+  command.add_option("--memory", options.memory, "capacity of a device in bytes [the cluster's]");
+  command.add_option("--cost", options.cost, "a calibrated cost model [analytic]");
+  add("--effort", options.effort, "how many candidates are simulated: fast, normal or thorough");
+  add("--threads", options.threads, "never changes the answer; auto: all cores");
+}
+
+PlanRequest make_request(const CommonOptions& options) {
+  PlanRequest request;
+  request.model = preset_or_file("--model", options.model, model_preset(options.model),
+                                 model_presets(), model_from_json);
+  const std::vector<Cluster> clusters = cluster_presets();
+  request.cluster = preset_or_file(
+      "--cluster", options.cluster, cluster_preset(options.cluster), clusters,
+      [&](const auto& text, const auto& name) { return cluster_from_json(text, name, clusters); });
+  if (!options.cost.empty()) request.cost = cost_from_json(read_file(options.cost), options.cost);
+  request.dp = parse_count("--dp", options.dp);
+  request.pp = parse_count("--pp", options.pp);
+  request.tp = parse_count("--tp", options.tp);
+  request.chunks = unless("auto", options.chunks,
+                          [](const auto& text) { return parse_count("--chunks", text); });
+  request.head = unless("auto", options.head, [](const auto& text) {
+    return parse_word<Head>("--head", text, {{"last", Head::last}, {"shard", Head::shard}});
+  });
+  request.recompute = unless("auto", options.recompute, [](const auto& text) {
+    return parse_word<Recompute>("--recompute", text,
+                                 {{"none", Recompute::none},
+                                  {"light", Recompute::light},
+                                  {"layer", Recompute::layer},
+                                  {"full", Recompute::full}});
+  });
+  request.granularity = {parse_size("--granularity", options.granularity)};
+  request.max_units = unless("auto", options.max_units,
+                             [](const auto& text) { return parse_size("--max-units", text); });
+  request.merge = unless("auto", options.merge, [](const auto& text) {
+    return text == "off" ? std::int32_t{1} : parse_count("--merge", text);
+  });
+  request.optimizer = parse_word<OptimizerState>(
+      "--optimizer", options.optimizer,
+      {{"sharded", OptimizerState::sharded}, {"replicated", OptimizerState::replicated}});
+  if (!options.memory.empty()) {
+    request.memory.capacity = Bytes{parse_size("--memory", options.memory)};
+  }
+  request.effort = parse_word<Effort>(
+      "--effort", options.effort,
+      {{"fast", Effort::fast}, {"normal", Effort::normal}, {"thorough", Effort::thorough}});
+  request.threads =
+      options.threads == "auto"
+          ? std::max(1, static_cast<std::int32_t>(std::thread::hardware_concurrency()))
+          : parse_count("--threads", options.threads);
+  const BatchOptions batch = batch_options(options);
+  request.context = batch.context;
+  require(options.step <= (std::uint64_t{1} << 40U), "--step: must be at most 2^40");
+
+  const LengthSet lengths = read_lengths(options.lengths);
+  Source source{options.lengths, static_cast<std::int64_t>(lengths.documents.size()), {}};
+  if (options.lengths != "-") source.sha256 = sha256_of_file(options.lengths);
+  request.sources.push_back(std::move(source));
+  BatchStream stream(std::span(&lengths, 1), batch);
+  if (stream.overlong().documents > 0) {
+    std::cerr << fmt::format("{}: {} documents ({} tokens) longer than {} tokens were {}\n",
+                             options.lengths, stream.overlong().documents,
+                             stream.overlong().tokens.value, batch.context.value,
+                             batch.overlong == Overlong::drop ? "dropped" : "cut");
+  }
+  stream.skip(static_cast<std::int64_t>(options.step));
+  request.batch = stream.next();
+  return request;
+}
+
+}  // namespace slimpack::app

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options that every planning subcommand shares, and the request they make.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "slimpack/planners/planner.hpp"
+
+namespace slimpack::app {
+
+/// The options of `slimpack plan --help`, as text until `make_request` checks them.
+struct CommonOptions {
+  std::string lengths;
+  std::string model = "llama-7b";
+  std::string cluster = "h100";
+  std::string dp = "1", pp = "1", tp = "1";
+  std::string chunks = "auto", head = "auto", recompute = "auto";
+  std::string granularity = "128", max_units = "auto", merge = "auto";
+  std::string optimizer = "sharded";
+  std::string context = "131072", overlong = "error";
+  std::string batch_tokens, batch_samples;
+  std::uint64_t step = 0;
+  std::uint64_t seed = 0;
+  bool no_shuffle = false;
+  std::string memory, cost;
+  std::string effort = "normal", threads = "auto";
+};
+
+/// Adds the options to a subcommand, with their help texts.
+void add_common_options(CLI::App& command, CommonOptions& options);
+
+/// Checks every option, reads the files they name and draws the step's batch. Throws InvalidInput.
+/// Documents that the context cut or dropped are reported on standard error.
+[[nodiscard]] PlanRequest make_request(const CommonOptions& options);
+
+/// The SHA-256 of a file's bytes, lower-case hexadecimal. Throws InvalidInput if it is unreadable.
+[[nodiscard]] std::string sha256_of_file(const std::string& path);
+
+}  // namespace slimpack::app

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The slimpack command line: parses, runs one subcommand, turns errors into exit statuses.
+#include <exception>
+#include <iostream>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "command.hpp"
+#include "slimpack/core/error.hpp"
+
+namespace {
+
+int usage_error(const std::string& sentence) {
+  std::cerr << "slimpack: " << sentence << '\n';
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace slimpack::app;
+  CLI::App program{
+      "Plans training steps on documents of very different lengths, and predicts their time and "
+      "memory."};
+  program.set_version_flag("--version", "slimpack " SLIMPACK_VERSION);
+  bool planners = false;
+  bool presets = false;
+  program.add_flag("--list-planners", planners, "print every planner with a line on what it does");
+  program.add_flag("--list-presets", presets, "print the models and clusters that are compiled in");
+
+  std::vector<std::pair<CLI::App*, Run>> commands;
+  const auto add = [&](const char* name, const char* text, Run (*make)(CLI::App&)) {
+    CLI::App* const command = program.add_subcommand(name, text);
+    commands.emplace_back(command, make(*command));
+  };
+  add("plan", "plan one training step and write plan.json", add_plan);
+  add("simulate", "predict a plan's time and memory", add_simulate);
+  add("validate", "check a plan against every rule of its format", add_validate);
+  add("export", "write what each MicroPack of a device reads, as .npy", add_export);
+  add("lengths", "describe the lengths in a file", add_lengths);
+  add("calibrate", "fit a cost model to a measured profile", add_calibrate);
+  program.require_subcommand(0, 1);
+
+  try {
+    program.parse(argc, argv);
+    if (planners) list_planners();
+    if (presets) list_presets();
+    for (const auto& [command, run] : commands) {
+      if (!command->parsed()) continue;
+      const int status = run();
+      std::cout.flush();
+      return std::cout ? status : usage_error("standard output: cannot be written");
+    }
+    if (planners || presets) return 0;
+    std::cerr << program.help();
+    return 2;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return program.exit(error);  // --help, --version
+    return usage_error(std::string(error.what()) + " (see slimpack --help)");
+  } catch (const slimpack::InvalidInput& error) {
+    return usage_error(error.what());
+  } catch (const slimpack::Deadlock& error) {
+    std::cerr << "slimpack: " << error.what() << '\n';
+    return 1;
+  } catch (const std::bad_alloc&) {
+    std::cerr << "slimpack: out of memory\n";
+    return 1;
+  } catch (const std::exception& error) {
+    std::cerr << "slimpack: " << error.what() << '\n';
+    return 1;
+  }
+}

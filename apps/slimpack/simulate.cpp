@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// slimpack simulate: a plan's predicted time and memory, as text, JSON, trace, graph and picture.
+#include <fmt/format.h>
+
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "command.hpp"
+#include "sizes.hpp"
+#include "slimpack/cost/price.hpp"
+#include "slimpack/io/file.hpp"
+#include "slimpack/io/plan_json.hpp"
+#include "slimpack/report/dag_text.hpp"
+#include "slimpack/report/summary.hpp"
+#include "slimpack/report/summary_json.hpp"
+#include "slimpack/report/summary_text.hpp"
+#include "slimpack/report/svg.hpp"
+#include "slimpack/report/trace.hpp"
+#include "slimpack/sim/jitter.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
+
+namespace slimpack::app {
+namespace {
+
+struct SimulateOptions {
+  std::string plan, trace, dag, svg;
+  std::string jitter, draws = "100";
+  std::uint64_t seed = 0;
+  bool json = false;
+};
+
+/// "5%" to parts per million.
+[[nodiscard]] std::int64_t parse_percent(const std::string& text) {
+  double percent = -1;
+  const char* const last = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), last, percent);
+  const bool sign = rest != last && *rest == '%' && rest + 1 == last;
+  require(error == std::errc{} && (sign || rest == last) && percent >= 0 && percent <= 100,
+          "--jitter: must be a share from 0% to 100%", text);
+  return static_cast<std::int64_t>(percent * 10'000 + 0.5);
+}
+
+template <class Write>
+void write_report(const std::string& path, Write&& write) {
+  if (path.empty()) return;
+  std::ostringstream text;
+  write(text);
+  write_file(path, std::move(text).str());
+}
+
+int run(const SimulateOptions& options) {
+  std::vector<JitterOptions> draws;
+  if (!options.jitter.empty()) {
+    for (const JitterKind kind : {JitterKind::noise, JitterKind::slow_device}) {
+      draws.push_back({kind, parse_percent(options.jitter), parse_size("--draws", options.draws),
+                       options.seed});
+    }
+  }
+  const Plan plan = read_plan_file(options.plan);
+  const PlanSimulation simulation = simulate_plan(plan, PricedPlan(plan));
+
+  std::vector<JitterReport> jitter;
+  jitter.reserve(draws.size());
+  for (const JitterOptions& draw : draws) {
+    jitter.push_back({draw, draw_jitter(simulation.dag, simulation.timeline, draw)});
+  }
+  const SimulationSummary summary = summarize(plan, simulation, std::move(jitter));
+
+  write_report(options.trace, [&](auto& out) { write_trace(out, plan, simulation); });
+  write_report(options.dag,
+               [&](auto& out) { write_dag(out, simulation.dag, simulation.timeline); });
+  write_report(options.svg, [&](auto& out) { write_svg(out, plan, simulation); });
+  if (options.json) {
+    write_summary_json(std::cout, plan, simulation, summary);
+  } else {
+    write_summary_text(std::cout, plan, simulation, summary);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Run add_simulate(CLI::App& command) {
+  auto options = std::make_shared<SimulateOptions>();
+  command.add_option("PLAN", options->plan, "plan.json, or - for standard input")->required();
+  command.add_option("--trace", options->trace, "write Chrome trace events (opens in Perfetto)");
+  command.add_option("--dag", options->dag, "write the simulated graph, dag.txt");
+  command.add_option("--svg", options->svg, "write the timeline as a picture");
+  command.add_option("--jitter", options->jitter,
+                     "how the plan stands when every unit is up to this much faster or slower, "
+                     "say 5%, and when one device is this much slower");
+  command.add_option("--draws", options->draws, "draws of the jitter")->capture_default_str();
+  command.add_option("--seed", options->seed, "of the jitter")->capture_default_str();
+  command.add_flag("--json", options->json, "print JSON (docs/reports.md)");
+  return [options] { return run(*options); };
+}
+
+}  // namespace slimpack::app
