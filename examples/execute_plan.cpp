@@ -117,6 +117,7 @@ int run(const std::string& path, std::uint64_t seed) {
 
   const slimpack::PlanSimulation simulation =
       slimpack::simulate_plan(plan, slimpack::PricedPlan(plan));
+  // The simulator also times transfers: a send buffer may live longer there than here.
   std::printf("bytes at the peak   counted by the executor   predicted by the simulator\n");
   for (std::size_t device = 0; device < check.peak.size(); ++device) {
     std::printf("  rank %d, stage %d %26lld %28lld\n", plan.schedule[device].dp,
