@@ -12,7 +12,8 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/dag/builder.hpp"
 #include "slimpack/report/dag_text.hpp"
-#include "slimpack/sim/simulator.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
+#include "support/random_plan.hpp"
 
 namespace slimpack {
 namespace {
@@ -55,6 +56,23 @@ TEST_CASE("dag.txt: run again, it takes as long, even where most nodes take no t
     CHECK(test::makespan_of(file) == timeline.makespan.value);
     for (const auto& [from, to] : file.edges) CHECK(from < to);
   }
+}
+
+TEST_CASE("dag.txt: run again, a plan takes as long as predicted") {
+  std::size_t shared = 0;
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::random_plan(seed);
+    const PlanSimulation simulation = simulate_plan(plan);
+    const test::DagFile file = test::read_dag(text_of(simulation.dag, simulation.timeline));
+    CHECK(file.nanos.size() == simulation.dag.size());
+    CHECK(file.edges.size() == simulation.dag.successors.node.size());
+    CHECK(test::makespan_of(file) == simulation.timeline.makespan.value);
+    for (const Resource& resource : simulation.dag.resources) {
+      if (resource.first_come) ++shared;
+    }
+  }
+  CHECK(shared > 100);
 }
 
 TEST_CASE("execution_order: shared resources in the order that was found") {

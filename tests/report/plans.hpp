@@ -45,7 +45,8 @@ inline Plan empty_plan(std::int32_t dp, std::int32_t pp) {
   plan.model = small_model(pp);
   plan.cluster = small_cluster();
   plan.cost = AnalyticCost{};
-  plan.memory.capacity = Bytes{100000};
+  plan.memory.capacity = Bytes{5000};
+  plan.memory.reserved = Bytes{500};
   plan.memory.page_tokens = Tokens{2};
   plan.memory.share_tokens = Tokens{2};
   plan.parallel.dp = dp;
