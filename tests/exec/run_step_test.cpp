@@ -291,6 +291,15 @@ TEST_CASE("run_step: ranks that wait for each other for ever end in Deadlock") {
       Deadlock);
 }
 
+TEST_CASE("run_step: a device that has ended leaves nobody waiting for ever") {
+  Plan plan = test::tiny_plan(2, {{0}, {1}}, {{6, 0}, {5, 1}});
+  plan.schedule[1].order.clear();
+  CHECK_THROWS_WITH_AS((void)run(plan),
+                       "execution cannot end: device (dp 0, pp 0), unit 4, O awaits sum 0 with "
+                       "[device (dp 1, pp 0), end of the step]",
+                       Deadlock);
+}
+
 TEST_CASE("run_step: data that do not fit the plan are refused") {
   const Plan plan = test::tiny_plan(1, {{0}}, {{6, 0}, {5, 0}});
   const auto good = cpu::step_data(plan, cpu::random_tokens(plan, 1));

@@ -88,7 +88,7 @@ requires Backend<Device, ThreadTransport>
     } catch (...) {
       failures[device] = std::current_exception();
     }
-    hub.leave(device);
+    hub.leave();
   };
   {
     std::vector<std::jthread> threads;
@@ -105,6 +105,7 @@ requires Backend<Device, ThreadTransport>
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }
+  if (const auto sentence = hub.aborted()) throw Deadlock(*sentence);
   if (const std::string left = hub.leftover(); !left.empty()) {
     throw ExecutionError("the step must end drained, but holds " + left);
   }

@@ -38,10 +38,10 @@ class ThreadHub {
     require(window >= 1, "ThreadHub: window must be >= 1", window);
   }
 
-  /// A device's thread has ended its step.
-  void leave(std::size_t device) {
+  /// A device's thread has ended its step. Where only blocked ones are left, they throw Aborted and
+  /// `aborted` has the list.
+  void leave() {
     const std::lock_guard lock(mutex_);
-    places_[device] = "ended";
     --running_;
     changed_.notify_all();
     if (stuck()) abort_locked(blocked_list());
@@ -50,6 +50,12 @@ class ThreadHub {
   void abort(const std::string& sentence) {
     const std::lock_guard lock(mutex_);
     abort_locked(sentence);
+  }
+
+  /// The sentence of the first abort or deadlock, if there was one.
+  [[nodiscard]] std::optional<std::string> aborted() const {
+    const std::lock_guard lock(mutex_);
+    return aborted_;
   }
 
   /// What is left after a step: a message or meeting that not all sides ended; empty if none.
