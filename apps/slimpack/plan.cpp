@@ -40,11 +40,11 @@ int run(const PlanOptions& options) {
   write_file(options.output, plan_to_json(plan));
   const auto& predicted = plan.prediction;
   std::cout << fmt::format(
-      "{}: {} samples in {} MicroPacks, {:.6f} s a step, efficiency {:.3f}, "
-      "at most {:.3f} of it unproven\n",
+      "{}: {} samples in {} MicroPacks; {:.6f} s a step, efficiency {:.1f} %, proven lower bound "
+      "{:.6f} s\n",
       options.output, plan.samples.size(), plan.micropacks.size(), seconds(predicted.iteration),
-      seconds(predicted.ideal) / seconds(predicted.iteration),
-      1.0 - seconds(predicted.lower_bound) / seconds(predicted.iteration));
+      100 * seconds(predicted.ideal) / seconds(predicted.iteration),
+      seconds(predicted.lower_bound));
   for (const auto& [name, text] : outcome.settings) {
     std::cout << fmt::format("  {}: {}\n", name, text);
   }

@@ -61,8 +61,8 @@ TEST_CASE("parse_profile: refuses with file, line, column, rule and value") {
           "exchange, got 'lyer'");
   refuses(kHeader + "layer,both,128,8192,2,4,1,0,0.001\n",
           "p.csv:2: column 'pass' must be forward or backward, got 'both'");
-  refuses(kHeader + "head,forward,128,0,0,0,1,0,0.001\n",
-          "p.csv:2: column 'pass' must be - or empty, got 'forward'");
+  refuses(kHeader + "head,both,128,0,0,0,1,0,0.001\n",
+          "p.csv:2: column 'pass' must be forward, backward, - or empty, got 'both'");
   refuses(kHeader + "layer,forward,12x,8192,2,4,1,0,0.001\n",
           "p.csv:2: column 'tokens' must be an integer >= 1, got '12x'");
   refuses(kHeader + "layer,forward,99999999999999999999,8192,2,4,1,0,0.001\n",

@@ -46,7 +46,7 @@ inline constexpr std::string_view kProfileHeader =
 
 /// Reads the text of a profile; `name` is the file's name for messages. Lines end in LF or CRLF;
 /// blank lines are skipped; no quoting. `pass` is `forward` or `backward` for layers and the
-/// embedding, `-` or empty for the rest.
+/// embedding; the rest have one fit for both, so it may also be `-` or empty there.
 /// Throws InvalidInput naming file, line, column, rule and value. O(text).
 [[nodiscard]] std::vector<ProfileRow> parse_profile(std::string_view text, const std::string& name);
 
@@ -114,7 +114,8 @@ class ProfileLine {
     line.check(pass == "forward" || pass == "backward", 1, "forward or backward");
     row.pass = pass == "forward" ? Pass::forward : Pass::backward;
   } else {
-    line.check(pass.empty() || pass == "-", 1, "- or empty");
+    line.check(pass.empty() || pass == "-" || pass == "forward" || pass == "backward", 1,
+               "forward, backward, - or empty");
   }
   const bool by_tokens = row.kind <= ProfileKind::head;
   const bool layer = row.kind == ProfileKind::layer;

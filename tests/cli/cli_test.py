@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the slimpack program as a user does: cli_test.py PROGRAM DATA_FOLDER SIMULATE_DAG."""
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM, DATA, SIMULATE_DAG = (os.path.abspath(path) for path in sys.argv[1:4])
+SMALL = ["--model", "tiny", "--context", "4096", "--overlong", "split", "--batch-tokens", "40K"]
+
+
+def run(*arguments, stdin=None):
+    return subprocess.run([PROGRAM, *arguments], input=stdin, capture_output=True, text=True)
+
+
+def read_npy(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    size = struct.unpack_from("<H", data, 8)[0]
+    header = data[10 : 10 + size].decode()
+    width = {"<i4": "i", "<i8": "q"}[re.search(r"'descr': '(\S+)'", header).group(1)]
+    count = int(re.search(r"\((\d+),\)", header).group(1))
+    values = struct.unpack_from(f"<{count}{width}", data, 10 + size)
+    assert len(data) == 10 + size + count * struct.calcsize(width)
+    return list(values)
+
+
+class Cli(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        os.chdir(self.folder.name)
+        self.addCleanup(os.chdir, "/")
+
+    def write(self, name, text):
+        with open(name, "w", encoding="utf-8") as file:
+            file.write(text)
+        return name
+
+    def lengths(self):
+        return os.path.join(DATA, "longsft_mix.lengths")
+
+    def plan(self, *arguments, output="plan.json", lengths=None):
+        done = run("plan", lengths or self.lengths(), *SMALL, *arguments, "-o", output)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return output
+
+    def refuse(self, status, sentence, *arguments, stdin=None):
+        before = sorted(os.listdir("."))
+        done = run(*arguments, stdin=stdin)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        # A line on documents that were cut or dropped may come before.
+        *notes, last = done.stderr.strip().splitlines()
+        self.assertRegex(last, sentence)
+        for note in notes:
+            self.assertRegex(note, r"documents .* were (cut|dropped)$")
+        self.assertEqual(sorted(os.listdir(".")), before)
+
+    def test_help_version_and_lists(self):
+        self.assertEqual(run("--help").returncode, 0)
+        self.assertRegex(run("--version").stdout, r"^slimpack \d+\.\d+\.\d+\n$")
+        for command in ("plan", "simulate", "validate", "export", "lengths", "calibrate"):
+            done = run(command, "--help")
+            self.assertEqual(done.returncode, 0)
+            self.assertIn("--help", done.stdout)
+        planners = run("--list-planners").stdout
+        for name in ("megatron", "megatron-interleaved", "slimpipe-order"):
+            self.assertRegex(planners, rf"(?m)^{name} +\S")
+        presets = run("--list-presets").stdout
+        for name in ("llama-7b", "llama3-405b", "tiny", "h100", "h200", "a100"):
+            self.assertIn(name, presets)
+
+    def test_every_planner_makes_a_valid_plan_whose_dag_takes_the_predicted_time(self):
+        for planner in ("megatron", "megatron-interleaved", "slimpipe-order"):
+            for degrees in (("1", "1"), ("2", "2"), ("1", "4")):
+                with self.subTest(planner=planner, degrees=degrees):
+                    self.plan("--planner", planner, "--dp", degrees[0], "--pp", degrees[1])
+                    self.assertEqual(run("validate", "plan.json").returncode, 0)
+                    done = run("simulate", "plan.json", "--trace", "trace.json", "--dag", "dag.txt",
+                               "--svg", "timeline.svg", "--json")
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    answer = json.loads(done.stdout)
+                    with open("plan.json", encoding="utf-8") as file:
+                        predicted = json.load(file)["prediction"]
+                    self.assertEqual(answer["iteration_s"], predicted["iteration_s"])
+                    self.assertLessEqual(predicted["lower_bound_s"], predicted["iteration_s"])
+                    self.assertLessEqual(predicted["ideal_s"], predicted["iteration_s"])
+                    with open("trace.json", encoding="utf-8") as file:
+                        self.assertTrue(json.load(file)["traceEvents"])
+                    with open("timeline.svg", encoding="utf-8") as file:
+                        self.assertTrue(file.read().startswith("<svg"))
+                    again = subprocess.run([sys.executable, SIMULATE_DAG, "dag.txt"],
+                                           capture_output=True, text=True, check=True)
+                    self.assertAlmostEqual(float(again.stdout.split()[-1]),
+                                           predicted["iteration_s"], delta=1e-9)
+
+    def test_the_same_request_gives_the_same_bytes(self):
+        self.plan("--pp", "2", "--threads", "1", output="a.json")
+        self.plan("--pp", "2", "--threads", "2", output="b.json")
+        with open("a.json", "rb") as a, open("b.json", "rb") as b:
+            self.assertEqual(a.read(), b.read())
+
+    def test_simulate_prints_a_summary_and_jitter_draws(self):
+        self.plan("--pp", "2")
+        self.assertIn("efficiency", run("simulate", "plan.json").stdout)
+        done = run("simulate", "plan.json", "--jitter", "5%", "--draws", "20", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for jitter in json.loads(done.stdout)["jitter"]:
+            self.assertLessEqual(jitter["least_s"], jitter["mean_s"])
+            self.assertLessEqual(jitter["mean_s"], jitter["most_s"])
+
+    def test_lengths_from_every_form_and_standard_input(self):
+        values = [100, 40000, 7]
+        self.write("a.lengths", "# a comment\n100\n\n40000\n7\n")
+        self.write("a.jsonl", '{"length": 100}\n{"tokens": %s}\n{"text": "seven a"}\n' % ([1] * 40000))
+        with open("a.npy", "wb") as file:
+            header = b"{'descr': '<i4', 'fortran_order': False, 'shape': (3,), }"
+            header += b" " * (-(len(header) + 11) % 64) + b"\n"
+            file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+            file.write(struct.pack("<3i", *values))
+        with open("a.idx", "wb") as file:
+            file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 3, 4))
+            file.write(struct.pack("<3i", *values) + struct.pack("<3q", 0, 200, 80200))
+            file.write(struct.pack("<4q", 0, 1, 2, 3))
+        expected = None
+        for name in ("a.lengths", "a.jsonl", "a.npy", "a.idx"):
+            done = run("lengths", name, "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            expected = expected or done.stdout
+            self.assertEqual(done.stdout, expected)
+        done = run("lengths", "-", "--json", stdin="100\n40000\n7\n")
+        self.assertEqual(done.stdout, expected)
+        figures = json.loads(expected)
+        self.assertEqual((figures["documents"], figures["tokens"], figures["max"]), (3, 40107, 40000))
+        self.assertIn("40000", run("lengths", "a.lengths").stdout)
+
+    def test_export_holds_each_token_of_the_device_once_a_pass(self):
+        self.plan("--planner", "slimpipe-order", "--pp", "2", "--dp", "2")
+        seen = {"forward": 0, "backward": 0}
+        for dp in ("0", "1"):
+            done = run("export", "plan.json", "--dp", dp, "--pp", "1", "-o", f"out{dp}")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(f"out{dp}/index.json", encoding="utf-8") as file:
+                index = json.load(file)
+            for pack in index["micropacks"]:
+                folder = os.path.join(f"out{dp}", pack["folder"])
+                q, k, sample, position, offset = (
+                    read_npy(os.path.join(folder, name + ".npy"))
+                    for name in ("cu_seqlens_q", "cu_seqlens_k", "segment_sample", "position_ids",
+                                 "token_offset"))
+                self.assertEqual(q[-1], len(position))
+                self.assertEqual(len(q), len(sample) + 1)
+                for at in range(len(sample)):
+                    rows = position[q[at]:q[at + 1]]
+                    # The last query of a segment sees exactly its keys.
+                    self.assertEqual(rows[-1] + 1, k[at + 1] - k[at])
+                    self.assertEqual(rows, list(range(rows[0], rows[0] + len(rows))))
+                self.assertTrue(all(o >= p for o, p in zip(offset, position)))
+                seen[pack["pass"]] += len(position)
+        with open("plan.json", encoding="utf-8") as file:
+            tokens = sum(json.load(file)["samples"])
+        self.assertEqual(seen, {"forward": tokens, "backward": tokens})
+        self.refuse(2, r"-o: must be a new or an empty folder, got 'out0'",
+                    "export", "plan.json", "--dp", "0", "--pp", "0", "-o", "out0")
+        self.refuse(2, r"--dp: must be below the plan's 2, got 2",
+                    "export", "plan.json", "--dp", "2", "--pp", "0", "-o", "new")
+
+    def test_calibrate_fits_and_prints_its_error_on_held_out_rows(self):
+        rows = ["kind,pass,tokens,pairs,segments,layers,ranks,bytes,seconds"]
+        for tokens in (256, 512, 1024, 2048, 4096, 8192):
+            for prefix in (0, 4096, 32768):
+                pairs = tokens * (prefix + tokens // 2)
+                for name, factor in (("forward", 1.0), ("backward", 2.2)):
+                    seconds = factor * 4 * (1e-5 + 3e-7 * tokens + 2e-11 * pairs)
+                    rows.append(f"layer,{name},{tokens},{pairs},1,4,1,0,{seconds:.9g}")
+        for size in (1 << 16, 1 << 20, 1 << 24, 1 << 26, 1 << 28):
+            rows.append(f"p2p,forward,0,0,0,0,2,{size},{1e-5 + size / 40e9:.9g}")
+        self.write("profile.csv", "\n".join(rows) + "\n")
+        done = run("calibrate", "profile.csv", "-o", "cost.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("layer", done.stdout)
+        self.plan("--pp", "2", "--cost", "cost.json")
+        self.assertEqual(run("validate", "plan.json").returncode, 0)
+        self.write("bad.csv", rows[0] + "\nlayer,forward,10,5,1,1,1,0,-3\n")
+        self.refuse(2, r"bad\.csv", "calibrate", "bad.csv", "-o", "cost2.json")
+
+    def test_bad_input_is_one_sentence_and_leaves_nothing(self):
+        good = self.lengths()
+        self.write("zero.lengths", "5\n0\n")
+        self.write("word.lengths", "5\nfive\n")
+        self.write("empty.lengths", "# nothing\n")
+        self.write("magic.idx", "not an index")
+        self.write("broken.json", '{"format": "slimpack-plan", ')
+        self.write("newer.json", '{"format": "slimpack-plan", "version": 99}')
+        cases = [
+            (2, r"zero\.lengths.*2.*0", "lengths", "zero.lengths"),
+            (2, r"word\.lengths.*2.*five", "lengths", "word.lengths"),
+            (2, r"empty\.lengths", "lengths", "empty.lengths"),
+            (2, r"magic\.idx", "lengths", "magic.idx"),
+            (2, r"absent\.lengths", "lengths", "absent.lengths"),
+            (2, r"broken\.json", "validate", "broken.json"),
+            (2, r"newer\.json.*99", "simulate", "newer.json"),
+            (2, r"absent\.json", "simulate", "absent.json"),
+            (2, r"--dp: '0' is not a whole number > 0", "plan", good, "--dp", "0", "-o", "p"),
+            (2, r"--pp: 'x' is not a whole number > 0", "plan", good, "--pp", "x", "-o", "p"),
+            (2, r"--head: 'middle' is not one of last, shard", "plan", good, "--head", "middle", "-o",
+             "p"),
+            (2, r"--model: 'gpt-9' is neither a preset \(llama-7b", "plan", good, "--model", "gpt-9",
+             "-o", "p"),
+            (2, r"--cluster: 'h1000' is neither a preset", "plan", good, "--cluster", "h1000", "-o",
+             "p"),
+            (2, r"planner must be one of megatron", "plan", good, "--planner", "best", "-o", "p"),
+            (2, r"document \d+ .* more than the context of 1000;", "plan", good, "--context",
+             "1000", "-o", "p"),
+            (2, r"--output is required", "plan", good),
+            (2, r"--jitter", "simulate", "x.json", "--jitter", "many"),
+            (2, r"frobnicate", "frobnicate"),
+            (2, r"nowhere", "plan", good, *SMALL, "-o", "nowhere/plan.json"),
+            (1, r"no feasible plan: .*needed \d+, available \d+", "plan", good, "--overlong", "split",
+             "--batch-tokens", "1M", "--memory", "20G", "-o", "p"),
+        ]
+        for status, sentence, *arguments in cases:
+            with self.subTest(arguments=arguments):
+                self.refuse(status, sentence, *arguments)
+
+    def test_validate_lists_breaches_and_exits_1(self):
+        self.plan("--pp", "2")
+        with open("plan.json", encoding="utf-8") as file:
+            plan = json.load(file)
+        plan["schedule"][0]["order"].pop()
+        plan["memory"]["capacity"] = plan["memory"]["reserved"] + 1
+        self.write("bad.json", json.dumps(plan))
+        done = run("validate", "bad.json")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, r"(?m)^rule 3: ")
+        answer = run("validate", "bad.json", "--json")
+        self.assertEqual(answer.returncode, 1)
+        self.assertFalse(json.loads(answer.stdout)["valid"])
+
+    def test_hugging_face_configs_are_planned_or_refused_by_name(self):
+        config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256,
+                  "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
+                  "intermediate_size": 512, "vocab_size": 1000, "rms_norm_eps": 1e-5,
+                  "rope_theta": 1e4, "hidden_act": "silu", "torch_dtype": "bfloat16"}
+        self.write("config.json", json.dumps(config))
+        done = run("plan", self.lengths(), *SMALL[2:], "--model", "config.json", "-o", "plan.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.write("moe.json", json.dumps({**config, "num_local_experts": 8}))
+        self.refuse(2, r"moe\.json.*expert", "plan", self.lengths(), "--model", "moe.json", "-o", "p")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
