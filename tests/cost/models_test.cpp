@@ -292,13 +292,12 @@ TEST_CASE("table: interpolates, clamps below, goes on above") {
   const double a = 4e-5, b = 6.6e-7, c = 3.3e-11;
   const TableModel model(test::exact_table(a, b, c), llama_7b(), h100(), MemorySpec{});
   const StageLoad stage = plain_stage(2);
-  for (const auto& [tokens, context] : {std::pair<std::int64_t, std::int64_t>{64, 32},
-                                        {100, 200},
-                                        {3000, 9000},
-                                        {16384, 131072},
-                                        {200, 300'000},
-                                        {60'000, 90'000},
-                                        {100'000, 500'000}}) {
+  struct Place {
+    std::int64_t tokens, context;
+  };
+  for (const Place place : {Place{64, 32}, Place{100, 200}, Place{3000, 9000}, Place{16384, 131072},
+                            Place{200, 300'000}, Place{60'000, 90'000}, Place{100'000, 500'000}}) {
+    const std::int64_t tokens = place.tokens, context = place.context;
     CAPTURE(tokens);
     CAPTURE(context);
     PackLoad load = whole_slice(0, tokens);

@@ -54,6 +54,18 @@ TEST_CASE("Links: the slowest link of those who meet") {
   CHECK(links.tensor(0, 0) == inside);
 }
 
+TEST_CASE("Links: a slow link inside a node counts where two of those who meet share one") {
+  Plan plan = two_by_two();
+  plan.cluster.inside = {1e9, 6e-6};
+  plan.parallel.dp = 1;
+  plan.parallel.pp = 3;
+  plan.placement = {{0, 0, 0, 0}, {0, 1, 0, 8}, {0, 2, 0, 1}};
+  CHECK(Links(plan).rank(0) == plan.cluster.inside);
+  CHECK(Links(plan).stages(0, 0, 1) == plan.cluster.between);
+  CHECK(slower({1e9, 1}, {1e9, 2}) == Link{1e9, 2});
+  CHECK(slower({1e9, 1}, {2e9, 2}) == Link{1e9, 1});
+}
+
 TEST_CASE("PricedPlan: asks the model with loads and links of the placement") {
   const Plan plan = two_by_two();
   const AnalyticModel model(plan.model, plan.cluster, plan.memory);

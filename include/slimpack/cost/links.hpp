@@ -2,10 +2,12 @@
 // Which links the devices of a plan talk over, from its placement.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -57,45 +59,47 @@ class Links {
   /// Between two stages of one data-parallel rank. O(tp).
   [[nodiscard]] const Link& stages(std::int32_t dp, std::int32_t a, std::int32_t b) const {
     Meeting meeting;
-    for (std::int32_t tp = 0; tp < tp_; ++tp) meeting.pair(node(dp, a, tp), node(dp, b, tp));
+    for (std::int32_t tp = 0; tp < tp_; ++tp) meeting.add({node(dp, a, tp), node(dp, b, tp)});
     return link(meeting);
   }
-  /// Between all stages of one data-parallel rank.
+  /// Between all stages of one data-parallel rank. O(pp log pp tp).
   [[nodiscard]] const Link& rank(std::int32_t dp) const {
     Meeting meeting;
     for (std::int32_t tp = 0; tp < tp_; ++tp) {
-      for (std::int32_t pp = 1; pp < pp_; ++pp) meeting.pair(node(dp, 0, tp), node(dp, pp, tp));
-      for (std::int32_t pp = 2; pp < pp_; ++pp) {
-        meeting.pair(node(dp, pp - 1, tp), node(dp, pp, tp));
-      }
+      std::vector<std::int64_t> nodes;
+      for (std::int32_t pp = 0; pp < pp_; ++pp) nodes.push_back(node(dp, pp, tp));
+      meeting.add(std::move(nodes));
     }
     return link(meeting);
   }
-  /// Between some data-parallel ranks of one stage. O(ranks tp).
+  /// Between some data-parallel ranks of one stage. O(ranks log ranks tp).
   [[nodiscard]] const Link& ranks(const std::vector<std::int32_t>& group, std::int32_t pp) const {
     Meeting meeting;
     for (std::int32_t tp = 0; tp < tp_; ++tp) {
-      for (std::size_t at = 1; at < group.size(); ++at) {
-        meeting.pair(node(group[0], pp, tp), node(group[at], pp, tp));
-        meeting.pair(node(group[at - 1], pp, tp), node(group[at], pp, tp));
-      }
+      std::vector<std::int64_t> nodes;
+      for (const std::int32_t dp : group) nodes.push_back(node(dp, pp, tp));
+      meeting.add(std::move(nodes));
     }
     return link(meeting);
   }
-  /// Between the tensor-parallel devices of (dp, pp).
+  /// Between the tensor-parallel devices of (dp, pp). O(tp log tp).
   [[nodiscard]] const Link& tensor(std::int32_t dp, std::int32_t pp) const {
     Meeting meeting;
-    for (std::int32_t tp = 1; tp < tp_; ++tp) {
-      meeting.pair(node(dp, pp, 0), node(dp, pp, tp));
-      meeting.pair(node(dp, pp, tp - 1), node(dp, pp, tp));
-    }
+    std::vector<std::int64_t> nodes;
+    for (std::int32_t tp = 0; tp < tp_; ++tp) nodes.push_back(node(dp, pp, tp));
+    meeting.add(std::move(nodes));
     return link(meeting);
   }
 
  private:
   struct Meeting {
     bool inside = false, between = false;
-    void pair(std::int64_t a, std::int64_t b) noexcept { (a == b ? inside : between) = true; }
+    void add(std::vector<std::int64_t> nodes) {
+      std::sort(nodes.begin(), nodes.end());
+      for (std::size_t at = 1; at < nodes.size(); ++at) {
+        (nodes[at - 1] == nodes[at] ? inside : between) = true;
+      }
+    }
   };
 
   [[nodiscard]] std::size_t slot(std::int32_t dp, std::int32_t pp, std::int32_t tp) const noexcept {
