@@ -51,8 +51,8 @@ struct LowerBound {
 /// holds k + 1: `ranks`, the k + 1 shortest of the k dp + 1 longest. For `path` take line j: all F
 /// of the sample there precede its last slice's way on to the end of the line, H of that slice, and
 /// the way back of the first B, which reads every key; all its B at line j follow; then the drain.
-/// Prices round their terms to picoseconds, a
-/// table layer by layer, so that every slice is given 30 + 8 layers of them back.
+/// Prices round their terms to picoseconds, a table layer by layer, so that every slice is given
+/// 30 + 8 layers of them back.
 /// Recomputation, regrouping, R, launches but for the fill, drain and path, tiles, links but the
 /// faster and waiting are counted as nothing.
 ///
