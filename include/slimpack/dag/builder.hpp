@@ -95,6 +95,13 @@ class DagBuilder {
       require(index(node) < nodes, "DagBuilder: no such node in a meeting",
               static_cast<std::int64_t>(node));
     }
+    for (const Part& part : dag_.parts) {
+      for (const NodeId node : {part.node, part.whole}) {
+        require(index(node) < nodes, "DagBuilder: no such node in a part",
+                static_cast<std::int64_t>(node));
+      }
+      require(part.denominator > 0, "DagBuilder: a part must have a denominator > 0");
+    }
   }
   void check_device(const MemoryEvent& event) const {
     require(index(event.device) < dag_.devices.size(), "DagBuilder: no such device",
