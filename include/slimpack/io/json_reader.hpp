@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -26,8 +27,7 @@ namespace slimpack {
 /// One value of a document, and the way to it. Borrows the document and the file's name.
 class JsonReader {
  public:
-  JsonReader(const nlohmann::json& value, std::string_view file, std::string path = {})
-      : value_(&value), file_(file), path_(std::move(path)) {}
+  JsonReader(const nlohmann::json& value, std::string_view file) : value_(&value), file_(file) {}
 
   /// Throws InvalidInput "FILE: PATH: RULE".
   [[noreturn]] void fail(std::string_view rule) const {
@@ -54,8 +54,11 @@ class JsonReader {
     check(value_->is_object(), "must be an object");
     const auto member = value_->find(key);
     if (member == value_->end()) return std::nullopt;
-    return JsonReader(*member, file_,
-                      path_.empty() ? std::string(key) : path_ + "." + std::string(key));
+    JsonReader reader(*member, file_);
+    const std::string before = path();
+    reader.keys_ = std::make_shared<const std::string>((before.empty() ? "" : before + ".") +
+                                                       std::string(key));
+    return reader;
   }
   /// A key of an object, if it is there and not null.
   [[nodiscard]] std::optional<JsonReader> find_value(std::string_view key) const {
@@ -77,7 +80,16 @@ class JsonReader {
   }
   /// Element of an array that has more than `position` elements.
   [[nodiscard]] JsonReader item(std::size_t position) const {
-    return {(*value_)[position], file_, path_ + "[" + std::to_string(position) + "]"};
+    JsonReader reader((*value_)[position], file_);
+    if (depth_ < positions_.size()) {
+      reader.keys_ = keys_;
+      reader.positions_ = positions_;
+      reader.depth_ = depth_;
+    } else {
+      reader.keys_ = std::make_shared<const std::string>(path());
+    }
+    reader.positions_[reader.depth_++] = position;
+    return reader;
   }
 
   /// An integer in [low, high]; a float such as 85.5e9 counts where it is whole and exact.
@@ -131,9 +143,13 @@ class JsonReader {
   template <class Choice, std::size_t kCount>
   [[nodiscard]] Choice choice(
       const std::array<std::pair<std::string_view, Choice>, kCount>& choices) const {
+    if (value_->is_string()) {
+      for (const auto& [word, meaning] : choices) {
+        if (text() == word) return meaning;
+      }
+    }
     std::string allowed;
     for (const auto& [word, meaning] : choices) {
-      if (value_->is_string() && text() == word) return meaning;
       allowed += (allowed.empty() ? "'" : ", '") + std::string(word) + "'";
     }
     refuse("must be one of " + allowed);
@@ -141,7 +157,17 @@ class JsonReader {
 
  private:
   [[nodiscard]] std::string place() const {
-    return std::string(file_) + ": " + (path_.empty() ? "" : path_ + ": ");
+    const std::string way = path();
+    return std::string(file_) + ": " + (way.empty() ? "" : way + ": ");
+  }
+
+  /// The way from the document to this value, such as `schedule[3].order[17][1]`.
+  [[nodiscard]] std::string path() const {
+    std::string way = keys_ ? *keys_ : std::string();
+    for (std::size_t at = 0; at < depth_; ++at) {
+      way += "[" + std::to_string(positions_[at]) + "]";
+    }
+    return way;
   }
 
   [[nodiscard]] std::optional<std::int64_t> whole() const {
@@ -168,7 +194,10 @@ class JsonReader {
 
   const nlohmann::json* value_;
   std::string_view file_;
-  std::string path_;
+  // Schedules are long: elements of an array share the text of the way to it.
+  std::shared_ptr<const std::string> keys_;
+  std::array<std::size_t, 3> positions_{};
+  std::size_t depth_ = 0;
 };
 
 namespace detail {
