@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "report/golden.hpp"
@@ -133,14 +132,17 @@ TEST_CASE("write_summary_json, write_summary_text: the whole of a small plan") {
 }
 
 TEST_CASE("write_summary_text: a line a device, then a line a stage, then one for all") {
-  for (const auto& [dp, pp, most] :
-       {std::tuple(4, 8, 43), std::tuple(8, 8, 75), std::tuple(20, 4, 15), std::tuple(1, 70, 12)}) {
+  struct Case {
+    int dp, pp, most_lines;
+  };
+  for (const Case& one : {Case{4, 8, 43}, Case{8, 8, 75}, Case{20, 4, 15}, Case{1, 70, 12}}) {
+    const int dp = one.dp, pp = one.pp;
     CAPTURE(dp);
     CAPTURE(pp);
     const Plan plan = test::uniform_plan(dp, pp, 2);
     const PlanSimulation simulation = simulate_plan(plan);
     const std::string text = text_of(plan, simulation, summarize(plan, simulation));
-    CHECK(std::count(text.begin(), text.end(), '\n') <= most);
+    CHECK(std::count(text.begin(), text.end(), '\n') <= one.most_lines);
     CHECK((text.find("\ndp 0 pp 0 ") != std::string::npos) == (dp * pp <= 64));
     CHECK((text.find("stage, mean of ranks") != std::string::npos) == (dp == 20));
     CHECK((text.find("70 devices") != std::string::npos) == (pp == 70));

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "report/golden.hpp"
@@ -114,8 +115,10 @@ TEST_CASE("write_svg: well-formed, self-contained, texts apart from each other")
 }
 
 TEST_CASE("write_svg: texts stay apart from 1 to 256 devices") {
-  for (const auto& [dp, pp] : {std::pair(1, 1), std::pair(4, 8), std::pair(3, 5), std::pair(20, 1),
-                               std::pair(12, 8), std::pair(32, 8)}) {
+  using Degrees = std::pair<int, int>;
+  for (const Degrees& degrees : {Degrees{1, 1}, Degrees{4, 8}, Degrees{3, 5}, Degrees{20, 1},
+                                 Degrees{12, 8}, Degrees{32, 8}}) {
+    const int dp = degrees.first, pp = degrees.second;
     CAPTURE(dp);
     CAPTURE(pp);
     const Plan plan = test::uniform_plan(dp, pp, 3);
@@ -182,8 +185,9 @@ Picture many_units(std::int64_t lanes, std::int64_t units) {
 }
 
 TEST_CASE("PictureWriter: a million units of every colour stay below 2 MB") {
-  for (const auto& [lanes, units] :
-       {std::pair(32, 31250), std::pair(1, 300000), std::pair(256, 400)}) {
+  using Size = std::pair<std::int64_t, std::int64_t>;
+  for (const Size& size : {Size{32, 31250}, Size{1, 300000}, Size{256, 400}}) {
+    const std::int64_t lanes = size.first, units = size.second;
     CAPTURE(lanes);
     const std::string svg = svg_of(many_units(lanes, units));
     CHECK(svg.size() < 2000000);
