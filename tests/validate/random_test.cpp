@@ -42,9 +42,9 @@ test::RandomPlanOptions options_of(std::uint64_t seed) {
 std::int64_t odd_value(Random& random, std::int64_t was) {
   switch (random.below(6)) {
     case 0:
-      return was + 1;
+      return was < 1'000'000 ? was + 1 : 0;
     case 1:
-      return was - 1;
+      return was > -1'000'000 ? was - 1 : 0;
     case 2:
       return 0;
     case 3:
