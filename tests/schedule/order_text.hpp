@@ -63,19 +63,13 @@ inline bool orders_end(const Pipeline& pipeline, const StageOrders& orders, std:
   std::map<std::pair<int, std::int32_t>, std::int64_t> consumed;
   std::map<std::pair<int, std::int32_t>, std::deque<Key>> content;
   std::vector<std::size_t> at(orders.size());
-  bool any_head = false;
-  for (const auto& order : orders) {
-    for (const Step& step : order) any_head = any_head || step.kind == UnitKind::head;
-  }
-  const auto head_stages = [&](std::int32_t item) {
-    std::vector<std::size_t> stages;
-    for (std::size_t stage = 0; stage < orders.size(); ++stage) {
-      for (const Step& step : orders[stage]) {
-        if (step.kind == UnitKind::head && step.item == item) stages.push_back(stage);
-      }
+  std::map<std::int32_t, std::vector<std::size_t>> head_stages;  // by item
+  for (std::size_t stage = 0; stage < orders.size(); ++stage) {
+    for (const Step& step : orders[stage]) {
+      if (step.kind == UnitKind::head) head_stages[step.item].push_back(stage);
     }
-    return stages;
-  };
+  }
+  const bool any_head = !head_stages.empty();
   const auto current = [&](std::size_t stage) -> const Step* {
     return at[stage] < orders[stage].size() ? &orders[stage][at[stage]] : nullptr;
   };
@@ -86,7 +80,7 @@ inline bool orders_end(const Pipeline& pipeline, const StageOrders& orders, std:
         const auto r = static_cast<std::int32_t>(stage);
         if (step->kind == UnitKind::head) {
           bool all = done.contains({UnitKind::forward, step->item, last});
-          const auto stages = head_stages(step->item);
+          const auto& stages = head_stages.at(step->item);
           for (const std::size_t other : stages) {
             const Step* there = current(other);
             all = all && there != nullptr && *there == *step;

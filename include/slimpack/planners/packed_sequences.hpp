@@ -205,7 +205,7 @@ template <SequenceOrder Order>
   plan.stages = spread_layers(request.model.layers, line_of(plan), settings.head.relief,
                               settings.head.head == Head::last);
   const detail::PackedRanks packed = detail::pack_ranks(request, settings);
-  Tokens longest;
+  Tokens longest{1};
   for (const auto& sequence : packed.sequences) {
     longest = std::max(longest, detail::sequence_length(plan.samples, sequence));
   }
