@@ -31,9 +31,10 @@ TEST_CASE("reference_step: every gradient of the whole model by finite differenc
     cpu::Tensors weights = cpu::initial_weights(model, 4);
     CHECK(weights.count("lm_head.weight") == (tied ? 0U : 1U));
     const auto result = cpu::reference_step(model, weights, data);
-    for (auto& [name, weight] : weights) {
-      CAPTURE(name);
-      CHECK(test::difference_of(weight.values, result.gradients.at(name).values, [&] {
+    for (auto& tensor : weights) {
+      CAPTURE(tensor.first);
+      const auto& gradient = result.gradients.at(tensor.first).values;
+      CHECK(test::difference_of(tensor.second.values, gradient, [&] {
               return cpu::reference_step(model, weights, data).loss;
             }) <= 1e-6);
     }

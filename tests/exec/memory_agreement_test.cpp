@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <map>
@@ -22,8 +24,12 @@ namespace {
 /// of a transfer (named by the unit that sends).
 enum class When : std::uint8_t { step, start, end, transfer };
 
-/// Device, unit, when, kind (as in exec).
-using Place = std::tuple<std::size_t, std::size_t, When, exec::MemoryKind>;
+struct Place {
+  std::size_t device = 0, unit = 0;
+  When when = When::step;
+  exec::MemoryKind kind{};
+  friend auto operator<=>(const Place&, const Place&) = default;
+};
 /// Sums, because a receive buffer that goes and the next one that comes at the end of one unit are
 /// one event in the DAG; sums of zero are left out.
 using Changes = std::map<Place, std::int64_t>;
@@ -144,10 +150,11 @@ std::int64_t peak_of(const Plan& plan, const PlanSimulation& simulation, const E
   }
   std::map<Nanos, std::int64_t> by_time;
   for (const auto& [place, bytes] : executed.changes) {
-    const auto& [owner, unit, when, kind] = place;
-    if (owner != device) continue;
-    const auto node = [&](bool transfer) { return node_of.at({owner, unit, transfer}); };
-    switch (when) {
+    if (place.device != device) continue;
+    const auto node = [&, unit = place.unit](bool transfer) {
+      return node_of.at({device, unit, transfer});
+    };
+    switch (place.when) {
       case When::step:
         by_time[Nanos{}] += bytes;
         break;
@@ -182,15 +189,15 @@ TEST_CASE("memory: the executor's bytes are the simulator's, event by event and 
     const Executed executed = execute(plan, seed);
     const Changes expected = predicted(plan, simulation.dag);
     CHECK(executed.changes.size() == expected.size());
-    for (const auto& [place, bytes] : expected) {
-      const auto& [device, unit, when, kind] = place;
-      CAPTURE(device);
-      CAPTURE(unit);
-      CAPTURE(static_cast<int>(when));
-      CAPTURE(static_cast<int>(kind));
+    for (const auto& change : expected) {
+      const Place& place = change.first;
+      CAPTURE(place.device);
+      CAPTURE(place.unit);
+      CAPTURE(static_cast<int>(place.when));
+      CAPTURE(static_cast<int>(place.kind));
       const auto found = executed.changes.find(place);
       REQUIRE(found != executed.changes.end());
-      CHECK(found->second == bytes);
+      CHECK(found->second == change.second);
     }
     for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
       CAPTURE(device);

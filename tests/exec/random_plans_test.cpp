@@ -23,9 +23,11 @@ class FeatureTable {
     const test::Features found = test::features_of(plan);
     const auto count = [&](const std::string& name, std::int64_t has) {
       if (has == 0) return;
-      auto& [plans, worst] = rows_[name];
-      ++plans;
-      worst = cpu::detail::worse(worst, check.worst());
+      Row& row = rows_[name];
+      ++row.plans;
+      row.gradients = cpu::detail::worse(
+          row.gradients, cpu::detail::worse(check.loss_difference, check.gradient_difference));
+      row.weights = cpu::detail::worse(row.weights, check.weight_difference);
     };
     count("all", 1);
     count("merged, kv exchange", found.merged_kv);
@@ -50,9 +52,11 @@ class FeatureTable {
     count("sharded optimizer", plan.memory.optimizer == OptimizerState::sharded ? 1 : 0);
   }
   void print() const {
+    std::printf("  %-30s plans  largest relative difference of loss, gradients | weights\n",
+                "feature");
     for (const auto& [name, row] : rows_) {
-      std::printf("  %-30s %5lld plans, largest relative difference %.1e\n", name.c_str(),
-                  static_cast<long long>(row.plans), row.worst);
+      std::printf("  %-30s %5lld  %.1e | %.1e\n", name.c_str(), static_cast<long long>(row.plans),
+                  row.gradients, row.weights);
     }
   }
   [[nodiscard]] std::int64_t plans(const std::string& name) const {
@@ -63,7 +67,8 @@ class FeatureTable {
  private:
   struct Row {
     std::int64_t plans = 0;
-    double worst = 0;
+    double gradients = 0;  ///< and loss
+    double weights = 0;    ///< AdamW divides by gradients, so that tiny ones show
   };
   std::map<std::string, Row> rows_;
 };

@@ -3,11 +3,15 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "exec/tiny_plan.hpp"
@@ -58,6 +62,17 @@ class FailingDevice : public cpu::Device {
   }
 };
 
+/// A CPU device whose fresh buffers are full of NaN.
+class PoisonedDevice : public cpu::Device {
+ public:
+  using cpu::Device::Device;
+  [[nodiscard]] Buffer allocate(Bytes bytes) {
+    Buffer buffer(bytes);
+    std::ranges::fill(cpu::numbers(buffer.bytes()), std::numeric_limits<double>::quiet_NaN());
+    return buffer;
+  }
+};
+
 exec::StepResult run(const Plan& plan, std::uint64_t seed = 1) {
   auto devices = cpu::make_devices(plan, seed);
   return exec::run_step(plan, cpu::step_data(plan, cpu::random_tokens(plan, seed)),
@@ -84,6 +99,24 @@ TEST_CASE("run_step: two runs are equal to the last bit") {
     }
     CHECK(losses[0] == losses[1]);
     CHECK(values[0] == values[1]);
+  }
+}
+
+TEST_CASE("run_step: units read nothing that was not written or kept for them") {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::random_plan(seed);
+    const auto data = cpu::step_data(plan, cpu::random_tokens(plan, seed));
+    auto devices = cpu::make_devices(plan, seed);
+    std::vector<PoisonedDevice> poisoned;
+    for (std::size_t device = 0; device < devices.size(); ++device) {
+      poisoned.emplace_back(plan, device, seed);
+    }
+    const double loss = exec::run_step(plan, data, std::span(devices)).loss;
+    CHECK(exec::run_step(plan, data, std::span(poisoned)).loss == loss);
+    std::vector<cpu::Device> sliced;
+    for (const PoisonedDevice& device : poisoned) sliced.push_back(device);
+    CHECK(all_values(sliced) == all_values(devices));
   }
 }
 

@@ -74,8 +74,8 @@ struct HeadCall {
 
 /// One device's computation and memory.
 /// Laws:
-/// - `allocate` gives exactly that many bytes, `clear` makes them zero; a call's spans are all that
-/// a unit may use, except
+/// - `allocate` gives exactly that many bytes of any content, `clear` makes them zero; a call's
+/// spans are all that a unit may use, except
 ///   `static_bytes`. A backend reads and writes nothing else from unit to unit.
 /// - `forward` fills `output`, what is kept and the pages; `backward` reads them, adds to the
 ///   gradients, fills `output`. Weight gradients are summed over all units of a step; H scales
