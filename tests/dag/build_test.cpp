@@ -218,6 +218,8 @@ TEST_CASE("build_dag: refuses units that are wrong, missing or there twice") {
   refused(hand.plan(), "build_dag: dp 0 pp 0 unit 3 (F 2 chunk 0) has a MicroPack of another rank");
   hand.orders = {"F0 H0 B1 R0 O", "F2 H2 B3 O"};
   refused(hand.plan(), "build_dag: dp 1 pp 0 never runs R chunk 0");
+  hand.orders = {"F0 H0 B1 O", "F2 H2 B3 R0 O"};
+  refused(hand.plan(), "build_dag: dp 0 pp 0 never runs R chunk 0");
 }
 
 TEST_CASE("build_dag: refuses negative times") {

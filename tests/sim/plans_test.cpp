@@ -102,9 +102,9 @@ TEST_CASE("simulate_plan: times and memory of a machine that reads the plan itse
     if (plan.parallel.pp == 2 && plan.parallel.chunks > 1) ++seen["shared links"];
   }
   CHECK(seen.size() == 13);
-  for (const auto& [kind, count] : seen) {
-    CAPTURE(kind);
-    CHECK(count >= 20);
+  for (const auto& kind : seen) {
+    CAPTURE(kind.first);
+    CHECK(kind.second >= 20);
   }
 }
 

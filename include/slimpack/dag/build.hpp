@@ -2,10 +2,15 @@
 // From a plan to the DAG of its units, transfers and reductions (docs/equations.md).
 #pragma once
 
+#include <utility>
+
 #include "slimpack/core/error.hpp"
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/dag/dag.hpp"
-#include "slimpack/dag/detail/plan_dag.hpp"
+#include "slimpack/dag/detail/plan_draft.hpp"
+#include "slimpack/dag/detail/plan_links.hpp"
+#include "slimpack/dag/detail/plan_reductions.hpp"
+#include "slimpack/dag/detail/plan_units.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack {
@@ -20,7 +25,13 @@ namespace slimpack {
 /// a plan invalid pass. Linear in units, slices and edges, apart from sorting.
 template <UnitTimes Times>
 [[nodiscard]] Dag build_dag(const Plan& plan, const Times& times) {
-  return detail::PlanDag<Times>(plan, times).build();
+  detail::PlanDraft draft(plan);
+  detail::PlanReductions<Times> reductions(draft, times);
+  detail::PlanUnits<Times>(draft, times).add();
+  reductions.plan();
+  detail::PlanLinks(draft).add();
+  reductions.add();
+  return std::move(draft.out).finish();
 }
 
 }  // namespace slimpack
