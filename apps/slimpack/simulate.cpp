@@ -21,6 +21,7 @@
 #include "slimpack/report/trace.hpp"
 #include "slimpack/sim/jitter.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack/validate/validate.hpp"
 
 namespace slimpack::app {
 namespace {
@@ -60,6 +61,14 @@ int run(const SimulateOptions& options) {
     }
   }
   const Plan plan = read_plan_file(options.plan);
+  // Only what fits too much into memory can still be simulated in a way that means something.
+  for (const Breach& breach : validate(plan).breaches) {
+    std::cerr << fmt::format("slimpack: {}: rule {}: {}{}\n", options.plan, breach.rule,
+                             breach.message,
+                             breach.rule == 7 ? "" : "; see slimpack validate for every breach");
+    if (breach.rule != 7) return 1;
+    break;
+  }
   const PlanSimulation simulation = simulate_plan(plan, PricedPlan(plan));
 
   std::vector<JitterReport> jitter;

@@ -238,6 +238,7 @@ class Cli(unittest.TestCase):
         done = run("validate", "bad.json")
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stdout, r"(?m)^rule 3: ")
+        self.refuse(1, r"bad\.json: rule 3: .*see slimpack validate", "simulate", "bad.json")
         answer = run("validate", "bad.json", "--json")
         self.assertEqual(answer.returncode, 1)
         self.assertFalse(json.loads(answer.stdout)["valid"])
