@@ -152,9 +152,13 @@ class Reference {
       builder.add_edge(NodeId{static_cast<std::uint32_t>(random.below(at))}, node);
     }
     for (std::uint64_t events = devices > 0 ? random.below(4) : 0; events > 0; --events) {
-      builder.add_memory(node, random.chance(1, 2) ? Moment::start : Moment::end,
-                         {DeviceId{static_cast<std::uint32_t>(random.below(devices))},
-                          static_cast<MemoryKind>(random.below(8)), Bytes{random.between(-9, 20)}});
+      // Draws in statements of their own: the order of arguments differs between compilers.
+      const Moment moment = random.chance(1, 2) ? Moment::start : Moment::end;
+      MemoryEvent event;
+      event.device = DeviceId{static_cast<std::uint32_t>(random.below(devices))};
+      event.kind = static_cast<MemoryKind>(random.below(8));
+      event.bytes = Bytes{random.between(-9, 20)};
+      builder.add_memory(node, moment, event);
     }
   }
   if (devices > 0) builder.add_initial_memory({DeviceId{0}, MemoryKind::receive, Bytes{7}});
