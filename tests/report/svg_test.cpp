@@ -22,7 +22,17 @@
 namespace slimpack {
 namespace {
 
-using namespace detail;
+using detail::HeldBytes;
+using detail::Hundredths;
+using detail::kPaints;
+using detail::kShades;
+using detail::Lane;
+using detail::LanePainter;
+using detail::LanePath;
+using detail::Paint;
+using detail::Picture;
+using detail::Stretch;
+using detail::TimeScale;
 
 std::string svg_of(const Plan& plan, const PlanSimulation& simulation) {
   std::ostringstream out;
@@ -32,7 +42,7 @@ std::string svg_of(const Plan& plan, const PlanSimulation& simulation) {
 
 std::string svg_of(const Picture& picture) {
   std::ostringstream out;
-  PictureWriter(picture).write(out);
+  detail::PictureWriter(picture).write(out);
   return out.str();
 }
 
@@ -256,9 +266,9 @@ TEST_CASE("TimeScale: ends are exact, places rise") {
     CHECK(place >= last);
     last = place;
   }
-  CHECK(tick_step(159000, 14) == 20000);
-  CHECK(tick_step(1, 14) == 1);
-  CHECK(tick_step(Nanos::max().value, 14) == 1000000000000000000);
+  CHECK(detail::tick_step(159000, 14) == 20000);
+  CHECK(detail::tick_step(1, 14) == 1);
+  CHECK(detail::tick_step(Nanos::max().value, 14) == 1000000000000000000);
 }
 
 TEST_CASE("read_xml: the checker refuses what is not well-formed") {

@@ -14,31 +14,44 @@
 namespace slimpack {
 namespace {
 
-using namespace detail;
+using detail::bytes_text;
+using detail::clipped;
+using detail::count_text;
+using detail::decimal;
+using detail::json_escaped;
+using detail::JsonWriter;
+using detail::one_line;
+using detail::percent;
+using detail::rate_text;
+using detail::short_decimal;
+using detail::shortest;
+using detail::time_text;
+using detail::utf8_length;
+using detail::xml_escaped;
 
 std::string random_bytes(Random& random) {
-  static const std::string kPieces[] = {"\"",
-                                        "\\",
-                                        "\n",
-                                        "\x01",
-                                        "\x7f",
-                                        "<",
-                                        ">",
-                                        "&",
-                                        "\xC3\xA9",
-                                        "\xE2\x82\xAC",
-                                        "\xF0\x9F\x98\x80",
-                                        "\xED\xA0\x80",  // a surrogate: not UTF-8
-                                        "\xFF",
-                                        "\xC3",
-                                        "\xEF\xBF\xBE",
-                                        "a",
-                                        "'",
-                                        "]]>"};
+  static const std::string pieces[] = {"\"",
+                                       "\\",
+                                       "\n",
+                                       "\x01",
+                                       "\x7f",
+                                       "<",
+                                       ">",
+                                       "&",
+                                       "\xC3\xA9",
+                                       "\xE2\x82\xAC",
+                                       "\xF0\x9F\x98\x80",
+                                       "\xED\xA0\x80",  // a surrogate: not UTF-8
+                                       "\xFF",
+                                       "\xC3",
+                                       "\xEF\xBF\xBE",
+                                       "a",
+                                       "'",
+                                       "]]>"};
   std::string text;
   for (std::uint64_t at = random.below(12); at > 0; --at) {
     text += random.chance(1, 3) ? std::string(1, static_cast<char>(random.below(256)))
-                                : kPieces[random.below(std::size(kPieces))];
+                                : pieces[random.below(std::size(pieces))];
   }
   return text;
 }
@@ -154,6 +167,18 @@ TEST_CASE("JsonWriter: what is told is what a reader reads") {
   const auto parsed = nlohmann::json::parse(out.str());
   CHECK(parsed["odd \"name\""] == "a\\b\n");
   CHECK(parsed["rows"][1][0] == 1);
+}
+
+TEST_CASE("rate_text, clipped, one_line: for tables and titles") {
+  CHECK(rate_text(0.449) == "0.4");
+  CHECK(rate_text(152834.3) == "152.8 K");
+  CHECK(rate_text(-1) == "-");
+  CHECK(rate_text(1e300) == "-");
+  CHECK(clipped("abcd", 4) == "abcd");
+  CHECK(clipped("abcde", 4) == "abc\xE2\x80\xA6");
+  CHECK(clipped("\xC3\xA9\xC3\xA9\xC3\xA9", 2) == "\xC3\xA9\xE2\x80\xA6");
+  CHECK(clipped("", 3).empty());
+  CHECK(one_line("a\nb\tc") == "a b c");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -152,7 +153,7 @@ class TextWriter {
 /// A count that may have a fraction: "0.4", "152.8 K".
 [[nodiscard]] inline std::string rate_text(double rate) {
   if (!(rate >= 0) || rate >= 9e18) return "-";
-  return rate < 1000 ? fixed(rate, 1) : count_text(static_cast<std::int64_t>(rate + 0.5));
+  return rate < 1000 ? fixed(rate, 1) : count_text(std::llround(rate));
 }
 
 /// Length of the well-formed UTF-8 character at the head of `text`, 0 if there is none.
