@@ -145,8 +145,7 @@ void write_all(const Plan& plan, const DeviceSchedule& device, const fs::path& r
     }
   }
   std::ranges::sort(packs);
-  const auto repeated = std::ranges::unique(packs);
-  packs.erase(repeated.begin(), repeated.end());
+  packs.erase(std::unique(packs.begin(), packs.end()), packs.end());
 
   Json entries = Json::array();
   Progress progress("exporting");

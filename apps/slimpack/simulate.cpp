@@ -41,7 +41,7 @@ struct SimulateOptions {
   const bool sign = rest != last && *rest == '%' && rest + 1 == last;
   require(error == std::errc{} && (sign || rest == last) && percent >= 0 && percent <= 100,
           "--jitter: must be a share from 0% to 100%", text);
-  return static_cast<std::int64_t>(percent * 10'000 + 0.5);
+  return std::llround(percent * 10'000);
 }
 
 template <class Write>
