@@ -2,6 +2,7 @@
 // slimpack simulate: a plan's predicted time and memory, as text, JSON, trace, graph and picture.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <sstream>
