@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which forward units a device may run when, so that memory suffices whatever the times are.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/share.hpp"
+#include "slimpack/schedule/detail/list_parts.hpp"
+
+namespace slimpack::detail {
+
+/// Bytes of the items of a rank, per layer where they depend on layers. O(slices).
+inline void fill_bytes(ListRank& rank, const Plan& plan, const MemoryModel& memory) {
+  const std::int64_t gradient = memory.layer().kv_gradient;
+  const RankPass& forward = rank.pass[0];
+  const RankPass& backward = rank.pass[1];
+  for (std::size_t side = 0; side < 2; ++side) {
+    RankPass& pass = rank.pass[side];
+    pass.message.resize(pass.size());
+    rank.workspace[side].resize(pass.size());
+    for (std::size_t at = 0; at < pass.size(); ++at) {
+      const auto id = static_cast<PackId>(pass.pack[at]);
+      pass.message[at] = memory.boundary(id, pass.place[at]).value;
+      rank.workspace[side][at] = memory.pack_workspace(id, pass.place[at]).value;
+    }
+  }
+  rank.held.resize(forward.size());
+  for (std::size_t at = 0; at < forward.size(); ++at) {
+    if (const std::uint32_t known = forward.previous_chunk[at]; known != kNoItem) {
+      rank.held[at] = rank.held[known];
+      continue;
+    }
+    const auto id = static_cast<PackId>(forward.pack[at]);
+    const Share share = share_of(plan, plan.micropacks[forward.pack[at]].group, forward.place[at]);
+    std::int64_t pages = 0;
+    for (const Slice& slice : plan.micropacks[forward.pack[at]].slices) {
+      pages += memory.pages(share, slice.end) - memory.pages(share, slice.begin);
+    }
+    rank.held[at] = memory.kept(id, forward.place[at], 1).value + memory.page_bytes(pages, 1).value;
+  }
+  rank.freed.resize(backward.size());
+  rank.opens.resize(backward.size());
+  rank.closes.resize(backward.size());
+  for (std::size_t at = 0; at < backward.size(); ++at) {
+    if (const std::uint32_t known = backward.previous_chunk[at]; known != kNoItem) {
+      rank.freed[at] = rank.freed[known];
+      rank.opens[at] = rank.opens[known];
+      rank.closes[at] = rank.closes[known];
+      continue;
+    }
+    const auto id = static_cast<PackId>(backward.pack[at]);
+    const Share share =
+        share_of(plan, plan.micropacks[backward.pack[at]].group, backward.place[at]);
+    std::int64_t pages = 0, opens = 0, closes = 0;
+    for (const Slice& slice : plan.micropacks[backward.pack[at]].slices) {
+      const Tokens length = plan.samples[index(slice.sample)];
+      if (slice.end == length) opens += share.before(length).value;
+      if (slice.begin == Tokens{}) {
+        closes += share.before(length).value;
+        pages += memory.pages(share, length);
+      }
+    }
+    rank.freed[at] =
+        memory.kept(id, backward.place[at], 1).value + memory.page_bytes(pages, 1).value;
+    rank.opens[at] = opens * gradient;
+    rank.closes[at] = closes * gradient;
+  }
+}
+
+/// The room that one device has and needs. A device's bytes are a sum of what its count of forward
+/// items says and what its count of backward items says, because each pass has one order: buffers
+/// of receives as posted, of sends as a ring of `window` on each channel. So one table tells, for
+/// each forward item, after how many backward items it may run.
+class ListMemory {
+ public:
+  explicit ListMemory(const MemoryModel& memory) : hidden_(memory.layer().boundary) {}
+
+  /// Fills rows `least` and `gate` of stage `pp` of a rank. Returns the bytes that the safe order
+  /// needs, which runs every forward item as late as it can; if they exceed `available` the rows
+  /// mean nothing. O(items log items) at worst.
+  [[nodiscard]] std::int64_t fill(ListRank& rank, const Plan& plan, std::int32_t pp,
+                                  std::int64_t available) {
+    count_forward(rank, plan, pp);
+    count_backward(rank, plan, pp);
+    const std::int64_t needed = needed_at_least(rank);
+    if (needed <= available) find_least(rank, pp, available);
+    return needed;
+  }
+
+ private:
+  /// Bytes of the messages of a channel's ring. `in`: posted before each item; else sent.
+  struct Ring {
+    bool line = false, turn = false;  // between stages; back from the last stage to the first
+  };
+  static Ring receives(const Plan& plan, std::int32_t pp, bool forward) noexcept {
+    if (plan.parallel.pp == 1) return {};
+    const std::int32_t first = forward ? 0 : plan.parallel.pp - 1;
+    return {pp != first, pp == first && plan.parallel.chunks > 1};
+  }
+  static Ring sends(const Plan& plan, std::int32_t pp, bool forward) noexcept {
+    if (plan.parallel.pp == 1) return {};
+    const std::int32_t last = forward ? plan.parallel.pp - 1 : 0;
+    return {pp != last, pp == last && plan.parallel.chunks > 1};
+  }
+
+  /// posted_[i]: receive buffers after i items; sent_[i]: send buffers after i items have begun.
+  void count_rings(const RankPass& pass, const Plan& plan, std::int32_t pp, bool forward) {
+    const std::size_t count = pass.size();
+    const Ring in = receives(plan, pp, forward);
+    const Ring out = sends(plan, pp, forward);
+    posted_.assign(count + 1, 0);
+    sent_.assign(count + 1, 0);
+    // A receive of stage 0 in a later chunk is the message of the item one chunk before.
+    const auto maker = [&](std::size_t item) {
+      return in.turn ? pass.previous_chunk[item] : static_cast<std::uint32_t>(item);
+    };
+    const auto received = [&](std::size_t item) {
+      return in.line || (in.turn && pass.enters[item] == 0);
+    };
+    for (std::size_t at = 0; at < count; ++at) {
+      if (!received(at)) continue;
+      const std::uint32_t sender = maker(at);
+      if ((in.turn ? pass.before_turn : pass.before)[sender] == kNoItem) {
+        posted_[0] += pass.message[at];
+      }
+    }
+    for (std::size_t at = 0; at < count; ++at) {
+      posted_[at + 1] = posted_[at];
+      sent_[at + 1] = sent_[at];
+      if (received(at)) {
+        const std::uint32_t next = (in.turn ? pass.after_turn : pass.after)[maker(at)];
+        posted_[at + 1] -= pass.message[at];
+        if (next != kNoItem) posted_[at + 1] += pass.message[next];
+      }
+      if (out.line || (out.turn && pass.leaves[at] == 0)) {
+        const std::uint32_t ended = (out.turn ? pass.before_turn : pass.before)[at];
+        sent_[at + 1] += pass.message[at];
+        if (ended != kNoItem) sent_[at + 1] -= pass.message[ended];
+      }
+    }
+  }
+
+  void count_forward(const ListRank& rank, const Plan& plan, std::int32_t pp) {
+    const RankPass& pass = rank.pass[0];
+    const std::size_t count = pass.size();
+    const bool last = pp + 1 == plan.parallel.pp;
+    const bool hands = plan.parallel.pp == 1;
+    count_rings(pass, plan, pp, true);
+    head_ = 0;
+    if (last || plan.parallel.head == Head::shard) {
+      for (const std::uint32_t item : rank.head_item) {
+        const std::int64_t own = last ? pass.message[item] : 0;
+        const Tokens tokens{pass.message[item] / hidden_};
+        head_ = std::max(head_, own + head_workspace(plan, pp, tokens).value);
+      }
+    }
+    std::int64_t held = static_bytes(plan, pp).total().value;
+    after_forward_.assign(count + 1, held + posted_[0]);
+    in_forward_.assign(count + 1, held + posted_[0]);
+    for (std::size_t at = 0; at < count; ++at) {
+      const Stage& stage = plan.stages[index_of(plan, pp, pass.chunk[at])];
+      held += stage.layers() * rank.held[at];
+      if (last && pass.leaves[at] != 0) held += pass.message[at];
+      if (hands && pass.leaves[at] == 0) held += pass.message[at];
+      in_forward_[at + 1] = held + posted_[at] + sent_[at + 1] + rank.workspace[0][at];
+      if (hands && pass.enters[at] == 0) held -= pass.message[at];
+      const std::int64_t now = held + posted_[at + 1] + sent_[at + 1];
+      // A state with fewer forward items never counts as more than one with more of them.
+      after_forward_[at + 1] = std::max(after_forward_[at], now);
+      in_forward_[at + 1] = std::max(in_forward_[at + 1], now);
+    }
+  }
+
+  void count_backward(const ListRank& rank, const Plan& plan, std::int32_t pp) {
+    const RankPass& pass = rank.pass[1];
+    const std::size_t count = pass.size();
+    const bool last = pp + 1 == plan.parallel.pp;
+    const bool hands = plan.parallel.pp == 1;
+    count_rings(pass, plan, pp, false);
+    std::int64_t held = 0;
+    after_backward_.assign(count + 1, posted_[0]);
+    from_backward_.assign(count + 1, 0);
+    for (std::size_t at = 0; at < count; ++at) {
+      const Stage& stage = plan.stages[index_of(plan, pp, pass.chunk[at])];
+      held += stage.layers() * rank.opens[at];
+      if (hands && pass.leaves[at] == 0) held += pass.message[at];
+      const std::int64_t within = held + posted_[at] + sent_[at + 1] + rank.workspace[1][at];
+      from_backward_[at] = std::max(within, after_backward_[at] + head_);
+      held -= stage.layers() * (rank.freed[at] + rank.closes[at]);
+      if (last && pass.enters[at] != 0) held -= pass.message[at];
+      if (hands && pass.enters[at] == 0) held -= pass.message[at];
+      after_backward_[at + 1] = held + posted_[at + 1] + sent_[at + 1];
+    }
+  }
+
+  static std::size_t index_of(const Plan& plan, std::int32_t pp, std::int32_t chunk) noexcept {
+    return static_cast<std::size_t>(line_of(plan).at(pp, chunk));
+  }
+
+  [[nodiscard]] std::int64_t needed_at_least(const ListRank& rank) const {
+    std::int64_t needed = after_forward_[0] + after_backward_[0];
+    std::size_t done = 0;
+    for (std::size_t item = 0; item < rank.reserve.size(); ++item) {
+      for (; done < rank.reserve[item]; ++done) {
+        needed = std::max(needed, in_forward_[done + 1] + after_backward_[item]);
+      }
+      needed = std::max(needed, after_forward_[done] + from_backward_[item]);
+      needed = std::max(needed, after_forward_[done] + after_backward_[item + 1]);
+    }
+    return needed;
+  }
+
+  /// Values of a sequence of which none later is larger, by place: finds the last above a bound.
+  class Descent {
+   public:
+    void clear() { place_.clear(); }
+    void add(const std::vector<std::int64_t>& values, std::size_t at) {
+      while (!place_.empty() && values[place_.back()] <= values[at]) place_.pop_back();
+      place_.push_back(static_cast<std::uint32_t>(at));
+    }
+    /// One more than the last place above `bound`, 0 if there is none.
+    [[nodiscard]] std::uint32_t beyond(const std::vector<std::int64_t>& values,
+                                       std::int64_t bound) const {
+      if (place_.empty() || values[place_.front()] <= bound) return 0;
+      const auto found = std::partition_point(place_.begin(), place_.end(),
+                                              [&](std::uint32_t at) { return values[at] > bound; });
+      return *(found - 1) + 1;
+    }
+
+   private:
+    std::vector<std::uint32_t> place_;
+  };
+
+  /// The safe order needs no more than `available`.
+  void find_least(ListRank& rank, std::int32_t pp, std::int64_t available) {
+    const std::size_t forward = rank.pass[0].size(), backward = rank.pass[1].size();
+    std::uint32_t* least = rank.least.data() + static_cast<std::size_t>(pp) * forward;
+    std::uint32_t* gate = rank.gate.data() + static_cast<std::size_t>(pp) * backward;
+    std::fill_n(gate, backward, 0U);
+    inside_.clear();
+    between_.clear();
+    const std::int64_t most_after =
+        *std::max_element(after_backward_.begin(), after_backward_.end());
+    std::size_t first = 0;  // backward items that run without this forward item
+    std::size_t able = 0;   // that can, if H is all they wait for
+    for (std::size_t at = 0; at < forward; ++at) {
+      while (first < backward && rank.reserve[first] < at + 1) {
+        inside_.add(from_backward_, first);
+        between_.add(after_backward_, first++);
+      }
+      least[at] = std::max(inside_.beyond(from_backward_, available - after_forward_[at + 1]),
+                           between_.beyond(after_backward_, available - in_forward_[at + 1]));
+      // With reserves rounded up a backward item can run before its turn in the safe order.
+      while (able < backward && rank.heads_item[able] < at + 1) ++able;
+      if (in_forward_[at + 1] + most_after <= available) continue;
+      for (std::size_t item = first + 1; item <= able; ++item) {
+        if (in_forward_[at + 1] + after_backward_[item] <= available) continue;
+        gate[item - 1] = std::max(gate[item - 1], static_cast<std::uint32_t>(at + 1));
+      }
+    }
+  }
+
+  std::int64_t hidden_ = 1;
+  std::int64_t head_ = 0;
+  std::vector<std::int64_t> posted_, sent_;
+  std::vector<std::int64_t> in_forward_;      // by forward items: in and after the last of them
+  std::vector<std::int64_t> after_forward_;   // by forward items ended, never falling
+  std::vector<std::int64_t> from_backward_;   // by backward items ended: in the next, or in an H
+  std::vector<std::int64_t> after_backward_;  // by backward items ended
+  Descent inside_, between_;
+};
+
+}  // namespace slimpack::detail

@@ -1,0 +1,584 @@
+// SPDX-License-Identifier: Apache-2.0
+// The simulation that decides, event by event, what each device of a part runs next.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/schedule/detail/list_parts.hpp"
+#include "slimpack/schedule/list_options.hpp"
+
+namespace slimpack::detail {
+
+inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+/// The earliest of one event a device, ties to the lowest device: a tree of winners.
+class NextEvent {
+ public:
+  void reset(std::size_t devices) {
+    leaves_ = 1;
+    while (leaves_ < devices) leaves_ *= 2;
+    at_.assign(leaves_, kNever);
+    winner_.resize(2 * leaves_);
+    for (std::size_t leaf = 0; leaf < leaves_; ++leaf) {
+      winner_[leaves_ + leaf] = static_cast<std::uint32_t>(leaf);
+    }
+    for (std::size_t node = leaves_; node-- > 1;) winner_[node] = winner_[2 * node];
+    if (leaves_ == 1) winner_[1] = 0;
+  }
+  void set(std::uint32_t device, std::int64_t at) noexcept {
+    at_[device] = at;
+    for (std::size_t node = (leaves_ + device) / 2; node > 0; node /= 2) {
+      const std::uint32_t left = winner_[2 * node], right = winner_[2 * node + 1];
+      winner_[node] = at_[right] < at_[left] ? right : left;
+    }
+  }
+  [[nodiscard]] std::uint32_t device() const noexcept { return winner_[1]; }
+  [[nodiscard]] std::int64_t time() const noexcept { return at_[winner_[1]]; }
+  [[nodiscard]] std::int64_t time(std::uint32_t device) const noexcept { return at_[device]; }
+
+ private:
+  std::size_t leaves_ = 1;
+  std::vector<std::int64_t> at_;
+  std::vector<std::uint32_t> winner_;  // node 1 is the root; leaves from leaves_
+};
+
+/// What a device is doing.
+struct ListDevice {
+  enum class Doing : std::uint8_t { nothing, forward, backward, head };
+  Doing doing = Doing::nothing;
+  bool marked = false;      ///< to be asked what it does next
+  std::uint8_t wanted = 0;  ///< waits for the ranks of a merged item: 1 forward, 2 backward
+  std::array<std::uint32_t, 2> begun{};  ///< items, by pass
+  std::int64_t ends = 0;                 ///< of the unit that runs
+  std::array<std::int64_t, 2> link{};    ///< when the link of each direction is free
+};
+
+/// H of one rank.
+struct ListHead {
+  std::uint32_t reached = 0;  ///< packs whose last F has ended on the last stage
+  std::uint32_t done = 0;     ///< packs whose H has begun
+  std::uint32_t idle = 0;     ///< stages that run nothing
+  bool called = false;        ///< the stages meet as soon as all are idle
+  std::int64_t meeting = 0;   ///< when that is, as far as it is known
+};
+
+/// Memory of a run that later runs use again.
+struct ListState {
+  NextEvent events;
+  std::vector<ListDevice> devices;
+  std::vector<ListHead> heads;
+  std::vector<std::uint32_t> asked;
+};
+
+class ListRun {
+ public:
+  ListRun(const Plan& plan, std::vector<ListRank>& ranks, const ScheduleParts& parts,
+          const ListOptions& options, ListState& state, std::vector<DeviceSchedule>& schedule)
+      : plan_(plan),
+        ranks_(ranks),
+        parts_(parts),
+        options_(options),
+        schedule_(schedule),
+        state_(state),
+        stages_(static_cast<std::uint32_t>(plan.parallel.pp)),
+        last_(stages_ - 1),
+        shard_(plan.parallel.head == Head::shard && stages_ > 1) {}
+
+  /// Appends the orders of all devices of the part; the time at which the last F, B or H ends.
+  Nanos run() {
+    prepare();
+    for (;;) {
+      const std::int64_t now = state_.events.time();
+      if (now == kNever) {
+        if (left_ == 0) break;
+        unblock();
+        continue;
+      }
+      now_ = now;
+      while (state_.events.time() == now) {
+        const std::uint32_t device = state_.events.device();
+        state_.events.set(device, kNever);
+        if (state_.devices[device].doing != ListDevice::Doing::nothing) finish(device);
+        mark(device);
+      }
+      ask_all();
+    }
+    close();
+    return Nanos{now_};
+  }
+
+ private:
+  using Doing = ListDevice::Doing;
+
+  // --- where things are ---
+
+  [[nodiscard]] std::uint32_t rank_of(std::uint32_t device) const noexcept {
+    return device / stages_;
+  }
+  [[nodiscard]] std::uint32_t stage_of(std::uint32_t device) const noexcept {
+    return device % stages_;
+  }
+  /// The stage from which a pass leaves the line of stages, and the one where it enters.
+  [[nodiscard]] std::uint32_t exit(std::size_t pass) const noexcept {
+    return pass == 0 ? last_ : 0;
+  }
+  [[nodiscard]] std::uint32_t entry(std::size_t pass) const noexcept {
+    return pass == 0 ? 0 : last_;
+  }
+  [[nodiscard]] std::uint32_t next(std::size_t pass, std::uint32_t stage) const noexcept {
+    if (stage == exit(pass)) return entry(pass);
+    return pass == 0 ? stage + 1 : stage - 1;
+  }
+  [[nodiscard]] std::uint32_t previous(std::size_t pass, std::uint32_t stage) const noexcept {
+    if (stage == entry(pass)) return exit(pass);
+    return pass == 0 ? stage - 1 : stage + 1;
+  }
+  [[nodiscard]] static std::size_t row(const RankPass& pass, std::uint32_t stage) noexcept {
+    return static_cast<std::size_t>(stage) * pass.size();
+  }
+  [[nodiscard]] bool sends(const RankPass& pass, std::size_t side, std::uint32_t stage,
+                           std::uint32_t item) const noexcept {
+    return stages_ > 1 && (stage != exit(side) || pass.leaves[item] == 0);
+  }
+  [[nodiscard]] bool receives(const RankPass& pass, std::size_t side, std::uint32_t stage,
+                              std::uint32_t item) const noexcept {
+    return stages_ > 1 && (stage != entry(side) || pass.enters[item] == 0);
+  }
+  [[nodiscard]] std::uint32_t ended(std::uint32_t device, std::size_t side) const noexcept {
+    const ListDevice& at = state_.devices[device];
+    const Doing doing = side == 0 ? Doing::forward : Doing::backward;
+    return at.begun[side] - (at.doing == doing ? 1U : 0U);
+  }
+  [[nodiscard]] std::int64_t duration(std::uint32_t device, std::size_t side) const noexcept {
+    const ListRank& rank = ranks_[rank_of(device)];
+    return rank
+        .time[side][row(rank.pass[side], stage_of(device)) + state_.devices[device].begun[side]];
+  }
+
+  // --- begin and end ---
+
+  void prepare() {
+    const std::size_t devices = ranks_.size() * stages_;
+    state_.events.reset(devices);
+    state_.devices.assign(devices, {});
+    state_.heads.assign(ranks_.size(), {});
+    state_.asked.clear();
+    left_ = 0;
+    for (std::size_t at = 0; at < ranks_.size(); ++at) {
+      ListRank& rank = ranks_[at];
+      state_.heads[at].idle = stages_;
+      for (std::size_t side = 0; side < 2; ++side) {
+        const RankPass& pass = rank.pass[side];
+        left_ += pass.size() * stages_;
+        rank.arrival[side].assign(pass.size() * stages_, kNever);
+        std::int64_t* enters = rank.arrival[side].data() + row(pass, entry(side));
+        for (std::size_t item = 0; item < pass.size(); ++item) {
+          if (stages_ == 1 || pass.enters[item] != 0) enters[item] = 0;
+        }
+      }
+      for (std::uint32_t stage = 0; stage < stages_; ++stage) {
+        DeviceSchedule& schedule =
+            schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))];
+        schedule.order.clear();
+        schedule.order.reserve(rank.pass[0].size() + rank.pass[1].size() +
+                               (shard_ || stage == last_ ? rank.head_item.size() : 0) +
+                               static_cast<std::size_t>(plan_.parallel.chunks) + 1);
+      }
+      left_ += rank.head_item.size();
+    }
+    now_ = 0;
+    for (std::uint32_t device = 0; device < devices; ++device) mark(device);
+    ask_all();
+  }
+
+  void close() {
+    for (const ListRank& rank : ranks_) {
+      for (std::uint32_t stage = 0; stage < stages_; ++stage) {
+        auto& order = order_of(rank, stage);
+        for (std::int32_t chunk = plan_.parallel.chunks - 1; rank.pass[1].size() == 0 && chunk >= 0;
+             --chunk) {
+          order.push_back({UnitKind::reduce, PackId{}, chunk});
+        }
+        order.push_back({UnitKind::optimizer, PackId{}, 0});
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<Unit>& order_of(const ListRank& rank, std::uint32_t stage) {
+    return schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))].order;
+  }
+
+  void mark(std::uint32_t device) {
+    ListDevice& at = state_.devices[device];
+    if (at.marked || at.doing != Doing::nothing) return;
+    at.marked = true;
+    state_.asked.push_back(device);
+  }
+
+  /// Asks the marked devices, later stages first: what they take makes room for earlier ones.
+  void ask_all() {
+    auto& asked = state_.asked;
+    while (!asked.empty()) {
+      if (asked.size() > 1) std::sort(asked.begin(), asked.end());
+      const std::uint32_t device = asked.back();
+      asked.pop_back();
+      state_.devices[device].marked = false;
+      if (state_.devices[device].doing == Doing::nothing) choose(device);
+    }
+  }
+
+  void begin(std::uint32_t device, std::size_t side) {
+    ListRank& rank = ranks_[rank_of(device)];
+    RankPass& pass = rank.pass[side];
+    ListDevice& at = state_.devices[device];
+    const std::uint32_t item = at.begun[side];
+    const std::uint32_t stage = stage_of(device);
+    const std::int64_t time = rank.time[side][row(pass, stage) + item];
+    std::vector<Unit>& order = order_of(rank, stage);
+    order.push_back({side == 0 ? UnitKind::forward : UnitKind::backward,
+                     static_cast<PackId>(pass.pack[item]), pass.chunk[item]});
+    ++at.begun[side];
+    if (side == 1 && (item + 1 == pass.size() || pass.chunk[item + 1] != pass.chunk[item]) &&
+        last_of_chunk(pass, item)) {
+      order.push_back({UnitKind::reduce, PackId{}, pass.chunk[item]});
+    }
+    occupy(device, side == 0 ? Doing::forward : Doing::backward, now_ + time);
+  }
+  /// No later item is of the same chunk: every block has all chunks, so only the last has none.
+  [[nodiscard]] static bool last_of_chunk(const RankPass& pass, std::uint32_t item) noexcept {
+    for (std::size_t later = pass.size(); later-- > item + 1;) {
+      if (pass.chunk[later] == pass.chunk[item]) return false;
+      if (pass.enters[later] != 0) return true;
+    }
+    return true;
+  }
+
+  void occupy(std::uint32_t device, Doing doing, std::int64_t ends) {
+    ListDevice& at = state_.devices[device];
+    at.doing = doing;
+    at.ends = ends;
+    at.wanted = 0;
+    --state_.heads[rank_of(device)].idle;
+    state_.events.set(device, ends);
+  }
+
+  void finish(std::uint32_t device) {
+    ListDevice& at = state_.devices[device];
+    const Doing doing = at.doing;
+    at.doing = Doing::nothing;
+    ++state_.heads[rank_of(device)].idle;
+    if (doing == Doing::head) return;
+    --left_;
+    const std::size_t side = doing == Doing::forward ? 0 : 1;
+    const std::uint32_t rank = rank_of(device), stage = stage_of(device);
+    const RankPass& pass = ranks_[rank].pass[side];
+    const std::uint32_t item = at.begun[side] - 1;
+    if (receives(pass, side, stage, item)) post_next(rank, side, stage, item);
+    if (sends(pass, side, stage, item)) {
+      const bool turn = stage == exit(side);
+      const std::uint32_t earlier = (turn ? pass.before_turn : pass.before)[item];
+      const std::uint32_t consumer =
+          earlier == kNoItem || !turn ? earlier : pass.next_chunk[earlier];
+      if (earlier == kNoItem || ended(rank * stages_ + next(side, stage), side) > consumer) {
+        transfer(rank, side, stage, item);
+      }
+    }
+    if (side == 0 && stage == last_ && pass.leaves[item] != 0) ++state_.heads[rank].reached;
+  }
+
+  /// An item that has been consumed posts the receive `window` later on its channel.
+  void post_next(std::uint32_t rank, std::size_t side, std::uint32_t stage, std::uint32_t item) {
+    const RankPass& pass = ranks_[rank].pass[side];
+    const bool turn = stage == entry(side);
+    const std::uint32_t sent = turn ? pass.previous_chunk[item] : item;
+    const std::uint32_t later = (turn ? pass.after_turn : pass.after)[sent];
+    if (later == kNoItem) return;
+    const std::uint32_t from = previous(side, stage);
+    if (ended(rank * stages_ + from, side) > later) transfer(rank, side, from, later);
+  }
+
+  /// Both sides of the message that an item sends from `stage` are posted now.
+  void transfer(std::uint32_t rank, std::size_t side, std::uint32_t stage, std::uint32_t item) {
+    ListRank& of = ranks_[rank];
+    const RankPass& pass = of.pass[side];
+    const bool turn = stage == exit(side);
+    const std::uint32_t to = next(side, stage);
+    const std::uint32_t sender = rank * stages_ + stage, receiver = rank * stages_ + to;
+    std::int64_t& link = state_.devices[sender].link[stages_ > 2 ? side : 0];
+    link = std::max(link, now_) + of.transfer[side][row(pass, stage) + item];
+    of.arrival[side][row(pass, to) + (turn ? pass.next_chunk[item] : item)] = link;
+    mark(sender);
+    mark(receiver);
+  }
+
+  // --- what may run ---
+
+  /// When the next item of a pass may begin on a device, as far as that is known: now or before, at
+  /// a later time, or kNever while it waits for something that has not happened.
+  [[nodiscard]] std::int64_t ready(std::uint32_t device, std::size_t side) const {
+    const ListRank& rank = ranks_[rank_of(device)];
+    const RankPass& pass = rank.pass[side];
+    const ListDevice& at = state_.devices[device];
+    const std::uint32_t item = at.begun[side];
+    if (item == pass.size()) return kNever;
+    const std::uint32_t stage = stage_of(device);
+    const std::size_t first = row(pass, stage);
+    std::int64_t time = rank.arrival[side][first + item];
+    if (time == kNever) return kNever;
+    if (side == 0) {
+      if (at.begun[1] < rank.least[first + item]) return kNever;
+    } else {
+      if (at.begun[0] < rank.gate[first + item]) return kNever;
+      if (stage == last_ && pass.enters[item] != 0 &&
+          state_.heads[rank_of(device)].done < rank.heads[item]) {
+        return kNever;
+      }
+    }
+    if (sends(pass, side, stage, item)) {
+      const bool turn = stage == exit(side);
+      const std::uint32_t earlier = (turn ? pass.before_turn : pass.before)[item];
+      if (earlier != kNoItem) {
+        const std::uint32_t consumer = turn ? pass.next_chunk[earlier] : earlier;
+        time = std::max(time, rank.arrival[side][row(pass, next(side, stage)) + consumer]);
+      }
+    }
+    return time;
+  }
+
+  [[nodiscard]] bool is_merged(std::uint32_t device, std::size_t side) const noexcept {
+    const RankPass& pass = ranks_[rank_of(device)].pass[side];
+    const std::uint32_t item = state_.devices[device].begun[side];
+    return item < pass.size() && pass.merged[item] != 0;
+  }
+
+  enum class Meeting : std::uint8_t { impossible, wait, wanted, possible };
+
+  /// Whether the ranks of a device's next item, which is merged and ready there, may run it too.
+  [[nodiscard]] Meeting meeting(std::uint32_t device, std::size_t side) const {
+    const RankPass& own = ranks_[rank_of(device)].pass[side];
+    const std::uint32_t item = state_.devices[device].begun[side];
+    Meeting result = Meeting::possible;
+    bool wanted = false;
+    for_each_partner(device, side, [&](std::uint32_t other) {
+      const RankPass& pass = ranks_[rank_of(other)].pass[side];
+      const ListDevice& at = state_.devices[other];
+      const std::uint32_t theirs = at.begun[side];
+      if (theirs == pass.size() || pass.pack[theirs] != own.pack[item] ||
+          pass.chunk[theirs] != own.chunk[item] || ready(other, side) > now_) {
+        result = Meeting::impossible;
+        return;
+      }
+      const bool called = state_.heads[rank_of(other)].called;
+      if ((at.doing != Doing::nothing || called) && result != Meeting::impossible) {
+        result = Meeting::wait;
+      }
+      wanted = wanted || (other != device && at.wanted == side + 1);
+    });
+    return result == Meeting::possible && wanted ? Meeting::wanted : result;
+  }
+
+  template <class Visit>
+  void for_each_partner(std::uint32_t device, std::size_t side, Visit&& visit) const {
+    const RankPass& pass = ranks_[rank_of(device)].pass[side];
+    const std::uint32_t pack = pass.pack[state_.devices[device].begun[side]];
+    for (const std::int32_t dp : plan_.groups[index(plan_.micropacks[pack].group)]) {
+      visit(parts_.place(dp) * stages_ + stage_of(device));
+    }
+  }
+
+  void begin_merged(std::uint32_t device, std::size_t side) {
+    partners_.clear();
+    for_each_partner(device, side, [&](std::uint32_t other) { partners_.push_back(other); });
+    for (const std::uint32_t other : partners_) begin(other, side);
+  }
+
+  // --- what runs next ---
+
+  void choose(std::uint32_t device) {
+    const std::uint32_t rank = rank_of(device), stage = stage_of(device);
+    ListHead& head = state_.heads[rank];
+    state_.devices[device].wanted = 0;
+    if (shard_ && !head.called && stage == last_ && time_to_call(device)) call(rank);
+    if (head.called) {
+      join(device);
+      return;
+    }
+    const std::array<std::int64_t, 2> at{ready(device, 0), ready(device, 1)};
+    for (const std::size_t side : {std::size_t{1}, std::size_t{0}}) {
+      if (at[side] <= now_ && is_merged(device, side) && meeting(device, side) == Meeting::wanted) {
+        begin_merged(device, side);
+        return;
+      }
+    }
+    const bool head_waits = !shard_ && stage == last_ && head.done < head.reached;
+    std::array<std::size_t, 2> wish{1, 0};
+    if (forward_first(device, at)) std::swap(wish[0], wish[1]);
+    for (const std::size_t side : wish) {
+      if (side == 0 && head_waits) {
+        run_head(device);
+        return;
+      }
+      if (at[side] > now_) continue;
+      if (!is_merged(device, side)) {
+        begin(device, side);
+        return;
+      }
+      const Meeting found = meeting(device, side);
+      if (found == Meeting::possible) {
+        begin_merged(device, side);
+        return;
+      }
+      if (found == Meeting::wait) {
+        state_.devices[device].wanted = static_cast<std::uint8_t>(side + 1);
+        return;
+      }
+    }
+    if (head_waits) {
+      run_head(device);
+      return;
+    }
+    wake(device, at);
+  }
+
+  /// Sets the next time at which something that is known to come makes an item ready.
+  void wake(std::uint32_t device, const std::array<std::int64_t, 2>& at) {
+    std::int64_t next_time = kNever;
+    for (const std::int64_t time : at) {
+      if (time > now_) next_time = std::min(next_time, time);
+    }
+    if (next_time != state_.events.time(device)) state_.events.set(device, next_time);
+  }
+
+  /// Whether F goes before a B that is ready as well.
+  [[nodiscard]] bool forward_first(std::uint32_t device,
+                                   const std::array<std::int64_t, 2>& at) const {
+    if (at[0] > now_ || at[1] > now_) return false;
+    const std::uint32_t stage = stage_of(device);
+    if (stage == last_) {
+      if (!shard_) return false;
+      const ListHead& head = state_.heads[rank_of(device)];
+      return static_cast<std::int64_t>(head.reached - head.done) < options_.head_lead;
+    }
+    const std::int64_t queue = static_cast<std::int64_t>(state_.devices[device].begun[0]) -
+                               state_.devices[device + 1].begun[0];
+    return queue <= options_.forward_queue;
+  }
+
+  /// H of the next pack on the last stage alone.
+  void run_head(std::uint32_t device) {
+    ListRank& rank = ranks_[rank_of(device)];
+    ListHead& head = state_.heads[rank_of(device)];
+    const std::uint32_t pack = head.done++;
+    --left_;
+    order_of(rank, last_)
+        .push_back(
+            {UnitKind::head, static_cast<PackId>(rank.pass[0].pack[rank.head_item[pack]]), 0});
+    occupy(device, Doing::head, now_ + rank.head_time[pack]);
+  }
+
+  // --- H of all stages ---
+
+  [[nodiscard]] bool time_to_call(std::uint32_t device) const {
+    const std::uint32_t at = rank_of(device);
+    const ListRank& rank = ranks_[at];
+    const ListHead& head = state_.heads[at];
+    const std::uint32_t waiting = head.reached - head.done;
+    if (waiting == 0) return false;
+    // As long as B is left that needs no further H, a larger meeting costs nothing.
+    const std::size_t later =
+        state_.devices[device].begun[1] + static_cast<std::size_t>(options_.head_spare);
+    if (later < rank.heads.size() && rank.heads[later] <= head.done) return false;
+    if (waiting >= static_cast<std::uint32_t>(options_.head_batch)) return true;
+    if (head.reached == rank.head_item.size()) return true;
+    return waiting >= static_cast<std::uint32_t>(options_.head_least) && ready(device, 0) > now_ &&
+           ready(device, 1) > now_;
+  }
+
+  void call(std::uint32_t rank) {
+    ListHead& head = state_.heads[rank];
+    head.called = true;
+    head.meeting = now_;
+    for (std::uint32_t stage = 0; stage < stages_; ++stage) {
+      const ListDevice& at = state_.devices[rank * stages_ + stage];
+      if (at.doing != Doing::nothing) head.meeting = std::max(head.meeting, at.ends);
+      mark(rank * stages_ + stage);
+    }
+  }
+
+  /// A stage whose rank meets: starts the meeting if all are there, or fills the time until then.
+  void join(std::uint32_t device) {
+    ListHead& head = state_.heads[rank_of(device)];
+    if (head.idle == stages_) {
+      meet(rank_of(device));
+      return;
+    }
+    const std::array<std::int64_t, 2> at{ready(device, 0), ready(device, 1)};
+    std::size_t best = 2;
+    std::int64_t longest = -1;
+    for (const std::size_t side : {std::size_t{1}, std::size_t{0}}) {
+      if (at[side] > now_ || is_merged(device, side)) continue;
+      const std::int64_t time = duration(device, side);
+      if (now_ + time <= head.meeting && time > longest) {
+        longest = time;
+        best = side;
+      }
+    }
+    if (best < 2) {
+      begin(device, best);
+    } else {
+      wake(device, at);
+    }
+  }
+
+  void meet(std::uint32_t at) {
+    ListRank& rank = ranks_[at];
+    ListHead& head = state_.heads[at];
+    head.called = false;
+    std::int64_t time = now_;
+    for (; head.done < head.reached; ++head.done) {
+      const auto pack = static_cast<PackId>(rank.pass[0].pack[rank.head_item[head.done]]);
+      for (std::uint32_t stage = 0; stage < stages_; ++stage) {
+        order_of(rank, stage).push_back({UnitKind::head, pack, 0});
+      }
+      time += rank.head_time[head.done];
+      --left_;
+    }
+    for (std::uint32_t stage = 0; stage < stages_; ++stage) {
+      occupy(at * stages_ + stage, Doing::head, time);
+    }
+  }
+
+  /// Nothing runs and nothing is known to come: what was put off has to be done now.
+  void unblock() {
+    for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+      ListHead& head = state_.heads[rank];
+      if (!shard_ || head.done == head.reached) continue;
+      call(rank);
+      ask_all();
+      return;
+    }
+    throw Deadlock("list_schedule: the units of a part wait for each other");
+  }
+
+  const Plan& plan_;
+  std::vector<ListRank>& ranks_;
+  const ScheduleParts& parts_;
+  const ListOptions& options_;
+  std::vector<DeviceSchedule>& schedule_;
+  ListState& state_;
+  std::uint32_t stages_, last_;
+  bool shard_;
+  std::size_t left_ = 0;  // units that have not ended; of H, that have not begun
+  std::int64_t now_ = 0;
+  std::vector<std::uint32_t> partners_;
+};
+
+}  // namespace slimpack::detail

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device orders by simulation: each device runs what helps most and fits, and the order is kept.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/unit_times.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/share.hpp"
+#include "slimpack/schedule/detail/list_memory.hpp"
+#include "slimpack/schedule/detail/list_parts.hpp"
+#include "slimpack/schedule/detail/list_run.hpp"
+#include "slimpack/schedule/list_options.hpp"
+
+namespace slimpack {
+
+/// What scheduling one part needs besides its input. Use one again and again to spare allocations;
+/// never two threads one. It never changes an answer.
+struct ListWorkspace {
+  std::vector<detail::ListRank> ranks;
+  detail::ListState state;
+};
+
+/// What became of one part.
+struct ListOutcome {
+  Nanos end;                             ///< of the last F, B or H, by the list's own clock
+  std::optional<Infeasible> infeasible;  ///< memory does not suffice; there are no orders
+};
+
+namespace detail {
+
+template <UnitTimes Times>
+void fill_times(ListRank& rank, const Plan& plan, const Times& times) {
+  const Line line = line_of(plan);
+  const std::int32_t stages = plan.parallel.pp;
+  for (std::size_t side = 0; side < 2; ++side) {
+    const RankPass& pass = rank.pass[side];
+    rank.time[side].resize(pass.size() * static_cast<std::size_t>(stages));
+    rank.transfer[side].resize(rank.time[side].size());
+    std::size_t at = 0;
+    for (std::int32_t pp = 0; pp < stages; ++pp) {
+      for (std::size_t item = 0; item < pass.size(); ++item, ++at) {
+        const auto pack = static_cast<PackId>(pass.pack[item]);
+        const std::int32_t place = line.at(pp, pass.chunk[item]);
+        rank.time[side][at] = times.compute(pack, place).value;
+        rank.transfer[side][at] =
+            stages > 1 ? times.transfer(pack, place, pass.place[item]).value : 0;
+      }
+    }
+  }
+  rank.head_time.clear();
+  const bool shard = plan.parallel.head == Head::shard;
+  for (const std::uint32_t item : rank.head_item) {
+    const auto pack = static_cast<PackId>(rank.pass[0].pack[item]);
+    std::int64_t slowest = 0;
+    for (std::int32_t pp = shard ? 0 : stages - 1; pp < stages; ++pp) {
+      slowest = std::max(slowest, times.head(pack, rank.pass[0].place[item], pp).value);
+    }
+    rank.head_time.push_back(slowest);
+  }
+}
+
+inline void check_options(const ListOptions& options) {
+  require(options.head_batch >= 1, "list_schedule: head_batch must be >= 1", options.head_batch);
+  require(options.head_least >= 1, "list_schedule: head_least must be >= 1", options.head_least);
+  require(options.head_spare >= 0, "list_schedule: head_spare must be >= 0", options.head_spare);
+  require(options.head_lead >= 0, "list_schedule: head_lead must be >= 0", options.head_lead);
+  require(options.forward_queue >= -1, "list_schedule: forward_queue must be >= -1",
+          options.forward_queue);
+  require(options.chunk_block >= 0, "list_schedule: chunk_block must be >= 0", options.chunk_block);
+}
+
+}  // namespace detail
+
+/// One entry a device of the plan, in order, without units.
+[[nodiscard]] inline std::vector<DeviceSchedule> empty_schedule(const Plan& plan) {
+  std::vector<DeviceSchedule> schedule;
+  for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) schedule.push_back({dp, pp, {}});
+  }
+  return schedule;
+}
+
+/// Schedules one part of a plan and writes the orders of its devices into `schedule`, which has an
+/// entry for each device of the plan (`empty_schedule`). Parts may be scheduled by different
+/// threads, each with a workspace of its own. Throws as `list_schedule` does.
+template <UnitTimes Times>
+[[nodiscard]] ListOutcome list_schedule_part(const Plan& plan, const ScheduleParts& parts,
+                                             std::size_t part, const Times& times,
+                                             const MemoryModel& memory, const ListOptions& options,
+                                             ListWorkspace& workspace,
+                                             std::vector<DeviceSchedule>& schedule) {
+  detail::check_options(options);
+  require(part < parts.size(), "list_schedule_part: part does not exist",
+          static_cast<std::int64_t>(part));
+  require(schedule.size() == static_cast<std::size_t>(plan.parallel.dp) *
+                                 static_cast<std::size_t>(plan.parallel.pp),
+          "list_schedule_part: there must be one schedule a device",
+          static_cast<std::int64_t>(schedule.size()));
+  detail::lay_out(workspace.ranks, plan, parts, part, options.chunk_block);
+  const std::int64_t available = (plan.memory.capacity - plan.memory.reserved).value;
+  detail::ListMemory room(memory);
+  ListOutcome outcome;
+  std::int64_t worst = available;
+  for (detail::ListRank& rank : workspace.ranks) {
+    detail::fill_bytes(rank, plan, memory);
+    const auto stages = static_cast<std::size_t>(plan.parallel.pp);
+    rank.least.resize(rank.pass[0].size() * stages);
+    rank.gate.resize(rank.pass[1].size() * stages);
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      const std::int64_t needed = room.fill(rank, plan, pp, available);
+      if (needed <= worst) continue;
+      worst = needed;
+      outcome.infeasible = Infeasible{
+          "bytes of memory on device dp " + std::to_string(rank.dp) + ", pp " + std::to_string(pp),
+          needed, available};
+    }
+  }
+  if (outcome.infeasible) return outcome;
+  for (detail::ListRank& rank : workspace.ranks) detail::fill_times(rank, plan, times);
+  outcome.end =
+      detail::ListRun(plan, workspace.ranks, parts, options, workspace.state, schedule).run();
+  return outcome;
+}
+
+/// The orders of all devices of a plan that is complete but for its schedule, or the memory that it
+/// lacks. Runs all ranks in simulated time, transfers, windows, posted receives and meetings
+/// included; what a device begins is appended to its order, so the order that is kept has been
+/// executed once and cannot deadlock. Packs run in the order of `ScheduleParts`; with several
+/// chunks, blocks of packs pass chunk after chunk.
+///
+/// A device that is free runs B if it can, but F first while the next stage has no F to do; and F
+/// only where memory then suffices for every B until the next F is needed, whatever the times are.
+/// H runs behind F on the last stage; where the head is sharded, the stages of a rank meet for the
+/// H of several packs (`ListOptions`). R follows the last B of its chunk.
+///
+/// Infeasible, with the device that lacks most, if the order that runs each F as late as it can
+/// exceeds capacity - reserved; a ring of `window` send buffers a channel counts in full. Equal
+/// times go to the later stage, then to B. Throws InvalidInput if the plan breaks rule 1, no order
+/// obeys rule 4, or an option is out of range. O(slices + units log devices), near enough.
+template <UnitTimes Times>
+[[nodiscard]] std::variant<std::vector<DeviceSchedule>, Infeasible> list_schedule(
+    const Plan& skeleton, const Times& times, const MemoryModel& memory, const ListOptions& options,
+    ListWorkspace& workspace) {
+  detail::check_options(options);
+  const ScheduleParts parts(skeleton);
+  std::vector<DeviceSchedule> schedule = empty_schedule(skeleton);
+  std::optional<Infeasible> worst;
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    ListOutcome outcome =
+        list_schedule_part(skeleton, parts, part, times, memory, options, workspace, schedule);
+    if (outcome.infeasible && (!worst || worst->needed < outcome.infeasible->needed)) {
+      worst = std::move(outcome.infeasible);
+    }
+  }
+  if (worst) return *std::move(worst);
+  return schedule;
+}
+template <UnitTimes Times>
+[[nodiscard]] std::variant<std::vector<DeviceSchedule>, Infeasible> list_schedule(
+    const Plan& skeleton, const Times& times, const MemoryModel& memory,
+    const ListOptions& options = {}) {
+  ListWorkspace workspace;
+  return list_schedule(skeleton, times, memory, options, workspace);
+}
+
+}  // namespace slimpack
