@@ -212,6 +212,28 @@ TEST_CASE("run_step: a failure on one device ends all with a sentence naming dev
   }
 }
 
+TEST_CASE("run_step: a backend of another model ends all at the start, and so does any exception") {
+  const Plan plan = test::tiny_plan(2, {{0}, {1}}, {{6, 0}, {5, 1}});
+  Plan other = plan;
+  other.model.rope_theta = 7;
+  const auto data = cpu::step_data(plan, cpu::random_tokens(plan, 1));
+  std::vector<cpu::Device> devices;
+  devices.emplace_back(plan, 0, 1);
+  devices.emplace_back(other, 1, 1);
+  CHECK_THROWS_WITH_AS((void)exec::run_step(plan, data, std::span(devices)),
+                       "device (dp 1, pp 0), start of the step, failed: Device: model and "
+                       "partition must stay from step to step",
+                       exec::ExecutionError);
+  const auto observe = [](const exec::MemoryEvent& event) {
+    if (event.device == 1 && event.moment == exec::Moment::unit_start) throw 7;
+  };
+  auto good = cpu::make_devices(plan, 1);
+  CHECK_THROWS_WITH_AS((void)exec::run_step(plan, data, std::span(good), observe),
+                       "device (dp 1, pp 0), unit 0, F of MicroPack 2, chunk 0, failed: an "
+                       "exception of unknown type",
+                       exec::ExecutionError);
+}
+
 TEST_CASE("run_step: tensor parallel plans are refused by name, before any work") {
   test::RandomPlanOptions options;
   options.tp = 2;

@@ -70,6 +70,7 @@ class DeviceRun {
   [[nodiscard]] DeviceResult run() {
     try {
       start();
+      started_ = true;
       for (unit_ = 0; unit_ < own_.units.size(); ++unit_) {
         link_.at(place());
         step(own_.units[unit_]);
@@ -82,9 +83,9 @@ class DeviceRun {
     } catch (const Deadlock&) {
       throw;
     } catch (const std::exception& error) {
-      const std::string sentence = place() + ", failed: " + error.what();
-      link_.abort(sentence);  // now, while the buffers that others may read are still there
-      throw ExecutionError(sentence);
+      fail(error.what());
+    } catch (...) {
+      fail("an exception of unknown type");
     }
     return std::move(result_);
   }
@@ -113,8 +114,16 @@ class DeviceRun {
 
   [[nodiscard]] std::string place() const {
     std::string text = "device (dp " + std::to_string(own_.dp) + ", pp " + std::to_string(own_.pp);
+    if (!started_) return text + "), start of the step";
     if (unit_ >= own_.units.size()) return text + "), end of the step";
     return text + "), unit " + std::to_string(unit_) + ", " + describe(own_.units[unit_].unit);
+  }
+
+  /// Tells the others now, while the buffers that they may read are still there.
+  [[noreturn]] void fail(const std::string& cause) {
+    const std::string sentence = place() + ", failed: " + cause;
+    link_.abort(sentence);
+    throw ExecutionError(sentence);
   }
 
   // --- memory ---
@@ -506,6 +515,7 @@ class DeviceRun {
   const MemoryObserver& observer_;
   ElementBytes size_;
 
+  bool started_ = false;
   std::size_t unit_ = 0;
   Bytes now_;
   std::array<Bytes, kMemoryKinds> changes_{};

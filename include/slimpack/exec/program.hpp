@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -349,9 +350,10 @@ inline void add_messages(const Plan& plan, Program& program) {
   }
 }
 
-/// Devices that must list the same units in the same order, and what listed first differs.
-inline void check_same_order(const Plan& plan, const std::vector<std::size_t>& devices,
-                             const std::string& what, auto takes_part) {
+/// Throws unless all of `devices` list the units that take part in the same order.
+template <std::predicate<const Unit&> TakesPart>
+void check_same_order(const Plan& plan, const std::vector<std::size_t>& devices,
+                      const std::string& what, TakesPart takes_part) {
   std::vector<Unit> first;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     std::vector<Unit> units;

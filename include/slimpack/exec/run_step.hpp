@@ -87,6 +87,7 @@ requires Backend<Device, ThreadTransport>
       // Another device failed first; its exception is the one to tell.
     } catch (...) {
       failures[device] = std::current_exception();
+      hub.abort("run_step: a device ended before its time");  // unless it has said so itself
     }
     hub.leave();
   };

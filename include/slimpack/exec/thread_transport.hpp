@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -126,7 +127,7 @@ class ThreadHub {
     if (aborted_) throw Aborted(*aborted_);
   }
 
-  template <class Ready, class Awaited>
+  template <std::predicate Ready, std::invocable Awaited>
   void wait(std::unique_lock<std::mutex>& lock, std::size_t device, Ready ready, Awaited awaited) {
     check_aborted();
     if (ready()) return;
@@ -159,7 +160,7 @@ class ThreadHub {
   }
 
   /// Adds a member's contribution; the last to come does the work for all.
-  template <class Work>
+  template <std::invocable<Contributions> Work>
   void arrive(const Meeting& meeting, MeetingState& state, const Contribution& contribution,
               Work work) {
     state.contributions.resize(meeting.members.size());
@@ -251,7 +252,7 @@ class ThreadTransport {
     });
   }
 
-  template <class Element>
+  template <std::floating_point Element>
   void broadcast(const Meeting& meeting, std::size_t root, std::span<Element> values) {
     meet(meeting, whole(values), [root](ThreadHub::Contributions all) {
       check_equal_sizes(all);
@@ -261,13 +262,13 @@ class ThreadTransport {
     });
   }
 
-  template <class Element>
+  template <std::floating_point Element>
   void all_reduce(const Meeting& meeting, std::span<Element> values, Reduction reduction) {
     meet(meeting, whole(values),
          [reduction](ThreadHub::Contributions all) { reduce<Element>(all, reduction); });
   }
 
-  template <class Element>
+  template <std::floating_point Element>
   void all_gather(const Meeting& meeting, std::span<Element> values, std::size_t first,
                   std::size_t last) {
     require(first <= last && last <= values.size(), "transport: all_gather past the end",
@@ -289,7 +290,7 @@ class ThreadTransport {
     });
   }
 
-  template <class Element>
+  template <std::floating_point Element>
   void queue_sum(const Meeting& meeting, std::int64_t tag, std::span<Element> values) {
     const std::lock_guard lock(hub_->mutex_);
     hub_->check_aborted();
@@ -320,7 +321,7 @@ class ThreadTransport {
   void abort(const std::string& sentence) { hub_->abort(sentence); }
 
  private:
-  template <class Element>
+  template <std::floating_point Element>
   static ThreadHub::Contribution whole(std::span<Element> values) {
     const auto bytes = std::as_writable_bytes(values);
     return {bytes, bytes};
@@ -337,7 +338,7 @@ class ThreadTransport {
     }
   }
 
-  template <class Element>
+  template <std::floating_point Element>
   static void reduce(ThreadHub::Contributions all, Reduction reduction) {
     check_equal_sizes(all);
     const auto get = [](std::span<const std::byte> bytes, std::size_t place) {
@@ -367,7 +368,7 @@ class ThreadTransport {
         });
   }
 
-  template <class Work>
+  template <std::invocable<ThreadHub::Contributions> Work>
   void meet(const Meeting& meeting, const ThreadHub::Contribution& contribution, Work work) {
     std::unique_lock lock(hub_->mutex_);
     hub_->check_aborted();

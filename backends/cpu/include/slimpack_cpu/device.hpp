@@ -3,11 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -109,7 +111,7 @@ class Device {
     std::ranges::fill(gradients_, 0.0);
   }
 
-  template <class Link>
+  template <exec::Transport<double> Link>
   void forward(const exec::PackCall& call, Link& link) {
     Arena arena(numbers(call.workspace));
     const Stage& stage = stage_of(call);
@@ -145,7 +147,7 @@ class Device {
     }
   }
 
-  template <class Link>
+  template <exec::Transport<double> Link>
   void backward(const exec::PackCall& call, Link& link) {
     Arena arena(numbers(call.workspace));
     const Stage& stage = stage_of(call);
@@ -168,7 +170,7 @@ class Device {
     }
   }
 
-  template <class Link>
+  template <exec::Transport<double> Link>
   void head(const exec::HeadCall& call, Link& link) {
     std::vector<Row> rows;
     for (const exec::PieceMemory& memory : call.pieces) {
@@ -183,7 +185,7 @@ class Device {
     }
   }
 
-  template <class Link>
+  template <exec::Transport<double> Link>
   void reduce(std::int32_t chunk, Link& link) {
     const auto at = static_cast<std::size_t>(chunk);
     std::size_t begin = layout_.chunk_begin[at];
@@ -196,7 +198,7 @@ class Device {
     }
   }
 
-  template <class Link>
+  template <exec::Transport<double> Link>
   void optimize(Link& link) {
     for (std::int32_t chunk = 0; chunk < parallel_.chunks; ++chunk) link.await_sum(ranks(), chunk);
     for (const TablePart& part : table_parts()) link.await_sum(part.meeting, part.tag);
@@ -289,6 +291,7 @@ class Device {
   }
 
   template <class Span, class Values>
+  requires std::same_as<std::remove_const_t<Values>, std::vector<double>>
   [[nodiscard]] LayerTensors<Span> layer_of(Values& values, std::int64_t layer) const {
     const std::size_t first = layout_.layer[static_cast<std::size_t>(layer)];
     const auto at = [&](LayerTensor tensor) -> Span {
@@ -306,7 +309,7 @@ class Device {
   }
 
   /// Calls visit(memory, first row in the pack).
-  template <class Visit>
+  template <std::invocable<const exec::PieceMemory&, std::int64_t> Visit>
   static void for_each_piece(const exec::PackCall& call, Visit visit) {
     std::int64_t row = 0;
     for (const exec::SegmentMemory& segment : call.segments) {
@@ -389,7 +392,7 @@ class Device {
   }
 
   /// Backward of one layer: `gradient` is that of its output and becomes that of its input.
-  template <class Link>
+  template <exec::Transport<double> Link>
   void backward_layer(const exec::PackCall& call, std::int64_t model_layer, std::int64_t layer,
                       Out gradient, Arena& arena, Link& link) {
     const LayerTensors<In> weights = layer_of<In>(std::as_const(weights_), model_layer);
@@ -452,7 +455,7 @@ class Device {
 
   /// Loss and gradients of at most `head_tile` rows. Every stage computes the logits of its part of
   /// the vocabulary; the last one owns hidden states, losses and hidden gradients.
-  template <class Link>
+  template <exec::Transport<double> Link>
   void head_tile(const exec::HeadCall& call, std::int64_t first, std::span<const Row> rows,
                  Link& link) {
     const auto n = static_cast<std::int64_t>(rows.size());

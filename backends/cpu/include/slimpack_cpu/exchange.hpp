@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -46,7 +47,7 @@ class SliceAttention {
 
   /// Fills attention output and log-sum-exp of the pieces; all keys up to the slice's end must be
   /// stored on all ranks.
-  template <class Link>
+  template <exec::Transport<double> Link>
   void forward(std::span<const PieceRows> pieces, Arena& arena, Link& link) const {
     for (const PieceRows& rows : pieces) attention_begin(rows.attention, rows.log_sum);
     if (call_.share.ranks == 1) {
@@ -59,7 +60,7 @@ class SliceAttention {
   }
 
   /// Adds to `dquery` of the pieces' scratch and to the stored gradients of keys and values.
-  template <class Link>
+  template <exec::Transport<double> Link>
   void backward(std::span<const PieceRows> pieces, std::span<const PieceGradients> scratch,
                 Arena& arena, Link& link) const {
     if (call_.share.ranks == 1) {
@@ -128,7 +129,7 @@ class SliceAttention {
 
   /// Calls visit(first position, run) for own keys before the slice's end, split where positions
   /// jump and at pages.
-  template <class Visit>
+  template <std::invocable<Tokens, const KeyRun&> Visit>
   void for_each_own_run(Visit visit) const {
     call_.share.for_each_run(Tokens{0}, segment_.slice.end, [&](Tokens first, Tokens last) {
       while (first < last) {
@@ -167,7 +168,7 @@ class SliceAttention {
 
   /// Calls visit(first position, run) for the keys of `rank` before the slice's end in `buffer`:
   /// keys, values and, if there are, their gradients, each for all its tokens.
-  template <class Visit>
+  template <std::invocable<Tokens, const KeyRun&> Visit>
   void for_each_travelling_key(Out buffer, std::int64_t rank, bool with_gradients,
                                Visit visit) const {
     const Share share = share_of(rank);
@@ -202,7 +203,7 @@ class SliceAttention {
   }
 
   /// Hands the buffer of `rank`'s rows on and takes that of the rank before it.
-  template <class Link>
+  template <exec::Transport<double> Link>
   void hand_on(Out& current, Out& incoming, std::int64_t rank, Tokens begin, std::int64_t row,
                Link& link) const {
     const auto part = [&](Out buffer, std::int64_t owner) {
@@ -214,7 +215,7 @@ class SliceAttention {
     std::swap(current, incoming);
   }
 
-  template <class Link>
+  template <exec::Transport<double> Link>
   void forward_keys(std::span<const PieceRows> pieces, Arena& arena, Link& link) const {
     const std::int64_t row = 2 * width_;
     auto [current, incoming] = travelling(arena, Tokens{0}, row);
@@ -230,7 +231,7 @@ class SliceAttention {
     }
   }
 
-  template <class Link>
+  template <exec::Transport<double> Link>
   void backward_keys(std::span<const PieceRows> pieces, std::span<const PieceGradients> scratch,
                      Arena& arena, Link& link) const {
     const std::int64_t row = 4 * width_;
@@ -284,7 +285,7 @@ class SliceAttention {
   }
 
   /// Calls visit(queries, keys, shape) for what `rank`'s queries in `buffer` meet here.
-  template <class Visit>
+  template <std::invocable<const QueryRun&, const KeyRun&, const AttentionShape&> Visit>
   void for_each_meeting(Out buffer, std::int64_t rank, bool backward, Visit visit) const {
     const Share share = share_of(rank);
     share.for_each_run(
@@ -298,7 +299,7 @@ class SliceAttention {
         });
   }
 
-  template <class Link>
+  template <exec::Transport<double> Link>
   void forward_queries(std::span<const PieceRows> pieces, Arena& arena, Link& link) const {
     auto [current, incoming] = travelling(arena, segment_.slice.begin, forward_row());
     std::int64_t rank = call_.share.rank;
@@ -323,7 +324,7 @@ class SliceAttention {
     }
   }
 
-  template <class Link>
+  template <exec::Transport<double> Link>
   void backward_queries(std::span<const PieceRows> pieces, std::span<const PieceGradients> scratch,
                         Arena& arena, Link& link) const {
     auto [current, incoming] = travelling(arena, segment_.slice.begin, backward_row());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -52,6 +53,7 @@ class Arena {
 
 /// Weights or gradients of one layer.
 template <class Span>
+requires std::same_as<Span, In> || std::same_as<Span, Out>
 struct LayerTensors {
   Span input_norm, query, key, value, output, mid_norm, gate, up, down;
 };

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <type_traits>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
@@ -24,6 +26,10 @@ using Out = std::span<double>;
 
 namespace detail {
 
+template <class Element>
+concept Number = std::same_as < std::remove_const_t<Element>,
+double > ;
+
 inline void check_size(std::size_t size, std::int64_t rows, std::int64_t cols,
                        std::string_view rule) {
   require(rows >= 0 && cols >= 0, rule, std::min(rows, cols));
@@ -31,13 +37,13 @@ inline void check_size(std::size_t size, std::int64_t rows, std::int64_t cols,
 }
 
 /// Row `at` of a matrix of `cols` columns.
-template <class Element>
+template <Number Element>
 std::span<Element> row(std::span<Element> matrix, std::int64_t at, std::int64_t cols) {
   return matrix.subspan(static_cast<std::size_t>(at * cols), static_cast<std::size_t>(cols));
 }
 
 /// Rows [first, first + rows) of a matrix of `cols` columns.
-template <class Element>
+template <Number Element>
 std::span<Element> rows(std::span<Element> matrix, std::int64_t first, std::int64_t count,
                         std::int64_t cols) {
   return matrix.subspan(static_cast<std::size_t>(first * cols),
