@@ -12,11 +12,13 @@
 #include "slimpack/planners/megatron.hpp"
 #include "slimpack/planners/megatron_interleaved.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/slimpack.hpp"
 #include "slimpack/planners/slimpipe_order.hpp"
 
 namespace slimpack {
 
 inline constexpr std::array kPlanners{
+    planner_info<Slimpack>(),
     planner_info<Megatron>(),
     planner_info<MegatronInterleaved>(),
     planner_info<SlimpipeOrder>(),

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+// From settings to a plan without a schedule: groups, lines, packs.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/any_model.hpp"
+#include "slimpack/cost/links.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/pack/assign.hpp"
+#include "slimpack/pack/cut.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/detail/slimpack_costs.hpp"
+#include "slimpack/planners/detail/slimpack_lines.hpp"
+#include "slimpack/planners/detail/slimpack_settings.hpp"
+#include "slimpack/planners/detail/slimpack_symmetric.hpp"
+#include "slimpack/planners/layout.hpp"
+#include "slimpack/planners/planner.hpp"
+
+namespace slimpack::detail {
+
+/// The devices of all ranks in this order; tensor-parallel devices lie next to each other.
+[[nodiscard]] inline std::vector<Placement> place_devices(const Parallel& parallel,
+                                                          DeviceOrder order) {
+  std::vector<Placement> placement = slimpack::place_devices(parallel);
+  if (order == DeviceOrder::ranks) return placement;
+  for (Placement& place : placement) {
+    place.device = (std::int64_t{place.dp} * parallel.pp + place.pp) * parallel.tp + place.tp;
+  }
+  return placement;
+}
+
+/// Samples of a step dealt to groups, and which ranks are bound together by them.
+struct Dealt {
+  Assignment assignment;                           // of samples, longest first
+  std::vector<std::vector<LineSample>> members;    // by group, longest first
+  std::vector<std::vector<std::int32_t>> islands;  // ranks that share groups, by lowest rank
+  std::size_t hardest = 0;                         // the island that is likely to take longest
+  std::int32_t widest = 1;                         // ranks of the largest group
+};
+
+/// Everything about a request that candidates have in common. Thread-safe.
+class SlimpackProblem {
+ public:
+  SlimpackProblem(const PlanRequest& request, std::string_view planner,
+                  const SlimpackOptions& options);
+
+  [[nodiscard]] const PlanRequest& request() const noexcept { return request_; }
+  [[nodiscard]] const SlimpackOptions& options() const noexcept { return options_; }
+  [[nodiscard]] const Plan& frame() const noexcept { return frame_; }
+  [[nodiscard]] const AnyModel& model() const noexcept { return model_; }
+
+  /// The ranks' most work in a pass, alone, nothing recomputed: nanoseconds over 2^20.
+  [[nodiscard]] Work mean_work(Pass pass) const;
+
+  /// Samples dealt as these settings ask for. Kept, because many candidates share it.
+  [[nodiscard]] std::shared_ptr<const Dealt> deal(const SlimpackSettings& settings) const;
+
+  /// The plan of these settings without schedule and prediction; of one island of ranks only if
+  /// `island` is given: then its samples are numbered anew.
+  [[nodiscard]] Plan build(const SlimpackSettings& settings,
+                           std::optional<std::size_t> island) const;
+
+  /// Bytes that a device of the fullest stage has for samples.
+  [[nodiscard]] Bytes room(const Plan& plan, const SlimpackSettings& settings) const;
+
+  /// A plan with stages, degrees and placement of these settings, without samples.
+  [[nodiscard]] Plan outline(const SlimpackSettings& settings) const;
+
+ private:
+  [[nodiscard]] PassCosts costs(const Plan& plan, const std::vector<std::int32_t>& group) const;
+  [[nodiscard]] Dealt deal_now(const SlimpackSettings& settings) const;
+  void add_packs(Plan& plan, const LinePart& part, const CutLine& line, Pass pass,
+                 const SlimpackSettings& settings) const;
+
+  PlanRequest request_;
+  SlimpackOptions options_;
+  AnyModel model_;
+  Plan frame_;                        // without samples
+  std::vector<std::uint32_t> order_;  // samples, longest first
+  std::vector<SampleNeed> need_;      // in that order, bytes not set
+  PassCosts alone_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, int>,
+                   std::shared_ptr<const Dealt>>
+      dealt_;
+};
+
+inline MemorySpec slimpack_memory(const PlanRequest& request) {
+  MemorySpec memory = memory_of(request);
+  // Finer shares let slices of merged samples be cut finer at equal parts.
+  if (!request.memory.share_tokens) memory.share_tokens = Tokens{128};
+  return memory;
+}
+
+inline SlimpackProblem::SlimpackProblem(const PlanRequest& request, std::string_view planner,
+                                        const SlimpackOptions& options)
+    : request_(request),
+      options_(options),
+      model_(make_model(request.cost, request.model, request.cluster, slimpack_memory(request))) {
+  const std::vector<Tokens> samples = std::exchange(request_.batch.samples, {});
+  PlanRequest bare = request_;
+  bare.batch.origin.clear();
+  frame_ = plan_frame(bare, planner);
+  frame_.sources.clear();
+  frame_.memory = slimpack_memory(request_);
+  request_.batch.samples = samples;
+  order_ =
+      longest_first(samples.size(), [&](std::uint32_t sample) { return samples[sample].value; });
+  Plan outline = frame_;
+  alone_ = costs(outline, {0});
+  HeadLoad head;
+  head.vocab = std::max<std::int64_t>(1, request_.model.vocab / request_.pp);
+  head.tensor_parallel = request_.tp;
+  head.tile = frame_.memory.head_tile;
+  head.link = head.tensor_link = request_.cluster.inside;
+  const StageLoad stage;
+  const std::int64_t head_token = CostProbe(model_, stage, 1).head_token(head);
+  Work total = 0;
+  const auto work = [&](Tokens length) {
+    return alone_.forward.slice({}, length) + alone_.backward[0].slice({}, length) +
+           Work{length.value} * head_token;
+  };
+  for (const Tokens length : samples) total += work(length);
+  int shift = 0;
+  while (total >> shift >= Work{1} << 58) ++shift;
+  need_.reserve(samples.size());
+  for (const std::uint32_t sample : order_) {
+    need_.push_back({static_cast<std::int64_t>(work(samples[sample]) >> shift) + 1, Bytes{}});
+  }
+}
+
+inline PassCosts SlimpackProblem::costs(const Plan& plan,
+                                        const std::vector<std::int32_t>& group) const {
+  StageLoad stage;
+  stage.layers = most_layers(plan.stages, plan.parallel.pp);
+  stage.tensor_parallel = plan.parallel.tp;
+  const Links links(plan);
+  stage.tensor_link = links.tensor(group.front(), 0);
+  stage.exchange_link = links.ranks(group, 0);
+  return CostProbe(model_, stage, static_cast<std::int64_t>(group.size())).passes();
+}
+
+inline Work SlimpackProblem::mean_work(Pass pass) const {
+  const SliceCost& cost = pass == Pass::forward ? alone_.forward : alone_.backward[0];
+  Work sum = 0;
+  for (const Tokens length : request_.batch.samples) sum += cost.slice({}, length);
+  return sum / request_.dp;
+}
+
+inline Plan SlimpackProblem::outline(const SlimpackSettings& settings) const {
+  Plan plan = frame_;
+  plan.parallel.chunks = settings.chunks;
+  plan.parallel.head = settings.head.place.head;
+  plan.stages = spread_layers(request_.model.layers, line_of(plan), settings.head.place.relief,
+                              settings.head.place.head == Head::last);
+  plan.placement = place_devices(plan.parallel, settings.devices);
+  return plan;
+}
+
+inline Bytes SlimpackProblem::room(const Plan& plan, const SlimpackSettings& settings) const {
+  const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
+  Bytes always;
+  for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+    always = std::max(always, static_bytes(plan, pp).total());
+  }
+  const Bytes available = plan.memory.capacity - plan.memory.reserved - always;
+  Tokens tokens;
+  for (const Tokens length : request_.batch.samples) tokens += length;
+  const std::int64_t unit =
+      tokens.value / (std::int64_t{request_.dp} * std::max<std::int64_t>(1, settings.units)) + 1;
+  const auto mode = static_cast<std::size_t>(settings.mode.most);
+  const std::int64_t layers = most_layers(plan.stages, plan.parallel.pp);
+  const Bytes slack{unit * (6 * layer.boundary + layer.backward_workspace[mode] +
+                            2 * layers * (layer.kept[mode] + layer.kv))};
+  return std::max(available - slack, Bytes{available.value / 2});
+}
+
+inline std::shared_ptr<const Dealt> SlimpackProblem::deal(const SlimpackSettings& settings) const {
+  const bool merging = settings.merge_permille > 0;
+  const std::tuple key{
+      settings.merge_permille,
+      merging ? static_cast<std::int64_t>(settings.mode.lean) * 4 +
+                    static_cast<std::int64_t>(settings.mode.most)
+              : 0,
+      merging ? settings.units * 64 + settings.chunks : 0,
+      merging ? static_cast<int>(settings.devices) * 8 + settings.head.place.relief : 0};
+  const std::lock_guard lock(mutex_);
+  auto& found = dealt_[key];
+  if (!found) found = std::make_shared<const Dealt>(deal_now(settings));
+  return found;
+}
+
+inline Dealt SlimpackProblem::deal_now(const SlimpackSettings& settings) const {
+  const std::vector<Tokens>& lengths = request_.batch.samples;
+  AssignRules rules;
+  rules.ranks = request_.dp;
+  std::vector<SampleNeed> needs = need_;
+  if (settings.merge_permille > 0) {
+    const Plan plan = outline(settings);
+    rules.merge = request_.merge.value_or(request_.dp);
+    rules.threshold_permille = settings.merge_permille;
+    rules.room = std::max(room(plan, settings), Bytes{1});
+    for (std::int32_t dp = 0; dp < request_.dp; ++dp) {
+      const std::size_t at = static_cast<std::size_t>(dp) * static_cast<std::size_t>(request_.pp) *
+                             static_cast<std::size_t>(request_.tp);
+      rules.node.push_back(plan.placement[at].device / request_.cluster.devices_per_node);
+    }
+    const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
+    const std::int64_t layers = most_layers(plan.stages, plan.parallel.pp);
+    for (std::size_t at = 0; at < needs.size(); ++at) {
+      const Tokens length = lengths[order_[at]];
+      needs[at].bytes = {length.value * (layers * resident_bytes(layer, settings.mode.of(length)) +
+                                         2 * layer.boundary)};
+    }
+  }
+  Dealt dealt;
+  dealt.assignment = assign_samples(needs, rules);
+  const Assignment& assignment = dealt.assignment;
+  dealt.members.resize(assignment.groups.size());
+  for (std::size_t at = 0; at < order_.size(); ++at) {
+    dealt.members[index(assignment.sample_group[at])].push_back(
+        {static_cast<SampleId>(order_[at]), lengths[order_[at]]});
+  }
+  std::vector<std::int32_t> island(static_cast<std::size_t>(request_.dp));
+  std::iota(island.begin(), island.end(), 0);
+  for (const auto& group : assignment.groups) {
+    dealt.widest = std::max(dealt.widest, static_cast<std::int32_t>(group.size()));
+    const std::int32_t to = island[static_cast<std::size_t>(group.front())];
+    for (const std::int32_t rank : group) {
+      const std::int32_t from = island[static_cast<std::size_t>(rank)];
+      std::replace(island.begin(), island.end(), std::max(from, to), std::min(from, to));
+    }
+  }
+  for (std::int32_t first = 0; first < request_.dp; ++first) {
+    std::vector<std::int32_t> ranks;
+    for (std::int32_t rank = first; rank < request_.dp; ++rank) {
+      if (island[static_cast<std::size_t>(rank)] == first) ranks.push_back(rank);
+    }
+    if (!ranks.empty()) dealt.islands.push_back(std::move(ranks));
+  }
+  // The longest sample that a rank holds alone asks for most memory.
+  std::pair<std::int64_t, std::int64_t> most{-1, 0};
+  for (std::size_t at = 0; at < dealt.islands.size(); ++at) {
+    for (const std::int32_t rank : dealt.islands[at]) {
+      const auto& members = dealt.members[static_cast<std::size_t>(rank)];
+      const std::pair<std::int64_t, std::int64_t> here{
+          members.empty() ? 0 : members.front().length.value,
+          assignment.load[static_cast<std::size_t>(rank)]};
+      if (here > most) {
+        most = here;
+        dealt.hardest = at;
+      }
+    }
+  }
+  return dealt;
+}
+
+/// The exchange with fewer bytes, and of equals queries.
+[[nodiscard]] inline Exchange cheaper_exchange(const Slice& slice, Pass pass,
+                                               const ModelShape& model,
+                                               std::int64_t gradient_bytes) {
+  const std::int64_t element = model.bytes_per_element;
+  const std::int64_t log_sum = model.heads * model.statistic_bytes();
+  std::int64_t keys = 2 * model.key_width() * element;
+  std::int64_t queries = 2 * model.query_width() * element + log_sum;
+  if (pass == Pass::backward) {
+    keys += 2 * model.key_width() * gradient_bytes;
+    queries += model.query_width() * gradient_bytes + log_sum;
+  }
+  const Work by_keys = Work{slice.end.value} * keys;
+  return by_keys < Work{slice.length().value} * queries ? Exchange::kv : Exchange::q;
+}
+
+inline void SlimpackProblem::add_packs(Plan& plan, const LinePart& part, const CutLine& line,
+                                       Pass pass, const SlimpackSettings& settings) const {
+  const bool merged = plan.groups[index(part.group)].size() > 1;
+  for (std::size_t at = 0; at < line.packs(); ++at) {
+    const auto slices = line.pack(at);
+    MicroPack pack;
+    pack.pass = pass;
+    pack.group = part.group;
+    pack.slices.assign(slices.begin(), slices.end());
+    for (const Slice& slice : pack.slices) {
+      if (pass == Pass::backward) {
+        pack.recompute =
+            std::max(pack.recompute, settings.mode.of(plan.samples[index(slice.sample)]));
+      }
+      if (merged) {
+        pack.exchange.push_back(
+            cheaper_exchange(slice, pass, plan.model, plan.memory.gradient_bytes));
+      }
+    }
+    plan.micropacks.push_back(std::move(pack));
+  }
+}
+
+inline Plan SlimpackProblem::build(const SlimpackSettings& settings,
+                                   std::optional<std::size_t> island) const {
+  const std::shared_ptr<const Dealt> dealt = deal(settings);
+  Plan plan = outline(settings);
+  plan.groups = dealt->assignment.groups;
+  plan.parallel.merge = request_.merge.value_or(dealt->widest);
+  if (!options_.merging) plan.parallel.merge = 1;
+  std::vector<std::vector<LineSample>> members = dealt->members;
+  if (island) {
+    const std::vector<std::int32_t>& ranks = dealt->islands[*island];
+    for (std::size_t group = 0; group < members.size(); ++group) {
+      if (!std::binary_search(ranks.begin(), ranks.end(), plan.groups[group].front())) {
+        members[group].clear();
+      }
+      for (LineSample& sample : members[group]) {
+        sample.id = static_cast<SampleId>(plan.samples.size());
+        plan.samples.push_back(sample.length);
+        plan.sample_group.push_back(static_cast<GroupId>(group));
+      }
+    }
+  } else {
+    plan.samples = request_.batch.samples;
+    plan.origin = request_.batch.origin;
+    plan.sources = request_.sources;
+    plan.sample_group.resize(plan.samples.size());
+    for (std::size_t at = 0; at < order_.size(); ++at) {
+      plan.sample_group[order_[at]] = dealt->assignment.sample_group[at];
+    }
+  }
+
+  const std::vector<LinePart> parts = line_parts(plan.groups, members, settings.order);
+  std::map<std::size_t, PassCosts> by_width;
+  for (const LinePart& part : parts) {
+    const auto& group = plan.groups[index(part.group)];
+    if (!by_width.contains(group.size())) by_width[group.size()] = costs(plan, group);
+  }
+  std::vector<Work> forward(parts.size()), backward(parts.size());
+  std::vector<Work> rank_forward(static_cast<std::size_t>(request_.dp));
+  std::vector<Work> rank_backward(static_cast<std::size_t>(request_.dp));
+  for (std::size_t at = 0; at < parts.size(); ++at) {
+    const auto& group = plan.groups[index(parts[at].group)];
+    const PassCosts& cost = by_width[group.size()];
+    for (const LineSample& sample : parts[at].samples) {
+      forward[at] += cost.forward.slice({}, sample.length);
+      const auto mode = static_cast<std::size_t>(settings.mode.of(sample.length));
+      backward[at] += cost.backward[mode].slice({}, sample.length);
+    }
+    for (const std::int32_t rank : group) {
+      rank_forward[static_cast<std::size_t>(rank)] += forward[at];
+      rank_backward[static_cast<std::size_t>(rank)] += backward[at];
+    }
+  }
+  const Work most_forward = *std::max_element(rank_forward.begin(), rank_forward.end());
+  const Work most_backward = *std::max_element(rank_backward.begin(), rank_backward.end());
+  const auto units = [&](Work work, Work most, std::int64_t full) {
+    if (most == 0) return std::int64_t{1};
+    return std::max<std::int64_t>(1,
+                                  static_cast<std::int64_t>((2 * work * full + most) / (2 * most)));
+  };
+  const std::int64_t full_backward =
+      std::max<std::int64_t>(1, settings.units * settings.backward_permille / 1000);
+
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    for (std::size_t at = 0; at < parts.size(); ++at) {
+      const LinePart& part = parts[at];
+      const auto& group = plan.groups[index(part.group)];
+      const auto width = static_cast<std::int64_t>(group.size());
+      const PassCosts& cost = by_width[group.size()];
+      CutRules rules;
+      rules.grain = plan.parallel.granularity;
+      if (width > 1) {
+        // Every rank has as many tokens of each slice where slices end at whole rounds of shares.
+        rules.grain =
+            rules.grain * (std::lcm(rules.grain.value, plan.memory.share_tokens.value * width) /
+                           rules.grain.value);
+      }
+      rules.whole = options_.slicing ? 4 * rules.grain : Tokens::max();
+      SliceCost slice_cost = cost.forward;
+      if (pass == Pass::forward) {
+        rules.units = units(forward[at], most_forward, settings.units);
+        if (part.head) rules.head = settings.ramp;
+      } else {
+        rules.units = units(backward[at], most_backward, full_backward);
+        if (part.tail) rules.tail = settings.ramp;
+        slice_cost = cost.backward[static_cast<std::size_t>(settings.mode.most)];
+      }
+      if (request_.max_units) {
+        rules.head = rules.tail = {};
+        rules.units = std::max<std::int64_t>(
+            1, std::min(rules.units, *request_.max_units / (part.slot == 1 ? 1 : 2)));
+      }
+      add_packs(plan, part, cut_line(part.samples, pass, slice_cost, rules), pass, settings);
+    }
+  }
+  return plan;
+}
+
+}  // namespace slimpack::detail

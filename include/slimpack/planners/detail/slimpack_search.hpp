@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// A search that climbs from a good guess, one setting at a time.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/planners/search.hpp"
+
+namespace slimpack {
+
+/// Settings and the point to begin at. On a ladder neighbouring values are alike.
+struct ClimbSpace {
+  std::vector<std::size_t> sizes;
+  std::vector<bool> ladder;
+  SettingPoint start;
+};
+
+/// Points with their scores, best first.
+struct ClimbResult {
+  std::vector<std::pair<CandidateScore, SettingPoint>> ranked;
+  std::int64_t evaluations = 0;
+};
+
+namespace detail {
+
+template <CandidateEvaluator Evaluate>
+class Climb {
+ public:
+  Climb(const ClimbSpace& space, const SearchLimits& limits, const Evaluate& evaluate)
+      : space_(space), limits_(limits), evaluate_(evaluate), best_(space.start) {}
+
+  ClimbResult run() {
+    consider({space_.start});
+    for (bool moved = true; moved && left() > 0;) {
+      moved = false;
+      for (std::size_t setting = 0; setting < space_.sizes.size(); ++setting) {
+        moved = improve(setting) || moved;
+      }
+    }
+    ClimbResult result;
+    result.evaluations = done_;
+    for (const auto& [point, score] : seen_) result.ranked.push_back({score, point});
+    std::stable_sort(result.ranked.begin(), result.ranked.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    return result;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t left() const noexcept { return limits_.budget - done_; }
+
+  /// Tries the neighbours of the best point in one setting, on a ladder further while it helps.
+  bool improve(std::size_t setting) {
+    bool moved = false;
+    while (left() > 0) {
+      const SettingPoint from = best_;
+      std::vector<SettingPoint> points;
+      for (std::size_t value = 0; value < space_.sizes[setting]; ++value) {
+        const bool near = value + 1 == from[setting] || value == from[setting] + 1;
+        if (value == from[setting] || (space_.ladder[setting] && !near)) continue;
+        points.push_back(from);
+        points.back()[setting] = value;
+      }
+      consider(points);
+      if (best_ == from) break;
+      moved = true;
+      if (!space_.ladder[setting]) break;
+    }
+    return moved;
+  }
+
+  void consider(const std::vector<SettingPoint>& points) {
+    std::vector<const SettingPoint*> fresh;
+    for (const SettingPoint& point : points) {
+      if (static_cast<std::int64_t>(fresh.size()) == left()) break;
+      if (!seen_.contains(point) && evaluate_.exists(point)) fresh.push_back(&point);
+    }
+    std::vector<CandidateScore> scores(fresh.size());
+    std::int64_t done = done_;
+    std::mutex mutex;
+    for_each_index(fresh.size(), limits_.threads, [&](std::size_t at) {
+      scores[at] = evaluate_(*fresh[at]);
+      const std::lock_guard lock(mutex);
+      ++done;
+      if (limits_.progress) limits_.progress(done, limits_.budget);
+    });
+    done_ = done;
+    for (std::size_t at = 0; at < fresh.size(); ++at) {
+      if (seen_.empty() || std::tie(scores[at], *fresh[at]) < std::tie(score_, best_)) {
+        best_ = *fresh[at];
+        score_ = scores[at];
+      }
+      seen_.emplace(*fresh[at], scores[at]);
+    }
+  }
+
+  const ClimbSpace& space_;
+  const SearchLimits& limits_;
+  const Evaluate& evaluate_;
+  SettingPoint best_;
+  CandidateScore score_;
+  std::map<SettingPoint, CandidateScore> seen_;
+  std::int64_t done_ = 0;
+};
+
+}  // namespace detail
+
+/// Climbs from `space.start`: the neighbours of the best point in one setting after the other (all
+/// other values where it is no ladder; on a ladder on in the same way while that helps), until no
+/// setting helps or the budget is used. Equal scores go to the lexicographically lowest point;
+/// `threads` never changes the answer. Throws InvalidInput if the space is empty, the start does
+/// not exist or a limit < 1, and whatever `evaluate` throws.
+template <CandidateEvaluator Evaluate>
+[[nodiscard]] ClimbResult climb_settings(const ClimbSpace& space, const SearchLimits& limits,
+                                         const Evaluate& evaluate) {
+  require(!space.sizes.empty(), "climb_settings: there must be a setting");
+  require(space.start.size() == space.sizes.size() && space.ladder.size() == space.sizes.size(),
+          "climb_settings: every setting must have a start");
+  require(limits.budget >= 1, "climb_settings: budget must be >= 1", limits.budget);
+  require(limits.threads >= 1, "climb_settings: threads must be >= 1", limits.threads);
+  require(evaluate.exists(space.start), "climb_settings: the start must make a candidate");
+  return detail::Climb<Evaluate>(space, limits, evaluate).run();
+}
+
+}  // namespace slimpack

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the slimpack planner decides by search, and the values it tries.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/pack/cut.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/packed_sequences.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/search.hpp"
+
+namespace slimpack {
+
+/// Which ideas a planner of the slimpack family uses.
+struct SlimpackOptions {
+  bool asymmetric = true;   ///< forward and backward packs are cut apart
+  bool slicing = true;      ///< samples may be cut
+  bool merging = true;      ///< ranks may join for long samples
+  bool shard_head = true;   ///< the head may be split over the stages
+  bool mixed_modes = true;  ///< long samples may recompute more than others
+};
+
+namespace detail {
+
+/// Samples of a rank on its line: longest first, shortest first, or short ones at both ends.
+enum class LineOrder : std::uint8_t { long_first, short_first, pyramid };
+
+/// Which devices lie next to each other: the data-parallel ranks of a stage or the stages of a
+/// rank.
+enum class DeviceOrder : std::uint8_t { ranks, stages };
+
+/// What is kept of short samples and, from `lean_tokens` on, of long ones.
+struct ModeChoice {
+  Recompute most = Recompute::none;
+  Recompute lean = Recompute::none;
+  Tokens lean_tokens = Tokens::max();
+  [[nodiscard]] constexpr Recompute of(Tokens length) const noexcept {
+    return length < lean_tokens ? most : lean;
+  }
+};
+
+/// Where the head is; how many packs run their H back to back where it is sharded.
+struct HeadChoice {
+  HeadPlace place;
+  std::int32_t batch = 1;
+};
+
+/// One candidate.
+struct SlimpackSettings {
+  ModeChoice mode;
+  HeadChoice head;
+  std::int64_t units = 1;                 ///< full forward packs that a rank's line is worth
+  std::int64_t backward_permille = 1000;  ///< backward packs, to so many thousandths of these
+  Ramp ramp;
+  LineOrder order = LineOrder::long_first;
+  std::int64_t merge_permille = 0;  ///< threshold of merging by time; 0: nothing is merged
+  std::int32_t chunks = 1;
+  DeviceOrder devices = DeviceOrder::ranks;
+};
+
+/// The values of each setting. Of those in `ladder` neighbours are alike, of the others not.
+struct SlimpackSpace {
+  std::vector<ModeChoice> mode;
+  std::vector<HeadChoice> head;
+  std::vector<std::int64_t> units, backward;
+  std::vector<Ramp> ramp;
+  std::vector<LineOrder> order;
+  std::vector<std::int64_t> merge;
+  std::vector<std::int32_t> chunks;
+  std::vector<DeviceOrder> devices;
+  SettingPoint start;
+
+  static constexpr std::array<bool, 9> kLadder{true,  true, true, true, true,
+                                               false, true, true, true};
+
+  [[nodiscard]] std::array<std::size_t, 9> sizes() const noexcept {
+    return {mode.size(),  head.size(),   units.size(),   ramp.size(),    merge.size(),
+            order.size(), chunks.size(), devices.size(), backward.size()};
+  }
+  [[nodiscard]] SlimpackSettings at(const SettingPoint& point) const {
+    SlimpackSettings settings;
+    settings.mode = mode.at(point[0]);
+    settings.head = head.at(point[1]);
+    settings.units = units.at(point[2]);
+    settings.ramp = ramp.at(point[3]);
+    settings.merge_permille = merge.at(point[4]);
+    settings.order = order.at(point[5]);
+    settings.chunks = chunks.at(point[6]);
+    settings.devices = devices.at(point[7]);
+    settings.backward_permille = backward.at(point[8]);
+    return settings;
+  }
+};
+
+[[nodiscard]] inline std::map<std::string, std::string> describe(const SlimpackSettings& settings,
+                                                                 const SlimpackOptions& options) {
+  std::map<std::string, std::string> lines;
+  const ModeChoice& mode = settings.mode;
+  lines["recompute"] = text(mode.most);
+  if (mode.lean != mode.most) {
+    lines["recompute_long"] =
+        std::string(text(mode.lean)) + " from " + std::to_string(mode.lean_tokens.value);
+  }
+  lines["chunks"] = std::to_string(settings.chunks);
+  const HeadPlace& head = settings.head.place;
+  lines["head"] = head.head == Head::last ? "last" : "shard";
+  if (head.head == Head::shard) lines["head_batch"] = std::to_string(settings.head.batch);
+  lines["last_stage_layers"] = head.relief == 0 ? "even" : std::to_string(head.relief) + "-fewer";
+  lines["units"] = std::to_string(settings.units);
+  if (options.asymmetric) {
+    lines["backward_units"] = std::to_string(settings.units * settings.backward_permille / 1000);
+  }
+  lines["ramp"] = settings.ramp == Ramp{} ? "off"
+                                          : std::to_string(settings.ramp.first_permille) + "+" +
+                                                std::to_string(settings.ramp.growth_permille);
+  constexpr std::array<std::string_view, 3> kOrders{"long-first", "short-first", "pyramid"};
+  lines["order"] = kOrders[static_cast<std::size_t>(settings.order)];
+  lines["merge_threshold"] =
+      settings.merge_permille == 0 ? "off" : std::to_string(settings.merge_permille) + "/1000";
+  lines["devices"] = settings.devices == DeviceOrder::ranks ? "ranks-together" : "stages-together";
+  return lines;
+}
+
+}  // namespace detail
+}  // namespace slimpack

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which values of each setting are worth trying for a request, and where to begin.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/planners/detail/slimpack_build.hpp"
+#include "slimpack/planners/detail/slimpack_settings.hpp"
+#include "slimpack/planners/packed_sequences.hpp"
+
+namespace slimpack::detail {
+
+/// Chooses the values of a space, one setting after the other.
+class SlimpackSpaceMaker {
+ public:
+  explicit SlimpackSpaceMaker(const SlimpackProblem& problem)
+      : problem_(problem), request_(problem.request()), options_(problem.options()) {
+    for (const Tokens length : request_.batch.samples) {
+      longest_ = std::max(longest_, length);
+      tokens_ += length;
+    }
+  }
+
+  [[nodiscard]] SlimpackSpace make() {
+    space_.start.assign(space_.sizes().size(), 0);
+    heads();
+    chunks();
+    devices();
+    units();
+    modes();
+    ramps();
+    orders();
+    space_.merge = {0};
+    if (options_.merging && request_.dp > 1 && request_.merge.value_or(2) > 1) {
+      space_.merge = {0, 1000, 400};
+    }
+    space_.backward = {1000};
+    if (options_.asymmetric && !request_.max_units) {
+      space_.backward = {700, 1000, 1400};
+      space_.start[8] = 1;
+    }
+    first_merge();
+    return std::move(space_);
+  }
+
+ private:
+  void heads() {
+    const std::int32_t pp = request_.pp;
+    const bool shard =
+        request_.head == Head::shard || (!request_.head && options_.shard_head && pp > 1);
+    const bool last = request_.head != Head::shard;
+    const std::int32_t least = request_.chunks.value_or(1);
+    if (last) {
+      for (const std::int32_t relief : {2, 1, 0}) {
+        const HeadPlace place{Head::last, relief};
+        if (relief > 0 && (pp == 1 || !leaves_layers(request_, least, place))) continue;
+        space_.head.push_back({place, 1});
+      }
+      space_.start[1] = space_.head.size() - 1;
+    }
+    if (shard) {
+      for (const std::int32_t batch : {1, 2, 4, 8}) {
+        space_.head.push_back({{Head::shard, 0}, batch});
+      }
+      space_.start[1] = space_.head.size() - 3;
+    }
+  }
+  void chunks() {
+    space_.chunks = {1};
+    if (request_.chunks) {
+      space_.chunks = {*request_.chunks};
+    } else if (request_.pp > 1) {
+      for (const std::int32_t more : {2, 4}) {
+        if (std::int64_t{request_.pp} * more <= request_.model.layers) {
+          space_.chunks.push_back(more);
+        }
+      }
+    }
+  }
+  void devices() {
+    space_.devices = {DeviceOrder::ranks};
+    const std::int64_t rank = std::int64_t{request_.pp} * request_.tp;
+    const std::int64_t node = request_.cluster.devices_per_node;
+    if (request_.dp > 1 && request_.pp > 1 && rank * request_.dp > node) {
+      space_.devices = {DeviceOrder::stages, DeviceOrder::ranks};
+      if (rank > node) space_.start[7] = 1;
+    }
+  }
+  /// Around the count that balances fill and drain against what a unit costs by itself:
+  /// T = W + (p - 1) W / m + o m.
+  void units() {
+    const double stages = static_cast<double>(request_.pp) - 1;
+    const double work = static_cast<double>(problem_.mean_work(Pass::forward) +
+                                            problem_.mean_work(Pass::backward)) /
+                        static_cast<double>(kCostScale);
+    const double each = static_cast<double>(unit_overhead().value);
+    const double best = std::sqrt(stages * work / std::max(each, 1.0));
+    const auto mean = static_cast<double>(tokens_.value) / request_.dp;
+    const double most = std::max(1.0, mean / static_cast<double>(request_.granularity.value));
+    const double least = std::max(1.0, mean / static_cast<double>(fitting_unit().value));
+    std::int64_t before = 0;
+    for (int step = -6; step <= 4; ++step) {
+      const double wanted = std::clamp(best * std::exp2(0.5 * step), least, std::max(least, most));
+      auto count = static_cast<std::int64_t>(std::llround(wanted));
+      if (request_.max_units) count = std::min(count, *request_.max_units);
+      if (step <= -1) space_.start[2] = space_.units.size() - (count == before ? 1 : 0);
+      if (count != before) space_.units.push_back(count);
+      before = count;
+    }
+  }
+  [[nodiscard]] Nanos unit_overhead() const {
+    const Plan& frame = problem_.frame();
+    StageLoad stage;
+    stage.layers = most_layers(frame.stages, request_.pp);
+    stage.tensor_parallel = request_.tp;
+    stage.tensor_link = request_.cluster.inside;
+    PackLoad one;
+    one.tokens = {1};
+    HeadLoad head;
+    head.tokens = {1};
+    head.vocab = 1;
+    head.shards = request_.pp;
+    head.tensor_parallel = request_.tp;
+    head.link = head.tensor_link = request_.cluster.inside;
+    return std::visit(
+        [&](const auto& model) {
+          return model.forward(one, stage) + model.backward(one, stage, Recompute::none) +
+                 model.head(head);
+        },
+        problem_.model());
+  }
+  /// Tokens of a pack of which a pipeline full fits into memory, everything recomputed.
+  [[nodiscard]] Tokens fitting_unit() const {
+    const Plan& frame = problem_.frame();
+    const LayerBytes layer =
+        layer_bytes(frame.model, frame.memory.gradient_bytes, frame.parallel.tp);
+    const std::int64_t layers = most_layers(frame.stages, request_.pp);
+    const std::int64_t each = layer.backward_workspace[3] + 6 * layer.boundary +
+                              2 * layers * (layer.kept[3] + layer.kv) * request_.pp;
+    SlimpackSettings settings;
+    const Bytes room = problem_.room(frame, settings);
+    return std::max(Tokens{room.value / std::max<std::int64_t>(1, each)}, request_.granularity);
+  }
+
+  void modes() {
+    using enum Recompute;
+    if (request_.recompute) {
+      space_.mode = {{*request_.recompute, *request_.recompute, Tokens::max()}};
+      return;
+    }
+    SlimpackSettings settings;
+    settings.head = space_.head[space_.start[1]];
+    settings.units = space_.units[space_.start[2]];
+    settings.chunks = space_.chunks.front();
+    const Plan plan = problem_.outline(settings);
+    const Bytes room = problem_.room(plan, settings);
+    const LayerBytes bytes = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
+    const std::int64_t layers = most_layers(plan.stages, plan.parallel.pp);
+    const auto fits = [&](Recompute mode) {
+      return Tokens{std::max<std::int64_t>(0, room.value) * 3 / 5 /
+                    (layers * resident_bytes(bytes, mode))};
+    };
+    const auto add = [&](Recompute most, Recompute lean) {
+      const Tokens from = fits(most) + Tokens{1};
+      if (most == lean) {
+        space_.mode.push_back({most, most, Tokens::max()});
+      } else if (options_.mixed_modes && longest_ >= from) {
+        space_.mode.push_back({most, lean, from});
+      }
+    };
+    add(none, none);
+    add(none, layer);
+    add(light, light);
+    add(light, layer);
+    add(layer, layer);
+    add(layer, full);
+    add(full, full);
+    while (space_.start[0] + 1 < space_.mode.size() &&
+           fits(space_.mode[space_.start[0]].of(longest_)) < longest_ && request_.dp == 1) {
+      ++space_.start[0];
+    }
+  }
+  void ramps() {
+    space_.ramp = {Ramp{}};
+    if (request_.pp > 1 && !request_.max_units && options_.slicing) {
+      space_.ramp.insert(space_.ramp.end(),
+                         {{500, 300}, {250, 200}, {125, 150}, {125, 75}, {60, 60}});
+      space_.start[3] = 2;
+    }
+  }
+  void orders() {
+    space_.order = {LineOrder::long_first, LineOrder::short_first, LineOrder::pyramid};
+  }
+  /// Merging begins where a sample is too long for a rank.
+  void first_merge() {
+    if (space_.merge.size() == 1) return;
+    space_.start[4] = 1;
+    if (problem_.deal(space_.at(space_.start))->widest == 1) space_.start[4] = 0;
+  }
+
+  const SlimpackProblem& problem_;
+  const PlanRequest& request_;
+  const SlimpackOptions& options_;
+  Tokens longest_{1}, tokens_;
+  SlimpackSpace space_;
+};
+
+}  // namespace slimpack::detail
