@@ -72,9 +72,6 @@ void fill_times(ListRank& rank, const Plan& plan, const Times& times) {
 
 inline void check_options(const ListOptions& options) {
   require(options.head_batch >= 1, "list_schedule: head_batch must be >= 1", options.head_batch);
-  require(options.head_least >= 1, "list_schedule: head_least must be >= 1", options.head_least);
-  require(options.head_spare >= 0, "list_schedule: head_spare must be >= 0", options.head_spare);
-  require(options.head_lead >= 0, "list_schedule: head_lead must be >= 0", options.head_lead);
   require(options.forward_queue >= -1, "list_schedule: forward_queue must be >= -1",
           options.forward_queue);
   require(options.chunk_block >= 0, "list_schedule: chunk_block must be >= 0", options.chunk_block);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <vector>
 
@@ -18,6 +19,10 @@
 namespace slimpack::detail {
 
 inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+/// The stages hear of a meeting while the last stage still has so many B to run before it.
+inline constexpr std::size_t kMeetingNotice = 1;
+/// A unit may end after the time of a meeting by its own time over this.
+inline constexpr std::int64_t kMeetingSlack = 10;
 
 /// The earliest of one event a device, ties to the lowest device: a tree of winners.
 class NextEvent {
@@ -465,7 +470,7 @@ class ListRun {
     if (stage == last_) {
       if (!shard_) return false;
       const ListHead& head = state_.heads[rank_of(device)];
-      return static_cast<std::int64_t>(head.reached - head.done) < options_.head_lead;
+      return static_cast<std::int64_t>(head.reached - head.done) < options_.head_batch;
     }
     const std::int64_t queue = static_cast<std::int64_t>(state_.devices[device].begun[0]) -
                                state_.devices[device + 1].begun[0];
@@ -493,46 +498,64 @@ class ListRun {
     const std::uint32_t waiting = head.reached - head.done;
     if (waiting == 0) return false;
     // As long as B is left that needs no further H, a larger meeting costs nothing.
-    const std::size_t later =
-        state_.devices[device].begun[1] + static_cast<std::size_t>(options_.head_spare);
+    const std::size_t later = state_.devices[device].begun[1] + kMeetingNotice;
     if (later < rank.heads.size() && rank.heads[later] <= head.done) return false;
     if (waiting >= static_cast<std::uint32_t>(options_.head_batch)) return true;
     if (head.reached == rank.head_item.size()) return true;
-    return waiting >= static_cast<std::uint32_t>(options_.head_least) && ready(device, 0) > now_ &&
-           ready(device, 1) > now_;
+    return ready(device, 0) > now_ && ready(device, 1) > now_;
   }
 
-  void call(std::uint32_t rank) {
-    ListHead& head = state_.heads[rank];
+  void call(std::uint32_t at) {
+    const ListRank& rank = ranks_[at];
+    ListHead& head = state_.heads[at];
     head.called = true;
     head.meeting = now_;
     for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-      const ListDevice& at = state_.devices[rank * stages_ + stage];
-      if (at.doing != Doing::nothing) head.meeting = std::max(head.meeting, at.ends);
-      mark(rank * stages_ + stage);
+      const ListDevice& device = state_.devices[at * stages_ + stage];
+      if (device.doing != Doing::nothing) head.meeting = std::max(head.meeting, device.ends);
+      mark(at * stages_ + stage);
     }
+    // The last stage still runs the B that need no further H; so the others know the time early.
+    const ListDevice& device = state_.devices[at * stages_ + last_];
+    const std::size_t first = row(rank.pass[1], last_);
+    std::int64_t spare = device.doing == Doing::nothing ? now_ : device.ends;
+    for (std::size_t item = device.begun[1];
+         item < rank.heads.size() && rank.heads[item] <= head.done; ++item) {
+      if (item - device.begun[1] >= kMeetingNotice) break;
+      spare += rank.time[1][first + item];
+    }
+    head.meeting = std::max(head.meeting, spare);
   }
 
   /// A stage whose rank meets: starts the meeting if all are there, or fills the time until then.
   void join(std::uint32_t device) {
     ListHead& head = state_.heads[rank_of(device)];
-    if (head.idle == stages_) {
-      meet(rank_of(device));
+    const std::array<std::int64_t, 2> at{ready(device, 0), ready(device, 1)};
+    const std::int64_t left = head.meeting - now_;
+    std::array<bool, 2> fits{};
+    std::array<std::int64_t, 2> time{};
+    for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
+      if (at[side] > now_ || is_merged(device, side)) continue;
+      time[side] = duration(device, side);
+      fits[side] = time[side] <= left + time[side] / kMeetingSlack;
+    }
+    if (fits[0] || fits[1]) {
+      std::size_t side = fits[1] ? 1 : 0;
+      if (fits[0] && fits[1]) {
+        if (left > time[0] + time[1]) {
+          side = forward_first(device, at) ? 0 : 1;
+        } else {
+          const std::int64_t after_f = left - time[0], after_b = left - time[1];
+          const std::int64_t rest_f = time[0] > 0 && after_f > 0 ? after_f % time[0] : after_f;
+          side = std::abs(rest_f) < std::abs(after_b) ? 0 : 1;
+        }
+      }
+      begin(device, side);
+      head.meeting = std::max(head.meeting, now_ + time[side]);
       return;
     }
-    const std::array<std::int64_t, 2> at{ready(device, 0), ready(device, 1)};
-    std::size_t best = 2;
-    std::int64_t longest = -1;
-    for (const std::size_t side : {std::size_t{1}, std::size_t{0}}) {
-      if (at[side] > now_ || is_merged(device, side)) continue;
-      const std::int64_t time = duration(device, side);
-      if (now_ + time <= head.meeting && time > longest) {
-        longest = time;
-        best = side;
-      }
-    }
-    if (best < 2) {
-      begin(device, best);
+    if (head.idle == stages_) {
+      meet(rank_of(device));
     } else {
       wake(device, at);
     }
