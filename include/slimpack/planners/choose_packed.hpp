@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -31,7 +32,8 @@ class PackedCandidates {
 
   [[nodiscard]] bool exists(const SettingPoint& point) const {
     const PackedSettings settings = space_.at(point);
-    return leaves_layers(request_, settings.chunks, settings.head);
+    return space_.first_of_its_kind(point) &&
+           leaves_layers(request_, settings.chunks, settings.head);
   }
 
   [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
@@ -63,6 +65,12 @@ template <SequenceOrder Order>
   const auto why = predict(plan, request);
   const bool sliced = space.slices.size() > 1 || space.slices.front() > 1;
   PlanOutcome outcome{Infeasible{}, describe(best, sliced), found.evaluations};
+  if (space.ranks.size() > 1 || space.ranks.front() > 1) {
+    outcome.settings["context_parallel"] = std::to_string(best.ranks);
+    if (best.ranks > 1) {
+      outcome.settings["share_tokens"] = std::to_string(plan.memory.share_tokens.value);
+    }
+  }
   if (why) {
     outcome.result = *why;
   } else {

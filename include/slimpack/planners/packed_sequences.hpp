@@ -49,6 +49,8 @@ struct PackedSettings {
   HeadPlace head;
   Packing packing = Packing::in_order;
   Dealing dealing = Dealing::in_turn;
+  std::int32_t ranks = 1;       ///< that run each sequence together; divides dp
+  std::optional<Tokens> share;  ///< blocks in which they share it, else the request's
 };
 
 /// The values that each setting may take, in the order in which ties are broken.
@@ -59,14 +61,20 @@ struct PackedSpace {
   std::vector<HeadPlace> head{{}};
   std::vector<Packing> packing{Packing::in_order, Packing::best_fit};
   std::vector<Dealing> dealing{Dealing::in_turn, Dealing::balanced};
+  std::vector<std::int32_t> ranks{1};
+  std::vector<std::optional<Tokens>> share{std::nullopt};
 
-  [[nodiscard]] std::array<std::size_t, 6> sizes() const noexcept {
-    return {recompute.size(), slices.size(),  chunks.size(),
-            head.size(),      packing.size(), dealing.size()};
+  [[nodiscard]] std::array<std::size_t, 8> sizes() const noexcept {
+    return {ranks.size(),  recompute.size(), share.size(),   slices.size(),
+            chunks.size(), head.size(),      packing.size(), dealing.size()};
   }
   [[nodiscard]] PackedSettings at(std::span<const std::size_t> point) const {
-    return {recompute.at(point[0]), slices.at(point[1]),  chunks.at(point[2]),
-            head.at(point[3]),      packing.at(point[4]), dealing.at(point[5])};
+    return {recompute.at(point[1]), slices.at(point[3]),  chunks.at(point[4]), head.at(point[5]),
+            packing.at(point[6]),   dealing.at(point[7]), ranks.at(point[0]),  share.at(point[2])};
+  }
+  /// Whether no candidate before it is the same: blocks matter to several ranks alone.
+  [[nodiscard]] bool first_of_its_kind(std::span<const std::size_t> point) const {
+    return point[2] == 0 || ranks.at(point[0]) > 1;
   }
 };
 
@@ -153,7 +161,8 @@ concept SequenceOrder = requires(const Order& order, const Pipeline& pipeline,
 
 namespace detail {
 
-/// The sequences of a step: positions of samples, and which sequences each rank has.
+/// The sequences of a step: positions of samples, and which sequences each rank has, or each group
+/// of ranks.
 struct PackedRanks {
   Bins sequences;
   Deal ranks;
@@ -166,7 +175,7 @@ inline PackedRanks pack_ranks(const PlanRequest& request, const PackedSettings& 
                          ? pack_next_fit(samples, request.context)
                          : pack_best_fit_decreasing(samples, request.context);
   if (settings.dealing == Dealing::in_turn) {
-    packed.ranks = deal_in_turn(packed.sequences.size(), request.dp);
+    packed.ranks = deal_in_turn(packed.sequences.size(), request.dp / settings.ranks);
     return packed;
   }
   std::vector<Work> work(packed.sequences.size());
@@ -175,7 +184,7 @@ inline PackedRanks pack_ranks(const PlanRequest& request, const PackedSettings& 
       work[at] += sample_work(request.model, samples[sample]);
     }
   }
-  packed.ranks = deal_balanced(work, request.dp);
+  packed.ranks = deal_balanced(work, request.dp / settings.ranks);
   return packed;
 }
 
@@ -191,11 +200,22 @@ inline std::int64_t slice_count(Tokens length, Tokens longest, std::int64_t most
   return std::max<std::int64_t>(1, (length.value * most + longest.value - 1) / longest.value);
 }
 
+/// Ranks 0 .. dp-1 in groups of so many.
+inline std::vector<std::vector<std::int32_t>> neighbouring_ranks(std::int32_t dp,
+                                                                 std::int32_t ranks) {
+  std::vector<std::vector<std::int32_t>> groups(static_cast<std::size_t>(dp / ranks));
+  for (std::int32_t rank = 0; rank < dp; ++rank) {
+    groups[static_cast<std::size_t>(rank / ranks)].push_back(rank);
+  }
+  return groups;
+}
+
 }  // namespace detail
 
 /// Builds the plan of one candidate, without a prediction: sequences are packed and dealt to ranks,
-/// each cut into slices, whole samples where there is one slice a sequence, the same packs forward
-/// and backward, in the order that `order` gives. O(samples log samples + units).
+/// or groups of `settings.ranks` neighbouring ones, each cut into slices, whole samples where there
+/// is one slice a sequence, the same packs forward and backward, in the order that `order` gives.
+/// O(samples log samples + units x ranks of a group).
 template <SequenceOrder Order>
 [[nodiscard]] Plan build_packed(const PlanRequest& request, std::string_view planner,
                                 const PackedSettings& settings, const Order& order) {
@@ -204,18 +224,23 @@ template <SequenceOrder Order>
   plan.parallel.head = settings.head.head;
   plan.stages = spread_layers(request.model.layers, line_of(plan), settings.head.relief,
                               settings.head.head == Head::last);
+  if (settings.ranks > 1) {
+    plan.parallel.merge = settings.ranks;
+    if (settings.share) plan.memory.share_tokens = *settings.share;
+    plan.groups = detail::neighbouring_ranks(request.dp, settings.ranks);
+  }
   const detail::PackedRanks packed = detail::pack_ranks(request, settings);
   Tokens longest{1};
   for (const auto& sequence : packed.sequences) {
     longest = std::max(longest, detail::sequence_length(plan.samples, sequence));
   }
   const Pipeline pipeline{request.pp, settings.chunks};
-  for (std::int32_t rank = 0; rank < request.dp; ++rank) {
-    const auto group = static_cast<GroupId>(rank);
+  for (std::size_t at = 0; at < plan.groups.size(); ++at) {
+    const auto group = static_cast<GroupId>(at);
     std::vector<PackId> forward;
     std::vector<PackId> backward;
     std::vector<std::int32_t> slices;
-    for (const std::size_t which : packed.ranks[static_cast<std::size_t>(rank)]) {
+    for (const std::size_t which : packed.ranks[at]) {
       const auto& sequence = packed.sequences[which];
       std::vector<PackedSample> samples;
       for (const std::size_t sample : sequence) {
@@ -226,18 +251,21 @@ template <SequenceOrder Order>
           detail::sequence_length(plan.samples, sequence), longest, settings.slices);
       const auto packs = cut_uniformly(samples, count, request.granularity);
       for (const auto& pack : packs) {
+        const std::vector<Exchange> exchange(settings.ranks > 1 ? pack.size() : 0, Exchange::kv);
         forward.push_back(static_cast<PackId>(plan.micropacks.size()));
-        plan.micropacks.push_back({Pass::forward, group, pack, {}, Recompute::none});
+        plan.micropacks.push_back({Pass::forward, group, pack, exchange, Recompute::none});
         backward.push_back(static_cast<PackId>(plan.micropacks.size()));
-        plan.micropacks.push_back({Pass::backward, group, pack, {}, settings.recompute});
+        plan.micropacks.push_back({Pass::backward, group, pack, exchange, settings.recompute});
       }
       slices.push_back(static_cast<std::int32_t>(packs.size()));
     }
     const StageOrders steps = with_updates(
         pipeline, with_heads(pipeline, order(pipeline, slices), settings.head.head, plan.window));
-    for (std::int32_t stage = 0; stage < request.pp; ++stage) {
-      plan.schedule.push_back(
-          {rank, stage, name_units(steps[static_cast<std::size_t>(stage)], forward, backward)});
+    for (const std::int32_t rank : plan.groups[at]) {
+      for (std::int32_t stage = 0; stage < request.pp; ++stage) {
+        plan.schedule.push_back(
+            {rank, stage, name_units(steps[static_cast<std::size_t>(stage)], forward, backward)});
+      }
     }
   }
   return plan;

@@ -10,6 +10,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/planners/megatron.hpp"
+#include "slimpack/planners/megatron_cp.hpp"
 #include "slimpack/planners/megatron_interleaved.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/slimpack.hpp"
@@ -18,10 +19,8 @@
 namespace slimpack {
 
 inline constexpr std::array kPlanners{
-    planner_info<Slimpack>(),
-    planner_info<Megatron>(),
-    planner_info<MegatronInterleaved>(),
-    planner_info<SlimpipeOrder>(),
+    planner_info<Slimpack>(),   planner_info<Megatron>(),      planner_info<MegatronInterleaved>(),
+    planner_info<MegatronCp>(), planner_info<SlimpipeOrder>(),
 };
 
 /// Every planner, in the order in which lists print them.

@@ -15,6 +15,7 @@
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/planners/detail/slimpack_build.hpp"
+#include "slimpack/planners/detail/slimpack_lockstep.hpp"
 #include "slimpack/planners/detail/slimpack_settings.hpp"
 #include "slimpack/planners/packed_sequences.hpp"
 #include "slimpack/planners/search.hpp"
@@ -36,30 +37,21 @@ class SlimpackCandidates {
 
   [[nodiscard]] bool exists(const SettingPoint& point) const {
     const SlimpackSettings settings = space_.at(point);
+    if (settings.lockstep && settings.chunks > 1) return false;
     if (!leaves_layers(problem_.request(), settings.chunks, settings.head.place)) return false;
     return settings.merge_permille == 0 || problem_.deal(settings)->widest > 1;
   }
 
   [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
     const SlimpackSettings settings = space_.at(point);
-    const Plan plan = problem_.build(settings, problem_.deal(settings)->hardest);
+    Plan plan = problem_.build(settings, problem_.deal(settings)->hardest);
     const PricedPlan times(plan);
-    const MemoryModel memory(plan);
-    const ScheduleParts parts(plan);
-    std::vector<DeviceSchedule> schedule = empty_schedule(plan);
-    ListWorkspace workspace;
+    const ScheduleOutcome outcome = schedule(plan, settings, times, true);
     CandidateScore score;
-    for (std::size_t part = 0; part < parts.size(); ++part) {
-      const ListOutcome outcome = list_schedule_part(plan, parts, part, times, memory,
-                                                     list_options(settings), workspace, schedule);
-      if (outcome.infeasible) {
-        score.excess =
-            std::max(score.excess, outcome.infeasible->needed - outcome.infeasible->available);
-      }
-      score.time = std::max(score.time, outcome.end);
+    if (outcome.infeasible) {
+      score.excess = outcome.infeasible->needed - outcome.infeasible->available;
     }
-    if (score.excess > 0) score.time = {};
-    score.time += end_of_step(plan, times);
+    score.time = outcome.end + end_of_step(plan, times);
     return score;
   }
 
@@ -68,14 +60,55 @@ class SlimpackCandidates {
     const SlimpackSettings settings = space_.at(point);
     Plan plan = problem_.build(settings, std::nullopt);
     const PricedPlan times(plan);
-    const MemoryModel memory(plan);
-    auto scheduled = list_schedule(plan, times, memory, list_options(settings));
-    if (auto* why = std::get_if<Infeasible>(&scheduled)) return std::move(*why);
-    plan.schedule = std::get<std::vector<DeviceSchedule>>(std::move(scheduled));
+    ScheduleOutcome outcome = schedule(plan, settings, times, false);
+    if (outcome.infeasible) return *std::move(outcome.infeasible);
     return plan;
   }
 
  private:
+  struct ScheduleOutcome {
+    Nanos end;
+    std::optional<Infeasible> infeasible;
+  };
+
+  /// Orders all devices; `timed` asks for the end of the last B.
+  [[nodiscard]] static ScheduleOutcome schedule(Plan& plan, const SlimpackSettings& settings,
+                                                const PricedPlan& times, bool timed) {
+    const MemoryModel memory(plan);
+    const ScheduleParts parts(plan);
+    plan.schedule = empty_schedule(plan);
+    const Bytes available = plan.memory.capacity - plan.memory.reserved;
+    ScheduleOutcome all;
+    ListWorkspace workspace;
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      ScheduleOutcome one;
+      if (settings.lockstep) {
+        const std::int32_t batch =
+            settings.head.place.head == Head::shard ? settings.head.batch : 1;
+        Lockstep lockstep(plan, parts, part, memory, batch);
+        if (lockstep.lacks() > 0) {
+          one.infeasible = Infeasible{
+              "bytes of memory on data-parallel rank " + std::to_string(lockstep.lacking_rank()),
+              available.value + lockstep.lacks(), available.value};
+        } else if (!lockstep.run()) {
+          one.infeasible = Infeasible{"slots of merged packs that fit together", 1, 0};
+        } else {
+          lockstep.write(plan.schedule);
+          if (timed) one.end = lockstep.clock(times);
+        }
+      } else {
+        ListOutcome outcome = list_schedule_part(plan, parts, part, times, memory,
+                                                 list_options(settings), workspace, plan.schedule);
+        one = {outcome.end, std::move(outcome.infeasible)};
+      }
+      all.end = std::max(all.end, one.end);
+      if (one.infeasible && (!all.infeasible || all.infeasible->needed < one.infeasible->needed)) {
+        all.infeasible = std::move(one.infeasible);
+      }
+    }
+    return all;
+  }
+
   /// What follows the last B on the slowest stage.
   [[nodiscard]] static Nanos end_of_step(const Plan& plan, const PricedPlan& times) {
     Nanos longest;

@@ -66,6 +66,7 @@ struct SlimpackSettings {
   std::int64_t merge_permille = 0;  ///< threshold of merging by time; 0: nothing is merged
   std::int32_t chunks = 1;
   DeviceOrder devices = DeviceOrder::ranks;
+  bool lockstep = false;  ///< orders slot by slot, else by list scheduling
 };
 
 /// The values of each setting. Of those in `ladder` neighbours are alike, of the others not.
@@ -78,14 +79,15 @@ struct SlimpackSpace {
   std::vector<std::int64_t> merge;
   std::vector<std::int32_t> chunks;
   std::vector<DeviceOrder> devices;
+  std::vector<bool> lockstep;
   SettingPoint start;
 
-  static constexpr std::array<bool, 9> kLadder{true,  true, true, true, true,
-                                               false, true, true, true};
+  static constexpr std::array<bool, 10> kLadder{true,  true, true, true, true,
+                                                false, true, true, true, false};
 
-  [[nodiscard]] std::array<std::size_t, 9> sizes() const noexcept {
-    return {mode.size(),  head.size(),   units.size(),   ramp.size(),    merge.size(),
-            order.size(), chunks.size(), devices.size(), backward.size()};
+  [[nodiscard]] std::array<std::size_t, 10> sizes() const noexcept {
+    return {mode.size(),  head.size(),   units.size(),   ramp.size(),     merge.size(),
+            order.size(), chunks.size(), devices.size(), backward.size(), lockstep.size()};
   }
   [[nodiscard]] SlimpackSettings at(const SettingPoint& point) const {
     SlimpackSettings settings;
@@ -98,6 +100,7 @@ struct SlimpackSpace {
     settings.chunks = chunks.at(point[6]);
     settings.devices = devices.at(point[7]);
     settings.backward_permille = backward.at(point[8]);
+    settings.lockstep = lockstep.at(point[9]);
     return settings;
   }
 };
@@ -127,6 +130,7 @@ struct SlimpackSpace {
   lines["order"] = kOrders[static_cast<std::size_t>(settings.order)];
   lines["merge_threshold"] =
       settings.merge_permille == 0 ? "off" : std::to_string(settings.merge_permille) + "/1000";
+  lines["schedule"] = settings.lockstep ? "lockstep" : "list";
   lines["devices"] = settings.devices == DeviceOrder::ranks ? "ranks-together" : "stages-together";
   return lines;
 }

@@ -46,6 +46,8 @@ class SlimpackSpaceMaker {
       space_.backward = {700, 1000, 1400};
       space_.start[8] = 1;
     }
+    space_.lockstep = {false};
+    if (request_.pp > 1 && request_.chunks.value_or(1) == 1) space_.lockstep = {true, false};
     first_merge();
     return std::move(space_);
   }
