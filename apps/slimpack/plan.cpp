@@ -11,6 +11,7 @@
 #include "progress.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/plan_json.hpp"
+#include "slimpack/plan/plan_hash.hpp"
 #include "slimpack/planners/registry.hpp"
 
 namespace slimpack::app {
@@ -45,6 +46,7 @@ int run(const PlanOptions& options) {
       options.output, plan.samples.size(), plan.micropacks.size(), seconds(predicted.iteration),
       100 * seconds(predicted.ideal) / seconds(predicted.iteration),
       seconds(predicted.lower_bound));
+  std::cout << fmt::format("  hash: {}\n", to_string(plan_hash(plan)));
   for (const auto& [name, text] : outcome.settings) {
     std::cout << fmt::format("  {}: {}\n", name, text);
   }

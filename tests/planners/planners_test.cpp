@@ -39,7 +39,7 @@ void check_plan(const Plan& plan) {
       CHECK(worst[at].value - validation.worst_case_peak[at].value < 1000);
     }
   }
-  const std::size_t devices = plan.groups.size() * static_cast<std::size_t>(plan.parallel.pp);
+  const auto devices = static_cast<std::size_t>(plan.parallel.dp * plan.parallel.pp);
   REQUIRE(plan.schedule.size() == devices);
   REQUIRE(plan.prediction.devices.size() == devices);
   for (std::size_t at = 0; at < devices; ++at) {

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slimpack/planners/megatron_cp.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "planners/requests.hpp"
+#include "slimpack/planners/megatron.hpp"
+#include "slimpack/validate/validate.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+const auto one_forward = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
+  return one_f_one_b(pipeline.stages, static_cast<std::int32_t>(slices.size()));
+};
+
+void check_valid(const Plan& plan) {
+  for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
+}
+
+const Plan& plan_of(const PlanOutcome& outcome) {
+  if (const auto* why = std::get_if<Infeasible>(&outcome.result)) {
+    FAIL("infeasible: ", why->constraint, " ", why->needed, " of ", why->available);
+  }
+  return std::get<Plan>(outcome.result);
+}
+
+}  // namespace
+
+TEST_CASE("megatron-cp: two groups of two ranks, by hand") {
+  PlanRequest request = test::request_of({600, 600, 300, 1024});
+  request.dp = 4;
+  PackedSettings settings;
+  settings.ranks = 2;
+  settings.share = Tokens{64};
+  const Plan plan = build_packed(request, "megatron-cp", settings, one_forward);
+  CHECK(
+      test::plan_text(plan) ==
+      "0F[0:0-600] 1B[0:0-600] 2F[3:0-1024] 3B[3:0-1024] 4F[1:0-600 2:0-300] 5B[1:0-600 2:0-300]\n"
+      "0.0: F0.0 H0 B1.0 F2.0 H2 B3.0 R0 O\n"
+      "1.0: F0.0 H0 B1.0 F2.0 H2 B3.0 R0 O\n"
+      "2.0: F4.0 H4 B5.0 R0 O\n"
+      "3.0: F4.0 H4 B5.0 R0 O\n");
+  CHECK(plan.groups == std::vector<std::vector<std::int32_t>>{{0, 1}, {2, 3}});
+  CHECK(plan.parallel.merge == 2);
+  CHECK(plan.memory.share_tokens == Tokens{64});
+  for (const MicroPack& pack : plan.micropacks) {
+    CHECK(pack.exchange == std::vector<Exchange>(pack.slices.size(), Exchange::kv));
+  }
+  check_valid(plan);
+}
+
+TEST_CASE("megatron-cp: degrees are powers of two that divide dp, up to merge") {
+  const auto choices = [](std::int32_t dp, std::optional<std::int32_t> merge) {
+    PlanRequest request = test::request_of({10});
+    request.dp = dp;
+    request.merge = merge;
+    return detail::context_parallel_choices(request);
+  };
+  using Degrees = std::vector<std::int32_t>;
+  CHECK(choices(1, {}) == Degrees{1});
+  CHECK(choices(3, {}) == Degrees{1});
+  CHECK(choices(8, {}) == Degrees{1, 2, 4, 8});
+  CHECK(choices(12, {}) == Degrees{1, 2, 4});
+  CHECK(choices(8, 1) == Degrees{1});
+  CHECK(choices(8, 3) == Degrees{1, 2});
+  CHECK(choices(8, 4) == Degrees{1, 2, 4});
+}
+
+TEST_CASE("megatron-cp: every candidate over random batches and degrees is a valid plan") {
+  std::int64_t shared = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    Random random(seed + 500);
+    PlanRequest request = test::request_of(
+        test::random_lengths(random, random.between(1, 40), 1024), random.between(8, 24));
+    request.dp = static_cast<std::int32_t>(random.between(1, 12));
+    request.pp = static_cast<std::int32_t>(random.between(1, 6));
+    request.granularity = {random.between(1, 200)};
+    const auto ranks = detail::context_parallel_choices(request);
+    for (const auto& share : detail::share_choices(request, ranks)) {
+      PackedSettings settings;
+      settings.recompute = static_cast<Recompute>(random.below(4));
+      settings.packing = random.chance(1, 2) ? Packing::in_order : Packing::best_fit;
+      settings.dealing = random.chance(1, 2) ? Dealing::in_turn : Dealing::balanced;
+      settings.ranks = ranks[random.below(ranks.size())];
+      settings.share = share;
+      Plan plan = build_packed(request, "megatron-cp", settings, one_forward);
+      CHECK(predict(plan, request) == std::nullopt);
+      check_valid(plan);
+      shared += settings.ranks > 1 ? 1 : 0;
+    }
+  }
+  CHECK(shared > 60);
+}
+
+TEST_CASE("megatron-cp: sharing a sequence relieves memory that megatron lacks") {
+  PlanRequest request = test::request_of({65536, 65536, 65536, 65536});
+  request.context = {65536};
+  request.dp = 4;
+  request.pp = 2;
+  request.effort = Effort::normal;
+  const auto peak = [](const PlanOutcome& outcome) {
+    Bytes most;
+    for (const auto& device : plan_of(outcome).prediction.devices) {
+      most = std::max(most, device.peak);
+    }
+    return most;
+  };
+  request.recompute = Recompute::none;
+  request.merge = 1;
+  const Bytes alone = peak(MegatronCp{}.plan(request));
+  CHECK(alone == peak(Megatron{}.plan(request)));
+  request.merge.reset();
+  PackedSettings settings;
+  settings.ranks = 4;
+  Plan shared = build_packed(request, "megatron-cp", settings, one_forward);
+  CHECK(predict(shared, request) == std::nullopt);
+  // Weights, gradients and optimizer state are not shared by it, nor what is gathered of keys.
+  const Bytes least = worst_memory(shared, build_dag(shared, PricedPlan(shared))).front();
+  CHECK(least.value < alone.value * 3 / 4);
+  request.memory.reserved = Bytes{0};
+  request.memory.capacity = Bytes{least.value + (alone.value - least.value) / 8};
+  CHECK(std::holds_alternative<Infeasible>(Megatron{}.plan(request).result));
+  const PlanOutcome outcome = MegatronCp{}.plan(request);
+  const Plan& plan = plan_of(outcome);
+  check_valid(plan);
+  CHECK(peak(outcome) <= request.memory.capacity.value());
+  CHECK(plan.groups.front().size() >= 4);
+  CHECK(outcome.settings.at("context_parallel") == "4");
+  CHECK(outcome.settings.contains("share_tokens"));
+}
+
+TEST_CASE("megatron-cp: never slower than megatron where everything is tried") {
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    CAPTURE(seed);
+    Random random(seed + 9);
+    PlanRequest request = test::request_of(test::random_lengths(random, 12, 1024), 8);
+    request.dp = 2;
+    request.effort = Effort::thorough;
+    CHECK(plan_of(MegatronCp{}.plan(request)).prediction.iteration <=
+          plan_of(Megatron{}.plan(request)).prediction.iteration);
+  }
+}
+
+TEST_CASE("megatron-cp: a request's blocks are kept; chunks and a sharded head are refused") {
+  PlanRequest request = test::request_of({1000, 900, 800, 700});
+  request.dp = 2;
+  request.memory.share_tokens = Tokens{100};
+  const Plan plan = plan_of(MegatronCp{}.plan(request));
+  CHECK(plan.memory.share_tokens == Tokens{100});
+  request.chunks = 2;
+  auto why = std::get<Infeasible>(MegatronCp{}.plan(request).result);
+  CHECK(why.constraint == "chunks of a stage, one in megatron-cp's order");
+  CHECK(why.needed == 2);
+  request.chunks.reset();
+  request.head = Head::shard;
+  request.pp = 2;
+  why = std::get<Infeasible>(MegatronCp{}.plan(request).result);
+  CHECK(why.constraint == "stages with a part of the head, one in megatron-cp's order");
+}
