@@ -383,14 +383,15 @@ inline Plan SlimpackProblem::build(const SlimpackSettings& settings,
             rules.grain * (std::lcm(rules.grain.value, plan.memory.share_tokens.value * width) /
                            rules.grain.value);
       }
-      rules.whole = options_.slicing ? 4 * rules.grain : Tokens::max();
+      rules.whole = options_.slicing ? Tokens{} : Tokens::max();
       SliceCost slice_cost = cost.forward;
+      // Both ends of both lines grow alike: then every stage has as much to do at a time.
+      if (part.head) rules.head = settings.ramp;
+      if (part.tail) rules.tail = settings.ramp;
       if (pass == Pass::forward) {
         rules.units = units(forward[at], most_forward, settings.units);
-        if (part.head) rules.head = settings.ramp;
       } else {
         rules.units = units(backward[at], most_backward, full_backward);
-        if (part.tail) rules.tail = settings.ramp;
         slice_cost = cost.backward[static_cast<std::size_t>(settings.mode.most)];
       }
       if (request_.max_units) {

@@ -53,6 +53,39 @@ class Lockstep {
 
   /// Gives every unit its slot. False if F and B wait for each other.
   [[nodiscard]] bool run() {
+    if (!run_once()) return false;
+    // B that begins as late as the longest sample asks for later never has to pause.
+    for (Rank& rank : ranks_) {
+      std::int64_t lag = 0;
+      for (std::size_t at = 0; at < rank.backward.size(); ++at) {
+        lag = std::max(lag, rank.backward[at].slot - static_cast<std::int64_t>(at));
+      }
+      rank = Rank{rank.dp, std::move(rank.forward), std::move(rank.backward), {}, 0, 0, 0, 0, 0, 0,
+                  lag};
+    }
+    return run_once();
+  }
+
+  /// Appends the orders of the part's devices, R and O included.
+  void write(std::vector<DeviceSchedule>& schedule) const {
+    for (const Rank& rank : ranks_) {
+      for (std::int32_t pp = 0; pp < stages_; ++pp) {
+        auto& order = schedule[device_index(plan_, rank.dp, pp)].order;
+        order.reserve(2 * rank.forward.size() + rank.backward.size() + 2);
+        visit_stage(rank, pp, [&](UnitKind kind, const Item& item) {
+          order.push_back({kind, static_cast<PackId>(item.pack), 0});
+        });
+        order.push_back({UnitKind::reduce, PackId{}, 0});
+        order.push_back({UnitKind::optimizer, PackId{}, 0});
+      }
+    }
+  }
+
+  /// When the last B ends, if sends never wait for a window or a link.
+  [[nodiscard]] Nanos clock(const PricedPlan& times) const;
+
+ private:
+  [[nodiscard]] bool run_once() {
     std::size_t left = 0;
     for (const Rank& rank : ranks_) left += rank.backward.size();
     std::int64_t quiet = 0;
@@ -76,25 +109,6 @@ class Lockstep {
     return true;
   }
 
-  /// Appends the orders of the part's devices, R and O included.
-  void write(std::vector<DeviceSchedule>& schedule) const {
-    for (const Rank& rank : ranks_) {
-      for (std::int32_t pp = 0; pp < stages_; ++pp) {
-        auto& order = schedule[device_index(plan_, rank.dp, pp)].order;
-        order.reserve(2 * rank.forward.size() + rank.backward.size() + 2);
-        visit_stage(rank, pp, [&](UnitKind kind, const Item& item) {
-          order.push_back({kind, static_cast<PackId>(item.pack), 0});
-        });
-        order.push_back({UnitKind::reduce, PackId{}, 0});
-        order.push_back({UnitKind::optimizer, PackId{}, 0});
-      }
-    }
-  }
-
-  /// When the last B ends, if sends never wait for a window or a link.
-  [[nodiscard]] Nanos clock(const PricedPlan& times) const;
-
- private:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max() / 4;
   struct Item {
     std::uint32_t pack = 0;
@@ -111,12 +125,16 @@ class Lockstep {
     std::size_t reached = 0;              // B begun on stage 0
     std::size_t arrived = 0;              // F over on the last stage
     std::int64_t forward_free = 0, backward_free = 0;  // first slot for another F, B
+    std::int64_t lag = 0;                              // least slot of B less its number
 
     void reached_stage_0(std::int64_t slot, std::int32_t stages) {
       while (reached < b && backward[reached].slot + stages - 1 <= slot) ++reached;
     }
     [[nodiscard]] bool may_backward(std::int64_t slot) const {
-      return backward_free <= slot && b < backward.size() && backward[b].need <= head_slot.size();
+      if (backward_free > slot || b == backward.size()) return false;
+      if (backward[b].need > head_slot.size()) return false;
+      const bool forward_waits = f == forward.size() || reached < forward[f].gate;
+      return forward_waits || slot >= lag + static_cast<std::int64_t>(b);
     }
     [[nodiscard]] bool may_forward(std::int64_t slot) const {
       return forward_free <= slot && f < forward.size() && reached >= forward[f].gate;

@@ -71,7 +71,7 @@ class SlimpackSpaceMaker {
       for (const std::int32_t batch : {1, 2, 4, 8}) {
         space_.head.push_back({{Head::shard, 0}, batch});
       }
-      space_.start[1] = space_.head.size() - 3;
+      space_.start[1] = space_.head.size() - 2;
     }
   }
   void chunks() {
@@ -108,8 +108,9 @@ class SlimpackSpaceMaker {
     const double most = std::max(1.0, mean / static_cast<double>(request_.granularity.value));
     const double least = std::max(1.0, mean / static_cast<double>(fitting_unit().value));
     std::int64_t before = 0;
-    for (int step = -6; step <= 4; ++step) {
-      const double wanted = std::clamp(best * std::exp2(0.5 * step), least, std::max(least, most));
+    for (int step = -8; step <= 6; ++step) {
+      const double wanted =
+          std::clamp(best * std::exp2(0.375 * step), least, std::max(least, most));
       auto count = static_cast<std::int64_t>(std::llround(wanted));
       if (request_.max_units) count = std::min(count, *request_.max_units);
       if (step <= -1) space_.start[2] = space_.units.size() - (count == before ? 1 : 0);
@@ -192,9 +193,7 @@ class SlimpackSpaceMaker {
   void ramps() {
     space_.ramp = {Ramp{}};
     if (request_.pp > 1 && !request_.max_units && options_.slicing) {
-      space_.ramp.insert(space_.ramp.end(),
-                         {{500, 300}, {250, 200}, {125, 150}, {125, 75}, {60, 60}});
-      space_.start[3] = 2;
+      space_.ramp.insert(space_.ramp.end(), {{250, 150}, {125, 75}, {60, 60}, {30, 50}});
     }
   }
   void orders() {
