@@ -29,6 +29,7 @@ namespace slimpack {
 struct ListWorkspace {
   std::vector<detail::ListRank> ranks;
   detail::ListState state;
+  Nanos end;  ///< the last `list_schedule`: when its last F, B or H ends, by its own clock
 };
 
 /// What became of one part.
@@ -153,9 +154,11 @@ template <UnitTimes Times>
   const ScheduleParts parts(skeleton);
   std::vector<DeviceSchedule> schedule = empty_schedule(skeleton);
   std::optional<Infeasible> worst;
+  workspace.end = Nanos{};
   for (std::size_t part = 0; part < parts.size(); ++part) {
     ListOutcome outcome =
         list_schedule_part(skeleton, parts, part, times, memory, options, workspace, schedule);
+    workspace.end = std::max(workspace.end, outcome.end);
     if (outcome.infeasible && (!worst || worst->needed < outcome.infeasible->needed)) {
       worst = std::move(outcome.infeasible);
     }

@@ -80,7 +80,7 @@ inline constexpr std::uint32_t kNoItem = std::numeric_limits<std::uint32_t>::max
             "list_schedule: the slices of a pass must partition sample",
             static_cast<std::int64_t>(sample));
   }
-  require(reached == slices, "list_schedule: slices of a pass must not overlap");
+  require(reached == slices, "list_schedule: slices of a pass must not overlap or leave gaps");
   std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> ready;
   for (const std::uint32_t pack : order) {
     if (waiting[pack] == 0) ready.push(pack);

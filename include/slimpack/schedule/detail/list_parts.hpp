@@ -257,7 +257,7 @@ inline void lay_out(std::vector<ListRank>& ranks, const Plan& plan, const Schedu
   std::array<std::vector<std::uint32_t>, 2> blocks;
   for (std::size_t pass = 0; chunks > 1 && pass < 2; ++pass) {
     const std::int64_t window = plan.window;
-    const std::int64_t wanted = chunk_block > 0 ? chunk_block : plan.parallel.pp;
+    const std::int64_t wanted = chunk_block > 0 ? chunk_block : (3 * plan.parallel.pp + 1) / 2;
     // On one stage nothing waits for a window.
     const std::int64_t room = plan.parallel.pp == 1 ? wanted : 2 * window * plan.parallel.pp - 1;
     const auto most = static_cast<std::uint32_t>(std::min(wanted, room));

@@ -468,13 +468,33 @@ class ListRun {
     if (at[0] > now_ || at[1] > now_) return false;
     const std::uint32_t stage = stage_of(device);
     if (stage == last_) {
-      if (!shard_) return false;
       const ListHead& head = state_.heads[rank_of(device)];
-      return static_cast<std::int64_t>(head.reached - head.done) < options_.head_batch;
+      if (shard_ && head.reached - head.done < static_cast<std::uint32_t>(options_.head_batch)) {
+        return true;
+      }
+      if (!shard_ && plan_.parallel.chunks > 1) {
+        const ListRank& rank = ranks_[rank_of(device)];
+        const std::uint32_t needed = rank.heads[state_.devices[device].begun[1]];
+        if (head.reached < needed + static_cast<std::uint32_t>(options_.head_batch)) return true;
+      }
+      return stages_ > 1 && feeds_next_chunk(device);
     }
     const std::int64_t queue = static_cast<std::int64_t>(state_.devices[device].begun[0]) -
                                state_.devices[device + 1].begun[0];
     return queue <= options_.forward_queue;
+  }
+
+  /// On the last stage: the next F goes on to the first stage, where few F of later chunks wait.
+  [[nodiscard]] bool feeds_next_chunk(std::uint32_t device) const {
+    const RankPass& pass = ranks_[rank_of(device)].pass[0];
+    const std::uint32_t item = state_.devices[device].begun[0];
+    if (pass.leaves[item] != 0) return false;
+    const std::int64_t earlier = std::int64_t{item} - 1 - options_.forward_queue;
+    if (earlier < 0 || earlier >= item || pass.leaves[static_cast<std::size_t>(earlier)] != 0) {
+      return true;
+    }
+    return pass.next_chunk[static_cast<std::size_t>(earlier)] <
+           state_.devices[device - last_].begun[0];
   }
 
   /// H of the next pack on the last stage alone.
