@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -125,22 +127,46 @@ void check_laws(const Model& model) {
 
     // No price is below the rates; 2 ns stand for the rounding of terms.
     const auto tokens = static_cast<double>(load.tokens.value);
-    const auto pairs2 = static_cast<double>(load.pairs2);
     const auto layers = static_cast<double>(stage.layers);
-    const double devices = 1000.0 * static_cast<double>(stage.tensor_parallel);
-    double forward = layers * (tokens * rates.forward_token + pairs2 * rates.forward_pair2);
-    double backward = layers * (tokens * rates.backward_token + pairs2 * rates.backward_pair2);
+    const auto tp = static_cast<double>(stage.tensor_parallel);
+    const double units = load.tokens.value > 0 || load.ranks > 1 ? 1 : 0;
+    const auto all = static_cast<double>(load.segments);
+    const double passed = 1e12 * (tp - 1) / stage.tensor_link.bytes_per_s;
+    const auto pairs = [&](bool tiles) {
+      return static_cast<double>(tiles ? load.filled_pairs2 : load.pairs2);
+    };
+    double forward =
+        layers * (tokens * rates.forward_token + pairs(rates.forward_tiles) * rates.forward_pair2 +
+                  tokens * static_cast<double>(rates.forward_tensor) * passed);
+    double backward = layers * (tokens * rates.backward_token +
+                                pairs(rates.backward_tiles) * rates.backward_pair2 +
+                                tokens * static_cast<double>(rates.backward_tensor) * passed);
     if (stage.embedding) {
       forward += tokens * rates.embedding_forward;
       backward += tokens * rates.embedding_backward;
     }
-    CHECK(static_cast<double>(model.forward(load, stage).value) + 2 >= forward / devices);
-    for (const Recompute mode : kModes) {
-      CHECK(static_cast<double>(model.backward(load, stage, mode).value) + 2 >= backward / devices);
+    forward += tp * layers * (units * rates.forward_launch + all * rates.forward_segment);
+    backward += tp * layers * (units * rates.backward_launch + all * rates.backward_segment);
+    if (stage.layers > 0) {
+      forward += tp * units * rates.forward_unit;
+      backward += tp * units * rates.backward_unit;
     }
-    const double projected = static_cast<double>(head.tokens.value) *
-                             (rates.head_token + static_cast<double>(head.vocab) * rates.head_row) /
-                             (1000.0 * static_cast<double>(head.tensor_parallel));
+    const std::array<double, kRecomputeModes> again = {0, rates.light_token, rates.forward_token,
+                                                       rates.forward_token};
+    CHECK(static_cast<double>(model.forward(load, stage).value) + 2 >= forward / (1000 * tp));
+    for (const Recompute mode : kModes) {
+      const double repeated = layers * tokens * again[static_cast<std::size_t>(mode)];
+      CHECK(static_cast<double>(model.backward(load, stage, mode).value) + 2 >=
+            (backward + repeated) / (1000 * tp));
+    }
+    const auto head_tp = static_cast<double>(head.tensor_parallel);
+    const double head_passed = 1e12 * (head_tp - 1) / head.tensor_link.bytes_per_s;
+    const double projected =
+        (static_cast<double>(head.tokens.value) *
+             (rates.head_token + static_cast<double>(head.vocab) * rates.head_row +
+              static_cast<double>(rates.head_tensor) * head_passed) +
+         (head.tokens.value > 0 ? head_tp * rates.head_unit : 0)) /
+        (1000 * head_tp);
     CHECK(static_cast<double>(model.head(head).value) + 2 >= projected);
   }
 }

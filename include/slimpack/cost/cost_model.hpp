@@ -85,12 +85,25 @@ struct WorkRates {
   double embedding_forward = 0, embedding_backward = 0;  ///< per token
   double head_token = 0;                                 ///< per token, on every stage that meets
   double head_row = 0;                                   ///< per token and row of the vocabulary
+
+  // What each unit, segment and tile adds at least, and what recomputing adds. Units, segments and
+  // launches cost each tensor-parallel device the whole.
+  double forward_unit = 0, backward_unit = 0;          ///< per unit of a stage with layers
+  double forward_launch = 0, backward_launch = 0;      ///< per unit and layer
+  double head_unit = 0;                                ///< per H with tokens
+  double forward_segment = 0, backward_segment = 0;    ///< per segment and layer
+  bool forward_tiles = false, backward_tiles = false;  ///< filled pairs are charged, not pairs
+  double light_token = 0;  ///< per token and layer; `layer` and `full` add `forward_token`
+  /// Bytes of a token, layer and pass (head: of a token) that each of tp devices passes on tp - 1
+  /// times over the tensor-parallel link, over tp.
+  std::int64_t forward_tensor = 0, backward_tensor = 0, head_tensor = 0;
   friend bool operator==(const WorkRates&, const WorkRates&) = default;
 };
 
-/// Laws: the rates are those that large units approach, without launch, segment, tile or
-/// communication; no price is below rates times amounts over `tensor_parallel` (but for the
-/// rounding of each term to a picosecond), nor below the price of the same load with `ranks` 1.
+/// Laws: the rates of tokens, pairs and rows are those that large units approach, without launch,
+/// segment, tile or communication; no price is below the sum of all rates times amounts, those of
+/// tokens, pairs and rows over `tensor_parallel` (but for the rounding of each term to a
+/// picosecond), nor below the price of the same load with `ranks` 1.
 template <class Model>
 concept RatedCostModel = CostModel<Model> && requires(const Model& model) {
   { model.rates() }

@@ -150,16 +150,25 @@ class FittedModel {
     if (layer_forward_) {
       rates.forward_token = layer_forward_->token;
       rates.forward_pair2 = layer_forward_->pair2;
+      rates.forward_unit = static_cast<double>(layer_forward_->unit);
+      rates.forward_launch = layer_forward_->layer;
+      rates.forward_segment = layer_forward_->segment;
+      rates.forward_tiles = false;
     }
     if (layer_backward_) {
       rates.backward_token = layer_backward_->token;
       rates.backward_pair2 = layer_backward_->pair2;
+      rates.backward_unit = static_cast<double>(layer_backward_->unit);
+      rates.backward_launch = layer_backward_->layer;
+      rates.backward_segment = layer_backward_->segment;
+      rates.backward_tiles = false;
     }
     if (embedding_forward_) rates.embedding_forward = embedding_forward_->token;
     if (embedding_backward_) rates.embedding_backward = embedding_backward_->token;
     if (head_) {
       rates.head_row = head_->token / rows();
       rates.head_token = 0;
+      rates.head_unit = static_cast<double>(head_->unit);
     }
     return rates;
   }

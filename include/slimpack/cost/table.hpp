@@ -220,6 +220,9 @@ class TableModel {
     rates.forward_pair2 = forward_.rates().pair2;
     rates.backward_token = backward_.rates().token;
     rates.backward_pair2 = backward_.rates().pair2;
+    rates.forward_launch = rates.backward_launch = 0;
+    rates.forward_segment = rates.backward_segment = 0;
+    rates.forward_tiles = rates.backward_tiles = false;
     return rates;
   }
 

@@ -14,19 +14,20 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/cost_model.hpp"
-#include "slimpack/cost/ideal.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/share.hpp"
+#include "slimpack/solve/detail/bound_work.hpp"
 
 namespace slimpack {
 
 /// A lower bound and the term that gives it, the first of equals:
 /// `work`: a stage's work over its data-parallel ranks, after the fill and before the drain;
-/// `sample`: the same of the rank that holds the longest sample (nothing merged);
+/// `sample`: the same of the ranks that share the longest sample;
 /// `ranks`: the same of a rank that must hold several long samples (nothing merged);
-/// `path`: the longest sample through the whole line and back (nothing merged).
+/// `path`: the longest sample through the whole line and back.
+/// `+memory` behind a name says that recomputation which memory forces is part of it.
 struct LowerBound {
   Nanos value;
   std::string term;
@@ -36,28 +37,10 @@ struct LowerBound {
 
 /// Lower bound on the iteration of every valid plan with this plan's samples, model, cluster, cost,
 /// memory rules, degrees, head, stages, granularity and `merge`; its packs, groups, schedule and
-/// placement do not matter.
+/// placement do not matter. The proof is in docs/bound.md.
 ///
-/// Proof. Take device (dp, s). By rule 4 the first unit on it that has tokens is F in chunk 0 of
-/// slices that begin their samples; they hold at least t = min(granularity, shortest sample)
-/// tokens, of which some rank of a group owns a merge-th. By rule 5 the same unit has run, and its
-/// output has travelled, on stages 0 .. s-1 before: `fill(s)`. Likewise its last unit with tokens
-/// is B in chunk 0 of slices that begin their samples, after which B and a transfer follow on
-/// stages s-1 .. 0, and O on each stage after its B: `tail(s)`. Between the two the device executes
-/// all its units one after another; no price is below its work at the model's rates
-/// (RatedCostModel), and the tokens and pairs of a sample are divided among the devices of a stage
-/// without loss, however it is sliced or merged, so one of dp devices has at least the mean:
-/// `work`. Without merging a sample lies on one rank: `sample`; and of k dp + 1 samples some rank
-/// holds k + 1: `ranks`, the k + 1 shortest of the k dp + 1 longest. For `path` take line j: all F
-/// of the sample there precede its last slice's way on to the end of the line, H of that slice, and
-/// the way back of the first B, which reads every key; all its B at line j follow; then the drain.
-/// Prices round their terms to picoseconds, a table layer by layer, so that every slice is given
-/// 30 + 8 layers of them back.
-/// Recomputation, regrouping, R, launches but for the fill, drain and path, tiles, links but the
-/// faster and waiting are counted as nothing.
-///
-/// O(n log n) in samples, times stages. Throws InvalidInput where the plan's degrees, stages, cost
-/// or lengths are out of range.
+/// O(n log n) in samples, times kinds of stages. Throws InvalidInput where the plan's degrees,
+/// stages, cost or lengths are out of range.
 template <RatedCostModel Model>
 [[nodiscard]] LowerBound iteration_bound(const Plan& plan, const Model& model);
 
@@ -69,130 +52,105 @@ template <RatedCostModel Model>
 
 namespace detail {
 
-/// The pieces of the bound. Times in nanoseconds, work in picoseconds of one device.
+/// What must come before and after a stage's work. Times are those of the smallest legal slices.
 template <RatedCostModel Model>
 class BoundTerms {
  public:
-  BoundTerms(const Plan& plan, const Model& model)
-      : plan_(plan), model_(model), line_(line_of(plan)), rates_(model.rates()) {
-    fast_.bytes_per_s = std::max(plan.cluster.inside.bytes_per_s, plan.cluster.between.bytes_per_s);
-    fast_.latency_s = std::min(plan.cluster.inside.latency_s, plan.cluster.between.latency_s);
-    Tokens shortest = plan.samples.front();
-    for (const Tokens length : plan.samples) shortest = std::min(shortest, length);
-    const std::int64_t first = std::min(shortest, plan.parallel.granularity).value;
-    const std::int64_t merge = plan.parallel.merge;
-    first_.tokens = {(first + merge - 1) / merge};
-    first_.pairs2 = first_.tokens.value * first_.tokens.value;
-    first_.filled_pairs2 = first_.pairs2;
-    first_.segments = 1;
-    first_.runs = 1;
-    last_ = first_;
-    last_.tokens = {1};
+  BoundTerms(const Plan& plan, const Model& model, Tokens shortest, Tokens longest)
+      : plan_(plan), model_(model), line_(line_of(plan)), fast_(fastest_link(plan.cluster)) {
+    const std::int64_t ranks = most_ranks(plan), granularity = plan.parallel.granularity.value;
+    const std::int64_t first = std::min(shortest.value, granularity);
+    first_.tokens = {(first + ranks - 1) / ranks};
+    first_.pairs2 = first_.filled_pairs2 = first_.tokens.value * first_.tokens.value;
+    first_.segments = first_.runs = 1;
+    // The last slice reads every key; a rank of several has some of its rows or some of its pairs.
+    const std::int64_t last = (longest.value - 1) % granularity + 1;
+    last_.tokens = {(last + ranks - 1) / ranks};
+    if (ranks == 1) last_.pairs2 = last_.filled_pairs2 = last * (2 * longest.value - last);
+    last_.segments = ranks == 1 ? 1 : 0;
+    last_.runs = 1;
   }
 
-  /// Prices the slice that ends a sample of `length` tokens: one token that reads every key.
-  void set_longest(Tokens length) { last_.pairs2 = last_.filled_pairs2 = 2 * length.value - 1; }
-
-  [[nodiscard]] Nanos hop() const {
-    if (line_.pp == 1) return {};
-    const std::int64_t boundary =
-        layer_bytes(plan_.model, plan_.memory.gradient_bytes, plan_.parallel.tp).boundary;
-    const Bytes bytes{plan_.parallel.merge == 1 ? boundary : 0};
-    return std::min(model_.transfer(bytes, plan_.cluster.inside),
-                    model_.transfer(bytes, plan_.cluster.between));
+  /// From the start to the first unit with tokens at a place of the line.
+  [[nodiscard]] Nanos fill(std::int32_t at) const {
+    Nanos sum;
+    for (std::int32_t line = 0; line < at; ++line) {
+      sum += model_.forward(first_, stage(line)) + hop();
+    }
+    return sum;
   }
-  [[nodiscard]] Nanos first_forward(std::int32_t line) const {
-    return model_.forward(first_, stage(line));
+  /// From the last unit with tokens at a place of the line to the end.
+  [[nodiscard]] Nanos tail(std::int32_t at) const {
+    Nanos drained, longest;
+    for (std::int32_t line = at;; --line) {
+      if (line < line_.pp)
+        longest = std::max(longest, drained + last_bucket(line) + optimizer(line));
+      if (line == 0) return longest;
+      drained += hop() + model_.backward(first_, stage(line - 1), Recompute::none);
+    }
   }
-  [[nodiscard]] Nanos first_backward(std::int32_t line) const {
-    return model_.backward(first_, stage(line), Recompute::none);
+  /// The longest sample's last slice from a place of the line to its end, and back to it.
+  [[nodiscard]] Nanos onward(std::int32_t at) const {
+    Nanos sum;
+    for (std::int32_t line = at + 1; line < line_.size(); ++line) {
+      sum += hop() + model_.forward(last_, stage(line));
+    }
+    return sum;
   }
-  [[nodiscard]] Nanos last_forward(std::int32_t line) const {
-    return model_.forward(last_, stage(line));
-  }
-  [[nodiscard]] Nanos last_backward(std::int32_t line) const {
-    return model_.backward(last_, stage(line), Recompute::none);
+  [[nodiscard]] Nanos back(std::int32_t at) const {
+    Nanos sum;
+    for (std::int32_t line = at + 1; line < line_.size(); ++line) {
+      sum += hop() + model_.backward(last_, stage(line), Recompute::none);
+    }
+    return sum;
   }
   [[nodiscard]] Nanos last_head() const {
     HeadLoad load;
-    load.tokens = {1};
+    load.tokens = last_.tokens;
     load.tensor_parallel = plan_.parallel.tp;
     load.tile = plan_.memory.head_tile;
     load.link = load.tensor_link = fast_;
     if (plan_.parallel.head == Head::shard) load.shards = plan_.parallel.pp;
-    load.vocab = head_rows(plan_, plan_.parallel.pp - 1);
+    for (std::int32_t pp = 0; pp < plan_.parallel.pp; ++pp) {
+      load.vocab = std::max(load.vocab, head_rows(plan_, pp));
+    }
     return model_.head(load);
+  }
+
+ private:
+  [[nodiscard]] Nanos hop() const {
+    if (line_.pp == 1) return {};
+    const std::int64_t boundary =
+        layer_bytes(plan_.model, plan_.memory.gradient_bytes, plan_.parallel.tp).boundary;
+    const Bytes bytes{most_ranks(plan_) == 1 ? boundary : 0};
+    return over_links([&](const Link& link) { return model_.transfer(bytes, link); });
+  }
+  /// R of the layer that the last B passes last, with what is reduced beside chunk 0's layers.
+  [[nodiscard]] Nanos last_bucket(std::int32_t pp) const {
+    const std::int64_t layers = chunk_layers(plan_, pp, 0), tp = plan_.parallel.tp;
+    const std::int64_t weights = reduced_weights(plan_, pp, 0);
+    if (weights == 0) return {};
+    const Bytes bytes{(weights * plan_.memory.gradient_bytes + tp - 1) / tp};
+    const std::int64_t all = over_links([&](const Link& link) {
+                               return model_.reduce(bytes, plan_.parallel.dp, link);
+                             }).value;
+    const std::int64_t earlier =
+        std::max<std::int64_t>(layers - 1, 0) * plan_.model.layer_weights();
+    return Nanos{all - static_cast<std::int64_t>(Wide{all} * earlier / weights)};
   }
   [[nodiscard]] Nanos optimizer(std::int32_t pp) const {
     const bool sharded = plan_.memory.optimizer == OptimizerState::sharded;
     const std::int64_t tp = plan_.parallel.tp;
     const std::int64_t weights = device_weights(plan_, pp).total() * plan_.model.bytes_per_element;
     const Bytes gathered{sharded ? (weights + tp - 1) / tp : 0};
-    const auto over = [&](const Link& link) {
+    return over_links([&](const Link& link) {
       return model_.optimizer(optimizer_bytes(plan_, pp), gathered, plan_.parallel.dp, link);
-    };
-    return std::min(over(plan_.cluster.inside), over(plan_.cluster.between));
+    });
   }
-
-  /// From the start to the first unit with tokens on stage `pp`.
-  [[nodiscard]] Nanos fill(std::int32_t pp) const {
-    Nanos sum;
-    for (std::int32_t stage = 0; stage < pp; ++stage) sum += first_forward(stage) + hop();
-    return sum;
+  template <class Price>
+  [[nodiscard]] Nanos over_links(const Price& price) const {
+    return std::min(price(plan_.cluster.inside), price(plan_.cluster.between));
   }
-  /// From the last unit with tokens on stage `pp` to the end.
-  [[nodiscard]] Nanos tail(std::int32_t pp) const {
-    Nanos drained, longest;
-    for (std::int32_t stage = pp;; --stage) {
-      longest = std::max(longest, drained + optimizer(stage));
-      if (stage == 0) return longest;
-      drained += hop() + first_backward(stage - 1);
-    }
-  }
-
-  /// Work of a sample on one place of the line, in one pass, without the head.
-  [[nodiscard]] Wide line_work(std::int32_t line, Tokens length, bool back) const {
-    Wide work = layer_work(rates_, length, stage(line).layers, back);
-    if (line == 0) {
-      work += picos(length.value, back ? rates_.embedding_backward : rates_.embedding_forward);
-    }
-    return work;
-  }
-  /// Work of a sample on all chunks of a stage, less what rounding may have taken from prices.
-  [[nodiscard]] Wide stage_work(std::int32_t pp, Tokens length) const {
-    Wide work = 0;
-    for (std::int32_t chunk = 0; chunk < line_.chunks; ++chunk) {
-      const std::int32_t line = line_.at(pp, chunk);
-      work += line_work(line, length, false) + line_work(line, length, true);
-    }
-    const std::int64_t rows = head_rows(plan_, pp);
-    if (rows > 0) work += head_work(rates_, length, rows);
-    return std::max<Wide>(work - rounding(length) * line_.chunks, 0);
-  }
-  [[nodiscard]] Wide rounding(Tokens length) const {
-    const std::int64_t granularity = plan_.parallel.granularity.value;
-    const std::int64_t slices = (length.value + granularity - 1) / granularity;
-    return Wide{30 + 8 * plan_.model.layers} * slices * plan_.parallel.merge * plan_.parallel.tp;
-  }
-  /// Picoseconds of `devices` devices as nanoseconds of each, rounded down.
-  [[nodiscard]] Nanos each(Wide work, std::int64_t devices) const {
-    return {static_cast<std::int64_t>(work / (Wide{devices} * plan_.parallel.tp * 1000))};
-  }
-
-  /// The way of the longest sample through the line and back, all its work done at `line`.
-  [[nodiscard]] Nanos path(std::int32_t line, Tokens length) const {
-    Nanos sum = last_head();
-    for (std::int32_t at = 0; at < line; ++at) {
-      sum += first_forward(at) + hop() + hop() + first_backward(at);
-    }
-    for (std::int32_t at = line + 1; at < line_.size(); ++at) {
-      sum += hop() + last_forward(at) + last_backward(at) + hop();
-    }
-    const Wide work = line_work(line, length, false) + line_work(line, length, true);
-    return sum + each(std::max<Wide>(work - rounding(length), 0), 1) + optimizer(0);
-  }
-
- private:
   [[nodiscard]] StageLoad stage(std::int32_t line) const {
     StageLoad stage;
     stage.layers = chunk_layers(plan_, line_.stage(line), line_.chunk(line));
@@ -205,10 +163,32 @@ class BoundTerms {
   const Plan& plan_;
   const Model& model_;
   Line line_;
-  WorkRates rates_;
   Link fast_;
   PackLoad first_, last_;
 };
+
+/// Sums over the longest n samples, for each n: work of one stage, and its forced recomputation.
+struct StageSums {
+  std::vector<Wide> work, again;
+};
+[[nodiscard]] inline StageSums stage_sums(const BoundWork& work, std::int32_t pp,
+                                          const std::vector<Tokens>& longest) {
+  StageSums sums{{0}, {0}};
+  sums.work.reserve(longest.size() + 1);
+  sums.again.reserve(longest.size() + 1);
+  Wide each = 0, again = 0;
+  for (std::size_t at = 0; at < longest.size(); ++at) {
+    if (at == 0 || longest[at] != longest[at - 1]) {
+      const Wide least = work.stage(pp, longest[at]), more = work.recomputed(pp, longest[at]);
+      // What rounding gives back must not make a shorter sample count for more than a longer one.
+      each = at == 0 ? least : std::min(each, least);
+      again = at == 0 ? more : std::min(again, more);
+    }
+    sums.work.push_back(sums.work.back() + each + again);
+    sums.again.push_back(sums.again.back() + again);
+  }
+  return sums;
+}
 
 }  // namespace detail
 
@@ -227,30 +207,47 @@ LowerBound iteration_bound(const Plan& plan, const Model& model) {
           "iteration_bound: a sample's length must be in [1, 2^31]",
           longest.back().value > 0 ? longest.front().value : longest.back().value);
 
-  detail::BoundTerms<Model> terms(plan, model);
-  terms.set_longest(longest.front());
+  const detail::BoundTerms<Model> terms(plan, model, longest.back(), longest.front());
+  const detail::BoundWork work(plan, model.rates());
   LowerBound best;
-  const auto offer = [&](Nanos value, const char* term, std::int32_t pp) {
-    if (best.term.empty() || value > best.value) best = {value, term, pp};
+  const auto offer = [&](Nanos value, const char* term, bool memory, std::int32_t pp) {
+    if (!best.term.empty() && value <= best.value) return;
+    best = {value, std::string(term) + (memory ? "+memory" : ""), pp};
   };
   const auto ranks = static_cast<std::size_t>(degrees.dp);
+  const std::int64_t most = detail::most_ranks(plan);
+  std::vector<detail::StageSums> sums;
+  std::vector<std::size_t> sums_of;
   for (std::int32_t pp = 0; pp < degrees.pp; ++pp) {
-    const Nanos around = terms.fill(pp) + terms.tail(pp);
-    std::vector<detail::Wide> up_to = {0};  // work of the longest n samples
-    for (const Tokens length : longest) {
-      up_to.push_back(up_to.back() + terms.stage_work(pp, length));
+    const Nanos around = terms.fill(pp) + terms.tail(pp) + work.launches(pp);
+    std::size_t kind = sums.size();
+    for (std::int32_t other = 0; other < pp && kind == sums.size(); ++other) {
+      if (work.alike(other, pp)) kind = sums_of[static_cast<std::size_t>(other)];
     }
-    offer(around + terms.each(up_to.back(), degrees.dp), "work", pp);
-    if (degrees.merge > 1) continue;
-    offer(around + terms.each(up_to[1], 1), "sample", pp);
-    for (std::size_t k = 1; k * ranks < longest.size(); ++k) {
-      offer(around + terms.each(up_to[k * ranks + 1] - up_to[k * ranks - k], 1), "ranks", pp);
+    sums_of.push_back(kind);
+    if (kind == sums.size()) sums.push_back(detail::stage_sums(work, pp, longest));
+    const auto& [all, again] = sums[kind];
+    offer(around + work.each(all.back(), degrees.dp), "work", again.back() > 0, pp);
+    offer(around + work.each(all[1], most), "sample", again[1] > 0, pp);
+    for (std::size_t k = 1; most == 1 && k * ranks < longest.size(); ++k) {
+      const std::size_t last = k * ranks + 1, first = k * ranks - k;
+      offer(around + work.each(all[last] - all[first], 1), "ranks", again[last] > again[first], pp);
     }
   }
   const Line line = line_of(plan);
-  for (std::int32_t at = 0; degrees.merge == 1 && at < line.size(); ++at) {
-    offer(terms.path(at, longest.front()), "path", line.stage(at));
+  Nanos there, home;
+  std::int32_t stage = 0;
+  for (std::int32_t at = 0; at < line.size(); ++at) {
+    const Nanos forward = work.each(work.line(at, longest.front(), false), most);
+    const Nanos backward = work.each(work.line(at, longest.front(), true), most);
+    const Nanos forth = terms.fill(at) + forward + work.launch(at, false) + terms.onward(at);
+    if (forth > there) {
+      there = forth;
+      stage = line.stage(at);
+    }
+    home = std::max(home, terms.back(at) + work.launch(at, true) + backward + terms.tail(at));
   }
+  offer(there + terms.last_head() + home, "path", false, stage);
   return best;
 }
 

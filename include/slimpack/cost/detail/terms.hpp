@@ -263,6 +263,15 @@ inline WorkRates Terms::rates() const noexcept {
   rates.embedding_backward = embedding_backward_;
   rates.head_row = head_row_matrix_ + head_row_moved_;
   rates.head_token = head_token_;
+  rates.forward_launch = kernel_ * d(cluster_.forward_kernels);
+  rates.backward_launch = kernel_ * d(cluster_.backward_kernels);
+  rates.head_unit = kernel_ * d(cluster_.head_kernels);
+  rates.forward_segment = rates.backward_segment = segment_;
+  rates.forward_tiles = rates.backward_tiles = true;
+  rates.light_token = light_;
+  rates.forward_tensor = kTensorForward * hidden_bytes_;
+  rates.backward_tensor = kTensorBackward * hidden_bytes_;
+  rates.head_tensor = 2 * hidden_bytes_;
   return rates;
 }
 
