@@ -8,7 +8,6 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/device_result.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/exec/transport.hpp"
@@ -23,26 +23,6 @@
 #include "slimpack/plan/share.hpp"
 
 namespace slimpack::exec {
-
-/// A device failed; `what()` names device, unit and cause.
-class ExecutionError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-/// Losses of tokens [begin, begin + values.size()) of a sample.
-struct TokenLosses {
-  SampleId sample{};
-  Tokens begin;
-  std::vector<double> values;
-};
-
-/// What a device brings home.
-struct DeviceResult {
-  std::vector<TokenLosses> losses;  ///< on devices of the last stage
-  StaticBytes held;
-  Bytes peak;  ///< the most bytes held at one time, held ones included, in the device's own order
-};
 
 /// Runs the order of device `device` (in `Plan::schedule`) once. The backend must be that device's
 /// and the plan one that `validate` passes. Throws ExecutionError if a unit fails, after telling
@@ -305,25 +285,6 @@ class DeviceRun {
     return program_.packs[index(work.unit.pack)][work.rank];
   }
 
-  /// Workspace of F or B: rows, and the largest exchange of a slice.
-  [[nodiscard]] std::int64_t workspace_bytes(const UnitWork& work, Pass pass) const {
-    const MicroPack& pack = plan_.micropacks[index(work.unit.pack)];
-    const auto ranks = static_cast<std::int64_t>(plan_.groups[index(pack.group)].size());
-    std::int64_t rows = 0, exchange = 0;
-    for (const Segment& segment : part(work).segments) {
-      for (const std::size_t place : segment.pieces) {
-        const Piece& piece = program_.pieces[place];
-        rows += piece.length().value *
-                (pass == Pass::forward ? forward_workspace(plan_.model, piece.recompute, size_)
-                                       : backward_workspace(plan_.model, piece.recompute, size_));
-      }
-      exchange =
-          std::max(exchange, exchange_workspace(plan_.model, segment.slice, pass, segment.exchange,
-                                                ranks, plan_.memory.share_tokens, size_));
-    }
-    return rows + exchange;
-  }
-
   void forward(const UnitWork& work) {
     PackCall call = begin_call(work);
     const std::int64_t layers = stage(work).layers();
@@ -361,7 +322,8 @@ class DeviceRun {
     } else {
       call.output = output(work, work.line + 1, call.rows);
     }
-    Held workspace = hold(MemoryKind::workspace, workspace_bytes(work, Pass::forward));
+    Held workspace =
+        hold(MemoryKind::workspace, workspace_bytes(plan_, program_, size_, work, Pass::forward));
     call.workspace = bytes(workspace);
     emit_changes(Moment::unit_start);
     backend_.forward(call, link_);
@@ -403,7 +365,8 @@ class DeviceRun {
     }
     if (!is_last(work)) call.input = input(work);
     if (work.line > 0) call.output = output(work, work.line - 1, call.rows);
-    Held workspace = hold(MemoryKind::workspace, workspace_bytes(work, Pass::backward));
+    Held workspace =
+        hold(MemoryKind::workspace, workspace_bytes(plan_, program_, size_, work, Pass::backward));
     call.workspace = bytes(workspace);
     emit_changes(Moment::unit_start);
     backend_.backward(call, link_);

@@ -410,4 +410,25 @@ inline Program make_program(const Plan& plan) {
   return program;
 }
 
+/// Workspace of an F or B with elements of `size` bytes: rows, and the largest exchange of a slice.
+[[nodiscard]] inline std::int64_t workspace_bytes(const Plan& plan, const Program& program,
+                                                  ElementBytes size, const UnitWork& work,
+                                                  Pass pass) {
+  const MicroPack& pack = plan.micropacks[index(work.unit.pack)];
+  const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+  std::int64_t rows = 0, exchange = 0;
+  for (const Segment& segment : program.packs[index(work.unit.pack)][work.rank].segments) {
+    for (const std::size_t place : segment.pieces) {
+      const Piece& piece = program.pieces[place];
+      rows += piece.length().value * (pass == Pass::forward
+                                          ? forward_workspace(plan.model, piece.recompute, size)
+                                          : backward_workspace(plan.model, piece.recompute, size));
+    }
+    exchange =
+        std::max(exchange, exchange_workspace(plan.model, segment.slice, pass, segment.exchange,
+                                              ranks, plan.memory.share_tokens, size));
+  }
+  return rows + exchange;
+}
+
 }  // namespace slimpack::exec
