@@ -42,7 +42,7 @@ namespace slimpack {
   ClimbSpace climb;
   climb.sizes.assign(sizes.begin(), sizes.end());
   climb.ladder.assign(space.kLadder.begin(), space.kLadder.end());
-  climb.start = space.start;
+  climb.starts = space.starts;
   const ClimbResult found = climb_settings(
       climb, {evaluations(request.effort), request.threads, request.progress}, candidates);
   PlanOutcome outcome{Infeasible{}, {}, found.evaluations};

@@ -210,7 +210,10 @@ inline Dealt SlimpackProblem::deal_now(const SlimpackSettings& settings) const {
   std::vector<SampleNeed> needs = need_;
   if (settings.merge_permille > 0) {
     const Plan plan = outline(settings);
-    rules.merge = request_.merge.value_or(request_.dp);
+    // Beyond a node the exchange is no longer cheap.
+    const auto near = static_cast<std::int32_t>(
+        std::clamp<std::int64_t>(request_.cluster.devices_per_node / request_.tp, 2, request_.dp));
+    rules.merge = request_.merge.value_or(near);
     rules.threshold_permille = settings.merge_permille;
     rules.room = std::max(room(plan, settings), Bytes{1});
     for (std::int32_t dp = 0; dp < request_.dp; ++dp) {

@@ -17,11 +17,12 @@
 
 namespace slimpack {
 
-/// Settings and the point to begin at. On a ladder neighbouring values are alike.
+/// Settings and points to begin at, the climb from the best of them. On a ladder neighbouring
+/// values are alike.
 struct ClimbSpace {
   std::vector<std::size_t> sizes;
   std::vector<bool> ladder;
-  SettingPoint start;
+  std::vector<SettingPoint> starts;
 };
 
 /// Points with their scores, best first.
@@ -36,10 +37,10 @@ template <CandidateEvaluator Evaluate>
 class Climb {
  public:
   Climb(const ClimbSpace& space, const SearchLimits& limits, const Evaluate& evaluate)
-      : space_(space), limits_(limits), evaluate_(evaluate), best_(space.start) {}
+      : space_(space), limits_(limits), evaluate_(evaluate) {}
 
   ClimbResult run() {
-    consider({space_.start});
+    consider(space_.starts);
     for (bool moved = true; moved && left() > 0;) {
       moved = false;
       for (std::size_t setting = 0; setting < space_.sizes.size(); ++setting) {
@@ -113,20 +114,25 @@ class Climb {
 
 }  // namespace detail
 
-/// Climbs from `space.start`: the neighbours of the best point in one setting after the other (all
-/// other values where it is no ladder; on a ladder on in the same way while that helps), until no
-/// setting helps or the budget is used. Equal scores go to the lexicographically lowest point;
-/// `threads` never changes the answer. Throws InvalidInput if the space is empty, the start does
-/// not exist or a limit < 1, and whatever `evaluate` throws.
+/// Climbs from the best of `space.starts`, as far as they exist: the neighbours of the best point
+/// in one setting after the other (all other values where it is no ladder; on a ladder on in the
+/// same way while that helps), until no setting helps or the budget is used. Equal scores go to the
+/// lexicographically lowest point; `threads` never changes the answer. Throws InvalidInput if the
+/// space is empty, the start does not exist or a limit < 1, and whatever `evaluate` throws.
 template <CandidateEvaluator Evaluate>
 [[nodiscard]] ClimbResult climb_settings(const ClimbSpace& space, const SearchLimits& limits,
                                          const Evaluate& evaluate) {
   require(!space.sizes.empty(), "climb_settings: there must be a setting");
-  require(space.start.size() == space.sizes.size() && space.ladder.size() == space.sizes.size(),
-          "climb_settings: every setting must have a start");
+  require(space.ladder.size() == space.sizes.size(),
+          "climb_settings: every setting must be a ladder or not");
+  for (const SettingPoint& start : space.starts) {
+    require(start.size() == space.sizes.size(), "climb_settings: a start must have every setting");
+  }
   require(limits.budget >= 1, "climb_settings: budget must be >= 1", limits.budget);
   require(limits.threads >= 1, "climb_settings: threads must be >= 1", limits.threads);
-  require(evaluate.exists(space.start), "climb_settings: the start must make a candidate");
+  require(std::any_of(space.starts.begin(), space.starts.end(),
+                      [&](const SettingPoint& start) { return evaluate.exists(start); }),
+          "climb_settings: a start must make a candidate");
   return detail::Climb<Evaluate>(space, limits, evaluate).run();
 }
 

@@ -80,7 +80,7 @@ struct SlimpackSpace {
   std::vector<std::int32_t> chunks;
   std::vector<DeviceOrder> devices;
   std::vector<bool> lockstep;
-  SettingPoint start;
+  std::vector<SettingPoint> starts;
 
   static constexpr std::array<bool, 10> kLadder{true,  true, true, true, true,
                                                 false, true, true, true, false};

@@ -29,30 +29,44 @@ class SlimpackSpaceMaker {
   }
 
   [[nodiscard]] SlimpackSpace make() {
-    space_.start.assign(space_.sizes().size(), 0);
+    start_.assign(space_.sizes().size(), 0);
     heads();
     chunks();
     devices();
     units();
     modes();
     ramps();
-    orders();
+    space_.order = {LineOrder::long_first, LineOrder::short_first, LineOrder::pyramid};
     space_.merge = {0};
     if (options_.merging && request_.dp > 1 && request_.merge.value_or(2) > 1) {
-      space_.merge = {0, 1000, 400};
+      space_.merge = {0, 1000, 200, 50, 25, 12, 6};
     }
     space_.backward = {1000};
     if (options_.asymmetric && !request_.max_units) {
       space_.backward = {700, 1000, 1400};
-      space_.start[8] = 1;
+      start_[kBackward] = 1;
     }
     space_.lockstep = {false};
-    if (request_.pp > 1 && request_.chunks.value_or(1) == 1) space_.lockstep = {true, false};
-    first_merge();
+    if (request_.pp > 1 && request_.chunks.value_or(1) == 1) space_.lockstep = {false, true};
+    starts();
     return std::move(space_);
   }
 
  private:
+  /// Places of settings in a point.
+  enum : std::size_t {
+    kMode,
+    kHead,
+    kUnits,
+    kRamp,
+    kMerge,
+    kOrder,
+    kChunks,
+    kDevices,
+    kBackward,
+    kLockstep
+  };
+
   void heads() {
     const std::int32_t pp = request_.pp;
     const bool shard =
@@ -65,13 +79,13 @@ class SlimpackSpaceMaker {
         if (relief > 0 && (pp == 1 || !leaves_layers(request_, least, place))) continue;
         space_.head.push_back({place, 1});
       }
-      space_.start[1] = space_.head.size() - 1;
+      start_[kHead] = space_.head.size() - 1;
     }
     if (shard) {
       for (const std::int32_t batch : {1, 2, 4, 8}) {
         space_.head.push_back({{Head::shard, 0}, batch});
       }
-      space_.start[1] = space_.head.size() - 2;
+      start_[kHead] = space_.head.size() - 2;
     }
   }
   void chunks() {
@@ -92,7 +106,7 @@ class SlimpackSpaceMaker {
     const std::int64_t node = request_.cluster.devices_per_node;
     if (request_.dp > 1 && request_.pp > 1 && rank * request_.dp > node) {
       space_.devices = {DeviceOrder::stages, DeviceOrder::ranks};
-      if (rank > node) space_.start[7] = 1;
+      if (rank > node) start_[kDevices] = 1;
     }
   }
   /// Around the count that balances fill and drain against what a unit costs by itself:
@@ -113,7 +127,7 @@ class SlimpackSpaceMaker {
           std::clamp(best * std::exp2(0.375 * step), least, std::max(least, most));
       auto count = static_cast<std::int64_t>(std::llround(wanted));
       if (request_.max_units) count = std::min(count, *request_.max_units);
-      if (step <= -1) space_.start[2] = space_.units.size() - (count == before ? 1 : 0);
+      if (step <= -1) start_[kUnits] = space_.units.size() - (count == before ? 1 : 0);
       if (count != before) space_.units.push_back(count);
       before = count;
     }
@@ -159,8 +173,8 @@ class SlimpackSpaceMaker {
       return;
     }
     SlimpackSettings settings;
-    settings.head = space_.head[space_.start[1]];
-    settings.units = space_.units[space_.start[2]];
+    settings.head = space_.head[start_[kHead]];
+    settings.units = space_.units[start_[kUnits]];
     settings.chunks = space_.chunks.front();
     const Plan plan = problem_.outline(settings);
     const Bytes room = problem_.room(plan, settings);
@@ -185,10 +199,6 @@ class SlimpackSpaceMaker {
     add(layer, layer);
     add(layer, full);
     add(full, full);
-    while (space_.start[0] + 1 < space_.mode.size() &&
-           fits(space_.mode[space_.start[0]].of(longest_)) < longest_ && request_.dp == 1) {
-      ++space_.start[0];
-    }
   }
   void ramps() {
     space_.ramp = {Ramp{}};
@@ -196,14 +206,37 @@ class SlimpackSpaceMaker {
       space_.ramp.insert(space_.ramp.end(), {{250, 150}, {125, 75}, {60, 60}, {30, 50}});
     }
   }
-  void orders() {
-    space_.order = {LineOrder::long_first, LineOrder::short_first, LineOrder::pyramid};
+  /// Where a mode is in the space, or the one before it.
+  [[nodiscard]] std::size_t mode_at(Recompute most, bool mixed) const {
+    std::size_t found = start_[kMode];
+    for (std::size_t at = 0; at < space_.mode.size(); ++at) {
+      const ModeChoice& mode = space_.mode[at];
+      if (mode.most == most && (mode.lean == most || mixed)) found = at;
+    }
+    return found;
   }
-  /// Merging begins where a sample is too long for a rank.
-  void first_merge() {
-    if (space_.merge.size() == 1) return;
-    space_.start[4] = 1;
-    if (problem_.deal(space_.at(space_.start))->widest == 1) space_.start[4] = 0;
+  /// Good plans of several kinds: interleaved and in lockstep, nothing merged; in lockstep, long
+  /// samples merged over ranks that lie next to each other; and the leanest.
+  void starts() {
+    const auto add = [&](std::size_t mode, std::size_t merge, bool interleaved, std::size_t finer) {
+      SettingPoint point = start_;
+      point[kMode] = mode;
+      point[kMerge] = std::min(merge, space_.merge.size() - 1);
+      if (interleaved) {
+        point[kChunks] = space_.chunks.size() - 1;
+      } else {
+        point[kLockstep] = space_.lockstep.size() - 1;
+      }
+      if (point[kMerge] > 0) point[kDevices] = space_.devices.size() - 1;
+      point[kUnits] = std::min(point[kUnits] + finer, space_.units.size() - 1);
+      space_.starts.push_back(std::move(point));
+    };
+    add(mode_at(Recompute::none, false), 0, true, 0);
+    add(mode_at(Recompute::none, false), 0, false, 1);
+    if (space_.merge.size() > 1) add(mode_at(Recompute::light, false), 4, false, 2);
+    if (space_.mode.size() > 1) add(mode_at(Recompute::light, true), 0, true, 2);
+    if (space_.merge.size() > 1) add(space_.mode.size() - 1, 4, false, 4);
+    if (space_.mode.size() > 1) add(space_.mode.size() - 1, 0, false, 4);
   }
 
   const SlimpackProblem& problem_;
@@ -211,6 +244,7 @@ class SlimpackSpaceMaker {
   const SlimpackOptions& options_;
   Tokens longest_{1}, tokens_;
   SlimpackSpace space_;
+  SettingPoint start_;
 };
 
 }  // namespace slimpack::detail
