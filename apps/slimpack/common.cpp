@@ -44,7 +44,17 @@ template <class Value, class Parse>
   return parse(read_file(text), text);
 }
 
-[[nodiscard]] BatchOptions batch_options(const CommonOptions& options) {
+/// nullopt for `automatic`, else what `parse` makes of the text.
+template <class Parse>
+[[nodiscard]] auto unless(std::string_view automatic, const std::string& text, Parse&& parse)
+    -> std::optional<decltype(parse(text))> {
+  if (text == automatic) return std::nullopt;
+  return parse(text);
+}
+
+}  // namespace
+
+BatchOptions batch_options(const CommonOptions& options) {
   BatchOptions batch;
   batch.context = {parse_size("--context", options.context)};
   batch.overlong = parse_word<Overlong>(
@@ -60,16 +70,6 @@ template <class Value, class Parse>
   batch.shuffle = !options.no_shuffle;
   return batch;
 }
-
-/// nullopt for `automatic`, else what `parse` makes of the text.
-template <class Parse>
-[[nodiscard]] auto unless(std::string_view automatic, const std::string& text, Parse&& parse)
-    -> std::optional<decltype(parse(text))> {
-  if (text == automatic) return std::nullopt;
-  return parse(text);
-}
-
-}  // namespace
 
 std::string sha256_of_file(const std::string& path) {
   const FileBytes file = FileBytes::open(path);
@@ -119,6 +119,10 @@ void add_common_options(CLI::App& command, CommonOptions& options) {
 }
 
 PlanRequest make_request(const CommonOptions& options) {
+  return std::move(make_requests(options, 1).front());
+}
+
+std::vector<PlanRequest> make_requests(const CommonOptions& options, std::int64_t steps) {
   PlanRequest request;
   request.model = preset_or_file("--model", options.model, model_preset(options.model),
                                  model_presets(), model_from_json);
@@ -177,8 +181,9 @@ PlanRequest make_request(const CommonOptions& options) {
                              batch.overlong == Overlong::drop ? "dropped" : "cut");
   }
   stream.skip(static_cast<std::int64_t>(options.step));
-  request.batch = stream.next();
-  return request;
+  std::vector<PlanRequest> requests(static_cast<std::size_t>(steps), request);
+  for (PlanRequest& one : requests) one.batch = stream.next();
+  return requests;
 }
 
 }  // namespace slimpack::app

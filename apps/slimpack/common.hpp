@@ -5,7 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "slimpack/data/sample.hpp"
 #include "slimpack/planners/planner.hpp"
 
 namespace slimpack::app {
@@ -34,6 +36,13 @@ void add_common_options(CLI::App& command, CommonOptions& options);
 /// Checks every option, reads the files they name and draws the step's batch. Throws InvalidInput.
 /// Documents that the context cut or dropped are reported on standard error.
 [[nodiscard]] PlanRequest make_request(const CommonOptions& options);
+
+/// The same for `steps` consecutive steps; they differ in their batches alone.
+[[nodiscard]] std::vector<PlanRequest> make_requests(const CommonOptions& options,
+                                                     std::int64_t steps);
+
+/// What `options` say about batches.
+[[nodiscard]] BatchOptions batch_options(const CommonOptions& options);
 
 /// The SHA-256 of a file's bytes, lower-case hexadecimal. Throws InvalidInput if it is unreadable.
 [[nodiscard]] std::string sha256_of_file(const std::string& path);

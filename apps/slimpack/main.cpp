@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
   add("simulate", "predict a plan's time and memory", add_simulate);
   add("validate", "check a plan against every rule of its format", add_validate);
   add("export", "write what each MicroPack of a device reads, as .npy", add_export);
+  add("compare", "plan the same steps with several planners, side by side", add_compare);
   add("lengths", "describe the lengths in a file", add_lengths);
   add("calibrate", "fit a cost model to a measured profile", add_calibrate);
   program.require_subcommand(0, 1);

@@ -65,6 +65,28 @@ class PlanPicture {
     return picture;
   }
 
+  /// The lane of a device. It refers to this object, which must live until it is drawn.
+  [[nodiscard]] Lane lane(std::size_t at) const {
+    const DagDevice& device = dag_.devices[at];
+    Lane lane;
+    if (plan_.parallel.pp == 1) {
+      lane.name = "rank " + std::to_string(device.dp);
+    } else {
+      lane.name = "stage " + std::to_string(device.pp);
+      if (device.pp == 0) lane.header = "data-parallel rank " + std::to_string(device.dp);
+    }
+    lane.upper_note = "busy " + percent(ratio(static_cast<double>(timeline_.busy[at].value),
+                                              static_cast<double>(timeline_.makespan.value)));
+    lane.lower_note = bytes_text(timeline_.peak[at].bytes);
+    lane.always = total(device.always);
+    lane.stretches = [this, at] { return stretches(at); };
+    lane.reductions = [this, at] { return reductions(at); };
+    lane.memory = [this, at] { return memory(at); };
+    return lane;
+  }
+
+  [[nodiscard]] const Metrics& metrics() const noexcept { return metrics_; }
+
  private:
   /// Nodes of each device's compute and of each stage's reductions by start.
   void collect() {
@@ -145,25 +167,6 @@ class PlanPicture {
     picture.legend.push_back({"always", 0, "weights, gradients, optimizer"});
     picture.legend.push_back({"held", 0, "memory held"});
     picture.legend.push_back({"limit", 0, "limit " + bytes_text(memory_limit(plan_))});
-  }
-
-  [[nodiscard]] Lane lane(std::size_t at) const {
-    const DagDevice& device = dag_.devices[at];
-    Lane lane;
-    if (plan_.parallel.pp == 1) {
-      lane.name = "rank " + std::to_string(device.dp);
-    } else {
-      lane.name = "stage " + std::to_string(device.pp);
-      if (device.pp == 0) lane.header = "data-parallel rank " + std::to_string(device.dp);
-    }
-    lane.upper_note = "busy " + percent(ratio(static_cast<double>(timeline_.busy[at].value),
-                                              static_cast<double>(timeline_.makespan.value)));
-    lane.lower_note = bytes_text(timeline_.peak[at].bytes);
-    lane.always = total(device.always);
-    lane.stretches = [this, at] { return stretches(at); };
-    lane.reductions = [this, at] { return reductions(at); };
-    lane.memory = [this, at] { return memory(at); };
-    return lane;
   }
 
   /// Units and gaps of a device, which together fill its time.

@@ -31,6 +31,7 @@ struct Lane {
   std::string name;
   std::string upper_note, lower_note;  ///< right of the lane
   std::string header;                  ///< above the lane, where a new rank begins; may be empty
+  std::string heading;                 ///< above that, where a new plan begins; may be empty
   Bytes always;
   std::function<std::vector<Stretch>()> stretches;
   std::function<std::vector<Stretch>()> reductions;
@@ -151,7 +152,8 @@ class PictureWriter {
   }
 
  private:
-  static constexpr int kWidth = 1640, kLeft = 92, kPlot = 1400, kHeaderHeight = 20;
+  static constexpr int kWidth = 1640, kLeft = 92, kPlot = 1400, kHeaderHeight = 20,
+                       kHeadingHeight = 36;
   static constexpr std::size_t kMostBytes = 1800000;
   static constexpr std::int64_t kFewestColumns = 40;
 
@@ -235,6 +237,11 @@ class PictureWriter {
     std::string out;
     int y = lanes_top();
     for (const Lane& lane : picture_.lanes) {
+      if (!lane.heading.empty()) {
+        out += "<text class=\"title\" x=\"" + std::to_string(kLeft) + "\" y=\"" +
+               std::to_string(y + 24) + "\">" + xml_escaped(lane.heading) + "</text>\n";
+        y += kHeadingHeight;
+      }
       if (!lane.header.empty()) {
         out += "<text class=\"head\" font-size=\"12\" x=\"" + std::to_string(kLeft) + "\" y=\"" +
                std::to_string(y + 13) + "\">" + xml_escaped(lane.header) + "</text>\n";

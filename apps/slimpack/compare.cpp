@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// slimpack compare: the same steps by several planners, as a table, JSON, CSV and a picture.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "command.hpp"
+#include "common.hpp"
+#include "progress.hpp"
+#include "sizes.hpp"
+#include "slimpack/io/file.hpp"
+#include "slimpack/planners/registry.hpp"
+#include "slimpack/report/compare.hpp"
+#include "slimpack/report/compare_csv.hpp"
+#include "slimpack/report/compare_json.hpp"
+#include "slimpack/report/compare_svg.hpp"
+#include "slimpack/report/compare_text.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
+
+namespace slimpack::app {
+namespace {
+
+struct CompareOptions {
+  CommonOptions common;
+  std::vector<std::string> planners;
+  std::string steps = "1";
+  std::string json, csv, svg;
+};
+
+[[nodiscard]] std::vector<PlannerInfo> chosen_planners(const std::vector<std::string>& names) {
+  if (names.empty()) return {planners().begin(), planners().end()};
+  std::vector<PlannerInfo> chosen;
+  for (const std::string& name : names) {
+    const PlannerInfo& planner = find_planner(name);
+    for (const PlannerInfo& other : chosen) {
+      require(other.name != planner.name, "--planners: a planner must be listed once", name);
+    }
+    chosen.push_back(planner);
+  }
+  return chosen;
+}
+
+[[nodiscard]] ComparedTask task_of(const CommonOptions& options, const PlanRequest& request) {
+  const BatchOptions batch = batch_options(options);
+  ComparedTask task;
+  task.sources = request.sources;
+  task.context = batch.context;
+  task.overlong = options.overlong;
+  task.batch_tokens = batch.batch_tokens;
+  task.batch_samples = batch.batch_samples;
+  task.seed = batch.seed;
+  task.shuffle = batch.shuffle;
+  task.model = request.model.name;
+  task.cluster = request.cluster.name;
+  task.dp = request.dp;
+  task.pp = request.pp;
+  task.tp = request.tp;
+  task.chunks = request.chunks;
+  task.head = request.head;
+  task.recompute = request.recompute;
+  task.granularity = request.granularity;
+  task.merge = request.merge;
+  task.evaluations = evaluations(request.effort);
+  return task;
+}
+
+[[nodiscard]] double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Plans and simulates one step; keeps the plan in `drawn` if there is one.
+[[nodiscard]] ComparedPlan compare_one(const PlannerInfo& planner, const PlanRequest& request,
+                                       std::vector<ComparedTimeline>* drawn) {
+  ComparedPlan entry;
+  entry.planner = planner.name;
+  entry.step = request.batch.step;
+  auto start = std::chrono::steady_clock::now();
+  PlanOutcome outcome = planner.plan(request);
+  entry.plan_seconds = seconds_since(start);
+  entry.settings = std::move(outcome.settings);
+  entry.evaluations = outcome.evaluations;
+  if (const auto* none = std::get_if<Infeasible>(&outcome.result)) {
+    entry.why = why_infeasible(*none);
+    return entry;
+  }
+  Plan& plan = std::get<Plan>(outcome.result);
+  start = std::chrono::steady_clock::now();
+  PlanSimulation simulation = simulate_plan(plan);
+  entry.simulate_seconds = seconds_since(start);
+  entry.metrics = metrics_of(plan, simulation);
+  if (drawn != nullptr) drawn->push_back({std::move(plan), std::move(simulation)});
+  return entry;
+}
+
+template <class Write>
+void write_report(const std::string& path, Write&& write) {
+  if (path.empty()) return;
+  std::ostringstream text;
+  write(text);
+  write_file(path, std::move(text).str());
+}
+
+int run(const CompareOptions& options) {
+  const std::vector<PlannerInfo> chosen = chosen_planners(options.planners);
+  const std::int64_t steps = parse_count("--steps", options.steps);
+  const auto outputs = {options.json, options.csv, options.svg};
+  const auto to_standard = std::count(outputs.begin(), outputs.end(), "-");
+  require(to_standard <= 1, "--json, --csv, --svg: only one of them can go to standard output");
+  std::vector<PlanRequest> requests = make_requests(options.common, steps);
+
+  Comparison comparison;
+  comparison.task = task_of(options.common, requests.front());
+  for (const PlanRequest& request : requests) {
+    ComparedStep step{
+        request.batch.step, static_cast<std::int64_t>(request.batch.samples.size()), {}};
+    for (const Tokens length : request.batch.samples) step.tokens += length;
+    comparison.steps.push_back(step);
+  }
+  std::vector<ComparedTimeline> drawn;
+  {
+    Progress progress("comparing");
+    const std::int64_t each = comparison.task.evaluations;
+    const std::int64_t all = each * steps * static_cast<std::int64_t>(chosen.size());
+    std::int64_t before = 0;
+    for (const PlannerInfo& planner : chosen) {
+      for (PlanRequest& request : requests) {
+        request.progress = [&](std::int64_t done, std::int64_t) {
+          progress(before + std::min(done, each), all);
+        };
+        const bool draw = !options.svg.empty() && &request == &requests.front();
+        comparison.results.push_back(compare_one(planner, request, draw ? &drawn : nullptr));
+        before += each;
+      }
+    }
+  }
+
+  write_report(options.json, [&](auto& out) { write_comparison_json(out, comparison); });
+  write_report(options.csv, [&](auto& out) { write_comparison_csv(out, comparison); });
+  write_report(options.svg, [&](auto& out) { write_comparison_svg(out, comparison, drawn); });
+  if (to_standard == 0) write_comparison_text(std::cout, comparison);
+  const auto feasible = [](const ComparedPlan& entry) { return entry.metrics.has_value(); };
+  if (std::any_of(comparison.results.begin(), comparison.results.end(), feasible)) return 0;
+  const ComparedPlan& first = comparison.results.front();
+  std::cerr << fmt::format("slimpack: no planner has a feasible plan: {}: {}\n", first.planner,
+                           first.why);
+  return 1;
+}
+
+}  // namespace
+
+Run add_compare(CLI::App& command) {
+  auto options = std::make_shared<CompareOptions>();
+  add_common_options(command, options->common);
+  command
+      .add_option("--planners", options->planners,
+                  "names with commas between, see slimpack --list-planners [all]")
+      ->delimiter(',');
+  command.add_option("--steps", options->steps, "consecutive steps, from --step on")
+      ->capture_default_str();
+  command.add_option("--json", options->json, "write all figures as JSON (docs/reports.md)");
+  command.add_option("--csv", options->csv, "write a row for each planner and step");
+  command.add_option("--svg", options->svg, "draw the first step of every planner, one time axis");
+  return [options] { return run(*options); };
+}
+
+}  // namespace slimpack::app
