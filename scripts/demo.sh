@@ -28,22 +28,23 @@ show "$bin/slimpack" lengths examples/data/longsft_mix.lengths
 
 request=(examples/data/longsft_mix.lengths --model llama-7b --cluster h100 --dp 2 --pp 4
   --context 32768 --overlong split --batch-tokens 1M)
+planners="$("$bin/slimpack" --list-planners | awk '{print $1}')"
 say "One step of about a million tokens for a 7B model on 8 GPUs, by each planner"
-for planner in megatron megatron-interleaved slimpipe-order; do
+for planner in $planners; do
   show "$bin/slimpack" plan "${request[@]}" --planner "$planner" -o "$out/$planner.json"
 done
 
 say "The validator, which shares no formula with planners and simulator"
-for planner in megatron megatron-interleaved slimpipe-order; do
+for planner in $planners; do
   show "$bin/slimpack" validate "$out/$planner.json"
 done
 
 say "The step in time: where the devices wait, what they hold"
-show "$bin/slimpack" simulate "$out/slimpipe-order.json" --trace "$out/trace.json" --svg "$out/timeline.svg"
+show "$bin/slimpack" simulate "$out/slimpack.json" --trace "$out/trace.json" --svg "$out/timeline.svg"
 
 say "The same for a tiny model on real text, two ranks of two stages; and now it is executed"
 show "$bin/slimpack" plan examples/data/text.jsonl --model tiny --dp 2 --pp 2 --context 512 --overlong split \
-  --granularity 32 --planner slimpipe-order -o "$out/tiny.json"
+  --granularity 32 --planner slimpack -o "$out/tiny.json"
 show "$bin/slimpack" validate "$out/tiny.json"
 show "$bin/execute_plan" "$out/tiny.json"
 

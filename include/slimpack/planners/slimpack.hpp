@@ -41,7 +41,7 @@ namespace slimpack {
   const auto sizes = space.sizes();
   ClimbSpace climb;
   climb.sizes.assign(sizes.begin(), sizes.end());
-  climb.ladder.assign(space.kLadder.begin(), space.kLadder.end());
+  climb.ladder.assign(detail::SlimpackSpace::kLadder.begin(), detail::SlimpackSpace::kLadder.end());
   climb.starts = space.starts;
   const ClimbResult found = climb_settings(
       climb, {evaluations(request.effort), request.threads, request.progress}, candidates);

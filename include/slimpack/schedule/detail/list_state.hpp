@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a simulated part stands: events, devices, heads, and when the next item may begin.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/schedule/detail/list_parts.hpp"
+#include "slimpack/schedule/list_options.hpp"
+
+namespace slimpack::detail {
+
+inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+/// The stages hear of a meeting while the last stage still has so many B to run before it.
+inline constexpr std::size_t kMeetingNotice = 1;
+/// A unit may end after the time of a meeting by its own time over this.
+inline constexpr std::int64_t kMeetingSlack = 10;
+
+/// The earliest of one event a device, ties to the lowest device: a tree of winners.
+class NextEvent {
+ public:
+  void reset(std::size_t devices) {
+    leaves_ = 1;
+    while (leaves_ < devices) leaves_ *= 2;
+    at_.assign(leaves_, kNever);
+    winner_.resize(2 * leaves_);
+    for (std::size_t leaf = 0; leaf < leaves_; ++leaf) {
+      winner_[leaves_ + leaf] = static_cast<std::uint32_t>(leaf);
+    }
+    for (std::size_t node = leaves_; node-- > 1;) winner_[node] = winner_[2 * node];
+    if (leaves_ == 1) winner_[1] = 0;
+  }
+  void set(std::uint32_t device, std::int64_t at) noexcept {
+    at_[device] = at;
+    for (std::size_t node = (leaves_ + device) / 2; node > 0; node /= 2) {
+      const std::uint32_t left = winner_[2 * node], right = winner_[2 * node + 1];
+      winner_[node] = at_[right] < at_[left] ? right : left;
+    }
+  }
+  [[nodiscard]] std::uint32_t device() const noexcept { return winner_[1]; }
+  [[nodiscard]] std::int64_t time() const noexcept { return at_[winner_[1]]; }
+  [[nodiscard]] std::int64_t time(std::uint32_t device) const noexcept { return at_[device]; }
+
+ private:
+  std::size_t leaves_ = 1;
+  std::vector<std::int64_t> at_;
+  std::vector<std::uint32_t> winner_;  // node 1 is the root; leaves from leaves_
+};
+
+/// What a device is doing.
+struct ListDevice {
+  enum class Doing : std::uint8_t { nothing, forward, backward, head };
+  Doing doing = Doing::nothing;
+  bool marked = false;      ///< to be asked what it does next
+  std::uint8_t wanted = 0;  ///< waits for the ranks of a merged item: 1 forward, 2 backward
+  std::array<std::uint32_t, 2> begun{};  ///< items, by pass
+  std::int64_t ends = 0;                 ///< of the unit that runs
+  std::array<std::int64_t, 2> link{};    ///< when the link of each direction is free
+};
+
+/// H of one rank.
+struct ListHead {
+  std::uint32_t reached = 0;  ///< packs whose last F has ended on the last stage
+  std::uint32_t done = 0;     ///< packs whose H has begun
+  std::uint32_t idle = 0;     ///< stages that run nothing
+  bool called = false;        ///< the stages meet as soon as all are idle
+  std::int64_t meeting = 0;   ///< when that is, as far as it is known
+};
+
+/// Memory of a run that later runs use again.
+struct ListState {
+  NextEvent events;
+  std::vector<ListDevice> devices;
+  std::vector<ListHead> heads;
+  std::vector<std::uint32_t> asked;
+};
+
+/// What a run over a part reads and keeps; asks nothing of anyone.
+class ListPlaces {
+ public:
+  ListPlaces(const Plan& plan, std::vector<ListRank>& ranks, const ScheduleParts& parts,
+             const ListOptions& options, ListState& state, std::vector<DeviceSchedule>& schedule)
+      : plan_(plan),
+        ranks_(ranks),
+        parts_(parts),
+        options_(options),
+        schedule_(schedule),
+        state_(state),
+        stages_(static_cast<std::uint32_t>(plan.parallel.pp)),
+        last_(stages_ - 1),
+        shard_(plan.parallel.head == Head::shard && stages_ > 1) {}
+
+ protected:
+  using Doing = ListDevice::Doing;
+
+  [[nodiscard]] std::uint32_t rank_of(std::uint32_t device) const noexcept {
+    return device / stages_;
+  }
+  [[nodiscard]] std::uint32_t stage_of(std::uint32_t device) const noexcept {
+    return device % stages_;
+  }
+  /// The stage from which a pass leaves the line of stages, and the one where it enters.
+  [[nodiscard]] std::uint32_t exit(std::size_t pass) const noexcept {
+    return pass == 0 ? last_ : 0;
+  }
+  [[nodiscard]] std::uint32_t entry(std::size_t pass) const noexcept {
+    return pass == 0 ? 0 : last_;
+  }
+  [[nodiscard]] std::uint32_t next(std::size_t pass, std::uint32_t stage) const noexcept {
+    if (stage == exit(pass)) return entry(pass);
+    return pass == 0 ? stage + 1 : stage - 1;
+  }
+  [[nodiscard]] std::uint32_t previous(std::size_t pass, std::uint32_t stage) const noexcept {
+    if (stage == entry(pass)) return exit(pass);
+    return pass == 0 ? stage - 1 : stage + 1;
+  }
+  [[nodiscard]] static std::size_t row(const RankPass& pass, std::uint32_t stage) noexcept {
+    return static_cast<std::size_t>(stage) * pass.size();
+  }
+  [[nodiscard]] bool sends(const RankPass& pass, std::size_t side, std::uint32_t stage,
+                           std::uint32_t item) const noexcept {
+    return stages_ > 1 && (stage != exit(side) || pass.leaves[item] == 0);
+  }
+  [[nodiscard]] bool receives(const RankPass& pass, std::size_t side, std::uint32_t stage,
+                              std::uint32_t item) const noexcept {
+    return stages_ > 1 && (stage != entry(side) || pass.enters[item] == 0);
+  }
+  [[nodiscard]] std::uint32_t ended(std::uint32_t device, std::size_t side) const noexcept {
+    const ListDevice& at = state_.devices[device];
+    const Doing doing = side == 0 ? Doing::forward : Doing::backward;
+    return at.begun[side] - (at.doing == doing ? 1U : 0U);
+  }
+  [[nodiscard]] std::int64_t duration(std::uint32_t device, std::size_t side) const noexcept {
+    const ListRank& rank = ranks_[rank_of(device)];
+    return rank
+        .time[side][row(rank.pass[side], stage_of(device)) + state_.devices[device].begun[side]];
+  }
+
+  /// When the next item of a pass may begin on a device, as far as that is known: now or before, at
+  /// a later time, or kNever while it waits for something that has not happened.
+  [[nodiscard]] std::int64_t ready(std::uint32_t device, std::size_t side) const {
+    const ListRank& rank = ranks_[rank_of(device)];
+    const RankPass& pass = rank.pass[side];
+    const ListDevice& at = state_.devices[device];
+    const std::uint32_t item = at.begun[side];
+    if (item == pass.size()) return kNever;
+    const std::uint32_t stage = stage_of(device);
+    const std::size_t first = row(pass, stage);
+    std::int64_t time = rank.arrival[side][first + item];
+    if (time == kNever) return kNever;
+    if (side == 0) {
+      if (at.begun[1] < rank.least[first + item]) return kNever;
+    } else {
+      if (at.begun[0] < rank.gate[first + item]) return kNever;
+      if (stage == last_ && pass.enters[item] != 0 &&
+          state_.heads[rank_of(device)].done < rank.heads[item]) {
+        return kNever;
+      }
+    }
+    if (sends(pass, side, stage, item)) {
+      const bool turn = stage == exit(side);
+      const std::uint32_t earlier = (turn ? pass.before_turn : pass.before)[item];
+      if (earlier != kNoItem) {
+        const std::uint32_t consumer = turn ? pass.next_chunk[earlier] : earlier;
+        time = std::max(time, rank.arrival[side][row(pass, next(side, stage)) + consumer]);
+      }
+    }
+    return time;
+  }
+
+  const Plan& plan_;
+  std::vector<ListRank>& ranks_;
+  const ScheduleParts& parts_;
+  const ListOptions& options_;
+  std::vector<DeviceSchedule>& schedule_;
+  ListState& state_;
+  std::uint32_t stages_, last_;
+  bool shard_;
+  std::size_t left_ = 0;  // units that have not ended; of H, that have not begun
+  std::int64_t now_ = 0;
+};
+
+}  // namespace slimpack::detail
