@@ -20,7 +20,7 @@ int usage_error(const std::string& sentence) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using namespace slimpack::app;
+  namespace app = slimpack::app;
   CLI::App program{
       "Plans training steps on documents of very different lengths, and predicts their time and "
       "memory."};
@@ -30,24 +30,24 @@ int main(int argc, char** argv) {
   program.add_flag("--list-planners", planners, "print every planner with a line on what it does");
   program.add_flag("--list-presets", presets, "print the models and clusters that are compiled in");
 
-  std::vector<std::pair<CLI::App*, Run>> commands;
-  const auto add = [&](const char* name, const char* text, Run (*make)(CLI::App&)) {
+  std::vector<std::pair<CLI::App*, app::Run>> commands;
+  const auto add = [&](const char* name, const char* text, app::Run (*make)(CLI::App&)) {
     CLI::App* const command = program.add_subcommand(name, text);
     commands.emplace_back(command, make(*command));
   };
-  add("plan", "plan one training step and write plan.json", add_plan);
-  add("simulate", "predict a plan's time and memory", add_simulate);
-  add("validate", "check a plan against every rule of its format", add_validate);
-  add("export", "write what each MicroPack of a device reads, as .npy", add_export);
-  add("compare", "plan the same steps with several planners, side by side", add_compare);
-  add("lengths", "describe the lengths in a file", add_lengths);
-  add("calibrate", "fit a cost model to a measured profile", add_calibrate);
+  add("plan", "plan one training step and write plan.json", app::add_plan);
+  add("simulate", "predict a plan's time and memory", app::add_simulate);
+  add("validate", "check a plan against every rule of its format", app::add_validate);
+  add("export", "write what each MicroPack of a device reads, as .npy", app::add_export);
+  add("compare", "plan the same steps with several planners, side by side", app::add_compare);
+  add("lengths", "describe the lengths in a file", app::add_lengths);
+  add("calibrate", "fit a cost model to a measured profile", app::add_calibrate);
   program.require_subcommand(0, 1);
 
   try {
     program.parse(argc, argv);
-    if (planners) list_planners();
-    if (presets) list_presets();
+    if (planners) app::list_planners();
+    if (presets) app::list_presets();
     for (const auto& [command, run] : commands) {
       if (!command->parsed()) continue;
       const int status = run();
