@@ -4,10 +4,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "slimpack/data/sample.hpp"
+#include "slimpack/io/file.hpp"
 #include "slimpack/planners/planner.hpp"
 
 namespace slimpack::app {
@@ -46,5 +49,15 @@ void add_common_options(CLI::App& command, CommonOptions& options);
 
 /// The SHA-256 of a file's bytes, lower-case hexadecimal. Throws InvalidInput if it is unreadable.
 [[nodiscard]] std::string sha256_of_file(const std::string& path);
+
+/// Writes what `write(stream)` puts out to `path`, whole or not at all; nothing if `path` is empty.
+/// Throws InvalidInput if it cannot be written.
+template <class Write>
+void write_report(const std::string& path, Write&& write) {
+  if (path.empty()) return;
+  std::ostringstream text;
+  write(text);
+  write_file(path, std::move(text).str());
+}
 
 }  // namespace slimpack::app

@@ -100,14 +100,6 @@ struct CompareOptions {
   return entry;
 }
 
-template <class Write>
-void write_report(const std::string& path, Write&& write) {
-  if (path.empty()) return;
-  std::ostringstream text;
-  write(text);
-  write_file(path, std::move(text).str());
-}
-
 int run(const CompareOptions& options) {
   const std::vector<PlannerInfo> chosen = chosen_planners(options.planners);
   const std::int64_t steps = parse_count("--steps", options.steps);

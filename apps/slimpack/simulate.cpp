@@ -45,14 +45,6 @@ struct SimulateOptions {
   return std::llround(percent * 10'000);
 }
 
-template <class Write>
-void write_report(const std::string& path, Write&& write) {
-  if (path.empty()) return;
-  std::ostringstream text;
-  write(text);
-  write_file(path, std::move(text).str());
-}
-
 int run(const SimulateOptions& options) {
   std::vector<JitterOptions> draws;
   if (!options.jitter.empty()) {

@@ -16,10 +16,10 @@ namespace slimpack::app {
 namespace {
 
 void print_json(const Validation& validation, Bytes peak) {
-  using Json = nlohmann::ordered_json;
-  Json breaches = Json::array();
+  using Report = nlohmann::ordered_json;
+  Report breaches = Report::array();
   for (const Breach& breach : validation.breaches) {
-    Json entry{{"rule", breach.rule}, {"message", breach.message}};
+    Report entry{{"rule", breach.rule}, {"message", breach.message}};
     if (breach.sample) entry["sample"] = index(*breach.sample);
     if (breach.micropack) entry["micropack"] = index(*breach.micropack);
     if (breach.dp) entry["dp"] = *breach.dp;
@@ -27,7 +27,7 @@ void print_json(const Validation& validation, Bytes peak) {
     if (breach.unit) entry["unit"] = *breach.unit;
     breaches.push_back(std::move(entry));
   }
-  Json json{{"valid", validation.valid()}, {"breaches", std::move(breaches)}};
+  Report json{{"valid", validation.valid()}, {"breaches", std::move(breaches)}};
   if (!validation.worst_case_peak.empty()) json["worst_case_peak_bytes"] = peak.value;
   std::cout << json.dump(2) << '\n';
 }

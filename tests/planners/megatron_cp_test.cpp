@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "planners/outcome.hpp"
 #include "planners/requests.hpp"
 #include "slimpack/planners/megatron.hpp"
 #include "slimpack/validate/validate.hpp"
@@ -15,19 +16,8 @@ using namespace slimpack;
 
 namespace {
 
-const auto one_forward = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
-  return one_f_one_b(pipeline.stages, static_cast<std::int32_t>(slices.size()));
-};
-
 void check_valid(const Plan& plan) {
   for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
-}
-
-const Plan& plan_of(const PlanOutcome& outcome) {
-  if (const auto* why = std::get_if<Infeasible>(&outcome.result)) {
-    FAIL("infeasible: ", why->constraint, " ", why->needed, " of ", why->available);
-  }
-  return std::get<Plan>(outcome.result);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "planners/outcome.hpp"
 #include "planners/requests.hpp"
 #include "slimpack/planners/registry.hpp"
 #include "slimpack/validate/validate.hpp"
@@ -14,9 +15,6 @@ using namespace slimpack;
 
 namespace {
 
-const auto one_forward = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
-  return one_f_one_b(pipeline.stages, static_cast<std::int32_t>(slices.size()));
-};
 const auto interleaved_order = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
   return interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
 };
@@ -54,13 +52,6 @@ void check_plan(const Plan& plan) {
   CHECK(plan.prediction.ideal < plan.prediction.iteration);
   CHECK(plan.prediction.lower_bound > Nanos{});
   CHECK(plan.prediction.lower_bound <= plan.prediction.iteration);
-}
-
-const Plan& plan_of(const PlanOutcome& outcome) {
-  if (const auto* why = std::get_if<Infeasible>(&outcome.result)) {
-    FAIL("infeasible: ", why->constraint, " ", why->needed, " of ", why->available);
-  }
-  return std::get<Plan>(outcome.result);
 }
 
 void check_infeasible(const PlanOutcome& outcome, const std::string& constraint,

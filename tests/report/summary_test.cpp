@@ -37,7 +37,7 @@ std::string text_of(const Plan& plan, const PlanSimulation& simulation,
   return out.str();
 }
 
-std::int64_t nanos(const Json& value) {
+std::int64_t from_seconds(const Json& value) {
   return std::llround(value.get<double>() * 1e9);
 }
 
@@ -62,8 +62,8 @@ TEST_CASE("write_summary_json: says what the simulation says, and its sums agree
     const Metrics& metrics = summary.metrics;
     CHECK(json.at("format") == "slimpack-simulation");
     CHECK(json.at("version") == 1);
-    CHECK(nanos(json.at("iteration_s")) == metrics.iteration.value);
-    CHECK(nanos(json.at("ideal_s")) == metrics.ideal.value);
+    CHECK(from_seconds(json.at("iteration_s")) == metrics.iteration.value);
+    CHECK(from_seconds(json.at("ideal_s")) == metrics.ideal.value);
     CHECK(json.at("lower_bound_s").is_null());
     CHECK(json.at("efficiency").get<double>() == metrics.efficiency);
     CHECK(json.at("mfu").get<double>() == metrics.mfu);
@@ -85,20 +85,21 @@ TEST_CASE("write_summary_json: says what the simulation says, and its sums agree
     for (const Json& device : json.at("devices")) {
       std::int64_t idle = 0;
       for (const auto& [cause, time] : device.at("gaps").items()) {
-        idle += nanos(time);
-        gaps[cause] += nanos(time);
+        idle += from_seconds(time);
+        gaps[cause] += from_seconds(time);
       }
-      CHECK(nanos(device.at("idle_s")) == idle);
-      CHECK(nanos(device.at("busy_s")) + idle == metrics.iteration.value);
+      CHECK(from_seconds(device.at("idle_s")) == idle);
+      CHECK(from_seconds(device.at("busy_s")) + idle == metrics.iteration.value);
       std::int64_t held = 0;
       for (const Json& bytes : device.at("at_peak")) held += bytes.get<std::int64_t>();
       CHECK(device.at("peak_bytes") == held);
     }
-    for (const auto& [cause, time] : json.at("gaps").items()) CHECK(nanos(time) == gaps[cause]);
+    for (const auto& [cause, time] : json.at("gaps").items())
+      CHECK(from_seconds(time) == gaps[cause]);
 
     const Json& path = json.at("critical_path");
     std::int64_t spent = 0;
-    for (const Json& time : path.at("seconds")) spent += nanos(time);
+    for (const Json& time : path.at("seconds")) spent += from_seconds(time);
     CHECK(spent == metrics.iteration.value);
     CHECK(path.at("path").size() + path.at("steps_left_out").get<std::size_t>() ==
           path.at("steps").get<std::size_t>());

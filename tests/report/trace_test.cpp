@@ -32,7 +32,7 @@ std::string trace_of(const Plan& plan, const PlanSimulation& simulation,
   return out.str();
 }
 
-std::int64_t nanos(const Json& micros) {
+std::int64_t from_micros(const Json& micros) {
   return std::llround(micros.get<double>() * 1000);
 }
 
@@ -63,13 +63,13 @@ Trace parse(const std::string& text) {
         CHECK(trace.processes.insert(pid).second);
       }
     } else if (kind == "X") {
-      const std::int64_t begin = nanos(event.at("ts"));
+      const std::int64_t begin = from_micros(event.at("ts"));
       trace.threads[{pid, event.at("tid").get<int>()}].push_back(
-          {begin, begin + nanos(event.at("dur")), event.at("name"), event.at("cat")});
+          {begin, begin + from_micros(event.at("dur")), event.at("name"), event.at("cat")});
     } else {
       REQUIRE(kind == "C");
-      trace.counters[{pid, event.at("name").get<std::string>()}].emplace_back(nanos(event.at("ts")),
-                                                                              event.at("args"));
+      trace.counters[{pid, event.at("name").get<std::string>()}].emplace_back(
+          from_micros(event.at("ts")), event.at("args"));
     }
   }
   return trace;

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tests of planners share: the order of 1F1B and the plan of an outcome.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <span>
+#include <variant>
+
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/schedule/one_f_one_b.hpp"
+
+inline constexpr auto one_forward = [](const slimpack::Pipeline& pipeline,
+                                       std::span<const std::int32_t> slices) {
+  return slimpack::one_f_one_b(pipeline.stages, static_cast<std::int32_t>(slices.size()));
+};
+
+/// The plan of a feasible outcome; an infeasible one ends the test with its constraint.
+inline const slimpack::Plan& plan_of(const slimpack::PlanOutcome& outcome) {
+  if (const auto* why = std::get_if<slimpack::Infeasible>(&outcome.result)) {
+    FAIL("infeasible: ", why->constraint, " ", why->needed, " of ", why->available);
+  }
+  return std::get<slimpack::Plan>(outcome.result);
+}
