@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "command.hpp"
+#include "common.hpp"
 #include "sizes.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/io/file.hpp"
