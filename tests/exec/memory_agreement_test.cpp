@@ -14,6 +14,7 @@
 #include "slimpack/dag/dag.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack_cpu/check_plan.hpp"
+#include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
 using namespace slimpack;
@@ -182,7 +183,7 @@ std::int64_t peak_of(const Plan& plan, const PlanSimulation& simulation, const E
 
 TEST_CASE("memory: the executor's bytes are the simulator's, event by event and at the peak") {
   std::int64_t plans = 0, events = 0, devices = 0;
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(200U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     const PlanSimulation simulation = simulate_plan(plan);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "slimpack_cpu/check_plan.hpp"
+#include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
 using namespace slimpack;
@@ -87,7 +88,7 @@ TEST_CASE("execution: random plans give the loss, gradients and weights of the u
     CHECK(found.weight_difference <= 1e-10);
     table.add(plan, found);
   };
-  for (std::uint64_t seed = 0; seed < 300; ++seed) check(seed, {});
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(300U); ++seed) check(seed, {});
   for (std::uint64_t seed = 300; seed < 340; ++seed) {
     test::RandomPlanOptions options;
     options.merged = true;
@@ -111,6 +112,6 @@ TEST_CASE("execution: random plans give the loss, gradients and weights of the u
         "recompute none", "recompute light", "recompute layer", "recompute full", "uneven stages",
         "stages without layers", "idle ranks", "window 1"}) {
     CAPTURE(name);
-    CHECK(table.plans(name) >= 10);
+    CHECK(table.plans(name) >= slimpack::test::draws(10));
   }
 }

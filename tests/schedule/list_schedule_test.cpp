@@ -17,6 +17,7 @@
 #include "slimpack/schedule/list_schedule.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/validate/validate.hpp"
+#include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
 using namespace slimpack;
@@ -211,7 +212,7 @@ TEST_CASE("list_schedule: random plans without orders get valid ones, and its cl
   test::Features found;
   std::int64_t units = 0, equal = 0, plans = 0;
   double apart = 0;
-  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(3000U); ++seed) {
     CAPTURE(seed);
     Plan plan = test::random_plan(seed, options_of(seed));
     found += test::features_of(plan);
@@ -236,20 +237,20 @@ TEST_CASE("list_schedule: random plans without orders get valid ones, and its cl
   CHECK(equal * 100 >= plans * 98);
   CHECK(apart < 0.001);
   CHECK(apart > -0.001);
-  CHECK(found.merged_kv > 1000);
-  CHECK(found.shared_ranks > 300);
-  CHECK(found.chunks > 1500);
-  CHECK(found.sharded_head > 1000);
-  CHECK(found.differing_cuts > 1500);
-  CHECK(found.idle_ranks > 300);
-  CHECK(found.empty_stages > 50);
-  CHECK(found.window[0] > 500);
+  CHECK(found.merged_kv > slimpack::test::draws(1000));
+  CHECK(found.shared_ranks > slimpack::test::draws(300));
+  CHECK(found.chunks > slimpack::test::draws(1500));
+  CHECK(found.sharded_head > slimpack::test::draws(1000));
+  CHECK(found.differing_cuts > slimpack::test::draws(1500));
+  CHECK(found.idle_ranks > slimpack::test::draws(300));
+  CHECK(found.empty_stages > slimpack::test::draws(50));
+  CHECK(found.window[0] > slimpack::test::draws(500));
 }
 
 TEST_CASE("list_schedule: memory as tight as it can be still gives valid orders") {
   std::int64_t tried = 0, tighter = 0;
   double spare = 0, most_spare = 0;
-  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(600U); ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions draw = options_of(seed);
     draw.min_tokens = 100;
@@ -294,7 +295,7 @@ TEST_CASE("list_schedule: memory as tight as it can be still gives valid orders"
   }
   MESSAGE(tried << " capacities; " << tighter << " of 600 plans take less than with ample memory"
                 << "; asked for over used, mean " << spare / 600 << ", most " << most_spare);
-  CHECK(tighter > 200);
+  CHECK(tighter > slimpack::test::draws(200));
   CHECK(spare / 600 < 0.03);
 }
 

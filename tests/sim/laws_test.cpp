@@ -12,12 +12,13 @@
 #include "slimpack/sim/frozen.hpp"
 #include "slimpack/sim/memory.hpp"
 #include "slimpack/sim/simulator.hpp"
+#include "support/draws.hpp"
 
 using namespace slimpack;
 
 namespace {
 
-constexpr std::uint64_t kSeeds = 3000;
+constexpr std::uint64_t kSeeds = slimpack::test::draws(3000U);
 
 /// Nodes in turn start after their predecessors and after the turn before them: the longest path,
 /// by repeated relaxation.

@@ -15,6 +15,7 @@
 
 #include "cost/shapes.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack {
@@ -36,7 +37,7 @@ TEST_CASE("iteration_bound: no simulated plan is faster") {
   std::map<std::string, int> terms;
   int merged = 0, chunks = 0, tight = 0, forced = 0;
   double closest = 0;
-  constexpr std::uint64_t kDraws = 4000;
+  constexpr std::uint64_t kDraws = slimpack::test::draws(4000U);
   for (std::uint64_t seed = 0; seed < kDraws; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options;

@@ -10,6 +10,7 @@
 #include "slimpack/io/plan_json.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/validate/validate.hpp"
+#include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
 using namespace slimpack;
@@ -44,7 +45,7 @@ struct WildTimes {
 TEST_CASE("rule 7: no timing exceeds the worst case") {
   std::int64_t runs = 0, tight = 0, devices = 0;
   double held = 0, excess = 0;
-  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(400U); ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options;
     options.max_tp = 2;
@@ -77,7 +78,7 @@ TEST_CASE("rule 7: no timing exceeds the worst case") {
 
 TEST_CASE("rule 6: the validator finds a deadlock where the simulator does") {
   std::int64_t free = 0, stuck = 0;
-  for (std::uint64_t seed = 0; seed < 4000; ++seed) {
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(4000U); ++seed) {
     CAPTURE(seed);
     Random random(seed);
     test::RandomPlanOptions options;
@@ -108,8 +109,8 @@ TEST_CASE("rule 6: the validator finds a deadlock where the simulator does") {
     ++(ends ? free : stuck);
   }
   MESSAGE(free << " plans end, " << stuck << " are stuck");
-  CHECK(free > 300);
-  CHECK(stuck > 200);
+  CHECK(free > slimpack::test::draws(300));
+  CHECK(stuck > slimpack::test::draws(200));
 }
 
 TEST_CASE("plan.json: random plans come back as they were") {

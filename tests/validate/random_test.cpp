@@ -9,6 +9,7 @@
 
 #include "slimpack/core/random.hpp"
 #include "slimpack/validate/validate.hpp"
+#include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
 using namespace slimpack;
@@ -133,7 +134,7 @@ void damage(Random& random, Plan& plan) {
 TEST_CASE("validate: random valid plans have no breach") {
   test::Features found;
   std::int64_t units = 0;
-  for (std::uint64_t seed = 0; seed < 2400; ++seed) {
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(2400U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed, options_of(seed));
     found += test::features_of(plan);
@@ -146,23 +147,23 @@ TEST_CASE("validate: random valid plans have no breach") {
     REQUIRE(validation.worst_case_peak.size() == plan.schedule.size());
   }
   MESSAGE(test::to_string(found) << ", units " << units);
-  CHECK(found.merged_kv > 500);
-  CHECK(found.merged_q > 500);
-  CHECK(found.shared_ranks > 100);
-  CHECK(found.chunks > 1000);
-  CHECK(found.sharded_head > 500);
-  CHECK(found.tied > 500);
-  CHECK(found.grouped_queries > 500);
-  CHECK(found.differing_cuts > 1000);
-  for (const std::int64_t count : found.recompute) CHECK(count > 1000);
-  CHECK(found.mixed_recompute > 1000);
-  CHECK(found.uneven_stages > 1000);
-  CHECK(found.empty_stages > 50);
-  CHECK(found.idle_ranks > 200);
-  CHECK(found.tensor_parallel > 50);
-  CHECK(found.window[0] > 200);
-  CHECK(found.window[1] > 200);
-  CHECK(found.window[2] > 200);
+  CHECK(found.merged_kv > slimpack::test::draws(500));
+  CHECK(found.merged_q > slimpack::test::draws(500));
+  CHECK(found.shared_ranks > slimpack::test::draws(100));
+  CHECK(found.chunks > slimpack::test::draws(1000));
+  CHECK(found.sharded_head > slimpack::test::draws(500));
+  CHECK(found.tied > slimpack::test::draws(500));
+  CHECK(found.grouped_queries > slimpack::test::draws(500));
+  CHECK(found.differing_cuts > slimpack::test::draws(1000));
+  for (const std::int64_t count : found.recompute) CHECK(count > slimpack::test::draws(1000));
+  CHECK(found.mixed_recompute > slimpack::test::draws(1000));
+  CHECK(found.uneven_stages > slimpack::test::draws(1000));
+  CHECK(found.empty_stages > slimpack::test::draws(50));
+  CHECK(found.idle_ranks > slimpack::test::draws(200));
+  CHECK(found.tensor_parallel > slimpack::test::draws(50));
+  CHECK(found.window[0] > slimpack::test::draws(200));
+  CHECK(found.window[1] > slimpack::test::draws(200));
+  CHECK(found.window[2] > slimpack::test::draws(200));
 }
 
 TEST_CASE("random_plan: a seed gives one plan, options are kept") {
@@ -202,7 +203,7 @@ TEST_CASE("random_plan: a seed gives one plan, options are kept") {
 
 TEST_CASE("validate: damaged plans are answered, never refused, twice alike") {
   std::int64_t broken = 0;
-  for (std::uint64_t seed = 0; seed < 6000; ++seed) {
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(6000U); ++seed) {
     CAPTURE(seed);
     Random random(seed);
     Plan plan = test::random_plan(seed / 10, options_of(seed / 10));
@@ -219,7 +220,7 @@ TEST_CASE("validate: damaged plans are answered, never refused, twice alike") {
     REQUIRE(validate(plan) == validation);
   }
   MESSAGE(broken << " of 6000 damaged plans are invalid");
-  CHECK(broken > 4000);
+  CHECK(broken > slimpack::test::draws(4000));
 }
 
 TEST_CASE("validate: an empty plan breaks rules and no more") {

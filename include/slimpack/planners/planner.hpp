@@ -25,15 +25,15 @@ namespace slimpack {
 /// How many candidates a planner may simulate.
 enum class Effort : std::uint8_t { fast, normal, thorough };
 
-/// The budget of a search in simulated candidates, the same for every planner: 8, 32 or 128.
+/// The budget of a search in simulated candidates, the same for every planner: 8, 128 or 1024.
 [[nodiscard]] constexpr std::int64_t evaluations(Effort effort) noexcept {
   switch (effort) {
     case Effort::fast:
       return 8;
     case Effort::normal:
-      return 32;
-    case Effort::thorough:
       return 128;
+    case Effort::thorough:
+      return 1024;
   }
   return 8;
 }

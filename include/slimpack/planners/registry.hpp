@@ -19,8 +19,15 @@
 namespace slimpack {
 
 inline constexpr std::array kPlanners{
-    planner_info<Slimpack>(),   planner_info<Megatron>(),      planner_info<MegatronInterleaved>(),
-    planner_info<MegatronCp>(), planner_info<SlimpipeOrder>(),
+    planner_info<Slimpack>(),
+    planner_info<SlimpackSymmetric>(),
+    planner_info<SlimpackSamples>(),
+    planner_info<SlimpackUnmerged>(),
+    planner_info<SlimpackLasthead>(),
+    planner_info<Megatron>(),
+    planner_info<MegatronInterleaved>(),
+    planner_info<MegatronCp>(),
+    planner_info<SlimpipeOrder>(),
 };
 
 /// Every planner, in the order in which lists print them.

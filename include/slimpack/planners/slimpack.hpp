@@ -9,12 +9,14 @@
 #include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/detail/slimpack_build.hpp"
 #include "slimpack/planners/detail/slimpack_candidates.hpp"
+#include "slimpack/planners/detail/slimpack_refine.hpp"
 #include "slimpack/planners/detail/slimpack_search.hpp"
 #include "slimpack/planners/detail/slimpack_settings.hpp"
 #include "slimpack/planners/detail/slimpack_space.hpp"
@@ -31,7 +33,9 @@ namespace slimpack {
 /// Recomputation, place of the head, packs a line, ramps, merging, order of samples, chunks and
 /// order of devices are searched within the effort's budget. Candidates are timed on the ranks that
 /// hold the longest samples; the best is then planned for all ranks and simulated, and where it
-/// does not fit there the next best. Throws InvalidInput as `check_request` does.
+/// does not fit there the next best. Islands of ranks, which share no pack, have packs and orders
+/// of their own: those that turn out slowest are searched again. Throws InvalidInput as
+/// `check_request` does.
 [[nodiscard]] inline PlanOutcome plan_slimpack(const PlanRequest& request, std::string_view name,
                                                const SlimpackOptions& options = {}) {
   check_request(request);
@@ -41,16 +45,37 @@ namespace slimpack {
   const auto sizes = space.sizes();
   ClimbSpace climb;
   climb.sizes.assign(sizes.begin(), sizes.end());
-  climb.ladder.assign(detail::SlimpackSpace::kLadder.begin(), detail::SlimpackSpace::kLadder.end());
+  climb.ladder.assign(space.kLadder.begin(), space.kLadder.end());
   climb.starts = space.starts;
-  const ClimbResult found = climb_settings(
-      climb, {evaluations(request.effort), request.threads, request.progress}, candidates);
+  const detail::SlimpackRefiner refiner(problem, space, climb, candidates);
+  SearchLimits limits{evaluations(request.effort), request.threads, request.progress};
+  const std::int64_t all = limits.budget;
+  // Half of the budget is for the islands that turn out slower than the one searched on.
+  if (request.effort != Effort::fast && request.dp > 1) limits.budget = all / 2;
+  ClimbResult found = climb_settings(climb, limits, candidates);
   PlanOutcome outcome{Infeasible{}, {}, found.evaluations};
-  constexpr std::size_t kMostTries = 8;
-  for (std::size_t at = 0; at < std::min(kMostTries, found.ranked.size()); ++at) {
-    const auto& [score, point] = found.ranked[at];
-    if (at > 0 && score.excess > 0) break;
-    auto planned = candidates.plan(point);
+  if (outcome.evaluations < all && refiner.same(found.ranked.front().second).points.size() == 1) {
+    climb.starts = {found.ranked.front().second};
+    climb.known = std::move(found.ranked);
+    limits.budget = all - outcome.evaluations;
+    found = climb_settings(climb, limits, candidates);
+    outcome.evaluations += found.evaluations;
+  }
+  std::vector<detail::SlimpackChoice> choices =
+      refiner.choices(found, std::min(all / 8, all - outcome.evaluations), request.threads);
+  for (const detail::SlimpackChoice& choice : choices) outcome.evaluations += choice.evaluations;
+  if (!choices.front().scores.empty()) {
+    limits.budget = all - outcome.evaluations;
+    outcome.evaluations += refiner.improve(choices.front(), limits);
+  }
+  for (std::size_t at = 0; at < choices.size(); ++at) {
+    const detail::SlimpackChoice& choice = choices[at];
+    std::vector<detail::SlimpackSettings> settings;
+    for (const SettingPoint& chosen : choice.points) settings.push_back(space.at(chosen));
+    const auto describe = [&] {
+      return detail::describe(settings[choice.dealt->hardest], options);
+    };
+    auto planned = candidates.plan(*choice.dealt, settings);
     std::optional<Infeasible> why;
     if (auto* lacks = std::get_if<Infeasible>(&planned)) {
       why = std::move(*lacks);
@@ -60,13 +85,13 @@ namespace slimpack {
       if (!why) {
         plan.prediction.lower_bound = iteration_bound(plan).value;
         outcome.result = std::move(plan);
-        outcome.settings = detail::describe(space.at(point), options);
+        outcome.settings = describe();
         return outcome;
       }
     }
     if (at == 0) {
       outcome.result = *std::move(why);
-      outcome.settings = detail::describe(space.at(point), options);
+      outcome.settings = describe();
     }
   }
   return outcome;
@@ -82,5 +107,54 @@ struct Slimpack {
   }
 };
 static_assert(Planner<Slimpack>);
+
+/// One set of packs for both passes.
+struct SlimpackSymmetric {
+  static constexpr std::string_view name = "slimpack-symmetric";
+  static constexpr std::string_view description =
+      "slimpack with the same packs forward and backward";
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    SlimpackOptions options;
+    options.asymmetric = false;
+    return plan_slimpack(request, name, options);
+  }
+};
+static_assert(Planner<SlimpackSymmetric>);
+
+/// No sample is cut.
+struct SlimpackSamples {
+  static constexpr std::string_view name = "slimpack-samples";
+  static constexpr std::string_view description = "slimpack on whole samples";
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    SlimpackOptions options;
+    options.slicing = false;
+    return plan_slimpack(request, name, options);
+  }
+};
+static_assert(Planner<SlimpackSamples>);
+
+/// No sample is merged.
+struct SlimpackUnmerged {
+  static constexpr std::string_view name = "slimpack-unmerged";
+  static constexpr std::string_view description = "slimpack with every sample on one rank";
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    SlimpackOptions options;
+    options.merging = false;
+    return plan_slimpack(request, name, options);
+  }
+};
+static_assert(Planner<SlimpackUnmerged>);
+
+/// The head is on the last stage.
+struct SlimpackLasthead {
+  static constexpr std::string_view name = "slimpack-lasthead";
+  static constexpr std::string_view description = "slimpack with the head on the last stage";
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    SlimpackOptions options;
+    options.shard_head = false;
+    return plan_slimpack(request, name, options);
+  }
+};
+static_assert(Planner<SlimpackLasthead>);
 
 }  // namespace slimpack

@@ -17,6 +17,9 @@ struct ListOptions {
   /// Packs of a rank that pass chunk after chunk together, 0 for three for every two stages.
   /// Windows bound it: at most 2 window pp - 1, among ranks that share packs 2 window a group.
   std::int32_t chunk_block = 0;
+  [[nodiscard]] constexpr std::int32_t block(std::int32_t stages) const noexcept {
+    return chunk_block > 0 ? chunk_block : (3 * stages + 1) / 2;
+  }
   friend bool operator==(const ListOptions&, const ListOptions&) = default;
 };
 

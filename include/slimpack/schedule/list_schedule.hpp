@@ -105,7 +105,7 @@ template <UnitTimes Times>
                                  static_cast<std::size_t>(plan.parallel.pp),
           "list_schedule_part: there must be one schedule a device",
           static_cast<std::int64_t>(schedule.size()));
-  detail::lay_out(workspace.ranks, plan, parts, part, options.chunk_block);
+  detail::lay_out(workspace.ranks, plan, parts, part, options);
   const std::int64_t available = (plan.memory.capacity - plan.memory.reserved).value;
   detail::ListMemory room(memory);
   ListOutcome outcome;

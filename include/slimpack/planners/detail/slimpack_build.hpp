@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -28,6 +30,7 @@
 #include "slimpack/planners/detail/slimpack_symmetric.hpp"
 #include "slimpack/planners/layout.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/schedule/list_options.hpp"
 
 namespace slimpack::detail {
 
@@ -47,6 +50,7 @@ struct Dealt {
   Assignment assignment;                           // of samples, longest first
   std::vector<std::vector<LineSample>> members;    // by group, longest first
   std::vector<std::vector<std::int32_t>> islands;  // ranks that share groups, by lowest rank
+  std::vector<std::size_t> island_of;              // by rank
   std::size_t hardest = 0;                         // the island that is likely to take longest
   std::int32_t widest = 1;                         // ranks of the largest group
 };
@@ -69,8 +73,9 @@ class SlimpackProblem {
   [[nodiscard]] std::shared_ptr<const Dealt> deal(const SlimpackSettings& settings) const;
 
   /// The plan of these settings without schedule and prediction; of one island of ranks only if
-  /// `island` is given: then its samples are numbered anew.
-  [[nodiscard]] Plan build(const SlimpackSettings& settings,
+  /// `island` is given: then its samples are numbered anew. `settings` are one for all islands or
+  /// one each; those of one plan agree in head, chunks and order of devices.
+  [[nodiscard]] Plan build(const Dealt& dealt, std::span<const SlimpackSettings> settings,
                            std::optional<std::size_t> island) const;
 
   /// Bytes that a device of the fullest stage has for samples.
@@ -167,6 +172,11 @@ inline Plan SlimpackProblem::outline(const SlimpackSettings& settings) const {
   plan.stages = spread_layers(request_.model.layers, line_of(plan), settings.head.place.relief,
                               settings.head.place.head == Head::last);
   plan.placement = place_devices(plan.parallel, settings.devices);
+  if (settings.chunks > 1 && settings.merge_permille > 0) {
+    // Where ranks share packs, no more than two windows of them pass chunk after chunk together.
+    const ListOptions list;
+    plan.window = std::max(plan.window, (list.block(request_.pp) + 1) / 2);
+  }
   return plan;
 }
 
@@ -192,9 +202,13 @@ inline std::shared_ptr<const Dealt> SlimpackProblem::deal(const SlimpackSettings
   const bool merging = settings.merge_permille > 0;
   const std::tuple key{
       settings.merge_permille,
-      merging ? static_cast<std::int64_t>(settings.mode.lean) * 4 +
-                    static_cast<std::int64_t>(settings.mode.most)
-              : 0,
+      merging
+          ? static_cast<std::int64_t>(settings.mode.lean) * 4 +
+                static_cast<std::int64_t>(settings.mode.most) +
+                16 * (settings.mode.of(Tokens::max()) == settings.mode.most
+                          ? 0
+                          : settings.mode.limit[static_cast<std::size_t>(settings.mode.most)].value)
+          : 0,
       merging ? settings.units * 64 + settings.chunks : 0,
       merging ? static_cast<int>(settings.devices) * 8 + settings.head.place.relief : 0};
   const std::lock_guard lock(mutex_);
@@ -254,6 +268,12 @@ inline Dealt SlimpackProblem::deal_now(const SlimpackSettings& settings) const {
     }
     if (!ranks.empty()) dealt.islands.push_back(std::move(ranks));
   }
+  dealt.island_of.resize(static_cast<std::size_t>(request_.dp));
+  for (std::size_t at = 0; at < dealt.islands.size(); ++at) {
+    for (const std::int32_t rank : dealt.islands[at]) {
+      dealt.island_of[static_cast<std::size_t>(rank)] = at;
+    }
+  }
   // The longest sample that a rank holds alone asks for most memory.
   std::pair<std::int64_t, std::int64_t> most{-1, 0};
   for (std::size_t at = 0; at < dealt.islands.size(); ++at) {
@@ -310,20 +330,29 @@ inline void SlimpackProblem::add_packs(Plan& plan, const LinePart& part, const C
   }
 }
 
-inline Plan SlimpackProblem::build(const SlimpackSettings& settings,
+/// Packs of a part with so much of the `most` work of a rank, which is worth `full` of them.
+[[nodiscard]] inline std::int64_t part_units(Work work, Work most, std::int64_t full) {
+  if (most == 0) return 1;
+  return std::max<std::int64_t>(1,
+                                static_cast<std::int64_t>((2 * work * full + most) / (2 * most)));
+}
+
+inline Plan SlimpackProblem::build(const Dealt& dealt, std::span<const SlimpackSettings> settings,
                                    std::optional<std::size_t> island) const {
-  const std::shared_ptr<const Dealt> dealt = deal(settings);
-  Plan plan = outline(settings);
-  plan.groups = dealt->assignment.groups;
-  plan.parallel.merge = request_.merge.value_or(dealt->widest);
+  Plan plan = outline(settings.front());
+  plan.groups = dealt.assignment.groups;
+  plan.parallel.merge = request_.merge.value_or(dealt.widest);
   if (!options_.merging) plan.parallel.merge = 1;
-  std::vector<std::vector<LineSample>> members = dealt->members;
+  const auto island_of = [&](std::size_t group) {
+    return dealt.island_of[static_cast<std::size_t>(plan.groups[group].front())];
+  };
+  const auto settings_of = [&](std::size_t group) -> const SlimpackSettings& {
+    return settings[settings.size() == 1 ? 0 : island_of(group)];
+  };
+  std::vector<std::vector<LineSample>> members = dealt.members;
   if (island) {
-    const std::vector<std::int32_t>& ranks = dealt->islands[*island];
     for (std::size_t group = 0; group < members.size(); ++group) {
-      if (!std::binary_search(ranks.begin(), ranks.end(), plan.groups[group].front())) {
-        members[group].clear();
-      }
+      if (island_of(group) != *island) members[group].clear();
       for (LineSample& sample : members[group]) {
         sample.id = static_cast<SampleId>(plan.samples.size());
         plan.samples.push_back(sample.length);
@@ -336,48 +365,52 @@ inline Plan SlimpackProblem::build(const SlimpackSettings& settings,
     plan.sources = request_.sources;
     plan.sample_group.resize(plan.samples.size());
     for (std::size_t at = 0; at < order_.size(); ++at) {
-      plan.sample_group[order_[at]] = dealt->assignment.sample_group[at];
+      plan.sample_group[order_[at]] = dealt.assignment.sample_group[at];
     }
   }
 
-  const std::vector<LinePart> parts = line_parts(plan.groups, members, settings.order);
+  std::vector<LineOrder> orders;
+  for (std::size_t group = 0; group < members.size(); ++group) {
+    orders.push_back(settings_of(group).order);
+  }
+  const std::vector<LinePart> parts = line_parts(plan.groups, members, orders);
   std::map<std::size_t, PassCosts> by_width;
   for (const LinePart& part : parts) {
     const auto& group = plan.groups[index(part.group)];
     if (!by_width.contains(group.size())) by_width[group.size()] = costs(plan, group);
   }
-  std::vector<Work> forward(parts.size()), backward(parts.size());
-  std::vector<Work> rank_forward(static_cast<std::size_t>(request_.dp));
-  std::vector<Work> rank_backward(static_cast<std::size_t>(request_.dp));
+  // By pass and part, and of each island's fullest rank.
+  std::array<std::vector<Work>, 2> work, rank_work, most;
+  for (std::size_t pass = 0; pass < 2; ++pass) {
+    work[pass].resize(parts.size());
+    rank_work[pass].resize(static_cast<std::size_t>(request_.dp));
+    most[pass].resize(dealt.islands.size());
+  }
   for (std::size_t at = 0; at < parts.size(); ++at) {
-    const auto& group = plan.groups[index(parts[at].group)];
+    const std::size_t number = index(parts[at].group);
+    const auto& group = plan.groups[number];
     const PassCosts& cost = by_width[group.size()];
     for (const LineSample& sample : parts[at].samples) {
-      forward[at] += cost.forward.slice({}, sample.length);
-      const auto mode = static_cast<std::size_t>(settings.mode.of(sample.length));
-      backward[at] += cost.backward[mode].slice({}, sample.length);
+      const auto mode = static_cast<std::size_t>(settings_of(number).mode.of(sample.length));
+      work[0][at] += cost.forward.slice({}, sample.length);
+      work[1][at] += cost.backward[mode].slice({}, sample.length);
     }
-    for (const std::int32_t rank : group) {
-      rank_forward[static_cast<std::size_t>(rank)] += forward[at];
-      rank_backward[static_cast<std::size_t>(rank)] += backward[at];
+    for (std::size_t pass = 0; pass < 2; ++pass) {
+      for (const std::int32_t rank : group) {
+        Work& sum = rank_work[pass][static_cast<std::size_t>(rank)];
+        sum += work[pass][at];
+        most[pass][island_of(number)] = std::max(most[pass][island_of(number)], sum);
+      }
     }
   }
-  const Work most_forward = *std::max_element(rank_forward.begin(), rank_forward.end());
-  const Work most_backward = *std::max_element(rank_backward.begin(), rank_backward.end());
-  const auto units = [&](Work work, Work most, std::int64_t full) {
-    if (most == 0) return std::int64_t{1};
-    return std::max<std::int64_t>(1,
-                                  static_cast<std::int64_t>((2 * work * full + most) / (2 * most)));
-  };
-  const std::int64_t full_backward =
-      std::max<std::int64_t>(1, settings.units * settings.backward_permille / 1000);
-
   for (const Pass pass : {Pass::forward, Pass::backward}) {
+    const auto side = static_cast<std::size_t>(pass);
     for (std::size_t at = 0; at < parts.size(); ++at) {
       const LinePart& part = parts[at];
-      const auto& group = plan.groups[index(part.group)];
-      const auto width = static_cast<std::int64_t>(group.size());
-      const PassCosts& cost = by_width[group.size()];
+      const std::size_t number = index(part.group);
+      const SlimpackSettings& wanted = settings_of(number);
+      const auto width = static_cast<std::int64_t>(plan.groups[number].size());
+      const PassCosts& cost = by_width[plan.groups[number].size()];
       CutRules rules;
       rules.grain = plan.parallel.granularity;
       if (width > 1) {
@@ -387,22 +420,30 @@ inline Plan SlimpackProblem::build(const SlimpackSettings& settings,
                            rules.grain.value);
       }
       rules.whole = options_.slicing ? Tokens{} : Tokens::max();
-      SliceCost slice_cost = cost.forward;
       // Both ends of both lines grow alike: then every stage has as much to do at a time.
-      if (part.head) rules.head = settings.ramp;
-      if (part.tail) rules.tail = settings.ramp;
-      if (pass == Pass::forward) {
-        rules.units = units(forward[at], most_forward, settings.units);
-      } else {
-        rules.units = units(backward[at], most_backward, full_backward);
-        slice_cost = cost.backward[static_cast<std::size_t>(settings.mode.most)];
-      }
+      if (part.head) rules.head = wanted.ramp;
+      if (part.tail) rules.tail = wanted.ramp;
+      const std::size_t counted = options_.asymmetric ? side : 0;
+      const std::int64_t full =
+          counted == 0 ? wanted.units
+                       : std::max<std::int64_t>(1, wanted.units * wanted.backward_permille / 1000);
+      rules.units = part_units(work[counted][at], most[counted][island_of(number)], full);
       if (request_.max_units) {
         rules.head = rules.tail = {};
         rules.units = std::max<std::int64_t>(
             1, std::min(rules.units, *request_.max_units / (part.slot == 1 ? 1 : 2)));
       }
-      add_packs(plan, part, cut_line(part.samples, pass, slice_cost, rules), pass, settings);
+      const SliceCost& back = cost.backward[static_cast<std::size_t>(wanted.mode.most)];
+      if (options_.asymmetric) {
+        const SliceCost& slice = pass == Pass::forward ? cost.forward : back;
+        add_packs(plan, part, cut_line(part.samples, pass, slice, rules), pass, wanted);
+        continue;
+      }
+      const SliceCost both{cost.forward.per_slice + back.per_slice,
+                           cost.forward.per_token + back.per_token,
+                           cost.forward.per_pair2 + back.per_pair2};
+      const SymmetricPacks packs = pack_symmetrically(part.samples, both, rules.units, rules);
+      add_packs(plan, part, packs.line(pass), pass, wanted);
     }
   }
   return plan;

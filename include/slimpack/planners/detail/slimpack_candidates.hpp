@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -26,6 +28,7 @@ namespace slimpack::detail {
 [[nodiscard]] inline ListOptions list_options(const SlimpackSettings& settings) {
   ListOptions options;
   options.head_batch = settings.head.batch;
+  options.forward_queue = settings.queue;
   return options;
 }
 
@@ -42,11 +45,19 @@ class SlimpackCandidates {
     return settings.merge_permille == 0 || problem_.deal(settings)->widest > 1;
   }
 
+  /// The score of the island that is likely to take longest.
   [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
     const SlimpackSettings settings = space_.at(point);
-    Plan plan = problem_.build(settings, problem_.deal(settings)->hardest);
+    const auto dealt = problem_.deal(settings);
+    return score(*dealt, settings, dealt->hardest);
+  }
+
+  /// The score of one island.
+  [[nodiscard]] CandidateScore score(const Dealt& dealt, const SlimpackSettings& settings,
+                                     std::size_t island) const {
+    Plan plan = problem_.build(dealt, {&settings, 1}, island);
     const PricedPlan times(plan);
-    const ScheduleOutcome outcome = schedule(plan, settings, times, true);
+    const ScheduleOutcome outcome = schedule(plan, dealt, {&settings, 1}, times, true);
     CandidateScore score;
     if (outcome.infeasible) {
       score.excess = outcome.infeasible->needed - outcome.infeasible->available;
@@ -55,12 +66,12 @@ class SlimpackCandidates {
     return score;
   }
 
-  /// The whole plan of a point, scheduled, without a prediction.
-  [[nodiscard]] std::variant<Plan, Infeasible> plan(const SettingPoint& point) const {
-    const SlimpackSettings settings = space_.at(point);
-    Plan plan = problem_.build(settings, std::nullopt);
+  /// The whole plan, scheduled, without a prediction; `settings` for all islands or for each.
+  [[nodiscard]] std::variant<Plan, Infeasible> plan(
+      const Dealt& dealt, std::span<const SlimpackSettings> settings) const {
+    Plan plan = problem_.build(dealt, settings, std::nullopt);
     const PricedPlan times(plan);
-    ScheduleOutcome outcome = schedule(plan, settings, times, false);
+    ScheduleOutcome outcome = schedule(plan, dealt, settings, times, false);
     if (outcome.infeasible) return *std::move(outcome.infeasible);
     return plan;
   }
@@ -72,7 +83,8 @@ class SlimpackCandidates {
   };
 
   /// Orders all devices; `timed` asks for the end of the last B.
-  [[nodiscard]] static ScheduleOutcome schedule(Plan& plan, const SlimpackSettings& settings,
+  [[nodiscard]] static ScheduleOutcome schedule(Plan& plan, const Dealt& dealt,
+                                                std::span<const SlimpackSettings> by_island,
                                                 const PricedPlan& times, bool timed) {
     const MemoryModel memory(plan);
     const ScheduleParts parts(plan);
@@ -82,6 +94,9 @@ class SlimpackCandidates {
     ListWorkspace workspace;
     for (std::size_t part = 0; part < parts.size(); ++part) {
       ScheduleOutcome one;
+      const auto rank = static_cast<std::size_t>(parts.ranks(part).front());
+      const SlimpackSettings& settings =
+          by_island[by_island.size() == 1 ? 0 : dealt.island_of[rank]];
       if (settings.lockstep) {
         const std::int32_t batch =
             settings.head.place.head == Head::shard ? settings.head.batch : 1;

@@ -56,10 +56,11 @@ struct SplitLine {
 }
 
 /// The parts of all groups in the order of their packs: by slot, wider groups first, then by
-/// number. `members[g]` are group g's samples, longest first.
+/// number. `members[g]` are group g's samples, longest first, `orders[g]` what order they shall
+/// have.
 [[nodiscard]] inline std::vector<LinePart> line_parts(
     std::span<const std::vector<std::int32_t>> groups,
-    std::span<const std::vector<LineSample>> members, LineOrder order) {
+    std::span<const std::vector<LineSample>> members, std::span<const LineOrder> orders) {
   std::int32_t ranks = 0;
   for (const auto& group : groups) ranks = std::max(ranks, group.back() + 1);
   std::vector<bool> merged(static_cast<std::size_t>(ranks));
@@ -77,7 +78,7 @@ struct SplitLine {
       add(group, 1, members[group]);
       continue;
     }
-    SplitLine split = split_line(members[group], order);
+    SplitLine split = split_line(members[group], orders[group]);
     if (merged[static_cast<std::size_t>(groups[group].front())]) {
       add(group, 0, std::move(split.before));
       add(group, 2, std::move(split.after));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -17,12 +18,15 @@
 
 namespace slimpack {
 
-/// Settings and points to begin at, the climb from the best of them. On a ladder neighbouring
-/// values are alike.
+/// Settings and points to begin at. On a ladder neighbouring values are alike. Further up on the
+/// ladder `relief` less memory is needed. Settings that are `fixed` stay as a start has them.
 struct ClimbSpace {
   std::vector<std::size_t> sizes;
   std::vector<bool> ladder;
   std::vector<SettingPoint> starts;
+  std::size_t relief = 0;
+  std::vector<bool> fixed = {};                                     ///< none if empty
+  std::vector<std::pair<CandidateScore, SettingPoint>> known = {};  ///< scored before
 };
 
 /// Points with their scores, best first.
@@ -37,16 +41,22 @@ template <CandidateEvaluator Evaluate>
 class Climb {
  public:
   Climb(const ClimbSpace& space, const SearchLimits& limits, const Evaluate& evaluate)
-      : space_(space), limits_(limits), evaluate_(evaluate) {}
+      : space_(space), limits_(limits), evaluate_(evaluate) {
+    for (const auto& [score, point] : space.known) seen_.emplace(point, score);
+  }
 
   ClimbResult run() {
-    consider(space_.starts);
-    for (bool moved = true; moved && left() > 0;) {
-      moved = false;
-      for (std::size_t setting = 0; setting < space_.sizes.size(); ++setting) {
-        moved = improve(setting) || moved;
-      }
+    std::vector<std::pair<CandidateScore, SettingPoint>> begins;
+    for (const SettingPoint& start : space_.starts) {
+      if (const auto found = relieved(start)) begins.push_back(*found);
     }
+    std::stable_sort(begins.begin(), begins.end());
+    for (const auto& [score, point] : begins) {
+      if (left() <= 0) break;
+      std::tie(score_, best_) = std::tie(score, point);
+      climb();
+    }
+    leap();
     ClimbResult result;
     result.evaluations = done_;
     for (const auto& [point, score] : seen_) result.ranked.push_back({score, point});
@@ -56,7 +66,71 @@ class Climb {
   }
 
  private:
-  [[nodiscard]] std::int64_t left() const noexcept { return limits_.budget - done_; }
+  /// Points that lack memory are not simulated: they cost little, but not nothing.
+  [[nodiscard]] std::int64_t left() const noexcept {
+    return std::min(limits_.budget - done_, 4 * limits_.budget - tried_);
+  }
+
+  /// A start with as much relief as makes it fit; nothing where there is no candidate or no budget.
+  [[nodiscard]] std::optional<std::pair<CandidateScore, SettingPoint>> relieved(
+      SettingPoint point) {
+    std::optional<std::pair<CandidateScore, SettingPoint>> found;
+    for (; point[space_.relief] < space_.sizes[space_.relief]; ++point[space_.relief]) {
+      consider({point});
+      const auto seen = seen_.find(point);
+      if (seen == seen_.end()) break;
+      if (!found || seen->second < found->first) found = {seen->second, point};
+      if (seen->second.excess <= 0) break;
+    }
+    return found;
+  }
+
+  void climb() {
+    for (bool moved = true; moved && left() > 0;) {
+      moved = false;
+      for (std::size_t setting = 0; setting < space_.sizes.size(); ++setting) {
+        moved = improve(setting) || moved;
+      }
+    }
+  }
+
+  /// From the best of all points, two settings at once, as long as that helps.
+  void leap() {
+    for (bool moved = true; moved && left() > 0;) {
+      const auto best =
+          std::min_element(seen_.begin(), seen_.end(),
+                           [](const auto& a, const auto& b) { return a.second < b.second; });
+      if (best == seen_.end()) return;
+      std::tie(best_, score_) = std::tie(best->first, best->second);
+      const SettingPoint from = best_;
+      for (std::size_t one = 0; one < from.size() && best_ == from; ++one) {
+        for (std::size_t two = one + 1; two < from.size() && best_ == from; ++two) {
+          std::vector<SettingPoint> points;
+          for (const std::size_t a : neighbours(from, one)) {
+            for (const std::size_t b : neighbours(from, two)) {
+              points.push_back(from);
+              points.back()[one] = a;
+              points.back()[two] = b;
+            }
+          }
+          consider(points);
+        }
+      }
+      moved = best_ != from;
+      if (moved) climb();
+    }
+  }
+
+  [[nodiscard]] std::vector<std::size_t> neighbours(const SettingPoint& from,
+                                                    std::size_t setting) const {
+    std::vector<std::size_t> values;
+    if (!space_.fixed.empty() && space_.fixed[setting]) return values;
+    for (std::size_t value = 0; value < space_.sizes[setting]; ++value) {
+      const bool near = value + 1 == from[setting] || value == from[setting] + 1;
+      if (value != from[setting] && (near || !space_.ladder[setting])) values.push_back(value);
+    }
+    return values;
+  }
 
   /// Tries the neighbours of the best point in one setting, on a ladder further while it helps.
   bool improve(std::size_t setting) {
@@ -64,9 +138,7 @@ class Climb {
     while (left() > 0) {
       const SettingPoint from = best_;
       std::vector<SettingPoint> points;
-      for (std::size_t value = 0; value < space_.sizes[setting]; ++value) {
-        const bool near = value + 1 == from[setting] || value == from[setting] + 1;
-        if (value == from[setting] || (space_.ladder[setting] && !near)) continue;
+      for (const std::size_t value : neighbours(from, setting)) {
         points.push_back(from);
         points.back()[setting] = value;
       }
@@ -93,8 +165,9 @@ class Climb {
       ++done;
       if (limits_.progress) limits_.progress(done, limits_.budget);
     });
-    done_ = done;
+    tried_ += static_cast<std::int64_t>(fresh.size());
     for (std::size_t at = 0; at < fresh.size(); ++at) {
+      if (scores[at].excess <= 0) ++done_;
       if (seen_.empty() || std::tie(scores[at], *fresh[at]) < std::tie(score_, best_)) {
         best_ = *fresh[at];
         score_ = scores[at];
@@ -109,16 +182,19 @@ class Climb {
   SettingPoint best_;
   CandidateScore score_;
   std::map<SettingPoint, CandidateScore> seen_;
-  std::int64_t done_ = 0;
+  std::int64_t done_ = 0;  // that fitted into memory
+  std::int64_t tried_ = 0;
 };
 
 }  // namespace detail
 
-/// Climbs from the best of `space.starts`, as far as they exist: the neighbours of the best point
-/// in one setting after the other (all other values where it is no ladder; on a ladder on in the
-/// same way while that helps), until no setting helps or the budget is used. Equal scores go to the
-/// lexicographically lowest point; `threads` never changes the answer. Throws InvalidInput if the
-/// space is empty, the start does not exist or a limit < 1, and whatever `evaluate` throws.
+/// Scores `space.starts`, as far as they exist, each with as little relief as lets it fit; then
+/// climbs from each, the best first: the neighbours of the best point in one setting after the
+/// other (all other values where it is no ladder; on a ladder on in the same way while that helps),
+/// until no setting helps; last from the best of all, two settings at once. Ends when the budget is
+/// used. Equal scores go to the lexicographically lowest point; `threads` never changes the answer.
+/// Throws InvalidInput if the space is empty, the start does not exist or a limit < 1, and whatever
+/// `evaluate` throws.
 template <CandidateEvaluator Evaluate>
 [[nodiscard]] ClimbResult climb_settings(const ClimbSpace& space, const SearchLimits& limits,
                                          const Evaluate& evaluate) {
@@ -128,6 +204,8 @@ template <CandidateEvaluator Evaluate>
   for (const SettingPoint& start : space.starts) {
     require(start.size() == space.sizes.size(), "climb_settings: a start must have every setting");
   }
+  require(space.relief < space.sizes.size(), "climb_settings: relief must be a setting",
+          static_cast<std::int64_t>(space.relief));
   require(limits.budget >= 1, "climb_settings: budget must be >= 1", limits.budget);
   require(limits.threads >= 1, "climb_settings: threads must be >= 1", limits.threads);
   require(std::any_of(space.starts.begin(), space.starts.end(),

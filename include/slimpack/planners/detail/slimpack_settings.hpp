@@ -39,13 +39,17 @@ enum class LineOrder : std::uint8_t { long_first, short_first, pyramid };
 /// rank.
 enum class DeviceOrder : std::uint8_t { ranks, stages };
 
-/// What is kept of short samples and, from `lean_tokens` on, of long ones.
+/// What is kept of samples: as much as `most` says of short ones, the less the longer they are,
+/// down to `lean`. `limit[m]` is the longest sample that mode m is for.
 struct ModeChoice {
   Recompute most = Recompute::none;
   Recompute lean = Recompute::none;
-  Tokens lean_tokens = Tokens::max();
+  std::array<Tokens, kRecomputeModes> limit{Tokens::max(), Tokens::max(), Tokens::max(),
+                                            Tokens::max()};
   [[nodiscard]] constexpr Recompute of(Tokens length) const noexcept {
-    return length < lean_tokens ? most : lean;
+    auto mode = static_cast<std::size_t>(most);
+    while (mode < static_cast<std::size_t>(lean) && length > limit[mode]) ++mode;
+    return static_cast<Recompute>(mode);
   }
 };
 
@@ -66,7 +70,8 @@ struct SlimpackSettings {
   std::int64_t merge_permille = 0;  ///< threshold of merging by time; 0: nothing is merged
   std::int32_t chunks = 1;
   DeviceOrder devices = DeviceOrder::ranks;
-  bool lockstep = false;  ///< orders slot by slot, else by list scheduling
+  bool lockstep = false;   ///< orders slot by slot, else by list scheduling
+  std::int32_t queue = 1;  ///< F that list scheduling keeps waiting at the next stage
 };
 
 /// The values of each setting. Of those in `ladder` neighbours are alike, of the others not.
@@ -80,14 +85,19 @@ struct SlimpackSpace {
   std::vector<std::int32_t> chunks;
   std::vector<DeviceOrder> devices;
   std::vector<bool> lockstep;
+  std::vector<std::int32_t> queue;
   std::vector<SettingPoint> starts;
 
-  static constexpr std::array<bool, 10> kLadder{true,  true, true, true, true,
-                                                false, true, true, true, false};
+  static constexpr std::array<bool, 11> kLadder{true, true, true, true,  true, false,
+                                                true, true, true, false, true};
+  /// What all islands of ranks have in common.
+  static constexpr std::array<bool, 11> kShared{false, false, false, false, true, false,
+                                                true,  true,  false, false, false};
 
-  [[nodiscard]] std::array<std::size_t, 10> sizes() const noexcept {
-    return {mode.size(),  head.size(),   units.size(),   ramp.size(),     merge.size(),
-            order.size(), chunks.size(), devices.size(), backward.size(), lockstep.size()};
+  [[nodiscard]] std::array<std::size_t, 11> sizes() const noexcept {
+    return {mode.size(),     head.size(),     units.size(),  ramp.size(),
+            merge.size(),    order.size(),    chunks.size(), devices.size(),
+            backward.size(), lockstep.size(), queue.size()};
   }
   [[nodiscard]] SlimpackSettings at(const SettingPoint& point) const {
     SlimpackSettings settings;
@@ -101,6 +111,7 @@ struct SlimpackSpace {
     settings.devices = devices.at(point[7]);
     settings.backward_permille = backward.at(point[8]);
     settings.lockstep = lockstep.at(point[9]);
+    settings.queue = queue.at(point[10]);
     return settings;
   }
 };
@@ -110,9 +121,11 @@ struct SlimpackSpace {
   std::map<std::string, std::string> lines;
   const ModeChoice& mode = settings.mode;
   lines["recompute"] = text(mode.most);
-  if (mode.lean != mode.most) {
-    lines["recompute_long"] =
-        std::string(text(mode.lean)) + " from " + std::to_string(mode.lean_tokens.value);
+  for (auto at = static_cast<std::size_t>(mode.most); at < static_cast<std::size_t>(mode.lean);
+       ++at) {
+    lines["recompute_long"] += (lines["recompute_long"].empty() ? "" : ", ") +
+                               std::string(text(static_cast<Recompute>(at + 1))) + " from " +
+                               std::to_string(mode.limit[at].value + 1);
   }
   lines["chunks"] = std::to_string(settings.chunks);
   const HeadPlace& head = settings.head.place;
@@ -131,6 +144,7 @@ struct SlimpackSpace {
   lines["merge_threshold"] =
       settings.merge_permille == 0 ? "off" : std::to_string(settings.merge_permille) + "/1000";
   lines["schedule"] = settings.lockstep ? "lockstep" : "list";
+  if (!settings.lockstep) lines["forward_queue"] = std::to_string(settings.queue);
   lines["devices"] = settings.devices == DeviceOrder::ranks ? "ranks-together" : "stages-together";
   return lines;
 }

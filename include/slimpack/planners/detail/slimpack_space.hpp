@@ -48,6 +48,7 @@ class SlimpackSpaceMaker {
     }
     space_.lockstep = {false};
     if (request_.pp > 1 && request_.chunks.value_or(1) == 1) space_.lockstep = {false, true};
+    space_.queue = {1, 2};
     starts();
     return std::move(space_);
   }
@@ -64,7 +65,8 @@ class SlimpackSpaceMaker {
     kChunks,
     kDevices,
     kBackward,
-    kLockstep
+    kLockstep,
+    kQueue
   };
 
   void heads() {
@@ -82,10 +84,10 @@ class SlimpackSpaceMaker {
       start_[kHead] = space_.head.size() - 1;
     }
     if (shard) {
-      for (const std::int32_t batch : {1, 2, 4, 8}) {
+      for (const std::int32_t batch : {1, 2, 4, 8, 16}) {
         space_.head.push_back({{Head::shard, 0}, batch});
       }
-      start_[kHead] = space_.head.size() - 2;
+      start_[kHead] = space_.head.size() - 3;
     }
   }
   void chunks() {
@@ -169,7 +171,7 @@ class SlimpackSpaceMaker {
   void modes() {
     using enum Recompute;
     if (request_.recompute) {
-      space_.mode = {{*request_.recompute, *request_.recompute, Tokens::max()}};
+      space_.mode = {{*request_.recompute, *request_.recompute}};
       return;
     }
     SlimpackSettings settings;
@@ -180,25 +182,26 @@ class SlimpackSpaceMaker {
     const Bytes room = problem_.room(plan, settings);
     const LayerBytes bytes = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
     const std::int64_t layers = most_layers(plan.stages, plan.parallel.pp);
-    const auto fits = [&](Recompute mode) {
-      return Tokens{std::max<std::int64_t>(0, room.value) * 3 / 5 /
-                    (layers * resident_bytes(bytes, mode))};
-    };
-    const auto add = [&](Recompute most, Recompute lean) {
-      const Tokens from = fits(most) + Tokens{1};
-      if (most == lean) {
-        space_.mode.push_back({most, most, Tokens::max()});
-      } else if (options_.mixed_modes && longest_ >= from) {
-        space_.mode.push_back({most, lean, from});
+    // As much of the room as one sample may take; the rest is for those before and after it.
+    const auto add = [&](Recompute most, Recompute lean, std::int64_t percent) {
+      ModeChoice choice{most, lean};
+      for (auto mode = static_cast<std::size_t>(most); mode < static_cast<std::size_t>(lean);
+           ++mode) {
+        choice.limit[mode] = {std::max<std::int64_t>(0, room.value) / 100 * percent /
+                              (layers * resident_bytes(bytes, static_cast<Recompute>(mode)))};
       }
+      if (most != lean &&
+          (!options_.mixed_modes || longest_ <= choice.limit[static_cast<std::size_t>(most)]))
+        return;
+      space_.mode.push_back(choice);
     };
-    add(none, none);
-    add(none, layer);
-    add(light, light);
-    add(light, layer);
-    add(layer, layer);
-    add(layer, full);
-    add(full, full);
+    add(none, none, 0);
+    for (const std::int64_t percent : {80, 60, 40}) add(none, layer, percent);
+    add(light, light, 0);
+    for (const std::int64_t percent : {80, 60, 40}) add(light, layer, percent);
+    add(layer, layer, 0);
+    add(layer, full, 60);
+    add(full, full, 0);
   }
   void ramps() {
     space_.ramp = {Ramp{}};
@@ -215,28 +218,36 @@ class SlimpackSpaceMaker {
     }
     return found;
   }
-  /// Good plans of several kinds: interleaved and in lockstep, nothing merged; in lockstep, long
-  /// samples merged over ranks that lie next to each other; and the leanest.
+  /// Good plans of several kinds: interleaved and in lockstep, with long samples merged over ranks
+  /// that lie next to each other or not, keeping much or little.
   void starts() {
-    const auto add = [&](std::size_t mode, std::size_t merge, bool interleaved, std::size_t finer) {
+    const auto add = [&](std::size_t mode, bool merged, bool interleaved, std::size_t finer) {
       SettingPoint point = start_;
       point[kMode] = mode;
-      point[kMerge] = std::min(merge, space_.merge.size() - 1);
+      if (merged) {
+        if (space_.merge.size() == 1) return;
+        point[kMerge] = space_.merge.size() / 2 + 1;
+        point[kDevices] = space_.devices.size() - 1;
+      }
       if (interleaved) {
         point[kChunks] = space_.chunks.size() - 1;
       } else {
         point[kLockstep] = space_.lockstep.size() - 1;
       }
-      if (point[kMerge] > 0) point[kDevices] = space_.devices.size() - 1;
       point[kUnits] = std::min(point[kUnits] + finer, space_.units.size() - 1);
-      space_.starts.push_back(std::move(point));
+      if (std::find(space_.starts.begin(), space_.starts.end(), point) == space_.starts.end()) {
+        space_.starts.push_back(std::move(point));
+      }
     };
-    add(mode_at(Recompute::none, false), 0, true, 0);
-    add(mode_at(Recompute::none, false), 0, false, 1);
-    if (space_.merge.size() > 1) add(mode_at(Recompute::light, false), 4, false, 2);
-    if (space_.mode.size() > 1) add(mode_at(Recompute::light, true), 0, true, 2);
-    if (space_.merge.size() > 1) add(space_.mode.size() - 1, 4, false, 4);
-    if (space_.mode.size() > 1) add(space_.mode.size() - 1, 0, false, 4);
+    using enum Recompute;
+    add(mode_at(none, false), false, true, 0);
+    add(mode_at(none, false), false, false, 1);
+    add(mode_at(light, false), true, false, 2);
+    add(mode_at(light, false), true, true, 2);
+    add(mode_at(light, false), false, true, 1);
+    add(mode_at(light, true), false, true, 2);
+    add(space_.mode.size() - 1, true, false, 4);
+    add(space_.mode.size() - 1, false, false, 4);
   }
 
   const SlimpackProblem& problem_;

@@ -21,6 +21,16 @@ namespace slimpack::detail {
 struct SymmetricPacks {
   std::vector<std::vector<Slice>> packs;
   std::vector<std::size_t> backward;
+
+  [[nodiscard]] CutLine line(Pass pass) const {
+    CutLine line;
+    for (std::size_t at = 0; at < packs.size(); ++at) {
+      const auto& pack = packs[pass == Pass::forward ? at : backward[at]];
+      line.slices.insert(line.slices.end(), pack.begin(), pack.end());
+      line.first.push_back(line.slices.size());
+    }
+    return line;
+  }
 };
 
 /// `units` packs or a few more: each sample worth more than half a pack is cut into slices of equal

@@ -13,6 +13,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/detail/list_line.hpp"
+#include "slimpack/schedule/list_options.hpp"
 
 namespace slimpack {
 
@@ -250,14 +251,14 @@ inline void find_needs(std::vector<ListRank>& ranks, const Plan& plan, const Sch
 
 /// Lays out the items of all ranks of a part and what backward items need.
 inline void lay_out(std::vector<ListRank>& ranks, const Plan& plan, const ScheduleParts& parts,
-                    std::size_t part, std::int32_t chunk_block) {
+                    std::size_t part, const ListOptions& options) {
   const std::int32_t chunks = plan.parallel.chunks;
   ranks.resize(parts.ranks(part).size());
   std::vector<std::vector<std::uint32_t>> scratch(plan.groups.size());
   std::array<std::vector<std::uint32_t>, 2> blocks;
   for (std::size_t pass = 0; chunks > 1 && pass < 2; ++pass) {
     const std::int64_t window = plan.window;
-    const std::int64_t wanted = chunk_block > 0 ? chunk_block : (3 * plan.parallel.pp + 1) / 2;
+    const std::int64_t wanted = options.block(plan.parallel.pp);
     // On one stage nothing waits for a window.
     const std::int64_t room = plan.parallel.pp == 1 ? wanted : 2 * window * plan.parallel.pp - 1;
     const auto most = static_cast<std::uint32_t>(std::min(wanted, room));

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slimpack/planners/slimpack.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planners/requests.hpp"
+#include "slimpack/planners/registry.hpp"
+#include "slimpack/validate/validate.hpp"
+#include "support/draws.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+struct Strata {
+  std::int64_t plans = 0, infeasible = 0, merged = 0, chunked = 0, tight = 0, tiny = 0, list = 0,
+               lockstep = 0, sharded = 0, recomputed = 0;
+};
+
+PlanRequest random_request(Random& random, Strata& counts) {
+  const std::int64_t context = random.chance(1, 2) ? 1024 : 4096;
+  const bool tiny = random.chance(1, 4);
+  std::vector<std::int64_t> lengths =
+      test::random_lengths(random, tiny ? random.between(1, 2) : random.between(1, 8), context);
+  if (random.chance(1, 8)) lengths.assign(static_cast<std::size_t>(random.between(1, 5)), 1);
+  counts.tiny += tiny ? 1 : 0;
+  PlanRequest request = test::request_of(lengths, 4);
+  request.context = Tokens{context};
+  request.dp = static_cast<std::int32_t>(random.between(1, 4));
+  request.pp = static_cast<std::int32_t>(random.between(1, 3));
+  if (random.chance(1, 6)) request.tp = 2;
+  if (random.chance(1, 4)) request.chunks = request.pp == 3 ? 1 : 2;
+  if (random.chance(1, 5)) request.head = random.chance(1, 2) ? Head::last : Head::shard;
+  if (random.chance(1, 6)) request.recompute = static_cast<Recompute>(random.between(0, 3));
+  if (random.chance(1, 6)) request.max_units = random.between(1, 6);
+  if (random.chance(1, 6)) request.merge = static_cast<std::int32_t>(random.between(1, 4));
+  if (random.chance(1, 4)) request.granularity = Tokens{random.between(1, 200)};
+  request.cluster.devices_per_node = random.chance(1, 2) ? 2 : 8;
+  if (random.chance(1, 2)) {
+    ++counts.tight;
+    request.memory.reserved = Bytes{0};
+    request.memory.capacity = Bytes{random.between(100, 700) * 1'000'000};
+  }
+  return request;
+}
+
+void check_plan(const PlanRequest& request, const PlanOutcome& outcome, std::string_view name,
+                Strata& counts) {
+  CHECK(outcome.evaluations <= evaluations(request.effort));
+  CHECK(!outcome.settings.empty());
+  if (const auto* why = std::get_if<Infeasible>(&outcome.result)) {
+    ++counts.infeasible;
+    CHECK(!why->constraint.empty());
+    CHECK(why->needed > why->available);
+    return;
+  }
+  const Plan& plan = std::get<Plan>(outcome.result);
+  ++counts.plans;
+  CHECK(outcome.evaluations >= 1);
+  const Validation validation = validate(plan);
+  for (const Breach& breach : validation.breaches) FAIL_CHECK(breach.message);
+  CHECK(plan.planner == name);
+  CHECK(plan.samples == request.batch.samples);
+  CHECK(plan.origin == request.batch.origin);
+  const Bytes available = plan.memory.capacity - plan.memory.reserved;
+  for (const Bytes& peak : validation.worst_case_peak) CHECK(peak <= available);
+  CHECK(plan.prediction.lower_bound > Nanos{});
+  CHECK(plan.prediction.lower_bound <= plan.prediction.iteration);
+  CHECK(plan.prediction.ideal < plan.prediction.iteration);
+  if (request.max_units) CHECK(most_units(plan) <= *request.max_units);
+  if (request.chunks) CHECK(plan.parallel.chunks == *request.chunks);
+  if (request.head) CHECK(plan.parallel.head == *request.head);
+  bool recomputed = false;
+  for (const MicroPack& pack : plan.micropacks) {
+    if (pack.pass == Pass::forward) continue;
+    if (request.recompute) CHECK(pack.recompute == *request.recompute);
+    recomputed = recomputed || pack.recompute != Recompute::none;
+  }
+  bool merged = false;
+  for (const auto& group : plan.groups) {
+    CHECK(static_cast<std::int32_t>(group.size()) <= plan.parallel.merge);
+    merged = merged || group.size() > 1;
+  }
+  counts.merged += merged ? 1 : 0;
+  counts.recomputed += recomputed ? 1 : 0;
+  counts.chunked += plan.parallel.chunks > 1 ? 1 : 0;
+  counts.sharded += plan.parallel.head == Head::shard ? 1 : 0;
+  (outcome.settings.at("schedule") == "list" ? counts.list : counts.lockstep) += 1;
+}
+
+}  // namespace
+
+TEST_CASE("slimpack: laws over many small draws") {
+  constexpr std::uint64_t kDraws = test::draws(10000U);
+  Strata counts;
+  for (std::uint64_t seed = 0; seed < kDraws; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const PlanRequest request = random_request(random, counts);
+    check_plan(request, Slimpack{}.plan(request), Slimpack::name, counts);
+  }
+  MESSAGE("plans ", counts.plans, ", infeasible ", counts.infeasible, ", merged ", counts.merged,
+          ", several chunks ", counts.chunked, ", tight memory ", counts.tight, ", tiny ",
+          counts.tiny, ", lockstep ", counts.lockstep, ", list ", counts.list, ", sharded head ",
+          counts.sharded, ", recomputed ", counts.recomputed);
+  CHECK(counts.plans > static_cast<std::int64_t>(kDraws) / 2);
+  CHECK(counts.infeasible > 0);
+  CHECK(counts.merged > 0);
+  CHECK(counts.chunked > 0);
+  CHECK(counts.lockstep > 0);
+  CHECK(counts.list > 0);
+}
+
+TEST_CASE("slimpack: every ablation keeps the laws and its own promise") {
+  for (const std::string_view name :
+       {"slimpack-symmetric", "slimpack-samples", "slimpack-unmerged", "slimpack-lasthead"}) {
+    CAPTURE(name);
+    Strata counts;
+    for (std::uint64_t seed = 0; seed < 150; ++seed) {
+      CAPTURE(seed);
+      Random random(seed);
+      PlanRequest request = random_request(random, counts);
+      request.head.reset();
+      const PlanOutcome outcome = find_planner(name).plan(request);
+      check_plan(request, outcome, name, counts);
+      const Plan* plan = std::get_if<Plan>(&outcome.result);
+      if (plan == nullptr) continue;
+      if (name == "slimpack-lasthead") CHECK(plan->parallel.head == Head::last);
+      if (name == "slimpack-unmerged") CHECK(plan->groups.size() == std::size_t(request.dp));
+      if (name == "slimpack-samples") {
+        for (const MicroPack& pack : plan->micropacks) {
+          for (const Slice& slice : pack.slices) {
+            CHECK(slice.length() == plan->samples[index(slice.sample)]);
+          }
+        }
+      }
+      if (name == "slimpack-symmetric") {
+        std::vector<std::vector<Slice>> forward, backward;
+        for (const MicroPack& pack : plan->micropacks) {
+          std::vector<Slice> slices = pack.slices;
+          std::sort(slices.begin(), slices.end());
+          (pack.pass == Pass::forward ? forward : backward).push_back(std::move(slices));
+        }
+        std::sort(forward.begin(), forward.end());
+        std::sort(backward.begin(), backward.end());
+        CHECK(forward == backward);
+      }
+    }
+    CHECK(counts.plans > 50);
+  }
+}
+
+TEST_CASE("slimpack: threads never change the answer") {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    Strata counts;
+    PlanRequest request = random_request(random, counts);
+    const PlanOutcome one = Slimpack{}.plan(request);
+    request.threads = 3;
+    const PlanOutcome three = Slimpack{}.plan(request);
+    CHECK(one.settings == three.settings);
+    CHECK(one.evaluations == three.evaluations);
+    REQUIRE(one.result.index() == three.result.index());
+    if (const Plan* plan = std::get_if<Plan>(&one.result)) {
+      CHECK(*plan == std::get<Plan>(three.result));
+    }
+  }
+}
+
+TEST_CASE("slimpack: a memory too small for any plan is told with bytes") {
+  PlanRequest request = test::request_of({1024, 700, 3});
+  request.dp = 2;
+  request.pp = 2;
+  request.memory.reserved = Bytes{0};
+  request.memory.capacity = Bytes{50'000'000};
+  const PlanOutcome outcome = Slimpack{}.plan(request);
+  REQUIRE(std::holds_alternative<Infeasible>(outcome.result));
+  const auto& why = std::get<Infeasible>(outcome.result);
+  CHECK(why.constraint.starts_with("bytes of memory on "));
+  CHECK(why.needed > 50'000'000);
+  CHECK(why.available == 50'000'000);
+}
+
+TEST_CASE("climb_settings: refuses what makes no sense") {
+  struct Never {
+    bool exists(const SettingPoint&) const { return false; }
+    CandidateScore operator()(const SettingPoint&) const { return {}; }
+  };
+  CHECK_THROWS_WITH_AS(static_cast<void>(climb_settings({{}, {}, {}}, {}, Never{})),
+                       "climb_settings: there must be a setting", InvalidInput);
+  CHECK_THROWS_WITH_AS(static_cast<void>(climb_settings({{2}, {true}, {{0}}}, {}, Never{})),
+                       "climb_settings: a start must make a candidate", InvalidInput);
+}
