@@ -25,7 +25,8 @@ template <class Time>
     const auto item = static_cast<std::uint32_t>(at);
     keys[at] = {-time(item), item};
   }
-  std::sort(keys.begin(), keys.end());
+  // Callers that have sorted by length already bring times in order.
+  if (!std::is_sorted(keys.begin(), keys.end())) std::sort(keys.begin(), keys.end());
   std::vector<std::uint32_t> order(count);
   std::transform(keys.begin(), keys.end(), order.begin(),
                  [](const auto& key) { return key.second; });
