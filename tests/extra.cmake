@@ -23,3 +23,5 @@ add_test(NAME scripts.layers_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_
 add_test(NAME scripts.deps_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/deps_test.py)
 add_test(NAME scripts.readme COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_readme.py)
 add_test(NAME scripts.readme_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/readme_test.py)
+
+include(determinism/determinism.cmake)

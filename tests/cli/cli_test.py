@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs the slimpack program as a user does: cli_test.py PROGRAM DATA_FOLDER SIMULATE_DAG."""
+import csv
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 PROGRAM, DATA, SIMULATE_DAG = (os.path.abspath(path) for path in sys.argv[1:4])
 SMALL = ["--model", "tiny", "--context", "4096", "--overlong", "split", "--batch-tokens", "40K"]
@@ -64,7 +66,7 @@ class Cli(unittest.TestCase):
     def test_help_version_and_lists(self):
         self.assertEqual(run("--help").returncode, 0)
         self.assertRegex(run("--version").stdout, r"^slimpack \d+\.\d+\.\d+\n$")
-        for command in ("plan", "simulate", "validate", "export", "lengths", "calibrate"):
+        for command in ("plan", "simulate", "validate", "export", "compare", "lengths", "calibrate"):
             done = run(command, "--help")
             self.assertEqual(done.returncode, 0)
             self.assertIn("--help", done.stdout)
@@ -113,6 +115,67 @@ class Cli(unittest.TestCase):
         for jitter in json.loads(done.stdout)["jitter"]:
             self.assertLessEqual(jitter["least_s"], jitter["mean_s"])
             self.assertLessEqual(jitter["mean_s"], jitter["most_s"])
+
+    COMPARED = {"planner", "step", "feasible", "why", "settings", "iteration_s", "ideal_s",
+                "lower_bound_s", "efficiency", "tokens_per_s", "mfu", "speedup_over_megatron",
+                "bubble", "gaps", "dp_imbalance", "forward_cv", "backward_cv", "peak_bytes",
+                "communication_bytes", "merged_tokens", "micropacks", "plan_seconds",
+                "simulate_seconds"}
+
+    def test_compare_writes_table_json_csv_and_picture(self):
+        names = ["megatron", "slimpipe-order", "megatron-cp"]
+        done = run("compare", self.lengths(), *SMALL, "--effort", "fast", "--dp", "2", "--pp", "2",
+                   "--planners", ",".join(names), "--steps", "2", "--step", "1", "--json", "c.json",
+                   "--csv", "c.csv", "--svg", "c.svg")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for name in names:
+            self.assertRegex(done.stdout, rf"(?m)^{name} +\d")
+        with open("c.json", encoding="utf-8") as file:
+            answer = json.load(file)
+        for key in ("lengths", "batch", "model", "cluster", "parallel", "results"):
+            self.assertIn(key, answer)
+        results = answer["results"]
+        self.assertEqual([(row["planner"], row["step"]) for row in results],
+                         [(name, step) for name in names for step in (1, 2)])
+        megatron = {row["step"]: row for row in results if row["planner"] == "megatron"}
+        for row in results:
+            self.assertLessEqual(self.COMPARED, set(row))
+            self.assertTrue(row["feasible"])
+            self.assertAlmostEqual(row["speedup_over_megatron"],
+                                   megatron[row["step"]]["iteration_s"] / row["iteration_s"])
+            self.assertAlmostEqual(row["efficiency"], row["ideal_s"] / row["iteration_s"])
+            self.assertLessEqual(row["lower_bound_s"], row["iteration_s"])
+            self.assertEqual(row["evaluations"], 8)
+        with open("c.csv", encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        self.assertLessEqual(self.COMPARED - {"gaps"}, set(rows[0]))
+        self.assertEqual([(row["planner"], float(row["iteration_s"])) for row in rows],
+                         [(row["planner"], row["iteration_s"]) for row in results])
+        picture = xml.etree.ElementTree.parse("c.svg").getroot()
+        texts = [element.text or "" for element in picture.iter() if element.tag.endswith("text")]
+        for name in names:
+            self.assertEqual(sum(text.startswith(name + ": ") for text in texts), 1)
+
+    def test_compare_says_who_is_infeasible_and_refuses_what_it_does_not_know(self):
+        good = self.lengths()
+        every = ["compare", good, *SMALL, "--effort", "fast"]
+        done = run(*every, "--head", "shard", "--pp", "2", "--planners", "megatron,slimpipe-order",
+                   "--json", "-")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        first, second = json.loads(done.stdout)["results"]
+        self.assertFalse(first["feasible"])
+        self.assertRegex(first["why"], r"head.*: needed 2, available 1")
+        self.assertIsNone(first["iteration_s"])
+        self.assertTrue(second["feasible"])
+        self.assertIsNone(second["speedup_over_megatron"])
+        self.refuse(1, r"no planner has a feasible plan: megatron: .*needed \d+, available -?\d+",
+                    *every, "--planners", "megatron", "--memory", "1M")
+        self.refuse(2, r"planner must be one of .*, got 'best'", *every, "--planners",
+                    "megatron,best")
+        self.refuse(2, r"--planners: a planner must be listed once", *every, "--planners",
+                    "megatron,megatron")
+        self.refuse(2, r"only one of them can go to standard output", *every, "--json", "-", "--csv",
+                    "-")
 
     def test_lengths_from_every_form_and_standard_input(self):
         values = [100, 40000, 7]

@@ -170,19 +170,22 @@ struct SavedPiece {
   return runs;
 }
 
-[[nodiscard]] inline std::vector<SavedPiece> saved_pieces(const MicroPack& pack,
-                                                          const SliceIndex& forward) {
-  std::vector<SavedPiece> pieces;
+/// Fills `pieces` with what forward packs saved for a backward pack, by pack and slot.
+inline void find_saved_pieces(std::vector<SavedPiece>& pieces, const MicroPack& pack,
+                              const SliceIndex& forward) {
+  pieces.clear();
   for (const Slice& slice : pack.slices) {
     forward.for_each_overlap(slice.sample, slice.begin, slice.end, [&](const IndexedSlice& found) {
       pieces.push_back({index(found.pack), found.slot, std::max(slice.begin, found.begin),
                         std::min(slice.end, found.end), found.begin, found.end});
     });
   }
-  std::sort(pieces.begin(), pieces.end(), [](const SavedPiece& a, const SavedPiece& b) {
+  const auto earlier = [](const SavedPiece& a, const SavedPiece& b) {
     return a.pack != b.pack ? a.pack < b.pack : a.slot < b.slot;
-  });
-  return pieces;
+  };
+  if (!std::is_sorted(pieces.begin(), pieces.end(), earlier)) {
+    std::sort(pieces.begin(), pieces.end(), earlier);
+  }
 }
 
 }  // namespace detail
@@ -194,25 +197,27 @@ inline PackLoad pack_load(const Plan& plan, PackId pack, std::size_t rank) {
           static_cast<std::int64_t>(rank));
   PackLoad load = detail::load_without_runs(plan, pack, rank);
   if (micropack.pass == Pass::backward) {
-    const SliceIndex forward(plan, Pass::forward);
-    load.runs = detail::count_runs(plan, detail::saved_pieces(micropack, forward),
-                                   share_of(plan, micropack.group, rank));
+    std::vector<detail::SavedPiece> pieces;
+    detail::find_saved_pieces(pieces, micropack, SliceIndex(plan, Pass::forward));
+    load.runs = detail::count_runs(plan, pieces, share_of(plan, micropack.group, rank));
   }
   return load;
 }
 
 inline PackLoads::PackLoads(const Plan& plan) : first_(plan.micropacks.size() + 1, 0) {
   const SliceIndex forward(plan, Pass::forward);
+  loads_.reserve(plan.micropacks.size());
+  std::vector<detail::SavedPiece> pieces;
   for (std::size_t at = 0; at < plan.micropacks.size(); ++at) {
     const auto id = static_cast<PackId>(at);
     detail::require_pack(plan, id);
     const MicroPack& pack = plan.micropacks[at];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
     first_[at + 1] = first_[at] + ranks;
-    std::vector<detail::SavedPiece> pieces;
-    if (pack.pass == Pass::backward) pieces = detail::saved_pieces(pack, forward);
+    if (pack.pass == Pass::backward) detail::find_saved_pieces(pieces, pack, forward);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       loads_.push_back(detail::load_without_runs(plan, id, rank));
+      if (pack.pass == Pass::forward) continue;
       loads_.back().runs = detail::count_runs(plan, pieces, share_of(plan, pack.group, rank));
     }
   }

@@ -196,6 +196,10 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
 
   const PackLoads loads(plan);
   const std::int64_t hidden = layer_bytes(plan.model, 0, plan.parallel.tp).boundary;
+  group_.reserve(loads.packs());
+  first_compute_.reserve(loads.packs());
+  first_rank_.reserve(loads.packs());
+  ranked_.reserve(loads.packs());
   for (std::size_t at = 0; at < plan.micropacks.size(); ++at) {
     const auto id = static_cast<PackId>(at);
     const MicroPack& pack = plan.micropacks[at];

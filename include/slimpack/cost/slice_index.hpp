@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -42,9 +43,7 @@ class SliceIndex {
       slices_[next[index(slice.sample)]++] = {slice.begin, slice.end, pack, slot};
     });
     for (std::size_t sample = 0; sample + 1 < first_.size(); ++sample) {
-      std::stable_sort(slices_.begin() + static_cast<std::ptrdiff_t>(first_[sample]),
-                       slices_.begin() + static_cast<std::ptrdiff_t>(first_[sample + 1]),
-                       [](const auto& a, const auto& b) { return a.begin < b.begin; });
+      if (first_[sample + 1] - first_[sample] > 1) sort(first_[sample], first_[sample + 1]);
     }
   }
 
@@ -60,6 +59,21 @@ class SliceIndex {
   }
 
  private:
+  /// By begin, equal ones as they came. Plans list a sample's slices rising or falling, which
+  /// spares the sorting and its allocation.
+  void sort(std::size_t from, std::size_t to) {
+    const auto first = slices_.begin() + static_cast<std::ptrdiff_t>(from);
+    const auto last = slices_.begin() + static_cast<std::ptrdiff_t>(to);
+    const auto rises = [](const auto& a, const auto& b) { return a.begin < b.begin; };
+    if (std::is_sorted(first, last, rises)) return;
+    const auto falls = [](const auto& a, const auto& b) { return a.begin > b.begin; };
+    if (std::adjacent_find(first, last, std::not_fn(falls)) == last) {
+      std::reverse(first, last);
+    } else {
+      std::stable_sort(first, last, rises);
+    }
+  }
+
   template <class Visit>
   static void for_each_slice(const Plan& plan, Pass pass, Visit&& visit) {
     for (std::size_t pack = 0; pack < plan.micropacks.size(); ++pack) {

@@ -137,11 +137,13 @@ inline void check_ramp(const Ramp& ramp) {
 /// Walks the line and closes packs.
 class LineCutter {
  public:
-  LineCutter(Pass pass, const SliceCost& cost, const CutRules& rules,
+  LineCutter(std::size_t samples, Pass pass, const SliceCost& cost, const CutRules& rules,
              const std::vector<std::int64_t>& weights, Work total)
       : back_(pass == Pass::backward), cost_(cost), rules_(rules), weights_(weights) {
     for (const std::int64_t weight : weights) weight_sum_ += weight;
     total_ = total;
+    line_.slices.reserve(samples + weights.size());
+    line_.first.reserve(weights.size() + 1);
     next_boundary();
   }
 
@@ -228,7 +230,7 @@ inline CutLine cut_line(std::span<const LineSample> samples, Pass pass, const Sl
             sample.length.value);
     total += cost.slice(Tokens{}, sample.length);
   }
-  detail::LineCutter cutter(pass, cost, rules, weights, total);
+  detail::LineCutter cutter(samples.size(), pass, cost, rules, weights, total);
   for (const LineSample& sample : samples) cutter.add(sample);
   return cutter.finish();
 }

@@ -134,7 +134,7 @@ class ComparisonPicture {
     if (task.tp > 1) line += " x tp " + std::to_string(task.tp);
     for (const ComparedStep& step : comparison_.steps) {
       if (step.step != step_) continue;
-      line += "; " + count_text(step.samples) + " samples, " + count_text(step.tokens.value) +
+      line += "; " + std::to_string(step.samples) + " samples, " + count_text(step.tokens.value) +
               " tokens";
     }
     picture.lines.push_back(line + "; one time axis, gaps up to each plan's own end");

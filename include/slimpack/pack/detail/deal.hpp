@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,18 +18,56 @@
 
 namespace slimpack::detail {
 
-/// Items 0 .. count-1 by falling time, equal ones by number.
+/// An item and what it is sorted by, rising.
+struct KeyedItem {
+  std::uint64_t key = 0;
+  std::uint32_t item = 0;
+};
+
+/// Sorts by key, equal ones as they came, 11 bits of the key at a time. O(n bits / 11).
+inline void sort_by_digits(std::vector<KeyedItem>& items) {
+  constexpr unsigned kBits = 11;
+  constexpr std::uint64_t kMask = (std::uint64_t{1} << kBits) - 1;
+  std::uint64_t used = 0;
+  for (const KeyedItem& one : items) used |= one.key;
+  std::vector<KeyedItem> sorted(items.size());
+  for (unsigned shift = 0; shift < 64 && used >> shift != 0; shift += kBits) {
+    std::array<std::size_t, kMask + 1> next{};
+    for (const KeyedItem& one : items) ++next[one.key >> shift & kMask];
+    std::exclusive_scan(next.begin(), next.end(), next.begin(), std::size_t{0});
+    for (const KeyedItem& one : items) sorted[next[one.key >> shift & kMask]++] = one;
+    items.swap(sorted);
+  }
+}
+
+/// Items 0 .. count-1 by falling time, equal ones by number. Times are in [0, 2^63). O(n log n)
+/// where they are few, else linear in items and digits.
 template <class Time>
 [[nodiscard]] std::vector<std::uint32_t> longest_first(std::size_t count, const Time& time) {
-  std::vector<std::pair<std::int64_t, std::uint32_t>> keys(count);
+  constexpr std::size_t kMany = 2048;
+  std::vector<KeyedItem> items(count);
+  std::int64_t most = 0;
+  for (std::size_t at = 0; at < count; ++at) {
+    most = std::max<std::int64_t>(most, time(static_cast<std::uint32_t>(at)));
+  }
   for (std::size_t at = 0; at < count; ++at) {
     const auto item = static_cast<std::uint32_t>(at);
-    keys[at] = {-time(item), item};
+    items[at] = {static_cast<std::uint64_t>(most - time(item)), item};
   }
-  std::sort(keys.begin(), keys.end());
+  const auto before = [](const KeyedItem& a, const KeyedItem& b) {
+    return a.key != b.key ? a.key < b.key : a.item < b.item;
+  };
+  // Callers that have sorted by length already bring times in order.
+  if (!std::is_sorted(items.begin(), items.end(), before)) {
+    if (count < kMany) {
+      std::sort(items.begin(), items.end(), before);
+    } else {
+      sort_by_digits(items);
+    }
+  }
   std::vector<std::uint32_t> order(count);
-  std::transform(keys.begin(), keys.end(), order.begin(),
-                 [](const auto& key) { return key.second; });
+  std::transform(items.begin(), items.end(), order.begin(),
+                 [](const KeyedItem& one) { return one.item; });
   return order;
 }
 

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Planning a whole step, from lengths in memory to a complete plan: time, memory, efficiency.
+#include <benchmark/benchmark.h>
+#include <malloc.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "bench/log_normal.hpp"
+#include "slimpack/cost/presets.hpp"
+#include "slimpack/planners/megatron_cp.hpp"
+#include "slimpack/planners/slimpack.hpp"
+
+namespace {
+
+using namespace slimpack;
+
+/// A line of Linux's /proc/self/status in MB; 0 elsewhere.
+double status_mb(std::string_view key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(key)) return std::stod(line.substr(key.size() + 1)) * 1024e-6;
+  }
+  return 0;
+}
+
+/// The peak of resident memory begins anew at what is resident now.
+void reset_peak() {
+  malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+
+PlanRequest request_of(const benchmark::State& state, Effort effort) {
+  PlanRequest request;
+  request.batch.samples = bench::log_normal_lengths(state.range(0));
+  for (std::size_t at = 0; at < request.batch.samples.size(); ++at) {
+    request.batch.origin.push_back({0, static_cast<std::int64_t>(at), {}});
+    request.batch.target_tokens += request.batch.samples[at].value - 1;
+  }
+  request.sources = {{"log-normal", state.range(0), ""}};
+  request.model = model_preset("llama-7b").value();
+  request.cluster = cluster_preset("h100").value();
+  request.dp = request.pp = 8;
+  request.context = {bench::kLongestSample};
+  request.effort = effort;
+  return request;
+}
+
+/// Counters: samples planned a second; efficiency of the plan, 0 where none fits; candidates tried;
+/// most memory of the process while it plans.
+template <Planner Type>
+void plan_with(benchmark::State& state, Effort effort) {
+  const PlanRequest request = request_of(state, effort);
+  double efficiency = 0, candidates = 0;
+  reset_peak();
+  for (auto _ : state) {
+    const PlanOutcome outcome = Type{}.plan(request);
+    candidates = static_cast<double>(outcome.evaluations);
+    if (const auto* plan = std::get_if<Plan>(&outcome.result)) {
+      efficiency = seconds(plan->prediction.ideal) / seconds(plan->prediction.iteration);
+    } else {
+      state.SetLabel("no plan fits: " + std::get<Infeasible>(outcome.result).constraint);
+    }
+  }
+  state.counters["peak_MB"] = status_mb("VmHWM:");
+  state.counters["efficiency"] = efficiency;
+  state.counters["candidates"] = candidates;
+  state.counters["samples/s"] = benchmark::Counter(static_cast<double>(state.range(0)),
+                                                   benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void fast(benchmark::State& state) {
+  plan_with<Slimpack>(state, Effort::fast);
+}
+void normal(benchmark::State& state) {
+  plan_with<Slimpack>(state, Effort::normal);
+}
+
+/// What long contexts are trained with today, context parallelism: samples packed whole up to the
+/// context, each micro-batch spread over a fixed number of ranks, one forward, one backward. As
+/// many candidates, every one of them built and simulated in full.
+void naive_baseline(benchmark::State& state) {
+  plan_with<MegatronCp>(state, Effort::fast);
+}
+
+void sizes(benchmark::internal::Benchmark* bench) {
+  bench->ArgName("samples")->Unit(benchmark::kMillisecond);
+  bench->Arg(512)->Arg(4'096)->Arg(32'768)->Arg(262'144)->Arg(1'048'576);
+}
+BENCHMARK(fast)->Apply(sizes);
+BENCHMARK(normal)->Apply(sizes);
+
+void fewer_sizes(benchmark::internal::Benchmark* bench) {
+  bench->ArgName("samples")->Unit(benchmark::kMillisecond);
+  bench->Arg(512)->Arg(4'096)->Arg(32'768)->Arg(262'144);
+}
+BENCHMARK(naive_baseline)->Apply(fewer_sizes);
+
+}  // namespace
+
+BENCHMARK_MAIN();
