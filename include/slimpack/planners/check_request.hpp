@@ -13,7 +13,8 @@
 
 namespace slimpack {
 
-/// Longest context that is planned: attention work of longer samples would leave 64 bits.
+/// Longest context that is planned: attention work of longer samples would
+/// leave 64 bits.
 inline constexpr Tokens kLongestPlanned{std::int64_t{1} << 30U};
 /// Most devices that are planned for.
 inline constexpr std::int64_t kMostDevices = std::int64_t{1} << 20U;
@@ -88,24 +89,35 @@ inline void check_batch(const PlanRequest& request) {
           static_cast<std::int64_t>(batch.origin.size()));
   Tokens total;
   for (std::size_t sample = 0; sample < batch.samples.size(); ++sample) {
+    // There may be millions of samples: the message is made only where it is
+    // needed.
+    const auto check = [&](bool condition, const auto& rule, std::int64_t value) {
+      if (!condition) require(false, "batch: sample " + std::to_string(sample) + rule(), value);
+    };
     const Tokens length = batch.samples[sample];
-    const std::string place = "batch: sample " + std::to_string(sample);
-    require(length.value >= 1, place + " must be >= 1 tokens", length.value);
-    require(length <= request.context,
-            place + " must be <= the context (" + std::to_string(request.context.value) + ")",
-            length.value);
+    check(
+        length.value >= 1, [] { return std::string(" must be >= 1 tokens"); }, length.value);
+    check(
+        length <= request.context,
+        [&] { return " must be <= the context (" + std::to_string(request.context.value) + ")"; },
+        length.value);
     const Origin& origin = batch.origin[sample];
-    require(
-        origin.source >= 0 && static_cast<std::size_t>(origin.source) < request.sources.size(),
-        place + " must come from one of the " + std::to_string(request.sources.size()) + " sources",
+    const std::size_t sources = request.sources.size();
+    check(
+        origin.source >= 0 && static_cast<std::size_t>(origin.source) < sources,
+        [&] { return " must come from one of the " + std::to_string(sources) + " sources"; },
         origin.source);
     const std::int64_t documents =
         request.sources[static_cast<std::size_t>(origin.source)].documents;
-    require(
+    check(
         origin.document >= 0 && origin.document < documents,
-        place + " must come from one of its source's " + std::to_string(documents) + " documents",
+        [&] {
+          return " must come from one of its source's " + std::to_string(documents) + " documents";
+        },
         origin.document);
-    require(origin.first.value >= 0, place + " must begin at a token >= 0", origin.first.value);
+    check(
+        origin.first.value >= 0, [] { return std::string(" must begin at a token >= 0"); },
+        origin.first.value);
     total += length;
   }
   require(batch.target_tokens >= 1, "batch: target tokens must be >= 1", batch.target_tokens);
@@ -130,10 +142,11 @@ inline void check_memory(const MemoryOverrides& memory) {
 
 }  // namespace detail
 
-/// Throws InvalidInput for the first rule that the request breaks: degrees, chunks, granularity,
-/// bounds and threads >= 1; tp divides heads, kv_heads and ffn; at least one layer for each of the
-/// pp x chunks stages; at least one sample, none longer than the context, all from known documents;
-/// at least one target; sizes and rates > 0. O(samples).
+/// Throws InvalidInput for the first rule that the request breaks: degrees,
+/// chunks, granularity, bounds and threads >= 1; tp divides heads, kv_heads and
+/// ffn; at least one layer for each of the pp x chunks stages; at least one
+/// sample, none longer than the context, all from known documents; at least one
+/// target; sizes and rates > 0. O(samples).
 inline void check_request(const PlanRequest& request) {
   detail::check_model(request.model);
   detail::check_cluster(request.cluster);

@@ -21,32 +21,41 @@ namespace slimpack {
 
 namespace detail {
 
-/// Walks the devices of a plan in their own order. All bytes come and go in that order but those of
-/// send buffers, which end with their transfers.
+/// Walks the devices of a plan in their own order. All bytes come and go in
+/// that order but those of send buffers, which end with their transfers.
 class WorstMemory {
  public:
-  WorstMemory(const Plan& plan, const Dag& dag) : plan_(plan), dag_(dag), line_(line_of(plan)) {
+  WorstMemory(const Plan& plan, const Dag& dag)
+      : plan_(plan),
+        dag_(dag),
+        line_(line_of(plan)),
+        slots_(static_cast<std::size_t>(plan.parallel.chunks) + 1) {
+    first_.reserve(plan.micropacks.size() + 1);
+    for (const MicroPack& pack : plan.micropacks) {
+      first_.push_back(first_.back() + plan.groups[index(pack.group)].size());
+    }
+    place_.resize(first_.back() * static_cast<std::size_t>(line_.pp) * slots_);
     node_.resize(plan.schedule.size());
-    place_.resize(plan.schedule.size());
     for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
       const auto& order = plan.schedule[device].order;
       node_[device].resize(order.size());
-      at_[{plan.schedule[device].dp, plan.schedule[device].pp}] = device;
       for (std::size_t unit = 0; unit < order.size(); ++unit) {
-        place_[device].push_back({order[unit], unit});
+        if (order[unit].kind == UnitKind::reduce || order[unit].kind == UnitKind::optimizer)
+          continue;
+        place_[slot(device, order[unit])] = static_cast<std::uint32_t>(unit);
       }
-      std::sort(place_[device].begin(), place_[device].end());
     }
     for (std::size_t node = 0; node < dag.size(); ++node) {
       const NodeLabel& label = dag.label[node];
       if (!is_compute(label.kind) && label.kind != NodeKind::transfer) continue;
-      Nodes& nodes = node_[at_.at({label.dp, label.pp})][label.unit];
+      Nodes& nodes = node_[device_index(plan, label.dp, label.pp)][label.unit];
       (is_compute(label.kind) ? nodes.compute : nodes.transfer) = node + 1;
     }
   }
 
   [[nodiscard]] Bytes device(std::size_t on) const {
     State state;
+    state.held.resize(dag_.channels.size());
     Bytes level = total(dag_.devices[on].always);
     for (const MemoryEvent& event : dag_.initial_memory) {
       if (index(event.device) == on) level += event.bytes;
@@ -76,7 +85,7 @@ class WorstMemory {
     bool operator<(const Send& other) const noexcept { return consumer > other.consumer; }
   };
   struct State {
-    std::map<std::size_t, std::vector<Bytes>> held;  // by channel and message; zero once freed
+    std::vector<std::vector<Bytes>> held;  // by channel and message; zero once freed
     std::map<std::size_t, std::priority_queue<Send>> unfinished;  // by receiver
   };
 
@@ -90,13 +99,21 @@ class WorstMemory {
   }
 
   [[nodiscard]] std::size_t peer(std::size_t on, std::int32_t stage) const {
-    return at_.at({plan_.schedule[on].dp, stage});
+    return device_index(plan_, plan_.schedule[on].dp, stage);
+  }
+  /// Where `place_` has an F, B or H of a device.
+  [[nodiscard]] std::size_t slot(std::size_t on, const Unit& unit) const {
+    const DeviceSchedule& device = plan_.schedule[on];
+    const auto& ranks = plan_.groups[index(plan_.micropacks[index(unit.pack)].group)];
+    const auto rank = static_cast<std::size_t>(
+        std::lower_bound(ranks.begin(), ranks.end(), device.dp) - ranks.begin());
+    const std::size_t row = (first_[index(unit.pack)] + rank) * static_cast<std::size_t>(line_.pp) +
+                            static_cast<std::size_t>(device.pp);
+    return row * slots_ +
+           (unit.kind == UnitKind::head ? slots_ - 1 : static_cast<std::size_t>(unit.chunk));
   }
   [[nodiscard]] std::size_t place(std::size_t on, const Unit& unit) const {
-    const auto found =
-        std::lower_bound(place_[on].begin(), place_[on].end(), std::pair{unit, std::size_t{0}});
-    SLIMPACK_ASSERT(found != place_[on].end() && found->first == unit);
-    return found->second;
+    return place_[slot(on, unit)];
   }
   /// The same unit one place further along the line, or back.
   [[nodiscard]] std::pair<std::size_t, std::size_t> neighbour(std::size_t on, const Unit& unit,
@@ -119,8 +136,8 @@ class WorstMemory {
     return freed;
   }
 
-  /// A unit that starts has heard how far its neighbours are: its input comes from one, and in a
-  /// meeting over the head both stand at the same unit.
+  /// A unit that starts has heard how far its neighbours are: its input comes
+  /// from one, and in a meeting over the head both stand at the same unit.
   Bytes hear(std::size_t on, const Unit& unit, State& state) const {
     if (line_.pp == 1) return {};
     const std::int32_t stage = plan_.schedule[on].pp;
@@ -140,7 +157,8 @@ class WorstMemory {
     return ended(device, sender + 1, state);
   }
 
-  /// Notes the send of a unit that starts; the send `window` before it has ended.
+  /// Notes the send of a unit that starts; the send `window` before it has
+  /// ended.
   Bytes queue(std::size_t on, const Unit& unit, std::size_t transfer, State& state) const {
     const std::size_t channel = index(dag_.label[transfer].channel);
     auto& held = state.held[channel];
@@ -156,18 +174,21 @@ class WorstMemory {
   const Plan& plan_;
   const Dag& dag_;
   Line line_;
-  std::map<std::pair<std::int32_t, std::int32_t>, std::size_t> at_;
+  std::size_t slots_;                     // chunks, and one for H
+  std::vector<std::size_t> first_{0};     // row of a pack's first rank
+  std::vector<std::uint32_t> place_;      // in its device's order, by pack, rank, stage and slot
   std::vector<std::vector<Nodes>> node_;  // by device and place in its order
-  std::vector<std::vector<std::pair<Unit, std::size_t>>> place_;
 };
 
 }  // namespace detail
 
-/// The most bytes that each device of a plan may hold at any times of its units and transfers, from
-/// the plan's own DAG. A send buffer counts until its end is certain: when the unit that queues the
-/// send `window` later starts, or when the device has heard from the receiver, by an input or by
-/// meeting it over the head, after it has consumed the message. Never less than a simulated peak.
-/// The plan must keep rules 1 to 6. O(units log units + events).
+/// The most bytes that each device of a plan may hold at any times of its units
+/// and transfers, from the plan's own DAG. A send buffer counts until its end
+/// is certain: when the unit that queues the send `window` later starts, or
+/// when the device has heard from the receiver, by an input or by meeting it
+/// over the head, after it has consumed the message. Never less than a
+/// simulated peak. The plan must keep rules 1 to 6. O(units log window +
+/// events).
 [[nodiscard]] inline std::vector<Bytes> worst_memory(const Plan& plan, const Dag& dag) {
   const detail::WorstMemory walk(plan, dag);
   std::vector<Bytes> worst;
