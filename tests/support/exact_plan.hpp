@@ -28,7 +28,7 @@ struct ExactLimits {
   std::int64_t limit = kNoLimit;        ///< plans that are not shorter do not count
   std::span<const Recompute> modes;     ///< of backward packs
   std::size_t most_pairs = 40'000;      ///< of a forward and a backward set of packs
-  std::int64_t most_nodes = 2'000'000;  ///< in all orders together
+  std::int64_t most_nodes = 2'000'000;  ///< in all orders of one way to give samples to ranks
 };
 
 /// What was found of all plans with the samples, stages, head, granularity and `merge` of a frame.
