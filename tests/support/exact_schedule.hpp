@@ -41,6 +41,7 @@ class ExactSearch {
  public:
   static constexpr std::size_t kMostOps = 64;
   static constexpr std::size_t kMostDevices = 8;
+  static constexpr std::size_t kMostChannels = 24;
 
   ExactSearch(const ExactProblem& problem, std::int64_t limit, std::int64_t most_nodes)
       : problem_(problem), ops_(problem.ops), limit_(limit), most_nodes_(most_nodes) {
@@ -62,7 +63,13 @@ class ExactSearch {
       }
       for (const std::size_t device : ops_[op].devices) root.load[device] += ops_[op].duration;
     }
-    root.queue.resize(problem.channels);
+    require(problem.channels <= kMostChannels, "exact_schedule: there must be at most 24 channels",
+            static_cast<std::int64_t>(problem.channels));
+    for (const std::uint64_t rivals : rivals_) {
+      require(std::popcount(rivals) < kMostQueued,
+              "exact_schedule: a group must have at most 10 packs a pass",
+              std::popcount(rivals) + 1);
+    }
     find_tails();
     tight_ = needs_memory();
     root_ = std::move(root);
@@ -75,12 +82,17 @@ class ExactSearch {
   }
 
  private:
+  static constexpr int kQueuedBits = 6, kMostQueued = 10;
+  static constexpr std::uint64_t kQueuedMask = (std::uint64_t{1} << kQueuedBits) - 1;
+
   struct State {
     std::uint64_t done = 0;
     std::int64_t now = 0, end = 0;
     std::array<std::int64_t, kMostOps> ready{};
     std::array<std::int64_t, kMostDevices> free{}, load{}, held{};
-    std::vector<std::string> queue;  // by channel: packs sent and not yet consumed
+    // By channel: packs sent and not yet consumed, each as its number + 1 in six bits, first
+    // lowest.
+    std::array<std::uint64_t, kMostChannels> queue{};
   };
 
   [[nodiscard]] static constexpr std::uint64_t bit(std::size_t op) {
@@ -135,7 +147,7 @@ class ExactSearch {
   [[nodiscard]] bool may_start(const State& state, std::size_t op) const {
     if ((state.done & bit(op)) != 0 || (needs_[op] & ~state.done) != 0) return false;
     const ExactOp& facts = ops_[op];
-    if (facts.receives && state.queue[*facts.channel][0] != static_cast<char>(facts.pack)) {
+    if (facts.receives && (state.queue[*facts.channel] & kQueuedMask) != facts.pack + 1) {
       return false;
     }
     for (std::size_t at = 0; tight_ && at < facts.devices.size(); ++at) {
@@ -177,10 +189,8 @@ class ExactSearch {
   /// Whether a known state is nowhere later; else keeps this one.
   [[nodiscard]] bool dominated(const State& state) {
     std::string key(reinterpret_cast<const char*>(&state.done), sizeof state.done);
-    for (const std::string& queue : state.queue) {
-      key += queue;
-      key += '\x7f';
-    }
+    key.append(reinterpret_cast<const char*>(state.queue.data()),
+               problem_.channels * sizeof state.queue[0]);
     std::vector<std::int64_t> times{state.now, state.end};
     times.insert(times.end(), state.free.begin(),
                  state.free.begin() + static_cast<std::ptrdiff_t>(problem_.devices));
@@ -259,10 +269,13 @@ class ExactSearch {
       const ExactOp& other = ops_[later.op];
       next.ready[later.op] = std::max(next.ready[later.op], finish + later.lag);
       if (other.receives && other.pack == facts.pack && other.unit.kind == facts.unit.kind) {
-        next.queue[*other.channel] += static_cast<char>(facts.pack);
+        std::uint64_t& queue = next.queue[*other.channel];
+        int place = 0;
+        while (queue >> place != 0) place += kQueuedBits;
+        queue |= std::uint64_t{facts.pack + 1} << place;
       }
     }
-    if (facts.receives) next.queue[*facts.channel].erase(0, 1);
+    if (facts.receives) next.queue[*facts.channel] >>= kQueuedBits;
     return next;
   }
 
