@@ -68,7 +68,7 @@ struct CompareOptions {
   task.recompute = request.recompute;
   task.granularity = request.granularity;
   task.merge = request.merge;
-  task.evaluations = evaluations(request.effort);
+  task.evaluations = evaluations(request);
   return task;
 }
 

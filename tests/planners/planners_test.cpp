@@ -180,7 +180,7 @@ TEST_CASE("planners: plans of every degree are valid, complete and the same on a
           CHECK(plan.origin == request.batch.origin);
           CHECK(plan.target_tokens == request.batch.target_tokens);
           CHECK(plan.parallel.granularity == request.granularity);
-          CHECK(outcome.evaluations == evaluations(Effort::fast));
+          CHECK(outcome.evaluations == evaluations(request));
           CHECK(outcome.settings.contains("recompute"));
           if (tp != 2) continue;
           request.threads = 3;
@@ -241,7 +241,7 @@ TEST_CASE("planners: more effort is not slower") {
     for (const Effort effort : {Effort::fast, Effort::normal, Effort::thorough}) {
       request.effort = effort;
       const PlanOutcome outcome = planner.plan(request);
-      CHECK(outcome.evaluations <= evaluations(effort));
+      CHECK(outcome.evaluations <= evaluations(request));
       // Those that time candidates on one part of the ranks may misjudge the others a little.
       const bool in_part = planner.name.starts_with("slimpack");
       const Nanos time = plan_of(outcome).prediction.iteration;

@@ -51,7 +51,7 @@ PlanRequest random_request(Random& random, Strata& counts) {
 
 void check_plan(const PlanRequest& request, const PlanOutcome& outcome, std::string_view name,
                 Strata& counts) {
-  CHECK(outcome.evaluations <= evaluations(request.effort));
+  CHECK(outcome.evaluations <= evaluations(request));
   CHECK(!outcome.settings.empty());
   if (const auto* why = std::get_if<Infeasible>(&outcome.result)) {
     ++counts.infeasible;

@@ -58,7 +58,7 @@ template <SequenceOrder Order>
                                         const PackedSpace& space, const Order& order) {
   const auto sizes = space.sizes();
   const SearchResult found =
-      search_settings(sizes, {evaluations(request.effort), request.threads, request.progress},
+      search_settings(sizes, {evaluations(request), request.threads, request.progress},
                       detail::PackedCandidates<Order>(request, planner, space, order));
   const PackedSettings best = space.at(found.best);
   Plan plan = build_packed(request, planner, best, order);

@@ -2,6 +2,8 @@
 // What every planner is asked and what it answers.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -25,17 +27,13 @@ namespace slimpack {
 /// How many candidates a planner may simulate.
 enum class Effort : std::uint8_t { fast, normal, thorough };
 
-/// The budget of a search in simulated candidates, the same for every planner: 8, 128 or 1024.
-[[nodiscard]] constexpr std::int64_t evaluations(Effort effort) noexcept {
-  switch (effort) {
-    case Effort::fast:
-      return 8;
-    case Effort::normal:
-      return 128;
-    case Effort::thorough:
-      return 1024;
-  }
-  return 8;
+/// The budget of a search in simulated candidates, the same for every planner: 4, 128 or 1024, with
+/// more than 4096 samples fewer in proportion, but at least 4, 16 or 128.
+[[nodiscard]] constexpr std::int64_t evaluations(Effort effort, std::int64_t samples) noexcept {
+  constexpr std::array<std::int64_t, 3> kMost{4, 128, 1024}, kLeast{4, 16, 128};
+  const auto at = static_cast<std::size_t>(effort);
+  const std::int64_t share = kMost[at] * 4096 / std::max<std::int64_t>(samples, 4096);
+  return std::max(share, kLeast[at]);
 }
 
 /// What a request says about memory in place of the cluster's figures and the rules' defaults.
@@ -82,6 +80,11 @@ struct PlanOutcome {
   std::map<std::string, std::string> settings;
   std::int64_t evaluations = 0;  ///< candidates simulated
 };
+
+/// The budget of a request.
+[[nodiscard]] inline std::int64_t evaluations(const PlanRequest& request) noexcept {
+  return evaluations(request.effort, static_cast<std::int64_t>(request.batch.samples.size()));
+}
 
 /// Laws: pure (equal requests give equal outcomes, whatever `threads` is); the answer is a complete
 /// plan that `validate` passes, its prediction filled by simulation, or Infeasible; a request that

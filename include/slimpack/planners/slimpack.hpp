@@ -48,7 +48,7 @@ namespace slimpack {
   climb.ladder.assign(space.kLadder.begin(), space.kLadder.end());
   climb.starts = space.starts;
   const detail::SlimpackRefiner refiner(problem, space, climb, candidates);
-  SearchLimits limits{evaluations(request.effort), request.threads, request.progress};
+  SearchLimits limits{evaluations(request), request.threads, request.progress};
   const std::int64_t all = limits.budget;
   // Half of the budget is for the islands that turn out slower than the one searched on.
   if (request.effort != Effort::fast && request.dp > 1) limits.budget = all / 2;

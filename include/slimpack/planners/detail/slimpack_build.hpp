@@ -229,7 +229,10 @@ inline Dealt SlimpackProblem::deal_now(const SlimpackSettings& settings) const {
         std::clamp<std::int64_t>(request_.cluster.devices_per_node / request_.tp, 2, request_.dp));
     rules.merge = request_.merge.value_or(near);
     rules.threshold_permille = settings.merge_permille;
-    rules.room = std::max(room(plan, settings), Bytes{1});
+    // The more is merged by time, the less of a device's room one sample may take.
+    const std::int64_t percent =
+        std::clamp<std::int64_t>(30 + settings.merge_permille * 5 / 4, 30, 100);
+    rules.room = std::max(Bytes{room(plan, settings).value / 100 * percent}, Bytes{1});
     for (std::int32_t dp = 0; dp < request_.dp; ++dp) {
       const std::size_t at = static_cast<std::size_t>(dp) * static_cast<std::size_t>(request_.pp) *
                              static_cast<std::size_t>(request_.tp);
@@ -274,20 +277,29 @@ inline Dealt SlimpackProblem::deal_now(const SlimpackSettings& settings) const {
       dealt.island_of[static_cast<std::size_t>(rank)] = at;
     }
   }
-  // The longest sample that a rank holds alone asks for most memory.
+  // The longest sample that a rank holds alone asks for most memory, unless a rank has much more to
+  // do than others.
   std::pair<std::int64_t, std::int64_t> most{-1, 0};
+  std::int64_t load = 0, of_hardest = 0;
+  std::size_t fullest = 0;
   for (std::size_t at = 0; at < dealt.islands.size(); ++at) {
     for (const std::int32_t rank : dealt.islands[at]) {
       const auto& members = dealt.members[static_cast<std::size_t>(rank)];
+      const std::int64_t own = assignment.load[static_cast<std::size_t>(rank)];
       const std::pair<std::int64_t, std::int64_t> here{
-          members.empty() ? 0 : members.front().length.value,
-          assignment.load[static_cast<std::size_t>(rank)]};
+          members.empty() ? 0 : members.front().length.value, own};
       if (here > most) {
         most = here;
         dealt.hardest = at;
+        of_hardest = own;
+      }
+      if (own > load) {
+        load = own;
+        fullest = at;
       }
     }
   }
+  if (load - of_hardest > load / 50) dealt.hardest = fullest;
   return dealt;
 }
 

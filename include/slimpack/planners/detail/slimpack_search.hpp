@@ -68,19 +68,29 @@ class Climb {
  private:
   /// Points that lack memory are not simulated: they cost little, but not nothing.
   [[nodiscard]] std::int64_t left() const noexcept {
-    return std::min(limits_.budget - done_, 4 * limits_.budget - tried_);
+    const std::int64_t tries = 4 * std::max(limits_.budget, done_ == 0 ? kTries : 0);
+    return std::min(limits_.budget - done_, tries - tried_);
   }
 
-  /// A start with as much relief as makes it fit; nothing where there is no candidate or no budget.
+  /// A start with about as little relief as makes it fit, or all; nothing where there is no
+  /// candidate or no budget.
   [[nodiscard]] std::optional<std::pair<CandidateScore, SettingPoint>> relieved(
       SettingPoint point) {
     std::optional<std::pair<CandidateScore, SettingPoint>> found;
-    for (; point[space_.relief] < space_.sizes[space_.relief]; ++point[space_.relief]) {
+    std::size_t& relief = point[space_.relief];
+    const auto fits = [&](std::size_t at) {
+      relief = at;
       consider({point});
       const auto seen = seen_.find(point);
-      if (seen == seen_.end()) break;
+      if (seen == seen_.end()) return false;
       if (!found || seen->second < found->first) found = {seen->second, point};
-      if (seen->second.excess <= 0) break;
+      return seen->second.excess <= 0;
+    };
+    std::size_t low = relief, high = space_.sizes[space_.relief] - 1;
+    if (fits(low) || low == high || !fits(high)) return found;
+    while (high - low > 1) {
+      const std::size_t middle = low + (high - low) / 2;
+      (fits(middle) ? high : low) = middle;
     }
     return found;
   }
@@ -175,6 +185,8 @@ class Climb {
       seen_.emplace(*fresh[at], scores[at]);
     }
   }
+
+  static constexpr std::int64_t kTries = 16;
 
   const ClimbSpace& space_;
   const SearchLimits& limits_;

@@ -134,7 +134,8 @@ struct SlimpackSpace {
   lines["last_stage_layers"] = head.relief == 0 ? "even" : std::to_string(head.relief) + "-fewer";
   lines["units"] = std::to_string(settings.units);
   if (options.asymmetric) {
-    lines["backward_units"] = std::to_string(settings.units * settings.backward_permille / 1000);
+    lines["backward_units"] = std::to_string(
+        std::max<std::int64_t>(1, settings.units * settings.backward_permille / 1000));
   }
   lines["ramp"] = settings.ramp == Ramp{} ? "off"
                                           : std::to_string(settings.ramp.first_permille) + "+" +

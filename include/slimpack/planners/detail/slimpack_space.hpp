@@ -31,9 +31,9 @@ class SlimpackSpaceMaker {
   [[nodiscard]] SlimpackSpace make() {
     start_.assign(space_.sizes().size(), 0);
     heads();
-    chunks();
     devices();
     units();
+    chunks();
     modes();
     ramps();
     space_.order = {LineOrder::long_first, LineOrder::short_first, LineOrder::pyramid};
@@ -69,6 +69,9 @@ class SlimpackSpaceMaker {
     kQueue
   };
 
+  /// Packs of which a pipeline full is so small a part that chunks have nothing to gain.
+  static constexpr std::int64_t kManyUnits = 2048;
+
   void heads() {
     const std::int32_t pp = request_.pp;
     const bool shard =
@@ -94,7 +97,7 @@ class SlimpackSpaceMaker {
     space_.chunks = {1};
     if (request_.chunks) {
       space_.chunks = {*request_.chunks};
-    } else if (request_.pp > 1) {
+    } else if (request_.pp > 1 && space_.units[start_[kUnits]] < kManyUnits) {
       for (const std::int32_t more : {2, 4}) {
         if (std::int64_t{request_.pp} * more <= request_.model.layers) {
           space_.chunks.push_back(more);
@@ -121,12 +124,21 @@ class SlimpackSpaceMaker {
     const double each = static_cast<double>(unit_overhead().value);
     const double best = std::sqrt(stages * work / std::max(each, 1.0));
     const auto mean = static_cast<double>(tokens_.value) / request_.dp;
-    const double most = std::max(1.0, mean / static_cast<double>(request_.granularity.value));
+    std::int64_t grains = 0, longest = 1;
+    for (const Tokens length : request_.batch.samples) {
+      const std::int64_t of_sample =
+          (length + request_.granularity - Tokens{1}) / request_.granularity;
+      grains += of_sample;
+      longest = std::max(longest, of_sample);
+    }
+    const auto most =
+        static_cast<double>(std::max((grains + request_.dp - 1) / request_.dp, longest));
     const double least = std::max(1.0, mean / static_cast<double>(fitting_unit().value));
+    const double middle = request_.pp > 1 ? best : least;
     std::int64_t before = 0;
-    for (int step = -8; step <= 6; ++step) {
+    for (int step = -8; step <= 8; ++step) {
       const double wanted =
-          std::clamp(best * std::exp2(0.375 * step), least, std::max(least, most));
+          std::clamp(middle * std::exp2(0.375 * step), std::min(least, most), most);
       auto count = static_cast<std::int64_t>(std::llround(wanted));
       if (request_.max_units) count = std::min(count, *request_.max_units);
       if (step <= -1) start_[kUnits] = space_.units.size() - (count == before ? 1 : 0);
@@ -248,6 +260,14 @@ class SlimpackSpaceMaker {
     add(mode_at(light, true), false, true, 2);
     add(space_.mode.size() - 1, true, false, 4);
     add(space_.mode.size() - 1, false, false, 4);
+    add(space_.mode.size() - 1, true, false, space_.units.size());
+    add(space_.mode.size() - 1, false, false, space_.units.size());
+    if (space_.head.front().place.head == Head::last) {
+      SettingPoint point = start_;
+      while (point[kHead] > 0 && space_.head[point[kHead]].place.head != Head::last) --point[kHead];
+      point[kUnits] = space_.units.size() / 4;
+      space_.starts.push_back(std::move(point));
+    }
   }
 
   const SlimpackProblem& problem_;
