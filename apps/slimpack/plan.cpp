@@ -19,7 +19,7 @@ namespace {
 
 struct PlanOptions {
   CommonOptions common;
-  std::string planner = "megatron";
+  std::string planner = "slimpack";
   std::string output;
 };
 

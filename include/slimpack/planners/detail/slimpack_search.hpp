@@ -47,6 +47,10 @@ class Climb {
 
   ClimbResult run() {
     std::vector<std::pair<CandidateScore, SettingPoint>> begins;
+    // Those that need no relief first: what relief costs may leave the budget short.
+    for (const SettingPoint& start : space_.starts) {
+      if (start[space_.relief] + 1 < space_.sizes[space_.relief]) consider({start});
+    }
     for (const SettingPoint& start : space_.starts) {
       if (const auto found = relieved(start)) begins.push_back(*found);
     }
