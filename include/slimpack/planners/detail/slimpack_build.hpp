@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -277,29 +278,29 @@ inline Dealt SlimpackProblem::deal_now(const SlimpackSettings& settings) const {
       dealt.island_of[static_cast<std::size_t>(rank)] = at;
     }
   }
-  // The longest sample that a rank holds alone asks for most memory, unless a rank has much more to
-  // do than others.
-  std::pair<std::int64_t, std::int64_t> most{-1, 0};
-  std::int64_t load = 0, of_hardest = 0;
-  std::size_t fullest = 0;
+  // Most ranks have most to wait for; of equals, the longest sample that a rank holds alone asks
+  // for most memory, unless a rank has much more to do than others.
+  struct Hardship {
+    std::size_t ranks = 0;
+    std::int64_t excess = 0, longest = 0, load = 0;
+    auto operator<=>(const Hardship&) const = default;
+  };
+  const std::int64_t load =
+      *std::max_element(assignment.load.begin(), assignment.load.end()) / 50 * 49;
+  Hardship most;
   for (std::size_t at = 0; at < dealt.islands.size(); ++at) {
+    Hardship here{dealt.islands[at].size(), 0, 0, 0};
     for (const std::int32_t rank : dealt.islands[at]) {
       const auto& members = dealt.members[static_cast<std::size_t>(rank)];
-      const std::int64_t own = assignment.load[static_cast<std::size_t>(rank)];
-      const std::pair<std::int64_t, std::int64_t> here{
-          members.empty() ? 0 : members.front().length.value, own};
-      if (here > most) {
-        most = here;
-        dealt.hardest = at;
-        of_hardest = own;
-      }
-      if (own > load) {
-        load = own;
-        fullest = at;
-      }
+      if (!members.empty()) here.longest = std::max(here.longest, members.front().length.value);
+      here.load = std::max(here.load, assignment.load[static_cast<std::size_t>(rank)]);
+    }
+    here.excess = here.load > load ? 1 : 0;
+    if (most < here) {
+      most = here;
+      dealt.hardest = at;
     }
   }
-  if (load - of_hardest > load / 50) dealt.hardest = fullest;
   return dealt;
 }
 
