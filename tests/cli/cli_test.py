@@ -145,7 +145,7 @@ class Cli(unittest.TestCase):
                                    megatron[row["step"]]["iteration_s"] / row["iteration_s"])
             self.assertAlmostEqual(row["efficiency"], row["ideal_s"] / row["iteration_s"])
             self.assertLessEqual(row["lower_bound_s"], row["iteration_s"])
-            self.assertEqual(row["evaluations"], 8)
+            self.assertEqual(row["evaluations"], 4)
         with open("c.csv", encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         self.assertLessEqual(self.COMPARED - {"gaps"}, set(rows[0]))
