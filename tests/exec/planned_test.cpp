@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans that the planners make for real document lengths, executed, against the unsliced oracle.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "exec/feature_table.hpp"
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/random.hpp"
+#include "slimpack/data/sample.hpp"
+#include "slimpack/io/read_lengths.hpp"
+#include "slimpack/planners/registry.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack/validate/validate.hpp"
+#include "slimpack_cpu/check_plan.hpp"
+#include "support/draws.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+/// A committed set of lengths and the factor that brings its steps to a few hundred tokens.
+struct ScaledSet {
+  std::string_view name;
+  std::int64_t factor = 1;
+  std::int64_t batch_tokens = 0;
+};
+constexpr std::array kScaledSets{ScaledSet{"books", 1200, 1500}, ScaledSet{"webpages", 40, 900},
+                                 ScaledSet{"wikipedia_en", 8, 600},
+                                 ScaledSet{"longsft_mix", 64, 800}};
+
+/// Tokens that a sample of an executed step has at most.
+constexpr Tokens kScaledContext{320};
+
+LengthSet scaled_lengths(const ScaledSet& set) {
+  LengthSet lengths = read_lengths(std::string(SLIMPACK_TEST_DIR "/../examples/data/") +
+                                   std::string(set.name) + ".lengths");
+  for (Tokens& length : lengths.documents) {
+    length = std::max(Tokens{1}, Tokens{length.value / set.factor});
+  }
+  return lengths;
+}
+
+/// As large as is executed in milliseconds, with shapes that differ from each other.
+ModelShape executed_model(Random& random, std::int64_t layers) {
+  const std::int64_t kv_heads = random.chance(1, 2) ? 1 : 4;
+  return {"executed", layers, 12, 4, kv_heads, 4, 20, 23, random.chance(1, 3), 1e4, 1e-5, 8};
+}
+
+/// Rates in proportion to the executed model: a kernel costs as much as a few tokens, not
+/// thousands, so that slices of some tens of tokens and merging over ranks can pay.
+Cluster executed_cluster(std::int64_t devices_per_node) {
+  Cluster cluster;
+  cluster.name = "executed";
+  cluster.devices_per_node = devices_per_node;
+  cluster.memory = Bytes{1'000'000'000};
+  cluster.peak_flops = 2e9;
+  cluster.matrix_flops = 1e9;
+  cluster.attention_forward_flops = 5e8;
+  cluster.attention_backward_flops = 4e8;
+  cluster.memory_bytes_per_s = 1e11;
+  cluster.inside = {1e10, 1e-6};
+  cluster.between = {2e9, 2e-6};
+  cluster.kernel_s = 1e-6;
+  cluster.segment_s = 1e-7;
+  cluster.tile_tokens = 4;
+  return cluster;
+}
+
+/// A step of the set for the degrees; everything else that a request leaves open is drawn.
+PlanRequest scaled_request(const ScaledSet& set, const LengthSet& lengths, std::uint64_t seed,
+                           std::int32_t dp, std::int32_t pp) {
+  Random random(seed * 0x9e3779b97f4a7c15U + 0x37U);
+  PlanRequest request;
+  BatchOptions options;
+  options.context = kScaledContext;
+  options.overlong = Overlong::split;
+  options.batch_tokens = Tokens{set.batch_tokens};
+  options.seed = seed;
+  request.batch = draw_batch(lengths, options, static_cast<std::int64_t>(seed % 3));
+  request.sources = {
+      {std::string(set.name), static_cast<std::int64_t>(lengths.documents.size()), ""}};
+  request.model = executed_model(random, 2 * std::int64_t{pp} + random.between(0, 1));
+  request.cluster = executed_cluster(random.chance(1, 2) ? 2 : 8);
+  request.dp = dp;
+  request.pp = pp;
+  request.context = kScaledContext;
+  request.granularity = {std::int64_t{8} << random.below(3)};
+  request.effort = random.chance(1, 3) ? Effort::normal : Effort::fast;
+  request.optimizer = random.chance(1, 2) ? OptimizerState::sharded : OptimizerState::replicated;
+  request.memory.gradient_bytes = 8;
+  request.memory.page_tokens = Tokens{8};
+  request.memory.share_tokens = Tokens{std::int64_t{8} << random.below(2)};
+  request.memory.head_tile = Tokens{32};
+  if (random.chance(1, 2)) request.chunks = 2;
+  if (random.chance(1, 3)) request.head = random.chance(1, 2) ? Head::shard : Head::last;
+  if (random.chance(1, 2)) request.recompute = static_cast<Recompute>(seed % kRecomputeModes);
+  return request;
+}
+
+/// What of a request a failing draw must tell.
+std::string describe_request(const PlanRequest& request) {
+  std::string text = request.sources.front().path + " step " + std::to_string(request.batch.step) +
+                     " dp " + std::to_string(request.dp) + " pp " + std::to_string(request.pp) +
+                     " layers " + std::to_string(request.model.layers) + " granularity " +
+                     std::to_string(request.granularity.value) + " chunks " +
+                     std::to_string(request.chunks.value_or(0)) + " head " +
+                     (request.head ? (*request.head == Head::shard ? "shard" : "last") : "free") +
+                     " recompute " +
+                     (request.recompute ? std::to_string(static_cast<int>(*request.recompute))
+                                        : std::string("free"));
+  if (request.memory.capacity) {
+    text += " capacity " + std::to_string(request.memory.capacity->value);
+  }
+  return text;
+}
+
+/// Executes planners' plans and counts what they were.
+class PlannedSteps {
+ public:
+  /// Null where the planner says that there is no plan, else the plan, executed and compared.
+  std::optional<Plan> execute(const PlannerInfo& planner, const PlanRequest& request,
+                              std::uint64_t seed) {
+    const std::string name(planner.name);
+    const std::string asked = describe_request(request);
+    CAPTURE(seed);
+    CAPTURE(name);
+    CAPTURE(asked);
+    PlanOutcome outcome = planner.plan(request);
+    if (std::holds_alternative<Infeasible>(outcome.result)) {
+      ++infeasible_;
+      return std::nullopt;
+    }
+    Plan plan = std::get<Plan>(std::move(outcome.result));
+    CHECK(plan.samples == request.batch.samples);
+    CHECK(plan.target_tokens == request.batch.target_tokens);
+    const Validation validation = validate(plan);
+    for (const Breach& breach : validation.breaches) FAIL_CHECK(breach.message);
+    if (!validation.valid()) return std::nullopt;
+    const auto found = cpu::check_plan(plan, cpu::random_tokens(plan, seed), seed);
+    CAPTURE(found.worst_tensor);
+    CHECK(found.loss_difference <= 1e-10);
+    CHECK(found.gradient_difference <= 1e-10);
+    CHECK(found.weight_difference <= 1e-10);
+    for (const Bytes peak : found.peak) {
+      // State shared by ranks is whole elements on each of them, and a byte count over dp else.
+      CHECK(peak.value < plan.memory.capacity.value - plan.memory.reserved.value + 16);
+    }
+    table_.add(plan, found);
+    table_.add("by " + name, found);
+    table_.add("of " + request.sources.front().path, found);
+    table_.add("dp " + std::to_string(request.dp), found);
+    table_.add("pp " + std::to_string(request.pp), found);
+    table_.add(request.recompute ? "recompute asked for" : "recompute searched", found);
+    if (request.memory.capacity) table_.add("tight memory", found);
+    return plan;
+  }
+  [[nodiscard]] std::int64_t infeasible() const noexcept { return infeasible_; }
+  [[nodiscard]] const test::FeatureTable& table() const noexcept { return table_; }
+
+ private:
+  test::FeatureTable table_;
+  std::int64_t infeasible_ = 0;
+};
+
+/// Halfway, or a quarter of the way, from what the fullest device always holds to its peak: what a
+/// plan of ample memory needs is then too much.
+Bytes scarce_capacity(const Plan& plan, std::int64_t percent) {
+  const PlanSimulation simulation = simulate_plan(plan);
+  Bytes most;
+  for (std::size_t device = 0; device < plan.prediction.devices.size(); ++device) {
+    const Bytes always = total(simulation.dag.devices[device].always);
+    const Bytes above = plan.prediction.devices[device].peak - always;
+    most = std::max(most, always + Bytes{above.value * percent / 100});
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("execution: plans of real lengths give what the unsliced oracle gives") {
+  PlannedSteps steps;
+  std::vector<LengthSet> lengths;
+  for (const ScaledSet& set : kScaledSets) lengths.push_back(scaled_lengths(set));
+  struct Degrees {
+    std::int32_t dp = 1, pp = 1;
+  };
+  std::vector<Degrees> degrees;
+  for (const std::int32_t dp : {4, 2, 1}) {
+    for (std::int32_t pp = 1; pp <= 4; ++pp) degrees.push_back({dp, pp});
+  }
+  // Planners, sets and degrees have 9, 4 and 12 values: with the carry of each round all meet.
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(72U); ++seed) {
+    const std::size_t at = seed % kScaledSets.size();
+    const Degrees degree = degrees[(seed + seed / 12) % degrees.size()];
+    // Half of the plans are slimpack's own.
+    const PlannerInfo& planner =
+        seed % 2 == 0 ? planners().front() : planners()[1 + seed / 2 % (planners().size() - 1)];
+    PlanRequest request = scaled_request(kScaledSets[at], lengths[at], seed, degree.dp, degree.pp);
+    if (planner.name.starts_with("megatron")) {
+      request.head.reset();
+      if (planner.name != "megatron-interleaved") request.chunks.reset();
+    }
+    const auto ample = steps.execute(planner, request, seed);
+    if (!ample || seed % 3 != 0) continue;
+    request.memory.capacity = scarce_capacity(*ample, seed % 2 == 0 ? 50 : 75);
+    request.recompute.reset();
+    (void)steps.execute(planner, request, seed);
+  }
+  // Steps so small that long samples exceed a rank's mean: merging balances them.
+  const PlannerInfo& slimpack_planner = find_planner("slimpack");
+  for (std::uint64_t seed = 100; seed < 112; ++seed) {
+    const bool books = seed % 4 < 2;
+    ScaledSet set = kScaledSets[books ? 0 : 3];
+    set.batch_tokens = 450;
+    PlanRequest request = scaled_request(set, lengths[books ? 0 : 3], seed, seed % 2 == 0 ? 4 : 2,
+                                         static_cast<std::int32_t>(1 + seed % 3));
+    request.effort = Effort::normal;
+    (void)steps.execute(slimpack_planner, request, seed);
+  }
+
+  const test::FeatureTable& table = steps.table();
+  table.print();
+  for (const char* name : {"all",
+                           "dp 1",
+                           "dp 2",
+                           "dp 4",
+                           "pp 1",
+                           "pp 2",
+                           "pp 3",
+                           "pp 4",
+                           "merged, kv exchange",
+                           "merged, q exchange",
+                           "chunks",
+                           "sharded head",
+                           "tied",
+                           "differing cuts",
+                           "tight memory",
+                           "recompute asked for",
+                           "recompute searched",
+                           "recompute none",
+                           "recompute light",
+                           "recompute layer",
+                           "recompute full"}) {
+    CAPTURE(name);
+    MESSAGE(name, ": ", table.plans(name));
+    CHECK(table.plans(name) >= 1);
+  }
+  for (const ScaledSet& set : kScaledSets) CHECK(table.plans("of " + std::string(set.name)) >= 1);
+  MESSAGE("infeasible: ", steps.infeasible());
+}
