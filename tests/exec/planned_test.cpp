@@ -251,8 +251,9 @@ TEST_CASE("execution: plans of real lengths give what the unsliced oracle gives"
                            "recompute light",
                            "recompute layer",
                            "recompute full"}) {
-    CAPTURE(name);
-    MESSAGE(name, ": ", table.plans(name));
+    const std::string text(name);
+    CAPTURE(text);
+    MESSAGE(text, ": ", table.plans(name));
     CHECK(table.plans(name) >= 1);
   }
   for (const ScaledSet& set : kScaledSets) CHECK(table.plans("of " + std::string(set.name)) >= 1);
