@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 slimpack=build/release/bin/slimpack
 work=build/figures
 mkdir -p "$work"
-for planner in megatron slimpipe-order; do
+for planner in megatron slimpack; do
   "$slimpack" plan examples/data/longsft_mix.lengths --pp 4 --chunks 1 --context 16384 --overlong split \
     --batch-tokens 160K --planner "$planner" -o "$work/$planner.json"
   "$slimpack" simulate "$work/$planner.json" --svg "docs/$planner.svg"

@@ -68,31 +68,38 @@ namespace slimpack {
     limits.budget = all - outcome.evaluations;
     outcome.evaluations += refiner.improve(choices.front(), limits);
   }
-  for (std::size_t at = 0; at < choices.size(); ++at) {
+  std::optional<Plan> best;
+  int misjudged = 0;
+  for (std::size_t at = 0; at < choices.size() && misjudged < 3; ++at) {
     const detail::SlimpackChoice& choice = choices[at];
     std::vector<detail::SlimpackSettings> settings;
     for (const SettingPoint& chosen : choice.points) settings.push_back(space.at(chosen));
-    const auto describe = [&] {
-      return detail::describe(settings[choice.dealt->hardest], options);
-    };
     auto planned = candidates.plan(*choice.dealt, settings);
     std::optional<Infeasible> why;
     if (auto* lacks = std::get_if<Infeasible>(&planned)) {
       why = std::move(*lacks);
     } else {
-      Plan& plan = std::get<Plan>(planned);
-      why = predict(plan, request);
-      if (!why) {
-        plan.prediction.lower_bound = iteration_bound(plan).value;
-        outcome.result = std::move(plan);
-        outcome.settings = describe();
-        return outcome;
-      }
+      why = predict(std::get<Plan>(planned), request);
     }
-    if (at == 0) {
+    if (why && at > 0) continue;
+    if (!best) outcome.settings = detail::describe(settings[choice.dealt->hardest], options);
+    if (why) {
       outcome.result = *std::move(why);
-      outcome.settings = describe();
+      continue;
     }
+    Plan& plan = std::get<Plan>(planned);
+    const Nanos time = plan.prediction.iteration;
+    if (!best || time < best->prediction.iteration) {
+      outcome.settings = detail::describe(settings[choice.dealt->hardest], options);
+      best = std::move(plan);
+    }
+    // Ranks that no candidate was timed on may be far slower: then another choice may be better.
+    if (time.value <= choice.expected().value / 100 * 103) break;
+    ++misjudged;
+  }
+  if (best) {
+    best->prediction.lower_bound = iteration_bound(*best).value;
+    outcome.result = *std::move(best);
   }
   return outcome;
 }

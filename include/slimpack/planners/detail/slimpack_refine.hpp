@@ -23,8 +23,13 @@ struct SlimpackChoice {
   std::shared_ptr<const Dealt> dealt;
   std::vector<SettingPoint> points;
   std::vector<CandidateScore> scores;  // none where islands have not been scored
+  CandidateScore known;                // of the hardest island
   std::int64_t evaluations = 0;        // that this took
 
+  /// When the step should end.
+  [[nodiscard]] Nanos expected() const noexcept {
+    return scores.empty() ? known.time : scores[slowest()].time;
+  }
   [[nodiscard]] std::size_t slowest() const noexcept {
     std::size_t found = 0;
     for (std::size_t at = 1; at < scores.size(); ++at) {
@@ -64,6 +69,7 @@ class SlimpackRefiner {
         budget -= islands - 1;
         score_islands(choice, score, threads);
       }
+      choice.known = score;
       choices.push_back(std::move(choice));
     }
     const auto scored = std::find_if(choices.begin(), choices.end(),
