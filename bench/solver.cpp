@@ -84,7 +84,7 @@ void normal(benchmark::State& state) {
 /// context, each micro-batch spread over a fixed number of ranks, one forward, one backward. As
 /// many candidates, every one of them built and simulated in full.
 void naive_baseline(benchmark::State& state) {
-  plan_with<MegatronCp>(state, Effort::fast);
+  plan_with<MegatronCp>(state, Effort::normal);
 }
 
 void sizes(benchmark::internal::Benchmark* bench) {

@@ -51,7 +51,7 @@ namespace slimpack {
   SearchLimits limits{evaluations(request), request.threads, request.progress};
   const std::int64_t all = limits.budget;
   // Half of the budget is for the islands that turn out slower than the one searched on.
-  if (request.effort != Effort::fast && request.dp > 1) limits.budget = all / 2;
+  if (all >= 64 && request.dp > 1) limits.budget = all / 2;
   ClimbResult found = climb_settings(climb, limits, candidates);
   PlanOutcome outcome{Infeasible{}, {}, found.evaluations};
   if (outcome.evaluations < all && refiner.same(found.ranked.front().second).points.size() == 1) {
