@@ -45,7 +45,7 @@ namespace slimpack {
   const auto sizes = space.sizes();
   ClimbSpace climb;
   climb.sizes.assign(sizes.begin(), sizes.end());
-  climb.ladder.assign(space.kLadder.begin(), space.kLadder.end());
+  climb.ladder.assign(detail::SlimpackSpace::kLadder.begin(), detail::SlimpackSpace::kLadder.end());
   climb.starts = space.starts;
   const detail::SlimpackRefiner refiner(problem, space, climb, candidates);
   SearchLimits limits{evaluations(request), request.threads, request.progress};
