@@ -28,11 +28,12 @@ namespace slimpack {
 enum class Effort : std::uint8_t { fast, normal, thorough };
 
 /// The budget of a search in simulated candidates, the same for every planner: 4, 128 or 1024, with
-/// more than 4096 samples fewer in proportion, but at least 4, 24 or 128.
+/// more than 32768 samples fewer in proportion, but at least 4, 24 or 128.
 [[nodiscard]] constexpr std::int64_t evaluations(Effort effort, std::int64_t samples) noexcept {
   constexpr std::array<std::int64_t, 3> kMost{4, 128, 1024}, kLeast{4, 24, 128};
+  constexpr std::int64_t kMany = 32'768;
   const auto at = static_cast<std::size_t>(effort);
-  const std::int64_t share = kMost[at] * 4096 / std::max<std::int64_t>(samples, 4096);
+  const std::int64_t share = kMost[at] * kMany / std::max(samples, kMany);
   return std::max(share, kLeast[at]);
 }
 
