@@ -127,6 +127,30 @@ TEST_CASE("megatron tokens: every integer type, several sequences a document, an
   }
 }
 
+TEST_CASE("megatron tokens: as Megatron's own writer writes each type") {
+  // Written by scripts/golden_megatron.py, which says what they hold.
+  const std::vector<std::vector<std::int32_t>> lengths{{3}, {1, 4}, {2, 1, 5}};
+  const std::vector<std::pair<std::string, std::int32_t>> types{
+      {"u8", 255},         {"i8", 127},    {"i16", 32767},
+      {"i32", 2147483647}, {"u16", 65535}, {"i64", 2147483647}};
+  for (const auto& type : types) {
+    CAPTURE(type.first);
+    const TokenSource source =
+        open_megatron_tokens(std::string(SLIMPACK_TEST_DIR) + "/golden/megatron/" + type.first);
+    REQUIRE(source.documents() == lengths.size());
+    std::int32_t number = 0;
+    for (std::size_t document = 0; document < lengths.size(); ++document) {
+      Ids expected;
+      for (const std::int32_t length : lengths[document]) {
+        for (std::int32_t at = 0; at + 1 < length; ++at) expected.push_back(number + at);
+        expected.push_back(type.second);
+        number += length;
+      }
+      CHECK(all_of(source, document, kLargestVocabulary) == expected);
+    }
+  }
+}
+
 TEST_CASE("megatron tokens: an id beyond the vocabulary is named with document and position") {
   const test::TemporaryFolder folder;
   Dataset set;
