@@ -222,20 +222,32 @@ TEST_CASE("checkpoint: killed again and again at random times, resumed each time
   Random random(11);
   std::int64_t step = 0, kills = 0;
   for (int trial = 0; trial < test::draws(60); ++trial) {
+    std::array<int, 2> pipe{};
+    REQUIRE(::pipe(pipe.data()) == 0);
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) {
+      // A byte for each moment tells how far it has come, however slow the disk.
+      const auto tell = [&pipe](std::string_view) {
+        if (::write(pipe[1], "", 1) != 1) std::_Exit(8);
+      };
       try {
         const std::int64_t begin = Checkpoint::open(path).state().step;
-        for (std::int64_t next = begin + 1;; ++next) test::save(path, form, next);
+        for (std::int64_t next = begin + 1;; ++next) test::save(path, form, next, tell);
       } catch (...) {
         std::_Exit(7);
       }
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(random.between(0, 40000)));
+    ::close(pipe[1]);
+    char byte = 0;
+    for (std::int64_t moment = random.between(0, 30); moment > 0; --moment) {
+      REQUIRE(::read(pipe[0], &byte, 1) == 1);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random.between(0, 3000)));
     ::kill(child, SIGKILL);
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
+    ::close(pipe[0]);
     kills += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? 1 : 0;
     const std::int64_t now = test::whole_step(path, form);
     CHECK(now >= step);

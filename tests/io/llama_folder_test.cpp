@@ -92,8 +92,10 @@ TEST_CASE("llama config: scaled positions are planned, and not computed") {
          "x: rope_scaling: scaled positions are not computed, found an object");
   refuse(R"("rope_parameters": {"rope_type": "yarn", "rope_theta": 500000.0})",
          "x: rope_parameters.rope_type: scaled positions are not computed, found 'yarn'");
-  CHECK(trainable_model(with(R"("rope_scaling": {"rope_type": "default"})"), "x") ==
-        test::small_llama());
+  for (const char* plain : {R"("rope_scaling": {"rope_type": "default"})",
+                            R"("rope_parameters": {"rope_type": "default", "rope_theta": 1.0})"}) {
+    CHECK(trainable_model(with(plain), "x") == test::small_llama());
+  }
 }
 
 TEST_CASE("LlamaFolder: one file, several files, every type, tied and not") {
