@@ -197,7 +197,7 @@ class Multiplier {
 
   enum class Order : std::uint8_t { rows, transposed };
 
-  Multiplier() : packed_(kBlock * (kBlock + kLanes)) {}
+  Multiplier() : packed_(kBlock * (kBlock + kLanes)), columns_(kBlock * kTileRows) {}
 
   /// Before memory that was packed may have changed.
   void forget() noexcept { kept_ = nullptr; }
@@ -224,15 +224,35 @@ class Multiplier {
           kept_ = keep && single ? right : nullptr;
           kept_order_ = order;
         }
-        multiply(out + col, cols, rows, panels.cols,
-                 {left.data + k * left.col_stride, left.row_stride, left.col_stride}, panels,
-                 panels.depth, add || k > 0);
+        const Left block{left.data + k * left.col_stride, left.row_stride, left.col_stride};
+        if (left.row_stride == 1) {
+          multiply_columns(out + col, cols, rows, block, panels, add || k > 0);
+        } else {
+          multiply(out + col, cols, rows, panels.cols, block, panels, panels.depth, add || k > 0);
+        }
       }
     }
   }
 
  private:
+  /// The same of a left factor that lies column by column: rows of a tile are packed side by side,
+  /// because columns far apart share few places of a cache.
+  void multiply_columns(float* out, std::int64_t stride, std::int64_t rows, const Left& left,
+                        const Panels& right, bool add) const {
+    for (std::int64_t row = 0; row < rows; row += kTileRows) {
+      const std::int64_t count = std::min(kTileRows, rows - row);
+      const float* from = left.data + row;
+      float* into = columns_.data();
+      for (std::int64_t k = 0; k < right.depth; ++k, from += left.col_stride, into += kTileRows) {
+        for (std::int64_t r = 0; r < count; ++r) into[r] = from[r];
+      }
+      multiply(out + row * stride, stride, count, right.cols, {columns_.data(), 1, kTileRows},
+               right, right.depth, add);
+    }
+  }
+
   Floats packed_;
+  Floats columns_;
   const float* kept_ = nullptr;
   Order kept_order_ = Order::rows;
 };
