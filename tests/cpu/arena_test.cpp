@@ -94,7 +94,7 @@ TEST_CASE("arena: no room is told with what is needed and what there is") {
                        "gaps, the largest of 448",
                        exec::ExecutionError);
   CHECK_NOTHROW(Buffer(arena, Bytes{448}));
-  CHECK_THROWS_WITH_AS(BufferArena(Bytes{-1}), "BufferArena: capacity must be >= 0, got -1",
+  CHECK_THROWS_WITH_AS(BufferArena(Bytes{-1}), "BufferPlaces: capacity must be >= 0, got -1",
                        InvalidInput);
 }
 

@@ -16,8 +16,10 @@
 
 #include "exec/feature_table.hpp"
 #include "exec/tiny_plan.hpp"
+#include "slimpack/exec/program.hpp"
 #include "slimpack/exec/run_step.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack_cpu/arena_size.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "slimpack_cpu/pin_thread.hpp"
 #include "support/draws.hpp"
@@ -64,17 +66,6 @@ double change_by_rounding(const Plan& plan, const exec::StepData& data, std::uin
                                 largest);
   }
   return worst;
-}
-
-/// The bytes that an arena is asked for on each device, from the prediction.
-std::vector<Bytes> predicted_beside_static(const Plan& plan) {
-  const PlanSimulation simulation = simulate_plan(plan);
-  std::vector<Bytes> bytes;
-  for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
-    bytes.push_back(simulation.timeline.peak[device].bytes -
-                    total(simulation.dag.devices[device].always));
-  }
-  return bytes;
 }
 
 test::RandomPlanOptions in_fp32() {
@@ -165,8 +156,8 @@ TEST_CASE("fp32 steps: loss and gradients of random plans are those of the fp64 
     ++shaky;
     CHECK(found.gradient_difference <= 8 * change_by_rounding(plan, data, seed));
   };
-  for (std::uint64_t seed = 0; seed < slimpack::test::draws(200U); ++seed) check(seed, {});
-  for (std::uint64_t seed = 300; seed < 330; ++seed) {
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(110U); ++seed) check(seed, {});
+  for (std::uint64_t seed = 300; seed < 324; ++seed) {
     test::RandomPlanOptions options;
     options.merged = true;
     options.exchange = seed % 2 == 0 ? Exchange::kv : Exchange::q;
@@ -186,7 +177,7 @@ TEST_CASE("fp32 steps: loss and gradients of random plans are those of the fp64 
 }
 
 TEST_CASE("fp32 steps: two runs are equal to the last bit, on pinned threads and in an arena too") {
-  for (std::uint64_t seed = 0; seed < slimpack::test::draws(24U); ++seed) {
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(16U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     auto devices = cpu::make_devices<cpu::FastDevice>(plan, seed);
@@ -207,7 +198,7 @@ TEST_CASE("fp32 steps: two runs are equal to the last bit, on pinned threads and
 }
 
 TEST_CASE("fp32 steps: samples never see each other") {
-  for (std::uint64_t seed = 0; seed < slimpack::test::draws(32U); ++seed) {
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(20U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     const auto tokens = cpu::random_tokens(plan, seed);
@@ -232,7 +223,7 @@ TEST_CASE("fp32 steps: samples never see each other") {
 }
 
 TEST_CASE("fp32 steps: the executor holds the bytes that the simulator predicts") {
-  for (std::uint64_t seed = 0; seed < slimpack::test::draws(40U); ++seed) {
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(24U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed, in_fp32());
     const PlanSimulation simulation = simulate_plan(plan);
@@ -261,7 +252,7 @@ TEST_CASE("fp32 steps: the executor holds the bytes that the simulator predicts"
 
 TEST_CASE("gradient norm: counted once over stages, ranks and copies, and clipped by") {
   std::int64_t clipped = 0;
-  for (std::uint64_t seed = 0; seed < slimpack::test::draws(40U); ++seed) {
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(24U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     const auto data = cpu::step_data(plan, cpu::random_tokens(plan, seed));
@@ -412,30 +403,52 @@ TEST_CASE("losses and gradients that are not finite stop the step before the upd
   CHECK(weights_of(left) == weights_of(untouched));
 }
 
-TEST_CASE("arena: what fragmentation adds to the predicted peak, on random plans") {
-  double worst = 0, sum = 0;
-  std::int64_t devices_seen = 0;
-  for (std::uint64_t seed = 0; seed < slimpack::test::draws(120U); ++seed) {
+TEST_CASE("arena: the size from a plan is enough, and little more than the predicted peak") {
+  double sum = 0, worst = 0;
+  std::int64_t seen = 0;
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(20U); ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::random_plan(seed, in_fp32());
-    const std::vector<Bytes> predicted = predicted_beside_static(plan);
+    test::RandomPlanOptions options = in_fp32();
+    options.max_tokens = 400;
+    const Plan plan = test::random_plan(seed, options);
+    const PlanSimulation simulation = simulate_plan(plan);
+    const exec::Program program = exec::make_program(plan);
     const auto data = cpu::step_data(plan, cpu::random_tokens(plan, seed));
     auto devices = cpu::make_devices<cpu::FastDevice>(plan, seed);
-    for (cpu::FastDevice& device : devices) device.reserve(Bytes{100'000'000});
-    const auto result = exec::run_step(plan, data, std::span(devices));
     for (std::size_t device = 0; device < devices.size(); ++device) {
-      const double reached = static_cast<double>(devices[device].arena()->reached().value);
-      const auto held = devices[device].static_bytes();
-      const auto peak = static_cast<double>(
-          (result.peak[device] - held.weights - held.gradients - held.optimizer).value);
-      if (peak == 0) continue;
-      worst = std::max(worst, reached / peak);
-      sum += reached / peak;
-      ++devices_seen;
-      std::printf("%lld %lld %lld\n", static_cast<long long>(predicted[device].value),
-                  static_cast<long long>(peak), static_cast<long long>(reached));
+      devices[device].reserve(
+          cpu::arena_bytes(plan, program, device, devices[device].element_bytes()));
+    }
+    CHECK_NOTHROW((void)exec::run_step(plan, data, std::span(devices)));
+    for (std::size_t device = 0; device < devices.size(); ++device) {
+      CAPTURE(device);
+      CHECK(devices[device].arena()->held() == Bytes{});
+      const Bytes predicted =
+          simulation.timeline.peak[device].bytes - total(simulation.dag.devices[device].always);
+      if (predicted < Bytes{1'000'000}) continue;  // rounding to 64 bytes is all that shows
+      const double share = static_cast<double>(devices[device].arena()->reached().value) /
+                           static_cast<double>(predicted.value);
+      sum += share;
+      worst = std::max(worst, share);
+      ++seen;
     }
   }
-  std::printf("  arena over peak: mean %.3f, worst %.3f, %lld devices\n",
-              sum / static_cast<double>(devices_seen), worst, static_cast<long long>(devices_seen));
+  std::printf(
+      "  reached of the arena over the predicted peak: mean %.3f, largest %.3f (%lld devices)\n",
+      sum / static_cast<double>(seen), worst, static_cast<long long>(seen));
+  CHECK(sum <= 1.1 * static_cast<double>(seen));
+}
+
+TEST_CASE("arena: a step that needs more than there is ends with what was needed and available") {
+  const Plan plan = test::tiny_plan(1, {{0}}, {{7, 0}});
+  const auto data = cpu::step_data(plan, cpu::random_tokens(plan, 1));
+  auto devices = cpu::make_devices<cpu::FastDevice>(plan, 1);
+  devices.front().reserve(Bytes{4096});
+  CHECK_THROWS_WITH_AS(
+      (void)exec::run_step(plan, data, std::span(devices)),
+      "device (dp 0, pp 0), unit 0, F of MicroPack 0, chunk 0, failed: the arena "
+      "of 4096 bytes has no room for 4928: available are 3584 bytes in 1 gaps, the "
+      "largest of 3584",
+      exec::ExecutionError);
+  CHECK(devices.front().arena()->held() == Bytes{});
 }

@@ -37,24 +37,23 @@ using AlignedBytes = std::unique_ptr<std::byte, ReleaseAligned>;
 
 }  // namespace detail
 
-/// One block of memory that buffers are cut from: each from the smallest gap that holds it, ties
-/// go to the lowest address; gaps that come to touch become one. Equal calls give equal places.
-/// A byte that no buffer ever reached is not touched. O(gaps) a call.
-class BufferArena {
+/// Places in a block of memory that buffers are cut from: each in the smallest gap that holds it,
+/// ties go to the lowest place; gaps that come to touch become one. Equal calls give equal places.
+/// O(gaps) a call.
+class BufferPlaces {
  public:
   /// Throws InvalidInput unless capacity >= 0.
-  explicit BufferArena(Bytes capacity) {
-    require(capacity >= Bytes{}, "BufferArena: capacity must be >= 0", capacity.value);
+  explicit BufferPlaces(Bytes capacity) {
+    require(capacity >= Bytes{}, "BufferPlaces: capacity must be >= 0", capacity.value);
     capacity_ = rounded(static_cast<std::size_t>(capacity.value));
-    data_ = detail::aligned_bytes(capacity_);
     gaps_.reserve(256);
     if (capacity_ > 0) gaps_.push_back({0, capacity_});
   }
 
   /// Throws ExecutionError naming what is needed and what there is if no gap is large enough.
-  [[nodiscard]] std::byte* take(std::size_t bytes) {
+  [[nodiscard]] std::size_t take(std::size_t bytes) {
     const std::size_t size = rounded(bytes);
-    if (size == 0) return data_.get();
+    if (size == 0) return 0;
     auto best = gaps_.end();
     for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
       if (gap->size >= size && (best == gaps_.end() || gap->size < best->size)) best = gap;
@@ -66,14 +65,13 @@ class BufferArena {
     if (best->size == 0) gaps_.erase(best);
     held_ += size;
     reached_ = std::max(reached_, at + size);
-    return data_.get() + at;
+    return at;
   }
 
   /// Of what `take` gave, with as many bytes.
-  void give_back(const std::byte* from, std::size_t bytes) noexcept {
+  void give_back(std::size_t at, std::size_t bytes) noexcept {
     const std::size_t size = rounded(bytes);
     if (size == 0) return;
-    const auto at = static_cast<std::size_t>(from - data_.get());
     const auto next =
         std::lower_bound(gaps_.begin(), gaps_.end(), at,
                          [](const Gap& gap, std::size_t begin) { return gap.begin < begin; });
@@ -121,8 +119,27 @@ class BufferArena {
   }
 
   std::size_t capacity_ = 0, held_ = 0, reached_ = 0;
+  std::vector<Gap> gaps_;  ///< by place, never touching
+};
+
+/// One block of memory with its places. A byte that no buffer ever reached is not touched.
+class BufferArena {
+ public:
+  explicit BufferArena(Bytes capacity)
+      : places_(capacity),
+        data_(detail::aligned_bytes(static_cast<std::size_t>(places_.capacity().value))) {}
+
+  [[nodiscard]] std::byte* take(std::size_t bytes) { return data_.get() + places_.take(bytes); }
+  void give_back(const std::byte* from, std::size_t bytes) noexcept {
+    places_.give_back(static_cast<std::size_t>(from - data_.get()), bytes);
+  }
+  [[nodiscard]] Bytes capacity() const noexcept { return places_.capacity(); }
+  [[nodiscard]] Bytes held() const noexcept { return places_.held(); }
+  [[nodiscard]] Bytes reached() const noexcept { return places_.reached(); }
+
+ private:
+  BufferPlaces places_;
   detail::AlignedBytes data_;
-  std::vector<Gap> gaps_;  ///< by address, never touching
 };
 
 /// Memory of one use, given back where it came from. An arena must outlive its buffers.
