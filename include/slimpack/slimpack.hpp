@@ -37,6 +37,7 @@
 #include "slimpack/exec/backend.hpp"
 #include "slimpack/exec/device_result.hpp"
 #include "slimpack/exec/executor.hpp"
+#include "slimpack/exec/learning_rate.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/exec/run_step.hpp"

@@ -97,14 +97,14 @@ TEST_CASE("Device: models that do not fit are refused") {
                        "Device: model and partition must stay from step to step", InvalidInput);
 }
 
-TEST_CASE("Arena: more than the workspace is a fault, not a write behind it") {
+TEST_CASE("Workspace: more than the workspace is a fault, not a write behind it") {
   std::vector<double> memory(10);
-  cpu::Arena arena{cpu::Out(memory)};
-  CHECK(arena.take(2, 3).size() == 6);
-  CHECK_THROWS_WITH_AS((void)arena.take(1, 5), "the unit's workspace is too small",
+  cpu::Workspace<double> workspace{cpu::Out(memory)};
+  CHECK(workspace.take(2, 3).size() == 6);
+  CHECK_THROWS_WITH_AS((void)workspace.take(1, 5), "the unit's workspace is too small",
                        std::logic_error);
-  arena.rewind(0);
-  CHECK(arena.take(2, 5).size() == 10);
+  workspace.rewind(0);
+  CHECK(workspace.take(2, 5).size() == 10);
 }
 
 TEST_CASE("step_data: as many targets as the plan divides by") {

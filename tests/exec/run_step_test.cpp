@@ -176,7 +176,8 @@ TEST_CASE("run_step: weights after several steps of AdamW are those of the unsli
     for (const cpu::Device& device : devices) {
       for (const cpu::HeldTensor& tensor : device.tensors()) {
         const cpu::Matrix& expected = weights.at(tensor.shape.name);
-        CHECK(cpu::detail::largest_difference(device.weights(tensor), expected, tensor.first_row) <=
+        CHECK(cpu::detail::largest_difference<double>(device.weights(tensor), expected,
+                                                      tensor.first_row) <=
               1e-9 * cpu::detail::largest_value(expected));
       }
     }

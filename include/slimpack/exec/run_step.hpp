@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <span>
 #include <string>
 #include <thread>
@@ -25,6 +26,14 @@ struct StepResult {
   double loss = 0;                  ///< sum of all losses over the step's targets
   std::vector<double> sample_loss;  ///< sum over the sample's targets, not divided
   std::vector<Bytes> peak;          ///< one a device
+};
+
+/// What a caller may watch or do beside a step.
+struct StepOptions {
+  MemoryObserver observer;
+  /// Called first on each device's thread with its position in `Plan::schedule`, for example to
+  /// pin the thread to a core. What it throws ends the step.
+  std::function<void(std::size_t device)> on_thread;
 };
 
 /// Throws InvalidInput unless the data fit the plan: as many tokens as each sample is long, tokens
@@ -67,7 +76,7 @@ inline void check_data(const Plan& plan, const StepData& data) {
 template <class Device>
 requires Backend<Device, ThreadTransport>
 [[nodiscard]] StepResult run_step(const Plan& plan, const StepData& data,
-                                  std::span<Device> backends, const MemoryObserver& observer = {}) {
+                                  std::span<Device> backends, const StepOptions& options) {
   const Program program = make_program(plan);
   check_data(plan, data);
   const std::size_t devices = program.devices.size();
@@ -79,9 +88,10 @@ requires Backend<Device, ThreadTransport>
   std::vector<std::exception_ptr> failures(devices);
   const auto run_device = [&](std::size_t device) {
     try {
+      if (options.on_thread) options.on_thread(device);
       ThreadTransport link(hub, device);
       results[device] = DeviceRun<Device, ThreadTransport>(plan, program, data, device,
-                                                           backends[device], link, observer)
+                                                           backends[device], link, options.observer)
                             .run();
     } catch (const Aborted&) {
       // Another device failed first; its exception is the one to tell.
@@ -132,6 +142,14 @@ requires Backend<Device, ThreadTransport>
   }
   result.loss = sum / static_cast<double>(plan.target_tokens);
   return result;
+}
+
+/// The same with an observer of memory only.
+template <class Device>
+requires Backend<Device, ThreadTransport>
+[[nodiscard]] StepResult run_step(const Plan& plan, const StepData& data,
+                                  std::span<Device> backends, const MemoryObserver& observer = {}) {
+  return run_step(plan, data, backends, StepOptions{observer, {}});
 }
 
 }  // namespace slimpack::exec

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -23,9 +24,11 @@
 namespace slimpack::cpu {
 
 /// One backend a device of the plan, in the order of its schedule, with weights drawn from `seed`.
-[[nodiscard]] inline std::vector<Device> make_devices(const Plan& plan, std::uint64_t seed,
-                                                      AdamW settings = {}) {
-  std::vector<Device> devices;
+template <class Candidate = Device>
+requires std::constructible_from<Candidate, const Plan&, std::size_t, std::uint64_t, AdamW>
+[[nodiscard]] std::vector<Candidate> make_devices(const Plan& plan, std::uint64_t seed,
+                                                  AdamW settings = {}) {
+  std::vector<Candidate> devices;
   devices.reserve(plan.schedule.size());
   for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
     devices.emplace_back(plan, device, seed, settings);
@@ -104,12 +107,14 @@ struct PlanCheck {
 namespace detail {
 
 /// The largest |got - expected| over the rows that a device holds.
-inline double largest_difference(In got, const Matrix& expected, std::int64_t first_row) {
+template <std::floating_point Element>
+double largest_difference(std::span<const Element> got, const Matrix& expected,
+                          std::int64_t first_row) {
   const In want = rows(In(expected.values), first_row,
                        static_cast<std::int64_t>(got.size()) / expected.cols, expected.cols);
   double largest = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
-    largest = worse(largest, std::abs(got[i] - want[i]));
+    largest = worse(largest, std::abs(static_cast<double>(got[i]) - want[i]));
   }
   return largest;
 }
@@ -126,14 +131,18 @@ inline double relative(double difference, double scale) {
 
 }  // namespace detail
 
-/// Executes one step of the plan on fresh CPU devices and compares every device with the oracle:
-/// loss, every gradient after reduction, every weight after AdamW. Throws as run_step.
-[[nodiscard]] inline PlanCheck check_plan(const Plan& plan, const exec::StepData& data,
-                                          std::uint64_t seed, AdamW settings = {},
-                                          const exec::MemoryObserver& observer = {}) {
-  std::vector<Device> devices = make_devices(plan, seed, settings);
+/// Executes one step of the plan on fresh devices of one mathematics and compares every device with
+/// the oracle: loss, every gradient after reduction, every weight after AdamW. Throws as run_step.
+template <Mathematics Math = PlainMath>
+[[nodiscard]] PlanCheck check_plan(const Plan& plan, const exec::StepData& data, std::uint64_t seed,
+                                   AdamW settings = {}, const exec::MemoryObserver& observer = {}) {
+  using Number = typename Math::Number;
+  auto devices = make_devices<BasicDevice<Math>>(plan, seed, settings);
   const exec::StepResult step = exec::run_step(plan, data, std::span(devices), observer);
   Tensors weights = initial_weights(plan.model, seed);
+  for (auto& [name, weight] : weights) {  // the oracle begins with the devices' weights
+    for (double& value : weight.values) value = static_cast<double>(static_cast<Number>(value));
+  }
   const ReferenceResult reference = reference_step(plan.model, weights, data);
   ReferenceOptimizer(settings).update(weights, reference.gradients);
 
@@ -142,12 +151,12 @@ inline double relative(double difference, double scale) {
   check.reference = reference.loss;
   check.loss_difference = std::abs(step.loss - reference.loss) / std::abs(reference.loss);
   check.peak = step.peak;
-  for (const Device& device : devices) {
+  for (const BasicDevice<Math>& device : devices) {
     for (const HeldTensor& tensor : device.tensors()) {
       const std::string& name = tensor.shape.name;
       const Matrix& expected = reference.gradients.at(name);
       const double gradient = detail::relative(
-          detail::largest_difference(device.gradients(tensor), expected, tensor.first_row),
+          detail::largest_difference<Number>(device.gradients(tensor), expected, tensor.first_row),
           detail::largest_value(expected));
       double& worst = check.gradient_by_tensor[name];
       worst = detail::worse(worst, gradient);
@@ -155,7 +164,7 @@ inline double relative(double difference, double scale) {
       check.gradient_difference = detail::worse(check.gradient_difference, gradient);
       const Matrix& updated = weights.at(name);
       const double weight = detail::relative(
-          detail::largest_difference(device.weights(tensor), updated, tensor.first_row),
+          detail::largest_difference<Number>(device.weights(tensor), updated, tensor.first_row),
           detail::largest_value(updated));
       check.weight_difference = detail::worse(check.weight_difference, weight);
     }
@@ -164,10 +173,11 @@ inline double relative(double difference, double scale) {
 }
 
 /// The same of given tokens.
-[[nodiscard]] inline PlanCheck check_plan(const Plan& plan,
-                                          const std::vector<std::vector<std::int32_t>>& tokens,
-                                          std::uint64_t seed, AdamW settings = {}) {
-  return check_plan(plan, step_data(plan, tokens), seed, settings);
+template <Mathematics Math = PlainMath>
+[[nodiscard]] PlanCheck check_plan(const Plan& plan,
+                                   const std::vector<std::vector<std::int32_t>>& tokens,
+                                   std::uint64_t seed, AdamW settings = {}) {
+  return check_plan<Math>(plan, step_data(plan, tokens), seed, settings);
 }
 
 }  // namespace slimpack::cpu

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fp64 CPU backend: one device's weights, gradients and optimizer state, and its units of work.
+// The CPU backend: one device's weights, gradients and optimizer state, and its units of work.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -20,35 +24,42 @@
 #include "slimpack/exec/transport.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/share.hpp"
+#include "slimpack_cpu/arena.hpp"
 #include "slimpack_cpu/exchange.hpp"
 #include "slimpack_cpu/layer.hpp"
+#include "slimpack_cpu/mathematics.hpp"
 #include "slimpack_cpu/ops.hpp"
 #include "slimpack_cpu/parameters.hpp"
+#include "slimpack_cpu/stage_meetings.hpp"
 
 namespace slimpack::cpu {
 
+/// What one device needs of a transport: sums of numbers, and of the gradient's norm in fp64.
+template <class Candidate, class Number>
+concept DeviceLink = exec::Transport<Candidate, Number> && exec::Transport<Candidate, double>;
+
+/// Both moments of elements [first, first + size) of a named tensor, counted over the whole tensor.
+template <std::floating_point Number>
+struct OptimizerPart {
+  TensorShape tensor;  ///< whole
+  std::size_t first = 0;
+  std::span<Number> first_moment, second_moment;
+};
+
 /// A backend (exec/backend.hpp) for one device of a plan. It lives over any number of steps, whose
 /// plans share model, partition and optimizer state with the first; it always computes and stores
-/// in fp64, whatever `bytes_per_element` says.
-class Device {
+/// in `Math::Number`, whatever `bytes_per_element` says.
+template <Mathematics Math>
+class BasicDevice {
  public:
-  class Buffer {
-   public:
-    explicit Buffer(Bytes bytes)
-        : size_(static_cast<std::size_t>(bytes.value)),
-          data_(std::make_unique<double[]>((size_ + sizeof(double) - 1) / sizeof(double))) {}
-    [[nodiscard]] std::span<std::byte> bytes() const noexcept {
-      return {reinterpret_cast<std::byte*>(data_.get()), size_};
-    }
-
-   private:
-    std::size_t size_;
-    std::unique_ptr<double[]> data_;
-  };
+  using Number = typename Math::Number;
+  using In = InOf<Number>;
+  using Out = OutOf<Number>;
+  using Buffer = cpu::Buffer;
 
   /// The device at position `device` of `plan.schedule`, with weights drawn from `seed`. Throws
   /// InvalidInput where the plan is none that can be executed or the model's sizes do not fit.
-  Device(const Plan& plan, std::size_t device, std::uint64_t seed, AdamW settings = {})
+  BasicDevice(const Plan& plan, std::size_t device, std::uint64_t seed, AdamW settings = {})
       : settings_(settings) {
     exec::check_executable(plan);
     const ModelShape& model = plan.model;
@@ -69,7 +80,14 @@ class Device {
     for (const HeldTensor& tensor : layout_.tensors) {
       TensorShape whole = tensor.shape;
       whole.rows = tensor.whole_rows;
-      initialise(of(weights_, tensor), whole, tensor.first_row, seed);
+      if constexpr (std::same_as<Number, double>) {
+        initialise(of(weights_, tensor), whole, tensor.first_row, seed);
+      } else {
+        std::vector<double> drawn(tensor.size());
+        initialise(drawn, whole, tensor.first_row, seed);
+        std::ranges::transform(drawn, of(weights_, tensor).begin(),
+                               [](double value) { return static_cast<Number>(value); });
+      }
     }
     const auto ranks = static_cast<std::size_t>(parallel_.dp);
     const std::size_t part = optimizer_ == OptimizerState::sharded
@@ -86,17 +104,63 @@ class Device {
   /// Of the last step, summed over ranks and copies.
   [[nodiscard]] In gradients(const HeldTensor& tensor) const { return of(gradients_, tensor); }
 
+  // --- optimizer ---
+
+  [[nodiscard]] const AdamW& settings() const noexcept { return settings_; }
+  /// Of the steps to come: a schedule sets the learning rate here before each of them.
+  void set_settings(const AdamW& settings) { settings_ = settings; }
+  /// Updates done.
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  /// Goes on where a saved optimizer stopped. Throws InvalidInput unless steps >= 0.
+  void set_steps(std::int64_t steps) {
+    require(steps >= 0, "Device: steps must be >= 0", steps);
+    steps_ = steps;
+  }
+  /// Of the whole model's gradients in the last step, before clipping.
+  [[nodiscard]] double gradient_norm() const noexcept { return gradient_norm_; }
+  /// The optimizer state that is here, in the order of memory: all that the device holds, or where
+  /// it is sharded its rank's part. The parts of all devices make up every tensor, copies (of
+  /// ranks with replicated state, of a tied table) holding equal numbers.
+  [[nodiscard]] std::vector<OptimizerPart<Number>> optimizer_state() {
+    const auto [first, last] = optimizer_range();
+    std::vector<OptimizerPart<Number>> parts;
+    for (const HeldTensor& tensor : layout_.tensors) {
+      const std::size_t begin = std::max(first, tensor.offset);
+      const std::size_t end = std::min(last, tensor.offset + tensor.size());
+      if (begin >= end) continue;
+      TensorShape whole = tensor.shape;
+      whole.rows = tensor.whole_rows;
+      const auto skipped = static_cast<std::size_t>(tensor.first_row * tensor.shape.cols);
+      parts.push_back({std::move(whole), skipped + begin - tensor.offset,
+                       std::span(first_moment_).subspan(begin - first, end - begin),
+                       std::span(second_moment_).subspan(begin - first, end - begin)});
+    }
+    return parts;
+  }
+
+  // --- memory ---
+
+  /// From now on buffers come from one arena of at least so many bytes, kept over all steps; see
+  /// arena_bytes. No buffer may be held. Throws InvalidInput unless capacity >= 0.
+  void reserve(Bytes capacity) { arena_.reserve(capacity); }
+  /// The arena, if there is one.
+  [[nodiscard]] const BufferArena* arena() const noexcept { return arena_.get(); }
+
   // --- exec::Backend ---
 
-  [[nodiscard]] exec::ElementBytes element_bytes() const noexcept { return {}; }
+  [[nodiscard]] exec::ElementBytes element_bytes() const noexcept {
+    return element_bytes_of<Number>();
+  }
   [[nodiscard]] exec::StaticBytes static_bytes() const noexcept {
     const auto size = [](std::size_t elements) {
-      return Bytes{static_cast<std::int64_t>(elements * sizeof(double))};
+      return Bytes{static_cast<std::int64_t>(elements * sizeof(Number))};
     };
     return {size(weights_.size()), size(gradients_.size()),
             size(first_moment_.size() + second_moment_.size())};
   }
-  [[nodiscard]] Buffer allocate(Bytes bytes) { return Buffer(bytes); }
+  [[nodiscard]] Buffer allocate(Bytes bytes) {
+    return arena_.get() != nullptr ? Buffer(*arena_.get(), bytes) : Buffer(bytes);
+  }
   [[nodiscard]] std::span<std::byte> bytes(const Buffer& buffer) const { return buffer.bytes(); }
   void clear(Buffer& buffer) { std::ranges::fill(buffer.bytes(), std::byte{0}); }
 
@@ -108,70 +172,73 @@ class Device {
             "Device: model and partition must stay from step to step");
     adopt(plan);
     data_ = &data;
-    std::ranges::fill(gradients_, 0.0);
+    std::ranges::fill(gradients_, Number{0});
   }
 
-  template <exec::Transport<double> Link>
+  template <DeviceLink<Number> Link>
   void forward(const exec::PackCall& call, Link& link) {
-    Arena arena(numbers(call.workspace));
+    math_.forget();
+    Workspace<Number> workspace(numbers<Number>(call.workspace));
     const Stage& stage = stage_of(call);
-    const std::int64_t layers = stage.layers();
     std::vector<Out> next = layer_inputs(call, 0);
     enter(call, next);
-    for (std::int64_t layer = 0; layer < layers; ++layer) {
-      arena.rewind(0);
-      const LayerTensors<In> weights =
-          layer_of<In>(std::as_const(weights_), stage.first_layer + layer);
-      const auto pieces = rows_of_segments(call, layer, arena);
-      std::vector<SliceAttention> attention = attentions(call, layer);
-      for (std::size_t s = 0; s < pieces.size(); ++s) {
-        for (const PieceRows& rows : pieces[s]) {
-          normalise_input(model_, weights, rows);
-          project_query(model_, weights, rows);
-          const Out key = arena.take(rows.rows, model_.key_width());
-          const Out value = arena.take(rows.rows, model_.key_width());
-          project_key_value(model_, weights, rows, key, value);
-          attention[s].store(rows, key, value);
-        }
+    for (std::int64_t layer = 0; layer < stage.layers(); ++layer) {
+      workspace.rewind(0);
+      const Layer<Math> work(math_, model_,
+                             layer_of<In>(std::as_const(weights_), stage.first_layer + layer));
+      const std::vector<PieceRows<Number>> pieces = rows_of_pieces(call, layer, workspace);
+      std::vector<Out> keys, values;
+      for (const auto& rows : pieces) {
+        keys.push_back(workspace.take(rows.rows, model_.key_width()));
+        values.push_back(workspace.take(rows.rows, model_.key_width()));
       }
-      const std::size_t mark = arena.mark();
-      for (std::size_t s = 0; s < pieces.size(); ++s) {
-        arena.rewind(mark);
-        attention[s].forward(pieces[s], arena, link);
-      }
-      next = layer_inputs(call, layer + 1);
+      work.normalise_input(pieces);
+      work.project_query(pieces);
+      work.project_key_value(pieces, keys, values);
       std::size_t piece = 0;
-      for (const auto& segment : pieces) {
-        for (const PieceRows& rows : segment) finish_layer(model_, weights, rows, next[piece++]);
-      }
+      for_each_slice(call, layer, pieces, [&](const auto& slice, Pieces own) {
+        for (const auto& rows : own) {
+          slice.store(rows, keys[piece], values[piece]);
+          ++piece;
+        }
+      });
+      const std::size_t mark = workspace.mark();
+      for_each_slice(call, layer, pieces, [&](const auto& slice, Pieces own) {
+        workspace.rewind(mark);
+        slice.forward(own, workspace, link);
+      });
+      next = layer_inputs(call, layer + 1);
+      work.finish(pieces, next);
     }
   }
 
-  template <exec::Transport<double> Link>
+  template <DeviceLink<Number> Link>
   void backward(const exec::PackCall& call, Link& link) {
-    Arena arena(numbers(call.workspace));
+    math_.forget();
+    Workspace<Number> workspace(numbers<Number>(call.workspace));
     const Stage& stage = stage_of(call);
-    const Out gradient = arena.take(call.rows.value, model_.hidden);
+    const Out gradient = workspace.take(call.rows.value, model_.hidden);
     load_gradient(call, gradient);
-    const std::size_t mark = arena.mark();
+    const std::size_t mark = workspace.mark();
     for (std::int64_t layer = stage.layers(); layer-- > 0;) {
-      arena.rewind(mark);
-      backward_layer(call, stage.first_layer + layer, layer, gradient, arena, link);
+      workspace.rewind(mark);
+      backward_layer(call, stage.first_layer + layer, layer, gradient, workspace, link);
     }
     if (!call.output.empty()) {
-      std::ranges::copy(gradient, numbers(call.output).begin());
+      std::ranges::copy(gradient, numbers<Number>(call.output).begin());
     } else if (stage.embedding) {
       for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
-        embedding_backward(
+        math_.embedding_backward(
             of(gradients_, layout_.tensors[layout_.embedding.front()]),
-            detail::rows(gradient, first_row, memory.piece.length().value, model_.hidden),
+            detail::rows(In(gradient), first_row, memory.piece.length().value, model_.hidden),
             tokens(memory.piece), model_.vocab, model_.hidden);
       });
     }
   }
 
-  template <exec::Transport<double> Link>
+  template <DeviceLink<Number> Link>
   void head(const exec::HeadCall& call, Link& link) {
+    math_.forget();
     std::vector<Row> rows;
     for (const exec::PieceMemory& memory : call.pieces) {
       for (std::int64_t r = 0; r < memory.piece.length().value; ++r) rows.push_back({&memory, r});
@@ -183,37 +250,53 @@ class Device {
           std::span(rows).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
           link);
     }
+    check_losses(call);
   }
 
-  template <exec::Transport<double> Link>
+  template <DeviceLink<Number> Link>
   void reduce(std::int32_t chunk, Link& link) {
     const auto at = static_cast<std::size_t>(chunk);
     std::size_t begin = layout_.chunk_begin[at];
     if (chunk == 0) begin += layout_.table;
     const std::span all(gradients_);
-    link.queue_sum(ranks(), chunk, all.subspan(begin, layout_.chunk_begin[at + 1] - begin));
+    const StageMeetings meetings = this->meetings();
+    link.queue_sum(meetings.ranks(), chunk,
+                   all.subspan(begin, layout_.chunk_begin[at + 1] - begin));
     if (chunk != 0) return;
-    for (const TablePart& part : table_parts()) {
+    for (const TablePart& part : meetings.table_parts(model_, layout_)) {
       link.queue_sum(part.meeting, part.tag, all.subspan(part.begin, part.size));
     }
   }
 
-  template <exec::Transport<double> Link>
+  /// Throws std::runtime_error naming the step, with all weights as they were, if the gradients'
+  /// norm is not finite; all devices find the same norm.
+  template <DeviceLink<Number> Link>
   void optimize(Link& link) {
-    for (std::int32_t chunk = 0; chunk < parallel_.chunks; ++chunk) link.await_sum(ranks(), chunk);
-    for (const TablePart& part : table_parts()) link.await_sum(part.meeting, part.tag);
-    ++step_;
-    const std::size_t size = layout_.size();
-    std::size_t first = 0, last = size;
-    if (optimizer_ == OptimizerState::sharded) {
-      first = std::min(size, first_moment_.size() * static_cast<std::size_t>(dp_));
-      last = std::min(size, first + first_moment_.size());
+    const StageMeetings meetings = this->meetings();
+    for (std::int32_t chunk = 0; chunk < parallel_.chunks; ++chunk) {
+      link.await_sum(meetings.ranks(), chunk);
     }
+    for (const TablePart& part : meetings.table_parts(model_, layout_)) {
+      link.await_sum(part.meeting, part.tag);
+    }
+    // Every rank adds up its own line of stages; the table counts on stage 0 only.
+    double sum = math_.squares(std::span(gradients_).subspan(pp_ == 0 ? 0 : layout_.table));
+    if (parallel_.pp > 1) {
+      link.all_reduce(meetings.stages(), std::span(&sum, 1), exec::Reduction::sum);
+    }
+    gradient_norm_ = std::sqrt(sum);
+    if (!std::isfinite(gradient_norm_)) {
+      throw std::runtime_error("the norm of the gradients of step " + std::to_string(steps_ + 1) +
+                               " is not finite");
+    }
+    ++steps_;
+    const auto [first, last] = optimizer_range();
     const std::size_t count = last - first;
-    adamw_step(std::span(weights_).subspan(first, count), std::span(first_moment_).first(count),
-               std::span(second_moment_).first(count), std::span(gradients_).subspan(first, count),
-               settings_, step_);
-    if (count < size) link.all_gather(ranks(), std::span(weights_), first, last);
+    math_.adamw_step(std::span(weights_).subspan(first, count),
+                     std::span(first_moment_).first(count), std::span(second_moment_).first(count),
+                     std::span(gradients_).subspan(first, count), settings_, steps_,
+                     clipping_factor(settings_, gradient_norm_));
+    if (count < layout_.size()) link.all_gather(meetings.ranks(), std::span(weights_), first, last);
   }
 
  private:
@@ -221,17 +304,12 @@ class Device {
     const exec::PieceMemory* memory;
     std::int64_t row;
   };
-  /// Rows of the tied table that this device reduces with other stages.
-  struct TablePart {
-    std::size_t begin = 0, size = 0;
-    exec::Meeting meeting;
-    std::int64_t tag = 0;
-  };
+  using Pieces = std::span<const PieceRows<Number>>;
 
-  static Out of(std::vector<double>& values, const HeldTensor& tensor) {
+  static Out of(std::vector<Number>& values, const HeldTensor& tensor) {
     return std::span(values).subspan(tensor.offset, tensor.size());
   }
-  static In of(const std::vector<double>& values, const HeldTensor& tensor) {
+  static In of(const std::vector<Number>& values, const HeldTensor& tensor) {
     return std::span(values).subspan(tensor.offset, tensor.size());
   }
 
@@ -245,45 +323,32 @@ class Device {
     scale_ = 1.0 / static_cast<double>(plan.target_tokens);
   }
 
-  [[nodiscard]] std::size_t device_at(std::int32_t dp, std::int32_t pp) const {
-    return static_cast<std::size_t>(dp) * static_cast<std::size_t>(parallel_.pp) +
-           static_cast<std::size_t>(pp);
-  }
   [[nodiscard]] bool is_last() const { return pp_ + 1 == parallel_.pp; }
+  [[nodiscard]] StageMeetings meetings() const { return {parallel_, dp_, pp_}; }
 
-  /// The data-parallel ranks of this stage.
-  [[nodiscard]] exec::Meeting ranks() const {
-    exec::Meeting meeting{{}, static_cast<std::size_t>(dp_)};
-    for (std::int32_t dp = 0; dp < parallel_.dp; ++dp)
-      meeting.members.push_back(device_at(dp, pp_));
-    return meeting;
+  /// Elements [first, last) of the device's memory whose optimizer state is here.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> optimizer_range() const {
+    const std::size_t size = layout_.size();
+    if (optimizer_ == OptimizerState::replicated) return {0, size};
+    const std::size_t first = std::min(size, first_moment_.size() * static_cast<std::size_t>(dp_));
+    return {first, std::min(size, first + first_moment_.size())};
   }
 
-  /// The ranks of stage 0 and of stage `other`, for the rows of the table that both hold.
-  [[nodiscard]] TablePart table_part(std::int32_t other, VocabularyShard rows) const {
-    const auto cols = static_cast<std::size_t>(model_.hidden);
-    TablePart part;
-    part.begin = pp_ == 0 ? static_cast<std::size_t>(rows.first) * cols : 0;
-    part.size = static_cast<std::size_t>(rows.size()) * cols;
-    part.tag = parallel_.chunks + other;
-    for (std::int32_t dp = 0; dp < parallel_.dp; ++dp) {
-      for (std::int32_t pp = 0; pp <= other; pp += std::max(other, 1)) {
-        if (dp == dp_ && pp == pp_) part.meeting.self = part.meeting.members.size();
-        part.meeting.members.push_back(device_at(dp, pp));
-      }
+  void check_losses(const exec::HeadCall& call) const {
+    if (std::ranges::all_of(call.losses, [](double loss) { return std::isfinite(loss); })) return;
+    std::string samples;
+    auto loss = call.losses.begin();
+    std::optional<SampleId> last;
+    for (const exec::PieceMemory& memory : call.pieces) {
+      const auto end = loss + memory.piece.length().value;
+      const bool good = std::all_of(loss, end, [](double value) { return std::isfinite(value); });
+      loss = end;
+      if (good || last == memory.piece.sample) continue;
+      last = memory.piece.sample;
+      samples += (samples.empty() ? "" : ", ") + std::to_string(index(*last));
     }
-    return part;
-  }
-
-  [[nodiscard]] std::vector<TablePart> table_parts() const {
-    if (layout_.table == 0) return {};
-    const std::int32_t last = parallel_.pp - 1;
-    if (parallel_.head == Head::last) return {table_part(last, {0, model_.vocab})};
-    std::vector<TablePart> parts;
-    for (std::int32_t pp = pp_; pp <= (pp_ == 0 ? last : pp_); ++pp) {
-      parts.push_back(table_part(pp, vocabulary_shard(model_.vocab, pp, parallel_.pp)));
-    }
-    return parts;
+    throw std::runtime_error("the loss of step " + std::to_string(steps_ + 1) +
+                             " is not finite in samples " + samples);
   }
 
   [[nodiscard]] const Stage& stage_of(const exec::PackCall& call) const {
@@ -291,7 +356,7 @@ class Device {
   }
 
   template <class Span, class Values>
-  requires std::same_as<std::remove_const_t<Values>, std::vector<double>>
+  requires std::same_as<std::remove_const_t<Values>, std::vector<Number>>
   [[nodiscard]] LayerTensors<Span> layer_of(Values& values, std::int64_t layer) const {
     const std::size_t first = layout_.layer[static_cast<std::size_t>(layer)];
     const auto at = [&](LayerTensor tensor) -> Span {
@@ -331,10 +396,10 @@ class Device {
       const std::int64_t kept =
           exec::kept_bytes(model_, memory.piece.recompute, element_bytes()) * rows;
       inputs.push_back(
-          behind
-              ? detail::rows(numbers(call.output), first_row, rows, model_.hidden)
-              : detail::rows(numbers(memory.kept.subspan(static_cast<std::size_t>(layer * kept))),
-                             0, rows, model_.hidden));
+          behind ? detail::rows(numbers<Number>(call.output), first_row, rows, model_.hidden)
+                 : detail::rows(
+                       numbers<Number>(memory.kept.subspan(static_cast<std::size_t>(layer * kept))),
+                       0, rows, model_.hidden));
     });
     return inputs;
   }
@@ -345,11 +410,11 @@ class Device {
     for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
       const Out into = inputs[piece++];
       if (stage_of(call).embedding) {
-        embedding_forward(into, of(weights_, layout_.tensors[layout_.embedding.front()]),
-                          tokens(memory.piece), model_.vocab, model_.hidden);
+        Math::embedding_forward(into, of(weights_, layout_.tensors[layout_.embedding.front()]),
+                                tokens(memory.piece), model_.vocab, model_.hidden);
       } else {
-        std::ranges::copy(detail::rows(numbers(call.input), first_row, memory.piece.length().value,
-                                       model_.hidden),
+        std::ranges::copy(detail::rows(numbers<Number>(call.input), first_row,
+                                       memory.piece.length().value, model_.hidden),
                           into.begin());
       }
     });
@@ -357,105 +422,87 @@ class Device {
 
   void load_gradient(const exec::PackCall& call, Out gradient) const {
     if (call.line + 1 < static_cast<std::int32_t>(stages_.size())) {
-      std::ranges::copy(numbers(call.input), gradient.begin());
+      std::ranges::copy(numbers<Number>(call.input), gradient.begin());
       return;
     }
     for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
       std::ranges::copy(
-          numbers(memory.hidden_gradient),
+          numbers<Number>(memory.hidden_gradient),
           detail::rows(gradient, first_row, memory.piece.length().value, model_.hidden).begin());
     });
   }
 
-  [[nodiscard]] std::vector<std::vector<PieceRows>> rows_of_segments(const exec::PackCall& call,
-                                                                     std::int64_t layer,
-                                                                     Arena& arena) const {
-    std::vector<std::vector<PieceRows>> segments;
-    std::int64_t row = 0;
-    for (const exec::SegmentMemory& segment : call.segments) {
-      segments.emplace_back();
-      for (const exec::PieceMemory& memory : segment.pieces) {
-        segments.back().push_back(rows_of(model_, memory, row, layer, arena));
-        row += memory.piece.length().value;
-      }
-    }
-    return segments;
+  [[nodiscard]] std::vector<PieceRows<Number>> rows_of_pieces(const exec::PackCall& call,
+                                                              std::int64_t layer,
+                                                              Workspace<Number>& workspace) const {
+    std::vector<PieceRows<Number>> pieces;
+    for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
+      pieces.push_back(rows_of(model_, memory, first_row, layer, workspace));
+    });
+    return pieces;
   }
 
-  [[nodiscard]] std::vector<SliceAttention> attentions(const exec::PackCall& call,
-                                                       std::int64_t layer) const {
-    std::vector<SliceAttention> slices;
+  /// Calls visit(attention of the slice, its pieces) for every segment of the call.
+  template <class Visit>
+  requires std::invocable < Visit&, const SliceAttention<Math>
+  &, Pieces > void for_each_slice(const exec::PackCall& call, std::int64_t layer, Pieces pieces,
+                                  Visit visit) {
     for (const exec::SegmentMemory& segment : call.segments) {
-      slices.emplace_back(model_, page_tokens_, call, segment, layer, stage_of(call).layers());
+      const SliceAttention<Math> slice(math_, model_, page_tokens_, call, segment, layer,
+                                       stage_of(call).layers());
+      visit(slice, pieces.first(segment.pieces.size()));
+      pieces = pieces.subspan(segment.pieces.size());
     }
-    return slices;
   }
 
   /// Backward of one layer: `gradient` is that of its output and becomes that of its input.
-  template <exec::Transport<double> Link>
+  template <DeviceLink<Number> Link>
   void backward_layer(const exec::PackCall& call, std::int64_t model_layer, std::int64_t layer,
-                      Out gradient, Arena& arena, Link& link) {
-    const LayerTensors<In> weights = layer_of<In>(std::as_const(weights_), model_layer);
+                      Out gradient, Workspace<Number>& workspace, Link& link) {
+    const Layer<Math> work(math_, model_, layer_of<In>(std::as_const(weights_), model_layer));
     const LayerTensors<Out> gradients = layer_of<Out>(gradients_, model_layer);
-    const auto pieces = rows_of_segments(call, layer, arena);
-    const std::vector<SliceAttention> attention = attentions(call, layer);
-    std::vector<std::vector<PieceGradients>> scratch;
-    for (const auto& segment : pieces) {
-      scratch.emplace_back();
-      for (const PieceRows& rows : segment) {
-        const auto take = [&](std::int64_t cols) { return arena.take_zeros(rows.rows, cols); };
-        const std::int64_t h = model_.hidden, q = model_.query_width(), f = model_.ffn;
-        PieceGradients piece;
-        piece.dmid = take(h);
-        piece.dnorm = take(h);
-        piece.dattention = take(q);
-        piece.dquery = take(q);
-        piece.dproduct = take(f);
-        piece.dgate = take(f);
-        piece.dup = take(f);
-        piece.dkey = take(model_.key_width());
-        piece.dvalue = take(model_.key_width());
-        scratch.back().push_back(piece);
-      }
+    const std::vector<PieceRows<Number>> pieces = rows_of_pieces(call, layer, workspace);
+    std::vector<PieceGradients<Number>> scratch;
+    for (const auto& rows : pieces) {
+      const auto take = [&](std::int64_t cols) { return workspace.take_zeros(rows.rows, cols); };
+      const std::int64_t h = model_.hidden, q = model_.query_width(), f = model_.ffn;
+      PieceGradients<Number>& piece = scratch.emplace_back();
+      piece.dmid = workspace.take(rows.rows, h);
+      piece.dnorm = take(h);
+      piece.dattention = take(q);
+      piece.dquery = take(q);
+      piece.dproduct = take(f);
+      piece.dgate = take(f);
+      piece.dup = take(f);
+      piece.dkey = workspace.take(rows.rows, model_.key_width());
+      piece.dvalue = workspace.take(rows.rows, model_.key_width());
     }
-    const std::size_t mark = arena.mark();
-    for (std::size_t s = 0; s < pieces.size(); ++s) {
-      if (call.recompute == Recompute::none) break;
-      for (const PieceRows& rows : pieces[s]) {
-        normalise_input(model_, weights, rows);
-        if (call.recompute != Recompute::light) project_query(model_, weights, rows);
-      }
-      if (call.recompute == Recompute::full) {
-        arena.rewind(mark);
-        attention[s].forward(pieces[s], arena, link);
-      }
+    const std::size_t mark = workspace.mark();
+    work.recompute_before(pieces, call.recompute);
+    if (call.recompute == Recompute::full) {
+      for_each_slice(call, layer, pieces, [&](const auto& slice, Pieces own) {
+        workspace.rewind(mark);
+        slice.forward(own, workspace, link);
+      });
     }
-    for (std::size_t s = 0; s < pieces.size(); ++s) {
-      for (std::size_t i = 0; i < pieces[s].size(); ++i) {
-        const PieceRows& rows = pieces[s][i];
-        recompute(model_, weights, rows, call.recompute);
-        backward_behind_attention(
-            model_, weights, gradients, rows, scratch[s][i],
-            detail::rows(In(gradient), rows.first_row, rows.rows, model_.hidden));
+    work.recompute_behind(pieces, call.recompute);
+    work.backward_behind_attention(gradients, pieces, scratch, In(gradient));
+    std::size_t piece = 0;
+    for_each_slice(call, layer, pieces, [&](const auto& slice, Pieces own) {
+      workspace.rewind(mark);
+      const auto own_scratch = std::span(std::as_const(scratch)).subspan(piece, own.size());
+      slice.backward(own, own_scratch, workspace, link);
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        slice.gradients(own[i], own_scratch[i].dkey, own_scratch[i].dvalue);
       }
-    }
-    for (std::size_t s = 0; s < pieces.size(); ++s) {
-      arena.rewind(mark);
-      attention[s].backward(pieces[s], scratch[s], arena, link);
-    }
-    for (std::size_t s = 0; s < pieces.size(); ++s) {
-      for (std::size_t i = 0; i < pieces[s].size(); ++i) {
-        const PieceRows& rows = pieces[s][i];
-        attention[s].gradients(rows, scratch[s][i].dkey, scratch[s][i].dvalue);
-        backward_before_attention(model_, weights, gradients, rows, scratch[s][i],
-                                  detail::rows(gradient, rows.first_row, rows.rows, model_.hidden));
-      }
-    }
+      piece += own.size();
+    });
+    work.backward_before_attention(gradients, pieces, scratch, gradient);
   }
 
   /// Loss and gradients of at most `head_tile` rows. Every stage computes the logits of its part of
   /// the vocabulary; the last one owns hidden states, losses and hidden gradients.
-  template <exec::Transport<double> Link>
+  template <DeviceLink<Number> Link>
   void head_tile(const exec::HeadCall& call, std::int64_t first, std::span<const Row> rows,
                  Link& link) {
     const auto n = static_cast<std::int64_t>(rows.size());
@@ -464,17 +511,18 @@ class Device {
     const VocabularyShard shard = sharded ? vocabulary_shard(model_.vocab, pp_, parallel_.pp)
                                           : VocabularyShard{0, model_.vocab};
     const std::size_t root = call.stages.members.size() - 1;
-    Arena arena(numbers(call.workspace));
-    const Out normed = arena.take_zeros(n, h), dnormed = arena.take_zeros(n, h),
-              dhidden = arena.take_zeros(n, h), inverse = arena.take_zeros(n, 1);
-    const Out logits = arena.take(n, shard.size());
-    const Out maximum = arena.take(n, 1), sum = arena.take(n, 1), target_logit = arena.take(n, 1);
-    const In hidden = is_last() ? detail::rows(numbers(call.hidden), first, n, h) : In{};
+    Workspace<Number> workspace(numbers<Number>(call.workspace));
+    const Out normed = workspace.take_zeros(n, h), dnormed = workspace.take_zeros(n, h),
+              dhidden = workspace.take_zeros(n, h), inverse = workspace.take_zeros(n, 1);
+    const Out logits = workspace.take(n, shard.size());
+    const Out maximum = workspace.take(n, 1), sum = workspace.take(n, 1),
+              target_logit = workspace.take(n, 1);
+    const In hidden = is_last() ? detail::rows(numbers<Number>(call.hidden), first, n, h) : In{};
     const RowShape norm_shape{n, h};
     if (is_last()) {
       const HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
-      rms_norm_forward(normed, inverse, hidden, of(std::as_const(weights_), norm), norm_shape,
-                       model_.norm_eps);
+      math_.rms_norm_forward(normed, inverse, hidden, of(std::as_const(weights_), norm), norm_shape,
+                             model_.norm_eps);
     }
     if (sharded) link.broadcast(call.stages, root, normed);
 
@@ -488,33 +536,34 @@ class Device {
     const In head_weights = std::span(weights_).subspan(head_offset, head_size);
     const LinearShape projection{n, h, shard.size()};
     const LogitShape logit_shape{n, shard.first, shard.size()};
-    linear_forward(logits, normed, head_weights, projection);
-    logit_maximum(maximum, logits, logit_shape);
+    math_.linear_forward(logits, normed, head_weights, projection);
+    math_.logit_maximum(maximum, logits, logit_shape);
     if (sharded) link.all_reduce(call.stages, maximum, exec::Reduction::maximum);
-    logit_sums(sum, target_logit, logits, maximum, targets, logit_shape);
+    math_.logit_sums(sum, target_logit, logits, maximum, targets, logit_shape);
     if (sharded) {
       link.all_reduce(call.stages, sum, exec::Reduction::sum);
       link.all_reduce(call.stages, target_logit, exec::Reduction::sum);
     }
-    logit_gradients(logits, maximum, sum, targets, logit_shape, scale_);
-    linear_backward_input(dnormed, logits, head_weights, projection);
-    linear_backward_weight(std::span(gradients_).subspan(head_offset, head_size), logits, normed,
-                           projection);
+    math_.logit_gradients(logits, maximum, sum, targets, logit_shape, scale_);
+    math_.linear_backward_input(dnormed, logits, head_weights, projection);
+    math_.linear_backward_weight(std::span(gradients_).subspan(head_offset, head_size), logits,
+                                 normed, projection);
     if (sharded) link.all_reduce(call.stages, dnormed, exec::Reduction::sum);
     if (!is_last()) return;
 
     const HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
-    rms_norm_backward(dhidden, of(gradients_, norm), dnormed, hidden,
-                      of(std::as_const(weights_), norm), inverse, norm_shape);
+    math_.rms_norm_backward(dhidden, of(gradients_, norm), dnormed, hidden,
+                            of(std::as_const(weights_), norm), inverse, norm_shape);
     for (std::int64_t r = 0; r < n; ++r) {
       const auto at = static_cast<std::size_t>(r);
       if (targets[at]) {
-        call.losses[static_cast<std::size_t>(first) + at] =
-            maximum[at] + std::log(sum[at]) - target_logit[at];
+        call.losses[static_cast<std::size_t>(first) + at] = static_cast<double>(maximum[at]) +
+                                                            std::log(static_cast<double>(sum[at])) -
+                                                            static_cast<double>(target_logit[at]);
       }
       std::ranges::copy(
           detail::row(dhidden, r, h),
-          detail::row(numbers(rows[at].memory->hidden_gradient), rows[at].row, h).begin());
+          detail::row(numbers<Number>(rows[at].memory->hidden_gradient), rows[at].row, h).begin());
     }
   }
 
@@ -527,12 +576,21 @@ class Device {
   double scale_ = 0;
   std::int32_t dp_ = 0, pp_ = 0;
   ParameterLayout layout_;
-  std::vector<double> weights_, gradients_, first_moment_, second_moment_;
-  std::int64_t step_ = 0;
+  std::vector<Number> weights_, gradients_, first_moment_, second_moment_;
+  std::int64_t steps_ = 0;
+  double gradient_norm_ = 0;
+  ArenaOwner arena_;
+  Math math_;
   const exec::StepData* data_ = nullptr;
 };
 
+/// The plain device in fp64: slow, and the oracle of every other backend.
+using Device = BasicDevice<PlainMath>;
+/// The device at speed, in fp32.
+using FastDevice = BasicDevice<FastMath>;
+
 static_assert(exec::Backend<Device, exec::ThreadTransport> &&
+              exec::Backend<FastDevice, exec::ThreadTransport> &&
               !exec::Backend<int, exec::ThreadTransport>);
 
 }  // namespace slimpack::cpu

@@ -17,26 +17,35 @@
 #include "slimpack/plan/share.hpp"
 #include "slimpack_cpu/attention.hpp"
 #include "slimpack_cpu/layer.hpp"
+#include "slimpack_cpu/mathematics.hpp"
 
 namespace slimpack::cpu {
 
 /// One slice in one layer on one rank. `pieces` are its rows; own keys, values and their gradients
 /// are in the segment's memory.
+template <Mathematics Math>
 class SliceAttention {
  public:
-  SliceAttention(const ModelShape& model, Tokens page, const exec::PackCall& call,
+  using Number = typename Math::Number;
+  using In = InOf<Number>;
+  using Out = OutOf<Number>;
+  using Pieces = std::span<const PieceRows<Number>>;
+  using Scratch = std::span<const PieceGradients<Number>>;
+
+  SliceAttention(Math& math, const ModelShape& model, Tokens page, const exec::PackCall& call,
                  const exec::SegmentMemory& segment, std::int64_t layer, std::int64_t layers)
-      : model_(model),
+      : math_(math),
+        model_(model),
         page_(page),
         call_(call),
         segment_(segment),
         layer_(layer),
         width_(model.key_width()),
-        own_tokens_(static_cast<std::int64_t>(numbers(segment.gradients).size()) /
+        own_tokens_(static_cast<std::int64_t>(numbers<Number>(segment.gradients).size()) /
                     (2 * layers * model.key_width())) {}
 
   /// Stores keys and values of one piece.
-  void store(const PieceRows& rows, In key, In value) const {
+  void store(const PieceRows<Number>& rows, In key, In value) const {
     const Tokens own = call_.share.before(rows.begin);
     for (std::int64_t r = 0; r < rows.rows; ++r) {
       const KeyRun run = stored(own.value + r, 1);
@@ -47,34 +56,34 @@ class SliceAttention {
 
   /// Fills attention output and log-sum-exp of the pieces; all keys up to the slice's end must be
   /// stored on all ranks.
-  template <exec::Transport<double> Link>
-  void forward(std::span<const PieceRows> pieces, Arena& arena, Link& link) const {
-    for (const PieceRows& rows : pieces) attention_begin(rows.attention, rows.log_sum);
+  template <exec::Transport<Number> Link>
+  void forward(Pieces pieces, Workspace<Number>& workspace, Link& link) const {
+    for (const PieceRows<Number>& rows : pieces)
+      math_.attention_begin(rows.attention, rows.log_sum);
     if (call_.share.ranks == 1) {
       for_each_own_run([&](Tokens first, const KeyRun& run) { attend(pieces, first, run); });
     } else if (segment_.exchange == Exchange::kv) {
-      forward_keys(pieces, arena, link);
+      forward_keys(pieces, workspace, link);
     } else {
-      forward_queries(pieces, arena, link);
+      forward_queries(pieces, workspace, link);
     }
   }
 
   /// Adds to `dquery` of the pieces' scratch and to the stored gradients of keys and values.
-  template <exec::Transport<double> Link>
-  void backward(std::span<const PieceRows> pieces, std::span<const PieceGradients> scratch,
-                Arena& arena, Link& link) const {
+  template <exec::Transport<Number> Link>
+  void backward(Pieces pieces, Scratch scratch, Workspace<Number>& workspace, Link& link) const {
     if (call_.share.ranks == 1) {
       for_each_own_run(
           [&](Tokens first, const KeyRun& run) { attend_backward(pieces, scratch, first, run); });
     } else if (segment_.exchange == Exchange::kv) {
-      backward_keys(pieces, scratch, arena, link);
+      backward_keys(pieces, scratch, workspace, link);
     } else {
-      backward_queries(pieces, scratch, arena, link);
+      backward_queries(pieces, scratch, workspace, link);
     }
   }
 
   /// The gradients of a piece's own keys and values, final once its slice is through.
-  void gradients(const PieceRows& rows, Out dkey, Out dvalue) const {
+  void gradients(const PieceRows<Number>& rows, Out dkey, Out dvalue) const {
     const KeyRun run = stored_gradients(call_.share.before(rows.begin).value, rows.rows);
     std::ranges::copy(run.dkey, dkey.begin());
     std::ranges::copy(run.dvalue, dvalue.begin());
@@ -106,7 +115,7 @@ class SliceAttention {
 
   /// Own keys [own, own + count), which lie in one page.
   [[nodiscard]] KeyRun stored(std::int64_t own, std::int64_t count) const {
-    const Out page = numbers(segment_.pages[static_cast<std::size_t>(own / page_.value)]);
+    const Out page = numbers<Number>(segment_.pages[static_cast<std::size_t>(own / page_.value)]);
     const Out keys = detail::rows(page, layer_ * 2 * page_.value, page_.value, width_);
     const Out values = detail::rows(page, (layer_ * 2 + 1) * page_.value, page_.value, width_);
     const std::int64_t at = own % page_.value;
@@ -118,7 +127,7 @@ class SliceAttention {
   }
 
   [[nodiscard]] KeyRun stored_gradients(std::int64_t own, std::int64_t count) const {
-    const Out all = numbers(segment_.gradients);
+    const Out all = numbers<Number>(segment_.gradients);
     const std::int64_t first = layer_ * 2 * own_tokens_ + own;
     return {count,
             {},
@@ -147,20 +156,19 @@ class SliceAttention {
     });
   }
 
-  void attend(std::span<const PieceRows> pieces, Tokens first, const KeyRun& run) const {
-    for (const PieceRows& rows : pieces) {
-      attention_forward(rows.attention, rows.log_sum, rows.query, run.key, run.value,
-                        shape(rows.rows, rows.begin, run.keys, first));
+  void attend(Pieces pieces, Tokens first, const KeyRun& run) const {
+    for (const PieceRows<Number>& rows : pieces) {
+      math_.attention_forward(rows.attention, rows.log_sum, rows.query, run.key, run.value,
+                              shape(rows.rows, rows.begin, run.keys, first));
     }
   }
 
-  void attend_backward(std::span<const PieceRows> pieces, std::span<const PieceGradients> scratch,
-                       Tokens first, const KeyRun& run) const {
+  void attend_backward(Pieces pieces, Scratch scratch, Tokens first, const KeyRun& run) const {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const PieceRows& rows = pieces[i];
-      attention_backward(scratch[i].dquery, run.dkey, run.dvalue, rows.query, run.key, run.value,
-                         rows.attention, rows.log_sum, scratch[i].dattention,
-                         shape(rows.rows, rows.begin, run.keys, first));
+      const PieceRows<Number>& rows = pieces[i];
+      math_.attention_backward(scratch[i].dquery, run.dkey, run.dvalue, rows.query, run.key,
+                               run.value, rows.attention, rows.log_sum, scratch[i].dattention,
+                               shape(rows.rows, rows.begin, run.keys, first));
     }
   }
 
@@ -194,16 +202,17 @@ class SliceAttention {
   }
 
   /// Two buffers for the largest share of [begin, end).
-  [[nodiscard]] std::pair<Out, Out> travelling(Arena& arena, Tokens begin, std::int64_t row) const {
+  [[nodiscard]] std::pair<Out, Out> travelling(Workspace<Number>& workspace, Tokens begin,
+                                               std::int64_t row) const {
     const Tokens most =
         exec::largest_share(call_.share.ranks, call_.share.block, begin, segment_.slice.end);
-    const Out current = arena.take_zeros(most.value, row);
-    const Out incoming = arena.take_zeros(most.value, row);
+    const Out current = workspace.take_zeros(most.value, row);
+    const Out incoming = workspace.take_zeros(most.value, row);
     return {current, incoming};
   }
 
   /// Hands the buffer of `rank`'s rows on and takes that of the rank before it.
-  template <exec::Transport<double> Link>
+  template <exec::Transport<Number> Link>
   void hand_on(Out& current, Out& incoming, std::int64_t rank, Tokens begin, std::int64_t row,
                Link& link) const {
     const auto part = [&](Out buffer, std::int64_t owner) {
@@ -215,10 +224,10 @@ class SliceAttention {
     std::swap(current, incoming);
   }
 
-  template <exec::Transport<double> Link>
-  void forward_keys(std::span<const PieceRows> pieces, Arena& arena, Link& link) const {
+  template <exec::Transport<Number> Link>
+  void forward_keys(Pieces pieces, Workspace<Number>& workspace, Link& link) const {
     const std::int64_t row = 2 * width_;
-    auto [current, incoming] = travelling(arena, Tokens{0}, row);
+    auto [current, incoming] = travelling(workspace, Tokens{0}, row);
     load_own_keys(current);
     std::int64_t rank = call_.share.rank;
     for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
@@ -231,11 +240,11 @@ class SliceAttention {
     }
   }
 
-  template <exec::Transport<double> Link>
-  void backward_keys(std::span<const PieceRows> pieces, std::span<const PieceGradients> scratch,
-                     Arena& arena, Link& link) const {
+  template <exec::Transport<Number> Link>
+  void backward_keys(Pieces pieces, Scratch scratch, Workspace<Number>& workspace,
+                     Link& link) const {
     const std::int64_t row = 4 * width_;
-    auto [current, incoming] = travelling(arena, Tokens{0}, row);
+    auto [current, incoming] = travelling(workspace, Tokens{0}, row);
     load_own_keys(current);
     std::int64_t rank = call_.share.rank;
     for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
@@ -247,8 +256,8 @@ class SliceAttention {
     }
     for_each_travelling_key(current, rank, true, [&](Tokens first, const KeyRun& run) {
       const KeyRun own = stored_gradients(call_.share.before(first).value, run.keys);
-      add(own.dkey, run.dkey);
-      add(own.dvalue, run.dvalue);
+      math_.add(own.dkey, run.dkey);
+      math_.add(own.dvalue, run.dvalue);
     });
   }
 
@@ -263,7 +272,7 @@ class SliceAttention {
   [[nodiscard]] QueryRun queries_at(Out buffer, std::int64_t rank, std::int64_t at,
                                     std::int64_t count, bool backward) const {
     const std::int64_t all = share_of(rank).between(segment_.slice.begin, segment_.slice.end).value;
-    Arena rest(buffer);
+    Workspace<Number> rest(buffer);
     const auto part = [&](std::int64_t cols) {
       return detail::rows(rest.take(all, cols), at, count, cols);
     };
@@ -280,7 +289,7 @@ class SliceAttention {
   }
 
   /// The place of a piece among its rank's rows of the slice.
-  [[nodiscard]] std::int64_t place(const PieceRows& rows) const {
+  [[nodiscard]] std::int64_t place(const PieceRows<Number>& rows) const {
     return call_.share.between(segment_.slice.begin, rows.begin).value;
   }
 
@@ -299,52 +308,52 @@ class SliceAttention {
         });
   }
 
-  template <exec::Transport<double> Link>
-  void forward_queries(std::span<const PieceRows> pieces, Arena& arena, Link& link) const {
-    auto [current, incoming] = travelling(arena, segment_.slice.begin, forward_row());
+  template <exec::Transport<Number> Link>
+  void forward_queries(Pieces pieces, Workspace<Number>& workspace, Link& link) const {
+    auto [current, incoming] = travelling(workspace, segment_.slice.begin, forward_row());
     std::int64_t rank = call_.share.rank;
-    for (const PieceRows& rows : pieces) {
+    for (const PieceRows<Number>& rows : pieces) {
       const QueryRun run = queries_at(current, rank, place(rows), rows.rows, false);
       std::ranges::copy(rows.query, run.query.begin());
-      attention_begin(run.attention, run.log_sum);
+      math_.attention_begin(run.attention, run.log_sum);
     }
     for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
       for_each_meeting(current, rank, false,
-                       [](const QueryRun& queries, const KeyRun& keys, const AttentionShape& met) {
-                         attention_forward(queries.attention, queries.log_sum, queries.query,
-                                           keys.key, keys.value, met);
+                       [&](const QueryRun& queries, const KeyRun& keys, const AttentionShape& met) {
+                         math_.attention_forward(queries.attention, queries.log_sum, queries.query,
+                                                 keys.key, keys.value, met);
                        });
       hand_on(current, incoming, rank, segment_.slice.begin, forward_row(), link);
       rank = before_me(rank);
     }
-    for (const PieceRows& rows : pieces) {
+    for (const PieceRows<Number>& rows : pieces) {
       const QueryRun run = queries_at(current, rank, place(rows), rows.rows, false);
       std::ranges::copy(run.attention, rows.attention.begin());
       std::ranges::copy(run.log_sum, rows.log_sum.begin());
     }
   }
 
-  template <exec::Transport<double> Link>
-  void backward_queries(std::span<const PieceRows> pieces, std::span<const PieceGradients> scratch,
-                        Arena& arena, Link& link) const {
-    auto [current, incoming] = travelling(arena, segment_.slice.begin, backward_row());
+  template <exec::Transport<Number> Link>
+  void backward_queries(Pieces pieces, Scratch scratch, Workspace<Number>& workspace,
+                        Link& link) const {
+    auto [current, incoming] = travelling(workspace, segment_.slice.begin, backward_row());
     std::int64_t rank = call_.share.rank;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const PieceRows& rows = pieces[i];
+      const PieceRows<Number>& rows = pieces[i];
       const QueryRun run = queries_at(current, rank, place(rows), rows.rows, true);
       std::ranges::copy(rows.query, run.query.begin());
       std::ranges::copy(scratch[i].dattention, run.dattention.begin());
       std::ranges::copy(rows.log_sum, run.log_sum.begin());
-      attention_delta(run.delta, rows.attention, scratch[i].dattention,
-                      shape(rows.rows, rows.begin, 0, Tokens{0}));
-      std::ranges::fill(run.dquery, 0.0);
+      math_.attention_delta(run.delta, rows.attention, scratch[i].dattention,
+                            shape(rows.rows, rows.begin, 0, Tokens{0}));
+      std::ranges::fill(run.dquery, Number{0});
     }
     for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
       for_each_meeting(current, rank, true,
-                       [](const QueryRun& queries, const KeyRun& keys, const AttentionShape& met) {
-                         attention_backward_from(queries.dquery, keys.dkey, keys.dvalue,
-                                                 queries.query, keys.key, keys.value, queries.delta,
-                                                 queries.log_sum, queries.dattention, met);
+                       [&](const QueryRun& queries, const KeyRun& keys, const AttentionShape& met) {
+                         math_.attention_backward_from(
+                             queries.dquery, keys.dkey, keys.dvalue, queries.query, keys.key,
+                             keys.value, queries.delta, queries.log_sum, queries.dattention, met);
                        });
       hand_on(current, incoming, rank, segment_.slice.begin, backward_row(), link);
       rank = before_me(rank);
@@ -355,6 +364,7 @@ class SliceAttention {
     }
   }
 
+  Math& math_;
   const ModelShape& model_;
   Tokens page_;
   const exec::PackCall& call_;

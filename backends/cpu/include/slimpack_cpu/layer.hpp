@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One decoder layer on one piece of a sample, attention apart: forward, recomputation, backward.
+// One decoder layer on the pieces of a pack, attention apart: forward, recomputation, backward.
 #pragma once
 
 #include <algorithm>
@@ -8,28 +8,41 @@
 #include <cstdint>
 #include <span>
 #include <stdexcept>
+#include <vector>
 
 #include "slimpack/exec/backend.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack_cpu/mathematics.hpp"
 #include "slimpack_cpu/ops.hpp"
 
 namespace slimpack::cpu {
 
 /// The same bytes as numbers. Buffers of the backend are aligned for them.
-[[nodiscard]] inline Out numbers(std::span<std::byte> bytes) {
-  return {reinterpret_cast<double*>(bytes.data()), bytes.size() / sizeof(double)};
+template <std::floating_point Number = double>
+[[nodiscard]] OutOf<Number> numbers(std::span<std::byte> bytes) {
+  return {reinterpret_cast<Number*>(bytes.data()), bytes.size() / sizeof(Number)};
 }
-[[nodiscard]] inline In numbers(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const double*>(bytes.data()), bytes.size() / sizeof(double)};
+template <std::floating_point Number = double>
+[[nodiscard]] InOf<Number> numbers(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const Number*>(bytes.data()), bytes.size() / sizeof(Number)};
+}
+
+/// All that is stored, in bytes of one number.
+template <std::floating_point Number>
+[[nodiscard]] constexpr exec::ElementBytes element_bytes_of() noexcept {
+  constexpr auto kSize = static_cast<std::int64_t>(sizeof(Number));
+  return {kSize, kSize, kSize};
 }
 
 /// Memory handed out from front to back. Running out means that a unit uses more than
 /// docs/equations.md grants it: a fault of this backend.
-class Arena {
+template <std::floating_point Number>
+class Workspace {
  public:
-  explicit Arena(Out all) : all_(all) {}
+  using Out = OutOf<Number>;
+  explicit Workspace(Out all) : all_(all) {}
 
   /// A matrix with whatever is there.
   [[nodiscard]] Out take(std::int64_t rows, std::int64_t cols) {
@@ -40,7 +53,7 @@ class Arena {
   }
   [[nodiscard]] Out take_zeros(std::int64_t rows, std::int64_t cols) {
     const Out taken = take(rows, cols);
-    std::ranges::fill(taken, 0.0);
+    std::ranges::fill(taken, Number{0});
     return taken;
   }
   [[nodiscard]] std::size_t mark() const noexcept { return used_; }
@@ -51,37 +64,40 @@ class Arena {
   std::size_t used_ = 0;
 };
 
-/// Weights or gradients of one layer.
+/// Weights (spans of constant numbers) or gradients of one layer.
 template <class Span>
-requires std::same_as<Span, In> || std::same_as<Span, Out>
 struct LayerTensors {
   Span input_norm, query, key, value, output, mid_norm, gate, up, down;
 };
 
 /// Everything that the forward pass of one layer makes of one piece, keys and values apart: kept
 /// from F to B or, where the piece's mode does not keep it, in the workspace.
+template <std::floating_point Number>
 struct PieceRows {
   Tokens begin;  ///< position of the first row in the sample
   std::int64_t rows = 0;
   std::int64_t first_row = 0;  ///< in the pack
-  Out input, attention, log_sum, query, mid, gate, up, input_norm, mid_norm, product;
-  Out input_inverse, mid_inverse;  ///< inverse RMS
+  OutOf<Number> input, attention, log_sum, query, mid, gate, up, input_norm, mid_norm, product;
+  OutOf<Number> input_inverse, mid_inverse;  ///< inverse RMS
 };
 
 /// The rows of a piece in its `layer`-th layer on this stage. What is kept stands in the order of
 /// the modes, each of which keeps what the next one does and more.
-[[nodiscard]] inline PieceRows rows_of(const ModelShape& model, const exec::PieceMemory& memory,
-                                       std::int64_t first_row, std::int64_t layer, Arena& arena) {
+template <std::floating_point Number>
+[[nodiscard]] PieceRows<Number> rows_of(const ModelShape& model, const exec::PieceMemory& memory,
+                                        std::int64_t first_row, std::int64_t layer,
+                                        Workspace<Number>& workspace) {
   const Recompute mode = memory.piece.recompute;
   const std::int64_t n = memory.piece.length().value;
   const std::int64_t h = model.hidden, q = model.query_width(), f = model.ffn;
   const auto bytes =
-      static_cast<std::size_t>(exec::kept_bytes(model, mode, exec::ElementBytes{}) * n);
-  Arena kept(numbers(memory.kept.subspan(static_cast<std::size_t>(layer) * bytes, bytes)));
+      static_cast<std::size_t>(exec::kept_bytes(model, mode, element_bytes_of<Number>()) * n);
+  Workspace<Number> kept(
+      numbers<Number>(memory.kept.subspan(static_cast<std::size_t>(layer) * bytes, bytes)));
   const auto place = [&](Recompute needed, std::int64_t cols) {
-    return (mode <= needed ? kept : arena).take(n, cols);
+    return (mode <= needed ? kept : workspace).take(n, cols);
   };
-  PieceRows rows;
+  PieceRows<Number> rows;
   rows.begin = memory.piece.begin;
   rows.rows = n;
   rows.first_row = first_row;
@@ -100,121 +116,209 @@ struct PieceRows {
   return rows;
 }
 
-inline void normalise_input(const ModelShape& model, const LayerTensors<In>& weights,
-                            const PieceRows& rows) {
-  rms_norm_forward(rows.input_norm, rows.input_inverse, rows.input, weights.input_norm,
-                   {rows.rows, model.hidden}, model.norm_eps);
-}
-
-inline void project_query(const ModelShape& model, const LayerTensors<In>& weights,
-                          const PieceRows& rows) {
-  linear_forward(rows.query, rows.input_norm, weights.query,
-                 {rows.rows, model.hidden, model.query_width()});
-  rotate(rows.query, rows.begin, {rows.rows, model.heads, model.head_dim}, model.rope_theta,
-         Rotation::forward);
-}
-
-inline void project_key_value(const ModelShape& model, const LayerTensors<In>& weights,
-                              const PieceRows& rows, Out key, Out value) {
-  const LinearShape shape{rows.rows, model.hidden, model.key_width()};
-  linear_forward(key, rows.input_norm, weights.key, shape);
-  linear_forward(value, rows.input_norm, weights.value, shape);
-  rotate(key, rows.begin, {rows.rows, model.kv_heads, model.head_dim}, model.rope_theta,
-         Rotation::forward);
-}
-
-/// The residual behind attention.
-inline void make_mid(const ModelShape& model, const LayerTensors<In>& weights,
-                     const PieceRows& rows) {
-  linear_forward(rows.mid, rows.attention, weights.output,
-                 {rows.rows, model.query_width(), model.hidden});
-  add(rows.mid, rows.input);
-}
-
-inline void normalise_mid(const ModelShape& model, const LayerTensors<In>& weights,
-                          const PieceRows& rows) {
-  rms_norm_forward(rows.mid_norm, rows.mid_inverse, rows.mid, weights.mid_norm,
-                   {rows.rows, model.hidden}, model.norm_eps);
-}
-
-inline void make_gate_up(const ModelShape& model, const LayerTensors<In>& weights,
-                         const PieceRows& rows) {
-  const LinearShape shape{rows.rows, model.hidden, model.ffn};
-  linear_forward(rows.gate, rows.mid_norm, weights.gate, shape);
-  linear_forward(rows.up, rows.mid_norm, weights.up, shape);
-}
-
-/// Everything behind attention; `output` is the layer's.
-inline void finish_layer(const ModelShape& model, const LayerTensors<In>& weights,
-                         const PieceRows& rows, Out output) {
-  make_mid(model, weights, rows);
-  normalise_mid(model, weights, rows);
-  make_gate_up(model, weights, rows);
-  swiglu_forward(rows.product, rows.gate, rows.up);
-  linear_forward(output, rows.product, weights.down, {rows.rows, model.ffn, model.hidden});
-  add(output, rows.mid);
-}
-
-/// What the mode has not kept, except the attention output of `full`, which must be there.
-inline void recompute(const ModelShape& model, const LayerTensors<In>& weights,
-                      const PieceRows& rows, Recompute mode) {
-  if (mode == Recompute::layer || mode == Recompute::full) {
-    make_mid(model, weights, rows);
-    normalise_mid(model, weights, rows);
-    make_gate_up(model, weights, rows);
-  }
-  if (mode == Recompute::light) normalise_mid(model, weights, rows);
-  if (mode != Recompute::none) swiglu_forward(rows.product, rows.gate, rows.up);
-}
-
 /// Scratch of the backward pass of one piece, rows of the workspace.
+template <std::floating_point Number>
 struct PieceGradients {
-  Out dmid, dnorm, dattention, dquery, dproduct, dgate, dup, dkey, dvalue;
+  OutOf<Number> dmid, dnorm, dattention, dquery, dproduct, dgate, dup, dkey, dvalue;
 };
 
-/// Backward from the layer's output to the attention output: fills dmid and dattention.
-inline void backward_behind_attention(const ModelShape& model, const LayerTensors<In>& weights,
-                                      const LayerTensors<Out>& gradients, const PieceRows& rows,
-                                      const PieceGradients& scratch, In doutput) {
-  const std::int64_t n = rows.rows;
-  const LinearShape down{n, model.ffn, model.hidden}, wide{n, model.hidden, model.ffn},
-      projection{n, model.query_width(), model.hidden};
-  linear_backward_input(scratch.dproduct, doutput, weights.down, down);
-  linear_backward_weight(gradients.down, doutput, rows.product, down);
-  swiglu_backward(scratch.dgate, scratch.dup, scratch.dproduct, rows.gate, rows.up);
-  linear_backward_input(scratch.dnorm, scratch.dgate, weights.gate, wide);
-  linear_backward_input(scratch.dnorm, scratch.dup, weights.up, wide);
-  linear_backward_weight(gradients.gate, scratch.dgate, rows.mid_norm, wide);
-  linear_backward_weight(gradients.up, scratch.dup, rows.mid_norm, wide);
-  std::ranges::copy(doutput, scratch.dmid.begin());
-  rms_norm_backward(scratch.dmid, gradients.mid_norm, scratch.dnorm, rows.mid, weights.mid_norm,
-                    rows.mid_inverse, {n, model.hidden});
-  linear_backward_input(scratch.dattention, scratch.dmid, weights.output, projection);
-  linear_backward_weight(gradients.output, scratch.dmid, rows.attention, projection);
-}
+/// The parts of one layer on all pieces of a pack. Each operator runs on all pieces before the next
+/// one does, so that a weight is fetched once; pieces are added to gradients in their order.
+template <Mathematics Math>
+class Layer {
+ public:
+  using Number = typename Math::Number;
+  using In = InOf<Number>;
+  using Out = OutOf<Number>;
+  using Pieces = std::span<const PieceRows<Number>>;
+  using Scratch = std::span<const PieceGradients<Number>>;
 
-/// Backward from dquery, dkey and dvalue (of rotated queries and keys) to the layer's input;
-/// `dinput` is overwritten.
-inline void backward_before_attention(const ModelShape& model, const LayerTensors<In>& weights,
-                                      const LayerTensors<Out>& gradients, const PieceRows& rows,
-                                      const PieceGradients& scratch, Out dinput) {
-  const std::int64_t n = rows.rows;
-  const LinearShape query{n, model.hidden, model.query_width()},
-      key{n, model.hidden, model.key_width()};
-  rotate(scratch.dquery, rows.begin, {n, model.heads, model.head_dim}, model.rope_theta,
-         Rotation::inverse);
-  rotate(scratch.dkey, rows.begin, {n, model.kv_heads, model.head_dim}, model.rope_theta,
-         Rotation::inverse);
-  std::ranges::fill(scratch.dnorm, 0.0);
-  linear_backward_input(scratch.dnorm, scratch.dquery, weights.query, query);
-  linear_backward_input(scratch.dnorm, scratch.dkey, weights.key, key);
-  linear_backward_input(scratch.dnorm, scratch.dvalue, weights.value, key);
-  linear_backward_weight(gradients.query, scratch.dquery, rows.input_norm, query);
-  linear_backward_weight(gradients.key, scratch.dkey, rows.input_norm, key);
-  linear_backward_weight(gradients.value, scratch.dvalue, rows.input_norm, key);
-  std::ranges::copy(scratch.dmid, dinput.begin());
-  rms_norm_backward(dinput, gradients.input_norm, scratch.dnorm, rows.input, weights.input_norm,
-                    rows.input_inverse, {n, model.hidden});
-}
+  Layer(Math& math, const ModelShape& model, const LayerTensors<In>& weights)
+      : math_(math), model_(model), weights_(weights) {}
+
+  void normalise_input(Pieces pieces) const {
+    for (const auto& rows : pieces) {
+      math_.rms_norm_forward(rows.input_norm, rows.input_inverse, rows.input, weights_.input_norm,
+                             {rows.rows, model_.hidden}, model_.norm_eps);
+    }
+  }
+
+  void project_query(Pieces pieces) const {
+    for (const auto& rows : pieces) {
+      math_.linear_forward(rows.query, rows.input_norm, weights_.query,
+                           {rows.rows, model_.hidden, model_.query_width()});
+      math_.rotate(rows.query, rows.begin, {rows.rows, model_.heads, model_.head_dim},
+                   model_.rope_theta, Rotation::forward);
+    }
+  }
+
+  void project_key_value(Pieces pieces, std::span<const Out> keys,
+                         std::span<const Out> values) const {
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const auto& rows = pieces[i];
+      math_.linear_forward(keys[i], rows.input_norm, weights_.key, key_shape(rows));
+      math_.rotate(keys[i], rows.begin, {rows.rows, model_.kv_heads, model_.head_dim},
+                   model_.rope_theta, Rotation::forward);
+    }
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      math_.linear_forward(values[i], pieces[i].input_norm, weights_.value, key_shape(pieces[i]));
+    }
+  }
+
+  /// Everything behind attention; `outputs` are the layer's, by piece.
+  void finish(Pieces pieces, std::span<const Out> outputs) const {
+    make_mid(pieces);
+    normalise_mid(pieces);
+    make_gate_up(pieces);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const auto& rows = pieces[i];
+      math_.swiglu_forward(rows.product, rows.gate, rows.up);
+      math_.linear_forward(outputs[i], rows.product, weights_.down,
+                           {rows.rows, model_.ffn, model_.hidden});
+      math_.add(outputs[i], rows.mid);
+    }
+  }
+
+  /// What the mode has not kept and what comes before attention.
+  void recompute_before(Pieces pieces, Recompute mode) const {
+    if (mode == Recompute::none) return;
+    normalise_input(pieces);
+    if (mode != Recompute::light) project_query(pieces);
+  }
+  /// What comes behind attention, whose output must be there.
+  void recompute_behind(Pieces pieces, Recompute mode) const {
+    if (mode == Recompute::none) return;
+    if (mode != Recompute::light) make_mid(pieces);
+    normalise_mid(pieces);
+    if (mode != Recompute::light) make_gate_up(pieces);
+    for (const auto& rows : pieces) math_.swiglu_forward(rows.product, rows.gate, rows.up);
+  }
+
+  /// Backward from the layer's output to the attention output: fills dmid and dattention.
+  /// `doutput` is that of the whole pack.
+  void backward_behind_attention(const LayerTensors<Out>& gradients, Pieces pieces, Scratch scratch,
+                                 In doutput) const {
+    const auto dout = [&](std::size_t i) {
+      return detail::rows(doutput, pieces[i].first_row, pieces[i].rows, model_.hidden);
+    };
+    const auto down = [&](std::size_t i) {
+      return LinearShape{pieces[i].rows, model_.ffn, model_.hidden};
+    };
+    const auto wide = [&](std::size_t i) {
+      return LinearShape{pieces[i].rows, model_.hidden, model_.ffn};
+    };
+    const auto projection = [&](std::size_t i) {
+      return LinearShape{pieces[i].rows, model_.query_width(), model_.hidden};
+    };
+    const std::size_t count = pieces.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto& rows = pieces[i];
+      math_.linear_backward_input(scratch[i].dproduct, dout(i), weights_.down, down(i));
+      math_.swiglu_backward(scratch[i].dgate, scratch[i].dup, scratch[i].dproduct, rows.gate,
+                            rows.up);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      math_.linear_backward_weight(gradients.down, dout(i), pieces[i].product, down(i));
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      math_.linear_backward_input(scratch[i].dnorm, scratch[i].dgate, weights_.gate, wide(i));
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      math_.linear_backward_input(scratch[i].dnorm, scratch[i].dup, weights_.up, wide(i));
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto& rows = pieces[i];
+      math_.linear_backward_weight(gradients.gate, scratch[i].dgate, rows.mid_norm, wide(i));
+      math_.linear_backward_weight(gradients.up, scratch[i].dup, rows.mid_norm, wide(i));
+      std::ranges::copy(dout(i), scratch[i].dmid.begin());
+      math_.rms_norm_backward(scratch[i].dmid, gradients.mid_norm, scratch[i].dnorm, rows.mid,
+                              weights_.mid_norm, rows.mid_inverse, {rows.rows, model_.hidden});
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      math_.linear_backward_input(scratch[i].dattention, scratch[i].dmid, weights_.output,
+                                  projection(i));
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      math_.linear_backward_weight(gradients.output, scratch[i].dmid, pieces[i].attention,
+                                   projection(i));
+    }
+  }
+
+  /// Backward from dquery, dkey and dvalue (of rotated queries and keys) to the layer's input;
+  /// `dinput`, of the whole pack, is overwritten.
+  void backward_before_attention(const LayerTensors<Out>& gradients, Pieces pieces, Scratch scratch,
+                                 Out dinput) const {
+    const auto query = [&](std::size_t i) {
+      return LinearShape{pieces[i].rows, model_.hidden, model_.query_width()};
+    };
+    const std::size_t count = pieces.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto& rows = pieces[i];
+      math_.rotate(scratch[i].dquery, rows.begin, {rows.rows, model_.heads, model_.head_dim},
+                   model_.rope_theta, Rotation::inverse);
+      math_.rotate(scratch[i].dkey, rows.begin, {rows.rows, model_.kv_heads, model_.head_dim},
+                   model_.rope_theta, Rotation::inverse);
+      std::ranges::fill(scratch[i].dnorm, Number{0});
+      math_.linear_backward_input(scratch[i].dnorm, scratch[i].dquery, weights_.query, query(i));
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      math_.linear_backward_input(scratch[i].dnorm, scratch[i].dkey, weights_.key,
+                                  key_shape(pieces[i]));
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      math_.linear_backward_input(scratch[i].dnorm, scratch[i].dvalue, weights_.value,
+                                  key_shape(pieces[i]));
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto& rows = pieces[i];
+      math_.linear_backward_weight(gradients.query, scratch[i].dquery, rows.input_norm, query(i));
+      math_.linear_backward_weight(gradients.key, scratch[i].dkey, rows.input_norm,
+                                   key_shape(rows));
+      math_.linear_backward_weight(gradients.value, scratch[i].dvalue, rows.input_norm,
+                                   key_shape(rows));
+      const Out dx = detail::rows(dinput, rows.first_row, rows.rows, model_.hidden);
+      std::ranges::copy(scratch[i].dmid, dx.begin());
+      math_.rms_norm_backward(dx, gradients.input_norm, scratch[i].dnorm, rows.input,
+                              weights_.input_norm, rows.input_inverse, {rows.rows, model_.hidden});
+    }
+  }
+
+ private:
+  [[nodiscard]] LinearShape key_shape(const PieceRows<Number>& rows) const {
+    return {rows.rows, model_.hidden, model_.key_width()};
+  }
+
+  /// The residual behind attention.
+  void make_mid(Pieces pieces) const {
+    for (const auto& rows : pieces) {
+      math_.linear_forward(rows.mid, rows.attention, weights_.output,
+                           {rows.rows, model_.query_width(), model_.hidden});
+      math_.add(rows.mid, rows.input);
+    }
+  }
+
+  void normalise_mid(Pieces pieces) const {
+    for (const auto& rows : pieces) {
+      math_.rms_norm_forward(rows.mid_norm, rows.mid_inverse, rows.mid, weights_.mid_norm,
+                             {rows.rows, model_.hidden}, model_.norm_eps);
+    }
+  }
+
+  void make_gate_up(Pieces pieces) const {
+    const auto shape = [&](const PieceRows<Number>& rows) {
+      return LinearShape{rows.rows, model_.hidden, model_.ffn};
+    };
+    for (const auto& rows : pieces) {
+      math_.linear_forward(rows.gate, rows.mid_norm, weights_.gate, shape(rows));
+    }
+    for (const auto& rows : pieces) {
+      math_.linear_forward(rows.up, rows.mid_norm, weights_.up, shape(rows));
+    }
+  }
+
+  Math& math_;
+  const ModelShape& model_;
+  LayerTensors<In> weights_;
+};
 
 }  // namespace slimpack::cpu

@@ -27,8 +27,7 @@ using Out = std::span<double>;
 namespace detail {
 
 template <class Element>
-concept Number = std::same_as < std::remove_const_t<Element>,
-double > ;
+concept Number = std::floating_point<std::remove_const_t<Element>>;
 
 inline void check_size(std::size_t size, std::int64_t rows, std::int64_t cols,
                        std::string_view rule) {
@@ -327,18 +326,26 @@ inline void logit_gradients(Out logits, In maximum, In sum, Targets targets, Log
 }
 
 /// AdamW (Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019) with bias
-/// correction, on all weights alike.
+/// correction, on all weights alike. Gradients whose norm over the whole model is larger than
+/// `largest_norm` are scaled down to it.
 struct AdamW {
   double learning_rate = 1e-3;
   double beta1 = 0.9, beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0.1;
+  double largest_norm = std::numeric_limits<double>::infinity();
   friend bool operator==(const AdamW&, const AdamW&) = default;
 };
 
-/// One update; `step` counts from 1. Throws InvalidInput also unless step >= 1.
+/// What gradients are multiplied by, given their norm over the whole model.
+[[nodiscard]] inline double clipping_factor(const AdamW& settings, double norm) noexcept {
+  return norm > settings.largest_norm ? settings.largest_norm / norm : 1.0;
+}
+
+/// One update with `factor` times the gradients; `step` counts from 1. Throws InvalidInput also
+/// unless step >= 1.
 inline void adamw_step(Out weights, Out first_moment, Out second_moment, In gradients,
-                       const AdamW& settings, std::int64_t step) {
+                       const AdamW& settings, std::int64_t step, double factor = 1.0) {
   require(step >= 1, "adamw_step: step must be >= 1", step);
   for (const std::size_t size : {first_moment.size(), second_moment.size(), gradients.size()}) {
     require(size == weights.size(), "adamw_step: all spans must be as long as weights",
@@ -347,7 +354,7 @@ inline void adamw_step(Out weights, Out first_moment, Out second_moment, In grad
   const double correction1 = 1.0 - std::pow(settings.beta1, static_cast<double>(step));
   const double correction2 = 1.0 - std::pow(settings.beta2, static_cast<double>(step));
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    const double g = gradients[i];
+    const double g = factor * gradients[i];
     first_moment[i] = settings.beta1 * first_moment[i] + (1.0 - settings.beta1) * g;
     second_moment[i] = settings.beta2 * second_moment[i] + (1.0 - settings.beta2) * g * g;
     const double denominator = std::sqrt(second_moment[i] / correction2) + settings.epsilon;

@@ -347,7 +347,7 @@ class ReferenceSample {
   return result;
 }
 
-/// AdamW over whole tensors, by formulas of its own.
+/// AdamW over whole tensors after clipping by their norm, by formulas of its own.
 class ReferenceOptimizer {
  public:
   explicit ReferenceOptimizer(AdamW settings) : settings_(settings) {}
@@ -355,11 +355,16 @@ class ReferenceOptimizer {
   void update(Tensors& weights, const Tensors& gradients) {
     power1_ *= settings_.beta1;
     power2_ *= settings_.beta2;
+    double norm = 0;
+    for (const auto& [name, gradient] : gradients) {
+      for (const double g : gradient.values) norm = std::hypot(norm, g);
+    }
+    const double shrink = std::min(1.0, settings_.largest_norm / norm);
     for (auto& [name, weight] : weights) {
       auto& mean = mean_.try_emplace(name, weight.rows, weight.cols).first->second;
       auto& square = square_.try_emplace(name, weight.rows, weight.cols).first->second;
       for (std::size_t i = 0; i < weight.values.size(); ++i) {
-        const double g = gradients.at(name).values[i];
+        const double g = shrink * gradients.at(name).values[i];
         mean.values[i] += (1.0 - settings_.beta1) * (g - mean.values[i]);
         square.values[i] += (1.0 - settings_.beta2) * (g * g - square.values[i]);
         const double m = mean.values[i] / (1.0 - power1_);
