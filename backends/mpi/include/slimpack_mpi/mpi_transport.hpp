@@ -17,6 +17,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -34,9 +35,12 @@
 namespace slimpack::mpi {
 
 struct TransportOptions {
-  /// Between two looks at MPI while the rank computes and something is on its way; zero: MPI goes
-  /// on only in the transport's own calls.
-  std::chrono::microseconds progress{200};
+  /// Between two looks at MPI, by a thread of its own, while the rank computes and something is on
+  /// its way; zero: MPI goes on only in the transport's own calls. Nothing: zero on one machine,
+  /// where receivers fetch long messages from the sender's memory without its help, and 200 us
+  /// between machines.
+  std::optional<std::chrono::microseconds> progress;
+};
 };
 
 /// One rank's end. It lives over all steps of a session and is used by one thread; rank and
@@ -46,12 +50,16 @@ struct TransportOptions {
 class MpiTransport {
  public:
   explicit MpiTransport(Session& session, TransportOptions options = {})
-      : session_(session), monitor_(session.monitor()), comm_(session.comm()), options_(options) {
+      : session_(session),
+        monitor_(session.monitor()),
+        comm_(session.comm()),
+        pause_(
+            options.progress.value_or(std::chrono::microseconds(session.one_machine() ? 0 : 200))) {
     int* bound = nullptr;
     int known = 0;
     MPI_Comm_get_attr(comm_, MPI_TAG_UB, static_cast<void*>(&bound), &known);
     tag_end_ = known != 0 ? std::uint64_t{static_cast<unsigned>(*bound)} : 32767U;
-    if (session.serialized() && session.size() > 1 && options_.progress.count() > 0) {
+    if (session.serialized() && session.size() > 1 && pause_.count() > 0) {
       progress_ = std::thread([this] { keep_going(); });
     }
   }
@@ -275,6 +283,7 @@ class MpiTransport {
     {
       const std::lock_guard lock(mutex_);
       check_aborted();
+      guarded([&] { advance_sums(); });
     }
     monitor_.at(place);
   }
@@ -522,7 +531,7 @@ class MpiTransport {
         news_.wait(lock);
         continue;
       }
-      news_.wait_for(lock, options_.progress, [&] { return stop_; });
+      news_.wait_for(lock, pause_, [&] { return stop_; });
       if (stop_ || given_up_ || in_wait_.load(std::memory_order_relaxed)) continue;
       if (monitor_.failed()) {
         given_up_ = true;
@@ -530,8 +539,10 @@ class MpiTransport {
       }
       try {
         advance_sums();
-        int found = 0;
-        MPI_Iprobe(MPI_ANY_SOURCE, kControl, comm_, &found, MPI_STATUS_IGNORE);
+        for (int look = 0; look < 16; ++look) {
+          int found = 0;
+          MPI_Iprobe(MPI_ANY_SOURCE, kControl, comm_, &found, MPI_STATUS_IGNORE);
+        }
       } catch (...) {
         fault_ = std::current_exception();
         given_up_ = true;
@@ -542,7 +553,7 @@ class MpiTransport {
   Session& session_;
   Monitor& monitor_;
   MPI_Comm comm_;
-  TransportOptions options_;
+  std::chrono::microseconds pause_;
   std::uint64_t tag_end_ = 0;
   std::size_t stages_ = 1, window_ = 1;
   std::vector<std::byte> spare_;

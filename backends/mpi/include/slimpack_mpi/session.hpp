@@ -3,7 +3,6 @@
 #pragma once
 
 #include <mpi.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <chrono>
 #include <concepts>
 #include <condition_variable>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -110,6 +110,7 @@ class Session {
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
   /// Threads may take turns in calling MPI.
   [[nodiscard]] bool serialized() const noexcept { return serialized_; }
+  [[nodiscard]] bool one_machine() const noexcept { return one_machine_; }
   [[nodiscard]] Monitor& monitor() noexcept { return *monitor_; }
 
   /// All ranks do this together when their work is done: ends MPI, then the monitor.
@@ -137,6 +138,7 @@ class Session {
     int together = static_cast<std::size_t>(on_node) == size_ ? 1 : 0;
     MPI_Allreduce(MPI_IN_PLACE, &together, 1, MPI_INT, MPI_MIN, comm_);
 
+    one_machine_ = together == 1;
     struct Meet {
       std::array<char, 256> host;
       std::array<char, 33> token;
@@ -173,7 +175,7 @@ class Session {
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::size_t rank_ = 0, size_ = 1;
-  bool serialized_ = false;
+  bool serialized_ = false, one_machine_ = false;
   Places places_;
   std::unique_ptr<Monitor> monitor_;
 };
