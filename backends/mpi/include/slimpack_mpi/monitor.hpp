@@ -180,7 +180,8 @@ class Monitor {
     return "rank " + std::to_string(rank) + ", " + place;
   }
 
-  /// The first cause is settled, and rank 0 tells it to all.
+  /// The first cause is settled, and rank 0 tells it to all. Another rank tells rank 0, which may
+  /// have been stopped and woken to be ended.
   void settle(const std::string& sentence) {
     {
       const std::lock_guard lock(mutex_);
@@ -188,9 +189,7 @@ class Monitor {
       cause_ = sentence;
       failed_.store(true, std::memory_order_release);
     }
-    if (rank_ == 0) {
-      for (Peer& peer : peers_) peer.wire.send({Frame::Kind::fail, 0, 0, sentence, {}});
-    }
+    for (Peer& peer : peers_) peer.wire.send({Frame::Kind::fail, 0, rank_, sentence, {}});
     tell();
     if (rank_ != 0) allow_exit();
   }

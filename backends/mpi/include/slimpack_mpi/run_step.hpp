@@ -124,7 +124,7 @@ inline std::string device_of(const Plan& plan, std::size_t rank) {
 inline void check_same_plan(MpiTransport& link, const Plan& plan) {
   const PlanHash mine = plan_hash(plan);
   std::string differing;
-  const auto all = link.gather(std::as_bytes(std::span(&mine, 1)));
+  const auto all = link.engine().gather(std::as_bytes(std::span(&mine, 1)));
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     PlanHash hash;
     std::memcpy(&hash, all[rank].data(), sizeof(hash));
@@ -132,11 +132,11 @@ inline void check_same_plan(MpiTransport& link, const Plan& plan) {
     differing += (differing.empty() ? "rank " : ", rank ") + std::to_string(rank) + ", " +
                  detail::device_of(plan, rank) + ", has " + to_string(hash);
   }
-  const auto said = link.share(
+  const auto said = link.engine().share(
       {std::as_bytes(std::span(differing)).begin(), std::as_bytes(std::span(differing)).end()});
   if (said.empty()) return;
   const std::string text(reinterpret_cast<const char*>(said.data()), said.size());
-  const auto root = link.share(
+  const auto root = link.engine().share(
       {std::as_bytes(std::span(&mine, 1)).begin(), std::as_bytes(std::span(&mine, 1)).end()});
   PlanHash expected;
   std::memcpy(&expected, root.data(), sizeof(expected));
@@ -165,11 +165,11 @@ requires exec::Backend<Device, MpiTransport>
   const exec::DeviceResult mine = run.run();
   link.end_step(detail::device_of(plan, rank) + ", between steps");
   std::vector<exec::DeviceResult> all;
-  for (auto& bytes : link.gather(detail::pack(mine))) {
+  for (auto& bytes : link.engine().gather(detail::pack(mine))) {
     all.push_back(detail::unpack_device(std::move(bytes)));
   }
-  return detail::unpack_step(link.share(rank == 0 ? detail::pack(exec::step_result(plan, all))
-                                                  : std::vector<std::byte>{}));
+  return detail::unpack_step(link.engine().share(
+      rank == 0 ? detail::pack(exec::step_result(plan, all)) : std::vector<std::byte>{}));
 }
 
 }  // namespace slimpack::mpi

@@ -55,7 +55,7 @@ struct Frame {
     hello,  ///< `number` is the rank that speaks
     beat,   ///< `number` counts what has ended, `state` and texts say what goes on
     abort,  ///< to rank 0: `text` is the sentence
-    fail,   ///< from rank 0: `text` is the first cause; the rank ends
+    fail,   ///< `text` is the first cause; the rank that hears it ends
     bye     ///< all work is done; the connection may end
   };
   Kind kind = Kind::beat;
