@@ -39,8 +39,8 @@ struct Patience {
   /// After a failure, until the other devices must have come back from what they compute.
   std::chrono::milliseconds grace{2000};
   std::chrono::milliseconds tick{250};  ///< how often devices are looked at
-  /// Called when `grace` is over: a thread cannot be ended from outside, a process can. What it
-  /// returns to waits on.
+  /// Called when `grace` is over, or at once for a silent device: a thread cannot be ended from
+  /// outside, a process can. Where it returns, the device is waited for without limit.
   std::function<void(const std::string& sentence)> give_up = end_process;
 };
 

@@ -26,7 +26,7 @@ class Watch {
   void operator()(std::chrono::milliseconds passed) {
     if (const auto sentence = hub_.aborted()) {
       since_abort_ += passed;
-      if (since_abort_ < patience_.grace || given_up_) return;
+      if (given_up_ || (!silent_ && since_abort_ < patience_.grace)) return;
       given_up_ = true;
       patience_.give_up(*sentence);
       return;

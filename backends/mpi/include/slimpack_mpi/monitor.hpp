@@ -351,6 +351,7 @@ class Monitor {
       computed_ = computed;
       idle_ = Millis{};
     } else if ((idle_ += passed) >= options_.hang) {
+      hung_ = true;
       return abort(whereabouts() + ", has not answered for " + written(idle_) +
                    ": it neither computes nor waits for another rank");
     }
@@ -394,7 +395,8 @@ class Monitor {
     const bool alone = std::all_of(peers_.begin(), peers_.end(),
                                    [](const Peer& peer) { return !peer.wire.open(); });
     if (rank_ == 0 && (alone || since_failure_ >= options_.grace / 2)) allow_exit();
-    if (since_failure_ >= options_.grace) ::_exit(1);
+    // A main thread that hangs will not come back.
+    if (since_failure_ >= (hung_ ? options_.beat / 2 : options_.grace)) ::_exit(1);
   }
 
   [[nodiscard]] bool finished() {
@@ -419,7 +421,7 @@ class Monitor {
   exec::ComputeClock main_;
   std::optional<std::chrono::nanoseconds> computed_;
   pid_t parent_;
-  bool told_to_end_ = false, asked_ = false;
+  bool told_to_end_ = false, asked_ = false, hung_ = false;
   Millis idle_{}, stuck_{}, since_signal_{}, since_asked_{}, since_failure_{};
   std::uint64_t all_ended_ = 0;
 
