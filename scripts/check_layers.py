@@ -19,7 +19,8 @@ BESIDE = {"validate": {"core", "plan"}, "io": {"core", "plan", "data"}, "exec": 
 BACKEND_SEES = {"core", "plan", "exec"}
 # Headers from outside the standard library, and the only places that may include them.
 OUTSIDE = {r"nlohmann/.*": r"io/.*", r"Eigen/.*": r"cost/fit\.hpp",
-           r"(sys/(mman|stat|types)|fcntl|unistd)\.h": r"data/.*"}
+           r"(sys/(mman|stat|types)|fcntl|unistd)\.h": r"data/.*",
+           r"(pthread|sched)\.h": r"exec/thread_system\.hpp"}
 OUTSIDE_UMBRELLA = re.compile(r"io/.*|cost/fit\.hpp|slimpack\.hpp|(.*/)?detail/.*")
 BACKEND_NAME = re.compile(r"\b(slimpack_)?(cpu|cuda)(::|/)|\bcuda\w*\.h\b|\bnccl\w*\.h\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -33,6 +33,8 @@ find_missing() {
   need_header benchmark/benchmark.h libbenchmark-dev
   need_header openssl/evp.h libssl-dev
   need_header Eigen/Core libeigen3-dev /usr/include/eigen3
+  need_command mpicxx libopenmpi-dev
+  need_command mpirun openmpi-bin
   if [[ "${1:-}" == --ci ]]; then
     need_command g++ g++
     need_command clang++-14 clang-14

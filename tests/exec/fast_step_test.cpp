@@ -21,7 +21,6 @@
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack_cpu/arena_size.hpp"
 #include "slimpack_cpu/check_plan.hpp"
-#include "slimpack_cpu/pin_thread.hpp"
 #include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
@@ -183,12 +182,17 @@ TEST_CASE("fp32 steps: two runs are equal to the last bit, on pinned threads and
     auto devices = cpu::make_devices<cpu::FastDevice>(plan, seed);
     auto others = cpu::make_devices<cpu::FastDevice>(plan, seed);
     for (cpu::FastDevice& device : others) device.reserve(Bytes{50'000'000});
-    exec::StepOptions options;
-    options.on_thread = [](std::size_t device) { (void)cpu::pin_thread(device); };
+    const exec::Program program = exec::make_program(plan);
+    const std::vector<std::size_t> allowed = exec::allowed_cores();
+    exec::TeamOptions options;
+    for (std::size_t device = 0; !allowed.empty() && device < devices.size(); ++device) {
+      options.cores.push_back(allowed[device % allowed.size()]);
+    }
+    exec::Team team(devices.size(), options);
     for (std::uint64_t step = 0; step < 2; ++step) {
       const auto data = cpu::step_data(plan, cpu::random_tokens(plan, 10 * seed + step));
       const auto one = exec::run_step(plan, data, std::span(devices));
-      const auto two = exec::run_step(plan, data, std::span(others), options);
+      const auto two = exec::run_step(team, plan, program, data, std::span(others));
       CHECK(one.loss == two.loss);
       CHECK(one.sample_loss == two.sample_loss);
     }

@@ -50,7 +50,7 @@ std::vector<std::string> run_threads(
         } catch (const std::exception& error) {
           thrown[device] = error.what();
         }
-        hub.leave();
+        hub.leave(device);
       });
     }
   }

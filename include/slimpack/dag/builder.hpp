@@ -18,6 +18,15 @@ namespace slimpack {
 /// Ids are given in the order of the calls. Everything is checked in `finish`.
 class DagBuilder {
  public:
+  /// Room for so many nodes, edges and memory events; more may come.
+  void reserve(std::size_t nodes, std::size_t edges, std::size_t events) {
+    dag_.duration.reserve(nodes);
+    dag_.resource.reserve(nodes);
+    dag_.label.reserve(nodes);
+    edges_.reserve(edges);
+    rows_.reserve(events);
+    events_.reserve(events);
+  }
   ResourceId add_resource(const Resource& resource) {
     dag_.resources.push_back(resource);
     return ResourceId{static_cast<std::uint32_t>(dag_.resources.size() - 1)};

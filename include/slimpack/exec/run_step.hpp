@@ -7,17 +7,20 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/device_result.hpp"
 #include "slimpack/exec/executor.hpp"
 #include "slimpack/exec/program.hpp"
+#include "slimpack/exec/team.hpp"
+#include "slimpack/exec/thread_hub.hpp"
 #include "slimpack/exec/thread_transport.hpp"
+#include "slimpack/exec/watch.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack::exec {
@@ -26,14 +29,6 @@ struct StepResult {
   double loss = 0;                  ///< sum of all losses over the step's targets
   std::vector<double> sample_loss;  ///< sum over the sample's targets, not divided
   std::vector<Bytes> peak;          ///< one a device
-};
-
-/// What a caller may watch or do beside a step.
-struct StepOptions {
-  MemoryObserver observer;
-  /// Called first on each device's thread with its position in `Plan::schedule`, for example to
-  /// pin the thread to a core. What it throws ends the step.
-  std::function<void(std::size_t device)> on_thread;
 };
 
 /// Throws InvalidInput unless the data fit the plan: as many tokens as each sample is long, tokens
@@ -67,66 +62,17 @@ inline void check_data(const Plan& plan, const StepData& data) {
           targets);
 }
 
-/// Runs one step: forward, loss, backward, reduction, optimizer, on one backend a device in the
-/// order of `Plan::schedule`. The plan must be one that `validate` passes. Throws InvalidInput
-/// before any work if the plan cannot be executed (tensor parallelism) or the data do not fit it;
-/// ExecutionError naming device and unit if a unit fails or something is left at the end; Deadlock
-/// if no device can go on. Losses are summed in the order of samples and tokens, so that they do
-/// not depend on how the plan is cut.
-template <class Device>
-requires Backend<Device, ThreadTransport>
-[[nodiscard]] StepResult run_step(const Plan& plan, const StepData& data,
-                                  std::span<Device> backends, const StepOptions& options) {
-  const Program program = make_program(plan);
-  check_data(plan, data);
-  const std::size_t devices = program.devices.size();
-  require(backends.size() == devices, "run_step: backends must be one a device",
-          static_cast<std::int64_t>(backends.size()));
-
-  ThreadHub hub(devices, plan.window);
-  std::vector<DeviceResult> results(devices);
-  std::vector<std::exception_ptr> failures(devices);
-  const auto run_device = [&](std::size_t device) {
-    try {
-      if (options.on_thread) options.on_thread(device);
-      ThreadTransport link(hub, device);
-      results[device] = DeviceRun<Device, ThreadTransport>(plan, program, data, device,
-                                                           backends[device], link, options.observer)
-                            .run();
-    } catch (const Aborted&) {
-      // Another device failed first; its exception is the one to tell.
-    } catch (...) {
-      failures[device] = std::current_exception();
-      hub.abort("run_step: a device ended before its time");  // unless it has said so itself
-    }
-    hub.leave();
-  };
-  {
-    std::vector<std::jthread> threads;
-    threads.reserve(devices);
-    try {
-      for (std::size_t device = 0; device < devices; ++device) {
-        threads.emplace_back(run_device, device);
-      }
-    } catch (...) {
-      hub.abort("run_step: a thread could not be started");
-      throw;
-    }
-  }
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
-  if (const auto sentence = hub.aborted()) throw Deadlock(*sentence);
-  if (const std::string left = hub.leftover(); !left.empty()) {
-    throw ExecutionError("the step must end drained, but holds " + left);
-  }
-
+/// What the step's devices brought home, in the order of `Plan::schedule`, as one. Losses are
+/// summed in the order of samples and tokens, so that they do not depend on how the plan is cut nor
+/// on which devices computed them. O(tokens).
+[[nodiscard]] inline StepResult step_result(const Plan& plan,
+                                            std::span<const DeviceResult> devices) {
   StepResult result;
   std::vector<std::vector<double>> losses(plan.samples.size());
   for (std::size_t sample = 0; sample < losses.size(); ++sample) {
     losses[sample].resize(static_cast<std::size_t>(plan.samples[sample].value));
   }
-  for (const DeviceResult& device : results) {
+  for (const DeviceResult& device : devices) {
     result.peak.push_back(device.peak);
     for (const TokenLosses& part : device.losses) {
       std::copy(part.values.begin(), part.values.end(),
@@ -144,12 +90,70 @@ requires Backend<Device, ThreadTransport>
   return result;
 }
 
-/// The same with an observer of memory only.
+/// Runs one step: forward, loss, backward, reduction, optimizer, on one backend a device in the
+/// order of `Plan::schedule`, each on its thread of the team. `program` is the plan's. The plan
+/// must be one that `validate` passes. Throws InvalidInput before any work if the data do not fit
+/// it; ExecutionError naming device and unit if a unit fails, if a device does not answer
+/// (`TeamOptions::patience`) or something is left at the end; Deadlock if no device can go on. All
+/// devices have ended when it returns or throws.
+template <class Device>
+requires Backend<Device, ThreadTransport>
+[[nodiscard]] StepResult run_step(Team& team, const Plan& plan, const Program& program,
+                                  const StepData& data, std::span<Device> backends,
+                                  const MemoryObserver& observer = {}) {
+  check_data(plan, data);
+  const std::size_t devices = program.devices.size();
+  require(backends.size() == devices, "run_step: backends must be one a device",
+          static_cast<std::int64_t>(backends.size()));
+  require(team.size() == devices, "run_step: the team must have one thread a device",
+          static_cast<std::int64_t>(team.size()));
+
+  ThreadHub hub(devices, plan.window);
+  std::vector<DeviceResult> results(devices);
+  std::vector<std::exception_ptr> failures(devices);
+  const auto run_device = [&](std::size_t device) {
+    try {
+      ThreadTransport link(hub, device);
+      DeviceRun<Device, ThreadTransport> run(plan, program, data, device, backends[device], link,
+                                             observer);
+      results[device] = run.run();
+    } catch (const Aborted&) {
+      // Another device failed first; its exception is the one to tell.
+    } catch (...) {
+      failures[device] = std::current_exception();
+      hub.abort("run_step: a device ended before its time");  // unless it has said so itself
+    }
+    hub.leave(device);
+  };
+  const std::optional<Patience>& patience = team.options().patience;
+  std::optional<std::string> silent;
+  if (patience) {
+    Watch watch(team, hub, *patience);
+    team.run(run_device, patience->tick, std::ref(watch));
+    silent = watch.silent();
+  } else {
+    team.run(run_device);
+  }
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  if (silent) throw ExecutionError(*silent);
+  if (const auto sentence = hub.aborted()) throw Deadlock(*sentence);
+  if (const std::string left = hub.leftover(); !left.empty()) {
+    throw ExecutionError("the step must end drained, but holds " + left);
+  }
+  return step_result(plan, results);
+}
+
+/// The same with threads of its own, which are waited for without limit. Throws InvalidInput, too,
+/// if the plan cannot be executed (tensor parallelism).
 template <class Device>
 requires Backend<Device, ThreadTransport>
 [[nodiscard]] StepResult run_step(const Plan& plan, const StepData& data,
                                   std::span<Device> backends, const MemoryObserver& observer = {}) {
-  return run_step(plan, data, backends, StepOptions{observer, {}});
+  const Program program = make_program(plan);
+  Team team(program.devices.size());
+  return run_step(team, plan, program, data, backends, observer);
 }
 
 }  // namespace slimpack::exec

@@ -13,10 +13,12 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/ideal.hpp"
 #include "slimpack/cost/price.hpp"
+#include "slimpack/dag/build.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/worst_memory.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack/sim/simulator.hpp"
 
 namespace slimpack {
 
@@ -37,7 +39,9 @@ namespace slimpack {
 /// units and transfers, must not exceed capacity - reserved, nor a rank's MicroPacks of a pass the
 /// request's bound. Throws as `PricedPlan` and `build_dag` do, and Deadlock.
 [[nodiscard]] inline std::optional<Infeasible> predict(Plan& plan, const PlanRequest& request) {
-  const PlanSimulation simulation = simulate_plan(plan, PricedPlan(plan));
+  PlanSimulation simulation;
+  simulation.dag = build_dag(plan, PricedPlan(plan));
+  simulation.timeline = simulate(simulation.dag);
   fill_prediction(plan.prediction, simulation);
   plan.prediction.ideal = ideal_time(plan);
   if (const std::int64_t units = most_units(plan);

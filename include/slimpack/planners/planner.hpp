@@ -28,11 +28,12 @@ namespace slimpack {
 enum class Effort : std::uint8_t { fast, normal, thorough };
 
 /// The budget of a search in simulated candidates, the same for every planner: 4, 128 or 1024, with
-/// more than 4096 samples fewer in proportion, but at least 4, 24 or 128.
+/// more than 32768 samples fewer in proportion, but at least 4, 24 or 128.
 [[nodiscard]] constexpr std::int64_t evaluations(Effort effort, std::int64_t samples) noexcept {
   constexpr std::array<std::int64_t, 3> kMost{4, 128, 1024}, kLeast{4, 24, 128};
+  constexpr std::int64_t kMany = 32'768;
   const auto at = static_cast<std::size_t>(effort);
-  const std::int64_t share = kMost[at] * 4096 / std::max<std::int64_t>(samples, 4096);
+  const std::int64_t share = kMost[at] * kMany / std::max(samples, kMany);
   return std::max(share, kLeast[at]);
 }
 
@@ -47,6 +48,9 @@ struct MemoryOverrides {
   friend bool operator==(const MemoryOverrides&, const MemoryOverrides&) = default;
 };
 
+/// Most layers that the last place of a line holds fewer than an even part.
+inline constexpr std::int32_t kMostRelief = 2;
+
 /// One step to plan. An absent option is searched by the planner.
 struct PlanRequest {
   Batch batch;
@@ -58,6 +62,9 @@ struct PlanRequest {
   std::int32_t dp = 1, pp = 1, tp = 1;
   std::optional<std::int32_t> chunks;
   std::optional<Head> head;
+  /// Layers that the last place holds fewer than an even part: weights stay where an earlier step
+  /// of the same training had them. A sharded head has 0.
+  std::optional<std::int32_t> relief;
   std::optional<Recompute> recompute;
   Tokens granularity{128};                ///< inner slice boundaries are multiples of it
   std::optional<std::int64_t> max_units;  ///< bound on MicroPacks a pass and rank

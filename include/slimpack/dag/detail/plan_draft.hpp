@@ -41,6 +41,14 @@ struct PlanDraft {
       : plan((require_structure(of), of)), line(line_of(of)), memory(of), shares(of, memory) {
     unit_nodes.assign(shares.rows() * static_cast<std::size_t>(line.size()), kNoNode);
     head_nodes.assign(shares.rows() * static_cast<std::size_t>(plan.parallel.pp), kNoNode);
+    std::size_t units = 0;
+    for (const DeviceSchedule& schedule : plan.schedule) units += schedule.order.size();
+    // A transfer follows most units.
+    out.reserve(2 * units, 6 * units, 8 * units);
+    placed.reserve(units);
+    before.reserve(2 * units);
+    entries.reserve(2 * units);
+    messages.reserve(units);
   }
 
   const Plan& plan;

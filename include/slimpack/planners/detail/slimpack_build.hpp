@@ -26,6 +26,7 @@
 #include "slimpack/pack/cut.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/detail/slimpack_costs.hpp"
+#include "slimpack/planners/detail/slimpack_judged.hpp"
 #include "slimpack/planners/detail/slimpack_lines.hpp"
 #include "slimpack/planners/detail/slimpack_settings.hpp"
 #include "slimpack/planners/detail/slimpack_symmetric.hpp"
@@ -52,6 +53,7 @@ struct Dealt {
   std::vector<std::vector<LineSample>> members;    // by group, longest first
   std::vector<std::vector<std::int32_t>> islands;  // ranks that share groups, by lowest rank
   std::vector<std::size_t> island_of;              // by rank
+  std::vector<Judged> judged;                      // by island
   std::size_t hardest = 0;                         // the island that is likely to take longest
   std::int32_t widest = 1;                         // ranks of the largest group
 };
@@ -73,9 +75,9 @@ class SlimpackProblem {
   /// Samples dealt as these settings ask for. Kept, because many candidates share it.
   [[nodiscard]] std::shared_ptr<const Dealt> deal(const SlimpackSettings& settings) const;
 
-  /// The plan of these settings without schedule and prediction; of one island of ranks only if
-  /// `island` is given: then its samples are numbered anew. `settings` are one for all islands or
-  /// one each; those of one plan agree in head, chunks and order of devices.
+  /// The plan of these settings without schedule and prediction; of what one island of ranks is
+  /// judged on if `island` is given: then its samples are numbered anew. `settings` are one for all
+  /// islands or one each; those of one plan agree in head, chunks and order of devices.
   [[nodiscard]] Plan build(const Dealt& dealt, std::span<const SlimpackSettings> settings,
                            std::optional<std::size_t> island) const;
 
@@ -278,6 +280,8 @@ inline Dealt SlimpackProblem::deal_now(const SlimpackSettings& settings) const {
       dealt.island_of[static_cast<std::size_t>(rank)] = at;
     }
   }
+  dealt.judged =
+      judge(dealt.assignment, dealt.members, need_, dealt.island_of, dealt.islands.size());
   // Most ranks have most to wait for; of equals, the longest sample that a rank holds alone asks
   // for most memory, unless a rank has much more to do than others.
   struct Hardship {
@@ -362,10 +366,10 @@ inline Plan SlimpackProblem::build(const Dealt& dealt, std::span<const SlimpackS
   const auto settings_of = [&](std::size_t group) -> const SlimpackSettings& {
     return settings[settings.size() == 1 ? 0 : island_of(group)];
   };
-  std::vector<std::vector<LineSample>> members = dealt.members;
+  std::vector<std::vector<LineSample>> members =
+      island ? dealt.judged[*island].members : dealt.members;
   if (island) {
     for (std::size_t group = 0; group < members.size(); ++group) {
-      if (island_of(group) != *island) members[group].clear();
       for (LineSample& sample : members[group]) {
         sample.id = static_cast<SampleId>(plan.samples.size());
         plan.samples.push_back(sample.length);
@@ -437,9 +441,10 @@ inline Plan SlimpackProblem::build(const Dealt& dealt, std::span<const SlimpackS
       if (part.head) rules.head = wanted.ramp;
       if (part.tail) rules.tail = wanted.ramp;
       const std::size_t counted = options_.asymmetric ? side : 0;
-      const std::int64_t full =
+      std::int64_t full =
           counted == 0 ? wanted.units
                        : std::max<std::int64_t>(1, wanted.units * wanted.backward_permille / 1000);
+      if (island) full = dealt.judged[*island].part_of(full);
       rules.units = part_units(work[counted][at], most[counted][island_of(number)], full);
       if (request_.max_units) {
         rules.head = rules.tail = {};

@@ -52,7 +52,7 @@ class SlimpackCandidates {
     return score(*dealt, settings, dealt->hardest);
   }
 
-  /// The score of one island.
+  /// The score of one island, by what it is judged on.
   [[nodiscard]] CandidateScore score(const Dealt& dealt, const SlimpackSettings& settings,
                                      std::size_t island) const {
     Plan plan = problem_.build(dealt, {&settings, 1}, island);
@@ -62,7 +62,10 @@ class SlimpackCandidates {
     if (outcome.infeasible) {
       score.excess = outcome.infeasible->needed - outcome.infeasible->available;
     }
-    score.time = outcome.end + end_of_step(plan, times);
+    // Between fill and drain the step goes on like that with the samples that are left out.
+    const Nanos fill = std::min(fill_and_drain(plan, times), outcome.end);
+    score.time =
+        outcome.end + dealt.judged[island].left_out(outcome.end - fill) + end_of_step(plan, times);
     return score;
   }
 
@@ -122,6 +125,23 @@ class SlimpackCandidates {
       }
     }
     return all;
+  }
+
+  /// The first forward pack on its way to the last stage and the last backward pack on its way
+  /// back, as if nothing kept them waiting.
+  [[nodiscard]] static Nanos fill_and_drain(const Plan& plan, const PricedPlan& times) {
+    Nanos sum;
+    std::optional<PackId> first, last;
+    for (std::size_t at = 0; at < plan.micropacks.size(); ++at) {
+      const auto pack = static_cast<PackId>(at);
+      if (plan.micropacks[at].pass == Pass::backward) last = pack;
+      if (plan.micropacks[at].pass == Pass::forward && !first) first = pack;
+    }
+    for (std::int32_t place = 0; place + 1 < plan.parallel.pp; ++place) {
+      if (first) sum += times.compute(*first, place);
+      if (last) sum += times.compute(*last, place + 1);
+    }
+    return sum;
   }
 
   /// What follows the last B on the slowest stage.

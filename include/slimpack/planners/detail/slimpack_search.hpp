@@ -52,6 +52,8 @@ class Climb {
       if (start[space_.relief] + 1 < space_.sizes[space_.relief]) consider({start});
     }
     for (const SettingPoint& start : space_.starts) {
+      // With less than half of the budget left it is better to climb from what has been found.
+      if (2 * left() < limits_.budget && !begins.empty() && score_.excess <= 0) break;
       if (const auto found = relieved(start)) begins.push_back(*found);
     }
     std::stable_sort(begins.begin(), begins.end());

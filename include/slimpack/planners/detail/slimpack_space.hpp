@@ -3,7 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <variant>
@@ -69,22 +69,23 @@ class SlimpackSpaceMaker {
     kQueue
   };
 
-  /// Packs of which a pipeline full is so small a part that chunks have nothing to gain.
-  static constexpr std::int64_t kManyUnits = 2048;
+  /// Where a pipeline full is no more than a hundredth of the packs chunks have nothing to gain.
+  static constexpr std::int64_t kManyFulls = 100;
 
   void heads() {
     const std::int32_t pp = request_.pp;
-    const bool shard =
-        request_.head == Head::shard || (!request_.head && options_.shard_head && pp > 1);
+    const bool shard = request_.head == Head::shard || (!request_.head && options_.shard_head &&
+                                                        pp > 1 && request_.relief.value_or(0) == 0);
     const bool last = request_.head != Head::shard;
     const std::int32_t least = request_.chunks.value_or(1);
     if (last) {
-      for (const std::int32_t relief : {2, 1, 0}) {
+      for (std::int32_t relief = kMostRelief; relief >= 0; --relief) {
         const HeadPlace place{Head::last, relief};
+        if (request_.relief.value_or(relief) != relief) continue;
         if (relief > 0 && (pp == 1 || !leaves_layers(request_, least, place))) continue;
         space_.head.push_back({place, 1});
       }
-      start_[kHead] = space_.head.size() - 1;
+      start_[kHead] = space_.head.empty() ? 0 : space_.head.size() - 1;
     }
     if (shard) {
       for (const std::int32_t batch : {1, 2, 4, 8, 16}) {
@@ -97,7 +98,7 @@ class SlimpackSpaceMaker {
     space_.chunks = {1};
     if (request_.chunks) {
       space_.chunks = {*request_.chunks};
-    } else if (request_.pp > 1 && space_.units[start_[kUnits]] < kManyUnits) {
+    } else if (request_.pp > 1 && space_.units[start_[kUnits]] < kManyFulls * request_.pp) {
       for (const std::int32_t more : {2, 4}) {
         if (std::int64_t{request_.pp} * more <= request_.model.layers) {
           space_.chunks.push_back(more);
@@ -117,13 +118,10 @@ class SlimpackSpaceMaker {
   /// Around the count that balances fill and drain against what a unit costs by itself:
   /// T = W + (p - 1) W / m + o m.
   void units() {
-    const double stages = static_cast<double>(request_.pp) - 1;
-    const double work = static_cast<double>(problem_.mean_work(Pass::forward) +
-                                            problem_.mean_work(Pass::backward)) /
-                        static_cast<double>(kCostScale);
-    const double each = static_cast<double>(unit_overhead().value);
-    const double best = std::sqrt(stages * work / std::max(each, 1.0));
-    const auto mean = static_cast<double>(tokens_.value) / request_.dp;
+    const Work work =
+        (problem_.mean_work(Pass::forward) + problem_.mean_work(Pass::backward)) / kCostScale;
+    const std::int64_t best = square_root(Work{request_.pp - 1} * work /
+                                          std::max<std::int64_t>(unit_overhead().value, 1));
     std::int64_t grains = 0, longest = 1;
     for (const Tokens length : request_.batch.samples) {
       const std::int64_t of_sample =
@@ -131,20 +129,34 @@ class SlimpackSpaceMaker {
       grains += of_sample;
       longest = std::max(longest, of_sample);
     }
-    const auto most =
-        static_cast<double>(std::max((grains + request_.dp - 1) / request_.dp, longest));
-    const double least = std::max(1.0, mean / static_cast<double>(fitting_unit().value));
-    const double middle = request_.pp > 1 ? best : least;
+    const std::int64_t most = std::max((grains + request_.dp - 1) / request_.dp, longest);
+    const std::int64_t least =
+        std::max<std::int64_t>(1, tokens_.value / (request_.dp * fitting_unit().value));
+    const std::int64_t middle = request_.pp > 1 ? best : least;
     std::int64_t before = 0;
-    for (int step = -8; step <= 8; ++step) {
-      const double wanted =
-          std::clamp(middle * std::exp2(0.375 * step), std::min(least, most), most);
-      auto count = static_cast<std::int64_t>(std::llround(wanted));
+    for (std::size_t step = 0; step < kUnitSteps.size(); ++step) {
+      std::int64_t count =
+          std::clamp((middle * kUnitSteps[step] + 500) / 1000, std::min(least, most), most);
       if (request_.max_units) count = std::min(count, *request_.max_units);
-      if (step <= -1) start_[kUnits] = space_.units.size() - (count == before ? 1 : 0);
+      if (2 * step + 1 < kUnitSteps.size()) {
+        start_[kUnits] = space_.units.size() - (count == before ? 1 : 0);
+      }
       if (count != before) space_.units.push_back(count);
       before = count;
     }
+  }
+  /// Thousandths of the middle, each 2^(3/8) times the one before.
+  static constexpr std::array<std::int64_t, 17> kUnitSteps{
+      125, 162, 210, 273, 354, 459, 595, 771, 1000, 1297, 1682, 2181, 2828, 3668, 4757, 6169, 8000};
+
+  /// Rounded down.
+  [[nodiscard]] static std::int64_t square_root(Work value) noexcept {
+    std::int64_t root = 0;
+    for (int bit = 31; bit >= 0; --bit) {
+      const std::int64_t more = root + (std::int64_t{1} << bit);
+      if (Work{more} * more <= value) root = more;
+    }
+    return root;
   }
   [[nodiscard]] Nanos unit_overhead() const {
     const Plan& frame = problem_.frame();
@@ -221,21 +233,32 @@ class SlimpackSpaceMaker {
       space_.ramp.insert(space_.ramp.end(), {{250, 150}, {125, 75}, {60, 60}, {30, 50}});
     }
   }
-  /// Where a mode is in the space, or the one before it.
-  [[nodiscard]] std::size_t mode_at(Recompute most, bool mixed) const {
+  /// Where a mode is in the space: for all samples, or the leanest or fullest that long samples do
+  /// not share; what is there in its place if it is not.
+  enum class Kind : std::uint8_t { uniform, fullest, leanest };
+  [[nodiscard]] std::size_t mode_at(Recompute most, Kind kind) const {
     std::size_t found = start_[kMode];
+    bool mixed = false;
     for (std::size_t at = 0; at < space_.mode.size(); ++at) {
       const ModeChoice& mode = space_.mode[at];
-      if (mode.most == most && (mode.lean == most || mixed)) found = at;
+      if (mode.most != most) continue;
+      if (mode.lean == most) {
+        found = at;
+      } else if (kind == Kind::leanest || (kind == Kind::fullest && !mixed)) {
+        found = at;
+        mixed = true;
+      }
     }
     return found;
   }
   /// Good plans of several kinds: interleaved and in lockstep, with long samples merged over ranks
   /// that lie next to each other or not, keeping much or little.
   void starts() {
-    const auto add = [&](std::size_t mode, bool merged, bool interleaved, std::size_t finer) {
+    const auto add = [&](std::size_t mode, bool merged, bool interleaved, std::size_t finer,
+                         LineOrder order = LineOrder::long_first) {
       SettingPoint point = start_;
       point[kMode] = mode;
+      point[kOrder] = static_cast<std::size_t>(order);
       if (merged) {
         if (space_.merge.size() == 1) return;
         point[kMerge] = space_.merge.size() / 2 + 1;
@@ -243,6 +266,10 @@ class SlimpackSpaceMaker {
       }
       if (interleaved) {
         point[kChunks] = space_.chunks.size() - 1;
+        // Chunks divide what fill and drain take: larger packs do, and are planned sooner.
+        if (request_.effort == Effort::fast) {
+          point[kUnits] -= std::min(point[kUnits], point[kChunks]);
+        }
       } else {
         point[kLockstep] = space_.lockstep.size() - 1;
       }
@@ -252,12 +279,13 @@ class SlimpackSpaceMaker {
       }
     };
     using enum Recompute;
-    add(mode_at(none, false), false, true, 0);
-    add(mode_at(none, false), false, false, 1);
-    add(mode_at(light, false), true, false, 2);
-    add(mode_at(light, false), true, true, 2);
-    add(mode_at(light, false), false, true, 1);
-    add(mode_at(light, true), false, true, 2);
+    add(mode_at(none, Kind::uniform), false, true, 0);
+    add(mode_at(none, Kind::uniform), false, false, 1);
+    add(mode_at(light, Kind::uniform), true, false, 2);
+    add(mode_at(light, Kind::uniform), true, true, 2);
+    add(mode_at(light, Kind::uniform), false, true, 1);
+    add(mode_at(light, Kind::fullest), false, true, 3, LineOrder::short_first);
+    add(mode_at(light, Kind::leanest), false, true, 2);
     add(space_.mode.size() - 1, true, false, 4);
     add(space_.mode.size() - 1, false, false, 4);
     add(space_.mode.size() - 1, true, false, space_.units.size());

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// A transport between processes over MPI, one rank a device, with the bits of the one of threads.
+#pragma once
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/exec/device_result.hpp"
+#include "slimpack/exec/transport.hpp"
+#include "slimpack_mpi/engine.hpp"
+#include "slimpack_mpi/flight.hpp"
+#include "slimpack_mpi/session.hpp"
+#include "slimpack_mpi/sum.hpp"
+
+namespace slimpack::mpi {
+
+/// One rank's end. It lives over all steps of a session and is used by one thread; rank and
+/// position in `Plan::schedule` are the same number. Where another rank has failed, was killed or
+/// stopped, calls throw Aborted with the first cause; the rank must then end (`mpi::run`), for
+/// messages may be under way into memory that is gone.
+class MpiTransport {
+ public:
+  explicit MpiTransport(Session& session, const TransportOptions& options = {})
+      : comm_(session.comm()), engine_(session, options, [this] { return advance(); }) {
+    int* bound = nullptr;
+    int known = 0;
+    MPI_Comm_get_attr(comm_, MPI_TAG_UB, static_cast<void*>(&bound), &known);
+    tag_end_ = known != 0 ? std::uint64_t{static_cast<unsigned>(*bound)} : 32767U;
+  }
+
+  [[nodiscard]] Session& session() noexcept { return engine_.session(); }
+  /// For what all ranks do together, inside or outside of a step.
+  [[nodiscard]] Engine& engine() noexcept { return engine_; }
+
+  /// Begins a step of devices in lines of `stages`. Throws InvalidInput unless window >= 1.
+  void begin_step(std::int32_t stages, std::int32_t window) {
+    require(window >= 1, "MpiTransport: window must be >= 1", window);
+    require(stages >= 1, "MpiTransport: stages must be >= 1", stages);
+    engine_.locked([&] {
+      stages_ = static_cast<std::size_t>(stages);
+      window_ = static_cast<std::size_t>(window);
+      channels_.clear();
+      sums_.clear();
+    });
+    session().monitor().doing(Doing::computing);
+  }
+
+  /// Ends it: from here on the rank may do what it likes, and others wait for it without limit.
+  /// Throws ExecutionError if a message or sum is left.
+  void end_step(const std::string& place) {
+    const std::string left = engine_.locked([&] { return leftover(); });
+    if (!left.empty()) {
+      throw exec::ExecutionError("the step must end drained, but holds " + left);
+    }
+    session().monitor().at(place);
+    session().monitor().doing(Doing::outside);
+  }
+
+  // --- exec::Transport ---
+
+  void post_receive(const exec::Channel& channel, std::size_t message, std::span<std::byte> into) {
+    engine_.locked([&] {
+      ChannelState& state = channels_[channel];
+      require(message == state.posted && state.posted - state.awaited < window_,
+              "transport: receives must be posted in order and within the window on " +
+                  describe(channel),
+              static_cast<std::int64_t>(message));
+      ++state.posted;
+      state.receives.emplace_back().receive(comm_, device(channel.dp, channel.from), tag(channel),
+                                            into);
+    });
+  }
+
+  void await_receive(const exec::Channel& channel, std::size_t message) {
+    ChannelState& state = engine_.locked([&]() -> ChannelState& { return channels_[channel]; });
+    engine_.wait_until(
+        [&] {
+          require(message == state.awaited && message < state.posted,
+                  "transport: receives must be awaited in order",
+                  static_cast<std::int64_t>(message));
+          if (!state.receives.front().ended()) return false;
+          state.receives.pop_front();
+          ++state.awaited;
+          return true;
+        },
+        [&] { return "message " + std::to_string(message) + " of " + describe(channel); });
+  }
+
+  void queue_send(const exec::Channel& channel, std::size_t message,
+                  std::span<const std::byte> from) {
+    engine_.locked([&] {
+      ChannelState& state = channels_[channel];
+      end_sends(state);
+      require(
+          message == state.sent && state.sent - state.ended < window_,
+          "transport: sends must be queued in order and within the window on " + describe(channel),
+          static_cast<std::int64_t>(message));
+      ++state.sent;
+      state.sends.emplace_back().send(comm_, device(channel.dp, channel.to), tag(channel), from);
+    });
+  }
+
+  [[nodiscard]] bool send_ended(const exec::Channel& channel, std::size_t message) {
+    return engine_.locked([&] {
+      ChannelState& state = channels_[channel];
+      end_sends(state);
+      return state.ended > message;
+    });
+  }
+
+  void await_send(const exec::Channel& channel, std::size_t message) {
+    ChannelState& state = engine_.locked([&]() -> ChannelState& { return channels_[channel]; });
+    engine_.wait_until(
+        [&] {
+          end_sends(state);
+          return state.ended > message;
+        },
+        [&] {
+          return "the end of message " + std::to_string(message) + " of " + describe(channel);
+        });
+  }
+
+  void ring(const exec::Meeting& meeting, std::span<const std::byte> from,
+            std::span<std::byte> into) {
+    const std::size_t members = meeting.members.size();
+    if (members == 1) {
+      std::copy(from.begin(), from.end(), into.begin());
+      return;
+    }
+    meet(meeting, [&](Flight& flight, int tag) {
+      flight.receive(comm_, meeting.members[(meeting.self + members - 1) % members], tag, into);
+      flight.send(comm_, meeting.members[(meeting.self + 1) % members], tag, from);
+    });
+  }
+
+  template <std::floating_point Element>
+  void broadcast(const exec::Meeting& meeting, std::size_t root, std::span<Element> values) {
+    const auto bytes = std::as_writable_bytes(values);
+    meet(meeting, [&](Flight& flight, int tag) {
+      if (meeting.self != root) {
+        flight.receive(comm_, meeting.members[root], tag, bytes);
+        return;
+      }
+      for (std::size_t member = 0; member < meeting.members.size(); ++member) {
+        if (member != root) flight.send(comm_, meeting.members[member], tag, bytes);
+      }
+    });
+  }
+
+  template <std::floating_point Element>
+  void all_reduce(const exec::Meeting& meeting, std::span<Element> values,
+                  exec::Reduction reduction) {
+    Sum sum = engine_.locked([&] {
+      return Sum(comm_, tag(Kind::meeting, meeting.members, 0), meeting, values, reduction,
+                 std::exchange(spare_, {}));
+    });
+    engine_.wait_until([&] { return sum.ended(); },
+                       [&] { return "a meeting with" + others(meeting); });
+    spare_ = sum.take_staging();
+  }
+
+  template <std::floating_point Element>
+  void all_gather(const exec::Meeting& meeting, std::span<Element> values, std::size_t first,
+                  std::size_t last) {
+    require(first <= last && last <= values.size(), "transport: all_gather past the end",
+            static_cast<std::int64_t>(last));
+    using Range = std::array<std::uint64_t, 2>;
+    std::vector<Range> ranges(meeting.members.size(), Range{first, last});
+    const Range own{first, last};
+    meet(meeting, [&](Flight& flight, int tag) {
+      exchange(flight, tag, meeting, std::as_bytes(std::span(own)), [&](std::size_t member) {
+        return std::as_writable_bytes(std::span(ranges[member]));
+      });
+    });
+    for (const Range& range : ranges) {
+      require(range[0] <= range[1] && range[1] <= values.size(),
+              "transport: all_gather past the end", static_cast<std::int64_t>(range[1]));
+    }
+    meet(meeting, [&](Flight& flight, int tag) {
+      exchange(flight, tag, meeting, std::as_bytes(values.subspan(first, last - first)),
+               [&](std::size_t member) {
+                 const Range& range = ranges[member];
+                 return std::as_writable_bytes(values.subspan(range[0], range[1] - range[0]));
+               });
+    });
+  }
+
+  template <std::floating_point Element>
+  void queue_sum(const exec::Meeting& meeting, std::int64_t tag_number, std::span<Element> values) {
+    const SumKey key{meeting.members, tag_number};
+    const int wire = tag(Kind::sum, meeting.members, tag_number);
+    engine_.locked([&] {
+      require(!sums_.contains(key), "transport: a sum must be awaited before it is queued again",
+              tag_number);
+      for (const auto& [other, sum] : sums_) {
+        require(tag(Kind::sum, other.first, other.second) != wire,
+                "transport: two sums under way must not have one number on the wire", wire);
+      }
+      sums_.emplace(key, Sum(comm_, wire, meeting, values, exec::Reduction::sum, take_staging()));
+    });
+  }
+
+  void await_sum(const exec::Meeting& meeting, std::int64_t tag_number) {
+    const auto found = engine_.locked([&] { return sums_.find({meeting.members, tag_number}); });
+    require(found != sums_.end(), "transport: a sum must be queued before it is awaited",
+            tag_number);
+    engine_.wait_until(
+        [&] {
+          if (!found->second.ended()) return false;
+          if (stagings_.size() < kStagings) stagings_.push_back(found->second.take_staging());
+          sums_.erase(found);
+          return true;
+        },
+        [&] { return "sum " + std::to_string(tag_number) + " with" + others(meeting); });
+  }
+
+  /// Throws Aborted too: a rank that has nothing to do with the others ends at its next unit.
+  void at(const std::string& place) {
+    engine_.locked([&] { static_cast<void>(advance()); });
+    session().monitor().at(place);
+  }
+
+  void abort(const std::string& sentence) { engine_.abort(sentence); }
+
+  /// How long calls have been blocked so far.
+  [[nodiscard]] std::chrono::nanoseconds waited() const noexcept { return engine_.waited(); }
+
+ private:
+  enum class Kind : std::uint8_t { channel, meeting, sum, control };
+  static_assert(static_cast<int>(Kind::control) == Engine::kControl);
+  static constexpr std::size_t kStagings = 16;
+  struct ChannelState {
+    std::deque<Flight> sends, receives;
+    std::size_t sent = 0, posted = 0, ended = 0, awaited = 0;
+  };
+  using SumKey = std::pair<std::vector<std::size_t>, std::int64_t>;
+
+  [[nodiscard]] std::size_t device(std::int32_t dp, std::int32_t stage) const {
+    return static_cast<std::size_t>(dp) * stages_ + static_cast<std::size_t>(stage);
+  }
+
+  /// Messages of one pair of ranks with one tag stay in order. What must not be confused has
+  /// different tags: channels exactly; meetings block, so that their order is that of all members
+  /// unless they wait for each other for ever; of sums `queue_sum` makes sure.
+  [[nodiscard]] int tag(const exec::Channel& channel) const {
+    const std::uint64_t number = std::uint64_t{index(channel.group)} * 2 +
+                                 (channel.direction == exec::Direction::up ? 1 : 0);
+    require(number < tag_end_ / 4, "MpiTransport: MPI has no tag for group",
+            static_cast<std::int64_t>(index(channel.group)));
+    return static_cast<int>(number * 4);
+  }
+  [[nodiscard]] int tag(Kind kind, const std::vector<std::size_t>& members,
+                        std::int64_t number) const {
+    std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a over numbers, mixed at the end
+    const auto add = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3U; };
+    for (const std::size_t member : members) add(member);
+    add(static_cast<std::uint64_t>(number));
+    hash ^= hash >> 32U;
+    return static_cast<int>(hash % (tag_end_ / 4) * 4 + static_cast<std::uint64_t>(kind));
+  }
+
+  [[nodiscard]] static std::string others(const exec::Meeting& meeting) {
+    std::string text;
+    for (std::size_t member = 0; member < meeting.members.size(); ++member) {
+      if (member == meeting.self) continue;
+      text += (text.empty() ? " rank " : ", rank ") + std::to_string(meeting.members[member]);
+    }
+    return text;
+  }
+
+  static void end_sends(ChannelState& state) {
+    while (!state.sends.empty() && state.sends.front().ended()) {
+      state.sends.pop_front();
+      ++state.ended;
+    }
+  }
+
+  /// Moves on what goes on by itself; whether anything is under way.
+  bool advance() {
+    for (auto& [key, sum] : sums_) static_cast<void>(sum.ended());
+    return !leftover().empty();
+  }
+
+  [[nodiscard]] std::string leftover() const {
+    for (const auto& [channel, state] : channels_) {
+      if (!state.sends.empty() || !state.receives.empty()) {
+        return "an unfinished message on " + describe(channel);
+      }
+    }
+    return sums_.empty() ? std::string() : "a sum that not all members awaited";
+  }
+
+  template <std::invocable<Flight&, int> Begin>
+  void meet(const exec::Meeting& meeting, Begin begin) {
+    if (meeting.members.size() == 1) return;
+    const int number = tag(Kind::meeting, meeting.members, 0);
+    engine_.fly([&](Flight& flight) { begin(flight, number); },
+                [&] { return "a meeting with" + others(meeting); });
+  }
+  /// All to all: `bytes` to every other member, and from each into into(member).
+  template <std::invocable<std::size_t> Into>
+  void exchange(Flight& flight, int tag, const exec::Meeting& meeting,
+                std::span<const std::byte> bytes, Into into) {
+    for (std::size_t member = 0; member < meeting.members.size(); ++member) {
+      if (member == meeting.self) continue;
+      flight.receive(comm_, meeting.members[member], tag, into(member));
+      flight.send(comm_, meeting.members[member], tag, bytes);
+    }
+  }
+
+  [[nodiscard]] std::vector<std::byte> take_staging() {
+    if (stagings_.empty()) return {};
+    std::vector<std::byte> staging = std::move(stagings_.back());
+    stagings_.pop_back();
+    return staging;
+  }
+
+  MPI_Comm comm_;
+  std::uint64_t tag_end_ = 0;
+  std::size_t stages_ = 1, window_ = 1;
+  std::vector<std::byte> spare_;
+
+  // Touched with the engine's lock held.
+  std::map<exec::Channel, ChannelState> channels_;
+  std::map<SumKey, Sum> sums_;
+  std::vector<std::vector<std::byte>> stagings_;
+  Engine engine_;  ///< its thread ends before the rest goes
+};
+
+static_assert(exec::Transport<MpiTransport, double> && exec::Transport<MpiTransport, float> &&
+              !exec::Transport<Session, double>);
+
+}  // namespace slimpack::mpi

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the threads of one step share: channels, meetings, sums, and who waits for what.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/exec/transport.hpp"
+
+namespace slimpack::exec {
+
+/// What a device is seen to do from outside.
+struct DeviceState {
+  bool left = false;     ///< its step has ended
+  bool waiting = false;  ///< for another device, in a call of its transport
+  std::string place;
+};
+
+/// What the threads share. It outlives all its transports and serves one step; making one costs
+/// microseconds. Bytes are moved and summed outside its lock, by the side that comes last.
+/// If every device that has not left is blocked and none can go on, all calls throw: the finder
+/// Deadlock with what each awaits, the others Aborted.
+class ThreadHub {
+ public:
+  /// Throws InvalidInput unless devices >= 1 and window >= 1.
+  ThreadHub(std::size_t devices, std::int32_t window)
+      : window_(static_cast<std::size_t>(std::max(window, 1))), running_(devices), seats_(devices) {
+    require(devices >= 1, "ThreadHub: devices must be >= 1");
+    require(window >= 1, "ThreadHub: window must be >= 1", window);
+  }
+
+  /// A device's thread has ended its step. Where only blocked ones are left, they throw Aborted and
+  /// `aborted` has the list.
+  void leave(std::size_t device) {
+    std::unique_lock lock(mutex_);
+    seats_[device].left = true;
+    --running_;
+    if (stuck()) abort_locked(blocked_list());
+  }
+
+  /// Returns when nobody moves bytes any more, so that the caller's memory may go.
+  void abort(const std::string& sentence) {
+    std::unique_lock lock(mutex_);
+    abort_locked(sentence);
+    still_.wait(lock, [&] { return moving_ == 0; });
+  }
+
+  /// The sentence of the first abort or deadlock, if there was one.
+  [[nodiscard]] std::optional<std::string> aborted() const {
+    const std::lock_guard lock(mutex_);
+    return aborted_;
+  }
+
+  /// What is left after a step: a message or meeting that not all sides ended; empty if none.
+  [[nodiscard]] std::string leftover() const {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [channel, state] : channels_) {
+      if (state.sent != state.ended || state.posted != state.ended) {
+        return "an unfinished message on " + describe(channel);
+      }
+    }
+    for (const auto& [members, circle] : circles_) {
+      if (circle.meeting.arrived > 0) return "a meeting that not all members ended";
+      if (!circle.sums.empty()) return "a sum that not all members awaited";
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::vector<DeviceState> states() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<DeviceState> states;
+    for (const Seat& seat : seats_) {
+      states.push_back({seat.left, seat.wait != nullptr, seat.place});
+    }
+    return states;
+  }
+
+ private:
+  friend class ThreadTransport;
+
+  /// Message i lies at i modulo `window` until it is moved.
+  struct ChannelState {
+    std::vector<std::span<const std::byte>> sends;
+    std::vector<std::span<std::byte>> receives;
+    std::size_t sent = 0, posted = 0, ended = 0, awaited = 0;
+    bool moving = false;
+  };
+  struct Contribution {
+    std::span<const std::byte> from;
+    std::span<std::byte> into;
+    std::size_t first = 0, last = 0;  ///< bytes that a member of all_gather brings
+  };
+  using Contributions = std::span<const Contribution>;
+  /// What members bring. `ended` counts how often all have come and the work was done: a member
+  /// may come again before the others have seen that.
+  struct Gathering {
+    std::vector<Contribution> contributions;
+    std::size_t arrived = 0, ended = 0, departed = 0;
+  };
+  /// Devices that meet.
+  struct Circle {
+    Gathering meeting;
+    std::map<std::int64_t, Gathering> sums;  ///< by tag
+  };
+  /// What a device is blocked by: a message or a gathering that ends.
+  struct Wait {
+    const ChannelState* channel = nullptr;
+    const Channel* name = nullptr;
+    const Gathering* gathering = nullptr;
+    const Meeting* meeting = nullptr;
+    std::optional<std::int64_t> tag;
+    std::size_t number = 0;
+    [[nodiscard]] bool over() const {
+      return (channel != nullptr ? channel->ended : gathering->ended) > number;
+    }
+  };
+  struct Seat {
+    std::condition_variable wake;
+    const Wait* wait = nullptr;
+    std::string place;
+    bool left = false;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  void abort_locked(const std::string& sentence) {
+    if (aborted_) return;
+    aborted_ = sentence;
+    for (Seat& seat : seats_) seat.wake.notify_one();
+  }
+
+  [[nodiscard]] bool stuck() const {
+    return running_ > 0 && waiting_ == running_ && !aborted_.has_value();
+  }
+
+  [[nodiscard]] std::string others(const Meeting& meeting) const {
+    std::string text;
+    for (std::size_t member = 0; member < meeting.members.size(); ++member) {
+      if (member != meeting.self) text += " [" + seats_[meeting.members[member]].place + "]";
+    }
+    return text;
+  }
+
+  [[nodiscard]] std::string blocked_list() const {
+    std::string text = "execution cannot end:";
+    for (const Seat& seat : seats_) {
+      if (seat.wait == nullptr) continue;
+      const Wait& wait = *seat.wait;
+      text += (text.back() == ':' ? " " : "; ") + seat.place + " awaits ";
+      if (wait.channel != nullptr) {
+        text += "message " + std::to_string(wait.number) + " of " + describe(*wait.name);
+      } else {
+        text += (wait.tag ? "sum " + std::to_string(*wait.tag) : std::string("a meeting")) +
+                " with" + others(*wait.meeting);
+      }
+    }
+    return text;
+  }
+
+  /// Leaves only when nobody reads or writes the device's memory any more.
+  void check_aborted(Lock& lock) {
+    if (!aborted_) return;
+    still_.wait(lock, [&] { return moving_ == 0; });
+    throw Aborted(*aborted_);
+  }
+
+  /// Wakes whoever waited for what has just ended.
+  void wake() {
+    for (Seat& seat : seats_) {
+      if (seat.wait == nullptr || !seat.wait->over()) continue;
+      seat.wait = nullptr;
+      --waiting_;
+      seat.wake.notify_one();
+    }
+  }
+
+  void wait_for(Lock& lock, std::size_t device, const Wait& wait) {
+    check_aborted(lock);
+    if (wait.over()) return;
+    Seat& seat = seats_[device];
+    seat.wait = &wait;
+    ++waiting_;
+    const bool last = stuck();
+    const std::string list = last ? blocked_list() : std::string();
+    if (last) {
+      abort_locked(list);
+    } else {
+      seat.wake.wait(lock, [&] { return seat.wait == nullptr || aborted_.has_value(); });
+    }
+    if (seat.wait != nullptr) {
+      seat.wait = nullptr;
+      --waiting_;
+    }
+    if (last) throw Deadlock(list);
+    check_aborted(lock);
+  }
+
+  /// Does `work` without the lock; abortion waits for it.
+  template <std::invocable Work>
+  void move(Lock& lock, Work work) {
+    ++moving_;
+    lock.unlock();
+    work();
+    lock.lock();
+    if (--moving_ == 0 && aborted_) still_.notify_all();
+  }
+
+  [[nodiscard]] ChannelState& state_of(const Channel& channel) {
+    ChannelState& state = channels_[channel];
+    if (state.sends.empty()) {
+      state.sends.resize(window_);
+      state.receives.resize(window_);
+    }
+    return state;
+  }
+
+  /// Moves all messages that both sides have posted, unless another thread is about it.
+  void transfer(Lock& lock, const Channel& channel, ChannelState& state) {
+    while (!state.moving && state.ended < std::min(state.sent, state.posted)) {
+      const auto from = state.sends[state.ended % window_];
+      const auto into = state.receives[state.ended % window_];
+      require(from.size() == into.size(),
+              "transport: both sides must post as many bytes on " + describe(channel),
+              static_cast<std::int64_t>(into.size()));
+      state.moving = true;
+      move(lock, [&] { std::copy(from.begin(), from.end(), into.begin()); });
+      state.moving = false;
+      ++state.ended;
+      wake();
+      check_aborted(lock);
+    }
+  }
+
+  /// Adds a member's contribution; the last to come checks and does the work for all.
+  template <std::invocable<Contributions> Check, std::invocable<Contributions> Work>
+  void arrive(Lock& lock, const Meeting& meeting, Gathering& gathering,
+              const Contribution& contribution, Check check, Work work) {
+    gathering.contributions.resize(meeting.members.size());
+    gathering.contributions[meeting.self] = contribution;
+    if (++gathering.arrived < meeting.members.size()) return;
+    const Contributions all(gathering.contributions);
+    check(all);
+    move(lock, [&] { work(all); });
+    gathering.arrived = 0;
+    ++gathering.ended;
+    wake();
+    check_aborted(lock);
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable still_;
+  std::size_t window_;
+  std::size_t running_, waiting_ = 0, moving_ = 0;
+  std::map<Channel, ChannelState> channels_;
+  std::map<std::vector<std::size_t>, Circle> circles_;
+  std::vector<Seat> seats_;
+  std::optional<std::string> aborted_;
+};
+
+}  // namespace slimpack::exec

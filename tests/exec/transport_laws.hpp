@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// The laws of a transport as random exchanges, the same for every transport.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <span>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/random.hpp"
+#include "slimpack/exec/transport.hpp"
+
+namespace slimpack::test {
+
+enum class Act : std::uint8_t { send, receive, ring, reduce, broadcast, gather, queue, await };
+
+/// Something that `devices` do: both ends of a message at two acts, meetings together, members of
+/// a sum one by one.
+struct ExchangeAct {
+  Act act{};
+  std::vector<std::size_t> devices;  ///< who does it
+  std::size_t channel = 0, message = 0;
+  std::size_t meeting = 0;  ///< number of the meeting or sum
+  std::vector<std::size_t> members;
+  exec::Reduction reduction = exec::Reduction::sum;
+  std::size_t root = 0;
+  friend bool operator==(const ExchangeAct&, const ExchangeAct&) = default;
+};
+
+struct ExchangeChannel {
+  exec::Channel channel;
+  std::vector<std::size_t> sizes;  ///< of its messages, in elements
+};
+
+/// What devices do, in one order in which it is possible: each in that order alone, it ends.
+struct ExchangePlan {
+  std::uint64_t seed = 0;
+  std::size_t devices = 1, window = 1;
+  std::vector<ExchangeChannel> channels;
+  std::vector<std::size_t> meeting_sizes;
+  std::vector<ExchangeAct> acts;
+};
+
+namespace detail {
+
+class ExchangeDraw {
+ public:
+  ExchangeDraw(std::uint64_t seed, std::size_t devices, std::size_t acts) : random_(seed) {
+    plan_.seed = seed;
+    plan_.devices = devices;
+    plan_.window = 1 + random_.below(3);
+    while (devices > 1 && plan_.channels.size() < 1 + 2 * devices) add_channel();
+    sent_.resize(plan_.channels.size());
+    taken_.resize(plan_.channels.size());
+    while (plan_.acts.size() < acts) step();
+    for (std::size_t channel = 0; channel < sent_.size(); ++channel) {
+      while (taken_[channel] < sent_[channel]) receive(channel);
+    }
+    while (!sums_.empty()) advance(random_.below(sums_.size()));
+  }
+  [[nodiscard]] ExchangePlan take() { return std::move(plan_); }
+
+ private:
+  struct OpenSum {
+    ExchangeAct act;
+    std::vector<std::size_t> to_queue, to_await;  ///< members, in the order of their turns
+  };
+
+  std::size_t draw_size() {
+    const std::uint64_t kind = random_.below(16);
+    if (kind == 0) return 0;
+    return kind == 1 ? 3000 + random_.below(30000) : 1 + random_.below(40);
+  }
+
+  void add_channel() {
+    exec::Channel channel;
+    channel.group = static_cast<GroupId>(random_.below(3));
+    channel.direction = random_.chance(1, 2) ? exec::Direction::up : exec::Direction::down;
+    channel.from = static_cast<std::int32_t>(random_.below(plan_.devices));
+    channel.to = static_cast<std::int32_t>(random_.below(plan_.devices));
+    const bool known =
+        std::any_of(plan_.channels.begin(), plan_.channels.end(),
+                    [&](const ExchangeChannel& other) { return other.channel == channel; });
+    if (channel.from != channel.to && !known) plan_.channels.push_back({channel, {}});
+  }
+
+  std::vector<std::size_t> draw_members() {
+    std::vector<std::size_t> members;
+    while (members.empty()) {
+      for (std::size_t device = 0; device < plan_.devices; ++device) {
+        if (random_.chance(2, 3)) members.push_back(device);
+      }
+    }
+    return members;
+  }
+
+  void receive(std::size_t channel) {
+    const auto to = static_cast<std::size_t>(plan_.channels[channel].channel.to);
+    plan_.acts.push_back({Act::receive, {to}, channel, taken_[channel]++, 0, {}, {}, 0});
+  }
+
+  /// The next member queues a sum, or where all have, the next one awaits it.
+  void advance(std::size_t place) {
+    OpenSum& sum = sums_[place];
+    auto& turns = sum.to_queue.empty() ? sum.to_await : sum.to_queue;
+    ExchangeAct act = sum.act;
+    act.act = sum.to_queue.empty() ? Act::await : Act::queue;
+    act.devices = {turns.back()};
+    turns.pop_back();
+    plan_.acts.push_back(std::move(act));
+    if (sum.to_await.empty()) sums_.erase(sums_.begin() + static_cast<std::ptrdiff_t>(place));
+  }
+
+  ExchangeAct new_meeting(Act act) {
+    ExchangeAct meeting{act, {}, 0, 0, plan_.meeting_sizes.size(), draw_members(), {}, 0};
+    meeting.devices = meeting.members;
+    meeting.root = random_.below(meeting.members.size());
+    meeting.reduction = random_.chance(1, 2) ? exec::Reduction::sum : exec::Reduction::maximum;
+    plan_.meeting_sizes.push_back(draw_size());
+    return meeting;
+  }
+
+  void step() {
+    const std::uint64_t kind = random_.below(12);
+    if (kind < 6 && !plan_.channels.empty()) {
+      const auto channel = static_cast<std::size_t>(random_.below(plan_.channels.size()));
+      auto& [name, sizes] = plan_.channels[channel];
+      if (kind < 3 && sent_[channel] - taken_[channel] < plan_.window) {
+        sizes.push_back(draw_size());
+        plan_.acts.push_back({Act::send,
+                              {static_cast<std::size_t>(name.from)},
+                              channel,
+                              sent_[channel]++,
+                              0,
+                              {},
+                              {},
+                              0});
+      } else if (taken_[channel] < sent_[channel]) {
+        receive(channel);
+      }
+    } else if (kind < 8 && !sums_.empty()) {
+      advance(random_.below(sums_.size()));
+    } else if (kind == 8) {
+      OpenSum sum{new_meeting(Act::queue), {}, {}};
+      sum.to_queue = sum.to_await = sum.act.members;
+      random_.shuffle(std::span(sum.to_queue));
+      random_.shuffle(std::span(sum.to_await));
+      sums_.push_back(std::move(sum));
+    } else {
+      constexpr Act kMeetings[] = {Act::ring, Act::reduce, Act::broadcast, Act::gather};
+      plan_.acts.push_back(new_meeting(kMeetings[random_.below(4)]));
+    }
+  }
+
+  Random random_;
+  ExchangePlan plan_;
+  std::vector<std::size_t> sent_, taken_;
+  std::vector<OpenSum> sums_;
+};
+
+}  // namespace detail
+
+[[nodiscard]] inline ExchangePlan random_exchange(std::uint64_t seed, std::size_t devices,
+                                                  std::size_t acts = 80) {
+  return detail::ExchangeDraw(seed, devices, acts).take();
+}
+
+/// Runs one device's acts and compares all that it gets with what it has to be.
+template <std::floating_point Element, class Link>
+requires exec::Transport<Link, Element>
+class ExchangeRun {
+ public:
+  ExchangeRun(const ExchangePlan& plan, std::size_t device, Link& link)
+      : plan_(plan), device_(device), link_(link), random_(plan.seed + 77 * device) {}
+
+  /// What was wrong; empty for nothing.
+  [[nodiscard]] std::string run() {
+    for (std::size_t channel = 0; channel < plan_.channels.size(); ++channel) {
+      for (std::size_t message = 0; message < plan_.window; ++message) post(channel, message);
+    }
+    for (const ExchangeAct& act : plan_.acts) {
+      if (std::find(act.devices.begin(), act.devices.end(), device_) == act.devices.end()) continue;
+      if (random_.chance(1, 16)) std::this_thread::sleep_for(std::chrono::microseconds(100));
+      act_of(act);
+    }
+    for (auto& [key, values] : sends_) {
+      link_.await_send(plan_.channels[key.first].channel, key.second);
+      expect(link_.send_ended(plan_.channels[key.first].channel, key.second), "a send's end");
+    }
+    return wrong_;
+  }
+
+ private:
+  using Values = std::vector<Element>;
+  using Key = std::pair<std::size_t, std::size_t>;
+
+  Values drawn(std::size_t kind, std::size_t a, std::size_t b, std::size_t size) const {
+    Random random(plan_.seed * 1000003 + kind * 7919 + a * 104729 + b * 31);
+    Values values(size);
+    for (Element& value : values) value = static_cast<Element>(random.unit() * 2 - 1);
+    return values;
+  }
+  Values message_values(std::size_t channel, std::size_t message) const {
+    return drawn(1, channel, message, plan_.channels[channel].sizes[message]);
+  }
+  Values member_values(const ExchangeAct& act, std::size_t member) const {
+    const std::size_t extra = act.act == Act::ring ? member : 0;  // members' sizes may differ
+    return drawn(2, act.meeting, act.members[member], plan_.meeting_sizes[act.meeting] + extra);
+  }
+
+  void expect(bool good, const std::string& what) {
+    if (!good && wrong_.empty()) wrong_ = "device " + std::to_string(device_) + ": " + what;
+  }
+  void expect_equal(const Values& got, const Values& want, const char* what, std::size_t number) {
+    const bool equal =
+        got.size() == want.size() &&
+        (got.empty() || std::memcmp(got.data(), want.data(), got.size() * sizeof(Element)) == 0);
+    expect(equal, what + (" " + std::to_string(number)));
+  }
+  static std::span<std::byte> bytes(Values& values) {
+    return std::as_writable_bytes(std::span(values));
+  }
+
+  void post(std::size_t channel, std::size_t message) {
+    const ExchangeChannel& one = plan_.channels[channel];
+    if (one.channel.to != static_cast<std::int32_t>(device_) || message >= one.sizes.size()) return;
+    Values& into = receives_[{channel, message}];
+    into.assign(one.sizes[message], Element{-9});
+    link_.post_receive(one.channel, message, bytes(into));
+  }
+
+  exec::Meeting meeting_of(const ExchangeAct& act) const {
+    const auto self = std::find(act.members.begin(), act.members.end(), device_);
+    return {act.members, static_cast<std::size_t>(self - act.members.begin())};
+  }
+
+  Values reduced(const ExchangeAct& act, exec::Reduction reduction) const {
+    Values sum = member_values(act, 0);
+    for (std::size_t member = 1; member < act.members.size(); ++member) {
+      const Values other = member_values(act, member);
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        sum[i] = reduction == exec::Reduction::sum ? sum[i] + other[i] : std::max(sum[i], other[i]);
+      }
+    }
+    return sum;
+  }
+
+  void act_of(const ExchangeAct& act) {
+    link_.at("device " + std::to_string(device_) + ", act " + std::to_string(act.meeting));
+    if (act.act == Act::send) return send(act);
+    if (act.act == Act::receive) {
+      link_.await_receive(plan_.channels[act.channel].channel, act.message);
+      const auto got = receives_.find({act.channel, act.message});
+      expect_equal(got->second, message_values(act.channel, act.message), "message", act.message);
+      receives_.erase(got);
+      post(act.channel, act.message + plan_.window);
+      return;
+    }
+    meet(act, meeting_of(act));
+  }
+
+  void send(const ExchangeAct& act) {
+    const exec::Channel& channel = plan_.channels[act.channel].channel;
+    if (act.message >= plan_.window) {
+      const auto last = sends_.find({act.channel, act.message - plan_.window});
+      link_.await_send(channel, act.message - plan_.window);
+      sends_.erase(last);
+    }
+    Values& from = sends_[{act.channel, act.message}];
+    from = message_values(act.channel, act.message);
+    link_.queue_send(channel, act.message, bytes(from));
+  }
+
+  void meet(const ExchangeAct& act, const exec::Meeting& meeting) {
+    Values own = member_values(act, meeting.self);
+    const auto tag = static_cast<std::int64_t>(act.meeting);
+    const std::size_t members = act.members.size(), size = own.size();
+    switch (act.act) {
+      case Act::ring: {
+        const Values before = member_values(act, (meeting.self + members - 1) % members);
+        Values into(before.size(), Element{-9});
+        link_.ring(meeting, std::as_bytes(std::span(own)), bytes(into));
+        return expect_equal(into, before, "ring", act.meeting);
+      }
+      case Act::reduce:
+        link_.all_reduce(meeting, std::span(own), act.reduction);
+        return expect_equal(own, reduced(act, act.reduction), "reduction", act.meeting);
+      case Act::broadcast:
+        link_.broadcast(meeting, act.root, std::span(own));
+        return expect_equal(own, member_values(act, act.root), "broadcast", act.meeting);
+      case Act::gather: {
+        const auto first = [&](std::size_t member) { return size * member / members; };
+        Values whole(size, Element{-9}), want(size);
+        for (std::size_t member = 0; member < members; ++member) {
+          const Values part = member_values(act, member);
+          for (std::size_t i = first(member); i < first(member + 1); ++i) {
+            want[i] = part[i];
+            if (member == meeting.self) whole[i] = part[i];
+          }
+        }
+        link_.all_gather(meeting, std::span(whole), first(meeting.self), first(meeting.self + 1));
+        return expect_equal(whole, want, "gathering", act.meeting);
+      }
+      case Act::queue:
+        link_.queue_sum(meeting, tag, std::span(sums_[act.meeting] = std::move(own)));
+        return;
+      case Act::await:
+        link_.await_sum(meeting, tag);
+        return expect_equal(sums_[act.meeting], reduced(act, exec::Reduction::sum), "sum",
+                            act.meeting);
+      case Act::send:
+      case Act::receive:
+        return;
+    }
+  }
+
+  const ExchangePlan& plan_;
+  std::size_t device_;
+  Link& link_;
+  Random random_;
+  std::map<Key, Values> sends_, receives_;
+  std::map<std::size_t, Values> sums_;
+  std::string wrong_;
+};
+
+}  // namespace slimpack::test

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "exec/transport_laws.hpp"
+#include "mpi/world.hpp"
+#include "slimpack/exec/run_step.hpp"
+#include "slimpack_cpu/check_plan.hpp"
+#include "slimpack_mpi/run_step.hpp"
+#include "support/draws.hpp"
+#include "support/random_plan.hpp"
+
+using namespace slimpack;
+using test::mpi_link;
+using test::mpi_rank;
+using test::mpi_ranks;
+
+namespace {
+
+template <class Element>
+void exchange(std::uint64_t seed) {
+  const auto plan = test::random_exchange(seed, mpi_ranks());
+  mpi_link().begin_step(static_cast<std::int32_t>(mpi_ranks()),
+                        static_cast<std::int32_t>(plan.window));
+  const std::string wrong =
+      test::ExchangeRun<Element, mpi::MpiTransport>(plan, mpi_rank(), mpi_link()).run();
+  CHECK(wrong.empty());
+  INFO(wrong);
+  mpi_link().end_step("between exchanges");
+}
+
+/// Random plans of one device a rank.
+std::vector<Plan> plans_of_all_ranks(std::size_t count) {
+  std::vector<Plan> plans;
+  const auto ranks = static_cast<std::int32_t>(mpi_ranks());
+  for (std::uint64_t seed = 0; plans.size() < count; ++seed) {
+    Random random(seed);
+    test::RandomPlanOptions options;
+    options.dp = static_cast<std::int32_t>(random.between(1, ranks));
+    if (ranks % *options.dp != 0) continue;
+    options.pp = ranks / *options.dp;
+    plans.push_back(test::random_plan(seed, options));
+  }
+  return plans;
+}
+
+/// All bits that a device holds.
+std::vector<double> values_of(const cpu::Device& device) {
+  std::vector<double> values;
+  for (const cpu::HeldTensor& tensor : device.tensors()) {
+    const cpu::In weights = device.weights(tensor), gradients = device.gradients(tensor);
+    values.insert(values.end(), weights.begin(), weights.end());
+    values.insert(values.end(), gradients.begin(), gradients.end());
+  }
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("MpiTransport: random exchanges bring every rank what the others gave") {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    exchange<double>(seed);
+    exchange<float>(seed + 1000);
+  }
+}
+
+TEST_CASE("MpiTransport: whole steps have the bits of those between threads") {
+  for (const Plan& plan : plans_of_all_ranks(24)) {
+    CAPTURE(plan.parallel.dp);
+    CAPTURE(plan.parallel.pp);
+    const exec::Program program = exec::make_program(plan);
+    constexpr std::uint64_t kSeed = 3;
+    auto threads = cpu::make_devices(plan, kSeed);
+    cpu::Device mine(plan, mpi_rank(), kSeed);
+    exec::Team team(threads.size());
+    mpi::check_same_plan(mpi_link(), plan);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      const auto data = cpu::step_data(plan, cpu::random_tokens(plan, step));
+      const auto here = mpi::run_step(mpi_link(), plan, program, data, mine);
+      const auto there = exec::run_step(team, plan, program, data, std::span(threads));
+      CHECK(here.loss == there.loss);
+      CHECK(here.sample_loss == there.sample_loss);
+      CHECK(here.peak.size() == there.peak.size());
+      CHECK(values_of(mine) == values_of(threads[mpi_rank()]));
+    }
+  }
+}
+
+TEST_CASE("check_same_plan: ranks with another plan are named to all") {
+  const Plan plan = plans_of_all_ranks(1).front();
+  CHECK_NOTHROW(mpi::check_same_plan(mpi_link(), plan));
+  if (mpi_ranks() == 1) return;
+  Plan other = plan;
+  ++other.step_index;
+  const std::size_t last = mpi_ranks() - 1;
+  const std::string sentence = "ranks must run one plan, whose hash is " +
+                               to_string(plan_hash(plan)) + " on rank 0, but rank " +
+                               std::to_string(last) + ", " + mpi::detail::device_of(plan, last) +
+                               ", has " + to_string(plan_hash(other));
+  CHECK_THROWS_WITH_AS(mpi::check_same_plan(mpi_link(), mpi_rank() == last ? other : plan),
+                       sentence.c_str(), InvalidInput);
+}
+
+TEST_CASE("MpiTransport: breaches of order and window are refused before anything is sent") {
+  auto& link = mpi_link();
+  std::vector<double> values{1, 2};
+  const auto bytes = std::as_writable_bytes(std::span(values));
+  const exec::Channel channel{GroupId{0}, 0, exec::Direction::down, 0, 0};
+  const std::string name =
+      "the channel of group 0, rank 0, activations from stage 0 to stage 0, got ";
+  link.begin_step(1, 1);
+  CHECK_THROWS_WITH_AS(
+      link.queue_send(channel, 1, bytes),
+      ("transport: sends must be queued in order and within the window on " + name + "1").c_str(),
+      InvalidInput);
+  CHECK_THROWS_WITH_AS(
+      link.post_receive(channel, 1, bytes),
+      ("transport: receives must be posted in order and within the window on " + name + "1")
+          .c_str(),
+      InvalidInput);
+  exec::Meeting alone{{mpi_rank()}, 0};
+  CHECK_THROWS_WITH_AS(link.await_sum(alone, 4),
+                       "transport: a sum must be queued before it is awaited, got 4", InvalidInput);
+  CHECK_THROWS_WITH_AS(link.all_gather(alone, std::span(values), 1, 3),
+                       "transport: all_gather past the end, got 3", InvalidInput);
+  link.queue_sum(alone, 4, std::span(values));
+  CHECK_THROWS_WITH_AS(link.queue_sum(alone, 4, std::span(values)),
+                       "transport: a sum must be awaited before it is queued again, got 4",
+                       InvalidInput);
+  CHECK_THROWS_WITH_AS(link.end_step("between steps"),
+                       "the step must end drained, but holds a sum that not all members awaited",
+                       exec::ExecutionError);
+  link.await_sum(alone, 4);
+  CHECK(values == std::vector<double>{1, 2});
+  CHECK_NOTHROW(link.end_step("between steps"));
+  CHECK_THROWS_WITH_AS(link.begin_step(1, 0), "MpiTransport: window must be >= 1, got 0",
+                       InvalidInput);
+}
