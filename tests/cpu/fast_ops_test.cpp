@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "slimpack/core/random.hpp"
@@ -141,6 +142,13 @@ TEST_CASE("fast linear: packed weights are dropped by forget") {
   math.forget();
   math.linear_forward(after, in.fast, weight.fast, {4, 8, 5});
   for (std::size_t i = 0; i < 20; ++i) CHECK(after[i] == 2 * before[i]);
+  // The same memory in another shape is another matrix.
+  std::vector<float> reshaped(8 * 8), expected(8 * 8);
+  const std::span<const float> some = std::span(weight.fast).first(8 * 4);
+  math.linear_forward(reshaped, in.fast, some, {8, 4, 8});
+  math.forget();
+  math.linear_forward(expected, in.fast, some, {8, 4, 8});
+  CHECK(reshaped == expected);
 }
 
 TEST_CASE("fast rms_norm: forward and gradients as in fp64") {
