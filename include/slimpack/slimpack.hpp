@@ -92,6 +92,7 @@
 #include "slimpack/report/summary_json.hpp"
 #include "slimpack/report/summary_text.hpp"
 #include "slimpack/report/svg.hpp"
+#include "slimpack/report/timelines_svg.hpp"
 #include "slimpack/report/trace.hpp"
 #include "slimpack/report/trace_events.hpp"
 #include "slimpack/schedule/execution.hpp"
