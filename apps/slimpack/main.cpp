@@ -42,6 +42,8 @@ int main(int argc, char** argv) {
   add("compare", "plan the same steps with several planners, side by side", app::add_compare);
   add("lengths", "describe the lengths in a file", app::add_lengths);
   add("calibrate", "fit a cost model to a measured profile", app::add_calibrate);
+  add("compare-traces", "compare a step's predicted times with measured ones",
+      app::add_compare_traces);
   program.require_subcommand(0, 1);
 
   try {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -15,7 +16,9 @@
 #include "slimpack/dag/dag.hpp"
 #include "slimpack/dag/names.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/step_trace.hpp"
 #include "slimpack/report/detail/memory_levels.hpp"
+#include "slimpack/report/detail/trace_units.hpp"
 #include "slimpack/report/trace_events.hpp"
 #include "slimpack/sim/gaps.hpp"
 #include "slimpack/sim/memory.hpp"
@@ -29,136 +32,83 @@ struct TraceOptions {
   bool memory = true;  ///< a counter a stage with bytes by kind
 };
 
-/// "1:[0,4096) 7:[128,512) and 3 more": slices by sample.
-[[nodiscard]] inline std::string describe_slices(const MicroPack& pack, std::size_t most = 8) {
-  std::string text;
-  for (std::size_t at = 0; at < pack.slices.size() && at < most; ++at) {
-    const Slice& slice = pack.slices[at];
-    if (at > 0) text += ' ';
-    text += std::to_string(index(slice.sample)) + ":[" + std::to_string(slice.begin.value) + "," +
-            std::to_string(slice.end.value) + ")";
-  }
-  if (pack.slices.size() > most) {
-    text += " and " + std::to_string(pack.slices.size() - most) + " more";
-  }
-  return text;
+namespace detail {
+
+/// With one data-parallel rank nothing is reduced and R takes no time.
+[[nodiscard]] inline bool takes_reduction(const Dag& dag, std::size_t node) noexcept {
+  return dag.label[node].kind == NodeKind::reduce && dag.duration[node] > Nanos{};
 }
 
-namespace detail {
+/// Calls `visit(unit)` for what a node is in a trace: a unit; a bucket of gradients in each rank;
+/// nothing for transfers and for nodes without a time of their own.
+template <class Visit>
+requires std::invocable<Visit&, const TracedUnit&>
+void for_each_traced(const Plan& plan, const PlanSimulation& simulation, std::size_t node,
+                     Visit&& visit) {
+  const NodeLabel& label = simulation.dag.label[node];
+  const Nanos begin = simulation.timeline.start[node];
+  const Nanos end = simulation.timeline.end[node];
+  if (is_compute(label.kind)) {
+    constexpr std::array<UnitKind, 4> kKinds{UnitKind::forward, UnitKind::backward, UnitKind::head,
+                                             UnitKind::optimizer};
+    Unit unit{kKinds[static_cast<std::size_t>(label.kind)], {}, 0};
+    if (has_pack(unit.kind)) unit.pack = label.pack;
+    if (unit.kind == UnitKind::forward || unit.kind == UnitKind::backward) unit.chunk = label.chunk;
+    visit(traced_unit(plan, label.dp, label.pp, unit, begin, end));
+  } else if (takes_reduction(simulation.dag, node)) {
+    for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
+      TracedUnit traced =
+          traced_unit(plan, dp, label.pp, {UnitKind::reduce, {}, label.chunk}, begin, end);
+      traced.bucket = label.bucket;
+      visit(traced);
+    }
+  }
+}
 
 class PlanTrace {
  public:
   PlanTrace(std::ostream& out, const Plan& plan, const PlanSimulation& simulation,
             const TraceOptions& options)
       : plan_(plan),
+        simulation_(simulation),
         dag_(simulation.dag),
         timeline_(simulation.timeline),
         options_(options),
-        trace_(out) {}
+        trace_(out, plan) {}
 
   void write() {
     name_all();
-    for (std::size_t at = 0; at < dag_.size(); ++at) write_node(at);
+    for (std::size_t at = 0; at < dag_.size(); ++at) {
+      for_each_traced(plan_, simulation_, at,
+                      [&](const TracedUnit& traced) { trace_.unit(traced); });
+      if (dag_.label[at].kind == NodeKind::transfer) write_transfer(at, dag_.label[at]);
+    }
     if (options_.gaps) write_gaps();
     if (options_.memory) write_memory();
-    const std::vector<TraceArgument> about{{"planner", plan_.planner},
-                                           {"step", plan_.step_index},
-                                           {"model", plan_.model.name},
-                                           {"cluster", plan_.cluster.name},
-                                           {"iteration_ns", timeline_.makespan.value}};
-    trace_.finish(about);
+    trace_.finish(timeline_.makespan);
   }
 
  private:
-  [[nodiscard]] std::int64_t thread(std::int32_t pp, TraceStream stream,
-                                    std::int32_t peer = 0) const noexcept {
-    return trace_thread(plan_.parallel.pp, pp, stream, peer);
-  }
-  /// With one data-parallel rank nothing is reduced and R takes no time.
-  [[nodiscard]] bool is_reduction(std::size_t node) const noexcept {
-    return dag_.label[node].kind == NodeKind::reduce && dag_.duration[node] > Nanos{};
-  }
-
   void name_all() {
-    for (std::int32_t dp = 0; dp < plan_.parallel.dp; ++dp) {
-      trace_.process(dp, "dp " + std::to_string(dp));
-    }
+    trace_.name_ranks();
     std::vector<bool> reducing(static_cast<std::size_t>(plan_.parallel.pp), false);
     for (std::size_t at = 0; at < dag_.size(); ++at) {
-      if (is_reduction(at)) reducing[static_cast<std::size_t>(dag_.label[at].pp)] = true;
+      if (takes_reduction(dag_, at)) reducing[static_cast<std::size_t>(dag_.label[at].pp)] = true;
     }
     for (const DagDevice& device : dag_.devices) {
-      const std::string stage = "stage " + std::to_string(device.pp);
-      trace_.thread(device.dp, thread(device.pp, TraceStream::compute), stage + " compute");
-      if (options_.gaps) {
-        trace_.thread(device.dp, thread(device.pp, TraceStream::gap), stage + " gaps");
-      }
-      if (reducing[static_cast<std::size_t>(device.pp)]) {
-        trace_.thread(device.dp, thread(device.pp, TraceStream::reduce), stage + " reduce");
-      }
+      trace_.name_device(device.dp, device.pp, options_.gaps,
+                         reducing[static_cast<std::size_t>(device.pp)]);
     }
     for (const Resource& resource : dag_.resources) {
       if (resource.kind != ResourceKind::link) continue;
       const std::string from = std::to_string(resource.pp);
       const std::string to = std::to_string(resource.to_pp);
-      trace_.thread(resource.dp, thread(resource.pp, TraceStream::send, resource.to_pp),
-                    "stage " + from + " send to " + to);
-      trace_.thread(resource.dp, thread(resource.to_pp, TraceStream::receive, resource.pp),
-                    "stage " + to + " receive from " + from);
-    }
-  }
-
-  void write_node(std::size_t at) {
-    const NodeLabel& label = dag_.label[at];
-    if (is_compute(label.kind)) {
-      write_unit(at, label);
-    } else if (label.kind == NodeKind::transfer) {
-      write_transfer(at, label);
-    } else if (is_reduction(at)) {
-      const std::vector<TraceArgument> arguments{
-          {"unit", "R"}, {"stage", label.pp}, {"chunk", label.chunk}, {"bucket", label.bucket}};
-      const std::string name =
-          "R chunk " + std::to_string(label.chunk) + " bucket " + std::to_string(label.bucket);
-      for (std::int32_t dp = 0; dp < plan_.parallel.dp; ++dp) {
-        trace_.span(dp, thread(label.pp, TraceStream::reduce), name, "reduce", timeline_.start[at],
-                    timeline_.end[at], arguments);
-      }
-    }
-  }
-
-  void write_unit(std::size_t at, const NodeLabel& label) {
-    std::vector<TraceArgument> arguments{
-        {"unit", std::string(name_of(label.kind))}, {"dp", label.dp}, {"stage", label.pp}};
-    std::string name = "O";
-    if (label.kind != NodeKind::optimizer) {
-      const UnitKind kind = label.kind == NodeKind::forward    ? UnitKind::forward
-                            : label.kind == NodeKind::backward ? UnitKind::backward
-                                                               : UnitKind::head;
-      name = unit_name({kind, label.pack, label.chunk});
-      if (kind != UnitKind::head) arguments.push_back({"chunk", label.chunk});
-      add_pack(arguments, label.pack);
-    }
-    constexpr std::array<std::string_view, 4> kCategories{"forward", "backward", "head",
-                                                          "optimizer"};
-    trace_.span(label.dp, thread(label.pp, TraceStream::compute), name,
-                kCategories[static_cast<std::size_t>(label.kind)], timeline_.start[at],
-                timeline_.end[at], arguments);
-  }
-
-  void add_pack(std::vector<TraceArgument>& arguments, PackId id) const {
-    const MicroPack& pack = plan_.micropacks[index(id)];
-    Tokens tokens;
-    for (const Slice& slice : pack.slices) tokens += slice.length();
-    arguments.push_back({"pack", static_cast<std::int64_t>(index(id))});
-    arguments.push_back({"tokens", tokens.value});
-    arguments.push_back({"samples", static_cast<std::int64_t>(pack.slices.size())});
-    arguments.push_back({"slices", describe_slices(pack)});
-    const std::vector<std::int32_t>& ranks = plan_.groups[index(pack.group)];
-    if (ranks.size() > 1) {
-      std::string merged;
-      for (const std::int32_t rank : ranks)
-        merged += (merged.empty() ? "" : " ") + std::to_string(rank);
-      arguments.push_back({"merged_ranks", merged});
+      trace_.events().thread(resource.dp,
+                             trace_.thread(resource.pp, TraceStream::send, resource.to_pp),
+                             "stage " + from + " send to " + to);
+      trace_.events().thread(resource.dp,
+                             trace_.thread(resource.to_pp, TraceStream::receive, resource.pp),
+                             "stage " + to + " receive from " + from);
     }
   }
 
@@ -173,18 +123,19 @@ class PlanTrace {
         {"to_stage", channel.to_pp}, {"group", static_cast<std::int64_t>(index(channel.group))},
         {"message", label.message}};
     const std::string_view category = down ? "activations" : "gradients";
-    trace_.span(channel.dp, thread(channel.from_pp, TraceStream::send, channel.to_pp), name,
-                category, timeline_.start[at], timeline_.end[at], arguments);
-    trace_.span(channel.dp, thread(channel.to_pp, TraceStream::receive, channel.from_pp), name,
-                category, timeline_.start[at], timeline_.end[at], arguments);
+    for (const std::int64_t thread :
+         {trace_.thread(channel.from_pp, TraceStream::send, channel.to_pp),
+          trace_.thread(channel.to_pp, TraceStream::receive, channel.from_pp)}) {
+      trace_.events().span(channel.dp, thread, name, category, timeline_.start[at],
+                           timeline_.end[at], arguments);
+    }
   }
 
   void write_gaps() {
     const Gaps gaps = find_gaps(dag_, timeline_, plan_.memory.capacity - plan_.memory.reserved);
     for (const Gap& gap : gaps.gaps) {
       const DagDevice& device = dag_.devices[index(gap.device)];
-      trace_.span(device.dp, thread(device.pp, TraceStream::gap), name_of(gap.cause), "gap",
-                  gap.begin, gap.end);
+      trace_.gap(device.dp, device.pp, name_of(gap.cause), gap.begin, gap.end);
     }
   }
 
@@ -222,14 +173,15 @@ class PlanTrace {
   }
   void write_bytes(std::int32_t dp, const std::string& name, Nanos at, Bytes bytes) {
     const TraceArgument value{"bytes", bytes.value};
-    trace_.counter(dp, name, at, {&value, 1});
+    trace_.events().counter(dp, name, at, {&value, 1});
   }
 
   const Plan& plan_;
+  const PlanSimulation& simulation_;
   const Dag& dag_;
   const Timeline& timeline_;
   TraceOptions options_;
-  TraceWriter trace_;
+  PlanTraceWriter trace_;
 };
 
 }  // namespace detail
@@ -240,6 +192,16 @@ class PlanTrace {
 inline void write_trace(std::ostream& out, const Plan& plan, const PlanSimulation& simulation,
                         const TraceOptions& options = {}) {
   detail::PlanTrace(out, plan, simulation, options).write();
+}
+
+/// The units of the same trace as data: all of them, and a reduction's buckets once a rank.
+[[nodiscard]] inline StepTrace simulated_trace(const Plan& plan, const PlanSimulation& simulation) {
+  StepTrace trace{plan.planner, plan.step_index, simulation.timeline.makespan, {}};
+  for (std::size_t at = 0; at < simulation.dag.size(); ++at) {
+    detail::for_each_traced(plan, simulation, at,
+                            [&](const TracedUnit& traced) { trace.units.push_back(traced); });
+  }
+  return trace;
 }
 
 }  // namespace slimpack

@@ -53,6 +53,7 @@ struct Picture {
   Nanos span;
   Bytes limit;
   bool with_reductions = false;
+  bool with_memory = true;
 };
 
 /// Pixels of one lane.
@@ -60,12 +61,19 @@ struct LaneShape {
   int bar, reduction, memory, gap, font;
   [[nodiscard]] constexpr int height() const noexcept { return bar + reduction + memory + gap; }
 };
-[[nodiscard]] constexpr LaneShape lane_shape(std::size_t lanes, bool with_reductions) noexcept {
+[[nodiscard]] constexpr LaneShape lane_shape(std::size_t lanes, bool with_reductions,
+                                             bool with_memory = true) noexcept {
   const int reduction = with_reductions ? (lanes <= 40 ? 5 : 3) : 0;
-  if (lanes <= 16) return {24, reduction, 30, 12, 11};
-  if (lanes <= 40) return {16, reduction, 17, 8, 10};
-  if (lanes <= 100) return {10, reduction, 8, 5, 9};
-  return {7, reduction, 5, 4, 8};
+  LaneShape shape{7, reduction, 5, 4, 8};
+  if (lanes <= 16) {
+    shape = {24, reduction, 30, 12, 11};
+  } else if (lanes <= 40) {
+    shape = {16, reduction, 17, 8, 10};
+  } else if (lanes <= 100) {
+    shape = {10, reduction, 8, 5, 9};
+  }
+  if (!with_memory) shape.memory = 0;
+  return shape;
 }
 
 inline constexpr std::string_view kPictureStyle = R"(
@@ -123,7 +131,7 @@ class PictureWriter {
  public:
   explicit PictureWriter(const Picture& picture)
       : picture_(picture),
-        shape_(lane_shape(picture.lanes.size(), picture.with_reductions)),
+        shape_(lane_shape(picture.lanes.size(), picture.with_reductions, picture.with_memory)),
         scale_{picture.span, kPlot * 100} {}
 
   /// Halves the columns until the whole is small enough; a picture of few units takes one turn.
@@ -263,7 +271,7 @@ class PictureWriter {
             "note", lane.lower_note);
     } else {
       label(out, right, y + (shape_.bar + shape_.font) / 2 - 1, "note",
-            lane.upper_note + ", " + lane.lower_note);
+            lane.lower_note.empty() ? lane.upper_note : lane.upper_note + ", " + lane.lower_note);
     }
     bars(out, lane.stretches(), y, shape_.bar, columns);
     if (shape_.reduction > 0) {

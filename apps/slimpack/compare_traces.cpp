@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// slimpack compare-traces: how far a predicted trace is from a measured one.
+#include "slimpack/report/compare_traces.hpp"
+
+#include <fmt/format.h>
+
+#include <iostream>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "command.hpp"
+#include "slimpack/core/error.hpp"
+#include "slimpack/io/trace_json.hpp"
+#include "slimpack/report/compare_traces_json.hpp"
+#include "slimpack/report/compare_traces_text.hpp"
+
+namespace slimpack::app {
+namespace {
+
+struct CompareTracesOptions {
+  std::string predicted, measured;
+  bool json = false;
+};
+
+int run(const CompareTracesOptions& options) {
+  require(options.predicted != "-" || options.measured != "-",
+          "PREDICTED, MEASURED: only one of them can be standard input");
+  const StepTrace predicted = read_trace_file(options.predicted);
+  const StepTrace measured = read_trace_file(options.measured);
+  const auto answer = compare_traces(predicted, measured);
+  if (const auto* mismatch = std::get_if<TraceMismatch>(&answer)) {
+    std::cerr << fmt::format("slimpack: {}, {}: {}\n", options.predicted, options.measured,
+                             mismatch->what);
+    return 1;
+  }
+  const auto& comparison = std::get<TraceComparison>(answer);
+  if (options.json) {
+    write_trace_comparison_json(std::cout, comparison);
+  } else {
+    write_trace_comparison_text(std::cout, comparison);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Run add_compare_traces(CLI::App& command) {
+  auto options = std::make_shared<CompareTracesOptions>();
+  command
+      .add_option("PREDICTED", options->predicted,
+                  "trace.json of slimpack simulate, or - for standard input")
+      ->required();
+  command.add_option("MEASURED", options->measured, "trace.json of the same step as it ran")
+      ->required();
+  command.add_flag("--json", options->json, "print JSON (docs/schemas.md)");
+  return [options] { return run(*options); };
+}
+
+}  // namespace slimpack::app
