@@ -24,10 +24,10 @@ template <class Device>
   for (const Device& device : devices) {
     for (const cpu::HeldTensor& tensor : device.tensors()) {
       const cpu::Matrix& expected = reference.gradients.at(tensor.shape.name);
-      const double difference = cpu::detail::relative(
-          cpu::detail::largest_difference<typename Device::Number>(device.gradients(tensor),
-                                                                   expected, tensor.first_row),
-          cpu::detail::largest_value(expected));
+      const double difference =
+          cpu::detail::relative(cpu::detail::largest_difference<typename Device::Number>(
+                                    device.gradients(tensor), expected, tensor.first_row),
+                                cpu::detail::largest_value(expected));
       if (!(difference <= worst)) {
         worst = difference;
         worst_tensor = tensor.shape.name;

@@ -72,13 +72,12 @@ void write_part(Device& device, const DeviceSchedule& place, OptimizerState opti
 /// Saves model and training, all ranks together. Throws InvalidInput naming file and cause; what
 /// the folder held before is then still there.
 template <class Ranks>
-void save_training(Ranks& ranks, const std::string& folder, const Plan& plan,
-                   std::int64_t context, const TrainingState& state) {
+void save_training(Ranks& ranks, const std::string& folder, const Plan& plan, std::int64_t context,
+                   const TrainingState& state) {
   using Number = typename Ranks::Device::Number;
   CheckpointForm form;
   form.model = plan.model;
-  form.weights = form.moments =
-      std::same_as<Number, float> ? ElementType::f32 : ElementType::f64;
+  form.weights = form.moments = std::same_as<Number, float> ? ElementType::f32 : ElementType::f64;
   form.context = context;
   std::optional<CheckpointDraft> draft;
   if (ranks.is_root()) draft.emplace(folder, form, state);

@@ -34,8 +34,7 @@ PlanRequest base_request(const Options& options, const ModelShape& model, std::s
   if (!options.cost.empty()) request.cost = cost_from_json(read_file(options.cost), options.cost);
   request.memory.gradient_bytes = model.bytes_per_element;
   for (const TokenSource& source : corpus.sources) {
-    request.sources.push_back(
-        {source.name(), static_cast<std::int64_t>(source.documents()), {}});
+    request.sources.push_back({source.name(), static_cast<std::int64_t>(source.documents()), {}});
   }
   const auto count = static_cast<std::int32_t>(devices);
   request.pp = options.pp.value_or(options.dp ? count / *options.dp : 1);

@@ -84,7 +84,7 @@ int train_on_processes(const Options& options, mpi::Session& session) {
 #endif
 
 int run(const Options& options, [[maybe_unused]] int argc, [[maybe_unused]] char** argv) {
-  const bool fp32 = options.number == Number::fp32;
+  const bool fp32 = options.precision == Precision::fp32;
 #ifdef SLIMPACK_HAS_MPI
   if (options.transport == Transport::mpi) {
     return mpi::run(argc, argv, {}, [&](mpi::Session& session) {

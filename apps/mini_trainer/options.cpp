@@ -72,7 +72,8 @@ void add_options(CLI::App& program, OptionTexts& texts) {
     program.add_option(names, value, text)->capture_default_str();
   };
   add("--data", texts.data,
-      "what to train on: .bin/.idx (Megatron), .jsonl with text, text files or folders, or .lengths "
+      "what to train on: .bin/.idx (Megatron), .jsonl with text, text files or folders, or "
+      ".lengths "
       "(documents of these lengths with drawn tokens) [this repository's own files]");
   add("--eval-data", texts.eval_data, "what to evaluate on, never trained on [own files held out]");
   add_default("--model", texts.model, "preset, or a Hugging Face config.json");
@@ -132,10 +133,11 @@ Options check(const OptionTexts& texts) {
                                   {"full", Recompute::full}});
   });
   options.transport = texts.transport == "mpi" ? Transport::mpi : Transport::threads;
-  options.number = texts.dtype == "fp64" ? Number::fp64 : Number::fp32;
+  options.precision = texts.dtype == "fp64" ? Precision::fp64 : Precision::fp32;
   options.cost = texts.cost;
   if (!texts.memory.empty()) options.memory = Bytes{parse_size("--memory", texts.memory)};
-  options.steps = texts.steps.empty() ? (options.plan ? 1 : 600) : parse_size("--steps", texts.steps);
+  options.steps =
+      texts.steps.empty() ? (options.plan ? 1 : 600) : parse_size("--steps", texts.steps);
   options.batch_tokens = {
       texts.batch_tokens.empty() ? 8192 : parse_size("--batch-tokens", texts.batch_tokens)};
   options.context = {parse_size("--context", texts.context)};
@@ -147,8 +149,8 @@ Options check(const OptionTexts& texts) {
   options.warmup = texts.warmup.empty()
                        ? options.steps / 20
                        : static_cast<std::int64_t>(parse_number("--warmup", texts.warmup));
-  require(options.warmup <= options.steps, "--warmup: must be at most --steps (" +
-                                               std::to_string(options.steps) + ")",
+  require(options.warmup <= options.steps,
+          "--warmup: must be at most --steps (" + std::to_string(options.steps) + ")",
           options.warmup);
   options.seed = parse_number("--seed", texts.seed);
   options.init = texts.init;

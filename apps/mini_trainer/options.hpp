@@ -15,7 +15,7 @@
 namespace slimpack::trainer {
 
 enum class Transport : std::uint8_t { threads, mpi };
-enum class Number : std::uint8_t { fp32, fp64 };
+enum class Precision : std::uint8_t { fp32, fp64 };
 
 /// The options of `mini_trainer --help` as text; `check` makes values of them.
 struct OptionTexts {
@@ -41,7 +41,7 @@ struct Options {
   std::optional<Head> head;
   std::optional<Recompute> recompute;
   Transport transport = Transport::threads;
-  Number number = Number::fp32;
+  Precision precision = Precision::fp32;
   std::string cost;
   std::optional<Bytes> memory;
   std::int64_t steps = 1;

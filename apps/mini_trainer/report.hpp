@@ -17,8 +17,8 @@ struct StepReport {
   std::int64_t tokens = 0, targets = 0, samples = 0, micropacks = 0;
   double measured = 0, predicted = 0;  ///< seconds
   double mfu = 0;                      ///< 0 to 1
-  double planning = 0;                 ///< seconds that preparing the step took, beside the last one
-  double waited = 0;                   ///< seconds that the step was waited for
+  double planning = 0;  ///< seconds that preparing the step took, beside the last one
+  double waited = 0;    ///< seconds that the step was waited for
   std::int64_t peak = 0, predicted_peak = 0;  ///< bytes of the fullest device
 
   [[nodiscard]] double tokens_per_s() const noexcept {

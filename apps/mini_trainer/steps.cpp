@@ -162,8 +162,7 @@ Step StepMaker::next() {
   step.program = exec::make_program(step.plan);
   step.data = {std::move(tokens.tokens), std::move(tokens.targets)};
   step.arena = arenas(step.plan, step.program, first_device_, devices_, element_);
-  step.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  step.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return step;
 }
 

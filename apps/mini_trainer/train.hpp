@@ -29,6 +29,7 @@
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/llama_config.hpp"
 #include "slimpack/io/plan_json.hpp"
+#include "slimpack/report/measured_trace.hpp"
 #include "slimpack/report/metrics.hpp"
 #include "steps.hpp"
 
@@ -65,11 +66,11 @@ class Run {
     for (std::int64_t step = done_ + 1; step <= options_.steps; ++step) {
       train(step);
       const bool last = step == options_.steps;
+      if (last && !options_.trace.empty()) write_trace();
       const bool save = options_.save_every > 0 && step % options_.save_every == 0;
       if (!options_.save.empty() && (save || last)) save_run(step);
       if (last || save) evaluate(step);
     }
-    if (!options_.trace.empty()) write_trace();
     return 0;
   }
 
@@ -98,10 +99,10 @@ class Run {
     return {corpus,         options_,        std::move(request), shuffle,
             ranks_.first(), local_devices(), element_bytes()};
   }
-  [[nodiscard]] std::size_t local_devices() {
-    return Ranks::kOneHere ? 1 : ranks_.size();
+  [[nodiscard]] std::size_t local_devices() { return Ranks::kOneHere ? 1 : ranks_.size(); }
+  [[nodiscard]] static exec::ElementBytes element_bytes() {
+    return cpu::element_bytes_of<Number>();
   }
-  [[nodiscard]] static exec::ElementBytes element_bytes() { return cpu::element_bytes_of<Number>(); }
 
   void begin() {
     std::optional<Checkpoint> saved;
@@ -199,8 +200,8 @@ class Run {
     line.samples = static_cast<std::int64_t>(plan.samples.size());
     line.micropacks = static_cast<std::int64_t>(plan.micropacks.size());
     line.predicted = seconds(plan.prediction.iteration);
-    line.mfu = model_flops(plan) / (plan.cluster.peak_flops * line.measured *
-                                    static_cast<double>(ranks_.size()));
+    line.mfu = model_flops(plan) /
+               (plan.cluster.peak_flops * line.measured * static_cast<double>(ranks_.size()));
     for (const Bytes peak : result.peak) line.peak = std::max(line.peak, peak.value);
     for (const DevicePrediction& device : plan.prediction.devices) {
       line.predicted_peak = std::max(line.predicted_peak, device.peak.value);
@@ -221,7 +222,8 @@ class Run {
     report_.saved(step, options_.save);
   }
 
-  /// The mean loss over files that are never trained on, each token once, of at most kHeldOutTokens.
+  /// The mean loss over files that are never trained on, each token once, of at most
+  /// kHeldOutTokens.
   void evaluate(std::int64_t step) {
     if (held_out_.sources.empty()) return;
     const auto begin = Clock::now();
@@ -263,22 +265,20 @@ class Run {
     const exec::StepResult result = ranks_.run(current_.plan, current_.program, current_.data);
     const cpu::ReferenceResult reference = cpu::reference_step(model_, weights, current_.data);
     std::string tensor;
-    const double gradients =
-        ranks_.most(gradient_difference(ranks_.local(), reference, tensor));
+    const double gradients = ranks_.most(gradient_difference(ranks_.local(), reference, tensor));
     const double loss = std::abs(result.loss - reference.loss) / std::abs(reference.loss);
     const double allowed = sizeof(Number) == 4 ? 2e-5 : 1e-10;
     const bool good = gradients <= allowed && loss <= allowed;
     report_.say(fmt::format(
         "check: loss {:.9g}, reference {:.9g}, relative difference {:.2e}; largest difference of a "
         "gradient {:.2e} in {} (over the tensor's largest value); allowed {:.0e}: {}",
-        result.loss, reference.loss, loss, gradients, tensor, allowed,
-        good ? "passed" : "failed"));
+        result.loss, reference.loss, loss, gradients, tensor, allowed, good ? "passed" : "failed"));
     return good ? 0 : 1;
   }
 
   void write_trace();
 
-  static constexpr std::int64_t kHeldOutTokens = 262'144;
+  static constexpr std::int64_t kHeldOutTokens = 65'536;
 
   Ranks& ranks_;
   const Options& options_;
@@ -296,7 +296,20 @@ template <class Ranks>
 void Run<Ranks>::write_trace() {
   const auto times = ranks_.times();
   if (!ranks_.is_root()) return;
-  static_cast<void>(times);
+  std::vector<MeasuredUnit> units;
+  for (std::size_t device = 0; device < times.size(); ++device) {
+    for (std::size_t unit = 0; unit < times[device].size(); ++unit) {
+      units.push_back({device, unit, times[device][unit].begin, times[device][unit].end});
+    }
+  }
+  std::ostringstream trace;
+  write_measured_trace(trace, current_.plan, units);
+  write_file(options_.trace, std::move(trace).str());
+  const std::string plan =
+      std::filesystem::path(options_.trace).replace_extension(".plan.json").string();
+  write_file(plan, plan_to_json(current_.plan));
+  report_.say(
+      fmt::format("measured times of the last step: {}, its plan: {}", options_.trace, plan));
 }
 
 }  // namespace slimpack::trainer

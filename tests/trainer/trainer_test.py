@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The mini-trainer from the outside: trainer_test.py MINI_TRAINER SLIMPACK [MPIRUN]
+
+Runs are small: a model of two layers on a text of its own. MPIRUN is left out where the program was
+built without MPI.
+"""
+import json
+import os
+import pathlib
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TRAINER, SLIMPACK = sys.argv[1:3]
+MPIRUN = sys.argv[3] if len(sys.argv) > 3 else ""
+MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 257, "hidden_size": 32,
+         "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "head_dim": 8, "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
+         "rope_theta": 10000.0, "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False}
+ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                   OMPI_MCA_rmaps_base_oversubscribe="1")
+
+
+class TrainerTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.root = pathlib.Path(self.folder.name)
+        (self.root / "config.json").write_text(json.dumps(MODEL))
+        words = "pack slice rank stage token batch plan step wait send".split()
+        draw = random.Random(1)
+        text = self.root / "text"
+        text.mkdir()
+        for number in range(40):
+            count = draw.choice([5, 20, 60, 200])
+            (text / f"{number:02}.txt").write_text(" ".join(draw.choice(words) for _ in range(count)))
+        self.base = ["--model", str(self.root / "config.json"), "--data", str(text), "--batch-tokens", "1024",
+                     "--context", "512"]
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def path(self, name):
+        return str(self.root / name)
+
+    def command(self, *options, ranks=0):
+        command = [TRAINER, *self.base, *options]
+        if ranks:
+            command = [MPIRUN, "--bind-to", "none", "-n", str(ranks), *command, "--transport", "mpi"]
+        return command
+
+    def run_trainer(self, *options, ranks=0, status=0, **more):
+        done = subprocess.run(self.command(*options, ranks=ranks), text=True, capture_output=True, timeout=120,
+                              env=ENVIRONMENT, **more)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done
+
+    def weights(self, folder):
+        return pathlib.Path(self.path(folder), "model.safetensors").read_bytes()
+
+    def test_help_and_version(self):
+        self.assertIn("--resume", self.run_trainer("--help").stdout)
+        self.assertIn("mini_trainer", self.run_trainer("--version").stdout)
+
+    def test_bad_input_is_one_sentence_and_status_2(self):
+        for options, text in [(["--lr", "fast"], "--lr: 'fast' is not a number > 0"),
+                              (["--backend", "cuda"], "--backend: this program is built for cpu alone"),
+                              (["--dtype", "bf16"], "--dtype: the cpu backend computes in fp32 or fp64"),
+                              (["--planner", "none"], "planner must be one of"),
+                              (["--save-every", "2"], "--save-every: needs --save"),
+                              (["--steps", "3", "--warmup", "4"], "--warmup: must be at most --steps (3), got 4"),
+                              (["--dp", "2", "--pp", "9"], "layers"),
+                              (["--resume", self.path("nowhere")], "nowhere"),
+                              (["--overlong", "error"], "context"),
+                              (["--log", self.path("no/such/file")], "--log: cannot write"),
+                              (["--wrong"], "--wrong")]:
+            done = self.run_trainer(*options, status=2)
+            self.assertIn(text, done.stderr, options)
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+            self.assertEqual(done.stdout, "", options)
+
+    def test_no_feasible_plan_is_status_1(self):
+        done = self.run_trainer("--memory", "1K", "--steps", "1", status=1)
+        self.assertIn("no feasible plan", done.stderr)
+        self.assertIn("available 1000", done.stderr)
+
+    def test_a_step_equals_the_unsliced_reference(self):
+        for options in (["--dp", "2"], ["--pp", "2"], ["--pp", "2", "--head", "shard"], ["--pp", "2", "--chunks", "2"],
+                        ["--dp", "2", "--pp", "2", "--recompute", "full"], ["--dp", "1", "--planner", "megatron"],
+                        ["--dp", "2", "--planner", "megatron-cp"], ["--pp", "2", "--planner", "slimpipe-order"]):
+            self.assertIn("passed", self.run_trainer("--check", *options).stdout, options)
+            self.assertIn("passed", self.run_trainer("--check", "--dtype", "fp64", *options).stdout, options)
+
+    def test_every_step_is_printed_and_logged(self):
+        log, trace = self.path("log.jsonl"), self.path("trace.json")
+        done = self.run_trainer("--steps", "4", "--pp", "2", "--log", log, "--trace", trace)
+        lines = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], [1, 2, 3, 4])
+        for line in lines:
+            self.assertGreater(line["measured_s"], 0)
+            self.assertGreater(line["predicted_s"], 0)
+            self.assertGreater(line["tokens"], 0)
+        self.assertLess(lines[-1]["loss"], lines[0]["loss"])
+        self.assertEqual(sum(line.startswith("step ") for line in done.stdout.splitlines()), 4)
+        predicted, plan = self.path("predicted.json"), self.path("trace.plan.json")
+        subprocess.run([SLIMPACK, "validate", plan], check=True, capture_output=True)
+        subprocess.run([SLIMPACK, "simulate", plan, "--trace", predicted], check=True, capture_output=True)
+        compared = subprocess.run([SLIMPACK, "compare-traces", predicted, trace, "--json"], check=True,
+                                  capture_output=True, text=True)
+        json.loads(compared.stdout)
+        again = self.run_trainer("--plan", plan, "--steps", "2")
+        self.assertEqual(sum(line.startswith("step ") for line in again.stdout.splitlines()), 2)
+
+    def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(self):
+        for options in (["--dp", "2"], ["--pp", "2", "--head", "shard"]):
+            whole, parts = "whole" + options[0], "parts" + options[0]
+            self.run_trainer("--steps", "6", *options, "--save", self.path(whole))
+            stopped = subprocess.Popen(self.command("--steps", "6", *options, "--save", self.path(parts),
+                                                    "--save-every", "2"),
+                                       stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+            for line in stopped.stdout:
+                if line.startswith("saved step 2"):
+                    stopped.send_signal(signal.SIGKILL)
+                    break
+            stopped.communicate()
+            self.run_trainer("--steps", "6", *options, "--save", self.path(parts), "--resume", self.path(parts))
+            self.assertEqual(self.weights(whole), self.weights(parts))
+
+    def test_kill_at_any_moment(self):
+        self.run_trainer("--steps", "8", "--dp", "2", "--save", self.path("whole"))
+        expected = self.weights("whole")
+        draw = random.Random(7)
+        for trial in range(4):
+            folder = f"killed{trial}"
+            for _ in range(20):
+                resume = ["--resume", self.path(folder)] if (pathlib.Path(self.path(folder)) / "model.safetensors"
+                                                             ).exists() else []
+                run = subprocess.Popen(self.command("--steps", "8", "--dp", "2", "--save", self.path(folder),
+                                                    "--save-every", "1", *resume),
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+                try:
+                    _, errors = run.communicate(timeout=draw.uniform(0.05, 0.6))
+                    self.assertEqual(run.returncode, 0, errors)
+                    break
+                except subprocess.TimeoutExpired:
+                    run.kill()
+                    run.communicate()
+            else:
+                self.run_trainer("--steps", "8", "--dp", "2", "--save", self.path(folder), "--save-every", "8",
+                                 *resume)
+            self.assertEqual(self.weights(folder), expected, trial)
+
+    def test_other_settings_are_refused_on_resume(self):
+        self.run_trainer("--steps", "2", "--save", self.path("run"))
+        done = self.run_trainer("--steps", "2", "--lr", "1e-3", "--resume", self.path("run"), status=2)
+        self.assertIn("lr must be as it was saved", done.stderr)
+
+    def test_a_model_that_was_saved_is_a_beginning(self):
+        self.run_trainer("--steps", "3", "--save", self.path("run"))
+        done = self.run_trainer("--steps", "1", "--init", self.path("run"), "--check")
+        self.assertIn("passed", done.stdout)
+
+    def test_what_is_not_finite_stops_before_the_update(self):
+        done = self.run_trainer("--steps", "40", "--lr", "1e30", "--warmup", "0", "--dp", "2", status=1)
+        self.assertIn("not finite", done.stderr)
+        self.assertIn("step", done.stderr)
+
+    def test_a_limit_on_files_loses_no_checkpoint(self):
+        self.run_trainer("--steps", "2", "--save", self.path("run"))
+        before = self.weights("run")
+        limit = len(before) // 2
+        done = self.run_trainer("--steps", "3", "--save", self.path("run"), status=2,
+                                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        self.assertIn("safetensors", done.stderr)
+        self.assertEqual(self.weights("run"), before)
+
+    @unittest.skipUnless(MPIRUN, "built without MPI")
+    def test_processes_have_the_bits_of_threads(self):
+        for ranks, options in ((2, ["--pp", "2"]), (4, ["--dp", "2", "--pp", "2", "--chunks", "2"])):
+            threads, processes = f"threads{ranks}", f"processes{ranks}"
+            here = self.run_trainer("--steps", "3", *options, "--save", self.path(threads))
+            there = self.run_trainer("--steps", "3", *options, "--save", self.path(processes), ranks=ranks)
+            self.assertEqual(self.weights(threads), self.weights(processes))
+            losses = [[line.split()[3] for line in text.splitlines() if line.startswith("step ")]
+                      for text in (here.stdout, there.stdout)]
+            self.assertEqual(losses[0], losses[1])
+            resumed = self.run_trainer("--steps", "3", *options, "--resume", self.path(processes))
+            self.assertNotIn("step ", resumed.stdout.split("\n", 1)[1])
+
+    @unittest.skipUnless(MPIRUN, "built without MPI")
+    def test_a_dead_process_ends_the_others(self):
+        for fault in (signal.SIGKILL, signal.SIGSTOP):
+            run = subprocess.Popen(self.command("--steps", "100000", "--pp", "2", ranks=2), stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+            for line in run.stdout:
+                if line.startswith("step "):
+                    break
+            found = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(run.pid)], capture_output=True, text=True)
+            ranks = [int(line.split()[0]) for line in found.stdout.splitlines() if TRAINER in line]
+            self.assertEqual(len(ranks), 2, found.stdout)
+            began = time.monotonic()
+            os.kill(ranks[1], fault)
+            _, errors = run.communicate(timeout=60)
+            self.assertLess(time.monotonic() - began, 20)
+            self.assertNotEqual(run.returncode, 0)
+            self.assertIn("pp 1", errors)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])
