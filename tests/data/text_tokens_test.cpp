@@ -108,6 +108,16 @@ TEST_CASE("repository text: sources and documents, some held out by their path a
       InvalidInput);
 }
 
+TEST_CASE("repository text: the root is found from inside, and nowhere else") {
+  const std::filesystem::path root =
+      std::filesystem::canonical(std::filesystem::path(SLIMPACK_TEST_DIR).parent_path());
+  CHECK(find_repository(SLIMPACK_TEST_DIR) == root.string());
+  CHECK(find_repository(root.string()) == root.string());
+  CHECK(find_repository((root / "tests/data/no/such/file").string()) == root.string());
+  const test::TemporaryFolder folder;
+  CHECK(find_repository(folder.file("")) == std::nullopt);
+}
+
 TEST_CASE("repository text: a new file moves no other between training and held out") {
   const test::TemporaryFolder folder;
   write(folder.file("include/slimpack/slimpack.hpp"), "x");

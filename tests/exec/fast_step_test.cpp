@@ -280,9 +280,10 @@ TEST_CASE("gradient norm: counted once over stages, ranks and copies, and clippe
     const double factor = seed % 2 == 0 ? 0.5 : 1.0;
     const State state = collect(devices);
     CHECK(state.size() == reference.gradients.size());
-    for (const auto& [name, gradient] : reference.gradients) {
-      CAPTURE(name);
-      const auto& first = state.at(name).first;
+    for (const auto& named : reference.gradients) {
+      CAPTURE(named.first);
+      const cpu::Matrix& gradient = named.second;
+      const auto& first = state.at(named.first).first;
       REQUIRE(first.size() == gradient.values.size());
       const double largest = cpu::detail::largest_value(gradient);
       for (std::size_t i = 0; i < first.size(); ++i) {

@@ -151,6 +151,12 @@ class PlannedSteps {
     CHECK(found.loss_difference <= 1e-10);
     CHECK(found.gradient_difference <= 1e-10);
     CHECK(found.weight_difference <= 1e-10);
+    if (in_fp32_.plans("fp32, by " + name) < 2) {
+      const auto fast = cpu::check_plan<cpu::FastMath>(plan, cpu::random_tokens(plan, seed), seed);
+      CHECK(fast.loss_difference <= 1e-6);
+      CHECK(fast.gradient_difference <= 2e-5);
+      in_fp32_.add("fp32, by " + name, fast);
+    }
     for (const Bytes peak : found.peak) {
       // State shared by ranks is whole elements on each of them, and a byte count over dp else.
       CHECK(peak.value < plan.memory.capacity.value - plan.memory.reserved.value + 16);
@@ -166,9 +172,11 @@ class PlannedSteps {
   }
   [[nodiscard]] std::int64_t infeasible() const noexcept { return infeasible_; }
   [[nodiscard]] const test::FeatureTable& table() const noexcept { return table_; }
+  [[nodiscard]] const test::FeatureTable& in_fp32() const noexcept { return in_fp32_; }
 
  private:
   test::FeatureTable table_;
+  test::FeatureTable in_fp32_;  ///< two plans a planner
   std::int64_t infeasible_ = 0;
 };
 
@@ -229,6 +237,7 @@ TEST_CASE("execution: plans of real lengths give what the unsliced oracle gives"
 
   const test::FeatureTable& table = steps.table();
   table.print();
+  steps.in_fp32().print();
   std::string strata;
   for (const char* name : {"all",
                            "dp 1",

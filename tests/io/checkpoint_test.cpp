@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -302,6 +304,50 @@ TEST_CASE("checkpoint: a full disk loses nothing and leaves no part") {
     CHECK(test::whole_step(path, form) == 1);
     CHECK(names_in(path) == whole(1));
   }
+}
+
+TEST_CASE("checkpoint: a disk that is full loses nothing, whatever its size") {
+  const CheckpointForm form{test::small_llama()};
+  const test::TemporaryFolder folder;
+  const std::string disk = folder.file("disk"), path = disk + "/run";
+  std::filesystem::create_directory(disk);
+  constexpr int kNoDisk = 77, kRefused = 5, kSaved = 6, kBroken = 9;
+  int refused = 0, saved = 0;
+  for (int kilobytes = 40; kilobytes <= 120; kilobytes += 8) {
+    CAPTURE(kilobytes);
+    // A file system in memory that no other process sees.
+    const int status = in_child([&] {
+      const std::string size = "size=" + std::to_string(kilobytes) + "k";
+      if ((::geteuid() != 0 || ::unshare(CLONE_NEWNS) != 0) &&
+          ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) {
+        std::_Exit(kNoDisk);
+      }
+      if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+          ::mount("none", disk.c_str(), "tmpfs", 0, size.c_str()) != 0) {
+        std::_Exit(kNoDisk);
+      }
+      test::save(path, form, 1);
+      try {
+        test::save(path, form, 2);
+      } catch (const InvalidInput& error) {
+        const std::string message = error.what();
+        const bool kept = test::whole_step(path, form) == 1 && names_in(path) == whole(1);
+        const bool named = message.starts_with("cannot write '" + path + "/") &&
+                           message.ends_with(": No space left on device");
+        std::_Exit(kept && named ? kRefused : kBroken);
+      }
+      std::_Exit(test::whole_step(path, form) == 2 ? kSaved : kBroken);
+    });
+    if (WEXITSTATUS(status) == kNoDisk) {
+      MESSAGE("not tried: no file system can be mounted here");
+      return;
+    }
+    CHECK((WEXITSTATUS(status) == kRefused || WEXITSTATUS(status) == kSaved));
+    refused += WEXITSTATUS(status) == kRefused ? 1 : 0;
+    saved += WEXITSTATUS(status) == kSaved ? 1 : 0;
+  }
+  CHECK(refused > 0);
+  CHECK(saved > 0);
 }
 
 TEST_CASE("checkpoint: a step saved again keeps the one before until the end") {

@@ -3,14 +3,20 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <cstdio>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 
 #include "mpi/world.hpp"
 
 int main(int argc, char** argv) {
   return slimpack::mpi::run(argc, argv, {}, [&](slimpack::mpi::Session& session) {
-    slimpack::mpi::MpiTransport link(session);
+    // Even numbers of ranks have the thread that keeps MPI going, odd ones do without.
+    slimpack::mpi::TransportOptions options;
+    options.progress = std::chrono::microseconds(session.size() % 2 == 0 ? 100 : 0);
+    slimpack::mpi::MpiTransport link(session, options);
     slimpack::test::link_of_rank() = &link;
     doctest::Context context(argc, argv);
     std::ostringstream quiet;

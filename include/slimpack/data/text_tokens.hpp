@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -121,6 +122,23 @@ struct TextSplit {
     hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001b3U;
   }
   return hash % 16 == 0;
+}
+
+/// The nearest folder that is the root of this repository: `path` or one it lies in. A program
+/// looks from its own file and from the working folder.
+[[nodiscard]] inline std::optional<std::string> find_repository(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  fs::path place = fs::weakly_canonical(path, ignored);
+  while (!place.empty()) {
+    if (fs::is_regular_file(place / "include/slimpack/slimpack.hpp", ignored) &&
+        fs::is_regular_file(place / "CMakeLists.txt", ignored)) {
+      return place.string();
+    }
+    if (place == place.parent_path()) break;
+    place = place.parent_path();
+  }
+  return std::nullopt;
 }
 
 /// The text of this repository under its root: sources, scripts and documents, sorted, no build

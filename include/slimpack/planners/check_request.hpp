@@ -77,6 +77,14 @@ inline void check_degrees(const PlanRequest& request) {
           "pp x chunks must be <= the model's layers (" + std::to_string(request.model.layers) +
               "), since no stage may be empty",
           places);
+  if (!request.relief) return;
+  const std::int32_t relief = *request.relief;
+  require(relief >= 0 && relief <= kMostRelief && (request.pp > 1 || relief == 0),
+          "relief must be 0 .. " + std::to_string(kMostRelief) + ", and 0 with one stage", relief);
+  require(request.head != Head::shard || relief == 0, "relief must be 0 where the head is sharded",
+          relief);
+  require((request.model.layers + relief) / places > relief,
+          "relief must leave the last place a layer", relief);
 }
 
 inline void check_batch(const PlanRequest& request) {
@@ -143,10 +151,10 @@ inline void check_memory(const MemoryOverrides& memory) {
 }  // namespace detail
 
 /// Throws InvalidInput for the first rule that the request breaks: degrees,
-/// chunks, granularity, bounds and threads >= 1; tp divides heads, kv_heads and
-/// ffn; at least one layer for each of the pp x chunks stages; at least one
-/// sample, none longer than the context, all from known documents; at least one
-/// target; sizes and rates > 0. O(samples).
+/// chunks, granularity, bounds and threads >= 1; relief leaves a layer; tp divides heads, kv_heads
+/// and ffn; at least one layer for each of the pp x chunks stages; at least one sample, none longer
+/// than the context, all from known documents; at least one target; sizes and rates > 0.
+/// O(samples).
 inline void check_request(const PlanRequest& request) {
   detail::check_model(request.model);
   detail::check_cluster(request.cluster);

@@ -105,16 +105,17 @@ concept SequenceOrder = requires(const Order& order, const Pipeline& pipeline,
                                                          bool may_shard) {
   std::vector<HeadPlace> places;
   if (request.head != Head::shard) {
-    constexpr std::int32_t kMostRelief = 2;
     for (std::int32_t relief = 0; relief <= (request.pp > 1 ? kMostRelief : 0); ++relief) {
       const HeadPlace place{Head::last, relief};
+      if (request.relief.value_or(relief) != relief) continue;
       if (std::any_of(chunks.begin(), chunks.end(),
                       [&](std::int32_t count) { return leaves_layers(request, count, place); })) {
         places.push_back(place);
       }
     }
   }
-  if (request.head == Head::shard || (!request.head && may_shard && request.pp > 1)) {
+  if (request.head == Head::shard ||
+      (!request.head && may_shard && request.pp > 1 && request.relief.value_or(0) == 0)) {
     places.push_back({Head::shard, 0});
   }
   return places;

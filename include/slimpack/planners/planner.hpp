@@ -48,6 +48,9 @@ struct MemoryOverrides {
   friend bool operator==(const MemoryOverrides&, const MemoryOverrides&) = default;
 };
 
+/// Most layers that the last place of a line holds fewer than an even part.
+inline constexpr std::int32_t kMostRelief = 2;
+
 /// One step to plan. An absent option is searched by the planner.
 struct PlanRequest {
   Batch batch;
@@ -59,6 +62,9 @@ struct PlanRequest {
   std::int32_t dp = 1, pp = 1, tp = 1;
   std::optional<std::int32_t> chunks;
   std::optional<Head> head;
+  /// Layers that the last place holds fewer than an even part: weights stay where an earlier step
+  /// of the same training had them. A sharded head has 0.
+  std::optional<std::int32_t> relief;
   std::optional<Recompute> recompute;
   Tokens granularity{128};                ///< inner slice boundaries are multiples of it
   std::optional<std::int64_t> max_units;  ///< bound on MicroPacks a pass and rank

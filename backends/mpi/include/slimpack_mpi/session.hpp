@@ -123,6 +123,7 @@ class Session {
   /// Ends the process after all ranks know of the failure.
   [[noreturn]] void end(const std::string& cause, int status) {
     if (!monitor_->failed()) monitor_->abort(monitor_->whereabouts() + ", failed: " + cause);
+    std::fflush(nullptr);
     monitor_->end(status);
   }
 

@@ -74,17 +74,18 @@ class SlimpackSpaceMaker {
 
   void heads() {
     const std::int32_t pp = request_.pp;
-    const bool shard =
-        request_.head == Head::shard || (!request_.head && options_.shard_head && pp > 1);
+    const bool shard = request_.head == Head::shard || (!request_.head && options_.shard_head &&
+                                                        pp > 1 && request_.relief.value_or(0) == 0);
     const bool last = request_.head != Head::shard;
     const std::int32_t least = request_.chunks.value_or(1);
     if (last) {
-      for (const std::int32_t relief : {2, 1, 0}) {
+      for (std::int32_t relief = kMostRelief; relief >= 0; --relief) {
         const HeadPlace place{Head::last, relief};
+        if (request_.relief.value_or(relief) != relief) continue;
         if (relief > 0 && (pp == 1 || !leaves_layers(request_, least, place))) continue;
         space_.head.push_back({place, 1});
       }
-      start_[kHead] = space_.head.size() - 1;
+      start_[kHead] = space_.head.empty() ? 0 : space_.head.size() - 1;
     }
     if (shard) {
       for (const std::int32_t batch : {1, 2, 4, 8, 16}) {

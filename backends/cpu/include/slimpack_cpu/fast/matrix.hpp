@@ -215,7 +215,8 @@ class Multiplier {
       for (std::int64_t col = 0; col < cols; col += kBlock) {
         const Panels panels{packed_.data(), std::min(kBlock, depth - k),
                             std::min(kBlock, cols - col)};
-        if (!(keep && single && kept_ == right && kept_order_ == order)) {
+        if (!(keep && single && kept_ == right && kept_order_ == order && kept_depth_ == depth &&
+              kept_cols_ == cols)) {
           if (order == Order::rows) {
             pack(panels, right + k * right_stride + col, right_stride);
           } else {
@@ -223,6 +224,8 @@ class Multiplier {
           }
           kept_ = keep && single ? right : nullptr;
           kept_order_ = order;
+          kept_depth_ = depth;
+          kept_cols_ = cols;
         }
         const Left block{left.data + k * left.col_stride, left.row_stride, left.col_stride};
         if (left.row_stride == 1) {
@@ -255,6 +258,7 @@ class Multiplier {
   Floats columns_;
   const float* kept_ = nullptr;
   Order kept_order_ = Order::rows;
+  std::int64_t kept_depth_ = 0, kept_cols_ = 0;
 };
 
 }  // namespace slimpack::cpu::fast

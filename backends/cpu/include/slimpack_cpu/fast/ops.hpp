@@ -80,8 +80,7 @@ inline void rms_norm_backward(Out din, Out dgain, In dout, In in, In gain, In in
   const float* x = in.data();
   const float* dy = dout.data();
   float* dx = din.data();
-  for (std::size_t r = 0; r < inverse_rms.size(); ++r) {
-    const float inverse = inverse_rms[r];
+  for (const float inverse : inverse_rms) {
     Packet sums = all(0.0F);  // of the gradient along the normalised row
     for_packets(shape.cols, [&](std::int64_t i, auto lanes) {
       const Packet scaled = product(lanes.load(dy + i), lanes.load(gain.data() + i));

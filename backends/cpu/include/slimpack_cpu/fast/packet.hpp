@@ -60,14 +60,14 @@ inline float largest_of(const Packet& a) {
 inline constexpr float kLog2E = 1.4426950408889634F;
 inline constexpr float kLn2 = 0.6931471805599453F;
 
-/// 2^x to 2 ulp, 0 below -126, 2^127 above 127; NaN stays NaN. With n the nearest integer it is
-/// 2^n * 2^(x - n), the second factor by interpolation at Chebyshev's points of [-1/2, 1/2].
+/// 2^x to 2 ulp; 0 up to -127, between 0 and 2^-125 up to -126, 2^127 above 127; NaN stays NaN.
+/// With n the nearest integer it is 2^n * 2^(x - n), the second factor by interpolation at
+/// Chebyshev's points of [-1/2, 1/2].
 inline Packet exp2(const Packet& x) {
   namespace simd = Eigen::internal;
   using Integers = simd::unpacket_traits<Packet>::integer_packet;
-  const Packet low = all(-126.0F);
-  // The first argument comes through where it is no number.
-  const Packet clamped = simd::pmin(simd::pmax(x, low), all(127.0F));
+  // The first argument comes through where it is no number. 2^-127 loses all its bits below.
+  const Packet clamped = simd::pmin(simd::pmax(x, all(-127.0F)), all(127.0F));
   const Packet magic = all(12582912.0F);  // 1.5 * 2^23: the sum's last bits are the integer
   const Packet shifted = sum(clamped, magic);
   const Packet f = difference(clamped, difference(shifted, magic));
@@ -79,9 +79,7 @@ inline Packet exp2(const Packet& x) {
   value = multiply_add(value, f, all(0.6931471824645996F));
   value = multiply_add(value, f, all(1.0F));
   const Integers power = simd::plogical_shift_left<23>(simd::preinterpret<Integers>(shifted));
-  const Packet result =
-      simd::preinterpret<Packet>(simd::padd(simd::preinterpret<Integers>(value), power));
-  return simd::pandnot(result, simd::pcmp_lt(x, low));
+  return simd::preinterpret<Packet>(simd::padd(simd::preinterpret<Integers>(value), power));
 }
 
 /// Loads and stores whole packets.

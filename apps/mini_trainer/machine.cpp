@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What planners are told about this machine.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "slimpack/cost/presets.hpp"
+#include "slimpack/io/cost_json.hpp"
+#include "slimpack/io/file.hpp"
+#include "steps.hpp"
+
+namespace slimpack::trainer {
+namespace {
+
+/// Bytes of this machine's memory, less a fifth for all else.
+[[nodiscard]] std::int64_t machine_memory() {
+  const std::int64_t pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && size > 0 ? pages / 5 * 4 * size : std::int64_t{1} << 32U;
+}
+
+}  // namespace
+
+PlanRequest base_request(const Options& options, const ModelShape& model, std::size_t devices,
+                         const Corpus& corpus) {
+  PlanRequest request;
+  request.model = model;
+  request.cluster = cluster_preset("h100").value();
+  request.cluster.name = "cpu";
+  request.cluster.devices_per_node = static_cast<std::int64_t>(devices);
+  request.cluster.memory = Bytes{machine_memory() / static_cast<std::int64_t>(devices)};
+  request.cluster.reserved = {};
+  if (options.memory) request.cluster.memory = *options.memory;
+  if (!options.cost.empty()) request.cost = cost_from_json(read_file(options.cost), options.cost);
+  request.memory.gradient_bytes = model.bytes_per_element;
+  for (const TokenSource& source : corpus.sources) {
+    request.sources.push_back(
+        {source.name(), static_cast<std::int64_t>(source.documents()), {}});
+  }
+  const auto count = static_cast<std::int32_t>(devices);
+  request.pp = options.pp.value_or(options.dp ? count / *options.dp : 1);
+  request.dp = options.dp.value_or(count / request.pp);
+  request.chunks = options.chunks;
+  request.head = options.head;
+  request.recompute = options.recompute;
+  request.granularity = Tokens{64};
+  request.context = options.context;
+  // Planning shares the cores with training.
+  request.effort = Effort::fast;
+  return request;
+}
+
+}  // namespace slimpack::trainer

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <string_view>
+
+#include "../slimpack/sizes.hpp"
+#include "slimpack/core/error.hpp"
+
+namespace slimpack::trainer {
+namespace {
+
+using app::parse_count;
+using app::parse_size;
+using app::parse_word;
+
+[[nodiscard]] double parse_real(std::string_view option, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value) ||
+      value <= 0) {
+    throw InvalidInput(std::string(option) + ": '" + text + "' is not a number > 0");
+  }
+  return value;
+}
+
+/// A whole number, 0 too.
+[[nodiscard]] std::uint64_t parse_number(std::string_view option, const std::string& text) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value > (1ULL << 53U)) {
+    throw InvalidInput(std::string(option) + ": '" + text + "' is not a whole number >= 0");
+  }
+  return value;
+}
+
+template <class Parse>
+[[nodiscard]] auto if_given(const std::string& text, Parse parse)
+    -> std::optional<decltype(parse(text))> {
+  if (text.empty() || text == "auto") return std::nullopt;
+  return parse(text);
+}
+
+/// Refuses what other builds of this program have.
+void check_built(const OptionTexts& texts) {
+  const auto only = [](const char* option, const std::string& text,
+                       std::initializer_list<std::pair<std::string_view, bool>> words,
+                       const char* why) {
+    require(parse_word<bool>(option, text, words), std::string(option) + ": " + why, text);
+  };
+  only("--backend", texts.backend, {{"cpu", true}, {"cuda", false}},
+       "this program is built for cpu alone");
+  only("--dtype", texts.dtype, {{"fp32", true}, {"fp64", true}, {"bf16", false}},
+       "the cpu backend computes in fp32 or fp64");
+#ifdef SLIMPACK_HAS_MPI
+  constexpr bool kMpi = true;
+#else
+  constexpr bool kMpi = false;
+#endif
+  only("--transport", texts.transport, {{"threads", true}, {"mpi", kMpi}, {"nccl", false}},
+       kMpi ? "the cpu backend has threads and mpi" : "this program is built for threads alone");
+}
+
+}  // namespace
+
+void add_options(CLI::App& program, OptionTexts& texts) {
+  const auto add = [&](const char* names, auto& value, const char* text) {
+    program.add_option(names, value, text);
+  };
+  const auto add_default = [&](const char* names, auto& value, const char* text) {
+    program.add_option(names, value, text)->capture_default_str();
+  };
+  add("--data", texts.data,
+      "what to train on: .bin/.idx (Megatron), .jsonl with text, text files or folders, or .lengths "
+      "(documents of these lengths with drawn tokens) [this repository's own files]");
+  add("--eval-data", texts.eval_data, "what to evaluate on, never trained on [own files held out]");
+  add_default("--model", texts.model, "preset, or a Hugging Face config.json");
+  add("--plan", texts.plan, "train on the one step of this plan.json, again and again");
+  add_default("--planner", texts.planner, "see slimpack --list-planners");
+  add("--dp", texts.dp, "data-parallel ranks [devices / pp]");
+  add("--pp", texts.pp, "pipeline stages [1]");
+  add_default("--chunks", texts.chunks, "virtual stages a device, or auto");
+  add_default("--head", texts.head, "vocabulary projection and loss: last, shard or auto");
+  add_default("--recompute", texts.recompute, "none, light, layer, full or auto");
+  add_default("--backend", texts.backend, "cpu");
+  add_default("--transport", texts.transport, "threads, or mpi (start with mpirun)");
+  add_default("--dtype", texts.dtype, "fp32 or fp64");
+  add("--cost", texts.cost, "a calibrated cost model [measured constants of a CPU core]");
+  add("--memory", texts.memory, "bytes of a device [the machine's, divided by its ranks]");
+  add("--steps", texts.steps, "[600; with --plan 1]");
+  add("--batch-tokens", texts.batch_tokens, "tokens a step holds at most [8192]");
+  add_default("--context", texts.context, "longest sample, in tokens");
+  add_default("--overlong", texts.overlong, "documents above the context: split, drop or error");
+  add_default("--lr", texts.learning_rate, "learning rate after the warm-up; falls to a tenth");
+  add("--warmup", texts.warmup, "steps until then [a twentieth of all]");
+  add_default("--clip", texts.clip, "largest norm of the gradients");
+  add_default("--seed", texts.seed, "of weights and of the order of documents");
+  add("--init", texts.init, "begin with this model, a folder in the Hugging Face layout");
+  add("--save", texts.save, "folder to save model and training into, at the end");
+  add("--save-every", texts.save_every, "and every so many steps");
+  add("--resume", texts.resume, "go on with the training that was saved in this folder");
+  add("--log", texts.log, "what is printed, as JSON lines");
+  add("--trace", texts.trace, "measured times of the last step; its plan is put beside it");
+  program.add_flag("--check", texts.check,
+                   "compare one planned step with the unsliced reference, and end");
+  add("--profile", texts.profile, "measure what slimpack calibrate fits, and end");
+}
+
+Options check(const OptionTexts& texts) {
+  check_built(texts);
+  Options options;
+  options.data = texts.data;
+  options.eval_data = texts.eval_data;
+  options.model = texts.model;
+  if (!texts.plan.empty()) options.plan = texts.plan;
+  options.planner = texts.planner;
+  const auto count = [](std::string_view name) {
+    return [name](const std::string& text) { return parse_count(name, text); };
+  };
+  options.dp = if_given(texts.dp, count("--dp"));
+  options.pp = if_given(texts.pp, count("--pp"));
+  options.chunks = if_given(texts.chunks, count("--chunks"));
+  options.head = if_given(texts.head, [](const std::string& text) {
+    return parse_word<Head>("--head", text, {{"last", Head::last}, {"shard", Head::shard}});
+  });
+  options.recompute = if_given(texts.recompute, [](const std::string& text) {
+    return parse_word<Recompute>("--recompute", text,
+                                 {{"none", Recompute::none},
+                                  {"light", Recompute::light},
+                                  {"layer", Recompute::layer},
+                                  {"full", Recompute::full}});
+  });
+  options.transport = texts.transport == "mpi" ? Transport::mpi : Transport::threads;
+  options.number = texts.dtype == "fp64" ? Number::fp64 : Number::fp32;
+  options.cost = texts.cost;
+  if (!texts.memory.empty()) options.memory = Bytes{parse_size("--memory", texts.memory)};
+  options.steps = texts.steps.empty() ? (options.plan ? 1 : 600) : parse_size("--steps", texts.steps);
+  options.batch_tokens = {
+      texts.batch_tokens.empty() ? 8192 : parse_size("--batch-tokens", texts.batch_tokens)};
+  options.context = {parse_size("--context", texts.context)};
+  options.overlong = parse_word<Overlong>(
+      "--overlong", texts.overlong,
+      {{"split", Overlong::split}, {"drop", Overlong::drop}, {"error", Overlong::error}});
+  options.learning_rate = parse_real("--lr", texts.learning_rate);
+  options.clip = parse_real("--clip", texts.clip);
+  options.warmup = texts.warmup.empty()
+                       ? options.steps / 20
+                       : static_cast<std::int64_t>(parse_number("--warmup", texts.warmup));
+  require(options.warmup <= options.steps, "--warmup: must be at most --steps (" +
+                                               std::to_string(options.steps) + ")",
+          options.warmup);
+  options.seed = parse_number("--seed", texts.seed);
+  options.init = texts.init;
+  options.save = texts.save;
+  options.resume = texts.resume;
+  require(options.init.empty() || options.resume.empty(),
+          "--init: cannot be given beside --resume, which has weights of its own");
+  if (!texts.save_every.empty()) {
+    options.save_every = parse_size("--save-every", texts.save_every);
+    require(!options.save.empty(), "--save-every: needs --save");
+  }
+  options.log = texts.log;
+  options.trace = texts.trace;
+  options.profile = texts.profile;
+  options.check = texts.check;
+  return options;
+}
+
+}  // namespace slimpack::trainer

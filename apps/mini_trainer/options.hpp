@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the mini-trainer is asked to do.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/data/sample.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack::trainer {
+
+enum class Transport : std::uint8_t { threads, mpi };
+enum class Number : std::uint8_t { fp32, fp64 };
+
+/// The options of `mini_trainer --help` as text; `check` makes values of them.
+struct OptionTexts {
+  std::vector<std::string> data, eval_data;
+  std::string model = "tiny";
+  std::string plan, planner = "slimpack";
+  std::string dp, pp, chunks = "auto", head = "auto", recompute = "auto";
+  std::string backend = "cpu", transport = "threads", dtype = "fp32";
+  std::string cost, memory;
+  std::string steps, batch_tokens, context = "1024", overlong = "split";
+  std::string learning_rate = "4e-3", warmup, clip = "1", seed = "0";
+  std::string init, save, save_every, resume, log, trace, profile;
+  bool check = false;
+};
+
+/// Checked values.
+struct Options {
+  std::vector<std::string> data, eval_data;
+  std::string model;
+  std::optional<std::string> plan;
+  std::string planner;
+  std::optional<std::int32_t> dp, pp, chunks;
+  std::optional<Head> head;
+  std::optional<Recompute> recompute;
+  Transport transport = Transport::threads;
+  Number number = Number::fp32;
+  std::string cost;
+  std::optional<Bytes> memory;
+  std::int64_t steps = 1;
+  Tokens batch_tokens, context;
+  Overlong overlong = Overlong::split;
+  double learning_rate = 0, clip = 0;
+  std::int64_t warmup = 0;
+  std::uint64_t seed = 0;
+  std::string init, save, resume, log, trace, profile;
+  std::int64_t save_every = 0;  ///< 0: at the end alone
+  bool check = false;
+};
+
+void add_options(CLI::App& program, OptionTexts& texts);
+
+/// Throws InvalidInput naming option, rule and value.
+[[nodiscard]] Options check(const OptionTexts& texts);
+
+}  // namespace slimpack::trainer

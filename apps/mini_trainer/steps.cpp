@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "steps.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/data/text_tokens.hpp"
+#include "slimpack/io/cost_json.hpp"
+#include "slimpack/io/file.hpp"
+#include "slimpack/io/open_tokens.hpp"
+#include "slimpack/io/read_lengths.hpp"
+#include "slimpack/planners/layout.hpp"
+#include "slimpack/planners/registry.hpp"
+#include "slimpack_cpu/arena_size.hpp"
+
+namespace slimpack::trainer {
+namespace {
+
+/// The token behind the last byte: end of document, for models that have one.
+[[nodiscard]] std::optional<std::int32_t> end_of_text(const ModelShape& model) {
+  if (model.vocab <= kByteTokens) return std::nullopt;
+  return static_cast<std::int32_t>(kByteTokens);
+}
+
+[[nodiscard]] bool is_tokens(std::string_view path) {
+  std::error_code ignored;
+  return path.ends_with(".bin") || path.ends_with(".idx") ||
+         std::filesystem::exists(std::string(path) + ".idx", ignored);
+}
+
+[[nodiscard]] Corpus open_paths(const std::vector<std::string>& paths, const ModelShape& model,
+                                std::uint64_t seed) {
+  Corpus corpus;
+  corpus.rules.vocabulary = model.vocab;
+  bool text = true;
+  for (const std::string& path : paths) {
+    if (path.ends_with(".lengths")) {
+      corpus.sources.emplace_back(read_lengths(path), model.vocab, seed);
+      text = false;
+    } else {
+      corpus.sources.push_back(open_tokens(path));
+      text = text && !is_tokens(path);
+    }
+  }
+  if (text) corpus.rules.end_of_document = end_of_text(model);
+  return corpus;
+}
+
+[[nodiscard]] Corpus open_own_files(const std::vector<std::string>& files, const char* name,
+                                    const ModelShape& model) {
+  Corpus corpus;
+  corpus.rules = {model.vocab, end_of_text(model)};
+  corpus.sources.push_back(open_text_files(files, name));
+  return corpus;
+}
+
+[[nodiscard]] TextSplit own_text() {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  auto root = find_repository(fs::read_symlink("/proc/self/exe", ignored).string());
+  if (!root) root = find_repository(fs::current_path(ignored).string());
+  require(root.has_value(),
+          "--data: must be given, for neither the program nor the working folder lies in the "
+          "repository");
+  return repository_text(*root);
+}
+
+[[nodiscard]] std::vector<Bytes> arenas(const Plan& plan, const exec::Program& program,
+                                        std::size_t first, std::size_t devices,
+                                        exec::ElementBytes element) {
+  std::vector<Bytes> bytes;
+  for (std::size_t device = first; device < first + devices; ++device) {
+    bytes.push_back(cpu::arena_bytes(plan, program, device, element));
+  }
+  return bytes;
+}
+
+/// How many layers fewer than an even part the last place of the plan holds.
+[[nodiscard]] std::int32_t relief_of(const Plan& plan) {
+  const bool last = plan.parallel.head == Head::last;
+  for (std::int32_t relief = 0; last && relief <= kMostRelief; ++relief) {
+    const std::int64_t places = line_of(plan).size();
+    if ((plan.model.layers + relief) / places <= relief) break;
+    for (const bool spare : {false, true}) {
+      if (spread_layers(plan.model.layers, line_of(plan), relief, spare) == plan.stages) {
+        return relief;
+      }
+    }
+  }
+  return 0;
+}
+
+[[nodiscard]] BatchOptions batches_of(const Corpus& corpus, const Options& options, bool shuffle) {
+  BatchOptions batch;
+  batch.context = options.context;
+  batch.overlong = options.overlong;
+  batch.batch_tokens = options.batch_tokens;
+  batch.seed = options.seed;
+  batch.shuffle = shuffle;
+  batch.end_of_document = corpus.rules.end_of_document.has_value();
+  return batch;
+}
+
+}  // namespace
+
+std::vector<LengthSet> Corpus::lengths() const {
+  std::vector<LengthSet> all;
+  for (const TokenSource& source : sources) all.push_back(source.lengths());
+  return all;
+}
+
+Corpus open_training(const Options& options, const ModelShape& model) {
+  if (!options.data.empty()) return open_paths(options.data, model, options.seed);
+  return open_own_files(own_text().training, "the repository's text", model);
+}
+
+Corpus open_held_out(const Options& options, const ModelShape& model) {
+  if (!options.eval_data.empty()) return open_paths(options.eval_data, model, options.seed);
+  if (!options.data.empty()) return {};
+  return open_own_files(own_text().held_out, "the repository's text that is held out", model);
+}
+
+StepMaker::StepMaker(const Corpus& corpus, const Options& options, PlanRequest request,
+                     bool shuffle, std::size_t first_device, std::size_t devices,
+                     exec::ElementBytes element)
+    : corpus_(corpus),
+      options_(options),
+      request_(std::move(request)),
+      stream_(corpus.lengths(), batches_of(corpus, options, shuffle)),
+      first_device_(first_device),
+      devices_(devices),
+      element_(element) {}
+
+void StepMaker::keep_partition(const Plan& plan) {
+  request_.chunks = plan.parallel.chunks;
+  request_.head = plan.parallel.head;
+  request_.relief = relief_of(plan);
+  partitioned_ = true;
+}
+
+Step StepMaker::next() {
+  const auto begin = std::chrono::steady_clock::now();
+  request_.batch = stream_.next();
+  StepTokens tokens = read_step(corpus_.sources, request_.batch, corpus_.rules);
+  PlanOutcome outcome = find_planner(options_.planner).plan(request_);
+  if (const auto* none = std::get_if<Infeasible>(&outcome.result)) {
+    throw Unplannable(fmt::format("step {}: no feasible plan: {}: needed {}, available {}",
+                                  request_.batch.step, none->constraint, none->needed,
+                                  none->available));
+  }
+  Step step;
+  step.plan = std::get<Plan>(std::move(outcome.result));
+  if (!partitioned_) keep_partition(step.plan);
+  step.program = exec::make_program(step.plan);
+  step.data = {std::move(tokens.tokens), std::move(tokens.targets)};
+  step.arena = arenas(step.plan, step.program, first_device_, devices_, element_);
+  step.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return step;
+}
+
+Step StepAhead::take() {
+  if (!thread_.joinable()) return maker_.next();
+  thread_.join();
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  Step step = std::move(*ready_);
+  ready_.reset();
+  return step;
+}
+
+void StepAhead::begin() {
+  thread_ = std::thread([this] {
+    try {
+      ready_ = maker_.next();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  });
+}
+
+Step step_of_plan(const Corpus& corpus, const Options& options, const Plan& plan,
+                  std::size_t first_device, std::size_t devices, exec::ElementBytes element) {
+  require(plan.sources.size() == corpus.sources.size(),
+          *options.plan + ": its sources must be as many as --data has (" +
+              std::to_string(corpus.sources.size()) + ")",
+          static_cast<std::int64_t>(plan.sources.size()));
+  for (std::size_t at = 0; at < plan.sources.size(); ++at) {
+    require(plan.sources[at].documents == static_cast<std::int64_t>(corpus.sources[at].documents()),
+            *options.plan + ": source " + std::to_string(at) + " must have as many documents as " +
+                corpus.sources[at].name() + " (" + std::to_string(corpus.sources[at].documents()) +
+                ")",
+            plan.sources[at].documents);
+  }
+  Step step;
+  step.plan = plan;
+  StepTokens tokens = read_step(corpus.sources, plan.origin, plan.samples, corpus.rules);
+  // A plan made from lengths counts no end-of-document token.
+  step.plan.target_tokens = tokens.target_tokens;
+  step.program = exec::make_program(step.plan);
+  step.data = {std::move(tokens.tokens), std::move(tokens.targets)};
+  step.arena = arenas(step.plan, step.program, first_device, devices, element);
+  return step;
+}
+
+}  // namespace slimpack::trainer

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// From data to planned steps, the next one on a thread of its own while one is trained on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "options.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/data/sample.hpp"
+#include "slimpack/data/sample_tokens.hpp"
+#include "slimpack/data/token_source.hpp"
+#include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/program.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/planner.hpp"
+
+namespace slimpack::trainer {
+
+/// Documents and what their tokens mean.
+struct Corpus {
+  std::vector<TokenSource> sources;
+  TokenRules rules;
+  [[nodiscard]] std::vector<LengthSet> lengths() const;
+};
+
+/// Opens what is trained on, or evaluated on. Without paths: this repository's own text, without
+/// or with the files that are held out; an empty corpus where there is none to evaluate on. Throws
+/// InvalidInput.
+[[nodiscard]] Corpus open_training(const Options& options, const ModelShape& model);
+[[nodiscard]] Corpus open_held_out(const Options& options, const ModelShape& model);
+
+/// A step that is ready to run.
+struct Step {
+  Plan plan;
+  exec::Program program;
+  exec::StepData data;
+  std::vector<Bytes> arena;  ///< of the devices that were asked for
+  double seconds = 0;        ///< that preparing it took
+};
+
+/// Prepares steps one after the other. All ranks prepare the same.
+class StepMaker {
+ public:
+  /// `request` has everything but the batch. Steps after the first keep its partition. Arenas are
+  /// sized for `devices` devices from `first_device` on.
+  StepMaker(const Corpus& corpus, const Options& options, PlanRequest request, bool shuffle,
+            std::size_t first_device, std::size_t devices, exec::ElementBytes element);
+
+  /// Passes over the first batches of a run.
+  void skip(std::int64_t batches) { stream_.skip(batches); }
+  /// Keeps the partition of a step that another maker has made.
+  void keep_partition(const Plan& plan);
+  /// Throws InvalidInput, and Unplannable where no plan is feasible.
+  [[nodiscard]] Step next();
+
+ private:
+  const Corpus& corpus_;
+  const Options& options_;
+  PlanRequest request_;
+  BatchStream stream_;
+  std::size_t first_device_, devices_;
+  exec::ElementBytes element_;
+  bool partitioned_ = false;
+};
+
+/// No plan is feasible; `what()` names constraint, needed and available.
+class Unplannable : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Makes step n + 1 while step n runs.
+class StepAhead {
+ public:
+  explicit StepAhead(StepMaker maker) : maker_(std::move(maker)) {}
+  StepAhead(const StepAhead&) = delete;
+  StepAhead& operator=(const StepAhead&) = delete;
+  ~StepAhead() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  [[nodiscard]] StepMaker& maker() noexcept { return maker_; }
+  /// Waits for the step that is under way, or makes it. Throws what making it has thrown.
+  [[nodiscard]] Step take();
+  /// Begins with the next one.
+  void begin();
+
+ private:
+  StepMaker maker_;
+  std::thread thread_;
+  std::optional<Step> ready_;
+  std::exception_ptr failure_;
+};
+
+/// The plan of --plan, with tokens of the sources it was made from.
+[[nodiscard]] Step step_of_plan(const Corpus& corpus, const Options& options, const Plan& plan,
+                                std::size_t first_device, std::size_t devices,
+                                exec::ElementBytes element);
+
+/// What planners are told about this machine and the options, without a batch.
+[[nodiscard]] PlanRequest base_request(const Options& options, const ModelShape& model,
+                                       std::size_t devices, const Corpus& corpus);
+
+}  // namespace slimpack::trainer

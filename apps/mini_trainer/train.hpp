@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// The training run on its ranks: plan, step, report, save.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "check_step.hpp"
+#include "checkpoints.hpp"
+#include "options.hpp"
+#include "report.hpp"
+#include "slimpack/cost/presets.hpp"
+#include "slimpack/exec/learning_rate.hpp"
+#include "slimpack/io/file.hpp"
+#include "slimpack/io/llama_config.hpp"
+#include "slimpack/io/plan_json.hpp"
+#include "slimpack/report/metrics.hpp"
+#include "steps.hpp"
+
+namespace slimpack::trainer {
+
+/// The model of the folder that a run begins from, else of --model; elements as wide as `element`.
+[[nodiscard]] ModelShape model_of(const Options& options, std::int64_t element);
+
+/// Everything between the first plan and the last save. `Ranks` is ThreadRanks or MpiRanks.
+template <class Ranks>
+class Run {
+ public:
+  using Number = typename Ranks::Device::Number;
+
+  Run(Ranks& ranks, const Options& options, std::optional<Plan> plan)
+      : ranks_(ranks),
+        options_(options),
+        fixed_(std::move(plan)),
+        model_(model_of(options, sizeof(Number))),
+        training_(open_training(options, model_)),
+        held_out_(open_held_out(options, model_)),
+        report_(ranks.is_root(), options.log, !options.resume.empty()) {
+    if (fixed_) {
+      require(fixed_->model == model_, *options.plan + ": must be of the model of this run (" +
+                                           model_.name + ", " + std::to_string(sizeof(Number)) +
+                                           " bytes an element)");
+    }
+  }
+
+  /// The exit status.
+  int go() {
+    begin();
+    if (options_.check) return check();
+    for (std::int64_t step = done_ + 1; step <= options_.steps; ++step) {
+      train(step);
+      const bool last = step == options_.steps;
+      const bool save = options_.save_every > 0 && step % options_.save_every == 0;
+      if (!options_.save.empty() && (save || last)) save_run(step);
+      if (last || save) evaluate(step);
+    }
+    if (!options_.trace.empty()) write_trace();
+    return 0;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  [[nodiscard]] static double since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+
+  /// Documents and tokens.
+  [[nodiscard]] static std::pair<std::int64_t, std::int64_t> size_of(const Corpus& corpus) {
+    std::int64_t documents = 0, tokens = 0;
+    for (const TokenSource& source : corpus.sources) {
+      documents += static_cast<std::int64_t>(source.documents());
+      for (std::size_t at = 0; at < source.documents(); ++at) tokens += source.length(at).value;
+    }
+    return {documents, tokens};
+  }
+
+  [[nodiscard]] StepMaker maker(const Corpus& corpus, bool shuffle) {
+    PlanRequest request = base_request(options_, model_, ranks_.size(), corpus);
+    require(static_cast<std::size_t>(request.dp) * static_cast<std::size_t>(request.pp) ==
+                ranks_.size(),
+            "--dp x --pp must be the number of devices (" + std::to_string(ranks_.size()) + ")",
+            std::int64_t{request.dp} * request.pp);
+    return {corpus,         options_,        std::move(request), shuffle,
+            ranks_.first(), local_devices(), element_bytes()};
+  }
+  [[nodiscard]] std::size_t local_devices() {
+    return Ranks::kOneHere ? 1 : ranks_.size();
+  }
+  [[nodiscard]] static exec::ElementBytes element_bytes() { return cpu::element_bytes_of<Number>(); }
+
+  void begin() {
+    std::optional<Checkpoint> saved;
+    std::optional<LlamaFolder> weights;
+    if (!options_.resume.empty()) saved = Checkpoint::open(options_.resume);
+    if (!options_.init.empty()) weights = LlamaFolder::open(options_.init);
+    if (saved) {
+      require_same_settings(saved->state(), settings(), options_.resume);
+      state_ = saved->state();
+      done_ = state_.step;
+    }
+    if (fixed_) {
+      current_ = step_of_plan(training_, options_, *fixed_, ranks_.first(), local_devices(),
+                              element_bytes());
+    } else {
+      ahead_.emplace(maker(training_, true));
+      ahead_->maker().skip(state_.batches);
+      current_ = ahead_->take();
+      report_.say(describe(current_.plan));
+    }
+    ranks_.make_devices(current_.plan, options_.seed, adamw(std::max<std::int64_t>(done_, 1)));
+    if (saved) load_training(ranks_.local(), *saved);
+    if (weights) load_weights(ranks_.local(), *weights);
+  }
+
+  [[nodiscard]] cpu::AdamW adamw(std::int64_t step) const {
+    cpu::AdamW settings;
+    settings.learning_rate = exec::learning_rate(
+        {options_.learning_rate, options_.learning_rate / 10, options_.warmup, options_.steps},
+        std::min(step, options_.steps));
+    settings.largest_norm = options_.clip;
+    return settings;
+  }
+
+  /// What a resumed run must have as it was, for the same bits.
+  [[nodiscard]] std::map<std::string, std::string> settings() const {
+    std::map<std::string, std::string> all{
+        {"steps", std::to_string(options_.steps)},
+        {"batch-tokens", std::to_string(options_.batch_tokens.value)},
+        {"context", std::to_string(options_.context.value)},
+        {"overlong", std::to_string(static_cast<int>(options_.overlong))},
+        {"lr", fmt::format("{}", options_.learning_rate)},
+        {"warmup", std::to_string(options_.warmup)},
+        {"clip", fmt::format("{}", options_.clip)},
+        {"seed", std::to_string(options_.seed)},
+        {"dtype", sizeof(Number) == 4 ? "fp32" : "fp64"}};
+    const auto [documents, tokens] = size_of(training_);
+    all.emplace("documents", std::to_string(documents));
+    all.emplace("tokens of all documents", std::to_string(tokens));
+    return all;
+  }
+
+  [[nodiscard]] std::string describe(const Plan& plan) const {
+    std::int64_t weights = 0;
+    for (const NamedShape& tensor : llama_tensors(model_)) weights += tensor.elements();
+    const auto [documents, tokens] = size_of(training_);
+    return fmt::format(
+        "{}, {} weights in {}; {} documents, {} tokens; {} ranks (dp {}, pp {}, chunks {}, head "
+        "{}), planner {}",
+        model_.name, weights, sizeof(Number) == 4 ? "fp32" : "fp64", documents, tokens,
+        ranks_.size(), plan.parallel.dp, plan.parallel.pp, plan.parallel.chunks,
+        plan.parallel.head == Head::shard ? "on all stages" : "on the last stage", plan.planner);
+  }
+
+  /// Buffers come from arenas that grow with the largest step so far.
+  void reserve(const Step& step) {
+    std::size_t at = 0;
+    for (auto& device : ranks_.local()) {
+      const Bytes wanted = step.arena[at++];
+      if (device.arena() == nullptr || device.arena()->capacity() < wanted) device.reserve(wanted);
+    }
+  }
+
+  void train(std::int64_t step) {
+    const auto waited_from = Clock::now();
+    if (!fixed_ && step > done_ + 1) current_ = ahead_->take();
+    StepReport line;
+    line.waited = since(waited_from);
+    line.planning = current_.seconds;
+    if (!fixed_ && step < options_.steps) ahead_->begin();
+    const Plan& plan = current_.plan;
+    ranks_.check_same_plan(plan);
+    reserve(current_);
+    for (auto& device : ranks_.local()) device.set_settings(adamw(step));
+    const auto begin = Clock::now();
+    const exec::StepResult result = ranks_.run(plan, current_.program, current_.data);
+    line.measured = since(begin);
+    line.step = step;
+    line.steps = options_.steps;
+    line.loss = result.loss;
+    line.gradient_norm = ranks_.local().front().gradient_norm();
+    line.learning_rate = ranks_.local().front().settings().learning_rate;
+    for (const Tokens length : plan.samples) line.tokens += length.value;
+    line.targets = plan.target_tokens;
+    line.samples = static_cast<std::int64_t>(plan.samples.size());
+    line.micropacks = static_cast<std::int64_t>(plan.micropacks.size());
+    line.predicted = seconds(plan.prediction.iteration);
+    line.mfu = model_flops(plan) / (plan.cluster.peak_flops * line.measured *
+                                    static_cast<double>(ranks_.size()));
+    for (const Bytes peak : result.peak) line.peak = std::max(line.peak, peak.value);
+    for (const DevicePrediction& device : plan.prediction.devices) {
+      line.predicted_peak = std::max(line.predicted_peak, device.peak.value);
+    }
+    state_.step = step;
+    state_.batches = step;
+    state_.tokens += line.tokens;
+    state_.seed = options_.seed;
+    state_.loss = result.loss;
+    state_.loss_sum += result.loss;
+    report_.step(line);
+  }
+
+  void save_run(std::int64_t step) {
+    TrainingState state = state_;
+    state.settings = settings();
+    save_training(ranks_, options_.save, current_.plan, options_.context.value, state);
+    report_.saved(step, options_.save);
+  }
+
+  /// The mean loss over files that are never trained on, each token once, of at most kHeldOutTokens.
+  void evaluate(std::int64_t step) {
+    if (held_out_.sources.empty()) return;
+    const auto begin = Clock::now();
+    const std::int64_t all = std::min(size_of(held_out_).second, kHeldOutTokens);
+    StepMaker steps = maker(held_out_, false);
+    steps.keep_partition(current_.plan);
+    for (auto& device : ranks_.local()) device.set_evaluating(true);
+    double loss = 0;
+    std::int64_t targets = 0, tokens = 0;
+    std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>> seen;
+    while (tokens < all) {
+      const Step one = steps.next();
+      reserve(one);
+      const exec::StepResult result = ranks_.run(one.plan, one.program, one.data);
+      for (std::size_t sample = 0; sample < one.plan.samples.size(); ++sample) {
+        const Origin& origin = one.plan.origin[sample];
+        tokens += one.plan.samples[sample].value;
+        if (!seen.emplace(origin.source, origin.document, origin.first.value).second) continue;
+        loss += result.sample_loss[sample];
+        for (const auto& target : one.data.targets[sample]) targets += target ? 1 : 0;
+      }
+    }
+    for (auto& device : ranks_.local()) device.set_evaluating(false);
+    report_.held_out(step, loss / static_cast<double>(targets), targets, since(begin));
+  }
+
+  int check() {
+    cpu::Tensors weights = cpu::initial_weights(model_, options_.seed);
+    if (!options_.init.empty() || !options_.resume.empty()) {
+      const LlamaFolder folder =
+          LlamaFolder::open(options_.init.empty() ? options_.resume : options_.init);
+      for (auto& [name, weight] : weights) folder.read(name, 0, std::span(weight.values));
+    }
+    for (auto& [name, weight] : weights) {  // as the devices store them
+      for (double& value : weight.values) value = static_cast<double>(static_cast<Number>(value));
+    }
+    ranks_.check_same_plan(current_.plan);
+    reserve(current_);
+    const exec::StepResult result = ranks_.run(current_.plan, current_.program, current_.data);
+    const cpu::ReferenceResult reference = cpu::reference_step(model_, weights, current_.data);
+    std::string tensor;
+    const double gradients =
+        ranks_.most(gradient_difference(ranks_.local(), reference, tensor));
+    const double loss = std::abs(result.loss - reference.loss) / std::abs(reference.loss);
+    const double allowed = sizeof(Number) == 4 ? 2e-5 : 1e-10;
+    const bool good = gradients <= allowed && loss <= allowed;
+    report_.say(fmt::format(
+        "check: loss {:.9g}, reference {:.9g}, relative difference {:.2e}; largest difference of a "
+        "gradient {:.2e} in {} (over the tensor's largest value); allowed {:.0e}: {}",
+        result.loss, reference.loss, loss, gradients, tensor, allowed,
+        good ? "passed" : "failed"));
+    return good ? 0 : 1;
+  }
+
+  void write_trace();
+
+  static constexpr std::int64_t kHeldOutTokens = 262'144;
+
+  Ranks& ranks_;
+  const Options& options_;
+  std::optional<Plan> fixed_;
+  ModelShape model_;
+  Corpus training_, held_out_;
+  Reporter report_;
+  std::optional<StepAhead> ahead_;
+  Step current_;
+  TrainingState state_;
+  std::int64_t done_ = 0;  ///< steps of the run that is resumed
+};
+
+template <class Ranks>
+void Run<Ranks>::write_trace() {
+  const auto times = ranks_.times();
+  if (!ranks_.is_root()) return;
+  static_cast<void>(times);
+}
+
+}  // namespace slimpack::trainer
