@@ -8,18 +8,21 @@
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "command.hpp"
+#include "common.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/trace_json.hpp"
 #include "slimpack/report/compare_traces_json.hpp"
 #include "slimpack/report/compare_traces_text.hpp"
+#include "slimpack/report/timelines_svg.hpp"
 
 namespace slimpack::app {
 namespace {
 
 struct CompareTracesOptions {
-  std::string predicted, measured;
+  std::string predicted, measured, svg;
   bool json = false;
 };
 
@@ -35,6 +38,10 @@ int run(const CompareTracesOptions& options) {
     return 1;
   }
   const auto& comparison = std::get<TraceComparison>(answer);
+  write_report(options.svg, [&](auto& out) {
+    write_timelines_svg(out, "the same step as predicted and as measured",
+                        std::vector<TitledTrace>{{"predicted", predicted}, {"measured", measured}});
+  });
   if (options.json) {
     write_trace_comparison_json(std::cout, comparison);
   } else {
@@ -53,6 +60,7 @@ Run add_compare_traces(CLI::App& command) {
       ->required();
   command.add_option("MEASURED", options->measured, "trace.json of the same step as it ran")
       ->required();
+  command.add_option("--svg", options->svg, "draw both on one time axis");
   command.add_flag("--json", options->json, "print JSON (docs/schemas.md)");
   return [options] { return run(*options); };
 }

@@ -66,7 +66,8 @@ class Cli(unittest.TestCase):
     def test_help_version_and_lists(self):
         self.assertEqual(run("--help").returncode, 0)
         self.assertRegex(run("--version").stdout, r"^slimpack \d+\.\d+\.\d+\n$")
-        for command in ("plan", "simulate", "validate", "export", "compare", "lengths", "calibrate"):
+        for command in ("plan", "simulate", "validate", "export", "compare", "lengths", "calibrate",
+                        "compare-traces"):
             done = run(command, "--help")
             self.assertEqual(done.returncode, 0)
             self.assertIn("--help", done.stdout)
@@ -251,6 +252,65 @@ class Cli(unittest.TestCase):
         self.assertEqual(run("validate", "plan.json").returncode, 0)
         self.write("bad.csv", rows[0] + "\nlayer,forward,10,5,1,1,1,0,-3\n")
         self.refuse(2, r"bad\.csv", "calibrate", "bad.csv", "-o", "cost2.json")
+
+    def test_compare_traces_by_kind_device_and_unit(self):
+        self.plan("--pp", "2", "--dp", "2", "--planner", "megatron")
+        done = run("simulate", "plan.json", "--trace", "predicted.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = run("compare-traces", "predicted.json", "predicted.json", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        same = json.loads(done.stdout)
+        self.assertEqual(same["iteration"]["ratio"], 1)
+        self.assertEqual([kind["kind"] for kind in same["kinds"]], ["F", "B", "H", "R", "O", "all"])
+        for kind in same["kinds"]:
+            self.assertEqual((kind["ratio"], kind["median_error"], kind["p95_error"]), (1, 0, 0))
+        with open("plan.json", encoding="utf-8") as file:
+            plan = json.load(file)
+        count = sum(unit[0] != "R" for device in plan["schedule"] for unit in device["order"])
+        self.assertEqual(sum(kind["count"] for kind in same["kinds"][:5] if kind["kind"] != "R"), count)
+        for device, predicted in zip(same["devices"], plan["prediction"]["devices"]):
+            self.assertEqual((device["dp"], device["pp"]), (predicted["dp"], predicted["pp"]))
+            self.assertEqual(device["busy"]["predicted_s"], predicted["busy_s"])
+
+        with open("predicted.json", encoding="utf-8") as file:
+            trace = json.load(file)
+        for event in trace["traceEvents"]:
+            if event["ph"] == "X":
+                event["ts"] *= 2
+                event["dur"] *= 2
+        trace["otherData"]["iteration_ns"] *= 2
+        self.write("slow.json", json.dumps(trace))
+        done = run("compare-traces", "predicted.json", "slow.json", "--svg", "both.svg")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"predicted / measured 0\.500\n")
+        self.assertRegex(done.stdout, r"(?m)^all +\d+ .* 0\.500 +50\.0 % +50\.0 %$")
+        self.assertRegex(done.stdout, r"(?m)^dp 1 pp 1 ")
+        picture = xml.etree.ElementTree.parse("both.svg").getroot()
+        texts = [element.text or "" for element in picture.iter() if element.tag.endswith("text")]
+        self.assertTrue(any(text.startswith("measured: ") for text in texts))
+        with open("slow.json", encoding="utf-8") as file:
+            done = run("compare-traces", "predicted.json", "-", "--json", stdin=file.read())
+        self.assertEqual(json.loads(done.stdout)["iteration"]["ratio"], 0.5)
+
+        unit = next(event for event in trace["traceEvents"] if event.get("cat") == "head")
+        trace["traceEvents"].remove(unit)
+        self.write("less.json", json.dumps(trace))
+        self.refuse(1, rf"predicted\.json, less\.json: .* only the predicted one has dp "
+                    rf"{unit['args']['dp']} pp 1 H {unit['args']['pack']}$",
+                    "compare-traces", "predicted.json", "less.json")
+        self.refuse(1, r"only the measured one has", "compare-traces", "less.json", "slow.json")
+        unit["ts"] = "soon"
+        trace["traceEvents"].insert(0, unit)
+        self.write("bad.json", json.dumps(trace))
+        self.refuse(2, r"bad\.json: traceEvents\[0\]\.ts: must be a number in .*, found 'soon'",
+                    "compare-traces", "predicted.json", "bad.json")
+        self.write("broken.json", '{"traceEvents": [')
+        self.refuse(2, r"broken\.json: not valid JSON", "compare-traces", "broken.json", "slow.json")
+        self.refuse(2, r"plan\.json: the key 'traceEvents' is missing", "compare-traces",
+                    "predicted.json", "plan.json")
+        self.refuse(2, r"absent\.json", "compare-traces", "predicted.json", "absent.json")
+        self.refuse(2, r"MEASURED is required", "compare-traces", "predicted.json")
+        self.refuse(2, r"only one of them can be standard input", "compare-traces", "-", "-")
 
     def test_bad_input_is_one_sentence_and_leaves_nothing(self):
         good = self.lengths()

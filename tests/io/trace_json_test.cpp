@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/random.hpp"
 #include "slimpack/report/measured_trace.hpp"
 #include "slimpack/report/trace.hpp"
 #include "support/random_plan.hpp"
@@ -99,9 +101,43 @@ TEST_CASE("trace_from_json: faults name file, place, rule and value") {
   refuse(R"({"traceEvents": [)" + whole + R"(], "otherData": {"iteration_ns": 2999}})",
          "t.json: otherData.iteration_ns: must be an integer in 3000 .. 4000000000000000, found "
          "2999");
+  std::string many = R"({"traceEvents": [)";
+  for (int stage = 0; stage < 4612; ++stage) {
+    many +=
+        R"({"ph": "X", "cat": "optimizer", "pid": 1, "ts": 0, "dur": 2e12, "args": {"stage": )" +
+        std::to_string(stage) + (stage < 4611 ? "}}, " : "}}]}");
+  }
+  refuse(many,
+         "t.json: traceEvents[4611].dur: the durations of all units must sum up within 63 bits of "
+         "nanoseconds, found 2000000000000.0");
   CHECK_THROWS_AS(static_cast<void>(trace_from_json("{\"traceEvents\": [", "t.json")),
                   InvalidInput);
   CHECK_THROWS_AS(static_cast<void>(read_trace_file("/nowhere/trace.json")), InvalidInput);
+}
+
+TEST_CASE("trace_from_json: damaged text is read or refused, never worse") {
+  const Plan plan = test::random_plan(3);
+  std::ostringstream out;
+  write_trace(out, plan, simulate_plan(plan));
+  const std::string trace = out.str();
+  constexpr std::string_view kBytes = "{}[]\",:0-9eE.X";
+  int refused = 0;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    std::string damaged = trace;
+    for (int change = 0; change < 3; ++change) {
+      damaged[random.below(damaged.size())] = kBytes[random.below(kBytes.size())];
+    }
+    if (random.chance(1, 4)) damaged.resize(random.below(damaged.size()));
+    try {
+      static_cast<void>(trace_from_json(damaged, "t.json"));
+    } catch (const InvalidInput& error) {
+      ++refused;
+      CHECK(std::string(error.what()).starts_with("t.json: "));
+    }
+  }
+  CHECK(refused > 100);
 }
 
 }  // namespace

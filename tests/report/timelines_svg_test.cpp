@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <sstream>
@@ -111,11 +110,11 @@ TEST_CASE("write_timelines_svg: the whole of a small picture") {
   const PlanSimulation simulation = simulate_plan(plan, test::TinyTimes{});
   StepTrace measured = measured_trace(plan, test::measured_units(simulation));
   for (TracedUnit& traced : measured.units) {
-    traced.begin = traced.begin + Nanos{traced.begin.value / 4};
-    traced.end = traced.end + Nanos{traced.end.value / 5};
-    traced.end = std::max(traced.begin, traced.end);
+    const Nanos late{(traced.end - traced.begin).value / 8};
+    traced.begin = Nanos{traced.begin.value * 5 / 4} + late;
+    traced.end = Nanos{traced.end.value * 5 / 4};
   }
-  measured.iteration = measured.iteration + Nanos{measured.iteration.value / 4};
+  measured.iteration = Nanos{measured.iteration.value * 5 / 4};
   test::check_golden(
       "tiny.timelines.svg",
       timelines_of({{"predicted", simulated_trace(plan, simulation)}, {"measured", measured}},

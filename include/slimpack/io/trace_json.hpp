@@ -96,7 +96,11 @@ class TraceReader {
                  "] is of the same unit and device");
     }
     traced.begin = micros(event.at("ts"));
-    traced.end = traced.begin + micros(event.at("dur"));
+    const Nanos duration = micros(event.at("dur"));
+    event.at("dur").check(duration <= Nanos::max() - spent_,
+                          "the durations of all units must sum up within 63 bits of nanoseconds");
+    spent_ += duration;
+    traced.end = traced.begin + duration;
     last_ = std::max(last_, traced.end);
     trace_.units.push_back(traced);
   }
@@ -117,7 +121,7 @@ class TraceReader {
 
   JsonReader document_;
   StepTrace trace_;
-  Nanos last_;
+  Nanos last_, spent_;
   std::map<std::tuple<std::int32_t, std::int32_t, Unit, std::optional<std::uint32_t>>, std::size_t>
       seen_;
 };

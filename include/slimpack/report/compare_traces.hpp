@@ -70,7 +70,7 @@ struct TraceComparison {
   std::array<std::optional<ComparedUnits>, 5> kinds;  ///< by UnitKind, those that are there
   ComparedUnits all;
   std::vector<ComparedDevice> devices;  ///< by dp, then pp
-  std::vector<ComparedUnit> worst;      ///< largest difference of times first; equal ones by device
+  std::vector<ComparedUnit> worst;      ///< the most different times first, equal ones by device
   friend bool operator==(const TraceComparison&, const TraceComparison&) = default;
 };
 
@@ -185,27 +185,27 @@ class TraceMatch {
   void add_units(TraceComparison& comparison, std::size_t worst) const {
     std::array<std::vector<ComparedTime>, 5> kinds;
     std::vector<ComparedTime> all;
-    std::vector<ComparedUnit> units;
+    std::vector<ComparedUnit> apart;
     for (const auto& [key, pair] : pairs_) {
       const auto& [dp, pp, unit] = key;
-      kinds[static_cast<std::size_t>(unit.kind)].push_back(pair.time());
-      all.push_back(pair.time());
-      units.push_back({dp, pp, unit, pair.time()});
+      const ComparedTime time = pair.time();
+      kinds[static_cast<std::size_t>(unit.kind)].push_back(time);
+      all.push_back(time);
+      if (time.predicted != time.measured) apart.push_back({dp, pp, unit, time});
     }
     for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
       if (!kinds[kind].empty()) comparison.kinds[kind] = summed(kinds[kind]);
     }
-    if (all.empty()) return;
-    comparison.all = summed(all);
+    if (!all.empty()) comparison.all = summed(all);
     const auto difference = [](const ComparedUnit& unit) {
-      const Nanos apart = unit.time.predicted - unit.time.measured;
-      return std::max(apart, -apart);
+      const Nanos longer = unit.time.predicted - unit.time.measured;
+      return std::max(longer, -longer);
     };
-    std::stable_sort(units.begin(), units.end(), [&](const ComparedUnit& a, const ComparedUnit& b) {
+    std::stable_sort(apart.begin(), apart.end(), [&](const ComparedUnit& a, const ComparedUnit& b) {
       return difference(a) > difference(b);
     });
-    if (units.size() > worst) units.resize(worst);
-    comparison.worst = std::move(units);
+    if (apart.size() > worst) apart.resize(worst);
+    comparison.worst = std::move(apart);
   }
 
   void add_devices(TraceComparison& comparison) const {

@@ -41,7 +41,7 @@ inline void add_kind(TextTable& table, std::string_view name, const ComparedUnit
 }  // namespace detail
 
 /// Writes the step's times, then a table by kind of unit, one by device (the first 64), and one of
-/// the units that differ most. Ratios are predicted over measured.
+/// the units that differ most, if any does. Ratios are predicted over measured.
 inline void write_trace_comparison_text(std::ostream& out, const TraceComparison& comparison) {
   using detail::TextTable;
   constexpr std::size_t kMostDevices = 64;
@@ -76,6 +76,7 @@ inline void write_trace_comparison_text(std::ostream& out, const TraceComparison
   }
   devices.write(text);
 
+  if (comparison.worst.empty()) return;
   text << '\n';
   TextTable worst({"differing most", "predicted", "measured", "ratio"});
   for (const ComparedUnit& unit : comparison.worst) {
