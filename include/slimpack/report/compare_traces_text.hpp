@@ -44,7 +44,7 @@ inline void add_kind(TextTable& table, std::string_view name, const ComparedUnit
 /// the units that differ most, if any does. Ratios are predicted over measured.
 inline void write_trace_comparison_text(std::ostream& out, const TraceComparison& comparison) {
   using detail::TextTable;
-  constexpr std::size_t kMostDevices = 64;
+  constexpr std::size_t kShownDevices = 64;
   detail::TextWriter text(out);
   text << detail::clipped(detail::one_line(comparison.planner), 40)
        << (comparison.planner.empty() ? "step " : ", step ") << comparison.step << ": predicted "
@@ -63,7 +63,7 @@ inline void write_trace_comparison_text(std::ostream& out, const TraceComparison
   text << '\n';
   TextTable devices({"device", "busy predicted", "measured", "ratio", "idle predicted", "measured",
                      "ratio", "end predicted", "measured", "ratio"});
-  for (std::size_t at = 0; at < comparison.devices.size() && at < kMostDevices; ++at) {
+  for (std::size_t at = 0; at < comparison.devices.size() && at < kShownDevices; ++at) {
     const ComparedDevice& device = comparison.devices[at];
     std::vector<std::string> row{device_name(device.dp, device.pp)};
     for (const ComparedTime* time : {&device.busy, &device.idle, &device.end}) {
@@ -71,8 +71,8 @@ inline void write_trace_comparison_text(std::ostream& out, const TraceComparison
     }
     devices.add(row);
   }
-  if (comparison.devices.size() > kMostDevices) {
-    devices.remark("and", std::to_string(comparison.devices.size() - kMostDevices) + " more");
+  if (comparison.devices.size() > kShownDevices) {
+    devices.remark("and", std::to_string(comparison.devices.size() - kShownDevices) + " more");
   }
   devices.write(text);
 
