@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,6 +21,7 @@
 
 #include "slimpack/cost/fit.hpp"
 #include "slimpack/cost/presets.hpp"
+#include "slimpack/cost/price.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/exec/run_step.hpp"
 #include "slimpack/planners/registry.hpp"
@@ -145,20 +147,51 @@ FittedCost fitted(const Options& options, const ModelShape& model) {
   return fit.cost;
 }
 
-/// Seconds by kind of unit on one device, measured.
+/// Keeps how long its thread had computed when each unit began.
 class UnitClock : public exec::ThreadTransport {
  public:
   using exec::ThreadTransport::ThreadTransport;
   void at(const std::string& place) {
     exec::ThreadTransport::at(place);
-    stamps.push_back(Clock::now());
-    waits.push_back(waited());
+    stamps.push_back(cpu::detail::computed());
   }
-  std::vector<Clock::time_point> stamps;
-  std::vector<std::chrono::nanoseconds> waits;
+  std::vector<std::chrono::nanoseconds> stamps;
 };
 
-/// Prints predicted and measured seconds of units by kind and device.
+/// A plan's prices, but of F, B and H what they were measured to take.
+class MeasuredTimes {
+ public:
+  explicit MeasuredTimes(const Plan& plan) : priced_(plan), plan_(&plan) {}
+  void add(const DeviceSchedule& device, const Unit& unit, double seconds) {
+    const std::int32_t line = unit.chunk * plan_->parallel.pp + device.pp;
+    Nanos& slot = unit.kind == UnitKind::head ? heads_[{unit.pack, 0}] : packs_[{unit.pack, line}];
+    slot = std::max(slot, Nanos{std::llround(seconds * 1e9)});
+  }
+  [[nodiscard]] Nanos compute(PackId pack, std::int32_t line) const {
+    return packs_.at({pack, line});
+  }
+  [[nodiscard]] Nanos head(PackId pack, std::size_t, std::int32_t) const {
+    return heads_.at({pack, 0});
+  }
+  [[nodiscard]] Nanos transfer(PackId pack, std::int32_t line, std::size_t rank) const {
+    return priced_.transfer(pack, line, rank);
+  }
+  [[nodiscard]] Nanos reduce(std::int32_t pp, std::int32_t chunk) const {
+    return priced_.reduce(pp, chunk);
+  }
+  [[nodiscard]] Nanos optimizer(std::int32_t dp, std::int32_t pp) const {
+    return priced_.optimizer(dp, pp);
+  }
+
+ private:
+  PricedPlan priced_;
+  const Plan* plan_;
+  std::map<std::pair<PackId, std::int32_t>, Nanos> packs_, heads_;
+};
+
+/// Runs the step once more and prints predicted and computed seconds of units by kind and device,
+/// and how long the step would take if units took what they computed: other programs hardly touch
+/// it.
 void print_units(exec::Team& team, const Plan& plan, const exec::StepData& data,
                  std::span<cpu::FastDevice> devices) {
   const exec::Program program = exec::make_program(plan);
@@ -172,10 +205,8 @@ void print_units(exec::Team& team, const Plan& plan, const exec::StepData& data,
     (void)run.run();
     hub.leave(device);
     for (std::size_t unit = 0; unit + 1 < link.stamps.size(); ++unit) {
-      seconds[device].push_back(
-          std::chrono::duration<double>(link.stamps[unit + 1] - link.stamps[unit] -
-                                        (link.waits[unit + 1] - link.waits[unit]))
-              .count());
+      const std::chrono::duration<double> unit_time = link.stamps[unit + 1] - link.stamps[unit];
+      seconds[device].push_back(unit_time.count());
     }
   });
   const PlanSimulation simulation = simulate_plan(plan);
@@ -189,10 +220,16 @@ void print_units(exec::Team& team, const Plan& plan, const exec::StepData& data,
     predicted[device_index(plan, label.dp, label.pp)][label.unit] +=
         slimpack::seconds(simulation.timeline.end[node] - simulation.timeline.start[node]);
   }
+  MeasuredTimes times(plan);
   constexpr std::array<const char*, 5> kNames{"F", "B", "H", "R", "O"};
   for (std::size_t device = 0; device < devices.size(); ++device) {
     std::array<double, 5> measured{}, priced{};
     const auto& order = plan.schedule[device].order;
+    for (std::size_t unit = 0; unit < order.size(); ++unit) {
+      if (order[unit].kind <= UnitKind::head) {
+        times.add(plan.schedule[device], order[unit], seconds[device][unit]);
+      }
+    }
     for (std::size_t unit = 0; unit < order.size(); ++unit) {
       const auto kind = static_cast<std::size_t>(order[unit].kind);
       measured.at(kind) += seconds[device][unit];
@@ -202,8 +239,11 @@ void print_units(exec::Team& team, const Plan& plan, const exec::StepData& data,
     for (std::size_t kind = 0; kind < kNames.size(); ++kind) {
       std::printf(" %s %.3f/%.3f", kNames.at(kind), priced.at(kind), measured.at(kind));
     }
-    std::printf(" (predicted/measured s)\n");
+    std::printf(" (predicted/computed s)\n");
   }
+  const double alone = slimpack::seconds(simulate_plan(plan, times).timeline.makespan);
+  std::printf("    simulated with the computed times: %.3f s, predicted over it %.3f\n", alone,
+              slimpack::seconds(plan.prediction.iteration) / alone);
 }
 
 struct Setting {
