@@ -105,31 +105,43 @@ class PackMaker {
 }  // namespace detail
 
 /// The plans of a profile for samples of up to `context` tokens: one sample in slices with growing
-/// prefixes, coarse and fine; packs of 1 to 64 samples; packs of mixed lengths; packs of few
+/// prefixes, coarse and fine; packs of 1 to 256 samples; packs of mixed lengths; packs of few
 /// tokens; on 1, 2 and 4 layers, or as many as the model has.
 [[nodiscard]] inline std::vector<ProfilePlan> profile_plans(const ModelShape& model,
                                                             Tokens context) {
   const std::int64_t most = std::max<std::int64_t>(context.value, 128);
   const auto part = [&](std::int64_t parts) { return std::max<std::int64_t>(most / parts, 2); };
-  const auto equal = [](std::int64_t count, std::int64_t length) {
-    return std::vector<std::int64_t>(static_cast<std::size_t>(count), length);
+  // Lengths from a half to one and a half of `length`: those of documents fill no tiles.
+  const auto about = [](std::int64_t count, std::int64_t length) {
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t at = 0; at < count; ++at) {
+      lengths.push_back(std::max<std::int64_t>(2, length / 2 + at * 7919 % (length + 1)));
+    }
+    return lengths;
+  };
+  const auto beside = [](std::vector<std::int64_t> lengths, std::int64_t length) {
+    lengths.push_back(length);
+    return lengths;
   };
   detail::PackMaker one;
   one.cut(most, part(4));
   one.cut(part(2), part(16));
-  one.whole({part(32)});
-  one.whole({part(64)});
+  one.whole({part(30)});
+  one.whole({part(60)});
+  one.whole(about(128, part(1024)));
+  one.whole(about(64, part(300)));
   detail::PackMaker two;
   two.cut(part(2), part(4));
-  two.whole(equal(4, part(8)));
-  two.whole(equal(16, part(32)));
-  two.whole(equal(64, part(128)));
+  two.whole(about(4, part(8)));
+  two.whole(about(16, part(32)));
+  two.whole(about(64, part(128)));
+  two.whole(about(256, part(1500)));
   two.whole({part(128)});
   detail::PackMaker four;
   four.whole({part(8)});
-  four.whole({part(16), part(32), part(64), part(64)});
-  four.whole({part(2), part(4), part(8), part(16), part(16)});
-  four.whole(equal(32, part(64)));
+  four.whole(beside(about(100, part(800)), part(4)));
+  four.whole(beside(about(100, part(200)), part(2)));
+  four.whole(about(32, part(64)));
   std::vector<ProfilePlan> plans;
   const auto add = [&](std::int64_t layers, const detail::PackMaker& maker) {
     plans.push_back(profile_plan(model, std::min(layers, model.layers), maker.packs));
