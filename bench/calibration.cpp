@@ -11,7 +11,6 @@
 #include <exception>
 #include <fstream>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -144,6 +143,7 @@ FittedCost fitted(const Options& options, const ModelShape& model) {
                                               : "backward",
                 kind.rows, 100 * kind.fitted_mean_error, 100 * kind.mean_error.value_or(NAN));
   }
+  std::fflush(stdout);
   return fit.cost;
 }
 

@@ -6,12 +6,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 

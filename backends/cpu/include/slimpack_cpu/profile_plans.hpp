@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <set>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
