@@ -7,7 +7,7 @@
 
 A header under include/slimpack includes only its own or a lower layer. validate/, io/ and exec/ stand
 beside the layers and no layer sees them: they see the plain data of core/ and plan/, io/ besides the
-length sets of data/. A backend sees core/, plan/ and exec/; nothing under include/ names a backend.
+length sets of data/. A backend sees core/, plan/, cost/ and exec/; nothing under include/ names a backend.
 """
 import pathlib
 import re
@@ -16,7 +16,7 @@ import sys
 LAYERS = {"core": 0, "plan": 1, "data": 2, "cost": 3, "pack": 4, "schedule": 5, "dag": 6, "sim": 7,
           "solve": 8, "planners": 9, "report": 9}
 BESIDE = {"validate": {"core", "plan"}, "io": {"core", "plan", "data"}, "exec": {"core", "plan"}}
-BACKEND_SEES = {"core", "plan", "exec"}
+BACKEND_SEES = {"core", "plan", "cost", "exec"}
 # Headers from outside the standard library, and the only places that may include them.
 OUTSIDE = {r"nlohmann/.*": r"io/.*", r"Eigen/.*": r"cost/fit\.hpp",
            r"(sys/(mman|stat|types)|fcntl|unistd)\.h": r"data/.*",

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "slimpack/cost/presets.hpp"
 #include "slimpack/io/cost_json.hpp"
 #include "slimpack/io/file.hpp"
+#include "slimpack_cpu/profile_cluster.hpp"
 #include "steps.hpp"
 
 namespace slimpack::trainer {
@@ -25,13 +25,11 @@ PlanRequest base_request(const Options& options, const ModelShape& model, std::s
                          const Corpus& corpus) {
   PlanRequest request;
   request.model = model;
-  request.cluster = cluster_preset("h100").value();
-  request.cluster.name = "cpu";
-  request.cluster.devices_per_node = static_cast<std::int64_t>(devices);
-  request.cluster.memory = Bytes{machine_memory() / static_cast<std::int64_t>(devices)};
-  request.cluster.reserved = {};
-  if (options.memory) request.cluster.memory = *options.memory;
+  const auto ranks = static_cast<std::int64_t>(devices);
+  request.cluster =
+      cpu::cpu_cluster(ranks, options.memory.value_or(Bytes{machine_memory() / ranks}));
   if (!options.cost.empty()) request.cost = cost_from_json(read_file(options.cost), options.cost);
+  // Gradients are summed in the numbers that weights are kept in.
   request.memory.gradient_bytes = model.bytes_per_element;
   for (const TokenSource& source : corpus.sources) {
     request.sources.push_back({source.name(), static_cast<std::int64_t>(source.documents()), {}});

@@ -10,7 +10,10 @@
 #include "options.hpp"
 #include "ranks.hpp"
 #include "slimpack/core/error.hpp"
+#include "slimpack/cost/profile.hpp"
 #include "slimpack/exec/executor.hpp"
+#include "slimpack_cpu/profile.hpp"
+#include "slimpack_cpu/profile_cluster.hpp"
 #include "train.hpp"
 
 namespace slimpack::trainer {
@@ -68,6 +71,22 @@ int guarded(const Work& work) {
   return pp > 0 ? pp * std::max<std::size_t>(1, cores / pp) : cores;
 }
 
+/// --profile: what every rank takes while all of them work.
+template <cpu::Mathematics Math>
+int profile(const Options& options) {
+  require(options.transport == Transport::threads,
+          "--profile: ranks are threads while it measures; leave --transport out");
+  const ModelShape model = model_of(options, sizeof(typename Math::Number));
+  const std::size_t ranks = device_count(options, std::nullopt);
+  const auto rows = cpu::measure_profile<Math>(model, cpu::profile_options(ranks, options.context));
+  std::ostringstream text;
+  write_profile(text, rows);
+  write_file(options.profile, std::move(text).str());
+  fmt::print("{}: {} measurements on {} ranks; next: slimpack calibrate {} -o cost.json\n",
+             options.profile, rows.size(), ranks, options.profile);
+  return 0;
+}
+
 template <cpu::Mathematics Math>
 int train_on_threads(const Options& options) {
   std::optional<Plan> plan = plan_of(options);
@@ -85,6 +104,9 @@ int train_on_processes(const Options& options, mpi::Session& session) {
 
 int run(const Options& options, [[maybe_unused]] int argc, [[maybe_unused]] char** argv) {
   const bool fp32 = options.precision == Precision::fp32;
+  if (!options.profile.empty()) {
+    return fp32 ? profile<cpu::FastMath>(options) : profile<cpu::PlainMath>(options);
+  }
 #ifdef SLIMPACK_HAS_MPI
   if (options.transport == Transport::mpi) {
     return mpi::run(argc, argv, {}, [&](mpi::Session& session) {

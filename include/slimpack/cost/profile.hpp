@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads profile.csv: measured times of layers, embedding, head, optimizer and traffic.
+// Reads and writes profile.csv: measured times of layers, embedding, head, optimizer and traffic.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <ostream>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -49,6 +51,10 @@ inline constexpr std::string_view kProfileHeader =
 /// embedding; the rest have one fit for both, so it may also be `-` or empty there.
 /// Throws InvalidInput naming file, line, column, rule and value. O(text).
 [[nodiscard]] std::vector<ProfileRow> parse_profile(std::string_view text, const std::string& name);
+
+/// Writes what `parse_profile` reads back to equal rows: shortest digits, whatever the locale.
+/// A pass that is absent is `-`. O(rows).
+void write_profile(std::ostream& out, std::span<const ProfileRow> rows);
 
 namespace detail {
 
@@ -152,6 +158,26 @@ inline std::vector<ProfileRow> parse_profile(std::string_view text, const std::s
   }
   require(!rows.empty(), name + ": no measurement");
   return rows;
+}
+
+inline void write_profile(std::ostream& out, std::span<const ProfileRow> rows) {
+  const auto digits = [](auto value) {
+    std::array<char, 32> text{};
+    return std::string(text.data(),
+                       std::to_chars(text.data(), text.data() + text.size(), value).ptr);
+  };
+  std::string text(kProfileHeader);
+  for (const ProfileRow& row : rows) {
+    text += '\n';
+    text += kProfileKinds[static_cast<std::size_t>(row.kind)];
+    text += !row.pass ? ",-" : row.pass == Pass::forward ? ",forward" : ",backward";
+    for (const std::string& column :
+         {digits(row.tokens.value), digits(row.pairs), digits(row.segments), digits(row.layers),
+          digits(row.ranks), digits(row.bytes.value), digits(row.seconds)}) {
+      text += ',' + column;
+    }
+  }
+  out << text << '\n';
 }
 
 }  // namespace slimpack

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measures on this machine what cost coefficients are fitted to (docs/costs.md).
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/random.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/profile.hpp"
+#include "slimpack/exec/executor.hpp"
+#include "slimpack/exec/program.hpp"
+#include "slimpack/exec/team.hpp"
+#include "slimpack/exec/thread_hub.hpp"
+#include "slimpack/exec/thread_system.hpp"
+#include "slimpack/exec/thread_transport.hpp"
+#include "slimpack/plan/model.hpp"
+#include "slimpack_cpu/arena_size.hpp"
+#include "slimpack_cpu/device.hpp"
+#include "slimpack_cpu/profile_plans.hpp"
+
+namespace slimpack::cpu {
+
+struct ProfileOptions {
+  std::size_t ranks = 1;           ///< threads, all loaded at the same time
+  std::vector<std::size_t> cores;  ///< one a rank, to stay on; empty: wherever there is room
+  Tokens context{8192};            ///< longest sample
+  std::int64_t rounds = 7;         ///< measured at most; every unit runs once a round
+  std::chrono::milliseconds budget{45'000};  ///< no round begins that would end after it
+  bool quick = false;                        ///< quick_profile_plans
+};
+
+namespace detail {
+
+using ProfileClock = std::chrono::steady_clock;
+
+[[nodiscard]] inline double profile_seconds(ProfileClock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+/// How long the calling thread has computed: what else runs on its core does not count. Where the
+/// system does not tell, the time of day.
+[[nodiscard]] inline std::chrono::nanoseconds computed() {
+  const auto time = exec::ComputeClock::mine().read();
+  return time ? *time
+              : std::chrono::duration_cast<std::chrono::nanoseconds>(
+                    ProfileClock::now().time_since_epoch());
+}
+
+/// A thread transport that keeps how long its thread had computed when each unit began.
+class StampedTransport : public exec::ThreadTransport {
+ public:
+  using exec::ThreadTransport::ThreadTransport;
+  void at(const std::string& place) {
+    exec::ThreadTransport::at(place);
+    stamps.push_back(computed());
+  }
+  std::vector<std::chrono::nanoseconds> stamps;
+};
+
+/// The middle of the values, of two the mean. They must not be empty.
+[[nodiscard]] inline double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+/// Random tokens for every sample, each token's target the next one.
+[[nodiscard]] inline exec::StepData profile_data(const Plan& plan) {
+  Random random(1);
+  exec::StepData data;
+  for (const Tokens length : plan.samples) {
+    auto& tokens = data.tokens.emplace_back();
+    auto& targets = data.targets.emplace_back();
+    for (std::int64_t at = 0; at < length.value; ++at) {
+      tokens.push_back(static_cast<std::int32_t>(random.between(0, plan.model.vocab - 1)));
+      if (at > 0) targets.emplace_back(tokens.back());
+    }
+    targets.emplace_back(std::nullopt);
+  }
+  return data;
+}
+
+[[nodiscard]] inline exec::Meeting profile_meeting(std::size_t ranks, std::size_t self) {
+  exec::Meeting meeting{std::vector<std::size_t>(ranks), self};
+  std::iota(meeting.members.begin(), meeting.members.end(), std::size_t{0});
+  return meeting;
+}
+
+/// One profile: every rank runs the same units on its own thread.
+template <Mathematics Math>
+class ProfileRun {
+ public:
+  using Number = typename Math::Number;
+  static constexpr auto kElement = static_cast<std::int64_t>(sizeof(Number));
+
+  ProfileRun(const ModelShape& model, const ProfileOptions& options)
+      : options_(options), model_(model), team_(options.ranks, {options.cores, std::nullopt}) {
+    require(options.rounds >= 1, "measure_profile: rounds must be >= 1", options.rounds);
+    require(options.context >= Tokens{1}, "measure_profile: context must be >= 1",
+            options.context.value);
+    model_.bytes_per_element = kElement;
+    for (ProfilePlan& made : options.quick ? quick_profile_plans(model_, options.context)
+                                           : profile_plans(model_, options.context)) {
+      shots_.emplace_back(std::move(made));
+    }
+    for (Shot& shot : shots_) {
+      const Bytes arena = arena_bytes(shot.plan(), shot.program, 0, element_bytes_of<Number>());
+      shot.devices.reserve(options.ranks);
+      for (std::size_t rank = 0; rank < options.ranks; ++rank) {
+        shot.devices.emplace_back(shot.plan(), 0, 1);
+        shot.devices.back().reserve(arena);
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<ProfileRow> rows() {
+    const auto begin = ProfileClock::now();
+    embedding();
+    if (options_.ranks > 1) traffic();
+    // The first round touches memory for the first time and counts only where there is no other.
+    for (std::int64_t round = 0; round <= options_.rounds; ++round) {
+      const auto round_begin = ProfileClock::now();
+      for (Shot& shot : shots_) measure(shot);
+      if (round == 0 && options_.rounds > 1) forget_units();
+      const auto now = ProfileClock::now();
+      if ((round > 0 || options_.rounds == 1) &&
+          now - begin + (now - round_begin) > options_.budget) {
+        break;
+      }
+    }
+    for (const Shot& shot : shots_) unit_rows(shot);
+    std::ranges::stable_sort(rows_, {}, [](const ProfileRow& row) {
+      return std::pair{row.kind, row.pass};
+    });
+    return std::move(rows_);
+  }
+
+ private:
+  struct Shot {
+    explicit Shot(ProfilePlan made)
+        : profile(std::move(made)),
+          program(exec::make_program(profile.plan)),
+          data(profile_data(profile.plan)),
+          seconds(profile.plan.schedule.front().order.size()) {}
+    [[nodiscard]] const Plan& plan() const { return profile.plan; }
+
+    ProfilePlan profile;
+    exec::Program program;
+    exec::StepData data;
+    std::vector<BasicDevice<Math>> devices;    ///< one a rank
+    std::vector<std::vector<double>> seconds;  ///< by unit, of all rounds and ranks
+  };
+
+  void forget_units() {
+    for (Shot& shot : shots_) {
+      for (auto& unit : shot.seconds) unit.clear();
+    }
+  }
+
+  void measure(Shot& shot) {
+    const std::size_t units = shot.seconds.size();
+    std::vector<std::vector<double>> found(options_.ranks);
+    exec::ThreadHub together(options_.ranks, 1);
+    team_.run([&](std::size_t rank) {
+      exec::ThreadTransport start(together, rank);
+      exec::ThreadHub hub(1, shot.plan().window);
+      StampedTransport link(hub, 0);
+      link.stamps.reserve(units + 2);
+      const exec::MemoryObserver observer;
+      exec::DeviceRun<BasicDevice<Math>, StampedTransport> run(
+          shot.plan(), shot.program, shot.data, 0, shot.devices[rank], link, observer);
+      double none = 0;
+      start.all_reduce(profile_meeting(options_.ranks, rank), std::span(&none, 1),
+                       exec::Reduction::sum);
+      (void)run.run();
+      for (std::size_t unit = 0; unit < units; ++unit) {
+        found[rank].push_back(profile_seconds(link.stamps[unit + 1] - link.stamps[unit]));
+      }
+    });
+    for (const auto& rank : found) {
+      for (std::size_t unit = 0; unit < units; ++unit) shot.seconds[unit].push_back(rank[unit]);
+    }
+  }
+
+  void unit_rows(const Shot& shot) {
+    const Plan& plan = shot.plan();
+    const std::vector<Unit>& order = plan.schedule.front().order;
+    for (std::size_t at = 0; at < order.size(); ++at) {
+      const double seconds = median(shot.seconds[at]);
+      ProfileRow row;
+      row.seconds = std::max(seconds, 1e-9);
+      if (order[at].kind == UnitKind::optimizer) {
+        const exec::StaticBytes held = shot.devices.front().static_bytes();
+        row.kind = ProfileKind::optimizer;
+        row.bytes = {2 * held.optimizer.value + held.gradients.value + held.weights.value};
+        rows_.push_back(row);
+      }
+      if (order[at].kind > UnitKind::head) continue;
+      const MicroPack& pack = plan.micropacks[index(order[at].pack)];
+      for (const Slice& slice : pack.slices) {
+        const auto length = static_cast<double>(slice.length().value);
+        row.tokens += slice.length();
+        row.pairs += length * (static_cast<double>(slice.begin.value) + length / 2);
+        ++row.segments;
+      }
+      if (order[at].kind == UnitKind::head) {
+        row = {ProfileKind::head, std::nullopt, row.tokens, 0, 0, 0, 1, Bytes{}, row.seconds};
+      } else {
+        row.pass = pack.pass;
+        row.layers = shot.profile.layers;
+        row.seconds = std::max(row.seconds - embedding_.at({pack.pass, row.tokens}), 1e-9);
+      }
+      rows_.push_back(row);
+    }
+  }
+
+  /// Looks up and adds up the tokens of every pack, so that a first stage's F and B can be told
+  /// from its layers.
+  void embedding() {
+    for (const Shot& shot : shots_) {
+      for (const MicroPack& pack : shot.plan().micropacks) {
+        Tokens tokens;
+        for (const Slice& slice : pack.slices) tokens += slice.length();
+        embedding_[{pack.pass, tokens}] = 0;
+      }
+    }
+    for (auto& [key, seconds] : embedding_) {
+      const auto [pass, tokens] = key;
+      seconds = on_all_ranks([&, pass = pass, tokens = tokens](std::size_t) {
+        Math math;
+        std::vector<Number> table(static_cast<std::size_t>(model_.vocab * model_.hidden));
+        std::vector<Number> out(static_cast<std::size_t>(tokens.value * model_.hidden));
+        std::vector<std::int32_t> drawn;
+        Random random(2);
+        for (std::int64_t at = 0; at < tokens.value; ++at) {
+          drawn.push_back(static_cast<std::int32_t>(random.between(0, model_.vocab - 1)));
+        }
+        return timed([&] {
+          if (pass == Pass::forward) {
+            math.embedding_forward(out, table, drawn, model_.vocab, model_.hidden);
+          } else {
+            math.embedding_backward(table, out, drawn, model_.vocab, model_.hidden);
+          }
+        });
+      });
+      ProfileRow row;
+      row.kind = ProfileKind::embedding;
+      row.pass = pass;
+      row.tokens = tokens;
+      row.seconds = std::max(seconds, 1e-9);
+      rows_.push_back(row);
+    }
+  }
+
+  static constexpr std::size_t kRepetitions = 9;
+
+  /// The median time of some calls.
+  template <class Call>
+  [[nodiscard]] static double timed(const Call& call) {
+    std::vector<double> seconds;
+    for (std::size_t at = 0; at <= kRepetitions; ++at) {
+      const auto begin = ProfileClock::now();
+      call();
+      if (at > 0) seconds.push_back(profile_seconds(ProfileClock::now() - begin));
+    }
+    return median(std::move(seconds));
+  }
+
+  /// The median over ranks of work(rank) on all of them at the same time.
+  template <class Work>
+  [[nodiscard]] double on_all_ranks(const Work& work) {
+    std::vector<double> seconds(options_.ranks);
+    team_.run([&](std::size_t rank) { seconds[rank] = work(rank); });
+    return median(seconds);
+  }
+
+  void traffic() {
+    for (const std::int64_t bytes : {4096, 65'536, 262'144, 1'048'576, 4'194'304}) {
+      traffic_row(ProfileKind::p2p, Bytes{bytes}, ping_pong(Bytes{bytes}));
+      const auto ranks = static_cast<std::int64_t>(options_.ranks);
+      traffic_row(
+          ProfileKind::reduce, Bytes{bytes * (ranks - 1) / ranks},
+          together(Bytes{bytes}, [](auto& link, const exec::Meeting& meeting,
+                                    std::span<Number> values, std::span<Number>, std::int64_t tag) {
+            link.queue_sum(meeting, tag, values);
+            link.await_sum(meeting, tag);
+          }));
+      traffic_row(ProfileKind::exchange, Bytes{bytes * (ranks - 1)},
+                  together(Bytes{bytes}, [](auto& link, const exec::Meeting& meeting,
+                                            std::span<Number> values, std::span<Number> others,
+                                            std::int64_t) {
+                    for (std::size_t step = 1; step < meeting.members.size(); ++step) {
+                      link.ring(meeting, std::as_bytes(values), std::as_writable_bytes(others));
+                    }
+                  }));
+    }
+  }
+
+  void traffic_row(ProfileKind kind, Bytes bytes, double seconds) {
+    ProfileRow row;
+    row.kind = kind;
+    row.ranks = static_cast<std::int64_t>(options_.ranks);
+    row.bytes = bytes;
+    row.seconds = std::max(seconds, 1e-9);
+    rows_.push_back(row);
+  }
+
+  /// Half the time there and back between ranks 2i and 2i + 1, all pairs at once.
+  [[nodiscard]] double ping_pong(Bytes bytes) {
+    exec::ThreadHub hub(options_.ranks, 1);
+    const std::size_t paired = options_.ranks / 2 * 2;
+    std::vector<double> seconds(options_.ranks);
+    team_.run([&](std::size_t rank) {
+      if (rank < paired) {
+        exec::ThreadTransport link(hub, rank);
+        const auto pair = static_cast<std::int32_t>(rank / 2);
+        const exec::Channel down{GroupId{}, pair, exec::Direction::down, 0, 1};
+        const exec::Channel up{GroupId{}, pair, exec::Direction::up, 1, 0};
+        const bool first = rank % 2 == 0;
+        std::vector<std::byte> out(static_cast<std::size_t>(bytes.value)), in(out.size());
+        std::size_t message = 0;
+        seconds[rank] = timed([&] {
+          link.post_receive(first ? up : down, message, in);
+          if (!first) link.await_receive(down, message);
+          link.queue_send(first ? down : up, message, out);
+          if (first) link.await_receive(up, message);
+          link.await_send(first ? down : up, message);
+          ++message;
+        });
+      }
+      hub.leave(rank);
+    });
+    seconds.resize(paired);
+    return median(seconds) / 2;
+  }
+
+  template <class Call>
+  [[nodiscard]] double together(Bytes bytes, const Call& call) {
+    exec::ThreadHub hub(options_.ranks, 1);
+    return on_all_ranks([&](std::size_t rank) {
+      exec::ThreadTransport link(hub, rank);
+      const exec::Meeting meeting = profile_meeting(options_.ranks, rank);
+      std::vector<Number> values(static_cast<std::size_t>(bytes.value / kElement));
+      std::vector<Number> others(values.size());
+      std::int64_t tag = 0;
+      return timed([&] { call(link, meeting, std::span(values), std::span(others), tag++); });
+    });
+  }
+
+  ProfileOptions options_;
+  ModelShape model_;
+  exec::Team team_;
+  std::vector<Shot> shots_;
+  std::map<std::pair<Pass, Tokens>, double> embedding_;
+  std::vector<ProfileRow> rows_;
+};
+
+}  // namespace detail
+
+/// Measures layers, embedding, head and optimizer of a model of this shape, and messages, sums and
+/// exchanges between threads (with two or more ranks), for `fit_cost`. Layers, head and optimizer
+/// are units of small plans that go through the executor, on all ranks at the same time; each row
+/// holds the median over rounds and ranks of the time in which the rank's thread computed, so that
+/// other programs disturb it little. Only 1, 2 and 4 of the model's layers are built.
+/// Throws InvalidInput where an option is out of range or the model cannot be executed.
+template <Mathematics Math>
+[[nodiscard]] std::vector<ProfileRow> measure_profile(const ModelShape& model,
+                                                      const ProfileOptions& options) {
+  return detail::ProfileRun<Math>(model, options).rows();
+}
+
+}  // namespace slimpack::cpu

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cluster that cores of one machine make for planners, and what it is measured to be.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/exec/thread_system.hpp"
+#include "slimpack/plan/cluster.hpp"
+#include "slimpack_cpu/profile.hpp"
+
+namespace slimpack::cpu {
+
+/// `devices` equal cores of one machine with `memory` bytes each. The rates are constants of a
+/// server core with AVX-512 in fp32, so that every rank of every run plans alike with no
+/// measurement; where a cost has been fitted, they serve only what no profile measures: work
+/// repeated under `light` recomputation, gathers of saved tensors and MFU. Attention fills no
+/// tiles. Throws InvalidInput unless devices >= 1 and memory > 0.
+[[nodiscard]] inline Cluster cpu_cluster(std::int64_t devices, Bytes memory) {
+  require(devices >= 1, "cpu_cluster: devices must be >= 1", devices);
+  require(memory > Bytes{}, "cpu_cluster: memory must be > 0", memory.value);
+  Cluster cluster;
+  cluster.name = "cpu";
+  cluster.devices_per_node = devices;
+  cluster.memory = memory;
+  cluster.peak_flops = 160e9;
+  cluster.matrix_flops = 80e9;
+  cluster.attention_forward_flops = 50e9;
+  cluster.attention_backward_flops = 50e9;
+  cluster.memory_bytes_per_s = 6e9;
+  cluster.inside = cluster.between = {4e9, 30e-6};
+  cluster.kernel_s = 1e-6;
+  cluster.segment_s = 2e-6;
+  cluster.tile_tokens = 1;
+  return cluster;
+}
+
+/// Options of a profile that is as long as a command line lets a user wait: `ranks` threads, each
+/// on a core of its own where there are as many.
+[[nodiscard]] inline ProfileOptions profile_options(std::size_t ranks, Tokens context) {
+  ProfileOptions options;
+  options.ranks = ranks;
+  options.context = context;
+  const std::vector<std::size_t> cores = exec::allowed_cores();
+  if (cores.size() >= ranks) {
+    options.cores.assign(cores.begin(), cores.begin() + static_cast<std::ptrdiff_t>(ranks));
+  }
+  return options;
+}
+
+/// The same for a rough profile of a small model in under three seconds.
+[[nodiscard]] inline ProfileOptions quick_profile_options(std::size_t ranks, Tokens context) {
+  ProfileOptions options = profile_options(ranks, context);
+  options.quick = true;
+  options.rounds = 3;
+  options.budget = std::chrono::milliseconds(2000);
+  return options;
+}
+
+}  // namespace slimpack::cpu

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small plans of one device whose units span what a profile measures.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/model.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack::cpu {
+
+/// A plan whose units are timed. Forward pack i is backward pack i, on the only device.
+struct ProfilePlan {
+  Plan plan;
+  std::int64_t layers = 0;
+};
+
+/// Tokens [begin, end) of a profiled plan's sample, by the sample's position.
+using ProfilePack = std::vector<Slice>;
+
+/// One device with `layers` layers of the model runs F and H of all packs, then B of all packs
+/// backwards, then R and O. Nothing is recomputed. Slices of a sample must be in rising order and
+/// cover it. O(slices).
+[[nodiscard]] inline ProfilePlan profile_plan(ModelShape model, std::int64_t layers,
+                                              const std::vector<ProfilePack>& packs) {
+  ProfilePlan profile;
+  profile.layers = layers;
+  Plan& plan = profile.plan;
+  plan.planner = "profile";
+  model.layers = layers;
+  plan.model = std::move(model);
+  plan.memory.capacity = Bytes{std::int64_t{1} << 50U};
+  plan.memory.gradient_bytes = plan.model.bytes_per_element;
+  plan.parallel.granularity = Tokens{1};
+  plan.stages = {{0, 0, 0, layers, true}};
+  plan.groups = {{0}};
+  plan.placement = {{0, 0, 0, 0}};
+  plan.schedule = {{0, 0, {}}};
+  std::map<SampleId, Tokens> lengths;
+  for (const ProfilePack& pack : packs) {
+    for (const Slice& slice : pack) lengths[slice.sample] = slice.end;
+  }
+  for (const auto& [sample, length] : lengths) {
+    require(index(sample) == plan.samples.size(), "profile_plan: samples must be dense");
+    plan.origin.push_back({0, static_cast<std::int64_t>(plan.samples.size()), Tokens{}});
+    plan.samples.push_back(length);
+    plan.sample_group.push_back(GroupId{});
+    plan.target_tokens += length.value - 1;
+  }
+  std::vector<Unit>& order = plan.schedule.front().order;
+  for (const ProfilePack& pack : packs) {
+    const auto id = static_cast<PackId>(plan.micropacks.size());
+    plan.micropacks.push_back({Pass::forward, GroupId{}, pack, {}, Recompute::none});
+    order.push_back({UnitKind::forward, id, 0});
+    order.push_back({UnitKind::head, id, 0});
+  }
+  for (std::size_t at = packs.size(); at-- > 0;) {
+    const auto id = static_cast<PackId>(plan.micropacks.size());
+    plan.micropacks.push_back({Pass::backward, GroupId{}, packs[at], {}, Recompute::none});
+    order.push_back({UnitKind::backward, id, 0});
+  }
+  order.push_back({UnitKind::reduce, {}, 0});
+  order.push_back({UnitKind::optimizer, {}, 0});
+  return profile;
+}
+
+namespace detail {
+
+/// Packs over new samples.
+class PackMaker {
+ public:
+  /// A sample of `length` tokens, cut into packs of `step` tokens.
+  void cut(std::int64_t length, std::int64_t step) {
+    for (std::int64_t begin = 0; begin < length; begin += step) {
+      packs.push_back({next(begin, std::min(length, begin + step))});
+    }
+    ++samples_;
+  }
+  /// One pack of whole samples.
+  void whole(const std::vector<std::int64_t>& lengths) {
+    ProfilePack pack;
+    for (const std::int64_t length : lengths) {
+      pack.push_back(next(0, length));
+      ++samples_;
+    }
+    packs.push_back(std::move(pack));
+  }
+
+  std::vector<ProfilePack> packs;
+
+ private:
+  [[nodiscard]] Slice next(std::int64_t begin, std::int64_t end) const {
+    return {static_cast<SampleId>(samples_), Tokens{begin}, Tokens{end}};
+  }
+  std::size_t samples_ = 0;
+};
+
+}  // namespace detail
+
+/// The plans of a profile for samples of up to `context` tokens: one sample in slices with growing
+/// prefixes, coarse and fine; packs of 1 to 256 samples; packs of mixed lengths; packs of few
+/// tokens; on 1, 2 and 4 layers, or as many as the model has.
+[[nodiscard]] inline std::vector<ProfilePlan> profile_plans(const ModelShape& model,
+                                                            Tokens context) {
+  const std::int64_t most = std::max<std::int64_t>(context.value, 128);
+  const auto part = [&](std::int64_t parts) { return std::max<std::int64_t>(most / parts, 2); };
+  // Lengths from a half to one and a half of `length`: those of documents fill no tiles.
+  const auto about = [](std::int64_t count, std::int64_t length) {
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t at = 0; at < count; ++at) {
+      lengths.push_back(std::max<std::int64_t>(2, length / 2 + at * 7919 % (length + 1)));
+    }
+    return lengths;
+  };
+  const auto beside = [](std::vector<std::int64_t> lengths, std::int64_t length) {
+    lengths.push_back(length);
+    return lengths;
+  };
+  detail::PackMaker one;
+  one.cut(most, part(4));
+  one.cut(part(2), part(16));
+  one.whole({part(30)});
+  one.whole({part(60)});
+  one.whole(about(128, part(1024)));
+  one.whole(about(64, part(300)));
+  detail::PackMaker two;
+  two.cut(part(2), part(4));
+  two.whole(about(4, part(8)));
+  two.whole(about(16, part(32)));
+  two.whole(about(64, part(128)));
+  two.whole(about(256, part(1500)));
+  two.whole({part(128)});
+  detail::PackMaker four;
+  four.whole({part(8)});
+  four.whole(beside(about(100, part(800)), part(4)));
+  four.whole(beside(about(100, part(200)), part(2)));
+  four.whole(about(32, part(64)));
+  std::vector<ProfilePlan> plans;
+  const auto add = [&](std::int64_t layers, const detail::PackMaker& maker) {
+    plans.push_back(profile_plan(model, std::min(layers, model.layers), maker.packs));
+  };
+  add(1, one);
+  add(2, two);
+  add(4, four);
+  return plans;
+}
+
+/// The same in few units that take a moment: for a rough cost where none was measured.
+[[nodiscard]] inline std::vector<ProfilePlan> quick_profile_plans(const ModelShape& model,
+                                                                  Tokens context) {
+  const std::int64_t most = std::max<std::int64_t>(context.value / 4, 128);
+  detail::PackMaker one;
+  one.cut(most, most / 4);
+  one.whole({most / 8});
+  one.whole(std::vector<std::int64_t>(16, most / 32));
+  detail::PackMaker two;
+  two.whole({most / 4});
+  two.whole({most / 16, most / 16});
+  return {profile_plan(model, 1, one.packs),
+          profile_plan(model, std::min<std::int64_t>(2, model.layers), two.packs)};
+}
+
+}  // namespace slimpack::cpu

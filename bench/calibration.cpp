@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether steps take the time and memory that a fitted cost predicts: profiles this machine, fits,
+// then plans and runs steps on lengths that the profile has not seen.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "slimpack/cost/fit.hpp"
+#include "slimpack/cost/presets.hpp"
+#include "slimpack/cost/price.hpp"
+#include "slimpack/data/sample.hpp"
+#include "slimpack/exec/run_step.hpp"
+#include "slimpack/planners/registry.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack_cpu/arena_size.hpp"
+#include "slimpack_cpu/check_plan.hpp"
+#include "slimpack_cpu/profile_cluster.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string lengths, profile, read, only;
+  std::string model = "tiny";
+  std::int64_t tokens = 65536, context = 8192, steps = 7, divide = 0;
+  std::size_t ranks = 2;
+  bool quick = false, units = false;
+};
+
+constexpr std::string_view kUsage =
+    "usage: bench_calibration FILE.lengths [--model NAME] [--ranks N] [--tokens N] [--context N]\n"
+    "  [--steps N] [--divide N] [--only pp|dp] [--profile OUT.csv] [--read PROFILE.csv] [--quick]\n"
+    "  [--units]\n"
+    "Lengths are divided by N (0: so that the longest document fits the context).\n";
+
+Options parse(int count, char** arguments) {
+  Options options;
+  for (int at = 1; at < count; ++at) {
+    const std::string name = arguments[at];
+    if (!name.starts_with("--")) {
+      options.lengths = name;
+    } else if (name == "--quick") {
+      options.quick = true;
+    } else if (name == "--units") {
+      options.units = true;
+    } else {
+      if (at + 1 == count) throw InvalidInput(name + " needs a value");
+      const std::string value = arguments[++at];
+      if (name == "--model") {
+        options.model = value;
+      } else if (name == "--profile") {
+        options.profile = value;
+      } else if (name == "--read") {
+        options.read = value;
+      } else if (name == "--only") {
+        options.only = value;
+      } else if (name == "--ranks") {
+        options.ranks = static_cast<std::size_t>(std::stoll(value));
+      } else if (name == "--tokens") {
+        options.tokens = std::stoll(value);
+      } else if (name == "--context") {
+        options.context = std::stoll(value);
+      } else if (name == "--steps") {
+        options.steps = std::stoll(value);
+      } else if (name == "--divide") {
+        options.divide = std::stoll(value);
+      } else {
+        throw InvalidInput("unknown option " + name);
+      }
+    }
+  }
+  require(!options.lengths.empty(), "a file of lengths is needed");
+  require(options.steps >= 1 && options.ranks >= 1, "steps and ranks must be >= 1");
+  return options;
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path);
+  require(static_cast<bool>(file), "cannot read", path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+LengthSet read_lengths(const Options& options) {
+  std::ifstream file(options.lengths);
+  require(static_cast<bool>(file), "cannot read", options.lengths);
+  std::vector<std::int64_t> documents;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty() && line.front() != '#') documents.push_back(std::stoll(line));
+  }
+  require(!documents.empty(), "no document in", options.lengths);
+  const double longest = static_cast<double>(*std::ranges::max_element(documents));
+  const double by = options.divide > 0 ? static_cast<double>(options.divide)
+                                       : longest / static_cast<double>(options.context);
+  LengthSet set;
+  set.name = options.lengths;
+  for (const std::int64_t document : documents) {
+    set.documents.push_back(
+        {std::max<std::int64_t>(2, std::llround(static_cast<double>(document) / by))});
+  }
+  return set;
+}
+
+FittedCost fitted(const Options& options, const ModelShape& model) {
+  std::vector<ProfileRow> rows;
+  if (!options.read.empty()) {
+    rows = parse_profile(read_text(options.read), options.read);
+  } else {
+    const Tokens context{options.context};
+    const auto begin = Clock::now();
+    rows = cpu::measure_profile<cpu::FastMath>(
+        model, options.quick ? cpu::quick_profile_options(options.ranks, context)
+                             : cpu::profile_options(options.ranks, context));
+    std::printf("profile: %zu rows in %.1f s\n", rows.size(),
+                std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  if (!options.profile.empty()) {
+    std::ofstream file(options.profile);
+    write_profile(file, rows);
+    require(static_cast<bool>(file.flush()), "cannot write", options.profile);
+  }
+  const FitResult fit = fit_cost(rows);
+  for (const KindFit& kind : fit.kinds) {
+    std::printf("  %-10s %-8s %3zu rows, mean error %.2f %% fitted, %.2f %% held out\n",
+                std::string(kProfileKinds[static_cast<std::size_t>(kind.kind)]).c_str(),
+                !kind.pass                    ? "-"
+                : *kind.pass == Pass::forward ? "forward"
+                                              : "backward",
+                kind.rows, 100 * kind.fitted_mean_error, 100 * kind.mean_error.value_or(NAN));
+  }
+  std::fflush(stdout);
+  return fit.cost;
+}
+
+/// Keeps how long its thread had computed when each unit began.
+class UnitClock : public exec::ThreadTransport {
+ public:
+  using exec::ThreadTransport::ThreadTransport;
+  void at(const std::string& place) {
+    exec::ThreadTransport::at(place);
+    stamps.push_back(cpu::detail::computed());
+  }
+  std::vector<std::chrono::nanoseconds> stamps;
+};
+
+/// A plan's prices, but of F, B and H what they were measured to take.
+class MeasuredTimes {
+ public:
+  explicit MeasuredTimes(const Plan& plan) : priced_(plan), plan_(&plan) {}
+  void add(const DeviceSchedule& device, const Unit& unit, double seconds) {
+    const std::int32_t line = unit.chunk * plan_->parallel.pp + device.pp;
+    Nanos& slot = unit.kind == UnitKind::head ? heads_[{unit.pack, 0}] : packs_[{unit.pack, line}];
+    slot = std::max(slot, Nanos{std::llround(seconds * 1e9)});
+  }
+  [[nodiscard]] Nanos compute(PackId pack, std::int32_t line) const {
+    return packs_.at({pack, line});
+  }
+  [[nodiscard]] Nanos head(PackId pack, std::size_t, std::int32_t) const {
+    return heads_.at({pack, 0});
+  }
+  [[nodiscard]] Nanos transfer(PackId pack, std::int32_t line, std::size_t rank) const {
+    return priced_.transfer(pack, line, rank);
+  }
+  [[nodiscard]] Nanos reduce(std::int32_t pp, std::int32_t chunk) const {
+    return priced_.reduce(pp, chunk);
+  }
+  [[nodiscard]] Nanos optimizer(std::int32_t dp, std::int32_t pp) const {
+    return priced_.optimizer(dp, pp);
+  }
+
+ private:
+  PricedPlan priced_;
+  const Plan* plan_;
+  std::map<std::pair<PackId, std::int32_t>, Nanos> packs_, heads_;
+};
+
+/// Runs the step once more and prints predicted and computed seconds of units by kind and device,
+/// and how long the step would take if units took what they computed: other programs hardly touch
+/// it.
+void print_units(exec::Team& team, const Plan& plan, const exec::StepData& data,
+                 std::span<cpu::FastDevice> devices) {
+  const exec::Program program = exec::make_program(plan);
+  exec::ThreadHub hub(devices.size(), plan.window);
+  std::vector<std::vector<double>> seconds(devices.size());
+  const exec::MemoryObserver observer;
+  team.run([&](std::size_t device) {
+    UnitClock link(hub, device);
+    exec::DeviceRun<cpu::FastDevice, UnitClock> run(plan, program, data, device, devices[device],
+                                                    link, observer);
+    (void)run.run();
+    hub.leave(device);
+    for (std::size_t unit = 0; unit + 1 < link.stamps.size(); ++unit) {
+      const std::chrono::duration<double> unit_time = link.stamps[unit + 1] - link.stamps[unit];
+      seconds[device].push_back(unit_time.count());
+    }
+  });
+  const PlanSimulation simulation = simulate_plan(plan);
+  std::vector<std::vector<double>> predicted(devices.size());
+  for (std::size_t device = 0; device < devices.size(); ++device) {
+    predicted[device].resize(plan.schedule[device].order.size());
+  }
+  for (std::size_t node = 0; node < simulation.dag.size(); ++node) {
+    const NodeLabel& label = simulation.dag.label[node];
+    if (!is_compute(label.kind)) continue;
+    predicted[device_index(plan, label.dp, label.pp)][label.unit] +=
+        slimpack::seconds(simulation.timeline.end[node] - simulation.timeline.start[node]);
+  }
+  MeasuredTimes times(plan);
+  constexpr std::array<const char*, 5> kNames{"F", "B", "H", "R", "O"};
+  for (std::size_t device = 0; device < devices.size(); ++device) {
+    std::array<double, 5> measured{}, priced{};
+    const auto& order = plan.schedule[device].order;
+    for (std::size_t unit = 0; unit < order.size(); ++unit) {
+      if (order[unit].kind <= UnitKind::head) {
+        times.add(plan.schedule[device], order[unit], seconds[device][unit]);
+      }
+    }
+    for (std::size_t unit = 0; unit < order.size(); ++unit) {
+      const auto kind = static_cast<std::size_t>(order[unit].kind);
+      measured.at(kind) += seconds[device][unit];
+      priced.at(kind) += predicted[device][unit];
+    }
+    std::printf("    device %zu:", device);
+    for (std::size_t kind = 0; kind < kNames.size(); ++kind) {
+      std::printf(" %s %.3f/%.3f", kNames.at(kind), priced.at(kind), measured.at(kind));
+    }
+    std::printf(" (predicted/computed s)\n");
+  }
+  const double alone = slimpack::seconds(simulate_plan(plan, times).timeline.makespan);
+  std::printf("    simulated with the computed times: %.3f s, predicted over it %.3f\n", alone,
+              slimpack::seconds(plan.prediction.iteration) / alone);
+}
+
+struct Setting {
+  std::int32_t dp = 1, pp = 1;
+};
+
+void judge(const Options& options, const LengthSet& lengths, const PlanRequest& base,
+           const PlannerInfo& planner) {
+  BatchOptions batches;
+  batches.context = {options.context};
+  batches.overlong = Overlong::split;
+  batches.batch_tokens = Tokens{options.tokens};
+  batches.seed = 3;
+  BatchStream stream(std::span(&lengths, 1), batches);
+  PlanRequest request = base;
+  exec::Team team(options.ranks,
+                  {cpu::profile_options(options.ranks, {options.context}).cores, std::nullopt});
+  std::vector<cpu::FastDevice> devices;
+  std::vector<Bytes> reserved;
+  Plan before;
+  std::vector<double> ratios, times;
+  double worst_peak = 0;
+  for (std::int64_t step = 0; step < options.steps; ++step) {
+    request.batch = stream.next();
+    PlanOutcome outcome = planner.plan(request);
+    if (const auto* why = std::get_if<Infeasible>(&outcome.result)) {
+      std::printf("  infeasible: %s\n", why->constraint.c_str());
+      return;
+    }
+    const Plan plan = std::get<Plan>(std::move(outcome.result));
+    const exec::Program program = exec::make_program(plan);
+    const exec::StepData data = cpu::step_data(plan, cpu::random_tokens(plan, 7));
+    bool fresh = devices.empty() || plan.stages != before.stages ||
+                 plan.parallel.head != before.parallel.head;
+    if (fresh) {
+      devices = cpu::make_devices<cpu::FastDevice>(plan, 1);
+      reserved.assign(devices.size(), Bytes{});
+    }
+    for (std::size_t device = 0; device < devices.size(); ++device) {
+      const Bytes need = cpu::arena_bytes(plan, program, device, devices[device].element_bytes());
+      if (need <= reserved[device]) continue;
+      devices[device].reserve(need);
+      reserved[device] = need;
+      fresh = true;
+    }
+    before = plan;
+    // Memory that is touched for the first time is no part of a step.
+    if (fresh) (void)exec::run_step(team, plan, program, data, std::span(devices));
+    const auto begin = Clock::now();
+    const exec::StepResult result = exec::run_step(team, plan, program, data, std::span(devices));
+    const double measured = std::chrono::duration<double>(Clock::now() - begin).count();
+    const double predicted = seconds(plan.prediction.iteration);
+    std::int64_t counted_peak = 0, predicted_peak = 0;
+    for (std::size_t device = 0; device < devices.size(); ++device) {
+      const std::int64_t counted = result.peak[device].value;
+      const std::int64_t expected = plan.prediction.devices[device].peak.value;
+      worst_peak = std::max(worst_peak, std::abs(static_cast<double>(expected - counted)) /
+                                            static_cast<double>(counted));
+      counted_peak = std::max(counted_peak, counted);
+      predicted_peak = std::max(predicted_peak, expected);
+    }
+    ratios.push_back(predicted / measured);
+    times.push_back(measured);
+    std::printf(
+        "  step %lld: %zu packs, measured %.3f s, predicted %.3f s, ratio %.3f, peak bytes "
+        "predicted %lld, counted %lld\n",
+        static_cast<long long>(step), plan.micropacks.size(), measured, predicted,
+        predicted / measured, static_cast<long long>(predicted_peak),
+        static_cast<long long>(counted_peak));
+    if (options.units) print_units(team, plan, data, std::span(devices));
+    std::fflush(stdout);
+  }
+  std::printf(
+      "dp %d pp %d %s: median step %.3f s, median predicted / measured %.3f, peak bytes off "
+      "by at most %.3f %%\n",
+      base.dp, base.pp, std::string(planner.name).c_str(), cpu::detail::median(times),
+      cpu::detail::median(ratios), 100 * worst_peak);
+}
+
+void run(const Options& options) {
+  const LengthSet lengths = read_lengths(options);
+  const auto preset = model_preset(options.model);
+  require(preset.has_value(), "unknown model", options.model);
+  PlanRequest request;
+  request.model = *preset;
+  request.model.bytes_per_element = 4;
+  request.cluster =
+      cpu::cpu_cluster(static_cast<std::int64_t>(options.ranks), Bytes{8'000'000'000});
+  request.cost = fitted(options, request.model);
+  request.context = {options.context};
+  request.sources = {{lengths.name, static_cast<std::int64_t>(lengths.documents.size()), ""}};
+  const auto ranks = static_cast<std::int32_t>(options.ranks);
+  for (const Setting setting : {Setting{1, ranks}, Setting{ranks, 1}}) {
+    if (options.only == (setting.pp > 1 ? "dp" : "pp")) continue;
+    request.dp = setting.dp;
+    request.pp = setting.pp;
+    for (const char* planner : {"megatron", "slimpack"}) {
+      judge(options, lengths, request, find_planner(planner));
+    }
+  }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  try {
+    run(parse(count, arguments));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_calibration: %s\n%.*s", error.what(),
+                 static_cast<int>(kUsage.size()), kUsage.data());
+    return 2;
+  }
+  return 0;
+}
