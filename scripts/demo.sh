@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# From document lengths to a plan, to its time on a cluster, to a step that is really executed. Installs
-# what is missing, builds in build/release, leaves what it makes in build/demo.
+# From document lengths to a plan, to its time on a cluster, to steps that are really executed, and a
+# model that learns. Installs what is missing, builds in build/release, leaves what it makes in build/demo.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/deps.sh
@@ -9,8 +9,8 @@ if command -v ccache >/dev/null 2>&1; then
   export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"
 fi
 cmake --preset release
-echo "Building slimpack and the example that executes plans (build/release)."
-cmake --build --preset release --target slimpack_program execute_plan
+echo "Building slimpack, the mini-trainer and two examples (build/release)."
+cmake --build --preset release --target slimpack_program mini_trainer execute_plan draw_traces
 began=$SECONDS
 out=build/demo
 rm -rf "$out"
@@ -48,5 +48,18 @@ show "$bin/slimpack" plan examples/data/text.jsonl --model tiny --dp 2 --pp 2 --
 show "$bin/slimpack" validate "$out/tiny.json"
 show "$bin/execute_plan" "$out/tiny.json"
 
+say "A tiny model learns this repository's own text, one rank a core, for about a minute"
+show "$bin/mini_trainer" --steps 120 --save "$out/model" | awk '!/^step/ || $2 % 20 == 1 || $2 == 120'
+
+say "Documents of very different lengths on two stages: measured steps under two planners"
+steps=(--data "$out/documents.lengths" --pp 2 --dp 1 --steps 4 --batch-tokens 16384 --context 8192)
+awk '!/^#/ && NF { n = int($1 / 64); print n > 1 ? n : 2 }' examples/data/longsft_mix.lengths >"$out/documents.lengths"
+for planner in megatron slimpack; do
+  show "$bin/mini_trainer" "${steps[@]}" --planner "$planner" --trace "$out/$planner.measured.json"
+done
+"$bin/draw_traces" "megatron, measured=$out/megatron.measured.json" "slimpack, measured=$out/slimpack.measured.json" \
+  >"$out/measured.svg"
+
 say "Done in $((SECONDS - began)) s after the build. To look at:"
-printf '  %s\n' "$out/trace.json (open in https://ui.perfetto.dev)" "$out/timeline.svg (open in a browser)"
+printf '  %s\n' "$out/trace.json (open in https://ui.perfetto.dev)" "$out/timeline.svg (open in a browser)" \
+  "$out/measured.svg (both measured steps on one time axis)" "$out/model (opens in transformers)"
