@@ -119,8 +119,12 @@ class Run {
                               element_bytes());
     } else {
       ahead_.emplace(maker(training_, true));
-      ahead_->maker().skip(state_.batches);
       current_ = ahead_->take();
+      if (state_.batches > 0) {
+        // A resumed run has the partition that the first step gave to the run, hence the same plans.
+        ahead_->maker().skip(state_.batches - 1);
+        current_ = ahead_->take();
+      }
       report_.say(describe(current_.plan));
     }
     ranks_.make_devices(current_.plan, options_.seed, adamw(std::max<std::int64_t>(done_, 1)));

@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,8 +129,12 @@ class TrainerTest(unittest.TestCase):
                     stopped.send_signal(signal.SIGKILL)
                     break
             stopped.communicate()
-            self.run_trainer("--steps", "6", *options, "--save", self.path(parts), "--resume", self.path(parts))
-            self.assertEqual(self.weights(whole), self.weights(parts))
+            for ranks in ([0, 2] if MPIRUN else [0]):
+                copy = f"{parts}-{ranks}"
+                shutil.copytree(self.path(parts), self.path(copy))
+                self.run_trainer("--steps", "6", *options, "--save", self.path(copy), "--resume", self.path(copy),
+                                 ranks=ranks)
+                self.assertEqual(self.weights(whole), self.weights(copy), (options, ranks))
 
     def test_kill_at_any_moment(self):
         self.run_trainer("--steps", "8", "--dp", "2", "--save", self.path("whole"))
