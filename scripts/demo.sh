@@ -49,11 +49,11 @@ show "$bin/slimpack" validate "$out/tiny.json"
 show "$bin/execute_plan" "$out/tiny.json"
 
 say "A tiny model learns this repository's own text, one rank a core, for about a minute"
-show "$bin/mini_trainer" --steps 120 --save "$out/model" | awk '!/^step/ || $2 % 20 == 1 || $2 == 120'
+show "$bin/mini_trainer" --steps 300 --save "$out/model" | awk '!/^step/ || $2 % 50 == 1 || $2 == 300'
 
 say "Documents of very different lengths on two stages: measured steps under two planners"
 steps=(--data "$out/documents.lengths" --pp 2 --dp 1 --steps 4 --batch-tokens 16384 --context 8192)
-awk '!/^#/ && NF { n = int($1 / 64); print n > 1 ? n : 2 }' examples/data/longsft_mix.lengths >"$out/documents.lengths"
+awk '!/^#/ && NF { n = int($1 / 64); print (n > 1 ? n : 2) }' examples/data/longsft_mix.lengths >"$out/documents.lengths"
 for planner in megatron slimpack; do
   show "$bin/mini_trainer" "${steps[@]}" --planner "$planner" --trace "$out/$planner.measured.json"
 done

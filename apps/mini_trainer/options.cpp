@@ -89,8 +89,8 @@ void add_options(CLI::App& program, OptionTexts& texts) {
   add_default("--dtype", texts.dtype, "fp32 or fp64");
   add("--cost", texts.cost, "a calibrated cost model [measured constants of a CPU core]");
   add("--memory", texts.memory, "bytes of a device [the machine's, divided by its ranks]");
-  add("--steps", texts.steps, "[600; with --plan 1]");
-  add("--batch-tokens", texts.batch_tokens, "tokens a step holds at most [8192]");
+  add("--steps", texts.steps, "[700; with --plan 1]");
+  add("--batch-tokens", texts.batch_tokens, "tokens a step holds at most [4096]");
   add_default("--context", texts.context, "longest sample, in tokens");
   add_default("--overlong", texts.overlong, "documents above the context: split, drop or error");
   add_default("--lr", texts.learning_rate, "learning rate after the warm-up; falls to a tenth");
@@ -137,9 +137,9 @@ Options check(const OptionTexts& texts) {
   options.cost = texts.cost;
   if (!texts.memory.empty()) options.memory = Bytes{parse_size("--memory", texts.memory)};
   options.steps =
-      texts.steps.empty() ? (options.plan ? 1 : 600) : parse_size("--steps", texts.steps);
+      texts.steps.empty() ? (options.plan ? 1 : 700) : parse_size("--steps", texts.steps);
   options.batch_tokens = {
-      texts.batch_tokens.empty() ? 8192 : parse_size("--batch-tokens", texts.batch_tokens)};
+      texts.batch_tokens.empty() ? 4096 : parse_size("--batch-tokens", texts.batch_tokens)};
   options.context = {parse_size("--context", texts.context)};
   options.overlong = parse_word<Overlong>(
       "--overlong", texts.overlong,
