@@ -121,7 +121,8 @@ class Run {
       ahead_.emplace(maker(training_, true));
       current_ = ahead_->take();
       if (state_.batches > 0) {
-        // A resumed run has the partition that the first step gave to the run, hence the same plans.
+        // A resumed run has the partition that the first step gave to the run, hence the same
+        // plans.
         ahead_->maker().skip(state_.batches - 1);
         current_ = ahead_->take();
       }

@@ -16,8 +16,8 @@
 namespace slimpack::cpu {
 
 /// `devices` equal cores of one machine with `memory` bytes each. The rates are constants of a
-/// server core with AVX-512 in fp32, so that every rank of every run plans alike with no
-/// measurement; where a cost has been fitted, they serve only what no profile measures: work
+/// server core with AVX-512 in fp32 (bench_cpu), so that every rank of every run plans alike with
+/// no measurement; where a cost has been fitted, they serve only what no profile measures: work
 /// repeated under `light` recomputation, gathers of saved tensors and MFU. Attention fills no
 /// tiles. Throws InvalidInput unless devices >= 1 and memory > 0.
 [[nodiscard]] inline Cluster cpu_cluster(std::int64_t devices, Bytes memory) {
@@ -28,10 +28,10 @@ namespace slimpack::cpu {
   cluster.devices_per_node = devices;
   cluster.memory = memory;
   cluster.peak_flops = 160e9;
-  cluster.matrix_flops = 80e9;
-  cluster.attention_forward_flops = 50e9;
-  cluster.attention_backward_flops = 50e9;
-  cluster.memory_bytes_per_s = 6e9;
+  cluster.matrix_flops = 150e9;
+  cluster.attention_forward_flops = 95e9;
+  cluster.attention_backward_flops = 115e9;
+  cluster.memory_bytes_per_s = 12e9;
   cluster.inside = cluster.between = {4e9, 30e-6};
   cluster.kernel_s = 1e-6;
   cluster.segment_s = 2e-6;
