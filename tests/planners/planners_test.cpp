@@ -26,7 +26,7 @@ const auto slimpipe_slices = [](const Pipeline& pipeline, std::span<const std::i
 void check_plan(const Plan& plan) {
   const Validation validation = validate(plan);
   for (const Breach& breach : validation.breaches) FAIL_CHECK(breach.message);
-  const std::vector<Bytes> worst = worst_memory(plan, build_dag(plan, PricedPlan(plan)));
+  const std::vector<Bytes> worst = worst_memory(plan);
   REQUIRE(validation.worst_case_peak.size() == worst.size());
   for (std::size_t at = 0; at < worst.size(); ++at) {
     // Tensor-parallel parts are rounded up entry by entry here, all together there.

@@ -12,13 +12,14 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/ideal.hpp"
+#include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
-#include "slimpack/dag/build.hpp"
+#include "slimpack/cost/unit_times.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/worst_memory.hpp"
-#include "slimpack/sim/simulate_plan.hpp"
-#include "slimpack/sim/simulator.hpp"
+#include "slimpack/sim/plan_clock.hpp"
+#include "slimpack/sim/unit_table.hpp"
 
 namespace slimpack {
 
@@ -34,29 +35,40 @@ namespace slimpack {
   return most;
 }
 
-/// Simulates a plan by its own cost model, writes iteration and ideal time, busy times and peaks
+/// Times a plan whose units take `times`, writes iteration and ideal time, busy times and peaks
 /// into its prediction, and says what it lacks, if anything: a device's memory, at any times of its
 /// units and transfers, must not exceed capacity - reserved, nor a rank's MicroPacks of a pass the
-/// request's bound. Throws as `PricedPlan` and `build_dag` do, and Deadlock.
-[[nodiscard]] inline std::optional<Infeasible> predict(Plan& plan, const PlanRequest& request) {
-  PlanSimulation simulation;
-  simulation.dag = build_dag(plan, PricedPlan(plan));
-  simulation.timeline = simulate(simulation.dag);
-  fill_prediction(plan.prediction, simulation);
+/// request's bound. `memory` is the plan's. Throws as `plan_figures` does.
+template <UnitTimes Times>
+[[nodiscard]] std::optional<Infeasible> predict(Plan& plan, const PlanRequest& request,
+                                                const Times& times, const MemoryModel& memory) {
+  const UnitTable table(plan, memory);
+  PlanFigures figures = plan_figures(table, times);
+  plan.prediction.iteration = figures.iteration;
   plan.prediction.ideal = ideal_time(plan);
+  plan.prediction.devices.clear();
+  for (std::size_t at = 0; at < plan.schedule.size(); ++at) {
+    plan.prediction.devices.push_back(
+        {plan.schedule[at].dp, plan.schedule[at].pp, figures.busy[at], figures.peak[at]});
+  }
   if (const std::int64_t units = most_units(plan);
       request.max_units && units > *request.max_units) {
     return Infeasible{"MicroPacks of a pass and rank", units, *request.max_units};
   }
-  const std::vector<Bytes> worst = worst_memory(plan, simulation.dag);
+  const std::vector<Bytes> worst = worst_memory(table);
   const auto fullest = std::max_element(worst.begin(), worst.end());
   const Bytes available = plan.memory.capacity - plan.memory.reserved;
   if (*fullest <= available) return std::nullopt;
-  const DagDevice& device =
-      simulation.dag.devices[static_cast<std::size_t>(fullest - worst.begin())];
+  const DeviceSchedule& device = plan.schedule[static_cast<std::size_t>(fullest - worst.begin())];
   return Infeasible{"bytes of memory on device dp " + std::to_string(device.dp) + ", pp " +
                         std::to_string(device.pp),
                     fullest->value, available.value};
+}
+/// The same at the prices of the plan's own cost model.
+[[nodiscard]] inline std::optional<Infeasible> predict(Plan& plan, const PlanRequest& request) {
+  const PricedPlan times(plan);
+  const MemoryModel memory(plan);
+  return predict(plan, request, times, memory);
 }
 
 }  // namespace slimpack

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -20,7 +19,6 @@
 #include "slimpack/planners/detail/slimpack_search.hpp"
 #include "slimpack/planners/detail/slimpack_settings.hpp"
 #include "slimpack/planners/detail/slimpack_space.hpp"
-#include "slimpack/planners/evaluate.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/solve/bound.hpp"
 
@@ -69,25 +67,19 @@ namespace slimpack {
     outcome.evaluations += refiner.improve(choices.front(), limits);
   }
   std::optional<Plan> best;
-  int misjudged = 0;
-  for (std::size_t at = 0; at < choices.size() && misjudged < 3; ++at) {
+  // A second whole plan takes as long as all of a fast search.
+  int tries = request.effort == Effort::fast ? 1 : 3;
+  for (std::size_t at = 0; at < choices.size() && tries > 0; ++at) {
     const detail::SlimpackChoice& choice = choices[at];
     std::vector<detail::SlimpackSettings> settings;
     for (const SettingPoint& chosen : choice.points) settings.push_back(space.at(chosen));
-    auto planned = candidates.plan(*choice.dealt, settings);
-    std::optional<Infeasible> why;
-    if (auto* lacks = std::get_if<Infeasible>(&planned)) {
-      why = std::move(*lacks);
-    } else {
-      why = predict(std::get<Plan>(planned), request);
-    }
+    auto [plan, why] = candidates.plan(*choice.dealt, settings);
     if (why && at > 0) continue;
     if (!best) outcome.settings = detail::describe(settings[choice.dealt->hardest], options);
     if (why) {
       outcome.result = *std::move(why);
       continue;
     }
-    Plan& plan = std::get<Plan>(planned);
     const Nanos time = plan.prediction.iteration;
     if (!best || time < best->prediction.iteration) {
       outcome.settings = detail::describe(settings[choice.dealt->hardest], options);
@@ -95,7 +87,7 @@ namespace slimpack {
     }
     // Ranks that no candidate was timed on may be far slower: then another choice may be better.
     if (time.value <= choice.expected().value / 100 * 103) break;
-    ++misjudged;
+    --tries;
   }
   if (best) {
     best->prediction.lower_bound = iteration_bound(*best).value;

@@ -6,196 +6,147 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <queue>
 #include <utility>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/dag/dag.hpp"
+#include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/share.hpp"
+#include "slimpack/sim/unit_table.hpp"
 
 namespace slimpack {
 
 namespace detail {
 
-/// Walks the devices of a plan in their own order. All bytes come and go in
-/// that order but those of send buffers, which end with their transfers.
+/// Walks the devices of a plan in their own order. All bytes come and go in that order but those of
+/// send buffers, which end with their transfers.
 class WorstMemory {
  public:
-  WorstMemory(const Plan& plan, const Dag& dag)
-      : plan_(plan),
-        dag_(dag),
-        line_(line_of(plan)),
-        slots_(static_cast<std::size_t>(plan.parallel.chunks) + 1) {
-    first_.reserve(plan.micropacks.size() + 1);
-    for (const MicroPack& pack : plan.micropacks) {
-      first_.push_back(first_.back() + plan.groups[index(pack.group)].size());
-    }
-    place_.resize(first_.back() * static_cast<std::size_t>(line_.pp) * slots_);
-    node_.resize(plan.schedule.size());
-    for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
-      const auto& order = plan.schedule[device].order;
-      node_[device].resize(order.size());
-      for (std::size_t unit = 0; unit < order.size(); ++unit) {
-        if (order[unit].kind == UnitKind::reduce || order[unit].kind == UnitKind::optimizer)
-          continue;
-        place_[slot(device, order[unit])] = static_cast<std::uint32_t>(unit);
+  explicit WorstMemory(const UnitTable& table)
+      : table_(table),
+        plan_(table.plan()),
+        stages_(static_cast<std::size_t>(plan_.parallel.pp)),
+        level_(table.at_first()),
+        unit_place_(table.cells()),
+        held_(table.channels().empty()
+                  ? 0
+                  : table.channels().back().first + table.channels().back().count) {
+    const bool meets = plan_.parallel.head == Head::shard && stages_ > 1;
+    if (meets) head_place_.resize(table.rows() * stages_);
+    for (const DeviceSchedule& device : plan_.schedule) {
+      for (std::size_t at = 0; at < device.order.size(); ++at) {
+        const Unit& unit = device.order[at];
+        const auto place = static_cast<std::uint32_t>(at);
+        if (unit.kind == UnitKind::forward || unit.kind == UnitKind::backward) {
+          const std::size_t row = table.row(unit.pack, device.dp);
+          unit_place_[table.cell(row, table.line().at(device.pp, unit.chunk))] = place;
+        } else if (unit.kind == UnitKind::head && meets) {
+          const std::size_t row = table.row(unit.pack, device.dp);
+          head_place_[row * stages_ + static_cast<std::size_t>(device.pp)] = place;
+        }
       }
-    }
-    for (std::size_t node = 0; node < dag.size(); ++node) {
-      const NodeLabel& label = dag.label[node];
-      if (!is_compute(label.kind) && label.kind != NodeKind::transfer) continue;
-      Nodes& nodes = node_[device_index(plan, label.dp, label.pp)][label.unit];
-      (is_compute(label.kind) ? nodes.compute : nodes.transfer) = node + 1;
     }
   }
 
-  [[nodiscard]] Bytes device(std::size_t on) const {
-    State state;
-    state.held.resize(dag_.channels.size());
-    Bytes level = total(dag_.devices[on].always);
-    for (const MemoryEvent& event : dag_.initial_memory) {
-      if (index(event.device) == on) level += event.bytes;
-    }
-    Bytes most = level;
-    const auto& order = plan_.schedule[on].order;
-    for (std::size_t at = 0; at < order.size(); ++at) {
-      const Nodes& nodes = node_[on][at];
-      if (nodes.compute == 0) continue;
-      level -= hear(on, order[at], state);
-      if (nodes.transfer != 0) level -= queue(on, order[at], nodes.transfer - 1, state);
-      level += change(nodes.compute - 1, Moment::start, on);
+  [[nodiscard]] Bytes device(std::size_t on) {
+    unfinished_ = {};
+    Bytes level = level_[on], most = level_[on];
+    const DeviceSchedule& device = plan_.schedule[on];
+    for (const Unit& unit : device.order) {
+      if (unit.kind == UnitKind::reduce || unit.kind == UnitKind::optimizer) continue;
+      const UnitTable::Place at = table_.place(unit, device.dp, device.pp);
+      level -= hear(unit, at, device.pp);
+      if (at.sends != UnitTable::kNone) level -= queue(at.sends);
+      level += table_.at_start(unit, at, device.pp);
       most = std::max(most, level);
-      level += change(nodes.compute - 1, Moment::end, on);
+      level += table_.at_end(unit, at, device.pp);
       most = std::max(most, level);
     }
     return most;
   }
 
  private:
-  struct Nodes {
-    std::size_t compute = 0, transfer = 0;  // id + 1; 0 where there is none
-  };
   struct Send {
-    std::size_t consumer;  // place at the receiver
-    std::size_t channel, message;
+    std::uint32_t consumer = 0;  // place at the receiver
+    std::uint32_t message = 0;
     bool operator<(const Send& other) const noexcept { return consumer > other.consumer; }
   };
-  struct State {
-    std::vector<std::vector<Bytes>> held;  // by channel and message; zero once freed
-    std::map<std::size_t, std::priority_queue<Send>> unfinished;  // by receiver
-  };
 
-  [[nodiscard]] Bytes change(std::size_t node, Moment moment, std::size_t on) const {
-    Bytes sum;
-    for (const MemoryEvent& event :
-         dag_.memory_at(NodeId{static_cast<std::uint32_t>(node)}, moment)) {
-      if (index(event.device) == on) sum += event.bytes;
-    }
-    return sum;
+  /// Sends to the next stage, and to the one before: with two stages that is the same.
+  [[nodiscard]] std::size_t way(std::int32_t step) const noexcept {
+    return step < 0 && stages_ > 2 ? 1 : 0;
   }
 
-  [[nodiscard]] std::size_t peer(std::size_t on, std::int32_t stage) const {
-    return device_index(plan_, plan_.schedule[on].dp, stage);
-  }
-  /// Where `place_` has an F, B or H of a device.
-  [[nodiscard]] std::size_t slot(std::size_t on, const Unit& unit) const {
-    const DeviceSchedule& device = plan_.schedule[on];
-    const auto& ranks = plan_.groups[index(plan_.micropacks[index(unit.pack)].group)];
-    const auto rank = static_cast<std::size_t>(
-        std::lower_bound(ranks.begin(), ranks.end(), device.dp) - ranks.begin());
-    const std::size_t row = (first_[index(unit.pack)] + rank) * static_cast<std::size_t>(line_.pp) +
-                            static_cast<std::size_t>(device.pp);
-    return row * slots_ +
-           (unit.kind == UnitKind::head ? slots_ - 1 : static_cast<std::size_t>(unit.chunk));
-  }
-  [[nodiscard]] std::size_t place(std::size_t on, const Unit& unit) const {
-    return place_[slot(on, unit)];
-  }
-  /// The same unit one place further along the line, or back.
-  [[nodiscard]] std::pair<std::size_t, std::size_t> neighbour(std::size_t on, const Unit& unit,
-                                                              std::int32_t step) const {
-    const std::int32_t line = line_.at(plan_.schedule[on].pp, unit.chunk) + step;
-    const std::size_t device = peer(on, line_.stage(line));
-    return {device, place(device, {unit.kind, unit.pack, line_.chunk(line)})};
-  }
-
-  static Bytes free(Bytes& held) noexcept { return std::exchange(held, Bytes{}); }
-
-  /// Frees what is sent to a device that has ended its first `units` units.
-  static Bytes ended(std::size_t device, std::size_t units, State& state) {
+  /// Frees what is sent that way to a device that has ended its first `units` units.
+  Bytes ended(std::size_t way, std::size_t units) {
     Bytes freed;
-    auto& unfinished = state.unfinished[device];
+    auto& unfinished = unfinished_[way];
     while (!unfinished.empty() && unfinished.top().consumer < units) {
-      freed += free(state.held[unfinished.top().channel][unfinished.top().message]);
+      freed += std::exchange(held_[unfinished.top().message], Bytes{});
       unfinished.pop();
     }
     return freed;
   }
 
-  /// A unit that starts has heard how far its neighbours are: its input comes
-  /// from one, and in a meeting over the head both stand at the same unit.
-  Bytes hear(std::size_t on, const Unit& unit, State& state) const {
-    if (line_.pp == 1) return {};
-    const std::int32_t stage = plan_.schedule[on].pp;
-    if (unit.kind == UnitKind::head && plan_.parallel.head == Head::shard) {
+  /// A unit that starts has heard how far its neighbours are: its input comes from one, and in a
+  /// meeting over the head both stand at the same unit.
+  Bytes hear(const Unit& unit, const UnitTable::Place& at, std::int32_t pp) {
+    if (unit.kind == UnitKind::head) {
       Bytes freed;
+      if (head_place_.empty()) return freed;
+      const auto stages = static_cast<std::int32_t>(stages_);
       for (const std::int32_t step : {-1, 1}) {
-        const std::size_t device = peer(on, (stage + step + line_.pp) % line_.pp);
-        freed += ended(device, place(device, unit), state);
+        const auto stage = static_cast<std::size_t>((pp + step + stages) % stages);
+        freed += ended(way(step), head_place_[at.row * stages_ + stage]);
       }
       return freed;
     }
-    const std::int32_t line = line_.at(stage, unit.chunk);
-    const bool forward = unit.kind == UnitKind::forward;
-    if (!forward && unit.kind != UnitKind::backward) return {};
-    if (forward ? line == 0 : line + 1 == line_.size()) return {};
-    const auto [device, sender] = neighbour(on, unit, forward ? -1 : 1);
-    return ended(device, sender + 1, state);
+    if (at.receives == UnitTable::kNone) return {};
+    return ended(way(unit.kind == UnitKind::forward ? -1 : 1),
+                 std::size_t{unit_place_[table_.sender(at.receives)]} + 1);
   }
 
-  /// Notes the send of a unit that starts; the send `window` before it has
-  /// ended.
-  Bytes queue(std::size_t on, const Unit& unit, std::size_t transfer, State& state) const {
-    const std::size_t channel = index(dag_.label[transfer].channel);
-    auto& held = state.held[channel];
-    const std::size_t message = held.size();
-    const auto window = static_cast<std::size_t>(plan_.window);
-    const Bytes freed = message >= window ? free(held[message - window]) : Bytes{};
-    held.push_back(-change(transfer, Moment::end, on));
-    const auto [device, consumer] = neighbour(on, unit, unit.kind == UnitKind::forward ? 1 : -1);
-    state.unfinished[device].push({consumer, channel, message});
+  /// Notes the send of a unit that starts; the send `window` before it has ended.
+  Bytes queue(std::uint32_t message) {
+    const std::uint32_t before = table_.before(message);
+    const Bytes freed =
+        before == UnitTable::kNone ? Bytes{} : std::exchange(held_[before], Bytes{});
+    held_[message] = table_.bytes(message);
+    const UnitTable::Channel& channel = table_.channels()[table_.channel(message)];
+    unfinished_[channel.link % 2].push({unit_place_[table_.consumer(message)], message});
     return freed;
   }
 
+  const UnitTable& table_;
   const Plan& plan_;
-  const Dag& dag_;
-  Line line_;
-  std::size_t slots_;                     // chunks, and one for H
-  std::vector<std::size_t> first_{0};     // row of a pack's first rank
-  std::vector<std::uint32_t> place_;      // in its device's order, by pack, rank, stage and slot
-  std::vector<std::vector<Nodes>> node_;  // by device and place in its order
+  std::size_t stages_;
+  std::vector<Bytes> level_;               // of each device, before its first unit
+  std::vector<std::uint32_t> unit_place_;  // by cell, in its device's order
+  std::vector<std::uint32_t> head_place_;  // by row and stage, where stages meet for H
+  std::vector<Bytes> held_;                // by message; zero once freed
+  std::array<std::priority_queue<Send>, 2> unfinished_;
 };
 
 }  // namespace detail
 
-/// The most bytes that each device of a plan may hold at any times of its units
-/// and transfers, from the plan's own DAG. A send buffer counts until its end
-/// is certain: when the unit that queues the send `window` later starts, or
-/// when the device has heard from the receiver, by an input or by meeting it
-/// over the head, after it has consumed the message. Never less than a
-/// simulated peak. The plan must keep rules 1 to 6. O(units log window +
-/// events).
-[[nodiscard]] inline std::vector<Bytes> worst_memory(const Plan& plan, const Dag& dag) {
-  const detail::WorstMemory walk(plan, dag);
+/// The most bytes that each device of a plan may hold at any times of its units and transfers. A
+/// send buffer counts until its end is certain: when the unit that queues the send `window` later
+/// starts, or when the device has heard from the receiver, by an input or by meeting it over the
+/// head, after it has consumed the message. Never less than a simulated peak. The plan must keep
+/// rules 1 to 6. O(units log window).
+[[nodiscard]] inline std::vector<Bytes> worst_memory(const UnitTable& table) {
+  detail::WorstMemory walk(table);
   std::vector<Bytes> worst;
-  for (std::size_t device = 0; device < dag.devices.size(); ++device) {
+  for (std::size_t device = 0; device < table.plan().schedule.size(); ++device) {
     worst.push_back(walk.device(device));
   }
   return worst;
+}
+[[nodiscard]] inline std::vector<Bytes> worst_memory(const Plan& plan) {
+  const MemoryModel memory(plan);
+  return worst_memory(UnitTable(plan, memory));
 }
 
 }  // namespace slimpack

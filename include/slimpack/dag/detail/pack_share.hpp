@@ -19,7 +19,8 @@
 namespace slimpack::detail {
 
 /// Throws InvalidInput unless the slices of `pass` partition every sample.
-inline void require_partition(const Plan& plan, Pass pass, const SliceIndex& slices) {
+inline void require_partition(const Plan& plan, Pass pass) {
+  const SliceIndex slices(plan, pass);
   std::vector<std::size_t> count(plan.samples.size(), 0);
   for (const MicroPack& pack : plan.micropacks) {
     if (pack.pass != pass) continue;
@@ -53,12 +54,10 @@ struct PackShare {
 /// The shares of all packs, and which forward packs hold tokens of each backward pack.
 class PackShares {
  public:
-  /// Throws InvalidInput where slices do not partition their samples. The packs must name samples
-  /// and groups that exist. O(n log n) in slices times ranks.
+  /// The slices must partition their samples, the packs name samples and groups that exist.
+  /// O(n log n) in slices times ranks.
   PackShares(const Plan& plan, const MemoryModel& memory) : plan_(plan), memory_(memory) {
     const SliceIndex forward(plan, Pass::forward);
-    require_partition(plan, Pass::forward, forward);
-    require_partition(plan, Pass::backward, SliceIndex(plan, Pass::backward));
     first_.reserve(plan.micropacks.size() + 1);
     for (const MicroPack& pack : plan.micropacks) {
       first_.push_back(first_.back() + plan.groups[index(pack.group)].size());

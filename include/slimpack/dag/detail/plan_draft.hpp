@@ -38,7 +38,7 @@ void require_time(Nanos time, const Text& text) {
 struct PlanDraft {
   /// Throws InvalidInput where the plan's arrays do not fit together.
   explicit PlanDraft(const Plan& of)
-      : plan((require_structure(of), of)), line(line_of(of)), memory(of), shares(of, memory) {
+      : plan(checked(of)), line(line_of(of)), memory(of), shares(of, memory) {
     unit_nodes.assign(shares.rows() * static_cast<std::size_t>(line.size()), kNoNode);
     head_nodes.assign(shares.rows() * static_cast<std::size_t>(plan.parallel.pp), kNoNode);
     std::size_t units = 0;
@@ -49,6 +49,13 @@ struct PlanDraft {
     before.reserve(2 * units);
     entries.reserve(2 * units);
     messages.reserve(units);
+  }
+
+  static const Plan& checked(const Plan& of) {
+    require_structure(of);
+    require_partition(of, Pass::forward);
+    require_partition(of, Pass::backward);
+    return of;
   }
 
   const Plan& plan;

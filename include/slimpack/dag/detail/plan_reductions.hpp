@@ -13,6 +13,7 @@
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/dag/dag.hpp"
+#include "slimpack/dag/detail/bucket_times.hpp"
 #include "slimpack/dag/detail/plan_draft.hpp"
 #include "slimpack/dag/names.hpp"
 #include "slimpack/plan/plan.hpp"
@@ -141,35 +142,18 @@ class PlanReductions {
     label.pp = pp;
     label.chunk = chunk;
     label.unit = release(0, pp, chunk).place;
-    const std::int64_t count = bucketed ? layers : 1;
-    const std::int64_t layer = std::max<std::int64_t>(draft_.plan.model.layer_weights(), 1);
-    const std::int64_t all = layer * layers + (chunk == 0 ? ends_weights(pp) : 0);
+    const std::vector<Nanos> times =
+        bucket_times(draft_.plan, pp, chunk, time, bucketed ? layers : 1);
     std::vector<NodeId> buckets;
-    std::int64_t before = 0;
-    for (std::int64_t bucket = 0; bucket < count; ++bucket) {
-      // Cumulated shares, so that the buckets sum to the whole.
-      const std::int64_t until =
-          bucket + 1 == count ? time.value : share_of_time(time, layer * (bucket + 1), all);
+    for (std::size_t bucket = 0; bucket < times.size(); ++bucket) {
       label.bucket = static_cast<std::uint32_t>(bucket);
-      const bool with_table = chunk == 0 && bucket + 1 == count && holds_table(pp);
-      buckets.push_back(add_bucket(Nanos{until - before}, label, link, with_table));
-      before = until;
+      const bool with_table = chunk == 0 && bucket + 1 == times.size() && holds_table(pp);
+      buckets.push_back(add_bucket(times[bucket], label, link, with_table));
     }
     for (std::int32_t dp = 0; dp < draft_.plan.parallel.dp; ++dp) {
       add_release(dp, pp, chunk, buckets);
     }
     return buckets;
-  }
-
-  [[nodiscard]] static std::int64_t share_of_time(Nanos time, std::int64_t part,
-                                                  std::int64_t whole) noexcept {
-    __extension__ using Product = __int128;
-    return static_cast<std::int64_t>(static_cast<Product>(time.value) * part / whole);
-  }
-  /// Weights outside of layers, reduced with chunk 0.
-  [[nodiscard]] std::int64_t ends_weights(std::int32_t pp) const noexcept {
-    const DeviceWeights weights = device_weights(draft_.plan, pp);
-    return weights.embedding + weights.final_norm + weights.head;
   }
 
   void add_release(std::int32_t dp, std::int32_t pp, std::int32_t chunk,

@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -19,6 +20,7 @@
 #include "slimpack/planners/detail/slimpack_build.hpp"
 #include "slimpack/planners/detail/slimpack_lockstep.hpp"
 #include "slimpack/planners/detail/slimpack_settings.hpp"
+#include "slimpack/planners/evaluate.hpp"
 #include "slimpack/planners/packed_sequences.hpp"
 #include "slimpack/planners/search.hpp"
 #include "slimpack/schedule/list_schedule.hpp"
@@ -31,6 +33,26 @@ namespace slimpack::detail {
   options.forward_queue = settings.queue;
   return options;
 }
+
+/// Workspaces that candidates use one after the other, as many as there are threads.
+class WorkspacePool {
+ public:
+  [[nodiscard]] std::unique_ptr<ListWorkspace> take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_unique<ListWorkspace>();
+    std::unique_ptr<ListWorkspace> taken = std::move(free_.back());
+    free_.pop_back();
+    return taken;
+  }
+  void give(std::unique_ptr<ListWorkspace> back) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(back));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<ListWorkspace>> free_;
+};
 
 /// Scores points of a space by scheduling the ranks that are likely to take longest.
 class SlimpackCandidates {
@@ -57,7 +79,8 @@ class SlimpackCandidates {
                                      std::size_t island) const {
     Plan plan = problem_.build(dealt, {&settings, 1}, island);
     const PricedPlan times(plan);
-    const ScheduleOutcome outcome = schedule(plan, dealt, {&settings, 1}, times, true);
+    const MemoryModel memory(plan);
+    const ScheduleOutcome outcome = schedule(plan, dealt, {&settings, 1}, times, memory, true);
     CandidateScore score;
     if (outcome.infeasible) {
       score.excess = outcome.infeasible->needed - outcome.infeasible->available;
@@ -69,14 +92,17 @@ class SlimpackCandidates {
     return score;
   }
 
-  /// The whole plan, scheduled, without a prediction; `settings` for all islands or for each.
-  [[nodiscard]] std::variant<Plan, Infeasible> plan(
+  /// The whole plan with its prediction, and what it lacks, if anything; `settings` for all islands
+  /// or for each.
+  [[nodiscard]] std::pair<Plan, std::optional<Infeasible>> plan(
       const Dealt& dealt, std::span<const SlimpackSettings> settings) const {
     Plan plan = problem_.build(dealt, settings, std::nullopt);
     const PricedPlan times(plan);
-    ScheduleOutcome outcome = schedule(plan, dealt, settings, times, false);
-    if (outcome.infeasible) return *std::move(outcome.infeasible);
-    return plan;
+    const MemoryModel memory(plan);
+    std::optional<Infeasible> lacks =
+        schedule(plan, dealt, settings, times, memory, false).infeasible;
+    if (!lacks) lacks = predict(plan, problem_.request(), times, memory);
+    return {std::move(plan), std::move(lacks)};
   }
 
  private:
@@ -86,15 +112,15 @@ class SlimpackCandidates {
   };
 
   /// Orders all devices; `timed` asks for the end of the last B.
-  [[nodiscard]] static ScheduleOutcome schedule(Plan& plan, const Dealt& dealt,
-                                                std::span<const SlimpackSettings> by_island,
-                                                const PricedPlan& times, bool timed) {
-    const MemoryModel memory(plan);
+  [[nodiscard]] ScheduleOutcome schedule(Plan& plan, const Dealt& dealt,
+                                         std::span<const SlimpackSettings> by_island,
+                                         const PricedPlan& times, const MemoryModel& memory,
+                                         bool timed) const {
     const ScheduleParts parts(plan);
     plan.schedule = empty_schedule(plan);
     const Bytes available = plan.memory.capacity - plan.memory.reserved;
     ScheduleOutcome all;
-    ListWorkspace workspace;
+    std::unique_ptr<ListWorkspace> workspace = workspaces_.take();
     for (std::size_t part = 0; part < parts.size(); ++part) {
       ScheduleOutcome one;
       const auto rank = static_cast<std::size_t>(parts.ranks(part).front());
@@ -116,7 +142,7 @@ class SlimpackCandidates {
         }
       } else {
         ListOutcome outcome = list_schedule_part(plan, parts, part, times, memory,
-                                                 list_options(settings), workspace, plan.schedule);
+                                                 list_options(settings), *workspace, plan.schedule);
         one = {outcome.end, std::move(outcome.infeasible)};
       }
       all.end = std::max(all.end, one.end);
@@ -124,6 +150,7 @@ class SlimpackCandidates {
         all.infeasible = std::move(one.infeasible);
       }
     }
+    workspaces_.give(std::move(workspace));
     return all;
   }
 
@@ -155,6 +182,7 @@ class SlimpackCandidates {
 
   const SlimpackProblem& problem_;
   const SlimpackSpace& space_;
+  mutable WorkspacePool workspaces_;
 };
 
 }  // namespace slimpack::detail

@@ -94,11 +94,15 @@ class SlimpackSpaceMaker {
       start_[kHead] = space_.head.size() - 3;
     }
   }
+  /// Fill and drain are nothing beside such a number of packs.
+  [[nodiscard]] bool many_packs() const {
+    return space_.units[start_[kUnits]] >= kManyFulls * request_.pp;
+  }
   void chunks() {
     space_.chunks = {1};
     if (request_.chunks) {
       space_.chunks = {*request_.chunks};
-    } else if (request_.pp > 1 && space_.units[start_[kUnits]] < kManyFulls * request_.pp) {
+    } else if (request_.pp > 1 && !many_packs()) {
       for (const std::int32_t more : {2, 4}) {
         if (std::int64_t{request_.pp} * more <= request_.model.layers) {
           space_.chunks.push_back(more);
@@ -282,7 +286,12 @@ class SlimpackSpaceMaker {
     add(mode_at(none, Kind::uniform), false, true, 0);
     add(mode_at(none, Kind::uniform), false, false, 1);
     add(mode_at(light, Kind::uniform), true, false, 2);
-    add(mode_at(light, Kind::uniform), true, true, 2);
+    // Of many packs that wait for merged ones, small ones keep more of them in flight.
+    if (many_packs()) {
+      add(mode_at(light, Kind::fullest), true, true, 5);
+    } else {
+      add(mode_at(light, Kind::uniform), true, true, 2);
+    }
     add(mode_at(light, Kind::uniform), false, true, 1);
     add(mode_at(light, Kind::fullest), false, true, 3, LineOrder::short_first);
     add(mode_at(light, Kind::leanest), false, true, 2);
