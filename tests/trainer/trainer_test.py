@@ -122,6 +122,21 @@ class TrainerTest(unittest.TestCase):
                 kills = self.runs.killed(draw, folder, 8, pace, 4, "--dp", "2", ranks=ranks)
                 self.assertEqual(self.runs.same(folder, "whole"), [], (folder, kills))
 
+    def test_the_benchmark_prints_its_tables(self):
+        script = pathlib.Path(__file__).resolve().parents[2] / "bench" / "trainer.py"
+        command = [sys.executable, str(script), str(pathlib.Path(TRAINER).parent)]
+        sizes = ["--batch-tokens", "1024", "--context", "256", "--steps", "2", "--rounds", "2", "--warmup", "1",
+                 "--trials", "1", "--kill-steps", "3"]
+        done = subprocess.run([*command, "speed", "kill", *sizes, "--mpirun", MPIRUN], capture_output=True, text=True,
+                              timeout=120)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("\n| pp 2 | `"), 6, done.stdout)
+        self.assertIn("1 of 1", done.stdout)
+        failed = subprocess.run([*command, "speed", *sizes, "--model", "none"], capture_output=True, text=True, timeout=120)
+        self.assertEqual(failed.returncode, 1, failed.stdout + failed.stderr)
+        wrong = subprocess.run([*command, "nothing"], capture_output=True, text=True, timeout=120)
+        self.assertEqual(wrong.returncode, 2, wrong.stderr)
+
     def test_other_settings_are_refused_on_resume(self):
         self.run_trainer("--steps", "2", "--save", self.path("run"))
         done = self.run_trainer("--steps", "2", "--lr", "1e-3", "--resume", self.path("run"), status=2)
