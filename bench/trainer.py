@@ -222,7 +222,7 @@ def kill(options, folder):
             kills += made
             equal.append(not different)
             shutil.rmtree(small.path(name))
-        for setting, (_, _, kills, equal) in runs.items():
+        for setting, (_, _, kills, equal) in list(runs.items())[:options.trials]:
             after = ", ".join(f"{step}: {kills.count(step)}" for step in sorted(set(kills)))
             rows.append([transport, setting, after, len(equal), len(kills), f"{sum(equal)} of {len(equal)}"])
     table(["transport", "degrees", "kills after step", "|", "trials", "kills", "equal"], rows)
