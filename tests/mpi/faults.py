@@ -23,6 +23,7 @@ import tempfile
 import time
 
 LIMIT = 10.0
+TOO_LONG = "took too long"
 OUTSIDE = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 FAULTS = ["kill", "stop", "throw", "hang", "unit-kill", "unit-stop", "leave", "threads-throw", "threads-hang"]
 PLACE = r"device \(dp \d+, pp \d+\), (unit \d+, (F|B|H) of MicroPack \d+|unit \d+, [RO]\b|(start|end) of the step|between steps)"
@@ -89,7 +90,7 @@ def trial(options, fault, ranks, number):
     if not ended or left:
         wrong.append(f"left processes {left}")
     if seconds >= LIMIT:
-        wrong.append("took too long")
+        wrong.append(TOO_LONG)
     if status == 0:
         wrong.append("ended with status 0")
     if threads:

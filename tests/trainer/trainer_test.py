@@ -18,53 +18,27 @@ import tempfile
 import time
 import unittest
 
+from small_runs import ENVIRONMENT, RANKS, SmallRuns
+
 TRAINER, SLIMPACK = sys.argv[1:3]
 MPIRUN = sys.argv[3] if len(sys.argv) > 3 else ""
-MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 257, "hidden_size": 32,
-         "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "head_dim": 8, "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
-         "rope_theta": 10000.0, "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False}
-ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                   OMPI_MCA_rmaps_base_oversubscribe="1")
-# Open MPI keeps memory to its end, which sanitizers would call leaks.
-RANKS = dict(ENVIRONMENT, ASAN_OPTIONS="detect_leaks=0")
 
 
 class TrainerTest(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.root = pathlib.Path(self.folder.name)
-        (self.root / "config.json").write_text(json.dumps(MODEL))
-        words = "pack slice rank stage token batch plan step wait send".split()
-        draw = random.Random(1)
-        text = self.root / "text"
-        text.mkdir()
-        for number in range(40):
-            count = draw.choice([5, 20, 60, 200])
-            (text / f"{number:02}.txt").write_text(" ".join(draw.choice(words) for _ in range(count)))
-        self.base = ["--model", str(self.root / "config.json"), "--data", str(text), "--batch-tokens", "1024",
-                     "--context", "512"]
+        self.runs = SmallRuns(self.root, TRAINER, MPIRUN)
+        self.path, self.command, self.weights = self.runs.path, self.runs.command, self.runs.weights
 
     def tearDown(self):
         self.folder.cleanup()
-
-    def path(self, name):
-        return str(self.root / name)
-
-    def command(self, *options, ranks=0):
-        command = [TRAINER, *self.base, *options]
-        if ranks:
-            command = [MPIRUN, "--bind-to", "none", "-n", str(ranks), *command, "--transport", "mpi"]
-        return command
 
     def run_trainer(self, *options, ranks=0, status=0, **more):
         done = subprocess.run(self.command(*options, ranks=ranks), text=True, capture_output=True, timeout=120,
                               env=RANKS if ranks else ENVIRONMENT, **more)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done
-
-    def weights(self, folder):
-        return pathlib.Path(self.path(folder), "model.safetensors").read_bytes()
 
     def test_help_and_version(self):
         self.assertIn("--resume", self.run_trainer("--help").stdout)
@@ -139,28 +113,29 @@ class TrainerTest(unittest.TestCase):
                 self.assertEqual(self.weights(whole), self.weights(copy), (options, ranks))
 
     def test_kill_at_any_moment(self):
-        self.run_trainer("--steps", "8", "--dp", "2", "--save", self.path("whole"))
-        expected = self.weights("whole")
         draw = random.Random(7)
-        for trial in range(4):
-            folder = f"killed{trial}"
-            for _ in range(20):
-                resume = ["--resume", self.path(folder)] if (pathlib.Path(self.path(folder)) / "model.safetensors"
-                                                             ).exists() else []
-                run = subprocess.Popen(self.command("--steps", "8", "--dp", "2", "--save", self.path(folder),
-                                                    "--save-every", "1", *resume),
-                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-                try:
-                    _, errors = run.communicate(timeout=draw.uniform(0.05, 0.6))
-                    self.assertEqual(run.returncode, 0, errors)
-                    break
-                except subprocess.TimeoutExpired:
-                    run.kill()
-                    run.communicate()
-            else:
-                self.run_trainer("--steps", "8", "--dp", "2", "--save", self.path(folder), "--save-every", "8",
-                                 *resume)
-            self.assertEqual(self.weights(folder), expected, trial)
+        self.runs.whole("whole", 8, "--dp", "2")
+        for ranks, trials in ((0, 4), (2, 2 if MPIRUN else 0)):
+            pace = self.runs.whole(f"pace{ranks}", 8, "--dp", "2", ranks=ranks) if trials else None
+            for trial in range(trials):
+                folder = f"killed{ranks}-{trial}"
+                kills = self.runs.killed(draw, folder, 8, pace, 4, "--dp", "2", ranks=ranks)
+                self.assertEqual(self.runs.same(folder, "whole"), [], (folder, kills))
+
+    def test_the_benchmark_prints_its_tables(self):
+        script = pathlib.Path(__file__).resolve().parents[2] / "bench" / "trainer.py"
+        command = [sys.executable, str(script), str(pathlib.Path(TRAINER).parent)]
+        sizes = ["--batch-tokens", "1024", "--context", "256", "--steps", "2", "--rounds", "2", "--warmup", "1",
+                 "--trials", "1", "--kill-steps", "3"]
+        done = subprocess.run([*command, "speed", "kill", *sizes, "--mpirun", MPIRUN], capture_output=True, text=True,
+                              timeout=120)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("\n| pp 2 | `"), 6, done.stdout)
+        self.assertIn("1 of 1", done.stdout)
+        failed = subprocess.run([*command, "speed", *sizes, "--model", "none"], capture_output=True, text=True, timeout=120)
+        self.assertEqual(failed.returncode, 1, failed.stdout + failed.stderr)
+        wrong = subprocess.run([*command, "nothing"], capture_output=True, text=True, timeout=120)
+        self.assertEqual(wrong.returncode, 2, wrong.stderr)
 
     def test_other_settings_are_refused_on_resume(self):
         self.run_trainer("--steps", "2", "--save", self.path("run"))

@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The mini-trainer's figures as Markdown tables.
+
+    bench/trainer.py BIN [speed|text|calibration|kill|faults ...] [options]
+
+BIN is the folder with the built programs, such as build/release/bin. Parts, all of them by default:
+
+  speed        planners `megatron` and `slimpack` on documents of LENGTHS with drawn tokens
+  text         the same on this repository's own text
+  calibration  the same with a cost that was fitted to a profile of this machine
+  kill         runs that are killed and resumed, beside one that nothing stops
+  faults       ranks that die: how long the others live on
+
+Progress goes to standard error. Times are printed and never judged. Ends with status 1 if two planners trained
+on other documents, a resumed run differs in a byte, a dead rank was not reported as it must be, or a program failed.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from statistics import median
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path += [str(ROOT / "tests" / "trainer"), str(ROOT / "tests" / "mpi")]
+
+import faults  # noqa: E402
+from small_runs import SmallRuns  # noqa: E402
+
+PLANNERS = ("megatron", "slimpack")
+SETTINGS = {"pp 2": ["--pp", "2", "--dp", "1"], "dp 2": ["--dp", "2", "--pp", "1"]}
+
+
+class Failure(Exception):
+    """A program that did not do its work, or results that had to be equal and are not."""
+
+
+def tell(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def call(command):
+    """What the program prints."""
+    done = subprocess.run([str(word) for word in command], text=True, capture_output=True)
+    if done.returncode != 0:
+        raise Failure(f"{pathlib.Path(command[0]).name} ended with status {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def table(head, rows):
+    """Columns after the `|` in `head` are right-aligned."""
+    left = head.index("|")
+    print("| " + " | ".join(head[:left] + head[left + 1:]) + " |")
+    print("|" + "---|" * left + "---:|" * (len(head) - left - 1))
+    for row in rows:
+        print("| " + " | ".join(str(cell) for cell in row) + " |")
+    print()
+
+
+# --- steps of two planners ---
+
+
+def scaled_lengths(path, context, folder):
+    """A file of the lengths, all divided by what makes the longest document as long as the context."""
+    lengths = [int(line.split()[0]) for line in path.read_text().splitlines() if line.strip() and line[0] != "#"]
+    longest = max(lengths)
+    scaled = folder / "documents.lengths"
+    scaled.write_text("".join(f"{max(2, round(length * context / longest))}\n" for length in lengths))
+    return scaled
+
+
+def train(options, folder, planner, seed, steps, more):
+    """The log's steps, those before the measured ones left out."""
+    log = folder / "log.jsonl"
+    call([options.bin / "mini_trainer", *more, "--planner", planner, "--model", options.model, "--batch-tokens",
+          options.batch_tokens, "--context", options.context, "--seed", seed, "--steps", options.warmup + steps,
+          "--log", log])
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return [line for line in lines if "step" in line][options.warmup:]
+
+
+def run_rounds(options, folder, part, seed, more):
+    """Steps by setting and planner, one list a round. The planners take turns, so that a machine that becomes
+    slower or faster in the meantime favours neither; a round has a seed of its own, hence other documents."""
+    runs = {(setting, planner): [] for setting in SETTINGS for planner in PLANNERS}
+    steps = -(-options.steps // options.rounds)
+    for number in range(options.rounds):
+        for setting, degrees in SETTINGS.items():
+            for planner in PLANNERS if number % 2 == 0 else PLANNERS[::-1]:
+                tell(f"{part}: round {number + 1} of {options.rounds}, {setting}, {planner}")
+                runs[setting, planner].append(train(options, folder, planner, seed + number, steps, [*degrees, *more]))
+    return runs
+
+
+def check_same_batches(runs):
+    for setting in SETTINGS:
+        batches = [[[line[key] for key in ("step", "tokens", "targets", "samples")] for run in runs[setting, planner]
+                    for line in run] for planner in PLANNERS]
+        if batches[0] != batches[1]:
+            raise Failure(f"{setting}: the planners had other documents: {batches}")
+
+
+def total(steps, key):
+    return sum(step[key] for step in steps)
+
+
+def print_runs(options, runs, seed):
+    """Every measured step counts, and is printed."""
+    rows, ratios, every = [], [], []
+    for setting in SETTINGS:
+        both = []
+        for planner in PLANNERS:
+            steps = [step for run in runs[setting, planner] for step in run]
+            both.append(steps)
+            seconds = total(steps, "measured_s")
+            peak = max((step["peak_bytes"] / step["predicted_peak_bytes"] for step in steps),
+                       key=lambda ratio: abs(ratio - 1))
+            rows.append([setting, f"`{planner}`", f"{median(step['measured_s'] for step in steps):.3f} s",
+                         f"{total(steps, 'tokens') / seconds:,.0f}",
+                         f"{100 * sum(step['mfu'] * step['measured_s'] for step in steps) / seconds:.1f} %",
+                         f"{median(step['predicted_s'] / step['measured_s'] for step in steps):.3f}", f"{peak:.4f}",
+                         f"{1000 * median(step['planning_s'] for step in steps):.1f} ms",
+                         f"{100 * total(steps, 'waited_for_plan_s') / seconds:.2f} %"])
+            for number, run in enumerate(runs[setting, planner]):
+                every.append([setting, f"`{planner}`", seed + number, " ".join(f"{step['measured_s']:.3f}" for step in run)])
+        each = [a["measured_s"] / b["measured_s"] for a, b in zip(*both)]
+        sums = total(both[0], "measured_s") / total(both[1], "measured_s")
+        predicted = total(both[0], "predicted_s") / total(both[1], "predicted_s")
+        ratios.append([setting, len(each), f"{sums:.3f}", f"{median(each):.3f}", f"{min(each):.3f}", f"{max(each):.3f}",
+                       f"{predicted:.3f}"])
+    table(["degrees", "planner", "|", "median step", "tokens/s", "MFU", "predicted / measured, median",
+           "peak bytes counted / predicted, worst", "planning, median", "waited for plans"], rows)
+    print("Time of `megatron` over `slimpack`:\n")
+    table(["degrees", "|", "steps", "of sums", "median", "least", "most", "of predicted sums"], ratios)
+    print(f"Seconds of every measured step; {options.warmup} before those of each run are not:\n")
+    table(["degrees", "planner", "|", "seed", "steps"], every)
+
+
+def compare(options, folder, part, seed, more):
+    runs = run_rounds(options, folder, part, seed, more)
+    print_runs(options, runs, seed)
+    check_same_batches(runs)
+
+
+def about(options):
+    return (f"model `{options.model}`, fp32, {options.batch_tokens:,} tokens a step, context {options.context:,}, "
+            f"two ranks on threads; the planners take turns in {options.rounds} rounds")
+
+
+def speed(options, folder):
+    print(f"### Steps on lengths\n\n{options.lengths.name}, scaled so that the longest document is the context, drawn "
+          f"tokens; {about(options)}.\n")
+    lengths = scaled_lengths(options.lengths, options.context, folder)
+    compare(options, folder, "speed", options.seed, ["--data", lengths])
+
+
+def text(options, folder):
+    print(f"### Steps on text\n\nThis repository's own text; {about(options)}.\n")
+    compare(options, folder, "text", options.seed, [])
+
+
+def calibration(options, folder):
+    """Goes through the commands that users have, and judges steps of the trainer, which plans the next one while
+    one runs. bench_calibration fits and runs in one process, without the trainer, and looks at single units."""
+    profile, cost = folder / "profile.csv", folder / "cost.json"
+    tell("calibration: profile")
+    call([options.bin / "mini_trainer", "--model", options.model, *SETTINGS["pp 2"], "--context", options.context,
+          "--profile", profile])
+    call([options.bin / "slimpack", "calibrate", profile, "-o", cost])
+    print(f"### Steps with a fitted cost\n\nBy `mini_trainer --profile` and `slimpack calibrate`, which see none of the "
+          f"documents; then as under *Steps on lengths*, with documents drawn by other seeds; {about(options)}.\n")
+    lengths = scaled_lengths(options.lengths, options.context, folder)
+    compare(options, folder, "calibration", options.seed + options.rounds, ["--data", lengths, "--cost", cost])
+
+
+# --- runs that end before their time ---
+
+
+def has_mpi(options):
+    """Whether there is an mpirun, and a trainer that was built for it."""
+    if not options.mpirun:
+        return False
+    refused = subprocess.run([options.bin / "mini_trainer", "--transport", "mpi", "--lr", "none"], text=True,
+                             capture_output=True).stderr
+    return "threads alone" not in refused
+
+
+def kill(options, folder):
+    print(f"### Killed and resumed\n\nA small model, {options.kill_steps} steps, saved after each. Every trial is killed "
+          "(`kill -9`) up to three times at random moments and resumed; between processes one rank is, or all of them. "
+          "Equal: all saved bytes, and loss and gradient norm of every step, are those of a run on threads that nothing "
+          "stopped.\n")
+    draw = random.Random(options.seed)
+    rows, wrong = [], []
+    for ranks in (0, 2) if has_mpi(options) else (0,):
+        transport = "processes" if ranks else "threads"
+        runs = {}
+        for setting, degrees in SETTINGS.items():
+            place = folder / f"{transport} {setting}"
+            place.mkdir()
+            small = SmallRuns(place, options.bin / "mini_trainer", options.mpirun)
+            small.whole("whole", options.kill_steps, *degrees)
+            pace = small.whole("pace", options.kill_steps, *degrees, ranks=ranks)
+            runs[setting] = (small, pace, [], [])
+        for trial in range(options.trials):
+            setting = list(SETTINGS)[trial % len(SETTINGS)]
+            small, pace, kills, equal = runs[setting]
+            name = f"trial{trial}"
+            made = small.killed(draw, name, options.kill_steps, pace, 1 + draw.randrange(3), *SETTINGS[setting],
+                                ranks=ranks)
+            different = small.same(name, "whole")
+            tell(f"kill: {transport}, {setting}, trial {trial + 1} of {options.trials}: killed after steps {made}: "
+                 + ("equal" if not different else f"not equal: {different}"))
+            if different:
+                wrong.append(f"{transport}, {setting}, trial {trial + 1}, killed after steps {made}: {different}")
+            kills += made
+            equal.append(not different)
+            shutil.rmtree(small.path(name))
+        for setting, (_, _, kills, equal) in list(runs.items())[:options.trials]:
+            after = ", ".join(f"{step}: {kills.count(step)}" for step in sorted(set(kills)))
+            rows.append([transport, setting, after, len(equal), len(kills), f"{sum(equal)} of {len(equal)}"])
+    table(["transport", "degrees", "kills after step", "|", "trials", "kills", "equal"], rows)
+    if not has_mpi(options):
+        print("Not run between processes: there is no MPI here.\n")
+    if wrong:
+        raise Failure("resumed runs differ: " + "; ".join(wrong))
+
+
+NAMES = {"kill": "killed", "stop": "stopped", "throw": "throws", "hang": "never answers", "unit-kill": "killed in a unit",
+         "unit-stop": "stopped in a unit", "leave": "leaves"}
+
+
+def dead_ranks(options, folder):
+    del folder
+    program = options.bin / "mpi_faults"
+    if not program.exists():
+        print("### Dead ranks\n\nNot run: mpi_faults is not built, for there is no MPI here.\n")
+        return
+    print("### Dead ranks\n\nOne of two or four ranks fails at a random moment; until all others have ended.\n")
+    settings = argparse.Namespace(mpirun=options.mpirun, program=str(program), seed=options.seed)
+    rows, wrong = [], []
+    for fault in options.faults.split(","):
+        if not fault.startswith("threads-") and not options.mpirun:
+            print(f"Not run, without an mpirun: {fault}.\n")
+            continue
+        seconds = []
+        for number in range(options.fault_trials):
+            _, took, line, breaches = faults.trial(settings, fault, (2, 4)[number % 2], number)
+            tell("faults: " + line)
+            seconds.append(took)
+            # How long it took is in the table.
+            wrong += [f"{line}: {breach}" for breach in breaches if breach != faults.TOO_LONG]
+        rows.append([NAMES[fault.removeprefix("threads-")], "threads" if fault.startswith("threads-") else "processes",
+                     len(seconds), f"{sum(seconds) / len(seconds):.2f} s", f"{max(seconds):.2f} s"])
+    table(["a rank", "transport", "|", "trials", "mean", "longest"], rows)
+    if wrong:
+        raise Failure("dead ranks: " + "; ".join(wrong))
+
+
+PARTS = {"speed": speed, "text": text, "calibration": calibration, "kill": kill, "faults": dead_ranks}
+
+
+def machine():
+    facts = pathlib.Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
+    names = [line.split(":", 1)[1].strip() for line in facts.splitlines() if line.startswith("model name")]
+    return (f"{datetime.date.today()}, {len(os.sched_getaffinity(0))} cores ({names[0] if names else 'unknown'}), load "
+            f"{os.getloadavg()[0]:.2f} at the beginning.")
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bin", type=pathlib.Path, metavar="BIN")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="of " + ", ".join(PARTS) + " [all]")
+    parser.add_argument("--lengths", type=pathlib.Path, default=ROOT / "examples/data/longsft_mix.lengths",
+                        help="lengths of documents, one a line [examples/data/longsft_mix.lengths]")
+    for name, default, text_of in [
+            ("model", "tiny", "preset, or a config.json"), ("batch-tokens", 65536, "of a step"),
+            ("context", 8192, "longest sample"), ("steps", 12, "measured of each planner, at least"),
+            ("warmup", 2, "steps of each run that are not measured"), ("rounds", 3, "runs of each planner"),
+            ("seed", 1, "of documents, weights and kills"), ("trials", 20, "of kill, for each transport"),
+            ("kill-steps", 8, "of a run that is killed"), ("fault-trials", 20, "of each fault"),
+            ("faults", "kill,stop,throw,threads-throw", "as tests/mpi/faults.py has them"),
+            ("mpirun", shutil.which("mpirun") or "", "program that starts processes")]:
+        shown = "that of the PATH" if name == "mpirun" else default
+        parser.add_argument("--" + name, type=type(default), default=default, help=f"{text_of} [{shown}]")
+    options = parser.parse_args()
+    for part in options.parts:
+        if part not in PARTS:
+            parser.error(f"PART must be one of {', '.join(PARTS)}, got {part}")
+    for fault in options.faults.split(","):
+        if fault not in faults.FAULTS:
+            parser.error(f"--faults: must be of {', '.join(faults.FAULTS)}, got {fault}")
+    for name in ("steps", "rounds", "trials", "fault_trials", "kill_steps"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')}: must be >= 1")
+    if not (options.bin / "mini_trainer").exists():
+        parser.error(f"{options.bin}: has no mini_trainer")
+    return options
+
+
+def main():
+    options = parse()
+    sys.stdout.reconfigure(line_buffering=True)
+    failed = False
+    print(machine() + "\n")
+    for part in options.parts or PARTS:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                PARTS[part](options, pathlib.Path(folder))
+            except (Failure, RuntimeError, subprocess.TimeoutExpired) as error:
+                failed = True
+                print(f"**{part} failed.**\n", flush=True)
+                tell(f"trainer.py: {part}: {error}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
