@@ -18,12 +18,12 @@
 #include <variant>
 #include <vector>
 
+#include "compiled/planners.hpp"
 #include "slimpack/cost/fit.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/exec/run_step.hpp"
-#include "slimpack/planners/registry.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack_cpu/arena_size.hpp"
 #include "slimpack_cpu/check_plan.hpp"
@@ -341,7 +341,7 @@ void run(const Options& options) {
     request.dp = setting.dp;
     request.pp = setting.pp;
     for (const char* planner : {"megatron", "slimpack"}) {
-      judge(options, lengths, request, find_planner(planner));
+      judge(options, lengths, request, compiled::find_planner(planner));
     }
   }
 }

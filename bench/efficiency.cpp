@@ -15,10 +15,10 @@
 #include <variant>
 #include <vector>
 
+#include "compiled/planners.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/data/lengths.hpp"
 #include "slimpack/data/sample.hpp"
-#include "slimpack/planners/registry.hpp"
 
 using namespace slimpack;
 
@@ -140,7 +140,7 @@ struct Row {
 };
 
 Row measure(const PlanRequest& request, const Options& options) {
-  const PlannerInfo& planner = find_planner(options.planner);
+  const PlannerInfo& planner = compiled::find_planner(options.planner);
   const auto before = std::chrono::steady_clock::now();
   const PlanOutcome outcome = planner.plan(request);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - before;

@@ -11,9 +11,8 @@
 #include <variant>
 
 #include "bench/log_normal.hpp"
+#include "compiled/planners.hpp"
 #include "slimpack/cost/presets.hpp"
-#include "slimpack/planners/megatron_cp.hpp"
-#include "slimpack/planners/slimpack.hpp"
 
 namespace {
 
@@ -52,13 +51,13 @@ PlanRequest request_of(const benchmark::State& state, Effort effort) {
 
 /// Counters: samples planned a second; efficiency of the plan, 0 where none fits; candidates tried;
 /// most memory of the process while it plans.
-template <Planner Type>
-void plan_with(benchmark::State& state, Effort effort) {
+void plan_with(benchmark::State& state, std::string_view name, Effort effort) {
+  const PlannerInfo& planner = compiled::find_planner(name);
   const PlanRequest request = request_of(state, effort);
   double efficiency = 0, candidates = 0;
   reset_peak();
   for (auto _ : state) {
-    const PlanOutcome outcome = Type{}.plan(request);
+    const PlanOutcome outcome = planner.plan(request);
     candidates = static_cast<double>(outcome.evaluations);
     if (const auto* plan = std::get_if<Plan>(&outcome.result)) {
       efficiency = seconds(plan->prediction.ideal) / seconds(plan->prediction.iteration);
@@ -74,17 +73,17 @@ void plan_with(benchmark::State& state, Effort effort) {
 }
 
 void fast(benchmark::State& state) {
-  plan_with<Slimpack>(state, Effort::fast);
+  plan_with(state, "slimpack", Effort::fast);
 }
 void normal(benchmark::State& state) {
-  plan_with<Slimpack>(state, Effort::normal);
+  plan_with(state, "slimpack", Effort::normal);
 }
 
 /// What long contexts are trained with today, context parallelism: samples packed whole up to the
 /// context, each micro-batch spread over a fixed number of ranks, one forward, one backward. As
 /// many candidates, every one of them built and simulated in full.
 void naive_baseline(benchmark::State& state) {
-  plan_with<MegatronCp>(state, Effort::normal);
+  plan_with(state, "megatron-cp", Effort::normal);
 }
 
 void sizes(benchmark::internal::Benchmark* bench) {

@@ -14,10 +14,10 @@
 
 #include "command.hpp"
 #include "common.hpp"
+#include "compiled/planners.hpp"
 #include "progress.hpp"
 #include "sizes.hpp"
 #include "slimpack/io/file.hpp"
-#include "slimpack/planners/registry.hpp"
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/compare_csv.hpp"
 #include "slimpack/report/compare_json.hpp"
@@ -36,10 +36,10 @@ struct CompareOptions {
 };
 
 [[nodiscard]] std::vector<PlannerInfo> chosen_planners(const std::vector<std::string>& names) {
-  if (names.empty()) return {planners().begin(), planners().end()};
+  if (names.empty()) return {compiled::planners().begin(), compiled::planners().end()};
   std::vector<PlannerInfo> chosen;
   for (const std::string& name : names) {
-    const PlannerInfo& planner = find_planner(name);
+    const PlannerInfo& planner = compiled::find_planner(name);
     for (const PlannerInfo& other : chosen) {
       require(other.name != planner.name, "--planners: a planner must be listed once", name);
     }

@@ -8,11 +8,11 @@
 
 #include "command.hpp"
 #include "common.hpp"
+#include "compiled/planners.hpp"
 #include "progress.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/plan_json.hpp"
 #include "slimpack/plan/plan_hash.hpp"
-#include "slimpack/planners/registry.hpp"
 
 namespace slimpack::app {
 namespace {
@@ -24,7 +24,7 @@ struct PlanOptions {
 };
 
 int run(const PlanOptions& options) {
-  const PlannerInfo& planner = find_planner(options.planner);
+  const PlannerInfo& planner = compiled::find_planner(options.planner);
   PlanRequest request = make_request(options.common);
   PlanOutcome outcome;
   {

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs one consumer project in a folder of its own, with no more than a stranger has: the
-# project's files, main.cpp, and slimpack installed (find_package) or as sources (the others).
+# project's files, main.cpp, and slimpack installed (find_package) or as sources (the others). The
+# whole library is compiled as it is installed and as it is copied.
 set(project ${WORK}/project)
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${project})
-file(COPY ${CMAKE_CURRENT_LIST_DIR}/main.cpp DESTINATION ${project})
+set(source one_header.cpp)
+set(expected llama-7b)
+if(CONSUMER MATCHES "^(find_package|include_path)$")
+  set(source main.cpp)
+  set(expected slimpipe-order)
+endif()
+configure_file(${CMAKE_CURRENT_LIST_DIR}/${source} ${project}/main.cpp COPYONLY)
 
 function(run)
   execute_process(COMMAND ${ARGN} WORKING_DIRECTORY ${project} RESULT_VARIABLE status
@@ -33,6 +40,6 @@ else()
   run(${CMAKE_COMMAND} --build ${WORK}/build)
   run(${WORK}/build/app)
 endif()
-if(NOT output MATCHES "slimpipe-order")
+if(NOT output MATCHES "${expected}")
   message(FATAL_ERROR "${CONSUMER}: the program printed '${output}'")
 endif()

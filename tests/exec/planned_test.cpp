@@ -13,12 +13,12 @@
 #include <variant>
 #include <vector>
 
+#include "compiled/planners.hpp"
 #include "exec/feature_table.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/io/read_lengths.hpp"
-#include "slimpack/planners/registry.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "slimpack_cpu/check_plan.hpp"
@@ -211,7 +211,8 @@ TEST_CASE("execution: plans of real lengths give what the unsliced oracle gives"
     const std::size_t at = (seed / 2 + seed / 16) % kScaledSets.size();
     const Degrees degree = degrees[(seed + seed / 12) % degrees.size()];
     const PlannerInfo& planner =
-        seed % 2 == 0 ? planners().front() : planners()[1 + seed / 2 % (planners().size() - 1)];
+        seed % 2 == 0 ? compiled::planners().front()
+                      : compiled::planners()[1 + seed / 2 % (compiled::planners().size() - 1)];
     PlanRequest request = scaled_request(kScaledSets[at], lengths[at], seed, degree.dp, degree.pp);
     if (planner.name.starts_with("megatron")) {
       request.head.reset();
@@ -224,7 +225,7 @@ TEST_CASE("execution: plans of real lengths give what the unsliced oracle gives"
     (void)steps.execute(planner, request, seed);
   }
   // Steps so small that long samples exceed a rank's mean: merging balances them.
-  const PlannerInfo& slimpack_planner = find_planner("slimpack");
+  const PlannerInfo& slimpack_planner = compiled::find_planner("slimpack");
   for (std::uint64_t seed = 100; seed < 112; ++seed) {
     const bool books = seed % 4 < 2;
     ScaledSet set = kScaledSets[books ? 0 : 3];

@@ -10,7 +10,6 @@
 
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
-#include "slimpack/planners/slimpack.hpp"
 #include "slimpack/validate/validate.hpp"
 
 using namespace slimpack;
@@ -86,7 +85,7 @@ TEST_CASE("slimpack: a step of many samples is planned whole, near the bound") {
   request.pp = 2;
   request.effort = Effort::normal;
   request.cluster.kernel_s = request.cluster.segment_s = 0;
-  const PlanOutcome outcome = Slimpack{}.plan(request);
+  const PlanOutcome outcome = plan_by("slimpack", request);
   const Plan& plan = plan_of(outcome);
   CHECK(validate(plan).valid());
   CHECK(plan.samples.size() == lengths.size());

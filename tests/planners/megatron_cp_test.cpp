@@ -104,8 +104,8 @@ TEST_CASE("megatron-cp: sharing a sequence relieves memory that megatron lacks")
   };
   request.recompute = Recompute::none;
   request.merge = 1;
-  const Bytes alone = peak(MegatronCp{}.plan(request));
-  CHECK(alone == peak(Megatron{}.plan(request)));
+  const Bytes alone = peak(plan_by("megatron-cp", request));
+  CHECK(alone == peak(plan_by("megatron", request)));
   request.merge.reset();
   PackedSettings settings;
   settings.ranks = 4;
@@ -116,8 +116,8 @@ TEST_CASE("megatron-cp: sharing a sequence relieves memory that megatron lacks")
   CHECK(least.value < alone.value * 3 / 4);
   request.memory.reserved = Bytes{0};
   request.memory.capacity = Bytes{least.value + (alone.value - least.value) / 8};
-  CHECK(std::holds_alternative<Infeasible>(Megatron{}.plan(request).result));
-  const PlanOutcome outcome = MegatronCp{}.plan(request);
+  CHECK(std::holds_alternative<Infeasible>(plan_by("megatron", request).result));
+  const PlanOutcome outcome = plan_by("megatron-cp", request);
   const Plan& plan = plan_of(outcome);
   check_valid(plan);
   CHECK(peak(outcome) <= request.memory.capacity.value());
@@ -133,8 +133,8 @@ TEST_CASE("megatron-cp: never slower than megatron where everything is tried") {
     PlanRequest request = test::request_of(test::random_lengths(random, 12, 1024), 8);
     request.dp = 2;
     request.effort = Effort::thorough;
-    CHECK(plan_of(MegatronCp{}.plan(request)).prediction.iteration <=
-          plan_of(Megatron{}.plan(request)).prediction.iteration);
+    CHECK(plan_of(plan_by("megatron-cp", request)).prediction.iteration <=
+          plan_of(plan_by("megatron", request)).prediction.iteration);
   }
 }
 
@@ -142,15 +142,15 @@ TEST_CASE("megatron-cp: a request's blocks are kept; chunks and a sharded head a
   PlanRequest request = test::request_of({1000, 900, 800, 700});
   request.dp = 2;
   request.memory.share_tokens = Tokens{100};
-  const Plan plan = plan_of(MegatronCp{}.plan(request));
+  const Plan plan = plan_of(plan_by("megatron-cp", request));
   CHECK(plan.memory.share_tokens == Tokens{100});
   request.chunks = 2;
-  auto why = std::get<Infeasible>(MegatronCp{}.plan(request).result);
+  auto why = std::get<Infeasible>(plan_by("megatron-cp", request).result);
   CHECK(why.constraint == "chunks of a stage, one in megatron-cp's order");
   CHECK(why.needed == 2);
   request.chunks.reset();
   request.head = Head::shard;
   request.pp = 2;
-  why = std::get<Infeasible>(MegatronCp{}.plan(request).result);
+  why = std::get<Infeasible>(plan_by("megatron-cp", request).result);
   CHECK(why.constraint == "stages with a part of the head, one in megatron-cp's order");
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of planners share: the order of 1F1B and the plan of an outcome.
+// What tests of planners share: the order of 1F1B, a planner by name and the plan of an outcome.
 #pragma once
 
 #include <doctest/doctest.h>
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <variant>
 
+#include "compiled/planners.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/schedule/one_f_one_b.hpp"
 
@@ -15,6 +17,10 @@ inline constexpr auto one_forward = [](const slimpack::Pipeline& pipeline,
                                        std::span<const std::int32_t> slices) {
   return slimpack::one_f_one_b(pipeline.stages, static_cast<std::int32_t>(slices.size()));
 };
+
+inline slimpack::PlanOutcome plan_by(std::string_view name, const slimpack::PlanRequest& request) {
+  return slimpack::compiled::find_planner(name).plan(request);
+}
 
 /// The plan of a feasible outcome; an infeasible one ends the test with its constraint.
 inline const slimpack::Plan& plan_of(const slimpack::PlanOutcome& outcome) {

@@ -6,9 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "compiled/planners.hpp"
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
-#include "slimpack/planners/registry.hpp"
+#include "slimpack/cost/price.hpp"
+#include "slimpack/dag/build.hpp"
+#include "slimpack/planners/check_request.hpp"
+#include "slimpack/planners/evaluate.hpp"
+#include "slimpack/planners/packed_sequences.hpp"
+#include "slimpack/planners/worst_memory.hpp"
+#include "slimpack/schedule/interleaved.hpp"
+#include "slimpack/schedule/one_f_one_b.hpp"
+#include "slimpack/schedule/slimpipe.hpp"
+#include "slimpack/solve/bound.hpp"
 #include "slimpack/validate/validate.hpp"
 
 using namespace slimpack;
@@ -67,20 +77,21 @@ void check_infeasible(const PlanOutcome& outcome, const std::string& constraint,
 
 TEST_CASE("registry: names are unique, known ones are found, others refused with the list") {
   std::set<std::string> names;
-  for (const PlannerInfo& planner : planners()) {
+  for (const PlannerInfo& planner : compiled::planners()) {
     CHECK(!planner.description.empty());
     CHECK(planner.description.find('\n') == std::string_view::npos);
-    CHECK(&find_planner(planner.name) == &planner);
+    CHECK(&compiled::find_planner(planner.name) == &planner);
     names.insert(std::string(planner.name));
   }
-  CHECK(names.size() == planners().size());
+  CHECK(names.size() == compiled::planners().size());
   CHECK(names.contains("megatron"));
   std::string listed;
-  for (const PlannerInfo& planner : planners()) {
+  for (const PlannerInfo& planner : compiled::planners()) {
     listed += (listed.empty() ? "" : ", ") + std::string(planner.name);
   }
   const std::string refusal = "planner must be one of " + listed + ", got 'megatrom'";
-  CHECK_THROWS_WITH_AS(static_cast<void>(find_planner("megatrom")), refusal.c_str(), InvalidInput);
+  CHECK_THROWS_WITH_AS(static_cast<void>(compiled::find_planner("megatrom")), refusal.c_str(),
+                       InvalidInput);
 }
 
 TEST_CASE("megatron: two stages, by hand") {
@@ -169,7 +180,7 @@ TEST_CASE("planners: plans of every degree are valid, complete and the same on a
         request.tp = tp;
         request.model.tied = random.chance(1, 3);
         request.granularity = {random.chance(1, 2) ? 128 : random.between(1, 200)};
-        for (const PlannerInfo& planner : planners()) {
+        for (const PlannerInfo& planner : compiled::planners()) {
           CAPTURE(planner.name);
           request.threads = 1;
           const PlanOutcome outcome = planner.plan(request);
@@ -235,7 +246,7 @@ TEST_CASE("planners: more effort is not slower") {
   PlanRequest request = test::request_of(test::random_lengths(random, 50, 1024), 16);
   request.dp = 2;
   request.pp = 4;
-  for (const PlannerInfo& planner : planners()) {
+  for (const PlannerInfo& planner : compiled::planners()) {
     CAPTURE(planner.name);
     Nanos before{std::int64_t{1} << 60};
     for (const Effort effort : {Effort::fast, Effort::normal, Effort::thorough}) {
@@ -252,7 +263,7 @@ TEST_CASE("planners: more effort is not slower") {
 }
 
 TEST_CASE("planners: one sample, fewer samples than ranks, fewer micro-batches than stages") {
-  for (const PlannerInfo& planner : planners()) {
+  for (const PlannerInfo& planner : compiled::planners()) {
     CAPTURE(planner.name);
     for (const std::vector<std::int64_t>& lengths :
          {std::vector<std::int64_t>{2}, {1024}, {1024, 1024, 1024}, {7, 1, 1}}) {
@@ -271,7 +282,7 @@ TEST_CASE("planners: thousands of samples") {
   PlanRequest request = test::request_of(test::random_lengths(random, 2500, 1024), 16);
   request.dp = 4;
   request.pp = 4;
-  for (const PlannerInfo& planner : planners()) {
+  for (const PlannerInfo& planner : compiled::planners()) {
     CAPTURE(planner.name);
     check_plan(plan_of(planner.plan(request)));
   }
@@ -284,38 +295,39 @@ TEST_CASE("planners: what a request fixes is kept") {
   request.recompute = Recompute::layer;
   request.chunks = 2;
   request.head = Head::shard;
-  const Plan sharded = plan_of(SlimpipeOrder{}.plan(request));
+  const Plan sharded = plan_of(plan_by("slimpipe-order", request));
   CHECK(sharded.parallel.chunks == 2);
   CHECK(sharded.parallel.head == Head::shard);
   for (const MicroPack& pack : sharded.micropacks) {
     CHECK(pack.recompute == (pack.pass == Pass::backward ? Recompute::layer : Recompute::none));
   }
-  check_infeasible(Megatron{}.plan(request), "chunks of a stage, one in megatron's order", 2, 1);
-  check_infeasible(MegatronInterleaved{}.plan(request),
+  check_infeasible(plan_by("megatron", request), "chunks of a stage, one in megatron's order", 2,
+                   1);
+  check_infeasible(plan_by("megatron-interleaved", request),
                    "stages with a part of the head, one in megatron-interleaved's order", 4, 1);
   request.chunks = 1;
-  check_infeasible(Megatron{}.plan(request),
+  check_infeasible(plan_by("megatron", request),
                    "stages with a part of the head, one in megatron's order", 4, 1);
   request.head = Head::last;
-  CHECK(plan_of(MegatronInterleaved{}.plan(request)).parallel.chunks == 1);
-  CHECK(plan_of(Megatron{}.plan(request)).parallel.head == Head::last);
+  CHECK(plan_of(plan_by("megatron-interleaved", request)).parallel.chunks == 1);
+  CHECK(plan_of(plan_by("megatron", request)).parallel.head == Head::last);
   request.chunks.reset();
-  CHECK(plan_of(MegatronInterleaved{}.plan(request)).parallel.chunks > 1);
+  CHECK(plan_of(plan_by("megatron-interleaved", request)).parallel.chunks > 1);
 }
 
 TEST_CASE("planners: a head sharded over one stage, and layers that no chunk count divides") {
   PlanRequest request = test::request_of({1000, 24, 500}, 7);
   request.head = Head::shard;
-  const Plan alone = plan_of(SlimpipeOrder{}.plan(request));
+  const Plan alone = plan_of(plan_by("slimpipe-order", request));
   check_plan(alone);
   CHECK(alone.parallel.head == Head::shard);
   request.head.reset();
   request.pp = 3;
-  const Plan uneven = plan_of(MegatronInterleaved{}.plan(request));
+  const Plan uneven = plan_of(plan_by("megatron-interleaved", request));
   check_plan(uneven);
   CHECK(uneven.parallel.chunks == 2);
   request.pp = 5;
-  const Plan single = plan_of(MegatronInterleaved{}.plan(request));
+  const Plan single = plan_of(plan_by("megatron-interleaved", request));
   check_plan(single);
   CHECK(single.parallel.chunks == 1);
 }
@@ -325,19 +337,19 @@ TEST_CASE("planners: memory that does not suffice is told to the byte") {
   request.recompute = Recompute::none;
   request.memory.reserved = Bytes{1000};
   request.memory.capacity = Bytes{1001};
-  const PlanOutcome outcome = Megatron{}.plan(request);
+  const PlanOutcome outcome = plan_by("megatron", request);
   REQUIRE(std::holds_alternative<Infeasible>(outcome.result));
   const auto why = std::get<Infeasible>(outcome.result);
   CHECK(why.constraint == "bytes of memory on device dp 0, pp 0");
   CHECK(why.available == 1);
   CHECK(outcome.settings.at("recompute") == "none");
   request.memory.capacity = Bytes{1000 + why.needed};
-  check_plan(plan_of(Megatron{}.plan(request)));
+  check_plan(plan_of(plan_by("megatron", request)));
   request.memory.capacity = Bytes{1000 + why.needed - 1};
-  check_infeasible(Megatron{}.plan(request), why.constraint, why.needed, why.needed - 1);
+  check_infeasible(plan_by("megatron", request), why.constraint, why.needed, why.needed - 1);
   // Free to recompute, the same capacity suffices.
   request.recompute.reset();
-  const PlanOutcome recomputed = Megatron{}.plan(request);
+  const PlanOutcome recomputed = plan_by("megatron", request);
   check_plan(plan_of(recomputed));
   CHECK(recomputed.settings.at("recompute") == "light");
 }
@@ -346,14 +358,14 @@ TEST_CASE("planners: a bound on units holds or is infeasible") {
   PlanRequest request = test::request_of({1024, 1024, 1024});
   request.pp = 2;
   request.max_units = 2;
-  check_infeasible(Megatron{}.plan(request), "MicroPacks of a pass and rank", 3, 2);
+  check_infeasible(plan_by("megatron", request), "MicroPacks of a pass and rank", 3, 2);
   request.max_units = 3;
-  check_plan(plan_of(Megatron{}.plan(request)));
+  check_plan(plan_of(plan_by("megatron", request)));
   request = test::request_of({1024});
   request.pp = 2;
   request.effort = Effort::normal;
   request.max_units = 4;
-  const PlanOutcome outcome = SlimpipeOrder{}.plan(request);
+  const PlanOutcome outcome = plan_by("slimpipe-order", request);
   CHECK(most_units(plan_of(outcome)) <= 4);
 }
 
@@ -374,7 +386,7 @@ TEST_CASE(
 TEST_CASE("planners: nonsense is refused") {
   const PlanRequest good = test::request_of({5, 6});
   const auto refuses = [&](const std::string& message, const auto& spoil) {
-    for (const PlannerInfo& planner : planners()) {
+    for (const PlannerInfo& planner : compiled::planners()) {
       PlanRequest request = good;
       spoil(request);
       CHECK_THROWS_WITH_AS(static_cast<void>(planner.plan(request)), message.c_str(), InvalidInput);

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/slimpack.hpp"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -8,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "planners/outcome.hpp"
 #include "planners/requests.hpp"
-#include "slimpack/planners/registry.hpp"
+#include "slimpack/planners/detail/slimpack_search.hpp"
+#include "slimpack/planners/evaluate.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "support/draws.hpp"
 
@@ -102,7 +102,7 @@ TEST_CASE("slimpack: laws over many small draws") {
     CAPTURE(seed);
     Random random(seed);
     const PlanRequest request = random_request(random, counts);
-    check_plan(request, Slimpack{}.plan(request), Slimpack::name, counts);
+    check_plan(request, plan_by("slimpack", request), "slimpack", counts);
   }
   MESSAGE("plans ", counts.plans, ", infeasible ", counts.infeasible, ", merged ", counts.merged,
           ", several chunks ", counts.chunked, ", tight memory ", counts.tight, ", tiny ",
@@ -126,7 +126,7 @@ TEST_CASE("slimpack: every ablation keeps the laws and its own promise") {
       Random random(seed);
       PlanRequest request = random_request(random, counts);
       request.head.reset();
-      const PlanOutcome outcome = find_planner(name).plan(request);
+      const PlanOutcome outcome = plan_by(name, request);
       check_plan(request, outcome, name, counts);
       const Plan* plan = std::get_if<Plan>(&outcome.result);
       if (plan == nullptr) continue;
@@ -161,9 +161,9 @@ TEST_CASE("slimpack: threads never change the answer") {
     Random random(seed);
     Strata counts;
     PlanRequest request = random_request(random, counts);
-    const PlanOutcome one = Slimpack{}.plan(request);
+    const PlanOutcome one = plan_by("slimpack", request);
     request.threads = 3;
-    const PlanOutcome three = Slimpack{}.plan(request);
+    const PlanOutcome three = plan_by("slimpack", request);
     CHECK(one.settings == three.settings);
     CHECK(one.evaluations == three.evaluations);
     REQUIRE(one.result.index() == three.result.index());
@@ -179,7 +179,7 @@ TEST_CASE("slimpack: a memory too small for any plan is told with bytes") {
   request.pp = 2;
   request.memory.reserved = Bytes{0};
   request.memory.capacity = Bytes{50'000'000};
-  const PlanOutcome outcome = Slimpack{}.plan(request);
+  const PlanOutcome outcome = plan_by("slimpack", request);
   REQUIRE(std::holds_alternative<Infeasible>(outcome.result));
   const auto& why = std::get<Infeasible>(outcome.result);
   CHECK(why.constraint.starts_with("bytes of memory on "));

@@ -17,8 +17,9 @@
 #include <variant>
 #include <vector>
 
+#include "compiled/planners.hpp"
 #include "planners/requests.hpp"
-#include "slimpack/planners/slimpack.hpp"
+#include "slimpack/planners/layout.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/solve/bound.hpp"
 #include "slimpack/validate/validate.hpp"
@@ -163,14 +164,14 @@ TEST_CASE("exact_plan: between the bound and the slimpack planner") {
     const bool tight = seed / 18 % 2 == 1;
     const std::int64_t grains = tight ? 3 : ranks == Ranks::two ? 5 : 4;
     ExactDraw draw = draw_step(seed, pp, head, ranks, grains, ranks == Ranks::merged ? 3 : 4);
-    PlanOutcome outcome = Slimpack{}.plan(draw.request);
+    PlanOutcome outcome = compiled::find_planner("slimpack").plan(draw.request);
     REQUIRE(std::holds_alternative<Plan>(outcome.result));
     std::vector<Recompute> modes{Recompute::none};
     Plan frame = std::get<Plan>(outcome.result);
     if (tight) {
       tighten(draw.request, frame, Random(seed).between(60, 120));
       frame.memory.capacity = draw.request.memory.capacity.value();
-      outcome = Slimpack{}.plan(draw.request);
+      outcome = compiled::find_planner("slimpack").plan(draw.request);
       modes = {Recompute::none, Recompute::light, Recompute::layer, Recompute::full};
     }
     test::ExactLimits limits;
@@ -234,7 +235,7 @@ TEST_CASE("exact_schedule: no order of the planner's packs is shorter than the o
     const Head head = seed / 3 % 2 == 0 ? Head::last : Head::shard;
     const Ranks ranks = seed / 6 % 2 == 0 ? Ranks::one : Ranks::merged;
     const ExactDraw draw = draw_step(seed + 10'000, pp, head, ranks, 5, 5);
-    const PlanOutcome outcome = Slimpack{}.plan(draw.request);
+    const PlanOutcome outcome = compiled::find_planner("slimpack").plan(draw.request);
     REQUIRE(std::holds_alternative<Plan>(outcome.result));
     const Plan& plan = std::get<Plan>(outcome.result);
     std::array<std::size_t, 2> slices{};
@@ -307,7 +308,7 @@ TEST_CASE("exact_schedule: a mixed integer program agrees") {
     const Head head = seed / 2 % 2 == 0 ? Head::last : Head::shard;
     const Ranks ranks = seed / 4 % 2 == 0 ? Ranks::one : Ranks::merged;
     const ExactDraw draw = draw_step(seed + 20'000, pp, head, ranks, 3, 3);
-    const PlanOutcome outcome = Slimpack{}.plan(draw.request);
+    const PlanOutcome outcome = compiled::find_planner("slimpack").plan(draw.request);
     REQUIRE(std::holds_alternative<Plan>(outcome.result));
     const Plan& plan = std::get<Plan>(outcome.result);
     const CoarseTimes times{PricedPlan(plan)};

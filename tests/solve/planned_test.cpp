@@ -8,8 +8,8 @@
 #include <string>
 #include <variant>
 
+#include "compiled/planners.hpp"
 #include "planners/requests.hpp"
-#include "slimpack/planners/registry.hpp"
 #include "slimpack/solve/bound.hpp"
 
 namespace slimpack {
@@ -21,7 +21,7 @@ struct Nearness {
 };
 
 void compare_all(const PlanRequest& request, std::map<std::string, Nearness>& nearness) {
-  for (const PlannerInfo& planner : planners()) {
+  for (const PlannerInfo& planner : compiled::planners()) {
     CAPTURE(planner.name);
     PlanOutcome outcome;
     try {
@@ -62,7 +62,7 @@ TEST_CASE("iteration_bound: no planner's plan is faster") {
     compare_all(request, nearness);
   }
   report("small model", nearness);
-  CHECK(nearness.size() == planners().size());
+  CHECK(nearness.size() == compiled::planners().size());
 }
 
 // Lengths up to 128K: without merging the longest do not fit into an h100 unless recomputed.
