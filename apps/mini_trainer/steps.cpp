@@ -11,6 +11,7 @@
 #include <utility>
 #include <variant>
 
+#include "compiled/planners.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/data/text_tokens.hpp"
 #include "slimpack/io/cost_json.hpp"
@@ -18,7 +19,6 @@
 #include "slimpack/io/open_tokens.hpp"
 #include "slimpack/io/read_lengths.hpp"
 #include "slimpack/planners/layout.hpp"
-#include "slimpack/planners/registry.hpp"
 #include "slimpack_cpu/arena_size.hpp"
 
 namespace slimpack::trainer {
@@ -150,7 +150,7 @@ Step StepMaker::next() {
   const auto begin = std::chrono::steady_clock::now();
   request_.batch = stream_.next();
   StepTokens tokens = read_step(corpus_.sources, request_.batch, corpus_.rules);
-  PlanOutcome outcome = find_planner(options_.planner).plan(request_);
+  PlanOutcome outcome = compiled::find_planner(options_.planner).plan(request_);
   if (const auto* none = std::get_if<Infeasible>(&outcome.result)) {
     throw Unplannable(fmt::format("step {}: no feasible plan: {}: needed {}, available {}",
                                   request_.batch.step, none->constraint, none->needed,
