@@ -2,6 +2,10 @@
 // A device's buffers, each from the heap or all from one arena of a fixed size.
 #pragma once
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -23,16 +27,32 @@ inline constexpr std::size_t kBufferAlignment = 64;
 
 namespace detail {
 
+template <std::size_t Alignment>
 struct ReleaseAligned {
   void operator()(std::byte* data) const noexcept {
-    ::operator delete (data, std::align_val_t{kBufferAlignment});
+    ::operator delete (data, std::align_val_t{Alignment});
   }
 };
-using AlignedBytes = std::unique_ptr<std::byte, ReleaseAligned>;
+template <std::size_t Alignment>
+using AlignedBytes = std::unique_ptr<std::byte, ReleaseAligned<Alignment>>;
 
-[[nodiscard]] inline AlignedBytes aligned_bytes(std::size_t size) {
-  return AlignedBytes(
-      static_cast<std::byte*>(::operator new (size, std::align_val_t{kBufferAlignment})));
+template <std::size_t Alignment = kBufferAlignment>
+[[nodiscard]] AlignedBytes<Alignment> aligned_bytes(std::size_t size) {
+  return AlignedBytes<Alignment>(
+      static_cast<std::byte*>(::operator new (size, std::align_val_t{Alignment})));
+}
+
+/// Large pages where the system has them: with small ones a tenth of a step is spent on page faults
+/// and look-ups.
+inline constexpr std::size_t kLargePage = std::size_t{1} << 21U;
+[[nodiscard]] inline AlignedBytes<kLargePage> large_pages(std::size_t size) {
+  const std::size_t whole = (size + kLargePage - 1) / kLargePage * kLargePage;
+  AlignedBytes<kLargePage> bytes = aligned_bytes<kLargePage>(whole);
+#ifdef MADV_HUGEPAGE
+  // Only advice: where it is refused the block serves as it is.
+  static_cast<void>(::madvise(bytes.get(), whole, MADV_HUGEPAGE));
+#endif
+  return bytes;
 }
 
 }  // namespace detail
@@ -122,12 +142,12 @@ class BufferPlaces {
   std::vector<Gap> gaps_;  ///< by place, never touching
 };
 
-/// One block of memory with its places. A byte that no buffer ever reached is not touched.
+/// One block of memory with its places. A page that no buffer ever reached is not touched.
 class BufferArena {
  public:
   explicit BufferArena(Bytes capacity)
       : places_(capacity),
-        data_(detail::aligned_bytes(static_cast<std::size_t>(places_.capacity().value))) {}
+        data_(detail::large_pages(static_cast<std::size_t>(places_.capacity().value))) {}
 
   [[nodiscard]] std::byte* take(std::size_t bytes) { return data_.get() + places_.take(bytes); }
   void give_back(const std::byte* from, std::size_t bytes) noexcept {
@@ -139,7 +159,7 @@ class BufferArena {
 
  private:
   BufferPlaces places_;
-  detail::AlignedBytes data_;
+  detail::AlignedBytes<detail::kLargePage> data_;
 };
 
 /// Memory of one use, given back where it came from. An arena must outlive its buffers.
@@ -175,7 +195,7 @@ class Buffer {
  private:
   std::size_t size_ = 0;
   BufferArena* arena_ = nullptr;
-  detail::AlignedBytes own_;
+  detail::AlignedBytes<kBufferAlignment> own_;
   std::byte* data_ = nullptr;
 };
 
