@@ -68,6 +68,11 @@ class StampedTransport : public exec::ThreadTransport {
   std::vector<std::chrono::nanoseconds> stamps;
 };
 
+/// The values must not be empty.
+[[nodiscard]] inline double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
 /// The middle of the values, of two the mean. They must not be empty.
 [[nodiscard]] inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -198,7 +203,8 @@ class ProfileRun {
     const Plan& plan = shot.plan();
     const std::vector<Unit>& order = plan.schedule.front().order;
     for (std::size_t at = 0; at < order.size(); ++at) {
-      const double seconds = median(shot.seconds[at]);
+      // A step takes the sum of its units' times, whose mean is theirs and not their median.
+      const double seconds = mean(shot.seconds[at]);
       ProfileRow row;
       row.seconds = std::max(seconds, 1e-9);
       if (order[at].kind == UnitKind::optimizer) {
@@ -372,8 +378,8 @@ class ProfileRun {
 /// Measures layers, embedding, head and optimizer of a model of this shape, and messages, sums and
 /// exchanges between threads (with two or more ranks), for `fit_cost`. Layers, head and optimizer
 /// are units of small plans that go through the executor, on all ranks at the same time; each row
-/// holds the median over rounds and ranks of the time in which the rank's thread computed, so that
-/// other programs disturb it little. Only 1, 2 and 4 of the model's layers are built.
+/// holds the mean over rounds and ranks of the time in which the rank's thread computed, so that
+/// other programs of this system disturb it little. Only 1, 2 and 4 of the model's layers are built.
 /// Throws InvalidInput where an option is out of range or the model cannot be executed.
 template <Mathematics Math>
 [[nodiscard]] std::vector<ProfileRow> measure_profile(const ModelShape& model,

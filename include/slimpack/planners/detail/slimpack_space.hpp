@@ -287,11 +287,8 @@ class SlimpackSpaceMaker {
     add(mode_at(none, Kind::uniform), false, false, 1);
     add(mode_at(light, Kind::uniform), true, false, 2);
     // Of many packs that wait for merged ones, small ones keep more of them in flight.
-    if (many_packs()) {
-      add(mode_at(light, Kind::fullest), true, true, 5);
-    } else {
-      add(mode_at(light, Kind::uniform), true, true, 2);
-    }
+    if (many_packs()) add(mode_at(light, Kind::fullest), true, true, 5);
+    add(mode_at(light, Kind::uniform), true, true, 2);
     add(mode_at(light, Kind::uniform), false, true, 1);
     add(mode_at(light, Kind::fullest), false, true, 3, LineOrder::short_first);
     add(mode_at(light, Kind::leanest), false, true, 2);
