@@ -38,16 +38,19 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::string lengths, profile, read, only;
   std::string model = "tiny";
-  std::int64_t tokens = 65536, context = 8192, steps = 7, divide = 0;
+  std::int64_t tokens = 65536, context = 8192, steps = 7, divide = 0, repeat = 3;
   std::size_t ranks = 2;
   bool quick = false, units = false;
 };
 
 constexpr std::string_view kUsage =
     "usage: bench_calibration FILE.lengths [--model NAME] [--ranks N] [--tokens N] [--context N]\n"
-    "  [--steps N] [--divide N] [--only pp|dp] [--profile OUT.csv] [--read PROFILE.csv] [--quick]\n"
-    "  [--units]\n"
-    "Lengths are divided by N (0: so that the longest document fits the context).\n";
+    "  [--steps N] [--repeat N] [--divide N] [--only pp|dp] [--profile OUT.csv] [--read "
+    "PROFILE.csv]\n"
+    "  [--quick] [--units]\n"
+    "Lengths are divided by N (0: so that the longest document fits the context). Each step runs "
+    "N\n"
+    "times (--repeat); the median counts.\n";
 
 Options parse(int count, char** arguments) {
   Options options;
@@ -78,6 +81,8 @@ Options parse(int count, char** arguments) {
         options.context = std::stoll(value);
       } else if (name == "--steps") {
         options.steps = std::stoll(value);
+      } else if (name == "--repeat") {
+        options.repeat = std::stoll(value);
       } else if (name == "--divide") {
         options.divide = std::stoll(value);
       } else {
@@ -86,7 +91,8 @@ Options parse(int count, char** arguments) {
     }
   }
   require(!options.lengths.empty(), "a file of lengths is needed");
-  require(options.steps >= 1 && options.ranks >= 1, "steps and ranks must be >= 1");
+  require(options.steps >= 1 && options.ranks >= 1 && options.repeat >= 1,
+          "steps, ranks and repeat must be >= 1");
   return options;
 }
 
@@ -292,9 +298,15 @@ void judge(const Options& options, const LengthSet& lengths, const PlanRequest& 
     before = plan;
     // Memory that is touched for the first time is no part of a step.
     if (fresh) (void)exec::run_step(team, plan, program, data, std::span(devices));
-    const auto begin = Clock::now();
-    const exec::StepResult result = exec::run_step(team, plan, program, data, std::span(devices));
-    const double measured = std::chrono::duration<double>(Clock::now() - begin).count();
+    std::vector<double> runs;
+    exec::StepResult result;
+    for (std::int64_t run = 0; run < options.repeat; ++run) {
+      const auto begin = Clock::now();
+      result = exec::run_step(team, plan, program, data, std::span(devices));
+      runs.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    }
+    const double measured = cpu::detail::median(runs);
+    const auto [shortest, longest] = std::ranges::minmax(runs);
     const double predicted = seconds(plan.prediction.iteration);
     std::int64_t counted_peak = 0, predicted_peak = 0;
     for (std::size_t device = 0; device < devices.size(); ++device) {
@@ -308,10 +320,11 @@ void judge(const Options& options, const LengthSet& lengths, const PlanRequest& 
     ratios.push_back(predicted / measured);
     times.push_back(measured);
     std::printf(
-        "  step %lld: %zu packs, measured %.3f s, predicted %.3f s, ratio %.3f, peak bytes "
-        "predicted %lld, counted %lld\n",
-        static_cast<long long>(step), plan.micropacks.size(), measured, predicted,
-        predicted / measured, static_cast<long long>(predicted_peak),
+        "  step %lld: %zu packs, measured %.3f s (%.3f to %.3f), predicted %.3f s, ratio %.3f, "
+        "peak "
+        "bytes predicted %lld, counted %lld\n",
+        static_cast<long long>(step), plan.micropacks.size(), measured, shortest, longest,
+        predicted, predicted / measured, static_cast<long long>(predicted_peak),
         static_cast<long long>(counted_peak));
     if (options.units) print_units(team, plan, data, std::span(devices));
     std::fflush(stdout);
@@ -332,7 +345,6 @@ void run(const Options& options) {
   request.model.bytes_per_element = 4;
   request.cluster =
       cpu::cpu_cluster(static_cast<std::int64_t>(options.ranks), Bytes{8'000'000'000});
-  request.cost = fitted(options, request.model);
   request.context = {options.context};
   request.sources = {{lengths.name, static_cast<std::int64_t>(lengths.documents.size()), ""}};
   const auto ranks = static_cast<std::int32_t>(options.ranks);
@@ -340,6 +352,8 @@ void run(const Options& options) {
     if (options.only == (setting.pp > 1 ? "dp" : "pp")) continue;
     request.dp = setting.dp;
     request.pp = setting.pp;
+    // Shared hosts change their speed from hour to hour: what is judged is measured right after.
+    request.cost = fitted(options, request.model);
     for (const char* planner : {"megatron", "slimpack"}) {
       judge(options, lengths, request, compiled::find_planner(planner));
     }
