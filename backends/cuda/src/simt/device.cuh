@@ -72,6 +72,33 @@ SLIMPACK_DEVICE float reciprocal_root(float x) {
   return rsqrtf(x);
 }
 
+SLIMPACK_DEVICE float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+SLIMPACK_DEVICE std::array<std::uint32_t, 4> load_16(const void* from) {
+  const uint4 words = *static_cast<const uint4*>(from);
+  return {words.x, words.y, words.z, words.w};
+}
+SLIMPACK_DEVICE std::array<std::uint32_t, 2> load_8(const void* from) {
+  const uint2 words = *static_cast<const uint2*>(from);
+  return {words.x, words.y};
+}
+SLIMPACK_DEVICE void store_16(void* to, const std::array<std::uint32_t, 4>& words) {
+  *static_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+}
+SLIMPACK_DEVICE void store_8(void* to, const std::array<std::uint32_t, 2>& words) {
+  *static_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+}
+
+template <std::size_t kWords>
+SLIMPACK_DEVICE void keep_words(std::array<std::uint32_t, kWords>& words) {
+  SLIMPACK_UNROLL
+  for (std::size_t i = 0; i < kWords; ++i) asm volatile("" : "+r"(words[i]));
+}
+
 SLIMPACK_DEVICE std::uint32_t pack_bf16(float low, float high) {
   std::uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));

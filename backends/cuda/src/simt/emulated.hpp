@@ -105,6 +105,49 @@ inline float reciprocal_root(float x) {
   return 1.0F / std::sqrt(x);
 }
 
+/// 1 / x, to about 1 ulp on the device, which takes results below the normal numbers for zero.
+inline float reciprocal_fast(float x) {
+  return 1.0F / x;
+}
+
+namespace detail {
+template <std::size_t kWords>
+std::array<std::uint32_t, kWords> load_words(const void* from) {
+  if (std::bit_cast<std::uintptr_t>(from) % (4 * kWords) != 0) {
+    Emulator::now().fail("a load is not aligned to its size");
+  }
+  std::array<std::uint32_t, kWords> words;
+  std::memcpy(words.data(), from, sizeof(words));
+  return words;
+}
+template <std::size_t kWords>
+void store_words(void* to, const std::array<std::uint32_t, kWords>& words) {
+  if (std::bit_cast<std::uintptr_t>(to) % (4 * kWords) != 0) {
+    Emulator::now().fail("a store is not aligned to its size");
+  }
+  std::memcpy(to, words.data(), sizeof(words));
+}
+}  // namespace detail
+
+/// One access of 16 bytes, or of 8, to memory aligned to as many.
+inline std::array<std::uint32_t, 4> load_16(const void* from) {
+  return detail::load_words<4>(from);
+}
+inline std::array<std::uint32_t, 2> load_8(const void* from) {
+  return detail::load_words<2>(from);
+}
+inline void store_16(void* to, const std::array<std::uint32_t, 4>& words) {
+  detail::store_words(to, words);
+}
+inline void store_8(void* to, const std::array<std::uint32_t, 2>& words) {
+  detail::store_words(to, words);
+}
+
+/// Says that words may have changed. The device's compiler then keeps them as they are, and not
+/// what it has made of them, in registers.
+template <std::size_t kWords>
+void keep_words(std::array<std::uint32_t, kWords>&) {}
+
 /// Two numbers rounded to bf16, the first in the lower half.
 inline std::uint32_t pack_bf16(float low, float high) {
   return to_bf16(low).bits | static_cast<std::uint32_t>(to_bf16(high).bits) << 16U;
