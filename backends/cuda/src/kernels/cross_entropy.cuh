@@ -14,6 +14,7 @@
 namespace slimpack::cuda::kernels {
 
 inline constexpr unsigned kLogitThreads = 512;  // at most
+inline constexpr unsigned kLogitsAtOnce = 4;    // vectors of eight that a thread loads together
 
 struct LogitSums {
   LogitSum* sums;
@@ -31,7 +32,8 @@ struct LogitGradients {
 };
 
 [[nodiscard]] inline Launch logit_launch(const LogitShape& shape) {
-  return {checked_blocks(shape.rows), threads_for(divide_up(shape.size, 16), kLogitThreads),
+  return {checked_blocks(shape.rows),
+          threads_for(divide_up(shape.size, 8 * kLogitsAtOnce), kLogitThreads),
           kLogitThreads / 32 * sizeof(RunningSum)};
 }
 
@@ -70,23 +72,23 @@ SLIMPACK_DEVICE RunningSum merge_in_block(RunningSum sum, RunningSum* scratch) {
 
 /// Row block_index().
 SLIMPACK_DEVICE void logit_sum_of_row(const LogitSums& work) {
-  constexpr unsigned kAtOnce = 4;
+  constexpr std::uint32_t kTwoInfinities = 0xff80ff80U;  // negative: they add nothing
   const std::int64_t row = simt::block_index();
   const Bf16* logits = work.logits + row * work.shape.stride;
   const std::int64_t chunks = work.shape.size / 8;
   const unsigned step = simt::block_threads();
   RunningSum sum;
-  std::int64_t chunk = simt::thread_index();
-  for (; chunk + (kAtOnce - 1) * step < chunks; chunk += kAtOnce * step) {
-    std::array<Words, kAtOnce> words;
+  for (std::int64_t first = simt::thread_index(); first < chunks; first += kLogitsAtOnce * step) {
+    std::array<Words, kLogitsAtOnce> words;
     SLIMPACK_UNROLL
-    for (unsigned i = 0; i < kAtOnce; ++i) {
-      words[i] = simt::load_16(logits + 8 * (chunk + i * step));
+    for (unsigned i = 0; i < kLogitsAtOnce; ++i) {
+      const std::int64_t chunk = first + i * step;
+      words[i] = {kTwoInfinities, kTwoInfinities, kTwoInfinities, kTwoInfinities};
+      if (chunk < chunks) words[i] = simt::load_16(logits + 8 * chunk);
     }
     SLIMPACK_UNROLL
-    for (unsigned i = 0; i < kAtOnce; ++i) add_logits(sum, from_bf16(words[i]));
+    for (unsigned i = 0; i < kLogitsAtOnce; ++i) add_logits(sum, from_bf16(words[i]));
   }
-  for (; chunk < chunks; chunk += step) add_logits(sum, load<8>(logits + 8 * chunk));
   const std::int64_t rest = 8 * chunks + simt::thread_index();
   if (rest < work.shape.size) sum = merge(sum, RunningSum{load_one(logits + rest), 1.0F});
   sum = merge_in_block(sum, reinterpret_cast<RunningSum*>(simt::shared_memory()));
@@ -98,7 +100,6 @@ SLIMPACK_DEVICE void logit_sum_of_row(const LogitSums& work) {
 
 /// Row block_index().
 SLIMPACK_DEVICE void logit_gradients_of_row(const LogitGradients& work) {
-  constexpr unsigned kAtOnce = 4;
   const std::int64_t row = simt::block_index();
   Bf16* logits = work.logits + row * work.shape.stride;
   const std::int64_t chunks = work.shape.size / 8;
@@ -125,17 +126,19 @@ SLIMPACK_DEVICE void logit_gradients_of_row(const LogitGradients& work) {
     for (unsigned i = 0; i < 8; ++i) values[i] = gradient(values[i], 8 * chunk + i == column);
     store<8>(logits + 8 * chunk, values);
   };
-  std::int64_t chunk = thread;
-  for (; chunk + (kAtOnce - 1) * step < chunks; chunk += kAtOnce * step) {
-    std::array<Words, kAtOnce> words;
+  for (std::int64_t first = thread; first < chunks; first += kLogitsAtOnce * step) {
+    std::array<Words, kLogitsAtOnce> words{};
     SLIMPACK_UNROLL
-    for (unsigned i = 0; i < kAtOnce; ++i) {
-      words[i] = simt::load_16(logits + 8 * (chunk + i * step));
+    for (unsigned i = 0; i < kLogitsAtOnce; ++i) {
+      const std::int64_t chunk = first + i * step;
+      if (chunk < chunks) words[i] = simt::load_16(logits + 8 * chunk);
     }
     SLIMPACK_UNROLL
-    for (unsigned i = 0; i < kAtOnce; ++i) write(chunk + i * step, words[i]);
+    for (unsigned i = 0; i < kLogitsAtOnce; ++i) {
+      const std::int64_t chunk = first + i * step;
+      if (chunk < chunks) write(chunk, words[i]);
+    }
   }
-  for (; chunk < chunks; chunk += step) write(chunk, simt::load_16(logits + 8 * chunk));
   if (rest < work.shape.size) {
     store_one(logits + rest, gradient(load_one(logits + rest), rest == column));
   }

@@ -72,6 +72,12 @@ SLIMPACK_DEVICE float reciprocal_root(float x) {
   return rsqrtf(x);
 }
 
+SLIMPACK_DEVICE std::uint32_t pack_bf16(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 SLIMPACK_DEVICE float reciprocal_fast(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -97,12 +103,6 @@ template <std::size_t kWords>
 SLIMPACK_DEVICE void keep_words(std::array<std::uint32_t, kWords>& words) {
   SLIMPACK_UNROLL
   for (std::size_t i = 0; i < kWords; ++i) asm volatile("" : "+r"(words[i]));
-}
-
-SLIMPACK_DEVICE std::uint32_t pack_bf16(float low, float high) {
-  std::uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
 }
 
 SLIMPACK_DEVICE void copy_async_16(std::uint32_t to, const void* from, bool valid) {

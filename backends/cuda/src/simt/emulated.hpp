@@ -105,6 +105,11 @@ inline float reciprocal_root(float x) {
   return 1.0F / std::sqrt(x);
 }
 
+/// Two numbers rounded to bf16, the first in the lower half.
+inline std::uint32_t pack_bf16(float low, float high) {
+  return to_bf16(low).bits | static_cast<std::uint32_t>(to_bf16(high).bits) << 16U;
+}
+
 /// 1 / x, to about 1 ulp on the device, which takes results below the normal numbers for zero.
 inline float reciprocal_fast(float x) {
   return 1.0F / x;
@@ -147,11 +152,6 @@ inline void store_8(void* to, const std::array<std::uint32_t, 2>& words) {
 /// what it has made of them, in registers.
 template <std::size_t kWords>
 void keep_words(std::array<std::uint32_t, kWords>&) {}
-
-/// Two numbers rounded to bf16, the first in the lower half.
-inline std::uint32_t pack_bf16(float low, float high) {
-  return to_bf16(low).bits | static_cast<std::uint32_t>(to_bf16(high).bits) << 16U;
-}
 
 namespace detail {
 struct CopyQueue {
