@@ -87,8 +87,8 @@ TEST_CASE("cross entropy: two shards give the losses and gradients of the whole 
   struct Case {
     std::int64_t vocab, first_size;
   };
-  for (const auto [vocab, first_size] :
-       {Case{5, 3}, Case{64, 8}, Case{1003, 520}, Case{20011, 17003}}) {
+  for (const Case one : {Case{5, 3}, Case{64, 8}, Case{1003, 520}, Case{20011, 17003}}) {
+    const std::int64_t vocab = one.vocab, first_size = one.first_size;
     CAPTURE(vocab);
     constexpr std::int64_t kRows = 4;
     const std::vector<std::int32_t> targets{0, static_cast<std::int32_t>(vocab - 1),

@@ -12,8 +12,8 @@ using namespace slimpack;
 TEST_CASE("swiglu: forward and backward follow fp64, also in place") {
   using cuda::Bf16;
   using cuda::simt::Timing;
-  for (const auto& [rows, cols] :
-       {std::pair<std::int64_t, std::int64_t>{1, 8}, {5, 264}, {2, 2120}}) {
+  for (const cuda::RowShape shape : {cuda::RowShape{1, 8}, {5, 264}, {2, 2120}}) {
+    const std::int64_t rows = shape.rows, cols = shape.cols;
     CAPTURE(cols);
     const auto size = static_cast<std::size_t>(rows * cols);
     const auto gate_up = test::random_bf16(2 * rows * cols, 1, 8);

@@ -29,7 +29,8 @@ void check_moves(const std::vector<Element>& matrix, std::int64_t rows, std::int
   }
   cuda::check_distinct_row_table(table, rows);
   const cuda::RowShape shape{static_cast<std::int64_t>(table.size()), cols};
-  const OnDevice from(matrix, stream), names(table, stream);
+  const OnDevice from(matrix, stream);
+  const OnDevice names(table, stream);
   const OnDevice taken(test::poisoned<Element>(shape.rows * cols + 16), stream);
   const OnDevice back(test::poisoned<Element>(rows * cols), stream);
   cuda::gather_rows(taken.first(shape.rows * cols), from.view(), names.view(), shape, stream);

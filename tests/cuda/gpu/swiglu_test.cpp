@@ -17,8 +17,8 @@ TEST_CASE("swiglu: launchers follow fp64, in place the same bits") {
   using test::OnDevice;
   const cuda::Stream owner;
   const auto stream = owner.view();
-  for (const auto& [rows, cols] :
-       {std::pair<std::int64_t, std::int64_t>{1, 8}, {77, 1000}, {129, 14336}}) {
+  for (const cuda::RowShape shape : {cuda::RowShape{1, 8}, {77, 1000}, {129, 14336}}) {
+    const std::int64_t rows = shape.rows, cols = shape.cols;
     CAPTURE(cols);
     const auto size = static_cast<std::size_t>(rows * cols);
     const auto gate_up = test::random_bf16(2 * rows * cols, 1, 8);

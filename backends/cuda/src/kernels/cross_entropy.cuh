@@ -114,7 +114,10 @@ SLIMPACK_DEVICE void logit_gradients_of_row(const LogitGradients& work) {
     return;
   }
   const LogitSum sum = work.sums[row];
-  const std::int64_t column = target - work.shape.first;
+  const std::int64_t from_first = target - work.shape.first;
+  // Before the first vector where the target is in another shard.
+  const std::int32_t column =
+      from_first >= 0 && from_first < work.shape.size ? static_cast<std::int32_t>(from_first) : -8;
   const float inverse = 1.0F / sum.sum;
   const auto gradient = [&](float logit, bool at_target) {
     const float probability = exp_fast(logit - sum.maximum) * inverse;
@@ -122,8 +125,12 @@ SLIMPACK_DEVICE void logit_gradients_of_row(const LogitGradients& work) {
   };
   const auto write = [&](std::int64_t chunk, const Words& words) {
     Floats<8> values = from_bf16(words);
+    const std::int32_t place = column - static_cast<std::int32_t>(8 * chunk);
     SLIMPACK_UNROLL
-    for (unsigned i = 0; i < 8; ++i) values[i] = gradient(values[i], 8 * chunk + i == column);
+    for (std::int32_t i = 0; i < 8; ++i) {
+      float& value = values[static_cast<unsigned>(i)];
+      value = gradient(value, i == place);
+    }
     store<8>(logits + 8 * chunk, values);
   };
   for (std::int64_t first = thread; first < chunks; first += kLogitsAtOnce * step) {

@@ -23,11 +23,14 @@ __global__ void __launch_bounds__(256) losses_kernel(CrossEntropyLosses work) {
   cross_entropy_loss(work);
 }
 
+constexpr std::int64_t kLargestShard = std::int64_t{1} << 30U;  // columns are counted in 32 bits
+
 template <class Logits, class Sums>
 void check(DeviceSpan<Logits> logits, DeviceSpan<Sums> sums, DeviceSpan<const std::int32_t> targets,
            const LogitShape& shape) {
   require(shape.first >= 0, "cross_entropy: first must be >= 0", shape.first);
-  require(shape.size >= 0, "cross_entropy: size must be >= 0", shape.size);
+  require(shape.size >= 0 && shape.size <= kLargestShard,
+          "cross_entropy: size must be >= 0 and at most 2^30", shape.size);
   require(shape.stride >= shape.size && shape.stride % 8 == 0,
           "cross_entropy: stride must be a multiple of 8 and >= size", shape.stride);
   detail::require_shape(shape.rows, shape.stride, "cross_entropy: rows must be >= 0");
