@@ -17,4 +17,11 @@ if(SLIMPACK_CUDA)
   target_include_directories(test_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
   add_test(NAME cuda COMMAND test_cuda)
   set_tests_properties(cuda PROPERTIES LABELS gpu SKIP_RETURN_CODE 77)
+  if(SLIMPACK_INSTALL)
+    add_test(NAME consumer.cuda
+      COMMAND ${CMAKE_COMMAND} -DCONSUMER=cuda -DSLIMPACK=${PROJECT_SOURCE_DIR} -DBUILT=${PROJECT_BINARY_DIR}
+              -DWORK=${CMAKE_CURRENT_BINARY_DIR}/consumer/cuda -DGENERATOR=${CMAKE_GENERATOR}
+              -DCOMPILER=${CMAKE_CXX_COMPILER} -P ${CMAKE_CURRENT_SOURCE_DIR}/consumer/check.cmake)
+    set_tests_properties(consumer.cuda PROPERTIES LABELS cuda)
+  endif()
 endif()

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -56,9 +57,9 @@ float poison<float>() {
 /// left and right as functions of (row or column, k), on as many elements as are looked at: all of
 /// a small matrix, random ones of a large one.
 template <class Element, class Left, class Right>
-void check_product(const std::vector<Element>& found, const std::vector<Element>* addend,
-                   std::int64_t rows, std::int64_t columns, std::int64_t inner, const Left& left,
-                   const Right& right) {
+void check_product(const std::vector<Element>& found,
+                   const std::type_identity_t<std::vector<Element>>* addend, std::int64_t rows,
+                   std::int64_t columns, std::int64_t inner, const Left& left, const Right& right) {
   slimpack::Random random(7);
   const std::int64_t all = rows * columns;
   const std::int64_t looked_at = std::min<std::int64_t>(all, 20000);
@@ -110,7 +111,8 @@ struct Layer {
 
 /// Three products, each from poisoned memory or onto random numbers, twice, with equal bits.
 template <class Element, class Call>
-std::vector<Element> run_twice(std::int64_t size, const std::vector<Element>* start,
+std::vector<Element> run_twice(std::int64_t size,
+                               const std::type_identity_t<std::vector<Element>>* start,
                                StreamView stream, const Call& call) {
   std::vector<std::vector<Element>> found;
   for (int time = 0; time < 2; ++time) {
