@@ -181,9 +181,29 @@ int run(const Options& options) {
   SLIMPACK_CUDA_CHECK(cudaDriverGetVersion(&driver));
   machine.cache_bytes = cache;
 
+  const std::string date = now();
   std::string rows;
   int failed = 0;
   Rates rates;
+  const auto save = [&] {
+    if (options.json.empty()) return;
+    JsonObject versions, about, file;
+    versions.add("cuda_runtime", runtime).add("cuda_driver", driver);
+    versions.add("cublaslt", cuda::gemm_library_version());
+    about.add("name", machine.properties.name)
+        .add("compute_capability", std::to_string(machine.properties.major) + "." +
+                                       std::to_string(machine.properties.minor))
+        .add("multiprocessors", machine.properties.multiprocessors)
+        .add("memory_bytes", machine.properties.memory)
+        .add("cache_bytes", machine.cache_bytes);
+    file.add("program", "bench_cuda").add("date", date);
+    file.raw("device", about.text()).raw("versions", versions.text());
+    file.add("copy_bytes_per_second", rates.copy).add("peak_flop_per_second", rates.peak);
+    file.raw("rows", "[" + rows + "\n]");
+    require(write_file(options.json, file.text() + "\n"), "--json: the file cannot be written",
+            options.json);
+  };
+  save();  // a file that cannot be written is better known now
   const auto one = [&](const Case& of) -> std::optional<Times> {
     JsonObject row = description(of);
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - began;
@@ -207,6 +227,7 @@ int run(const Options& options) {
                    of.path.c_str(), why->c_str());
     }
     rows += (rows.empty() ? "\n" : ",\n") + row.text();
+    save();  // who is cut off leaves what has been measured
     return times;
   };
 
@@ -230,6 +251,7 @@ int run(const Options& options) {
       }
     }
   }
+  save();
   for (const Case& of : cases) {
     const std::string text = of.operation + ": " + of.name;
     if (!is_reference(of) && text.find(options.only) != std::string::npos) (void)one(of);
@@ -239,25 +261,6 @@ int run(const Options& options) {
     (void)one(again);
   }
 
-  if (!options.json.empty()) {
-    JsonObject versions, about, file;
-    versions.add("cuda_runtime", runtime).add("cuda_driver", driver);
-    versions.add("cublaslt", cuda::gemm_library_version());
-    about.add("name", machine.properties.name)
-        .add("compute_capability", std::to_string(machine.properties.major) + "." +
-                                       std::to_string(machine.properties.minor))
-        .add("multiprocessors", machine.properties.multiprocessors)
-        .add("memory_bytes", machine.properties.memory)
-        .add("cache_bytes", machine.cache_bytes);
-    file.add("program", "bench_cuda").add("date", now());
-    file.raw("device", about.text()).raw("versions", versions.text());
-    file.add("copy_bytes_per_second", rates.copy).add("peak_flop_per_second", rates.peak);
-    file.raw("rows", "[" + rows + "\n]");
-    if (!write_file(options.json, file.text() + "\n")) {
-      std::fprintf(stderr, "bench_cuda: %s cannot be written\n", options.json.c_str());
-      return 2;
-    }
-  }
   if (failed > 0) std::fprintf(stderr, "bench_cuda: %d cases failed\n", failed);
   return failed > 0 ? 1 : 0;
 }
@@ -278,6 +281,9 @@ int main(int count, char** words) {
       return 1;
     }
     return slimpack::bench::run(*options);
+  } catch (const slimpack::InvalidInput& error) {
+    std::fprintf(stderr, "bench_cuda: %s\n", error.what());
+    return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "bench_cuda: %s\n", error.what());
     return 1;

@@ -258,12 +258,22 @@ def first_line(error):
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def write(path, result):
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(result, indent=1) + "\n")
+    part.replace(path)
+
+
 def run(torch, cases, options):
     began = time.monotonic()
     made = Torch(torch)
     properties = torch.cuda.get_device_properties(0)
     cache = getattr(properties, "L2_cache_size", 64 << 20)
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     rows = []
+    result = {"program": "pytorch.py", "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+              "device": {"name": properties.name}, "versions": versions, "rows": rows}
+    write(options.output, result)
     for case in distinct(cases):
         if options.only not in f"{case['operation']}: {case['name']}":
             continue
@@ -282,9 +292,7 @@ def run(torch, cases, options):
             launches = None  # so that the next case has the memory
             torch.cuda.empty_cache()
             rows.append(row)
-    versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
-    return {"program": "pytorch.py", "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "device": {"name": properties.name}, "versions": versions, "rows": rows}
+            write(options.output, result)  # whoever is cut off leaves what has been measured
 
 
 def main(arguments):
@@ -304,10 +312,7 @@ def main(arguments):
     if not torch.cuda.is_available():
         print("pytorch.py: PyTorch finds no CUDA device", file=sys.stderr)
         return 1
-    result = run(torch, cases, options)
-    part = options.output.with_name(options.output.name + ".part")
-    part.write_text(json.dumps(result, indent=1) + "\n")
-    part.replace(options.output)
+    run(torch, cases, options)
     return 0
 
 
