@@ -238,6 +238,32 @@ TEST_SUITE("large") {
   }
 }
 
+TEST_CASE("Gemm: matrices may begin at any element") {
+  const Stream stream;
+  const DeviceBuffer<std::byte> workspace(kGemmWorkspaceBytes);
+  Gemm gemm(workspace.span());
+  const Layer layer({24, 64, 40}, stream.view());
+  const auto in = [&](std::int64_t row, std::int64_t i) { return layer.in_at(row, i); };
+  const auto weight = [&](std::int64_t o, std::int64_t i) { return layer.weight_at(o, i); };
+  const auto shifted = [&](const std::vector<Bf16>& values, bool shift) {
+    std::vector<Bf16> moved(values.size() + 1);
+    std::ranges::copy(values, moved.begin() + (shift ? 1 : 0));
+    return on_device(moved, stream.view());
+  };
+  for (int which = 0; which < 3; ++which) {
+    CAPTURE(which);
+    const auto part = [&](const DeviceBuffer<Bf16>& buffer, int of) {
+      return buffer.span().subspan(which == of ? 1 : 0, buffer.size() - 1);
+    };
+    const DeviceBuffer<Bf16> from = shifted(layer.in, which == 0);
+    const DeviceBuffer<Bf16> by = shifted(layer.weight, which == 1);
+    const DeviceBuffer<Bf16> to(24 * 40 + 1);
+    gemm.forward(part(to, 2), part(from, 0), part(by, 1), layer.shape, stream.view());
+    check_product(download(part(to, 2), stream.view()), nullptr, 24, 40, 64, in, weight);
+  }
+  CHECK(gemm.choices() == 1);  // all of them are aligned to 2 bytes
+}
+
 TEST_CASE("Gemm: an algorithm is chosen once a shape, and no workspace is enough") {
   const Stream stream;
   Gemm gemm(DeviceSpan<std::byte>{});

@@ -2,15 +2,14 @@
 #include "slimpack_cuda/gemm.hpp"
 
 #include <cublasLt.h>
-#include <cuda_runtime_api.h>
 
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <string>
-#include <string_view>
+#include <type_traits>
 #include <utility>
 
-#include "check.hpp"
 #include "slimpack/core/error.hpp"
 
 namespace slimpack::cuda {
@@ -35,9 +34,12 @@ struct HandleCloser {
 };
 using Handle = std::unique_ptr<std::remove_pointer_t<cublasLtHandle_t>, HandleCloser>;
 
-/// Descriptors of one product with the algorithm that runs it. They are plain memory that needs no
-/// destruction: cuBLASLt initialises them in place.
+/// Descriptors of one product with the algorithm that runs it. cuBLASLt initialises them in place;
+/// they need no destruction, and nothing says that they could be moved.
 struct Choice {
+  Choice() = default;
+  Choice(const Choice&) = delete;
+  Choice& operator=(const Choice&) = delete;
   cublasLtMatmulDescOpaque_t product{};
   cublasLtMatrixLayoutOpaque_t a{}, b{}, d{};
   cublasLtMatmulAlgo_t algorithm{};
@@ -68,11 +70,10 @@ std::string text_of(const GemmKey& key) {
          " inputs, " + std::to_string(key.shape.outputs) + " outputs";
 }
 
-Choice choose(cublasLtHandle_t handle, const GemmKey& key, std::int64_t workspace,
-              int multiprocessors) {
+void choose(Choice& choice, cublasLtHandle_t handle, const GemmKey& key, std::int64_t workspace,
+            int multiprocessors) {
   const ColumnProduct product = column_product(key.product, key.shape);
   const cudaDataType result = key.single ? CUDA_R_32F : CUDA_R_16BF;
-  Choice choice;
   SLIMPACK_CUBLAS_CHECK(cublasLtMatmulDescInit(&choice.product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(&choice.product, CUBLASLT_MATMUL_DESC_TRANSA,
       product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -110,7 +111,6 @@ Choice choose(cublasLtHandle_t handle, const GemmKey& key, std::int64_t workspac
   SLIMPACK_CUBLAS_CHECK(best.state);
   choice.algorithm = best.algo;
   choice.workspace = best.workspaceSize;
-  return choice;
 }
 
 std::uintptr_t address(const void* data) {
@@ -141,12 +141,16 @@ struct Gemm::State {
     const void* const c = addend != nullptr ? addend : d;
     const GemmKey key{product, shape, std::is_same_v<Result, float>, addend != nullptr,
                       common_alignment({address(d), address(c), address(left), address(right)})};
-    auto found = choices.find(key);
-    if (found == choices.end()) {
-      found =
-          choices.emplace(key, choose(handle.get(), key, workspace.size, multiprocessors)).first;
-    }
+    const auto [found, is_new] = choices.try_emplace(key);
     Choice& choice = found->second;
+    if (is_new) {
+      try {
+        choose(choice, handle.get(), key, workspace.size, multiprocessors);
+      } catch (...) {
+        choices.erase(found);
+        throw;
+      }
+    }
     const float one = 1, beta = addend != nullptr ? 1 : 0;
     SLIMPACK_CUBLAS_CHECK(cublasLtMatmul(
         handle.get(), &choice.product, &one, right, &choice.a, left, &choice.b, &beta, c, &choice.d,
