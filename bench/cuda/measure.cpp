@@ -22,8 +22,8 @@ std::int64_t sets_needed(double set_bytes, std::int64_t cache_bytes) {
 }
 
 Times measure(const Case& of, const Machine& machine, double budget_ms) {
-  constexpr double kStretch = 0.2;
-  constexpr std::int64_t kLeast = 5, kMost = 100, kMostBatch = 100;
+  constexpr double kStretch = 2;
+  constexpr std::int64_t kLeast = 5, kMost = 100, kMostBatch = 500;
   Times times;
   times.sets = sets_needed(of.set_bytes, machine.cache_bytes);
   const Launch launch = of.prepare(machine, times.sets);
@@ -37,8 +37,8 @@ Times measure(const Case& of, const Machine& machine, double budget_ms) {
     return static_cast<double>(end.milliseconds_since(begin)) / static_cast<double>(launches);
   };
   const double cold = stretch(times.sets);
-  constexpr double kLong = 50;  // too long to be run once more for nothing
-  const double first = cold > kLong ? cold : std::max(stretch(2), 1e-4);
+  constexpr double kLong = 50;  // not to be run more often than needed, or code was being loaded
+  const double first = std::max(stretch(cold > kLong ? 1 : 2), 1e-4);
   times.batch = std::clamp(static_cast<std::int64_t>(std::ceil(kStretch / first)), std::int64_t{1},
                            kMostBatch);
   times.samples =

@@ -25,8 +25,8 @@ struct Times {
 /// Input sets for which none is left in a cache of `cache_bytes` when its turn comes again.
 [[nodiscard]] std::int64_t sets_needed(double set_bytes, std::int64_t cache_bytes);
 
-/// About `budget_ms` of runs after a warm-up of every set; at least five stretches, each of 0.2 ms
-/// at least, so that neither the clock's grain nor single launches matter.
+/// About `budget_ms` of runs after a warm-up of every set; at least five stretches, each of 2 ms
+/// at least, so that neither the clock's grain nor the gap before the first launch matters.
 [[nodiscard]] Times measure(const Case& of, const Machine& machine, double budget_ms);
 
 }  // namespace slimpack::bench

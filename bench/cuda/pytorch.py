@@ -19,8 +19,8 @@ import pathlib
 import sys
 import time
 
-WARM_STRETCH_MS = 0.2
-LEAST_SAMPLES, MOST_SAMPLES, MOST_BATCH, MOST_SETS = 5, 100, 100, 64
+STRETCH_MS = 2
+LEAST_SAMPLES, MOST_SAMPLES, MOST_BATCH, MOST_SETS = 5, 100, 500, 64
 
 
 class Refused(Exception):
@@ -54,8 +54,8 @@ def measure(torch, launches, budget_ms):
         return begin.elapsed_time(end) / count
 
     cold = stretch(len(launches))
-    first = cold if cold > 50 else max(stretch(2), 1e-4)
-    batch = max(1, min(MOST_BATCH, math.ceil(WARM_STRETCH_MS / first)))
+    first = max(stretch(1 if cold > 50 else 2), 1e-4)
+    batch = max(1, min(MOST_BATCH, math.ceil(STRETCH_MS / first)))
     samples = max(LEAST_SAMPLES, min(MOST_SAMPLES, int(budget_ms / (first * batch))))
     found = sorted(stretch(batch) for _ in range(samples))
     return {"milliseconds": quantile(found, 0.5), "low": quantile(found, 0.1), "high": quantile(found, 0.9),

@@ -16,6 +16,7 @@ if(SLIMPACK_CUDA)
   add_executable(test_cuda ${sources})
   target_link_libraries(test_cuda PRIVATE slimpack_cuda slimpack_private doctest::doctest)
   target_include_directories(test_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  set_target_properties(test_cuda PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
   add_test(NAME cuda COMMAND test_cuda)
   set_tests_properties(cuda PROPERTIES LABELS gpu SKIP_RETURN_CODE 77)
   add_executable(test_cuda_gemm cuda/host/host_blas.cpp cuda/gpu/gemm_test.cpp

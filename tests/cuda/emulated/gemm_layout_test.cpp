@@ -10,8 +10,7 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack_cuda/gemm_layout.hpp"
 
-using namespace slimpack::cuda;
-
+namespace slimpack::cuda::gemm_layout_test {
 namespace {
 
 using Matrix = std::vector<double>;
@@ -125,3 +124,5 @@ TEST_CASE("why_not: names the rule that a product breaks") {
   CHECK(why_not({1, 8, 8}, 7, 5) ==
         "gemm: bf16 needs a device of compute capability 8.0 or newer, got 7.5");
 }
+
+}  // namespace slimpack::cuda::gemm_layout_test

@@ -16,8 +16,7 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack_cuda/gemm.hpp"
 
-using namespace slimpack::cuda;
-
+namespace slimpack::cuda::gemm_test {
 namespace {
 
 std::vector<Bf16> random_numbers(std::int64_t count, slimpack::Random& random) {
@@ -316,3 +315,5 @@ TEST_CASE("Gemm: spans of another size and impossible shapes are refused") {
                        slimpack::InvalidInput);
   CHECK_THROWS_AS(Gemm(DeviceSpan<std::byte>{}, -1), slimpack::InvalidInput);
 }
+
+}  // namespace slimpack::cuda::gemm_test
