@@ -227,7 +227,13 @@ class Torch:
         weight = torch.nn.Parameter(self.random(rows, columns, dtype=torch.float32))
         weight.grad = self.random(rows, columns, dtype=torch.float32)
         optimizer = torch.optim.AdamW([weight], lr=1e-4, fused=True)
-        return optimizer.step
+        copy = self.random(rows, columns)
+
+        def step():
+            optimizer.step()
+            copy.copy_(weight.detach())  # the bf16 weights of the next step, which slimpack writes too
+
+        return step
 
 
 def makers(made, case):
