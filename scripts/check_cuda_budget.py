@@ -10,8 +10,8 @@ The build of slimpack_cuda leaves a report beside each object (OBJECT.ptxas). A 
 
     PATTERN  REGISTERS  SHARED
 
-where PATTERN stands for kernels, with * and ?, by their names without namespaces, spaces and parameters,
-such as row_kernel<128,*>; the first line that fits counts. REGISTERS is the most a thread may use, SHARED the
+where PATTERN stands for kernels, with * and ?, by their source and their names without namespaces, spaces and
+parameters, such as rope/row_kernel<128,*>; the first line that fits counts. REGISTERS is the most a thread may use, SHARED the
 most bytes of static shared memory. Ends with status 1 if a kernel uses more, spills, keeps an array in local
 memory, has no line, ptxas warns, a line fits no kernel, or a .cu file has no report; with 2 on bad input.
 """
@@ -101,13 +101,13 @@ def short_name(name):
     return re.sub(r"\w*::", "", name[begin:]).replace(" ", "")
 
 
-def demangle(kernels):
+def demangle(kernels, source):
     if not kernels:
         return
     done = subprocess.run(["c++filt"], input="\n".join(kernel.symbol for kernel in kernels), text=True,
                           capture_output=True, check=True)
     for kernel, name in zip(kernels, done.stdout.splitlines()):
-        kernel.name = short_name(name)
+        kernel.name = f"{source}/{short_name(name)}"
 
 
 def parse_budgets(text, name):
@@ -154,6 +154,7 @@ def read_reports(build, sources):
             breaches.append(f"{source.name}: no report in {build}: is slimpack_cuda built there?")
             continue
         found, warnings = parse_report(report.read_text(encoding="utf-8"))
+        demangle(found, source.stem)
         kernels += found
         breaches += [f"{source.name}: {warning}" for warning in warnings]
     return kernels, breaches
@@ -168,7 +169,6 @@ def main(arguments):
     budgets_file = pathlib.Path(words[1]) if len(words) == 2 else BUDGETS
     try:
         kernels, breaches = read_reports(pathlib.Path(words[0]), SOURCES)
-        demangle(kernels)
         kernels.sort(key=lambda kernel: kernel.name)
         if "--propose" in flags:
             for kernel in kernels:

@@ -24,17 +24,17 @@ def report_of(symbol=SYMBOL, frame=0, spill=0, registers=24, shared=""):
 
 def breaches_of(report, lines):
     kernels, warnings = budget.parse_report(report)
-    budget.demangle(kernels)
+    budget.demangle(kernels, "fill")
     return warnings + list(budget.check(kernels, budget.parse_budgets(lines, "b.txt"), "b.txt"))
 
 
 class Budgets(unittest.TestCase):
     def test_a_kernel_within_its_budget_passes(self):
-        self.assertEqual(breaches_of(report_of(shared=", 1024 bytes smem"), "# of rows\nfill_normal_kernel<*> 24 1024\n"), [])
+        self.assertEqual(breaches_of(report_of(shared=", 1024 bytes smem"), "# of rows\nfill/fill_normal_kernel<*> 24 1024\n"), [])
 
     def test_each_breach_is_named(self):
-        lines = "fill_normal_kernel<float> 24 16  # all of them"
-        name = "fill_normal_kernel<float>: "
+        lines = "fill/fill_normal_kernel<float> 24 16  # all of them"
+        name = "fill/fill_normal_kernel<float>: "
         for report, expected in (
                 (report_of(registers=25), name + "25 registers, b.txt:1 allows 24"),
                 (report_of(shared=", 17 bytes smem, 400 bytes cmem[0]"),
@@ -72,7 +72,7 @@ class Budgets(unittest.TestCase):
             objects.mkdir(parents=True)
             (objects / "a.cu.o.ptxas").write_text(report_of())
             kernels, breaches = budget.read_reports(root / "build", root / "src")
-            self.assertEqual((len(kernels), breaches), (1, []))
+            self.assertEqual(([kernel.name for kernel in kernels], breaches), (["a/fill_normal_kernel<float>"], []))
 
 
 class Launcher(unittest.TestCase):
