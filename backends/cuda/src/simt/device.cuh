@@ -72,6 +72,39 @@ SLIMPACK_DEVICE float reciprocal_root(float x) {
   return rsqrtf(x);
 }
 
+SLIMPACK_DEVICE float multiply_add(float a, float b, float c) {
+  return __fmaf_rn(a, b, c);
+}
+
+SLIMPACK_DEVICE float maximum(float a, float b) {
+  return fmaxf(a, b);
+}
+
+namespace detail {
+/// Tells the compiler that one access will do.
+template <class Vector>
+struct alignas(sizeof(Vector)) Aligned {
+  Vector value;
+};
+}  // namespace detail
+
+template <class Vector>
+SLIMPACK_DEVICE Vector load_vector(const void* from) {
+  return static_cast<const detail::Aligned<Vector>*>(from)->value;
+}
+template <class Vector>
+SLIMPACK_DEVICE void store_vector(void* to, const Vector& value) {
+  static_cast<detail::Aligned<Vector>*>(to)->value = value;
+}
+template <class Vector>
+SLIMPACK_DEVICE Vector load_shared(std::uint32_t from) {
+  return load_vector<Vector>(__cvta_shared_to_generic(from));
+}
+template <class Vector>
+SLIMPACK_DEVICE void store_shared(std::uint32_t to, const Vector& value) {
+  store_vector(__cvta_shared_to_generic(to), value);
+}
+
 SLIMPACK_DEVICE std::uint32_t pack_bf16(float low, float high) {
   std::uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
