@@ -70,14 +70,14 @@ SLIMPACK_DEVICE void multiply_rows(Sums<kBlocks, kColumns>& sums, std::uint32_t 
     Operands<kBlocks, 1> a;
     SLIMPACK_UNROLL
     for (std::size_t m = 0; m < kBlocks; ++m) {
-      simt::load_matrices(a[m][0],
-                          (left ^ 32 * k) + static_cast<std::uint32_t>(m) * 16 * Rows<kDim>::kBytes);
+      simt::load_matrices(
+          a[m][0], (left ^ 32 * k) + static_cast<std::uint32_t>(m) * 16 * Rows<kDim>::kBytes);
     }
     SLIMPACK_UNROLL
     for (std::size_t n = 0; n < kColumns; n += 2) {
       std::array<std::uint32_t, 4> b;
-      simt::load_matrices(b,
-                          (right ^ 32 * k) + static_cast<std::uint32_t>(n) * 8 * Rows<kDim>::kBytes);
+      simt::load_matrices(
+          b, (right ^ 32 * k) + static_cast<std::uint32_t>(n) * 8 * Rows<kDim>::kBytes);
       SLIMPACK_UNROLL
       for (std::size_t m = 0; m < kBlocks; ++m) {
         simt::multiply_16x8x16(sums[m][n], a[m][0], b[0], b[2]);
@@ -97,9 +97,9 @@ SLIMPACK_DEVICE void multiply_columns(Sums<kBlocks, kDim / 8>& sums,
     SLIMPACK_UNROLL
     for (std::size_t n = 0; n < kDim / 8; n += 2) {
       std::array<std::uint32_t, 4> b;
-      simt::load_matrices_transposed(
-          b, (right ^ 16 * static_cast<std::uint32_t>(n)) +
-                 static_cast<std::uint32_t>(k) * 16 * Rows<kDim>::kBytes);
+      simt::load_matrices_transposed(b,
+                                     (right ^ 16 * static_cast<std::uint32_t>(n)) +
+                                         static_cast<std::uint32_t>(k) * 16 * Rows<kDim>::kBytes);
       SLIMPACK_UNROLL
       for (std::size_t m = 0; m < kBlocks; ++m) {
         simt::multiply_16x8x16(sums[m][n], left[m][k], b[0], b[1]);

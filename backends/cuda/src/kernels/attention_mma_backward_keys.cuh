@@ -203,8 +203,8 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
       if (begin >= rows || first_key >= smaller(seen, below)) continue;
       const std::uint32_t query =
           query_lane + buffer * Tile::kBuffer + static_cast<unsigned>(begin) * Rows<kDim>::kBytes;
-      const std::uint32_t numbers = number_tile + buffer * Tile::kNumbers +
-                                    4 * static_cast<unsigned>(begin) + 8 * (lane % 4);
+      const std::uint32_t numbers =
+          number_tile + buffer * Tile::kNumbers + 4 * static_cast<unsigned>(begin) + 8 * (lane % 4);
       Sums<kBlocks, Tile::kStep / 8> weights{};
       multiply_rows<kDim>(weights, key_lane, query);
       if (seen < Tile::kKeys || part_ahead + first_key + 16 * kBlocks - 1 > 0) {
@@ -212,8 +212,8 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
       }
       SLIMPACK_UNROLL
       for (std::size_t n = 0; n < Tile::kStep / 8; ++n) {
-        const auto log_sums = simt::load_shared<std::array<float, 2>>(
-            numbers + 32 * static_cast<std::uint32_t>(n));
+        const auto log_sums =
+            simt::load_shared<std::array<float, 2>>(numbers + 32 * static_cast<std::uint32_t>(n));
         SLIMPACK_UNROLL
         for (std::size_t m = 0; m < kBlocks; ++m) {
           SLIMPACK_UNROLL
@@ -245,8 +245,8 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
     simt::store_shared(number_tile + buffer * Tile::kNumbers + 4 * thread, number);
   }
 
-  const std::int64_t to = head_at(std::int64_t{longest.key_gradient_row} + tile.first, kv_head,
-                                  kv_heads, kDim);
+  const std::int64_t to =
+      head_at(std::int64_t{longest.key_gradient_row} + tile.first, kv_head, kv_heads, kDim);
   add_rows<kDim>(at.dkey + to, key_stride, listed, row, dkey, in.scale);
   add_rows<kDim>(at.dvalue + to, key_stride, listed, row, dvalue, 1.0F);
 }

@@ -118,8 +118,8 @@ SLIMPACK_DEVICE void attention_backward_queries_mma(const AttentionBackward& at)
         for (std::size_t n = 0; n < Tile::kStep / 8; ++n) {
           SLIMPACK_UNROLL
           for (std::size_t e = 0; e < 4; ++e) {
-            const float weight = simt::exp2_fast(
-                simt::multiply_add(weights[m][n][e], scale, -log_sum[m][e / 2]));
+            const float weight =
+                simt::exp2_fast(simt::multiply_add(weights[m][n][e], scale, -log_sum[m][e / 2]));
             dscores[m][n][e] = weight * (dscores[m][n][e] - delta[m][e / 2]);
           }
         }

@@ -207,8 +207,7 @@ SLIMPACK_DEVICE void attention_forward_mma(const AttentionForward& at) {
       if (mine >= rows) continue;
       const float weights = softmax.weights[m][half];
       at.log_sum[head_at(log_sum_row + mine, head, heads, 1)] =
-          weights == 0 ? -infinity()
-                       : (softmax.largest[m][half] + simt::log2_fast(weights)) * kLn2;
+          weights == 0 ? -infinity() : (softmax.largest[m][half] + simt::log2_fast(weights)) * kLn2;
     }
   }
 }

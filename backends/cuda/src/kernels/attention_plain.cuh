@@ -124,12 +124,11 @@ SLIMPACK_DEVICE void attention_backward_queries_plain(const AttentionBackward& a
   if (!row.any) return;
   const int dim = in.shape.head_dim, heads = in.shape.heads;
   const AttentionSegment& segment = row.segment;
-  const std::int64_t gradient =
-      head_at(segment.gradient_row + row.query, row.head, heads, dim);
+  const std::int64_t gradient = head_at(segment.gradient_row + row.query, row.head, heads, dim);
   const Bf16* query = in.query + head_at(segment.query_row + row.query, row.head, heads, dim);
   const Bf16* doutput = at.doutput + gradient;
-  const float log_sum = log_sum_to_base_2(
-      at.log_sum[head_at(segment.log_sum_row + row.query, row.head, heads, 1)]);
+  const float log_sum =
+      log_sum_to_base_2(at.log_sum[head_at(segment.log_sum_row + row.query, row.head, heads, 1)]);
   const float delta = at.delta[head_at(segment.gradient_row + row.query, row.head, heads, 1)];
   detail::PlainPart dquery;
   detail::for_visible_keys(in, segment, row.query, [&](std::int64_t key_row) {
