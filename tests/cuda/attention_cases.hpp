@@ -6,11 +6,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -54,10 +56,6 @@ struct Case {
 struct Results {
   std::vector<double> output, log_sum, delta, dquery, dkey, dvalue;
 };
-
-inline std::int64_t index(std::int64_t row, std::int64_t width) {
-  return row * width;
-}
 
 /// Fills row `row` with normal numbers.
 template <class Number>

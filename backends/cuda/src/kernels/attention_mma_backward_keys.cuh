@@ -36,15 +36,15 @@ namespace detail {
 
 /// Up to kQueries queries of a segment and one head, of those that see a tile of keys.
 struct QueryStep {
-  AttentionSegment segment;
-  int which = 0;  ///< segment
+  int segment = 0;
   int head = 0;
   int first = 0;  ///< query of the segment
   bool any = false;
 };
 
-/// Visits segments in turn, in each its queries from the first that sees the tile on, and with each
-/// step of queries all heads of the group.
+/// Visits segments in turn (read from the table each time: it takes few registers), in each its
+/// queries from the first that sees the tile on, and with each step of queries all heads of the
+/// group.
 template <int kQueries>
 class QuerySteps {
  public:
@@ -65,7 +65,7 @@ class QuerySteps {
     if (++step.head < first_head_ + group_) return;
     step.head = first_head_;
     step.first += kQueries;
-    if (step.first >= step.segment.rows) open(step, step.which + 1);
+    if (step.first >= segments_[step.segment].rows) open(step, step.segment + 1);
   }
 
  private:
@@ -73,10 +73,10 @@ class QuerySteps {
   SLIMPACK_DEVICE void open(QueryStep& step, int which) const {
     step.head = first_head_;
     step.any = false;
-    for (step.which = which; step.which < tile_.last_segment; ++step.which) {
-      step.segment = segments_[step.which];
-      step.first = larger(0, position_ - step.segment.position);
-      if (step.segment.keys > tile_.first && step.first < step.segment.rows) {
+    for (step.segment = which; step.segment < tile_.last_segment; ++step.segment) {
+      const AttentionSegment& segment = segments_[step.segment];
+      step.first = larger(0, position_ - segment.position);
+      if (segment.keys > tile_.first && step.first < segment.rows) {
         step.any = true;
         return;
       }
@@ -126,12 +126,13 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
   const auto [tile_at, kv_head] = tile_and_head(kv_heads);
   const KeyTile tile = in.work.key_tiles.data[tile_at];
   // Segments of a sample list the same pages, some of them fewer: the longest list says where.
-  AttentionSegment longest = in.work.segments.data[tile.first_segment];
-  for (int which = tile.first_segment + 1; which < tile.last_segment; ++which) {
-    longest.keys = larger(longest.keys, in.work.segments.data[which].keys);
+  const AttentionSegment& sample = in.work.segments.data[tile.first_segment];
+  int longest = 0;
+  for (int which = tile.first_segment; which < tile.last_segment; ++which) {
+    longest = larger(longest, in.work.segments.data[which].keys);
   }
-  const KeyPlace keys = key_place(in, longest.first_page, longest.keys, tile.first);
-  const int listed = smaller(longest.keys - tile.first, Tile::kKeys);
+  const KeyPlace keys = key_place(in, sample.first_page, longest, tile.first);
+  const int listed = smaller(longest - tile.first, Tile::kKeys);
   const std::int64_t query_stride = std::int64_t{heads} * kDim;
   const std::int64_t key_stride = std::int64_t{kv_heads} * kDim;
 
@@ -142,9 +143,10 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
   const std::uint32_t number_tile = shared + Tile::kNumbersAt;
 
   const auto load = [&](const detail::QueryStep& step, std::uint32_t buffer) {
-    const int rows = step.segment.rows - step.first;
-    const std::int64_t query = std::int64_t{step.segment.query_row} + step.first;
-    const std::int64_t gradient = std::int64_t{step.segment.gradient_row} + step.first;
+    const AttentionSegment& segment = in.work.segments.data[step.segment];
+    const int rows = segment.rows - step.first;
+    const std::int64_t query = std::int64_t{segment.query_row} + step.first;
+    const std::int64_t gradient = std::int64_t{segment.gradient_row} + step.first;
     load_rows<kDim, Tile::kQueries>(buffer, in.query + head_at(query, step.head, heads, kDim),
                                     query_stride, rows);
     load_rows<kDim, Tile::kQueries>(buffer + Tile::kQueryBytes,
@@ -155,13 +157,14 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
   static_assert(kMmaThreads == 2 * Tile::kQueries);
   const auto load_number = [&](const detail::QueryStep& step) {
     const bool of_log_sum = thread < Tile::kQueries;
+    const AttentionSegment& segment = in.work.segments.data[step.segment];
     const int mine = step.first + static_cast<int>(thread % Tile::kQueries);
-    if (mine >= step.segment.rows) return of_log_sum ? infinity() : 0.0F;
+    if (mine >= segment.rows) return of_log_sum ? infinity() : 0.0F;
     if (!of_log_sum) {
-      return at.delta[head_at(std::int64_t{step.segment.gradient_row} + mine, step.head, heads, 1)];
+      return at.delta[head_at(std::int64_t{segment.gradient_row} + mine, step.head, heads, 1)];
     }
     return log_sum_to_base_2(
-        at.log_sum[head_at(std::int64_t{step.segment.log_sum_row} + mine, step.head, heads, 1)]);
+        at.log_sum[head_at(std::int64_t{segment.log_sum_row} + mine, step.head, heads, 1)]);
   };
 
   const detail::QuerySteps<Tile::kQueries> steps(in, tile, keys.position, kv_head);
@@ -183,9 +186,10 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
   while (step.any) {
     simt::copy_async_wait<0>();
     simt::sync_block();  // this buffer is filled, and nobody reads the other any more
-    const int seen = smaller(step.segment.keys - tile.first, Tile::kKeys);
-    const int ahead = keys.position - (step.segment.position + step.first);
-    const int rows = smaller(Tile::kQueries, step.segment.rows - step.first);
+    const AttentionSegment& segment = in.work.segments.data[step.segment];
+    const int seen = smaller(segment.keys - tile.first, Tile::kKeys);
+    const int ahead = keys.position - (segment.position + step.first);
+    const int rows = smaller(Tile::kQueries, segment.rows - step.first);
     steps.advance(step);
     float number = 0;
     if (step.any) {
@@ -246,7 +250,7 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
   }
 
   const std::int64_t to =
-      head_at(std::int64_t{longest.key_gradient_row} + tile.first, kv_head, kv_heads, kDim);
+      head_at(std::int64_t{sample.key_gradient_row} + tile.first, kv_head, kv_heads, kDim);
   add_rows<kDim>(at.dkey + to, key_stride, listed, row, dkey, in.scale);
   add_rows<kDim>(at.dvalue + to, key_stride, listed, row, dvalue, 1.0F);
 }

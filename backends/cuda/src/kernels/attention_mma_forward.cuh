@@ -135,7 +135,7 @@ SLIMPACK_DEVICE void attention_forward_mma(const AttentionForward& at) {
   const int rows = smaller(Tile::kRows, segment.rows - tile.first);
   const int position = segment.position + tile.first;
   const int last_position = position + rows - 1;
-  const int first_page = segment.first_page, listed = segment.keys;
+  // Below, the segment is read again and again: what is not at hand takes no registers.
   const std::int64_t key_stride = std::int64_t{kv_heads} * kDim;
 
   const std::uint32_t shared = simt::shared_address(simt::shared_memory());
@@ -144,6 +144,7 @@ SLIMPACK_DEVICE void attention_forward_mma(const AttentionForward& at) {
   const int warp_last = smaller(warp_first + 16 * kBlocks - 1, last_position);
   const auto load = [&](int first, const KeyPlace& place, std::uint32_t buffer) {
     if (place.position <= last_position) {
+      const int listed = segment.keys;
       const std::int64_t from = head_at(place.row, kv_head, kv_heads, kDim);
       load_rows<kDim, Tile::kKeys>(buffer, in.key + from, key_stride, listed - first);
       load_rows<kDim, Tile::kKeys>(buffer + Tile::kKeyBytes, in.value + from, key_stride,
@@ -153,7 +154,7 @@ SLIMPACK_DEVICE void attention_forward_mma(const AttentionForward& at) {
   };
 
   int key = 0;
-  KeyPlace place = key_place(in, first_page, listed, key);
+  KeyPlace place = key_place(in, segment.first_page, segment.keys, key);
   load_rows<kDim, Tile::kRows>(
       shared + Tile::kQueryAt,
       in.query + head_at(segment.query_row + std::int64_t{tile.first}, head, heads, kDim),
@@ -169,14 +170,15 @@ SLIMPACK_DEVICE void attention_forward_mma(const AttentionForward& at) {
   while (place.position <= last_position) {
     simt::copy_async_wait<0>();
     simt::sync_block();  // this buffer is filled, and nobody reads the other any more
-    const KeyPlace next = key_place(in, first_page, listed, key + Tile::kKeys);
+    const KeyPlace next = key_place(in, segment.first_page, segment.keys, key + Tile::kKeys);
     load(key + Tile::kKeys, next, shared + Tile::kKeyAt + (Tile::kBuffer - buffer));
     if (place.position <= warp_last && static_cast<int>(row) < rows) {
+      const int listed = segment.keys - key;
       Sums<kBlocks, Tile::kKeys / 8> scores{};
       multiply_rows<kDim>(scores, query_lane, key_lane + buffer);
-      if (listed - key < Tile::kKeys || place.position + Tile::kKeys - 1 > warp_first) {
+      if (listed < Tile::kKeys || place.position + Tile::kKeys - 1 > warp_first) {
         detail::mask_keys(scores, warp_first + static_cast<int>(simt::lane_index() / 4),
-                          place.position, listed - key);
+                          place.position, listed);
       }
       softmax.take(scores, output, scale);
       multiply_columns<kDim>(output, to_operands(scores), key_lane + buffer + Tile::kKeyBytes);
