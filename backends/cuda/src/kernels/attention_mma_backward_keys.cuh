@@ -84,7 +84,7 @@ class QuerySteps {
   }
 
   const AttentionSegment* segments_;
-  KeyTile tile_;
+  const KeyTile& tile_;
   int position_;
   int group_, first_head_;
 };
@@ -124,15 +124,18 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
   const AttentionInputs& in = at.in;
   const int heads = in.shape.heads, kv_heads = in.shape.kv_heads;
   const auto [tile_at, kv_head] = tile_and_head(kv_heads);
-  const KeyTile tile = in.work.key_tiles.data[tile_at];
+  const KeyTile& tile = in.work.key_tiles.data[tile_at];
   // Segments of a sample list the same pages, some of them fewer: the longest list says where.
   const AttentionSegment& sample = in.work.segments.data[tile.first_segment];
-  int longest = 0;
-  for (int which = tile.first_segment; which < tile.last_segment; ++which) {
-    longest = larger(longest, in.work.segments.data[which].keys);
-  }
-  const KeyPlace keys = key_place(in, sample.first_page, longest, tile.first);
-  const int listed = smaller(longest - tile.first, Tile::kKeys);
+  const auto longest = [&] {
+    int keys = 0;
+    for (int which = tile.first_segment; which < tile.last_segment; ++which) {
+      keys = larger(keys, in.work.segments.data[which].keys);
+    }
+    return keys;
+  };
+  const int all_keys = longest();
+  const KeyPlace keys = key_place(in, sample.first_page, all_keys, tile.first);
   const std::int64_t query_stride = std::int64_t{heads} * kDim;
   const std::int64_t key_stride = std::int64_t{kv_heads} * kDim;
 
@@ -171,8 +174,10 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
   detail::QueryStep step = steps.first();
   if (!step.any) return;
   const std::int64_t from = head_at(keys.row, kv_head, kv_heads, kDim);
-  load_rows<kDim, Tile::kKeys>(shared + Tile::kKeyAt, in.key + from, key_stride, listed);
-  load_rows<kDim, Tile::kKeys>(shared + Tile::kValueAt, in.value + from, key_stride, listed);
+  load_rows<kDim, Tile::kKeys>(shared + Tile::kKeyAt, in.key + from, key_stride,
+                               all_keys - tile.first);
+  load_rows<kDim, Tile::kKeys>(shared + Tile::kValueAt, in.value + from, key_stride,
+                               all_keys - tile.first);
   load(step, query_tile);
   simt::copy_async_commit();
   simt::store_shared(number_tile + 4 * thread, load_number(step));
@@ -198,7 +203,7 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
     }
     simt::copy_async_commit();
 
-    SLIMPACK_UNROLL
+    SLIMPACK_ROLLED  // both halves at once would need more registers than there are
     for (int begin = 0; begin < Tile::kQueries; begin += Tile::kStep) {
       const int part_ahead = ahead - begin;
       const int first_key = static_cast<int>(row);
@@ -249,6 +254,8 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
     simt::store_shared(number_tile + buffer * Tile::kNumbers + 4 * thread, number);
   }
 
+  // Counted again, so that it takes no register in the loop.
+  const int listed = longest() - tile.first;
   const std::int64_t to =
       head_at(std::int64_t{sample.key_gradient_row} + tile.first, kv_head, kv_heads, kDim);
   add_rows<kDim>(at.dkey + to, key_stride, listed, row, dkey, in.scale);

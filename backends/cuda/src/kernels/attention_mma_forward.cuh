@@ -14,10 +14,11 @@ namespace slimpack::cuda::kernels {
 /// 32 rows a warp: each right operand read from shared memory serves two products, which keeps its
 /// bandwidth below what the products need. Keys and values come in two buffers: one barrier a tile,
 /// and copies have a whole tile's time. At head_dim 128 that is 96 KB: twice on Hopper, where
-/// registers allow no more blocks either, and once on sm_86.
+/// registers allow no more blocks either, and once on sm_86. There a warp takes 32 keys at a time:
+/// 64 scores beside 128 sums of outputs would not leave enough of 255 registers.
 template <int kDim>
 struct MmaForward {
-  static constexpr int kRows = 128, kKeys = 64;
+  static constexpr int kRows = 128, kKeys = 64, kStep = kDim <= 64 ? 64 : 32;
   static constexpr std::uint32_t kKeyBytes = kKeys * Rows<kDim>::kBytes;
   static constexpr std::uint32_t kQueryAt = 0;
   static constexpr std::uint32_t kKeyAt = kQueryAt + kRows * Rows<kDim>::kBytes;
@@ -172,16 +173,20 @@ SLIMPACK_DEVICE void attention_forward_mma(const AttentionForward& at) {
     simt::sync_block();  // this buffer is filled, and nobody reads the other any more
     const KeyPlace next = key_place(in, segment.first_page, segment.keys, key + Tile::kKeys);
     load(key + Tile::kKeys, next, shared + Tile::kKeyAt + (Tile::kBuffer - buffer));
-    if (place.position <= warp_last && static_cast<int>(row) < rows) {
-      const int listed = segment.keys - key;
-      Sums<kBlocks, Tile::kKeys / 8> scores{};
-      multiply_rows<kDim>(scores, query_lane, key_lane + buffer);
-      if (listed < Tile::kKeys || place.position + Tile::kKeys - 1 > warp_first) {
+    SLIMPACK_UNROLL
+    for (int step = 0; step < Tile::kKeys; step += Tile::kStep) {
+      const int listed = segment.keys - key - step, step_position = place.position + step;
+      if (listed <= 0 || step_position > warp_last || static_cast<int>(row) >= rows) continue;
+      const std::uint32_t keys =
+          key_lane + buffer + static_cast<unsigned>(step) * Rows<kDim>::kBytes;
+      Sums<kBlocks, Tile::kStep / 8> scores{};
+      multiply_rows<kDim>(scores, query_lane, keys);
+      if (listed < Tile::kStep || step_position + Tile::kStep - 1 > warp_first) {
         detail::mask_keys(scores, warp_first + static_cast<int>(simt::lane_index() / 4),
-                          place.position, listed);
+                          step_position, listed);
       }
       softmax.take(scores, output, scale);
-      multiply_columns<kDim>(output, to_operands(scores), key_lane + buffer + Tile::kKeyBytes);
+      multiply_columns<kDim>(output, to_operands(scores), keys + Tile::kKeyBytes);
     }
     place = next;
     key += Tile::kKeys;

@@ -11,6 +11,7 @@
 #define SLIMPACK_DEVICE __device__ __forceinline__
 #define SLIMPACK_HOST_DEVICE __host__ __device__ __forceinline__
 #define SLIMPACK_UNROLL _Pragma("unroll")
+#define SLIMPACK_ROLLED _Pragma("unroll 1")
 
 namespace slimpack::cuda::simt {
 

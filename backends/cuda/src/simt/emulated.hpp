@@ -17,6 +17,7 @@
 #define SLIMPACK_DEVICE inline
 #define SLIMPACK_HOST_DEVICE inline
 #define SLIMPACK_UNROLL
+#define SLIMPACK_ROLLED
 
 namespace slimpack::cuda::simt {
 
