@@ -47,7 +47,8 @@ struct AttentionTiles {
 /// The fastest path that can.
 [[nodiscard]] AttentionPath best_path(const AttentionShape& shape, int major, int minor);
 
-/// attention_tables in device memory.
+/// attention_tables in device memory, made with the attention_tiles of the path that they are
+/// given to and with the shape's page_tokens.
 struct AttentionWork {
   DeviceSpan<const AttentionSegment> segments;
   DeviceSpan<const KeyPage> pages;
@@ -67,7 +68,7 @@ void attention_forward(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum,
 /// `delta` and `doutput` by gradient_row, `output` by output_row.
 void attention_delta(DeviceSpan<float> delta, DeviceSpan<const Bf16> output,
                      DeviceSpan<const Bf16> doutput, const AttentionWork& work,
-                     const AttentionShape& shape, StreamView stream);
+                     const AttentionShape& shape, AttentionPath path, StreamView stream);
 
 /// Gradients through the listed keys, given the log-sum-exp over all keys of each row: `dquery` is
 /// overwritten; to `dkey` and `dvalue`, fp32 and one row a key of the sample (key_gradient_row), it

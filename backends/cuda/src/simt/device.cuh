@@ -11,6 +11,7 @@
 #define SLIMPACK_DEVICE __device__ __forceinline__
 #define SLIMPACK_HOST_DEVICE __host__ __device__ __forceinline__
 #define SLIMPACK_UNROLL _Pragma("unroll")
+#define SLIMPACK_ROLLED _Pragma("unroll 1")
 
 namespace slimpack::cuda::simt {
 
@@ -70,6 +71,39 @@ SLIMPACK_DEVICE float log2_fast(float x) {
 }
 SLIMPACK_DEVICE float reciprocal_root(float x) {
   return rsqrtf(x);
+}
+
+SLIMPACK_DEVICE float multiply_add(float a, float b, float c) {
+  return __fmaf_rn(a, b, c);
+}
+
+SLIMPACK_DEVICE float maximum(float a, float b) {
+  return fmaxf(a, b);
+}
+
+namespace detail {
+/// Tells the compiler that one access will do.
+template <class Vector>
+struct alignas(sizeof(Vector)) Aligned {
+  Vector value;
+};
+}  // namespace detail
+
+template <class Vector>
+SLIMPACK_DEVICE Vector load_vector(const void* from) {
+  return static_cast<const detail::Aligned<Vector>*>(from)->value;
+}
+template <class Vector>
+SLIMPACK_DEVICE void store_vector(void* to, const Vector& value) {
+  static_cast<detail::Aligned<Vector>*>(to)->value = value;
+}
+template <class Vector>
+SLIMPACK_DEVICE Vector load_shared(std::uint32_t from) {
+  return load_vector<Vector>(__cvta_shared_to_generic(from));
+}
+template <class Vector>
+SLIMPACK_DEVICE void store_shared(std::uint32_t to, const Vector& value) {
+  store_vector(__cvta_shared_to_generic(to), value);
 }
 
 SLIMPACK_DEVICE std::uint32_t pack_bf16(float low, float high) {

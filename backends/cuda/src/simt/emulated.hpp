@@ -17,6 +17,7 @@
 #define SLIMPACK_DEVICE inline
 #define SLIMPACK_HOST_DEVICE inline
 #define SLIMPACK_UNROLL
+#define SLIMPACK_ROLLED
 
 namespace slimpack::cuda::simt {
 
@@ -103,6 +104,43 @@ inline float log2_fast(float x) {
 }
 inline float reciprocal_root(float x) {
   return 1.0F / std::sqrt(x);
+}
+
+/// a * b + c, rounded once.
+inline float multiply_add(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
+
+/// The larger one; of a number and a NaN the number.
+inline float maximum(float a, float b) {
+  return std::fmax(a, b);
+}
+
+/// All bytes of a vector by one access; its address must be a multiple of its size.
+template <class Vector>
+Vector load_vector(const void* from) {
+  if (std::bit_cast<std::uintptr_t>(from) % sizeof(Vector) != 0) {
+    Emulator::now().fail("a vector is loaded from an address that is not aligned");
+  }
+  Vector value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+template <class Vector>
+void store_vector(void* to, const Vector& value) {
+  if (std::bit_cast<std::uintptr_t>(to) % sizeof(Vector) != 0) {
+    Emulator::now().fail("a vector is stored to an address that is not aligned");
+  }
+  std::memcpy(to, &value, sizeof value);
+}
+/// The same in shared memory.
+template <class Vector>
+Vector load_shared(std::uint32_t from) {
+  return load_vector<Vector>(Emulator::now().shared(from, sizeof(Vector)));
+}
+template <class Vector>
+void store_shared(std::uint32_t to, const Vector& value) {
+  store_vector(Emulator::now().shared(to, sizeof(Vector)), value);
 }
 
 /// Two numbers rounded to bf16, the first in the lower half.

@@ -4,8 +4,6 @@
 // as they may, or at once: a kernel has to be right with both.
 #pragma once
 
-#include <ucontext.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +17,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "simt/fiber.hpp"
 
 namespace slimpack::cuda::simt {
 
@@ -153,7 +153,6 @@ class Emulator {
     unsigned arrived = 0, count = 0;
     std::uint64_t generation = 0;
   };
-  static constexpr std::size_t kStack = 256 * 1024;
   static constexpr std::size_t kSharedAlignment = 1024;
 
   static Emulator*& current() {
@@ -178,7 +177,7 @@ class Emulator {
     return *static_cast<State*>(held.get());
   }
 
-  void yield() { swapcontext(&fibers_[running_], &scheduler_); }
+  void yield() { fibers_[running_].give_way(); }
 
   static void enter() {
     Emulator& emulator = now();
@@ -190,7 +189,7 @@ class Emulator {
     }
     emulator.done_[self] = true;
     ++emulator.progress_;
-    swapcontext(&emulator.fibers_[self], &emulator.scheduler_);
+    emulator.fibers_[self].give_way();
   }
 
   void run_block(const std::function<void()>& kernel) {
@@ -203,23 +202,15 @@ class Emulator {
     meetings_.clear(), barriers_.clear(), states_.clear(), background_.clear();
     done_.assign(threads, false);
     waiting_for_.assign(threads, "");
-    if (stacks_.size() < threads) stacks_.resize(threads);
-    fibers_.assign(threads, {});
-    for (unsigned thread = 0; thread < threads; ++thread) {
-      if (!stacks_[thread]) stacks_[thread] = std::make_unique<std::byte[]>(kStack);
-      getcontext(&fibers_[thread]);
-      fibers_[thread].uc_stack.ss_sp = stacks_[thread].get();
-      fibers_[thread].uc_stack.ss_size = kStack;
-      fibers_[thread].uc_link = nullptr;
-      makecontext(&fibers_[thread], &Emulator::enter, 0);
-    }
+    if (fibers_.size() < threads) fibers_.resize(threads);
+    for (unsigned thread = 0; thread < threads; ++thread) fibers_[thread].prepare(&Emulator::enter);
     unsigned left = threads;
     while (left > 0) {
       const std::uint64_t before = progress_;
       left = 0;
       for (running_ = 0; running_ < threads; ++running_) {
         if (done_[running_]) continue;
-        swapcontext(&scheduler_, &fibers_[running_]);
+        fibers_[running_].resume();
         if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
         if (!done_[running_]) ++left;
       }
@@ -257,9 +248,7 @@ class Emulator {
   std::deque<std::function<void()>> background_;
   std::vector<bool> done_;
   std::vector<const char*> waiting_for_;
-  std::vector<std::unique_ptr<std::byte[]>> stacks_;
-  std::vector<ucontext_t> fibers_;
-  ucontext_t scheduler_{};
+  std::vector<Fiber> fibers_;
   std::exception_ptr error_;
 };
 
