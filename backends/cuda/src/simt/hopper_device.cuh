@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "simt/simt.hpp"
@@ -84,10 +85,10 @@ template <int kLeft>
 SLIMPACK_DEVICE void product_wait() {
   SLIMPACK_HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
-template <class Array>
-SLIMPACK_DEVICE void products_arrived(Array& registers) {
+template <std::size_t kSize>
+SLIMPACK_DEVICE void products_arrived(std::array<float, kSize>& registers) {
   SLIMPACK_UNROLL
-  for (auto& value : registers) asm volatile("" : "+f"(value)::"memory");
+  for (std::size_t at = 0; at < kSize; ++at) asm volatile("" : "+f"(registers[at])::"memory");
 }
 
 template <int kCols>

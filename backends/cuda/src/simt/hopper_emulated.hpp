@@ -308,8 +308,8 @@ void product_wait() {
   }
 }
 /// Tells the compiler that these registers change here: after a wait, before the first use.
-template <class Array>
-void products_arrived(Array&) {}
+template <std::size_t kSize>
+void products_arrived(std::array<float, kSize>&) {}
 
 /// Of a warpgroup: d[64 x kCols] = a[64 x 16] * transpose(b[kCols x 16]), added to d where `add`.
 /// Both lie in panels, descriptors at their first row and column. Warp w has rows 16 w.. of d, in
