@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/support/attention_case.hpp"
+#include "kernels/attention_wgmma_backward.cuh"
 #include "kernels/attention_wgmma_forward.cuh"
 
 using namespace slimpack;
@@ -95,6 +96,98 @@ void check_forward(const AttentionCase& given) {
   CHECK(worst_sum < 1e-4);
 }
 
+struct Backward {
+  std::vector<Bf16> dquery;
+  std::vector<float> dquery_sum, dkey, dvalue;
+};
+bool same(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+bool same(const Backward& a, const Backward& b) {
+  return a.dquery == b.dquery && same(a.dquery_sum, b.dquery_sum) && same(a.dkey, b.dkey) &&
+         same(a.dvalue, b.dvalue);
+}
+
+/// Gradients of keys, of values and fp32 ones of queries are added to 1 where somebody owns the
+/// row.
+template <int kHeadDim>
+Backward backward(const AttentionCase& given, Timing timing) {
+  const AttentionTables tables = given.tables(wgmma::kQueryTile, wgmma::kKeyTile);
+  Backward result;
+  result.dquery.assign(given.query.size(), Bf16{0x7fff});
+  result.dquery_sum.assign(given.query.size(), NAN);
+  result.dkey.assign(given.expected_dkey.size(), NAN);
+  const std::size_t width = given.query.size() / static_cast<std::size_t>(given.query_rows);
+  const auto key_width = static_cast<std::size_t>(given.shape.kv_heads * kHeadDim);
+  for (std::size_t at = 0; at < result.dquery_sum.size(); ++at) {
+    if (given.query_used(static_cast<std::int64_t>(at / width))) result.dquery_sum[at] = 1;
+  }
+  for (std::size_t at = 0; at < result.dkey.size(); ++at) {
+    if (given.gradient_used(static_cast<std::int64_t>(at / key_width))) result.dkey[at] = 1;
+  }
+  result.dvalue = result.dkey;
+  const wgmma::BackwardTask task{work_of(given, tables), given.log_sum.data(), given.delta.data()};
+  const simt::TileMap query = map_of(given.query, given.query_rows),
+                      key = map_of(given.key, given.key_rows),
+                      value = map_of(given.value, given.key_rows),
+                      dout = map_of(given.dout, given.query_rows);
+  const auto key_blocks =
+      static_cast<unsigned>(tables.key_tiles.size()) * static_cast<unsigned>(given.shape.kv_heads);
+  simt::emulate({key_blocks, wgmma::kThreads, wgmma::KeyShared<kHeadDim>::kBytes}, timing, [&] {
+    wgmma::attention_backward_keys<kHeadDim>(result.dkey.data(), result.dvalue.data(), query, key,
+                                             value, dout, task);
+  });
+  const auto blocks =
+      static_cast<unsigned>(tables.query_tiles.size()) * static_cast<unsigned>(given.shape.heads);
+  const simt::Grid grid{blocks, wgmma::kThreads, wgmma::QueryShared<kHeadDim>::kBytes};
+  simt::emulate(grid, timing, [&] {
+    wgmma::attention_backward_queries<kHeadDim>(result.dquery.data(), query, key, value, dout,
+                                                task);
+  });
+  simt::emulate(grid, timing, [&] {
+    wgmma::attention_backward_queries<kHeadDim>(result.dquery_sum.data(), query, key, value, dout,
+                                                task);
+  });
+  return result;
+}
+
+/// The largest error, as a part of the largest number; NaN must be where nobody owns a row.
+template <class Owned>
+double worst_error(const std::vector<float>& got, const std::vector<double>& expected,
+                   std::size_t width, const Owned& owned) {
+  double worst = 0, largest = 0;
+  for (std::size_t at = 0; at < got.size(); ++at) {
+    if (!owned(static_cast<std::int64_t>(at / width))) {
+      if (!std::isnan(got[at])) return INFINITY;
+      continue;
+    }
+    if (std::isnan(got[at])) return INFINITY;
+    worst = std::max(worst, std::abs(static_cast<double>(got[at]) - expected[at]));
+    largest = std::max(largest, std::abs(expected[at]));
+  }
+  return worst / largest;
+}
+
+template <int kHeadDim>
+void check_backward(const AttentionCase& given) {
+  const Backward early = backward<kHeadDim>(given, Timing::at_once);
+  CHECK(same(backward<kHeadDim>(given, Timing::late), early));
+  const std::size_t width = given.query.size() / static_cast<std::size_t>(given.query_rows);
+  const auto key_width = static_cast<std::size_t>(given.shape.kv_heads * kHeadDim);
+  const auto query_owned = [&](std::int64_t row) { return given.query_used(row); };
+  const auto key_owned = [&](std::int64_t row) { return given.gradient_used(row); };
+  const auto less_one = [](std::vector<float> values) {
+    for (float& value : values) value -= 1;
+    return values;
+  };
+  std::vector<float> dquery;
+  for (const Bf16 value : early.dquery) dquery.push_back(to_float(value));
+  CHECK(worst_error(dquery, given.expected_dquery, width, query_owned) < 0.01);
+  CHECK(worst_error(less_one(early.dquery_sum), given.expected_dquery, width, query_owned) < 0.01);
+  CHECK(worst_error(less_one(early.dkey), given.expected_dkey, key_width, key_owned) < 0.01);
+  CHECK(worst_error(less_one(early.dvalue), given.expected_dvalue, key_width, key_owned) < 0.01);
+}
+
 AttentionCase mixed(int head_dim, int page_tokens) {
   // A long document, a middle slice with a prefix and short documents.
   return {{2, 1, head_dim, page_tokens},
@@ -136,4 +229,14 @@ TEST_CASE("attention_forward, wgmma: a row's bits do not depend on how its sampl
     rows = end;
   }
   CHECK(forward<64>(cut, Timing::late) == forward<64>(whole, Timing::late));
+}
+
+TEST_CASE("attention_backward, wgmma: documents, prefixes and pages out of order") {
+  check_backward<64>(mixed(64, 128));
+  check_backward<128>(mixed(128, 64));
+}
+
+TEST_CASE("attention_backward, wgmma: gaps of positions, key heads shared, rows without keys") {
+  check_backward<64>(gaps(64));
+  check_backward<128>(gaps(128));
 }
