@@ -21,8 +21,6 @@ template <int kHeadDim>
 struct KeyShared {
   /// Queries that come together: as many as leave registers for the sums of gradients.
   static constexpr int kQueries = 64;
-  /// The producer goes through segments and fetches log-sum-exps: it needs more than others do.
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   static constexpr int kStages = 3;
   static constexpr std::uint32_t kPanelBytes = kQueries * simt::kPanelRowBytes;
   static constexpr std::uint32_t kTileBytes = kHeadDim / simt::kPanelCols * kPanelBytes;
@@ -87,7 +85,7 @@ SLIMPACK_DEVICE void keys_produce(const simt::TileMap& query, const simt::TileMa
   Ring<Shared::kStages> ring;
   std::uint32_t tails = 0;
   for (int at = tile.first_segment; at < tile.last_segment; ++at) {
-    const AttentionSegment segment = work.segments[at];
+    const AttentionSegment& segment = work.segments[at];  // read again when needed: few registers
     if (segment.keys <= tile.first) continue;
     for (int begin = std::max(0, key_position - segment.position); begin < segment.rows;
          begin += Shared::kQueries) {
@@ -302,12 +300,12 @@ SLIMPACK_DEVICE void attention_backward_keys(float* dkey, float* dvalue, const s
   simt::sync_block();
   const int warpgroup = static_cast<int>(simt::shuffle(simt::thread_index() / kWarpgroup, 0));
   if (warpgroup == 0) {
-    simt::registers_decrease<Shared::kProducerRegisters>();
+    simt::registers_decrease<kProducerRegisters>();
     if (simt::thread_index() < 32) {
       keys_produce<kHeadDim>(query, key, value, dout, task, tile, kv_head, keys);
     }
   } else {
-    simt::registers_increase<Shared::kConsumerRegisters>();
+    simt::registers_increase<kConsumerRegisters>();
     if (warpgroup <= active) {
       keys_consume<kHeadDim>(dkey, dvalue, task, tile, kv_head, warpgroup - 1, keys);
     }

@@ -18,7 +18,7 @@
 namespace slimpack::cuda::simt {
 
 /// A CUtensorMap: the host writes it, kernels take it as a __grid_constant__ parameter.
-struct alignas(64) TileMap {
+struct alignas(128) TileMap {
   std::uint64_t opaque[16];
 };
 
