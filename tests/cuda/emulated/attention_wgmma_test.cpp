@@ -215,7 +215,7 @@ TEST_CASE("attention_forward, wgmma: gaps of positions, key heads shared, rows w
   check_forward<128>(gaps(128));
 }
 
-TEST_CASE("attention_forward, wgmma: a row's bits do not depend on how its sample is cut") {
+TEST_CASE("attention, wgmma: a row's bits do not depend on how its sample is cut") {
   const AttentionShape shape{1, 1, 64, 128};
   const AttentionCase whole(shape, {plain_sample(128, {{0, 300, 300}})}, 9);
   AttentionCase cut = whole;
@@ -224,11 +224,17 @@ TEST_CASE("attention_forward, wgmma: a row's bits do not depend on how its sampl
   for (const int end : {37, 165, 300}) {
     AttentionSegment part = whole.segments[0];
     part.position = rows, part.rows = end - rows, part.keys = end;
-    part.query_row = part.output_row = part.log_sum_row += rows;
+    part.query_row += rows, part.output_row += rows;
+    part.log_sum_row += rows, part.gradient_row += rows;
     cut.segments.push_back(part);
     rows = end;
   }
   CHECK(forward<64>(cut, Timing::late) == forward<64>(whole, Timing::late));
+  const Backward of_whole = backward<64>(whole, Timing::late),
+                 of_cut = backward<64>(cut, Timing::late);
+  CHECK(of_cut.dquery == of_whole.dquery);
+  CHECK(same(of_cut.dquery_sum, of_whole.dquery_sum));
+  check_backward<64>(cut);
 }
 
 TEST_CASE("attention_backward, wgmma: documents, prefixes and pages out of order") {
