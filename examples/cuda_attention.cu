@@ -195,7 +195,7 @@ int main() {
   try {
     sp::attention_forward(output, log_sum, query_there, key_there, value_there, work, shape, path,
                           stream);
-    sp::attention_delta(delta, output, doutput_there, work, shape, stream);
+    sp::attention_delta(delta, output, doutput_there, work, shape, path, stream);
     sp::attention_backward(dquery, dkey, dvalue, query_there, key_there, value_there, log_sum,
                            delta, doutput_there, work, shape, path, stream);
   } catch (const std::runtime_error& error) {

@@ -115,7 +115,7 @@ struct All {
   }
   void delta(const Set& set) const {
     cuda::attention_delta(set.delta.span(), set.output.span(), set.doutput.span(), work.view(),
-                          shape, stream);
+                          shape, path, stream);
   }
   void backward(const Set& set) const {
     delta(set);

@@ -11,7 +11,7 @@
 #include "kernels/attention_mma_forward.cuh"
 #include "kernels/attention_plain.cuh"
 #include "kernels/attention_rows.cuh"
-#include "ops/attention_paths.hpp"
+#include "ops/attention_wgmma.hpp"
 
 namespace slimpack::cuda {
 namespace {
@@ -173,7 +173,7 @@ AttentionTiles attention_tiles(const AttentionShape& shape, AttentionPath path) 
                                   : AttentionTiles{kernels::MmaForward<128>::kRows,
                                                    kernels::MmaBackwardKeys<128>::kKeys};
     case AttentionPath::wgmma:
-      return detail::attention_tiles_wgmma(shape);
+      return detail::attention_tiles_wgmma();
   }
   return {};
 }
