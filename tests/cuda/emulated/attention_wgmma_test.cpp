@@ -9,6 +9,7 @@
 
 #include "cuda/support/attention_case.hpp"
 #include "kernels/attention_wgmma_backward.cuh"
+#include "kernels/attention_wgmma_backward_queries.cuh"
 #include "kernels/attention_wgmma_forward.cuh"
 
 using namespace slimpack;

@@ -7,6 +7,7 @@
 
 #include "check.hpp"
 #include "kernels/attention_wgmma_backward.cuh"
+#include "kernels/attention_wgmma_backward_queries.cuh"
 #include "kernels/attention_wgmma_forward.cuh"
 #include "ops/tile_map.hpp"
 #include "slimpack/core/error.hpp"
