@@ -151,9 +151,9 @@ struct AttentionTables {
       keys = std::max(keys, next.keys);
     }
     for (std::int32_t first = 0; first < keys; first += key_tile) {
+      const std::int32_t page = sample.first_page + first / page_tokens;
       const std::int32_t position =
-          tables.pages[static_cast<std::size_t>(sample.first_page + first / page_tokens)].position +
-          first % page_tokens;
+          tables.pages[static_cast<std::size_t>(page)].position + first % page_tokens;
       std::int64_t queries = 0;
       for (std::int32_t at = begin; at < end; ++at) {
         const AttentionSegment& segment = tables.segments[static_cast<std::size_t>(at)];
