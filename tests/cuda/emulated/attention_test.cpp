@@ -12,6 +12,9 @@
 #include "kernels/attention_mma_forward.cuh"
 #include "kernels/attention_plain.cuh"
 #include "kernels/attention_rows.cuh"
+#include "kernels/attention_wgmma_backward.cuh"
+#include "kernels/attention_wgmma_backward_queries.cuh"
+#include "kernels/attention_wgmma_forward.cuh"
 
 using namespace slimpack;
 using namespace slimpack::cuda;
@@ -66,6 +69,36 @@ void run_forward_mma(const Inputs& inputs, const kernels::AttentionForward& at, 
           [&] { kernels::attention_forward_mma<kDim>(at); });
 }
 
+kernels::wgmma::Work wgmma_work(const Inputs& inputs) {
+  kernels::wgmma::Work work;
+  work.segments = inputs.tables.segments.data();
+  work.pages = inputs.tables.pages.data();
+  work.query_tiles = inputs.tables.query_tiles.data();
+  work.key_tiles = inputs.tables.key_tiles.data();
+  work.heads = inputs.in.shape.heads;
+  work.kv_heads = inputs.in.shape.kv_heads;
+  work.page_tokens = inputs.in.shape.page_tokens;
+  work.scale = inputs.in.scale;
+  return work;
+}
+simt::TileMap query_map(const Case& of, const std::vector<Bf16>& matrix) {
+  return {matrix.data(), of.rows, of.width()};
+}
+simt::TileMap key_map(const Case& of, const std::vector<Bf16>& matrix) {
+  return {matrix.data(), of.key_rows, of.key_width()};
+}
+
+template <int kDim>
+void run_forward_wgmma(const Case& of, const Inputs& inputs, const kernels::AttentionForward& at,
+                       Timing timing) {
+  using Shared = kernels::wgmma::ForwardShared<kDim>;
+  const kernels::wgmma::ForwardTask task{wgmma_work(inputs), at.output, at.log_sum};
+  emulate({inputs.query_blocks(), kernels::wgmma::kThreads, Shared::kBytes}, timing, [&] {
+    kernels::wgmma::attention_forward<kDim>(query_map(of, of.query), key_map(of, of.key),
+                                            key_map(of, of.value), task);
+  });
+}
+
 Forward forward(const Case& of, AttentionPath path, Timing timing) {
   const Inputs inputs(of, 128, 128);
   Forward made{std::vector<Bf16>(of.query.size(), kPoison),
@@ -75,10 +108,12 @@ Forward forward(const Case& of, AttentionPath path, Timing timing) {
     const auto parts = static_cast<unsigned>(kernels::plain_parts(of.shape.head_dim));
     emulate({inputs.query_blocks() * parts, kernels::kPlainTile, 0}, timing,
             [&] { kernels::attention_forward_plain(at); });
-  } else if (of.shape.head_dim == 64) {
-    run_forward_mma<64>(inputs, at, timing);
+  } else if (path == AttentionPath::mma) {
+    of.shape.head_dim == 64 ? run_forward_mma<64>(inputs, at, timing)
+                            : run_forward_mma<128>(inputs, at, timing);
   } else {
-    run_forward_mma<128>(inputs, at, timing);
+    of.shape.head_dim == 64 ? run_forward_wgmma<64>(of, inputs, at, timing)
+                            : run_forward_wgmma<128>(of, inputs, at, timing);
   }
   return made;
 }
@@ -99,6 +134,27 @@ void run_backward_mma(const Case& of, kernels::AttentionBackward& at, Timing tim
           timing, [&] { kernels::attention_backward_queries_mma<kDim>(at); });
 }
 
+template <int kDim>
+void run_backward_wgmma(const Case& of, const kernels::AttentionBackward& at, Timing timing) {
+  const Inputs inputs(of, kernels::wgmma::kQueryTile, kernels::wgmma::kKeyTile);
+  const kernels::wgmma::BackwardTask task{wgmma_work(inputs), at.log_sum, at.delta};
+  const simt::TileMap query = query_map(of, of.query), key = key_map(of, of.key),
+                      value = key_map(of, of.value), doutput = query_map(of, of.doutput);
+  const auto threads = kernels::wgmma::kThreads;
+  emulate({inputs.key_blocks(), threads, kernels::wgmma::KeyShared<kDim>::kBytes}, timing, [&] {
+    kernels::wgmma::attention_backward_keys<kDim>(at.dkey, at.dvalue, query, key, value, doutput,
+                                                  task);
+  });
+  emulate({inputs.query_blocks(), threads, kernels::wgmma::QueryShared<kDim>::kBytes}, timing, [&] {
+    if (at.dquery != nullptr) {
+      kernels::wgmma::attention_backward_queries<kDim>(at.dquery, query, key, value, doutput, task);
+    } else {
+      kernels::wgmma::attention_backward_queries<kDim>(at.dquery_sum, query, key, value, doutput,
+                                                       task);
+    }
+  });
+}
+
 /// Gradients with the log-sum-exps and deltas of `given`. With `sum` not empty gradients of queries
 /// are added to it.
 Backward backward(const Case& of, const Results& given, std::vector<float> sum, AttentionPath path,
@@ -116,10 +172,12 @@ Backward backward(const Case& of, const Results& given, std::vector<float> sum, 
   }
   at.dkey = made.dkey.data();
   at.dvalue = made.dvalue.data();
-  if (path == AttentionPath::mma && of.shape.head_dim == 64) {
-    run_backward_mma<64>(of, at, timing);
-  } else if (path == AttentionPath::mma) {
-    run_backward_mma<128>(of, at, timing);
+  if (path == AttentionPath::mma) {
+    of.shape.head_dim == 64 ? run_backward_mma<64>(of, at, timing)
+                            : run_backward_mma<128>(of, at, timing);
+  } else if (path == AttentionPath::wgmma) {
+    of.shape.head_dim == 64 ? run_backward_wgmma<64>(of, at, timing)
+                            : run_backward_wgmma<128>(of, at, timing);
   } else {
     const Inputs inputs(of, kernels::kPlainTile, kernels::kPlainTile);
     const auto parts = static_cast<unsigned>(kernels::plain_parts(of.shape.head_dim));
@@ -159,6 +217,16 @@ void check_all(const Case& of, AttentionPath path) {
   CHECK(same_bits(second.dvalue, first.dvalue));
 }
 
+/// On both paths with tiles.
+void check_tiled(const Case& of) {
+  for (const AttentionPath path : {AttentionPath::mma, AttentionPath::wgmma}) {
+    CAPTURE(path == AttentionPath::mma);
+    check_all(of, path);
+  }
+}
+
+constexpr AttentionPath kPaths[] = {AttentionPath::plain, AttentionPath::mma, AttentionPath::wgmma};
+
 AttentionShape shape_of(int heads, int kv_heads, int head_dim, int page_tokens) {
   return {heads, kv_heads, head_dim, page_tokens};
 }
@@ -179,38 +247,39 @@ TEST_CASE("attention plain: any shape, prefixes, gaps, rows that see nothing") {
   }
 }
 
-TEST_CASE("attention mma: long enough to use every buffer twice") {
+TEST_CASE("attention mma, wgmma: long enough to use every buffer twice") {
   for (const int dim : {64, 128}) {
     CAPTURE(dim);
-    check_all(make_case(shape_of(2, 1, dim, 128), {{{{70, 205}}, 275}}, 1), AttentionPath::mma);
+    check_tiled(make_case(shape_of(2, 1, dim, 128), {{{{70, 205}}, 275}}, 1));
   }
 }
 
-TEST_CASE("attention mma: many short documents, groups of heads") {
+TEST_CASE("attention mma, wgmma: many short documents, groups of heads") {
   for (const int dim : {64, 128}) {
     CAPTURE(dim);
     const Case of = make_case(
         shape_of(4, 2, dim, 128),
         {{{{0, 1}}, 1}, {{{0, 17}}, 17}, {{{0, 65}}, 65}, {{{40, 3}}, 43}, {{{0, 2}}, 0}}, 2);
-    check_all(of, AttentionPath::mma);
+    check_tiled(of);
   }
 }
 
-TEST_CASE("attention mma: pages with gaps between them, keys beyond the queries, two slices") {
+TEST_CASE(
+    "attention mma, wgmma: pages with gaps between them, keys beyond the queries, two slices") {
   for (const int dim : {64, 128}) {
     CAPTURE(dim);
     // Queries from position 100 on; pages hold positions 64.. and 320..: the first rows see part of
     // one page, later ones part of the other; of the second sample the first rows see nothing.
     const Case of = make_case(shape_of(1, 1, dim, 128),
                               {{{{100, 90}, {300, 70}}, 200, 1, 64}, {{{0, 40}}, 20, 0, 30}}, 3);
-    check_all(of, AttentionPath::mma);
+    check_tiled(of);
   }
 }
 
-TEST_CASE("attention mma: a slice lists fewer keys than the one after it") {
+TEST_CASE("attention mma, wgmma: a slice lists fewer keys than the one after it") {
   const Case of =
       make_case(shape_of(2, 2, 128, 64), {{{{0, 64, 64}, {64, 64, 128}, {128, 10, 138}}, 138}}, 4);
-  check_all(of, AttentionPath::mma);
+  check_tiled(of);
 }
 
 TEST_CASE("attention forward: rows have the same bits however a sample is sliced") {
@@ -231,7 +300,7 @@ TEST_CASE("attention forward: rows have the same bits however a sample is sliced
     parts.segments.push_back(part);
     first += rows;
   }
-  for (const AttentionPath path : {AttentionPath::plain, AttentionPath::mma}) {
+  for (const AttentionPath path : kPaths) {
     const Forward a = forward(whole, path, Timing::late);
     const Forward b = forward(parts, path, Timing::late);
     CHECK(a.output == b.output);
@@ -243,7 +312,7 @@ TEST_CASE("attention backward: gradients of keys gather over launches of a sampl
   const AttentionShape shape = shape_of(2, 1, 64, 128);
   const Case whole = make_case(shape, {{{{0, 90, 90}, {90, 71, 161}}, 161}}, 6);
   const Results expected = reference(whole);
-  for (const AttentionPath path : {AttentionPath::plain, AttentionPath::mma}) {
+  for (const AttentionPath path : kPaths) {
     Case last = whole, first = whole;
     last.segments = {whole.segments[1]};
     first.segments = {whole.segments[0]};
@@ -273,7 +342,7 @@ TEST_CASE("attention: partial results over two ranks' pages make the whole") {
     std::ranges::fill(part.dvalue, 0.0F);
     ranks.push_back(part);
   }
-  for (const AttentionPath path : {AttentionPath::plain, AttentionPath::mma}) {
+  for (const AttentionPath path : kPaths) {
     Forward sum = forward(ranks[0], path, Timing::late);
     const Forward more = forward(ranks[1], path, Timing::late);
     const std::int64_t rows = whole.rows;
