@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# `cmake --install`: the headers and the package that find_package(slimpack) reads.
+# `cmake --install`: the headers, the package that find_package(slimpack) reads, and the CUDA backend
+# if it is built.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_DATADIR}/cmake/slimpack)
 install(TARGETS slimpack EXPORT slimpack-targets FILE_SET HEADERS COMPONENT headers)
 install(EXPORT slimpack-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT headers)
+if(SLIMPACK_CUDA)
+  install(TARGETS slimpack_cuda EXPORT slimpack-cuda-targets ARCHIVE COMPONENT cuda FILE_SET HEADERS COMPONENT cuda)
+  install(EXPORT slimpack-cuda-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT cuda)
+endif()
 write_basic_package_version_file(
   ${CMAKE_CURRENT_BINARY_DIR}/slimpack-config-version.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES cmake/slimpack-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/slimpack-config-version.cmake

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element by element: sums, conversions, zeros.
+#pragma once
+
+#include <cstddef>
+
+#include "slimpack_cuda/bf16.hpp"
+#include "slimpack_cuda/device.hpp"
+
+/// Spans of one call are as long as each other and aligned to 16 bytes. Launchers check this
+/// (InvalidInput), return on empty work, launch and check the launch (CudaError); they neither
+/// allocate nor synchronize.
+namespace slimpack::cuda {
+
+/// into += values, each sum rounded once.
+void add(DeviceSpan<Bf16> into, DeviceSpan<const Bf16> values, StreamView stream);
+void add(DeviceSpan<float> into, DeviceSpan<const float> values, StreamView stream);
+void add(DeviceSpan<float> into, DeviceSpan<const Bf16> values, StreamView stream);
+
+/// to = from, rounded to the nearest number, of two the even one.
+void convert(DeviceSpan<Bf16> to, DeviceSpan<const float> from, StreamView stream);
+/// to = from, exactly.
+void convert(DeviceSpan<float> to, DeviceSpan<const Bf16> from, StreamView stream);
+
+/// All bits zero, which is zero in both formats.
+template <class Element>
+void fill_zeros(DeviceSpan<Element> into, StreamView stream) {
+  if (into.size == 0) return;
+  detail::fill_bytes(into.data, 0, static_cast<std::size_t>(into.size) * sizeof(Element), stream);
+}
+
+}  // namespace slimpack::cuda

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slimpack_cuda/device.hpp"
+
+#include <cuda_runtime.h>
+
+#include <cstdio>
+
+#include "check.hpp"
+
+namespace slimpack::cuda {
+namespace {
+
+/// Destructors must not throw, and nobody else would see the error.
+void log_failure(cudaError_t error, const char* what) noexcept {
+  if (error == cudaSuccess || error == cudaErrorCudartUnloading) return;
+  std::fprintf(stderr, "slimpack: %s failed: %s\n", what, cudaGetErrorString(error));
+}
+
+}  // namespace
+
+void StreamView::synchronize() const {
+  SLIMPACK_CUDA_CHECK(cudaStreamSynchronize(stream_));
+}
+
+Stream::Stream() {
+  SLIMPACK_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+}
+Stream::~Stream() {
+  if (stream_ != nullptr) log_failure(cudaStreamDestroy(stream_), "cudaStreamDestroy");
+}
+
+Event::Event() {
+  SLIMPACK_CUDA_CHECK(cudaEventCreate(&event_));
+}
+Event::~Event() {
+  if (event_ != nullptr) log_failure(cudaEventDestroy(event_), "cudaEventDestroy");
+}
+void Event::record(StreamView stream) {
+  SLIMPACK_CUDA_CHECK(cudaEventRecord(event_, stream.get()));
+}
+void Event::make_wait(StreamView stream) const {
+  SLIMPACK_CUDA_CHECK(cudaStreamWaitEvent(stream.get(), event_, 0));
+}
+void Event::synchronize() const {
+  SLIMPACK_CUDA_CHECK(cudaEventSynchronize(event_));
+}
+float Event::milliseconds_since(const Event& begin) const {
+  float milliseconds = 0;
+  SLIMPACK_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.event_, event_));
+  return milliseconds;
+}
+
+namespace detail {
+
+void* device_allocate(std::size_t bytes) {
+  void* memory = nullptr;
+  SLIMPACK_CUDA_CHECK(cudaMalloc(&memory, bytes));
+  return memory;
+}
+void device_free(void* memory) noexcept {
+  if (memory != nullptr) log_failure(cudaFree(memory), "cudaFree");
+}
+void copy_to_device(void* to, const void* from, std::size_t bytes, StreamView stream) {
+  SLIMPACK_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream.get()));
+}
+void copy_to_host(void* to, const void* from, std::size_t bytes, StreamView stream) {
+  SLIMPACK_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream.get()));
+}
+void fill_bytes(void* to, int value, std::size_t bytes, StreamView stream) {
+  SLIMPACK_CUDA_CHECK(cudaMemsetAsync(to, value, bytes, stream.get()));
+}
+
+}  // namespace detail
+
+std::optional<std::string> why_no_device() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();  // it would be reported by the next launch
+    return std::string("no CUDA device can be used: ") + cudaGetErrorString(error);
+  }
+  if (count == 0) return "no CUDA device can be used: there is none";
+  return std::nullopt;
+}
+
+DeviceProperties device_properties() {
+  int device = 0;
+  SLIMPACK_CUDA_CHECK(cudaGetDevice(&device));
+  cudaDeviceProp found{};
+  SLIMPACK_CUDA_CHECK(cudaGetDeviceProperties(&found, device));
+  DeviceProperties properties;
+  properties.name = found.name;
+  properties.major = found.major;
+  properties.minor = found.minor;
+  properties.multiprocessors = found.multiProcessorCount;
+  properties.shared_memory = static_cast<std::int64_t>(found.sharedMemPerBlockOptin);
+  properties.memory = static_cast<std::int64_t>(found.totalGlobalMem);
+  return properties;
+}
+
+}  // namespace slimpack::cuda

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention forward on Hopper: 128 queries of a head a block, keys and values 128 at a time.
+#pragma once
+
+#include "kernels/attention_wgmma.cuh"
+
+namespace slimpack::cuda::kernels::wgmma {
+
+/// Offsets in shared memory, bytes.
+template <int kHeadDim>
+struct ForwardShared {
+  static constexpr int kStages = kHeadDim == 64 ? 3 : 2;
+  static constexpr std::uint32_t kTileBytes = 2 * kRowsBytes<kHeadDim>;
+  static constexpr std::uint32_t kKeys = kConsumers * kRowsBytes<kHeadDim>;
+  static constexpr std::uint32_t kValues = kKeys + kStages * kTileBytes;
+  static constexpr std::uint32_t kQueryFull = kValues + kStages * kTileBytes;
+  static constexpr std::uint32_t kTailLanded = kQueryFull + 8;
+  static constexpr std::uint32_t kKeyFull = kTailLanded + 8;
+  static constexpr std::uint32_t kKeyEmpty = kKeyFull + 8 * kStages;
+  static constexpr std::uint32_t kValueFull = kKeyEmpty + 8 * kStages;
+  static constexpr std::uint32_t kValueEmpty = kValueFull + 8 * kStages;
+  static constexpr std::uint32_t kBytes = kValueEmpty + 8 * kStages;
+};
+
+struct ForwardTask {
+  Work work;
+  Bf16* output = nullptr;
+  float* log_sum = nullptr;
+};
+
+/// The producer's warp: queries, then keys and values from the last visible tile to the first.
+template <int kHeadDim>
+SLIMPACK_DEVICE void forward_produce(const simt::TileMap& query, const simt::TileMap& key,
+                                     const simt::TileMap& value, const Work& work,
+                                     const AttentionSegment& segment, int first, int head,
+                                     int active, int tiles) {
+  using Shared = ForwardShared<kHeadDim>;
+  const std::uint32_t base = simt::shared_address(simt::shared_memory());
+  const bool leader = simt::lane_index() == 0;
+  const int kv_head = head / (work.heads / work.kv_heads);
+  if (leader) {
+    simt::prefetch_map(query);
+    simt::prefetch_map(key);
+    simt::prefetch_map(value);
+    for (int part = 0; part < active; ++part) {
+      const std::uint32_t full = base + Shared::kQueryFull;
+      simt::barrier_expect(full, kRowsBytes<kHeadDim>);
+      load_rows<kHeadDim>(base + static_cast<std::uint32_t>(part) * kRowsBytes<kHeadDim>,
+                          simt::kBoxBytes, query, full, head * kHeadDim,
+                          segment.query_row + first + part * kRows);
+    }
+    simt::barrier_arrive(base + Shared::kQueryFull);
+  }
+  Ring<Shared::kStages> ring;
+  for (int tile = tiles - 1; tile >= 0; --tile, ring.advance()) {
+    const std::uint32_t slot = ring.stage * 8, offset = ring.stage * Shared::kTileBytes;
+    simt::barrier_wait(base + Shared::kKeyEmpty + slot, ring.parity ^ 1U);
+    if (leader) {
+      const std::uint32_t full = base + Shared::kKeyFull + slot;
+      load_keys<kHeadDim>(base + Shared::kKeys + offset, key, full, work, segment, kv_head,
+                          tile * kKeyTile);
+      simt::barrier_arrive(full);
+    }
+    simt::barrier_wait(base + Shared::kValueEmpty + slot, ring.parity ^ 1U);
+    const std::uint32_t full = base + Shared::kValueFull + slot;
+    const std::uint32_t values = base + Shared::kValues + offset;
+    const int listed = segment.keys - tile * kKeyTile;
+    const std::uint32_t landed = listed < kKeyTile ? base + Shared::kTailLanded : full;
+    if (leader) {
+      load_keys<kHeadDim>(values, value, landed, work, segment, kv_head, tile * kKeyTile);
+      simt::barrier_arrive(landed);
+    }
+    if (listed < kKeyTile) {  // at most once: the last tile of the list
+      simt::barrier_wait(landed, 0);
+      zero_rows<kHeadDim>(values, listed, kKeyTile);
+      simt::sync_warp();
+      if (leader) simt::barrier_arrive(full);
+    }
+  }
+}
+
+/// Running softmax of a thread's two rows; scores before scaling.
+struct Softmax {
+  std::array<float, 2> largest{-kInfinity, -kInfinity};
+  std::array<float, 2> sum{};     ///< of this thread's columns
+  std::array<float, 2> shrink{};  ///< of what was summed before the last tile
+
+  /// Turns scores into weights.
+  SLIMPACK_DEVICE void add(std::array<float, kKeyTile / 2>& scores, float scale_log2) {
+    SLIMPACK_UNROLL
+    for (unsigned row = 0; row < 2; ++row) {
+      float most = largest[row];
+      SLIMPACK_UNROLL
+      for (unsigned block = 0; block < kKeyTile / 8; ++block) {
+        const unsigned at = 4 * block + 2 * row;
+        most = std::max(most, std::max(scores[at], scores[at + 1]));
+      }
+      most = quad_max(most);
+      const float from = most == -kInfinity ? 0.0F : most * scale_log2;
+      shrink[row] = simt::exp2_fast(largest[row] * scale_log2 - from);
+      largest[row] = most;
+      float more = 0;
+      SLIMPACK_UNROLL
+      for (unsigned block = 0; block < kKeyTile / 8; ++block) {
+        const unsigned at = 4 * block + 2 * row;
+        scores[at] = simt::exp2_fast(scores[at] * scale_log2 - from);
+        scores[at + 1] = simt::exp2_fast(scores[at + 1] * scale_log2 - from);
+        more += scores[at] + scores[at + 1];
+      }
+      sum[row] = sum[row] * shrink[row] + more;
+    }
+  }
+};
+
+/// Scores of keys from `limit` on, as they lie from `first` on, become minus infinity.
+SLIMPACK_DEVICE void mask_keys(std::array<float, kKeyTile / 2>& scores, int first,
+                               const std::array<int, 2>& limit) {
+  const int col = first + static_cast<int>(simt::lane_index() % 4 * 2);
+  SLIMPACK_UNROLL
+  for (unsigned at = 0; at < kKeyTile / 2; ++at) {
+    if (col + static_cast<int>(at / 4 * 8 + at % 2) >= limit[at / 2 % 2]) scores[at] = -kInfinity;
+  }
+}
+
+template <int kHeadDim>
+SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const AttentionSegment& segment,
+                                     int first, int head, int consumer, int active, int tiles) {
+  using Shared = ForwardShared<kHeadDim>;
+  constexpr unsigned kTurn = 1, kOwn = kTurn + kConsumers;  // barriers of threads
+  const Work& work = task.work;
+  const std::uint32_t base = simt::shared_address(simt::shared_memory());
+  const unsigned lane = simt::lane_index();
+  const auto self = static_cast<unsigned>(consumer);
+  const std::uint32_t queries = base + self * kRowsBytes<kHeadDim>;
+  const int begin = first + consumer * kRows;  // query of the segment
+  const int row = static_cast<int>(simt::thread_index() % kWarpgroup / 32 * 16 + lane / 4);
+  const float scale_log2 = work.scale * kLog2E;
+
+  std::array<int, 2> limit;
+  SLIMPACK_UNROLL
+  for (int j = 0; j < 2; ++j) {
+    limit[static_cast<std::size_t>(j)] =
+        visible_keys(work, segment, std::min(begin + row + 8 * j, segment.rows - 1));
+  }
+  const int unmasked = visible_keys(work, segment, begin) / kKeyTile;  // tiles
+
+  std::array<float, kHeadDim / 2> out{};
+  std::array<float, kKeyTile / 2> scores;
+  std::array<std::array<std::uint32_t, 4>, kKeyTile / 16> weights;
+  Softmax softmax;
+
+  // Warpgroups issue their products in turn, so that one computes weights while the others'
+  // products run.
+  const bool turns = active > 1, last = consumer == active - 1;
+  const auto take_turn = [&] {
+    if (turns) simt::sync_threads(kTurn + self, 2 * kWarpgroup);
+  };
+  const auto pass_turn = [&] {
+    if (turns) simt::arrive_threads(kTurn + (last ? 0 : self + 1), 2 * kWarpgroup);
+  };
+  const auto release = [&](std::uint32_t barrier) {
+    if (lane == 0) simt::barrier_arrive(barrier);
+  };
+
+  if (tiles > 0) {
+    simt::barrier_wait(base + Shared::kQueryFull, 0);
+    Ring<Shared::kStages> key_ring, value_ring;
+    simt::barrier_wait(base + Shared::kKeyFull, 0);
+    simt::product_fence();
+    multiply_tiles<kHeadDim, kKeyTile>(scores, queries, simt::kBoxBytes, base + Shared::kKeys,
+                                       kKeyPanelBytes);
+    simt::product_commit();
+    simt::product_wait<0>();
+    simt::products_arrived(scores);
+    release(base + Shared::kKeyEmpty);
+    key_ring.advance();
+    if (tiles > unmasked) mask_keys(scores, (tiles - 1) * kKeyTile, limit);
+    softmax.add(scores, scale_log2);
+    pack(weights, scores);
+    if (last && tiles > 1) pass_turn();
+
+    // Scores of a tile while the values of the one before are summed.
+    const auto step = [&](int tile, auto masked) {
+      simt::barrier_wait(base + Shared::kKeyFull + key_ring.stage * 8, key_ring.parity);
+      take_turn();
+      simt::product_fence();
+      multiply_tiles<kHeadDim, kKeyTile>(scores, queries, simt::kBoxBytes,
+                                         base + Shared::kKeys + key_ring.stage * Shared::kTileBytes,
+                                         kKeyPanelBytes);
+      simt::product_commit();
+      simt::barrier_wait(base + Shared::kValueFull + value_ring.stage * 8, value_ring.parity);
+      multiply_rows<kHeadDim>(out, weights,
+                              base + Shared::kValues + value_ring.stage * Shared::kTileBytes);
+      simt::product_commit();
+      if (!last || tile > 0) pass_turn();
+      simt::product_wait<1>();
+      simt::products_arrived(scores);
+      release(base + Shared::kKeyEmpty + key_ring.stage * 8);
+      key_ring.advance();
+      if constexpr (decltype(masked)::value) mask_keys(scores, tile * kKeyTile, limit);
+      softmax.add(scores, scale_log2);
+      simt::product_wait<0>();
+      simt::products_arrived(out);
+      release(base + Shared::kValueEmpty + value_ring.stage * 8);
+      value_ring.advance();
+      SLIMPACK_UNROLL
+      for (std::size_t at = 0; at < out.size(); ++at) out[at] *= softmax.shrink[at / 2 % 2];
+      pack(weights, scores);
+    };
+    int tile = tiles - 2;
+    for (; tile >= unmasked; --tile) step(tile, std::true_type{});
+    for (; tile >= 0; --tile) step(tile, std::false_type{});
+
+    simt::barrier_wait(base + Shared::kValueFull + value_ring.stage * 8, value_ring.parity);
+    simt::product_fence();
+    multiply_rows<kHeadDim>(out, weights,
+                            base + Shared::kValues + value_ring.stage * Shared::kTileBytes);
+    simt::product_commit();
+    simt::product_wait<0>();
+    simt::products_arrived(out);
+  }
+
+  const int rows = std::min(int{kRows}, segment.rows - begin);
+  std::array<float, 2> inverse;
+  SLIMPACK_UNROLL
+  for (unsigned j = 0; j < 2; ++j) {
+    const float sum = quad_sum(softmax.sum[j]);
+    inverse[j] = sum > 0 ? 1.0F / sum : 0.0F;
+    const int at = row + 8 * static_cast<int>(j);
+    if (lane % 4 == 0 && at < rows) {
+      task.log_sum[static_cast<std::int64_t>(segment.log_sum_row + begin + at) * work.heads +
+                   head] =
+          sum > 0 ? (softmax.largest[j] * scale_log2 + simt::log2_fast(sum)) * kLn2 : -kInfinity;
+    }
+  }
+  const std::int64_t width = static_cast<std::int64_t>(work.heads) * kHeadDim;
+  store_rows<kHeadDim>(task.output + (segment.output_row + begin) * width + head * kHeadDim, width,
+                       rows, out, inverse, queries - base, kOwn + self);
+}
+
+/// One block: a query tile and a head, heads of a tile next to each other.
+template <int kHeadDim>
+SLIMPACK_DEVICE void attention_forward(const simt::TileMap& query, const simt::TileMap& key,
+                                       const simt::TileMap& value, const ForwardTask& task) {
+  using Shared = ForwardShared<kHeadDim>;
+  const Work& work = task.work;
+  const int block = static_cast<int>(simt::block_index());
+  const int head = block % work.heads;
+  const QueryTile tile = work.query_tiles[block / work.heads];
+  const AttentionSegment segment = work.segments[tile.segment];
+  const int rows = std::min(int{kQueryTile}, segment.rows - tile.first);
+  const int active = (rows + kRows - 1) / kRows;  // consumers
+  const int tiles = (visible_keys(work, segment, tile.first + rows - 1) + kKeyTile - 1) / kKeyTile;
+  if (simt::thread_index() == 0) {
+    const std::uint32_t base = simt::shared_address(simt::shared_memory());
+    simt::barrier_init(base + Shared::kQueryFull, 1);
+    simt::barrier_init(base + Shared::kTailLanded, 1);
+    const auto warps = static_cast<unsigned>(active) * (kWarpgroup / 32);
+    for (std::uint32_t slot = 0; slot < 8 * Shared::kStages; slot += 8) {
+      simt::barrier_init(base + Shared::kKeyFull + slot, 1);
+      simt::barrier_init(base + Shared::kKeyEmpty + slot, warps);
+      simt::barrier_init(base + Shared::kValueFull + slot, 1);
+      simt::barrier_init(base + Shared::kValueEmpty + slot, warps);
+    }
+    simt::barrier_init_fence();
+  }
+  simt::sync_block();
+  const int warpgroup = static_cast<int>(simt::shuffle(simt::thread_index() / kWarpgroup, 0));
+  if (warpgroup == 0) {
+    simt::registers_decrease<kProducerRegisters>();
+    if (simt::thread_index() < 32 && tiles > 0) {
+      forward_produce<kHeadDim>(query, key, value, work, segment, tile.first, head, active, tiles);
+    }
+  } else {
+    simt::registers_increase<kConsumerRegisters>();
+    if (warpgroup <= active) {
+      forward_consume<kHeadDim>(task, segment, tile.first, head, warpgroup - 1, active, tiles);
+    }
+  }
+}
+
+}  // namespace slimpack::cuda::kernels::wgmma

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums and conversions element by element.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/launch.hpp"
+#include "kernels/vectors.cuh"
+
+namespace slimpack::cuda::kernels {
+
+template <StoredNumber To, StoredNumber From>
+struct Elements {
+  To* to;
+  const From* from;
+  std::int64_t size;
+};
+
+inline constexpr unsigned kElementThreads = 256, kElementGroups = 4;
+
+/// Elements that a thread moves at a time: 16 bytes of the wider type.
+template <StoredNumber To, StoredNumber From>
+inline constexpr std::size_t kElementGroup =
+    std::is_same_v<To, Bf16>&& std::is_same_v<From, Bf16> ? 8 : 4;
+
+template <StoredNumber To, StoredNumber From>
+[[nodiscard]] Launch elements_launch(std::int64_t size) {
+  constexpr auto kBlock =
+      static_cast<std::int64_t>(kElementThreads * kElementGroups * kElementGroup<To, From>);
+  return {checked_blocks(divide_up(size, kBlock)), kElementThreads, 0};
+}
+
+/// to = from, or to += from if `kAdd`.
+template <bool kAdd, StoredNumber To, StoredNumber From>
+SLIMPACK_DEVICE void write_elements(const Elements<To, From>& work) {
+  constexpr std::size_t kGroup = kElementGroup<To, From>;
+  const std::int64_t groups = work.size / static_cast<std::int64_t>(kGroup);
+  const std::int64_t first =
+      static_cast<std::int64_t>(simt::block_index()) * kElementThreads * kElementGroups +
+      simt::thread_index();
+  std::array<Floats<kGroup>, kElementGroups> values{}, sums{};
+  SLIMPACK_UNROLL
+  for (unsigned i = 0; i < kElementGroups; ++i) {
+    const std::int64_t group = first + i * kElementThreads;
+    if (group >= groups) continue;
+    const std::int64_t at = group * static_cast<std::int64_t>(kGroup);
+    values[i] = load<kGroup>(work.from + at);
+    if constexpr (kAdd) sums[i] = load<kGroup>(work.to + at);
+  }
+  SLIMPACK_UNROLL
+  for (unsigned i = 0; i < kElementGroups; ++i) {
+    const std::int64_t group = first + i * kElementThreads;
+    if (group >= groups) continue;
+    if constexpr (kAdd) {
+      SLIMPACK_UNROLL
+      for (std::size_t n = 0; n < kGroup; ++n) values[i][n] += sums[i][n];
+    }
+    store<kGroup>(work.to + group * static_cast<std::int64_t>(kGroup), values[i]);
+  }
+  // The last elements are no whole group.
+  const std::int64_t rest = groups * static_cast<std::int64_t>(kGroup) + simt::thread_index();
+  if (simt::block_index() + 1 == simt::grid_blocks() && rest < work.size) {
+    const float value = load_one(work.from + rest);
+    store_one(work.to + rest, kAdd ? load_one(work.to + rest) + value : value);
+  }
+}
+
+}  // namespace slimpack::cuda::kernels

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows by a table: moving them, and summing those of one embedding.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/launch.hpp"
+#include "kernels/vectors.cuh"
+
+namespace slimpack::cuda::kernels {
+
+enum class RowMove : std::uint8_t {
+  gather,   ///< to[r] = from[table[r]]
+  scatter,  ///< to[table[r]] = from[r]
+  add,      ///< to[table[r]] += from[r], fp32
+};
+
+struct MoveRows {
+  void* to;
+  const void* from;
+  const std::int32_t* table;
+  std::int64_t row_words;  ///< words of 16 bytes
+};
+
+/// A block a row, up to 4 words of 16 bytes a thread before it starts over.
+[[nodiscard]] inline Launch move_rows_launch(std::int64_t rows, std::int64_t row_words) {
+  return {checked_blocks(rows), threads_for(divide_up(row_words, 4), 256), 0};
+}
+
+template <RowMove kMove>
+SLIMPACK_DEVICE void move_row(const MoveRows& work) {
+  const std::int64_t row = simt::block_index(), other = work.table[row];
+  auto* to =
+      static_cast<Words*>(work.to) + (kMove == RowMove::gather ? row : other) * work.row_words;
+  const auto* from = static_cast<const Words*>(work.from) +
+                     (kMove == RowMove::gather ? other : row) * work.row_words;
+  const unsigned step = simt::block_threads();
+  for (std::int64_t begin = simt::thread_index(); begin < work.row_words; begin += 4 * step) {
+    std::array<Words, 4> words{}, sums{};
+    SLIMPACK_UNROLL
+    for (unsigned i = 0; i < 4; ++i) {
+      const std::int64_t at = begin + i * step;
+      if (at >= work.row_words) continue;
+      words[i] = simt::load_16(from + at);
+      if constexpr (kMove == RowMove::add) sums[i] = simt::load_16(to + at);
+    }
+    SLIMPACK_UNROLL
+    for (unsigned i = 0; i < 4; ++i) {
+      const std::int64_t at = begin + i * step;
+      if constexpr (kMove == RowMove::add) {
+        SLIMPACK_UNROLL
+        for (unsigned n = 0; n < 4; ++n) {
+          words[i][n] = std::bit_cast<std::uint32_t>(std::bit_cast<float>(sums[i][n]) +
+                                                     std::bit_cast<float>(words[i][n]));
+        }
+      }
+      if (at < work.row_words) simt::store_16(to + at, words[i]);
+    }
+  }
+}
+
+struct EmbeddingBackward {
+  float* dtable;
+  const Bf16* dout;
+  const std::int32_t* tokens;
+  const std::int32_t* begin;
+  const std::int32_t* rows;
+  std::int64_t hidden;
+  unsigned parts;  ///< blocks a token
+};
+
+struct EmbeddingLaunch {
+  Launch launch;
+  unsigned parts;
+};
+/// A warp takes 128 columns, four a lane; eight warps share the rows of a token.
+[[nodiscard]] inline EmbeddingLaunch embedding_backward_launch(std::int64_t distinct,
+                                                               std::int64_t hidden) {
+  const std::int64_t parts = divide_up(hidden, 128);
+  return {{checked_blocks(distinct * parts), 256, 8 * 128 * sizeof(float)},
+          static_cast<unsigned>(parts)};
+}
+
+/// Token block_index() / parts: warp w sums every eighth row from the w-th on, then warps are added
+/// in their order.
+SLIMPACK_DEVICE void embedding_backward_token(const EmbeddingBackward& work) {
+  auto* scratch = reinterpret_cast<float*>(simt::shared_memory());
+  constexpr std::int32_t kWarps = 8;
+  const unsigned token = simt::block_index() / work.parts, part = simt::block_index() % work.parts;
+  const auto warp = static_cast<std::int32_t>(simt::thread_index() / 32);
+  const unsigned lane = simt::lane_index();
+  const std::int64_t col = std::int64_t{part} * 128 + 4 * lane;
+  const bool inside = col < work.hidden;
+  const std::int32_t begin = work.begin[token], end = work.begin[token + 1];
+  Floats<4> sum{};
+  if (inside) {
+    const Bf16* dout = work.dout + col;
+    std::int32_t at = begin + warp;
+    for (; at + 3 * kWarps < end; at += 4 * kWarps) {
+      std::array<Floats<4>, 4> values;
+      SLIMPACK_UNROLL
+      for (std::int32_t i = 0; i < 4; ++i) {
+        values[static_cast<unsigned>(i)] = load<4>(dout + work.rows[at + i * kWarps] * work.hidden);
+      }
+      SLIMPACK_UNROLL
+      for (unsigned i = 0; i < 4; ++i) {
+        SLIMPACK_UNROLL
+        for (unsigned n = 0; n < 4; ++n) sum[n] += values[i][n];
+      }
+    }
+    for (; at < end; at += kWarps) {
+      const Floats<4> values = load<4>(dout + work.rows[at] * work.hidden);
+      SLIMPACK_UNROLL
+      for (unsigned n = 0; n < 4; ++n) sum[n] += values[n];
+    }
+  }
+  if (warp > 0) store<4>(scratch + 128 * warp + 4 * lane, sum);
+  simt::sync_block();
+  if (warp > 0 || !inside) return;
+  float* into = work.dtable + work.tokens[token] * work.hidden + col;
+  Floats<4> total = load<4>(into);
+  const std::int32_t count = end - begin;
+  for (std::int32_t other = 1; other < kWarps && other < count; ++other) {
+    const Floats<4> more = load<4>(scratch + 128 * other + 4 * lane);
+    SLIMPACK_UNROLL
+    for (unsigned n = 0; n < 4; ++n) sum[n] += more[n];
+  }
+  SLIMPACK_UNROLL
+  for (unsigned n = 0; n < 4; ++n) total[n] += sum[n];
+  store<4>(into, total);
+}
+
+}  // namespace slimpack::cuda::kernels

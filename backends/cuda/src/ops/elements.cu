@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slimpack_cuda/elements.hpp"
+
+#include "check.hpp"
+#include "kernels/elements.cuh"
+#include "ops/checks.hpp"
+
+namespace slimpack::cuda {
+namespace {
+
+using namespace kernels;
+
+template <bool kAdd, class To, class From>
+__global__ void __launch_bounds__(kElementThreads) elements_kernel(Elements<To, From> work) {
+  write_elements<kAdd>(work);
+}
+
+template <bool kAdd, class To, class From>
+void launch_elements(DeviceSpan<To> to, DeviceSpan<const From> from, StreamView stream) {
+  detail::require_size(from, to.size, "elements: both spans must be as long");
+  detail::require_aligned(to, "elements: the first span is not aligned to 16 bytes");
+  detail::require_aligned(from, "elements: the second span is not aligned to 16 bytes");
+  if (to.size == 0) return;
+  const Launch launch = elements_launch<To, From>(to.size);
+  elements_kernel<kAdd, To, From>
+      <<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
+          {to.data, from.data, to.size});
+  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace
+
+void add(DeviceSpan<Bf16> into, DeviceSpan<const Bf16> values, StreamView stream) {
+  launch_elements<true>(into, values, stream);
+}
+void add(DeviceSpan<float> into, DeviceSpan<const float> values, StreamView stream) {
+  launch_elements<true>(into, values, stream);
+}
+void add(DeviceSpan<float> into, DeviceSpan<const Bf16> values, StreamView stream) {
+  launch_elements<true>(into, values, stream);
+}
+void convert(DeviceSpan<Bf16> to, DeviceSpan<const float> from, StreamView stream) {
+  launch_elements<false>(to, from, stream);
+}
+void convert(DeviceSpan<float> to, DeviceSpan<const Bf16> from, StreamView stream) {
+  launch_elements<false>(to, from, stream);
+}
+
+}  // namespace slimpack::cuda

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+# test_cuda_emulated runs kernels, and what is plain C++ of the backend, on the CPU; it needs no CUDA
+# Toolkit. test_cuda_gemm runs the matrix products on a stand-in for cuBLASLt in the memory of the
+# host, by the tests that a device runs too. test_cuda runs launchers on a device and says what is missing
+# where there is none.
+if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/emulated/*.cpp)
+  add_executable(test_cuda_emulated ${sources} $<TARGET_OBJECTS:doctest_main>)
+  target_link_libraries(test_cuda_emulated PRIVATE slimpack_private doctest::doctest)
+  target_include_directories(test_cuda_emulated PRIVATE
+    ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda/include ${PROJECT_SOURCE_DIR}/backends/cuda/src)
+  target_compile_definitions(test_cuda_emulated PRIVATE SLIMPACK_CHECKED)
+  set_target_properties(test_cuda_emulated PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
+  add_test(NAME cuda_emulated COMMAND test_cuda_emulated)
+endif()
+if(SLIMPACK_CUDA)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu/*.cpp)
+  add_executable(test_cuda ${sources})
+  target_link_libraries(test_cuda PRIVATE slimpack_cuda slimpack_private doctest::doctest)
+  target_include_directories(test_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda/src)
+  set_target_properties(test_cuda PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
+  add_test(NAME cuda COMMAND test_cuda)
+  set_tests_properties(cuda PROPERTIES LABELS gpu SKIP_RETURN_CODE 77)
+  add_executable(test_cuda_gemm cuda/host/host_blas.cpp cuda/gpu/gemm_test.cpp
+    ${PROJECT_SOURCE_DIR}/backends/cuda/src/ops/gemm.cpp $<TARGET_OBJECTS:doctest_main>)
+  set_target_properties(test_cuda_gemm PROPERTIES UNITY_BUILD OFF)
+  target_link_libraries(test_cuda_gemm PRIVATE slimpack_private doctest::doctest)
+  target_include_directories(test_cuda_gemm PRIVATE ${PROJECT_SOURCE_DIR}/backends/cuda/include)
+  target_include_directories(test_cuda_gemm SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+  add_test(NAME cuda_gemm COMMAND test_cuda_gemm --test-suite-exclude=large)
+  set_tests_properties(cuda_gemm PROPERTIES LABELS cuda)
+  if(SLIMPACK_INSTALL)
+    add_test(NAME consumer.cuda
+      COMMAND ${CMAKE_COMMAND} -DCONSUMER=cuda -DSLIMPACK=${PROJECT_SOURCE_DIR} -DBUILT=${PROJECT_BINARY_DIR}
+              -DWORK=${CMAKE_CURRENT_BINARY_DIR}/consumer/cuda -DGENERATOR=${CMAKE_GENERATOR}
+              -DCOMPILER=${CMAKE_CXX_COMPILER} -P ${CMAKE_CURRENT_SOURCE_DIR}/consumer/check.cmake)
+    set_tests_properties(consumer.cuda PROPERTIES LABELS cuda)
+  endif()
+endif()

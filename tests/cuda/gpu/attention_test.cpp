@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cuda/attention_cases.hpp"
+#include "slimpack/core/error.hpp"
+#include "slimpack_cuda/attention.hpp"
+#include "slimpack_cuda/device.hpp"
+
+using namespace slimpack;
+using namespace slimpack::cuda;
+using namespace slimpack::cuda::test;
+
+namespace {
+
+constexpr double kForward = 5e-3, kBackward = 1e-2;
+
+template <class Element>
+DeviceBuffer<Element> to_device(const std::vector<Element>& elements, StreamView stream) {
+  DeviceBuffer<Element> buffer(static_cast<std::int64_t>(elements.size()));
+  upload(buffer.span(), std::span<const Element>(elements), stream);
+  stream.synchronize();
+  return buffer;
+}
+
+/// A case in device memory, with its tables for one path.
+struct OnDevice {
+  DeviceBuffer<AttentionSegment> segments;
+  DeviceBuffer<KeyPage> pages;
+  DeviceBuffer<QueryTile> query_tiles;
+  DeviceBuffer<KeyTile> key_tiles;
+  DeviceBuffer<Bf16> query, key, value, doutput;
+  AttentionWork work;
+
+  OnDevice(const Case& of, AttentionPath path, StreamView stream)
+      : query(to_device(of.query, stream)),
+        key(to_device(of.key, stream)),
+        value(to_device(of.value, stream)),
+        doutput(to_device(of.doutput, stream)) {
+    const AttentionTiles tiles = attention_tiles(of.shape, path);
+    const AttentionTables tables =
+        attention_tables(of.segments, of.pages, of.shape.page_tokens, tiles.query, tiles.key);
+    segments = to_device(tables.segments, stream);
+    pages = to_device(tables.pages, stream);
+    query_tiles = to_device(tables.query_tiles, stream);
+    key_tiles = to_device(tables.key_tiles, stream);
+    work = {segments.span(), pages.span(), query_tiles.span(), key_tiles.span()};
+  }
+};
+
+struct Found {
+  std::vector<Bf16> output, dquery;
+  std::vector<float> log_sum, delta, dkey, dvalue;
+};
+bool same(const Found& a, const Found& b) {
+  return a.output == b.output && a.dquery == b.dquery && same_bits(a.log_sum, b.log_sum) &&
+         same_bits(a.delta, b.delta) && same_bits(a.dkey, b.dkey) && same_bits(a.dvalue, b.dvalue);
+}
+
+/// Forward, delta and backward as a training step launches them.
+Found run(const Case& of, AttentionPath path) {
+  const Stream owner;
+  const StreamView stream = owner.view();
+  const OnDevice device(of, path, stream);
+  const std::vector<Bf16> poison(of.query.size(), kPoison);
+  const std::vector<float> nan(static_cast<std::size_t>(of.rows * of.shape.heads), kNan);
+  const auto output = to_device(poison, stream), dquery = to_device(poison, stream);
+  const auto log_sum = to_device(nan, stream), delta = to_device(nan, stream);
+  const auto dkey = to_device(of.dkey, stream), dvalue = to_device(of.dvalue, stream);
+  attention_forward(output.span(), log_sum.span(), device.query.span(), device.key.span(),
+                    device.value.span(), device.work, of.shape, path, stream);
+  attention_delta(delta.span(), output.span(), device.doutput.span(), device.work, of.shape, path,
+                  stream);
+  attention_backward(dquery.span(), dkey.span(), dvalue.span(), device.query.span(),
+                     device.key.span(), device.value.span(), log_sum.span(), delta.span(),
+                     device.doutput.span(), device.work, of.shape, path, stream);
+  return {download(output.span(), stream),  download(dquery.span(), stream),
+          download(log_sum.span(), stream), download(delta.span(), stream),
+          download(dkey.span(), stream),    download(dvalue.span(), stream)};
+}
+
+void check(const Found& found, const Results& expected) {
+  CHECK(difference(found.output, expected.output) < kForward);
+  CHECK(difference(found.log_sum, expected.log_sum) < 1e-5);
+  CHECK(difference(found.delta, expected.delta) < kBackward);
+  CHECK(difference(found.dquery, expected.dquery) < kBackward);
+  CHECK(difference(found.dkey, expected.dkey) < kBackward);
+  CHECK(difference(found.dvalue, expected.dvalue) < kBackward);
+}
+
+/// Whether the device can; says why not where it cannot.
+bool can(const AttentionShape& shape, AttentionPath path) {
+  const DeviceProperties properties = device_properties();
+  const auto why = why_not(shape, path, properties.major, properties.minor);
+  if (why) MESSAGE("skipped: " << *why);
+  return !why;
+}
+
+constexpr AttentionPath kPaths[] = {AttentionPath::plain, AttentionPath::mma, AttentionPath::wgmma};
+
+AttentionShape shape_of(int heads, int kv_heads, int head_dim) {
+  return {heads, kv_heads, head_dim, 128};
+}
+
+}  // namespace
+
+TEST_CASE("attention: every path gives what fp64 gives, and the same bits again") {
+  for (const int dim : {64, 128}) {
+    const Case of = make_case(shape_of(4, 2, dim),
+                              {{{{0, 700}}, 700},
+                               {{{0, 1}}, 1},
+                               {{{300, 129}, {429, 200}}, 629},
+                               {{{100, 90}, {300, 200}}, 400, 1, 64},
+                               {{{0, 2}}, 0},
+                               {{{50, 64, 114}, {114, 5}}, 119}},
+                              11);
+    const Results expected = reference(of);
+    for (const AttentionPath path : kPaths) {
+      CAPTURE(dim);
+      CAPTURE(static_cast<int>(path));
+      if (!can(of.shape, path)) continue;
+      const Found found = run(of, path);
+      check(found, expected);
+      CHECK(same(run(of, path), found));
+    }
+  }
+}
+
+TEST_CASE("attention: fast paths agree with the plain one at training sizes") {
+  for (const int dim : {64, 128}) {
+    for (const Case& of :
+         {make_case(shape_of(8, 2, dim), {{{{0, 4096}}, 4096}, {{{0, 1000}}, 1000}}, 12),
+          make_case(shape_of(8, 2, dim), {{{{32768, 100}}, 32868}}, 13)}) {
+      const Found plain = run(of, AttentionPath::plain);
+      for (const AttentionPath path : {AttentionPath::mma, AttentionPath::wgmma}) {
+        CAPTURE(dim);
+        CAPTURE(static_cast<int>(path));
+        if (!can(of.shape, path)) continue;
+        const Found found = run(of, path);
+        CHECK(difference(found.output, widened(plain.output)) < kForward);
+        CHECK(difference(found.log_sum, widened(plain.log_sum)) < 1e-5);
+        CHECK(difference(found.dquery, widened(plain.dquery)) < kBackward);
+        CHECK(difference(found.dkey, widened(plain.dkey)) < kBackward);
+        CHECK(difference(found.dvalue, widened(plain.dvalue)) < kBackward);
+      }
+    }
+  }
+}
+
+TEST_CASE("attention_forward: rows have the same bits however a sample is sliced") {
+  for (const int dim : {64, 128}) {
+    const Case whole = make_case(shape_of(2, 1, dim), {{{{30, 1500}}, 1530}}, 14);
+    Case parts = whole;
+    parts.segments.clear();
+    const AttentionSegment one = whole.segments[0];
+    for (std::int32_t first = 0; first < one.rows; first += 333) {
+      AttentionSegment part = one;
+      part.rows = std::min(333, one.rows - first);
+      for (std::int32_t* at : {&part.position, &part.query_row, &part.output_row, &part.log_sum_row,
+                               &part.gradient_row}) {
+        *at += first;
+      }
+      parts.segments.push_back(part);
+    }
+    for (const AttentionPath path : kPaths) {
+      CAPTURE(dim);
+      CAPTURE(static_cast<int>(path));
+      if (!can(whole.shape, path)) continue;
+      const Found a = run(whole, path), b = run(parts, path);
+      CHECK(a.output == b.output);
+      CHECK(same_bits(a.log_sum, b.log_sum));
+    }
+  }
+}
+
+TEST_CASE("attention: partial results over two ranks' pages make the whole") {
+  const std::int32_t page = 128, keys = 900;
+  for (const AttentionPath path : kPaths) {
+    CAPTURE(static_cast<int>(path));
+    Case whole = make_case(shape_of(4, 2, 128), {{{{700, 200}}, keys}}, 15);
+    if (!can(whole.shape, path)) continue;
+    whole.segments[0].output_row = whole.segments[0].log_sum_row;
+    const Results expected = reference(whole);
+    const Stream owner;
+    const StreamView stream = owner.view();
+    const auto log_sum = to_device(narrowed<float>(expected.log_sum), stream);
+    const auto delta = to_device(narrowed<float>(expected.delta), stream);
+    const DeviceBuffer<float> dquery =
+        to_device(std::vector<float>(whole.query.size(), 0.0F), stream);
+    const std::vector<Bf16> poison(whole.query.size(), kPoison);
+    const std::vector<float> nan(static_cast<std::size_t>(whole.rows * whole.shape.heads), kNan);
+    std::vector<DeviceBuffer<Bf16>> outputs;
+    std::vector<DeviceBuffer<float>> log_sums;
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      Case part = whole;
+      part.pages.clear();
+      for (std::size_t at = rank; at < whole.pages.size(); at += 2) {
+        part.pages.push_back(whole.pages[at]);
+      }
+      part.segments[0].keys = rank == 0 ? 4 * page : 3 * page + keys % page;
+      part.segments[0].key_gradient_row = 0;
+      std::ranges::fill(part.dkey, 0.0F);
+      std::ranges::fill(part.dvalue, 0.0F);
+      const OnDevice device(part, path, stream);
+      const auto dkey = to_device(part.dkey, stream), dvalue = to_device(part.dvalue, stream);
+      outputs.push_back(to_device(poison, stream));
+      log_sums.push_back(to_device(nan, stream));
+      attention_forward(outputs[rank].span(), log_sums[rank].span(), device.query.span(),
+                        device.key.span(), device.value.span(), device.work, part.shape, path,
+                        stream);
+      attention_backward_partial(dquery.span(), dkey.span(), dvalue.span(), device.query.span(),
+                                 device.key.span(), device.value.span(), log_sum.span(),
+                                 delta.span(), device.doutput.span(), device.work, part.shape, path,
+                                 stream);
+      const Results of_part = reference(part, &expected);
+      CHECK(difference(download(dkey.span(), stream), of_part.dkey) < kBackward);
+      CHECK(difference(download(dvalue.span(), stream), of_part.dvalue) < kBackward);
+    }
+    attention_merge(outputs[0].span(), log_sums[0].span(), outputs[1].span(), log_sums[1].span(),
+                    whole.rows, whole.shape, stream);
+    CHECK(difference(download(outputs[0].span(), stream), expected.output) < kForward);
+    CHECK(difference(download(log_sums[0].span(), stream), expected.log_sum) < 1e-5);
+    std::vector<double> all = expected.dquery;
+    for (double& number : all) {
+      if (std::isnan(number)) number = 0;
+    }
+    CHECK(difference(download(dquery.span(), stream), all) < kBackward);
+  }
+}
+
+TEST_CASE("attention_forward: bad shapes and sizes are refused before any work") {
+  const AttentionWork none;
+  const auto refused = [&](const AttentionShape& shape, AttentionPath path,
+                           const std::string& rule) {
+    try {
+      attention_forward({}, {}, {}, {}, {}, none, shape, path, {});
+    } catch (const InvalidInput& error) {
+      CHECK(std::string(error.what()).find(rule) != std::string::npos);
+      return;
+    }
+    FAIL("not refused: " << rule);
+  };
+  refused({4, 3, 64, 128}, AttentionPath::plain, "kv_heads must divide heads");
+  refused({4, 2, 0, 128}, AttentionPath::plain, "head_dim must be >= 1");
+  refused({4, 2, 96, 128}, AttentionPath::mma, "needs head_dim 64 or 128, not 96");
+  refused({4, 2, 128, 96}, AttentionPath::mma, "page_tokens in multiples of 64");
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slimpack_cuda/elements.hpp"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "cuda/device_data.hpp"
+#include "cuda/op_data.hpp"
+#include "slimpack/core/error.hpp"
+
+using namespace slimpack;
+
+TEST_CASE("elements: launchers round once, at any length") {
+  using cuda::Bf16;
+  using test::OnDevice;
+  const cuda::Stream owner;
+  const auto stream = owner.view();
+  for (const std::int64_t size : {1, 7, 4101, 1'000'003}) {
+    CAPTURE(size);
+    const auto narrow = test::random_bf16(size, 1), other = test::random_bf16(size, 2);
+    const auto wide = test::random_floats(size, 3), more = test::random_floats(size, 4);
+    std::vector<Bf16> narrow_sum(narrow.size()), rounded(narrow.size());
+    std::vector<float> wide_sum(narrow.size()), mixed_sum(narrow.size()), widened(narrow.size());
+    for (std::size_t i = 0; i < narrow.size(); ++i) {
+      narrow_sum[i] = cuda::to_bf16(cuda::to_float(narrow[i]) + cuda::to_float(other[i]));
+      wide_sum[i] = wide[i] + more[i];
+      mixed_sum[i] = wide[i] + cuda::to_float(narrow[i]);
+      rounded[i] = cuda::to_bf16(wide[i]);
+      widened[i] = cuda::to_float(narrow[i]);
+    }
+    const OnDevice a(narrow, stream), b(other, stream), into(narrow, stream);
+    const OnDevice x(wide, stream), y(more, stream), z(wide, stream);
+    cuda::add(into.span(), b.view(), stream);
+    CHECK(test::same_bits(into.read(), narrow_sum));
+    cuda::add(z.span(), y.view(), stream);
+    CHECK(test::same_bits(z.read(), wide_sum));
+    cuda::convert(z.span(), a.view(), stream);
+    CHECK(test::same_bits(z.read(), widened));
+    cuda::convert(into.span(), x.view(), stream);
+    CHECK(test::same_bits(into.read(), rounded));
+    cuda::add(x.span(), a.view(), stream);
+    CHECK(test::same_bits(x.read(), mixed_sum));
+    cuda::fill_zeros(x.span(), stream);
+    CHECK(x.read() == std::vector<float>(narrow.size()));
+  }
+}
+
+TEST_CASE("elements: bad spans are refused") {
+  alignas(16) static float numbers[8];
+  const cuda::DeviceSpan<float> two{numbers, 2}, crooked{numbers + 1, 2};
+  CHECK_THROWS_WITH_AS(cuda::add(two, cuda::DeviceSpan<const float>{numbers, 3}, {}),
+                       "elements: both spans must be as long, got 3", InvalidInput);
+  CHECK_THROWS_WITH_AS(cuda::add(two, cuda::DeviceSpan<const float>(crooked), {}),
+                       "elements: the second span is not aligned to 16 bytes", InvalidInput);
+  CHECK_NOTHROW(cuda::add(cuda::DeviceSpan<float>{}, cuda::DeviceSpan<const float>{}, {}));
+}
