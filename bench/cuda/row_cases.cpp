@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that memory bounds, in bytes that they have to move, at the sizes of Llama 3.1 8B.
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cases.hpp"
 #include "fill.hpp"
+#include "slimpack/core/random.hpp"
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/cross_entropy.hpp"
+#include "slimpack_cuda/embedding.hpp"
 #include "slimpack_cuda/norm.hpp"
 #include "slimpack_cuda/optimizer.hpp"
+#include "slimpack_cuda/rope.hpp"
 #include "slimpack_cuda/swiglu.hpp"
 
 namespace slimpack::bench {
@@ -22,6 +27,7 @@ constexpr cuda::AttentionShape kShape{32, 8, 128, 128};
 constexpr std::int64_t kRows = 16384, kWidth = 4096, kHidden = 14336, kVocabulary = 128256;
 
 constexpr cuda::RowShape kNorm{kRows, kWidth}, kGated{kRows, kHidden};
+constexpr cuda::RopeShape kRope{kRows, kShape.heads, kShape.kv_heads, kShape.head_dim};
 constexpr float kEpsilon = 1e-5F;
 
 /// The random numbers of one input set, each buffer with a seed of its own.
@@ -36,6 +42,14 @@ class Numbers {
   template <class Element>
   [[nodiscard]] std::shared_ptr<DeviceBuffer<Element>> empty(std::int64_t size) {
     return shared(DeviceBuffer<Element>(size));
+  }
+  /// Of numbers on the host.
+  template <class Element>
+  [[nodiscard]] std::shared_ptr<DeviceBuffer<Element>> table(const std::vector<Element>& numbers) {
+    const auto buffer = empty<Element>(static_cast<std::int64_t>(numbers.size()));
+    upload(buffer->span(), std::span<const Element>(numbers), stream_);
+    stream_.synchronize();
+    return buffer;
   }
 
  private:
@@ -121,6 +135,94 @@ std::vector<Case> swiglu_cases() {
   return {forward, backward};
 }
 
+/// One document: queries in order, keys in consecutive rows.
+std::vector<cuda::RopeRow> rope_rows() {
+  std::vector<cuda::RopeRow> rows;
+  for (std::int32_t at = 0; at < kRows; ++at) rows.push_back({at, at, at});
+  return rows;
+}
+
+std::vector<Case> rope_cases() {
+  constexpr std::int64_t kQuery = std::int64_t{kShape.heads} * kShape.head_dim;
+  constexpr std::int64_t kKey = std::int64_t{kShape.kv_heads} * kShape.head_dim;
+  constexpr std::int64_t kAll = kQuery + 2 * kKey;
+  const auto rows = static_cast<double>(kRows);
+  const Case forward =
+      row_case("rope.forward", kRows, kAll, rows * (4 * kAll + sizeof(cuda::RopeRow)),
+               [](const Machine& machine, std::int64_t set) {
+                 Numbers numbers(machine, set);
+                 const auto qkv = numbers.random<Bf16>(kRows * kAll);
+                 const auto query = numbers.empty<Bf16>(kRows * kQuery);
+                 const auto key = numbers.empty<Bf16>(kRows * kKey);
+                 const auto value = numbers.empty<Bf16>(kRows * kKey);
+                 const auto places = numbers.table(rope_rows());
+                 const auto turns = numbers.table(cuda::rope_frequencies(kShape.head_dim, 5e5));
+                 return [=, stream = machine.stream] {
+                   cuda::rope_forward(query->span(), key->span(), value->span(), qkv->span(),
+                                      places->span(), turns->span(), kRope, stream);
+                 };
+               });
+  const Case backward =
+      row_case("rope.backward", kRows, kAll,
+               rows * (2 * kQuery + 8 * kKey + 2 * kAll + sizeof(cuda::RopeRow)),
+               [](const Machine& machine, std::int64_t set) {
+                 Numbers numbers(machine, set);
+                 const auto dqkv = numbers.empty<Bf16>(kRows * kAll);
+                 const auto dquery = numbers.random<Bf16>(kRows * kQuery);
+                 const auto dkey = numbers.random<float>(kRows * kKey);
+                 const auto dvalue = numbers.random<float>(kRows * kKey);
+                 const auto places = numbers.table(rope_rows());
+                 const auto turns = numbers.table(cuda::rope_frequencies(kShape.head_dim, 5e5));
+                 return [=, stream = machine.stream] {
+                   cuda::rope_backward(dqkv->span(), dquery->span(), dkey->span(), dvalue->span(),
+                                       places->span(), turns->span(), kRope, stream);
+                 };
+               });
+  return {forward, backward};
+}
+
+/// Uniform tokens. Real ones repeat more: some rows of the table then come from the cache.
+std::vector<std::int32_t> tokens() {
+  Random random(7);
+  std::vector<std::int32_t> drawn;
+  for (std::int64_t at = 0; at < kRows; ++at) {
+    drawn.push_back(static_cast<std::int32_t>(random.between(0, kVocabulary - 1)));
+  }
+  return drawn;
+}
+
+std::vector<Case> embedding_cases() {
+  const auto all = static_cast<double>(kRows * kWidth);
+  const Case forward = row_case(
+      "embedding.forward", kRows, kWidth, 4 * all, [](const Machine& machine, std::int64_t set) {
+        Numbers numbers(machine, set);
+        const auto weights = numbers.random<Bf16>(kVocabulary * kWidth);
+        const auto out = numbers.empty<Bf16>(kRows * kWidth);
+        const auto drawn = numbers.table(tokens());
+        return [=, stream = machine.stream] {
+          cuda::embedding_forward(out->span(), weights->span(), drawn->span(), kVocabulary, kWidth,
+                                  stream);
+        };
+      });
+  const cuda::TokenRows order = cuda::token_rows(tokens(), kVocabulary);
+  const auto distinct = static_cast<double>(order.tokens.size());
+  const Case backward = row_case(
+      "embedding.backward", kRows, kWidth, 2 * all + 8 * distinct * static_cast<double>(kWidth),
+      [order](const Machine& machine, std::int64_t set) {
+        Numbers numbers(machine, set);
+        const auto gradients = numbers.random<float>(kVocabulary * kWidth);
+        const auto dout = numbers.random<Bf16>(kRows * kWidth);
+        const auto which = numbers.table(order.tokens), begin = numbers.table(order.begin),
+                   rows = numbers.table(order.rows);
+        return [=, stream = machine.stream] {
+          cuda::embedding_backward(gradients->span(), dout->span(),
+                                   {which->span(), begin->span(), rows->span()}, kVocabulary,
+                                   kWidth, stream);
+        };
+      });
+  return {forward, backward};
+}
+
 /// Loss and gradient: logits are read twice and written once.
 Case cross_entropy_case(std::int64_t rows) {
   return row_case(
@@ -167,7 +269,7 @@ Case adamw_case() {
 
 std::vector<Case> row_cases() {
   std::vector<Case> cases{merge_case(kRows)};
-  for (const auto& more : {norm_cases(), swiglu_cases()}) {
+  for (const auto& more : {norm_cases(), rope_cases(), swiglu_cases(), embedding_cases()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   cases.push_back(cross_entropy_case(4096));

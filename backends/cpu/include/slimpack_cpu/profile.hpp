@@ -379,8 +379,8 @@ class ProfileRun {
 /// exchanges between threads (with two or more ranks), for `fit_cost`. Layers, head and optimizer
 /// are units of small plans that go through the executor, on all ranks at the same time; each row
 /// holds the mean over rounds and ranks of the time in which the rank's thread computed, so that
-/// other programs of this system disturb it little. Only 1, 2 and 4 of the model's layers are built.
-/// Throws InvalidInput where an option is out of range or the model cannot be executed.
+/// other programs of this system disturb it little. Only 1, 2 and 4 of the model's layers are
+/// built. Throws InvalidInput where an option is out of range or the model cannot be executed.
 template <Mathematics Math>
 [[nodiscard]] std::vector<ProfileRow> measure_profile(const ModelShape& model,
                                                       const ProfileOptions& options) {

@@ -204,7 +204,7 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
     simt::copy_async_commit();
 
     SLIMPACK_ROLLED  // both halves at once would need more registers than there are
-    for (int begin = 0; begin < Tile::kQueries; begin += Tile::kStep) {
+        for (int begin = 0; begin < Tile::kQueries; begin += Tile::kStep) {
       const int part_ahead = ahead - begin;
       const int first_key = static_cast<int>(row);
       // The last query of the part sees keys of the tile below this.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention backward on Hopper, without atomics: gradients of keys and values, 128 keys of a key head
-// a block. Those of queries are in attention_wgmma_backward_queries.cuh.
+// Attention backward on Hopper, without atomics: gradients of keys and values, 128 keys of a key
+// head a block. Those of queries are in attention_wgmma_backward_queries.cuh.
 #pragma once
 
 #include <type_traits>
