@@ -80,6 +80,10 @@ std::optional<std::string> why_no_device() {
     return std::string("no CUDA device can be used: ") + cudaGetErrorString(error);
   }
   if (count == 0) return "no CUDA device can be used: there is none";
+  if (const auto [major, minor] = detail::current_capability(); major < 8) {
+    return "no CUDA device can be used: the current one has compute capability " +
+           std::to_string(major) + "." + std::to_string(minor) + ", 8.0 is needed";
+  }
   return std::nullopt;
 }
 

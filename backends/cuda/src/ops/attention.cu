@@ -86,8 +86,14 @@ void check_shape(const AttentionShape& shape) {
 }
 void check_path(const AttentionShape& shape, AttentionPath path) {
   check_shape(shape);
-  // What a device lacks shows at the launch; here only what no device could do.
+  // What no device could do, whatever the current one can.
   const auto why = why_not(shape, path, 9, 0);
+  require(!why, why ? std::string_view(*why) : std::string_view());
+}
+/// Throws InvalidInput where the current device cannot compute this shape by this path.
+void check_device(const AttentionShape& shape, AttentionPath path) {
+  const auto [major, minor] = detail::current_capability();
+  const auto why = why_not(shape, path, major, minor);
   require(!why, why ? std::string_view(*why) : std::string_view());
 }
 std::int64_t query_width(const AttentionShape& shape) {
@@ -180,12 +186,12 @@ AttentionTiles attention_tiles(const AttentionShape& shape, AttentionPath path) 
 
 std::optional<std::string> why_not(const AttentionShape& shape, AttentionPath path, int major,
                                    int minor) {
-  if (path == AttentionPath::plain) return std::nullopt;
-  if (path == AttentionPath::wgmma) return detail::why_not_wgmma(shape, major, minor);
   if (major < 8) {
-    return "attention: the path mma needs compute capability 8.0, the device has " +
+    return "attention needs compute capability 8.0 or newer, the device has " +
            std::to_string(major) + "." + std::to_string(minor);
   }
+  if (path == AttentionPath::plain) return std::nullopt;
+  if (path == AttentionPath::wgmma) return detail::why_not_wgmma(shape, major, minor);
   if (shape.head_dim != 64 && shape.head_dim != 128) {
     return "attention: the path mma needs head_dim 64 or 128, not " +
            std::to_string(shape.head_dim);
@@ -216,6 +222,7 @@ void attention_forward(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum,
              "attention_forward: output is not rows * heads * head_dim");
   check_rows(log_sum, shape.heads, "attention_forward: log_sum is not rows * heads");
   if (work.query_tiles.size == 0) return;
+  check_device(shape, path);
   if (path == AttentionPath::wgmma) {
     detail::attention_forward_wgmma(output, log_sum, query, key, value, work, shape, stream);
     return;
@@ -262,6 +269,7 @@ void attention_backward(DeviceSpan<Bf16> dquery, DeviceSpan<float> dkey, DeviceS
   require(dquery.size == doutput.size, "attention_backward: dquery is not as large as doutput",
           dquery.size);
   if (work.query_tiles.size == 0) return;
+  check_device(shape, path);
   if (path == AttentionPath::wgmma) {
     detail::attention_backward_wgmma(dquery, dkey, dvalue, query, key, value, log_sum, delta,
                                      doutput, work, shape, stream);
@@ -283,6 +291,7 @@ void attention_backward_partial(DeviceSpan<float> dquery, DeviceSpan<float> dkey
   require(dquery.size == doutput.size, "attention_backward: dquery is not as large as doutput",
           dquery.size);
   if (work.query_tiles.size == 0) return;
+  check_device(shape, path);
   if (path == AttentionPath::wgmma) {
     detail::attention_backward_partial_wgmma(dquery, dkey, dvalue, query, key, value, log_sum,
                                              delta, doutput, work, shape, stream);

@@ -53,21 +53,6 @@ __global__ void __launch_bounds__(wgmma::kThreads, 1)
 #endif
 }
 
-void check_shape(const AttentionShape& shape) {
-  require(shape.heads > 0, "attention: heads must be > 0", shape.heads);
-  require(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
-          "attention: kv_heads must divide heads", shape.kv_heads);
-  require(shape.head_dim == 64 || shape.head_dim == 128,
-          "attention: head_dim must be 64 or 128 for wgmma", shape.head_dim);
-  require(shape.page_tokens > 0 && shape.page_tokens % wgmma::kRows == 0,
-          "attention: page_tokens must be a multiple of 64 for wgmma", shape.page_tokens);
-}
-
-void check_rows(std::int64_t size, std::int64_t cols, const char* rule) {
-  require(size >= 0 && size % cols == 0 && size / cols <= std::numeric_limits<std::int32_t>::max(),
-          rule, size);
-}
-
 struct Widths {
   std::int64_t query, key;
 };
@@ -134,34 +119,14 @@ void backward(DeviceSpan<Out> dquery, DeviceSpan<float> dkey, DeviceSpan<float> 
 }
 
 template <class Out>
-void checked_backward(DeviceSpan<Out> dquery, DeviceSpan<float> dkey, DeviceSpan<float> dvalue,
-                      DeviceSpan<const Bf16> query, DeviceSpan<const Bf16> key,
-                      DeviceSpan<const Bf16> value, DeviceSpan<const float> log_sum,
-                      DeviceSpan<const float> delta, DeviceSpan<const Bf16> doutput,
-                      const AttentionWork& work, const AttentionShape& shape, StreamView stream) {
-  check_shape(shape);
-  const auto [query_width, key_width] = widths(shape);
-  check_rows(query.size, query_width, "attention_backward: query is not rows * heads * head_dim");
-  check_rows(doutput.size, query_width,
-             "attention_backward: doutput is not rows * heads * head_dim");
-  check_rows(key.size, key_width, "attention_backward: key is not rows * kv_heads * head_dim");
-  check_rows(log_sum.size, shape.heads, "attention_backward: log_sum is not rows * heads");
-  check_rows(dkey.size, key_width, "attention_backward: dkey is not rows * kv_heads * head_dim");
-  require(value.size == key.size, "attention_backward: value is not as long as key", value.size);
-  require(dvalue.size == dkey.size, "attention_backward: dvalue is not as long as dkey",
-          dvalue.size);
-  require(dquery.size == doutput.size, "attention_backward: dquery is not as long as doutput",
-          dquery.size);
-  require(delta.size == doutput.size / shape.head_dim,
-          "attention_backward: delta is not rows * heads", delta.size);
-  if (work.query_tiles.size == 0) return;
-  if (shape.head_dim == 64) {
-    backward<64>(dquery, dkey, dvalue, query, key, value, log_sum, delta, doutput, work, shape,
-                 stream);
-  } else {
-    backward<128>(dquery, dkey, dvalue, query, key, value, log_sum, delta, doutput, work, shape,
-                  stream);
-  }
+void backward_by_head_dim(DeviceSpan<Out> dquery, DeviceSpan<float> dkey, DeviceSpan<float> dvalue,
+                          DeviceSpan<const Bf16> query, DeviceSpan<const Bf16> key,
+                          DeviceSpan<const Bf16> value, DeviceSpan<const float> log_sum,
+                          DeviceSpan<const float> delta, DeviceSpan<const Bf16> doutput,
+                          const AttentionWork& work, const AttentionShape& shape,
+                          StreamView stream) {
+  const auto launcher = shape.head_dim == 64 ? backward<64, Out> : backward<128, Out>;
+  launcher(dquery, dkey, dvalue, query, key, value, log_sum, delta, doutput, work, shape, stream);
 }
 
 }  // namespace
@@ -192,14 +157,6 @@ void attention_forward_wgmma(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum,
                              DeviceSpan<const Bf16> query, DeviceSpan<const Bf16> key,
                              DeviceSpan<const Bf16> value, const AttentionWork& work,
                              const AttentionShape& shape, StreamView stream) {
-  check_shape(shape);
-  const auto [query_width, key_width] = widths(shape);
-  check_rows(output.size, query_width, "attention_forward: output is not rows * heads * head_dim");
-  check_rows(query.size, query_width, "attention_forward: query is not rows * heads * head_dim");
-  check_rows(log_sum.size, shape.heads, "attention_forward: log_sum is not rows * heads");
-  check_rows(key.size, key_width, "attention_forward: key is not rows * kv_heads * head_dim");
-  require(value.size == key.size, "attention_forward: value is not as long as key", value.size);
-  if (work.query_tiles.size == 0) return;
   if (shape.head_dim == 64) {
     forward<64>(output, log_sum, query, key, value, work, shape, stream);
   } else {
@@ -213,8 +170,8 @@ void attention_backward_wgmma(DeviceSpan<Bf16> dquery, DeviceSpan<float> dkey,
                               DeviceSpan<const float> log_sum, DeviceSpan<const float> delta,
                               DeviceSpan<const Bf16> doutput, const AttentionWork& work,
                               const AttentionShape& shape, StreamView stream) {
-  checked_backward(dquery, dkey, dvalue, query, key, value, log_sum, delta, doutput, work, shape,
-                   stream);
+  backward_by_head_dim(dquery, dkey, dvalue, query, key, value, log_sum, delta, doutput, work,
+                       shape, stream);
 }
 
 void attention_backward_partial_wgmma(DeviceSpan<float> dquery, DeviceSpan<float> dkey,
@@ -224,8 +181,8 @@ void attention_backward_partial_wgmma(DeviceSpan<float> dquery, DeviceSpan<float
                                       DeviceSpan<const float> delta, DeviceSpan<const Bf16> doutput,
                                       const AttentionWork& work, const AttentionShape& shape,
                                       StreamView stream) {
-  checked_backward(dquery, dkey, dvalue, query, key, value, log_sum, delta, doutput, work, shape,
-                   stream);
+  backward_by_head_dim(dquery, dkey, dvalue, query, key, value, log_sum, delta, doutput, work,
+                       shape, stream);
 }
 
 }  // namespace slimpack::cuda::detail

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launchers of the Hopper path of slimpack_cuda/attention.hpp. Parameters and errors are those of
-// the public functions.
+// Launchers of the Hopper path of slimpack_cuda/attention.hpp. Parameters are those of the public
+// functions, which have checked shapes and sizes and know that there is work.
 #pragma once
 
 #include <optional>
