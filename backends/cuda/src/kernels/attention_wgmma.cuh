@@ -69,6 +69,53 @@ SLIMPACK_DEVICE int visible_keys(const Work& work, const AttentionSegment& segme
   return std::min(segment.keys, (low - 1) * work.page_tokens + inside);
 }
 
+/// Initialises the barriers of a ring's slots: full when the producer says so, empty when each warp
+/// of `active` consumers does.
+template <int kStages>
+SLIMPACK_DEVICE void init_ring(std::uint32_t full, std::uint32_t empty, int active) {
+  const auto warps = static_cast<unsigned>(active) * (kWarpgroup / 32);
+  for (std::uint32_t slot = 0; slot < 8 * kStages; slot += 8) {
+    simt::barrier_init(full + slot, 1);
+    simt::barrier_init(empty + slot, warps);
+  }
+}
+
+/// Lets one thread initialise barriers, then one warp produce and `active` warpgroups consume, each
+/// given its number. `init` is given the address of shared memory.
+template <class Init, class Produce, class Consume>
+SLIMPACK_DEVICE void run_roles(int active, const Init& init, const Produce& produce,
+                               const Consume& consume) {
+  if (simt::thread_index() == 0) {
+    init(simt::shared_address(simt::shared_memory()));
+    simt::barrier_init_fence();
+  }
+  simt::sync_block();
+  const int warpgroup = static_cast<int>(simt::shuffle(simt::thread_index() / kWarpgroup, 0));
+  if (warpgroup == 0) {
+    simt::registers_decrease<kProducerRegisters>();
+    if (simt::thread_index() < 32) produce();
+  } else {
+    simt::registers_increase<kConsumerRegisters>();
+    if (warpgroup <= active) consume(warpgroup - 1);
+  }
+}
+
+/// A block's query tile and head; heads of a tile are next to each other.
+struct QueryBlock {
+  int head, first;           ///< query of the segment
+  AttentionSegment segment;  ///< of the tile
+  int active;                ///< consumers with queries
+  int tiles;                 ///< of keys that some query sees
+};
+SLIMPACK_DEVICE QueryBlock query_block(const Work& work) {
+  const int block = static_cast<int>(simt::block_index());
+  const QueryTile tile = work.query_tiles[block / work.heads];
+  const AttentionSegment segment = work.segments[tile.segment];
+  const int rows = std::min(int{kQueryTile}, segment.rows - tile.first);
+  return {block % work.heads, tile.first, segment, (rows + kRows - 1) / kRows,
+          (visible_keys(work, segment, tile.first + rows - 1) + kKeyTile - 1) / kKeyTile};
+}
+
 /// Copies 64 rows, kHeadDim columns wide.
 template <int kHeadDim>
 SLIMPACK_DEVICE void load_rows(std::uint32_t to, std::uint32_t panel_bytes,

@@ -286,30 +286,17 @@ SLIMPACK_DEVICE void attention_backward_keys(float* dkey, float* dvalue, const s
   }
   keys = std::min(int{kKeyTile}, keys);
   const int active = (keys + kRows - 1) / kRows;
-  if (simt::thread_index() == 0) {
-    const std::uint32_t base = simt::shared_address(simt::shared_memory());
-    simt::barrier_init(base + Shared::kKeysFull, 1);
-    simt::barrier_init(base + Shared::kTailLanded, 1);
-    const auto warps = static_cast<unsigned>(active) * (kWarpgroup / 32);
-    for (std::uint32_t slot = 0; slot < 8 * Shared::kStages; slot += 8) {
-      simt::barrier_init(base + Shared::kFull + slot, 1);
-      simt::barrier_init(base + Shared::kEmpty + slot, warps);
-    }
-    simt::barrier_init_fence();
-  }
-  simt::sync_block();
-  const int warpgroup = static_cast<int>(simt::shuffle(simt::thread_index() / kWarpgroup, 0));
-  if (warpgroup == 0) {
-    simt::registers_decrease<kProducerRegisters>();
-    if (simt::thread_index() < 32) {
-      keys_produce<kHeadDim>(query, key, value, dout, task, tile, kv_head, keys);
-    }
-  } else {
-    simt::registers_increase<kConsumerRegisters>();
-    if (warpgroup <= active) {
-      keys_consume<kHeadDim>(dkey, dvalue, task, tile, kv_head, warpgroup - 1, keys);
-    }
-  }
+  run_roles(
+      active,
+      [&](std::uint32_t base) {
+        simt::barrier_init(base + Shared::kKeysFull, 1);
+        simt::barrier_init(base + Shared::kTailLanded, 1);
+        init_ring<Shared::kStages>(base + Shared::kFull, base + Shared::kEmpty, active);
+      },
+      [&] { keys_produce<kHeadDim>(query, key, value, dout, task, tile, kv_head, keys); },
+      [&](int consumer) {
+        keys_consume<kHeadDim>(dkey, dvalue, task, tile, kv_head, consumer, keys);
+      });
 }
 
 }  // namespace slimpack::cuda::kernels::wgmma

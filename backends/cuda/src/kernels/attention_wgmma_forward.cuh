@@ -243,40 +243,25 @@ template <int kHeadDim>
 SLIMPACK_DEVICE void attention_forward(const simt::TileMap& query, const simt::TileMap& key,
                                        const simt::TileMap& value, const ForwardTask& task) {
   using Shared = ForwardShared<kHeadDim>;
-  const Work& work = task.work;
-  const int block = static_cast<int>(simt::block_index());
-  const int head = block % work.heads;
-  const QueryTile tile = work.query_tiles[block / work.heads];
-  const AttentionSegment segment = work.segments[tile.segment];
-  const int rows = std::min(int{kQueryTile}, segment.rows - tile.first);
-  const int active = (rows + kRows - 1) / kRows;  // consumers
-  const int tiles = (visible_keys(work, segment, tile.first + rows - 1) + kKeyTile - 1) / kKeyTile;
-  if (simt::thread_index() == 0) {
-    const std::uint32_t base = simt::shared_address(simt::shared_memory());
-    simt::barrier_init(base + Shared::kQueryFull, 1);
-    simt::barrier_init(base + Shared::kTailLanded, 1);
-    const auto warps = static_cast<unsigned>(active) * (kWarpgroup / 32);
-    for (std::uint32_t slot = 0; slot < 8 * Shared::kStages; slot += 8) {
-      simt::barrier_init(base + Shared::kKeyFull + slot, 1);
-      simt::barrier_init(base + Shared::kKeyEmpty + slot, warps);
-      simt::barrier_init(base + Shared::kValueFull + slot, 1);
-      simt::barrier_init(base + Shared::kValueEmpty + slot, warps);
-    }
-    simt::barrier_init_fence();
-  }
-  simt::sync_block();
-  const int warpgroup = static_cast<int>(simt::shuffle(simt::thread_index() / kWarpgroup, 0));
-  if (warpgroup == 0) {
-    simt::registers_decrease<kProducerRegisters>();
-    if (simt::thread_index() < 32 && tiles > 0) {
-      forward_produce<kHeadDim>(query, key, value, work, segment, tile.first, head, active, tiles);
-    }
-  } else {
-    simt::registers_increase<kConsumerRegisters>();
-    if (warpgroup <= active) {
-      forward_consume<kHeadDim>(task, segment, tile.first, head, warpgroup - 1, active, tiles);
-    }
-  }
+  const QueryBlock at = query_block(task.work);
+  run_roles(
+      at.active,
+      [&](std::uint32_t base) {
+        simt::barrier_init(base + Shared::kQueryFull, 1);
+        simt::barrier_init(base + Shared::kTailLanded, 1);
+        init_ring<Shared::kStages>(base + Shared::kKeyFull, base + Shared::kKeyEmpty, at.active);
+        init_ring<Shared::kStages>(base + Shared::kValueFull, base + Shared::kValueEmpty,
+                                   at.active);
+      },
+      [&] {
+        if (at.tiles == 0) return;
+        forward_produce<kHeadDim>(query, key, value, task.work, at.segment, at.first, at.head,
+                                  at.active, at.tiles);
+      },
+      [&](int consumer) {
+        forward_consume<kHeadDim>(task, at.segment, at.first, at.head, consumer, at.active,
+                                  at.tiles);
+      });
 }
 
 }  // namespace slimpack::cuda::kernels::wgmma
