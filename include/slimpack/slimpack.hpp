@@ -42,6 +42,7 @@
 #include "slimpack/exec/learning_rate.hpp"
 #include "slimpack/exec/losses.hpp"
 #include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/mover.hpp"
 #include "slimpack/exec/parameters.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/exec/reduction.hpp"
