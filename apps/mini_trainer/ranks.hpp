@@ -13,11 +13,13 @@
 #include <vector>
 
 #include "measured_device.hpp"
+#include "options.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/exec/run_step.hpp"
 #include "slimpack/exec/team.hpp"
 #include "slimpack/exec/thread_system.hpp"
+#include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/plan.hpp"
 
 #ifdef SLIMPACK_HAS_MPI
@@ -27,6 +29,9 @@
 #endif
 
 namespace slimpack::trainer {
+
+/// What planners are told of this machine's cores as devices.
+[[nodiscard]] Cluster cores_as_cluster(const Options& options, std::size_t devices);
 
 /// All devices are here, each on a thread that stays on one core.
 template <cpu::Mathematics Math>
@@ -42,6 +47,16 @@ class ThreadRanks {
   /// Positions in `Plan::schedule` of the devices that are here.
   [[nodiscard]] std::size_t first() const noexcept { return 0; }
   [[nodiscard]] std::span<Device> local() noexcept { return devices_; }
+
+  /// Calls work(device) for the devices that are here, in their order, wherever their memory is
+  /// within reach.
+  template <class Work>
+  void each(const Work& work) {
+    for (Device& device : devices_) work(device);
+  }
+  [[nodiscard]] Cluster cluster(const Options& options) const {
+    return cores_as_cluster(options, size());
+  }
 
   void make_devices(const Plan& plan, std::uint64_t seed, const cpu::AdamW& settings) {
     devices_.reserve(size());
@@ -94,6 +109,14 @@ class MpiRanks {
   [[nodiscard]] std::size_t first() noexcept { return link_.session().rank(); }
   [[nodiscard]] std::span<Device> local() noexcept {
     return device_ ? std::span(&*device_, 1) : std::span<Device>{};
+  }
+
+  template <class Work>
+  void each(const Work& work) {
+    if (device_) work(*device_);
+  }
+  [[nodiscard]] Cluster cluster(const Options& options) {
+    return cores_as_cluster(options, size());
   }
 
   void make_devices(const Plan& plan, std::uint64_t seed, const cpu::AdamW& settings) {
