@@ -22,7 +22,7 @@ template <class Ranks>
   using Stored = typename Ranks::Device::Stored;
   double worst = 0;
   ranks.each([&](const auto& device) {
-    for (const cpu::HeldTensor& tensor : device.tensors()) {
+    for (const exec::HeldTensor& tensor : device.tensors()) {
       const cpu::Matrix& expected = reference.gradients.at(tensor.shape.name);
       const auto& gradients = device.gradients(tensor);
       const double difference = cpu::detail::relative(

@@ -11,11 +11,11 @@
 #include <string_view>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/exec/parameters.hpp"
 #include "slimpack/io/checkpoint.hpp"
 #include "slimpack/io/checkpoint_write.hpp"
 #include "slimpack/io/llama_folder.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack_cpu/parameters.hpp"
 
 namespace slimpack::trainer {
 
@@ -25,7 +25,7 @@ inline constexpr std::string_view kTable = "model.embed_tokens.weight";
 template <class Ranks>
 void load_weights(Ranks& ranks, const LlamaFolder& folder) {
   ranks.each([&](auto& device) {
-    for (const cpu::HeldTensor& tensor : device.tensors()) {
+    for (const exec::HeldTensor& tensor : device.tensors()) {
       device.fill_weights(tensor, [&](auto weights) {
         folder.read(tensor.shape.name, tensor.first_row * tensor.shape.cols, weights);
       });
@@ -38,12 +38,12 @@ template <class Ranks>
 void load_training(Ranks& ranks, const Checkpoint& saved) {
   load_weights(ranks, saved.weights());
   ranks.each([&](auto& device) {
-    device.fill_moments(
-        [&](const cpu::TensorShape& tensor, std::size_t at, auto first_moment, auto second_moment) {
-          const auto first = static_cast<std::int64_t>(at);
-          saved.read(Stored::first_moment, tensor.name, first, first_moment);
-          saved.read(Stored::second_moment, tensor.name, first, second_moment);
-        });
+    device.fill_moments([&](const exec::TensorShape& tensor, std::size_t at, auto first_moment,
+                            auto second_moment) {
+      const auto first = static_cast<std::int64_t>(at);
+      saved.read(Stored::first_moment, tensor.name, first, first_moment);
+      saved.read(Stored::second_moment, tensor.name, first, second_moment);
+    });
     device.set_steps(saved.state().step);
   });
 }

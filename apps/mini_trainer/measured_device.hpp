@@ -14,6 +14,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/exec/backend.hpp"
 #include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/parameters.hpp"
 #include "slimpack/io/element_type.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack_cpu/device.hpp"
@@ -38,6 +39,8 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
   [[nodiscard]] static constexpr exec::ElementBytes element_sizes() {
     return cpu::element_bytes_of<Stored>();
   }
+  /// Of buffers in its arena.
+  [[nodiscard]] static std::size_t alignment(const ModelShape&) { return cpu::kBufferAlignment; }
   /// A weight as the device computes with it.
   [[nodiscard]] static double rounded(double weight) {
     return static_cast<double>(static_cast<Stored>(weight));
@@ -49,7 +52,7 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
   }
   /// fill(elements) writes all weights of a held tensor.
   template <class Fill>
-  void fill_weights(const cpu::HeldTensor& tensor, const Fill& fill) {
+  void fill_weights(const exec::HeldTensor& tensor, const Fill& fill) {
     fill(Base::weights(tensor));
   }
   /// fill(tensor, first element, first moments, second moments) writes the moments that are here.
@@ -64,7 +67,7 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
   template <class Visit>
   void visit_weights(const DeviceSchedule& place, OptimizerState, const Visit& visit) const {
     if (place.dp > 0) return;
-    for (const cpu::HeldTensor& tensor : Base::tensors()) {
+    for (const exec::HeldTensor& tensor : Base::tensors()) {
       visit(tensor.shape.name, tensor.first_row * tensor.shape.cols,
             std::span<const Stored>(Base::weights(tensor)));
     }

@@ -14,12 +14,12 @@
 #include "compiled/planners.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/data/text_tokens.hpp"
+#include "slimpack/exec/arena_size.hpp"
 #include "slimpack/io/cost_json.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/open_tokens.hpp"
 #include "slimpack/io/read_lengths.hpp"
 #include "slimpack/planners/layout.hpp"
-#include "slimpack_cpu/arena_size.hpp"
 
 namespace slimpack::trainer {
 namespace {
@@ -77,7 +77,8 @@ namespace {
                                         const RankKind& ranks) {
   std::vector<Bytes> bytes;
   for (std::size_t device = 0; device < ranks.here; ++device) {
-    bytes.push_back(cpu::arena_bytes(plan, program, ranks.first_here + device, ranks.element));
+    bytes.push_back(exec::arena_bytes(plan, program, ranks.first_here + device, ranks.element,
+                                      ranks.alignment));
   }
   return bytes;
 }

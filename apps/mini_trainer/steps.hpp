@@ -55,6 +55,7 @@ struct Step {
 struct RankKind {
   Cluster cluster;
   exec::ElementBytes element;
+  std::size_t alignment = 1;   ///< of buffers in an arena, bytes
   Tokens granularity{64};      ///< of slices
   std::size_t count = 1;       ///< ranks of the run
   std::size_t first_here = 0;  ///< place in `Plan::schedule` of the first device of this process
