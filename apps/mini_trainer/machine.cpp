@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ranks.hpp"
 #include "slimpack/io/cost_json.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack_cpu/profile_cluster.hpp"

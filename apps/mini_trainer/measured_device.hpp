@@ -28,6 +28,7 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
   using Base = cpu::BasicDevice<Math>;
   using Base::Base;
 
+  using Settings = cpu::AdamW;
   /// What weights and moments are in files.
   using Stored = typename Base::Number;
   static constexpr ElementType kStored =

@@ -21,6 +21,7 @@
 #include "slimpack/exec/thread_system.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "steps.hpp"
 
 #ifdef SLIMPACK_HAS_MPI
 #include "slimpack_mpi/mpi_transport.hpp"
@@ -29,9 +30,6 @@
 #endif
 
 namespace slimpack::trainer {
-
-/// What planners are told of this machine's cores as devices.
-[[nodiscard]] Cluster cores_as_cluster(const Options& options, std::size_t devices);
 
 /// All devices are here, each on a thread that stays on one core.
 template <cpu::Mathematics Math>
@@ -54,7 +52,7 @@ class ThreadRanks {
   void each(const Work& work) {
     for (Device& device : devices_) work(device);
   }
-  [[nodiscard]] Cluster cluster(const Options& options) const {
+  [[nodiscard]] Cluster cluster(const Options& options, const ModelShape&) const {
     return cores_as_cluster(options, size());
   }
 
@@ -115,7 +113,7 @@ class MpiRanks {
   void each(const Work& work) {
     if (device_) work(*device_);
   }
-  [[nodiscard]] Cluster cluster(const Options& options) {
+  [[nodiscard]] Cluster cluster(const Options& options, const ModelShape&) {
     return cores_as_cluster(options, size());
   }
 

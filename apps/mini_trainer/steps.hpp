@@ -119,6 +119,9 @@ class StepAhead {
 [[nodiscard]] Step step_of_plan(const Corpus& corpus, const Options& options, const Plan& plan,
                                 const RankKind& ranks);
 
+/// What planners are told of this machine's cores as devices.
+[[nodiscard]] Cluster cores_as_cluster(const Options& options, std::size_t devices);
+
 /// What planners are told about these ranks and the options, without a batch.
 [[nodiscard]] PlanRequest base_request(const Options& options, const ModelShape& model,
                                        const RankKind& ranks, const Corpus& corpus);

@@ -97,9 +97,13 @@ class Run {
     return {corpus, options_, std::move(request), shuffle, std::move(kind)};
   }
   [[nodiscard]] RankKind rank_kind() {
-    return {ranks_.cluster(options_), Device::element_sizes(),
-            Device::kGranularity,     ranks_.size(),
-            ranks_.first(),           Ranks::kOneHere ? 1 : ranks_.size()};
+    return {ranks_.cluster(options_, model_),
+            Device::element_sizes(),
+            Device::alignment(model_),
+            Device::kGranularity,
+            ranks_.size(),
+            ranks_.first(),
+            Ranks::kOneHere ? 1 : ranks_.size()};
   }
 
   void begin() {
@@ -130,8 +134,8 @@ class Run {
     if (weights) load_weights(ranks_, *weights);
   }
 
-  [[nodiscard]] cpu::AdamW adamw(std::int64_t step) const {
-    cpu::AdamW settings;
+  [[nodiscard]] typename Device::Settings adamw(std::int64_t step) const {
+    typename Device::Settings settings;
     settings.learning_rate = exec::learning_rate(
         {options_.learning_rate, options_.learning_rate / 10, options_.warmup, options_.steps},
         std::min(step, options_.steps));
