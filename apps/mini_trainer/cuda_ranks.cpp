@@ -23,6 +23,15 @@ namespace {
 /// Multiprocessors are given out in multiples of this on every device since 9.0, of less before.
 constexpr int kMultiprocessorsAtOnce = 8;
 
+/// Memory of a rank that no plan can have: CUDA's own, and at most what a rank holds for units of
+/// so many rows beside what plans count.
+[[nodiscard]] Bytes reserved_bytes(const ModelShape& model, Tokens rows, std::size_t ranks_a_gpu) {
+  constexpr std::int64_t kContext = std::int64_t{512} << 20U;
+  constexpr auto kTables = static_cast<std::int64_t>(2 * sizeof(cuda::RopeRow) + 16);
+  return Bytes{kContext / static_cast<std::int64_t>(ranks_a_gpu) + cuda::kGemmWorkspaceBytes +
+               4 * cuda::norm_workspace(model) + rows.value * (model.layers + 1) * kTables};
+}
+
 [[nodiscard]] exec::TeamOptions team_options() {
   exec::TeamOptions options;
   // Threads sleep while they wait for a device, and for each other when they allocate memory there.
@@ -133,7 +142,8 @@ Cluster gpu_as_cluster(const Options& options, const ModelShape& model, std::siz
   }
   cluster.memory =
       options.memory.value_or(Bytes{gpu.memory / static_cast<std::int64_t>(ranks_a_gpu)});
-  cluster.reserved = std::min(cluster.memory, cuda::rank_fixed_bytes(model));
+  cluster.reserved =
+      std::min(cluster.memory, reserved_bytes(model, options.batch_tokens, ranks_a_gpu));
   return cluster;
 }
 
