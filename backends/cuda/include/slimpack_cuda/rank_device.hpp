@@ -366,6 +366,7 @@ class RankDevice {
     deliver(link);
     gradient_norm_ = clipping_here_.span().front().norm;
     if (!std::isfinite(gradient_norm_)) {
+      await_others(meetings, link);
       throw std::runtime_error("the norm of the gradients of step " + std::to_string(steps_ + 1) +
                                " is not finite");
     }
@@ -451,6 +452,17 @@ class RankDevice {
         pack_tables(tables_, places, pass, attends, blocks, tokens ? data_ : nullptr);
     send_tables(link);
     return tables;
+  }
+
+  /// Comes back where no rank has losses to tell of: one that has ends the step before it comes
+  /// here.
+  template <class Link>
+  void await_others(const exec::StageMeetings& meetings, Link& link) {
+    for (const exec::Meeting& meeting : {meetings.ranks(), meetings.stages()}) {
+      link.all_reduce(meeting, host_span(sum_of_squares_.span()), exec::Reduction::maximum);
+    }
+    reached_.record(stream());
+    await_on_host(link, reached_, options_.patience);
   }
 
   /// Waits until the device has done all that is queued, and hands losses over.
