@@ -52,7 +52,7 @@ class PoisonedRank : public cuda::RankDevice {
 }  // namespace
 
 TEST_CASE("ranks: two runs are equal to the last bit, as late as streams may run too") {
-  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options = few();
     if (seed % 2 == 1) options.merged = true;
@@ -67,7 +67,7 @@ TEST_CASE("ranks: two runs are equal to the last bit, as late as streams may run
 }
 
 TEST_CASE("ranks: units read nothing that was not written or kept for them") {
-  for (std::uint64_t seed = 20; seed < 26; ++seed) {
+  for (std::uint64_t seed = 20; seed < 24; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options = few();
     if (seed % 2 == 1) options.merged = true;

@@ -120,6 +120,7 @@ inline exec::StepData random_data(const Plan& plan, std::uint64_t seed) {
 /// Differences from the oracle, relative to it; a gradient's to its tensor's largest value.
 struct RankCheck {
   double loss = 0, gradient = 0;
+  double norm = 0;  ///< of all gradients' differences, relative to that of the gradients
   std::string worst_tensor;
 };
 
@@ -127,6 +128,7 @@ inline RankCheck compare(const Plan& plan, const exec::StepData& data, std::uint
                          const exec::StepResult& step, const RankDevices& devices) {
   const cpu::ReferenceResult reference =
       cpu::reference_step(plan.model, calm_weights(plan.model, seed), data);
+  double squares = 0, all = 0;
   RankCheck check;
   check.loss = std::abs(step.loss - reference.loss) / std::abs(reference.loss);
   for (const cuda::RankDevice& device : devices) {
@@ -139,8 +141,16 @@ inline RankCheck compare(const Plan& plan, const exec::StepData& data, std::uint
                                 cpu::detail::largest_value(expected));
       if (!(difference <= check.gradient)) check.worst_tensor = tensor.shape.name;
       check.gradient = cpu::detail::worse(check.gradient, difference);
+      const auto first = static_cast<std::size_t>(tensor.first_row * expected.cols);
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        const double want = expected.values[first + i];
+        const double off = static_cast<double>(found[i]) - want;
+        squares += off * off;
+        all += want * want;
+      }
     }
   }
+  check.norm = std::sqrt(squares / all);
   return check;
 }
 

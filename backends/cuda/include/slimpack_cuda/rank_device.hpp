@@ -29,6 +29,7 @@
 #include "slimpack_cuda/rank/attention_unit.hpp"
 #include "slimpack_cuda/rank/boundary.hpp"
 #include "slimpack_cuda/rank/fixed_bytes.hpp"
+#include "slimpack_cuda/rank/gradient_norm.hpp"
 #include "slimpack_cuda/rank/head.hpp"
 #include "slimpack_cuda/rank/limits.hpp"
 #include "slimpack_cuda/rank/losses.hpp"
@@ -75,10 +76,7 @@ class RankDevice {
         norm_workspace_(norm_workspace(plan.model)),
         frequencies_(plan.model.head_dim / 2),
         vocabulary_rest_(VocabularyPart::kWhole * plan.model.hidden),
-        square_sums_(square_sums_count(static_cast<std::int64_t>(weights_.layout().size()))),
-        sum_of_squares_(1),
-        clipping_(1),
-        clipping_here_(1) {
+        norm_(static_cast<std::int64_t>(weights_.layout().size())) {
     adopt(plan);
     const DeviceProperties properties = device_properties();
     major_ = properties.major;
@@ -354,19 +352,13 @@ class RankDevice {
     // Every rank adds up its own line of stages; the table counts on stage 0 only.
     const auto skipped = static_cast<std::int64_t>(pp_ == 0 ? 0 : layout.table);
     const DeviceSpan<float> all = weights_.all_gradients();
-    const DeviceSpan<float> counted = all.subspan(skipped, all.size - skipped);
-    const DeviceSpan<double> sums = square_sums_.span().subspan(0, square_sums_count(counted.size));
-    square_sums(sums, counted, stream());
-    ordered_sum(sum_of_squares_.span(), sums, stream());
-    if (parallel_.pp > 1) {
-      link.all_reduce(meetings.stages(), host_span(sum_of_squares_.span()), exec::Reduction::sum);
-    }
-    clip_by_norm(clipping_.span(), sum_of_squares_.span(), settings_.largest_norm, stream());
-    copy_to_host(clipping_here_.span(), clipping_.span(), stream());
+    norm_.queue(all.subspan(skipped, all.size - skipped), settings_.largest_norm, meetings, link,
+                stream());
     deliver(link);
-    gradient_norm_ = clipping_here_.span().front().norm;
+    gradient_norm_ = norm_.value();
     if (!std::isfinite(gradient_norm_)) {
-      await_others(meetings, link);
+      norm_.meet(meetings, link);  // losses of another rank say more
+      await_device(link);
       throw std::runtime_error("the norm of the gradients of step " + std::to_string(steps_ + 1) +
                                " is not finite");
     }
@@ -375,7 +367,7 @@ class RankDevice {
     const auto begin = static_cast<std::int64_t>(first);
     const auto count = static_cast<std::int64_t>(last - first);
     adamw_step(weights_.master(), weights_.all().subspan(begin, count), weights_.first_moment(),
-               weights_.second_moment(), all.subspan(begin, count), clipping_.span(), settings_,
+               weights_.second_moment(), all.subspan(begin, count), norm_.clipping(), settings_,
                steps_, stream());
     if (last - first == layout.size()) return;
     // Pairs of bf16 travel as numbers of fp32: the same bits.
@@ -454,22 +446,15 @@ class RankDevice {
     return tables;
   }
 
-  /// Comes back where no rank has losses to tell of: one that has ends the step before it comes
-  /// here.
   template <class Link>
-  void await_others(const exec::StageMeetings& meetings, Link& link) {
-    for (const exec::Meeting& meeting : {meetings.ranks(), meetings.stages()}) {
-      link.all_reduce(meeting, host_span(sum_of_squares_.span()), exec::Reduction::maximum);
-    }
+  void await_device(Link& link) {
     reached_.record(stream());
     await_on_host(link, reached_, options_.patience);
   }
-
   /// Waits until the device has done all that is queued, and hands losses over.
   template <class Link>
   void deliver(Link& link) {
-    reached_.record(stream());
-    await_on_host(link, reached_, options_.patience);
+    await_device(link);
     losses_.deliver(steps_ + 1);
   }
 
@@ -496,9 +481,7 @@ class RankDevice {
   DeviceBuffer<float> norm_workspace_;
   DeviceBuffer<std::uint64_t> frequencies_;
   DeviceBuffer<Bf16> vocabulary_rest_;
-  DeviceBuffer<double> square_sums_, sum_of_squares_;
-  DeviceBuffer<Clipping> clipping_;
-  PinnedBuffer<Clipping> clipping_here_;
+  GradientNorm norm_;
   std::unique_ptr<DeviceArena> arena_;
   Tables tables_;
   TableRing ring_;
