@@ -19,7 +19,7 @@ namespace {
 
 // Registers let two blocks share a multiprocessor: with the limit of three at head_dim 64, some
 // would spill.
-constexpr unsigned kMmaBlocks = 2;
+[[maybe_unused]] constexpr unsigned kMmaBlocks = 2;
 
 __global__ void __launch_bounds__(kernels::kPlainTile)
     forward_plain_kernel(kernels::AttentionForward at) {
@@ -315,7 +315,7 @@ void attention_merge(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum,
   const auto kernel = lanes == 8    ? merge_kernel<8>
                       : lanes == 16 ? merge_kernel<16>
                                     : merge_kernel<1>;
-  const std::int64_t at_once = kernels::kRowThreads / lanes;
+  const std::int64_t at_once = static_cast<int>(kernels::kRowThreads) / lanes;
   constexpr std::int64_t kMostBlocks = 1 << 20;
   const auto grid = static_cast<unsigned>(std::min((items + at_once - 1) / at_once, kMostBlocks));
   detail::start(kernel, {grid, kernels::kRowThreads, 0}, stream, output.data, log_sum.data,
