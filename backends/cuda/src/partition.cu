@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "check.hpp"
+#include "ops/launch.hpp"
 #include "ops/partition_size.hpp"
 #include "slimpack_cuda/device.hpp"
 
@@ -37,6 +38,7 @@ struct Driver {
   PFN_cuGetErrorString_v6000 error_string = find<PFN_cuGetErrorString_v6000>("cuGetErrorString");
   PFN_cuDeviceGet_v2000 device = find<PFN_cuDeviceGet_v2000>("cuDeviceGet");
   PFN_cuCtxSetCurrent_v4000 set_current = find<PFN_cuCtxSetCurrent_v4000>("cuCtxSetCurrent");
+  detail::forget_shared_memory();
   PFN_cuDeviceGetDevResource_v12040 resource =
       find<PFN_cuDeviceGetDevResource_v12040>("cuDeviceGetDevResource");
   PFN_cuDevSmResourceSplitByCount_v12040 split =
