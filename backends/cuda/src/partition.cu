@@ -38,7 +38,6 @@ struct Driver {
   PFN_cuGetErrorString_v6000 error_string = find<PFN_cuGetErrorString_v6000>("cuGetErrorString");
   PFN_cuDeviceGet_v2000 device = find<PFN_cuDeviceGet_v2000>("cuDeviceGet");
   PFN_cuCtxSetCurrent_v4000 set_current = find<PFN_cuCtxSetCurrent_v4000>("cuCtxSetCurrent");
-  detail::forget_shared_memory();
   PFN_cuDeviceGetDevResource_v12040 resource =
       find<PFN_cuDeviceGetDevResource_v12040>("cuDeviceGetDevResource");
   PFN_cuDevSmResourceSplitByCount_v12040 split =
@@ -94,6 +93,7 @@ int Partition::multiprocessors() const noexcept {
 void Partition::make_current() const {
   // Streams made while a green context is current belong to it.
   driver().check(driver().set_current(state_->context), "cuCtxSetCurrent");
+  detail::forget_shared_memory();
 }
 
 std::vector<Partition> split_device(int count, int multiprocessors) {
