@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 # test_cuda_emulated runs kernels, and what is plain C++ of the backend, on the CPU, test_cuda_ranks
-# whole steps of plans on emulated devices; they need no CUDA Toolkit. test_cuda_gemm runs the matrix
-# products on a stand-in for cuBLASLt in the memory of the host, by the tests that a device runs too.
-# test_cuda runs launchers on a device and says what is missing where there is none.
+# whole steps of plans on emulated devices; they need no CUDA Toolkit. test_cuda_gemm runs the matrix products on a stand-in for cuBLASLt in the memory of the
+# host, by the tests that a device runs too. test_cuda runs launchers on a device and says what is missing
+# where there is none.
 if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/emulated/*.cpp)
   add_executable(test_cuda_emulated ${sources} $<TARGET_OBJECTS:doctest_main>)
   target_link_libraries(test_cuda_emulated PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest)
   target_include_directories(test_cuda_emulated PRIVATE
-    ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda/include ${PROJECT_SOURCE_DIR}/backends/cuda/src)
+    ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda ${PROJECT_SOURCE_DIR}/backends/cuda/src)
   target_compile_definitions(test_cuda_emulated PRIVATE SLIMPACK_CHECKED)
   set_target_properties(test_cuda_emulated PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
   add_test(NAME cuda_emulated COMMAND test_cuda_emulated)
+  # The tests of a device's launchers once more, on the emulated library.
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu/*_test.cpp)
+  add_executable(test_cuda_launchers ${sources} cuda/launchers_main.cpp)
+  target_compile_definitions(test_cuda_launchers PRIVATE SLIMPACK_EMULATED)
+  target_link_libraries(test_cuda_launchers PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest)
+  target_include_directories(test_cuda_launchers PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda/src)
+  set_target_properties(test_cuda_launchers PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
+  add_test(NAME cuda_launchers COMMAND test_cuda_launchers --test-suite-exclude=large)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/ranks/*.cpp)
   add_executable(test_cuda_ranks ${sources} $<TARGET_OBJECTS:doctest_main>)
   target_link_libraries(test_cuda_ranks PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest)
@@ -19,13 +27,6 @@ if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
   target_compile_definitions(test_cuda_ranks PRIVATE SLIMPACK_CHECKED)
   set_target_properties(test_cuda_ranks PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
   add_test(NAME cuda_ranks COMMAND test_cuda_ranks)
-  # The tests of a device's launchers once more, on the emulated library.
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu/*_test.cpp)
-  add_executable(test_cuda_launchers ${sources} $<TARGET_OBJECTS:doctest_main>)
-  target_link_libraries(test_cuda_launchers PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest)
-  target_include_directories(test_cuda_launchers PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda/src)
-  set_target_properties(test_cuda_launchers PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
-  add_test(NAME cuda_launchers COMMAND test_cuda_launchers --test-suite-exclude=large)
 endif()
 if(SLIMPACK_CUDA)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu/*.cpp)
