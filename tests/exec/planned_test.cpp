@@ -16,96 +16,17 @@
 #include "compiled/planners.hpp"
 #include "exec/feature_table.hpp"
 #include "slimpack/core/error.hpp"
-#include "slimpack/core/random.hpp"
-#include "slimpack/data/sample.hpp"
-#include "slimpack/io/read_lengths.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "support/draws.hpp"
+#include "support/scaled_request.hpp"
 
 using namespace slimpack;
 
 namespace {
 
-/// A committed set of lengths and the factor that brings its steps to a few hundred tokens.
-struct ScaledSet {
-  std::string_view name;
-  std::int64_t factor = 1;
-  std::int64_t batch_tokens = 0;
-};
-constexpr std::array kScaledSets{ScaledSet{"books", 1200, 1000}, ScaledSet{"webpages", 40, 900},
-                                 ScaledSet{"wikipedia_en", 8, 600},
-                                 ScaledSet{"longsft_mix", 64, 800}};
-
-/// Tokens that a sample of an executed step has at most.
-constexpr Tokens kScaledContext{320};
-
-LengthSet scaled_lengths(const ScaledSet& set) {
-  LengthSet lengths = read_lengths(std::string(SLIMPACK_TEST_DIR "/../examples/data/") +
-                                   std::string(set.name) + ".lengths");
-  for (Tokens& length : lengths.documents) {
-    length = std::max(Tokens{1}, Tokens{length.value / set.factor});
-  }
-  return lengths;
-}
-
-/// As large as is executed in milliseconds, with shapes that differ from each other.
-ModelShape executed_model(Random& random, std::int64_t layers) {
-  const std::int64_t kv_heads = random.chance(1, 2) ? 1 : 4;
-  return {"executed", layers, 12, 4, kv_heads, 4, 20, 23, random.chance(1, 3), 1e4, 1e-5, 8};
-}
-
-/// Rates in proportion to the executed model: a kernel costs as much as a few tokens, not
-/// thousands, so that slices of some tens of tokens and merging over ranks can pay.
-Cluster executed_cluster(std::int64_t devices_per_node) {
-  Cluster cluster;
-  cluster.name = "executed";
-  cluster.devices_per_node = devices_per_node;
-  cluster.memory = Bytes{1'000'000'000};
-  cluster.peak_flops = 2e9;
-  cluster.matrix_flops = 1e9;
-  cluster.attention_forward_flops = 5e8;
-  cluster.attention_backward_flops = 4e8;
-  cluster.memory_bytes_per_s = 1e11;
-  cluster.inside = {1e10, 1e-6};
-  cluster.between = {2e9, 2e-6};
-  cluster.kernel_s = 1e-6;
-  cluster.segment_s = 1e-7;
-  cluster.tile_tokens = 4;
-  return cluster;
-}
-
-/// A step of the set for the degrees; everything else that a request leaves open is drawn.
-PlanRequest scaled_request(const ScaledSet& set, const LengthSet& lengths, std::uint64_t seed,
-                           std::int32_t dp, std::int32_t pp) {
-  Random random(seed * 0x9e3779b97f4a7c15U + 0x37U);
-  PlanRequest request;
-  BatchOptions options;
-  options.context = kScaledContext;
-  options.overlong = Overlong::split;
-  options.batch_tokens = Tokens{set.batch_tokens};
-  options.seed = seed;
-  request.batch = draw_batch(lengths, options, static_cast<std::int64_t>(seed % 3));
-  request.sources = {
-      {std::string(set.name), static_cast<std::int64_t>(lengths.documents.size()), ""}};
-  request.model = executed_model(random, 2 * std::int64_t{pp} + random.between(0, 1));
-  request.cluster = executed_cluster(random.chance(1, 2) ? 2 : 8);
-  request.dp = dp;
-  request.pp = pp;
-  request.context = kScaledContext;
-  request.granularity = {std::int64_t{8} << random.below(3)};
-  request.effort = random.chance(1, 3) ? Effort::normal : Effort::fast;
-  request.optimizer = random.chance(1, 2) ? OptimizerState::sharded : OptimizerState::replicated;
-  request.memory.gradient_bytes = 8;
-  request.memory.page_tokens = Tokens{8};
-  request.memory.share_tokens = Tokens{std::int64_t{8} << random.below(2)};
-  request.memory.head_tile = Tokens{32};
-  if (random.chance(1, 2)) request.chunks = 2;
-  if (random.chance(1, 3)) request.head = random.chance(1, 2) ? Head::shard : Head::last;
-  if (random.chance(1, 2)) request.recompute = static_cast<Recompute>(seed % kRecomputeModes);
-  return request;
-}
+const std::string kData = SLIMPACK_TEST_DIR "/../examples/data";
 
 /// What of a request a failing draw must tell.
 std::string describe_request(const PlanRequest& request) {
@@ -198,7 +119,8 @@ Bytes scarce_capacity(const Plan& plan, std::int64_t percent) {
 TEST_CASE("execution: plans of real lengths give what the unsliced oracle gives") {
   PlannedSteps steps;
   std::vector<LengthSet> lengths;
-  for (const ScaledSet& set : kScaledSets) lengths.push_back(scaled_lengths(set));
+  for (const test::ScaledSet& set : test::kScaledSets)
+    lengths.push_back(test::scaled_lengths(set, kData));
   struct Degrees {
     std::int32_t dp = 1, pp = 1;
   };
@@ -208,12 +130,13 @@ TEST_CASE("execution: plans of real lengths give what the unsliced oracle gives"
   }
   // Later rounds pair planners, sets and degrees anew. Half of the plans are slimpack's own.
   for (std::uint64_t seed = 0; seed < slimpack::test::draws(48U); ++seed) {
-    const std::size_t at = (seed / 2 + seed / 16) % kScaledSets.size();
+    const std::size_t at = (seed / 2 + seed / 16) % test::kScaledSets.size();
     const Degrees degree = degrees[(seed + seed / 12) % degrees.size()];
     const PlannerInfo& planner =
         seed % 2 == 0 ? compiled::planners().front()
                       : compiled::planners()[1 + seed / 2 % (compiled::planners().size() - 1)];
-    PlanRequest request = scaled_request(kScaledSets[at], lengths[at], seed, degree.dp, degree.pp);
+    PlanRequest request =
+        test::scaled_request(test::kScaledSets[at], lengths[at], seed, degree.dp, degree.pp);
     if (planner.name.starts_with("megatron")) {
       request.head.reset();
       if (planner.name != "megatron-interleaved") request.chunks.reset();
@@ -228,10 +151,11 @@ TEST_CASE("execution: plans of real lengths give what the unsliced oracle gives"
   const PlannerInfo& slimpack_planner = compiled::find_planner("slimpack");
   for (std::uint64_t seed = 100; seed < 112; ++seed) {
     const bool books = seed % 4 < 2;
-    ScaledSet set = kScaledSets[books ? 0 : 3];
+    test::ScaledSet set = test::kScaledSets[books ? 0 : 3];
     set.batch_tokens = 450;
-    PlanRequest request = scaled_request(set, lengths[books ? 0 : 3], seed, seed % 2 == 0 ? 4 : 2,
-                                         static_cast<std::int32_t>(1 + seed % 3));
+    PlanRequest request =
+        test::scaled_request(set, lengths[books ? 0 : 3], seed, seed % 2 == 0 ? 4 : 2,
+                             static_cast<std::int32_t>(1 + seed % 3));
     request.effort = Effort::normal;
     (void)steps.execute(slimpack_planner, request, seed);
   }
@@ -266,6 +190,7 @@ TEST_CASE("execution: plans of real lengths give what the unsliced oracle gives"
     strata +=
         std::string(strata.empty() ? "" : ", ") + name + " " + std::to_string(table.plans(name));
   }
-  for (const ScaledSet& set : kScaledSets) CHECK(table.plans("of " + std::string(set.name)) >= 1);
+  for (const test::ScaledSet& set : test::kScaledSets)
+    CHECK(table.plans("of " + std::string(set.name)) >= 1);
   MESSAGE(strata, "; infeasible ", steps.infeasible());
 }

@@ -144,6 +144,29 @@ TEST_CASE("ranks: losses that are not finite stop the step before the update") {
   for (const cuda::RankDevice& device : devices) CHECK(device.steps() == 0);
 }
 
+TEST_CASE("ranks: devices hold what plans count, the arena and fixed_bytes, no more") {
+  for (std::uint64_t seed = 55; seed < 58; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options = few();
+    if (seed % 2 == 1) options.merged = true;
+    const Plan plan = test::rank_plan(seed, options);
+    const exec::Program program = exec::make_program(plan);
+    const std::int64_t before = cuda::free_memory();
+    test::RankDevices devices = test::rank_devices(plan, seed);
+    (void)test::run_ranks(plan, test::random_data(plan, seed), std::span(devices));
+    std::int64_t held = 0;
+    for (std::size_t device = 0; device < devices.size(); ++device) {
+      const exec::StaticBytes always = devices[device].static_bytes();
+      held += (always.weights + always.gradients + always.optimizer).value +
+              devices[device].arena()->capacity().value +
+              cuda::fixed_bytes(plan, program, device, 4096).value;
+    }
+    const std::int64_t used = before - cuda::free_memory();
+    CHECK(used <= held);
+    CHECK(used >= held - static_cast<std::int64_t>(devices.size()) * 8192);
+  }
+}
+
 TEST_CASE("ranks: an arena that the device has no room for is refused in a sentence") {
   const Plan plan = test::rank_plan(60, few());
   cuda::RankDevice device(plan, 0, 1, {}, test::plain_path());

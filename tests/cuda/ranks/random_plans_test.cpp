@@ -81,7 +81,7 @@ TEST_CASE("ranks: chunks with sharded heads and tied tables") {
 
 TEST_CASE("ranks: a path of tiles gives the oracle's loss and gradients") {
   Worst worst;
-  for (std::uint64_t seed = 400; seed < 403; ++seed) {
+  for (std::uint64_t seed = 400; seed < 402; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options = test::small_plans();
     options.max_dp = 2;
@@ -98,7 +98,7 @@ TEST_CASE("ranks: a path of tiles gives the oracle's loss and gradients") {
     for (DeviceSchedule& device : plan.schedule) {
       std::erase_if(device.order, [](const Unit& unit) { return unit.chunk > 0; });
     }
-    cuda::RankOptions mma;
+    cuda::RankOptions mma = test::plain_path();
     mma.path = cuda::AttentionPath::mma;
     worst.add(test::check_ranks(plan, seed, {}, mma));
   }

@@ -39,6 +39,7 @@ namespace slimpack::cuda {
 struct RankOptions {
   int multiprocessors = 0;            ///< that matrix products are for: a part of a card; 0: all
   std::optional<AttentionPath> path;  ///< of attention; none: the fastest that can
+  std::int64_t gemm_workspace = kGemmWorkspaceBytes;
   /// How long the host waits for the device at one time, unless the transport knows better.
   std::chrono::milliseconds patience{600'000};
 };
@@ -71,7 +72,7 @@ class RankDevice {
         dp_(plan.schedule[device].dp),
         pp_(plan.schedule[device].pp),
         weights_(plan, dp_, pp_),
-        gemm_workspace_(kGemmWorkspaceBytes),
+        gemm_workspace_(options.gemm_workspace),
         gemm_(gemm_workspace_.span(), options.multiprocessors),
         norm_workspace_(norm_workspace(plan.model)),
         frequencies_(plan.model.head_dim / 2),

@@ -88,12 +88,15 @@ inline constexpr std::int64_t kTableRounding = 16;
 /// Bytes of device memory that a rank holds beside weights, gradients, optimizer state and arena:
 /// a part of `cluster.reserved`. CUDA's own context and libraries come on top.
 [[nodiscard]] inline Bytes fixed_bytes(const Plan& plan, const exec::Program& program,
-                                       std::size_t device) {
+                                       std::size_t device,
+                                       std::int64_t gemm_workspace = kGemmWorkspaceBytes) {
+  // Each allocation takes up a multiple of 256 bytes; there are fewer than 16.
+  constexpr std::int64_t kRounding = 16 * 256;
   const ModelShape& model = plan.model;
   const auto size =
       static_cast<std::int64_t>(exec::layout_of(plan, plan.schedule[device].pp).size());
   const auto whole = static_cast<std::int64_t>(RankWeights::kWhole);
-  return Bytes{kGemmWorkspaceBytes + norm_workspace(model) * 4 +
+  return Bytes{kRounding + gemm_workspace + norm_workspace(model) * 4 +
                table_bytes(plan, program, device) + whole * model.hidden * (2 + 4) +
                model.head_dim / 2 * 8 + (square_sums_count(size) + 1) * 8 +
                static_cast<std::int64_t>(sizeof(Clipping))};
