@@ -80,15 +80,13 @@ TEST_CASE("CudaThreadRanks: without a GPU, and with too many ranks for one, a se
 
 TEST_CASE("CudaThreadRanks: too little memory names rank, GPU, what is needed and what there is") {
   const Plan plan = cuda_plan();
+  const cuda::ScopedEmulation modest({.memory = 256 << 20});
   CudaThreadRanks ranks(2);
   ranks.make_devices(plan, 1, {});
   const std::string sentence = thrown_by([&] {
-    ranks.each([](trainer::CudaDevice& device) {
-      device.reserve_at_least(Bytes{std::int64_t{12} << 30U});
-    });
+    ranks.each([](trainer::CudaDevice& device) { device.reserve_at_least(Bytes{150 << 20}); });
   });
-  CHECK(
-      sentence.starts_with("rank 1, on GPU 0: the arena needs 12884901888 bytes, the device has "));
+  CHECK(sentence.starts_with("rank 1, on GPU 0: the arena needs 157286400 bytes, the device has "));
   CHECK(sentence.ends_with(" left"));
   const cuda::ScopedEmulation small({.memory = 1 << 20});
   CudaThreadRanks others(2);
