@@ -39,6 +39,7 @@
 #include "slimpack/exec/executor.hpp"
 #include "slimpack/exec/learning_rate.hpp"
 #include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/mover.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/exec/reduction.hpp"
 #include "slimpack/exec/run_step.hpp"

@@ -6,7 +6,7 @@
 if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/emulated/*.cpp)
   add_executable(test_cuda_emulated ${sources} $<TARGET_OBJECTS:doctest_main>)
-  target_link_libraries(test_cuda_emulated PRIVATE slimpack_private doctest::doctest)
+  target_link_libraries(test_cuda_emulated PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest)
   target_include_directories(test_cuda_emulated PRIVATE
     ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda/include ${PROJECT_SOURCE_DIR}/backends/cuda/src)
   target_compile_definitions(test_cuda_emulated PRIVATE SLIMPACK_CHECKED)
@@ -22,10 +22,10 @@ if(SLIMPACK_CUDA)
   add_test(NAME cuda COMMAND test_cuda)
   set_tests_properties(cuda PROPERTIES LABELS gpu SKIP_RETURN_CODE 77)
   add_executable(test_cuda_gemm cuda/host/host_blas.cpp cuda/gpu/gemm_test.cpp
-    ${PROJECT_SOURCE_DIR}/backends/cuda/src/ops/gemm.cpp $<TARGET_OBJECTS:doctest_main>)
+    ${PROJECT_SOURCE_DIR}/backends/cuda/src/host/gemm.cpp ${PROJECT_SOURCE_DIR}/backends/cuda/src/ops/cublas_products.cpp $<TARGET_OBJECTS:doctest_main>)
   set_target_properties(test_cuda_gemm PROPERTIES UNITY_BUILD OFF)
   target_link_libraries(test_cuda_gemm PRIVATE slimpack_private doctest::doctest)
-  target_include_directories(test_cuda_gemm PRIVATE ${PROJECT_SOURCE_DIR}/backends/cuda/include)
+  target_include_directories(test_cuda_gemm PRIVATE ${PROJECT_SOURCE_DIR}/backends/cuda/include ${PROJECT_SOURCE_DIR}/backends/cuda/src)
   target_include_directories(test_cuda_gemm SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
   add_test(NAME cuda_gemm COMMAND test_cuda_gemm --test-suite-exclude=large)
   set_tests_properties(cuda_gemm PROPERTIES LABELS cuda)

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <map>
 #include <span>
 #include <string>
@@ -175,13 +174,49 @@ class ExchangeDraw {
   return detail::ExchangeDraw(seed, devices, acts).take();
 }
 
+/// Memory of a device in an exchange, in the order of the device's own work: written, read and
+/// freed as a backend does. `expect` compares, at once or by `end`, which says what was wrong
+/// first.
+template <class Candidate, class Element>
+concept ExchangeMemory = requires(Candidate& memory, typename Candidate::Buffer& buffer,
+                                  const std::vector<Element>& values, const std::string& text) {
+  { memory.write(values) } -> std::same_as<typename Candidate::Buffer>;
+  { memory.span(buffer) } -> std::same_as<std::span<Element>>;
+  memory.expect(buffer, values, text);
+  memory.free(std::move(buffer));
+  { memory.end() } -> std::same_as<std::string>;
+};
+
+template <std::floating_point Element>
+class HostExchange {
+ public:
+  using Buffer = std::vector<Element>;
+  [[nodiscard]] static Buffer write(const std::vector<Element>& values) { return values; }
+  [[nodiscard]] static std::span<Element> span(Buffer& buffer) { return buffer; }
+  void expect(const Buffer& got, const std::vector<Element>& want, const std::string& what) {
+    const bool equal =
+        got.size() == want.size() &&
+        (got.empty() || std::memcmp(got.data(), want.data(), got.size() * sizeof(Element)) == 0);
+    if (!equal && wrong_.empty()) wrong_ = what;
+  }
+  static void free(Buffer&&) {}
+  [[nodiscard]] std::string end() { return wrong_; }
+
+ private:
+  std::string wrong_;
+};
+
 /// Runs one device's acts and compares all that it gets with what it has to be.
-template <std::floating_point Element, class Link>
-requires exec::Transport<Link, Element>
+template <std::floating_point Element, class Link, class Memory = HostExchange<Element>>
+requires exec::Transport<Link, Element> && ExchangeMemory<Memory, Element>
 class ExchangeRun {
  public:
-  ExchangeRun(const ExchangePlan& plan, std::size_t device, Link& link)
-      : plan_(plan), device_(device), link_(link), random_(plan.seed + 77 * device) {}
+  ExchangeRun(const ExchangePlan& plan, std::size_t device, Link& link, Memory memory = {})
+      : plan_(plan),
+        device_(device),
+        link_(link),
+        memory_(std::move(memory)),
+        random_(plan.seed + 77 * device) {}
 
   /// What was wrong; empty for nothing.
   [[nodiscard]] std::string run() {
@@ -195,13 +230,18 @@ class ExchangeRun {
     }
     for (auto& [key, values] : sends_) {
       link_.await_send(plan_.channels[key.first].channel, key.second);
-      expect(link_.send_ended(plan_.channels[key.first].channel, key.second), "a send's end");
     }
-    return wrong_;
+    const std::string wrong = memory_.end();
+    for (auto& [key, values] : sends_) {
+      if (link_.send_ended(plan_.channels[key.first].channel, key.second)) continue;
+      return "device " + std::to_string(device_) + ": a send's end";
+    }
+    return wrong;
   }
 
  private:
   using Values = std::vector<Element>;
+  using Buffer = typename Memory::Buffer;
   using Key = std::pair<std::size_t, std::size_t>;
 
   Values drawn(std::size_t kind, std::size_t a, std::size_t b, std::size_t size) const {
@@ -218,25 +258,21 @@ class ExchangeRun {
     return drawn(2, act.meeting, act.members[member], plan_.meeting_sizes[act.meeting] + extra);
   }
 
-  void expect(bool good, const std::string& what) {
-    if (!good && wrong_.empty()) wrong_ = "device " + std::to_string(device_) + ": " + what;
+  void expect(Buffer& got, const Values& want, const char* what, std::size_t number) {
+    memory_.expect(
+        got, want,
+        "device " + std::to_string(device_) + ": " + what + " " + std::to_string(number));
   }
-  void expect_equal(const Values& got, const Values& want, const char* what, std::size_t number) {
-    const bool equal =
-        got.size() == want.size() &&
-        (got.empty() || std::memcmp(got.data(), want.data(), got.size() * sizeof(Element)) == 0);
-    expect(equal, what + (" " + std::to_string(number)));
-  }
-  static std::span<std::byte> bytes(Values& values) {
-    return std::as_writable_bytes(std::span(values));
+  std::span<std::byte> bytes(Buffer& buffer) {
+    return std::as_writable_bytes(memory_.span(buffer));
   }
 
   void post(std::size_t channel, std::size_t message) {
     const ExchangeChannel& one = plan_.channels[channel];
     if (one.channel.to != static_cast<std::int32_t>(device_) || message >= one.sizes.size()) return;
-    Values& into = receives_[{channel, message}];
-    into.assign(one.sizes[message], Element{-9});
-    link_.post_receive(one.channel, message, bytes(into));
+    const auto into = receives_.emplace(Key{channel, message},
+                                        memory_.write(Values(one.sizes[message], Element{-9})));
+    link_.post_receive(one.channel, message, bytes(into.first->second));
   }
 
   exec::Meeting meeting_of(const ExchangeAct& act) const {
@@ -261,7 +297,8 @@ class ExchangeRun {
     if (act.act == Act::receive) {
       link_.await_receive(plan_.channels[act.channel].channel, act.message);
       const auto got = receives_.find({act.channel, act.message});
-      expect_equal(got->second, message_values(act.channel, act.message), "message", act.message);
+      expect(got->second, message_values(act.channel, act.message), "message", act.message);
+      memory_.free(std::move(got->second));
       receives_.erase(got);
       post(act.channel, act.message + plan_.window);
       return;
@@ -274,63 +311,82 @@ class ExchangeRun {
     if (act.message >= plan_.window) {
       const auto last = sends_.find({act.channel, act.message - plan_.window});
       link_.await_send(channel, act.message - plan_.window);
+      memory_.free(std::move(last->second));
       sends_.erase(last);
     }
-    Values& from = sends_[{act.channel, act.message}];
-    from = message_values(act.channel, act.message);
-    link_.queue_send(channel, act.message, bytes(from));
+    const auto from = sends_.emplace(Key{act.channel, act.message},
+                                     memory_.write(message_values(act.channel, act.message)));
+    link_.queue_send(channel, act.message, bytes(from.first->second));
   }
 
   void meet(const ExchangeAct& act, const exec::Meeting& meeting) {
-    Values own = member_values(act, meeting.self);
     const auto tag = static_cast<std::int64_t>(act.meeting);
-    const std::size_t members = act.members.size(), size = own.size();
+    const std::size_t members = act.members.size();
+    if (act.act == Act::await) {
+      link_.await_sum(meeting, tag);
+      const auto sum = sums_.find(act.meeting);
+      expect(sum->second, reduced(act, exec::Reduction::sum), "sum", act.meeting);
+      memory_.free(std::move(sum->second));
+      sums_.erase(sum);
+      return;
+    }
+    if (act.act == Act::gather) return gather(act, meeting);
+    Buffer own = memory_.write(member_values(act, meeting.self));
     switch (act.act) {
       case Act::ring: {
         const Values before = member_values(act, (meeting.self + members - 1) % members);
-        Values into(before.size(), Element{-9});
-        link_.ring(meeting, std::as_bytes(std::span(own)), bytes(into));
-        return expect_equal(into, before, "ring", act.meeting);
+        Buffer into = memory_.write(Values(before.size(), Element{-9}));
+        link_.ring(meeting, bytes(own), bytes(into));
+        expect(into, before, "ring", act.meeting);
+        memory_.free(std::move(into));
+        break;
       }
       case Act::reduce:
-        link_.all_reduce(meeting, std::span(own), act.reduction);
-        return expect_equal(own, reduced(act, act.reduction), "reduction", act.meeting);
+        link_.all_reduce(meeting, memory_.span(own), act.reduction);
+        expect(own, reduced(act, act.reduction), "reduction", act.meeting);
+        break;
       case Act::broadcast:
-        link_.broadcast(meeting, act.root, std::span(own));
-        return expect_equal(own, member_values(act, act.root), "broadcast", act.meeting);
-      case Act::gather: {
-        const auto first = [&](std::size_t member) { return size * member / members; };
-        Values whole(size, Element{-9}), want(size);
-        for (std::size_t member = 0; member < members; ++member) {
-          const Values part = member_values(act, member);
-          for (std::size_t i = first(member); i < first(member + 1); ++i) {
-            want[i] = part[i];
-            if (member == meeting.self) whole[i] = part[i];
-          }
-        }
-        link_.all_gather(meeting, std::span(whole), first(meeting.self), first(meeting.self + 1));
-        return expect_equal(whole, want, "gathering", act.meeting);
+        link_.broadcast(meeting, act.root, memory_.span(own));
+        expect(own, member_values(act, act.root), "broadcast", act.meeting);
+        break;
+      case Act::queue: {
+        const auto sum = sums_.emplace(act.meeting, std::move(own)).first;
+        return link_.queue_sum(meeting, tag, memory_.span(sum->second));
       }
-      case Act::queue:
-        link_.queue_sum(meeting, tag, std::span(sums_[act.meeting] = std::move(own)));
-        return;
       case Act::await:
-        link_.await_sum(meeting, tag);
-        return expect_equal(sums_[act.meeting], reduced(act, exec::Reduction::sum), "sum",
-                            act.meeting);
+      case Act::gather:
       case Act::send:
       case Act::receive:
-        return;
+        break;
     }
+    memory_.free(std::move(own));
+  }
+
+  void gather(const ExchangeAct& act, const exec::Meeting& meeting) {
+    const std::size_t members = act.members.size();
+    const std::size_t size = plan_.meeting_sizes[act.meeting];
+    const auto first = [&](std::size_t member) { return size * member / members; };
+    Values whole(size, Element{-9}), want(size);
+    for (std::size_t member = 0; member < members; ++member) {
+      const Values part = member_values(act, member);
+      for (std::size_t i = first(member); i < first(member + 1); ++i) {
+        want[i] = part[i];
+        if (member == meeting.self) whole[i] = part[i];
+      }
+    }
+    Buffer values = memory_.write(whole);
+    link_.all_gather(meeting, memory_.span(values), first(meeting.self), first(meeting.self + 1));
+    expect(values, want, "gathering", act.meeting);
+    memory_.free(std::move(values));
   }
 
   const ExchangePlan& plan_;
   std::size_t device_;
   Link& link_;
+  Memory memory_;
   Random random_;
-  std::map<Key, Values> sends_, receives_;
-  std::map<std::size_t, Values> sums_;
-  std::string wrong_;
+  std::map<Key, Buffer> sends_, receives_;
+  std::map<std::size_t, Buffer> sums_;
 };
 
 }  // namespace slimpack::test

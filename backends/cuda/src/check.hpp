@@ -20,22 +20,3 @@ inline void check(cudaError_t error, const char* call, const char* file, int lin
 
 /// Throws CudaError unless the call, evaluated once, succeeds.
 #define SLIMPACK_CUDA_CHECK(call) ::slimpack::cuda::detail::check((call), #call, __FILE__, __LINE__)
-
-namespace slimpack::cuda::detail {
-
-/// Compute capability of the current device.
-struct Capability {
-  int major = 0, minor = 0;
-};
-[[nodiscard]] inline Capability current_capability() {
-  int device = 0;
-  Capability found;
-  SLIMPACK_CUDA_CHECK(cudaGetDevice(&device));
-  SLIMPACK_CUDA_CHECK(
-      cudaDeviceGetAttribute(&found.major, cudaDevAttrComputeCapabilityMajor, device));
-  SLIMPACK_CUDA_CHECK(
-      cudaDeviceGetAttribute(&found.minor, cudaDevAttrComputeCapabilityMinor, device));
-  return found;
-}
-
-}  // namespace slimpack::cuda::detail

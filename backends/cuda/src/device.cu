@@ -3,9 +3,15 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
+#include <atomic>
 #include <cstdio>
+#include <map>
+#include <utility>
 
 #include "check.hpp"
+#include "ops/capability.hpp"
+#include "ops/launch.hpp"
 
 namespace slimpack::cuda {
 namespace {
@@ -44,6 +50,15 @@ void Event::make_wait(StreamView stream) const {
 void Event::synchronize() const {
   SLIMPACK_CUDA_CHECK(cudaEventSynchronize(event_));
 }
+bool Event::reached() const {
+  const cudaError_t answer = cudaEventQuery(event_);
+  if (answer == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // the next launch would report it
+    return false;
+  }
+  detail::check(answer, "cudaEventQuery(event_)", __FILE__, __LINE__);
+  return true;
+}
 float Event::milliseconds_since(const Event& begin) const {
   float milliseconds = 0;
   SLIMPACK_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin.event_, event_));
@@ -60,6 +75,14 @@ void* device_allocate(std::size_t bytes) {
 void device_free(void* memory) noexcept {
   if (memory != nullptr) log_failure(cudaFree(memory), "cudaFree");
 }
+void* pinned_allocate(std::size_t bytes) {
+  void* memory = nullptr;
+  SLIMPACK_CUDA_CHECK(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
+  return memory;
+}
+void pinned_free(void* memory) noexcept {
+  if (memory != nullptr) log_failure(cudaFreeHost(memory), "cudaFreeHost");
+}
 void copy_to_device(void* to, const void* from, std::size_t bytes, StreamView stream) {
   SLIMPACK_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream.get()));
 }
@@ -70,7 +93,41 @@ void fill_bytes(void* to, int value, std::size_t bytes, StreamView stream) {
   SLIMPACK_CUDA_CHECK(cudaMemsetAsync(to, value, bytes, stream.get()));
 }
 
+Capability current_capability() {
+  constexpr std::size_t kKept = 64;
+  static std::array<std::atomic<int>, kKept> known{};  // 256 major + minor, 0: not asked yet
+  int device = 0;
+  SLIMPACK_CUDA_CHECK(cudaGetDevice(&device));
+  const auto at = static_cast<std::size_t>(device);
+  if (const int found = at < kKept ? known[at].load(std::memory_order_relaxed) : 0; found != 0) {
+    return {found / 256, found % 256};
+  }
+  Capability found;
+  SLIMPACK_CUDA_CHECK(
+      cudaDeviceGetAttribute(&found.major, cudaDevAttrComputeCapabilityMajor, device));
+  SLIMPACK_CUDA_CHECK(
+      cudaDeviceGetAttribute(&found.minor, cudaDevAttrComputeCapabilityMinor, device));
+  if (at < kKept) known[at].store(256 * found.major + found.minor, std::memory_order_relaxed);
+  return found;
+}
+
+void allow_shared_memory(const void* kernel, std::size_t bytes) {
+  int device = 0;
+  SLIMPACK_CUDA_CHECK(cudaGetDevice(&device));
+  static thread_local std::map<std::pair<const void*, int>, std::size_t> allowed;
+  std::size_t& most = allowed[{kernel, device}];
+  if (bytes <= most) return;
+  SLIMPACK_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(bytes)));
+  most = bytes;
+}
+
 }  // namespace detail
+
+void copy_on_device(void* to, const void* from, std::size_t bytes, StreamView stream) {
+  if (bytes == 0) return;
+  SLIMPACK_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.get()));
+}
 
 std::optional<std::string> why_no_device() {
   int count = 0;
@@ -100,6 +157,21 @@ DeviceProperties device_properties() {
   properties.shared_memory = static_cast<std::int64_t>(found.sharedMemPerBlockOptin);
   properties.memory = static_cast<std::int64_t>(found.totalGlobalMem);
   return properties;
+}
+
+int device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  (void)cudaGetLastError();  // it would be reported by the next launch
+  return 0;
+}
+void set_device(int device) {
+  SLIMPACK_CUDA_CHECK(cudaSetDevice(device));
+}
+std::int64_t free_memory() {
+  std::size_t left = 0, all = 0;
+  SLIMPACK_CUDA_CHECK(cudaMemGetInfo(&left, &all));
+  return static_cast<std::int64_t>(left);
 }
 
 }  // namespace slimpack::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -90,17 +91,23 @@ inline void check_data(const Plan& plan, const StepData& data) {
   return result;
 }
 
+/// Makes the link of a device to the hub of a step, on the device's thread.
+template <class Make, class Link>
+concept LinkMaker = requires(const Make& make, typename Link::Hub& hub, std::size_t device) {
+  { make(hub, device) } -> std::same_as<Link>;
+};
+
 /// Runs one step: forward, loss, backward, reduction, optimizer, on one backend a device in the
 /// order of `Plan::schedule`, each on its thread of the team. `program` is the plan's. The plan
-/// must be one that `validate` passes. Throws InvalidInput before any work if the data do not fit
-/// it; ExecutionError naming device and unit if a unit fails, if a device does not answer
-/// (`TeamOptions::patience`) or something is left at the end; Deadlock if no device can go on. All
-/// devices have ended when it returns or throws.
-template <class Device>
-requires Backend<Device, ThreadTransport>
-[[nodiscard]] StepResult run_step(Team& team, const Plan& plan, const Program& program,
-                                  const StepData& data, std::span<Device> backends,
-                                  const MemoryObserver& observer = {}) {
+/// must be one that `validate` passes. `Link` is a BasicThreadTransport, or is used as one. Throws
+/// InvalidInput before any work if the data do not fit it; ExecutionError naming device and unit
+/// if a unit fails, if a device does not answer (`TeamOptions::patience`) or something is left at
+/// the end; Deadlock if no device can go on. All devices have ended when it returns or throws.
+template <class Link, class Device, LinkMaker<Link> Make>
+requires Backend<Device, Link>
+[[nodiscard]] StepResult run_step_with(Team& team, const Plan& plan, const Program& program,
+                                       const StepData& data, std::span<Device> backends,
+                                       const Make& make_link, const MemoryObserver& observer = {}) {
   check_data(plan, data);
   const std::size_t devices = program.devices.size();
   require(backends.size() == devices, "run_step: backends must be one a device",
@@ -108,14 +115,13 @@ requires Backend<Device, ThreadTransport>
   require(team.size() == devices, "run_step: the team must have one thread a device",
           static_cast<std::int64_t>(team.size()));
 
-  ThreadHub hub(devices, plan.window);
+  typename Link::Hub hub(devices, plan.window);
   std::vector<DeviceResult> results(devices);
   std::vector<std::exception_ptr> failures(devices);
   const auto run_device = [&](std::size_t device) {
     try {
-      ThreadTransport link(hub, device);
-      DeviceRun<Device, ThreadTransport> run(plan, program, data, device, backends[device], link,
-                                             observer);
+      Link link = make_link(hub, device);
+      DeviceRun<Device, Link> run(plan, program, data, device, backends[device], link, observer);
       results[device] = run.run();
     } catch (const Aborted&) {
       // Another device failed first; its exception is the one to tell.
@@ -143,6 +149,17 @@ requires Backend<Device, ThreadTransport>
     throw ExecutionError("the step must end drained, but holds " + left);
   }
   return step_result(plan, results);
+}
+
+/// The same between devices whose memory is the host's.
+template <class Device>
+requires Backend<Device, ThreadTransport>
+[[nodiscard]] StepResult run_step(Team& team, const Plan& plan, const Program& program,
+                                  const StepData& data, std::span<Device> backends,
+                                  const MemoryObserver& observer = {}) {
+  return run_step_with<ThreadTransport>(
+      team, plan, program, data, backends,
+      [](ThreadHub& hub, std::size_t device) { return ThreadTransport(hub, device); }, observer);
 }
 
 /// The same with threads of its own, which are waited for without limit. Throws InvalidInput, too,

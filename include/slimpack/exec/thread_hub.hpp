@@ -7,14 +7,17 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/exec/mover.hpp"
 #include "slimpack/exec/transport.hpp"
 
 namespace slimpack::exec {
@@ -26,14 +29,20 @@ struct DeviceState {
   std::string place;
 };
 
+template <Mover Move>
+class BasicThreadTransport;
+
 /// What the threads share. It outlives all its transports and serves one step; making one costs
-/// microseconds. Bytes are moved and summed outside its lock, by the side that comes last.
+/// microseconds. Bytes are moved and summed outside its lock, by the side that comes last, with
+/// that side's mover. A message or meeting has *ended* here when it has been told to the mover; its
+/// mark says when it really has.
 /// If every device that has not left is blocked and none can go on, all calls throw: the finder
 /// Deadlock with what each awaits, the others Aborted.
-class ThreadHub {
+template <Mover Move>
+class BasicThreadHub {
  public:
   /// Throws InvalidInput unless devices >= 1 and window >= 1.
-  ThreadHub(std::size_t devices, std::int32_t window)
+  BasicThreadHub(std::size_t devices, std::int32_t window)
       : window_(static_cast<std::size_t>(std::max(window, 1))), running_(devices), seats_(devices) {
     require(devices >= 1, "ThreadHub: devices must be >= 1");
     require(window >= 1, "ThreadHub: window must be >= 1", window);
@@ -86,25 +95,27 @@ class ThreadHub {
   }
 
  private:
-  friend class ThreadTransport;
+  friend class BasicThreadTransport<Move>;
+  using Mark = typename Move::Mark;
 
-  /// Message i lies at i modulo `window` until it is moved.
+  /// Message i lies at i modulo `window`, its mark until message i + window is moved.
+  struct Message {
+    std::span<const std::byte> from;
+    std::span<std::byte> into;
+    Mark sent, posted, moved;
+  };
   struct ChannelState {
-    std::vector<std::span<const std::byte>> sends;
-    std::vector<std::span<std::byte>> receives;
+    std::vector<Message> messages;
+    Mark moved;  ///< the last message
     std::size_t sent = 0, posted = 0, ended = 0, awaited = 0;
     bool moving = false;
   };
-  struct Contribution {
-    std::span<const std::byte> from;
-    std::span<std::byte> into;
-    std::size_t first = 0, last = 0;  ///< bytes that a member of all_gather brings
-  };
-  using Contributions = std::span<const Contribution>;
   /// What members bring. `ended` counts how often all have come and the work was done: a member
   /// may come again before the others have seen that.
   struct Gathering {
     std::vector<Contribution> contributions;
+    std::vector<Mark> brought;  ///< by member
+    Mark done;
     std::size_t arrived = 0, ended = 0, departed = 0;
   };
   /// Devices that meet.
@@ -209,47 +220,65 @@ class ThreadHub {
   void move(Lock& lock, Work work) {
     ++moving_;
     lock.unlock();
-    work();
+    std::exception_ptr thrown;
+    try {
+      work();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
     lock.lock();
     if (--moving_ == 0 && aborted_) still_.notify_all();
+    if (thrown) std::rethrow_exception(thrown);
   }
 
   [[nodiscard]] ChannelState& state_of(const Channel& channel) {
     ChannelState& state = channels_[channel];
-    if (state.sends.empty()) {
-      state.sends.resize(window_);
-      state.receives.resize(window_);
-    }
+    if (state.messages.empty()) state.messages.resize(window_);
     return state;
   }
 
   /// Moves all messages that both sides have posted, unless another thread is about it.
-  void transfer(Lock& lock, const Channel& channel, ChannelState& state) {
+  void transfer(Lock& lock, const Channel& channel, ChannelState& state, Move& mover) {
+    const Lane lane = lane_of(channel.direction);
     while (!state.moving && state.ended < std::min(state.sent, state.posted)) {
-      const auto from = state.sends[state.ended % window_];
-      const auto into = state.receives[state.ended % window_];
-      require(from.size() == into.size(),
+      Message& message = state.messages[state.ended % window_];
+      require(message.from.size() == message.into.size(),
               "transport: both sides must post as many bytes on " + describe(channel),
-              static_cast<std::int64_t>(into.size()));
+              static_cast<std::int64_t>(message.into.size()));
       state.moving = true;
-      move(lock, [&] { std::copy(from.begin(), from.end(), into.begin()); });
+      Mark moved;
+      move(lock, [&] {
+        mover.after(lane, message.sent);
+        mover.after(lane, message.posted);
+        mover.after(lane, state.moved);
+        mover.copy(lane, message.from, message.into);
+        moved = mover.finish(lane);
+      });
       state.moving = false;
+      message.moved = state.moved = std::move(moved);
       ++state.ended;
       wake();
       check_aborted(lock);
     }
   }
 
-  /// Adds a member's contribution; the last to come checks and does the work for all.
-  template <std::invocable<Contributions> Check, std::invocable<Contributions> Work>
+  /// Adds a member's contribution; the last to come checks and does the work for all, work(lane,
+  /// all), with its mover.
+  template <std::invocable<Contributions> Check, std::invocable<Lane, Contributions> Work>
   void arrive(Lock& lock, const Meeting& meeting, Gathering& gathering,
-              const Contribution& contribution, Check check, Work work) {
+              const Contribution& contribution, Move& mover, Lane lane, Check check, Work work) {
     gathering.contributions.resize(meeting.members.size());
+    gathering.brought.resize(meeting.members.size());
     gathering.contributions[meeting.self] = contribution;
+    gathering.brought[meeting.self] = mover.note();
     if (++gathering.arrived < meeting.members.size()) return;
     const Contributions all(gathering.contributions);
     check(all);
-    move(lock, [&] { work(all); });
+    move(lock, [&] {
+      for (const Mark& mark : gathering.brought) mover.after(lane, mark);
+      work(lane, all);
+      gathering.done = mover.finish(lane);
+    });
     gathering.arrived = 0;
     ++gathering.ended;
     wake();
@@ -265,5 +294,8 @@ class ThreadHub {
   std::vector<Seat> seats_;
   std::optional<std::string> aborted_;
 };
+
+/// Of devices whose memory is the host's.
+using ThreadHub = BasicThreadHub<HostMover>;
 
 }  // namespace slimpack::exec

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -13,14 +14,23 @@
 
 namespace slimpack::exec {
 
+/// What is seen of the threads of a step, and how it is ended.
+template <class Candidate>
+concept Watchable = requires(Candidate& hub, const std::string& sentence) {
+  { hub.states() } -> std::same_as<std::vector<DeviceState>>;
+  { hub.aborted() } -> std::same_as<std::optional<std::string>>;
+  hub.abort(sentence);
+};
+
 /// Called every tick of a step. A device that neither waits in its transport nor has left has to
 /// compute: where its thread has used no time of a core for `Patience::silence`, the step is
 /// aborted with a sentence naming device and unit. A long unit on a slow machine computes, so it
 /// is never taken for a dead one; a unit that computes for ever is not found either. Where the
 /// system does not tell what threads compute, nobody is given up.
+template <Watchable Hub>
 class Watch {
  public:
-  Watch(const Team& team, ThreadHub& hub, const Patience& patience)
+  Watch(const Team& team, Hub& hub, const Patience& patience)
       : team_(team), hub_(hub), patience_(patience), seen_(team.size()) {}
 
   void operator()(std::chrono::milliseconds passed) {
@@ -58,7 +68,7 @@ class Watch {
     std::chrono::milliseconds silent{};
   };
   const Team& team_;
-  ThreadHub& hub_;
+  Hub& hub_;
   const Patience& patience_;
   std::vector<Seen> seen_;
   std::chrono::milliseconds since_abort_{};

@@ -3,8 +3,10 @@
 // no CUDA header.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -60,7 +62,7 @@ class StreamView {
   CUstream_st* stream_ = nullptr;
 };
 
-/// A non-blocking stream of the current device.
+/// A non-blocking stream of the current device, of the current Partition where there is one.
 class Stream {
  public:
   Stream();  ///< Throws CudaError.
@@ -94,6 +96,9 @@ class Event {
   /// Work launched on `stream` from now on begins after the recorded point.
   void make_wait(StreamView stream) const;
   void synchronize() const;
+  /// Whether the recorded point has been reached; true of an event that was never recorded. Does
+  /// not wait. Throws CudaError where work before it failed.
+  [[nodiscard]] bool reached() const;
   /// Milliseconds from `begin` to this, both reached.
   [[nodiscard]] float milliseconds_since(const Event& begin) const;
 
@@ -101,9 +106,15 @@ class Event {
   CUevent_st* event_ = nullptr;
 };
 
+/// Polls until the recorded point has been reached, and sleeps in between. False where that has not
+/// happened by `deadline`. Throws CudaError where work before it failed.
+[[nodiscard]] bool wait_until(const Event& event, std::chrono::steady_clock::time_point deadline);
+
 namespace detail {
 [[nodiscard]] void* device_allocate(std::size_t bytes);
 void device_free(void* memory) noexcept;
+[[nodiscard]] void* pinned_allocate(std::size_t bytes);
+void pinned_free(void* memory) noexcept;
 void copy_to_device(void* to, const void* from, std::size_t bytes, StreamView stream);
 void copy_to_host(void* to, const void* from, std::size_t bytes, StreamView stream);
 void fill_bytes(void* to, int value, std::size_t bytes, StreamView stream);
@@ -140,6 +151,43 @@ class DeviceBuffer {
   std::int64_t size_ = 0;
 };
 
+/// Owns memory of the host for `size` elements that a device copies from and to while the host goes
+/// on: between other memory of the host and a device a copy may wait for all that comes before it.
+template <class Element>
+requires std::is_trivially_copyable_v<Element>
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  /// With whatever is there. Throws CudaError.
+  explicit PinnedBuffer(std::int64_t size)
+      : data_(size > 0 ? static_cast<Element*>(detail::pinned_allocate(
+                             static_cast<std::size_t>(size) * sizeof(Element)))
+                       : nullptr),
+        size_(size) {}
+  PinnedBuffer(PinnedBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+  ~PinnedBuffer() { detail::pinned_free(data_); }
+
+  [[nodiscard]] std::span<Element> span() const noexcept {
+    return {data_, static_cast<std::size_t>(size_)};
+  }
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+
+ private:
+  Element* data_ = nullptr;
+  std::int64_t size_ = 0;
+};
+
+/// Queues a copy within device memory, from one device to another too. Throws CudaError.
+void copy_on_device(void* to, const void* from, std::size_t bytes, StreamView stream);
+
 /// Queues a copy of all elements; sizes must be equal, and `from` must live until it has run.
 template <class Element>
 void upload(DeviceSpan<Element> to, std::span<const Element> from, StreamView stream) {
@@ -148,6 +196,18 @@ void upload(DeviceSpan<Element> to, std::span<const Element> from, StreamView st
                     std::to_string(from.size()));
   }
   if (!from.empty()) detail::copy_to_device(to.data, from.data(), from.size_bytes(), stream);
+}
+
+/// Queues a copy of all elements to the host; sizes must be equal, and `to` must live until it has
+/// run.
+template <class Element>
+void copy_to_host(std::span<std::remove_const_t<Element>> to, DeviceSpan<Element> from,
+                  StreamView stream) {
+  if (from.size != static_cast<std::int64_t>(to.size())) {
+    throw CudaError("copy_to_host: sizes differ, " + std::to_string(to.size()) + " and " +
+                    std::to_string(from.size));
+  }
+  if (!to.empty()) detail::copy_to_host(to.data(), from.data, to.size_bytes(), stream);
 }
 
 /// The elements, once all earlier work of the stream has ended.
@@ -176,5 +236,42 @@ struct DeviceProperties {
 
 /// Of the current device. Throws CudaError.
 [[nodiscard]] DeviceProperties device_properties();
+
+/// Devices that this process sees, 0 where there is no driver.
+[[nodiscard]] int device_count();
+/// Makes a device current to the calling thread, as a whole. Throws CudaError where there is none
+/// of this number.
+void set_device(int device);
+/// Bytes that the current device has left. Throws CudaError.
+[[nodiscard]] std::int64_t free_memory();
+
+/// Some multiprocessors of a device for the work of one thread: a green context. Memory, caches and
+/// copy engines are shared with the rest of the card. Must outlive the streams that were made in
+/// it.
+class Partition {
+ public:
+  Partition(Partition&&) noexcept;
+  Partition& operator=(Partition&&) noexcept;
+  Partition(const Partition&) = delete;
+  Partition& operator=(const Partition&) = delete;
+  ~Partition();
+
+  [[nodiscard]] int multiprocessors() const noexcept;
+  /// Streams that the calling thread makes from now on run here. To one thread at a time, which
+  /// goes back to the whole card by set_device. Throws CudaError.
+  void make_current() const;
+
+ private:
+  friend std::vector<Partition> split_device(int, int);
+  struct State;
+  explicit Partition(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// `count` disjoint partitions of the current device, alike and of `multiprocessors` at least; of
+/// as many as there are for 0. The device's granularity applies: on Hopper multiples of 8. Throws
+/// InvalidInput unless count >= 1 and multiprocessors >= 0, and where the device has too few;
+/// CudaError where the driver fails or knows no green contexts.
+[[nodiscard]] std::vector<Partition> split_device(int count, int multiprocessors = 0);
 
 }  // namespace slimpack::cuda

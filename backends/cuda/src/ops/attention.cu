@@ -5,13 +5,14 @@
 #include <cmath>
 #include <string_view>
 
-#include "check.hpp"
 #include "kernels/attention_mma_backward_keys.cuh"
 #include "kernels/attention_mma_backward_queries.cuh"
 #include "kernels/attention_mma_forward.cuh"
 #include "kernels/attention_plain.cuh"
 #include "kernels/attention_rows.cuh"
 #include "ops/attention_wgmma.hpp"
+#include "ops/capability.hpp"
+#include "ops/launch.hpp"
 
 namespace slimpack::cuda {
 namespace {
@@ -68,13 +69,7 @@ unsigned blocks(std::int64_t tiles, std::int64_t each) {
 template <class Argument>
 void launch(void (*kernel)(Argument), unsigned grid, unsigned threads, std::uint32_t shared_bytes,
             const Argument& argument, StreamView stream) {
-  if (grid == 0) return;  // an empty grid is a launch error
-  if (shared_bytes > 48 * 1024) {
-    SLIMPACK_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             static_cast<int>(shared_bytes)));
-  }
-  kernel<<<grid, threads, shared_bytes, stream.get()>>>(argument);
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(kernel, {grid, threads, shared_bytes}, stream, argument);
 }
 
 void check_shape(const AttentionShape& shape) {
@@ -323,9 +318,8 @@ void attention_merge(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum,
   const std::int64_t at_once = kernels::kRowThreads / lanes;
   constexpr std::int64_t kMostBlocks = 1 << 20;
   const auto grid = static_cast<unsigned>(std::min((items + at_once - 1) / at_once, kMostBlocks));
-  kernel<<<grid, kernels::kRowThreads, 0, stream.get()>>>(output.data, log_sum.data, more.data,
-                                                          more_log_sum.data, items, shape.head_dim);
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(kernel, {grid, kernels::kRowThreads, 0}, stream, output.data, log_sum.data,
+                more.data, more_log_sum.data, items, shape.head_dim);
 }
 
 }  // namespace slimpack::cuda

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <limits>
 
-#include "check.hpp"
 #include "kernels/attention_wgmma_backward.cuh"
 #include "kernels/attention_wgmma_backward_queries.cuh"
 #include "kernels/attention_wgmma_forward.cuh"
+#include "ops/launch.hpp"
 #include "ops/tile_map.hpp"
 #include "slimpack/core/error.hpp"
 
@@ -17,14 +17,15 @@ namespace {
 
 namespace wgmma = kernels::wgmma;
 
-// Only sm_90a has the instructions; elsewhere the kernels are empty, and why_not_wgmma says so.
+// Only sm_90a and the emulator have the instructions; elsewhere the kernels are empty, and
+// why_not_wgmma says so.
 template <int kHeadDim>
 __global__ void __launch_bounds__(wgmma::kThreads, 1)
     forward_kernel(const __grid_constant__ simt::TileMap query,
                    const __grid_constant__ simt::TileMap key,
                    const __grid_constant__ simt::TileMap value,
                    const __grid_constant__ wgmma::ForwardTask task) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(SLIMPACK_HAS_WGMMA)
   wgmma::attention_forward<kHeadDim>(query, key, value, task);
 #endif
 }
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(wgmma::kThreads, 1)
                          const __grid_constant__ simt::TileMap value,
                          const __grid_constant__ simt::TileMap doutput,
                          const __grid_constant__ wgmma::BackwardTask task) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(SLIMPACK_HAS_WGMMA)
   wgmma::attention_backward_keys<kHeadDim>(dkey, dvalue, query, key, value, doutput, task);
 #endif
 }
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(wgmma::kThreads, 1)
                             const __grid_constant__ simt::TileMap value,
                             const __grid_constant__ simt::TileMap doutput,
                             const __grid_constant__ wgmma::BackwardTask task) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(SLIMPACK_HAS_WGMMA)
   wgmma::attention_backward_queries<kHeadDim>(dquery, query, key, value, doutput, task);
 #endif
 }
@@ -77,24 +78,16 @@ unsigned block_count(std::int64_t tiles, std::int64_t heads) {
   return static_cast<unsigned>(blocks);
 }
 
-template <class Kernel, class... Arguments>
-void launch(Kernel kernel, unsigned blocks, std::uint32_t shared_bytes, StreamView stream,
-            const Arguments&... arguments) {
-  SLIMPACK_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(shared_bytes)));
-  kernel<<<blocks, wgmma::kThreads, shared_bytes, stream.get()>>>(arguments...);
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
-}
-
 template <int kHeadDim>
 void forward(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum, DeviceSpan<const Bf16> query,
              DeviceSpan<const Bf16> key, DeviceSpan<const Bf16> value, const AttentionWork& work,
              const AttentionShape& shape, StreamView stream) {
   const auto [query_width, key_width] = widths(shape);
-  launch(forward_kernel<kHeadDim>, block_count(work.query_tiles.size, shape.heads),
-         wgmma::ForwardShared<kHeadDim>::kBytes, stream, tile_map(query, query_width),
-         tile_map(key, key_width), tile_map(value, key_width),
-         wgmma::ForwardTask{kernel_work(work, shape), output.data, log_sum.data});
+  start(forward_kernel<kHeadDim>,
+        {block_count(work.query_tiles.size, shape.heads), wgmma::kThreads,
+         wgmma::ForwardShared<kHeadDim>::kBytes},
+        stream, tile_map(query, query_width), tile_map(key, key_width), tile_map(value, key_width),
+        wgmma::ForwardTask{kernel_work(work, shape), output.data, log_sum.data});
 }
 
 template <int kHeadDim, class Out>
@@ -109,13 +102,15 @@ void backward(DeviceSpan<Out> dquery, DeviceSpan<float> dkey, DeviceSpan<float> 
                       doutput_map = tile_map(doutput, query_width);
   const wgmma::BackwardTask task{kernel_work(work, shape), log_sum.data, delta.data};
   if (work.key_tiles.size > 0) {
-    launch(backward_keys_kernel<kHeadDim>, block_count(work.key_tiles.size, shape.kv_heads),
-           wgmma::KeyShared<kHeadDim>::kBytes, stream, dkey.data, dvalue.data, query_map, key_map,
-           value_map, doutput_map, task);
+    start(backward_keys_kernel<kHeadDim>,
+          {block_count(work.key_tiles.size, shape.kv_heads), wgmma::kThreads,
+           wgmma::KeyShared<kHeadDim>::kBytes},
+          stream, dkey.data, dvalue.data, query_map, key_map, value_map, doutput_map, task);
   }
-  launch(backward_queries_kernel<kHeadDim, Out>, block_count(work.query_tiles.size, shape.heads),
-         wgmma::QueryShared<kHeadDim>::kBytes, stream, dquery.data, query_map, key_map, value_map,
-         doutput_map, task);
+  start(backward_queries_kernel<kHeadDim, Out>,
+        {block_count(work.query_tiles.size, shape.heads), wgmma::kThreads,
+         wgmma::QueryShared<kHeadDim>::kBytes},
+        stream, dquery.data, query_map, key_map, value_map, doutput_map, task);
 }
 
 template <class Out>

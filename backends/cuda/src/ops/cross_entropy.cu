@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slimpack_cuda/cross_entropy.hpp"
 
-#include "check.hpp"
 #include "kernels/cross_entropy.cuh"
 #include "ops/checks.hpp"
+#include "ops/launch.hpp"
 
 namespace slimpack::cuda {
 namespace {
@@ -49,9 +49,7 @@ void logit_sums(DeviceSpan<LogitSum> sums, DeviceSpan<const Bf16> logits,
   check(logits, sums, targets, shape);
   if (shape.rows == 0) return;
   const Launch launch = logit_launch(shape);
-  sums_kernel<<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
-      {sums.data, logits.data, targets.data, shape});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(sums_kernel, launch, stream, {sums.data, logits.data, targets.data, shape});
 }
 
 void merge_logit_sums(DeviceSpan<LogitSum> sums, DeviceSpan<const LogitSum> more,
@@ -59,9 +57,7 @@ void merge_logit_sums(DeviceSpan<LogitSum> sums, DeviceSpan<const LogitSum> more
   detail::require_size(more, sums.size, "merge_logit_sums: more is not as long as sums");
   if (sums.size == 0) return;
   const Launch launch = row_by_row_launch(sums.size);
-  merge_kernel<<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
-      {sums.data, more.data, sums.size});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(merge_kernel, launch, stream, {sums.data, more.data, sums.size});
 }
 
 void cross_entropy_losses(DeviceSpan<float> losses, DeviceSpan<const LogitSum> sums,
@@ -70,9 +66,7 @@ void cross_entropy_losses(DeviceSpan<float> losses, DeviceSpan<const LogitSum> s
   detail::require_size(targets, losses.size, "cross_entropy_losses: targets are not one a loss");
   if (losses.size == 0) return;
   const Launch launch = row_by_row_launch(losses.size);
-  losses_kernel<<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
-      {losses.data, sums.data, targets.data, losses.size});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(losses_kernel, launch, stream, {losses.data, sums.data, targets.data, losses.size});
 }
 
 void logit_gradients(DeviceSpan<Bf16> logits, DeviceSpan<const LogitSum> sums,
@@ -81,9 +75,8 @@ void logit_gradients(DeviceSpan<Bf16> logits, DeviceSpan<const LogitSum> sums,
   check(logits, sums, targets, shape);
   if (shape.rows == 0 || shape.size == 0) return;
   const Launch launch = logit_launch(shape);
-  gradients_kernel<<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
-      {logits.data, sums.data, targets.data, shape, scale});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(gradients_kernel, launch, stream,
+                {logits.data, sums.data, targets.data, shape, scale});
 }
 
 }  // namespace slimpack::cuda

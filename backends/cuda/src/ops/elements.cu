@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slimpack_cuda/elements.hpp"
 
-#include "check.hpp"
 #include "kernels/elements.cuh"
 #include "ops/checks.hpp"
+#include "ops/launch.hpp"
 
 namespace slimpack::cuda {
 namespace {
@@ -22,10 +22,7 @@ void launch_elements(DeviceSpan<To> to, DeviceSpan<const From> from, StreamView 
   detail::require_aligned(from, "elements: the second span is not aligned to 16 bytes");
   if (to.size == 0) return;
   const Launch launch = elements_launch<To, From>(to.size);
-  elements_kernel<kAdd, To, From>
-      <<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
-          {to.data, from.data, to.size});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(elements_kernel<kAdd, To, From>, launch, stream, {to.data, from.data, to.size});
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/hopper_probe.hpp"
 
-#include "check.hpp"
 #include "kernels/hopper_probe.cuh"
+#include "ops/launch.hpp"
 #include "ops/tile_map.hpp"
 #include "slimpack/core/error.hpp"
 
@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(128)
     probe_kernel(Bf16* box, float* keys, float* values, const __grid_constant__ simt::TileMap a_map,
                  const __grid_constant__ simt::TileMap b_map,
                  const __grid_constant__ simt::TileMap v_map, const Bf16* a) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(SLIMPACK_HAS_WGMMA)
   kernels::hopper_probe(box, keys, values, a_map, b_map, v_map, a);
 #endif
 }
@@ -30,12 +30,8 @@ void hopper_probe(DeviceSpan<Bf16> box, DeviceSpan<float> keys, DeviceSpan<float
   require(v.size == 64 * 128, "hopper_probe: v must be 64 * 128", v.size);
   require(keys.size == 64 * 128 && values.size == 64 * 128,
           "hopper_probe: keys and values must be 64 * 128", keys.size);
-  SLIMPACK_CUDA_CHECK(cudaFuncSetAttribute(probe_kernel,
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(kernels::kHopperProbeShared)));
-  probe_kernel<<<1, 128, kernels::kHopperProbeShared, stream.get()>>>(
-      box.data, keys.data, values.data, tile_map(a, 64), tile_map(b, 64), tile_map(v, 128), a.data);
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  start(probe_kernel, {1, 128, kernels::kHopperProbeShared}, stream, box.data, keys.data,
+        values.data, tile_map(a, 64), tile_map(b, 64), tile_map(v, 128), a.data);
 }
 
 }  // namespace slimpack::cuda::detail

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slimpack_cuda/norm.hpp"
 
-#include "check.hpp"
 #include "kernels/norm.cuh"
 #include "ops/checks.hpp"
+#include "ops/launch.hpp"
 
 namespace slimpack::cuda {
 namespace {
@@ -49,10 +49,8 @@ void launch_forward(const NormForward& work, RowShape shape, StreamView stream) 
   with_forward_vectors(shape.cols, [&](auto vectors) {
     constexpr unsigned kVectors = decltype(vectors)::value;
     const Launch launch = norm_forward_launch(shape, kVectors);
-    forward_kernel<kVectors>
-        <<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(work);
+    detail::start(forward_kernel<kVectors>, launch, stream, work);
   });
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace
@@ -116,14 +114,11 @@ void rms_norm_backward(DeviceSpan<Bf16> din, DeviceSpan<float> dgain, DeviceSpan
       shape.cols};
   const Launch launch = norm_backward_launch(shape);
   with_backward_size(shape.cols, [&](auto sizes) {
-    backward_kernel<decltype(sizes)>
-        <<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(work);
+    detail::start(backward_kernel<decltype(sizes)>, launch, stream, work);
   });
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
   const Launch sums = column_sums_launch(shape.cols);
-  column_sums_kernel<<<sums.blocks, sums.threads, sums.shared_bytes, stream.get()>>>(
-      {dgain.data, workspace.data, launch.blocks, shape.cols});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(column_sums_kernel, sums, stream,
+                {dgain.data, workspace.data, launch.blocks, shape.cols});
 }
 
 }  // namespace slimpack::cuda

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slimpack_cuda/optimizer.hpp"
 
-#include "check.hpp"
 #include "kernels/optimizer.cuh"
 #include "ops/checks.hpp"
+#include "ops/launch.hpp"
 
 namespace slimpack::cuda {
 namespace {
@@ -29,10 +29,8 @@ void launch_ordered_sum(DeviceSpan<double> total, DeviceSpan<const Number> value
                         StreamView stream) {
   detail::require_size(total, 1, "ordered_sum: total is not one number");
   const Launch launch = ordered_sum_launch();
-  ordered_sum_kernel<kAdd, Number>
-      <<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
-          {total.data, values.data, values.size});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(ordered_sum_kernel<kAdd, Number>, launch, stream,
+                {total.data, values.data, values.size});
 }
 
 }  // namespace
@@ -48,9 +46,7 @@ void square_sums(DeviceSpan<double> sums, DeviceSpan<const float> values, Stream
   detail::require_aligned(values, "square_sums: values is not aligned to 16 bytes");
   if (values.size == 0) return;
   const Launch launch = square_sums_launch(values.size);
-  squares_kernel<<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
-      {sums.data, values.data, values.size});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(squares_kernel, launch, stream, {sums.data, values.data, values.size});
 }
 
 void ordered_sum(DeviceSpan<double> total, DeviceSpan<const double> values, StreamView stream) {
@@ -66,8 +62,8 @@ void clip_by_norm(DeviceSpan<Clipping> clipping, DeviceSpan<const double> sum_of
   detail::require_size(clipping, 1, "clip_by_norm: clipping is not one");
   detail::require_size(sum_of_squares, 1, "clip_by_norm: sum_of_squares is not one number");
   require(largest_norm > 0, "clip_by_norm: largest_norm must be > 0");
-  clipping_kernel<<<1, 32, 0, stream.get()>>>({clipping.data, sum_of_squares.data, largest_norm});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(clipping_kernel, {1, 32, 0}, stream,
+                {clipping.data, sum_of_squares.data, largest_norm});
 }
 
 void adamw_step(DeviceSpan<float> weights, DeviceSpan<Bf16> copy, DeviceSpan<float> first_moment,
@@ -88,10 +84,10 @@ void adamw_step(DeviceSpan<float> weights, DeviceSpan<Bf16> copy, DeviceSpan<flo
   detail::require_aligned(gradients, "adamw_step: gradients is not aligned to 16 bytes");
   if (size == 0) return;
   const Launch launch = adamw_launch(size);
-  adamw_kernel<<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
+  detail::start(
+      adamw_kernel, launch, stream,
       {weights.data, copy.data, first_moment.data, second_moment.data, gradients.data,
        clipping.size == 0 ? nullptr : clipping.data, size, adamw_constants(settings, step)});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace slimpack::cuda

@@ -3,9 +3,9 @@
 
 #include <limits>
 
-#include "check.hpp"
 #include "kernels/rope.cuh"
 #include "ops/checks.hpp"
+#include "ops/launch.hpp"
 
 namespace slimpack::cuda {
 namespace {
@@ -60,9 +60,8 @@ void rope_forward(DeviceSpan<Bf16> query, DeviceSpan<Bf16> key, DeviceSpan<Bf16>
   check(qkv, query, key, value, rows, frequencies, shape);
   if (shape.rows == 0) return;
   const Launch launch = rope_launch(shape);
-  forward_kernel<<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
-      {query.data, key.data, value.data, qkv.data, rows.data, frequencies.data, shape});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(forward_kernel, launch, stream,
+                {query.data, key.data, value.data, qkv.data, rows.data, frequencies.data, shape});
 }
 
 void rope_backward(DeviceSpan<Bf16> dqkv, DeviceSpan<const Bf16> dquery,
@@ -72,9 +71,9 @@ void rope_backward(DeviceSpan<Bf16> dqkv, DeviceSpan<const Bf16> dquery,
   check(dqkv, dquery, dkey, dvalue, rows, frequencies, shape);
   if (shape.rows == 0) return;
   const Launch launch = rope_launch(shape);
-  backward_kernel<<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
+  detail::start(
+      backward_kernel, launch, stream,
       {dqkv.data, dquery.data, dkey.data, dvalue.data, rows.data, frequencies.data, shape});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace slimpack::cuda

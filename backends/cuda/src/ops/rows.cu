@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slimpack_cuda/rows.hpp"
 
-#include "check.hpp"
 #include "kernels/rows.cuh"
 #include "ops/checks.hpp"
+#include "ops/launch.hpp"
 #include "slimpack_cuda/embedding.hpp"
 
 namespace slimpack::cuda {
@@ -36,9 +36,7 @@ void move_rows(DeviceSpan<Element> to, DeviceSpan<const Element> from,
   if (shape.rows == 0) return;
   const std::int64_t words = shape.cols / kInWord;
   const Launch launch = move_rows_launch(shape.rows, words);
-  move_kernel<kMove><<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
-      {to.data, from.data, table.data, words});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(move_kernel<kMove>, launch, stream, {to.data, from.data, table.data, words});
 }
 
 }  // namespace
@@ -90,10 +88,9 @@ void embedding_backward(DeviceSpan<float> dtable, DeviceSpan<const Bf16> dout,
   detail::require_aligned(dout, "embedding_backward: dout is not aligned to 16 bytes");
   if (order.tokens.size == 0) return;
   const auto [launch, parts] = embedding_backward_launch(order.tokens.size, hidden);
-  embedding_backward_kernel<<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
-      {dtable.data, dout.data, order.tokens.data, order.begin.data, order.rows.data, hidden,
-       parts});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(embedding_backward_kernel, launch, stream,
+                {dtable.data, dout.data, order.tokens.data, order.begin.data, order.rows.data,
+                 hidden, parts});
 }
 
 }  // namespace slimpack::cuda

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slimpack_cuda/swiglu.hpp"
 
-#include "check.hpp"
 #include "kernels/swiglu.cuh"
 #include "ops/checks.hpp"
+#include "ops/launch.hpp"
 
 namespace slimpack::cuda {
 namespace {
@@ -34,9 +34,7 @@ void swiglu_forward(DeviceSpan<Bf16> product, DeviceSpan<const Bf16> gate_up, Ro
   detail::require_aligned(gate_up, "swiglu_forward: gate_up is not aligned to 16 bytes");
   if (size == 0) return;
   const auto [launch, parts] = swiglu_launch(shape);
-  forward_kernel<<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
-      {product.data, gate_up.data, shape.cols, parts});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(forward_kernel, launch, stream, {product.data, gate_up.data, shape.cols, parts});
 }
 
 void swiglu_backward(DeviceSpan<Bf16> dgate_up, DeviceSpan<const Bf16> dproduct,
@@ -51,9 +49,8 @@ void swiglu_backward(DeviceSpan<Bf16> dgate_up, DeviceSpan<const Bf16> dproduct,
   detail::require_aligned(gate_up, "swiglu_backward: gate_up is not aligned to 16 bytes");
   if (size == 0) return;
   const auto [launch, parts] = swiglu_launch(shape);
-  backward_kernel<<<launch.blocks, launch.threads, launch.shared_bytes, stream.get()>>>(
-      {dgate_up.data, dproduct.data, gate_up.data, shape.cols, parts});
-  SLIMPACK_CUDA_CHECK(cudaGetLastError());
+  detail::start(backward_kernel, launch, stream,
+                {dgate_up.data, dproduct.data, gate_up.data, shape.cols, parts});
 }
 
 }  // namespace slimpack::cuda

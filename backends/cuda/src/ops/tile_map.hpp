@@ -2,20 +2,25 @@
 // Makes the descriptions of matrices that TMA reads by. For .cu files.
 #pragma once
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
-#include <cuda_runtime.h>
-
 #include <bit>
 #include <cstdint>
 #include <string>
 
-#include "check.hpp"
 #include "simt/hopper.hpp"
 #include "slimpack/core/error.hpp"
+#include "slimpack_cuda/device.hpp"
+
+#if defined(__CUDACC__)
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime.h>
+
+#include "check.hpp"
+#endif
 
 namespace slimpack::cuda::detail {
 
+#if defined(__CUDACC__)
 static_assert(sizeof(CUtensorMap) == sizeof(simt::TileMap) &&
               alignof(CUtensorMap) <= alignof(simt::TileMap));
 
@@ -30,6 +35,7 @@ inline PFN_cuTensorMapEncodeTiled_v12000 tile_map_encoder() {
   }
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
+#endif
 
 /// Of a matrix of `cols` columns, a multiple of 64, by boxes of 64 rows and 64 columns. Throws
 /// InvalidInput where the matrix does not begin at a multiple of 16 bytes, CudaError where the
@@ -41,6 +47,9 @@ inline simt::TileMap tile_map(DeviceSpan<const Bf16> matrix, std::int64_t cols) 
   require(std::bit_cast<std::uintptr_t>(matrix.data) % 16 == 0,
           "attention: matrices must begin at multiples of 16 bytes",
           static_cast<std::int64_t>(std::bit_cast<std::uintptr_t>(matrix.data) % 16));
+#if !defined(__CUDACC__)
+  map = {matrix.data, rows, cols};
+#else
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(cols) * sizeof(Bf16)};
   const cuuint32_t box[2] = {simt::kPanelCols, simt::kBoxRows};
@@ -55,6 +64,7 @@ inline simt::TileMap tile_map(DeviceSpan<const Bf16> matrix, std::int64_t cols) 
     throw CudaError("cuTensorMapEncodeTiled failed with error " +
                     std::to_string(static_cast<int>(result)));
   }
+#endif
   return map;
 }
 

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cublasLt.h>
+
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "ops/products.hpp"
+
+namespace slimpack::cuda::detail {
+namespace {
+
+void check_blas(cublasStatus_t status, const char* call, const char* file, int line) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw CudaError(std::string(call) + " failed at " + file + ":" + std::to_string(line) + ": " +
+                  cublasLtGetStatusString(status));
+}
+#define SLIMPACK_CUBLAS_CHECK(call) check_blas((call), #call, __FILE__, __LINE__)
+
+void log_failure(cublasStatus_t status, const char* what) noexcept {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  std::fprintf(stderr, "slimpack: %s failed: %s\n", what, cublasLtGetStatusString(status));
+}
+
+struct HandleCloser {
+  void operator()(cublasLtHandle_t handle) const noexcept {
+    log_failure(cublasLtDestroy(handle), "cublasLtDestroy");
+  }
+};
+using Handle = std::unique_ptr<std::remove_pointer_t<cublasLtHandle_t>, HandleCloser>;
+
+/// Descriptors of one product with the algorithm that runs it. cuBLASLt initialises them in place;
+/// they need no destruction, and nothing says that they could be moved.
+struct Choice {
+  Choice() = default;
+  Choice(const Choice&) = delete;
+  Choice& operator=(const Choice&) = delete;
+  cublasLtMatmulDescOpaque_t product{};
+  cublasLtMatrixLayoutOpaque_t a{}, b{}, d{};
+  cublasLtMatmulAlgo_t algorithm{};
+  std::size_t workspace = 0;
+};
+
+template <class Value>
+void set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, Value value) {
+  SLIMPACK_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(product, attribute, &value, sizeof(value)));
+}
+template <class Value>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         Value value) {
+  SLIMPACK_CUBLAS_CHECK(
+      cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
+}
+
+void initialise(cublasLtMatrixLayoutOpaque_t& layout, cudaDataType type, std::int64_t rows,
+                std::int64_t columns, std::int64_t distance) {
+  SLIMPACK_CUBLAS_CHECK(cublasLtMatrixLayoutInit(&layout, type, static_cast<std::uint64_t>(rows),
+                                                 static_cast<std::uint64_t>(columns), distance));
+}
+
+std::string text_of(const GemmKey& key) {
+  constexpr const char* kNames[] = {"forward", "input gradient", "weight gradient"};
+  return std::string(kNames[static_cast<int>(key.product)]) + " of " +
+         std::to_string(key.shape.rows) + " rows, " + std::to_string(key.shape.inputs) +
+         " inputs, " + std::to_string(key.shape.outputs) + " outputs";
+}
+
+void choose(Choice& choice, cublasLtHandle_t handle, const GemmKey& key, std::int64_t workspace,
+            int multiprocessors) {
+  const ColumnProduct product = column_product(key.product, key.shape);
+  const cudaDataType result = key.single ? CUDA_R_32F : CUDA_R_16BF;
+  SLIMPACK_CUBLAS_CHECK(cublasLtMatmulDescInit(&choice.product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  set(&choice.product, CUBLASLT_MATMUL_DESC_TRANSA,
+      product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(&choice.product, CUBLASLT_MATMUL_DESC_TRANSB,
+      product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (multiprocessors > 0) {
+    set(&choice.product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
+        static_cast<std::int32_t>(multiprocessors));
+  }
+  initialise(choice.a, CUDA_R_16BF, product.a_rows(), product.a_columns(), product.lda);
+  initialise(choice.b, CUDA_R_16BF, product.b_rows(), product.b_columns(), product.ldb);
+  initialise(choice.d, result, product.m, product.n, product.ldd);
+
+  cublasLtMatmulPreferenceOpaque_t preference{};
+  SLIMPACK_CUBLAS_CHECK(cublasLtMatmulPreferenceInit(&preference));
+  set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace));
+  // A sum over k that is split must be put together in a fixed order and in fp32.
+  set(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE |
+                                 CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    set(&preference, attribute, static_cast<std::uint32_t>(key.aligned));
+  }
+  cublasLtMatmulHeuristicResult_t best{};
+  int found = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, &choice.product, &choice.a, &choice.b, &choice.d,
+                                     &choice.d, &preference, 1, &best, &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
+    throw CudaError("gemm: cuBLASLt has no algorithm for the " + text_of(key));
+  }
+  SLIMPACK_CUBLAS_CHECK(status);
+  SLIMPACK_CUBLAS_CHECK(best.state);
+  choice.algorithm = best.algo;
+  choice.workspace = best.workspaceSize;
+}
+
+class CublasProducts : public Products {
+ public:
+  CublasProducts(DeviceSpan<std::byte> workspace, int multiprocessors)
+      : workspace_(workspace), multiprocessors_(multiprocessors) {
+    cublasLtHandle_t handle = nullptr;
+    SLIMPACK_CUBLAS_CHECK(cublasLtCreate(&handle));
+    handle_.reset(handle);
+  }
+
+  void run(const GemmKey& key, void* d, const void* addend, const Bf16* left, const Bf16* right,
+           StreamView stream) override {
+    const auto [found, is_new] = choices_.try_emplace(key);
+    Choice& choice = found->second;
+    if (is_new) {
+      try {
+        choose(choice, handle_.get(), key, workspace_.size, multiprocessors_);
+      } catch (...) {
+        choices_.erase(found);
+        throw;
+      }
+    }
+    const float one = 1, beta = key.adds ? 1 : 0;
+    SLIMPACK_CUBLAS_CHECK(cublasLtMatmul(handle_.get(), &choice.product, &one, right, &choice.a,
+                                         left, &choice.b, &beta, addend, &choice.d, d, &choice.d,
+                                         &choice.algorithm, workspace_.data, choice.workspace,
+                                         stream.get()));
+  }
+
+  [[nodiscard]] std::int64_t choices() const noexcept override {
+    return static_cast<std::int64_t>(choices_.size());
+  }
+
+ private:
+  Handle handle_;
+  DeviceSpan<std::byte> workspace_;
+  int multiprocessors_;
+  std::map<GemmKey, Choice> choices_;
+};
+
+}  // namespace
+
+std::unique_ptr<Products> make_products(DeviceSpan<std::byte> workspace, int multiprocessors) {
+  return std::make_unique<CublasProducts>(workspace, multiprocessors);
+}
+
+}  // namespace slimpack::cuda::detail
+
+namespace slimpack::cuda {
+
+std::int64_t gemm_library_version() {
+  return static_cast<std::int64_t>(cublasLtGetVersion());
+}
+
+}  // namespace slimpack::cuda
