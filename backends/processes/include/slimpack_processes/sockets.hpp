@@ -81,6 +81,15 @@ namespace detail {
                    : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
+/// On the loopback a connection to a port where nobody listens may find itself.
+[[nodiscard]] inline bool is_own(const Descriptor& socket) {
+  sockaddr_storage here{}, there{};
+  socklen_t here_size = sizeof(here), there_size = sizeof(there);
+  return ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&here), &here_size) == 0 &&
+         ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&there), &there_size) == 0 &&
+         here_size == there_size && std::memcmp(&here, &there, here_size) == 0;
+}
+
 }  // namespace detail
 
 /// A socket that takes connections at a port that the system chooses, on the loopback only or on
@@ -144,7 +153,9 @@ namespace detail {
         ::getsockopt(candidate.get(), SOL_SOCKET, SO_ERROR, &error, &size);
       }
     }
-    if (error == 0) {
+    if (error == 0 && detail::is_own(candidate)) {
+      why = "nobody listens";
+    } else if (error == 0) {
       socket = std::move(candidate);
     } else {
       why = std::strerror(error);
