@@ -24,9 +24,9 @@
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/data/sample.hpp"
+#include "slimpack/exec/arena_size.hpp"
 #include "slimpack/exec/run_step.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
-#include "slimpack_cpu/arena_size.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "slimpack_cpu/profile_cluster.hpp"
 
@@ -322,7 +322,8 @@ void judge(const Options& options, const LengthSet& lengths, const PlanRequest& 
       reserved.assign(devices.size(), Bytes{});
     }
     for (std::size_t device = 0; device < devices.size(); ++device) {
-      const Bytes need = cpu::arena_bytes(plan, program, device, devices[device].element_bytes());
+      const Bytes need = exec::arena_bytes(plan, program, device, devices[device].element_bytes(),
+                                           cpu::kBufferAlignment);
       if (need <= reserved[device]) continue;
       devices[device].reserve(need);
       reserved[device] = need;

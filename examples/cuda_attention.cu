@@ -168,7 +168,8 @@ int main() {
     segment.rows = segment.keys = length;
     segment.first_page = static_cast<std::int32_t>(pages.size());
     segment.query_row = segment.output_row = segment.log_sum_row = tokens;
-    segment.gradient_row = segment.key_gradient_row = tokens;
+    segment.gradient_row = tokens;
+    segment.key_gradient_row = segment.value_gradient_row = tokens;
     sp::add_consecutive_pages(pages, tokens, length, shape.page_tokens);
     segments.push_back(segment);
     tokens += length;

@@ -22,7 +22,7 @@ template <class Device>
                                          std::string& worst_tensor) {
   double worst = 0;
   for (const Device& device : devices) {
-    for (const cpu::HeldTensor& tensor : device.tensors()) {
+    for (const exec::HeldTensor& tensor : device.tensors()) {
       const cpu::Matrix& expected = reference.gradients.at(tensor.shape.name);
       const double difference =
           cpu::detail::relative(cpu::detail::largest_difference<typename Device::Number>(

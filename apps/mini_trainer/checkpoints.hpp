@@ -12,11 +12,11 @@
 #include <string_view>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/exec/parameters.hpp"
 #include "slimpack/io/checkpoint.hpp"
 #include "slimpack/io/checkpoint_write.hpp"
 #include "slimpack/io/llama_folder.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack_cpu/parameters.hpp"
 
 namespace slimpack::trainer {
 
@@ -26,7 +26,7 @@ inline constexpr std::string_view kTable = "model.embed_tokens.weight";
 template <class Device>
 void load_weights(std::span<Device> devices, const LlamaFolder& folder) {
   for (Device& device : devices) {
-    for (const cpu::HeldTensor& tensor : device.tensors()) {
+    for (const exec::HeldTensor& tensor : device.tensors()) {
       folder.read(tensor.shape.name, tensor.first_row * tensor.shape.cols, device.weights(tensor));
     }
   }
@@ -53,7 +53,7 @@ void write_part(Device& device, const DeviceSchedule& place, OptimizerState opti
                 CheckpointPart& part) {
   using Number = typename Device::Number;
   const auto is_copy = [&](const std::string& name) { return place.pp > 0 && name == kTable; };
-  for (const cpu::HeldTensor& tensor : device.tensors()) {
+  for (const exec::HeldTensor& tensor : device.tensors()) {
     if (place.dp > 0 || is_copy(tensor.shape.name)) continue;
     part.write(Stored::weight, tensor.shape.name, tensor.first_row * tensor.shape.cols,
                std::span<const Number>(device.weights(tensor)));

@@ -14,12 +14,12 @@
 #include "compiled/planners.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/data/text_tokens.hpp"
+#include "slimpack/exec/arena_size.hpp"
 #include "slimpack/io/cost_json.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/open_tokens.hpp"
 #include "slimpack/io/read_lengths.hpp"
 #include "slimpack/planners/layout.hpp"
-#include "slimpack_cpu/arena_size.hpp"
 
 namespace slimpack::trainer {
 namespace {
@@ -78,7 +78,7 @@ namespace {
                                         exec::ElementBytes element) {
   std::vector<Bytes> bytes;
   for (std::size_t device = first; device < first + devices; ++device) {
-    bytes.push_back(cpu::arena_bytes(plan, program, device, element));
+    bytes.push_back(exec::arena_bytes(plan, program, device, element, cpu::kBufferAlignment));
   }
   return bytes;
 }

@@ -68,7 +68,7 @@ cuda::AttentionTables tables_of(const std::vector<Documents>& documents,
       segment.first_page = static_cast<std::int32_t>(pages.size());
       segment.keys = keys;
       segment.query_row = segment.output_row = segment.log_sum_row = segment.gradient_row = row;
-      segment.key_gradient_row = key;
+      segment.key_gradient_row = segment.value_gradient_row = key;
       segments.push_back(segment);
       cuda::add_consecutive_pages(pages, key_row, keys, shape.page_tokens);
       row += rows;

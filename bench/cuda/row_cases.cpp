@@ -138,7 +138,7 @@ std::vector<Case> swiglu_cases() {
 /// One document: queries in order, keys in consecutive rows.
 std::vector<cuda::RopeRow> rope_rows() {
   std::vector<cuda::RopeRow> rows;
-  for (std::int32_t at = 0; at < kRows; ++at) rows.push_back({at, at, at});
+  for (std::int32_t at = 0; at < kRows; ++at) rows.push_back({at, at, at, at});
   return rows;
 }
 

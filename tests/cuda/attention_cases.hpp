@@ -106,13 +106,14 @@ inline Case make_case(const AttentionShape& shape, const std::vector<Sample>& sa
       segment.log_sum_row = used + 5;
       segment.gradient_row = total - used - slice.rows + 2;
       segment.key_gradient_row = key_gradient;
+      segment.value_gradient_row = key_gradient + 4;
       made.segments.push_back(segment);
       used += slice.rows + 1;
     }
     key_gradient += sample.keys + 1;
   }
   made.rows = total + 7;
-  made.key_rows = std::max<std::int64_t>(std::int64_t{all_pages} * page, key_gradient);
+  made.key_rows = std::max<std::int64_t>(std::int64_t{all_pages} * page, key_gradient + 4);
   const auto size = [](std::int64_t rows, std::int64_t width) {
     return static_cast<std::size_t>(rows * width);
   };
@@ -139,7 +140,7 @@ inline Case make_case(const AttentionShape& shape, const std::vector<Sample>& sa
       fill_row(made.key, row, made.key_width(), random);
       fill_row(made.value, row, made.key_width(), random);
       fill_row(made.dkey, segment.key_gradient_row + key, made.key_width(), random);
-      fill_row(made.dvalue, segment.key_gradient_row + key, made.key_width(), random);
+      fill_row(made.dvalue, segment.value_gradient_row + key, made.key_width(), random);
     }
   }
   return made;
@@ -224,7 +225,7 @@ inline Results reference(const Case& of, const Results* given = nullptr) {
       const auto [shape, row] = part(first);
       cpu::attention_backward_from(
           dquery, rows(results.dkey, segment.key_gradient_row + first, shape.keys, key_width),
-          rows(results.dvalue, segment.key_gradient_row + first, shape.keys, key_width), q,
+          rows(results.dvalue, segment.value_gradient_row + first, shape.keys, key_width), q,
           rows(key, row, shape.keys, key_width), rows(value, row, shape.keys, key_width),
           rows(all_delta, segment.gradient_row, segment.rows, heads),
           rows(all_log_sum, segment.log_sum_row, segment.rows, heads), dout, shape);

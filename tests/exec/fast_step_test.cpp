@@ -16,10 +16,10 @@
 
 #include "exec/feature_table.hpp"
 #include "exec/tiny_plan.hpp"
+#include "slimpack/exec/arena_size.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/exec/run_step.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
-#include "slimpack_cpu/arena_size.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "support/draws.hpp"
 #include "support/random_plan.hpp"
@@ -33,7 +33,7 @@ using FastDevices = std::vector<cpu::FastDevice>;
 std::vector<float> fast_values(FastDevices& devices) {
   std::vector<float> values;
   for (cpu::FastDevice& device : devices) {
-    for (const cpu::HeldTensor& tensor : device.tensors()) {
+    for (const exec::HeldTensor& tensor : device.tensors()) {
       for (const auto& part : {std::as_const(device).weights(tensor), device.gradients(tensor)}) {
         values.insert(values.end(), part.begin(), part.end());
       }
@@ -81,7 +81,7 @@ class SpoiltDevice : public cpu::FastDevice {
   template <class Link>
   void head(const exec::HeadCall& call, Link& link) {
     cpu::FastDevice::head(call, link);
-    for (const exec::PieceMemory& memory : call.pieces) {
+    for (const exec::BlockMemory& memory : call.blocks) {
       cpu::numbers<float>(memory.hidden_gradient)[0] = std::numeric_limits<float>::infinity();
     }
   }
@@ -113,7 +113,7 @@ void carry_over(From& from, Into& into) {
   const State state = collect(from);
   std::map<std::string, std::vector<double>> weights;
   for (auto& device : from) {
-    for (const cpu::HeldTensor& tensor : device.tensors()) {
+    for (const exec::HeldTensor& tensor : device.tensors()) {
       auto& whole = weights[tensor.shape.name];
       whole.resize(static_cast<std::size_t>(tensor.whole_rows * tensor.shape.cols));
       std::ranges::copy(std::as_const(device).weights(tensor),
@@ -122,7 +122,7 @@ void carry_over(From& from, Into& into) {
   }
   for (auto& device : into) {
     device.set_steps(from.front().steps());
-    for (const cpu::HeldTensor& tensor : device.tensors()) {
+    for (const exec::HeldTensor& tensor : device.tensors()) {
       std::copy_n(weights.at(tensor.shape.name).begin() + tensor.first_row * tensor.shape.cols,
                   tensor.size(), device.weights(tensor).begin());
     }
@@ -332,7 +332,7 @@ TEST_CASE("optimizer state: training goes on from it on another partition as if 
     CHECK(collect(back) == collect(devices));
     for (std::size_t device = 0; device < devices.size(); ++device) {
       CHECK(back[device].steps() == 3);
-      for (const cpu::HeldTensor& tensor : devices[device].tensors()) {
+      for (const exec::HeldTensor& tensor : devices[device].tensors()) {
         CHECK(std::ranges::equal(std::as_const(devices[device]).weights(tensor),
                                  std::as_const(back[device]).weights(tensor)));
       }
@@ -380,7 +380,7 @@ TEST_CASE("losses and gradients that are not finite stop the step before the upd
   const auto weights_of = [](FastDevices& all) {
     std::vector<float> values;
     for (cpu::FastDevice& device : all) {
-      for (const cpu::HeldTensor& tensor : device.tensors()) {
+      for (const exec::HeldTensor& tensor : device.tensors()) {
         const auto part = std::as_const(device).weights(tensor);
         values.insert(values.end(), part.begin(), part.end());
       }
@@ -421,8 +421,8 @@ TEST_CASE("arena: the size from a plan is enough, and little more than the predi
     const auto data = cpu::step_data(plan, cpu::random_tokens(plan, seed));
     auto devices = cpu::make_devices<cpu::FastDevice>(plan, seed);
     for (std::size_t device = 0; device < devices.size(); ++device) {
-      devices[device].reserve(
-          cpu::arena_bytes(plan, program, device, devices[device].element_bytes()));
+      devices[device].reserve(exec::arena_bytes(
+          plan, program, device, devices[device].element_bytes(), cpu::kBufferAlignment));
     }
     CHECK_NOTHROW((void)exec::run_step(plan, data, std::span(devices)));
     for (std::size_t device = 0; device < devices.size(); ++device) {

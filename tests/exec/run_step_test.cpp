@@ -25,7 +25,7 @@ namespace {
 std::vector<double> all_values(const std::vector<cpu::Device>& devices) {
   std::vector<double> values;
   for (const cpu::Device& device : devices) {
-    for (const cpu::HeldTensor& tensor : device.tensors()) {
+    for (const exec::HeldTensor& tensor : device.tensors()) {
       const cpu::In weights = device.weights(tensor), gradients = device.gradients(tensor);
       values.insert(values.end(), weights.begin(), weights.end());
       values.insert(values.end(), gradients.begin(), gradients.end());
@@ -174,7 +174,7 @@ TEST_CASE("run_step: weights after several steps of AdamW are those of the unsli
       optimizer.update(weights, reference.gradients);
     }
     for (const cpu::Device& device : devices) {
-      for (const cpu::HeldTensor& tensor : device.tensors()) {
+      for (const exec::HeldTensor& tensor : device.tensors()) {
         const cpu::Matrix& expected = weights.at(tensor.shape.name);
         CHECK(cpu::detail::largest_difference<double>(device.weights(tensor), expected,
                                                       tensor.first_row) <=

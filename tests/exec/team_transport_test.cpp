@@ -78,7 +78,7 @@ class OddDevice : public cpu::Device {
 std::vector<double> weights_of(std::span<const cpu::Device> devices) {
   std::vector<double> values;
   for (const cpu::Device& device : devices) {
-    for (const cpu::HeldTensor& tensor : device.tensors()) {
+    for (const exec::HeldTensor& tensor : device.tensors()) {
       const cpu::In weights = device.weights(tensor);
       values.insert(values.end(), weights.begin(), weights.end());
     }

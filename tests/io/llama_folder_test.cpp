@@ -11,7 +11,7 @@
 
 #include "io/checkpoint_folder.hpp"
 #include "io/temporary.hpp"
-#include "slimpack_cpu/parameters.hpp"
+#include "slimpack/exec/parameters.hpp"
 
 using namespace slimpack;
 
@@ -50,7 +50,7 @@ TEST_CASE("llama tensors: the same names and sizes as the backend's") {
   for (const bool tied : {false, true}) {
     const ModelShape model = test::small_llama(tied);
     const auto stored = llama_tensors(model);
-    const auto computed = cpu::model_tensors(model);
+    const auto computed = exec::model_tensors(model);
     REQUIRE(stored.size() == computed.size());
     for (std::size_t at = 0; at < stored.size(); ++at) {
       CAPTURE(stored[at].name);

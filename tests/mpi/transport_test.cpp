@@ -52,7 +52,7 @@ std::vector<Plan> plans_of_all_ranks(std::size_t count) {
 /// All bits that a device holds.
 std::vector<double> values_of(const cpu::Device& device) {
   std::vector<double> values;
-  for (const cpu::HeldTensor& tensor : device.tensors()) {
+  for (const exec::HeldTensor& tensor : device.tensors()) {
     const cpu::In weights = device.weights(tensor), gradients = device.gradients(tensor);
     values.insert(values.end(), weights.begin(), weights.end());
     values.insert(values.end(), gradients.begin(), gradients.end());

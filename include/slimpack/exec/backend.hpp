@@ -2,6 +2,7 @@
 // What computes: a backend is given the memory it works on and the transport it meets others by.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -23,11 +24,19 @@ struct StepData {
   std::vector<std::vector<std::optional<std::int32_t>>> targets;
 };
 
-/// A piece and the memory that is its own.
+/// A block and the memory that is its own.
+struct BlockMemory {
+  std::span<std::byte> kept;             ///< F and B: layers x kept_bytes x rows
+  std::span<std::byte> hidden_gradient;  ///< H and the B of the last line: rows x hidden
+  Tokens rows;
+  Recompute recompute = Recompute::none;
+};
+
+/// A piece and where it is: rows [row, row + length) of a block of the call.
 struct PieceMemory {
   Piece piece;
-  std::span<std::byte> kept;             ///< F and B: layers x kept_bytes x tokens
-  std::span<std::byte> hidden_gradient;  ///< H and the B of the last line: tokens x hidden
+  std::size_t block = 0;
+  Tokens row;
 };
 
 /// One rank's part of a slice with its memory. Own token i of the sample (counted from 0) has its
@@ -42,6 +51,24 @@ struct SegmentMemory {
   std::span<std::byte> gradients;           ///< layers x 2 x key width x own tokens of the sample
 };
 
+/// A piece of `work` with its place among the blocks of the call.
+[[nodiscard]] inline PieceMemory piece_memory(const Program& program, const PackWork& work,
+                                              std::size_t piece) {
+  const Piece& found = program.pieces[piece];
+  const auto block = std::find(work.blocks.begin(), work.blocks.end(), found.block);
+  return {found, static_cast<std::size_t>(block - work.blocks.begin()), found.block_row};
+}
+
+/// A segment of `work` without keys and values.
+[[nodiscard]] inline SegmentMemory segment_memory(const Program& program, const PackWork& work,
+                                                  const Segment& segment) {
+  SegmentMemory memory{segment.slice, segment.exchange, segment.rows, {}, {}, {}};
+  for (const std::size_t piece : segment.pieces) {
+    memory.pieces.push_back(piece_memory(program, work, piece));
+  }
+  return memory;
+}
+
 /// F or B of a pack on one place of the line. `input` and `output` are rows x hidden: activations
 /// in F, gradients in B. `input` is empty where the backend has it otherwise: token embeddings in F
 /// of line 0, hidden gradients in B of the last line. `output` is empty in B of line 0.
@@ -53,6 +80,7 @@ struct PackCall {
   Share share;
   Meeting ring;  ///< the ranks of the group on this stage
   Tokens rows;
+  std::vector<BlockMemory> blocks;
   std::vector<SegmentMemory> segments;
   std::span<const std::byte> input;
   std::span<std::byte> output;
@@ -60,11 +88,12 @@ struct PackCall {
 };
 
 /// H of a forward pack. On the last stage `hidden` is the last layer's output, rows x hidden, the
-/// hidden gradients of the pieces are to be filled, and `losses` gets one number a row, zero where
-/// a token has no target; elsewhere they are empty.
+/// hidden gradients of the blocks are to be filled, and `losses` gets one number a row, zero where
+/// a token has no target, by the end of the step; elsewhere they are empty.
 struct HeadCall {
   PackId pack{};
   Tokens rows;
+  std::vector<BlockMemory> blocks;
   std::vector<PieceMemory> pieces;
   Meeting stages;  ///< of the rank; one member unless the head is sharded
   std::span<const std::byte> hidden;
@@ -82,6 +111,9 @@ struct HeadCall {
 ///   them by 1 / target_tokens.
 /// - `reduce` queues the sum of a chunk's gradients over the ranks, with chunk 0 embedding, final
 ///   norm and head too, and never blocks; `optimize` awaits all sums, then updates the weights.
+/// - A backend that has `finish(link)` gets this call behind the last unit: what it has queued,
+/// losses
+///   above all, has happened when it returns.
 /// - Equal input gives equal bits, in any interleaving of devices.
 template <class Candidate, class Link>
 concept Backend = requires(Candidate& backend, const Candidate& constant,

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/exec/backend.hpp"
 #include "slimpack/exec/device_result.hpp"
+#include "slimpack/exec/losses.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/exec/transport.hpp"
@@ -75,21 +77,13 @@ class DeviceRun {
     Buffer buffer;
     Bytes bytes;
   };
-  struct ChunkSample {
-    std::int32_t chunk;
-    SampleId sample;
-    friend auto operator<=>(const ChunkSample&, const ChunkSample&) = default;
-  };
+  using ChunkSample = std::pair<std::int32_t, SampleId>;
+  using ChunkBlock = std::pair<std::int32_t, std::size_t>;
   struct Sample {
     Tokens forward;   ///< tokens [0, forward) have run forward
     Tokens backward;  ///< tokens [backward, length) have run backward
     std::vector<Held> pages;
     std::optional<Held> gradients;
-  };
-  struct ChunkPiece {
-    std::int32_t chunk;
-    std::size_t piece;
-    friend auto operator<=>(const ChunkPiece&, const ChunkPiece&) = default;
   };
 
   [[nodiscard]] std::string place() const {
@@ -140,6 +134,12 @@ class DeviceRun {
   void drop(MemoryKind kind, Held held) { changes_[static_cast<std::size_t>(kind)] -= held.bytes; }
 
   [[nodiscard]] std::span<std::byte> bytes(Held& held) { return backend_.bytes(held.buffer); }
+
+  template <class Key>
+  [[nodiscard]] std::span<std::byte> keep(std::map<Key, Held>& all, std::type_identity_t<Key> key,
+                                          MemoryKind kind, std::int64_t size) {
+    return bytes(all.insert_or_assign(key, hold(kind, size)).first->second);
+  }
 
   // --- messages ---
 
@@ -256,10 +256,7 @@ class DeviceRun {
   /// The buffer for what leaves the unit towards place `to` of the line.
   [[nodiscard]] std::span<std::byte> output(const UnitWork& work, std::int32_t to, Tokens rows) {
     const std::int64_t size = boundary_bytes(rows);
-    if (!work.send) {
-      Held held = hold(MemoryKind::receive_buffer, size);
-      return bytes(handed_.insert_or_assign({work.unit.pack, to}, std::move(held)).first->second);
-    }
+    if (!work.send) return keep(handed_, {work.unit.pack, to}, MemoryKind::receive_buffer, size);
     Held held{backend_.allocate(Bytes{size}), Bytes{size}};
     emit(Moment::unit_start, MemoryKind::send_buffer, *work.send, unit_, held.bytes);
     return bytes(sends_.emplace(*work.send, std::move(held)).first->second);
@@ -297,8 +294,17 @@ class DeviceRun {
     const std::int64_t layers = stage(work).layers();
     const std::int64_t page_bytes =
         layers * 2 * plan_.model.key_width() * size_.element * plan_.memory.page_tokens.value;
+    for (const std::size_t id : part(work).blocks) {
+      const Block& block = program_.blocks[id];
+      const std::int64_t row = layers * kept_bytes(plan_.model, block.recompute, size_);
+      call.blocks.push_back(
+          {keep(kept_, {call.chunk, id}, MemoryKind::activations, row * block.rows.value),
+           {},
+           block.rows,
+           block.recompute});
+    }
     for (const Segment& segment : part(work).segments) {
-      SegmentMemory memory{segment.slice, segment.exchange, segment.rows, {}, {}, {}};
+      SegmentMemory memory = segment_memory(program_, part(work), segment);
       Sample& sample = samples_[{call.chunk, segment.slice.sample}];
       const std::int64_t page = plan_.memory.page_tokens.value;
       const auto pages = [&](Tokens end) {
@@ -312,20 +318,12 @@ class DeviceRun {
         sample.pages.push_back(hold(MemoryKind::keys_values, page_bytes));
       }
       for (Held& held : sample.pages) memory.pages.push_back(bytes(held));
-      for (const std::size_t place : segment.pieces) {
-        const Piece& piece = program_.pieces[place];
-        Held held =
-            hold(MemoryKind::activations,
-                 layers * kept_bytes(plan_.model, piece.recompute, size_) * piece.length().value);
-        const auto saved = kept_.insert_or_assign({call.chunk, place}, std::move(held)).first;
-        memory.pieces.push_back({piece, bytes(saved->second), {}});
-      }
       call.segments.push_back(std::move(memory));
     }
     if (work.line > 0) call.input = input(work);
     if (is_last(work)) {
-      Held held = hold(MemoryKind::last_output, boundary_bytes(call.rows));
-      call.output = bytes(last_outputs_.insert_or_assign(call.pack, std::move(held)).first->second);
+      call.output =
+          keep(last_outputs_, call.pack, MemoryKind::last_output, boundary_bytes(call.rows));
     } else {
       call.output = output(work, work.line + 1, call.rows);
     }
@@ -342,7 +340,7 @@ class DeviceRun {
     PackCall call = begin_call(work);
     const std::int64_t layers = stage(work).layers();
     for (const Segment& segment : part(work).segments) {
-      SegmentMemory memory{segment.slice, segment.exchange, segment.rows, {}, {}, {}};
+      SegmentMemory memory = segment_memory(program_, part(work), segment);
       Sample& sample = samples_[{call.chunk, segment.slice.sample}];
       const Tokens length = plan_.samples[index(segment.slice.sample)];
       const Tokens owned = call.share.before(length);
@@ -358,17 +356,18 @@ class DeviceRun {
       }
       memory.gradients = bytes(*sample.gradients);
       for (Held& held : sample.pages) memory.pages.push_back(bytes(held));
-      for (const std::size_t place : segment.pieces) {
-        PieceMemory piece{program_.pieces[place], bytes(kept_.at({call.chunk, place})), {}};
-        if (is_last(work)) {
-          const auto gradient = hidden_.find(place);
-          require(gradient != hidden_.end(), "tokens must have been through H, not so sample",
-                  static_cast<std::int64_t>(index(segment.slice.sample)));
-          piece.hidden_gradient = bytes(gradient->second);
-        }
-        memory.pieces.push_back(piece);
-      }
       call.segments.push_back(std::move(memory));
+    }
+    for (const std::size_t id : part(work).blocks) {
+      const Block& block = program_.blocks[id];
+      BlockMemory memory{bytes(kept_.at({call.chunk, id})), {}, block.rows, block.recompute};
+      if (is_last(work)) {
+        const auto gradient = hidden_.find(id);
+        require(gradient != hidden_.end(), "tokens must have been through H, not so MicroPack",
+                static_cast<std::int64_t>(index(block.forward)));
+        memory.hidden_gradient = bytes(gradient->second);
+      }
+      call.blocks.push_back(memory);
     }
     if (!is_last(work)) call.input = input(work);
     if (work.line > 0) call.output = output(work, work.line - 1, call.rows);
@@ -379,25 +378,27 @@ class DeviceRun {
     backend_.backward(call, link_);
     drop(MemoryKind::workspace, std::move(workspace));
     drop_handed(work);
-    for (const Segment& segment : part(work).segments) release(work, segment);
+    release(work);
   }
 
-  /// After B: what was kept of its tokens; with the sample's first tokens, its keys and values.
-  void release(const UnitWork& work, const Segment& segment) {
-    for (const std::size_t place : segment.pieces) {
-      const auto kept = kept_.find({work.unit.chunk, place});
+  /// After B: what was kept of its tokens; with samples' first tokens, their keys and values.
+  void release(const UnitWork& work) {
+    for (const std::size_t id : part(work).blocks) {
+      const auto kept = kept_.find({work.unit.chunk, id});
       drop(MemoryKind::activations, std::move(kept->second));
       kept_.erase(kept);
       if (!is_last(work)) continue;
-      const auto gradient = hidden_.find(place);
+      const auto gradient = hidden_.find(id);
       drop(MemoryKind::hidden_gradients, std::move(gradient->second));
       hidden_.erase(gradient);
     }
-    if (segment.slice.begin > Tokens{}) return;
-    const auto sample = samples_.find({work.unit.chunk, segment.slice.sample});
-    for (Held& held : sample->second.pages) drop(MemoryKind::keys_values, std::move(held));
-    drop(MemoryKind::key_value_gradients, std::move(*sample->second.gradients));
-    samples_.erase(sample);
+    for (const Segment& segment : part(work).segments) {
+      if (segment.slice.begin > Tokens{}) continue;
+      const auto sample = samples_.find({work.unit.chunk, segment.slice.sample});
+      for (Held& held : sample->second.pages) drop(MemoryKind::keys_values, std::move(held));
+      drop(MemoryKind::key_value_gradients, std::move(*sample->second.gradients));
+      samples_.erase(sample);
+    }
   }
 
   void head(const UnitWork& work) {
@@ -415,24 +416,27 @@ class DeviceRun {
       }
       vocabulary = vocabulary_shard(vocabulary, own_.pp, plan_.parallel.pp).size();
     }
+    for (const std::size_t id : part(work).blocks) {
+      const Block& block = program_.blocks[id];
+      BlockMemory memory{{}, {}, block.rows, block.recompute};
+      if (last) {
+        memory.hidden_gradient =
+            keep(hidden_, id, MemoryKind::hidden_gradients, boundary_bytes(block.rows));
+      }
+      call.blocks.push_back(memory);
+    }
     for (const Segment& segment : part(work).segments) {
-      for (const std::size_t place : segment.pieces) {
-        PieceMemory memory{program_.pieces[place], {}, {}};
-        if (last) {
-          Held held = hold(MemoryKind::hidden_gradients, boundary_bytes(memory.piece.length()));
-          memory.hidden_gradient =
-              bytes(hidden_.insert_or_assign(place, std::move(held)).first->second);
-        }
-        call.pieces.push_back(memory);
+      for (const std::size_t piece : segment.pieces) {
+        call.pieces.push_back(piece_memory(program_, part(work), piece));
       }
     }
-    std::vector<double> losses;
     const auto output = last_outputs_.find(call.pack);
     if (last) {
       require(output != last_outputs_.end(), "F of the last stage must have run before");
       call.hidden = bytes(output->second);
-      losses.assign(static_cast<std::size_t>(call.rows.value), 0.0);
-      call.losses = losses;
+      losses_.emplace_back(call.pieces,
+                           std::vector<double>(static_cast<std::size_t>(call.rows.value)));
+      call.losses = losses_.back().second;
     }
     Held workspace =
         hold(MemoryKind::workspace, std::min(call.rows, plan_.memory.head_tile).value *
@@ -444,16 +448,12 @@ class DeviceRun {
     if (!last) return;
     drop(MemoryKind::last_output, std::move(output->second));
     last_outputs_.erase(output);
-    auto loss = losses.begin();
-    for (const PieceMemory& memory : call.pieces) {
-      const auto end = loss + memory.piece.length().value;
-      result_.losses.push_back({memory.piece.sample, memory.piece.begin, {loss, end}});
-      loss = end;
-    }
   }
 
   /// The drained test.
   void finish() {
+    if constexpr (requires { backend_.finish(link_); }) backend_.finish(link_);
+    for (const auto& [pieces, losses] : losses_) append_losses(result_.losses, pieces, losses);
     while (!sends_.empty()) await_send(sends_.begin()->first);
     const auto none = [](std::size_t count, const char* what) {
       if (count > 0) {
@@ -489,12 +489,13 @@ class DeviceRun {
   std::size_t unit_ = 0;
   Bytes now_;
   std::array<Bytes, kMemoryKinds> changes_{};
-  std::map<ChunkPiece, Held> kept_;
+  std::map<ChunkBlock, Held> kept_;
   std::map<ChunkSample, Sample> samples_;
   std::map<PackId, Held> last_outputs_;
-  std::map<std::size_t, Held> hidden_;  ///< by piece
+  std::map<std::size_t, Held> hidden_;  ///< by block
   std::map<std::pair<PackId, std::int32_t>, Held> handed_;
   std::map<MessageRef, Held> receives_, sends_;
+  std::vector<std::pair<std::vector<PieceMemory>, std::vector<double>>> losses_;  ///< by H
   DeviceResult result_;
 };
 

@@ -21,13 +21,24 @@
 namespace slimpack::exec {
 
 /// Tokens [begin, end) of a sample that one rank owns and that lie in one forward and one backward
-/// pack: what is saved of them is allocated and freed together.
+/// pack: they are in one block.
 struct Piece {
   SampleId sample{};
   Tokens begin, end;
   PackId forward{}, backward{};
   Recompute recompute = Recompute::none;
+  std::size_t block = 0;  ///< in `Program::blocks`
+  Tokens block_row;       ///< of its first token
   [[nodiscard]] constexpr Tokens length() const noexcept { return end - begin; }
+};
+
+/// All tokens of a rank that lie in one forward and one backward pack: what is saved of them is
+/// allocated and freed together. Its rows are those of the forward pack that are in the backward
+/// one, in the forward pack's order.
+struct Block {
+  PackId forward{}, backward{};
+  Recompute recompute = Recompute::none;
+  Tokens rows;
 };
 
 /// One rank's part of a slice.
@@ -41,6 +52,7 @@ struct Segment {
 /// One rank's part of a pack. Its rows are its tokens, slice by slice, ascending in each.
 struct PackWork {
   std::vector<Segment> segments;
+  std::vector<std::size_t> blocks;  ///< in `Program::blocks`, as they come up in the rows
   Tokens rows;
 };
 
@@ -73,6 +85,7 @@ struct DeviceProgram {
 
 struct Program {
   std::vector<Piece> pieces;
+  std::vector<Block> blocks;
   std::vector<std::vector<PackWork>> packs;  ///< by pack, then rank of its group
   std::vector<ChannelWork> channels;
   std::vector<DeviceProgram> devices;  ///< as in `Plan::schedule`
@@ -260,12 +273,51 @@ inline void add_pieces(const Plan& plan, Program& program) {
           program.packs[index(f->pack)][rank].rows += last - first;
           program.packs[index(b->pack)][rank].rows += last - first;
           program.pieces.push_back({static_cast<SampleId>(sample), first, last, f->pack, b->pack,
-                                    plan.micropacks[index(b->pack)].recompute});
+                                    plan.micropacks[index(b->pack)].recompute, 0, Tokens{}});
         });
       }
       if (f->slice.end == end) ++f;
       if (b->slice.end == end) ++b;
       begin = end;
+    }
+  }
+}
+
+/// Calls visit(piece) for the pieces of a pack in the order of its rows.
+template <std::invocable<Piece&> Visit>
+void for_each_piece(Program& program, const PackWork& work, Visit visit) {
+  for (const Segment& segment : work.segments) {
+    for (const std::size_t place : segment.pieces) visit(program.pieces[place]);
+  }
+}
+
+/// Joins the pieces to blocks.
+inline void add_blocks(const Plan& plan, Program& program) {
+  for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+    if (plan.micropacks[id].pass != Pass::forward) continue;
+    for (PackWork& work : program.packs[id]) {
+      std::map<PackId, std::size_t> found;  // by backward pack
+      for_each_piece(program, work, [&](Piece& piece) {
+        const auto [at, added] = found.try_emplace(piece.backward, program.blocks.size());
+        if (added) {
+          program.blocks.push_back({piece.forward, piece.backward, piece.recompute, Tokens{}});
+          work.blocks.push_back(at->second);
+        }
+        Block& block = program.blocks[at->second];
+        piece.block = at->second;
+        piece.block_row = block.rows;
+        block.rows += piece.length();
+      });
+    }
+  }
+  for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+    if (plan.micropacks[id].pass != Pass::backward) continue;
+    for (PackWork& work : program.packs[id]) {
+      for_each_piece(program, work, [&](const Piece& piece) {
+        const bool known =
+            std::find(work.blocks.begin(), work.blocks.end(), piece.block) != work.blocks.end();
+        if (!known) work.blocks.push_back(piece.block);
+      });
     }
   }
 }
@@ -398,6 +450,7 @@ inline Program make_program(const Plan& plan) {
   check_executable(plan);
   Program program;
   detail::add_pieces(plan, program);
+  detail::add_blocks(plan, program);
   for (const DeviceSchedule& order : plan.schedule) {
     DeviceProgram device{order.dp, order.pp, {}, {}};
     for (std::size_t place = 0; place < order.order.size(); ++place) {

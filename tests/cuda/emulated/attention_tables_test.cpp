@@ -36,7 +36,8 @@ std::pair<std::vector<AttentionSegment>, std::vector<KeyPage>> draw(Random& rand
     std::int32_t position = number(0, page);
     for (std::int32_t left = number(1, 3); left > 0; --left) {
       const std::int32_t rows = number(0, 3 * page);
-      segments.push_back({rows, position, first_page, keys, row, row, row, row, gradient_row});
+      segments.push_back(
+          {rows, position, first_page, keys, row, row, row, row, gradient_row, gradient_row + 7});
       position += rows;
       row += rows;
     }

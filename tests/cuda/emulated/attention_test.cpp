@@ -337,7 +337,7 @@ TEST_CASE("attention: partial results over two ranks' pages make the whole") {
       part.pages.push_back(whole.pages[at]);
     }
     part.segments[0].keys = rank == 0 ? 2 * page : page + keys % page;
-    part.segments[0].key_gradient_row = 0;
+    part.segments[0].key_gradient_row = part.segments[0].value_gradient_row = 0;
     std::ranges::fill(part.dkey, 0.0F);
     std::ranges::fill(part.dvalue, 0.0F);
     ranks.push_back(part);

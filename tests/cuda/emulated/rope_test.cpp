@@ -20,8 +20,9 @@ constexpr std::int64_t kPlaces = 12;  // rows of the matrices that rows go to
 
 /// Rows at far positions whose places are neither in order nor next to each other.
 std::vector<RopeRow> some_rows(std::int64_t count) {
-  const std::vector<RopeRow> all{{0, 4, 2},   {1, 5, 3},        {1'000'000, 0, 11}, {131'071, 9, 7},
-                                 {17, 11, 0}, {999'999, 2, 10}, {4'096, 7, 5}};
+  const std::vector<RopeRow> all{{0, 4, 2, 1},       {1, 5, 3, 8},    {1'000'000, 0, 11, 2},
+                                 {131'071, 9, 7, 3}, {17, 11, 0, 11}, {999'999, 2, 10, 0},
+                                 {4'096, 7, 5, 6}};
   return {all.begin(), all.begin() + count};
 }
 
@@ -71,7 +72,7 @@ TEST_CASE("rope forward: queries and keys turn, values stay, each at its place")
         };
         const auto query_row = to_bf16_of(part(query, row.query_row * q, q));
         const auto key_row = to_bf16_of(part(key, row.key_row * k, k));
-        const auto value_row = to_bf16_of(part(value, row.key_row * k, k));
+        const auto value_row = to_bf16_of(part(value, row.value_row * k, k));
         CHECK(test::difference(query_row,
                                turned(part(qkv, at, q), row.position, shape.heads, dim, forward),
                                2e-6, test::kBf16Rounding) == "");
@@ -107,7 +108,7 @@ TEST_CASE("rope backward: gradients turn back into one matrix") {
       for (const auto& piece :
            {turned(part(dquery, row.query_row * q, q), row.position, shape.heads, dim, inverse),
             turned(part(dkey, row.key_row * k, k), row.position, shape.kv_heads, dim, inverse),
-            part(dvalue, row.key_row * k, k)}) {
+            part(dvalue, row.value_row * k, k)}) {
         expected.insert(expected.end(), piece.begin(), piece.end());
       }
     }
@@ -139,7 +140,8 @@ TEST_CASE("rope rows: keys go to the pages, their gradients are numbered as list
                               .output_row = 0,
                               .log_sum_row = 0,
                               .gradient_row = 5,
-                              .key_gradient_row = 30};
+                              .key_gradient_row = 30,
+                              .value_gradient_row = 60};
   const AttentionSegment whole{.rows = 2,
                                .position = 0,
                                .first_page = 2,
@@ -148,12 +150,15 @@ TEST_CASE("rope rows: keys go to the pages, their gradients are numbered as list
                                .output_row = 0,
                                .log_sum_row = 0,
                                .gradient_row = 0,
-                               .key_gradient_row = 40};
+                               .key_gradient_row = 40,
+                               .value_gradient_row = 70};
   const std::vector<AttentionSegment> segments{late, whole};
   CHECK(cuda::rope_forward_rows(segments, pages, 4) ==
-        std::vector<RopeRow>{{4, 1, 8}, {5, 2, 9}, {6, 3, 10}, {0, 10, 12}, {1, 11, 13}});
+        std::vector<RopeRow>{
+            {4, 1, 8, 8}, {5, 2, 9, 9}, {6, 3, 10, 10}, {0, 10, 12, 12}, {1, 11, 13, 13}});
   CHECK(cuda::rope_backward_rows(segments, pages, 4) ==
-        std::vector<RopeRow>{{4, 5, 34}, {5, 6, 35}, {6, 7, 36}, {0, 0, 40}, {1, 1, 41}});
+        std::vector<RopeRow>{
+            {4, 5, 34, 64}, {5, 6, 35, 65}, {6, 7, 36, 66}, {0, 0, 40, 70}, {1, 1, 41, 71}});
   const std::vector<KeyPage> others{{20, 0}, {8, 16}, {12, 0}};
   CHECK_THROWS_WITH_AS((void)cuda::rope_forward_rows(segments, others, 4),
                        "rope: a segment's pages must list its own positions, got 4", InvalidInput);

@@ -58,10 +58,11 @@ TEST_CASE("rope: forward and backward follow fp64 up to positions of a million")
     for (std::int64_t r = 0; r < shape.rows; ++r) {
       const auto at = static_cast<std::int32_t>(r);
       const auto last = static_cast<std::int32_t>(places - 1);
-      rows.push_back({at % 2 == 0 ? 1'000'000 - at : at, 2 * at, last - at});
+      rows.push_back({at % 2 == 0 ? 1'000'000 - at : at, 2 * at, last - at, at});
     }
     const auto query_row = [](const cuda::RopeRow& row) { return row.query_row; };
     const auto key_row = [](const cuda::RopeRow& row) { return row.key_row; };
+    const auto value_row = [](const cuda::RopeRow& row) { return row.value_row; };
     const OnDevice table(rows, stream);
     const OnDevice frequencies(cuda::rope_frequencies(shape.head_dim, kTheta), stream);
 
@@ -89,7 +90,7 @@ TEST_CASE("rope: forward and backward follow fp64 up to positions of a million")
     CHECK(test::difference(gathered(key.read(), rows, k, key_row),
                            turned(parts[1], rows, shape.kv_heads, dim, forward), 3e-6,
                            test::kBf16Rounding) == "");
-    CHECK(test::difference(gathered(value.read(), rows, k, key_row), parts[2], 0, 0) == "");
+    CHECK(test::difference(gathered(value.read(), rows, k, value_row), parts[2], 0, 0) == "");
     const auto keys = key.read();  // the first half belongs to nobody
     CHECK(test::is_poisoned(std::span<const Bf16>(keys).first(keys.size() / 2)));
 
@@ -104,7 +105,7 @@ TEST_CASE("rope: forward and backward follow fp64 up to positions of a million")
                                shape.heads, dim, inverse);
     const auto back_k = turned(test::as_doubles(gathered(dkey, rows, k, key_row)), rows,
                                shape.kv_heads, dim, inverse);
-    const auto back_v = test::as_doubles(gathered(dvalue, rows, k, key_row));
+    const auto back_v = test::as_doubles(gathered(dvalue, rows, k, value_row));
     std::vector<double> expected;
     for (std::int64_t r = 0; r < shape.rows; ++r) {
       expected.insert(expected.end(), back_q.begin() + r * q, back_q.begin() + (r + 1) * q);

@@ -152,7 +152,7 @@ template <Mathematics Math = PlainMath>
   check.loss_difference = std::abs(step.loss - reference.loss) / std::abs(reference.loss);
   check.peak = step.peak;
   for (const BasicDevice<Math>& device : devices) {
-    for (const HeldTensor& tensor : device.tensors()) {
+    for (const exec::HeldTensor& tensor : device.tensors()) {
       const std::string& name = tensor.shape.name;
       const Matrix& expected = reference.gradients.at(name);
       const double gradient = detail::relative(

@@ -19,7 +19,10 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/losses.hpp"
 #include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/parameters.hpp"
+#include "slimpack/exec/stage_meetings.hpp"
 #include "slimpack/exec/thread_transport.hpp"
 #include "slimpack/exec/transport.hpp"
 #include "slimpack/plan/plan.hpp"
@@ -29,8 +32,6 @@
 #include "slimpack_cpu/layer.hpp"
 #include "slimpack_cpu/mathematics.hpp"
 #include "slimpack_cpu/ops.hpp"
-#include "slimpack_cpu/parameters.hpp"
-#include "slimpack_cpu/stage_meetings.hpp"
 
 namespace slimpack::cpu {
 
@@ -41,7 +42,7 @@ concept DeviceLink = exec::Transport<Candidate, Number> && exec::Transport<Candi
 /// Both moments of elements [first, first + size) of a named tensor, counted over the whole tensor.
 template <std::floating_point Number>
 struct OptimizerPart {
-  TensorShape tensor;  ///< whole
+  exec::TensorShape tensor;  ///< whole
   std::size_t first = 0;
   std::span<Number> first_moment, second_moment;
 };
@@ -74,17 +75,17 @@ class BasicDevice {
     adopt(plan);
     dp_ = plan.schedule[device].dp;
     pp_ = plan.schedule[device].pp;
-    layout_ = layout_of(plan, pp_);
+    layout_ = exec::layout_of(plan, pp_);
     weights_.resize(layout_.size());
     gradients_.resize(layout_.size());
-    for (const HeldTensor& tensor : layout_.tensors) {
-      TensorShape whole = tensor.shape;
+    for (const exec::HeldTensor& tensor : layout_.tensors) {
+      exec::TensorShape whole = tensor.shape;
       whole.rows = tensor.whole_rows;
       if constexpr (std::same_as<Number, double>) {
-        initialise(of(weights_, tensor), whole, tensor.first_row, seed);
+        exec::initialise(of(weights_, tensor), whole, tensor.first_row, seed);
       } else {
         std::vector<double> drawn(tensor.size());
-        initialise(drawn, whole, tensor.first_row, seed);
+        exec::initialise(drawn, whole, tensor.first_row, seed);
         std::ranges::transform(drawn, of(weights_, tensor).begin(),
                                [](double value) { return static_cast<Number>(value); });
       }
@@ -98,11 +99,15 @@ class BasicDevice {
   }
 
   /// What this device holds, in the order of its memory.
-  [[nodiscard]] std::span<const HeldTensor> tensors() const noexcept { return layout_.tensors; }
-  [[nodiscard]] In weights(const HeldTensor& tensor) const { return of(weights_, tensor); }
-  [[nodiscard]] Out weights(const HeldTensor& tensor) { return of(weights_, tensor); }
+  [[nodiscard]] std::span<const exec::HeldTensor> tensors() const noexcept {
+    return layout_.tensors;
+  }
+  [[nodiscard]] In weights(const exec::HeldTensor& tensor) const { return of(weights_, tensor); }
+  [[nodiscard]] Out weights(const exec::HeldTensor& tensor) { return of(weights_, tensor); }
   /// Of the last step, summed over ranks and copies.
-  [[nodiscard]] In gradients(const HeldTensor& tensor) const { return of(gradients_, tensor); }
+  [[nodiscard]] In gradients(const exec::HeldTensor& tensor) const {
+    return of(gradients_, tensor);
+  }
 
   // --- optimizer ---
 
@@ -124,11 +129,11 @@ class BasicDevice {
   [[nodiscard]] std::vector<OptimizerPart<Number>> optimizer_state() {
     const auto [first, last] = optimizer_range();
     std::vector<OptimizerPart<Number>> parts;
-    for (const HeldTensor& tensor : layout_.tensors) {
+    for (const exec::HeldTensor& tensor : layout_.tensors) {
       const std::size_t begin = std::max(first, tensor.offset);
       const std::size_t end = std::min(last, tensor.offset + tensor.size());
       if (begin >= end) continue;
-      TensorShape whole = tensor.shape;
+      exec::TensorShape whole = tensor.shape;
       whole.rows = tensor.whole_rows;
       const auto skipped = static_cast<std::size_t>(tensor.first_row * tensor.shape.cols);
       parts.push_back({std::move(whole), skipped + begin - tensor.offset,
@@ -141,7 +146,8 @@ class BasicDevice {
   // --- memory ---
 
   /// From now on buffers come from one arena of at least so many bytes, kept over all steps; see
-  /// arena_bytes. No buffer may be held. Throws InvalidInput unless capacity >= 0.
+  /// exec::arena_bytes. A page of it that no buffer reaches is never touched. No buffer may be
+  /// held. Throws InvalidInput unless capacity >= 0.
   void reserve(Bytes capacity) { arena_.reserve(capacity); }
   /// The arena, if there is one.
   [[nodiscard]] const BufferArena* arena() const noexcept { return arena_.get(); }
@@ -259,11 +265,11 @@ class BasicDevice {
     std::size_t begin = layout_.chunk_begin[at];
     if (chunk == 0) begin += layout_.table;
     const std::span all(gradients_);
-    const StageMeetings meetings = this->meetings();
+    const exec::StageMeetings meetings = this->meetings();
     link.queue_sum(meetings.ranks(), chunk,
                    all.subspan(begin, layout_.chunk_begin[at + 1] - begin));
     if (chunk != 0) return;
-    for (const TablePart& part : meetings.table_parts(model_, layout_)) {
+    for (const exec::TablePart& part : meetings.table_parts(model_, layout_)) {
       link.queue_sum(part.meeting, part.tag, all.subspan(part.begin, part.size));
     }
   }
@@ -272,11 +278,11 @@ class BasicDevice {
   /// norm is not finite; all devices find the same norm.
   template <DeviceLink<Number> Link>
   void optimize(Link& link) {
-    const StageMeetings meetings = this->meetings();
+    const exec::StageMeetings meetings = this->meetings();
     for (std::int32_t chunk = 0; chunk < parallel_.chunks; ++chunk) {
       link.await_sum(meetings.ranks(), chunk);
     }
-    for (const TablePart& part : meetings.table_parts(model_, layout_)) {
+    for (const exec::TablePart& part : meetings.table_parts(model_, layout_)) {
       link.await_sum(part.meeting, part.tag);
     }
     // Every rank adds up its own line of stages; the table counts on stage 0 only.
@@ -306,10 +312,10 @@ class BasicDevice {
   };
   using Pieces = std::span<const PieceRows<Number>>;
 
-  static Out of(std::vector<Number>& values, const HeldTensor& tensor) {
+  static Out of(std::vector<Number>& values, const exec::HeldTensor& tensor) {
     return std::span(values).subspan(tensor.offset, tensor.size());
   }
-  static In of(const std::vector<Number>& values, const HeldTensor& tensor) {
+  static In of(const std::vector<Number>& values, const exec::HeldTensor& tensor) {
     return std::span(values).subspan(tensor.offset, tensor.size());
   }
 
@@ -324,7 +330,7 @@ class BasicDevice {
   }
 
   [[nodiscard]] bool is_last() const { return pp_ + 1 == parallel_.pp; }
-  [[nodiscard]] StageMeetings meetings() const { return {parallel_, dp_, pp_}; }
+  [[nodiscard]] exec::StageMeetings meetings() const { return {parallel_, dp_, pp_}; }
 
   /// Elements [first, last) of the device's memory whose optimizer state is here.
   [[nodiscard]] std::pair<std::size_t, std::size_t> optimizer_range() const {
@@ -335,18 +341,9 @@ class BasicDevice {
   }
 
   void check_losses(const exec::HeadCall& call) const {
-    if (std::ranges::all_of(call.losses, [](double loss) { return std::isfinite(loss); })) return;
-    std::string samples;
-    auto loss = call.losses.begin();
-    std::optional<SampleId> last;
-    for (const exec::PieceMemory& memory : call.pieces) {
-      const auto end = loss + memory.piece.length().value;
-      const bool good = std::all_of(loss, end, [](double value) { return std::isfinite(value); });
-      loss = end;
-      if (good || last == memory.piece.sample) continue;
-      last = memory.piece.sample;
-      samples += (samples.empty() ? "" : ", ") + std::to_string(index(*last));
-    }
+    if (call.losses.empty()) return;
+    const std::string samples = exec::samples_not_finite(call.pieces, call.losses);
+    if (samples.empty()) return;
     throw std::runtime_error("the loss of step " + std::to_string(steps_ + 1) +
                              " is not finite in samples " + samples);
   }
@@ -359,18 +356,27 @@ class BasicDevice {
   requires std::same_as<std::remove_const_t<Values>, std::vector<Number>>
   [[nodiscard]] LayerTensors<Span> layer_of(Values& values, std::int64_t layer) const {
     const std::size_t first = layout_.layer[static_cast<std::size_t>(layer)];
-    const auto at = [&](LayerTensor tensor) -> Span {
+    const auto at = [&](exec::LayerTensor tensor) -> Span {
       return of(values, layout_.tensors[first + static_cast<std::size_t>(tensor)]);
     };
-    return {at(LayerTensor::input_norm), at(LayerTensor::query),  at(LayerTensor::key),
-            at(LayerTensor::value),      at(LayerTensor::output), at(LayerTensor::mid_norm),
-            at(LayerTensor::gate),       at(LayerTensor::up),     at(LayerTensor::down)};
+    return {at(exec::LayerTensor::input_norm), at(exec::LayerTensor::query),
+            at(exec::LayerTensor::key),        at(exec::LayerTensor::value),
+            at(exec::LayerTensor::output),     at(exec::LayerTensor::mid_norm),
+            at(exec::LayerTensor::gate),       at(exec::LayerTensor::up),
+            at(exec::LayerTensor::down)};
   }
 
   [[nodiscard]] std::span<const std::int32_t> tokens(const exec::Piece& piece) const {
     return std::span(data_->tokens[index(piece.sample)])
         .subspan(static_cast<std::size_t>(piece.begin.value),
                  static_cast<std::size_t>(piece.length().value));
+  }
+
+  template <class Call>
+  requires std::same_as<Call, exec::PackCall> || std::same_as<Call, exec::HeadCall>
+  static std::span<std::byte> hidden_gradient_of(const Call& call, const exec::PieceMemory& piece) {
+    const exec::BlockMemory& block = call.blocks[piece.block];
+    return part_of(block.hidden_gradient, block.rows, piece);
   }
 
   /// Calls visit(memory, first row in the pack).
@@ -398,7 +404,8 @@ class BasicDevice {
       inputs.push_back(
           behind ? detail::rows(numbers<Number>(call.output), first_row, rows, model_.hidden)
                  : detail::rows(
-                       numbers<Number>(memory.kept.subspan(static_cast<std::size_t>(layer * kept))),
+                       numbers<Number>(
+                           kept_of(call, memory).subspan(static_cast<std::size_t>(layer * kept))),
                        0, rows, model_.hidden));
     });
     return inputs;
@@ -427,7 +434,7 @@ class BasicDevice {
     }
     for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
       std::ranges::copy(
-          numbers<Number>(memory.hidden_gradient),
+          numbers<Number>(hidden_gradient_of(call, memory)),
           detail::rows(gradient, first_row, memory.piece.length().value, model_.hidden).begin());
     });
   }
@@ -437,7 +444,7 @@ class BasicDevice {
                                                               Workspace<Number>& workspace) const {
     std::vector<PieceRows<Number>> pieces;
     for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
-      pieces.push_back(rows_of(model_, memory, first_row, layer, workspace));
+      pieces.push_back(rows_of(model_, call, memory, first_row, layer, workspace));
     });
     return pieces;
   }
@@ -520,7 +527,7 @@ class BasicDevice {
     const In hidden = is_last() ? detail::rows(numbers<Number>(call.hidden), first, n, h) : In{};
     const RowShape norm_shape{n, h};
     if (is_last()) {
-      const HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
+      const exec::HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
       math_.rms_norm_forward(normed, inverse, hidden, of(std::as_const(weights_), norm), norm_shape,
                              model_.norm_eps);
     }
@@ -551,7 +558,7 @@ class BasicDevice {
     if (sharded) link.all_reduce(call.stages, dnormed, exec::Reduction::sum);
     if (!is_last()) return;
 
-    const HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
+    const exec::HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
     math_.rms_norm_backward(dhidden, of(gradients_, norm), dnormed, hidden,
                             of(std::as_const(weights_), norm), inverse, norm_shape);
     for (std::int64_t r = 0; r < n; ++r) {
@@ -563,7 +570,8 @@ class BasicDevice {
       }
       std::ranges::copy(
           detail::row(dhidden, r, h),
-          detail::row(numbers<Number>(rows[at].memory->hidden_gradient), rows[at].row, h).begin());
+          detail::row(numbers<Number>(hidden_gradient_of(call, *rows[at].memory)), rows[at].row, h)
+              .begin());
     }
   }
 
@@ -575,7 +583,7 @@ class BasicDevice {
   Tokens page_tokens_, head_tile_;
   double scale_ = 0;
   std::int32_t dp_ = 0, pp_ = 0;
-  ParameterLayout layout_;
+  exec::ParameterLayout layout_;
   std::vector<Number> weights_, gradients_, first_moment_, second_moment_;
   std::int64_t steps_ = 0;
   double gradient_norm_ = 0;

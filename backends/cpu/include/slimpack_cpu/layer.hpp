@@ -81,19 +81,33 @@ struct PieceRows {
   OutOf<Number> input_inverse, mid_inverse;  ///< inverse RMS
 };
 
+/// The part of a block's bytes that belongs to the rows of a piece. Pieces share nothing here.
+[[nodiscard]] inline std::span<std::byte> part_of(std::span<std::byte> block, Tokens rows,
+                                                  const exec::PieceMemory& piece) {
+  const std::size_t row = block.size() / static_cast<std::size_t>(rows.value);
+  return block.subspan(row * static_cast<std::size_t>(piece.row.value),
+                       row * static_cast<std::size_t>(piece.piece.length().value));
+}
+/// What is kept of a piece, layer by layer.
+[[nodiscard]] inline std::span<std::byte> kept_of(const exec::PackCall& call,
+                                                  const exec::PieceMemory& piece) {
+  const exec::BlockMemory& block = call.blocks[piece.block];
+  return part_of(block.kept, block.rows, piece);
+}
+
 /// The rows of a piece in its `layer`-th layer on this stage. What is kept stands in the order of
 /// the modes, each of which keeps what the next one does and more.
 template <std::floating_point Number>
-[[nodiscard]] PieceRows<Number> rows_of(const ModelShape& model, const exec::PieceMemory& memory,
-                                        std::int64_t first_row, std::int64_t layer,
-                                        Workspace<Number>& workspace) {
+[[nodiscard]] PieceRows<Number> rows_of(const ModelShape& model, const exec::PackCall& call,
+                                        const exec::PieceMemory& memory, std::int64_t first_row,
+                                        std::int64_t layer, Workspace<Number>& workspace) {
   const Recompute mode = memory.piece.recompute;
   const std::int64_t n = memory.piece.length().value;
   const std::int64_t h = model.hidden, q = model.query_width(), f = model.ffn;
   const auto bytes =
       static_cast<std::size_t>(exec::kept_bytes(model, mode, element_bytes_of<Number>()) * n);
-  Workspace<Number> kept(
-      numbers<Number>(memory.kept.subspan(static_cast<std::size_t>(layer) * bytes, bytes)));
+  Workspace<Number> kept(numbers<Number>(
+      kept_of(call, memory).subspan(static_cast<std::size_t>(layer) * bytes, bytes)));
   const auto place = [&](Recompute needed, std::int64_t cols) {
     return (mode <= needed ? kept : workspace).take(n, cols);
   };

@@ -18,6 +18,7 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/profile.hpp"
+#include "slimpack/exec/arena_size.hpp"
 #include "slimpack/exec/executor.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/exec/team.hpp"
@@ -25,7 +26,6 @@
 #include "slimpack/exec/thread_system.hpp"
 #include "slimpack/exec/thread_transport.hpp"
 #include "slimpack/plan/model.hpp"
-#include "slimpack_cpu/arena_size.hpp"
 #include "slimpack_cpu/device.hpp"
 #include "slimpack_cpu/profile_plans.hpp"
 
@@ -121,7 +121,8 @@ class ProfileRun {
       shots_.emplace_back(std::move(made));
     }
     for (Shot& shot : shots_) {
-      const Bytes arena = arena_bytes(shot.plan(), shot.program, 0, element_bytes_of<Number>());
+      const Bytes arena = exec::arena_bytes(shot.plan(), shot.program, 0,
+                                            element_bytes_of<Number>(), kBufferAlignment);
       shot.devices.reserve(options.ranks);
       for (std::size_t rank = 0; rank < options.ranks; ++rank) {
         shot.devices.emplace_back(shot.plan(), 0, 1);

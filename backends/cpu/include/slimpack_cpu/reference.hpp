@@ -13,9 +13,9 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/parameters.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack_cpu/ops.hpp"
-#include "slimpack_cpu/parameters.hpp"
 
 namespace slimpack::cpu {
 
@@ -49,9 +49,9 @@ struct ReferenceResult {
 /// The weights that every partition of the model begins with.
 [[nodiscard]] inline Tensors initial_weights(const ModelShape& model, std::uint64_t seed) {
   Tensors weights;
-  for (const TensorShape& tensor : model_tensors(model)) {
+  for (const exec::TensorShape& tensor : exec::model_tensors(model)) {
     Matrix matrix(tensor.rows, tensor.cols);
-    initialise(matrix.values, tensor, 0, seed);
+    exec::initialise(matrix.values, tensor, 0, seed);
     weights.emplace(tensor.name, std::move(matrix));
   }
   return weights;

@@ -71,7 +71,8 @@ void attention_delta(DeviceSpan<float> delta, DeviceSpan<const Bf16> output,
                      const AttentionShape& shape, AttentionPath path, StreamView stream);
 
 /// Gradients through the listed keys, given the log-sum-exp over all keys of each row: `dquery` is
-/// overwritten; to `dkey` and `dvalue`, fp32 and one row a key of the sample (key_gradient_row), it
+/// overwritten; to `dkey` and `dvalue`, fp32 and one row a key of the sample (key_gradient_row,
+/// value_gradient_row), it
 /// adds, in a fixed order and without atomics: two runs give the same bits.
 void attention_backward(DeviceSpan<Bf16> dquery, DeviceSpan<float> dkey, DeviceSpan<float> dvalue,
                         DeviceSpan<const Bf16> query, DeviceSpan<const Bf16> key,

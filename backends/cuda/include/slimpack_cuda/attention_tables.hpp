@@ -25,14 +25,15 @@ struct KeyPage {
 /// whose position is not above position + i. Rows are those of the matrices named.
 struct AttentionSegment {
   std::int32_t rows = 0;
-  std::int32_t position = 0;          ///< of the first query in the sample
-  std::int32_t first_page = 0;        ///< in the table of pages
-  std::int32_t keys = 0;              ///< listed in the pages
-  std::int32_t query_row = 0;         ///< of queries
-  std::int32_t output_row = 0;        ///< of outputs
-  std::int32_t log_sum_row = 0;       ///< of log-sum-exps
-  std::int32_t gradient_row = 0;      ///< of delta and of the gradients of outputs and queries
-  std::int32_t key_gradient_row = 0;  ///< of the gradients of key 0 and of its value
+  std::int32_t position = 0;            ///< of the first query in the sample
+  std::int32_t first_page = 0;          ///< in the table of pages
+  std::int32_t keys = 0;                ///< listed in the pages
+  std::int32_t query_row = 0;           ///< of queries
+  std::int32_t output_row = 0;          ///< of outputs
+  std::int32_t log_sum_row = 0;         ///< of log-sum-exps
+  std::int32_t gradient_row = 0;        ///< of delta and of the gradients of outputs and queries
+  std::int32_t key_gradient_row = 0;    ///< of the gradients of key 0, the others follow
+  std::int32_t value_gradient_row = 0;  ///< the same of values
   friend bool operator==(const AttentionSegment&, const AttentionSegment&) = default;
 };
 
@@ -76,9 +77,10 @@ struct AttentionTables {
 };
 
 /// Splits the work of `segments` into tiles. Segments of one sample, that is of one `first_page`
-/// and `key_gradient_row`, must stand next to each other, and all but the last list whole pages as
-/// they are listed by the last: they may list fewer keys. Throws InvalidInput where a count, a
-/// position or a page is out of range, or pages do not rise. O(segments + pages + tiles log tiles).
+/// and rows of gradients of keys and values, must stand next to each other, and all but the last
+/// list whole pages as they are listed by the last: they may list fewer keys. Throws InvalidInput
+/// where a count, a position or a page is out of range, or pages do not rise. O(segments + pages +
+/// tiles log tiles).
 [[nodiscard]] inline AttentionTables attention_tables(std::vector<AttentionSegment> segments,
                                                       std::vector<KeyPage> pages,
                                                       std::int32_t page_tokens,
@@ -93,8 +95,9 @@ struct AttentionTables {
     require(segment.rows >= 0, "attention_tables: rows must be >= 0", segment.rows);
     require(segment.keys >= 0, "attention_tables: keys must be >= 0", segment.keys);
     require(segment.position >= 0, "attention_tables: position must be >= 0", segment.position);
-    for (const std::int32_t row : {segment.query_row, segment.output_row, segment.log_sum_row,
-                                   segment.gradient_row, segment.key_gradient_row}) {
+    for (const std::int32_t row :
+         {segment.query_row, segment.output_row, segment.log_sum_row, segment.gradient_row,
+          segment.key_gradient_row, segment.value_gradient_row}) {
       require(row >= 0, "attention_tables: rows of matrices must be >= 0", row);
     }
     const std::int64_t count =
@@ -145,7 +148,8 @@ struct AttentionTables {
     for (; end < count; ++end) {
       const AttentionSegment& next = tables.segments[static_cast<std::size_t>(end)];
       if (next.first_page != sample.first_page ||
-          next.key_gradient_row != sample.key_gradient_row) {
+          next.key_gradient_row != sample.key_gradient_row ||
+          next.value_gradient_row != sample.value_gradient_row) {
         break;
       }
       keys = std::max(keys, next.keys);

@@ -14,12 +14,13 @@
 
 namespace slimpack::cuda {
 
-/// Where a row of the pack stands in its sample, and which rows of the query and of the key and
-/// value matrices (or of their gradients) belong to it.
+/// Where a row of the pack stands in its sample, and which rows of the query, key and value
+/// matrices (or of their gradients) belong to it.
 struct RopeRow {
   std::int32_t position = 0;
   std::int32_t query_row = 0;
   std::int32_t key_row = 0;
+  std::int32_t value_row = 0;
   friend bool operator==(const RopeRow&, const RopeRow&) = default;
 };
 
@@ -82,14 +83,14 @@ void for_each_rope_row(std::span<const AttentionSegment> segments, std::span<con
       [&](const AttentionSegment& segment, std::int32_t at, std::int32_t key) {
         const KeyPage& page =
             pages[static_cast<std::size_t>(segment.first_page + key / page_tokens)];
-        rows.push_back(
-            {segment.position + at, segment.query_row + at, page.row + key % page_tokens});
+        const std::int32_t row = page.row + key % page_tokens;
+        rows.push_back({segment.position + at, segment.query_row + at, row, row});
       });
   return rows;
 }
 
 /// The same for gradients: queries' come from gradient_row, keys' and values' from key_gradient_row
-/// on, one row a listed key.
+/// and value_gradient_row on, one row a listed key.
 [[nodiscard]] inline std::vector<RopeRow> rope_backward_rows(
     std::span<const AttentionSegment> segments, std::span<const KeyPage> pages,
     std::int32_t page_tokens) {
@@ -97,8 +98,8 @@ void for_each_rope_row(std::span<const AttentionSegment> segments, std::span<con
   detail::for_each_rope_row(
       segments, pages, page_tokens,
       [&](const AttentionSegment& segment, std::int32_t at, std::int32_t key) {
-        rows.push_back(
-            {segment.position + at, segment.gradient_row + at, segment.key_gradient_row + key});
+        rows.push_back({segment.position + at, segment.gradient_row + at,
+                        segment.key_gradient_row + key, segment.value_gradient_row + key});
       });
   return rows;
 }

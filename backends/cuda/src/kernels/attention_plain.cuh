@@ -162,13 +162,16 @@ SLIMPACK_DEVICE void attention_backward_keys_plain(const AttentionBackward& at) 
   const int key_at = tile.first + static_cast<int>(simt::thread_index());
   detail::PlainPart dkey, dvalue;
   bool listed = false;
-  std::int64_t gradient = 0;
+  std::int64_t key_gradient = 0, value_gradient = 0;
   for (int which = tile.first_segment; which < tile.last_segment; ++which) {
     const AttentionSegment segment = in.work.segments.data[which];
     if (key_at >= segment.keys) continue;
     listed = true;
-    gradient =
-        head_at(std::int64_t{segment.key_gradient_row} + key_at, kv_head, kv_heads, dim) + begin;
+    const auto gradient_at = [&](std::int32_t first) {
+      return head_at(std::int64_t{first} + key_at, kv_head, kv_heads, dim) + begin;
+    };
+    key_gradient = gradient_at(segment.key_gradient_row);
+    value_gradient = gradient_at(segment.value_gradient_row);
     const KeyPlace place = key_place(in, segment.first_page, segment.keys, key_at);
     const std::int64_t key = head_at(place.row, kv_head, kv_heads, dim);
     for (int i = larger(0, place.position - segment.position); i < segment.rows; ++i) {
@@ -189,8 +192,8 @@ SLIMPACK_DEVICE void attention_backward_keys_plain(const AttentionBackward& at) 
   if (!listed) return;
   for (std::size_t i = 0; i < kPlainPart; ++i) {
     if (static_cast<int>(i) >= count) continue;
-    at.dkey[gradient + static_cast<std::int64_t>(i)] += dkey.sum[i] * in.scale;
-    at.dvalue[gradient + static_cast<std::int64_t>(i)] += dvalue.sum[i];
+    at.dkey[key_gradient + static_cast<std::int64_t>(i)] += dkey.sum[i] * in.scale;
+    at.dvalue[value_gradient + static_cast<std::int64_t>(i)] += dvalue.sum[i];
   }
 }
 

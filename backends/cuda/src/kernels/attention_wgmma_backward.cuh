@@ -264,10 +264,12 @@ SLIMPACK_DEVICE void keys_consume(float* dkey, float* dvalue, const BackwardTask
   simt::products_arrived(key_sums);
   simt::products_arrived(value_sums);
   const std::int64_t width = static_cast<std::int64_t>(work.kv_heads) * kHeadDim;
-  const std::int64_t to = (sample.key_gradient_row + first) * width + kv_head * kHeadDim;
+  const auto to = [&](std::int32_t gradients) {
+    return (std::int64_t{gradients} + first) * width + kv_head * kHeadDim;
+  };
   const int rows = keys - consumer * kRows;
-  add_rows<kHeadDim>(dvalue + to, width, rows, value_sums, 1.0F);
-  add_rows<kHeadDim>(dkey + to, width, rows, key_sums, work.scale);
+  add_rows<kHeadDim>(dvalue + to(sample.value_gradient_row), width, rows, value_sums, 1.0F);
+  add_rows<kHeadDim>(dkey + to(sample.key_gradient_row), width, rows, key_sums, work.scale);
 }
 
 /// One block: a key tile and a key head, heads of a tile next to each other.

@@ -134,7 +134,7 @@ SLIMPACK_DEVICE void rope_forward_rows_of_block(const RopeForward& work) {
     const unsigned row = at / value_chunks, chunk = at % value_chunks;
     const Words words = simt::load_16(qkv + row * width + (heads + kv_heads) * dim + 8 * chunk);
     simt::store_16(work.value +
-                       static_cast<std::int64_t>(angles.rows[row].key_row) * kv_heads * dim +
+                       static_cast<std::int64_t>(angles.rows[row].value_row) * kv_heads * dim +
                        8 * chunk,
                    words);
   }
@@ -177,8 +177,8 @@ SLIMPACK_DEVICE void rope_backward_rows_of_block(const RopeBackward& work) {
   for (unsigned at = simt::thread_index(); at < count * value_chunks; at += simt::block_threads()) {
     const unsigned row = at / value_chunks, chunk = at % value_chunks;
     const Floats<8> values =
-        load<8>(work.dvalue + static_cast<std::int64_t>(angles.rows[row].key_row) * kv_heads * dim +
-                8 * chunk);
+        load<8>(work.dvalue +
+                static_cast<std::int64_t>(angles.rows[row].value_row) * kv_heads * dim + 8 * chunk);
     store<8>(dqkv + row * width + (heads + kv_heads) * dim + 8 * chunk, values);
   }
 }

@@ -41,7 +41,13 @@ class Emulator {
 
   void run(const std::function<void()>& kernel) {
     current() = this;
-    for (block_ = 0; block_ < grid_.blocks; ++block_) run_block(kernel);
+    fibers().all_idle();
+    try {
+      for (block_ = 0; block_ < grid_.blocks; ++block_) run_block(kernel);
+    } catch (...) {
+      current() = nullptr;
+      throw;
+    }
     current() = nullptr;
   }
 
@@ -79,15 +85,17 @@ class Emulator {
   template <class Slot, class Work>
   Slot together(unsigned first, unsigned count, const char* name, const Slot& mine,
                 const Work& work) {
-    Meeting& meeting = meetings_[{first, count}];
+    Meeting& meeting =
+        count == 32 && first % 32 == 0 ? warps_[first / 32] : meetings_[{first, count}];
     const unsigned self = running_ - first;
     const std::uint64_t generation = meeting.generation;
     // A meeting can end only after all have come back from the one before it: two sets of slots do.
     std::vector<std::byte>& bytes = meeting.slots[generation % 2];
     if (meeting.arrived == 0) {
       meeting.name = name;
-      bytes.resize(count * sizeof(Slot) + alignof(std::max_align_t));
-    } else if (std::strcmp(meeting.name, name) != 0) {
+      const std::size_t needed = count * sizeof(Slot) + alignof(std::max_align_t);
+      if (bytes.size() < needed) bytes.resize(needed);
+    } else if (meeting.name != name && std::strcmp(meeting.name, name) != 0) {
       fail(std::string("threads meet in ") + meeting.name + " and " + name);
     }
     Slot* slots = aligned<Slot>(bytes);
@@ -177,7 +185,36 @@ class Emulator {
     return *static_cast<State*>(held.get());
   }
 
-  void yield() { fibers_[running_].give_way(); }
+  /// Fibers of this thread of the host. One whose kernel has ended takes up another thread of it: a
+  /// kernel whose threads never meet runs on one stack.
+  class Fibers {
+   public:
+    Fiber* take(void (*entry)()) {
+      if (idle_.empty()) {
+        made_.push_back(std::make_unique<Fiber>());
+        idle_.push_back(made_.back().get());
+      }
+      Fiber* fiber = idle_.back();
+      idle_.pop_back();
+      fiber->prepare(entry);
+      return fiber;
+    }
+    void give_back(Fiber* fiber) { idle_.push_back(fiber); }
+    void all_idle() {
+      idle_.clear();
+      for (const auto& fiber : made_) idle_.push_back(fiber.get());
+    }
+
+   private:
+    std::vector<std::unique_ptr<Fiber>> made_;
+    std::vector<Fiber*> idle_;
+  };
+  static Fibers& fibers() {
+    static thread_local Fibers all;
+    return all;
+  }
+
+  void yield() { of_threads_[running_]->give_way(); }
 
   static void enter() {
     Emulator& emulator = now();
@@ -189,7 +226,7 @@ class Emulator {
     }
     emulator.done_[self] = true;
     ++emulator.progress_;
-    emulator.fibers_[self].give_way();
+    emulator.of_threads_[self]->give_way();
   }
 
   void run_block(const std::function<void()>& kernel) {
@@ -200,19 +237,27 @@ class Emulator {
     std::size_t space = shared_storage_.size();
     shared_ = static_cast<std::byte*>(std::align(kSharedAlignment, grid_.shared_bytes, at, space));
     meetings_.clear(), barriers_.clear(), states_.clear(), background_.clear();
+    warps_.resize(threads / 32 + 1);
+    for (Meeting& warp : warps_) warp.arrived = 0;
     done_.assign(threads, false);
     waiting_for_.assign(threads, "");
-    if (fibers_.size() < threads) fibers_.resize(threads);
-    for (unsigned thread = 0; thread < threads; ++thread) fibers_[thread].prepare(&Emulator::enter);
+    of_threads_.assign(threads, nullptr);
+    Fibers& pool = fibers();
     unsigned left = threads;
     while (left > 0) {
       const std::uint64_t before = progress_;
       left = 0;
       for (running_ = 0; running_ < threads; ++running_) {
         if (done_[running_]) continue;
-        fibers_[running_].resume();
+        Fiber*& fiber = of_threads_[running_];
+        if (fiber == nullptr) fiber = pool.take(&Emulator::enter);
+        fiber->resume();
         if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-        if (!done_[running_]) ++left;
+        if (done_[running_]) {
+          pool.give_back(fiber);
+        } else {
+          ++left;
+        }
       }
       if (left == 0 || progress_ != before) continue;
       if (background_.empty()) {
@@ -248,7 +293,8 @@ class Emulator {
   std::deque<std::function<void()>> background_;
   std::vector<bool> done_;
   std::vector<const char*> waiting_for_;
-  std::vector<Fiber> fibers_;
+  std::vector<Fiber*> of_threads_;
+  std::vector<Meeting> warps_;
   std::exception_ptr error_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack_cpu/parameters.hpp"
+#include "slimpack/exec/parameters.hpp"
 
 #include <doctest/doctest.h>
 
@@ -15,20 +15,20 @@
 using namespace slimpack;
 
 TEST_CASE("initialise: any rows of a tensor are those of the whole, and seeds and names differ") {
-  const cpu::TensorShape shape{"a.weight", 40, 30};
+  const exec::TensorShape shape{"a.weight", 40, 30};
   std::vector<double> whole(1200), part(300), other(1200);
-  cpu::initialise(whole, shape, 0, 7);
-  cpu::initialise(part, shape, 20, 7);
+  exec::initialise(whole, shape, 0, 7);
+  exec::initialise(part, shape, 20, 7);
   CHECK(part == std::vector<double>(whole.begin() + 600, whole.begin() + 900));
-  cpu::initialise(other, shape, 0, 8);
+  exec::initialise(other, shape, 0, 8);
   CHECK(other != whole);
-  cpu::initialise(other, {"b.weight", 40, 30}, 0, 7);
+  exec::initialise(other, {"b.weight", 40, 30}, 0, 7);
   CHECK(other != whole);
   double squares = 0;
   for (const double value : whole) squares += value * value;
   CHECK(squares == doctest::Approx(40.0).epsilon(0.15));  // variance 1 / cols
   std::vector<double> gain(30);
-  cpu::initialise(gain, {"norm.weight", 1, 30}, 0, 7);
+  exec::initialise(gain, {"norm.weight", 1, 30}, 0, 7);
   for (const double value : gain) CHECK((value >= 0.9 && value < 1.1));
 }
 
@@ -39,9 +39,9 @@ TEST_CASE("layout_of: the stages of a rank hold every row of every tensor, tied 
     const bool shard = plan.parallel.head == Head::shard;
     std::map<std::string, std::vector<int>> held;
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-      const cpu::ParameterLayout layout = cpu::layout_of(plan, pp);
+      const exec::ParameterLayout layout = exec::layout_of(plan, pp);
       std::size_t end = 0;
-      for (const cpu::HeldTensor& tensor : layout.tensors) {
+      for (const exec::HeldTensor& tensor : layout.tensors) {
         CHECK(tensor.offset == end);
         end += tensor.size();
         auto& rows = held[tensor.shape.name];
@@ -56,12 +56,12 @@ TEST_CASE("layout_of: the stages of a rank hold every row of every tensor, tied 
     const auto own =
         static_cast<std::size_t>(vocabulary_shard(plan.model.vocab, 0, plan.parallel.pp).last);
     std::size_t tensors = 0;
-    for (const cpu::TensorShape& tensor : cpu::model_tensors(plan.model)) {
+    for (const exec::TensorShape& tensor : exec::model_tensors(plan.model)) {
       const auto found = held.find(tensor.name);
       REQUIRE(found != held.end());
       ++tensors;
       for (std::size_t row = 0; row < found->second.size(); ++row) {
-        const bool twice = plan.model.tied && tensor.name == cpu::kEmbedding &&
+        const bool twice = plan.model.tied && tensor.name == exec::kEmbedding &&
                            plan.parallel.pp > 1 && (!shard || row >= own);
         CHECK(found->second[row] == (twice ? 2 : 1));
       }

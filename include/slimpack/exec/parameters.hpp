@@ -15,7 +15,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/share.hpp"
 
-namespace slimpack::cpu {
+namespace slimpack::exec {
 
 /// A weight, named as in Hugging Face's Llama. A gain has one row.
 struct TensorShape {
@@ -156,4 +156,4 @@ struct ParameterLayout {
   return layout;
 }
 
-}  // namespace slimpack::cpu
+}  // namespace slimpack::exec

@@ -8,17 +8,17 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/exec/parameters.hpp"
 #include "slimpack/exec/transport.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/share.hpp"
-#include "slimpack_cpu/parameters.hpp"
 
-namespace slimpack::cpu {
+namespace slimpack::exec {
 
 /// Rows of the tied table that a device reduces with other stages, as elements of its memory.
 struct TablePart {
   std::size_t begin = 0, size = 0;
-  exec::Meeting meeting;
+  Meeting meeting;
   std::int64_t tag = 0;
 };
 
@@ -33,8 +33,8 @@ struct StageMeetings {
   }
 
   /// The data-parallel ranks of the stage.
-  [[nodiscard]] exec::Meeting ranks() const {
-    exec::Meeting meeting{{}, static_cast<std::size_t>(dp)};
+  [[nodiscard]] Meeting ranks() const {
+    Meeting meeting{{}, static_cast<std::size_t>(dp)};
     for (std::int32_t rank = 0; rank < parallel.dp; ++rank) {
       meeting.members.push_back(device_at(rank, pp));
     }
@@ -42,8 +42,8 @@ struct StageMeetings {
   }
 
   /// The stages of the rank.
-  [[nodiscard]] exec::Meeting stages() const {
-    exec::Meeting meeting{{}, static_cast<std::size_t>(pp)};
+  [[nodiscard]] Meeting stages() const {
+    Meeting meeting{{}, static_cast<std::size_t>(pp)};
     for (std::int32_t stage = 0; stage < parallel.pp; ++stage) {
       meeting.members.push_back(device_at(dp, stage));
     }
@@ -82,4 +82,4 @@ struct StageMeetings {
   }
 };
 
-}  // namespace slimpack::cpu
+}  // namespace slimpack::exec

@@ -14,13 +14,13 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/buffer_places.hpp"
 #include "slimpack/exec/executor.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack_cpu/arena.hpp"
 
-namespace slimpack::cpu {
+namespace slimpack::exec {
 
 namespace detail {
 
@@ -50,22 +50,23 @@ class ReplayDevice {
     std::size_t at_, bytes_;
   };
 
-  explicit ReplayDevice(const exec::ElementBytes& size) : size_(size) {}
+  ReplayDevice(const ElementBytes& size, std::size_t alignment)
+      : size_(size), places_(Bytes{std::numeric_limits<std::int64_t>::max() / 2}, alignment) {}
 
-  [[nodiscard]] exec::ElementBytes element_bytes() const noexcept { return size_; }
-  [[nodiscard]] exec::StaticBytes static_bytes() const noexcept { return {}; }
+  [[nodiscard]] ElementBytes element_bytes() const noexcept { return size_; }
+  [[nodiscard]] StaticBytes static_bytes() const noexcept { return {}; }
   [[nodiscard]] Buffer allocate(Bytes bytes) {
     return Buffer(places_, static_cast<std::size_t>(bytes.value));
   }
   [[nodiscard]] std::span<std::byte> bytes(const Buffer&) const noexcept { return {}; }
   void clear(Buffer&) noexcept {}
-  void begin_step(const Plan&, const exec::StepData&) noexcept {}
+  void begin_step(const Plan&, const StepData&) noexcept {}
   template <class Link>
-  void forward(const exec::PackCall&, Link&) noexcept {}
+  void forward(const PackCall&, Link&) noexcept {}
   template <class Link>
-  void backward(const exec::PackCall&, Link&) noexcept {}
+  void backward(const PackCall&, Link&) noexcept {}
   template <class Link>
-  void head(const exec::HeadCall&, Link&) noexcept {}
+  void head(const HeadCall&, Link&) noexcept {}
   template <class Link>
   void reduce(std::int32_t, Link&) noexcept {}
   template <class Link>
@@ -73,48 +74,46 @@ class ReplayDevice {
   [[nodiscard]] Bytes reached() const noexcept { return places_.reached(); }
 
  private:
-  exec::ElementBytes size_;
-  BufferPlaces places_{Bytes{std::numeric_limits<std::int64_t>::max() / 2}};
+  ElementBytes size_;
+  BufferPlaces places_;
 };
 
 /// A transport on which nothing is waited for. Sends end as late as the window lets them, or at
 /// once.
 struct ReplayLink {
   bool at_once = false;
-  void post_receive(const exec::Channel&, std::size_t, std::span<std::byte>) noexcept {}
-  void await_receive(const exec::Channel&, std::size_t) noexcept {}
-  void queue_send(const exec::Channel&, std::size_t, std::span<const std::byte>) noexcept {}
-  [[nodiscard]] bool send_ended(const exec::Channel&, std::size_t) const noexcept {
-    return at_once;
-  }
-  void await_send(const exec::Channel&, std::size_t) noexcept {}
+  void post_receive(const Channel&, std::size_t, std::span<std::byte>) noexcept {}
+  void await_receive(const Channel&, std::size_t) noexcept {}
+  void queue_send(const Channel&, std::size_t, std::span<const std::byte>) noexcept {}
+  [[nodiscard]] bool send_ended(const Channel&, std::size_t) const noexcept { return at_once; }
+  void await_send(const Channel&, std::size_t) noexcept {}
   void at(const std::string&) noexcept {}
   void abort(const std::string&) noexcept {}
 };
 
 }  // namespace detail
 
-/// Bytes for BasicDevice::reserve with which device `device` (in `Plan::schedule`) runs the plan,
-/// weights, gradients and optimizer state apart. The device's order is replayed with its buffers
-/// at their places in an arena, once with sends that end at once and once with sends that end as
-/// late as the window allows; the larger arena counts, and a quarter of it is added for sends that
-/// end in between. What is never reached is never touched, so that the quarter costs addresses and
-/// no memory. What is reached over the predicted peak is the price of fragmentation.
-/// Throws as run_step where the device's order is impossible. O(units x buffers).
-[[nodiscard]] inline Bytes arena_bytes(const Plan& plan, const exec::Program& program,
-                                       std::size_t device, const exec::ElementBytes& size) {
+/// Bytes of an arena, whose buffers are aligned to `alignment` bytes, with which device `device`
+/// (in `Plan::schedule`) runs the plan, weights, gradients and optimizer state apart. The device's
+/// order is replayed with its buffers at their places in an arena, once with sends that end at once
+/// and once with sends that end as late as the window allows; the larger arena counts, and a
+/// quarter of it is added for sends that end in between. What is reached over the predicted peak is
+/// the price of fragmentation. Throws as run_step where the device's order is impossible. O(units x
+/// buffers).
+[[nodiscard]] inline Bytes arena_bytes(const Plan& plan, const Program& program, std::size_t device,
+                                       const ElementBytes& size, std::size_t alignment) {
   Bytes most;
-  const exec::StepData data;
-  const exec::MemoryObserver observer;
+  const StepData data;
+  const MemoryObserver observer;
   for (const bool at_once : {false, true}) {
-    detail::ReplayDevice replay(size);
+    detail::ReplayDevice replay(size, alignment);
     detail::ReplayLink link{at_once};
-    (void)exec::DeviceRun<detail::ReplayDevice, detail::ReplayLink>(plan, program, data, device,
-                                                                    replay, link, observer)
+    (void)DeviceRun<detail::ReplayDevice, detail::ReplayLink>(plan, program, data, device, replay,
+                                                              link, observer)
         .run();
     most = std::max(most, replay.reached());
   }
   return Bytes{most.value + most.value / 4};
 }
 
-}  // namespace slimpack::cpu
+}  // namespace slimpack::exec
