@@ -264,8 +264,8 @@ SLIMPACK_DEVICE void keys_consume(float* dkey, float* dvalue, const BackwardTask
   simt::products_arrived(key_sums);
   simt::products_arrived(value_sums);
   const std::int64_t width = static_cast<std::int64_t>(work.kv_heads) * kHeadDim;
-  const auto to = [&](std::int32_t gradients) {
-    return (std::int64_t{gradients} + first) * width + kv_head * kHeadDim;
+  const auto to = [&](std::int32_t numbered) {
+    return (std::int64_t{numbered} + first) * width + kv_head * kHeadDim;
   };
   const int rows = keys - consumer * kRows;
   add_rows<kHeadDim>(dvalue + to(sample.value_gradient_row), width, rows, value_sums, 1.0F);
