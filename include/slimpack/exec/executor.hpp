@@ -93,9 +93,7 @@ class DeviceRun {
     return text + "), unit " + std::to_string(unit_) + ", " + describe(own_.units[unit_].unit);
   }
 
-  /// Tells the transport where the device is. One that issues its work in the order of units is
-  /// told the unit's number too, or at the end of the step how many there were.
-  void announce() {
+  void announce() {  // some transports issue their work unit by unit
     link_.at(place());
     if constexpr (requires { link_.begin_unit(unit_); }) link_.begin_unit(unit_);
   }
