@@ -92,8 +92,9 @@ class OrderRun {
     }
     for (std::size_t device = 0; device < devices_.size(); ++device) {
       const auto& units = program_.devices[device].units;
-      const std::size_t next = devices_[device].next;
-      if (next == units.size()) continue;
+      if (units.empty()) continue;
+      const std::size_t next = std::min(devices_[device].next, units.size() - 1);
+      if (devices_[device].next == units.size() && devices_[device].sums == 0) continue;
       throw Deadlock("execution cannot end: device (dp " +
                      std::to_string(program_.devices[device].dp) + ", pp " +
                      std::to_string(program_.devices[device].pp) + ") waits for ever at unit " +
@@ -101,6 +102,12 @@ class OrderRun {
     }
     std::stable_sort(events_.begin(), events_.end(),
                      [](const Event& a, const Event& b) { return a.time < b.time; });
+    // In O stages and ranks meet: behind all else, and first the stages, then the ranks.
+    for (std::size_t device = 0; device < devices_.size(); ++device) {
+      const auto& units = program_.devices[device].units;
+      if (units.empty() || units.back().unit.kind != UnitKind::optimizer) continue;
+      events_.push_back({0, {{device, {Turn::Kind::unit, units.size() - 1, 0, 0}}}});
+    }
     StepOrder order;
     order.devices.resize(devices_.size());
     for (const Event& event : events_) {
@@ -120,6 +127,7 @@ class OrderRun {
     std::size_t next = 0;
     Time clock = 0;
     bool awake = false, waits = false;  ///< `waits`: it has come to a meeting
+    std::size_t sums = 0;               ///< that it has queued and that have not ended
   };
   struct Channel {
     std::vector<Time> sent, posted, ended;
@@ -141,6 +149,12 @@ class OrderRun {
     const exec::DeviceProgram& own = program_.devices[place];
     if (device.waits || device.next == own.units.size()) return false;
     const exec::UnitWork& work = own.units[device.next];
+    if (work.unit.kind == UnitKind::optimizer) {
+      require(device.next + 1 == own.units.size(), "execution: O must be the last unit of device",
+              static_cast<std::int64_t>(place));
+      ++device.next;
+      return false;
+    }
     const auto window = static_cast<std::size_t>(plan_.window);
     Time start = device.clock;
     const auto await = [&](const exec::MessageRef& message, std::size_t back) {
@@ -238,16 +252,17 @@ class OrderRun {
   void reduce(std::size_t device, std::int32_t chunk, Time time) {
     const exec::DeviceProgram& own = program_.devices[device];
     const exec::StageMeetings meetings{plan_.parallel, own.dp, own.pp};
-    arrive({meetings.ranks().members, chunk}, time);
+    arrive(device, {meetings.ranks().members, chunk}, time);
     if (chunk != 0) return;
     for (const exec::TablePart& part :
          meetings.table_parts(plan_.model, layouts_[static_cast<std::size_t>(own.pp)])) {
-      arrive({part.meeting.members, part.tag}, time);
+      arrive(device, {part.meeting.members, part.tag}, time);
     }
   }
 
-  void arrive(const StepSum& sum, Time time) {
+  void arrive(std::size_t device, const StepSum& sum, Time time) {
     if (sum.members.size() == 1) return;
+    ++devices_[device].sums;
     Gathering& state = sums_[sum];
     state.come.push_back(0);
     state.time = std::max(state.time, time);
@@ -255,6 +270,7 @@ class OrderRun {
     Event event{state.time, {}};
     for (const std::size_t member : sum.members) {
       event.turns.push_back({member, {Turn::Kind::sum, 0, 0, ended_sums_.size()}});
+      --devices_[member].sums;
     }
     ended_sums_.push_back(sum);
     events_.push_back(std::move(event));
