@@ -4,7 +4,7 @@
 if(NOT SLIMPACK_SANITIZE AND NOT SLIMPACK_CUDA_ALONE)  # sanitizers do not follow the emulator's fibers
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/nccl/*.cpp)
   add_executable(test_cuda_nccl ${sources} $<TARGET_OBJECTS:doctest_main>)
-  target_link_libraries(test_cuda_nccl PRIVATE slimpack_cuda_emulated slimpack_processes slimpack_planners_checked doctest::doctest)
+  target_link_libraries(test_cuda_nccl PRIVATE slimpack_nccl_emulated slimpack_planners_checked doctest::doctest)
   target_include_directories(test_cuda_nccl PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/nccl
     ${PROJECT_SOURCE_DIR}/backends/cuda/emulated ${PROJECT_SOURCE_DIR}/backends/cuda/src)
   target_compile_definitions(test_cuda_nccl PRIVATE SLIMPACK_CHECKED)

@@ -116,9 +116,19 @@ PlanRequest request_of(std::uint64_t seed, std::int32_t dp, std::int32_t pp) {
   request.sources = {{"drawn", 12, ""}};
   request.model = {"drawn", 2 * std::int64_t{pp}, 12,  4,    2, 4, 20,
                    23,      random.chance(1, 3),  1e4, 1e-5, 2};
-  request.cluster.tile_tokens = 4;
-  request.cluster.peak_flops = 1e9;
+  request.cluster.name = "drawn";
+  request.cluster.devices_per_node = 8;
+  request.cluster.memory = Bytes{std::int64_t{1} << 40U};
+  request.cluster.peak_flops = 2e9;
+  request.cluster.matrix_flops = 1e9;
+  request.cluster.attention_forward_flops = 5e8;
+  request.cluster.attention_backward_flops = 4e8;
+  request.cluster.memory_bytes_per_s = 1e11;
+  request.cluster.inside = {1e10, 1e-6};
+  request.cluster.between = {2e9, 2e-6};
   request.cluster.kernel_s = 1e-6;
+  request.cluster.segment_s = 1e-7;
+  request.cluster.tile_tokens = 4;
   request.dp = dp;
   request.pp = pp;
   request.context = Tokens{600};
