@@ -14,26 +14,26 @@
 
 namespace slimpack::trainer {
 
-/// The whole model's weights as these devices have them: each rank computes the reference from its
-/// own start, so `weights` come from the seed or a folder.
-template <class Device>
-[[nodiscard]] double gradient_difference(std::span<Device> devices,
-                                         const cpu::ReferenceResult& reference,
+/// The largest difference between a gradient of the ranks' devices and the reference's, over its
+/// tensor's largest value. `worst_tensor` becomes that tensor's name.
+template <class Ranks>
+[[nodiscard]] double gradient_difference(Ranks& ranks, const cpu::ReferenceResult& reference,
                                          std::string& worst_tensor) {
+  using Stored = typename Ranks::Device::Stored;
   double worst = 0;
-  for (const Device& device : devices) {
+  ranks.each([&](const auto& device) {
     for (const exec::HeldTensor& tensor : device.tensors()) {
       const cpu::Matrix& expected = reference.gradients.at(tensor.shape.name);
-      const double difference =
-          cpu::detail::relative(cpu::detail::largest_difference<typename Device::Number>(
-                                    device.gradients(tensor), expected, tensor.first_row),
-                                cpu::detail::largest_value(expected));
+      const auto& gradients = device.gradients(tensor);
+      const double difference = cpu::detail::relative(
+          cpu::detail::largest_difference<Stored>(gradients, expected, tensor.first_row),
+          cpu::detail::largest_value(expected));
       if (!(difference <= worst)) {
         worst = difference;
         worst_tensor = tensor.shape.name;
       }
     }
-  }
+  });
   return worst;
 }
 

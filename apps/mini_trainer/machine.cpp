@@ -21,26 +21,28 @@ namespace {
 
 }  // namespace
 
-PlanRequest base_request(const Options& options, const ModelShape& model, std::size_t devices,
+Cluster cores_as_cluster(const Options& options, std::size_t devices) {
+  const auto ranks = static_cast<std::int64_t>(devices);
+  return cpu::cpu_cluster(ranks, options.memory.value_or(Bytes{machine_memory() / ranks}));
+}
+
+PlanRequest base_request(const Options& options, const ModelShape& model, const RankKind& ranks,
                          const Corpus& corpus) {
   PlanRequest request;
   request.model = model;
-  const auto ranks = static_cast<std::int64_t>(devices);
-  request.cluster =
-      cpu::cpu_cluster(ranks, options.memory.value_or(Bytes{machine_memory() / ranks}));
+  request.cluster = ranks.cluster;
   if (!options.cost.empty()) request.cost = cost_from_json(read_file(options.cost), options.cost);
-  // Gradients are summed in the numbers that weights are kept in.
-  request.memory.gradient_bytes = model.bytes_per_element;
+  request.memory.gradient_bytes = ranks.element.gradient;
   for (const TokenSource& source : corpus.sources) {
     request.sources.push_back({source.name(), static_cast<std::int64_t>(source.documents()), {}});
   }
-  const auto count = static_cast<std::int32_t>(devices);
+  const auto count = static_cast<std::int32_t>(ranks.count);
   request.pp = options.pp.value_or(options.dp ? count / *options.dp : 1);
   request.dp = options.dp.value_or(count / request.pp);
   request.chunks = options.chunks;
   request.head = options.head;
   request.recompute = options.recompute;
-  request.granularity = Tokens{64};
+  request.granularity = ranks.granularity;
   request.context = options.context;
   // Planning shares the cores with training.
   request.effort = Effort::fast;

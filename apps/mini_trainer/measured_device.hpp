@@ -5,26 +5,83 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/exec/backend.hpp"
 #include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/parameters.hpp"
+#include "slimpack/io/element_type.hpp"
+#include "slimpack/plan/plan.hpp"
 #include "slimpack_cpu/device.hpp"
+#include "unit_time.hpp"
 
 namespace slimpack::trainer {
-
-/// When a unit of the device's order ran, since the step began on the device.
-struct UnitTime {
-  Nanos begin, end;
-};
 
 template <cpu::Mathematics Math>
 class MeasuredDevice : public cpu::BasicDevice<Math> {
  public:
   using Base = cpu::BasicDevice<Math>;
   using Base::Base;
+
+  using Settings = cpu::AdamW;
+  /// What weights and moments are in files.
+  using Stored = typename Base::Number;
+  static constexpr ElementType kStored =
+      std::is_same_v<Stored, float> ? ElementType::f32 : ElementType::f64;
+  static constexpr std::string_view kNumbers = std::is_same_v<Stored, float> ? "fp32" : "fp64";
+  /// The largest relative difference from the reference.
+  static constexpr double kTolerance = std::is_same_v<Stored, float> ? 2e-5 : 1e-10;
+  static constexpr Tokens kGranularity{64};
+  [[nodiscard]] static constexpr exec::ElementBytes element_sizes() {
+    return cpu::element_bytes_of<Stored>();
+  }
+  /// Of buffers in its arena.
+  [[nodiscard]] static std::size_t alignment(const ModelShape&) { return cpu::kBufferAlignment; }
+  /// A weight as the device computes with it.
+  [[nodiscard]] static double rounded(double weight) {
+    return static_cast<double>(static_cast<Stored>(weight));
+  }
+
+  /// Makes the arena at least so large.
+  void reserve_at_least(Bytes wanted) {
+    if (Base::arena() == nullptr || Base::arena()->capacity() < wanted) Base::reserve(wanted);
+  }
+  /// fill(elements) writes all weights of a held tensor.
+  template <class Fill>
+  void fill_weights(const exec::HeldTensor& tensor, const Fill& fill) {
+    fill(Base::weights(tensor));
+  }
+  /// fill(tensor, first element, first moments, second moments) writes the moments that are here.
+  template <class Fill>
+  void fill_moments(const Fill& fill) {
+    for (auto& part : Base::optimizer_state()) {
+      fill(part.tensor, part.first, part.first_moment, part.second_moment);
+    }
+  }
+  /// visit(name, first element, weights) gets what this device is to save: everything on the
+  /// stage's first rank.
+  template <class Visit>
+  void visit_weights(const DeviceSchedule& place, OptimizerState, const Visit& visit) const {
+    if (place.dp > 0) return;
+    for (const exec::HeldTensor& tensor : Base::tensors()) {
+      visit(tensor.shape.name, tensor.first_row * tensor.shape.cols,
+            std::span<const Stored>(Base::weights(tensor)));
+    }
+  }
+  /// visit(name, first element, first moments, second moments).
+  template <class Visit>
+  void visit_moments(const Visit& visit) {
+    for (const auto& part : Base::optimizer_state()) {
+      visit(part.tensor.name, static_cast<std::int64_t>(part.first),
+            std::span<const Stored>(part.first_moment),
+            std::span<const Stored>(part.second_moment));
+    }
+  }
 
   /// While it is on, steps compute losses and change neither weights nor moments.
   void set_evaluating(bool evaluating) noexcept { evaluating_ = evaluating; }

@@ -42,24 +42,34 @@ template <class Parse>
   return parse(text);
 }
 
-/// Refuses what other builds of this program have.
-void check_built(const OptionTexts& texts) {
-  const auto only = [](const char* option, const std::string& text,
-                       std::initializer_list<std::pair<std::string_view, bool>> words,
-                       const char* why) {
-    require(parse_word<bool>(option, text, words), std::string(option) + ": " + why, text);
-  };
-  only("--backend", texts.backend, {{"cpu", true}, {"cuda", false}},
-       "this program is built for cpu alone");
-  only("--dtype", texts.dtype, {{"fp32", true}, {"fp64", true}, {"bf16", false}},
-       "the cpu backend computes in fp32 or fp64");
-#ifdef SLIMPACK_HAS_MPI
-  constexpr bool kMpi = true;
-#else
-  constexpr bool kMpi = false;
-#endif
-  only("--transport", texts.transport, {{"threads", true}, {"mpi", kMpi}, {"nccl", false}},
-       kMpi ? "the cpu backend has threads and mpi" : "this program is built for threads alone");
+/// Backend, transport and numbers, which belong together. Refuses what other builds of this program
+/// have.
+void check_devices(const OptionTexts& texts, const Features& built, Options& options) {
+  options.backend = parse_word<Backend>("--backend", texts.backend,
+                                        {{"cpu", Backend::cpu}, {"cuda", Backend::cuda}});
+  const bool cuda = options.backend == Backend::cuda;
+  require(!cuda || built.cuda, "--backend: this program is built for cpu alone", texts.backend);
+
+  options.precision = cuda ? Precision::bf16 : Precision::fp32;
+  if (!texts.dtype.empty()) {
+    options.precision = parse_word<Precision>(
+        "--dtype", texts.dtype,
+        {{"fp32", Precision::fp32}, {"fp64", Precision::fp64}, {"bf16", Precision::bf16}});
+  }
+  const bool bf16 = options.precision == Precision::bf16;
+  require(cuda || !bf16, "--dtype: the cpu backend computes in fp32 or fp64", texts.dtype);
+  require(!cuda || bf16, "--dtype: the cuda backend computes in bf16, with weights kept in fp32",
+          texts.dtype);
+
+  options.transport = parse_word<Transport>(
+      "--transport", texts.transport,
+      {{"threads", Transport::threads}, {"mpi", Transport::mpi}, {"nccl", Transport::nccl}});
+  const bool mpi = options.transport == Transport::mpi;
+  const bool nccl = options.transport == Transport::nccl;
+  require(!mpi || built.mpi, "--transport: this program is built without MPI", texts.transport);
+  require(!mpi || !cuda, "--transport: the cuda backend has threads and nccl", texts.transport);
+  require(!nccl || built.nccl, "--transport: this program is built without NCCL", texts.transport);
+  require(!nccl || cuda, "--transport: nccl needs --backend cuda", texts.transport);
 }
 
 }  // namespace
@@ -84,11 +94,15 @@ void add_options(CLI::App& program, OptionTexts& texts) {
   add_default("--chunks", texts.chunks, "virtual stages a device, or auto");
   add_default("--head", texts.head, "vocabulary projection and loss: last, shard or auto");
   add_default("--recompute", texts.recompute, "none, light, layer, full or auto");
-  add_default("--backend", texts.backend, "cpu");
-  add_default("--transport", texts.transport, "threads, or mpi (start with mpirun)");
-  add_default("--dtype", texts.dtype, "fp32 or fp64");
-  add("--cost", texts.cost, "a calibrated cost model [measured constants of a CPU core]");
-  add("--memory", texts.memory, "bytes of a device [the machine's, divided by its ranks]");
+  add_default("--backend", texts.backend,
+              "cpu or cuda; on cuda, ranks that are threads take turns on the GPUs there are, rank "
+              "r on GPU r modulo their number; ranks of one GPU get equal parts of it");
+  add_default("--transport", texts.transport,
+              "threads, mpi (cpu; start with mpirun) or nccl (cuda; a process a GPU)");
+  add("--dtype", texts.dtype, "fp32 or fp64 [fp32]; on cuda bf16, with weights kept in fp32");
+  add("--cost", texts.cost,
+      "a calibrated cost model [constants of a CPU core, or of the GPU's kind]");
+  add("--memory", texts.memory, "bytes of a device [the machine's or GPU's, divided by its ranks]");
   add("--steps", texts.steps, "[700; with --plan 1]");
   add("--batch-tokens", texts.batch_tokens, "tokens a step holds at most [4096]");
   add_default("--context", texts.context, "longest sample, in tokens");
@@ -108,9 +122,9 @@ void add_options(CLI::App& program, OptionTexts& texts) {
   add("--profile", texts.profile, "measure what slimpack calibrate fits, and end");
 }
 
-Options check(const OptionTexts& texts) {
-  check_built(texts);
+Options check(const OptionTexts& texts, const Features& built) {
   Options options;
+  check_devices(texts, built, options);
   options.data = texts.data;
   options.eval_data = texts.eval_data;
   options.model = texts.model;
@@ -132,8 +146,6 @@ Options check(const OptionTexts& texts) {
                                   {"layer", Recompute::layer},
                                   {"full", Recompute::full}});
   });
-  options.transport = texts.transport == "mpi" ? Transport::mpi : Transport::threads;
-  options.precision = texts.dtype == "fp64" ? Precision::fp64 : Precision::fp32;
   options.cost = texts.cost;
   if (!texts.memory.empty()) options.memory = Bytes{parse_size("--memory", texts.memory)};
   options.steps =

@@ -14,8 +14,14 @@
 
 namespace slimpack::trainer {
 
-enum class Transport : std::uint8_t { threads, mpi };
-enum class Precision : std::uint8_t { fp32, fp64 };
+enum class Backend : std::uint8_t { cpu, cuda };
+enum class Transport : std::uint8_t { threads, mpi, nccl };
+enum class Precision : std::uint8_t { fp32, fp64, bf16 };
+
+/// What this program was built with.
+struct Features {
+  bool cuda = false, mpi = false, nccl = false;
+};
 
 /// The options of `mini_trainer --help` as text; `check` makes values of them.
 struct OptionTexts {
@@ -23,7 +29,7 @@ struct OptionTexts {
   std::string model = "tiny";
   std::string plan, planner = "slimpack";
   std::string dp, pp, chunks = "auto", head = "auto", recompute = "auto";
-  std::string backend = "cpu", transport = "threads", dtype = "fp32";
+  std::string backend = "cpu", transport = "threads", dtype;
   std::string cost, memory;
   std::string steps, batch_tokens, context = "1024", overlong = "split";
   std::string learning_rate = "4e-3", warmup, clip = "1", seed = "0";
@@ -40,6 +46,7 @@ struct Options {
   std::optional<std::int32_t> dp, pp, chunks;
   std::optional<Head> head;
   std::optional<Recompute> recompute;
+  Backend backend = Backend::cpu;
   Transport transport = Transport::threads;
   Precision precision = Precision::fp32;
   std::string cost;
@@ -57,7 +64,7 @@ struct Options {
 
 void add_options(CLI::App& program, OptionTexts& texts);
 
-/// Throws InvalidInput naming option, rule and value.
-[[nodiscard]] Options check(const OptionTexts& texts);
+/// Throws InvalidInput naming option, rule and value, also for what `built` has not.
+[[nodiscard]] Options check(const OptionTexts& texts, const Features& built);
 
 }  // namespace slimpack::trainer

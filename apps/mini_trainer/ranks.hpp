@@ -13,12 +13,15 @@
 #include <vector>
 
 #include "measured_device.hpp"
+#include "options.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/exec/run_step.hpp"
 #include "slimpack/exec/team.hpp"
 #include "slimpack/exec/thread_system.hpp"
+#include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "steps.hpp"
 
 #ifdef SLIMPACK_HAS_MPI
 #include "slimpack_mpi/mpi_transport.hpp"
@@ -42,6 +45,16 @@ class ThreadRanks {
   /// Positions in `Plan::schedule` of the devices that are here.
   [[nodiscard]] std::size_t first() const noexcept { return 0; }
   [[nodiscard]] std::span<Device> local() noexcept { return devices_; }
+
+  /// Calls work(device) for the devices that are here, in their order, wherever their memory is
+  /// within reach.
+  template <class Work>
+  void each(const Work& work) {
+    for (Device& device : devices_) work(device);
+  }
+  [[nodiscard]] Cluster cluster(const Options& options, const ModelShape&) const {
+    return cores_as_cluster(options, size());
+  }
 
   void make_devices(const Plan& plan, std::uint64_t seed, const cpu::AdamW& settings) {
     devices_.reserve(size());
@@ -94,6 +107,14 @@ class MpiRanks {
   [[nodiscard]] std::size_t first() noexcept { return link_.session().rank(); }
   [[nodiscard]] std::span<Device> local() noexcept {
     return device_ ? std::span(&*device_, 1) : std::span<Device>{};
+  }
+
+  template <class Work>
+  void each(const Work& work) {
+    if (device_) work(*device_);
+  }
+  [[nodiscard]] Cluster cluster(const Options& options, const ModelShape&) {
+    return cores_as_cluster(options, size());
   }
 
   void make_devices(const Plan& plan, std::uint64_t seed, const cpu::AdamW& settings) {

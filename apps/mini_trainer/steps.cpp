@@ -74,11 +74,11 @@ namespace {
 }
 
 [[nodiscard]] std::vector<Bytes> arenas(const Plan& plan, const exec::Program& program,
-                                        std::size_t first, std::size_t devices,
-                                        exec::ElementBytes element) {
+                                        const RankKind& ranks) {
   std::vector<Bytes> bytes;
-  for (std::size_t device = first; device < first + devices; ++device) {
-    bytes.push_back(exec::arena_bytes(plan, program, device, element, cpu::kBufferAlignment));
+  for (std::size_t device = 0; device < ranks.here; ++device) {
+    bytes.push_back(exec::arena_bytes(plan, program, ranks.first_here + device, ranks.element,
+                                      ranks.alignment));
   }
   return bytes;
 }
@@ -129,15 +129,12 @@ Corpus open_held_out(const Options& options, const ModelShape& model) {
 }
 
 StepMaker::StepMaker(const Corpus& corpus, const Options& options, PlanRequest request,
-                     bool shuffle, std::size_t first_device, std::size_t devices,
-                     exec::ElementBytes element)
+                     bool shuffle, RankKind ranks)
     : corpus_(corpus),
       options_(options),
       request_(std::move(request)),
       stream_(corpus.lengths(), batches_of(corpus, options, shuffle)),
-      first_device_(first_device),
-      devices_(devices),
-      element_(element) {}
+      ranks_(std::move(ranks)) {}
 
 void StepMaker::keep_partition(const Plan& plan) {
   request_.chunks = plan.parallel.chunks;
@@ -161,7 +158,7 @@ Step StepMaker::next() {
   if (!partitioned_) keep_partition(step.plan);
   step.program = exec::make_program(step.plan);
   step.data = {std::move(tokens.tokens), std::move(tokens.targets)};
-  step.arena = arenas(step.plan, step.program, first_device_, devices_, element_);
+  step.arena = arenas(step.plan, step.program, ranks_);
   step.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return step;
 }
@@ -186,7 +183,7 @@ void StepAhead::begin() {
 }
 
 Step step_of_plan(const Corpus& corpus, const Options& options, const Plan& plan,
-                  std::size_t first_device, std::size_t devices, exec::ElementBytes element) {
+                  const RankKind& ranks) {
   require(plan.sources.size() == corpus.sources.size(),
           *options.plan + ": its sources must be as many as --data has (" +
               std::to_string(corpus.sources.size()) + ")",
@@ -205,7 +202,7 @@ Step step_of_plan(const Corpus& corpus, const Options& options, const Plan& plan
   step.plan.target_tokens = tokens.target_tokens;
   step.program = exec::make_program(step.plan);
   step.data = {std::move(tokens.tokens), std::move(tokens.targets)};
-  step.arena = arenas(step.plan, step.program, first_device, devices, element);
+  step.arena = arenas(step.plan, step.program, ranks);
   return step;
 }
 

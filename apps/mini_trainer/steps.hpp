@@ -20,6 +20,7 @@
 #include "slimpack/exec/backend.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/program.hpp"
+#include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 
@@ -31,6 +32,9 @@ struct Corpus {
   TokenRules rules;
   [[nodiscard]] std::vector<LengthSet> lengths() const;
 };
+
+/// The model of the folder that a run begins from, else of --model; elements as wide as `element`.
+[[nodiscard]] ModelShape model_of(const Options& options, std::int64_t element);
 
 /// Opens what is trained on, or evaluated on. Without paths: this repository's own text, without
 /// or with the files that are held out; an empty corpus where there is none to evaluate on. Throws
@@ -47,13 +51,24 @@ struct Step {
   double seconds = 0;        ///< that preparing it took
 };
 
+/// What plans and arenas are made for.
+struct RankKind {
+  Cluster cluster;
+  exec::ElementBytes element;
+  std::size_t alignment = 1;   ///< of buffers in an arena, bytes
+  Tokens granularity{64};      ///< of slices
+  std::size_t count = 1;       ///< ranks of the run
+  std::size_t first_here = 0;  ///< place in `Plan::schedule` of the first device of this process
+  std::size_t here = 1;        ///< devices of this process
+};
+
 /// Prepares steps one after the other. All ranks prepare the same.
 class StepMaker {
  public:
   /// `request` has everything but the batch. Steps after the first keep its partition. Arenas are
-  /// sized for `devices` devices from `first_device` on.
+  /// sized for the devices that are here.
   StepMaker(const Corpus& corpus, const Options& options, PlanRequest request, bool shuffle,
-            std::size_t first_device, std::size_t devices, exec::ElementBytes element);
+            RankKind ranks);
 
   /// Passes over the first batches of a run.
   void skip(std::int64_t batches) { stream_.skip(batches); }
@@ -67,8 +82,7 @@ class StepMaker {
   const Options& options_;
   PlanRequest request_;
   BatchStream stream_;
-  std::size_t first_device_, devices_;
-  exec::ElementBytes element_;
+  RankKind ranks_;
   bool partitioned_ = false;
 };
 
@@ -103,11 +117,13 @@ class StepAhead {
 
 /// The plan of --plan, with tokens of the sources it was made from.
 [[nodiscard]] Step step_of_plan(const Corpus& corpus, const Options& options, const Plan& plan,
-                                std::size_t first_device, std::size_t devices,
-                                exec::ElementBytes element);
+                                const RankKind& ranks);
 
-/// What planners are told about this machine and the options, without a batch.
+/// What planners are told of this machine's cores as devices.
+[[nodiscard]] Cluster cores_as_cluster(const Options& options, std::size_t devices);
+
+/// What planners are told about these ranks and the options, without a batch.
 [[nodiscard]] PlanRequest base_request(const Options& options, const ModelShape& model,
-                                       std::size_t devices, const Corpus& corpus);
+                                       const RankKind& ranks, const Corpus& corpus);
 
 }  // namespace slimpack::trainer

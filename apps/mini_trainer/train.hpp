@@ -35,27 +35,24 @@
 
 namespace slimpack::trainer {
 
-/// The model of the folder that a run begins from, else of --model; elements as wide as `element`.
-[[nodiscard]] ModelShape model_of(const Options& options, std::int64_t element);
-
-/// Everything between the first plan and the last save. `Ranks` is ThreadRanks or MpiRanks.
+/// Everything between the first plan and the last save, on any kind of ranks (ranks.hpp).
 template <class Ranks>
 class Run {
  public:
-  using Number = typename Ranks::Device::Number;
+  using Device = typename Ranks::Device;
 
   Run(Ranks& ranks, const Options& options, std::optional<Plan> plan)
       : ranks_(ranks),
         options_(options),
         fixed_(std::move(plan)),
-        model_(model_of(options, sizeof(Number))),
+        model_(model_of(options, Device::element_sizes().element)),
         training_(open_training(options, model_)),
         held_out_(open_held_out(options, model_)),
         report_(ranks.is_root(), options.log, !options.resume.empty()) {
     if (fixed_) {
-      require(fixed_->model == model_, *options.plan + ": must be of the model of this run (" +
-                                           model_.name + ", " + std::to_string(sizeof(Number)) +
-                                           " bytes an element)");
+      require(fixed_->model == model_,
+              *options.plan + ": must be of the model of this run (" + model_.name + ", " +
+                  std::to_string(model_.bytes_per_element) + " bytes an element)");
     }
   }
 
@@ -91,17 +88,22 @@ class Run {
   }
 
   [[nodiscard]] StepMaker maker(const Corpus& corpus, bool shuffle) {
-    PlanRequest request = base_request(options_, model_, ranks_.size(), corpus);
+    RankKind kind = rank_kind();
+    PlanRequest request = base_request(options_, model_, kind, corpus);
     require(static_cast<std::size_t>(request.dp) * static_cast<std::size_t>(request.pp) ==
                 ranks_.size(),
             "--dp x --pp must be the number of devices (" + std::to_string(ranks_.size()) + ")",
             std::int64_t{request.dp} * request.pp);
-    return {corpus,         options_,        std::move(request), shuffle,
-            ranks_.first(), local_devices(), element_bytes()};
+    return {corpus, options_, std::move(request), shuffle, std::move(kind)};
   }
-  [[nodiscard]] std::size_t local_devices() { return Ranks::kOneHere ? 1 : ranks_.size(); }
-  [[nodiscard]] static exec::ElementBytes element_bytes() {
-    return cpu::element_bytes_of<Number>();
+  [[nodiscard]] RankKind rank_kind() {
+    return {ranks_.cluster(options_, model_),
+            Device::element_sizes(),
+            Device::alignment(model_),
+            Device::kGranularity,
+            ranks_.size(),
+            ranks_.first(),
+            Ranks::kOneHere ? 1 : ranks_.size()};
   }
 
   void begin() {
@@ -115,8 +117,7 @@ class Run {
       done_ = state_.step;
     }
     if (fixed_) {
-      current_ = step_of_plan(training_, options_, *fixed_, ranks_.first(), local_devices(),
-                              element_bytes());
+      current_ = step_of_plan(training_, options_, *fixed_, rank_kind());
     } else {
       ahead_.emplace(maker(training_, true));
       current_ = ahead_->take();
@@ -129,12 +130,12 @@ class Run {
       report_.say(describe(current_.plan));
     }
     ranks_.make_devices(current_.plan, options_.seed, adamw(std::max<std::int64_t>(done_, 1)));
-    if (saved) load_training(ranks_.local(), *saved);
-    if (weights) load_weights(ranks_.local(), *weights);
+    if (saved) load_training(ranks_, *saved);
+    if (weights) load_weights(ranks_, *weights);
   }
 
-  [[nodiscard]] cpu::AdamW adamw(std::int64_t step) const {
-    cpu::AdamW settings;
+  [[nodiscard]] typename Device::Settings adamw(std::int64_t step) const {
+    typename Device::Settings settings;
     settings.learning_rate = exec::learning_rate(
         {options_.learning_rate, options_.learning_rate / 10, options_.warmup, options_.steps},
         std::min(step, options_.steps));
@@ -142,7 +143,8 @@ class Run {
     return settings;
   }
 
-  /// What a resumed run must have as it was, for the same bits.
+  /// What a resumed run must have as it was, for the same bits on the same backend. The type is
+  /// that of saved weights and moments: fp32 of the CPU goes on in bf16 on a GPU, and back.
   [[nodiscard]] std::map<std::string, std::string> settings() const {
     std::map<std::string, std::string> all{
         {"steps", std::to_string(options_.steps)},
@@ -153,7 +155,7 @@ class Run {
         {"warmup", std::to_string(options_.warmup)},
         {"clip", fmt::format("{}", options_.clip)},
         {"seed", std::to_string(options_.seed)},
-        {"dtype", sizeof(Number) == 4 ? "fp32" : "fp64"}};
+        {"dtype", Device::kStored == ElementType::f32 ? "fp32" : "fp64"}};
     const auto [documents, tokens] = size_of(training_);
     all.emplace("documents", std::to_string(documents));
     all.emplace("tokens of all documents", std::to_string(tokens));
@@ -167,18 +169,15 @@ class Run {
     return fmt::format(
         "{}, {} weights in {}; {} documents, {} tokens; {} ranks (dp {}, pp {}, chunks {}, head "
         "{}), planner {}",
-        model_.name, weights, sizeof(Number) == 4 ? "fp32" : "fp64", documents, tokens,
-        ranks_.size(), plan.parallel.dp, plan.parallel.pp, plan.parallel.chunks,
+        model_.name, weights, Device::kNumbers, documents, tokens, ranks_.size(), plan.parallel.dp,
+        plan.parallel.pp, plan.parallel.chunks,
         plan.parallel.head == Head::shard ? "on all stages" : "on the last stage", plan.planner);
   }
 
   /// Buffers come from arenas that grow with the largest step so far.
   void reserve(const Step& step) {
     std::size_t at = 0;
-    for (auto& device : ranks_.local()) {
-      const Bytes wanted = step.arena[at++];
-      if (device.arena() == nullptr || device.arena()->capacity() < wanted) device.reserve(wanted);
-    }
+    ranks_.each([&](Device& device) { device.reserve_at_least(step.arena[at++]); });
   }
 
   void train(std::int64_t step) {
@@ -262,17 +261,17 @@ class Run {
           LlamaFolder::open(options_.init.empty() ? options_.resume : options_.init);
       for (auto& [name, weight] : weights) folder.read(name, 0, std::span(weight.values));
     }
-    for (auto& [name, weight] : weights) {  // as the devices store them
-      for (double& value : weight.values) value = static_cast<double>(static_cast<Number>(value));
+    for (auto& [name, weight] : weights) {
+      for (double& value : weight.values) value = Device::rounded(value);
     }
     ranks_.check_same_plan(current_.plan);
     reserve(current_);
     const exec::StepResult result = ranks_.run(current_.plan, current_.program, current_.data);
     const cpu::ReferenceResult reference = cpu::reference_step(model_, weights, current_.data);
     std::string tensor;
-    const double gradients = ranks_.most(gradient_difference(ranks_.local(), reference, tensor));
+    const double gradients = ranks_.most(gradient_difference(ranks_, reference, tensor));
     const double loss = std::abs(result.loss - reference.loss) / std::abs(reference.loss);
-    const double allowed = sizeof(Number) == 4 ? 2e-5 : 1e-10;
+    const double allowed = Device::kTolerance;
     const bool good = gradients <= allowed && loss <= allowed;
     report_.say(fmt::format(
         "check: loss {:.9g}, reference {:.9g}, relative difference {:.2e}; largest difference of a "

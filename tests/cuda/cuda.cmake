@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# test_cuda_emulated runs kernels, and what is plain C++ of the backend, on the CPU; it needs no CUDA
-# Toolkit. test_cuda_gemm runs the matrix products on a stand-in for cuBLASLt in the memory of the
+# test_cuda_emulated runs kernels, and what is plain C++ of the backend, on the CPU, test_cuda_ranks
+# whole steps of plans on emulated devices; they need no CUDA Toolkit. test_cuda_gemm runs the matrix products on a stand-in for cuBLASLt in the memory of the
 # host, by the tests that a device runs too. test_cuda runs launchers on a device and says what is missing
 # where there is none.
 if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
@@ -19,6 +19,12 @@ if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
   target_include_directories(test_cuda_launchers PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda/src)
   set_target_properties(test_cuda_launchers PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
   add_test(NAME cuda_launchers COMMAND test_cuda_launchers --test-suite-exclude=large)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/ranks/*.cpp)
+  add_executable(test_cuda_ranks ${sources} $<TARGET_OBJECTS:doctest_main>)
+  target_link_libraries(test_cuda_ranks PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest)
+  target_include_directories(test_cuda_ranks PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  target_compile_definitions(test_cuda_ranks PRIVATE SLIMPACK_CHECKED)
+  add_test(NAME cuda_ranks COMMAND test_cuda_ranks)
 endif()
 if(SLIMPACK_CUDA)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu/*.cpp)

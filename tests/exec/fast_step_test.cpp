@@ -452,8 +452,8 @@ TEST_CASE("arena: a step that needs more than there is ends with what was needed
   CHECK_THROWS_WITH_AS(
       (void)exec::run_step(plan, data, std::span(devices)),
       "device (dp 0, pp 0), unit 0, F of MicroPack 0, chunk 0, failed: the arena "
-      "of 4096 bytes has no room for 4928: available are 3584 bytes in 1 gaps, the "
-      "largest of 3584",
+      "of 4096 bytes has no room for 4928: available are 4096 bytes in 1 gaps, the "
+      "largest of 4096",
       exec::ExecutionError);
   CHECK(devices.front().arena()->held() == Bytes{});
 }

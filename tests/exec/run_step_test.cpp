@@ -315,7 +315,7 @@ TEST_CASE("run_step: units in an impossible order are refused by sample or stage
   CHECK_THROWS_WITH_AS((void)run(plan),
                        failed(2,
                               "B of MicroPack 1, chunk 0, failed: tokens must have been through "
-                              "H, not so sample, got 0")
+                              "H, not so MicroPack, got 0")
                            .c_str(),
                        exec::ExecutionError);
   plan.parallel.chunks = 2;

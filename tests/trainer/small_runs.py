@@ -13,6 +13,8 @@ MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_si
          "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
          "head_dim": 8, "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
          "rope_theta": 10000.0, "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False}
+# The smallest shape that the CUDA backend takes, in few tokens: emulated devices are slow.
+CUDA_MODEL = dict(MODEL, hidden_size=64, intermediate_size=96, head_dim=16)
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                    OMPI_MCA_rmaps_base_oversubscribe="1")
 # Open MPI keeps memory to its end, which sanitizers would call leaks.
@@ -28,9 +30,9 @@ def step_of(line):
 class SmallRuns:
     """Runs in the folder `root`; `ranks` is 0 for threads, else the number of processes."""
 
-    def __init__(self, root, trainer, mpirun=""):
+    def __init__(self, root, trainer, mpirun="", model=None, batch_tokens=1024, context=512):
         self.root, self.trainer, self.mpirun = pathlib.Path(root), trainer, mpirun
-        (self.root / "config.json").write_text(json.dumps(MODEL))
+        (self.root / "config.json").write_text(json.dumps(model or MODEL))
         words = "pack slice rank stage token batch plan step wait send".split()
         draw = random.Random(1)
         text = self.root / "text"
@@ -38,8 +40,8 @@ class SmallRuns:
         for number in range(40):
             count = draw.choice([5, 20, 60, 200])
             (text / f"{number:02}.txt").write_text(" ".join(draw.choice(words) for _ in range(count)))
-        self.base = ["--model", str(self.root / "config.json"), "--data", str(text), "--batch-tokens", "1024",
-                     "--context", "512"]
+        self.base = ["--model", str(self.root / "config.json"), "--data", str(text), "--batch-tokens",
+                     str(batch_tokens), "--context", str(context)]
 
     def path(self, name):
         return str(self.root / name)

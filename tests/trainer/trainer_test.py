@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The mini-trainer from the outside: trainer_test.py MINI_TRAINER SLIMPACK [MPIRUN]
+"""The mini-trainer from the outside: trainer_test.py MINI_TRAINER SLIMPACK [--cuda] [MPIRUN]
 
 Runs are small: a model of two layers on a text of its own. MPIRUN is left out where the program was
-built without MPI.
+built without MPI; --cuda says that it was built with CUDA.
 """
 import json
 import os
@@ -20,8 +20,9 @@ import unittest
 
 from small_runs import ENVIRONMENT, RANKS, SmallRuns
 
-TRAINER, SLIMPACK = sys.argv[1:3]
-MPIRUN = sys.argv[3] if len(sys.argv) > 3 else ""
+CUDA = "--cuda" in sys.argv
+TRAINER, SLIMPACK, *MORE = [word for word in sys.argv[1:] if word and word != "--cuda"]
+MPIRUN = MORE[0] if MORE else ""
 
 
 class TrainerTest(unittest.TestCase):
@@ -46,7 +47,10 @@ class TrainerTest(unittest.TestCase):
 
     def test_bad_input_is_one_sentence_and_status_2(self):
         for options, text in [(["--lr", "fast"], "--lr: 'fast' is not a number > 0"),
-                              (["--backend", "cuda"], "--backend: this program is built for cpu alone"),
+                              (["--backend", "cuda", "--dtype", "fp32"],
+                               "--dtype: the cuda backend computes in bf16" if CUDA else
+                               "--backend: this program is built for cpu alone"),
+                              (["--transport", "nccl"], "--transport: "),
                               (["--dtype", "bf16"], "--dtype: the cpu backend computes in fp32 or fp64"),
                               (["--planner", "none"], "planner must be one of"),
                               (["--save-every", "2"], "--save-every: needs --save"),

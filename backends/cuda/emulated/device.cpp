@@ -381,6 +381,12 @@ void set_device(int device) {
   }
   current_device = device;
 }
+void reach_memory_of(int device) {
+  if (device < 0 || device >= device_count() || device == current_device) {
+    throw CudaError("cudaDeviceEnablePeerAccess failed: there is no other device " +
+                    std::to_string(device));
+  }
+}
 std::int64_t free_memory() {
   Runtime& all = runtime();
   const std::lock_guard hold(all.lock);

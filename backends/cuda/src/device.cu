@@ -168,6 +168,14 @@ int device_count() {
 void set_device(int device) {
   SLIMPACK_CUDA_CHECK(cudaSetDevice(device));
 }
+void reach_memory_of(int device) {
+  const cudaError_t result = cudaDeviceEnablePeerAccess(device, 0);
+  if (result == cudaErrorPeerAccessAlreadyEnabled) {
+    (void)cudaGetLastError();  // it would be reported by the next launch
+    return;
+  }
+  SLIMPACK_CUDA_CHECK(result);
+}
 std::int64_t free_memory() {
   std::size_t left = 0, all = 0;
   SLIMPACK_CUDA_CHECK(cudaMemGetInfo(&left, &all));

@@ -28,6 +28,7 @@
 #include "slimpack/plan/model.hpp"
 #include "slimpack_cpu/device.hpp"
 #include "slimpack_cpu/profile_plans.hpp"
+#include "slimpack_cpu/profile_rows.hpp"
 
 namespace slimpack::cpu {
 
@@ -67,41 +68,6 @@ class StampedTransport : public exec::ThreadTransport {
   }
   std::vector<std::chrono::nanoseconds> stamps;
 };
-
-/// The values must not be empty.
-[[nodiscard]] inline double mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-/// The middle of the values, of two the mean. They must not be empty.
-[[nodiscard]] inline double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
-
-/// Random tokens for every sample, each token's target the next one.
-[[nodiscard]] inline exec::StepData profile_data(const Plan& plan) {
-  Random random(1);
-  exec::StepData data;
-  for (const Tokens length : plan.samples) {
-    auto& tokens = data.tokens.emplace_back();
-    auto& targets = data.targets.emplace_back();
-    for (std::int64_t at = 0; at < length.value; ++at) {
-      tokens.push_back(static_cast<std::int32_t>(random.between(0, plan.model.vocab - 1)));
-      if (at > 0) targets.emplace_back(tokens.back());
-    }
-    targets.emplace_back(std::nullopt);
-  }
-  return data;
-}
-
-[[nodiscard]] inline exec::Meeting profile_meeting(std::size_t ranks, std::size_t self) {
-  exec::Meeting meeting{std::vector<std::size_t>(ranks), self};
-  std::iota(meeting.members.begin(), meeting.members.end(), std::size_t{0});
-  return meeting;
-}
 
 /// One profile: every rank runs the same units on its own thread.
 template <Mathematics Math>
@@ -201,48 +167,19 @@ class ProfileRun {
   }
 
   void unit_rows(const Shot& shot) {
-    const Plan& plan = shot.plan();
-    const std::vector<Unit>& order = plan.schedule.front().order;
+    const std::vector<Unit>& order = shot.plan().schedule.front().order;
     for (std::size_t at = 0; at < order.size(); ++at) {
       // A step takes the sum of its units' times, whose mean is theirs and not their median.
-      const double seconds = mean(shot.seconds[at]);
-      ProfileRow row;
-      row.seconds = std::max(seconds, 1e-9);
-      if (order[at].kind == UnitKind::optimizer) {
-        const exec::StaticBytes held = shot.devices.front().static_bytes();
-        row.kind = ProfileKind::optimizer;
-        row.bytes = {2 * held.optimizer.value + held.gradients.value + held.weights.value};
-        rows_.push_back(row);
-      }
-      if (order[at].kind > UnitKind::head) continue;
-      const MicroPack& pack = plan.micropacks[index(order[at].pack)];
-      for (const Slice& slice : pack.slices) {
-        const auto length = static_cast<double>(slice.length().value);
-        row.tokens += slice.length();
-        row.pairs += length * (static_cast<double>(slice.begin.value) + length / 2);
-        ++row.segments;
-      }
-      if (order[at].kind == UnitKind::head) {
-        row = {ProfileKind::head, std::nullopt, row.tokens, 0, 0, 0, 1, Bytes{}, row.seconds};
-      } else {
-        row.pass = pack.pass;
-        row.layers = shot.profile.layers;
-        row.seconds = std::max(row.seconds - embedding_.at({pack.pass, row.tokens}), 1e-9);
-      }
-      rows_.push_back(row);
+      const auto row = profile_row(shot.profile, order[at], mean(shot.seconds[at]),
+                                   shot.devices.front().static_bytes(), embedding_);
+      if (row) rows_.push_back(*row);
     }
   }
 
   /// Looks up and adds up the tokens of every pack, so that a first stage's F and B can be told
   /// from its layers.
   void embedding() {
-    for (const Shot& shot : shots_) {
-      for (const MicroPack& pack : shot.plan().micropacks) {
-        Tokens tokens;
-        for (const Slice& slice : pack.slices) tokens += slice.length();
-        embedding_[{pack.pass, tokens}] = 0;
-      }
-    }
+    for (const Shot& shot : shots_) list_embeddings(shot.plan(), embedding_);
     for (auto& [key, seconds] : embedding_) {
       const auto [pass, tokens] = key;
       seconds = on_all_ranks([&, pass = pass, tokens = tokens](std::size_t) {
@@ -370,7 +307,7 @@ class ProfileRun {
   ModelShape model_;
   exec::Team team_;
   std::vector<Shot> shots_;
-  std::map<std::pair<Pass, Tokens>, double> embedding_;
+  EmbeddingTimes embedding_;
   std::vector<ProfileRow> rows_;
 };
 

@@ -242,6 +242,9 @@ struct DeviceProperties {
 /// Makes a device current to the calling thread, as a whole. Throws CudaError where there is none
 /// of this number.
 void set_device(int device);
+/// Lets kernels of the current device use memory of another one from now on. Throws CudaError where
+/// the two are not joined.
+void reach_memory_of(int device);
 /// Bytes that the current device has left. Throws CudaError.
 [[nodiscard]] std::int64_t free_memory();
 

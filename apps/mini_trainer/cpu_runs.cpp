@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training and profiles on the cores of CPUs, by threads or processes.
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "ranks.hpp"
+#include "runs.hpp"
+#include "slimpack/cost/profile.hpp"
+#include "slimpack_cpu/profile.hpp"
+#include "slimpack_cpu/profile_cluster.hpp"
+#include "train.hpp"
+
+namespace slimpack::trainer {
+namespace {
+
+[[nodiscard]] std::size_t cores() {
+  return std::max<std::size_t>(1, exec::allowed_cores().size());
+}
+
+/// --profile: what every rank takes while all of them work.
+template <cpu::Mathematics Math>
+int profile(const Options& options) {
+  require(options.transport == Transport::threads,
+          "--profile: ranks are threads while it measures; leave --transport out");
+  const ModelShape model = model_of(options, sizeof(typename Math::Number));
+  const std::size_t ranks = rank_count(options, std::nullopt, cores());
+  const auto rows = cpu::measure_profile<Math>(model, cpu::profile_options(ranks, options.context));
+  std::ostringstream text;
+  write_profile(text, rows);
+  write_file(options.profile, std::move(text).str());
+  fmt::print("{}: {} measurements on {} ranks; next: slimpack calibrate {} -o cost.json\n",
+             options.profile, rows.size(), ranks, options.profile);
+  return 0;
+}
+
+template <cpu::Mathematics Math>
+int train(const Options& options, [[maybe_unused]] int argc, [[maybe_unused]] char** argv) {
+#ifdef SLIMPACK_HAS_MPI
+  if (options.transport == Transport::mpi) {
+    return mpi::run(argc, argv, {}, [&](mpi::Session& session) {
+      MpiRanks<Math> ranks(session);
+      return Run<MpiRanks<Math>>(ranks, options, plan_of(options)).go();
+    });
+  }
+#endif
+  std::optional<Plan> plan = plan_of(options);
+  ThreadRanks<Math> ranks(rank_count(options, plan, cores()));
+  return Run<ThreadRanks<Math>>(ranks, options, std::move(plan)).go();
+}
+
+}  // namespace
+
+int run_on_cpu(const Options& options, int argc, char** argv) {
+  const bool fp32 = options.precision == Precision::fp32;
+  if (!options.profile.empty()) {
+    return fp32 ? profile<cpu::FastMath>(options) : profile<cpu::PlainMath>(options);
+  }
+  return fp32 ? train<cpu::FastMath>(options, argc, argv)
+              : train<cpu::PlainMath>(options, argc, argv);
+}
+
+}  // namespace slimpack::trainer

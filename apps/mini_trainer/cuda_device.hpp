@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank on a GPU that notes when each unit ran there, and that can evaluate without learning.
+#pragma once
+
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "options.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/parameters.hpp"
+#include "slimpack/io/element_type.hpp"
+#include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack_cuda/bf16.hpp"
+#include "slimpack_cuda/device.hpp"
+#include "slimpack_cuda/rank_device.hpp"
+#include "unit_time.hpp"
+
+namespace slimpack::trainer {
+
+/// What planners are told of GPUs like the current one, each with `ranks_a_gpu` equal ranks on it,
+/// for `devices` ranks of this model in all: the preset of its kind, divided. Throws CudaError.
+[[nodiscard]] Cluster gpu_as_cluster(const Options& options, const ModelShape& model,
+                                     std::size_t devices, std::size_t ranks_a_gpu);
+
+/// Made, used and given up by one thread, whose current device or part of it is the rank's; what
+/// says nothing of memory on the device may be called by others too.
+class CudaDevice {
+ public:
+  using Buffer = cuda::RankDevice::Buffer;
+  using Settings = cuda::AdamW;
+
+  /// What weights and moments are in files: those that the optimizer keeps.
+  using Stored = float;
+  static constexpr ElementType kStored = ElementType::f32;
+  static constexpr std::string_view kNumbers = "bf16";
+  /// The largest relative difference from the reference.
+  static constexpr double kTolerance = 2e-2;
+  static constexpr Tokens kGranularity{64};
+  [[nodiscard]] static constexpr exec::ElementBytes element_sizes() { return cuda::kRankElements; }
+  /// Of buffers in its arena.
+  [[nodiscard]] static std::size_t alignment(const ModelShape& model) {
+    return cuda::rank_alignment(model);
+  }
+  /// A weight as the device computes with it.
+  [[nodiscard]] static double rounded(double weight) {
+    return static_cast<double>(cuda::to_float(cuda::to_bf16(static_cast<float>(weight))));
+  }
+
+  CudaDevice() = default;  ///< none yet
+  CudaDevice(const Plan& plan, std::size_t device, std::uint64_t seed, const cuda::AdamW& settings,
+             const cuda::RankOptions& options = {})
+      : rank_(std::make_unique<cuda::RankDevice>(plan, device, seed, settings, options)),
+        patience_(options.patience) {}
+
+  [[nodiscard]] cuda::StreamView stream() const { return rank_->stream(); }
+
+  // --- training ---
+
+  [[nodiscard]] const cuda::AdamW& settings() const { return rank_->settings(); }
+  void set_settings(const cuda::AdamW& settings) { rank_->set_settings(settings); }
+  [[nodiscard]] std::int64_t steps() const { return rank_->steps(); }
+  void set_steps(std::int64_t steps) { rank_->set_steps(steps); }
+  [[nodiscard]] double gradient_norm() const { return rank_->gradient_norm(); }
+  /// While it is on, steps compute losses and change neither weights nor moments.
+  void set_evaluating(bool evaluating) noexcept { evaluating_ = evaluating; }
+  /// Of the last step, in the device's order, as the device's own clock has them.
+  [[nodiscard]] const std::vector<UnitTime>& times() const noexcept { return times_; }
+
+  // --- weights and moments on the host ---
+
+  [[nodiscard]] std::span<const exec::HeldTensor> tensors() const { return rank_->tensors(); }
+  [[nodiscard]] std::vector<float> gradients(const exec::HeldTensor& tensor) const {
+    return rank_->gradients(tensor);
+  }
+  template <class Fill>
+  void fill_weights(const exec::HeldTensor& tensor, const Fill& fill) {
+    std::vector<float> weights(tensor.size());
+    fill(std::span(weights));
+    rank_->set_weights(tensor, weights);
+  }
+  template <class Fill>
+  void fill_moments(const Fill& fill) {
+    std::vector<cuda::MasterPart> parts = rank_->master_parts();
+    for (cuda::MasterPart& part : parts) {
+      fill(part.tensor, part.first, std::span(part.first_moment), std::span(part.second_moment));
+    }
+    rank_->set_master_parts(parts);
+  }
+  /// visit(name, first element, weights): those of the optimizer that this rank is to save.
+  template <class Visit>
+  void visit_weights(const DeviceSchedule& place, OptimizerState optimizer,
+                     const Visit& visit) const {
+    if (place.dp > 0 && optimizer == OptimizerState::replicated) return;
+    for (const cuda::MasterPart& part : rank_->master_parts()) {
+      visit(part.tensor.name, static_cast<std::int64_t>(part.first),
+            std::span<const float>(part.weights));
+    }
+  }
+  template <class Visit>
+  void visit_moments(const Visit& visit) const {
+    for (const cuda::MasterPart& part : rank_->master_parts()) {
+      visit(part.tensor.name, static_cast<std::int64_t>(part.first),
+            std::span<const float>(part.first_moment), std::span<const float>(part.second_moment));
+    }
+  }
+
+  // --- exec::Backend ---
+
+  /// Makes the arena at least so large.
+  void reserve_at_least(Bytes wanted) {
+    if (reserved_ >= wanted) return;
+    rank_->reserve(wanted);
+    reserved_ = wanted;
+  }
+  [[nodiscard]] exec::ElementBytes element_bytes() const { return rank_->element_bytes(); }
+  [[nodiscard]] exec::StaticBytes static_bytes() const { return rank_->static_bytes(); }
+  [[nodiscard]] Buffer allocate(Bytes bytes) { return rank_->allocate(bytes); }
+  [[nodiscard]] std::span<std::byte> bytes(const Buffer& buffer) const {
+    return rank_->bytes(buffer);
+  }
+  void clear(Buffer& buffer) { rank_->clear(buffer); }
+
+  void begin_step(const Plan& plan, const exec::StepData& data) {
+    rank_->begin_step(plan, data);
+    marks_ = 0;
+    mark();
+  }
+  template <class Link>
+  void forward(const exec::PackCall& call, Link& link) {
+    timed([&] { rank_->forward(call, link); });
+  }
+  template <class Link>
+  void backward(const exec::PackCall& call, Link& link) {
+    timed([&] {
+      if (!evaluating_) rank_->backward(call, link);
+    });
+  }
+  template <class Link>
+  void head(const exec::HeadCall& call, Link& link) {
+    timed([&] { rank_->head(call, link); });
+  }
+  template <class Link>
+  void reduce(std::int32_t chunk, Link& link) {
+    timed([&] {
+      if (!evaluating_) rank_->reduce(chunk, link);
+    });
+  }
+  template <class Link>
+  void optimize(Link& link) {
+    timed([&] {
+      if (!evaluating_) rank_->optimize(link);
+    });
+  }
+  template <class Link>
+  void finish(Link& link) {
+    rank_->finish(link);
+    cuda::await_on_host(link, events_[marks_ - 1], patience_);
+    times_.clear();
+    const auto since_begin = [&](std::size_t at) {
+      return Nanos{
+          std::llround(1e6 * static_cast<double>(events_[at].milliseconds_since(events_.front())))};
+    };
+    for (std::size_t at = 1; at + 1 < marks_; at += 2) {
+      times_.push_back({since_begin(at), since_begin(at + 1)});
+    }
+  }
+
+ private:
+  void mark() {
+    if (marks_ == events_.size()) events_.emplace_back();
+    events_[marks_++].record(stream());
+  }
+  template <class Work>
+  void timed(const Work& work) {
+    mark();
+    work();
+    mark();
+  }
+
+  std::unique_ptr<cuda::RankDevice> rank_;
+  std::chrono::milliseconds patience_{};
+  Bytes reserved_;
+  bool evaluating_ = false;
+  std::vector<cuda::Event> events_;  ///< the step's begin, then begin and end of each unit
+  std::size_t marks_ = 0;            ///< of this step
+  std::vector<UnitTime> times_;
+};
+
+}  // namespace slimpack::trainer

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda_profile.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/random.hpp"
+#include "slimpack/exec/arena_size.hpp"
+#include "slimpack/exec/executor.hpp"
+#include "slimpack/exec/program.hpp"
+#include "slimpack/exec/thread_transport.hpp"
+#include "slimpack/io/file.hpp"
+#include "slimpack_cpu/profile_plans.hpp"
+#include "slimpack_cpu/profile_rows.hpp"
+#include "slimpack_cuda/embedding.hpp"
+#include "slimpack_cuda/row_tables.hpp"
+#include "steps.hpp"
+
+namespace slimpack::trainer {
+namespace {
+
+using cpu::detail::mean;
+using cpu::detail::median;
+using cpu::detail::profile_meeting;
+
+constexpr std::size_t kRounds = 7, kRepetitions = 9;
+constexpr std::chrono::seconds kBudget{45};
+constexpr std::chrono::minutes kPatience{2};
+
+/// What a rank measures with, on its thread.
+struct Bench {
+  cuda::Stream compute;
+  cuda::RankStreams streams{compute.view()};
+  cuda::Event begin, end;
+
+  /// The median of some calls, which queue work on the compute stream.
+  template <class Call>
+  [[nodiscard]] double timed(const Call& call) {
+    std::vector<double> seconds;
+    for (std::size_t at = 0; at <= kRepetitions; ++at) {
+      begin.record(compute.view());
+      call();
+      end.record(compute.view());
+      require(cuda::wait_until(end, std::chrono::steady_clock::now() + kPatience),
+              "--profile: a GPU has not ended its work within two minutes");
+      if (at > 0) seconds.push_back(static_cast<double>(end.milliseconds_since(begin)) / 1e3);
+    }
+    return median(std::move(seconds));
+  }
+};
+
+class ProfileOnCuda {
+ public:
+  ProfileOnCuda(ModelShape model, Tokens context, CudaThreadRanks& ranks)
+      : model_(std::move(model)), ranks_(ranks), benches_(ranks.size()) {
+    model_.bytes_per_element = CudaDevice::element_sizes().element;
+    plans_ = cpu::profile_plans(model_, context);
+    ranks_.team().run([&](std::size_t rank) { benches_[rank] = std::make_unique<Bench>(); });
+  }
+  ~ProfileOnCuda() {
+    ranks_.team().run([&](std::size_t rank) { benches_[rank].reset(); });
+  }
+  ProfileOnCuda(const ProfileOnCuda&) = delete;
+  ProfileOnCuda& operator=(const ProfileOnCuda&) = delete;
+
+  [[nodiscard]] CudaProfile measured() {
+    embedding();
+    if (ranks_.size() > 1) traffic();
+    for (const cpu::ProfilePlan& plan : plans_) units(plan);
+    if (alone_ > 0) profile_.loaded_over_alone = loaded_ / alone_;
+    std::ranges::stable_sort(profile_.rows, {}, [](const ProfileRow& row) {
+      return std::pair{row.kind, row.pass};
+    });
+    return std::move(profile_);
+  }
+
+ private:
+  using Seconds = std::vector<std::vector<double>>;  ///< by unit, of all rounds and ranks
+
+  /// One plan at a time: its devices hold weights.
+  void units(const cpu::ProfilePlan& profile) {
+    const Plan& plan = profile.plan;
+    const exec::Program program = exec::make_program(plan);
+    const exec::StepData data = cpu::detail::profile_data(plan);
+    const Bytes arena = exec::arena_bytes(plan, program, 0, CudaDevice::element_sizes(),
+                                          CudaDevice::alignment(plan.model));
+    std::vector<CudaDevice> devices(ranks_.size());
+    std::vector<std::unique_ptr<cuda::RankStreams>> streams(ranks_.size());
+    exec::StaticBytes held;
+    ranks_.team().run([&](std::size_t rank) {
+      devices[rank] = CudaDevice(plan, 0, 1, {}, ranks_.rank_options(rank));
+      devices[rank].reserve_at_least(arena);
+      streams[rank] = std::make_unique<cuda::RankStreams>(devices[rank].stream());
+      if (rank == 0) held = devices[rank].static_bytes();
+    });
+    const auto measure = [&](std::size_t ranks) {
+      Seconds seconds(plan.schedule.front().order.size());
+      const auto begin = std::chrono::steady_clock::now();
+      // The first round looks for algorithms and touches memory for the first time.
+      for (std::size_t round = 0; round <= kRounds; ++round) {
+        std::vector<std::vector<UnitTime>> found(ranks);
+        exec::ThreadHub together(ranks_.size(), 1);
+        ranks_.team().run([&](std::size_t rank) {
+          if (rank >= ranks) return together.leave(rank);
+          exec::ThreadTransport start(together, rank);
+          cuda::StreamHub hub(1, plan.window);
+          cuda::StreamTransport link(hub, 0, cuda::StreamMover(*streams[rank]));
+          const exec::MemoryObserver observer;
+          exec::DeviceRun<CudaDevice, cuda::StreamTransport> run(plan, program, data, 0,
+                                                                 devices[rank], link, observer);
+          double none = 0;
+          start.all_reduce(profile_meeting(ranks, rank), std::span(&none, 1), exec::Reduction::sum);
+          (void)run.run();
+          found[rank] = devices[rank].times();
+          together.leave(rank);
+        });
+        if (round == 0) continue;
+        for (const auto& times : found) {
+          for (std::size_t unit = 0; unit < times.size(); ++unit) {
+            const Nanos took = times[unit].end - times[unit].begin;
+            seconds[unit].push_back(static_cast<double>(took.value) * 1e-9);
+          }
+        }
+        if (std::chrono::steady_clock::now() - begin > kBudget / 6) break;
+      }
+      return seconds;
+    };
+    if (ranks_.size() > 1) {
+      for (const auto& unit : measure(1)) alone_ += mean(unit);
+    }
+    const Seconds seconds = measure(ranks_.size());
+    const std::vector<Unit>& order = plan.schedule.front().order;
+    for (std::size_t at = 0; at < order.size(); ++at) {
+      loaded_ += mean(seconds[at]);
+      const auto row =
+          cpu::detail::profile_row(profile, order[at], mean(seconds[at]), held, embedding_);
+      if (row) profile_.rows.push_back(*row);
+    }
+    ranks_.team().run([&](std::size_t rank) {
+      streams[rank].reset();
+      devices[rank] = CudaDevice();
+    });
+  }
+
+  /// The median over ranks of work(bench, rank) on all of them at the same time.
+  template <class Work>
+  [[nodiscard]] double on_all_ranks(const Work& work) {
+    std::vector<double> seconds(ranks_.size());
+    ranks_.team().run([&](std::size_t rank) { seconds[rank] = work(*benches_[rank], rank); });
+    return median(seconds);
+  }
+
+  /// Looks up and adds up the tokens of every pack, so that a first stage's F and B can be told
+  /// from its layers.
+  void embedding() {
+    for (const cpu::ProfilePlan& profile : plans_) {
+      cpu::detail::list_embeddings(profile.plan, embedding_);
+    }
+    for (auto& entry : embedding_) {
+      const Pass pass = entry.first.first;
+      const Tokens tokens = entry.first.second;
+      entry.second = on_all_ranks(
+          [&](Bench& bench, std::size_t) { return embedding_seconds(bench, pass, tokens.value); });
+      ProfileRow row;
+      row.kind = ProfileKind::embedding;
+      row.pass = pass;
+      row.tokens = tokens;
+      row.seconds = std::max(entry.second, 1e-9);
+      profile_.rows.push_back(row);
+    }
+  }
+
+  [[nodiscard]] double embedding_seconds(Bench& bench, Pass pass, std::int64_t rows) const {
+    const cuda::StreamView stream = bench.compute.view();
+    std::vector<std::int32_t> tokens;
+    Random random(2);
+    for (std::int64_t at = 0; at < rows; ++at) {
+      tokens.push_back(static_cast<std::int32_t>(random.between(0, model_.vocab - 1)));
+    }
+    const auto on_device = [&](const std::vector<std::int32_t>& values) {
+      cuda::DeviceBuffer<std::int32_t> buffer(static_cast<std::int64_t>(values.size()));
+      cuda::upload(buffer.span(), std::span<const std::int32_t>(values), stream);
+      stream.synchronize();  // the values are the caller's
+      return buffer;
+    };
+    const cuda::DeviceBuffer<cuda::Bf16> matrix(rows * model_.hidden);
+    cuda::fill_zeros(matrix.span(), stream);
+    if (pass == Pass::forward) {
+      const cuda::DeviceBuffer<cuda::Bf16> table(model_.vocab * model_.hidden);
+      const auto drawn = on_device(tokens);
+      return bench.timed([&] {
+        cuda::embedding_forward(matrix.span(), table.span(), drawn.span(), model_.vocab,
+                                model_.hidden, stream);
+      });
+    }
+    const cuda::TokenRows order = cuda::token_rows(tokens, model_.vocab);
+    const auto distinct = on_device(order.tokens), begin = on_device(order.begin),
+               places = on_device(order.rows);
+    const cuda::DeviceBuffer<float> gradient(model_.vocab * model_.hidden);
+    cuda::fill_zeros(gradient.span(), stream);
+    return bench.timed([&] {
+      cuda::embedding_backward(gradient.span(), matrix.span(),
+                               {distinct.span(), begin.span(), places.span()}, model_.vocab,
+                               model_.hidden, stream);
+    });
+  }
+
+  void traffic() {
+    const auto ranks = static_cast<std::int64_t>(ranks_.size());
+    for (const std::int64_t bytes : {65'536, 262'144, 1'048'576, 4'194'304, 16'777'216}) {
+      traffic_row(ProfileKind::p2p, Bytes{bytes}, ping_pong(bytes));
+      traffic_row(ProfileKind::reduce, Bytes{bytes * (ranks - 1) / ranks},
+                  together(bytes, [](auto& link, const exec::Meeting& meeting, auto values, auto,
+                                     std::int64_t tag) {
+                    link.queue_sum(meeting, tag, values);
+                    link.await_sum(meeting, tag);
+                  }));
+      traffic_row(ProfileKind::exchange, Bytes{bytes * (ranks - 1)},
+                  together(bytes, [](auto& link, const exec::Meeting& meeting, auto values,
+                                     auto others, std::int64_t) {
+                    for (std::size_t step = 1; step < meeting.members.size(); ++step) {
+                      link.ring(meeting, std::as_bytes(values), std::as_writable_bytes(others));
+                    }
+                  }));
+    }
+  }
+
+  void traffic_row(ProfileKind kind, Bytes bytes, double seconds) {
+    ProfileRow row;
+    row.kind = kind;
+    row.ranks = static_cast<std::int64_t>(ranks_.size());
+    row.bytes = bytes;
+    row.seconds = std::max(seconds, 1e-9);
+    profile_.rows.push_back(row);
+  }
+
+  /// Half the time there and back between ranks 2i and 2i + 1, all pairs at once.
+  [[nodiscard]] double ping_pong(std::int64_t bytes) {
+    cuda::StreamHub hub(ranks_.size(), 1);
+    const std::size_t paired = ranks_.size() / 2 * 2;
+    std::vector<double> seconds(ranks_.size());
+    ranks_.team().run([&](std::size_t rank) {
+      if (rank < paired) {
+        Bench& bench = *benches_[rank];
+        cuda::StreamTransport link(hub, rank, cuda::StreamMover(bench.streams));
+        const auto pair = static_cast<std::int32_t>(rank / 2);
+        const exec::Channel down{GroupId{}, pair, exec::Direction::down, 0, 1};
+        const exec::Channel up{GroupId{}, pair, exec::Direction::up, 1, 0};
+        const bool first = rank % 2 == 0;
+        const cuda::DeviceBuffer<std::byte> memory(2 * bytes);
+        const std::span<std::byte> all(memory.span().data, static_cast<std::size_t>(2 * bytes));
+        const auto out = all.first(all.size() / 2), in = all.subspan(all.size() / 2);
+        std::size_t message = 0;
+        seconds[rank] = bench.timed([&] {
+          link.post_receive(first ? up : down, message, in);
+          if (!first) link.await_receive(down, message);
+          link.queue_send(first ? down : up, message, out);
+          if (first) link.await_receive(up, message);
+          link.await_send(first ? down : up, message);
+          ++message;
+        });
+      }
+      hub.leave(rank);
+    });
+    seconds.resize(paired);
+    return median(seconds) / 2;
+  }
+
+  template <class Call>
+  [[nodiscard]] double together(std::int64_t bytes, const Call& call) {
+    cuda::StreamHub hub(ranks_.size(), 1);
+    return on_all_ranks([&](Bench& bench, std::size_t rank) {
+      cuda::StreamTransport link(hub, rank, cuda::StreamMover(bench.streams));
+      const exec::Meeting meeting = profile_meeting(ranks_.size(), rank);
+      const auto count = bytes / static_cast<std::int64_t>(sizeof(float));
+      const cuda::DeviceBuffer<float> memory(2 * count);
+      cuda::fill_zeros(memory.span(), bench.compute.view());
+      const std::span<float> all(memory.span().data, static_cast<std::size_t>(2 * count));
+      std::int64_t tag = 0;
+      const double seconds = bench.timed([&] {
+        call(link, meeting, all.first(all.size() / 2), all.subspan(all.size() / 2), tag++);
+      });
+      hub.leave(rank);
+      return seconds;
+    });
+  }
+
+  ModelShape model_;
+  CudaThreadRanks& ranks_;
+  std::vector<cpu::ProfilePlan> plans_;
+  std::vector<std::unique_ptr<Bench>> benches_;
+  cpu::detail::EmbeddingTimes embedding_;
+  double alone_ = 0, loaded_ = 0;
+  CudaProfile profile_;
+};
+
+}  // namespace
+
+CudaProfile measure_cuda_profile(const ModelShape& model, Tokens context, CudaThreadRanks& ranks) {
+  return ProfileOnCuda(model, context, ranks).measured();
+}
+
+int profile_on_cuda(const Options& options, CudaThreadRanks& ranks) {
+  const ModelShape model = model_of(options, CudaDevice::element_sizes().element);
+  const CudaProfile profile = measure_cuda_profile(model, options.context, ranks);
+  std::ostringstream text;
+  write_profile(text, profile.rows);
+  write_file(options.profile, std::move(text).str());
+  fmt::print("{}: {} measurements on {} ranks", options.profile, profile.rows.size(), ranks.size());
+  if (ranks.size() > 1) {
+    fmt::print(", {:.2f} times as long as on one rank alone", profile.loaded_over_alone);
+  }
+  fmt::print("; next: slimpack calibrate {} -o cost.json\n", options.profile);
+  return 0;
+}
+
+}  // namespace slimpack::trainer

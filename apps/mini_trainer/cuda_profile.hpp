@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// --profile on GPUs: what cost coefficients are fitted to (docs/costs.md), by the devices' clocks.
+#pragma once
+
+#include <vector>
+
+#include "cuda_ranks.hpp"
+#include "options.hpp"
+#include "slimpack/cost/profile.hpp"
+#include "slimpack/plan/model.hpp"
+
+namespace slimpack::trainer {
+
+/// Rows of all ranks loaded at the same time, and how much longer they take for it.
+struct CudaProfile {
+  std::vector<ProfileRow> rows;
+  double loaded_over_alone = 1;  ///< sum of units' times with all ranks over those of one alone
+};
+
+/// Measures layers, embedding, head and optimizer of a model of this shape as units of small plans
+/// that go through the executor, and messages, sums and exchanges between ranks. First the first
+/// rank runs alone, then all do; each row holds the mean over rounds and ranks with all loaded.
+/// Throws InvalidInput where the model cannot be executed, CudaError where a device fails.
+[[nodiscard]] CudaProfile measure_cuda_profile(const ModelShape& model, Tokens context,
+                                               CudaThreadRanks& ranks);
+
+/// The exit status.
+[[nodiscard]] int profile_on_cuda(const Options& options, CudaThreadRanks& ranks);
+
+}  // namespace slimpack::trainer

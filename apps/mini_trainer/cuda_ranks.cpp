@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda_ranks.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/cost/presets.hpp"
+
+namespace slimpack::trainer {
+namespace {
+
+/// GPUs that `ranks` ranks take turns on.
+[[nodiscard]] std::size_t gpus_for(std::size_t ranks) {
+  if (const auto why = cuda::why_no_device()) {
+    throw std::runtime_error("--backend cuda: " + *why);
+  }
+  return std::min(ranks, static_cast<std::size_t>(cuda::device_count()));
+}
+
+/// Multiprocessors are given out in multiples of this on every device since 9.0, of less before.
+constexpr int kMultiprocessorsAtOnce = 8;
+
+/// Memory of a rank that no plan can have: CUDA's own, and at most what a rank holds for units of
+/// so many rows beside what plans count.
+[[nodiscard]] Bytes reserved_bytes(const ModelShape& model, Tokens rows, std::size_t ranks_a_gpu) {
+  constexpr std::int64_t kContext = std::int64_t{512} << 20U;
+  constexpr auto kTables = static_cast<std::int64_t>(2 * sizeof(cuda::RopeRow) + 16);
+  return Bytes{kContext / static_cast<std::int64_t>(ranks_a_gpu) + cuda::kGemmWorkspaceBytes +
+               4 * cuda::norm_workspace(model) + rows.value * (model.layers + 1) * kTables};
+}
+
+[[nodiscard]] exec::TeamOptions team_options() {
+  exec::TeamOptions options;
+  // Threads sleep while they wait for a device, and for each other when they allocate memory there.
+  options.patience = exec::Patience{};
+  options.patience->silence = std::chrono::milliseconds(60'000);
+  return options;
+}
+
+}  // namespace
+
+CudaThreadRanks::CudaThreadRanks(std::size_t ranks)
+    : gpus_(gpus_for(ranks)), team_(ranks, team_options()), devices_(ranks), streams_(ranks) {
+  partitions_.resize(gpus_);
+  for (std::size_t gpu = 0; gpu < gpus_; ++gpu) {
+    const auto here = static_cast<int>((ranks - gpu + gpus_ - 1) / gpus_);
+    if (here < 2) continue;
+    cuda::set_device(static_cast<int>(gpu));
+    const int all = cuda::device_properties().multiprocessors - kSpareMultiprocessors;
+    const int each = all / here / kMultiprocessorsAtOnce * kMultiprocessorsAtOnce;
+    if (each < kMultiprocessorsAtOnce) {
+      throw std::runtime_error("--backend cuda: " + std::to_string(here) + " ranks on GPU " +
+                               std::to_string(gpu) + " would have fewer than " +
+                               std::to_string(kMultiprocessorsAtOnce) + " multiprocessors each");
+    }
+    partitions_[gpu] = cuda::split_device(here, each);
+  }
+  team_.run([&](std::size_t rank) {
+    const std::size_t gpu = rank % gpus_;
+    cuda::set_device(static_cast<int>(gpu));
+    for (std::size_t other = 0; other < gpus_; ++other) {
+      if (other != gpu) cuda::reach_memory_of(static_cast<int>(other));
+    }
+    if (!partitions_[gpu].empty()) partitions_[gpu][rank / gpus_].make_current();
+  });
+}
+
+CudaThreadRanks::~CudaThreadRanks() {
+  team_.run([&](std::size_t rank) {
+    streams_[rank].reset();
+    devices_[rank] = Device();
+  });
+}
+
+void CudaThreadRanks::on_thread(std::size_t rank, const std::function<void()>& work) {
+  team_.run([&](std::size_t device) {
+    if (device != rank) return;
+    try {
+      work();
+    } catch (const cuda::CudaError& error) {
+      throw std::runtime_error("rank " + std::to_string(rank) + ", on GPU " +
+                               std::to_string(rank % gpus_) + ": " + error.what());
+    }
+  });
+}
+
+cuda::RankOptions CudaThreadRanks::rank_options(std::size_t rank) const {
+  cuda::RankOptions options;
+  const auto& parts = partitions_[rank % gpus_];
+  if (!parts.empty()) options.multiprocessors = parts[rank / gpus_].multiprocessors();
+  return options;
+}
+
+Cluster CudaThreadRanks::cluster(const Options& options, const ModelShape& model) {
+  return gpu_as_cluster(options, model, size(), ranks_a_gpu());
+}
+
+void CudaThreadRanks::make_devices(const Plan& plan, std::uint64_t seed,
+                                   const cuda::AdamW& settings) {
+  for (std::size_t rank = 0; rank < size(); ++rank) {
+    on_thread(rank, [&] {
+      devices_[rank] = Device(plan, rank, seed, settings, rank_options(rank));
+      streams_[rank] = std::make_unique<cuda::RankStreams>(devices_[rank].stream());
+    });
+  }
+}
+
+exec::StepResult CudaThreadRanks::run(const Plan& plan, const exec::Program& program,
+                                      const exec::StepData& data) {
+  return exec::run_step_with<cuda::StreamTransport>(
+      team_, plan, program, data, std::span(devices_),
+      [this](cuda::StreamHub& hub, std::size_t rank) {
+        return cuda::StreamTransport(hub, rank, cuda::StreamMover(*streams_[rank]));
+      });
+}
+
+std::vector<std::vector<UnitTime>> CudaThreadRanks::times() const {
+  std::vector<std::vector<UnitTime>> all;
+  for (const Device& device : devices_) all.push_back(device.times());
+  return all;
+}
+
+Cluster gpu_as_cluster(const Options& options, const ModelShape& model, std::size_t devices,
+                       std::size_t ranks_a_gpu) {
+  const cuda::DeviceProperties gpu = cuda::device_properties();
+  const auto is = [&](const char* name) { return gpu.name.find(name) != std::string::npos; };
+  Cluster cluster = *cluster_preset(is("H200") ? "h200" : is("A100") ? "a100" : "h100");
+  const auto ranks = static_cast<double>(ranks_a_gpu);
+  cluster.name = gpu.name;
+  if (ranks_a_gpu > 1) {
+    for (double* rate :
+         {&cluster.peak_flops, &cluster.matrix_flops, &cluster.attention_forward_flops,
+          &cluster.attention_backward_flops, &cluster.memory_bytes_per_s}) {
+      *rate /= ranks;
+    }
+    // Between ranks of one GPU bytes are read and written in the same memory.
+    cluster.inside.bytes_per_s = cluster.memory_bytes_per_s / 2;
+    cluster.devices_per_node = static_cast<std::int64_t>(devices);
+  }
+  cluster.memory =
+      options.memory.value_or(Bytes{gpu.memory / static_cast<std::int64_t>(ranks_a_gpu)});
+  cluster.reserved =
+      std::min(cluster.memory, reserved_bytes(model, options.batch_tokens, ranks_a_gpu));
+  return cluster;
+}
+
+}  // namespace slimpack::trainer

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training and profiles on GPUs.
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "cuda_profile.hpp"
+#include "cuda_ranks.hpp"
+#include "runs.hpp"
+#include "train.hpp"
+
+namespace slimpack::trainer {
+
+int run_on_cuda(const Options& options, [[maybe_unused]] int argc, [[maybe_unused]] char** argv) {
+#ifdef SLIMPACK_HAS_NCCL
+  if (options.transport == Transport::nccl) return train_with_nccl(options, argc, argv);
+#endif
+  if (const auto why = cuda::why_no_device()) throw std::runtime_error("--backend cuda: " + *why);
+  const auto gpus = static_cast<std::size_t>(cuda::device_count());
+  std::optional<Plan> plan = plan_of(options);
+  CudaThreadRanks ranks(rank_count(options, plan, gpus));
+  if (!options.profile.empty()) return profile_on_cuda(options, ranks);
+  return Run<CudaThreadRanks>(ranks, options, std::move(plan)).go();
+}
+
+}  // namespace slimpack::trainer

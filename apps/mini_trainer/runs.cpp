@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runs.hpp"
+
+#include <algorithm>
+
+#include "slimpack/cost/presets.hpp"
+#include "slimpack/exec/program.hpp"
+#include "slimpack/io/file.hpp"
+#include "slimpack/io/llama_config.hpp"
+#include "slimpack/io/llama_folder.hpp"
+#include "slimpack/io/plan_json.hpp"
+#include "steps.hpp"
+
+namespace slimpack::trainer {
+
+ModelShape model_of(const Options& options, std::int64_t element) {
+  ModelShape model;
+  const std::string& folder = options.init.empty() ? options.resume : options.init;
+  if (!folder.empty()) {
+    model = LlamaFolder::open(folder).model();
+  } else if (auto preset = model_preset(options.model)) {
+    model = *preset;
+  } else {
+    model = trainable_model(read_file(options.model), options.model);
+  }
+  model.bytes_per_element = element;
+  return model;
+}
+
+std::optional<Plan> plan_of(const Options& options) {
+  if (!options.plan) return std::nullopt;
+  Plan plan = plan_from_json(read_file(*options.plan), *options.plan);
+  exec::check_executable(plan);
+  return plan;
+}
+
+std::size_t rank_count(const Options& options, const std::optional<Plan>& plan, std::size_t most) {
+  if (plan) return plan->schedule.size();
+  const auto dp = options.dp ? static_cast<std::size_t>(*options.dp) : 0;
+  const auto pp = options.pp ? static_cast<std::size_t>(*options.pp) : 0;
+  if (dp > 0) return dp * std::max<std::size_t>(pp, 1);
+  return pp > 0 ? pp * std::max<std::size_t>(1, most / pp) : most;
+}
+
+}  // namespace slimpack::trainer

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every profile is made of: the data of its plans, and the rows of their units' times.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/random.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/profile.hpp"
+#include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/transport.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack_cpu/profile_plans.hpp"
+
+namespace slimpack::cpu::detail {
+
+/// The values must not be empty.
+[[nodiscard]] inline double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+/// The middle of the values, of two the mean. They must not be empty.
+[[nodiscard]] inline double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+/// Random tokens for every sample, each token's target the next one.
+[[nodiscard]] inline exec::StepData profile_data(const Plan& plan) {
+  Random random(1);
+  exec::StepData data;
+  for (const Tokens length : plan.samples) {
+    auto& tokens = data.tokens.emplace_back();
+    auto& targets = data.targets.emplace_back();
+    for (std::int64_t at = 0; at < length.value; ++at) {
+      tokens.push_back(static_cast<std::int32_t>(random.between(0, plan.model.vocab - 1)));
+      if (at > 0) targets.emplace_back(tokens.back());
+    }
+    targets.emplace_back(std::nullopt);
+  }
+  return data;
+}
+
+[[nodiscard]] inline exec::Meeting profile_meeting(std::size_t ranks, std::size_t self) {
+  exec::Meeting meeting{std::vector<std::size_t>(ranks), self};
+  std::iota(meeting.members.begin(), meeting.members.end(), std::size_t{0});
+  return meeting;
+}
+
+/// Seconds that a first stage takes for the tokens of a pack before its first layer, or behind it.
+using EmbeddingTimes = std::map<std::pair<Pass, Tokens>, double>;
+
+/// Adds every pack of the plan, with no time yet.
+inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
+  for (const MicroPack& pack : plan.micropacks) {
+    Tokens tokens;
+    for (const Slice& slice : pack.slices) tokens += slice.length();
+    times[{pack.pass, tokens}] = 0;
+  }
+}
+
+/// The row of a unit that took `seconds`, its embedding not counted; nothing for a unit that is
+/// not fitted. `held` is what the device always holds.
+[[nodiscard]] inline std::optional<ProfileRow> profile_row(const ProfilePlan& profile,
+                                                           const Unit& unit, double seconds,
+                                                           const exec::StaticBytes& held,
+                                                           const EmbeddingTimes& embedding) {
+  ProfileRow row;
+  row.seconds = std::max(seconds, 1e-9);
+  if (unit.kind == UnitKind::optimizer) {
+    row.kind = ProfileKind::optimizer;
+    row.bytes = {2 * held.optimizer.value + held.gradients.value + held.weights.value};
+    return row;
+  }
+  if (unit.kind > UnitKind::head) return std::nullopt;
+  const MicroPack& pack = profile.plan.micropacks[index(unit.pack)];
+  for (const Slice& slice : pack.slices) {
+    const auto length = static_cast<double>(slice.length().value);
+    row.tokens += slice.length();
+    row.pairs += length * (static_cast<double>(slice.begin.value) + length / 2);
+    ++row.segments;
+  }
+  if (unit.kind == UnitKind::head) {
+    return ProfileRow{ProfileKind::head, std::nullopt, row.tokens, 0, 0, 0, 1,
+                      Bytes{},           row.seconds};
+  }
+  row.pass = pack.pass;
+  row.layers = profile.layers;
+  row.seconds = std::max(row.seconds - embedding.at({pack.pass, row.tokens}), 1e-9);
+  return row;
+}
+
+}  // namespace slimpack::cpu::detail

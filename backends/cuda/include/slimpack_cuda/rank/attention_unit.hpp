@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of a pack in one layer: over the rank's own keys, or round the ring of a merged group.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/transport.hpp"
+#include "slimpack/plan/share.hpp"
+#include "slimpack_cuda/attention.hpp"
+#include "slimpack_cuda/elements.hpp"
+#include "slimpack_cuda/rank/layer.hpp"
+#include "slimpack_cuda/rank/pack_tables.hpp"
+#include "slimpack_cuda/rows.hpp"
+
+namespace slimpack::cuda {
+
+/// Attention of an F or B on one device. Keys, values and their gradients are in the arena.
+class RankAttention {
+ public:
+  /// `partial` is scratch of a merged group's forward pass: rows x q and rows x heads.
+  RankAttention(const PackPlaces& places, const PackTables& tables, const TableRing& ring,
+                AttentionPath path, std::span<std::byte> exchange, DeviceSpan<Bf16> partial,
+                DeviceSpan<float> partial_log_sum, StreamView stream)
+      : places_(places),
+        tables_(tables),
+        ring_(ring),
+        path_(path),
+        exchange_(exchange),
+        partial_(partial),
+        partial_log_sum_(partial_log_sum),
+        stream_(stream),
+        q_(places.model.query_width()),
+        k_(places.model.key_width()),
+        heads_(places.model.heads) {}
+
+  /// Keys of a layer by the rows of its first one.
+  [[nodiscard]] DeviceSpan<Bf16> keys(std::int64_t layer) const { return pages(2 * layer); }
+  [[nodiscard]] DeviceSpan<Bf16> values(std::int64_t layer) const {
+    return {pages(2 * layer + 1).data, keys(layer).size};
+  }
+  /// Gradients of keys and values by rows of the arena.
+  [[nodiscard]] DeviceSpan<float> key_gradients() const { return places_.arena.rows<float>(k_); }
+  [[nodiscard]] DeviceSpan<Bf16> queries() const { return places_.arena.rows<Bf16>(q_); }
+
+  /// Fills attention outputs and log-sum-exps of the blocks; own keys must be stored.
+  template <class Link>
+  void forward(std::int64_t layer, Link& link) const {
+    if (places_.call.share.ranks == 1) {
+      attention_forward(queries(), log_sums(), queries(), keys(layer), values(layer),
+                        tables_.own.work(ring_, layer), places_.shape, path_, stream_);
+      return;
+    }
+    for (std::size_t at = 0; at < places_.call.segments.size(); ++at) {
+      if (places_.call.segments[at].exchange == Exchange::kv) {
+        forward_keys(at, layer, link);
+      } else {
+        forward_queries(at, layer, link);
+      }
+    }
+  }
+
+  /// Fills the gradients of queries and adds to those of keys and values.
+  template <class Link>
+  void backward(std::int64_t layer, const BackwardRows& rows, Link& link) const {
+    const AttentionWork work = tables_.own.work(ring_, layer);
+    attention_delta(rows.delta, queries(), rows.dattention, work, places_.shape, path_, stream_);
+    if (places_.call.share.ranks == 1) {
+      attention_backward(rows.dquery, key_gradients(), key_gradients(), queries(), keys(layer),
+                         values(layer), log_sums(), rows.delta, rows.dattention, work,
+                         places_.shape, path_, stream_);
+      return;
+    }
+    for (std::size_t at = 0; at < places_.call.segments.size(); ++at) {
+      if (places_.call.segments[at].exchange == Exchange::kv) {
+        backward_keys(at, layer, rows, link);
+      } else {
+        backward_queries(at, layer, rows, link);
+      }
+    }
+  }
+
+ private:
+  /// What travels, and where what comes next is put.
+  struct Travelling {
+    std::span<std::byte> current, incoming;
+  };
+
+  [[nodiscard]] DeviceSpan<float> log_sums() const { return places_.arena.rows<float>(heads_); }
+  /// From the `part`-th matrix of a page on, two a layer.
+  [[nodiscard]] DeviceSpan<Bf16> pages(std::int64_t part) const {
+    const DeviceSpan<Bf16> all = places_.arena.rows<Bf16>(k_);
+    const std::int64_t skipped = part * places_.page.value * k_;
+    // Values of the last layer are as many rows from the end as their keys from theirs.
+    return {all.data + skipped,
+            std::max<std::int64_t>(0, all.size - skipped - places_.page.value * k_)};
+  }
+  [[nodiscard]] Share share_of(std::int64_t rank) const {
+    return {rank, places_.call.share.ranks, places_.call.share.block};
+  }
+  [[nodiscard]] std::int64_t before_me(std::int64_t rank) const {
+    return (rank + places_.call.share.ranks - 1) % places_.call.share.ranks;
+  }
+  [[nodiscard]] const BlockRows& block_of(const exec::PieceMemory& piece,
+                                          std::int64_t layer) const {
+    return places_.layers[static_cast<std::size_t>(layer)][piece.block];
+  }
+  /// The rows of a piece in a matrix of its block.
+  template <class Element>
+  static DeviceSpan<Element> rows_of(DeviceSpan<Element> matrix, const exec::PieceMemory& piece,
+                                     std::int64_t width) {
+    return rows_at(matrix, piece.row.value, piece.piece.length().value, width);
+  }
+  /// The rows of a piece in a matrix of all blocks' rows.
+  template <class Element>
+  [[nodiscard]] DeviceSpan<Element> all_rows_of(DeviceSpan<Element> matrix,
+                                                const exec::PieceMemory& piece,
+                                                std::int64_t width) const {
+    return rows_at(matrix, places_.row_of(piece), piece.piece.length().value, width);
+  }
+  template <class Element>
+  void copy(DeviceSpan<Element> to, DeviceSpan<Element> from) const {
+    if (to.size == 0) return;
+    copy_on_device(to.data, from.data, static_cast<std::size_t>(to.size) * sizeof(Element),
+                   stream_);
+  }
+
+  /// Two buffers for the largest share of [begin, end of the slice) at `row` bytes a token.
+  [[nodiscard]] Travelling travelling(const exec::SegmentMemory& segment, Tokens begin,
+                                      std::int64_t row) const {
+    const Share& share = places_.call.share;
+    const Tokens most = exec::largest_share(share.ranks, share.block, begin, segment.slice.end);
+    Carver buffers(exchange_);
+    const auto current = buffers.take_bytes(most.value * row);
+    return {current, buffers.take_bytes(most.value * row)};
+  }
+  /// Hands the rows of `rank` on and takes those of the rank before it.
+  template <class Link>
+  void hand_on(Travelling& buffers, const exec::SegmentMemory& segment, std::int64_t& rank,
+               Tokens begin, std::int64_t row, Link& link) const {
+    const auto part = [&](std::span<std::byte> buffer, std::int64_t owner) {
+      const Tokens rows = share_of(owner).between(begin, segment.slice.end);
+      return buffer.first(static_cast<std::size_t>(rows.value * row));
+    };
+    link.ring(places_.call.ring, part(buffers.current, rank),
+              part(buffers.incoming, before_me(rank)));
+    std::swap(buffers.current, buffers.incoming);
+    rank = before_me(rank);
+  }
+
+  // --- keys and values travel ---
+
+  struct Keys {
+    DeviceSpan<Bf16> key, value;
+    DeviceSpan<float> dkey, dvalue;
+  };
+  [[nodiscard]] Keys keys_of(std::span<std::byte> buffer, const exec::SegmentMemory& segment,
+                             std::int64_t rank, bool with_gradients) const {
+    const std::int64_t count = share_of(rank).before(segment.slice.end).value;
+    Carver rest(buffer);
+    Keys keys;
+    keys.key = rest.take<Bf16>(count, k_);
+    keys.value = rest.take<Bf16>(count, k_);
+    if (!with_gradients) return keys;
+    keys.dkey = rest.take<float>(count, k_);
+    keys.dvalue = rest.take<float>(count, k_);
+    return keys;
+  }
+  void load_keys(const Keys& keys, std::size_t at, std::int64_t layer) const {
+    const auto rows = ring_.span(tables_.ring[at].own_keys);
+    gather_rows(keys.key, pages(2 * layer), rows, {rows.size, k_}, stream_);
+    gather_rows(keys.value, pages(2 * layer + 1), rows, {rows.size, k_}, stream_);
+  }
+
+  template <class Link>
+  void forward_keys(std::size_t at, std::int64_t layer, Link& link) const {
+    const exec::SegmentMemory& segment = places_.call.segments[at];
+    const std::int64_t row = 2 * k_ * 2;
+    Travelling buffers = travelling(segment, Tokens{0}, row);
+    std::int64_t rank = places_.call.share.rank;
+    load_keys(keys_of(buffers.current, segment, rank, false), at, layer);
+    for (std::int64_t step = 0; step < places_.call.share.ranks; ++step) {
+      if (step > 0) hand_on(buffers, segment, rank, Tokens{0}, row, link);
+      const Keys keys = keys_of(buffers.current, segment, rank, false);
+      const bool first = step == 0;
+      attention_forward(first ? queries() : partial_, first ? log_sums() : partial_log_sum_,
+                        queries(), keys.key, keys.value,
+                        tables_.ring[at].forward[static_cast<std::size_t>(step)].work(ring_, layer),
+                        places_.shape, path_, stream_);
+      if (first) continue;
+      for (const exec::PieceMemory& piece : segment.pieces) {
+        const BlockRows& block = block_of(piece, layer);
+        attention_merge(rows_of(block.attention, piece, q_), rows_of(block.log_sum, piece, heads_),
+                        all_rows_of(partial_, piece, q_),
+                        all_rows_of(partial_log_sum_, piece, heads_), piece.piece.length().value,
+                        places_.shape, stream_);
+      }
+    }
+  }
+
+  template <class Link>
+  void backward_keys(std::size_t at, std::int64_t layer, const BackwardRows& rows,
+                     Link& link) const {
+    const exec::SegmentMemory& segment = places_.call.segments[at];
+    const std::int64_t row = 2 * k_ * (2 + 4);
+    Travelling buffers = travelling(segment, Tokens{0}, row);
+    std::int64_t rank = places_.call.share.rank;
+    Keys keys = keys_of(buffers.current, segment, rank, true);
+    load_keys(keys, at, layer);
+    fill_zeros(keys.dkey, stream_);
+    fill_zeros(keys.dvalue, stream_);
+    for (const exec::PieceMemory& piece : segment.pieces) {
+      fill_zeros(all_rows_of(rows.dquery_sum, piece, q_), stream_);
+    }
+    for (std::int64_t step = 0; step < places_.call.share.ranks; ++step) {
+      keys = keys_of(buffers.current, segment, rank, true);
+      attention_backward_partial(
+          rows.dquery_sum, keys.dkey, keys.dvalue, queries(), keys.key, keys.value, log_sums(),
+          rows.delta, rows.dattention,
+          tables_.ring[at].backward[static_cast<std::size_t>(step)].work(ring_, layer),
+          places_.shape, path_, stream_);
+      hand_on(buffers, segment, rank, Tokens{0}, row, link);
+    }
+    keys = keys_of(buffers.current, segment, rank, true);
+    const std::int64_t first = places_.gradient_row(segment, layer);
+    const std::int64_t count = keys.dkey.size / k_;
+    add(rows_at(key_gradients(), first, count, k_), keys.dkey, stream_);
+    add(rows_at(key_gradients(), first + places_.own_tokens(segment), count, k_), keys.dvalue,
+        stream_);
+    for (const exec::PieceMemory& piece : segment.pieces) {
+      convert(all_rows_of(rows.dquery, piece, q_), all_rows_of(rows.dquery_sum, piece, q_),
+              stream_);
+    }
+  }
+
+  // --- queries travel ---
+
+  struct Queries {
+    DeviceSpan<Bf16> query, attention, dattention;
+    DeviceSpan<float> log_sum, delta, dquery;
+  };
+  [[nodiscard]] Queries queries_of(std::span<std::byte> buffer, const exec::SegmentMemory& segment,
+                                   std::int64_t rank, bool backward) const {
+    const std::int64_t count = share_of(rank).between(segment.slice.begin, segment.slice.end).value;
+    Carver rest(buffer);
+    Queries queries;
+    queries.query = rest.take<Bf16>(count, q_);
+    (backward ? queries.dattention : queries.attention) = rest.take<Bf16>(count, q_);
+    queries.log_sum = rest.take<float>(count, heads_);
+    if (!backward) return queries;
+    queries.delta = rest.take<float>(count, heads_);
+    queries.dquery = rest.take<float>(count, q_);
+    return queries;
+  }
+  /// The rows of a piece among its rank's rows of the slice.
+  template <class Element>
+  [[nodiscard]] DeviceSpan<Element> travelling_rows_of(DeviceSpan<Element> matrix,
+                                                       const exec::SegmentMemory& segment,
+                                                       const exec::PieceMemory& piece,
+                                                       std::int64_t width) const {
+    const Tokens first = places_.call.share.between(segment.slice.begin, piece.piece.begin);
+    return rows_at(matrix, first.value, piece.piece.length().value, width);
+  }
+
+  template <class Link>
+  void forward_queries(std::size_t at, std::int64_t layer, Link& link) const {
+    const exec::SegmentMemory& segment = places_.call.segments[at];
+    const std::int64_t row = 2 * q_ * 2 + heads_ * 4;
+    Travelling buffers = travelling(segment, segment.slice.begin, row);
+    std::int64_t rank = places_.call.share.rank;
+    Queries own = queries_of(buffers.current, segment, rank, false);
+    for (const exec::PieceMemory& piece : segment.pieces) {
+      copy(travelling_rows_of(own.query, segment, piece, q_),
+           rows_of(block_of(piece, layer).query, piece, q_));
+    }
+    for (std::int64_t step = 0; step < places_.call.share.ranks; ++step) {
+      const Queries current = queries_of(buffers.current, segment, rank, false);
+      // What is computed of them here stands where the next ones will come.
+      const Queries made = step == 0 ? current : queries_of(buffers.incoming, segment, rank, false);
+      attention_forward(made.attention, made.log_sum, current.query, keys(layer), values(layer),
+                        tables_.ring[at].forward[static_cast<std::size_t>(step)].work(ring_, layer),
+                        places_.shape, path_, stream_);
+      if (step > 0) {
+        attention_merge(current.attention, current.log_sum, made.attention, made.log_sum,
+                        current.log_sum.size / heads_, places_.shape, stream_);
+      }
+      hand_on(buffers, segment, rank, segment.slice.begin, row, link);
+    }
+    own = queries_of(buffers.current, segment, rank, false);
+    for (const exec::PieceMemory& piece : segment.pieces) {
+      const BlockRows& block = block_of(piece, layer);
+      copy(rows_of(block.attention, piece, q_),
+           travelling_rows_of(own.attention, segment, piece, q_));
+      copy(rows_of(block.log_sum, piece, heads_),
+           travelling_rows_of(own.log_sum, segment, piece, heads_));
+    }
+  }
+
+  template <class Link>
+  void backward_queries(std::size_t at, std::int64_t layer, const BackwardRows& rows,
+                        Link& link) const {
+    const exec::SegmentMemory& segment = places_.call.segments[at];
+    const std::int64_t row = 2 * q_ * 2 + q_ * 4 + 2 * heads_ * 4;
+    Travelling buffers = travelling(segment, segment.slice.begin, row);
+    std::int64_t rank = places_.call.share.rank;
+    Queries own = queries_of(buffers.current, segment, rank, true);
+    for (const exec::PieceMemory& piece : segment.pieces) {
+      const BlockRows& block = block_of(piece, layer);
+      copy(travelling_rows_of(own.query, segment, piece, q_), rows_of(block.query, piece, q_));
+      copy(travelling_rows_of(own.dattention, segment, piece, q_),
+           all_rows_of(rows.dattention, piece, q_));
+      copy(travelling_rows_of(own.log_sum, segment, piece, heads_),
+           rows_of(block.log_sum, piece, heads_));
+      copy(travelling_rows_of(own.delta, segment, piece, heads_),
+           all_rows_of(rows.delta, piece, heads_));
+    }
+    fill_zeros(own.dquery, stream_);
+    for (std::int64_t step = 0; step < places_.call.share.ranks; ++step) {
+      const Queries current = queries_of(buffers.current, segment, rank, true);
+      attention_backward_partial(
+          current.dquery, key_gradients(), key_gradients(), current.query, keys(layer),
+          values(layer), current.log_sum, current.delta, current.dattention,
+          tables_.ring[at].backward[static_cast<std::size_t>(step)].work(ring_, layer),
+          places_.shape, path_, stream_);
+      hand_on(buffers, segment, rank, segment.slice.begin, row, link);
+    }
+    own = queries_of(buffers.current, segment, rank, true);
+    for (const exec::PieceMemory& piece : segment.pieces) {
+      convert(all_rows_of(rows.dquery, piece, q_),
+              travelling_rows_of(own.dquery, segment, piece, q_), stream_);
+    }
+  }
+
+  const PackPlaces& places_;
+  const PackTables& tables_;
+  const TableRing& ring_;
+  AttentionPath path_;
+  std::span<std::byte> exchange_;
+  DeviceSpan<Bf16> partial_;
+  DeviceSpan<float> partial_log_sum_;
+  StreamView stream_;
+  std::int64_t q_, k_, heads_;
+};
+
+}  // namespace slimpack::cuda

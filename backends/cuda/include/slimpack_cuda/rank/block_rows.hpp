@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The matrices of a block in one layer: kept from F to B, or in the unit's workspace.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/memory.hpp"
+#include "slimpack/plan/model.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack_cuda/rank/memory.hpp"
+
+namespace slimpack::cuda {
+
+/// Everything that the forward pass of a layer makes of a block, keys and values apart.
+struct BlockRows {
+  std::int64_t rows = 0;
+  std::int64_t first = 0;  ///< of its rows among those of all blocks of the call, block by block
+  Recompute mode = Recompute::none;
+  DeviceSpan<Bf16> query, attention, input, mid, gate_up, input_norm, mid_norm, product;
+  DeviceSpan<float> log_sum, input_inverse, mid_inverse;  ///< inverse RMS
+};
+
+/// Where a matrix stands in a buffer: rows that attention's tables number must come first, single
+/// numbers a row, which are not aligned to 16 bytes, last.
+enum class BlockPart : std::uint8_t { numbered, matrices, numbers };
+
+/// Calls visit(matrix, the last mode that keeps it, its width) for the matrices of one part, in the
+/// order in which they lie in memory.
+template <class Visit>
+void for_each_matrix(BlockPart part, const ModelShape& model, Visit visit) {
+  const std::int64_t h = model.hidden, q = model.query_width(), f = model.ffn;
+  switch (part) {
+    case BlockPart::numbered:
+      visit(&BlockRows::query, Recompute::light, q);
+      visit(&BlockRows::attention, Recompute::layer, q);
+      visit(&BlockRows::log_sum, Recompute::layer, model.heads);
+      break;
+    case BlockPart::matrices:
+      visit(&BlockRows::input, Recompute::full, h);
+      visit(&BlockRows::mid, Recompute::light, h);
+      visit(&BlockRows::gate_up, Recompute::light, 2 * f);
+      visit(&BlockRows::input_norm, Recompute::none, h);
+      visit(&BlockRows::mid_norm, Recompute::none, h);
+      visit(&BlockRows::product, Recompute::none, f);
+      break;
+    case BlockPart::numbers:
+      visit(&BlockRows::input_inverse, Recompute::none, std::int64_t{1});
+      visit(&BlockRows::mid_inverse, Recompute::none, std::int64_t{1});
+      break;
+  }
+}
+inline constexpr BlockPart kBlockParts[] = {BlockPart::numbered, BlockPart::matrices,
+                                            BlockPart::numbers};
+
+/// The blocks of a call, block after block.
+[[nodiscard]] inline std::vector<BlockRows> rows_of_blocks(
+    std::span<const exec::BlockMemory> memories) {
+  std::vector<BlockRows> blocks;
+  std::int64_t first = 0;
+  for (const exec::BlockMemory& memory : memories) {
+    BlockRows& block = blocks.emplace_back();
+    block.rows = memory.rows.value;
+    block.first = first;
+    block.mode = memory.recompute;
+    first += block.rows;
+  }
+  return blocks;
+}
+
+/// Takes what no block's mode keeps from the workspace, matrix by matrix.
+inline void place_missing(std::span<BlockRows> blocks, BlockPart part, const ModelShape& model,
+                          Carver& workspace) {
+  for_each_matrix(part, model,
+                  [&]<class Element>(DeviceSpan<Element> BlockRows::*matrix, Recompute last,
+                                     std::int64_t width) {
+                    for (BlockRows& block : blocks) {
+                      if (block.mode > last)
+                        block.*matrix = workspace.take<Element>(block.rows, width);
+                    }
+                  });
+}
+
+/// Finds what is kept of layer `layer` of `layers`; a kept matrix has its layers one behind the
+/// other.
+inline void place_kept(std::span<BlockRows> blocks, const ModelShape& model,
+                       const exec::PackCall& call, std::int64_t layers, std::int64_t layer) {
+  for (std::size_t at = 0; at < blocks.size(); ++at) {
+    BlockRows& block = blocks[at];
+    Carver kept(call.blocks[at].kept);
+    for (const BlockPart part : kBlockParts) {
+      for_each_matrix(
+          part, model,
+          [&]<class Element>(DeviceSpan<Element> BlockRows::*matrix, Recompute last,
+                             std::int64_t width) {
+            if (block.mode > last) return;
+            const std::int64_t size = block.rows * width;
+            block.*matrix =
+                kept.take<Element>(layers * block.rows, width).subspan(layer * size, size);
+          });
+    }
+  }
+}
+
+/// The blocks of a call in each of its layers.
+[[nodiscard]] inline std::vector<std::vector<BlockRows>> rows_by_layer(
+    std::span<const BlockRows> blocks, const ModelShape& model, const exec::PackCall& call,
+    std::int64_t layers) {
+  std::vector<std::vector<BlockRows>> all;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    place_kept(all.emplace_back(blocks.begin(), blocks.end()), model, call, layers, layer);
+  }
+  return all;
+}
+
+/// Rows [row, row + rows) of a matrix.
+template <class Element>
+[[nodiscard]] DeviceSpan<Element> rows_at(DeviceSpan<Element> matrix, std::int64_t row,
+                                          std::int64_t rows, std::int64_t width) {
+  return matrix.subspan(row * width, rows * width);
+}
+/// The rows of a block in a matrix of all blocks' rows.
+template <class Element>
+[[nodiscard]] DeviceSpan<Element> rows_at(DeviceSpan<Element> matrix, const BlockRows& block,
+                                          std::int64_t width) {
+  return rows_at(matrix, block.first, block.rows, width);
+}
+
+}  // namespace slimpack::cuda

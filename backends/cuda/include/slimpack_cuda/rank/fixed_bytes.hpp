@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank holds on its device beside what a plan counts: workspaces of operators, and tables.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "slimpack/exec/program.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack_cuda/attention.hpp"
+#include "slimpack_cuda/gemm.hpp"
+#include "slimpack_cuda/norm.hpp"
+#include "slimpack_cuda/optimizer.hpp"
+#include "slimpack_cuda/rank/pack_tables.hpp"
+#include "slimpack_cuda/rank/weights.hpp"
+
+namespace slimpack::cuda {
+
+/// Numbers that the backward norm wants for any number of rows.
+[[nodiscard]] inline std::int64_t norm_workspace(const ModelShape& model) {
+  return rms_norm_backward_workspace({std::int64_t{1} << 24U, model.hidden});
+}
+
+namespace detail {
+
+inline constexpr std::int64_t kTableRounding = 16;
+
+/// Most bytes of attention's tables: so many segments, queries and keys of so many samples.
+[[nodiscard]] inline std::int64_t attention_table_bytes(std::int64_t layers, std::int64_t segments,
+                                                        std::int64_t rows, std::int64_t keys,
+                                                        std::int64_t samples, std::int64_t page) {
+  const auto size = [](std::size_t bytes) { return static_cast<std::int64_t>(bytes); };
+  constexpr std::int64_t kTile = 64;  // no path has smaller ones
+  return layers * (segments * size(sizeof(AttentionSegment)) + kTableRounding) +
+         (keys / page + samples) * size(sizeof(KeyPage)) +
+         (rows / kTile + segments) * size(sizeof(QueryTile)) +
+         (keys / kTile + samples) * size(sizeof(KeyTile)) + 3 * kTableRounding;
+}
+
+/// Most bytes of the tables of a unit on `layers` layers.
+[[nodiscard]] inline std::int64_t table_bytes(const Plan& plan, const exec::Program& program,
+                                              const exec::UnitWork& work, std::int64_t layers) {
+  const MicroPack& pack = plan.micropacks[index(work.unit.pack)];
+  const Share share = share_of(plan, pack.group, work.rank);
+  const std::int64_t page = attention_page(plan.memory.page_tokens, share);
+  const exec::PackWork& part = program.packs[index(work.unit.pack)][work.rank];
+  const std::int64_t rows = part.rows.value;
+  std::int64_t pieces = 0, keys = 0, ring = 0;
+  for (const exec::Segment& segment : part.segments) {
+    pieces += static_cast<std::int64_t>(segment.pieces.size());
+    keys += share.before(segment.slice.end).value;
+    if (share.ranks == 1) continue;
+    const Tokens all = exec::largest_share(share.ranks, share.block, Tokens{0}, segment.slice.end);
+    const Tokens some =
+        exec::largest_share(share.ranks, share.block, segment.slice.begin, segment.slice.end);
+    const std::int64_t runs = std::max(static_cast<std::int64_t>(segment.pieces.size()),
+                                       segment.slice.length() / share.block + std::int64_t{2});
+    ring += 2 * share.ranks *
+                attention_table_bytes(layers, runs, std::max(some, segment.rows).value, all.value,
+                                      1, page) +
+            all.value * 4 + kTableRounding;
+  }
+  // The pack's rows, tokens or targets, and the three tables of tokens' rows.
+  return 4 * (6 * rows + 2) + 6 * kTableRounding +
+         layers * (rows * static_cast<std::int64_t>(sizeof(RopeRow)) + kTableRounding) +
+         attention_table_bytes(layers, pieces, rows, keys,
+                               static_cast<std::int64_t>(part.segments.size()), page) +
+         ring;
+}
+
+}  // namespace detail
+
+/// Most bytes of the tables of a unit of the device.
+[[nodiscard]] inline std::int64_t table_bytes(const Plan& plan, const exec::Program& program,
+                                              std::size_t device) {
+  std::int64_t most = 0;
+  for (const exec::UnitWork& work : program.devices[device].units) {
+    if (work.unit.kind == UnitKind::reduce || work.unit.kind == UnitKind::optimizer) continue;
+    const bool head = work.unit.kind == UnitKind::head;
+    const std::int64_t layers =
+        head ? 0 : plan.stages[static_cast<std::size_t>(work.line)].layers();
+    most = std::max(most, detail::table_bytes(plan, program, work, layers));
+  }
+  return most;
+}
+
+/// Bytes of device memory that a rank holds beside weights, gradients, optimizer state and arena:
+/// a part of `cluster.reserved`. CUDA's own context and libraries come on top.
+[[nodiscard]] inline Bytes fixed_bytes(const Plan& plan, const exec::Program& program,
+                                       std::size_t device) {
+  const ModelShape& model = plan.model;
+  const auto size =
+      static_cast<std::int64_t>(exec::layout_of(plan, plan.schedule[device].pp).size());
+  const auto whole = static_cast<std::int64_t>(RankWeights::kWhole);
+  return Bytes{kGemmWorkspaceBytes + norm_workspace(model) * 4 +
+               table_bytes(plan, program, device) + whole * model.hidden * (2 + 4) +
+               model.head_dim / 2 * 8 + (square_sums_count(size) + 1) * 8 +
+               static_cast<std::int64_t>(sizeof(Clipping))};
+}
+
+}  // namespace slimpack::cuda

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// One decoder layer on the blocks of a pack, attention apart: forward, recomputation, backward.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "slimpack/plan/model.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack_cuda/gemm.hpp"
+#include "slimpack_cuda/norm.hpp"
+#include "slimpack_cuda/rank/block_rows.hpp"
+#include "slimpack_cuda/rank/weights.hpp"
+#include "slimpack_cuda/rope.hpp"
+#include "slimpack_cuda/swiglu.hpp"
+
+namespace slimpack::cuda {
+
+/// What layers compute with on one device.
+struct LayerTools {
+  Gemm& gemm;
+  DeviceSpan<float> norm_workspace;
+  DeviceSpan<const std::uint64_t> frequencies;  ///< of rotary positions
+  StreamView stream;
+};
+
+/// Scratch of a backward pass: rows of all blocks, block after block. Matrices that are needed at
+/// different times share memory, as place_scratch says.
+struct BackwardRows {
+  std::int64_t rows = 0;
+  DeviceSpan<Bf16> gradient;  ///< of the layer's output, then of its input
+  DeviceSpan<Bf16> dmid, dnorm, dattention, dquery, dproduct, dgate_up;
+  DeviceSpan<Bf16> dqkv;         ///< over dattention and what follows it
+  DeviceSpan<float> delta;       ///< over dnorm
+  DeviceSpan<float> dquery_sum;  ///< over dproduct and dgate_up
+};
+
+/// Rows x ((3h + 2q + 3f) x 2 + 2k x 4) bytes of the workspace.
+[[nodiscard]] inline BackwardRows place_scratch(Carver& workspace, const ModelShape& model,
+                                                std::int64_t rows) {
+  const std::int64_t h = model.hidden, q = model.query_width(), k = model.key_width(),
+                     f = model.ffn;
+  BackwardRows scratch;
+  scratch.rows = rows;
+  const DeviceSpan<Bf16> wide = workspace.take<Bf16>(rows, q + 4 * k);
+  scratch.dattention = wide.subspan(0, rows * q);
+  scratch.dqkv = wide.subspan(0, rows * (q + 2 * k));
+  scratch.dquery = workspace.take<Bf16>(rows, q);
+  scratch.gradient = workspace.take<Bf16>(rows, h);
+  scratch.dmid = workspace.take<Bf16>(rows, h);
+  scratch.dnorm = workspace.take<Bf16>(rows, h);
+  const DeviceSpan<Bf16> forward = workspace.take<Bf16>(rows, 3 * f);
+  scratch.dproduct = forward.subspan(0, rows * f);
+  scratch.dgate_up = forward.subspan(rows * f, rows * 2 * f);
+  scratch.delta = {reinterpret_cast<float*>(scratch.dnorm.data), rows * model.heads};
+  scratch.dquery_sum = {reinterpret_cast<float*>(forward.data), rows * q};
+  return scratch;
+}
+
+class RankLayer {
+ public:
+  using Blocks = std::span<const BlockRows>;
+
+  RankLayer(const LayerTools& tools, const ModelShape& model,
+            const LayerMatrices<const Bf16>& weights)
+      : tools_(tools),
+        model_(model),
+        weights_(weights),
+        h_(model.hidden),
+        q_(model.query_width()),
+        k_(model.key_width()),
+        f_(model.ffn) {}
+
+  /// Norm, projection and rotary positions: queries to the blocks' rows of `query`, keys and values
+  /// to those of the pages. `projected` is scratch of rows x (q + 2k).
+  void project(Blocks blocks, DeviceSpan<Bf16> projected, DeviceSpan<Bf16> query,
+               DeviceSpan<Bf16> key, DeviceSpan<Bf16> value, DeviceSpan<const RopeRow> places) {
+    for (const BlockRows& block : blocks) {
+      normalise_input(block);
+      tools_.gemm.forward(rows_at(projected, block, q_ + 2 * k_), block.input_norm,
+                          weights_.query_key_value, {block.rows, h_, q_ + 2 * k_}, tools_.stream);
+    }
+    rope_forward(query, key, value, projected, places, tools_.frequencies,
+                 rope_shape(places.size, model_.kv_heads), tools_.stream);
+  }
+
+  /// Everything behind attention; `next(block)` is where the layer's output belongs.
+  template <class Next>
+  void finish(Blocks blocks, Next next) {
+    for (const BlockRows& block : blocks) {
+      make_mid(block);
+      normalise_mid(block);
+      make_gate_up(block);
+      make_product(block);
+      tools_.gemm.forward_add(next(block), block.mid, block.product, weights_.down,
+                              {block.rows, f_, h_}, tools_.stream);
+    }
+  }
+
+  /// What the mode has not kept and what comes before attention. `projected` is scratch of rows x q
+  /// and `query` all blocks' queries, where they are not kept; rows of `places` count over both.
+  void recompute_before(Blocks blocks, Recompute mode, DeviceSpan<Bf16> projected,
+                        DeviceSpan<Bf16> query, DeviceSpan<const RopeRow> places) {
+    if (mode == Recompute::none) return;
+    for (const BlockRows& block : blocks) {
+      normalise_input(block);
+      if (mode == Recompute::light) continue;
+      tools_.gemm.forward(rows_at(projected, block, q_), block.input_norm, weights_.query,
+                          {block.rows, h_, q_}, tools_.stream);
+    }
+    if (mode == Recompute::light) return;
+    rope_forward(query, {}, {}, projected, places, tools_.frequencies, rope_shape(places.size, 0),
+                 tools_.stream);
+  }
+  /// What comes behind attention, whose output must be there.
+  void recompute_behind(Blocks blocks, Recompute mode) {
+    if (mode == Recompute::none) return;
+    for (const BlockRows& block : blocks) {
+      if (mode != Recompute::light) make_mid(block);
+      normalise_mid(block);
+      if (mode != Recompute::light) make_gate_up(block);
+      make_product(block);
+    }
+  }
+
+  /// From the gradient of the layer's output to those of the residual behind attention and of
+  /// attention's output.
+  void backward_behind(Blocks blocks, const LayerMatrices<float>& gradients,
+                       const BackwardRows& rows) {
+    const std::int64_t n = rows.rows;
+    tools_.gemm.input_gradient(rows.dproduct, rows.gradient, weights_.down, {n, f_, h_},
+                               Into::overwrite, tools_.stream);
+    for (const BlockRows& block : blocks) {
+      swiglu_backward(rows_at(rows.dgate_up, block, 2 * f_), rows_at(rows.dproduct, block, f_),
+                      block.gate_up, {block.rows, f_}, tools_.stream);
+      tools_.gemm.weight_gradient(gradients.down, rows_at(rows.gradient, block, h_), block.product,
+                                  {block.rows, f_, h_}, Into::add, tools_.stream);
+    }
+    tools_.gemm.input_gradient(rows.dnorm, rows.dgate_up, weights_.gate_up, {n, h_, 2 * f_},
+                               Into::overwrite, tools_.stream);
+    for (const BlockRows& block : blocks) {
+      tools_.gemm.weight_gradient(gradients.gate_up, rows_at(rows.dgate_up, block, 2 * f_),
+                                  block.mid_norm, {block.rows, h_, 2 * f_}, Into::add,
+                                  tools_.stream);
+      rms_norm_backward(rows_at(rows.dmid, block, h_), gradients.mid_norm, tools_.norm_workspace,
+                        rows_at(rows.dnorm, block, h_), rows_at(rows.gradient, block, h_),
+                        block.mid, weights_.mid_norm, block.mid_inverse, {block.rows, h_},
+                        tools_.stream);
+    }
+    tools_.gemm.input_gradient(rows.dattention, rows.dmid, weights_.output, {n, q_, h_},
+                               Into::overwrite, tools_.stream);
+    for (const BlockRows& block : blocks) {
+      tools_.gemm.weight_gradient(gradients.output, rows_at(rows.dmid, block, h_), block.attention,
+                                  {block.rows, q_, h_}, Into::add, tools_.stream);
+    }
+  }
+
+  /// From the gradients of queries, in `rows`, and of keys and values, in rows of `dkey` and
+  /// `dvalue`, to that of the layer's input.
+  void backward_before(Blocks blocks, const LayerMatrices<float>& gradients,
+                       const BackwardRows& rows, DeviceSpan<const float> dkey,
+                       DeviceSpan<const float> dvalue, DeviceSpan<const RopeRow> places) {
+    rope_backward(rows.dqkv, rows.dquery, dkey, dvalue, places, tools_.frequencies,
+                  rope_shape(rows.rows, model_.kv_heads), tools_.stream);
+    const std::int64_t wide = q_ + 2 * k_;
+    tools_.gemm.input_gradient(rows.dnorm, rows.dqkv, weights_.query_key_value,
+                               {rows.rows, h_, wide}, Into::overwrite, tools_.stream);
+    for (const BlockRows& block : blocks) {
+      tools_.gemm.weight_gradient(gradients.query_key_value, rows_at(rows.dqkv, block, wide),
+                                  block.input_norm, {block.rows, h_, wide}, Into::add,
+                                  tools_.stream);
+      rms_norm_backward(rows_at(rows.gradient, block, h_), gradients.input_norm,
+                        tools_.norm_workspace, rows_at(rows.dnorm, block, h_),
+                        rows_at(rows.dmid, block, h_), block.input, weights_.input_norm,
+                        block.input_inverse, {block.rows, h_}, tools_.stream);
+    }
+  }
+
+ private:
+  [[nodiscard]] RopeShape rope_shape(std::int64_t rows, std::int64_t kv_heads) const {
+    return {rows, static_cast<std::int32_t>(model_.heads), static_cast<std::int32_t>(kv_heads),
+            static_cast<std::int32_t>(model_.head_dim)};
+  }
+  [[nodiscard]] float epsilon() const { return static_cast<float>(model_.norm_eps); }
+
+  void normalise_input(const BlockRows& block) {
+    rms_norm_forward(block.input_norm, block.input_inverse, block.input, weights_.input_norm,
+                     {block.rows, h_}, epsilon(), tools_.stream);
+  }
+  /// The residual behind attention.
+  void make_mid(const BlockRows& block) {
+    tools_.gemm.forward_add(block.mid, block.input, block.attention, weights_.output,
+                            {block.rows, q_, h_}, tools_.stream);
+  }
+  void normalise_mid(const BlockRows& block) {
+    rms_norm_forward(block.mid_norm, block.mid_inverse, block.mid, weights_.mid_norm,
+                     {block.rows, h_}, epsilon(), tools_.stream);
+  }
+  void make_gate_up(const BlockRows& block) {
+    tools_.gemm.forward(block.gate_up, block.mid_norm, weights_.gate_up, {block.rows, h_, 2 * f_},
+                        tools_.stream);
+  }
+  void make_product(const BlockRows& block) {
+    swiglu_forward(block.product, block.gate_up, {block.rows, f_}, tools_.stream);
+  }
+
+  const LayerTools& tools_;
+  const ModelShape& model_;
+  LayerMatrices<const Bf16> weights_;
+  std::int64_t h_, q_, k_, f_;
+};
+
+}  // namespace slimpack::cuda

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arena that a rank's buffers are cut from on its device, and matrices cut from a buffer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/exec/buffer_places.hpp"
+#include "slimpack/exec/memory.hpp"
+#include "slimpack/plan/model.hpp"
+#include "slimpack_cuda/bf16.hpp"
+#include "slimpack_cuda/device.hpp"
+
+namespace slimpack::cuda {
+
+/// What a rank stores: bf16, statistics and accumulated gradients in fp32.
+inline constexpr exec::ElementBytes kRankElements{2, 4, 4};
+
+/// Of the buffers of a rank: rows of queries, of keys and of keys' fp32 gradients begin at
+/// multiples of their size from the arena's base on, so that attention's tables can number them.
+[[nodiscard]] constexpr std::size_t rank_alignment(const ModelShape& model) noexcept {
+  const std::int64_t rows = std::lcm(2 * model.query_width(), 4 * model.key_width());
+  return static_cast<std::size_t>(std::lcm(rows, std::int64_t{256}));
+}
+
+/// Throws std::logic_error unless the value fits the tables.
+[[nodiscard]] inline std::int32_t to_table(std::int64_t value) {
+  if (value < 0 || value > std::numeric_limits<std::int32_t>::max()) {
+    throw std::logic_error("a row's number does not fit the tables: " + std::to_string(value));
+  }
+  return static_cast<std::int32_t>(value);
+}
+
+/// The same memory as elements. Buffers are aligned for them.
+template <class Element>
+[[nodiscard]] DeviceSpan<Element> elements(std::span<std::byte> bytes) noexcept {
+  return {reinterpret_cast<Element*>(bytes.data()),
+          static_cast<std::int64_t>(bytes.size() / sizeof(Element))};
+}
+template <class Element>
+[[nodiscard]] DeviceSpan<const Element> elements(std::span<const std::byte> bytes) noexcept {
+  return {reinterpret_cast<const Element*>(bytes.data()),
+          static_cast<std::int64_t>(bytes.size() / sizeof(Element))};
+}
+/// Device memory as transports take it.
+template <class Element>
+[[nodiscard]] std::span<Element> host_span(DeviceSpan<Element> span) noexcept {
+  return {span.data, static_cast<std::size_t>(span.size)};
+}
+
+/// One block of device memory with its places. Buffers that are given back may be in use by work
+/// that is queued: whoever gets the place next uses it on the same stream, hence later.
+class DeviceArena {
+ public:
+  /// Throws CudaError where the device has too little memory, InvalidInput where rows of
+  /// `smallest_row` bytes could not be numbered.
+  DeviceArena(Bytes capacity, std::size_t alignment, std::int64_t smallest_row)
+      : places_(capacity, alignment) {
+    const std::int64_t size = places_.capacity().value;
+    require(size / smallest_row <= std::numeric_limits<std::int32_t>::max(),
+            "the arena must not have more rows than tables can number", size);
+    if (const std::int64_t there = free_memory(); there < size) {
+      throw CudaError("the arena needs " + std::to_string(size) + " bytes, the device has " +
+                      std::to_string(there) + " left");
+    }
+    memory_ = DeviceBuffer<std::byte>(size);
+  }
+
+  [[nodiscard]] std::byte* take(std::size_t bytes) { return base() + places_.take(bytes); }
+  void give_back(const std::byte* from, std::size_t bytes) noexcept {
+    places_.give_back(static_cast<std::size_t>(from - base()), bytes);
+  }
+  [[nodiscard]] Bytes capacity() const noexcept { return places_.capacity(); }
+  [[nodiscard]] Bytes held() const noexcept { return places_.held(); }
+  [[nodiscard]] Bytes reached() const noexcept { return places_.reached(); }
+
+  /// All of it as rows of `width` elements, counted from its base.
+  template <class Element>
+  [[nodiscard]] DeviceSpan<Element> rows(std::int64_t width) const noexcept {
+    const std::int64_t row = width * static_cast<std::int64_t>(sizeof(Element));
+    return {reinterpret_cast<Element*>(base()), memory_.size() / row * width};
+  }
+  /// The number of the row that begins at `data`.
+  template <class Element>
+  [[nodiscard]] std::int64_t row_of(const Element* data, std::int64_t width) const {
+    const std::int64_t bytes = reinterpret_cast<const std::byte*>(data) - base();
+    const std::int64_t row = width * static_cast<std::int64_t>(sizeof(Element));
+    if (bytes % row != 0) throw std::logic_error("a matrix must begin at one of its rows");
+    return bytes / row;
+  }
+
+ private:
+  [[nodiscard]] std::byte* base() const noexcept { return memory_.span().data; }
+
+  exec::BufferPlaces places_;
+  DeviceBuffer<std::byte> memory_;
+};
+
+/// Memory of one use, given back where it came from. An arena must outlive its buffers.
+class ArenaBuffer {
+ public:
+  ArenaBuffer(DeviceArena& arena, Bytes bytes)
+      : size_(static_cast<std::size_t>(bytes.value)), arena_(&arena), data_(arena.take(size_)) {}
+  ArenaBuffer(ArenaBuffer&& other) noexcept
+      : size_(std::exchange(other.size_, 0)),
+        arena_(std::exchange(other.arena_, nullptr)),
+        data_(std::exchange(other.data_, nullptr)) {}
+  ArenaBuffer& operator=(ArenaBuffer&& other) noexcept {
+    std::swap(size_, other.size_);
+    std::swap(arena_, other.arena_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ArenaBuffer(const ArenaBuffer&) = delete;
+  ArenaBuffer& operator=(const ArenaBuffer&) = delete;
+  ~ArenaBuffer() {
+    if (arena_ != nullptr) arena_->give_back(data_, size_);
+  }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
+
+ private:
+  std::size_t size_ = 0;
+  DeviceArena* arena_ = nullptr;
+  std::byte* data_ = nullptr;
+};
+
+/// Matrices from front to back of a buffer. Running out means that a unit uses more than
+/// docs/equations.md grants it: a fault of this backend.
+class Carver {
+ public:
+  explicit Carver(std::span<std::byte> all) : rest_(all) {}
+
+  template <class Element>
+  [[nodiscard]] DeviceSpan<Element> take(std::int64_t rows, std::int64_t cols) {
+    return elements<Element>(take_bytes(rows * cols * static_cast<std::int64_t>(sizeof(Element))));
+  }
+  [[nodiscard]] std::span<std::byte> take_bytes(std::int64_t bytes) {
+    const auto size = static_cast<std::size_t>(bytes);
+    if (size > rest_.size()) throw std::logic_error("the unit's workspace is too small");
+    const auto taken = rest_.first(size);
+    rest_ = rest_.subspan(size);
+    return taken;
+  }
+  [[nodiscard]] std::span<std::byte> rest() const noexcept { return rest_; }
+
+ private:
+  std::span<std::byte> rest_;
+};
+
+}  // namespace slimpack::cuda

@@ -1,0 +1,614 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA backend: one rank's weights, gradients and optimizer state on a device, and its units of
+// work.
+#pragma once
+
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/exec/arena_size.hpp"
+#include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/losses.hpp"
+#include "slimpack/exec/memory.hpp"
+#include "slimpack/exec/stage_meetings.hpp"
+#include "slimpack/exec/thread_transport.hpp"
+#include "slimpack/exec/transport.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack_cuda/attention.hpp"
+#include "slimpack_cuda/device.hpp"
+#include "slimpack_cuda/optimizer.hpp"
+#include "slimpack_cuda/rank/attention_unit.hpp"
+#include "slimpack_cuda/rank/fixed_bytes.hpp"
+#include "slimpack_cuda/rank/head.hpp"
+#include "slimpack_cuda/rank/limits.hpp"
+
+namespace slimpack::cuda {
+
+struct RankOptions {
+  int multiprocessors = 0;            ///< that matrix products are for: a part of a card; 0: all
+  std::optional<AttentionPath> path;  ///< of attention; none: the fastest that can
+  /// How long the host waits for the device at one time, unless the transport knows better.
+  std::chrono::milliseconds patience{600'000};
+};
+
+/// What one rank needs of a transport. Spans lie in device memory, and "has happened" means behind
+/// the rank's stream: what is queued there comes before a call, what is queued later behind it.
+template <class Candidate>
+concept RankLink = exec::Transport<Candidate, float> && exec::Transport<Candidate, double>;
+
+/// A backend (exec/backend.hpp) for one device of a plan, on the device and in the context that
+/// were current when it was made. It lives over any number of steps, whose plans share model,
+/// partition and optimizer state with the first; it stores bf16, and fp32 where sums grow and in
+/// the optimizer, whatever `bytes_per_element` says.
+///
+/// All work is on one stream. Units only queue it: the host waits for the device where it would be
+/// TableRing::kUnits units ahead, once in `optimize`, and in `finish` of a step without. Losses
+/// that are not finite are found there, before the update. To one thread at a time.
+class RankDevice {
+ public:
+  using Buffer = ArenaBuffer;
+
+  /// The device at position `device` of `plan.schedule`, with weights drawn from `seed`. Throws
+  /// InvalidInput where the plan is none that can be executed or why_not_rank has a sentence,
+  /// CudaError where the device fails or has too little memory.
+  RankDevice(const Plan& plan, std::size_t device, std::uint64_t seed, AdamW settings = {},
+             RankOptions options = {})
+      : plan_device_(checked(plan, device)),
+        options_(options),
+        settings_(settings),
+        dp_(plan.schedule[device].dp),
+        pp_(plan.schedule[device].pp),
+        weights_(plan, dp_, pp_),
+        gemm_workspace_(kGemmWorkspaceBytes),
+        gemm_(gemm_workspace_.span(), options.multiprocessors),
+        norm_workspace_(norm_workspace(plan.model)),
+        frequencies_(plan.model.head_dim / 2),
+        vocabulary_rest_(VocabularyPart::kWhole * plan.model.hidden),
+        square_sums_(square_sums_count(static_cast<std::int64_t>(weights_.layout().size()))),
+        sum_of_squares_(1),
+        clipping_(1),
+        clipping_here_(1) {
+    adopt(plan);
+    const DeviceProperties properties = device_properties();
+    major_ = properties.major;
+    minor_ = properties.minor;
+    weights_.initialise(seed, stream());
+    fill_zeros(vocabulary_rest_.span(), stream());
+    const auto frequencies =
+        rope_frequencies(static_cast<std::int32_t>(model_.head_dim), model_.rope_theta);
+    upload(frequencies_.span(), std::span<const std::uint64_t>(frequencies), stream());
+    stream().synchronize();
+  }
+
+  /// Where all work is queued.
+  [[nodiscard]] StreamView stream() const noexcept { return stream_.view(); }
+  /// What this device holds, in the order of its memory.
+  [[nodiscard]] std::span<const exec::HeldTensor> tensors() const noexcept {
+    return weights_.layout().tensors;
+  }
+
+  // --- weights on the host; each waits for the device ---
+
+  /// As matrix products see them.
+  [[nodiscard]] std::vector<float> weights(const exec::HeldTensor& tensor) const {
+    const std::vector<Bf16> stored = download(weights_.weights(tensor), stream());
+    std::vector<float> values;
+    for (const Bf16 value : stored) values.push_back(to_float(value));
+    return values;
+  }
+  /// Of the last step, summed over ranks and copies.
+  [[nodiscard]] std::vector<float> gradients(const exec::HeldTensor& tensor) const {
+    return download(weights_.gradients(tensor), stream());
+  }
+  /// Sets all that is held of a tensor, its fp32 weights too where they are here. Throws
+  /// InvalidInput unless there is one value an element.
+  void set_weights(const exec::HeldTensor& tensor, std::span<const float> values) {
+    require(values.size() == tensor.size(), "RankDevice: values must be one an element",
+            static_cast<std::int64_t>(values.size()));
+    weights_.set(tensor.offset, values, stream());
+  }
+  /// The rank's part of the optimizer, in the order of memory. The parts of all devices make up
+  /// every tensor, copies (of ranks with replicated state, of a tied table) holding equal numbers.
+  [[nodiscard]] std::vector<MasterPart> master_parts() const {
+    return weights_.master_parts(stream());
+  }
+  /// Sets them, and the bf16 copies of the same elements: those of other ranks' elements are theirs
+  /// to set, by set_weights. Throws InvalidInput unless the parts are those of this device.
+  void set_master_parts(std::span<const MasterPart> parts) {
+    weights_.set_master_parts(parts, stream());
+  }
+
+  // --- optimizer ---
+
+  [[nodiscard]] const AdamW& settings() const noexcept { return settings_; }
+  /// Of the steps to come: a schedule sets the learning rate here before each of them.
+  void set_settings(const AdamW& settings) { settings_ = settings; }
+  /// Updates done.
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+  /// Goes on where a saved optimizer stopped. Throws InvalidInput unless steps >= 0.
+  void set_steps(std::int64_t steps) {
+    require(steps >= 0, "RankDevice: steps must be >= 0", steps);
+    steps_ = steps;
+  }
+  /// Of the whole model's gradients in the last step, before clipping.
+  [[nodiscard]] double gradient_norm() const noexcept { return gradient_norm_; }
+  /// While this is on, steps compute losses alone: `backward`, `reduce` and `optimize` do nothing.
+  void set_evaluating(bool evaluating) noexcept { evaluating_ = evaluating; }
+
+  // --- memory ---
+
+  /// Of buffers in the arena; see exec::arena_bytes.
+  [[nodiscard]] static std::size_t alignment(const ModelShape& model) noexcept {
+    return rank_alignment(model);
+  }
+  /// From now on buffers come from one arena of at least so many bytes, kept over all steps. No
+  /// buffer may be held. Without this call the first step reserves what its plan needs. Throws
+  /// CudaError naming what is needed and what there is where the device has too little memory.
+  void reserve(Bytes capacity) {
+    if (arena_ && arena_->capacity() >= capacity) return;
+    arena_.reset();
+    arena_ = std::make_unique<DeviceArena>(capacity, rank_alignment(model_),
+                                           std::min(2 * model_.key_width(), 4 * model_.heads));
+  }
+  /// The arena, if there is one.
+  [[nodiscard]] const DeviceArena* arena() const noexcept { return arena_.get(); }
+
+  // --- exec::Backend ---
+
+  [[nodiscard]] exec::ElementBytes element_bytes() const noexcept { return kRankElements; }
+  [[nodiscard]] exec::StaticBytes static_bytes() const noexcept { return weights_.bytes(); }
+  [[nodiscard]] Buffer allocate(Bytes bytes) { return Buffer(*arena_, bytes); }
+  [[nodiscard]] std::span<std::byte> bytes(const Buffer& buffer) const { return buffer.bytes(); }
+  void clear(Buffer& buffer) { fill_zeros(elements<std::byte>(buffer.bytes()), stream()); }
+
+  /// Throws InvalidInput if the plan's model or partition is not that of the first.
+  void begin_step(const Plan& plan, const exec::StepData& data) {
+    require(plan.model == model_ && plan.stages == stages_ && plan.parallel.dp == parallel_.dp &&
+                plan.parallel.pp == parallel_.pp && plan.parallel.head == parallel_.head &&
+                plan.memory.optimizer == optimizer_,
+            "RankDevice: model and partition must stay from step to step");
+    const exec::Program program = exec::make_program(plan);
+    if (const auto why = why_not_plan(plan)) throw InvalidInput(*why);
+    adopt(plan);
+    if (!arena_) {
+      reserve(exec::arena_bytes(plan, program, plan_device_, kRankElements, alignment(model_)));
+    }
+    ring_.reserve(table_bytes(plan, program, plan_device_));
+    reserve_losses(program);
+    data_ = &data;
+    pending_.clear();
+    losses_used_ = 0;
+    fill_zeros(weights_.all_gradients(), stream());
+    const VocabularyPart part = vocabulary();
+    if (part.rest() > 0) {
+      const auto from =
+          projection().subspan(part.whole() * model_.hidden, part.rest() * model_.hidden);
+      copy_on_device(vocabulary_rest_.span().data, from.data,
+                     static_cast<std::size_t>(from.size) * sizeof(Bf16), stream());
+    }
+  }
+
+  template <RankLink Link>
+  void forward(const exec::PackCall& call, Link& link) {
+    const std::int64_t n = call.rows.value, h = model_.hidden;
+    const Stage& stage = stage_of(call);
+    std::vector<BlockRows> blocks = rows_of_blocks(call.blocks);
+    Carver workspace(call.workspace);
+    place_missing(blocks, BlockPart::numbered, model_, workspace);
+    const DeviceSpan<Bf16> scratch = workspace.take<Bf16>(n, 2 * h + 2 * model_.key_width());
+    const std::span<std::byte> exchange = place_rest(blocks, workspace);
+    const auto layers = rows_by_layer(blocks, model_, call, stage.layers());
+    const PackPlaces places = places_of(call, layers);
+    const PackTables tables = upload_tables(places, Pass::forward, false, blocks, link);
+    // Where the projection was, partial outputs come later.
+    const DeviceSpan<Bf16> partial = scratch.subspan(0, n * model_.query_width());
+    const DeviceSpan<float> partial_log_sum(reinterpret_cast<float*>(scratch.data + partial.size),
+                                            n * model_.heads);
+    const RankAttention attention(places, tables, ring_, path_of(places.shape), exchange, partial,
+                                  partial_log_sum, stream());
+    const LayerTools tools = this->tools();
+    const bool direct = tables.in_order;
+    const auto outputs = [&](const BlockRows& block) {
+      // Behind the last layer rows go back to the pack's order, by way of the scratch.
+      return rows_at(direct ? elements<Bf16>(call.output) : scratch.subspan(0, n * h), block, h);
+    };
+    enter(call, layers.empty() ? std::span<const BlockRows>() : layers.front(), blocks, tables,
+          scratch);
+    for (std::int64_t at = 0; at < stage.layers(); ++at) {
+      const std::vector<BlockRows>& rows = layers[static_cast<std::size_t>(at)];
+      RankLayer layer(tools, model_, weights_.layer_weights(stage.first_layer + at));
+      layer.project(rows, scratch.subspan(0, n * (model_.query_width() + 2 * model_.key_width())),
+                    attention.queries(), arena_keys(), arena_keys(),
+                    ring_.span(tables.rope[static_cast<std::size_t>(at)]));
+      attention.forward(at, link);
+      const bool last = at + 1 == stage.layers();
+      layer.finish(rows, [&](const BlockRows& block) {
+        if (last) return outputs(block);
+        const auto next = static_cast<std::size_t>(&block - rows.data());
+        return layers[static_cast<std::size_t>(at + 1)][next].input;
+      });
+    }
+    if (direct && stage.layers() > 0) return;
+    to_pack_order(elements<Bf16>(call.output), scratch.subspan(0, n * h), tables);
+  }
+
+  template <RankLink Link>
+  void backward(const exec::PackCall& call, Link& link) {
+    if (evaluating_) return;
+    const std::int64_t n = call.rows.value;
+    const Stage& stage = stage_of(call);
+    std::vector<BlockRows> blocks = rows_of_blocks(call.blocks);
+    Carver workspace(call.workspace);
+    place_missing(blocks, BlockPart::numbered, model_, workspace);
+    const BackwardRows rows = place_scratch(workspace, model_, n);
+    const std::span<std::byte> exchange = place_rest(blocks, workspace);
+    const auto layers = rows_by_layer(blocks, model_, call, stage.layers());
+    const PackPlaces places = places_of(call, layers);
+    const bool attends = call.recompute == Recompute::full;
+    const PackTables tables = upload_tables(places, Pass::backward, attends, blocks, link);
+    const RankAttention attention(places, tables, ring_, path_of(places.shape), exchange,
+                                  rows.dattention, rows.delta, stream());
+    const LayerTools tools = this->tools();
+    load_gradient(call, blocks, rows.gradient, tables);
+    for (std::int64_t at = stage.layers(); at-- > 0;) {
+      const std::vector<BlockRows>& matrices = layers[static_cast<std::size_t>(at)];
+      const LayerMatrices<float> gradients = weights_.layer_gradients(stage.first_layer + at);
+      const auto rope = ring_.span(tables.rope[static_cast<std::size_t>(at)]);
+      RankLayer layer(tools, model_, weights_.layer_weights(stage.first_layer + at));
+      // Queries that are not kept lie block behind block.
+      const DeviceSpan<Bf16> query(blocks.empty() ? nullptr : blocks.front().query.data,
+                                   n * model_.query_width());
+      layer.recompute_before(matrices, call.recompute, rows.dattention, query, rope);
+      if (attends) attention.forward(at, link);
+      layer.recompute_behind(matrices, call.recompute);
+      layer.backward_behind(matrices, gradients, rows);
+      attention.backward(at, rows, link);
+      layer.backward_before(matrices, gradients, rows, attention.key_gradients(),
+                            attention.key_gradients(), rope);
+    }
+    if (!call.output.empty()) {
+      to_pack_order(elements<Bf16>(call.output), rows.gradient, tables);
+    } else if (stage.embedding) {
+      embedding_backward(weights_.gradients(embedding()), rows.gradient,
+                         tables.token_rows.on(ring_), model_.vocab, model_.hidden, stream());
+    }
+  }
+
+  template <RankLink Link>
+  void head(const exec::HeadCall& call, Link& link) {
+    const std::vector<BlockRows> blocks = rows_of_blocks(call.blocks);
+    std::vector<std::int32_t> rows = pack_rows(call.pieces, blocks, call.rows);
+    const bool in_order = is_in_order(rows);
+    tables_.clear();
+    const TablePart<std::int32_t> targets =
+        tables_.add(targets_of(call.pieces, blocks, call.rows, *data_));
+    TablePart<std::int32_t> order;
+    if (!in_order) order = tables_.add(rows);
+    send_tables(link);
+    HeadWork work;
+    work.vocabulary = vocabulary();
+    work.weights = projection();
+    work.rest = vocabulary_rest_.span();
+    work.gradients = weights_.gradients_from(
+        head_tensor().offset, (work.vocabulary.size + VocabularyPart::kWhole) * model_.hidden);
+    work.targets = ring_.span(targets);
+    if (!in_order) work.rows = ring_.span(order);
+    work.scale = static_cast<float>(scale_);
+    work.last = is_last();
+    if (work.last) {
+      const exec::HeldTensor& norm =
+          weights_.layout().tensors[weights_.layout().final_norm.front()];
+      work.norm = weights_.weights(norm);
+      work.norm_gradient = weights_.gradients(norm);
+      work.hidden = elements<Bf16>(call.hidden);
+      work.losses = losses_.span().subspan(losses_used_, call.losses.size());
+      losses_used_ += call.losses.size();
+      pending_.push_back({call.pack, call.pieces, std::move(rows), work.losses, call.losses});
+    }
+    const LayerTools tools = this->tools();
+    RankHead head(tools, model_, work, call, blocks);
+    for (std::int64_t first = 0; first < call.rows.value; first += head_tile_.value) {
+      head.tile(first, std::min(head_tile_.value, call.rows.value - first), link);
+    }
+  }
+
+  template <RankLink Link>
+  void reduce(std::int32_t chunk, Link& link) {
+    if (evaluating_) return;
+    const auto at = static_cast<std::size_t>(chunk);
+    const exec::ParameterLayout& layout = weights_.layout();
+    std::size_t begin = layout.chunk_begin[at];
+    if (chunk == 0) begin += layout.table;
+    const std::span<float> all = host_span(weights_.all_gradients());
+    const exec::StageMeetings meetings = this->meetings();
+    link.queue_sum(meetings.ranks(), chunk, all.subspan(begin, layout.chunk_begin[at + 1] - begin));
+    if (chunk != 0) return;
+    for (const exec::TablePart& part : meetings.table_parts(model_, layout)) {
+      link.queue_sum(part.meeting, part.tag, all.subspan(part.begin, part.size));
+    }
+  }
+
+  /// Throws std::runtime_error naming the step, with all weights as they were, if a loss or the
+  /// gradients' norm is not finite; all devices find the same norm.
+  template <RankLink Link>
+  void optimize(Link& link) {
+    if (evaluating_) return;
+    const exec::StageMeetings meetings = this->meetings();
+    const exec::ParameterLayout& layout = weights_.layout();
+    for (std::int32_t chunk = 0; chunk < parallel_.chunks; ++chunk) {
+      link.await_sum(meetings.ranks(), chunk);
+    }
+    for (const exec::TablePart& part : meetings.table_parts(model_, layout)) {
+      link.await_sum(part.meeting, part.tag);
+    }
+    // Every rank adds up its own line of stages; the table counts on stage 0 only.
+    const auto skipped = static_cast<std::int64_t>(pp_ == 0 ? 0 : layout.table);
+    const DeviceSpan<float> all = weights_.all_gradients();
+    const DeviceSpan<float> counted = all.subspan(skipped, all.size - skipped);
+    const DeviceSpan<double> sums = square_sums_.span().subspan(0, square_sums_count(counted.size));
+    square_sums(sums, counted, stream());
+    ordered_sum(sum_of_squares_.span(), sums, stream());
+    if (parallel_.pp > 1) {
+      link.all_reduce(meetings.stages(), host_span(sum_of_squares_.span()), exec::Reduction::sum);
+    }
+    clip_by_norm(clipping_.span(), sum_of_squares_.span(), settings_.largest_norm, stream());
+    copy_to_host(clipping_here_.span(), clipping_.span(), stream());
+    deliver(link);
+    gradient_norm_ = clipping_here_.span().front().norm;
+    if (!std::isfinite(gradient_norm_)) {
+      throw std::runtime_error("the norm of the gradients of step " + std::to_string(steps_ + 1) +
+                               " is not finite");
+    }
+    ++steps_;
+    const auto [first, last] = weights_.range();
+    const auto begin = static_cast<std::int64_t>(first);
+    const auto count = static_cast<std::int64_t>(last - first);
+    adamw_step(weights_.master(), weights_.all().subspan(begin, count), weights_.first_moment(),
+               weights_.second_moment(), all.subspan(begin, count), clipping_.span(), settings_,
+               steps_, stream());
+    if (last - first == layout.size()) return;
+    // Pairs of bf16 travel as numbers of fp32: the same bits.
+    link.all_gather(meetings.ranks(),
+                    std::span(reinterpret_cast<float*>(weights_.all().data), layout.size() / 2),
+                    first / 2, last / 2);
+  }
+
+  /// Waits for the losses of a step that had no `optimize`. Throws as it does.
+  template <RankLink Link>
+  void finish(Link& link) {
+    if (!pending_.empty()) deliver(link);
+  }
+
+ private:
+  /// Losses of an H on their way to the host.
+  struct PendingLosses {
+    PackId pack{};
+    std::vector<exec::PieceMemory> pieces;
+    std::vector<std::int32_t> rows;  ///< of the pack, by those of the blocks
+    std::span<const float> from;     ///< pinned
+    std::span<double> to;
+  };
+
+  static std::size_t checked(const Plan& plan, std::size_t device) {
+    exec::check_executable(plan);
+    require(device < plan.schedule.size(), "RankDevice: device must be one of the plan",
+            static_cast<std::int64_t>(device));
+    if (const auto why = why_not_rank(plan)) throw InvalidInput(*why);
+    return device;
+  }
+
+  void adopt(const Plan& plan) {
+    model_ = plan.model;
+    stages_ = plan.stages;
+    parallel_ = plan.parallel;
+    optimizer_ = plan.memory.optimizer;
+    page_tokens_ = plan.memory.page_tokens;
+    head_tile_ = plan.memory.head_tile;
+    scale_ = 1.0 / static_cast<double>(plan.target_tokens);
+  }
+
+  [[nodiscard]] bool is_last() const { return pp_ + 1 == parallel_.pp; }
+  [[nodiscard]] exec::StageMeetings meetings() const { return {parallel_, dp_, pp_}; }
+  [[nodiscard]] const Stage& stage_of(const exec::PackCall& call) const {
+    return stages_[static_cast<std::size_t>(call.line)];
+  }
+  [[nodiscard]] LayerTools tools() {
+    return {gemm_, norm_workspace_.span(), frequencies_.span(), stream()};
+  }
+  [[nodiscard]] const exec::HeldTensor& embedding() const {
+    return weights_.layout().tensors[weights_.layout().embedding.front()];
+  }
+  [[nodiscard]] const exec::HeldTensor& head_tensor() const {
+    return weights_.layout().tensors[weights_.layout().head.front()];
+  }
+  [[nodiscard]] VocabularyPart vocabulary() const {
+    return vocabulary_part(model_, parallel_, pp_);
+  }
+  /// The rows of the vocabulary that are here.
+  [[nodiscard]] DeviceSpan<const Bf16> projection() const {
+    return weights_.all().subspan(static_cast<std::int64_t>(head_tensor().offset),
+                                  vocabulary().size * model_.hidden);
+  }
+  [[nodiscard]] DeviceSpan<Bf16> arena_keys() const {
+    return arena_->rows<Bf16>(model_.key_width());
+  }
+  [[nodiscard]] AttentionPath path_of(const AttentionShape& shape) const {
+    return options_.path.value_or(best_path(shape, major_, minor_));
+  }
+
+  /// What follows the scratch in a workspace; gives the room of exchanges, which comes before the
+  /// single numbers.
+  [[nodiscard]] std::span<std::byte> place_rest(std::span<BlockRows> blocks, Carver& workspace) {
+    place_missing(blocks, BlockPart::matrices, model_, workspace);
+    std::int64_t numbers = 0;
+    for (const BlockRows& block : blocks) {
+      if (block.mode != Recompute::none) numbers += 2 * block.rows * kRankElements.statistic;
+    }
+    const auto left = static_cast<std::int64_t>(workspace.rest().size());
+    const std::span<std::byte> exchange = workspace.take_bytes(left - numbers);
+    place_missing(blocks, BlockPart::numbers, model_, workspace);
+    return exchange;
+  }
+
+  [[nodiscard]] PackPlaces places_of(const exec::PackCall& call,
+                                     std::span<const std::vector<BlockRows>> layers) const {
+    const AttentionShape shape{
+        static_cast<std::int32_t>(model_.heads), static_cast<std::int32_t>(model_.kv_heads),
+        static_cast<std::int32_t>(model_.head_dim), attention_page(page_tokens_, call.share)};
+    return {
+        call, layers, *arena_, model_, page_tokens_, shape, attention_tiles(shape, path_of(shape))};
+  }
+
+  template <class Link>
+  void send_tables(Link& link) {
+    ring_.upload(tables_, stream(),
+                 [&](const Event& event) { await_on_host(link, event, options_.patience); });
+  }
+  template <class Link>
+  [[nodiscard]] PackTables upload_tables(const PackPlaces& places, Pass pass, bool attends,
+                                         std::span<const BlockRows> blocks, Link& link) {
+    tables_.clear();
+    const bool tokens = stage_of(places.call).embedding;
+    PackTables tables =
+        pack_tables(tables_, places, pass, attends, blocks, tokens ? data_ : nullptr);
+    send_tables(link);
+    return tables;
+  }
+
+  /// Fills the first layer's input from token embeddings or from what was received; without layers,
+  /// the scratch.
+  void enter(const exec::PackCall& call, std::span<const BlockRows> layer,
+             std::span<const BlockRows> blocks, const PackTables& tables,
+             DeviceSpan<Bf16> scratch) {
+    const std::int64_t h = model_.hidden;
+    for (const BlockRows& block : blocks) {
+      const auto at = static_cast<std::size_t>(&block - blocks.data());
+      const DeviceSpan<Bf16> into = layer.empty() ? rows_at(scratch, block, h) : layer[at].input;
+      if (stage_of(call).embedding) {
+        embedding_forward(into, weights_.weights(embedding()),
+                          ring_.span(tables.tokens).subspan(block.first, block.rows), model_.vocab,
+                          h, stream());
+        continue;
+      }
+      const DeviceSpan<const Bf16> from = elements<Bf16>(call.input);
+      if (tables.in_order) {
+        copy(into, rows_at(from, block, h));
+      } else {
+        gather_rows(into, from, ring_.span(tables.rows).subspan(block.first, block.rows),
+                    {block.rows, h}, stream());
+      }
+    }
+  }
+
+  /// The gradient of the last layer's output, by rows of the blocks.
+  void load_gradient(const exec::PackCall& call, std::span<const BlockRows> blocks,
+                     DeviceSpan<Bf16> gradient, const PackTables& tables) {
+    const std::int64_t h = model_.hidden;
+    if (call.line + 1 == static_cast<std::int32_t>(stages_.size())) {
+      for (std::size_t at = 0; at < blocks.size(); ++at) {
+        copy(rows_at(gradient, blocks[at], h),
+             DeviceSpan<const Bf16>(elements<Bf16>(call.blocks[at].hidden_gradient)));
+      }
+    } else if (tables.in_order) {
+      copy(gradient, elements<Bf16>(call.input));
+    } else {
+      gather_rows(gradient, elements<Bf16>(call.input), ring_.span(tables.rows),
+                  {call.rows.value, h}, stream());
+    }
+  }
+
+  void to_pack_order(DeviceSpan<Bf16> to, DeviceSpan<const Bf16> from, const PackTables& tables) {
+    if (tables.in_order) {
+      copy(to, from);
+    } else {
+      scatter_rows(to, from, ring_.span(tables.rows), {from.size / model_.hidden, model_.hidden},
+                   stream());
+    }
+  }
+  void copy(DeviceSpan<Bf16> to, DeviceSpan<const Bf16> from) {
+    if (to.size != from.size) throw std::logic_error("a copy must be as large as what is copied");
+    if (to.size == 0) return;
+    copy_on_device(to.data, from.data, static_cast<std::size_t>(to.size) * sizeof(Bf16), stream());
+  }
+
+  /// Room for the losses of all units of a step.
+  void reserve_losses(const exec::Program& program) {
+    std::int64_t rows = 0;
+    for (const exec::UnitWork& work : program.devices[plan_device_].units) {
+      if (work.unit.kind != UnitKind::head || !is_last()) continue;
+      rows += program.packs[index(work.unit.pack)][work.rank].rows.value;
+    }
+    if (rows > losses_.size()) losses_ = PinnedBuffer<float>(rows);
+  }
+
+  /// Waits until the device has done all that is queued, and hands losses over. Throws
+  /// std::runtime_error naming step, MicroPack and samples where one is not finite.
+  template <class Link>
+  void deliver(Link& link) {
+    reached_.record(stream());
+    await_on_host(link, reached_, options_.patience);
+    const std::vector<PendingLosses> pending = std::exchange(pending_, {});
+    for (const PendingLosses& losses : pending) {
+      for (std::size_t row = 0; row < losses.rows.size(); ++row) {
+        losses.to[static_cast<std::size_t>(losses.rows[row])] =
+            static_cast<double>(losses.from[row]);
+      }
+    }
+    for (const PendingLosses& losses : pending) {
+      const std::string samples = exec::samples_not_finite(losses.pieces, losses.to);
+      if (samples.empty()) continue;
+      throw std::runtime_error("the loss of step " + std::to_string(steps_ + 1) +
+                               " is not finite in MicroPack " + std::to_string(index(losses.pack)) +
+                               ", samples " + samples);
+    }
+  }
+
+  std::size_t plan_device_;
+  RankOptions options_;
+  AdamW settings_;
+  std::int32_t dp_, pp_;
+  ModelShape model_;
+  std::vector<Stage> stages_;
+  Parallel parallel_;
+  OptimizerState optimizer_ = OptimizerState::sharded;
+  Tokens page_tokens_, head_tile_;
+  double scale_ = 0;
+  int major_ = 0, minor_ = 0;
+  std::int64_t steps_ = 0;
+  double gradient_norm_ = 0;
+  bool evaluating_ = false;
+  const exec::StepData* data_ = nullptr;
+
+  Stream stream_;
+  RankWeights weights_;
+  DeviceBuffer<std::byte> gemm_workspace_;
+  Gemm gemm_;
+  DeviceBuffer<float> norm_workspace_;
+  DeviceBuffer<std::uint64_t> frequencies_;
+  DeviceBuffer<Bf16> vocabulary_rest_;
+  DeviceBuffer<double> square_sums_, sum_of_squares_;
+  DeviceBuffer<Clipping> clipping_;
+  PinnedBuffer<Clipping> clipping_here_;
+  std::unique_ptr<DeviceArena> arena_;
+  Tables tables_;
+  TableRing ring_;
+  PinnedBuffer<float> losses_;
+  std::size_t losses_used_ = 0;
+  std::vector<PendingLosses> pending_;
+  Event reached_;
+};
+
+static_assert(exec::Backend<RankDevice, exec::ThreadTransport> &&
+              !exec::Backend<DeviceArena, exec::ThreadTransport>);
+
+}  // namespace slimpack::cuda

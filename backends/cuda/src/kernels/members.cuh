@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums and maxima over the members of a meeting.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/launch.hpp"
+#include "simt/simt.hpp"
+#include "slimpack_cuda/members.hpp"
+
+namespace slimpack::cuda::kernels {
+
+template <class Number>
+struct Members {
+  std::array<Number*, kMostMembers> values{};
+  unsigned count = 0;
+  std::int64_t size = 0;
+};
+
+inline constexpr unsigned kMemberThreads = 256, kMemberNumbers = 4;
+
+[[nodiscard]] inline Launch members_launch(std::int64_t size) {
+  constexpr std::int64_t kBlock = std::int64_t{kMemberThreads} * kMemberNumbers;
+  return {checked_blocks(divide_up(size, kBlock)), kMemberThreads, 0};
+}
+
+/// Members need not be aligned alike: neighbouring threads move neighbouring numbers, one by one.
+template <bool kLargest, class Number>
+SLIMPACK_DEVICE void combine_members(const Members<Number>& work) {
+  const std::int64_t first =
+      static_cast<std::int64_t>(simt::block_index()) * kMemberThreads * kMemberNumbers +
+      simt::thread_index();
+  std::array<Number, kMemberNumbers> results{};
+  for (unsigned member = 0; member < work.count; ++member) {
+    const Number* const values = work.values[member];
+    SLIMPACK_UNROLL
+    for (unsigned i = 0; i < kMemberNumbers; ++i) {
+      const std::int64_t at = first + i * kMemberThreads;
+      if (at >= work.size) continue;
+      const Number value = values[at];
+      if (member == 0) {
+        results[i] = value;
+      } else if constexpr (kLargest) {
+        results[i] = results[i] < value ? value : results[i];
+      } else {
+        results[i] += value;
+      }
+    }
+  }
+  for (unsigned member = 0; member < work.count; ++member) {
+    Number* const values = work.values[member];
+    SLIMPACK_UNROLL
+    for (unsigned i = 0; i < kMemberNumbers; ++i) {
+      const std::int64_t at = first + i * kMemberThreads;
+      if (at < work.size) values[at] = results[i];
+    }
+  }
+}
+
+}  // namespace slimpack::cuda::kernels

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// The transport between threads with streams, on emulated devices: what tests/exec asks of every
+// transport, with work that runs as late as it may.
+#include "slimpack_cuda/stream_transport.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "exec/transport_laws.hpp"
+#include "slimpack/exec/team.hpp"
+#include "slimpack_cuda/bf16.hpp"
+#include "slimpack_cuda/emulation.hpp"
+
+using namespace slimpack;
+
+namespace stream_transport_test {
+
+using cuda::EmulatedTiming;
+
+/// A device's memory for an exchange: written, read and given back in the order of its compute
+/// stream, and used again at once.
+template <std::floating_point Element>
+class DeviceExchange {
+ public:
+  struct Buffer {
+    std::size_t size = 0;
+    cuda::DeviceBuffer<Element> memory;
+  };
+
+  explicit DeviceExchange(cuda::StreamView stream) : stream_(stream) {}
+
+  [[nodiscard]] Buffer write(const std::vector<Element>& values) {
+    Buffer buffer{values.size(), {}};
+    auto& shelf = free_[values.size()];
+    if (shelf.empty()) {
+      buffer.memory = cuda::DeviceBuffer<Element>(static_cast<std::int64_t>(values.size()));
+    } else {
+      buffer.memory = std::move(shelf.back());
+      shelf.pop_back();
+    }
+    cuda::PinnedBuffer<Element> staged(static_cast<std::int64_t>(values.size()));
+    std::copy(values.begin(), values.end(), staged.span().begin());
+    cuda::upload(buffer.memory.span(), std::span<const Element>(staged.span()), stream_);
+    kept_.push_back(std::move(staged));
+    return buffer;
+  }
+  [[nodiscard]] static std::span<Element> span(Buffer& buffer) {
+    return {buffer.memory.span().data, buffer.size};
+  }
+  void expect(Buffer& got, const std::vector<Element>& want, const std::string& what) {
+    cuda::PinnedBuffer<Element> values(static_cast<std::int64_t>(got.size));
+    cuda::copy_to_host(values.span(), got.memory.span(), stream_);
+    expected_.push_back({what, want, std::move(values)});
+  }
+  void free(Buffer&& buffer) { free_[buffer.size].push_back(std::move(buffer.memory)); }
+  [[nodiscard]] std::string end() {
+    stream_.synchronize();
+    for (const Expected& one : expected_) {
+      const std::span<const Element> got = one.got.span();
+      if (got.size() != one.want.size()) return one.what;
+      if (!got.empty() && std::memcmp(got.data(), one.want.data(), got.size_bytes()) != 0) {
+        return one.what;
+      }
+    }
+    return {};
+  }
+
+ private:
+  struct Expected {
+    std::string what;
+    std::vector<Element> want;
+    cuda::PinnedBuffer<Element> got;
+  };
+  cuda::StreamView stream_;
+  std::map<std::size_t, std::vector<cuda::DeviceBuffer<Element>>> free_;
+  std::deque<cuda::PinnedBuffer<Element>> kept_;
+  std::deque<Expected> expected_;
+};
+
+/// A device of a test: its compute stream and what it moves bytes with.
+struct Rank {
+  cuda::Stream compute;
+  cuda::RankStreams streams{compute.view()};
+};
+
+/// What is left out by a mover that is wrong.
+enum class Missing { nothing, note, follow, after };
+
+template <Missing kMissing>
+class WrongMover : public cuda::StreamMover {
+ public:
+  using cuda::StreamMover::StreamMover;
+  [[nodiscard]] Mark note() {
+    if constexpr (kMissing == Missing::note) return nullptr;
+    return StreamMover::note();
+  }
+  void follow(const Mark& mark) {
+    if constexpr (kMissing != Missing::follow) StreamMover::follow(mark);
+  }
+  void after(exec::Lane lane, const Mark& mark) {
+    if constexpr (kMissing != Missing::after) StreamMover::after(lane, mark);
+  }
+};
+
+template <class Element, class Mover = cuda::StreamMover>
+std::vector<std::string> exchange(exec::Team& team, std::uint64_t seed) {
+  using Link = exec::BasicThreadTransport<Mover>;
+  const auto plan = test::random_exchange(seed, team.size());
+  typename Link::Hub hub(team.size(), static_cast<std::int32_t>(plan.window));
+  std::vector<std::string> wrong(team.size());
+  std::vector<std::unique_ptr<Rank>> ranks(team.size());
+  team.run([&](std::size_t device) {
+    ranks[device] = std::make_unique<Rank>();
+    Rank& rank = *ranks[device];
+    Link link(hub, device, Mover(rank.streams));
+    wrong[device] = test::ExchangeRun<Element, Link, DeviceExchange<Element>>(
+                        plan, device, link, DeviceExchange<Element>(rank.compute.view()))
+                        .run();
+    hub.leave(device);
+  });
+  CHECK(hub.leftover().empty());
+  return wrong;
+}
+
+template <class Mover>
+bool is_seen(EmulatedTiming timing) {
+  const cuda::ScopedEmulation mode({.timing = timing});
+  exec::Team team(3);
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    if (exchange<float, Mover>(team, seed) != std::vector<std::string>(3)) return true;
+  }
+  return false;
+}
+
+}  // namespace stream_transport_test
+
+TEST_CASE("StreamTransport: random exchanges bring every device what the others gave") {
+  using namespace stream_transport_test;
+  for (const EmulatedTiming timing : {EmulatedTiming::at_once, EmulatedTiming::late}) {
+    const cuda::ScopedEmulation mode({.timing = timing});
+    for (std::size_t devices = 1; devices <= 4; ++devices) {
+      exec::Team team(devices);
+      for (std::uint64_t seed = 0; seed < 12; ++seed) {
+        CAPTURE(devices);
+        CAPTURE(seed);
+        CHECK(exchange<float>(team, seed) == std::vector<std::string>(devices));
+        CHECK(exchange<double>(team, seed + 1000) == std::vector<std::string>(devices));
+      }
+    }
+  }
+}
+
+TEST_CASE("StreamTransport: a mover that leaves out a wait is found where work runs late") {
+  using namespace stream_transport_test;
+  CHECK_FALSE(is_seen<cuda::StreamMover>(EmulatedTiming::late));
+  CHECK(is_seen<WrongMover<Missing::note>>(EmulatedTiming::late));
+  CHECK(is_seen<WrongMover<Missing::follow>>(EmulatedTiming::late));
+  CHECK(is_seen<WrongMover<Missing::after>>(EmulatedTiming::late));
+}
+
+TEST_CASE("StreamTransport: numbers of two bytes are gathered and broadcast") {
+  using namespace stream_transport_test;
+  using cuda::Bf16;
+  const cuda::ScopedEmulation mode({.timing = EmulatedTiming::late});
+  constexpr std::size_t kRanks = 3, kSize = 101;
+  exec::Team team(kRanks);
+  cuda::StreamHub hub(kRanks, 1);
+  std::vector<std::vector<Bf16>> gathered(kRanks), told(kRanks);
+  std::vector<std::unique_ptr<Rank>> ranks(kRanks);
+  const auto value = [](std::size_t i) { return cuda::to_bf16(static_cast<float>(i)); };
+  const auto first = [](std::size_t member) { return kSize * member / kRanks; };
+  team.run([&](std::size_t self) {
+    ranks[self] = std::make_unique<Rank>();
+    const cuda::StreamView stream = ranks[self]->compute.view();
+    cuda::StreamTransport link(hub, self, cuda::StreamMover(ranks[self]->streams));
+    std::vector<Bf16> own(kSize, value(999));
+    for (std::size_t i = first(self); i < first(self + 1); ++i) own[i] = value(i);
+    const cuda::DeviceBuffer<Bf16> memory(kSize);
+    cuda::upload(memory.span(), std::span<const Bf16>(own), stream);
+    const std::span<Bf16> span(memory.span().data, kSize);
+    const exec::Meeting meeting{{0, 1, 2}, self};
+    link.all_gather(meeting, span, first(self), first(self + 1));
+    gathered[self] = cuda::download(memory.span(), stream);
+    if (self == 1) cuda::upload(memory.span(), std::span<const Bf16>(own), stream);
+    link.broadcast(meeting, 1, span);
+    told[self] = cuda::download(memory.span(), stream);
+    if (self == 1) CHECK(told[self] == own);
+    hub.leave(self);
+  });
+  for (std::size_t self = 0; self < kRanks; ++self) {
+    for (std::size_t i = 0; i < kSize; ++i) CHECK(gathered[self][i] == value(i));
+    CHECK(told[self] == told[1]);
+  }
+}
+
+TEST_CASE("StreamTransport: the host goes on while devices have not begun") {
+  using namespace stream_transport_test;
+  const cuda::ScopedEmulation mode({.timing = EmulatedTiming::late});
+  Rank sender, receiver;
+  cuda::StreamHub hub(2, 1);
+  cuda::StreamTransport from(hub, 0, cuda::StreamMover(sender.streams));
+  cuda::StreamTransport to(hub, 1, cuda::StreamMover(receiver.streams));
+  const exec::Channel channel{GroupId{0}, 0, exec::Direction::down, 0, 1};
+  const cuda::DeviceBuffer<float> memory(8);
+  const auto bytes = std::as_writable_bytes(std::span(memory.span().data, 8));
+  to.post_receive(channel, 0, bytes.subspan(16));
+  CHECK_FALSE(from.send_ended(channel, 0));
+  from.queue_send(channel, 0, bytes.first(16));
+  to.await_receive(channel, 0);
+  from.await_send(channel, 0);
+  CHECK_FALSE(from.send_ended(channel, 0));  // it has been told, and has not happened
+  sender.compute.view().synchronize();
+  CHECK(from.send_ended(channel, 0));
+  CHECK(hub.leftover().empty());
+}
+
+TEST_CASE("StreamTransport: what fails while bytes are moved ends every device with its words") {
+  using namespace stream_transport_test;
+  struct Failing : cuda::StreamMover {
+    using cuda::StreamMover::StreamMover;
+    void copy(exec::Lane, std::span<const std::byte>, std::span<std::byte>) {
+      throw cuda::CudaError("out of luck");
+    }
+  };
+  using Link = exec::BasicThreadTransport<Failing>;
+  exec::Team team(3);
+  Link::Hub hub(3, 1);
+  std::array<std::string, 3> thrown;
+  std::array<std::array<std::byte, 4>, 3> memory{};
+  team.run([&](std::size_t self) {
+    Rank rank;
+    Link link(hub, self, Failing(rank.streams));
+    try {
+      link.ring({{0, 1, 2}, self}, memory[self], memory[self]);
+    } catch (const exec::Aborted& error) {
+      thrown[self] = std::string("aborted: ") + error.what();
+    } catch (const std::exception& error) {
+      thrown[self] = error.what();
+      link.abort(error.what());
+    }
+    hub.leave(self);
+  });
+  std::size_t first = 0;
+  for (const std::string& sentence : thrown) {
+    if (sentence == "out of luck") {
+      ++first;
+    } else {
+      CHECK(sentence == "aborted: out of luck");
+    }
+  }
+  CHECK(first == 1);
+}

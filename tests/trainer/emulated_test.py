@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The mini-trainer on emulated GPUs, from the outside: emulated_test.py EMULATED MINI_TRAINER SLIMPACK
+
+EMULATED is the program with slimpack_cuda_emulated, MINI_TRAINER the one that trains on the CPU.
+"""
+import csv
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from small_runs import CUDA_MODEL, ENVIRONMENT, SmallRuns
+
+EMULATED, TRAINER, SLIMPACK = sys.argv[1:4]
+
+
+class EmulatedTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.runs = SmallRuns(self.folder.name, EMULATED, model=CUDA_MODEL, batch_tokens=256, context=128)
+        self.path, self.weights = self.runs.path, self.runs.weights
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def run_trainer(self, *options, status=0, cpu=False):
+        command = self.runs.command(*options) if cpu else self.runs.command("--backend", "cuda", *options)
+        if cpu:
+            command[0] = TRAINER
+        done = subprocess.run(command, text=True, capture_output=True, timeout=120, env=ENVIRONMENT)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done
+
+    def test_a_step_equals_the_unsliced_reference(self):
+        for options in (["--dp", "2"], ["--pp", "2", "--head", "shard"], ["--pp", "2", "--chunks", "2"],
+                        ["--dp", "2", "--pp", "2", "--recompute", "full"],
+                        ["--dp", "2", "--planner", "megatron-cp"]):
+            self.assertIn("passed", self.run_trainer("--check", *options).stdout, options)
+
+    def test_steps_learn_and_are_measured(self):
+        log, trace = self.path("log.jsonl"), self.path("trace.json")
+        self.run_trainer("--steps", "4", "--pp", "2", "--log", log, "--trace", trace)
+        lines = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], [1, 2, 3, 4])
+        self.assertLess(lines[-1]["loss"], lines[0]["loss"])
+        predicted, plan = self.path("predicted.json"), self.path("trace.plan.json")
+        subprocess.run([SLIMPACK, "validate", plan], check=True, capture_output=True)
+        subprocess.run([SLIMPACK, "simulate", plan, "--trace", predicted], check=True, capture_output=True)
+        compared = subprocess.run([SLIMPACK, "compare-traces", predicted, trace, "--json"], check=True,
+                                  capture_output=True, text=True)
+        json.loads(compared.stdout)
+        memory = json.loads(pathlib.Path(plan).read_text())["memory"]
+        self.assertEqual(memory["gradient_bytes"], 4)
+
+    def test_held_out_text_is_evaluated(self):
+        text = str(pathlib.Path(self.path("text")) / "00.txt")
+        log = self.path("log.jsonl")
+        self.run_trainer("--steps", "1", "--dp", "2", "--eval-data", text, "--log", log)
+        last = json.loads(pathlib.Path(log).read_text().splitlines()[-1])
+        self.assertEqual(last["held_out_step"], 1)
+        self.assertGreater(last["loss"], 0)
+
+    def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(self):
+        options = ["--steps", "4", "--dp", "2"]
+        self.run_trainer(*options, "--save", self.path("whole"))
+        stopped = subprocess.Popen(self.runs.command("--backend", "cuda", *options, "--save", self.path("parts"),
+                                                     "--save-every", "2"),
+                                   stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        for line in stopped.stdout:
+            if line.startswith("saved step 2"):
+                stopped.send_signal(signal.SIGKILL)
+                break
+        stopped.communicate()
+        self.run_trainer(*options, "--save", self.path("parts"), "--resume", self.path("parts"))
+        self.assertEqual(self.weights("whole"), self.weights("parts"))
+
+    def test_checkpoints_go_on_on_the_other_backend(self):
+        options = ["--steps", "3", "--dp", "2", "--save-every", "1"]
+        for cpu in (False, True):
+            folder = self.path(f"run{int(cpu)}")
+            first = ["--log", folder + ".jsonl", "--save", folder]
+            self.run_trainer(*options, *first, cpu=cpu)
+            whole = [json.loads(line)["loss"] for line in pathlib.Path(folder + ".jsonl").read_text().splitlines()
+                     if '"loss"' in line]
+            done = self.run_trainer("--check", "--resume", folder, "--steps", "3", "--dp", "2", cpu=not cpu)
+            self.assertIn("passed", done.stdout)
+            self.assertLess(whole[-1], whole[0])
+        refused = self.run_trainer("--resume", folder, "--steps", "3", "--dtype", "fp64", cpu=True, status=2)
+        self.assertIn("dtype must be as it was saved, 'fp32', to resume, found 'fp64'", refused.stderr)
+
+    def test_a_profile_is_what_calibrate_fits(self):
+        profile, cost = self.path("profile.csv"), self.path("cost.json")
+        done = self.run_trainer("--profile", profile, "--dp", "2")
+        self.assertIn("times as long as on one rank alone", done.stdout)
+        rows = list(csv.DictReader(pathlib.Path(profile).read_text().splitlines()))
+        self.assertEqual({row["kind"] for row in rows},
+                         {"layer", "embedding", "head", "optimizer", "p2p", "reduce", "exchange"})
+        subprocess.run([SLIMPACK, "calibrate", profile, "-o", cost], check=True, capture_output=True)
+        self.run_trainer("--steps", "1", "--dp", "2", "--cost", cost)
+
+    def test_bad_input_is_one_sentence(self):
+        for options, status, text in [
+                (["--dtype", "fp32"], 2, "--dtype: the cuda backend computes in bf16, with weights kept in fp32"),
+                (["--transport", "mpi"], 2, "--transport: "),
+                (["--transport", "nccl"], 2, "--transport: this program is built without NCCL"),
+                (["--dp", "40"], 1, "40 ranks on GPU 0 would have fewer than 8 multiprocessors each"),
+                (["--memory", "1K", "--steps", "1"], 1, "no feasible plan")]:
+            done = self.run_trainer(*options, status=status)
+            self.assertIn(text, done.stderr, options)
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+        done = self.run_trainer("--dtype", "bf16", status=2, cpu=True)
+        self.assertIn("--dtype: the cpu backend computes in fp32 or fp64", done.stderr)
+
+    def test_what_is_not_finite_stops_before_the_update(self):
+        done = self.run_trainer("--steps", "40", "--lr", "1e30", "--warmup", "0", "--dp", "2", status=1)
+        self.assertIn("not finite", done.stderr)
+        self.assertIn("step", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])
