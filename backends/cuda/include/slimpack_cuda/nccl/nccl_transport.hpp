@@ -281,8 +281,11 @@ class NcclTransport {
 
   void abort(const std::string& sentence) {
     control_.abort(sentence);
-    communicators_.abort_all();
+    give_up();
   }
+
+  /// Ends all communicators now, without the others.
+  void give_up() noexcept { communicators_.abort_all(); }
 
  private:
   /// `event` is on the compute stream until the transfer is issued: what is sent is there, or the
