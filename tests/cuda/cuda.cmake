@@ -8,13 +8,14 @@ if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
   add_executable(test_cuda_emulated ${sources} $<TARGET_OBJECTS:doctest_main>)
   target_link_libraries(test_cuda_emulated PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest)
   target_include_directories(test_cuda_emulated PRIVATE
-    ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda/include ${PROJECT_SOURCE_DIR}/backends/cuda/src)
+    ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda ${PROJECT_SOURCE_DIR}/backends/cuda/src)
   target_compile_definitions(test_cuda_emulated PRIVATE SLIMPACK_CHECKED)
   set_target_properties(test_cuda_emulated PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
   add_test(NAME cuda_emulated COMMAND test_cuda_emulated)
   # The tests of a device's launchers once more, on the emulated library.
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu/*_test.cpp)
-  add_executable(test_cuda_launchers ${sources} $<TARGET_OBJECTS:doctest_main>)
+  add_executable(test_cuda_launchers ${sources} cuda/launchers_main.cpp)
+  target_compile_definitions(test_cuda_launchers PRIVATE SLIMPACK_EMULATED)
   target_link_libraries(test_cuda_launchers PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest)
   target_include_directories(test_cuda_launchers PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda/src)
   set_target_properties(test_cuda_launchers PROPERTIES UNITY_BUILD OFF)  # helpers of the same names

@@ -20,6 +20,16 @@ namespace slimpack::test {
 
 using cuda::Bf16;
 
+/// A size in a test: a small one on the emulator, where a large one takes too long.
+constexpr std::int32_t sized([[maybe_unused]] std::int32_t on_device,
+                             [[maybe_unused]] std::int32_t emulated) {
+#if defined(SLIMPACK_EMULATED)
+  return emulated;
+#else
+  return on_device;
+#endif
+}
+
 inline double as_double(Bf16 value) {
   return static_cast<double>(cuda::to_float(value));
 }

@@ -40,14 +40,14 @@ class SmallRuns:
         for number in range(40):
             count = draw.choice([5, 20, 60, 200])
             (text / f"{number:02}.txt").write_text(" ".join(draw.choice(words) for _ in range(count)))
-        self.base = ["--model", str(self.root / "config.json"), "--data", str(text), "--batch-tokens",
-                     str(batch_tokens), "--context", str(context)]
+        self.base = ["--model", str(self.root / "config.json"), "--data", str(text)]
+        self.sizes = ["--batch-tokens", str(batch_tokens), "--context", str(context)]
 
     def path(self, name):
         return str(self.root / name)
 
     def command(self, *options, ranks=0):
-        command = [self.trainer, *self.base, *options]
+        command = [self.trainer, *self.base, *self.sizes, *options]
         if ranks:
             command = [self.mpirun, "--bind-to", "none", "-n", str(ranks), *command, "--transport", "mpi"]
         return command

@@ -174,21 +174,20 @@ void enqueue(StreamView stream, std::string what, std::function<void()> work) {
   put(all, queue_of(all, stream), {std::move(what), std::move(work), nullptr, nullptr});
 }
 
-void start_kernel(const kernels::Launch& launch, const std::source_location& place,
-                  StreamView stream, std::function<void()> thread) {
-  const std::string where = std::string(place.file_name()) + ":" + std::to_string(place.line());
+void start_kernel(const kernels::Launch& launch, const std::string& place, StreamView stream,
+                  std::function<void()> thread) {
   const Emulation settings = emulation();
   if (launch.threads < 1 || launch.threads > 1024) {
-    throw CudaError("launch failed at " + where + ": a block cannot have " +
+    throw CudaError("launch failed at " + place + ": a block cannot have " +
                     std::to_string(launch.threads) + " threads");
   }
   if (static_cast<std::int64_t>(launch.shared_bytes) > largest_shared_memory(settings)) {
-    throw CudaError("launch failed at " + where + ": a block cannot have " +
+    throw CudaError("launch failed at " + place + ": a block cannot have " +
                     std::to_string(launch.shared_bytes) + " bytes of shared memory");
   }
   const auto timing =
       settings.timing == EmulatedTiming::late ? simt::Timing::late : simt::Timing::at_once;
-  enqueue(stream, "the kernel started at " + where, [launch, timing, thread = std::move(thread)] {
+  enqueue(stream, "the kernel started at " + place, [launch, timing, thread = std::move(thread)] {
     simt::emulate({launch.blocks, launch.threads, launch.shared_bytes}, timing, thread);
   });
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <source_location>
 #include <string>
 
 #include "kernels/launch.hpp"
@@ -17,8 +16,8 @@ namespace slimpack::cuda::emulated {
 void enqueue(StreamView stream, std::string what, std::function<void()> work);
 
 /// Puts a kernel, run for every thread of the grid, at the end of a stream. Throws CudaError where
-/// a device would not start it.
-void start_kernel(const kernels::Launch& launch, const std::source_location& place,
-                  StreamView stream, std::function<void()> thread);
+/// a device would not start it. `place` is the line that asks for it.
+void start_kernel(const kernels::Launch& launch, const std::string& place, StreamView stream,
+                  std::function<void()> thread);
 
 }  // namespace slimpack::cuda::emulated

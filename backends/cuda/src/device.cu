@@ -16,6 +16,9 @@
 namespace slimpack::cuda {
 namespace {
 
+/// What kernels may ask for on a device, in the context that is current to this thread.
+thread_local std::map<std::pair<const void*, int>, std::size_t> allowed;
+
 /// Destructors must not throw, and nobody else would see the error.
 void log_failure(cudaError_t error, const char* what) noexcept {
   if (error == cudaSuccess || error == cudaErrorCudartUnloading) return;
@@ -114,12 +117,14 @@ Capability current_capability() {
 void allow_shared_memory(const void* kernel, std::size_t bytes) {
   int device = 0;
   SLIMPACK_CUDA_CHECK(cudaGetDevice(&device));
-  static thread_local std::map<std::pair<const void*, int>, std::size_t> allowed;
   std::size_t& most = allowed[{kernel, device}];
   if (bytes <= most) return;
   SLIMPACK_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(bytes)));
   most = bytes;
+}
+void forget_shared_memory() {
+  allowed.clear();
 }
 
 }  // namespace detail
@@ -167,6 +172,7 @@ int device_count() {
 }
 void set_device(int device) {
   SLIMPACK_CUDA_CHECK(cudaSetDevice(device));
+  detail::forget_shared_memory();
 }
 void reach_memory_of(int device) {
   const cudaError_t result = cudaDeviceEnablePeerAccess(device, 0);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "check.hpp"
+#include "ops/launch.hpp"
 #include "ops/partition_size.hpp"
 #include "slimpack_cuda/device.hpp"
 
@@ -92,6 +93,7 @@ int Partition::multiprocessors() const noexcept {
 void Partition::make_current() const {
   // Streams made while a green context is current belong to it.
   driver().check(driver().set_current(state_->context), "cuCtxSetCurrent");
+  detail::forget_shared_memory();
 }
 
 std::vector<Partition> split_device(int count, int multiprocessors) {

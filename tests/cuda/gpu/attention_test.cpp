@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/attention_cases.hpp"
+#include "cuda/op_data.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/device.hpp"
@@ -18,6 +19,8 @@ using namespace slimpack::cuda;
 using namespace slimpack::cuda::test;
 
 namespace {
+
+using slimpack::test::sized;
 
 constexpr double kForward = 5e-3, kBackward = 1e-2;
 
@@ -112,14 +115,15 @@ AttentionShape shape_of(int heads, int kv_heads, int head_dim) {
 
 TEST_CASE("attention: every path gives what fp64 gives, and the same bits again") {
   for (const int dim : {64, 128}) {
-    const Case of = make_case(shape_of(4, 2, dim),
-                              {{{{0, 700}}, 700},
-                               {{{0, 1}}, 1},
-                               {{{300, 129}, {429, 200}}, 629},
-                               {{{100, 90}, {300, 200}}, 400, 1, 64},
-                               {{{0, 2}}, 0},
-                               {{{50, 64, 114}, {114, 5}}, 119}},
-                              11);
+    const Case of = make_case(
+        shape_of(4, 2, dim),
+        {{{{0, sized(700, 100)}}, sized(700, 100)},
+         {{{0, 1}}, 1},
+         {{{sized(300, 70), sized(129, 60)}, {sized(429, 130), sized(200, 20)}}, sized(629, 150)},
+         {{{100, sized(90, 30)}, {300, sized(200, 40)}}, sized(400, 200), 1, 64},
+         {{{0, 2}}, 0},
+         {{{50, 64, 114}, {114, 5}}, 119}},
+        11);
     const Results expected = reference(of);
     for (const AttentionPath path : kPaths) {
       CAPTURE(dim);
@@ -132,6 +136,7 @@ TEST_CASE("attention: every path gives what fp64 gives, and the same bits again"
   }
 }
 
+TEST_SUITE_BEGIN("large");
 TEST_CASE("attention: fast paths agree with the plain one at training sizes") {
   for (const int dim : {64, 128}) {
     for (const Case& of :
@@ -153,15 +158,18 @@ TEST_CASE("attention: fast paths agree with the plain one at training sizes") {
   }
 }
 
+TEST_SUITE_END();
+
 TEST_CASE("attention_forward: rows have the same bits however a sample is sliced") {
+  constexpr std::int32_t kRows = sized(1500, 130), kSlice = sized(333, 50);
   for (const int dim : {64, 128}) {
-    const Case whole = make_case(shape_of(2, 1, dim), {{{{30, 1500}}, 1530}}, 14);
+    const Case whole = make_case(shape_of(2, 1, dim), {{{{30, kRows}}, 30 + kRows}}, 14);
     Case parts = whole;
     parts.segments.clear();
     const AttentionSegment one = whole.segments[0];
-    for (std::int32_t first = 0; first < one.rows; first += 333) {
+    for (std::int32_t first = 0; first < one.rows; first += kSlice) {
       AttentionSegment part = one;
-      part.rows = std::min(333, one.rows - first);
+      part.rows = std::min(kSlice, one.rows - first);
       for (std::int32_t* at : {&part.position, &part.query_row, &part.output_row, &part.log_sum_row,
                                &part.gradient_row}) {
         *at += first;
@@ -180,10 +188,11 @@ TEST_CASE("attention_forward: rows have the same bits however a sample is sliced
 }
 
 TEST_CASE("attention: partial results over two ranks' pages make the whole") {
-  const std::int32_t page = 128, keys = 900;
+  constexpr std::int32_t kKeys = sized(900, 300), kPage = 128, kPages = (kKeys + kPage - 1) / kPage;
   for (const AttentionPath path : kPaths) {
     CAPTURE(static_cast<int>(path));
-    Case whole = make_case(shape_of(4, 2, 128), {{{{700, 200}}, keys}}, 15);
+    Case whole = make_case(shape_of(sized(4, 2), sized(2, 1), 128),
+                           {{{{kKeys - sized(200, 60), sized(200, 60)}}, kKeys}}, 15);
     if (!can(whole.shape, path)) continue;
     whole.segments[0].output_row = whole.segments[0].log_sum_row;
     const Results expected = reference(whole);
@@ -203,7 +212,10 @@ TEST_CASE("attention: partial results over two ranks' pages make the whole") {
       for (std::size_t at = rank; at < whole.pages.size(); at += 2) {
         part.pages.push_back(whole.pages[at]);
       }
-      part.segments[0].keys = rank == 0 ? 4 * page : 3 * page + keys % page;
+      // Of its pages one rank has the last of all, which may be partly filled.
+      const bool last = rank == (kPages - 1) % 2;
+      const auto pages = static_cast<std::int32_t>(part.pages.size());
+      part.segments[0].keys = last ? (pages - 1) * kPage + kKeys % kPage : pages * kPage;
       part.segments[0].key_gradient_row = part.segments[0].value_gradient_row = 0;
       std::ranges::fill(part.dkey, 0.0F);
       std::ranges::fill(part.dvalue, 0.0F);

@@ -256,8 +256,8 @@ SLIMPACK_DEVICE void attention_backward_keys_mma(const AttentionBackward& at) {
 
   // Counted again, so that it takes no register in the loop.
   const int listed = longest() - tile.first;
-  const auto to = [&](std::int32_t first) {
-    return head_at(std::int64_t{first} + tile.first, kv_head, kv_heads, kDim);
+  const auto to = [&, head = kv_head](std::int32_t first) {
+    return head_at(std::int64_t{first} + tile.first, head, kv_heads, kDim);
   };
   add_rows<kDim>(at.dkey + to(sample.key_gradient_row), key_stride, listed, row, dkey, in.scale);
   add_rows<kDim>(at.dvalue + to(sample.value_gradient_row), key_stride, listed, row, dvalue, 1.0F);

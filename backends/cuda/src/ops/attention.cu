@@ -2,7 +2,10 @@
 #include "slimpack_cuda/attention.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <initializer_list>
 #include <string_view>
 
 #include "kernels/attention_mma_backward_keys.cuh"
@@ -19,7 +22,7 @@ namespace {
 
 // Registers let two blocks share a multiprocessor: with the limit of three at head_dim 64, some
 // would spill.
-constexpr unsigned kMmaBlocks = 2;
+[[maybe_unused]] constexpr unsigned kMmaBlocks = 2;
 
 __global__ void __launch_bounds__(kernels::kPlainTile)
     forward_plain_kernel(kernels::AttentionForward at) {
@@ -109,6 +112,14 @@ void check_inputs(DeviceSpan<const Bf16> query, DeviceSpan<const Bf16> key,
   require(value.size == key.size, "attention: value is not as large as key", value.size);
 }
 
+/// The fast kernels move 16 bytes at a time.
+void check_aligned(std::initializer_list<const void*> matrices) {
+  for (const void* matrix : matrices) {
+    const auto rest = static_cast<std::int64_t>(std::bit_cast<std::uintptr_t>(matrix) % 16);
+    require(rest == 0, "attention: matrices must begin at multiples of 16 bytes", rest);
+  }
+}
+
 kernels::AttentionInputs inputs(DeviceSpan<const Bf16> query, DeviceSpan<const Bf16> key,
                                 DeviceSpan<const Bf16> value, const AttentionWork& work,
                                 const AttentionShape& shape) {
@@ -116,11 +127,12 @@ kernels::AttentionInputs inputs(DeviceSpan<const Bf16> query, DeviceSpan<const B
           work,       shape,    1.0F / std::sqrt(static_cast<float>(shape.head_dim))};
 }
 
-void check_backward(DeviceSpan<float> dkey, DeviceSpan<float> dvalue, DeviceSpan<const Bf16> query,
-                    DeviceSpan<const Bf16> key, DeviceSpan<const Bf16> value,
-                    DeviceSpan<const float> log_sum, DeviceSpan<const float> delta,
-                    DeviceSpan<const Bf16> doutput, const AttentionShape& shape,
-                    AttentionPath path) {
+template <class Dquery>
+void check_backward(DeviceSpan<Dquery> dquery, DeviceSpan<float> dkey, DeviceSpan<float> dvalue,
+                    DeviceSpan<const Bf16> query, DeviceSpan<const Bf16> key,
+                    DeviceSpan<const Bf16> value, DeviceSpan<const float> log_sum,
+                    DeviceSpan<const float> delta, DeviceSpan<const Bf16> doutput,
+                    const AttentionShape& shape, AttentionPath path) {
   check_path(shape, path);
   check_inputs(query, key, value, shape);
   check_rows(dkey, key_width(shape), "attention_backward: dkey is not rows * kv_heads * head_dim");
@@ -130,6 +142,12 @@ void check_backward(DeviceSpan<float> dkey, DeviceSpan<float> dvalue, DeviceSpan
   check_rows(delta, shape.heads, "attention_backward: delta is not rows * heads");
   check_rows(doutput, query_width(shape),
              "attention_backward: doutput is not rows * heads * head_dim");
+  require(dquery.size == doutput.size, "attention_backward: dquery is not as large as doutput",
+          dquery.size);
+  if (path != AttentionPath::plain) {
+    check_aligned(
+        {dquery.data, dkey.data, dvalue.data, query.data, key.data, value.data, doutput.data});
+  }
 }
 
 template <int kDim>
@@ -216,6 +234,7 @@ void attention_forward(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum,
   check_rows(output, query_width(shape),
              "attention_forward: output is not rows * heads * head_dim");
   check_rows(log_sum, shape.heads, "attention_forward: log_sum is not rows * heads");
+  if (path != AttentionPath::plain) check_aligned({output.data, query.data, key.data, value.data});
   if (work.query_tiles.size == 0) return;
   check_device(shape, path);
   if (path == AttentionPath::wgmma) {
@@ -246,6 +265,7 @@ void attention_delta(DeviceSpan<float> delta, DeviceSpan<const Bf16> output,
   check_rows(output, query_width(shape), "attention_delta: output is not rows * heads * head_dim");
   check_rows(doutput, query_width(shape),
              "attention_delta: doutput is not rows * heads * head_dim");
+  check_aligned({output.data, doutput.data});
   const kernels::AttentionDelta at{delta.data, output.data, doutput.data,
                                    work,       shape,       attention_tiles(shape, path).query};
   const auto kernel = shape.head_dim == 64    ? delta_kernel<8>
@@ -260,9 +280,7 @@ void attention_backward(DeviceSpan<Bf16> dquery, DeviceSpan<float> dkey, DeviceS
                         DeviceSpan<const float> delta, DeviceSpan<const Bf16> doutput,
                         const AttentionWork& work, const AttentionShape& shape, AttentionPath path,
                         StreamView stream) {
-  check_backward(dkey, dvalue, query, key, value, log_sum, delta, doutput, shape, path);
-  require(dquery.size == doutput.size, "attention_backward: dquery is not as large as doutput",
-          dquery.size);
+  check_backward(dquery, dkey, dvalue, query, key, value, log_sum, delta, doutput, shape, path);
   if (work.query_tiles.size == 0) return;
   check_device(shape, path);
   if (path == AttentionPath::wgmma) {
@@ -282,9 +300,7 @@ void attention_backward_partial(DeviceSpan<float> dquery, DeviceSpan<float> dkey
                                 DeviceSpan<const Bf16> doutput, const AttentionWork& work,
                                 const AttentionShape& shape, AttentionPath path,
                                 StreamView stream) {
-  check_backward(dkey, dvalue, query, key, value, log_sum, delta, doutput, shape, path);
-  require(dquery.size == doutput.size, "attention_backward: dquery is not as large as doutput",
-          dquery.size);
+  check_backward(dquery, dkey, dvalue, query, key, value, log_sum, delta, doutput, shape, path);
   if (work.query_tiles.size == 0) return;
   check_device(shape, path);
   if (path == AttentionPath::wgmma) {
@@ -309,13 +325,14 @@ void attention_merge(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum,
           log_sum.size);
   require(more_log_sum.size == log_sum.size,
           "attention_merge: more_log_sum is not as large as log_sum", more_log_sum.size);
+  check_aligned({output.data, more.data});
   if (rows == 0) return;
   const std::int64_t items = rows * shape.heads;
   const int lanes = shape.head_dim == 64 ? 8 : shape.head_dim == 128 ? 16 : 1;
   const auto kernel = lanes == 8    ? merge_kernel<8>
                       : lanes == 16 ? merge_kernel<16>
                                     : merge_kernel<1>;
-  const std::int64_t at_once = kernels::kRowThreads / lanes;
+  const std::int64_t at_once = static_cast<int>(kernels::kRowThreads) / lanes;
   constexpr std::int64_t kMostBlocks = 1 << 20;
   const auto grid = static_cast<unsigned>(std::min((items + at_once - 1) / at_once, kMostBlocks));
   detail::start(kernel, {grid, kernels::kRowThreads, 0}, stream, output.data, log_sum.data,

@@ -3,7 +3,8 @@
 // sources, and kernels then are work of the emulated streams.
 #pragma once
 
-#include <source_location>
+#include <cstddef>
+#include <string>
 #include <type_traits>
 
 #include "kernels/launch.hpp"
@@ -27,13 +28,14 @@ namespace slimpack::cuda::detail {
 /// A launch and the line that asks for it.
 struct PlacedLaunch {
   kernels::Launch launch;
-  std::source_location place;
+  const char* file;
+  int line;
   PlacedLaunch(const kernels::Launch& size,  // NOLINT(google-explicit-constructor)
-               std::source_location line = std::source_location::current())
-      : launch(size), place(line) {}
+               const char* in = __builtin_FILE(), int at = __builtin_LINE())
+      : launch(size), file(in), line(at) {}
   PlacedLaunch(unsigned blocks, unsigned threads, std::size_t shared_bytes,
-               std::source_location line = std::source_location::current())
-      : launch{blocks, threads, shared_bytes}, place(line) {}
+               const char* in = __builtin_FILE(), int at = __builtin_LINE())
+      : PlacedLaunch(kernels::Launch{blocks, threads, shared_bytes}, in, at) {}
 };
 
 #if defined(__CUDACC__)
@@ -41,6 +43,8 @@ struct PlacedLaunch {
 /// Lets a kernel of the current device ask for so much shared memory, which without that is 48 KiB.
 /// Asks CUDA once for a kernel, thread and device.
 void allow_shared_memory(const void* kernel, std::size_t bytes);
+/// After it this thread asks again: another context is current.
+void forget_shared_memory();
 
 /// Puts a kernel on a stream; does nothing for no blocks, which CUDA refuses. Throws CudaError.
 template <class... Parameters>
@@ -52,7 +56,7 @@ void start(void (*kernel)(Parameters...), const PlacedLaunch& at, StreamView str
     allow_shared_memory(reinterpret_cast<const void*>(kernel), shared_bytes);
   }
   kernel<<<blocks, threads, shared_bytes, stream.get()>>>(arguments...);
-  check(cudaGetLastError(), "launch", at.place.file_name(), static_cast<int>(at.place.line()));
+  check(cudaGetLastError(), "launch", at.file, at.line);
 }
 
 #else
@@ -61,7 +65,8 @@ template <class... Parameters>
 void start(void (*kernel)(Parameters...), const PlacedLaunch& at, StreamView stream,
            const std::type_identity_t<Parameters>&... arguments) {
   if (at.launch.blocks == 0) return;
-  emulated::start_kernel(at.launch, at.place, stream, [=] { kernel(arguments...); });
+  emulated::start_kernel(at.launch, std::string(at.file) + ":" + std::to_string(at.line), stream,
+                         [=] { kernel(arguments...); });
 }
 
 #endif
