@@ -13,7 +13,7 @@ namespace slimpack::trainer {
 
 int run_on_cuda(const Options& options, [[maybe_unused]] int argc, [[maybe_unused]] char** argv) {
 #ifdef SLIMPACK_HAS_NCCL
-  if (options.transport == Transport::nccl) return train_with_nccl(options, argc, argv);
+  if (options.transport == Transport::nccl) return train_with_nccl(options);
 #endif
   if (const auto why = cuda::why_no_device()) throw std::runtime_error("--backend cuda: " + *why);
   const auto gpus = static_cast<std::size_t>(cuda::device_count());

@@ -17,6 +17,9 @@ namespace slimpack::trainer {
 [[nodiscard]] int run_on_cpu(const Options& options, int argc, char** argv);
 [[nodiscard]] int run_on_cuda(const Options& options, int argc, char** argv);
 
+/// On GPUs with a process each, which a launcher has started.
+[[nodiscard]] int train_with_nccl(const Options& options);
+
 /// The plan of --plan, if there is one. Throws InvalidInput where it cannot be executed.
 [[nodiscard]] std::optional<Plan> plan_of(const Options& options);
 

@@ -101,7 +101,7 @@ TEST_CASE("check_same_plan: ranks with another plan are named to all") {
   const std::size_t last = mpi_ranks() - 1;
   const std::string sentence = "ranks must run one plan, whose hash is " +
                                to_string(plan_hash(plan)) + " on rank 0, but rank " +
-                               std::to_string(last) + ", " + mpi::detail::device_of(plan, last) +
+                               std::to_string(last) + ", " + processes::device_of(plan, last) +
                                ", has " + to_string(plan_hash(other));
   CHECK_THROWS_WITH_AS(mpi::check_same_plan(mpi_link(), mpi_rank() == last ? other : plan),
                        sentence.c_str(), InvalidInput);

@@ -54,11 +54,11 @@ class DeviceRun {
       start();
       started_ = true;
       for (unit_ = 0; unit_ < own_.units.size(); ++unit_) {
-        link_.at(place());
+        announce();
         step(own_.units[unit_]);
       }
       unit_ = own_.units.size();
-      link_.at(place());
+      announce();
       finish();
     } catch (const Aborted&) {
       throw;
@@ -91,6 +91,11 @@ class DeviceRun {
     if (!started_) return text + "), start of the step";
     if (unit_ >= own_.units.size()) return text + "), end of the step";
     return text + "), unit " + std::to_string(unit_) + ", " + describe(own_.units[unit_].unit);
+  }
+
+  void announce() {  // some transports issue their work unit by unit
+    link_.at(place());
+    if constexpr (requires { link_.begin_unit(unit_); }) link_.begin_unit(unit_);
   }
 
   /// Tells the others now, while the buffers that they may read are still there.

@@ -27,6 +27,8 @@
 #include "slimpack/exec/transport.hpp"
 #include "slimpack_mpi/flight.hpp"
 #include "slimpack_mpi/session.hpp"
+#include "slimpack_processes/monitor.hpp"
+#include "slimpack_processes/together.hpp"
 
 namespace slimpack::mpi {
 
@@ -96,13 +98,13 @@ class Engine {
       });
     };
     if (try_it()) return;
-    const Doing before = monitor_.doing();
+    const processes::Doing before = monitor_.doing();
     const auto begin = Clock::now();
-    monitor_.doing(Doing::waiting);
+    monitor_.doing(processes::Doing::waiting);
     in_wait_.store(true, std::memory_order_relaxed);
     struct Leave {
       Engine& self;
-      Doing before;
+      processes::Doing before;
       ~Leave() {
         self.in_wait_.store(false, std::memory_order_relaxed);
         self.monitor_.doing(before);
@@ -259,5 +261,7 @@ class Engine {
   std::atomic<bool> in_wait_ = false;
   std::thread progress_;
 };
+
+static_assert(processes::Together<Engine>);
 
 }  // namespace slimpack::mpi

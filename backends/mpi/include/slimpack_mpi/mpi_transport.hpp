@@ -24,6 +24,7 @@
 #include "slimpack_mpi/flight.hpp"
 #include "slimpack_mpi/session.hpp"
 #include "slimpack_mpi/sum.hpp"
+#include "slimpack_processes/monitor.hpp"
 
 namespace slimpack::mpi {
 
@@ -55,7 +56,7 @@ class MpiTransport {
       channels_.clear();
       sums_.clear();
     });
-    session().monitor().doing(Doing::computing);
+    session().monitor().doing(processes::Doing::computing);
   }
 
   /// Ends it: from here on the rank may do what it likes, and others wait for it without limit.
@@ -66,7 +67,7 @@ class MpiTransport {
       throw exec::ExecutionError("the step must end drained, but holds " + left);
     }
     session().monitor().at(place);
-    session().monitor().doing(Doing::outside);
+    session().monitor().doing(processes::Doing::outside);
   }
 
   // --- exec::Transport ---

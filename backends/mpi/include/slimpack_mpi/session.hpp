@@ -9,7 +9,6 @@
 #include <array>
 #include <chrono>
 #include <concepts>
-#include <condition_variable>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -17,52 +16,26 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
-#include <mutex>
-#include <random>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack_mpi/monitor.hpp"
-#include "slimpack_mpi/places.hpp"
-#include "slimpack_mpi/wire.hpp"
+#include "slimpack_processes/alarm.hpp"
+#include "slimpack_processes/monitor.hpp"
+#include "slimpack_processes/places.hpp"
+#include "slimpack_processes/run.hpp"
+#include "slimpack_processes/sockets.hpp"
+#include "slimpack_processes/wire.hpp"
 
 namespace slimpack::mpi {
+
+using processes::Monitor;
+using processes::MonitorOptions;
 
 struct SessionOptions {
   MonitorOptions monitor;
   /// Until all ranks have started; a rank that dies before is not named.
   std::chrono::milliseconds start{60000};
-};
-
-/// Ends the process with a sentence unless it is destroyed in time.
-class Alarm {
- public:
-  Alarm(std::chrono::milliseconds limit, std::string sentence)
-      : thread_([this, limit, sentence = std::move(sentence)] {
-          std::unique_lock lock(mutex_);
-          if (over_.wait_for(lock, limit, [&] { return off_; })) return;
-          std::fprintf(stderr, "%s\n", sentence.c_str());
-          std::fflush(stderr);
-          ::_exit(1);
-        }) {}
-  ~Alarm() {
-    {
-      const std::lock_guard lock(mutex_);
-      off_ = true;
-    }
-    over_.notify_all();
-    thread_.join();
-  }
-  Alarm(const Alarm&) = delete;
-  Alarm& operator=(const Alarm&) = delete;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable over_;
-  bool off_ = false;
-  std::thread thread_;
 };
 
 /// Whether the process was started by mpirun or its kin.
@@ -85,11 +58,13 @@ class Session {
     sigemptyset(&term);
     sigaddset(&term, SIGTERM);
     ::pthread_sigmask(SIG_BLOCK, &term, nullptr);
-    const Alarm alarm(options.start, "MPI ranks: not all have started within " +
-                                         std::to_string(options.start.count() / 1000) + " seconds");
+    const processes::Alarm alarm(options.start, "MPI ranks: not all have started within " +
+                                                    std::to_string(options.start.count() / 1000) +
+                                                    " seconds");
     int level = MPI_THREAD_SINGLE;
-    check_system(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level) == MPI_SUCCESS,
-                 "MPI cannot be started");
+    processes::check_system(
+        MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level) == MPI_SUCCESS,
+        "MPI cannot be started");
     serialized_ = level >= MPI_THREAD_SERIALIZED;
     MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
@@ -148,7 +123,7 @@ class Session {
     } meet{};
     Monitor::Links links;
     if (rank_ == 0) {
-      auto [listener, port] = listen_socket(together == 1, static_cast<int>(size_));
+      auto [listener, port] = processes::listen_socket(together == 1, static_cast<int>(size_));
       links.listener = std::move(listener);
       meet.port = port;
       if (together == 1) {
@@ -156,28 +131,25 @@ class Session {
       } else {
         ::gethostname(meet.host.data(), meet.host.size() - 1);
       }
-      std::random_device random;
-      for (std::size_t i = 0; i + 8 < meet.token.size(); i += 8) {
-        std::snprintf(meet.token.data() + i, 9, "%08x", random());
-      }
+      std::snprintf(meet.token.data(), meet.token.size(), "%s", processes::random_token().c_str());
       const std::string name = std::string("/slimpack-") + meet.token.data();
       meet.table = together == 1 && places_.open(name, size_, true) ? 1 : 0;
     }
     MPI_Bcast(&meet, sizeof(meet), MPI_BYTE, 0, comm_);
     links.token = meet.token.data();
     if (rank_ != 0) {
-      links.to_root = Wire(connect_socket(meet.host.data(), meet.port));
+      links.to_root = processes::Wire(processes::connect_socket(meet.host.data(), meet.port));
       if (meet.table != 0) places_.open("/slimpack-" + links.token, size_, false);
     }
     MPI_Barrier(comm_);
-    if (rank_ == 0) Places::forget("/slimpack-" + links.token);
+    if (rank_ == 0) processes::Places::forget("/slimpack-" + links.token);
     return links;
   }
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::size_t rank_ = 0, size_ = 1;
   bool serialized_ = false, one_machine_ = false;
-  Places places_;
+  processes::Places places_;
   std::unique_ptr<Monitor> monitor_;
 };
 
@@ -187,18 +159,7 @@ class Session {
 template <std::invocable<Session&> Body>
 int run(int argc, char** argv, const SessionOptions& options, Body body) {
   Session session(argc, argv, options);
-  int status = 1;
-  try {
-    status = body(session);
-  } catch (const InvalidInput& error) {
-    session.end(error.what(), 2);
-  } catch (const std::exception& error) {
-    session.end(error.what(), 1);
-  } catch (...) {
-    session.end("an exception of unknown type", 1);
-  }
-  session.finish();
-  return status;
+  return processes::run(session, std::move(body));
 }
 
 }  // namespace slimpack::mpi

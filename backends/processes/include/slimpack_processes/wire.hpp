@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames over sockets between ranks: what a monitor says and hears beside MPI.
+// Frames over sockets between ranks: what monitors say to each other.
 #pragma once
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -14,11 +13,12 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
-namespace slimpack::mpi {
+namespace slimpack::processes {
 
 /// Owns a file descriptor.
 class Descriptor {
@@ -46,7 +46,15 @@ class Descriptor {
 
 /// Throws std::runtime_error with the system's reason unless `good`.
 inline void check_system(bool good, const std::string& what) {
-  if (!good) throw std::runtime_error("MPI ranks: " + what + ": " + std::strerror(errno));
+  if (!good) throw std::runtime_error("ranks: " + what + ": " + std::strerror(errno));
+}
+
+/// 32 random hexadecimal digits.
+[[nodiscard]] inline std::string random_token() {
+  std::random_device random;
+  std::string token;
+  for (int i = 0; i < 32; ++i) token += "0123456789abcdef"[random() % 16];
+  return token;
 }
 
 /// What one rank tells another.
@@ -149,44 +157,4 @@ class Wire {
   std::string in_, out_;
 };
 
-/// A socket that takes connections, on the loopback only or on all networks, and its port.
-[[nodiscard]] inline std::pair<Descriptor, std::uint16_t> listen_socket(bool loopback,
-                                                                        int connections) {
-  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  check_system(socket.open(), "no socket");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY);
-  socklen_t size = sizeof(address);
-  check_system(
-      ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
-          ::listen(socket.get(), connections) == 0 &&
-          ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0,
-      "cannot listen");
-  return {std::move(socket), ntohs(address.sin_port)};
-}
-
-/// Connects to a host by name or number.
-[[nodiscard]] inline Descriptor connect_socket(const std::string& host, std::uint16_t port) {
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
-    throw std::runtime_error("MPI ranks: host '" + host + "' is not known");
-  }
-  Descriptor socket;
-  for (const addrinfo* one = found; one != nullptr && !socket.open(); one = one->ai_next) {
-    Descriptor candidate(
-        ::socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, one->ai_protocol));
-    if (!candidate.open()) continue;
-    if (::connect(candidate.get(), one->ai_addr, one->ai_addrlen) == 0) {
-      socket = std::move(candidate);
-    }
-  }
-  ::freeaddrinfo(found);
-  check_system(socket.open(), "cannot connect to rank 0 at " + host);
-  return socket;
-}
-
-}  // namespace slimpack::mpi
+}  // namespace slimpack::processes

@@ -13,9 +13,9 @@
 #include <cstring>
 #include <string>
 
-#include "slimpack_mpi/wire.hpp"
+#include "slimpack_processes/wire.hpp"
 
-namespace slimpack::mpi {
+namespace slimpack::processes {
 
 /// A table of texts, one a rank, shared by the processes of one machine. A text that its rank has
 /// written can be read after the rank was killed or stopped, whatever the moment.
@@ -77,4 +77,4 @@ class Places {
   std::size_t ranks_ = 0;
 };
 
-}  // namespace slimpack::mpi
+}  // namespace slimpack::processes

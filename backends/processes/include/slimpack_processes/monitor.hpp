@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread beside MPI in every rank that tells the others what the rank does, and ends the rank
-// with a sentence when another one was killed, is stopped, or has failed.
+// A thread beside the main one in every rank that tells the others what the rank does, and ends the
+// rank with a sentence when another one was killed, is stopped, or has failed.
 #pragma once
 
 #include <poll.h>
@@ -24,10 +24,10 @@
 #include <vector>
 
 #include "slimpack/exec/thread_system.hpp"
-#include "slimpack_mpi/places.hpp"
-#include "slimpack_mpi/wire.hpp"
+#include "slimpack_processes/places.hpp"
+#include "slimpack_processes/wire.hpp"
 
-namespace slimpack::mpi {
+namespace slimpack::processes {
 
 /// Time in which a rank was itself stopped counts as one beat at most.
 struct MonitorOptions {
@@ -437,4 +437,4 @@ class Monitor {
   std::thread thread_;
 };
 
-}  // namespace slimpack::mpi
+}  // namespace slimpack::processes

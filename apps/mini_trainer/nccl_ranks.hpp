@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank on a GPU of its own; the others are other processes, on this machine and on others.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cuda_device.hpp"
+#include "options.hpp"
+#include "slimpack/exec/program.hpp"
+#include "slimpack/exec/run_step.hpp"
+#include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack_cuda/nccl/api.hpp"
+#include "slimpack_cuda/nccl/control.hpp"
+#include "slimpack_cuda/nccl/nccl_transport.hpp"
+#include "slimpack_cuda/nccl/run_step.hpp"
+#include "slimpack_processes/session.hpp"
+#include "slimpack_processes/together.hpp"
+#include "unit_time.hpp"
+
+namespace slimpack::trainer {
+
+/// Chooses the GPU of this rank among those that it sees: the one of its number among the machine's
+/// ranks, or the only one where the launcher shows each rank its own (CUDA_VISIBLE_DEVICES). All
+/// ranks call it. Throws std::runtime_error with a sentence where there is no GPU, where there are
+/// fewer than ranks, and where two ranks would share one.
+void choose_gpu(processes::Session& session);
+
+class NcclRanks {
+ public:
+  static constexpr bool kOneHere = true;
+  using Device = CudaDevice;
+
+  explicit NcclRanks(processes::Session& session)
+      : session_(session), control_(session), api_(cuda::nccl::make_nccl()) {
+    choose_gpu(session);
+  }
+  NcclRanks(const NcclRanks&) = delete;
+  NcclRanks& operator=(const NcclRanks&) = delete;
+  /// Where something has gone wrong, other ranks do not come to end communicators with this one.
+  ~NcclRanks() {
+    if (link_ != nullptr && std::uncaught_exceptions() > exceptions_) link_->give_up();
+  }
+
+  [[nodiscard]] bool is_root() const noexcept { return first() == 0; }
+  [[nodiscard]] std::size_t size() const noexcept { return session_.size(); }
+  [[nodiscard]] std::size_t first() const noexcept { return session_.rank(); }
+  [[nodiscard]] std::span<Device> local() noexcept {
+    return device_ ? std::span(&*device_, 1) : std::span<Device>{};
+  }
+
+  template <class Work>
+  void each(const Work& work) {
+    if (device_) work(*device_);
+  }
+  [[nodiscard]] Cluster cluster(const Options& options, const ModelShape& model) const {
+    Cluster cluster = gpu_as_cluster(options, model, size(), 1);
+    cluster.devices_per_node =
+        std::count(session_.hosts().begin(), session_.hosts().end(), session_.hosts().front());
+    return cluster;
+  }
+
+  void make_devices(const Plan& plan, std::uint64_t seed, const cuda::AdamW& settings) {
+    device_.emplace(plan, first(), seed, settings);
+    cuda::nccl::NcclOptions options;
+    options.device = cuda::RankOptions{}.patience;
+    link_ =
+        std::make_unique<cuda::nccl::NcclTransport>(*api_, control_, device_->stream(), options);
+  }
+  [[nodiscard]] exec::StepResult run(const Plan& plan, const exec::Program& program,
+                                     const exec::StepData& data) {
+    return cuda::nccl::run_step(*link_, session_, plan, program, data, *device_);
+  }
+  void check_same_plan(const Plan& plan) { processes::check_same_plan(session_, plan); }
+  void await_all() { session_.pass(); }
+  [[nodiscard]] std::int64_t sum(std::int64_t here) {
+    std::int64_t total = 0;
+    for (const std::int64_t each : processes::everyone(session_, here)) total += each;
+    return total;
+  }
+  [[nodiscard]] double most(double here) {
+    const auto all = processes::everyone(session_, here);
+    return *std::max_element(all.begin(), all.end());
+  }
+  [[nodiscard]] std::vector<std::vector<UnitTime>> times() {
+    std::vector<std::vector<UnitTime>> all;
+    for (const auto& bytes : session_.gather(std::as_bytes(std::span(device_->times())))) {
+      std::vector<UnitTime>& times = all.emplace_back(bytes.size() / sizeof(UnitTime));
+      if (!times.empty()) std::memcpy(times.data(), bytes.data(), bytes.size());
+    }
+    return all;
+  }
+
+ private:
+  processes::Session& session_;
+  cuda::nccl::SessionControl control_;
+  int exceptions_ = std::uncaught_exceptions();
+  std::unique_ptr<cuda::nccl::NcclApi> api_;
+  std::optional<Device> device_;
+  std::unique_ptr<cuda::nccl::NcclTransport> link_;  ///< ends before its device and NCCL
+};
+
+}  // namespace slimpack::trainer

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// NCCL's calls for emulated devices of one machine: numbers go through memory that ranks share, be
+// they threads or processes. What goes on does so while somebody asks whether it has settled.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slimpack/exec/reduction.hpp"
+#include "slimpack_cuda/nccl/api.hpp"
+
+namespace slimpack::cuda::nccl {
+namespace {
+
+/// Bytes from one member to another, by one writer and one reader.
+struct Pipe {
+  static constexpr std::size_t kRoom = std::size_t{1} << 16U;
+  std::atomic<std::uint64_t> written, read;
+  std::byte room[kRoom];
+
+  std::size_t put(std::span<const std::byte> bytes) noexcept {
+    const std::uint64_t at = written.load(std::memory_order_relaxed);
+    const std::size_t free =
+        kRoom - static_cast<std::size_t>(at - read.load(std::memory_order_acquire));
+    const std::size_t count = std::min(free, bytes.size());
+    for (std::size_t done = 0; done < count;) {
+      const std::size_t place = (at + done) % kRoom, part = std::min(count - done, kRoom - place);
+      std::memcpy(room + place, bytes.data() + done, part);
+      done += part;
+    }
+    written.store(at + count, std::memory_order_release);
+    return count;
+  }
+  std::size_t take(std::span<std::byte> bytes) noexcept {
+    const std::uint64_t at = read.load(std::memory_order_relaxed);
+    const auto there = static_cast<std::size_t>(written.load(std::memory_order_acquire) - at);
+    const std::size_t count = std::min(there, bytes.size());
+    for (std::size_t done = 0; done < count;) {
+      const std::size_t place = (at + done) % kRoom, part = std::min(count - done, kRoom - place);
+      std::memcpy(bytes.data() + done, room + place, part);
+      done += part;
+    }
+    read.store(at + count, std::memory_order_release);
+    return count;
+  }
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+/// What all members share; zero bytes are its beginning.
+struct Shared {
+  std::atomic<std::uint32_t> joined, aborted;
+};
+
+/// A message with a head that says how long it is.
+struct Message {
+  std::array<std::byte, sizeof(std::uint64_t)> head{};
+  std::byte* data = nullptr;
+  std::size_t size = 0, done = 0;  ///< with the head
+};
+
+/// One member's end.
+class Communicator {
+ public:
+  Communicator(std::string name, std::size_t size, std::size_t self)
+      : name_(std::move(name)), size_(size), self_(self), out_(size), in_(size) {
+    const int file = ::shm_open(name_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    bytes_ = sizeof(Shared) + size * size * sizeof(Pipe);
+    if (file < 0 || ::ftruncate(file, static_cast<off_t>(bytes_)) != 0) {
+      throw NcclError(std::string("no shared memory: ") + std::strerror(errno));
+    }
+    void* const memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    ::close(file);
+    if (memory == MAP_FAILED) throw NcclError("no shared memory");
+    shared_ = static_cast<Shared*>(memory);
+    pipes_ = reinterpret_cast<Pipe*>(static_cast<std::byte*>(memory) + sizeof(Shared));
+    ++shared_->joined;
+  }
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator() {
+    if (!all_joined_) ::shm_unlink(name_.c_str());
+    ::munmap(shared_, bytes_);
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] std::size_t self() const noexcept { return self_; }
+  void give_up() noexcept { shared_->aborted = 1; }
+
+  void send(std::size_t to, const void* from, std::size_t bytes) {
+    Message message;
+    const std::uint64_t length = bytes;
+    std::memcpy(message.head.data(), &length, sizeof(length));
+    message.data = const_cast<std::byte*>(static_cast<const std::byte*>(from));  // NOLINT
+    message.size = bytes;
+    out_.at(to).push_back(message);
+  }
+  void receive(std::size_t from, void* into, std::size_t bytes) {
+    Message message;
+    message.data = static_cast<std::byte*>(into);
+    message.size = bytes;
+    in_.at(from).push_back(message);
+  }
+  /// Done when all messages are.
+  void behind(std::function<void()> work) { after_.push_back(std::move(work)); }
+
+  [[nodiscard]] bool settled() {
+    if (shared_->aborted != 0) throw NcclError("another rank has aborted");
+    if (!all_joined_) {
+      if (shared_->joined != size_) return false;
+      all_joined_ = true;
+      if (self_ == 0) ::shm_unlink(name_.c_str());
+    }
+    bool done = true;
+    for (std::size_t peer = 0; peer < size_; ++peer) {
+      move(out_[peer], [&](std::span<std::byte> bytes) { return pipe(self_, peer).put(bytes); });
+      move(in_[peer], [&](std::span<std::byte> bytes) { return pipe(peer, self_).take(bytes); });
+      done = done && out_[peer].empty() && in_[peer].empty();
+    }
+    if (!done) return false;
+    for (const auto& work : std::exchange(after_, {})) work();
+    return true;
+  }
+
+ private:
+  [[nodiscard]] Pipe& pipe(std::size_t from, std::size_t to) { return pipes_[from * size_ + to]; }
+
+  template <class Go>
+  static void move(std::deque<Message>& messages, const Go& go) {
+    while (!messages.empty()) {
+      Message& one = messages.front();
+      constexpr std::size_t kHead = sizeof(one.head);
+      const bool head = one.done < kHead;
+      const std::span<std::byte> rest =
+          head ? std::span(one.head).subspan(one.done)
+               : std::span(one.data, one.size).subspan(one.done - kHead);
+      one.done += go(rest);
+      std::uint64_t length = 0;
+      std::memcpy(&length, one.head.data(), kHead);
+      if (one.done >= kHead && length != one.size) {
+        throw NcclError("both sides must name as many bytes, not " + std::to_string(one.size) +
+                        " and " + std::to_string(length));
+      }
+      if (one.done == kHead + one.size) {
+        messages.pop_front();
+      } else if (!head || one.done < kHead) {
+        return;
+      }
+    }
+  }
+
+  std::string name_;
+  std::size_t size_, self_, bytes_ = 0;
+  Shared* shared_ = nullptr;
+  Pipe* pipes_ = nullptr;
+  bool all_joined_ = false;
+  std::vector<std::deque<Message>> out_, in_;  ///< by peer
+  std::vector<std::function<void()>> after_;
+};
+
+[[nodiscard]] Communicator& of(Comm comm) {
+  return *reinterpret_cast<Communicator*>(comm);
+}
+
+class EmulatedNccl : public NcclApi {
+ public:
+  [[nodiscard]] Id new_id() override {
+    std::random_device random;
+    std::string name = "/slimpack-nccl-";
+    for (int i = 0; i < 24; ++i) name += "0123456789abcdef"[random() % 16];
+    Id id{};
+    std::copy(name.begin(), name.end(), id.begin());
+    return id;
+  }
+  [[nodiscard]] Comm join(const Id& id, std::size_t size, std::size_t rank) override {
+    return reinterpret_cast<Comm>(new Communicator(std::string(id.data()), size, rank));  // NOLINT
+  }
+  [[nodiscard]] bool settled(Comm comm) override { return of(comm).settled(); }
+  void leave(Comm comm) override { delete &of(comm); }  // NOLINT
+  void abort(Comm comm) noexcept override {
+    of(comm).give_up();
+    delete &of(comm);  // NOLINT
+  }
+
+  /// Nothing is waited for before somebody asks, so that what is queued until then goes together.
+  void group_begin() override {}
+  void group_end() override {}
+
+  void send(Comm comm, const void* from, std::size_t bytes, std::size_t to,
+            StreamView stream) override {
+    stream.synchronize();
+    of(comm).send(to, from, bytes);
+  }
+  void receive(Comm comm, void* into, std::size_t bytes, std::size_t from,
+               StreamView stream) override {
+    stream.synchronize();
+    of(comm).receive(from, into, bytes);
+  }
+  void broadcast(Comm comm, void* values, std::size_t bytes, std::size_t root,
+                 StreamView stream) override {
+    stream.synchronize();
+    Communicator& own = of(comm);
+    for (std::size_t peer = 0; peer < own.size(); ++peer) {
+      if (own.self() == root && peer != root) own.send(peer, values, bytes);
+    }
+    if (own.self() != root) own.receive(root, values, bytes);
+  }
+  void all_gather(Comm comm, void* values, std::size_t part, StreamView stream) override {
+    stream.synchronize();
+    Communicator& own = of(comm);
+    auto* const bytes = static_cast<std::byte*>(values);
+    for (std::size_t peer = 0; peer < own.size(); ++peer) {
+      if (peer == own.self()) continue;
+      own.send(peer, bytes + own.self() * part, part);
+      own.receive(peer, bytes + peer * part, part);
+    }
+  }
+  /// In the order of members.
+  void all_reduce(Comm comm, void* values, std::size_t count, Number number,
+                  exec::Reduction reduction, StreamView stream) override {
+    stream.synchronize();
+    if (number == Number::f32)
+      return reduce(of(comm), static_cast<float*>(values), count, reduction);
+    reduce(of(comm), static_cast<double*>(values), count, reduction);
+  }
+
+ private:
+  template <class Element>
+  static void reduce(Communicator& own, Element* values, std::size_t count,
+                     exec::Reduction reduction) {
+    auto all = std::make_shared<std::vector<std::vector<Element>>>(own.size());
+    for (std::size_t peer = 0; peer < own.size(); ++peer) {
+      if (peer == own.self()) continue;
+      (*all)[peer].resize(count);
+      own.send(peer, values, count * sizeof(Element));
+      own.receive(peer, (*all)[peer].data(), count * sizeof(Element));
+    }
+    own.behind([all, values, count, reduction, self = own.self()] {
+      (*all)[self].assign(values, values + count);
+      const std::span<Element> sum((*all)[0]);
+      for (std::size_t member = 1; member < all->size(); ++member) {
+        exec::combine(sum, std::span<const Element>((*all)[member]), reduction);
+      }
+      std::copy(sum.begin(), sum.end(), values);
+    });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<NcclApi> make_nccl() {
+  return std::make_unique<EmulatedNccl>();
+}
+
+std::string nccl_version() {
+  return "emulated";
+}
+
+}  // namespace slimpack::cuda::nccl

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dozen calls of NCCL that the transport makes, so that tests can stand in for it. Needs no
+// header of NCCL or CUDA.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "slimpack/exec/transport.hpp"
+#include "slimpack_cuda/device.hpp"
+
+struct ncclComm;
+
+namespace slimpack::cuda::nccl {
+
+/// NCCL said no; `what()` has its words.
+class NcclError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What the members of a communicator have to know of it before they join.
+using Id = std::array<char, 128>;
+
+/// A member's end of a communicator, owned by who joined.
+using Comm = ncclComm*;
+
+/// What is added up.
+enum class Number : std::uint8_t { f32, f64 };
+
+/// One process' NCCL. Communicators do not block: after `join`, after each operation outside of a
+/// group and after `group_end`, `settled` must have said true of each communicator concerned before
+/// it is used again. Operations are queued on a stream of the device; buffers are device memory and
+/// stay valid until they have run. All throw NcclError.
+class NcclApi {
+ public:
+  NcclApi() = default;
+  NcclApi(const NcclApi&) = delete;
+  NcclApi& operator=(const NcclApi&) = delete;
+  virtual ~NcclApi() = default;
+
+  [[nodiscard]] virtual Id new_id() = 0;
+  [[nodiscard]] virtual Comm join(const Id& id, std::size_t size, std::size_t rank) = 0;
+  /// False while the last call goes on in the background. Throws where the communicator has failed,
+  /// also on the device.
+  [[nodiscard]] virtual bool settled(Comm comm) = 0;
+  /// Ends a communicator whose operations have all run; all members call it.
+  virtual void leave(Comm comm) = 0;
+  /// Ends it and whatever it does, now. Never throws.
+  virtual void abort(Comm comm) noexcept = 0;
+
+  /// Operations between both begin together, and none waits for another of them.
+  virtual void group_begin() = 0;
+  virtual void group_end() = 0;
+  virtual void send(Comm comm, const void* from, std::size_t bytes, std::size_t to,
+                    StreamView stream) = 0;
+  virtual void receive(Comm comm, void* into, std::size_t bytes, std::size_t from,
+                       StreamView stream) = 0;
+  /// In place: `values` of member `root` become those of all.
+  virtual void broadcast(Comm comm, void* values, std::size_t bytes, std::size_t root,
+                         StreamView stream) = 0;
+  /// In place, the same bits on all members.
+  virtual void all_reduce(Comm comm, void* values, std::size_t count, Number number,
+                          exec::Reduction reduction, StreamView stream) = 0;
+  /// In place: member i brings the i-th `part` bytes.
+  virtual void all_gather(Comm comm, void* values, std::size_t part, StreamView stream) = 0;
+};
+
+/// NCCL itself, for the current device. Target slimpack_nccl has it.
+[[nodiscard]] std::unique_ptr<NcclApi> make_nccl();
+
+/// NCCL's version, e.g. "2.28.9".
+[[nodiscard]] std::string nccl_version();
+
+}  // namespace slimpack::cuda::nccl

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// The communicators that a rank is a member of, made as plans need them and ended together.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/exec/device_result.hpp"
+#include "slimpack/exec/transport.hpp"
+#include "slimpack_cuda/device.hpp"
+#include "slimpack_cuda/nccl/api.hpp"
+#include "slimpack_cuda/nccl/control.hpp"
+#include "slimpack_cuda/nccl/order.hpp"
+
+namespace slimpack::cuda::nccl {
+
+struct NcclOptions {
+  std::chrono::milliseconds join{60000};  ///< until all members of a communicator have joined
+  /// Until what a rank waits for on its device has ended. A step on the device may take no longer.
+  std::chrono::milliseconds device{600000};
+  /// After NCCL has failed, until the monitor must have said which rank is to blame.
+  std::chrono::milliseconds blame{1000};
+  std::size_t bucket = std::size_t{32} << 20U;  ///< bytes of a sum that travel at one time
+};
+
+/// A communicator with the stream that its messages and sums run on; meetings have none, they run
+/// on the compute stream.
+struct Member {
+  Comm comm = nullptr;
+  std::size_t self = 0;
+  std::optional<Stream> stream;
+};
+
+/// Every call of NCCL is made here, and ends before the next one begins. Where NCCL, or another
+/// rank, has failed, all communicators are aborted, and nothing of NCCL is called any more.
+class Communicators {
+ public:
+  Communicators(NcclApi& api, Control& control, const NcclOptions& options)
+      : api_(api), control_(control), options_(options) {}
+  Communicators(const Communicators&) = delete;
+  Communicators& operator=(const Communicators&) = delete;
+  /// Ends them well where nothing has failed; all ranks come here then.
+  ~Communicators() {
+    if (failed_) return;
+    try {
+      for (auto& [circle, member] : members_) {
+        api_.leave(std::exchange(member.comm, nullptr));
+      }
+    } catch (const std::exception&) {
+      abort_all();
+    }
+  }
+
+  /// Makes those that are not there yet. All ranks call it with the same circles.
+  void make(std::span<const Circle> circles) {
+    std::vector<Circle> fresh;
+    for (const Circle& circle : circles) {
+      if (known_.insert(circle).second) fresh.push_back(circle);
+    }
+    if (fresh.empty()) return;
+    guarded([&] {
+      const std::size_t rank = control_.rank();
+      std::vector<std::optional<Id>> mine(fresh.size());
+      for (std::size_t i = 0; i < fresh.size(); ++i) {
+        if (fresh[i].members.front() == rank) mine[i] = api_.new_id();
+      }
+      const std::vector<Id> ids = control_.agree(mine);
+      for (std::size_t i = 0; i < fresh.size(); ++i) {
+        const auto& all = fresh[i].members;
+        const auto self = std::find(all.begin(), all.end(), rank);
+        if (self == all.end()) continue;
+        Member& member = members_[fresh[i]];
+        member.self = static_cast<std::size_t>(self - all.begin());
+        if (fresh[i].use != Circle::Use::meeting) member.stream.emplace();
+        member.comm = api_.join(ids[i], all.size(), member.self);
+        settle(member.comm, options_.join, [&] { return "a communicator with" + others(all); });
+      }
+    });
+  }
+
+  /// Throws InvalidInput where the plan of the step has none.
+  [[nodiscard]] Member& at(const Circle& circle) {
+    const auto found = members_.find(circle);
+    require(found != members_.end(),
+            "NcclTransport: devices meet that have nothing to do with each other in the plan:" +
+                others(circle.members));
+    return found->second;
+  }
+
+  /// Does begin(api) and waits until NCCL has queued it.
+  template <std::invocable<NcclApi&> Begin>
+  void issue(const Member& member, Begin begin) {
+    guarded([&] {
+      begin(api_);
+      settle(member.comm, options_.join, [] { return std::string("the other side"); });
+    });
+  }
+
+  /// Waits on the host until the event has been reached.
+  void await(const Event& event) {
+    using Clock = std::chrono::steady_clock;
+    guarded([&] {
+      const auto begin = Clock::now();
+      auto looked = begin;
+      for (std::chrono::microseconds pause{20}; !event.reached();) {
+        control_.check();
+        const auto now = Clock::now();
+        if (now - looked >= std::chrono::milliseconds(5)) {
+          looked = now;
+          for (const auto& [circle, member] : members_) {
+            if (member.comm != nullptr) static_cast<void>(api_.settled(member.comm));
+          }
+        }
+        if (now - begin >= options_.device) {
+          throw exec::ExecutionError("the device has not ended its work within " +
+                                     std::to_string(options_.device.count() / 1000) +
+                                     " s: it waits for another rank, or computes for ever");
+        }
+        std::this_thread::sleep_for(pause);
+        pause = std::min(2 * pause, std::chrono::microseconds(500));
+      }
+    });
+  }
+
+  /// Throws exec::Aborted where a rank has failed.
+  void check() {
+    guarded([&] { control_.check(); });
+  }
+
+  /// Ends all of them now, whatever they do.
+  void abort_all() noexcept {
+    failed_ = true;
+    for (auto& [circle, member] : members_) {
+      if (member.comm != nullptr) api_.abort(std::exchange(member.comm, nullptr));
+    }
+  }
+
+ private:
+  [[nodiscard]] static std::string others(const std::vector<std::size_t>& members) {
+    std::string text;
+    for (const std::size_t member : members) {
+      text += (text.empty() ? " rank " : ", rank ") + std::to_string(member);
+    }
+    return text;
+  }
+
+  template <std::invocable What>
+  void settle(Comm comm, std::chrono::milliseconds limit, What what) {
+    using Clock = std::chrono::steady_clock;
+    const auto begin = Clock::now();
+    for (std::chrono::microseconds pause{5}; !api_.settled(comm);) {
+      control_.check();
+      if (Clock::now() - begin >= limit) {
+        throw exec::ExecutionError("NCCL has waited " + std::to_string(limit.count() / 1000) +
+                                   " s for " + what());
+      }
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, std::chrono::microseconds(200));
+    }
+  }
+
+  /// An error of NCCL is mostly the death of another rank: the monitor is given time to say whose.
+  template <std::invocable Work>
+  void guarded(Work work) {
+    if (failed_) {
+      control_.check();
+      throw exec::ExecutionError("NCCL has failed before");
+    }
+    try {
+      work();
+    } catch (const NcclError& error) {
+      const std::string sentence = std::string("NCCL failed: ") + error.what();
+      abort_all();
+      const auto limit = std::chrono::steady_clock::now() + options_.blame;
+      while (std::chrono::steady_clock::now() < limit) {
+        control_.check();
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      throw exec::ExecutionError(sentence);
+    } catch (...) {
+      abort_all();
+      throw;
+    }
+  }
+
+  NcclApi& api_;
+  Control& control_;
+  NcclOptions options_;
+  std::set<Circle> known_;  ///< of all ranks
+  std::map<Circle, Member> members_;
+  bool failed_ = false;
+};
+
+}  // namespace slimpack::cuda::nccl

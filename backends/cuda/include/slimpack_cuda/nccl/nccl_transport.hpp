@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+// A transport between processes with a GPU each, over NCCL, in the order of devices' streams.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/exec/device_result.hpp"
+#include "slimpack/exec/program.hpp"
+#include "slimpack/exec/transport.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack_cuda/device.hpp"
+#include "slimpack_cuda/nccl/api.hpp"
+#include "slimpack_cuda/nccl/communicators.hpp"
+#include "slimpack_cuda/nccl/control.hpp"
+#include "slimpack_cuda/nccl/order.hpp"
+
+namespace slimpack::cuda::nccl {
+
+/// Elements [first, last) of `size` that each of `members` holds, where the own ones are given:
+/// equal parts of which the last may be short or empty, or size * i / members to size * (i + 1) /
+/// members. Throws InvalidInput where they are neither.
+[[nodiscard]] inline std::vector<std::pair<std::size_t, std::size_t>> parts_of(
+    std::size_t members, std::size_t self, std::size_t size, std::size_t first, std::size_t last) {
+  require(first <= last && last <= size, "transport: all_gather past the end",
+          static_cast<std::int64_t>(last));
+  std::vector<std::pair<std::size_t, std::size_t>> parts;
+  if (first == size * self / members && last == size * (self + 1) / members) {
+    for (std::size_t i = 0; i < members; ++i) {
+      parts.emplace_back(size * i / members, size * (i + 1) / members);
+    }
+    return parts;
+  }
+  const bool empty = first == size;
+  const std::size_t part = empty ? (size + members - 1) / members : self == 0 ? last : first / self;
+  require(first == std::min(size, part * self) && last == std::min(size, part * (self + 1)) &&
+              part * members >= size,
+          "transport: all_gather must be of equal parts, not so the one that begins at",
+          static_cast<std::int64_t>(first));
+  for (std::size_t i = 0; i < members; ++i) {
+    parts.emplace_back(std::min(size, part * i), std::min(size, part * (i + 1)));
+  }
+  return parts;
+}
+
+/// One rank's end. It lives over all steps of a run and is used by one thread; rank and position in
+/// `Plan::schedule` are the same number. Every call means "in the order of the device's compute
+/// stream": the host waits for nothing but NCCL's own beginnings, and for the device in
+/// `await_device` alone. Messages and sums run on streams of their own, meetings on the compute
+/// stream. What is issued, and when, follows from the plan (StepOrder), so that neither hosts nor
+/// devices can wait in a circle; NCCL adds up in its own order. Where another rank has failed,
+/// calls throw Aborted with the first cause, and all communicators are gone.
+class NcclTransport {
+ public:
+  /// `compute` is the stream on which the device of the steps computes.
+  NcclTransport(NcclApi& api, Control& control, StreamView compute, const NcclOptions& options = {})
+      : control_(control),
+        compute_(compute),
+        bucket_(options.bucket),
+        communicators_(api, control, options) {}
+
+  /// All ranks begin the step of one plan.
+  void begin_step(const Plan& plan, const exec::Program& program) {
+    std::vector<exec::Channel> channels;
+    for (const exec::ChannelWork& work : program.channels) channels.push_back(work.channel);
+    begin_step(order_of(plan, program), std::move(channels), circles_of(plan),
+               static_cast<std::size_t>(plan.parallel.pp), plan.window);
+  }
+
+  /// The same for any order: `stages` devices are a line, `channels` are those of its turns.
+  void begin_step(StepOrder order, std::vector<exec::Channel> channels,
+                  std::span<const Circle> circles, std::size_t stages, std::int32_t window) {
+    require(window >= 1, "NcclTransport: window must be >= 1", window);
+    require(control_.rank() < order.devices.size(),
+            "NcclTransport: ranks must be devices of the plan",
+            static_cast<std::int64_t>(control_.rank()));
+    communicators_.make(circles);
+    turns_ = std::move(order.devices[control_.rank()]);
+    step_sums_ = std::move(order.sums);
+    names_ = std::move(channels);
+    stages_ = stages;
+    window_ = static_cast<std::size_t>(window);
+    next_ = 0;
+    channels_.clear();
+    sums_.clear();
+    control_.inside(true);
+  }
+
+  /// Ends it: from here on the rank may do what it likes, and others wait for it without limit.
+  /// Throws ExecutionError if a message or sum is left.
+  void end_step(const std::string& place) {
+    for (const auto& [channel, state] : channels_) {
+      if (!state.sends.empty() || !state.receives.empty()) {
+        throw exec::ExecutionError(
+            "the step must end drained, but holds an unfinished message on " + describe(channel));
+      }
+    }
+    if (!sums_.empty()) {
+      throw exec::ExecutionError("the step must end drained, but holds a sum that was not awaited");
+    }
+    control_.at(place);
+    control_.inside(false);
+  }
+
+  /// What is before unit `unit` of the device's order is issued now.
+  void begin_unit(std::size_t unit) {
+    while (next_ < turns_.size()) {
+      const Turn turn = turns_[next_];
+      if (turn.kind == Turn::Kind::unit && turn.number >= unit) break;
+      ++next_;
+      if (turn.kind == Turn::Kind::send) issue_send(turn);
+      if (turn.kind == Turn::Kind::receive) issue_receive(turn);
+      if (turn.kind == Turn::Kind::sum) issue_sum(step_sums_[turn.sum]);
+    }
+  }
+
+  /// The host waits until the event has been reached; throws where it cannot be any more.
+  void await_device(const Event& event) { communicators_.await(event); }
+
+  // --- exec::Transport ---
+
+  void post_receive(const exec::Channel& channel, std::size_t message, std::span<std::byte> into) {
+    ChannelState& state = channels_[channel];
+    require(
+        message == state.posted && state.posted - state.awaited < window_,
+        "transport: receives must be posted in order and within the window on " + describe(channel),
+        static_cast<std::int64_t>(message));
+    ++state.posted;
+    state.receives.push_back(transfer(into.data(), into.size()));
+  }
+
+  void await_receive(const exec::Channel& channel, std::size_t message) {
+    ChannelState& state = channels_[channel];
+    require(message == state.awaited && message < state.posted,
+            "transport: receives must be awaited in order", static_cast<std::int64_t>(message));
+    Transfer& receive = state.receives.front();
+    if (!receive.issued) throw exec::ExecutionError(early("message", message) + describe(channel));
+    receive.event.make_wait(compute_);
+    ++state.awaited;
+    retire(state.receives);
+  }
+
+  void queue_send(const exec::Channel& channel, std::size_t message,
+                  std::span<const std::byte> from) {
+    ChannelState& state = channels_[channel];
+    collect(state);
+    require(
+        message == state.sent && state.sent - state.ended < window_,
+        "transport: sends must be queued in order and within the window on " + describe(channel),
+        static_cast<std::int64_t>(message));
+    ++state.sent;
+    state.sends.push_back(transfer(const_cast<std::byte*>(from.data()), from.size()));  // NOLINT
+  }
+
+  [[nodiscard]] bool send_ended(const exec::Channel& channel, std::size_t message) {
+    ChannelState& state = channels_[channel];
+    collect(state);
+    return state.ended > message;
+  }
+
+  void await_send(const exec::Channel& channel, std::size_t message) {
+    ChannelState& state = channels_[channel];
+    while (state.ended <= message && !state.sends.empty()) {
+      Transfer& send = state.sends.front();
+      if (!send.issued) throw exec::ExecutionError(early("message", message) + describe(channel));
+      send.event.make_wait(compute_);
+      ++state.ended;
+      retire(state.sends);
+    }
+  }
+
+  void ring(const exec::Meeting& meeting, std::span<const std::byte> from,
+            std::span<std::byte> into) {
+    const std::size_t members = meeting.members.size();
+    if (members == 1) {
+      if (!into.empty()) copy_on_device(into.data(), from.data(), into.size(), compute_);
+      return;
+    }
+    if (from.empty() && into.empty()) return;
+    const Member& member = communicators_.at({Circle::Use::meeting, meeting.members});
+    communicators_.issue(member, [&](NcclApi& api) {
+      api.group_begin();
+      if (!from.empty()) {
+        api.send(member.comm, from.data(), from.size(), (meeting.self + 1) % members, compute_);
+      }
+      if (!into.empty()) {
+        api.receive(member.comm, into.data(), into.size(), (meeting.self + members - 1) % members,
+                    compute_);
+      }
+      api.group_end();
+    });
+  }
+
+  template <class Element>
+  requires std::is_trivially_copyable_v<Element>
+  void broadcast(const exec::Meeting& meeting, std::size_t root, std::span<Element> values) {
+    if (meeting.members.size() == 1 || values.empty()) return;
+    const Member& member = communicators_.at({Circle::Use::meeting, meeting.members});
+    communicators_.issue(member, [&](NcclApi& api) {
+      api.broadcast(member.comm, values.data(), values.size_bytes(), root, compute_);
+    });
+  }
+
+  template <std::floating_point Element>
+  void all_reduce(const exec::Meeting& meeting, std::span<Element> values,
+                  exec::Reduction reduction) {
+    if (meeting.members.size() == 1 || values.empty()) return;
+    const Member& member = communicators_.at({Circle::Use::meeting, meeting.members});
+    communicators_.issue(member, [&](NcclApi& api) {
+      api.all_reduce(member.comm, values.data(), values.size(), number<Element>(), reduction,
+                     compute_);
+    });
+  }
+
+  /// Parts must be those of `parts_of`.
+  template <class Element>
+  requires std::is_trivially_copyable_v<Element>
+  void all_gather(const exec::Meeting& meeting, std::span<Element> values, std::size_t first,
+                  std::size_t last) {
+    const std::size_t members = meeting.members.size();
+    const auto parts = parts_of(members, meeting.self, values.size(), first, last);
+    if (members == 1 || values.empty()) return;
+    const Member& member = communicators_.at({Circle::Use::meeting, meeting.members});
+    communicators_.issue(member, [&](NcclApi& api) {
+      if (values.size() % members == 0 && parts[0].second * members == values.size()) {
+        api.all_gather(member.comm, values.data(), values.size_bytes() / members, compute_);
+        return;
+      }
+      api.group_begin();
+      for (std::size_t root = 0; root < members; ++root) {
+        const auto [begin, end] = parts[root];
+        if (begin == end) continue;
+        api.broadcast(member.comm, values.data() + begin, (end - begin) * sizeof(Element), root,
+                      compute_);
+      }
+      api.group_end();
+    });
+  }
+
+  template <std::floating_point Element>
+  void queue_sum(const exec::Meeting& meeting, std::int64_t tag, std::span<Element> values) {
+    const StepSum key{meeting.members, tag};
+    require(!sums_.contains(key), "transport: a sum must be awaited before it is queued again",
+            tag);
+    Sum& sum = sums_[key];
+    sum.values = reinterpret_cast<std::byte*>(values.data());
+    sum.count = values.size();
+    sum.element = sizeof(Element);
+    sum.number = number<Element>();
+    sum.event = take_event();
+    sum.event.record(compute_);
+  }
+
+  void await_sum(const exec::Meeting& meeting, std::int64_t tag) {
+    const auto found = sums_.find({meeting.members, tag});
+    require(found != sums_.end(), "transport: a sum must be queued before it is awaited", tag);
+    Sum& sum = found->second;
+    if (meeting.members.size() > 1) {
+      if (!sum.issued) throw exec::ExecutionError(early("sum", static_cast<std::size_t>(tag)));
+      sum.event.make_wait(compute_);
+    }
+    spare_.push_back(std::move(sum.event));
+    sums_.erase(found);
+  }
+
+  /// Throws Aborted too: a rank that has nothing to do with the others ends at its next unit.
+  void at(const std::string& place) {
+    communicators_.check();
+    control_.at(place);
+  }
+
+  void abort(const std::string& sentence) {
+    control_.abort(sentence);
+    give_up();
+  }
+
+  /// Ends all communicators now, without the others.
+  void give_up() noexcept { communicators_.abort_all(); }
+
+ private:
+  /// `event` is on the compute stream until the transfer is issued: what is sent is there, or the
+  /// place for it is free. From then on it is the transfer's end.
+  struct Transfer {
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
+    Event event;
+    bool issued = false;
+  };
+  struct ChannelState {
+    std::deque<Transfer> sends, receives;
+    std::size_t sent = 0, ended = 0, posted = 0, awaited = 0;
+  };
+  struct Sum {
+    std::byte* values = nullptr;
+    std::size_t count = 0, element = 1;
+    Number number = Number::f32;
+    Event event;  ///< as of a transfer
+    bool issued = false;
+  };
+
+  template <std::floating_point Element>
+  [[nodiscard]] static constexpr Number number() {
+    static_assert(sizeof(Element) == 4 || sizeof(Element) == 8);
+    return sizeof(Element) == 4 ? Number::f32 : Number::f64;
+  }
+  [[nodiscard]] static std::string early(const char* what, std::size_t number) {
+    return std::string("transport: ") + what + " " + std::to_string(number) +
+           " is awaited before its turn in the plan, ";
+  }
+
+  [[nodiscard]] Event take_event() {
+    if (spare_.empty()) return Event();
+    Event event = std::move(spare_.back());
+    spare_.pop_back();
+    return event;
+  }
+  [[nodiscard]] Transfer transfer(std::byte* data, std::size_t bytes) {
+    Transfer made{data, bytes, take_event(), false};
+    made.event.record(compute_);
+    return made;
+  }
+  void retire(std::deque<Transfer>& transfers) {
+    spare_.push_back(std::move(transfers.front().event));
+    transfers.pop_front();
+  }
+  void collect(ChannelState& state) {
+    while (!state.sends.empty() && state.sends.front().issued &&
+           state.sends.front().event.reached()) {
+      ++state.ended;
+      retire(state.sends);
+    }
+  }
+
+  [[nodiscard]] Member& link_of(const exec::Channel& channel) {
+    const auto device = [&](std::int32_t stage) {
+      return static_cast<std::size_t>(channel.dp) * stages_ + static_cast<std::size_t>(stage);
+    };
+    const bool down = channel.direction == exec::Direction::down;
+    return communicators_.at(
+        {down ? Circle::Use::down : Circle::Use::up, {device(channel.from), device(channel.to)}});
+  }
+
+  /// Between `event` on the compute stream and the same event behind it on the link's own stream.
+  /// No bytes travel where there are none.
+  template <std::invocable<NcclApi&, const Member&> Begin>
+  void issue_on(Member& member, Event& event, bool nothing, Begin begin) {
+    event.make_wait(member.stream->view());
+    if (!nothing) {
+      communicators_.issue(member, [&](NcclApi& api) { begin(api, member); });
+    }
+    event.record(member.stream->view());
+  }
+
+  void issue_send(const Turn& turn) {
+    ChannelState& state = channels_[names_[turn.channel]];
+    if (turn.number >= state.sent) {
+      throw exec::ExecutionError(early("message", turn.number) + describe(names_[turn.channel]));
+    }
+    Transfer& send = state.sends[turn.number - state.ended];
+    issue_on(link_of(names_[turn.channel]), send.event, send.bytes == 0,
+             [&](NcclApi& api, const Member& member) {
+               api.send(member.comm, send.data, send.bytes, 1, member.stream->view());
+             });
+    send.issued = true;
+  }
+
+  void issue_receive(const Turn& turn) {
+    ChannelState& state = channels_[names_[turn.channel]];
+    if (turn.number >= state.posted) {
+      throw exec::ExecutionError(early("message", turn.number) + describe(names_[turn.channel]));
+    }
+    Transfer& receive = state.receives[turn.number - state.awaited];
+    issue_on(link_of(names_[turn.channel]), receive.event, receive.bytes == 0,
+             [&](NcclApi& api, const Member& member) {
+               api.receive(member.comm, receive.data, receive.bytes, 0, member.stream->view());
+             });
+    receive.issued = true;
+  }
+
+  /// In buckets, so that nothing else has to wait for the whole of it. A sum that nobody queued is
+  /// not there in this step: nothing is learned in an evaluation.
+  void issue_sum(const StepSum& key) {
+    const auto found = sums_.find(key);
+    if (found == sums_.end()) return;
+    Sum& sum = found->second;
+    const Member& member = communicators_.at({Circle::Use::sum, key.members});
+    sum.event.make_wait(member.stream->view());
+    const std::size_t most = std::max<std::size_t>(1, bucket_ / sum.element);
+    for (std::size_t at = 0; at < sum.count; at += most) {
+      communicators_.issue(member, [&](NcclApi& api) {
+        api.all_reduce(member.comm, sum.values + at * sum.element, std::min(most, sum.count - at),
+                       sum.number, exec::Reduction::sum, member.stream->view());
+      });
+    }
+    sum.event.record(member.stream->view());
+    sum.issued = true;
+  }
+
+  Control& control_;
+  StreamView compute_;
+  std::size_t bucket_;
+  std::vector<Event> spare_;
+  Communicators communicators_;
+
+  // Of the step.
+  std::vector<Turn> turns_;
+  std::vector<StepSum> step_sums_;
+  std::vector<exec::Channel> names_;
+  std::size_t stages_ = 1, window_ = 1, next_ = 0;
+  std::map<exec::Channel, ChannelState> channels_;
+  std::map<StepSum, Sum> sums_;
+};
+
+static_assert(exec::Transport<NcclTransport, double> && exec::Transport<NcclTransport, float> &&
+              !exec::Transport<Control, double>);
+
+}  // namespace slimpack::cuda::nccl

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// In what order a device issues what it does with others, so that no device can wait for ever.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/exec/parameters.hpp"
+#include "slimpack/exec/program.hpp"
+#include "slimpack/exec/stage_meetings.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/share.hpp"
+
+namespace slimpack::cuda::nccl {
+
+/// Devices that share a communicator, and what for: messages of one direction from the first member
+/// to the second, meetings on the compute stream, sums beside it.
+struct Circle {
+  enum class Use : std::uint8_t { down, up, meeting, sum };
+  Use use = Use::meeting;
+  std::vector<std::size_t> members;
+  friend auto operator<=>(const Circle&, const Circle&) = default;
+};
+
+/// Something that a device issues when it is its turn.
+struct Turn {
+  enum class Kind : std::uint8_t { unit, send, receive, sum };
+  Kind kind = Kind::unit;
+  std::size_t number = 0;   ///< of the unit in the device's order, or of the message
+  std::size_t channel = 0;  ///< in `Program::channels`
+  std::size_t sum = 0;      ///< in `StepOrder::sums`
+  friend bool operator==(const Turn&, const Turn&) = default;
+};
+
+/// A sum over devices, as queue_sum names it.
+struct StepSum {
+  std::vector<std::size_t> members;
+  std::int64_t tag = 0;
+  friend auto operator<=>(const StepSum&, const StepSum&) = default;
+};
+
+/// One order of all units, messages and sums of a step in which each is possible once those before
+/// it are done; `devices` has each device's own part of it. A device that issues its work in that
+/// order, compute and communication alike, cannot wait in a circle, even if nothing of what it
+/// issues runs at the same time as anything else: the first of all that is not yet done has all
+/// that it needs, and both its ends are next in their devices' queues. Units of a merged group, and
+/// of a sharded head, are one for all their devices.
+struct StepOrder {
+  std::vector<std::vector<Turn>> devices;
+  std::vector<StepSum> sums;
+};
+
+namespace detail {
+
+/// Runs the plan with times that are right in proportion, so that nothing is issued long before or
+/// behind its time. Messages and sums take none.
+class OrderRun {
+ public:
+  OrderRun(const Plan& plan, const exec::Program& program)
+      : plan_(plan),
+        program_(program),
+        devices_(program.devices.size()),
+        channels_(program.channels.size()) {
+    for (std::size_t place = 0; place < channels_.size(); ++place) {
+      const std::size_t window = static_cast<std::size_t>(plan.window);
+      channels_[place].posted.assign(std::min(window, program.channels[place].messages.size()), 0);
+    }
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      layouts_.push_back(exec::layout_of(plan, pp));
+    }
+  }
+
+  [[nodiscard]] StepOrder run() {
+    for (std::size_t device = 0; device < devices_.size(); ++device) wake(device);
+    while (!awake_.empty()) {
+      const std::size_t device = awake_.front();
+      awake_.pop_front();
+      devices_[device].awake = false;
+      while (advance(device)) {
+      }
+    }
+    for (std::size_t device = 0; device < devices_.size(); ++device) {
+      const auto& units = program_.devices[device].units;
+      if (units.empty()) continue;
+      const std::size_t next = std::min(devices_[device].next, units.size() - 1);
+      if (devices_[device].next == units.size() && devices_[device].sums == 0) continue;
+      throw Deadlock("execution cannot end: device (dp " +
+                     std::to_string(program_.devices[device].dp) + ", pp " +
+                     std::to_string(program_.devices[device].pp) + ") waits for ever at unit " +
+                     std::to_string(next) + ", " + exec::describe(units[next].unit));
+    }
+    std::stable_sort(events_.begin(), events_.end(),
+                     [](const Event& a, const Event& b) { return a.time < b.time; });
+    // In O stages and ranks meet: behind all else, and first the stages, then the ranks.
+    for (std::size_t device = 0; device < devices_.size(); ++device) {
+      const auto& units = program_.devices[device].units;
+      if (units.empty() || units.back().unit.kind != UnitKind::optimizer) continue;
+      events_.push_back({0, {{device, {Turn::Kind::unit, units.size() - 1, 0, 0}}}});
+    }
+    StepOrder order;
+    order.devices.resize(devices_.size());
+    for (const Event& event : events_) {
+      for (const auto& [device, turn] : event.turns) order.devices[device].push_back(turn);
+    }
+    order.sums = std::move(ended_sums_);
+    return order;
+  }
+
+ private:
+  using Time = std::int64_t;
+  struct Event {
+    Time time = 0;
+    std::vector<std::pair<std::size_t, Turn>> turns;
+  };
+  struct Device {
+    std::size_t next = 0;
+    Time clock = 0;
+    bool awake = false, waits = false;  ///< `waits`: it has come to a meeting
+    std::size_t sums = 0;               ///< that it has queued and that have not ended
+  };
+  struct Channel {
+    std::vector<Time> sent, posted, ended;
+  };
+  using MeetingKey = std::tuple<UnitKind, PackId, std::int32_t, std::int32_t>;
+  struct Gathering {
+    std::vector<std::size_t> come;
+    Time time = 0;
+  };
+
+  void wake(std::size_t device) {
+    if (std::exchange(devices_[device].awake, true)) return;
+    awake_.push_back(device);
+  }
+
+  /// Whether the device's next unit has begun, which is then done.
+  bool advance(std::size_t place) {
+    Device& device = devices_[place];
+    const exec::DeviceProgram& own = program_.devices[place];
+    if (device.waits || device.next == own.units.size()) return false;
+    const exec::UnitWork& work = own.units[device.next];
+    if (work.unit.kind == UnitKind::optimizer) {
+      require(device.next + 1 == own.units.size(), "execution: O must be the last unit of device",
+              static_cast<std::int64_t>(place));
+      ++device.next;
+      return false;
+    }
+    const auto window = static_cast<std::size_t>(plan_.window);
+    Time start = device.clock;
+    const auto await = [&](const exec::MessageRef& message, std::size_t back) {
+      const auto& ended = channels_[message.channel].ended;
+      if (message.index < back) return true;
+      if (ended.size() <= message.index - back) return false;
+      start = std::max(start, ended[message.index - back]);
+      return true;
+    };
+    if (work.send && !await(*work.send, window)) return false;
+    if (work.receive && !await(*work.receive, 0)) return false;
+    const std::vector<std::size_t> members = members_of(place, work);
+    if (members.size() == 1) {
+      finish(members, start + cost(place, work));
+      return true;
+    }
+    const UnitKind kind = work.unit.kind;
+    Gathering& gathering = gatherings_[{kind, work.unit.pack, work.unit.chunk,
+                                        kind == UnitKind::head ? own.dp : own.pp}];
+    gathering.come.push_back(place);
+    gathering.time = std::max(gathering.time, start);
+    device.waits = true;
+    if (gathering.come.size() < members.size()) return false;
+    Time longest = 0;
+    for (const std::size_t member : members) {
+      devices_[member].waits = false;
+      longest =
+          std::max(longest, cost(member, program_.devices[member].units[devices_[member].next]));
+    }
+    finish(members, gathering.time + longest);
+    for (const std::size_t member : members) wake(member);
+    return true;
+  }
+
+  [[nodiscard]] std::vector<std::size_t> members_of(std::size_t place,
+                                                    const exec::UnitWork& work) const {
+    const exec::DeviceProgram& own = program_.devices[place];
+    std::vector<std::size_t> members;
+    if (work.unit.kind == UnitKind::forward || work.unit.kind == UnitKind::backward) {
+      for (const std::int32_t dp :
+           plan_.groups[index(plan_.micropacks[index(work.unit.pack)].group)]) {
+        members.push_back(device_index(plan_, dp, own.pp));
+      }
+    } else if (work.unit.kind == UnitKind::head && plan_.parallel.head == Head::shard) {
+      members = exec::StageMeetings{plan_.parallel, own.dp, own.pp}.stages().members;
+    } else {
+      members = {place};
+    }
+    return members;
+  }
+
+  /// The next unit of each of them ends.
+  void finish(const std::vector<std::size_t>& members, Time time) {
+    Event event{time, {}};
+    for (const std::size_t member : members) {
+      event.turns.push_back({member, {Turn::Kind::unit, devices_[member].next, 0, 0}});
+    }
+    events_.push_back(std::move(event));
+    for (const std::size_t member : members) {
+      const exec::UnitWork& work = program_.devices[member].units[devices_[member].next++];
+      devices_[member].clock = time;
+      if (work.unit.kind == UnitKind::reduce) reduce(member, work.unit.chunk, time);
+      if (work.send) {
+        channels_[work.send->channel].sent.push_back(time);
+        transfer(work.send->channel);
+      }
+      if (work.receive) {
+        Channel& channel = channels_[work.receive->channel];
+        if (channel.posted.size() < program_.channels[work.receive->channel].messages.size()) {
+          channel.posted.push_back(time);
+        }
+        transfer(work.receive->channel);
+      }
+    }
+  }
+
+  void transfer(std::size_t place) {
+    Channel& channel = channels_[place];
+    const exec::Channel& name = program_.channels[place].channel;
+    const std::size_t from = device_index(plan_, name.dp, name.from);
+    const std::size_t to = device_index(plan_, name.dp, name.to);
+    while (channel.ended.size() < std::min(channel.sent.size(), channel.posted.size())) {
+      const std::size_t message = channel.ended.size();
+      Time time = std::max(channel.sent[message], channel.posted[message]);
+      if (message > 0) time = std::max(time, channel.ended.back());
+      channel.ended.push_back(time);
+      events_.push_back({time,
+                         {{from, {Turn::Kind::send, message, place, 0}},
+                          {to, {Turn::Kind::receive, message, place, 0}}}});
+      wake(from);
+      wake(to);
+    }
+  }
+
+  void reduce(std::size_t device, std::int32_t chunk, Time time) {
+    const exec::DeviceProgram& own = program_.devices[device];
+    const exec::StageMeetings meetings{plan_.parallel, own.dp, own.pp};
+    arrive(device, {meetings.ranks().members, chunk}, time);
+    if (chunk != 0) return;
+    for (const exec::TablePart& part :
+         meetings.table_parts(plan_.model, layouts_[static_cast<std::size_t>(own.pp)])) {
+      arrive(device, {part.meeting.members, part.tag}, time);
+    }
+  }
+
+  void arrive(std::size_t device, const StepSum& sum, Time time) {
+    if (sum.members.size() == 1) return;
+    ++devices_[device].sums;
+    Gathering& state = sums_[sum];
+    state.come.push_back(0);
+    state.time = std::max(state.time, time);
+    if (state.come.size() < sum.members.size()) return;
+    Event event{state.time, {}};
+    for (const std::size_t member : sum.members) {
+      event.turns.push_back({member, {Turn::Kind::sum, 0, 0, ended_sums_.size()}});
+      --devices_[member].sums;
+    }
+    ended_sums_.push_back(sum);
+    events_.push_back(std::move(event));
+  }
+
+  /// In proportion to the operations of the device's part; a backward pass has twice as many.
+  [[nodiscard]] Time cost(std::size_t place, const exec::UnitWork& work) const {
+    const ModelShape& model = plan_.model;
+    const std::int64_t h = model.hidden, q = model.query_width(), k = model.key_width();
+    const UnitKind kind = work.unit.kind;
+    if (kind == UnitKind::reduce || kind == UnitKind::optimizer) return 0;
+    const exec::PackWork& pack = program_.packs[index(work.unit.pack)][work.rank];
+    if (kind == UnitKind::head) {
+      const std::int64_t shards = plan_.parallel.head == Head::shard ? plan_.parallel.pp : 1;
+      const bool here = shards > 1 || program_.devices[place].pp + 1 == plan_.parallel.pp;
+      return here ? pack.rows.value * (3 * h * (model.vocab / shards) / 1024 + 1) : 0;
+    }
+    const std::int64_t layers = plan_.stages[static_cast<std::size_t>(work.line)].layers();
+    const std::int64_t row = (2 * h * (q + k) + 3 * h * model.ffn) / 1024 + 1;
+    Time time = 1;
+    for (const exec::Segment& segment : pack.segments) {
+      const std::int64_t context = (segment.slice.begin.value + segment.slice.end.value) / 2;
+      time += segment.rows.value * layers * (row + 2 * q * context / 1024);
+    }
+    return kind == UnitKind::backward ? 2 * time : time;
+  }
+
+  const Plan& plan_;
+  const exec::Program& program_;
+  std::vector<Device> devices_;
+  std::vector<Channel> channels_;
+  std::vector<exec::ParameterLayout> layouts_;
+  std::deque<std::size_t> awake_;
+  std::map<MeetingKey, Gathering> gatherings_;
+  std::map<StepSum, Gathering> sums_;
+  std::vector<StepSum> ended_sums_;
+  std::vector<Event> events_;
+};
+
+}  // namespace detail
+
+/// The order of a plan, the same on all ranks that have the plan. Throws Deadlock naming a unit
+/// where the plan's units wait for each other for ever. O(n log n) in units and messages, times the
+/// ranks of a group.
+[[nodiscard]] inline StepOrder order_of(const Plan& plan, const exec::Program& program) {
+  return detail::OrderRun(plan, program).run();
+}
+
+/// The communicators of a plan, in an order that all ranks agree on: those of its degrees first, so
+/// that later steps of a run add merged groups at most. O(devices + groups x stages).
+[[nodiscard]] inline std::vector<Circle> circles_of(const Plan& plan) {
+  const Parallel& parallel = plan.parallel;
+  std::vector<Circle> circles;
+  std::set<Circle> known;
+  const auto add = [&](Circle::Use use, std::vector<std::size_t> members) {
+    Circle circle{use, std::move(members)};
+    if (circle.members.size() > 1 && known.insert(circle).second) circles.push_back(circle);
+  };
+  for (std::int32_t dp = 0; dp < parallel.dp; ++dp) {
+    for (std::int32_t pp = 0; pp < parallel.pp && parallel.pp > 1; ++pp) {
+      const std::int32_t next = (pp + 1) % parallel.pp;
+      if (next == 0 && parallel.chunks == 1) continue;
+      const std::size_t here = device_index(plan, dp, pp), there = device_index(plan, dp, next);
+      add(Circle::Use::down, {here, there});
+      add(Circle::Use::up, {there, here});
+    }
+    add(Circle::Use::meeting, exec::StageMeetings{parallel, dp, 0}.stages().members);
+  }
+  for (std::int32_t pp = 0; pp < parallel.pp; ++pp) {
+    const exec::StageMeetings meetings{parallel, 0, pp};
+    add(Circle::Use::meeting, meetings.ranks().members);
+    add(Circle::Use::sum, meetings.ranks().members);
+    for (const exec::TablePart& part :
+         meetings.table_parts(plan.model, exec::layout_of(plan, pp))) {
+      add(Circle::Use::sum, part.meeting.members);
+    }
+  }
+  for (const auto& ranks : plan.groups) {
+    for (std::int32_t pp = 0; pp < parallel.pp; ++pp) {
+      std::vector<std::size_t> members;
+      for (const std::int32_t dp : ranks) members.push_back(device_index(plan, dp, pp));
+      add(Circle::Use::meeting, std::move(members));
+    }
+  }
+  return circles;
+}
+
+}  // namespace slimpack::cuda::nccl

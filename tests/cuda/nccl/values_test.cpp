@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+// The transport over NCCL between threads, each an emulated device: what numbers become.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "exec/transport_laws.hpp"
+#include "slimpack/exec/executor.hpp"
+#include "slimpack/exec/run_step.hpp"
+#include "slimpack_cpu/check_plan.hpp"
+#include "slimpack_cuda/emulation.hpp"
+#include "slimpack_cuda/nccl/nccl_transport.hpp"
+#include "support/random_plan.hpp"
+
+using namespace slimpack;
+namespace nccl = cuda::nccl;
+
+namespace {
+
+/// What the ranks of a test share.
+struct Table {
+  explicit Table(std::size_t ranks) : size(ranks) {}
+  std::size_t size;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::size_t come = 0, round = 0;
+  std::vector<nccl::Id> ids, agreed;
+  std::string cause;  ///< of the first failure
+};
+
+class TableControl : public nccl::Control {
+ public:
+  TableControl(Table& table, std::size_t rank) : table_(table), rank_(rank) {}
+  [[nodiscard]] std::size_t rank() const override { return rank_; }
+  void check() const override {
+    const std::lock_guard lock(table_.mutex);
+    if (!table_.cause.empty()) throw exec::Aborted(table_.cause);
+  }
+  void abort(const std::string& sentence) override {
+    const std::lock_guard lock(table_.mutex);
+    if (table_.cause.empty()) table_.cause = sentence;
+    table_.changed.notify_all();
+  }
+  void at(const std::string&) override {}
+  void inside(bool) override {}
+  [[nodiscard]] std::vector<nccl::Id> agree(
+      std::span<const std::optional<nccl::Id>> mine) override {
+    std::unique_lock lock(table_.mutex);
+    table_.ids.resize(mine.size());
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      if (mine[i]) table_.ids[i] = *mine[i];
+    }
+    const std::size_t round = table_.round;
+    if (++table_.come == table_.size) {
+      table_.come = 0;
+      ++table_.round;
+      table_.agreed = table_.ids;
+      table_.changed.notify_all();
+    }
+    table_.changed.wait(lock, [&] { return table_.round != round || !table_.cause.empty(); });
+    if (!table_.cause.empty()) throw exec::Aborted(table_.cause);
+    return table_.agreed;
+  }
+
+ private:
+  Table& table_;
+  std::size_t rank_;
+};
+
+/// Runs work(rank, link, stream) on a thread a rank; gives what each threw, or an empty text.
+template <class Work>
+std::vector<std::string> on_ranks(std::size_t ranks, const Work& work,
+                                  const nccl::NcclOptions& options = {}) {
+  Table table(ranks);
+  std::vector<std::string> sentences(ranks);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      TableControl control(table, rank);
+      const auto api = nccl::make_nccl();
+      const cuda::Stream stream;
+      nccl::NcclTransport link(*api, control, stream.view(), options);
+      try {
+        work(rank, link, stream.view());
+      } catch (const std::exception& error) {
+        control.abort("rank " + std::to_string(rank) + " failed");
+        sentences[rank] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return sentences;
+}
+
+/// The turns of an exchange: its acts are the units of all devices, in one order that is possible.
+struct ExchangeOrder {
+  nccl::StepOrder order;
+  std::vector<exec::Channel> channels;
+  std::vector<nccl::Circle> circles;
+};
+
+ExchangeOrder order_of(const test::ExchangePlan& plan) {
+  using Kind = nccl::Turn::Kind;
+  using Use = nccl::Circle::Use;
+  ExchangeOrder made;
+  made.order.devices.resize(plan.devices);
+  std::set<nccl::Circle> circles;
+  for (const auto& [channel, sizes] : plan.channels) made.channels.push_back(channel);
+  std::map<std::size_t, std::size_t> to_queue;  // members of a sum that have not
+  const auto pair = [&](std::size_t channel) {
+    const exec::Channel& name = plan.channels[channel].channel;
+    return std::vector<std::size_t>{static_cast<std::size_t>(name.from),
+                                    static_cast<std::size_t>(name.to)};
+  };
+  for (std::size_t act = 0; act < plan.acts.size(); ++act) {
+    const test::ExchangeAct& one = plan.acts[act];
+    for (const std::size_t device : one.devices) {
+      made.order.devices[device].push_back({Kind::unit, act, 0, 0});
+    }
+    if (one.act == test::Act::send) {  // posted before: windows allow it
+      const auto members = pair(one.channel);
+      circles.insert({plan.channels[one.channel].channel.direction == exec::Direction::down
+                          ? Use::down
+                          : Use::up,
+                      members});
+      made.order.devices[members[0]].push_back({Kind::send, one.message, one.channel, 0});
+      made.order.devices[members[1]].push_back({Kind::receive, one.message, one.channel, 0});
+    } else if (one.act == test::Act::queue) {
+      const auto [left, added] = to_queue.try_emplace(one.meeting, one.members.size());
+      if (--left->second > 0 || one.members.size() == 1) continue;
+      circles.insert({Use::sum, one.members});
+      for (const std::size_t member : one.members) {
+        made.order.devices[member].push_back({Kind::sum, 0, 0, made.order.sums.size()});
+      }
+      made.order.sums.push_back({one.members, static_cast<std::int64_t>(one.meeting)});
+    } else if (one.act != test::Act::receive && one.act != test::Act::await &&
+               one.members.size() > 1) {
+      circles.insert({Use::meeting, one.members});
+    }
+  }
+  made.circles.assign(circles.begin(), circles.end());
+  return made;
+}
+
+/// A transport on which every act is a unit, and on which the host waits for the device, so that a
+/// test may look at what is there.
+template <class Element>
+class HostLink {
+ public:
+  HostLink(nccl::NcclTransport& link, cuda::StreamView stream, std::vector<std::size_t> acts)
+      : link_(link), stream_(stream), acts_(std::move(acts)) {}
+
+  void post_receive(const exec::Channel& channel, std::size_t message, std::span<std::byte> into) {
+    link_.post_receive(channel, message, into);
+  }
+  void await_receive(const exec::Channel& channel, std::size_t message) {
+    link_.await_receive(channel, message);
+    wait();
+  }
+  void queue_send(const exec::Channel& channel, std::size_t message,
+                  std::span<const std::byte> from) {
+    link_.queue_send(channel, message, from);
+  }
+  [[nodiscard]] bool send_ended(const exec::Channel& channel, std::size_t message) {
+    return link_.send_ended(channel, message);
+  }
+  void await_send(const exec::Channel& channel, std::size_t message) {
+    if (next_ == acts_.size()) link_.begin_unit(std::size_t{1} << 40U);
+    link_.await_send(channel, message);
+    wait();
+  }
+  void ring(const exec::Meeting& meeting, std::span<const std::byte> from,
+            std::span<std::byte> into) {
+    if (meeting.members.size() == 1) {  // a copy on the device, where these spans are not
+      std::copy(from.begin(), from.end(), into.begin());
+      return;
+    }
+    link_.ring(meeting, from, into);
+    wait();
+  }
+  void broadcast(const exec::Meeting& meeting, std::size_t root, std::span<Element> values) {
+    link_.broadcast(meeting, root, values);
+    wait();
+  }
+  void all_reduce(const exec::Meeting& meeting, std::span<Element> values,
+                  exec::Reduction reduction) {
+    link_.all_reduce(meeting, values, reduction);
+    wait();
+  }
+  void all_gather(const exec::Meeting& meeting, std::span<Element> values, std::size_t first,
+                  std::size_t last) {
+    link_.all_gather(meeting, values, first, last);
+    wait();
+  }
+  void queue_sum(const exec::Meeting& meeting, std::int64_t tag, std::span<Element> values) {
+    link_.queue_sum(meeting, tag, values);
+  }
+  void await_sum(const exec::Meeting& meeting, std::int64_t tag) {
+    link_.await_sum(meeting, tag);
+    wait();
+  }
+  void at(const std::string& place) {
+    link_.at(place);
+    link_.begin_unit(acts_.at(next_++));
+  }
+  void abort(const std::string& sentence) { link_.abort(sentence); }
+
+ private:
+  void wait() {
+    cuda::Event event;
+    event.record(stream_);
+    link_.await_device(event);
+  }
+
+  nccl::NcclTransport& link_;
+  cuda::StreamView stream_;
+  std::vector<std::size_t> acts_;
+  std::size_t next_ = 0;
+};
+
+template <class Element>
+void exchange(std::uint64_t seed, std::size_t devices) {
+  CAPTURE(seed);
+  const test::ExchangePlan plan = test::random_exchange(seed, devices);
+  const ExchangeOrder made = order_of(plan);
+  std::vector<std::string> wrong(devices);
+  const auto ends = on_ranks(
+      devices,
+      [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView stream) {
+        link.begin_step(made.order, made.channels, made.circles, devices,
+                        static_cast<std::int32_t>(plan.window));
+        std::vector<std::size_t> acts;
+        for (const nccl::Turn& turn : made.order.devices[rank]) {
+          if (turn.kind == nccl::Turn::Kind::unit) acts.push_back(turn.number);
+        }
+        HostLink<Element> host(link, stream, std::move(acts));
+        wrong[rank] = test::ExchangeRun<Element, HostLink<Element>>(plan, rank, host).run();
+        link.end_step("between exchanges");
+      },
+      {.bucket = 1000});
+  for (const std::string& sentence : ends) CHECK(sentence == "");
+  for (const std::string& sentence : wrong) CHECK(sentence == "");
+}
+
+Plan plan_of(std::uint64_t seed, bool merged) {
+  test::RandomPlanOptions options;
+  options.max_dp = 3;
+  options.max_pp = 3;
+  options.max_tokens = 40;
+  if (merged) options.merged = true;
+  return test::random_plan(seed, options);
+}
+
+}  // namespace
+
+TEST_CASE("NcclTransport: random exchanges bring every rank what the others gave") {
+  for (const auto timing : {cuda::EmulatedTiming::at_once, cuda::EmulatedTiming::late}) {
+    const cuda::ScopedEmulation mode({.timing = timing});
+    for (std::uint64_t seed = 0; seed < 12; ++seed) {
+      exchange<float>(seed, 1 + seed % 4);
+      exchange<double>(seed + 1000, 2 + seed % 3);
+    }
+  }
+}
+
+TEST_CASE("NcclTransport: a ring of one is a copy on the device") {
+  const auto ends =
+      on_ranks(1, [&](std::size_t, nccl::NcclTransport& link, cuda::StreamView stream) {
+        const cuda::DeviceBuffer<float> from(3), into(3);
+        const std::vector<float> values{1, 2, 3};
+        cuda::upload(from.span(), std::span(values), stream);
+        link.ring({{0}, 0}, std::as_bytes(std::span(from.span().data, 3)),
+                  std::as_writable_bytes(std::span(into.span().data, 3)));
+        CHECK(cuda::download(into.span(), stream) == values);
+      });
+  CHECK(ends[0] == "");
+}
+
+TEST_CASE("NcclTransport: whole steps have the bits of those between threads") {
+  std::size_t merged = 0;
+  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = plan_of(seed, seed % 3 == 0);
+    for (const auto& group : plan.groups) merged += group.size() > 1 ? 1 : 0;
+    const exec::Program program = exec::make_program(plan);
+    const exec::MemoryObserver observer;
+    auto threads = cpu::make_devices<cpu::FastDevice>(plan, 3);
+    auto mine = cpu::make_devices<cpu::FastDevice>(plan, 3);
+    std::vector<exec::StepData> data;
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      data.push_back(cpu::step_data(plan, cpu::random_tokens(plan, step)));
+    }
+    std::vector<std::vector<exec::DeviceResult>> results(
+        data.size(), std::vector<exec::DeviceResult>(mine.size()));
+    const auto ends =
+        on_ranks(mine.size(), [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView) {
+          for (std::size_t step = 0; step < data.size(); ++step) {
+            link.begin_step(plan, program);
+            results[step][rank] = exec::DeviceRun<cpu::FastDevice, nccl::NcclTransport>(
+                                      plan, program, data[step], rank, mine[rank], link, observer)
+                                      .run();
+            link.end_step("between steps");
+          }
+        });
+    for (const std::string& sentence : ends) CHECK(sentence == "");
+    exec::Team team(threads.size());
+    for (std::size_t step = 0; step < data.size(); ++step) {
+      const auto there = exec::run_step(team, plan, program, data[step], std::span(threads));
+      const auto here = exec::step_result(plan, results[step]);
+      CHECK(here.loss == there.loss);
+      CHECK(here.sample_loss == there.sample_loss);
+    }
+    for (std::size_t device = 0; device < mine.size(); ++device) {
+      for (const auto& tensor : mine[device].tensors()) {
+        const auto one = std::as_const(mine[device]).weights(tensor);
+        const auto two = std::as_const(threads[device]).weights(tensor);
+        CHECK(std::equal(one.begin(), one.end(), two.begin(), two.end()));
+      }
+    }
+  }
+  CHECK(merged > 4);
+}
+
+TEST_CASE("NcclTransport: a rank that fails ends all others with the first cause") {
+  const Plan plan = plan_of(6, true);
+  const exec::Program program = exec::make_program(plan);
+  const auto ends = on_ranks(
+      program.devices.size(), [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView) {
+        link.begin_step(plan, program);
+        if (rank == 0) {
+          link.abort("rank 0 is out of luck");
+          throw std::runtime_error("out of luck");
+        }
+        cpu::FastDevice device(plan, rank, 3);
+        const auto data = cpu::step_data(plan, cpu::random_tokens(plan, 1));
+        static_cast<void>(exec::DeviceRun<cpu::FastDevice, nccl::NcclTransport>(
+                              plan, program, data, rank, device, link, {})
+                              .run());
+        link.end_step("between steps");
+      });
+  REQUIRE(ends.size() > 1);
+  for (std::size_t rank = 1; rank < ends.size(); ++rank)
+    CHECK(ends[rank] == "rank 0 is out of luck");
+}
+
+TEST_CASE("NcclTransport: members that do not come are waited for no longer than is allowed") {
+  const auto begin = std::chrono::steady_clock::now();
+  nccl::NcclOptions options;
+  options.join = std::chrono::milliseconds(1000);
+  const auto ends = on_ranks(
+      2,
+      [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView) {
+        nccl::StepOrder order;
+        order.devices.resize(2);
+        const std::vector<nccl::Circle> circles{{nccl::Circle::Use::meeting, {0, 1}}};
+        link.begin_step(order, {}, circles, 2, 1);
+        std::vector<float> values{1, 2, 3};
+        if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        link.all_reduce({{0, 1}, rank}, std::span(values), exec::Reduction::sum);
+      },
+      options);
+  CHECK(ends[0] == "NCCL has waited 1 s for the other side");
+  CHECK_FALSE(ends[1].empty());
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
+}
+
+TEST_CASE("NcclTransport: breaches of order and window are refused before anything is sent") {
+  const auto ends = on_ranks(1, [&](std::size_t, nccl::NcclTransport& link, cuda::StreamView) {
+    nccl::StepOrder order;
+    order.devices.resize(1);
+    link.begin_step(order, {}, {}, 1, 1);
+    const exec::Channel channel{GroupId{0}, 0, exec::Direction::down, 0, 0};
+    const std::string name =
+        "the channel of group 0, rank 0, activations from stage 0 to stage 0, got ";
+    std::vector<double> values{1, 2};
+    const auto bytes = std::as_writable_bytes(std::span(values));
+    CHECK_THROWS_WITH_AS(
+        link.queue_send(channel, 1, bytes),
+        ("transport: sends must be queued in order and within the window on " + name + "1").c_str(),
+        InvalidInput);
+    link.queue_send(channel, 0, bytes);
+    CHECK_THROWS_AS(link.queue_send(channel, 1, bytes), InvalidInput);
+    CHECK_THROWS_AS(link.await_send(channel, 0), exec::ExecutionError);  // not in the order
+    link.post_receive(channel, 0, bytes);
+    CHECK_THROWS_AS(link.post_receive(channel, 1, bytes), InvalidInput);
+    CHECK_THROWS_AS(link.await_receive(channel, 0), exec::ExecutionError);
+    CHECK_THROWS_AS(link.end_step("the end"), exec::ExecutionError);
+    CHECK_THROWS_WITH_AS(link.await_sum({{0}, 0}, 7),
+                         "transport: a sum must be queued before it is awaited, got 7",
+                         InvalidInput);
+    CHECK_THROWS_AS(link.broadcast({{0, 3}, 0}, 0, std::span(values)), InvalidInput);
+  });
+  CHECK(ends[0] == "");
+}
