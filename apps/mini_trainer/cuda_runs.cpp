@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training and profiles on GPUs.
+#include <cstdlib>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -12,6 +13,8 @@
 namespace slimpack::trainer {
 
 int run_on_cuda(const Options& options, [[maybe_unused]] int argc, [[maybe_unused]] char** argv) {
+  // Streams of several ranks get hardware queues of their own, unless somebody has chosen.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 #ifdef SLIMPACK_HAS_NCCL
   if (options.transport == Transport::nccl) return train_with_nccl(options);
 #endif
