@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mini-trainer: trains a Llama-style model on plans, on ranks that are threads or processes.
+#include <CLI/CLI.hpp>
 #include <csignal>
 #include <exception>
 #include <iostream>

@@ -2,7 +2,6 @@
 // What the mini-trainer is asked to do.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,6 +10,10 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/plan/plan.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace slimpack::trainer {
 

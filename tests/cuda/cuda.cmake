@@ -25,6 +25,7 @@ if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
   target_link_libraries(test_cuda_ranks PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest)
   target_include_directories(test_cuda_ranks PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
   target_compile_definitions(test_cuda_ranks PRIVATE SLIMPACK_CHECKED)
+  set_target_properties(test_cuda_ranks PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
   add_test(NAME cuda_ranks COMMAND test_cuda_ranks)
 endif()
 if(SLIMPACK_CUDA)

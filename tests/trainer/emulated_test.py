@@ -117,7 +117,6 @@ class EmulatedTest(unittest.TestCase):
         for options, status, text in [
                 (["--dtype", "fp32"], 2, "--dtype: the cuda backend computes in bf16, with weights kept in fp32"),
                 (["--transport", "mpi"], 2, "--transport: "),
-                (["--transport", "nccl"], 2, "--transport: this program is built without NCCL"),
                 (["--dp", "40"], 1, "40 ranks on GPU 0 would have fewer than 8 multiprocessors each"),
                 (["--memory", "1K", "--steps", "1"], 1, "no feasible plan")]:
             done = self.run_trainer(*options, status=status)

@@ -47,6 +47,7 @@ struct Item {
 
 /// A stream. After a failure nothing of it runs, nor of what waits for it.
 struct Queue {
+  int context = 0;
   std::deque<Item> items;
   std::string failure;
 };
@@ -62,6 +63,7 @@ struct Runtime {
   Emulation settings;
   std::vector<std::shared_ptr<Queue>> queues{std::make_shared<Queue>()};  ///< default stream first
   std::map<std::uintptr_t, Allocation> memory;
+  int contexts = 0;  ///< that partitions have been given
 };
 
 Runtime& runtime() {
@@ -69,6 +71,9 @@ Runtime& runtime() {
   return one;
 }
 thread_local int current_device = 0;
+/// Of this thread: a partition's, which is a number from 1 on, or that of a whole device, which is
+/// minus its number.
+thread_local int current_context = 0;
 
 void run_first(Queue& queue);
 
@@ -153,6 +158,7 @@ struct CUstream_st {
   std::shared_ptr<slimpack::cuda::emulated::Queue> queue;
 };
 struct CUevent_st {
+  int context = 0;
   std::shared_ptr<slimpack::cuda::emulated::Point> point;
 };
 
@@ -167,6 +173,11 @@ std::shared_ptr<Queue> shared_queue_of(Runtime& all, StreamView stream) {
 }
 
 }  // namespace
+
+void require_current(StreamView stream, const std::string& call) {
+  if (stream.get() == nullptr || stream.get()->queue->context == current_context) return;
+  throw CudaError(call + ": the stream belongs to another partition or device than is current");
+}
 
 void enqueue(StreamView stream, std::string what, std::function<void()> work) {
   Runtime& all = runtime();
@@ -185,6 +196,7 @@ void start_kernel(const kernels::Launch& launch, const std::string& place, Strea
     throw CudaError("launch failed at " + place + ": a block cannot have " +
                     std::to_string(launch.shared_bytes) + " bytes of shared memory");
   }
+  require_current(stream, "launch failed at " + place);
   const auto timing =
       settings.timing == EmulatedTiming::late ? simt::Timing::late : simt::Timing::at_once;
   enqueue(stream, "the kernel started at " + place, [launch, timing, thread = std::move(thread)] {
@@ -222,6 +234,7 @@ Stream::Stream() {
   Runtime& all = runtime();
   const std::lock_guard hold(all.lock);
   stream_ = new CUstream_st{std::make_shared<Queue>()};
+  stream_->queue->context = current_context;
   all.queues.push_back(stream_->queue);
 }
 Stream::~Stream() {
@@ -232,13 +245,17 @@ Stream::~Stream() {
   delete stream_;
 }
 
-Event::Event() : event_(new CUevent_st) {}
+Event::Event() : event_(new CUevent_st{current_context, nullptr}) {}
 Event::~Event() {
   delete event_;
 }
 void Event::record(StreamView stream) {
   Runtime& all = runtime();
   const std::lock_guard hold(all.lock);
+  if (stream.get() != nullptr && stream.get()->queue->context != event_->context) {
+    throw CudaError(
+        "cudaEventRecord failed: the stream belongs to another partition or device than the event");
+  }
   event_->point = std::make_shared<Point>();
   event_->point->queue = shared_queue_of(all, stream);
   put(all, queue_of(all, stream), {"", nullptr, nullptr, event_->point});
@@ -379,6 +396,7 @@ void set_device(int device) {
     throw CudaError("cudaSetDevice failed: there is no device " + std::to_string(device));
   }
   current_device = device;
+  current_context = -device;
 }
 void reach_memory_of(int device) {
   if (device < 0 || device >= device_count() || device == current_device) {
@@ -394,6 +412,7 @@ std::int64_t free_memory() {
 
 struct Partition::State {
   int multiprocessors = 0;
+  int context = 0;
 };
 Partition::Partition(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Partition::Partition(Partition&&) noexcept = default;
@@ -402,7 +421,9 @@ Partition::~Partition() = default;
 int Partition::multiprocessors() const noexcept {
   return state_->multiprocessors;
 }
-void Partition::make_current() const {}
+void Partition::make_current() const {
+  current_context = state_->context;
+}
 
 std::vector<Partition> split_device(int count, int multiprocessors) {
   constexpr int kGranularity = 8;
@@ -410,7 +431,10 @@ std::vector<Partition> split_device(int count, int multiprocessors) {
                                           kGranularity, kGranularity);
   std::vector<Partition> parts;
   for (int at = 0; at < count; ++at) {
-    parts.push_back(Partition(std::make_unique<Partition::State>(Partition::State{each})));
+    Runtime& all = runtime();
+    const std::lock_guard hold(all.lock);
+    parts.push_back(
+        Partition(std::make_unique<Partition::State>(Partition::State{each, ++all.contexts})));
   }
   return parts;
 }

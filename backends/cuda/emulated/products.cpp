@@ -77,6 +77,7 @@ class EmulatedProducts : public Products {
  public:
   void run(const GemmKey& key, void* d, const void* addend, const Bf16* left, const Bf16* right,
            StreamView stream) override {
+    emulated::require_current(stream, "cublasLtMatmul failed");
     choices_.insert(key);
     emulated::enqueue(stream, "a matrix product", [=] {
       const auto product = key.single ? run_product<float> : run_product<Bf16>;

@@ -15,6 +15,10 @@ namespace slimpack::cuda::emulated {
 /// and the exception's words.
 void enqueue(StreamView stream, std::string what, std::function<void()> work);
 
+/// Throws CudaError, "CALL: " and why, where the stream was made in another partition than the one
+/// that is current to this thread, or on another device: nothing can be launched there.
+void require_current(StreamView stream, const std::string& call);
+
 /// Puts a kernel, run for every thread of the grid, at the end of a stream. Throws CudaError where
 /// a device would not start it. `place` is the line that asks for it.
 void start_kernel(const kernels::Launch& launch, const std::string& place, StreamView stream,

@@ -55,7 +55,7 @@ void check(std::size_t count, std::int64_t size) {
 
 TEST_CASE("members: every one gets the sum or the largest, combined in the order of members") {
   using namespace members_test;
-  for (const std::size_t count : {2, 3, 8, 64}) {
+  for (const std::size_t count : {2U, 3U, 8U, 64U}) {
     for (const std::int64_t size : {1, 255, 1025}) {
       CAPTURE(count);
       CAPTURE(size);

@@ -15,6 +15,7 @@
 #include "emulated/runtime.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack_cuda/device.hpp"
+#include "slimpack_cuda/elements.hpp"
 #include "slimpack_cuda/emulation.hpp"
 
 using namespace slimpack;
@@ -305,4 +306,31 @@ TEST_CASE("split_device: equal parts in multiples of eight, as many as fit") {
                        InvalidInput);
   CHECK_THROWS_WITH_AS((void)split_device(1, -1),
                        "split_device: multiprocessors must be >= 0, got -1", InvalidInput);
+}
+
+TEST_CASE(
+    "Partition: events and launches stay in the partition of their stream, waits may leave it") {
+  const std::vector<Partition> parts = split_device(2);
+  const DeviceBuffer<float> numbers(8);
+  const Stream whole;
+  Event outside;
+  parts[0].make_current();
+  const Stream inside;
+  Event event;
+  CHECK_NOTHROW(add(numbers.span(), numbers.span(), inside.view()));
+  CHECK_NOTHROW(event.record(inside.view()));
+  CHECK_NOTHROW(event.make_wait(whole.view()));
+  CHECK(error_of([&] { outside.record(inside.view()); }) ==
+        "cudaEventRecord failed: the stream belongs to another partition or device than the event");
+  CHECK(error_of([&] { event.record(whole.view()); }) ==
+        "cudaEventRecord failed: the stream belongs to another partition or device than the event");
+  CHECK_NOTHROW(copy_on_device(numbers.span().data, numbers.span().data, 0, whole.view()));
+  parts[1].make_current();
+  CHECK(error_of([&] {
+          add(numbers.span(), numbers.span(), inside.view());
+        }).find("the stream belongs to another partition or device than is current") !=
+        std::string::npos);
+  set_device(0);
+  CHECK_NOTHROW(add(numbers.span(), numbers.span(), whole.view()));
+  CHECK_NOTHROW(whole.view().synchronize());
 }

@@ -7,20 +7,36 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "slimpack/exec/run_step.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "slimpack_cuda/rank_device.hpp"
+#include "slimpack_cuda/stream_transport.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack::test {
 
-/// As random_plan, with a model whose sizes the CUDA backend takes.
-inline Plan rank_plan(std::uint64_t seed, RandomPlanOptions options = {}) {
+using RankDevices = std::vector<cuda::RankDevice>;
+
+/// A few tokens and as many ranks as a test has time for.
+inline RandomPlanOptions small_plans() {
+  RandomPlanOptions options;
+  options.max_tokens = 40;
+  options.max_samples = 5;
+  options.max_dp = 3;
+  options.max_pp = 3;
+  options.max_chunks = 2;
+  return options;
+}
+
+/// A random plan whose model has sizes that the CUDA backend takes.
+inline Plan rank_plan(std::uint64_t seed, RandomPlanOptions options = small_plans()) {
   options.bytes_per_element = 2;
   options.gradient_bytes = 4;
   Plan plan = random_plan(seed, options);
@@ -41,39 +57,77 @@ inline cuda::RankOptions plain_path() {
   return options;
 }
 
-inline std::vector<cuda::RankDevice> rank_devices(const Plan& plan, std::uint64_t seed,
-                                                  cuda::AdamW settings = {},
-                                                  const cuda::RankOptions& options = plain_path()) {
-  std::vector<cuda::RankDevice> devices;
-  for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
-    devices.emplace_back(plan, device, seed, settings, options);
-  }
-  return devices;
-}
-
-/// The oracle's weights: those drawn from `seed` as bf16 has them.
-inline cpu::Tensors rounded_weights(const ModelShape& model, std::uint64_t seed) {
+/// The weights that tests begin with, as bf16 has them. Each layer adds little to what it reads, as
+/// in a model that has learned; with weights all alike every layer would magnify the rounding of
+/// those before it.
+inline cpu::Tensors calm_weights(const ModelShape& model, std::uint64_t seed) {
   cpu::Tensors weights = cpu::initial_weights(model, seed);
   for (auto& [name, weight] : weights) {
+    double factor = 1;
+    if (name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight")) factor = 0.5;
+    if (name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight")) factor = 0.1;
+    if (name == exec::kEmbedding) factor = 4;
     for (double& value : weight.values) {
-      value = static_cast<double>(cuda::to_float(cuda::to_bf16(static_cast<float>(value))));
+      value =
+          static_cast<double>(cuda::to_float(cuda::to_bf16(static_cast<float>(factor * value))));
     }
   }
   return weights;
 }
 
-/// Differences from the oracle; a tensor's relative to its largest absolute value.
+/// The rows of a whole tensor that a device holds.
+inline std::vector<float> held(const cpu::Matrix& whole, const exec::HeldTensor& tensor) {
+  const auto begin = whole.values.begin() + tensor.first_row * whole.cols;
+  return {begin, begin + static_cast<std::ptrdiff_t>(tensor.size())};
+}
+
+/// One device a rank of the plan, with calm weights.
+inline RankDevices rank_devices(const Plan& plan, std::uint64_t seed, cuda::AdamW settings = {},
+                                const cuda::RankOptions& options = plain_path()) {
+  const cpu::Tensors weights = calm_weights(plan.model, seed);
+  RankDevices devices;
+  for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
+    devices.emplace_back(plan, device, seed, settings, options);
+    const auto tensors = devices.back().tensors();
+    for (const exec::HeldTensor& tensor : std::vector(tensors.begin(), tensors.end())) {
+      devices.back().set_weights(tensor, held(weights.at(tensor.shape.name), tensor));
+    }
+  }
+  return devices;
+}
+
+/// A step on streams. Any type that has a RankDevice's calls will do.
+template <class Device>
+exec::StepResult run_ranks(const Plan& plan, const exec::StepData& data, std::span<Device> devices,
+                           const exec::MemoryObserver& observer = {}) {
+  const exec::Program program = exec::make_program(plan);
+  exec::Team team(devices.size());
+  std::vector<std::unique_ptr<cuda::RankStreams>> streams;
+  for (Device& device : devices) {
+    streams.push_back(std::make_unique<cuda::RankStreams>(device.stream()));
+  }
+  const auto link = [&](cuda::StreamHub& hub, std::size_t device) {
+    return cuda::StreamTransport(hub, device, cuda::StreamMover(*streams[device]));
+  };
+  return exec::run_step_with<cuda::StreamTransport>(team, plan, program, data, devices, link,
+                                                    observer);
+}
+
+inline exec::StepData random_data(const Plan& plan, std::uint64_t seed) {
+  return cpu::step_data(plan, cpu::random_tokens(plan, seed));
+}
+
+/// Differences from the oracle, relative to it; a gradient's to its tensor's largest value.
 struct RankCheck {
   double loss = 0, gradient = 0;
-  double norm = 0;  ///< of all gradients' differences, over that of the gradients
+  double norm = 0;  ///< of all gradients' differences, relative to that of the gradients
   std::string worst_tensor;
 };
 
 inline RankCheck compare(const Plan& plan, const exec::StepData& data, std::uint64_t seed,
-                         const exec::StepResult& step,
-                         const std::vector<cuda::RankDevice>& devices) {
+                         const exec::StepResult& step, const RankDevices& devices) {
   const cpu::ReferenceResult reference =
-      cpu::reference_step(plan.model, rounded_weights(plan.model, seed), data);
+      cpu::reference_step(plan.model, calm_weights(plan.model, seed), data);
   double squares = 0, all = 0;
   RankCheck check;
   check.loss = std::abs(step.loss - reference.loss) / std::abs(reference.loss);
@@ -82,15 +136,16 @@ inline RankCheck compare(const Plan& plan, const exec::StepData& data, std::uint
       const cpu::Matrix& expected = reference.gradients.at(tensor.shape.name);
       const std::vector<float> found = device.gradients(tensor);
       const double difference =
-          cpu::detail::relative(cpu::detail::largest_difference<const float>(
-                                    std::span<const float>(found), expected, tensor.first_row),
+          cpu::detail::relative(cpu::detail::largest_difference(std::span<const float>(found),
+                                                                expected, tensor.first_row),
                                 cpu::detail::largest_value(expected));
       if (!(difference <= check.gradient)) check.worst_tensor = tensor.shape.name;
       check.gradient = cpu::detail::worse(check.gradient, difference);
       const auto first = static_cast<std::size_t>(tensor.first_row * expected.cols);
       for (std::size_t i = 0; i < found.size(); ++i) {
         const double want = expected.values[first + i];
-        squares += (static_cast<double>(found[i]) - want) * (static_cast<double>(found[i]) - want);
+        const double off = static_cast<double>(found[i]) - want;
+        squares += off * off;
         all += want * want;
       }
     }
@@ -103,10 +158,30 @@ inline RankCheck compare(const Plan& plan, const exec::StepData& data, std::uint
 inline RankCheck check_ranks(const Plan& plan, std::uint64_t seed,
                              const exec::MemoryObserver& observer = {},
                              const cuda::RankOptions& options = plain_path()) {
-  const exec::StepData data = cpu::step_data(plan, cpu::random_tokens(plan, seed));
-  std::vector<cuda::RankDevice> devices = rank_devices(plan, seed, {}, options);
-  const exec::StepResult step = exec::run_step(plan, data, std::span(devices), observer);
+  const exec::StepData data = random_data(plan, seed);
+  RankDevices devices = rank_devices(plan, seed, {}, options);
+  const exec::StepResult step = run_ranks(plan, data, std::span(devices), observer);
   return compare(plan, data, seed, step, devices);
+}
+
+/// Everything that devices have learned: weights, gradients, masters and moments.
+inline std::vector<float> state_of(const RankDevices& devices) {
+  std::vector<float> state;
+  const auto add = [&](const std::vector<float>& values) {
+    state.insert(state.end(), values.begin(), values.end());
+  };
+  for (const cuda::RankDevice& device : devices) {
+    for (const exec::HeldTensor& tensor : device.tensors()) {
+      add(device.weights(tensor));
+      add(device.gradients(tensor));
+    }
+    for (const cuda::MasterPart& part : device.master_parts()) {
+      add(part.weights);
+      add(part.first_moment);
+      add(part.second_moment);
+    }
+  }
+  return state;
 }
 
 }  // namespace slimpack::test

@@ -63,6 +63,7 @@ class StreamView {
 };
 
 /// A non-blocking stream of the current device, of the current Partition where there is one.
+/// Kernels are launched on it by threads to which the same is current; copies by any.
 class Stream {
  public:
   Stream();  ///< Throws CudaError.
@@ -80,7 +81,8 @@ class Stream {
   CUstream_st* stream_ = nullptr;
 };
 
-/// A point of a stream's work, with time.
+/// A point of a stream's work, with time. It is recorded on streams of the device and Partition
+/// that it was made in; any stream may wait for it.
 class Event {
  public:
   Event();  ///< Throws CudaError.

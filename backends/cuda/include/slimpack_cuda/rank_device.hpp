@@ -18,7 +18,6 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/exec/arena_size.hpp"
 #include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/losses.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/stage_meetings.hpp"
 #include "slimpack/exec/thread_transport.hpp"
@@ -28,9 +27,12 @@
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/optimizer.hpp"
 #include "slimpack_cuda/rank/attention_unit.hpp"
+#include "slimpack_cuda/rank/boundary.hpp"
 #include "slimpack_cuda/rank/fixed_bytes.hpp"
+#include "slimpack_cuda/rank/gradient_norm.hpp"
 #include "slimpack_cuda/rank/head.hpp"
 #include "slimpack_cuda/rank/limits.hpp"
+#include "slimpack_cuda/rank/losses.hpp"
 
 namespace slimpack::cuda {
 
@@ -74,10 +76,7 @@ class RankDevice {
         norm_workspace_(norm_workspace(plan.model)),
         frequencies_(plan.model.head_dim / 2),
         vocabulary_rest_(VocabularyPart::kWhole * plan.model.hidden),
-        square_sums_(square_sums_count(static_cast<std::int64_t>(weights_.layout().size()))),
-        sum_of_squares_(1),
-        clipping_(1),
-        clipping_here_(1) {
+        norm_(static_cast<std::int64_t>(weights_.layout().size())) {
     adopt(plan);
     const DeviceProperties properties = device_properties();
     major_ = properties.major;
@@ -184,17 +183,15 @@ class RankDevice {
       reserve(exec::arena_bytes(plan, program, plan_device_, kRankElements, alignment(model_)));
     }
     ring_.reserve(table_bytes(plan, program, plan_device_));
-    reserve_losses(program);
+    if (is_last()) losses_.reserve(program, plan_device_);
     data_ = &data;
-    pending_.clear();
-    losses_used_ = 0;
+    losses_.clear();
     fill_zeros(weights_.all_gradients(), stream());
     const VocabularyPart part = vocabulary();
     if (part.rest() > 0) {
       const auto from =
           projection().subspan(part.whole() * model_.hidden, part.rest() * model_.hidden);
-      copy_on_device(vocabulary_rest_.span().data, from.data,
-                     static_cast<std::size_t>(from.size) * sizeof(Bf16), stream());
+      copy(vocabulary_rest_.span().subspan(0, from.size), from, stream());
     }
   }
 
@@ -206,7 +203,7 @@ class RankDevice {
     Carver workspace(call.workspace);
     place_missing(blocks, BlockPart::numbered, model_, workspace);
     const DeviceSpan<Bf16> scratch = workspace.take<Bf16>(n, 2 * h + 2 * model_.key_width());
-    const std::span<std::byte> exchange = place_rest(blocks, workspace);
+    const std::span<std::byte> exchange = place_rest(blocks, model_, workspace);
     const auto layers = rows_by_layer(blocks, model_, call, stage.layers());
     const PackPlaces places = places_of(call, layers);
     const PackTables tables = upload_tables(places, Pass::forward, false, blocks, link);
@@ -217,29 +214,31 @@ class RankDevice {
     const RankAttention attention(places, tables, ring_, path_of(places.shape), exchange, partial,
                                   partial_log_sum, stream());
     const LayerTools tools = this->tools();
-    const bool direct = tables.in_order;
-    const auto outputs = [&](const BlockRows& block) {
-      // Behind the last layer rows go back to the pack's order, by way of the scratch.
-      return rows_at(direct ? elements<Bf16>(call.output) : scratch.subspan(0, n * h), block, h);
-    };
-    enter(call, layers.empty() ? std::span<const BlockRows>() : layers.front(), blocks, tables,
-          scratch);
+    const Boundary boundary{call, blocks, tables, ring_, h, stream()};
+    // Rows of the last layer that go back to another order do so by way of the scratch.
+    const DeviceSpan<Bf16> output = boundary.leaves_directly() && stage.layers() > 0
+                                        ? elements<Bf16>(call.output)
+                                        : scratch.subspan(0, n * h);
+    boundary.enter(
+        stage.embedding ? weights_.weights(weights_.embedding()) : DeviceSpan<const Bf16>(),
+        model_.vocab, [&](std::size_t at) {
+          return layers.empty() ? rows_at(output, blocks[at], h) : layers.front()[at].input;
+        });
     for (std::int64_t at = 0; at < stage.layers(); ++at) {
       const std::vector<BlockRows>& rows = layers[static_cast<std::size_t>(at)];
       RankLayer layer(tools, model_, weights_.layer_weights(stage.first_layer + at));
       layer.project(rows, scratch.subspan(0, n * (model_.query_width() + 2 * model_.key_width())),
-                    attention.queries(), arena_keys(), arena_keys(),
+                    attention.queries(), attention.key_rows(), attention.key_rows(),
                     ring_.span(tables.rope[static_cast<std::size_t>(at)]));
       attention.forward(at, link);
-      const bool last = at + 1 == stage.layers();
       layer.finish(rows, [&](const BlockRows& block) {
-        if (last) return outputs(block);
-        const auto next = static_cast<std::size_t>(&block - rows.data());
-        return layers[static_cast<std::size_t>(at + 1)][next].input;
+        if (at + 1 == stage.layers()) return rows_at(output, block, h);
+        return layers[static_cast<std::size_t>(at + 1)]
+                     [static_cast<std::size_t>(&block - rows.data())]
+                         .input;
       });
     }
-    if (direct && stage.layers() > 0) return;
-    to_pack_order(elements<Bf16>(call.output), scratch.subspan(0, n * h), tables);
+    boundary.leave(output);
   }
 
   template <RankLink Link>
@@ -251,7 +250,7 @@ class RankDevice {
     Carver workspace(call.workspace);
     place_missing(blocks, BlockPart::numbered, model_, workspace);
     const BackwardRows rows = place_scratch(workspace, model_, n);
-    const std::span<std::byte> exchange = place_rest(blocks, workspace);
+    const std::span<std::byte> exchange = place_rest(blocks, model_, workspace);
     const auto layers = rows_by_layer(blocks, model_, call, stage.layers());
     const PackPlaces places = places_of(call, layers);
     const bool attends = call.recompute == Recompute::full;
@@ -259,7 +258,9 @@ class RankDevice {
     const RankAttention attention(places, tables, ring_, path_of(places.shape), exchange,
                                   rows.dattention, rows.delta, stream());
     const LayerTools tools = this->tools();
-    load_gradient(call, blocks, rows.gradient, tables);
+    const Boundary boundary{call, blocks, tables, ring_, model_.hidden, stream()};
+    boundary.load_gradient(rows.gradient,
+                           call.line + 1 == static_cast<std::int32_t>(stages_.size()));
     for (std::int64_t at = stage.layers(); at-- > 0;) {
       const std::vector<BlockRows>& matrices = layers[static_cast<std::size_t>(at)];
       const LayerMatrices<float> gradients = weights_.layer_gradients(stage.first_layer + at);
@@ -277,9 +278,9 @@ class RankDevice {
                             attention.key_gradients(), rope);
     }
     if (!call.output.empty()) {
-      to_pack_order(elements<Bf16>(call.output), rows.gradient, tables);
+      boundary.leave(rows.gradient);
     } else if (stage.embedding) {
-      embedding_backward(weights_.gradients(embedding()), rows.gradient,
+      embedding_backward(weights_.gradients(weights_.embedding()), rows.gradient,
                          tables.token_rows.on(ring_), model_.vocab, model_.hidden, stream());
     }
   }
@@ -300,20 +301,17 @@ class RankDevice {
     work.weights = projection();
     work.rest = vocabulary_rest_.span();
     work.gradients = weights_.gradients_from(
-        head_tensor().offset, (work.vocabulary.size + VocabularyPart::kWhole) * model_.hidden);
+        weights_.head().offset, (work.vocabulary.size + VocabularyPart::kWhole) * model_.hidden);
     work.targets = ring_.span(targets);
     if (!in_order) work.rows = ring_.span(order);
     work.scale = static_cast<float>(scale_);
     work.last = is_last();
     if (work.last) {
-      const exec::HeldTensor& norm =
-          weights_.layout().tensors[weights_.layout().final_norm.front()];
+      const exec::HeldTensor& norm = weights_.final_norm();
       work.norm = weights_.weights(norm);
       work.norm_gradient = weights_.gradients(norm);
       work.hidden = elements<Bf16>(call.hidden);
-      work.losses = losses_.span().subspan(losses_used_, call.losses.size());
-      losses_used_ += call.losses.size();
-      pending_.push_back({call.pack, call.pieces, std::move(rows), work.losses, call.losses});
+      work.losses = losses_.place(call, std::move(rows));
     }
     const LayerTools tools = this->tools();
     RankHead head(tools, model_, work, call, blocks);
@@ -354,18 +352,13 @@ class RankDevice {
     // Every rank adds up its own line of stages; the table counts on stage 0 only.
     const auto skipped = static_cast<std::int64_t>(pp_ == 0 ? 0 : layout.table);
     const DeviceSpan<float> all = weights_.all_gradients();
-    const DeviceSpan<float> counted = all.subspan(skipped, all.size - skipped);
-    const DeviceSpan<double> sums = square_sums_.span().subspan(0, square_sums_count(counted.size));
-    square_sums(sums, counted, stream());
-    ordered_sum(sum_of_squares_.span(), sums, stream());
-    if (parallel_.pp > 1) {
-      link.all_reduce(meetings.stages(), host_span(sum_of_squares_.span()), exec::Reduction::sum);
-    }
-    clip_by_norm(clipping_.span(), sum_of_squares_.span(), settings_.largest_norm, stream());
-    copy_to_host(clipping_here_.span(), clipping_.span(), stream());
+    norm_.queue(all.subspan(skipped, all.size - skipped), settings_.largest_norm, meetings, link,
+                stream());
     deliver(link);
-    gradient_norm_ = clipping_here_.span().front().norm;
+    gradient_norm_ = norm_.value();
     if (!std::isfinite(gradient_norm_)) {
+      norm_.meet(meetings, link);  // losses of another rank say more
+      await_device(link);
       throw std::runtime_error("the norm of the gradients of step " + std::to_string(steps_ + 1) +
                                " is not finite");
     }
@@ -374,7 +367,7 @@ class RankDevice {
     const auto begin = static_cast<std::int64_t>(first);
     const auto count = static_cast<std::int64_t>(last - first);
     adamw_step(weights_.master(), weights_.all().subspan(begin, count), weights_.first_moment(),
-               weights_.second_moment(), all.subspan(begin, count), clipping_.span(), settings_,
+               weights_.second_moment(), all.subspan(begin, count), norm_.clipping(), settings_,
                steps_, stream());
     if (last - first == layout.size()) return;
     // Pairs of bf16 travel as numbers of fp32: the same bits.
@@ -386,19 +379,10 @@ class RankDevice {
   /// Waits for the losses of a step that had no `optimize`. Throws as it does.
   template <RankLink Link>
   void finish(Link& link) {
-    if (!pending_.empty()) deliver(link);
+    if (!losses_.empty()) deliver(link);
   }
 
  private:
-  /// Losses of an H on their way to the host.
-  struct PendingLosses {
-    PackId pack{};
-    std::vector<exec::PieceMemory> pieces;
-    std::vector<std::int32_t> rows;  ///< of the pack, by those of the blocks
-    std::span<const float> from;     ///< pinned
-    std::span<double> to;
-  };
-
   static std::size_t checked(const Plan& plan, std::size_t device) {
     exec::check_executable(plan);
     require(device < plan.schedule.size(), "RankDevice: device must be one of the plan",
@@ -425,39 +409,16 @@ class RankDevice {
   [[nodiscard]] LayerTools tools() {
     return {gemm_, norm_workspace_.span(), frequencies_.span(), stream()};
   }
-  [[nodiscard]] const exec::HeldTensor& embedding() const {
-    return weights_.layout().tensors[weights_.layout().embedding.front()];
-  }
-  [[nodiscard]] const exec::HeldTensor& head_tensor() const {
-    return weights_.layout().tensors[weights_.layout().head.front()];
-  }
   [[nodiscard]] VocabularyPart vocabulary() const {
     return vocabulary_part(model_, parallel_, pp_);
   }
   /// The rows of the vocabulary that are here.
   [[nodiscard]] DeviceSpan<const Bf16> projection() const {
-    return weights_.all().subspan(static_cast<std::int64_t>(head_tensor().offset),
+    return weights_.all().subspan(static_cast<std::int64_t>(weights_.head().offset),
                                   vocabulary().size * model_.hidden);
-  }
-  [[nodiscard]] DeviceSpan<Bf16> arena_keys() const {
-    return arena_->rows<Bf16>(model_.key_width());
   }
   [[nodiscard]] AttentionPath path_of(const AttentionShape& shape) const {
     return options_.path.value_or(best_path(shape, major_, minor_));
-  }
-
-  /// What follows the scratch in a workspace; gives the room of exchanges, which comes before the
-  /// single numbers.
-  [[nodiscard]] std::span<std::byte> place_rest(std::span<BlockRows> blocks, Carver& workspace) {
-    place_missing(blocks, BlockPart::matrices, model_, workspace);
-    std::int64_t numbers = 0;
-    for (const BlockRows& block : blocks) {
-      if (block.mode != Recompute::none) numbers += 2 * block.rows * kRankElements.statistic;
-    }
-    const auto left = static_cast<std::int64_t>(workspace.rest().size());
-    const std::span<std::byte> exchange = workspace.take_bytes(left - numbers);
-    place_missing(blocks, BlockPart::numbers, model_, workspace);
-    return exchange;
   }
 
   [[nodiscard]] PackPlaces places_of(const exec::PackCall& call,
@@ -485,92 +446,16 @@ class RankDevice {
     return tables;
   }
 
-  /// Fills the first layer's input from token embeddings or from what was received; without layers,
-  /// the scratch.
-  void enter(const exec::PackCall& call, std::span<const BlockRows> layer,
-             std::span<const BlockRows> blocks, const PackTables& tables,
-             DeviceSpan<Bf16> scratch) {
-    const std::int64_t h = model_.hidden;
-    for (const BlockRows& block : blocks) {
-      const auto at = static_cast<std::size_t>(&block - blocks.data());
-      const DeviceSpan<Bf16> into = layer.empty() ? rows_at(scratch, block, h) : layer[at].input;
-      if (stage_of(call).embedding) {
-        embedding_forward(into, weights_.weights(embedding()),
-                          ring_.span(tables.tokens).subspan(block.first, block.rows), model_.vocab,
-                          h, stream());
-        continue;
-      }
-      const DeviceSpan<const Bf16> from = elements<Bf16>(call.input);
-      if (tables.in_order) {
-        copy(into, rows_at(from, block, h));
-      } else {
-        gather_rows(into, from, ring_.span(tables.rows).subspan(block.first, block.rows),
-                    {block.rows, h}, stream());
-      }
-    }
-  }
-
-  /// The gradient of the last layer's output, by rows of the blocks.
-  void load_gradient(const exec::PackCall& call, std::span<const BlockRows> blocks,
-                     DeviceSpan<Bf16> gradient, const PackTables& tables) {
-    const std::int64_t h = model_.hidden;
-    if (call.line + 1 == static_cast<std::int32_t>(stages_.size())) {
-      for (std::size_t at = 0; at < blocks.size(); ++at) {
-        copy(rows_at(gradient, blocks[at], h),
-             DeviceSpan<const Bf16>(elements<Bf16>(call.blocks[at].hidden_gradient)));
-      }
-    } else if (tables.in_order) {
-      copy(gradient, elements<Bf16>(call.input));
-    } else {
-      gather_rows(gradient, elements<Bf16>(call.input), ring_.span(tables.rows),
-                  {call.rows.value, h}, stream());
-    }
-  }
-
-  void to_pack_order(DeviceSpan<Bf16> to, DeviceSpan<const Bf16> from, const PackTables& tables) {
-    if (tables.in_order) {
-      copy(to, from);
-    } else {
-      scatter_rows(to, from, ring_.span(tables.rows), {from.size / model_.hidden, model_.hidden},
-                   stream());
-    }
-  }
-  void copy(DeviceSpan<Bf16> to, DeviceSpan<const Bf16> from) {
-    if (to.size != from.size) throw std::logic_error("a copy must be as large as what is copied");
-    if (to.size == 0) return;
-    copy_on_device(to.data, from.data, static_cast<std::size_t>(to.size) * sizeof(Bf16), stream());
-  }
-
-  /// Room for the losses of all units of a step.
-  void reserve_losses(const exec::Program& program) {
-    std::int64_t rows = 0;
-    for (const exec::UnitWork& work : program.devices[plan_device_].units) {
-      if (work.unit.kind != UnitKind::head || !is_last()) continue;
-      rows += program.packs[index(work.unit.pack)][work.rank].rows.value;
-    }
-    if (rows > losses_.size()) losses_ = PinnedBuffer<float>(rows);
-  }
-
-  /// Waits until the device has done all that is queued, and hands losses over. Throws
-  /// std::runtime_error naming step, MicroPack and samples where one is not finite.
   template <class Link>
-  void deliver(Link& link) {
+  void await_device(Link& link) {
     reached_.record(stream());
     await_on_host(link, reached_, options_.patience);
-    const std::vector<PendingLosses> pending = std::exchange(pending_, {});
-    for (const PendingLosses& losses : pending) {
-      for (std::size_t row = 0; row < losses.rows.size(); ++row) {
-        losses.to[static_cast<std::size_t>(losses.rows[row])] =
-            static_cast<double>(losses.from[row]);
-      }
-    }
-    for (const PendingLosses& losses : pending) {
-      const std::string samples = exec::samples_not_finite(losses.pieces, losses.to);
-      if (samples.empty()) continue;
-      throw std::runtime_error("the loss of step " + std::to_string(steps_ + 1) +
-                               " is not finite in MicroPack " + std::to_string(index(losses.pack)) +
-                               ", samples " + samples);
-    }
+  }
+  /// Waits until the device has done all that is queued, and hands losses over.
+  template <class Link>
+  void deliver(Link& link) {
+    await_device(link);
+    losses_.deliver(steps_ + 1);
   }
 
   std::size_t plan_device_;
@@ -596,15 +481,11 @@ class RankDevice {
   DeviceBuffer<float> norm_workspace_;
   DeviceBuffer<std::uint64_t> frequencies_;
   DeviceBuffer<Bf16> vocabulary_rest_;
-  DeviceBuffer<double> square_sums_, sum_of_squares_;
-  DeviceBuffer<Clipping> clipping_;
-  PinnedBuffer<Clipping> clipping_here_;
+  GradientNorm norm_;
   std::unique_ptr<DeviceArena> arena_;
   Tables tables_;
   TableRing ring_;
-  PinnedBuffer<float> losses_;
-  std::size_t losses_used_ = 0;
-  std::vector<PendingLosses> pending_;
+  RankLosses losses_;
   Event reached_;
 };
 

@@ -14,6 +14,7 @@
 #include "slimpack/plan/share.hpp"
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/elements.hpp"
+#include "slimpack_cuda/rank/boundary.hpp"
 #include "slimpack_cuda/rank/layer.hpp"
 #include "slimpack_cuda/rank/pack_tables.hpp"
 #include "slimpack_cuda/rows.hpp"
@@ -44,7 +45,8 @@ class RankAttention {
   [[nodiscard]] DeviceSpan<Bf16> values(std::int64_t layer) const {
     return {pages(2 * layer + 1).data, keys(layer).size};
   }
-  /// Gradients of keys and values by rows of the arena.
+  /// Keys and values of all layers, and their gradients, by rows of the arena.
+  [[nodiscard]] DeviceSpan<Bf16> key_rows() const { return places_.arena.rows<Bf16>(k_); }
   [[nodiscard]] DeviceSpan<float> key_gradients() const { return places_.arena.rows<float>(k_); }
   [[nodiscard]] DeviceSpan<Bf16> queries() const { return places_.arena.rows<Bf16>(q_); }
 
@@ -123,13 +125,6 @@ class RankAttention {
                                                 std::int64_t width) const {
     return rows_at(matrix, places_.row_of(piece), piece.piece.length().value, width);
   }
-  template <class Element>
-  void copy(DeviceSpan<Element> to, DeviceSpan<Element> from) const {
-    if (to.size == 0) return;
-    copy_on_device(to.data, from.data, static_cast<std::size_t>(to.size) * sizeof(Element),
-                   stream_);
-  }
-
   /// Two buffers for the largest share of [begin, end of the slice) at `row` bytes a token.
   [[nodiscard]] Travelling travelling(const exec::SegmentMemory& segment, Tokens begin,
                                       std::int64_t row) const {
@@ -276,7 +271,7 @@ class RankAttention {
     Queries own = queries_of(buffers.current, segment, rank, false);
     for (const exec::PieceMemory& piece : segment.pieces) {
       copy(travelling_rows_of(own.query, segment, piece, q_),
-           rows_of(block_of(piece, layer).query, piece, q_));
+           rows_of(block_of(piece, layer).query, piece, q_), stream_);
     }
     for (std::int64_t step = 0; step < places_.call.share.ranks; ++step) {
       const Queries current = queries_of(buffers.current, segment, rank, false);
@@ -295,9 +290,9 @@ class RankAttention {
     for (const exec::PieceMemory& piece : segment.pieces) {
       const BlockRows& block = block_of(piece, layer);
       copy(rows_of(block.attention, piece, q_),
-           travelling_rows_of(own.attention, segment, piece, q_));
+           travelling_rows_of(own.attention, segment, piece, q_), stream_);
       copy(rows_of(block.log_sum, piece, heads_),
-           travelling_rows_of(own.log_sum, segment, piece, heads_));
+           travelling_rows_of(own.log_sum, segment, piece, heads_), stream_);
     }
   }
 
@@ -311,13 +306,14 @@ class RankAttention {
     Queries own = queries_of(buffers.current, segment, rank, true);
     for (const exec::PieceMemory& piece : segment.pieces) {
       const BlockRows& block = block_of(piece, layer);
-      copy(travelling_rows_of(own.query, segment, piece, q_), rows_of(block.query, piece, q_));
+      copy(travelling_rows_of(own.query, segment, piece, q_), rows_of(block.query, piece, q_),
+           stream_);
       copy(travelling_rows_of(own.dattention, segment, piece, q_),
-           all_rows_of(rows.dattention, piece, q_));
+           all_rows_of(rows.dattention, piece, q_), stream_);
       copy(travelling_rows_of(own.log_sum, segment, piece, heads_),
-           rows_of(block.log_sum, piece, heads_));
+           rows_of(block.log_sum, piece, heads_), stream_);
       copy(travelling_rows_of(own.delta, segment, piece, heads_),
-           all_rows_of(rows.delta, piece, heads_));
+           all_rows_of(rows.delta, piece, heads_), stream_);
     }
     fill_zeros(own.dquery, stream_);
     for (std::int64_t step = 0; step < places_.call.share.ranks; ++step) {

@@ -83,6 +83,21 @@ inline void place_missing(std::span<BlockRows> blocks, BlockPart part, const Mod
                   });
 }
 
+/// Takes what follows a unit's scratch: first the rest of what is missing, last single numbers a
+/// row. Gives what is between them, the room of exchanges.
+[[nodiscard]] inline std::span<std::byte> place_rest(std::span<BlockRows> blocks,
+                                                     const ModelShape& model, Carver& workspace) {
+  place_missing(blocks, BlockPart::matrices, model, workspace);
+  std::int64_t numbers = 0;
+  for (const BlockRows& block : blocks) {
+    if (block.mode != Recompute::none) numbers += 2 * block.rows * kRankElements.statistic;
+  }
+  const auto left = static_cast<std::int64_t>(workspace.rest().size());
+  const std::span<std::byte> exchange = workspace.take_bytes(left - numbers);
+  place_missing(blocks, BlockPart::numbers, model, workspace);
+  return exchange;
+}
+
 /// Finds what is kept of layer `layer` of `layers`; a kept matrix has its layers one behind the
 /// other.
 inline void place_kept(std::span<BlockRows> blocks, const ModelShape& model,

@@ -63,6 +63,16 @@ class RankWeights {
   }
 
   [[nodiscard]] const exec::ParameterLayout& layout() const noexcept { return layout_; }
+  /// Where there is one.
+  [[nodiscard]] const exec::HeldTensor& embedding() const {
+    return layout_.tensors[layout_.embedding.front()];
+  }
+  [[nodiscard]] const exec::HeldTensor& final_norm() const {
+    return layout_.tensors[layout_.final_norm.front()];
+  }
+  [[nodiscard]] const exec::HeldTensor& head() const {
+    return layout_.tensors[layout_.head.front()];
+  }
   [[nodiscard]] std::pair<std::size_t, std::size_t> range() const noexcept {
     return {first_, last_};
   }

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The norm of the whole model's gradients, and the factor that clips them, on every device.
+#pragma once
+
+#include <cstdint>
+
+#include "slimpack/exec/reduction.hpp"
+#include "slimpack/exec/stage_meetings.hpp"
+#include "slimpack/exec/transport.hpp"
+#include "slimpack_cuda/device.hpp"
+#include "slimpack_cuda/optimizer.hpp"
+#include "slimpack_cuda/rank/memory.hpp"
+
+namespace slimpack::cuda {
+
+class GradientNorm {
+ public:
+  /// For a device with so many gradients. Throws CudaError.
+  explicit GradientNorm(std::int64_t size)
+      : sums_(square_sums_count(size)), total_(1), clipping_(1), here_(1) {}
+
+  /// Queues the norm of `counted`, which every stage of a rank has a part of, and its copy to the
+  /// host.
+  template <class Link>
+  void queue(DeviceSpan<const float> counted, double largest_norm,
+             const exec::StageMeetings& meetings, Link& link, StreamView stream) {
+    const DeviceSpan<double> sums = sums_.span().subspan(0, square_sums_count(counted.size));
+    square_sums(sums, counted, stream);
+    ordered_sum(total_.span(), sums, stream);
+    if (meetings.parallel.pp > 1) {
+      link.all_reduce(meetings.stages(), host_span(total_.span()), exec::Reduction::sum);
+    }
+    clip_by_norm(clipping_.span(), total_.span(), largest_norm, stream);
+    copy_to_host(here_.span(), clipping_.span(), stream);
+  }
+  [[nodiscard]] DeviceSpan<const Clipping> clipping() const noexcept { return clipping_.span(); }
+  /// Once the device has done what was queued.
+  [[nodiscard]] double value() const noexcept { return here_.span().front().norm; }
+
+  /// All ranks and stages come here before any goes on. A rank that has something to tell of the
+  /// step ends it before.
+  template <class Link>
+  void meet(const exec::StageMeetings& meetings, Link& link) {
+    for (const exec::Meeting& meeting : {meetings.ranks(), meetings.stages()}) {
+      link.all_reduce(meeting, host_span(total_.span()), exec::Reduction::maximum);
+    }
+  }
+
+ private:
+  DeviceBuffer<double> sums_, total_;
+  DeviceBuffer<Clipping> clipping_;
+  PinnedBuffer<Clipping> here_;
+};
+
+}  // namespace slimpack::cuda

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// What holds of every step on devices: equal bits, whenever streams run; nothing read that was not
+// written; and what a step leaves when it fails.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cuda/ranks/rank_plans.hpp"
+#include "slimpack_cuda/emulation.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+/// The state after two steps, and their losses.
+std::vector<float> trained(const Plan& plan, std::uint64_t seed) {
+  test::RankDevices devices = test::rank_devices(plan, seed);
+  std::vector<float> losses;
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    const exec::StepData data = test::random_data(plan, 100 * seed + step);
+    losses.push_back(static_cast<float>(test::run_ranks(plan, data, std::span(devices)).loss));
+  }
+  std::vector<float> state = test::state_of(devices);
+  state.insert(state.end(), losses.begin(), losses.end());
+  return state;
+}
+
+test::RandomPlanOptions few() {
+  test::RandomPlanOptions options = test::small_plans();
+  options.max_samples = 3;
+  options.max_pp = 2;
+  return options;
+}
+
+/// A device whose fresh buffers hold NaN everywhere.
+class PoisonedRank : public cuda::RankDevice {
+ public:
+  using cuda::RankDevice::RankDevice;
+  explicit PoisonedRank(cuda::RankDevice&& device) : cuda::RankDevice(std::move(device)) {}
+  [[nodiscard]] Buffer allocate(Bytes bytes) {
+    Buffer buffer = cuda::RankDevice::allocate(bytes);
+    if (bytes > Bytes{}) {
+      cuda::detail::fill_bytes(buffer.bytes().data(), 0xff, buffer.bytes().size(), stream());
+    }
+    return buffer;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("ranks: two runs are equal to the last bit, as late as streams may run too") {
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options = few();
+    if (seed % 2 == 1) options.merged = true;
+    const Plan plan = test::rank_plan(seed, options);
+    const std::vector<float> first = trained(plan, seed);
+    CHECK(trained(plan, seed) == first);
+    cuda::Emulation late = cuda::emulation();
+    late.timing = cuda::EmulatedTiming::late;
+    const cuda::ScopedEmulation scope(late);
+    CHECK(trained(plan, seed) == first);
+  }
+}
+
+TEST_CASE("ranks: units read nothing that was not written or kept for them") {
+  for (std::uint64_t seed = 20; seed < 24; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options = few();
+    if (seed % 2 == 1) options.merged = true;
+    const Plan plan = test::rank_plan(seed, options);
+    const exec::StepData data = test::random_data(plan, seed);
+    test::RankDevices devices = test::rank_devices(plan, seed);
+    std::vector<PoisonedRank> poisoned;
+    for (cuda::RankDevice& device : test::rank_devices(plan, seed)) {
+      poisoned.emplace_back(std::move(device));
+    }
+    const double loss = test::run_ranks(plan, data, std::span(devices)).loss;
+    CHECK(test::run_ranks(plan, data, std::span(poisoned)).loss == loss);
+    test::RankDevices sliced;
+    for (PoisonedRank& device : poisoned) sliced.push_back(std::move(device));
+    CHECK(test::state_of(sliced) == test::state_of(devices));
+  }
+}
+
+TEST_CASE("ranks: an evaluation gives the losses of a step and changes nothing") {
+  for (std::uint64_t seed = 40; seed < 43; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::rank_plan(seed, few());
+    const exec::StepData data = test::random_data(plan, seed);
+    test::RankDevices devices = test::rank_devices(plan, seed);
+    for (cuda::RankDevice& device : devices) device.set_evaluating(true);
+    const exec::StepResult evaluated = test::run_ranks(plan, data, std::span(devices));
+    for (cuda::RankDevice& device : devices) {
+      CHECK(device.steps() == 0);
+      device.set_evaluating(false);
+    }
+    const exec::StepResult step = test::run_ranks(plan, data, std::span(devices));
+    CHECK(evaluated.sample_loss == step.sample_loss);
+    for (const cuda::RankDevice& device : devices) CHECK(device.steps() == 1);
+  }
+}
+
+TEST_CASE("ranks: losses that are not finite stop the step before the update") {
+  test::RandomPlanOptions options = few();
+  options.pp = 1;
+  options.dp = 2;
+  options.merged = false;
+  options.tied = false;
+  const Plan plan = test::rank_plan(50, options);
+  const exec::StepData data = test::random_data(plan, 50);
+  test::RankDevices devices = test::rank_devices(plan, 50);
+  for (cuda::RankDevice& device : devices) {
+    const exec::HeldTensor embedding = device.tensors().front();
+    std::vector<float> values = device.weights(embedding);
+    const auto row = static_cast<std::size_t>(data.tokens[0][0] * embedding.shape.cols);
+    values[row] = std::numeric_limits<float>::infinity();
+    device.set_weights(embedding, values);
+  }
+  const auto masters = [&] {
+    std::vector<float> all;
+    for (const cuda::RankDevice& device : devices) {
+      for (const cuda::MasterPart& part : device.master_parts()) {
+        all.insert(all.end(), part.weights.begin(), part.weights.end());
+      }
+    }
+    return all;
+  };
+  const std::vector<float> before = masters();
+  std::string said;
+  try {
+    (void)test::run_ranks(plan, data, std::span(devices));
+  } catch (const exec::ExecutionError& error) {
+    said = error.what();
+  }
+  CAPTURE(said);
+  CHECK(said.find("O, failed: the loss of step 1 is not finite in MicroPack ") !=
+        std::string::npos);
+  CHECK(said.find(", samples ") != std::string::npos);
+  CHECK(masters() == before);
+  for (const cuda::RankDevice& device : devices) CHECK(device.steps() == 0);
+}
+
+TEST_CASE("ranks: an arena that the device has no room for is refused in a sentence") {
+  const Plan plan = test::rank_plan(60, few());
+  cuda::RankDevice device(plan, 0, 1, {}, test::plain_path());
+  try {
+    device.reserve(Bytes{std::int64_t{3} << 33});
+    FAIL("there is not as much memory");
+  } catch (const cuda::CudaError& error) {
+    const std::string said = error.what();
+    CAPTURE(said);
+    CHECK(said.starts_with("the arena needs 257698"));
+    CHECK(said.ends_with(" left"));
+  }
+}
+
+TEST_CASE("ranks: models that a device cannot compute are refused in a sentence") {
+  const Plan good = test::rank_plan(61, few());
+  const auto refused = [&](auto change) -> std::string {
+    Plan plan = good;
+    change(plan);
+    try {
+      const cuda::RankDevice device(plan, 0, 1);
+    } catch (const InvalidInput& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  CHECK(refused([](Plan& plan) { plan.model.hidden = 36; }) ==
+        "RankDevice: hidden must be a multiple of 8 from 8 to 16384, got 36");
+  CHECK(refused([](Plan& plan) { plan.model.ffn = 12; }) ==
+        "RankDevice: ffn must be a positive multiple of 8, got 12");
+  CHECK(refused([](Plan& plan) { plan.model.head_dim = 24; }) ==
+        "RankDevice: head_dim must be a multiple of 16 from 16 to 512, got 24");
+  CHECK(refused([](Plan& plan) { plan.model.heads = plan.model.kv_heads = 6; }) ==
+        "RankDevice: heads must be a positive multiple of 4, got 6");
+  CHECK(refused([](Plan& plan) { plan.model.kv_heads = 3; }) ==
+        "RankDevice: kv_heads must divide heads, got 3");
+  CHECK(refused([](Plan& plan) { plan.model.heads = 8; }) ==
+        "RankDevice: heads * head_dim must be at most 2 * hidden, got 128");
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// The update of a device's weights against fp64, and the optimizer's state on the host.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/ranks/rank_plans.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+using Values = std::map<std::string, std::vector<double>>;
+
+test::RandomPlanOptions few() {
+  test::RandomPlanOptions options = test::small_plans();
+  options.max_samples = 3;
+  options.max_pp = 2;
+  return options;
+}
+
+void put(Values& values, const exec::HeldTensor& tensor, const std::vector<float>& held) {
+  auto& whole = values[tensor.shape.name];
+  whole.resize(static_cast<std::size_t>(tensor.whole_rows * tensor.shape.cols));
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    whole[static_cast<std::size_t>(tensor.first_row * tensor.shape.cols) + i] =
+        static_cast<double>(held[i]);
+  }
+}
+
+Values gradients_of(const test::RankDevices& devices) {
+  Values values;
+  for (const cuda::RankDevice& device : devices) {
+    for (const exec::HeldTensor& tensor : device.tensors()) {
+      put(values, tensor, device.gradients(tensor));
+    }
+  }
+  return values;
+}
+
+Values masters_of(const test::RankDevices& devices) {
+  Values values;
+  for (const cuda::RankDevice& device : devices) {
+    for (const cuda::MasterPart& part : device.master_parts()) {
+      auto& whole = values[part.tensor.name];
+      whole.resize(static_cast<std::size_t>(part.tensor.rows * part.tensor.cols));
+      for (std::size_t i = 0; i < part.weights.size(); ++i) {
+        whole[part.first + i] = static_cast<double>(part.weights[i]);
+      }
+    }
+  }
+  return values;
+}
+
+cpu::Tensors tensors_of(const ModelShape& model, const Values& values) {
+  cpu::Tensors tensors;
+  for (const exec::TensorShape& shape : exec::model_tensors(model)) {
+    cpu::Matrix matrix(shape.rows, shape.cols);
+    matrix.values = values.at(shape.name);
+    tensors.emplace(shape.name, std::move(matrix));
+  }
+  return tensors;
+}
+
+}  // namespace
+
+TEST_CASE("ranks: updates are those of AdamW in fp64, clipped by the norm of all gradients") {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::rank_plan(seed, few());
+    cuda::AdamW settings;
+    settings.largest_norm = seed % 2 == 0 ? 0.05 : 100.0;
+    test::RankDevices devices = test::rank_devices(plan, seed, settings);
+    cpu::Tensors expected = test::calm_weights(plan.model, seed);
+    cpu::AdamW oracle_settings;
+    oracle_settings.largest_norm = settings.largest_norm;
+    cpu::ReferenceOptimizer oracle(oracle_settings);
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      (void)test::run_ranks(plan, test::random_data(plan, 10 * seed + step), std::span(devices));
+      const cpu::Tensors gradients = tensors_of(plan.model, gradients_of(devices));
+      double squares = 0;
+      for (const auto& [name, gradient] : gradients) {
+        for (const double value : gradient.values) squares += value * value;
+      }
+      for (const cuda::RankDevice& device : devices) {
+        CHECK(device.gradient_norm() == doctest::Approx(std::sqrt(squares)).epsilon(1e-6));
+        CHECK(device.gradient_norm() == devices.front().gradient_norm());
+      }
+      oracle.update(expected, gradients);
+    }
+    const Values masters = masters_of(devices);
+    for (const auto& [name, weight] : expected) {
+      CAPTURE(name);
+      const auto& found = masters.at(name);
+      double worst = 0;
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        worst = std::max(worst, std::abs(found[i] - weight.values[i]));
+      }
+      CHECK(worst <= 2e-5);
+    }
+    // Every rank has the whole bf16 copy of what all ranks have updated.
+    for (const cuda::RankDevice& device : devices) {
+      for (const exec::HeldTensor& tensor : device.tensors()) {
+        const std::vector<float> copy = device.weights(tensor);
+        const auto& whole = masters.at(tensor.shape.name);
+        const auto first = static_cast<std::size_t>(tensor.first_row * tensor.shape.cols);
+        bool equal = true;
+        for (std::size_t i = 0; i < copy.size(); ++i) {
+          equal = equal &&
+                  copy[i] == cuda::to_float(cuda::to_bf16(static_cast<float>(whole[first + i])));
+        }
+        CHECK(equal);
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks: training goes on from saved state as if it had never stopped") {
+  for (std::uint64_t seed = 10; seed < 13; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::rank_plan(seed, few());
+    const auto data = [&](std::uint64_t step) { return test::random_data(plan, 10 * seed + step); };
+    test::RankDevices devices = test::rank_devices(plan, seed);
+    (void)test::run_ranks(plan, data(0), std::span(devices));
+    test::RankDevices resumed = test::rank_devices(plan, seed + 1);
+    for (std::size_t device = 0; device < devices.size(); ++device) {
+      for (const exec::HeldTensor& tensor : devices[device].tensors()) {
+        resumed[device].set_weights(tensor, devices[device].weights(tensor));
+      }
+      resumed[device].set_master_parts(devices[device].master_parts());
+      resumed[device].set_steps(devices[device].steps());
+    }
+    const double loss = test::run_ranks(plan, data(1), std::span(devices)).loss;
+    CHECK(test::run_ranks(plan, data(1), std::span(resumed)).loss == loss);
+    CHECK(test::state_of(resumed) == test::state_of(devices));
+  }
+}
+
+TEST_CASE("ranks: parts of another device's optimizer are refused") {
+  const Plan plan = test::rank_plan(20, few());
+  cuda::RankDevice device(plan, 0, 1, {}, test::plain_path());
+  std::vector<cuda::MasterPart> parts = device.master_parts();
+  parts.pop_back();
+  CHECK_THROWS_AS(device.set_master_parts(parts), InvalidInput);
+  CHECK_THROWS_WITH_AS(device.set_steps(-1), "RankDevice: steps must be >= 0, got -1",
+                       InvalidInput);
+}

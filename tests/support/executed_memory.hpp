@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes that an executor really holds against those that the simulator predicts.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "slimpack/dag/dag.hpp"
+#include "slimpack/exec/memory.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
+
+namespace slimpack::test {
+
+/// When bytes change, told alike on both sides: at step start, at a unit's start or end, at the end
+/// of a transfer (named by the unit that sends).
+enum class When : std::uint8_t { step, start, end, transfer };
+
+struct Place {
+  std::size_t device = 0, unit = 0;
+  When when = When::step;
+  exec::MemoryKind kind{};
+  friend auto operator<=>(const Place&, const Place&) = default;
+};
+/// Sums, because a receive buffer that goes and the next one that comes at the end of one unit are
+/// one event in the DAG; sums of zero are left out.
+using Changes = std::map<Place, std::int64_t>;
+
+inline exec::MemoryKind kind_of(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::kept:
+      return exec::MemoryKind::activations;
+    case MemoryKind::keys_values:
+      return exec::MemoryKind::keys_values;
+    case MemoryKind::kv_gradients:
+      return exec::MemoryKind::key_value_gradients;
+    case MemoryKind::last_output:
+      return exec::MemoryKind::last_output;
+    case MemoryKind::hidden_gradients:
+      return exec::MemoryKind::hidden_gradients;
+    case MemoryKind::receive:
+      return exec::MemoryKind::receive_buffer;
+    case MemoryKind::send:
+      return exec::MemoryKind::send_buffer;
+    case MemoryKind::workspace:
+      return exec::MemoryKind::workspace;
+    case MemoryKind::weights:
+      return exec::MemoryKind::weights;
+    case MemoryKind::gradients:
+      return exec::MemoryKind::weight_gradients;
+    case MemoryKind::optimizer:
+      return exec::MemoryKind::optimizer_state;
+  }
+  return exec::MemoryKind::workspace;
+}
+
+inline When when_of(exec::Moment moment) {
+  switch (moment) {
+    case exec::Moment::step_start:
+      return When::step;
+    case exec::Moment::unit_start:
+      return When::start;
+    case exec::Moment::unit_end:
+      return When::end;
+    case exec::Moment::transfer_end:
+      return When::transfer;
+  }
+  return When::step;
+}
+
+inline bool is_static(exec::MemoryKind kind) {
+  return kind <= exec::MemoryKind::optimizer_state;
+}
+
+inline Changes without_zeros(Changes changes) {
+  std::erase_if(changes, [](const auto& change) { return change.second == 0; });
+  return changes;
+}
+
+inline Changes predicted(const Plan& plan, const Dag& dag) {
+  Changes changes;
+  const auto add = [&](const MemoryEvent& event, std::size_t unit, When when) {
+    changes[{index(event.device), unit, when, kind_of(event.kind)}] += event.bytes.value;
+  };
+  for (const MemoryEvent& event : dag.initial_memory) add(event, 0, When::step);
+  for (std::size_t at = 0; at < dag.size(); ++at) {
+    const NodeId node{static_cast<std::uint32_t>(at)};
+    const NodeLabel& label = dag.label[at];
+    const std::size_t owner = device_index(plan, label.dp, label.pp);
+    for (const Moment moment : {Moment::start, Moment::end}) {
+      for (const MemoryEvent& event : dag.memory_at(node, moment)) {
+        CHECK(index(event.device) == owner);
+        if (label.kind == NodeKind::transfer) CHECK(moment == Moment::end);
+        const When unit_when = moment == Moment::start ? When::start : When::end;
+        add(event, label.unit, label.kind == NodeKind::transfer ? When::transfer : unit_when);
+      }
+    }
+  }
+  return without_zeros(std::move(changes));
+}
+
+/// What the devices of one step said of their memory.
+class Executed {
+ public:
+  explicit Executed(const Plan& plan)
+      : events(plan.schedule.size()), always(plan.schedule.size()) {}
+
+  /// To be called with every event of the step.
+  [[nodiscard]] exec::MemoryObserver observer() {
+    return [this](const exec::MemoryEvent& event) { events[event.device].push_back(event); };
+  }
+  /// Sums up what was seen.
+  void finish() {
+    for (const auto& of_device : events) {
+      for (const exec::MemoryEvent& event : of_device) {
+        if (is_static(event.kind)) {
+          always[event.device] += event.change.value;
+        } else {
+          changes[{event.device, event.unit, when_of(event.moment), event.kind}] +=
+              event.change.value;
+        }
+      }
+    }
+    changes = without_zeros(std::move(changes));
+  }
+
+  std::vector<std::vector<exec::MemoryEvent>> events;  ///< by device
+  Changes changes;
+  std::vector<std::int64_t> always;
+};
+
+/// The peak of a device's executed changes at the simulator's times; at one instant everything
+/// that changes does so together, as the simulator has it.
+inline std::int64_t peak_of(const Plan& plan, const PlanSimulation& simulation,
+                            const Executed& executed, std::size_t device, std::int64_t always) {
+  std::map<std::tuple<std::size_t, std::size_t, bool>, std::size_t> node_of;  // transfers apart
+  for (std::size_t at = 0; at < simulation.dag.size(); ++at) {
+    const NodeLabel& label = simulation.dag.label[at];
+    if (!is_compute(label.kind) && label.kind != NodeKind::transfer) continue;
+    node_of[{device_index(plan, label.dp, label.pp), label.unit,
+             label.kind == NodeKind::transfer}] = at;
+  }
+  std::map<Nanos, std::int64_t> by_time;
+  for (const auto& [place, bytes] : executed.changes) {
+    if (place.device != device) continue;
+    const auto node = [&, unit = place.unit](bool transfer) {
+      return node_of.at({device, unit, transfer});
+    };
+    switch (place.when) {
+      case When::step:
+        by_time[Nanos{}] += bytes;
+        break;
+      case When::start:
+        by_time[simulation.timeline.start[node(false)]] += bytes;
+        break;
+      case When::end:
+        by_time[simulation.timeline.end[node(false)]] += bytes;
+        break;
+      case When::transfer:
+        by_time[simulation.timeline.end[node(true)]] += bytes;
+        break;
+    }
+  }
+  std::int64_t now = always, peak = always;
+  for (const auto& [time, bytes] : by_time) {
+    now += bytes;
+    peak = std::max(peak, now);
+  }
+  CHECK(now == always);
+  return peak;
+}
+
+/// Checks event by event and at the peak. State that ranks share is whole elements, or vectors of
+/// them, on each, and a byte count over dp else: `most_rounding` is more than that makes.
+inline void check_memory(const Plan& plan, const Executed& executed, std::int64_t most_rounding) {
+  const PlanSimulation simulation = simulate_plan(plan);
+  const Changes expected = predicted(plan, simulation.dag);
+  CHECK(executed.changes.size() == expected.size());
+  for (const auto& change : expected) {
+    const Place& place = change.first;
+    CAPTURE(place.device);
+    CAPTURE(place.unit);
+    CAPTURE(static_cast<int>(place.when));
+    CAPTURE(static_cast<int>(place.kind));
+    const auto found = executed.changes.find(place);
+    REQUIRE(found != executed.changes.end());
+    CHECK(found->second == change.second);
+  }
+  for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
+    CAPTURE(device);
+    // In program order: step start, then start and end of each unit; transfers end in between.
+    std::tuple<std::size_t, When> last{0, When::step};
+    for (const exec::MemoryEvent& event : executed.events[device]) {
+      if (event.moment == exec::Moment::transfer_end) {
+        CHECK(event.unit <= std::get<0>(last));
+        continue;
+      }
+      const std::tuple now{event.unit, when_of(event.moment)};
+      CHECK(last <= now);
+      last = now;
+    }
+    const std::int64_t always = total(simulation.dag.devices[device].always).value;
+    const std::int64_t difference = executed.always[device] - always;
+    CHECK(difference >= 0);
+    CHECK(difference < most_rounding);
+    CHECK(peak_of(plan, simulation, executed, device, always) ==
+          simulation.timeline.peak[device].bytes.value);
+  }
+}
+
+}  // namespace slimpack::test
