@@ -87,7 +87,7 @@ TEST_CASE("bootstrap: ranks that come in any order find each other") {
     constexpr std::size_t kRanks = 5;
     const std::uint16_t port = free_port();
     std::vector<std::future<End>> ranks(kRanks);
-    for (const std::size_t rank : {3, 1, 0, 4, 2}) {
+    for (const std::size_t rank : std::vector<std::size_t>{3, 1, 0, 4, 2}) {
       Launch launch = launch_of(rank, kRanks, port);
       launch.host = host;
       ranks[rank] = start(launch, within(8s));
