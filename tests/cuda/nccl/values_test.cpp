@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/ranks/rank_plans.hpp"
 #include "exec/transport_laws.hpp"
 #include "slimpack/exec/executor.hpp"
 #include "slimpack/exec/run_step.hpp"
@@ -82,10 +83,12 @@ class TableControl : public nccl::Control {
   std::size_t rank_;
 };
 
-/// Runs work(rank, link, stream) on a thread a rank; gives what each threw, or an empty text.
+/// Runs work(rank, link, stream) on a thread a rank, on streams of its own or on those given; gives
+/// what each threw, or an empty text.
 template <class Work>
 std::vector<std::string> on_ranks(std::size_t ranks, const Work& work,
-                                  const nccl::NcclOptions& options = {}) {
+                                  const nccl::NcclOptions& options = {},
+                                  const std::vector<cuda::StreamView>& streams = {}) {
   Table table(ranks);
   std::vector<std::string> sentences(ranks);
   std::vector<std::thread> threads;
@@ -93,10 +96,11 @@ std::vector<std::string> on_ranks(std::size_t ranks, const Work& work,
     threads.emplace_back([&, rank] {
       TableControl control(table, rank);
       const auto api = nccl::make_nccl();
-      const cuda::Stream stream;
-      nccl::NcclTransport link(*api, control, stream.view(), options);
+      const cuda::Stream own;
+      const cuda::StreamView stream = streams.empty() ? own.view() : streams[rank];
+      nccl::NcclTransport link(*api, control, stream, options);
       try {
-        work(rank, link, stream.view());
+        work(rank, link, stream);
       } catch (const std::exception& error) {
         control.abort("rank " + std::to_string(rank) + " failed");
         sentences[rank] = error.what();
@@ -334,6 +338,51 @@ TEST_CASE("NcclTransport: whole steps have the bits of those between threads") {
     }
   }
   CHECK(merged > 4);
+}
+
+TEST_CASE(
+    "NcclTransport: ranks on devices learn the same bits as over streams, whenever these run") {
+  std::size_t merged = 0, sharded = 0;
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options = test::small_plans();
+    options.max_tokens = 24;
+    options.max_samples = 3;
+    if (seed % 2 == 0) options.merged = true;
+    if (seed % 4 == 1) {
+      options.pp = 2;
+      options.head = Head::shard;
+    }
+    const Plan plan = test::rank_plan(seed, options);
+    for (const auto& group : plan.groups) merged += group.size() > 1 ? 1 : 0;
+    sharded += plan.parallel.head == Head::shard && plan.parallel.pp > 1 ? 1 : 0;
+    const exec::StepData data = test::random_data(plan, seed);
+    test::RankDevices expected = test::rank_devices(plan, seed);
+    const exec::StepResult there = test::run_ranks(plan, data, std::span(expected));
+    for (const auto timing : {cuda::EmulatedTiming::at_once, cuda::EmulatedTiming::late}) {
+      const cuda::ScopedEmulation mode({.timing = timing});
+      const exec::Program program = exec::make_program(plan);
+      test::RankDevices devices = test::rank_devices(plan, seed);
+      std::vector<cuda::StreamView> streams;
+      for (const cuda::RankDevice& device : devices) streams.push_back(device.stream());
+      std::vector<exec::DeviceResult> results(devices.size());
+      const auto ends = on_ranks(
+          devices.size(),
+          [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView) {
+            link.begin_step(plan, program);
+            results[rank] = exec::DeviceRun<cuda::RankDevice, nccl::NcclTransport>(
+                                plan, program, data, rank, devices[rank], link, {})
+                                .run();
+            link.end_step("between steps");
+          },
+          {.bucket = 5000}, streams);
+      for (const std::string& sentence : ends) CHECK(sentence == "");
+      CHECK(exec::step_result(plan, results).loss == there.loss);
+      CHECK(test::state_of(devices) == test::state_of(expected));
+    }
+  }
+  CHECK(merged >= 3);
+  CHECK(sharded >= 1);
 }
 
 TEST_CASE("NcclTransport: a rank that fails ends all others with the first cause") {
