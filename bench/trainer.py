@@ -34,7 +34,19 @@ import faults  # noqa: E402
 from small_runs import SmallRuns  # noqa: E402
 
 PLANNERS = ("megatron", "slimpack")
-SETTINGS = {"pp 2": ["--pp", "2", "--dp", "1"], "dp 2": ["--dp", "2", "--pp", "1"]}
+SETTINGS = {"pp 2": ["--pp", "2", "--dp", "1"], "dp 2": ["--dp", "2", "--pp", "1"]}  # unless --degrees says otherwise
+
+
+def degrees_of(text):
+    """Runs by name, of PPxDP,PPxDP..."""
+    runs = {}
+    for one in text.split(","):
+        pp, _, dp = one.partition("x")
+        if not (pp.isdigit() and dp.isdigit() and int(pp) > 0 and int(dp) > 0):
+            raise argparse.ArgumentTypeError(f"must be PPxDP,... like 2x1,1x2, got {text!r}")
+        name = " ".join(f"{kind} {count}" for kind, count in (("pp", pp), ("dp", dp)) if count != "1") or "one rank"
+        runs[name] = ["--pp", pp, "--dp", dp]
+    return runs
 
 
 class Failure(Exception):
@@ -78,7 +90,7 @@ def scaled_lengths(path, context, folder):
 def train(options, folder, planner, seed, steps, more):
     """The log's steps, those before the measured ones left out."""
     log = folder / "log.jsonl"
-    call([options.bin / "mini_trainer", *more, "--planner", planner, "--model", options.model, "--batch-tokens",
+    call([options.bin / options.program, *options.more, *more, "--planner", planner, "--model", options.model, "--batch-tokens",
           options.batch_tokens, "--context", options.context, "--seed", seed, "--steps", options.warmup + steps,
           "--log", log])
     lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -88,18 +100,18 @@ def train(options, folder, planner, seed, steps, more):
 def run_rounds(options, folder, part, seed, more):
     """Steps by setting and planner, one list a round. The planners take turns, so that a machine that becomes
     slower or faster in the meantime favours neither; a round has a seed of its own, hence other documents."""
-    runs = {(setting, planner): [] for setting in SETTINGS for planner in PLANNERS}
+    runs = {(setting, planner): [] for setting in options.degrees for planner in PLANNERS}
     steps = -(-options.steps // options.rounds)
     for number in range(options.rounds):
-        for setting, degrees in SETTINGS.items():
+        for setting, ranks in options.degrees.items():
             for planner in PLANNERS if number % 2 == 0 else PLANNERS[::-1]:
                 tell(f"{part}: round {number + 1} of {options.rounds}, {setting}, {planner}")
-                runs[setting, planner].append(train(options, folder, planner, seed + number, steps, [*degrees, *more]))
+                runs[setting, planner].append(train(options, folder, planner, seed + number, steps, [*ranks, *more]))
     return runs
 
 
-def check_same_batches(runs):
-    for setting in SETTINGS:
+def check_same_batches(options, runs):
+    for setting in options.degrees:
         batches = [[[line[key] for key in ("step", "tokens", "targets", "samples")] for run in runs[setting, planner]
                     for line in run] for planner in PLANNERS]
         if batches[0] != batches[1]:
@@ -113,7 +125,7 @@ def total(steps, key):
 def print_runs(options, runs, seed):
     """Every measured step counts, and is printed."""
     rows, ratios, every = [], [], []
-    for setting in SETTINGS:
+    for setting in options.degrees:
         both = []
         for planner in PLANNERS:
             steps = [step for run in runs[setting, planner] for step in run]
@@ -145,12 +157,13 @@ def print_runs(options, runs, seed):
 def compare(options, folder, part, seed, more):
     runs = run_rounds(options, folder, part, seed, more)
     print_runs(options, runs, seed)
-    check_same_batches(runs)
+    check_same_batches(options, runs)
 
 
 def about(options):
-    return (f"model `{options.model}`, fp32, {options.batch_tokens:,} tokens a step, context {options.context:,}, "
-            f"two ranks on threads; the planners take turns in {options.rounds} rounds")
+    how = f"`{' '.join(options.more)}`" if options.more else "fp32"
+    return (f"model `{options.model}`, {how}, {options.batch_tokens:,} tokens a step, context {options.context:,}, "
+            f"ranks on threads; the planners take turns in {options.rounds} rounds")
 
 
 def speed(options, folder):
@@ -170,8 +183,8 @@ def calibration(options, folder):
     one runs. bench_calibration fits and runs in one process, without the trainer, and looks at single units."""
     profile, cost = folder / "profile.csv", folder / "cost.json"
     tell("calibration: profile")
-    call([options.bin / "mini_trainer", "--model", options.model, *SETTINGS["pp 2"], "--context", options.context,
-          "--profile", profile])
+    call([options.bin / options.program, *options.more, "--model", options.model, *next(iter(options.degrees.values())),
+          "--context", options.context, "--profile", profile])
     call([options.bin / "slimpack", "calibrate", profile, "-o", cost])
     print(f"### Steps with a fitted cost\n\nBy `mini_trainer --profile` and `slimpack calibrate`, which see none of the "
           f"documents; then as under *Steps on lengths*, with documents drawn by other seeds; {about(options)}.\n")
@@ -279,6 +292,10 @@ def parse():
     parser.add_argument("parts", nargs="*", metavar="PART", help="of " + ", ".join(PARTS) + " [all]")
     parser.add_argument("--lengths", type=pathlib.Path, default=ROOT / "examples/data/longsft_mix.lengths",
                         help="lengths of documents, one a line [examples/data/longsft_mix.lengths]")
+    parser.add_argument("--program", default="mini_trainer", help="in BIN, for steps and profiles [mini_trainer]")
+    parser.add_argument("--more", type=str.split, default=[], metavar="OPTIONS",
+                        help='for steps and profiles, in one word: "--backend cuda" [none]')
+    parser.add_argument("--degrees", type=degrees_of, default=SETTINGS, metavar="PPxDP,...", help="of steps [2x1,1x2]")
     for name, default, text_of in [
             ("model", "tiny", "preset, or a config.json"), ("batch-tokens", 65536, "of a step"),
             ("context", 8192, "longest sample"), ("steps", 12, "measured of each planner, at least"),
@@ -299,8 +316,9 @@ def parse():
     for name in ("steps", "rounds", "trials", "fault_trials", "kill_steps"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')}: must be >= 1")
-    if not (options.bin / "mini_trainer").exists():
-        parser.error(f"{options.bin}: has no mini_trainer")
+    for program in ("mini_trainer", options.program):
+        if not (options.bin / program).exists():
+            parser.error(f"{options.bin}: has no {program}")
     return options
 
 

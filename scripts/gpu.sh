@@ -14,48 +14,9 @@
 # In OUT: summary.txt, log.txt, bench.json, pytorch.json, report.md.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-out="${1:-build/gpu}"
-build="${SLIMPACK_GPU_BUILD:-build/cuda}"
-mkdir -p "$out"
-out="$(cd "$out" && pwd)"
-log="$out/log.txt"
-summary="$out/summary.txt"
-scratch="$(mktemp -d)"
-trap 'rm -rf "$scratch"' EXIT
-: >"$log"
-: >"$summary"
-rm -f "$out"/{bench.json,pytorch.json,report.md}
-last=$((SECONDS + ${SLIMPACK_GPU_SECONDS:-570}))
-failed=0
-skip=77
+results="bench.json pytorch.json report.md"
+source scripts/gpu_stages.sh "${1:-build/gpu}"
 
-say() { printf '%s\n' "$*" | tee -a "$summary"; }
-
-stage() {  # NAME SECONDS COMMAND...
-  local name="$1" bound="$2" begin=$SECONDS left=$((last - SECONDS)) status verdict
-  shift 2
-  [[ $name == report ]] || left=$((left - 10))  # whatever was measured is reported
-  if [[ -n ${SLIMPACK_GPU_STAGES:-} && " $SLIMPACK_GPU_STAGES " != *" $name "* ]]; then return; fi
-  printf '\n== %s: %s\n' "$name" "$*" >>"$log"
-  if ((left < 5)); then
-    verdict="FAILED: no time left"
-    failed=$((failed + 1))
-  else
-    timeout -k 5 "$((bound < left ? bound : left))" "$@" </dev/null >"$scratch/$name" 2>&1
-    status=$?
-    cat "$scratch/$name" >>"$log"
-    case $status in
-      0) verdict=passed ;;
-      "$skip") verdict="skipped: $(tail -n 1 "$scratch/$name")" ;;
-      124 | 137) verdict="FAILED: cut off after $((SECONDS - begin)) s" ;;
-      *) verdict="FAILED with status $status: $(tail -n 1 "$scratch/$name" | cut -c1-200)" ;;
-    esac
-    [[ $verdict == FAILED* ]] && failed=$((failed + 1))
-  fi
-  say "$(printf '%-12s %4d s  %s' "$name" $((SECONDS - begin)) "$verdict")"
-}
-
-python=python3
 sanitize() {  # TOOL
   local tool status
   tool="$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer)" || {
@@ -80,6 +41,13 @@ test_all() {
   if ((status == 77)); then return 1; fi
   return "$status"
 }
+one_rank_of_nccl() {
+  cmake --build "$build" --target help | grep -qw test_nccl || {
+    echo "NCCL was not found"
+    return 77
+  }
+  cmake --build "$build" --target test_nccl && "$build/bin/test_nccl" --no-colors=true
+}
 compare() {
   "$python" -c 'import torch' 2>/dev/null || {
     echo "PyTorch is not installed"
@@ -99,19 +67,14 @@ configure() {
   command -v ninja >/dev/null 2>&1 || generator=(-G "Unix Makefiles")
   cmake --preset cuda -B "$build" "${generator[@]}" -DSLIMPACK_CUDA_ALONE=ON -DCMAKE_UNITY_BUILD=OFF
 }
-export -f sanitize test_all compare write_report configure
-export out build scratch python
+export -f sanitize test_all one_rank_of_nccl compare write_report configure
 
-{
-  date -u +%Y-%m-%dT%H:%M:%SZ
-  git log -1 --format='commit %H' 2>/dev/null
-  nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,power.limit --format=csv 2>&1
-  nvcc --version 2>&1 | tail -n 2
-} >>"$log"
+describe_machine >>"$log"
 
 stage configure 60 bash -c configure
 stage build 240 cmake --build "$build" -j "$(nproc)" --target test_cuda bench_cuda cuda_attention
 stage tests 120 bash -c test_all
+stage nccl 60 bash -c one_rank_of_nccl
 stage example 20 "$build/bin/cuda_attention"
 stage memcheck 60 bash -c 'sanitize memcheck'
 stage racecheck 60 bash -c 'sanitize racecheck'
@@ -119,5 +82,4 @@ stage synccheck 40 bash -c 'sanitize synccheck'
 stage bench 180 "$build/bin/bench_cuda" --json "$out/bench.json" --budget-ms 200 --seconds 150
 stage pytorch 130 bash -c compare
 stage report 20 bash -c write_report
-say "$(printf '%-12s %4d s  %s' total $SECONDS "$failed failed")"
-((failed == 0))
+finish
