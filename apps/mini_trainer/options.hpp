@@ -11,7 +11,7 @@
 #include "slimpack/data/sample.hpp"
 #include "slimpack/plan/plan.hpp"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming)
 class App;
 }
 
