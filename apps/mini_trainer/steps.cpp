@@ -154,7 +154,7 @@ Step StepMaker::next() {
                                   none->available));
   }
   Step step;
-  step.plan = std::get<Plan>(std::move(outcome.result));
+  step.plan = *take_plan(std::move(outcome.result));
   if (!partitioned_) keep_partition(step.plan);
   step.program = exec::make_program(step.plan);
   step.data = {std::move(tokens.tokens), std::move(tokens.targets)};

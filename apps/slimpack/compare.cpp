@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <iostream>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "command.hpp"
@@ -21,9 +19,9 @@
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/compare_csv.hpp"
 #include "slimpack/report/compare_json.hpp"
+#include "slimpack/report/compare_step.hpp"
 #include "slimpack/report/compare_svg.hpp"
 #include "slimpack/report/compare_text.hpp"
-#include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack::app {
 namespace {
@@ -72,41 +70,13 @@ struct CompareOptions {
   return task;
 }
 
-[[nodiscard]] double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-/// Plans and simulates one step; keeps the plan in `drawn` if there is one.
-[[nodiscard]] ComparedPlan compare_one(const PlannerInfo& planner, const PlanRequest& request,
-                                       std::vector<ComparedTimeline>* drawn) {
-  ComparedPlan entry;
-  entry.planner = planner.name;
-  entry.step = request.batch.step;
-  auto start = std::chrono::steady_clock::now();
-  PlanOutcome outcome = planner.plan(request);
-  entry.plan_seconds = seconds_since(start);
-  entry.settings = std::move(outcome.settings);
-  entry.evaluations = outcome.evaluations;
-  if (const auto* none = std::get_if<Infeasible>(&outcome.result)) {
-    entry.why = why_infeasible(*none);
-    return entry;
-  }
-  Plan& plan = std::get<Plan>(outcome.result);
-  start = std::chrono::steady_clock::now();
-  PlanSimulation simulation = simulate_plan(plan);
-  entry.simulate_seconds = seconds_since(start);
-  entry.metrics = metrics_of(plan, simulation);
-  if (drawn != nullptr) drawn->push_back({std::move(plan), std::move(simulation)});
-  return entry;
-}
-
 int run(const CompareOptions& options) {
   const std::vector<PlannerInfo> chosen = chosen_planners(options.planners);
   const std::int64_t steps = parse_count("--steps", options.steps);
   const auto outputs = {options.json, options.csv, options.svg};
   const auto to_standard = std::count(outputs.begin(), outputs.end(), "-");
   require(to_standard <= 1, "--json, --csv, --svg: only one of them can go to standard output");
-  std::vector<PlanRequest> requests = make_requests(options.common, steps);
+  const std::vector<PlanRequest> requests = make_requests(options.common, steps);
 
   Comparison comparison;
   comparison.task = task_of(options.common, requests.front());
@@ -123,12 +93,16 @@ int run(const CompareOptions& options) {
     const std::int64_t all = each * steps * static_cast<std::int64_t>(chosen.size());
     std::int64_t before = 0;
     for (const PlannerInfo& planner : chosen) {
-      for (PlanRequest& request : requests) {
+      std::vector<PlanRequest> taken = steps_of(planner, requests);
+      for (PlanRequest& request : taken) {
         request.progress = [&](std::int64_t done, std::int64_t) {
           progress(before + std::min(done, each), all);
         };
-        const bool draw = !options.svg.empty() && &request == &requests.front();
-        comparison.results.push_back(compare_one(planner, request, draw ? &drawn : nullptr));
+        ComparedOutcome outcome = compare_step(planner, request);
+        comparison.results.push_back(std::move(outcome.entry));
+        if (!options.svg.empty() && &request == &taken.front() && outcome.timeline) {
+          drawn.push_back(*std::move(outcome.timeline));
+        }
         before += each;
       }
     }

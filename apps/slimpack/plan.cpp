@@ -4,6 +4,7 @@
 
 #include <iostream>
 #include <memory>
+#include <utility>
 #include <variant>
 
 #include "command.hpp"
@@ -37,7 +38,7 @@ int run(const PlanOptions& options) {
                              none->constraint, none->needed, none->available);
     return 1;
   }
-  const Plan& plan = std::get<Plan>(outcome.result);
+  const Plan plan = *take_plan(std::move(outcome.result));
   write_file(options.output, plan_to_json(plan));
   const auto& predicted = plan.prediction;
   std::cout << fmt::format(

@@ -39,7 +39,7 @@ void print_plans(const std::string& name, const PlanRequest& request) {
     const PlanOutcome outcome = planner.plan(request);
     std::string line = name + ' ' + std::string(planner.name);
     for (const auto& [setting, text] : outcome.settings) line += ' ' + setting + '=' + text;
-    if (const auto* plan = std::get_if<Plan>(&outcome.result)) {
+    if (const Plan* plan = plan_in(outcome.result)) {
       const std::string json = plan_to_json(*plan);
       line += ": plan_hash " + to_string(plan_hash(*plan)) + ", " + std::to_string(json.size()) +
               " bytes of plan.json with hash " + std::to_string(hash_of(json)) + ", iteration " +

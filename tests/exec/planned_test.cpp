@@ -56,12 +56,12 @@ class PlannedSteps {
     CAPTURE(seed);
     CAPTURE(name);
     CAPTURE(asked);
-    PlanOutcome outcome = planner.plan(request);
+    const PlanOutcome outcome = planner.plan(request);
     if (std::holds_alternative<Infeasible>(outcome.result)) {
       ++infeasible_;
       return std::nullopt;
     }
-    Plan plan = std::get<Plan>(std::move(outcome.result));
+    Plan plan = *plan_in(outcome.result);
     CHECK(plan.samples == request.batch.samples);
     CHECK(plan.target_tokens == request.batch.target_tokens);
     const Validation validation = validate(plan);

@@ -22,10 +22,10 @@ inline slimpack::PlanOutcome plan_by(std::string_view name, const slimpack::Plan
   return slimpack::compiled::find_planner(name).plan(request);
 }
 
-/// The plan of a feasible outcome; an infeasible one ends the test with its constraint.
+/// The plan of a feasible outcome, a modelled step's too; an infeasible one ends the test with its constraint.
 inline const slimpack::Plan& plan_of(const slimpack::PlanOutcome& outcome) {
   if (const auto* why = std::get_if<slimpack::Infeasible>(&outcome.result)) {
     FAIL("infeasible: ", why->constraint, " ", why->needed, " of ", why->available);
   }
-  return std::get<slimpack::Plan>(outcome.result);
+  return *slimpack::plan_in(outcome.result);
 }

@@ -196,7 +196,7 @@ TEST_CASE("planners: plans of every degree are valid, complete and the same on a
           if (tp != 2) continue;
           request.threads = 3;
           const PlanOutcome again = planner.plan(request);
-          CHECK((std::get<Plan>(again.result) == plan));
+          CHECK((*plan_in(again.result) == plan));
           CHECK(again.settings == outcome.settings);
         }
       }

@@ -11,11 +11,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/cost/retimed_plan.hpp"
 #include "slimpack/plan/batch.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/cost_spec.hpp"
@@ -78,7 +80,36 @@ struct PlanRequest {
   std::function<void(std::int64_t done, std::int64_t most)> progress;
 };
 
-using PlanResult = std::variant<Plan, Infeasible>;
+/// A step of a system whose work no plan can express. `plan` keeps every rule of a plan and says as
+/// much as one can: which tokens are computed when and by whom, what that keeps in memory and what
+/// stages send. Its units take `times` instead of the prices of its cost, and its prediction has
+/// them. It is simulated and compared, never executed or written as plan.json.
+struct ModelledStep {
+  Plan plan;
+  RetimedPlan times;
+  std::string beyond;             ///< what no plan can say, "attention work between stages"
+  std::optional<Bytes> exchange;  ///< what ranks or stages exchange inside units, where it is not
+                                  ///< what the plan's groups would
+};
+
+using PlanResult = std::variant<Plan, Infeasible, ModelledStep>;
+
+/// The plan of an answer, a modelled step's too; null where there is none.
+[[nodiscard]] inline const Plan* plan_in(const PlanResult& result) noexcept {
+  if (const auto* step = std::get_if<ModelledStep>(&result)) return &step->plan;
+  return std::get_if<Plan>(&result);
+}
+
+/// The plan of a planner's answer, to be written or run; absent where there is none. Throws
+/// InvalidInput, with the planner's name, where the system it models does not fit into a plan.
+[[nodiscard]] inline std::optional<Plan> take_plan(PlanResult&& result) {
+  if (const auto* step = std::get_if<ModelledStep>(&result)) {
+    throw InvalidInput("planner " + step->plan.planner +
+                       " is modelled on the simulator only: a plan has no " + step->beyond);
+  }
+  auto* plan = std::get_if<Plan>(&result);
+  return plan == nullptr ? std::nullopt : std::optional<Plan>(std::move(*plan));
+}
 
 /// A planner's answer and how it came about. `settings` holds what the planner's own search chose
 /// (of the candidate nearest to fitting where the answer is Infeasible), name to text.
@@ -94,7 +125,8 @@ struct PlanOutcome {
 }
 
 /// Laws: pure (equal requests give equal outcomes, whatever `threads` is); the answer is a complete
-/// plan that `validate` passes, its prediction filled by simulation, or Infeasible; a request that
+/// plan that `validate` passes, its prediction filled by simulation (of the system's own times in a
+/// ModelledStep, whose plan has its ideal time for a lower bound), or Infeasible; a request that
 /// breaks a rule of `check_request` throws InvalidInput before any work; `name` is unique among
 /// planners and becomes `Plan::planner`.
 template <class Type>
@@ -106,18 +138,36 @@ concept Planner = std::default_initializable<Type> &&
 };
 static_assert(!Planner<int>);
 
+/// A planner of a system that moves documents between steps.
+/// Laws: `over_steps` is pure and keeps everything of consecutive steps but their batches; each
+/// sample of the given batches is in exactly one of those returned, none in an earlier step than
+/// before, all by the last; targets go with their samples.
+template <class Type>
+concept MovingPlanner = Planner<Type> &&
+    requires(const Type& planner, std::vector<PlanRequest> steps) {
+  { planner.over_steps(std::move(steps)) } -> std::same_as<std::vector<PlanRequest>>;
+};
+
 /// A planner as data: what lists and command lines need.
 struct PlannerInfo {
   std::string_view name;
   std::string_view description;  ///< one line
   PlanOutcome (*plan)(const PlanRequest&) = nullptr;
+  /// What the planner makes of consecutive steps before it plans each; null where it leaves them.
+  std::vector<PlanRequest> (*over_steps)(std::vector<PlanRequest>) = nullptr;
 };
 
 /// The entry of a planner in a list.
 template <Planner Type>
 [[nodiscard]] constexpr PlannerInfo planner_info() noexcept {
-  return {Type::name, Type::description,
-          [](const PlanRequest& request) { return Type{}.plan(request); }};
+  PlannerInfo info{Type::name, Type::description,
+                   [](const PlanRequest& request) { return Type{}.plan(request); }};
+  if constexpr (MovingPlanner<Type>) {
+    info.over_steps = [](std::vector<PlanRequest> steps) {
+      return Type{}.over_steps(std::move(steps));
+    };
+  }
+  return info;
 }
 
 }  // namespace slimpack

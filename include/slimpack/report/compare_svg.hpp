@@ -20,6 +20,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/compare.hpp"
+#include "slimpack/report/compare_step.hpp"
 #include "slimpack/report/detail/describe.hpp"
 #include "slimpack/report/detail/picture.hpp"
 #include "slimpack/report/svg.hpp"
@@ -27,12 +28,6 @@
 #include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack {
-
-/// A plan and its simulation, to be drawn.
-struct ComparedTimeline {
-  Plan plan;
-  PlanSimulation simulation;
-};
 
 namespace detail {
 

@@ -14,6 +14,7 @@
 #include "slimpack/cost/ideal.hpp"
 #include "slimpack/dag/dag.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/planner.hpp"
 #include "slimpack/report/communication.hpp"
 #include "slimpack/sim/gaps.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
@@ -167,6 +168,13 @@ struct ComputeTimes {
 [[nodiscard]] inline Metrics metrics_of(const Plan& plan, const PlanSimulation& simulation) {
   return metrics_of(plan, simulation,
                     find_gaps(simulation.dag, simulation.timeline, memory_limit(plan)));
+}
+/// The same for a modelled step.
+[[nodiscard]] inline Metrics metrics_of(const ModelledStep& step,
+                                        const PlanSimulation& simulation) {
+  Metrics metrics = metrics_of(step.plan, simulation);
+  if (step.exchange) metrics.communication.exchange = *step.exchange;
+  return metrics;
 }
 
 }  // namespace slimpack

@@ -40,9 +40,9 @@ TEST_CASE("ranks: every planner's plans of real lengths give the oracle's loss a
     model.vocab = 163;
     model.bytes_per_element = 2;
     request.memory.gradient_bytes = 4;
-    PlanOutcome outcome = planner.plan(request);
+    const PlanOutcome outcome = planner.plan(request);
     if (std::holds_alternative<Infeasible>(outcome.result)) return;
-    const Plan plan = std::get<Plan>(std::move(outcome.result));
+    const Plan plan = *plan_in(outcome.result);
     const test::RankCheck found = test::check_ranks(plan, seed);
     CAPTURE(found.worst_tensor);
     CHECK(found.loss <= 2e-3);
