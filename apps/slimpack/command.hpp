@@ -15,6 +15,7 @@ using Run = std::function<int()>;
 [[nodiscard]] Run add_simulate(CLI::App& command);
 [[nodiscard]] Run add_validate(CLI::App& command);
 [[nodiscard]] Run add_compare(CLI::App& command);
+[[nodiscard]] Run add_evaluate(CLI::App& command);
 [[nodiscard]] Run add_export(CLI::App& command);
 [[nodiscard]] Run add_lengths(CLI::App& command);
 [[nodiscard]] Run add_calibrate(CLI::App& command);

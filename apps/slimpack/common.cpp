@@ -71,17 +71,19 @@ BatchOptions batch_options(const CommonOptions& options) {
   return batch;
 }
 
-std::string sha256_of_file(const std::string& path) {
-  const FileBytes file = FileBytes::open(path);
+std::string sha256_of(std::string_view bytes) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int size = 0;
-  const std::string_view bytes = file.text();
   if (EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr) != 1) {
     throw std::runtime_error("SHA-256 is not available in this OpenSSL");
   }
   std::string text;
   for (unsigned int at = 0; at < size; ++at) text += fmt::format("{:02x}", digest[at]);
   return text;
+}
+
+std::string sha256_of_file(const std::string& path) {
+  return sha256_of(FileBytes::open(path).text());
 }
 
 void add_common_options(CLI::App& command, CommonOptions& options) {
@@ -174,7 +176,7 @@ std::vector<PlanRequest> make_requests(const CommonOptions& options, std::int64_
   if (options.lengths != "-") source.sha256 = sha256_of_file(options.lengths);
   request.sources.push_back(std::move(source));
   BatchStream stream(std::span(&lengths, 1), batch);
-  if (stream.overlong().documents > 0) {
+  if (stream.overlong().documents > 0 && !options.quiet) {
     std::cerr << fmt::format("{}: {} documents ({} tokens) longer than {} tokens were {}\n",
                              options.lengths, stream.overlong().documents,
                              stream.overlong().tokens.value, batch.context.value,

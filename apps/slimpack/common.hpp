@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct CommonOptions {
   bool no_shuffle = false;
   std::string memory, cost;
   std::string effort = "normal", threads = "auto";
+  bool quiet = false;  ///< nothing on standard error about documents that were cut or dropped
 };
 
 /// Adds the options to a subcommand, with their help texts.
@@ -46,6 +48,9 @@ void add_common_options(CLI::App& command, CommonOptions& options);
 
 /// What `options` say about batches.
 [[nodiscard]] BatchOptions batch_options(const CommonOptions& options);
+
+/// The SHA-256 of a text, lower-case hexadecimal.
+[[nodiscard]] std::string sha256_of(std::string_view bytes);
 
 /// The SHA-256 of a file's bytes, lower-case hexadecimal. Throws InvalidInput if it is unreadable.
 [[nodiscard]] std::string sha256_of_file(const std::string& path);

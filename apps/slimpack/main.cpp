@@ -40,6 +40,8 @@ int main(int argc, char** argv) {
   add("validate", "check a plan against every rule of its format", app::add_validate);
   add("export", "write what each MicroPack of a device reads, as .npy", app::add_export);
   add("compare", "plan the same steps with several planners, side by side", app::add_compare);
+  add("evaluate", "plan whole matrices of settings with every planner at its best degrees",
+      app::add_evaluate);
   add("lengths", "describe the lengths in a file", app::add_lengths);
   add("calibrate", "fit a cost model to a measured profile", app::add_calibrate);
   add("compare-traces", "compare a step's predicted times with measured ones",

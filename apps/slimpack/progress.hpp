@@ -23,8 +23,8 @@ class Progress {
     if (shown_) std::fputs("\r\033[K", stderr);
   }
 
-  /// Reports `done` of `total` steps (total 0: not known).
-  void operator()(std::int64_t done, std::int64_t total) {
+  /// Reports `done` of `total` steps (total 0: not known), with a note behind them.
+  void operator()(std::int64_t done, std::int64_t total, const std::string& note = {}) {
     const auto now = Clock::now();
     if (!terminal_ || now - start_ < std::chrono::seconds(1)) return;
     if (now - last_ < std::chrono::milliseconds(100) && done < total) return;
@@ -34,8 +34,9 @@ class Progress {
     const int filled = total > 0 ? static_cast<int>(done * kWidth / total) : 0;
     const std::string bar = std::string(static_cast<std::size_t>(filled), '#') +
                             std::string(static_cast<std::size_t>(kWidth - filled), '.');
-    std::fprintf(stderr, "\r\033[K%s [%s] %lld/%lld", label_.c_str(), bar.c_str(),
-                 static_cast<long long>(done), static_cast<long long>(total));
+    std::fprintf(stderr, "\r\033[K%s [%s] %lld/%lld%s%s", label_.c_str(), bar.c_str(),
+                 static_cast<long long>(done), static_cast<long long>(total),
+                 note.empty() ? "" : ", ", note.c_str());
     std::fflush(stderr);
   }
 

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cell_result.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "slimpack/report/compare_json.hpp"
+#include "slimpack/report/summed.hpp"
+
+namespace slimpack::app {
+namespace {
+
+/// Degrees kept of those that lost, the best first.
+constexpr std::size_t kKeptDegrees = 3;
+
+[[nodiscard]] constexpr std::string_view effort_word(Effort effort) noexcept {
+  constexpr std::array<std::string_view, 3> kWords{"fast", "normal", "thorough"};
+  return kWords[static_cast<std::size_t>(effort)];
+}
+
+[[nodiscard]] std::string without_line_feed(std::string text) {
+  text.pop_back();
+  return text;
+}
+
+void write_degrees(detail::JsonWriter& json, const Degrees& degrees) {
+  json.member("dp", degrees.dp);
+  json.member("pp", degrees.pp);
+  json.member("tp", degrees.tp);
+}
+
+void write_cell(detail::JsonWriter& json, const EvaluationCell& cell) {
+  for (std::size_t at = 0; at < kAxes.size(); ++at) {
+    if (kAxes[at].number) {
+      json.member(kAxes[at].key, static_cast<std::int64_t>(std::stoll(cell.values[at])));
+    } else {
+      json.member(kAxes[at].key, cell.values[at]);
+    }
+  }
+  json.member("lengths_sha256", cell.requests.front().sources.front().sha256);
+}
+
+/// Texts of all steps that differ, in the order of steps.
+[[nodiscard]] std::string joined_setting(const TunedDegrees& best, const std::string& name) {
+  std::string joined;
+  std::set<std::string> seen;
+  for (const ComparedPlan& step : best.steps) {
+    const auto found = step.settings.find(name);
+    if (found == step.settings.end() || !seen.insert(found->second).second) continue;
+    joined.append(joined.empty() ? "" : " / ").append(found->second);
+  }
+  return joined;
+}
+
+void write_best(detail::JsonWriter& json, const TunedDegrees& best) {
+  json.member("effort", effort_word(best.effort));
+  json.key("degrees");
+  json.begin_object();
+  write_degrees(json, best.degrees);
+  json.end_object();
+  json.key("settings");
+  json.begin_object();
+  for (const auto& [name, ignored] : best.steps.front().settings) {
+    json.member(name, joined_setting(best, name));
+  }
+  json.end_object();
+  const Metrics sum = summed_metrics(best.steps);
+  detail::write_metrics(json, sum);
+  json.member("samples", sum.samples);
+  json.member("tokens", sum.tokens);
+  double plan_seconds = 0;
+  for (const ComparedPlan& step : best.steps) plan_seconds += step.plan_seconds;
+  json.member("plan_seconds", plan_seconds);
+}
+
+void write_others(detail::JsonWriter& json, const Tuning& tuning, std::size_t first) {
+  json.key("others");
+  json.begin_array();
+  for (std::size_t at = first; at < std::min(tuning.tried.size(), first + kKeptDegrees); ++at) {
+    const TunedDegrees& tried = tuning.tried[at];
+    json.begin_object();
+    write_degrees(json, tried.degrees);
+    detail::member_or_null(json, "iteration_s", tried.time);
+    if (!tried.time) json.member("why", tried.why);
+    json.end_object();
+  }
+  json.end_array();
+}
+
+}  // namespace
+
+std::string result_key(const EvaluationCell& cell, std::string_view planner) {
+  return cell.key + "/" + std::string(planner);
+}
+
+Tuning evaluate_cell(const EvaluationCell& cell, const PlannerInfo& planner) {
+  TuneOptions options;
+  options.devices = cell.gpus;
+  options.finalists = cell.finalists;
+  Tuning tuning = tune(planner, cell.requests, options);
+  if (tuning.best() != nullptr || cell.requests.front().effort != Effort::fast) return tuning;
+  std::vector<PlanRequest> requests = cell.requests;
+  for (PlanRequest& request : requests) request.effort = Effort::normal;
+  Tuning again = tune(planner, requests, options);
+  again.evaluations += tuning.evaluations;
+  again.seconds += tuning.seconds;
+  return again;
+}
+
+std::string result_line(const EvaluationCell& cell, const Tuning& tuning) {
+  std::ostringstream out;
+  detail::JsonWriter json(out);
+  const TunedDegrees* best = tuning.best();
+  json.begin_object(true);
+  json.member("version", kResultsVersion);
+  json.member("key", result_key(cell, tuning.planner));
+  json.key("cell");
+  json.begin_object();
+  write_cell(json, cell);
+  json.end_object();
+  json.member("planner", tuning.planner);
+  json.member("feasible", best != nullptr);
+  json.member("evaluations", tuning.evaluations);
+  json.member("tune_seconds", tuning.seconds);
+  json.member("degrees_tried", static_cast<std::int64_t>(tuning.tried.size()));
+  json.member("degrees_feasible",
+              static_cast<std::int64_t>(
+                  std::count_if(tuning.tried.begin(), tuning.tried.end(),
+                                [](const TunedDegrees& tried) { return tried.time.has_value(); })));
+  if (best != nullptr) {
+    write_best(json, *best);
+  } else {
+    json.member("why", tuning.tried.empty() ? std::string("no degrees divide these devices")
+                                            : tuning.tried.front().why);
+  }
+  write_others(json, tuning, best != nullptr ? 1 : 0);
+  json.end_object();
+  json.finish();
+  return without_line_feed(std::move(out).str());
+}
+
+std::string matrix_line(const EvaluationMatrix& matrix) {
+  std::ostringstream out;
+  detail::JsonWriter json(out);
+  json.begin_object(true);
+  json.member("version", kResultsVersion);
+  json.member("matrix", matrix.name);
+  json.key("groups");
+  json.begin_array();
+  for (const EvaluationGroup& group : matrix.groups) {
+    json.begin_object();
+    json.member("name", group.name);
+    json.key("planners");
+    json.begin_array();
+    for (const std::string& name : group.planners) json.text(name);
+    json.end_array();
+    json.key("cells");
+    json.begin_array();
+    for (const std::size_t at : group.cells) json.text(matrix.cells[at].key);
+    json.end_array();
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+  json.finish();
+  return without_line_feed(std::move(out).str());
+}
+
+}  // namespace slimpack::app

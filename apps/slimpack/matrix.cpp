@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "matrix.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "compiled/planners.hpp"
+#include "slimpack/core/error.hpp"
+#include "slimpack/io/cluster_json.hpp"
+#include "slimpack/io/json_reader.hpp"
+#include "slimpack/io/model_json.hpp"
+
+namespace slimpack::app {
+namespace {
+
+constexpr std::int64_t kMostCells = 100'000;
+
+[[nodiscard]] constexpr std::size_t axis_at(std::string_view key) {
+  for (std::size_t at = 0; at < kAxes.size(); ++at) {
+    if (kAxes[at].key == key) return at;
+  }
+  return kAxes.size();
+}
+
+/// Keys that a misspelling would silently turn into a standard are refused.
+void know_keys(const JsonReader& object, const nlohmann::json& value,
+               const std::vector<std::string_view>& known) {
+  for (const auto& [key, ignored] : value.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    std::string all;
+    for (const std::string_view name : known) all.append(all.empty() ? "" : ", ").append(name);
+    object.fail("the key '" + key + "' is none of " + all);
+  }
+}
+
+[[nodiscard]] std::vector<std::string> read_planners(const JsonReader& object) {
+  std::vector<std::string> names;
+  const auto list = object.find_value("planners");
+  if (!list) return names;
+  list->check(list->size() > 0, "must have an element");
+  for (std::size_t at = 0; at < list->size(); ++at) {
+    const JsonReader item = list->item(at);
+    const std::string& name = item.text();
+    const auto known = compiled::planners();
+    item.check(
+        std::find_if(known.begin(), known.end(),
+                     [&](const PlannerInfo& info) { return info.name == name; }) != known.end(),
+        "must be one of slimpack --list-planners");
+    item.check(std::find(names.begin(), names.end(), name) == names.end(), "must be listed once");
+    names.push_back(name);
+  }
+  return names;
+}
+
+[[nodiscard]] std::string axis_value(const Axis& axis, const JsonReader& value) {
+  if (!axis.number) return value.text();
+  const bool from_zero = axis.key == "seed";
+  return std::to_string(value.integer(from_zero ? 0 : 1, std::numeric_limits<std::int32_t>::max()));
+}
+
+/// The values of an axis in a group, one or several, none twice.
+[[nodiscard]] std::vector<std::string> axis_values(const Axis& axis, const JsonReader& group) {
+  const auto given = group.find(axis.key);
+  if (!given) {
+    if (axis.standard.empty()) static_cast<void>(group.at(axis.key));
+    return {std::string(axis.standard)};
+  }
+  if (given->is_string() || given->is_number()) return {axis_value(axis, *given)};
+  std::vector<std::string> values;
+  given->check(given->size() > 0, "must have an element");
+  for (std::size_t at = 0; at < given->size(); ++at) {
+    const JsonReader item = given->item(at);
+    values.push_back(axis_value(axis, item));
+    item.check(std::count(values.begin(), values.end(), values.back()) == 1, "must be listed once");
+  }
+  return values;
+}
+
+struct LengthFile {
+  std::string path;
+  std::string sha256;
+};
+using LengthFiles = std::map<std::string, LengthFile, std::less<>>;
+
+[[nodiscard]] LengthFiles read_sets(const JsonReader& matrix, const nlohmann::json& document,
+                                    const std::string& path) {
+  LengthFiles files;
+  const JsonReader sets = matrix.at("sets");
+  sets.check(sets.is_object(), "must be an object of names and paths");
+  for (const auto& [name, ignored] : document["sets"].items()) {
+    const JsonReader entry = sets.at(name);
+    const std::filesystem::path found =
+        std::filesystem::path(path).parent_path() / std::filesystem::path(entry.text());
+    try {
+      files[name] = {found.lexically_normal().string(), sha256_of_file(found.string())};
+    } catch (const InvalidInput& error) {
+      entry.fail(error.what());
+    }
+  }
+  return files;
+}
+
+/// Fills in what follows from the values. Throws as `make_requests` does.
+void complete(EvaluationCell& cell, const LengthFile& lengths) {
+  CommonOptions options;
+  options.lengths = lengths.path;
+  options.quiet = true;
+  options.threads = "1";
+  for (std::size_t at = 0; at < kAxes.size(); ++at) {
+    if (kAxes[at].option != nullptr) options.*kAxes[at].option = cell.values[at];
+  }
+  options.seed = std::stoull(cell.value("seed"));
+  cell.gpus = std::stoi(cell.value("gpus"));
+  cell.finalists = std::stoi(cell.value("finalists"));
+  cell.requests = make_requests(options, std::stoll(cell.value("steps")));
+  const PlanRequest& request = cell.requests.front();
+  std::string inputs = "results " + std::to_string(kResultsVersion) + "\n";
+  for (std::size_t at = 0; at < kAxes.size(); ++at) {
+    inputs.append(kAxes[at].key).append("=").append(cell.values[at]).append("\n");
+  }
+  inputs += lengths.sha256 + "\n" + model_to_json(request.model) + "\n" +
+            cluster_to_json(request.cluster) + "\n";
+  cell.key = sha256_of(inputs).substr(0, 16);
+}
+
+class MatrixFile {
+ public:
+  explicit MatrixFile(const std::string& path)
+      : path_(path), document_(parse_json(read_file(path), path)), top_(document_, path_) {}
+
+  [[nodiscard]] EvaluationMatrix read() {
+    top_.check(top_.is_object(), "must be an object");
+    top_.at("format").check(top_.at("format").text() == "slimpack-matrix",
+                            "must be 'slimpack-matrix'");
+    top_.at("version").check(top_.at("version").integer(1, 1 << 30) == 1,
+                             "must be 1: this program reads no newer matrix");
+    know_keys(top_, document_, {"format", "version", "name", "sets", "planners", "groups"});
+    matrix_.name = top_.at("name").text();
+    matrix_.planners = read_planners(top_);
+    files_ = read_sets(top_, document_, path_);
+    const JsonReader groups = top_.at("groups");
+    groups.check(groups.size() > 0, "must have an element");
+    for (std::size_t at = 0; at < groups.size(); ++at) {
+      read_group(groups.item(at), document_["groups"][at]);
+    }
+    return std::move(matrix_);
+  }
+
+ private:
+  void read_group(const JsonReader& group, const nlohmann::json& value) {
+    group.check(group.is_object(), "must be an object");
+    std::vector<std::string_view> known{"name", "planners"};
+    for (const Axis& axis : kAxes) known.push_back(axis.key);
+    know_keys(group, value, known);
+    EvaluationGroup made{group.at("name").text(), read_planners(group), {}};
+    std::array<std::vector<std::string>, kAxes.size()> values;
+    std::int64_t cells = 1;
+    for (std::size_t at = 0; at < kAxes.size(); ++at) {
+      values[at] = axis_values(kAxes[at], group);
+      cells *= static_cast<std::int64_t>(values[at].size());
+      group.check(cells <= kMostCells, "must have at most 100000 cells");
+    }
+    for (const std::string& set : values[axis_at("set")]) {
+      if (files_.find(set) == files_.end()) {
+        group.at("set").fail("'" + set + "' is none of the matrix's sets");
+      }
+    }
+    for (std::int64_t number = 0; number < cells; ++number) {
+      EvaluationCell cell;
+      std::int64_t rest = number;
+      for (std::size_t at = kAxes.size(); at-- > 0;) {  // the first axis varies slowest
+        const auto count = static_cast<std::int64_t>(values[at].size());
+        cell.values[at] = values[at][static_cast<std::size_t>(rest % count)];
+        rest /= count;
+      }
+      made.cells.push_back(place_of(std::move(cell), group));
+    }
+    matrix_.groups.push_back(std::move(made));
+  }
+
+  [[nodiscard]] std::size_t place_of(EvaluationCell cell, const JsonReader& group) {
+    const auto found = known_.find(cell.values);
+    if (found != known_.end()) return found->second;
+    try {
+      complete(cell, files_.at(cell.value("set")));
+    } catch (const InvalidInput& error) {
+      std::string said = error.what();
+      if (said.starts_with("--")) said.erase(0, 2);  // an axis is the option of its name
+      group.fail(said);
+    }
+    const std::size_t place = matrix_.cells.size();
+    known_.emplace(cell.values, place);
+    matrix_.cells.push_back(std::move(cell));
+    return place;
+  }
+
+  std::string path_;
+  nlohmann::json document_;
+  JsonReader top_;
+  LengthFiles files_;
+  EvaluationMatrix matrix_;
+  std::map<std::array<std::string, kAxes.size()>, std::size_t> known_;
+};
+
+}  // namespace
+
+const std::string& EvaluationCell::value(std::string_view axis) const {
+  const std::size_t at = axis_at(axis);
+  SLIMPACK_ASSERT(at < kAxes.size());
+  return values[at];
+}
+
+EvaluationMatrix read_matrix(const std::string& path) {
+  return MatrixFile(path).read();
+}
+
+}  // namespace slimpack::app
