@@ -42,6 +42,10 @@ done
 say "The step in time: where the devices wait, what they hold"
 show "$bin/slimpack" simulate "$out/slimpack.json" --trace "$out/trace.json" --svg "$out/timeline.svg"
 
+say "A small matrix of settings, every planner at its best degrees, and the page of it"
+show "$bin/slimpack" evaluate bench/evaluation/small.json --store "$out/evaluation.jsonl"
+show bench/evaluation.py "$out/evaluation.jsonl" >"$out/evaluation.md"
+
 say "The same for a tiny model on real text, two ranks of two stages; and now it is executed"
 show "$bin/slimpack" plan examples/data/text.jsonl --model tiny --dp 2 --pp 2 --context 512 --overlong split \
   --granularity 32 --planner slimpack -o "$out/tiny.json"
@@ -62,4 +66,4 @@ done
 
 say "Done in $((SECONDS - began)) s after the build. To look at:"
 printf '  %s\n' "$out/trace.json (open in https://ui.perfetto.dev)" "$out/timeline.svg (open in a browser)" \
-  "$out/measured.svg (both measured steps on one time axis)" "$out/model (opens in transformers)"
+  "$out/evaluation.md (planners compared over the small matrix)" "$out/measured.svg (both measured steps on one time axis)" "$out/model (opens in transformers)"

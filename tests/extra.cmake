@@ -24,6 +24,7 @@ add_test(NAME scripts.deps_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SO
 add_test(NAME scripts.readme COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_readme.py)
 add_test(NAME scripts.cuda_report_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/cuda_report_test.py)
 add_test(NAME scripts.cuda_budget_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/cuda_budget_test.py)
+add_test(NAME scripts.evaluation_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/evaluation_test.py)
 add_test(NAME scripts.readme_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/readme_test.py)
 
 include(determinism/determinism.cmake)

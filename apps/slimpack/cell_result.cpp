@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "slimpack/planners/layout.hpp"
 #include "slimpack/report/compare_json.hpp"
 #include "slimpack/report/summed.hpp"
+#include "slimpack/report/time_split.hpp"
 
 namespace slimpack::app {
 namespace {
@@ -71,6 +73,12 @@ void write_best(detail::JsonWriter& json, const TunedDegrees& best) {
   json.end_object();
   const Metrics sum = summed_metrics(best.steps);
   detail::write_metrics(json, sum);
+  json.key("time_split");
+  json.begin_object();
+  for (std::size_t cause = 0; cause < kTimeCauses; ++cause) {
+    json.member(time_cause(cause), best.split.time[cause]);
+  }
+  json.end_object();
   json.member("samples", sum.samples);
   json.member("tokens", sum.tokens);
   double plan_seconds = 0;
@@ -123,6 +131,8 @@ std::string result_line(const EvaluationCell& cell, const Tuning& tuning) {
   json.begin_object();
   write_cell(json, cell);
   json.end_object();
+  const MemorySpec memory = memory_of(cell.requests.front());
+  json.member("limit_bytes", memory.capacity - memory.reserved);
   json.member("planner", tuning.planner);
   json.member("feasible", best != nullptr);
   json.member("evaluations", tuning.evaluations);

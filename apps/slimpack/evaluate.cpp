@@ -43,18 +43,8 @@ struct Job {
   const PlannerInfo* planner = nullptr;
 };
 
-[[nodiscard]] std::vector<std::string> all_planners() {
-  std::vector<std::string> names;
-  for (const PlannerInfo& planner : compiled::planners()) names.emplace_back(planner.name);
-  return names;
-}
-
 /// Planners that the command line asks for, out of those that a group has.
 void restrict_planners(EvaluationMatrix& matrix, const std::vector<std::string>& names) {
-  if (matrix.planners.empty()) matrix.planners = all_planners();
-  for (EvaluationGroup& group : matrix.groups) {
-    if (group.planners.empty()) group.planners = matrix.planners;
-  }
   if (names.empty()) return;
   for (const std::string& name : names) {
     static_cast<void>(compiled::find_planner(name));
@@ -64,7 +54,6 @@ void restrict_planners(EvaluationMatrix& matrix, const std::vector<std::string>&
   const auto other = [&](const std::string& name) {
     return std::find(names.begin(), names.end(), name) == names.end();
   };
-  std::erase_if(matrix.planners, other);
   for (EvaluationGroup& group : matrix.groups) std::erase_if(group.planners, other);
 }
 

@@ -37,10 +37,12 @@ void know_keys(const JsonReader& object, const nlohmann::json& value,
   }
 }
 
-[[nodiscard]] std::vector<std::string> read_planners(const JsonReader& object) {
+/// The list of planners under a key; absent where there is none.
+[[nodiscard]] std::optional<std::vector<std::string>> read_planners(const JsonReader& object,
+                                                                    std::string_view key) {
+  const auto list = object.find_value(key);
+  if (!list) return std::nullopt;
   std::vector<std::string> names;
-  const auto list = object.find_value("planners");
-  if (!list) return names;
   list->check(list->size() > 0, "must have an element");
   for (std::size_t at = 0; at < list->size(); ++at) {
     const JsonReader item = list->item(at);
@@ -138,9 +140,11 @@ class MatrixFile {
                             "must be 'slimpack-matrix'");
     top_.at("version").check(top_.at("version").integer(1, 1 << 30) == 1,
                              "must be 1: this program reads no newer matrix");
-    know_keys(top_, document_, {"format", "version", "name", "sets", "planners", "groups"});
+    know_keys(top_, document_,
+              {"format", "version", "name", "sets", "planners", "without", "groups"});
     matrix_.name = top_.at("name").text();
-    matrix_.planners = read_planners(top_);
+    for (const PlannerInfo& planner : compiled::planners()) planners_.emplace_back(planner.name);
+    planners_ = chosen_planners(top_);
     files_ = read_sets(top_, document_, path_);
     const JsonReader groups = top_.at("groups");
     groups.check(groups.size() > 0, "must have an element");
@@ -153,10 +157,10 @@ class MatrixFile {
  private:
   void read_group(const JsonReader& group, const nlohmann::json& value) {
     group.check(group.is_object(), "must be an object");
-    std::vector<std::string_view> known{"name", "planners"};
+    std::vector<std::string_view> known{"name", "planners", "without"};
     for (const Axis& axis : kAxes) known.push_back(axis.key);
     know_keys(group, value, known);
-    EvaluationGroup made{group.at("name").text(), read_planners(group), {}};
+    EvaluationGroup made{group.at("name").text(), chosen_planners(group), {}};
     std::array<std::vector<std::string>, kAxes.size()> values;
     std::int64_t cells = 1;
     for (std::size_t at = 0; at < kAxes.size(); ++at) {
@@ -182,6 +186,18 @@ class MatrixFile {
     matrix_.groups.push_back(std::move(made));
   }
 
+  /// What an object says about planners, else those of the matrix, else all.
+  [[nodiscard]] std::vector<std::string> chosen_planners(const JsonReader& object) const {
+    std::vector<std::string> names = read_planners(object, "planners").value_or(planners_);
+    const std::vector<std::string> less =
+        read_planners(object, "without").value_or(std::vector<std::string>{});
+    std::erase_if(names, [&](const std::string& name) {
+      return std::find(less.begin(), less.end(), name) != less.end();
+    });
+    if (names.empty()) object.fail("there must be a planner left");
+    return names;
+  }
+
   [[nodiscard]] std::size_t place_of(EvaluationCell cell, const JsonReader& group) {
     const auto found = known_.find(cell.values);
     if (found != known_.end()) return found->second;
@@ -202,6 +218,7 @@ class MatrixFile {
   nlohmann::json document_;
   JsonReader top_;
   LengthFiles files_;
+  std::vector<std::string> planners_;
   EvaluationMatrix matrix_;
   std::map<std::array<std::string, kAxes.size()>, std::size_t> known_;
 };

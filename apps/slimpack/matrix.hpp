@@ -57,13 +57,12 @@ struct EvaluationCell {
 /// Cells that one entry of the file asks for; several entries may have one name.
 struct EvaluationGroup {
   std::string name;
-  std::vector<std::string> planners;  ///< empty: those of the matrix
-  std::vector<std::size_t> cells;     ///< in EvaluationMatrix::cells
+  std::vector<std::string> planners;
+  std::vector<std::size_t> cells;  ///< in EvaluationMatrix::cells
 };
 
 struct EvaluationMatrix {
   std::string name;
-  std::vector<std::string> planners;  ///< empty: all
   std::vector<EvaluationGroup> groups;
   std::vector<EvaluationCell> cells;  ///< each once, in the order of the file
 };

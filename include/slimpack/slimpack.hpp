@@ -100,6 +100,7 @@
 #include "slimpack/report/summary.hpp"
 #include "slimpack/report/summary_json.hpp"
 #include "slimpack/report/summary_text.hpp"
+#include "slimpack/report/summed.hpp"
 #include "slimpack/report/svg.hpp"
 #include "slimpack/report/time_split.hpp"
 #include "slimpack/report/timelines_svg.hpp"

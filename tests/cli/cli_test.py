@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the slimpack program as a user does: cli_test.py PROGRAM DATA_FOLDER SIMULATE_DAG."""
 import csv
+import fcntl
 import json
 import os
 import re
@@ -67,7 +68,7 @@ class Cli(unittest.TestCase):
         self.assertEqual(run("--help").returncode, 0)
         self.assertRegex(run("--version").stdout, r"^slimpack \d+\.\d+\.\d+\n$")
         for command in ("plan", "simulate", "validate", "export", "compare", "lengths", "calibrate",
-                        "compare-traces"):
+                        "compare-traces", "evaluate"):
             done = run(command, "--help")
             self.assertEqual(done.returncode, 0)
             self.assertIn("--help", done.stdout)
@@ -177,6 +178,192 @@ class Cli(unittest.TestCase):
                     "megatron,megatron")
         self.refuse(2, r"only one of them can go to standard output", *every, "--json", "-", "--csv",
                     "-")
+
+    def matrix(self, name="matrix.json", **changes):
+        """A matrix of nine cells for two planners; `changes` replace keys of the file."""
+        group = {"name": "degrees", "set": "mix", "model": "tiny", "cluster": "h100", "gpus": [2, 4],
+                 "context": [2048, 4096], "samples": [24, 32]}
+        steps = {**group, "name": "steps", "gpus": 4, "context": 4096, "samples": 32, "steps": 2,
+                 "without": ["megatron"]}
+        again = {**group, "name": "again", "gpus": [4]}
+        matrix = {"format": "slimpack-matrix", "version": 1, "name": "tiny", "sets": {"mix": "mix.lengths"},
+                  "planners": ["slimpack", "megatron"], "groups": [group, steps, again], **changes}
+        with open(self.lengths(), encoding="utf-8") as file:
+            self.write("mix.lengths", file.read())
+        return self.write(name, json.dumps(matrix))
+
+    @staticmethod
+    def stored(path="store.jsonl"):
+        """What a store holds, less what is measured by the clock."""
+        results = {}
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                result = json.loads(line)
+                if "matrix" not in result:
+                    assert result["key"] not in results
+                    results[result["key"]] = {key: value for key, value in result.items()
+                                              if key not in ("tune_seconds", "plan_seconds")}
+        return results
+
+    def test_evaluate_fills_a_store_and_exports_it(self):
+        self.matrix()
+        done = run("evaluate", "matrix.json", "--store", "store.jsonl", "--json", "e.json", "--csv", "e.csv")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("tiny: 17 of 17 results, 17 of them new", done.stdout)
+        self.assertRegex(done.stdout, r"(?m)^megatron +8 +8 +\d")
+        results = self.stored()
+        self.assertEqual(len(results), 17)
+        for key, result in results.items():
+            cell = result["cell"]
+            self.assertTrue(key.endswith("/" + result["planner"]))
+            degrees = result["degrees"]
+            self.assertEqual(degrees["dp"] * degrees["pp"] * degrees["tp"], cell["gpus"])
+            self.assertEqual(result["samples"], cell["samples"] * cell["steps"])
+            self.assertAlmostEqual(result["efficiency"], result["ideal_s"] / result["iteration_s"])
+            self.assertAlmostEqual(sum(result["time_split"].values()), result["iteration_s"], delta=1e-8)
+            self.assertLessEqual(result["peak_bytes"], result["limit_bytes"])
+            for other in result["others"]:
+                self.assertLessEqual(result["iteration_s"], other["iteration_s"])
+        with open("e.json", encoding="utf-8") as file:
+            answer = json.load(file)
+        self.assertEqual((answer["format"], answer["matrix"]), ("slimpack-evaluation", "tiny"))
+        with open("e.csv", encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual(len(rows), 17)
+        for row, result in zip(rows, answer["results"]):
+            self.assertEqual(row["planner"], result["planner"])
+            self.assertEqual(float(row["iteration_s"]), result["iteration_s"])
+            self.assertEqual(int(row["gpus"]), result["cell"]["gpus"])
+            self.assertEqual(int(row["pp"]), result["degrees"]["pp"])
+
+        # Nothing is computed twice, and the best degrees are those of slimpack compare.
+        with open("store.jsonl", "rb") as file:
+            before = file.read()
+        done = run("evaluate", "matrix.json", "--store", "store.jsonl")
+        self.assertIn("tiny: 17 of 17 results, 0 of them new", done.stdout)
+        with open("store.jsonl", "rb") as file:
+            self.assertEqual(file.read(), before)
+        result = next(result for result in results.values() if result["planner"] == "megatron")
+        cell, degrees = result["cell"], result["degrees"]
+        done = run("compare", "mix.lengths", "--model", "tiny", "--overlong", "split", "--effort", "fast",
+                   "--context", str(cell["context"]), "--batch-samples", str(cell["samples"]),
+                   "--dp", str(degrees["dp"]), "--pp", str(degrees["pp"]), "--tp", str(degrees["tp"]),
+                   "--planners", "megatron", "--json", "-")
+        self.assertEqual(json.loads(done.stdout)["results"][0]["iteration_s"], result["iteration_s"])
+
+    def test_evaluate_resumes_where_a_killed_run_stopped(self):
+        self.matrix()
+        whole = run("evaluate", "matrix.json", "--store", "whole.jsonl", "--threads", "2")
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+        with subprocess.Popen([PROGRAM, "evaluate", "matrix.json", "--store", "store.jsonl", "--threads", "1"],
+                              stdout=subprocess.DEVNULL) as process:
+            while process.poll() is None:
+                if os.path.exists("store.jsonl") and os.path.getsize("store.jsonl") > 6000:
+                    process.kill()
+                    break
+        with open("store.jsonl", "rb") as file:
+            kept = file.read()
+        kept = kept[:kept.rindex(b"\n") + 1]
+        with open("store.jsonl", "ab") as file:  # what a kill in the middle of a write leaves
+            file.write(b'{"version": 1, "key": "73750d')
+        done = run("evaluate", "matrix.json", "--store", "store.jsonl")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("a last line that a killed run left was cut off", done.stderr)
+        with open("store.jsonl", "rb") as file:
+            self.assertTrue(file.read().startswith(kept))
+        self.assertEqual(self.stored(), self.stored("whole.jsonl"))
+
+    def test_evaluate_does_what_is_missing_and_what_changed(self):
+        self.matrix()
+        done = run("evaluate", "matrix.json", "--store", "store.jsonl", "--limit", "2", "--planners", "megatron")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("tiny: 2 of 8 results, 2 of them new", done.stdout)
+        self.assertIn("tiny: 8 of 8 results, 6 of them new",
+                      run("evaluate", "matrix.json", "--store", "store.jsonl", "--planners", "megatron").stdout)
+        self.assertIn("tiny: 17 of 17 results, 9 of them new",
+                      run("evaluate", "matrix.json", "--store", "store.jsonl").stdout)
+        with open("mix.lengths", "a", encoding="utf-8") as file:
+            file.write("77\n")
+        self.assertIn("17 of them new", run("evaluate", "matrix.json", "--store", "store.jsonl").stdout)
+        with open("matrix.json", encoding="utf-8") as file:
+            text = file.read()
+        for old, new, count in (('"model": "tiny"', '"model": "tiny", "recompute": "full"', 17),
+                                ('"steps": 2', '"steps": 3', 1), ('"gpus": 4', '"gpus": 8', 1),
+                                ('"set": "mix"', '"set": "mix", "seed": 1', 17)):
+            self.write("other.json", text.replace(old, new))
+            with self.subTest(new=new):
+                if os.path.exists("copy.jsonl"):
+                    os.remove("copy.jsonl")
+                self.assertEqual(run("evaluate", "matrix.json", "--store", "copy.jsonl").returncode, 0)
+                done = run("evaluate", "other.json", "--store", "copy.jsonl")
+                self.assertIn(f"{count} of them new", done.stdout, done.stderr)
+
+    def test_evaluate_shows_progress_and_the_time_left_on_a_terminal(self):
+        self.matrix(groups=[{"name": "a", "set": "mix", "model": "llama-7b", "cluster": "h100", "gpus": 64,
+                             "context": 32768, "samples": 256, "effort": "normal"}])
+        ours, theirs = os.openpty()
+        with subprocess.Popen([PROGRAM, "evaluate", "matrix.json", "--store", "store.jsonl", "--threads", "1"],
+                              stdout=subprocess.DEVNULL, stderr=theirs) as process:
+            os.close(theirs)
+            shown = b""
+            try:
+                while piece := os.read(ours, 4096):
+                    shown += piece
+            except OSError:  # how a terminal says that nobody writes any more
+                pass
+        os.close(ours)
+        self.assertEqual(process.returncode, 0)
+        self.assertRegex(shown.decode(), r"evaluating \[#+\.*\] \d/2, about \d+:\d\d:\d\d left")
+
+    def test_evaluate_refuses_bad_matrices_and_stores(self):
+        self.matrix()
+        with open("matrix.json", encoding="utf-8") as file:
+            text = file.read()
+        self.write("foreign.jsonl", '{"loss": 3}\n')
+        self.write("newer.jsonl", '{"version": 99, "key": "a/megatron"}\n')
+        self.write("double.jsonl", '{"version": 1, "key": "a/megatron"}\n' * 2)
+        self.write("text.jsonl", "results:\n")
+        self.write("bad.json", text)
+        cases = [  # what is changed in the matrix, by what, and what is said
+            ('"gpus": [2, 4]', '"gpus": [2, 0]', r"bad\.json: groups\[0\]\.gpus\[1\]: must be an integer in 1 \.\. .*, found 0"),
+            ('"gpus": [2, 4]', '"gpus": "two"', r"bad\.json: groups\[0\]\.gpus: must be an integer .*, found 'two'"),
+            ('"gpus": [2, 4]', '"gpus": []', r"bad\.json: groups\[0\]\.gpus: must have an element, found an array of 0"),
+            ('"gpus": [2, 4]', '"gpus": [2, 2]', r"bad\.json: groups\[0\]\.gpus\[1\]: must be listed once, found 2"),
+            ('"gpus": [2, 4]', '"gpu": [2, 4]', r"bad\.json: groups\[0\]: the key 'gpu' is none of name, planners, without, set"),
+            ('"gpus": [2, 4], ', '', r"bad\.json: groups\[0\]: the key 'gpus' is missing"),
+            ('"model": "tiny"', '"model": "gpt-9"', r"bad\.json: groups\[0\]: model: 'gpt-9' is neither a preset"),
+            ('"cluster": "h100"', '"cluster": "h100", "head": "middle"', r"groups\[0\]: head: 'middle' is not one of last, shard"),
+            ('"cluster": "h100"', '"cluster": "h100", "effort": "much"', r"groups\[0\]: effort: 'much' is not one of fast"),
+            ('"cluster": "h100"', '"cluster": "h100", "overlong": "error"', r"groups\[0\]: .*more than the context of 2048"),
+            ('"set": "mix"', '"set": "mox"', r"bad\.json: groups\[0\]\.set: 'mox' is none of the matrix's sets"),
+            ('"mix.lengths"', '"absent.lengths"', r"bad\.json: sets\.mix: .*absent\.lengths"),
+            ('["slimpack", "megatron"]', '["slimpack", "best"]', r"bad\.json: planners\[1\]: must be one of slimpack --list-planners, found 'best'"),
+            ('["slimpack", "megatron"]', '["megatron"]', r"bad\.json: groups\[1\]: there must be a planner left"),
+            ('slimpack-matrix', 'slimpack-plan', r"bad\.json: format: must be 'slimpack-matrix', found 'slimpack-plan'"),
+            ('"version": 1', '"version": 2', r"bad\.json: version: must be 1.*, found 2"),
+            ('"groups": [', '"groups": [5, ', r"bad\.json: groups\[0\]: must be an object, found 5"),
+            ('"groups": [', '"groups": {', r"bad\.json: not valid JSON"),
+        ]
+        for old, new, sentence in cases:
+            with self.subTest(new=new):
+                self.assertIn(old, text)
+                self.write("bad.json", text.replace(old, new, 1))
+                self.refuse(2, sentence, "evaluate", "bad.json", "--store", "store.jsonl")
+        good = ["evaluate", "matrix.json", "--store"]
+        self.refuse(2, r"foreign\.jsonl: line 1: .*'version' is missing", *good, "foreign.jsonl")
+        self.refuse(2, r"newer\.jsonl: line 1: version: must be 1: results of several versions are not kept in "
+                    r"one store; give a new file, found 99", *good, "newer.jsonl")
+        self.refuse(2, r"double\.jsonl: line 2: is there twice: 'a/megatron'", *good, "double.jsonl")
+        self.refuse(2, r"text\.jsonl: line 1: not valid JSON", *good, "text.jsonl")
+        self.refuse(2, r"--store: cannot open 'nowhere/s\.jsonl': No such file", *good, "nowhere/s.jsonl")
+        self.refuse(2, r"absent\.json", "evaluate", "absent.json", "--store", "store.jsonl")
+        self.refuse(2, r"--store is required", "evaluate", "matrix.json")
+        self.refuse(2, r"--limit: 'none' is not a whole number", *good, "store.jsonl", "--limit", "none")
+        self.refuse(2, r"planner must be one of .*, got 'best'", *good, "store.jsonl", "--planners", "best")
+        self.refuse(2, r"only one of them can go to standard output", *good, "store.jsonl", "--json", "-", "--csv", "-")
+        with open("held.jsonl", "w", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self.refuse(2, r"--store: 'held\.jsonl' is in use by another run", *good, "held.jsonl")
 
     def test_lengths_from_every_form_and_standard_input(self):
         values = [100, 40000, 7]
