@@ -44,7 +44,8 @@ show "$bin/slimpack" simulate "$out/slimpack.json" --trace "$out/trace.json" --s
 
 say "A small matrix of settings, every planner at its best degrees, and the page of it"
 show "$bin/slimpack" evaluate bench/evaluation/small.json --store "$out/evaluation.jsonl"
-show bench/evaluation.py "$out/evaluation.jsonl" >"$out/evaluation.md"
+printf '$ bench/evaluation.py evaluation.jsonl >evaluation.md\n'
+bench/evaluation.py "$out/evaluation.jsonl" >"$out/evaluation.md"
 
 say "The same for a tiny model on real text, two ranks of two stages; and now it is executed"
 show "$bin/slimpack" plan examples/data/text.jsonl --model tiny --dp 2 --pp 2 --context 512 --overlong split \
