@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +22,20 @@
 namespace slimpack {
 
 namespace detail {
+
+/// The settings of a space, as text by name; `plan` is the one that they made.
+[[nodiscard]] inline std::map<std::string, std::string> packed_settings(
+    const PackedSpace& space, const PackedSettings& settings, const Plan& plan) {
+  const bool sliced = space.slices.size() > 1 || space.slices.front() > 1;
+  auto lines = describe(settings, sliced);
+  if (space.ranks.size() > 1 || space.ranks.front() > 1) {
+    lines["context_parallel"] = std::to_string(settings.ranks);
+    if (settings.ranks > 1) {
+      lines["share_tokens"] = std::to_string(plan.memory.share_tokens.value);
+    }
+  }
+  return lines;
+}
 
 /// Builds and simulates the candidates of a space.
 template <SequenceOrder Order>
@@ -63,14 +78,7 @@ template <SequenceOrder Order>
   const PackedSettings best = space.at(found.best);
   Plan plan = build_packed(request, planner, best, order);
   const auto why = predict(plan, request);
-  const bool sliced = space.slices.size() > 1 || space.slices.front() > 1;
-  PlanOutcome outcome{Infeasible{}, describe(best, sliced), found.evaluations};
-  if (space.ranks.size() > 1 || space.ranks.front() > 1) {
-    outcome.settings["context_parallel"] = std::to_string(best.ranks);
-    if (best.ranks > 1) {
-      outcome.settings["share_tokens"] = std::to_string(plan.memory.share_tokens.value);
-    }
-  }
+  PlanOutcome outcome{Infeasible{}, detail::packed_settings(space, best, plan), found.evaluations};
   if (why) {
     outcome.result = *why;
   } else {

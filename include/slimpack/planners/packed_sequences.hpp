@@ -213,13 +213,14 @@ inline std::vector<std::vector<std::int32_t>> neighbouring_ranks(std::int32_t dp
 
 }  // namespace detail
 
-/// Builds the plan of one candidate, without a prediction: sequences are packed and dealt to ranks,
-/// or groups of `settings.ranks` neighbouring ones, each cut into slices, whole samples where there
-/// is one slice a sequence, the same packs forward and backward, in the order that `order` gives.
-/// O(samples log samples + units x ranks of a group).
+/// Builds the plan of one candidate, without a prediction: sequences are dealt to ranks, or groups
+/// of `settings.ranks` neighbouring ones, as `packed` says, each cut into slices, whole samples
+/// where there is one slice a sequence, the same packs forward and backward, in the order that
+/// `order` gives. No sequence is empty. O(samples log samples + units x ranks of a group).
 template <SequenceOrder Order>
 [[nodiscard]] Plan build_packed(const PlanRequest& request, std::string_view planner,
-                                const PackedSettings& settings, const Order& order) {
+                                const PackedSettings& settings, const detail::PackedRanks& packed,
+                                const Order& order) {
   Plan plan = plan_frame(request, planner);
   plan.parallel.chunks = settings.chunks;
   plan.parallel.head = settings.head.head;
@@ -230,7 +231,6 @@ template <SequenceOrder Order>
     if (settings.share) plan.memory.share_tokens = *settings.share;
     plan.groups = detail::neighbouring_ranks(request.dp, settings.ranks);
   }
-  const detail::PackedRanks packed = detail::pack_ranks(request, settings);
   Tokens longest{1};
   for (const auto& sequence : packed.sequences) {
     longest = std::max(longest, detail::sequence_length(plan.samples, sequence));
@@ -270,6 +270,13 @@ template <SequenceOrder Order>
     }
   }
   return plan;
+}
+
+/// The same with sequences packed and dealt as the settings say.
+template <SequenceOrder Order>
+[[nodiscard]] Plan build_packed(const PlanRequest& request, std::string_view planner,
+                                const PackedSettings& settings, const Order& order) {
+  return build_packed(request, planner, settings, detail::pack_ranks(request, settings), order);
 }
 
 }  // namespace slimpack

@@ -14,7 +14,9 @@
 #include "slimpack/planners/megatron_interleaved.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/slimpack.hpp"
+#include "slimpack/planners/slimpipe.hpp"
 #include "slimpack/planners/slimpipe_order.hpp"
+#include "slimpack/planners/wlb_llm.hpp"
 
 namespace slimpack {
 
@@ -28,6 +30,8 @@ inline constexpr std::array kPlanners{
     planner_info<MegatronInterleaved>(),
     planner_info<MegatronCp>(),
     planner_info<SlimpipeOrder>(),
+    planner_info<Slimpipe>(),
+    planner_info<WlbLlm>(),
 };
 
 /// Every planner, in the order in which lists print them.

@@ -19,14 +19,19 @@ namespace slimpack {
 /// multiple of the granularity), in the order of SlimPipe (arXiv 2504.14519). Searched: slices of
 /// the longest sequence (1, half the stages, and 1 to 16 times the stages; the others in
 /// proportion), chunks, head on the last stage or sharded, and what `Megatron` searches. Its
-/// exchange of attention work between stages is not part of a plan.
+/// exchange of attention work between stages is not part of a plan: `Slimpipe` has it.
 struct SlimpipeOrder {
   static constexpr std::string_view name = "slimpipe-order";
   static constexpr std::string_view description =
       "SlimPipe: packed sequences in uniform slices, one forward, one backward on slices";
 
-  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    check_request(request);
+  /// The published order of sequences with so many slices.
+  static constexpr auto order = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
+    return slimpipe(pipeline, slices);
+  };
+
+  /// What is searched.
+  [[nodiscard]] static PackedSpace space(const PlanRequest& request) {
     PackedSpace space;
     space.recompute = recompute_choices(request);
     space.slices.clear();
@@ -38,10 +43,12 @@ struct SlimpipeOrder {
     }
     space.chunks = chunk_choices(request, 1);
     space.head = head_choices(request, space.chunks, true);
-    return choose_packed(request, name, space,
-                         [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
-                           return slimpipe(pipeline, slices);
-                         });
+    return space;
+  }
+
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    check_request(request);
+    return choose_packed(request, name, space(request), order);
   }
 };
 static_assert(Planner<SlimpipeOrder>);

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// WLB-LLM: packs of equal work, outliers delayed, documents shared by context-parallel ranks.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/any_model.hpp"
+#include "slimpack/cost/price.hpp"
+#include "slimpack/pack/ranks.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/check_request.hpp"
+#include "slimpack/planners/choose_modelled.hpp"
+#include "slimpack/planners/detail/wlb_packs.hpp"
+#include "slimpack/planners/detail/wlb_queues.hpp"
+#include "slimpack/planners/detail/wlb_shards.hpp"
+#include "slimpack/planners/megatron_cp.hpp"
+#include "slimpack/planners/packed_sequences.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/schedule/interleaved.hpp"
+
+namespace slimpack {
+
+namespace detail {
+
+/// The candidates of WLB-LLM.
+class WlbCandidates {
+ public:
+  WlbCandidates(const PlanRequest& request, std::string_view planner)
+      : request_(request), planner_(planner), works_(sample_works(request, request.batch.samples)) {
+    space_.recompute = recompute_choices(request);
+    space_.chunks = chunk_choices(request, 1);
+    space_.head = head_choices(request, space_.chunks, false);
+    space_.ranks = context_parallel_choices(request);
+  }
+
+  [[nodiscard]] std::array<std::size_t, 7> sizes() const noexcept {
+    return {space_.ranks.size(),  space_.recompute.size(), kPacksPerContext2.size(),
+            space_.chunks.size(), space_.head.size(),      space_.dealing.size(),
+            kMost2.size()};
+  }
+  [[nodiscard]] bool exists(const SettingPoint& point) const {
+    const PackedSettings settings = settings_at(point);
+    return leaves_layers(request_, settings.chunks, settings.head);
+  }
+  [[nodiscard]] ModelledStep build(const SettingPoint& point) const {
+    const PackedSettings settings = settings_at(point);
+    Plan plan =
+        build_packed(request_, planner_, settings, packed(point),
+                     [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
+                       return interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
+                     });
+    const AnyModel model = make_model(plan);
+    ShardedTimes sharded = WlbPricing(plan, model).run();
+    PricedPlan prices = std::visit([&](const auto& m) { return PricedPlan(plan, m); }, model);
+    RetimedPlan times(plan, std::move(prices), std::move(sharded.times));
+    const bool shared = settings.ranks > 1;
+    return {std::move(plan), std::move(times),
+            shared ? "choice of sharding by document or by sequence" : "",
+            shared ? std::optional(sharded.exchange) : std::nullopt};
+  }
+  [[nodiscard]] std::map<std::string, std::string> settings(const SettingPoint& point,
+                                                            const Plan& plan) const {
+    const PackedSettings settings = settings_at(point);
+    auto lines = describe(settings, false);
+    lines["packing"] = "equal-work";
+    lines["context_parallel"] = std::to_string(settings.ranks);
+    lines["micro_batches"] = std::to_string(plan.micropacks.size() / 2);
+    const std::int64_t most2 = kMost2.at(point[6]);
+    lines["longest_pack"] =
+        most2 == 0 ? "free" : std::to_string(request_.context.value * most2 / 2);
+    if (settings.ranks > 1) {
+      const AnyModel model = make_model(plan);
+      const ShardedTimes sharded = WlbPricing(plan, model).run();
+      lines["sharded_by_document"] = std::to_string(sharded.by_document);
+      lines["sharded_by_sequence"] = std::to_string(sharded.by_sequence);
+    }
+    return lines;
+  }
+
+ private:
+  /// Micro-batches in place of each that is a full context long, twice over.
+  static constexpr std::array<std::int64_t, 5> kPacksPerContext2{2, 4, 8, 1, 16};
+  /// Longest packs in contexts, twice over; 0: any.
+  static constexpr std::array<std::int64_t, 3> kMost2{0, 4, 3};
+
+  [[nodiscard]] PackedSettings settings_at(const SettingPoint& point) const {
+    PackedSettings settings;
+    settings.ranks = space_.ranks.at(point[0]);
+    settings.recompute = space_.recompute.at(point[1]);
+    settings.chunks = space_.chunks.at(point[3]);
+    settings.head = space_.head.at(point[4]);
+    settings.dealing = space_.dealing.at(point[5]);
+    // Whole documents are shared evenly: small blocks say that best.
+    settings.share = request_.memory.share_tokens.value_or(Tokens{64});
+    return settings;
+  }
+  [[nodiscard]] PackedRanks packed(const SettingPoint& point) const {
+    const PackedSettings settings = settings_at(point);
+    const std::span<const Tokens> samples = request_.batch.samples;
+    const std::int32_t groups = request_.dp / settings.ranks;
+    const std::int64_t each = nominal_packs(samples, request_.context, groups) / groups;
+    const std::int64_t count =
+        groups * std::max<std::int64_t>(1, each * kPacksPerContext2.at(point[2]) / 2);
+    const std::int64_t most2 = kMost2.at(point[6]);
+    const Tokens most = most2 == 0 ? Tokens{std::numeric_limits<std::int64_t>::max()}
+                                   : Tokens{request_.context.value * most2 / 2};
+    PackedRanks result;
+    result.sequences = pack_by_work(samples, works_, count, most);
+    result.ranks = settings.dealing == Dealing::in_turn
+                       ? deal_in_turn(result.sequences.size(), groups)
+                       : deal_balanced(pack_works(result.sequences, works_), groups);
+    return result;
+  }
+
+  const PlanRequest& request_;
+  std::string_view planner_;
+  std::vector<Work> works_;
+  PackedSpace space_;
+};
+
+}  // namespace detail
+
+/// WLB-LLM (Wang et al., "WLB-LLM: Workload-Balanced 4D Parallelism for Large Language Model
+/// Training", OSDI 2025, arXiv 2503.17924): micro-batches of equal predicted work and of different
+/// length, documents longest first to the one with least work; outliers wait over steps in queues
+/// by length until there is one for each micro-batch; context-parallel ranks share each document
+/// (two chunks of 2 x degree each) or the packed sequence likewise, whichever is predicted to be
+/// faster for this micro-batch, tiles and segments of the attention kernel counted; 1F1B and
+/// interleaved 1F1B.
+///
+/// Searched: context-parallel degree (as `MegatronCp`), recomputation, micro-batches (as many as
+/// full contexts, twice, four and eight times, half), chunks, layers of the last stage, dealing to
+/// ranks, and how long a pack may get before the shortest one takes the next document (1.5 or 2
+/// contexts, or any length that memory allows). Levels of the queues, whether there are any too:
+/// the least estimated time over the steps at hand.
+///
+/// Deviations and assumptions: documents that fit into no pack are not left for the next step, and
+/// all that wait run in the last step at the latest, so that every planner computes the same
+/// tokens. Keys and values are gathered whole, hidden behind attention (in its favour: published as
+/// an all-gather before it). Prediction is the cost model itself (in its favour). Memory and
+/// messages between stages are those of documents shared evenly in blocks of 64 tokens.
+/// Without context parallelism the answer is a plan. Infeasible where a sharded head is asked for.
+struct WlbLlm {
+  static constexpr std::string_view name = "wlb-llm";
+  static constexpr std::string_view description =
+      "WLB-LLM: packs of equal work, delayed outliers, sharding chosen by micro-batch";
+
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    check_request(request);
+    if (request.head == Head::shard) {
+      return {Infeasible{"stages with a part of the head, one in wlb-llm's order", request.pp, 1},
+              {},
+              0};
+    }
+    const detail::WlbCandidates candidates(request, name);
+    const auto sizes = candidates.sizes();
+    return choose_modelled(request, sizes, candidates);
+  }
+
+  /// Delays outliers. Queues are those, of some levels that halve from half the first step's
+  /// context down or none, with which the steps are estimated to take least; ties to the fewest and
+  /// longest. Throws InvalidInput as `check_request`. O(samples log samples).
+  [[nodiscard]] std::vector<PlanRequest> over_steps(std::vector<PlanRequest> steps) const {
+    for (const PlanRequest& request : steps) check_request(request);
+    if (steps.size() < 2) return steps;
+    const detail::WaitingSteps given = detail::samples_with_targets(steps);
+    std::vector<std::int64_t> packs;
+    for (const PlanRequest& request : steps) {
+      packs.push_back(detail::nominal_packs(request.batch.samples, request.context, request.dp));
+    }
+    detail::WaitingSteps best;
+    std::optional<Work> least;
+    for (const auto& levels : detail::level_choices(steps.front().context)) {
+      detail::WaitingSteps moved = detail::delay_outliers(given, levels, packs);
+      const Work time = detail::estimated_time(steps, moved);
+      if (least && *least <= time) continue;
+      least = time;
+      best = std::move(moved);
+    }
+    for (std::size_t step = 0; step < steps.size(); ++step) {
+      Batch& batch = steps[step].batch;
+      batch.samples.clear();
+      batch.origin.clear();
+      batch.target_tokens = detail::targets_of(best[step]);
+      for (const detail::WaitingSample& sample : best[step]) {
+        batch.samples.push_back(sample.length);
+        batch.origin.push_back(sample.origin);
+      }
+    }
+    return steps;
+  }
+};
+static_assert(MovingPlanner<WlbLlm>);
+
+}  // namespace slimpack
