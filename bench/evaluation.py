@@ -257,6 +257,8 @@ class Page:
                f"(mean {mean(best):.2f}x, least {min(best):.2f}x).")
         yield ""
         yield from table(["set", "over `megatron`", "over the best Megatron planner", "over the best of all others"], rows)
+        yield ("Where a step holds few full sequences (see the tokens of each set below), whoever fills sequences to the context has little to spread over GPUs: the large ratios are of such steps. Larger batches stand further below, as far as they are covered.")
+        yield ""
 
     def overall(self):
         yield "## Every planner, all settings"
@@ -287,6 +289,8 @@ class Page:
         yield ""
         contexts = self.contexts()
         for name in self.axis("set"):
+            tokens = [result["tokens"] / result["cell"]["steps"] for result in
+                      (self.store.result(cell, OURS) for cell in self.where(set=name)) if result["feasible"]]
             rows = []
             for planner in self.others:
                 rows.append([f"`{planner}`"] + [mean_and_worst([self.store.speedup(cell, planner)
@@ -296,10 +300,14 @@ class Page:
             for context in contexts:
                 here = [self.store.result(cell, OURS) for cell in self.where(set=name, context=context)]
                 here = [result["efficiency"] for result in here if result and result["feasible"]]
-                shares.append(f"{100 * average(here):.1f} % ({100 * min(here):.1f} %)" if here else "no plan")
+                worst = f" ({100 * min(here):.1f} %)" if len(here) > 1 else ""
+                shares.append(f"{100 * average(here):.1f} %{worst}" if here else "no plan")
             rows.append([f"share of ideal of `{OURS}`"] + shares)
             yield f"### {name}"
             yield ""
+            if tokens:
+                yield f"{max(tokens) / 1e6:.1f} million tokens a step, {max(tokens) / max(contexts):.1f} full sequences of {context_name(max(contexts))}."
+                yield ""
             yield from table(["planner"] + [context_name(context) for context in contexts], rows)
 
     def trend(self):
@@ -458,11 +466,14 @@ class Page:
         yield f"## Where the time of `{OURS}` goes"
         yield ""
         results = [(cell, self.store.result(cell, OURS)) for cell in self.compared]
-        results = sorted(((result["efficiency"], cell, result) for cell, result in results if result["feasible"]), key=lambda entry: entry[:2])
-        yield "Its five worst settings by share of ideal, and the five largest parts of what is lost there, in per cent of the step."
+        results = sorted(((result["efficiency"], cell, result) for cell, result in results if result["feasible"]), key=lambda entry: entry[0])
+        yield "The worst setting of each length set by share of ideal, and the five largest parts of what is lost there, in per cent of the step."
         yield ""
+        worst = {}
+        for share, cell, result in results:
+            worst.setdefault(self.about(cell)["set"], (share, cell, result))
         rows = []
-        for share, cell, result in results[:5]:
+        for share, cell, result in worst.values():
             split = sorted(((time, cause) for cause, time in result["time_split"].items() if cause != "ideal"), key=lambda pair: (-pair[0], pair[1]))
             rows.append([cell_text(self.about(cell)), f"{100 * share:.1f} %",
                          ", ".join(f"{cause} {100 * time / result['iteration_s']:.1f}" for time, cause in split[:5])])

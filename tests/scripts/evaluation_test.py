@@ -74,7 +74,7 @@ class Evaluation(unittest.TestCase):
                 "| `megatron` | 4 of 4 | 2.21 | 4.00 | 1.50 | web 32K, llama-7b, 64 h100, 512 samples |",
                 "| `kk` | 3 of 4 | 1.00 | 1.25 | 0.80 | web 256K, llama-7b, 64 h100, 512 samples |",
                 "| `megatron` | 1.73 | 2.83 | 1.63 |",
-                "| share of ideal of `slimpack` | 90.0 % (90.0 %) | 45.0 % (45.0 %) |",
+                "| share of ideal of `slimpack` | 90.0 % | 45.0 % |",
                 "All pairs of setting and planner whose speed-up is below 1.02: 2 of 11; in 1 of them the other is faster.",
                 "| web 256K, llama-7b, 64 h100, 512 samples | `kk` | 0.800 | 8 x 8 x 1, none | 8 x 8 x 1, none | drain +50.0 % |",
                 "| `slimpack-symmetric`: the same packs in both passes | 1.05 | 1.10 | 1.00 | 1.00 |",
