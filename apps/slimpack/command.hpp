@@ -20,6 +20,8 @@ using Run = std::function<int()>;
 [[nodiscard]] Run add_lengths(CLI::App& command);
 [[nodiscard]] Run add_calibrate(CLI::App& command);
 [[nodiscard]] Run add_compare_traces(CLI::App& command);
+[[nodiscard]] Run add_tune(CLI::App& command);
+[[nodiscard]] Run add_sweep(CLI::App& command);
 
 void list_planners();
 void list_presets();

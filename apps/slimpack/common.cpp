@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "compiled/planners.hpp"
 #include "sizes.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/data/file_bytes.hpp"
@@ -125,6 +126,61 @@ PlanRequest make_request(const CommonOptions& options) {
 }
 
 std::vector<PlanRequest> make_requests(const CommonOptions& options, std::int64_t steps) {
+  return RequestMaker().make(options, steps);
+}
+
+ComparedTask task_of(const CommonOptions& options, const PlanRequest& request) {
+  const BatchOptions batch = batch_options(options);
+  ComparedTask task;
+  task.sources = request.sources;
+  task.context = batch.context;
+  task.overlong = options.overlong;
+  task.batch_tokens = batch.batch_tokens;
+  task.batch_samples = batch.batch_samples;
+  task.seed = batch.seed;
+  task.shuffle = batch.shuffle;
+  task.model = request.model.name;
+  task.cluster = request.cluster.name;
+  task.dp = request.dp;
+  task.pp = request.pp;
+  task.tp = request.tp;
+  task.chunks = request.chunks;
+  task.head = request.head;
+  task.recompute = request.recompute;
+  task.granularity = request.granularity;
+  task.merge = request.merge;
+  task.evaluations = evaluations(request);
+  return task;
+}
+
+std::vector<ComparedStep> compared_steps(const std::vector<PlanRequest>& requests) {
+  std::vector<ComparedStep> steps;
+  for (const PlanRequest& request : requests) {
+    ComparedStep step{
+        request.batch.step, static_cast<std::int64_t>(request.batch.samples.size()), {}};
+    for (const Tokens length : request.batch.samples) step.tokens += length;
+    steps.push_back(step);
+  }
+  return steps;
+}
+
+std::vector<PlannerInfo> chosen_planners(const std::vector<std::string>& names) {
+  if (names.empty()) return {compiled::planners().begin(), compiled::planners().end()};
+  std::vector<PlannerInfo> chosen;
+  for (const std::string& name : names) {
+    const PlannerInfo& planner = compiled::find_planner(name);
+    for (const PlannerInfo& other : chosen) {
+      require(other.name != planner.name, "--planners: a planner must be listed once", name);
+    }
+    chosen.push_back(planner);
+  }
+  return chosen;
+}
+
+namespace {
+
+/// The request of the options without its batch.
+[[nodiscard]] PlanRequest request_without_batch(const CommonOptions& options) {
   PlanRequest request;
   request.model = preset_or_file("--model", options.model, model_preset(options.model),
                                  model_presets(), model_from_json);
@@ -167,16 +223,36 @@ std::vector<PlanRequest> make_requests(const CommonOptions& options, std::int64_
       options.threads == "auto"
           ? std::max(1, static_cast<std::int32_t>(std::thread::hardware_concurrency()))
           : parse_count("--threads", options.threads);
+  require(options.step <= (std::uint64_t{1} << 40U), "--step: must be at most 2^40");
+  return request;
+}
+
+}  // namespace
+
+void check_options(const CommonOptions& options) {
+  static_cast<void>(request_without_batch(options));
+  static_cast<void>(batch_options(options));
+}
+
+const RequestMaker::Loaded& RequestMaker::load(const std::string& path) {
+  const auto found = loaded_.find(path);
+  if (found != loaded_.end()) return found->second;
+  Loaded loaded{read_lengths(path), {}};
+  loaded.source = {path, static_cast<std::int64_t>(loaded.lengths.documents.size()), {}};
+  if (path != "-") loaded.source.sha256 = sha256_of_file(path);
+  return loaded_.emplace(path, std::move(loaded)).first->second;
+}
+
+std::vector<PlanRequest> RequestMaker::make(const CommonOptions& options, std::int64_t steps) {
+  PlanRequest request = request_without_batch(options);
   const BatchOptions batch = batch_options(options);
   request.context = batch.context;
-  require(options.step <= (std::uint64_t{1} << 40U), "--step: must be at most 2^40");
-
-  const LengthSet lengths = read_lengths(options.lengths);
-  Source source{options.lengths, static_cast<std::int64_t>(lengths.documents.size()), {}};
-  if (options.lengths != "-") source.sha256 = sha256_of_file(options.lengths);
-  request.sources.push_back(std::move(source));
-  BatchStream stream(std::span(&lengths, 1), batch);
-  if (stream.overlong().documents > 0 && !options.quiet) {
+  const Loaded& loaded = load(options.lengths);
+  request.sources.push_back(loaded.source);
+  BatchStream stream(std::span(&loaded.lengths, 1), batch);
+  const std::string what =
+      fmt::format("{} {} {}", options.lengths, batch.context.value, options.overlong);
+  if (stream.overlong().documents > 0 && !options.quiet && told_.insert(what).second) {
     std::cerr << fmt::format("{}: {} documents ({} tokens) longer than {} tokens were {}\n",
                              options.lengths, stream.overlong().documents,
                              stream.overlong().tokens.value, batch.context.value,

@@ -4,15 +4,19 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "slimpack/data/lengths.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/report/compare.hpp"
 
 namespace slimpack::app {
 
@@ -38,13 +42,43 @@ struct CommonOptions {
 /// Adds the options to a subcommand, with their help texts.
 void add_common_options(CLI::App& command, CommonOptions& options);
 
-/// Checks every option, reads the files they name and draws the step's batch. Throws InvalidInput.
-/// Documents that the context cut or dropped are reported on standard error.
+/// Checks every option and the files of model, cluster and cost, but reads no lengths. Throws
+/// InvalidInput.
+void check_options(const CommonOptions& options);
+
+/// Makes requests of options. Each length file is read once, standard input too.
+class RequestMaker {
+ public:
+  /// Checks every option, reads the files they name and draws the batches of `steps` consecutive
+  /// steps; the requests differ in these alone. Throws InvalidInput. Documents that the context cut
+  /// or dropped are reported on standard error, once.
+  [[nodiscard]] std::vector<PlanRequest> make(const CommonOptions& options, std::int64_t steps);
+
+ private:
+  struct Loaded {
+    LengthSet lengths;
+    Source source;
+  };
+  [[nodiscard]] const Loaded& load(const std::string& path);
+
+  std::map<std::string, Loaded> loaded_;
+  std::set<std::string> told_;
+};
+
+/// The request of one step.
 [[nodiscard]] PlanRequest make_request(const CommonOptions& options);
 
-/// The same for `steps` consecutive steps; they differ in their batches alone.
+/// The requests of `steps` consecutive steps.
 [[nodiscard]] std::vector<PlanRequest> make_requests(const CommonOptions& options,
                                                      std::int64_t steps);
+
+/// What reports repeat of a request.
+[[nodiscard]] ComparedTask task_of(const CommonOptions& options, const PlanRequest& request);
+[[nodiscard]] std::vector<ComparedStep> compared_steps(const std::vector<PlanRequest>& requests);
+
+/// The planners of these names, every one where there is none. Throws InvalidInput for a name that
+/// is not known or stands twice.
+[[nodiscard]] std::vector<PlannerInfo> chosen_planners(const std::vector<std::string>& names);
 
 /// What `options` say about batches.
 [[nodiscard]] BatchOptions batch_options(const CommonOptions& options);

@@ -12,7 +12,6 @@
 
 #include "command.hpp"
 #include "common.hpp"
-#include "compiled/planners.hpp"
 #include "progress.hpp"
 #include "sizes.hpp"
 #include "slimpack/io/file.hpp"
@@ -33,43 +32,6 @@ struct CompareOptions {
   std::string json, csv, svg;
 };
 
-[[nodiscard]] std::vector<PlannerInfo> chosen_planners(const std::vector<std::string>& names) {
-  if (names.empty()) return {compiled::planners().begin(), compiled::planners().end()};
-  std::vector<PlannerInfo> chosen;
-  for (const std::string& name : names) {
-    const PlannerInfo& planner = compiled::find_planner(name);
-    for (const PlannerInfo& other : chosen) {
-      require(other.name != planner.name, "--planners: a planner must be listed once", name);
-    }
-    chosen.push_back(planner);
-  }
-  return chosen;
-}
-
-[[nodiscard]] ComparedTask task_of(const CommonOptions& options, const PlanRequest& request) {
-  const BatchOptions batch = batch_options(options);
-  ComparedTask task;
-  task.sources = request.sources;
-  task.context = batch.context;
-  task.overlong = options.overlong;
-  task.batch_tokens = batch.batch_tokens;
-  task.batch_samples = batch.batch_samples;
-  task.seed = batch.seed;
-  task.shuffle = batch.shuffle;
-  task.model = request.model.name;
-  task.cluster = request.cluster.name;
-  task.dp = request.dp;
-  task.pp = request.pp;
-  task.tp = request.tp;
-  task.chunks = request.chunks;
-  task.head = request.head;
-  task.recompute = request.recompute;
-  task.granularity = request.granularity;
-  task.merge = request.merge;
-  task.evaluations = evaluations(request);
-  return task;
-}
-
 int run(const CompareOptions& options) {
   const std::vector<PlannerInfo> chosen = chosen_planners(options.planners);
   const std::int64_t steps = parse_count("--steps", options.steps);
@@ -80,12 +42,7 @@ int run(const CompareOptions& options) {
 
   Comparison comparison;
   comparison.task = task_of(options.common, requests.front());
-  for (const PlanRequest& request : requests) {
-    ComparedStep step{
-        request.batch.step, static_cast<std::int64_t>(request.batch.samples.size()), {}};
-    for (const Tokens length : request.batch.samples) step.tokens += length;
-    comparison.steps.push_back(step);
-  }
+  comparison.steps = compared_steps(requests);
   std::vector<ComparedTimeline> drawn;
   {
     Progress progress("comparing");

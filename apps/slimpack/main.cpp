@@ -42,6 +42,9 @@ int main(int argc, char** argv) {
   add("compare", "plan the same steps with several planners, side by side", app::add_compare);
   add("evaluate", "plan whole matrices of settings with every planner at its best degrees",
       app::add_evaluate);
+  add("tune", "find the best degrees, recomputation and batch for a number of devices",
+      app::add_tune);
+  add("sweep", "compare planners at every combination of options", app::add_sweep);
   add("lengths", "describe the lengths in a file", app::add_lengths);
   add("calibrate", "fit a cost model to a measured profile", app::add_calibrate);
   add("compare-traces", "compare a step's predicted times with measured ones",

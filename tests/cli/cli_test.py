@@ -68,8 +68,8 @@ class Cli(unittest.TestCase):
     def test_help_version_and_lists(self):
         self.assertEqual(run("--help").returncode, 0)
         self.assertRegex(run("--version").stdout, r"^slimpack \d+\.\d+\.\d+\n$")
-        for command in ("plan", "simulate", "validate", "export", "compare", "lengths", "calibrate",
-                        "compare-traces", "evaluate"):
+        for command in ("plan", "simulate", "validate", "export", "compare", "tune", "sweep", "lengths",
+                        "calibrate", "compare-traces", "evaluate"):
             done = run(command, "--help")
             self.assertEqual(done.returncode, 0)
             self.assertIn("--help", done.stdout)
@@ -367,6 +367,134 @@ class Cli(unittest.TestCase):
         with open("held.jsonl", "w", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             self.refuse(2, r"--store: 'held\.jsonl' is in use by another run", *good, "held.jsonl")
+    def test_tune_ranks_degrees_and_says_why_the_runner_up_lost(self):
+        every = ["tune", self.lengths(), *SMALL, "--gpus", "4", "--effort", "fast"]
+        done = run(*every, "--json", "t.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = re.findall(r"(?m)^(\d+) x (\d+) x (\d+) +\S", done.stdout)
+        self.assertEqual(len(rows), 5)
+        for row in rows:
+            dp, pp, tp = (int(degree) for degree in row)
+            self.assertEqual(dp * pp * tp, 4)
+        self.assertRegex(done.stdout, r"(?m)^best: dp \d+ x pp \d+ x tp \d+: .*recompute \w+")
+        self.assertRegex(done.stdout,
+                         r"(?m)^runner-up: dp .* takes \d+\.\d\d % longer than dp .*: .* (more|less) ")
+        with open("t.json", encoding="utf-8") as file:
+            answer = json.load(file)
+        self.assertEqual((answer["format"], answer["devices"]), ("slimpack-tuning", 4))
+        tried = answer["results"][0]["tried"]
+        self.assertEqual([[str(one[key]) for key in ("dp", "pp", "tp")] for one in tried],
+                         [list(row) for row in rows])
+        times = [one["time_s"] for one in tried]
+        self.assertEqual(times, sorted(times))
+        self.assertIsNone(tried[0]["why"])
+        for one in tried:
+            self.assertAlmostEqual(sum(one["time_by_cause"].values()), one["time_s"], places=8)
+            self.assertLessEqual(self.COMPARED - {"planner", "simulate_seconds",
+                                                  "speedup_over_megatron"}, set(one["steps"][0]))
+        best = {key: tried[0][key] for key in ("dp", "pp", "tp")}
+        self.assertEqual(answer["best"], {"planner": "slimpack", "batch": 0, **best})
+        # What is best of all is what `compare` finds at the same degrees.
+        degrees = [f"--{key}={value}" for key, value in best.items()]
+        done = run("compare", self.lengths(), *SMALL, *degrees, "--effort", "fast", "--planners",
+                   "slimpack", "--json", "-")
+        self.assertEqual(json.loads(done.stdout)["results"][0]["iteration_s"], tried[0]["time_s"])
+        self.assertEqual(run(*every, "--threads", "1").stdout, run(*every, "--threads", "3").stdout)
+
+    def test_tune_compares_planners_and_batches_and_keeps_fixed_degrees(self):
+        done = run("tune", self.lengths(), "--model", "tiny", "--context", "4096", "--overlong",
+                   "split", "--gpus", "4", "--pp", "2", "--effort", "fast", "--planners",
+                   "slimpack,megatron", "--batch-tokens", "20K,40K", "--steps", "2", "--json", "-")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        answer = json.loads(done.stdout)
+        self.assertEqual([batch["batch_tokens"] for batch in answer["batches"]], [20000, 40000])
+        self.assertEqual([(one["planner"], one["batch"]) for one in answer["results"]],
+                         [("slimpack", 0), ("megatron", 0), ("slimpack", 1), ("megatron", 1)])
+        best = 0
+        for one in answer["results"]:
+            self.assertEqual({(row["dp"], row["pp"], row["tp"]) for row in one["tried"]},
+                             {(2, 2, 1), (1, 2, 2)})
+            best = max(best, one["tried"][0]["tokens_per_s"])
+        chosen = answer["best"]
+        self.assertEqual(best, next(one["tried"][0]["tokens_per_s"] for one in answer["results"]
+                                    if (one["planner"], one["batch"]) ==
+                                    (chosen["planner"], chosen["batch"])))
+
+    def test_tune_refuses_what_makes_no_sense_and_says_what_is_lacking(self):
+        good = self.lengths()
+        every = ["tune", good, *SMALL]
+        self.refuse(2, r"--gpus is required", *every)
+        self.refuse(2, r"--gpus: '0' is not a whole number > 0", *every, "--gpus", "0")
+        self.refuse(2, r"--dp: 'two' is not a whole number", *every, "--gpus", "4", "--dp", "two")
+        self.refuse(2, r"--gpus: no degrees .* got 7", *every, "--gpus", "7", "--pp", "3")
+        self.refuse(2, r"--batch-tokens: there is nothing between two commas", "tune", good, "--model",
+                    "tiny", "--overlong", "split", "--gpus", "2", "--batch-tokens", "1M,,2M")
+        self.refuse(2, r"planner must be one of", *every, "--gpus", "2", "--planners", "best")
+        self.refuse(1, r"no degrees have a feasible plan: slimpack: dp .*weights, gradients and "
+                       r"optimizer state .*needed \d+, available -?\d+", *every, "--gpus", "2",
+                    "--memory", "501M")
+
+    def test_sweep_has_a_row_for_each_point_and_planner(self):
+        done = run("sweep", self.lengths(), "--model", "tiny", "--overlong", "split", "--batch-tokens",
+                   "40K", "--effort", "fast", "--planners", "slimpack,megatron", "--sweep",
+                   "context=2K,4K", "--sweep", "pp=1,2,5", "--steps", "2", "--csv", "s.csv", "--json",
+                   "s.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        points = [(context, pp) for context in ("2K", "4K") for pp in ("1", "2", "5")]
+        with open("s.csv", encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual([(row["context"], row["pp"], row["planner"]) for row in rows],
+                         [(*point, name) for point in points for name in ("slimpack", "megatron")])
+        with open("s.json", encoding="utf-8") as file:
+            answer = json.load(file)
+        self.assertEqual(answer["format"], "slimpack-sweep")
+        self.assertEqual([(point["at"]["context"], point["at"]["pp"]) for point in answer["points"]],
+                         points)
+        for at, row in enumerate(rows):
+            summary = answer["points"][at // 2]["summary"][at % 2]
+            if row["pp"] == "5":  # tiny has four layers
+                self.assertRegex(row["why"], r"pp x chunks must be <= the model's layers \(4\).*got 5")
+                self.assertEqual((row["feasible_steps"], row["iteration_s"]), ("0", ""))
+                continue
+            self.assertEqual(row["feasible_steps"], "2")
+            self.assertEqual(float(row["iteration_s"]), summary["iteration_s"]["mean"])
+        self.assertRegex(done.stdout, r"(?m)^2K +2 +megatron +\d")
+        self.assertRegex(done.stdout, r"(?m)^4K +5 +slimpack +infeasible in 2 of 2 steps: pp x chunks")
+        # A point is what `compare` finds there.
+        alone = run("compare", self.lengths(), "--model", "tiny", "--overlong", "split",
+                    "--batch-tokens", "40K", "--effort", "fast", "--planners", "slimpack,megatron",
+                    "--context", "4K", "--pp", "2", "--steps", "2", "--json", "-")
+        times = [row["iteration_s"] for row in json.loads(alone.stdout)["results"]]
+        self.assertEqual([row["iteration_s"] for row in answer["points"][4]["results"]], times)
+
+    def test_sweep_refuses_bad_axes_before_any_work(self):
+        good = self.lengths()
+        every = ["sweep", good, *SMALL, "--effort", "fast", "--sweep"]
+        cases = [
+            (r"--sweep: 'contxt' is not one of LENGTHS, model, .*effort$", "contxt=1"),
+            (r"--sweep: 'json' is not one of", "json=a"),
+            (r"--sweep: 'help' is not one of", "help=1"),
+            (r"--context: 'nonsense' is not a whole number", "context=4K,nonsense"),
+            (r"--head: 'middle' is not one of last, shard", "head=last,middle"),
+            (r"--sweep: must be OPTION=VALUE", "context"),
+            (r"--sweep: must be OPTION=VALUE", "=4K"),
+            (r"--sweep context: a value is empty", "context=4K,"),
+            (r"--sweep context: a value must be listed once, got '4K'", "context=4K,4K"),
+            (r"--sweep seed: 'x' is not a value of it", "seed=1,x"),
+            (r"--sweep no-shuffle: 'maybe' is not a value of it", "no-shuffle=maybe"),
+            (r"--model: 'gpt-9' is neither a preset", "model=tiny,gpt-9"),
+            (r"absent\.lengths", "LENGTHS=absent.lengths"),
+        ]
+        for sentence, axis in cases:
+            with self.subTest(axis=axis):
+                self.refuse(2, sentence, *every, axis)
+        self.refuse(2, r"--sweep: an option must be listed once, got 'pp'", *every, "pp=1", "--sweep",
+                    "pp=2")
+        self.refuse(2, r"--sweep is required", "sweep", good)
+        self.refuse(1, r"no point has a feasible plan: slimpack: pp x chunks", *every, "pp=64")
+        both = run(*every, "no-shuffle=true,false", "--json", "-")
+        shuffles = [point["batch"]["shuffle"] for point in json.loads(both.stdout)["points"]]
+        self.assertEqual(shuffles, [False, True])
 
     def test_lengths_from_every_form_and_standard_input(self):
         values = [100, 40000, 7]

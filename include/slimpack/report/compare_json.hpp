@@ -8,6 +8,7 @@
 #include <optional>
 #include <ostream>
 #include <string_view>
+#include <vector>
 
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/compare.hpp"
@@ -34,8 +35,7 @@ void member_or_null(JsonWriter& json, std::string_view name, const std::optional
   return kWords[static_cast<std::size_t>(recompute)];
 }
 
-inline void write_task(JsonWriter& json, const Comparison& comparison) {
-  const ComparedTask& task = comparison.task;
+inline void write_lengths(JsonWriter& json, const ComparedTask& task) {
   json.key("lengths");
   json.begin_array();
   for (const Source& source : task.sources) {
@@ -46,6 +46,24 @@ inline void write_task(JsonWriter& json, const Comparison& comparison) {
     json.end_object();
   }
   json.end_array();
+}
+
+inline void write_steps(JsonWriter& json, const std::vector<ComparedStep>& steps) {
+  json.key("steps");
+  json.begin_array();
+  for (const ComparedStep& step : steps) {
+    json.begin_object(true);
+    json.member("step", step.step);
+    json.member("samples", step.samples);
+    json.member("tokens", step.tokens);
+    json.end_object();
+  }
+  json.end_array();
+}
+
+inline void write_task(JsonWriter& json, const Comparison& comparison) {
+  const ComparedTask& task = comparison.task;
+  write_lengths(json, task);
   json.key("batch");
   json.begin_object();
   json.member("context", task.context);
@@ -55,16 +73,7 @@ inline void write_task(JsonWriter& json, const Comparison& comparison) {
   json.member("seed", task.seed);
   json.member("shuffle", task.shuffle);
   json.member("evaluations", task.evaluations);
-  json.key("steps");
-  json.begin_array();
-  for (const ComparedStep& step : comparison.steps) {
-    json.begin_object(true);
-    json.member("step", step.step);
-    json.member("samples", step.samples);
-    json.member("tokens", step.tokens);
-    json.end_object();
-  }
-  json.end_array();
+  write_steps(json, comparison.steps);
   json.end_object();
   json.member("model", task.model);
   json.member("cluster", task.cluster);
@@ -164,6 +173,18 @@ inline void write_planner_summary(JsonWriter& json, const PlannerSummary& summar
   json.end_object();
 }
 
+inline void write_results(JsonWriter& json, const Comparison& comparison,
+                          const std::vector<PlannerSummary>& summaries) {
+  json.key("results");
+  json.begin_array();
+  for (const ComparedPlan& entry : comparison.results) write_entry(json, comparison, entry);
+  json.end_array();
+  json.key("summary");
+  json.begin_array();
+  for (const PlannerSummary& summary : summaries) write_planner_summary(json, summary);
+  json.end_array();
+}
+
 }  // namespace detail
 
 /// Writes the comparison as `"format": "slimpack-comparison"`, version 1. Throws InvalidInput as
@@ -175,16 +196,7 @@ inline void write_comparison_json(std::ostream& out, const Comparison& compariso
   json.member("format", "slimpack-comparison");
   json.member("version", 1);
   detail::write_task(json, comparison);
-  json.key("results");
-  json.begin_array();
-  for (const ComparedPlan& entry : comparison.results) {
-    detail::write_entry(json, comparison, entry);
-  }
-  json.end_array();
-  json.key("summary");
-  json.begin_array();
-  for (const PlannerSummary& summary : summaries) detail::write_planner_summary(json, summary);
-  json.end_array();
+  detail::write_results(json, comparison, summaries);
   json.end_object();
   json.finish();
 }

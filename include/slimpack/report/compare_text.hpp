@@ -29,9 +29,9 @@ class TextTable {
     }
     rows_.push_back({std::move(row), {}});
   }
-  /// A row of one cell and a remark that may reach across all other columns.
-  void remark(std::string name, std::string text) {
-    add({std::move(name)});
+  /// A row of the first cells and a remark that may reach across all other columns.
+  void remark(std::vector<std::string> cells, std::string text) {
+    add(std::move(cells));
     rows_.back().remark = std::move(text);
   }
   void write(TextWriter& text) const {
@@ -109,7 +109,7 @@ inline void write_comparison_text(std::ostream& out, const Comparison& compariso
                            "idle %", "peak GB", "planning s"});
   for (const PlannerSummary& summary : summaries) {
     if (summary.feasible == 0) {
-      table.remark(summary.planner, "infeasible: " + summary.why);
+      table.remark({summary.planner}, "infeasible: " + summary.why);
       continue;
     }
     table.add({summary.planner, detail::range_text(summary.iteration_s, 1, 4, several),

@@ -72,7 +72,7 @@ inline void write_trace_comparison_text(std::ostream& out, const TraceComparison
     devices.add(row);
   }
   if (comparison.devices.size() > kShownDevices) {
-    devices.remark("and", std::to_string(comparison.devices.size() - kShownDevices) + " more");
+    devices.remark({"and"}, std::to_string(comparison.devices.size() - kShownDevices) + " more");
   }
   devices.write(text);
 

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// slimpack tune: the best degrees, recomputation and batch for a number of devices.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "command.hpp"
+#include "common.hpp"
+#include "progress.hpp"
+#include "sizes.hpp"
+#include "slimpack/planners/degrees.hpp"
+#include "slimpack/report/tune.hpp"
+#include "slimpack/report/tune_json.hpp"
+#include "slimpack/report/tune_report.hpp"
+#include "slimpack/report/tune_text.hpp"
+
+namespace slimpack::app {
+namespace {
+
+struct TuneCommand {
+  CommonOptions common;
+  std::vector<std::string> planners{"slimpack"};
+  std::string gpus, steps = "1", finalists = "3";
+  std::string json;
+};
+
+/// "1M,2M" as its parts; one empty part where nothing is asked for.
+[[nodiscard]] std::vector<std::string> parts_of(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char character : text) {
+    if (character == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += character;
+    }
+  }
+  return parts;
+}
+
+/// A degree that is fixed; absent where it is searched. The option is then any legal one.
+[[nodiscard]] std::optional<std::int32_t> take_degree(const char* option, std::string& text) {
+  std::optional<std::int32_t> degree;
+  if (text != "auto") degree = parse_count(option, text);
+  text = "1";
+  return degree;
+}
+
+int run(const TuneCommand& command) {
+  const std::vector<PlannerInfo> chosen = chosen_planners(command.planners);
+  CommonOptions common = command.common;
+  TuneOptions options;
+  options.devices = parse_count("--gpus", command.gpus);
+  options.bounds.dp = take_degree("--dp", common.dp);
+  options.bounds.pp = take_degree("--pp", common.pp);
+  options.bounds.tp = take_degree("--tp", common.tp);
+  options.finalists = parse_count("--finalists", command.finalists);
+  const std::int64_t steps = parse_count("--steps", command.steps);
+
+  TuneReport report;
+  report.devices = options.devices;
+  RequestMaker maker;
+  std::vector<std::vector<PlanRequest>> requests;
+  for (const std::string& tokens : parts_of(common.batch_tokens)) {
+    CommonOptions one = common;
+    one.batch_tokens = tokens;
+    require(!tokens.empty() || common.batch_tokens.empty(),
+            "--batch-tokens: there is nothing between two commas", common.batch_tokens);
+    requests.push_back(maker.make(one, steps));
+    if (requests.size() == 1) report.task = task_of(one, requests.back().front());
+    report.batches.push_back({batch_options(one).batch_tokens, compared_steps(requests.back())});
+  }
+  const PlanRequest& first = requests.front().front();
+  options.threads = first.threads;
+  DegreeBounds bounds = options.bounds;
+  bounds.chunks = first.chunks.value_or(1);
+  require(!degree_choices(first.model, first.cluster, options.devices, bounds).empty(),
+          "--gpus: no degrees of the model make as many devices", options.devices);
+  {
+    Progress progress("tuning");
+    const auto parts = static_cast<std::int64_t>(chosen.size() * requests.size());
+    std::int64_t before = 0;
+    for (std::size_t batch = 0; batch < requests.size(); ++batch) {
+      for (const PlannerInfo& planner : chosen) {
+        // Every part fills an equal piece of the bar.
+        options.progress = [&](std::int64_t done, std::int64_t most) {
+          progress(before * 1000 + (most > 0 ? done * 1000 / most : 0), parts * 1000);
+        };
+        report.results.push_back({batch, tune(planner, requests[batch], options)});
+        ++before;
+      }
+    }
+  }
+  write_report(command.json, [&](auto& out) { write_tuning_json(out, report); });
+  if (command.json != "-") write_tuning_text(std::cout, report);
+  if (!tuned_ranking(report).empty()) return 0;
+  const TunedDegrees& nearest = report.results.front().tuning.tried.front();
+  std::cerr << fmt::format("slimpack: no degrees have a feasible plan: {}: {}: {}\n",
+                           report.results.front().tuning.planner, to_string(nearest.degrees),
+                           nearest.why);
+  return 1;
+}
+
+}  // namespace
+
+Run add_tune(CLI::App& command) {
+  auto options = std::make_shared<TuneCommand>();
+  options->common.dp = options->common.pp = options->common.tp = "auto";
+  add_common_options(command, options->common);
+  command.add_option("--gpus", options->gpus, "devices: dp x pp x tp")->required();
+  command
+      .add_option("--planners,--planner", options->planners,
+                  "names with commas between, see slimpack --list-planners")
+      ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--steps", options->steps, "consecutive steps, from --step on")
+      ->capture_default_str();
+  command
+      .add_option("--finalists", options->finalists,
+                  "degrees that are planned again with more than fast effort")
+      ->capture_default_str();
+  command.add_option("--json", options->json, "write all figures as JSON (docs/reports.md)");
+  command.get_option("--dp")->description("data-parallel ranks, or auto: searched");
+  command.get_option("--pp")->description("pipeline stages, or auto: searched");
+  command.get_option("--tp")->description("tensor-parallel devices, or auto: searched");
+  command.get_option("--batch-tokens")
+      ->description("tokens a step holds at most; several with commas between are compared [all]");
+  command.footer(
+      "Plans the same steps at every dp x pp x tp of that many devices: all at fast effort, the "
+      "best few again at --effort. Prints them best first, and why the runner-up lost.");
+  return [options] { return run(*options); };
+}
+
+}  // namespace slimpack::app
