@@ -36,7 +36,7 @@ TunedDegrees tuned_with(Degrees degrees, std::vector<std::pair<std::size_t, std:
   return tuned;
 }
 
-TunedDegrees infeasible(Degrees degrees, bool skipped) {
+TunedDegrees lacking(Degrees degrees, bool skipped) {
   TunedDegrees tuned;
   tuned.degrees = degrees;
   tuned.skipped = skipped;
@@ -57,8 +57,8 @@ TuneReport two_batches() {
   Tuning small;
   small.planner = "one";
   small.tried = {tuned_with({4, 1, 1}, {{kRecomputeCause, 1}}),
-                 tuned_with({2, 2, 1}, {{kFill, 3}, {kReduce, 1}}), infeasible({1, 4, 1}, false),
-                 infeasible({1, 1, 4}, true)};
+                 tuned_with({2, 2, 1}, {{kFill, 3}, {kReduce, 1}}), lacking({1, 4, 1}, false),
+                 lacking({1, 1, 4}, true)};
   Tuning large = small;
   large.tried = {tuned_with({4, 1, 1}, {{kReduce, 2}})};
   report.results = {{0, small}, {1, large}};
@@ -66,7 +66,7 @@ TuneReport two_batches() {
 }
 
 template <class Write>
-std::string text_of(const Write& write) {
+std::string written_by(const Write& write) {
   std::ostringstream out;
   write(out);
   return out.str();
@@ -94,12 +94,12 @@ TEST_CASE("why_lost: the largest causes of the difference, for as many tokens") 
 
 TEST_CASE("tuning: table and JSON rank all degrees and name what the others lack") {
   const TuneReport report = two_batches();
-  const std::string table = text_of([&](auto& out) { write_tuning_text(out, report); });
+  const std::string table = written_by([&](auto& out) { write_tuning_text(out, report); });
   CHECK(table.find("small on 4 devices of desk") != std::string::npos);
   CHECK(table.find("best: dp 4 x pp 1 x tp 1, 2.000 K tokens a step: recompute light\n") !=
         std::string::npos);
   CHECK(table.find("runner-up: dp 4 x pp 1 x tp 1, 1.000 K tokens") != std::string::npos);
-  const std::string json = text_of([&](auto& out) { write_tuning_json(out, report); });
+  const std::string json = written_by([&](auto& out) { write_tuning_json(out, report); });
   CHECK(json.find("\"best\": {\"planner\": \"one\", \"batch\": 1, \"dp\": 4") != std::string::npos);
   CHECK(json.find("\"skipped\": true") != std::string::npos);
   CHECK(json.find("\"why\": \"luck: needed 2, available 1\"") != std::string::npos);
@@ -109,10 +109,10 @@ TEST_CASE("tuning: table and JSON rank all degrees and name what the others lack
   none.results.pop_back();
   none.results[0].tuning.tried.erase(none.results[0].tuning.tried.begin(),
                                      none.results[0].tuning.tried.begin() + 2);
-  const std::string lacking = text_of([&](auto& out) { write_tuning_text(out, none); });
-  CHECK(lacking.find("1 x 4 x 1     infeasible: luck") != std::string::npos);
-  CHECK(lacking.find("1 x 1 x 4     skipped: luck") != std::string::npos);
-  CHECK(text_of([&](auto& out) { write_tuning_json(out, none); }).find("\"best\": null") !=
+  const std::string table_of_none = written_by([&](auto& out) { write_tuning_text(out, none); });
+  CHECK(table_of_none.find("1 x 4 x 1     infeasible: luck") != std::string::npos);
+  CHECK(table_of_none.find("1 x 1 x 4     skipped: luck") != std::string::npos);
+  CHECK(written_by([&](auto& out) { write_tuning_json(out, none); }).find("\"best\": null") !=
         std::string::npos);
 }
 
@@ -145,13 +145,13 @@ TEST_CASE("sweep: a row for each point and planner, with why where there is no p
     point.comparison.results.push_back(entry);
     sweep.points.push_back(std::move(point));
   }
-  const std::string table = text_of([&](auto& out) { write_sweep_text(out, sweep); });
+  const std::string table = written_by([&](auto& out) { write_sweep_text(out, sweep); });
   CHECK(table.find("\n1       one       1.0000") != std::string::npos);
   CHECK(table.find("\n2       one  infeasible: luck, needed\n") != std::string::npos);
-  const std::string csv = text_of([&](auto& out) { write_sweep_csv(out, sweep); });
+  const std::string csv = written_by([&](auto& out) { write_sweep_csv(out, sweep); });
   CHECK(csv.starts_with("pp,planner,steps,feasible_steps,why,settings,iteration_s,"));
   CHECK(csv.find("\n1,one,1,1,,,1,") != std::string::npos);
   CHECK(csv.find("\n2,one,1,0,\"luck, needed\",,,,,,,,,0\n") != std::string::npos);
-  const std::string json = text_of([&](auto& out) { write_sweep_json(out, sweep); });
+  const std::string json = written_by([&](auto& out) { write_sweep_json(out, sweep); });
   CHECK(json.find("\"at\": {\"pp\": \"2\"}") != std::string::npos);
 }
