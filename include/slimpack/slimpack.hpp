@@ -87,6 +87,7 @@
 #include "slimpack/planners/unit_parts.hpp"
 #include "slimpack/planners/wlb_llm.hpp"
 #include "slimpack/planners/worst_memory.hpp"
+#include "slimpack/planners/zeppelin.hpp"
 #include "slimpack/report/communication.hpp"
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/compare_csv.hpp"

@@ -41,7 +41,7 @@ struct Share {
   }
 
   /// Calls visit(first, last) for each maximal run [first, last) of owned tokens in [begin, end),
-  /// ascending.
+  /// ascending. O(owned blocks).
   template <class Visit>
   constexpr void for_each_run(Tokens begin, Tokens end, Visit&& visit) const {
     if (begin >= end) return;
@@ -49,15 +49,22 @@ struct Share {
       visit(begin, end);
       return;
     }
-    Tokens first = begin;
-    bool open = false;
-    for (Tokens at = begin; at < end; at = block * (at / block + 1)) {
-      if (owns(at) == open) continue;
-      if (open) visit(first, at);
-      first = at;
-      open = !open;
+    for (std::int64_t at = next_owned(begin / block); block.value * at < end.value;) {
+      std::int64_t past = at + 1;
+      while (next_owned(past) == past && block.value * past < end.value) ++past;
+      visit(std::max(begin, Tokens{block.value * at}), std::min(end, Tokens{block.value * past}));
+      at = next_owned(past);
     }
-    if (open) visit(first, end);
+  }
+
+ private:
+  /// The first owned block that is not before block `at`.
+  [[nodiscard]] constexpr std::int64_t next_owned(std::int64_t at) const noexcept {
+    const std::int64_t turn = at % (2 * ranks);
+    if (turn <= rank) return at + (rank - turn);
+    const std::int64_t mirrored = 2 * ranks - 1 - rank;
+    if (turn <= mirrored) return at + (mirrored - turn);
+    return at + (2 * ranks - turn) + rank;
   }
 };
 

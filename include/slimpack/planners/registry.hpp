@@ -17,6 +17,7 @@
 #include "slimpack/planners/slimpipe.hpp"
 #include "slimpack/planners/slimpipe_order.hpp"
 #include "slimpack/planners/wlb_llm.hpp"
+#include "slimpack/planners/zeppelin.hpp"
 
 namespace slimpack {
 
@@ -32,6 +33,7 @@ inline constexpr std::array kPlanners{
     planner_info<SlimpipeOrder>(),
     planner_info<Slimpipe>(),
     planner_info<WlbLlm>(),
+    planner_info<Zeppelin>(),
 };
 
 /// Every planner, in the order in which lists print them.

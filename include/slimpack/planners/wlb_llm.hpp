@@ -58,8 +58,10 @@ class WlbCandidates {
   }
   [[nodiscard]] ModelledStep build(const SettingPoint& point) const {
     const PackedSettings settings = settings_at(point);
+    PlanRequest request = request_;
+    if (settings.ranks > 1) share_evenly(request, settings.ranks);
     Plan plan =
-        build_packed(request_, planner_, settings, packed(point),
+        build_packed(request, planner_, settings, packed(point),
                      [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
                        return interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
                      });
@@ -104,8 +106,6 @@ class WlbCandidates {
     settings.chunks = space_.chunks.at(point[3]);
     settings.head = space_.head.at(point[4]);
     settings.dealing = space_.dealing.at(point[5]);
-    // Whole documents are shared evenly: small blocks say that best.
-    settings.share = request_.memory.share_tokens.value_or(Tokens{64});
     return settings;
   }
   [[nodiscard]] PackedRanks packed(const SettingPoint& point) const {
@@ -152,7 +152,8 @@ class WlbCandidates {
 /// all that wait run in the last step at the latest, so that every planner computes the same
 /// tokens. Keys and values are gathered whole, hidden behind attention (in its favour: published as
 /// an all-gather before it). Prediction is the cost model itself (in its favour). Memory and
-/// messages between stages are those of documents shared evenly in blocks of 64 tokens.
+/// messages between stages are those of documents shared evenly in small blocks, keys and values
+/// without pages filled in part (in its favour).
 /// Without context parallelism the answer is a plan. Infeasible where a sharded head is asked for.
 struct WlbLlm {
   static constexpr std::string_view name = "wlb-llm";

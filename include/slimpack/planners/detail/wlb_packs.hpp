@@ -92,4 +92,17 @@ namespace slimpack::detail {
   return groups * std::max<std::int64_t>(1, (total.value + each - 1) / each);
 }
 
+/// Lets the ranks of a group hold even shares of documents, short ones too, in a step that is only
+/// simulated: blocks that give a document of mean length a few for every rank, and keys and values
+/// without pages that are filled in part. What the request says of either stays.
+inline void share_evenly(PlanRequest& request, std::int64_t ranks) {
+  Tokens total;
+  for (const Tokens length : request.batch.samples) total += length;
+  const std::int64_t parts = 4 * ranks * static_cast<std::int64_t>(request.batch.samples.size());
+  if (!request.memory.share_tokens) {
+    request.memory.share_tokens = Tokens{std::clamp<std::int64_t>(total.value / parts, 1, 64)};
+  }
+  if (!request.memory.page_tokens) request.memory.page_tokens = Tokens{1};
+}
+
 }  // namespace slimpack::detail

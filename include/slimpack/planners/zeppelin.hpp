@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Zeppelin: documents local to a rank, to a node, or over nodes; remapped for even linear work.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/any_model.hpp"
+#include "slimpack/cost/price.hpp"
+#include "slimpack/pack/bins.hpp"
+#include "slimpack/pack/ranks.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/check_request.hpp"
+#include "slimpack/planners/choose_modelled.hpp"
+#include "slimpack/planners/detail/wlb_packs.hpp"
+#include "slimpack/planners/detail/zeppelin_times.hpp"
+#include "slimpack/planners/megatron_cp.hpp"
+#include "slimpack/planners/packed_sequences.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/schedule/interleaved.hpp"
+
+namespace slimpack {
+
+namespace detail {
+
+/// The candidates of Zeppelin.
+class ZeppelinCandidates {
+ public:
+  ZeppelinCandidates(const PlanRequest& request, std::string_view planner)
+      : request_(request), planner_(planner), works_(sample_works(request, request.batch.samples)) {
+    space_.recompute = recompute_choices(request);
+    space_.chunks = chunk_choices(request, 1);
+    space_.head = head_choices(request, space_.chunks, false);
+    space_.ranks = context_parallel_choices(request);
+    if (space_.ranks.back() != request.dp && request.merge.value_or(request.dp) >= request.dp) {
+      space_.ranks.push_back(request.dp);
+    }
+    std::reverse(space_.ranks.begin(), space_.ranks.end());
+  }
+
+  [[nodiscard]] std::array<std::size_t, 7> sizes() const noexcept {
+    return {space_.ranks.size(),  space_.recompute.size(), kContexts.size(),
+            space_.chunks.size(), space_.head.size(),      kPackings.size(),
+            space_.dealing.size()};
+  }
+  [[nodiscard]] bool exists(const SettingPoint& point) const {
+    const PackedSettings settings = settings_at(point);
+    return kContexts.at(point[2]) <= settings.ranks &&
+           leaves_layers(request_, settings.chunks, settings.head);
+  }
+  [[nodiscard]] ModelledStep build(const SettingPoint& point) const {
+    const PackedSettings settings = settings_at(point);
+    PlanRequest request = request_;
+    if (settings.ranks > 1) share_evenly(request, settings.ranks);
+    Plan plan =
+        build_packed(request, planner_, settings, packed(point),
+                     [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
+                       return interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
+                     });
+    const AnyModel model = make_model(plan);
+    PricedPlan prices = std::visit([&](const auto& m) { return PricedPlan(plan, m); }, model);
+    if (settings.ranks == 1) {
+      RetimedPlan times = own_times(plan, std::move(prices));
+      return {std::move(plan), std::move(times), "", std::nullopt};
+    }
+    ZonedTimes zoned = ZeppelinPricing(plan, model).run();
+    RetimedPlan times(plan, std::move(prices), std::move(zoned.times));
+    return {std::move(plan), std::move(times), "local and distributed documents in one unit",
+            Bytes{zoned.bytes}};
+  }
+  [[nodiscard]] std::map<std::string, std::string> settings(const SettingPoint& point,
+                                                            const Plan& plan) const {
+    const PackedSettings settings = settings_at(point);
+    auto lines = describe(settings, false);
+    lines["packing"] = kPackings.at(point[5]);
+    lines["context_parallel"] = std::to_string(settings.ranks);
+    lines["micro_batch_contexts"] = std::to_string(kContexts.at(point[2]));
+    lines["micro_batches"] = std::to_string(plan.micropacks.size() / 2);
+    if (settings.ranks > 1) {
+      const AnyModel model = make_model(plan);
+      const ZonedTimes zoned = ZeppelinPricing(plan, model).run();
+      lines["local_documents"] = std::to_string(zoned.local);
+      lines["intra_node_documents"] = std::to_string(zoned.node);
+      lines["inter_node_documents"] = std::to_string(zoned.cluster);
+      lines["remapped_micro_batches"] = std::to_string(zoned.remapped);
+    }
+    return lines;
+  }
+
+ private:
+  /// Capacity of a micro-batch in contexts, at most one a rank.
+  static constexpr std::array<std::int32_t, 7> kContexts{1, 2, 4, 8, 16, 32, 64};
+  static constexpr std::array<std::string_view, 3> kPackings{"equal-work", "best-fit-decreasing",
+                                                             "in-order"};
+
+  [[nodiscard]] PackedSettings settings_at(const SettingPoint& point) const {
+    PackedSettings settings;
+    settings.ranks = space_.ranks.at(point[0]);
+    settings.recompute = space_.recompute.at(point[1]);
+    settings.chunks = space_.chunks.at(point[3]);
+    settings.head = space_.head.at(point[4]);
+    settings.dealing = space_.dealing.at(point[6]);
+    return settings;
+  }
+  [[nodiscard]] PackedRanks packed(const SettingPoint& point) const {
+    const PackedSettings settings = settings_at(point);
+    const std::span<const Tokens> samples = request_.batch.samples;
+    const std::int32_t groups = request_.dp / settings.ranks;
+    const Tokens capacity = kContexts.at(point[2]) * request_.context;
+    PackedRanks result;
+    if (point[5] == 0) {
+      result.sequences =
+          pack_by_work(samples, works_, nominal_packs(samples, capacity, groups), capacity);
+    } else {
+      result.sequences = point[5] == 1 ? pack_best_fit_decreasing(samples, capacity)
+                                       : pack_next_fit(samples, capacity);
+    }
+    result.ranks = settings.dealing == Dealing::in_turn
+                       ? deal_in_turn(result.sequences.size(), groups)
+                       : deal_balanced(pack_works(result.sequences, works_), groups);
+    return result;
+  }
+
+  const PlanRequest& request_;
+  std::string_view planner_;
+  std::vector<Work> works_;
+  PackedSpace space_;
+};
+
+}  // namespace detail
+
+/// Zeppelin ("Zeppelin: Balancing Variable-length Workloads in Data Parallel Large Model Training",
+/// arXiv 2509.21841): the ranks of a data-parallel group run each micro-batch together. Short
+/// documents stay on one rank, middle ones are cut over the ranks of a node, long ones over all
+/// nodes, both by ring attention; the engine works off the three queues while their rings run; the
+/// traffic of a ring between nodes is routed over the network interfaces of all its ranks in a
+/// node; tokens are remapped between attention and linear layers so that every rank does an even
+/// part of the linear work.
+///
+/// Searched: ranks that work together (all, and powers of two that divide dp, none above `merge`),
+/// recomputation, capacity of a micro-batch (powers of two of the context, at most one context a
+/// rank), packing of documents into micro-batches (equal work, best fit decreasing, in order), its
+/// dealing to groups, chunks, layers of the last stage. The lengths from which documents leave a
+/// rank and a node: of several multiples of an even part, whichever is predicted to take least, for
+/// each micro-batch.
+///
+/// Deviations and assumptions. The publication is about data parallelism alone and gives no
+/// pipeline: stages run 1F1B or interleaved 1F1B here, remapping is decided for each stage (in its
+/// favour). A document between nodes runs on all ranks of the group, never on some of its nodes.
+/// All rings hide behind attention and each other, the longest of the three counts; launches and
+/// latencies of ring steps are not counted but for one each (in its favour). Remapping first evens
+/// out inside nodes and is not hidden; it is left out where that is faster. Memory and messages
+/// between stages are those of tokens shared evenly in small blocks, without pages filled in part
+/// (in its favour: keys and values of local documents stay where they are attended to). One rank
+/// alone is a plan. Infeasible where a sharded head is asked for.
+struct Zeppelin {
+  static constexpr std::string_view name = "zeppelin";
+  static constexpr std::string_view description =
+      "Zeppelin: documents local, in a node or over nodes, remapped for even linear work";
+
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    check_request(request);
+    if (request.head == Head::shard) {
+      return {Infeasible{"stages with a part of the head, one in zeppelin's order", request.pp, 1},
+              {},
+              0};
+    }
+    const detail::ZeppelinCandidates candidates(request, name);
+    const auto sizes = candidates.sizes();
+    return choose_modelled(request, sizes, candidates);
+  }
+};
+static_assert(Planner<Zeppelin>);
+
+}  // namespace slimpack

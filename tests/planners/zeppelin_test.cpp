@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slimpack/planners/zeppelin.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planners/outcome.hpp"
+#include "planners/requests.hpp"
+#include "slimpack/core/random.hpp"
+#include "slimpack/validate/validate.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+const std::vector<std::int64_t> kTwoNodes{7, 7, 9, 9};
+
+std::vector<std::int64_t> tokens_by_rank(const detail::Zones& zones) {
+  std::vector<std::int64_t> tokens;
+  for (const detail::ZoneLoad& rank : zones.ranks) tokens.push_back(rank.load.tokens.value);
+  return tokens;
+}
+
+}  // namespace
+
+TEST_CASE("rank_nodes: nodes count from zero in the order of the ranks") {
+  const detail::RankNodes nodes = detail::rank_nodes(kTwoNodes);
+  CHECK(nodes.node == std::vector<std::size_t>{0, 0, 1, 1});
+  CHECK(nodes.ranks == std::vector<std::vector<std::size_t>>{{0, 1}, {2, 3}});
+}
+
+TEST_CASE("partition: three zones, by hand") {
+  const std::vector<Tokens> documents{{3}, {16}, {8}, {2}, {3}};
+  const detail::Zones zones =
+      detail::partition(documents, detail::rank_nodes(kTwoNodes), {{4}, {10}}, {});
+  CHECK(zones.cluster == 1);
+  CHECK(zones.node == 1);
+  CHECK(zones.local == 3);
+  // 16 over all: chunks of 2, pairs2 4 + 256 - 196 = 64 on each rank. 8 on node 0: 4 tokens each.
+  // Then 3 and 3 on ranks 2 and 3; 2 on rank 2, which has as many pairs and tokens as rank 3.
+  CHECK(tokens_by_rank(zones) == std::vector<std::int64_t>{8, 8, 9, 7});
+  for (const detail::ZoneLoad& rank : zones.ranks) CHECK(rank.load.pairs2 >= 64);
+  CHECK(zones.ranks[0].load.pairs2 == 64 + 4 + 64 - 36);
+  CHECK(zones.ranks[1].load.pairs2 == 64 + 36 - 4);
+  CHECK(zones.ranks[2].load.pairs2 == 64 + 9 + 4);
+  // Each rank receives 12 of the 16 tokens, 6 over each of its node's two interfaces; the other 6
+  // are handed over inside. Ranks 0 and 1 receive 4 of the 8 besides.
+  for (const detail::ZoneLoad& rank : zones.ranks) CHECK(rank.between == Tokens{6});
+  CHECK(zones.ranks[0].inside == Tokens{12 + 6 + 4});
+  CHECK(zones.ranks[3].inside == Tokens{12 + 6});
+}
+
+TEST_CASE("partition: all local, all in a node, all over nodes") {
+  const std::vector<Tokens> documents{{100}, {40}, {10}, {10}};
+  const detail::RankNodes nodes = detail::rank_nodes(kTwoNodes);
+  const detail::Zones local = detail::partition(documents, nodes, {{100}, {100}}, {});
+  CHECK(local.local == 4);
+  CHECK(tokens_by_rank(local) == std::vector<std::int64_t>{100, 40, 10, 10});
+  for (const detail::ZoneLoad& rank : local.ranks) CHECK(rank.inside + rank.between == Tokens{});
+  const detail::Zones node = detail::partition(documents, nodes, {{0}, {100}}, {});
+  CHECK(node.node == 4);
+  CHECK(tokens_by_rank(node) == std::vector<std::int64_t>{50, 50, 30, 30});
+  const detail::Zones cluster = detail::partition(documents, nodes, {{0}, {0}}, {});
+  CHECK(cluster.cluster == 4);
+  // One node has no other nodes to share with.
+  const std::vector<std::int64_t> together{3, 3, 3, 3};
+  CHECK(detail::partition(documents, detail::rank_nodes(together), {{0}, {0}}, {}).node == 4);
+}
+
+TEST_CASE("remapping: inside nodes first, by hand") {
+  const detail::RankNodes nodes = detail::rank_nodes(kTwoNodes);
+  const std::vector<Tokens> documents{{100}, {40}, {10}, {10}};
+  const detail::Remapping moves =
+      detail::remapping(detail::partition(documents, nodes, {{100}, {100}}, {}), nodes);
+  // Even: 40 each. Rank 0 sends 60; 60 leave node 0 over two interfaces.
+  CHECK(moves.inside == Tokens{60});
+  CHECK(moves.between == Tokens{30});
+  CHECK(moves.moved == Tokens{60});
+}
+
+TEST_CASE("partition: tokens and pairs are kept for all limits that are tried") {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    std::vector<std::int64_t> numbers;
+    for (std::int64_t rank = 0; rank < 1 + static_cast<std::int64_t>(seed % 9); ++rank) {
+      numbers.push_back(random.between(0, 3));
+    }
+    std::vector<Tokens> documents;
+    std::int64_t tokens = 0, pairs2 = 0;
+    for (const std::int64_t length :
+         test::random_lengths(random, 1 + static_cast<std::int64_t>(seed % 20), 5000)) {
+      documents.push_back({length});
+      tokens += length;
+      pairs2 += length * length;
+    }
+    const detail::RankNodes nodes = detail::rank_nodes(numbers);
+    const auto choices = detail::limit_choices(documents, nodes);
+    REQUIRE(!choices.empty());
+    for (const detail::ZoneLimits& limits : choices) {
+      const detail::Zones zones = detail::partition(documents, nodes, limits, {128});
+      std::int64_t own_tokens = 0, own_pairs2 = 0;
+      for (const detail::ZoneLoad& rank : zones.ranks) {
+        own_tokens += rank.load.tokens.value;
+        own_pairs2 += rank.load.pairs2;
+      }
+      CHECK(own_tokens == tokens);
+      CHECK(own_pairs2 == pairs2);
+      CHECK(zones.local + zones.node + zones.cluster ==
+            static_cast<std::int64_t>(documents.size()));
+    }
+  }
+}
+
+TEST_CASE("zeppelin: every candidate is valid and never below the work") {
+  PlanRequest request = test::request_of({1024, 900, 800, 7, 5, 60, 200, 300, 1000, 1, 128, 77});
+  request.dp = 4;
+  request.pp = 2;
+  request.cluster.devices_per_node = 2;
+  const detail::ZeppelinCandidates candidates(request, "zeppelin");
+  const auto sizes = candidates.sizes();
+  SettingPoint point(sizes.size());
+  std::int64_t seen = 0;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    for (std::size_t at = 0; at < sizes.size(); ++at) point[at] = random.below(sizes[at]);
+    if (!candidates.exists(point)) continue;
+    ModelledStep step = candidates.build(point);
+    CHECK(predict(step.plan, request, step.times, MemoryModel(step.plan)) == std::nullopt);
+    for (const Breach& breach : validate(step.plan).breaches) FAIL_CHECK(breach.message);
+    CHECK(step.plan.prediction.iteration > step.plan.prediction.ideal);
+    const bool shared = step.plan.groups.front().size() > 1;
+    CHECK(step.beyond.empty() == !shared);
+    seen += shared ? 1 : 0;
+  }
+  CHECK(seen > 20);
+}
+
+TEST_CASE("zeppelin: one long document is spread over nodes, short ones stay on their ranks") {
+  const auto zones = [](const std::vector<std::int64_t>& lengths) {
+    PlanRequest request = test::request_of(lengths);
+    request.context = {65536};
+    request.dp = 4;
+    request.cluster.devices_per_node = 2;
+    request.merge = 4;
+    const detail::ZeppelinCandidates candidates(request, "zeppelin");
+    const SettingPoint point(candidates.sizes().size());
+    const auto settings = candidates.settings(point, candidates.build(point).plan);
+    return settings.at("local_documents") + "/" + settings.at("intra_node_documents") + "/" +
+           settings.at("inter_node_documents");
+  };
+  CHECK(zones({65536}) == "0/0/1");
+  CHECK(zones(std::vector<std::int64_t>(128, 500)) == "128/0/0");
+}
+
+TEST_CASE("zeppelin: routing over all interfaces of a node divides the traffic between nodes") {
+  PlanRequest request = test::request_of({65536});
+  request.context = {65536};
+  request.dp = 8;
+  const auto between = [&](std::int64_t devices) {
+    std::vector<std::int64_t> numbers;
+    for (std::int64_t rank = 0; rank < 8; ++rank) numbers.push_back(rank / devices);
+    return detail::partition(request.batch.samples, detail::rank_nodes(numbers), {{0}, {0}}, {})
+        .ranks.front()
+        .between.value;
+  };
+  CHECK(between(1) == 65536 - 8192);
+  CHECK(between(4) == (65536 - 8192) / 4);
+}
+
+TEST_CASE("zeppelin: a sharded head is refused, a bound on groups kept") {
+  PlanRequest request = test::request_of({1000, 900, 800, 700});
+  request.dp = 4;
+  request.pp = 2;
+  request.merge = 1;
+  CHECK(std::holds_alternative<Plan>(plan_by("zeppelin", request).result));
+  request.merge = 2;
+  CHECK(plan_of(plan_by("zeppelin", request)).groups.front().size() <= 2);
+  request.head = Head::shard;
+  const auto why = std::get<Infeasible>(plan_by("zeppelin", request).result);
+  CHECK(why.constraint == "stages with a part of the head, one in zeppelin's order");
+}
