@@ -15,6 +15,7 @@ import sys
 VERSION = 1  # of the results that this page understands
 OURS = "slimpack"
 MEGATRON = ("megatron", "megatron-interleaved", "megatron-cp")
+BASE = ("contexts", "llama-13b", "llama-70b", "llama-150b")  # groups whose cells are all sets and contexts
 HOST = "two shared cores of a 2.6 GHz x86-64 server"
 AHEAD = 1.02  # below it slimpack does not count as ahead
 PUBLISHED = "2.8x over Megatron-LM at 256K ([arXiv 2509.26246](https://arxiv.org/abs/2509.26246))"
@@ -169,8 +170,8 @@ class Page:
         self.compared = [cell for name in store.groups for cell in store.cells(name)
                          if any(store.result(cell, planner) for planner in self.others)]
         self.compared = list(dict.fromkeys(self.compared))
-        # One cell each of set, context and model on its own cluster: means are over these.
-        self.base = store.cells("contexts", "models") or self.compared
+        # All sets and contexts, a group a model: means are over these.
+        self.base = store.cells(*(name for name in store.groups if name in BASE)) or self.compared
 
     def about(self, cell):
         return self.store.about(cell)
@@ -328,10 +329,10 @@ class Page:
         yield from table(["planner"] + [context_name(context) for context in contexts] + ["growth"], rows)
 
     def variations(self):
-        cells = [cell for name in self.store.groups if name not in ("contexts", "models", "ablations", "options")
+        cells = [cell for name in self.store.groups if name not in (*BASE, "ablations", "options")
                  for cell in self.store.cells(name)]
         cells = [cell for cell in dict.fromkeys(cells) if cell in self.compared]
-        if not cells or not self.store.cells("contexts"):
+        if not cells or cells == self.base:
             return
         yield "## Other clusters, GPU counts, batches"
         yield ""
