@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// slimpack compare: the same steps by several planners, as a table, JSON, CSV and a picture.
+// slimpack compare: the same steps by several planners, as a table, JSON, CSV, a picture and a
+// page.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include "slimpack/io/file.hpp"
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/compare_csv.hpp"
+#include "slimpack/report/compare_html.hpp"
 #include "slimpack/report/compare_json.hpp"
 #include "slimpack/report/compare_step.hpp"
 #include "slimpack/report/compare_svg.hpp"
@@ -29,15 +31,16 @@ struct CompareOptions {
   CommonOptions common;
   std::vector<std::string> planners;
   std::string steps = "1";
-  std::string json, csv, svg;
+  std::string json, csv, html, svg;
 };
 
 int run(const CompareOptions& options) {
   const std::vector<PlannerInfo> chosen = chosen_planners(options.planners);
   const std::int64_t steps = parse_count("--steps", options.steps);
-  const auto outputs = {options.json, options.csv, options.svg};
+  const auto outputs = {options.json, options.csv, options.html, options.svg};
   const auto to_standard = std::count(outputs.begin(), outputs.end(), "-");
-  require(to_standard <= 1, "--json, --csv, --svg: only one of them can go to standard output");
+  require(to_standard <= 1,
+          "--json, --csv, --html, --svg: only one of them can go to standard output");
   const std::vector<PlanRequest> requests = make_requests(options.common, steps);
 
   Comparison comparison;
@@ -57,7 +60,8 @@ int run(const CompareOptions& options) {
         };
         ComparedOutcome outcome = compare_step(planner, request);
         comparison.results.push_back(std::move(outcome.entry));
-        if (!options.svg.empty() && &request == &taken.front() && outcome.timeline) {
+        const bool drawing = !options.svg.empty() || !options.html.empty();
+        if (drawing && &request == &taken.front() && outcome.timeline) {
           drawn.push_back(*std::move(outcome.timeline));
         }
         before += each;
@@ -68,6 +72,7 @@ int run(const CompareOptions& options) {
   write_report(options.json, [&](auto& out) { write_comparison_json(out, comparison); });
   write_report(options.csv, [&](auto& out) { write_comparison_csv(out, comparison); });
   write_report(options.svg, [&](auto& out) { write_comparison_svg(out, comparison, drawn); });
+  write_report(options.html, [&](auto& out) { write_comparison_html(out, comparison, drawn); });
   if (to_standard == 0) write_comparison_text(std::cout, comparison);
   const auto feasible = [](const ComparedPlan& entry) { return entry.metrics.has_value(); };
   if (std::any_of(comparison.results.begin(), comparison.results.end(), feasible)) return 0;
@@ -90,6 +95,8 @@ Run add_compare(CLI::App& command) {
       ->capture_default_str();
   command.add_option("--json", options->json, "write all figures as JSON (docs/reports.md)");
   command.add_option("--csv", options->csv, "write a row for each planner and step");
+  command.add_option("--html", options->html,
+                     "write a page with tables, timelines and charts (opens without a network)");
   command.add_option("--svg", options->svg, "draw the first step of every planner, one time axis");
   return [options] { return run(*options); };
 }

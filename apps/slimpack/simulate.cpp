@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// slimpack simulate: a plan's predicted time and memory, as text, JSON, trace, graph and picture.
+// slimpack simulate: a plan's predicted time and memory, as text, JSON, trace, graph, picture and
+// page.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -15,6 +16,7 @@
 #include "slimpack/cost/price.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/plan_json.hpp"
+#include "slimpack/report/compare_html.hpp"
 #include "slimpack/report/dag_text.hpp"
 #include "slimpack/report/summary.hpp"
 #include "slimpack/report/summary_json.hpp"
@@ -29,7 +31,7 @@ namespace slimpack::app {
 namespace {
 
 struct SimulateOptions {
-  std::string plan, trace, dag, svg;
+  std::string plan, trace, dag, html, svg;
   std::string jitter, draws = "100";
   std::uint64_t seed = 0;
   bool json = false;
@@ -76,6 +78,7 @@ int run(const SimulateOptions& options) {
   write_report(options.dag,
                [&](auto& out) { write_dag(out, simulation.dag, simulation.timeline); });
   write_report(options.svg, [&](auto& out) { write_svg(out, plan, simulation); });
+  write_report(options.html, [&](auto& out) { write_html(out, plan, simulation); });
   if (options.json) {
     write_summary_json(std::cout, plan, simulation, summary);
   } else {
@@ -92,6 +95,8 @@ Run add_simulate(CLI::App& command) {
   command.add_option("--trace", options->trace, "write Chrome trace events (opens in Perfetto)");
   command.add_option("--dag", options->dag, "write the simulated graph, dag.txt");
   command.add_option("--svg", options->svg, "write the timeline as a picture");
+  command.add_option("--html", options->html,
+                     "write a page with the timeline to zoom into, memory and critical path");
   command.add_option("--jitter", options->jitter,
                      "how the plan stands when every unit is up to this much faster or slower, "
                      "say 5%, and when one device is this much slower");

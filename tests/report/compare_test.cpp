@@ -191,7 +191,7 @@ TEST_CASE("comparison: of many ranks the busiest and the idlest are drawn") {
     timeline.simulation.timeline.busy.push_back(Nanos{busy});
   }
   using Ranks = std::vector<std::size_t>;
-  CHECK(detail::drawn_ranks(timeline, 4) == Ranks{0, 1, 2, 3});
-  CHECK(detail::drawn_ranks(timeline, 1) == Ranks{1});
-  CHECK(detail::drawn_ranks(timeline, 2) == Ranks{0, 1});
+  CHECK(detail::drawn_ranks(timeline.plan, timeline.simulation, 4) == Ranks{0, 1, 2, 3});
+  CHECK(detail::drawn_ranks(timeline.plan, timeline.simulation, 1) == Ranks{1});
+  CHECK(detail::drawn_ranks(timeline.plan, timeline.simulation, 2) == Ranks{0, 1});
 }

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <ostream>
 #include <set>
 #include <span>
@@ -22,6 +21,7 @@
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/compare_step.hpp"
 #include "slimpack/report/detail/describe.hpp"
+#include "slimpack/report/detail/drawn_ranks.hpp"
 #include "slimpack/report/detail/picture.hpp"
 #include "slimpack/report/svg.hpp"
 #include "slimpack/sim/gaps.hpp"
@@ -66,26 +66,6 @@ class SharedLegend {
   std::set<std::pair<std::string, int>> seen_;
   std::string limit_;
 };
-
-/// Ranks to draw, at most `most`: from the busiest to the idlest in even steps, by number.
-[[nodiscard]] inline std::vector<std::size_t> drawn_ranks(const ComparedTimeline& timeline,
-                                                          std::size_t most) {
-  const auto stages = static_cast<std::size_t>(timeline.plan.parallel.pp);
-  const std::vector<Nanos>& busy = timeline.simulation.timeline.busy;
-  std::vector<Nanos> work(busy.size() / stages);
-  for (std::size_t at = 0; at < busy.size(); ++at) work[at / stages] += busy[at];
-  std::vector<std::size_t> order(work.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  if (order.size() <= most) return order;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return work[a] > work[b]; });
-  std::vector<std::size_t> ranks;
-  for (std::size_t at = 0; at < most; ++at) {
-    ranks.push_back(order[most == 1 ? 0 : at * (order.size() - 1) / (most - 1)]);
-  }
-  std::sort(ranks.begin(), ranks.end());
-  return ranks;
-}
 
 class ComparisonPicture {
  public:
@@ -143,7 +123,8 @@ class ComparisonPicture {
     const ComparedTimeline& timeline = timelines_[at];
     const auto stages = static_cast<std::size_t>(timeline.plan.parallel.pp);
     const std::size_t room = kMostLanes / timelines_.size() / stages;
-    const std::vector<std::size_t> ranks = drawn_ranks(timeline, std::max<std::size_t>(1, room));
+    const std::vector<std::size_t> ranks =
+        drawn_ranks(timeline.plan, timeline.simulation, std::max<std::size_t>(1, room));
     if (ranks.size() < static_cast<std::size_t>(timeline.plan.parallel.dp)) {
       picture.footnote = "Of each plan " + std::to_string(ranks.size()) + " of " +
                          std::to_string(timeline.plan.parallel.dp) +

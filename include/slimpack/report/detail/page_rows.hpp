@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// The timeline of one data-parallel rank in a few bytes a unit, with what each gap waited for.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/dag/dag.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/report/detail/packed_bytes.hpp"
+#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
+
+namespace slimpack::detail {
+
+/// Writes rows for page/decode.hpp, which names the fields in the same order. A row is a device's
+/// time from 0 to the makespan without a hole, units and gaps; entries carry durations alone. A
+/// duration is left out where the same unit took as long on the stage before, as it mostly does.
+class PageRows {
+ public:
+  static constexpr unsigned kFirstGap = 4;  ///< codes: F, B, H, O, then the causes of gaps
+  static constexpr unsigned kTimed = 16, kBlocked = 32, kChunked = 64;
+
+  PageRows(const Plan& plan, const PlanSimulation& simulation, const Gaps& gaps)
+      : plan_(plan), dag_(simulation.dag), timeline_(simulation.timeline), gaps_(gaps) {
+    before_ = predecessors(dag_);
+    nodes_.resize(dag_.devices.size());
+    std::vector<std::size_t> device_of(dag_.resources.size(), 0);
+    for (std::size_t at = 0; at < dag_.devices.size(); ++at) {
+      device_of[index(dag_.devices[at].compute)] = at;
+    }
+    for (std::size_t at = 0; at < dag_.size(); ++at) {
+      if (!is_compute(dag_.label[at].kind)) continue;
+      nodes_[device_of[index(dag_.resource[at])]].push_back(NodeId{static_cast<std::uint32_t>(at)});
+    }
+    std::size_t gap = 0;
+    for (std::size_t at = 0; at < nodes_.size(); ++at) {
+      std::stable_sort(nodes_[at].begin(), nodes_[at].end(), [&](NodeId a, NodeId b) {
+        return timeline_.start[index(a)] < timeline_.start[index(b)];
+      });
+      first_gap_.push_back(gap);
+      while (gap < gaps_.gaps.size() && index(gaps_.gaps[gap].device) == at) ++gap;
+    }
+    first_gap_.push_back(gap);
+  }
+
+  /// Units and gaps of a rank.
+  [[nodiscard]] std::size_t entries(std::size_t rank) const {
+    const auto stages = static_cast<std::size_t>(plan_.parallel.pp);
+    std::size_t count = first_gap_[(rank + 1) * stages] - first_gap_[rank * stages];
+    for (std::size_t at = rank * stages; at < (rank + 1) * stages; ++at) count += nodes_[at].size();
+    return count;
+  }
+
+  /// The rows of a rank's stages, one after the other.
+  [[nodiscard]] PackedBytes rank(std::size_t rank) {
+    const auto stages = static_cast<std::size_t>(plan_.parallel.pp);
+    PackedBytes bytes;
+    seen_.assign(3 * plan_.micropacks.size(), Nanos{-1});
+    for (std::size_t at = rank * stages; at < (rank + 1) * stages; ++at) add_row(bytes, at);
+    return bytes;
+  }
+
+ private:
+  void add_row(PackedBytes& bytes, std::size_t device) {
+    const std::size_t end = first_gap_[device + 1];
+    bytes.add_size(nodes_[device].size() + end - first_gap_[device]);
+    std::size_t gap = first_gap_[device];
+    std::array<std::int64_t, 3> last{};
+    for (const NodeId node : nodes_[device]) {
+      const Nanos start = timeline_.start[index(node)];
+      const std::size_t first = gap;
+      for (; gap < end && gaps_.gaps[gap].begin < start; ++gap) add_gap(bytes, gaps_.gaps[gap]);
+      add_unit(bytes, device, node, last, gap > first);
+    }
+    for (; gap < end; ++gap) add_gap(bytes, gaps_.gaps[gap]);
+  }
+
+  static void add_gap(PackedBytes& bytes, const Gap& gap) {
+    bytes.add(kFirstGap + static_cast<unsigned>(gap.cause));
+    bytes.add_signed((gap.end - gap.begin).value);
+  }
+
+  void add_unit(PackedBytes& bytes, std::size_t device, NodeId node,
+                std::array<std::int64_t, 3>& last, bool waited) {
+    const NodeLabel& label = dag_.label[index(node)];
+    const Nanos duration = dag_.duration[index(node)];
+    const auto kind = static_cast<std::size_t>(label.kind);
+    const bool packed = label.kind != NodeKind::optimizer;
+    bool timed = true;
+    if (packed) {
+      Nanos& seen = seen_[3 * index(label.pack) + kind];
+      timed = seen != duration;
+      seen = duration;
+    }
+    const std::optional<NodeId> blocker = waited ? find_blocker(device, node) : std::nullopt;
+    const bool chunked = packed && label.chunk != 0 && label.kind != NodeKind::head;
+    bytes.add(static_cast<unsigned>(kind) | (timed ? kTimed : 0U) | (blocker ? kBlocked : 0U) |
+              (chunked ? kChunked : 0U));
+    if (packed) {
+      const auto pack = static_cast<std::int64_t>(index(label.pack));
+      bytes.add_signed(pack - last[kind]);
+      last[kind] = pack;
+    }
+    if (chunked) bytes.add(static_cast<std::uint64_t>(label.chunk));
+    if (timed) bytes.add_signed(duration.value);
+    if (blocker) add_blocker(bytes, device, node, *blocker);
+  }
+
+  /// What came last of all that the unit needs from elsewhere, through its meeting; ties to the
+  /// lower id.
+  [[nodiscard]] std::optional<NodeId> find_blocker(std::size_t device, NodeId node) const {
+    const ResourceId own = dag_.devices[device].compute;
+    std::optional<NodeId> found;
+    const auto consider = [&](NodeId need) {
+      if (dag_.resource[index(need)] == own || dag_.label[index(need)].kind == NodeKind::join) {
+        return;
+      }
+      if (!found || timeline_.end[index(need)] > timeline_.end[index(*found)]) found = need;
+    };
+    for (const NodeId need : before_[index(node)]) {
+      consider(need);
+      if (dag_.label[index(need)].kind != NodeKind::join) continue;
+      for (const NodeId inner : before_[index(need)]) consider(inner);
+    }
+    return found;
+  }
+
+  void add_blocker(PackedBytes& bytes, std::size_t device, NodeId unit, NodeId node) const {
+    const NodeLabel& label = dag_.label[index(node)];
+    const NodeLabel& waiting = dag_.label[index(unit)];
+    const bool transfer = label.kind == NodeKind::transfer;
+    std::int32_t dp = label.dp;
+    std::int32_t to_pp = label.pp;
+    bytes.add(static_cast<unsigned>(label.kind));
+    if (transfer) {
+      const Channel& channel = dag_.channels[index(label.channel)];
+      dp = channel.dp;
+      to_pp = channel.to_pp;
+    }
+    bytes.add_signed(dp - dag_.devices[device].dp);
+    bytes.add_signed(label.pp - dag_.devices[device].pp);
+    bytes.add_signed(static_cast<std::int64_t>(index(label.pack)) -
+                     static_cast<std::int64_t>(index(waiting.pack)));
+    bytes.add(static_cast<std::uint64_t>(label.chunk));
+    if (transfer) {
+      bytes.add_signed(to_pp - dag_.devices[device].pp);
+      bytes.add_signed((timeline_.end[index(node)] - timeline_.start[index(node)]).value);
+    }
+    bytes.add_signed((timeline_.start[index(unit)] - timeline_.end[index(node)]).value);
+  }
+
+  const Plan& plan_;
+  const Dag& dag_;
+  const Timeline& timeline_;
+  const Gaps& gaps_;
+  NodeLists before_;
+  std::vector<std::vector<NodeId>> nodes_;
+  std::vector<std::size_t> first_gap_;
+  std::vector<Nanos> seen_;  // by pack, then kind: how long it last took
+};
+
+}  // namespace slimpack::detail
