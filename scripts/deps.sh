@@ -3,7 +3,8 @@
 # Installs what building slimpack needs and this machine lacks.
 #
 #   scripts/deps.sh         compiler, CMake, Ninja, and the libraries of programs and tests
-#   scripts/deps.sh --ci    besides, what .ci/run needs: clang 14 with its tools, and a solver for tests
+#   scripts/deps.sh --ci    besides, what .ci/run needs: clang 14 with its tools, a solver and a
+#                           browser for tests
 #
 # Looks for commands and headers first, so it does nothing where all is there, whatever the
 # distribution. Otherwise it asks apt-get, as root or by a sudo that needs no password. Where neither
@@ -41,6 +42,10 @@ find_missing() {
     need_command clang-format-14 clang-format-14
     need_command clang-tidy-14 clang-tidy-14
     need_command glpsol glpk-utils
+    # Elsewhere a browser has other names, or is no package; its tests are skipped where there is none.
+    if [[ $'\n'"$(cat /etc/os-release 2>/dev/null)"$'\n' == *$'\nID=debian\n'* ]]; then
+      need_command chromium chromium
+    fi
     compgen -G '/usr/lib/llvm-14/lib/clang/14*/lib/linux/libclang_rt.fuzzer-*.a' >/dev/null ||
       lacks libclang-rt-14-dev
   fi

@@ -91,6 +91,7 @@
 #include "slimpack/report/communication.hpp"
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/compare_csv.hpp"
+#include "slimpack/report/compare_html.hpp"
 #include "slimpack/report/compare_json.hpp"
 #include "slimpack/report/compare_step.hpp"
 #include "slimpack/report/compare_svg.hpp"

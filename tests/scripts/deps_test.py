@@ -29,7 +29,7 @@ def main():
     expect(complete.returncode == 0 and complete.stdout == "" and complete.stderr == "",
            f"with everything there it should be silent: {complete}")
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("python3", "cmake", "sed", "sort", "head"):
+        for name in ("python3", "cmake", "sed", "sort", "head", "cat"):
             os.symlink(shutil.which(name), os.path.join(folder, name))
         bare = run(folder)
         expect(bare.returncode == 1, f"without compiler and apt-get the status should be 1: {bare}")
@@ -39,8 +39,10 @@ def main():
             expect(command.count(package) == 1, f"{package} should be named once: {bare.stderr}")
         expect("cmake" not in command, f"what is there should not be named: {bare.stderr}")
         expect("clang-14" not in command, f"clang is for --ci only: {bare.stderr}")
+        release = pathlib.Path("/etc/os-release")
+        debian = release.is_file() and "ID=debian" in release.read_text(encoding="utf-8").splitlines()
         asked = run(folder, "--ci").stderr.split()
-        for package in ("clang-tidy-14", "glpk-utils"):
+        for package in ("clang-tidy-14", "glpk-utils", *(["chromium"] if debian else [])):
             expect(package in asked, f"--ci should ask for {package}")
         os.remove(os.path.join(folder, "cmake"))
         old = os.path.join(folder, "cmake")

@@ -31,9 +31,9 @@ namespace slimpack {
 
 /// How much of the timelines a page carries.
 struct HtmlOptions {
-  /// Units and gaps of all plans together, at about nine bytes each; ranks beyond are left out.
+  /// Units and gaps of all plans together, at about five bytes each; ranks beyond are left out.
   std::size_t most_entries = 2'000'000;
-  /// Points of all memory curves together, at about six bytes each.
+  /// Points of all memory curves together, at about five bytes each.
   std::size_t most_points = 1'000'000;
 };
 
@@ -105,7 +105,7 @@ class PageData {
   }
   [[nodiscard]] std::size_t points() const {
     return std::clamp<std::size_t>(options_.most_points / std::max<std::size_t>(1, lanes_), 100,
-                                   4000);
+                                   2000);
   }
 
   const Comparison& comparison_;

@@ -33,6 +33,8 @@ class PagePlan {
  public:
   /// Memory curves are as fine as so many steps of the limit.
   static constexpr std::int64_t kMemorySteps = 4096;
+  /// And as exact in time as so many steps of the span.
+  static constexpr std::int64_t kTimeSteps = 1 << 20;
 
   PagePlan(const Plan& plan, const PlanSimulation& simulation)
       : plan_(plan),
@@ -66,6 +68,7 @@ class PagePlan {
     json.member("span", simulation_.timeline.makespan.value);
     json.member("limit", memory_limit(plan_).value);
     json.member("quantum", quantum());
+    json.member("tick", tick());
     json.member("entries", entries_);
     json.key("groups");
     json.begin_array(true);
@@ -89,6 +92,10 @@ class PagePlan {
  private:
   [[nodiscard]] std::int64_t quantum() const {
     return std::max<std::int64_t>(1, memory_limit(plan_).value / kMemorySteps);
+  }
+
+  [[nodiscard]] std::int64_t tick() const {
+    return std::max<std::int64_t>(1, simulation_.timeline.makespan.value / kTimeSteps);
   }
 
   [[nodiscard]] PackedBytes samples() const {
@@ -245,7 +252,8 @@ class PagePlan {
     if (curve.size() > points + points / 4) curve = envelope(curve, points);
     bytes.add_size(curve.size());
     std::pair<std::int64_t, std::int64_t> last{0, 0};
-    for (const auto& point : curve) {
+    for (auto& point : curve) {
+      point.first /= tick();
       bytes.add_signed(point.first - last.first);
       bytes.add_signed(point.second - last.second);
       last = point;

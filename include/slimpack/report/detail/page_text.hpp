@@ -13,14 +13,14 @@
 
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/compare_text.hpp"
+#include "slimpack/report/detail/page/charts.hpp"
+#include "slimpack/report/detail/page/decode.hpp"
+#include "slimpack/report/detail/page/lanes.hpp"
+#include "slimpack/report/detail/page/start.hpp"
+#include "slimpack/report/detail/page/style.hpp"
+#include "slimpack/report/detail/page/timelines.hpp"
+#include "slimpack/report/detail/page/words.hpp"
 #include "slimpack/report/detail/text.hpp"
-#include "slimpack/report/page/charts.hpp"
-#include "slimpack/report/page/decode.hpp"
-#include "slimpack/report/page/lanes.hpp"
-#include "slimpack/report/page/start.hpp"
-#include "slimpack/report/page/style.hpp"
-#include "slimpack/report/page/timelines.hpp"
-#include "slimpack/report/page/words.hpp"
 
 namespace slimpack::detail {
 
@@ -248,12 +248,13 @@ unit. Keys on a timeline: arrows from unit to unit, + and - zoom, a and d pan, H
   }
   tail += "</body>\n</html>\n";
   const std::string before = "<footer>This page: ";
-  const std::string after = ", " + count_text(static_cast<std::int64_t>(entries)) +
+  const std::string after = " " + count_text(static_cast<std::int64_t>(entries)) +
                             " units and gaps. It loads nothing and sends nothing.</footer>\n";
-  // The size counts itself; nine characters hold it.
-  const std::size_t rest = text.size() + before.size() + 9 + after.size() + tail.size();
+  // The size counts itself; ten characters hold it.
+  const std::size_t rest = text.size() + before.size() + 10 + after.size() + tail.size();
   std::string size = bytes_text(Bytes{static_cast<std::int64_t>(rest)});
-  size.resize(9, ' ');
+  size += ',';
+  size.resize(10, ' ');
   return text + before + size + after + tail;
 }
 

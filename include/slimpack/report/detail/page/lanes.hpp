@@ -4,12 +4,23 @@
 
 #include <string_view>
 
-namespace slimpack::page {
+namespace slimpack::detail::page {
 
 inline constexpr std::string_view kLanesScript = R"js(
 "use strict";
 
-const RANK_HEAD = 17;  // pixels above the lanes of a rank
+const RANK_HEAD = 22;  // pixels above the lanes of a rank
+
+/** "#2f7ed8" as three numbers. */
+const rgb = (text) => [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
+/** A colour on paper, as one pixel of an image. */
+function mixed(colour, strong) {
+  let pixel = 255;
+  for (let part = 2; part >= 0; --part) {
+    pixel = pixel * 256 + Math.round(colour[part] * strong + colours.paper[part] * (1 - strong));
+  }
+  return pixel;
+}
 
 /** Colours of the style sheet, read again when the scheme changes. */
 const colours = {
@@ -18,6 +29,8 @@ const colours = {
     const colour = (name) => style.getPropertyValue("--" + name).trim();
     this.codes = ["forward", "backward", "head", "optimizer", ...page.gapCauses.map((cause) => "gap-" + cause)].map(colour);
     this.kinds = page.memoryKinds.map((_, at) => colour("kind-" + at));
+    this.numbers = this.codes.map(rgb);
+    this.paper = rgb(colour("page"));
     for (const name of ["page", "panel", "text", "quiet", "line", "accent", "reduce", "on-unit", "merged", "path", "chosen",
                         "held", "always", "limit", "forward", "backward"]) this[name] = colour(name);
   },
@@ -48,12 +61,73 @@ function lengthColour(longest, most) {
   return `hsl(${Math.round(225 - 225 * share)} 62% ${Math.round(58 - 8 * share)}%)`;
 }
 
+/** Later chunks are paler. */
+const strength = (chunk) => chunk === 0 ? 1 : 0.85 - Math.min(chunk, 4) / 8;
+
+/** What is too thin to draw, as columns of device pixels whose heights are shares of their time. */
+class Columns {
+  constructor() {
+    this.column = -1;
+    this.shares = new Float64Array(page.gapCauses.length + FIRST_GAP);
+    this.strengths = new Float64Array(this.shares.length);
+  }
+  /** For a canvas that is drawn anew. */
+  begin(context) {
+    const {width, height} = context.canvas;
+    if (!this.image || this.image.width !== width || this.image.height !== height) {
+      this.image = context.createImageData(width, height);
+      this.pixels = new Uint32Array(this.image.data.buffer);
+    } else if (this.used) {
+      this.pixels.fill(0);
+    }
+    this.used = false;
+  }
+  /** The lane that columns are of, in device pixels. Columns of a lane rise. */
+  lane(top, height, right) {
+    Object.assign(this, {top, high: height, right});
+  }
+  add(x, share, code, strong) {
+    const column = Math.min(this.right - 1, Math.floor(x));
+    if (column !== this.column) this.flush();
+    this.column = column;
+    this.shares[code] += share;
+    this.strengths[code] += share * strong;
+  }
+  flush() {
+    if (this.column < 0) return;
+    const {shares, strengths, pixels, image, top, high} = this;
+    let sum = 0, below = 0;
+    for (const share of shares) sum += share;
+    let low = high;
+    for (let code = 0; code < shares.length; ++code) {
+      if (shares[code] === 0) continue;
+      below += shares[code];
+      const colour = mixed(colours.numbers[code], strengths[code] / shares[code]);
+      const until = Math.max(-top, Math.round(high * (1 - below / sum)));
+      while (low > until) {
+        --low;
+        if (top + low < image.height) pixels[(top + low) * image.width + this.column] = colour;
+      }
+      shares[code] = strengths[code] = 0;
+    }
+    this.column = -1;
+    this.used = true;
+  }
+  show(context) {
+    if (this.used) context.putImageData(this.image, 0, 0);
+  }
+}
+
 /** Draws and hit-tests the lanes of one plan. `chart` is the Timelines that it belongs to. */
 class Lanes {
-  constructor(chart, plan, canvas) {
+  /** `canvas` lies in `box`, which is as high as all lanes; it covers what the window shows of them. */
+  constructor(chart, plan, box, canvas) {
     this.chart = chart;
     this.plan = plan;
+    this.box = box;
     this.canvas = canvas;
+    this.columns = new Columns();
+    this.offset = 0;  // of the canvas in the box
     this.cursor = null;  // {row, at}: under the pointer or chosen by keys
     this.most = plan.samples.reduce((a, b) => Math.max(a, b), 1);
     const ends = plan.byWork.map((rank) => rank.dp).filter((dp) => plan.packed.has(dp));
@@ -71,6 +145,7 @@ class Lanes {
     this.rows = [];
     let y = 0;
     this.heads = [];
+    this.measure();
     for (const dp of this.ranks) {
       this.heads.push({dp, y});
       y += RANK_HEAD;
@@ -80,11 +155,13 @@ class Lanes {
       }
     }
     this.height = y;
-    this.byDevice = new Map(this.rows.map((lane) => [`${lane.row.dp} ${lane.row.pp}`, lane]));
+    this.box.style.height = y + "px";
+    this.byDevice = new Map(this.rows.map((lane) => [this.plan.device(lane.row), lane]));
   }
 
   get left() { return this.chart.left; }
-  get width() { return Math.max(1, this.canvas.clientWidth - this.left); }
+  /** Pixels of the whole view. Kept, because asking the page makes it lay itself out. */
+  measure() { this.width = Math.max(1, this.box.clientWidth - this.left); }
   x(time) {
     const {begin, end} = this.chart.view;
     return this.left + (time - begin) / (end - begin) * this.width;
@@ -94,83 +171,93 @@ class Lanes {
     return begin + (x - this.left) / this.width * (end - begin);
   }
 
+  /** Whether the window shows a part that the canvas does not cover. */
+  get uncovered() {
+    const {top, bottom} = this.box.getBoundingClientRect();
+    const from = Math.max(0, -top), to = Math.min(this.height, window.innerHeight - top);
+    return from < to && (from < this.offset || to > this.offset + this.canvas.clientHeight) && bottom > 0;
+  }
+
   draw() {
-    const begun = performance.now();
-    const context = prepare(this.canvas, this.height);
-    const {unit} = this.chart.sizes;
+    this.measure();
+    const margin = 240;
+    const high = Math.min(this.height, window.innerHeight + 2 * margin);
+    this.offset = Math.round(Math.min(this.height - high, Math.max(0, -this.box.getBoundingClientRect().top - margin)));
+    this.canvas.style.top = this.offset + "px";
+    const context = prepare(this.canvas, high);
+    context.translate(0, -this.offset);
+    const {unit, space} = this.chart.sizes;
+    const inside = (from, to) => to > this.offset && from < this.offset + high;
+    const shown = this.rows.filter((lane) => inside(lane.y, lane.bottom + space));
+    const wide = this.gather(context, shown, unit);
     for (const {dp, y} of this.heads) {
+      if (!inside(y, y + RANK_HEAD)) continue;
       const rank = this.plan.byWork.findIndex((other) => other.dp === dp);
       const note = this.plan.dp === 1 ? "" : rank === 0 ? ", the busiest" : rank === this.plan.dp - 1 ? ", the idlest" : "";
       context.fillStyle = colours.quiet;
-      context.fillText(`data-parallel rank ${dp}${note}`, 0, y + RANK_HEAD / 2 + 2);
+      context.fillText(`data-parallel rank ${dp}${note}`, 0, y + RANK_HEAD / 2);
     }
-    for (const lane of this.rows) {
-      this.drawLabel(context, lane);
-      context.save();
-      context.beginPath();
-      context.rect(this.left, lane.y, this.width, lane.bottom - lane.y);
-      context.clip();
-      this.drawUnits(context, lane.row, lane.y, unit);
+    this.drawLabels(context, shown);
+    context.save();
+    context.beginPath();
+    context.rect(this.left, this.offset, this.width, high);
+    context.clip();
+    context.font = `${Math.min(11, unit - 2)}px system-ui, sans-serif`;
+    shown.forEach((lane, at) => {
+      this.drawUnits(context, lane.row, wide[at], lane.y, unit);
       this.drawReductions(context, lane);
       if (lane.bottom > lane.top) this.drawMemory(context, lane);
-      context.restore();
-    }
-    if (this.chart.withPath) this.drawPath(context, unit);
-    this.drawCursor(context, unit);
-    this.took = performance.now() - begun;
+    });
+    if (this.chart.withPath) this.drawPath(context, unit, inside);
+    this.drawCursor(context, unit, shown);
+    context.restore();
   }
 
-  drawLabel(context, {row, y}) {
+  drawLabels(context, shown) {
     const {unit} = this.chart.sizes;
-    const middle = y + unit / 2 + 0.5;
-    const font = Math.min(11, unit + 1);
-    context.font = `${font}px system-ui, sans-serif`;
+    context.font = `${Math.min(11, unit + 1)}px system-ui, sans-serif`;
     context.fillStyle = colours.text;
-    context.fillText(this.left > 70 ? `stage ${row.pp}` : `${row.pp}`, 2, middle);
+    const name = this.left > 70 ? "stage " : "";
+    for (const {row, y} of shown) context.fillText(name + row.pp, 2, y + unit / 2 + 0.5);
     context.fillStyle = colours.quiet;
     context.textAlign = "right";
-    context.fillText(Math.round(100 * row.busy / this.plan.span) + " %", this.left - 5, middle);
+    for (const {row, y} of shown) {
+      context.fillText(Math.round(100 * row.busy / this.plan.span) + " %", this.left - 5, y + unit / 2 + 0.5);
+    }
     context.textAlign = "left";
-    context.font = "11px system-ui, sans-serif";
   }
 
-  /** Entries wider than a pixel as they are; thinner ones gathered into a column by their shares. */
-  drawUnits(context, row, y, height) {
+  /** Entries thinner than a pixel, of all lanes, go into columns. Returns the places of the others. */
+  gather(context, shown, height) {
     const {begin, end} = this.chart.view;
     const scale = this.width / (end - begin);
-    const {start, code, count: entries} = row;
-    const shares = new Float64Array(colours.codes.length);
-    let column = -1;
-    const flush = () => {
-      if (column < 0) return;
-      let sum = 0, low = y + height;
-      for (const share of shares) sum += share;
-      for (let at = 0; at < shares.length; ++at) {
-        if (shares[at] === 0) continue;
-        const high = shares[at] / Math.max(sum, 1) * height;
-        low -= high;
-        context.fillStyle = colours.codes[at];
-        context.fillRect(this.left + column, low, 1, high);
-        shares[at] = 0;
+    const ratio = window.devicePixelRatio || 1;
+    this.columns.begin(context);
+    const wide = shown.map(({row, y}) => {
+      const {start, code, chunk, count: entries} = row;
+      const places = [];
+      this.columns.lane(Math.round((y - this.offset) * ratio), Math.round(height * ratio), Math.floor((this.left + this.width) * ratio));
+      for (let at = lastAtMost(start, begin, entries); at < entries && start[at] < end; ++at) {
+        const from = (start[at] - begin) * scale, to = (start[at + 1] - begin) * scale;
+        if (to - from >= 1) places.push(at);
+        else this.columns.add((this.left + Math.max(0, (from + to) / 2)) * ratio, to - from, code[at], strength(chunk[at]));
       }
-      column = -1;
-    };
-    for (let at = lastAtMost(start, begin, entries); at < entries && start[at] < end; ++at) {
-      const from = (start[at] - begin) * scale, to = (start[at + 1] - begin) * scale;
-      if (to - from < 1) {
-        const own = Math.max(0, Math.floor((from + to) / 2));
-        if (own !== column) flush();
-        column = own;
-        shares[code[at]] += to - from;
-        continue;
-      }
-      flush();
-      const left = this.left + Math.max(-2, Math.round(from));
-      const right = this.left + Math.min(this.width + 2, Math.round(to));
-      const wide = Math.max(1, right - left);
-      this.drawEntry(context, row, at, left, y, wide > 4 ? wide - 1 : wide, height);
+      this.columns.flush();
+      return places;
+    });
+    this.columns.show(context);
+    return wide;
+  }
+
+  drawUnits(context, row, places, y, height) {
+    const {begin, end} = this.chart.view;
+    const scale = this.width / (end - begin);
+    for (const at of places) {
+      const left = this.left + Math.max(-2, Math.round((row.start[at] - begin) * scale));
+      const right = this.left + Math.min(this.width + 2, Math.round((row.start[at + 1] - begin) * scale));
+      const width = Math.max(1, right - left);
+      this.drawEntry(context, row, at, left, y, width > 4 ? width - 1 : width, height);
     }
-    flush();
   }
 
   drawEntry(context, row, at, x, y, width, height) {
@@ -181,7 +268,7 @@ class Lanes {
       return;
     }
     const pack = this.plan.packs[row.pack[at]];
-    context.globalAlpha = row.chunk[at] === 0 ? 1 : 0.85 - Math.min(row.chunk[at], 4) / 8;
+    context.globalAlpha = strength(row.chunk[at]);
     context.fillStyle = this.chart.byLength && code < 2 ? lengthColour(pack.longest, this.most) : colours.codes[code];
     context.fillRect(x, y, width, height);
     context.globalAlpha = 1;
@@ -194,11 +281,11 @@ class Lanes {
       context.fillRect(x, y + height - 3, width, 1);
     }
     if (width < 20 || height < 10) return;
-    context.font = `${Math.min(11, height - 2)}px system-ui, sans-serif`;
-    const long = `${KINDS[code]} ${row.pack[at]}, ${count(pack.tokens)} tokens`;
-    const text = [long, `${KINDS[code]} ${row.pack[at]}`, `${row.pack[at]}`]
-      .find((words) => context.measureText(words).width < width - 5);
-    if (!text) return;
+    const number = String(row.pack[at]);
+    const font = Math.min(11, height - 2), fits = (width - 5) / (0.6 * font);  // characters
+    if (number.length > fits) return;
+    let text = number.length + 2 > fits ? number : `${KINDS[code]} ${number}`;
+    if (fits > 24) text += `, ${count(pack.tokens)} tokens`;
     context.fillStyle = colours["on-unit"];
     context.fillText(text, x + 3, y + height / 2 + 1);
   }
@@ -222,13 +309,22 @@ class Lanes {
     let at = lastAtMost(times, begin);
     context.fillStyle = colours.held;
     const width = Math.ceil(Math.min(this.width, this.x(this.plan.span) - this.left));
+    context.beginPath();
+    context.moveTo(this.left, bottom);
+    let drawn = null;
     for (let pixel = 0; pixel < width; ++pixel) {
       const until = begin + (pixel + 1) / this.width * (end - begin);
       let level = levels[at];
       while (at + 1 < times.length && times[at + 1] < until) level = Math.max(level, levels[++at]);
-      context.fillRect(this.left + pixel, y(level), 1, bottom - y(level));
+      if (level === drawn) continue;
+      if (drawn !== null) context.lineTo(this.left + pixel, y(drawn));
+      context.lineTo(this.left + pixel, y(level));
+      drawn = level;
     }
-    const always = this.plan.always(row.dp, row.pp);
+    context.lineTo(this.left + width, y(drawn ?? 0));
+    context.lineTo(this.left + width, bottom);
+    context.fill();
+    const always = this.plan.always(row);
     context.fillStyle = colours.always;
     context.fillRect(this.left, y(always), Math.max(0, width), bottom - y(always));
     context.strokeStyle = colours.limit;
@@ -240,38 +336,36 @@ class Lanes {
     context.setLineDash([]);
   }
 
-  drawPath(context, unit) {
-    context.save();
-    context.beginPath();
-    context.rect(this.left, 0, this.width, this.height);
-    context.clip();
+  drawPath(context, unit, inside) {
+    const {begin, end} = this.chart.view;
+    const {path, pathBegins} = this.plan;
+    const height = Math.max(2, Math.min(3, unit / 5));
     context.strokeStyle = colours.path;
     context.fillStyle = colours.path;
     context.lineWidth = 1;
     context.beginPath();
     let last = null;
-    const right = this.left + this.width;
-    for (const step of this.plan.path) {
-      if (step.kind > 3) continue;
-      const lane = this.byDevice.get(`${step.dp} ${step.pp}`);
+    // A transfer or two lie between units: begin a few steps early, so that lines enter the view.
+    for (let at = Math.max(0, lastAtMost(pathBegins, begin) - 8); at < path.length; ++at) {
+      const step = path[at];
+      if (step.kind === TRANSFER || step.kind === REDUCE) continue;
+      const lane = this.byDevice.get(this.plan.device(step));
       if (!lane) { last = null; continue; }
       const from = this.x(step.begin), to = this.x(step.end);
       const y = lane.y + unit - 1;
-      if (last && last.lane !== lane && to >= this.left && last.x <= right) {
+      if (last && last.lane !== lane && inside(Math.min(y, last.y), Math.max(y, last.y))) {
         context.moveTo(last.x, last.y);
         context.lineTo(from, y);
       }
       last = {x: to, y, lane};
-      if (to < this.left || from > right) continue;
-      const height = Math.max(2, Math.min(3, unit / 5));
-      context.fillRect(from, lane.y + unit - height, Math.max(1, to - from), height);
+      if (step.begin > end) break;
+      if (inside(lane.y, y)) context.fillRect(from, lane.y + unit - height, Math.max(1, to - from), height);
     }
     context.stroke();
-    context.restore();
   }
 
   /** Outlines what is under the cursor, and its pack wherever else it runs. */
-  drawCursor(context, unit) {
+  drawCursor(context, unit, shown) {
     if (!this.cursor) return;
     const {row, at} = this.cursor;
     context.strokeStyle = colours.chosen;
@@ -284,19 +378,20 @@ class Lanes {
     };
     if (row.code[at] < 3) {
       const {begin, end} = this.chart.view;
-      for (const lane of this.rows) {
+      for (const lane of shown) {
         const other = lane.row;
         for (let place = lastAtMost(other.start, begin, other.count); place < other.count && other.start[place] < end; ++place) {
           if (other.pack[place] === row.pack[at] && other.code[place] === row.code[at]) outline(lane, place, 1);
         }
       }
     }
-    const own = this.rows.find((lane) => lane.row === row);
+    const own = shown.find((lane) => lane.row === row);
     if (own) outline(own, at, 2);
   }
 
-  /** What is at a point: {lane, at}, or {lane, level} in a memory strip; null outside. */
-  hit(x, y) {
+  /** What is at a point of the canvas: {lane, at}, or {lane, level} in a memory strip; null outside. */
+  hit(x, canvasY) {
+    const y = canvasY + this.offset;
     if (x < this.left) return null;
     const {space} = this.chart.sizes;
     const lane = this.rows.find((one) => y >= one.y && y < one.bottom + space);
@@ -322,4 +417,4 @@ class Lanes {
 }
 )js";
 
-}  // namespace slimpack::page
+}  // namespace slimpack::detail::page

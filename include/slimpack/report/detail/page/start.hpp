@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace slimpack::page {
+namespace slimpack::detail::page {
 
 /// Runs before all others, so that no fault of theirs goes unseen.
 inline constexpr std::string_view kWatchScript = R"js(
@@ -131,4 +131,4 @@ function start() {
 start();
 )js";
 
-}  // namespace slimpack::page
+}  // namespace slimpack::detail::page

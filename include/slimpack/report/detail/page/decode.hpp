@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace slimpack::page {
+namespace slimpack::detail::page {
 
 inline constexpr std::string_view kDecodeScript = R"js(
 "use strict";
@@ -67,6 +67,9 @@ class Plan {
       .sort((a, b) => b.sum - a.sum || a.dp - b.dp);
   }
 
+  /** The number of a device, from anything that has a rank and a stage. */
+  device({dp, pp}) { return dp * this.pp + pp; }
+
   static times(text) {
     const reader = new Reader(text);
     return reader.list(() => reader.signed());
@@ -100,8 +103,8 @@ class Plan {
   }
 
   /** Bytes that a device holds all the time: the last three kinds. */
-  always(dp, pp) {
-    return this.peaks[dp * this.pp + pp].kinds.slice(-3).reduce((a, b) => a + b, 0);
+  always(row) {
+    return this.peaks[this.device(row)].kinds.slice(-3).reduce((a, b) => a + b, 0);
   }
 
   readReductions(reader) {
@@ -127,7 +130,8 @@ class Plan {
       step.end = step.begin + reader.signed();
       return step;
     });
-    this.onPath = new Set(this.path.map((step) => `${step.dp} ${step.pp} ${step.begin}`));
+    this.pathBegins = this.path.map((step) => step.begin);
+    this.onPath = new Set(this.path.map((step) => `${this.device(step)} ${step.begin}`));
   }
 
   /** Rows of a rank's stages: entry at `at` lasts from start[at] to start[at + 1]. */
@@ -201,7 +205,8 @@ class Plan {
       row.curve = new Float64Array(count);
       let at = 0, level = 0;
       for (let point = 0; point < count; ++point) {
-        row.curveAt[point] = at += reader.signed();
+        at += reader.signed();
+        row.curveAt[point] = at * this.tick;
         level += reader.signed();
         row.curve[point] = level * this.quantum;
       }
@@ -220,4 +225,4 @@ function lastAtMost(values, value, count = values.length) {
 }
 )js";
 
-}  // namespace slimpack::page
+}  // namespace slimpack::detail::page

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace slimpack::page {
+namespace slimpack::detail::page {
 
 inline constexpr std::string_view kTimelinesScript = R"js(
 "use strict";
@@ -49,9 +49,10 @@ class Timelines {
   planBox(plan) {
     const canvas = element("canvas", {className: "lanes", tabIndex: 0, role: "application"});
     canvas.setAttribute("aria-label", `Timeline of ${plan.planner}. Arrow keys go from unit to unit, plus and minus zoom, a and d pan, 0 shows all.`);
-    const lanes = canvas.lanes = new Lanes(this, plan, canvas);
+    const holder = element("div", {className: "holder"}, canvas);
+    const lanes = holder.lanes = new Lanes(this, plan, holder, canvas);
     this.lanes.push(lanes);
-    this.seen.observe(canvas);
+    this.seen.observe(holder);
     const toggle = element("button", {textContent: "\u25BE " + plan.planner, type: "button"});
     toggle.setAttribute("aria-expanded", "true");
     const result = page.comparison.results.find((row) => row.planner === plan.planner && row.step === plan.step && row.feasible);
@@ -63,7 +64,7 @@ class Timelines {
     facts.push(plan.setting);
     const box = element("div", {className: "plan"},
       element("div", {className: "row"}, element("h3", {}, toggle), this.rankPicker(plan, lanes),
-              element("span", {className: "quiet", textContent: facts.join(", ")})), canvas);
+              element("span", {className: "quiet", textContent: facts.join(", ")})), holder);
     toggle.addEventListener("click", () => {
       const closed = box.toggleAttribute("data-closed");
       toggle.setAttribute("aria-expanded", String(!closed));
@@ -115,6 +116,9 @@ class Timelines {
     byId("out").addEventListener("click", () => this.zoom(2));
     byId("whole").addEventListener("click", () => this.look(0, this.span));
     window.addEventListener("resize", () => this.resize());
+    document.addEventListener("scroll", () => {
+      if (this.lanes.some((lanes) => lanes.visible && lanes.uncovered)) this.draw();
+    }, {passive: true});
     const move = (event) => {
       const box = this.overview.getBoundingClientRect();
       const width = this.view.end - this.view.begin;
@@ -146,7 +150,7 @@ class Timelines {
 
   // --- the view ---
 
-  get perPixel() { return (this.view.end - this.view.begin) / this.lanes[0].width; }
+  get perPixel() { return (this.view.end - this.view.begin) / Math.max(...this.lanes.map((lanes) => lanes.width)); }
 
   look(begin, end) {
     const width = Math.min(this.span, Math.max(200, end - begin));
@@ -206,8 +210,8 @@ class Timelines {
     } else if (found.level !== undefined) {
       const {row} = found.lane;
       showTip([`${bytes(found.level)} held, ${place(row.dp, row.pp)}`, `at ${duration(found.time)}`,
-               `limit ${bytes(lanes.plan.limit)}, always there ${bytes(lanes.plan.always(row.dp, row.pp))}`,
-               `peak ${bytes(lanes.plan.peaks[row.dp * lanes.plan.pp + row.pp].bytes)}`], event.clientX, event.clientY);
+               `limit ${bytes(lanes.plan.limit)}, always there ${bytes(lanes.plan.always(row))}`,
+               `peak ${bytes(lanes.plan.peaks[lanes.plan.device(row)].bytes)}`], event.clientX, event.clientY);
     } else {
       showTip(describeEntry(lanes.plan, found.lane.row, found.at), event.clientX, event.clientY);
     }
@@ -277,7 +281,7 @@ class Timelines {
     const box = lanes.canvas.getBoundingClientRect();
     const lane = lanes.rows.find((one) => one.row === row);
     const x = Math.min(box.right, Math.max(box.left + this.left, box.left + lanes.x((from + to) / 2)));
-    showTip(lines, x, box.top + lane.top);
+    showTip(lines, x, box.top - lanes.offset + lane.top);
     byId("live").textContent = lines.join(". ");
     this.draw();
   }
@@ -285,13 +289,14 @@ class Timelines {
   /** Shows a step of a plan's critical path. */
   reveal(plan, step) {
     const lanes = this.lanes.find((one) => one.plan === plan);
-    if (step.kind <= 3 && plan.packed.has(step.dp) && !lanes.ranks.includes(step.dp)) {
+    const onDevice = step.kind !== TRANSFER && step.kind !== REDUCE;
+    if (onDevice && plan.packed.has(step.dp) && !lanes.ranks.includes(step.dp)) {
       lanes.show([...lanes.ranks, step.dp].sort((a, b) => a - b));
     }
     this.lookAt(step.begin, step.end);
-    lanes.canvas.scrollIntoView({block: "center"});
-    const lane = lanes.byDevice.get(`${step.dp} ${step.pp}`);
-    if (step.kind <= 3 && lane) lanes.cursor = {row: lane.row, at: lastAtMost(lane.row.start, step.begin, lane.row.count)};
+    const lane = lanes.byDevice.get(lanes.plan.device(step));
+    window.scrollBy(0, lanes.box.getBoundingClientRect().top + (lane ? lane.y : 0) - window.innerHeight / 2);
+    if (onDevice && lane) lanes.cursor = {row: lane.row, at: lastAtMost(lane.row.start, step.begin, lane.row.count)};
     this.draw();
   }
 
@@ -299,10 +304,7 @@ class Timelines {
 
   resize() {
     this.readControls();
-    for (const lanes of this.lanes) {
-      lanes.layOut();
-      lanes.canvas.style.height = lanes.height + "px";
-    }
+    for (const lanes of this.lanes) lanes.layOut();
     this.draw();
   }
   draw() {
@@ -317,7 +319,7 @@ class Timelines {
     this.drawAxis();
     this.drawOverview();
     for (const lanes of this.lanes) {
-      if (lanes.visible && lanes.canvas.clientWidth > 0) lanes.draw();
+      if (lanes.visible && lanes.box.clientWidth > 0) lanes.draw();
     }
     this.frame = {count: this.frame.count + 1, took: performance.now() - begun};
   }
@@ -365,4 +367,4 @@ class Timelines {
 }
 )js";
 
-}  // namespace slimpack::page
+}  // namespace slimpack::detail::page

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace slimpack::page {
+namespace slimpack::detail::page {
 
 inline constexpr std::string_view kChartsScript = R"js(
 "use strict";
@@ -207,4 +207,4 @@ function showPaths(plans, box, reveal) {
 }
 )js";
 
-}  // namespace slimpack::page
+}  // namespace slimpack::detail::page

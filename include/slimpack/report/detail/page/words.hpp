@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace slimpack::page {
+namespace slimpack::detail::page {
 
 inline constexpr std::string_view kWordsScript = R"js(
 "use strict";
@@ -86,7 +86,7 @@ function describeEntry(plan, row, at) {
   const code = row.code[at];
   const lines = [`${unitName(code, row.pack[at], row.chunk[at], plan)}: ${KIND_NAMES[code]}, ${place(row.dp, row.pp)}`, when];
   if (code < 3) lines.push(...describePack(plan, row.pack[at]));
-  if (plan.onPath.has(`${row.dp} ${row.pp} ${begin}`)) lines.push("on the critical path");
+  if (plan.onPath.has(`${plan.device(row)} ${begin}`)) lines.push("on the critical path");
   return lines;
 }
 
@@ -151,4 +151,4 @@ function describeStep(plan, step) {
 }
 )js";
 
-}  // namespace slimpack::page
+}  // namespace slimpack::detail::page

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace slimpack::page {
+namespace slimpack::detail::page {
 
 inline constexpr std::string_view kStyle = R"css(
 :root {
@@ -37,7 +37,7 @@ header { padding-top: 18px; }
 h1 { font-size: 22px; margin: 0 0 4px; }
 h2 { font-size: 18px; margin: 30px 0 6px; }
 h3 { font-size: 14px; margin: 0; }
-p { margin: 4px 0; max-width: 110ch; }
+p { margin: 4px 0; max-width: 130ch; }
 .quiet, footer { color: var(--quiet); font-size: 13px; }
 footer { padding-top: 24px; padding-bottom: 40px; }
 nav { margin: 6px 0; } nav a { margin-right: 14px; }
@@ -52,18 +52,18 @@ label { font-size: 13px; white-space: nowrap; }
 .scroll.tall { max-height: 420px; overflow-y: auto; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; width: 100%; }
 th, td { padding: 4px 10px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th { background: var(--panel); font-weight: 600; position: sticky; top: 0; z-index: 1; }
+th { background: var(--panel); font-weight: 600; white-space: normal; vertical-align: bottom; position: sticky; top: 0; z-index: 1; }
 tr:last-child td { border-bottom: 0; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--page); font-weight: 600; z-index: 1; }
 th:first-child { background: var(--panel); z-index: 2; }
 td.text { text-align: left; }
-td.settings { white-space: normal; min-width: 260px; color: var(--quiet); }
+td.settings { white-space: normal; min-width: min(430px, 80vw); color: var(--quiet); font-size: 12px; line-height: 1.35; }
 tbody tr:hover td { background: var(--panel); }
 th button { border: 0; background: none; padding: 0; min-height: 0; font-weight: 600; }
 th[aria-sort=ascending] button::after { content: " \25B2"; }
 th[aria-sort=descending] button::after { content: " \25BC"; }
-.bar { display: inline-block; height: 9px; min-width: 1px; background: var(--forward); border-radius: 2px; margin-right: 8px; }
-.barbox { display: inline-block; width: 110px; text-align: left; }
+.bar { display: inline-block; height: 9px; min-width: 1px; background: var(--forward); border-radius: 2px; }
+.barbox { display: inline-block; width: 110px; text-align: left; margin-right: 8px; line-height: 1; }
 tr.best .bar { background: var(--backward); }
 tr.none td { color: var(--quiet); font-weight: 400; }
 #tools { position: sticky; top: 0; z-index: 5; background: var(--page); padding: 6px 0 0; }
@@ -71,12 +71,13 @@ tr.none td { color: var(--quiet); font-weight: 400; }
 .keys { display: flex; flex-wrap: wrap; gap: 3px 12px; font-size: 12px; color: var(--quiet); margin: 4px 0; }
 .keys i { display: inline-block; width: 12px; height: 10px; border-radius: 2px; margin-right: 5px; vertical-align: -1px; }
 canvas { display: block; width: 100%; touch-action: pan-y; border-radius: 4px; }
-canvas.lanes { cursor: crosshair; }
+.holder { position: relative; }
+canvas.lanes { position: absolute; left: 0; cursor: crosshair; }
 #overview { touch-action: none; cursor: grab; }
 .plan { margin: 12px 0 0; border-top: 1px solid var(--line); padding-top: 8px; }
 .plan > .row { margin-bottom: 4px; }
 .plan h3 button { border: 0; background: none; padding: 0 4px 0 0; font-weight: 600; font-size: 14px; }
-.plan[data-closed] canvas, .plan[data-closed] details { display: none; }
+.plan[data-closed] .holder, .plan[data-closed] details { display: none; }
 details.pick { position: relative; font-size: 13px; }
 details.pick > div { position: absolute; z-index: 6; background: var(--page); border: 1px solid var(--line); border-radius: 8px;
   padding: 8px 12px; max-height: 300px; overflow: auto; box-shadow: 0 6px 24px #0003; min-width: 230px; }
@@ -105,4 +106,4 @@ td a.step { cursor: pointer; }
 @media print { #tools .row, nav { display: none; } }
 )css";
 
-}  // namespace slimpack::page
+}  // namespace slimpack::detail::page
