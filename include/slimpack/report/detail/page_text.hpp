@@ -61,7 +61,7 @@ class PlannersTable {
     for (const char* const name : {"MFU %", "tokens/s", "idle %", "peak GB", "planning s"}) {
       heading(name);
     }
-    heading("settings found");
+    text_ += "<th scope=\"col\" class=\"text\">settings found</th>";
     text_ += "</tr></thead>\n<tbody>\n";
     for (std::size_t at = 0; at < summaries_.size(); ++at) row(at);
     return text_ + "</tbody>\n</table>\n";

@@ -200,7 +200,8 @@ function showPaths(plans, box, reveal) {
     more.textContent = plan.path.length > most ? `The first ${most} of ${count(plan.path.length)} steps; the timeline shows all.` : "";
   };
   choice.addEventListener("change", list);
-  const head = element("tr", {}, ...["step", "where", "starts", "takes", "why not earlier"].map((text) => element("th", {textContent: text})));
+  const head = element("tr", {}, ...[["step"], ["where", "text"], ["starts"], ["takes"], ["why not earlier", "text"]]
+    .map(([words, style]) => element("th", {textContent: words, className: style ?? ""})));
   box.append(element("div", {className: "row"}, element("label", {}, "steps of ", choice)),
     element("div", {className: "scroll tall", tabIndex: 0}, element("table", {}, element("thead", {}, head), body)), more);
   list();

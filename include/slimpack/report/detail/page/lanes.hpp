@@ -285,8 +285,9 @@ class Lanes {
     const font = Math.min(11, height - 2), fits = (width - 5) / (0.6 * font);  // characters
     if (number.length > fits) return;
     let text = number.length + 2 > fits ? number : `${KINDS[code]} ${number}`;
-    if (fits > 24) text += `, ${count(pack.tokens)} tokens`;
-    context.fillStyle = colours["on-unit"];
+    if (fits > 28 && this.plan.chunks > 1 && code < 2) text += ` chunk ${row.chunk[at]}`;
+    if (fits > 36) text += `, ${count(pack.tokens)} tokens`;
+    context.fillStyle = strength(row.chunk[at]) < 0.7 ? colours.text : colours["on-unit"];
     context.fillText(text, x + 3, y + height / 2 + 1);
   }
 

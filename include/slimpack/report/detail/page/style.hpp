@@ -56,7 +56,7 @@ th { background: var(--panel); font-weight: 600; white-space: normal; vertical-a
 tr:last-child td { border-bottom: 0; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--page); font-weight: 600; z-index: 1; }
 th:first-child { background: var(--panel); z-index: 2; }
-td.text { text-align: left; }
+td.text, th.text { text-align: left; }
 td.settings { white-space: normal; min-width: min(430px, 80vw); color: var(--quiet); font-size: 12px; line-height: 1.35; }
 tbody tr:hover td { background: var(--panel); }
 th button { border: 0; background: none; padding: 0; min-height: 0; font-weight: 600; }

@@ -59,7 +59,7 @@ class Timelines {
     const facts = [duration(plan.span)];
     if (result) {
       facts.push(`efficiency ${percent(result.efficiency)}`, `idle ${percent(result.bubble)}`);
-      if (result.speedup_over_megatron !== null) facts.push(`${decimals(result.speedup_over_megatron, 2)} times as fast as megatron`);
+      if (result.speedup_over_megatron !== null && plan.planner !== "megatron") facts.push(`${decimals(result.speedup_over_megatron, 2)} times as fast as megatron`);
     }
     facts.push(plan.setting);
     const box = element("div", {className: "plan"},
