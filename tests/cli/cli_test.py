@@ -129,7 +129,7 @@ class Cli(unittest.TestCase):
         names = ["megatron", "slimpipe-order", "megatron-cp"]
         done = run("compare", self.lengths(), *SMALL, "--effort", "fast", "--dp", "2", "--pp", "2",
                    "--planners", ",".join(names), "--steps", "2", "--step", "1", "--json", "c.json",
-                   "--csv", "c.csv", "--svg", "c.svg")
+                   "--csv", "c.csv", "--svg", "c.svg", "--html", "c.html")
         self.assertEqual(done.returncode, 0, done.stderr)
         for name in names:
             self.assertRegex(done.stdout, rf"(?m)^{name} +\d")
@@ -158,6 +158,11 @@ class Cli(unittest.TestCase):
         texts = [element.text or "" for element in picture.iter() if element.tag.endswith("text")]
         for name in names:
             self.assertEqual(sum(text.startswith(name + ": ") for text in texts), 1)
+        with open("c.html", encoding="utf-8") as file:
+            page = file.read()
+        data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+        self.assertEqual(data["comparison"], answer)
+        self.assertEqual([plan["planner"] for plan in data["plans"]], names)
 
     def test_compare_says_who_is_infeasible_and_refuses_what_it_does_not_know(self):
         good = self.lengths()

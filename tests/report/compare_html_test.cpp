@@ -82,11 +82,15 @@ std::vector<std::vector<Entry>> rows_of(const std::string& packed, std::int32_t 
         std::int64_t& duration = seen[{entry.code, entry.pack}];
         if (head & detail::PageRows::kTimed) duration = reader.whole();
         if (head & detail::PageRows::kBlocked) {
-          const std::uint64_t kind = reader.number();
-          static_cast<void>(reader.whole() + reader.whole() + reader.whole());
-          static_cast<void>(reader.number());
-          if (kind == 4) static_cast<void>(reader.whole() + reader.whole());
-          CHECK(reader.whole() >= 0);  // it ended before the unit began
+          for (std::uint64_t blockers = reader.number(); blockers > 0; --blockers) {
+            const std::uint64_t kind = reader.number();
+            static_cast<void>(reader.whole() + reader.whole() + reader.whole());
+            static_cast<void>(reader.number());
+            if (kind == 4) static_cast<void>(reader.whole() + reader.whole());
+            const std::int64_t before = reader.whole();
+            CHECK(before >= 0);
+            if (blockers == 1 && entry.code < 3) CHECK(before == 0);  // nothing else held it up
+          }
         }
         now += duration;
       }

@@ -98,10 +98,11 @@ class PageRows {
       timed = seen != duration;
       seen = duration;
     }
-    const std::optional<NodeId> blocker = waited ? find_blocker(device, node) : std::nullopt;
+    const std::vector<NodeId> blockers =
+        waited ? find_blockers(device, node) : std::vector<NodeId>{};
     const bool chunked = packed && label.chunk != 0 && label.kind != NodeKind::head;
-    bytes.add(static_cast<unsigned>(kind) | (timed ? kTimed : 0U) | (blocker ? kBlocked : 0U) |
-              (chunked ? kChunked : 0U));
+    bytes.add(static_cast<unsigned>(kind) | (timed ? kTimed : 0U) |
+              (blockers.empty() ? 0U : kBlocked) | (chunked ? kChunked : 0U));
     if (packed) {
       const auto pack = static_cast<std::int64_t>(index(label.pack));
       bytes.add_signed(pack - last[kind]);
@@ -109,26 +110,44 @@ class PageRows {
     }
     if (chunked) bytes.add(static_cast<std::uint64_t>(label.chunk));
     if (timed) bytes.add_signed(duration.value);
-    if (blocker) add_blocker(bytes, device, node, *blocker);
+    if (blockers.empty()) return;
+    bytes.add_size(blockers.size());
+    for (const NodeId blocker : blockers) add_blocker(bytes, device, node, blocker);
   }
 
-  /// What came last of all that the unit needs from elsewhere, through its meeting; ties to the
-  /// lower id.
-  [[nodiscard]] std::optional<NodeId> find_blocker(std::size_t device, NodeId node) const {
-    const ResourceId own = dag_.devices[device].compute;
-    std::optional<NodeId> found;
+  /// What came last of all that the unit needs from elsewhere, through its meeting; before it,
+  /// where that is another's, the last transfer of its own device. Ties to the lower id.
+  [[nodiscard]] std::vector<NodeId> find_blockers(std::size_t device, NodeId node) const {
+    const ResourceId compute = dag_.devices[device].compute;
+    std::optional<NodeId> last, own;
+    const auto later = [&](std::optional<NodeId>& found, NodeId need) {
+      if (!found || timeline_.end[index(need)] > timeline_.end[index(*found)]) found = need;
+    };
     const auto consider = [&](NodeId need) {
-      if (dag_.resource[index(need)] == own || dag_.label[index(need)].kind == NodeKind::join) {
+      if (dag_.resource[index(need)] == compute || dag_.label[index(need)].kind == NodeKind::join) {
         return;
       }
-      if (!found || timeline_.end[index(need)] > timeline_.end[index(*found)]) found = need;
+      later(last, need);
+      if (is_own(device, need)) later(own, need);
     };
     for (const NodeId need : before_[index(node)]) {
       consider(need);
       if (dag_.label[index(need)].kind != NodeKind::join) continue;
       for (const NodeId inner : before_[index(need)]) consider(inner);
     }
+    std::vector<NodeId> found;
+    if (own && own != last) found.push_back(*own);
+    if (last) found.push_back(*last);
     return found;
+  }
+
+  /// Whether a node is a transfer from or to a device.
+  [[nodiscard]] bool is_own(std::size_t device, NodeId node) const {
+    const NodeLabel& label = dag_.label[index(node)];
+    if (label.kind != NodeKind::transfer) return false;
+    const Channel& channel = dag_.channels[index(label.channel)];
+    const DagDevice& here = dag_.devices[device];
+    return channel.dp == here.dp && (channel.from_pp == here.pp || channel.to_pp == here.pp);
   }
 
   void add_blocker(PackedBytes& bytes, std::size_t device, NodeId unit, NodeId node) const {

@@ -160,6 +160,7 @@ unit. Keys on a timeline: arrows from unit to unit, + and - zoom, a and d pan, H
   key("held", "memory held");
   key("always", "weights, gradients, optimizer");
   key("limit", "memory limit");
+  text += "<span id=\"length-key\" hidden></span>";
   return text + "</div>\n";
 }
 

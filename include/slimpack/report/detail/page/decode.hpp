@@ -174,7 +174,7 @@ class Plan {
       const key = 3 * row.pack[at] + code;
       const duration = head & TIMED ? reader.signed() : seen[key];
       if (code < 3) seen[key] = duration;
-      if (head & BLOCKED) row.blockers.set(at, this.readBlocker(reader, row, now));
+      if (head & BLOCKED) row.blockers.set(at, reader.list(() => this.readBlocker(reader, row, now)));
       now += duration;
       row.busy += duration;
       ++row.units;
@@ -183,7 +183,7 @@ class Plan {
     return row;
   }
 
-  /** What a unit waited for: a node that ended at `end`, the last that it needed. */
+  /** What a unit waited for: a node that ended at `end`. The last of a unit's is the last that it needed. */
   readBlocker(reader, row, start) {
     const blocker = {kind: reader.unsigned()};
     blocker.dp = row.dp + reader.signed();

@@ -54,9 +54,10 @@ function prepare(canvas, height) {
   return context;
 }
 
-/** Longer samples stand out: blue below 4 Ki tokens to red at the longest. */
+/** Longer samples stand out: blue to so many tokens, red at the longest of the page. */
+const SHORT = 4096;
 function lengthColour(longest, most) {
-  const low = Math.log2(4096), high = Math.max(low + 1, Math.log2(most));
+  const low = Math.log2(SHORT), high = Math.max(low + 1, Math.log2(most));
   const share = Math.min(1, Math.max(0, (Math.log2(Math.max(1, longest)) - low) / (high - low)));
   return `hsl(${Math.round(225 - 225 * share)} 62% ${Math.round(58 - 8 * share)}%)`;
 }
@@ -129,7 +130,6 @@ class Lanes {
     this.columns = new Columns();
     this.offset = 0;  // of the canvas in the box
     this.cursor = null;  // {row, at}: under the pointer or chosen by keys
-    this.most = plan.samples.reduce((a, b) => Math.max(a, b), 1);
     const ends = plan.byWork.map((rank) => rank.dp).filter((dp) => plan.packed.has(dp));
     this.ranks = [...new Set([ends[0], ends[ends.length - 1]])].sort((a, b) => a - b);
   }
@@ -269,7 +269,7 @@ class Lanes {
     }
     const pack = this.plan.packs[row.pack[at]];
     context.globalAlpha = strength(row.chunk[at]);
-    context.fillStyle = this.chart.byLength && code < 2 ? lengthColour(pack.longest, this.most) : colours.codes[code];
+    context.fillStyle = this.chart.byLength && code < 2 ? lengthColour(pack.longest, this.chart.longest) : colours.codes[code];
     context.fillRect(x, y, width, height);
     context.globalAlpha = 1;
     if (pack.merged && height > 5) {

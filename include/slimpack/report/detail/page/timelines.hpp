@@ -19,6 +19,7 @@ class Timelines {
     this.view = {begin: 0, end: this.span};
     this.memoryScale = Math.max(1, ...plans.map((plan) => Math.max(plan.limit, ...plan.peaks.map((peak) => peak.bytes))));
     this.hasReductions = plans.some((plan) => plan.reductions.some((buckets) => buckets.length > 0));
+    this.longest = Math.max(1, ...plans.map((plan) => plan.samples.reduce((a, b) => Math.max(a, b), 1)));
     this.lanes = [];
     this.pointers = new Map();
     this.frame = {count: 0, took: 0};
@@ -43,6 +44,9 @@ class Timelines {
     this.sizes = {...size, memory, strip: this.hasReductions ? 4 : 0};
     this.withPath = byId("paths").checked;
     this.byLength = byId("colour").value === "length";
+    const key = byId("length-key");
+    key.hidden = !this.byLength;
+    key.textContent = `wide units by the longest sample of their MicroPack: blue to ${count(SHORT)} tokens, red from ${count(this.longest)}; backward with a line below`;
     this.left = window.innerWidth < 640 ? 48 : 92;
   }
 

@@ -112,7 +112,9 @@ function describeGap(plan, row, at, when) {
   if (next === null || ["drain", "imbalance"].includes(cause)) return lines;
   const name = unitName(row.code[next], row.pack[next], row.chunk[next], plan);
   lines.push(`next here: ${name} at ${duration(row.start[next])}`);
-  const blocker = row.blockers.get(next);
+  const blockers = row.blockers.get(next) ?? [];
+  // For its own part the device waited for the first, for others to meet for the last.
+  const blocker = cause === "meeting" ? blockers[blockers.length - 1] : blockers[0];
   if (blocker) lines.push(describeBlocker(plan, row, next, blocker));
   return lines;
 }
