@@ -117,7 +117,7 @@ function memoryBars(plan, most) {
     const order = [10, 9, 8, 0, 1, 2, 3, 4, 5, 6, 7].map((kind) => peak.kinds[kind]);
     return {parts: order, words: `${place(Math.floor(device / plan.pp), device % plan.pp)}: ${bytes(peak.bytes)} at ${duration(peak.at)}: ${parts.join(", ")}`};
   });
-  const highest = Math.max(...plan.peaks.map((peak) => peak.bytes));
+  const highest = largest(plan.peaks.map((peak) => peak.bytes));
   return new Bars(plan.planner, {
     bars, most, line: plan.limit, format: bytes,
     colours: () => [10, 9, 8, 0, 1, 2, 3, 4, 5, 6, 7].map((kind) => colours.kinds[kind]),
@@ -141,7 +141,7 @@ function workBars(plan, most) {
 }
 
 function timeBars(plan) {
-  const most = Math.max(1, ...plan.forwardTimes, ...plan.backwardTimes);
+  const most = Math.max(largest(plan.forwardTimes), largest(plan.backwardTimes));
   const bins = 48;
   const bars = Array.from({length: bins}, (_, at) => ({parts: [0, 0], from: at * most / bins, to: (at + 1) * most / bins}));
   [plan.forwardTimes, plan.backwardTimes].forEach((times, pass) => {
@@ -165,7 +165,7 @@ function timeBars(plan) {
 
 /** What the critical paths consist of, a bar a plan, and the steps of the plan that is chosen. */
 function showPaths(plans, box, reveal) {
-  const longest = Math.max(1, ...plans.map((plan) => plan.span));
+  const longest = largest(plans.map((plan) => plan.span));
   const shade = {forward: "forward", backward: "backward", head: "head", optimizer: "optimizer", transfer: "gap-peer", reduce: "reduce"};
   const choice = element("select", {id: "path-of"});
   choice.setAttribute("aria-label", "planner whose critical path is listed");

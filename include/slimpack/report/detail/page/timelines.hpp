@@ -15,11 +15,11 @@ const LANE_SIZES = {small: {unit: 7, memory: 9, space: 2}, medium: {unit: 14, me
 class Timelines {
   constructor(plans, box) {
     this.plans = plans;
-    this.span = Math.max(1, ...plans.map((plan) => plan.span));
+    this.span = largest(plans.map((plan) => plan.span));
     this.view = {begin: 0, end: this.span};
-    this.memoryScale = Math.max(1, ...plans.map((plan) => Math.max(plan.limit, ...plan.peaks.map((peak) => peak.bytes))));
+    this.memoryScale = largest(plans.flatMap((plan) => [plan.limit, ...plan.peaks.map((peak) => peak.bytes)]));
     this.hasReductions = plans.some((plan) => plan.reductions.some((buckets) => buckets.length > 0));
-    this.longest = Math.max(1, ...plans.map((plan) => plan.samples.reduce((a, b) => Math.max(a, b), 1)));
+    this.longest = largest(plans.map((plan) => largest(plan.samples)));
     this.lanes = [];
     this.pointers = new Map();
     this.frame = {count: 0, took: 0};

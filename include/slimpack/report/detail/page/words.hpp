@@ -43,6 +43,8 @@ function element(name, properties = {}, ...children) {
 function decimals(value, digits) {
   return value.toLocaleString("en-US", {minimumFractionDigits: digits, maximumFractionDigits: digits});
 }
+/** The most of many values and 1: there may be too many for the arguments of one call. */
+const largest = (values) => values.reduce((most, value) => Math.max(most, value), 1);
 const count = (value) => value.toLocaleString("en-US");
 const percent = (share) => decimals(100 * share, 1) + " %";
 
