@@ -163,6 +163,22 @@ function timeBars(plan) {
   });
 }
 
+/** Steps of a path, units that follow each other on one device gathered into one: {first, last, count}. */
+function stretches(path) {
+  const gathered = [];
+  for (const step of path) {
+    const {first, last} = gathered[gathered.length - 1] ?? {};
+    const follows = last && step.kind < TRANSFER && last.kind < TRANSFER && step.dp === first.dp && step.pp === first.pp;
+    if (!follows) {
+      gathered.push({first: step, last: step, count: 1});
+      continue;
+    }
+    gathered[gathered.length - 1].last = step;
+    ++gathered[gathered.length - 1].count;
+  }
+  return gathered;
+}
+
 /** What the critical paths consist of, a bar a plan, and the steps of the plan that is chosen. */
 function showPaths(plans, box, reveal) {
   const longest = largest(plans.map((plan) => plan.span));
@@ -188,16 +204,19 @@ function showPaths(plans, box, reveal) {
   const more = element("p", {className: "quiet"});
   const list = () => {
     const plan = plans[choice.value];
-    const most = 400;
-    body.replaceChildren(...plan.path.slice(0, most).map((step) => {
-      const {name, where, reason} = describeStep(plan, step);
-      const link = element("a", {href: "#timelines", className: "step", textContent: name});
+    const most = 1000;
+    const all = stretches(plan.path);
+    body.replaceChildren(...all.slice(0, most).map(({first, last, count: units}) => {
+      const {name, where, reason} = describeStep(plan, first);
+      const step = {...first, end: last.end};
+      const words = units === 1 ? name : `${name} to ${describeStep(plan, last).name}, ${count(units)} units`;
+      const link = element("a", {href: "#timelines", className: "step", textContent: words});
       link.addEventListener("click", (event) => { event.preventDefault(); reveal(plan, step); });
       return element("tr", {}, element("td", {}, link), element("td", {className: "text", textContent: where}),
         element("td", {textContent: duration(step.begin)}), element("td", {textContent: duration(step.end - step.begin)}),
         element("td", {className: "text", textContent: reason}));
     }));
-    more.textContent = plan.path.length > most ? `The first ${most} of ${count(plan.path.length)} steps; the timeline shows all.` : "";
+    more.textContent = all.length > most ? `The first ${count(most)} of ${count(all.length)} stretches; the timeline shows all.` : "";
   };
   choice.addEventListener("change", list);
   const head = element("tr", {}, ...[["step"], ["where", "text"], ["starts"], ["takes"], ["why not earlier", "text"]]

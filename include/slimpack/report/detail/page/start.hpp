@@ -76,7 +76,7 @@ function allFigures(results) {
     const value = part === undefined || row[key] === null ? row[key] : row[key][part];
     const words = key === "settings" ? Object.entries(value).map(([name, text]) => `${name} ${text}`).join(", ") : null;
     const shown = words ?? (value === null ? "" : typeof value === "number" ? value.toLocaleString("en-US", {maximumFractionDigits: 6}) : String(value));
-    return element("td", {textContent: shown, className: typeof value === "number" ? "" : "text",
+    return element("td", {textContent: shown, className: key === "settings" ? "text settings" : typeof value === "number" ? "" : "text",
                           data: {key: part === undefined ? key : `${key}.${part}`, value: words ?? JSON.stringify(value)}});
   }))));
   return element("table", {id: "figures"}, element("thead", {}, head), body);
