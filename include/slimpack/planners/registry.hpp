@@ -9,6 +9,9 @@
 #include <string_view>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/planners/chunkflow.hpp"
+#include "slimpack/planners/dynapipe.hpp"
+#include "slimpack/planners/infinipipe.hpp"
 #include "slimpack/planners/megatron.hpp"
 #include "slimpack/planners/megatron_cp.hpp"
 #include "slimpack/planners/megatron_interleaved.hpp"
@@ -34,6 +37,9 @@ inline constexpr std::array kPlanners{
     planner_info<Slimpipe>(),
     planner_info<WlbLlm>(),
     planner_info<Zeppelin>(),
+    planner_info<Chunkflow>(),
+    planner_info<Dynapipe>(),
+    planner_info<Infinipipe>(),
 };
 
 /// Every planner, in the order in which lists print them.

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slimpack/planners/chunkflow.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "planners/requests.hpp"
+#include "slimpack/planners/worst_memory.hpp"
+#include "slimpack/validate/validate.hpp"
+
+using namespace slimpack;
+using detail::GroupOrder;
+
+TEST_CASE("chunkflow: two stages, a long sample and short ones, by hand") {
+  PlanRequest request = test::request_of({1000, 200, 312, 300});
+  request.pp = 2;
+  ChunkflowSettings settings;
+  settings.chunk = {512};
+  settings.lead = ChunkLead::just_in_time;
+  settings.retention = {Recompute::none, 1, Recompute::full};
+  const detail::ChunkflowCandidates candidates(request);
+  const Plan plan = candidates.build(settings);
+  CHECK(test::plan_text(plan) ==
+        "0F[0:0-512] 1B[0:0-512] 2F[0:512-1000] 3B[0:512-1000] 4F[1:0-200 2:0-312] "
+        "5B[1:0-200 2:0-312] 6F[3:0-300] 7B[3:0-300]\n"
+        "0.0: F0.0 F2.0 F4.0 B3.0 B1.0 F6.0 B5.0 B7.0 R0 O\n"
+        "0.1: F0.0 H0 F2.0 H2 B3.0 B1.0 F4.0 H4 B5.0 F6.0 H6 B7.0 R0 O\n");
+  const auto mode = [&](std::size_t pack) { return plan.micropacks[pack].recompute; };
+  CHECK(mode(1) == Recompute::full);
+  CHECK(mode(3) == Recompute::none);
+  CHECK(mode(5) == Recompute::none);
+  for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
+  settings.lead = ChunkLead::steady;
+  const std::string text = test::plan_text(candidates.build(settings));
+  CHECK(text.find("0.0: F0.0 F2.0 F4.0 B3.0 F6.0 B1.0 B5.0 B7.0 R0 O\n") != std::string::npos);
+}
+
+TEST_CASE("chunkflow: short samples fill the fewest chunks, evenly where they are level") {
+  const std::vector<Tokens> items{{5}, {5}, {4}, {4}, {3}, {3}};
+  CHECK(pack_best_fit_decreasing(items, {12}) == Bins{{0, 1}, {2, 3, 4}, {5}});
+  CHECK(detail::pack_level(items, {12}) == Bins{{0, 2, 4}, {1, 3, 5}});
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    std::vector<Tokens> some;
+    for (std::int64_t count = random.between(1, 40); count > 0; --count) {
+      some.push_back({random.between(1, 60)});
+    }
+    const Bins bins = detail::pack_level(some, {60});
+    CHECK(bins.size() <= pack_best_fit_decreasing(some, {60}).size());
+    std::set<std::size_t> seen;
+    for (const auto& bin : bins) {
+      CHECK(!bin.empty());
+      std::int64_t sum = 0;
+      for (const std::size_t item : bin) {
+        CHECK(seen.insert(item).second);
+        sum += some[item].value;
+      }
+      CHECK(sum <= 60);
+    }
+    CHECK(seen.size() == some.size());
+  }
+}
+
+TEST_CASE(
+    "chunkflow: chunks are no longer than their size, and only the last of a sample shorter") {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const PlanRequest request =
+        test::request_of(test::random_lengths(random, random.between(1, 50), 1024));
+    const detail::ChunkflowCandidates candidates(request);
+    ChunkflowSettings settings;
+    settings.chunk = {std::int64_t{128} << random.between(0, 3)};
+    settings.consolidation = random.chance(1, 2) ? Consolidation::level : Consolidation::best_fit;
+    std::vector<std::int64_t> covered(request.batch.samples.size());
+    for (const detail::ChunkGroup& group : candidates.cut(settings)) {
+      for (std::size_t at = 0; at < group.chunks.size(); ++at) {
+        std::int64_t sum = 0;
+        for (const Slice& slice : group.chunks[at]) {
+          CHECK(slice.begin.value == covered[index(slice.sample)]);
+          covered[index(slice.sample)] = slice.end.value;
+          sum += slice.length().value;
+        }
+        CHECK(sum <= settings.chunk.value);
+        if (at + 1 < group.chunks.size()) CHECK(sum == settings.chunk.value);
+      }
+    }
+    for (std::size_t at = 0; at < covered.size(); ++at) {
+      CHECK(covered[at] == request.batch.samples[at].value);
+    }
+  }
+}
+
+TEST_CASE("chunkflow: every candidate over random batches and degrees is a valid plan") {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    Random random(seed + 900);
+    PlanRequest request = test::request_of(
+        test::random_lengths(random, random.between(1, 40), 1024), random.between(8, 24));
+    request.dp = static_cast<std::int32_t>(random.between(1, 5));
+    request.pp = static_cast<std::int32_t>(random.between(1, 6));
+    request.tp = random.chance(1, 2) ? 1 : 2;
+    request.granularity = {random.between(1, 200)};
+    const detail::ChunkflowCandidates candidates(request);
+    const auto sizes = candidates.sizes();
+    for (int draw = 0; draw < 4; ++draw) {
+      SettingPoint point;
+      for (const std::size_t size : sizes) point.push_back(random.below(size));
+      Plan plan = candidates.build(point);
+      CHECK(predict(plan, request) == std::nullopt);
+      for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
+      CHECK(candidates.describe(point, plan).contains("recompute"));
+    }
+  }
+}
+
+TEST_CASE("chunkflow: memory follows the chunks that are kept, not the sample") {
+  PlanRequest request = test::request_of({262'144});
+  request.context = {262'144};
+  request.pp = 4;
+  const detail::ChunkflowCandidates candidates(request);
+  ChunkflowSettings settings;
+  settings.chunk = {8192};
+  std::vector<std::int64_t> bytes;
+  for (const std::int32_t kept : {1, 2, 4, 8}) {
+    settings.retention = {Recompute::none, kept, Recompute::full};
+    bytes.push_back(worst_memory(candidates.build(settings)).front().value);
+  }
+  settings.retention = {Recompute::none, {}, Recompute::none};
+  bytes.push_back(worst_memory(candidates.build(settings)).front().value);
+  CHECK(std::is_sorted(bytes.begin(), bytes.end()));
+  const LayerBytes layer = layer_bytes(request.model);
+  const std::int64_t chunk = 2 * 8192 * (layer.kept[0] - layer.kept[3]);
+  CHECK(bytes[1] - bytes[0] == chunk);
+  CHECK(bytes[3] - bytes[2] == 4 * chunk);
+  CHECK(bytes[4] - bytes[3] == 24 * chunk);
+}
+
+TEST_CASE(
+    "chunkflow: a request's mode is that of all chunks; chunks and a sharded head are refused") {
+  PlanRequest request = test::request_of({1000, 900, 300});
+  request.pp = 2;
+  request.recompute = Recompute::layer;
+  const PlanOutcome outcome = Chunkflow{}.plan(request);
+  for (const MicroPack& pack : plan_in(outcome.result)->micropacks) {
+    CHECK(pack.recompute == (pack.pass == Pass::backward ? Recompute::layer : Recompute::none));
+  }
+  CHECK(outcome.settings.at("kept_chunks") == "all");
+  request.chunks = 2;
+  auto why = std::get<Infeasible>(Chunkflow{}.plan(request).result);
+  CHECK(why.constraint == "chunks of a stage, one in chunkflow's order");
+  request.chunks.reset();
+  request.head = Head::shard;
+  why = std::get<Infeasible>(Chunkflow{}.plan(request).result);
+  CHECK(why.constraint == "stages with a part of the head, one in chunkflow's order");
+}

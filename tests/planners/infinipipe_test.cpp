@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slimpack/planners/infinipipe.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "planners/requests.hpp"
+#include "slimpack/planners/worst_memory.hpp"
+#include "slimpack/validate/validate.hpp"
+
+using namespace slimpack;
+using detail::ChunkCosts;
+using detail::ChunkGroup;
+using detail::SliceMesh;
+using detail::StageRoomBytes;
+
+namespace {
+
+const auto linear = [](Tokens begin, Tokens end) { return end.value - begin.value; };
+const auto square = [](Tokens begin, Tokens end) {
+  return end.value * end.value - begin.value * begin.value;
+};
+
+std::vector<std::int64_t> ends_of(const SliceMesh& mesh) {
+  std::vector<std::int64_t> ends;
+  for (const Tokens end : mesh.ends) ends.push_back(end.value);
+  return ends;
+}
+
+Slice slice(std::uint32_t sample, std::int64_t begin, std::int64_t end) {
+  return {static_cast<SampleId>(sample), {begin}, {end}};
+}
+
+/// The level of one stage never exceeds its room.
+bool fits(const std::vector<ChunkCosts>& chunks, const std::vector<StageRoomBytes>& stages,
+          const StageOrders& orders, const std::vector<std::size_t>& mode) {
+  for (std::size_t stage = 0; stage < orders.size(); ++stage) {
+    std::int64_t level = 0;
+    for (const Step& step : orders[stage]) {
+      const auto at = static_cast<std::size_t>(step.item);
+      const ChunkCosts& chunk = chunks[at];
+      const std::int64_t kept = stages[stage].layers * chunk.kept[mode[at]];
+      if (step.kind == UnitKind::forward) {
+        level += kept;
+        if (level + chunk.forward_workspace[mode[at]] > stages[stage].room) return false;
+      } else {
+        if (level + chunk.backward_workspace[mode[at]] > stages[stage].room) return false;
+        level -= kept;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("infinipipe: the mesh has slices of equal time") {
+  CHECK(ends_of(detail::slice_mesh({1000}, 4, {1}, linear)) ==
+        std::vector<std::int64_t>{250, 500, 750, 1000});
+  CHECK(ends_of(detail::slice_mesh({1000}, 4, {1}, square)) ==
+        std::vector<std::int64_t>{500, 707, 866, 1000});
+  const SliceMesh coarse = detail::slice_mesh({1000}, 4, {128}, square);
+  CHECK(ends_of(coarse) == std::vector<std::int64_t>{384, 640, 768, 1000});
+  CHECK(coarse.tokens == Tokens{384});
+  CHECK(coarse.time == 1000 * 1000 - 768 * 768);
+  CHECK(ends_of(detail::slice_mesh({100}, 9, {128}, square)) == std::vector<std::int64_t>{100});
+  CHECK_THROWS_WITH_AS(static_cast<void>(detail::slice_mesh({100}, 0, {1}, square)),
+                       "slice_mesh: count must be >= 1, got 0", InvalidInput);
+}
+
+TEST_CASE("infinipipe: tails and short samples share chunks, by hand") {
+  const std::vector<Tokens> samples{{300}, {250}, {60}, {50}, {40}, {30}};
+  const std::vector<std::size_t> which{0, 1, 2, 3, 4, 5};
+  const SliceMesh mesh = detail::slice_mesh({300}, 3, {1}, linear);
+  const auto groups = detail::chunk_sequences(which, samples, mesh, linear);
+  REQUIRE(groups.size() == 4);
+  using Chunks = std::vector<std::vector<Slice>>;
+  CHECK(groups[0].chunks == Chunks{{slice(0, 0, 100)}, {slice(0, 100, 200)}, {slice(0, 200, 300)}});
+  CHECK(groups[1].chunks ==
+        Chunks{{slice(1, 0, 100)}, {slice(1, 100, 200)}, {slice(1, 200, 250), slice(3, 0, 50)}});
+  CHECK(groups[2].chunks == Chunks{{slice(2, 0, 60), slice(4, 0, 40)}});
+  CHECK(groups[3].chunks == Chunks{{slice(5, 0, 30)}});
+}
+
+TEST_CASE("infinipipe: where no bucket has time left the limit rises") {
+  // Slices of 99 and 42 tokens; the tail has all the time there is, so short samples find none in its
+  // bucket, and no tokens in that of sample 1 once it has 98.
+  const std::vector<Tokens> samples{{141}, {95}, {3}, {3}, {3}};
+  const std::vector<std::size_t> which{0, 1, 2, 3, 4};
+  const SliceMesh mesh = detail::slice_mesh({141}, 2, {1}, square);
+  REQUIRE(ends_of(mesh) == std::vector<std::int64_t>{99, 141});
+  const auto groups = detail::chunk_sequences(which, samples, mesh, square);
+  // Sample 1 fits in no bucket's tokens; 9025 + 9 fit in its time of 10080, four tokens are left.
+  REQUIRE(groups.size() == 2);
+  CHECK(groups[1].chunks.front() == std::vector<Slice>{slice(1, 0, 95), slice(2, 0, 3)});
+  CHECK(groups[0].chunks.back() ==
+        std::vector<Slice>{slice(0, 99, 141), slice(3, 0, 3), slice(4, 0, 3)});
+}
+
+TEST_CASE("infinipipe: chunks to recompute, by hand") {
+  ChunkCosts chunk;
+  chunk.kept = {10, 8, 4, 2};
+  chunk.time = {100, 105, 120, 150};
+  const std::vector<ChunkCosts> chunks(2, chunk);
+  const std::vector<std::int32_t> one{2};
+  const StageOrders orders = chunked_one_f_one_b(1, one, ChunkLead::steady);
+  const auto modes = [&](std::int64_t room) {
+    const std::vector<StageRoomBytes> stages{{1, room, true}};
+    return detail::choose_checkpoints(chunks, stages, orders);
+  };
+  using Modes = std::vector<Recompute>;
+  CHECK(modes(20) == Modes{Recompute::none, Recompute::none});
+  CHECK(modes(18) == Modes{Recompute::light, Recompute::none});
+  CHECK(modes(16) == Modes{Recompute::light, Recompute::light});
+  CHECK(modes(15) == Modes{Recompute::layer, Recompute::light});
+  CHECK(modes(8) == Modes{Recompute::layer, Recompute::layer});
+  CHECK(modes(4) == Modes{Recompute::full, Recompute::full});
+  CHECK(modes(1) == Modes{Recompute::full, Recompute::full});
+}
+
+TEST_CASE("infinipipe: chosen modes fit wherever some do, and add little more time than the best") {
+  std::int64_t compared = 0, chosen_sum = 0, best_sum = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    std::vector<ChunkCosts> chunks;
+    for (std::int64_t count = random.between(1, 6); count > 0; --count) {
+      const std::int64_t tokens = random.between(4, 12);
+      ChunkCosts chunk;
+      chunk.kept = {10 * tokens, 7 * tokens, 4 * tokens, 2 * tokens};
+      chunk.time = {1000, 1000 + 5 * tokens, 1000 + 30 * tokens, 1000 + 50 * tokens};
+      chunk.forward_workspace = chunk.backward_workspace = {tokens, tokens, tokens, tokens};
+      chunks.push_back(chunk);
+    }
+    std::vector<std::int32_t> groups;
+    for (auto left = static_cast<std::int32_t>(chunks.size()); left > 0;) {
+      groups.push_back(static_cast<std::int32_t>(random.between(1, left)));
+      left -= groups.back();
+    }
+    const auto stages = static_cast<std::int32_t>(random.between(1, 3));
+    const StageOrders orders = chunked_one_f_one_b(stages, groups, ChunkLead::just_in_time);
+    std::vector<StageRoomBytes> rooms;
+    for (std::int32_t stage = 0; stage < stages; ++stage) {
+      rooms.push_back({1, random.between(30, 300), stage + 1 == stages});
+    }
+    const auto modes = detail::choose_checkpoints(chunks, rooms, orders);
+    std::vector<std::size_t> chosen;
+    std::int64_t time = 0;
+    for (std::size_t at = 0; at < modes.size(); ++at) {
+      chosen.push_back(static_cast<std::size_t>(modes[at]));
+      time += chunks[at].time[chosen.back()] - 1000;
+    }
+    std::int64_t best = std::numeric_limits<std::int64_t>::max();
+    for (std::uint32_t code = 0; code < 1U << (2 * chunks.size()); ++code) {
+      std::vector<std::size_t> mode;
+      std::int64_t added = 0;
+      for (std::size_t at = 0; at < chunks.size(); ++at) {
+        mode.push_back(code >> (2 * at) & 3U);
+        added += chunks[at].time[mode.back()] - 1000;
+      }
+      if (added < best && fits(chunks, rooms, orders, mode)) best = added;
+    }
+    const bool possible = best < std::numeric_limits<std::int64_t>::max();
+    CHECK(fits(chunks, rooms, orders, chosen) == possible);
+    if (!possible) continue;
+    CHECK(time >= best);
+    ++compared;
+    chosen_sum += time;
+    best_sum += best;
+  }
+  MESSAGE(compared, " cases, added time chosen ", chosen_sum, ", best ", best_sum);
+  CHECK(compared > 100);
+  CHECK(chosen_sum * 100 <= best_sum * 125);
+}
+
+TEST_CASE("infinipipe: every candidate over random batches and degrees is a valid plan") {
+  std::int64_t merged = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    Random random(seed + 40);
+    PlanRequest request = test::request_of(
+        test::random_lengths(random, random.between(1, 40), 1024), random.between(8, 24));
+    request.dp = static_cast<std::int32_t>(random.between(1, 8));
+    request.pp = static_cast<std::int32_t>(random.between(1, 6));
+    request.tp = random.chance(1, 2) ? 1 : 2;
+    request.granularity = {random.between(1, 200)};
+    const detail::InfinipipeCandidates candidates(request);
+    const auto sizes = candidates.sizes();
+    for (int draw = 0; draw < 4; ++draw) {
+      SettingPoint point;
+      for (const std::size_t size : sizes) point.push_back(random.below(size));
+      if (!candidates.exists(point)) continue;
+      Plan plan = candidates.build(point);
+      CHECK(predict(plan, request) == std::nullopt);
+      for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
+      CHECK(candidates.describe(point, plan).contains("recompute"));
+      merged += plan.groups.front().size() > 1 ? 1 : 0;
+    }
+  }
+  CHECK(merged > 10);
+}
+
+TEST_CASE(
+    "infinipipe: adaptive modes fit where memory is short, and are no slower than one for all") {
+  std::int64_t tried = 0, fitted = 0;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    PlanRequest request =
+        test::request_of(test::random_lengths(random, random.between(5, 60), 16384));
+    request.context = {16384};
+    request.pp = static_cast<std::int32_t>(random.between(1, 4));
+    request.dp = static_cast<std::int32_t>(random.between(1, 2));
+    request.memory.reserved = Bytes{0};
+    const detail::InfinipipeCandidates ample(request);
+    InfinipipeSettings settings;
+    settings.slices = 2 * request.pp;
+    const auto worst = [&](Recompute mode) {
+      settings.recompute = mode;
+      const auto bytes = worst_memory(ample.build(settings));
+      return *std::max_element(bytes.begin(), bytes.end());
+    };
+    const Bytes most = worst(Recompute::none), least = worst(Recompute::full);
+    for (const std::int64_t percent : {10, 40, 80}) {
+      request.memory.capacity = Bytes{least.value + (most - least).value * percent / 100};
+      const detail::InfinipipeCandidates tight(request);
+      settings.recompute = {};
+      Plan plan = tight.build(settings);
+      ++tried;
+      if (predict(plan, request)) continue;
+      ++fitted;
+      settings.recompute = Recompute::full;
+      Plan full = tight.build(settings);
+      CHECK(predict(full, request) == std::nullopt);
+      CHECK(plan.prediction.iteration <= full.prediction.iteration);
+    }
+  }
+  MESSAGE(fitted, " of ", tried, " fit");
+  CHECK(fitted == tried);
+}
+
+TEST_CASE(
+    "infinipipe: a request's mode, merge and blocks are kept, chunks and a sharded head refused") {
+  PlanRequest request = test::request_of({1000, 900, 300, 20, 30});
+  request.pp = 2;
+  request.dp = 4;
+  request.recompute = Recompute::layer;
+  request.merge = 2;
+  request.memory.share_tokens = Tokens{64};
+  const PlanOutcome outcome = Infinipipe{}.plan(request);
+  const Plan& plan = *plan_in(outcome.result);
+  CHECK(plan.memory.share_tokens == Tokens{64});
+  CHECK(plan.groups.front().size() <= 2);
+  for (const MicroPack& pack : plan.micropacks) {
+    CHECK(pack.recompute == (pack.pass == Pass::backward ? Recompute::layer : Recompute::none));
+  }
+  request.chunks = 2;
+  auto why = std::get<Infeasible>(Infinipipe{}.plan(request).result);
+  CHECK(why.constraint == "chunks of a stage, one in infinipipe's order");
+  request.chunks.reset();
+  request.head = Head::shard;
+  why = std::get<Infeasible>(Infinipipe{}.plan(request).result);
+  CHECK(why.constraint == "stages with a part of the head, one in infinipipe's order");
+}
