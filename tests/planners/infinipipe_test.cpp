@@ -88,8 +88,8 @@ TEST_CASE("infinipipe: tails and short samples share chunks, by hand") {
 }
 
 TEST_CASE("infinipipe: where no bucket has time left the limit rises") {
-  // Slices of 99 and 42 tokens; the tail has all the time there is, so short samples find none in its
-  // bucket, and no tokens in that of sample 1 once it has 98.
+  // Slices of 99 and 42 tokens; the tail has all the time there is, so short samples find none in
+  // its bucket, and no tokens in that of sample 1 once it has 98.
   const std::vector<Tokens> samples{{141}, {95}, {3}, {3}, {3}};
   const std::vector<std::size_t> which{0, 1, 2, 3, 4};
   const SliceMesh mesh = detail::slice_mesh({141}, 2, {1}, square);
