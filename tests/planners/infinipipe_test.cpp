@@ -21,8 +21,8 @@ using detail::StageRoomBytes;
 
 namespace {
 
-const auto linear = [](Tokens begin, Tokens end) { return end.value - begin.value; };
-const auto square = [](Tokens begin, Tokens end) {
+const auto linear_time = [](Tokens begin, Tokens end) { return end.value - begin.value; };
+const auto square_time = [](Tokens begin, Tokens end) {
   return end.value * end.value - begin.value * begin.value;
 };
 
@@ -32,13 +32,13 @@ std::vector<std::int64_t> ends_of(const SliceMesh& mesh) {
   return ends;
 }
 
-Slice slice(std::uint32_t sample, std::int64_t begin, std::int64_t end) {
+Slice slice_of(std::uint32_t sample, std::int64_t begin, std::int64_t end) {
   return {static_cast<SampleId>(sample), {begin}, {end}};
 }
 
 /// The level of one stage never exceeds its room.
-bool fits(const std::vector<ChunkCosts>& chunks, const std::vector<StageRoomBytes>& stages,
-          const StageOrders& orders, const std::vector<std::size_t>& mode) {
+bool modes_fit(const std::vector<ChunkCosts>& chunks, const std::vector<StageRoomBytes>& stages,
+               const StageOrders& orders, const std::vector<std::size_t>& mode) {
   for (std::size_t stage = 0; stage < orders.size(); ++stage) {
     std::int64_t level = 0;
     for (const Step& step : orders[stage]) {
@@ -60,31 +60,34 @@ bool fits(const std::vector<ChunkCosts>& chunks, const std::vector<StageRoomByte
 }  // namespace
 
 TEST_CASE("infinipipe: the mesh has slices of equal time") {
-  CHECK(ends_of(detail::slice_mesh({1000}, 4, {1}, linear)) ==
+  CHECK(ends_of(detail::slice_mesh({1000}, 4, {1}, linear_time)) ==
         std::vector<std::int64_t>{250, 500, 750, 1000});
-  CHECK(ends_of(detail::slice_mesh({1000}, 4, {1}, square)) ==
+  CHECK(ends_of(detail::slice_mesh({1000}, 4, {1}, square_time)) ==
         std::vector<std::int64_t>{500, 707, 866, 1000});
-  const SliceMesh coarse = detail::slice_mesh({1000}, 4, {128}, square);
+  const SliceMesh coarse = detail::slice_mesh({1000}, 4, {128}, square_time);
   CHECK(ends_of(coarse) == std::vector<std::int64_t>{384, 640, 768, 1000});
   CHECK(coarse.tokens == Tokens{384});
   CHECK(coarse.time == 1000 * 1000 - 768 * 768);
-  CHECK(ends_of(detail::slice_mesh({100}, 9, {128}, square)) == std::vector<std::int64_t>{100});
-  CHECK_THROWS_WITH_AS(static_cast<void>(detail::slice_mesh({100}, 0, {1}, square)),
+  CHECK(ends_of(detail::slice_mesh({100}, 9, {128}, square_time)) ==
+        std::vector<std::int64_t>{100});
+  CHECK_THROWS_WITH_AS(static_cast<void>(detail::slice_mesh({100}, 0, {1}, square_time)),
                        "slice_mesh: count must be >= 1, got 0", InvalidInput);
 }
 
 TEST_CASE("infinipipe: tails and short samples share chunks, by hand") {
   const std::vector<Tokens> samples{{300}, {250}, {60}, {50}, {40}, {30}};
   const std::vector<std::size_t> which{0, 1, 2, 3, 4, 5};
-  const SliceMesh mesh = detail::slice_mesh({300}, 3, {1}, linear);
-  const auto groups = detail::chunk_sequences(which, samples, mesh, linear);
+  const SliceMesh mesh = detail::slice_mesh({300}, 3, {1}, linear_time);
+  const auto groups = detail::chunk_sequences(which, samples, mesh, linear_time);
   REQUIRE(groups.size() == 4);
   using Chunks = std::vector<std::vector<Slice>>;
-  CHECK(groups[0].chunks == Chunks{{slice(0, 0, 100)}, {slice(0, 100, 200)}, {slice(0, 200, 300)}});
-  CHECK(groups[1].chunks ==
-        Chunks{{slice(1, 0, 100)}, {slice(1, 100, 200)}, {slice(1, 200, 250), slice(3, 0, 50)}});
-  CHECK(groups[2].chunks == Chunks{{slice(2, 0, 60), slice(4, 0, 40)}});
-  CHECK(groups[3].chunks == Chunks{{slice(5, 0, 30)}});
+  CHECK(groups[0].chunks ==
+        Chunks{{slice_of(0, 0, 100)}, {slice_of(0, 100, 200)}, {slice_of(0, 200, 300)}});
+  CHECK(groups[1].chunks == Chunks{{slice_of(1, 0, 100)},
+                                   {slice_of(1, 100, 200)},
+                                   {slice_of(1, 200, 250), slice_of(3, 0, 50)}});
+  CHECK(groups[2].chunks == Chunks{{slice_of(2, 0, 60), slice_of(4, 0, 40)}});
+  CHECK(groups[3].chunks == Chunks{{slice_of(5, 0, 30)}});
 }
 
 TEST_CASE("infinipipe: where no bucket has time left the limit rises") {
@@ -92,14 +95,14 @@ TEST_CASE("infinipipe: where no bucket has time left the limit rises") {
   // its bucket, and no tokens in that of sample 1 once it has 98.
   const std::vector<Tokens> samples{{141}, {95}, {3}, {3}, {3}};
   const std::vector<std::size_t> which{0, 1, 2, 3, 4};
-  const SliceMesh mesh = detail::slice_mesh({141}, 2, {1}, square);
+  const SliceMesh mesh = detail::slice_mesh({141}, 2, {1}, square_time);
   REQUIRE(ends_of(mesh) == std::vector<std::int64_t>{99, 141});
-  const auto groups = detail::chunk_sequences(which, samples, mesh, square);
+  const auto groups = detail::chunk_sequences(which, samples, mesh, square_time);
   // Sample 1 fits in no bucket's tokens; 9025 + 9 fit in its time of 10080, four tokens are left.
   REQUIRE(groups.size() == 2);
-  CHECK(groups[1].chunks.front() == std::vector<Slice>{slice(1, 0, 95), slice(2, 0, 3)});
+  CHECK(groups[1].chunks.front() == std::vector<Slice>{slice_of(1, 0, 95), slice_of(2, 0, 3)});
   CHECK(groups[0].chunks.back() ==
-        std::vector<Slice>{slice(0, 99, 141), slice(3, 0, 3), slice(4, 0, 3)});
+        std::vector<Slice>{slice_of(0, 99, 141), slice_of(3, 0, 3), slice_of(4, 0, 3)});
 }
 
 TEST_CASE("infinipipe: chunks to recompute, by hand") {
@@ -163,10 +166,10 @@ TEST_CASE("infinipipe: chosen modes fit wherever some do, and add little more ti
         mode.push_back(code >> (2 * at) & 3U);
         added += chunks[at].time[mode.back()] - 1000;
       }
-      if (added < best && fits(chunks, rooms, orders, mode)) best = added;
+      if (added < best && modes_fit(chunks, rooms, orders, mode)) best = added;
     }
     const bool possible = best < std::numeric_limits<std::int64_t>::max();
-    CHECK(fits(chunks, rooms, orders, chosen) == possible);
+    CHECK(modes_fit(chunks, rooms, orders, chosen) == possible);
     if (!possible) continue;
     CHECK(time >= best);
     ++compared;
