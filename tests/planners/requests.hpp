@@ -31,6 +31,12 @@ inline PlanRequest request_of(const std::vector<std::int64_t>& lengths, std::int
   return request;
 }
 
+[[nodiscard]] inline std::vector<Tokens> tokens_of(const std::vector<std::int64_t>& numbers) {
+  std::vector<Tokens> lengths;
+  for (const std::int64_t number : numbers) lengths.push_back({number});
+  return lengths;
+}
+
 /// Lengths of a long tail, between 1 and the context.
 inline std::vector<std::int64_t> random_lengths(Random& random, std::int64_t count,
                                                 std::int64_t context) {

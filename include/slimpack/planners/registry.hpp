@@ -9,9 +9,12 @@
 #include <string_view>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/planners/bfd.hpp"
 #include "slimpack/planners/chunkflow.hpp"
 #include "slimpack/planners/dynapipe.hpp"
+#include "slimpack/planners/hybrid_cp.hpp"
 #include "slimpack/planners/infinipipe.hpp"
+#include "slimpack/planners/kk.hpp"
 #include "slimpack/planners/megatron.hpp"
 #include "slimpack/planners/megatron_cp.hpp"
 #include "slimpack/planners/megatron_interleaved.hpp"
@@ -40,6 +43,9 @@ inline constexpr std::array kPlanners{
     planner_info<Chunkflow>(),
     planner_info<Dynapipe>(),
     planner_info<Infinipipe>(),
+    planner_info<Bfd>(),
+    planner_info<HybridCp>(),
+    planner_info<Kk>(),
 };
 
 /// Every planner, in the order in which lists print them.

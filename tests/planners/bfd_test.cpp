@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slimpack/planners/bfd.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planners/outcome.hpp"
+#include "planners/requests.hpp"
+#include "slimpack/validate/validate.hpp"
+
+using namespace slimpack;
+
+TEST_CASE("bfd: TRL's packs, by hand") {
+  // The example of its documentation, the first document already cut to four tokens.
+  CHECK(pack_as_trl(test::tokens_of({4, 2, 3, 1}), Tokens{4}) == Bins{{0}, {2, 3}, {1}});
+  // 14 leaves 6, 11 leaves 9, 7 goes there and leaves 2, then 4 leaves 2 in the first pack: of the
+  // two the second has had that room for longer and gets the 1.
+  CHECK(pack_as_trl(test::tokens_of({14, 11, 7, 4, 1}), Tokens{20}) == Bins{{0, 3}, {1, 2, 4}});
+  // The next 1 has the tighter second pack filled up, the third goes to the first.
+  CHECK(pack_as_trl(test::tokens_of({14, 11, 7, 4, 1, 1, 1}), Tokens{20}) ==
+        Bins{{0, 3, 6}, {1, 2, 4, 5}});
+  // Equal samples in input order; a full pack takes no more.
+  CHECK(pack_as_trl(test::tokens_of({5, 10, 5, 5}), Tokens{10}) == Bins{{1}, {0, 2}, {3}});
+  CHECK_THROWS_AS(static_cast<void>(pack_as_trl(test::tokens_of({5}), Tokens{4})), InvalidInput);
+}
+
+TEST_CASE("bfd: packs to ranks, by hand") {
+  const std::vector<Tokens> lengths = test::tokens_of({9, 8, 7, 6, 5});
+  const detail::PackedRanks one = deal_as_trl(lengths, 2, {Tokens{10}, 1, 0});
+  CHECK(one.sequences == Bins{{0}, {1}, {2}, {3}, {4}});
+  CHECK(one.ranks == Deal{{0, 2, 4}, {1, 3}});
+  const detail::PackedRanks two = deal_as_trl(lengths, 2, {Tokens{10}, 2, 0});
+  CHECK(two.sequences == Bins{{0, 1}, {2, 3}, {4}});
+  CHECK(two.ranks == Deal{{0, 2}, {1}});
+  detail::PackedRanks drawn = deal_as_trl(lengths, 2, {Tokens{10}, 1, 1});
+  CHECK(drawn.ranks == one.ranks);
+  std::sort(drawn.sequences.begin(), drawn.sequences.end());
+  CHECK(drawn.sequences == one.sequences);
+}
+
+TEST_CASE("bfd: two stages, two ranks, by hand") {
+  PlanRequest request = test::request_of({600, 500, 424, 1024, 400});
+  request.dp = 2;
+  request.pp = 2;
+  const Plan plan =
+      build_packed(request, "bfd", {},
+                   deal_as_trl(request.batch.samples, 2, {request.context, 1, 0}), one_forward);
+  CHECK(test::plan_text(plan) ==
+        "0F[3:0-1024] 1B[3:0-1024] 2F[1:0-500 4:0-400] 3B[1:0-500 4:0-400] "
+        "4F[0:0-600 2:0-424] 5B[0:0-600 2:0-424]\n"
+        "0.0: F0.0 F2.0 B1.0 B3.0 R0 O\n"
+        "0.1: F0.0 H0 B1.0 F2.0 H2 B3.0 R0 O\n"
+        "1.0: F4.0 B5.0 R0 O\n"
+        "1.1: F4.0 H4 B5.0 R0 O\n");
+}
+
+TEST_CASE("bfd: every candidate over random batches and degrees is a valid plan") {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    Random random(seed + 70);
+    PlanRequest request = test::request_of(
+        test::random_lengths(random, random.between(1, 40), 1024), random.between(8, 24));
+    request.dp = static_cast<std::int32_t>(random.between(1, 9));
+    request.pp = static_cast<std::int32_t>(random.between(1, 5));
+    const detail::BfdCandidates candidates(request, "bfd");
+    const std::vector<std::size_t> sizes = candidates.sizes();
+    for (int draw = 0; draw < 8; ++draw) {
+      SettingPoint point;
+      for (const std::size_t size : sizes) point.push_back(random.below(size));
+      if (!candidates.exists(point)) continue;
+      Plan plan = candidates.build(point);
+      CHECK(predict(plan, request) == std::nullopt);
+      for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
+      CHECK(candidates.describe(point, plan).contains("sampler"));
+    }
+  }
+}
+
+TEST_CASE("bfd: chunks and a sharded head are refused") {
+  PlanRequest request = test::request_of({1000, 900});
+  request.pp = 2;
+  request.chunks = 2;
+  CHECK(std::get<Infeasible>(plan_by("bfd", request).result).constraint ==
+        "chunks of a stage, one in bfd's order");
+  request.chunks.reset();
+  request.head = Head::shard;
+  CHECK(std::get<Infeasible>(plan_by("bfd", request).result).constraint ==
+        "stages with a part of the head, one in bfd's order");
+}
