@@ -74,6 +74,14 @@ std::vector<std::vector<Entry>> rows_of(const std::string& packed, std::int32_t 
       entry.begin = now;
       if (entry.code >= 4) {
         now += reader.whole();
+        const bool chosen = entry.code == 4 + static_cast<unsigned>(GapCause::memory) ||
+                            entry.code == 4 + static_cast<unsigned>(GapCause::order);
+        CHECK(chosen == ((head & detail::PageRows::kInstead) != 0));
+        if (chosen) {
+          CHECK(reader.number() < 3);
+          entry.pack = static_cast<std::int64_t>(reader.number());
+          static_cast<void>(reader.number());
+        }
       } else {
         if (entry.code < 3) entry.pack = last[entry.code] += reader.whole();
         if (head & detail::PageRows::kChunked) {

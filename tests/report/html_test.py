@@ -175,6 +175,8 @@ class Page(unittest.TestCase):
             if gap["name"] in ("peer", "meeting", "window"):
                 self.assertRegex(self.tip(), r"next here: [FBHO]")
                 self.assertRegex(self.tip(), r"last came|last was|needs")
+            if gap["name"] in ("memory", "order"):
+                self.assertRegex(self.tip(), r"\n[FBH] \d+( chunk \d+)? was ready")
         self.assertIn("fill", causes)
         page.run("byId('memories').checked = true; page.timelines.resize()")
         page.move(*self.to_lane(0, 0, 0, begin, strip="memory"))

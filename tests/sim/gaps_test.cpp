@@ -9,6 +9,7 @@
 
 #include "sim/hand_plan.hpp"
 #include "slimpack/dag/build.hpp"
+#include "slimpack/dag/names.hpp"
 #include "slimpack/sim/critical_path.hpp"
 #include "slimpack/sim/jitter.hpp"
 #include "slimpack/sim/simulator.hpp"
@@ -25,6 +26,7 @@ std::string gaps_of(const test::HandPlan& hand, const test::HandTimes& times, By
     const DagDevice& device = dag.devices[index(gap.device)];
     out << "\ndp" << device.dp << " pp" << device.pp << " [" << gap.begin.value << ","
         << gap.end.value << ") " << name_of(gap.cause);
+    if (gap.instead) out << ", " << node_name(dag, *gap.instead);
   }
   return out.str();
 }
@@ -58,7 +60,7 @@ TEST_CASE("find_gaps: window, peer and order, then the end of the step") {
   CHECK(gaps_of(three_samples(), times(), kPlenty) == R"(
 dp0 pp0 [2,5) window
 dp0 pp0 [7,10) peer
-dp0 pp0 [10,15) order
+dp0 pp0 [10,15) order, dp 0 pp 0 F 4 chunk 0
 dp0 pp0 [21,22) peer
 dp0 pp0 [26,34) peer
 dp0 pp0 [38,40) reduce

@@ -176,6 +176,13 @@ TEST_CASE("find_gaps: gaps partition every device's idle time") {
     for (const Gap& gap : gaps.gaps) {
       spans[index(gap.device)].emplace_back(gap.begin, gap.end);
       CHECK(gap.begin < gap.end);
+      const bool chosen = gap.cause == GapCause::memory || gap.cause == GapCause::order;
+      CHECK(gap.instead.has_value() == chosen);
+      if (gap.instead) {  // it runs on this device, but later
+        CHECK(simulation.dag.resource[index(*gap.instead)] ==
+              simulation.dag.devices[index(gap.device)].compute);
+        CHECK(simulation.timeline.start[index(*gap.instead)] >= gap.end);
+      }
       seen[static_cast<std::size_t>(gap.cause)] += 1;
     }
     for (auto& row : spans) {

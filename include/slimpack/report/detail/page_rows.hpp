@@ -24,7 +24,8 @@ namespace slimpack::detail {
 class PageRows {
  public:
   static constexpr unsigned kFirstGap = 4;  ///< codes: F, B, H, O, then the causes of gaps
-  static constexpr unsigned kTimed = 16, kBlocked = 32, kChunked = 64;
+  static constexpr unsigned kTimed = 16, kBlocked = 32, kChunked = 64;  // of units
+  static constexpr unsigned kInstead = 16;                              // of gaps
 
   PageRows(const Plan& plan, const PlanSimulation& simulation, const Gaps& gaps)
       : plan_(plan), dag_(simulation.dag), timeline_(simulation.timeline), gaps_(gaps) {
@@ -81,9 +82,14 @@ class PageRows {
     for (; gap < end; ++gap) add_gap(bytes, gaps_.gaps[gap]);
   }
 
-  static void add_gap(PackedBytes& bytes, const Gap& gap) {
-    bytes.add(kFirstGap + static_cast<unsigned>(gap.cause));
+  void add_gap(PackedBytes& bytes, const Gap& gap) const {
+    bytes.add((kFirstGap + static_cast<unsigned>(gap.cause)) | (gap.instead ? kInstead : 0U));
     bytes.add_signed((gap.end - gap.begin).value);
+    if (!gap.instead) return;
+    const NodeLabel& label = dag_.label[index(*gap.instead)];
+    bytes.add(static_cast<unsigned>(label.kind));
+    bytes.add_size(index(label.pack));
+    bytes.add(static_cast<std::uint64_t>(label.chunk));
   }
 
   void add_unit(PackedBytes& bytes, std::size_t device, NodeId node,

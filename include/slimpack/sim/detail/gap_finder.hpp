@@ -44,6 +44,7 @@ struct Gap {
   DeviceId device{};
   Nanos begin, end;
   GapCause cause{};
+  std::optional<NodeId> instead{};  ///< `memory`, `order`: the first unit that could have gone
   friend bool operator==(const Gap&, const Gap&) = default;
 };
 
@@ -133,14 +134,14 @@ class GapFinder {
     add_outer(free, timeline_.makespan);
   }
 
-  void add(Nanos begin, Nanos end, GapCause cause) {
+  void add(Nanos begin, Nanos end, GapCause cause, std::optional<NodeId> instead = {}) {
     if (begin >= end) return;
     if (!gaps_.empty() && gaps_.back().device == device_ && gaps_.back().end == begin &&
-        gaps_.back().cause == cause) {
+        gaps_.back().cause == cause && gaps_.back().instead == instead) {
       gaps_.back().end = end;
       return;
     }
-    gaps_.push_back({device_, begin, end, cause});
+    gaps_.push_back({device_, begin, end, cause, instead});
   }
 
   /// After the device's last work.
@@ -159,6 +160,7 @@ class GapFinder {
   void add_inner(Nanos begin, Nanos end, std::size_t place) {
     Nanos blocked = end;  // from here on another unit was ready
     Nanos fitting = end;  // from here on one that was ready would have fitted
+    std::optional<NodeId> ready_unit, fitting_unit;
     advance_level(begin);
     for (Stream& stream : streams_) {
       while (stream.next < stream.places.size() && stream.places[stream.next] < place)
@@ -168,12 +170,19 @@ class GapFinder {
       const std::optional<Nanos> ready = ready_at(unit);
       if (!ready || *ready >= end) continue;
       const Nanos from = std::max(begin, *ready);
-      blocked = std::min(blocked, from);
-      fitting = std::min(fitting, fits_from(unit, from, end));
+      const Nanos fits = fits_from(unit, from, end);
+      if (from < blocked) {
+        blocked = from;
+        ready_unit = unit;
+      }
+      if (fits < fitting) {
+        fitting = fits;
+        fitting_unit = unit;
+      }
     }
     add_waiting(begin, std::min(blocked, fitting), end, nodes_[index(device_)][place]);
-    add(blocked, fitting, GapCause::memory);
-    add(fitting, end, GapCause::order);
+    add(blocked, fitting, GapCause::memory, ready_unit);
+    add(fitting, end, GapCause::order, fitting_unit);
   }
 
   /// [begin, until) of a gap that ends at `end`: what `unit` itself waited for.

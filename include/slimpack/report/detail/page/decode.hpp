@@ -12,7 +12,7 @@ inline constexpr std::string_view kDecodeScript = R"js(
 const KINDS = ["F", "B", "H", "O"];
 const KIND_NAMES = ["forward", "backward", "head", "optimizer"];
 const FIRST_GAP = 4;
-const TIMED = 16, BLOCKED = 32, CHUNKED = 64;
+const TIMED = 16, BLOCKED = 32, CHUNKED = 64, INSTEAD = 16;
 // Kinds of nodes beyond those of units.
 const TRANSFER = 4, REDUCE = 5;
 
@@ -152,7 +152,7 @@ class Plan {
   readRow(reader, seen, dp, pp) {
     const count = reader.unsigned();
     const row = {dp, pp, count, start: new Float64Array(count + 1), code: new Uint8Array(count),
-                 pack: new Int32Array(count), chunk: new Uint16Array(count), blockers: new Map(),
+                 pack: new Int32Array(count), chunk: new Uint16Array(count), blockers: new Map(), instead: new Map(),
                  busy: 0, units: 0};
     const last = [0, 0, 0];
     let now = 0;
@@ -164,6 +164,7 @@ class Plan {
       row.pack[at] = -1;
       if (code >= FIRST_GAP) {
         now += reader.signed();
+        if (head & INSTEAD) row.instead.set(at, {code: reader.unsigned(), pack: reader.unsigned(), chunk: reader.unsigned()});
         continue;
       }
       if (code < 3) {

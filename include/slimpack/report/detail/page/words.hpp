@@ -18,8 +18,8 @@ const CAUSES = {
   peer: "waits for a message of another stage",
   meeting: "waits for the others of a meeting",
   window: "waits for a free slot to send",
-  memory: "another unit was ready, but did not fit into memory",
-  order: "another unit was ready, but the schedule has this one first",
+  memory: "was ready, but did not fit into memory",
+  order: "was ready, but the schedule has another unit first",
 };
 const REASONS = {
   start: "the step begins",
@@ -109,14 +109,16 @@ function describePack(plan, id) {
 
 function describeGap(plan, row, at, when) {
   const cause = page.gapCauses[row.code[at] - FIRST_GAP];
-  const lines = [`idle, ${cause}: ${place(row.dp, row.pp)}`, when, CAUSES[cause]];
+  const instead = row.instead.get(at);
+  const other = instead ? unitName(instead.code, instead.pack, instead.chunk, plan) + " " : "";
+  const lines = [`idle, ${cause}: ${place(row.dp, row.pp)}`, when, other + CAUSES[cause]];
   const next = unitFrom(row, at);
   if (next === null || ["drain", "imbalance"].includes(cause)) return lines;
   const name = unitName(row.code[next], row.pack[next], row.chunk[next], plan);
   lines.push(`next here: ${name} at ${duration(row.start[next])}`);
   const blockers = row.blockers.get(next) ?? [];
-  // For its own part the device waited for the first, for others to meet for the last.
-  const blocker = cause === "meeting" ? blockers[blockers.length - 1] : blockers[0];
+  // For its own part the device waited for the first; the last is what the unit began with.
+  const blocker = ["peer", "window"].includes(cause) ? blockers[0] : blockers[blockers.length - 1];
   if (blocker) lines.push(describeBlocker(plan, row, next, blocker));
   return lines;
 }
