@@ -79,6 +79,7 @@
 #include "slimpack/planners/degrees.hpp"
 #include "slimpack/planners/dynapipe.hpp"
 #include "slimpack/planners/evaluate.hpp"
+#include "slimpack/planners/flexsp.hpp"
 #include "slimpack/planners/hybrid_cp.hpp"
 #include "slimpack/planners/infinipipe.hpp"
 #include "slimpack/planners/kk.hpp"

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -18,6 +19,7 @@
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/choose_plan.hpp"
 #include "slimpack/planners/detail/bfd_packs.hpp"
+#include "slimpack/planners/detail/token_capacity.hpp"
 #include "slimpack/planners/megatron_cp.hpp"
 #include "slimpack/planners/packed_sequences.hpp"
 #include "slimpack/planners/planner.hpp"
@@ -41,6 +43,7 @@ class BfdCandidates {
     const Tokens longest =
         *std::max_element(request.batch.samples.begin(), request.batch.samples.end());
     if (longest < request.context) length_.push_back(longest);
+    ranks_ = roomy_first(request, std::move(ranks_), request.context);
   }
 
   [[nodiscard]] std::vector<std::size_t> sizes() const {

@@ -20,6 +20,7 @@
 #include "slimpack/planners/choose_plan.hpp"
 #include "slimpack/planners/detail/hybrid_cp_rounds.hpp"
 #include "slimpack/planners/detail/shared_batches.hpp"
+#include "slimpack/planners/detail/token_capacity.hpp"
 #include "slimpack/planners/megatron_cp.hpp"
 #include "slimpack/planners/packed_sequences.hpp"
 #include "slimpack/planners/planner.hpp"

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -18,6 +19,7 @@
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/choose_plan.hpp"
 #include "slimpack/planners/detail/kk_batches.hpp"
+#include "slimpack/planners/detail/token_capacity.hpp"
 #include "slimpack/planners/megatron_cp.hpp"
 #include "slimpack/planners/packed_sequences.hpp"
 #include "slimpack/planners/planner.hpp"
@@ -43,6 +45,7 @@ class KkCandidates {
     if (request.pp > 1) least_ = {4, 1, 2, 8, 16};
     const Tokens longest =
         *std::max_element(request.batch.samples.begin(), request.batch.samples.end());
+    ranks_ = roomy_first(request, std::move(ranks_), longest);
     budget_ = {request.context, request.context * 2, request.context * 4};
     if (longest < request.context) budget_.push_back(longest);
     if (request.batch.samples.size() % static_cast<std::size_t>(request.dp) != 0) {

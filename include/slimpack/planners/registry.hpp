@@ -12,6 +12,7 @@
 #include "slimpack/planners/bfd.hpp"
 #include "slimpack/planners/chunkflow.hpp"
 #include "slimpack/planners/dynapipe.hpp"
+#include "slimpack/planners/flexsp.hpp"
 #include "slimpack/planners/hybrid_cp.hpp"
 #include "slimpack/planners/infinipipe.hpp"
 #include "slimpack/planners/kk.hpp"
@@ -44,6 +45,7 @@ inline constexpr std::array kPlanners{
     planner_info<Dynapipe>(),
     planner_info<Infinipipe>(),
     planner_info<Bfd>(),
+    planner_info<FlexSp>(),
     planner_info<HybridCp>(),
     planner_info<Kk>(),
 };

@@ -135,33 +135,4 @@ void schedule_shared(Plan& plan, std::span<const SharedBatch> batches, const Tim
   plan.schedule = one_after_another(plan, batches, 1);
 }
 
-/// About how many tokens of a micro-batch a rank can hold in a recomputation mode with as many
-/// micro-batches in flight as there are stages; at least 1.
-[[nodiscard]] inline Tokens token_capacity(const PlanRequest& request, Recompute recompute) {
-  const Plan plan = plan_frame(request, "");
-  const LayerBytes layer = layer_bytes(request.model, plan.memory.gradient_bytes, plan.parallel.tp);
-  const auto mode = static_cast<std::size_t>(recompute);
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (const Stage& stage : plan.stages) {
-    const std::int64_t room =
-        (plan.memory.capacity - plan.memory.reserved - static_bytes(plan, stage.pp).total() -
-         head_workspace(plan, stage.pp, plan.memory.head_tile))
-            .value;
-    const std::int64_t in_flight = plan.parallel.pp - stage.pp;
-    const std::int64_t each = in_flight * stage.layers() * (layer.kept[mode] + layer.kv) +
-                              stage.layers() * layer.kv_gradient + layer.backward_workspace[mode] +
-                              4 * layer.boundary;
-    least = std::min(least, room / std::max<std::int64_t>(each, 1));
-  }
-  return {std::max<std::int64_t>(least, 1)};
-}
-
-/// Powers of two up to the request's ranks and its bound on merged groups.
-[[nodiscard]] inline std::int32_t largest_group(const PlanRequest& request) {
-  const std::int32_t most = std::min(request.dp, request.merge.value_or(request.dp));
-  std::int32_t power = 1;
-  while (power <= most / 2) power *= 2;
-  return power;
-}
-
 }  // namespace slimpack::detail
