@@ -100,10 +100,17 @@ class ChunkflowCandidates {
         }
       }
     }
-    constexpr std::array<std::int64_t, 8> kSizes{8192, 16384, 4096,   32768,
-                                                 2048, 65536, 131072, 262144};
-    for (const std::int64_t size : kSizes) {
-      if (size <= request.context.value) add_size(size);
+    // Begins near four chunks a stage and rank.
+    Tokens total;
+    for (const Tokens length : request.batch.samples) total += length;
+    const std::int64_t wish = total.value / (std::int64_t{4} * request.dp * request.pp);
+    constexpr std::int64_t kLeast = 1024, kMost = 262'144;
+    std::int64_t near = kLeast;
+    while (near < kMost && 2 * near <= wish) near *= 2;
+    for (std::int64_t times = 1; times <= kMost / kLeast; times *= 2) {
+      for (const std::int64_t size : {near * times, near / times}) {
+        if (size >= kLeast && size <= std::min(kMost, request.context.value)) add_size(size);
+      }
     }
     constexpr std::size_t kFew = 4;
     for (std::int64_t parts = 1; parts <= 8 && chunk_.size() < kFew; parts *= 2) {
@@ -223,11 +230,11 @@ static_assert(PlanCandidates<ChunkflowCandidates>);
 /// last K chunks keep their activations, those before run forward once more ahead of their
 /// backward.
 ///
-/// Searched: the size of chunks (powers of two up to the context), K (1, 2, 4, 8, all), what the
-/// last K chunks keep, best fit decreasing or level packing, how far forward units run ahead
-/// (schedule/chunked.hpp), groups of most chunks first or as they come, layers of the last stage.
-/// Samples and chunks are dealt to data-parallel ranks by time, longest first, with moves and
-/// swaps.
+/// Searched: the size of chunks (powers of two from 1K to 256K and the context), K (1, 2, 4, 8,
+/// all), what the last K chunks keep, best fit decreasing or level packing, how far forward units
+/// run ahead (schedule/chunked.hpp), groups of most chunks first or as they come, layers of the
+/// last stage. Samples and chunks are dealt to data-parallel ranks by time, longest first, with
+/// moves and swaps.
 ///
 /// Deviations. The second forward of an early chunk is recomputation inside its B, not a unit of
 /// its own: steady throughput is the same, but at the end of the step the last chunks' second
