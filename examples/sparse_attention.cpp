@@ -74,19 +74,19 @@ PlanRequest make_request() {
   for (int document = 0; document < 400; ++document) {
     const bool is_long = random.chance(1, 12);
     set.documents.push_back(
-        Tokens{is_long ? random.between(32768, 131072) : random.between(64, 8192)});
+        Tokens{is_long ? random.between(16384, 65536) : random.between(64, 4096)});
   }
   PlanRequest request;
-  request.context = Tokens{131072};
+  request.context = Tokens{65536};
   BatchOptions batch;
   batch.context = request.context;
-  batch.batch_tokens = Tokens{2'000'000};
+  batch.batch_tokens = Tokens{1'000'000};
   request.batch = draw_batch(set, batch, 0);
   request.sources = {{set.name, static_cast<std::int64_t>(set.documents.size()), {}}};
   request.model = model_preset("llama-7b").value();
   request.cluster = cluster_preset("h100").value();
   request.dp = 2;
-  request.pp = 4;
+  request.pp = 8;
   request.effort = Effort::fast;
   return request;
 }
@@ -108,7 +108,7 @@ int run(Tokens window) {
       100 * error.mean, 100 * error.worst);
 
   std::printf("%-16s %-22s %12s %12s\n", "planner", "planned for", "dense run", "sparse run");
-  for (const std::string_view name : {"megatron", "slimpipe-order", "slimpack"}) {
+  for (const std::string_view name : {"megatron", "infinipipe", "slimpack"}) {
     for (const bool planned_sparse : {false, true}) {
       request.cost = planned_sparse ? CostSpec(table) : CostSpec(AnalyticCost{});
       const PlanOutcome outcome = find_planner(name).plan(request);
