@@ -227,9 +227,9 @@ class Page:
         yield "## How to read it"
         yield ""
         efforts = self.axis("effort", self.compared)
-        finalists = " or ".join(str(count) for count in self.axis("finalists", self.compared))
-        more = {"fast": " (128 at the nearest to fitting where none has a plan)", "normal": f", then 128 at the best {finalists} (and at infeasible ones that nearly fit)",
-                "thorough": f", then 128 and 1,024 at the best {finalists} (and at infeasible ones that nearly fit)"}
+        finalists = " or ".join("one" if count == 1 else str(count) for count in self.axis("finalists", self.compared))
+        more = {"fast": " (128 at the nearest to fitting where none has a plan)", "normal": f", then 128 at the best {finalists} (and at the best that nearly fits)",
+                "thorough": f", then 128 and 1,024 at the best {finalists} (and at the best that nearly fits)"}
         yield (f"A *setting* is a length set, model, cluster, number of GPUs, context and batch. In each, every planner chooses its own data-, pipeline- and tensor-parallel degrees among all that divide the GPUs, "
                "context-parallel groups inside them where its system has them, and its own settings (recomputation, packing, chunks, head, what the system has), with the same number of simulated candidates as all others: "
                f"4 at each choice of degrees{'; or '.join(more[effort] for effort in efforts)}. Documents longer than the context are cut, for everyone.")
@@ -361,7 +361,7 @@ class Page:
                    "slimpack-unmerged": "no DP-Merge", "slimpack-lasthead": "the head on the last stage"}
         yield f"## One idea of `{OURS}` off"
         yield ""
-        yield ("Time without the idea over time with it: above 1 the idea pays. Each variant searches all else again with the same number of candidates, degrees too, so that a value just below 1 is a search that found a little more elsewhere. "
+        yield ("Time without the idea over time with it: above 1 the idea pays. Each variant searches all else again with the same number of candidates, degrees too, so that a value below 1 means that its search, degrees among it, ended at something better than that of the whole. "
                "Ramps (packs that taper at both ends) and the order of samples have no switch: they are part of the search, and their choices are counted below.")
         yield ""
         labels = [f"{about['set']}, {about['model']}, {context_name(about['context'])}" for about in map(self.about, cells)]
