@@ -83,6 +83,15 @@ class Evaluation(unittest.TestCase):
         self.assertNotIn("slimpack-symmetric` | 4 of 4", page)
         self.assertEqual(self.page(lines(), "--groups", "contexts")[1], page)
 
+    def test_times_of_a_systems_own_are_compared_as_one_sum(self):
+        store = lines()
+        for line in store:
+            if line.get("key", "").startswith("cell3/") and line["feasible"]:
+                ours = line["planner"] == "slimpack"
+                line["time_split"] = {"ideal": 0.5, "recompute": 0.1 if ours else 0.5, "overhead": 0.4 if ours else -0.2}
+        page = self.page(store, "--groups", "contexts")[1]
+        self.assertRegex(page, r"`kk` \| 0\.800 \|.*\| what units add to bare work \+20\.0 % \|")
+
     def test_bad_stores_are_refused_by_name(self):
         good = lines()
         newer = {**good[3], "version": 2}
