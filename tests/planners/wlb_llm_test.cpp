@@ -261,8 +261,7 @@ TEST_CASE("wlb-llm: long documents alone are shared by document, many short ones
     request.context = {65536};
     request.dp = 4;
     const detail::WlbCandidates candidates(request, "wlb-llm");
-    SettingPoint point(candidates.sizes().size());
-    point[0] = 2;
+    const SettingPoint point(candidates.sizes().size());
     const ModelledStep step = candidates.build(point);
     const auto settings = candidates.settings(point, step.plan);
     return std::pair(settings.at("sharded_by_document"), settings.at("sharded_by_sequence"));

@@ -11,6 +11,7 @@
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
 #include "slimpack/core/random.hpp"
+#include "slimpack/cost/analytic.hpp"
 #include "slimpack/validate/validate.hpp"
 
 using namespace slimpack;
@@ -114,6 +115,48 @@ TEST_CASE("partition: tokens and pairs are kept for all limits that are tried") 
             static_cast<std::int64_t>(documents.size()));
     }
   }
+}
+
+TEST_CASE("zoned_unit: attention of the slowest rank, then even linear work and remapping") {
+  PlanRequest request = test::request_of({4000, 1000, 100, 100});
+  request.context = {8192};
+  request.dp = 4;
+  request.cluster.devices_per_node = 2;
+  const detail::ZeppelinCandidates candidates(request, "zeppelin");
+  const Plan plan = candidates.build(SettingPoint(candidates.sizes().size())).plan;
+  const AnalyticModel model(plan.model, plan.cluster, plan.memory);
+  const StageLoad stage = stage_load(plan, Links(plan), GroupId{0}, 0);
+  const MicroPack& pack = plan.micropacks.front();
+  const detail::RankNodes nodes = detail::rank_nodes(kTwoNodes);
+  const std::vector<Tokens> documents{{4000}, {1000}, {100}, {100}};
+  const auto unit = [&](const detail::ZoneLimits& limits) {
+    return detail::zoned_unit(
+        model, plan, pack, detail::partition(documents, nodes, limits, Tokens{128}), nodes, stage);
+  };
+  const auto price = [&](std::int64_t tokens, std::int64_t pairs) {
+    PackLoad load;
+    load.tokens = Tokens{tokens};
+    if (pairs > 0) {
+      add_slice(load, {SampleId{0}, Tokens{}, Tokens{pairs}}, Exchange::kv, Share{}, Tokens{128});
+      load.tokens = Tokens{tokens};
+    }
+    return model.forward(load, stage);
+  };
+  // All local: 4000 tokens on rank 0, or 1300 on each once 2700 of rank 0 have changed ranks,
+  // 1200 of them over each of two interfaces.
+  const detail::ZonedUnit local = unit({{4000}, {4000}});
+  const std::int64_t bytes = detail::remapped_bytes(plan, pack) * stage.layers;
+  const Nanos moved = model.transfer(Bytes{2700 * bytes}, plan.cluster.inside) +
+                      model.transfer(Bytes{1200 * bytes}, plan.cluster.between);
+  const Nanos even = price(1300, 0) + (price(4000, 4000) - price(4000, 0)) + moved;
+  CHECK(local.time == std::min(even, price(4000, 4000)));
+  CHECK(local.remapped == (even < price(4000, 4000)));
+  CHECK(local.bytes == (local.remapped ? 2700 * bytes : 0));
+  // All over nodes: every rank has as many tokens.
+  const detail::ZonedUnit spread = unit({{0}, {0}});
+  CHECK(!spread.remapped);
+  // Each rank receives 3900 of 5200 tokens' keys and values, which pass its node's links once more.
+  CHECK(spread.bytes == 4 * 2 * 3900 * 2 * 256 * 2 * stage.layers);
 }
 
 TEST_CASE("zeppelin: every candidate is valid and never below the work") {

@@ -45,11 +45,21 @@ class WlbCandidates {
     space_.chunks = chunk_choices(request, 1);
     space_.head = head_choices(request, space_.chunks, false);
     space_.ranks = context_parallel_choices(request);
+    std::erase_if(space_.ranks, [](std::int32_t ranks) { return ranks > kMostSharing; });
+    // The search starts with the ranks of a node.
+    const std::int64_t node =
+        std::max<std::int64_t>(1, request.cluster.devices_per_node / request.tp);
+    const auto past = std::upper_bound(space_.ranks.begin(), space_.ranks.end(), node);
+    std::rotate(space_.ranks.begin(), past - 1, past);
   }
 
   [[nodiscard]] std::array<std::size_t, 7> sizes() const noexcept {
-    return {space_.ranks.size(),  space_.recompute.size(), kPacksPerContext2.size(),
-            space_.chunks.size(), space_.head.size(),      space_.dealing.size(),
+    return {space_.recompute.size(),
+            space_.ranks.size(),
+            kPacksPerContext2.size(),
+            space_.chunks.size(),
+            space_.head.size(),
+            space_.dealing.size(),
             kMost2.size()};
   }
   [[nodiscard]] bool exists(const SettingPoint& point) const {
@@ -101,8 +111,8 @@ class WlbCandidates {
 
   [[nodiscard]] PackedSettings settings_at(const SettingPoint& point) const {
     PackedSettings settings;
-    settings.ranks = space_.ranks.at(point[0]);
-    settings.recompute = space_.recompute.at(point[1]);
+    settings.recompute = space_.recompute.at(point[0]);
+    settings.ranks = space_.ranks.at(point[1]);
     settings.chunks = space_.chunks.at(point[3]);
     settings.head = space_.head.at(point[4]);
     settings.dealing = space_.dealing.at(point[5]);
@@ -142,11 +152,11 @@ class WlbCandidates {
 /// faster for this micro-batch, tiles and segments of the attention kernel counted; 1F1B and
 /// interleaved 1F1B.
 ///
-/// Searched: context-parallel degree (as `MegatronCp`), recomputation, micro-batches (as many as
-/// full contexts, twice, four and eight times, half), chunks, layers of the last stage, dealing to
-/// ranks, and how long a pack may get before the shortest one takes the next document (1.5 or 2
-/// contexts, or any length that memory allows). Levels of the queues, whether there are any too:
-/// the least estimated time over the steps at hand.
+/// Searched: context-parallel degree (as `MegatronCp`, up to 256), recomputation, micro-batches (as
+/// many as full contexts, twice, four and eight times, half), chunks, layers of the last stage,
+/// dealing to ranks, and how long a pack may get before the shortest one takes the next document
+/// (1.5 or 2 contexts, or any length that memory allows). Levels of the queues, whether there are
+/// any too: the least estimated time over the steps at hand.
 ///
 /// Deviations and assumptions: documents that fit into no pack are not left for the next step, and
 /// all that wait run in the last step at the latest, so that every planner computes the same

@@ -44,15 +44,17 @@ class ZeppelinCandidates {
     space_.chunks = chunk_choices(request, 1);
     space_.head = head_choices(request, space_.chunks, false);
     space_.ranks = context_parallel_choices(request);
-    if (space_.ranks.back() != request.dp && request.merge.value_or(request.dp) >= request.dp) {
+    std::erase_if(space_.ranks, [](std::int32_t ranks) { return ranks > kMostSharing; });
+    if (space_.ranks.back() != request.dp && request.dp <= kMostSharing &&
+        request.merge.value_or(request.dp) >= request.dp) {
       space_.ranks.push_back(request.dp);
     }
     std::reverse(space_.ranks.begin(), space_.ranks.end());
   }
 
   [[nodiscard]] std::array<std::size_t, 7> sizes() const noexcept {
-    return {space_.ranks.size(),  space_.recompute.size(), kContexts.size(),
-            space_.chunks.size(), space_.head.size(),      kPackings.size(),
+    return {space_.recompute.size(), space_.ranks.size(), kContexts.size(),
+            space_.chunks.size(),    space_.head.size(),  kPackings.size(),
             space_.dealing.size()};
   }
   [[nodiscard]] bool exists(const SettingPoint& point) const {
@@ -107,8 +109,8 @@ class ZeppelinCandidates {
 
   [[nodiscard]] PackedSettings settings_at(const SettingPoint& point) const {
     PackedSettings settings;
-    settings.ranks = space_.ranks.at(point[0]);
-    settings.recompute = space_.recompute.at(point[1]);
+    settings.recompute = space_.recompute.at(point[0]);
+    settings.ranks = space_.ranks.at(point[1]);
     settings.chunks = space_.chunks.at(point[3]);
     settings.head = space_.head.at(point[4]);
     settings.dealing = space_.dealing.at(point[6]);
@@ -149,12 +151,12 @@ class ZeppelinCandidates {
 /// node; tokens are remapped between attention and linear layers so that every rank does an even
 /// part of the linear work.
 ///
-/// Searched: ranks that work together (all, and powers of two that divide dp, none above `merge`),
-/// recomputation, capacity of a micro-batch (powers of two of the context, at most one context a
-/// rank), packing of documents into micro-batches (equal work, best fit decreasing, in order), its
-/// dealing to groups, chunks, layers of the last stage. The lengths from which documents leave a
-/// rank and a node: of several multiples of an even part, whichever is predicted to take least, for
-/// each micro-batch.
+/// Searched: ranks that work together (all, and powers of two that divide dp, none above `merge` or
+/// 256), recomputation, capacity of a micro-batch (powers of two of the context, at most one
+/// context a rank), packing of documents into micro-batches (equal work, best fit decreasing, in
+/// order), its dealing to groups, chunks, layers of the last stage. The lengths from which
+/// documents leave a rank and a node: of several multiples of an even part, whichever is predicted
+/// to take least, for each micro-batch.
 ///
 /// Deviations and assumptions. The publication is about data parallelism alone and gives no
 /// pipeline: stages run 1F1B or interleaved 1F1B here, remapping is decided for each stage (in its

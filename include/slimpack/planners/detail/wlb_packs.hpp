@@ -92,6 +92,10 @@ namespace slimpack::detail {
   return groups * std::max<std::int64_t>(1, (total.value + each - 1) / each);
 }
 
+/// Most ranks that share a micro-batch in planners of systems that were published for hundreds of
+/// devices: beyond it few documents give every rank a kernel's tile.
+inline constexpr std::int32_t kMostSharing = 256;
+
 /// Lets the ranks of a group hold even shares of documents, short ones too, in a step that is only
 /// simulated: blocks that give a document of mean length a few for every rank, and keys and values
 /// without pages that are filled in part. What the request says of either stays.
