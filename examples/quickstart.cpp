@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <string>
-#include <string_view>
 #include <variant>
 
 #include "slimpack/slimpack.hpp"
@@ -39,8 +38,8 @@ int run(const LengthSet& lengths) {
   request.dp = 2;
   request.pp = 4;
 
-  for (const std::string_view name : {"megatron", "slimpipe-order", "slimpack"}) {
-    const PlannerInfo& planner = find_planner(name);
+  for (const PlannerInfo& planner :
+       {planner_info<Megatron>(), planner_info<SlimpipeOrder>(), planner_info<Slimpack>()}) {
     const PlanOutcome outcome = planner.plan(request);
     if (const auto* none = std::get_if<Infeasible>(&outcome.result)) {
       std::printf("%s: infeasible: %s\n", std::string(planner.name).c_str(),

@@ -9,7 +9,6 @@ if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
   target_link_libraries(test_cuda_emulated PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest)
   target_include_directories(test_cuda_emulated PRIVATE
     ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda ${PROJECT_SOURCE_DIR}/backends/cuda/src)
-  target_compile_definitions(test_cuda_emulated PRIVATE SLIMPACK_CHECKED)
   set_target_properties(test_cuda_emulated PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
   add_test(NAME cuda_emulated COMMAND test_cuda_emulated)
   # The tests of a device's launchers once more, on the emulated library.
@@ -23,9 +22,9 @@ if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
   if(NOT SLIMPACK_CUDA_ALONE)
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/ranks/*.cpp)
     add_executable(test_cuda_ranks ${sources} $<TARGET_OBJECTS:doctest_main>)
-    target_link_libraries(test_cuda_ranks PRIVATE slimpack_cuda_emulated slimpack_planners_checked slimpack_private doctest::doctest)
+    target_link_libraries(test_cuda_ranks PRIVATE slimpack_cuda_emulated slimpack_planners slimpack_private doctest::doctest)
     target_include_directories(test_cuda_ranks PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-    target_compile_definitions(test_cuda_ranks PRIVATE SLIMPACK_CHECKED SLIMPACK_TEST_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
+    target_compile_definitions(test_cuda_ranks PRIVATE SLIMPACK_TEST_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
     set_target_properties(test_cuda_ranks PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
     add_test(NAME cuda_ranks COMMAND test_cuda_ranks)
   endif()

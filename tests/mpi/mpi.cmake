@@ -13,7 +13,6 @@ add_executable(mpi_faults mpi/faults.cpp)
 foreach(program test_mpi mpi_faults)
   target_link_libraries(${program} PRIVATE slimpack_mpi doctest::doctest)
   target_include_directories(${program} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-  target_compile_definitions(${program} PRIVATE SLIMPACK_CHECKED)
   set_target_properties(${program} PROPERTIES UNITY_BUILD OFF)  # one main each
 endforeach()
 foreach(ranks IN LISTS ranks_of_tests)
