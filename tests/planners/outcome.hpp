@@ -22,7 +22,8 @@ inline slimpack::PlanOutcome plan_by(std::string_view name, const slimpack::Plan
   return slimpack::compiled::find_planner(name).plan(request);
 }
 
-/// The plan of a feasible outcome, a modelled step's too; an infeasible one ends the test with its constraint.
+/// The plan of a feasible outcome, a modelled step's too; an infeasible one ends the test with its
+/// constraint.
 inline const slimpack::Plan& plan_of(const slimpack::PlanOutcome& outcome) {
   if (const auto* why = std::get_if<slimpack::Infeasible>(&outcome.result)) {
     FAIL("infeasible: ", why->constraint, " ", why->needed, " of ", why->available);

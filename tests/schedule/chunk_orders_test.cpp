@@ -147,8 +147,7 @@ TEST_CASE("cyclic_order: complete, free of deadlock, within the room of every st
     const StageOrders ample = cyclic_order(stages, items, kAmpleRoom, window);
     check_order(stages, ample, items, window);
     for (std::int32_t stage = 0; stage < stages; ++stage) {
-      CHECK(most_in_flight(ample[static_cast<std::size_t>(stage)]) <=
-            2 * (stages - 1 - stage) + 1);
+      CHECK(most_in_flight(ample[static_cast<std::size_t>(stage)]) <= 2 * (stages - 1 - stage) + 1);
     }
   }
   CHECK_THROWS_WITH_AS(static_cast<void>(cyclic_order(1, -1, kAmpleRoom)),
