@@ -262,9 +262,10 @@ class SlimpipeCandidates {
 /// slices of keys; all traffic hides behind computing and the longer of the two counts; where an
 /// exchange would not shorten the slowest unit of an instant it is left out; units that exchange do
 /// not wait for each other; received queries and keys take no memory. An instant is the units at
-/// positions k, k - 1, .. of the stages' forward (backward) orders, as in the published steady
-/// state. Sequences of several whole documents are masked by document, and cut as `SlimpipeOrder`
-/// does; which of the stages hand work to which is not published in detail and goes by stage.
+/// positions k, k - 1, .. of the stages' forward (backward) orders, as in the steady state.
+/// Sequences of several whole documents are masked by document, and cut as `SlimpipeOrder` does;
+/// stages hand work to each other in the order of their numbers. Written from the publication's
+/// abstract and from descriptions of it by others; where these are silent, the choice is ours.
 struct Slimpipe {
   static constexpr std::string_view name = "slimpipe";
   static constexpr std::string_view description =

@@ -160,10 +160,12 @@ class WlbCandidates {
 ///
 /// Deviations and assumptions: documents that fit into no pack are not left for the next step, and
 /// all that wait run in the last step at the latest, so that every planner computes the same
-/// tokens. Keys and values are gathered whole, hidden behind attention (in its favour: published as
-/// an all-gather before it). Prediction is the cost model itself (in its favour). Memory and
+/// tokens. Keys and values are gathered whole, hidden behind attention (in its favour: the
+/// system gathers them before it). Prediction is the cost model itself (in its favour). Memory and
 /// messages between stages are those of documents shared evenly in small blocks, keys and values
 /// without pages filled in part (in its favour).
+/// Written from the publication's abstract, from descriptions of it and a re-implementation of its
+/// packing by others; where these are silent, the choice is ours.
 /// Without context parallelism the answer is a plan. Infeasible where a sharded head is asked for.
 struct WlbLlm {
   static constexpr std::string_view name = "wlb-llm";
