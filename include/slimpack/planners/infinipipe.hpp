@@ -225,7 +225,7 @@ class InfinipipeCandidates {
                   const std::vector<StageOrders>& orders,
                   const std::vector<std::vector<ChunkCosts>>& costs) {
     const Bytes available = plan.memory.capacity - plan.memory.reserved;
-    constexpr int kCorrections = 3;
+    constexpr int kCorrections = 6;
     std::vector<std::vector<std::int64_t>> correction(
         packs.size(), std::vector<std::int64_t>(static_cast<std::size_t>(plan.parallel.pp)));
     for (int round = 0; round <= kCorrections; ++round) {
@@ -250,7 +250,7 @@ class InfinipipeCandidates {
         std::int64_t& here = correction[group][device % correction.front().size()];
         const std::int64_t excess = (worst[device] - available).value;
         if (excess <= 0) continue;
-        here += excess;
+        here += excess + excess / 2;  // modes change in steps: an exact correction may creep
         fits = false;
       }
       if (fits) return;
