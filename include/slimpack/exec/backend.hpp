@@ -85,6 +85,7 @@ struct PackCall {
   std::span<const std::byte> input;
   std::span<std::byte> output;
   std::span<std::byte> workspace;
+  bool releases = false;  ///< B: gradients of a layer that it has passed may be summed at once
 };
 
 /// H of a forward pack. On the last stage `hidden` is the last layer's output, rows x hidden, the
@@ -109,8 +110,9 @@ struct HeadCall {
 /// - `forward` fills `output`, what is kept and the pages; `backward` reads them, adds to the
 ///   gradients, fills `output`. Weight gradients are summed over all units of a step; H scales
 ///   them by 1 / target_tokens.
-/// - `reduce` queues the sum of a chunk's gradients over the ranks, with chunk 0 embedding, final
-///   norm and head too, and never blocks; `optimize` awaits all sums, then updates the weights.
+/// - `reduce` queues the sums of a chunk's gradients over the ranks, with chunk 0 embedding, final
+///   norm and head too, as far as a `backward` that releases has not, and never blocks; `optimize`
+///   awaits all sums, then updates the weights.
 /// - A backend that has `finish(link)` gets this call behind the last unit: what it has queued,
 /// losses
 ///   above all, has happened when it returns.

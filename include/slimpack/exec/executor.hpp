@@ -57,7 +57,6 @@ class DeviceRun {
         announce();
         step(own_.units[unit_]);
       }
-      unit_ = own_.units.size();
       announce();
       finish();
     } catch (const Aborted&) {
@@ -336,6 +335,7 @@ class DeviceRun {
 
   void backward(const UnitWork& work) {
     PackCall call = begin_call(work);
+    call.releases = work.releases;
     const std::int64_t layers = stage(work).layers();
     for (const Segment& segment : part(work).segments) {
       SegmentMemory memory = segment_memory(program_, part(work), segment);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,7 @@ struct UnitWork {
   std::int32_t line = 0;
   std::size_t rank = 0;  ///< in the pack's group
   std::optional<MessageRef> receive, send;
+  bool releases = false;  ///< B: only R come between it and its chunk's R (docs/equations.md)
 };
 
 struct DeviceProgram {
@@ -324,7 +326,7 @@ inline void add_blocks(const Plan& plan, Program& program) {
 
 inline UnitWork locate(const Plan& plan, const DeviceSchedule& order, std::size_t place) {
   const Unit& unit = order.order[place];
-  UnitWork work{unit, 0, 0, std::nullopt, std::nullopt};
+  UnitWork work{unit, 0, 0, std::nullopt, std::nullopt, false};
   const std::string where = "execution: unit " + std::to_string(place) + " of device (dp " +
                             std::to_string(order.dp) + ", pp " + std::to_string(order.pp) + "), " +
                             describe(unit) + ", must name ";
@@ -339,6 +341,10 @@ inline UnitWork locate(const Plan& plan, const DeviceSchedule& order, std::size_
   const auto rank = std::find(ranks.begin(), ranks.end(), order.dp);
   require(rank != ranks.end(), where + "a MicroPack of a group of its rank");
   work.rank = static_cast<std::size_t>(rank - ranks.begin());
+  for (const Unit& next : std::span(order.order).subspan(place + 1)) {
+    if (unit.kind != UnitKind::backward || next.kind != UnitKind::reduce) break;
+    work.releases = work.releases || next.chunk == unit.chunk;
+  }
   return work;
 }
 

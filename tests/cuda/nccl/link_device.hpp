@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/buckets.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/parameters.hpp"
 #include "slimpack/exec/stage_meetings.hpp"
@@ -27,7 +28,8 @@ class LinkDevice {
   LinkDevice(const Plan& plan, std::size_t device)
       : plan_(plan),
         meetings_{plan.parallel, plan.schedule[device].dp, plan.schedule[device].pp},
-        layout_(exec::layout_of(plan, plan.schedule[device].pp)) {}
+        layout_(exec::layout_of(plan, plan.schedule[device].pp)),
+        buckets_(exec::buckets_of(plan.model, plan.stages, meetings_, layout_)) {}
 
   [[nodiscard]] exec::ElementBytes element_bytes() const noexcept { return {2, 4, 4}; }
   [[nodiscard]] exec::StaticBytes static_bytes() const noexcept { return {}; }
@@ -38,16 +40,23 @@ class LinkDevice {
     return some<std::byte>(buffer.bytes);
   }
   void clear(Buffer&) noexcept {}
-  void begin_step(const Plan&, const exec::StepData&) noexcept {}
+  void begin_step(const Plan&, const exec::StepData&) { buckets_.begin_step(); }
 
   template <class Link>
   void forward(const exec::PackCall& call, Link& link) {
-    exchange(call, Pass::forward, link);
+    const Stage& stage = plan_.stages[static_cast<std::size_t>(call.line)];
+    for (std::int64_t layer = 0; layer < stage.layers(); ++layer) {
+      exchange(call, Pass::forward, link);
+    }
   }
   template <class Link>
   void backward(const exec::PackCall& call, Link& link) {
-    if (call.recompute == Recompute::full) exchange(call, Pass::forward, link);
-    exchange(call, Pass::backward, link);
+    const Stage& stage = plan_.stages[static_cast<std::size_t>(call.line)];
+    for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
+      if (call.recompute == Recompute::full) exchange(call, Pass::forward, link);
+      exchange(call, Pass::backward, link);
+      if (call.releases) buckets_.pass(layer, queue_on(link));
+    }
   }
   template <class Link>
   void head(const exec::HeadCall& call, Link& link) {
@@ -67,22 +76,11 @@ class LinkDevice {
   }
   template <class Link>
   void reduce(std::int32_t chunk, Link& link) {
-    const auto at = static_cast<std::size_t>(chunk);
-    const std::size_t begin = layout_.chunk_begin[at] + (chunk == 0 ? layout_.table : 0);
-    link.queue_sum(meetings_.ranks(), chunk, some<float>(layout_.chunk_begin[at + 1] - begin));
-    if (chunk != 0) return;
-    for (const exec::TablePart& part : meetings_.table_parts(plan_.model, layout_)) {
-      link.queue_sum(part.meeting, part.tag, some<float>(part.size));
-    }
+    buckets_.reduce(chunk, queue_on(link));
   }
   template <class Link>
   void optimize(Link& link) {
-    for (std::int32_t chunk = 0; chunk < plan_.parallel.chunks; ++chunk) {
-      link.await_sum(meetings_.ranks(), chunk);
-    }
-    for (const exec::TablePart& part : meetings_.table_parts(plan_.model, layout_)) {
-      link.await_sum(part.meeting, part.tag);
-    }
+    for (const exec::Bucket& bucket : buckets_.all()) link.await_sum(bucket.meeting, bucket.tag);
     link.all_reduce(meetings_.stages(), some<double>(1), exec::Reduction::sum);
     const auto ranks = static_cast<std::size_t>(plan_.parallel.dp);
     const std::size_t size = layout_.size(), part = (size + ranks - 1) / ranks;
@@ -98,28 +96,32 @@ class LinkDevice {
   }
 
   template <class Link>
+  [[nodiscard]] static auto queue_on(Link& link) {
+    return [&](const exec::Bucket& bucket) {
+      link.queue_sum(bucket.meeting, bucket.tag, some<float>(bucket.size));
+    };
+  }
+
+  /// Of one layer.
+  template <class Link>
   void exchange(const exec::PackCall& call, Pass pass, Link& link) {
     const std::int64_t ranks = call.share.ranks;
     if (ranks == 1) return;
-    const auto layers = plan_.stages[static_cast<std::size_t>(call.line)].layers();
-    for (std::int64_t layer = 0; layer < layers; ++layer) {
-      for (const exec::SegmentMemory& segment : call.segments) {
-        const bool keys = segment.exchange == Exchange::kv;
-        const std::int64_t width =
-            keys ? 4 * plan_.model.key_width() : 6 * plan_.model.query_width();
-        const auto part = [&](std::int64_t owner) {
-          const Share share{owner, ranks, call.share.block};
-          const Tokens rows =
-              share.between(keys ? Tokens{0} : segment.slice.begin, segment.slice.end);
-          return some<std::byte>(static_cast<std::size_t>(rows.value * width));
-        };
-        std::int64_t rank = call.share.rank;
-        const std::int64_t steps = keys && pass == Pass::forward ? ranks - 1 : ranks;
-        for (std::int64_t step = 0; step < steps; ++step) {
-          const std::int64_t before = (rank + ranks - 1) % ranks;
-          link.ring(call.ring, part(rank), part(before));
-          rank = before;
-        }
+    for (const exec::SegmentMemory& segment : call.segments) {
+      const bool keys = segment.exchange == Exchange::kv;
+      const std::int64_t width = keys ? 4 * plan_.model.key_width() : 6 * plan_.model.query_width();
+      const auto part = [&](std::int64_t owner) {
+        const Share share{owner, ranks, call.share.block};
+        const Tokens rows =
+            share.between(keys ? Tokens{0} : segment.slice.begin, segment.slice.end);
+        return some<std::byte>(static_cast<std::size_t>(rows.value * width));
+      };
+      std::int64_t rank = call.share.rank;
+      const std::int64_t steps = keys && pass == Pass::forward ? ranks - 1 : ranks;
+      for (std::int64_t step = 0; step < steps; ++step) {
+        const std::int64_t before = (rank + ranks - 1) % ranks;
+        link.ring(call.ring, part(rank), part(before));
+        rank = before;
       }
     }
   }
@@ -127,6 +129,7 @@ class LinkDevice {
   const Plan& plan_;
   exec::StageMeetings meetings_;
   exec::ParameterLayout layout_;
+  exec::BucketQueue buckets_;
 };
 
 }  // namespace slimpack::test

@@ -19,6 +19,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/buckets.hpp"
 #include "slimpack/exec/losses.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/parameters.hpp"
@@ -76,6 +77,7 @@ class BasicDevice {
     dp_ = plan.schedule[device].dp;
     pp_ = plan.schedule[device].pp;
     layout_ = exec::layout_of(plan, pp_);
+    buckets_ = exec::BucketQueue(exec::buckets_of(model, stages_, meetings(), layout_));
     weights_.resize(layout_.size());
     gradients_.resize(layout_.size());
     for (const exec::HeldTensor& tensor : layout_.tensors) {
@@ -177,6 +179,7 @@ class BasicDevice {
                 plan.memory.optimizer == optimizer_,
             "Device: model and partition must stay from step to step");
     adopt(plan);
+    buckets_.begin_step();
     data_ = &data;
     std::ranges::fill(gradients_, Number{0});
   }
@@ -229,6 +232,7 @@ class BasicDevice {
     for (std::int64_t layer = stage.layers(); layer-- > 0;) {
       workspace.rewind(mark);
       backward_layer(call, stage.first_layer + layer, layer, gradient, workspace, link);
+      if (call.releases) buckets_.pass(stage.first_layer + layer, queue_on(link));
     }
     if (!call.output.empty()) {
       std::ranges::copy(gradient, numbers<Number>(call.output).begin());
@@ -261,17 +265,7 @@ class BasicDevice {
 
   template <DeviceLink<Number> Link>
   void reduce(std::int32_t chunk, Link& link) {
-    const auto at = static_cast<std::size_t>(chunk);
-    std::size_t begin = layout_.chunk_begin[at];
-    if (chunk == 0) begin += layout_.table;
-    const std::span all(gradients_);
-    const exec::StageMeetings meetings = this->meetings();
-    link.queue_sum(meetings.ranks(), chunk,
-                   all.subspan(begin, layout_.chunk_begin[at + 1] - begin));
-    if (chunk != 0) return;
-    for (const exec::TablePart& part : meetings.table_parts(model_, layout_)) {
-      link.queue_sum(part.meeting, part.tag, all.subspan(part.begin, part.size));
-    }
+    buckets_.reduce(chunk, queue_on(link));
   }
 
   /// Throws std::runtime_error naming the step, with all weights as they were, if the gradients'
@@ -279,12 +273,7 @@ class BasicDevice {
   template <DeviceLink<Number> Link>
   void optimize(Link& link) {
     const exec::StageMeetings meetings = this->meetings();
-    for (std::int32_t chunk = 0; chunk < parallel_.chunks; ++chunk) {
-      link.await_sum(meetings.ranks(), chunk);
-    }
-    for (const exec::TablePart& part : meetings.table_parts(model_, layout_)) {
-      link.await_sum(part.meeting, part.tag);
-    }
+    for (const exec::Bucket& bucket : buckets_.all()) link.await_sum(bucket.meeting, bucket.tag);
     // Every rank adds up its own line of stages; the table counts on stage 0 only.
     double sum = math_.squares(std::span(gradients_).subspan(pp_ == 0 ? 0 : layout_.table));
     if (parallel_.pp > 1) {
@@ -331,6 +320,13 @@ class BasicDevice {
 
   [[nodiscard]] bool is_last() const { return pp_ + 1 == parallel_.pp; }
   [[nodiscard]] exec::StageMeetings meetings() const { return {parallel_, dp_, pp_}; }
+  template <class Link>
+  [[nodiscard]] auto queue_on(Link& link) {
+    return [&](const exec::Bucket& bucket) {
+      link.queue_sum(bucket.meeting, bucket.tag,
+                     std::span(gradients_).subspan(bucket.begin, bucket.size));
+    };
+  }
 
   /// Elements [first, last) of the device's memory whose optimizer state is here.
   [[nodiscard]] std::pair<std::size_t, std::size_t> optimizer_range() const {
@@ -584,6 +580,7 @@ class BasicDevice {
   double scale_ = 0;
   std::int32_t dp_ = 0, pp_ = 0;
   exec::ParameterLayout layout_;
+  exec::BucketQueue buckets_;
   std::vector<Number> weights_, gradients_, first_moment_, second_moment_;
   std::int64_t steps_ = 0;
   double gradient_norm_ = 0;

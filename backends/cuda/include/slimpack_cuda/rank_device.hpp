@@ -18,6 +18,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/exec/arena_size.hpp"
 #include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/buckets.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/stage_meetings.hpp"
 #include "slimpack/exec/thread_transport.hpp"
@@ -79,6 +80,7 @@ class RankDevice {
         vocabulary_rest_(VocabularyPart::kWhole * plan.model.hidden),
         norm_(static_cast<std::int64_t>(weights_.layout().size())) {
     adopt(plan);
+    buckets_ = exec::BucketQueue(exec::buckets_of(model_, stages_, meetings(), weights_.layout()));
     const DeviceProperties properties = device_properties();
     major_ = properties.major;
     minor_ = properties.minor;
@@ -186,6 +188,7 @@ class RankDevice {
     ring_.reserve(table_bytes(plan, program, plan_device_));
     if (is_last()) losses_.reserve(program, plan_device_);
     data_ = &data;
+    buckets_.begin_step();
     losses_.clear();
     fill_zeros(weights_.all_gradients(), stream());
     const VocabularyPart part = vocabulary();
@@ -277,6 +280,7 @@ class RankDevice {
       attention.backward(at, rows, link);
       layer.backward_before(matrices, gradients, rows, attention.key_gradients(),
                             attention.key_gradients(), rope);
+      if (call.releases) buckets_.pass(stage.first_layer + at, queue_on(link));
     }
     if (!call.output.empty()) {
       boundary.leave(rows.gradient);
@@ -324,17 +328,7 @@ class RankDevice {
   template <RankLink Link>
   void reduce(std::int32_t chunk, Link& link) {
     if (evaluating_) return;
-    const auto at = static_cast<std::size_t>(chunk);
-    const exec::ParameterLayout& layout = weights_.layout();
-    std::size_t begin = layout.chunk_begin[at];
-    if (chunk == 0) begin += layout.table;
-    const std::span<float> all = host_span(weights_.all_gradients());
-    const exec::StageMeetings meetings = this->meetings();
-    link.queue_sum(meetings.ranks(), chunk, all.subspan(begin, layout.chunk_begin[at + 1] - begin));
-    if (chunk != 0) return;
-    for (const exec::TablePart& part : meetings.table_parts(model_, layout)) {
-      link.queue_sum(part.meeting, part.tag, all.subspan(part.begin, part.size));
-    }
+    buckets_.reduce(chunk, queue_on(link));
   }
 
   /// Throws std::runtime_error naming the step, with all weights as they were, if a loss or the
@@ -344,12 +338,7 @@ class RankDevice {
     if (evaluating_) return;
     const exec::StageMeetings meetings = this->meetings();
     const exec::ParameterLayout& layout = weights_.layout();
-    for (std::int32_t chunk = 0; chunk < parallel_.chunks; ++chunk) {
-      link.await_sum(meetings.ranks(), chunk);
-    }
-    for (const exec::TablePart& part : meetings.table_parts(model_, layout)) {
-      link.await_sum(part.meeting, part.tag);
-    }
+    for (const exec::Bucket& bucket : buckets_.all()) link.await_sum(bucket.meeting, bucket.tag);
     // Every rank adds up its own line of stages; the table counts on stage 0 only.
     const auto skipped = static_cast<std::int64_t>(pp_ == 0 ? 0 : layout.table);
     const DeviceSpan<float> all = weights_.all_gradients();
@@ -404,6 +393,13 @@ class RankDevice {
 
   [[nodiscard]] bool is_last() const { return pp_ + 1 == parallel_.pp; }
   [[nodiscard]] exec::StageMeetings meetings() const { return {parallel_, dp_, pp_}; }
+  template <class Link>
+  [[nodiscard]] auto queue_on(Link& link) {
+    return [&](const exec::Bucket& bucket) {
+      link.queue_sum(bucket.meeting, bucket.tag,
+                     host_span(weights_.all_gradients()).subspan(bucket.begin, bucket.size));
+    };
+  }
   [[nodiscard]] const Stage& stage_of(const exec::PackCall& call) const {
     return stages_[static_cast<std::size_t>(call.line)];
   }
@@ -477,6 +473,7 @@ class RankDevice {
 
   Stream stream_;
   RankWeights weights_;
+  exec::BucketQueue buckets_;
   DeviceBuffer<std::byte> gemm_workspace_;
   Gemm gemm_;
   DeviceBuffer<float> norm_workspace_;

@@ -90,7 +90,7 @@ class NcclTransport {
     names_ = std::move(channels);
     stages_ = stages;
     window_ = static_cast<std::size_t>(window);
-    next_ = 0;
+    next_ = unit_ = 0;
     channels_.clear();
     sums_.clear();
     control_.inside(true);
@@ -112,16 +112,11 @@ class NcclTransport {
     control_.inside(false);
   }
 
-  /// What is before unit `unit` of the device's order is issued now.
+  /// What is before unit `unit` of the device's order, or before the first sum that the unit
+  /// queues, is issued now.
   void begin_unit(std::size_t unit) {
-    while (next_ < turns_.size()) {
-      const Turn turn = turns_[next_];
-      if (turn.kind == Turn::Kind::unit && turn.number >= unit) break;
-      ++next_;
-      if (turn.kind == Turn::Kind::send) issue_send(turn);
-      if (turn.kind == Turn::Kind::receive) issue_receive(turn);
-      if (turn.kind == Turn::Kind::sum) issue_sum(step_sums_[turn.sum]);
-    }
+    unit_ = unit;
+    issue();
   }
 
   /// The host waits until the event has been reached; throws where it cannot be any more.
@@ -259,6 +254,7 @@ class NcclTransport {
     sum.number = number<Element>();
     sum.event = take_event();
     sum.event.record(compute_);
+    issue();
   }
 
   void await_sum(const exec::Meeting& meeting, std::int64_t tag) {
@@ -361,6 +357,19 @@ class NcclTransport {
     event.record(member.stream->view());
   }
 
+  /// Up to the end of the unit that runs, or to a sum that it has not queued yet.
+  void issue() {
+    for (; next_ < turns_.size(); ++next_) {
+      const Turn& turn = turns_[next_];
+      const bool unit = turn.kind == Turn::Kind::unit, pass = turn.kind == Turn::Kind::pass;
+      if (unit && turn.number >= unit_) break;
+      if (pass && turn.number >= unit_ && !sums_.contains(step_sums_[turn.sum])) break;
+      if (turn.kind == Turn::Kind::send) issue_send(turn);
+      if (turn.kind == Turn::Kind::receive) issue_receive(turn);
+      if (turn.kind == Turn::Kind::sum) issue_sum(step_sums_[turn.sum]);
+    }
+  }
+
   void issue_send(const Turn& turn) {
     ChannelState& state = channels_[names_[turn.channel]];
     if (turn.number >= state.sent) {
@@ -416,7 +425,7 @@ class NcclTransport {
   std::vector<Turn> turns_;
   std::vector<StepSum> step_sums_;
   std::vector<exec::Channel> names_;
-  std::size_t stages_ = 1, window_ = 1, next_ = 0;
+  std::size_t stages_ = 1, window_ = 1, next_ = 0, unit_ = 0;
   std::map<exec::Channel, ChannelState> channels_;
   std::map<StepSum, Sum> sums_;
 };

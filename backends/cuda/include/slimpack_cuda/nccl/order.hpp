@@ -16,6 +16,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/exec/buckets.hpp"
 #include "slimpack/exec/parameters.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/exec/stage_meetings.hpp"
@@ -33,9 +34,10 @@ struct Circle {
   friend auto operator<=>(const Circle&, const Circle&) = default;
 };
 
-/// Something that a device issues when it is its turn.
+/// Something that a device issues when it is its turn. A unit's turn is where it ends; `pass` is
+/// the point within a unit at which the device queues a sum.
 struct Turn {
-  enum class Kind : std::uint8_t { unit, send, receive, sum };
+  enum class Kind : std::uint8_t { unit, pass, send, receive, sum };
   Kind kind = Kind::unit;
   std::size_t number = 0;   ///< of the unit in the device's order, or of the message
   std::size_t channel = 0;  ///< in `Program::channels`
@@ -55,7 +57,8 @@ struct StepSum {
 /// order, compute and communication alike, cannot wait in a circle, even if nothing of what it
 /// issues runs at the same time as anything else: the first of all that is not yet done has all
 /// that it needs, and both its ends are next in their devices' queues. Units of a merged group, and
-/// of a sharded head, are one for all their devices.
+/// of a sharded head, are one for all their devices, and so are the parts between which they pass
+/// layers: where not all of them release, sums of layers are issued behind the unit.
 struct StepOrder {
   std::vector<std::vector<Turn>> devices;
   std::vector<StepSum> sums;
@@ -76,8 +79,16 @@ class OrderRun {
       const std::size_t window = static_cast<std::size_t>(plan.window);
       channels_[place].posted.assign(std::min(window, program.channels[place].messages.size()), 0);
     }
+    std::vector<exec::ParameterLayout> layouts;
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-      layouts_.push_back(exec::layout_of(plan, pp));
+      layouts.push_back(exec::layout_of(plan, pp));
+    }
+    for (std::size_t place = 0; place < devices_.size(); ++place) {
+      const exec::DeviceProgram& own = program.devices[place];
+      devices_[place].buckets = exec::BucketQueue(
+          exec::buckets_of(plan.model, plan.stages, {plan.parallel, own.dp, own.pp},
+                           layouts[static_cast<std::size_t>(own.pp)]));
+      devices_[place].buckets.begin_step();
     }
   }
 
@@ -113,7 +124,7 @@ class OrderRun {
     for (const Event& event : events_) {
       for (const auto& [device, turn] : event.turns) order.devices[device].push_back(turn);
     }
-    order.sums = std::move(ended_sums_);
+    order.sums = std::move(known_sums_);
     return order;
   }
 
@@ -128,6 +139,7 @@ class OrderRun {
     Time clock = 0;
     bool awake = false, waits = false;  ///< `waits`: it has come to a meeting
     std::size_t sums = 0;               ///< that it has queued and that have not ended
+    exec::BucketQueue buckets;
   };
   struct Channel {
     std::vector<Time> sent, posted, ended;
@@ -135,6 +147,10 @@ class OrderRun {
   using MeetingKey = std::tuple<UnitKind, PackId, std::int32_t, std::int32_t>;
   struct Gathering {
     std::vector<std::size_t> come;
+    Time time = 0;
+  };
+  struct OpenSum {
+    std::size_t number = 0, come = 0;  ///< in StepOrder::sums; members that have queued it
     Time time = 0;
   };
 
@@ -168,7 +184,7 @@ class OrderRun {
     if (work.receive && !await(*work.receive, 0)) return false;
     const std::vector<std::size_t> members = members_of(place, work);
     if (members.size() == 1) {
-      finish(members, start + cost(place, work));
+      finish(members, start, start + cost(place, work));
       return true;
     }
     const UnitKind kind = work.unit.kind;
@@ -184,7 +200,7 @@ class OrderRun {
       longest =
           std::max(longest, cost(member, program_.devices[member].units[devices_[member].next]));
     }
-    finish(members, gathering.time + longest);
+    finish(members, gathering.time, gathering.time + longest);
     for (const std::size_t member : members) wake(member);
     return true;
   }
@@ -206,8 +222,13 @@ class OrderRun {
     return members;
   }
 
-  /// The next unit of each of them ends.
-  void finish(const std::vector<std::size_t>& members, Time time) {
+  /// The next unit of each of them runs from `start` to `time`.
+  void finish(const std::vector<std::size_t>& members, Time start, Time time) {
+    const auto releases = [&](std::size_t member) {
+      return program_.devices[member].units[devices_[member].next].releases;
+    };
+    const bool together = std::ranges::all_of(members, releases);
+    if (together) pass_layers(members, start, time);
     Event event{time, {}};
     for (const std::size_t member : members) {
       event.turns.push_back({member, {Turn::Kind::unit, devices_[member].next, 0, 0}});
@@ -216,7 +237,16 @@ class OrderRun {
     for (const std::size_t member : members) {
       const exec::UnitWork& work = program_.devices[member].units[devices_[member].next++];
       devices_[member].clock = time;
-      if (work.unit.kind == UnitKind::reduce) reduce(member, work.unit.chunk, time);
+      const auto sum = [&](const exec::Bucket& bucket) { arrive(member, bucket, time); };
+      if (work.releases && !together) {
+        const Stage& stage = plan_.stages[static_cast<std::size_t>(work.line)];
+        for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
+          devices_[member].buckets.pass(layer, sum);
+        }
+      }
+      if (work.unit.kind == UnitKind::reduce) {
+        devices_[member].buckets.reduce(work.unit.chunk, sum);
+      }
       if (work.send) {
         channels_[work.send->channel].sent.push_back(time);
         transfer(work.send->channel);
@@ -249,30 +279,44 @@ class OrderRun {
     }
   }
 
-  void reduce(std::size_t device, std::int32_t chunk, Time time) {
-    const exec::DeviceProgram& own = program_.devices[device];
-    const exec::StageMeetings meetings{plan_.parallel, own.dp, own.pp};
-    arrive(device, {meetings.ranks().members, chunk}, time);
-    if (chunk != 0) return;
-    for (const exec::TablePart& part :
-         meetings.table_parts(plan_.model, layouts_[static_cast<std::size_t>(own.pp)])) {
-      arrive(device, {part.meeting.members, part.tag}, time);
+  /// All layers of B take as long.
+  void pass_layers(const std::vector<std::size_t>& members, Time start, Time time) {
+    const exec::DeviceProgram& own = program_.devices[members.front()];
+    const exec::UnitWork& work = own.units[devices_[members.front()].next];
+    const Stage& stage = plan_.stages[static_cast<std::size_t>(work.line)];
+    for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
+      const Time passed = start + (time - start) * (stage.end_layer - layer) / stage.layers();
+      for (const std::size_t member : members) {
+        devices_[member].buckets.pass(layer, [&](const exec::Bucket& bucket) {
+          if (bucket.meeting.members.size() == 1) return;
+          const std::size_t number = open(bucket).number;
+          events_.push_back(
+              {passed, {{member, {Turn::Kind::pass, devices_[member].next, 0, number}}}});
+          arrive(member, bucket, passed);
+        });
+      }
     }
   }
 
-  void arrive(std::size_t device, const StepSum& sum, Time time) {
-    if (sum.members.size() == 1) return;
+  [[nodiscard]] OpenSum& open(const exec::Bucket& bucket) {
+    const StepSum sum{bucket.meeting.members, bucket.tag};
+    const auto [found, added] = sums_.try_emplace(sum, OpenSum{known_sums_.size(), 0, 0});
+    if (added) known_sums_.push_back(sum);
+    return found->second;
+  }
+
+  void arrive(std::size_t device, const exec::Bucket& bucket, Time time) {
+    const auto& members = bucket.meeting.members;
+    if (members.size() == 1) return;
     ++devices_[device].sums;
-    Gathering& state = sums_[sum];
-    state.come.push_back(0);
+    OpenSum& state = open(bucket);
     state.time = std::max(state.time, time);
-    if (state.come.size() < sum.members.size()) return;
+    if (++state.come < members.size()) return;
     Event event{state.time, {}};
-    for (const std::size_t member : sum.members) {
-      event.turns.push_back({member, {Turn::Kind::sum, 0, 0, ended_sums_.size()}});
+    for (const std::size_t member : members) {
+      event.turns.push_back({member, {Turn::Kind::sum, 0, 0, state.number}});
       --devices_[member].sums;
     }
-    ended_sums_.push_back(sum);
     events_.push_back(std::move(event));
   }
 
@@ -302,11 +346,10 @@ class OrderRun {
   const exec::Program& program_;
   std::vector<Device> devices_;
   std::vector<Channel> channels_;
-  std::vector<exec::ParameterLayout> layouts_;
   std::deque<std::size_t> awake_;
   std::map<MeetingKey, Gathering> gatherings_;
-  std::map<StepSum, Gathering> sums_;
-  std::vector<StepSum> ended_sums_;
+  std::map<StepSum, OpenSum> sums_;
+  std::vector<StepSum> known_sums_;
   std::vector<Event> events_;
 };
 
