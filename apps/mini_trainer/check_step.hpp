@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <map>
-#include <span>
 #include <string>
 #include <utility>
 
@@ -19,20 +19,22 @@ namespace slimpack::trainer {
 template <class Ranks>
 [[nodiscard]] double gradient_difference(Ranks& ranks, const cpu::ReferenceResult& reference,
                                          std::string& worst_tensor) {
-  using Stored = typename Ranks::Device::Stored;
   double worst = 0;
   ranks.each([&](const auto& device) {
-    for (const exec::HeldTensor& tensor : device.tensors()) {
-      const cpu::Matrix& expected = reference.gradients.at(tensor.shape.name);
-      const auto& gradients = device.gradients(tensor);
-      const double difference = cpu::detail::relative(
-          cpu::detail::largest_difference<Stored>(gradients, expected, tensor.first_row),
-          cpu::detail::largest_value(expected));
+    device.visit_gradients([&](const std::string& name, std::size_t first, auto values) {
+      const cpu::Matrix& expected = reference.gradients.at(name);
+      double largest = 0;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const double off = static_cast<double>(values[i]) - expected.values[first + i];
+        largest = cpu::detail::worse(largest, std::abs(off));
+      }
+      const double difference =
+          cpu::detail::relative(largest, cpu::detail::largest_value(expected));
       if (!(difference <= worst)) {
         worst = difference;
-        worst_tensor = tensor.shape.name;
+        worst_tensor = name;
       }
-    }
+    });
   });
   return worst;
 }

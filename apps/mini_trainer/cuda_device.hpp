@@ -79,8 +79,12 @@ class CudaDevice {
   // --- weights and moments on the host ---
 
   [[nodiscard]] std::span<const exec::HeldTensor> tensors() const { return rank_->tensors(); }
-  [[nodiscard]] std::vector<float> gradients(const exec::HeldTensor& tensor) const {
-    return rank_->gradients(tensor);
+  /// visit(name, first element, gradients): summed ones of the elements that this rank updates.
+  template <class Visit>
+  void visit_gradients(const Visit& visit) const {
+    for (const cuda::GradientPart& part : rank_->gradient_parts()) {
+      visit(part.tensor, part.first, std::span(part.values));
+    }
   }
   template <class Fill>
   void fill_weights(const exec::HeldTensor& tensor, const Fill& fill) {

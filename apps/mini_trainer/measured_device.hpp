@@ -51,6 +51,14 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
   void reserve_at_least(Bytes wanted) {
     if (Base::arena() == nullptr || Base::arena()->capacity() < wanted) Base::reserve(wanted);
   }
+  /// visit(name, first element, gradients): all that are held, summed over ranks.
+  template <class Visit>
+  void visit_gradients(const Visit& visit) const {
+    for (const exec::HeldTensor& tensor : Base::tensors()) {
+      visit(tensor.shape.name, static_cast<std::size_t>(tensor.first_row * tensor.shape.cols),
+            std::span<const Stored>(Base::gradients(tensor)));
+    }
+  }
   /// fill(elements) writes all weights of a held tensor.
   template <class Fill>
   void fill_weights(const exec::HeldTensor& tensor, const Fill& fill) {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "slimpack/exec/reduction.hpp"
@@ -41,12 +42,12 @@ using Contributions = std::span<const Contribution>;
 ///   done on the lane in the order of their calls; `finish` marks all of it. A lane never waits
 ///   for what is told later, so that no two lanes can wait for each other.
 /// - `copy` has spans of equal size, which do not overlap. `reduce` combines what members bring in
-///   their order (`combine`) and gives every member the result.
+///   their order (`combine`) and gives every member the result, or one of them alone.
 /// - `reached` tells whether a mark's work has ended; it never blocks.
 template <class Candidate>
 concept Mover = requires(Candidate& mover, Lane lane, const typename Candidate::Mark& mark,
                          std::span<const std::byte> from, std::span<std::byte> into,
-                         Contributions all) {
+                         Contributions all, std::size_t member) {
   requires std::copyable<typename Candidate::Mark>;
   requires std::default_initializable<typename Candidate::Mark>;
   { mover.note() } -> std::same_as<typename Candidate::Mark>;
@@ -55,6 +56,7 @@ concept Mover = requires(Candidate& mover, Lane lane, const typename Candidate::
   mover.copy(lane, from, into);
   mover.template reduce<float>(lane, all, Reduction::sum);
   mover.template reduce<double>(lane, all, Reduction::maximum);
+  mover.template reduce<float>(lane, all, Reduction::sum, member);
   { mover.finish(lane) } -> std::same_as<typename Candidate::Mark>;
   { mover.reached(mark) } -> std::same_as<bool>;
 };
@@ -72,7 +74,9 @@ class HostMover {
   }
   /// By blocks that stay in the first cache.
   template <std::floating_point Element>
-  static void reduce(Lane, Contributions all, Reduction reduction) {
+  static void reduce(Lane, Contributions all, Reduction reduction,
+                     std::optional<std::size_t> only = std::nullopt) {
+    const Contributions takers = only ? all.subspan(*only, 1) : all;
     std::array<Element, 1024> sum, other;
     const std::size_t bytes = all.front().from.size();
     for (std::size_t at = 0; at < bytes; at += sizeof(sum)) {
@@ -84,7 +88,7 @@ class HostMover {
         combine(std::span(sum).first(count), std::span<const Element>(other).first(count),
                 reduction);
       }
-      for (const auto& one : all) std::memcpy(one.into.data() + at, sum.data(), size);
+      for (const auto& one : takers) std::memcpy(one.into.data() + at, sum.data(), size);
     }
   }
   [[nodiscard]] static Mark finish(Lane) noexcept { return {}; }

@@ -11,8 +11,10 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/exec/deal.hpp"
 #include "slimpack/exec/mover.hpp"
 #include "slimpack/exec/thread_hub.hpp"
 #include "slimpack/exec/transport.hpp"
@@ -141,14 +143,43 @@ class BasicThreadTransport {
     });
   }
 
+  template <class Element>
+  requires std::is_trivially_copyable_v<Element>
+  void gather_parts(const Meeting& meeting, std::span<Element> values, const Deal& deal) {
+    check_deal(meeting, values.size(), deal);
+    meet(meeting, whole(values), check_equal_sizes, [&](Lane lane, Contributions all) {
+      for_each_part(deal, sizeof(Element),
+                    [&](std::size_t member, std::size_t at, std::size_t size) {
+                      for (std::size_t other = 0; other < all.size(); ++other) {
+                        if (other == member) continue;
+                        mover_.copy(lane, all[member].from.subspan(at, size),
+                                    all[other].into.subspan(at, size));
+                      }
+                    });
+    });
+  }
+
+  template <std::floating_point Element>
+  void queue_scatter(const Meeting& meeting, std::int64_t tag, std::span<Element> values,
+                     const Deal& deal) {
+    check_deal(meeting, values.size(), deal);
+    queue(meeting, tag, values, [&](Lane lane, Contributions all) {
+      for_each_part(deal, sizeof(Element),
+                    [&](std::size_t member, std::size_t at, std::size_t size) {
+                      std::vector<Contribution> part;
+                      for (const Contribution& one : all) {
+                        part.push_back({one.from.subspan(at, size), one.into.subspan(at, size)});
+                      }
+                      mover_.template reduce<Element>(lane, part, Reduction::sum, member);
+                    });
+    });
+  }
+
   template <std::floating_point Element>
   void queue_sum(const Meeting& meeting, std::int64_t tag, std::span<Element> values) {
-    Lock lock(hub_->mutex_);
-    hub_->check_aborted(lock);
-    hub_->arrive(lock, meeting, hub_->circles_[meeting.members].sums[tag], whole(values), mover_,
-                 Lane::sums, check_equal_sizes, [this](Lane lane, Contributions all) {
-                   mover_.template reduce<Element>(lane, all, Reduction::sum);
-                 });
+    queue(meeting, tag, values, [this](Lane lane, Contributions all) {
+      mover_.template reduce<Element>(lane, all, Reduction::sum);
+    });
   }
 
   void await_sum(const Meeting& meeting, std::int64_t tag) {
@@ -192,6 +223,25 @@ class BasicThreadTransport {
       require(one.from.size() == all.front().from.size(), "transport: members must agree on bytes",
               static_cast<std::int64_t>(one.from.size()));
     }
+  }
+
+  /// visit(member, first byte, bytes) for every part.
+  template <std::invocable<std::size_t, std::size_t, std::size_t> Visit>
+  static void for_each_part(const Deal& deal, std::size_t element, Visit visit) {
+    for (const DealtPiece& piece : deal.pieces()) {
+      for (std::size_t member = 0; member < deal.members; ++member) {
+        const auto [first, last] = piece.of(member);
+        if (first < last) visit(member, first * element, (last - first) * element);
+      }
+    }
+  }
+
+  template <class Element, std::invocable<Lane, Contributions> Work>
+  void queue(const Meeting& meeting, std::int64_t tag, std::span<Element> values, Work work) {
+    Lock lock(hub_->mutex_);
+    hub_->check_aborted(lock);
+    hub_->arrive(lock, meeting, hub_->circles_[meeting.members].sums[tag], whole(values), mover_,
+                 Lane::sums, check_equal_sizes, work);
   }
 
   /// The mark of a message that has ended, or of a later one in its place.
@@ -239,7 +289,7 @@ class BasicThreadTransport {
 /// Between devices whose memory is the host's.
 using ThreadTransport = BasicThreadTransport<HostMover>;
 
-static_assert(Transport<ThreadTransport, double> && Transport<ThreadTransport, float> &&
-              !Transport<ThreadHub, double>);
+static_assert(ScatterTransport<ThreadTransport, double> &&
+              ScatterTransport<ThreadTransport, float> && !Transport<ThreadHub, double>);
 
 }  // namespace slimpack::exec

@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/exec/deal.hpp"
 
 namespace slimpack::exec {
 
@@ -84,6 +86,26 @@ concept Transport = requires(Candidate& link, const Channel& channel, std::size_
   link.await_sum(meeting, tag);
   link.at(text);
   link.abort(text);
+};
+
+/// Throws InvalidInput unless a deal is of `size` elements for the members of the meeting.
+inline void check_deal(const Meeting& meeting, std::size_t size, const Deal& deal) {
+  require(deal.size == size && deal.members == meeting.members.size(),
+          "transport: a deal must be of the elements for the members",
+          static_cast<std::int64_t>(deal.size));
+}
+
+/// A transport whose sums may leave each member its own part alone.
+/// Laws, for a deal of as many elements and members:
+/// - `queue_scatter` is `queue_sum`, awaited alike, after which the parts that are dealt to this
+///   member hold their sum, and all others anything.
+/// - `gather_parts` is a meeting that brings every member the parts of all.
+template <class Candidate, class Element>
+concept ScatterTransport = Transport<Candidate, Element> &&
+    requires(Candidate& link, const Meeting& meeting, std::int64_t tag, std::span<Element> values,
+             const Deal& deal) {
+  link.queue_scatter(meeting, tag, values, deal);
+  link.gather_parts(meeting, values, deal);
 };
 
 }  // namespace slimpack::exec

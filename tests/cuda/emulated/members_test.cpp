@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,7 +24,7 @@ std::vector<Number> drawn(std::int64_t size, std::uint32_t seed) {
 }
 
 template <bool kLargest, class Number>
-void check(std::size_t count, std::int64_t size) {
+void check(std::size_t count, std::int64_t size, std::optional<std::size_t> only = std::nullopt) {
   std::vector<std::vector<Number>> members;
   for (std::size_t member = 0; member < count; ++member) {
     members.push_back(drawn<Number>(size, static_cast<std::uint32_t>(member + 1)));
@@ -41,10 +42,16 @@ void check(std::size_t count, std::int64_t size) {
     member.insert(member.end(), guard.begin(), guard.end());
     work.values[work.count++] = member.data();
   }
+  work.first_taker = only ? static_cast<unsigned>(*only) : 0;
+  work.end_taker = only ? work.first_taker + 1 : work.count;
   const auto launch = cuda::kernels::members_launch(size);
   cuda::simt::emulate({launch.blocks, launch.threads, launch.shared_bytes}, Timing::late,
                       [&] { cuda::kernels::combine_members<kLargest>(work); });
-  for (const auto& member : members) CHECK(test::same_bits(member, expected));
+  for (std::size_t member = 0; member < count; ++member) {
+    std::vector<Number> own = drawn<Number>(size, static_cast<std::uint32_t>(member + 1));
+    own.insert(own.end(), guard.begin(), guard.end());
+    CHECK(test::same_bits(members[member], !only || *only == member ? expected : own));
+  }
 }
 
 }  // namespace members_test
@@ -59,6 +66,7 @@ TEST_CASE("members: every one gets the sum or the largest, combined in the order
       check<true, float>(count, size);
       check<false, double>(count, size);
       check<true, double>(count, size);
+      check<false, float>(count, size, count - 1);
     }
   }
 }

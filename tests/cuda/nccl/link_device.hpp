@@ -10,6 +10,7 @@
 
 #include "slimpack/exec/backend.hpp"
 #include "slimpack/exec/buckets.hpp"
+#include "slimpack/exec/deal.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/parameters.hpp"
 #include "slimpack/exec/stage_meetings.hpp"
@@ -82,11 +83,11 @@ class LinkDevice {
   void optimize(Link& link) {
     for (const exec::Bucket& bucket : buckets_.all()) link.await_sum(bucket.meeting, bucket.tag);
     link.all_reduce(meetings_.stages(), some<double>(1), exec::Reduction::sum);
-    const auto ranks = static_cast<std::size_t>(plan_.parallel.dp);
-    const std::size_t size = layout_.size(), part = (size + ranks - 1) / ranks;
-    const std::size_t first = std::min(size, part * static_cast<std::size_t>(meetings_.dp));
-    link.all_gather(meetings_.ranks(), some<std::uint16_t>(size), first,
-                    std::min(size, first + part));
+    if (!sharded()) return;
+    link.all_reduce(meetings_.ranks(), some<double>(1), exec::Reduction::sum);
+    for (const exec::Bucket& bucket : buckets_.all()) {
+      link.gather_parts(meetings_.ranks(), some<std::uint16_t>(bucket.size), deal(bucket));
+    }
   }
 
  private:
@@ -96,10 +97,21 @@ class LinkDevice {
   }
 
   template <class Link>
-  [[nodiscard]] static auto queue_on(Link& link) {
+  [[nodiscard]] auto queue_on(Link& link) const {
     return [&](const exec::Bucket& bucket) {
-      link.queue_sum(bucket.meeting, bucket.tag, some<float>(bucket.size));
+      if (sharded() && bucket.meeting.members.size() == deal(bucket).members) {
+        link.queue_scatter(bucket.meeting, bucket.tag, some<float>(bucket.size), deal(bucket));
+      } else {
+        link.queue_sum(bucket.meeting, bucket.tag, some<float>(bucket.size));
+      }
     };
+  }
+
+  [[nodiscard]] bool sharded() const {
+    return plan_.memory.optimizer == OptimizerState::sharded && plan_.parallel.dp > 1;
+  }
+  [[nodiscard]] exec::Deal deal(const exec::Bucket& bucket) const {
+    return {bucket.size, static_cast<std::size_t>(plan_.parallel.dp), 1000};
   }
 
   /// Of one layer.

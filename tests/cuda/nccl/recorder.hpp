@@ -22,7 +22,15 @@ namespace nccl = cuda::nccl;
 
 /// One operation of a rank.
 struct Operation {
-  enum class Kind : std::uint8_t { send, receive, broadcast, all_reduce, all_gather };
+  enum class Kind : std::uint8_t {
+    send,
+    receive,
+    broadcast,
+    all_reduce,
+    all_gather,
+    reduce_scatter,
+    reduce
+  };
   Kind kind = Kind::send;
   std::size_t comm = 0, size = 0, self = 0;  ///< the communicator, its size, the rank in it
   std::size_t peer = 0;                      ///< or root, or the reduction and number
@@ -76,6 +84,15 @@ class RecordingNccl : public nccl::NcclApi {
   }
   void all_gather(nccl::Comm comm, void*, std::size_t part, cuda::StreamView stream) override {
     add(comm, Operation::Kind::all_gather, part, 0, stream);
+  }
+
+  void reduce_scatter(nccl::Comm comm, void*, std::size_t part, nccl::Number,
+                      cuda::StreamView stream) override {
+    add(comm, Operation::Kind::reduce_scatter, part, 0, stream);
+  }
+  void reduce(nccl::Comm comm, void*, std::size_t count, nccl::Number, std::size_t root,
+              cuda::StreamView stream) override {
+    add(comm, Operation::Kind::reduce, count, root, stream);
   }
 
   Record record;
@@ -160,8 +177,8 @@ class DeviceReplay {
   };
 
   [[nodiscard]] static std::string name(std::size_t rank, const Group& group) {
-    static constexpr const char* kKinds[] = {"send", "receive", "broadcast", "all_reduce",
-                                             "all_gather"};
+    static constexpr const char* kKinds[] = {
+        "send", "receive", "broadcast", "all_reduce", "all_gather", "reduce_scatter", "reduce"};
     std::string text = "rank " + std::to_string(rank) + ":";
     for (const Operation& one : group) {
       text += " " + std::string(kKinds[static_cast<int>(one.kind)]) + " of " +

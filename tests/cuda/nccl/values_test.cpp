@@ -2,6 +2,7 @@
 // The transport over NCCL between threads, each an emulated device: what numbers become.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -278,6 +279,62 @@ TEST_CASE("NcclTransport: random exchanges bring every rank what the others gave
     for (std::uint64_t seed = 0; seed < 12; ++seed) {
       exchange<float>(seed, 1 + seed % 4);
       exchange<double>(seed + 1000, 2 + seed % 3);
+    }
+  }
+}
+
+TEST_CASE("NcclTransport: scattered sums give members their parts, and gathering all of them") {
+  for (std::size_t ranks = 1; ranks <= 4; ++ranks) {
+    CAPTURE(ranks);
+    const exec::Deal deal{333, ranks, 100};
+    const auto drawn = [&](std::size_t rank) {
+      Random random(rank);
+      std::vector<float> values;
+      for (std::size_t i = 0; i < deal.size; ++i) {
+        values.push_back(static_cast<float>(random.unit()));
+      }
+      return values;
+    };
+    std::vector<float> sum = drawn(0);
+    for (std::size_t rank = 1; rank < ranks; ++rank) {
+      const std::vector<float> more = drawn(rank);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
+    }
+    std::vector<std::vector<float>> scattered(ranks), gathered(ranks);
+    const auto ends =
+        on_ranks(ranks, [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView stream) {
+          exec::Meeting all{{}, rank};
+          for (std::size_t other = 0; other < ranks; ++other) all.members.push_back(other);
+          nccl::StepOrder order;
+          order.devices.resize(ranks);
+          order.sums = {{all.members, 5}};
+          for (auto& turns : order.devices) {
+            turns = {{nccl::Turn::Kind::pass, 0, 0, 0}, {nccl::Turn::Kind::sum, 0, 0, 0}};
+          }
+          const std::vector<nccl::Circle> circles{{nccl::Circle::Use::sum, all.members},
+                                                  {nccl::Circle::Use::meeting, all.members}};
+          link.begin_step(order, {}, ranks > 1 ? circles : std::vector<nccl::Circle>{}, ranks, 1);
+          const cuda::DeviceBuffer<float> values(static_cast<std::int64_t>(deal.size));
+          cuda::upload(values.span(), std::span<const float>(drawn(rank)), stream);
+          const std::span<float> there(values.span().data, deal.size);
+          link.begin_unit(0);
+          link.queue_scatter(all, 5, there, deal);  // goes within the unit
+          link.await_sum(all, 5);
+          scattered[rank] = cuda::download(values.span(), stream);
+          link.gather_parts(all, there, deal);
+          gathered[rank] = cuda::download(values.span(), stream);
+          CHECK_THROWS_AS(link.queue_scatter(all, 6, there, exec::Deal{1, ranks, 8}), InvalidInput);
+          link.end_step("between steps");
+        });
+    for (const std::string& sentence : ends) CHECK(sentence == "");
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      CHECK(gathered[rank] == sum);
+      for (const exec::DealtPiece& piece : deal.pieces()) {
+        const auto [first, last] = piece.of(rank);
+        CHECK(std::equal(scattered[rank].begin() + static_cast<std::ptrdiff_t>(first),
+                         scattered[rank].begin() + static_cast<std::ptrdiff_t>(last),
+                         sum.begin() + static_cast<std::ptrdiff_t>(first)));
+      }
     }
   }
 }

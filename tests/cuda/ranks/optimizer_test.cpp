@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,35 +27,36 @@ test::RandomPlanOptions few() {
   return options;
 }
 
-void put(Values& values, const exec::HeldTensor& tensor, const std::vector<float>& held) {
-  auto& whole = values[tensor.shape.name];
-  whole.resize(static_cast<std::size_t>(tensor.whole_rows * tensor.shape.cols));
-  for (std::size_t i = 0; i < held.size(); ++i) {
-    whole[static_cast<std::size_t>(tensor.first_row * tensor.shape.cols) + i] =
-        static_cast<double>(held[i]);
+/// Parts that make up every tensor: values(part) of elements from part.first on.
+template <class Part, class Tensor, class Of>
+void put(Values& all, const std::vector<Part>& parts, const ModelShape& model, Tensor tensor,
+         Of values) {
+  for (const exec::TensorShape& shape : exec::model_tensors(model)) {
+    all[shape.name].resize(static_cast<std::size_t>(shape.rows * shape.cols));
+  }
+  for (const Part& part : parts) {
+    for (std::size_t i = 0; i < values(part).size(); ++i) {
+      all.at(tensor(part))[part.first + i] = static_cast<double>(values(part)[i]);
+    }
   }
 }
 
-Values gradients_of(const test::RankDevices& devices) {
+Values gradients_of(const test::RankDevices& devices, const ModelShape& model) {
   Values values;
   for (const cuda::RankDevice& device : devices) {
-    for (const exec::HeldTensor& tensor : device.tensors()) {
-      put(values, tensor, device.gradients(tensor));
-    }
+    put(
+        values, device.gradient_parts(), model, [](const auto& part) { return part.tensor; },
+        [](const auto& part) { return std::span(part.values); });
   }
   return values;
 }
 
-Values masters_of(const test::RankDevices& devices) {
+Values masters_of(const test::RankDevices& devices, const ModelShape& model) {
   Values values;
   for (const cuda::RankDevice& device : devices) {
-    for (const cuda::MasterPart& part : device.master_parts()) {
-      auto& whole = values[part.tensor.name];
-      whole.resize(static_cast<std::size_t>(part.tensor.rows * part.tensor.cols));
-      for (std::size_t i = 0; i < part.weights.size(); ++i) {
-        whole[part.first + i] = static_cast<double>(part.weights[i]);
-      }
-    }
+    put(
+        values, device.master_parts(), model, [](const auto& part) { return part.tensor.name; },
+        [](const auto& part) { return std::span(part.weights); });
   }
   return values;
 }
@@ -84,7 +86,7 @@ TEST_CASE("ranks: updates are those of AdamW in fp64, clipped by the norm of all
     cpu::ReferenceOptimizer oracle(oracle_settings);
     for (std::uint64_t step = 0; step < 2; ++step) {
       (void)test::run_ranks(plan, test::random_data(plan, 10 * seed + step), std::span(devices));
-      const cpu::Tensors gradients = tensors_of(plan.model, gradients_of(devices));
+      const cpu::Tensors gradients = tensors_of(plan.model, gradients_of(devices, plan.model));
       double squares = 0;
       for (const auto& [name, gradient] : gradients) {
         for (const double value : gradient.values) squares += value * value;
@@ -95,7 +97,7 @@ TEST_CASE("ranks: updates are those of AdamW in fp64, clipped by the norm of all
       }
       oracle.update(expected, gradients);
     }
-    const Values masters = masters_of(devices);
+    const Values masters = masters_of(devices, plan.model);
     for (const auto& [name, weight] : expected) {
       CAPTURE(name);
       const auto& found = masters.at(name);

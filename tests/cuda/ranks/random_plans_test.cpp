@@ -31,6 +31,21 @@ struct Worst {
   }
 };
 
+/// Most pieces in which a device's gradients are dealt to ranks.
+std::int64_t pieces_of(const Plan& plan) {
+  std::size_t most = 0;
+  for (const DeviceSchedule& place : plan.schedule) {
+    std::size_t pieces = 0;
+    const exec::ParameterLayout layout = exec::layout_of(plan, place.pp);
+    for (const exec::Bucket& bucket :
+         exec::buckets_of(plan.model, plan.stages, {plan.parallel, place.dp, place.pp}, layout)) {
+      pieces += cuda::deal_of(bucket, plan.parallel.dp, test::plain_path().piece).pieces().size();
+    }
+    most = std::max(most, pieces);
+  }
+  return static_cast<std::int64_t>(most);
+}
+
 /// A plan's step, its memory included.
 void check(std::uint64_t seed, const test::RandomPlanOptions& options, Worst& worst) {
   CAPTURE(seed);
@@ -38,8 +53,8 @@ void check(std::uint64_t seed, const test::RandomPlanOptions& options, Worst& wo
   test::Executed executed(plan);
   const test::RankCheck found = test::check_ranks(plan, seed, executed.observer());
   executed.finish();
-  // A rank's part of the optimizer is whole vectors of 8 numbers, 12 bytes each.
-  test::check_memory(plan, executed, 8 * 12);
+  // A rank's part of each piece is whole vectors of 8 numbers, 12 bytes each.
+  test::check_memory(plan, executed, pieces_of(plan) * 8 * 12);
   worst.add(found);
 }
 

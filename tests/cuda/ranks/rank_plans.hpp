@@ -55,6 +55,7 @@ inline cuda::RankOptions plain_path() {
   cuda::RankOptions options;
   options.path = cuda::AttentionPath::plain;
   options.gemm_workspace = 4096;  // products are computed on the host
+  options.piece = 1500;           // several a layer
   return options;
 }
 
@@ -133,22 +134,20 @@ inline RankCheck compare(const Plan& plan, const exec::StepData& data, std::uint
   RankCheck check;
   check.loss = std::abs(step.loss - reference.loss) / std::abs(reference.loss);
   for (const cuda::RankDevice& device : devices) {
-    for (const exec::HeldTensor& tensor : device.tensors()) {
-      const cpu::Matrix& expected = reference.gradients.at(tensor.shape.name);
-      const std::vector<float> found = device.gradients(tensor);
-      const double difference =
-          cpu::detail::relative(cpu::detail::largest_difference(std::span<const float>(found),
-                                                                expected, tensor.first_row),
-                                cpu::detail::largest_value(expected));
-      if (!(difference <= check.gradient)) check.worst_tensor = tensor.shape.name;
-      check.gradient = cpu::detail::worse(check.gradient, difference);
-      const auto first = static_cast<std::size_t>(tensor.first_row * expected.cols);
-      for (std::size_t i = 0; i < found.size(); ++i) {
-        const double want = expected.values[first + i];
-        const double off = static_cast<double>(found[i]) - want;
+    for (const cuda::GradientPart& part : device.gradient_parts()) {
+      const cpu::Matrix& expected = reference.gradients.at(part.tensor);
+      double largest = 0;
+      for (std::size_t i = 0; i < part.values.size(); ++i) {
+        const double want = expected.values[part.first + i];
+        const double off = static_cast<double>(part.values[i]) - want;
+        largest = cpu::detail::worse(largest, std::abs(off));
         squares += off * off;
         all += want * want;
       }
+      const double difference =
+          cpu::detail::relative(largest, cpu::detail::largest_value(expected));
+      if (!(difference <= check.gradient)) check.worst_tensor = part.tensor;
+      check.gradient = cpu::detail::worse(check.gradient, difference);
     }
   }
   check.norm = std::sqrt(squares / all);
@@ -174,8 +173,8 @@ inline std::vector<float> state_of(const RankDevices& devices) {
   for (const cuda::RankDevice& device : devices) {
     for (const exec::HeldTensor& tensor : device.tensors()) {
       add(device.weights(tensor));
-      add(device.gradients(tensor));
     }
+    for (const cuda::GradientPart& part : device.gradient_parts()) add(part.values);
     for (const cuda::MasterPart& part : device.master_parts()) {
       add(part.weights);
       add(part.first_moment);

@@ -229,19 +229,49 @@ class EmulatedNccl : public NcclApi {
       own.receive(peer, bytes + peer * part, part);
     }
   }
-  /// In the order of members.
+  // Sums are in the order of members.
   void all_reduce(Comm comm, void* values, std::size_t count, Number number,
                   exec::Reduction reduction, StreamView stream) override {
     stream.synchronize();
-    if (number == Number::f32)
-      return reduce(of(comm), static_cast<float*>(values), count, reduction);
-    reduce(of(comm), static_cast<double*>(values), count, reduction);
+    typed(number, values, [&](auto* numbers) { everybody(of(comm), numbers, count, reduction); });
+  }
+  void reduce_scatter(Comm comm, void* values, std::size_t part, Number number,
+                      StreamView stream) override {
+    stream.synchronize();
+    typed(number, values, [&](auto* numbers) {
+      for (std::size_t root = 0; root < of(comm).size(); ++root) {
+        one(of(comm), numbers + root * part, part, root);
+      }
+    });
+  }
+  void reduce(Comm comm, void* values, std::size_t count, Number number, std::size_t root,
+              StreamView stream) override {
+    stream.synchronize();
+    typed(number, values, [&](auto* numbers) { one(of(comm), numbers, count, root); });
   }
 
  private:
+  template <class Work>
+  static void typed(Number number, void* values, const Work& work) {
+    if (number == Number::f32) return work(static_cast<float*>(values));
+    work(static_cast<double*>(values));
+  }
+
   template <class Element>
-  static void reduce(Communicator& own, Element* values, std::size_t count,
-                     exec::Reduction reduction) {
+  static void one(Communicator& own, Element* values, std::size_t count, std::size_t root) {
+    if (own.self() != root) return own.send(root, values, count * sizeof(Element));
+    auto all = std::make_shared<std::vector<std::vector<Element>>>(own.size());
+    for (std::size_t peer = 0; peer < own.size(); ++peer) {
+      if (peer == root) continue;
+      (*all)[peer].resize(count);
+      own.receive(peer, (*all)[peer].data(), count * sizeof(Element));
+    }
+    combine(own, all, values, count, exec::Reduction::sum);
+  }
+
+  template <class Element>
+  static void everybody(Communicator& own, Element* values, std::size_t count,
+                        exec::Reduction reduction) {
     auto all = std::make_shared<std::vector<std::vector<Element>>>(own.size());
     for (std::size_t peer = 0; peer < own.size(); ++peer) {
       if (peer == own.self()) continue;
@@ -249,6 +279,14 @@ class EmulatedNccl : public NcclApi {
       own.send(peer, values, count * sizeof(Element));
       own.receive(peer, (*all)[peer].data(), count * sizeof(Element));
     }
+    combine(own, all, values, count, reduction);
+  }
+
+  /// When the others' have come.
+  template <class Element>
+  static void combine(Communicator& own,
+                      const std::shared_ptr<std::vector<std::vector<Element>>>& all,
+                      Element* values, std::size_t count, exec::Reduction reduction) {
     own.behind([all, values, count, reduction, self = own.self()] {
       (*all)[self].assign(values, values + count);
       const std::span<Element> sum((*all)[0]);

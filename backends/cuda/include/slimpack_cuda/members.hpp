@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "slimpack_cuda/device.hpp"
@@ -14,12 +15,17 @@ namespace slimpack::cuda {
 inline constexpr std::size_t kMostMembers = 64;
 
 /// members[m][i] becomes the sum over all members, added up from member 0 on, or their largest, for
-/// every m. The stream's device must reach the memory of all of them. Launchers check that there
-/// are 1 to kMostMembers members of one size (InvalidInput), return on empty work and on one
-/// member, launch and check the launch (CudaError); they neither allocate nor synchronize.
-void sum_members(std::span<const DeviceSpan<float>> members, StreamView stream);
-void sum_members(std::span<const DeviceSpan<double>> members, StreamView stream);
-void largest_of_members(std::span<const DeviceSpan<float>> members, StreamView stream);
-void largest_of_members(std::span<const DeviceSpan<double>> members, StreamView stream);
+/// every m, or for m = `only` alone. The stream's device must reach the memory of all of them.
+/// Launchers check that there are 1 to kMostMembers members of one size, `only` among them
+/// (InvalidInput), return on empty work and on one member, launch and check the launch (CudaError);
+/// they neither allocate nor synchronize.
+void sum_members(std::span<const DeviceSpan<float>> members, StreamView stream,
+                 std::optional<std::size_t> only = std::nullopt);
+void sum_members(std::span<const DeviceSpan<double>> members, StreamView stream,
+                 std::optional<std::size_t> only = std::nullopt);
+void largest_of_members(std::span<const DeviceSpan<float>> members, StreamView stream,
+                        std::optional<std::size_t> only = std::nullopt);
+void largest_of_members(std::span<const DeviceSpan<double>> members, StreamView stream,
+                        std::optional<std::size_t> only = std::nullopt);
 
 }  // namespace slimpack::cuda

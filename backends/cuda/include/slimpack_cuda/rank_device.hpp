@@ -18,7 +18,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/exec/arena_size.hpp"
 #include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/buckets.hpp"
+#include "slimpack/exec/deal.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/stage_meetings.hpp"
 #include "slimpack/exec/thread_transport.hpp"
@@ -31,6 +31,7 @@
 #include "slimpack_cuda/rank/boundary.hpp"
 #include "slimpack_cuda/rank/fixed_bytes.hpp"
 #include "slimpack_cuda/rank/gradient_norm.hpp"
+#include "slimpack_cuda/rank/gradient_sums.hpp"
 #include "slimpack_cuda/rank/head.hpp"
 #include "slimpack_cuda/rank/limits.hpp"
 #include "slimpack_cuda/rank/losses.hpp"
@@ -41,6 +42,9 @@ struct RankOptions {
   int multiprocessors = 0;            ///< that matrix products are for: a part of a card; 0: all
   std::optional<AttentionPath> path;  ///< of attention; none: the fastest that can
   std::int64_t gemm_workspace = kGemmWorkspaceBytes;
+  /// Of a sharded optimizer: elements of gradients and weights that travel at one time. The same on
+  /// all ranks.
+  std::size_t piece = exec::Deal::kMost;
   /// How long the host waits for the device at one time, unless the transport knows better.
   std::chrono::milliseconds patience{600'000};
 };
@@ -48,7 +52,7 @@ struct RankOptions {
 /// What one rank needs of a transport. Spans lie in device memory, and "has happened" means behind
 /// the rank's stream: what is queued there comes before a call, what is queued later behind it.
 template <class Candidate>
-concept RankLink = exec::Transport<Candidate, float> && exec::Transport<Candidate, double>;
+concept RankLink = exec::ScatterTransport<Candidate, float> && exec::Transport<Candidate, double>;
 
 /// A backend (exec/backend.hpp) for one device of a plan, on the device and in the context that
 /// were current when it was made. It lives over any number of steps, whose plans share model,
@@ -72,15 +76,17 @@ class RankDevice {
         settings_(settings),
         dp_(plan.schedule[device].dp),
         pp_(plan.schedule[device].pp),
-        weights_(plan, dp_, pp_),
+        weights_(plan, dp_, pp_, options.piece),
+        sums_(weights_, {plan.parallel, dp_, pp_},
+              plan.memory.optimizer == OptimizerState::sharded && plan.parallel.dp > 1,
+              options.piece),
         gemm_workspace_(options.gemm_workspace),
         gemm_(gemm_workspace_.span(), options.multiprocessors),
         norm_workspace_(norm_workspace(plan.model)),
         frequencies_(plan.model.head_dim / 2),
         vocabulary_rest_(VocabularyPart::kWhole * plan.model.hidden),
-        norm_(static_cast<std::int64_t>(weights_.layout().size())) {
+        norm_(norm_sums(weights_.ranges())) {
     adopt(plan);
-    buckets_ = exec::BucketQueue(exec::buckets_of(model_, stages_, meetings(), weights_.layout()));
     const DeviceProperties properties = device_properties();
     major_ = properties.major;
     minor_ = properties.minor;
@@ -108,9 +114,10 @@ class RankDevice {
     for (const Bf16 value : stored) values.push_back(to_float(value));
     return values;
   }
-  /// Of the last step, summed over ranks and copies.
-  [[nodiscard]] std::vector<float> gradients(const exec::HeldTensor& tensor) const {
-    return download(weights_.gradients(tensor), stream());
+  /// Of the last step, summed over ranks and copies: those of the elements that this rank updates,
+  /// in the order of memory. The parts of all devices make up every tensor, as master_parts do.
+  [[nodiscard]] std::vector<GradientPart> gradient_parts() const {
+    return weights_.gradient_parts(stream());
   }
   /// Sets all that is held of a tensor, its fp32 weights too where they are here. Throws
   /// InvalidInput unless there is one value an element.
@@ -188,7 +195,7 @@ class RankDevice {
     ring_.reserve(table_bytes(plan, program, plan_device_));
     if (is_last()) losses_.reserve(program, plan_device_);
     data_ = &data;
-    buckets_.begin_step();
+    sums_.begin_step();
     losses_.clear();
     fill_zeros(weights_.all_gradients(), stream());
     const VocabularyPart part = vocabulary();
@@ -280,7 +287,7 @@ class RankDevice {
       attention.backward(at, rows, link);
       layer.backward_before(matrices, gradients, rows, attention.key_gradients(),
                             attention.key_gradients(), rope);
-      if (call.releases) buckets_.pass(stage.first_layer + at, queue_on(link));
+      if (call.releases) sums_.pass(stage.first_layer + at, weights_, link);
     }
     if (!call.output.empty()) {
       boundary.leave(rows.gradient);
@@ -328,7 +335,7 @@ class RankDevice {
   template <RankLink Link>
   void reduce(std::int32_t chunk, Link& link) {
     if (evaluating_) return;
-    buckets_.reduce(chunk, queue_on(link));
+    sums_.reduce(chunk, weights_, link);
   }
 
   /// Throws std::runtime_error naming the step, with all weights as they were, if a loss or the
@@ -337,12 +344,8 @@ class RankDevice {
   void optimize(Link& link) {
     if (evaluating_) return;
     const exec::StageMeetings meetings = this->meetings();
-    const exec::ParameterLayout& layout = weights_.layout();
-    for (const exec::Bucket& bucket : buckets_.all()) link.await_sum(bucket.meeting, bucket.tag);
-    // Every rank adds up its own line of stages; the table counts on stage 0 only.
-    const auto skipped = static_cast<std::int64_t>(pp_ == 0 ? 0 : layout.table);
-    const DeviceSpan<float> all = weights_.all_gradients();
-    norm_.queue(all.subspan(skipped, all.size - skipped), settings_.largest_norm, meetings, link,
+    sums_.await(link);
+    norm_.queue(sums_.counted(weights_), sums_.sharded(), settings_.largest_norm, meetings, link,
                 stream());
     deliver(link);
     gradient_norm_ = norm_.value();
@@ -353,17 +356,15 @@ class RankDevice {
                                " is not finite");
     }
     ++steps_;
-    const auto [first, last] = weights_.range();
-    const auto begin = static_cast<std::int64_t>(first);
-    const auto count = static_cast<std::int64_t>(last - first);
-    adamw_step(weights_.master(), weights_.all().subspan(begin, count), weights_.first_moment(),
-               weights_.second_moment(), all.subspan(begin, count), norm_.clipping(), settings_,
-               steps_, stream());
-    if (last - first == layout.size()) return;
-    // Pairs of bf16 travel as numbers of fp32: the same bits.
-    link.all_gather(meetings.ranks(),
-                    std::span(reinterpret_cast<float*>(weights_.all().data), layout.size() / 2),
-                    first / 2, last / 2);
+    for (const OwnedRange& range : weights_.ranges()) {
+      const auto begin = static_cast<std::int64_t>(range.begin);
+      const auto size = static_cast<std::int64_t>(range.size());
+      adamw_step(weights_.master(range), weights_.all().subspan(begin, size),
+                 weights_.first_moment(range), weights_.second_moment(range),
+                 weights_.all_gradients().subspan(begin, size), norm_.clipping(), settings_, steps_,
+                 stream());
+    }
+    sums_.gather(weights_, link);
   }
 
   /// Waits for the losses of a step that had no `optimize`. Throws as it does.
@@ -393,13 +394,6 @@ class RankDevice {
 
   [[nodiscard]] bool is_last() const { return pp_ + 1 == parallel_.pp; }
   [[nodiscard]] exec::StageMeetings meetings() const { return {parallel_, dp_, pp_}; }
-  template <class Link>
-  [[nodiscard]] auto queue_on(Link& link) {
-    return [&](const exec::Bucket& bucket) {
-      link.queue_sum(bucket.meeting, bucket.tag,
-                     host_span(weights_.all_gradients()).subspan(bucket.begin, bucket.size));
-    };
-  }
   [[nodiscard]] const Stage& stage_of(const exec::PackCall& call) const {
     return stages_[static_cast<std::size_t>(call.line)];
   }
@@ -473,7 +467,7 @@ class RankDevice {
 
   Stream stream_;
   RankWeights weights_;
-  exec::BucketQueue buckets_;
+  GradientSums sums_;
   DeviceBuffer<std::byte> gemm_workspace_;
   Gemm gemm_;
   DeviceBuffer<float> norm_workspace_;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -99,7 +100,8 @@ class StreamMover {
     copy_on_device(into.data(), from.data(), from.size(), streams_->lane(lane));
   }
   template <std::floating_point Element>
-  void reduce(exec::Lane lane, exec::Contributions all, exec::Reduction reduction) {
+  void reduce(exec::Lane lane, exec::Contributions all, exec::Reduction reduction,
+              std::optional<std::size_t> only = std::nullopt) {
     std::vector<DeviceSpan<Element>> members;
     for (const exec::Contribution& one : all) {
       members.emplace_back(reinterpret_cast<Element*>(one.into.data()),
@@ -107,9 +109,9 @@ class StreamMover {
     }
     const std::span<const DeviceSpan<Element>> spans(members);
     if (reduction == exec::Reduction::sum) {
-      sum_members(spans, streams_->lane(lane));
+      sum_members(spans, streams_->lane(lane), only);
     } else {
-      largest_of_members(spans, streams_->lane(lane));
+      largest_of_members(spans, streams_->lane(lane), only);
     }
   }
   [[nodiscard]] Mark finish(exec::Lane lane) { return streams_->record(streams_->lane(lane)); }
@@ -124,7 +126,7 @@ using StreamHub = exec::BasicThreadHub<StreamMover>;
 /// queued, on every device that takes part. Spans lie in device memory.
 using StreamTransport = exec::BasicThreadTransport<StreamMover>;
 
-static_assert(exec::Mover<StreamMover> && exec::Transport<StreamTransport, float> &&
+static_assert(exec::Mover<StreamMover> && exec::ScatterTransport<StreamTransport, float> &&
               exec::Transport<StreamTransport, double>);
 
 }  // namespace slimpack::cuda

@@ -15,6 +15,7 @@ template <class Number>
 struct Members {
   std::array<Number*, kMostMembers> values{};
   unsigned count = 0;
+  unsigned first_taker = 0, end_taker = 0;  ///< those that get the result
   std::int64_t size = 0;
 };
 
@@ -48,7 +49,7 @@ SLIMPACK_DEVICE void combine_members(const Members<Number>& work) {
       }
     }
   }
-  for (unsigned member = 0; member < work.count; ++member) {
+  for (unsigned member = work.first_taker; member < work.end_taker; ++member) {
     Number* const values = work.values[member];
     SLIMPACK_UNROLL
     for (unsigned i = 0; i < kMemberNumbers; ++i) {

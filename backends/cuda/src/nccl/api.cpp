@@ -81,19 +81,38 @@ class Nccl : public NcclApi {
   }
   void all_reduce(Comm comm, void* values, std::size_t count, Number number,
                   exec::Reduction reduction, StreamView stream) override {
-    check(ncclAllReduce(values, values, count, number == Number::f32 ? ncclFloat32 : ncclFloat64,
+    check(ncclAllReduce(values, values, count, type_of(number),
                         reduction == exec::Reduction::sum ? ncclSum : ncclMax, comm, stream.get()),
           "ncclAllReduce", comm);
   }
+  void reduce_scatter(Comm comm, void* values, std::size_t part, Number number,
+                      StreamView stream) override {
+    const std::size_t bytes = part * (number == Number::f32 ? 4 : 8);
+    check(ncclReduceScatter(values, part_of(comm, values, bytes), part, type_of(number), ncclSum,
+                            comm, stream.get()),
+          "ncclReduceScatter", comm);
+  }
+  void reduce(Comm comm, void* values, std::size_t count, Number number, std::size_t root,
+              StreamView stream) override {
+    check(ncclReduce(values, values, count, type_of(number), ncclSum, static_cast<int>(root), comm,
+                     stream.get()),
+          "ncclReduce", comm);
+  }
   void all_gather(Comm comm, void* values, std::size_t part, StreamView stream) override {
-    int rank = 0;
-    check(ncclCommUserRank(comm, &rank), "ncclCommUserRank", comm);
-    const char* const own =
-        static_cast<const char*>(values) + static_cast<std::size_t>(rank) * part;
-    check(ncclAllGather(own, values, part, ncclInt8, comm, stream.get()), "ncclAllGather", comm);
+    check(ncclAllGather(part_of(comm, values, part), values, part, ncclInt8, comm, stream.get()),
+          "ncclAllGather", comm);
   }
 
  private:
+  static ncclDataType_t type_of(Number number) {
+    return number == Number::f32 ? ncclFloat32 : ncclFloat64;
+  }
+  /// This member's place among parts of so many bytes.
+  static void* part_of(Comm comm, void* values, std::size_t bytes) {
+    int rank = 0;
+    check(ncclCommUserRank(comm, &rank), "ncclCommUserRank", comm);
+    return static_cast<char*>(values) + static_cast<std::size_t>(rank) * bytes;
+  }
   /// What goes on in the background is no error.
   static void check(ncclResult_t result, const char* call, Comm comm) {
     if (result == ncclSuccess || result == ncclInProgress) return;

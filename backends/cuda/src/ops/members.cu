@@ -20,7 +20,8 @@ __global__ void __launch_bounds__(kMemberThreads)
 }
 
 template <bool kLargest, class Number>
-void launch_members(std::span<const DeviceSpan<Number>> members, StreamView stream) {
+void launch_members(std::span<const DeviceSpan<Number>> members, StreamView stream,
+                    std::optional<std::size_t> only) {
   require(!members.empty() && members.size() <= kMostMembers,
           "members: there must be 1 to " + std::to_string(kMostMembers) + " of them",
           static_cast<std::int64_t>(members.size()));
@@ -30,23 +31,31 @@ void launch_members(std::span<const DeviceSpan<Number>> members, StreamView stre
     require(member.size == work.size, "members: all spans must be as long", member.size);
     work.values[work.count++] = member.data;
   }
+  require(!only || *only < members.size(), "members: `only` must be one of them",
+          static_cast<std::int64_t>(only.value_or(0)));
+  work.first_taker = static_cast<unsigned>(only.value_or(0));
+  work.end_taker = only ? work.first_taker + 1 : work.count;
   if (work.size == 0 || work.count == 1) return;
   detail::start(members_kernel<kLargest, Number>, members_launch(work.size), stream, work);
 }
 
 }  // namespace
 
-void sum_members(std::span<const DeviceSpan<float>> members, StreamView stream) {
-  launch_members<false>(members, stream);
+void sum_members(std::span<const DeviceSpan<float>> members, StreamView stream,
+                 std::optional<std::size_t> only) {
+  launch_members<false>(members, stream, only);
 }
-void sum_members(std::span<const DeviceSpan<double>> members, StreamView stream) {
-  launch_members<false>(members, stream);
+void sum_members(std::span<const DeviceSpan<double>> members, StreamView stream,
+                 std::optional<std::size_t> only) {
+  launch_members<false>(members, stream, only);
 }
-void largest_of_members(std::span<const DeviceSpan<float>> members, StreamView stream) {
-  launch_members<true>(members, stream);
+void largest_of_members(std::span<const DeviceSpan<float>> members, StreamView stream,
+                        std::optional<std::size_t> only) {
+  launch_members<true>(members, stream, only);
 }
-void largest_of_members(std::span<const DeviceSpan<double>> members, StreamView stream) {
-  launch_members<true>(members, stream);
+void largest_of_members(std::span<const DeviceSpan<double>> members, StreamView stream,
+                        std::optional<std::size_t> only) {
+  launch_members<true>(members, stream, only);
 }
 
 }  // namespace slimpack::cuda

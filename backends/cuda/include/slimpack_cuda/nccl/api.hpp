@@ -66,6 +66,12 @@ class NcclApi {
   /// In place, the same bits on all members.
   virtual void all_reduce(Comm comm, void* values, std::size_t count, Number number,
                           exec::Reduction reduction, StreamView stream) = 0;
+  /// In place: the i-th `part` numbers of member i become the sum of everybody's.
+  virtual void reduce_scatter(Comm comm, void* values, std::size_t part, Number number,
+                              StreamView stream) = 0;
+  /// In place: those of member `root` become the sum of everybody's.
+  virtual void reduce(Comm comm, void* values, std::size_t count, Number number, std::size_t root,
+                      StreamView stream) = 0;
   /// In place: member i brings the i-th `part` bytes.
   virtual void all_gather(Comm comm, void* values, std::size_t part, StreamView stream) = 0;
 };

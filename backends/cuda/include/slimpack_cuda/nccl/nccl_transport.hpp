@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/exec/deal.hpp"
 #include "slimpack/exec/device_result.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/exec/transport.hpp"
@@ -27,14 +29,17 @@
 
 namespace slimpack::cuda::nccl {
 
+/// Elements [first, last) of each member.
+using Parts = std::vector<std::pair<std::size_t, std::size_t>>;
+
 /// Elements [first, last) of `size` that each of `members` holds, where the own ones are given:
 /// equal parts of which the last may be short or empty, or size * i / members to size * (i + 1) /
 /// members. Throws InvalidInput where they are neither.
-[[nodiscard]] inline std::vector<std::pair<std::size_t, std::size_t>> parts_of(
-    std::size_t members, std::size_t self, std::size_t size, std::size_t first, std::size_t last) {
+[[nodiscard]] inline Parts parts_of(std::size_t members, std::size_t self, std::size_t size,
+                                    std::size_t first, std::size_t last) {
   require(first <= last && last <= size, "transport: all_gather past the end",
           static_cast<std::int64_t>(last));
-  std::vector<std::pair<std::size_t, std::size_t>> parts;
+  Parts parts;
   if (first == size * self / members && last == size * (self + 1) / members) {
     for (std::size_t i = 0; i < members; ++i) {
       parts.emplace_back(size * i / members, size * (i + 1) / members);
@@ -226,35 +231,33 @@ class NcclTransport {
     const auto parts = parts_of(members, meeting.self, values.size(), first, last);
     if (members == 1 || values.empty()) return;
     const Member& member = communicators_.at({Circle::Use::meeting, meeting.members});
-    communicators_.issue(member, [&](NcclApi& api) {
-      if (values.size() % members == 0 && parts[0].second * members == values.size()) {
-        api.all_gather(member.comm, values.data(), values.size_bytes() / members, compute_);
-        return;
-      }
-      api.group_begin();
-      for (std::size_t root = 0; root < members; ++root) {
-        const auto [begin, end] = parts[root];
-        if (begin == end) continue;
-        api.broadcast(member.comm, values.data() + begin, (end - begin) * sizeof(Element), root,
-                      compute_);
-      }
-      api.group_end();
-    });
+    gather(member, values, parts);
+  }
+
+  template <class Element>
+  requires std::is_trivially_copyable_v<Element>
+  void gather_parts(const exec::Meeting& meeting, std::span<Element> values,
+                    const exec::Deal& deal) {
+    exec::check_deal(meeting, values.size(), deal);
+    if (deal.members == 1) return;
+    const Member& member = communicators_.at({Circle::Use::meeting, meeting.members});
+    for (const exec::DealtPiece& piece : deal.pieces()) {
+      Parts parts;
+      for (std::size_t root = 0; root < deal.members; ++root) parts.push_back(piece.of(root));
+      gather(member, values, parts);
+    }
+  }
+
+  template <std::floating_point Element>
+  void queue_scatter(const exec::Meeting& meeting, std::int64_t tag, std::span<Element> values,
+                     const exec::Deal& deal) {
+    exec::check_deal(meeting, values.size(), deal);
+    queue(meeting, tag, values, deal);
   }
 
   template <std::floating_point Element>
   void queue_sum(const exec::Meeting& meeting, std::int64_t tag, std::span<Element> values) {
-    const StepSum key{meeting.members, tag};
-    require(!sums_.contains(key), "transport: a sum must be awaited before it is queued again",
-            tag);
-    Sum& sum = sums_[key];
-    sum.values = reinterpret_cast<std::byte*>(values.data());
-    sum.count = values.size();
-    sum.element = sizeof(Element);
-    sum.number = number<Element>();
-    sum.event = take_event();
-    sum.event.record(compute_);
-    issue();
+    queue(meeting, tag, values, std::nullopt);
   }
 
   void await_sum(const exec::Meeting& meeting, std::int64_t tag) {
@@ -300,7 +303,8 @@ class NcclTransport {
     std::byte* values = nullptr;
     std::size_t count = 0, element = 1;
     Number number = Number::f32;
-    Event event;  ///< as of a transfer
+    std::optional<exec::Deal> deal;  ///< where members get their parts alone
+    Event event;                     ///< as of a transfer
     bool issued = false;
   };
 
@@ -312,6 +316,42 @@ class NcclTransport {
   [[nodiscard]] static std::string early(const char* what, std::size_t number) {
     return std::string("transport: ") + what + " " + std::to_string(number) +
            " is awaited before its turn in the plan, ";
+  }
+
+  /// Each member brings the part of its place.
+  template <class Element>
+  void gather(const Member& member, std::span<Element> values, const Parts& parts) {
+    const std::size_t begin = parts.front().first, part = parts.front().second - begin;
+    const auto at = [&](std::size_t place) { return values.data() + place; };
+    communicators_.issue(member, [&](NcclApi& api) {
+      if (part * parts.size() == parts.back().second - begin) {
+        return api.all_gather(member.comm, at(begin), part * sizeof(Element), compute_);
+      }
+      api.group_begin();
+      for (std::size_t root = 0; root < parts.size(); ++root) {
+        const auto [first, last] = parts[root];
+        if (first == last) continue;
+        api.broadcast(member.comm, at(first), (last - first) * sizeof(Element), root, compute_);
+      }
+      api.group_end();
+    });
+  }
+
+  template <std::floating_point Element>
+  void queue(const exec::Meeting& meeting, std::int64_t tag, std::span<Element> values,
+             std::optional<exec::Deal> deal) {
+    const StepSum key{meeting.members, tag};
+    require(!sums_.contains(key), "transport: a sum must be awaited before it is queued again",
+            tag);
+    Sum& sum = sums_[key];
+    sum.values = reinterpret_cast<std::byte*>(values.data());
+    sum.count = values.size();
+    sum.element = sizeof(Element);
+    sum.number = number<Element>();
+    sum.deal = deal;
+    sum.event = take_event();
+    sum.event.record(compute_);
+    issue();
   }
 
   [[nodiscard]] Event take_event() {
@@ -346,17 +386,6 @@ class NcclTransport {
         {down ? Circle::Use::down : Circle::Use::up, {device(channel.from), device(channel.to)}});
   }
 
-  /// Between `event` on the compute stream and the same event behind it on the link's own stream.
-  /// No bytes travel where there are none.
-  template <std::invocable<NcclApi&, const Member&> Begin>
-  void issue_on(Member& member, Event& event, bool nothing, Begin begin) {
-    event.make_wait(member.stream->view());
-    if (!nothing) {
-      communicators_.issue(member, [&](NcclApi& api) { begin(api, member); });
-    }
-    event.record(member.stream->view());
-  }
-
   /// Up to the end of the unit that runs, or to a sum that it has not queued yet.
   void issue() {
     for (; next_ < turns_.size(); ++next_) {
@@ -364,36 +393,36 @@ class NcclTransport {
       const bool unit = turn.kind == Turn::Kind::unit, pass = turn.kind == Turn::Kind::pass;
       if (unit && turn.number >= unit_) break;
       if (pass && turn.number >= unit_ && !sums_.contains(step_sums_[turn.sum])) break;
-      if (turn.kind == Turn::Kind::send) issue_send(turn);
-      if (turn.kind == Turn::Kind::receive) issue_receive(turn);
-      if (turn.kind == Turn::Kind::sum) issue_sum(step_sums_[turn.sum]);
+      if (turn.kind == Turn::Kind::sum) {
+        issue_sum(step_sums_[turn.sum]);
+      } else if (!unit && !pass) {
+        issue_message(turn);
+      }
     }
   }
 
-  void issue_send(const Turn& turn) {
-    ChannelState& state = channels_[names_[turn.channel]];
-    if (turn.number >= state.sent) {
-      throw exec::ExecutionError(early("message", turn.number) + describe(names_[turn.channel]));
+  /// On the link's own stream, behind what the compute stream had done when it was posted. No bytes
+  /// travel where there are none.
+  void issue_message(const Turn& turn) {
+    const exec::Channel& name = names_[turn.channel];
+    ChannelState& state = channels_[name];
+    const bool sends = turn.kind == Turn::Kind::send;
+    if (turn.number >= (sends ? state.sent : state.posted)) {
+      throw exec::ExecutionError(early("message", turn.number) + describe(name));
     }
-    Transfer& send = state.sends[turn.number - state.ended];
-    issue_on(link_of(names_[turn.channel]), send.event, send.bytes == 0,
-             [&](NcclApi& api, const Member& member) {
-               api.send(member.comm, send.data, send.bytes, 1, member.stream->view());
-             });
-    send.issued = true;
-  }
-
-  void issue_receive(const Turn& turn) {
-    ChannelState& state = channels_[names_[turn.channel]];
-    if (turn.number >= state.posted) {
-      throw exec::ExecutionError(early("message", turn.number) + describe(names_[turn.channel]));
+    Transfer& one = sends ? state.sends[turn.number - state.ended]
+                          : state.receives[turn.number - state.awaited];
+    const Member& link = link_of(name);
+    const StreamView stream = link.stream->view();
+    one.event.make_wait(stream);
+    if (one.bytes > 0) {
+      communicators_.issue(link, [&](NcclApi& api) {
+        if (sends) return api.send(link.comm, one.data, one.bytes, 1, stream);
+        api.receive(link.comm, one.data, one.bytes, 0, stream);
+      });
     }
-    Transfer& receive = state.receives[turn.number - state.awaited];
-    issue_on(link_of(names_[turn.channel]), receive.event, receive.bytes == 0,
-             [&](NcclApi& api, const Member& member) {
-               api.receive(member.comm, receive.data, receive.bytes, 0, member.stream->view());
-             });
-    receive.issued = true;
+    one.event.record(stream);
+    one.issued = true;
   }
 
   /// In buckets, so that nothing else has to wait for the whole of it. A sum that nobody queued is
@@ -404,15 +433,38 @@ class NcclTransport {
     Sum& sum = found->second;
     const Member& member = communicators_.at({Circle::Use::sum, key.members});
     sum.event.make_wait(member.stream->view());
-    const std::size_t most = std::max<std::size_t>(1, bucket_ / sum.element);
-    for (std::size_t at = 0; at < sum.count; at += most) {
-      communicators_.issue(member, [&](NcclApi& api) {
-        api.all_reduce(member.comm, sum.values + at * sum.element, std::min(most, sum.count - at),
-                       sum.number, exec::Reduction::sum, member.stream->view());
-      });
+    if (sum.deal) {
+      for (const exec::DealtPiece& piece : sum.deal->pieces()) scatter(member, sum, piece);
+    } else {
+      const std::size_t most = std::max<std::size_t>(1, bucket_ / sum.element);
+      for (std::size_t at = 0; at < sum.count; at += most) {
+        communicators_.issue(member, [&](NcclApi& api) {
+          api.all_reduce(member.comm, sum.values + at * sum.element, std::min(most, sum.count - at),
+                         sum.number, exec::Reduction::sum, member.stream->view());
+        });
+      }
     }
     sum.event.record(member.stream->view());
     sum.issued = true;
+  }
+
+  void scatter(const Member& member, const Sum& sum, const exec::DealtPiece& piece) {
+    const StreamView stream = member.stream->view();
+    const std::size_t members = sum.deal->members;
+    communicators_.issue(member, [&](NcclApi& api) {
+      if (piece.even(members)) {
+        return api.reduce_scatter(member.comm, sum.values + piece.begin * sum.element, piece.part,
+                                  sum.number, stream);
+      }
+      api.group_begin();
+      for (std::size_t root = 0; root < members; ++root) {
+        const auto [first, last] = piece.of(root);
+        if (first == last) continue;
+        api.reduce(member.comm, sum.values + first * sum.element, last - first, sum.number, root,
+                   stream);
+      }
+      api.group_end();
+    });
   }
 
   Control& control_;
@@ -430,7 +482,7 @@ class NcclTransport {
   std::map<StepSum, Sum> sums_;
 };
 
-static_assert(exec::Transport<NcclTransport, double> && exec::Transport<NcclTransport, float> &&
-              !exec::Transport<Control, double>);
+static_assert(exec::Transport<NcclTransport, double> &&
+              exec::ScatterTransport<NcclTransport, float> && !exec::Transport<Control, double>);
 
 }  // namespace slimpack::cuda::nccl

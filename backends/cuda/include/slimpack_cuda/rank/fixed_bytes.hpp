@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
+#include "slimpack/exec/buckets.hpp"
+#include "slimpack/exec/deal.hpp"
+#include "slimpack/exec/parameters.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack_cuda/attention.hpp"
@@ -85,6 +89,15 @@ inline constexpr std::int64_t kTableRounding = 16;
   return most;
 }
 
+/// Sums of squares that a rank makes of the gradients that it counts.
+[[nodiscard]] inline std::int64_t norm_sums(std::span<const OwnedRange> ranges) {
+  std::int64_t sums = 0;
+  for (const OwnedRange& range : ranges) {
+    sums += square_sums_count(static_cast<std::int64_t>(range.size()));
+  }
+  return sums;
+}
+
 /// Bytes of device memory that a rank holds beside weights, gradients, optimizer state and arena:
 /// a part of `cluster.reserved`. CUDA's own context and libraries come on top.
 [[nodiscard]] inline Bytes fixed_bytes(const Plan& plan, const exec::Program& program,
@@ -93,12 +106,16 @@ inline constexpr std::int64_t kTableRounding = 16;
   // Each allocation takes up a multiple of 256 bytes; there are fewer than 16.
   constexpr std::int64_t kRounding = 16 * 256;
   const ModelShape& model = plan.model;
-  const auto size =
-      static_cast<std::int64_t>(exec::layout_of(plan, plan.schedule[device].pp).size());
+  const DeviceSchedule& place = plan.schedule[device];
+  const exec::ParameterLayout layout = exec::layout_of(plan, place.pp);
+  const auto buckets =
+      exec::buckets_of(model, plan.stages, {plan.parallel, place.dp, place.pp}, layout);
+  const std::int64_t sums =
+      norm_sums(owned_ranges(plan, buckets, layout.size(), place.dp, exec::Deal::kMost));
   const auto whole = static_cast<std::int64_t>(RankWeights::kWhole);
   return Bytes{kRounding + gemm_workspace + norm_workspace(model) * 4 +
                table_bytes(plan, program, device) + whole * model.hidden * (2 + 4) +
-               model.head_dim / 2 * 8 + (square_sums_count(size) + 1) * 8 +
+               model.head_dim / 2 * 8 + (sums + 1) * 8 +
                static_cast<std::int64_t>(sizeof(Clipping))};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "slimpack/exec/reduction.hpp"
 #include "slimpack/exec/stage_meetings.hpp"
@@ -15,20 +16,26 @@ namespace slimpack::cuda {
 
 class GradientNorm {
  public:
-  /// For a device with so many gradients. Throws CudaError.
-  explicit GradientNorm(std::int64_t size)
-      : sums_(square_sums_count(size)), total_(1), clipping_(1), here_(1) {}
+  /// For a device with so many sums of squares. Throws CudaError.
+  explicit GradientNorm(std::int64_t sums) : sums_(sums), total_(1), clipping_(1), here_(1) {}
 
-  /// Queues the norm of `counted`, which every stage of a rank has a part of, and its copy to the
-  /// host.
+  /// Queues the norm of all that is counted, which every stage of a rank has a part of, where it is
+  /// `sharded` every rank of a stage too, and its copy to the host.
   template <class Link>
-  void queue(DeviceSpan<const float> counted, double largest_norm,
+  void queue(std::span<const DeviceSpan<const float>> counted, bool sharded, double largest_norm,
              const exec::StageMeetings& meetings, Link& link, StreamView stream) {
-    const DeviceSpan<double> sums = sums_.span().subspan(0, square_sums_count(counted.size));
-    square_sums(sums, counted, stream);
-    ordered_sum(total_.span(), sums, stream);
+    std::int64_t count = 0;
+    for (const DeviceSpan<const float>& part : counted) {
+      const std::int64_t more = square_sums_count(part.size);
+      square_sums(sums_.span().subspan(count, more), part, stream);
+      count += more;
+    }
+    ordered_sum(total_.span(), sums_.span().subspan(0, count), stream);
     if (meetings.parallel.pp > 1) {
       link.all_reduce(meetings.stages(), host_span(total_.span()), exec::Reduction::sum);
+    }
+    if (sharded) {
+      link.all_reduce(meetings.ranks(), host_span(total_.span()), exec::Reduction::sum);
     }
     clip_by_norm(clipping_.span(), total_.span(), largest_norm, stream);
     copy_to_host(here_.span(), clipping_.span(), stream);

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/exec/buckets.hpp"
+#include "slimpack/exec/deal.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/parameters.hpp"
 #include "slimpack/plan/plan.hpp"
@@ -28,6 +30,14 @@ struct MasterPart {
   std::vector<float> weights, first_moment, second_moment;
 };
 
+/// Gradients of elements [first, first + values.size()) of a named tensor, counted over the whole
+/// tensor, on the host.
+struct GradientPart {
+  std::string tensor;
+  std::size_t first = 0;
+  std::vector<float> values;
+};
+
 /// The tensors of a layer as matrix products take them: those that read the same input lie one
 /// behind the other and are one matrix.
 template <class Element>
@@ -35,23 +45,58 @@ struct LayerMatrices {
   DeviceSpan<Element> input_norm, query_key_value, query, output, mid_norm, gate_up, down;
 };
 
-/// Weights in bf16, gradients in fp32, both whole; fp32 weights and moments of the elements
-/// [range_first, range_last), which are the rank's to update.
+/// Elements [begin, end) of a rank's memory, whose optimizer state is the rank's and begins at `at`
+/// of what it holds of that.
+struct OwnedRange {
+  std::size_t begin = 0, end = 0, at = 0;
+  [[nodiscard]] std::size_t size() const noexcept { return end - begin; }
+};
+
+/// How the elements of a bucket are dealt to the stage's ranks, which update them.
+[[nodiscard]] inline exec::Deal deal_of(const exec::Bucket& bucket, std::int32_t dp,
+                                        std::size_t most) {
+  return {bucket.size, static_cast<std::size_t>(dp), most};
+}
+
+/// What rank `dp` of a stage updates, in the order of memory: everything, or where the optimizer is
+/// sharded its parts of the buckets. Rank 0 has the most. O(pieces log pieces).
+[[nodiscard]] inline std::vector<OwnedRange> owned_ranges(const Plan& plan,
+                                                          std::span<const exec::Bucket> buckets,
+                                                          std::size_t size, std::int32_t dp,
+                                                          std::size_t most) {
+  std::vector<OwnedRange> ranges;
+  if (plan.memory.optimizer == OptimizerState::replicated || plan.parallel.dp == 1) {
+    ranges.push_back({0, size, 0});
+    return ranges;
+  }
+  for (const exec::Bucket& bucket : buckets) {
+    for (const exec::DealtPiece& piece : deal_of(bucket, plan.parallel.dp, most).pieces()) {
+      const auto [first, last] = piece.of(static_cast<std::size_t>(dp));
+      if (first < last) ranges.push_back({bucket.begin + first, bucket.begin + last, 0});
+    }
+  }
+  std::ranges::sort(ranges, {}, &OwnedRange::begin);
+  std::size_t at = 0;
+  for (OwnedRange& range : ranges) range.at = std::exchange(at, at + range.size());
+  return ranges;
+}
+
+/// Weights in bf16, gradients in fp32, both whole; fp32 weights and moments of the elements that
+/// are the rank's to update.
 class RankWeights {
  public:
-  /// Vectors of this many elements are never divided between ranks.
+  /// Of vocabularies, rows that are never divided.
   static constexpr std::size_t kWhole = 8;
 
-  RankWeights(const Plan& plan, std::int32_t dp, std::int32_t pp)
-      : layout_(exec::layout_of(plan, pp)) {
+  /// Pieces of at most `most` elements are dealt to ranks.
+  RankWeights(const Plan& plan, std::int32_t dp, std::int32_t pp, std::size_t most)
+      : layout_(exec::layout_of(plan, pp)),
+        buckets_(exec::buckets_of(plan.model, plan.stages, {plan.parallel, dp, pp}, layout_)),
+        ranges_(owned_ranges(plan, buckets_, layout_.size(), dp, most)) {
     const std::size_t size = layout_.size();
-    const auto ranks = static_cast<std::size_t>(plan.parallel.dp);
-    part_ = size;
-    if (plan.memory.optimizer == OptimizerState::sharded) {
-      part_ = ((size + ranks - 1) / ranks + kWhole - 1) / kWhole * kWhole;
-      first_ = std::min(size, part_ * static_cast<std::size_t>(dp));
+    for (const OwnedRange& range : owned_ranges(plan, buckets_, size, 0, most)) {
+      part_ += range.size();
     }
-    last_ = std::min(size, first_ + part_);
     const auto count = [](std::size_t elements) { return static_cast<std::int64_t>(elements); };
     weights_ = DeviceBuffer<Bf16>(count(size));
     // The gradient of a vocabulary that is no multiple of kWhole rows ends in rows of zeros.
@@ -73,9 +118,10 @@ class RankWeights {
   [[nodiscard]] const exec::HeldTensor& head() const {
     return layout_.tensors[layout_.head.front()];
   }
-  [[nodiscard]] std::pair<std::size_t, std::size_t> range() const noexcept {
-    return {first_, last_};
-  }
+  /// The sums that make up the gradients.
+  [[nodiscard]] const std::vector<exec::Bucket>& buckets() const noexcept { return buckets_; }
+  /// What is the rank's to update, in the order of memory.
+  [[nodiscard]] const std::vector<OwnedRange>& ranges() const noexcept { return ranges_; }
   [[nodiscard]] exec::StaticBytes bytes() const noexcept {
     const auto size = [](std::size_t elements, std::size_t each) {
       return Bytes{static_cast<std::int64_t>(elements * each)};
@@ -113,10 +159,12 @@ class RankWeights {
     upload(
         all().subspan(static_cast<std::int64_t>(offset), static_cast<std::int64_t>(values.size())),
         std::span<const Bf16>(rounded), stream);
-    const std::size_t begin = std::max(first_, offset);
-    const std::size_t end = std::min(last_, offset + values.size());
-    if (begin < end) {
-      upload(of_range(master_, begin, end), values.subspan(begin - offset, end - begin), stream);
+    for (const OwnedRange& range : ranges_) {
+      const std::size_t begin = std::max(range.begin, offset);
+      const std::size_t end = std::min(range.end, offset + values.size());
+      if (begin >= end) continue;
+      upload(here(master_, {begin, end, range.at + begin - range.begin}),
+             values.subspan(begin - offset, end - begin), stream);
     }
     stream.synchronize();  // the values are the caller's
   }
@@ -124,38 +172,44 @@ class RankWeights {
   /// The rank's part of the optimizer, in the order of memory.
   [[nodiscard]] std::vector<MasterPart> master_parts(StreamView stream) const {
     std::vector<MasterPart> parts;
-    for_each_part(
-        [&](const exec::HeldTensor& tensor, std::size_t first, std::size_t begin, std::size_t end) {
-          exec::TensorShape whole = tensor.shape;
-          whole.rows = tensor.whole_rows;
-          parts.push_back({std::move(whole), first, download(of_range(master_, begin, end), stream),
-                           download(of_range(first_moment_, begin, end), stream),
-                           download(of_range(second_moment_, begin, end), stream)});
-        });
+    for_each_part([&](const exec::HeldTensor& tensor, std::size_t first, const OwnedRange& range) {
+      exec::TensorShape whole = tensor.shape;
+      whole.rows = tensor.whole_rows;
+      parts.push_back({std::move(whole), first, download(here(master_, range), stream),
+                       download(here(first_moment_, range), stream),
+                       download(here(second_moment_, range), stream)});
+    });
     return parts;
   }
   /// Sets moments and fp32 weights, with their bf16 copies, as master_parts gave them. Throws
   /// InvalidInput unless these are the parts that are here.
   void set_master_parts(std::span<const MasterPart> parts, StreamView stream) {
     std::size_t at = 0;
-    for_each_part([&](const exec::HeldTensor& tensor, std::size_t first, std::size_t begin,
-                      std::size_t end) {
-      const std::size_t size = end - begin;
+    for_each_part([&](const exec::HeldTensor& tensor, std::size_t first, const OwnedRange& range) {
+      const std::size_t size = range.size();
       require(at < parts.size() && parts[at].tensor.name == tensor.shape.name &&
                   parts[at].first == first && parts[at].weights.size() == size &&
                   parts[at].first_moment.size() == size && parts[at].second_moment.size() == size,
               "RankDevice: parts of the optimizer must be those of the device",
               static_cast<std::int64_t>(at));
       const MasterPart& part = parts[at++];
-      set(begin, part.weights, stream);
-      upload(of_range(first_moment_, begin, end), std::span<const float>(part.first_moment),
-             stream);
-      upload(of_range(second_moment_, begin, end), std::span<const float>(part.second_moment),
-             stream);
+      set(range.begin, part.weights, stream);
+      upload(here(first_moment_, range), std::span<const float>(part.first_moment), stream);
+      upload(here(second_moment_, range), std::span<const float>(part.second_moment), stream);
     });
     require(at == parts.size(), "RankDevice: parts of the optimizer must be those of the device",
             static_cast<std::int64_t>(parts.size()));
     stream.synchronize();
+  }
+
+  /// Gradients of the elements that are the rank's to update, in the order of memory.
+  [[nodiscard]] std::vector<GradientPart> gradient_parts(StreamView stream) const {
+    std::vector<GradientPart> parts;
+    for_each_part([&](const exec::HeldTensor& tensor, std::size_t first, const OwnedRange& range) {
+      const auto values = gradients_from(range.begin, static_cast<std::int64_t>(range.size()));
+      parts.push_back({tensor.shape.name, first, download(values, stream)});
+    });
+    return parts;
   }
 
   // --- views ---
@@ -174,9 +228,15 @@ class RankWeights {
   [[nodiscard]] DeviceSpan<float> gradients(const exec::HeldTensor& tensor) const noexcept {
     return part<float>(gradients_, tensor);
   }
-  [[nodiscard]] DeviceSpan<float> master() const noexcept { return here(master_); }
-  [[nodiscard]] DeviceSpan<float> first_moment() const noexcept { return here(first_moment_); }
-  [[nodiscard]] DeviceSpan<float> second_moment() const noexcept { return here(second_moment_); }
+  [[nodiscard]] DeviceSpan<float> master(const OwnedRange& range) const noexcept {
+    return here(master_, range);
+  }
+  [[nodiscard]] DeviceSpan<float> first_moment(const OwnedRange& range) const noexcept {
+    return here(first_moment_, range);
+  }
+  [[nodiscard]] DeviceSpan<float> second_moment(const OwnedRange& range) const noexcept {
+    return here(second_moment_, range);
+  }
 
   [[nodiscard]] LayerMatrices<const Bf16> layer_weights(std::int64_t layer) const {
     return matrices<const Bf16>(weights_, layer);
@@ -216,29 +276,35 @@ class RankWeights {
             from_to(down, down)};
   }
 
-  /// Calls visit(tensor, first element of the whole tensor, begin, end) for the elements of each
+  /// Calls visit(tensor, first element of the whole tensor, range) for every run of elements of one
   /// tensor whose optimizer state is here.
   template <class Visit>
   void for_each_part(Visit visit) const {
+    auto range = ranges_.begin();
     for (const exec::HeldTensor& tensor : layout_.tensors) {
-      const std::size_t begin = std::max(first_, tensor.offset);
-      const std::size_t end = std::min(last_, tensor.offset + tensor.size());
-      if (begin >= end) continue;
       const auto skipped = static_cast<std::size_t>(tensor.first_row * tensor.shape.cols);
-      visit(tensor, skipped + begin - tensor.offset, begin, end);
+      const std::size_t behind = tensor.offset + tensor.size();
+      for (; range != ranges_.end() && range->begin < behind; ++range) {
+        const std::size_t begin = std::max(range->begin, tensor.offset);
+        const std::size_t end = std::min(range->end, behind);
+        if (begin < end) {
+          visit(tensor, skipped + begin - tensor.offset,
+                OwnedRange{begin, end, range->at + begin - range->begin});
+        }
+        if (range->end > behind) break;  // the next tensor has the rest
+      }
     }
   }
-  [[nodiscard]] DeviceSpan<float> of_range(const DeviceBuffer<float>& buffer, std::size_t begin,
-                                           std::size_t end) const noexcept {
-    return buffer.span().subspan(static_cast<std::int64_t>(begin - first_),
-                                 static_cast<std::int64_t>(end - begin));
-  }
-  [[nodiscard]] DeviceSpan<float> here(const DeviceBuffer<float>& buffer) const noexcept {
-    return of_range(buffer, first_, last_);
+  [[nodiscard]] static DeviceSpan<float> here(const DeviceBuffer<float>& buffer,
+                                              const OwnedRange& range) noexcept {
+    return buffer.span().subspan(static_cast<std::int64_t>(range.at),
+                                 static_cast<std::int64_t>(range.size()));
   }
 
   exec::ParameterLayout layout_;
-  std::size_t part_ = 0, first_ = 0, last_ = 0;
+  std::vector<exec::Bucket> buckets_;
+  std::vector<OwnedRange> ranges_;
+  std::size_t part_ = 0;  ///< elements whose optimizer state the rank has room for, as all have
   DeviceBuffer<Bf16> weights_;
   DeviceBuffer<float> gradients_, master_, first_moment_, second_moment_;
 };
