@@ -14,6 +14,7 @@
 
 #include "options.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/exec/arena_size.hpp"
 #include "slimpack/exec/backend.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/parameters.hpp"
@@ -47,7 +48,8 @@ class CudaDevice {
   static constexpr double kTolerance = 2e-2;
   static constexpr Tokens kGranularity{64};
   [[nodiscard]] static constexpr exec::ElementBytes element_sizes() { return cuda::kRankElements; }
-  /// Of buffers in its arena.
+  /// Of buffers in its arena, which lie where exec::buffer_layout says.
+  static constexpr bool kPlaced = true;
   [[nodiscard]] static std::size_t alignment(const ModelShape& model) {
     return cuda::rank_alignment(model);
   }
@@ -120,12 +122,8 @@ class CudaDevice {
 
   // --- exec::Backend ---
 
-  /// Makes the arena at least so large.
-  void reserve_at_least(Bytes wanted) {
-    if (reserved_ >= wanted) return;
-    rank_->reserve(wanted);
-    reserved_ = wanted;
-  }
+  /// Where buffers of the next step lie; without it the device finds out itself.
+  void prepare(const exec::BufferLayout& layout) { rank_->place(layout); }
   [[nodiscard]] exec::ElementBytes element_bytes() const { return rank_->element_bytes(); }
   [[nodiscard]] exec::StaticBytes static_bytes() const { return rank_->static_bytes(); }
   [[nodiscard]] Buffer allocate(Bytes bytes) { return rank_->allocate(bytes); }
@@ -193,7 +191,6 @@ class CudaDevice {
 
   std::unique_ptr<cuda::RankDevice> rank_;
   std::chrono::milliseconds patience_{};
-  Bytes reserved_;
   bool evaluating_ = false;
   std::vector<cuda::Event> events_;  ///< the step's begin, then begin and end of each unit
   std::size_t marks_ = 0;            ///< of this step

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "slimpack/core/random.hpp"
-#include "slimpack/exec/arena_size.hpp"
 #include "slimpack/exec/executor.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/exec/thread_transport.hpp"
@@ -92,14 +91,11 @@ class ProfileOnCuda {
     const Plan& plan = profile.plan;
     const exec::Program program = exec::make_program(plan);
     const exec::StepData data = cpu::detail::profile_data(plan);
-    const Bytes arena = exec::arena_bytes(plan, program, 0, CudaDevice::element_sizes(),
-                                          CudaDevice::alignment(plan.model));
     std::vector<CudaDevice> devices(ranks_.size());
     std::vector<std::unique_ptr<cuda::RankStreams>> streams(ranks_.size());
     exec::StaticBytes held;
     ranks_.team().run([&](std::size_t rank) {
       devices[rank] = CudaDevice(plan, 0, 1, {}, ranks_.rank_options(rank));
-      devices[rank].reserve_at_least(arena);
       streams[rank] = std::make_unique<cuda::RankStreams>(devices[rank].stream());
       if (rank == 0) held = devices[rank].static_bytes();
     });

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/exec/arena_size.hpp"
 #include "slimpack/exec/backend.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/parameters.hpp"
@@ -40,7 +41,8 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
   [[nodiscard]] static constexpr exec::ElementBytes element_sizes() {
     return cpu::element_bytes_of<Stored>();
   }
-  /// Of buffers in its arena.
+  /// Of buffers in its arena, which finds places for them as they come.
+  static constexpr bool kPlaced = false;
   [[nodiscard]] static std::size_t alignment(const ModelShape&) { return cpu::kBufferAlignment; }
   /// A weight as the device computes with it.
   [[nodiscard]] static double rounded(double weight) {
@@ -48,8 +50,10 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
   }
 
   /// Makes the arena at least so large.
-  void reserve_at_least(Bytes wanted) {
-    if (Base::arena() == nullptr || Base::arena()->capacity() < wanted) Base::reserve(wanted);
+  void prepare(const exec::BufferLayout& layout) {
+    if (Base::arena() == nullptr || Base::arena()->capacity() < layout.capacity) {
+      Base::reserve(layout.capacity);
+    }
   }
   /// visit(name, first element, gradients): all that are held, summed over ranks.
   template <class Visit>

@@ -73,14 +73,19 @@ namespace {
   return repository_text(*root);
 }
 
-[[nodiscard]] std::vector<Bytes> arenas(const Plan& plan, const exec::Program& program,
-                                        const RankKind& ranks) {
-  std::vector<Bytes> bytes;
-  for (std::size_t device = 0; device < ranks.here; ++device) {
-    bytes.push_back(exec::arena_bytes(plan, program, ranks.first_here + device, ranks.element,
-                                      ranks.alignment));
+[[nodiscard]] std::vector<exec::BufferLayout> arenas(const Plan& plan, const exec::Program& program,
+                                                     const RankKind& ranks) {
+  std::vector<exec::BufferLayout> arenas;
+  for (std::size_t here = 0; here < ranks.here; ++here) {
+    const std::size_t device = ranks.first_here + here;
+    if (ranks.placed) {
+      arenas.push_back(exec::buffer_layout(plan, program, device, ranks.element, ranks.alignment));
+    } else {
+      arenas.push_back(
+          {exec::arena_bytes(plan, program, device, ranks.element, ranks.alignment), {}});
+    }
   }
-  return bytes;
+  return arenas;
 }
 
 /// How many layers fewer than an even part the last place of the plan holds.

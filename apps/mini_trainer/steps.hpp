@@ -17,6 +17,7 @@
 #include "slimpack/data/sample.hpp"
 #include "slimpack/data/sample_tokens.hpp"
 #include "slimpack/data/token_source.hpp"
+#include "slimpack/exec/arena_size.hpp"
 #include "slimpack/exec/backend.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/exec/program.hpp"
@@ -47,8 +48,8 @@ struct Step {
   Plan plan;
   exec::Program program;
   exec::StepData data;
-  std::vector<Bytes> arena;  ///< of the devices that were asked for
-  double seconds = 0;        ///< that preparing it took
+  std::vector<exec::BufferLayout> arena;  ///< of the devices that were asked for
+  double seconds = 0;                     ///< that preparing it took
 };
 
 /// What plans and arenas are made for.
@@ -56,6 +57,7 @@ struct RankKind {
   Cluster cluster;
   exec::ElementBytes element;
   std::size_t alignment = 1;   ///< of buffers in an arena, bytes
+  bool placed = false;         ///< whether devices follow exec::buffer_layout
   Tokens granularity{64};      ///< of slices
   std::size_t count = 1;       ///< ranks of the run
   std::size_t first_here = 0;  ///< place in `Plan::schedule` of the first device of this process

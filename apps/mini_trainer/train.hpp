@@ -100,6 +100,7 @@ class Run {
     return {ranks_.cluster(options_, model_),
             Device::element_sizes(),
             Device::alignment(model_),
+            Device::kPlaced,
             Device::kGranularity,
             ranks_.size(),
             ranks_.first(),
@@ -175,9 +176,9 @@ class Run {
   }
 
   /// Buffers come from arenas that grow with the largest step so far.
-  void reserve(const Step& step) {
+  void prepare(const Step& step) {
     std::size_t at = 0;
-    ranks_.each([&](Device& device) { device.reserve_at_least(step.arena[at++]); });
+    ranks_.each([&](Device& device) { device.prepare(step.arena[at++]); });
   }
 
   void train(std::int64_t step) {
@@ -189,7 +190,7 @@ class Run {
     if (!fixed_ && step < options_.steps) ahead_->begin();
     const Plan& plan = current_.plan;
     ranks_.check_same_plan(plan);
-    reserve(current_);
+    prepare(current_);
     for (auto& device : ranks_.local()) device.set_settings(adamw(step));
     const auto begin = Clock::now();
     const exec::StepResult result = ranks_.run(plan, current_.program, current_.data);
@@ -240,7 +241,7 @@ class Run {
     std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>> seen;
     while (tokens < all) {
       const Step one = steps.next();
-      reserve(one);
+      prepare(one);
       const exec::StepResult result = ranks_.run(one.plan, one.program, one.data);
       for (std::size_t sample = 0; sample < one.plan.samples.size(); ++sample) {
         const Origin& origin = one.plan.origin[sample];
@@ -265,7 +266,7 @@ class Run {
       for (double& value : weight.values) value = Device::rounded(value);
     }
     ranks_.check_same_plan(current_.plan);
-    reserve(current_);
+    prepare(current_);
     const exec::StepResult result = ranks_.run(current_.plan, current_.program, current_.data);
     const cpu::ReferenceResult reference = cpu::reference_step(model_, weights, current_.data);
     std::string tensor;

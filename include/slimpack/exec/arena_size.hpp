@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How large a device's arena must be for a plan: its order replayed without computing.
+// How large a device's arena must be for a plan, and where in it its buffers lie: its order
+// replayed without computing.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +22,12 @@
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack::exec {
+
+/// The buffers of one step of a device in an arena of `capacity` bytes.
+struct BufferLayout {
+  Bytes capacity;
+  std::vector<std::size_t> places;  ///< first bytes, in the order in which the step takes buffers
+};
 
 namespace detail {
 
@@ -44,6 +51,7 @@ class ReplayDevice {
     ~Buffer() {
       if (places_ != nullptr) places_->give_back(at_, bytes_);
     }
+    [[nodiscard]] std::size_t at() const noexcept { return at_; }
 
    private:
     BufferPlaces* places_;
@@ -56,7 +64,9 @@ class ReplayDevice {
   [[nodiscard]] ElementBytes element_bytes() const noexcept { return size_; }
   [[nodiscard]] StaticBytes static_bytes() const noexcept { return {}; }
   [[nodiscard]] Buffer allocate(Bytes bytes) {
-    return Buffer(places_, static_cast<std::size_t>(bytes.value));
+    Buffer buffer(places_, static_cast<std::size_t>(bytes.value));
+    taken_.push_back(buffer.at());
+    return buffer;
   }
   [[nodiscard]] std::span<std::byte> bytes(const Buffer&) const noexcept { return {}; }
   void clear(Buffer&) noexcept {}
@@ -71,11 +81,12 @@ class ReplayDevice {
   void reduce(std::int32_t, Link&) noexcept {}
   template <class Link>
   void optimize(Link&) noexcept {}
-  [[nodiscard]] Bytes reached() const noexcept { return places_.reached(); }
+  [[nodiscard]] BufferLayout layout() && { return {places_.reached(), std::move(taken_)}; }
 
  private:
   ElementBytes size_;
   BufferPlaces places_;
+  std::vector<std::size_t> taken_;
 };
 
 /// A transport on which nothing is waited for. Sends end as late as the window lets them, or at
@@ -91,27 +102,41 @@ struct ReplayLink {
   void abort(const std::string&) noexcept {}
 };
 
+inline BufferLayout replay(const Plan& plan, const Program& program, std::size_t device,
+                           const ElementBytes& size, std::size_t alignment, bool at_once) {
+  const StepData data;
+  const MemoryObserver observer;
+  ReplayDevice replay(size, alignment);
+  ReplayLink link{at_once};
+  (void)DeviceRun<ReplayDevice, ReplayLink>(plan, program, data, device, replay, link, observer)
+      .run();
+  return std::move(replay).layout();
+}
+
 }  // namespace detail
 
-/// Bytes of an arena, whose buffers are aligned to `alignment` bytes, with which device `device`
-/// (in `Plan::schedule`) runs the plan, weights, gradients and optimizer state apart. The device's
-/// order is replayed with its buffers at their places in an arena, once with sends that end at once
-/// and once with sends that end as late as the window allows; the larger arena counts, and a
-/// quarter of it is added for sends that end in between. What is reached over the predicted peak is
-/// the price of fragmentation. Throws as run_step where the device's order is impossible. O(units x
-/// buffers).
+/// Where the buffers of device `device` (in `Plan::schedule`) lie, each at a multiple of
+/// `alignment`, weights, gradients and optimizer state apart. A send's buffer has its place until
+/// the window or the step's end makes the device wait for it: no send ends later, so that buffers
+/// that are in use at one time never overlap, whenever sends end. Throws as run_step where the
+/// device's order is impossible. O(units x buffers).
+[[nodiscard]] inline BufferLayout buffer_layout(const Plan& plan, const Program& program,
+                                                std::size_t device, const ElementBytes& size,
+                                                std::size_t alignment) {
+  return detail::replay(plan, program, device, size, alignment, false);
+}
+
+/// Bytes of an arena with which a device runs the plan that finds places as it goes (BufferPlaces).
+/// The device's order is replayed with its buffers at their places in an arena, once with sends
+/// that end at once and once with sends that end as late as the window allows; the larger arena
+/// counts, and a quarter of it is added for sends that end in between. What is reached over the
+/// predicted peak is the price of fragmentation. Throws as run_step where the device's order is
+/// impossible. O(units x buffers).
 [[nodiscard]] inline Bytes arena_bytes(const Plan& plan, const Program& program, std::size_t device,
                                        const ElementBytes& size, std::size_t alignment) {
   Bytes most;
-  const StepData data;
-  const MemoryObserver observer;
   for (const bool at_once : {false, true}) {
-    detail::ReplayDevice replay(size, alignment);
-    detail::ReplayLink link{at_once};
-    (void)DeviceRun<detail::ReplayDevice, detail::ReplayLink>(plan, program, data, device, replay,
-                                                              link, observer)
-        .run();
-    most = std::max(most, replay.reached());
+    most = std::max(most, detail::replay(plan, program, device, size, alignment, at_once).capacity);
   }
   return Bytes{most.value + most.value / 4};
 }

@@ -156,18 +156,25 @@ class RankDevice {
 
   // --- memory ---
 
-  /// Of buffers in the arena; see exec::arena_bytes.
+  /// Of buffers in the arena; see exec::buffer_layout.
   [[nodiscard]] static std::size_t alignment(const ModelShape& model) noexcept {
     return rank_alignment(model);
   }
-  /// From now on buffers come from one arena of at least so many bytes, kept over all steps. No
-  /// buffer may be held. Without this call the first step reserves what its plan needs. Throws
-  /// CudaError naming what is needed and what there is where the device has too little memory.
+  /// Buffers come from one arena of at least so many bytes, kept over all steps: it grows with the
+  /// step that needs most. No buffer may be held. Throws CudaError naming what is needed and what
+  /// there is where the device has too little memory.
   void reserve(Bytes capacity) {
     if (arena_ && arena_->capacity() >= capacity) return;
     arena_.reset();
-    arena_ = std::make_unique<DeviceArena>(capacity, rank_alignment(model_),
-                                           std::min(2 * model_.key_width(), 4 * model_.heads));
+    arena_ =
+        std::make_unique<DeviceArena>(capacity, std::min(2 * model_.key_width(), 4 * model_.heads));
+  }
+  /// Where buffers of the next step lie, found out beforehand (exec::buffer_layout with
+  /// kRankElements and `alignment`). Throws as reserve.
+  void place(exec::BufferLayout layout) {
+    reserve(layout.capacity);
+    layout_ = std::move(layout);
+    placed_ = true;
   }
   /// The arena, if there is one.
   [[nodiscard]] const DeviceArena* arena() const noexcept { return arena_.get(); }
@@ -176,9 +183,12 @@ class RankDevice {
 
   [[nodiscard]] exec::ElementBytes element_bytes() const noexcept { return kRankElements; }
   [[nodiscard]] exec::StaticBytes static_bytes() const noexcept { return weights_.bytes(); }
-  [[nodiscard]] Buffer allocate(Bytes bytes) { return Buffer(*arena_, bytes); }
-  [[nodiscard]] std::span<std::byte> bytes(const Buffer& buffer) const { return buffer.bytes(); }
-  void clear(Buffer& buffer) { fill_zeros(elements<std::byte>(buffer.bytes()), stream()); }
+  [[nodiscard]] Buffer allocate(Bytes bytes) {
+    if (taken_ == layout_.places.size()) throw std::logic_error("a buffer more than foreseen");
+    return {arena_->bytes(layout_.places[taken_++], bytes)};
+  }
+  [[nodiscard]] std::span<std::byte> bytes(const Buffer& buffer) const { return buffer.bytes; }
+  void clear(Buffer& buffer) { fill_zeros(elements<std::byte>(buffer.bytes), stream()); }
 
   /// Throws InvalidInput if the plan's model or partition is not that of the first.
   void begin_step(const Plan& plan, const exec::StepData& data) {
@@ -189,9 +199,11 @@ class RankDevice {
     const exec::Program program = exec::make_program(plan);
     if (const auto why = why_not_plan(plan)) throw InvalidInput(*why);
     adopt(plan);
-    if (!arena_) {
-      reserve(exec::arena_bytes(plan, program, plan_device_, kRankElements, alignment(model_)));
+    if (!std::exchange(placed_, false)) {
+      layout_ = exec::buffer_layout(plan, program, plan_device_, kRankElements, alignment(model_));
+      reserve(layout_.capacity);
     }
+    taken_ = 0;
     ring_.reserve(table_bytes(plan, program, plan_device_));
     if (is_last()) losses_.reserve(program, plan_device_);
     data_ = &data;
@@ -475,6 +487,9 @@ class RankDevice {
   DeviceBuffer<Bf16> vocabulary_rest_;
   GradientNorm norm_;
   std::unique_ptr<DeviceArena> arena_;
+  exec::BufferLayout layout_;
+  bool placed_ = false;    ///< layout_ is the next step's
+  std::size_t taken_ = 0;  ///< buffers of the step
   Tables tables_;
   TableRing ring_;
   RankLosses losses_;

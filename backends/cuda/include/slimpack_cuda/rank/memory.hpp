@@ -9,11 +9,9 @@
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/exec/buffer_places.hpp"
 #include "slimpack/exec/memory.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack_cuda/bf16.hpp"
@@ -56,15 +54,14 @@ template <class Element>
   return {span.data, static_cast<std::size_t>(span.size)};
 }
 
-/// One block of device memory with its places. Buffers that are given back may be in use by work
-/// that is queued: whoever gets the place next uses it on the same stream, hence later.
+/// One block of device memory. Buffers that are given back may be in use by work that is queued:
+/// whoever gets the place next uses it on the same stream, hence later.
 class DeviceArena {
  public:
   /// Throws CudaError where the device has too little memory, InvalidInput where rows of
   /// `smallest_row` bytes could not be numbered.
-  DeviceArena(Bytes capacity, std::size_t alignment, std::int64_t smallest_row)
-      : places_(capacity, alignment) {
-    const std::int64_t size = places_.capacity().value;
+  DeviceArena(Bytes capacity, std::int64_t smallest_row) {
+    const std::int64_t size = capacity.value;
     require(size / smallest_row <= std::numeric_limits<std::int32_t>::max(),
             "the arena must not have more rows than tables can number", size);
     if (const std::int64_t there = free_memory(); there < size) {
@@ -74,13 +71,11 @@ class DeviceArena {
     memory_ = DeviceBuffer<std::byte>(size);
   }
 
-  [[nodiscard]] std::byte* take(std::size_t bytes) { return base() + places_.take(bytes); }
-  void give_back(const std::byte* from, std::size_t bytes) noexcept {
-    places_.give_back(static_cast<std::size_t>(from - base()), bytes);
+  [[nodiscard]] Bytes capacity() const noexcept { return Bytes{memory_.size()}; }
+  /// What begins at a place of exec::buffer_layout.
+  [[nodiscard]] std::span<std::byte> bytes(std::size_t place, Bytes size) const noexcept {
+    return {base() + place, static_cast<std::size_t>(size.value)};
   }
-  [[nodiscard]] Bytes capacity() const noexcept { return places_.capacity(); }
-  [[nodiscard]] Bytes held() const noexcept { return places_.held(); }
-  [[nodiscard]] Bytes reached() const noexcept { return places_.reached(); }
 
   /// All of it as rows of `width` elements, counted from its base.
   template <class Element>
@@ -100,36 +95,12 @@ class DeviceArena {
  private:
   [[nodiscard]] std::byte* base() const noexcept { return memory_.span().data; }
 
-  exec::BufferPlaces places_;
   DeviceBuffer<std::byte> memory_;
 };
 
-/// Memory of one use, given back where it came from. An arena must outlive its buffers.
-class ArenaBuffer {
- public:
-  ArenaBuffer(DeviceArena& arena, Bytes bytes)
-      : size_(static_cast<std::size_t>(bytes.value)), arena_(&arena), data_(arena.take(size_)) {}
-  ArenaBuffer(ArenaBuffer&& other) noexcept
-      : size_(std::exchange(other.size_, 0)),
-        arena_(std::exchange(other.arena_, nullptr)),
-        data_(std::exchange(other.data_, nullptr)) {}
-  ArenaBuffer& operator=(ArenaBuffer&& other) noexcept {
-    std::swap(size_, other.size_);
-    std::swap(arena_, other.arena_);
-    std::swap(data_, other.data_);
-    return *this;
-  }
-  ArenaBuffer(const ArenaBuffer&) = delete;
-  ArenaBuffer& operator=(const ArenaBuffer&) = delete;
-  ~ArenaBuffer() {
-    if (arena_ != nullptr) arena_->give_back(data_, size_);
-  }
-  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
-
- private:
-  std::size_t size_ = 0;
-  DeviceArena* arena_ = nullptr;
-  std::byte* data_ = nullptr;
+/// Memory of one use: a place of the arena.
+struct ArenaBuffer {
+  std::span<std::byte> bytes;
 };
 
 /// Matrices from front to back of a buffer. Running out means that a unit uses more than
