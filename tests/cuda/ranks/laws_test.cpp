@@ -43,7 +43,7 @@ class PoisonedRank : public cuda::RankDevice {
   [[nodiscard]] Buffer allocate(Bytes bytes) {
     Buffer buffer = cuda::RankDevice::allocate(bytes);
     if (bytes > Bytes{}) {
-      cuda::detail::fill_bytes(buffer.bytes().data(), 0xff, buffer.bytes().size(), stream());
+      cuda::detail::fill_bytes(buffer.bytes.data(), 0xff, buffer.bytes.size(), stream());
     }
     return buffer;
   }
