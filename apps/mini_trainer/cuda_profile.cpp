@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "slimpack/core/random.hpp"
+#include "slimpack/exec/deal.hpp"
 #include "slimpack/exec/executor.hpp"
 #include "slimpack/exec/program.hpp"
 #include "slimpack/exec/thread_transport.hpp"
@@ -218,7 +219,8 @@ class ProfileOnCuda {
       traffic_row(ProfileKind::reduce, Bytes{bytes * (ranks - 1) / ranks},
                   together(bytes, [](auto& link, const exec::Meeting& meeting, auto values, auto,
                                      std::int64_t tag) {
-                    link.queue_sum(meeting, tag, values);
+                    link.queue_scatter(meeting, tag, values,
+                                       exec::Deal{values.size(), meeting.members.size()});
                     link.await_sum(meeting, tag);
                   }));
       traffic_row(ProfileKind::exchange, Bytes{bytes * (ranks - 1)},
