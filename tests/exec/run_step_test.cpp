@@ -351,7 +351,7 @@ TEST_CASE("run_step: a device that has ended leaves nobody waiting for ever") {
   Plan plan = test::tiny_plan(2, {{0}, {1}}, {{6, 0}, {5, 1}});
   plan.schedule[1].order.clear();
   CHECK_THROWS_WITH_AS((void)run(plan),
-                       "execution cannot end: device (dp 0, pp 0), unit 4, O awaits sum 0 with "
+                       "execution cannot end: device (dp 0, pp 0), unit 4, O awaits sum 3 with "
                        "[device (dp 1, pp 0), end of the step]",
                        Deadlock);
 }
