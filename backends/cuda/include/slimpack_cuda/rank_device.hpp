@@ -156,10 +156,6 @@ class RankDevice {
 
   // --- memory ---
 
-  /// Of buffers in the arena; see exec::buffer_layout.
-  [[nodiscard]] static std::size_t alignment(const ModelShape& model) noexcept {
-    return rank_alignment(model);
-  }
   /// Buffers come from one arena of at least so many bytes, kept over all steps: it grows with the
   /// step that needs most. No buffer may be held. Throws CudaError naming what is needed and what
   /// there is where the device has too little memory.
@@ -170,7 +166,7 @@ class RankDevice {
         std::make_unique<DeviceArena>(capacity, std::min(2 * model_.key_width(), 4 * model_.heads));
   }
   /// Where buffers of the next step lie, found out beforehand (exec::buffer_layout with
-  /// kRankElements and `alignment`). Throws as reserve.
+  /// kRankElements and rank_alignment). Throws as reserve.
   void place(exec::BufferLayout layout) {
     reserve(layout.capacity);
     layout_ = std::move(layout);
@@ -200,7 +196,8 @@ class RankDevice {
     if (const auto why = why_not_plan(plan)) throw InvalidInput(*why);
     adopt(plan);
     if (!std::exchange(placed_, false)) {
-      layout_ = exec::buffer_layout(plan, program, plan_device_, kRankElements, alignment(model_));
+      layout_ =
+          exec::buffer_layout(plan, program, plan_device_, kRankElements, rank_alignment(model_));
       reserve(layout_.capacity);
     }
     taken_ = 0;
