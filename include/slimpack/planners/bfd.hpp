@@ -37,13 +37,14 @@ class BfdCandidates {
         planner_(planner),
         recompute_(recompute_choices(request)),
         ranks_(context_parallel_choices(request)),
-        share_(share_choices(request, ranks_)) {
+        share_(share_choices(request, ranks_)),
+        length_{request.context} {
     const std::vector<std::int32_t> one_chunk{1};
     head_ = head_choices(request, one_chunk, false);
     const Tokens longest =
         *std::max_element(request.batch.samples.begin(), request.batch.samples.end());
-    if (longest < request.context) length_.push_back(longest);
-    ranks_ = roomy_first(request, std::move(ranks_), request.context);
+    if (longest < request.context) length_ = {longest, request.context};
+    ranks_ = roomy_first(request, std::move(ranks_), length_.front());
   }
 
   [[nodiscard]] std::vector<std::size_t> sizes() const {
@@ -90,7 +91,7 @@ class BfdCandidates {
     return settings;
   }
   [[nodiscard]] BfdRules rules(const SettingPoint& point) const {
-    return {length_[point[4]].value_or(request_.context), batch_[point[5]], point[6]};
+    return {length_[point[4]], batch_[point[5]], point[6]};
   }
 
   const PlanRequest& request_;
@@ -99,7 +100,7 @@ class BfdCandidates {
   std::vector<std::int32_t> ranks_;
   std::vector<std::optional<Tokens>> share_;
   std::vector<HeadPlace> head_;
-  std::vector<std::optional<Tokens>> length_{std::nullopt};  ///< else the context
+  std::vector<Tokens> length_;
   std::vector<std::size_t> batch_{1, 2, 4};
 };
 
