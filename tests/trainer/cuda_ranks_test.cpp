@@ -83,8 +83,9 @@ TEST_CASE("CudaThreadRanks: too little memory names rank, GPU, what is needed an
   const cuda::ScopedEmulation modest({.memory = 256 << 20});
   CudaThreadRanks ranks(2);
   ranks.make_devices(plan, 1, {});
-  const std::string sentence = thrown_by(
-      [&] { ranks.each([](trainer::CudaDevice& device) { device.reserve(Bytes{150 << 20}); }); });
+  const std::string sentence = thrown_by([&] {
+    ranks.each([](trainer::CudaDevice& device) { device.prepare({Bytes{150 << 20}, {}}); });
+  });
   CHECK(sentence.starts_with("rank 1, on GPU 0: the arena needs 157286400 bytes, the device has "));
   CHECK(sentence.ends_with(" left"));
   const cuda::ScopedEmulation small({.memory = 1 << 20});
