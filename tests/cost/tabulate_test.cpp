@@ -14,7 +14,7 @@ using namespace slimpack;
 
 namespace {
 
-AnalyticModel analytic() {
+AnalyticModel small_analytic() {
   return {test::llama_7b(), test::h100(), MemorySpec{}};
 }
 
@@ -24,7 +24,7 @@ TableModel table_of(const TableCost& cost) {
 
 /// The analytic model whose queries see at most `most` keys, their mean being what counts.
 struct BoundedModel {
-  AnalyticModel dense = analytic();
+  AnalyticModel dense = small_analytic();
   std::int64_t most = 4096;
 
   [[nodiscard]] PackLoad seen(PackLoad load) const noexcept {
@@ -63,23 +63,23 @@ TEST_CASE("table_grid: lines rise by the steps of an octave, by hand") {
                        "table_grid: least must be >= 1, got 0", InvalidInput);
   CHECK_THROWS_WITH_AS(static_cast<void>(table_grid({1}, {1}, {1}, 0)),
                        "table_grid: steps must be >= 1, got 0", InvalidInput);
-  CHECK_THROWS_WITH_AS(static_cast<void>(tabulate(analytic(), {{}, {{0}}})),
+  CHECK_THROWS_WITH_AS(static_cast<void>(tabulate(small_analytic(), {{}, {{0}}})),
                        "tabulate: there must be a line of tokens", InvalidInput);
 }
 
 TEST_CASE("tabulate: a model that is linear in tokens and pairs is answered as it is") {
-  const TableCost cost = tabulate(analytic(), table_grid({128}, {32768}, {131072}));
+  const TableCost cost = tabulate(small_analytic(), table_grid({128}, {32768}, {131072}));
   const TableModel table = table_of(cost);
-  CHECK(table_error(analytic(), cost, table).worst < 1e-4);
+  CHECK(table_error(small_analytic(), cost, table).worst < 1e-4);
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
     Random random(seed);
     const PackLoad load =
         test::whole_slice(random.between(0, 100'000), random.between(256, 20'000));
     const StageLoad stage = test::plain_stage(random.between(1, 8));
-    const double forward = seconds(analytic().forward(load, stage));
+    const double forward = seconds(small_analytic().forward(load, stage));
     CHECK(seconds(table.forward(load, stage)) == doctest::Approx(forward).epsilon(1e-4));
-    const double backward = seconds(analytic().backward(load, stage, Recompute::none));
+    const double backward = seconds(small_analytic().backward(load, stage, Recompute::none));
     CHECK(seconds(table.backward(load, stage, Recompute::none)) ==
           doctest::Approx(backward).epsilon(1e-4));
   }
