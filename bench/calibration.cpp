@@ -14,10 +14,11 @@
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include <CLI/CLI.hpp>
 
 #include "compiled/planners.hpp"
 #include "slimpack/cost/fit.hpp"
@@ -44,57 +45,25 @@ struct Options {
   bool quick = false, units = false;
 };
 
-constexpr std::string_view kUsage =
-    "usage: bench_calibration FILE.lengths [--model NAME] [--ranks N] [--tokens N] [--context N]\n"
-    "  [--steps N] [--repeat N] [--divide N] [--only pp|dp] [--profile OUT.csv] [--read "
-    "PROFILE.csv]\n"
-    "  [--quick] [--units]\n"
-    "Lengths are divided by N (0: so that the longest document fits the context). Each step runs "
-    "N\n"
-    "times (--repeat); the median counts.\n";
-
-Options parse(int count, char** arguments) {
-  Options options;
-  for (int at = 1; at < count; ++at) {
-    const std::string name = arguments[at];
-    if (!name.starts_with("--")) {
-      options.lengths = name;
-    } else if (name == "--quick") {
-      options.quick = true;
-    } else if (name == "--units") {
-      options.units = true;
-    } else {
-      if (at + 1 == count) throw InvalidInput(name + " needs a value");
-      const std::string value = arguments[++at];
-      if (name == "--model") {
-        options.model = value;
-      } else if (name == "--profile") {
-        options.profile = value;
-      } else if (name == "--read") {
-        options.read = value;
-      } else if (name == "--only") {
-        options.only = value;
-      } else if (name == "--ranks") {
-        options.ranks = static_cast<std::size_t>(std::stoll(value));
-      } else if (name == "--tokens") {
-        options.tokens = std::stoll(value);
-      } else if (name == "--context") {
-        options.context = std::stoll(value);
-      } else if (name == "--steps") {
-        options.steps = std::stoll(value);
-      } else if (name == "--repeat") {
-        options.repeat = std::stoll(value);
-      } else if (name == "--divide") {
-        options.divide = std::stoll(value);
-      } else {
-        throw InvalidInput("unknown option " + name);
-      }
-    }
-  }
-  require(!options.lengths.empty(), "a file of lengths is needed");
-  require(options.steps >= 1 && options.ranks >= 1 && options.repeat >= 1,
-          "steps, ranks and repeat must be >= 1");
-  return options;
+void add_options(CLI::App& program, Options& options) {
+  program.option_defaults()->always_capture_default();
+  program.add_option("lengths", options.lengths, "a document's tokens a line")->required();
+  program.add_option("--model", options.model);
+  program.add_option("--ranks", options.ranks)->check(CLI::PositiveNumber);
+  program.add_option("--tokens", options.tokens, "of a step")->check(CLI::PositiveNumber);
+  program.add_option("--context", options.context)->check(CLI::PositiveNumber);
+  program.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
+  program.add_option("--repeat", options.repeat, "runs of each step; the median counts")
+      ->check(CLI::PositiveNumber);
+  program
+      .add_option("--divide", options.divide,
+                  "divides lengths; 0: so that the longest document fits the context")
+      ->check(CLI::NonNegativeNumber);
+  program.add_option("--only", options.only)->check(CLI::IsMember({"pp", "dp"}));
+  program.add_option("--profile", options.profile, "file to write the first profile to");
+  program.add_option("--read", options.read, "profile to use in place of measuring one");
+  program.add_flag("--quick", options.quick, "a short profile");
+  program.add_flag("--units", options.units, "print every unit");
 }
 
 std::string read_text(const std::string& path) {
@@ -405,11 +374,14 @@ void run(const Options& options) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  Options options;
+  CLI::App program{"Whether steps take the time and memory that a fitted cost predicts"};
+  add_options(program, options);
+  CLI11_PARSE(program, count, arguments);
   try {
-    run(parse(count, arguments));
+    run(options);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_calibration: %s\n%.*s", error.what(),
-                 static_cast<int>(kUsage.size()), kUsage.data());
+    std::fprintf(stderr, "bench_calibration: %s\n", error.what());
     return 2;
   }
   return 0;

@@ -4,16 +4,15 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <limits>
-#include <sstream>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include <CLI/CLI.hpp>
 
 #include "compiled/planners.hpp"
 #include "slimpack/cost/presets.hpp"
@@ -37,67 +36,28 @@ struct Options {
   bool settings = false;  ///< print what was chosen
 };
 
-constexpr std::string_view kUsage =
-    "usage: bench_efficiency FOLDER [--sets A,B] [--contexts N,M] [--planner NAME] [--model NAME]\n"
-    "  [--cluster NAME] [--dp N] [--pp N] [--tp N] [--tokens N] [--steps N] [--threads N]\n"
-    "  [--effort fast|normal|thorough] [--kernels FACTOR] [--no-links] [--settings]\n"
-    "FOLDER/NAME.lengths holds one document's tokens a line.\n";
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
-  return parts;
-}
-
-Options parse(int count, char** arguments) {
-  Options options;
-  for (int at = 1; at < count; ++at) {
-    const std::string name = arguments[at];
-    if (name == "--no-links") {
-      options.no_links = true;
-    } else if (name == "--settings") {
-      options.settings = true;
-    } else if (name.starts_with("--")) {
-      if (at + 1 == count) throw InvalidInput(name + " needs a value");
-      const std::string value = arguments[++at];
-      const auto number = [&] { return std::stoll(value); };
-      if (name == "--sets") {
-        options.sets = split(value);
-      } else if (name == "--contexts") {
-        options.contexts.clear();
-        for (const std::string& part : split(value)) options.contexts.push_back(std::stoll(part));
-      } else if (name == "--planner") {
-        options.planner = value;
-      } else if (name == "--model") {
-        options.model = value;
-      } else if (name == "--cluster") {
-        options.cluster = value;
-      } else if (name == "--effort") {
-        options.effort = value;
-      } else if (name == "--dp") {
-        options.dp = static_cast<std::int32_t>(number());
-      } else if (name == "--pp") {
-        options.pp = static_cast<std::int32_t>(number());
-      } else if (name == "--tp") {
-        options.tp = static_cast<std::int32_t>(number());
-      } else if (name == "--threads") {
-        options.threads = static_cast<std::int32_t>(number());
-      } else if (name == "--tokens") {
-        options.tokens = number();
-      } else if (name == "--steps") {
-        options.steps = number();
-      } else if (name == "--kernels") {
-        options.kernels = std::stod(value);
-      } else {
-        throw InvalidInput("unknown option " + name);
-      }
-    } else {
-      options.folder = name;
-    }
-  }
-  require(!options.folder.empty(), "a folder of length files is needed");
-  return options;
+void add_options(CLI::App& program, Options& options) {
+  program.option_defaults()->always_capture_default();
+  program
+      .add_option("folder", options.folder, "FOLDER/SET.lengths holds a document's tokens a line")
+      ->required();
+  program.add_option("--sets", options.sets)->delimiter(',');
+  program.add_option("--contexts", options.contexts)->delimiter(',')->check(CLI::PositiveNumber);
+  program.add_option("--planner", options.planner);
+  program.add_option("--model", options.model);
+  program.add_option("--cluster", options.cluster);
+  program.add_option("--effort", options.effort)
+      ->check(CLI::IsMember({"fast", "normal", "thorough"}));
+  program.add_option("--dp", options.dp)->check(CLI::PositiveNumber);
+  program.add_option("--pp", options.pp)->check(CLI::PositiveNumber);
+  program.add_option("--tp", options.tp)->check(CLI::PositiveNumber);
+  program.add_option("--threads", options.threads)->check(CLI::PositiveNumber);
+  program.add_option("--tokens", options.tokens, "of a step")->check(CLI::PositiveNumber);
+  program.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
+  program.add_option("--kernels", options.kernels, "factor on the cost of a kernel and a segment")
+      ->check(CLI::NonNegativeNumber);
+  program.add_flag("--no-links", options.no_links, "transfers take no time");
+  program.add_flag("--settings", options.settings, "print what was chosen");
 }
 
 LengthSet read_set(const std::string& path) {
@@ -215,11 +175,14 @@ void run(const Options& options) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  Options options;
+  CLI::App program{"Efficiency, distance to the bound and planning time on files of lengths"};
+  add_options(program, options);
+  CLI11_PARSE(program, count, arguments);
   try {
-    run(parse(count, arguments));
+    run(options);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_efficiency: %s\n%.*s", error.what(),
-                 static_cast<int>(kUsage.size()), kUsage.data());
+    std::fprintf(stderr, "bench_efficiency: %s\n", error.what());
     return 2;
   }
   return 0;

@@ -10,19 +10,19 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <limits>
 #include <new>
 #include <span>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include <CLI/CLI.hpp>
 
 #include "compiled/planners.hpp"
 #include "slimpack/cost/presets.hpp"
@@ -45,73 +45,29 @@ struct Options {
   std::uint64_t memory_gb = 12;
 };
 
-constexpr std::string_view kUsage =
-    "usage: bench_scale FILE.lengths.. [--planners A,B] [--devices N,M] [--model NAME]\n"
-    "  [--cluster NAME] [--effort fast|normal|thorough] [--pp N] [--tp N] [--threads N]\n"
-    "  [--context N] [--tokens N] [--limit SECONDS] [--memory GB]\n"
-    "A step has N tokens on the most devices and in proportion fewer on fewer.\n";
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
-  return parts;
-}
-
-Options parse(int count, char** arguments) {
-  Options options;
-  for (int at = 1; at < count; ++at) {
-    const std::string name = arguments[at];
-    if (!name.starts_with("--")) {
-      options.files.push_back(name);
-      continue;
-    }
-    if (at + 1 == count) throw InvalidInput(name + " needs a value");
-    const std::string value = arguments[++at];
-    const auto number = [&] {
-      const std::int64_t parsed = std::atoll(value.c_str());
-      require(parsed >= 1 && parsed <= std::numeric_limits<std::int32_t>::max(),
-              name + " must be a number in [1, 2^31)", value);
-      return parsed;
-    };
-    if (name == "--planners") {
-      options.planners = split(value);
-    } else if (name == "--devices") {
-      options.devices.clear();
-      for (const std::string& part : split(value)) {
-        options.devices.push_back(std::atoll(part.c_str()));
-      }
-    } else if (name == "--model") {
-      options.model = value;
-    } else if (name == "--cluster") {
-      options.cluster = value;
-    } else if (name == "--effort") {
-      options.effort = value;
-    } else if (name == "--pp") {
-      options.pp = static_cast<std::int32_t>(number());
-    } else if (name == "--tp") {
-      options.tp = static_cast<std::int32_t>(number());
-    } else if (name == "--threads") {
-      options.threads = static_cast<std::int32_t>(number());
-    } else if (name == "--context") {
-      options.context = number();
-    } else if (name == "--tokens") {
-      options.tokens = number();
-    } else if (name == "--limit") {
-      options.limit_s = static_cast<unsigned>(number());
-    } else if (name == "--memory") {
-      options.memory_gb = static_cast<std::uint64_t>(number());
-    } else {
-      throw InvalidInput("unknown option " + name);
-    }
+void add_options(CLI::App& program, Options& options) {
+  const CLI::Range count(1, std::numeric_limits<std::int32_t>::max());
+  for (const PlannerInfo& planner : compiled::planners()) {
+    options.planners.emplace_back(planner.name);
   }
-  if (options.files.empty()) throw InvalidInput("a file of lengths must be given");
-  if (options.planners.empty()) {
-    for (const PlannerInfo& planner : compiled::planners()) {
-      options.planners.emplace_back(planner.name);
-    }
-  }
-  return options;
+  program.option_defaults()->always_capture_default();
+  program.add_option("lengths", options.files, "files of lengths")->required();
+  program.add_option("--planners", options.planners)->delimiter(',');
+  program.add_option("--devices", options.devices)->delimiter(',')->check(count);
+  program.add_option("--model", options.model);
+  program.add_option("--cluster", options.cluster);
+  program.add_option("--effort", options.effort)
+      ->check(CLI::IsMember({"fast", "normal", "thorough"}));
+  program.add_option("--pp", options.pp)->check(count);
+  program.add_option("--tp", options.tp)->check(count);
+  program.add_option("--threads", options.threads)->check(count);
+  program.add_option("--context", options.context)->check(count);
+  program
+      .add_option("--tokens", options.tokens,
+                  "of a step on the most devices; in proportion fewer on fewer")
+      ->check(count);
+  program.add_option("--limit", options.limit_s, "seconds for a planner's step")->check(count);
+  program.add_option("--memory", options.memory_gb, "GiB for a planner's step")->check(count);
 }
 
 /// The request of one step on so many devices.
@@ -289,7 +245,7 @@ void print_row(const std::string& set, const PlannerInfo& planner, std::int64_t 
   std::fflush(stdout);
 }
 
-int run(const Options& options) {
+void run(const Options& options) {
   std::printf(
       "| lengths | planner | devices | samples | plan s | CPU s | peak MB | units | simulate s | "
       "CPU s | peak MB | efficiency "
@@ -304,17 +260,20 @@ int run(const Options& options) {
       }
     }
   }
-  return 0;
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
+  Options options;
+  CLI::App program{"Time and memory of planning and simulating at thousands of devices"};
+  add_options(program, options);
+  CLI11_PARSE(program, count, arguments);
   try {
-    return run(parse(count, arguments));
+    run(options);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_scale: %s\n%.*s", error.what(), static_cast<int>(kUsage.size()),
-                 kUsage.data());
+    std::fprintf(stderr, "bench_scale: %s\n", error.what());
     return 2;
   }
+  return 0;
 }

@@ -105,9 +105,8 @@ inline void write_no_metrics(JsonWriter& json) {
   }
 }
 
-inline void write_entry(JsonWriter& json, const Comparison& comparison, const ComparedPlan& entry) {
-  json.begin_object();
-  json.member("planner", entry.planner);
+/// From the step on: whether there is a plan or why not, the settings and the figures.
+inline void write_outcome(JsonWriter& json, const ComparedPlan& entry) {
   json.member("step", entry.step);
   json.member("feasible", entry.metrics.has_value());
   json.key("why");
@@ -126,6 +125,12 @@ inline void write_entry(JsonWriter& json, const Comparison& comparison, const Co
   } else {
     write_no_metrics(json);
   }
+}
+
+inline void write_entry(JsonWriter& json, const Comparison& comparison, const ComparedPlan& entry) {
+  json.begin_object();
+  json.member("planner", entry.planner);
+  write_outcome(json, entry);
   member_or_null(json, "speedup_over_megatron", speedup_of(comparison, entry));
   json.member("plan_seconds", entry.plan_seconds);
   json.key("simulate_seconds");

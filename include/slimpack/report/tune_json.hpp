@@ -32,24 +32,7 @@ inline void write_degrees(JsonWriter& json, const Degrees& degrees) {
 
 inline void write_tuned_step(JsonWriter& json, const ComparedPlan& entry) {
   json.begin_object();
-  json.member("step", entry.step);
-  json.member("feasible", entry.metrics.has_value());
-  json.key("why");
-  if (entry.metrics) {
-    json.null();
-  } else {
-    json.text(entry.why);
-  }
-  json.key("settings");
-  json.begin_object(true);
-  for (const auto& [name, text] : entry.settings) json.member(name, text);
-  json.end_object();
-  json.member("evaluations", entry.evaluations);
-  if (entry.metrics) {
-    write_metrics(json, *entry.metrics);
-  } else {
-    write_no_metrics(json);
-  }
+  write_outcome(json, entry);
   json.member("plan_seconds", entry.plan_seconds);
   json.end_object();
 }
