@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "planners/candidate_laws.hpp"
 #include "planners/requests.hpp"
 #include "slimpack/planners/worst_memory.hpp"
 #include "slimpack/validate/validate.hpp"
@@ -101,22 +102,11 @@ TEST_CASE("chunkflow: every candidate over random batches and degrees is a valid
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     CAPTURE(seed);
     Random random(seed + 900);
-    PlanRequest request = test::request_of(
-        test::random_lengths(random, random.between(1, 40), 1024), random.between(8, 24));
-    request.dp = static_cast<std::int32_t>(random.between(1, 5));
-    request.pp = static_cast<std::int32_t>(random.between(1, 6));
+    PlanRequest request = test::random_step(random, 40, 5, 6);
     request.tp = random.chance(1, 2) ? 1 : 2;
     request.granularity = {random.between(1, 200)};
     const detail::ChunkflowCandidates candidates(request);
-    const auto sizes = candidates.sizes();
-    for (int draw = 0; draw < 4; ++draw) {
-      SettingPoint point;
-      for (const std::size_t size : sizes) point.push_back(random.below(size));
-      Plan plan = candidates.build(point);
-      CHECK(predict(plan, request) == std::nullopt);
-      for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
-      CHECK(candidates.describe(point, plan).contains("recompute"));
-    }
+    test::check_candidates(candidates, request, random, 4, "recompute", [](const Plan&) {});
   }
 }
 

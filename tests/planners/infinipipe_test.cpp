@@ -9,9 +9,9 @@
 #include <numeric>
 #include <vector>
 
+#include "planners/candidate_laws.hpp"
 #include "planners/requests.hpp"
 #include "slimpack/planners/worst_memory.hpp"
-#include "slimpack/validate/validate.hpp"
 
 using namespace slimpack;
 using detail::ChunkCosts;
@@ -186,24 +186,13 @@ TEST_CASE("infinipipe: every candidate over random batches and degrees is a vali
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
     Random random(seed + 40);
-    PlanRequest request = test::request_of(
-        test::random_lengths(random, random.between(1, 40), 1024), random.between(8, 24));
-    request.dp = static_cast<std::int32_t>(random.between(1, 8));
-    request.pp = static_cast<std::int32_t>(random.between(1, 6));
+    PlanRequest request = test::random_step(random, 40, 8, 6);
     request.tp = random.chance(1, 2) ? 1 : 2;
     request.granularity = {random.between(1, 200)};
     const detail::InfinipipeCandidates candidates(request);
-    const auto sizes = candidates.sizes();
-    for (int draw = 0; draw < 4; ++draw) {
-      SettingPoint point;
-      for (const std::size_t size : sizes) point.push_back(random.below(size));
-      if (!candidates.exists(point)) continue;
-      Plan plan = candidates.build(point);
-      CHECK(predict(plan, request) == std::nullopt);
-      for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
-      CHECK(candidates.describe(point, plan).contains("recompute"));
+    test::check_candidates(candidates, request, random, 4, "recompute", [&](const Plan& plan) {
       merged += plan.groups.front().size() > 1 ? 1 : 0;
-    }
+    });
   }
   CHECK(merged > 10);
 }

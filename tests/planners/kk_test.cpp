@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "planners/candidate_laws.hpp"
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
-#include "slimpack/validate/validate.hpp"
 
 using namespace slimpack;
 
@@ -87,21 +87,9 @@ TEST_CASE("kk: every candidate over random batches and degrees is a valid plan")
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     CAPTURE(seed);
     Random random(seed + 40);
-    PlanRequest request = test::request_of(
-        test::random_lengths(random, random.between(1, 40), 1024), random.between(8, 24));
-    request.dp = static_cast<std::int32_t>(random.between(1, 9));
-    request.pp = static_cast<std::int32_t>(random.between(1, 5));
+    PlanRequest request = test::random_step(random, 40, 9, 5);
     const detail::KkCandidates candidates(request, "kk");
-    const std::vector<std::size_t> sizes = candidates.sizes();
-    for (int draw = 0; draw < 8; ++draw) {
-      SettingPoint point;
-      for (const std::size_t size : sizes) point.push_back(random.below(size));
-      if (!candidates.exists(point)) continue;
-      Plan plan = candidates.build(point);
-      CHECK(predict(plan, request) == std::nullopt);
-      for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
-      CHECK(candidates.describe(point, plan).contains("budget_tokens"));
-    }
+    test::check_candidates(candidates, request, random, 8, "budget_tokens", [](const Plan&) {});
   }
 }
 

@@ -20,17 +20,16 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/price.hpp"
-#include "slimpack/pack/ranks.hpp"
+#include "slimpack/pack/bins.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/choose_modelled.hpp"
+#include "slimpack/planners/detail/joint_micro_batches.hpp"
 #include "slimpack/planners/detail/wlb_packs.hpp"
 #include "slimpack/planners/detail/wlb_queues.hpp"
 #include "slimpack/planners/detail/wlb_shards.hpp"
-#include "slimpack/planners/megatron_cp.hpp"
 #include "slimpack/planners/packed_sequences.hpp"
 #include "slimpack/planners/planner.hpp"
-#include "slimpack/schedule/interleaved.hpp"
 
 namespace slimpack {
 
@@ -39,42 +38,28 @@ namespace detail {
 /// The candidates of WLB-LLM.
 class WlbCandidates {
  public:
-  WlbCandidates(const PlanRequest& request, std::string_view planner)
-      : request_(request), planner_(planner), works_(sample_works(request, request.batch.samples)) {
-    space_.recompute = recompute_choices(request);
-    space_.chunks = chunk_choices(request, 1);
-    space_.head = head_choices(request, space_.chunks, false);
-    space_.ranks = context_parallel_choices(request);
-    std::erase_if(space_.ranks, [](std::int32_t ranks) { return ranks > kMostSharing; });
+  WlbCandidates(const PlanRequest& request, std::string_view planner) : steps_(request, planner) {
     // The search starts with the ranks of a node.
     const std::int64_t node =
         std::max<std::int64_t>(1, request.cluster.devices_per_node / request.tp);
-    const auto past = std::upper_bound(space_.ranks.begin(), space_.ranks.end(), node);
-    std::rotate(space_.ranks.begin(), past - 1, past);
+    std::vector<std::int32_t>& ranks = steps_.space().ranks;
+    const auto past = std::upper_bound(ranks.begin(), ranks.end(), node);
+    std::rotate(ranks.begin(), past - 1, past);
   }
 
   [[nodiscard]] std::array<std::size_t, 7> sizes() const noexcept {
-    return {space_.recompute.size(),
-            space_.ranks.size(),
-            kPacksPerContext2.size(),
-            space_.chunks.size(),
-            space_.head.size(),
-            space_.dealing.size(),
+    const PackedSpace& space = steps_.space();
+    return {space.recompute.size(), space.ranks.size(), kPacksPerContext2.size(),
+            space.chunks.size(),    space.head.size(),  space.dealing.size(),
             kMost2.size()};
   }
   [[nodiscard]] bool exists(const SettingPoint& point) const {
     const PackedSettings settings = settings_at(point);
-    return leaves_layers(request_, settings.chunks, settings.head);
+    return leaves_layers(steps_.request(), settings.chunks, settings.head);
   }
   [[nodiscard]] ModelledStep build(const SettingPoint& point) const {
     const PackedSettings settings = settings_at(point);
-    PlanRequest request = request_;
-    if (settings.ranks > 1) share_evenly(request, settings.ranks);
-    Plan plan =
-        build_packed(request, planner_, settings, packed(point),
-                     [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
-                       return interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
-                     });
+    Plan plan = steps_.plan(settings, packs(point));
     const AnyModel model = make_model(plan);
     ShardedTimes sharded = WlbPricing(plan, model).run();
     PricedPlan prices = std::visit([&](const auto& m) { return PricedPlan(plan, m); }, model);
@@ -93,7 +78,7 @@ class WlbCandidates {
     lines["micro_batches"] = std::to_string(plan.micropacks.size() / 2);
     const std::int64_t most2 = kMost2.at(point[6]);
     lines["longest_pack"] =
-        most2 == 0 ? "free" : std::to_string(request_.context.value * most2 / 2);
+        most2 == 0 ? "free" : std::to_string(steps_.request().context.value * most2 / 2);
     if (settings.ranks > 1) {
       const AnyModel model = make_model(plan);
       const ShardedTimes sharded = WlbPricing(plan, model).run();
@@ -110,36 +95,22 @@ class WlbCandidates {
   static constexpr std::array<std::int64_t, 3> kMost2{0, 4, 3};
 
   [[nodiscard]] PackedSettings settings_at(const SettingPoint& point) const {
-    PackedSettings settings;
-    settings.recompute = space_.recompute.at(point[0]);
-    settings.ranks = space_.ranks.at(point[1]);
-    settings.chunks = space_.chunks.at(point[3]);
-    settings.head = space_.head.at(point[4]);
-    settings.dealing = space_.dealing.at(point[5]);
-    return settings;
+    return steps_.settings(point, point[5]);
   }
-  [[nodiscard]] PackedRanks packed(const SettingPoint& point) const {
-    const PackedSettings settings = settings_at(point);
-    const std::span<const Tokens> samples = request_.batch.samples;
-    const std::int32_t groups = request_.dp / settings.ranks;
-    const std::int64_t each = nominal_packs(samples, request_.context, groups) / groups;
+  [[nodiscard]] Bins packs(const SettingPoint& point) const {
+    const PlanRequest& request = steps_.request();
+    const std::span<const Tokens> samples = request.batch.samples;
+    const std::int32_t groups = steps_.groups(settings_at(point));
+    const std::int64_t each = nominal_packs(samples, request.context, groups) / groups;
     const std::int64_t count =
         groups * std::max<std::int64_t>(1, each * kPacksPerContext2.at(point[2]) / 2);
     const std::int64_t most2 = kMost2.at(point[6]);
     const Tokens most = most2 == 0 ? Tokens{std::numeric_limits<std::int64_t>::max()}
-                                   : Tokens{request_.context.value * most2 / 2};
-    PackedRanks result;
-    result.sequences = pack_by_work(samples, works_, count, most);
-    result.ranks = settings.dealing == Dealing::in_turn
-                       ? deal_in_turn(result.sequences.size(), groups)
-                       : deal_balanced(pack_works(result.sequences, works_), groups);
-    return result;
+                                   : Tokens{request.context.value * most2 / 2};
+    return pack_by_work(samples, steps_.works(), count, most);
   }
 
-  const PlanRequest& request_;
-  std::string_view planner_;
-  std::vector<Work> works_;
-  PackedSpace space_;
+  JointMicroBatches steps_;
 };
 
 }  // namespace detail

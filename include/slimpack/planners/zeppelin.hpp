@@ -20,16 +20,14 @@
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/pack/bins.hpp"
-#include "slimpack/pack/ranks.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/choose_modelled.hpp"
+#include "slimpack/planners/detail/joint_micro_batches.hpp"
 #include "slimpack/planners/detail/wlb_packs.hpp"
 #include "slimpack/planners/detail/zeppelin_times.hpp"
-#include "slimpack/planners/megatron_cp.hpp"
 #include "slimpack/planners/packed_sequences.hpp"
 #include "slimpack/planners/planner.hpp"
-#include "slimpack/schedule/interleaved.hpp"
 
 namespace slimpack {
 
@@ -39,38 +37,28 @@ namespace detail {
 class ZeppelinCandidates {
  public:
   ZeppelinCandidates(const PlanRequest& request, std::string_view planner)
-      : request_(request), planner_(planner), works_(sample_works(request, request.batch.samples)) {
-    space_.recompute = recompute_choices(request);
-    space_.chunks = chunk_choices(request, 1);
-    space_.head = head_choices(request, space_.chunks, false);
-    space_.ranks = context_parallel_choices(request);
-    std::erase_if(space_.ranks, [](std::int32_t ranks) { return ranks > kMostSharing; });
-    if (space_.ranks.back() != request.dp && request.dp <= kMostSharing &&
+      : steps_(request, planner) {
+    std::vector<std::int32_t>& ranks = steps_.space().ranks;
+    if (ranks.back() != request.dp && request.dp <= kMostSharing &&
         request.merge.value_or(request.dp) >= request.dp) {
-      space_.ranks.push_back(request.dp);
+      ranks.push_back(request.dp);
     }
-    std::reverse(space_.ranks.begin(), space_.ranks.end());
+    std::reverse(ranks.begin(), ranks.end());
   }
 
   [[nodiscard]] std::array<std::size_t, 7> sizes() const noexcept {
-    return {space_.recompute.size(), space_.ranks.size(), kContexts.size(),
-            space_.chunks.size(),    space_.head.size(),  kPackings.size(),
-            space_.dealing.size()};
+    const PackedSpace& space = steps_.space();
+    return {space.recompute.size(), space.ranks.size(), kContexts.size(),    space.chunks.size(),
+            space.head.size(),      kPackings.size(),   space.dealing.size()};
   }
   [[nodiscard]] bool exists(const SettingPoint& point) const {
     const PackedSettings settings = settings_at(point);
     return kContexts.at(point[2]) <= settings.ranks &&
-           leaves_layers(request_, settings.chunks, settings.head);
+           leaves_layers(steps_.request(), settings.chunks, settings.head);
   }
   [[nodiscard]] ModelledStep build(const SettingPoint& point) const {
     const PackedSettings settings = settings_at(point);
-    PlanRequest request = request_;
-    if (settings.ranks > 1) share_evenly(request, settings.ranks);
-    Plan plan =
-        build_packed(request, planner_, settings, packed(point),
-                     [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
-                       return interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
-                     });
+    Plan plan = steps_.plan(settings, packs(point));
     const AnyModel model = make_model(plan);
     PricedPlan prices = std::visit([&](const auto& m) { return PricedPlan(plan, m); }, model);
     if (settings.ranks == 1) {
@@ -108,37 +96,20 @@ class ZeppelinCandidates {
                                                              "in-order"};
 
   [[nodiscard]] PackedSettings settings_at(const SettingPoint& point) const {
-    PackedSettings settings;
-    settings.recompute = space_.recompute.at(point[0]);
-    settings.ranks = space_.ranks.at(point[1]);
-    settings.chunks = space_.chunks.at(point[3]);
-    settings.head = space_.head.at(point[4]);
-    settings.dealing = space_.dealing.at(point[6]);
-    return settings;
+    return steps_.settings(point, point[6]);
   }
-  [[nodiscard]] PackedRanks packed(const SettingPoint& point) const {
-    const PackedSettings settings = settings_at(point);
-    const std::span<const Tokens> samples = request_.batch.samples;
-    const std::int32_t groups = request_.dp / settings.ranks;
-    const Tokens capacity = kContexts.at(point[2]) * request_.context;
-    PackedRanks result;
-    if (point[5] == 0) {
-      result.sequences =
-          pack_by_work(samples, works_, nominal_packs(samples, capacity, groups), capacity);
-    } else {
-      result.sequences = point[5] == 1 ? pack_best_fit_decreasing(samples, capacity)
-                                       : pack_next_fit(samples, capacity);
-    }
-    result.ranks = settings.dealing == Dealing::in_turn
-                       ? deal_in_turn(result.sequences.size(), groups)
-                       : deal_balanced(pack_works(result.sequences, works_), groups);
-    return result;
+  [[nodiscard]] Bins packs(const SettingPoint& point) const {
+    const PlanRequest& request = steps_.request();
+    const std::span<const Tokens> samples = request.batch.samples;
+    const Tokens capacity = kContexts.at(point[2]) * request.context;
+    if (point[5] == 1) return pack_best_fit_decreasing(samples, capacity);
+    if (point[5] == 2) return pack_next_fit(samples, capacity);
+    const std::int32_t groups = steps_.groups(settings_at(point));
+    return pack_by_work(samples, steps_.works(), nominal_packs(samples, capacity, groups),
+                        capacity);
   }
 
-  const PlanRequest& request_;
-  std::string_view planner_;
-  std::vector<Work> works_;
-  PackedSpace space_;
+  JointMicroBatches steps_;
 };
 
 }  // namespace detail

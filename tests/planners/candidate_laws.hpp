@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random steps for a planner's candidates, and the laws that hold of every candidate.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planners/requests.hpp"
+#include "slimpack/planners/evaluate.hpp"
+#include "slimpack/planners/search.hpp"
+#include "slimpack/validate/validate.hpp"
+
+namespace slimpack::test {
+
+/// Up to `samples` samples for dp in [1, dp) ranks of pp in [1, pp) stages with 8 to 23 layers.
+inline PlanRequest random_step(Random& random, std::int64_t samples, std::int64_t dp,
+                               std::int64_t pp) {
+  const std::vector<std::int64_t> lengths =
+      random_lengths(random, random.between(1, samples), 1024);
+  PlanRequest request = request_of(lengths, random.between(8, 24));
+  request.dp = static_cast<std::int32_t>(random.between(1, dp));
+  request.pp = static_cast<std::int32_t>(random.between(1, pp));
+  return request;
+}
+
+/// Draws points: each candidate that exists is a valid plan which fits and says its `setting`.
+/// Calls see(plan) for each.
+template <class Candidates, class See>
+void check_candidates(const Candidates& candidates, const PlanRequest& request, Random& random,
+                      int draws, const std::string& setting, const See& see) {
+  const auto sizes = candidates.sizes();
+  for (int draw = 0; draw < draws; ++draw) {
+    SettingPoint point;
+    for (const std::size_t size : sizes) point.push_back(random.below(size));
+    if constexpr (requires { candidates.exists(point); }) {
+      if (!candidates.exists(point)) continue;
+    }
+    Plan plan = candidates.build(point);
+    CHECK(predict(plan, request) == std::nullopt);
+    for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
+    CHECK(candidates.describe(point, plan).contains(setting));
+    see(plan);
+  }
+}
+
+}  // namespace slimpack::test
