@@ -251,22 +251,10 @@ class ProfileOnCuda {
       if (rank < paired) {
         Bench& bench = *benches_[rank];
         cuda::StreamTransport link(hub, rank, cuda::StreamMover(bench.streams));
-        const auto pair = static_cast<std::int32_t>(rank / 2);
-        const exec::Channel down{GroupId{}, pair, exec::Direction::down, 0, 1};
-        const exec::Channel up{GroupId{}, pair, exec::Direction::up, 1, 0};
-        const bool first = rank % 2 == 0;
         const cuda::DeviceBuffer<std::byte> memory(2 * bytes);
-        const std::span<std::byte> all(memory.span().data, static_cast<std::size_t>(2 * bytes));
-        const auto out = all.first(all.size() / 2), in = all.subspan(all.size() / 2);
-        std::size_t message = 0;
-        seconds[rank] = bench.timed([&] {
-          link.post_receive(first ? up : down, message, in);
-          if (!first) link.await_receive(down, message);
-          link.queue_send(first ? down : up, message, out);
-          if (first) link.await_receive(up, message);
-          link.await_send(first ? down : up, message);
-          ++message;
-        });
+        seconds[rank] = cpu::detail::there_and_back(
+            link, rank, std::span(memory.span().data, static_cast<std::size_t>(2 * bytes)),
+            [&](const auto& call) { return bench.timed(call); });
       }
       hub.leave(rank);
     });

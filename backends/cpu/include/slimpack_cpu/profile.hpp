@@ -269,20 +269,9 @@ class ProfileRun {
     team_.run([&](std::size_t rank) {
       if (rank < paired) {
         exec::ThreadTransport link(hub, rank);
-        const auto pair = static_cast<std::int32_t>(rank / 2);
-        const exec::Channel down{GroupId{}, pair, exec::Direction::down, 0, 1};
-        const exec::Channel up{GroupId{}, pair, exec::Direction::up, 1, 0};
-        const bool first = rank % 2 == 0;
-        std::vector<std::byte> out(static_cast<std::size_t>(bytes.value)), in(out.size());
-        std::size_t message = 0;
-        seconds[rank] = timed([&] {
-          link.post_receive(first ? up : down, message, in);
-          if (!first) link.await_receive(down, message);
-          link.queue_send(first ? down : up, message, out);
-          if (first) link.await_receive(up, message);
-          link.await_send(first ? down : up, message);
-          ++message;
-        });
+        std::vector<std::byte> memory(2 * static_cast<std::size_t>(bytes.value));
+        seconds[rank] =
+            there_and_back(link, rank, memory, [&](const auto& call) { return timed(call); });
       }
       hub.leave(rank);
     });

@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -55,6 +56,27 @@ namespace slimpack::cpu::detail {
   exec::Meeting meeting{std::vector<std::size_t>(ranks), self};
   std::iota(meeting.members.begin(), meeting.members.end(), std::size_t{0});
   return meeting;
+}
+
+/// Seconds there and back between ranks 2i and 2i + 1 as `timed` measures them; to be called on
+/// both. Half of `memory` is sent, the other received.
+template <class Link, class Timed>
+[[nodiscard]] double there_and_back(Link& link, std::size_t rank, std::span<std::byte> memory,
+                                    const Timed& timed) {
+  const auto pair = static_cast<std::int32_t>(rank / 2);
+  const exec::Channel down{GroupId{}, pair, exec::Direction::down, 0, 1};
+  const exec::Channel up{GroupId{}, pair, exec::Direction::up, 1, 0};
+  const bool first = rank % 2 == 0;
+  const auto out = memory.first(memory.size() / 2), in = memory.subspan(memory.size() / 2);
+  std::size_t message = 0;
+  return timed([&] {
+    link.post_receive(first ? up : down, message, in);
+    if (!first) link.await_receive(down, message);
+    link.queue_send(first ? down : up, message, out);
+    if (first) link.await_receive(up, message);
+    link.await_send(first ? down : up, message);
+    ++message;
+  });
 }
 
 /// Seconds that a first stage takes for the tokens of a pack before its first layer, or behind it.
