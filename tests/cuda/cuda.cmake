@@ -9,7 +9,6 @@ if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
   target_link_libraries(test_cuda_emulated PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest)
   target_include_directories(test_cuda_emulated PRIVATE
     ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda ${PROJECT_SOURCE_DIR}/backends/cuda/src)
-  set_target_properties(test_cuda_emulated PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
   add_test(NAME cuda_emulated COMMAND test_cuda_emulated)
   # The tests of a device's launchers once more, on the emulated library.
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu/*_test.cpp)
@@ -17,7 +16,6 @@ if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
   target_compile_definitions(test_cuda_launchers PRIVATE SLIMPACK_EMULATED)
   target_link_libraries(test_cuda_launchers PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest)
   target_include_directories(test_cuda_launchers PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda/src)
-  set_target_properties(test_cuda_launchers PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
   add_test(NAME cuda_launchers COMMAND test_cuda_launchers --test-suite-exclude=large)
   if(NOT SLIMPACK_CUDA_ALONE)
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/ranks/*.cpp)
@@ -25,7 +23,6 @@ if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
     target_link_libraries(test_cuda_ranks PRIVATE slimpack_cuda_emulated slimpack_planners slimpack_private doctest::doctest)
     target_include_directories(test_cuda_ranks PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
     target_compile_definitions(test_cuda_ranks PRIVATE SLIMPACK_TEST_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
-    set_target_properties(test_cuda_ranks PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
     add_test(NAME cuda_ranks COMMAND test_cuda_ranks)
   endif()
 endif()
@@ -34,7 +31,6 @@ if(SLIMPACK_CUDA)
   add_executable(test_cuda ${sources})
   target_link_libraries(test_cuda PRIVATE slimpack_cuda slimpack_private doctest::doctest)
   target_include_directories(test_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda/src)
-  set_target_properties(test_cuda PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
   add_test(NAME cuda COMMAND test_cuda)
   set_tests_properties(cuda PROPERTIES LABELS gpu SKIP_RETURN_CODE 77)
   add_executable(test_cuda_gemm cuda/host/host_blas.cpp cuda/gpu/gemm_test.cpp

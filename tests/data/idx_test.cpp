@@ -12,6 +12,8 @@
 
 #include "slimpack/core/random.hpp"
 
+namespace idx_test {
+
 using namespace slimpack;
 
 namespace {
@@ -207,3 +209,5 @@ TEST_CASE("idx: lengths, document indices and the end are checked") {
   refused(index.bytes(),
           "x.idx: byte 94: after the document indices must come nothing or 3 modes, found 2 bytes");
 }
+
+}  // namespace idx_test

@@ -11,6 +11,8 @@
 
 #include "slimpack/core/random.hpp"
 
+namespace lengths_test {
+
 using namespace slimpack;
 
 namespace {
@@ -105,3 +107,5 @@ TEST_CASE("text lengths: from a file") {
   CHECK_THROWS_WITH_AS(static_cast<void>(read_text_lengths(folder)),
                        ("cannot read '" + folder + "': Is a directory").c_str(), InvalidInput);
 }
+
+}  // namespace lengths_test

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+namespace npy_test {
+
 using namespace slimpack;
 
 namespace {
@@ -166,3 +168,5 @@ TEST_CASE("npy: the elements are checked") {
            ": the sum of all lengths must fit in 63 bits, found 2 after 9223372036854775807")
               .c_str());
 }
+
+}  // namespace npy_test

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+namespace sample_test {
+
 using namespace slimpack;
 
 namespace {
@@ -315,3 +317,5 @@ TEST_CASE("batches: what cannot be drawn is refused") {
   BatchStream stream(std::span(&lengths, 1), BatchOptions{});
   CHECK_THROWS_WITH_AS(stream.skip(-2), "steps to skip must be >= 0, got -2", InvalidInput);
 }
+
+}  // namespace sample_test

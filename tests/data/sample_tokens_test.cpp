@@ -12,6 +12,8 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/data/sample.hpp"
 
+namespace sample_tokens_test {
+
 using namespace slimpack;
 
 namespace {
@@ -140,3 +142,5 @@ TEST_CASE("read_step: what is wrong is refused") {
           "x: document 0 (from 0): the token at position 2 (from 0) must be in 0 .. 98, the "
           "vocabulary, found 99");
 }
+
+}  // namespace sample_tokens_test

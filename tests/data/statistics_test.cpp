@@ -9,6 +9,8 @@
 
 #include "slimpack/core/random.hpp"
 
+namespace statistics_test {
+
 using namespace slimpack;
 
 TEST_CASE("length statistics: a case solved by hand") {
@@ -90,3 +92,5 @@ TEST_CASE("length statistics: the histogram holds everything once, whatever the 
   CHECK_THROWS_WITH_AS(static_cast<void>(length_statistics(wrong)),
                        "length_statistics: lengths must be > 0, got 0", InvalidInput);
 }
+
+}  // namespace statistics_test

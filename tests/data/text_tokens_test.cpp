@@ -12,6 +12,8 @@
 
 #include "io/temporary.hpp"
 
+namespace text_tokens_test {
+
 using namespace slimpack;
 
 namespace {
@@ -133,3 +135,5 @@ TEST_CASE("repository text: a new file moves no other between training and held 
   CHECK(std::ranges::includes(after.training, before.training));
   CHECK(std::ranges::includes(after.held_out, before.held_out));
 }
+
+}  // namespace text_tokens_test

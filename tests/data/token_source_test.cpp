@@ -17,6 +17,8 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/data/megatron_tokens.hpp"
 
+namespace token_source_test {
+
 using namespace slimpack;
 
 namespace {
@@ -287,3 +289,5 @@ TEST_CASE("TokenSource: drawn tokens are told by seed, document and position, an
   CHECK(std::ranges::min(high) >= 0);
   CHECK(std::ranges::max(high) > (1 << 30));
 }
+
+}  // namespace token_source_test

@@ -28,6 +28,8 @@
 #include "slimpack/core/random.hpp"
 #include "support/draws.hpp"
 
+namespace checkpoint_test {
+
 using namespace slimpack;
 
 namespace {
@@ -502,3 +504,5 @@ TEST_CASE("training state: a setting that differs is named") {
   refused({{"clip", "1"}, {"context", "8192"}, {"learning rate", "0.001"}},
           "run: clip must be as it was saved, '', to resume, found '1'");
 }
+
+}  // namespace checkpoint_test

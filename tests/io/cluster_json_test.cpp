@@ -8,6 +8,8 @@
 
 #include "slimpack/cost/presets.hpp"
 
+namespace cluster_json_test {
+
 using namespace slimpack;
 
 namespace {
@@ -92,3 +94,5 @@ TEST_CASE("clusters: wrong values are named with their key") {
           "c.json: tile_tokens: must be an integer in 1 .. 65536, found 100000");
   refused(changed(R"({"name": true})"), "c.json: name: must be a string, found true");
 }
+
+}  // namespace cluster_json_test

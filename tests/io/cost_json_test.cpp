@@ -10,6 +10,8 @@
 
 #include "slimpack/core/random.hpp"
 
+namespace cost_json_test {
+
 using namespace slimpack;
 
 namespace {
@@ -123,3 +125,5 @@ TEST_CASE("costs: a number that JSON cannot hold is not written") {
   CHECK_THROWS_WITH_AS(static_cast<void>(cost_to_json(cost)), "JSON holds finite numbers only",
                        InvalidInput);
 }
+
+}  // namespace cost_json_test

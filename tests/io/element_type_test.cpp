@@ -13,6 +13,8 @@
 
 #include "slimpack/core/random.hpp"
 
+namespace element_type_test {
+
 using namespace slimpack;
 
 namespace {
@@ -115,3 +117,5 @@ TEST_CASE("element types: wider values are rounded, narrower ones are exact") {
       store_elements(std::span(bytes), std::span<const float>(one), ElementType::f32),
       "store_elements: bytes are not those of the values, got 2", InvalidInput);
 }
+
+}  // namespace element_type_test

@@ -13,6 +13,8 @@
 #include "slimpack/io/npy.hpp"
 #include "slimpack/io/read_lengths.hpp"
 
+namespace file_test {
+
 using namespace slimpack;
 
 TEST_CASE("files: what is written is read, over an old file and beside nothing") {
@@ -114,3 +116,5 @@ TEST_CASE("read_lengths: the name tells the form") {
       (wrong + ": byte 4: truncated: the header of an .idx has 34 bytes, found 4").c_str(),
       InvalidInput);
 }
+
+}  // namespace file_test

@@ -16,6 +16,8 @@
 #include "slimpack/io/safetensors.hpp"
 #include "slimpack_cpu/reference.hpp"
 
+namespace golden_llama_test {
+
 using namespace slimpack;
 
 namespace {
@@ -104,3 +106,5 @@ TEST_CASE("golden Llama: log-probabilities of a document as PyTorch's logits giv
     }
   }
 }
+
+}  // namespace golden_llama_test

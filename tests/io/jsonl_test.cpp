@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+namespace jsonl_test {
+
 using namespace slimpack;
 
 namespace {
@@ -91,3 +93,5 @@ TEST_CASE("json lines: what is wrong is named with its line") {
           "9223372036854775807");
   refused("\n \n", "x.jsonl: holds no length");
 }
+
+}  // namespace jsonl_test

@@ -13,6 +13,8 @@
 #include "slimpack/io/jsonl.hpp"
 #include "slimpack/io/open_tokens.hpp"
 
+namespace jsonl_tokens_test {
+
 using namespace slimpack;
 
 namespace {
@@ -92,3 +94,5 @@ TEST_CASE("open_tokens: path and name tell the form") {
                        ("cannot open '" + none + "': No such file or directory").c_str(),
                        InvalidInput);
 }
+
+}  // namespace jsonl_tokens_test

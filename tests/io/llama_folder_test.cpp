@@ -13,6 +13,8 @@
 #include "io/temporary.hpp"
 #include "slimpack/exec/parameters.hpp"
 
+namespace llama_folder_test {
+
 using namespace slimpack;
 
 namespace {
@@ -190,3 +192,5 @@ TEST_CASE("LlamaFolder: what is wrong is named in a sentence") {
   refuse_index(R"({"weight_map": {"model.embed_tokens.weight": "b"}})",
                path + "b: the tensor 'model.layers.0.input_layernorm.weight' is missing");
 }
+
+}  // namespace llama_folder_test

@@ -9,6 +9,8 @@
 
 #include "slimpack/cost/presets.hpp"
 
+namespace model_json_test {
+
 using namespace slimpack;
 
 namespace {
@@ -216,3 +218,5 @@ TEST_CASE("JSON: text that is none is refused with its place") {
       parse("[\"" + std::string(200, '[') + "\\\"" + std::string(200, '[') + "\"]"),
       "config.json: must be an object, found an array of 1", InvalidInput);
 }
+
+}  // namespace model_json_test

@@ -16,6 +16,8 @@
 #include "slimpack/io/file.hpp"
 #include "support/random_plan.hpp"
 
+namespace plan_json_test {
+
 using namespace slimpack;
 
 namespace {
@@ -467,3 +469,5 @@ TEST_CASE("plan.json: from a file") {
   CHECK_THROWS_WITH_AS(static_cast<void>(read_plan_file(path)),
                        (path + ": the key 'format' is missing").c_str(), InvalidInput);
 }
+
+}  // namespace plan_json_test

@@ -14,6 +14,8 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/io/file.hpp"
 
+namespace safetensors_test {
+
 using namespace slimpack;
 
 namespace {
@@ -168,3 +170,5 @@ TEST_CASE("SafetensorsFile: elements by range in every floating-point type") {
                          (path + ": a: shape must be [3, 2], found [2, 3]").c_str(), InvalidInput);
   }
 }
+
+}  // namespace safetensors_test

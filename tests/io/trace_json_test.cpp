@@ -16,7 +16,7 @@
 #include "slimpack/report/trace.hpp"
 #include "support/random_plan.hpp"
 
-namespace slimpack {
+namespace slimpack::trace_json_test {
 namespace {
 
 TEST_CASE("trace_from_json: a written trace reads back to the nanosecond") {
@@ -141,4 +141,4 @@ TEST_CASE("trace_from_json: damaged text is read or refused, never worse") {
 }
 
 }  // namespace
-}  // namespace slimpack
+}  // namespace slimpack::trace_json_test

@@ -16,6 +16,8 @@
 
 #include "slimpack_processes/bootstrap.hpp"
 
+namespace bootstrap_test {
+
 using namespace slimpack;
 using namespace std::chrono_literals;
 using processes::BootstrapOptions;
@@ -193,3 +195,5 @@ TEST_CASE("bootstrap: a number that came twice, and what is no rank 0") {
   CHECK(has(busy.sentence, "rank 0 cannot listen at port " + std::to_string(taken)));
   CHECK(has(busy.sentence, "MASTER_PORT names another one"));
 }
+
+}  // namespace bootstrap_test

@@ -9,6 +9,8 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack_processes/launch.hpp"
 
+namespace launch_test {
+
 using namespace slimpack;
 using processes::Launch;
 
@@ -160,3 +162,5 @@ TEST_CASE("launch: nonsense is refused by the variable's name") {
           "SLURM_STEP_NODELIST: must close its brackets, got 'gpu[1'");
   refused(without(kSlurm, "SLURM_LOCALID"), "SLURM_LOCALID: must be set, since SLURM_PROCID is");
 }
+
+}  // namespace launch_test

@@ -5,7 +5,6 @@ add_executable(test_processes processes/launch_test.cpp processes/bootstrap_test
 add_executable(process_faults processes/faults.cpp)
 foreach(program test_processes process_faults)
   target_link_libraries(${program} PRIVATE slimpack_processes slimpack_brief)
-  set_target_properties(${program} PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
 endforeach()
 target_link_libraries(test_processes PRIVATE doctest::doctest)
 add_test(NAME processes COMMAND test_processes)

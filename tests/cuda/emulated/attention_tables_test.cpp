@@ -11,6 +11,8 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack_cuda/attention_tables.hpp"
 
+namespace attention_tables_test {
+
 using namespace slimpack;
 using namespace slimpack::cuda;
 
@@ -108,3 +110,5 @@ TEST_CASE("attention_tables: bad input names the rule") {
   refused({4, 0, 0, 4}, {{-4, 0}});
   refused({4, 0, 0, 4, -1}, {{0, 0}});
 }
+
+}  // namespace attention_tables_test

@@ -16,6 +16,8 @@
 #include "kernels/attention_wgmma_backward_queries.cuh"
 #include "kernels/attention_wgmma_forward.cuh"
 
+namespace attention_test {
+
 using namespace slimpack;
 using namespace slimpack::cuda;
 using namespace slimpack::cuda::simt;
@@ -426,3 +428,5 @@ TEST_CASE("attention_merge: no keys on either side, any head_dim") {
     CHECK(log_sum[3] == none);
   }
 }
+
+}  // namespace attention_test

@@ -9,6 +9,8 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack_cuda/bf16.hpp"
 
+namespace bf16_test {
+
 using namespace slimpack;
 using namespace slimpack::cuda;
 
@@ -41,3 +43,5 @@ TEST_CASE("to_bf16: the nearest number, of two the even one") {
     CHECK(std::abs(near - value) <= std::min(value - below, above - value));
   }
 }
+
+}  // namespace bf16_test

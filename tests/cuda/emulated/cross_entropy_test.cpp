@@ -10,9 +10,11 @@
 #include "kernels/cross_entropy.cuh"
 #include "slimpack_cpu/ops.hpp"
 
+namespace cross_entropy_test {
+
 using namespace slimpack;
 
-namespace cross_entropy_test {
+namespace {
 
 using cuda::Bf16;
 using cuda::LogitShape;
@@ -80,10 +82,9 @@ Expected expected(const std::vector<double>& logits, const std::vector<std::int3
   return result;
 }
 
-}  // namespace cross_entropy_test
+}  // namespace
 
 TEST_CASE("cross entropy: two shards give the losses and gradients of the whole vocabulary") {
-  using namespace cross_entropy_test;
   struct Case {
     std::int64_t vocab, first_size;
   };
@@ -141,7 +142,6 @@ TEST_CASE("cross entropy: two shards give the losses and gradients of the whole 
 }
 
 TEST_CASE("cross entropy: columns of a wider matrix are left alone beside the part") {
-  using namespace cross_entropy_test;
   constexpr std::int64_t kStride = 64;
   const std::vector<std::int32_t> targets{20, 3};
   const auto before = test::random_bf16(2 * kStride, 1);
@@ -158,7 +158,6 @@ TEST_CASE("cross entropy: columns of a wider matrix are left alone beside the pa
 }
 
 TEST_CASE("cross entropy: a row's sum does not depend on its neighbours, no columns give none") {
-  using namespace cross_entropy_test;
   const auto logits = test::random_bf16(3 * 2048, 1, 5);
   const std::vector<std::int32_t> targets{1, 2, 3};
   const auto all = sums(logits.data(), targets, {3, 0, 2045, 2048}, Timing::late);
@@ -172,7 +171,6 @@ TEST_CASE("cross entropy: a row's sum does not depend on its neighbours, no colu
 }
 
 TEST_CASE("cross entropy: a NaN shows, except in rows that do not count") {
-  using namespace cross_entropy_test;
   auto logits = test::random_bf16(2 * 16, 1);
   logits[3] = logits[19] = Bf16{0x7fff};
   const std::vector<std::int32_t> targets{5, cuda::kNoTarget};
@@ -185,3 +183,5 @@ TEST_CASE("cross entropy: a NaN shows, except in rows that do not count") {
   CHECK(std::isnan(cuda::to_float(logits[0])));
   CHECK(std::ranges::count(std::span(logits).last(16), Bf16{0}) == 16);
 }
+
+}  // namespace cross_entropy_test

@@ -6,9 +6,11 @@
 #include "cuda/op_data.hpp"
 #include "kernels/elements.cuh"
 
+namespace elements_test {
+
 using namespace slimpack;
 
-namespace elements_test {
+namespace {
 
 using cuda::Bf16;
 using cuda::simt::Timing;
@@ -47,10 +49,9 @@ void check(std::vector<To> to, const std::vector<From>& from) {
   }
 }
 
-}  // namespace elements_test
+}  // namespace
 
 TEST_CASE("elements: sums and conversions of any length, rounded once") {
-  using namespace elements_test;
   for (const std::int64_t size : {1, 7, 8, 4101, 16397}) {
     CAPTURE(size);
     const auto narrow = test::random_bf16(size, 1), other = test::random_bf16(size, 2);
@@ -62,3 +63,5 @@ TEST_CASE("elements: sums and conversions of any length, rounded once") {
     check<false>(test::poisoned<float>(size), narrow);
   }
 }
+
+}  // namespace elements_test

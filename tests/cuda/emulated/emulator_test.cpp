@@ -9,6 +9,8 @@
 
 #include "simt/simt.hpp"
 
+namespace emulator_test {
+
 using namespace slimpack::cuda;
 using namespace slimpack::cuda::simt;
 
@@ -109,3 +111,5 @@ TEST_CASE("multiply_16x8x16: a product of matrices, fragments as loaded") {
     }
   });
 }
+
+}  // namespace emulator_test

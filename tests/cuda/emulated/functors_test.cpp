@@ -11,9 +11,11 @@
 #include "slimpack_cpu/ops.hpp"
 #include "slimpack_cuda/rope_tables.hpp"
 
+namespace functors_test {
+
 using namespace slimpack;
 
-namespace functors_test {
+namespace {
 
 struct Swiglu {
   double product = 0, dgate = 0, dup = 0;
@@ -25,7 +27,7 @@ Swiglu reference(double dproduct, double gate, double up) {
   return result;
 }
 
-}  // namespace functors_test
+}  // namespace
 
 TEST_CASE("swiglu: values and gradients over all of the range") {
   for (int i = -4000; i <= 4000; ++i) {
@@ -133,3 +135,5 @@ TEST_CASE("clipping_of: the factor of fp64, and NaN where there is no norm") {
   CHECK(std::isnan(clipping_of(infinity, 2).norm));
   CHECK(std::isnan(clipping_of(std::nan(""), 2).factor));
 }
+
+}  // namespace functors_test

@@ -13,6 +13,8 @@
 #include "kernels/hopper_probe.cuh"
 #include "simt/hopper.hpp"
 
+namespace hopper_test {
+
 using namespace slimpack::cuda;
 using namespace slimpack::cuda::simt;
 
@@ -125,3 +127,5 @@ TEST_CASE("Hopper: a barrier's phase ends with the last arrival and the last byt
           barrier_wait(0, 0);
         }).find("stands still: thread 0 in barrier_wait") != std::string::npos);
 }
+
+}  // namespace hopper_test

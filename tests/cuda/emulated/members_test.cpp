@@ -11,9 +11,11 @@
 #include "kernels/members.cuh"
 #include "slimpack/exec/reduction.hpp"
 
+namespace members_test {
+
 using namespace slimpack;
 
-namespace members_test {
+namespace {
 
 using cuda::simt::Timing;
 
@@ -54,10 +56,9 @@ void check(std::size_t count, std::int64_t size, std::optional<std::size_t> only
   }
 }
 
-}  // namespace members_test
+}  // namespace
 
 TEST_CASE("members: every one gets the sum or the largest, combined in the order of members") {
-  using namespace members_test;
   for (const std::size_t count : {2U, 3U, 8U, 64U}) {
     for (const std::int64_t size : {1, 255, 1025}) {
       CAPTURE(count);
@@ -70,3 +71,5 @@ TEST_CASE("members: every one gets the sum or the largest, combined in the order
     }
   }
 }
+
+}  // namespace members_test

@@ -7,9 +7,11 @@
 #include "kernels/norm.cuh"
 #include "slimpack_cpu/ops.hpp"
 
+namespace norm_test {
+
 using namespace slimpack;
 
-namespace norm_test {
+namespace {
 
 using cuda::Bf16;
 using cuda::simt::Timing;
@@ -75,10 +77,9 @@ Backward backward(const std::vector<Bf16>& dout, const std::vector<Bf16>& dresid
   return result;
 }
 
-}  // namespace norm_test
+}  // namespace
 
 TEST_CASE("rms_norm forward: follows fp64, with and without residual") {
-  using namespace norm_test;
   for (const std::int64_t cols : {8, 264, 1032, 2056, 4104}) {
     for (const std::int64_t rows : {1, 3}) {
       CAPTURE(cols);
@@ -112,7 +113,6 @@ TEST_CASE("rms_norm forward: follows fp64, with and without residual") {
 }
 
 TEST_CASE("rms_norm forward: a row's bits do not depend on its neighbours") {
-  using namespace norm_test;
   constexpr std::int64_t kCols = 1064;
   const auto in = test::random_bf16(3 * kCols, 4), gain = test::random_bf16(kCols, 5);
   const Forward all = forward(in, {}, gain, {3, kCols}, Timing::late);
@@ -123,7 +123,6 @@ TEST_CASE("rms_norm forward: a row's bits do not depend on its neighbours") {
 }
 
 TEST_CASE("rms_norm backward: follows fp64, dgain is added to") {
-  using namespace norm_test;
   for (const std::int64_t cols : {8, 520, 1032, 4104}) {
     for (const std::int64_t rows : {1, 5}) {
       if (rows == 1 && cols > 1000) continue;
@@ -175,3 +174,5 @@ TEST_CASE("rms_norm backward: the sum over many blocks is complete") {
                       });
   CHECK(test::difference(into, expected, 1e-5, 0) == "");
 }
+
+}  // namespace norm_test

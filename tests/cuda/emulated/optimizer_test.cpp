@@ -9,9 +9,11 @@
 #include "kernels/optimizer.cuh"
 #include "slimpack_cpu/ops.hpp"
 
+namespace optimizer_test {
+
 using namespace slimpack;
 
-namespace optimizer_test {
+namespace {
 
 using cuda::Bf16;
 using cuda::Clipping;
@@ -57,10 +59,9 @@ void step(State& state, const std::vector<float>& gradients, const Clipping* cli
                       [&] { cuda::kernels::adamw_part(work); });
 }
 
-}  // namespace optimizer_test
+}  // namespace
 
 TEST_CASE("square sums: follow fp64 for any length, twice the same bits") {
-  using namespace optimizer_test;
   for (const std::int64_t size : {1, 6, 1027, 32768, 70001}) {
     CAPTURE(size);
     const auto values = test::random_floats(size, 1, 3);
@@ -75,7 +76,6 @@ TEST_CASE("square sums: follow fp64 for any length, twice the same bits") {
 }
 
 TEST_CASE("square sums: what is not finite shows in the clipping") {
-  using namespace optimizer_test;
   for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
     auto values = test::random_floats(5000, 1);
     values[4321] = bad;
@@ -90,7 +90,6 @@ TEST_CASE("square sums: what is not finite shows in the clipping") {
 }
 
 TEST_CASE("ordered sum: adds numbers in fp32 to a total in fp64") {
-  using namespace optimizer_test;
   const auto values = test::random_floats(5003, 2);
   double exact = 100;
   for (const float value : values) exact += test::as_double(value);
@@ -100,7 +99,6 @@ TEST_CASE("ordered sum: adds numbers in fp32 to a total in fp64") {
 }
 
 TEST_CASE("adamw: steps of any length follow fp64, clipped and not") {
-  using namespace optimizer_test;
   const cpu::AdamW exact{.learning_rate = 1e-2, .largest_norm = 0.5};
   const cuda::AdamW settings{.learning_rate = 1e-2, .largest_norm = 0.5};
   for (const std::int64_t size : {1, 5, 2048, 4099}) {
@@ -138,7 +136,6 @@ TEST_CASE("adamw: steps of any length follow fp64, clipped and not") {
 }
 
 TEST_CASE("adamw: a factor of NaN leaves everything as it was") {
-  using namespace optimizer_test;
   const Clipping clipping{std::nan(""), std::nanf("")};
   const State before{test::random_floats(11, 1), test::random_floats(11, 2),
                      test::random_floats(11, 3), test::random_bf16(11, 4)};
@@ -149,3 +146,5 @@ TEST_CASE("adamw: a factor of NaN leaves everything as it was") {
   CHECK(test::same_bits(state.second, before.second));
   CHECK(test::same_bits(state.copy, before.copy));
 }
+
+}  // namespace optimizer_test

@@ -22,6 +22,8 @@
 #include "slimpack_cuda/rows.hpp"
 #include "slimpack_cuda/swiglu.hpp"
 
+namespace refusals_test {
+
 using namespace slimpack;
 using namespace slimpack::cuda;
 
@@ -472,3 +474,5 @@ TEST_CASE("attention: all that does not fit is refused") {
   merge.refuses("attention_merge: more_log_sum is not", [](auto& at) { shorten(at.more_log_sum); });
   merge.refuses(crooked, [](auto& at) { shift(at.output); });
 }
+
+}  // namespace refusals_test

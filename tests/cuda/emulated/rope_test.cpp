@@ -7,9 +7,11 @@
 #include "kernels/rope.cuh"
 #include "slimpack_cpu/ops.hpp"
 
+namespace rope_test {
+
 using namespace slimpack;
 
-namespace rope_test {
+namespace {
 
 using cuda::Bf16;
 using cuda::RopeRow;
@@ -39,10 +41,9 @@ std::vector<double> part(const std::vector<Element>& matrix, std::int64_t first,
   return test::as_doubles(std::vector<Element>(all, all + count));
 }
 
-}  // namespace rope_test
+}  // namespace
 
 TEST_CASE("rope forward: queries and keys turn, values stay, each at its place") {
-  using namespace rope_test;
   for (const cuda::RopeShape shape :
        {cuda::RopeShape{7, 3, 2, 16}, cuda::RopeShape{1, 4, 1, 48}, cuda::RopeShape{5, 6, 2, 128},
         cuda::RopeShape{3, 2, 0, 64}, cuda::RopeShape{3, 0, 2, 64}}) {
@@ -92,7 +93,6 @@ TEST_CASE("rope forward: queries and keys turn, values stay, each at its place")
 }
 
 TEST_CASE("rope backward: gradients turn back into one matrix") {
-  using namespace rope_test;
   for (const cuda::RopeShape shape : {cuda::RopeShape{7, 3, 2, 16}, cuda::RopeShape{1, 4, 1, 48},
                                       cuda::RopeShape{6, 4, 2, 128}}) {
     const std::int64_t dim = shape.head_dim, q = shape.heads * dim, k = shape.kv_heads * dim;
@@ -166,3 +166,5 @@ TEST_CASE("rope rows: keys go to the pages, their gradients are numbered as list
                        "rope: a segment's counts, position or pages are out of range, got 2",
                        InvalidInput);
 }
+
+}  // namespace rope_test

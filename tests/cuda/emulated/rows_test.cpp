@@ -8,9 +8,11 @@
 #include "slimpack_cpu/ops.hpp"
 #include "slimpack_cuda/row_tables.hpp"
 
+namespace rows_test {
+
 using namespace slimpack;
 
-namespace rows_test {
+namespace {
 
 using cuda::Bf16;
 using cuda::kernels::RowMove;
@@ -53,10 +55,9 @@ void check_moves(const std::vector<Element>& matrix, std::int64_t cols) {
   }
 }
 
-}  // namespace rows_test
+}  // namespace
 
 TEST_CASE("move rows: what is gathered can be scattered back") {
-  using namespace rows_test;
   for (const std::int64_t cols : {8, 200, 1096}) {
     CAPTURE(cols);
     check_moves(test::random_bf16(7 * cols, 1), cols);
@@ -65,7 +66,6 @@ TEST_CASE("move rows: what is gathered can be scattered back") {
 }
 
 TEST_CASE("move rows: scattering adds in fp32") {
-  using namespace rows_test;
   const std::int64_t cols = 2052;
   const auto before = test::random_floats(5 * cols, 1), more = test::random_floats(2 * cols, 2);
   std::vector<float> expected = before;
@@ -106,7 +106,6 @@ TEST_CASE("token_rows: rows of each token in their order") {
 }
 
 TEST_CASE("embedding backward: sums of few and many rows follow fp64") {
-  using namespace rows_test;
   for (const std::int64_t hidden : {8, 136}) {
     // Token 3 stands in most rows, more than all warps take at once.
     std::vector<std::int32_t> tokens(75, 3);
@@ -136,3 +135,5 @@ TEST_CASE("embedding backward: sums of few and many rows follow fp64") {
     CHECK(test::same_bits(results[0], results[1]));
   }
 }
+
+}  // namespace rows_test

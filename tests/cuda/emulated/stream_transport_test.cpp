@@ -19,9 +19,11 @@
 #include "slimpack_cuda/bf16.hpp"
 #include "slimpack_cuda/emulation.hpp"
 
+namespace stream_transport_test {
+
 using namespace slimpack;
 
-namespace stream_transport_test {
+namespace {
 
 using cuda::EmulatedTiming;
 
@@ -61,10 +63,9 @@ bool is_seen(EmulatedTiming timing) {
   return false;
 }
 
-}  // namespace stream_transport_test
+}  // namespace
 
 TEST_CASE("StreamTransport: random exchanges bring every device what the others gave") {
-  using namespace stream_transport_test;
   for (const EmulatedTiming timing : {EmulatedTiming::at_once, EmulatedTiming::late}) {
     const cuda::ScopedEmulation mode({.timing = timing});
     for (std::size_t devices = 1; devices <= 4; ++devices) {
@@ -80,7 +81,6 @@ TEST_CASE("StreamTransport: random exchanges bring every device what the others 
 }
 
 TEST_CASE("StreamTransport: a mover that leaves out a wait is found where work runs late") {
-  using namespace stream_transport_test;
   CHECK_FALSE(is_seen<cuda::StreamMover>(EmulatedTiming::late));
   CHECK(is_seen<WrongMover<Missing::note>>(EmulatedTiming::late));
   CHECK(is_seen<WrongMover<Missing::follow>>(EmulatedTiming::late));
@@ -88,7 +88,6 @@ TEST_CASE("StreamTransport: a mover that leaves out a wait is found where work r
 }
 
 TEST_CASE("StreamTransport: numbers of two bytes are gathered and broadcast") {
-  using namespace stream_transport_test;
   using cuda::Bf16;
   const cuda::ScopedEmulation mode({.timing = EmulatedTiming::late});
   constexpr std::size_t kRanks = 3, kSize = 101;
@@ -123,7 +122,6 @@ TEST_CASE("StreamTransport: numbers of two bytes are gathered and broadcast") {
 }
 
 TEST_CASE("StreamTransport: the host goes on while devices have not begun") {
-  using namespace stream_transport_test;
   const cuda::ScopedEmulation mode({.timing = EmulatedTiming::late});
   Rank sender, receiver;
   cuda::StreamHub hub(2, 1);
@@ -144,7 +142,6 @@ TEST_CASE("StreamTransport: the host goes on while devices have not begun") {
 }
 
 TEST_CASE("StreamTransport: what fails while bytes are moved ends every device with its words") {
-  using namespace stream_transport_test;
   struct Failing : cuda::StreamMover {
     using cuda::StreamMover::StreamMover;
     void copy(exec::Lane, std::span<const std::byte>, std::span<std::byte>) {
@@ -179,3 +176,5 @@ TEST_CASE("StreamTransport: what fails while bytes are moved ends every device w
   }
   CHECK(first == 1);
 }
+
+}  // namespace stream_transport_test

@@ -18,6 +18,8 @@
 #include "slimpack_cuda/elements.hpp"
 #include "slimpack_cuda/emulation.hpp"
 
+namespace streams_test {
+
 using namespace slimpack;
 using namespace slimpack::cuda;
 using namespace std::chrono_literals;
@@ -334,3 +336,5 @@ TEST_CASE(
   CHECK_NOTHROW(add(numbers.span(), numbers.span(), whole.view()));
   CHECK_NOTHROW(whole.view().synchronize());
 }
+
+}  // namespace streams_test

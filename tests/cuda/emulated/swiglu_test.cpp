@@ -7,6 +7,8 @@
 #include "kernels/swiglu.cuh"
 #include "slimpack_cpu/ops.hpp"
 
+namespace swiglu_test {
+
 using namespace slimpack;
 
 TEST_CASE("swiglu: forward and backward follow fp64, also in place") {
@@ -54,3 +56,5 @@ TEST_CASE("swiglu: forward and backward follow fp64, also in place") {
     }
   }
 }
+
+}  // namespace swiglu_test

@@ -15,6 +15,8 @@
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/device.hpp"
 
+namespace arena_test {
+
 using namespace slimpack::cuda;
 using namespace slimpack::cuda::test;
 
@@ -129,3 +131,5 @@ TEST_CASE("attention: all matrices in one arena, values of a page after its keys
     CHECK(difference(download(dquery.span(), stream), expected.dquery) < 1e-2);
   }
 }
+
+}  // namespace arena_test

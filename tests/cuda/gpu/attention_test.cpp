@@ -14,6 +14,8 @@
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/device.hpp"
 
+namespace attention_test {
+
 using namespace slimpack;
 using namespace slimpack::cuda;
 using namespace slimpack::cuda::test;
@@ -263,3 +265,5 @@ TEST_CASE("attention_forward: bad shapes and sizes are refused before any work")
   refused({4, 2, 96, 128}, AttentionPath::mma, "needs head_dim 64 or 128, not 96");
   refused({4, 2, 128, 96}, AttentionPath::mma, "page_tokens in multiples of 64");
 }
+
+}  // namespace attention_test

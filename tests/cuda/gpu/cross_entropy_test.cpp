@@ -12,6 +12,8 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack_cpu/ops.hpp"
 
+namespace cross_entropy_test {
+
 using namespace slimpack;
 
 TEST_CASE("cross entropy: launchers on shards give the losses and gradients of fp64") {
@@ -92,3 +94,5 @@ TEST_CASE("cross entropy: bad shapes are refused") {
                        "cross_entropy: sums are not one a row, got 0", InvalidInput);
   CHECK_NOTHROW(cuda::logit_sums({}, {}, {}, {0, 0, 5, 8}, {}));
 }
+
+}  // namespace cross_entropy_test

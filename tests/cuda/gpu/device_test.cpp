@@ -11,6 +11,8 @@
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/elements.hpp"
 
+namespace device_test {
+
 using namespace slimpack::cuda;
 
 TEST_CASE("DeviceBuffer: what is uploaded comes back") {
@@ -79,3 +81,5 @@ TEST_CASE("free_memory: less while memory is held") {
   CHECK(device_count() >= 1);
   CHECK_THROWS_AS(set_device(device_count()), CudaError);
 }
+
+}  // namespace device_test

@@ -9,6 +9,8 @@
 #include "cuda/op_data.hpp"
 #include "slimpack/core/error.hpp"
 
+namespace elements_test {
+
 using namespace slimpack;
 
 TEST_CASE("elements: launchers round once, at any length") {
@@ -55,3 +57,5 @@ TEST_CASE("elements: bad spans are refused") {
                        "elements: the second span is not aligned to 16 bytes", InvalidInput);
   CHECK_NOTHROW(cuda::add(cuda::DeviceSpan<float>{}, cuda::DeviceSpan<const float>{}, {}));
 }
+
+}  // namespace elements_test

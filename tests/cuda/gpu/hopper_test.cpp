@@ -11,6 +11,8 @@
 #include "ops/hopper_probe.hpp"
 #include "slimpack_cuda/device.hpp"
 
+namespace hopper_test {
+
 using namespace slimpack::cuda;
 
 TEST_CASE("Hopper: boxes, descriptors and fragments lie as the kernels assume") {
@@ -67,3 +69,5 @@ TEST_CASE("Hopper: boxes, descriptors and fragments lie as the kernels assume") 
   INFO("multiply_registers: fragments of the left factor, descriptor of a transposed right one");
   CHECK(wrong_values == 0);
 }
+
+}  // namespace hopper_test

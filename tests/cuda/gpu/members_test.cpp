@@ -12,6 +12,8 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack_cuda/device.hpp"
 
+namespace members_test {
+
 using namespace slimpack;
 
 TEST_CASE("members: the launchers take members wherever they lie, and refuse what does not fit") {
@@ -43,3 +45,5 @@ TEST_CASE("members: the launchers take members wherever they lie, and refuse wha
       cuda::sum_members(std::vector<DeviceSpan<float>>{first, second.subspan(0, 99)}, stream),
       "members: all spans must be as long, got 99", InvalidInput);
 }
+
+}  // namespace members_test

@@ -10,18 +10,19 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack_cpu/ops.hpp"
 
+namespace norm_test {
+
 using namespace slimpack;
 
-namespace norm_gpu {
+namespace {
 
 using cuda::Bf16;
 using test::OnDevice;
 constexpr std::int64_t kGuard = 16;
 
-}  // namespace norm_gpu
+}  // namespace
 
 TEST_CASE("rms_norm_forward: follows fp64, with and without residual, twice the same bits") {
-  using namespace norm_gpu;
   const cuda::Stream owner;
   const auto stream = owner.view();
   for (const std::int64_t cols : {8, 1000, 2048, 4096, 8200, 16384}) {
@@ -64,7 +65,6 @@ TEST_CASE("rms_norm_forward: follows fp64, with and without residual, twice the 
 }
 
 TEST_CASE("rms_norm_forward: a row's bits do not depend on the pack, and the sum may be in place") {
-  using namespace norm_gpu;
   const cuda::Stream owner;
   const auto stream = owner.view();
   constexpr std::int64_t kRows = 57, kCols = 4096;
@@ -92,7 +92,6 @@ TEST_CASE("rms_norm_forward: a row's bits do not depend on the pack, and the sum
 }
 
 TEST_CASE("rms_norm_backward: follows fp64, twice the same bits") {
-  using namespace norm_gpu;
   const cuda::Stream owner;
   const auto stream = owner.view();
   for (const std::int64_t cols : {8, 1000, 4096, 8200, 16384}) {
@@ -135,7 +134,6 @@ TEST_CASE("rms_norm_backward: follows fp64, twice the same bits") {
 }
 
 TEST_CASE("rms_norm: bad shapes and spans are refused") {
-  using namespace norm_gpu;
   const cuda::DeviceSpan<Bf16> none;
   const cuda::DeviceSpan<float> nothing;
   CHECK_THROWS_WITH_AS(cuda::rms_norm_forward(none, nothing, none, none, {0, 12}, 1e-5F, {}),
@@ -157,3 +155,5 @@ TEST_CASE("rms_norm: bad shapes and spans are refused") {
   CHECK(cuda::rms_norm_backward_workspace({0, 4096}) == 0);
   CHECK(cuda::rms_norm_backward_workspace({3, 4096}) == 3 * 4096);
 }
+
+}  // namespace norm_test

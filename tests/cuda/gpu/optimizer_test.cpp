@@ -12,6 +12,8 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack_cpu/ops.hpp"
 
+namespace optimizer_test {
+
 using namespace slimpack;
 
 TEST_CASE("optimizer: norm, clipping and steps on the device follow fp64, twice the same bits") {
@@ -112,3 +114,5 @@ TEST_CASE("optimizer: bad spans and settings are refused") {
   CHECK(cuda::square_sums_count(0) == 0);
   CHECK_NOTHROW(cuda::adamw_step({}, {}, {}, {}, {}, {}, {}, 1, {}));
 }
+
+}  // namespace optimizer_test

@@ -10,9 +10,11 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack_cpu/ops.hpp"
 
+namespace rope_test {
+
 using namespace slimpack;
 
-namespace rope_gpu {
+namespace {
 
 using cuda::Bf16;
 using test::OnDevice;
@@ -42,10 +44,9 @@ std::vector<Element> gathered(const std::vector<Element>& matrix,
   return result;
 }
 
-}  // namespace rope_gpu
+}  // namespace
 
 TEST_CASE("rope: forward and backward follow fp64 up to positions of a million") {
-  using namespace rope_gpu;
   const cuda::Stream owner;
   const auto stream = owner.view();
   for (const cuda::RopeShape shape :
@@ -119,7 +120,6 @@ TEST_CASE("rope: forward and backward follow fp64 up to positions of a million")
 }
 
 TEST_CASE("rope: bad shapes are refused") {
-  using namespace rope_gpu;
   const cuda::DeviceSpan<Bf16> none;
   CHECK_THROWS_WITH_AS(cuda::rope_forward(none, none, none, none, {}, {}, {0, 2, 1, 24}, {}),
                        "rope: head_dim must be a multiple of 16 from 16 to 512, got 24",
@@ -132,3 +132,5 @@ TEST_CASE("rope: bad shapes are refused") {
                        "rope: qkv is not rows * (heads + 2 kv_heads) * head_dim, got 0",
                        InvalidInput);
 }
+
+}  // namespace rope_test

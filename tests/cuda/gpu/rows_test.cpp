@@ -11,9 +11,11 @@
 #include "slimpack_cpu/ops.hpp"
 #include "slimpack_cuda/embedding.hpp"
 
+namespace rows_test {
+
 using namespace slimpack;
 
-namespace rows_gpu {
+namespace {
 
 using cuda::Bf16;
 using test::OnDevice;
@@ -53,10 +55,9 @@ void check_moves(const std::vector<Element>& matrix, std::int64_t rows, std::int
   CHECK(all_right);
 }
 
-}  // namespace rows_gpu
+}  // namespace
 
 TEST_CASE("gather_rows, scatter_rows: rows come back to their places") {
-  using namespace rows_gpu;
   for (const std::int64_t cols : {8, 1000, 4096, 14336}) {
     CAPTURE(cols);
     check_moves(test::random_bf16(203 * cols, 1), 203, cols);
@@ -65,7 +66,6 @@ TEST_CASE("gather_rows, scatter_rows: rows come back to their places") {
 }
 
 TEST_CASE("scatter_add_rows: adds in fp32") {
-  using namespace rows_gpu;
   const cuda::Stream owner;
   const auto stream = owner.view();
   constexpr std::int64_t kRows = 101, kCols = 2052;
@@ -87,7 +87,6 @@ TEST_CASE("scatter_add_rows: adds in fp32") {
 }
 
 TEST_CASE("embedding: forward gathers, backward follows fp64, twice the same bits") {
-  using namespace rows_gpu;
   const cuda::Stream owner;
   const auto stream = owner.view();
   constexpr std::int64_t kVocab = 1000, kRows = test::sized(2051, 203);
@@ -125,7 +124,6 @@ TEST_CASE("embedding: forward gathers, backward follows fp64, twice the same bit
 }
 
 TEST_CASE("rows: bad shapes are refused") {
-  using namespace rows_gpu;
   const cuda::DeviceSpan<Bf16> none;
   CHECK_THROWS_WITH_AS(cuda::gather_rows(none, none, {}, {0, 12}, {}),
                        "move_rows: a row must be a positive multiple of 16 bytes, got 12",
@@ -139,3 +137,5 @@ TEST_CASE("rows: bad shapes are refused") {
                        InvalidInput);
   CHECK_NOTHROW(cuda::gather_rows(none, none, {}, {0, 16}, {}));
 }
+
+}  // namespace rows_test

@@ -9,6 +9,8 @@
 
 #include "cuda/stream_exchange.hpp"
 
+namespace stream_transport_test {
+
 using namespace slimpack;
 
 TEST_CASE("StreamTransport: random exchanges on one device bring every rank what others gave") {
@@ -34,3 +36,5 @@ TEST_CASE("StreamTransport: ranks on parts of one device exchange the same") {
     CHECK(wrong == std::vector<std::string>(parts.size()));
   }
 }
+
+}  // namespace stream_transport_test

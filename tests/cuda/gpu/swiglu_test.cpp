@@ -10,6 +10,8 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack_cpu/ops.hpp"
 
+namespace swiglu_test {
+
 using namespace slimpack;
 
 TEST_CASE("swiglu: launchers follow fp64, in place the same bits") {
@@ -55,3 +57,5 @@ TEST_CASE("swiglu: bad shapes are refused, no rows are no work") {
                        "swiglu_backward: dgate_up is not rows * 2 cols, got 0", InvalidInput);
   CHECK_NOTHROW(cuda::swiglu_forward({}, {}, {0, 8}, {}));
 }
+
+}  // namespace swiglu_test

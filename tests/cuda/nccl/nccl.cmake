@@ -8,7 +8,6 @@ if(NOT SLIMPACK_SANITIZE AND NOT SLIMPACK_CUDA_ALONE)  # sanitizers do not follo
   target_link_libraries(test_cuda_nccl PRIVATE slimpack_nccl_emulated slimpack_planners doctest::doctest)
   target_include_directories(test_cuda_nccl PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/nccl
     ${PROJECT_SOURCE_DIR}/backends/cuda/emulated ${PROJECT_SOURCE_DIR}/backends/cuda/src)
-  set_target_properties(test_cuda_nccl PROPERTIES UNITY_BUILD OFF)  # helpers of the same names
   add_test(NAME cuda_nccl COMMAND test_cuda_nccl)
 endif()
 if(TARGET slimpack_nccl)

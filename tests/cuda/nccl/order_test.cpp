@@ -24,6 +24,8 @@
 #include "slimpack_cuda/nccl/nccl_transport.hpp"
 #include "support/random_plan.hpp"
 
+namespace order_test {
+
 using namespace slimpack;
 using test::LinkDevice;
 using test::Operation;
@@ -348,3 +350,5 @@ TEST_CASE("order: a plan whose units wait for each other is refused") {
   std::rotate(units.begin(), first, first + 1);
   CHECK_THROWS_AS(static_cast<void>(cuda::nccl::order_of(plan, wrong)), Deadlock);
 }
+
+}  // namespace order_test

@@ -29,6 +29,8 @@
 #include "slimpack_cuda/nccl/nccl_transport.hpp"
 #include "support/random_plan.hpp"
 
+namespace values_test {
+
 using namespace slimpack;
 namespace nccl = cuda::nccl;
 
@@ -514,3 +516,5 @@ TEST_CASE("NcclTransport: breaches of order and window are refused before anythi
   });
   CHECK(ends[0] == "");
 }
+
+}  // namespace values_test

@@ -11,6 +11,8 @@
 #include "cuda/ranks/rank_plans.hpp"
 #include "slimpack_cuda/emulation.hpp"
 
+namespace laws_test {
+
 using namespace slimpack;
 
 namespace {
@@ -206,3 +208,5 @@ TEST_CASE("ranks: models that a device cannot compute are refused in a sentence"
   CHECK(refused([](Plan& plan) { plan.model.heads = 8; }) ==
         "RankDevice: heads * head_dim must be at most 2 * hidden, got 128");
 }
+
+}  // namespace laws_test

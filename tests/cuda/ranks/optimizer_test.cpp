@@ -14,6 +14,8 @@
 
 #include "cuda/ranks/rank_plans.hpp"
 
+namespace optimizer_test {
+
 using namespace slimpack;
 
 namespace {
@@ -154,3 +156,5 @@ TEST_CASE("ranks: parts of another device's optimizer are refused") {
   CHECK_THROWS_WITH_AS(device.set_steps(-1), "RankDevice: steps must be >= 0, got -1",
                        InvalidInput);
 }
+
+}  // namespace optimizer_test

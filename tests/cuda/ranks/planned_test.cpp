@@ -13,6 +13,8 @@
 #include "cuda/ranks/rank_plans.hpp"
 #include "support/scaled_request.hpp"
 
+namespace planned_test {
+
 using namespace slimpack;
 
 TEST_CASE("ranks: every planner's plans of real lengths give the oracle's loss and gradients") {
@@ -59,3 +61,5 @@ TEST_CASE("ranks: every planner's plans of real lengths give the oracle's loss a
               static_cast<long long>(executed), static_cast<long long>(merged), worst);
   CHECK(executed >= 5);
 }
+
+}  // namespace planned_test

@@ -9,6 +9,8 @@
 #include "cuda/ranks/rank_plans.hpp"
 #include "support/executed_memory.hpp"
 
+namespace random_plans_test {
+
 using namespace slimpack;
 
 namespace {
@@ -119,3 +121,5 @@ TEST_CASE("ranks: a path of tiles gives the oracle's loss and gradients") {
   }
   worst.print();
 }
+
+}  // namespace random_plans_test

@@ -14,6 +14,8 @@
 #include "cuda/ranks/rounded_math.hpp"
 #include "slimpack/cost/presets.hpp"
 
+namespace rounding_test {
+
 using namespace slimpack;
 
 namespace {
@@ -97,3 +99,5 @@ TEST_CASE(
     CHECK(by_rounding.norm() > 5e-3);
   }
 }
+
+}  // namespace rounding_test
