@@ -154,28 +154,30 @@ class DeviceRun {
     link_.post_receive(channel.channel, message.index, bytes(held));
   }
 
-  void end_send(typename std::map<MessageRef, Held>::iterator send) {
-    const MessageRef message = send->first;
-    emit(Moment::transfer_end, MemoryKind::send_buffer, message,
-         program_.channels[message.channel].messages[message.index].sender_unit,
-         -send->second.bytes);
-    sends_.erase(send);
+  void emit_sent(MessageRef message, const Held& held) {
+    const Message& sent = program_.channels[message.channel].messages[message.index];
+    emit(Moment::transfer_end, MemoryKind::send_buffer, message, sent.sender_unit, -held.bytes);
   }
 
-  void collect_sends() {
-    for (auto send = sends_.begin(); send != sends_.end();) {
-      const auto next = std::next(send);
-      const Channel& channel = program_.channels[send->first.channel].channel;
-      if (link_.send_ended(channel, send->first.index)) end_send(send);
-      send = next;
-    }
+  /// A message of the unit before travels while this one runs, unless this one had to wait: its
+  /// buffer stays, as predicted, also where the transport copied it at once.
+  void collect_sends(bool waited) {
+    std::erase_if(sends_, [&](const auto& send) {
+      const ChannelWork& work = program_.channels[send.first.channel];
+      const std::size_t message = send.first.index;
+      const bool before = work.messages[message].sender_unit + 1 == unit_;
+      const bool ended = (waited || !before) && link_.send_ended(work.channel, message);
+      if (ended) emit_sent(send.first, send.second);
+      return ended;
+    });
   }
 
   void await_send(MessageRef message) {
     const auto send = sends_.find(message);
     if (send == sends_.end()) return;
     link_.await_send(program_.channels[message.channel].channel, message.index);
-    end_send(send);
+    emit_sent(message, send->second);
+    sends_.erase(send);
   }
 
   // --- units ---
@@ -201,10 +203,11 @@ class DeviceRun {
     if (work.send && work.send->index >= window) {
       await_send({work.send->channel, work.send->index - window});
     }
-    if (work.receive) {
-      link_.await_receive(program_.channels[work.receive->channel].channel, work.receive->index);
+    bool waited = false;
+    if (const auto& from = work.receive) {
+      waited = await_receive(link_, program_.channels[from->channel].channel, from->index);
     }
-    collect_sends();
+    collect_sends(waited);
     switch (work.unit.kind) {
       case UnitKind::forward:
         forward(work);
@@ -304,14 +307,12 @@ class DeviceRun {
       SegmentMemory memory = segment_memory(program_, part(work), segment);
       Sample& sample = samples_[{call.chunk, segment.slice.sample}];
       const std::int64_t page = plan_.memory.page_tokens.value;
-      const auto pages = [&](Tokens end) {
-        return static_cast<std::size_t>((call.share.before(end).value + page - 1) / page);
-      };
+      const std::int64_t owned = call.share.before(segment.slice.end).value;
       require(sample.forward == segment.slice.begin,
               "forward slices must run in rising order, not so sample",
               static_cast<std::int64_t>(index(segment.slice.sample)));
       sample.forward = sample.backward = segment.slice.end;
-      while (sample.pages.size() < pages(segment.slice.end)) {
+      while (static_cast<std::int64_t>(sample.pages.size()) * page < owned) {
         sample.pages.push_back(hold(MemoryKind::keys_values, page_bytes));
       }
       for (Held& held : sample.pages) memory.pages.push_back(bytes(held));
@@ -454,10 +455,9 @@ class DeviceRun {
     for (const auto& [pieces, losses] : losses_) append_losses(result_.losses, pieces, losses);
     while (!sends_.empty()) await_send(sends_.begin()->first);
     const auto none = [](std::size_t count, const char* what) {
-      if (count > 0) {
-        throw ExecutionError("the step must end drained, but holds " + std::string(what) + " (" +
-                             std::to_string(count) + ")");
-      }
+      if (count == 0) return;
+      throw ExecutionError("the step must end drained, but holds " + std::string(what) + " (" +
+                           std::to_string(count) + ")");
     };
     none(kept_.size(), "kept activations");
     none(samples_.size(), "keys and values");
