@@ -16,6 +16,7 @@
 
 #include "exec/tiny_plan.hpp"
 #include "slimpack_cpu/check_plan.hpp"
+#include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
 using namespace slimpack;
@@ -86,7 +87,7 @@ void remove_unit(Plan& plan, std::size_t device, Unit unit) {
 }  // namespace
 
 TEST_CASE("run_step: two runs are equal to the last bit") {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(40U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     const auto data = cpu::step_data(plan, cpu::random_tokens(plan, seed));
@@ -103,7 +104,7 @@ TEST_CASE("run_step: two runs are equal to the last bit") {
 }
 
 TEST_CASE("run_step: units read nothing that was not written or kept for them") {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(60U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     const auto data = cpu::step_data(plan, cpu::random_tokens(plan, seed));
@@ -121,7 +122,7 @@ TEST_CASE("run_step: units read nothing that was not written or kept for them") 
 }
 
 TEST_CASE("run_step: samples never see each other") {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(60U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     const auto tokens = cpu::random_tokens(plan, seed);
@@ -160,7 +161,7 @@ TEST_CASE("run_step: a token's loss does not depend on later tokens") {
 }
 
 TEST_CASE("run_step: weights after several steps of AdamW are those of the unsliced oracle") {
-  for (std::uint64_t seed = 0; seed < 25; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(25U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     auto devices = cpu::make_devices(plan, seed);
@@ -395,7 +396,7 @@ TEST_CASE("run_step: data that do not fit the plan are refused") {
 }
 
 TEST_CASE("run_step: counted bytes return to what is always held") {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(40U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     std::vector<std::vector<exec::MemoryEvent>> events(plan.schedule.size());

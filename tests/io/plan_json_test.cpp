@@ -14,6 +14,7 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/io/file.hpp"
+#include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
 namespace plan_json_test {
@@ -101,7 +102,7 @@ TEST_CASE("plan.json: a small plan's whole text") {
 TEST_CASE("plan.json: random plans of every kind go out and come back the same") {
   test::RandomPlanOptions options;
   options.max_tp = 2;
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(300U); ++seed) {
     CAPTURE(seed);
     options.vary_bytes = seed % 2 == 1;
     Plan plan = test::random_plan(seed, options);
@@ -118,7 +119,7 @@ TEST_CASE("plan.json: random plans of every kind go out and come back the same")
 TEST_CASE("plan.json: nanoseconds are exact") {
   Plan plan = small_plan();
   Random random(5);
-  for (int draw = 0; draw < 3000; ++draw) {
+  for (int draw = 0; draw < test::draws(3000); ++draw) {
     const std::int64_t time =
         draw == 0
             ? 8388608'000'000'000

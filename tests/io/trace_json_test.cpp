@@ -14,13 +14,14 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/report/measured_trace.hpp"
 #include "slimpack/report/trace.hpp"
+#include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack::trace_json_test {
 namespace {
 
 TEST_CASE("trace_from_json: a written trace reads back to the nanosecond") {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(24U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     const PlanSimulation simulation = simulate_plan(plan);
@@ -122,7 +123,7 @@ TEST_CASE("trace_from_json: damaged text is read or refused, never worse") {
   const std::string trace = out.str();
   constexpr std::string_view kBytes = "{}[]\",:0-9eE.X";
   int refused = 0;
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(300U); ++seed) {
     CAPTURE(seed);
     Random random(seed);
     std::string damaged = trace;
@@ -137,7 +138,7 @@ TEST_CASE("trace_from_json: damaged text is read or refused, never worse") {
       CHECK(std::string(error.what()).starts_with("t.json: "));
     }
   }
-  CHECK(refused > 100);
+  CHECK(refused > test::draws(100));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "slimpack/dag/builder.hpp"
 #include "slimpack/report/dag_text.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack {
@@ -47,7 +48,7 @@ Dag random_dag(std::uint64_t seed) {
 }
 
 TEST_CASE("dag.txt: run again, it takes as long, even where most nodes take no time") {
-  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(400U); ++seed) {
     CAPTURE(seed);
     const Dag dag = random_dag(seed);
     const Timeline timeline = simulate(dag);
@@ -60,7 +61,7 @@ TEST_CASE("dag.txt: run again, it takes as long, even where most nodes take no t
 
 TEST_CASE("dag.txt: run again, a plan takes as long as predicted") {
   std::size_t shared = 0;
-  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(150U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     const PlanSimulation simulation = simulate_plan(plan);
@@ -72,11 +73,11 @@ TEST_CASE("dag.txt: run again, a plan takes as long as predicted") {
       if (resource.first_come) ++shared;
     }
   }
-  CHECK(shared > 100);
+  CHECK(shared > test::draws(100U));
 }
 
 TEST_CASE("execution_order: shared resources in the order that was found") {
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(200U); ++seed) {
     CAPTURE(seed);
     const Dag dag = random_dag(seed);
     const Timeline timeline = simulate(dag);

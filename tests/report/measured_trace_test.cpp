@@ -19,6 +19,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/report/trace.hpp"
+#include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack {
@@ -43,7 +44,7 @@ std::multiset<std::string> lines_with(const std::string& text, const std::string
 }
 
 TEST_CASE("write_measured_trace: units are written as simulated ones are, in whatever order") {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(24U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     const PlanSimulation simulation = simulate_plan(plan);
@@ -62,7 +63,7 @@ TEST_CASE("write_measured_trace: units are written as simulated ones are, in wha
 }
 
 TEST_CASE("write_measured_trace: units and gaps of a device fill the step") {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(24U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     const PlanSimulation simulation = simulate_plan(plan);

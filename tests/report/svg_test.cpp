@@ -17,6 +17,7 @@
 #include "report/plans.hpp"
 #include "report/xml.hpp"
 #include "slimpack/core/random.hpp"
+#include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack {
@@ -196,7 +197,8 @@ Picture many_units(std::int64_t lanes, std::int64_t units) {
 
 TEST_CASE("PictureWriter: a million units of every colour stay below 2 MB") {
   using Size = std::pair<std::int64_t, std::int64_t>;
-  for (const Size& size : {Size{32, 31250}, Size{1, 300000}, Size{256, 400}}) {
+  for (const Size& size :
+       {Size{32, test::draws(31250)}, Size{1, test::draws(300000)}, Size{256, 400}}) {
     const std::int64_t lanes = size.first, units = size.second;
     CAPTURE(lanes);
     const std::string svg = svg_of(many_units(lanes, units));

@@ -18,6 +18,7 @@
 #include "report/plans.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/report/dag_text.hpp"
+#include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack {
@@ -76,7 +77,7 @@ Trace parse(const std::string& text) {
 }
 
 TEST_CASE("write_trace: threads do not overlap, and say what the simulation says") {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(24U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     const PlanSimulation simulation = simulate_plan(plan);
@@ -130,7 +131,7 @@ TEST_CASE("write_trace: threads do not overlap, and say what the simulation says
 }
 
 TEST_CASE("write_trace: memory counters rise to the peak and return to what is always there") {
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(24U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
     const PlanSimulation simulation = simulate_plan(plan);

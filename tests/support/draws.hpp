@@ -4,11 +4,11 @@
 
 namespace slimpack::test {
 
-/// `full`, or a quarter of it where each case costs many times as much, under a sanitizer.
+/// `full`, or a twelfth of it where each case costs many times as much, under a sanitizer.
 template <class Count>
 [[nodiscard]] constexpr Count draws(Count full) noexcept {
 #ifdef SLIMPACK_FEW_DRAWS
-  return full / 4;
+  return full / 12;
 #else
   return full;
 #endif
