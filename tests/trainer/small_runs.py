@@ -120,7 +120,7 @@ class SmallRuns:
             else:
                 time.sleep(part * pace[0])
             self.kill(run, victim, ranks)
-            rest, _ = run.communicate(timeout=TIMEOUT)
+            rest = self.output_of_killed(run, ranks)
             if run.returncode == 0:  # it was faster
                 return made
             made.append(max([last] + [step_of(line) or 0 for line in rest.splitlines()]))
@@ -140,9 +140,23 @@ class SmallRuns:
 
     @staticmethod
     def ranks_of(run):
-        """The processes that an mpirun has started, by rank."""
-        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(run.pid)], capture_output=True, text=True)
-        return sorted(int(line) for line in found.stdout.split())
+        """The processes that an mpirun has started and that live, by rank."""
+        found = subprocess.run(["ps", "-o", "pid=,stat=", "--ppid", str(run.pid)], capture_output=True, text=True)
+        words = [line.split() for line in found.stdout.splitlines()]
+        return sorted(int(pid) for pid, state in words if not state.startswith("Z"))
+
+    def output_of_killed(self, run, ranks):
+        """Open MPI 4.1's mpirun may wait for ever for a lock of its own after a rank was killed (in
+        PMIx_server_finalize), when all ranks have long ended: it is then killed too."""
+        ends = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                return run.communicate(timeout=10)[0]
+            except subprocess.TimeoutExpired:
+                if ranks and not self.ranks_of(run):
+                    run.kill()
+                elif time.monotonic() > ends:
+                    raise
 
     @staticmethod
     def expect_end(run):
