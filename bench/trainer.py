@@ -97,16 +97,19 @@ def train(options, folder, planner, seed, steps, more):
     return [line for line in lines if "step" in line][options.warmup:]
 
 
-def run_rounds(options, folder, part, seed, more):
+def run_rounds(options, folder, part, seed, more, prepare):
     """Steps by setting and planner, one list a round. The planners take turns, so that a machine that becomes
-    slower or faster in the meantime favours neither; a round has a seed of its own, hence other documents."""
+    slower or faster in the meantime favours neither; a round has a seed of its own, hence other documents.
+    `prepare(degrees)` comes before both and returns options of both."""
     runs = {(setting, planner): [] for setting in options.degrees for planner in PLANNERS}
     steps = -(-options.steps // options.rounds)
     for number in range(options.rounds):
         for setting, ranks in options.degrees.items():
+            prepared = prepare(ranks)
             for planner in PLANNERS if number % 2 == 0 else PLANNERS[::-1]:
                 tell(f"{part}: round {number + 1} of {options.rounds}, {setting}, {planner}")
-                runs[setting, planner].append(train(options, folder, planner, seed + number, steps, [*ranks, *more]))
+                runs[setting, planner].append(train(options, folder, planner, seed + number, steps,
+                                                      [*ranks, *more, *prepared]))
     return runs
 
 
@@ -154,8 +157,8 @@ def print_runs(options, runs, seed):
     table(["degrees", "planner", "|", "seed", "steps"], every)
 
 
-def compare(options, folder, part, seed, more):
-    runs = run_rounds(options, folder, part, seed, more)
+def compare(options, folder, part, seed, more, prepare=lambda degrees: []):
+    runs = run_rounds(options, folder, part, seed, more, prepare)
     print_runs(options, runs, seed)
     check_same_batches(options, runs)
 
@@ -182,14 +185,19 @@ def calibration(options, folder):
     """Goes through the commands that users have, and judges steps of the trainer, which plans the next one while
     one runs. bench_calibration fits and runs in one process, without the trainer, and looks at single units."""
     profile, cost = folder / "profile.csv", folder / "cost.json"
-    tell("calibration: profile")
-    call([options.bin / options.program, *options.more, "--model", options.model, *next(iter(options.degrees.values())),
-          "--context", options.context, "--profile", profile])
-    call([options.bin / "slimpack", "calibrate", profile, "-o", cost])
-    print(f"### Steps with a fitted cost\n\nBy `mini_trainer --profile` and `slimpack calibrate`, which see none of the "
-          f"documents; then as under *Steps on lengths*, with documents drawn by other seeds; {about(options)}.\n")
+
+    def fit(degrees):
+        tell("calibration: profile")
+        call([options.bin / options.program, *options.more, "--model", options.model, *degrees,
+              "--context", options.context, "--profile", profile])
+        call([options.bin / "slimpack", "calibrate", profile, "-o", cost])
+        return ["--cost", cost]
+
+    print(f"### Steps with a fitted cost\n\nBy `mini_trainer --profile` and `slimpack calibrate` before both planners' runs of a "
+          f"round, which see none of the documents; then as under *Steps on lengths*, with documents drawn by other seeds; "
+          f"{about(options)}.\n")
     lengths = scaled_lengths(options.lengths, options.context, folder)
-    compare(options, folder, "calibration", options.seed + options.rounds, ["--data", lengths, "--cost", cost])
+    compare(options, folder, "calibration", options.seed + options.rounds, ["--data", lengths], fit)
 
 
 # --- runs that end before their time ---
