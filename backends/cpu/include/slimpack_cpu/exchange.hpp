@@ -61,7 +61,11 @@ class SliceAttention {
     for (const PieceRows<Number>& rows : pieces)
       math_.attention_begin(rows.attention, rows.log_sum);
     if (call_.share.ranks == 1) {
-      for_each_own_run([&](Tokens first, const KeyRun& run) { attend(pieces, first, run); });
+      for_each_block(pieces, {}, [&](Tokens first_row, const QueryRun& queries) {
+        for_each_own_run(first_row + Tokens{queries.rows}, [&](Tokens first, const KeyRun& keys) {
+          attend(first_row, queries, first, keys);
+        });
+      });
     } else if (segment_.exchange == Exchange::kv) {
       forward_keys(pieces, workspace, link);
     } else {
@@ -73,8 +77,11 @@ class SliceAttention {
   template <exec::Transport<Number> Link>
   void backward(Pieces pieces, Scratch scratch, Workspace<Number>& workspace, Link& link) const {
     if (call_.share.ranks == 1) {
-      for_each_own_run(
-          [&](Tokens first, const KeyRun& run) { attend_backward(pieces, scratch, first, run); });
+      for_each_block(pieces, scratch, [&](Tokens first_row, const QueryRun& queries) {
+        for_each_own_run(first_row + Tokens{queries.rows}, [&](Tokens first, const KeyRun& keys) {
+          attend_backward(first_row, queries, first, keys);
+        });
+      });
     } else if (segment_.exchange == Exchange::kv) {
       backward_keys(pieces, scratch, workspace, link);
     } else {
@@ -95,7 +102,7 @@ class SliceAttention {
     std::int64_t keys = 0;
     Out key, value, dkey, dvalue;
   };
-  /// Queries of consecutive positions that travel.
+  /// Queries of consecutive positions. Those that travel bring `delta`, others have `attention`.
   struct QueryRun {
     std::int64_t rows = 0;
     Out query, attention, log_sum, dattention, delta, dquery;
@@ -136,11 +143,11 @@ class SliceAttention {
             detail::rows(all, first + own_tokens_, count, width_)};
   }
 
-  /// Calls visit(first position, run) for own keys before the slice's end, split where positions
-  /// jump and at pages.
+  /// Calls visit(first position, run) for own keys before `end`, split where positions jump and at
+  /// pages.
   template <std::invocable<Tokens, const KeyRun&> Visit>
-  void for_each_own_run(Visit visit) const {
-    call_.share.for_each_run(Tokens{0}, segment_.slice.end, [&](Tokens first, Tokens last) {
+  void for_each_own_run(Tokens end, Visit visit) const {
+    call_.share.for_each_run(Tokens{0}, end, [&](Tokens first, Tokens last) {
       while (first < last) {
         const std::int64_t own = call_.share.before(first).value;
         const std::int64_t count = std::min((last - first).value, page_.value - own % page_.value);
@@ -156,19 +163,56 @@ class SliceAttention {
     });
   }
 
-  void attend(Pieces pieces, Tokens first, const KeyRun& run) const {
-    for (const PieceRows<Number>& rows : pieces) {
-      math_.attention_forward(rows.attention, rows.log_sum, rows.query, run.key, run.value,
-                              shape(rows.rows, rows.begin, run.keys, first));
+  /// Numbers of the query heads of one key head in rows that meet all keys before the next rows
+  /// do: what is read and written of them stays in the cache from one run of keys to the next, so
+  /// that a pair costs the same in long slices.
+  static constexpr std::int64_t kBlock = 65'536;
+
+  /// Calls visit(rows done, rows) for blocks of `rows`.
+  template <std::invocable<std::int64_t, std::int64_t> Visit>
+  void cut_rows(std::int64_t rows, Visit visit) const {
+    const std::int64_t most =
+        std::max<std::int64_t>(1, kBlock * model_.kv_heads / model_.query_width());
+    for (std::int64_t at = 0; at < rows; at += most) visit(at, std::min(most, rows - at));
+  }
+
+  /// Calls visit(first position, queries) for blocks of the pieces' rows. `scratch` may be empty.
+  template <std::invocable<Tokens, const QueryRun&> Visit>
+  void for_each_block(Pieces pieces, Scratch scratch, Visit visit) const {
+    const std::int64_t q = model_.query_width();
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const PieceRows<Number>& piece = pieces[i];
+      cut_rows(piece.rows, [&](std::int64_t at, std::int64_t count) {
+        QueryRun run{count, {}, {}, {}, {}, {}, {}};
+        run.query = detail::rows(piece.query, at, count, q);
+        run.attention = detail::rows(piece.attention, at, count, q);
+        run.log_sum = detail::rows(piece.log_sum, at, count, model_.heads);
+        if (!scratch.empty()) {
+          run.dattention = detail::rows(scratch[i].dattention, at, count, q);
+          run.dquery = detail::rows(scratch[i].dquery, at, count, q);
+        }
+        visit(piece.begin + Tokens{at}, run);
+      });
     }
   }
 
-  void attend_backward(Pieces pieces, Scratch scratch, Tokens first, const KeyRun& run) const {
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const PieceRows<Number>& rows = pieces[i];
-      math_.attention_backward(scratch[i].dquery, run.dkey, run.dvalue, rows.query, run.key,
-                               run.value, rows.attention, rows.log_sum, scratch[i].dattention,
-                               shape(rows.rows, rows.begin, run.keys, first));
+  void attend(Tokens first_row, const QueryRun& queries, Tokens first_key,
+              const KeyRun& keys) const {
+    math_.attention_forward(queries.attention, queries.log_sum, queries.query, keys.key, keys.value,
+                            shape(queries.rows, first_row, keys.keys, first_key));
+  }
+
+  void attend_backward(Tokens first_row, const QueryRun& queries, Tokens first_key,
+                       const KeyRun& keys) const {
+    const AttentionShape met = shape(queries.rows, first_row, keys.keys, first_key);
+    if (queries.delta.empty()) {
+      math_.attention_backward(queries.dquery, keys.dkey, keys.dvalue, queries.query, keys.key,
+                               keys.value, queries.attention, queries.log_sum, queries.dattention,
+                               met);
+    } else {
+      math_.attention_backward_from(queries.dquery, keys.dkey, keys.dvalue, queries.query, keys.key,
+                                    keys.value, queries.delta, queries.log_sum, queries.dattention,
+                                    met);
     }
   }
 
@@ -194,7 +238,7 @@ class SliceAttention {
 
   void load_own_keys(Out buffer) const {
     const std::int64_t count = call_.share.before(segment_.slice.end).value;
-    for_each_own_run([&](Tokens first, const KeyRun& run) {
+    for_each_own_run(segment_.slice.end, [&](Tokens first, const KeyRun& run) {
       const std::int64_t at = call_.share.before(first).value;
       std::ranges::copy(run.key, detail::rows(buffer, at, run.keys, width_).begin());
       std::ranges::copy(run.value, detail::rows(buffer, count + at, run.keys, width_).begin());
@@ -235,8 +279,11 @@ class SliceAttention {
         hand_on(current, incoming, rank, Tokens{0}, row, link);
         rank = before_me(rank);
       }
-      for_each_travelling_key(current, rank, false,
-                              [&](Tokens first, const KeyRun& run) { attend(pieces, first, run); });
+      for_each_block(pieces, {}, [&](Tokens first_row, const QueryRun& queries) {
+        for_each_travelling_key(current, rank, false, [&](Tokens first, const KeyRun& keys) {
+          attend(first_row, queries, first, keys);
+        });
+      });
     }
   }
 
@@ -248,8 +295,10 @@ class SliceAttention {
     load_own_keys(current);
     std::int64_t rank = call_.share.rank;
     for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
-      for_each_travelling_key(current, rank, true, [&](Tokens first, const KeyRun& run) {
-        attend_backward(pieces, scratch, first, run);
+      for_each_block(pieces, scratch, [&](Tokens first_row, const QueryRun& queries) {
+        for_each_travelling_key(current, rank, true, [&](Tokens first, const KeyRun& keys) {
+          attend_backward(first_row, queries, first, keys);
+        });
       });
       hand_on(current, incoming, rank, Tokens{0}, row, link);
       rank = before_me(rank);
@@ -293,17 +342,20 @@ class SliceAttention {
     return call_.share.between(segment_.slice.begin, rows.begin).value;
   }
 
-  /// Calls visit(queries, keys, shape) for what `rank`'s queries in `buffer` meet here.
-  template <std::invocable<const QueryRun&, const KeyRun&, const AttentionShape&> Visit>
+  /// Calls visit(first row, queries, first key, keys) for what `rank`'s queries in `buffer` meet
+  /// here.
+  template <std::invocable<Tokens, const QueryRun&, Tokens, const KeyRun&> Visit>
   void for_each_meeting(Out buffer, std::int64_t rank, bool backward, Visit visit) const {
     const Share share = share_of(rank);
     share.for_each_run(
         segment_.slice.begin, segment_.slice.end, [&](Tokens first_row, Tokens last_row) {
           const std::int64_t at = share.between(segment_.slice.begin, first_row).value;
-          const QueryRun queries =
-              queries_at(buffer, rank, at, (last_row - first_row).value, backward);
-          for_each_own_run([&](Tokens first_key, const KeyRun& keys) {
-            visit(queries, keys, shape(queries.rows, first_row, keys.keys, first_key));
+          cut_rows((last_row - first_row).value, [&](std::int64_t done, std::int64_t count) {
+            const QueryRun queries = queries_at(buffer, rank, at + done, count, backward);
+            const Tokens first = first_row + Tokens{done};
+            for_each_own_run(first + Tokens{count}, [&](Tokens first_key, const KeyRun& keys) {
+              visit(first, queries, first_key, keys);
+            });
           });
         });
   }
@@ -319,10 +371,8 @@ class SliceAttention {
     }
     for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
       for_each_meeting(current, rank, false,
-                       [&](const QueryRun& queries, const KeyRun& keys, const AttentionShape& met) {
-                         math_.attention_forward(queries.attention, queries.log_sum, queries.query,
-                                                 keys.key, keys.value, met);
-                       });
+                       [&](Tokens first_row, const QueryRun& queries, Tokens first_key,
+                           const KeyRun& keys) { attend(first_row, queries, first_key, keys); });
       hand_on(current, incoming, rank, segment_.slice.begin, forward_row(), link);
       rank = before_me(rank);
     }
@@ -349,12 +399,11 @@ class SliceAttention {
       std::ranges::fill(run.dquery, Number{0});
     }
     for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
-      for_each_meeting(current, rank, true,
-                       [&](const QueryRun& queries, const KeyRun& keys, const AttentionShape& met) {
-                         math_.attention_backward_from(
-                             queries.dquery, keys.dkey, keys.dvalue, queries.query, keys.key,
-                             keys.value, queries.delta, queries.log_sum, queries.dattention, met);
-                       });
+      for_each_meeting(
+          current, rank, true,
+          [&](Tokens first_row, const QueryRun& queries, Tokens first_key, const KeyRun& keys) {
+            attend_backward(first_row, queries, first_key, keys);
+          });
       hand_on(current, incoming, rank, segment_.slice.begin, backward_row(), link);
       rank = before_me(rank);
     }

@@ -106,7 +106,7 @@ class PackMaker {
 
 /// The plans of a profile for samples of up to `context` tokens: one sample in slices with growing
 /// prefixes, coarse and fine; packs of 1 to 256 samples; packs of mixed lengths; packs of few
-/// tokens; on 1, 2 and 4 layers, or as many as the model has.
+/// tokens and of as many as a micro-batch has; on 1, 2 and 4 layers, or as many as the model has.
 [[nodiscard]] inline std::vector<ProfilePlan> profile_plans(const ModelShape& model,
                                                             Tokens context) {
   const std::int64_t most = std::max<std::int64_t>(context.value, 128);
@@ -130,6 +130,7 @@ class PackMaker {
   one.whole({part(60)});
   one.whole(about(128, part(1024)));
   one.whole(about(64, part(300)));
+  one.whole({most});
   detail::PackMaker two;
   two.cut(part(2), part(4));
   two.whole(about(4, part(8)));
@@ -137,6 +138,7 @@ class PackMaker {
   two.whole(about(64, part(128)));
   two.whole(about(256, part(1500)));
   two.whole({part(128)});
+  two.whole(beside(about(64, part(128)), part(2)));
   detail::PackMaker four;
   four.whole({part(8)});
   four.whole(beside(about(100, part(800)), part(4)));
