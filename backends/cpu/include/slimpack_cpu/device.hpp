@@ -201,9 +201,13 @@ class BasicDevice {
         keys.push_back(workspace.take(rows.rows, model_.key_width()));
         values.push_back(workspace.take(rows.rows, model_.key_width()));
       }
-      work.normalise_input(pieces);
-      work.project_query(pieces);
-      work.project_key_value(pieces, keys, values);
+      for_each_group(Pieces(pieces), [&](std::size_t first, std::size_t count) {
+        const Pieces group = Pieces(pieces).subspan(first, count);
+        work.normalise_input(group);
+        work.project_query(group);
+        work.project_key_value(group, std::span(keys).subspan(first, count),
+                               std::span(values).subspan(first, count));
+      });
       std::size_t piece = 0;
       for_each_slice(call, layer, pieces, [&](const auto& slice, Pieces own) {
         for (const auto& rows : own) {
@@ -217,7 +221,9 @@ class BasicDevice {
         slice.forward(own, workspace, link);
       });
       next = layer_inputs(call, layer + 1);
-      work.finish(pieces, next);
+      for_each_group(Pieces(pieces), [&](std::size_t first, std::size_t count) {
+        work.finish(Pieces(pieces).subspan(first, count), std::span(next).subspan(first, count));
+      });
     }
   }
 
@@ -387,8 +393,8 @@ class BasicDevice {
     }
   }
 
-  /// Where the input of layer `layer` of this stage belongs, by piece: what is kept, or behind the
-  /// last layer the unit's output.
+  /// Where the input of layer `layer` of this stage belongs, by part of a piece: what is kept, or
+  /// behind the last layer the unit's output.
   [[nodiscard]] std::vector<Out> layer_inputs(const exec::PackCall& call,
                                               std::int64_t layer) const {
     std::vector<Out> inputs;
@@ -397,29 +403,35 @@ class BasicDevice {
       const std::int64_t rows = memory.piece.length().value;
       const std::int64_t kept =
           exec::kept_bytes(model_, memory.piece.recompute, element_bytes()) * rows;
-      inputs.push_back(
+      const Out whole =
           behind ? detail::rows(numbers<Number>(call.output), first_row, rows, model_.hidden)
-                 : detail::rows(
-                       numbers<Number>(
-                           kept_of(call, memory).subspan(static_cast<std::size_t>(layer * kept))),
-                       0, rows, model_.hidden));
+                 : numbers<Number>(
+                       kept_of(call, memory).subspan(static_cast<std::size_t>(layer * kept)));
+      for_each_part(rows, [&](std::int64_t at, std::int64_t count) {
+        inputs.push_back(detail::rows(whole, at, count, model_.hidden));
+      });
     });
     return inputs;
   }
 
   /// Fills the first layer's input from token embeddings or from what was received.
   void enter(const exec::PackCall& call, std::span<const Out> inputs) const {
-    std::size_t piece = 0;
+    std::size_t part = 0;
     for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
-      const Out into = inputs[piece++];
-      if (stage_of(call).embedding) {
-        Math::embedding_forward(into, of(weights_, layout_.tensors[layout_.embedding.front()]),
-                                tokens(memory.piece), model_.vocab, model_.hidden);
-      } else {
-        std::ranges::copy(detail::rows(numbers<Number>(call.input), first_row,
-                                       memory.piece.length().value, model_.hidden),
-                          into.begin());
-      }
+      for_each_part(memory.piece.length().value, [&](std::int64_t at, std::int64_t count) {
+        const Out into = inputs[part++];
+        if (stage_of(call).embedding) {
+          Math::embedding_forward(
+              into, of(weights_, layout_.tensors[layout_.embedding.front()]),
+              tokens(memory.piece)
+                  .subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)),
+              model_.vocab, model_.hidden);
+        } else {
+          std::ranges::copy(
+              detail::rows(numbers<Number>(call.input), first_row + at, count, model_.hidden),
+              into.begin());
+        }
+      });
     });
   }
 
@@ -435,12 +447,16 @@ class BasicDevice {
     });
   }
 
+  /// The pack's pieces, in parts of at most a group.
   [[nodiscard]] std::vector<PieceRows<Number>> rows_of_pieces(const exec::PackCall& call,
                                                               std::int64_t layer,
                                                               Workspace<Number>& workspace) const {
     std::vector<PieceRows<Number>> pieces;
     for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
-      pieces.push_back(rows_of(model_, call, memory, first_row, layer, workspace));
+      const auto whole = rows_of(model_, call, memory, first_row, layer, workspace);
+      for_each_part(whole.rows, [&](std::int64_t at, std::int64_t count) {
+        pieces.push_back(part_of(whole, at, count));
+      });
     });
     return pieces;
   }
@@ -453,8 +469,12 @@ class BasicDevice {
     for (const exec::SegmentMemory& segment : call.segments) {
       const SliceAttention<Math> slice(math_, model_, page_tokens_, call, segment, layer,
                                        stage_of(call).layers());
-      visit(slice, pieces.first(segment.pieces.size()));
-      pieces = pieces.subspan(segment.pieces.size());
+      std::size_t parts = 0;
+      for (const exec::PieceMemory& memory : segment.pieces) {
+        for_each_part(memory.piece.length().value, [&](std::int64_t, std::int64_t) { ++parts; });
+      }
+      visit(slice, pieces.first(parts));
+      pieces = pieces.subspan(parts);
     }
   }
 
@@ -467,29 +487,37 @@ class BasicDevice {
     const std::vector<PieceRows<Number>> pieces = rows_of_pieces(call, layer, workspace);
     std::vector<PieceGradients<Number>> scratch;
     for (const auto& rows : pieces) {
-      const auto take = [&](std::int64_t cols) { return workspace.take_zeros(rows.rows, cols); };
+      const auto take = [&](std::int64_t cols) { return workspace.take(rows.rows, cols); };
       const std::int64_t h = model_.hidden, q = model_.query_width(), f = model_.ffn;
       PieceGradients<Number>& piece = scratch.emplace_back();
-      piece.dmid = workspace.take(rows.rows, h);
+      piece.dmid = take(h);
       piece.dnorm = take(h);
       piece.dattention = take(q);
       piece.dquery = take(q);
       piece.dproduct = take(f);
       piece.dgate = take(f);
       piece.dup = take(f);
-      piece.dkey = workspace.take(rows.rows, model_.key_width());
-      piece.dvalue = workspace.take(rows.rows, model_.key_width());
+      piece.dkey = take(model_.key_width());
+      piece.dvalue = take(model_.key_width());
     }
     const std::size_t mark = workspace.mark();
-    work.recompute_before(pieces, call.recompute);
+    const auto by_group = [&](const auto& visit) {
+      for_each_group(Pieces(pieces), [&](std::size_t first, std::size_t count) {
+        visit(Pieces(pieces).subspan(first, count),
+              std::span(std::as_const(scratch)).subspan(first, count));
+      });
+    };
+    by_group([&](Pieces group, auto) { work.recompute_before(group, call.recompute); });
     if (call.recompute == Recompute::full) {
       for_each_slice(call, layer, pieces, [&](const auto& slice, Pieces own) {
         workspace.rewind(mark);
         slice.forward(own, workspace, link);
       });
     }
-    work.recompute_behind(pieces, call.recompute);
-    work.backward_behind_attention(gradients, pieces, scratch, In(gradient));
+    by_group([&](Pieces group, auto group_scratch) {
+      work.recompute_behind(group, call.recompute);
+      work.backward_behind_attention(gradients, group, group_scratch, In(gradient));
+    });
     std::size_t piece = 0;
     for_each_slice(call, layer, pieces, [&](const auto& slice, Pieces own) {
       workspace.rewind(mark);
@@ -500,7 +528,9 @@ class BasicDevice {
       }
       piece += own.size();
     });
-    work.backward_before_attention(gradients, pieces, scratch, gradient);
+    by_group([&](Pieces group, auto group_scratch) {
+      work.backward_before_attention(gradients, group, group_scratch, gradient);
+    });
   }
 
   /// Loss and gradients of at most `head_tile` rows. Every stage computes the logits of its part of

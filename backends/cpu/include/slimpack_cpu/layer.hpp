@@ -81,6 +81,49 @@ struct PieceRows {
   OutOf<Number> input_inverse, mid_inverse;  ///< inverse RMS
 };
 
+/// Rows of a pack that go through operator after operator before the next ones do: most of what the
+/// operators hand on stays in caches, so that a token costs the same in large packs.
+inline constexpr std::int64_t kGroupRows = 1024;
+
+/// Calls visit(rows before, rows) for the parts of a piece, none larger than a group.
+template <std::invocable<std::int64_t, std::int64_t> Visit>
+void for_each_part(std::int64_t rows, Visit visit) {
+  for (std::int64_t at = 0; at < rows; at += kGroupRows) {
+    visit(at, std::min(kGroupRows, rows - at));
+  }
+}
+
+/// Rows [at, at + count) of a piece.
+template <std::floating_point Number>
+[[nodiscard]] PieceRows<Number> part_of(const PieceRows<Number>& piece, std::int64_t at,
+                                        std::int64_t count) {
+  const auto part = [&](OutOf<Number> all) {
+    return detail::rows(all, at, count, static_cast<std::int64_t>(all.size()) / piece.rows);
+  };
+  return {piece.begin + Tokens{at}, count,
+          piece.first_row + at,     part(piece.input),
+          part(piece.attention),    part(piece.log_sum),
+          part(piece.query),        part(piece.mid),
+          part(piece.gate),         part(piece.up),
+          part(piece.input_norm),   part(piece.mid_norm),
+          part(piece.product),      part(piece.input_inverse),
+          part(piece.mid_inverse)};
+}
+
+/// Calls visit(first piece, pieces) for runs of pieces that together make a group or less.
+template <std::floating_point Number, std::invocable<std::size_t, std::size_t> Visit>
+void for_each_group(std::span<const PieceRows<Number>> pieces, Visit visit) {
+  for (std::size_t first = 0; first < pieces.size();) {
+    std::size_t end = first;
+    for (std::int64_t rows = 0;
+         end < pieces.size() && (end == first || rows + pieces[end].rows <= kGroupRows); ++end) {
+      rows += pieces[end].rows;
+    }
+    visit(first, end - first);
+    first = end;
+  }
+}
+
 /// The part of a block's bytes that belongs to the rows of a piece. Pieces share nothing here.
 [[nodiscard]] inline std::span<std::byte> part_of(std::span<std::byte> block, Tokens rows,
                                                   const exec::PieceMemory& piece) {
@@ -136,8 +179,8 @@ struct PieceGradients {
   OutOf<Number> dmid, dnorm, dattention, dquery, dproduct, dgate, dup, dkey, dvalue;
 };
 
-/// The parts of one layer on all pieces of a pack. Each operator runs on all pieces before the next
-/// one does, so that a weight is fetched once; pieces are added to gradients in their order.
+/// The parts of one layer on some pieces of a pack. Each operator runs on all of them before the
+/// next one does, so that a weight is fetched once; pieces are added to gradients in their order.
 template <Mathematics Math>
 class Layer {
  public:
@@ -208,8 +251,8 @@ class Layer {
     for (const auto& rows : pieces) math_.swiglu_forward(rows.product, rows.gate, rows.up);
   }
 
-  /// Backward from the layer's output to the attention output: fills dmid and dattention.
-  /// `doutput` is that of the whole pack.
+  /// Backward from the layer's output to the attention output: fills dmid and dattention, clears
+  /// dquery. `doutput` is that of the whole pack.
   void backward_behind_attention(const LayerTensors<Out>& gradients, Pieces pieces, Scratch scratch,
                                  In doutput) const {
     const auto dout = [&](std::size_t i) {
@@ -227,6 +270,10 @@ class Layer {
     const std::size_t count = pieces.size();
     for (std::size_t i = 0; i < count; ++i) {
       const auto& rows = pieces[i];
+      for (const Out added : {scratch[i].dnorm, scratch[i].dattention, scratch[i].dquery,
+                              scratch[i].dproduct, scratch[i].dgate, scratch[i].dup}) {
+        std::ranges::fill(added, Number{0});
+      }
       math_.linear_backward_input(scratch[i].dproduct, dout(i), weights_.down, down(i));
       math_.swiglu_backward(scratch[i].dgate, scratch[i].dup, scratch[i].dproduct, rows.gate,
                             rows.up);
