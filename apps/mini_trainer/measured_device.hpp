@@ -49,11 +49,11 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
     return static_cast<double>(static_cast<Stored>(weight));
   }
 
-  /// Makes the arena at least so large.
+  /// Makes the arena at least so large, and ready as far as the step will reach: exec::arena_bytes
+  /// adds a quarter to that.
   void prepare(const exec::BufferLayout& layout) {
-    if (Base::arena() == nullptr || Base::arena()->capacity() < layout.capacity) {
-      Base::reserve(layout.capacity);
-    }
+    Base::reserve(layout.capacity);
+    Base::touch(Bytes{layout.capacity.value / 5 * 4});
   }
   /// visit(name, first element, gradients): all that are held, summed over ranks.
   template <class Visit>

@@ -117,7 +117,16 @@ TEST_CASE("arena: a moved buffer is given back once; a copied owner has an arena
   CHECK(owner.get() == before);
   owner.reserve(Bytes{1000});
   CHECK(owner.get()->capacity() == Bytes{1024});
+  owner.reserve(Bytes{1025});  // grows by a half at least
+  CHECK(owner.get()->capacity() == Bytes{1536});
   const ArenaOwner copy(owner);
   CHECK(copy.get() != owner.get());
-  CHECK(copy.get()->capacity() == Bytes{1024});
+  CHECK(copy.get()->capacity() == Bytes{1536});
+}
+
+TEST_CASE("arena: touching its memory, more of it than there is too, leaves all places free") {
+  BufferArena arena(Bytes{100'000});
+  for (const std::int64_t bytes : {0, 1, 5000, 4000, 1'000'000}) arena.touch(Bytes{bytes});
+  CHECK(arena.reached() == Bytes{});
+  CHECK_NOTHROW(Buffer(arena, arena.capacity()));
 }

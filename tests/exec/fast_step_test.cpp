@@ -245,6 +245,31 @@ TEST_CASE("fp32 steps: loss and gradients of random plans are those of the fp64 
   }
 }
 
+TEST_CASE("long slices: rows in several groups and blocks give the oracle's step, merged or not") {
+  // Just above 1,024 rows a rank, which is what a group and, at 64 numbers a row, a block holds.
+  Plan plan = test::tiny_plan(2, {{0}, {1}, {0, 1}}, {{2060, 2}, {1030, 0}, {40, 1}});
+  plan.model.layers = plan.stages.front().end_layer = 1;
+  plan.model.heads = 2;
+  plan.model.head_dim = 32;
+  plan.memory.page_tokens = Tokens{128};
+  plan.memory.share_tokens = Tokens{1030};
+  plan.memory.head_tile = Tokens{700};
+  const auto data = cpu::step_data(plan, cpu::random_tokens(plan, 1));
+  for (const auto& [exchange, recompute] :
+       {std::pair{Exchange::kv, Recompute::none}, std::pair{Exchange::q, Recompute::full}}) {
+    CAPTURE(recompute);
+    for (MicroPack& pack : plan.micropacks) {
+      std::ranges::fill(pack.exchange, exchange);
+      pack.recompute = recompute;
+    }
+    const auto found = cpu::check_plan<cpu::FastMath>(plan, data, 1);
+    CAPTURE(found.worst_tensor);
+    CHECK(found.loss_difference <= 1e-6);
+    CHECK(found.gradient_difference <= 2e-5);
+  }
+  CHECK(cpu::check_plan(plan, data, 1).worst() <= 1e-11);
+}
+
 TEST_CASE("fp32 steps: two runs are equal to the last bit, on pinned threads and in an arena too") {
   for (std::uint64_t seed = 0; seed < slimpack::test::draws(16U); ++seed) {
     CAPTURE(seed);

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #endif
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -52,7 +53,8 @@ inline constexpr std::size_t kLargePage = std::size_t{1} << 21U;
 
 }  // namespace detail
 
-/// One block of memory with its places. A page that no buffer ever reached is not touched.
+/// One block of memory with its places. A page that no buffer ever reached is not touched, unless
+/// by `touch`.
 class BufferArena {
  public:
   explicit BufferArena(Bytes capacity)
@@ -63,6 +65,13 @@ class BufferArena {
   void give_back(const std::byte* from, std::size_t bytes) noexcept {
     places_.give_back(static_cast<std::size_t>(from - data_.get()), bytes);
   }
+  /// Makes the system find and clear the pages of the first so many bytes now, which takes a second
+  /// a gigabyte in some machines, and not when a buffer first reaches them. No buffer may be held.
+  void touch(Bytes bytes) noexcept {
+    constexpr std::size_t kPage = 4096;
+    const auto end = static_cast<std::size_t>(std::min(bytes, capacity()).value);
+    for (; touched_ < end; touched_ += kPage) data_.get()[touched_] = std::byte{0};
+  }
   [[nodiscard]] Bytes capacity() const noexcept { return places_.capacity(); }
   [[nodiscard]] Bytes held() const noexcept { return places_.held(); }
   [[nodiscard]] Bytes reached() const noexcept { return places_.reached(); }
@@ -70,6 +79,7 @@ class BufferArena {
  private:
   exec::BufferPlaces places_;
   detail::AlignedBytes<detail::kLargePage> data_;
+  std::size_t touched_ = 0;
 };
 
 /// Memory of one use, given back where it came from. An arena must outlive its buffers.
@@ -124,8 +134,15 @@ class ArenaOwner {
   ArenaOwner& operator=(ArenaOwner&&) noexcept = default;
   ~ArenaOwner() = default;
 
+  /// An arena that must grow does so by a half or more: what no buffer reaches costs nothing, while
+  /// the pages of a new block are cleared again.
   void reserve(Bytes capacity) {
-    if (arena_ && arena_->capacity() >= capacity) return;
+    if (arena_) {
+      const Bytes before = arena_->capacity();
+      if (before >= capacity) return;
+      capacity = std::max(capacity, Bytes{before.value + before.value / 2});
+      arena_.reset();
+    }
     arena_ = std::make_unique<BufferArena>(capacity);
   }
   [[nodiscard]] BufferArena* get() noexcept { return arena_.get(); }

@@ -151,6 +151,10 @@ class BasicDevice {
   /// exec::arena_bytes. A page of it that no buffer reaches is never touched. No buffer may be
   /// held. Throws InvalidInput unless capacity >= 0.
   void reserve(Bytes capacity) { arena_.reserve(capacity); }
+  /// Touches the first so many bytes of the arena, where there is one: see BufferArena.
+  void touch(Bytes bytes) noexcept {
+    if (arena_.get() != nullptr) arena_.get()->touch(bytes);
+  }
   /// The arena, if there is one.
   [[nodiscard]] const BufferArena* arena() const noexcept { return arena_.get(); }
 

@@ -279,8 +279,8 @@ class SliceAttention {
         hand_on(current, incoming, rank, Tokens{0}, row, link);
         rank = before_me(rank);
       }
-      for_each_block(pieces, {}, [&](Tokens first_row, const QueryRun& queries) {
-        for_each_travelling_key(current, rank, false, [&](Tokens first, const KeyRun& keys) {
+      for_each_block(pieces, {}, [&, here = current](Tokens first_row, const QueryRun& queries) {
+        for_each_travelling_key(here, rank, false, [&](Tokens first, const KeyRun& keys) {
           attend(first_row, queries, first, keys);
         });
       });
@@ -295,11 +295,12 @@ class SliceAttention {
     load_own_keys(current);
     std::int64_t rank = call_.share.rank;
     for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
-      for_each_block(pieces, scratch, [&](Tokens first_row, const QueryRun& queries) {
-        for_each_travelling_key(current, rank, true, [&](Tokens first, const KeyRun& keys) {
-          attend_backward(first_row, queries, first, keys);
-        });
-      });
+      for_each_block(
+          pieces, scratch, [&, here = current](Tokens first_row, const QueryRun& queries) {
+            for_each_travelling_key(here, rank, true, [&](Tokens first, const KeyRun& keys) {
+              attend_backward(first_row, queries, first, keys);
+            });
+          });
       hand_on(current, incoming, rank, Tokens{0}, row, link);
       rank = before_me(rank);
     }
