@@ -255,8 +255,8 @@ TEST_CASE("long slices: rows in several groups and blocks give the oracle's step
   plan.memory.share_tokens = Tokens{1030};
   plan.memory.head_tile = Tokens{700};
   const auto data = cpu::step_data(plan, cpu::random_tokens(plan, 1));
-  for (const auto& [exchange, recompute] :
-       {std::pair{Exchange::kv, Recompute::none}, std::pair{Exchange::q, Recompute::full}}) {
+  for (const Exchange exchange : {Exchange::kv, Exchange::q}) {
+    const Recompute recompute = exchange == Exchange::kv ? Recompute::none : Recompute::full;
     CAPTURE(recompute);
     for (MicroPack& pack : plan.micropacks) {
       std::ranges::fill(pack.exchange, exchange);
