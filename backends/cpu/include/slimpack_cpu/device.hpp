@@ -148,8 +148,8 @@ class BasicDevice {
   // --- memory ---
 
   /// From now on buffers come from one arena of at least so many bytes, kept over all steps; see
-  /// exec::arena_bytes. A page of it that no buffer reaches is never touched. No buffer may be
-  /// held. Throws InvalidInput unless capacity >= 0.
+  /// exec::arena_bytes. A page of it that neither a buffer nor `touch` reaches stays untouched. No
+  /// buffer may be held. Throws InvalidInput unless capacity >= 0.
   void reserve(Bytes capacity) { arena_.reserve(capacity); }
   /// Touches the first so many bytes of the arena, where there is one: see BufferArena.
   void touch(Bytes bytes) noexcept {
