@@ -15,11 +15,14 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/data/text_tokens.hpp"
 #include "slimpack/exec/arena_size.hpp"
+#include "slimpack/exec/keep_sends.hpp"
 #include "slimpack/io/cost_json.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/open_tokens.hpp"
 #include "slimpack/io/read_lengths.hpp"
 #include "slimpack/planners/layout.hpp"
+#include "slimpack/sim/send_ends.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack::trainer {
 namespace {
@@ -71,6 +74,13 @@ namespace {
           "--data: must be given, for neither the program nor the working folder lies in the "
           "repository");
   return repository_text(*root);
+}
+
+/// Buffers of messages are held as the plan's prediction has it.
+[[nodiscard]] exec::Program program_of(const Plan& plan) {
+  exec::Program program = exec::make_program(plan);
+  exec::keep_sends(program, send_ends(plan, simulate_plan(plan)));
+  return program;
 }
 
 [[nodiscard]] std::vector<exec::BufferLayout> arenas(const Plan& plan, const exec::Program& program,
@@ -161,7 +171,7 @@ Step StepMaker::next() {
   Step step;
   step.plan = *take_plan(std::move(outcome.result));
   if (!partitioned_) keep_partition(step.plan);
-  step.program = exec::make_program(step.plan);
+  step.program = program_of(step.plan);
   step.data = {std::move(tokens.tokens), std::move(tokens.targets)};
   step.arena = arenas(step.plan, step.program, ranks_);
   step.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -205,7 +215,7 @@ Step step_of_plan(const Corpus& corpus, const Options& options, const Plan& plan
   StepTokens tokens = read_step(corpus.sources, plan.origin, plan.samples, corpus.rules);
   // A plan made from lengths counts no end-of-document token.
   step.plan.target_tokens = tokens.target_tokens;
-  step.program = exec::make_program(step.plan);
+  step.program = program_of(step.plan);
   step.data = {std::move(tokens.tokens), std::move(tokens.targets)};
   step.arena = arenas(step.plan, step.program, ranks);
   return step;

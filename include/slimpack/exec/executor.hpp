@@ -159,15 +159,13 @@ class DeviceRun {
     emit(Moment::transfer_end, MemoryKind::send_buffer, message, sent.sender_unit, -held.bytes);
   }
 
-  /// A message of the unit before travels while this one runs, unless this one had to wait: its
-  /// buffer stays, as predicted, also where the transport copied it at once.
-  void collect_sends(bool waited) {
+  void collect_sends() {
     std::erase_if(sends_, [&](const auto& send) {
-      const ChannelWork& work = program_.channels[send.first.channel];
-      const std::size_t message = send.first.index;
-      const bool before = work.messages[message].sender_unit + 1 == unit_;
-      const bool ended = (waited || !before) && link_.send_ended(work.channel, message);
-      if (ended) emit_sent(send.first, send.second);
+      const auto& [message, held] = send;
+      const ChannelWork& work = program_.channels[message.channel];
+      const bool ended = work.messages[message.index].kept_until <= unit_ &&
+                         link_.send_ended(work.channel, message.index);
+      if (ended) emit_sent(message, held);
       return ended;
     });
   }
@@ -203,11 +201,10 @@ class DeviceRun {
     if (work.send && work.send->index >= window) {
       await_send({work.send->channel, work.send->index - window});
     }
-    bool waited = false;
     if (const auto& from = work.receive) {
-      waited = await_receive(link_, program_.channels[from->channel].channel, from->index);
+      link_.await_receive(program_.channels[from->channel].channel, from->index);
     }
-    collect_sends(waited);
+    collect_sends();
     switch (work.unit.kind) {
       case UnitKind::forward:
         forward(work);

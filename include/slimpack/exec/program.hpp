@@ -63,6 +63,8 @@ struct Message {
   std::int32_t line = 0;  ///< of the sender
   Tokens rows;
   std::size_t sender_unit = 0, receiver_unit = 0;
+  std::size_t kept_until = 0;  ///< the sender's unit before which its buffer goes, unless it still
+                               ///< travels (`keep_sends`)
 };
 
 struct ChannelWork {
@@ -373,7 +375,7 @@ inline void add_messages(const Plan& plan, Program& program) {
       auto& messages = program.channels[found->second].messages;
       work.send = MessageRef{found->second, messages.size()};
       messages.push_back({work.unit.pack, work.line,
-                          program.packs[index(work.unit.pack)][work.rank].rows, place, 0});
+                          program.packs[index(work.unit.pack)][work.rank].rows, place, 0, 0});
     }
   }
   std::vector<std::size_t> consumed(program.channels.size(), 0);

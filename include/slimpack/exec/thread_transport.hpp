@@ -2,7 +2,6 @@
 // A transport between threads of one process, one thread a device.
 #pragma once
 
-#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -205,9 +204,6 @@ class BasicThreadTransport {
 
   void abort(const std::string& sentence) { hub_->abort(sentence); }
 
-  /// How long calls have been blocked so far.
-  [[nodiscard]] std::chrono::nanoseconds waited() const noexcept { return waited_; }
-
  private:
   using Lock = typename Hub::Lock;
   using Wait = typename Hub::Wait;
@@ -252,9 +248,7 @@ class BasicThreadTransport {
 
   void block(Lock& lock, const Wait& wait) {
     if (wait.over()) return hub_->check_aborted(lock);
-    const auto begin = std::chrono::steady_clock::now();
     hub_->wait_for(lock, device_, wait);
-    waited_ += std::chrono::steady_clock::now() - begin;
   }
 
   void await_transfer(Lock& lock, const Channel& channel, const typename Hub::ChannelState& state,
@@ -283,7 +277,6 @@ class BasicThreadTransport {
   Hub* hub_;
   std::size_t device_;
   [[no_unique_address]] Move mover_;
-  std::chrono::nanoseconds waited_{};
 };
 
 /// Between devices whose memory is the host's.

@@ -88,19 +88,6 @@ concept Transport = requires(Candidate& link, const Channel& channel, std::size_
   link.abort(text);
 };
 
-/// Awaits a receive; whether that took any time, true where a transport does not say.
-template <class Link>
-bool await_receive(Link& link, const Channel& channel, std::size_t message) {
-  if constexpr (requires { link.waited(); }) {
-    const auto before = link.waited();
-    link.await_receive(channel, message);
-    return link.waited() > before;
-  } else {
-    link.await_receive(channel, message);
-    return true;
-  }
-}
-
 /// Throws InvalidInput unless a deal is of `size` elements for the members of the meeting.
 inline void check_deal(const Meeting& meeting, std::size_t size, const Deal& deal) {
   require(deal.size == size && deal.members == meeting.members.size(),

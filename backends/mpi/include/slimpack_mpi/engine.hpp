@@ -73,7 +73,6 @@ class Engine {
 
   [[nodiscard]] Session& session() noexcept { return session_; }
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_; }
-  [[nodiscard]] std::chrono::nanoseconds waited() const noexcept { return waited_; }
 
   /// Does `work` with the lock held, unless a rank has failed.
   template <std::invocable Work>
@@ -122,7 +121,6 @@ class Engine {
       named = true;
     }
     monitor_.progressed();
-    waited_ += Clock::now() - begin;
   }
 
   /// Begins transfers by begin(flight) and waits for them.
@@ -252,7 +250,6 @@ class Engine {
   MPI_Comm comm_;
   std::chrono::microseconds pause_;
   std::function<bool()> advance_;
-  std::chrono::nanoseconds waited_{};
 
   std::mutex mutex_;  ///< guards MPI, what `advance_` and `locked` touch, and what follows
   std::condition_variable news_;

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -235,9 +234,6 @@ class MpiTransport {
   }
 
   void abort(const std::string& sentence) { engine_.abort(sentence); }
-
-  /// How long calls have been blocked so far.
-  [[nodiscard]] std::chrono::nanoseconds waited() const noexcept { return engine_.waited(); }
 
  private:
   enum class Kind : std::uint8_t { channel, meeting, sum, control };
