@@ -26,7 +26,9 @@
 #include "slimpack/cost/price.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/exec/arena_size.hpp"
+#include "slimpack/exec/keep_sends.hpp"
 #include "slimpack/exec/run_step.hpp"
+#include "slimpack/sim/send_ends.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "slimpack_cpu/profile_cluster.hpp"
@@ -153,7 +155,27 @@ class ProfilesBetween {
   std::int64_t count_ = 0;
 };
 
-/// Keeps how long its thread had computed when each unit began.
+[[nodiscard]] exec::Program program_of(const Plan& plan) {
+  exec::Program program = exec::make_program(plan);
+  exec::keep_sends(program, send_ends(plan, simulate_plan(plan)));
+  return program;
+}
+
+/// Adds the time until its end to a sum.
+class Timed {
+ public:
+  explicit Timed(Clock::duration& sum) : sum_(sum), begin_(Clock::now()) {}
+  ~Timed() { sum_ += Clock::now() - begin_; }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  Clock::duration& sum_;
+  Clock::time_point begin_;
+};
+
+/// Keeps how long its thread had computed when each unit began, and how long it waited for messages
+/// between units.
 class UnitClock : public exec::ThreadTransport {
  public:
   using exec::ThreadTransport::ThreadTransport;
@@ -161,7 +183,53 @@ class UnitClock : public exec::ThreadTransport {
     exec::ThreadTransport::at(place);
     stamps.push_back(cpu::detail::computed());
   }
+  void await_receive(const exec::Channel& channel, std::size_t message) {
+    const Timed timed(waiting);
+    exec::ThreadTransport::await_receive(channel, message);
+  }
+  void await_send(const exec::Channel& channel, std::size_t message) {
+    const Timed timed(waiting);
+    exec::ThreadTransport::await_send(channel, message);
+  }
   std::vector<std::chrono::nanoseconds> stamps;
+  Clock::duration waiting{};
+};
+
+/// A device that keeps how long it was in units, meetings with other devices included.
+class TimedDevice {
+ public:
+  using Buffer = cpu::FastDevice::Buffer;
+  explicit TimedDevice(cpu::FastDevice& device) : device_(device) {}
+  [[nodiscard]] exec::ElementBytes element_bytes() const { return device_.element_bytes(); }
+  [[nodiscard]] exec::StaticBytes static_bytes() const { return device_.static_bytes(); }
+  [[nodiscard]] Buffer allocate(Bytes bytes) { return device_.allocate(bytes); }
+  [[nodiscard]] std::span<std::byte> bytes(Buffer& buffer) const { return device_.bytes(buffer); }
+  void clear(Buffer& buffer) { device_.clear(buffer); }
+  void begin_step(const Plan& plan, const exec::StepData& data) { device_.begin_step(plan, data); }
+  void forward(const exec::PackCall& call, UnitClock& link) {
+    const Timed timed(in_units);
+    device_.forward(call, link);
+  }
+  void backward(const exec::PackCall& call, UnitClock& link) {
+    const Timed timed(in_units);
+    device_.backward(call, link);
+  }
+  void head(const exec::HeadCall& call, UnitClock& link) {
+    const Timed timed(in_units);
+    device_.head(call, link);
+  }
+  void reduce(std::int32_t chunk, UnitClock& link) {
+    const Timed timed(in_units);
+    device_.reduce(chunk, link);
+  }
+  void optimize(UnitClock& link) {
+    const Timed timed(in_units);
+    device_.optimize(link);
+  }
+  Clock::duration in_units{};
+
+ private:
+  cpu::FastDevice& device_;
 };
 
 /// A plan's prices, but of F, B and H what they were measured to take.
@@ -197,18 +265,22 @@ class MeasuredTimes {
 
 /// Runs the step once more and prints predicted and computed seconds of units by kind and device,
 /// and how long the step would take if units took what they computed: other programs hardly touch
-/// it.
+/// it. And what the executor takes for itself: the step's time in which a device's thread neither
+/// is in a unit nor waits for a message, copies of messages and buffers that are cleared included.
 void print_units(exec::Team& team, const Plan& plan, const exec::StepData& data,
                  std::span<cpu::FastDevice> devices) {
-  const exec::Program program = exec::make_program(plan);
+  const exec::Program program = program_of(plan);
   exec::ThreadHub hub(devices.size(), plan.window);
   std::vector<std::vector<double>> seconds(devices.size());
+  std::vector<std::array<Clock::duration, 3>> spent(devices.size());  // all, in units, waiting
   const exec::MemoryObserver observer;
   team.run([&](std::size_t device) {
     UnitClock link(hub, device);
-    exec::DeviceRun<cpu::FastDevice, UnitClock> run(plan, program, data, device, devices[device],
-                                                    link, observer);
+    TimedDevice timed(devices[device]);
+    exec::DeviceRun<TimedDevice, UnitClock> run(plan, program, data, device, timed, link, observer);
+    const auto begin = Clock::now();
     (void)run.run();
+    spent[device] = {Clock::now() - begin, timed.in_units, link.waiting};
     hub.leave(device);
     for (std::size_t unit = 0; unit + 1 < link.stamps.size(); ++unit) {
       const std::chrono::duration<double> unit_time = link.stamps[unit + 1] - link.stamps[unit];
@@ -245,7 +317,10 @@ void print_units(exec::Team& team, const Plan& plan, const exec::StepData& data,
     for (std::size_t kind = 0; kind < kNames.size(); ++kind) {
       std::printf(" %s %.3f/%.3f", kNames.at(kind), priced.at(kind), measured.at(kind));
     }
-    std::printf(" (predicted/computed s)\n");
+    const auto& [all, in_units, waiting] = spent[device];
+    const std::chrono::duration<double> own = all - in_units - waiting;
+    std::printf(" (predicted/computed s), neither in units nor waiting %.1f ms, %.2f %%\n",
+                1e3 * own.count(), 100 * own / std::chrono::duration<double>(all));
   }
   const double alone = slimpack::seconds(simulate_plan(plan, times).timeline.makespan);
   std::printf("    simulated with the computed times: %.3f s, predicted over it %.3f\n", alone,
@@ -282,7 +357,7 @@ void judge(const Options& options, const LengthSet& lengths, const PlanRequest& 
       return;
     }
     const Plan plan = std::get<Plan>(std::move(outcome.result));
-    const exec::Program program = exec::make_program(plan);
+    const exec::Program program = program_of(plan);
     const exec::StepData data = cpu::step_data(plan, cpu::random_tokens(plan, 7));
     bool fresh = devices.empty() || plan.stages != before.stages ||
                  plan.parallel.head != before.parallel.head;
