@@ -68,17 +68,22 @@ void write_part(Device& device, const DeviceSchedule& place, OptimizerState opti
       });
 }
 
+template <class Ranks>
+[[nodiscard]] CheckpointForm form_of(const ModelShape& model, std::int64_t context) {
+  CheckpointForm form;
+  form.model = model;
+  form.weights = form.moments = Ranks::Device::kStored;
+  form.context = context;
+  return form;
+}
+
 /// Saves model and training, all ranks together. Throws InvalidInput naming file and cause; what
 /// the folder held before is then still there.
 template <class Ranks>
 void save_training(Ranks& ranks, const std::string& folder, const Plan& plan, std::int64_t context,
                    const TrainingState& state) {
-  CheckpointForm form;
-  form.model = plan.model;
-  form.weights = form.moments = Ranks::Device::kStored;
-  form.context = context;
   std::optional<CheckpointDraft> draft;
-  if (ranks.is_root()) draft.emplace(folder, form, state);
+  if (ranks.is_root()) draft.emplace(folder, form_of<Ranks>(plan.model, context), state);
   ranks.await_all();
   CheckpointPart part(folder);
   std::size_t place = ranks.first();

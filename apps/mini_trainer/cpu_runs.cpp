@@ -23,6 +23,7 @@ template <cpu::Mathematics Math>
 int profile(const Options& options) {
   require(options.transport == Transport::threads,
           "--profile: ranks are threads while it measures; leave --transport out");
+  check_writable(options.profile);
   const ModelShape model = model_of(options, sizeof(typename Math::Number));
   const std::size_t ranks = rank_count(options, std::nullopt, cores());
   const auto rows = cpu::measure_profile<Math>(model, cpu::profile_options(ranks, options.context));

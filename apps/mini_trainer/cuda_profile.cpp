@@ -298,6 +298,7 @@ CudaProfile measure_cuda_profile(const ModelShape& model, Tokens context, CudaTh
 
 int profile_on_cuda(const Options& options, CudaThreadRanks& ranks) {
   const ModelShape model = model_of(options, CudaDevice::element_sizes().element);
+  check_writable(options.profile);
   const CudaProfile profile = measure_cuda_profile(model, options.context, ranks);
   std::ostringstream text;
   write_profile(text, profile.rows);

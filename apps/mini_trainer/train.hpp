@@ -117,6 +117,7 @@ class Run {
       state_ = saved->state();
       done_ = state_.step;
     }
+    check_results();
     if (fixed_) {
       current_ = step_of_plan(training_, options_, *fixed_, rank_kind());
     } else {
@@ -133,6 +134,25 @@ class Run {
     ranks_.make_devices(current_.plan, options_.seed, adamw(std::max<std::int64_t>(done_, 1)));
     if (saved) load_training(ranks_, *saved);
     if (weights) load_weights(ranks_, *weights);
+  }
+
+  /// What is to be written must be writable before the first step.
+  void check_results() {
+    if (!ranks_.is_root() || options_.check) return;
+    if (!options_.save.empty()) {
+      const bool there = std::filesystem::exists(options_.save);
+      // Whether a checkpoint finds a folder that takes it, and room; it is taken back at once.
+      CheckpointDraft(options_.save, form_of<Ranks>(model_, options_.context.value), state_);
+      if (!there) std::filesystem::remove_all(options_.save);
+    }
+    if (!options_.trace.empty()) {
+      check_writable(options_.trace);
+      check_writable(plan_beside(options_.trace));
+    }
+  }
+
+  [[nodiscard]] static std::string plan_beside(const std::string& trace) {
+    return std::filesystem::path(trace).replace_extension(".plan.json").string();
   }
 
   [[nodiscard]] typename Device::Settings adamw(std::int64_t step) const {
@@ -310,8 +330,7 @@ void Run<Ranks>::write_trace() {
   std::ostringstream trace;
   write_measured_trace(trace, current_.plan, units);
   write_file(options_.trace, std::move(trace).str());
-  const std::string plan =
-      std::filesystem::path(options_.trace).replace_extension(".plan.json").string();
+  const std::string plan = plan_beside(options_.trace);
   write_file(plan, plan_to_json(current_.plan));
   report_.say(
       fmt::format("measured times of the last step: {}, its plan: {}", options_.trace, plan));

@@ -45,6 +45,23 @@ TEST_CASE("files: a failure names file and cause and leaves nothing behind") {
                        InvalidInput);
 }
 
+TEST_CASE("files: what can be written is told beforehand and stays as it is") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.file("a.json");
+  check_writable(path);
+  CHECK(folder.entries() == 0);
+  write_file(path, "content");
+  check_writable(path);
+  CHECK(read_file(path) == "content");
+  check_writable("-");
+  const std::string taken = folder.file("taken");
+  std::filesystem::create_directory(taken);
+  for (const std::string& refused : {folder.file("missing/a.json"), taken}) {
+    CHECK_THROWS_AS(check_writable(refused), InvalidInput);
+  }
+  CHECK(folder.entries() == 2);
+}
+
 TEST_CASE("files: a full device is reported") {
   if (!std::filesystem::is_character_file("/dev/full")) return;
   CHECK_THROWS_WITH_AS(write_file("/dev/full", "x"),

@@ -46,6 +46,8 @@ class TrainerTest(unittest.TestCase):
         self.assertIn("mini_trainer", self.run_trainer("--version").stdout)
 
     def test_bad_input_is_one_sentence_and_status_2(self):
+        (self.root / "taken").write_text("no folder")
+        before = set(self.root.iterdir())
         for options, text in [(["--lr", "fast"], "--lr: 'fast' is not a number > 0"),
                               (["--backend", "cuda", "--dtype", "fp32"],
                                "--dtype: the cuda backend computes in bf16" if CUDA else
@@ -59,11 +61,22 @@ class TrainerTest(unittest.TestCase):
                               (["--resume", self.path("nowhere")], "nowhere"),
                               (["--overlong", "error"], "context"),
                               (["--log", self.path("no/such/file")], "--log: cannot write"),
+                              (["--save", self.path("taken/run")], "cannot make the folder"),
+                              (["--save", self.path("taken")], "taken"),
+                              (["--trace", self.path("no/such/file")], "cannot write"),
+                              (["--profile", self.path("no/such/file")], "cannot write"),
                               (["--wrong"], "--wrong")]:
             done = self.run_trainer(*options, status=2)
             self.assertIn(text, done.stderr, options)
             self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
             self.assertEqual(done.stdout, "", options)
+        self.assertEqual(set(self.root.iterdir()), before)
+
+    def test_what_fails_later_leaves_no_folder(self):
+        before = set(self.root.iterdir())
+        self.run_trainer("--steps", "2", "--save", self.path("run"), "--trace", self.path("run/trace.json"), status=2)
+        self.run_trainer("--memory", "1K", "--steps", "1", "--save", self.path("run"), status=1)
+        self.assertEqual(set(self.root.iterdir()), before)
 
     def test_no_feasible_plan_is_status_1(self):
         done = self.run_trainer("--memory", "1K", "--steps", "1", status=1)

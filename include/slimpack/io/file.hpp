@@ -37,7 +37,38 @@ namespace detail {
   throw InvalidInput("cannot write '" + path + "': " + std::strerror(code));
 }
 
+/// A new file beside `path`, or beside what `path` links to.
+struct FileBeside {
+  std::string target, name;
+  std::FILE* stream = nullptr;
+
+  explicit FileBeside(const std::string& path) {
+    std::error_code ignored;
+    const bool there = std::filesystem::exists(path, ignored);
+    target = there ? std::filesystem::canonical(path, ignored).string() : path;
+    // Exclusive creation: two writers of one name never share a temporary.
+    for (int attempt = 0; stream == nullptr; ++attempt) {
+      name = target + ".part" + std::to_string(attempt);
+      stream = std::fopen(name.c_str(), "wbx");
+      if (stream == nullptr && (errno != EEXIST || attempt == 999)) refuse_write(path, errno);
+    }
+  }
+};
+
 }  // namespace detail
+
+/// Throws what `write_file` would throw now, and leaves everything as it is: for work that is long
+/// before its result is written.
+inline void check_writable(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
+  if (std::filesystem::is_directory(status)) detail::refuse_write(path, EISDIR);
+  if (path == "-") return;
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) return;
+  const detail::FileBeside beside(path);
+  std::fclose(beside.stream);
+  std::remove(beside.name.c_str());
+}
 
 /// Writes a file so that nobody ever sees a part of it: beside its name, then renamed over it; the
 /// temporary is removed if anything fails. `-` is standard output; devices and pipes are written to
@@ -60,21 +91,11 @@ inline void write_file(const std::string& path, std::string_view content) {
     if (code != 0) detail::refuse_write(path, code);
     return;
   }
-  const std::string target = fs::exists(status) ? fs::canonical(path, ignored).string() : path;
-  std::string beside;
-  std::FILE* stream = nullptr;
-  // Exclusive creation: two writers of one name never share a temporary.
-  for (int attempt = 0; stream == nullptr; ++attempt) {
-    beside = target + ".part" + std::to_string(attempt);
-    stream = std::fopen(beside.c_str(), "wbx");
-    if (stream == nullptr && (errno != EEXIST || attempt == 999)) {
-      detail::refuse_write(path, errno);
-    }
-  }
-  int code = detail::write_and_close(stream, content);
-  if (code == 0 && std::rename(beside.c_str(), target.c_str()) != 0) code = errno;
+  const detail::FileBeside beside(path);
+  int code = detail::write_and_close(beside.stream, content);
+  if (code == 0 && std::rename(beside.name.c_str(), beside.target.c_str()) != 0) code = errno;
   if (code != 0) {
-    std::remove(beside.c_str());
+    std::remove(beside.name.c_str());
     detail::refuse_write(path, code);
   }
 }
