@@ -16,6 +16,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -140,10 +141,13 @@ class Run {
   void check_results() {
     if (!ranks_.is_root() || options_.check) return;
     if (!options_.save.empty()) {
-      const bool there = std::filesystem::exists(options_.save);
-      // Whether a checkpoint finds a folder that takes it, and room; it is taken back at once.
-      CheckpointDraft(options_.save, form_of<Ranks>(model_, options_.context.value), state_);
-      if (!there) std::filesystem::remove_all(options_.save);
+      std::error_code error;
+      const bool there = std::filesystem::exists(options_.save, error);
+      {  // whether a checkpoint finds a folder that takes it, and room; it is taken back at once
+        const CheckpointDraft draft(options_.save, form_of<Ranks>(model_, options_.context.value),
+                                    state_);
+      }
+      if (!there) std::filesystem::remove_all(options_.save, error);
     }
     if (!options_.trace.empty()) {
       check_writable(options_.trace);
