@@ -104,7 +104,7 @@ void add_options(CLI::App& program, OptionTexts& texts) {
   add("--cost", texts.cost,
       "a calibrated cost model [constants of a CPU core, or of the GPU's kind]");
   add("--memory", texts.memory, "bytes of a device [the machine's or GPU's, divided by its ranks]");
-  add("--steps", texts.steps, "[550; with --plan 1]");
+  add("--steps", texts.steps, "[650; with --plan 1]");
   add("--batch-tokens", texts.batch_tokens, "tokens a step holds at most [4096]");
   add_default("--context", texts.context, "longest sample, in tokens");
   add_default("--overlong", texts.overlong, "documents above the context: split, drop or error");
@@ -150,7 +150,7 @@ Options check(const OptionTexts& texts, const Features& built) {
   options.cost = texts.cost;
   if (!texts.memory.empty()) options.memory = Bytes{parse_size("--memory", texts.memory)};
   options.steps =
-      texts.steps.empty() ? (options.plan ? 1 : 550) : parse_size("--steps", texts.steps);
+      texts.steps.empty() ? (options.plan ? 1 : 650) : parse_size("--steps", texts.steps);
   options.batch_tokens = {
       texts.batch_tokens.empty() ? 4096 : parse_size("--batch-tokens", texts.batch_tokens)};
   options.context = {parse_size("--context", texts.context)};
