@@ -79,15 +79,23 @@ test::RandomPlanOptions in_fp32() {
   return options;
 }
 
-/// A fast device whose hidden gradients are not finite though its losses are.
+/// A fast device whose gradients are not finite though its losses are: of the hidden states, or of
+/// the head's weights alone.
+enum class Spoilt { hidden, weights };
+template <Spoilt what>
 class SpoiltDevice : public cpu::FastDevice {
  public:
   using cpu::FastDevice::FastDevice;
   template <class Link>
   void head(const exec::HeadCall& call, Link& link) {
     cpu::FastDevice::head(call, link);
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    if constexpr (what == Spoilt::weights) {
+      const_cast<float&>(gradients(tensors().back())[0]) = kInfinity;
+      return;
+    }
     for (const exec::BlockMemory& memory : call.blocks) {
-      cpu::numbers<float>(memory.hidden_gradient)[0] = std::numeric_limits<float>::infinity();
+      cpu::numbers<float>(memory.hidden_gradient)[0] = kInfinity;
     }
   }
 };
@@ -482,25 +490,37 @@ TEST_CASE("losses and gradients that are not finite stop the step before the upd
     }
     return values;
   };
+  const auto check_spoilt = [&]<class Device>(std::vector<Device> spoilt, const auto& rule) {
+    spoilt.emplace_back(plan, 0, 1);
+    spoilt.emplace_back(plan, 1, 1);
+    FastDevices untouched = cpu::make_devices<cpu::FastDevice>(plan, 1);
+    std::string said;
+    try {
+      (void)exec::run_step(plan, data, std::span(spoilt));
+    } catch (const exec::ExecutionError& error) {
+      said = error.what();
+    }
+    CAPTURE(said);
+    CHECK(rule(said));
+    FastDevices left;
+    for (Device& device : spoilt) {
+      CHECK(device.steps() == 0);
+      left.push_back(std::move(static_cast<cpu::FastDevice&>(device)));
+    }
+    CHECK(weights_of(left) == weights_of(untouched));
+  };
   // Finite losses, but what H hands to B is spoilt.
-  std::vector<SpoiltDevice> spoilt;
-  spoilt.emplace_back(plan, 0, 1);
-  spoilt.emplace_back(plan, 1, 1);
-  FastDevices untouched = cpu::make_devices<cpu::FastDevice>(plan, 1);
-  bool told = false;
-  try {
-    (void)exec::run_step(plan, data, std::span(spoilt));
-  } catch (const exec::ExecutionError& error) {
-    told = std::string(error.what())
-               .ends_with(", O, failed: the norm of the gradients of step 1 is not finite");
-  }
-  CHECK(told);
-  FastDevices left;
-  for (SpoiltDevice& device : spoilt) {
-    CHECK(device.steps() == 0);
-    left.push_back(std::move(static_cast<cpu::FastDevice&>(device)));
-  }
-  CHECK(weights_of(left) == weights_of(untouched));
+  check_spoilt(std::vector<SpoiltDevice<Spoilt::hidden>>(), [](const std::string& said) {
+    return said.find(", B of MicroPack ") != std::string::npos &&
+           said.find(", failed: the gradient of step 1 is not finite in samples ") !=
+               std::string::npos;
+  });
+  // Every token's gradient is finite, but a sum of them is not.
+  check_spoilt(std::vector<SpoiltDevice<Spoilt::weights>>(), [](const std::string& said) {
+    return said.ends_with(
+        ", O, failed: the gradient of step 1 is not finite in 'lm_head.weight', where the "
+        "MicroPacks' gradients are added up");
+  });
 }
 
 TEST_CASE("arena: the size from a plan is enough, and little more than the predicted peak") {

@@ -37,18 +37,33 @@ inline void append_losses(std::vector<TokenLosses>& to, std::span<const PieceMem
   });
 }
 
-/// "1, 4": the samples with a loss that is not finite; empty where all are.
+/// "1, 4": samples as a sentence lists them, each once where its pieces stand side by side.
+class SampleList {
+ public:
+  void add(SampleId sample) {
+    if (last_ == sample) return;
+    last_ = sample;
+    text_ += (text_.empty() ? "" : ", ") + std::to_string(index(sample));
+  }
+  /// Empty where none was added.
+  [[nodiscard]] const std::string& text() const noexcept { return text_; }
+
+ private:
+  std::string text_;
+  std::optional<SampleId> last_;
+};
+
+/// The samples with a number that is not finite, of one number a row: losses or what else stands in
+/// the order of the pieces.
 [[nodiscard]] inline std::string samples_not_finite(std::span<const PieceMemory> pieces,
-                                                    std::span<const double> losses) {
-  std::string samples;
-  std::optional<SampleId> last;
-  for_each_piece_loss(pieces, losses, [&](const Piece& piece, std::span<const double> values) {
-    const bool good = std::ranges::all_of(values, [](double loss) { return std::isfinite(loss); });
-    if (good || last == piece.sample) return;
-    last = piece.sample;
-    samples += (samples.empty() ? "" : ", ") + std::to_string(index(piece.sample));
+                                                    std::span<const double> numbers) {
+  SampleList samples;
+  for_each_piece_loss(pieces, numbers, [&](const Piece& piece, std::span<const double> values) {
+    const bool good =
+        std::ranges::all_of(values, [](double value) { return std::isfinite(value); });
+    if (!good) samples.add(piece.sample);
   });
-  return samples;
+  return samples.text();
 }
 
 }  // namespace slimpack::exec

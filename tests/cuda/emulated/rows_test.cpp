@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "cuda/op_data.hpp"
@@ -77,6 +80,39 @@ TEST_CASE("move rows: scattering adds in fp32") {
     auto sums = before;
     move<RowMove::add>(sums, more, {3, 1}, cols, timing);
     CHECK(test::same_bits(sums, expected));
+  }
+}
+
+TEST_CASE("largest by row: magnitudes, infinity and NaN") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const std::int64_t cols : {8, 264, 1096}) {
+    CAPTURE(cols);
+    constexpr std::int64_t kRows = 19;
+    auto matrix = test::random_bf16(kRows * cols, 3);
+    const auto at = [&](std::int64_t row, std::int64_t col) -> Bf16& {
+      return matrix[static_cast<std::size_t>(row * cols + col)];
+    };
+    at(2, cols - 1) = cuda::to_bf16(-3e38F);
+    at(5, 4) = cuda::to_bf16(-kInfinity);
+    at(18, 3) = cuda::to_bf16(kInfinity);
+    at(18, cols - 2) = Bf16{0xffc0};  // NaN
+    for (const Timing timing : {Timing::at_once, Timing::late}) {
+      auto largest = test::poisoned<float>(kRows + 1);
+      const auto launch = cuda::kernels::largest_by_row_launch(kRows);
+      const cuda::kernels::LargestByRow work{largest.data(), matrix.data(), kRows, cols / 8};
+      cuda::simt::emulate({launch.blocks, launch.threads, launch.shared_bytes}, timing,
+                          [&] { cuda::kernels::largest_of_rows(work); });
+      CHECK(largest[5] == kInfinity);
+      CHECK(std::isnan(largest[18]));
+      for (std::int64_t row = 0; row < kRows - 1; ++row) {
+        float expected = 0;
+        for (std::int64_t col = 0; col < cols; ++col) {
+          expected = std::max(expected, std::abs(cuda::to_float(at(row, col))));
+        }
+        CHECK(largest[static_cast<std::size_t>(row)] == expected);
+      }
+      CHECK(test::is_poisoned(std::span<const float>(largest).last(1)));
+    }
   }
 }
 

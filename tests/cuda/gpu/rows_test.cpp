@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "cuda/device_data.hpp"
@@ -123,6 +126,33 @@ TEST_CASE("embedding: forward gathers, backward follows fp64, twice the same bit
   }
 }
 
+TEST_CASE("largest_by_row: magnitudes, infinity and NaN") {
+  const cuda::Stream owner;
+  const auto stream = owner.view();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr std::int64_t kRows = 203;
+  for (const std::int64_t cols : {8, 1000, 4096}) {
+    CAPTURE(cols);
+    auto matrix = test::random_bf16(kRows * cols, 1);
+    matrix[static_cast<std::size_t>(7 * cols + 5)] = cuda::to_bf16(-kInfinity);
+    matrix[static_cast<std::size_t>(202 * cols + cols - 1)] = Bf16{0x7fc0};  // NaN
+    std::vector<float> expected(kRows, 0.0F);
+    for (std::size_t i = 0; i < matrix.size(); ++i) {
+      float& largest = expected[i / static_cast<std::size_t>(cols)];
+      largest = std::max(largest, std::abs(cuda::to_float(matrix[i])));
+    }
+    const OnDevice rows(matrix, stream);
+    const OnDevice result(test::poisoned<float>(kRows + 1), stream);
+    cuda::largest_by_row(result.first(kRows), rows.view(), {kRows, cols}, stream);
+    auto largest = result.read();
+    CHECK(test::is_poisoned(std::span<const float>(largest).last(1)));
+    CHECK(std::isnan(largest[202]));
+    largest.resize(202);
+    expected.resize(202);
+    CHECK(test::same_bits(largest, expected));
+  }
+}
+
 TEST_CASE("rows: bad shapes are refused") {
   const cuda::DeviceSpan<Bf16> none;
   CHECK_THROWS_WITH_AS(cuda::gather_rows(none, none, {}, {0, 12}, {}),
@@ -135,6 +165,10 @@ TEST_CASE("rows: bad shapes are refused") {
   CHECK_THROWS_WITH_AS(cuda::embedding_backward({}, none, {}, 0, 16, {}),
                        "embedding_backward: begin is not one longer than tokens, got 0",
                        InvalidInput);
+  CHECK_THROWS_WITH_AS(cuda::largest_by_row({}, none, {0, 12}, {}),
+                       "largest_by_row: cols must be a multiple of 8, got 12", InvalidInput);
+  CHECK_THROWS_WITH_AS(cuda::largest_by_row({}, none, {2, 16}, {}),
+                       "largest_by_row: rows is not rows * cols, got 0", InvalidInput);
   CHECK_NOTHROW(cuda::gather_rows(none, none, {}, {0, 16}, {}));
 }
 

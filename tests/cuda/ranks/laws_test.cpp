@@ -51,6 +51,47 @@ class PoisonedRank : public cuda::RankDevice {
   }
 };
 
+/// A device whose hidden gradients are NaN though its losses are finite.
+class SpoiltRank : public cuda::RankDevice {
+ public:
+  using cuda::RankDevice::RankDevice;
+  explicit SpoiltRank(cuda::RankDevice&& device) : cuda::RankDevice(std::move(device)) {}
+  template <class Link>
+  void head(const exec::HeadCall& call, Link& link) {
+    cuda::RankDevice::head(call, link);
+    for (const exec::BlockMemory& memory : call.blocks) {
+      cuda::detail::fill_bytes(memory.hidden_gradient.data(), 0xff, memory.hidden_gradient.size(),
+                               stream());
+    }
+  }
+};
+
+template <class Device>
+std::vector<float> masters_of(const std::vector<Device>& devices) {
+  std::vector<float> all;
+  for (const cuda::RankDevice& device : devices) {
+    for (const cuda::MasterPart& part : device.master_parts()) {
+      all.insert(all.end(), part.weights.begin(), part.weights.end());
+    }
+  }
+  return all;
+}
+
+/// What a step fails with that leaves all weights as they were.
+template <class Device>
+std::string said_of(const Plan& plan, const exec::StepData& data, std::vector<Device>& devices) {
+  const std::vector<float> before = masters_of(devices);
+  std::string said;
+  try {
+    (void)test::run_ranks(plan, data, std::span(devices));
+  } catch (const exec::ExecutionError& error) {
+    said = error.what();
+  }
+  CHECK(masters_of(devices) == before);
+  for (const cuda::RankDevice& device : devices) CHECK(device.steps() == 0);
+  return said;
+}
+
 }  // namespace
 
 TEST_CASE("ranks: two runs are equal to the last bit, as late as streams may run too") {
@@ -122,28 +163,47 @@ TEST_CASE("ranks: losses that are not finite stop the step before the update") {
     values[row] = std::numeric_limits<float>::infinity();
     device.set_weights(embedding, values);
   }
-  const auto masters = [&] {
-    std::vector<float> all;
-    for (const cuda::RankDevice& device : devices) {
-      for (const cuda::MasterPart& part : device.master_parts()) {
-        all.insert(all.end(), part.weights.begin(), part.weights.end());
-      }
-    }
-    return all;
-  };
-  const std::vector<float> before = masters();
-  std::string said;
-  try {
-    (void)test::run_ranks(plan, data, std::span(devices));
-  } catch (const exec::ExecutionError& error) {
-    said = error.what();
-  }
+  const std::string said = said_of(plan, data, devices);
   CAPTURE(said);
   CHECK(said.find("O, failed: the loss of step 1 is not finite in MicroPack ") !=
         std::string::npos);
   CHECK(said.find(", samples ") != std::string::npos);
-  CHECK(masters() == before);
-  for (const cuda::RankDevice& device : devices) CHECK(device.steps() == 0);
+}
+
+TEST_CASE("ranks: gradients that are not finite stop the step before the update") {
+  test::RandomPlanOptions options = few();
+  options.tied = false;
+  for (std::int32_t pp = 1; pp <= 2; ++pp) {
+    CAPTURE(pp);
+    options.pp = pp;
+    const Plan plan = test::rank_plan(51, options);
+    const exec::StepData data = test::random_data(plan, 51);
+    std::vector<SpoiltRank> spoilt;
+    for (cuda::RankDevice& device : test::rank_devices(plan, 51)) {
+      spoilt.emplace_back(std::move(device));
+    }
+    const std::string token = said_of(plan, data, spoilt);
+    CAPTURE(token);
+    CHECK(token.find("O, failed: the gradient of step 1 is not finite in MicroPack ") !=
+          std::string::npos);
+    CHECK(token.find(", samples ") != std::string::npos);
+
+    // Every token's gradient is finite; the squares of those of the head's weights are not.
+    test::RankDevices large = test::rank_devices(plan, 51);
+    for (cuda::RankDevice& device : large) {
+      const auto held = device.tensors();
+      for (const exec::HeldTensor& tensor : std::vector(held.begin(), held.end())) {
+        const bool norm = tensor.shape.name == exec::kFinalNorm;
+        if (!norm && tensor.shape.name != exec::kHead) continue;
+        std::vector<float> values = device.weights(tensor);
+        for (float& value : values) value *= norm ? 1e25F : 1e-25F;
+        device.set_weights(tensor, values);
+      }
+    }
+    const std::string sum = said_of(plan, data, large);
+    CAPTURE(sum);
+    CHECK(sum.ends_with("O, failed: the norm of the gradients of step 1 is not finite"));
+  }
 }
 
 TEST_CASE("ranks: devices hold what plans count, the arena and fixed_bytes, no more") {

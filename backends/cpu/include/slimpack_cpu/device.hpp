@@ -244,6 +244,7 @@ class BasicDevice {
       backward_layer(call, stage.first_layer + layer, layer, gradient, workspace, link);
       if (call.releases) buckets_.pass(stage.first_layer + layer, queue_on(link));
     }
+    check_gradient(call, gradient);
     if (!call.output.empty()) {
       std::ranges::copy(gradient, numbers<Number>(call.output).begin());
     } else if (stage.embedding) {
@@ -279,7 +280,8 @@ class BasicDevice {
   }
 
   /// Throws std::runtime_error naming the step, with all weights as they were, if the gradients'
-  /// norm is not finite; all devices find the same norm.
+  /// norm is not finite; all devices find the same norm. `head` and `backward` name the samples
+  /// before, where a loss or a token's gradient is not finite.
   template <DeviceLink<Number> Link>
   void optimize(Link& link) {
     const exec::StageMeetings meetings = this->meetings();
@@ -290,10 +292,7 @@ class BasicDevice {
       link.all_reduce(meetings.stages(), std::span(&sum, 1), exec::Reduction::sum);
     }
     gradient_norm_ = std::sqrt(sum);
-    if (!std::isfinite(gradient_norm_)) {
-      throw std::runtime_error("the norm of the gradients of step " + std::to_string(steps_ + 1) +
-                               " is not finite");
-    }
+    if (!std::isfinite(gradient_norm_)) throw_norm_not_finite(gradient_norm_, link);
     ++steps_;
     const auto [first, last] = optimizer_range();
     const std::size_t count = last - first;
@@ -350,8 +349,39 @@ class BasicDevice {
     if (call.losses.empty()) return;
     const std::string samples = exec::samples_not_finite(call.pieces, call.losses);
     if (samples.empty()) return;
-    throw std::runtime_error("the loss of step " + std::to_string(steps_ + 1) +
-                             " is not finite in samples " + samples);
+    throw not_finite("the loss", " in samples " + samples);
+  }
+
+  /// Of the stage's input, which all gradients of rows in its layers have gone into.
+  void check_gradient(const exec::PackCall& call, In gradient) const {
+    exec::SampleList samples;
+    for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
+      const In rows = detail::rows(gradient, first_row, memory.piece.length().value, model_.hidden);
+      if (!detail::all_finite(rows)) samples.add(memory.piece.sample);
+    });
+    if (!samples.text().empty()) throw not_finite("the gradient", " in samples " + samples.text());
+  }
+
+  /// The gradients of all tokens were finite: a sum over them is not. `norm` is that of all stages,
+  /// of which one at least can name the tensor.
+  template <class Link>
+  [[noreturn]] void throw_norm_not_finite(double norm, Link& link) const {
+    for (const exec::HeldTensor& tensor : layout_.tensors) {
+      if (detail::all_finite(gradients(tensor))) continue;
+      throw not_finite("the gradient", " in '" + tensor.shape.name +
+                                           "', where the MicroPacks' gradients are added up");
+    }
+    // A stage that can say more never comes here.
+    if (parallel_.pp > 1) {
+      link.all_reduce(meetings().stages(), std::span(&norm, 1), exec::Reduction::sum);
+    }
+    throw not_finite("the norm of the gradients", "");
+  }
+
+  [[nodiscard]] std::runtime_error not_finite(const std::string& what,
+                                              const std::string& where) const {
+    return std::runtime_error(what + " of step " + std::to_string(steps_ + 1) + " is not finite" +
+                              where);
   }
 
   [[nodiscard]] const Stage& stage_of(const exec::PackCall& call) const {

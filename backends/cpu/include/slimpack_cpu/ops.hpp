@@ -60,6 +60,16 @@ inline void add_scaled(Out into, double factor, In values) {
   for (std::size_t i = 0; i < into.size(); ++i) into[i] += factor * values[i];
 }
 
+/// Whether all are finite; the loop has no exit, so that it runs on whole vectors.
+template <std::floating_point Value>
+[[nodiscard]] bool all_finite(std::span<const Value> values) {
+  std::int32_t others = 0;
+  for (const Value value : values) {
+    others |= std::abs(value) <= std::numeric_limits<Value>::max() ? 0 : 1;
+  }
+  return others == 0;
+}
+
 }  // namespace detail
 
 /// into += values. Throws InvalidInput unless both are as long.

@@ -34,7 +34,8 @@
 #include "slimpack_cuda/rank/gradient_sums.hpp"
 #include "slimpack_cuda/rank/head.hpp"
 #include "slimpack_cuda/rank/limits.hpp"
-#include "slimpack_cuda/rank/losses.hpp"
+#include "slimpack_cuda/rank/reports.hpp"
+#include "slimpack_cuda/rows.hpp"
 
 namespace slimpack::cuda {
 
@@ -202,10 +203,10 @@ class RankDevice {
     }
     taken_ = 0;
     ring_.reserve(table_bytes(plan, program, plan_device_));
-    if (is_last()) losses_.reserve(program, plan_device_);
+    reports_.reserve(program, plan_device_, is_last());
     data_ = &data;
     sums_.begin_step();
-    losses_.clear();
+    reports_.clear();
     fill_zeros(weights_.all_gradients(), stream());
     const VocabularyPart part = vocabulary();
     if (part.rest() > 0) {
@@ -298,6 +299,7 @@ class RankDevice {
                             attention.key_gradients(), rope);
       if (call.releases) sums_.pass(stage.first_layer + at, weights_, link);
     }
+    report_gradient(call, blocks, rows);
     if (!call.output.empty()) {
       boundary.leave(rows.gradient);
     } else if (stage.embedding) {
@@ -332,7 +334,7 @@ class RankDevice {
       work.norm = weights_.weights(norm);
       work.norm_gradient = weights_.gradients(norm);
       work.hidden = elements<Bf16>(call.hidden);
-      work.losses = losses_.place(call, std::move(rows));
+      work.losses = reports_.place_losses(call, std::move(rows));
     }
     const LayerTools tools = this->tools();
     RankHead head(tools, model_, work, call, blocks);
@@ -348,7 +350,8 @@ class RankDevice {
   }
 
   /// Throws std::runtime_error naming the step, with all weights as they were, if a loss or the
-  /// gradients' norm is not finite; all devices find the same norm.
+  /// gradients' norm is not finite, with MicroPack and samples where a loss or a token's gradient
+  /// is not; all devices find the same norm.
   template <RankLink Link>
   void optimize(Link& link) {
     if (evaluating_) return;
@@ -359,7 +362,11 @@ class RankDevice {
     deliver(link);
     gradient_norm_ = norm_.value();
     if (!std::isfinite(gradient_norm_)) {
-      norm_.meet(meetings, link);  // losses of another rank say more
+      // What another rank can say of its losses, then of its tokens' gradients, says more.
+      norm_.meet(meetings, link);
+      await_device(link);
+      reports_.check_gradients(steps_ + 1);
+      norm_.meet(meetings, link);
       await_device(link);
       throw std::runtime_error("the norm of the gradients of step " + std::to_string(steps_ + 1) +
                                " is not finite");
@@ -379,7 +386,7 @@ class RankDevice {
   /// Waits for the losses of a step that had no `optimize`. Throws as it does.
   template <RankLink Link>
   void finish(Link& link) {
-    if (!losses_.empty()) deliver(link);
+    if (!reports_.empty()) deliver(link);
   }
 
  private:
@@ -446,6 +453,18 @@ class RankDevice {
     return tables;
   }
 
+  /// Queues the copy of a number for each row of the stage's input that is finite where the row's
+  /// gradient is. All gradients of rows in the stage's layers have gone into it.
+  void report_gradient(const exec::PackCall& call, std::span<const BlockRows> blocks,
+                       const BackwardRows& rows) {
+    std::vector<exec::PieceMemory> pieces = pieces_of(call);
+    std::vector<std::int32_t> order = pack_rows(pieces, blocks, call.rows);
+    const DeviceSpan<float> largest = rows.delta.subspan(0, rows.rows);
+    largest_by_row(largest, rows.gradient, {rows.rows, model_.hidden}, stream());
+    copy_to_host(reports_.place_gradients(call.pack, std::move(pieces), std::move(order)), largest,
+                 stream());
+  }
+
   template <class Link>
   void await_device(Link& link) {
     reached_.record(stream());
@@ -455,7 +474,7 @@ class RankDevice {
   template <class Link>
   void deliver(Link& link) {
     await_device(link);
-    losses_.deliver(steps_ + 1);
+    reports_.deliver(steps_ + 1);
   }
 
   std::size_t plan_device_;
@@ -489,7 +508,7 @@ class RankDevice {
   std::size_t taken_ = 0;  ///< buffers of the step
   Tables tables_;
   TableRing ring_;
-  RankLosses losses_;
+  RankReports reports_;
   Event reached_;
 };
 

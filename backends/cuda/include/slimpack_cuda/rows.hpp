@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves rows between matrices by a table of rows.
+// Moves rows between matrices by a table of rows, and looks at what stands in them.
 #pragma once
 
 #include <cstdint>
@@ -30,5 +30,10 @@ void scatter_rows(DeviceSpan<float> to, DeviceSpan<const float> from,
 /// to[table[r]] += from[r], rows of the table distinct.
 void scatter_add_rows(DeviceSpan<float> to, DeviceSpan<const float> from,
                       DeviceSpan<const std::int32_t> table, RowShape shape, StreamView stream);
+
+/// largest[r] = the largest magnitude of row r of `shape.rows`: infinite where a number is, NaN
+/// where one is NaN; zero of an empty row.
+void largest_by_row(DeviceSpan<float> largest, DeviceSpan<const Bf16> rows, RowShape shape,
+                    StreamView stream);
 
 }  // namespace slimpack::cuda

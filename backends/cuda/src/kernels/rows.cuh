@@ -60,6 +60,40 @@ SLIMPACK_DEVICE void move_row(const MoveRows& work) {
   }
 }
 
+struct LargestByRow {
+  float* largest;
+  const Bf16* rows;
+  std::int64_t row_count;
+  std::int64_t row_words;  ///< words of 16 bytes
+};
+
+/// A warp a row.
+[[nodiscard]] inline Launch largest_by_row_launch(std::int64_t rows) {
+  return {checked_blocks(divide_up(rows, 8)), 256, 0};
+}
+
+/// Magnitudes are compared as bits: those of a NaN are above those of infinity, and these above
+/// those of any number.
+SLIMPACK_DEVICE void largest_of_rows(const LargestByRow& work) {
+  const std::int64_t row = std::int64_t{simt::block_index()} * 8 + simt::thread_index() / 32;
+  if (row >= work.row_count) return;
+  const Bf16* from = work.rows + row * work.row_words * 8;
+  std::uint32_t largest = 0;
+  for (std::int64_t at = simt::lane_index(); at < work.row_words; at += 32) {
+    for (const std::uint32_t pair : simt::load_16(from + at * 8)) {
+      const std::uint32_t low = (pair & 0x7fffU) << 16U, high = pair & 0x7fff0000U;
+      const std::uint32_t larger = low > high ? low : high;
+      largest = larger > largest ? larger : largest;
+    }
+  }
+  SLIMPACK_UNROLL
+  for (unsigned mask = 16; mask > 0; mask /= 2) {
+    const std::uint32_t other = simt::shuffle_xor(largest, mask);
+    largest = other > largest ? other : largest;
+  }
+  if (simt::lane_index() == 0) work.largest[row] = std::bit_cast<float>(largest);
+}
+
 struct EmbeddingBackward {
   float* dtable;
   const Bf16* dout;

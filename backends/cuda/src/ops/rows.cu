@@ -15,6 +15,9 @@ template <RowMove kMove>
 __global__ void __launch_bounds__(256) move_kernel(MoveRows work) {
   move_row<kMove>(work);
 }
+__global__ void __launch_bounds__(256) largest_kernel(LargestByRow work) {
+  largest_of_rows(work);
+}
 __global__ void __launch_bounds__(256) embedding_backward_kernel(EmbeddingBackward work) {
   embedding_backward_token(work);
 }
@@ -60,6 +63,18 @@ void scatter_rows(DeviceSpan<float> to, DeviceSpan<const float> from,
 void scatter_add_rows(DeviceSpan<float> to, DeviceSpan<const float> from,
                       DeviceSpan<const std::int32_t> table, RowShape shape, StreamView stream) {
   move_rows<RowMove::add>(to, from, table, shape, stream);
+}
+
+void largest_by_row(DeviceSpan<float> largest, DeviceSpan<const Bf16> rows, RowShape shape,
+                    StreamView stream) {
+  detail::require_shape(shape.rows, shape.cols, "largest_by_row: rows and cols must be >= 0");
+  require(shape.cols % 8 == 0, "largest_by_row: cols must be a multiple of 8", shape.cols);
+  detail::require_size(rows, shape.rows * shape.cols, "largest_by_row: rows is not rows * cols");
+  detail::require_size(largest, shape.rows, "largest_by_row: largest is not as long as rows");
+  detail::require_aligned(rows, "largest_by_row: rows is not aligned to 16 bytes");
+  if (shape.rows == 0) return;
+  detail::start(largest_kernel, largest_by_row_launch(shape.rows), stream,
+                {largest.data, rows.data, shape.rows, shape.cols / 8});
 }
 
 void embedding_forward(DeviceSpan<Bf16> out, DeviceSpan<const Bf16> table,

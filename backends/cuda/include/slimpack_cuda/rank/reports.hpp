@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the rows of a step tell, on its way from the device to the host: losses, and whether their
+// gradients are finite.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slimpack/exec/backend.hpp"
+#include "slimpack/exec/losses.hpp"
+#include "slimpack/exec/program.hpp"
+#include "slimpack_cuda/device.hpp"
+
+namespace slimpack::cuda {
+
+class RankReports {
+ public:
+  /// Room for one number a row of every B of a step of the device, and of every H where it is one
+  /// of the last stage. No copy may be on its way. Throws CudaError.
+  void reserve(const exec::Program& program, std::size_t device, bool last) {
+    std::int64_t rows = 0;
+    for (const exec::UnitWork& work : program.devices[device].units) {
+      const bool reports =
+          work.unit.kind == UnitKind::backward || (last && work.unit.kind == UnitKind::head);
+      if (reports) rows += program.packs[index(work.unit.pack)][work.rank].rows.value;
+    }
+    if (rows > pinned_.size()) pinned_ = PinnedBuffer<float>(rows);
+  }
+  /// Forgets a step that ended before its time.
+  void clear() noexcept {
+    losses_.clear();
+    gradients_.clear();
+    used_ = 0;
+  }
+  /// Whether there is nothing for `deliver`.
+  [[nodiscard]] bool empty() const noexcept { return losses_.empty(); }
+
+  /// Where the losses of an H are to be copied, one a row of its blocks; `rows` are those of the
+  /// pack.
+  [[nodiscard]] std::span<float> place_losses(const exec::HeadCall& call,
+                                              std::vector<std::int32_t> rows) {
+    const auto here = take(call.losses.size());
+    losses_.push_back({{call.pack, call.pieces, std::move(rows), here}, call.losses});
+    return here;
+  }
+  /// Where a number of each row of a B is to be copied that is finite where the row's gradient is.
+  [[nodiscard]] std::span<float> place_gradients(PackId pack, std::vector<exec::PieceMemory> pieces,
+                                                 std::vector<std::int32_t> rows) {
+    const auto here = take(rows.size());
+    gradients_.push_back({pack, std::move(pieces), std::move(rows), here});
+    return here;
+  }
+
+  /// Hands losses over that have been copied. Throws std::runtime_error naming step, MicroPack and
+  /// samples where one is not finite.
+  void deliver(std::int64_t step) {
+    const std::vector<Losses> all = std::exchange(losses_, {});
+    for (const Losses& losses : all) losses.rows.write(losses.to);
+    for (const Losses& losses : all) losses.rows.check(losses.to, "the loss", step);
+  }
+  /// Throws as `deliver` where the gradient of a row is not finite.
+  void check_gradients(std::int64_t step) const {
+    std::vector<double> numbers;
+    for (const Rows& rows : gradients_) {
+      numbers.resize(rows.rows.size());
+      rows.write(numbers);
+      rows.check(numbers, "the gradient", step);
+    }
+  }
+
+ private:
+  struct Rows {
+    PackId pack{};
+    std::vector<exec::PieceMemory> pieces;
+    std::vector<std::int32_t> rows;  ///< of the pack, by those of the blocks
+    std::span<const float> from;
+
+    void write(std::span<double> to) const {
+      for (std::size_t row = 0; row < rows.size(); ++row) {
+        to[static_cast<std::size_t>(rows[row])] = static_cast<double>(from[row]);
+      }
+    }
+    void check(std::span<const double> numbers, const std::string& what, std::int64_t step) const {
+      const std::string samples = exec::samples_not_finite(pieces, numbers);
+      if (samples.empty()) return;
+      throw std::runtime_error(what + " of step " + std::to_string(step) +
+                               " is not finite in MicroPack " + std::to_string(index(pack)) +
+                               ", samples " + samples);
+    }
+  };
+  struct Losses {
+    Rows rows;
+    std::span<double> to;
+  };
+
+  [[nodiscard]] std::span<float> take(std::size_t rows) {
+    const auto here = pinned_.span().subspan(used_, rows);
+    used_ += rows;
+    return here;
+  }
+
+  PinnedBuffer<float> pinned_;
+  std::size_t used_ = 0;
+  std::vector<Losses> losses_;
+  std::vector<Rows> gradients_;
+};
+
+}  // namespace slimpack::cuda
