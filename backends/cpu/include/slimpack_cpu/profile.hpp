@@ -65,8 +65,10 @@ class StampedTransport : public exec::ThreadTransport {
   void at(const std::string& place) {
     exec::ThreadTransport::at(place);
     stamps.push_back(computed());
+    clock.push_back(ProfileClock::now());
   }
   std::vector<std::chrono::nanoseconds> stamps;
+  std::vector<ProfileClock::time_point> clock;  ///< when
 };
 
 /// One profile: every rank runs the same units on its own thread.
@@ -139,17 +141,20 @@ class ProfileRun {
     for (Shot& shot : shots_) {
       for (auto& unit : shot.seconds) unit.clear();
     }
+    computed_ = passed_ = 0;
   }
 
   void measure(Shot& shot) {
     const std::size_t units = shot.seconds.size();
     std::vector<std::vector<double>> found(options_.ranks);
+    std::vector<double> passed(options_.ranks);
     exec::ThreadHub together(options_.ranks, 1);
     team_.run([&](std::size_t rank) {
       exec::ThreadTransport start(together, rank);
       exec::ThreadHub hub(1, shot.plan().window);
       StampedTransport link(hub, 0);
       link.stamps.reserve(units + 2);
+      link.clock.reserve(units + 2);
       const exec::MemoryObserver observer;
       exec::DeviceRun<BasicDevice<Math>, StampedTransport> run(
           shot.plan(), shot.program, shot.data, 0, shot.devices[rank], link, observer);
@@ -160,17 +165,23 @@ class ProfileRun {
       for (std::size_t unit = 0; unit < units; ++unit) {
         found[rank].push_back(profile_seconds(link.stamps[unit + 1] - link.stamps[unit]));
       }
+      passed[rank] = profile_seconds(link.clock[units] - link.clock.front());
     });
+    passed_ += std::accumulate(passed.begin(), passed.end(), 0.0);
     for (const auto& rank : found) {
+      computed_ += std::accumulate(rank.begin(), rank.end(), 0.0);
       for (std::size_t unit = 0; unit < units; ++unit) shot.seconds[unit].push_back(rank[unit]);
     }
   }
 
   void unit_rows(const Shot& shot) {
+    // What the host and other programs take of the cores they take in a step too, but seldom from
+    // the same units.
+    const double share = std::min(1.0, computed_ / passed_);
     const std::vector<Unit>& order = shot.plan().schedule.front().order;
     for (std::size_t at = 0; at < order.size(); ++at) {
       // A step takes the sum of its units' times, whose mean is theirs and not their median.
-      const auto row = profile_row(shot.profile, order[at], mean(shot.seconds[at]),
+      const auto row = profile_row(shot.profile, order[at], mean(shot.seconds[at]) / share,
                                    shot.devices.front().static_bytes(), embedding_);
       if (row) rows_.push_back(*row);
     }
@@ -297,6 +308,7 @@ class ProfileRun {
   exec::Team team_;
   std::vector<Shot> shots_;
   EmbeddingTimes embedding_;
+  double computed_ = 0, passed_ = 0;  ///< seconds of all units, rounds and ranks: by both clocks
   std::vector<ProfileRow> rows_;
 };
 
@@ -305,8 +317,9 @@ class ProfileRun {
 /// Measures layers, embedding, head and optimizer of a model of this shape, and messages, sums and
 /// exchanges between threads (with two or more ranks), for `fit_cost`. Layers, head and optimizer
 /// are units of small plans that go through the executor, on all ranks at the same time; each row
-/// holds the mean over rounds and ranks of the time in which the rank's thread computed, so that
-/// other programs of this system disturb it little. Only 1, 2 and 4 of the model's layers are
+/// holds the mean over rounds and ranks of the time in which the rank's thread computed, over the
+/// share of all units' time in which threads did: what the host and other programs take is spread
+/// evenly. Only 1, 2 and 4 of the model's layers are
 /// built. Throws InvalidInput where an option is out of range or the model cannot be executed.
 template <Mathematics Math>
 [[nodiscard]] std::vector<ProfileRow> measure_profile(const ModelShape& model,
