@@ -33,8 +33,8 @@ namespace slimpack::cpu {
   cluster.attention_backward_flops = 115e9;
   cluster.memory_bytes_per_s = 12e9;
   cluster.inside = cluster.between = {4e9, 30e-6};
-  cluster.kernel_s = 1e-6;
-  cluster.segment_s = 2e-6;
+  cluster.kernel_s = 5e-6;
+  cluster.segment_s = 15e-6;
   cluster.tile_tokens = 1;
   return cluster;
 }
