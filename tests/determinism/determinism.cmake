@@ -37,3 +37,13 @@ add_test(NAME planners.determinism
   COMMAND ${CMAKE_COMMAND} -DFIRST=$<TARGET_FILE:plans_fast> "-DOTHERS=${plans_plain}"
           -DFOLDER=${PROJECT_SOURCE_DIR}/examples/data
           -P ${CMAKE_CURRENT_SOURCE_DIR}/determinism/compare.cmake)
+
+# A refactoring changes no plan.
+add_executable(pinned_plans ${CMAKE_CURRENT_SOURCE_DIR}/determinism/pinned_plans.cpp)
+target_link_libraries(pinned_plans PRIVATE slimpack_planners slimpack_brief)
+add_test(NAME planners.pinned
+  COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:pinned_plans>
+          -DEXAMPLES=${PROJECT_SOURCE_DIR}/examples/data -DEVALUATION=${PROJECT_SOURCE_DIR}/bench/evaluation/data
+          -DEXPECTED=${CMAKE_CURRENT_SOURCE_DIR}/determinism/pinned_plans.txt
+          -DPRINTED=${CMAKE_CURRENT_BINARY_DIR}/pinned_plans.txt
+          -P ${CMAKE_CURRENT_SOURCE_DIR}/determinism/pinned.cmake)
