@@ -12,8 +12,8 @@
 
 #include "slimpack/core/random.hpp"
 #include "slimpack/cost/presets.hpp"
-#include "slimpack/exec/run_step.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/run_step.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "slimpack_cpu/mathematics.hpp"
 
@@ -275,7 +275,7 @@ void step(benchmark::State& state) {
   devices.front().reserve(Bytes{500'000'000});
   for (auto round : state) {
     (void)round;
-    benchmark::DoNotOptimize(exec::run_step(plan, data, std::span(devices)).loss);
+    benchmark::DoNotOptimize(runtime::run_step(plan, data, std::span(devices)).loss);
   }
   set_rate(state, step_flop(plan));
   state.counters["tokens/s"] =

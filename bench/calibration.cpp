@@ -20,14 +20,14 @@
 
 #include <CLI/CLI.hpp>
 
-#include "compiled/planners.hpp"
 #include "slimpack/cost/fit.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/data/sample.hpp"
-#include "slimpack/exec/arena_size.hpp"
-#include "slimpack/exec/keep_sends.hpp"
-#include "slimpack/exec/run_step.hpp"
+#include "slimpack/planners/registry.hpp"
+#include "slimpack/runtime/arena_size.hpp"
+#include "slimpack/runtime/keep_sends.hpp"
+#include "slimpack/runtime/run_step.hpp"
 #include "slimpack/sim/send_ends.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack_cpu/check_plan.hpp"
@@ -138,7 +138,7 @@ class ProfilesBetween {
     if (sums_.empty()) {
       sums_ = rows;
     } else {
-      for (std::size_t at = 0; at < rows.size(); ++at) sums_[at].seconds += rows[at].seconds;
+      for (std::size_t i = 0; i < rows.size(); ++i) sums_[i].seconds += rows[i].seconds;
     }
     ++count_;
   }
@@ -155,9 +155,9 @@ class ProfilesBetween {
   std::int64_t count_ = 0;
 };
 
-[[nodiscard]] exec::Program program_of(const Plan& plan) {
-  exec::Program program = exec::make_program(plan);
-  exec::keep_sends(program, send_ends(plan, simulate_plan(plan)));
+[[nodiscard]] runtime::Program program_of(const Plan& plan) {
+  runtime::Program program = runtime::make_program(plan);
+  runtime::keep_sends(program, sim::send_ends(plan, sim::simulate_plan(plan)));
   return program;
 }
 
@@ -176,45 +176,47 @@ class Timed {
 
 /// Keeps how long its thread had computed when each unit began, and how long it waited for messages
 /// between units.
-class UnitClock : public exec::ThreadTransport {
+class UnitClock : public runtime::ThreadTransport {
  public:
-  using exec::ThreadTransport::ThreadTransport;
+  using runtime::ThreadTransport::ThreadTransport;
   void at(const std::string& place) {
-    exec::ThreadTransport::at(place);
+    runtime::ThreadTransport::at(place);
     stamps.push_back(cpu::detail::computed());
   }
-  void await_receive(const exec::Channel& channel, std::size_t message) {
+  void await_receive(const runtime::Channel& channel, std::size_t message) {
     const Timed timed(waiting);
-    exec::ThreadTransport::await_receive(channel, message);
+    runtime::ThreadTransport::await_receive(channel, message);
   }
-  void await_send(const exec::Channel& channel, std::size_t message) {
+  void await_send(const runtime::Channel& channel, std::size_t message) {
     const Timed timed(waiting);
-    exec::ThreadTransport::await_send(channel, message);
+    runtime::ThreadTransport::await_send(channel, message);
   }
   std::vector<std::chrono::nanoseconds> stamps;
   Clock::duration waiting{};
 };
 
-/// A device that keeps how long it was in units, meetings with other devices included.
+/// A device that keeps how long it was in units, process groups with other devices included.
 class TimedDevice {
  public:
   using Buffer = cpu::FastDevice::Buffer;
   explicit TimedDevice(cpu::FastDevice& device) : device_(device) {}
-  [[nodiscard]] exec::ElementBytes element_bytes() const { return device_.element_bytes(); }
-  [[nodiscard]] exec::StaticBytes static_bytes() const { return device_.static_bytes(); }
+  [[nodiscard]] runtime::ElementBytes element_bytes() const { return device_.element_bytes(); }
+  [[nodiscard]] runtime::StaticBytes static_bytes() const { return device_.static_bytes(); }
   [[nodiscard]] Buffer allocate(Bytes bytes) { return device_.allocate(bytes); }
   [[nodiscard]] std::span<std::byte> bytes(Buffer& buffer) const { return device_.bytes(buffer); }
   void clear(Buffer& buffer) { device_.clear(buffer); }
-  void begin_step(const Plan& plan, const exec::StepData& data) { device_.begin_step(plan, data); }
-  void forward(const exec::PackCall& call, UnitClock& link) {
+  void begin_step(const Plan& plan, const runtime::StepData& data) {
+    device_.begin_step(plan, data);
+  }
+  void forward(const runtime::PackCall& call, UnitClock& link) {
     const Timed timed(in_units);
     device_.forward(call, link);
   }
-  void backward(const exec::PackCall& call, UnitClock& link) {
+  void backward(const runtime::PackCall& call, UnitClock& link) {
     const Timed timed(in_units);
     device_.backward(call, link);
   }
-  void head(const exec::HeadCall& call, UnitClock& link) {
+  void head(const runtime::HeadCall& call, UnitClock& link) {
     const Timed timed(in_units);
     device_.head(call, link);
   }
@@ -267,34 +269,35 @@ class MeasuredTimes {
 /// and how long the step would take if units took what they computed: other programs hardly touch
 /// it. And what the executor takes for itself: the step's time in which a device's thread neither
 /// is in a unit nor waits for a message, copies of messages and buffers that are cleared included.
-void print_units(exec::Team& team, const Plan& plan, const exec::StepData& data,
-                 std::span<cpu::FastDevice> devices) {
-  const exec::Program program = program_of(plan);
-  exec::ThreadHub hub(devices.size(), plan.window);
+void print_units(runtime::DeviceThreads& device_threads, const Plan& plan,
+                 const runtime::StepData& data, std::span<cpu::FastDevice> devices) {
+  const runtime::Program program = program_of(plan);
+  runtime::Rendezvous rendezvous(devices.size(), plan.max_in_flight);
   std::vector<std::vector<double>> seconds(devices.size());
   std::vector<std::array<Clock::duration, 3>> spent(devices.size());  // all, in units, waiting
-  const exec::MemoryObserver observer;
-  team.run([&](std::size_t device) {
-    UnitClock link(hub, device);
+  const runtime::MemoryObserver observer;
+  device_threads.run([&](std::size_t device) {
+    UnitClock link(rendezvous, device);
     TimedDevice timed(devices[device]);
-    exec::DeviceRun<TimedDevice, UnitClock> run(plan, program, data, device, timed, link, observer);
+    runtime::DeviceRun<TimedDevice, UnitClock> run(plan, program, data, device, timed, link,
+                                                   observer);
     const auto begin = Clock::now();
     (void)run.run();
     spent[device] = {Clock::now() - begin, timed.in_units, link.waiting};
-    hub.leave(device);
+    rendezvous.leave(device);
     for (std::size_t unit = 0; unit + 1 < link.stamps.size(); ++unit) {
       const std::chrono::duration<double> unit_time = link.stamps[unit + 1] - link.stamps[unit];
       seconds[device].push_back(unit_time.count());
     }
   });
-  const PlanSimulation simulation = simulate_plan(plan);
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan);
   std::vector<std::vector<double>> predicted(devices.size());
   for (std::size_t device = 0; device < devices.size(); ++device) {
     predicted[device].resize(plan.schedule[device].order.size());
   }
   for (std::size_t node = 0; node < simulation.dag.size(); ++node) {
-    const NodeLabel& label = simulation.dag.label[node];
-    if (!is_compute(label.kind)) continue;
+    const sim::NodeLabel& label = simulation.dag.label[node];
+    if (!sim::is_compute(label.kind)) continue;
     predicted[device_index(plan, label.dp, label.pp)][label.unit] +=
         slimpack::seconds(simulation.timeline.end[node] - simulation.timeline.start[node]);
   }
@@ -322,7 +325,7 @@ void print_units(exec::Team& team, const Plan& plan, const exec::StepData& data,
     std::printf(" (predicted/computed s), neither in units nor waiting %.1f ms, %.2f %%\n",
                 1e3 * own.count(), 100 * own / std::chrono::duration<double>(all));
   }
-  const double alone = slimpack::seconds(simulate_plan(plan, times).timeline.makespan);
+  const double alone = slimpack::seconds(sim::simulate_plan(plan, times).timeline.makespan);
   std::printf("    simulated with the computed times: %.3f s, predicted over it %.3f\n", alone,
               slimpack::seconds(plan.prediction.iteration) / alone);
 }
@@ -331,17 +334,17 @@ struct Setting {
   std::int32_t dp = 1, pp = 1;
 };
 
-void judge(const Options& options, const LengthSet& lengths, const PlanRequest& base,
-           const PlannerInfo& planner) {
+void sample_workload(const Options& options, const LengthSet& lengths,
+                     const planners::PlanRequest& base, const planners::PlannerInfo& planner) {
   BatchOptions batches;
   batches.context = {options.context};
   batches.overlong = Overlong::split;
   batches.batch_tokens = Tokens{options.tokens};
   batches.seed = 3;
   BatchStream stream(std::span(&lengths, 1), batches);
-  PlanRequest request = base;
-  exec::Team team(options.ranks,
-                  {cpu::profile_options(options.ranks, {options.context}).cores, std::nullopt});
+  planners::PlanRequest request = base;
+  runtime::DeviceThreads device_threads(
+      options.ranks, {cpu::profile_options(options.ranks, {options.context}).cores, std::nullopt});
   std::vector<cpu::FastDevice> devices;
   std::vector<Bytes> reserved;
   Plan before;
@@ -351,14 +354,14 @@ void judge(const Options& options, const LengthSet& lengths, const PlanRequest& 
   double worst_peak = 0;
   for (std::int64_t step = 0; step < options.steps; ++step) {
     request.batch = stream.next();
-    PlanOutcome outcome = planner.plan(request);
+    planners::PlanOutcome outcome = planner.plan(request);
     if (const auto* why = std::get_if<Infeasible>(&outcome.result)) {
       std::printf("  infeasible: %s\n", why->constraint.c_str());
       return;
     }
     const Plan plan = std::get<Plan>(std::move(outcome.result));
-    const exec::Program program = program_of(plan);
-    const exec::StepData data = cpu::step_data(plan, cpu::random_tokens(plan, 7));
+    const runtime::Program program = program_of(plan);
+    const runtime::StepData data = cpu::step_data(plan, cpu::random_tokens(plan, 7));
     bool fresh = devices.empty() || plan.stages != before.stages ||
                  plan.parallel.head != before.parallel.head;
     if (fresh) {
@@ -366,8 +369,8 @@ void judge(const Options& options, const LengthSet& lengths, const PlanRequest& 
       reserved.assign(devices.size(), Bytes{});
     }
     for (std::size_t device = 0; device < devices.size(); ++device) {
-      const Bytes need = exec::arena_bytes(plan, program, device, devices[device].element_bytes(),
-                                           cpu::kBufferAlignment);
+      const Bytes need = runtime::arena_bytes(
+          plan, program, device, devices[device].element_bytes(), cpu::kBufferAlignment);
       if (need <= reserved[device]) continue;
       devices[device].reserve(need);
       reserved[device] = need;
@@ -375,12 +378,12 @@ void judge(const Options& options, const LengthSet& lengths, const PlanRequest& 
     }
     before = plan;
     // Memory that is touched for the first time is no part of a step.
-    if (fresh) (void)exec::run_step(team, plan, program, data, std::span(devices));
+    if (fresh) (void)runtime::run_step(device_threads, plan, program, data, std::span(devices));
     std::vector<double> runs;
-    exec::StepResult result;
+    runtime::StepResult result;
     for (std::int64_t run = 0; run < options.repeat; ++run) {
       const auto begin = Clock::now();
-      result = exec::run_step(team, plan, program, data, std::span(devices));
+      result = runtime::run_step(device_threads, plan, program, data, std::span(devices));
       runs.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
     }
     const double measured = cpu::detail::median(runs);
@@ -404,7 +407,7 @@ void judge(const Options& options, const LengthSet& lengths, const PlanRequest& 
         static_cast<long long>(step), plan.micropacks.size(), measured, shortest, longest,
         predicted, predicted / measured, static_cast<long long>(predicted_peak),
         static_cast<long long>(counted_peak));
-    if (options.units) print_units(team, plan, data, std::span(devices));
+    if (options.units) print_units(device_threads, plan, data, std::span(devices));
     std::fflush(stdout);
     plans.push_back(plan);
     between.measure();
@@ -413,7 +416,8 @@ void judge(const Options& options, const LengthSet& lengths, const PlanRequest& 
   std::vector<double> ratios_between;
   for (std::size_t step = 0; step < plans.size(); ++step) {
     plans[step].cost = cost;
-    ratios_between.push_back(seconds(simulate_plan(plans[step]).timeline.makespan) / times[step]);
+    ratios_between.push_back(seconds(sim::simulate_plan(plans[step]).timeline.makespan) /
+                             times[step]);
   }
   std::printf(
       "dp %d pp %d %s: median step %.3f s, median predicted / measured %.3f as planned, %.3f by "
@@ -426,7 +430,7 @@ void run(const Options& options) {
   const LengthSet lengths = read_lengths(options);
   const auto preset = model_preset(options.model);
   require(preset.has_value(), "unknown model", options.model);
-  PlanRequest request;
+  planners::PlanRequest request;
   request.model = *preset;
   request.model.bytes_per_element = 4;
   request.cluster =
@@ -441,7 +445,7 @@ void run(const Options& options) {
     // Shared hosts change their speed from hour to hour: what is judged is measured right after.
     request.cost = fitted(first_profile(options, request.model));
     for (const char* planner : {"megatron", "slimpack"}) {
-      judge(options, lengths, request, compiled::find_planner(planner));
+      sample_workload(options, lengths, request, planners::find_planner(planner));
     }
   }
 }

@@ -9,18 +9,18 @@
 #include <vector>
 
 #include "bench/log_normal.hpp"
-#include "slimpack/pack/cut.hpp"
+#include "slimpack/schedule/cut.hpp"
 
 namespace {
 
 using namespace slimpack;
 
 /// About what llama-7b costs on h100: attention weighs as much as the rest at 40,000 tokens.
-constexpr SliceCost kCost{20'000, 80'000, 1};
-constexpr Tokens kGrain{128};
+constexpr schedule::SliceCost kCost{20'000, 80'000, 1};
+constexpr Tokens kGranularity{128};
 
-std::vector<LineSample> line_of(std::int64_t count) {
-  std::vector<LineSample> line;
+std::vector<schedule::QueuedSample> virtual_stages_of(std::int64_t count) {
+  std::vector<schedule::QueuedSample> line;
   for (const Tokens length : bench::log_normal_lengths(count)) {
     line.push_back({static_cast<SampleId>(line.size()), length});
   }
@@ -28,11 +28,11 @@ std::vector<LineSample> line_of(std::int64_t count) {
 }
 
 /// `worst` is the costliest pack over the mean.
-void report(benchmark::State& state, const CutLine& line) {
-  Work all = 0, most = 0;
-  for (std::size_t at = 0; at < line.packs(); ++at) {
-    Work pack = 0;
-    for (const Slice& slice : line.pack(at)) pack += kCost.slice(slice.begin, slice.end);
+void report(benchmark::State& state, const schedule::PackCuts& line) {
+  Int128 all = 0, most = 0;
+  for (std::size_t i = 0; i < line.packs(); ++i) {
+    Int128 pack = 0;
+    for (const Slice& slice : line.pack(i)) pack += kCost.slice(slice.begin, slice.end);
     all += pack;
     most = std::max(most, pack);
   }
@@ -45,13 +45,13 @@ void report(benchmark::State& state, const CutLine& line) {
 
 template <Pass kPass>
 void cut(benchmark::State& state) {
-  const std::vector<LineSample> samples = line_of(state.range(0));
-  CutRules rules;
+  const std::vector<schedule::QueuedSample> samples = virtual_stages_of(state.range(0));
+  schedule::CutRules rules;
   rules.units = state.range(1);
-  rules.grain = kGrain;
-  CutLine line;
+  rules.granularity = kGranularity;
+  schedule::PackCuts line;
   for (auto _ : state) {
-    line = cut_line(samples, kPass, kCost, rules);
+    line = schedule::cut_packs(samples, kPass, kCost, rules);
     benchmark::DoNotOptimize(line.slices.data());
   }
   report(state, line);
@@ -59,21 +59,23 @@ void cut(benchmark::State& state) {
 
 /// What one would write first: go through the line in steps of the granularity and close a pack
 /// when it has reached its share.
-CutLine cut_in_steps(std::span<const LineSample> samples, std::int64_t units) {
-  Work all = 0;
-  for (const LineSample& sample : samples) all += kCost.slice({}, sample.length);
-  CutLine line;
-  Work gone = 0;
-  for (const LineSample& sample : samples) {
+schedule::PackCuts cut_in_steps(std::span<const schedule::QueuedSample> samples,
+                                std::int64_t units) {
+  Int128 all = 0;
+  for (const schedule::QueuedSample& sample : samples) all += kCost.slice({}, sample.length);
+  schedule::PackCuts line;
+  Int128 gone = 0;
+  for (const schedule::QueuedSample& sample : samples) {
     Tokens open;
-    for (Tokens at; at < sample.length;) {
-      const Tokens next = std::min(at + kGrain, sample.length);
-      gone += kCost.upto(next) - kCost.upto(at) + (at == Tokens{} ? kCost.per_slice : 0);
-      at = next;
-      if (gone * units < all * static_cast<Work>(line.first.size())) continue;
-      line.slices.push_back({sample.id, open, at});
+    for (Tokens position; position < sample.length;) {
+      const Tokens next = std::min(position + kGranularity, sample.length);
+      gone +=
+          kCost.upto(next) - kCost.upto(position) + (position == Tokens{} ? kCost.per_slice : 0);
+      position = next;
+      if (gone * units < all * static_cast<Int128>(line.first.size())) continue;
+      line.slices.push_back({sample.id, open, position});
       line.first.push_back(line.slices.size());
-      open = at;
+      open = position;
     }
     if (open < sample.length) line.slices.push_back({sample.id, open, sample.length});
   }
@@ -82,8 +84,8 @@ CutLine cut_in_steps(std::span<const LineSample> samples, std::int64_t units) {
 }
 
 void naive_baseline(benchmark::State& state) {
-  const std::vector<LineSample> samples = line_of(state.range(0));
-  CutLine line;
+  const std::vector<schedule::QueuedSample> samples = virtual_stages_of(state.range(0));
+  schedule::PackCuts line;
   for (auto _ : state) {
     line = cut_in_steps(samples, state.range(1));
     benchmark::DoNotOptimize(line.slices.data());

@@ -14,10 +14,10 @@
 
 #include <CLI/CLI.hpp>
 
-#include "compiled/planners.hpp"
 #include "slimpack/cost/presets.hpp"
-#include "slimpack/data/lengths.hpp"
 #include "slimpack/data/sample.hpp"
+#include "slimpack/io/text_lengths.hpp"
+#include "slimpack/planners/registry.hpp"
 
 using namespace slimpack;
 
@@ -72,8 +72,9 @@ LengthSet read_set(const std::string& path) {
   return set;
 }
 
-PlanRequest make_request(const Options& options, const LengthSet& set, std::int64_t context) {
-  PlanRequest request;
+planners::PlanRequest make_request(const Options& options, const LengthSet& set,
+                                   std::int64_t context) {
+  planners::PlanRequest request;
   request.sources = {{set.name, static_cast<std::int64_t>(set.documents.size()), ""}};
   request.model = model_preset(options.model).value();
   request.cluster = cluster_preset(options.cluster).value();
@@ -88,9 +89,9 @@ PlanRequest make_request(const Options& options, const LengthSet& set, std::int6
   request.tp = options.tp;
   request.context = {context};
   request.threads = options.threads;
-  request.effort = options.effort == "fast"     ? Effort::fast
-                   : options.effort == "normal" ? Effort::normal
-                                                : Effort::thorough;
+  request.effort = options.effort == "fast"     ? planners::Effort::fast
+                   : options.effort == "normal" ? planners::Effort::normal
+                                                : planners::Effort::thorough;
   return request;
 }
 
@@ -99,10 +100,10 @@ struct Row {
   bool feasible = false;
 };
 
-Row measure(const PlanRequest& request, const Options& options) {
-  const PlannerInfo& planner = compiled::find_planner(options.planner);
+Row measure(const planners::PlanRequest& request, const Options& options) {
+  const planners::PlannerInfo& planner = planners::find_planner(options.planner);
   const auto before = std::chrono::steady_clock::now();
-  const PlanOutcome outcome = planner.plan(request);
+  const planners::PlanOutcome outcome = planner.plan(request);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - before;
   Row row;
   row.seconds = took.count();
@@ -139,7 +140,7 @@ void run(const Options& options) {
       batches.overlong = Overlong::split;
       batches.batch_tokens = Tokens{options.tokens};
       BatchStream stream(std::span(&set, 1), batches);
-      PlanRequest request = make_request(options, set, context);
+      planners::PlanRequest request = make_request(options, set, context);
       Row mean;
       double worst = 1;
       std::int64_t feasible = 0;

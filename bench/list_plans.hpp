@@ -11,7 +11,7 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/planners/layout.hpp"
+#include "slimpack/planners/search/layout.hpp"
 
 namespace slimpack::bench {
 
@@ -56,8 +56,8 @@ inline void cut_pass(Plan& plan, Pass pass, std::int64_t units, const CutCost& c
     pack.slices.clear();
     ++made;
   };
-  for (std::size_t at = 0; at < plan.samples.size(); ++at) {
-    const Tokens length = plan.samples[at];
+  for (std::size_t i = 0; i < plan.samples.size(); ++i) {
+    const Tokens length = plan.samples[i];
     const bool forward = pass == Pass::forward;
     for (Tokens from = forward ? Tokens{} : length; from != (forward ? length : Tokens{});) {
       const double target = all * static_cast<double>(made + 1) / static_cast<double>(units);
@@ -85,7 +85,7 @@ inline void cut_pass(Plan& plan, Pass pass, std::int64_t units, const CutCost& c
         close();
         continue;
       }
-      const Slice slice{SampleId{static_cast<std::uint32_t>(at)},
+      const Slice slice{SampleId{static_cast<std::uint32_t>(i)},
                         {std::min(from.value, to)},
                         {std::max(from.value, to)}};
       pack.slices.push_back(slice);
@@ -98,7 +98,7 @@ inline void cut_pass(Plan& plan, Pass pass, std::int64_t units, const CutCost& c
 }
 
 /// llama-7b on h100, one data-parallel rank on `stages` stages.
-[[nodiscard]] inline Plan list_plan(std::int32_t stages, Head head, std::int64_t units,
+[[nodiscard]] inline Plan list_plan(std::int32_t stages, LmHead head, std::int64_t units,
                                     std::vector<Tokens> lengths) {
   Plan plan;
   plan.planner = "bench";
@@ -108,15 +108,15 @@ inline void cut_pass(Plan& plan, Pass pass, std::int64_t units, const CutCost& c
   plan.memory.reserved = plan.cluster.reserved;
   plan.parallel.pp = stages;
   plan.parallel.head = head;
-  plan.placement = place_devices(plan.parallel);
-  plan.stages = spread_layers(plan.model.layers, line_of(plan));
+  plan.placement = planners::place_devices(plan.parallel);
+  plan.stages = planners::spread_layers(plan.model.layers, virtual_stages_of(plan));
   plan.groups = {{0}};
   plan.samples = std::move(lengths);
   plan.sample_group.resize(plan.samples.size());
   plan.sources.push_back({"drawn.lengths", static_cast<std::int64_t>(plan.samples.size()), ""});
-  for (std::size_t at = 0; at < plan.samples.size(); ++at) {
-    plan.origin.push_back({0, static_cast<std::int64_t>(at), {}});
-    plan.target_tokens += plan.samples[at].value - 1;
+  for (std::size_t i = 0; i < plan.samples.size(); ++i) {
+    plan.origin.push_back({0, static_cast<std::int64_t>(i), {}});
+    plan.target_tokens += plan.samples[i].value - 1;
   }
   const auto weights = static_cast<double>(plan.model.layers * plan.model.layer_matrix_weights());
   const auto width = static_cast<double>(plan.model.layers * plan.model.query_width());

@@ -20,7 +20,7 @@ inline constexpr std::int64_t kLongestSample = 262'144;
   Random random(seed);
   std::vector<Tokens> lengths;
   lengths.reserve(static_cast<std::size_t>(count));
-  for (std::int64_t at = 0; at < count; ++at) {
+  for (std::int64_t i = 0; i < count; ++i) {
     const double drawn = std::exp(7.0 + 1.3 * random.normal());
     lengths.push_back(
         {static_cast<std::int64_t>(std::clamp(drawn, 1.0, static_cast<double>(kLongestSample)))});

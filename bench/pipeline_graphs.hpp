@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "slimpack/core/random.hpp"
-#include "slimpack/dag/build.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/sim/build_dag.hpp"
 
 namespace slimpack::bench {
 
@@ -80,9 +80,9 @@ class UnequalTimes {
   return plan;
 }
 
-[[nodiscard]] inline Dag pipeline_dag(std::int32_t stages, std::uint32_t units) {
+[[nodiscard]] inline sim::Dag pipeline_dag(std::int32_t stages, std::uint32_t units) {
   const Plan plan = pipeline_plan(stages, units);
-  return build_dag(plan, UnequalTimes(plan.micropacks.size(), stages, 1));
+  return sim::build_dag(plan, UnequalTimes(plan.micropacks.size(), stages, 1));
 }
 
 }  // namespace slimpack::bench

@@ -11,18 +11,19 @@
 
 #include "bench/log_normal.hpp"
 #include "slimpack/cost/presets.hpp"
-#include "slimpack/pack/assign.hpp"
-#include "slimpack/pack/ranks.hpp"
+#include "slimpack/schedule/assign.hpp"
+#include "slimpack/schedule/ranks.hpp"
 
 namespace {
 
 using namespace slimpack;
 
-std::vector<SampleNeed> needs_of(std::int64_t count) {
+std::vector<schedule::SampleNeed> needs_of(std::int64_t count) {
   const ModelShape model = model_preset("llama-7b").value();
-  std::vector<SampleNeed> needs;
+  std::vector<schedule::SampleNeed> needs;
   for (const Tokens length : bench::log_normal_lengths(count)) {
-    needs.push_back({static_cast<std::int64_t>(sample_work(model, length) / 1'000'000) + 1, {}});
+    needs.push_back(
+        {static_cast<std::int64_t>(schedule::sample_work(model, length) / 1'000'000) + 1, {}});
   }
   return needs;
 }
@@ -39,15 +40,15 @@ void report(benchmark::State& state, std::span<const std::int64_t> load) {
                                                    benchmark::Counter::kIsIterationInvariantRate);
 }
 
-void assign_to(benchmark::State& state, std::int32_t merge) {
-  const std::vector<SampleNeed> needs = needs_of(state.range(0));
-  AssignRules rules;
+void assign_to(benchmark::State& state, std::int32_t max_cp) {
+  const std::vector<schedule::SampleNeed> needs = needs_of(state.range(0));
+  schedule::AssignRules rules;
   rules.ranks = static_cast<std::int32_t>(state.range(1));
-  rules.merge = merge;
+  rules.max_cp = max_cp;
   rules.threshold_permille = 100;
-  Assignment assignment;
+  schedule::Assignment assignment;
   for (auto _ : state) {
-    assignment = assign_samples(needs, rules);
+    assignment = schedule::assign_samples(needs, rules);
     benchmark::DoNotOptimize(assignment.load.data());
   }
   state.counters["merged_groups"] =
@@ -64,7 +65,7 @@ void assign_merging(benchmark::State& state) {
 
 /// What one would write first: sort, then each to the least loaded rank, found by looking at all.
 void naive_baseline(benchmark::State& state) {
-  const std::vector<SampleNeed> needs = needs_of(state.range(0));
+  const std::vector<schedule::SampleNeed> needs = needs_of(state.range(0));
   std::vector<std::int64_t> load;
   for (auto _ : state) {
     load.assign(static_cast<std::size_t>(state.range(1)), 0);

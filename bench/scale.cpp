@@ -24,10 +24,10 @@
 
 #include <CLI/CLI.hpp>
 
-#include "compiled/planners.hpp"
 #include "slimpack/cost/presets.hpp"
-#include "slimpack/data/lengths.hpp"
 #include "slimpack/data/sample.hpp"
+#include "slimpack/io/text_lengths.hpp"
+#include "slimpack/planners/registry.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
 using namespace slimpack;
@@ -47,7 +47,7 @@ struct Options {
 
 void add_options(CLI::App& program, Options& options) {
   const CLI::Range count(1, std::numeric_limits<std::int32_t>::max());
-  for (const PlannerInfo& planner : compiled::planners()) {
+  for (const planners::PlannerInfo& planner : planners::registry()) {
     options.planners.emplace_back(planner.name);
   }
   program.option_defaults()->always_capture_default();
@@ -71,8 +71,9 @@ void add_options(CLI::App& program, Options& options) {
 }
 
 /// The request of one step on so many devices.
-PlanRequest request_of(const Options& options, const std::string& file, std::int64_t devices) {
-  PlanRequest request;
+planners::PlanRequest request_of(const Options& options, const std::string& file,
+                                 std::int64_t devices) {
+  planners::PlanRequest request;
   const auto model = model_preset(options.model);
   const auto cluster = cluster_preset(options.cluster);
   require(model.has_value(), "--model is not a preset", options.model);
@@ -87,9 +88,9 @@ PlanRequest request_of(const Options& options, const std::string& file, std::int
   request.tp = options.tp;
   request.context = {options.context};
   request.threads = options.threads;
-  request.effort = options.effort == "thorough" ? Effort::thorough
-                   : options.effort == "normal" ? Effort::normal
-                                                : Effort::fast;
+  request.effort = options.effort == "thorough" ? planners::Effort::thorough
+                   : options.effort == "normal" ? planners::Effort::normal
+                                                : planners::Effort::fast;
   const LengthSet lengths = read_text_lengths(file);
   BatchOptions batch;
   batch.context = {options.context};
@@ -150,9 +151,9 @@ void explain(Figures& figures, const std::string& why) {
   std::snprintf(figures.why, sizeof figures.why, "%s", why.c_str());
 }
 
-Figures figures_of(const PlannerInfo& planner, const PlanRequest& request) {
+Figures figures_of(const planners::PlannerInfo& planner, const planners::PlanRequest& request) {
   Figures figures;
-  PlanOutcome outcome;
+  planners::PlanOutcome outcome;
   figures.plan = measure([&] { outcome = planner.plan(request); });
   figures.evaluations = outcome.evaluations;
   if (const auto* none = std::get_if<Infeasible>(&outcome.result)) {
@@ -161,16 +162,16 @@ Figures figures_of(const PlannerInfo& planner, const PlanRequest& request) {
     return figures;
   }
   figures.feasible = true;
-  const Plan& plan = *plan_in(outcome.result);
+  const Plan& plan = *planners::plan_in(outcome.result);
   for (const DeviceSchedule& device : plan.schedule) {
     figures.units += static_cast<std::int64_t>(device.order.size());
   }
   figures.iteration_s = seconds(plan.prediction.iteration);
   figures.efficiency = seconds(plan.prediction.ideal) / seconds(plan.prediction.iteration);
   figures.simulate = measure([&] {
-    const auto* step = std::get_if<ModelledStep>(&outcome.result);
-    const PlanSimulation simulation =
-        step != nullptr ? simulate_plan(plan, step->times) : simulate_plan(plan);
+    const auto* step = std::get_if<planners::SimulationOnlyPlan>(&outcome.result);
+    const sim::PlanSimulation simulation =
+        step != nullptr ? sim::simulate_plan(plan, step->times) : sim::simulate_plan(plan);
     figures.nodes = static_cast<std::int64_t>(simulation.dag.size());
     if (simulation.timeline.makespan != plan.prediction.iteration) {
       explain(figures, "the simulation differs from the prediction");
@@ -180,8 +181,8 @@ Figures figures_of(const PlannerInfo& planner, const PlanRequest& request) {
 }
 
 /// The same in a process of its own, with a limit on its time and memory.
-Figures in_a_process(const Options& options, const PlannerInfo& planner,
-                     const PlanRequest& request) {
+Figures in_a_process(const Options& options, const planners::PlannerInfo& planner,
+                     const planners::PlanRequest& request) {
   int ends[2];
   require(pipe(ends) == 0, "a pipe cannot be made");
   std::fflush(stdout);
@@ -225,8 +226,8 @@ std::string name_of_file(const std::string& path) {
   return name.substr(0, name.find('.'));
 }
 
-void print_row(const std::string& set, const PlannerInfo& planner, std::int64_t devices,
-               const PlanRequest& request, const Figures& figures) {
+void print_row(const std::string& set, const planners::PlannerInfo& planner, std::int64_t devices,
+               const planners::PlanRequest& request, const Figures& figures) {
   const std::string planner_name(planner.name);
   std::printf("| %s | `%s` | %lld | %zu | ", set.c_str(), planner_name.c_str(),
               static_cast<long long>(devices), request.batch.samples.size());
@@ -252,9 +253,9 @@ void run(const Options& options) {
       "|\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
   for (const std::string& file : options.files) {
     for (const std::string& name : options.planners) {
-      const PlannerInfo& planner = compiled::find_planner(name);
+      const planners::PlannerInfo& planner = planners::find_planner(name);
       for (const std::int64_t devices : options.devices) {
-        const PlanRequest request = request_of(options, file, devices);
+        const planners::PlanRequest request = request_of(options, file, devices);
         print_row(name_of_file(file), planner, devices, request,
                   in_a_process(options, planner, request));
       }

@@ -23,7 +23,7 @@ constexpr std::int64_t kTokens = 1'000'000;
 constexpr std::int64_t kSeeds = 8;
 
 /// A rank of kTokens tokens in samples of up to `longest`, on memory that never binds unless given.
-Plan drawn_plan(std::int32_t stages, Head head, std::int64_t units, std::int64_t longest,
+Plan drawn_plan(std::int32_t stages, LmHead head, std::int64_t units, std::int64_t longest,
                 std::uint64_t seed, Bytes capacity = Bytes{400'000'000'000}) {
   Plan plan = bench::list_plan(stages, head, units, bench::drawn_lengths(kTokens, longest, seed));
   plan.memory.capacity = capacity;
@@ -47,16 +47,16 @@ void per_second(benchmark::State& state, std::int64_t units) {
 /// Everything but prices and the memory model, in a workspace that is used again.
 void list_orders(benchmark::State& state) {
   const auto stages = static_cast<std::int32_t>(state.range(0));
-  const Head head = state.range(2) == 0 ? Head::last : Head::shard;
+  const LmHead head = state.range(2) == 0 ? LmHead::last : LmHead::shard;
   const Plan plan = drawn_plan(stages, head, state.range(1), 131'072, 1);
   const PricedPlan times(plan);
   const MemoryModel memory(plan);
-  const ScheduleParts parts(plan);
-  ListWorkspace workspace;
-  std::vector<DeviceSchedule> schedule = empty_schedule(plan);
+  const schedule::ScheduleParts parts(plan);
+  schedule::ListWorkspace workspace;
+  std::vector<DeviceSchedule> schedule = schedule::empty_schedule(plan);
   for (auto _ : state) {
-    const ListOutcome outcome =
-        list_schedule_part(plan, parts, 0, times, memory, {}, workspace, schedule);
+    const schedule::ListOutcome outcome =
+        schedule::list_schedule_part(plan, parts, 0, times, memory, {}, workspace, schedule);
     if (outcome.infeasible) state.SkipWithError("memory does not suffice");
   }
   per_second(state, count_units(schedule));
@@ -72,11 +72,11 @@ BENCHMARK(list_orders)
 
 /// The same with a new workspace, the parts and the memory model each time.
 void list_orders_anew(benchmark::State& state) {
-  const Plan plan = drawn_plan(8, Head::shard, state.range(0), 131'072, 1);
+  const Plan plan = drawn_plan(8, LmHead::shard, state.range(0), 131'072, 1);
   const PricedPlan times(plan);
   std::int64_t units = 0;
   for (auto _ : state) {
-    const auto result = list_schedule(plan, times, MemoryModel(plan));
+    const auto result = schedule::list_schedule(plan, times, MemoryModel(plan));
     units = count_units(std::get<std::vector<DeviceSchedule>>(result));
   }
   per_second(state, units);
@@ -88,8 +88,8 @@ void one_forward_one_backward(benchmark::State& state) {
   const auto stages = static_cast<std::int32_t>(state.range(0));
   const auto packs = static_cast<std::int32_t>(state.range(1));
   for (auto _ : state) {
-    const StageOrders orders = one_f_one_b(stages, packs);
-    benchmark::DoNotOptimize(execute_abstractly({stages, 1}, orders, 2).size());
+    const schedule::StageOrders orders = schedule::one_f_one_b(stages, packs);
+    benchmark::DoNotOptimize(schedule::execute_abstractly({stages, 1}, orders, 2).size());
   }
   per_second(state, std::int64_t{2} * stages * packs);
 }
@@ -104,8 +104,8 @@ BENCHMARK(one_forward_one_backward)
 /// alone would leave
 /// (`ceiling`).
 void efficiency(benchmark::State& state) {
-  const Head head = state.range(0) == 0 ? Head::last : Head::shard;
-  ListOptions options;
+  const LmHead head = state.range(0) == 0 ? LmHead::last : LmHead::shard;
+  schedule::ListOptions options;
   options.head_batch = static_cast<std::int32_t>(state.range(3));
   const auto chunks = static_cast<std::int32_t>(state.range(4));
   double busy = 0, ideal = 0, seeds = 0;
@@ -114,19 +114,20 @@ void efficiency(benchmark::State& state) {
     for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
       Plan plan = drawn_plan(8, head, state.range(2), state.range(1) * 1024, seed);
       plan.parallel.chunks = chunks;
-      plan.stages = spread_layers(plan.model.layers, line_of(plan));
+      plan.stages = planners::spread_layers(plan.model.layers, virtual_stages_of(plan));
       const PricedPlan times(plan);
-      ListWorkspace workspace;
-      const auto result = list_schedule(plan, times, MemoryModel(plan), options, workspace);
+      schedule::ListWorkspace workspace;
+      const auto result =
+          schedule::list_schedule(plan, times, MemoryModel(plan), options, workspace);
       if (std::holds_alternative<Infeasible>(result)) continue;
       std::int64_t work = 0;
-      for (std::size_t at = 0; at < plan.micropacks.size(); ++at) {
-        const auto pack = static_cast<PackId>(at);
+      for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+        const auto pack = static_cast<PackId>(i);
         for (std::int32_t line = 0; line < 8 * chunks; ++line) {
           work += times.compute(pack, line).value;
         }
-        if (plan.micropacks[at].pass == Pass::forward) {
-          work += (head == Head::shard ? 8 : 1) * times.head(pack, 0, 7).value;
+        if (plan.micropacks[i].pass == Pass::forward) {
+          work += (head == LmHead::shard ? 8 : 1) * times.head(pack, 0, 7).value;
         }
       }
       const auto end = static_cast<double>(workspace.end.value);

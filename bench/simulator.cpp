@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "bench/pipeline_graphs.hpp"
-#include "slimpack/sim/frozen.hpp"
 #include "slimpack/sim/gaps.hpp"
 #include "slimpack/sim/simulator.hpp"
+#include "slimpack/sim/topological_dag.hpp"
 
 namespace {
 
@@ -22,51 +22,51 @@ void sizes(benchmark::internal::Benchmark* bench) {
   bench->Args({8, 64})->Args({16, 1024})->Args({32, 8192})->Unit(benchmark::kMillisecond);
 }
 
-Dag graph(const benchmark::State& state) {
+sim::Dag graph(const benchmark::State& state) {
   return bench::pipeline_dag(static_cast<std::int32_t>(state.range(0)),
                              static_cast<std::uint32_t>(state.range(1)));
 }
 
-void count(benchmark::State& state, const Dag& dag) {
+void count(benchmark::State& state, const sim::Dag& dag) {
   state.counters["nodes"] = static_cast<double>(dag.size());
   state.counters["nodes/s"] = benchmark::Counter(static_cast<double>(dag.size()),
                                                  benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void event_driven(benchmark::State& state) {
-  const Dag dag = graph(state);
-  for (auto _ : state) benchmark::DoNotOptimize(simulate(dag).makespan);
+  const sim::Dag dag = graph(state);
+  for (auto _ : state) benchmark::DoNotOptimize(sim::simulate(dag).makespan);
   count(state, dag);
 }
 BENCHMARK(event_driven)->Apply(sizes);
 
 /// The same nodes and edges without memory events.
 void event_driven_bare(benchmark::State& state) {
-  Dag dag = graph(state);
+  sim::Dag dag = graph(state);
   dag.net.clear();
   dag.net_offset.assign(2 * dag.size() + 1, 0);
-  for (auto _ : state) benchmark::DoNotOptimize(simulate(dag).makespan);
+  for (auto _ : state) benchmark::DoNotOptimize(sim::simulate(dag).makespan);
   count(state, dag);
 }
 BENCHMARK(event_driven_bare)->Apply(sizes);
 
-void frozen_order(benchmark::State& state) {
-  const Dag dag = graph(state);
-  const Timeline timeline = simulate(dag);
-  const FrozenDag frozen(dag, timeline);
+void topological_order(benchmark::State& state) {
+  const sim::Dag dag = graph(state);
+  const sim::Timeline timeline = sim::simulate(dag);
+  const sim::TopologicalDag frozen(dag, timeline);
   const std::vector<Nanos> durations = frozen.arrange(dag.duration);
   std::vector<Nanos> ends(frozen.rows() + 1);
   if (frozen.run(durations, ends) != timeline.makespan) state.SkipWithError("makespans differ");
   for (auto _ : state) benchmark::DoNotOptimize(frozen.run(durations, ends));
   count(state, dag);
 }
-BENCHMARK(frozen_order)->Apply(sizes);
+BENCHMARK(topological_order)->Apply(sizes);
 
 /// Freezing once, for comparison with what it saves.
 void freeze(benchmark::State& state) {
-  const Dag dag = graph(state);
-  const Timeline timeline = simulate(dag);
-  for (auto _ : state) benchmark::DoNotOptimize(FrozenDag(dag, timeline).rows());
+  const sim::Dag dag = graph(state);
+  const sim::Timeline timeline = sim::simulate(dag);
+  for (auto _ : state) benchmark::DoNotOptimize(sim::TopologicalDag(dag, timeline).rows());
   count(state, dag);
 }
 BENCHMARK(freeze)->Apply(sizes);
@@ -82,17 +82,17 @@ struct NaiveGraph {
   std::vector<Node> nodes;
   std::size_t devices = 0;
 
-  explicit NaiveGraph(const Dag& dag) : nodes(dag.size()), devices(dag.devices.size()) {
-    for (std::size_t at = 0; at < dag.size(); ++at) {
-      const NodeId id{static_cast<std::uint32_t>(at)};
-      nodes[at].duration = dag.duration[at].value;
-      nodes[at].predecessors = dag.predecessor_count[at];
-      for (const NodeId next : dag.successors[at]) nodes[at].successors.push_back(index(next));
-      for (const MemoryEvent& event : dag.memory_at(id, Moment::start)) {
-        nodes[at].at_start.emplace_back(index(event.device), event.bytes.value);
+  explicit NaiveGraph(const sim::Dag& dag) : nodes(dag.size()), devices(dag.devices.size()) {
+    for (std::size_t i = 0; i < dag.size(); ++i) {
+      const sim::NodeId id{static_cast<std::uint32_t>(i)};
+      nodes[i].duration = dag.duration[i].value;
+      nodes[i].predecessors = dag.predecessor_count[i];
+      for (const sim::NodeId next : dag.successors[i]) nodes[i].successors.push_back(index(next));
+      for (const sim::MemoryEvent& event : dag.memory_at(id, sim::Moment::start)) {
+        nodes[i].at_start.emplace_back(index(event.device), event.bytes.value);
       }
-      for (const MemoryEvent& event : dag.memory_at(id, Moment::end)) {
-        nodes[at].at_end.emplace_back(index(event.device), event.bytes.value);
+      for (const sim::MemoryEvent& event : dag.memory_at(id, sim::Moment::end)) {
+        nodes[i].at_end.emplace_back(index(event.device), event.bytes.value);
       }
     }
   }
@@ -108,9 +108,9 @@ struct NaiveGraph {
         peak[device] = std::max(peak[device], level[device]);
       }
     };
-    for (std::size_t at = 0; at < nodes.size(); ++at) {
-      waiting[at] = nodes[at].predecessors;
-      if (waiting[at] == 0) queue.emplace(0, 1, at);
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      waiting[i] = nodes[i].predecessors;
+      if (waiting[i] == 0) queue.emplace(0, 1, i);
     }
     std::int64_t now = 0;
     while (!queue.empty()) {
@@ -134,9 +134,9 @@ struct NaiveGraph {
 };
 
 void naive_baseline(benchmark::State& state) {
-  const Dag dag = graph(state);
+  const sim::Dag dag = graph(state);
   const NaiveGraph naive(dag);
-  if (naive.run() != simulate(dag).makespan.value) state.SkipWithError("makespans differ");
+  if (naive.run() != sim::simulate(dag).makespan.value) state.SkipWithError("makespans differ");
   for (auto _ : state) benchmark::DoNotOptimize(naive.run());
   count(state, dag);
 }
@@ -146,17 +146,17 @@ void build(benchmark::State& state) {
   const Plan plan = bench::pipeline_plan(static_cast<std::int32_t>(state.range(0)),
                                          static_cast<std::uint32_t>(state.range(1)));
   const bench::UnequalTimes times(plan.micropacks.size(), plan.parallel.pp, 1);
-  Dag dag;
-  for (auto _ : state) dag = build_dag(plan, times);
+  sim::Dag dag;
+  for (auto _ : state) dag = sim::build_dag(plan, times);
   count(state, dag);
 }
 BENCHMARK(build)->Apply(sizes);
 
 void gaps(benchmark::State& state) {
-  const Dag dag = graph(state);
-  const Timeline timeline = simulate(dag);
+  const sim::Dag dag = graph(state);
+  const sim::Timeline timeline = sim::simulate(dag);
   for (auto _ : state) {
-    benchmark::DoNotOptimize(find_gaps(dag, timeline, Bytes{85'500'000'000}).gaps.size());
+    benchmark::DoNotOptimize(sim::find_gaps(dag, timeline, Bytes{85'500'000'000}).gaps.size());
   }
   count(state, dag);
 }

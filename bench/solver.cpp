@@ -11,8 +11,8 @@
 #include <variant>
 
 #include "bench/log_normal.hpp"
-#include "compiled/planners.hpp"
 #include "slimpack/cost/presets.hpp"
+#include "slimpack/planners/registry.hpp"
 
 namespace {
 
@@ -33,12 +33,12 @@ void reset_peak() {
   std::ofstream("/proc/self/clear_refs") << "5";
 }
 
-PlanRequest request_of(const benchmark::State& state, Effort effort) {
-  PlanRequest request;
+planners::PlanRequest request_of(const benchmark::State& state, planners::Effort effort) {
+  planners::PlanRequest request;
   request.batch.samples = bench::log_normal_lengths(state.range(0));
-  for (std::size_t at = 0; at < request.batch.samples.size(); ++at) {
-    request.batch.origin.push_back({0, static_cast<std::int64_t>(at), {}});
-    request.batch.target_tokens += request.batch.samples[at].value - 1;
+  for (std::size_t i = 0; i < request.batch.samples.size(); ++i) {
+    request.batch.origin.push_back({0, static_cast<std::int64_t>(i), {}});
+    request.batch.target_tokens += request.batch.samples[i].value - 1;
   }
   request.sources = {{"log-normal", state.range(0), ""}};
   request.model = model_preset("llama-7b").value();
@@ -51,13 +51,13 @@ PlanRequest request_of(const benchmark::State& state, Effort effort) {
 
 /// Counters: samples planned a second; efficiency of the plan, 0 where none fits; candidates tried;
 /// most memory of the process while it plans.
-void plan_with(benchmark::State& state, std::string_view name, Effort effort) {
-  const PlannerInfo& planner = compiled::find_planner(name);
-  const PlanRequest request = request_of(state, effort);
+void plan_with(benchmark::State& state, std::string_view name, planners::Effort effort) {
+  const planners::PlannerInfo& planner = planners::find_planner(name);
+  const planners::PlanRequest request = request_of(state, effort);
   double efficiency = 0, candidates = 0;
   reset_peak();
   for (auto _ : state) {
-    const PlanOutcome outcome = planner.plan(request);
+    const planners::PlanOutcome outcome = planner.plan(request);
     candidates = static_cast<double>(outcome.evaluations);
     if (const auto* plan = std::get_if<Plan>(&outcome.result)) {
       efficiency = seconds(plan->prediction.ideal) / seconds(plan->prediction.iteration);
@@ -73,17 +73,17 @@ void plan_with(benchmark::State& state, std::string_view name, Effort effort) {
 }
 
 void fast(benchmark::State& state) {
-  plan_with(state, "slimpack", Effort::fast);
+  plan_with(state, "slimpack", planners::Effort::fast);
 }
 void normal(benchmark::State& state) {
-  plan_with(state, "slimpack", Effort::normal);
+  plan_with(state, "slimpack", planners::Effort::normal);
 }
 
 /// What long contexts are trained with today, context parallelism: samples packed whole up to the
 /// context, each micro-batch spread over a fixed number of ranks, one forward, one backward. As
 /// many candidates, every one of them built and simulated in full.
 void naive_baseline(benchmark::State& state) {
-  plan_with(state, "megatron-cp", Effort::normal);
+  plan_with(state, "megatron-cp", planners::Effort::normal);
 }
 
 void sizes(benchmark::internal::Benchmark* bench) {

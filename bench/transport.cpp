@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a transport costs: messages, meetings and sums a second, and how long a message takes to a
-// rank that waits while the sender computes. Between threads, or under mpirun between processes:
+// What a transport costs: messages, process groups and sums a second, and how long a message takes
+// to a rank that waits while the sender computes. Between threads, or under mpirun between
+// processes:
 //   bench_transport [RANKS]              threads
 //   mpirun -n RANKS bench_transport      processes
 #include <chrono>
@@ -13,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "slimpack/exec/team.hpp"
-#include "slimpack/exec/thread_transport.hpp"
+#include "slimpack/runtime/device_threads.hpp"
+#include "slimpack/runtime/thread_transport.hpp"
 #ifdef SLIMPACK_WITH_MPI
 #include "slimpack_mpi/mpi_transport.hpp"
 #endif
@@ -32,17 +33,17 @@ void print(bool talks, const std::string& what, double value, const char* unit) 
   if (talks) std::printf("%-58s %12.1f %s\n", what.c_str(), value, unit);
 }
 
-exec::Meeting everybody(std::size_t ranks, std::size_t self) {
-  exec::Meeting meeting{std::vector<std::size_t>(ranks), self};
-  std::iota(meeting.members.begin(), meeting.members.end(), std::size_t{0});
-  return meeting;
+runtime::ProcessGroup everybody(std::size_t ranks, std::size_t self) {
+  runtime::ProcessGroup process_group{std::vector<std::size_t>(ranks), self};
+  std::iota(process_group.members.begin(), process_group.members.end(), std::size_t{0});
+  return process_group;
 }
 
 /// There and back again between ranks 0 and 1.
 template <class Link>
 void ping_pong(Link& link, std::size_t rank, std::size_t bytes, std::size_t rounds) {
-  const exec::Channel down{GroupId{0}, 0, exec::Direction::down, 0, 1};
-  const exec::Channel up{GroupId{0}, 0, exec::Direction::up, 1, 0};
+  const runtime::Channel down{GroupId{0}, 0, runtime::Direction::down, 0, 1};
+  const runtime::Channel up{GroupId{0}, 0, runtime::Direction::up, 1, 0};
   std::vector<std::byte> out(bytes), in(bytes);
   const auto begin = Clock::now();
   for (std::size_t i = 0; i < rounds && rank < 2; ++i) {
@@ -57,13 +58,13 @@ void ping_pong(Link& link, std::size_t rank, std::size_t bytes, std::size_t roun
 }
 
 template <class Link>
-void meetings(Link& link, std::size_t rank, std::size_t ranks, std::size_t elements,
-              std::size_t rounds) {
+void process_groups(Link& link, std::size_t rank, std::size_t ranks, std::size_t elements,
+                    std::size_t rounds) {
   std::vector<float> values(elements, 1.0F);
-  const exec::Meeting all = everybody(ranks, rank);
+  const runtime::ProcessGroup all = everybody(ranks, rank);
   const auto begin = Clock::now();
   for (std::size_t i = 0; i < rounds; ++i) {
-    link.all_reduce(all, std::span(values), exec::Reduction::maximum);
+    link.all_reduce(all, std::span(values), runtime::Reduction::maximum);
   }
   print(rank == 0, "all_reduce of " + std::to_string(elements) + " floats",
         static_cast<double>(rounds) / seconds_since(begin), "1/s");
@@ -73,7 +74,7 @@ template <class Link>
 void sums(Link& link, std::size_t rank, std::size_t ranks, std::size_t elements,
           std::size_t rounds) {
   std::vector<float> values(elements, 0.0F);
-  const exec::Meeting all = everybody(ranks, rank);
+  const runtime::ProcessGroup all = everybody(ranks, rank);
   const auto begin = Clock::now();
   for (std::size_t i = 0; i < rounds; ++i) {
     link.queue_sum(all, static_cast<std::int64_t>(i), std::span(values));
@@ -86,14 +87,14 @@ void sums(Link& link, std::size_t rank, std::size_t ranks, std::size_t elements,
 /// Rank 0 sends and computes for 20 ms; how long rank 1 waits for the message.
 template <class Link>
 void behind_compute(Link& link, std::size_t rank, std::size_t bytes, std::size_t rounds) {
-  const exec::Channel down{GroupId{1}, 0, exec::Direction::down, 0, 1};
+  const runtime::Channel down{GroupId{1}, 0, runtime::Direction::down, 0, 1};
   std::vector<std::byte> buffer(bytes);
   double waited = 0;
   for (std::size_t i = 0; i < rounds && rank < 2; ++i) {
     double sent = 0;
-    const exec::Meeting pair = everybody(2, rank);
+    const runtime::ProcessGroup pair = everybody(2, rank);
     if (rank == 1) link.post_receive(down, i, buffer);
-    link.all_reduce(pair, std::span(&sent, 1), exec::Reduction::sum);
+    link.all_reduce(pair, std::span(&sent, 1), runtime::Reduction::sum);
     const auto begin = Clock::now();
     if (rank == 1) {
       link.await_receive(down, i);
@@ -114,21 +115,21 @@ void measure(std::size_t ranks, Step step) {
   step([](Link& link, std::size_t rank) { ping_pong(link, rank, 1024, 20000); });
   step([](Link& link, std::size_t rank) { ping_pong(link, rank, 65536, 5000); });
   step([](Link& link, std::size_t rank) { ping_pong(link, rank, 1 << 20, 500); });
-  step([ranks](Link& link, std::size_t rank) { meetings(link, rank, ranks, 64, 10000); });
-  step([ranks](Link& link, std::size_t rank) { meetings(link, rank, ranks, 16384, 1000); });
+  step([ranks](Link& link, std::size_t rank) { process_groups(link, rank, ranks, 64, 10000); });
+  step([ranks](Link& link, std::size_t rank) { process_groups(link, rank, ranks, 16384, 1000); });
   step([ranks](Link& link, std::size_t rank) { sums(link, rank, ranks, 1 << 20, 100); });
   step([](Link& link, std::size_t rank) { behind_compute(link, rank, 1 << 22, 20); });
 }
 
 void on_threads(std::size_t ranks) {
-  exec::Team team(ranks);
+  runtime::DeviceThreads device_threads(ranks);
   std::printf("%zu threads\n", ranks);
-  measure<exec::ThreadTransport>(ranks, [&](auto work) {
-    exec::ThreadHub hub(ranks, 1);
-    team.run([&](std::size_t rank) {
-      exec::ThreadTransport link(hub, rank);
+  measure<runtime::ThreadTransport>(ranks, [&](auto work) {
+    runtime::Rendezvous rendezvous(ranks, 1);
+    device_threads.run([&](std::size_t rank) {
+      runtime::ThreadTransport link(rendezvous, rank);
       work(link, rank);
-      hub.leave(rank);
+      rendezvous.leave(rank);
     });
     std::fflush(stdout);
   });

@@ -3,7 +3,7 @@
 # if it is built.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_DATADIR}/cmake/slimpack)
-install(TARGETS slimpack EXPORT slimpack-targets FILE_SET HEADERS COMPONENT headers)
+install(TARGETS slimpack slimpack_runtime slimpack_report EXPORT slimpack-targets FILE_SET HEADERS COMPONENT headers)
 install(EXPORT slimpack-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT headers)
 if(SLIMPACK_CUDA)
   install(TARGETS slimpack_cuda EXPORT slimpack-cuda-targets ARCHIVE COMPONENT cuda FILE_SET HEADERS COMPONENT cuda)

@@ -1,16 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compiled/planners.hpp"
-
-#include "slimpack/planners/registry.hpp"
-
-namespace slimpack::compiled {
-
-std::span<const PlannerInfo> planners() noexcept {
-  return slimpack::planners();
-}
-
-const PlannerInfo& find_planner(std::string_view name) {
-  return slimpack::find_planner(name);
-}
-
-}  // namespace slimpack::compiled
+// All planners, compiled once: the target slimpack::planners.
+#include "slimpack/planners/all_planners.hpp"
+#include "slimpack/planners/slimpack/plan_slimpack.hpp"

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "slimpack/cost/price.hpp"
-#include "slimpack/data/file_bytes.hpp"
+#include "slimpack/io/file_bytes.hpp"
 #include "slimpack/io/plan_json.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/validate/validate.hpp"
@@ -46,13 +46,13 @@ std::vector<std::string> read_texts(const std::string& path) {
 }
 
 /// The bytes of each sample, and for each byte the next one of its document.
-slimpack::exec::StepData read_step(const Plan& plan) {
+slimpack::runtime::StepData read_step(const Plan& plan) {
   std::vector<std::vector<std::string>> texts;
   for (const slimpack::Source& source : plan.sources) texts.push_back(read_texts(source.path));
   const auto byte = [](char letter) {
     return static_cast<std::int32_t>(static_cast<unsigned char>(letter));
   };
-  slimpack::exec::StepData data;
+  slimpack::runtime::StepData data;
   for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
     const slimpack::Origin& origin = plan.origin[sample];
     const std::vector<std::string>& documents = texts[static_cast<std::size_t>(origin.source)];
@@ -65,9 +65,9 @@ slimpack::exec::StepData read_step(const Plan& plan) {
     const std::string& text = documents[number];
     auto& tokens = data.tokens.emplace_back();
     auto& targets = data.targets.emplace_back();
-    for (std::size_t at = first; at < first + length; ++at) {
-      tokens.push_back(byte(text[at]));
-      targets.push_back(at + 1 < text.size() ? std::optional(byte(text[at + 1])) : std::nullopt);
+    for (std::size_t i = first; i < first + length; ++i) {
+      tokens.push_back(byte(text[i]));
+      targets.push_back(i + 1 < text.size() ? std::optional(byte(text[i + 1])) : std::nullopt);
     }
   }
   return data;
@@ -91,10 +91,10 @@ int run(const std::string& path, std::uint64_t seed) {
   plan.memory.gradient_bytes = 8;
   if (const auto checked = slimpack::validate(plan); !checked.valid()) {
     std::fprintf(stderr, "execute_plan: %s: %s\n", path.c_str(),
-                 checked.breaches.front().message.c_str());
+                 checked.violations.front().message.c_str());
     return 1;
   }
-  const slimpack::exec::StepData data = read_step(plan);
+  const slimpack::runtime::StepData data = read_step(plan);
   std::int64_t tokens = 0;
   for (const slimpack::Tokens length : plan.samples) tokens += length.value;
   std::printf("%s by %s: %zu samples, %lld tokens, %lld targets, dp %d, pp %d, %d chunks\n",
@@ -115,8 +115,8 @@ int run(const std::string& path, std::uint64_t seed) {
               check.worst_tensor.c_str());
   std::printf("  weights after the optimizer: %.1e\n", check.weight_difference);
 
-  const slimpack::PlanSimulation simulation =
-      slimpack::simulate_plan(plan, slimpack::PricedPlan(plan));
+  const slimpack::sim::PlanSimulation simulation =
+      slimpack::sim::simulate_plan(plan, slimpack::PricedPlan(plan));
   // The simulator also times transfers: a send buffer may live longer there than here.
   std::printf("bytes at the peak   counted by the executor   predicted by the simulator\n");
   for (std::size_t device = 0; device < check.peak.size(); ++device) {

@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <variant>
 
+#include "slimpack/io/text_lengths.hpp"
 #include "slimpack/slimpack.hpp"
 
 namespace {
@@ -25,7 +27,7 @@ LengthSet made_up_lengths() {
 }
 
 int run(const LengthSet& lengths) {
-  PlanRequest request;
+  planners::PlanRequest request;
   request.context = Tokens{65536};
   BatchOptions batch;
   batch.context = request.context;
@@ -38,20 +40,21 @@ int run(const LengthSet& lengths) {
   request.dp = 2;
   request.pp = 4;
 
-  for (const PlannerInfo& planner :
-       {planner_info<Megatron>(), planner_info<SlimpipeOrder>(), planner_info<Slimpack>()}) {
-    const PlanOutcome outcome = planner.plan(request);
+  // The whole planner first, then each time without one of its ideas. planners/registry.hpp has the
+  // published planners too.
+  for (const planners::SlimpackVariant& variant : planners::kSlimpackVariants) {
+    planners::PlanOutcome outcome = planners::plan_slimpack(request, variant.name, variant.options);
     if (const auto* none = std::get_if<Infeasible>(&outcome.result)) {
-      std::printf("%s: infeasible: %s\n", std::string(planner.name).c_str(),
+      std::printf("%s: infeasible: %s\n", std::string(variant.name).c_str(),
                   none->constraint.c_str());
       continue;
     }
-    const Plan& plan = std::get<Plan>(outcome.result);
+    const Plan plan = planners::take_plan(std::move(outcome.result)).value();
     if (const Validation checked = validate(plan); !checked.valid()) {
-      std::printf("%s: %s\n", plan.planner.c_str(), checked.breaches.front().message.c_str());
+      std::printf("%s: %s\n", plan.planner.c_str(), checked.violations.front().message.c_str());
       return 1;
     }
-    const PlanSimulation simulation = simulate_plan(plan, PricedPlan(plan));
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan, PricedPlan(plan));
     std::printf("%-21s %.3f s a step, %.1f %% of it ideal work\n", plan.planner.c_str(),
                 seconds(plan.prediction.iteration),
                 100 * seconds(plan.prediction.ideal) / seconds(plan.prediction.iteration));

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "slimpack/cost/tabulate.hpp"
+#include "slimpack/planners/registry.hpp"
 #include "slimpack/slimpack.hpp"
 
 namespace {
@@ -55,8 +56,9 @@ class WindowModel {
       return std::max<std::int64_t>(0, keys2 - 2 * window_);
     };
     const std::int64_t high2 = beyond2(mean2 + span), low2 = beyond2(mean2 - span);
-    const Work all = Work{4} * span * mean2;
-    const Work left = std::max<Work>(0, all - Work{high2 - low2} * (high2 + low2));
+    const Int128 all = Int128{4} * span * mean2;
+    const Int128 left =
+        std::max<Int128>(0, all - Int128{high2 - low2} * (high2 + low2));
     load.pairs2 = static_cast<std::int64_t>(load.pairs2 * left / all);
     load.filled_pairs2 = static_cast<std::int64_t>(load.filled_pairs2 * left / all);
     return load;
@@ -68,7 +70,7 @@ class WindowModel {
 };
 static_assert(CostModel<WindowModel>);
 
-PlanRequest make_request() {
+planners::PlanRequest make_request() {
   Random random(1);
   LengthSet set{{}, "made-up lengths"};
   for (int document = 0; document < 400; ++document) {
@@ -76,7 +78,7 @@ PlanRequest make_request() {
     set.documents.push_back(
         Tokens{is_long ? random.between(16384, 65536) : random.between(64, 4096)});
   }
-  PlanRequest request;
+  planners::PlanRequest request;
   request.context = Tokens{65536};
   BatchOptions batch;
   batch.context = request.context;
@@ -87,13 +89,13 @@ PlanRequest make_request() {
   request.cluster = cluster_preset("h100").value();
   request.dp = 2;
   request.pp = 8;
-  request.effort = Effort::fast;
+  request.effort = planners::Effort::fast;
   return request;
 }
 
 int run(Tokens window) {
-  PlanRequest request = make_request();
-  const MemorySpec memory = memory_of(request);
+  planners::PlanRequest request = make_request();
+  const MemorySpec memory = planners::memory_of(request);
   const AnalyticModel dense(request.model, request.cluster, memory);
   const WindowModel sparse(dense, window);
 
@@ -111,18 +113,18 @@ int run(Tokens window) {
   for (const std::string_view name : {"megatron", "infinipipe", "slimpack"}) {
     for (const bool planned_sparse : {false, true}) {
       request.cost = planned_sparse ? CostSpec(table) : CostSpec(AnalyticCost{});
-      const PlanOutcome outcome = find_planner(name).plan(request);
-      const Plan* plan = plan_in(outcome.result);
+      const planners::PlanOutcome outcome = planners::find_planner(name).plan(request);
+      const Plan* plan = planners::plan_in(outcome.result);
       if (plan == nullptr) {
         std::printf("%-16s infeasible\n", std::string(name).c_str());
         continue;
       }
       if (const Validation checked = validate(*plan); !checked.valid()) {
-        std::printf("%s: %s\n", plan->planner.c_str(), checked.breaches.front().message.c_str());
+        std::printf("%s: %s\n", plan->planner.c_str(), checked.violations.front().message.c_str());
         return 1;
       }
       const auto seconds_with = [&](const auto& model) {
-        return seconds(simulate_plan(*plan, PricedPlan(*plan, model)).timeline.makespan);
+        return seconds(sim::simulate_plan(*plan, PricedPlan(*plan, model)).timeline.makespan);
       };
       std::printf("%-16s %-22s %10.3f s %10.3f s\n", plan->planner.c_str(),
                   planned_sparse ? "sparse attention" : "dense attention", seconds_with(dense),

@@ -11,11 +11,11 @@
 #include <string_view>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/exec/parameters.hpp"
-#include "slimpack/io/checkpoint.hpp"
-#include "slimpack/io/checkpoint_write.hpp"
-#include "slimpack/io/llama_folder.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/checkpoint.hpp"
+#include "slimpack/runtime/checkpoint_write.hpp"
+#include "slimpack/runtime/llama_folder.hpp"
+#include "slimpack/runtime/parameters.hpp"
 
 namespace slimpack::trainer {
 
@@ -23,9 +23,9 @@ inline constexpr std::string_view kTable = "model.embed_tokens.weight";
 
 /// Reads every weight of the ranks' devices from a folder in the Hugging Face layout.
 template <class Ranks>
-void load_weights(Ranks& ranks, const LlamaFolder& folder) {
+void load_weights(Ranks& ranks, const runtime::LlamaFolder& folder) {
   ranks.each([&](auto& device) {
-    for (const exec::HeldTensor& tensor : device.tensors()) {
+    for (const runtime::HeldTensor& tensor : device.tensors()) {
       device.fill_weights(tensor, [&](auto weights) {
         folder.read(tensor.shape.name, tensor.first_row * tensor.shape.cols, weights);
       });
@@ -35,14 +35,14 @@ void load_weights(Ranks& ranks, const LlamaFolder& folder) {
 
 /// Weights, moments and step of a saved training.
 template <class Ranks>
-void load_training(Ranks& ranks, const Checkpoint& saved) {
+void load_training(Ranks& ranks, const runtime::Checkpoint& saved) {
   load_weights(ranks, saved.weights());
   ranks.each([&](auto& device) {
-    device.fill_moments([&](const exec::TensorShape& tensor, std::size_t at, auto first_moment,
+    device.fill_moments([&](const runtime::TensorShape& tensor, std::size_t i, auto first_moment,
                             auto second_moment) {
-      const auto first = static_cast<std::int64_t>(at);
-      saved.read(Stored::first_moment, tensor.name, first, first_moment);
-      saved.read(Stored::second_moment, tensor.name, first, second_moment);
+      const auto first = static_cast<std::int64_t>(i);
+      saved.read(runtime::Stored::first_moment, tensor.name, first, first_moment);
+      saved.read(runtime::Stored::second_moment, tensor.name, first, second_moment);
     });
     device.set_steps(saved.state().step);
   });
@@ -52,25 +52,26 @@ void load_training(Ranks& ranks, const Checkpoint& saved) {
 /// written by stage 0.
 template <class Device>
 void write_part(Device& device, const DeviceSchedule& place, OptimizerState optimizer,
-                CheckpointPart& part) {
+                runtime::CheckpointPart& part) {
   using Values = std::span<const typename Device::Stored>;
   const auto is_copy = [&](const std::string& name) { return place.pp > 0 && name == kTable; };
   device.visit_weights(place, optimizer,
                        [&](const std::string& name, std::int64_t first, Values weights) {
-                         if (!is_copy(name)) part.write(Stored::weight, name, first, weights);
+                         if (!is_copy(name))
+                           part.write(runtime::Stored::weight, name, first, weights);
                        });
   if (place.dp > 0 && optimizer == OptimizerState::replicated) return;
   device.visit_moments(
       [&](const std::string& name, std::int64_t first, Values first_moment, Values second_moment) {
         if (is_copy(name)) return;
-        part.write(Stored::first_moment, name, first, first_moment);
-        part.write(Stored::second_moment, name, first, second_moment);
+        part.write(runtime::Stored::first_moment, name, first, first_moment);
+        part.write(runtime::Stored::second_moment, name, first, second_moment);
       });
 }
 
 template <class Ranks>
-[[nodiscard]] CheckpointForm form_of(const ModelShape& model, std::int64_t context) {
-  CheckpointForm form;
+[[nodiscard]] runtime::CheckpointForm form_of(const ModelShape& model, std::int64_t context) {
+  runtime::CheckpointForm form;
   form.model = model;
   form.weights = form.moments = Ranks::Device::kStored;
   form.context = context;
@@ -81,11 +82,11 @@ template <class Ranks>
 /// the folder held before is then still there.
 template <class Ranks>
 void save_training(Ranks& ranks, const std::string& folder, const Plan& plan, std::int64_t context,
-                   const TrainingState& state) {
-  std::optional<CheckpointDraft> draft;
+                   const runtime::TrainingState& state) {
+  std::optional<runtime::CheckpointDraft> draft;
   if (ranks.is_root()) draft.emplace(folder, form_of<Ranks>(plan.model, context), state);
   ranks.await_all();
-  CheckpointPart part(folder);
+  runtime::CheckpointPart part(folder);
   std::size_t place = ranks.first();
   ranks.each([&](auto& device) {
     write_part(device, plan.schedule[place++], plan.memory.optimizer, part);

@@ -15,7 +15,7 @@ namespace slimpack::trainer {
 namespace {
 
 [[nodiscard]] std::size_t cores() {
-  return std::max<std::size_t>(1, exec::allowed_cores().size());
+  return std::max<std::size_t>(1, runtime::allowed_cores().size());
 }
 
 /// --profile: what every rank takes while all of them work.

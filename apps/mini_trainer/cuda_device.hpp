@@ -14,13 +14,13 @@
 
 #include "options.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/exec/arena_size.hpp"
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/memory.hpp"
-#include "slimpack/exec/parameters.hpp"
-#include "slimpack/io/element_type.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/arena_size.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/element_type.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/parameters.hpp"
 #include "slimpack_cuda/bf16.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/rank_device.hpp"
@@ -42,13 +42,15 @@ class CudaDevice {
 
   /// What weights and moments are in files: those that the optimizer keeps.
   using Stored = float;
-  static constexpr ElementType kStored = ElementType::f32;
+  static constexpr runtime::ElementType kStored = runtime::ElementType::f32;
   static constexpr std::string_view kNumbers = "bf16";
   /// The largest relative difference from the reference.
   static constexpr double kTolerance = 2e-2;
   static constexpr Tokens kGranularity{64};
-  [[nodiscard]] static constexpr exec::ElementBytes element_sizes() { return cuda::kRankElements; }
-  /// Of buffers in its arena, which lie where exec::buffer_layout says.
+  [[nodiscard]] static constexpr runtime::ElementBytes element_sizes() {
+    return cuda::kRankElements;
+  }
+  /// Of buffers in its arena, which lie where runtime::buffer_layout says.
   static constexpr bool kPlaced = true;
   [[nodiscard]] static std::size_t alignment(const ModelShape& model) {
     return cuda::rank_alignment(model);
@@ -62,7 +64,7 @@ class CudaDevice {
   CudaDevice(const Plan& plan, std::size_t device, std::uint64_t seed, const cuda::AdamW& settings,
              const cuda::RankOptions& options = {})
       : rank_(std::make_unique<cuda::RankDevice>(plan, device, seed, settings, options)),
-        patience_(options.patience) {}
+        hang_timeouts_(options.hang_timeouts) {}
 
   [[nodiscard]] cuda::StreamView stream() const { return rank_->stream(); }
 
@@ -80,7 +82,7 @@ class CudaDevice {
 
   // --- weights and moments on the host ---
 
-  [[nodiscard]] std::span<const exec::HeldTensor> tensors() const { return rank_->tensors(); }
+  [[nodiscard]] std::span<const runtime::HeldTensor> tensors() const { return rank_->tensors(); }
   /// visit(name, first element, gradients): summed ones of the elements that this rank updates.
   template <class Visit>
   void visit_gradients(const Visit& visit) const {
@@ -89,7 +91,7 @@ class CudaDevice {
     }
   }
   template <class Fill>
-  void fill_weights(const exec::HeldTensor& tensor, const Fill& fill) {
+  void fill_weights(const runtime::HeldTensor& tensor, const Fill& fill) {
     std::vector<float> weights(tensor.size());
     fill(std::span(weights));
     rank_->set_weights(tensor, weights);
@@ -120,35 +122,35 @@ class CudaDevice {
     }
   }
 
-  // --- exec::Backend ---
+  // --- runtime::Backend ---
 
   /// Where buffers of the next step lie; without it the device finds out itself.
-  void prepare(const exec::BufferLayout& layout) { rank_->place(layout); }
-  [[nodiscard]] exec::ElementBytes element_bytes() const { return rank_->element_bytes(); }
-  [[nodiscard]] exec::StaticBytes static_bytes() const { return rank_->static_bytes(); }
+  void prepare(const runtime::BufferLayout& layout) { rank_->place(layout); }
+  [[nodiscard]] runtime::ElementBytes element_bytes() const { return rank_->element_bytes(); }
+  [[nodiscard]] runtime::StaticBytes static_bytes() const { return rank_->static_bytes(); }
   [[nodiscard]] Buffer allocate(Bytes bytes) { return rank_->allocate(bytes); }
   [[nodiscard]] std::span<std::byte> bytes(const Buffer& buffer) const {
     return rank_->bytes(buffer);
   }
   void clear(Buffer& buffer) { rank_->clear(buffer); }
 
-  void begin_step(const Plan& plan, const exec::StepData& data) {
+  void begin_step(const Plan& plan, const runtime::StepData& data) {
     rank_->begin_step(plan, data);
     marks_ = 0;
     mark();
   }
   template <class Link>
-  void forward(const exec::PackCall& call, Link& link) {
+  void forward(const runtime::PackCall& call, Link& link) {
     timed([&] { rank_->forward(call, link); });
   }
   template <class Link>
-  void backward(const exec::PackCall& call, Link& link) {
+  void backward(const runtime::PackCall& call, Link& link) {
     timed([&] {
       if (!evaluating_) rank_->backward(call, link);
     });
   }
   template <class Link>
-  void head(const exec::HeadCall& call, Link& link) {
+  void head(const runtime::HeadCall& call, Link& link) {
     timed([&] { rank_->head(call, link); });
   }
   template <class Link>
@@ -166,14 +168,14 @@ class CudaDevice {
   template <class Link>
   void finish(Link& link) {
     rank_->finish(link);
-    cuda::await_on_host(link, events_[marks_ - 1], patience_);
+    cuda::await_on_host(link, events_[marks_ - 1], hang_timeouts_);
     times_.clear();
-    const auto since_begin = [&](std::size_t at) {
+    const auto since_begin = [&](std::size_t i) {
       return Nanos{
-          std::llround(1e6 * static_cast<double>(events_[at].milliseconds_since(events_.front())))};
+          std::llround(1e6 * static_cast<double>(events_[i].milliseconds_since(events_.front())))};
     };
-    for (std::size_t at = 1; at + 1 < marks_; at += 2) {
-      times_.push_back({since_begin(at), since_begin(at + 1)});
+    for (std::size_t i = 1; i + 1 < marks_; i += 2) {
+      times_.push_back({since_begin(i), since_begin(i + 1)});
     }
   }
 
@@ -190,7 +192,7 @@ class CudaDevice {
   }
 
   std::unique_ptr<cuda::RankDevice> rank_;
-  std::chrono::milliseconds patience_{};
+  std::chrono::milliseconds hang_timeouts_{};
   bool evaluating_ = false;
   std::vector<cuda::Event> events_;  ///< the step's begin, then begin and end of each unit
   std::size_t marks_ = 0;            ///< of this step

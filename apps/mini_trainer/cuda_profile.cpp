@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "slimpack/core/random.hpp"
-#include "slimpack/exec/deal.hpp"
-#include "slimpack/exec/executor.hpp"
-#include "slimpack/exec/program.hpp"
-#include "slimpack/exec/thread_transport.hpp"
 #include "slimpack/io/file.hpp"
+#include "slimpack/runtime/executor.hpp"
+#include "slimpack/runtime/program.hpp"
+#include "slimpack/runtime/shard_layout.hpp"
+#include "slimpack/runtime/thread_transport.hpp"
 #include "slimpack_cpu/profile_plans.hpp"
 #include "slimpack_cpu/profile_rows.hpp"
 #include "slimpack_cuda/embedding.hpp"
@@ -31,11 +31,11 @@ namespace {
 
 using cpu::detail::mean;
 using cpu::detail::median;
-using cpu::detail::profile_meeting;
+using cpu::detail::profile_process_group;
 
 constexpr std::size_t kRounds = 7, kRepetitions = 9;
 constexpr std::chrono::seconds kBudget{3};  ///< after which no round of a plan begins
-constexpr std::chrono::minutes kPatience{2};
+constexpr std::chrono::minutes kHangTimeouts{2};
 
 /// What a rank measures with, on its thread.
 struct Bench {
@@ -47,13 +47,13 @@ struct Bench {
   template <class Call>
   [[nodiscard]] double timed(const Call& call) {
     std::vector<double> seconds;
-    for (std::size_t at = 0; at <= kRepetitions; ++at) {
+    for (std::size_t i = 0; i <= kRepetitions; ++i) {
       begin.record(compute.view());
       call();
       end.record(compute.view());
-      require(cuda::wait_until(end, std::chrono::steady_clock::now() + kPatience),
+      require(cuda::wait_until(end, std::chrono::steady_clock::now() + kHangTimeouts),
               "--profile: a GPU has not ended its work within two minutes");
-      if (at > 0) seconds.push_back(static_cast<double>(end.milliseconds_since(begin)) / 1e3);
+      if (i > 0) seconds.push_back(static_cast<double>(end.milliseconds_since(begin)) / 1e3);
     }
     return median(std::move(seconds));
   }
@@ -65,10 +65,11 @@ class ProfileOnCuda {
       : model_(std::move(model)), ranks_(ranks), benches_(ranks.size()) {
     model_.bytes_per_element = CudaDevice::element_sizes().element;
     plans_ = cpu::profile_plans(model_, context);
-    ranks_.team().run([&](std::size_t rank) { benches_[rank] = std::make_unique<Bench>(); });
+    ranks_.device_threads().run(
+        [&](std::size_t rank) { benches_[rank] = std::make_unique<Bench>(); });
   }
   ~ProfileOnCuda() {
-    ranks_.team().run([&](std::size_t rank) { benches_[rank].reset(); });
+    ranks_.device_threads().run([&](std::size_t rank) { benches_[rank].reset(); });
   }
   ProfileOnCuda(const ProfileOnCuda&) = delete;
   ProfileOnCuda& operator=(const ProfileOnCuda&) = delete;
@@ -78,9 +79,8 @@ class ProfileOnCuda {
     if (ranks_.size() > 1) traffic();
     for (const cpu::ProfilePlan& plan : plans_) units(plan);
     if (alone_ > 0) profile_.loaded_over_alone = loaded_ / alone_;
-    std::ranges::stable_sort(profile_.rows, {}, [](const ProfileRow& row) {
-      return std::pair{row.kind, row.pass};
-    });
+    std::ranges::stable_sort(profile_.rows, {},
+                             [](const ProfileRow& row) { return std::pair{row.kind, row.pass}; });
     return std::move(profile_);
   }
 
@@ -90,12 +90,12 @@ class ProfileOnCuda {
   /// One plan at a time: its devices hold weights.
   void units(const cpu::ProfilePlan& profile) {
     const Plan& plan = profile.plan;
-    const exec::Program program = exec::make_program(plan);
-    const exec::StepData data = cpu::detail::profile_data(plan);
+    const runtime::Program program = runtime::make_program(plan);
+    const runtime::StepData data = cpu::detail::profile_data(plan);
     std::vector<CudaDevice> devices(ranks_.size());
     std::vector<std::unique_ptr<cuda::RankStreams>> streams(ranks_.size());
-    exec::StaticBytes held;
-    ranks_.team().run([&](std::size_t rank) {
+    runtime::StaticBytes held;
+    ranks_.device_threads().run([&](std::size_t rank) {
       devices[rank] = CudaDevice(plan, 0, 1, {}, ranks_.rank_options(rank));
       streams[rank] = std::make_unique<cuda::RankStreams>(devices[rank].stream());
       if (rank == 0) held = devices[rank].static_bytes();
@@ -106,17 +106,18 @@ class ProfileOnCuda {
       // The first round looks for algorithms and touches memory for the first time.
       for (std::size_t round = 0; round <= kRounds; ++round) {
         std::vector<std::vector<UnitTime>> found(ranks);
-        exec::ThreadHub together(ranks_.size(), 1);
-        ranks_.team().run([&](std::size_t rank) {
+        runtime::Rendezvous together(ranks_.size(), 1);
+        ranks_.device_threads().run([&](std::size_t rank) {
           if (rank >= ranks) return together.leave(rank);
-          exec::ThreadTransport start(together, rank);
-          cuda::StreamHub hub(1, plan.window);
-          cuda::StreamTransport link(hub, 0, cuda::StreamMover(*streams[rank]));
-          const exec::MemoryObserver observer;
-          exec::DeviceRun<CudaDevice, cuda::StreamTransport> run(plan, program, data, 0,
-                                                                 devices[rank], link, observer);
+          runtime::ThreadTransport start(together, rank);
+          cuda::StreamRendezvous rendezvous(1, plan.max_in_flight);
+          cuda::StreamTransport link(rendezvous, 0, cuda::StreamMover(*streams[rank]));
+          const runtime::MemoryObserver observer;
+          runtime::DeviceRun<CudaDevice, cuda::StreamTransport> run(plan, program, data, 0,
+                                                                    devices[rank], link, observer);
           double none = 0;
-          start.all_reduce(profile_meeting(ranks, rank), std::span(&none, 1), exec::Reduction::sum);
+          start.all_reduce(profile_process_group(ranks, rank), std::span(&none, 1),
+                           runtime::Reduction::sum);
           (void)run.run();
           found[rank] = devices[rank].times();
           together.leave(rank);
@@ -137,13 +138,13 @@ class ProfileOnCuda {
     }
     const Seconds seconds = measure(ranks_.size());
     const std::vector<Unit>& order = plan.schedule.front().order;
-    for (std::size_t at = 0; at < order.size(); ++at) {
-      loaded_ += mean(seconds[at]);
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      loaded_ += mean(seconds[i]);
       const auto row =
-          cpu::detail::profile_row(profile, order[at], mean(seconds[at]), held, embedding_);
+          cpu::detail::profile_row(profile, order[i], mean(seconds[i]), held, embedding_);
       if (row) profile_.rows.push_back(*row);
     }
-    ranks_.team().run([&](std::size_t rank) {
+    ranks_.device_threads().run([&](std::size_t rank) {
       streams[rank].reset();
       devices[rank] = CudaDevice();
     });
@@ -153,7 +154,8 @@ class ProfileOnCuda {
   template <class Work>
   [[nodiscard]] double on_all_ranks(const Work& work) {
     std::vector<double> seconds(ranks_.size());
-    ranks_.team().run([&](std::size_t rank) { seconds[rank] = work(*benches_[rank], rank); });
+    ranks_.device_threads().run(
+        [&](std::size_t rank) { seconds[rank] = work(*benches_[rank], rank); });
     return median(seconds);
   }
 
@@ -181,7 +183,7 @@ class ProfileOnCuda {
     const cuda::StreamView stream = bench.compute.view();
     std::vector<std::int32_t> tokens;
     Random random(2);
-    for (std::int64_t at = 0; at < rows; ++at) {
+    for (std::int64_t i = 0; i < rows; ++i) {
       tokens.push_back(static_cast<std::int32_t>(random.between(0, model_.vocab - 1)));
     }
     const auto on_device = [&](const std::vector<std::int32_t>& values) {
@@ -217,17 +219,19 @@ class ProfileOnCuda {
     for (const std::int64_t bytes : {65'536, 262'144, 1'048'576, 4'194'304, 16'777'216}) {
       traffic_row(ProfileKind::p2p, Bytes{bytes}, ping_pong(bytes));
       traffic_row(ProfileKind::reduce, Bytes{bytes * (ranks - 1) / ranks},
-                  together(bytes, [](auto& link, const exec::Meeting& meeting, auto values, auto,
-                                     std::int64_t tag) {
-                    link.queue_scatter(meeting, tag, values,
-                                       exec::Deal{values.size(), meeting.members.size()});
-                    link.await_sum(meeting, tag);
+                  together(bytes, [](auto& link, const runtime::ProcessGroup& process_group,
+                                     auto values, auto, std::int64_t tag) {
+                    link.queue_scatter(
+                        process_group, tag, values,
+                        runtime::ShardLayout{values.size(), process_group.members.size()});
+                    link.await_sum(process_group, tag);
                   }));
       traffic_row(ProfileKind::exchange, Bytes{bytes * (ranks - 1)},
-                  together(bytes, [](auto& link, const exec::Meeting& meeting, auto values,
-                                     auto others, std::int64_t) {
-                    for (std::size_t step = 1; step < meeting.members.size(); ++step) {
-                      link.ring(meeting, std::as_bytes(values), std::as_writable_bytes(others));
+                  together(bytes, [](auto& link, const runtime::ProcessGroup& process_group,
+                                     auto values, auto others, std::int64_t) {
+                    for (std::size_t step = 1; step < process_group.members.size(); ++step) {
+                      link.ring(process_group, std::as_bytes(values),
+                                std::as_writable_bytes(others));
                     }
                   }));
     }
@@ -244,19 +248,19 @@ class ProfileOnCuda {
 
   /// Half the time there and back between ranks 2i and 2i + 1, all pairs at once.
   [[nodiscard]] double ping_pong(std::int64_t bytes) {
-    cuda::StreamHub hub(ranks_.size(), 1);
+    cuda::StreamRendezvous rendezvous(ranks_.size(), 1);
     const std::size_t paired = ranks_.size() / 2 * 2;
     std::vector<double> seconds(ranks_.size());
-    ranks_.team().run([&](std::size_t rank) {
+    ranks_.device_threads().run([&](std::size_t rank) {
       if (rank < paired) {
         Bench& bench = *benches_[rank];
-        cuda::StreamTransport link(hub, rank, cuda::StreamMover(bench.streams));
+        cuda::StreamTransport link(rendezvous, rank, cuda::StreamMover(bench.streams));
         const cuda::DeviceBuffer<std::byte> memory(2 * bytes);
         seconds[rank] = cpu::detail::there_and_back(
             link, rank, std::span(memory.span().data, static_cast<std::size_t>(2 * bytes)),
             [&](const auto& call) { return bench.timed(call); });
       }
-      hub.leave(rank);
+      rendezvous.leave(rank);
     });
     seconds.resize(paired);
     return median(seconds) / 2;
@@ -264,19 +268,19 @@ class ProfileOnCuda {
 
   template <class Call>
   [[nodiscard]] double together(std::int64_t bytes, const Call& call) {
-    cuda::StreamHub hub(ranks_.size(), 1);
+    cuda::StreamRendezvous rendezvous(ranks_.size(), 1);
     return on_all_ranks([&](Bench& bench, std::size_t rank) {
-      cuda::StreamTransport link(hub, rank, cuda::StreamMover(bench.streams));
-      const exec::Meeting meeting = profile_meeting(ranks_.size(), rank);
+      cuda::StreamTransport link(rendezvous, rank, cuda::StreamMover(bench.streams));
+      const runtime::ProcessGroup process_group = profile_process_group(ranks_.size(), rank);
       const auto count = bytes / static_cast<std::int64_t>(sizeof(float));
       const cuda::DeviceBuffer<float> memory(2 * count);
       cuda::fill_zeros(memory.span(), bench.compute.view());
       const std::span<float> all(memory.span().data, static_cast<std::size_t>(2 * count));
       std::int64_t tag = 0;
       const double seconds = bench.timed([&] {
-        call(link, meeting, all.first(all.size() / 2), all.subspan(all.size() / 2), tag++);
+        call(link, process_group, all.first(all.size() / 2), all.subspan(all.size() / 2), tag++);
       });
-      hub.leave(rank);
+      rendezvous.leave(rank);
       return seconds;
     });
   }

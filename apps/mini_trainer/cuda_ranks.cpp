@@ -32,18 +32,21 @@ constexpr int kMultiprocessorsAtOnce = 8;
                4 * cuda::norm_workspace(model) + rows.value * (model.layers + 1) * kTables};
 }
 
-[[nodiscard]] exec::TeamOptions team_options() {
-  exec::TeamOptions options;
+[[nodiscard]] runtime::DeviceThreadsOptions device_threads_options() {
+  runtime::DeviceThreadsOptions options;
   // Threads sleep while they wait for a device, and for each other when they allocate memory there.
-  options.patience = exec::Patience{};
-  options.patience->silence = std::chrono::milliseconds(60'000);
+  options.hang_timeouts = runtime::HangTimeouts{};
+  options.hang_timeouts->silence = std::chrono::milliseconds(60'000);
   return options;
 }
 
 }  // namespace
 
 CudaThreadRanks::CudaThreadRanks(std::size_t ranks)
-    : gpus_(gpus_for(ranks)), team_(ranks, team_options()), devices_(ranks), streams_(ranks) {
+    : gpus_(gpus_for(ranks)),
+      device_threads_(ranks, device_threads_options()),
+      devices_(ranks),
+      streams_(ranks) {
   partitions_.resize(gpus_);
   for (std::size_t gpu = 0; gpu < gpus_; ++gpu) {
     const auto here = static_cast<int>((ranks - gpu + gpus_ - 1) / gpus_);
@@ -58,7 +61,7 @@ CudaThreadRanks::CudaThreadRanks(std::size_t ranks)
     }
     partitions_[gpu] = cuda::split_device(here, each);
   }
-  team_.run([&](std::size_t rank) {
+  device_threads_.run([&](std::size_t rank) {
     const std::size_t gpu = rank % gpus_;
     cuda::set_device(static_cast<int>(gpu));
     for (std::size_t other = 0; other < gpus_; ++other) {
@@ -69,14 +72,14 @@ CudaThreadRanks::CudaThreadRanks(std::size_t ranks)
 }
 
 CudaThreadRanks::~CudaThreadRanks() {
-  team_.run([&](std::size_t rank) {
+  device_threads_.run([&](std::size_t rank) {
     streams_[rank].reset();
     devices_[rank] = Device();
   });
 }
 
 void CudaThreadRanks::on_thread(std::size_t rank, const std::function<void()>& work) {
-  team_.run([&](std::size_t device) {
+  device_threads_.run([&](std::size_t device) {
     if (device != rank) return;
     try {
       work();
@@ -108,12 +111,12 @@ void CudaThreadRanks::make_devices(const Plan& plan, std::uint64_t seed,
   }
 }
 
-exec::StepResult CudaThreadRanks::run(const Plan& plan, const exec::Program& program,
-                                      const exec::StepData& data) {
-  return exec::run_step_with<cuda::StreamTransport>(
-      team_, plan, program, data, std::span(devices_),
-      [this](cuda::StreamHub& hub, std::size_t rank) {
-        return cuda::StreamTransport(hub, rank, cuda::StreamMover(*streams_[rank]));
+runtime::StepResult CudaThreadRanks::run(const Plan& plan, const runtime::Program& program,
+                                         const runtime::StepData& data) {
+  return runtime::run_step_with<cuda::StreamTransport>(
+      device_threads_, plan, program, data, std::span(devices_),
+      [this](cuda::StreamRendezvous& rendezvous, std::size_t rank) {
+        return cuda::StreamTransport(rendezvous, rank, cuda::StreamMover(*streams_[rank]));
       });
 }
 

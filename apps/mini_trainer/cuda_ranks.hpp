@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "cuda_device.hpp"
-#include "slimpack/exec/program.hpp"
-#include "slimpack/exec/run_step.hpp"
-#include "slimpack/exec/team.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/device_threads.hpp"
+#include "slimpack/runtime/program.hpp"
+#include "slimpack/runtime/run_step.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/stream_transport.hpp"
 
@@ -36,11 +36,11 @@ class CudaThreadRanks {
   ~CudaThreadRanks();
 
   [[nodiscard]] bool is_root() const noexcept { return true; }
-  [[nodiscard]] std::size_t size() const noexcept { return team_.size(); }
+  [[nodiscard]] std::size_t size() const noexcept { return device_threads_.size(); }
   [[nodiscard]] std::size_t first() const noexcept { return 0; }
   [[nodiscard]] std::span<Device> local() noexcept { return devices_; }
   [[nodiscard]] std::size_t ranks_a_gpu() const noexcept { return (size() + gpus_ - 1) / gpus_; }
-  [[nodiscard]] exec::Team& team() noexcept { return team_; }
+  [[nodiscard]] runtime::DeviceThreads& device_threads() noexcept { return device_threads_; }
 
   /// Calls work(device) for all devices in their order, on their threads. What it throws names the
   /// rank and its GPU.
@@ -53,8 +53,8 @@ class CudaThreadRanks {
   [[nodiscard]] Cluster cluster(const Options& options, const ModelShape& model);
 
   void make_devices(const Plan& plan, std::uint64_t seed, const cuda::AdamW& settings);
-  [[nodiscard]] exec::StepResult run(const Plan& plan, const exec::Program& program,
-                                     const exec::StepData& data);
+  [[nodiscard]] runtime::StepResult run(const Plan& plan, const runtime::Program& program,
+                                        const runtime::StepData& data);
   void check_same_plan(const Plan&) const noexcept {}
   void await_all() const noexcept {}
   [[nodiscard]] std::int64_t sum(std::int64_t here) const noexcept { return here; }
@@ -70,7 +70,7 @@ class CudaThreadRanks {
 
   std::size_t gpus_ = 1;
   std::vector<std::vector<cuda::Partition>> partitions_;  ///< by GPU; none where it has one rank
-  exec::Team team_;
+  runtime::DeviceThreads device_threads_;
   std::vector<Device> devices_;
   std::vector<std::unique_ptr<cuda::RankStreams>> streams_;
 };

@@ -26,14 +26,14 @@ Cluster cores_as_cluster(const Options& options, std::size_t devices) {
   return cpu::cpu_cluster(ranks, options.memory.value_or(Bytes{machine_memory() / ranks}));
 }
 
-PlanRequest base_request(const Options& options, const ModelShape& model, const RankKind& ranks,
-                         const Corpus& corpus) {
-  PlanRequest request;
+planners::PlanRequest base_request(const Options& options, const ModelShape& model,
+                                   const RankKind& ranks, const Corpus& corpus) {
+  planners::PlanRequest request;
   request.model = model;
   request.cluster = ranks.cluster;
   if (!options.cost.empty()) request.cost = cost_from_json(read_file(options.cost), options.cost);
   request.memory.gradient_bytes = ranks.element.gradient;
-  for (const TokenSource& source : corpus.sources) {
+  for (const runtime::TokenSource& source : corpus.sources) {
     request.sources.push_back({source.name(), static_cast<std::int64_t>(source.documents()), {}});
   }
   const auto count = static_cast<std::int32_t>(ranks.count);
@@ -45,7 +45,7 @@ PlanRequest base_request(const Options& options, const ModelShape& model, const 
   request.granularity = ranks.granularity;
   request.context = options.context;
   // Planning shares the cores with training.
-  request.effort = Effort::fast;
+  request.effort = planners::Effort::fast;
   return request;
 }
 

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
-#include "slimpack/exec/arena_size.hpp"
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/memory.hpp"
-#include "slimpack/exec/parameters.hpp"
-#include "slimpack/io/element_type.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/arena_size.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/element_type.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/parameters.hpp"
 #include "slimpack_cpu/device.hpp"
 #include "unit_time.hpp"
 
@@ -32,13 +32,13 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
   using Settings = cpu::AdamW;
   /// What weights and moments are in files.
   using Stored = typename Base::Number;
-  static constexpr ElementType kStored =
-      std::is_same_v<Stored, float> ? ElementType::f32 : ElementType::f64;
+  static constexpr runtime::ElementType kStored =
+      std::is_same_v<Stored, float> ? runtime::ElementType::f32 : runtime::ElementType::f64;
   static constexpr std::string_view kNumbers = std::is_same_v<Stored, float> ? "fp32" : "fp64";
   /// The largest relative difference from the reference.
   static constexpr double kTolerance = std::is_same_v<Stored, float> ? 2e-5 : 1e-10;
   static constexpr Tokens kGranularity{64};
-  [[nodiscard]] static constexpr exec::ElementBytes element_sizes() {
+  [[nodiscard]] static constexpr runtime::ElementBytes element_sizes() {
     return cpu::element_bytes_of<Stored>();
   }
   /// Of buffers in its arena, which finds places for them as they come.
@@ -49,23 +49,23 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
     return static_cast<double>(static_cast<Stored>(weight));
   }
 
-  /// Makes the arena at least so large, and ready as far as the step will reach: exec::arena_bytes
-  /// adds a quarter to that.
-  void prepare(const exec::BufferLayout& layout) {
+  /// Makes the arena at least so large, and ready as far as the step will reach:
+  /// runtime::arena_bytes adds a quarter to that.
+  void prepare(const runtime::BufferLayout& layout) {
     Base::reserve(layout.capacity);
     Base::touch(Bytes{layout.capacity.value / 5 * 4});
   }
   /// visit(name, first element, gradients): all that are held, summed over ranks.
   template <class Visit>
   void visit_gradients(const Visit& visit) const {
-    for (const exec::HeldTensor& tensor : Base::tensors()) {
+    for (const runtime::HeldTensor& tensor : Base::tensors()) {
       visit(tensor.shape.name, static_cast<std::size_t>(tensor.first_row * tensor.shape.cols),
             std::span<const Stored>(Base::gradients(tensor)));
     }
   }
   /// fill(elements) writes all weights of a held tensor.
   template <class Fill>
-  void fill_weights(const exec::HeldTensor& tensor, const Fill& fill) {
+  void fill_weights(const runtime::HeldTensor& tensor, const Fill& fill) {
     fill(Base::weights(tensor));
   }
   /// fill(tensor, first element, first moments, second moments) writes the moments that are here.
@@ -80,7 +80,7 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
   template <class Visit>
   void visit_weights(const DeviceSchedule& place, OptimizerState, const Visit& visit) const {
     if (place.dp > 0) return;
-    for (const exec::HeldTensor& tensor : Base::tensors()) {
+    for (const runtime::HeldTensor& tensor : Base::tensors()) {
       visit(tensor.shape.name, tensor.first_row * tensor.shape.cols,
             std::span<const Stored>(Base::weights(tensor)));
     }
@@ -100,23 +100,23 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
   /// Of the last step, in the device's order.
   [[nodiscard]] const std::vector<UnitTime>& times() const noexcept { return times_; }
 
-  void begin_step(const Plan& plan, const exec::StepData& data) {
+  void begin_step(const Plan& plan, const runtime::StepData& data) {
     Base::begin_step(plan, data);
     times_.clear();
     begun_ = Clock::now();
   }
   template <class Link>
-  void forward(const exec::PackCall& call, Link& link) {
+  void forward(const runtime::PackCall& call, Link& link) {
     timed([&] { Base::forward(call, link); });
   }
   template <class Link>
-  void backward(const exec::PackCall& call, Link& link) {
+  void backward(const runtime::PackCall& call, Link& link) {
     timed([&] {
       if (!evaluating_) Base::backward(call, link);
     });
   }
   template <class Link>
-  void head(const exec::HeadCall& call, Link& link) {
+  void head(const runtime::HeadCall& call, Link& link) {
     timed([&] { Base::head(call, link); });
   }
   template <class Link>

@@ -16,10 +16,10 @@
 
 #include "cuda_device.hpp"
 #include "options.hpp"
-#include "slimpack/exec/program.hpp"
-#include "slimpack/exec/run_step.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/program.hpp"
+#include "slimpack/runtime/run_step.hpp"
 #include "slimpack_cuda/nccl/api.hpp"
 #include "slimpack_cuda/nccl/control.hpp"
 #include "slimpack_cuda/nccl/nccl_transport.hpp"
@@ -73,12 +73,12 @@ class NcclRanks {
   void make_devices(const Plan& plan, std::uint64_t seed, const cuda::AdamW& settings) {
     device_.emplace(plan, first(), seed, settings);
     cuda::nccl::NcclOptions options;
-    options.device = cuda::RankOptions{}.patience;
+    options.device = cuda::RankOptions{}.hang_timeouts;
     link_ =
         std::make_unique<cuda::nccl::NcclTransport>(*api_, control_, device_->stream(), options);
   }
-  [[nodiscard]] exec::StepResult run(const Plan& plan, const exec::Program& program,
-                                     const exec::StepData& data) {
+  [[nodiscard]] runtime::StepResult run(const Plan& plan, const runtime::Program& program,
+                                        const runtime::StepData& data) {
     return cuda::nccl::run_step(*link_, session_, plan, program, data, *device_);
   }
   void check_same_plan(const Plan& plan) { processes::check_same_plan(session_, plan); }

@@ -138,7 +138,7 @@ Options check(const OptionTexts& texts, const Features& built) {
   options.pp = if_given(texts.pp, count("--pp"));
   options.chunks = if_given(texts.chunks, count("--chunks"));
   options.head = if_given(texts.head, [](const std::string& text) {
-    return parse_word<Head>("--head", text, {{"last", Head::last}, {"shard", Head::shard}});
+    return parse_word<LmHead>("--head", text, {{"last", LmHead::last}, {"shard", LmHead::shard}});
   });
   options.recompute = if_given(texts.recompute, [](const std::string& text) {
     return parse_word<Recompute>("--recompute", text,

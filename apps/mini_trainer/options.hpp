@@ -47,7 +47,7 @@ struct Options {
   std::optional<std::string> plan;
   std::string planner;
   std::optional<std::int32_t> dp, pp, chunks;
-  std::optional<Head> head;
+  std::optional<LmHead> head;
   std::optional<Recompute> recompute;
   Backend backend = Backend::cpu;
   Transport transport = Transport::threads;

@@ -15,12 +15,12 @@
 #include "measured_device.hpp"
 #include "options.hpp"
 #include "slimpack/core/error.hpp"
-#include "slimpack/exec/program.hpp"
-#include "slimpack/exec/run_step.hpp"
-#include "slimpack/exec/team.hpp"
-#include "slimpack/exec/thread_system.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/device_threads.hpp"
+#include "slimpack/runtime/program.hpp"
+#include "slimpack/runtime/run_step.hpp"
+#include "slimpack/runtime/thread_system.hpp"
 #include "steps.hpp"
 
 #ifdef SLIMPACK_HAS_MPI
@@ -38,10 +38,10 @@ class ThreadRanks {
   static constexpr bool kOneHere = false;
   using Device = MeasuredDevice<Math>;
 
-  explicit ThreadRanks(std::size_t devices) : team_(devices, options(devices)) {}
+  explicit ThreadRanks(std::size_t devices) : device_threads_(devices, options(devices)) {}
 
   [[nodiscard]] bool is_root() const noexcept { return true; }
-  [[nodiscard]] std::size_t size() const noexcept { return team_.size(); }
+  [[nodiscard]] std::size_t size() const noexcept { return device_threads_.size(); }
   /// Positions in `Plan::schedule` of the devices that are here.
   [[nodiscard]] std::size_t first() const noexcept { return 0; }
   [[nodiscard]] std::span<Device> local() noexcept { return devices_; }
@@ -62,9 +62,9 @@ class ThreadRanks {
       devices_.emplace_back(plan, device, seed, settings);
     }
   }
-  [[nodiscard]] exec::StepResult run(const Plan& plan, const exec::Program& program,
-                                     const exec::StepData& data) {
-    return exec::run_step(team_, plan, program, data, std::span(devices_));
+  [[nodiscard]] runtime::StepResult run(const Plan& plan, const runtime::Program& program,
+                                        const runtime::StepData& data) {
+    return runtime::run_step(device_threads_, plan, program, data, std::span(devices_));
   }
   void check_same_plan(const Plan&) const noexcept {}
   void await_all() const noexcept {}
@@ -78,17 +78,17 @@ class ThreadRanks {
   }
 
  private:
-  [[nodiscard]] static exec::TeamOptions options(std::size_t devices) {
-    exec::TeamOptions options;
-    const std::vector<std::size_t> cores = exec::allowed_cores();
+  [[nodiscard]] static runtime::DeviceThreadsOptions options(std::size_t devices) {
+    runtime::DeviceThreadsOptions options;
+    const std::vector<std::size_t> cores = runtime::allowed_cores();
     for (std::size_t device = 0; !cores.empty() && device < devices; ++device) {
       options.cores.push_back(cores[device % cores.size()]);
     }
-    options.patience = exec::Patience{};
+    options.hang_timeouts = runtime::HangTimeouts{};
     return options;
   }
 
-  exec::Team team_;
+  runtime::DeviceThreads device_threads_;
   std::vector<Device> devices_;
 };
 
@@ -120,8 +120,8 @@ class MpiRanks {
   void make_devices(const Plan& plan, std::uint64_t seed, const cpu::AdamW& settings) {
     device_.emplace(plan, first(), seed, settings);
   }
-  [[nodiscard]] exec::StepResult run(const Plan& plan, const exec::Program& program,
-                                     const exec::StepData& data) {
+  [[nodiscard]] runtime::StepResult run(const Plan& plan, const runtime::Program& program,
+                                        const runtime::StepData& data) {
     return mpi::run_step(link_, plan, program, data, *device_);
   }
   void check_same_plan(const Plan& plan) { mpi::check_same_plan(link_, plan); }

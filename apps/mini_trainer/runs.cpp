@@ -4,11 +4,11 @@
 #include <algorithm>
 
 #include "slimpack/cost/presets.hpp"
-#include "slimpack/exec/program.hpp"
 #include "slimpack/io/file.hpp"
-#include "slimpack/io/llama_config.hpp"
-#include "slimpack/io/llama_folder.hpp"
 #include "slimpack/io/plan_json.hpp"
+#include "slimpack/runtime/llama_config.hpp"
+#include "slimpack/runtime/llama_folder.hpp"
+#include "slimpack/runtime/program.hpp"
 #include "steps.hpp"
 
 namespace slimpack::trainer {
@@ -17,11 +17,11 @@ ModelShape model_of(const Options& options, std::int64_t element) {
   ModelShape model;
   const std::string& folder = options.init.empty() ? options.resume : options.init;
   if (!folder.empty()) {
-    model = LlamaFolder::open(folder).model();
+    model = runtime::LlamaFolder::open(folder).model();
   } else if (auto preset = model_preset(options.model)) {
     model = *preset;
   } else {
-    model = trainable_model(read_file(options.model), options.model);
+    model = runtime::trainable_model(read_file(options.model), options.model);
   }
   model.bytes_per_element = element;
   return model;
@@ -30,7 +30,7 @@ ModelShape model_of(const Options& options, std::int64_t element) {
 std::optional<Plan> plan_of(const Options& options) {
   if (!options.plan) return std::nullopt;
   Plan plan = plan_from_json(read_file(*options.plan), *options.plan);
-  exec::check_executable(plan);
+  runtime::check_executable(plan);
   return plan;
 }
 

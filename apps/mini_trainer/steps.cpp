@@ -11,16 +11,16 @@
 #include <utility>
 #include <variant>
 
-#include "compiled/planners.hpp"
 #include "slimpack/core/error.hpp"
-#include "slimpack/data/text_tokens.hpp"
-#include "slimpack/exec/arena_size.hpp"
-#include "slimpack/exec/keep_sends.hpp"
 #include "slimpack/io/cost_json.hpp"
 #include "slimpack/io/file.hpp"
-#include "slimpack/io/open_tokens.hpp"
 #include "slimpack/io/read_lengths.hpp"
-#include "slimpack/planners/layout.hpp"
+#include "slimpack/planners/registry.hpp"
+#include "slimpack/planners/search/layout.hpp"
+#include "slimpack/runtime/arena_size.hpp"
+#include "slimpack/runtime/keep_sends.hpp"
+#include "slimpack/runtime/open_tokens.hpp"
+#include "slimpack/runtime/text_tokens.hpp"
 #include "slimpack/sim/send_ends.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
@@ -29,8 +29,8 @@ namespace {
 
 /// The token behind the last byte: end of document, for models that have one.
 [[nodiscard]] std::optional<std::int32_t> end_of_text(const ModelShape& model) {
-  if (model.vocab <= kByteTokens) return std::nullopt;
-  return static_cast<std::int32_t>(kByteTokens);
+  if (model.vocab <= runtime::kByteTokens) return std::nullopt;
+  return static_cast<std::int32_t>(runtime::kByteTokens);
 }
 
 [[nodiscard]] bool is_tokens(std::string_view path) {
@@ -49,7 +49,7 @@ namespace {
       corpus.sources.emplace_back(read_lengths(path), model.vocab, seed);
       text = false;
     } else {
-      corpus.sources.push_back(open_tokens(path));
+      corpus.sources.push_back(runtime::open_tokens(path));
       text = text && !is_tokens(path);
     }
   }
@@ -61,52 +61,56 @@ namespace {
                                     const ModelShape& model) {
   Corpus corpus;
   corpus.rules = {model.vocab, end_of_text(model)};
-  corpus.sources.push_back(open_text_files(files, name));
+  corpus.sources.push_back(runtime::open_text_files(files, name));
   return corpus;
 }
 
-[[nodiscard]] TextSplit own_text() {
+[[nodiscard]] runtime::TextSplit own_text() {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  auto root = find_repository(fs::read_symlink("/proc/self/exe", ignored).string());
-  if (!root) root = find_repository(fs::current_path(ignored).string());
+  auto root = runtime::find_repository(fs::read_symlink("/proc/self/exe", ignored).string());
+  if (!root) root = runtime::find_repository(fs::current_path(ignored).string());
   require(root.has_value(),
           "--data: must be given, for neither the program nor the working folder lies in the "
           "repository");
-  return repository_text(*root);
+  return runtime::repository_text(*root);
 }
 
 /// Buffers of messages are held as the plan's prediction has it.
-[[nodiscard]] exec::Program program_of(const Plan& plan) {
-  exec::Program program = exec::make_program(plan);
-  exec::keep_sends(program, send_ends(plan, simulate_plan(plan)));
+[[nodiscard]] runtime::Program program_of(const Plan& plan) {
+  runtime::Program program = runtime::make_program(plan);
+  runtime::keep_sends(program, sim::send_ends(plan, sim::simulate_plan(plan)));
   return program;
 }
 
-[[nodiscard]] std::vector<exec::BufferLayout> arenas(const Plan& plan, const exec::Program& program,
-                                                     const RankKind& ranks) {
-  std::vector<exec::BufferLayout> arenas;
+[[nodiscard]] std::vector<runtime::BufferLayout> arenas(const Plan& plan,
+                                                        const runtime::Program& program,
+                                                        const RankKind& ranks) {
+  std::vector<runtime::BufferLayout> arenas;
   for (std::size_t here = 0; here < ranks.here; ++here) {
     const std::size_t device = ranks.first_here + here;
     if (ranks.placed) {
-      arenas.push_back(exec::buffer_layout(plan, program, device, ranks.element, ranks.alignment));
+      arenas.push_back(
+          runtime::buffer_layout(plan, program, device, ranks.element, ranks.alignment));
     } else {
       arenas.push_back(
-          {exec::arena_bytes(plan, program, device, ranks.element, ranks.alignment), {}});
+          {runtime::arena_bytes(plan, program, device, ranks.element, ranks.alignment), {}});
     }
   }
   return arenas;
 }
 
 /// How many layers fewer than an even part the last place of the plan holds.
-[[nodiscard]] std::int32_t relief_of(const Plan& plan) {
-  const bool last = plan.parallel.head == Head::last;
-  for (std::int32_t relief = 0; last && relief <= kMostRelief; ++relief) {
-    const std::int64_t places = line_of(plan).size();
-    if ((plan.model.layers + relief) / places <= relief) break;
+[[nodiscard]] std::int32_t fewer_last_layers_of(const Plan& plan) {
+  const bool last = plan.parallel.head == LmHead::last;
+  for (std::int32_t fewer_last_layers = 0;
+       last && fewer_last_layers <= planners::kMostFewerLastLayers; ++fewer_last_layers) {
+    const std::int64_t places = virtual_stages_of(plan).size();
+    if ((plan.model.layers + fewer_last_layers) / places <= fewer_last_layers) break;
     for (const bool spare : {false, true}) {
-      if (spread_layers(plan.model.layers, line_of(plan), relief, spare) == plan.stages) {
-        return relief;
+      if (planners::spread_layers(plan.model.layers, virtual_stages_of(plan), fewer_last_layers,
+                                  spare) == plan.stages) {
+        return fewer_last_layers;
       }
     }
   }
@@ -128,7 +132,7 @@ namespace {
 
 std::vector<LengthSet> Corpus::lengths() const {
   std::vector<LengthSet> all;
-  for (const TokenSource& source : sources) all.push_back(source.lengths());
+  for (const runtime::TokenSource& source : sources) all.push_back(source.lengths());
   return all;
 }
 
@@ -143,7 +147,7 @@ Corpus open_held_out(const Options& options, const ModelShape& model) {
   return open_own_files(own_text().held_out, "the repository's text that is held out", model);
 }
 
-StepMaker::StepMaker(const Corpus& corpus, const Options& options, PlanRequest request,
+StepMaker::StepMaker(const Corpus& corpus, const Options& options, planners::PlanRequest request,
                      bool shuffle, RankKind ranks)
     : corpus_(corpus),
       options_(options),
@@ -154,22 +158,22 @@ StepMaker::StepMaker(const Corpus& corpus, const Options& options, PlanRequest r
 void StepMaker::keep_partition(const Plan& plan) {
   request_.chunks = plan.parallel.chunks;
   request_.head = plan.parallel.head;
-  request_.relief = relief_of(plan);
+  request_.fewer_last_layers = fewer_last_layers_of(plan);
   partitioned_ = true;
 }
 
-Step StepMaker::next() {
+PreparedStep StepMaker::next() {
   const auto begin = std::chrono::steady_clock::now();
   request_.batch = stream_.next();
-  StepTokens tokens = read_step(corpus_.sources, request_.batch, corpus_.rules);
-  PlanOutcome outcome = compiled::find_planner(options_.planner).plan(request_);
+  runtime::StepTokens tokens = runtime::read_step(corpus_.sources, request_.batch, corpus_.rules);
+  planners::PlanOutcome outcome = planners::find_planner(options_.planner).plan(request_);
   if (const auto* none = std::get_if<Infeasible>(&outcome.result)) {
     throw Unplannable(fmt::format("step {}: no feasible plan: {}: needed {}, available {}",
                                   request_.batch.step, none->constraint, none->needed,
                                   none->available));
   }
-  Step step;
-  step.plan = *take_plan(std::move(outcome.result));
+  PreparedStep step;
+  step.plan = *planners::take_plan(std::move(outcome.result));
   if (!partitioned_) keep_partition(step.plan);
   step.program = program_of(step.plan);
   step.data = {std::move(tokens.tokens), std::move(tokens.targets)};
@@ -178,11 +182,11 @@ Step StepMaker::next() {
   return step;
 }
 
-Step StepAhead::take() {
+PreparedStep StepAhead::take() {
   if (!thread_.joinable()) return maker_.next();
   thread_.join();
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
-  Step step = std::move(*ready_);
+  PreparedStep step = std::move(*ready_);
   ready_.reset();
   return step;
 }
@@ -197,22 +201,23 @@ void StepAhead::begin() {
   });
 }
 
-Step step_of_plan(const Corpus& corpus, const Options& options, const Plan& plan,
-                  const RankKind& ranks) {
+PreparedStep step_of_plan(const Corpus& corpus, const Options& options, const Plan& plan,
+                          const RankKind& ranks) {
   require(plan.sources.size() == corpus.sources.size(),
           *options.plan + ": its sources must be as many as --data has (" +
               std::to_string(corpus.sources.size()) + ")",
           static_cast<std::int64_t>(plan.sources.size()));
-  for (std::size_t at = 0; at < plan.sources.size(); ++at) {
-    require(plan.sources[at].documents == static_cast<std::int64_t>(corpus.sources[at].documents()),
-            *options.plan + ": source " + std::to_string(at) + " must have as many documents as " +
-                corpus.sources[at].name() + " (" + std::to_string(corpus.sources[at].documents()) +
+  for (std::size_t i = 0; i < plan.sources.size(); ++i) {
+    require(plan.sources[i].documents == static_cast<std::int64_t>(corpus.sources[i].documents()),
+            *options.plan + ": source " + std::to_string(i) + " must have as many documents as " +
+                corpus.sources[i].name() + " (" + std::to_string(corpus.sources[i].documents()) +
                 ")",
-            plan.sources[at].documents);
+            plan.sources[i].documents);
   }
-  Step step;
+  PreparedStep step;
   step.plan = plan;
-  StepTokens tokens = read_step(corpus.sources, plan.origin, plan.samples, corpus.rules);
+  runtime::StepTokens tokens =
+      runtime::read_step(corpus.sources, plan.origin, plan.samples, corpus.rules);
   // A plan made from lengths counts no end-of-document token.
   step.plan.target_tokens = tokens.target_tokens;
   step.program = program_of(step.plan);

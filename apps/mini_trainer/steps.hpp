@@ -15,22 +15,22 @@
 #include "options.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/data/sample.hpp"
-#include "slimpack/data/sample_tokens.hpp"
-#include "slimpack/data/token_source.hpp"
-#include "slimpack/exec/arena_size.hpp"
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/memory.hpp"
-#include "slimpack/exec/program.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/runtime/arena_size.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/program.hpp"
+#include "slimpack/runtime/sample_tokens.hpp"
+#include "slimpack/runtime/token_source.hpp"
 
 namespace slimpack::trainer {
 
 /// Documents and what their tokens mean.
 struct Corpus {
-  std::vector<TokenSource> sources;
-  TokenRules rules;
+  std::vector<runtime::TokenSource> sources;
+  runtime::TokenRules rules;
   [[nodiscard]] std::vector<LengthSet> lengths() const;
 };
 
@@ -44,20 +44,20 @@ struct Corpus {
 [[nodiscard]] Corpus open_held_out(const Options& options, const ModelShape& model);
 
 /// A step that is ready to run.
-struct Step {
+struct PreparedStep {
   Plan plan;
-  exec::Program program;
-  exec::StepData data;
-  std::vector<exec::BufferLayout> arena;  ///< of the devices that were asked for
-  double seconds = 0;                     ///< that preparing it took
+  runtime::Program program;
+  runtime::StepData data;
+  std::vector<runtime::BufferLayout> arena;  ///< of the devices that were asked for
+  double seconds = 0;                        ///< that preparing it took
 };
 
 /// What plans and arenas are made for.
 struct RankKind {
   Cluster cluster;
-  exec::ElementBytes element;
+  runtime::ElementBytes element;
   std::size_t alignment = 1;   ///< of buffers in an arena, bytes
-  bool placed = false;         ///< whether devices follow exec::buffer_layout
+  bool placed = false;         ///< whether devices follow runtime::buffer_layout
   Tokens granularity{64};      ///< of slices
   std::size_t count = 1;       ///< ranks of the run
   std::size_t first_here = 0;  ///< place in `Plan::schedule` of the first device of this process
@@ -69,20 +69,20 @@ class StepMaker {
  public:
   /// `request` has everything but the batch. Steps after the first keep its partition. Arenas are
   /// sized for the devices that are here.
-  StepMaker(const Corpus& corpus, const Options& options, PlanRequest request, bool shuffle,
-            RankKind ranks);
+  StepMaker(const Corpus& corpus, const Options& options, planners::PlanRequest request,
+            bool shuffle, RankKind ranks);
 
   /// Passes over the first batches of a run.
   void skip(std::int64_t batches) { stream_.skip(batches); }
   /// Keeps the partition of a step that another maker has made.
   void keep_partition(const Plan& plan);
   /// Throws InvalidInput, and Unplannable where no plan is feasible.
-  [[nodiscard]] Step next();
+  [[nodiscard]] PreparedStep next();
 
  private:
   const Corpus& corpus_;
   const Options& options_;
-  PlanRequest request_;
+  planners::PlanRequest request_;
   BatchStream stream_;
   RankKind ranks_;
   bool partitioned_ = false;
@@ -106,26 +106,26 @@ class StepAhead {
 
   [[nodiscard]] StepMaker& maker() noexcept { return maker_; }
   /// Waits for the step that is under way, or makes it. Throws what making it has thrown.
-  [[nodiscard]] Step take();
+  [[nodiscard]] PreparedStep take();
   /// Begins with the next one.
   void begin();
 
  private:
   StepMaker maker_;
   std::thread thread_;
-  std::optional<Step> ready_;
+  std::optional<PreparedStep> ready_;
   std::exception_ptr failure_;
 };
 
 /// The plan of --plan, with tokens of the sources it was made from.
-[[nodiscard]] Step step_of_plan(const Corpus& corpus, const Options& options, const Plan& plan,
-                                const RankKind& ranks);
+[[nodiscard]] PreparedStep step_of_plan(const Corpus& corpus, const Options& options,
+                                        const Plan& plan, const RankKind& ranks);
 
 /// What planners are told of this machine's cores as devices.
 [[nodiscard]] Cluster cores_as_cluster(const Options& options, std::size_t devices);
 
 /// What planners are told about these ranks and the options, without a batch.
-[[nodiscard]] PlanRequest base_request(const Options& options, const ModelShape& model,
-                                       const RankKind& ranks, const Corpus& corpus);
+[[nodiscard]] planners::PlanRequest base_request(const Options& options, const ModelShape& model,
+                                                 const RankKind& ranks, const Corpus& corpus);
 
 }  // namespace slimpack::trainer

@@ -26,12 +26,12 @@
 #include "options.hpp"
 #include "report.hpp"
 #include "slimpack/cost/presets.hpp"
-#include "slimpack/exec/learning_rate.hpp"
 #include "slimpack/io/file.hpp"
-#include "slimpack/io/llama_config.hpp"
 #include "slimpack/io/plan_json.hpp"
 #include "slimpack/report/measured_trace.hpp"
 #include "slimpack/report/metrics.hpp"
+#include "slimpack/runtime/learning_rate.hpp"
+#include "slimpack/runtime/llama_config.hpp"
 #include "steps.hpp"
 
 namespace slimpack::trainer {
@@ -81,16 +81,16 @@ class Run {
   /// Documents and tokens.
   [[nodiscard]] static std::pair<std::int64_t, std::int64_t> size_of(const Corpus& corpus) {
     std::int64_t documents = 0, tokens = 0;
-    for (const TokenSource& source : corpus.sources) {
+    for (const runtime::TokenSource& source : corpus.sources) {
       documents += static_cast<std::int64_t>(source.documents());
-      for (std::size_t at = 0; at < source.documents(); ++at) tokens += source.length(at).value;
+      for (std::size_t i = 0; i < source.documents(); ++i) tokens += source.length(i).value;
     }
     return {documents, tokens};
   }
 
   [[nodiscard]] StepMaker maker(const Corpus& corpus, bool shuffle) {
     RankKind kind = rank_kind();
-    PlanRequest request = base_request(options_, model_, kind, corpus);
+    planners::PlanRequest request = base_request(options_, model_, kind, corpus);
     require(static_cast<std::size_t>(request.dp) * static_cast<std::size_t>(request.pp) ==
                 ranks_.size(),
             "--dp x --pp must be the number of devices (" + std::to_string(ranks_.size()) + ")",
@@ -109,12 +109,12 @@ class Run {
   }
 
   void begin() {
-    std::optional<Checkpoint> saved;
-    std::optional<LlamaFolder> weights;
-    if (!options_.resume.empty()) saved = Checkpoint::open(options_.resume);
-    if (!options_.init.empty()) weights = LlamaFolder::open(options_.init);
+    std::optional<runtime::Checkpoint> saved;
+    std::optional<runtime::LlamaFolder> weights;
+    if (!options_.resume.empty()) saved = runtime::Checkpoint::open(options_.resume);
+    if (!options_.init.empty()) weights = runtime::LlamaFolder::open(options_.init);
     if (saved) {
-      require_same_settings(saved->state(), settings(), options_.resume);
+      runtime::require_same_settings(saved->state(), settings(), options_.resume);
       state_ = saved->state();
       done_ = state_.step;
     }
@@ -144,8 +144,8 @@ class Run {
       std::error_code error;
       const bool there = std::filesystem::exists(options_.save, error);
       {  // whether a checkpoint finds a folder that takes it, and room; it is taken back at once
-        const CheckpointDraft draft(options_.save, form_of<Ranks>(model_, options_.context.value),
-                                    state_);
+        const runtime::CheckpointDraft draft(
+            options_.save, form_of<Ranks>(model_, options_.context.value), state_);
       }
       if (!there) std::filesystem::remove_all(options_.save, error);
     }
@@ -161,7 +161,7 @@ class Run {
 
   [[nodiscard]] typename Device::Settings adamw(std::int64_t step) const {
     typename Device::Settings settings;
-    settings.learning_rate = exec::learning_rate(
+    settings.learning_rate = runtime::learning_rate(
         {options_.learning_rate, options_.learning_rate / 10, options_.warmup, options_.steps},
         std::min(step, options_.steps));
     settings.largest_norm = options_.clip;
@@ -180,7 +180,7 @@ class Run {
         {"warmup", std::to_string(options_.warmup)},
         {"clip", fmt::format("{}", options_.clip)},
         {"seed", std::to_string(options_.seed)},
-        {"dtype", Device::kStored == ElementType::f32 ? "fp32" : "fp64"}};
+        {"dtype", Device::kStored == runtime::ElementType::f32 ? "fp32" : "fp64"}};
     const auto [documents, tokens] = size_of(training_);
     all.emplace("documents", std::to_string(documents));
     all.emplace("tokens of all documents", std::to_string(tokens));
@@ -189,20 +189,21 @@ class Run {
 
   [[nodiscard]] std::string describe(const Plan& plan) const {
     std::int64_t weights = 0;
-    for (const NamedShape& tensor : llama_tensors(model_)) weights += tensor.elements();
+    for (const runtime::NamedShape& tensor : runtime::llama_tensors(model_))
+      weights += tensor.elements();
     const auto [documents, tokens] = size_of(training_);
     return fmt::format(
         "{}, {} weights in {}; {} documents, {} tokens; {} ranks (dp {}, pp {}, chunks {}, head "
         "{}), planner {}",
         model_.name, weights, Device::kNumbers, documents, tokens, ranks_.size(), plan.parallel.dp,
         plan.parallel.pp, plan.parallel.chunks,
-        plan.parallel.head == Head::shard ? "on all stages" : "on the last stage", plan.planner);
+        plan.parallel.head == LmHead::shard ? "on all stages" : "on the last stage", plan.planner);
   }
 
   /// Buffers come from arenas that grow with the largest step so far.
-  void prepare(const Step& step) {
-    std::size_t at = 0;
-    ranks_.each([&](Device& device) { device.prepare(step.arena[at++]); });
+  void prepare(const PreparedStep& step) {
+    std::size_t i = 0;
+    ranks_.each([&](Device& device) { device.prepare(step.arena[i++]); });
   }
 
   void train(std::int64_t step) {
@@ -217,7 +218,7 @@ class Run {
     prepare(current_);
     for (auto& device : ranks_.local()) device.set_settings(adamw(step));
     const auto begin = Clock::now();
-    const exec::StepResult result = ranks_.run(plan, current_.program, current_.data);
+    const runtime::StepResult result = ranks_.run(plan, current_.program, current_.data);
     line.measured = since(begin);
     line.step = step;
     line.steps = options_.steps;
@@ -229,7 +230,7 @@ class Run {
     line.samples = static_cast<std::int64_t>(plan.samples.size());
     line.micropacks = static_cast<std::int64_t>(plan.micropacks.size());
     line.predicted = seconds(plan.prediction.iteration);
-    line.mfu = model_flops(plan) /
+    line.mfu = report::model_flops(plan) /
                (plan.cluster.peak_flops * line.measured * static_cast<double>(ranks_.size()));
     for (const Bytes peak : result.peak) line.peak = std::max(line.peak, peak.value);
     for (const DevicePrediction& device : plan.prediction.devices) {
@@ -245,7 +246,7 @@ class Run {
   }
 
   void save_run(std::int64_t step) {
-    TrainingState state = state_;
+    runtime::TrainingState state = state_;
     state.settings = settings();
     save_training(ranks_, options_.save, current_.plan, options_.context.value, state);
     report_.saved(step, options_.save);
@@ -264,9 +265,9 @@ class Run {
     std::int64_t targets = 0, tokens = 0;
     std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>> seen;
     while (tokens < all) {
-      const Step one = steps.next();
+      const PreparedStep one = steps.next();
       prepare(one);
-      const exec::StepResult result = ranks_.run(one.plan, one.program, one.data);
+      const runtime::StepResult result = ranks_.run(one.plan, one.program, one.data);
       for (std::size_t sample = 0; sample < one.plan.samples.size(); ++sample) {
         const Origin& origin = one.plan.origin[sample];
         tokens += one.plan.samples[sample].value;
@@ -282,8 +283,8 @@ class Run {
   int check() {
     cpu::Tensors weights = cpu::initial_weights(model_, options_.seed);
     if (!options_.init.empty() || !options_.resume.empty()) {
-      const LlamaFolder folder =
-          LlamaFolder::open(options_.init.empty() ? options_.resume : options_.init);
+      const runtime::LlamaFolder folder =
+          runtime::LlamaFolder::open(options_.init.empty() ? options_.resume : options_.init);
       for (auto& [name, weight] : weights) folder.read(name, 0, std::span(weight.values));
     }
     for (auto& [name, weight] : weights) {
@@ -291,7 +292,7 @@ class Run {
     }
     ranks_.check_same_plan(current_.plan);
     prepare(current_);
-    const exec::StepResult result = ranks_.run(current_.plan, current_.program, current_.data);
+    const runtime::StepResult result = ranks_.run(current_.plan, current_.program, current_.data);
     const cpu::ReferenceResult reference = cpu::reference_step(model_, weights, current_.data);
     std::string tensor;
     const double gradients = ranks_.most(gradient_difference(ranks_, reference, tensor));
@@ -316,8 +317,8 @@ class Run {
   Corpus training_, held_out_;
   Reporter report_;
   std::optional<StepAhead> ahead_;
-  Step current_;
-  TrainingState state_;
+  PreparedStep current_;
+  runtime::TrainingState state_;
   std::int64_t done_ = 0;  ///< steps of the run that is resumed
 };
 
@@ -325,14 +326,14 @@ template <class Ranks>
 void Run<Ranks>::write_trace() {
   const auto times = ranks_.times();
   if (!ranks_.is_root()) return;
-  std::vector<MeasuredUnit> units;
+  std::vector<report::MeasuredUnit> units;
   for (std::size_t device = 0; device < times.size(); ++device) {
     for (std::size_t unit = 0; unit < times[device].size(); ++unit) {
       units.push_back({device, unit, times[device][unit].begin, times[device][unit].end});
     }
   }
   std::ostringstream trace;
-  write_measured_trace(trace, current_.plan, units);
+  report::write_measured_trace(trace, current_.plan, units);
   write_file(options_.trace, std::move(trace).str());
   const std::string plan = plan_beside(options_.trace);
   write_file(plan, plan_to_json(current_.plan));

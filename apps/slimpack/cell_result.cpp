@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/planners/layout.hpp"
+#include "slimpack/planners/search/layout.hpp"
 #include "slimpack/report/compare_json.hpp"
 #include "slimpack/report/summed.hpp"
 #include "slimpack/report/time_split.hpp"
@@ -20,7 +20,7 @@ namespace {
 /// Degrees kept of those that lost, the best first.
 constexpr std::size_t kKeptDegrees = 3;
 
-[[nodiscard]] constexpr std::string_view effort_word(Effort effort) noexcept {
+[[nodiscard]] constexpr std::string_view effort_word(planners::Effort effort) noexcept {
   constexpr std::array<std::string_view, 3> kWords{"fast", "normal", "thorough"};
   return kWords[static_cast<std::size_t>(effort)];
 }
@@ -30,28 +30,29 @@ constexpr std::size_t kKeptDegrees = 3;
   return text;
 }
 
-void write_degrees(detail::JsonWriter& json, const Degrees& degrees) {
+void write_degrees(report::detail::JsonWriter& json, const planners::Degrees& degrees) {
   json.member("dp", degrees.dp);
   json.member("pp", degrees.pp);
   json.member("tp", degrees.tp);
 }
 
-void write_cell(detail::JsonWriter& json, const EvaluationCell& cell) {
-  for (std::size_t at = 0; at < kAxes.size(); ++at) {
-    if (kAxes[at].number) {
-      json.member(kAxes[at].key, static_cast<std::int64_t>(std::stoll(cell.values[at])));
+void write_cell(report::detail::JsonWriter& json, const EvaluationCell& cell) {
+  for (std::size_t i = 0; i < kAxes.size(); ++i) {
+    if (kAxes[i].number) {
+      json.member(kAxes[i].key, static_cast<std::int64_t>(std::stoll(cell.values[i])));
     } else {
-      json.member(kAxes[at].key, cell.values[at]);
+      json.member(kAxes[i].key, cell.values[i]);
     }
   }
   json.member("lengths_sha256", cell.requests.front().sources.front().sha256);
 }
 
 /// Texts of all steps that differ, in the order of steps.
-[[nodiscard]] std::string joined_setting(const TunedDegrees& best, const std::string& name) {
+[[nodiscard]] std::string joined_setting(const report::TunedDegrees& best,
+                                         const std::string& name) {
   std::string joined;
   std::set<std::string> seen;
-  for (const ComparedPlan& step : best.steps) {
+  for (const report::ComparedPlan& step : best.steps) {
     const auto found = step.settings.find(name);
     if (found == step.settings.end() || !seen.insert(found->second).second) continue;
     joined.append(joined.empty() ? "" : " / ").append(found->second);
@@ -59,7 +60,7 @@ void write_cell(detail::JsonWriter& json, const EvaluationCell& cell) {
   return joined;
 }
 
-void write_best(detail::JsonWriter& json, const TunedDegrees& best) {
+void write_best(report::detail::JsonWriter& json, const report::TunedDegrees& best) {
   json.member("effort", effort_word(best.effort));
   json.key("degrees");
   json.begin_object();
@@ -71,29 +72,30 @@ void write_best(detail::JsonWriter& json, const TunedDegrees& best) {
     json.member(name, joined_setting(best, name));
   }
   json.end_object();
-  const Metrics sum = summed_metrics(best.steps);
-  detail::write_metrics(json, sum);
+  const report::Metrics sum = report::summed_metrics(best.steps);
+  report::detail::write_metrics(json, sum);
   json.key("time_split");
   json.begin_object();
-  for (std::size_t cause = 0; cause < kTimeCauses; ++cause) {
-    json.member(time_cause(cause), best.split.time[cause]);
+  for (std::size_t cause = 0; cause < report::kTimeCauses; ++cause) {
+    json.member(report::time_cause(cause), best.split.time[cause]);
   }
   json.end_object();
   json.member("samples", sum.samples);
   json.member("tokens", sum.tokens);
   double plan_seconds = 0;
-  for (const ComparedPlan& step : best.steps) plan_seconds += step.plan_seconds;
+  for (const report::ComparedPlan& step : best.steps) plan_seconds += step.plan_seconds;
   json.member("plan_seconds", plan_seconds);
 }
 
-void write_others(detail::JsonWriter& json, const Tuning& tuning, std::size_t first) {
+void write_others(report::detail::JsonWriter& json, const report::Tuning& tuning,
+                  std::size_t first) {
   json.key("others");
   json.begin_array();
-  for (std::size_t at = first; at < std::min(tuning.tried.size(), first + kKeptDegrees); ++at) {
-    const TunedDegrees& tried = tuning.tried[at];
+  for (std::size_t i = first; i < std::min(tuning.tried.size(), first + kKeptDegrees); ++i) {
+    const report::TunedDegrees& tried = tuning.tried[i];
     json.begin_object();
     write_degrees(json, tried.degrees);
-    detail::member_or_null(json, "iteration_s", tried.time);
+    report::detail::member_or_null(json, "iteration_s", tried.time);
     if (!tried.time) json.member("why", tried.why);
     json.end_object();
   }
@@ -106,24 +108,25 @@ std::string result_key(const EvaluationCell& cell, std::string_view planner) {
   return cell.key + "/" + std::string(planner);
 }
 
-Tuning evaluate_cell(const EvaluationCell& cell, const PlannerInfo& planner) {
-  TuneOptions options;
+report::Tuning evaluate_cell(const EvaluationCell& cell, const planners::PlannerInfo& planner) {
+  report::TuneOptions options;
   options.devices = cell.gpus;
   options.finalists = cell.finalists;
-  Tuning tuning = tune(planner, cell.requests, options);
-  if (tuning.best() != nullptr || cell.requests.front().effort != Effort::fast) return tuning;
-  std::vector<PlanRequest> requests = cell.requests;
-  for (PlanRequest& request : requests) request.effort = Effort::normal;
-  Tuning again = tune(planner, requests, options);
+  report::Tuning tuning = report::tune(planner, cell.requests, options);
+  if (tuning.best() != nullptr || cell.requests.front().effort != planners::Effort::fast)
+    return tuning;
+  std::vector<planners::PlanRequest> requests = cell.requests;
+  for (planners::PlanRequest& request : requests) request.effort = planners::Effort::normal;
+  report::Tuning again = report::tune(planner, requests, options);
   again.evaluations += tuning.evaluations;
   again.seconds += tuning.seconds;
   return again;
 }
 
-std::string result_line(const EvaluationCell& cell, const Tuning& tuning) {
+std::string result_line(const EvaluationCell& cell, const report::Tuning& tuning) {
   std::ostringstream out;
-  detail::JsonWriter json(out);
-  const TunedDegrees* best = tuning.best();
+  report::detail::JsonWriter json(out);
+  const report::TunedDegrees* best = tuning.best();
   json.begin_object(true);
   json.member("version", kResultsVersion);
   json.member("key", result_key(cell, tuning.planner));
@@ -131,7 +134,7 @@ std::string result_line(const EvaluationCell& cell, const Tuning& tuning) {
   json.begin_object();
   write_cell(json, cell);
   json.end_object();
-  const MemorySpec memory = memory_of(cell.requests.front());
+  const MemorySpec memory = planners::memory_of(cell.requests.front());
   json.member("limit_bytes", memory.capacity - memory.reserved);
   json.member("planner", tuning.planner);
   json.member("feasible", best != nullptr);
@@ -139,9 +142,9 @@ std::string result_line(const EvaluationCell& cell, const Tuning& tuning) {
   json.member("tune_seconds", tuning.seconds);
   json.member("degrees_tried", static_cast<std::int64_t>(tuning.tried.size()));
   json.member("degrees_feasible",
-              static_cast<std::int64_t>(
-                  std::count_if(tuning.tried.begin(), tuning.tried.end(),
-                                [](const TunedDegrees& tried) { return tried.time.has_value(); })));
+              static_cast<std::int64_t>(std::count_if(
+                  tuning.tried.begin(), tuning.tried.end(),
+                  [](const report::TunedDegrees& tried) { return tried.time.has_value(); })));
   if (best != nullptr) {
     write_best(json, *best);
   } else {
@@ -156,7 +159,7 @@ std::string result_line(const EvaluationCell& cell, const Tuning& tuning) {
 
 std::string matrix_line(const EvaluationMatrix& matrix) {
   std::ostringstream out;
-  detail::JsonWriter json(out);
+  report::detail::JsonWriter json(out);
   json.begin_object(true);
   json.member("version", kResultsVersion);
   json.member("matrix", matrix.name);
@@ -171,7 +174,7 @@ std::string matrix_line(const EvaluationMatrix& matrix) {
     json.end_array();
     json.key("cells");
     json.begin_array();
-    for (const std::size_t at : group.cells) json.text(matrix.cells[at].key);
+    for (const std::size_t i : group.cells) json.text(matrix.cells[i].key);
     json.end_array();
     json.end_object();
   }

@@ -14,10 +14,11 @@ namespace slimpack::app {
 
 /// The best degrees at the cell's effort; where fast effort finds no plan at any degrees, those of
 /// normal effort, so that nobody fails for want of candidates. Throws as `tune` does.
-[[nodiscard]] Tuning evaluate_cell(const EvaluationCell& cell, const PlannerInfo& planner);
+[[nodiscard]] report::Tuning evaluate_cell(const EvaluationCell& cell,
+                                           const planners::PlannerInfo& planner);
 
 /// One line of JSON (docs/schemas.md).
-[[nodiscard]] std::string result_line(const EvaluationCell& cell, const Tuning& tuning);
+[[nodiscard]] std::string result_line(const EvaluationCell& cell, const report::Tuning& tuning);
 
 /// The line that says which results a matrix consists of. Every group must have its planners.
 [[nodiscard]] std::string matrix_line(const EvaluationMatrix& matrix);

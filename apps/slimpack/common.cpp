@@ -11,16 +11,16 @@
 #include <thread>
 #include <utility>
 
-#include "compiled/planners.hpp"
 #include "sizes.hpp"
 #include "slimpack/cost/presets.hpp"
-#include "slimpack/data/file_bytes.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/io/cluster_json.hpp"
 #include "slimpack/io/cost_json.hpp"
 #include "slimpack/io/file.hpp"
+#include "slimpack/io/file_bytes.hpp"
 #include "slimpack/io/model_json.hpp"
 #include "slimpack/io/read_lengths.hpp"
+#include "slimpack/planners/registry.hpp"
 
 namespace slimpack::app {
 namespace {
@@ -79,7 +79,7 @@ std::string sha256_of(std::string_view bytes) {
     throw std::runtime_error("SHA-256 is not available in this OpenSSL");
   }
   std::string text;
-  for (unsigned int at = 0; at < size; ++at) text += fmt::format("{:02x}", digest[at]);
+  for (unsigned int i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
   return text;
 }
 
@@ -105,7 +105,7 @@ void add_common_options(CLI::App& command, CommonOptions& options) {
   add("--recompute", options.recompute, "none, light, layer, full or auto");
   add("--granularity", options.granularity, "slice boundaries fall on multiples of it");
   add("--max-units", options.max_units, "most MicroPacks a pass and rank, or auto");
-  add("--merge", options.merge, "most ranks a merged group may have: auto, off or a number");
+  add("--merge", options.max_cp, "most ranks a merged group may have: auto, off or a number");
   add("--optimizer", options.optimizer, "optimizer state: sharded or replicated");
   add("--context", options.context, "longest sample, in tokens");
   add("--overlong", options.overlong, "documents above the context: split, drop or error");
@@ -121,17 +121,17 @@ void add_common_options(CLI::App& command, CommonOptions& options) {
   add("--threads", options.threads, "never changes the answer; auto: all cores");
 }
 
-PlanRequest make_request(const CommonOptions& options) {
+planners::PlanRequest make_request(const CommonOptions& options) {
   return std::move(make_requests(options, 1).front());
 }
 
-std::vector<PlanRequest> make_requests(const CommonOptions& options, std::int64_t steps) {
+std::vector<planners::PlanRequest> make_requests(const CommonOptions& options, std::int64_t steps) {
   return RequestMaker().make(options, steps);
 }
 
-ComparedTask task_of(const CommonOptions& options, const PlanRequest& request) {
+report::ComparedTask task_of(const CommonOptions& options, const planners::PlanRequest& request) {
   const BatchOptions batch = batch_options(options);
-  ComparedTask task;
+  report::ComparedTask task;
   task.sources = request.sources;
   task.context = batch.context;
   task.overlong = options.overlong;
@@ -148,15 +148,16 @@ ComparedTask task_of(const CommonOptions& options, const PlanRequest& request) {
   task.head = request.head;
   task.recompute = request.recompute;
   task.granularity = request.granularity;
-  task.merge = request.merge;
-  task.evaluations = evaluations(request);
+  task.max_cp = request.max_cp;
+  task.evaluations = planners::evaluations(request);
   return task;
 }
 
-std::vector<ComparedStep> compared_steps(const std::vector<PlanRequest>& requests) {
-  std::vector<ComparedStep> steps;
-  for (const PlanRequest& request : requests) {
-    ComparedStep step{
+std::vector<report::ComparedStep> compared_steps(
+    const std::vector<planners::PlanRequest>& requests) {
+  std::vector<report::ComparedStep> steps;
+  for (const planners::PlanRequest& request : requests) {
+    report::ComparedStep step{
         request.batch.step, static_cast<std::int64_t>(request.batch.samples.size()), {}};
     for (const Tokens length : request.batch.samples) step.tokens += length;
     steps.push_back(step);
@@ -164,12 +165,12 @@ std::vector<ComparedStep> compared_steps(const std::vector<PlanRequest>& request
   return steps;
 }
 
-std::vector<PlannerInfo> chosen_planners(const std::vector<std::string>& names) {
-  if (names.empty()) return {compiled::planners().begin(), compiled::planners().end()};
-  std::vector<PlannerInfo> chosen;
+std::vector<planners::PlannerInfo> chosen_planners(const std::vector<std::string>& names) {
+  if (names.empty()) return {planners::registry().begin(), planners::registry().end()};
+  std::vector<planners::PlannerInfo> chosen;
   for (const std::string& name : names) {
-    const PlannerInfo& planner = compiled::find_planner(name);
-    for (const PlannerInfo& other : chosen) {
+    const planners::PlannerInfo& planner = planners::find_planner(name);
+    for (const planners::PlannerInfo& other : chosen) {
       require(other.name != planner.name, "--planners: a planner must be listed once", name);
     }
     chosen.push_back(planner);
@@ -180,8 +181,8 @@ std::vector<PlannerInfo> chosen_planners(const std::vector<std::string>& names) 
 namespace {
 
 /// The request of the options without its batch.
-[[nodiscard]] PlanRequest request_without_batch(const CommonOptions& options) {
-  PlanRequest request;
+[[nodiscard]] planners::PlanRequest request_without_batch(const CommonOptions& options) {
+  planners::PlanRequest request;
   request.model = preset_or_file("--model", options.model, model_preset(options.model),
                                  model_presets(), model_from_json);
   const std::vector<Cluster> clusters = cluster_presets();
@@ -195,7 +196,7 @@ namespace {
   request.chunks = unless("auto", options.chunks,
                           [](const auto& text) { return parse_count("--chunks", text); });
   request.head = unless("auto", options.head, [](const auto& text) {
-    return parse_word<Head>("--head", text, {{"last", Head::last}, {"shard", Head::shard}});
+    return parse_word<LmHead>("--head", text, {{"last", LmHead::last}, {"shard", LmHead::shard}});
   });
   request.recompute = unless("auto", options.recompute, [](const auto& text) {
     return parse_word<Recompute>("--recompute", text,
@@ -207,7 +208,7 @@ namespace {
   request.granularity = {parse_size("--granularity", options.granularity)};
   request.max_units = unless("auto", options.max_units,
                              [](const auto& text) { return parse_size("--max-units", text); });
-  request.merge = unless("auto", options.merge, [](const auto& text) {
+  request.max_cp = unless("auto", options.max_cp, [](const auto& text) {
     return text == "off" ? std::int32_t{1} : parse_count("--merge", text);
   });
   request.optimizer = parse_word<OptimizerState>(
@@ -216,9 +217,10 @@ namespace {
   if (!options.memory.empty()) {
     request.memory.capacity = Bytes{parse_size("--memory", options.memory)};
   }
-  request.effort = parse_word<Effort>(
-      "--effort", options.effort,
-      {{"fast", Effort::fast}, {"normal", Effort::normal}, {"thorough", Effort::thorough}});
+  request.effort = parse_word<planners::Effort>("--effort", options.effort,
+                                                {{"fast", planners::Effort::fast},
+                                                 {"normal", planners::Effort::normal},
+                                                 {"thorough", planners::Effort::thorough}});
   request.threads =
       options.threads == "auto"
           ? std::max(1, static_cast<std::int32_t>(std::thread::hardware_concurrency()))
@@ -243,8 +245,9 @@ const RequestMaker::Loaded& RequestMaker::load(const std::string& path) {
   return loaded_.emplace(path, std::move(loaded)).first->second;
 }
 
-std::vector<PlanRequest> RequestMaker::make(const CommonOptions& options, std::int64_t steps) {
-  PlanRequest request = request_without_batch(options);
+std::vector<planners::PlanRequest> RequestMaker::make(const CommonOptions& options,
+                                                      std::int64_t steps) {
+  planners::PlanRequest request = request_without_batch(options);
   const BatchOptions batch = batch_options(options);
   request.context = batch.context;
   const Loaded& loaded = load(options.lengths);
@@ -259,8 +262,8 @@ std::vector<PlanRequest> RequestMaker::make(const CommonOptions& options, std::i
                              batch.overlong == Overlong::drop ? "dropped" : "cut");
   }
   stream.skip(static_cast<std::int64_t>(options.step));
-  std::vector<PlanRequest> requests(static_cast<std::size_t>(steps), request);
-  for (PlanRequest& one : requests) one.batch = stream.next();
+  std::vector<planners::PlanRequest> requests(static_cast<std::size_t>(steps), request);
+  for (planners::PlanRequest& one : requests) one.batch = stream.next();
   return requests;
 }
 

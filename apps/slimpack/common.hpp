@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/data/lengths.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/io/file.hpp"
+#include "slimpack/io/text_lengths.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/report/compare.hpp"
 
@@ -27,7 +27,7 @@ struct CommonOptions {
   std::string cluster = "h100";
   std::string dp = "1", pp = "1", tp = "1";
   std::string chunks = "auto", head = "auto", recompute = "auto";
-  std::string granularity = "128", max_units = "auto", merge = "auto";
+  std::string granularity = "128", max_units = "auto", max_cp = "auto";
   std::string optimizer = "sharded";
   std::string context = "131072", overlong = "error";
   std::string batch_tokens, batch_samples;
@@ -52,7 +52,8 @@ class RequestMaker {
   /// Checks every option, reads the files they name and draws the batches of `steps` consecutive
   /// steps; the requests differ in these alone. Throws InvalidInput. Documents that the context cut
   /// or dropped are reported on standard error, once.
-  [[nodiscard]] std::vector<PlanRequest> make(const CommonOptions& options, std::int64_t steps);
+  [[nodiscard]] std::vector<planners::PlanRequest> make(const CommonOptions& options,
+                                                        std::int64_t steps);
 
  private:
   struct Loaded {
@@ -66,19 +67,22 @@ class RequestMaker {
 };
 
 /// The request of one step.
-[[nodiscard]] PlanRequest make_request(const CommonOptions& options);
+[[nodiscard]] planners::PlanRequest make_request(const CommonOptions& options);
 
 /// The requests of `steps` consecutive steps.
-[[nodiscard]] std::vector<PlanRequest> make_requests(const CommonOptions& options,
-                                                     std::int64_t steps);
+[[nodiscard]] std::vector<planners::PlanRequest> make_requests(const CommonOptions& options,
+                                                               std::int64_t steps);
 
 /// What reports repeat of a request.
-[[nodiscard]] ComparedTask task_of(const CommonOptions& options, const PlanRequest& request);
-[[nodiscard]] std::vector<ComparedStep> compared_steps(const std::vector<PlanRequest>& requests);
+[[nodiscard]] report::ComparedTask task_of(const CommonOptions& options,
+                                           const planners::PlanRequest& request);
+[[nodiscard]] std::vector<report::ComparedStep> compared_steps(
+    const std::vector<planners::PlanRequest>& requests);
 
 /// The planners of these names, every one where there is none. Throws InvalidInput for a name that
 /// is not known or stands twice.
-[[nodiscard]] std::vector<PlannerInfo> chosen_planners(const std::vector<std::string>& names);
+[[nodiscard]] std::vector<planners::PlannerInfo> chosen_planners(
+    const std::vector<std::string>& names);
 
 /// What `options` say about batches.
 [[nodiscard]] BatchOptions batch_options(const CommonOptions& options);

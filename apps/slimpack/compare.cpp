@@ -35,30 +35,30 @@ struct CompareOptions {
 };
 
 int run(const CompareOptions& options) {
-  const std::vector<PlannerInfo> chosen = chosen_planners(options.planners);
+  const std::vector<planners::PlannerInfo> chosen = chosen_planners(options.planners);
   const std::int64_t steps = parse_count("--steps", options.steps);
   const auto outputs = {options.json, options.csv, options.html, options.svg};
   const auto to_standard = std::count(outputs.begin(), outputs.end(), "-");
   require(to_standard <= 1,
           "--json, --csv, --html, --svg: only one of them can go to standard output");
-  const std::vector<PlanRequest> requests = make_requests(options.common, steps);
+  const std::vector<planners::PlanRequest> requests = make_requests(options.common, steps);
 
-  Comparison comparison;
+  report::Comparison comparison;
   comparison.task = task_of(options.common, requests.front());
   comparison.steps = compared_steps(requests);
-  std::vector<ComparedTimeline> drawn;
+  std::vector<report::ComparedTimeline> drawn;
   {
     Progress progress("comparing");
     const std::int64_t each = comparison.task.evaluations;
     const std::int64_t all = each * steps * static_cast<std::int64_t>(chosen.size());
     std::int64_t before = 0;
-    for (const PlannerInfo& planner : chosen) {
-      std::vector<PlanRequest> taken = steps_of(planner, requests);
-      for (PlanRequest& request : taken) {
+    for (const planners::PlannerInfo& planner : chosen) {
+      std::vector<planners::PlanRequest> taken = report::steps_of(planner, requests);
+      for (planners::PlanRequest& request : taken) {
         request.progress = [&](std::int64_t done, std::int64_t) {
           progress(before + std::min(done, each), all);
         };
-        ComparedOutcome outcome = compare_step(planner, request);
+        report::ComparedOutcome outcome = report::compare_step(planner, request);
         comparison.results.push_back(std::move(outcome.entry));
         const bool drawing = !options.svg.empty() || !options.html.empty();
         if (drawing && &request == &taken.front() && outcome.timeline) {
@@ -69,14 +69,16 @@ int run(const CompareOptions& options) {
     }
   }
 
-  write_report(options.json, [&](auto& out) { write_comparison_json(out, comparison); });
-  write_report(options.csv, [&](auto& out) { write_comparison_csv(out, comparison); });
-  write_report(options.svg, [&](auto& out) { write_comparison_svg(out, comparison, drawn); });
-  write_report(options.html, [&](auto& out) { write_comparison_html(out, comparison, drawn); });
-  if (to_standard == 0) write_comparison_text(std::cout, comparison);
-  const auto feasible = [](const ComparedPlan& entry) { return entry.metrics.has_value(); };
+  write_report(options.json, [&](auto& out) { report::write_comparison_json(out, comparison); });
+  write_report(options.csv, [&](auto& out) { report::write_comparison_csv(out, comparison); });
+  write_report(options.svg,
+               [&](auto& out) { report::write_comparison_svg(out, comparison, drawn); });
+  write_report(options.html,
+               [&](auto& out) { report::write_comparison_html(out, comparison, drawn); });
+  if (to_standard == 0) report::write_comparison_text(std::cout, comparison);
+  const auto feasible = [](const report::ComparedPlan& entry) { return entry.metrics.has_value(); };
   if (std::any_of(comparison.results.begin(), comparison.results.end(), feasible)) return 0;
-  const ComparedPlan& first = comparison.results.front();
+  const report::ComparedPlan& first = comparison.results.front();
   std::cerr << fmt::format("slimpack: no planner has a feasible plan: {}: {}\n", first.planner,
                            first.why);
   return 1;

@@ -31,21 +31,22 @@ int run(const CompareTracesOptions& options) {
           "PREDICTED, MEASURED: only one of them can be standard input");
   const StepTrace predicted = read_trace_file(options.predicted);
   const StepTrace measured = read_trace_file(options.measured);
-  const auto answer = compare_traces(predicted, measured);
-  if (const auto* mismatch = std::get_if<TraceMismatch>(&answer)) {
+  const auto answer = report::compare_traces(predicted, measured);
+  if (const auto* mismatch = std::get_if<report::TraceMismatch>(&answer)) {
     std::cerr << fmt::format("slimpack: {}, {}: {}\n", options.predicted, options.measured,
                              mismatch->what);
     return 1;
   }
-  const auto& comparison = std::get<TraceComparison>(answer);
+  const auto& comparison = std::get<report::TraceComparison>(answer);
   write_report(options.svg, [&](auto& out) {
-    write_timelines_svg(out, "the same step as predicted and as measured",
-                        std::vector<TitledTrace>{{"predicted", predicted}, {"measured", measured}});
+    report::write_timelines_svg(
+        out, "the same step as predicted and as measured",
+        std::vector<report::TitledTrace>{{"predicted", predicted}, {"measured", measured}});
   });
   if (options.json) {
-    write_trace_comparison_json(std::cout, comparison);
+    report::write_trace_comparison_json(std::cout, comparison);
   } else {
-    write_trace_comparison_text(std::cout, comparison);
+    report::write_trace_comparison_text(std::cout, comparison);
   }
   return 0;
 }

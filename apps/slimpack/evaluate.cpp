@@ -21,12 +21,12 @@
 #include "cell_result.hpp"
 #include "command.hpp"
 #include "common.hpp"
-#include "compiled/planners.hpp"
 #include "evaluation_export.hpp"
 #include "matrix.hpp"
 #include "progress.hpp"
 #include "result_store.hpp"
 #include "sizes.hpp"
+#include "slimpack/planners/registry.hpp"
 
 namespace slimpack::app {
 namespace {
@@ -40,14 +40,14 @@ struct EvaluateOptions {
 /// A result that is not there yet.
 struct Job {
   const EvaluationCell* cell = nullptr;
-  const PlannerInfo* planner = nullptr;
+  const planners::PlannerInfo* planner = nullptr;
 };
 
 /// Planners that the command line asks for, out of those that a group has.
 void restrict_planners(EvaluationMatrix& matrix, const std::vector<std::string>& names) {
   if (names.empty()) return;
   for (const std::string& name : names) {
-    static_cast<void>(compiled::find_planner(name));
+    static_cast<void>(planners::find_planner(name));
     require(std::count(names.begin(), names.end(), name) == 1,
             "--planners: a planner must be listed once", name);
   }
@@ -65,18 +65,18 @@ void restrict_planners(EvaluationMatrix& matrix, const std::vector<std::string>&
   std::vector<bool> begun(matrix.cells.size());
   std::int64_t cells = 0;
   for (const EvaluationGroup& group : matrix.groups) {
-    for (const std::size_t at : group.cells) {
-      const EvaluationCell& cell = matrix.cells[at];
+    for (const std::size_t i : group.cells) {
+      const EvaluationCell& cell = matrix.cells[i];
       for (const std::string& name : group.planners) {
         const std::string key = result_key(cell, name);
         if (store.has(key) || queued.contains(key)) continue;
-        if (!begun[at]) {
+        if (!begun[i]) {
           if (most_cells && cells == *most_cells) break;
-          begun[at] = true;
+          begun[i] = true;
           ++cells;
         }
         queued.insert(key);
-        jobs.push_back({&cell, &compiled::find_planner(name)});
+        jobs.push_back({&cell, &planners::find_planner(name)});
       }
     }
   }
@@ -102,8 +102,8 @@ void restrict_planners(EvaluationMatrix& matrix, const std::vector<std::string>&
   std::vector<std::string> failures;
   std::exception_ptr stopped;
   const auto work = [&] {
-    for (std::size_t at = next++; at < jobs.size(); at = next++) {
-      const Job& job = jobs[at];
+    for (std::size_t i = next++; i < jobs.size(); i = next++) {
+      const Job& job = jobs[i];
       std::string line, failure;
       try {
         line = result_line(*job.cell, evaluate_cell(*job.cell, *job.planner));
@@ -125,7 +125,7 @@ void restrict_planners(EvaluationMatrix& matrix, const std::vector<std::string>&
     }
   };
   std::vector<std::thread> workers;
-  for (std::int32_t at = 1; at < threads; ++at) workers.emplace_back(work);
+  for (std::int32_t i = 1; i < threads; ++i) workers.emplace_back(work);
   work();
   for (std::thread& worker : workers) worker.join();
   if (stopped) std::rethrow_exception(stopped);

@@ -34,11 +34,11 @@ struct StoredResult {
   std::vector<StoredResult> results;
   std::set<std::string> seen;
   for (const EvaluationGroup& group : matrix.groups) {
-    for (const std::size_t at : group.cells) {
+    for (const std::size_t i : group.cells) {
       for (const std::string& planner : group.planners) {
-        const std::string key = result_key(matrix.cells[at], planner);
+        const std::string key = result_key(matrix.cells[i], planner);
         if (!seen.insert(key).second) continue;
-        results.push_back({&matrix.cells[at], planner, store.find(key)});
+        results.push_back({&matrix.cells[i], planner, store.find(key)});
       }
     }
   }
@@ -98,7 +98,7 @@ void write_evaluation_json(std::ostream& out, const EvaluationMatrix& matrix,
 
 void write_evaluation_csv(std::ostream& out, const EvaluationMatrix& matrix,
                           const ResultStore& store) {
-  detail::TextWriter text(out);
+  report::detail::TextWriter text(out);
   for (const Axis& axis : kAxes) text << axis.key << ',';
   text << "planner,feasible,why,dp,pp,tp,settings";
   for (const std::string_view figure : kFigures) text << ',' << figure;
@@ -106,7 +106,7 @@ void write_evaluation_csv(std::ostream& out, const EvaluationMatrix& matrix,
   for (const StoredResult& stored : stored_results(matrix, store)) {
     if (stored.result == nullptr) continue;
     const nlohmann::json& result = *stored.result;
-    detail::CsvRow row(text);
+    report::detail::CsvRow row(text);
     for (const std::string& value : stored.cell->values) row.add(std::string_view(value));
     row.add(std::string_view(stored.planner)).add(feasible(result) ? "true" : "false");
     row.add(field_of(result, "why"));
@@ -130,7 +130,8 @@ void write_evaluation_text(std::ostream& out, const EvaluationMatrix& matrix,
     }
     if (stored.result != nullptr) ++present;
   }
-  detail::TextTable table({"planner", "results", "feasible", "slimpack faster, mean", "least"});
+  report::detail::TextTable table(
+      {"planner", "results", "feasible", "slimpack faster, mean", "least"});
   for (const std::string& planner : planners) {
     std::size_t there = 0, fits = 0, compared = 0;
     double logarithms = 0, least = std::numeric_limits<double>::infinity();
@@ -154,7 +155,7 @@ void write_evaluation_text(std::ostream& out, const EvaluationMatrix& matrix,
   }
   out << fmt::format("{}: {} of {} results, {} of them new\n", matrix.name, present, results.size(),
                      computed);
-  detail::TextWriter text(out);
+  report::detail::TextWriter text(out);
   table.write(text);
 }
 

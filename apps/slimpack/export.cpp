@@ -17,7 +17,7 @@
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/npy.hpp"
 #include "slimpack/io/plan_json.hpp"
-#include "slimpack/plan/share.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/validate/validate.hpp"
 
 namespace slimpack::app {
@@ -45,19 +45,19 @@ void append(std::vector<std::int32_t>& cumulative, Tokens more) {
   cumulative.push_back(static_cast<std::int32_t>(next));
 }
 
-[[nodiscard]] PackArrays arrays_of(const Plan& plan, const MicroPack& pack, const Share& share) {
+[[nodiscard]] PackArrays arrays_of(const Plan& plan, const MicroPack& pack, const CpShard& shard) {
   PackArrays arrays;
   for (const Slice& slice : pack.slices) {
     const Origin& origin = plan.origin[index(slice.sample)];
-    share.for_each_run(slice.begin, slice.end, [&](Tokens first, Tokens last) {
+    shard.for_each_run(slice.begin, slice.end, [&](Tokens first, Tokens last) {
       append(arrays.cu_seqlens_q, last - first);
       append(arrays.cu_seqlens_k, last);
       arrays.segment_sample.push_back(static_cast<std::int32_t>(index(slice.sample)));
-      for (Tokens at = first; at < last; at += Tokens{1}) {
-        arrays.position_ids.push_back(static_cast<std::int32_t>(at.value));
+      for (Tokens position = first; position < last; position += Tokens{1}) {
+        arrays.position_ids.push_back(static_cast<std::int32_t>(position.value));
         arrays.token_source.push_back(origin.source);
         arrays.token_document.push_back(origin.document);
-        arrays.token_offset.push_back((origin.first + at).value);
+        arrays.token_offset.push_back((origin.first + position).value);
       }
     });
   }
@@ -70,7 +70,7 @@ void write_array(const fs::path& folder, const char* name, const std::vector<Int
              npy_bytes(std::span<const Integer>(values)));
 }
 
-[[nodiscard]] const char* name_of(Recompute mode) {
+[[nodiscard]] const char* to_string(Recompute mode) {
   switch (mode) {
     case Recompute::none:
       return "none";
@@ -89,7 +89,7 @@ void write_array(const fs::path& folder, const char* name, const std::vector<Int
   const MicroPack& pack = plan.micropacks[index(id)];
   const std::vector<std::int32_t>& group = plan.groups[index(pack.group)];
   const auto rank = static_cast<std::size_t>(std::ranges::find(group, dp) - group.begin());
-  const PackArrays arrays = arrays_of(plan, pack, share_of(plan, pack.group, rank));
+  const PackArrays arrays = arrays_of(plan, pack, cp_shard_of(plan, pack.group, rank));
 
   const std::string name = fmt::format("pack{:06}", index(id));
   const fs::path folder = root / name;
@@ -109,11 +109,11 @@ void write_array(const fs::path& folder, const char* name, const std::vector<Int
              {"group", group},
              {"tokens", arrays.position_ids.size()},
              {"segments", arrays.segment_sample.size()}};
-  if (!forward) entry["recompute"] = name_of(pack.recompute);
+  if (!forward) entry["recompute"] = to_string(pack.recompute);
   if (!pack.exchange.empty()) {
     entry["exchange"] = Json::array();
-    for (const Exchange mode : pack.exchange) {
-      entry["exchange"].push_back(mode == Exchange::kv ? "kv" : "q");
+    for (const RingMode mode : pack.exchange) {
+      entry["exchange"].push_back(mode == RingMode::pass_kv ? "kv" : "q");
     }
   }
   return entry;
@@ -184,8 +184,8 @@ int run(const std::string& path, const std::string& dp_text, const std::string& 
   const Validation validation = validate(plan);
   if (!validation.valid()) {
     std::cerr << fmt::format("slimpack: {}: is not valid (rule {}: {}), nothing was exported\n",
-                             path, validation.breaches.front().rule,
-                             validation.breaches.front().message);
+                             path, validation.violations.front().rule,
+                             validation.violations.front().message);
     return 1;
   }
   std::error_code error;

@@ -5,13 +5,13 @@
 #include <iostream>
 
 #include "command.hpp"
-#include "compiled/planners.hpp"
 #include "slimpack/cost/presets.hpp"
+#include "slimpack/planners/registry.hpp"
 
 namespace slimpack::app {
 
 void list_planners() {
-  for (const PlannerInfo& planner : compiled::planners()) {
+  for (const planners::PlannerInfo& planner : planners::registry()) {
     std::cout << fmt::format("{:<24}{}\n", planner.name, planner.description);
   }
 }

@@ -8,11 +8,11 @@
 #include <optional>
 #include <utility>
 
-#include "compiled/planners.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/cluster_json.hpp"
 #include "slimpack/io/json_reader.hpp"
 #include "slimpack/io/model_json.hpp"
+#include "slimpack/planners/registry.hpp"
 
 namespace slimpack::app {
 namespace {
@@ -20,8 +20,8 @@ namespace {
 constexpr std::int64_t kMostCells = 100'000;
 
 [[nodiscard]] constexpr std::size_t axis_at(std::string_view key) {
-  for (std::size_t at = 0; at < kAxes.size(); ++at) {
-    if (kAxes[at].key == key) return at;
+  for (std::size_t i = 0; i < kAxes.size(); ++i) {
+    if (kAxes[i].key == key) return i;
   }
   return kAxes.size();
 }
@@ -44,14 +44,14 @@ void know_keys(const JsonReader& object, const nlohmann::json& value,
   if (!list) return std::nullopt;
   std::vector<std::string> names;
   list->check(list->size() > 0, "must have an element");
-  for (std::size_t at = 0; at < list->size(); ++at) {
-    const JsonReader item = list->item(at);
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    const JsonReader item = list->item(i);
     const std::string& name = item.text();
-    const auto known = compiled::planners();
-    item.check(
-        std::find_if(known.begin(), known.end(),
-                     [&](const PlannerInfo& info) { return info.name == name; }) != known.end(),
-        "must be one of slimpack --list-planners");
+    const auto known = planners::registry();
+    item.check(std::find_if(known.begin(), known.end(),
+                            [&](const planners::PlannerInfo& info) { return info.name == name; }) !=
+                   known.end(),
+               "must be one of slimpack --list-planners");
     item.check(std::find(names.begin(), names.end(), name) == names.end(), "must be listed once");
     names.push_back(name);
   }
@@ -74,8 +74,8 @@ void know_keys(const JsonReader& object, const nlohmann::json& value,
   if (given->is_string() || given->is_number()) return {axis_value(axis, *given)};
   std::vector<std::string> values;
   given->check(given->size() > 0, "must have an element");
-  for (std::size_t at = 0; at < given->size(); ++at) {
-    const JsonReader item = given->item(at);
+  for (std::size_t i = 0; i < given->size(); ++i) {
+    const JsonReader item = given->item(i);
     values.push_back(axis_value(axis, item));
     item.check(std::count(values.begin(), values.end(), values.back()) == 1, "must be listed once");
   }
@@ -112,17 +112,17 @@ void complete(EvaluationCell& cell, const LengthFile& lengths) {
   options.lengths = lengths.path;
   options.quiet = true;
   options.threads = "1";
-  for (std::size_t at = 0; at < kAxes.size(); ++at) {
-    if (kAxes[at].option != nullptr) options.*kAxes[at].option = cell.values[at];
+  for (std::size_t i = 0; i < kAxes.size(); ++i) {
+    if (kAxes[i].option != nullptr) options.*kAxes[i].option = cell.values[i];
   }
   options.seed = std::stoull(cell.value("seed"));
   cell.gpus = std::stoi(cell.value("gpus"));
   cell.finalists = std::stoi(cell.value("finalists"));
   cell.requests = make_requests(options, std::stoll(cell.value("steps")));
-  const PlanRequest& request = cell.requests.front();
+  const planners::PlanRequest& request = cell.requests.front();
   std::string inputs = "results " + std::to_string(kResultsVersion) + "\n";
-  for (std::size_t at = 0; at < kAxes.size(); ++at) {
-    inputs.append(kAxes[at].key).append("=").append(cell.values[at]).append("\n");
+  for (std::size_t i = 0; i < kAxes.size(); ++i) {
+    inputs.append(kAxes[i].key).append("=").append(cell.values[i]).append("\n");
   }
   inputs += lengths.sha256 + "\n" + model_to_json(request.model) + "\n" +
             cluster_to_json(request.cluster) + "\n";
@@ -143,13 +143,14 @@ class MatrixFile {
     know_keys(top_, document_,
               {"format", "version", "name", "sets", "planners", "without", "groups"});
     matrix_.name = top_.at("name").text();
-    for (const PlannerInfo& planner : compiled::planners()) planners_.emplace_back(planner.name);
+    for (const planners::PlannerInfo& planner : planners::registry())
+      planners_.emplace_back(planner.name);
     planners_ = chosen_planners(top_);
     files_ = read_sets(top_, document_, path_);
     const JsonReader groups = top_.at("groups");
     groups.check(groups.size() > 0, "must have an element");
-    for (std::size_t at = 0; at < groups.size(); ++at) {
-      read_group(groups.item(at), document_["groups"][at]);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      read_group(groups.item(i), document_["groups"][i]);
     }
     return std::move(matrix_);
   }
@@ -163,9 +164,9 @@ class MatrixFile {
     EvaluationGroup made{group.at("name").text(), chosen_planners(group), {}};
     std::array<std::vector<std::string>, kAxes.size()> values;
     std::int64_t cells = 1;
-    for (std::size_t at = 0; at < kAxes.size(); ++at) {
-      values[at] = axis_values(kAxes[at], group);
-      cells *= static_cast<std::int64_t>(values[at].size());
+    for (std::size_t i = 0; i < kAxes.size(); ++i) {
+      values[i] = axis_values(kAxes[i], group);
+      cells *= static_cast<std::int64_t>(values[i].size());
       group.check(cells <= kMostCells, "must have at most 100000 cells");
     }
     for (const std::string& set : values[axis_at("set")]) {
@@ -176,9 +177,9 @@ class MatrixFile {
     for (std::int64_t number = 0; number < cells; ++number) {
       EvaluationCell cell;
       std::int64_t rest = number;
-      for (std::size_t at = kAxes.size(); at-- > 0;) {  // the first axis varies slowest
-        const auto count = static_cast<std::int64_t>(values[at].size());
-        cell.values[at] = values[at][static_cast<std::size_t>(rest % count)];
+      for (std::size_t i = kAxes.size(); i-- > 0;) {  // the first axis varies slowest
+        const auto count = static_cast<std::int64_t>(values[i].size());
+        cell.values[i] = values[i][static_cast<std::size_t>(rest % count)];
         rest /= count;
       }
       made.cells.push_back(place_of(std::move(cell), group));
@@ -226,9 +227,9 @@ class MatrixFile {
 }  // namespace
 
 const std::string& EvaluationCell::value(std::string_view axis) const {
-  const std::size_t at = axis_at(axis);
-  SLIMPACK_ASSERT(at < kAxes.size());
-  return values[at];
+  const std::size_t i = axis_at(axis);
+  SLIMPACK_ASSERT(i < kAxes.size());
+  return values[i];
 }
 
 EvaluationMatrix read_matrix(const std::string& path) {

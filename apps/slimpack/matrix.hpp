@@ -21,9 +21,9 @@ inline constexpr std::int64_t kResultsVersion = 1;
 /// What a cell is told by. A group of the file gives each one value or a list of them.
 struct Axis {
   std::string_view key;
-  bool number = false;                           ///< a whole number in JSON, else a word
-  std::string_view standard;                     ///< where a group does not say; empty: it must
-  std::string CommonOptions::*option = nullptr;  ///< what it sets, if it is that simple
+  bool number = false;                            ///< a whole number in JSON, else a word
+  std::string_view standard;                      ///< where a group does not say; empty: it must
+  std::string CommonOptions::* option = nullptr;  ///< what it sets, if it is that simple
 };
 inline constexpr std::array kAxes{
     Axis{"set", false, "", nullptr},
@@ -40,17 +40,17 @@ inline constexpr std::array kAxes{
     Axis{"recompute", false, "auto", &CommonOptions::recompute},
     Axis{"head", false, "auto", &CommonOptions::head},
     Axis{"chunks", false, "auto", &CommonOptions::chunks},
-    Axis{"merge", false, "auto", &CommonOptions::merge},
+    Axis{"merge", false, "auto", &CommonOptions::max_cp},
     Axis{"granularity", true, "128", &CommonOptions::granularity},
 };
 
 /// One value for each of kAxes: the inputs of a result but the planner.
 struct EvaluationCell {
   std::array<std::string, kAxes.size()> values;
-  std::string key;                    ///< 16 hexadecimal digits of all inputs and kResultsVersion
-  std::int32_t gpus = 1;              ///< devices, for planners to divide
-  std::int32_t finalists = 1;         ///< degrees that are planned again with more effort
-  std::vector<PlanRequest> requests;  ///< one a step, of one device
+  std::string key;             ///< 16 hexadecimal digits of all inputs and kResultsVersion
+  std::int32_t gpus = 1;       ///< devices, for planners to divide
+  std::int32_t finalists = 1;  ///< degrees that are planned again with more effort
+  std::vector<planners::PlanRequest> requests;  ///< one a step, of one device
   [[nodiscard]] const std::string& value(std::string_view axis) const;
 };
 

@@ -9,11 +9,11 @@
 
 #include "command.hpp"
 #include "common.hpp"
-#include "compiled/planners.hpp"
 #include "progress.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/plan_json.hpp"
 #include "slimpack/plan/plan_hash.hpp"
+#include "slimpack/planners/registry.hpp"
 
 namespace slimpack::app {
 namespace {
@@ -25,9 +25,9 @@ struct PlanOptions {
 };
 
 int run(const PlanOptions& options) {
-  const PlannerInfo& planner = compiled::find_planner(options.planner);
-  PlanRequest request = make_request(options.common);
-  PlanOutcome outcome;
+  const planners::PlannerInfo& planner = planners::find_planner(options.planner);
+  planners::PlanRequest request = make_request(options.common);
+  planners::PlanOutcome outcome;
   {
     Progress progress("planning");
     request.progress = std::ref(progress);
@@ -38,7 +38,7 @@ int run(const PlanOptions& options) {
                              none->constraint, none->needed, none->available);
     return 1;
   }
-  const Plan plan = *take_plan(std::move(outcome.result));
+  const Plan plan = *planners::take_plan(std::move(outcome.result));
   write_file(options.output, plan_to_json(plan));
   const auto& predicted = plan.prediction;
   std::cout << fmt::format(

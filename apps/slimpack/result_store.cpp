@@ -26,10 +26,10 @@ ResultStore::ResultStore(const std::string& path) : path_(path) {
     const std::size_t whole =
         content.rfind('\n') == std::string::npos ? 0 : content.rfind('\n') + 1;
     std::size_t number = 0;
-    for (std::size_t at = 0; at < whole;) {
-      const std::size_t end = content.find('\n', at);
-      take(std::string_view(content).substr(at, end - at), ++number);
-      at = end + 1;
+    for (std::size_t i = 0; i < whole;) {
+      const std::size_t end = content.find('\n', i);
+      take(std::string_view(content).substr(i, end - i), ++number);
+      i = end + 1;
     }
     if (whole < content.size()) {
       dropped_torn_ = true;
@@ -70,12 +70,12 @@ void ResultStore::take(std::string_view line, std::size_t number) {
 
 void ResultStore::write(const std::string& line) {
   const std::string whole = line + '\n';
-  std::size_t at = 0;
-  while (at < whole.size()) {
-    const ssize_t written = ::write(file_, whole.data() + at, whole.size() - at);
+  std::size_t i = 0;
+  while (i < whole.size()) {
+    const ssize_t written = ::write(file_, whole.data() + i, whole.size() - i);
     if (written < 0 && errno == EINTR) continue;
     require(written > 0, "--store: cannot write '" + path_ + "': " + std::strerror(errno));
-    at += static_cast<std::size_t>(written);
+    i += static_cast<std::size_t>(written);
   }
   require(::fsync(file_) == 0 || errno == EINVAL,  // a pipe or device has nothing to wait for
           "--store: cannot write '" + path_ + "': " + std::strerror(errno));

@@ -49,40 +49,40 @@ struct SimulateOptions {
 }
 
 int run(const SimulateOptions& options) {
-  std::vector<JitterOptions> draws;
+  std::vector<sim::JitterOptions> draws;
   if (!options.jitter.empty()) {
-    for (const JitterKind kind : {JitterKind::noise, JitterKind::slow_device}) {
+    for (const sim::JitterKind kind : {sim::JitterKind::noise, sim::JitterKind::slow_device}) {
       draws.push_back({kind, parse_percent(options.jitter), parse_size("--draws", options.draws),
                        options.seed});
     }
   }
   const Plan plan = read_plan_file(options.plan);
   // Only what fits too much into memory can still be simulated in a way that means something.
-  for (const Breach& breach : validate(plan).breaches) {
-    std::cerr << fmt::format("slimpack: {}: rule {}: {}{}\n", options.plan, breach.rule,
-                             breach.message,
-                             breach.rule == 7 ? "" : "; see slimpack validate for every breach");
-    if (breach.rule != 7) return 1;
+  for (const Violation& violation : validate(plan).violations) {
+    std::cerr << fmt::format("slimpack: {}: rule {}: {}{}\n", options.plan, violation.rule,
+                             violation.message,
+                             violation.rule == 7 ? "" : "; see slimpack validate for every breach");
+    if (violation.rule != 7) return 1;
     break;
   }
-  const PlanSimulation simulation = simulate_plan(plan, PricedPlan(plan));
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan, PricedPlan(plan));
 
-  std::vector<JitterReport> jitter;
+  std::vector<report::JitterReport> jitter;
   jitter.reserve(draws.size());
-  for (const JitterOptions& draw : draws) {
-    jitter.push_back({draw, draw_jitter(simulation.dag, simulation.timeline, draw)});
+  for (const sim::JitterOptions& draw : draws) {
+    jitter.push_back({draw, sim::draw_jitter(simulation.dag, simulation.timeline, draw)});
   }
-  const SimulationSummary summary = summarize(plan, simulation, std::move(jitter));
+  const report::SimulationSummary summary = report::summarize(plan, simulation, std::move(jitter));
 
-  write_report(options.trace, [&](auto& out) { write_trace(out, plan, simulation); });
+  write_report(options.trace, [&](auto& out) { report::write_trace(out, plan, simulation); });
   write_report(options.dag,
-               [&](auto& out) { write_dag(out, simulation.dag, simulation.timeline); });
-  write_report(options.svg, [&](auto& out) { write_svg(out, plan, simulation); });
-  write_report(options.html, [&](auto& out) { write_html(out, plan, simulation); });
+               [&](auto& out) { report::write_dag(out, simulation.dag, simulation.timeline); });
+  write_report(options.svg, [&](auto& out) { report::write_svg(out, plan, simulation); });
+  write_report(options.html, [&](auto& out) { report::write_html(out, plan, simulation); });
   if (options.json) {
-    write_summary_json(std::cout, plan, simulation, summary);
+    report::write_summary_json(std::cout, plan, simulation, summary);
   } else {
-    write_summary_text(std::cout, plan, simulation, summary);
+    report::write_summary_text(std::cout, plan, simulation, summary);
   }
   return 0;
 }

@@ -32,11 +32,11 @@ struct SweepCommand {
 };
 
 /// "key=a,b" as an axis.
-[[nodiscard]] SweepAxis axis_of(const std::string& text) {
+[[nodiscard]] report::SweepAxis axis_of(const std::string& text) {
   const std::size_t equals = text.find('=');
   require(equals != std::string::npos && equals > 0,
           "--sweep: must be OPTION=VALUE,VALUE.., as in context=32K,64K", text);
-  SweepAxis axis{text.substr(0, equals), {{}}};
+  report::SweepAxis axis{text.substr(0, equals), {{}}};
   if (axis.key.starts_with("--")) axis.key.erase(0, 2);
   for (const char character : text.substr(equals + 1)) {
     if (character == ',') {
@@ -53,11 +53,11 @@ struct SweepCommand {
   return axis;
 }
 
-[[nodiscard]] std::vector<SweepAxis> axes_of(const std::vector<std::string>& texts) {
-  std::vector<SweepAxis> axes;
+[[nodiscard]] std::vector<report::SweepAxis> axes_of(const std::vector<std::string>& texts) {
+  std::vector<report::SweepAxis> axes;
   for (const std::string& text : texts) {
     axes.push_back(axis_of(text));
-    const auto same = [&](const SweepAxis& axis) { return axis.key == axes.back().key; };
+    const auto same = [&](const report::SweepAxis& axis) { return axis.key == axes.back().key; };
     require(std::count_if(axes.begin(), axes.end(), same) == 1,
             "--sweep: an option must be listed once", axes.back().key);
   }
@@ -66,13 +66,13 @@ struct SweepCommand {
 
 /// The options with a value of each axis in place of their own, read as the command line is.
 [[nodiscard]] CommonOptions options_at(const CommonOptions& common,
-                                       const std::vector<SweepAxis>& axes,
+                                       const std::vector<report::SweepAxis>& axes,
                                        const std::vector<std::string>& values) {
   CommonOptions options = common;
   CLI::App reader;
   add_common_options(reader, options);
-  for (std::size_t at = 0; at < axes.size(); ++at) {
-    const std::string& key = axes[at].key;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const std::string& key = axes[i].key;
     CLI::Option* option =
         key == "LENGTHS" ? reader.get_option_no_throw(key) : reader.get_option_no_throw("--" + key);
     if (option == nullptr || key == "help") {
@@ -84,28 +84,29 @@ struct SweepCommand {
       throw InvalidInput("--sweep: '" + key + "' is not one of " + known);
     }
     try {
-      option->add_result(values[at]);
+      option->add_result(values[i]);
       option->run_callback();
     } catch (const CLI::ParseError&) {
-      throw InvalidInput("--sweep " + key + ": '" + values[at] + "' is not a value of it");
+      throw InvalidInput("--sweep " + key + ": '" + values[i] + "' is not a value of it");
     }
   }
   return options;
 }
 
 /// What makes it senseless to ask for a plan at all; absent where planners may be asked.
-[[nodiscard]] std::optional<std::string> refusal(const std::vector<PlanRequest>& requests) {
+[[nodiscard]] std::optional<std::string> refusal(
+    const std::vector<planners::PlanRequest>& requests) {
   try {
-    for (const PlanRequest& request : requests) check_request(request);
+    for (const planners::PlanRequest& request : requests) planners::check_request(request);
   } catch (const InvalidInput& error) {
     return error.what();
   }
   return std::nullopt;
 }
 
-[[nodiscard]] ComparedPlan refused(const PlannerInfo& planner, std::int64_t step,
-                                   const std::string& why) {
-  ComparedPlan entry;
+[[nodiscard]] report::ComparedPlan refused(const planners::PlannerInfo& planner, std::int64_t step,
+                                           const std::string& why) {
+  report::ComparedPlan entry;
   entry.planner = planner.name;
   entry.step = step;
   entry.why = why;
@@ -113,13 +114,13 @@ struct SweepCommand {
 }
 
 int run(const SweepCommand& command) {
-  const std::vector<PlannerInfo> chosen = chosen_planners(command.planners);
+  const std::vector<planners::PlannerInfo> chosen = chosen_planners(command.planners);
   const std::int64_t steps = parse_count("--steps", command.steps);
   require(command.json != "-" || command.csv != "-",
           "--json, --csv: only one of them can go to standard output");
-  Sweep sweep;
+  report::Sweep sweep;
   sweep.axes = axes_of(command.sweep);
-  const auto points = sweep_points(sweep.axes);
+  const auto points = report::sweep_points(sweep.axes);
   // All points are read before the first is planned: a mistake in the last costs no hours.
   for (const auto& values : points) {
     check_options(options_at(command.common, sweep.axes, values));
@@ -129,7 +130,8 @@ int run(const SweepCommand& command) {
   for (const auto& values : points) {
     const CommonOptions options = options_at(command.common, sweep.axes, values);
     const auto requests = maker.make(options, steps);
-    candidates += evaluations(requests.front()) * steps * static_cast<std::int64_t>(chosen.size());
+    candidates +=
+        planners::evaluations(requests.front()) * steps * static_cast<std::int64_t>(chosen.size());
   }
   bool any = false;
   {
@@ -138,18 +140,19 @@ int run(const SweepCommand& command) {
     for (const auto& values : points) {
       const CommonOptions options = options_at(command.common, sweep.axes, values);
       const auto requests = maker.make(options, steps);
-      SweepPoint point{values, {}};
+      report::SweepPoint point{values, {}};
       point.comparison.task = task_of(options, requests.front());
       point.comparison.steps = compared_steps(requests);
       const std::int64_t each = point.comparison.task.evaluations;
       const auto why = refusal(requests);
-      for (const PlannerInfo& planner : chosen) {
-        for (PlanRequest& request : why ? std::vector(requests) : steps_of(planner, requests)) {
+      for (const planners::PlannerInfo& planner : chosen) {
+        for (planners::PlanRequest& request :
+             why ? std::vector(requests) : report::steps_of(planner, requests)) {
           request.progress = [&](std::int64_t done, std::int64_t) {
             progress(before + std::min(done, each), candidates);
           };
           point.comparison.results.push_back(why ? refused(planner, request.batch.step, *why)
-                                                 : compare_step(planner, request).entry);
+                                                 : report::compare_step(planner, request).entry);
           any = any || point.comparison.results.back().metrics;
           before += each;
           progress(before, candidates);
@@ -158,11 +161,11 @@ int run(const SweepCommand& command) {
       sweep.points.push_back(std::move(point));
     }
   }
-  write_report(command.json, [&](auto& out) { write_sweep_json(out, sweep); });
-  write_report(command.csv, [&](auto& out) { write_sweep_csv(out, sweep); });
-  if (command.json != "-" && command.csv != "-") write_sweep_text(std::cout, sweep);
+  write_report(command.json, [&](auto& out) { report::write_sweep_json(out, sweep); });
+  write_report(command.csv, [&](auto& out) { report::write_sweep_csv(out, sweep); });
+  if (command.json != "-" && command.csv != "-") report::write_sweep_text(std::cout, sweep);
   if (any) return 0;
-  const ComparedPlan& first = sweep.points.front().comparison.results.front();
+  const report::ComparedPlan& first = sweep.points.front().comparison.results.front();
   std::cerr << fmt::format("slimpack: no point has a feasible plan: {}: {}\n", first.planner,
                            first.why);
   return 1;

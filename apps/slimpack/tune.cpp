@@ -14,7 +14,7 @@
 #include "common.hpp"
 #include "progress.hpp"
 #include "sizes.hpp"
-#include "slimpack/planners/degrees.hpp"
+#include "slimpack/planners/search/degrees.hpp"
 #include "slimpack/report/tune.hpp"
 #include "slimpack/report/tune_json.hpp"
 #include "slimpack/report/tune_report.hpp"
@@ -52,9 +52,9 @@ struct TuneCommand {
 }
 
 int run(const TuneCommand& command) {
-  const std::vector<PlannerInfo> chosen = chosen_planners(command.planners);
+  const std::vector<planners::PlannerInfo> chosen = chosen_planners(command.planners);
   CommonOptions common = command.common;
-  TuneOptions options;
+  report::TuneOptions options;
   options.devices = parse_count("--gpus", command.gpus);
   options.bounds.dp = take_degree("--dp", common.dp);
   options.bounds.pp = take_degree("--pp", common.pp);
@@ -62,10 +62,10 @@ int run(const TuneCommand& command) {
   options.finalists = parse_count("--finalists", command.finalists);
   const std::int64_t steps = parse_count("--steps", command.steps);
 
-  TuneReport report;
+  report::TuneReport report;
   report.devices = options.devices;
   RequestMaker maker;
-  std::vector<std::vector<PlanRequest>> requests;
+  std::vector<std::vector<planners::PlanRequest>> requests;
   for (const std::string& tokens : parts_of(common.batch_tokens)) {
     CommonOptions one = common;
     one.batch_tokens = tokens;
@@ -75,34 +75,34 @@ int run(const TuneCommand& command) {
     if (requests.size() == 1) report.task = task_of(one, requests.back().front());
     report.batches.push_back({batch_options(one).batch_tokens, compared_steps(requests.back())});
   }
-  const PlanRequest& first = requests.front().front();
+  const planners::PlanRequest& first = requests.front().front();
   options.threads = first.threads;
-  DegreeBounds bounds = options.bounds;
+  planners::DegreeBounds bounds = options.bounds;
   bounds.chunks = first.chunks.value_or(1);
-  require(!degree_choices(first.model, first.cluster, options.devices, bounds).empty(),
+  require(!planners::degree_choices(first.model, first.cluster, options.devices, bounds).empty(),
           "--gpus: no degrees of the model make as many devices", options.devices);
   {
     Progress progress("tuning");
     const auto parts = static_cast<std::int64_t>(chosen.size() * requests.size());
     std::int64_t before = 0;
     for (std::size_t batch = 0; batch < requests.size(); ++batch) {
-      for (const PlannerInfo& planner : chosen) {
+      for (const planners::PlannerInfo& planner : chosen) {
         // Every part fills an equal piece of the bar.
         options.progress = [&](std::int64_t done, std::int64_t most) {
           progress(before * 1000 + (most > 0 ? done * 1000 / most : 0), parts * 1000);
         };
-        report.results.push_back({batch, tune(planner, requests[batch], options)});
+        report.results.push_back({batch, report::tune(planner, requests[batch], options)});
         ++before;
       }
     }
   }
-  write_report(command.json, [&](auto& out) { write_tuning_json(out, report); });
-  if (command.json != "-") write_tuning_text(std::cout, report);
-  if (!tuned_ranking(report).empty()) return 0;
-  const TunedDegrees& nearest = report.results.front().tuning.tried.front();
+  write_report(command.json, [&](auto& out) { report::write_tuning_json(out, report); });
+  if (command.json != "-") report::write_tuning_text(std::cout, report);
+  if (!report::tuned_ranking(report).empty()) return 0;
+  const report::TunedDegrees& nearest = report.results.front().tuning.tried.front();
   std::cerr << fmt::format("slimpack: no degrees have a feasible plan: {}: {}: {}\n",
-                           report.results.front().tuning.planner, to_string(nearest.degrees),
-                           nearest.why);
+                           report.results.front().tuning.planner,
+                           planners::to_string(nearest.degrees), nearest.why);
   return 1;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// slimpack validate: every breach of a plan.
+// slimpack validate: every violation of a plan.
 #include "slimpack/validate/validate.hpp"
 
 #include <fmt/format.h>
@@ -17,17 +17,17 @@ namespace {
 
 void print_json(const Validation& validation, Bytes peak) {
   using Report = nlohmann::ordered_json;
-  Report breaches = Report::array();
-  for (const Breach& breach : validation.breaches) {
-    Report entry{{"rule", breach.rule}, {"message", breach.message}};
-    if (breach.sample) entry["sample"] = index(*breach.sample);
-    if (breach.micropack) entry["micropack"] = index(*breach.micropack);
-    if (breach.dp) entry["dp"] = *breach.dp;
-    if (breach.pp) entry["pp"] = *breach.pp;
-    if (breach.unit) entry["unit"] = *breach.unit;
-    breaches.push_back(std::move(entry));
+  Report violations = Report::array();
+  for (const Violation& violation : validation.violations) {
+    Report entry{{"rule", violation.rule}, {"message", violation.message}};
+    if (violation.sample) entry["sample"] = index(*violation.sample);
+    if (violation.micropack) entry["micropack"] = index(*violation.micropack);
+    if (violation.dp) entry["dp"] = *violation.dp;
+    if (violation.pp) entry["pp"] = *violation.pp;
+    if (violation.unit) entry["unit"] = *violation.unit;
+    violations.push_back(std::move(entry));
   }
-  Report json{{"valid", validation.valid()}, {"breaches", std::move(breaches)}};
+  Report json{{"valid", validation.valid()}, {"breaches", std::move(violations)}};
   if (!validation.worst_case_peak.empty()) json["worst_case_peak_bytes"] = peak.value;
   std::cout << json.dump(2) << '\n';
 }
@@ -46,15 +46,15 @@ int run(const std::string& path, bool json) {
         path, plan.samples.size(), plan.micropacks.size(), plan.schedule.size(), peak.value,
         (plan.memory.capacity - plan.memory.reserved).value);
   } else {
-    for (const Breach& breach : validation.breaches) {
-      std::cout << fmt::format("rule {}: {}\n", breach.rule, breach.message);
+    for (const Violation& violation : validation.violations) {
+      std::cout << fmt::format("rule {}: {}\n", violation.rule, violation.message);
     }
   }
   if (validation.valid()) return 0;
-  const Breach& first = validation.breaches.front();
-  std::cerr << fmt::format("slimpack: {}: {} breach{}, the first of rule {}: {}\n", path,
-                           validation.breaches.size(), validation.breaches.size() == 1 ? "" : "es",
-                           first.rule, first.message);
+  const Violation& first = validation.violations.front();
+  std::cerr << fmt::format(
+      "slimpack: {}: {} breach{}, the first of rule {}: {}\n", path, validation.violations.size(),
+      validation.violations.size() == 1 ? "" : "es", first.rule, first.message);
   return 1;
 }
 

@@ -61,7 +61,7 @@ cuda::AttentionTables tables_of(const std::vector<Documents>& documents,
   for (const Documents& group : documents) {
     const auto rows = static_cast<std::int32_t>(group.rows);
     const auto keys = static_cast<std::int32_t>(group.prefix + group.rows);
-    for (std::int64_t at = 0; at < group.count; ++at) {
+    for (std::int64_t i = 0; i < group.count; ++i) {
       cuda::AttentionSegment segment;
       segment.rows = rows;
       segment.position = static_cast<std::int32_t>(group.prefix);
@@ -135,8 +135,8 @@ Launch prepare(const std::vector<Documents>& documents, const AttentionShape& sh
   const std::int64_t narrow = std::int64_t{shape.kv_heads} * shape.head_dim;
   auto all = std::make_shared<All>(All{
       shape, path, Work(tables_of(documents, shape, path), machine.stream), machine.stream, {}});
-  for (std::int64_t at = 0; at < count; ++at) {
-    const auto seed = static_cast<std::uint64_t>(at) * 16;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto seed = static_cast<std::uint64_t>(i) * 16;
     const auto buffer = [&](std::int64_t size, std::uint64_t which) {
       return random_buffer<Bf16>(size, 1.0F, seed + which, machine.stream);
     };
@@ -158,8 +158,8 @@ Launch prepare(const std::vector<Documents>& documents, const AttentionShape& sh
     }
     all->sets.push_back(std::move(set));
   }
-  return [all, part](std::int64_t at) {
-    const Set& set = all->sets[static_cast<std::size_t>(at)];
+  return [all, part](std::int64_t i) {
+    const Set& set = all->sets[static_cast<std::size_t>(i)];
     if (part == Part::forward) all->forward(set);
     if (part == Part::delta) all->delta(set);
     if (part == Part::backward) all->backward(set);
@@ -217,7 +217,7 @@ std::vector<Shape> shapes() {
   return all;
 }
 
-const char* name_of(AttentionPath path) {
+const char* to_string(AttentionPath path) {
   switch (path) {
     case AttentionPath::plain:
       return "plain";
@@ -240,7 +240,7 @@ Case attention_case(const Shape& of, AttentionPath path, Part part, int major, i
   Case made;
   made.operation = kOperations[static_cast<int>(part)];
   made.name = of.name;
-  made.path = part == Part::delta ? "slimpack" : name_of(path);
+  made.path = part == Part::delta ? "slimpack" : to_string(path);
   made.shape = {{"heads", shape.heads},
                 {"kv_heads", shape.kv_heads},
                 {"head_dim", shape.head_dim},

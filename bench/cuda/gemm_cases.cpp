@@ -33,8 +33,8 @@ struct Set {
 Launch prepare(LinearProduct product, const LinearShape& shape, bool adds, const Machine& machine,
                std::int64_t sets) {
   auto all = std::make_shared<std::vector<Set>>();
-  for (std::int64_t at = 0; at < sets; ++at) {
-    const auto seed = static_cast<std::uint64_t>(at) * 16;
+  for (std::int64_t i = 0; i < sets; ++i) {
+    const auto seed = static_cast<std::uint64_t>(i) * 16;
     const auto buffer = [&](std::int64_t size, std::uint64_t which) {
       return random_buffer<Bf16>(size, 1.0F, seed + which, machine.stream);
     };
@@ -51,8 +51,8 @@ Launch prepare(LinearProduct product, const LinearShape& shape, bool adds, const
     }
     all->push_back(std::move(set));
   }
-  return [all, product, shape, adds, machine](std::int64_t at) {
-    const Set& set = (*all)[static_cast<std::size_t>(at)];
+  return [all, product, shape, adds, machine](std::int64_t i) {
+    const Set& set = (*all)[static_cast<std::size_t>(i)];
     cuda::Gemm& gemm = *machine.gemm;
     switch (product) {
       case LinearProduct::forward:

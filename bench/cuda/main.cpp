@@ -44,14 +44,14 @@ constexpr const char* kUsage =
 
 std::optional<Options> parse(int count, char** words) {
   Options options;
-  for (int at = 1; at < count; ++at) {
-    const std::string_view word = words[at];
+  for (int i = 1; i < count; ++i) {
+    const std::string_view word = words[i];
     if (word == "--list") {
       options.list = true;
       continue;
     }
-    if (at + 1 == count) return std::nullopt;
-    const char* const value = words[++at];
+    if (i + 1 == count) return std::nullopt;
+    const char* const value = words[++i];
     const auto number = [value](double& to) {
       const char* const end = value + std::strlen(value);
       return std::from_chars(value, end, to).ptr == end && to > 0 && std::isfinite(to);

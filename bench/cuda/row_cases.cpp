@@ -138,7 +138,7 @@ std::vector<Case> swiglu_cases() {
 /// One document: queries in order, keys in consecutive rows.
 std::vector<cuda::RopeRow> rope_rows() {
   std::vector<cuda::RopeRow> rows;
-  for (std::int32_t at = 0; at < kRows; ++at) rows.push_back({at, at, at, at});
+  for (std::int32_t i = 0; i < kRows; ++i) rows.push_back({i, i, i, i});
   return rows;
 }
 
@@ -185,7 +185,7 @@ std::vector<Case> rope_cases() {
 std::vector<std::int32_t> tokens() {
   Random random(7);
   std::vector<std::int32_t> drawn;
-  for (std::int64_t at = 0; at < kRows; ++at) {
+  for (std::int64_t i = 0; i < kRows; ++i) {
     drawn.push_back(static_cast<std::int32_t>(random.between(0, kVocabulary - 1)));
   }
   return drawn;

@@ -15,9 +15,7 @@ struct Free {
   }
   slimpack::Nanos head(const slimpack::HeadLoad&) const noexcept { return {}; }
 #ifndef SLIMPACK_MUST_NOT_COMPILE
-  slimpack::Nanos transfer(slimpack::Bytes, const slimpack::Link&) const noexcept {
-    return {};
-  }
+  slimpack::Nanos transfer(slimpack::Bytes, const slimpack::Link&) const noexcept { return {}; }
 #endif
   slimpack::Nanos reduce(slimpack::Bytes, std::int64_t, const slimpack::Link&) const noexcept {
     return {};

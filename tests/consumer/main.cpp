@@ -2,5 +2,12 @@
 #include <iostream>
 #include <slimpack/slimpack.hpp>
 int main() {
-  for (const auto& planner : slimpack::planners()) std::cout << planner.name << '\n';
+  slimpack::planners::PlanRequest request;
+  request.batch = slimpack::draw_batch({{{900}, {30}, {4000}, {120}}, "my documents"}, {}, 0);
+  request.model = slimpack::model_preset("llama-7b").value();
+  request.cluster = slimpack::cluster_preset("h100").value();
+  request.pp = 4;
+  auto outcome = slimpack::planners::plan_slimpack(request);
+  const auto plan = slimpack::planners::take_plan(std::move(outcome.result)).value();
+  std::cout << slimpack::seconds(plan.prediction.iteration) << " s a step\n";
 }

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "slimpack/plan/share.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 
 using namespace slimpack;
 
@@ -39,7 +39,7 @@ TEST_CASE("Random: a shuffle keeps every element") {
   random.shuffle(std::span(values));
   CHECK_FALSE(std::is_sorted(values.begin(), values.end()));
   std::sort(values.begin(), values.end());
-  for (int at = 0; at < 100; ++at) CHECK(values[static_cast<std::size_t>(at)] == at);
+  for (int i = 0; i < 100; ++i) CHECK(values[static_cast<std::size_t>(i)] == i);
 }
 
 TEST_CASE("Share: ranks of a group partition every range, as counting token by token says") {
@@ -52,18 +52,20 @@ TEST_CASE("Share: ranks of a group partition every range, as counting token by t
     const Tokens end{begin.value + random.between(0, 90)};
     Tokens sum;
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
-      const Share share{rank, ranks, block};
+      const CpShard shard{rank, ranks, block};
       Tokens counted, in_runs;
-      for (Tokens at = begin; at < end; at += Tokens{1}) counted += Tokens{share.owns(at) ? 1 : 0};
+      for (Tokens position = begin; position < end; position += Tokens{1})
+        counted += Tokens{shard.owns(position) ? 1 : 0};
       Tokens last{-1};
-      share.for_each_run(begin, end, [&](Tokens first, Tokens stop) {
+      shard.for_each_run(begin, end, [&](Tokens first, Tokens stop) {
         CHECK(first > last);  // maximal runs never touch
         CHECK(first < stop);
-        for (Tokens at = first; at < stop; at += Tokens{1}) CHECK(share.owns(at));
+        for (Tokens position = first; position < stop; position += Tokens{1})
+          CHECK(shard.owns(position));
         in_runs += stop - first;
         last = stop;
       });
-      CHECK(share.between(begin, end) == counted);
+      CHECK(shard.between(begin, end) == counted);
       CHECK(in_runs == counted);
       sum += counted;
     }

@@ -96,12 +96,12 @@ double best_error(const Eigen::MatrixXd& a, const Eigen::VectorXd& b) {
   double best = b.norm();
   for (unsigned set = 1; set < 1U << static_cast<unsigned>(a.cols()); ++set) {
     std::vector<Eigen::Index> columns;
-    for (Eigen::Index at = 0; at < a.cols(); ++at) {
-      if ((set >> static_cast<unsigned>(at) & 1U) != 0) columns.push_back(at);
+    for (Eigen::Index i = 0; i < a.cols(); ++i) {
+      if ((set >> static_cast<unsigned>(i) & 1U) != 0) columns.push_back(i);
     }
     Eigen::MatrixXd chosen(a.rows(), static_cast<Eigen::Index>(columns.size()));
-    for (std::size_t at = 0; at < columns.size(); ++at) {
-      chosen.col(static_cast<Eigen::Index>(at)) = a.col(columns[at]);
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      chosen.col(static_cast<Eigen::Index>(i)) = a.col(columns[i]);
     }
     const Eigen::VectorXd x = chosen.completeOrthogonalDecomposition().solve(b);
     if (x.minCoeff() < 0) continue;
@@ -129,7 +129,7 @@ TEST_CASE("non_negative_least_squares: as good as the best of all active sets") 
     if (seed % 7 == 0) a.col(columns - 1).setZero();
     const Eigen::VectorXd x = non_negative_least_squares(a, b);
     CHECK(x.minCoeff() >= 0);
-    for (Eigen::Index at = 0; at < columns; ++at) at_zero += x(at) == 0 ? 1 : 0;
+    for (Eigen::Index i = 0; i < columns; ++i) at_zero += x(i) == 0 ? 1 : 0;
     CHECK((b - a * x).norm() <= best_error(a, b) * (1 + 1e-9) + 1e-9 * b.norm());
     CHECK(non_negative_least_squares(a, b) == x);
   }
@@ -144,7 +144,7 @@ std::vector<ProfileRow> synthetic(std::uint64_t seed, const FittedTerms& terms, 
                                   std::optional<Pass> pass, double noise) {
   Random random(seed);
   std::vector<ProfileRow> rows;
-  for (int at = 0; at < 200; ++at) {
+  for (int i = 0; i < 200; ++i) {
     ProfileRow row;
     row.kind = kind;
     row.pass = pass;
@@ -222,17 +222,17 @@ TEST_CASE("fit_cost: small kernels count as much as large ones") {
 
 TEST_CASE("fit_cost: held-out rows are not fitted; few rows are all fitted") {
   std::vector<ProfileRow> rows;
-  for (std::int64_t at = 1; at <= 5; ++at) {
+  for (std::int64_t i = 1; i <= 5; ++i) {
     ProfileRow row;
     row.kind = ProfileKind::reduce;
-    row.bytes = {at * 1000};
-    row.seconds = static_cast<double>(at) * 1e-6 * (at == 5 ? 2 : 1);
+    row.bytes = {i * 1000};
+    row.seconds = static_cast<double>(i) * 1e-6 * (i == 5 ? 2 : 1);
     rows.push_back(row);
   }
-  const FitResult judged = fit_cost(rows);
-  REQUIRE(judged.kinds.size() == 1);
-  CHECK(judged.kinds[0].held_out == 1);
-  CHECK(*judged.kinds[0].worst_error == doctest::Approx(0.5));
+  const FitResult sampled = fit_cost(rows);
+  REQUIRE(sampled.kinds.size() == 1);
+  CHECK(sampled.kinds[0].held_out == 1);
+  CHECK(*sampled.kinds[0].worst_error == doctest::Approx(0.5));
   rows.pop_back();
   const FitResult all = fit_cost(rows);
   CHECK(all.kinds[0].held_out == 0);

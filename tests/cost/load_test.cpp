@@ -17,37 +17,37 @@ namespace slimpack {
 namespace {
 
 // Twice the pairs of query `query` with keys that `share` owns (all of them for kv).
-std::int64_t pairs2_of(std::int64_t query, Exchange exchange, const Share& share) {
+std::int64_t pairs2_of(std::int64_t query, RingMode exchange, const CpShard& shard) {
   std::int64_t pairs2 = 0;
   for (std::int64_t key = 0; key <= query; ++key) {
-    if (exchange == Exchange::kv || share.owns({key})) pairs2 += key == query ? 1 : 2;
+    if (exchange == RingMode::pass_kv || shard.owns({key})) pairs2 += key == query ? 1 : 2;
   }
   return pairs2;
 }
 
-std::int64_t owner(std::int64_t token, const Share& share) {
-  for (std::int64_t rank = 0; rank < share.ranks; ++rank) {
-    if (Share{rank, share.ranks, share.block}.owns({token})) return rank;
+std::int64_t owner(std::int64_t token, const CpShard& shard) {
+  for (std::int64_t rank = 0; rank < shard.ranks; ++rank) {
+    if (CpShard{rank, shard.ranks, shard.block}.owns({token})) return rank;
   }
   return -1;
 }
 
 // Queries come in runs of equal owners; the last rows of a run are filled up to a tile, a filler
 // row seeing as many keys as the mean of the rows it joins.
-void add_by_tokens(PackLoad& load, const Slice& slice, Exchange exchange, const Share& share,
+void add_by_tokens(PackLoad& load, const Slice& slice, RingMode exchange, const CpShard& shard,
                    std::int64_t tile) {
-  const bool kv = share.ranks == 1 || exchange == Exchange::kv;
-  std::int64_t at = slice.begin.value;
-  while (at < slice.end.value) {
-    std::int64_t end = at;
+  const bool kv = shard.ranks == 1 || exchange == RingMode::pass_kv;
+  std::int64_t i = slice.begin.value;
+  while (i < slice.end.value) {
+    std::int64_t end = i;
     std::vector<std::int64_t> rows;
-    while (end < slice.end.value && owner(end, share) == owner(at, share)) {
-      rows.push_back(pairs2_of(end++, kv ? Exchange::kv : Exchange::q, share));
+    while (end < slice.end.value && owner(end, shard) == owner(i, shard)) {
+      rows.push_back(pairs2_of(end++, kv ? RingMode::pass_kv : RingMode::pass_q, shard));
     }
     std::int64_t pairs2 = 0;
     for (const std::int64_t row : rows) pairs2 += row;
-    const bool mine = owner(at, share) == share.rank;
-    if (mine) load.tokens += Tokens{end - at};
+    const bool mine = owner(i, shard) == shard.rank;
+    if (mine) load.tokens += Tokens{end - i};
     if (kv ? mine : pairs2 > 0) {
       load.pairs2 += pairs2;
       ++load.segments;
@@ -62,19 +62,19 @@ void add_by_tokens(PackLoad& load, const Slice& slice, Exchange exchange, const 
       if (partial > 0 && kv) load.filled_pairs2 += (tile - partial) * filler / partial;
       if (partial > 0 && !kv) {
         load.filled_pairs2 +=
-            (tile - partial) * (share.before({end}) + share.before({end - partial})).value;
+            (tile - partial) * (shard.before({end}) + shard.before({end - partial})).value;
       }
     }
-    if (!kv && !mine) load.q_received += Tokens{end - at};
-    at = end;
+    if (!kv && !mine) load.q_received += Tokens{end - i};
+    i = end;
   }
   for (std::int64_t key = 0; kv && key < slice.end.value; ++key) {
-    if (!share.owns({key})) load.kv_received += Tokens{1};
+    if (!shard.owns({key})) load.kv_received += Tokens{1};
   }
 }
 
 // Runs of saved rows, from the address of each row.
-std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, const Share& share) {
+std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, const CpShard& shard) {
   std::map<std::pair<std::size_t, std::int64_t>, std::pair<std::size_t, std::int64_t>> address;
   for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
     if (plan.micropacks[id].pass != Pass::forward || plan.micropacks[id].group != pack.group) {
@@ -82,22 +82,22 @@ std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, const Share
     }
     std::int64_t next = 0;
     for (const Slice& slice : plan.micropacks[id].slices) {
-      for (std::int64_t at = slice.begin.value; at < slice.end.value; ++at) {
-        if (share.owns({at})) address[{index(slice.sample), at}] = {id, next++};
+      for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
+        if (shard.owns({i})) address[{index(slice.sample), i}] = {id, next++};
       }
     }
   }
   std::vector<std::pair<std::size_t, std::int64_t>> rows;
   for (const Slice& slice : pack.slices) {
-    for (std::int64_t at = slice.begin.value; at < slice.end.value; ++at) {
-      if (share.owns({at})) rows.push_back(address.at({index(slice.sample), at}));
+    for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
+      if (shard.owns({i})) rows.push_back(address.at({index(slice.sample), i}));
     }
   }
   std::sort(rows.begin(), rows.end());
   std::int64_t runs = rows.empty() ? 0 : 1;
-  for (std::size_t at = 1; at < rows.size(); ++at) {
-    const auto follows = std::pair{rows[at - 1].first, rows[at - 1].second + 1};
-    if (rows[at] != follows) ++runs;
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    const auto follows = std::pair{rows[i - 1].first, rows[i - 1].second + 1};
+    if (rows[i] != follows) ++runs;
   }
   return runs;
 }
@@ -108,7 +108,7 @@ TEST_CASE("PackLoads: equal to counting token by token") {
     CAPTURE(seed);
     test::RandomPlanOptions options;
     options.max_tokens = 90;
-    if (seed % 2 == 0) options.merged = true;
+    if (seed % 2 == 0) options.in_cp_group = true;
     Plan plan = test::random_plan(seed, options);
     plan.cluster.tile_tokens = 1 + static_cast<std::int64_t>(seed % 9);
     const PackLoads loads(plan);
@@ -118,15 +118,15 @@ TEST_CASE("PackLoads: equal to counting token by token") {
       const auto pack_id = static_cast<PackId>(id);
       REQUIRE(loads.ranks(pack_id) == plan.groups[index(pack.group)].size());
       for (std::size_t rank = 0; rank < loads.ranks(pack_id); ++rank) {
-        const Share share = share_of(plan, pack.group, rank);
+        const CpShard shard = cp_shard_of(plan, pack.group, rank);
         PackLoad expected;
-        expected.ranks = share.ranks;
+        expected.ranks = shard.ranks;
         for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
-          const Exchange exchange = share.ranks == 1 ? Exchange::kv : pack.exchange[slot];
-          add_by_tokens(expected, pack.slices[slot], exchange, share, plan.cluster.tile_tokens);
-          if (share.ranks > 1) ++(exchange == Exchange::kv ? merged_kv : merged_q);
+          const RingMode exchange = shard.ranks == 1 ? RingMode::pass_kv : pack.exchange[slot];
+          add_by_tokens(expected, pack.slices[slot], exchange, shard, plan.cluster.tile_tokens);
+          if (shard.ranks > 1) ++(exchange == RingMode::pass_kv ? merged_kv : merged_q);
         }
-        if (pack.pass == Pass::backward) expected.runs = runs_by_tokens(plan, pack, share);
+        if (pack.pass == Pass::backward) expected.runs = runs_by_tokens(plan, pack, shard);
         if (expected.runs > 1) ++several_runs;
         CHECK(loads(pack_id, rank) == expected);
         CHECK(pack_load(plan, pack_id, rank) == expected);
@@ -147,7 +147,7 @@ TEST_CASE("add_slice: the ranks of a group share tokens and pairs without loss")
     Slice slice;
     slice.begin = {random.between(0, 100'000)};
     slice.end = slice.begin + Tokens{random.between(1, 50'000)};
-    for (const Exchange exchange : {Exchange::kv, Exchange::q}) {
+    for (const RingMode exchange : {RingMode::pass_kv, RingMode::pass_q}) {
       PackLoad sum;
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
         PackLoad load;
@@ -161,7 +161,7 @@ TEST_CASE("add_slice: the ranks of a group share tokens and pairs without loss")
       CHECK(sum.tokens == slice.length());
       CHECK(sum.pairs2 ==
             slice.end.value * slice.end.value - slice.begin.value * slice.begin.value);
-      const bool kv = ranks == 1 || exchange == Exchange::kv;
+      const bool kv = ranks == 1 || exchange == RingMode::pass_kv;
       CHECK(sum.kv_received == (kv ? slice.end * (ranks - 1) : Tokens{0}));
       CHECK(sum.q_received == (kv ? Tokens{0} : slice.length() * (ranks - 1)));
     }
@@ -170,24 +170,24 @@ TEST_CASE("add_slice: the ranks of a group share tokens and pairs without loss")
 
 TEST_CASE("add_slice: tiles by hand") {
   PackLoad load;
-  add_slice(load, {SampleId{}, {128}, {300}}, Exchange::kv, Share{}, {128});
+  add_slice(load, {SampleId{}, {128}, {300}}, RingMode::pass_kv, CpShard{}, {128});
   CHECK(load.tokens == Tokens{172});
   CHECK(load.pairs2 == 172 * (2 * 128 + 172));
   // 44 rows are left for the second tile: 84 more with the mean keys (256 + 300) / 2.
   CHECK(load.filled_pairs2 == load.pairs2 + 84 * (256 + 300));
   CHECK(load.segments == 1);
   PackLoad full;
-  add_slice(full, {SampleId{}, {100}, {356}}, Exchange::kv, Share{}, {128});
+  add_slice(full, {SampleId{}, {100}, {356}}, RingMode::pass_kv, CpShard{}, {128});
   CHECK(full.filled_pairs2 == full.pairs2);
   // Rank 0 of 2 owns blocks 0, 3, 4: of [0, 40) in tens the runs [0, 10) and [30, 40).
-  PackLoad merged;
-  add_slice(merged, {SampleId{}, {0}, {40}}, Exchange::kv, Share{0, 2, {10}}, {10});
-  CHECK(merged.segments == 2);
-  CHECK(merged.pairs2 == 100 + 1600 - 900);
-  CHECK(merged.kv_received == Tokens{20});
+  PackLoad in_cp_group;
+  add_slice(in_cp_group, {SampleId{}, {0}, {40}}, RingMode::pass_kv, CpShard{0, 2, {10}}, {10});
+  CHECK(in_cp_group.segments == 2);
+  CHECK(in_cp_group.pairs2 == 100 + 1600 - 900);
+  CHECK(in_cp_group.kv_received == Tokens{20});
   // Its keys [0, 10) are read by 10 + 20 + 10 queries, [30, 40) by the last ten.
   PackLoad queries;
-  add_slice(queries, {SampleId{}, {0}, {40}}, Exchange::q, Share{0, 2, {10}}, {10});
+  add_slice(queries, {SampleId{}, {0}, {40}}, RingMode::pass_q, CpShard{0, 2, {10}}, {10});
   CHECK(queries.segments == 3);
   CHECK(queries.pairs2 == 100 + 2 * 10 * 30 + 100);
   CHECK(queries.q_received == Tokens{20});
@@ -215,8 +215,11 @@ TEST_CASE("PackLoads: what is not there is refused by name") {
   plan.samples = {{256}};
   plan.groups = {{0, 1}};
   plan.sample_group = {GroupId{}};
-  plan.micropacks = {
-      {Pass::forward, GroupId{}, {{SampleId{0}, {0}, {256}}}, {Exchange::kv}, Recompute::none}};
+  plan.micropacks = {{Pass::forward,
+                      GroupId{},
+                      {{SampleId{0}, {0}, {256}}},
+                      {RingMode::pass_kv},
+                      Recompute::none}};
   CHECK_THROWS_WITH_AS(static_cast<void>(pack_load(plan, PackId{1}, 0)),
                        "MicroPack does not exist, got 1", InvalidInput);
   CHECK_THROWS_WITH_AS(static_cast<void>(pack_load(plan, PackId{0}, 2)),
@@ -246,7 +249,7 @@ TEST_CASE("PackLoads: what is not there is refused by name") {
                        "2147483649",
                        InvalidInput);
   broken = plan;
-  broken.memory.share_tokens = {0};
+  broken.memory.cp_block_tokens = {0};
   CHECK_THROWS_WITH_AS(PackLoads{broken}, "memory.share_tokens must be > 0, got 0", InvalidInput);
   broken = plan;
   broken.micropacks[0].slices[0].sample = SampleId{7};

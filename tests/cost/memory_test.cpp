@@ -79,14 +79,14 @@ TEST_CASE("static_bytes: weights, gradients and state of every kind of stage") {
         StaticBytes{{2 * weights}, {4 * weights}, {(12 * weights + 2) / 3}});
   plan.memory.optimizer = OptimizerState::replicated;
   CHECK(static_bytes(plan, 1).optimizer == Bytes{12 * weights});
-  plan.parallel.head = Head::shard;
+  plan.parallel.head = LmHead::shard;
   CHECK(device_weights(plan, 0).head == 16000 * h);
   CHECK(device_weights(plan, 1).head == 16000 * h);
   plan.model.tied = true;
   CHECK(device_weights(plan, 0).head == 0);
   CHECK(device_weights(plan, 1).head == 16000 * h);
   plan.parallel.pp = 1;
-  plan.parallel.head = Head::last;
+  plan.parallel.head = LmHead::last;
   CHECK(device_weights(plan, 0).head == 0);
   CHECK(state_bytes(plan.model) == 12);
   plan.model.bytes_per_element = 4;
@@ -105,14 +105,14 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
     const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes);
     CHECK(memory.layer() == layer);
     std::vector<std::vector<Recompute>> mode(plan.samples.size());
-    for (std::size_t at = 0; at < mode.size(); ++at) {
-      mode[at].resize(static_cast<std::size_t>(plan.samples[at].value));
+    for (std::size_t i = 0; i < mode.size(); ++i) {
+      mode[i].resize(static_cast<std::size_t>(plan.samples[i].value));
     }
     for (const MicroPack& pack : plan.micropacks) {
       for (const Slice& slice : pack.slices) {
-        for (std::int64_t at = slice.begin.value; at < slice.end.value; ++at) {
+        for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
           if (pack.pass == Pass::backward) {
-            mode[index(slice.sample)][static_cast<std::size_t>(at)] = pack.recompute;
+            mode[index(slice.sample)][static_cast<std::size_t>(i)] = pack.recompute;
           }
         }
       }
@@ -122,26 +122,26 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
       const MicroPack& pack = plan.micropacks[id];
       const auto pack_id = static_cast<PackId>(id);
       for (std::size_t rank = 0; rank < plan.groups[index(pack.group)].size(); ++rank) {
-        const Share share = share_of(plan, pack.group, rank);
+        const CpShard shard = cp_shard_of(plan, pack.group, rank);
         std::int64_t tokens = 0, bytes = 0, work = 0, exchange = 0;
         const bool back = pack.pass == Pass::backward;
         for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
           const Slice& slice = pack.slices[slot];
-          for (std::int64_t at = slice.begin.value; at < slice.end.value; ++at) {
-            if (!share.owns({at})) continue;
+          for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
+            if (!shard.owns({i})) continue;
             const auto how =
-                static_cast<std::size_t>(mode[index(slice.sample)][static_cast<std::size_t>(at)]);
+                static_cast<std::size_t>(mode[index(slice.sample)][static_cast<std::size_t>(i)]);
             ++tokens;
             bytes += layer.kept[how];
             work += back ? layer.backward_workspace[how] : layer.forward_workspace[how];
           }
-          if (share.ranks == 1) continue;
-          const bool kv = pack.exchange[slot] == Exchange::kv;
+          if (shard.ranks == 1) continue;
+          const bool kv = pack.exchange[slot] == RingMode::pass_kv;
           std::int64_t largest = 0;
-          for (std::int64_t other = 0; other < share.ranks; ++other) {
+          for (std::int64_t other = 0; other < shard.ranks; ++other) {
             std::int64_t own = 0;
-            for (std::int64_t at = kv ? 0 : slice.begin.value; at < slice.end.value; ++at) {
-              own += Share{other, share.ranks, share.block}.owns({at}) ? 1 : 0;
+            for (std::int64_t i = kv ? 0 : slice.begin.value; i < slice.end.value; ++i) {
+              own += CpShard{other, shard.ranks, shard.block}.owns({i}) ? 1 : 0;
             }
             largest = std::max(largest, own);
           }
@@ -164,12 +164,12 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
         CHECK(memory.workspace({UnitKind::reduce, {}, 0}, 0, rank) == Bytes{0});
         const Tokens page = plan.memory.page_tokens;
         const Tokens end = pack.slices.front().end;
-        const std::int64_t pages = memory.pages(share, end);
-        CHECK(pages * page.value >= share.before(end).value);
-        CHECK((pages - 1) * page.value < share.before(end).value);
+        const std::int64_t pages = memory.pages(shard, end);
+        CHECK(pages * page.value >= shard.before(end).value);
+        CHECK((pages - 1) * page.value < shard.before(end).value);
         CHECK(memory.page_bytes(2, 3) == Bytes{2 * 3 * page.value * layer.kv});
-        CHECK(memory.kv_gradient(share, end, 3) ==
-              Bytes{3 * layer.kv_gradient * share.before(end).value});
+        CHECK(memory.kv_gradient(shard, end, 3) ==
+              Bytes{3 * layer.kv_gradient * shard.before(end).value});
         kept[{pack.pass, index(pack.group)}] += memory.kept(pack_id, rank, 1).value;
       }
     }

@@ -77,11 +77,11 @@ void check_laws(const Model& model) {
     more[4].runs += by;
     more[5].kv_received += Tokens{by};
     more[6].q_received += Tokens{by};
-    for (std::size_t at = 0; at < more.size(); ++at) {
-      CAPTURE(at);
-      CHECK(model.forward(more[at], stage) >= model.forward(load, stage));
+    for (std::size_t i = 0; i < more.size(); ++i) {
+      CAPTURE(i);
+      CHECK(model.forward(more[i], stage) >= model.forward(load, stage));
       for (const Recompute mode : kModes) {
-        CHECK(model.backward(more[at], stage, mode) >= model.backward(load, stage, mode));
+        CHECK(model.backward(more[i], stage, mode) >= model.backward(load, stage, mode));
       }
     }
     StageLoad longer = stage;

@@ -74,9 +74,9 @@ TEST_CASE("cost models: the laws hold") {
       table.forward_s.resize(table.tokens.size() * columns);
       table.backward_s.resize(table.tokens.size() * columns);
       for (auto* values : {&table.forward_s, &table.backward_s}) {
-        for (std::size_t at = 0; at < values->size(); ++at) {
-          (*values)[at] *= 1 + random.unit();
-          if (at % columns > 0) (*values)[at] = std::max((*values)[at], (*values)[at - 1]);
+        for (std::size_t i = 0; i < values->size(); ++i) {
+          (*values)[i] *= 1 + random.unit();
+          if (i % columns > 0) (*values)[i] = std::max((*values)[i], (*values)[i - 1]);
         }
       }
       test::check_laws(TableModel(table, llama_7b(), h100(), MemorySpec{}));

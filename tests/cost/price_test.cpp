@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prices of whole plans: links, meetings, reductions, and the ideal below them.
+// Prices of whole plans: links, collectives, reductions, and the ideal below them.
 #include "slimpack/cost/price.hpp"
 
 #include <doctest/doctest.h>
@@ -24,17 +24,17 @@ Plan two_by_two() {
   plan.model = llama_7b();
   plan.cluster = h100();
   plan.parallel.dp = plan.parallel.pp = 2;
-  plan.parallel.merge = 2;
+  plan.parallel.max_cp = 2;
   plan.placement = {{0, 0, 0, 0}, {0, 1, 0, 8}, {1, 0, 0, 1}, {1, 1, 0, 2}};
   plan.stages = {{0, 0, 0, 15, true}, {1, 0, 15, 32, false}};
   plan.groups = {{0}, {1}, {0, 1}};
   plan.samples = {{3000}, {2000}, {10'000}};
   plan.sample_group = {GroupId{0}, GroupId{1}, GroupId{2}};
-  for (std::uint32_t at = 0; at < 3; ++at) {
-    const Slice slice{SampleId{at}, {0}, plan.samples[at]};
-    const std::vector<Exchange> exchange(at == 2 ? 1 : 0, Exchange::kv);
-    plan.micropacks.push_back({Pass::forward, GroupId{at}, {slice}, exchange, Recompute::none});
-    plan.micropacks.push_back({Pass::backward, GroupId{at}, {slice}, exchange, Recompute::light});
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    const Slice slice{SampleId{i}, {0}, plan.samples[i]};
+    const std::vector<RingMode> exchange(i == 2 ? 1 : 0, RingMode::pass_kv);
+    plan.micropacks.push_back({Pass::forward, GroupId{i}, {slice}, exchange, Recompute::none});
+    plan.micropacks.push_back({Pass::backward, GroupId{i}, {slice}, exchange, Recompute::light});
   }
   return plan;
 }
@@ -77,10 +77,10 @@ TEST_CASE("PricedPlan: asks the model with loads and links of the placement") {
       stage.layers = line == 0 ? 15 : 17;
       stage.embedding = line == 0;
       stage.tensor_link = plan.cluster.inside;
-      const bool merged = pack >= 4;
-      stage.exchange_link = merged && line == 1 ? plan.cluster.between : plan.cluster.inside;
+      const bool in_cp_group = pack >= 4;
+      stage.exchange_link = in_cp_group && line == 1 ? plan.cluster.between : plan.cluster.inside;
       Nanos slowest;
-      for (std::size_t rank = 0; rank < (merged ? 2 : 1); ++rank) {
+      for (std::size_t rank = 0; rank < (in_cp_group ? 2 : 1); ++rank) {
         const PackLoad& load = loads(PackId{pack}, rank);
         slowest = std::max(slowest, pack % 2 == 0 ? model.forward(load, stage)
                                                   : model.backward(load, stage, Recompute::light));
@@ -116,7 +116,7 @@ TEST_CASE("PricedPlan: asks the model with loads and links of the placement") {
 
 TEST_CASE("PricedPlan: sharded head, replicated state, tied tables") {
   Plan plan = two_by_two();
-  plan.parallel.head = Head::shard;
+  plan.parallel.head = LmHead::shard;
   plan.memory.optimizer = OptimizerState::replicated;
   plan.model.vocab = 32001;
   const AnalyticModel model(plan.model, plan.cluster, plan.memory);
@@ -143,7 +143,7 @@ TEST_CASE("PricedPlan: sharded head, replicated state, tied tables") {
   const Nanos own =
       model.reduce({4 * (17 * layer + 16001 * hidden + hidden)}, 2, plan.cluster.between);
   CHECK(tied.reduce(0, 0) == own + model.reduce({4 * 32001 * hidden}, 2, plan.cluster.between));
-  plan.parallel.head = Head::last;
+  plan.parallel.head = LmHead::last;
   CHECK(tied_stages(plan) == std::vector<std::int32_t>{0, 1});
 }
 
@@ -218,7 +218,7 @@ Nanos total_compute(const Plan& plan) {
   for (const DeviceSchedule& device : plan.schedule) {
     for (const Unit& unit : device.order) {
       if (unit.kind == UnitKind::forward || unit.kind == UnitKind::backward) {
-        total += priced.compute(unit.pack, line_of(plan).at(device.pp, unit.chunk));
+        total += priced.compute(unit.pack, virtual_stages_of(plan).index(device.pp, unit.chunk));
       }
       if (unit.kind == UnitKind::head) {
         const auto& ranks = plan.groups[index(plan.micropacks[index(unit.pack)].group)];

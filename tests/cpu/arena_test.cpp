@@ -45,13 +45,13 @@ TEST_CASE("arena: buffers are aligned, never overlap, and leave nothing behind")
         }
         sum += rounded_up(bytes);
       } else {
-        const auto at = static_cast<std::size_t>(random.below(held.size()));
-        const auto span = held[at].first.bytes();
+        const auto i = static_cast<std::size_t>(random.below(held.size()));
+        const auto span = held[i].first.bytes();
         CHECK(std::all_of(span.begin(), span.end(), [&](std::byte value) {
-          return std::to_integer<unsigned char>(value) == held[at].second;
+          return std::to_integer<unsigned char>(value) == held[i].second;
         }));
         sum -= rounded_up(static_cast<std::int64_t>(span.size()));
-        std::swap(held[at], held.back());
+        std::swap(held[i], held.back());
         held.pop_back();
       }
       CHECK(arena.held() == Bytes{sum});
@@ -92,7 +92,7 @@ TEST_CASE("arena: no room is told with what is needed and what there is") {
   CHECK_THROWS_WITH_AS(Buffer(arena, Bytes{449}),
                        "the arena of 640 bytes has no room for 449: available are 512 bytes in 2 "
                        "gaps, the largest of 448",
-                       exec::ExecutionError);
+                       runtime::ExecutionError);
   CHECK_NOTHROW(Buffer(arena, Bytes{448}));
   CHECK_THROWS_WITH_AS(BufferArena(Bytes{-1}), "BufferPlaces: capacity must be >= 0, got -1",
                        InvalidInput);

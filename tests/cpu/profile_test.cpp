@@ -43,7 +43,7 @@ TEST_CASE("profile: every plan that is timed is valid and spans prefixes, segmen
     for (const cpu::ProfilePlan& made : cpu::profile_plans(profiled_shape(), Tokens{context})) {
       CHECK(made.plan.model.layers == made.layers);
       layers.insert(made.layers);
-      CHECK_NOTHROW((void)exec::make_program(made.plan));
+      CHECK_NOTHROW((void)runtime::make_program(made.plan));
       for (const MicroPack& pack : made.plan.micropacks) {
         segments.insert(static_cast<std::int64_t>(pack.slices.size()));
         for (const Slice& slice : pack.slices) prefixes.insert(slice.begin.value);

@@ -17,7 +17,7 @@ ModelShape tiny_model(bool tied) {
   return {"tiny", 2, 6, 4, 2, 4, 7, 9, tied, 100.0, 1e-5, 8};
 }
 
-exec::StepData tiny_data() {
+runtime::StepData tiny_data() {
   return {{{1, 5, 2, 8}, {3, 3}}, {{5, 2, std::nullopt, 0}, {std::nullopt, 7}}};
 }
 
@@ -27,7 +27,7 @@ TEST_CASE("reference_step: every gradient of the whole model by finite differenc
   for (const bool tied : {false, true}) {
     CAPTURE(tied);
     const ModelShape model = tiny_model(tied);
-    const exec::StepData data = tiny_data();
+    const runtime::StepData data = tiny_data();
     cpu::Tensors weights = cpu::initial_weights(model, 4);
     CHECK(weights.count("lm_head.weight") == (tied ? 0U : 1U));
     const auto result = cpu::reference_step(model, weights, data);
@@ -53,7 +53,7 @@ TEST_CASE("reference_step: a model without layers whose logits are zero has loss
 
 TEST_CASE("reference_step: a step without targets is refused") {
   const ModelShape model = tiny_model(false);
-  const exec::StepData data{{{1, 2}}, {{std::nullopt, std::nullopt}}};
+  const runtime::StepData data{{{1, 2}}, {{std::nullopt, std::nullopt}}};
   CHECK_THROWS_WITH_AS((void)cpu::reference_step(model, cpu::initial_weights(model, 1), data),
                        "reference_step: the step must have a target", InvalidInput);
 }

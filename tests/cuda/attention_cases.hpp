@@ -79,10 +79,10 @@ inline Case make_case(const AttentionShape& shape, const std::vector<Sample>& sa
   std::vector<std::int32_t> places;  // of pages in the key matrix, shuffled, some unused
   std::int32_t all_pages = 1;
   for (const Sample& sample : samples) all_pages += (sample.keys + page - 1) / page;
-  for (std::int32_t at = 0; at < all_pages; ++at) places.push_back(at);
-  for (std::size_t at = places.size() - 1; at > 0; --at) {
-    std::swap(places[at],
-              places[static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(at)))]);
+  for (std::int32_t i = 0; i < all_pages; ++i) places.push_back(i);
+  for (std::size_t i = places.size() - 1; i > 0; --i) {
+    std::swap(places[i],
+              places[static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(i)))]);
   }
   // Queries stand in order, outputs in reverse order, the others at other distances.
   std::int32_t total = 0, used = 0, key_gradient = 3;
@@ -214,9 +214,9 @@ inline Results reference(const Case& of, const Results* given = nullptr) {
       cpu::attention_forward(out, log_sum, q, rows(key, row, shape.keys, key_width),
                              rows(value, row, shape.keys, key_width), shape);
     }
-    for (std::size_t at = 0; at < delta.size(); ++at) {
+    for (std::size_t i = 0; i < delta.size(); ++i) {
       const auto dim = static_cast<std::size_t>(of.shape.head_dim);
-      delta[at] = cpu::detail::dot(out.subspan(at * dim, dim), dout.subspan(at * dim, dim));
+      delta[i] = cpu::detail::dot(out.subspan(i * dim, dim), dout.subspan(i * dim, dim));
     }
     std::vector<double> all_log_sum = given != nullptr ? given->log_sum : results.log_sum;
     std::vector<double> all_delta = given != nullptr ? given->delta : results.delta;
@@ -239,13 +239,13 @@ inline Results reference(const Case& of, const Results* given = nullptr) {
 inline double difference(const std::vector<double>& found, const std::vector<double>& expected) {
   if (found.size() != expected.size()) return std::numeric_limits<double>::infinity();
   double apart = 0, norm = 0;
-  for (std::size_t at = 0; at < found.size(); ++at) {
-    if (std::isnan(found[at]) != std::isnan(expected[at])) {
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (std::isnan(found[i]) != std::isnan(expected[i])) {
       return std::numeric_limits<double>::infinity();
     }
-    if (std::isnan(expected[at]) || found[at] == expected[at]) continue;
-    apart += (found[at] - expected[at]) * (found[at] - expected[at]);
-    norm += expected[at] * expected[at];
+    if (std::isnan(expected[i]) || found[i] == expected[i]) continue;
+    apart += (found[i] - expected[i]) * (found[i] - expected[i]);
+    norm += expected[i] * expected[i];
   }
   return apart == 0 ? 0.0 : std::sqrt(apart / norm);
 }

@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "exec/transport_laws.hpp"
-#include "slimpack/exec/team.hpp"
+#include "runtime/transport_laws.hpp"
+#include "slimpack/runtime/device_threads.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/stream_transport.hpp"
 
@@ -93,23 +93,25 @@ struct StreamRank {
 /// A random exchange on the team, each device on a stream of its own; what was wrong, by device.
 /// enter(device) is called first on the device's thread.
 template <class Element, class Mover = cuda::StreamMover, std::invocable<std::size_t> Enter>
-std::vector<std::string> exchange_on_streams(exec::Team& team, std::uint64_t seed, Enter enter) {
-  using Link = exec::BasicThreadTransport<Mover>;
-  const auto plan = random_exchange(seed, team.size());
-  typename Link::Hub hub(team.size(), static_cast<std::int32_t>(plan.window));
-  std::vector<std::string> wrong(team.size());
-  std::vector<std::unique_ptr<StreamRank>> ranks(team.size());
-  team.run([&](std::size_t device) {
+std::vector<std::string> exchange_on_streams(runtime::DeviceThreads& device_threads,
+                                             std::uint64_t seed, Enter enter) {
+  using Link = runtime::BasicThreadTransport<Mover>;
+  const auto plan = random_exchange(seed, device_threads.size());
+  typename Link::RendezvousType rendezvous(device_threads.size(),
+                                           static_cast<std::int32_t>(plan.max_in_flight));
+  std::vector<std::string> wrong(device_threads.size());
+  std::vector<std::unique_ptr<StreamRank>> ranks(device_threads.size());
+  device_threads.run([&](std::size_t device) {
     enter(device);
     ranks[device] = std::make_unique<StreamRank>();
     StreamRank& rank = *ranks[device];
-    Link link(hub, device, Mover(rank.streams));
+    Link link(rendezvous, device, Mover(rank.streams));
     wrong[device] = ExchangeRun<Element, Link, DeviceExchange<Element>>(
                         plan, device, link, DeviceExchange<Element>(rank.compute.view()))
                         .run();
-    hub.leave(device);
+    rendezvous.leave(device);
   });
-  CHECK(hub.leftover().empty());
+  CHECK(rendezvous.leftover().empty());
   return wrong;
 }
 

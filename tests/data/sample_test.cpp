@@ -127,9 +127,9 @@ TEST_CASE(
       REQUIRE(batch.step == step);
       REQUIRE(batch.samples.size() == batch.origin.size());
       REQUIRE(!batch.samples.empty());
-      for (std::size_t at = 0; at < batch.samples.size(); ++at) {
-        pass.emplace_back(batch.origin[at], batch.samples[at]);
-        tokens += batch.samples[at].value;
+      for (std::size_t i = 0; i < batch.samples.size(); ++i) {
+        pass.emplace_back(batch.origin[i], batch.samples[i]);
+        tokens += batch.samples[i].value;
         if (tokens < test.tokens) continue;
         REQUIRE(tokens == test.tokens);
         // One pass is complete: walk it document by document.
@@ -171,10 +171,10 @@ TEST_CASE("batches: a step ends where the next sample would exceed a limit, and 
     for (int step = 0; step < 30; ++step) {
       const Batch batch = stream.next();
       std::int64_t tokens = 0;
-      for (std::size_t at = 0; at < batch.samples.size(); ++at) {
-        REQUIRE(batch.samples[at] == ahead.samples[0]);
-        REQUIRE(batch.origin[at] == ahead.origin[0]);
-        tokens += batch.samples[at].value;
+      for (std::size_t i = 0; i < batch.samples.size(); ++i) {
+        REQUIRE(batch.samples[i] == ahead.samples[0]);
+        REQUIRE(batch.origin[i] == ahead.origin[0]);
+        tokens += batch.samples[i].value;
         ahead = one_by_one.next();
       }
       if (whole) {
@@ -205,11 +205,11 @@ TEST_CASE("batches: targets by brute force, token by token") {
       } catch (const InvalidInput&) {
         break;
       }
-      for (std::size_t at = 0; at < batch.samples.size(); ++at) {
-        const Origin& origin = batch.origin[at];
+      for (std::size_t i = 0; i < batch.samples.size(); ++i) {
+        const Origin& origin = batch.origin[i];
         const Tokens whole = test.sources[static_cast<std::size_t>(origin.source)]
                                  .documents[static_cast<std::size_t>(origin.document)];
-        for (Tokens token = origin.first; token < origin.first + batch.samples[at];
+        for (Tokens token = origin.first; token < origin.first + batch.samples[i];
              token += Tokens{1}) {
           const bool is_last = token + Tokens{1} == whole;
           if (!is_last || test.options.end_of_document) ++expected;

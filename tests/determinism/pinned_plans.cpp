@@ -11,12 +11,12 @@
 #include <string_view>
 #include <variant>
 
-#include "compiled/planners.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/cost/presets.hpp"
-#include "slimpack/data/lengths.hpp"
 #include "slimpack/data/sample.hpp"
+#include "slimpack/io/text_lengths.hpp"
 #include "slimpack/plan/plan_hash.hpp"
+#include "slimpack/planners/registry.hpp"
 
 namespace {
 
@@ -33,7 +33,7 @@ Value draw(Random& random, const std::array<Value, count>& values) {
 
 struct Setting {
   std::string set;
-  PlanRequest request;
+  planners::PlanRequest request;
 };
 
 /// Everything about the request is drawn by its number, one draw a statement.
@@ -54,7 +54,7 @@ Setting draw_setting(std::uint64_t number, const std::array<std::string, 2>& fol
       setting.set == "code" || setting.set == "encyclopedia" || setting.set == "web";
   LengthSet set =
       read_text_lengths((evaluation ? folders[1] : folders[0]) + '/' + setting.set + ".lengths");
-  PlanRequest& request = setting.request;
+  planners::PlanRequest& request = setting.request;
   request.model = model_preset(draw(random, kModels)).value();
   request.cluster = cluster_preset(draw(random, kClusters)).value();
   const Degrees degrees = draw(random, kDegrees);
@@ -70,11 +70,11 @@ Setting draw_setting(std::uint64_t number, const std::array<std::string, 2>& fol
   options.seed = number;
   request.batch = BatchStream(std::span(&set, 1), options).next();
   request.sources = {{setting.set, static_cast<std::int64_t>(set.documents.size()), ""}};
-  request.effort = Effort::fast;
-  if (random.chance(1, 3)) request.effort = Effort::normal;
-  if (random.chance(1, 4)) request.merge = 2;
+  request.effort = planners::Effort::fast;
+  if (random.chance(1, 3)) request.effort = planners::Effort::normal;
+  if (random.chance(1, 4)) request.max_cp = 2;
   if (random.chance(1, 4)) request.chunks = 1;
-  if (random.chance(1, 4)) request.head = Head::last;
+  if (random.chance(1, 4)) request.head = LmHead::last;
   if (random.chance(1, 4)) request.recompute = Recompute::full;
   request.threads = 2;
   return setting;
@@ -89,18 +89,18 @@ int main(int count, char** arguments) {
   }
   const std::array<std::string, 2> folders{arguments[1], arguments[2]};
   constexpr std::uint64_t kPlans = 64;
-  const auto all = compiled::planners();
+  const auto all = planners::registry();
   for (std::uint64_t number = 0; number < kPlans; ++number) {
     // Three rounds of all planners; the others are slimpack's.
-    const PlannerInfo& planner = all[number < 3 * all.size() ? number % all.size() : 0];
+    const planners::PlannerInfo& planner = all[number < 3 * all.size() ? number % all.size() : 0];
     const Setting setting = draw_setting(number, folders);
-    const PlanRequest& request = setting.request;
-    const PlanOutcome outcome = planner.plan(request);
+    const planners::PlanRequest& request = setting.request;
+    const planners::PlanOutcome outcome = planner.plan(request);
     std::string line = std::to_string(number) + ' ' + std::string(planner.name) + ' ' +
                        setting.set + ' ' + request.model.name + ' ' + std::to_string(request.dp) +
                        'x' + std::to_string(request.pp) + 'x' + std::to_string(request.tp) + ' ' +
                        std::to_string(request.context.value) + ": ";
-    if (const Plan* plan = plan_in(outcome.result)) {
+    if (const Plan* plan = planners::plan_in(outcome.result)) {
       line += to_string(plan_hash(*plan)) + ' ' + std::to_string(plan->prediction.iteration.value) +
               " ns, bound " + std::to_string(plan->prediction.lower_bound.value) + " ns";
     } else {

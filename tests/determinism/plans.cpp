@@ -14,9 +14,9 @@
 #include "planners/requests.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/cost/presets.hpp"
-#include "slimpack/data/lengths.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/io/plan_json.hpp"
+#include "slimpack/io/text_lengths.hpp"
 #include "slimpack/plan/plan_hash.hpp"
 #include "slimpack/planners/registry.hpp"
 
@@ -34,12 +34,12 @@ std::uint64_t hash_of(std::string_view bytes) {
   return state;
 }
 
-void print_plans(const std::string& name, const PlanRequest& request) {
-  for (const PlannerInfo& planner : planners()) {
-    const PlanOutcome outcome = planner.plan(request);
+void print_plans(const std::string& name, const planners::PlanRequest& request) {
+  for (const planners::PlannerInfo& planner : planners::registry()) {
+    const planners::PlanOutcome outcome = planner.plan(request);
     std::string line = name + ' ' + std::string(planner.name);
     for (const auto& [setting, text] : outcome.settings) line += ' ' + setting + '=' + text;
-    if (const Plan* plan = plan_in(outcome.result)) {
+    if (const Plan* plan = planners::plan_in(outcome.result)) {
       const std::string json = plan_to_json(*plan);
       line += ": plan_hash " + to_string(plan_hash(*plan)) + ", " + std::to_string(json.size()) +
               " bytes of plan.json with hash " + std::to_string(hash_of(json)) + ", iteration " +
@@ -66,7 +66,7 @@ void print_real(const RealStep& real, const std::string& folder, std::int32_t th
   options.context = {real.context};
   options.overlong = Overlong::split;
   options.batch_tokens = Tokens{300'000};
-  PlanRequest request;
+  planners::PlanRequest request;
   request.batch = BatchStream(std::span(&set, 1), options).next();
   request.sources = {{std::string(real.set), static_cast<std::int64_t>(set.documents.size()), ""}};
   request.model = model_preset("llama-7b").value();
@@ -76,7 +76,7 @@ void print_real(const RealStep& real, const std::string& folder, std::int32_t th
   request.dp = real.dp;
   request.pp = real.pp;
   request.tp = real.tp;
-  request.effort = Effort::fast;
+  request.effort = planners::Effort::fast;
   request.threads = threads;
   print_plans(std::string(real.set), request);
 }
@@ -87,7 +87,7 @@ void print_drawn(std::uint64_t seed, std::int32_t threads) {
   const std::int64_t context = std::int64_t{1024} << random.between(0, 5);
   const std::int64_t count = random.between(1, 60);
   const std::vector<std::int64_t> lengths = test::random_lengths(random, count, context);
-  PlanRequest request = test::request_of(lengths, random.between(8, 16));
+  planners::PlanRequest request = test::request_of(lengths, random.between(8, 16));
   request.context = {context};
   request.dp = static_cast<std::int32_t>(random.between(1, 4));
   request.pp = static_cast<std::int32_t>(random.between(1, 4));
@@ -97,7 +97,7 @@ void print_drawn(std::uint64_t seed, std::int32_t threads) {
     request.memory.capacity = Bytes{random.between(2, 8) * 100'000'000};
     request.memory.reserved = Bytes{};
   }
-  if (random.chance(1, 2)) request.effort = Effort::normal;
+  if (random.chance(1, 2)) request.effort = planners::Effort::normal;
   request.threads = threads;
   print_plans("draw " + std::to_string(seed), request);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/data/idx.hpp"
+#include "slimpack/io/idx.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -28,13 +28,13 @@ Index read_index(std::string_view text) {
   const MegatronIndex view(bytes, "fuzz");
   Index index;
   index.type = static_cast<int>(view.type());
-  for (std::size_t at = 0; at < view.sequences(); ++at) {
-    index.lengths.push_back(view.length(at).value);
-    index.pointers.push_back(view.pointer(at));
-    if (view.has_modes()) index.modes.push_back(view.mode(at));
+  for (std::size_t i = 0; i < view.sequences(); ++i) {
+    index.lengths.push_back(view.length(i).value);
+    index.pointers.push_back(view.pointer(i));
+    if (view.has_modes()) index.modes.push_back(view.mode(i));
   }
-  for (std::size_t at = 0; at <= view.documents(); ++at) {
-    index.documents.push_back(static_cast<std::int64_t>(view.first_sequence(at)));
+  for (std::size_t i = 0; i <= view.documents(); ++i) {
+    index.documents.push_back(static_cast<std::int64_t>(view.first_sequence(i)));
   }
   index.set = parse_idx_lengths(bytes, "fuzz");
   fuzz::expect(index.set.documents.size() == view.documents(), "a length for each document");
@@ -42,9 +42,9 @@ Index read_index(std::string_view text) {
 }
 
 void append(std::string& text, std::int64_t value, std::size_t width) {
-  for (std::size_t at = 0; at < width; ++at) {
-    text += static_cast<char>(
-        static_cast<unsigned char>(static_cast<std::uint64_t>(value) >> (8 * at)));
+  for (std::size_t i = 0; i < width; ++i) {
+    text +=
+        static_cast<char>(static_cast<unsigned char>(static_cast<std::uint64_t>(value) >> (8 * i)));
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/io/jsonl_tokens.hpp"
+#include "slimpack/runtime/jsonl_tokens.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace {
 using Documents = std::vector<std::vector<std::int32_t>>;
 
 Documents read_documents(std::string_view text) {
-  const TokenSource source = parse_jsonl_tokens(text, "fuzz");
+  const runtime::TokenSource source = runtime::parse_jsonl_tokens(text, "fuzz");
   Documents documents;
-  for (std::size_t at = 0; at < source.documents(); ++at) {
-    documents.emplace_back(static_cast<std::size_t>(source.length(at).value));
-    source.read(at, Tokens{0}, documents.back(), kLargestVocabulary);
+  for (std::size_t i = 0; i < source.documents(); ++i) {
+    documents.emplace_back(static_cast<std::size_t>(source.length(i).value));
+    source.read(i, Tokens{0}, documents.back(), runtime::kLargestVocabulary);
   }
   return documents;
 }
@@ -29,8 +29,8 @@ std::string write_documents(const Documents& documents) {
   std::string text;
   for (const auto& document : documents) {
     text += "{\"tokens\": [";
-    for (std::size_t at = 0; at < document.size(); ++at) {
-      text += (at > 0 ? "," : "") + std::to_string(document[at]);
+    for (std::size_t i = 0; i < document.size(); ++i) {
+      text += (i > 0 ? "," : "") + std::to_string(document[i]);
     }
     text += "]}\n";
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/data/lengths.hpp"
+#include "slimpack/io/text_lengths.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has been read as a plan is safe to validate and to simulate; one without a breach simulates
-// to its end.
+// What has been read as a plan is safe to validate and to simulate; one without a violation
+// simulates to its end.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -20,9 +20,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const InvalidInput&) {
     return 0;
   }
-  const bool valid = validate(*plan).breaches.empty();
+  const bool valid = validate(*plan).violations.empty();
   try {
-    static_cast<void>(simulate_plan(*plan));
+    static_cast<void>(sim::simulate_plan(*plan));
   } catch (const InvalidInput& error) {
     fuzz::expect(!valid, error.what());
   } catch (const Deadlock& error) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/io/safetensors.hpp"
+#include "slimpack/runtime/safetensors.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace {
 
 /// A header apart from where it ends, and the data's bytes.
 struct File {
-  SafetensorsHeader header;
+  runtime::SafetensorsHeader header;
   std::string data;
   std::vector<double> values;  ///< of all tensors that can be read
   friend bool operator==(const File& a, const File& b) {
@@ -26,22 +26,24 @@ struct File {
 
 File read_tensors(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
-  File file{parse_safetensors(bytes, "fuzz"), {}, {}};
+  File file{runtime::parse_safetensors(bytes, "fuzz"), {}, {}};
   const auto data_at = static_cast<std::size_t>(file.header.data_at);
   file.data = text.substr(data_at);
   std::int64_t end = 0;
-  for (const TensorEntry& tensor : file.header.tensors) {
+  for (const runtime::TensorEntry& tensor : file.header.tensors) {
     fuzz::expect(tensor.begin == end && tensor.bytes >= 0, "tensors follow each other");
     end += tensor.bytes;
-    for (const ElementType type :
-         {ElementType::f64, ElementType::f32, ElementType::f16, ElementType::bf16}) {
-      if (tensor.type != to_string(type)) continue;
-      fuzz::expect(tensor.elements() * element_bytes(type) == tensor.bytes, "a size for the shape");
+    for (const runtime::ElementType type :
+         {runtime::ElementType::f64, runtime::ElementType::f32, runtime::ElementType::f16,
+          runtime::ElementType::bf16}) {
+      if (tensor.type != runtime::to_string(type)) continue;
+      fuzz::expect(tensor.elements() * runtime::element_bytes(type) == tensor.bytes,
+                   "a size for the shape");
       file.values.resize(static_cast<std::size_t>(tensor.elements()));
-      load_elements(std::span(file.values),
-                    bytes.subspan(data_at + static_cast<std::size_t>(tensor.begin),
-                                  static_cast<std::size_t>(tensor.bytes)),
-                    type);
+      runtime::load_elements(std::span(file.values),
+                             bytes.subspan(data_at + static_cast<std::size_t>(tensor.begin),
+                                           static_cast<std::size_t>(tensor.bytes)),
+                             type);
     }
   }
   fuzz::expect(static_cast<std::size_t>(end) == file.data.size(), "the tensors fill the file");
@@ -53,6 +55,6 @@ File read_tensors(std::string_view text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return fuzz::round_trip(data, size, read_tensors, [](const File& file) {
-    return safetensors_header(file.header) + file.data;
+    return runtime::safetensors_header(file.header) + file.data;
   });
 }

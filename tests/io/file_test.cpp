@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "io/temporary.hpp"
 #include "slimpack/io/npy.hpp"
 #include "slimpack/io/read_lengths.hpp"
+#include "support/temporary.hpp"
 
 namespace file_test {
 
@@ -96,14 +96,14 @@ TEST_CASE("npy: what is written has the bytes of the format and is read back") {
   for (const std::size_t size :
        {std::size_t{1}, std::size_t{9}, std::size_t{100}, std::size_t{12345}}) {
     std::vector<std::int64_t> values(size);
-    for (std::size_t at = 0; at < size; ++at) {
-      values[at] = static_cast<std::int64_t>(at * at * 1000003 + 1);
+    for (std::size_t i = 0; i < size; ++i) {
+      values[i] = static_cast<std::int64_t>(i * i * 1000003 + 1);
     }
     const std::string text = npy_bytes(std::span<const std::int64_t>(values));
     CHECK((text.size() - 8 * size) % 64 == 0);
     const LengthSet read = parse_npy_lengths(std::as_bytes(std::span(text)), "x.npy");
     REQUIRE(read.documents.size() == size);
-    for (std::size_t at = 0; at < size; ++at) CHECK(read.documents[at].value == values[at]);
+    for (std::size_t i = 0; i < size; ++i) CHECK(read.documents[i].value == values[i]);
   }
 }
 

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "io/temporary.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/io/file.hpp"
 #include "support/draws.hpp"
 #include "support/random_plan.hpp"
+#include "support/temporary.hpp"
 
 namespace plan_json_test {
 
@@ -36,7 +36,7 @@ Plan small_plan() {
   plan.cluster = cluster_preset("h100").value();
   plan.memory.capacity = Bytes{85'500'000'000};
   plan.memory.reserved = Bytes{6'000'000'000};
-  plan.parallel = {2, 1, 1, 1, Head::shard, Tokens{128}, 2};
+  plan.parallel = {2, 1, 1, 1, LmHead::shard, Tokens{128}, 2};
   plan.placement = {{0, 0, 0, 0}, {1, 0, 0, 1}};
   plan.stages = {{0, 0, 0, 32, true}};
   plan.groups = {{0}, {1}, {0, 1}};
@@ -45,9 +45,9 @@ Plan small_plan() {
     return std::vector<Slice>{{SampleId{sample}, Tokens{begin}, Tokens{end}}};
   };
   plan.micropacks = {
-      {Pass::forward, GroupId{2}, slice(0, 0, 18231), {Exchange::q}, Recompute::none},
-      {Pass::backward, GroupId{2}, slice(0, 9216, 18231), {Exchange::kv}, Recompute::light},
-      {Pass::backward, GroupId{2}, slice(0, 0, 9216), {Exchange::kv}, Recompute::none},
+      {Pass::forward, GroupId{2}, slice(0, 0, 18231), {RingMode::pass_q}, Recompute::none},
+      {Pass::backward, GroupId{2}, slice(0, 9216, 18231), {RingMode::pass_kv}, Recompute::light},
+      {Pass::backward, GroupId{2}, slice(0, 0, 9216), {RingMode::pass_kv}, Recompute::none},
       {Pass::forward, GroupId{0}, slice(1, 0, 977), {}, Recompute::none},
       {Pass::backward, GroupId{0}, slice(1, 0, 977), {}, Recompute::none},
       {Pass::forward, GroupId{1}, slice(2, 0, 244), {}, Recompute::none},
@@ -174,7 +174,7 @@ TEST_CASE("plan.json: a plan may be read that breaks a validity rule") {
   CHECK(parse(with("/micropacks/3/slices/0/1", "977")).micropacks[3].slices[0].length() ==
         Tokens{0});
   CHECK(parse(with("/schedule/0/order", "[]")).schedule[0].order.empty());
-  CHECK(parse(with("/parallel/merge", "1")).parallel.merge == 1);
+  CHECK(parse(with("/parallel/merge", "1")).parallel.max_cp == 1);
 }
 
 TEST_CASE("plan.json: format and version") {

@@ -24,12 +24,12 @@ TEST_CASE("trace_from_json: a written trace reads back to the nanosecond") {
   for (std::uint64_t seed = 0; seed < test::draws(24U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
-    const PlanSimulation simulation = simulate_plan(plan);
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
     std::ostringstream out;
-    write_trace(out, plan, simulation);
-    CHECK(trace_from_json(out.str(), "trace.json") == simulated_trace(plan, simulation));
+    report::write_trace(out, plan, simulation);
+    CHECK(trace_from_json(out.str(), "trace.json") == report::simulated_trace(plan, simulation));
 
-    std::vector<MeasuredUnit> units;
+    std::vector<report::MeasuredUnit> units;
     for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
       Nanos now{static_cast<std::int64_t>(seed)};
       for (std::size_t unit = 0; unit < plan.schedule[device].order.size(); ++unit) {
@@ -39,8 +39,8 @@ TEST_CASE("trace_from_json: a written trace reads back to the nanosecond") {
       }
     }
     std::ostringstream measured;
-    write_measured_trace(measured, plan, units);
-    CHECK(trace_from_json(measured.str(), "trace.json") == measured_trace(plan, units));
+    report::write_measured_trace(measured, plan, units);
+    CHECK(trace_from_json(measured.str(), "trace.json") == report::measured_trace(plan, units));
   }
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("trace_from_json: faults name file, place, rule and value") {
 TEST_CASE("trace_from_json: damaged text is read or refused, never worse") {
   const Plan plan = test::random_plan(3);
   std::ostringstream out;
-  write_trace(out, plan, simulate_plan(plan));
+  report::write_trace(out, plan, sim::simulate_plan(plan));
   const std::string trace = out.str();
   constexpr std::string_view kBytes = "{}[]\",:0-9eE.X";
   int refused = 0;

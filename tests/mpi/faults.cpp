@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "slimpack/exec/run_step.hpp"
+#include "slimpack/runtime/run_step.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "slimpack_mpi/run_step.hpp"
 #include "support/random_plan.hpp"
@@ -47,17 +47,17 @@ class FaultyDevice : public cpu::Device {
   std::string place = "unknown";
 
   template <class Link>
-  void forward(const exec::PackCall& call, Link& link) {
+  void forward(const runtime::PackCall& call, Link& link) {
     count(link);
     cpu::Device::forward(call, link);
   }
   template <class Link>
-  void backward(const exec::PackCall& call, Link& link) {
+  void backward(const runtime::PackCall& call, Link& link) {
     count(link);
     cpu::Device::backward(call, link);
   }
   template <class Link>
-  void head(const exec::HeadCall& call, Link& link) {
+  void head(const runtime::HeadCall& call, Link& link) {
     count(link);
     cpu::Device::head(call, link);
   }
@@ -97,7 +97,7 @@ FaultyDevice device_of(const Plan& plan, std::size_t rank, const Order& order) {
   return device;
 }
 
-exec::StepData data_of(const Plan& plan, int step) {
+runtime::StepData data_of(const Plan& plan, int step) {
   return cpu::step_data(plan, cpu::random_tokens(plan, static_cast<std::uint64_t>(step)));
 }
 
@@ -109,7 +109,7 @@ int run_processes(int argc, char** argv, const Order& order) {
   return mpi::run(argc, argv, {}, [&](mpi::Session& session) {
     const auto ranks = static_cast<std::int32_t>(session.size());
     const Plan plan = ranks == 4 ? plan_of(2, 2) : plan_of(1, ranks);
-    const exec::Program program = exec::make_program(plan);
+    const runtime::Program program = runtime::make_program(plan);
     mpi::MpiTransport link(session);
     FaultyDevice device = device_of(plan, session.rank(), order);
     const std::string rank = std::to_string(session.rank());
@@ -126,24 +126,24 @@ int run_processes(int argc, char** argv, const Order& order) {
 
 int run_threads(const Order& order, std::int32_t dp, std::int32_t pp) {
   const Plan plan = plan_of(dp, pp);
-  const exec::Program program = exec::make_program(plan);
+  const runtime::Program program = runtime::make_program(plan);
   std::vector<FaultyDevice> devices;
   for (std::size_t rank = 0; rank < plan.schedule.size(); ++rank) {
     devices.push_back(device_of(plan, rank, order));
     devices.back().place = "device (dp " + std::to_string(plan.schedule[rank].dp) + ", pp " +
                            std::to_string(plan.schedule[rank].pp) + ")";
   }
-  exec::Team team(devices.size(), {{}, exec::Patience{}});
+  runtime::DeviceThreads device_threads(devices.size(), {{}, runtime::HangTimeouts{}});
   write(order.folder / "pid.0", std::to_string(::getpid()));
   try {
     for (int step = 0;; ++step) {
       if (step == 2) write(order.folder / "begun.0", {});
       for (FaultyDevice& device : devices) arm(device, order, step);
-      static_cast<void>(
-          exec::run_step(team, plan, program, data_of(plan, step), std::span(devices)));
+      static_cast<void>(runtime::run_step(device_threads, plan, program, data_of(plan, step),
+                                          std::span(devices)));
     }
   } catch (const std::exception& error) {
-    exec::end_process(error.what());
+    runtime::end_process(error.what());
   }
 }
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "exec/transport_laws.hpp"
 #include "mpi/world.hpp"
-#include "slimpack/exec/run_step.hpp"
+#include "runtime/transport_laws.hpp"
+#include "slimpack/runtime/run_step.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "slimpack_mpi/run_step.hpp"
 #include "support/draws.hpp"
@@ -26,7 +26,7 @@ template <class Element>
 void exchange(std::uint64_t seed) {
   const auto plan = test::random_exchange(seed, mpi_ranks());
   mpi_link().begin_step(static_cast<std::int32_t>(mpi_ranks()),
-                        static_cast<std::int32_t>(plan.window));
+                        static_cast<std::int32_t>(plan.max_in_flight));
   const std::string wrong =
       test::ExchangeRun<Element, mpi::MpiTransport>(plan, mpi_rank(), mpi_link()).run();
   CHECK(wrong.empty());
@@ -52,7 +52,7 @@ std::vector<Plan> plans_of_all_ranks(std::size_t count) {
 /// All bits that a device holds.
 std::vector<double> values_of(const cpu::Device& device) {
   std::vector<double> values;
-  for (const exec::HeldTensor& tensor : device.tensors()) {
+  for (const runtime::HeldTensor& tensor : device.tensors()) {
     const cpu::In weights = device.weights(tensor), gradients = device.gradients(tensor);
     values.insert(values.end(), weights.begin(), weights.end());
     values.insert(values.end(), gradients.begin(), gradients.end());
@@ -74,16 +74,16 @@ TEST_CASE("MpiTransport: whole steps have the bits of those between threads") {
   for (const Plan& plan : plans_of_all_ranks(24)) {
     CAPTURE(plan.parallel.dp);
     CAPTURE(plan.parallel.pp);
-    const exec::Program program = exec::make_program(plan);
+    const runtime::Program program = runtime::make_program(plan);
     constexpr std::uint64_t kSeed = 3;
     auto threads = cpu::make_devices(plan, kSeed);
     cpu::Device mine(plan, mpi_rank(), kSeed);
-    exec::Team team(threads.size());
+    runtime::DeviceThreads device_threads(threads.size());
     mpi::check_same_plan(mpi_link(), plan);
     for (std::uint64_t step = 0; step < 3; ++step) {
       const auto data = cpu::step_data(plan, cpu::random_tokens(plan, step));
       const auto here = mpi::run_step(mpi_link(), plan, program, data, mine);
-      const auto there = exec::run_step(team, plan, program, data, std::span(threads));
+      const auto there = runtime::run_step(device_threads, plan, program, data, std::span(threads));
       CHECK(here.loss == there.loss);
       CHECK(here.sample_loss == there.sample_loss);
       CHECK(here.peak.size() == there.peak.size());
@@ -111,7 +111,7 @@ TEST_CASE("MpiTransport: breaches of order and window are refused before anythin
   auto& link = mpi_link();
   std::vector<double> values{1, 2};
   const auto bytes = std::as_writable_bytes(std::span(values));
-  const exec::Channel channel{GroupId{0}, 0, exec::Direction::down, 0, 0};
+  const runtime::Channel channel{GroupId{0}, 0, runtime::Direction::down, 0, 0};
   const std::string name =
       "the channel of group 0, rank 0, activations from stage 0 to stage 0, got ";
   link.begin_step(1, 1);
@@ -124,7 +124,7 @@ TEST_CASE("MpiTransport: breaches of order and window are refused before anythin
       ("transport: receives must be posted in order and within the window on " + name + "1")
           .c_str(),
       InvalidInput);
-  exec::Meeting alone{{mpi_rank()}, 0};
+  runtime::ProcessGroup alone{{mpi_rank()}, 0};
   CHECK_THROWS_WITH_AS(link.await_sum(alone, 4),
                        "transport: a sum must be queued before it is awaited, got 4", InvalidInput);
   CHECK_THROWS_WITH_AS(link.all_gather(alone, std::span(values), 1, 3),
@@ -135,7 +135,7 @@ TEST_CASE("MpiTransport: breaches of order and window are refused before anythin
                        InvalidInput);
   CHECK_THROWS_WITH_AS(link.end_step("between steps"),
                        "the step must end drained, but holds a sum that not all members awaited",
-                       exec::ExecutionError);
+                       runtime::ExecutionError);
   link.await_sum(alone, 4);
   CHECK(values == std::vector<double>{1, 2});
   CHECK_NOTHROW(link.end_step("between steps"));

@@ -17,9 +17,9 @@ namespace {
 std::string slow_fnv(std::string_view bytes) {
   const auto digits = [](std::string_view hex) {
     std::vector<unsigned> value;
-    for (std::size_t at = hex.size(); at > 0; at -= 2) {
+    for (std::size_t k = hex.size(); k > 0; k -= 2) {
       value.push_back(
-          static_cast<unsigned>(std::stoul(std::string(hex.substr(at - 2, 2)), nullptr, 16)));
+          static_cast<unsigned>(std::stoul(std::string(hex.substr(k - 2, 2)), nullptr, 16)));
     }
     return value;
   };
@@ -40,9 +40,9 @@ std::string slow_fnv(std::string_view bytes) {
   }
   constexpr std::string_view kHex = "0123456789abcdef";
   std::string text;
-  for (std::size_t at = 16; at > 0; --at) {
-    text += kHex[state[at - 1] >> 4U];
-    text += kHex[state[at - 1] & 15U];
+  for (std::size_t k = 16; k > 0; --k) {
+    text += kHex[state[k - 1] >> 4U];
+    text += kHex[state[k - 1] & 15U];
   }
   return text;
 }
@@ -63,11 +63,11 @@ Plan some_plan() {
   plan.groups = {{0}, {0, 1}};
   plan.sample_group = {GroupId{1}, GroupId{0}};
   plan.micropacks = {
-      {Pass::forward, GroupId{1}, {{SampleId{0}, Tokens{0}, Tokens{10}}}, {Exchange::kv}, {}},
+      {Pass::forward, GroupId{1}, {{SampleId{0}, Tokens{0}, Tokens{10}}}, {RingMode::pass_kv}, {}},
       {Pass::backward,
        GroupId{1},
        {{SampleId{0}, Tokens{0}, Tokens{10}}},
-       {Exchange::kv},
+       {RingMode::pass_kv},
        Recompute::light}};
   plan.schedule = {{0, 0, {{UnitKind::forward, PackId{0}, 0}, {UnitKind::optimizer, {}, 0}}},
                    {1, 0, {{UnitKind::forward, PackId{0}, 0}}}};
@@ -118,15 +118,15 @@ TEST_CASE("plan_hash: any change of what decides execution changes it") {
       [](Plan& p) { p.memory.optimizer = OptimizerState::replicated; },
       [](Plan& p) { ++p.memory.gradient_bytes; },
       [](Plan& p) { p.memory.page_tokens += Tokens{1}; },
-      [](Plan& p) { p.memory.share_tokens += Tokens{1}; },
+      [](Plan& p) { p.memory.cp_block_tokens += Tokens{1}; },
       [](Plan& p) { p.memory.head_tile += Tokens{1}; },
       [](Plan& p) { ++p.parallel.dp; },
       [](Plan& p) { ++p.parallel.pp; },
       [](Plan& p) { ++p.parallel.tp; },
       [](Plan& p) { ++p.parallel.chunks; },
-      [](Plan& p) { p.parallel.head = Head::shard; },
+      [](Plan& p) { p.parallel.head = LmHead::shard; },
       [](Plan& p) { p.parallel.granularity += Tokens{1}; },
-      [](Plan& p) { ++p.parallel.merge; },
+      [](Plan& p) { ++p.parallel.max_cp; },
       [](Plan& p) { ++p.placement[0].dp; },
       [](Plan& p) { ++p.placement[0].pp; },
       [](Plan& p) { ++p.placement[0].tp; },
@@ -138,9 +138,7 @@ TEST_CASE("plan_hash: any change of what decides execution changes it") {
       [](Plan& p) { ++p.stages[0].end_layer; },
       [](Plan& p) { p.stages[0].embedding = false; },
       [](Plan& p) { ++p.groups[0][0]; },
-      [](Plan& p) {
-        p.groups = {{0, 0}, {1}};
-      },  // the same numbers, otherwise divided
+      [](Plan& p) { p.groups = {{0, 0}, {1}}; },  // the same numbers, otherwise divided
       [](Plan& p) { p.sample_group[0] = GroupId{0}; },
       [](Plan& p) { p.micropacks[0].pass = Pass::backward; },
       [](Plan& p) { p.micropacks[0].group = GroupId{0}; },
@@ -148,7 +146,7 @@ TEST_CASE("plan_hash: any change of what decides execution changes it") {
       [](Plan& p) { p.micropacks[0].slices[0].begin += Tokens{1}; },
       [](Plan& p) { p.micropacks[0].slices[0].end += Tokens{1}; },
       [](Plan& p) { p.micropacks[0].slices.emplace_back(); },
-      [](Plan& p) { p.micropacks[0].exchange[0] = Exchange::q; },
+      [](Plan& p) { p.micropacks[0].exchange[0] = RingMode::pass_q; },
       [](Plan& p) { p.micropacks[0].exchange.clear(); },
       [](Plan& p) { p.micropacks[1].recompute = Recompute::full; },
       [](Plan& p) { p.micropacks.pop_back(); },
@@ -160,14 +158,14 @@ TEST_CASE("plan_hash: any change of what decides execution changes it") {
       [](Plan& p) { std::swap(p.schedule[0].order[0], p.schedule[0].order[1]); },
       [](Plan& p) { p.schedule[0].order.pop_back(); },
       [](Plan& p) { p.schedule.pop_back(); },
-      [](Plan& p) { ++p.window; },
+      [](Plan& p) { ++p.max_in_flight; },
   };
   const Plan plan = some_plan();
   std::set<std::string> seen{to_string(plan_hash(plan))};
-  for (std::size_t at = 0; at < changes.size(); ++at) {
-    CAPTURE(at);
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    CAPTURE(i);
     Plan changed = plan;
-    changes[at](changed);
+    changes[i](changed);
     CHECK(seen.insert(to_string(plan_hash(changed))).second);
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/bfd.hpp"
+#include "slimpack/planners/published/bfd.hpp"
 
 #include <doctest/doctest.h>
 
@@ -16,39 +16,43 @@ using namespace slimpack;
 
 TEST_CASE("bfd: TRL's packs, by hand") {
   // The example of its documentation, the first document already cut to four tokens.
-  CHECK(pack_as_trl(test::tokens_of({4, 2, 3, 1}), Tokens{4}) == Bins{{0}, {2, 3}, {1}});
+  CHECK(planners::pack_as_trl(test::tokens_of({4, 2, 3, 1}), Tokens{4}) ==
+        schedule::Bins{{0}, {2, 3}, {1}});
   // 14 leaves 6, 11 leaves 9, 7 goes there and leaves 2, then 4 leaves 2 in the first pack: of the
   // two the second has had that room for longer and gets the 1.
-  CHECK(pack_as_trl(test::tokens_of({14, 11, 7, 4, 1}), Tokens{20}) == Bins{{0, 3}, {1, 2, 4}});
+  CHECK(planners::pack_as_trl(test::tokens_of({14, 11, 7, 4, 1}), Tokens{20}) ==
+        schedule::Bins{{0, 3}, {1, 2, 4}});
   // The next 1 has the tighter second pack filled up, the third goes to the first.
-  CHECK(pack_as_trl(test::tokens_of({14, 11, 7, 4, 1, 1, 1}), Tokens{20}) ==
-        Bins{{0, 3, 6}, {1, 2, 4, 5}});
+  CHECK(planners::pack_as_trl(test::tokens_of({14, 11, 7, 4, 1, 1, 1}), Tokens{20}) ==
+        schedule::Bins{{0, 3, 6}, {1, 2, 4, 5}});
   // Equal samples in input order; a full pack takes no more.
-  CHECK(pack_as_trl(test::tokens_of({5, 10, 5, 5}), Tokens{10}) == Bins{{1}, {0, 2}, {3}});
-  CHECK_THROWS_AS(static_cast<void>(pack_as_trl(test::tokens_of({5}), Tokens{4})), InvalidInput);
+  CHECK(planners::pack_as_trl(test::tokens_of({5, 10, 5, 5}), Tokens{10}) ==
+        schedule::Bins{{1}, {0, 2}, {3}});
+  CHECK_THROWS_AS(static_cast<void>(planners::pack_as_trl(test::tokens_of({5}), Tokens{4})),
+                  InvalidInput);
 }
 
 TEST_CASE("bfd: packs to ranks, by hand") {
   const std::vector<Tokens> lengths = test::tokens_of({9, 8, 7, 6, 5});
-  const detail::PackedRanks one = deal_as_trl(lengths, 2, {Tokens{10}, 1, 0});
-  CHECK(one.sequences == Bins{{0}, {1}, {2}, {3}, {4}});
-  CHECK(one.ranks == Deal{{0, 2, 4}, {1, 3}});
-  const detail::PackedRanks two = deal_as_trl(lengths, 2, {Tokens{10}, 2, 0});
-  CHECK(two.sequences == Bins{{0, 1}, {2, 3}, {4}});
-  CHECK(two.ranks == Deal{{0, 2}, {1}});
-  detail::PackedRanks drawn = deal_as_trl(lengths, 2, {Tokens{10}, 1, 1});
+  const planners::detail::PackedRanks one = planners::assign_as_trl(lengths, 2, {Tokens{10}, 1, 0});
+  CHECK(one.sequences == schedule::Bins{{0}, {1}, {2}, {3}, {4}});
+  CHECK(one.ranks == schedule::ShardLayout{{0, 2, 4}, {1, 3}});
+  const planners::detail::PackedRanks two = planners::assign_as_trl(lengths, 2, {Tokens{10}, 2, 0});
+  CHECK(two.sequences == schedule::Bins{{0, 1}, {2, 3}, {4}});
+  CHECK(two.ranks == schedule::ShardLayout{{0, 2}, {1}});
+  planners::detail::PackedRanks drawn = planners::assign_as_trl(lengths, 2, {Tokens{10}, 1, 1});
   CHECK(drawn.ranks == one.ranks);
   std::sort(drawn.sequences.begin(), drawn.sequences.end());
   CHECK(drawn.sequences == one.sequences);
 }
 
 TEST_CASE("bfd: two stages, two ranks, by hand") {
-  PlanRequest request = test::request_of({600, 500, 424, 1024, 400});
+  planners::PlanRequest request = test::request_of({600, 500, 424, 1024, 400});
   request.dp = 2;
   request.pp = 2;
-  const Plan plan =
-      build_packed(request, "bfd", {},
-                   deal_as_trl(request.batch.samples, 2, {request.context, 1, 0}), one_forward);
+  const Plan plan = planners::build_packed(
+      request, "bfd", {},
+      planners::assign_as_trl(request.batch.samples, 2, {request.context, 1, 0}), one_forward);
   CHECK(test::plan_text(plan) ==
         "0F[3:0-1024] 1B[3:0-1024] 2F[1:0-500 4:0-400] 3B[1:0-500 4:0-400] "
         "4F[0:0-600 2:0-424] 5B[0:0-600 2:0-424]\n"
@@ -62,20 +66,20 @@ TEST_CASE("bfd: every candidate over random batches and degrees is a valid plan"
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     CAPTURE(seed);
     Random random(seed + 70);
-    PlanRequest request = test::random_step(random, 40, 9, 5);
-    const detail::BfdCandidates candidates(request, "bfd");
+    planners::PlanRequest request = test::random_step(random, 40, 9, 5);
+    const planners::detail::BfdCandidates candidates(request, "bfd");
     test::check_candidates(candidates, request, random, 8, "sampler", [](const Plan&) {});
   }
 }
 
 TEST_CASE("bfd: chunks and a sharded head are refused") {
-  PlanRequest request = test::request_of({1000, 900});
+  planners::PlanRequest request = test::request_of({1000, 900});
   request.pp = 2;
   request.chunks = 2;
   CHECK(std::get<Infeasible>(plan_by("bfd", request).result).constraint ==
         "chunks of a stage, one in bfd's order");
   request.chunks.reset();
-  request.head = Head::shard;
+  request.head = LmHead::shard;
   CHECK(std::get<Infeasible>(plan_by("bfd", request).result).constraint ==
         "stages with a part of the head, one in bfd's order");
 }

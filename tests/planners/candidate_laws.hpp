@@ -11,18 +11,18 @@
 #include <vector>
 
 #include "planners/requests.hpp"
-#include "slimpack/planners/evaluate.hpp"
-#include "slimpack/planners/search.hpp"
+#include "slimpack/planners/search/evaluate.hpp"
+#include "slimpack/planners/search/setting_search.hpp"
 #include "slimpack/validate/validate.hpp"
 
 namespace slimpack::test {
 
 /// Up to `samples` samples for dp in [1, dp) ranks of pp in [1, pp) stages with 8 to 23 layers.
-inline PlanRequest random_step(Random& random, std::int64_t samples, std::int64_t dp,
-                               std::int64_t pp) {
+inline planners::PlanRequest random_step(Random& random, std::int64_t samples, std::int64_t dp,
+                                         std::int64_t pp) {
   const std::vector<std::int64_t> lengths =
       random_lengths(random, random.between(1, samples), 1024);
-  PlanRequest request = request_of(lengths, random.between(8, 24));
+  planners::PlanRequest request = request_of(lengths, random.between(8, 24));
   request.dp = static_cast<std::int32_t>(random.between(1, dp));
   request.pp = static_cast<std::int32_t>(random.between(1, pp));
   return request;
@@ -31,18 +31,18 @@ inline PlanRequest random_step(Random& random, std::int64_t samples, std::int64_
 /// Draws points: each candidate that exists is a valid plan which fits and says its `setting`.
 /// Calls see(plan) for each.
 template <class Candidates, class See>
-void check_candidates(const Candidates& candidates, const PlanRequest& request, Random& random,
-                      int draws, const std::string& setting, const See& see) {
+void check_candidates(const Candidates& candidates, const planners::PlanRequest& request,
+                      Random& random, int draws, const std::string& setting, const See& see) {
   const auto sizes = candidates.sizes();
   for (int draw = 0; draw < draws; ++draw) {
-    SettingPoint point;
+    planners::SettingPoint point;
     for (const std::size_t size : sizes) point.push_back(random.below(size));
     if constexpr (requires { candidates.exists(point); }) {
       if (!candidates.exists(point)) continue;
     }
     Plan plan = candidates.build(point);
-    CHECK(predict(plan, request) == std::nullopt);
-    for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
+    CHECK(planners::predict(plan, request) == std::nullopt);
+    for (const Violation& violation : validate(plan).violations) FAIL_CHECK(violation.message);
     CHECK(candidates.describe(point, plan).contains(setting));
     see(plan);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/chunkflow.hpp"
+#include "slimpack/planners/published/chunkflow.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,20 +11,20 @@
 
 #include "planners/candidate_laws.hpp"
 #include "planners/requests.hpp"
-#include "slimpack/planners/worst_memory.hpp"
+#include "slimpack/planners/search/worst_memory.hpp"
 #include "slimpack/validate/validate.hpp"
 
 using namespace slimpack;
-using detail::GroupOrder;
+using planners::detail::GroupOrder;
 
 TEST_CASE("chunkflow: two stages, a long sample and short ones, by hand") {
-  PlanRequest request = test::request_of({1000, 200, 312, 300});
+  planners::PlanRequest request = test::request_of({1000, 200, 312, 300});
   request.pp = 2;
-  ChunkflowSettings settings;
+  planners::ChunkflowSettings settings;
   settings.chunk = {512};
-  settings.lead = ChunkLead::just_in_time;
+  settings.lead = schedule::ChunkLead::just_in_time;
   settings.retention = {Recompute::none, 1, Recompute::full};
-  const detail::ChunkflowCandidates candidates(request);
+  const planners::detail::ChunkflowCandidates candidates(request);
   const Plan plan = candidates.build(settings);
   CHECK(test::plan_text(plan) ==
         "0F[0:0-512] 1B[0:0-512] 2F[0:512-1000] 3B[0:512-1000] 4F[1:0-200 2:0-312] "
@@ -35,16 +35,16 @@ TEST_CASE("chunkflow: two stages, a long sample and short ones, by hand") {
   CHECK(mode(1) == Recompute::full);
   CHECK(mode(3) == Recompute::none);
   CHECK(mode(5) == Recompute::none);
-  for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
-  settings.lead = ChunkLead::steady;
+  for (const Violation& violation : validate(plan).violations) FAIL_CHECK(violation.message);
+  settings.lead = schedule::ChunkLead::steady;
   const std::string text = test::plan_text(candidates.build(settings));
   CHECK(text.find("0.0: F0.0 F2.0 F4.0 B3.0 F6.0 B1.0 B5.0 B7.0 R0 O\n") != std::string::npos);
 }
 
 TEST_CASE("chunkflow: short samples fill the fewest chunks, evenly where they are level") {
   const std::vector<Tokens> items{{5}, {5}, {4}, {4}, {3}, {3}};
-  CHECK(pack_best_fit_decreasing(items, {12}) == Bins{{0, 1}, {2, 3, 4}, {5}});
-  CHECK(detail::pack_level(items, {12}) == Bins{{0, 2, 4}, {1, 3, 5}});
+  CHECK(schedule::pack_best_fit_decreasing(items, {12}) == schedule::Bins{{0, 1}, {2, 3, 4}, {5}});
+  CHECK(planners::detail::pack_level(items, {12}) == schedule::Bins{{0, 2, 4}, {1, 3, 5}});
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     CAPTURE(seed);
     Random random(seed);
@@ -52,8 +52,8 @@ TEST_CASE("chunkflow: short samples fill the fewest chunks, evenly where they ar
     for (std::int64_t count = random.between(1, 40); count > 0; --count) {
       some.push_back({random.between(1, 60)});
     }
-    const Bins bins = detail::pack_level(some, {60});
-    CHECK(bins.size() <= pack_best_fit_decreasing(some, {60}).size());
+    const schedule::Bins bins = planners::detail::pack_level(some, {60});
+    CHECK(bins.size() <= schedule::pack_best_fit_decreasing(some, {60}).size());
     std::set<std::size_t> seen;
     for (const auto& bin : bins) {
       CHECK(!bin.empty());
@@ -73,27 +73,28 @@ TEST_CASE(
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     CAPTURE(seed);
     Random random(seed);
-    const PlanRequest request =
+    const planners::PlanRequest request =
         test::request_of(test::random_lengths(random, random.between(1, 50), 1024));
-    const detail::ChunkflowCandidates candidates(request);
-    ChunkflowSettings settings;
+    const planners::detail::ChunkflowCandidates candidates(request);
+    planners::ChunkflowSettings settings;
     settings.chunk = {std::int64_t{128} << random.between(0, 3)};
-    settings.consolidation = random.chance(1, 2) ? Consolidation::level : Consolidation::best_fit;
+    settings.consolidation =
+        random.chance(1, 2) ? planners::Consolidation::level : planners::Consolidation::best_fit;
     std::vector<std::int64_t> covered(request.batch.samples.size());
-    for (const detail::ChunkGroup& group : candidates.cut(settings)) {
-      for (std::size_t at = 0; at < group.chunks.size(); ++at) {
+    for (const planners::detail::ChunkGroup& group : candidates.cut(settings)) {
+      for (std::size_t i = 0; i < group.chunks.size(); ++i) {
         std::int64_t sum = 0;
-        for (const Slice& slice : group.chunks[at]) {
+        for (const Slice& slice : group.chunks[i]) {
           CHECK(slice.begin.value == covered[index(slice.sample)]);
           covered[index(slice.sample)] = slice.end.value;
           sum += slice.length().value;
         }
         CHECK(sum <= settings.chunk.value);
-        if (at + 1 < group.chunks.size()) CHECK(sum == settings.chunk.value);
+        if (i + 1 < group.chunks.size()) CHECK(sum == settings.chunk.value);
       }
     }
-    for (std::size_t at = 0; at < covered.size(); ++at) {
-      CHECK(covered[at] == request.batch.samples[at].value);
+    for (std::size_t i = 0; i < covered.size(); ++i) {
+      CHECK(covered[i] == request.batch.samples[i].value);
     }
   }
 }
@@ -102,28 +103,28 @@ TEST_CASE("chunkflow: every candidate over random batches and degrees is a valid
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     CAPTURE(seed);
     Random random(seed + 900);
-    PlanRequest request = test::random_step(random, 40, 5, 6);
+    planners::PlanRequest request = test::random_step(random, 40, 5, 6);
     request.tp = random.chance(1, 2) ? 1 : 2;
     request.granularity = {random.between(1, 200)};
-    const detail::ChunkflowCandidates candidates(request);
+    const planners::detail::ChunkflowCandidates candidates(request);
     test::check_candidates(candidates, request, random, 4, "recompute", [](const Plan&) {});
   }
 }
 
 TEST_CASE("chunkflow: memory follows the chunks that are kept, not the sample") {
-  PlanRequest request = test::request_of({262'144});
+  planners::PlanRequest request = test::request_of({262'144});
   request.context = {262'144};
   request.pp = 4;
-  const detail::ChunkflowCandidates candidates(request);
-  ChunkflowSettings settings;
+  const planners::detail::ChunkflowCandidates candidates(request);
+  planners::ChunkflowSettings settings;
   settings.chunk = {8192};
   std::vector<std::int64_t> bytes;
   for (const std::int32_t kept : {1, 2, 4, 8}) {
     settings.retention = {Recompute::none, kept, Recompute::full};
-    bytes.push_back(worst_memory(candidates.build(settings)).front().value);
+    bytes.push_back(planners::worst_memory(candidates.build(settings)).front().value);
   }
   settings.retention = {Recompute::none, {}, Recompute::none};
-  bytes.push_back(worst_memory(candidates.build(settings)).front().value);
+  bytes.push_back(planners::worst_memory(candidates.build(settings)).front().value);
   CHECK(std::is_sorted(bytes.begin(), bytes.end()));
   const LayerBytes layer = layer_bytes(request.model);
   const std::int64_t chunk = 2 * 8192 * (layer.kept[0] - layer.kept[3]);
@@ -134,19 +135,19 @@ TEST_CASE("chunkflow: memory follows the chunks that are kept, not the sample") 
 
 TEST_CASE(
     "chunkflow: a request's mode is that of all chunks; chunks and a sharded head are refused") {
-  PlanRequest request = test::request_of({1000, 900, 300});
+  planners::PlanRequest request = test::request_of({1000, 900, 300});
   request.pp = 2;
   request.recompute = Recompute::layer;
-  const PlanOutcome outcome = Chunkflow{}.plan(request);
-  for (const MicroPack& pack : plan_in(outcome.result)->micropacks) {
+  const planners::PlanOutcome outcome = planners::Chunkflow{}.plan(request);
+  for (const MicroPack& pack : planners::plan_in(outcome.result)->micropacks) {
     CHECK(pack.recompute == (pack.pass == Pass::backward ? Recompute::layer : Recompute::none));
   }
   CHECK(outcome.settings.at("kept_chunks") == "all");
   request.chunks = 2;
-  auto why = std::get<Infeasible>(Chunkflow{}.plan(request).result);
+  auto why = std::get<Infeasible>(planners::Chunkflow{}.plan(request).result);
   CHECK(why.constraint == "chunks of a stage, one in chunkflow's order");
   request.chunks.reset();
-  request.head = Head::shard;
-  why = std::get<Infeasible>(Chunkflow{}.plan(request).result);
+  request.head = LmHead::shard;
+  why = std::get<Infeasible>(planners::Chunkflow{}.plan(request).result);
   CHECK(why.constraint == "stages with a part of the head, one in chunkflow's order");
 }

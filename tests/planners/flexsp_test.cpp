@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/flexsp.hpp"
+#include "slimpack/planners/published/flexsp.hpp"
 
 #include <doctest/doctest.h>
 
@@ -18,9 +18,10 @@ using namespace slimpack;
 
 namespace {
 
-std::int64_t slowest_group(const SpProblem& problem, const std::vector<SpGroup>& groups) {
+std::int64_t slowest_group(const planners::SpProblem& problem,
+                           const std::vector<planners::SpGroup>& groups) {
   std::int64_t most = 0;
-  for (const SpGroup& group : groups) {
+  for (const planners::SpGroup& group : groups) {
     std::int64_t time = 0;
     for (const std::size_t sample : group.samples) time += problem.times[sample][group.degree];
     most = std::max(most, time);
@@ -29,7 +30,7 @@ std::int64_t slowest_group(const SpProblem& problem, const std::vector<SpGroup>&
 }
 
 /// The least time of all groups and contents there are.
-std::int64_t least_by_exhaustion(const SpProblem& problem) {
+std::int64_t least_by_exhaustion(const planners::SpProblem& problem) {
   std::int64_t best = std::numeric_limits<std::int64_t>::max();
   std::vector<std::size_t> sizes;
   std::vector<std::int64_t> load;
@@ -71,32 +72,36 @@ std::int64_t least_by_exhaustion(const SpProblem& problem) {
 TEST_CASE("flexsp: micro-batches have as few tokens at the most as there can be, by hand") {
   using Runs = std::vector<std::vector<std::size_t>>;
   const std::vector<Tokens> lengths = test::tokens_of({3, 5, 1, 4, 2});
-  CHECK(cut_sorted(lengths, 1) == Runs{{1, 3, 0, 4, 2}});
-  CHECK(cut_sorted(lengths, 2) == Runs{{1, 3}, {0, 4, 2}});
-  CHECK(cut_sorted(lengths, 3) == Runs{{1}, {3}, {0, 4, 2}});
-  CHECK(cut_sorted(lengths, 9) == Runs{{1}, {3}, {0, 4}, {2}});  // the longest sets the most
-  CHECK_THROWS_AS(static_cast<void>(cut_sorted(lengths, 0)), InvalidInput);
+  CHECK(planners::cut_sorted(lengths, 1) == Runs{{1, 3, 0, 4, 2}});
+  CHECK(planners::cut_sorted(lengths, 2) == Runs{{1, 3}, {0, 4, 2}});
+  CHECK(planners::cut_sorted(lengths, 3) == Runs{{1}, {3}, {0, 4, 2}});
+  CHECK(planners::cut_sorted(lengths, 9) ==
+        Runs{{1}, {3}, {0, 4}, {2}});  // the longest sets the most
+  CHECK_THROWS_AS(static_cast<void>(planners::cut_sorted(lengths, 0)), InvalidInput);
 }
 
 TEST_CASE("flexsp: groups of one micro-batch, by hand") {
   const std::vector<Tokens> lengths = test::tokens_of({100, 20, 20});
   // All on four ranks take 120 + 40 + 40 = 200; the long one on two, the others alone, 210.
-  std::vector<SpTimes> times{{400, 210, 120}, {100, 60, 40}, {100, 60, 40}};
-  CHECK(solve_sp_groups({lengths, times, 4, Tokens{1000}}) == std::vector<SpGroup>{{2, {0, 1, 2}}});
+  std::vector<planners::SpTimes> times{{400, 210, 120}, {100, 60, 40}, {100, 60, 40}};
+  CHECK(planners::solve_sp_groups({lengths, times, 4, Tokens{1000}}) ==
+        std::vector<planners::SpGroup>{{2, {0, 1, 2}}});
   // Where splitting the short ones gains little, 120 + 85 + 85 is too much: 210 on two ranks; of
   // the short ones' 100 | 100 and 90 + 90 beside it, which are equally good, the larger group.
   times = {{400, 210, 120}, {100, 90, 85}, {100, 90, 85}};
-  CHECK(solve_sp_groups({lengths, times, 4, Tokens{1000}}) ==
-        std::vector<SpGroup>{{1, {0}}, {1, {1, 2}}});
+  CHECK(planners::solve_sp_groups({lengths, times, 4, Tokens{1000}}) ==
+        std::vector<planners::SpGroup>{{1, {0}}, {1, {1, 2}}});
   // With 35 tokens a rank the long sample needs four; then there is no other rank.
-  CHECK(solve_sp_groups({lengths, times, 4, Tokens{35}}) == std::vector<SpGroup>{{2, {0, 1, 2}}});
+  CHECK(planners::solve_sp_groups({lengths, times, 4, Tokens{35}}) ==
+        std::vector<planners::SpGroup>{{2, {0, 1, 2}}});
   // What fits nowhere is dealt as if ranks held twice as much.
-  CHECK(solve_sp_groups({lengths, times, 4, Tokens{20}}) == std::vector<SpGroup>{{2, {0, 1, 2}}});
-  CHECK(solve_sp_groups({{}, {}, 4, Tokens{20}}).empty());
-  CHECK_THROWS_AS(static_cast<void>(solve_sp_groups({lengths, times, 2, Tokens{20}})),
+  CHECK(planners::solve_sp_groups({lengths, times, 4, Tokens{20}}) ==
+        std::vector<planners::SpGroup>{{2, {0, 1, 2}}});
+  CHECK(planners::solve_sp_groups({{}, {}, 4, Tokens{20}}).empty());
+  CHECK_THROWS_AS(static_cast<void>(planners::solve_sp_groups({lengths, times, 2, Tokens{20}})),
                   InvalidInput);
   times[1][2] = 0;
-  CHECK_THROWS_AS(static_cast<void>(solve_sp_groups({lengths, times, 4, Tokens{20}})),
+  CHECK_THROWS_AS(static_cast<void>(planners::solve_sp_groups({lengths, times, 4, Tokens{20}})),
                   InvalidInput);
 }
 
@@ -109,23 +114,24 @@ TEST_CASE("flexsp: groups are near the best there are") {
     const auto ranks =
         static_cast<std::int32_t>(degrees == 3 ? random.between(4, 6) : random.between(2, 4));
     std::vector<Tokens> lengths;
-    std::vector<SpTimes> times;
-    for (std::int64_t at = random.between(1, 6); at > 0; --at) {
+    std::vector<planners::SpTimes> times;
+    for (std::int64_t i = random.between(1, 6); i > 0; --i) {
       const std::int64_t length =
           random.chance(1, 4) ? random.between(50, 200) : random.between(1, 60);
       lengths.push_back({length});
       const std::int64_t work = length * (100 + length);
-      SpTimes each{work};
+      planners::SpTimes each{work};
       for (std::int64_t parts = 2; each.size() < degrees; parts *= 2) {
         each.push_back(work / parts + length * random.between(1, 20) + 1);
       }
       times.push_back(each);
     }
-    const SpProblem problem{lengths, times, ranks, Tokens{random.chance(1, 2) ? 100'000 : 250}};
-    const auto groups = solve_sp_groups(problem);
+    const planners::SpProblem problem{lengths, times, ranks,
+                                      Tokens{random.chance(1, 2) ? 100'000 : 250}};
+    const auto groups = planners::solve_sp_groups(problem);
     std::vector<int> seen(lengths.size());
     std::int64_t used = 0;
-    for (const SpGroup& group : groups) {
+    for (const planners::SpGroup& group : groups) {
       used += std::int64_t{1} << group.degree;
       for (const std::size_t sample : group.samples) ++seen[sample];
     }
@@ -147,52 +153,52 @@ TEST_CASE("flexsp: groups are near the best there are") {
 TEST_CASE("flexsp: with many ranks no worse than equal groups, and near the mean") {
   Random random(3);
   std::vector<Tokens> lengths;
-  std::vector<SpTimes> times;
+  std::vector<planners::SpTimes> times;
   std::int64_t total = 0;
-  for (int at = 0; at < 300; ++at) {
+  for (int i = 0; i < 300; ++i) {
     const std::int64_t length =
         random.chance(1, 30) ? random.between(3000, 20'000) : random.between(10, 900);
     lengths.push_back({length});
     const std::int64_t work = length * (4000 + length);
     total += work;
-    SpTimes each{work};
+    planners::SpTimes each{work};
     for (std::int64_t parts = 2; parts <= 64; parts *= 2)
       each.push_back(work / parts + length * 50);
     times.push_back(each);
   }
-  const SpProblem problem{lengths, times, 64, Tokens{100'000}};
-  const std::int64_t time = slowest_group(problem, solve_sp_groups(problem));
+  const planners::SpProblem problem{lengths, times, 64, Tokens{100'000}};
+  const std::int64_t time = slowest_group(problem, planners::solve_sp_groups(problem));
   CHECK(time >= total / 64);
   CHECK(time * 100 <= total / 64 * 108);
 }
 
 TEST_CASE("flexsp: bytes of heads that change hands, by hand") {
-  PlanRequest request = test::request_of({1000, 500});
+  planners::PlanRequest request = test::request_of({1000, 500});
   request.dp = 2;
-  const Plan plan = plan_frame(request, "flexsp");
+  const Plan plan = planners::plan_frame(request, "flexsp");
   // 8 query heads, 4 of keys, 64 wide, 2 bytes.
-  const detail::HeadSplitBytes two = detail::head_split_bytes(plan, 2);
+  const planners::detail::HeadSplitBytes two = planners::detail::head_split_bytes(plan, 2);
   CHECK(two.query == 1024);
   CHECK(two.key_value == 1024);
-  CHECK(detail::head_split_bytes(plan, 8).key_value == 2048);  // each head on two ranks
-  using detail::head_split_pass;
-  CHECK(head_split_pass(two, Pass::forward, Recompute::full).in == 2048);
-  CHECK(head_split_pass(two, Pass::forward, Recompute::full).out == 1024);
-  CHECK(head_split_pass(two, Pass::backward, Recompute::none).in == 1024);
-  CHECK(head_split_pass(two, Pass::backward, Recompute::light).out == 2048);
-  CHECK(head_split_pass(two, Pass::backward, Recompute::layer).in == 2048);
-  CHECK(head_split_pass(two, Pass::backward, Recompute::layer).out == 2048);
-  CHECK(head_split_pass(two, Pass::backward, Recompute::full).out == 3072);
+  CHECK(planners::detail::head_split_bytes(plan, 8).key_value == 2048);  // each head on two ranks
+  using planners::detail::head_split_pass;
+  CHECK(planners::detail::head_split_pass(two, Pass::forward, Recompute::full).in == 2048);
+  CHECK(planners::detail::head_split_pass(two, Pass::forward, Recompute::full).out == 1024);
+  CHECK(planners::detail::head_split_pass(two, Pass::backward, Recompute::none).in == 1024);
+  CHECK(planners::detail::head_split_pass(two, Pass::backward, Recompute::light).out == 2048);
+  CHECK(planners::detail::head_split_pass(two, Pass::backward, Recompute::layer).in == 2048);
+  CHECK(planners::detail::head_split_pass(two, Pass::backward, Recompute::layer).out == 2048);
+  CHECK(planners::detail::head_split_pass(two, Pass::backward, Recompute::full).out == 3072);
 }
 
 TEST_CASE("flexsp: times of a shared micro-batch, by hand") {
-  PlanRequest request = test::request_of({1000, 500});
+  planners::PlanRequest request = test::request_of({1000, 500});
   request.dp = 2;
-  using detail::SharedBatch;
-  const std::vector<SharedBatch> batches{{0, 2, {0, 1}}};
-  const Plan plan = detail::share_batches(request, "flexsp", {}, batches);
+  using planners::detail::SharedBatch;
+  const std::vector<planners::detail::SharedBatch> batches{{0, 2, {0, 1}}};
+  const Plan plan = planners::detail::share_batches(request, "flexsp", {}, batches);
   const AnalyticModel model(plan.model, plan.cluster, plan.memory);
-  const detail::HeadSplitTimes times(plan, model);
+  const planners::detail::HeadSplitTimes times(plan, model);
   const PackLoad load = times.load(plan.micropacks[0].slices, 2, Pass::forward);
   CHECK(load.tokens == Tokens{750});
   CHECK(load.pairs2 == (1'000'000 + 250'000) / 2);
@@ -210,13 +216,13 @@ TEST_CASE("flexsp: times of a shared micro-batch, by hand") {
 }
 
 TEST_CASE("flexsp: groups over two nodes send to both at a time") {
-  PlanRequest request = test::request_of({1000});
+  planners::PlanRequest request = test::request_of({1000});
   request.dp = 4;
   request.cluster.devices_per_node = 2;
-  const std::vector<detail::SharedBatch> batches{{0, 4, {0}}};
-  const Plan plan = detail::share_batches(request, "flexsp", {}, batches);
+  const std::vector<planners::detail::SharedBatch> batches{{0, 4, {0}}};
+  const Plan plan = planners::detail::share_batches(request, "flexsp", {}, batches);
   const AnalyticModel model(plan.model, plan.cluster, plan.memory);
-  const detail::HeadSplitTimes times(plan, model);
+  const planners::detail::HeadSplitTimes times(plan, model);
   const Nanos between = model.transfer(Bytes{250 * 2048 / 2}, plan.cluster.between) +
                         model.transfer(Bytes{250 * 1024 / 2}, plan.cluster.between);
   CHECK(times.exchange(plan.micropacks[0], Tokens{250}, 0) == between);
@@ -227,48 +233,49 @@ TEST_CASE("flexsp: every candidate over random batches and degrees is a valid pl
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     CAPTURE(seed);
     Random random(seed + 800);
-    PlanRequest request = test::request_of(
+    planners::PlanRequest request = test::request_of(
         test::random_lengths(random, random.between(1, 40), 1024), random.between(8, 24));
     request.dp = static_cast<std::int32_t>(random.between(1, 20));
     request.pp = static_cast<std::int32_t>(random.between(1, 5));
-    if (random.chance(1, 3)) request.merge = static_cast<std::int32_t>(random.between(1, 4));
-    const detail::FlexSpCandidates candidates(request, "flexsp");
+    if (random.chance(1, 3)) request.max_cp = static_cast<std::int32_t>(random.between(1, 4));
+    const planners::detail::FlexSpCandidates candidates(request, "flexsp");
     const std::vector<std::size_t> sizes = candidates.sizes();
     for (int draw = 0; draw < 4; ++draw) {
-      SettingPoint point;
+      planners::SettingPoint point;
       for (const std::size_t size : sizes) point.push_back(random.below(size));
-      ModelledStep step = candidates.build(point);
+      planners::SimulationOnlyPlan step = candidates.build(point);
       const MemoryModel memory(step.plan);
-      CHECK(predict(step.plan, request, step.times, memory) == std::nullopt);
-      for (const Breach& breach : validate(step.plan).breaches) FAIL_CHECK(breach.message);
-      CHECK(step.plan.parallel.merge <= std::min(8, request.merge.value_or(request.dp)));
-      CHECK(simulate_plan(step.plan, step.times).timeline.makespan ==
+      CHECK(planners::predict(step.plan, request, step.times, memory) == std::nullopt);
+      for (const Violation& violation : validate(step.plan).violations)
+        FAIL_CHECK(violation.message);
+      CHECK(step.plan.parallel.max_cp <= std::min(8, request.max_cp.value_or(request.dp)));
+      CHECK(sim::simulate_plan(step.plan, step.times).timeline.makespan ==
             step.plan.prediction.iteration);
       const PricedPlan priced(step.plan);
       bool same = true;
-      for (std::size_t at = 0; at < step.plan.micropacks.size(); ++at) {
-        if (step.plan.groups[index(step.plan.micropacks[at].group)].size() > 1) continue;
-        const auto pack = static_cast<PackId>(at);
+      for (std::size_t i = 0; i < step.plan.micropacks.size(); ++i) {
+        if (step.plan.groups[index(step.plan.micropacks[i].group)].size() > 1) continue;
+        const auto pack = static_cast<PackId>(i);
         for (std::int32_t line = 0; line < request.pp; ++line) {
           same = same && step.times.compute(pack, line) == priced.compute(pack, line);
         }
       }
       CHECK(same);
-      CHECK(step.beyond.empty() == (step.plan.parallel.merge == 1));
-      shared += step.plan.parallel.merge > 1 ? 1 : 0;
+      CHECK(step.unsupported_feature.empty() == (step.plan.parallel.max_cp == 1));
+      shared += step.plan.parallel.max_cp > 1 ? 1 : 0;
     }
   }
   CHECK(shared > 20);
 }
 
 TEST_CASE("flexsp: chunks and a sharded head are refused") {
-  PlanRequest request = test::request_of({1000, 900});
+  planners::PlanRequest request = test::request_of({1000, 900});
   request.pp = 2;
   request.chunks = 2;
   CHECK(std::get<Infeasible>(plan_by("flexsp", request).result).constraint ==
         "chunks of a stage, one in flexsp's order");
   request.chunks.reset();
-  request.head = Head::shard;
+  request.head = LmHead::shard;
   CHECK(std::get<Infeasible>(plan_by("flexsp", request).result).constraint ==
         "stages with a part of the head, one in flexsp's order");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/hybrid_cp.hpp"
+#include "slimpack/planners/published/hybrid_cp.hpp"
 
 #include <doctest/doctest.h>
 
@@ -16,23 +16,23 @@ using namespace slimpack;
 
 namespace {
 
-using Rounds = std::vector<HybridRound>;
+using Rounds = std::vector<planners::HybridRound>;
 
 Rounds rounds_of(const std::vector<std::int64_t>& numbers, std::int32_t ranks,
                  std::int64_t per_rank = 10, std::optional<std::int32_t> most = {}) {
-  return hybrid_cp_rounds(test::tokens_of(numbers),
-                          {ranks, Tokens{per_rank}, most.value_or(ranks)});
+  return planners::hybrid_cp_rounds(test::tokens_of(numbers),
+                                    {ranks, Tokens{per_rank}, most.value_or(ranks)});
 }
 
 }  // namespace
 
 TEST_CASE("hybrid-cp: sizes of groups are powers of two") {
-  CHECK(hybrid_ranks(Tokens{1}, Tokens{10}) == 1);
-  CHECK(hybrid_ranks(Tokens{10}, Tokens{10}) == 1);
-  CHECK(hybrid_ranks(Tokens{11}, Tokens{10}) == 2);
-  CHECK(hybrid_ranks(Tokens{21}, Tokens{10}) == 4);
-  CHECK(hybrid_ranks(Tokens{40}, Tokens{10}) == 4);
-  CHECK(hybrid_ranks(Tokens{41}, Tokens{10}) == 8);
+  CHECK(planners::hybrid_ranks(Tokens{1}, Tokens{10}) == 1);
+  CHECK(planners::hybrid_ranks(Tokens{10}, Tokens{10}) == 1);
+  CHECK(planners::hybrid_ranks(Tokens{11}, Tokens{10}) == 2);
+  CHECK(planners::hybrid_ranks(Tokens{21}, Tokens{10}) == 4);
+  CHECK(planners::hybrid_ranks(Tokens{40}, Tokens{10}) == 4);
+  CHECK(planners::hybrid_ranks(Tokens{41}, Tokens{10}) == 8);
 }
 
 TEST_CASE("hybrid-cp: rounds, by hand, ten tokens a rank") {
@@ -79,15 +79,15 @@ TEST_CASE("hybrid-cp: rounds hold every sample once, groups share no rank") {
     std::int32_t power = 1;
     while (2 * power <= ranks) power *= 2;
     std::vector<std::int64_t> lengths;
-    for (std::int64_t at = random.between(1, 80); at > 0; --at) {
+    for (std::int64_t i = random.between(1, 80); i > 0; --i) {
       lengths.push_back(
           random.between(1, random.chance(1, 8) ? 100 * power : 120 % (100 * power) + 1));
     }
     std::vector<int> seen(lengths.size());
-    for (const HybridRound& round : rounds_of(lengths, ranks, 100)) {
+    for (const planners::HybridRound& round : rounds_of(lengths, ranks, 100)) {
       std::int32_t next = 0;
       CHECK(!round.empty());
-      for (const HybridGroup& group : round) {
+      for (const planners::HybridGroup& group : round) {
         CHECK(group.first == next);
         next += group.ranks;
         CHECK(!group.samples.empty());
@@ -103,18 +103,19 @@ TEST_CASE("hybrid-cp: rounds hold every sample once, groups share no rank") {
 }
 
 TEST_CASE("hybrid-cp: one stage, four ranks, by hand") {
-  PlanRequest request = test::request_of({1000, 500, 400, 100, 50});
+  planners::PlanRequest request = test::request_of({1000, 500, 400, 100, 50});
   request.dp = 4;
   // 250 tokens a rank: 4, 2, 2, 1 and 1 ranks. The first round is the first sample's. In the second
   // 500 and 400 fill all ranks; their squares over two are 125000 and 80000, which no removal
   // evens out. The third has 100 on one rank, doubled, and 50 on one, doubled.
-  const auto rounds = hybrid_cp_rounds(request.batch.samples, {4, Tokens{250}, 4});
-  const auto batches = detail::hybrid_batches(request.batch.samples, rounds, std::nullopt);
-  Plan plan = detail::share_batches(request, "hybrid-cp", {}, batches);
-  detail::schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan));
+  const auto rounds = planners::hybrid_cp_rounds(request.batch.samples, {4, Tokens{250}, 4});
+  const auto batches =
+      planners::detail::hybrid_batches(request.batch.samples, rounds, std::nullopt);
+  Plan plan = planners::detail::share_batches(request, "hybrid-cp", {}, batches);
+  planners::detail::schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan));
   CHECK(plan.groups ==
         std::vector<std::vector<std::int32_t>>{{0}, {1}, {2}, {3}, {0, 1}, {2, 3}, {0, 1, 2, 3}});
-  CHECK(plan.parallel.merge == 4);
+  CHECK(plan.parallel.max_cp == 4);
   CHECK(test::plan_text(plan) ==
         "0F[0:0-1000] 1B[0:0-1000] 2F[1:0-500] 3B[1:0-500] 4F[2:0-400] 5B[2:0-400] "
         "6F[3:0-100] 7B[3:0-100] 8F[4:0-50] 9B[4:0-50]\n"
@@ -122,17 +123,18 @@ TEST_CASE("hybrid-cp: one stage, four ranks, by hand") {
         "1.0: F0.0 H0 B1.0 F2.0 H2 B3.0 F6.0 H6 B7.0 R0 O\n"
         "2.0: F0.0 H0 B1.0 F4.0 H4 B5.0 F8.0 H8 B9.0 R0 O\n"
         "3.0: F0.0 H0 B1.0 F4.0 H4 B5.0 F8.0 H8 B9.0 R0 O\n");
-  for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
+  for (const Violation& violation : validate(plan).violations) FAIL_CHECK(violation.message);
 }
 
 TEST_CASE("hybrid-cp: samples of a group in a row are packed up to the tokens of its ranks") {
   const std::vector<Tokens> lengths{{8}, {6}, {3}, {2}, {1}};
   const Rounds rounds{{{0, 1, {0, 3, 4}}, {1, 1, {1, 2}}}};
-  using detail::SharedBatch;
-  CHECK(detail::hybrid_batches(lengths, rounds, std::nullopt) ==
-        std::vector<SharedBatch>{{0, 1, {0}}, {1, 1, {1}}, {0, 1, {3}}, {1, 1, {2}}, {0, 1, {4}}});
-  CHECK(detail::hybrid_batches(lengths, rounds, Tokens{10}) ==
-        std::vector<SharedBatch>{{0, 1, {0, 3}}, {1, 1, {1, 2}}, {0, 1, {4}}});
+  using planners::detail::SharedBatch;
+  CHECK(planners::detail::hybrid_batches(lengths, rounds, std::nullopt) ==
+        std::vector<planners::detail::SharedBatch>{
+            {0, 1, {0}}, {1, 1, {1}}, {0, 1, {3}}, {1, 1, {2}}, {0, 1, {4}}});
+  CHECK(planners::detail::hybrid_batches(lengths, rounds, Tokens{10}) ==
+        std::vector<planners::detail::SharedBatch>{{0, 1, {0, 3}}, {1, 1, {1, 2}}, {0, 1, {4}}});
 }
 
 TEST_CASE("hybrid-cp: every candidate over random batches and degrees is a valid plan") {
@@ -140,58 +142,58 @@ TEST_CASE("hybrid-cp: every candidate over random batches and degrees is a valid
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     CAPTURE(seed);
     Random random(seed + 300);
-    PlanRequest request = test::request_of(
+    planners::PlanRequest request = test::request_of(
         test::random_lengths(random, random.between(1, 40), 1024), random.between(8, 24));
     request.dp = static_cast<std::int32_t>(random.between(1, 12));
     request.pp = static_cast<std::int32_t>(random.between(1, 5));
-    if (random.chance(1, 3)) request.merge = static_cast<std::int32_t>(random.between(1, 4));
-    const detail::HybridCpCandidates candidates(request, "hybrid-cp");
+    if (random.chance(1, 3)) request.max_cp = static_cast<std::int32_t>(random.between(1, 4));
+    const planners::detail::HybridCpCandidates candidates(request, "hybrid-cp");
     const std::vector<std::size_t> sizes = candidates.sizes();
     for (int draw = 0; draw < 5; ++draw) {
-      SettingPoint point;
+      planners::SettingPoint point;
       for (const std::size_t size : sizes) point.push_back(random.below(size));
       Plan plan = candidates.build(point);
-      CHECK(predict(plan, request) == std::nullopt);
-      for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
-      CHECK(plan.parallel.merge <= request.merge.value_or(request.dp));
-      shared += plan.parallel.merge > 1 ? 1 : 0;
+      CHECK(planners::predict(plan, request) == std::nullopt);
+      for (const Violation& violation : validate(plan).violations) FAIL_CHECK(violation.message);
+      CHECK(plan.parallel.max_cp <= request.max_cp.value_or(request.dp));
+      shared += plan.parallel.max_cp > 1 ? 1 : 0;
     }
   }
   CHECK(shared > 50);
 }
 
 TEST_CASE("hybrid-cp: long samples are shared where a rank alone lacks the memory") {
-  PlanRequest request = test::request_of({65536, 65536, 3000, 2000, 1000, 1000});
+  planners::PlanRequest request = test::request_of({65536, 65536, 3000, 2000, 1000, 1000});
   request.context = {65536};
   request.dp = 4;
   request.recompute = Recompute::none;
-  request.effort = Effort::normal;
-  request.merge = 1;
+  request.effort = planners::Effort::normal;
+  request.max_cp = 1;
   const auto peak = [](const Plan& plan) {
     Bytes most;
     for (const auto& device : plan.prediction.devices) most = std::max(most, device.peak);
     return most;
   };
   const Bytes alone = peak(plan_of(plan_by("hybrid-cp", request)));
-  request.merge.reset();
+  request.max_cp.reset();
   request.memory.reserved = Bytes{0};
   request.memory.capacity = Bytes{alone.value * 3 / 4};
-  const PlanOutcome outcome = plan_by("hybrid-cp", request);
+  const planners::PlanOutcome outcome = plan_by("hybrid-cp", request);
   const Plan& plan = plan_of(outcome);
-  CHECK(plan.parallel.merge > 1);
+  CHECK(plan.parallel.max_cp > 1);
   CHECK(peak(plan) <= *request.memory.capacity);
-  request.merge = 1;
+  request.max_cp = 1;
   CHECK(std::holds_alternative<Infeasible>(plan_by("hybrid-cp", request).result));
 }
 
 TEST_CASE("hybrid-cp: chunks and a sharded head are refused") {
-  PlanRequest request = test::request_of({1000, 900});
+  planners::PlanRequest request = test::request_of({1000, 900});
   request.pp = 2;
   request.chunks = 2;
   CHECK(std::get<Infeasible>(plan_by("hybrid-cp", request).result).constraint ==
         "chunks of a stage, one in hybrid-cp's order");
   request.chunks.reset();
-  request.head = Head::shard;
+  request.head = LmHead::shard;
   CHECK(std::get<Infeasible>(plan_by("hybrid-cp", request).result).constraint ==
         "stages with a part of the head, one in hybrid-cp's order");
 }

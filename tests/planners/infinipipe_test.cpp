@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/infinipipe.hpp"
+#include "slimpack/planners/published/infinipipe.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,13 +11,13 @@
 
 #include "planners/candidate_laws.hpp"
 #include "planners/requests.hpp"
-#include "slimpack/planners/worst_memory.hpp"
+#include "slimpack/planners/search/worst_memory.hpp"
 
 using namespace slimpack;
-using detail::ChunkCosts;
-using detail::ChunkGroup;
-using detail::SliceMesh;
-using detail::StageRoomBytes;
+using planners::detail::ChunkCosts;
+using planners::detail::ChunkGroup;
+using planners::detail::SliceMesh;
+using planners::detail::StageRoomBytes;
 
 namespace {
 
@@ -26,7 +26,7 @@ const auto square_time = [](Tokens begin, Tokens end) {
   return end.value * end.value - begin.value * begin.value;
 };
 
-std::vector<std::int64_t> ends_of(const SliceMesh& mesh) {
+std::vector<std::int64_t> ends_of(const planners::detail::SliceMesh& mesh) {
   std::vector<std::int64_t> ends;
   for (const Tokens end : mesh.ends) ends.push_back(end.value);
   return ends;
@@ -37,19 +37,20 @@ Slice slice_of(std::uint32_t sample, std::int64_t begin, std::int64_t end) {
 }
 
 /// The level of one stage never exceeds its room.
-bool modes_fit(const std::vector<ChunkCosts>& chunks, const std::vector<StageRoomBytes>& stages,
-               const StageOrders& orders, const std::vector<std::size_t>& mode) {
+bool modes_fit(const std::vector<planners::detail::ChunkCosts>& chunks,
+               const std::vector<planners::detail::StageRoomBytes>& stages,
+               const schedule::StageOrders& orders, const std::vector<std::size_t>& mode) {
   for (std::size_t stage = 0; stage < orders.size(); ++stage) {
     std::int64_t level = 0;
-    for (const Step& step : orders[stage]) {
-      const auto at = static_cast<std::size_t>(step.item);
-      const ChunkCosts& chunk = chunks[at];
-      const std::int64_t kept = stages[stage].layers * chunk.kept[mode[at]];
+    for (const schedule::PipelineOp& step : orders[stage]) {
+      const auto i = static_cast<std::size_t>(step.item);
+      const planners::detail::ChunkCosts& chunk = chunks[i];
+      const std::int64_t kept = stages[stage].layers * chunk.kept[mode[i]];
       if (step.kind == UnitKind::forward) {
         level += kept;
-        if (level + chunk.forward_workspace[mode[at]] > stages[stage].room) return false;
+        if (level + chunk.forward_workspace[mode[i]] > stages[stage].room) return false;
       } else {
-        if (level + chunk.backward_workspace[mode[at]] > stages[stage].room) return false;
+        if (level + chunk.backward_workspace[mode[i]] > stages[stage].room) return false;
         level -= kept;
       }
     }
@@ -60,25 +61,26 @@ bool modes_fit(const std::vector<ChunkCosts>& chunks, const std::vector<StageRoo
 }  // namespace
 
 TEST_CASE("infinipipe: the mesh has slices of equal time") {
-  CHECK(ends_of(detail::slice_mesh({1000}, 4, {1}, linear_time)) ==
+  CHECK(ends_of(planners::detail::slice_mesh({1000}, 4, {1}, linear_time)) ==
         std::vector<std::int64_t>{250, 500, 750, 1000});
-  CHECK(ends_of(detail::slice_mesh({1000}, 4, {1}, square_time)) ==
+  CHECK(ends_of(planners::detail::slice_mesh({1000}, 4, {1}, square_time)) ==
         std::vector<std::int64_t>{500, 707, 866, 1000});
-  const SliceMesh coarse = detail::slice_mesh({1000}, 4, {128}, square_time);
+  const planners::detail::SliceMesh coarse =
+      planners::detail::slice_mesh({1000}, 4, {128}, square_time);
   CHECK(ends_of(coarse) == std::vector<std::int64_t>{384, 640, 768, 1000});
   CHECK(coarse.tokens == Tokens{384});
   CHECK(coarse.time == 1000 * 1000 - 768 * 768);
-  CHECK(ends_of(detail::slice_mesh({100}, 9, {128}, square_time)) ==
+  CHECK(ends_of(planners::detail::slice_mesh({100}, 9, {128}, square_time)) ==
         std::vector<std::int64_t>{100});
-  CHECK_THROWS_WITH_AS(static_cast<void>(detail::slice_mesh({100}, 0, {1}, square_time)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(planners::detail::slice_mesh({100}, 0, {1}, square_time)),
                        "slice_mesh: count must be >= 1, got 0", InvalidInput);
 }
 
 TEST_CASE("infinipipe: tails and short samples share chunks, by hand") {
   const std::vector<Tokens> samples{{300}, {250}, {60}, {50}, {40}, {30}};
   const std::vector<std::size_t> which{0, 1, 2, 3, 4, 5};
-  const SliceMesh mesh = detail::slice_mesh({300}, 3, {1}, linear_time);
-  const auto groups = detail::chunk_sequences(which, samples, mesh, linear_time);
+  const planners::detail::SliceMesh mesh = planners::detail::slice_mesh({300}, 3, {1}, linear_time);
+  const auto groups = planners::detail::chunk_sequences(which, samples, mesh, linear_time);
   REQUIRE(groups.size() == 4);
   using Chunks = std::vector<std::vector<Slice>>;
   CHECK(groups[0].chunks ==
@@ -95,9 +97,9 @@ TEST_CASE("infinipipe: where no bucket has time left the limit rises") {
   // its bucket, and no tokens in that of sample 1 once it has 98.
   const std::vector<Tokens> samples{{141}, {95}, {3}, {3}, {3}};
   const std::vector<std::size_t> which{0, 1, 2, 3, 4};
-  const SliceMesh mesh = detail::slice_mesh({141}, 2, {1}, square_time);
+  const planners::detail::SliceMesh mesh = planners::detail::slice_mesh({141}, 2, {1}, square_time);
   REQUIRE(ends_of(mesh) == std::vector<std::int64_t>{99, 141});
-  const auto groups = detail::chunk_sequences(which, samples, mesh, square_time);
+  const auto groups = planners::detail::chunk_sequences(which, samples, mesh, square_time);
   // Sample 1 fits in no bucket's tokens; 9025 + 9 fit in its time of 10080, four tokens are left.
   REQUIRE(groups.size() == 2);
   CHECK(groups[1].chunks.front() == std::vector<Slice>{slice_of(1, 0, 95), slice_of(2, 0, 3)});
@@ -106,15 +108,16 @@ TEST_CASE("infinipipe: where no bucket has time left the limit rises") {
 }
 
 TEST_CASE("infinipipe: chunks to recompute, by hand") {
-  ChunkCosts chunk;
+  planners::detail::ChunkCosts chunk;
   chunk.kept = {10, 8, 4, 2};
   chunk.time = {100, 105, 120, 150};
-  const std::vector<ChunkCosts> chunks(2, chunk);
+  const std::vector<planners::detail::ChunkCosts> chunks(2, chunk);
   const std::vector<std::int32_t> one{2};
-  const StageOrders orders = chunked_one_f_one_b(1, one, ChunkLead::steady);
+  const schedule::StageOrders orders =
+      schedule::chunked_one_f_one_b(1, one, schedule::ChunkLead::steady);
   const auto modes = [&](std::int64_t room) {
-    const std::vector<StageRoomBytes> stages{{1, room, true}};
-    return detail::choose_checkpoints(chunks, stages, orders);
+    const std::vector<planners::detail::StageRoomBytes> stages{{1, room, true}};
+    return planners::detail::choose_checkpoints(chunks, stages, orders);
   };
   using Modes = std::vector<Recompute>;
   CHECK(modes(20) == Modes{Recompute::none, Recompute::none});
@@ -131,10 +134,10 @@ TEST_CASE("infinipipe: chosen modes fit wherever some do, and add little more ti
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
     Random random(seed);
-    std::vector<ChunkCosts> chunks;
+    std::vector<planners::detail::ChunkCosts> chunks;
     for (std::int64_t count = random.between(1, 6); count > 0; --count) {
       const std::int64_t tokens = random.between(4, 12);
-      ChunkCosts chunk;
+      planners::detail::ChunkCosts chunk;
       chunk.kept = {10 * tokens, 7 * tokens, 4 * tokens, 2 * tokens};
       chunk.time = {1000, 1000 + 5 * tokens, 1000 + 30 * tokens, 1000 + 50 * tokens};
       chunk.forward_workspace = chunk.backward_workspace = {tokens, tokens, tokens, tokens};
@@ -146,25 +149,26 @@ TEST_CASE("infinipipe: chosen modes fit wherever some do, and add little more ti
       left -= groups.back();
     }
     const auto stages = static_cast<std::int32_t>(random.between(1, 3));
-    const StageOrders orders = chunked_one_f_one_b(stages, groups, ChunkLead::just_in_time);
-    std::vector<StageRoomBytes> rooms;
+    const schedule::StageOrders orders =
+        schedule::chunked_one_f_one_b(stages, groups, schedule::ChunkLead::just_in_time);
+    std::vector<planners::detail::StageRoomBytes> rooms;
     for (std::int32_t stage = 0; stage < stages; ++stage) {
       rooms.push_back({1, random.between(30, 300), stage + 1 == stages});
     }
-    const auto modes = detail::choose_checkpoints(chunks, rooms, orders);
+    const auto modes = planners::detail::choose_checkpoints(chunks, rooms, orders);
     std::vector<std::size_t> chosen;
     std::int64_t time = 0;
-    for (std::size_t at = 0; at < modes.size(); ++at) {
-      chosen.push_back(static_cast<std::size_t>(modes[at]));
-      time += chunks[at].time[chosen.back()] - 1000;
+    for (std::size_t i = 0; i < modes.size(); ++i) {
+      chosen.push_back(static_cast<std::size_t>(modes[i]));
+      time += chunks[i].time[chosen.back()] - 1000;
     }
     std::int64_t best = std::numeric_limits<std::int64_t>::max();
     for (std::uint32_t code = 0; code < 1U << (2 * chunks.size()); ++code) {
       std::vector<std::size_t> mode;
       std::int64_t added = 0;
-      for (std::size_t at = 0; at < chunks.size(); ++at) {
-        mode.push_back(code >> (2 * at) & 3U);
-        added += chunks[at].time[mode.back()] - 1000;
+      for (std::size_t i = 0; i < chunks.size(); ++i) {
+        mode.push_back(code >> (2 * i) & 3U);
+        added += chunks[i].time[mode.back()] - 1000;
       }
       if (added < best && modes_fit(chunks, rooms, orders, mode)) best = added;
     }
@@ -182,19 +186,19 @@ TEST_CASE("infinipipe: chosen modes fit wherever some do, and add little more ti
 }
 
 TEST_CASE("infinipipe: every candidate over random batches and degrees is a valid plan") {
-  std::int64_t merged = 0;
+  std::int64_t in_cp_group = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
     Random random(seed + 40);
-    PlanRequest request = test::random_step(random, 40, 8, 6);
+    planners::PlanRequest request = test::random_step(random, 40, 8, 6);
     request.tp = random.chance(1, 2) ? 1 : 2;
     request.granularity = {random.between(1, 200)};
-    const detail::InfinipipeCandidates candidates(request);
+    const planners::detail::InfinipipeCandidates candidates(request);
     test::check_candidates(candidates, request, random, 4, "recompute", [&](const Plan& plan) {
-      merged += plan.groups.front().size() > 1 ? 1 : 0;
+      in_cp_group += plan.groups.front().size() > 1 ? 1 : 0;
     });
   }
-  CHECK(merged > 10);
+  CHECK(in_cp_group > 10);
 }
 
 TEST_CASE(
@@ -203,32 +207,32 @@ TEST_CASE(
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     CAPTURE(seed);
     Random random(seed);
-    PlanRequest request =
+    planners::PlanRequest request =
         test::request_of(test::random_lengths(random, random.between(5, 60), 16384));
     request.context = {16384};
     request.pp = static_cast<std::int32_t>(random.between(1, 4));
     request.dp = static_cast<std::int32_t>(random.between(1, 2));
     request.memory.reserved = Bytes{0};
-    const detail::InfinipipeCandidates ample(request);
-    InfinipipeSettings settings;
+    const planners::detail::InfinipipeCandidates ample(request);
+    planners::InfinipipeSettings settings;
     settings.slices = 2 * request.pp;
     const auto worst = [&](Recompute mode) {
       settings.recompute = mode;
-      const auto bytes = worst_memory(ample.build(settings));
+      const auto bytes = planners::worst_memory(ample.build(settings));
       return *std::max_element(bytes.begin(), bytes.end());
     };
     const Bytes most = worst(Recompute::none), least = worst(Recompute::full);
     for (const std::int64_t percent : {10, 40, 80}) {
       request.memory.capacity = Bytes{least.value + (most - least).value * percent / 100};
-      const detail::InfinipipeCandidates tight(request);
+      const planners::detail::InfinipipeCandidates tight(request);
       settings.recompute = {};
       Plan plan = tight.build(settings);
       ++tried;
-      if (predict(plan, request)) continue;
+      if (planners::predict(plan, request)) continue;
       ++fitted;
       settings.recompute = Recompute::full;
       Plan full = tight.build(settings);
-      CHECK(predict(full, request) == std::nullopt);
+      CHECK(planners::predict(full, request) == std::nullopt);
       CHECK(plan.prediction.iteration <= full.prediction.iteration);
     }
   }
@@ -238,24 +242,24 @@ TEST_CASE(
 
 TEST_CASE(
     "infinipipe: a request's mode, merge and blocks are kept, chunks and a sharded head refused") {
-  PlanRequest request = test::request_of({1000, 900, 300, 20, 30});
+  planners::PlanRequest request = test::request_of({1000, 900, 300, 20, 30});
   request.pp = 2;
   request.dp = 4;
   request.recompute = Recompute::layer;
-  request.merge = 2;
-  request.memory.share_tokens = Tokens{64};
-  const PlanOutcome outcome = Infinipipe{}.plan(request);
-  const Plan& plan = *plan_in(outcome.result);
-  CHECK(plan.memory.share_tokens == Tokens{64});
+  request.max_cp = 2;
+  request.memory.cp_block_tokens = Tokens{64};
+  const planners::PlanOutcome outcome = planners::Infinipipe{}.plan(request);
+  const Plan& plan = *planners::plan_in(outcome.result);
+  CHECK(plan.memory.cp_block_tokens == Tokens{64});
   CHECK(plan.groups.front().size() <= 2);
   for (const MicroPack& pack : plan.micropacks) {
     CHECK(pack.recompute == (pack.pass == Pass::backward ? Recompute::layer : Recompute::none));
   }
   request.chunks = 2;
-  auto why = std::get<Infeasible>(Infinipipe{}.plan(request).result);
+  auto why = std::get<Infeasible>(planners::Infinipipe{}.plan(request).result);
   CHECK(why.constraint == "chunks of a stage, one in infinipipe's order");
   request.chunks.reset();
-  request.head = Head::shard;
-  why = std::get<Infeasible>(Infinipipe{}.plan(request).result);
+  request.head = LmHead::shard;
+  why = std::get<Infeasible>(planners::Infinipipe{}.plan(request).result);
   CHECK(why.constraint == "stages with a part of the head, one in infinipipe's order");
 }

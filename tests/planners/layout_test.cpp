@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/layout.hpp"
+#include "slimpack/planners/search/layout.hpp"
 
 #include <doctest/doctest.h>
 #include <algorithm>
@@ -20,14 +20,14 @@ using Counts = std::vector<std::int64_t>;
 }  // namespace
 
 TEST_CASE("spread_layers: by hand") {
-  CHECK(layers_of(spread_layers(8, {4, 1})) == Counts{2, 2, 2, 2});
-  CHECK(layers_of(spread_layers(10, {4, 1})) == Counts{2, 2, 3, 3});
-  CHECK(layers_of(spread_layers(10, {4, 1}, 0, true)) == Counts{2, 3, 3, 2});
-  CHECK(layers_of(spread_layers(11, {4, 1}, 0, true)) == Counts{3, 3, 3, 2});
-  CHECK(layers_of(spread_layers(11, {4, 1}, 1)) == Counts{3, 3, 3, 2});
-  CHECK(layers_of(spread_layers(8, {4, 1}, 1)) == Counts{2, 2, 3, 1});
-  CHECK(layers_of(spread_layers(126, {16, 1}, 2))[15] == 6);
-  const std::vector<Stage> chunked = spread_layers(5, {2, 2});
+  CHECK(layers_of(planners::spread_layers(8, {4, 1})) == Counts{2, 2, 2, 2});
+  CHECK(layers_of(planners::spread_layers(10, {4, 1})) == Counts{2, 2, 3, 3});
+  CHECK(layers_of(planners::spread_layers(10, {4, 1}, 0, true)) == Counts{2, 3, 3, 2});
+  CHECK(layers_of(planners::spread_layers(11, {4, 1}, 0, true)) == Counts{3, 3, 3, 2});
+  CHECK(layers_of(planners::spread_layers(11, {4, 1}, 1)) == Counts{3, 3, 3, 2});
+  CHECK(layers_of(planners::spread_layers(8, {4, 1}, 1)) == Counts{2, 2, 3, 1});
+  CHECK(layers_of(planners::spread_layers(126, {16, 1}, 2))[15] == 6);
+  const std::vector<Stage> chunked = planners::spread_layers(5, {2, 2});
   const std::vector<Stage> expected{
       {0, 0, 0, 1, true}, {1, 0, 1, 2, false}, {0, 1, 2, 3, false}, {1, 1, 3, 5, false}};
   CHECK(chunked == expected);
@@ -37,14 +37,16 @@ TEST_CASE("spread_layers: all layers once, in order, none empty, even but for on
   for (std::int32_t pp = 1; pp <= 9; ++pp) {
     for (std::int32_t chunks = 1; chunks <= 4; ++chunks) {
       for (std::int64_t layers = pp * chunks; layers <= 50; ++layers) {
-        for (std::int32_t relief = 0; relief <= 2; ++relief) {
+        for (std::int32_t fewer_last_layers = 0; fewer_last_layers <= 2; ++fewer_last_layers) {
           for (const bool spare : {false, true}) {
-            if ((layers + relief) / (pp * chunks) <= relief) {
-              CHECK_THROWS_AS(static_cast<void>(spread_layers(layers, {pp, chunks}, relief, spare)),
+            if ((layers + fewer_last_layers) / (pp * chunks) <= fewer_last_layers) {
+              CHECK_THROWS_AS(static_cast<void>(planners::spread_layers(layers, {pp, chunks},
+                                                                        fewer_last_layers, spare)),
                               InvalidInput);
               continue;
             }
-            const auto stages = spread_layers(layers, {pp, chunks}, relief, spare);
+            const auto stages =
+                planners::spread_layers(layers, {pp, chunks}, fewer_last_layers, spare);
             REQUIRE(stages.size() == static_cast<std::size_t>(pp * chunks));
             std::int64_t next = 0;
             Counts counts = layers_of(stages);
@@ -54,7 +56,7 @@ TEST_CASE("spread_layers: all layers once, in order, none empty, even but for on
               next = stage.end_layer;
             }
             CHECK(next == layers);
-            counts.back() += relief;
+            counts.back() += fewer_last_layers;
             const auto [fewest, most] = std::minmax_element(counts.begin(), counts.end());
             CHECK(*most - *fewest <= 1);
             if (spare) CHECK(counts.back() == *fewest);
@@ -66,13 +68,13 @@ TEST_CASE("spread_layers: all layers once, in order, none empty, even but for on
 }
 
 TEST_CASE("spread_layers: nonsense is refused") {
-  CHECK_THROWS_WITH_AS(static_cast<void>(spread_layers(3, {2, 2})),
+  CHECK_THROWS_WITH_AS(static_cast<void>(planners::spread_layers(3, {2, 2})),
                        "there must be a layer for every stage and chunk, got 3", InvalidInput);
-  CHECK_THROWS_WITH_AS(static_cast<void>(spread_layers(3, {0, 2})),
+  CHECK_THROWS_WITH_AS(static_cast<void>(planners::spread_layers(3, {0, 2})),
                        "stages and chunks must be >= 1", InvalidInput);
-  CHECK_THROWS_WITH_AS(static_cast<void>(spread_layers(4, {4, 1}, 1)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(planners::spread_layers(4, {4, 1}, 1)),
                        "relief of the last stage must leave it a layer, got 1", InvalidInput);
-  CHECK_THROWS_WITH_AS(static_cast<void>(spread_layers(4, {4, 1}, -1)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(planners::spread_layers(4, {4, 1}, -1)),
                        "relief of the last stage must be >= 0, got -1", InvalidInput);
 }
 
@@ -81,7 +83,7 @@ TEST_CASE("place_devices: tensor-parallel devices innermost, then ranks, then st
   parallel.dp = 3;
   parallel.pp = 2;
   parallel.tp = 4;
-  const auto placement = place_devices(parallel);
+  const auto placement = planners::place_devices(parallel);
   CHECK(placement.size() == 24);
   std::set<std::int64_t> devices;
   for (const Placement& place : placement) {
@@ -93,24 +95,24 @@ TEST_CASE("place_devices: tensor-parallel devices innermost, then ranks, then st
 }
 
 TEST_CASE("memory_of: the cluster's figures unless overridden") {
-  PlanRequest request = test::request_of({5});
-  const MemorySpec from_cluster = memory_of(request);
+  planners::PlanRequest request = test::request_of({5});
+  const MemorySpec from_cluster = planners::memory_of(request);
   CHECK(from_cluster.capacity == request.cluster.memory);
   CHECK(from_cluster.reserved == request.cluster.reserved);
   CHECK(from_cluster.page_tokens == Tokens{128});
   request.memory = {Bytes{7}, Bytes{3}, 8, Tokens{16}, Tokens{32}, Tokens{64}};
   request.optimizer = OptimizerState::replicated;
   const MemorySpec expected{{7}, {3}, OptimizerState::replicated, 8, {16}, {32}, {64}};
-  CHECK(memory_of(request) == expected);
+  CHECK(planners::memory_of(request) == expected);
 }
 
 TEST_CASE("plan_frame: what the request says") {
-  PlanRequest request = test::request_of({5, 6}, 8);
+  planners::PlanRequest request = test::request_of({5, 6}, 8);
   request.dp = 2;
   request.pp = 4;
   request.batch.step = 9;
   request.granularity = {64};
-  const Plan plan = plan_frame(request, "name");
+  const Plan plan = planners::plan_frame(request, "name");
   CHECK(plan.planner == "name");
   CHECK(plan.step_index == 9);
   CHECK(plan.target_tokens == 11);
@@ -118,8 +120,8 @@ TEST_CASE("plan_frame: what the request says") {
   CHECK(plan.origin == request.batch.origin);
   CHECK(plan.sources == request.sources);
   CHECK(plan.groups == std::vector<std::vector<std::int32_t>>{{0}, {1}});
-  CHECK(plan.parallel.merge == 1);
+  CHECK(plan.parallel.max_cp == 1);
   CHECK(plan.parallel.granularity == Tokens{64});
   CHECK(layers_of(plan.stages) == Counts{2, 2, 2, 2});
-  CHECK(plan.window == 2);
+  CHECK(plan.max_in_flight == 2);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/megatron_cp.hpp"
+#include "slimpack/planners/published/megatron_cp.hpp"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
-#include "slimpack/planners/megatron.hpp"
+#include "slimpack/planners/published/megatron.hpp"
 #include "slimpack/validate/validate.hpp"
 
 using namespace slimpack;
@@ -17,18 +17,18 @@ using namespace slimpack;
 namespace {
 
 void check_valid(const Plan& plan) {
-  for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
+  for (const Violation& violation : validate(plan).violations) FAIL_CHECK(violation.message);
 }
 
 }  // namespace
 
 TEST_CASE("megatron-cp: two groups of two ranks, by hand") {
-  PlanRequest request = test::request_of({600, 600, 300, 1024});
+  planners::PlanRequest request = test::request_of({600, 600, 300, 1024});
   request.dp = 4;
-  PackedSettings settings;
+  planners::PackedSettings settings;
   settings.ranks = 2;
   settings.share = Tokens{64};
-  const Plan plan = build_packed(request, "megatron-cp", settings, one_forward);
+  const Plan plan = planners::build_packed(request, "megatron-cp", settings, one_forward);
   CHECK(
       test::plan_text(plan) ==
       "0F[0:0-600] 1B[0:0-600] 2F[3:0-1024] 3B[3:0-1024] 4F[1:0-600 2:0-300] 5B[1:0-600 2:0-300]\n"
@@ -37,20 +37,20 @@ TEST_CASE("megatron-cp: two groups of two ranks, by hand") {
       "2.0: F4.0 H4 B5.0 R0 O\n"
       "3.0: F4.0 H4 B5.0 R0 O\n");
   CHECK(plan.groups == std::vector<std::vector<std::int32_t>>{{0, 1}, {2, 3}});
-  CHECK(plan.parallel.merge == 2);
-  CHECK(plan.memory.share_tokens == Tokens{64});
+  CHECK(plan.parallel.max_cp == 2);
+  CHECK(plan.memory.cp_block_tokens == Tokens{64});
   for (const MicroPack& pack : plan.micropacks) {
-    CHECK(pack.exchange == std::vector<Exchange>(pack.slices.size(), Exchange::kv));
+    CHECK(pack.exchange == std::vector<RingMode>(pack.slices.size(), RingMode::pass_kv));
   }
   check_valid(plan);
 }
 
 TEST_CASE("megatron-cp: degrees are powers of two that divide dp, up to merge") {
-  const auto choices = [](std::int32_t dp, std::optional<std::int32_t> merge) {
-    PlanRequest request = test::request_of({10});
+  const auto choices = [](std::int32_t dp, std::optional<std::int32_t> max_cp) {
+    planners::PlanRequest request = test::request_of({10});
     request.dp = dp;
-    request.merge = merge;
-    return detail::context_parallel_choices(request);
+    request.max_cp = max_cp;
+    return planners::detail::context_parallel_choices(request);
   };
   using Degrees = std::vector<std::int32_t>;
   CHECK(choices(1, {}) == Degrees{1});
@@ -67,21 +67,23 @@ TEST_CASE("megatron-cp: every candidate over random batches and degrees is a val
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
     Random random(seed + 500);
-    PlanRequest request = test::request_of(
+    planners::PlanRequest request = test::request_of(
         test::random_lengths(random, random.between(1, 40), 1024), random.between(8, 24));
     request.dp = static_cast<std::int32_t>(random.between(1, 12));
     request.pp = static_cast<std::int32_t>(random.between(1, 6));
     request.granularity = {random.between(1, 200)};
-    const auto ranks = detail::context_parallel_choices(request);
-    for (const auto& share : detail::share_choices(request, ranks)) {
-      PackedSettings settings;
+    const auto ranks = planners::detail::context_parallel_choices(request);
+    for (const auto& share : planners::detail::share_choices(request, ranks)) {
+      planners::PackedSettings settings;
       settings.recompute = static_cast<Recompute>(random.below(4));
-      settings.packing = random.chance(1, 2) ? Packing::in_order : Packing::best_fit;
-      settings.dealing = random.chance(1, 2) ? Dealing::in_turn : Dealing::balanced;
+      settings.packing =
+          random.chance(1, 2) ? planners::Packing::in_order : planners::Packing::best_fit;
+      settings.assignment_rule = random.chance(1, 2) ? planners::AssignmentRule::in_turn
+                                                     : planners::AssignmentRule::balanced;
       settings.ranks = ranks[random.below(ranks.size())];
       settings.share = share;
-      Plan plan = build_packed(request, "megatron-cp", settings, one_forward);
-      CHECK(predict(plan, request) == std::nullopt);
+      Plan plan = planners::build_packed(request, "megatron-cp", settings, one_forward);
+      CHECK(planners::predict(plan, request) == std::nullopt);
       check_valid(plan);
       shared += settings.ranks > 1 ? 1 : 0;
     }
@@ -90,12 +92,12 @@ TEST_CASE("megatron-cp: every candidate over random batches and degrees is a val
 }
 
 TEST_CASE("megatron-cp: sharing a sequence relieves memory that megatron lacks") {
-  PlanRequest request = test::request_of({65536, 65536, 65536, 65536});
+  planners::PlanRequest request = test::request_of({65536, 65536, 65536, 65536});
   request.context = {65536};
   request.dp = 4;
   request.pp = 2;
-  request.effort = Effort::normal;
-  const auto peak = [](const PlanOutcome& outcome) {
+  request.effort = planners::Effort::normal;
+  const auto peak = [](const planners::PlanOutcome& outcome) {
     Bytes most;
     for (const auto& device : plan_of(outcome).prediction.devices) {
       most = std::max(most, device.peak);
@@ -103,21 +105,21 @@ TEST_CASE("megatron-cp: sharing a sequence relieves memory that megatron lacks")
     return most;
   };
   request.recompute = Recompute::none;
-  request.merge = 1;
+  request.max_cp = 1;
   const Bytes alone = peak(plan_by("megatron-cp", request));
   CHECK(alone == peak(plan_by("megatron", request)));
-  request.merge.reset();
-  PackedSettings settings;
+  request.max_cp.reset();
+  planners::PackedSettings settings;
   settings.ranks = 4;
-  Plan shared = build_packed(request, "megatron-cp", settings, one_forward);
-  CHECK(predict(shared, request) == std::nullopt);
+  Plan shared = planners::build_packed(request, "megatron-cp", settings, one_forward);
+  CHECK(planners::predict(shared, request) == std::nullopt);
   // Weights, gradients and optimizer state are not shared by it, nor what is gathered of keys.
-  const Bytes least = worst_memory(shared).front();
+  const Bytes least = planners::worst_memory(shared).front();
   CHECK(least.value < alone.value * 3 / 4);
   request.memory.reserved = Bytes{0};
   request.memory.capacity = Bytes{least.value + (alone.value - least.value) / 8};
   CHECK(std::holds_alternative<Infeasible>(plan_by("megatron", request).result));
-  const PlanOutcome outcome = plan_by("megatron-cp", request);
+  const planners::PlanOutcome outcome = plan_by("megatron-cp", request);
   const Plan& plan = plan_of(outcome);
   check_valid(plan);
   CHECK(peak(outcome) <= request.memory.capacity.value());
@@ -130,26 +132,26 @@ TEST_CASE("megatron-cp: never slower than megatron where everything is tried") {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     CAPTURE(seed);
     Random random(seed + 9);
-    PlanRequest request = test::request_of(test::random_lengths(random, 12, 1024), 8);
+    planners::PlanRequest request = test::request_of(test::random_lengths(random, 12, 1024), 8);
     request.dp = 2;
-    request.effort = Effort::thorough;
+    request.effort = planners::Effort::thorough;
     CHECK(plan_of(plan_by("megatron-cp", request)).prediction.iteration <=
           plan_of(plan_by("megatron", request)).prediction.iteration);
   }
 }
 
 TEST_CASE("megatron-cp: a request's blocks are kept; chunks and a sharded head are refused") {
-  PlanRequest request = test::request_of({1000, 900, 800, 700});
+  planners::PlanRequest request = test::request_of({1000, 900, 800, 700});
   request.dp = 2;
-  request.memory.share_tokens = Tokens{100};
+  request.memory.cp_block_tokens = Tokens{100};
   const Plan plan = plan_of(plan_by("megatron-cp", request));
-  CHECK(plan.memory.share_tokens == Tokens{100});
+  CHECK(plan.memory.cp_block_tokens == Tokens{100});
   request.chunks = 2;
   auto why = std::get<Infeasible>(plan_by("megatron-cp", request).result);
   CHECK(why.constraint == "chunks of a stage, one in megatron-cp's order");
   CHECK(why.needed == 2);
   request.chunks.reset();
-  request.head = Head::shard;
+  request.head = LmHead::shard;
   request.pp = 2;
   why = std::get<Infeasible>(plan_by("megatron-cp", request).result);
   CHECK(why.constraint == "stages with a part of the head, one in megatron-cp's order");

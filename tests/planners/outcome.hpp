@@ -9,24 +9,25 @@
 #include <string_view>
 #include <variant>
 
-#include "compiled/planners.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/registry.hpp"
 #include "slimpack/schedule/one_f_one_b.hpp"
 
-inline constexpr auto one_forward = [](const slimpack::Pipeline& pipeline,
+inline constexpr auto one_forward = [](const slimpack::schedule::Pipeline& pipeline,
                                        std::span<const std::int32_t> slices) {
-  return slimpack::one_f_one_b(pipeline.stages, static_cast<std::int32_t>(slices.size()));
+  return slimpack::schedule::one_f_one_b(pipeline.stages, static_cast<std::int32_t>(slices.size()));
 };
 
-inline slimpack::PlanOutcome plan_by(std::string_view name, const slimpack::PlanRequest& request) {
-  return slimpack::compiled::find_planner(name).plan(request);
+inline slimpack::planners::PlanOutcome plan_by(std::string_view name,
+                                               const slimpack::planners::PlanRequest& request) {
+  return slimpack::planners::find_planner(name).plan(request);
 }
 
 /// The plan of a feasible outcome, a modelled step's too; an infeasible one ends the test with its
 /// constraint.
-inline const slimpack::Plan& plan_of(const slimpack::PlanOutcome& outcome) {
+inline const slimpack::Plan& plan_of(const slimpack::planners::PlanOutcome& outcome) {
   if (const auto* why = std::get_if<slimpack::Infeasible>(&outcome.result)) {
     FAIL("infeasible: ", why->constraint, " ", why->needed, " of ", why->available);
   }
-  return *slimpack::plan_in(outcome.result);
+  return *slimpack::planners::plan_in(outcome.result);
 }

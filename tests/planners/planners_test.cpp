@@ -6,56 +6,58 @@
 #include <string>
 #include <vector>
 
-#include "compiled/planners.hpp"
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
 #include "slimpack/cost/price.hpp"
-#include "slimpack/dag/build.hpp"
 #include "slimpack/planners/check_request.hpp"
-#include "slimpack/planners/evaluate.hpp"
-#include "slimpack/planners/packed_sequences.hpp"
-#include "slimpack/planners/worst_memory.hpp"
+#include "slimpack/planners/registry.hpp"
+#include "slimpack/planners/search/bound.hpp"
+#include "slimpack/planners/search/evaluate.hpp"
+#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/planners/search/worst_memory.hpp"
 #include "slimpack/schedule/interleaved.hpp"
 #include "slimpack/schedule/one_f_one_b.hpp"
 #include "slimpack/schedule/slimpipe.hpp"
-#include "slimpack/solve/bound.hpp"
+#include "slimpack/sim/build_dag.hpp"
 #include "slimpack/validate/validate.hpp"
 
 using namespace slimpack;
 
 namespace {
 
-const auto interleaved_order = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
-  return interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
+const auto interleaved_order = [](const schedule::Pipeline& pipeline,
+                                  std::span<const std::int32_t> slices) {
+  return schedule::interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
 };
-const auto slimpipe_slices = [](const Pipeline& pipeline, std::span<const std::int32_t> slices) {
-  return slimpipe(pipeline, slices);
+const auto slimpipe_slices = [](const schedule::Pipeline& pipeline,
+                                std::span<const std::int32_t> slices) {
+  return schedule::slimpipe(pipeline, slices);
 };
 
 /// Passes the validator, with the same worst memory, and carries a prediction that fits together.
 void check_plan(const Plan& plan) {
   const Validation validation = validate(plan);
-  for (const Breach& breach : validation.breaches) FAIL_CHECK(breach.message);
-  const std::vector<Bytes> worst = worst_memory(plan);
+  for (const Violation& violation : validation.violations) FAIL_CHECK(violation.message);
+  const std::vector<Bytes> worst = planners::worst_memory(plan);
   REQUIRE(validation.worst_case_peak.size() == worst.size());
-  for (std::size_t at = 0; at < worst.size(); ++at) {
+  for (std::size_t i = 0; i < worst.size(); ++i) {
     // Tensor-parallel parts are rounded up entry by entry here, all together there.
     if (plan.parallel.tp == 1) {
-      CHECK(validation.worst_case_peak[at].value == worst[at].value);
+      CHECK(validation.worst_case_peak[i].value == worst[i].value);
     } else {
-      CHECK(validation.worst_case_peak[at] <= worst[at]);
-      CHECK(worst[at].value - validation.worst_case_peak[at].value < 1000);
+      CHECK(validation.worst_case_peak[i] <= worst[i]);
+      CHECK(worst[i].value - validation.worst_case_peak[i].value < 1000);
     }
   }
   const auto devices = static_cast<std::size_t>(plan.parallel.dp * plan.parallel.pp);
   REQUIRE(plan.schedule.size() == devices);
   REQUIRE(plan.prediction.devices.size() == devices);
-  for (std::size_t at = 0; at < devices; ++at) {
-    const DevicePrediction& device = plan.prediction.devices[at];
-    CHECK(device.dp == plan.schedule[at].dp);
-    CHECK(device.pp == plan.schedule[at].pp);
-    CHECK(device.peak <= worst[at]);
-    CHECK(worst[at] <= plan.memory.capacity - plan.memory.reserved);
+  for (std::size_t i = 0; i < devices; ++i) {
+    const DevicePrediction& device = plan.prediction.devices[i];
+    CHECK(device.dp == plan.schedule[i].dp);
+    CHECK(device.pp == plan.schedule[i].pp);
+    CHECK(device.peak <= worst[i]);
+    CHECK(worst[i] <= plan.memory.capacity - plan.memory.reserved);
     CHECK(device.busy <= plan.prediction.iteration);
   }
   CHECK(plan.prediction.ideal > Nanos{});
@@ -64,7 +66,7 @@ void check_plan(const Plan& plan) {
   CHECK(plan.prediction.lower_bound <= plan.prediction.iteration);
 }
 
-void check_infeasible(const PlanOutcome& outcome, const std::string& constraint,
+void check_infeasible(const planners::PlanOutcome& outcome, const std::string& constraint,
                       std::int64_t needed, std::int64_t available) {
   REQUIRE(std::holds_alternative<Infeasible>(outcome.result));
   const auto& why = std::get<Infeasible>(outcome.result);
@@ -77,45 +79,45 @@ void check_infeasible(const PlanOutcome& outcome, const std::string& constraint,
 
 TEST_CASE("registry: names are unique, known ones are found, others refused with the list") {
   std::set<std::string> names;
-  for (const PlannerInfo& planner : compiled::planners()) {
+  for (const planners::PlannerInfo& planner : planners::registry()) {
     CHECK(!planner.description.empty());
     CHECK(planner.description.find('\n') == std::string_view::npos);
-    CHECK(&compiled::find_planner(planner.name) == &planner);
+    CHECK(&planners::find_planner(planner.name) == &planner);
     names.insert(std::string(planner.name));
   }
-  CHECK(names.size() == compiled::planners().size());
+  CHECK(names.size() == planners::registry().size());
   CHECK(names.contains("megatron"));
   std::string listed;
-  for (const PlannerInfo& planner : compiled::planners()) {
+  for (const planners::PlannerInfo& planner : planners::registry()) {
     listed += (listed.empty() ? "" : ", ") + std::string(planner.name);
   }
   const std::string refusal = "planner must be one of " + listed + ", got 'megatrom'";
-  CHECK_THROWS_WITH_AS(static_cast<void>(compiled::find_planner("megatrom")), refusal.c_str(),
+  CHECK_THROWS_WITH_AS(static_cast<void>(planners::find_planner("megatrom")), refusal.c_str(),
                        InvalidInput);
 }
 
 TEST_CASE("megatron: two stages, by hand") {
-  PlanRequest request = test::request_of({600, 600, 300, 1024});
+  planners::PlanRequest request = test::request_of({600, 600, 300, 1024});
   request.pp = 2;
   CHECK(
-      test::plan_text(build_packed(request, "megatron", {}, one_forward)) ==
+      test::plan_text(planners::build_packed(request, "megatron", {}, one_forward)) ==
       "0F[0:0-600] 1B[0:0-600] 2F[1:0-600 2:0-300] 3B[1:0-600 2:0-300] 4F[3:0-1024] 5B[3:0-1024]\n"
       "0.0: F0.0 F2.0 B1.0 F4.0 B3.0 B5.0 R0 O\n"
       "0.1: F0.0 H0 B1.0 F2.0 H2 B3.0 F4.0 H4 B5.0 R0 O\n");
-  PackedSettings settings;
-  settings.packing = Packing::best_fit;
+  planners::PackedSettings settings;
+  settings.packing = planners::Packing::best_fit;
   CHECK(
-      test::plan_text(build_packed(request, "megatron", settings, one_forward)) ==
+      test::plan_text(planners::build_packed(request, "megatron", settings, one_forward)) ==
       "0F[3:0-1024] 1B[3:0-1024] 2F[0:0-600 2:0-300] 3B[0:0-600 2:0-300] 4F[1:0-600] 5B[1:0-600]\n"
       "0.0: F0.0 F2.0 B1.0 F4.0 B3.0 B5.0 R0 O\n"
       "0.1: F0.0 H0 B1.0 F2.0 H2 B3.0 F4.0 H4 B5.0 R0 O\n");
 }
 
 TEST_CASE("megatron: four stages, two ranks, three micro-batches, by hand") {
-  PlanRequest request = test::request_of({1024, 1024, 1000});
+  planners::PlanRequest request = test::request_of({1024, 1024, 1000});
   request.pp = 4;
   request.dp = 2;
-  CHECK(test::plan_text(build_packed(request, "megatron", {}, one_forward)) ==
+  CHECK(test::plan_text(planners::build_packed(request, "megatron", {}, one_forward)) ==
         "0F[0:0-1024] 1B[0:0-1024] 2F[2:0-1000] 3B[2:0-1000] 4F[1:0-1024] 5B[1:0-1024]\n"
         "0.0: F0.0 F2.0 B1.0 B3.0 R0 O\n"
         "0.1: F0.0 F2.0 B1.0 B3.0 R0 O\n"
@@ -128,35 +130,37 @@ TEST_CASE("megatron: four stages, two ranks, three micro-batches, by hand") {
 }
 
 TEST_CASE("megatron-interleaved: two stages, two chunks, three micro-batches, by hand") {
-  PlanRequest request = test::request_of({1024, 1024, 1000});
+  planners::PlanRequest request = test::request_of({1024, 1024, 1000});
   request.pp = 2;
-  PackedSettings settings;
+  planners::PackedSettings settings;
   settings.chunks = 2;
-  CHECK(
-      test::plan_text(build_packed(request, "megatron-interleaved", settings, interleaved_order)) ==
-      "0F[0:0-1024] 1B[0:0-1024] 2F[1:0-1024] 3B[1:0-1024] 4F[2:0-1000] 5B[2:0-1000]\n"
-      "0.0: F0.0 F2.0 F4.0 F0.1 F2.1 F4.1 B1.1 B3.1 B5.1 R1 B1.0 B3.0 B5.0 R0 O\n"
-      "0.1: F0.0 F2.0 F4.0 F0.1 H0 B1.1 F2.1 H2 B3.1 F4.1 H4 B5.1 R1 B1.0 B3.0 B5.0 R0 O\n");
+  CHECK(test::plan_text(
+            planners::build_packed(request, "megatron-interleaved", settings, interleaved_order)) ==
+        "0F[0:0-1024] 1B[0:0-1024] 2F[1:0-1024] 3B[1:0-1024] 4F[2:0-1000] 5B[2:0-1000]\n"
+        "0.0: F0.0 F2.0 F4.0 F0.1 F2.1 F4.1 B1.1 B3.1 B5.1 R1 B1.0 B3.0 B5.0 R0 O\n"
+        "0.1: F0.0 F2.0 F4.0 F0.1 H0 B1.1 F2.1 H2 B3.1 F4.1 H4 B5.1 R1 B1.0 B3.0 B5.0 R0 O\n");
 }
 
 TEST_CASE("slimpipe-order: two stages, two slices in the longest sequence, by hand") {
-  PlanRequest request = test::request_of({1024, 512});
+  planners::PlanRequest request = test::request_of({1024, 512});
   request.pp = 2;
-  PackedSettings settings;
+  planners::PackedSettings settings;
   settings.slices = 2;
-  CHECK(test::plan_text(build_packed(request, "slimpipe-order", settings, slimpipe_slices)) ==
+  CHECK(test::plan_text(
+            planners::build_packed(request, "slimpipe-order", settings, slimpipe_slices)) ==
         "0F[0:0-512] 1B[0:0-512] 2F[0:512-1024] 3B[0:512-1024] 4F[1:0-512] 5B[1:0-512]\n"
         "0.0: F0.0 F2.0 F4.0 B3.0 B1.0 B5.0 R0 O\n"
         "0.1: F0.0 H0 F2.0 H2 B3.0 F4.0 H4 B1.0 B5.0 R0 O\n");
 }
 
 TEST_CASE("slimpipe-order: three stages, sharded head, uneven granules, by hand") {
-  PlanRequest request = test::request_of({900, 124}, 9);
+  planners::PlanRequest request = test::request_of({900, 124}, 9);
   request.pp = 3;
-  PackedSettings settings;
+  planners::PackedSettings settings;
   settings.slices = 3;
-  settings.head.head = Head::shard;
-  CHECK(test::plan_text(build_packed(request, "slimpipe-order", settings, slimpipe_slices)) ==
+  settings.head.head = LmHead::shard;
+  CHECK(test::plan_text(
+            planners::build_packed(request, "slimpipe-order", settings, slimpipe_slices)) ==
         "0F[0:0-384] 1B[0:0-384] 2F[0:384-640] 3B[0:384-640] 4F[0:640-900 1:0-124] "
         "5B[0:640-900 1:0-124]\n"
         "0.0: F0.0 F2.0 F4.0 H0 H2 H4 B5.0 B3.0 B1.0 R0 O\n"
@@ -173,17 +177,17 @@ TEST_CASE("planners: plans of every degree are valid, complete and the same on a
         CAPTURE(pp);
         CAPTURE(tp);
         Random random(++seed);
-        PlanRequest request = test::request_of(
+        planners::PlanRequest request = test::request_of(
             test::random_lengths(random, random.between(1, 40), 1024), random.between(8, 24));
         request.dp = dp;
         request.pp = pp;
         request.tp = tp;
         request.model.tied = random.chance(1, 3);
         request.granularity = {random.chance(1, 2) ? 128 : random.between(1, 200)};
-        for (const PlannerInfo& planner : compiled::planners()) {
+        for (const planners::PlannerInfo& planner : planners::registry()) {
           CAPTURE(planner.name);
           request.threads = 1;
-          const PlanOutcome outcome = planner.plan(request);
+          const planners::PlanOutcome outcome = planner.plan(request);
           const Plan& plan = plan_of(outcome);
           check_plan(plan);
           CHECK(plan.planner == planner.name);
@@ -191,12 +195,12 @@ TEST_CASE("planners: plans of every degree are valid, complete and the same on a
           CHECK(plan.origin == request.batch.origin);
           CHECK(plan.target_tokens == request.batch.target_tokens);
           CHECK(plan.parallel.granularity == request.granularity);
-          CHECK(outcome.evaluations == evaluations(request));
+          CHECK(outcome.evaluations == planners::evaluations(request));
           CHECK(outcome.settings.contains("recompute"));
           if (tp != 2) continue;
           request.threads = 3;
-          const PlanOutcome again = planner.plan(request);
-          CHECK((*plan_in(again.result) == plan));
+          const planners::PlanOutcome again = planner.plan(request);
+          CHECK((*planners::plan_in(again.result) == plan));
           CHECK(again.settings == outcome.settings);
         }
       }
@@ -208,31 +212,35 @@ TEST_CASE("planners: every candidate is a valid plan") {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     CAPTURE(seed);
     Random random(seed + 77);
-    PlanRequest request = test::request_of(
+    planners::PlanRequest request = test::request_of(
         test::random_lengths(random, random.between(1, 40), 1024), random.between(9, 40));
     request.dp = static_cast<std::int32_t>(random.between(1, 3));
     request.pp = static_cast<std::int32_t>(random.between(1, 5));
-    PackedSettings settings;
-    for (const Recompute recompute : recompute_choices(request)) {
+    planners::PackedSettings settings;
+    for (const Recompute recompute : planners::recompute_choices(request)) {
       settings.recompute = recompute;
-      settings.packing = random.chance(1, 2) ? Packing::in_order : Packing::best_fit;
-      settings.dealing = random.chance(1, 2) ? Dealing::in_turn : Dealing::balanced;
-      for (const std::int32_t chunks : chunk_choices(request, 1)) {
+      settings.packing =
+          random.chance(1, 2) ? planners::Packing::in_order : planners::Packing::best_fit;
+      settings.assignment_rule = random.chance(1, 2) ? planners::AssignmentRule::in_turn
+                                                     : planners::AssignmentRule::balanced;
+      for (const std::int32_t chunks : planners::chunk_choices(request, 1)) {
         settings.chunks = chunks;
-        for (const HeadPlace& head : head_choices(request, std::span(&chunks, 1), true)) {
+        for (const planners::LmHeadPlacement& head :
+             planners::head_choices(request, std::span(&chunks, 1), true)) {
           settings.head = head;
           settings.slices = static_cast<std::int32_t>(random.between(1, 20));
           std::vector<Plan> plans;
-          plans.push_back(build_packed(request, "slimpipe-order", settings, slimpipe_slices));
+          plans.push_back(
+              planners::build_packed(request, "slimpipe-order", settings, slimpipe_slices));
           settings.slices = 1;
           plans.push_back(
-              build_packed(request, "megatron-interleaved", settings, interleaved_order));
+              planners::build_packed(request, "megatron-interleaved", settings, interleaved_order));
           if (chunks == 1) {
-            plans.push_back(build_packed(request, "megatron", settings, one_forward));
+            plans.push_back(planners::build_packed(request, "megatron", settings, one_forward));
           }
           for (Plan& plan : plans) {
-            CHECK(predict(plan, request) == std::nullopt);
-            plan.prediction.lower_bound = iteration_bound(plan).value;
+            CHECK(planners::predict(plan, request) == std::nullopt);
+            plan.prediction.lower_bound = planners::iteration_bound(plan).value;
             check_plan(plan);
           }
         }
@@ -243,16 +251,17 @@ TEST_CASE("planners: every candidate is a valid plan") {
 
 TEST_CASE("planners: more effort is not slower") {
   Random random(5);
-  PlanRequest request = test::request_of(test::random_lengths(random, 50, 1024), 16);
+  planners::PlanRequest request = test::request_of(test::random_lengths(random, 50, 1024), 16);
   request.dp = 2;
   request.pp = 4;
-  for (const PlannerInfo& planner : compiled::planners()) {
+  for (const planners::PlannerInfo& planner : planners::registry()) {
     CAPTURE(planner.name);
     Nanos before{std::int64_t{1} << 60};
-    for (const Effort effort : {Effort::fast, Effort::normal, Effort::thorough}) {
+    for (const planners::Effort effort :
+         {planners::Effort::fast, planners::Effort::normal, planners::Effort::thorough}) {
       request.effort = effort;
-      const PlanOutcome outcome = planner.plan(request);
-      CHECK(outcome.evaluations <= evaluations(request));
+      const planners::PlanOutcome outcome = planner.plan(request);
+      CHECK(outcome.evaluations <= planners::evaluations(request));
       // Those that time candidates on one part of the ranks may misjudge the others a little.
       const bool in_part = planner.name.starts_with("slimpack");
       const Nanos time = plan_of(outcome).prediction.iteration;
@@ -263,12 +272,12 @@ TEST_CASE("planners: more effort is not slower") {
 }
 
 TEST_CASE("planners: one sample, fewer samples than ranks, fewer micro-batches than stages") {
-  for (const PlannerInfo& planner : compiled::planners()) {
+  for (const planners::PlannerInfo& planner : planners::registry()) {
     CAPTURE(planner.name);
     for (const std::vector<std::int64_t>& lengths :
          {std::vector<std::int64_t>{2}, {1024}, {1024, 1024, 1024}, {7, 1, 1}}) {
       for (const std::int32_t pp : {1, 4, 8}) {
-        PlanRequest request = test::request_of(lengths, 16);
+        planners::PlanRequest request = test::request_of(lengths, 16);
         request.dp = 4;
         request.pp = pp;
         check_plan(plan_of(planner.plan(request)));
@@ -279,10 +288,10 @@ TEST_CASE("planners: one sample, fewer samples than ranks, fewer micro-batches t
 
 TEST_CASE("planners: thousands of samples") {
   Random random(11);
-  PlanRequest request = test::request_of(test::random_lengths(random, 2500, 1024), 16);
+  planners::PlanRequest request = test::request_of(test::random_lengths(random, 2500, 1024), 16);
   request.dp = 4;
   request.pp = 4;
-  for (const PlannerInfo& planner : compiled::planners()) {
+  for (const planners::PlannerInfo& planner : planners::registry()) {
     CAPTURE(planner.name);
     check_plan(plan_of(planner.plan(request)));
   }
@@ -290,14 +299,14 @@ TEST_CASE("planners: thousands of samples") {
 
 TEST_CASE("planners: what a request fixes is kept") {
   Random random(3);
-  PlanRequest request = test::request_of(test::random_lengths(random, 20, 1024), 16);
+  planners::PlanRequest request = test::request_of(test::random_lengths(random, 20, 1024), 16);
   request.pp = 4;
   request.recompute = Recompute::layer;
   request.chunks = 2;
-  request.head = Head::shard;
+  request.head = LmHead::shard;
   const Plan sharded = plan_of(plan_by("slimpipe-order", request));
   CHECK(sharded.parallel.chunks == 2);
-  CHECK(sharded.parallel.head == Head::shard);
+  CHECK(sharded.parallel.head == LmHead::shard);
   for (const MicroPack& pack : sharded.micropacks) {
     CHECK(pack.recompute == (pack.pass == Pass::backward ? Recompute::layer : Recompute::none));
   }
@@ -308,19 +317,19 @@ TEST_CASE("planners: what a request fixes is kept") {
   request.chunks = 1;
   check_infeasible(plan_by("megatron", request),
                    "stages with a part of the head, one in megatron's order", 4, 1);
-  request.head = Head::last;
+  request.head = LmHead::last;
   CHECK(plan_of(plan_by("megatron-interleaved", request)).parallel.chunks == 1);
-  CHECK(plan_of(plan_by("megatron", request)).parallel.head == Head::last);
+  CHECK(plan_of(plan_by("megatron", request)).parallel.head == LmHead::last);
   request.chunks.reset();
   CHECK(plan_of(plan_by("megatron-interleaved", request)).parallel.chunks > 1);
 }
 
 TEST_CASE("planners: a head sharded over one stage, and layers that no chunk count divides") {
-  PlanRequest request = test::request_of({1000, 24, 500}, 7);
-  request.head = Head::shard;
+  planners::PlanRequest request = test::request_of({1000, 24, 500}, 7);
+  request.head = LmHead::shard;
   const Plan alone = plan_of(plan_by("slimpipe-order", request));
   check_plan(alone);
-  CHECK(alone.parallel.head == Head::shard);
+  CHECK(alone.parallel.head == LmHead::shard);
   request.head.reset();
   request.pp = 3;
   const Plan uneven = plan_of(plan_by("megatron-interleaved", request));
@@ -333,11 +342,11 @@ TEST_CASE("planners: a head sharded over one stage, and layers that no chunk cou
 }
 
 TEST_CASE("planners: memory that does not suffice is told to the byte") {
-  PlanRequest request = test::request_of({1000});
+  planners::PlanRequest request = test::request_of({1000});
   request.recompute = Recompute::none;
   request.memory.reserved = Bytes{1000};
   request.memory.capacity = Bytes{1001};
-  const PlanOutcome outcome = plan_by("megatron", request);
+  const planners::PlanOutcome outcome = plan_by("megatron", request);
   REQUIRE(std::holds_alternative<Infeasible>(outcome.result));
   const auto why = std::get<Infeasible>(outcome.result);
   CHECK(why.constraint == "bytes of memory on device dp 0, pp 0");
@@ -349,13 +358,13 @@ TEST_CASE("planners: memory that does not suffice is told to the byte") {
   check_infeasible(plan_by("megatron", request), why.constraint, why.needed, why.needed - 1);
   // Free to recompute, the same capacity suffices.
   request.recompute.reset();
-  const PlanOutcome recomputed = plan_by("megatron", request);
+  const planners::PlanOutcome recomputed = plan_by("megatron", request);
   check_plan(plan_of(recomputed));
   CHECK(recomputed.settings.at("recompute") == "light");
 }
 
 TEST_CASE("planners: a bound on units holds or is infeasible") {
-  PlanRequest request = test::request_of({1024, 1024, 1024});
+  planners::PlanRequest request = test::request_of({1024, 1024, 1024});
   request.pp = 2;
   request.max_units = 2;
   check_infeasible(plan_by("megatron", request), "MicroPacks of a pass and rank", 3, 2);
@@ -363,18 +372,18 @@ TEST_CASE("planners: a bound on units holds or is infeasible") {
   check_plan(plan_of(plan_by("megatron", request)));
   request = test::request_of({1024});
   request.pp = 2;
-  request.effort = Effort::normal;
+  request.effort = planners::Effort::normal;
   request.max_units = 4;
-  const PlanOutcome outcome = plan_by("slimpipe-order", request);
-  CHECK(most_units(plan_of(outcome)) <= 4);
+  const planners::PlanOutcome outcome = plan_by("slimpipe-order", request);
+  CHECK(planners::most_units(plan_of(outcome)) <= 4);
 }
 
 TEST_CASE(
     "slimpipe-order: slices are equal but for the granularity, and share a sequence's documents") {
-  PlanRequest request = test::request_of({1024, 500, 300, 200});
-  PackedSettings settings;
+  planners::PlanRequest request = test::request_of({1024, 500, 300, 200});
+  planners::PackedSettings settings;
   settings.slices = 4;
-  const Plan plan = build_packed(request, "slimpipe-order", settings, slimpipe_slices);
+  const Plan plan = planners::build_packed(request, "slimpipe-order", settings, slimpipe_slices);
   REQUIRE(plan.micropacks.size() == 16);
   for (const MicroPack& pack : plan.micropacks) {
     Tokens tokens;
@@ -384,77 +393,81 @@ TEST_CASE(
 }
 
 TEST_CASE("planners: nonsense is refused") {
-  const PlanRequest good = test::request_of({5, 6});
+  const planners::PlanRequest good = test::request_of({5, 6});
   const auto refuses = [&](const std::string& message, const auto& spoil) {
-    for (const PlannerInfo& planner : compiled::planners()) {
-      PlanRequest request = good;
+    for (const planners::PlannerInfo& planner : planners::registry()) {
+      planners::PlanRequest request = good;
       spoil(request);
       CHECK_THROWS_WITH_AS(static_cast<void>(planner.plan(request)), message.c_str(), InvalidInput);
     }
   };
-  CHECK_NOTHROW(check_request(good));
-  refuses("dp must be >= 1, got 0", [](PlanRequest& r) { r.dp = 0; });
-  refuses("pp must be >= 1, got -2", [](PlanRequest& r) { r.pp = -2; });
-  refuses("tp must be >= 1, got 0", [](PlanRequest& r) { r.tp = 0; });
-  refuses("dp must be <= 1048576, got 1048577", [](PlanRequest& r) { r.dp = 1048577; });
-  refuses("dp x pp x tp must be <= 1048576 devices, got 1048576", [](PlanRequest& r) {
+  CHECK_NOTHROW(planners::check_request(good));
+  refuses("dp must be >= 1, got 0", [](planners::PlanRequest& r) { r.dp = 0; });
+  refuses("pp must be >= 1, got -2", [](planners::PlanRequest& r) { r.pp = -2; });
+  refuses("tp must be >= 1, got 0", [](planners::PlanRequest& r) { r.tp = 0; });
+  refuses("dp must be <= 1048576, got 1048577", [](planners::PlanRequest& r) { r.dp = 1048577; });
+  refuses("dp x pp x tp must be <= 1048576 devices, got 1048576", [](planners::PlanRequest& r) {
     r.dp = 524288;
     r.pp = 2;
     r.tp = 2;
   });
-  refuses("tp must divide the model's heads (8), got 3", [](PlanRequest& r) { r.tp = 3; });
-  refuses("tp must divide the model's kv_heads (4), got 8", [](PlanRequest& r) { r.tp = 8; });
-  refuses("tp must divide the model's ffn (1023), got 2", [](PlanRequest& r) {
+  refuses("tp must divide the model's heads (8), got 3",
+          [](planners::PlanRequest& r) { r.tp = 3; });
+  refuses("tp must divide the model's kv_heads (4), got 8",
+          [](planners::PlanRequest& r) { r.tp = 8; });
+  refuses("tp must divide the model's ffn (1023), got 2", [](planners::PlanRequest& r) {
     r.tp = 2;
     r.model.ffn = 1023;
   });
   refuses("pp x chunks must be <= the model's layers (8), since no stage may be empty, got 9",
-          [](PlanRequest& r) { r.pp = 9; });
+          [](planners::PlanRequest& r) { r.pp = 9; });
   refuses("pp x chunks must be <= the model's layers (8), since no stage may be empty, got 12",
-          [](PlanRequest& r) {
+          [](planners::PlanRequest& r) {
             r.pp = 4;
             r.chunks = 3;
           });
-  refuses("chunks must be >= 1, got 0", [](PlanRequest& r) { r.chunks = 0; });
-  refuses("granularity must be >= 1, got 0", [](PlanRequest& r) { r.granularity = {0}; });
-  refuses("max-units must be >= 1, got 0", [](PlanRequest& r) { r.max_units = 0; });
-  refuses("merge must be >= 1, got 0", [](PlanRequest& r) { r.merge = 0; });
-  refuses("threads must be >= 1, got 0", [](PlanRequest& r) { r.threads = 0; });
-  refuses("context must be >= 1, got 0", [](PlanRequest& r) { r.context = {0}; });
+  refuses("chunks must be >= 1, got 0", [](planners::PlanRequest& r) { r.chunks = 0; });
+  refuses("granularity must be >= 1, got 0", [](planners::PlanRequest& r) { r.granularity = {0}; });
+  refuses("max-units must be >= 1, got 0", [](planners::PlanRequest& r) { r.max_units = 0; });
+  refuses("merge must be >= 1, got 0", [](planners::PlanRequest& r) { r.max_cp = 0; });
+  refuses("threads must be >= 1, got 0", [](planners::PlanRequest& r) { r.threads = 0; });
+  refuses("context must be >= 1, got 0", [](planners::PlanRequest& r) { r.context = {0}; });
   refuses("context must be <= 1073741824, got 1073741825",
-          [](PlanRequest& r) { r.context = {1073741825}; });
-  refuses("batch: there must be at least one sample", [](PlanRequest& r) {
+          [](planners::PlanRequest& r) { r.context = {1073741825}; });
+  refuses("batch: there must be at least one sample", [](planners::PlanRequest& r) {
     r.batch.samples.clear();
     r.batch.origin.clear();
   });
   refuses("batch: there must be one origin a sample (2), got 1",
-          [](PlanRequest& r) { r.batch.origin.pop_back(); });
+          [](planners::PlanRequest& r) { r.batch.origin.pop_back(); });
   refuses("batch: sample 1 must be >= 1 tokens, got 0",
-          [](PlanRequest& r) { r.batch.samples[1] = {0}; });
+          [](planners::PlanRequest& r) { r.batch.samples[1] = {0}; });
   refuses("batch: sample 1 must be <= the context (5), got 6",
-          [](PlanRequest& r) { r.context = {5}; });
+          [](planners::PlanRequest& r) { r.context = {5}; });
   refuses("batch: sample 0 must come from one of the 1 sources, got 1",
-          [](PlanRequest& r) { r.batch.origin[0].source = 1; });
+          [](planners::PlanRequest& r) { r.batch.origin[0].source = 1; });
   refuses("batch: sample 1 must come from one of its source's 2 documents, got 2",
-          [](PlanRequest& r) { r.batch.origin[1].document = 2; });
+          [](planners::PlanRequest& r) { r.batch.origin[1].document = 2; });
   refuses("batch: sample 1 must begin at a token >= 0, got -1",
-          [](PlanRequest& r) { r.batch.origin[1].first = {-1}; });
+          [](planners::PlanRequest& r) { r.batch.origin[1].first = {-1}; });
   refuses("batch: target tokens must be >= 1, got 0",
-          [](PlanRequest& r) { r.batch.target_tokens = 0; });
+          [](planners::PlanRequest& r) { r.batch.target_tokens = 0; });
   refuses("batch: target tokens must be <= the samples' tokens (11), got 12",
-          [](PlanRequest& r) { r.batch.target_tokens = 12; });
-  refuses("model: layers must be >= 1, got 0", [](PlanRequest& r) { r.model.layers = 0; });
-  refuses("model: vocab must be >= 1, got -1", [](PlanRequest& r) { r.model.vocab = -1; });
+          [](planners::PlanRequest& r) { r.batch.target_tokens = 12; });
+  refuses("model: layers must be >= 1, got 0",
+          [](planners::PlanRequest& r) { r.model.layers = 0; });
+  refuses("model: vocab must be >= 1, got -1",
+          [](planners::PlanRequest& r) { r.model.vocab = -1; });
   refuses("model: heads must be a multiple of kv_heads, got 8",
-          [](PlanRequest& r) { r.model.kv_heads = 3; });
+          [](planners::PlanRequest& r) { r.model.kv_heads = 3; });
   refuses("cluster: devices_per_node must be >= 1, got 0",
-          [](PlanRequest& r) { r.cluster.devices_per_node = 0; });
+          [](planners::PlanRequest& r) { r.cluster.devices_per_node = 0; });
   refuses("cluster: matrix_flops must be > 0, got '0.000000'",
-          [](PlanRequest& r) { r.cluster.matrix_flops = 0; });
+          [](planners::PlanRequest& r) { r.cluster.matrix_flops = 0; });
   refuses("memory: capacity must be >= 1, got 0",
-          [](PlanRequest& r) { r.memory.capacity = Bytes{0}; });
+          [](planners::PlanRequest& r) { r.memory.capacity = Bytes{0}; });
   refuses("memory: reserved must be >= 0, got -1",
-          [](PlanRequest& r) { r.memory.reserved = Bytes{-1}; });
+          [](planners::PlanRequest& r) { r.memory.reserved = Bytes{-1}; });
   refuses("memory: page_tokens must be >= 1, got 0",
-          [](PlanRequest& r) { r.memory.page_tokens = Tokens{0}; });
+          [](planners::PlanRequest& r) { r.memory.page_tokens = Tokens{0}; });
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "planners/requests.hpp"
-#include "slimpack/planners/packed_sequences.hpp"
+#include "slimpack/planners/search/packed_sequences.hpp"
 #include "slimpack/schedule/interleaved.hpp"
 #include "slimpack/schedule/one_f_one_b.hpp"
 #include "slimpack/schedule/slimpipe.hpp"
@@ -33,13 +33,15 @@ static_assert(UnitTimes<EqualTimes>);
 
 /// The largest number of pairs (slice, chunk) on stage `pp` whose F has started and whose B has not
 /// ended, read from the timeline.
-std::int64_t most_open(const PlanSimulation& simulation, std::int32_t pp) {
+std::int64_t most_open(const sim::PlanSimulation& simulation, std::int32_t pp) {
   std::vector<std::pair<Nanos, std::int64_t>> changes;
   for (std::size_t node = 0; node < simulation.dag.size(); ++node) {
-    const NodeLabel& label = simulation.dag.label[node];
+    const sim::NodeLabel& label = simulation.dag.label[node];
     if (label.pp != pp) continue;
-    if (label.kind == NodeKind::forward) changes.push_back({simulation.timeline.start[node], 1});
-    if (label.kind == NodeKind::backward) changes.push_back({simulation.timeline.end[node], -1});
+    if (label.kind == sim::NodeKind::forward)
+      changes.push_back({simulation.timeline.start[node], 1});
+    if (label.kind == sim::NodeKind::backward)
+      changes.push_back({simulation.timeline.end[node], -1});
   }
   std::sort(changes.begin(), changes.end());  // at one instant what ends comes first
   std::int64_t open = 0;
@@ -48,8 +50,8 @@ std::int64_t most_open(const PlanSimulation& simulation, std::int32_t pp) {
   return most;
 }
 
-PlanRequest full_sequences(std::int64_t count, std::int32_t pp, std::int32_t chunks) {
-  PlanRequest request = test::request_of(
+planners::PlanRequest full_sequences(std::int64_t count, std::int32_t pp, std::int32_t chunks) {
+  planners::PlanRequest request = test::request_of(
       std::vector<std::int64_t>(static_cast<std::size_t>(count), 1024), 2 * pp * chunks);
   request.pp = pp;
   request.granularity = {1};
@@ -67,13 +69,14 @@ TEST_CASE("1F1B: (p-1)/m of the ideal time is idle, p - r micro-batches are in f
     for (const std::int64_t m : {1, 2, 3, 8, 11}) {
       CAPTURE(p);
       CAPTURE(m);
-      const PlanRequest request = full_sequences(m, p, 1);
-      const Plan plan =
-          build_packed(request, "1f1b", {}, [](const Pipeline& pipeline, auto slices) {
-            return one_f_one_b(pipeline.stages, static_cast<std::int32_t>(slices.size()));
+      const planners::PlanRequest request = full_sequences(m, p, 1);
+      const Plan plan = planners::build_packed(
+          request, "1f1b", {}, [](const schedule::Pipeline& pipeline, auto slices) {
+            return schedule::one_f_one_b(pipeline.stages, static_cast<std::int32_t>(slices.size()));
           });
       for (const auto& [forward, backward] : kRatios) {
-        const PlanSimulation simulation = simulate_plan(plan, EqualTimes{plan, forward, backward});
+        const sim::PlanSimulation simulation =
+            sim::simulate_plan(plan, EqualTimes{plan, forward, backward});
         const Nanos ideal = m * (forward + backward);
         CHECK((simulation.timeline.makespan - ideal) * m == (p - 1) * ideal);
         for (std::int32_t r = 0; r < p; ++r) {
@@ -92,16 +95,17 @@ TEST_CASE("interleaved 1F1B: (p-1)/(v m) of the ideal time is idle") {
         CAPTURE(p);
         CAPTURE(v);
         CAPTURE(m);
-        const PlanRequest request = full_sequences(m, p, v);
-        PackedSettings settings;
+        const planners::PlanRequest request = full_sequences(m, p, v);
+        planners::PackedSettings settings;
         settings.chunks = v;
-        const Plan plan = build_packed(
-            request, "interleaved", settings, [](const Pipeline& pipeline, auto slices) {
-              return interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
+        const Plan plan = planners::build_packed(
+            request, "interleaved", settings, [](const schedule::Pipeline& pipeline, auto slices) {
+              return schedule::interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
             });
         const Nanos forward{1000};
         const Nanos backward{2000};
-        const PlanSimulation simulation = simulate_plan(plan, EqualTimes{plan, forward, backward});
+        const sim::PlanSimulation simulation =
+            sim::simulate_plan(plan, EqualTimes{plan, forward, backward});
         const Nanos ideal = m * v * (forward + backward);
         CHECK((simulation.timeline.makespan - ideal) * (m * v) == (p - 1) * ideal);
       }
@@ -119,17 +123,18 @@ TEST_CASE(
           CAPTURE(v);
           CAPTURE(n);
           CAPTURE(m);
-          const PlanRequest request = full_sequences(m, p, v);
-          PackedSettings settings;
+          const planners::PlanRequest request = full_sequences(m, p, v);
+          planners::PackedSettings settings;
           settings.slices = n;
           settings.chunks = v;
-          const Plan plan = build_packed(
-              request, "slimpipe", settings,
-              [](const Pipeline& pipeline, auto slices) { return slimpipe(pipeline, slices); });
+          const Plan plan = planners::build_packed(
+              request, "slimpipe", settings, [](const schedule::Pipeline& pipeline, auto slices) {
+                return schedule::slimpipe(pipeline, slices);
+              });
           REQUIRE(plan.micropacks.size() == 2U * static_cast<std::size_t>(n * m));
           for (const auto& [forward, backward] : kRatios) {
-            const PlanSimulation simulation =
-                simulate_plan(plan, EqualTimes{plan, forward, backward});
+            const sim::PlanSimulation simulation =
+                sim::simulate_plan(plan, EqualTimes{plan, forward, backward});
             const Nanos ideal = n * v * m * (forward + backward);
             CHECK((simulation.timeline.makespan - ideal) * (n * v * m) == (p - 1) * ideal);
             for (std::int32_t r = 0; r < p; ++r) {

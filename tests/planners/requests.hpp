@@ -16,18 +16,19 @@
 namespace slimpack::test {
 
 /// A small model of `layers` layers on h100, every degree one.
-inline PlanRequest request_of(const std::vector<std::int64_t>& lengths, std::int64_t layers = 8) {
-  PlanRequest request;
-  for (std::size_t at = 0; at < lengths.size(); ++at) {
-    request.batch.samples.push_back({lengths[at]});
-    request.batch.origin.push_back({0, static_cast<std::int64_t>(at), {}});
-    request.batch.target_tokens += lengths[at];
+inline planners::PlanRequest request_of(const std::vector<std::int64_t>& lengths,
+                                        std::int64_t layers = 8) {
+  planners::PlanRequest request;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    request.batch.samples.push_back({lengths[i]});
+    request.batch.origin.push_back({0, static_cast<std::int64_t>(i), {}});
+    request.batch.target_tokens += lengths[i];
   }
   request.sources = {{"lengths", static_cast<std::int64_t>(lengths.size()), ""}};
   request.model = {"small", layers, 512, 8, 4, 64, 1024, 4096, false, 1e4, 1e-5, 2};
   request.cluster = cluster_preset("h100").value();
   request.context = {1024};
-  request.effort = Effort::fast;
+  request.effort = planners::Effort::fast;
   return request;
 }
 
@@ -41,7 +42,7 @@ inline PlanRequest request_of(const std::vector<std::int64_t>& lengths, std::int
 inline std::vector<std::int64_t> random_lengths(Random& random, std::int64_t count,
                                                 std::int64_t context) {
   std::vector<std::int64_t> lengths;
-  for (std::int64_t at = 0; at < count; ++at) {
+  for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t most =
         random.chance(1, 10) ? context : std::max<std::int64_t>(1, context / 8);
     lengths.push_back(random.chance(1, 20) ? context : random.between(1, most));
@@ -52,9 +53,9 @@ inline std::vector<std::int64_t> random_lengths(Random& random, std::int64_t cou
 /// Packs as "0F[0:0-5 1:0-3]" and schedules as "0.1: F0.0 H0 B1.0 R0 O", one a line.
 inline std::string plan_text(const Plan& plan) {
   std::string text;
-  for (std::size_t at = 0; at < plan.micropacks.size(); ++at) {
-    const MicroPack& pack = plan.micropacks[at];
-    text.append(at == 0 ? "" : " ").append(std::to_string(at));
+  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+    const MicroPack& pack = plan.micropacks[i];
+    text.append(i == 0 ? "" : " ").append(std::to_string(i));
     text.append(pack.pass == Pass::forward ? "F[" : "B[");
     for (std::size_t slice = 0; slice < pack.slices.size(); ++slice) {
       const Slice& part = pack.slices[slice];

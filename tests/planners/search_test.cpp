@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/search.hpp"
+#include "slimpack/planners/search/setting_search.hpp"
 
 #include <doctest/doctest.h>
 #include <array>
@@ -18,13 +18,15 @@ namespace {
 
 /// A table of scores; counts what is evaluated.
 struct Landscape {
-  std::function<CandidateScore(const SettingPoint&)> score;
-  std::function<bool(const SettingPoint&)> there = [](const SettingPoint&) { return true; };
+  std::function<planners::CandidateScore(const planners::SettingPoint&)> score;
+  std::function<bool(const planners::SettingPoint&)> there = [](const planners::SettingPoint&) {
+    return true;
+  };
   mutable std::mutex mutex{};
-  mutable std::multiset<SettingPoint> asked{};
+  mutable std::multiset<planners::SettingPoint> asked{};
 
-  [[nodiscard]] bool exists(const SettingPoint& point) const { return there(point); }
-  [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
+  [[nodiscard]] bool exists(const planners::SettingPoint& point) const { return there(point); }
+  [[nodiscard]] planners::CandidateScore operator()(const planners::SettingPoint& point) const {
     {
       const std::lock_guard lock(mutex);
       asked.insert(point);
@@ -32,9 +34,9 @@ struct Landscape {
     return score(point);
   }
 };
-static_assert(CandidateEvaluator<Landscape> && !CandidateEvaluator<int>);
+static_assert(planners::CandidateEvaluator<Landscape> && !planners::CandidateEvaluator<int>);
 
-CandidateScore noise(const SettingPoint& point, std::uint64_t seed) {
+planners::CandidateScore noise(const planners::SettingPoint& point, std::uint64_t seed) {
   std::uint64_t state = seed;
   for (const std::size_t value : point) state = Random(state ^ (value + 1)).bits();
   Random random(state);
@@ -47,17 +49,18 @@ TEST_CASE("search_settings: a space within the budget is tried whole, ties to th
   const std::array<std::size_t, 3> sizes{3, 2, 4};
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     CAPTURE(seed);
-    Landscape landscape{[&](const SettingPoint& point) { return noise(point, seed); }};
-    const SearchResult found = search_settings(sizes, {24, 1, {}}, landscape);
+    Landscape landscape{[&](const planners::SettingPoint& point) { return noise(point, seed); }};
+    const planners::SearchResult found = planners::search_settings(sizes, {24, 1, {}}, landscape);
     CHECK(found.evaluations == 24);
-    CHECK(std::set<SettingPoint>(landscape.asked.begin(), landscape.asked.end()).size() == 24);
-    SettingPoint best;
-    CandidateScore score;
+    CHECK(std::set<planners::SettingPoint>(landscape.asked.begin(), landscape.asked.end()).size() ==
+          24);
+    planners::SettingPoint best;
+    planners::CandidateScore score;
     for (std::size_t a = 0; a < 3; ++a) {
       for (std::size_t b = 0; b < 2; ++b) {
         for (std::size_t c = 0; c < 4; ++c) {
-          const SettingPoint point{a, b, c};
-          const CandidateScore here = noise(point, seed);
+          const planners::SettingPoint point{a, b, c};
+          const planners::CandidateScore here = noise(point, seed);
           if (best.empty() || here < score) {
             best = point;
             score = here;
@@ -76,13 +79,15 @@ TEST_CASE("search_settings: the budget holds, no point is tried twice, threads c
     CAPTURE(seed);
     for (const std::int64_t budget : {1, 2, 8, 32, 128}) {
       CAPTURE(budget);
-      Landscape one{[&](const SettingPoint& point) { return noise(point, seed); }};
-      Landscape four{[&](const SettingPoint& point) { return noise(point, seed); }};
-      const SearchResult alone = search_settings(sizes, {budget, 1, {}}, one);
-      const SearchResult together = search_settings(sizes, {budget, 4, {}}, four);
+      Landscape one{[&](const planners::SettingPoint& point) { return noise(point, seed); }};
+      Landscape four{[&](const planners::SettingPoint& point) { return noise(point, seed); }};
+      const planners::SearchResult alone = planners::search_settings(sizes, {budget, 1, {}}, one);
+      const planners::SearchResult together =
+          planners::search_settings(sizes, {budget, 4, {}}, four);
       CHECK(alone.evaluations == budget);
       CHECK(one.asked.size() == static_cast<std::size_t>(budget));
-      CHECK(std::set<SettingPoint>(one.asked.begin(), one.asked.end()).size() == one.asked.size());
+      CHECK(std::set<planners::SettingPoint>(one.asked.begin(), one.asked.end()).size() ==
+            one.asked.size());
       CHECK(one.asked == four.asked);
       CHECK(alone.best == together.best);
       CHECK(alone.score == together.score);
@@ -93,31 +98,32 @@ TEST_CASE("search_settings: the budget holds, no point is tried twice, threads c
 
 TEST_CASE("search_settings: one setting at a time finds the best of a sum") {
   const std::array<std::size_t, 5> sizes{4, 4, 4, 4, 4};
-  const SettingPoint target{3, 1, 2, 0, 3};
-  Landscape landscape{[&](const SettingPoint& point) {
+  const planners::SettingPoint target{3, 1, 2, 0, 3};
+  Landscape landscape{[&](const planners::SettingPoint& point) {
     std::int64_t off = 0;
-    for (std::size_t at = 0; at < point.size(); ++at) off += point[at] == target[at] ? 0 : 1;
-    return CandidateScore{0, {off}};
+    for (std::size_t i = 0; i < point.size(); ++i) off += point[i] == target[i] ? 0 : 1;
+    return planners::CandidateScore{0, {off}};
   }};
-  CHECK(search_settings(sizes, {16, 1, {}}, landscape).best == target);
+  CHECK(planners::search_settings(sizes, {16, 1, {}}, landscape).best == target);
 }
 
 TEST_CASE("search_settings: a feasible candidate beats a faster one that does not fit") {
   const std::array<std::size_t, 1> sizes{3};
-  Landscape landscape{[](const SettingPoint& point) {
-    return std::array<CandidateScore, 3>{{{1, {1}}, {0, {9}}, {5, {0}}}}[point[0]];
+  Landscape landscape{[](const planners::SettingPoint& point) {
+    return std::array<planners::CandidateScore, 3>{{{1, {1}}, {0, {9}}, {5, {0}}}}[point[0]];
   }};
-  CHECK(search_settings(sizes, {3, 1, {}}, landscape).best == SettingPoint{1});
+  CHECK(planners::search_settings(sizes, {3, 1, {}}, landscape).best == planners::SettingPoint{1});
 }
 
 TEST_CASE("search_settings: points that do not exist are passed over") {
   const std::array<std::size_t, 2> sizes{3, 3};
-  Landscape landscape{[](const SettingPoint& point) {
-                        return CandidateScore{0, {-static_cast<std::int64_t>(point[0] + point[1])}};
+  Landscape landscape{[](const planners::SettingPoint& point) {
+                        return planners::CandidateScore{
+                            0, {-static_cast<std::int64_t>(point[0] + point[1])}};
                       },
-                      [](const SettingPoint& point) { return point[0] + point[1] != 4; }};
-  const SearchResult found = search_settings(sizes, {100, 1, {}}, landscape);
-  CHECK(found.best == SettingPoint{1, 2});
+                      [](const planners::SettingPoint& point) { return point[0] + point[1] != 4; }};
+  const planners::SearchResult found = planners::search_settings(sizes, {100, 1, {}}, landscape);
+  CHECK(found.best == planners::SettingPoint{1, 2});
   CHECK(found.evaluations == 8);
   CHECK(!landscape.asked.contains({2, 2}));
 }
@@ -125,40 +131,41 @@ TEST_CASE("search_settings: points that do not exist are passed over") {
 TEST_CASE("search_settings: progress counts up to what is evaluated") {
   const std::array<std::size_t, 2> sizes{3, 3};
   std::vector<std::int64_t> heard;
-  Landscape landscape{[](const SettingPoint&) { return CandidateScore{}; }};
+  Landscape landscape{[](const planners::SettingPoint&) { return planners::CandidateScore{}; }};
   const auto progress = [&](std::int64_t done, std::int64_t most) {
     CHECK(most == 7);
     heard.push_back(done);
   };
-  const SearchResult found = search_settings(sizes, {7, 3, progress}, landscape);
-  CHECK(found.best == SettingPoint{0, 0});
+  const planners::SearchResult found =
+      planners::search_settings(sizes, {7, 3, progress}, landscape);
+  CHECK(found.best == planners::SettingPoint{0, 0});
   CHECK(heard == std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7});
 }
 
 TEST_CASE("search_settings: what an evaluation throws comes out, the first point's first") {
   const std::array<std::size_t, 1> sizes{4};
-  Landscape landscape{[](const SettingPoint& point) -> CandidateScore {
+  Landscape landscape{[](const planners::SettingPoint& point) -> planners::CandidateScore {
     if (point[0] >= 2) throw std::runtime_error("point " + std::to_string(point[0]));
     return {};
   }};
-  CHECK_THROWS_WITH_AS(static_cast<void>(search_settings(sizes, {4, 2, {}}, landscape)), "point 2",
-                       std::runtime_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(planners::search_settings(sizes, {4, 2, {}}, landscape)),
+                       "point 2", std::runtime_error);
 }
 
 TEST_CASE("search_settings: nonsense is refused") {
-  Landscape landscape{[](const SettingPoint&) { return CandidateScore{}; }};
+  Landscape landscape{[](const planners::SettingPoint&) { return planners::CandidateScore{}; }};
   const std::array<std::size_t, 1> one{1};
   const std::array<std::size_t, 1> none{0};
-  CHECK_THROWS_WITH_AS(static_cast<void>(search_settings({}, {1, 1, {}}, landscape)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(planners::search_settings({}, {1, 1, {}}, landscape)),
                        "search_settings: there must be a setting", InvalidInput);
-  CHECK_THROWS_WITH_AS(static_cast<void>(search_settings(none, {1, 1, {}}, landscape)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(planners::search_settings(none, {1, 1, {}}, landscape)),
                        "search_settings: every setting must have a value", InvalidInput);
-  CHECK_THROWS_WITH_AS(static_cast<void>(search_settings(one, {0, 1, {}}, landscape)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(planners::search_settings(one, {0, 1, {}}, landscape)),
                        "search_settings: budget must be >= 1, got 0", InvalidInput);
-  CHECK_THROWS_WITH_AS(static_cast<void>(search_settings(one, {1, 0, {}}, landscape)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(planners::search_settings(one, {1, 0, {}}, landscape)),
                        "search_settings: threads must be >= 1, got 0", InvalidInput);
-  landscape.there = [](const SettingPoint&) { return false; };
-  CHECK_THROWS_WITH_AS(static_cast<void>(search_settings(one, {1, 1, {}}, landscape)),
+  landscape.there = [](const planners::SettingPoint&) { return false; };
+  CHECK_THROWS_WITH_AS(static_cast<void>(planners::search_settings(one, {1, 1, {}}, landscape)),
                        "search_settings: the first value of every setting must make a candidate",
                        InvalidInput);
 }

@@ -8,8 +8,8 @@
 
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
-#include "slimpack/planners/detail/slimpack_search.hpp"
-#include "slimpack/planners/evaluate.hpp"
+#include "slimpack/planners/search/climb.hpp"
+#include "slimpack/planners/search/evaluate.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "support/draws.hpp"
 
@@ -18,27 +18,27 @@ using namespace slimpack;
 namespace {
 
 struct Strata {
-  std::int64_t plans = 0, infeasible = 0, merged = 0, chunked = 0, tight = 0, tiny = 0, list = 0,
-               lockstep = 0, sharded = 0, recomputed = 0;
+  std::int64_t plans = 0, infeasible = 0, in_cp_group = 0, chunked = 0, tight = 0, tiny = 0,
+               list = 0, lockstep = 0, sharded = 0, recomputed = 0;
 };
 
-PlanRequest random_request(Random& random, Strata& counts) {
+planners::PlanRequest random_request(Random& random, Strata& counts) {
   const std::int64_t context = random.chance(1, 2) ? 1024 : 4096;
   const bool tiny = random.chance(1, 4);
   std::vector<std::int64_t> lengths =
       test::random_lengths(random, tiny ? random.between(1, 2) : random.between(1, 8), context);
   if (random.chance(1, 8)) lengths.assign(static_cast<std::size_t>(random.between(1, 5)), 1);
   counts.tiny += tiny ? 1 : 0;
-  PlanRequest request = test::request_of(lengths, 4);
+  planners::PlanRequest request = test::request_of(lengths, 4);
   request.context = Tokens{context};
   request.dp = static_cast<std::int32_t>(random.between(1, 4));
   request.pp = static_cast<std::int32_t>(random.between(1, 3));
   if (random.chance(1, 6)) request.tp = 2;
   if (random.chance(1, 4)) request.chunks = request.pp == 3 ? 1 : 2;
-  if (random.chance(1, 5)) request.head = random.chance(1, 2) ? Head::last : Head::shard;
+  if (random.chance(1, 5)) request.head = random.chance(1, 2) ? LmHead::last : LmHead::shard;
   if (random.chance(1, 6)) request.recompute = static_cast<Recompute>(random.between(0, 3));
   if (random.chance(1, 6)) request.max_units = random.between(1, 6);
-  if (random.chance(1, 6)) request.merge = static_cast<std::int32_t>(random.between(1, 4));
+  if (random.chance(1, 6)) request.max_cp = static_cast<std::int32_t>(random.between(1, 4));
   if (random.chance(1, 4)) request.granularity = Tokens{random.between(1, 200)};
   request.cluster.devices_per_node = random.chance(1, 2) ? 2 : 8;
   if (random.chance(1, 2)) {
@@ -49,9 +49,9 @@ PlanRequest random_request(Random& random, Strata& counts) {
   return request;
 }
 
-void check_plan(const PlanRequest& request, const PlanOutcome& outcome, std::string_view name,
-                Strata& counts) {
-  CHECK(outcome.evaluations <= evaluations(request));
+void check_plan(const planners::PlanRequest& request, const planners::PlanOutcome& outcome,
+                std::string_view name, Strata& counts) {
+  CHECK(outcome.evaluations <= planners::evaluations(request));
   CHECK(!outcome.settings.empty());
   if (const auto* why = std::get_if<Infeasible>(&outcome.result)) {
     ++counts.infeasible;
@@ -63,7 +63,7 @@ void check_plan(const PlanRequest& request, const PlanOutcome& outcome, std::str
   ++counts.plans;
   CHECK(outcome.evaluations >= 1);
   const Validation validation = validate(plan);
-  for (const Breach& breach : validation.breaches) FAIL_CHECK(breach.message);
+  for (const Violation& violation : validation.violations) FAIL_CHECK(violation.message);
   CHECK(plan.planner == name);
   CHECK(plan.samples == request.batch.samples);
   CHECK(plan.origin == request.batch.origin);
@@ -72,7 +72,7 @@ void check_plan(const PlanRequest& request, const PlanOutcome& outcome, std::str
   CHECK(plan.prediction.lower_bound > Nanos{});
   CHECK(plan.prediction.lower_bound <= plan.prediction.iteration);
   CHECK(plan.prediction.ideal < plan.prediction.iteration);
-  if (request.max_units) CHECK(most_units(plan) <= *request.max_units);
+  if (request.max_units) CHECK(planners::most_units(plan) <= *request.max_units);
   if (request.chunks) CHECK(plan.parallel.chunks == *request.chunks);
   if (request.head) CHECK(plan.parallel.head == *request.head);
   bool recomputed = false;
@@ -81,15 +81,15 @@ void check_plan(const PlanRequest& request, const PlanOutcome& outcome, std::str
     if (request.recompute) CHECK(pack.recompute == *request.recompute);
     recomputed = recomputed || pack.recompute != Recompute::none;
   }
-  bool merged = false;
+  bool in_cp_group = false;
   for (const auto& group : plan.groups) {
-    CHECK(static_cast<std::int32_t>(group.size()) <= plan.parallel.merge);
-    merged = merged || group.size() > 1;
+    CHECK(static_cast<std::int32_t>(group.size()) <= plan.parallel.max_cp);
+    in_cp_group = in_cp_group || group.size() > 1;
   }
-  counts.merged += merged ? 1 : 0;
+  counts.in_cp_group += in_cp_group ? 1 : 0;
   counts.recomputed += recomputed ? 1 : 0;
   counts.chunked += plan.parallel.chunks > 1 ? 1 : 0;
-  counts.sharded += plan.parallel.head == Head::shard ? 1 : 0;
+  counts.sharded += plan.parallel.head == LmHead::shard ? 1 : 0;
   (outcome.settings.at("schedule") == "list" ? counts.list : counts.lockstep) += 1;
 }
 
@@ -101,16 +101,16 @@ TEST_CASE("slimpack: laws over many small draws") {
   for (std::uint64_t seed = 0; seed < kDraws; ++seed) {
     CAPTURE(seed);
     Random random(seed);
-    const PlanRequest request = random_request(random, counts);
+    const planners::PlanRequest request = random_request(random, counts);
     check_plan(request, plan_by("slimpack", request), "slimpack", counts);
   }
-  MESSAGE("plans ", counts.plans, ", infeasible ", counts.infeasible, ", merged ", counts.merged,
-          ", several chunks ", counts.chunked, ", tight memory ", counts.tight, ", tiny ",
-          counts.tiny, ", lockstep ", counts.lockstep, ", list ", counts.list, ", sharded head ",
-          counts.sharded, ", recomputed ", counts.recomputed);
+  MESSAGE("plans ", counts.plans, ", infeasible ", counts.infeasible, ", merged ",
+          counts.in_cp_group, ", several chunks ", counts.chunked, ", tight memory ", counts.tight,
+          ", tiny ", counts.tiny, ", lockstep ", counts.lockstep, ", list ", counts.list,
+          ", sharded head ", counts.sharded, ", recomputed ", counts.recomputed);
   CHECK(counts.plans > static_cast<std::int64_t>(kDraws) / 2);
   CHECK(counts.infeasible > 0);
-  CHECK(counts.merged > 0);
+  CHECK(counts.in_cp_group > 0);
   CHECK(counts.chunked > 0);
   CHECK(counts.lockstep > 0);
   CHECK(counts.list > 0);
@@ -124,13 +124,13 @@ TEST_CASE("slimpack: every ablation keeps the laws and its own promise") {
     for (std::uint64_t seed = 0; seed < 150; ++seed) {
       CAPTURE(seed);
       Random random(seed);
-      PlanRequest request = random_request(random, counts);
+      planners::PlanRequest request = random_request(random, counts);
       request.head.reset();
-      const PlanOutcome outcome = plan_by(name, request);
+      const planners::PlanOutcome outcome = plan_by(name, request);
       check_plan(request, outcome, name, counts);
       const Plan* plan = std::get_if<Plan>(&outcome.result);
       if (plan == nullptr) continue;
-      if (name == "slimpack-lasthead") CHECK(plan->parallel.head == Head::last);
+      if (name == "slimpack-lasthead") CHECK(plan->parallel.head == LmHead::last);
       if (name == "slimpack-unmerged") CHECK(plan->groups.size() == std::size_t(request.dp));
       if (name == "slimpack-samples") {
         for (const MicroPack& pack : plan->micropacks) {
@@ -160,10 +160,10 @@ TEST_CASE("slimpack: threads never change the answer") {
     CAPTURE(seed);
     Random random(seed);
     Strata counts;
-    PlanRequest request = random_request(random, counts);
-    const PlanOutcome one = plan_by("slimpack", request);
+    planners::PlanRequest request = random_request(random, counts);
+    const planners::PlanOutcome one = plan_by("slimpack", request);
     request.threads = 3;
-    const PlanOutcome three = plan_by("slimpack", request);
+    const planners::PlanOutcome three = plan_by("slimpack", request);
     CHECK(one.settings == three.settings);
     CHECK(one.evaluations == three.evaluations);
     REQUIRE(one.result.index() == three.result.index());
@@ -174,12 +174,12 @@ TEST_CASE("slimpack: threads never change the answer") {
 }
 
 TEST_CASE("slimpack: a memory too small for any plan is told with bytes") {
-  PlanRequest request = test::request_of({1024, 700, 3});
+  planners::PlanRequest request = test::request_of({1024, 700, 3});
   request.dp = 2;
   request.pp = 2;
   request.memory.reserved = Bytes{0};
   request.memory.capacity = Bytes{50'000'000};
-  const PlanOutcome outcome = plan_by("slimpack", request);
+  const planners::PlanOutcome outcome = plan_by("slimpack", request);
   REQUIRE(std::holds_alternative<Infeasible>(outcome.result));
   const auto& why = std::get<Infeasible>(outcome.result);
   CHECK(why.constraint.starts_with("bytes of memory on "));
@@ -189,11 +189,12 @@ TEST_CASE("slimpack: a memory too small for any plan is told with bytes") {
 
 TEST_CASE("climb_settings: refuses what makes no sense") {
   struct Never {
-    bool exists(const SettingPoint&) const { return false; }
-    CandidateScore operator()(const SettingPoint&) const { return {}; }
+    bool exists(const planners::SettingPoint&) const { return false; }
+    planners::CandidateScore operator()(const planners::SettingPoint&) const { return {}; }
   };
-  CHECK_THROWS_WITH_AS(static_cast<void>(climb_settings({{}, {}, {}}, {}, Never{})),
+  CHECK_THROWS_WITH_AS(static_cast<void>(planners::climb_settings({{}, {}, {}}, {}, Never{})),
                        "climb_settings: there must be a setting", InvalidInput);
-  CHECK_THROWS_WITH_AS(static_cast<void>(climb_settings({{2}, {true}, {{0}}}, {}, Never{})),
-                       "climb_settings: a start must make a candidate", InvalidInput);
+  CHECK_THROWS_WITH_AS(
+      static_cast<void>(planners::climb_settings({{2}, {true}, {{0}}}, {}, Never{})),
+      "climb_settings: a start must make a candidate", InvalidInput);
 }

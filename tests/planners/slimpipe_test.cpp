@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/slimpipe.hpp"
+#include "slimpack/planners/published/slimpipe.hpp"
 
 #include <doctest/doctest.h>
 
@@ -18,13 +18,13 @@ namespace {
 
 constexpr auto free_of_charge = [](Bytes, std::int32_t, std::int32_t) { return Nanos{}; };
 
-StageWork work(std::int32_t stage, std::int64_t linear, std::int64_t attention) {
+planners::StageWork work(std::int32_t stage, std::int64_t linear, std::int64_t attention) {
   return {stage, {Nanos{linear}, Nanos{attention}}, 100, 60};
 }
 
 /// Links that cost nothing, and a model whose attention outweighs the rest.
-PlanRequest long_sequences(std::int64_t count, std::int32_t pp) {
-  PlanRequest request =
+planners::PlanRequest long_sequences(std::int64_t count, std::int32_t pp) {
+  planners::PlanRequest request =
       test::request_of(std::vector<std::int64_t>(static_cast<std::size_t>(count), 65536), 2 * pp);
   request.pp = pp;
   request.context = {65536};
@@ -39,8 +39,8 @@ Nanos sum(const std::vector<Nanos>& times) {
 }  // namespace
 
 TEST_CASE("exchange_attention: everyone spends the mean, by hand") {
-  const std::vector<StageWork> units{work(0, 10, 60), work(1, 10, 0), work(2, 10, 31)};
-  const ExchangedWork even = exchange_attention(units, free_of_charge);
+  const std::vector<planners::StageWork> units{work(0, 10, 60), work(1, 10, 0), work(2, 10, 31)};
+  const planners::ExchangedWork even = planners::exchange_attention(units, free_of_charge);
   REQUIRE(even.exchanged);
   CHECK(even.time == std::vector<Nanos>{{41}, {40}, {40}});
   // Stage 0 keeps 31 and gives 29 to stage 1, stage 2 gives 1: queries, and keys in proportion.
@@ -48,7 +48,7 @@ TEST_CASE("exchange_attention: everyone spends the mean, by hand") {
 }
 
 TEST_CASE("exchange_attention: traffic hides, or lasts longer, or is not worth it") {
-  const std::vector<StageWork> units{work(0, 10, 60), work(1, 10, 0)};
+  const std::vector<planners::StageWork> units{work(0, 10, 60), work(1, 10, 0)};
   const auto lasting = [](std::int64_t time) {
     return [=](Bytes bytes, std::int32_t from, std::int32_t to) {
       CHECK(bytes == Bytes{130});
@@ -57,9 +57,9 @@ TEST_CASE("exchange_attention: traffic hides, or lasts longer, or is not worth i
       return Nanos{time};
     };
   };
-  CHECK(exchange_attention(units, lasting(40)).time == std::vector<Nanos>{{40}, {40}});
-  CHECK(exchange_attention(units, lasting(69)).time == std::vector<Nanos>{{69}, {69}});
-  const ExchangedWork own = exchange_attention(units, lasting(70));
+  CHECK(planners::exchange_attention(units, lasting(40)).time == std::vector<Nanos>{{40}, {40}});
+  CHECK(planners::exchange_attention(units, lasting(69)).time == std::vector<Nanos>{{69}, {69}});
+  const planners::ExchangedWork own = planners::exchange_attention(units, lasting(70));
   CHECK(!own.exchanged);
   CHECK(own.time == std::vector<Nanos>{{70}, {10}});
   CHECK(own.bytes == 0);
@@ -69,7 +69,7 @@ TEST_CASE("exchange_attention: attention keeps its sum, the slowest never loses"
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
     Random random(seed);
-    std::vector<StageWork> units;
+    std::vector<planners::StageWork> units;
     Nanos total, slowest;
     for (std::int32_t stage = 0; stage < random.between(1, 9); ++stage) {
       units.push_back(work(stage, random.between(0, 50), random.between(0, 1000)));
@@ -77,7 +77,7 @@ TEST_CASE("exchange_attention: attention keeps its sum, the slowest never loses"
       slowest = std::max(slowest, units.back().parts.total());
     }
     if (units.empty()) continue;
-    const ExchangedWork even = exchange_attention(units, free_of_charge);
+    const planners::ExchangedWork even = planners::exchange_attention(units, free_of_charge);
     CHECK(sum(even.time) == total);
     CHECK(*std::max_element(even.time.begin(), even.time.end()) <= slowest);
     CHECK(even.exchanged == (even.bytes > 0));
@@ -85,14 +85,15 @@ TEST_CASE("exchange_attention: attention keeps its sum, the slowest never loses"
 }
 
 TEST_CASE("slimpipe: two stages, two slices, by hand") {
-  PlanRequest request = long_sequences(1, 2);
-  PackedSettings settings;
+  planners::PlanRequest request = long_sequences(1, 2);
+  planners::PackedSettings settings;
   settings.slices = 2;
-  const Plan plan = build_packed(request, "slimpipe", settings, SlimpipeOrder::order);
+  const Plan plan =
+      planners::build_packed(request, "slimpipe", settings, planners::SlimpipeOrder::order);
   REQUIRE(plan.micropacks.size() == 4);
   const AnyModel model = make_model(plan);
-  const PlanParts parts(plan, Links(plan), model);
-  const detail::SlimpipeTimes exchanged(plan, model);
+  const planners::PlanParts parts(plan, Links(plan), model);
+  const planners::detail::SlimpipeTimes exchanged(plan, model);
   const auto part = [&](std::size_t pack, std::int32_t line) {
     return parts(static_cast<PackId>(pack), line);
   };
@@ -114,27 +115,28 @@ TEST_CASE("slimpipe: two stages, two slices, by hand") {
 }
 
 TEST_CASE("slimpipe: the exchange keeps the work and shortens the step") {
-  PlanRequest request = long_sequences(2, 4);
+  planners::PlanRequest request = long_sequences(2, 4);
   for (const std::int32_t chunks : {1, 2}) {
     CAPTURE(chunks);
-    PackedSettings settings;
+    planners::PackedSettings settings;
     settings.slices = 16;
     settings.chunks = chunks;
-    Plan plan = build_packed(request, "slimpipe", settings, SlimpipeOrder::order);
+    Plan plan =
+        planners::build_packed(request, "slimpipe", settings, planners::SlimpipeOrder::order);
     const AnyModel model = make_model(plan);
-    detail::SlimpipeTimes exchanged(plan, model);
-    const PlanParts parts(plan, Links(plan), model);
+    planners::detail::SlimpipeTimes exchanged(plan, model);
+    const planners::PlanParts parts(plan, Links(plan), model);
     Nanos own;
     for (std::size_t pack = 0; pack < plan.micropacks.size(); ++pack) {
-      for (std::int32_t line = 0; line < line_of(plan).size(); ++line) {
+      for (std::int32_t line = 0; line < virtual_stages_of(plan).size(); ++line) {
         own += parts(static_cast<PackId>(pack), line).total();
       }
     }
     CHECK(sum(exchanged.times) == own);
     Plan plain = plan;
-    CHECK(predict(plain, request) == std::nullopt);
-    const RetimedPlan times(plan, PricedPlan(plan), exchanged.times);
-    CHECK(predict(plan, request, times, MemoryModel(plan)) == std::nullopt);
+    CHECK(planners::predict(plain, request) == std::nullopt);
+    const UnitTimeOverrides times(plan, PricedPlan(plan), exchanged.times);
+    CHECK(planners::predict(plan, request, times, MemoryModel(plan)) == std::nullopt);
     CHECK(plan.prediction.iteration.value < plain.prediction.iteration.value * 95 / 100);
     CHECK(plan.prediction.iteration >= plan.prediction.ideal);
   }
@@ -144,23 +146,23 @@ TEST_CASE("slimpipe: never slower than its order alone where everything is tried
   for (std::uint64_t seed = 0; seed < 3; ++seed) {
     CAPTURE(seed);
     Random random(seed + 31);
-    PlanRequest request = test::request_of(test::random_lengths(random, 8, 1024), 4);
+    planners::PlanRequest request = test::request_of(test::random_lengths(random, 8, 1024), 4);
     request.pp = 2;
     request.chunks = 1;
-    request.head = Head::last;
-    request.relief = 0;
-    request.effort = Effort::thorough;
-    const PlanOutcome outcome = plan_by("slimpipe", request);
+    request.head = LmHead::last;
+    request.fewer_last_layers = 0;
+    request.effort = planners::Effort::thorough;
+    const planners::PlanOutcome outcome = plan_by("slimpipe", request);
     const Plan& plan = plan_of(outcome);
     CHECK(plan.prediction.iteration <=
           plan_of(plan_by("slimpipe-order", request)).prediction.iteration);
     const bool exchanged = outcome.settings.at("exchange") == "attention";
-    CHECK(std::holds_alternative<ModelledStep>(outcome.result) == exchanged);
+    CHECK(std::holds_alternative<planners::SimulationOnlyPlan>(outcome.result) == exchanged);
   }
 }
 
 TEST_CASE("slimpipe: fitted and table costs split into attention and the rest") {
-  PlanRequest request = long_sequences(2, 2);
+  planners::PlanRequest request = long_sequences(2, 2);
   FittedCost fitted;
   fitted.layer_forward = FittedTerms{1e-5, 1e-6, 1e-8, 1e-13, 1e-6, 0};
   fitted.layer_backward = FittedTerms{1e-5, 1e-6, 2e-8, 3e-13, 1e-6, 0};
@@ -171,27 +173,27 @@ TEST_CASE("slimpipe: fitted and table costs split into attention and the rest") 
   table.backward_s = {2e-5, 5e-5, 2e-4, 8e-3};
   for (const CostSpec& cost : {CostSpec{fitted}, CostSpec{table}}) {
     request.cost = cost;
-    const PlanOutcome outcome = plan_by("slimpipe", request);
+    const planners::PlanOutcome outcome = plan_by("slimpipe", request);
     const Plan& plan = plan_of(outcome);
-    for (const Breach& breach : validate(plan).breaches) FAIL_CHECK(breach.message);
+    for (const Violation& violation : validate(plan).violations) FAIL_CHECK(violation.message);
     CHECK(plan.prediction.iteration > plan.prediction.ideal);
-    CHECK(std::get<ModelledStep>(outcome.result).exchange.value().value > 0);
+    CHECK(std::get<planners::SimulationOnlyPlan>(outcome.result).exchange.value().value > 0);
   }
 }
 
 TEST_CASE("slimpipe: merged slices exchange what is fewer bytes") {
-  PlanRequest request = long_sequences(2, 1);
+  planners::PlanRequest request = long_sequences(2, 1);
   request.dp = 2;
-  PackedSettings settings;
+  planners::PackedSettings settings;
   settings.ranks = 2;
   settings.slices = 8;
-  Plan plan = build_packed(request, "slimpipe", settings, SlimpipeOrder::order);
-  detail::exchange_fewer_bytes(plan);
+  Plan plan = planners::build_packed(request, "slimpipe", settings, planners::SlimpipeOrder::order);
+  planners::detail::exchange_fewer_bytes(plan);
   for (const MicroPack& pack : plan.micropacks) {
     REQUIRE(pack.slices.size() == pack.exchange.size());
     // Halves of the heads hold keys: a query and its output weigh two and a bit keys and values.
     const bool early = pack.slices.front().begin.value == 0;
-    CHECK((pack.exchange.front() == Exchange::kv) ==
+    CHECK((pack.exchange.front() == RingMode::pass_kv) ==
           (early || (pack.pass == Pass::forward && pack.slices.front().begin.value == 8192)));
   }
 }

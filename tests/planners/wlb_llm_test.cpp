@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/wlb_llm.hpp"
+#include "slimpack/planners/published/wlb_llm.hpp"
 
 #include <doctest/doctest.h>
 
@@ -26,15 +26,15 @@ std::vector<Tokens> tokens(const Lengths& lengths) {
   for (const std::int64_t length : lengths) result.push_back({length});
   return result;
 }
-std::vector<Work> squares(const Lengths& lengths) {
-  std::vector<Work> works;
-  for (const std::int64_t length : lengths) works.push_back(Work{length} * length);
+std::vector<Int128> squares(const Lengths& lengths) {
+  std::vector<Int128> works;
+  for (const std::int64_t length : lengths) works.push_back(Int128{length} * length);
   return works;
 }
 
 /// Steps of these lengths; documents are numbered through, the last token of each has no target.
-std::vector<PlanRequest> steps_of(const std::vector<Lengths>& steps) {
-  std::vector<PlanRequest> requests;
+std::vector<planners::PlanRequest> steps_of(const std::vector<Lengths>& steps) {
+  std::vector<planners::PlanRequest> requests;
   std::int64_t document = 0, documents = 0;
   for (const Lengths& lengths : steps) documents += static_cast<std::int64_t>(lengths.size());
   for (const Lengths& lengths : steps) {
@@ -51,8 +51,8 @@ std::vector<PlanRequest> steps_of(const std::vector<Lengths>& steps) {
 std::vector<Lengths> delayed(const std::vector<Lengths>& steps, const Lengths& levels,
                              const std::vector<std::int64_t>& packs) {
   std::vector<Lengths> result;
-  const auto given = detail::samples_with_targets(steps_of(steps));
-  for (const auto& samples : detail::delay_outliers(given, tokens(levels), packs)) {
+  const auto given = planners::detail::samples_with_targets(steps_of(steps));
+  for (const auto& samples : planners::detail::delay_outliers(given, tokens(levels), packs)) {
     result.emplace_back();
     for (const auto& sample : samples) result.back().push_back(sample.length.value);
   }
@@ -64,21 +64,22 @@ std::vector<Lengths> delayed(const std::vector<Lengths>& steps, const Lengths& l
 TEST_CASE("pack_by_work: longest first to the least work, by hand") {
   const Lengths lengths{3, 9, 4, 4, 4, 4, 3, 1};
   const auto pack = [&](std::int64_t count, std::int64_t most) {
-    return detail::pack_by_work(tokens(lengths), squares(lengths), count, Tokens{most});
+    return planners::detail::pack_by_work(tokens(lengths), squares(lengths), count, Tokens{most});
   };
   // 81 against 4 x 16 + 9, and the last 3 and 1 there: 64 + 9 = 73, + 9 = 82, 1 to the 81.
-  CHECK(pack(2, 100) == Bins{{1, 7}, {0, 2, 3, 4, 5, 6}});
+  CHECK(pack(2, 100) == schedule::Bins{{1, 7}, {0, 2, 3, 4, 5, 6}});
   // A pack may hold 17 tokens: the 3s go to the first, with fewer tokens, the 1 still fits.
-  CHECK(pack(2, 17) == Bins{{0, 1, 6}, {2, 3, 4, 5, 7}});
+  CHECK(pack(2, 17) == schedule::Bins{{0, 1, 6}, {2, 3, 4, 5, 7}});
   // Nothing fits into 5 tokens: fewest tokens all the same.
-  CHECK(pack(2, 5) == Bins{{1, 5, 6}, {0, 2, 3, 4, 7}});
+  CHECK(pack(2, 5) == schedule::Bins{{1, 5, 6}, {0, 2, 3, 4, 7}});
   CHECK(pack(100, 100).size() == lengths.size());
   CHECK_THROWS_AS(static_cast<void>(pack(0, 100)), InvalidInput);
 }
 
 TEST_CASE("shard_loads: documents and sequences on two ranks, by hand") {
   const std::vector<Tokens> documents = tokens({8, 4});
-  const auto by_document = detail::shard_loads(documents, 2, detail::Sharding::document, {});
+  const auto by_document =
+      planners::detail::shard_loads(documents, 2, planners::detail::Sharding::document, {});
   REQUIRE(by_document.size() == 2);
   // Rank 0: [0, 2) and [6, 8) of the first, [0, 1) and [3, 4) of the second.
   CHECK(by_document[0].tokens == Tokens{6});
@@ -90,7 +91,8 @@ TEST_CASE("shard_loads: documents and sequences on two ranks, by hand") {
   CHECK(by_document[1].segments == 2);
   CHECK(by_document[1].kv_received == Tokens{6});
   // The sequence of 12: rank 0 has [0, 3) and [9, 12), rank 1 [3, 9).
-  const auto by_sequence = detail::shard_loads(documents, 2, detail::Sharding::sequence, {});
+  const auto by_sequence =
+      planners::detail::shard_loads(documents, 2, planners::detail::Sharding::sequence, {});
   CHECK(by_sequence[0].tokens == Tokens{6});
   CHECK(by_sequence[0].pairs2 == 9 + 16 - 1);
   CHECK(by_sequence[0].segments == 2);
@@ -111,10 +113,12 @@ TEST_CASE("shard_loads: both keep tokens and pairs; documents share pairs evenly
       total += Tokens{length};
       pairs2 += length * length;
     }
-    for (const auto sharding : {detail::Sharding::document, detail::Sharding::sequence}) {
+    for (const auto sharding :
+         {planners::detail::Sharding::document, planners::detail::Sharding::sequence}) {
       PackLoad sum;
       std::int64_t most = 0;
-      for (const PackLoad& load : detail::shard_loads(tokens(lengths), ranks, sharding, {128})) {
+      for (const PackLoad& load :
+           planners::detail::shard_loads(tokens(lengths), ranks, sharding, {128})) {
         sum.tokens += load.tokens;
         sum.pairs2 += load.pairs2;
         most = std::max(most, load.pairs2);
@@ -122,7 +126,7 @@ TEST_CASE("shard_loads: both keep tokens and pairs; documents share pairs evenly
       }
       CHECK(sum.tokens == total);
       CHECK(sum.pairs2 == pairs2);
-      if (sharding == detail::Sharding::document) {
+      if (sharding == planners::detail::Sharding::document) {
         CHECK(most - pairs2 / ranks <= 2 * total.value + pairs2 / 100 + 1);
       }
     }
@@ -149,10 +153,10 @@ TEST_CASE("delay_outliers: which document goes in which step, by hand") {
 }
 
 TEST_CASE("samples_with_targets: the lack of a batch is laid on ends of documents") {
-  std::vector<PlanRequest> steps = steps_of({{100, 1024, 1024}, {1024, 30}});
+  std::vector<planners::PlanRequest> steps = steps_of({{100, 1024, 1024}, {1024, 30}});
   const auto targets = [&] {
     std::vector<Lengths> result;
-    for (const auto& samples : detail::samples_with_targets(steps)) {
+    for (const auto& samples : planners::detail::samples_with_targets(steps)) {
       result.emplace_back();
       for (const auto& sample : samples) {
         result.back().push_back(sample.length.value - sample.targets);
@@ -183,12 +187,12 @@ TEST_CASE("wlb-llm: over steps samples and targets are kept, none comes early, a
       lengths.back().front() = std::max<std::int64_t>(2, lengths.back().front());
     }
     if (lengths.empty()) continue;
-    std::vector<PlanRequest> steps = steps_of(lengths);
-    for (PlanRequest& request : steps) {
+    std::vector<planners::PlanRequest> steps = steps_of(lengths);
+    for (planners::PlanRequest& request : steps) {
       request.dp = static_cast<std::int32_t>(1 + seed % 4);
       request.pp = static_cast<std::int32_t>(1 + seed % 3);
     }
-    const std::vector<PlanRequest> after = WlbLlm{}.over_steps(steps);
+    const std::vector<planners::PlanRequest> after = planners::WlbLlm{}.rebatch(steps);
     REQUIRE(after.size() == steps.size());
     std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> place;  // document, length
     std::int64_t targets = 0;
@@ -199,9 +203,9 @@ TEST_CASE("wlb-llm: over steps samples and targets are kept, none comes early, a
       CHECK(batch.step == steps[step].batch.step);
       targets += batch.target_tokens;
       std::int64_t own = 0;
-      for (std::size_t at = 0; at < batch.samples.size(); ++at) {
-        own += batch.samples[at].value - 1;
-        CHECK(place.insert({{batch.origin[at].document, batch.samples[at].value}, step}).second);
+      for (std::size_t i = 0; i < batch.samples.size(); ++i) {
+        own += batch.samples[i].value - 1;
+        CHECK(place.insert({{batch.origin[i].document, batch.samples[i].value}, step}).second);
       }
       CHECK(batch.target_tokens == own);
       CHECK(after[step].dp == steps[step].dp);
@@ -211,8 +215,8 @@ TEST_CASE("wlb-llm: over steps samples and targets are kept, none comes early, a
       const Batch& batch = steps[step].batch;
       targets -= batch.target_tokens;
       samples += batch.samples.size();
-      for (std::size_t at = 0; at < batch.samples.size(); ++at) {
-        const auto found = place.find({batch.origin[at].document, batch.samples[at].value});
+      for (std::size_t i = 0; i < batch.samples.size(); ++i) {
+        const auto found = place.find({batch.origin[i].document, batch.samples[i].value});
         REQUIRE(found != place.end());
         CHECK(found->second >= step);
         moved += found->second > step ? 1 : 0;
@@ -220,34 +224,35 @@ TEST_CASE("wlb-llm: over steps samples and targets are kept, none comes early, a
     }
     CHECK(samples == place.size());
     CHECK(targets == 0);
-    CHECK(WlbLlm{}.over_steps(steps).back().batch == after.back().batch);
+    CHECK(planners::WlbLlm{}.rebatch(steps).back().batch == after.back().batch);
   }
   CHECK(moved > 0);
 }
 
 TEST_CASE("wlb-llm: candidates with context parallelism are valid and never below the work") {
-  PlanRequest request = test::request_of({1024, 900, 800, 7, 5, 60, 200, 300, 1000, 1, 128, 77});
+  planners::PlanRequest request =
+      test::request_of({1024, 900, 800, 7, 5, 60, 200, 300, 1000, 1, 128, 77});
   request.dp = 4;
   request.pp = 2;
-  const detail::WlbCandidates candidates(request, "wlb-llm");
+  const planners::detail::WlbCandidates candidates(request, "wlb-llm");
   std::int64_t seen = 0;
-  SettingPoint point(candidates.sizes().size());
+  planners::SettingPoint point(candidates.sizes().size());
   const auto sizes = candidates.sizes();
   for (std::uint64_t seed = 0; seed < 80; ++seed) {
     Random random(seed);
-    for (std::size_t at = 0; at < sizes.size(); ++at) point[at] = random.below(sizes[at]);
+    for (std::size_t i = 0; i < sizes.size(); ++i) point[i] = random.below(sizes[i]);
     if (!candidates.exists(point)) continue;
-    ModelledStep step = candidates.build(point);
-    const auto why = predict(step.plan, request, step.times, MemoryModel(step.plan));
+    planners::SimulationOnlyPlan step = candidates.build(point);
+    const auto why = planners::predict(step.plan, request, step.times, MemoryModel(step.plan));
     CHECK(why == std::nullopt);
-    for (const Breach& breach : validate(step.plan).breaches) FAIL_CHECK(breach.message);
+    for (const Violation& violation : validate(step.plan).violations) FAIL_CHECK(violation.message);
     CHECK(step.plan.prediction.iteration > step.plan.prediction.ideal);
     const bool shared = step.plan.groups.front().size() > 1;
-    CHECK(step.beyond.empty() == !shared);
+    CHECK(step.unsupported_feature.empty() == !shared);
     CHECK(step.exchange.has_value() == shared);
     if (!shared) {
       Plan plain = step.plan;
-      CHECK(predict(plain, request) == std::nullopt);
+      CHECK(planners::predict(plain, request) == std::nullopt);
       CHECK(plain.prediction == step.plan.prediction);
     }
     seen += shared ? 1 : 0;
@@ -257,12 +262,12 @@ TEST_CASE("wlb-llm: candidates with context parallelism are valid and never belo
 
 TEST_CASE("wlb-llm: long documents alone are shared by document, many short ones by sequence") {
   const auto sharded = [](const Lengths& lengths) {
-    PlanRequest request = test::request_of(lengths);
+    planners::PlanRequest request = test::request_of(lengths);
     request.context = {65536};
     request.dp = 4;
-    const detail::WlbCandidates candidates(request, "wlb-llm");
-    const SettingPoint point(candidates.sizes().size());
-    const ModelledStep step = candidates.build(point);
+    const planners::detail::WlbCandidates candidates(request, "wlb-llm");
+    const planners::SettingPoint point(candidates.sizes().size());
+    const planners::SimulationOnlyPlan step = candidates.build(point);
     const auto settings = candidates.settings(point, step.plan);
     return std::pair(settings.at("sharded_by_document"), settings.at("sharded_by_sequence"));
   };
@@ -272,12 +277,12 @@ TEST_CASE("wlb-llm: long documents alone are shared by document, many short ones
 }
 
 TEST_CASE("wlb-llm: a sharded head is refused, a bound on groups kept") {
-  PlanRequest request = test::request_of({1000, 900, 800, 700});
+  planners::PlanRequest request = test::request_of({1000, 900, 800, 700});
   request.dp = 4;
   request.pp = 2;
-  request.merge = 1;
+  request.max_cp = 1;
   CHECK(std::holds_alternative<Plan>(plan_by("wlb-llm", request).result));
-  request.head = Head::shard;
+  request.head = LmHead::shard;
   const auto why = std::get<Infeasible>(plan_by("wlb-llm", request).result);
   CHECK(why.constraint == "stages with a part of the head, one in wlb-llm's order");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/worst_memory.hpp"
+#include "slimpack/planners/search/worst_memory.hpp"
 
 #include <doctest/doctest.h>
 #include <algorithm>
@@ -21,7 +21,7 @@ TEST_CASE("worst_memory: what the validator counts, on random plans of every kin
     const Plan plan = test::random_plan(seed);
     const Validation validation = validate(plan);
     REQUIRE(validation.valid());
-    const auto worst = worst_memory(plan);
+    const auto worst = planners::worst_memory(plan);
     CHECK((validation.worst_case_peak == worst));
   }
 }
@@ -31,9 +31,10 @@ TEST_CASE("worst_memory: no simulated peak exceeds it, and some reach it") {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(1000 + seed);
-    const std::vector<Bytes> worst = worst_memory(plan);
+    const std::vector<Bytes> worst = planners::worst_memory(plan);
     for (std::uint64_t draw = 0; draw < 8; ++draw) {
-      const PlanSimulation simulation = simulate_plan(plan, test::RandomTimes{seed * 100 + draw});
+      const sim::PlanSimulation simulation =
+          sim::simulate_plan(plan, test::RandomTimes{seed * 100 + draw});
       for (std::size_t device = 0; device < worst.size(); ++device) {
         CHECK(simulation.timeline.peak[device].bytes <= worst[device]);
         reached += simulation.timeline.peak[device].bytes == worst[device] ? 1 : 0;

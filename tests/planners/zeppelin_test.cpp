@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/zeppelin.hpp"
+#include "slimpack/planners/published/zeppelin.hpp"
 
 #include <doctest/doctest.h>
 
@@ -20,63 +20,70 @@ namespace {
 
 const std::vector<std::int64_t> kTwoNodes{7, 7, 9, 9};
 
-std::vector<std::int64_t> tokens_by_rank(const detail::Zones& zones) {
+std::vector<std::int64_t> tokens_by_rank(const planners::detail::Zones& zones) {
   std::vector<std::int64_t> tokens;
-  for (const detail::ZoneLoad& rank : zones.ranks) tokens.push_back(rank.load.tokens.value);
+  for (const planners::detail::ZoneLoad& rank : zones.ranks)
+    tokens.push_back(rank.load.tokens.value);
   return tokens;
 }
 
 }  // namespace
 
 TEST_CASE("rank_nodes: nodes count from zero in the order of the ranks") {
-  const detail::RankNodes nodes = detail::rank_nodes(kTwoNodes);
+  const planners::detail::RankNodes nodes = planners::detail::rank_nodes(kTwoNodes);
   CHECK(nodes.node == std::vector<std::size_t>{0, 0, 1, 1});
   CHECK(nodes.ranks == std::vector<std::vector<std::size_t>>{{0, 1}, {2, 3}});
 }
 
 TEST_CASE("partition: three zones, by hand") {
   const std::vector<Tokens> documents{{3}, {16}, {8}, {2}, {3}};
-  const detail::Zones zones =
-      detail::partition(documents, detail::rank_nodes(kTwoNodes), {{4}, {10}}, {});
+  const planners::detail::Zones zones = planners::detail::partition(
+      documents, planners::detail::rank_nodes(kTwoNodes), {{4}, {10}}, {});
   CHECK(zones.cluster == 1);
   CHECK(zones.node == 1);
   CHECK(zones.local == 3);
   // 16 over all: chunks of 2, pairs2 4 + 256 - 196 = 64 on each rank. 8 on node 0: 4 tokens each.
   // Then 3 and 3 on ranks 2 and 3; 2 on rank 2, which has as many pairs and tokens as rank 3.
   CHECK(tokens_by_rank(zones) == std::vector<std::int64_t>{8, 8, 9, 7});
-  for (const detail::ZoneLoad& rank : zones.ranks) CHECK(rank.load.pairs2 >= 64);
+  for (const planners::detail::ZoneLoad& rank : zones.ranks) CHECK(rank.load.pairs2 >= 64);
   CHECK(zones.ranks[0].load.pairs2 == 64 + 4 + 64 - 36);
   CHECK(zones.ranks[1].load.pairs2 == 64 + 36 - 4);
   CHECK(zones.ranks[2].load.pairs2 == 64 + 9 + 4);
   // Each rank receives 12 of the 16 tokens, 6 over each of its node's two interfaces; the other 6
   // are handed over inside. Ranks 0 and 1 receive 4 of the 8 besides.
-  for (const detail::ZoneLoad& rank : zones.ranks) CHECK(rank.between == Tokens{6});
+  for (const planners::detail::ZoneLoad& rank : zones.ranks) CHECK(rank.between == Tokens{6});
   CHECK(zones.ranks[0].inside == Tokens{12 + 6 + 4});
   CHECK(zones.ranks[3].inside == Tokens{12 + 6});
 }
 
 TEST_CASE("partition: all local, all in a node, all over nodes") {
   const std::vector<Tokens> documents{{100}, {40}, {10}, {10}};
-  const detail::RankNodes nodes = detail::rank_nodes(kTwoNodes);
-  const detail::Zones local = detail::partition(documents, nodes, {{100}, {100}}, {});
+  const planners::detail::RankNodes nodes = planners::detail::rank_nodes(kTwoNodes);
+  const planners::detail::Zones local =
+      planners::detail::partition(documents, nodes, {{100}, {100}}, {});
   CHECK(local.local == 4);
   CHECK(tokens_by_rank(local) == std::vector<std::int64_t>{100, 40, 10, 10});
-  for (const detail::ZoneLoad& rank : local.ranks) CHECK(rank.inside + rank.between == Tokens{});
-  const detail::Zones node = detail::partition(documents, nodes, {{0}, {100}}, {});
+  for (const planners::detail::ZoneLoad& rank : local.ranks)
+    CHECK(rank.inside + rank.between == Tokens{});
+  const planners::detail::Zones node =
+      planners::detail::partition(documents, nodes, {{0}, {100}}, {});
   CHECK(node.node == 4);
   CHECK(tokens_by_rank(node) == std::vector<std::int64_t>{50, 50, 30, 30});
-  const detail::Zones cluster = detail::partition(documents, nodes, {{0}, {0}}, {});
+  const planners::detail::Zones cluster =
+      planners::detail::partition(documents, nodes, {{0}, {0}}, {});
   CHECK(cluster.cluster == 4);
   // One node has no other nodes to share with.
   const std::vector<std::int64_t> together{3, 3, 3, 3};
-  CHECK(detail::partition(documents, detail::rank_nodes(together), {{0}, {0}}, {}).node == 4);
+  CHECK(
+      planners::detail::partition(documents, planners::detail::rank_nodes(together), {{0}, {0}}, {})
+          .node == 4);
 }
 
 TEST_CASE("remapping: inside nodes first, by hand") {
-  const detail::RankNodes nodes = detail::rank_nodes(kTwoNodes);
+  const planners::detail::RankNodes nodes = planners::detail::rank_nodes(kTwoNodes);
   const std::vector<Tokens> documents{{100}, {40}, {10}, {10}};
-  const detail::Remapping moves =
-      detail::remapping(detail::partition(documents, nodes, {{100}, {100}}, {}), nodes);
+  const planners::detail::Remapping moves = planners::detail::remapping(
+      planners::detail::partition(documents, nodes, {{100}, {100}}, {}), nodes);
   // Even: 40 each. Rank 0 sends 60; 60 leave node 0 over two interfaces.
   CHECK(moves.inside == Tokens{60});
   CHECK(moves.between == Tokens{30});
@@ -99,13 +106,14 @@ TEST_CASE("partition: tokens and pairs are kept for all limits that are tried") 
       tokens += length;
       pairs2 += length * length;
     }
-    const detail::RankNodes nodes = detail::rank_nodes(numbers);
-    const auto choices = detail::limit_choices(documents, nodes);
+    const planners::detail::RankNodes nodes = planners::detail::rank_nodes(numbers);
+    const auto choices = planners::detail::limit_choices(documents, nodes);
     REQUIRE(!choices.empty());
-    for (const detail::ZoneLimits& limits : choices) {
-      const detail::Zones zones = detail::partition(documents, nodes, limits, {128});
+    for (const planners::detail::ZoneLimits& limits : choices) {
+      const planners::detail::Zones zones =
+          planners::detail::partition(documents, nodes, limits, {128});
       std::int64_t own_tokens = 0, own_pairs2 = 0;
-      for (const detail::ZoneLoad& rank : zones.ranks) {
+      for (const planners::detail::ZoneLoad& rank : zones.ranks) {
         own_tokens += rank.load.tokens.value;
         own_pairs2 += rank.load.pairs2;
       }
@@ -118,34 +126,36 @@ TEST_CASE("partition: tokens and pairs are kept for all limits that are tried") 
 }
 
 TEST_CASE("zoned_unit: attention of the slowest rank, then even linear work and remapping") {
-  PlanRequest request = test::request_of({4000, 1000, 100, 100});
+  planners::PlanRequest request = test::request_of({4000, 1000, 100, 100});
   request.context = {8192};
   request.dp = 4;
   request.cluster.devices_per_node = 2;
-  const detail::ZeppelinCandidates candidates(request, "zeppelin");
-  const Plan plan = candidates.build(SettingPoint(candidates.sizes().size())).plan;
+  const planners::detail::ZeppelinCandidates candidates(request, "zeppelin");
+  const Plan plan = candidates.build(planners::SettingPoint(candidates.sizes().size())).plan;
   const AnalyticModel model(plan.model, plan.cluster, plan.memory);
-  const StageLoad stage = stage_load(plan, Links(plan), GroupId{0}, 0);
+  const StageLoad stage = planners::stage_load(plan, Links(plan), GroupId{0}, 0);
   const MicroPack& pack = plan.micropacks.front();
-  const detail::RankNodes nodes = detail::rank_nodes(kTwoNodes);
+  const planners::detail::RankNodes nodes = planners::detail::rank_nodes(kTwoNodes);
   const std::vector<Tokens> documents{{4000}, {1000}, {100}, {100}};
-  const auto unit = [&](const detail::ZoneLimits& limits) {
-    return detail::zoned_unit(
-        model, plan, pack, detail::partition(documents, nodes, limits, Tokens{128}), nodes, stage);
+  const auto unit = [&](const planners::detail::ZoneLimits& limits) {
+    return planners::detail::zoned_unit(
+        model, plan, pack, planners::detail::partition(documents, nodes, limits, Tokens{128}),
+        nodes, stage);
   };
   const auto price = [&](std::int64_t tokens, std::int64_t pairs) {
     PackLoad load;
     load.tokens = Tokens{tokens};
     if (pairs > 0) {
-      add_slice(load, {SampleId{0}, Tokens{}, Tokens{pairs}}, Exchange::kv, Share{}, Tokens{128});
+      add_slice(load, {SampleId{0}, Tokens{}, Tokens{pairs}}, RingMode::pass_kv, CpShard{},
+                Tokens{128});
       load.tokens = Tokens{tokens};
     }
     return model.forward(load, stage);
   };
   // All local: 4000 tokens on rank 0, or 1300 on each once 2700 of rank 0 have changed ranks,
   // 1200 of them over each of two interfaces.
-  const detail::ZonedUnit local = unit({{4000}, {4000}});
-  const std::int64_t bytes = detail::remapped_bytes(plan, pack) * stage.layers;
+  const planners::detail::ZonedUnit local = unit({{4000}, {4000}});
+  const std::int64_t bytes = planners::detail::remapped_bytes(plan, pack) * stage.layers;
   const Nanos moved = model.transfer(Bytes{2700 * bytes}, plan.cluster.inside) +
                       model.transfer(Bytes{1200 * bytes}, plan.cluster.between);
   const Nanos even = price(1300, 0) + (price(4000, 4000) - price(4000, 0)) + moved;
@@ -153,32 +163,34 @@ TEST_CASE("zoned_unit: attention of the slowest rank, then even linear work and 
   CHECK(local.remapped == (even < price(4000, 4000)));
   CHECK(local.bytes == (local.remapped ? 2700 * bytes : 0));
   // All over nodes: every rank has as many tokens.
-  const detail::ZonedUnit spread = unit({{0}, {0}});
+  const planners::detail::ZonedUnit spread = unit({{0}, {0}});
   CHECK(!spread.remapped);
   // Each rank receives 3900 of 5200 tokens' keys and values, which pass its node's links once more.
   CHECK(spread.bytes == 4 * 2 * 3900 * 2 * 256 * 2 * stage.layers);
 }
 
 TEST_CASE("zeppelin: every candidate is valid and never below the work") {
-  PlanRequest request = test::request_of({1024, 900, 800, 7, 5, 60, 200, 300, 1000, 1, 128, 77});
+  planners::PlanRequest request =
+      test::request_of({1024, 900, 800, 7, 5, 60, 200, 300, 1000, 1, 128, 77});
   request.dp = 4;
   request.pp = 2;
   request.cluster.devices_per_node = 2;
-  const detail::ZeppelinCandidates candidates(request, "zeppelin");
+  const planners::detail::ZeppelinCandidates candidates(request, "zeppelin");
   const auto sizes = candidates.sizes();
-  SettingPoint point(sizes.size());
+  planners::SettingPoint point(sizes.size());
   std::int64_t seen = 0;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     Random random(seed);
-    for (std::size_t at = 0; at < sizes.size(); ++at) point[at] = random.below(sizes[at]);
+    for (std::size_t i = 0; i < sizes.size(); ++i) point[i] = random.below(sizes[i]);
     if (!candidates.exists(point)) continue;
-    ModelledStep step = candidates.build(point);
-    CHECK(predict(step.plan, request, step.times, MemoryModel(step.plan)) == std::nullopt);
-    for (const Breach& breach : validate(step.plan).breaches) FAIL_CHECK(breach.message);
+    planners::SimulationOnlyPlan step = candidates.build(point);
+    CHECK(planners::predict(step.plan, request, step.times, MemoryModel(step.plan)) ==
+          std::nullopt);
+    for (const Violation& violation : validate(step.plan).violations) FAIL_CHECK(violation.message);
     CHECK(step.plan.prediction.iteration > step.plan.prediction.ideal);
     const bool shared = step.plan.groups.front().size() > 1;
-    CHECK(step.beyond.empty() == !shared);
+    CHECK(step.unsupported_feature.empty() == !shared);
     seen += shared ? 1 : 0;
   }
   CHECK(seen > 20);
@@ -186,13 +198,13 @@ TEST_CASE("zeppelin: every candidate is valid and never below the work") {
 
 TEST_CASE("zeppelin: one long document is spread over nodes, short ones stay on their ranks") {
   const auto zones = [](const std::vector<std::int64_t>& lengths) {
-    PlanRequest request = test::request_of(lengths);
+    planners::PlanRequest request = test::request_of(lengths);
     request.context = {65536};
     request.dp = 4;
     request.cluster.devices_per_node = 2;
-    request.merge = 4;
-    const detail::ZeppelinCandidates candidates(request, "zeppelin");
-    const SettingPoint point(candidates.sizes().size());
+    request.max_cp = 4;
+    const planners::detail::ZeppelinCandidates candidates(request, "zeppelin");
+    const planners::SettingPoint point(candidates.sizes().size());
     const auto settings = candidates.settings(point, candidates.build(point).plan);
     return settings.at("local_documents") + "/" + settings.at("intra_node_documents") + "/" +
            settings.at("inter_node_documents");
@@ -202,13 +214,14 @@ TEST_CASE("zeppelin: one long document is spread over nodes, short ones stay on 
 }
 
 TEST_CASE("zeppelin: routing over all interfaces of a node divides the traffic between nodes") {
-  PlanRequest request = test::request_of({65536});
+  planners::PlanRequest request = test::request_of({65536});
   request.context = {65536};
   request.dp = 8;
   const auto between = [&](std::int64_t devices) {
     std::vector<std::int64_t> numbers;
     for (std::int64_t rank = 0; rank < 8; ++rank) numbers.push_back(rank / devices);
-    return detail::partition(request.batch.samples, detail::rank_nodes(numbers), {{0}, {0}}, {})
+    return planners::detail::partition(request.batch.samples, planners::detail::rank_nodes(numbers),
+                                       {{0}, {0}}, {})
         .ranks.front()
         .between.value;
   };
@@ -217,14 +230,14 @@ TEST_CASE("zeppelin: routing over all interfaces of a node divides the traffic b
 }
 
 TEST_CASE("zeppelin: a sharded head is refused, a bound on groups kept") {
-  PlanRequest request = test::request_of({1000, 900, 800, 700});
+  planners::PlanRequest request = test::request_of({1000, 900, 800, 700});
   request.dp = 4;
   request.pp = 2;
-  request.merge = 1;
+  request.max_cp = 1;
   CHECK(std::holds_alternative<Plan>(plan_by("zeppelin", request).result));
-  request.merge = 2;
+  request.max_cp = 2;
   CHECK(plan_of(plan_by("zeppelin", request)).groups.front().size() <= 2);
-  request.head = Head::shard;
+  request.head = LmHead::shard;
   const auto why = std::get<Infeasible>(plan_by("zeppelin", request).result);
   CHECK(why.constraint == "stages with a part of the head, one in zeppelin's order");
 }

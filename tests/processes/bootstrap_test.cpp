@@ -164,7 +164,9 @@ TEST_CASE(
   const std::string request = "GET / HTTP/1.1\r\n\r\n";
   CHECK(::send(web.get(), request.data(), request.size(), MSG_NOSIGNAL) > 0);
   const auto silent = knock(port);
-  { const auto gone = knock(port); }
+  {
+    const auto gone = knock(port);
+  }
   const auto refused = [&](Launch launch, const std::string& text) {
     const End end = start(std::move(launch), within(2s)).get();
     CHECK_MESSAGE(has(end.sentence, text), end.sentence);

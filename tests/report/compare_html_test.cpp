@@ -27,10 +27,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string page_of(const Plan& plan, const PlanSimulation& simulation,
-                    const HtmlOptions& options = {}) {
+std::string page_of(const Plan& plan, const sim::PlanSimulation& simulation,
+                    const report::HtmlOptions& options = {}) {
   std::ostringstream out;
-  write_html(out, plan, simulation, options);
+  report::write_html(out, plan, simulation, options);
   return out.str();
 }
 
@@ -44,7 +44,7 @@ std::string between(const std::string& text, std::string_view from, std::string_
 
 std::size_t count_of(const std::string& text, std::string_view word) {
   std::size_t count = 0;
-  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+  for (std::size_t i = text.find(word); i != std::string::npos; i = text.find(word, i + 1)) {
     ++count;
   }
   return count;
@@ -74,9 +74,9 @@ std::vector<std::vector<Entry>> rows_of(const std::string& packed, std::int32_t 
       entry.begin = now;
       if (entry.code >= 4) {
         now += reader.whole();
-        const bool chosen = entry.code == 4 + static_cast<unsigned>(GapCause::memory) ||
-                            entry.code == 4 + static_cast<unsigned>(GapCause::order);
-        CHECK(chosen == ((head & detail::PageRows::kInstead) != 0));
+        const bool chosen = entry.code == 4 + static_cast<unsigned>(sim::GapCause::memory) ||
+                            entry.code == 4 + static_cast<unsigned>(sim::GapCause::order);
+        CHECK(chosen == ((head & report::detail::PageRows::kInstead) != 0));
         if (chosen) {
           CHECK(reader.number() < 3);
           entry.pack = static_cast<std::int64_t>(reader.number());
@@ -84,12 +84,12 @@ std::vector<std::vector<Entry>> rows_of(const std::string& packed, std::int32_t 
         }
       } else {
         if (entry.code < 3) entry.pack = last[entry.code] += reader.whole();
-        if (head & detail::PageRows::kChunked) {
+        if (head & report::detail::PageRows::kChunked) {
           entry.chunk = static_cast<std::int64_t>(reader.number());
         }
         std::int64_t& duration = seen[{entry.code, entry.pack}];
-        if (head & detail::PageRows::kTimed) duration = reader.whole();
-        if (head & detail::PageRows::kBlocked) {
+        if (head & report::detail::PageRows::kTimed) duration = reader.whole();
+        if (head & report::detail::PageRows::kBlocked) {
           for (std::uint64_t blockers = reader.number(); blockers > 0; --blockers) {
             const std::uint64_t kind = reader.number();
             static_cast<void>(reader.whole() + reader.whole() + reader.whole());
@@ -111,7 +111,7 @@ std::vector<std::vector<Entry>> rows_of(const std::string& packed, std::int32_t 
 }
 
 TEST_CASE("packed bytes: numbers come back") {
-  detail::PackedBytes bytes;
+  report::detail::PackedBytes bytes;
   const std::vector<std::int64_t> values{0,
                                          1,
                                          -1,
@@ -132,11 +132,11 @@ TEST_CASE("packed bytes: numbers come back") {
                                          std::numeric_limits<std::int64_t>::min()};
   for (std::size_t count = 0; count <= values.size(); ++count) {
     test::PackedReader reader(bytes.text());
-    for (std::size_t at = 0; at < count; ++at) CHECK(reader.whole() == values[at]);
+    for (std::size_t i = 0; i < count; ++i) CHECK(reader.whole() == values[i]);
     CHECK(reader.done());
     if (count < values.size()) bytes.add_signed(values[count]);
   }
-  detail::PackedBytes sizes;
+  report::detail::PackedBytes sizes;
   for (const std::size_t size : {0U, 127U, 128U, 16383U, 16384U}) sizes.add_size(size);
   CHECK(sizes.size() == 1 + 1 + 2 + 2 + 3);
 }
@@ -145,25 +145,25 @@ TEST_CASE("page: its rows are the simulation, without a hole, and gaps carry the
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
-    const PlanSimulation simulation = simulate_plan(plan);
-    const Gaps gaps = find_gaps(simulation.dag, simulation.timeline, memory_limit(plan));
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+    const sim::Gaps gaps =
+        sim::find_gaps(simulation.dag, simulation.timeline, report::memory_limit(plan));
     const Json data = data_of(page_of(plan, simulation));
     const Json& drawn = data.at("plans").at(0);
     REQUIRE(drawn.at("ranks").size() == static_cast<std::size_t>(plan.parallel.dp));
     std::size_t device = 0, entries = 0;
-    std::array<std::int64_t, kGapCauses> idle{};
+    std::array<std::int64_t, sim::kGapCauses> idle{};
     for (const Json& rank : drawn.at("ranks")) {
       for (const auto& row : rows_of(rank.at("rows"), plan.parallel.pp)) {
         entries += row.size();
-        const ResourceId compute = simulation.dag.devices[device].compute;
+        const sim::ResourceId compute = simulation.dag.devices[device].compute;
         std::vector<std::tuple<std::int64_t, std::int64_t, unsigned, std::size_t>> expected, found;
-        for (std::size_t at = 0; at < simulation.dag.size(); ++at) {
-          const NodeLabel& label = simulation.dag.label[at];
-          if (simulation.dag.resource[at] != compute || !is_compute(label.kind)) continue;
-          expected.emplace_back(simulation.timeline.start[at].value,
-                                simulation.timeline.end[at].value,
-                                static_cast<unsigned>(label.kind),
-                                label.kind == NodeKind::optimizer ? 0 : index(label.pack));
+        for (std::size_t i = 0; i < simulation.dag.size(); ++i) {
+          const sim::NodeLabel& label = simulation.dag.label[i];
+          if (simulation.dag.resource[i] != compute || !sim::is_compute(label.kind)) continue;
+          expected.emplace_back(simulation.timeline.start[i].value,
+                                simulation.timeline.end[i].value, static_cast<unsigned>(label.kind),
+                                label.kind == sim::NodeKind::optimizer ? 0 : index(label.pack));
         }
         for (const Entry& entry : row) {
           if (entry.code < 4) {
@@ -194,10 +194,10 @@ TEST_CASE("page: memory is never drawn below what is held, and peaks stay") {
     options.min_samples = 12;
     options.max_samples = 40;
     const Plan plan = test::random_plan(seed, options);
-    const PlanSimulation simulation = simulate_plan(plan);
-    const auto curves = memory_curves(simulation.dag, simulation.timeline);
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+    const auto curves = sim::memory_curves(simulation.dag, simulation.timeline);
     for (const std::size_t points : {std::size_t{1}, std::size_t{100'000'000}}) {
-      HtmlOptions html;
+      report::HtmlOptions html;
       html.most_points = points;  // at least 100 a device
       const Json drawn = data_of(page_of(plan, simulation, html)).at("plans").at(0);
       const std::int64_t quantum = drawn.at("quantum"), tick = drawn.at("tick");
@@ -207,22 +207,22 @@ TEST_CASE("page: memory is never drawn below what is held, and peaks stay") {
         test::PackedReader reader(rank.at("memory").get<std::string>());
         for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp, ++device) {
           std::vector<std::pair<std::int64_t, std::int64_t>> curve;
-          std::int64_t at = 0, level = 0, most = 0;
+          std::int64_t i = 0, level = 0, most = 0;
           for (std::uint64_t left = reader.number(); left > 0; --left) {
-            at += reader.whole();
+            i += reader.whole();
             level += reader.whole();
-            curve.emplace_back(at * tick, level * quantum);
+            curve.emplace_back(i * tick, level * quantum);
             most = std::max(most, level * quantum);
           }
           if (points == 1) CHECK(curve.size() <= 200);
           const std::int64_t peak = simulation.timeline.peak[device].bytes.value;
           CHECK(most >= peak);
           CHECK(most < peak + quantum);
-          for (const KindPoint& point : curves[device]) {
-            const auto after =
-                std::upper_bound(curve.begin(), curve.end(), std::pair(point.at.value, INT64_MAX));
+          for (const sim::KindPoint& point : curves[device]) {
+            const auto after = std::upper_bound(curve.begin(), curve.end(),
+                                                std::pair(point.time.value, INT64_MAX));
             REQUIRE(after != curve.begin());
-            CHECK(std::prev(after)->second >= total(point.bytes).value);
+            CHECK(std::prev(after)->second >= sim::total(point.bytes).value);
           }
         }
         CHECK(reader.done());
@@ -236,7 +236,7 @@ TEST_CASE("page: it is one document that loads nothing, whatever names there are
   const std::string evil = "</script><img src=x onerror=alert(1)>\"'&<!--";
   plan.planner = plan.model.name = plan.cluster.name = evil;
   plan.sources = {{evil, 3, ""}};
-  const PlanSimulation simulation = simulate_plan(plan, test::TinyTimes{});
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan, test::TinyTimes{});
   const std::string page = page_of(plan, simulation);
   CHECK(page.starts_with("<!doctype html>"));
   CHECK(page.ends_with("</html>\n"));
@@ -265,22 +265,22 @@ TEST_CASE("page: it is one document that loads nothing, whatever names there are
 
 TEST_CASE("page: it carries the comparison and says how large it is") {
   const Plan plan = test::tiny_plan();
-  const PlanSimulation simulation = simulate_plan(plan, test::TinyTimes{});
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan, test::TinyTimes{});
   const std::string page = page_of(plan, simulation);
   std::ostringstream json;
-  const Comparison comparison = detail::comparison_of(plan, simulation);
-  write_comparison_json(json, comparison);
+  const report::Comparison comparison = report::detail::comparison_of(plan, simulation);
+  report::write_comparison_json(json, comparison);
   CHECK(data_of(page).at("comparison") == Json::parse(json.str()));
   CHECK(std::stod(between(page, "data-key=\"iteration_s\" data-value=\"", "\"")) ==
         doctest::Approx(0.000159));
   const std::string stated = between(page, "This page: ", ",");
-  CHECK(stated == detail::bytes_text(Bytes{static_cast<std::int64_t>(page.size())}));
+  CHECK(stated == report::detail::bytes_text(Bytes{static_cast<std::int64_t>(page.size())}));
 }
 
 TEST_CASE("page: of plans that are too large some ranks are left out, never all") {
   const Plan plan = test::uniform_plan(8, 2, 3);
-  const PlanSimulation simulation = simulate_plan(plan);
-  HtmlOptions options;
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+  report::HtmlOptions options;
   std::size_t last = 9;
   const std::size_t all = data_of(page_of(plan, simulation)).at("plans").at(0).at("entries");
   for (const std::size_t most : {all, all / 2, all / 4, std::size_t{1}}) {
@@ -296,29 +296,29 @@ TEST_CASE("page: of plans that are too large some ranks are left out, never all"
 }
 
 TEST_CASE("page: planners without a plan say why, and steps must fit") {
-  Comparison comparison =
-      detail::comparison_of(test::tiny_plan(), simulate_plan(test::tiny_plan(), test::TinyTimes{}));
-  ComparedPlan none;
+  report::Comparison comparison = report::detail::comparison_of(
+      test::tiny_plan(), sim::simulate_plan(test::tiny_plan(), test::TinyTimes{}));
+  report::ComparedPlan none;
   none.planner = "hopeless";
   none.step = comparison.steps.front().step;
-  none.why = why_infeasible({"bytes <of> memory", 9, 8});
+  none.why = report::why_infeasible({"bytes <of> memory", 9, 8});
   comparison.results.push_back(none);
   std::ostringstream out;
-  write_comparison_html(out, comparison, {});
+  report::write_comparison_html(out, comparison, {});
   CHECK(out.str().find("no feasible plan: bytes &lt;of&gt; memory: needed 9, available 8") !=
         std::string::npos);
   CHECK(data_of(out.str()).at("plans").empty());
 
   const Plan plan = test::tiny_plan();
-  std::vector<ComparedTimeline> timelines;
+  std::vector<report::ComparedTimeline> timelines;
   for (int step = 0; step < 2; ++step) {
-    timelines.push_back({plan, simulate_plan(plan, test::TinyTimes{})});
+    timelines.push_back({plan, sim::simulate_plan(plan, test::TinyTimes{})});
   }
   timelines[1].plan.step_index = 9;
-  CHECK_THROWS_WITH_AS(write_comparison_html(out, comparison, timelines),
+  CHECK_THROWS_WITH_AS(report::write_comparison_html(out, comparison, timelines),
                        "comparison: drawn plans must be of one step, got 9", InvalidInput);
   comparison.steps.clear();
-  CHECK_THROWS_WITH_AS(write_comparison_html(out, comparison, {}),
+  CHECK_THROWS_WITH_AS(report::write_comparison_html(out, comparison, {}),
                        "comparison: there must be a step", InvalidInput);
 }
 

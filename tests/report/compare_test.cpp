@@ -21,14 +21,14 @@ using namespace slimpack;
 
 namespace {
 
-ComparedPlan entry_of(const std::string& planner, std::int64_t step, std::int64_t seconds,
-                      std::int64_t ideal) {
-  ComparedPlan entry;
+report::ComparedPlan entry_of(const std::string& planner, std::int64_t step, std::int64_t seconds,
+                              std::int64_t ideal) {
+  report::ComparedPlan entry;
   entry.planner = planner;
   entry.step = step;
   entry.settings = {{"chunks", "1"}, {"recompute", "light"}};
   entry.plan_seconds = 0.5;
-  Metrics metrics;
+  report::Metrics metrics;
   metrics.iteration = Nanos{seconds * 1000000000};
   metrics.ideal = Nanos{ideal * 1000000000};
   metrics.efficiency = static_cast<double>(ideal) / static_cast<double>(seconds);
@@ -40,16 +40,16 @@ ComparedPlan entry_of(const std::string& planner, std::int64_t step, std::int64_
   return entry;
 }
 
-ComparedPlan infeasible_entry(const std::string& planner, std::int64_t step) {
-  ComparedPlan entry;
+report::ComparedPlan infeasible_entry(const std::string& planner, std::int64_t step) {
+  report::ComparedPlan entry;
   entry.planner = planner;
   entry.step = step;
-  entry.why = why_infeasible({"bytes, \"all\" of them", 9, 8});
+  entry.why = report::why_infeasible({"bytes, \"all\" of them", 9, 8});
   return entry;
 }
 
-Comparison two_steps() {
-  Comparison comparison;
+report::Comparison two_steps() {
+  report::Comparison comparison;
   comparison.task.model = "small";
   comparison.task.cluster = "desk";
   comparison.task.context = Tokens{4096};
@@ -72,8 +72,8 @@ std::string text_of(const Write& write) {
 }  // namespace
 
 TEST_CASE("comparison: ratios are of summed time, over steps where both have a plan") {
-  const Comparison comparison = two_steps();
-  const auto summaries = summarize_comparison(comparison);
+  const report::Comparison comparison = two_steps();
+  const auto summaries = report::summarize_comparison(comparison);
   REQUIRE(summaries.size() == 3);
   CHECK(summaries[0].iteration_s.mean == 2.5);
   CHECK(summaries[0].iteration_s.least == 2);
@@ -87,24 +87,25 @@ TEST_CASE("comparison: ratios are of summed time, over steps where both have a p
   CHECK(summaries[1].why == "bytes, \"all\" of them: needed 9, available 8");
   CHECK(summaries[2].feasible == 0);
   CHECK_FALSE(summaries[2].speedup.has_value());
-  CHECK(speedup_of(comparison, comparison.results[0]) == 2.0);
-  CHECK_FALSE(speedup_of(comparison, comparison.results[1]).has_value());
-  CHECK_FALSE(speedup_of(comparison, comparison.results[3]).has_value());
+  CHECK(report::speedup_of(comparison, comparison.results[0]) == 2.0);
+  CHECK_FALSE(report::speedup_of(comparison, comparison.results[1]).has_value());
+  CHECK_FALSE(report::speedup_of(comparison, comparison.results[3]).has_value());
 }
 
 TEST_CASE("comparison: results in another order are refused") {
-  Comparison comparison = two_steps();
+  report::Comparison comparison = two_steps();
   std::swap(comparison.results[1], comparison.results[2]);
-  CHECK_THROWS_WITH_AS(static_cast<void>(summarize_comparison(comparison)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(report::summarize_comparison(comparison)),
                        "comparison: results must stand by planner, then step, got 4", InvalidInput);
   comparison.results.pop_back();
-  CHECK_THROWS_WITH_AS(static_cast<void>(summarize_comparison(comparison)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(report::summarize_comparison(comparison)),
                        "comparison: there must be one result for each planner and step, got 5",
                        InvalidInput);
 }
 
 TEST_CASE("comparison: CSV has as many fields in each row as columns, quoted where needed") {
-  const std::string csv = text_of([](auto& out) { write_comparison_csv(out, two_steps()); });
+  const std::string csv =
+      text_of([](auto& out) { report::write_comparison_csv(out, two_steps()); });
   std::istringstream lines(csv);
   std::size_t columns = 0, rows = 0;
   for (std::string line; std::getline(lines, line); ++rows) {
@@ -119,7 +120,7 @@ TEST_CASE("comparison: CSV has as many fields in each row as columns, quoted whe
     CHECK(fields == columns);
   }
   CHECK(rows == 7);
-  CHECK(columns == 5 + 7 + static_cast<std::size_t>(kGapCauses) + 7 + 3);
+  CHECK(columns == 5 + 7 + static_cast<std::size_t>(sim::kGapCauses) + 7 + 3);
   CHECK(csv.find("slimpack,4,true,,chunks=1;recompute=light,2.000000000,1.000000000,,0.5,") !=
         std::string::npos);
   CHECK(csv.find("megatron,5,false,\"bytes, \"\"all\"\" of them: needed 9, available 8\",,,") !=
@@ -127,11 +128,13 @@ TEST_CASE("comparison: CSV has as many fields in each row as columns, quoted whe
 }
 
 TEST_CASE("comparison: JSON and table name every planner, and why there is no plan") {
-  const std::string json = text_of([](auto& out) { write_comparison_json(out, two_steps()); });
+  const std::string json =
+      text_of([](auto& out) { report::write_comparison_json(out, two_steps()); });
   CHECK(json.find("\"speedup_over_megatron\": 2,") != std::string::npos);
   CHECK(json.find("\"why\": \"bytes, \\\"all\\\" of them: needed 9, available 8\"") !=
         std::string::npos);
-  const std::string table = text_of([](auto& out) { write_comparison_text(out, two_steps()); });
+  const std::string table =
+      text_of([](auto& out) { report::write_comparison_text(out, two_steps()); });
   CHECK(table.find("2.5000 (2.0000-3.0000)") != std::string::npos);
   CHECK(table.find("hopeless  infeasible: bytes") != std::string::npos);
   CHECK(table.find("megatron: 1 of 2 steps infeasible") != std::string::npos);
@@ -139,23 +142,23 @@ TEST_CASE("comparison: JSON and table name every planner, and why there is no pl
 }
 
 TEST_CASE("comparison: the picture has a timeline a plan on one axis") {
-  std::vector<ComparedTimeline> timelines;
-  Comparison comparison;
+  std::vector<report::ComparedTimeline> timelines;
+  report::Comparison comparison;
   comparison.steps = {{3, 3, Tokens{16}}};
   for (const std::string name : {"one", "two"}) {
     Plan plan = test::tiny_plan();
     plan.planner = name;
-    PlanSimulation simulation = simulate_plan(plan, test::TinyTimes{});
-    ComparedPlan entry;
+    sim::PlanSimulation simulation = sim::simulate_plan(plan, test::TinyTimes{});
+    report::ComparedPlan entry;
     entry.planner = name;
     entry.step = 3;
-    entry.metrics = metrics_of(plan, simulation);
+    entry.metrics = report::metrics_of(plan, simulation);
     comparison.results.push_back(entry);
     timelines.push_back({std::move(plan), std::move(simulation)});
   }
   comparison.results.push_back(infeasible_entry("hopeless <&>", 3));
   const std::string svg =
-      text_of([&](auto& out) { write_comparison_svg(out, comparison, timelines); });
+      text_of([&](auto& out) { report::write_comparison_svg(out, comparison, timelines); });
   std::vector<std::string> headings, stages;
   bool told = false, sized = false;
   for (const test::Element& element : test::read_xml(svg)) {
@@ -173,25 +176,27 @@ TEST_CASE("comparison: the picture has a timeline a plan on one axis") {
   CHECK(told);
   CHECK(sized);
   timelines[1].plan.step_index = 9;
-  CHECK_THROWS_WITH_AS(static_cast<void>(text_of(
-                           [&](auto& out) { write_comparison_svg(out, comparison, timelines); })),
+  CHECK_THROWS_WITH_AS(static_cast<void>(text_of([&](auto& out) {
+                         report::write_comparison_svg(out, comparison, timelines);
+                       })),
                        "comparison: drawn plans must be of one step, got 9", InvalidInput);
-  const std::string empty = text_of([&](auto& out) { write_comparison_svg(out, comparison, {}); });
+  const std::string empty =
+      text_of([&](auto& out) { report::write_comparison_svg(out, comparison, {}); });
   CHECK_FALSE(test::read_xml(empty).empty());
   comparison.steps.clear();
-  CHECK_THROWS_WITH_AS(
-      static_cast<void>(text_of([&](auto& out) { write_comparison_svg(out, comparison, {}); })),
-      "comparison: there must be a step", InvalidInput);
+  CHECK_THROWS_WITH_AS(static_cast<void>(text_of(
+                           [&](auto& out) { report::write_comparison_svg(out, comparison, {}); })),
+                       "comparison: there must be a step", InvalidInput);
 }
 
 TEST_CASE("comparison: of many ranks the busiest and the idlest are drawn") {
-  ComparedTimeline timeline;
+  report::ComparedTimeline timeline;
   timeline.plan.parallel.pp = 2;
   for (const std::int64_t busy : {1, 1, 9, 9, 5, 5, 3, 3}) {
     timeline.simulation.timeline.busy.push_back(Nanos{busy});
   }
   using Ranks = std::vector<std::size_t>;
-  CHECK(detail::drawn_ranks(timeline.plan, timeline.simulation, 4) == Ranks{0, 1, 2, 3});
-  CHECK(detail::drawn_ranks(timeline.plan, timeline.simulation, 1) == Ranks{1});
-  CHECK(detail::drawn_ranks(timeline.plan, timeline.simulation, 2) == Ranks{0, 1});
+  CHECK(report::detail::drawn_ranks(timeline.plan, timeline.simulation, 4) == Ranks{0, 1, 2, 3});
+  CHECK(report::detail::drawn_ranks(timeline.plan, timeline.simulation, 1) == Ranks{1});
+  CHECK(report::detail::drawn_ranks(timeline.plan, timeline.simulation, 2) == Ranks{0, 1});
 }

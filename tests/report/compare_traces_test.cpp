@@ -31,35 +31,35 @@ StepTrace stretched(StepTrace trace, std::int64_t numerator, std::int64_t denomi
   return trace;
 }
 
-TraceComparison matched(const StepTrace& predicted, const StepTrace& measured) {
-  const auto answer = compare_traces(predicted, measured);
-  if (const auto* mismatch = std::get_if<TraceMismatch>(&answer)) FAIL(mismatch->what);
-  return std::get<TraceComparison>(answer);
+report::TraceComparison matched(const StepTrace& predicted, const StepTrace& measured) {
+  const auto answer = report::compare_traces(predicted, measured);
+  if (const auto* mismatch = std::get_if<report::TraceMismatch>(&answer)) FAIL(mismatch->what);
+  return std::get<report::TraceComparison>(answer);
 }
 
 std::string unmatched(const StepTrace& predicted, const StepTrace& measured) {
-  const auto answer = compare_traces(predicted, measured);
-  REQUIRE(std::holds_alternative<TraceMismatch>(answer));
-  return std::get<TraceMismatch>(answer).what;
+  const auto answer = report::compare_traces(predicted, measured);
+  REQUIRE(std::holds_alternative<report::TraceMismatch>(answer));
+  return std::get<report::TraceMismatch>(answer).what;
 }
 
 TEST_CASE("compare_traces: a plan compared with itself has ratio 1 and no error") {
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
-    const PlanSimulation simulation = simulate_plan(plan);
-    const StepTrace trace = simulated_trace(plan, simulation);
-    const TraceComparison same = matched(trace, trace);
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+    const StepTrace trace = report::simulated_trace(plan, simulation);
+    const report::TraceComparison same = matched(trace, trace);
     CHECK(same.iteration.ratio() == 1.0);
     CHECK(same.all.median_error == 0);
     CHECK(same.all.p95_error == 0);
     REQUIRE(same.devices.size() == simulation.dag.devices.size());
-    for (std::size_t at = 0; at < same.devices.size(); ++at) {
-      const ComparedDevice& device = same.devices[at];
-      CHECK(device.dp == simulation.dag.devices[at].dp);
-      CHECK(device.pp == simulation.dag.devices[at].pp);
+    for (std::size_t i = 0; i < same.devices.size(); ++i) {
+      const report::ComparedDevice& device = same.devices[i];
+      CHECK(device.dp == simulation.dag.devices[i].dp);
+      CHECK(device.pp == simulation.dag.devices[i].pp);
       CHECK(device.busy ==
-            ComparedTime{simulation.timeline.busy[at], simulation.timeline.busy[at]});
+            report::ComparedTime{simulation.timeline.busy[i], simulation.timeline.busy[i]});
       CHECK(device.idle.predicted == simulation.timeline.makespan - device.busy.predicted);
       CHECK(device.idle.measured == device.idle.predicted);
       CHECK(device.end.predicted == device.end.measured);
@@ -74,10 +74,10 @@ TEST_CASE("compare_traces: a plan compared with itself has ratio 1 and no error"
     CHECK(same.worst.empty());
 
     // As if measured with nothing to wait for in reductions, which may be missing.
-    const TraceComparison measured =
-        matched(trace, measured_trace(plan, test::measured_units(simulation)));
-    for (std::size_t at = 0; at < measured.devices.size(); ++at) {
-      CHECK(measured.devices[at] == same.devices[at]);
+    const report::TraceComparison measured =
+        matched(trace, report::measured_trace(plan, test::measured_units(simulation)));
+    for (std::size_t i = 0; i < measured.devices.size(); ++i) {
+      CHECK(measured.devices[i] == same.devices[i]);
     }
   }
 }
@@ -86,9 +86,10 @@ TEST_CASE("compare_traces: what is measured twice or half as long as predicted")
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
-    const StepTrace trace = stretched(simulated_trace(plan, simulate_plan(plan)), 2, 1);
+    const StepTrace trace =
+        stretched(report::simulated_trace(plan, sim::simulate_plan(plan)), 2, 1);
     for (const std::int64_t factor : {1, 4}) {
-      const TraceComparison compared = matched(trace, stretched(trace, factor, 2));
+      const report::TraceComparison compared = matched(trace, stretched(trace, factor, 2));
       const double ratio = factor == 1 ? 2 : 0.5;
       const double error = factor == 1 ? 1 : 0.5;
       CHECK(compared.iteration.ratio() == ratio);
@@ -97,12 +98,12 @@ TEST_CASE("compare_traces: what is measured twice or half as long as predicted")
       for (const auto& kind : compared.kinds) {
         if (kind && kind->sum.measured > Nanos{}) CHECK(kind->sum.ratio() == ratio);
       }
-      for (const ComparedDevice& device : compared.devices) {
+      for (const report::ComparedDevice& device : compared.devices) {
         if (device.busy.measured > Nanos{}) CHECK(device.busy.ratio() == ratio);
         if (device.end.measured > Nanos{}) CHECK(device.end.ratio() == ratio);
       }
-      for (std::size_t at = 1; at < compared.worst.size(); ++at) {
-        CHECK(compared.worst[at - 1].time.predicted >= compared.worst[at].time.predicted);
+      for (std::size_t i = 1; i < compared.worst.size(); ++i) {
+        CHECK(compared.worst[i - 1].time.predicted >= compared.worst[i].time.predicted);
       }
     }
   }
@@ -133,13 +134,13 @@ struct HandTraces {
 
 TEST_CASE("compare_traces: figures of a step compared by hand, as data, text and JSON") {
   const HandTraces traces;
-  const TraceComparison compared = matched(traces.predicted, traces.measured);
+  const report::TraceComparison compared = matched(traces.predicted, traces.measured);
   CHECK(compared.iteration.ratio() == 0.75);
-  const ComparedUnits forward{2, {Nanos{200}, Nanos{205}}, 0.2, 0.25};
+  const report::ComparedUnits forward{2, {Nanos{200}, Nanos{205}}, 0.2, 0.25};
   CHECK(compared.kinds[0] == forward);
   CHECK_FALSE(compared.kinds[1].has_value());
   CHECK(compared.kinds[2]->p95_error == 0);
-  CHECK(compared.kinds[3]->sum == ComparedTime{Nanos{6}, Nanos{12}});
+  CHECK(compared.kinds[3]->sum == report::ComparedTime{Nanos{6}, Nanos{12}});
   CHECK(compared.kinds[3]->median_error == 0.5);
   CHECK(compared.kinds[4]->median_error == 10);  // over a nanosecond, as nothing was measured
   CHECK(compared.all.count == 5);
@@ -147,15 +148,15 @@ TEST_CASE("compare_traces: figures of a step compared by hand, as data, text and
   CHECK(compared.all.p95_error == 10);
   REQUIRE(compared.devices.size() == 1);
   CHECK(compared.devices[0] ==
-        ComparedDevice{
+        report::ComparedDevice{
             0, 1, {Nanos{260}, Nanos{255}}, {Nanos{40}, Nanos{145}}, {Nanos{300}, Nanos{399}}});
   REQUIRE(compared.worst.size() == 4);  // H differs by nothing
   CHECK(compared.worst[0].unit.pack == PackId{2});
-  CHECK(compared.worst[0].time == ComparedTime{Nanos{100}, Nanos{125}});
+  CHECK(compared.worst[0].time == report::ComparedTime{Nanos{100}, Nanos{125}});
   CHECK(compared.worst[3].unit.kind == UnitKind::reduce);
 
   std::ostringstream text;
-  write_trace_comparison_text(text, compared);
+  report::write_trace_comparison_text(text, compared);
   CHECK(text.str() ==
         R"(by hand, step 7: predicted 300 ns, measured 400 ns, predicted / measured 0.750
 
@@ -177,7 +178,7 @@ dp 0 pp 1 R chunk 1         6 ns     12 ns  0.500
 )");
 
   std::ostringstream out;
-  write_trace_comparison_json(out, compared);
+  report::write_trace_comparison_json(out, compared);
   const auto json = nlohmann::json::parse(out.str());
   CHECK(json.at("format") == "slimpack-trace-comparison");
   CHECK(json.at("iteration").at("ratio") == 0.75);
@@ -194,9 +195,9 @@ dp 0 pp 1 R chunk 1         6 ns     12 ns  0.500
 
 TEST_CASE("compare_traces: at most so many worst units, and nothing from nothing") {
   const HandTraces traces;
-  const auto answer = compare_traces(traces.predicted, traces.measured, 2);
-  CHECK(std::get<TraceComparison>(answer).worst.size() == 2);
-  const TraceComparison nothing = matched(StepTrace{}, StepTrace{});
+  const auto answer = report::compare_traces(traces.predicted, traces.measured, 2);
+  CHECK(std::get<report::TraceComparison>(answer).worst.size() == 2);
+  const report::TraceComparison nothing = matched(StepTrace{}, StepTrace{});
   CHECK(nothing.all.count == 0);
   CHECK(nothing.devices.empty());
   CHECK_FALSE(nothing.iteration.ratio().has_value());
@@ -238,10 +239,10 @@ TEST_CASE("compare_traces: a reduction that one trace lacks took no time there")
   HandTraces traces;
   traces.predicted.units.erase(traces.predicted.units.begin() + 3,
                                traces.predicted.units.begin() + 5);
-  const TraceComparison compared = matched(traces.predicted, traces.measured);
-  CHECK(compared.kinds[3]->sum == ComparedTime{Nanos{0}, Nanos{12}});
+  const report::TraceComparison compared = matched(traces.predicted, traces.measured);
+  CHECK(compared.kinds[3]->sum == report::ComparedTime{Nanos{0}, Nanos{12}});
   CHECK(matched(traces.measured, traces.predicted).kinds[3]->sum ==
-        ComparedTime{Nanos{12}, Nanos{0}});
+        report::ComparedTime{Nanos{12}, Nanos{0}});
 }
 
 }  // namespace

@@ -12,19 +12,19 @@
 namespace slimpack::test {
 
 /// F, B, H and O in the order of the graph's nodes; reductions are left out.
-inline std::vector<MeasuredUnit> measured_units(const PlanSimulation& simulation) {
+inline std::vector<report::MeasuredUnit> measured_units(const sim::PlanSimulation& simulation) {
   const auto stages = [&] {
     std::size_t count = 0;
-    for (const DagDevice& device : simulation.dag.devices) count += device.dp == 0 ? 1U : 0U;
+    for (const sim::DagDevice& device : simulation.dag.devices) count += device.dp == 0 ? 1U : 0U;
     return count;
   }();
-  std::vector<MeasuredUnit> units;
-  for (std::size_t at = 0; at < simulation.dag.size(); ++at) {
-    const NodeLabel& label = simulation.dag.label[at];
-    if (!is_compute(label.kind)) continue;
+  std::vector<report::MeasuredUnit> units;
+  for (std::size_t i = 0; i < simulation.dag.size(); ++i) {
+    const sim::NodeLabel& label = simulation.dag.label[i];
+    if (!sim::is_compute(label.kind)) continue;
     units.push_back(
         {static_cast<std::size_t>(label.dp) * stages + static_cast<std::size_t>(label.pp),
-         label.unit, simulation.timeline.start[at], simulation.timeline.end[at]});
+         label.unit, simulation.timeline.start[i], simulation.timeline.end[i]});
   }
   return units;
 }

@@ -25,9 +25,9 @@
 namespace slimpack {
 namespace {
 
-std::string measured_text(const Plan& plan, const std::vector<MeasuredUnit>& units) {
+std::string measured_text(const Plan& plan, const std::vector<report::MeasuredUnit>& units) {
   std::ostringstream out;
-  write_measured_trace(out, plan, units);
+  report::write_measured_trace(out, plan, units);
   return out.str();
 }
 
@@ -47,10 +47,10 @@ TEST_CASE("write_measured_trace: units are written as simulated ones are, in wha
   for (std::uint64_t seed = 0; seed < test::draws(24U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
-    const PlanSimulation simulation = simulate_plan(plan);
-    std::vector<MeasuredUnit> units = test::measured_units(simulation);
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+    std::vector<report::MeasuredUnit> units = test::measured_units(simulation);
     std::ostringstream simulated;
-    write_trace(simulated, plan, simulation, {.gaps = true, .memory = false});
+    report::write_trace(simulated, plan, simulation, {.gaps = true, .memory = false});
     const std::string text = measured_text(plan, units);
     for (const char* part : {"\"cat\": \"forward\"", "\"cat\": \"backward\"", "\"cat\": \"head\"",
                              "\"cat\": \"optimizer\"", "process_", " compute\"", " gaps\""}) {
@@ -66,7 +66,7 @@ TEST_CASE("write_measured_trace: units and gaps of a device fill the step") {
   for (std::uint64_t seed = 0; seed < test::draws(24U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
-    const PlanSimulation simulation = simulate_plan(plan);
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
     const auto document =
         nlohmann::json::parse(measured_text(plan, test::measured_units(simulation)));
     CHECK(document.at("otherData").at("times") == "measured");
@@ -103,8 +103,9 @@ TEST_CASE("write_measured_trace: a reduction is one event on its thread") {
 
 TEST_CASE("write_measured_trace: what cannot have been measured is refused") {
   const Plan plan = test::uniform_plan(1, 1, 2);  // F 0, H 0, F 2, H 2, B 1, B 3, R, O
-  const auto refuse = [&](const std::vector<MeasuredUnit>& units, const char* sentence) {
-    CHECK_THROWS_WITH_AS(static_cast<void>(measured_trace(plan, units)), sentence, InvalidInput);
+  const auto refuse = [&](const std::vector<report::MeasuredUnit>& units, const char* sentence) {
+    CHECK_THROWS_WITH_AS(static_cast<void>(report::measured_trace(plan, units)), sentence,
+                         InvalidInput);
   };
   const Nanos a{1}, b{2};
   refuse({{1, 0, a, b}}, "measured unit: device must be in the schedule, got 1");
@@ -117,8 +118,8 @@ TEST_CASE("write_measured_trace: what cannot have been measured is refused") {
          "measured unit: dp 0 pp 0 H 0: must not begin before the unit ahead of it has ended, got "
          "1");
   CHECK_NOTHROW(static_cast<void>(
-      measured_trace(plan, std::vector<MeasuredUnit>{{0, 6, a, b}, {0, 7, a, b}})));
-  CHECK(measured_trace(plan, {}).units.empty());
+      report::measured_trace(plan, std::vector<report::MeasuredUnit>{{0, 6, a, b}, {0, 7, a, b}})));
+  CHECK(report::measured_trace(plan, {}).units.empty());
 }
 
 }  // namespace

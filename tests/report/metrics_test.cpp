@@ -22,8 +22,8 @@ TEST_CASE("metrics_of: a plan of four devices, by hand") {
   // 150    R -154, O -159
   // Rank 1 is alike with F5 for F3, and B6 of 16 us for B4 of 20.
   const Plan plan = test::tiny_plan();
-  const PlanSimulation simulation = simulate_plan(plan, test::TinyTimes{});
-  const Metrics metrics = metrics_of(plan, simulation);
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan, test::TinyTimes{});
+  const report::Metrics metrics = report::metrics_of(plan, simulation);
   CHECK(metrics.iteration == Nanos{159000});
   CHECK(simulation.timeline.busy ==
         std::vector<Nanos>{Nanos{100000}, Nanos{106000}, Nanos{96000}, Nanos{102000}});
@@ -44,7 +44,7 @@ TEST_CASE("metrics_of: a plan of four devices, by hand") {
   // Matrices of a layer: 4 (2 x 4 + 2 x 2) + 3 x 4 x 8 = 144; head 40; attention 2 x 2 x 4 a layer
   // and half a squared length.
   const double forward = 16 * 2 * (2 * 144 + 40) + 2 * 2 * 4 * (64 + 16 + 16);
-  CHECK(model_flops(plan) == 3 * forward);
+  CHECK(report::model_flops(plan) == 3 * forward);
   CHECK(metrics.mfu == doctest::Approx(3 * forward / (1e9 * 4 * 159e-6)));
 
   Nanos idle;
@@ -70,12 +70,12 @@ TEST_CASE("communication_of: a plan of four devices, by hand") {
   other.memory.optimizer = OptimizerState::replicated;
   CHECK(communication_of(other).reduction == Bytes{weights * 8});
   CHECK(communication_of(other).gathering == Bytes{0});
-  other.parallel.head = Head::shard;
+  other.parallel.head = LmHead::shard;
   // Hidden states of 4 x 2 bytes, their gradients of 4 x 4, six statistics of 4 bytes.
   CHECK(communication_of(other).head == Bytes{16 * (8 + 16 + 24)});
   other = plan;
-  other.micropacks[0].exchange = {Exchange::q};
-  other.micropacks[1].exchange = {Exchange::q};
+  other.micropacks[0].exchange = {RingMode::pass_q};
+  other.micropacks[1].exchange = {RingMode::pass_q};
   other.micropacks[2].recompute = Recompute::full;
   // Queries: forward 8 - 4 tokens on each rank, 2 x 4 x 2 bytes and two statistics; backward 4 - 2
   // with 4 x 4 of query gradients and four statistics; the other slice repeats its forward.
@@ -95,17 +95,17 @@ TEST_CASE("metrics_of: every second of every device is busy or a gap with a caus
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
-    const PlanSimulation simulation = simulate_plan(plan);
-    const Timeline& timeline = simulation.timeline;
-    const Gaps gaps = find_gaps(simulation.dag, timeline, memory_limit(plan));
-    const Metrics metrics = metrics_of(plan, simulation, gaps);
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+    const sim::Timeline& timeline = simulation.timeline;
+    const sim::Gaps gaps = sim::find_gaps(simulation.dag, timeline, report::memory_limit(plan));
+    const report::Metrics metrics = report::metrics_of(plan, simulation, gaps);
     Nanos all;
-    for (std::size_t at = 0; at < timeline.busy.size(); ++at) {
-      Nanos sum = timeline.busy[at];
-      for (const Nanos gap : gaps.device[at]) sum += gap;
+    for (std::size_t i = 0; i < timeline.busy.size(); ++i) {
+      Nanos sum = timeline.busy[i];
+      for (const Nanos gap : gaps.device[i]) sum += gap;
       CHECK(sum == timeline.makespan);
-      CHECK(metrics.peak >= timeline.peak[at].bytes);
-      all += timeline.makespan - timeline.busy[at];
+      CHECK(metrics.peak >= timeline.peak[i].bytes);
+      all += timeline.makespan - timeline.busy[i];
     }
     Nanos caused;
     for (const Nanos gap : metrics.gaps) caused += gap;
@@ -117,7 +117,7 @@ TEST_CASE("metrics_of: every second of every device is busy or a gap with a caus
     CHECK(metrics.bubble < 1);
     CHECK(metrics.dp_imbalance >= 1);
     CHECK(metrics.dp_imbalance <= plan.parallel.dp);
-    CHECK(total(metrics.at_peak) == metrics.peak);
+    CHECK(sim::total(metrics.at_peak) == metrics.peak);
     CHECK(metrics.forward_packs + metrics.backward_packs ==
           static_cast<std::int64_t>(plan.micropacks.size()));
     CHECK(metrics.merged_tokens <= metrics.tokens);
@@ -129,9 +129,9 @@ TEST_CASE("metrics_of: every second of every device is busy or a gap with a caus
 }
 
 TEST_CASE("metrics_of: a simulation of other devices is refused") {
-  const PlanSimulation simulation = simulate_plan(test::tiny_plan(), test::TinyTimes{});
+  const sim::PlanSimulation simulation = sim::simulate_plan(test::tiny_plan(), test::TinyTimes{});
   CHECK_THROWS_WITH_AS(
-      static_cast<void>(metrics_of(test::uniform_plan(1, 2, 1), simulation)),
+      static_cast<void>(report::metrics_of(test::uniform_plan(1, 2, 1), simulation)),
       "metrics_of: the simulation must have the plan's devices, one or more, got 4", InvalidInput);
 }
 
@@ -139,25 +139,25 @@ TEST_CASE("summary_of: the steps of a critical path sum up to the makespan") {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
-    const PlanSimulation simulation = simulate_plan(plan);
-    const auto path = critical_path(simulation.dag, simulation.timeline);
-    const PathSummary whole = summary_of(simulation.dag, path, path.size());
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+    const auto path = sim::critical_path(simulation.dag, simulation.timeline);
+    const report::PathSummary whole = report::summary_of(simulation.dag, path, path.size());
     Nanos sum;
     for (const Nanos time : whole.time) sum += time;
     CHECK(sum == simulation.timeline.makespan);
     CHECK(whole.shown.size() == whole.steps);
-    const PathSummary part = summary_of(simulation.dag, path, 3);
+    const report::PathSummary part = report::summary_of(simulation.dag, path, 3);
     CHECK(part.steps == whole.steps);
     CHECK(part.time == whole.time);
     CHECK(part.shown.size() == std::min<std::size_t>(3, whole.steps));
     Nanos shown, least = Nanos::max();
-    for (const PathStep& step : part.shown) {
+    for (const sim::PathStep& step : part.shown) {
       CHECK(simulation.timeline.start[index(step.node)] >= shown);
       shown = simulation.timeline.start[index(step.node)];
       least = std::min(least, simulation.dag.duration[index(step.node)]);
     }
     std::size_t longer = 0;
-    for (const PathStep& step : whole.shown) {
+    for (const sim::PathStep& step : whole.shown) {
       if (simulation.dag.duration[index(step.node)] > least) ++longer;
     }
     CHECK(longer < 3);

@@ -48,7 +48,7 @@ inline Plan empty_plan(std::int32_t dp, std::int32_t pp) {
   plan.memory.capacity = Bytes{5000};
   plan.memory.reserved = Bytes{500};
   plan.memory.page_tokens = Tokens{2};
-  plan.memory.share_tokens = Tokens{2};
+  plan.memory.cp_block_tokens = Tokens{2};
   plan.parallel.dp = dp;
   plan.parallel.pp = pp;
   plan.parallel.granularity = Tokens{4};
@@ -69,7 +69,7 @@ inline PackId add_pack(Plan& plan, Pass pass, std::uint32_t group, std::vector<S
   MicroPack pack;
   pack.pass = pass;
   pack.group = GroupId{group};
-  if (plan.groups[group].size() > 1) pack.exchange.assign(slices.size(), Exchange::kv);
+  if (plan.groups[group].size() > 1) pack.exchange.assign(slices.size(), RingMode::pass_kv);
   pack.slices = std::move(slices);
   plan.micropacks.push_back(std::move(pack));
   return PackId{static_cast<std::uint32_t>(plan.micropacks.size() - 1)};
@@ -82,15 +82,15 @@ inline Plan tiny_plan() {
   plan.planner = "by hand <&\"'>";
   plan.step_index = 3;
   plan.groups.push_back({0, 1});
-  plan.parallel.merge = 2;
+  plan.parallel.max_cp = 2;
   plan.samples = {Tokens{8}, Tokens{4}, Tokens{4}};
   plan.origin.resize(3);
   plan.target_tokens = 13;
   plan.sample_group = {GroupId{2}, GroupId{0}, GroupId{1}};
-  const SampleId merged{0};
-  add_pack(plan, Pass::forward, 2, {{merged, Tokens{0}, Tokens{8}}});
-  add_pack(plan, Pass::backward, 2, {{merged, Tokens{4}, Tokens{8}}});
-  add_pack(plan, Pass::backward, 2, {{merged, Tokens{0}, Tokens{4}}});
+  const SampleId in_cp_group{0};
+  add_pack(plan, Pass::forward, 2, {{in_cp_group, Tokens{0}, Tokens{8}}});
+  add_pack(plan, Pass::backward, 2, {{in_cp_group, Tokens{4}, Tokens{8}}});
+  add_pack(plan, Pass::backward, 2, {{in_cp_group, Tokens{0}, Tokens{4}}});
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
     add_pack(plan, Pass::forward, rank, {{SampleId{rank + 1}, Tokens{0}, Tokens{4}}});
     add_pack(plan, Pass::backward, rank, {{SampleId{rank + 1}, Tokens{0}, Tokens{4}}});
@@ -130,7 +130,7 @@ inline Plan uniform_plan(std::int32_t dp, std::int32_t pp, std::uint32_t packs) 
   Plan plan = empty_plan(dp, pp);
   for (std::uint32_t rank = 0; rank < static_cast<std::uint32_t>(dp); ++rank) {
     std::vector<PackId> forward, backward;
-    for (std::uint32_t at = 0; at < packs; ++at) {
+    for (std::uint32_t i = 0; i < packs; ++i) {
       const SampleId sample{static_cast<std::uint32_t>(plan.samples.size())};
       plan.samples.push_back(Tokens{4});
       plan.sample_group.push_back(GroupId{rank});

@@ -77,7 +77,7 @@ inline std::optional<std::int64_t> makespan_of(const DagFile& dag) {
   };
   for (const auto& [from, to] : dag.edges) join(from, to);
   for (const auto& list : dag.order) {
-    for (std::size_t at = 1; at < list.size(); ++at) join(list[at - 1], list[at]);
+    for (std::size_t i = 1; i < list.size(); ++i) join(list[i - 1], list[i]);
   }
   std::vector<std::int64_t> start(nodes, 0);
   std::deque<std::size_t> ready;

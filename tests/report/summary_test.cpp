@@ -23,17 +23,17 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string json_of(const Plan& plan, const PlanSimulation& simulation,
-                    const SimulationSummary& summary) {
+std::string json_of(const Plan& plan, const sim::PlanSimulation& simulation,
+                    const report::SimulationSummary& summary) {
   std::ostringstream out;
-  write_summary_json(out, plan, simulation, summary);
+  report::write_summary_json(out, plan, simulation, summary);
   return out.str();
 }
 
-std::string text_of(const Plan& plan, const PlanSimulation& simulation,
-                    const SimulationSummary& summary) {
+std::string text_of(const Plan& plan, const sim::PlanSimulation& simulation,
+                    const report::SimulationSummary& summary) {
   std::ostringstream out;
-  write_summary_text(out, plan, simulation, summary);
+  report::write_summary_text(out, plan, simulation, summary);
   return out.str();
 }
 
@@ -41,13 +41,13 @@ std::int64_t from_seconds(const Json& value) {
   return std::llround(value.get<double>() * 1e9);
 }
 
-std::vector<JitterReport> draw(const PlanSimulation& simulation) {
-  std::vector<JitterReport> reports;
-  for (const JitterKind kind : {JitterKind::noise, JitterKind::slow_device}) {
-    JitterOptions options;
+std::vector<report::JitterReport> draw(const sim::PlanSimulation& simulation) {
+  std::vector<report::JitterReport> reports;
+  for (const sim::JitterKind kind : {sim::JitterKind::noise, sim::JitterKind::slow_device}) {
+    sim::JitterOptions options;
     options.kind = kind;
     options.draws = 10;
-    reports.push_back({options, draw_jitter(simulation.dag, simulation.timeline, options)});
+    reports.push_back({options, sim::draw_jitter(simulation.dag, simulation.timeline, options)});
   }
   return reports;
 }
@@ -56,10 +56,10 @@ TEST_CASE("write_summary_json: says what the simulation says, and its sums agree
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
-    const PlanSimulation simulation = simulate_plan(plan);
-    const SimulationSummary summary = summarize(plan, simulation, draw(simulation));
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+    const report::SimulationSummary summary = report::summarize(plan, simulation, draw(simulation));
     const Json json = Json::parse(json_of(plan, simulation, summary));
-    const Metrics& metrics = summary.metrics;
+    const report::Metrics& metrics = summary.metrics;
     CHECK(json.at("format") == "slimpack-simulation");
     CHECK(json.at("version") == 1);
     CHECK(from_seconds(json.at("iteration_s")) == metrics.iteration.value);
@@ -114,8 +114,8 @@ TEST_CASE("write_summary_json: a known bound and odd names") {
   Plan plan = test::tiny_plan();
   plan.prediction.lower_bound = Nanos{150000};
   plan.memory.capacity = Bytes{600};
-  const PlanSimulation simulation = simulate_plan(plan, test::TinyTimes{});
-  const Json json = Json::parse(json_of(plan, simulation, summarize(plan, simulation)));
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan, test::TinyTimes{});
+  const Json json = Json::parse(json_of(plan, simulation, report::summarize(plan, simulation)));
   CHECK(json.at("planner") == "by hand <&\"'>");
   CHECK(json.at("lower_bound_s") == 0.00015);
   CHECK(json.at("limit_bytes") == 100);
@@ -126,8 +126,8 @@ TEST_CASE("write_summary_json: a known bound and odd names") {
 TEST_CASE("write_summary_json, write_summary_text: the whole of a small plan") {
   Plan plan = test::tiny_plan();
   plan.prediction.lower_bound = Nanos{150000};
-  const PlanSimulation simulation = simulate_plan(plan, test::TinyTimes{});
-  const SimulationSummary summary = summarize(plan, simulation, draw(simulation));
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan, test::TinyTimes{});
+  const report::SimulationSummary summary = report::summarize(plan, simulation, draw(simulation));
   test::check_golden("tiny.summary.json", json_of(plan, simulation, summary));
   test::check_golden("tiny.summary.txt", text_of(plan, simulation, summary));
 }
@@ -141,8 +141,8 @@ TEST_CASE("write_summary_text: a line a device, then a line a stage, then one fo
     CAPTURE(dp);
     CAPTURE(pp);
     const Plan plan = test::uniform_plan(dp, pp, 2);
-    const PlanSimulation simulation = simulate_plan(plan);
-    const std::string text = text_of(plan, simulation, summarize(plan, simulation));
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+    const std::string text = text_of(plan, simulation, report::summarize(plan, simulation));
     CHECK(std::count(text.begin(), text.end(), '\n') <= one.most_lines);
     CHECK((text.find("\ndp 0 pp 0 ") != std::string::npos) == (dp * pp <= 64));
     CHECK((text.find("stage, mean of ranks") != std::string::npos) == (dp == 20));
@@ -157,25 +157,28 @@ TEST_CASE("write_summary_text: a line a device, then a line a stage, then one fo
 
 TEST_CASE("write_summary_text: too much memory is not overlooked") {
   Plan plan = test::tiny_plan();
-  const PlanSimulation simulation = simulate_plan(plan, test::TinyTimes{});
-  CHECK(text_of(plan, simulation, summarize(plan, simulation)).find("TOO MUCH") ==
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan, test::TinyTimes{});
+  CHECK(text_of(plan, simulation, report::summarize(plan, simulation)).find("TOO MUCH") ==
         std::string::npos);
   plan.memory.capacity = Bytes{1000};
-  CHECK(text_of(plan, simulation, summarize(plan, simulation)).find("of 500 B (TOO MUCH)") !=
-        std::string::npos);
+  CHECK(
+      text_of(plan, simulation, report::summarize(plan, simulation)).find("of 500 B (TOO MUCH)") !=
+      std::string::npos);
 }
 
 TEST_CASE("largest_first: sorted, zeros left out, cut short") {
-  using detail::largest_first;
+  using report::detail::largest_first;
   const auto text = [](std::int64_t value) { return std::to_string(value); };
-  CHECK(largest_first({{1, "a"}, {3, "b"}, {0, "c"}, {3, "d"}}, text) == "b 3, d 3, a 1");
-  CHECK(largest_first({}, text) == "none");
-  CHECK(largest_first({{1, "a"}, {2, "b"}, {3, "c"}, {4, "d"}, {5, "e"}, {6, "f"}, {7, "g"}},
-                      text) == "g 7, f 6, e 5, d 4, c 3, b 2 and 1 more");
-  CHECK(detail::signed_percent(0.012) == "+1.2 %");
-  CHECK(detail::signed_percent(-0.012) == "-1.2 %");
-  CHECK(detail::signed_percent(-0.0001) == "0.0 %");
-  CHECK(detail::signed_percent(0.0001) == "0.0 %");
+  CHECK(report::detail::largest_first({{1, "a"}, {3, "b"}, {0, "c"}, {3, "d"}}, text) ==
+        "b 3, d 3, a 1");
+  CHECK(report::detail::largest_first({}, text) == "none");
+  CHECK(report::detail::largest_first(
+            {{1, "a"}, {2, "b"}, {3, "c"}, {4, "d"}, {5, "e"}, {6, "f"}, {7, "g"}}, text) ==
+        "g 7, f 6, e 5, d 4, c 3, b 2 and 1 more");
+  CHECK(report::detail::signed_percent(0.012) == "+1.2 %");
+  CHECK(report::detail::signed_percent(-0.012) == "-1.2 %");
+  CHECK(report::detail::signed_percent(-0.0001) == "0.0 %");
+  CHECK(report::detail::signed_percent(0.0001) == "0.0 %");
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 namespace slimpack {
 namespace {
 
-ComparedPlan step_of(std::int64_t seconds, double mfu, Bytes peak) {
-  Metrics metrics;
+report::ComparedPlan step_of(std::int64_t seconds, double mfu, Bytes peak) {
+  report::Metrics metrics;
   metrics.iteration = Nanos{seconds * 1'000'000'000};
   metrics.ideal = Nanos{1'000'000'000};
   metrics.lower_bound = Nanos{1'500'000'000};
@@ -22,7 +22,7 @@ ComparedPlan step_of(std::int64_t seconds, double mfu, Bytes peak) {
   metrics.tokens = Tokens{1000};
   metrics.samples = 3;
   metrics.forward_packs = 5;
-  ComparedPlan step;
+  report::ComparedPlan step;
   step.metrics = metrics;
   return step;
 }
@@ -30,8 +30,9 @@ ComparedPlan step_of(std::int64_t seconds, double mfu, Bytes peak) {
 }  // namespace
 
 TEST_CASE("summed_metrics: sums, the highest peak, and means weighted by time") {
-  const std::vector<ComparedPlan> steps{step_of(2, 0.5, Bytes{7}), step_of(6, 0.1, Bytes{9})};
-  const Metrics sum = summed_metrics(steps);
+  const std::vector<report::ComparedPlan> steps{step_of(2, 0.5, Bytes{7}),
+                                                step_of(6, 0.1, Bytes{9})};
+  const report::Metrics sum = report::summed_metrics(steps);
   CHECK(sum.iteration == Nanos{8'000'000'000});
   CHECK(sum.ideal == Nanos{2'000'000'000});
   CHECK(sum.lower_bound == Nanos{3'000'000'000});
@@ -49,20 +50,20 @@ TEST_CASE("summed_metrics: sums, the highest peak, and means weighted by time") 
 }
 
 TEST_CASE("summed_metrics: one step is itself, and a missing bound is missing in the sum") {
-  std::vector<ComparedPlan> steps{step_of(4, 0.3, Bytes{1})};
-  CHECK(summed_metrics(steps).mfu == doctest::Approx(0.3));
+  std::vector<report::ComparedPlan> steps{step_of(4, 0.3, Bytes{1})};
+  CHECK(report::summed_metrics(steps).mfu == doctest::Approx(0.3));
   steps.push_back(step_of(4, 0.3, Bytes{1}));
   steps.back().metrics->lower_bound = Nanos{};
-  CHECK(summed_metrics(steps).lower_bound == Nanos{});
+  CHECK(report::summed_metrics(steps).lower_bound == Nanos{});
 }
 
 TEST_CASE("summed_metrics: no step and an infeasible one are refused") {
-  std::vector<ComparedPlan> steps;
-  CHECK_THROWS_WITH_AS(static_cast<void>(summed_metrics(steps)),
+  std::vector<report::ComparedPlan> steps;
+  CHECK_THROWS_WITH_AS(static_cast<void>(report::summed_metrics(steps)),
                        "summed_metrics: there must be a step", InvalidInput);
   steps.emplace_back();
   steps.back().step = 4;
-  CHECK_THROWS_AS(static_cast<void>(summed_metrics(steps)), InvalidInput);
+  CHECK_THROWS_AS(static_cast<void>(report::summed_metrics(steps)), InvalidInput);
 }
 
 }  // namespace slimpack

@@ -23,27 +23,27 @@
 namespace slimpack {
 namespace {
 
-using detail::HeldBytes;
-using detail::Hundredths;
-using detail::kPaints;
-using detail::kShades;
-using detail::Lane;
-using detail::LanePainter;
-using detail::LanePath;
-using detail::Paint;
-using detail::Picture;
-using detail::Stretch;
-using detail::TimeScale;
+using report::detail::HeldBytes;
+using report::detail::Hundredths;
+using report::detail::kPaints;
+using report::detail::kShades;
+using report::detail::Lane;
+using report::detail::LanePainter;
+using report::detail::LanePath;
+using report::detail::Paint;
+using report::detail::Picture;
+using report::detail::Stretch;
+using report::detail::TimeScale;
 
-std::string svg_of(const Plan& plan, const PlanSimulation& simulation) {
+std::string svg_of(const Plan& plan, const sim::PlanSimulation& simulation) {
   std::ostringstream out;
-  write_svg(out, plan, simulation);
+  report::write_svg(out, plan, simulation);
   return out.str();
 }
 
-std::string svg_of(const Picture& picture) {
+std::string svg_of(const report::detail::Picture& picture) {
   std::ostringstream out;
-  detail::PictureWriter(picture).write(out);
+  report::detail::PictureWriter(picture).write(out);
   return out.str();
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("write_svg: well-formed, self-contained, texts apart from each other")
     CAPTURE(seed);
     Plan plan = test::random_plan(seed);
     plan.planner = "<a & \"b\">\n\x02\xFF]]>";
-    const std::string svg = svg_of(plan, simulate_plan(plan));
+    const std::string svg = svg_of(plan, sim::simulate_plan(plan));
     const auto elements = test::read_xml(svg);
     for (const test::Element& element : elements) {
       CHECK(element.name != "script");
@@ -133,7 +133,7 @@ TEST_CASE("write_svg: texts stay apart from 1 to 256 devices") {
     CAPTURE(dp);
     CAPTURE(pp);
     const Plan plan = test::uniform_plan(dp, pp, 3);
-    check_layout(svg_of(plan, simulate_plan(plan, EvenTimes{})));
+    check_layout(svg_of(plan, sim::simulate_plan(plan, EvenTimes{})));
   }
 }
 
@@ -142,12 +142,12 @@ TEST_CASE("write_svg: long names are cut short") {
   plan.planner = std::string(500, 'p');
   plan.model.name = std::string(500, 'm');
   plan.cluster.name = std::string(200, '\xC3');
-  check_layout(svg_of(plan, simulate_plan(plan, EvenTimes{})));
+  check_layout(svg_of(plan, sim::simulate_plan(plan, EvenTimes{})));
 }
 
 TEST_CASE("write_svg: beyond 256 devices whole ranks are left out and a line says so") {
   const Plan plan = test::uniform_plan(90, 3, 1);
-  const std::string svg = svg_of(plan, simulate_plan(plan, EvenTimes{}));
+  const std::string svg = svg_of(plan, sim::simulate_plan(plan, EvenTimes{}));
   CHECK(svg.find("The first 255 of 270 devices are drawn") != std::string::npos);
   CHECK(svg.find("data-parallel rank 84<") != std::string::npos);
   CHECK(svg.find("data-parallel rank 85<") == std::string::npos);
@@ -156,35 +156,37 @@ TEST_CASE("write_svg: beyond 256 devices whole ranks are left out and a line say
 
 TEST_CASE("write_svg: the whole of a small plan") {
   const Plan plan = test::tiny_plan();
-  test::check_golden("tiny.svg", svg_of(plan, simulate_plan(plan, test::TinyTimes{})));
+  test::check_golden("tiny.svg", svg_of(plan, sim::simulate_plan(plan, test::TinyTimes{})));
 }
 
-Picture many_units(std::int64_t lanes, std::int64_t units) {
-  Picture picture;
+report::detail::Picture many_units(std::int64_t lanes, std::int64_t units) {
+  report::detail::Picture picture;
   picture.title = "many";
   picture.span = Nanos{units * 3000};
   picture.limit = Bytes{2000000};
-  for (std::int64_t at = 0; at < lanes; ++at) {
-    Lane lane;
-    lane.name = "stage " + std::to_string(at);
-    lane.stretches = [units, at] {
-      Random random(static_cast<std::uint64_t>(at));
-      std::vector<Stretch> stretches;
+  for (std::int64_t i = 0; i < lanes; ++i) {
+    report::detail::Lane lane;
+    lane.name = "stage " + std::to_string(i);
+    lane.stretches = [units, i] {
+      Random random(static_cast<std::uint64_t>(i));
+      std::vector<report::detail::Stretch> stretches;
       Nanos now;
       for (std::int64_t unit = 0; unit < units; ++unit) {
         const Nanos end = now + Nanos{random.between(1, 5999)};
-        const auto paint = static_cast<Paint>(random.below(kPaints));
-        const std::uint64_t shades = paint == Paint::gap ? kShades : 2;
+        const auto paint =
+            static_cast<report::detail::Paint>(random.below(report::detail::kPaints));
+        const std::uint64_t shades =
+            paint == report::detail::Paint::gap ? report::detail::kShades : 2;
         stretches.push_back({now, end, paint, static_cast<std::uint8_t>(random.below(shades)),
                              random.chance(1, 2), static_cast<std::uint32_t>(unit)});
         now = end;
       }
       return stretches;
     };
-    lane.reductions = [] { return std::vector<Stretch>{}; };
-    lane.memory = [units, at] {
-      Random random(static_cast<std::uint64_t>(at));
-      std::vector<HeldBytes> curve;
+    lane.reductions = [] { return std::vector<report::detail::Stretch>{}; };
+    lane.memory = [units, i] {
+      Random random(static_cast<std::uint64_t>(i));
+      std::vector<report::detail::HeldBytes> curve;
       for (std::int64_t unit = 0; unit < units; ++unit) {
         curve.push_back({Nanos{unit * 3000}, Bytes{random.between(0, 2000000)}});
       }
@@ -209,10 +211,11 @@ TEST_CASE("PictureWriter: a million units of every colour stay below 2 MB") {
 }
 
 /// Areas of a lane's paths in hundredths of a pixel, by paint.
-std::array<double, kPaints> areas(const LanePath& path, double height) {
-  std::array<double, kPaints> area{};
-  for (std::size_t paint = 0; paint < kPaints; ++paint) {
-    for (std::size_t shade = 0; shade < kShades; ++shade) {
+std::array<double, report::detail::kPaints> areas(const report::detail::LanePath& path,
+                                                  double height) {
+  std::array<double, report::detail::kPaints> area{};
+  for (std::size_t paint = 0; paint < report::detail::kPaints; ++paint) {
+    for (std::size_t shade = 0; shade < report::detail::kShades; ++shade) {
       std::istringstream full(path.full[paint][shade]);
       char letter = 0;
       double x = 0, y = 0, width = 0;
@@ -234,21 +237,23 @@ TEST_CASE("LanePainter: areas are shares of time, whether units are thin or wide
     CAPTURE(seed);
     Random random(seed);
     const std::int64_t longest = std::int64_t{1} << random.between(4, 16);
-    std::vector<Stretch> stretches;
-    std::array<double, kPaints> time{};
+    std::vector<report::detail::Stretch> stretches;
+    std::array<double, report::detail::kPaints> time{};
     Nanos now;
     while (now.value < 1000000) {
       const Nanos end = now + Nanos{random.between(1, longest)};
-      const auto paint = static_cast<Paint>(std::min<std::uint64_t>(random.below(9), 5));
+      const auto paint =
+          static_cast<report::detail::Paint>(std::min<std::uint64_t>(random.below(9), 5));
       stretches.push_back({now, end, paint, 0, false, {}});
       time[static_cast<std::size_t>(paint)] += static_cast<double>((end - now).value);
       now = end;
     }
-    const TimeScale scale{now, 140000};
-    const LanePath path = LanePainter(scale, 2400, 1400, false).paint(stretches);
-    const std::array<double, kPaints> area = areas(path, 24);
+    const report::detail::TimeScale scale{now, 140000};
+    const report::detail::LanePath path =
+        report::detail::LanePainter(scale, 2400, 1400, false).paint(stretches);
+    const std::array<double, report::detail::kPaints> area = areas(path, 24);
     double sum = 0;
-    for (std::size_t paint = 0; paint < kPaints; ++paint) {
+    for (std::size_t paint = 0; paint < report::detail::kPaints; ++paint) {
       sum += area[paint];
       const double share = time[paint] / static_cast<double>(now.value);
       CHECK(area[paint] / (24 * 1400) == doctest::Approx(share).epsilon(0.2));
@@ -259,18 +264,18 @@ TEST_CASE("LanePainter: areas are shares of time, whether units are thin or wide
 }
 
 TEST_CASE("TimeScale: ends are exact, places rise") {
-  const TimeScale scale{Nanos::max(), 140000};
+  const report::detail::TimeScale scale{Nanos::max(), 140000};
   CHECK(scale.at(Nanos{}) == 0);
   CHECK(scale.at(Nanos::max()) == 140000);
   Hundredths last = 0;
-  for (std::int64_t at = 0; at < 1000; ++at) {
-    const Hundredths place = TimeScale{Nanos{999}, 7777}.at(Nanos{at});
+  for (std::int64_t i = 0; i < 1000; ++i) {
+    const Hundredths place = report::detail::TimeScale{Nanos{999}, 7777}.at(Nanos{i});
     CHECK(place >= last);
     last = place;
   }
-  CHECK(detail::tick_step(159000, 14) == 20000);
-  CHECK(detail::tick_step(1, 14) == 1);
-  CHECK(detail::tick_step(Nanos::max().value, 14) == 1000000000000000000);
+  CHECK(report::detail::tick_step(159000, 14) == 20000);
+  CHECK(report::detail::tick_step(1, 14) == 1);
+  CHECK(report::detail::tick_step(Nanos::max().value, 14) == 1000000000000000000);
 }
 
 TEST_CASE("read_xml: the checker refuses what is not well-formed") {

@@ -20,9 +20,10 @@
 namespace slimpack {
 namespace {
 
-std::string timelines_of(const std::vector<TitledTrace>& steps, const std::string& title = "two") {
+std::string timelines_of(const std::vector<report::TitledTrace>& steps,
+                         const std::string& title = "two") {
   std::ostringstream out;
-  write_timelines_svg(out, title, steps);
+  report::write_timelines_svg(out, title, steps);
   return out.str();
 }
 
@@ -59,9 +60,9 @@ TEST_CASE("write_timelines_svg: each step under its title, a lane a device, one 
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
-    const PlanSimulation simulation = simulate_plan(plan);
-    const StepTrace simulated = simulated_trace(plan, simulation);
-    StepTrace measured = measured_trace(plan, test::measured_units(simulation));
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+    const StepTrace simulated = report::simulated_trace(plan, simulation);
+    StepTrace measured = report::measured_trace(plan, test::measured_units(simulation));
     measured.iteration = measured.iteration * 2;
     const std::string svg = timelines_of({{"predicted <&>", simulated}, {"measured", measured}});
     CHECK(svg.find("url(") == std::string::npos);
@@ -70,16 +71,16 @@ TEST_CASE("write_timelines_svg: each step under its title, a lane a device, one 
     REQUIRE(titles.size() == 3);
     CHECK(titles[0] == "two");
     CHECK(titles[1] ==
-          "predicted &lt;&amp;&gt;: " + detail::time_text(simulation.timeline.makespan));
-    CHECK(titles[2] == "measured: " + detail::time_text(2 * simulation.timeline.makespan));
+          "predicted &lt;&amp;&gt;: " + report::detail::time_text(simulation.timeline.makespan));
+    CHECK(titles[2] == "measured: " + report::detail::time_text(2 * simulation.timeline.makespan));
     CHECK(texts_of(svg, "end").size() == 2 * plan.schedule.size());
     const std::vector<std::string> notes = texts_of(svg, "note");
     REQUIRE(notes.size() == 2 * plan.schedule.size());
-    for (std::size_t at = 0; at < plan.schedule.size(); ++at) {
-      const double share = static_cast<double>(simulation.timeline.busy[at].value) /
+    for (std::size_t i = 0; i < plan.schedule.size(); ++i) {
+      const double share = static_cast<double>(simulation.timeline.busy[i].value) /
                            static_cast<double>(simulation.timeline.makespan.value);
-      CHECK(notes[at] == "busy " + detail::percent(share));
-      CHECK(notes[plan.schedule.size() + at] == "busy " + detail::percent(share / 2));
+      CHECK(notes[i] == "busy " + report::detail::percent(share));
+      CHECK(notes[plan.schedule.size() + i] == "busy " + report::detail::percent(share / 2));
     }
   }
 }
@@ -107,18 +108,18 @@ TEST_CASE("write_timelines_svg: with very many devices each step has its first o
 
 TEST_CASE("write_timelines_svg: the whole of a small picture") {
   const Plan plan = test::tiny_plan();
-  const PlanSimulation simulation = simulate_plan(plan, test::TinyTimes{});
-  StepTrace measured = measured_trace(plan, test::measured_units(simulation));
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan, test::TinyTimes{});
+  StepTrace measured = report::measured_trace(plan, test::measured_units(simulation));
   for (TracedUnit& traced : measured.units) {
     const Nanos late{(traced.end - traced.begin).value / 8};
     traced.begin = Nanos{traced.begin.value * 5 / 4} + late;
     traced.end = Nanos{traced.end.value * 5 / 4};
   }
   measured.iteration = Nanos{measured.iteration.value * 5 / 4};
-  test::check_golden(
-      "tiny.timelines.svg",
-      timelines_of({{"predicted", simulated_trace(plan, simulation)}, {"measured", measured}},
-                   "one step as predicted and as it ran"));
+  test::check_golden("tiny.timelines.svg",
+                     timelines_of({{"predicted", report::simulated_trace(plan, simulation)},
+                                   {"measured", measured}},
+                                  "one step as predicted and as it ran"));
 }
 
 TEST_CASE("write_timelines_svg: what cannot be drawn is refused") {

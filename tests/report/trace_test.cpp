@@ -26,10 +26,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string trace_of(const Plan& plan, const PlanSimulation& simulation,
-                     const TraceOptions& options = {}) {
+std::string trace_of(const Plan& plan, const sim::PlanSimulation& simulation,
+                     const report::TraceOptions& options = {}) {
   std::ostringstream out;
-  write_trace(out, plan, simulation, options);
+  report::write_trace(out, plan, simulation, options);
   return out.str();
 }
 
@@ -80,8 +80,8 @@ TEST_CASE("write_trace: threads do not overlap, and say what the simulation says
   for (std::uint64_t seed = 0; seed < test::draws(24U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
-    const PlanSimulation simulation = simulate_plan(plan);
-    const Timeline& timeline = simulation.timeline;
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+    const sim::Timeline& timeline = simulation.timeline;
     Trace trace = parse(trace_of(plan, simulation));
     CHECK(trace.processes.size() == static_cast<std::size_t>(plan.parallel.dp));
     std::map<std::string, std::int64_t> spans;
@@ -93,38 +93,38 @@ TEST_CASE("write_trace: threads do not overlap, and say what the simulation says
       std::sort(thread.begin(), thread.end(), [](const Span& a, const Span& b) {
         return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
       });
-      for (std::size_t at = 1; at < thread.size(); ++at) {
-        CHECK(thread[at - 1].end <= thread[at].begin);
+      for (std::size_t i = 1; i < thread.size(); ++i) {
+        CHECK(thread[i - 1].end <= thread[i].begin);
       }
       CHECK(thread.back().end <= timeline.makespan.value);
       for (const Span& span : thread) ++spans[span.category];
     }
-    for (std::size_t at = 0; at < simulation.dag.devices.size(); ++at) {
-      const DagDevice& device = simulation.dag.devices[at];
-      const auto sum = [&](TraceStream stream) {
+    for (std::size_t i = 0; i < simulation.dag.devices.size(); ++i) {
+      const sim::DagDevice& device = simulation.dag.devices[i];
+      const auto sum = [&](report::TraceStream stream) {
         std::int64_t time = 0;
-        for (const Span& span :
-             trace.threads[{static_cast<int>(trace_process(device.dp)),
-                            static_cast<int>(trace_thread(plan.parallel.pp, device.pp, stream))}]) {
+        for (const Span& span : trace.threads[{
+                 static_cast<int>(report::trace_process(device.dp)),
+                 static_cast<int>(report::trace_thread(plan.parallel.pp, device.pp, stream))}]) {
           time += span.end - span.begin;
         }
         return time;
       };
-      CHECK(sum(TraceStream::compute) == timeline.busy[at].value);
-      CHECK(sum(TraceStream::gap) == (timeline.makespan - timeline.busy[at]).value);
+      CHECK(sum(report::TraceStream::compute) == timeline.busy[i].value);
+      CHECK(sum(report::TraceStream::gap) == (timeline.makespan - timeline.busy[i]).value);
     }
-    std::map<NodeKind, std::int64_t> nodes;
+    std::map<sim::NodeKind, std::int64_t> nodes;
     std::map<Pass, std::int64_t> sent;
-    for (const NodeLabel& label : simulation.dag.label) {
+    for (const sim::NodeLabel& label : simulation.dag.label) {
       ++nodes[label.kind];
-      if (label.kind == NodeKind::transfer) {
+      if (label.kind == sim::NodeKind::transfer) {
         ++sent[simulation.dag.channels[index(label.channel)].pass];
       }
     }
-    CHECK(spans["forward"] == nodes[NodeKind::forward]);
-    CHECK(spans["backward"] == nodes[NodeKind::backward]);
-    CHECK(spans["head"] == nodes[NodeKind::head]);
-    CHECK(spans["optimizer"] == nodes[NodeKind::optimizer]);
+    CHECK(spans["forward"] == nodes[sim::NodeKind::forward]);
+    CHECK(spans["backward"] == nodes[sim::NodeKind::backward]);
+    CHECK(spans["head"] == nodes[sim::NodeKind::head]);
+    CHECK(spans["optimizer"] == nodes[sim::NodeKind::optimizer]);
     CHECK(spans["activations"] == 2 * sent[Pass::forward]);
     CHECK(spans["gradients"] == 2 * sent[Pass::backward]);
   }
@@ -134,12 +134,12 @@ TEST_CASE("write_trace: memory counters rise to the peak and return to what is a
   for (std::uint64_t seed = 0; seed < test::draws(24U); ++seed) {
     CAPTURE(seed);
     const Plan plan = test::random_plan(seed);
-    const PlanSimulation simulation = simulate_plan(plan);
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
     const Trace trace = parse(trace_of(plan, simulation, {.gaps = false, .memory = true}));
-    for (std::size_t at = 0; at < simulation.dag.devices.size(); ++at) {
-      const DagDevice& device = simulation.dag.devices[at];
+    for (std::size_t i = 0; i < simulation.dag.devices.size(); ++i) {
+      const sim::DagDevice& device = simulation.dag.devices[i];
       const std::string stage = "stage " + std::to_string(device.pp) + " memory: ";
-      const int pid = static_cast<int>(trace_process(device.dp));
+      const int pid = static_cast<int>(report::trace_process(device.dp));
       const auto& curve = trace.counters.at({pid, stage + "total"});
       std::int64_t most = 0, last = -1;
       for (const auto& [when, value] : curve) {
@@ -149,11 +149,11 @@ TEST_CASE("write_trace: memory counters rise to the peak and return to what is a
       }
       CHECK(curve.front().first == 0);
       CHECK(last == simulation.timeline.makespan.value);
-      CHECK(most == simulation.timeline.peak[at].bytes.value);
-      CHECK(curve.back().second.at("bytes") == total(device.always).value);
-      for (int kind = 0; kind < kMemoryKinds; ++kind) {
-        const auto found =
-            trace.counters.find({pid, stage + std::string(name_of(static_cast<MemoryKind>(kind)))});
+      CHECK(most == simulation.timeline.peak[i].bytes.value);
+      CHECK(curve.back().second.at("bytes") == sim::total(device.always).value);
+      for (int kind = 0; kind < sim::kMemoryKinds; ++kind) {
+        const auto found = trace.counters.find(
+            {pid, stage + std::string(sim::to_string(static_cast<sim::MemoryKind>(kind)))});
         if (found == trace.counters.end()) continue;
         CHECK(found->second.back().second.at("bytes") ==
               device.always[static_cast<std::size_t>(kind)].value);
@@ -165,7 +165,7 @@ TEST_CASE("write_trace: memory counters rise to the peak and return to what is a
 
 TEST_CASE("write_trace: gaps and memory only where they are asked for") {
   const Plan plan = test::tiny_plan();
-  const PlanSimulation simulation = simulate_plan(plan, test::TinyTimes{});
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan, test::TinyTimes{});
   const std::string bare = trace_of(plan, simulation, {.gaps = false, .memory = false});
   CHECK(bare.find("gap") == std::string::npos);
   CHECK(bare.find("\"C\"") == std::string::npos);
@@ -174,20 +174,20 @@ TEST_CASE("write_trace: gaps and memory only where they are asked for") {
 
 TEST_CASE("write_trace, write_dag: the whole of a small plan") {
   const Plan plan = test::tiny_plan();
-  const PlanSimulation simulation = simulate_plan(plan, test::TinyTimes{});
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan, test::TinyTimes{});
   test::check_golden("tiny.trace.json", trace_of(plan, simulation));
   std::ostringstream dag;
-  write_dag(dag, simulation.dag, simulation.timeline, plan.planner + ", step 3");
+  report::write_dag(dag, simulation.dag, simulation.timeline, plan.planner + ", step 3");
   test::check_golden("tiny.dag.txt", dag.str());
 }
 
 TEST_CASE("TraceWriter: odd names stay valid, the clock keeps each nanosecond") {
   std::ostringstream out;
-  TraceWriter trace(out);
+  report::TraceWriter trace(out);
   const std::string odd = "a\"b\\c\n\x01\xFF\xC3\xA9";
   trace.process(4, odd);
   trace.thread(4, 7, odd);
-  const std::vector<TraceArgument> arguments{{"text", odd}, {"number", std::int64_t{-5}}};
+  const std::vector<report::TraceArgument> arguments{{"text", odd}, {"number", std::int64_t{-5}}};
   trace.span(4, 7, odd, "forward", Nanos{1}, Nanos{123456789012345}, arguments);
   trace.counter(4, odd, Nanos{5}, arguments);
   CHECK_THROWS_WITH_AS(trace.span(4, 7, "x", "y", Nanos{5}, Nanos{4}),
@@ -209,12 +209,12 @@ TEST_CASE("TraceWriter: odd names stay valid, the clock keeps each nanosecond") 
 
 TEST_CASE("describe_slices: long packs are cut short") {
   MicroPack pack;
-  for (std::uint32_t at = 0; at < 4; ++at) {
-    pack.slices.push_back({SampleId{at}, Tokens{at}, Tokens{2 * at + 1}});
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    pack.slices.push_back({SampleId{i}, Tokens{i}, Tokens{2 * i + 1}});
   }
-  CHECK(describe_slices(pack, 4) == "0:[0,1) 1:[1,3) 2:[2,5) 3:[3,7)");
-  CHECK(describe_slices(pack, 2) == "0:[0,1) 1:[1,3) and 2 more");
-  CHECK(describe_slices(MicroPack{}).empty());
+  CHECK(report::describe_slices(pack, 4) == "0:[0,1) 1:[1,3) 2:[2,5) 3:[3,7)");
+  CHECK(report::describe_slices(pack, 2) == "0:[0,1) 1:[1,3) and 2 more");
+  CHECK(report::describe_slices(MicroPack{}).empty());
 }
 
 }  // namespace

@@ -24,19 +24,18 @@ inline std::vector<Element> read_xml(std::string_view xml) {
   std::vector<std::size_t> open;
   const auto fail = [&](const std::string& why) { throw std::runtime_error("xml: " + why); };
   const auto check_entities = [&](std::string_view text) {
-    for (std::size_t at = text.find('&'); at != std::string_view::npos;
-         at = text.find('&', at + 1)) {
-      const std::string_view rest = text.substr(at);
+    for (std::size_t i = text.find('&'); i != std::string_view::npos; i = text.find('&', i + 1)) {
+      const std::string_view rest = text.substr(i);
       if (!rest.starts_with("&amp;") && !rest.starts_with("&lt;") && !rest.starts_with("&gt;") &&
           !rest.starts_with("&quot;")) {
         fail("stray &");
       }
     }
   };
-  std::size_t at = 0;
-  while (at < xml.size()) {
-    const std::size_t tag = xml.find('<', at);
-    const std::string_view text = xml.substr(at, tag - at);
+  std::size_t i = 0;
+  while (i < xml.size()) {
+    const std::size_t tag = xml.find('<', i);
+    const std::string_view text = xml.substr(i, tag - i);
     check_entities(text);
     if (!open.empty()) elements[open.back()].text += text;
     if (open.empty() && text.find_first_not_of(" \n") != std::string_view::npos) {
@@ -46,7 +45,7 @@ inline std::vector<Element> read_xml(std::string_view xml) {
     const std::size_t end = xml.find('>', tag);
     if (end == std::string_view::npos) fail("a tag that does not end");
     std::string_view inside = xml.substr(tag + 1, end - tag - 1);
-    at = end + 1;
+    i = end + 1;
     if (inside.starts_with('/')) {
       if (open.empty() || elements[open.back()].name != inside.substr(1)) {
         fail("</" + std::string(inside.substr(1)) + "> closes nothing");

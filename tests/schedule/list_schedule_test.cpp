@@ -55,19 +55,19 @@ struct ComputeTimes {
 
 /// `count` samples of 64 tokens, each one forward and one backward pack, on `dp` x `pp` devices.
 /// Sample i belongs to rank i mod dp, or to all ranks together if `merged` (dp 2 or more).
-Plan even_plan(std::int32_t dp, std::int32_t pp, std::int32_t chunks, Head head, std::int64_t count,
-               std::int64_t merged = 0) {
+Plan even_plan(std::int32_t dp, std::int32_t pp, std::int32_t chunks, LmHead head,
+               std::int64_t count, std::int64_t in_cp_group = 0) {
   Plan plan;
   plan.model = {"hand", std::int64_t{pp} * chunks, 32, 4, 2, 8, 48, 64, false, 1e4, 1e-5, 2};
   plan.memory.capacity = Bytes{1'000'000'000};
   plan.memory.page_tokens = {16};
-  plan.memory.share_tokens = {8};
+  plan.memory.cp_block_tokens = {8};
   plan.parallel.dp = dp;
   plan.parallel.pp = pp;
   plan.parallel.chunks = chunks;
   plan.parallel.head = head;
   plan.parallel.granularity = {1};
-  plan.parallel.merge = dp;
+  plan.parallel.max_cp = dp;
   plan.cluster.devices_per_node = 8;
   for (std::int32_t rank = 0; rank < dp; ++rank) {
     plan.groups.push_back({rank});
@@ -77,27 +77,27 @@ Plan even_plan(std::int32_t dp, std::int32_t pp, std::int32_t chunks, Head head,
   }
   std::vector<std::int32_t> all;
   for (std::int32_t rank = 0; rank < dp; ++rank) all.push_back(rank);
-  if (merged > 0) plan.groups.push_back(all);
+  if (in_cp_group > 0) plan.groups.push_back(all);
   for (std::int32_t line = 0; line < pp * chunks; ++line) {
     plan.stages.push_back({line % pp, line / pp, line, line + 1, line == 0});
   }
   plan.sources.push_back({"hand", count, ""});
   for (const Pass pass : {Pass::forward, Pass::backward}) {
-    for (std::int64_t at = 0; at < count; ++at) {
-      const auto sample = static_cast<std::uint32_t>(at);
-      const GroupId group{at < merged ? static_cast<std::uint32_t>(dp)
-                                      : sample % static_cast<std::uint32_t>(dp)};
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto sample = static_cast<std::uint32_t>(i);
+      const GroupId group{i < in_cp_group ? static_cast<std::uint32_t>(dp)
+                                          : sample % static_cast<std::uint32_t>(dp)};
       if (pass == Pass::forward) {
         plan.samples.push_back({64});
         plan.sample_group.push_back(group);
-        plan.origin.push_back({0, at, {}});
+        plan.origin.push_back({0, i, {}});
         plan.target_tokens += 63;
       }
       MicroPack pack;
       pack.pass = pass;
       pack.group = group;
       pack.slices = {{SampleId{sample}, {0}, {64}}};
-      if (at < merged) pack.exchange = {Exchange::kv};
+      if (i < in_cp_group) pack.exchange = {RingMode::pass_kv};
       plan.micropacks.push_back(pack);
     }
   }
@@ -128,17 +128,17 @@ std::string text_of(const Plan& plan) {
 
 std::string first_messages(const Validation& validation) {
   std::string text;
-  for (std::size_t at = 0; at < validation.breaches.size() && at < 5; ++at) {
-    text += validation.breaches[at].message + "\n";
+  for (std::size_t i = 0; i < validation.violations.size() && i < 5; ++i) {
+    text += validation.violations[i].message + "\n";
   }
   return text;
 }
 
 /// Schedules a plan that must be feasible, checks it, and returns the list's clock.
 template <UnitTimes Times>
-Nanos fill(Plan& plan, const Times& times, const ListOptions& options = {}) {
-  ListWorkspace workspace;
-  auto result = list_schedule(plan, times, MemoryModel(plan), options, workspace);
+Nanos fill(Plan& plan, const Times& times, const schedule::ListOptions& options = {}) {
+  schedule::ListWorkspace workspace;
+  auto result = schedule::list_schedule(plan, times, MemoryModel(plan), options, workspace);
   REQUIRE(std::holds_alternative<std::vector<DeviceSchedule>>(result));
   plan.schedule = std::get<std::vector<DeviceSchedule>>(std::move(result));
   const Validation validation = validate(plan);
@@ -149,28 +149,28 @@ Nanos fill(Plan& plan, const Times& times, const ListOptions& options = {}) {
 
 test::RandomPlanOptions options_of(std::uint64_t seed) {
   test::RandomPlanOptions options;
-  if (seed % 4 == 1) options.merged = true;
+  if (seed % 4 == 1) options.in_cp_group = true;
   if (seed % 8 == 2) {
     options.max_tp = 3;
     options.vary_bytes = true;
   }
   if (seed % 16 == 3) options.large_model = true;
   if (seed % 16 == 4) {
-    options.window = 1;
+    options.max_in_flight = 1;
     options.chunks = 3;
   }
   if (seed % 16 == 5) {
     options.min_samples = 12;
     options.max_samples = 40;
-    options.window = 1;
+    options.max_in_flight = 1;
   }
-  if (seed % 16 == 12) options.head = Head::shard;
+  if (seed % 16 == 12) options.head = LmHead::shard;
   return options;
 }
 
-ListOptions settings_of(std::uint64_t seed) {
+schedule::ListOptions settings_of(std::uint64_t seed) {
   Random random(seed);
-  ListOptions options;
+  schedule::ListOptions options;
   options.head_batch = static_cast<std::int32_t>(random.between(1, 8));
   options.forward_queue = static_cast<std::int32_t>(random.between(-1, 3));
   options.chunk_block = static_cast<std::int32_t>(random.between(0, 12));
@@ -181,16 +181,16 @@ ListOptions settings_of(std::uint64_t seed) {
 void cut_sample_by_sample(Plan& plan, std::uint64_t seed) {
   Random random(seed);
   std::vector<MicroPack> forward, backward;
-  for (std::size_t at = 0; at < plan.samples.size(); ++at) {
+  for (std::size_t i = 0; i < plan.samples.size(); ++i) {
     const std::size_t begun = backward.size();
-    for (Tokens from; from < plan.samples[at];) {
+    for (Tokens from; from < plan.samples[i];) {
       const Tokens length = plan.parallel.granularity * random.between(1, 6);
       MicroPack pack;
-      pack.group = plan.sample_group[at];
-      pack.slices = {{SampleId{static_cast<std::uint32_t>(at)}, from,
-                      std::min(from + length, plan.samples[at])}};
+      pack.group = plan.sample_group[i];
+      pack.slices = {{SampleId{static_cast<std::uint32_t>(i)}, from,
+                      std::min(from + length, plan.samples[i])}};
       from = pack.slices[0].end;
-      if (plan.groups[index(pack.group)].size() > 1) pack.exchange = {Exchange::kv};
+      if (plan.groups[index(pack.group)].size() > 1) pack.exchange = {RingMode::pass_kv};
       forward.push_back(pack);
       pack.pass = Pass::backward;
       pack.recompute = static_cast<Recompute>(random.below(kRecomputeModes));
@@ -223,7 +223,7 @@ TEST_CASE("list_schedule: random plans without orders get valid ones, and its cl
     for (const DeviceSchedule& device : plan.schedule) {
       units += static_cast<std::int64_t>(device.order.size());
     }
-    const Nanos simulated = simulate_plan(plan, times).timeline.makespan;
+    const Nanos simulated = sim::simulate_plan(plan, times).timeline.makespan;
     ++plans;
     if (simulated == end) ++equal;
     apart += static_cast<double>(simulated.value) / static_cast<double>(end.value) - 1.0;
@@ -244,7 +244,7 @@ TEST_CASE("list_schedule: random plans without orders get valid ones, and its cl
   CHECK(found.differing_cuts > slimpack::test::draws(1500));
   CHECK(found.idle_ranks > slimpack::test::draws(300));
   CHECK(found.empty_stages > slimpack::test::draws(50));
-  CHECK(found.window[0] > slimpack::test::draws(500));
+  CHECK(found.max_in_flight[0] > slimpack::test::draws(500));
 }
 
 TEST_CASE("list_schedule: memory as tight as it can be still gives valid orders") {
@@ -263,12 +263,12 @@ TEST_CASE("list_schedule: memory as tight as it can be still gives valid orders"
     plan.schedule.clear();
     const PricedPlan times(plan);
     const MemoryModel memory(plan);
-    const ListOptions options = settings_of(seed);
+    const schedule::ListOptions options = settings_of(seed);
     static_cast<void>(fill(plan, times, options));
     const std::vector<Bytes> generous = validate(plan).worst_case_peak;
     const std::int64_t high = std::max_element(generous.begin(), generous.end())->value;
     plan.memory.capacity = plan.memory.reserved;
-    const auto refused = list_schedule(plan, times, memory, options);
+    const auto refused = schedule::list_schedule(plan, times, memory, options);
     REQUIRE(std::holds_alternative<Infeasible>(refused));
     const std::int64_t needed = std::get<Infeasible>(refused).needed;
     CHECK(std::get<Infeasible>(refused).available == 0);
@@ -288,7 +288,7 @@ TEST_CASE("list_schedule: memory as tight as it can be still gives valid orders"
       most_spare = std::max(most_spare, more);
     }
     plan.memory.capacity = Bytes{needed - 1} + plan.memory.reserved;
-    const auto lacking = list_schedule(plan, times, memory, options);
+    const auto lacking = schedule::list_schedule(plan, times, memory, options);
     REQUIRE(std::holds_alternative<Infeasible>(lacking));
     CHECK(std::get<Infeasible>(lacking).needed == needed);
     CHECK(std::get<Infeasible>(lacking).available == available(plan));
@@ -300,7 +300,7 @@ TEST_CASE("list_schedule: memory as tight as it can be still gives valid orders"
 }
 
 TEST_CASE("list_schedule: two stages, by hand") {
-  Plan plan = even_plan(1, 2, 1, Head::last, 2);
+  Plan plan = even_plan(1, 2, 1, LmHead::last, 2);
   const HandTimes times{&plan};
   const Nanos end = fill(plan, times);
   CHECK(text_of(plan) ==
@@ -310,10 +310,10 @@ TEST_CASE("list_schedule: two stages, by hand") {
 }
 
 TEST_CASE("list_schedule: a capacity for one pack at a time runs them one after another") {
-  Plan plan = even_plan(1, 2, 1, Head::last, 3);
+  Plan plan = even_plan(1, 2, 1, LmHead::last, 3);
   const HandTimes times{&plan};
   plan.memory.capacity = plan.memory.reserved;
-  const auto refused = list_schedule(plan, times, MemoryModel(plan));
+  const auto refused = schedule::list_schedule(plan, times, MemoryModel(plan));
   plan.memory.capacity = Bytes{std::get<Infeasible>(refused).needed};
   CHECK(std::get<Infeasible>(refused).constraint == "bytes of memory on device dp 0, pp 1");
   const Nanos end = fill(plan, times);
@@ -324,10 +324,10 @@ TEST_CASE("list_schedule: a capacity for one pack at a time runs them one after 
 }
 
 TEST_CASE("list_schedule: the stages meet for the H of several packs") {
-  Plan plan = even_plan(1, 2, 1, Head::shard, 4);
+  Plan plan = even_plan(1, 2, 1, LmHead::shard, 4);
   HandTimes times{&plan};
   times.head_time = 1;
-  ListOptions options;
+  schedule::ListOptions options;
   options.head_batch = 2;
   const Nanos end = fill(plan, times, options);
   CHECK(text_of(plan) ==
@@ -337,9 +337,9 @@ TEST_CASE("list_schedule: the stages meet for the H of several packs") {
 }
 
 TEST_CASE("list_schedule: blocks of packs pass chunk after chunk") {
-  Plan plan = even_plan(1, 2, 2, Head::last, 3);
+  Plan plan = even_plan(1, 2, 2, LmHead::last, 3);
   const HandTimes times{&plan};
-  ListOptions options;
+  schedule::ListOptions options;
   options.chunk_block = 2;
   const Nanos end = fill(plan, times, options);
   CHECK(text_of(plan) ==
@@ -349,7 +349,7 @@ TEST_CASE("list_schedule: blocks of packs pass chunk after chunk") {
 }
 
 TEST_CASE("list_schedule: merged packs run on their ranks together") {
-  Plan plan = even_plan(2, 2, 1, Head::last, 4, 2);
+  Plan plan = even_plan(2, 2, 1, LmHead::last, 4, 2);
   const HandTimes times{&plan};
   const Nanos end = fill(plan, times);
   CHECK(text_of(plan) ==
@@ -365,7 +365,7 @@ TEST_CASE("list_schedule: equal units and stages leave fill and drain alone idle
     for (const std::int64_t backward : {1000, 2000, 2460}) {
       CAPTURE(units);
       CAPTURE(backward);
-      Plan plan = even_plan(1, 8, 1, Head::last, units);
+      Plan plan = even_plan(1, 8, 1, LmHead::last, units);
       HandTimes times{&plan};
       times.forward = 1000;
       times.backward = backward;
@@ -373,13 +373,13 @@ TEST_CASE("list_schedule: equal units and stages leave fill and drain alone idle
       const auto work = static_cast<double>(units * (1000 + backward));
       const double ideal = 1.0 + 7.0 / static_cast<double>(units);
       CHECK(static_cast<double>(end.value) / work < 1.01 * ideal);
-      CHECK(simulate_plan(plan, times).timeline.makespan == end);
+      CHECK(sim::simulate_plan(plan, times).timeline.makespan == end);
     }
   }
 }
 
 TEST_CASE("list_schedule: chunks shorten fill and drain") {
-  Plan plan = even_plan(1, 8, 4, Head::last, 128);
+  Plan plan = even_plan(1, 8, 4, LmHead::last, 128);
   HandTimes times{&plan};
   times.forward = 250;
   times.backward = 500;
@@ -390,12 +390,12 @@ TEST_CASE("list_schedule: chunks shorten fill and drain") {
 TEST_CASE("list_schedule: meetings over a sharded head cost little") {
   for (const std::int32_t batch : {1, 4, 16}) {
     CAPTURE(batch);
-    Plan plan = even_plan(1, 8, 1, Head::shard, 256);
+    Plan plan = even_plan(1, 8, 1, LmHead::shard, 256);
     HandTimes times{&plan};
     times.forward = 1000;
     times.backward = 2000;
     times.head_time = 80;
-    ListOptions options;
+    schedule::ListOptions options;
     options.head_batch = batch;
     const Nanos end = fill(plan, times, options);
     const double ratio = static_cast<double>(end.value) / (256.0 * 3080);
@@ -405,7 +405,7 @@ TEST_CASE("list_schedule: meetings over a sharded head cost little") {
 }
 
 TEST_CASE("list_schedule: packs run in the order in which the plan lists them") {
-  Plan plan = even_plan(1, 3, 1, Head::last, 6);
+  Plan plan = even_plan(1, 3, 1, LmHead::last, 6);
   std::swap(plan.micropacks[1], plan.micropacks[4]);
   std::swap(plan.micropacks[6], plan.micropacks[9]);
   const HandTimes times{&plan};
@@ -422,13 +422,13 @@ TEST_CASE("list_schedule: packs run in the order in which the plan lists them") 
 }
 
 TEST_CASE("ScheduleParts: a listing against the order of slices is put right") {
-  Plan plan = even_plan(1, 2, 1, Head::last, 2);
+  Plan plan = even_plan(1, 2, 1, LmHead::last, 2);
   // Sample 0 in two forward packs, the later half listed first.
   plan.micropacks[0].slices = {{SampleId{0}, {32}, {64}}};
   MicroPack first = plan.micropacks[0];
   first.slices = {{SampleId{0}, {0}, {32}}};
   plan.micropacks.insert(plan.micropacks.begin() + 2, first);
-  const ScheduleParts parts(plan);
+  const schedule::ScheduleParts parts(plan);
   CHECK(parts.packs(0, Pass::forward) == std::vector<std::uint32_t>{1, 2, 0});
   CHECK(parts.packs(0, Pass::backward) == std::vector<std::uint32_t>{3, 4});
   const HandTimes times{&plan};
@@ -436,15 +436,15 @@ TEST_CASE("ScheduleParts: a listing against the order of slices is put right") {
 }
 
 TEST_CASE("ScheduleParts: only ranks that share packs are scheduled together") {
-  Plan plan = even_plan(4, 2, 1, Head::last, 8);
+  Plan plan = even_plan(4, 2, 1, LmHead::last, 8);
   plan.groups.push_back({1, 3});
   plan.groups.push_back({0, 2});  // without packs
   plan.sample_group[3] = GroupId{4};
   for (const std::size_t pack : {std::size_t{3}, std::size_t{11}}) {
     plan.micropacks[pack].group = GroupId{4};
-    plan.micropacks[pack].exchange = {Exchange::q};
+    plan.micropacks[pack].exchange = {RingMode::pass_q};
   }
-  const ScheduleParts parts(plan);
+  const schedule::ScheduleParts parts(plan);
   REQUIRE(parts.size() == 3);
   CHECK(parts.ranks(0) == std::vector<std::int32_t>{0});
   CHECK(parts.ranks(1) == std::vector<std::int32_t>{1, 3});
@@ -459,21 +459,23 @@ TEST_CASE("list_schedule: parts, threads and used workspaces change nothing") {
     plan.schedule.clear();
     const PricedPlan times(plan);
     const MemoryModel memory(plan);
-    const ListOptions options = settings_of(seed);
-    const auto once = list_schedule(plan, times, memory, options);
-    ListWorkspace used;
+    const schedule::ListOptions options = settings_of(seed);
+    const auto once = schedule::list_schedule(plan, times, memory, options);
+    schedule::ListWorkspace used;
     const Plan other = test::random_plan(seed + 1, options_of(seed + 1));
-    static_cast<void>(list_schedule(other, PricedPlan(other), MemoryModel(other), options, used));
-    CHECK(std::get<0>(list_schedule(plan, times, memory, options, used)) == std::get<0>(once));
-    const ScheduleParts parts(plan);
-    std::vector<DeviceSchedule> schedule = empty_schedule(plan);
+    static_cast<void>(
+        schedule::list_schedule(other, PricedPlan(other), MemoryModel(other), options, used));
+    CHECK(std::get<0>(schedule::list_schedule(plan, times, memory, options, used)) ==
+          std::get<0>(once));
+    const schedule::ScheduleParts parts(plan);
+    std::vector<DeviceSchedule> schedule = schedule::empty_schedule(plan);
     std::vector<std::thread> threads;
-    std::vector<ListWorkspace> workspaces(2);
+    std::vector<schedule::ListWorkspace> workspaces(2);
     for (std::size_t thread = 0; thread < 2; ++thread) {
       threads.emplace_back([&, thread] {
         for (std::size_t part = thread; part < parts.size(); part += 2) {
-          static_cast<void>(list_schedule_part(plan, parts, part, times, memory, options,
-                                               workspaces[thread], schedule));
+          static_cast<void>(schedule::list_schedule_part(plan, parts, part, times, memory, options,
+                                                         workspaces[thread], schedule));
         }
       });
     }
@@ -483,28 +485,28 @@ TEST_CASE("list_schedule: parts, threads and used workspaces change nothing") {
 }
 
 TEST_CASE("list_schedule: what it refuses") {
-  const Plan plan = even_plan(1, 2, 1, Head::last, 2);
+  const Plan plan = even_plan(1, 2, 1, LmHead::last, 2);
   const HandTimes times{&plan};
   const MemoryModel memory(plan);
   const auto with = [&](auto&& change) {
-    ListOptions options;
+    schedule::ListOptions options;
     change(options);
-    static_cast<void>(list_schedule(plan, times, memory, options));
+    static_cast<void>(schedule::list_schedule(plan, times, memory, options));
   };
-  CHECK_THROWS_WITH_AS(with([](ListOptions& o) { o.head_batch = 0; }),
+  CHECK_THROWS_WITH_AS(with([](schedule::ListOptions& o) { o.head_batch = 0; }),
                        "list_schedule: head_batch must be >= 1, got 0", InvalidInput);
-  CHECK_THROWS_WITH_AS(with([](ListOptions& o) { o.forward_queue = -2; }),
+  CHECK_THROWS_WITH_AS(with([](schedule::ListOptions& o) { o.forward_queue = -2; }),
                        "list_schedule: forward_queue must be >= -1, got -2", InvalidInput);
-  CHECK_THROWS_WITH_AS(with([](ListOptions& o) { o.chunk_block = -1; }),
+  CHECK_THROWS_WITH_AS(with([](schedule::ListOptions& o) { o.chunk_block = -1; }),
                        "list_schedule: chunk_block must be >= 0, got -1", InvalidInput);
   const auto broken = [&](auto&& change) {
     Plan other = plan;
     change(other);
-    static_cast<void>(ScheduleParts(other));
+    static_cast<void>(schedule::ScheduleParts(other));
   };
   CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.parallel.dp = 0; }),
                        "list_schedule: dp, pp and chunks must be >= 1", InvalidInput);
-  CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.window = 0; }),
+  CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.max_in_flight = 0; }),
                        "list_schedule: window must be >= 1, got 0", InvalidInput);
   CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.stages.pop_back(); }),
                        "list_schedule: there must be one stage for each place of the line, got 1",
@@ -515,9 +517,7 @@ TEST_CASE("list_schedule: what it refuses") {
   CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.groups[0] = {1}; }),
                        "list_schedule: a group names a rank that does not exist, got 1",
                        InvalidInput);
-  CHECK_THROWS_WITH_AS(broken([](Plan& p) {
-                         p.groups[0] = {0, 0};
-                       }),
+  CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.groups[0] = {0, 0}; }),
                        "list_schedule: the ranks of a group must ascend, got 0", InvalidInput);
   CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.micropacks[0].slices.clear(); }),
                        "list_schedule: a MicroPack must have a slice, but not number, got 0",
@@ -540,14 +540,15 @@ TEST_CASE("list_schedule: what it refuses") {
   CHECK_THROWS_WITH_AS(broken([&](Plan& p) { halves(p, 2, 3); }),
                        "list_schedule: backward MicroPacks hold slices that wait for each other",
                        InvalidInput);
-  ListWorkspace workspace;
-  std::vector<DeviceSchedule> schedule = empty_schedule(plan);
-  const ScheduleParts parts(plan);
-  CHECK_THROWS_WITH_AS(
-      static_cast<void>(list_schedule_part(plan, parts, 1, times, memory, {}, workspace, schedule)),
-      "list_schedule_part: part does not exist, got 1", InvalidInput);
+  schedule::ListWorkspace workspace;
+  std::vector<DeviceSchedule> schedule = schedule::empty_schedule(plan);
+  const schedule::ScheduleParts parts(plan);
+  CHECK_THROWS_WITH_AS(static_cast<void>(schedule::list_schedule_part(plan, parts, 1, times, memory,
+                                                                      {}, workspace, schedule)),
+                       "list_schedule_part: part does not exist, got 1", InvalidInput);
   schedule.pop_back();
-  CHECK_THROWS_WITH_AS(
-      static_cast<void>(list_schedule_part(plan, parts, 0, times, memory, {}, workspace, schedule)),
-      "list_schedule_part: there must be one schedule a device, got 1", InvalidInput);
+  CHECK_THROWS_WITH_AS(static_cast<void>(schedule::list_schedule_part(plan, parts, 0, times, memory,
+                                                                      {}, workspace, schedule)),
+                       "list_schedule_part: there must be one schedule a device, got 1",
+                       InvalidInput);
 }

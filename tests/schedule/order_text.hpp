@@ -17,9 +17,9 @@
 namespace slimpack::test {
 
 /// "F0 F1 H0 B0 R O", with ".chunk" behind F and B and the chunk behind R where there are several.
-inline std::string order_text(const std::vector<Step>& order, std::int32_t chunks) {
+inline std::string order_text(const std::vector<schedule::PipelineOp>& order, std::int32_t chunks) {
   std::string text;
-  for (const Step& step : order) {
+  for (const schedule::PipelineOp& step : order) {
     if (!text.empty()) text += ' ';
     std::string chunk;
     if (chunks > 1) chunk.append(".").append(std::to_string(step.chunk));
@@ -45,16 +45,17 @@ inline std::string order_text(const std::vector<Step>& order, std::int32_t chunk
 }
 
 /// All stages, one a line.
-inline std::string orders_text(const StageOrders& orders, std::int32_t chunks = 1) {
+inline std::string orders_text(const schedule::StageOrders& orders, std::int32_t chunks = 1) {
   std::string text;
   for (const auto& order : orders) text += order_text(order, chunks) + "\n";
   return text;
 }
 
 /// Whether orders end when every channel is a rendezvous with `window` unfinished sends and posted
-/// receives, H a meeting of all stages that list it, and B on the last place of the line waits for
-/// H where there is one.
-inline bool orders_end(const Pipeline& pipeline, const StageOrders& orders, std::int32_t window) {
+/// receives, H a process group of all stages that list it, and B on the last place of the line
+/// waits for H where there is one.
+inline bool orders_end(const schedule::Pipeline& pipeline, const schedule::StageOrders& orders,
+                       std::int32_t max_in_flight) {
   const std::int32_t p = pipeline.stages;
   const std::int32_t last = p * pipeline.chunks - 1;
   using Key = std::tuple<UnitKind, std::int32_t, std::int32_t>;  // kind, item, line
@@ -65,24 +66,24 @@ inline bool orders_end(const Pipeline& pipeline, const StageOrders& orders, std:
   std::vector<std::size_t> at(orders.size());
   std::map<std::int32_t, std::vector<std::size_t>> head_stages;  // by item
   for (std::size_t stage = 0; stage < orders.size(); ++stage) {
-    for (const Step& step : orders[stage]) {
+    for (const schedule::PipelineOp& step : orders[stage]) {
       if (step.kind == UnitKind::head) head_stages[step.item].push_back(stage);
     }
   }
   const bool any_head = !head_stages.empty();
-  const auto current = [&](std::size_t stage) -> const Step* {
+  const auto current = [&](std::size_t stage) -> const schedule::PipelineOp* {
     return at[stage] < orders[stage].size() ? &orders[stage][at[stage]] : nullptr;
   };
   for (bool moved = true; moved;) {
     moved = false;
     for (std::size_t stage = 0; stage < orders.size(); ++stage) {
-      while (const Step* step = current(stage)) {
+      while (const schedule::PipelineOp* step = current(stage)) {
         const auto r = static_cast<std::int32_t>(stage);
         if (step->kind == UnitKind::head) {
           bool all = done.contains({UnitKind::forward, step->item, last});
           const auto& stages = head_stages.at(step->item);
           for (const std::size_t other : stages) {
-            const Step* there = current(other);
+            const schedule::PipelineOp* there = current(other);
             all = all && there != nullptr && *there == *step;
           }
           if (!all) break;
@@ -116,7 +117,8 @@ inline bool orders_end(const Pipeline& pipeline, const StageOrders& orders, std:
         const std::pair<int, std::int32_t> out{direction, r};
         // Send i waits for the end of send i - window, whose receive was posted by the consumer of
         // message i - 2 window.
-        if (sends && p > 1 && sent[out] >= 2 * window && consumed[out] <= sent[out] - 2 * window) {
+        if (sends && p > 1 && sent[out] >= 2 * max_in_flight &&
+            consumed[out] <= sent[out] - 2 * max_in_flight) {
           break;
         }
         done.insert({step->kind, step->item, line});

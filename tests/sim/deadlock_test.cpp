@@ -5,8 +5,8 @@
 
 #include "sim/hand_plan.hpp"
 #include "slimpack/core/error.hpp"
-#include "slimpack/dag/build.hpp"
-#include "slimpack/dag/builder.hpp"
+#include "slimpack/sim/build_dag.hpp"
+#include "slimpack/sim/dag_builder.hpp"
 #include "slimpack/sim/simulator.hpp"
 
 using namespace slimpack;
@@ -14,8 +14,8 @@ using namespace slimpack;
 namespace {
 
 void never_ends(const test::HandPlan& hand, const char* what) {
-  const Dag dag = build_dag(hand.plan(), test::HandTimes{});
-  CHECK_THROWS_WITH_AS(static_cast<void>(simulate(dag)), what, Deadlock);
+  const sim::Dag dag = sim::build_dag(hand.plan(), test::HandTimes{});
+  CHECK_THROWS_WITH_AS(static_cast<void>(sim::simulate(dag)), what, Deadlock);
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ TEST_CASE("simulate: a consumer out of order ends with a window of two, never wi
   hand.pp = 2;
   hand.sample_group = {0, 0};
   hand.orders = {"F0 F2 B1 B3 R0 O", "F2 H2 F0 H0 B1 B3 R0 O"};
-  hand.window = 1;
+  hand.max_in_flight = 1;
   never_ends(
       hand,
       "the plan never ends: dp 0 pp 0 B 1 chunk 0 awaits message 0 from dp 0 pp 1 to pp 0, "
@@ -59,8 +59,8 @@ TEST_CASE("simulate: a consumer out of order ends with a window of two, never wi
       "dp 0 pp 1 B 1 chunk 0; dp 0 pp 1 F 2 chunk 0 awaits message 1 from dp 0 pp 0 to pp 1, "
       "group 0 (F 2 chunk 0); message 1 from dp 0 pp 0 to pp 1, group 0 (F 2 chunk 0) awaits "
       "dp 0 pp 1 F 0 chunk 0");
-  hand.window = 2;
-  CHECK(simulate(build_dag(hand.plan(), test::HandTimes{})).makespan > Nanos{});
+  hand.max_in_flight = 2;
+  CHECK(sim::simulate(sim::build_dag(hand.plan(), test::HandTimes{})).makespan > Nanos{});
 }
 
 TEST_CASE("simulate: ranks of a group meet in different orders") {
@@ -95,16 +95,16 @@ TEST_CASE("simulate: O before an R, and R in different orders") {
 }
 
 TEST_CASE("simulate: a cycle that no device is part of") {
-  DagBuilder builder;
-  NodeLabel label;
-  label.kind = NodeKind::release;
-  const NodeId a = builder.add_node(Nanos{1}, kNoResource, label);
+  sim::DagBuilder builder;
+  sim::NodeLabel label;
+  label.kind = sim::NodeKind::release;
+  const sim::NodeId a = builder.add_node(Nanos{1}, sim::kNoResource, label);
   label.bucket = 1;
-  const NodeId b = builder.add_node(Nanos{1}, kNoResource, label);
+  const sim::NodeId b = builder.add_node(Nanos{1}, sim::kNoResource, label);
   builder.add_edge(a, b);
   builder.add_edge(b, a);
-  const Dag dag = std::move(builder).finish();
-  CHECK_THROWS_WITH_AS(static_cast<void>(simulate(dag)),
+  const sim::Dag dag = std::move(builder).finish();
+  CHECK_THROWS_WITH_AS(static_cast<void>(sim::simulate(dag)),
                        "the plan never ends: bucket 0 of dp 0 pp 0 B 0 chunk 0 awaits bucket 1 of "
                        "dp 0 pp 0 B 0 chunk 0; bucket 1 of dp 0 pp 0 B 0 chunk 0 awaits bucket 0 "
                        "of dp 0 pp 0 B 0 chunk 0",

@@ -8,10 +8,10 @@
 #include <string>
 
 #include "sim/hand_plan.hpp"
-#include "slimpack/dag/build.hpp"
-#include "slimpack/dag/names.hpp"
+#include "slimpack/sim/build_dag.hpp"
 #include "slimpack/sim/critical_path.hpp"
 #include "slimpack/sim/jitter.hpp"
+#include "slimpack/sim/node_names.hpp"
 #include "slimpack/sim/simulator.hpp"
 
 using namespace slimpack;
@@ -19,14 +19,14 @@ using namespace slimpack;
 namespace {
 
 std::string gaps_of(const test::HandPlan& hand, const test::HandTimes& times, Bytes limit) {
-  const Dag dag = build_dag(hand.plan(), times);
-  const Timeline timeline = simulate(dag);
+  const sim::Dag dag = sim::build_dag(hand.plan(), times);
+  const sim::Timeline timeline = sim::simulate(dag);
   std::ostringstream out;
-  for (const Gap& gap : find_gaps(dag, timeline, limit).gaps) {
-    const DagDevice& device = dag.devices[index(gap.device)];
+  for (const sim::Gap& gap : sim::find_gaps(dag, timeline, limit).gaps) {
+    const sim::DagDevice& device = dag.devices[index(gap.device)];
     out << "\ndp" << device.dp << " pp" << device.pp << " [" << gap.begin.value << ","
-        << gap.end.value << ") " << name_of(gap.cause);
-    if (gap.instead) out << ", " << node_name(dag, *gap.instead);
+        << gap.end.value << ") " << sim::to_string(gap.cause);
+    if (gap.instead) out << ", " << sim::node_name(dag, *gap.instead);
   }
   return out.str();
 }
@@ -43,7 +43,7 @@ test::HandTimes times() {
 test::HandPlan three_samples() {
   test::HandPlan hand;
   hand.pp = 2;
-  hand.window = 1;
+  hand.max_in_flight = 1;
   hand.sample_group = {0, 0, 0};
   hand.orders = {"F0 F2 B1 F4 B3 B5 R0 O", "F0 H0 B1 F2 H2 B3 F4 H4 B5 R0 O"};
   return hand;
@@ -73,26 +73,27 @@ dp0 pp1 [38,41) reduce)");
 
 // The same, but at no time of [10, 15) is there room for what F4 would hold.
 TEST_CASE("find_gaps: what does not fit waits for memory") {
-  const Dag dag = build_dag(three_samples().plan(), times());
-  const Timeline timeline = simulate(dag);
-  MemoryCurves curves;
-  static_cast<void>(simulate(dag, curves));
+  const sim::Dag dag = sim::build_dag(three_samples().plan(), times());
+  const sim::Timeline timeline = sim::simulate(dag);
+  sim::MemoryCurves curves;
+  static_cast<void>(sim::simulate(dag, curves));
   Bytes held, needed;
-  for (const MemoryPoint& point : curves.device[0]) {
-    if (point.at <= Nanos{10}) held = point.bytes;
+  for (const sim::MemoryPoint& point : curves.device[0]) {
+    if (point.time <= Nanos{10}) held = point.bytes;
   }
-  for (std::size_t at = 0; at < dag.size(); ++at) {
-    if (node_name(dag, NodeId{static_cast<std::uint32_t>(at)}) != "dp 0 pp 0 F 4 chunk 0") continue;
-    for (const MemoryEvent& event :
-         dag.memory_at(NodeId{static_cast<std::uint32_t>(at)}, Moment::start)) {
+  for (std::size_t i = 0; i < dag.size(); ++i) {
+    if (sim::node_name(dag, sim::NodeId{static_cast<std::uint32_t>(i)}) != "dp 0 pp 0 F 4 chunk 0")
+      continue;
+    for (const sim::MemoryEvent& event :
+         dag.memory_at(sim::NodeId{static_cast<std::uint32_t>(i)}, sim::Moment::start)) {
       needed += event.bytes;
     }
   }
   CHECK(needed > Bytes{});
   const auto cause_at_12 = [&](Bytes limit) {
-    for (const Gap& gap : find_gaps(dag, timeline, limit).gaps) {
-      if (gap.device == DeviceId{0} && gap.begin <= Nanos{12} && Nanos{12} < gap.end) {
-        return std::string(name_of(gap.cause));
+    for (const sim::Gap& gap : sim::find_gaps(dag, timeline, limit).gaps) {
+      if (gap.device == sim::DeviceId{0} && gap.begin <= Nanos{12} && Nanos{12} < gap.end) {
+        return std::string(sim::to_string(gap.cause));
       }
     }
     return std::string("none");
@@ -118,11 +119,12 @@ dp1 pp0 [19,21) reduce)");
 }
 
 TEST_CASE("critical_path: each step with its reason") {
-  const Dag dag = build_dag(three_samples().plan(), times());
-  const Timeline timeline = simulate(dag);
+  const sim::Dag dag = sim::build_dag(three_samples().plan(), times());
+  const sim::Timeline timeline = sim::simulate(dag);
   std::string text;
-  for (const PathStep& step : critical_path(dag, timeline)) {
-    text += "\n" + node_name(dag, step.node) + " (" + std::string(name_of(step.reason)) + ")";
+  for (const sim::PathStep& step : sim::critical_path(dag, timeline)) {
+    text += "\n" + sim::node_name(dag, step.node) + " (" +
+            std::string(sim::to_string(step.reason)) + ")";
   }
   CHECK(text == R"(
 dp 0 pp 0 F 0 chunk 0 (start)
@@ -154,24 +156,24 @@ TEST_CASE("draw_jitter: a slow device is slower by its share, R and releases fol
   slow.unit = [](std::uint32_t pack, std::int32_t) { return pack == 0 ? 2'000'000 : 4'000'000; };
   slow.head_time = slow.optimizer_time = 1'000'000;
   slow.reduce_time = 400'000;
-  const Dag dag = build_dag(hand.plan(), slow);
-  const Timeline timeline = simulate(dag);
+  const sim::Dag dag = sim::build_dag(hand.plan(), slow);
+  const sim::Timeline timeline = sim::simulate(dag);
   CHECK(timeline.makespan == Nanos{8'200'000});  // the last bucket is half of R
-  JitterOptions options;
-  options.kind = JitterKind::slow_device;
+  sim::JitterOptions options;
+  options.kind = sim::JitterKind::slow_device;
   options.parts_per_million = 250'000;
   options.draws = 3;
-  const Jitter jitter = draw_jitter(dag, timeline, options);
+  const sim::Jitter jitter = sim::draw_jitter(dag, timeline, options);
   CHECK(jitter.planned == Nanos{8'200'000});
   CHECK(jitter.least == Nanos{10'200'000});
   CHECK(jitter.mean == Nanos{10'200'000});
   CHECK(jitter.most == Nanos{10'200'000});
   // With a long R its first bucket, released after a third of B, leads to the end.
   slow.reduce_time = 36'000'000;
-  const Dag long_dag = build_dag(hand.plan(), slow);
-  const Timeline long_timeline = simulate(long_dag);
+  const sim::Dag long_dag = sim::build_dag(hand.plan(), slow);
+  const sim::Timeline long_timeline = sim::simulate(long_dag);
   CHECK(long_timeline.makespan == Nanos{3'000'000 + 1'333'333 + 36'000'000 + 1'000'000});
-  CHECK(draw_jitter(long_dag, long_timeline, options).mean ==
+  CHECK(sim::draw_jitter(long_dag, long_timeline, options).mean ==
         Nanos{3'750'000 + 1'666'666 + 36'000'000 + 1'250'000});
 }
 
@@ -183,10 +185,10 @@ TEST_CASE("draw_jitter: of a meeting the slowest counts") {
   hand.orders.assign(8, "F0 H0 B1 R0 O");
   test::HandTimes long_units;
   long_units.unit = [](std::uint32_t, std::int32_t) { return 1'000'000'000; };
-  const Dag dag = build_dag(hand.plan(), long_units);
-  JitterOptions options;
+  const sim::Dag dag = sim::build_dag(hand.plan(), long_units);
+  sim::JitterOptions options;
   options.draws = 200;
-  const Jitter jitter = draw_jitter(dag, simulate(dag), options);
+  const sim::Jitter jitter = sim::draw_jitter(dag, sim::simulate(dag), options);
   // The mean of the largest of eight uniform draws from [-5 %, 5 %] is 5 % x 7/9.
   const double mean = static_cast<double>(jitter.mean.value) / 2e9 - 1;
   CHECK(mean == doctest::Approx(0.05 * 7 / 9).epsilon(0.05));
@@ -194,15 +196,15 @@ TEST_CASE("draw_jitter: of a meeting the slowest counts") {
 }
 
 TEST_CASE("draw_jitter: refuses options out of range") {
-  const Dag dag = build_dag(three_samples().plan(), times());
-  const Timeline timeline = simulate(dag);
-  JitterOptions options;
+  const sim::Dag dag = sim::build_dag(three_samples().plan(), times());
+  const sim::Timeline timeline = sim::simulate(dag);
+  sim::JitterOptions options;
   options.draws = 0;
-  CHECK_THROWS_WITH_AS(static_cast<void>(draw_jitter(dag, timeline, options)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(sim::draw_jitter(dag, timeline, options)),
                        "jitter: draws must be >= 1, got 0", InvalidInput);
   options = {};
   options.parts_per_million = 1'000'001;
-  CHECK_THROWS_WITH_AS(static_cast<void>(draw_jitter(dag, timeline, options)),
+  CHECK_THROWS_WITH_AS(static_cast<void>(sim::draw_jitter(dag, timeline, options)),
                        "jitter must be between 0 and 1000000 parts per million, got 1000001",
                        InvalidInput);
 }

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "slimpack/cost/unit_times.hpp"
-#include "slimpack/dag/dag.hpp"
-#include "slimpack/dag/names.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/sim/dag.hpp"
+#include "slimpack/sim/node_names.hpp"
 #include "slimpack/sim/timeline.hpp"
 
 namespace slimpack::test {
@@ -71,9 +71,9 @@ static_assert(UnitTimes<HandTimes> && !UnitTimes<int>);
 /// backward pack 2i + 1. `orders` are those of the devices by (dp, pp); a sample belongs to the
 /// group that `groups` gives it.
 struct HandPlan {
-  std::int32_t dp = 1, pp = 1, chunks = 1, window = 2;
+  std::int32_t dp = 1, pp = 1, chunks = 1, max_in_flight = 2;
   std::int64_t stage_layers = 1;
-  Head head = Head::last;
+  LmHead head = LmHead::last;
   std::vector<std::vector<std::int32_t>> groups{{0}};
   std::vector<std::uint32_t> sample_group;
   std::vector<std::string> orders;
@@ -84,14 +84,14 @@ struct HandPlan {
     plan.model = {"hand", stage_layers * pp * chunks, 1, 1, 1, 1, 1, 4, false, 10000.0, 1e-5, 4};
     plan.memory.capacity = Bytes{1'000'000};
     plan.memory.page_tokens = Tokens{2};
-    plan.memory.share_tokens = Tokens{1};
+    plan.memory.cp_block_tokens = Tokens{1};
     plan.memory.head_tile = Tokens{8};
     plan.parallel.dp = dp;
     plan.parallel.pp = pp;
     plan.parallel.chunks = chunks;
     plan.parallel.head = head;
     plan.parallel.granularity = Tokens{1};
-    plan.window = window;
+    plan.max_in_flight = max_in_flight;
     plan.groups = groups;
     for (std::int32_t line = 0; line < pp * chunks; ++line) {
       plan.stages.push_back(
@@ -103,7 +103,7 @@ struct HandPlan {
       MicroPack pack;
       pack.group = plan.sample_group.back();
       pack.slices = {{SampleId{static_cast<std::uint32_t>(sample)}, Tokens{0}, Tokens{4}}};
-      if (groups[sample_group[sample]].size() > 1) pack.exchange = {Exchange::kv};
+      if (groups[sample_group[sample]].size() > 1) pack.exchange = {RingMode::pass_kv};
       plan.micropacks.push_back(pack);
       pack.pass = Pass::backward;
       plan.micropacks.push_back(std::move(pack));
@@ -119,37 +119,37 @@ struct HandPlan {
 };
 
 /// One line a resource, in the order of ids: its nodes with start and end, by start, then id.
-[[nodiscard]] inline std::string timeline_text(const Dag& dag, const Timeline& timeline) {
+[[nodiscard]] inline std::string timeline_text(const sim::Dag& dag, const sim::Timeline& timeline) {
   std::ostringstream out;
   for (std::size_t resource = 0; resource < dag.resources.size(); ++resource) {
-    const Resource& facts = dag.resources[resource];
-    if (facts.kind == ResourceKind::compute) {
+    const sim::Resource& facts = dag.resources[resource];
+    if (facts.kind == sim::ResourceKind::compute) {
       out << "dp" << facts.dp << " pp" << facts.pp << ":";
-    } else if (facts.kind == ResourceKind::link) {
+    } else if (facts.kind == sim::ResourceKind::link) {
       out << "dp" << facts.dp << " " << facts.pp << ">" << facts.to_pp << ":";
     } else {
       out << "R pp" << facts.pp << ":";
     }
     std::vector<std::size_t> nodes;
-    for (std::size_t at = 0; at < dag.size(); ++at) {
-      if (index(dag.resource[at]) == resource) nodes.push_back(at);
+    for (std::size_t i = 0; i < dag.size(); ++i) {
+      if (index(dag.resource[i]) == resource) nodes.push_back(i);
     }
     std::stable_sort(nodes.begin(), nodes.end(), [&](std::size_t a, std::size_t b) {
       return timeline.start[a] < timeline.start[b];
     });
-    for (const std::size_t at : nodes) {
-      const NodeLabel& label = dag.label[at];
+    for (const std::size_t i : nodes) {
+      const sim::NodeLabel& label = dag.label[i];
       out << " ";
-      if (label.kind == NodeKind::reduce) {
+      if (label.kind == sim::NodeKind::reduce) {
         out << label.chunk << "/" << label.bucket;
-      } else if (label.kind == NodeKind::optimizer) {
+      } else if (label.kind == sim::NodeKind::optimizer) {
         out << "O";
       } else {
-        if (label.kind != NodeKind::transfer) out << name_of(label.kind);
+        if (label.kind != sim::NodeKind::transfer) out << sim::to_string(label.kind);
         out << index(label.pack);
         if (label.chunk > 0) out << "." << label.chunk;
       }
-      out << "[" << timeline.start[at].value << "," << timeline.end[at].value << ")";
+      out << "[" << timeline.start[i].value << "," << timeline.end[i].value << ")";
     }
     out << "\n";
   }

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "sim/hand_plan.hpp"
-#include "slimpack/dag/build.hpp"
+#include "slimpack/sim/build_dag.hpp"
 #include "slimpack/sim/simulator.hpp"
 
 using namespace slimpack;
@@ -13,8 +13,8 @@ using namespace slimpack;
 namespace {
 
 std::string solve(const test::HandPlan& hand, const test::HandTimes& times) {
-  const Dag dag = build_dag(hand.plan(), times);
-  return "\n" + test::timeline_text(dag, simulate(dag));
+  const sim::Dag dag = sim::build_dag(hand.plan(), times);
+  return "\n" + test::timeline_text(dag, sim::simulate(dag));
 }
 
 /// Forward packs take 2, 3, 4, .. by sample; backward packs twice as much.
@@ -124,7 +124,7 @@ R pp0: 0/0[30,32)
 TEST_CASE("simulate: a sharded head is a meeting of the stages") {
   test::HandPlan hand;
   hand.pp = 2;
-  hand.head = Head::shard;
+  hand.head = LmHead::shard;
   hand.sample_group = {0, 0};
   hand.orders = {"F0 F2 H0 H2 B1 B3 R0 O", "F0 H0 B1 F2 H2 B3 R0 O"};
   CHECK(solve(hand, unequal()) == R"(
@@ -146,7 +146,7 @@ TEST_CASE("simulate: a window of one makes every transfer a rendezvous, two let 
   hand.orders = {"F0 F2 F4 F6 B1 B3 B5 B7 R0 O", "F0 F2 F4 H0 H2 H4 F6 H6 B1 B3 B5 B7 R0 O"};
   test::HandTimes times = unequal();
   times.transfer_time = 3;
-  hand.window = 1;
+  hand.max_in_flight = 1;
   CHECK(solve(hand, times) == R"(
 dp0 pp0: F0[0,2) F2[5,8) F4[11,15) F6[18,23) B1[39,43) B3[48,54) B5[59,67) B7[72,82) O[84,85)
 dp0 pp1: F0[5,7) F2[11,14) F4[18,22) H0[22,23) H2[23,24) H4[24,25) F6[26,31) H6[31,32) B1[32,36) B3[39,45) B5[48,56) B7[59,69) O[71,72)
@@ -155,7 +155,7 @@ dp0 1>0: 1[36,39) 3[45,48) 5[56,59) 7[69,72)
 R pp0: 0/0[82,84)
 R pp1: 0/0[69,71)
 )");
-  hand.window = 2;
+  hand.max_in_flight = 2;
   CHECK(solve(hand, times) == R"(
 dp0 pp0: F0[0,2) F2[2,5) F4[5,9) F6[9,14) B1[32,36) B3[38,44) B5[46,54) B7[56,66) O[68,69)
 dp0 pp1: F0[5,7) F2[8,11) F4[12,16) H0[16,17) H2[17,18) H4[18,19) F6[19,24) H6[24,25) B1[25,29) B3[29,35) B5[35,43) B7[43,53) O[55,56)
@@ -214,7 +214,7 @@ R pp0: 0/0[22,23) 0/1[24,25) 0/2[26,28)
 TEST_CASE("simulate: one stage hands chunks over in place, without transfer or window") {
   test::HandPlan hand;
   hand.chunks = 2;
-  hand.window = 1;
+  hand.max_in_flight = 1;
   hand.sample_group = {0, 0};
   hand.orders = {"F0 F2 F0.1 H0 B1.1 F2.1 H2 B1 B3.1 B3 R1 R0 O"};
   CHECK(solve(hand, unequal()) == R"(

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "slimpack/cost/unit_times.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
 
 namespace slimpack::test {
 
-/// Devices with program counters, channels with counters, meetings that wait for all: the rules of
-/// docs/equations.md carried out one instant after the other. For small valid plans.
+/// Devices with program counters, channels with counters, collectives that wait for all: the rules
+/// of docs/equations.md carried out one instant after the other. For small valid plans.
 template <UnitTimes Times>
 class PlanMachine {
  public:
@@ -127,7 +127,7 @@ class PlanMachine {
   }
   [[nodiscard]] bool owns(std::uint32_t id, std::int32_t dp, std::int64_t token) const {
     const auto ranks = static_cast<std::int64_t>(plan_.groups[index(pack(id).group)].size());
-    const std::int64_t turn = token / plan_.memory.share_tokens.value % (2 * ranks);
+    const std::int64_t turn = token / plan_.memory.cp_block_tokens.value % (2 * ranks);
     const auto own = static_cast<std::int64_t>(rank(id, dp));
     return turn == own || turn == 2 * ranks - 1 - own;
   }
@@ -187,9 +187,9 @@ class PlanMachine {
     const std::int64_t g = plan_.memory.gradient_bytes;
     const bool back = pack(id).pass == Pass::backward;
     std::int64_t kv = 0, travelling = 0;
-    for (std::size_t at = 0; at < pack(id).slices.size(); ++at) {
-      const Slice& slice = pack(id).slices[at];
-      if (pack(id).exchange[at] == Exchange::kv) {
+    for (std::size_t i = 0; i < pack(id).slices.size(); ++i) {
+      const Slice& slice = pack(id).slices[i];
+      if (pack(id).exchange[i] == RingMode::pass_kv) {
         const std::int64_t share = largest_share(id, 0, slice.end.value);
         kv = std::max(kv,
                       share * tp_part(2 * 2 * k * e) + (back ? share * tp_part(2 * 2 * k * g) : 0));
@@ -203,8 +203,8 @@ class PlanMachine {
     return std::max(kv, travelling);
   }
 
-  void change(std::size_t device, std::int64_t at, std::int64_t bytes) {
-    devices[device].memory[at] += bytes;
+  void change(std::size_t device, std::int64_t i, std::int64_t bytes) {
+    devices[device].memory[i] += bytes;
   }
 
   void account(const DeviceSchedule& schedule, const Unit& unit, std::int64_t start,
@@ -221,7 +221,7 @@ class PlanMachine {
     for_own(id, schedule.dp, [&](std::size_t, std::int64_t) { ++own; });
     if (unit.kind == UnitKind::head) {
       std::int64_t rows = m.vocab;
-      if (plan_.parallel.head == Head::shard) {
+      if (plan_.parallel.head == LmHead::shard) {
         rows = m.vocab * (schedule.pp + 1) / plan_.parallel.pp -
                m.vocab * schedule.pp / plan_.parallel.pp;
       }
@@ -284,8 +284,8 @@ class PlanMachine {
 
   void prepare_channels() {
     for (const DeviceSchedule& schedule : plan_.schedule) {
-      for (std::size_t at = 0; at < schedule.order.size(); ++at) {
-        const Unit& unit = schedule.order[at];
+      for (std::size_t i = 0; i < schedule.order.size(); ++i) {
+        const Unit& unit = schedule.order[i];
         const std::int32_t line = line_of_unit(unit, schedule.pp);
         const auto key = sends(unit, schedule.dp, line);
         if (!key) continue;
@@ -297,7 +297,7 @@ class PlanMachine {
         Message message;
         message.pack = id;
         message.line = line;
-        message.unit = at;
+        message.unit = i;
         for_own(id, schedule.dp, [&](std::size_t, std::int64_t) {
           message.bytes += tp_part(plan_.model.hidden * plan_.model.bytes_per_element);
         });
@@ -306,12 +306,14 @@ class PlanMachine {
       }
     }
     for (auto& [key, channel] : channels_) {
-      for (std::size_t at = 0; at < channel.messages.size(); ++at) {
-        if (at < window()) change(channel.to, 0, channel.messages[at].bytes);
+      for (std::size_t i = 0; i < channel.messages.size(); ++i) {
+        if (i < max_in_flight()) change(channel.to, 0, channel.messages[i].bytes);
       }
     }
   }
-  [[nodiscard]] std::size_t window() const { return static_cast<std::size_t>(plan_.window); }
+  [[nodiscard]] std::size_t max_in_flight() const {
+    return static_cast<std::size_t>(plan_.max_in_flight);
+  }
 
   // --- reduction ---
 
@@ -319,13 +321,13 @@ class PlanMachine {
     const std::int64_t v = plan_.model.vocab;
     const std::int64_t p = plan_.parallel.pp;
     if (!plan_.model.tied || p == 1) return false;
-    if (pp == 0) return p > 1 && (plan_.parallel.head == Head::last || v - v / p > 0);
-    if (plan_.parallel.head == Head::last) return pp == p - 1;
+    if (pp == 0) return p > 1 && (plan_.parallel.head == LmHead::last || v - v / p > 0);
+    if (plan_.parallel.head == LmHead::last) return pp == p - 1;
     return v * (pp + 1) / p > v * pp / p;
   }
-  [[nodiscard]] bool last_backward_before(const DeviceSchedule& schedule, std::size_t at) const {
-    const std::int32_t chunk = schedule.order[at].chunk;
-    std::size_t before = at;
+  [[nodiscard]] bool last_backward_before(const DeviceSchedule& schedule, std::size_t i) const {
+    const std::int32_t chunk = schedule.order[i].chunk;
+    std::size_t before = i;
     while (before > 0 && schedule.order[before - 1].kind == UnitKind::reduce) --before;
     if (before == 0) return false;
     const Unit& unit = schedule.order[before - 1];
@@ -370,9 +372,9 @@ class PlanMachine {
   [[nodiscard]] bool any_early(std::int32_t pp, std::int32_t chunk) const {
     for (std::int32_t dp = 0; dp < plan_.parallel.dp; ++dp) {
       const DeviceSchedule& schedule = plan_.schedule[device(dp, pp)];
-      for (std::size_t at = 0; at < schedule.order.size(); ++at) {
-        if (schedule.order[at] == Unit{UnitKind::reduce, {}, chunk} &&
-            last_backward_before(schedule, at)) {
+      for (std::size_t i = 0; i < schedule.order.size(); ++i) {
+        if (schedule.order[i] == Unit{UnitKind::reduce, {}, chunk} &&
+            last_backward_before(schedule, i)) {
           return true;
         }
       }
@@ -398,7 +400,7 @@ class PlanMachine {
     const std::int64_t p = plan_.parallel.pp;
     const std::int64_t v = plan_.model.vocab, h = plan_.model.hidden;
     std::int64_t rows = pp == p - 1 ? v : 0;
-    if (plan_.parallel.head == Head::shard) rows = v * (pp + 1) / p - v * pp / p;
+    if (plan_.parallel.head == LmHead::shard) rows = v * (pp + 1) / p - v * pp / p;
     if (plan_.model.tied && pp == 0) rows = 0;
     return (pp == 0 ? v * h : 0) + (pp == p - 1 ? h : 0) + rows * h;
   }
@@ -407,16 +409,16 @@ class PlanMachine {
   [[nodiscard]] std::optional<std::int64_t> released(std::int32_t dp, const Bucket& bucket) const {
     const std::size_t on = device(dp, bucket.pp);
     const DeviceSchedule& schedule = plan_.schedule[on];
-    std::size_t at = 0;
-    while (schedule.order[at] != Unit{UnitKind::reduce, {}, bucket.chunk}) ++at;
+    std::size_t i = 0;
+    while (schedule.order[i] != Unit{UnitKind::reduce, {}, bucket.chunk}) ++i;
     std::size_t units = 0;  // before R, other than R
-    for (std::size_t before = 0; before < at; ++before) {
+    for (std::size_t before = 0; before < i; ++before) {
       units += schedule.order[before].kind == UnitKind::reduce ? 0U : 1U;
     }
     if (units == 0) return 0;
     if (devices[on].ran.size() < units) return std::nullopt;
     const auto& [start, end] = devices[on].ran[units - 1];
-    if (!last_backward_before(schedule, at)) return end;
+    if (!last_backward_before(schedule, i)) return end;
     return start + (end - start) * (bucket.number + 1) / bucket.count;
   }
   [[nodiscard]] std::optional<std::int64_t> ready(const std::vector<Bucket>& queue,
@@ -492,7 +494,7 @@ class PlanMachine {
     }
     if (const auto key = sends(unit, schedule.dp, line)) {
       const Channel& channel = channels_.at(*key);
-      if (channel.queued - channel.ended >= window()) return false;
+      if (channel.queued - channel.ended >= max_in_flight()) return false;
     }
     if (unit.kind == UnitKind::head) {
       const std::size_t last = device(schedule.dp, plan_.parallel.pp - 1);
@@ -502,13 +504,13 @@ class PlanMachine {
     }
     if (unit.kind == UnitKind::backward && line == line_ - 1) {
       for (std::uint32_t id = 0; id < plan_.micropacks.size(); ++id) {
-        if (pack(id).pass == Pass::backward || !share_tokens(id, unit.pack)) continue;
+        if (pack(id).pass == Pass::backward || !cp_block_tokens(id, unit.pack)) continue;
         if (done_.count({on, Unit{UnitKind::head, PackId{id}, 0}}) == 0) return false;
       }
     }
     return true;
   }
-  [[nodiscard]] bool share_tokens(std::uint32_t forward, PackId backward) const {
+  [[nodiscard]] bool cp_block_tokens(std::uint32_t forward, PackId backward) const {
     for (const Slice& a : pack(forward).slices) {
       for (const Slice& b : pack(static_cast<std::uint32_t>(backward)).slices) {
         if (a.sample == b.sample && a.begin < b.end && b.begin < a.end) return true;
@@ -524,7 +526,7 @@ class PlanMachine {
            plan_.groups[index(pack(static_cast<std::uint32_t>(unit.pack)).group)]) {
         all.push_back(device(dp, schedule.pp));
       }
-    } else if (unit.kind == UnitKind::head && plan_.parallel.head == Head::shard) {
+    } else if (unit.kind == UnitKind::head && plan_.parallel.head == LmHead::shard) {
       for (std::int32_t pp = 0; pp < plan_.parallel.pp; ++pp) {
         all.push_back(device(schedule.dp, pp));
       }
@@ -560,7 +562,7 @@ class PlanMachine {
         Channel& channel = channels_.at(*key);
         change(on, now_, -channel.messages[channel.consumed].bytes);
         ++channel.consumed;
-        const std::size_t posted = channel.consumed + window() - 1;
+        const std::size_t posted = channel.consumed + max_in_flight() - 1;
         if (posted < channel.messages.size()) change(on, now_, channel.messages[posted].bytes);
       }
       unit = running_.erase(unit);
@@ -578,10 +580,10 @@ class PlanMachine {
         any = true;
       }
       const std::size_t possible =
-          std::min({channel.queued, channel.consumed + window(), channel.messages.size()});
-      for (std::size_t at = 0; at < possible; ++at) {
-        if (!channel.messages[at].possible) {
-          channel.messages[at].possible = now_;
+          std::min({channel.queued, channel.consumed + max_in_flight(), channel.messages.size()});
+      for (std::size_t i = 0; i < possible; ++i) {
+        if (!channel.messages[i].possible) {
+          channel.messages[i].possible = now_;
           any = true;
         }
       }
@@ -601,9 +603,9 @@ class PlanMachine {
       const std::vector<std::size_t> all = participants(on, unit);
       const bool ready = std::all_of(all.begin(), all.end(), [&](std::size_t other) {
         const std::vector<Unit>& theirs = plan_.schedule[other].order;
-        std::size_t at = devices[other].at;
-        while (at < theirs.size() && theirs[at].kind == UnitKind::reduce) ++at;
-        return at < theirs.size() && theirs[at] == unit && own_side_ready(other, unit);
+        std::size_t i = devices[other].at;
+        while (i < theirs.size() && theirs[i].kind == UnitKind::reduce) ++i;
+        return i < theirs.size() && theirs[i] == unit && own_side_ready(other, unit);
       });
       if (!ready) continue;
       std::int64_t longest = 0;
@@ -674,8 +676,8 @@ class PlanMachine {
         }
       } while (start_transfers());
       std::optional<std::int64_t> next;
-      const auto consider = [&](std::int64_t at) {
-        if (at > now_ && (!next || at < *next)) next = at;
+      const auto consider = [&](std::int64_t i) {
+        if (i > now_ && (!next || i < *next)) next = i;
       };
       for (const auto& [on, unit, end] : running_) consider(end);
       for (const auto& [key, channel] : channels_) {

@@ -13,10 +13,10 @@
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/sim/critical_path.hpp"
-#include "slimpack/sim/frozen.hpp"
 #include "slimpack/sim/gaps.hpp"
 #include "slimpack/sim/jitter.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack/sim/topological_dag.hpp"
 #include "support/draws.hpp"
 #include "support/random_plan.hpp"
 
@@ -62,18 +62,18 @@ template <class Times>
 void compare(const Plan& plan, const Times& times) {
   const test::PlanMachine<Times> machine(plan, times);
   REQUIRE(machine.finished);
-  const PlanSimulation simulation = simulate_plan(plan, times);
-  const Dag& dag = simulation.dag;
-  const Timeline& timeline = simulation.timeline;
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan, times);
+  const sim::Dag& dag = simulation.dag;
+  const sim::Timeline& timeline = simulation.timeline;
   CHECK(timeline.makespan.value == machine.makespan);
   std::vector<std::size_t> ran(dag.devices.size(), 0);
-  for (std::size_t at = 0; at < dag.size(); ++at) {
-    if (!is_compute(dag.label[at].kind)) continue;
-    const std::size_t device = index(dag.resource[at]);
+  for (std::size_t i = 0; i < dag.size(); ++i) {
+    if (!sim::is_compute(dag.label[i].kind)) continue;
+    const std::size_t device = index(dag.resource[i]);
     REQUIRE(ran[device] < machine.devices[device].ran.size());
     const auto& [start, end] = machine.devices[device].ran[ran[device]++];
-    CHECK(timeline.start[at].value == start);
-    CHECK(timeline.end[at].value == end);
+    CHECK(timeline.start[i].value == start);
+    CHECK(timeline.end[i].value == end);
   }
   for (std::size_t device = 0; device < dag.devices.size(); ++device) {
     CHECK(ran[device] == machine.devices[device].ran.size());
@@ -81,7 +81,7 @@ void compare(const Plan& plan, const Times& times) {
     CHECK(machine.left(device) == 0);
     CHECK(timeline.peak[device].bytes.value ==
           machine.peak(device) + static_bytes(plan, dag.devices[device].pp).total().value);
-    CHECK(total(simulation.at_peak[device]) == timeline.peak[device].bytes);
+    CHECK(sim::total(simulation.at_peak[device]) == timeline.peak[device].bytes);
   }
 }
 
@@ -95,10 +95,10 @@ TEST_CASE("simulate_plan: times and memory of a machine that reads the plan itse
     compare(plan, PricedPlan(plan));
     compare(plan, TiedTimes{seed});
     ++seen[plan.parallel.chunks > 1 ? "chunks" : "one chunk"];
-    ++seen[plan.parallel.head == Head::shard ? "sharded head" : "head on the last stage"];
+    ++seen[plan.parallel.head == LmHead::shard ? "sharded head" : "head on the last stage"];
     ++seen[plan.groups.size() > static_cast<std::size_t>(plan.parallel.dp) ? "merged" : "alone"];
     ++seen[plan.model.tied ? "tied" : "not tied"];
-    ++seen["window " + std::to_string(plan.window)];
+    ++seen["window " + std::to_string(plan.max_in_flight)];
     if (plan.parallel.pp == 1 && plan.parallel.chunks > 1) ++seen["handed over in place"];
     if (plan.parallel.pp == 2 && plan.parallel.chunks > 1) ++seen["shared links"];
   }
@@ -113,13 +113,13 @@ TEST_CASE("simulate_plan: memory returns to what is always there") {
   for (std::uint64_t seed = 0; seed < kPlans; ++seed) {
     CAPTURE(seed);
     const Plan plan = plan_of(seed);
-    MemoryCurves curves;
-    const PlanSimulation simulation = simulate_plan(plan, TiedTimes{seed}, curves);
-    const auto by_kind = memory_curves(simulation.dag, simulation.timeline);
+    sim::MemoryCurves curves;
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan, TiedTimes{seed}, curves);
+    const auto by_kind = sim::memory_curves(simulation.dag, simulation.timeline);
     for (std::size_t device = 0; device < simulation.dag.devices.size(); ++device) {
-      const MemoryByKind& always = simulation.dag.devices[device].always;
-      CHECK(curves.device[device].back().bytes == total(always));
-      for (const KindPoint& point : by_kind[device]) {
+      const sim::MemoryByKind& always = simulation.dag.devices[device].always;
+      CHECK(curves.device[device].back().bytes == sim::total(always));
+      for (const sim::KindPoint& point : by_kind[device]) {
         for (const Bytes bytes : point.bytes) CHECK(bytes >= Bytes{});
       }
     }
@@ -130,16 +130,16 @@ TEST_CASE("simulate_plan: fills iteration, busy time and peaks of the prediction
   Plan plan = plan_of(17);
   plan.prediction.ideal = Nanos{5};
   plan.prediction.devices.resize(99);
-  const PlanSimulation simulation = simulate_plan(plan);
-  fill_prediction(plan.prediction, simulation);
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+  sim::fill_prediction(plan.prediction, simulation);
   CHECK(plan.prediction.iteration == simulation.timeline.makespan);
   CHECK(plan.prediction.ideal == Nanos{5});
   REQUIRE(plan.prediction.devices.size() == plan.schedule.size());
-  for (std::size_t at = 0; at < plan.schedule.size(); ++at) {
-    CHECK(plan.prediction.devices[at].dp == plan.schedule[at].dp);
-    CHECK(plan.prediction.devices[at].pp == plan.schedule[at].pp);
-    CHECK(plan.prediction.devices[at].busy == simulation.timeline.busy[at]);
-    CHECK(plan.prediction.devices[at].peak == simulation.timeline.peak[at].bytes);
+  for (std::size_t i = 0; i < plan.schedule.size(); ++i) {
+    CHECK(plan.prediction.devices[i].dp == plan.schedule[i].dp);
+    CHECK(plan.prediction.devices[i].pp == plan.schedule[i].pp);
+    CHECK(plan.prediction.devices[i].busy == simulation.timeline.busy[i]);
+    CHECK(plan.prediction.devices[i].peak == simulation.timeline.peak[i].bytes);
   }
 }
 
@@ -147,36 +147,37 @@ TEST_CASE("FrozenDag: plans run frozen as they were simulated, memory too") {
   for (std::uint64_t seed = 0; seed < kPlans; ++seed) {
     CAPTURE(seed);
     const Plan plan = plan_of(seed);
-    const PlanSimulation simulation = simulate_plan(plan, TiedTimes{seed});
-    const FrozenDag frozen(simulation.dag, simulation.timeline);
-    const FrozenTimes times = run_frozen(frozen, simulation.dag.duration);
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan, TiedTimes{seed});
+    const sim::TopologicalDag frozen(simulation.dag, simulation.timeline);
+    const sim::TopologicalTimes times = sim::run_topological(frozen, simulation.dag.duration);
     CHECK(times.makespan == simulation.timeline.makespan);
     CHECK(times.start == simulation.timeline.start);
     CHECK(times.end == simulation.timeline.end);
-    CHECK(memory_peaks(simulation.dag, times.start, times.end) == simulation.timeline.peak);
+    CHECK(sim::memory_peaks(simulation.dag, times.start, times.end) == simulation.timeline.peak);
   }
 }
 
 TEST_CASE("find_gaps: gaps partition every device's idle time") {
-  std::array<std::int64_t, kGapCauses> seen{};
+  std::array<std::int64_t, sim::kGapCauses> seen{};
   for (std::uint64_t seed = 0; seed < kPlans; ++seed) {
     CAPTURE(seed);
     const Plan plan = plan_of(seed);
-    const PlanSimulation simulation = simulate_plan(plan, TiedTimes{seed});
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan, TiedTimes{seed});
     Bytes limit;
-    for (const MemoryPeak& peak : simulation.timeline.peak) limit = std::max(limit, peak.bytes);
-    const Gaps gaps = find_gaps(simulation.dag, simulation.timeline, limit);
+    for (const sim::MemoryPeak& peak : simulation.timeline.peak)
+      limit = std::max(limit, peak.bytes);
+    const sim::Gaps gaps = sim::find_gaps(simulation.dag, simulation.timeline, limit);
     std::vector<std::vector<std::pair<Nanos, Nanos>>> spans(simulation.dag.devices.size());
-    for (std::size_t at = 0; at < simulation.dag.size(); ++at) {
-      if (!is_compute(simulation.dag.label[at].kind)) continue;
-      if (simulation.dag.duration[at] == Nanos{}) continue;
-      spans[index(simulation.dag.resource[at])].emplace_back(simulation.timeline.start[at],
-                                                             simulation.timeline.end[at]);
+    for (std::size_t i = 0; i < simulation.dag.size(); ++i) {
+      if (!sim::is_compute(simulation.dag.label[i].kind)) continue;
+      if (simulation.dag.duration[i] == Nanos{}) continue;
+      spans[index(simulation.dag.resource[i])].emplace_back(simulation.timeline.start[i],
+                                                            simulation.timeline.end[i]);
     }
-    for (const Gap& gap : gaps.gaps) {
+    for (const sim::Gap& gap : gaps.gaps) {
       spans[index(gap.device)].emplace_back(gap.begin, gap.end);
       CHECK(gap.begin < gap.end);
-      const bool chosen = gap.cause == GapCause::memory || gap.cause == GapCause::order;
+      const bool chosen = gap.cause == sim::GapCause::memory || gap.cause == sim::GapCause::order;
       CHECK(gap.instead.has_value() == chosen);
       if (gap.instead) {  // it runs on this device, but later
         CHECK(simulation.dag.resource[index(*gap.instead)] ==
@@ -187,12 +188,12 @@ TEST_CASE("find_gaps: gaps partition every device's idle time") {
     }
     for (auto& row : spans) {
       std::sort(row.begin(), row.end());
-      Nanos at;
+      Nanos time;
       for (const auto& [begin, end] : row) {
-        CHECK(begin == at);
-        at = end;
+        CHECK(begin == time);
+        time = end;
       }
-      CHECK(at == simulation.timeline.makespan);
+      CHECK(time == simulation.timeline.makespan);
     }
     Nanos sum, parts;
     for (std::size_t device = 0; device < gaps.device.size(); ++device) {
@@ -208,9 +209,9 @@ TEST_CASE("critical_path: sums to the makespan of every plan") {
   for (std::uint64_t seed = 0; seed < kPlans; ++seed) {
     CAPTURE(seed);
     const Plan plan = plan_of(seed);
-    const PlanSimulation simulation = simulate_plan(plan);
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
     Nanos sum;
-    for (const PathStep& step : critical_path(simulation.dag, simulation.timeline)) {
+    for (const sim::PathStep& step : sim::critical_path(simulation.dag, simulation.timeline)) {
       sum += simulation.dag.duration[index(step.node)];
     }
     CHECK(sum == simulation.timeline.makespan);
@@ -221,24 +222,25 @@ TEST_CASE("draw_jitter: no noise changes nothing, more noise stays between its b
   for (std::uint64_t seed = 0; seed < kPlans / 4; ++seed) {
     CAPTURE(seed);
     const Plan plan = plan_of(seed);
-    const PlanSimulation simulation = simulate_plan(plan);
-    JitterOptions options;
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+    sim::JitterOptions options;
     options.draws = 5;
     options.seed = seed;
     options.parts_per_million = 0;
-    const Jitter none = draw_jitter(simulation.dag, simulation.timeline, options);
+    const sim::Jitter none = sim::draw_jitter(simulation.dag, simulation.timeline, options);
     CHECK(none.least == simulation.timeline.makespan);
     CHECK(none.most == simulation.timeline.makespan);
     options.parts_per_million = 100'000;
-    for (const JitterKind kind : {JitterKind::noise, JitterKind::slow_device}) {
+    for (const sim::JitterKind kind : {sim::JitterKind::noise, sim::JitterKind::slow_device}) {
       options.kind = kind;
-      const Jitter some = draw_jitter(simulation.dag, simulation.timeline, options);
-      CHECK(some.makespan == draw_jitter(simulation.dag, simulation.timeline, options).makespan);
+      const sim::Jitter some = sim::draw_jitter(simulation.dag, simulation.timeline, options);
+      CHECK(some.makespan ==
+            sim::draw_jitter(simulation.dag, simulation.timeline, options).makespan);
       CHECK(some.planned == simulation.timeline.makespan);
       CHECK(some.least <= some.mean);
       CHECK(some.mean <= some.most);
       CHECK(some.most.value <= simulation.timeline.makespan.value * 11 / 10 + 1);
-      const std::int64_t low = kind == JitterKind::noise ? 9 : 10;
+      const std::int64_t low = kind == sim::JitterKind::noise ? 9 : 10;
       CHECK(some.least.value >= simulation.timeline.makespan.value * low / 10 - 1000);
     }
   }

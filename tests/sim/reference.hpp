@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "slimpack/core/random.hpp"
-#include "slimpack/dag/builder.hpp"
-#include "slimpack/dag/dag.hpp"
+#include "slimpack/sim/dag.hpp"
+#include "slimpack/sim/dag_builder.hpp"
 #include "slimpack/sim/timeline.hpp"
 
 namespace slimpack::test {
@@ -19,32 +19,32 @@ namespace slimpack::test {
 /// Starts whatever can start, instant by instant, asking every node every time.
 class Reference {
  public:
-  explicit Reference(const Dag& dag)
+  explicit Reference(const sim::Dag& dag)
       : dag_(dag),
         start(dag.size()),
         end(dag.size()),
         possible_(dag.size()),
-        before_(predecessors(dag)) {
+        before_(sim::predecessors(dag)) {
     run();
   }
 
   std::int64_t makespan = 0;
 
  private:
-  const Dag& dag_;
+  const sim::Dag& dag_;
 
  public:
   std::vector<std::optional<std::int64_t>> start, end;
 
  private:
   std::vector<std::optional<std::int64_t>> possible_;
-  NodeLists before_;
+  sim::NodeLists before_;
   std::int64_t now_ = 0;
 
   [[nodiscard]] bool ended(std::size_t node) const { return end[node] && *end[node] <= now_; }
   [[nodiscard]] bool is_possible(std::size_t node) const {
     return std::all_of(before_[node].begin(), before_[node].end(),
-                       [&](NodeId from) { return ended(index(from)); });
+                       [&](sim::NodeId from) { return ended(index(from)); });
   }
   void begin(std::size_t node) {
     start[node] = now_;
@@ -52,7 +52,7 @@ class Reference {
     makespan = std::max(makespan, *end[node]);
   }
   [[nodiscard]] bool first_come(std::size_t node) const {
-    return dag_.resource[node] != kNoResource &&
+    return dag_.resource[node] != sim::kNoResource &&
            dag_.resources[index(dag_.resource[node])].first_come;
   }
   bool start_free_ones() {
@@ -101,67 +101,70 @@ class Reference {
 };
 
 /// Bytes of a device at an instant: what has started and not yet been given back.
-[[nodiscard]] inline std::int64_t bytes_at(const Dag& dag, const Timeline& timeline,
-                                           DeviceId device, Nanos at) {
-  std::int64_t sum = total(dag.devices[index(device)].always).value;
-  for (const MemoryEvent& event : dag.initial_memory) {
+[[nodiscard]] inline std::int64_t bytes_at(const sim::Dag& dag, const sim::Timeline& timeline,
+                                           sim::DeviceId device, Nanos time) {
+  std::int64_t sum = sim::total(dag.devices[index(device)].always).value;
+  for (const sim::MemoryEvent& event : dag.initial_memory) {
     if (event.device == device) sum += event.bytes.value;
   }
   for (std::size_t node = 0; node < dag.size(); ++node) {
-    const NodeId id{static_cast<std::uint32_t>(node)};
-    for (const MemoryEvent& event : dag.memory_at(id, Moment::start)) {
-      if (event.device == device && timeline.start[node] <= at) sum += event.bytes.value;
+    const sim::NodeId id{static_cast<std::uint32_t>(node)};
+    for (const sim::MemoryEvent& event : dag.memory_at(id, sim::Moment::start)) {
+      if (event.device == device && timeline.start[node] <= time) sum += event.bytes.value;
     }
-    for (const MemoryEvent& event : dag.memory_at(id, Moment::end)) {
-      if (event.device == device && timeline.end[node] <= at) sum += event.bytes.value;
+    for (const sim::MemoryEvent& event : dag.memory_at(id, sim::Moment::end)) {
+      if (event.device == device && timeline.end[node] <= time) sum += event.bytes.value;
     }
   }
   return sum;
 }
 
 /// Up to 40 nodes with many ties, on resources of every sort, with memory on three devices.
-[[nodiscard]] inline Dag random_dag(std::uint64_t seed) {
+[[nodiscard]] inline sim::Dag random_dag(std::uint64_t seed) {
   Random random(seed);
-  DagBuilder builder;
+  sim::DagBuilder builder;
   const std::uint64_t resources = random.below(6);
-  for (std::uint64_t at = 0; at < resources; ++at) {
-    Resource resource;
-    resource.kind = at < 3 ? ResourceKind::compute : ResourceKind::link;
-    resource.dp = static_cast<std::int32_t>(at);
-    resource.first_come = at >= 3 || random.chance(1, 3);
+  for (std::uint64_t i = 0; i < resources; ++i) {
+    sim::Resource resource;
+    resource.kind = i < 3 ? sim::ResourceKind::compute : sim::ResourceKind::link;
+    resource.dp = static_cast<std::int32_t>(i);
+    resource.first_come = i >= 3 || random.chance(1, 3);
     builder.add_resource(resource);
   }
   const std::uint64_t devices = std::min<std::uint64_t>(resources, 3);
-  for (std::uint64_t at = 0; at < devices; ++at) {
-    MemoryByKind always{};
-    always[static_cast<std::size_t>(MemoryKind::weights)] = Bytes{random.between(0, 50)};
+  for (std::uint64_t i = 0; i < devices; ++i) {
+    sim::MemoryByKind always{};
+    always[static_cast<std::size_t>(sim::MemoryKind::weights)] = Bytes{random.between(0, 50)};
     builder.add_device(
-        {static_cast<std::int32_t>(at), 0, ResourceId{static_cast<std::uint32_t>(at)}, always});
+        {static_cast<std::int32_t>(i), 0, sim::ResourceId{static_cast<std::uint32_t>(i)}, always});
   }
   const std::uint64_t nodes = random.below(41);
   const std::int64_t longest = random.between(0, 9);
-  for (std::uint64_t at = 0; at < nodes; ++at) {
+  for (std::uint64_t i = 0; i < nodes; ++i) {
     const std::uint64_t resource = random.below(resources + 1);
-    NodeLabel label;
-    label.kind = resource < 3 && resource < resources ? NodeKind::forward : NodeKind::transfer;
-    const NodeId node = builder.add_node(
+    sim::NodeLabel label;
+    label.kind =
+        resource < 3 && resource < resources ? sim::NodeKind::forward : sim::NodeKind::transfer;
+    const sim::NodeId node = builder.add_node(
         Nanos{random.between(0, longest)},
-        resource == resources ? kNoResource : ResourceId{static_cast<std::uint32_t>(resource)},
+        resource == resources ? sim::kNoResource
+                              : sim::ResourceId{static_cast<std::uint32_t>(resource)},
         label);
-    for (std::uint64_t edges = random.below(4); edges > 0 && at > 0; --edges) {
-      builder.add_edge(NodeId{static_cast<std::uint32_t>(random.below(at))}, node);
+    for (std::uint64_t edges = random.below(4); edges > 0 && i > 0; --edges) {
+      builder.add_edge(sim::NodeId{static_cast<std::uint32_t>(random.below(i))}, node);
     }
     for (std::uint64_t events = devices > 0 ? random.below(4) : 0; events > 0; --events) {
       // Draws in statements of their own: the order of arguments differs between compilers.
-      const Moment moment = random.chance(1, 2) ? Moment::start : Moment::end;
-      MemoryEvent event;
-      event.device = DeviceId{static_cast<std::uint32_t>(random.below(devices))};
-      event.kind = static_cast<MemoryKind>(random.below(8));
+      const sim::Moment moment = random.chance(1, 2) ? sim::Moment::start : sim::Moment::end;
+      sim::MemoryEvent event;
+      event.device = sim::DeviceId{static_cast<std::uint32_t>(random.below(devices))};
+      event.kind = static_cast<sim::MemoryKind>(random.below(8));
       event.bytes = Bytes{random.between(-9, 20)};
       builder.add_memory(node, moment, event);
     }
   }
-  if (devices > 0) builder.add_initial_memory({DeviceId{0}, MemoryKind::receive, Bytes{7}});
+  if (devices > 0)
+    builder.add_initial_memory({sim::DeviceId{0}, sim::MemoryKind::receive, Bytes{7}});
   return std::move(builder).finish();
 }
 

@@ -46,7 +46,7 @@ using PackSet = std::vector<MicroPack>;
 /// Whether the packs can be put into an order by rule 4.
 [[nodiscard]] inline bool can_be_ordered(const PackSet& packs, std::size_t samples, bool forward) {
   // A slice goes when its neighbour has gone.
-  std::vector<Tokens> at(samples, forward ? Tokens{0} : Tokens::max());
+  std::vector<Tokens> position(samples, forward ? Tokens{0} : Tokens::max());
   std::vector<bool> gone(packs.size());
   for (std::size_t left = packs.size(); left > 0;) {
     bool moved = false;
@@ -96,15 +96,15 @@ class PackSets {
       return;
     }
     const Tokens length = frame_.samples[index(samples_[sample])];
-    const Tokens grain = frame_.parallel.granularity;
-    const std::int64_t places = (length.value - 1) / grain.value;  // inner boundaries
+    const Tokens granularity = frame_.parallel.granularity;
+    const std::int64_t places = (length.value - 1) / granularity.value;  // inner boundaries
     for (std::uint32_t cuts = 0; cuts < std::uint32_t{1} << places; ++cuts) {
       const std::size_t before = slices_.size();
       Tokens begin;
       for (std::int64_t place = 1; place <= places; ++place) {
         if ((cuts >> (place - 1) & 1U) == 0) continue;
-        slices_.push_back({samples_[sample], begin, grain * place});
-        begin = grain * place;
+        slices_.push_back({samples_[sample], begin, granularity * place});
+        begin = granularity * place;
       }
       slices_.push_back({samples_[sample], begin, length});
       cut(sample + 1);
@@ -112,12 +112,12 @@ class PackSets {
     }
   }
 
-  void join(PackSet& packs, std::size_t at) {
-    if (at == slices_.size()) {
+  void join(PackSet& packs, std::size_t i) {
+    if (i == slices_.size()) {
       if (can_be_ordered(packs, frame_.samples.size(), pass_ == Pass::forward)) choose(packs, 0);
       return;
     }
-    const Slice slice = slices_[at];
+    const Slice slice = slices_[i];
     for (std::size_t pack = 0; pack < packs.size(); ++pack) {
       const std::vector<Slice> slices = packs[pack].slices;
       if (std::any_of(slices.begin(), slices.end(),
@@ -128,24 +128,24 @@ class PackSets {
       for (std::size_t place = pass_ == Pass::forward ? 0 : last; place <= last; ++place) {
         packs[pack].slices.insert(packs[pack].slices.begin() + static_cast<std::ptrdiff_t>(place),
                                   slice);
-        join(packs, at + 1);
+        join(packs, i + 1);
         packs[pack].slices = slices;
       }
     }
     packs.push_back({pass_, group_, {slice}, {}, Recompute::none});
-    join(packs, at + 1);
+    join(packs, i + 1);
     packs.pop_back();
   }
 
   /// Modes of backward packs.
-  void choose(PackSet& packs, std::size_t at) {
-    if (at == packs.size() || pass_ == Pass::forward) {
+  void choose(PackSet& packs, std::size_t i) {
+    if (i == packs.size() || pass_ == Pass::forward) {
       sets_.push_back(packs);
       return;
     }
     for (const Recompute mode : modes_) {
-      packs[at].recompute = mode;
-      choose(packs, at + 1);
+      packs[i].recompute = mode;
+      choose(packs, i + 1);
     }
   }
 
@@ -231,14 +231,15 @@ class ExactPlans {
   /// Stages have equal layers, so what is shortest on one is on all.
   void choose_exchange(PackSet& packs) const {
     std::vector<std::int64_t> least(packs.size(), kNoLimit);
-    std::vector<std::vector<Exchange>> best(packs.size());
+    std::vector<std::vector<RingMode>> best(packs.size());
     std::size_t most = 0;
     for (const MicroPack& pack : packs) most = std::max(most, pack.slices.size());
     for (std::uint32_t choice = 0; choice < std::uint32_t{1} << most; ++choice) {
       for (MicroPack& pack : packs) {
         pack.exchange.clear();
         for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
-          pack.exchange.push_back((choice >> slot & 1U) == 0 ? Exchange::kv : Exchange::q);
+          pack.exchange.push_back((choice >> slot & 1U) == 0 ? RingMode::pass_kv
+                                                             : RingMode::pass_q);
         }
       }
       const PricedPlan times = priced(packs);
@@ -266,16 +267,16 @@ class ExactPlans {
     load.outside.fill(kNoLimit);
     const PricedPlan times = priced(packs);
     const std::int32_t stages = frame_.parallel.pp;
-    for (std::size_t at = 0; at < packs.size(); ++at) {
-      const auto id = static_cast<PackId>(at);
-      const bool forward = packs[at].pass == Pass::forward;
-      const auto& ranks = frame_.groups[index(packs[at].group)];
+    for (std::size_t i = 0; i < packs.size(); ++i) {
+      const auto id = static_cast<PackId>(i);
+      const bool forward = packs[i].pass == Pass::forward;
+      const auto& ranks = frame_.groups[index(packs[i].group)];
       std::int64_t way = 0;
       for (std::int32_t pp = 0; pp < stages; ++pp) {
         for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
           const std::size_t device = device_index(frame_, ranks[rank], pp);
           load.time[device] += times.compute(id, pp).value;
-          const bool head = frame_.parallel.head == Head::shard || pp == stages - 1;
+          const bool head = frame_.parallel.head == LmHead::shard || pp == stages - 1;
           if (forward && head) load.time[device] += times.head(id, rank, pp).value;
           const std::int64_t end =
               forward ? 0 : (times.reduce(pp, 0) + times.optimizer(ranks[rank], pp)).value;
@@ -321,13 +322,13 @@ inline constexpr std::int32_t kExactWindow = 64;
 /// ranks, on one node, so that they are alike.
 [[nodiscard]] inline ExactOptimum exact_plan(Plan frame, const ExactLimits& limits) {
   require(frame.parallel.dp <= 2, "exact_plan: dp must be <= 2", frame.parallel.dp);
-  const bool pair = frame.parallel.dp == 2, merge = pair && frame.parallel.merge > 1;
+  const bool pair = frame.parallel.dp == 2, max_cp = pair && frame.parallel.max_cp > 1;
   frame.groups = {{0}};
   if (pair) frame.groups.push_back({1});
-  if (merge) frame.groups.push_back({0, 1});
+  if (max_cp) frame.groups.push_back({0, 1});
   frame.micropacks.clear();
   frame.schedule.clear();
-  frame.window = kExactWindow;
+  frame.max_in_flight = kExactWindow;
   const AnyModel model = make_model(frame);
   const auto samples = static_cast<std::uint32_t>(frame.samples.size());
   const auto every = (std::uint32_t{1} << samples) - 1;
@@ -374,7 +375,7 @@ inline constexpr std::int32_t kExactWindow = 64;
     best.plan = one.makespan == makespan ? one.plan : two.plan;
   }
   // Of two assignments that differ by the names of the ranks, one is tried.
-  for (std::uint32_t shared = 1; merge && shared <= every; ++shared) {
+  for (std::uint32_t shared = 1; max_cp && shared <= every; ++shared) {
     const std::uint32_t rest = every & ~shared;
     for (std::uint32_t left = rest;; left = (left - 1) & rest) {
       if (left >= (rest & ~left)) {

@@ -13,8 +13,8 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/unit_times.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
 
 namespace slimpack::test {
 
@@ -76,20 +76,20 @@ namespace detail {
   const bool forward = pack.pass == Pass::forward;
   const bool first = pp == 0, last = pp == plan.parallel.pp - 1;
   const std::int64_t layers = chunk_layers(plan, pp, 0);
-  const Share share = share_of(plan, pack.group, rank);
+  const CpShard shard = cp_shard_of(plan, pack.group, rank);
   const std::int64_t boundary = memory.boundary(id, rank).value;
   const std::int64_t kept = memory.kept(id, rank, layers).value;
   std::int64_t begins = 0, ends = 0;
   for (const Slice& slice : pack.slices) {
     const Tokens length = plan.samples[index(slice.sample)];
-    const std::int64_t gradient = memory.kv_gradient(share, length, layers).value;
+    const std::int64_t gradient = memory.kv_gradient(shard, length, layers).value;
     if (forward) {
-      const std::int64_t pages = memory.pages(share, slice.end) - memory.pages(share, slice.begin);
+      const std::int64_t pages = memory.pages(shard, slice.end) - memory.pages(shard, slice.begin);
       begins += memory.page_bytes(pages, layers).value;
     } else {
       if (slice.end == length) begins += gradient;
       if (slice.begin.value == 0) {
-        ends += gradient + memory.page_bytes(memory.pages(share, length), layers).value;
+        ends += gradient + memory.page_bytes(memory.pages(shard, length), layers).value;
       }
     }
   }
@@ -175,7 +175,7 @@ void ExactProblem::add_heads(const Plan& plan, const Times& times, const MemoryM
       ExactOp op;
       op.unit = {UnitKind::head, id, 0};
       op.pack = pack;
-      for (std::int32_t pp = plan.parallel.head == Head::shard ? 0 : last; pp <= last; ++pp) {
+      for (std::int32_t pp = plan.parallel.head == LmHead::shard ? 0 : last; pp <= last; ++pp) {
         op.devices.push_back(device_index(plan, ranks[rank], pp));
         op.duration = std::max(op.duration, times.head(id, rank, pp).value);
         const std::int64_t boundary = pp == last ? memory.boundary(id, rank).value : 0;

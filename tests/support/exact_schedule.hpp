@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
 #include "support/exact_problem.hpp"
 
 namespace slimpack::test {
@@ -112,8 +112,8 @@ class ExactSearch {
       }
     }
     require(sorted_.size() == ops_.size(), "exact_schedule: units wait for each other");
-    for (std::size_t at = sorted_.size(); at > 0; --at) {
-      const std::size_t op = sorted_[at - 1];
+    for (std::size_t i = sorted_.size(); i > 0; --i) {
+      const std::size_t op = sorted_[i - 1];
       for (const ExactOp::After& next : successors_[op]) {
         tail_[op] = std::max(tail_[op], next.lag + ops_[next.op].duration + tail_[next.op]);
       }
@@ -125,10 +125,10 @@ class ExactSearch {
     for (std::size_t device = 0; device < problem_.devices; ++device) {
       std::int64_t kept = 0, most = 0;
       for (const ExactOp& op : ops_) {
-        for (std::size_t at = 0; at < op.devices.size(); ++at) {
-          if (op.devices[at] != device) continue;
-          kept += std::max<std::int64_t>(0, op.memory[at].change);
-          most = std::max(most, op.memory[at].during);
+        for (std::size_t i = 0; i < op.devices.size(); ++i) {
+          if (op.devices[i] != device) continue;
+          kept += std::max<std::int64_t>(0, op.memory[i].change);
+          most = std::max(most, op.memory[i].during);
         }
       }
       if (kept + most > problem_.room[device]) return true;
@@ -150,9 +150,9 @@ class ExactSearch {
     if (facts.receives && (state.queue[*facts.channel] & kQueuedMask) != facts.pack + 1) {
       return false;
     }
-    for (std::size_t at = 0; tight_ && at < facts.devices.size(); ++at) {
-      const std::size_t device = facts.devices[at];
-      if (state.held[device] + facts.memory[at].during > problem_.room[device]) return false;
+    for (std::size_t i = 0; tight_ && i < facts.devices.size(); ++i) {
+      const std::size_t device = facts.devices[i];
+      if (state.held[device] + facts.memory[i].during > problem_.room[device]) return false;
     }
     return true;
   }
@@ -259,11 +259,11 @@ class ExactSearch {
     next.now = start;
     next.end = std::max(next.end, finish + facts.tail);
     order_.push_back(op);
-    for (std::size_t at = 0; at < facts.devices.size(); ++at) {
-      const std::size_t device = facts.devices[at];
+    for (std::size_t i = 0; i < facts.devices.size(); ++i) {
+      const std::size_t device = facts.devices[i];
       next.free[device] = finish;
       next.load[device] -= facts.duration;
-      next.held[device] += facts.memory[at].change;
+      next.held[device] += facts.memory[i].change;
     }
     for (const ExactOp::After& later : successors_[op]) {
       const ExactOp& other = ops_[later.op];

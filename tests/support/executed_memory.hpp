@@ -12,8 +12,8 @@
 #include <tuple>
 #include <vector>
 
-#include "slimpack/dag/dag.hpp"
-#include "slimpack/exec/memory.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack::test {
@@ -25,57 +25,57 @@ enum class When : std::uint8_t { step, start, end, transfer };
 struct Place {
   std::size_t device = 0, unit = 0;
   When when = When::step;
-  exec::MemoryKind kind{};
+  runtime::MemoryKind kind{};
   friend auto operator<=>(const Place&, const Place&) = default;
 };
 /// Sums, because a receive buffer that goes and the next one that comes at the end of one unit are
 /// one event in the DAG; sums of zero are left out.
 using Changes = std::map<Place, std::int64_t>;
 
-inline exec::MemoryKind kind_of(MemoryKind kind) {
+inline runtime::MemoryKind kind_of(sim::MemoryKind kind) {
   switch (kind) {
-    case MemoryKind::kept:
-      return exec::MemoryKind::activations;
-    case MemoryKind::keys_values:
-      return exec::MemoryKind::keys_values;
-    case MemoryKind::kv_gradients:
-      return exec::MemoryKind::key_value_gradients;
-    case MemoryKind::last_output:
-      return exec::MemoryKind::last_output;
-    case MemoryKind::hidden_gradients:
-      return exec::MemoryKind::hidden_gradients;
-    case MemoryKind::receive:
-      return exec::MemoryKind::receive_buffer;
-    case MemoryKind::send:
-      return exec::MemoryKind::send_buffer;
-    case MemoryKind::workspace:
-      return exec::MemoryKind::workspace;
-    case MemoryKind::weights:
-      return exec::MemoryKind::weights;
-    case MemoryKind::gradients:
-      return exec::MemoryKind::weight_gradients;
-    case MemoryKind::optimizer:
-      return exec::MemoryKind::optimizer_state;
+    case sim::MemoryKind::kept:
+      return runtime::MemoryKind::activations;
+    case sim::MemoryKind::keys_values:
+      return runtime::MemoryKind::keys_values;
+    case sim::MemoryKind::kv_gradients:
+      return runtime::MemoryKind::key_value_gradients;
+    case sim::MemoryKind::last_output:
+      return runtime::MemoryKind::last_output;
+    case sim::MemoryKind::hidden_gradients:
+      return runtime::MemoryKind::hidden_gradients;
+    case sim::MemoryKind::receive:
+      return runtime::MemoryKind::receive_buffer;
+    case sim::MemoryKind::send:
+      return runtime::MemoryKind::send_buffer;
+    case sim::MemoryKind::workspace:
+      return runtime::MemoryKind::workspace;
+    case sim::MemoryKind::weights:
+      return runtime::MemoryKind::weights;
+    case sim::MemoryKind::gradients:
+      return runtime::MemoryKind::weight_gradients;
+    case sim::MemoryKind::optimizer:
+      return runtime::MemoryKind::optimizer_state;
   }
-  return exec::MemoryKind::workspace;
+  return runtime::MemoryKind::workspace;
 }
 
-inline When when_of(exec::Moment moment) {
+inline When when_of(runtime::Moment moment) {
   switch (moment) {
-    case exec::Moment::step_start:
+    case runtime::Moment::step_start:
       return When::step;
-    case exec::Moment::unit_start:
+    case runtime::Moment::unit_start:
       return When::start;
-    case exec::Moment::unit_end:
+    case runtime::Moment::unit_end:
       return When::end;
-    case exec::Moment::transfer_end:
+    case runtime::Moment::transfer_end:
       return When::transfer;
   }
   return When::step;
 }
 
-inline bool is_static(exec::MemoryKind kind) {
-  return kind <= exec::MemoryKind::optimizer_state;
+inline bool is_static(runtime::MemoryKind kind) {
+  return kind <= runtime::MemoryKind::optimizer_state;
 }
 
 inline Changes without_zeros(Changes changes) {
@@ -83,22 +83,22 @@ inline Changes without_zeros(Changes changes) {
   return changes;
 }
 
-inline Changes predicted(const Plan& plan, const Dag& dag) {
+inline Changes predicted(const Plan& plan, const sim::Dag& dag) {
   Changes changes;
-  const auto add = [&](const MemoryEvent& event, std::size_t unit, When when) {
+  const auto add = [&](const sim::MemoryEvent& event, std::size_t unit, When when) {
     changes[{index(event.device), unit, when, kind_of(event.kind)}] += event.bytes.value;
   };
-  for (const MemoryEvent& event : dag.initial_memory) add(event, 0, When::step);
-  for (std::size_t at = 0; at < dag.size(); ++at) {
-    const NodeId node{static_cast<std::uint32_t>(at)};
-    const NodeLabel& label = dag.label[at];
+  for (const sim::MemoryEvent& event : dag.initial_memory) add(event, 0, When::step);
+  for (std::size_t i = 0; i < dag.size(); ++i) {
+    const sim::NodeId node{static_cast<std::uint32_t>(i)};
+    const sim::NodeLabel& label = dag.label[i];
     const std::size_t owner = device_index(plan, label.dp, label.pp);
-    for (const Moment moment : {Moment::start, Moment::end}) {
-      for (const MemoryEvent& event : dag.memory_at(node, moment)) {
+    for (const sim::Moment moment : {sim::Moment::start, sim::Moment::end}) {
+      for (const sim::MemoryEvent& event : dag.memory_at(node, moment)) {
         CHECK(index(event.device) == owner);
-        if (label.kind == NodeKind::transfer) CHECK(moment == Moment::end);
-        const When unit_when = moment == Moment::start ? When::start : When::end;
-        add(event, label.unit, label.kind == NodeKind::transfer ? When::transfer : unit_when);
+        if (label.kind == sim::NodeKind::transfer) CHECK(moment == sim::Moment::end);
+        const When unit_when = moment == sim::Moment::start ? When::start : When::end;
+        add(event, label.unit, label.kind == sim::NodeKind::transfer ? When::transfer : unit_when);
       }
     }
   }
@@ -112,13 +112,13 @@ class Executed {
       : events(plan.schedule.size()), always(plan.schedule.size()) {}
 
   /// To be called with every event of the step.
-  [[nodiscard]] exec::MemoryObserver observer() {
-    return [this](const exec::MemoryEvent& event) { events[event.device].push_back(event); };
+  [[nodiscard]] runtime::MemoryObserver observer() {
+    return [this](const runtime::MemoryEvent& event) { events[event.device].push_back(event); };
   }
   /// Sums up what was seen.
   void finish() {
     for (const auto& of_device : events) {
-      for (const exec::MemoryEvent& event : of_device) {
+      for (const runtime::MemoryEvent& event : of_device) {
         if (is_static(event.kind)) {
           always[event.device] += event.change.value;
         } else {
@@ -130,21 +130,21 @@ class Executed {
     changes = without_zeros(std::move(changes));
   }
 
-  std::vector<std::vector<exec::MemoryEvent>> events;  ///< by device
+  std::vector<std::vector<runtime::MemoryEvent>> events;  ///< by device
   Changes changes;
   std::vector<std::int64_t> always;
 };
 
 /// The peak of a device's executed changes at the simulator's times; at one instant everything
 /// that changes does so together, as the simulator has it.
-inline std::int64_t peak_of(const Plan& plan, const PlanSimulation& simulation,
+inline std::int64_t peak_of(const Plan& plan, const sim::PlanSimulation& simulation,
                             const Executed& executed, std::size_t device, std::int64_t always) {
   std::map<std::tuple<std::size_t, std::size_t, bool>, std::size_t> node_of;  // transfers apart
-  for (std::size_t at = 0; at < simulation.dag.size(); ++at) {
-    const NodeLabel& label = simulation.dag.label[at];
-    if (!is_compute(label.kind) && label.kind != NodeKind::transfer) continue;
+  for (std::size_t i = 0; i < simulation.dag.size(); ++i) {
+    const sim::NodeLabel& label = simulation.dag.label[i];
+    if (!sim::is_compute(label.kind) && label.kind != sim::NodeKind::transfer) continue;
     node_of[{device_index(plan, label.dp, label.pp), label.unit,
-             label.kind == NodeKind::transfer}] = at;
+             label.kind == sim::NodeKind::transfer}] = i;
   }
   std::map<Nanos, std::int64_t> by_time;
   for (const auto& [place, bytes] : executed.changes) {
@@ -179,7 +179,7 @@ inline std::int64_t peak_of(const Plan& plan, const PlanSimulation& simulation,
 /// Checks event by event and at the peak. State that ranks share is whole elements, or vectors of
 /// them, on each, and a byte count over dp else: `most_rounding` is more than that makes.
 inline void check_memory(const Plan& plan, const Executed& executed, std::int64_t most_rounding) {
-  const PlanSimulation simulation = simulate_plan(plan);
+  const sim::PlanSimulation simulation = sim::simulate_plan(plan);
   const Changes expected = predicted(plan, simulation.dag);
   CHECK(executed.changes.size() == expected.size());
   for (const auto& change : expected) {
@@ -196,8 +196,8 @@ inline void check_memory(const Plan& plan, const Executed& executed, std::int64_
     CAPTURE(device);
     // In program order: step start, then start and end of each unit; transfers end in between.
     std::tuple<std::size_t, When> last{0, When::step};
-    for (const exec::MemoryEvent& event : executed.events[device]) {
-      if (event.moment == exec::Moment::transfer_end) {
+    for (const runtime::MemoryEvent& event : executed.events[device]) {
+      if (event.moment == runtime::Moment::transfer_end) {
         CHECK(event.unit <= std::get<0>(last));
         continue;
       }
@@ -205,7 +205,7 @@ inline void check_memory(const Plan& plan, const Executed& executed, std::int64_
       CHECK(last <= now);
       last = now;
     }
-    const std::int64_t always = total(simulation.dag.devices[device].always).value;
+    const std::int64_t always = sim::total(simulation.dag.devices[device].always).value;
     const std::int64_t difference = executed.always[device] - always;
     CHECK(difference >= 0);
     CHECK(difference < most_rounding);

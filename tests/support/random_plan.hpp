@@ -25,7 +25,7 @@ namespace slimpack::test {
 struct RandomPlanOptions {
   std::int32_t max_dp = 4, max_pp = 4, max_chunks = 3, max_tp = 1;
   std::int32_t max_merge = 4;
-  std::int32_t max_window = 3;
+  std::int32_t max_max_in_flight = 3;
   std::int64_t min_samples = 1, max_samples = 12;
   std::int64_t min_tokens = 5, max_tokens = 60;  ///< one sample in eight has one token instead
   std::int64_t max_granularity = 16;
@@ -34,12 +34,12 @@ struct RandomPlanOptions {
   bool vary_bytes = false;   ///< draw element and gradient sizes too
   std::int64_t bytes_per_element = 8, gradient_bytes = 8;
   Bytes capacity{1'000'000'000'000'000};
-  std::optional<std::int32_t> dp, pp, tp, chunks, window;
-  std::optional<Head> head;
+  std::optional<std::int32_t> dp, pp, tp, chunks, max_in_flight;
+  std::optional<LmHead> head;
   std::optional<bool> tied;
-  std::optional<bool> merged;          ///< true forces dp >= 2 and a merged group in use
+  std::optional<bool> in_cp_group;     ///< true forces dp >= 2 and a merged group in use
   std::optional<Recompute> recompute;  ///< one mode for all backward packs
-  std::optional<Exchange> exchange;    ///< one mode for all slices of merged groups
+  std::optional<RingMode> exchange;    ///< one mode for all slices of merged groups
   std::optional<bool> same_cuts;       ///< backward packs are the forward packs reversed
 };
 
@@ -48,7 +48,8 @@ namespace detail {
 inline constexpr int kScheduleAttempts = 9;
 
 /// Draws a schedule by executing the plan in one random legal order: whatever is listed has been
-/// possible at its time, so the order of every device, channel and meeting is free of deadlock.
+/// possible at its time, so the order of every device, channel and process group is free of
+/// deadlock.
 class RandomSchedule {
  public:
   /// `boldness` 0 always advances what is farthest along (never stuck); 1, 2 and 4 choose the
@@ -142,7 +143,7 @@ class RandomSchedule {
     }
     reduced_.assign(plan_.schedule.size(), 0);
     reduces_ = plan_.schedule.size() * chunks();
-    for (std::size_t at = 0; at < plan_.schedule.size(); ++at) add_reduce(at);
+    for (std::size_t i = 0; i < plan_.schedule.size(); ++i) add_reduce(i);
   }
 
   std::size_t chunks() const { return static_cast<std::size_t>(plan_.parallel.chunks); }
@@ -188,10 +189,10 @@ class RandomSchedule {
         {plan_.micropacks[pack].pass == Pass::forward ? UnitKind::forward : UnitKind::backward,
          pack, line});
   }
-  void add_reduce(std::size_t at) {
-    if (reduced_[at] == chunks()) return;
-    const std::size_t chunk = reduce_order_[at % stages()][reduced_[at]];
-    if (backward_left_[at * chunks() + chunk] == 0) ready_.push_back({UnitKind::reduce, chunk, at});
+  void add_reduce(std::size_t i) {
+    if (reduced_[i] == chunks()) return;
+    const std::size_t chunk = reduce_order_[i % stages()][reduced_[i]];
+    if (backward_left_[i * chunks() + chunk] == 0) ready_.push_back({UnitKind::reduce, chunk, i});
   }
 
   Channel* outgoing(const Item& item) {
@@ -218,13 +219,13 @@ class RandomSchedule {
 
   bool legal(const Item& item) {
     if (item.kind != UnitKind::forward && item.kind != UnitKind::backward) return true;
-    const auto window = static_cast<std::size_t>(plan_.window);
+    const auto max_in_flight = static_cast<std::size_t>(plan_.max_in_flight);
     if (const Channel* from = incoming(item); from != nullptr) {
       if (from->sent[from->consumed] != std::pair{item.pack, item.place}) return false;
     }
     // Send i waits for the end of send i - window, which waits for receive i - window to be posted.
     if (const Channel* to = outgoing(item); to != nullptr) {
-      if (to->sent.size() + 1 > to->consumed + 2 * window) return false;
+      if (to->sent.size() + 1 > to->consumed + 2 * max_in_flight) return false;
     }
     return true;
   }
@@ -277,7 +278,7 @@ class RandomSchedule {
     const auto id = static_cast<PackId>(item.pack);
     if (item.kind == UnitKind::head) {
       for (std::size_t pp = 0; pp < stages(); ++pp) {
-        if (plan_.parallel.head == Head::shard || pp + 1 == stages()) {
+        if (plan_.parallel.head == LmHead::shard || pp + 1 == stages()) {
           device(item.place, pp).order.push_back({UnitKind::head, id, 0});
         }
       }
@@ -289,10 +290,10 @@ class RandomSchedule {
       const auto dp = static_cast<std::size_t>(rank);
       device(dp, item.place % stages()).order.push_back({item.kind, id, chunk});
       if (item.kind == UnitKind::backward && --backward_left_[backward_slot(dp, item.place)] == 0) {
-        const std::size_t at = dp * stages() + item.place % stages();
-        if (reduced_[at] < chunks() &&
-            reduce_order_[at % stages()][reduced_[at]] == item.place / stages()) {
-          add_reduce(at);
+        const std::size_t i = dp * stages() + item.place % stages();
+        if (reduced_[i] < chunks() &&
+            reduce_order_[i % stages()][reduced_[i]] == item.place / stages()) {
+          add_reduce(i);
         }
       }
     }
@@ -332,8 +333,8 @@ class RandomSchedule {
 inline std::vector<std::int64_t> random_cuts(Random& random, std::int64_t length,
                                              std::int64_t granularity, std::uint64_t density) {
   std::vector<std::int64_t> cuts{0};
-  for (std::int64_t at = granularity; at < length; at += granularity) {
-    if (random.chance(density, 8)) cuts.push_back(at);
+  for (std::int64_t i = granularity; i < length; i += granularity) {
+    if (random.chance(density, 8)) cuts.push_back(i);
   }
   cuts.push_back(length);
   return cuts;
@@ -448,16 +449,16 @@ inline void random_groups(Random& random, Plan& plan, const RandomPlanOptions& o
   const std::int32_t dp = plan.parallel.dp;
   for (std::int32_t rank = 0; rank < dp; ++rank) plan.groups.push_back({rank});
   const std::int32_t largest = std::min(dp, options.max_merge);
-  const bool merged = largest >= 2 && options.merged.value_or(random.chance(1, 2));
-  if (merged) {
-    plan.parallel.merge = static_cast<std::int32_t>(random.between(2, largest));
+  const bool in_cp_group = largest >= 2 && options.in_cp_group.value_or(random.chance(1, 2));
+  if (in_cp_group) {
+    plan.parallel.max_cp = static_cast<std::int32_t>(random.between(2, largest));
     std::set<std::vector<std::int32_t>> drawn;
     const std::int64_t wanted = random.between(1, 3);
     for (std::int64_t i = 0; i < wanted; ++i) {
       std::vector<std::int32_t> ranks(static_cast<std::size_t>(dp));
       std::iota(ranks.begin(), ranks.end(), 0);
       random.shuffle(std::span(ranks));
-      ranks.resize(static_cast<std::size_t>(random.between(2, plan.parallel.merge)));
+      ranks.resize(static_cast<std::size_t>(random.between(2, plan.parallel.max_cp)));
       std::sort(ranks.begin(), ranks.end());
       if (drawn.insert(ranks).second) plan.groups.push_back(ranks);
     }
@@ -465,7 +466,7 @@ inline void random_groups(Random& random, Plan& plan, const RandomPlanOptions& o
   for (std::size_t i = 0; i < plan.samples.size(); ++i) {
     plan.sample_group.push_back(static_cast<GroupId>(random.below(plan.groups.size())));
   }
-  if (merged) plan.sample_group[random.below(plan.samples.size())] = static_cast<GroupId>(dp);
+  if (in_cp_group) plan.sample_group[random.below(plan.samples.size())] = static_cast<GroupId>(dp);
 }
 
 inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOptions& options) {
@@ -488,7 +489,7 @@ inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOption
       pack.slices = slices;
       if (plan.groups[group].size() > 1) {
         for (std::size_t i = 0; i < slices.size(); ++i) {
-          const auto drawn = random.chance(1, 2) ? Exchange::kv : Exchange::q;
+          const auto drawn = random.chance(1, 2) ? RingMode::pass_kv : RingMode::pass_q;
           pack.exchange.push_back(options.exchange.value_or(drawn));
         }
       }
@@ -515,7 +516,7 @@ inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOption
   Plan plan;
   plan.planner = "random";
   plan.step_index = static_cast<std::int64_t>(seed % 1000);
-  const std::int32_t least_dp = options.merged.value_or(false) ? 2 : 1;
+  const std::int32_t least_dp = options.in_cp_group.value_or(false) ? 2 : 1;
   const auto up_to = [&](std::int32_t low, std::int32_t high) {
     return static_cast<std::int32_t>(random.between(low, std::max(low, high)));
   };
@@ -523,9 +524,9 @@ inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOption
   plan.parallel.pp = options.pp.value_or(up_to(1, options.max_pp));
   plan.parallel.tp = options.tp.value_or(up_to(1, options.max_tp));
   plan.parallel.chunks = options.chunks.value_or(up_to(1, options.max_chunks));
-  plan.parallel.head = options.head.value_or(random.chance(1, 2) ? Head::shard : Head::last);
+  plan.parallel.head = options.head.value_or(random.chance(1, 2) ? LmHead::shard : LmHead::last);
   plan.parallel.granularity = {random.between(1, options.max_granularity)};
-  plan.window = options.window.value_or(up_to(1, options.max_window));
+  plan.max_in_flight = options.max_in_flight.value_or(up_to(1, options.max_max_in_flight));
 
   const std::int64_t samples = random.between(options.min_samples, options.max_samples);
   for (std::int64_t i = 0; i < samples; ++i) {
@@ -550,7 +551,7 @@ inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOption
                                  << random.below(2);
   }
   plan.memory.page_tokens = {random.between(1, options.max_page)};
-  plan.memory.share_tokens = {random.between(1, options.max_share)};
+  plan.memory.cp_block_tokens = {random.between(1, options.max_share)};
   plan.memory.head_tile = {random.between(1, options.max_head_tile)};
   detail::random_stages(random, plan);
   detail::random_cluster(random, plan, options);
@@ -582,7 +583,7 @@ struct Features {
   std::array<std::int64_t, kRecomputeModes> recompute{};
   std::int64_t mixed_recompute = 0;  ///< a sample whose tokens have different modes
   std::int64_t uneven_stages = 0, empty_stages = 0, idle_ranks = 0, tensor_parallel = 0;
-  std::array<std::int64_t, 4> window{};  ///< 1, 2, 3 and above
+  std::array<std::int64_t, 4> max_in_flight{};  ///< 1, 2, 3 and above
   friend bool operator==(const Features&, const Features&) = default;
 
   Features& operator+=(const Features& other) {
@@ -601,7 +602,8 @@ struct Features {
     empty_stages += other.empty_stages;
     idle_ranks += other.idle_ranks;
     tensor_parallel += other.tensor_parallel;
-    for (std::size_t i = 0; i < window.size(); ++i) window[i] += other.window[i];
+    for (std::size_t i = 0; i < max_in_flight.size(); ++i)
+      max_in_flight[i] += other.max_in_flight[i];
     return *this;
   }
 };
@@ -620,8 +622,8 @@ struct Features {
     for (const std::int32_t rank : plan.groups[index(pack.group)]) {
       busy[static_cast<std::size_t>(rank)] = true;
     }
-    for (const Exchange exchange : pack.exchange) {
-      (exchange == Exchange::kv ? found.merged_kv : found.merged_q) = 1;
+    for (const RingMode exchange : pack.exchange) {
+      (exchange == RingMode::pass_kv ? found.merged_kv : found.merged_q) = 1;
     }
     for (const Slice& slice : pack.slices) {
       cuts[index(slice.sample)][pack.pass == Pass::forward ? 0 : 1].insert(slice.begin.value);
@@ -644,7 +646,7 @@ struct Features {
   found.differing_cuts =
       std::any_of(cuts.begin(), cuts.end(), [](const auto& c) { return c[0] != c[1]; });
   found.chunks = plan.parallel.chunks > 1;
-  found.sharded_head = plan.parallel.head == Head::shard && plan.parallel.pp > 1;
+  found.sharded_head = plan.parallel.head == LmHead::shard && plan.parallel.pp > 1;
   found.tied = plan.model.tied;
   found.grouped_queries = plan.model.kv_heads < plan.model.heads;
   found.tensor_parallel = plan.parallel.tp > 1;
@@ -652,7 +654,7 @@ struct Features {
     if (stage.layers() != plan.stages.front().layers()) found.uneven_stages = 1;
     if (stage.layers() == 0) found.empty_stages = 1;
   }
-  found.window[static_cast<std::size_t>(std::clamp(plan.window, 1, 4) - 1)] = 1;
+  found.max_in_flight[static_cast<std::size_t>(std::clamp(plan.max_in_flight, 1, 4) - 1)] = 1;
   return found;
 }
 
@@ -679,9 +681,9 @@ struct Features {
   add("stages without layers", found.empty_stages);
   add("idle ranks", found.idle_ranks);
   add("tp", found.tensor_parallel);
-  add("window 1", found.window[0]);
-  add("window 2", found.window[1]);
-  add("window 3", found.window[2]);
+  add("window 1", found.max_in_flight[0]);
+  add("window 2", found.max_in_flight[1]);
+  add("window 3", found.max_in_flight[2]);
   return text;
 }
 

@@ -65,10 +65,10 @@ inline Cluster executed_cluster(std::int64_t devices_per_node) {
 }
 
 /// A step of the set for the degrees; everything else that a request leaves open is drawn.
-inline PlanRequest scaled_request(const ScaledSet& set, const LengthSet& lengths,
-                                  std::uint64_t seed, std::int32_t dp, std::int32_t pp) {
+inline planners::PlanRequest scaled_request(const ScaledSet& set, const LengthSet& lengths,
+                                            std::uint64_t seed, std::int32_t dp, std::int32_t pp) {
   Random random(seed * 0x9e3779b97f4a7c15U + 0x37U);
-  PlanRequest request;
+  planners::PlanRequest request;
   BatchOptions options;
   options.context = kScaledContext;
   options.overlong = Overlong::split;
@@ -83,14 +83,14 @@ inline PlanRequest scaled_request(const ScaledSet& set, const LengthSet& lengths
   request.pp = pp;
   request.context = kScaledContext;
   request.granularity = {std::int64_t{8} << random.below(3)};
-  request.effort = random.chance(1, 3) ? Effort::normal : Effort::fast;
+  request.effort = random.chance(1, 3) ? planners::Effort::normal : planners::Effort::fast;
   request.optimizer = random.chance(1, 2) ? OptimizerState::sharded : OptimizerState::replicated;
   request.memory.gradient_bytes = 8;
   request.memory.page_tokens = Tokens{8};
-  request.memory.share_tokens = Tokens{std::int64_t{8} << random.below(2)};
+  request.memory.cp_block_tokens = Tokens{std::int64_t{8} << random.below(2)};
   request.memory.head_tile = Tokens{32};
   if (random.chance(1, 2)) request.chunks = 2;
-  if (random.chance(1, 3)) request.head = random.chance(1, 2) ? Head::shard : Head::last;
+  if (random.chance(1, 3)) request.head = random.chance(1, 2) ? LmHead::shard : LmHead::last;
   if (random.chance(1, 2)) request.recompute = static_cast<Recompute>(seed % kRecomputeModes);
   return request;
 }

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "exec/tiny_plan.hpp"
+#include "runtime/tiny_plan.hpp"
 #include "slimpack_cuda/emulation.hpp"
 
 using namespace slimpack;

@@ -31,8 +31,8 @@ inline Unit o() {
 
 struct HandShape {
   std::int32_t dp = 1, pp = 1, chunks = 1;
-  Head head = Head::last;
-  std::int32_t window = 2;
+  LmHead head = LmHead::last;
+  std::int32_t max_in_flight = 2;
 };
 
 /// A tiny model on dp x pp devices, one layer a stage and chunk, granularity 2; singleton groups.
@@ -45,10 +45,10 @@ inline Plan hand_plan(const HandShape& shape) {
   plan.memory.capacity = {1'000'000'000};
   plan.memory.reserved = {1000};
   plan.memory.page_tokens = {4};
-  plan.memory.share_tokens = {2};
+  plan.memory.cp_block_tokens = {2};
   plan.memory.head_tile = {3};
   plan.parallel = {shape.dp, shape.pp, 1, shape.chunks, shape.head, {2}, shape.dp};
-  plan.window = shape.window;
+  plan.max_in_flight = shape.max_in_flight;
   for (std::int32_t dp = 0; dp < shape.dp; ++dp) {
     plan.groups.push_back({dp});
     for (std::int32_t pp = 0; pp < shape.pp; ++pp) {
@@ -79,7 +79,7 @@ inline std::uint32_t add_pack(Plan& plan, Pass pass, std::uint32_t group, std::v
   pack.pass = pass;
   pack.group = GroupId{group};
   pack.slices = std::move(slices);
-  if (plan.groups[group].size() > 1) pack.exchange.assign(pack.slices.size(), Exchange::kv);
+  if (plan.groups[group].size() > 1) pack.exchange.assign(pack.slices.size(), RingMode::pass_kv);
   if (pass == Pass::backward) pack.recompute = mode;
   plan.micropacks.push_back(std::move(pack));
   return static_cast<std::uint32_t>(plan.micropacks.size() - 1);
@@ -102,7 +102,7 @@ inline void schedule_in_order(Plan& plan) {
       for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
         for (const auto id : forward) device.order.push_back(f(id, chunk));
       }
-      if (plan.parallel.head == Head::shard || pp + 1 == plan.parallel.pp) {
+      if (plan.parallel.head == LmHead::shard || pp + 1 == plan.parallel.pp) {
         for (const auto id : forward) device.order.push_back(h(id));
       }
       for (std::int32_t chunk = plan.parallel.chunks; chunk-- > 0;) {
@@ -149,15 +149,15 @@ inline Plan usual_plan(const HandShape& shape) {
   add_pack(plan, Pass::backward, 0, {{long_one, {6}, {8}}}, Recompute::full);
   add_pack(plan, Pass::backward, 0, {{long_one, {0}, {6}}}, Recompute::light);
   if (shape.dp > 1) {
-    const auto merged = static_cast<std::uint32_t>(plan.groups.size());
+    const auto in_cp_group = static_cast<std::uint32_t>(plan.groups.size());
     plan.groups.push_back({0, 1});
     const SampleId other = add_sample(plan, 6, 1);
-    const SampleId shared = add_sample(plan, 12, merged);
+    const SampleId shared = add_sample(plan, 12, in_cp_group);
     add_pack(plan, Pass::forward, 1, {{other, {0}, {6}}});
     add_pack(plan, Pass::backward, 1, {{other, {0}, {6}}});
-    add_pack(plan, Pass::forward, merged, {{shared, {0}, {4}}});
-    add_pack(plan, Pass::forward, merged, {{shared, {4}, {12}}});
-    add_pack(plan, Pass::backward, merged, {{shared, {0}, {12}}}, Recompute::layer);
+    add_pack(plan, Pass::forward, in_cp_group, {{shared, {0}, {4}}});
+    add_pack(plan, Pass::forward, in_cp_group, {{shared, {4}, {12}}});
+    add_pack(plan, Pass::backward, in_cp_group, {{shared, {0}, {12}}}, Recompute::layer);
   }
   schedule_in_order(plan);
   return plan;

@@ -26,8 +26,8 @@ class Recount {
     for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
       if (plan.micropacks[id].pass == Pass::forward) continue;
       for (const Slice& slice : plan.micropacks[id].slices) {
-        for (std::int64_t at = slice.begin.value; at < slice.end.value; ++at) {
-          mode_[{index(slice.sample), at}] = plan.micropacks[id].recompute;
+        for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
+          mode_[{index(slice.sample), i}] = plan.micropacks[id].recompute;
         }
       }
     }
@@ -38,8 +38,8 @@ class Recount {
     rank_ = plan_.schedule[device].dp;
     stage_ = plan_.schedule[device].pp;
     std::int64_t most = 0;
-    for (std::size_t at = 0; at < order_->size(); ++at) {
-      most = std::max({most, during(at), after(at)});
+    for (std::size_t i = 0; i < order_->size(); ++i) {
+      most = std::max({most, during(i), after(i)});
     }
     return most;
   }
@@ -54,16 +54,16 @@ class Recount {
   const std::vector<std::int32_t>& ranks(const Unit& unit) const {
     return plan_.groups[index(pack(unit).group)];
   }
-  std::int32_t owner(const std::vector<std::int32_t>& group, std::int64_t at) const {
+  std::int32_t owner(const std::vector<std::int32_t>& group, std::int64_t i) const {
     const auto g = static_cast<std::int64_t>(group.size());
-    const std::int64_t turn = at / plan_.memory.share_tokens.value % (2 * g);
+    const std::int64_t turn = i / plan_.memory.cp_block_tokens.value % (2 * g);
     return group[static_cast<std::size_t>(turn < g ? turn : 2 * g - 1 - turn)];
   }
   std::vector<Token> own(const Unit& unit) const {
     std::vector<Token> tokens;
     for (const Slice& slice : pack(unit).slices) {
-      for (std::int64_t at = slice.begin.value; at < slice.end.value; ++at) {
-        if (owner(ranks(unit), at) == rank_) tokens.emplace_back(index(slice.sample), at);
+      for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
+        if (owner(ranks(unit), i) == rank_) tokens.emplace_back(index(slice.sample), i);
       }
     }
     return tokens;
@@ -71,7 +71,7 @@ class Recount {
   std::int64_t own_in(const Unit& unit, std::int64_t begin, std::int64_t end,
                       std::int32_t rank) const {
     std::int64_t count = 0;
-    for (std::int64_t at = begin; at < end; ++at) count += owner(ranks(unit), at) == rank;
+    for (std::int64_t i = begin; i < end; ++i) count += owner(ranks(unit), i) == rank;
     return count;
   }
 
@@ -109,7 +109,7 @@ class Recount {
   }
   std::int64_t vocabulary() const {
     const std::int64_t v = plan_.model.vocab, p = plan_.parallel.pp;
-    if (plan_.parallel.head == Head::last) return stage_ == p - 1 ? v : 0;
+    if (plan_.parallel.head == LmHead::last) return stage_ == p - 1 ? v : 0;
     return v * (stage_ + 1) / p - v * stage_ / p;
   }
   std::int64_t always() const {
@@ -147,7 +147,7 @@ class Recount {
     std::int64_t exchange = 0;
     for (std::size_t i = 0; i < pack(unit).exchange.size(); ++i) {
       const Slice& slice = pack(unit).slices[i];
-      const bool kv = pack(unit).exchange[i] == Exchange::kv;
+      const bool kv = pack(unit).exchange[i] == RingMode::pass_kv;
       std::int64_t share = 0;
       for (const std::int32_t rank : ranks(unit)) {
         share = std::max(share, own_in(unit, kv ? 0 : slice.begin.value, slice.end.value, rank));
@@ -186,8 +186,8 @@ class Recount {
   std::int32_t target_line(const Unit& unit) const {
     return unit.kind == UnitKind::forward ? line(unit) + 1 : line(unit) - 1;
   }
-  bool exists(std::int32_t at) const {
-    return at >= 0 && at < plan_.parallel.pp * plan_.parallel.chunks;
+  bool exists(std::int32_t i) const {
+    return i >= 0 && i < plan_.parallel.pp * plan_.parallel.chunks;
   }
   static bool computes(const Unit& unit) {
     return unit.kind == UnitKind::forward || unit.kind == UnitKind::backward;
@@ -197,15 +197,15 @@ class Recount {
   }
 
   /// Units of another stage of the rank that are known to have ended when unit `at` starts.
-  std::size_t known(std::int32_t stage, std::size_t at) const {
+  std::size_t known(std::int32_t stage, std::size_t k) const {
     std::size_t units = 0;
-    for (std::size_t i = 0; i <= at; ++i) {
+    for (std::size_t i = 0; i <= k; ++i) {
       const Unit& unit = (*order_)[i];
       if (computes(unit) && exists(source_line(unit)) && plan_.parallel.pp > 1) {
         const auto [from, position] = remote(unit, source_line(unit));
         if (from == stage) units = std::max(units, position + 1);
       }
-      if (unit.kind == UnitKind::head && plan_.parallel.head == Head::shard) {
+      if (unit.kind == UnitKind::head && plan_.parallel.head == LmHead::shard) {
         const auto& order =
             plan_.schedule[static_cast<std::size_t>(rank_ * plan_.parallel.pp + stage)].order;
         units = std::max(units, static_cast<std::size_t>(
@@ -216,21 +216,21 @@ class Recount {
   }
 
   /// What is held while unit `at` runs; with `ended`, right after it.
-  std::int64_t during(std::size_t at) const { return held(at, false); }
-  std::int64_t after(std::size_t at) const { return held(at, true); }
+  std::int64_t during(std::size_t i) const { return held(i, false); }
+  std::int64_t after(std::size_t i) const { return held(i, true); }
 
-  std::int64_t held(std::size_t at, bool ended) const {
+  std::int64_t held(std::size_t n, bool ended) const {
     const std::int64_t pp = plan_.parallel.pp;
     std::int64_t bytes = always();
     // Started: [0, at]. Over: [0, at), and `at` with `ended`.
-    const std::size_t over = at + (ended ? 1 : 0);
-    if (!ended && (computes((*order_)[at]) || (*order_)[at].kind == UnitKind::head)) {
-      bytes += workspace((*order_)[at]);
+    const std::size_t over = n + (ended ? 1 : 0);
+    if (!ended && (computes((*order_)[n]) || (*order_)[n].kind == UnitKind::head)) {
+      bytes += workspace((*order_)[n]);
     }
     std::set<std::tuple<std::size_t, std::int64_t, std::int32_t>> live, closed_tokens;
     std::set<std::tuple<std::size_t, std::int64_t, std::int32_t>> pages;
     std::set<std::pair<std::size_t, std::int32_t>> begun, closed;
-    for (std::size_t i = 0; i <= at; ++i) {
+    for (std::size_t i = 0; i <= n; ++i) {
       const Unit& unit = (*order_)[i];
       if (unit.kind == UnitKind::backward) {
         for (const Slice& slice : pack(unit).slices) {
@@ -245,7 +245,7 @@ class Recount {
         }
       }
     }
-    for (std::size_t i = 0; i <= at; ++i) {
+    for (std::size_t i = 0; i <= n; ++i) {
       const Unit& unit = (*order_)[i];
       if (unit.kind == UnitKind::forward) {
         for (const Token& token : own(unit)) {
@@ -285,11 +285,11 @@ class Recount {
           // receiver has been heard of after it consumed.
           const auto [stage, consumer] = remote(unit, target_line(unit));
           std::int64_t later = 0;
-          for (std::size_t j = i + 1; j <= at; ++j) {
+          for (std::size_t j = i + 1; j <= n; ++j) {
             const Unit& other = (*order_)[j];
             if (computes(other) && same_channel(unit, other) && exists(target_line(other))) ++later;
           }
-          if (later < plan_.window && consumer >= known(stage, at)) bytes += hidden(unit);
+          if (later < plan_.max_in_flight && consumer >= known(stage, n)) bytes += hidden(unit);
         }
       }
     }
@@ -321,7 +321,7 @@ class Recount {
       if (!computes(unit) || !exists(source_line(unit))) continue;
       const std::pair channel{index(pack(unit).group), unit.kind};
       const std::int64_t number = seen[channel]++;
-      if (number >= consumed[channel] && number < consumed[channel] + plan_.window) {
+      if (number >= consumed[channel] && number < consumed[channel] + plan_.max_in_flight) {
         bytes += hidden(unit);
       }
     }
@@ -347,7 +347,7 @@ TEST_CASE("rule 7: peaks equal a recount token by token") {
     options.max_pp = 3;
     options.max_tp = 3;
     options.vary_bytes = true;
-    if (seed % 2 == 0) options.merged = true;
+    if (seed % 2 == 0) options.in_cp_group = true;
     const Plan plan = test::random_plan(seed, options);
     found += test::features_of(plan);
     const Validation validation = validate(plan);
@@ -365,7 +365,7 @@ TEST_CASE("rule 7: one device worked out by hand") {
   // h 4, q 4, k 2, f 6, V 10, one layer, e 2, t 4, g 4; pages of 4 tokens, head tile 3.
   // Weights: layer 4 (2 x 4 + 2 x 2) + 3 x 4 x 6 + 2 x 4 = 128, table 40, norm 4, head 40: 212.
   // Always: 212 x (2 + 4 + 2 x 4 + 4) = 3816.
-  Plan plan = test::usual_plan({1, 1, 1, Head::last, 2});
+  Plan plan = test::usual_plan({1, 1, 1, LmHead::last, 2});
   // Kept: full 4 x 2 = 8, light (8 + 8 + 12) x 2 + 8 = 64. Keys and values: 2 x 2 x 2 = 8 a token.
   // none is (16 + 8 + 18) x 2 + 8 + 8 = 100. Work of F: light 24 + 36, full 24 + 92; of B: light
   // 76 + 16 + 36, full 76 + 16 + 92.
@@ -387,7 +387,7 @@ TEST_CASE("rule 7: one device worked out by hand") {
 
 TEST_CASE("rule 7: send buffers are held until their end is certain") {
   // Two stages, three packs of 4 tokens, window 1: F 0, F 1 and F 2 send 32 bytes each.
-  Plan plan = test::hand_plan({1, 2, 1, Head::last, 1});
+  Plan plan = test::hand_plan({1, 2, 1, LmHead::last, 1});
   plan.model.layers = 2;
   for (int i = 0; i < 3; ++i) {
     const SampleId sample = test::add_sample(plan, 4, 0);
@@ -409,12 +409,12 @@ TEST_CASE("rule 7: send buffers are held until their end is certain") {
 }
 
 TEST_CASE("rule 7: sizes that do not fit a number are above every capacity") {
-  Plan plan = test::usual_plan({1, 1, 1, Head::last, 2});
+  Plan plan = test::usual_plan({1, 1, 1, LmHead::last, 2});
   plan.model.hidden = std::int64_t{1} << 61;
   plan.memory.capacity = Bytes{(std::int64_t{1} << 62)};
   const Validation validation = validate(plan);
-  REQUIRE(validation.breaches.size() == 1);
-  CHECK(validation.breaches[0].rule == 7);
-  CHECK(validation.breaches[0].message.find("memory may reach more than 2^63 bytes") !=
+  REQUIRE(validation.violations.size() == 1);
+  CHECK(validation.violations[0].rule == 7);
+  CHECK(validation.violations[0].message.find("memory may reach more than 2^63 bytes") !=
         std::string::npos);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One damage to a valid plan for each rule and part of a rule: the breach names that rule only.
+// One damage to a valid plan for each rule and part of a rule: the violation names that rule only.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -19,26 +19,26 @@ namespace {
 
 std::string all_messages(const Validation& validation) {
   std::string text;
-  for (const Breach& breach : validation.breaches) text += breach.message + "\n";
+  for (const Violation& violation : validation.violations) text += violation.message + "\n";
   return text;
 }
 
-/// Every breach is of `rule`, and one of them has this message.
+/// Every violation is of `rule`, and one of them has this message.
 void expect_only(const Plan& plan, int rule, const std::string& message) {
   const Validation validation = validate(plan);
   INFO(all_messages(validation));
   bool named = false;
-  for (const Breach& breach : validation.breaches) {
-    CHECK(breach.rule == rule);
-    named = named || breach.message == message;
+  for (const Violation& violation : validation.violations) {
+    CHECK(violation.rule == rule);
+    named = named || violation.message == message;
   }
   CAPTURE(message);
   CHECK(named);
 }
 
-const Breach* breach_with(const Validation& validation, const std::string& message) {
-  for (const Breach& breach : validation.breaches) {
-    if (breach.message == message) return &breach;
+const Violation* violation_with(const Validation& validation, const std::string& message) {
+  for (const Violation& violation : validation.violations) {
+    if (violation.message == message) return &violation;
   }
   return nullptr;
 }
@@ -53,7 +53,7 @@ TEST_CASE("hand plans: the undamaged ones are valid") {
   for (const std::int32_t dp : {1, 2, 3}) {
     for (const std::int32_t pp : {1, 2, 3}) {
       for (const std::int32_t chunks : {1, 2}) {
-        for (const Head head : {Head::last, Head::shard}) {
+        for (const LmHead head : {LmHead::last, LmHead::shard}) {
           CAPTURE(dp);
           CAPTURE(pp);
           CAPTURE(chunks);
@@ -67,7 +67,7 @@ TEST_CASE("hand plans: the undamaged ones are valid") {
 }
 
 TEST_CASE("rule 1: slices partition their sample") {
-  Plan plan = usual_plan({2, 2, 1, Head::last, 2});
+  Plan plan = usual_plan({2, 2, 1, LmHead::last, 2});
   SUBCASE("forward gap") {
     slice(plan, 0).end = {2};
     expect_only(plan, 1, "rule 1, sample 0, MicroPack 1: forward slices leave out tokens [2, 4)");
@@ -92,12 +92,12 @@ TEST_CASE("rule 1: slices partition their sample") {
   SUBCASE("empty slice") {
     slice(plan, 5).end = {0};
     const Validation validation = validate(plan);
-    const Breach* breach =
-        breach_with(validation, "rule 1, sample 1, MicroPack 5: backward slice [0, 0) is empty");
-    REQUIRE(breach != nullptr);
-    CHECK(breach->sample == SampleId{1});
-    CHECK(breach->micropack == PackId{5});
-    CHECK(!breach->dp);
+    const Violation* violation =
+        violation_with(validation, "rule 1, sample 1, MicroPack 5: backward slice [0, 0) is empty");
+    REQUIRE(violation != nullptr);
+    CHECK(violation->sample == SampleId{1});
+    CHECK(violation->micropack == PackId{5});
+    CHECK(!violation->dp);
     expect_only(plan, 1, "rule 1, sample 1: backward slices leave out tokens [0, 6)");
   }
   SUBCASE("outside its sample") {
@@ -111,7 +111,7 @@ TEST_CASE("rule 1: slices partition their sample") {
     expect_only(
         plan, 1,
         "rule 1, sample 0, MicroPack 0: forward boundary 3 is not a multiple of granularity 2");
-    CHECK(validate(plan).breaches.size() == 1);
+    CHECK(validate(plan).violations.size() == 1);
   }
   SUBCASE("a sample's end need not be a multiple") {
     plan.samples[1] = {5};
@@ -120,7 +120,7 @@ TEST_CASE("rule 1: slices partition their sample") {
     CHECK(validate(plan).valid());
   }
   SUBCASE("group above merge") {
-    plan.parallel.merge = 1;
+    plan.parallel.max_cp = 1;
     expect_only(plan, 1, "rule 1: groups[2] has 2 ranks, merge is 1");
   }
 }
@@ -135,20 +135,20 @@ TEST_CASE("rule 2: what a MicroPack may hold") {
     expect_only(
         plan, 2,
         "rule 2, sample 0, MicroPack 0: the MicroPack holds more than one slice of the sample");
-    CHECK(validate(plan).breaches.size() == 1);
+    CHECK(validate(plan).violations.size() == 1);
   }
   SUBCASE("sample of another group") {
-    Plan plan = usual_plan({2, 2, 1, Head::last, 2});
+    Plan plan = usual_plan({2, 2, 1, LmHead::last, 2});
     plan.sample_group[1] = GroupId{0};
     expect_only(
         plan, 2,
         "rule 2, sample 1, MicroPack 4: the MicroPack is of group 1, the sample of group 0");
-    CHECK(validate(plan).breaches.size() == 2);
+    CHECK(validate(plan).violations.size() == 2);
   }
 }
 
 TEST_CASE("rule 3: what a device executes") {
-  Plan plan = usual_plan({2, 2, 2, Head::last, 2});
+  Plan plan = usual_plan({2, 2, 2, LmHead::last, 2});
   auto& first = order_of(plan, 0, 0);
   auto& last = order_of(plan, 0, 1);
   const auto drop = [](std::vector<Unit>& order, const Unit& unit) {
@@ -158,14 +158,14 @@ TEST_CASE("rule 3: what a device executes") {
     drop(first, f(1, 1));
     const Validation validation = validate(plan);
     INFO(all_messages(validation));
-    REQUIRE(validation.breaches.size() == 1);
-    CHECK(validation.breaches[0].message ==
+    REQUIRE(validation.violations.size() == 1);
+    CHECK(validation.violations[0].message ==
           "rule 3, MicroPack 1, dp 0, pp 0: F of MicroPack 1, chunk 1 is missing");
-    CHECK(validation.breaches[0].rule == 3);
-    CHECK(validation.breaches[0].micropack == PackId{1});
-    CHECK(validation.breaches[0].dp == 0);
-    CHECK(validation.breaches[0].pp == 0);
-    CHECK(!validation.breaches[0].unit);
+    CHECK(validation.violations[0].rule == 3);
+    CHECK(validation.violations[0].micropack == PackId{1});
+    CHECK(validation.violations[0].dp == 0);
+    CHECK(validation.violations[0].pp == 0);
+    CHECK(!validation.violations[0].unit);
   }
   SUBCASE("merged B missing on one rank") {
     drop(first, b(8, 0));
@@ -197,7 +197,7 @@ TEST_CASE("rule 3: what a device executes") {
     expect_only(
         plan, 3,
         "rule 3, MicroPack 0, dp 0, pp 0, unit 5: F of MicroPack 0, chunk 0 comes a second time");
-    CHECK(validate(plan).breaches.size() == 1);
+    CHECK(validate(plan).violations.size() == 1);
   }
   SUBCASE("R twice") {
     first.insert(first.end() - 1, r(0));
@@ -250,7 +250,7 @@ TEST_CASE("rule 3: what a device executes") {
   SUBCASE("hardly any schedule") {
     plan.parallel.dp = 2000;
     const Validation validation = validate(plan);
-    CHECK(breach_with(
+    CHECK(violation_with(
         validation, "rule 3: 4 schedules for 4000 devices; rules 3 to 7 are not checked further"));
   }
   SUBCASE("hardly any unit") {
@@ -273,55 +273,55 @@ TEST_CASE("rule 3: what a device executes") {
 
 TEST_CASE("rule 4: order of a sample's slices on a device") {
   SUBCASE("forward slices fall") {
-    Plan plan = usual_plan({1, 2, 1, Head::last, 2});
+    Plan plan = usual_plan({1, 2, 1, LmHead::last, 2});
     for (const std::int32_t pp : {0, 1}) swap_units(order_of(plan, 0, pp), f(0), f(1));
     const Validation validation = validate(plan);
     INFO(all_messages(validation));
-    REQUIRE(validation.breaches.size() == 2);
-    const Breach& breach = validation.breaches[0];
-    CHECK(breach.message ==
+    REQUIRE(validation.violations.size() == 2);
+    const Violation& violation = validation.violations[0];
+    CHECK(violation.message ==
           "rule 4, sample 0, MicroPack 1, dp 0, pp 0, unit 0: forward slices must rise: slice "
           "[4, 8) runs before [0, 4) of MicroPack 0 (unit 1), chunk 0");
-    CHECK(breach.rule == 4);
-    CHECK(breach.sample == SampleId{0});
-    CHECK(breach.micropack == PackId{1});
-    CHECK(breach.unit == 0);
-    CHECK(validation.breaches[1].pp == 1);
+    CHECK(violation.rule == 4);
+    CHECK(violation.sample == SampleId{0});
+    CHECK(violation.micropack == PackId{1});
+    CHECK(violation.unit == 0);
+    CHECK(validation.violations[1].pp == 1);
   }
   SUBCASE("in one chunk only") {
-    Plan plan = usual_plan({1, 1, 2, Head::last, 2});
+    Plan plan = usual_plan({1, 1, 2, LmHead::last, 2});
     swap_units(order_of(plan, 0, 0), f(0, 1), f(1, 1));
     expect_only(plan, 4,
                 "rule 4, sample 0, MicroPack 1, dp 0, pp 0, unit 2: forward slices must rise: "
                 "slice [4, 8) runs before [0, 4) of MicroPack 0 (unit 3), chunk 1");
-    CHECK(validate(plan).breaches.size() == 1);
+    CHECK(validate(plan).violations.size() == 1);
   }
   SUBCASE("backward slices rise") {
-    Plan plan = usual_plan({1, 1, 1, Head::last, 2});
+    Plan plan = usual_plan({1, 1, 1, LmHead::last, 2});
     swap_units(order_of(plan, 0, 0), b(2), b(3));
     expect_only(plan, 4,
                 "rule 4, sample 0, MicroPack 3, dp 0, pp 0, unit 4: backward slices must fall: "
                 "slice [0, 6) runs before [6, 8) of MicroPack 2 (unit 5), chunk 0");
   }
   SUBCASE("backward before the end of forward") {
-    Plan plan = usual_plan({1, 2, 1, Head::last, 2});
+    Plan plan = usual_plan({1, 2, 1, LmHead::last, 2});
     move_unit(order_of(plan, 0, 0), b(2), 1);
     expect_only(plan, 4,
                 "rule 4, sample 0, MicroPack 2, dp 0, pp 0, unit 1: backward must follow the end "
                 "of forward: backward slice [6, 8) runs before the forward slice [4, 8) of "
                 "MicroPack 1 (unit 2), chunk 0");
-    CHECK(validate(plan).breaches.size() == 1);
+    CHECK(validate(plan).violations.size() == 1);
   }
   SUBCASE("backward before the end of forward, merged") {
-    Plan plan = usual_plan({2, 2, 1, Head::last, 2});
+    Plan plan = usual_plan({2, 2, 1, LmHead::last, 2});
     move_unit(order_of(plan, 1, 0), b(8), 0);
     const Validation validation = validate(plan);
     INFO(all_messages(validation));
     bool found = false;
-    for (const Breach& breach : validation.breaches) {
-      found = found || (breach.rule == 4 && breach.sample == SampleId{2} && breach.dp == 1 &&
-                        breach.pp == 0 && breach.unit == 0);
-      CHECK(breach.rule == 4);
+    for (const Violation& violation : validation.violations) {
+      found = found || (violation.rule == 4 && violation.sample == SampleId{2} &&
+                        violation.dp == 1 && violation.pp == 0 && violation.unit == 0);
+      CHECK(violation.rule == 4);
     }
     CHECK(found);
   }
@@ -329,15 +329,15 @@ TEST_CASE("rule 4: order of a sample's slices on a device") {
 
 TEST_CASE("rule 5: what a unit needs") {
   SUBCASE("H before F") {
-    Plan plan = usual_plan({1, 2, 1, Head::last, 2});
+    Plan plan = usual_plan({1, 2, 1, LmHead::last, 2});
     move_unit(order_of(plan, 0, 1), h(1), 1);
     expect_only(plan, 5,
                 "rule 5, MicroPack 1, dp 0, pp 1, unit 1: H of MicroPack 1 runs before F of "
                 "MicroPack 1, chunk 0 (unit 2): H needs F of the last chunk");
-    CHECK(validate(plan).breaches.size() == 1);
+    CHECK(validate(plan).violations.size() == 1);
   }
   SUBCASE("sharded H before F") {
-    Plan plan = usual_plan({1, 2, 1, Head::shard, 2});
+    Plan plan = usual_plan({1, 2, 1, LmHead::shard, 2});
     move_unit(order_of(plan, 0, 0), h(1), 1);
     expect_only(plan, 5,
                 "rule 5, MicroPack 1, dp 0, pp 0, unit 1: H of MicroPack 1 runs before F of "
@@ -346,7 +346,7 @@ TEST_CASE("rule 5: what a unit needs") {
   for (const std::int32_t pp : {0, 1}) {
     CAPTURE(pp);
     // B 3 needs both H, the earlier B 2 only H 1.
-    Plan plan = usual_plan({1, 2, 1, Head::shard, 2});
+    Plan plan = usual_plan({1, 2, 1, LmHead::shard, 2});
     for (const std::int32_t stage : {0, 1}) {
       order_of(plan, 0, stage) = {f(0), f(1), h(1), b(2), h(0), b(3), r(), o()};
     }
@@ -356,10 +356,10 @@ TEST_CASE("rule 5: what a unit needs") {
                 "rule 5, MicroPack 3, dp 0, pp " + std::to_string(pp) +
                     ", unit 4: B of MicroPack 3, chunk 0 runs before H of MicroPack 0 (unit 5): B "
                     "needs H of every forward token it holds");
-    CHECK(validate(plan).breaches.size() == 1);
+    CHECK(validate(plan).violations.size() == 1);
   }
   SUBCASE("B before H where the head is last") {
-    Plan plan = usual_plan({1, 1, 1, Head::last, 2});
+    Plan plan = usual_plan({1, 1, 1, LmHead::last, 2});
     auto& order = order_of(plan, 0, 0);
     move_unit(order, h(1), place_of(order, b(2)));
     expect_only(plan, 5,
@@ -367,7 +367,7 @@ TEST_CASE("rule 5: what a unit needs") {
                 "of MicroPack 1 (unit 4): B needs H of every forward token it holds");
   }
   SUBCASE("chunks in the wrong order") {
-    Plan plan = hand_plan({1, 1, 2, Head::last, 2});
+    Plan plan = hand_plan({1, 1, 2, LmHead::last, 2});
     const SampleId sample = add_sample(plan, 4, 0);
     add_pack(plan, Pass::forward, 0, {{sample, {0}, {4}}});
     add_pack(plan, Pass::backward, 0, {{sample, {0}, {4}}});
@@ -385,7 +385,7 @@ TEST_CASE("rule 5: what a unit needs") {
                 "of MicroPack 1, chunk 1 (unit 4): B of a chunk needs B of the chunk after");
   }
   SUBCASE("R before the last B") {
-    Plan plan = usual_plan({2, 1, 2, Head::last, 2});
+    Plan plan = usual_plan({2, 1, 2, LmHead::last, 2});
     auto& order = order_of(plan, 1, 0);
     move_unit(order, r(0), place_of(order, b(8, 0)));
     const std::string unit = std::to_string(place_of(order, r(0)));
@@ -393,12 +393,12 @@ TEST_CASE("rule 5: what a unit needs") {
                 "rule 5, dp 1, pp 0, unit " + unit +
                     ": R of chunk 0 runs before B of MicroPack 8, chunk 0 (unit " +
                     std::to_string(place_of(order, b(8, 0))) + "): R follows the chunk's last B");
-    CHECK(validate(plan).breaches.size() == 1);
+    CHECK(validate(plan).violations.size() == 1);
   }
 }
 
 TEST_CASE("rule 6: channels deliver in the order sent") {
-  Plan plan = hand_plan({1, 2, 1, Head::last, 4});
+  Plan plan = hand_plan({1, 2, 1, LmHead::last, 4});
   for (int i = 0; i < 3; ++i) {
     const SampleId sample = add_sample(plan, 4, 0);
     add_pack(plan, Pass::forward, 0, {{sample, {0}, {4}}});
@@ -410,13 +410,13 @@ TEST_CASE("rule 6: channels deliver in the order sent") {
     swap_units(order_of(plan, 0, 1), f(0), f(2));
     const Validation validation = validate(plan);
     INFO(all_messages(validation));
-    REQUIRE(validation.breaches.size() == 1);
-    CHECK(validation.breaches[0].message ==
+    REQUIRE(validation.violations.size() == 1);
+    CHECK(validation.violations[0].message ==
           "rule 6, MicroPack 2, dp 0, pp 1, unit 0: the channel of group 0 from dp 0, pp 0 brings "
           "as message 0 the input of F of MicroPack 0, chunk 0, but F of MicroPack 2, chunk 0 is "
           "there to consume it");
-    CHECK(validation.breaches[0].rule == 6);
-    CHECK(validation.breaches[0].pp == 1);
+    CHECK(validation.violations[0].rule == 6);
+    CHECK(validation.violations[0].pp == 1);
     CHECK(validation.worst_case_peak.size() == 2);
   }
   SUBCASE("gradients") {
@@ -425,12 +425,12 @@ TEST_CASE("rule 6: channels deliver in the order sent") {
                 "rule 6, MicroPack 5, dp 0, pp 0, unit 4: the channel of group 0 from dp 0, pp 1 "
                 "brings as message 1 the input of B of MicroPack 3, chunk 0, but B of MicroPack 5, "
                 "chunk 0 is there to consume it");
-    CHECK(validate(plan).breaches.size() == 1);
+    CHECK(validate(plan).violations.size() == 1);
   }
 }
 
 TEST_CASE("rule 6: meetings of ranks that share groups do not cross") {
-  Plan plan = hand_plan({3, 1, 1, Head::last, 2});
+  Plan plan = hand_plan({3, 1, 1, LmHead::last, 2});
   plan.groups.push_back({0, 1});
   plan.groups.push_back({0, 1, 2});
   const SampleId one = add_sample(plan, 8, 3), two = add_sample(plan, 8, 4);
@@ -468,7 +468,7 @@ TEST_CASE("rule 6: meetings of ranks that share groups do not cross") {
     CHECK(validate(other).valid());
   }
   SUBCASE("within one group") {
-    Plan same = hand_plan({2, 1, 1, Head::last, 2});
+    Plan same = hand_plan({2, 1, 1, LmHead::last, 2});
     same.groups.push_back({0, 1});
     const SampleId a = add_sample(same, 8, 2), c = add_sample(same, 8, 2);
     add_pack(same, Pass::forward, 2, {{a, {0}, {8}}});
@@ -485,7 +485,7 @@ TEST_CASE("rule 6: meetings of ranks that share groups do not cross") {
 }
 
 TEST_CASE("rule 6: a circle of three groups, no two of which cross") {
-  Plan plan = hand_plan({3, 1, 1, Head::last, 2});
+  Plan plan = hand_plan({3, 1, 1, LmHead::last, 2});
   plan.groups.insert(plan.groups.end(), {{0, 1}, {1, 2}, {0, 2}});
   for (std::uint32_t group = 3; group < 6; ++group) {
     const SampleId sample = add_sample(plan, 8, group);
@@ -501,15 +501,15 @@ TEST_CASE("rule 6: a circle of three groups, no two of which cross") {
               "rule 6: deadlock: devices wait in a circle: dp 0, pp 0 (F of MicroPack 0, chunk 0) "
               "-> dp 1, pp 0 (F of MicroPack 2, chunk 0) -> dp 2, pp 0 (F of MicroPack 4, chunk 0) "
               "-> dp 0, pp 0");
-  for (const Breach& breach : validate(plan).breaches) {
-    CHECK(breach.message.find("one order") == std::string::npos);
+  for (const Violation& violation : validate(plan).violations) {
+    CHECK(violation.message.find("one order") == std::string::npos);
   }
 }
 
 TEST_CASE("rule 6: windows") {
   // Stage 0 sends six packs before it takes one back for its second chunk. Stage 1 may have
   // `window` sends ended and as many unfinished, then it stops, and with it stage 0.
-  Plan plan = hand_plan({1, 2, 2, Head::last, 1});
+  Plan plan = hand_plan({1, 2, 2, LmHead::last, 1});
   for (int i = 0; i < 6; ++i) {
     const SampleId sample = add_sample(plan, 4, 0);
     add_pack(plan, Pass::forward, 0, {{sample, {0}, {4}}});
@@ -525,7 +525,7 @@ TEST_CASE("rule 6: windows") {
               "for ever for an end of one of 1 unfinished sends of group 0 to dp 0, pp 0, which is "
               "at unit 4, F of MicroPack 8, chunk 0");
   // With window w, stage 1 stops at send 2w, so stage 0 has to be done with six by then.
-  plan.window = 2;
+  plan.max_in_flight = 2;
   const Validation two = validate(plan);
   INFO(all_messages(two));
   CHECK(two.valid());
@@ -535,7 +535,7 @@ TEST_CASE("rule 6: what else waits for ever") {
   SUBCASE("input that comes too late") {
     // Stage 0 wants the gradient of the first sample before it sends the second, which stage 1
     // wants before it sends the gradient.
-    Plan plan = hand_plan({1, 2, 1, Head::last, 2});
+    Plan plan = hand_plan({1, 2, 1, LmHead::last, 2});
     for (int i = 0; i < 2; ++i) {
       const SampleId sample = add_sample(plan, 4, 0);
       add_pack(plan, Pass::forward, 0, {{sample, {0}, {4}}});
@@ -552,14 +552,14 @@ TEST_CASE("rule 6: what else waits for ever") {
     CHECK(validate(plan).valid());
   }
   SUBCASE("heads that cross") {
-    Plan plan = usual_plan({1, 2, 1, Head::shard, 2});
+    Plan plan = usual_plan({1, 2, 1, LmHead::shard, 2});
     swap_units(order_of(plan, 0, 0), h(0), h(1));
     expect_only(plan, 6,
                 "rule 6, MicroPack 1, dp 0, pp 0, unit 2: deadlock: H of MicroPack 1 waits for ever"
                 " for a meeting with dp 0, pp 1, which is at unit 2, H of MicroPack 0");
   }
   SUBCASE("order of R") {
-    Plan plan = usual_plan({2, 1, 2, Head::last, 2});
+    Plan plan = usual_plan({2, 1, 2, LmHead::last, 2});
     swap_units(order_of(plan, 1, 0), r(0), r(1));
     const std::string unit = std::to_string(place_of(order_of(plan, 1, 0), r(1)));
     expect_only(plan, 6,
@@ -573,7 +573,7 @@ TEST_CASE("rule 6: what else waits for ever") {
                     std::to_string(order_of(plan, 1, 0).size() - 1) + ", O");
   }
   SUBCASE("tied tables: R of chunk 0 meets the stages that hold them") {
-    Plan plan = usual_plan({2, 2, 2, Head::last, 2});
+    Plan plan = usual_plan({2, 2, 2, LmHead::last, 2});
     plan.model.tied = true;
     for (const std::int32_t dp : {0, 1}) swap_units(order_of(plan, dp, 0), r(0), r(1));
     CHECK(validate(plan).valid());
@@ -581,7 +581,7 @@ TEST_CASE("rule 6: what else waits for ever") {
 }
 
 TEST_CASE("rule 7: the peak fits, one byte less does not") {
-  Plan plan = usual_plan({2, 2, 2, Head::shard, 1});
+  Plan plan = usual_plan({2, 2, 2, LmHead::shard, 1});
   const Validation before = validate(plan);
   INFO(all_messages(before));
   REQUIRE(before.valid());
@@ -595,16 +595,16 @@ TEST_CASE("rule 7: the peak fits, one byte less does not") {
   plan.memory.capacity -= Bytes{1};
   const Validation after = validate(plan);
   REQUIRE(!after.valid());
-  for (const Breach& breach : after.breaches) CHECK(breach.rule == 7);
-  const Breach& breach = after.breaches[0];
-  CHECK(breach.dp == plan.schedule[fullest].dp);
-  CHECK(breach.pp == plan.schedule[fullest].pp);
-  REQUIRE(breach.unit);
-  CHECK(breach.message.find("memory may reach " +
-                            std::to_string(before.worst_case_peak[fullest].value) + " bytes in ") !=
-        std::string::npos);
-  CHECK(breach.message.find("capacity - reserved is " +
-                            std::to_string(before.worst_case_peak[fullest].value - 1)) !=
+  for (const Violation& violation : after.violations) CHECK(violation.rule == 7);
+  const Violation& violation = after.violations[0];
+  CHECK(violation.dp == plan.schedule[fullest].dp);
+  CHECK(violation.pp == plan.schedule[fullest].pp);
+  REQUIRE(violation.unit);
+  CHECK(violation.message.find("memory may reach " +
+                               std::to_string(before.worst_case_peak[fullest].value) +
+                               " bytes in ") != std::string::npos);
+  CHECK(violation.message.find("capacity - reserved is " +
+                               std::to_string(before.worst_case_peak[fullest].value - 1)) !=
         std::string::npos);
   CHECK(after.worst_case_peak == before.worst_case_peak);
 }
@@ -621,7 +621,7 @@ TEST_CASE("format: what is asked outside the seven rules") {
       {"format: parallel.chunks must be >= 1, got 0", [](Plan& p) { p.parallel.chunks = 0; }},
       {"format: parallel.granularity must be >= 1, got 0",
        [](Plan& p) { p.parallel.granularity = {0}; }},
-      {"format: window must be >= 1, got 0", [](Plan& p) { p.window = 0; }},
+      {"format: window must be >= 1, got 0", [](Plan& p) { p.max_in_flight = 0; }},
       {"format: model.hidden must be >= 1, got 0", [](Plan& p) { p.model.hidden = 0; }},
       {"format: model.kv_heads must divide model.heads 2, got 3",
        [](Plan& p) { p.model.kv_heads = 3; }},
@@ -658,14 +658,8 @@ TEST_CASE("format: what is asked outside the seven rules") {
       {"format: stages[3] must not hold the embedding",
        [](Plan& p) { p.stages[3].embedding = true; }},
       {"format: groups[0] must not be empty", [](Plan& p) { p.groups[0].clear(); }},
-      {"format: groups[2] names dp 2 of 2",
-       [](Plan& p) {
-         p.groups[2] = {0, 2};
-       }},
-      {"format: groups[2] must be ascending",
-       [](Plan& p) {
-         p.groups[2] = {1, 0};
-       }},
+      {"format: groups[2] names dp 2 of 2", [](Plan& p) { p.groups[2] = {0, 2}; }},
+      {"format: groups[2] must be ascending", [](Plan& p) { p.groups[2] = {1, 0}; }},
       {"format: groups[3] is the same set as groups[2]",
        [](Plan& p) { p.groups.push_back(p.groups[2]); }},
       {"format, MicroPack 9: a MicroPack holds at least a slice",
@@ -676,7 +670,7 @@ TEST_CASE("format: what is asked outside the seven rules") {
       {"format, MicroPack 6: exchange must have one entry a slice, 1 slices, 0 entries",
        [](Plan& p) { p.micropacks[6].exchange.clear(); }},
       {"format, MicroPack 0: exchange belongs to merged groups, 1 slices, 1 entries",
-       [](Plan& p) { p.micropacks[0].exchange = {Exchange::q}; }},
+       [](Plan& p) { p.micropacks[0].exchange = {RingMode::pass_q}; }},
       {"format, MicroPack 0: a slice names sample 8 of 3",
        [](Plan& p) { slice(p, 0).sample = SampleId{8}; }},
       {"format: placement names dp 2, pp 0, tp 0, which does not exist",
@@ -690,13 +684,11 @@ TEST_CASE("format: what is asked outside the seven rules") {
       {"format: prediction.devices must list every device once, lists 3",
        [](Plan& p) { p.prediction.devices.pop_back(); }},
       {"format: prediction.devices lists dp 1, pp 1, tp 0 twice",
-       [](Plan& p) {
-         p.prediction.devices.push_back({1, 1, {}, {}});
-       }},
+       [](Plan& p) { p.prediction.devices.push_back({1, 1, {}, {}}); }},
       {"format, dp 0, pp 0: schedules must be ordered by dp, then pp",
        [](Plan& p) { std::swap(p.schedule[0], p.schedule[1]); }},
   };
-  const Plan plan = usual_plan({2, 2, 2, Head::last, 2});
+  const Plan plan = usual_plan({2, 2, 2, LmHead::last, 2});
   REQUIRE(validate(plan).valid());
   for (const Case& entry : cases) {
     CAPTURE(std::string(entry.message));
@@ -704,9 +696,9 @@ TEST_CASE("format: what is asked outside the seven rules") {
     entry.damage(damaged);
     const Validation validation = validate(damaged);
     INFO(all_messages(validation));
-    const Breach* breach = breach_with(validation, entry.message);
-    REQUIRE(breach != nullptr);
-    CHECK(breach->rule == 0);
+    const Violation* violation = violation_with(validation, entry.message);
+    REQUIRE(violation != nullptr);
+    CHECK(violation->rule == 0);
   }
   Plan early = plan;
   early.prediction.devices.clear();
@@ -727,12 +719,12 @@ TEST_CASE("validate: lists a hundred of a kind and counts the rest, all rules in
   plan.step_index = -4;
   const Validation validation = validate(plan);
   std::vector<int> rules;
-  for (const Breach& breach : validation.breaches) rules.push_back(breach.rule);
+  for (const Violation& violation : validation.violations) rules.push_back(violation.rule);
   CHECK(std::is_sorted(rules.begin(), rules.end()));
   CHECK(std::count(rules.begin(), rules.end(), 0) == 1);
   CHECK(std::count(rules.begin(), rules.end(), 1) == 202);
   CHECK(std::count(rules.begin(), rules.end(), 3) == 1);
   CHECK(std::count(rules.begin(), rules.end(), 5) == 1);
-  CHECK(breach_with(validation, "rule 1: 50 more of the kind: boundary off the granularity"));
-  CHECK(breach_with(validation, "rule 1: 50 more of the kind: tokens in no slice"));
+  CHECK(violation_with(validation, "rule 1: 50 more of the kind: boundary off the granularity"));
+  CHECK(violation_with(validation, "rule 1: 50 more of the kind: tokens in no slice"));
 }

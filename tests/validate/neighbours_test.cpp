@@ -50,13 +50,13 @@ TEST_CASE("rule 7: no timing exceeds the worst case") {
     test::RandomPlanOptions options;
     options.max_tp = 2;
     options.vary_bytes = true;
-    if (seed % 3 == 0) options.merged = true;
+    if (seed % 3 == 0) options.in_cp_group = true;
     const Plan plan = test::random_plan(seed, options);
     const Validation validation = validate(plan);
     REQUIRE(validation.valid());
     for (std::uint64_t draw = 0; draw < 6; ++draw) {
       CAPTURE(draw);
-      const PlanSimulation simulation = simulate_plan(plan, WildTimes{seed * 10 + draw});
+      const sim::PlanSimulation simulation = sim::simulate_plan(plan, WildTimes{seed * 10 + draw});
       ++runs;
       for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
         CAPTURE(device);
@@ -83,28 +83,28 @@ TEST_CASE("rule 6: the validator finds a deadlock where the simulator does") {
     Random random(seed);
     test::RandomPlanOptions options;
     options.max_samples = 6;
-    if (seed % 2 == 0) options.merged = true;
+    if (seed % 2 == 0) options.in_cp_group = true;
     Plan plan = test::random_plan(seed, options);
-    if (random.chance(1, 4)) plan.window = 1;
+    if (random.chance(1, 4)) plan.max_in_flight = 1;
     for (std::int64_t swaps = random.between(1, 4); swaps > 0; --swaps) {
       auto& order = plan.schedule[random.below(plan.schedule.size())].order;
-      const auto at = static_cast<std::size_t>(random.below(order.size() - 1));
-      if (order[at + 1].kind != UnitKind::optimizer) std::swap(order[at], order[at + 1]);
+      const auto i = static_cast<std::size_t>(random.below(order.size() - 1));
+      if (order[i + 1].kind != UnitKind::optimizer) std::swap(order[i], order[i + 1]);
     }
     const Validation validation = validate(plan);
     bool other_rules = false;
-    for (const Breach& breach : validation.breaches) {
-      other_rules = other_rules || breach.rule != 6 ||
-                    breach.message.find("the channel of group") != std::string::npos;
+    for (const Violation& violation : validation.violations) {
+      other_rules = other_rules || violation.rule != 6 ||
+                    violation.message.find("the channel of group") != std::string::npos;
     }
     if (other_rules) continue;
     bool ends = true;
     try {
-      const PlanSimulation simulation = simulate_plan(plan, WildTimes{seed});
+      const sim::PlanSimulation simulation = sim::simulate_plan(plan, WildTimes{seed});
     } catch (const Deadlock&) {
       ends = false;
     }
-    INFO((validation.valid() ? std::string() : validation.breaches[0].message));
+    INFO((validation.valid() ? std::string() : validation.violations[0].message));
     REQUIRE(ends == validation.valid());
     ++(ends ? free : stuck);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random valid plans have no breach; random damage never stops the validator.
+// Random valid plans have no violation; random damage never stops the validator.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -18,22 +18,22 @@ namespace {
 
 std::string first_messages(const Validation& validation) {
   std::string text;
-  for (std::size_t i = 0; i < validation.breaches.size() && i < 5; ++i) {
-    text += validation.breaches[i].message + "\n";
+  for (std::size_t i = 0; i < validation.violations.size() && i < 5; ++i) {
+    text += validation.violations[i].message + "\n";
   }
   return text;
 }
 
 test::RandomPlanOptions options_of(std::uint64_t seed) {
   test::RandomPlanOptions options;
-  if (seed % 4 == 1) options.merged = true;
+  if (seed % 4 == 1) options.in_cp_group = true;
   if (seed % 8 == 2) {
     options.max_tp = 3;
     options.vary_bytes = true;
   }
   if (seed % 16 == 3) options.large_model = true;
   if (seed % 16 == 4) {
-    options.window = 1;
+    options.max_in_flight = 1;
     options.chunks = 3;
   }
   return options;
@@ -58,9 +58,7 @@ std::int64_t odd_value(Random& random, std::int64_t was) {
 }
 
 void damage(Random& random, Plan& plan) {
-  const auto pick = [&](auto& values) -> auto& {
-    return values[random.below(values.size())];
-  };
+  const auto pick = [&](auto& values) -> auto& { return values[random.below(values.size())]; };
   const auto wide = [&](std::int64_t& value) { value = odd_value(random, value); };
   const auto narrow = [&](std::int32_t& value) {
     value = static_cast<std::int32_t>(odd_value(random, value));
@@ -95,13 +93,13 @@ void damage(Random& random, Plan& plan) {
     case 10:
       return wide(plan.parallel.granularity.value);
     case 11:
-      return narrow(plan.window);
+      return narrow(plan.max_in_flight);
     case 12:
       return wide(plan.model.hidden);
     case 13:
       return wide(plan.memory.page_tokens.value);
     case 14:
-      return wide(plan.memory.share_tokens.value);
+      return wide(plan.memory.cp_block_tokens.value);
     case 15:
       return narrow(pick(pick(plan.groups)));
     case 16:
@@ -161,9 +159,9 @@ TEST_CASE("validate: random valid plans have no breach") {
   CHECK(found.empty_stages > slimpack::test::draws(50));
   CHECK(found.idle_ranks > slimpack::test::draws(200));
   CHECK(found.tensor_parallel > slimpack::test::draws(50));
-  CHECK(found.window[0] > slimpack::test::draws(200));
-  CHECK(found.window[1] > slimpack::test::draws(200));
-  CHECK(found.window[2] > slimpack::test::draws(200));
+  CHECK(found.max_in_flight[0] > slimpack::test::draws(200));
+  CHECK(found.max_in_flight[1] > slimpack::test::draws(200));
+  CHECK(found.max_in_flight[2] > slimpack::test::draws(200));
 }
 
 TEST_CASE("random_plan: a seed gives one plan, options are kept") {
@@ -173,13 +171,13 @@ TEST_CASE("random_plan: a seed gives one plan, options are kept") {
   options.dp = 3;
   options.pp = 2;
   options.chunks = 2;
-  options.window = 1;
+  options.max_in_flight = 1;
   options.tp = 2;
-  options.head = Head::shard;
+  options.head = LmHead::shard;
   options.tied = true;
-  options.merged = true;
+  options.in_cp_group = true;
   options.recompute = Recompute::layer;
-  options.exchange = Exchange::q;
+  options.exchange = RingMode::pass_q;
   options.same_cuts = true;
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     CAPTURE(seed);
@@ -190,7 +188,7 @@ TEST_CASE("random_plan: a seed gives one plan, options are kept") {
     CHECK(plan.parallel.pp == 2);
     CHECK(plan.parallel.chunks == 2);
     CHECK(plan.parallel.tp == 2);
-    CHECK(found.window[0] == 1);
+    CHECK(found.max_in_flight[0] == 1);
     CHECK(found.sharded_head == 1);
     CHECK(found.tied == 1);
     CHECK(found.merged_q == 1);

@@ -430,7 +430,7 @@ std::vector<Partition> split_device(int count, int multiprocessors) {
   const int each = detail::partition_size(count, multiprocessors, emulation().multiprocessors,
                                           kGranularity, kGranularity);
   std::vector<Partition> parts;
-  for (int at = 0; at < count; ++at) {
+  for (int i = 0; i < count; ++i) {
     Runtime& all = runtime();
     const std::lock_guard hold(all.lock);
     parts.push_back(

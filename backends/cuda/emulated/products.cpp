@@ -52,11 +52,11 @@ void multiply(Result* d, const Result* addend, const Factor& left, const Factor&
       }
     }
     for (std::int64_t column = 0; column < columns; ++column) {
-      const std::int64_t at = row * columns + column;
+      const std::int64_t i = row * columns + column;
       if constexpr (std::is_same_v<Result, float>) {
-        d[at] = into[column] + (addend != nullptr ? addend[at] : 0.0F);
+        d[i] = into[column] + (addend != nullptr ? addend[i] : 0.0F);
       } else {
-        d[at] = to_bf16(into[column] + (addend != nullptr ? to_float(addend[at]) : 0.0F));
+        d[i] = to_bf16(into[column] + (addend != nullptr ? to_float(addend[i]) : 0.0F));
       }
     }
   }

@@ -63,7 +63,7 @@ enum class GroupId : std::uint32_t {};
 
 /// The plain index behind an identifier, to subscript a vector with.
 template <class Id>
-requires std::is_enum_v<Id>
+  requires std::is_enum_v<Id>
 [[nodiscard]] constexpr std::size_t index(Id id) noexcept {
   return static_cast<std::size_t>(id);
 }

@@ -6,7 +6,7 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
-#include "slimpack/cost/detail/terms.hpp"
+#include "slimpack/cost/terms.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/plan/plan.hpp"
@@ -21,61 +21,56 @@ class AnalyticModel {
       : terms_(model, cluster, memory) {}
 
   [[nodiscard]] Nanos forward(const PackLoad& load, const StageLoad& stage) const noexcept {
-    return detail::to_nanos(terms_.embedding(load, stage, false) + layers_forward(load, stage));
+    return to_nanos(terms_.embedding(load, stage, false) + layers_forward(load, stage));
   }
 
   [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
                                Recompute recompute) const noexcept {
     const std::int64_t rows = load.tokens.value * stage.layers, tp = stage.tensor_parallel;
-    detail::Picos time =
-        terms_.embedding(load, stage, true) + terms_.linear_backward(rows, tp) +
-        terms_.merged(terms_.attention(load, stage, true), load, stage, true) +
-        terms_.launches(load, stage.layers * (terms_.cluster().backward_kernels +
-                                              terms_.recomputed_kernels(recompute))) +
-        terms_.tensor_parallel(load, stage, detail::kTensorBackward) +
-        terms_.regroup(load, stage, recompute);
+    Picos time = terms_.embedding(load, stage, true) + terms_.linear_backward(rows, tp) +
+                 terms_.in_cp_group(terms_.attention(load, stage, true), load, stage, true) +
+                 terms_.launches(load, stage.layers * (terms_.cluster().backward_kernels +
+                                                       terms_.recomputed_kernels(recompute))) +
+                 terms_.tensor_parallel(load, stage, kTensorBackward) +
+                 terms_.regroup(load, stage, recompute);
     if (recompute == Recompute::light) time += terms_.light(rows, tp);
     if (recompute == Recompute::layer || recompute == Recompute::full) {
-      time += terms_.linear_forward(rows, tp) +
-              terms_.tensor_parallel(load, stage, detail::kTensorForward);
+      time += terms_.linear_forward(rows, tp) + terms_.tensor_parallel(load, stage, kTensorForward);
     }
     if (recompute == Recompute::full) {
-      time += terms_.merged(terms_.attention(load, stage, false), load, stage, false);
+      time += terms_.in_cp_group(terms_.attention(load, stage, false), load, stage, false);
     }
-    return detail::to_nanos(time);
+    return to_nanos(time);
   }
 
   [[nodiscard]] Nanos head(const HeadLoad& load) const noexcept {
-    return detail::to_nanos(terms_.head(load));
+    return to_nanos(terms_.head(load));
   }
 
   [[nodiscard]] Nanos transfer(Bytes bytes, const Link& link) const noexcept {
-    return detail::to_nanos(terms_.transfer(bytes.value, link));
+    return to_nanos(terms_.transfer(bytes.value, link));
   }
 
   [[nodiscard]] Nanos reduce(Bytes bytes, std::int64_t ranks, const Link& link) const noexcept {
-    return detail::to_nanos(terms_.reduction_collectives() *
-                            terms_.collective(bytes.value, ranks, link));
+    return to_nanos(terms_.reduction_collectives() * terms_.collective(bytes.value, ranks, link));
   }
 
   [[nodiscard]] Nanos optimizer(Bytes touched, Bytes gathered, std::int64_t ranks,
                                 const Link& link) const noexcept {
-    return detail::to_nanos(terms_.update(touched.value) +
-                            terms_.collective(gathered.value, ranks, link));
+    return to_nanos(terms_.update(touched.value) + terms_.collective(gathered.value, ranks, link));
   }
 
   [[nodiscard]] WorkRates rates() const noexcept { return terms_.rates(); }
 
  private:
-  [[nodiscard]] detail::Picos layers_forward(const PackLoad& load,
-                                             const StageLoad& stage) const noexcept {
+  [[nodiscard]] Picos layers_forward(const PackLoad& load, const StageLoad& stage) const noexcept {
     return terms_.linear_forward(load.tokens.value * stage.layers, stage.tensor_parallel) +
-           terms_.merged(terms_.attention(load, stage, false), load, stage, false) +
+           terms_.in_cp_group(terms_.attention(load, stage, false), load, stage, false) +
            terms_.launches(load, stage.layers * terms_.cluster().forward_kernels) +
-           terms_.tensor_parallel(load, stage, detail::kTensorForward);
+           terms_.tensor_parallel(load, stage, kTensorForward);
   }
 
-  detail::Terms terms_;
+  Terms terms_;
 };
 static_assert(RatedCostModel<AnalyticModel> && !CostModel<int>);
 

@@ -52,30 +52,25 @@ struct HeadLoad {
 /// (integers, or single rounded steps that no contraction can change). More ranks, shards or
 /// tensor-parallel devices may cost or save time.
 template <class Model>
-concept CostModel = requires(const Model& model, const PackLoad& pack, const StageLoad& stage,
-                             const HeadLoad& head, Recompute recompute, Bytes bytes,
-                             std::int64_t ranks, const Link& link) {
-  /// Forward of a pack on one chunk of one stage, exchange and tensor-parallel traffic included.
-  { model.forward(pack, stage) }
-  noexcept->std::same_as<Nanos>;
-  /// Backward, recomputation and regrouping of saved tensors included.
-  { model.backward(pack, stage, recompute) }
-  noexcept->std::same_as<Nanos>;
-  /// Final norm, logits, loss and their gradients.
-  { model.head(head) }
-  noexcept->std::same_as<Nanos>;
-  /// Sending `bytes` over `link`.
-  { model.transfer(bytes, link) }
-  noexcept->std::same_as<Nanos>;
-  /// Reducing `bytes` of gradients over `ranks` (reduce-scatter where the optimizer is sharded,
-  /// all-reduce otherwise).
-  { model.reduce(bytes, ranks, link) }
-  noexcept->std::same_as<Nanos>;
-  /// Optimizer step over `bytes` of state and weights touched, and the gathering of
-  /// `gathered` bytes of weights over `ranks` (0 where the state is replicated).
-  { model.optimizer(bytes, bytes, ranks, link) }
-  noexcept->std::same_as<Nanos>;
-};
+concept CostModel =
+    requires(const Model& model, const PackLoad& pack, const StageLoad& stage, const HeadLoad& head,
+             Recompute recompute, Bytes bytes, std::int64_t ranks, const Link& link) {
+      /// Forward of a pack on one chunk of one stage, exchange and tensor-parallel traffic
+      /// included.
+      { model.forward(pack, stage) } noexcept -> std::same_as<Nanos>;
+      /// Backward, recomputation and regrouping of saved tensors included.
+      { model.backward(pack, stage, recompute) } noexcept -> std::same_as<Nanos>;
+      /// Final norm, logits, loss and their gradients.
+      { model.head(head) } noexcept -> std::same_as<Nanos>;
+      /// Sending `bytes` over `link`.
+      { model.transfer(bytes, link) } noexcept -> std::same_as<Nanos>;
+      /// Reducing `bytes` of gradients over `ranks` (reduce-scatter where the optimizer is sharded,
+      /// all-reduce otherwise).
+      { model.reduce(bytes, ranks, link) } noexcept -> std::same_as<Nanos>;
+      /// Optimizer step over `bytes` of state and weights touched, and the gathering of
+      /// `gathered` bytes of weights over `ranks` (0 where the state is replicated).
+      { model.optimizer(bytes, bytes, ranks, link) } noexcept -> std::same_as<Nanos>;
+    };
 
 /// What a model charges for work as such, whatever the units: picoseconds on one device without
 /// tensor parallelism. A pair2 is half a (query, key) pair, as in PackLoad.
@@ -106,8 +101,7 @@ struct WorkRates {
 /// picosecond), nor below the price of the same load with `ranks` 1.
 template <class Model>
 concept RatedCostModel = CostModel<Model> && requires(const Model& model) {
-  { model.rates() }
-  noexcept->std::same_as<WorkRates>;
+  { model.rates() } noexcept -> std::same_as<WorkRates>;
 };
 
 }  // namespace slimpack

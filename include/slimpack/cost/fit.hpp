@@ -61,17 +61,17 @@ namespace detail {
                                                       const Eigen::VectorXd& b,
                                                       const std::vector<bool>& passive) {
   std::vector<Eigen::Index> columns;
-  for (Eigen::Index at = 0; at < a.cols(); ++at) {
-    if (passive[static_cast<std::size_t>(at)]) columns.push_back(at);
+  for (Eigen::Index i = 0; i < a.cols(); ++i) {
+    if (passive[static_cast<std::size_t>(i)]) columns.push_back(i);
   }
   Eigen::MatrixXd chosen(a.rows(), static_cast<Eigen::Index>(columns.size()));
-  for (std::size_t at = 0; at < columns.size(); ++at) {
-    chosen.col(static_cast<Eigen::Index>(at)) = a.col(columns[at]);
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    chosen.col(static_cast<Eigen::Index>(i)) = a.col(columns[i]);
   }
   const Eigen::VectorXd solved = chosen.colPivHouseholderQr().solve(b);
   Eigen::VectorXd all = Eigen::VectorXd::Zero(a.cols());
-  for (std::size_t at = 0; at < columns.size(); ++at) {
-    all(columns[at]) = solved(static_cast<Eigen::Index>(at));
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    all(columns[i]) = solved(static_cast<Eigen::Index>(i));
   }
   return all;
 }
@@ -91,12 +91,12 @@ struct ActiveSet {
     const Eigen::VectorXd goal = passive_solution(a, b, set.passive);
     double step = 1;
     std::optional<std::size_t> first;
-    for (std::size_t at = 0; at < set.passive.size(); ++at) {
-      const auto i = static_cast<Eigen::Index>(at);
-      if (!set.passive[at] || goal(i) > 0) continue;
+    for (std::size_t k = 0; k < set.passive.size(); ++k) {
+      const auto i = static_cast<Eigen::Index>(k);
+      if (!set.passive[k] || goal(i) > 0) continue;
       const double reach = set.x(i) > 0 ? set.x(i) / (set.x(i) - goal(i)) : 0;
       if (first && reach >= step) continue;
-      first = at;
+      first = k;
       step = reach;
     }
     if (!first) return {goal, set.passive};
@@ -142,11 +142,11 @@ struct ActiveSet {
 [[nodiscard]] inline Eigen::VectorXd fit_rows(std::span<const ProfileRow> rows) {
   const auto width = static_cast<Eigen::Index>(features(rows.front()).size());
   Eigen::MatrixXd a(static_cast<Eigen::Index>(rows.size()), width);
-  for (std::size_t at = 0; at < rows.size(); ++at) {
-    const std::vector<double> row = features(rows[at]);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::vector<double> row = features(rows[i]);
     for (Eigen::Index column = 0; column < width; ++column) {
-      a(static_cast<Eigen::Index>(at), column) =
-          row[static_cast<std::size_t>(column)] / rows[at].seconds;
+      a(static_cast<Eigen::Index>(i), column) =
+          row[static_cast<std::size_t>(column)] / rows[i].seconds;
     }
   }
   return non_negative_least_squares(a, Eigen::VectorXd::Ones(a.rows()));
@@ -155,8 +155,8 @@ struct ActiveSet {
 [[nodiscard]] inline double relative_error(const ProfileRow& row, const Eigen::VectorXd& x) {
   const std::vector<double> row_features = features(row);
   double predicted = 0;
-  for (std::size_t at = 0; at < row_features.size(); ++at) {
-    predicted += row_features[at] * x(static_cast<Eigen::Index>(at));
+  for (std::size_t i = 0; i < row_features.size(); ++i) {
+    predicted += row_features[i] * x(static_cast<Eigen::Index>(i));
   }
   return std::abs(predicted - row.seconds) / row.seconds;
 }
@@ -188,20 +188,20 @@ inline void fit_kind(std::span<const ProfileRow> rows, Holdout holdout, FitResul
   fit.kind = rows.front().kind;
   fit.pass = rows.front().pass;
   fit.rows = rows.size();
-  std::vector<ProfileRow> kept, judged;
-  for (std::size_t at = 0; at < rows.size(); ++at) {
-    ((at + 1) % holdout.every == 0 ? judged : kept).push_back(rows[at]);
+  std::vector<ProfileRow> kept, sampled;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    ((i + 1) % holdout.every == 0 ? sampled : kept).push_back(rows[i]);
   }
-  fit.held_out = judged.size();
-  if (!judged.empty()) {
+  fit.held_out = sampled.size();
+  if (!sampled.empty()) {
     const Eigen::VectorXd x = fit_rows(kept);
     double sum = 0, worst = 0;
-    for (const ProfileRow& row : judged) {
+    for (const ProfileRow& row : sampled) {
       const double error = relative_error(row, x);
       sum += error;
       worst = std::max(worst, error);
     }
-    fit.mean_error = sum / static_cast<double>(judged.size());
+    fit.mean_error = sum / static_cast<double>(sampled.size());
     fit.worst_error = worst;
   }
   const Eigen::VectorXd x = fit_rows(rows);
@@ -220,9 +220,9 @@ inline Eigen::VectorXd non_negative_least_squares(const Eigen::MatrixXd& a,
   const auto columns = static_cast<std::size_t>(a.cols());
   Eigen::MatrixXd scaled = a;
   Eigen::VectorXd scale = a.colwise().norm().transpose();
-  for (Eigen::Index at = 0; at < a.cols(); ++at) {
-    if (scale(at) <= 0) scale(at) = 1;
-    scaled.col(at) /= scale(at);
+  for (Eigen::Index i = 0; i < a.cols(); ++i) {
+    if (scale(i) <= 0) scale(i) = 1;
+    scaled.col(i) /= scale(i);
   }
   const double least = 1e-11 * b.norm();
   detail::ActiveSet best{Eigen::VectorXd::Zero(a.cols()), std::vector<bool>(columns, false)};
@@ -231,10 +231,10 @@ inline Eigen::VectorXd non_negative_least_squares(const Eigen::MatrixXd& a,
   for (;;) {
     const Eigen::VectorXd descent = scaled.transpose() * (b - scaled * best.x);
     std::optional<std::size_t> entering;
-    for (std::size_t at = 0; at < columns; ++at) {
-      const double slope = descent(static_cast<Eigen::Index>(at));
-      if (best.passive[at] || useless[at] || slope <= least) continue;
-      if (!entering || slope > descent(static_cast<Eigen::Index>(*entering))) entering = at;
+    for (std::size_t i = 0; i < columns; ++i) {
+      const double slope = descent(static_cast<Eigen::Index>(i));
+      if (best.passive[i] || useless[i] || slope <= least) continue;
+      if (!entering || slope > descent(static_cast<Eigen::Index>(*entering))) entering = i;
     }
     if (!entering) break;
     const detail::ActiveSet next = detail::let_in(scaled, b, best, *entering);

@@ -11,7 +11,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
-#include "slimpack/cost/detail/terms.hpp"
+#include "slimpack/cost/terms.hpp"
 #include "slimpack/plan/cost_spec.hpp"
 
 namespace slimpack {
@@ -80,25 +80,25 @@ class FittedModel {
   [[nodiscard]] Nanos forward(const PackLoad& load, const StageLoad& stage) const noexcept {
     Picos time = embedding(embedding_forward_, load, stage, false) +
                  linear_again(load, stage, false) +
-                 merged(attention(load, stage, false), load, stage, false) +
-                 terms_.tensor_parallel(load, stage, detail::kTensorForward);
-    if (layer_forward_ && stage.layers > 0 && detail::Terms::starts(load)) {
+                 in_cp_group(attention(load, stage, false), load, stage, false) +
+                 terms_.tensor_parallel(load, stage, kTensorForward);
+    if (layer_forward_ && stage.layers > 0 && Terms::starts(load)) {
       time += layer_forward_->unit;
     }
-    return detail::to_nanos(time);
+    return to_nanos(time);
   }
 
   [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
                                Recompute recompute) const noexcept {
     const std::int64_t rows = load.tokens.value * stage.layers, tp = stage.tensor_parallel;
     Picos time = embedding(embedding_backward_, load, stage, true) +
-                 merged(attention(load, stage, true), load, stage, true) +
-                 terms_.tensor_parallel(load, stage, detail::kTensorBackward) +
+                 in_cp_group(attention(load, stage, true), load, stage, true) +
+                 terms_.tensor_parallel(load, stage, kTensorBackward) +
                  terms_.regroup(load, stage, recompute);
     if (!layer_backward_) {
       time += terms_.linear_backward(rows, tp) +
               terms_.launches(load, stage.layers * terms_.cluster().backward_kernels);
-    } else if (stage.layers > 0 && detail::Terms::starts(load)) {
+    } else if (stage.layers > 0 && Terms::starts(load)) {
       time += layer_backward_->unit + layer_backward_->linear(load.tokens.value, stage.layers, tp);
     }
     if (recompute == Recompute::light) {
@@ -107,31 +107,31 @@ class FittedModel {
     }
     if (recompute == Recompute::layer || recompute == Recompute::full) {
       time += linear_again(load, stage, recompute == Recompute::layer) +
-              terms_.tensor_parallel(load, stage, detail::kTensorForward);
+              terms_.tensor_parallel(load, stage, kTensorForward);
     }
     if (recompute == Recompute::full) {
-      time += merged(attention(load, stage, false), load, stage, false);
+      time += in_cp_group(attention(load, stage, false), load, stage, false);
     }
-    return detail::to_nanos(time);
+    return to_nanos(time);
   }
 
   [[nodiscard]] Nanos head(const HeadLoad& load) const noexcept {
-    if (!head_) return detail::to_nanos(terms_.head(load));
+    if (!head_) return to_nanos(terms_.head(load));
     const double row = head_->token / rows() / static_cast<double>(load.tensor_parallel);
-    const auto own = [&](std::int64_t tokens) { return detail::picos(tokens * load.vocab, row); };
-    return detail::to_nanos(
+    const auto own = [&](std::int64_t tokens) { return picos(tokens * load.vocab, row); };
+    return to_nanos(
         terms_.head(load, own, load.tokens.value > 0 || load.shards > 1 ? head_->unit : 0));
   }
 
   [[nodiscard]] Nanos transfer(Bytes bytes, const Link& link) const noexcept {
     if (!p2p_ || link != terms_.cluster().inside) {
-      return detail::to_nanos(terms_.transfer(bytes.value, link));
+      return to_nanos(terms_.transfer(bytes.value, link));
     }
-    return detail::to_nanos(p2p_->unit + detail::picos(bytes.value, p2p_->byte));
+    return to_nanos(p2p_->unit + picos(bytes.value, p2p_->byte));
   }
 
   [[nodiscard]] Nanos reduce(Bytes bytes, std::int64_t ranks, const Link& link) const noexcept {
-    return detail::to_nanos(terms_.reduction_collectives() * collective(bytes.value, ranks, link));
+    return to_nanos(terms_.reduction_collectives() * collective(bytes.value, ranks, link));
   }
 
   [[nodiscard]] Nanos optimizer(Bytes touched, Bytes gathered, std::int64_t ranks,
@@ -140,9 +140,9 @@ class FittedModel {
     if (!optimizer_) {
       time += terms_.update(touched.value);
     } else if (touched.value > 0) {
-      time += optimizer_->unit + detail::picos(touched.value, optimizer_->byte);
+      time += optimizer_->unit + picos(touched.value, optimizer_->byte);
     }
-    return detail::to_nanos(time);
+    return to_nanos(time);
   }
 
   [[nodiscard]] WorkRates rates() const noexcept {
@@ -174,7 +174,6 @@ class FittedModel {
   }
 
  private:
-  using Picos = detail::Picos;
   using Fitted = std::optional<detail::FittedPicos>;
 
   [[nodiscard]] double rows() const noexcept { return static_cast<double>(terms_.model().vocab); }
@@ -182,7 +181,7 @@ class FittedModel {
   [[nodiscard]] Picos embedding(const Fitted& fitted, const PackLoad& load, const StageLoad& stage,
                                 bool back) const noexcept {
     if (!fitted) return terms_.embedding(load, stage, back);
-    if (!stage.embedding || !detail::Terms::starts(load)) return 0;
+    if (!stage.embedding || !Terms::starts(load)) return 0;
     return fitted->unit + fitted->linear(load.tokens.value, 1, stage.tensor_parallel);
   }
 
@@ -191,7 +190,7 @@ class FittedModel {
                                    bool kept_attention) const noexcept {
     const std::int64_t tokens = load.tokens.value, tp = stage.tensor_parallel;
     if (layer_forward_) {
-      return detail::Terms::starts(load) ? layer_forward_->linear(tokens, stage.layers, tp) : 0;
+      return Terms::starts(load) ? layer_forward_->linear(tokens, stage.layers, tp) : 0;
     }
     const std::int64_t kernels = kept_attention ? terms_.recomputed_kernels(Recompute::layer)
                                                 : terms_.cluster().forward_kernels;
@@ -205,28 +204,27 @@ class FittedModel {
     return fitted ? fitted->attention(load, stage) : terms_.attention(load, stage, back);
   }
 
-  [[nodiscard]] Picos merged(Picos attention, const PackLoad& load, const StageLoad& stage,
-                             bool back) const noexcept {
+  [[nodiscard]] Picos in_cp_group(Picos attention, const PackLoad& load, const StageLoad& stage,
+                                  bool back) const noexcept {
     if (!exchange_ || stage.exchange_link != terms_.cluster().inside) {
-      return terms_.merged(attention, load, stage, back);
+      return terms_.in_cp_group(attention, load, stage, back);
     }
     const std::int64_t bytes = terms_.exchange_bytes(load, back) * stage.layers;
     if (load.ranks <= 1 || bytes == 0) return attention;
     const auto tp = static_cast<double>(stage.tensor_parallel);
-    const Picos traffic = detail::picos(stage.layers, static_cast<double>(exchange_->unit)) +
-                          detail::picos(bytes, exchange_->byte / tp);
-    return detail::overlapped(attention, traffic, load.ranks);
+    const Picos traffic = picos(stage.layers, static_cast<double>(exchange_->unit)) +
+                          picos(bytes, exchange_->byte / tp);
+    return overlapped(attention, traffic, load.ranks);
   }
 
   [[nodiscard]] Picos collective(std::int64_t bytes, std::int64_t ranks,
                                  const Link& link) const noexcept {
     if (!reduce_ || link != terms_.cluster().inside) return terms_.collective(bytes, ranks, link);
     if (ranks <= 1 || bytes <= 0) return 0;
-    return reduce_->unit +
-           detail::picos(bytes * (ranks - 1), reduce_->byte / static_cast<double>(ranks));
+    return reduce_->unit + picos(bytes * (ranks - 1), reduce_->byte / static_cast<double>(ranks));
   }
 
-  detail::Terms terms_;
+  Terms terms_;
   Fitted layer_forward_, layer_backward_, embedding_forward_, embedding_backward_;
   Fitted head_, optimizer_, p2p_, reduce_, exchange_;
 };

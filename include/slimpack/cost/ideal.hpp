@@ -7,38 +7,34 @@
 #include <variant>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/cost_model.hpp"
-#include "slimpack/cost/detail/terms.hpp"
-#include "slimpack/cost/detail/wide.hpp"
+#include "slimpack/cost/terms.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack {
 
-namespace detail {
-
 /// Work of one sample as one slice on `layers` layers, forward or backward, in picoseconds.
-[[nodiscard]] inline Wide layer_work(const WorkRates& rates, Tokens length, std::int64_t layers,
-                                     bool back) noexcept {
+[[nodiscard]] inline Int128 layer_work(const WorkRates& rates, Tokens length, std::int64_t layers,
+                                       bool back) noexcept {
   const std::int64_t tokens = length.value;
-  return Wide{picos(tokens, layers, back ? rates.backward_token : rates.forward_token)} +
+  return Int128{picos(tokens, layers, back ? rates.backward_token : rates.forward_token)} +
          picos(tokens * tokens, layers, back ? rates.backward_pair2 : rates.forward_pair2);
 }
 
 /// Embedding, both passes.
-[[nodiscard]] inline Wide embedding_work(const WorkRates& rates, Tokens length) noexcept {
-  return Wide{picos(length.value, rates.embedding_forward)} +
+[[nodiscard]] inline Int128 embedding_work(const WorkRates& rates, Tokens length) noexcept {
+  return Int128{picos(length.value, rates.embedding_forward)} +
          picos(length.value, rates.embedding_backward);
 }
 
 /// Final norm and `rows` rows of the vocabulary, all three products.
-[[nodiscard]] inline Wide head_work(const WorkRates& rates, Tokens length,
-                                    std::int64_t rows) noexcept {
-  return Wide{picos(length.value, rows, rates.head_row)} + picos(length.value, rates.head_token);
+[[nodiscard]] inline Int128 head_work(const WorkRates& rates, Tokens length,
+                                      std::int64_t rows) noexcept {
+  return Int128{picos(length.value, rows, rates.head_row)} + picos(length.value, rates.head_token);
 }
-
-}  // namespace detail
 
 /// `ideal_s` of plan.json: the compute of every sample as one slice, forward and backward, all
 /// kernels at the model's asymptotic rates, embedding and head included; no launch, segment or tile
@@ -50,15 +46,15 @@ template <RatedCostModel Model>
   require(degrees.dp > 0 && degrees.pp > 0 && degrees.tp > 0,
           "ideal_time: dp, pp and tp must be > 0");
   const WorkRates rates = model.rates();
-  detail::Wide sum = 0;
+  Int128 sum = 0;
   for (const Tokens length : samples) {
     require(length.value > 0 && length.value <= std::int64_t{1} << 31,
             "ideal_time: a sample's length must be in [1, 2^31]", length.value);
-    sum += detail::layer_work(rates, length, shape.layers, false) +
-           detail::layer_work(rates, length, shape.layers, true) +
-           detail::embedding_work(rates, length) + detail::head_work(rates, length, shape.vocab);
+    sum += layer_work(rates, length, shape.layers, false) +
+           layer_work(rates, length, shape.layers, true) + embedding_work(rates, length) +
+           head_work(rates, length, shape.vocab);
   }
-  const detail::Wide devices = detail::Wide{degrees.dp} * degrees.pp * degrees.tp;
+  const Int128 devices = Int128{degrees.dp} * degrees.pp * degrees.tp;
   return {static_cast<std::int64_t>(sum / (devices * 1000))};
 }
 

@@ -38,9 +38,9 @@ class Links {
     std::vector<std::optional<std::int64_t>> nodes(static_cast<std::size_t>(dp_) *
                                                    static_cast<std::size_t>(pp_) *
                                                    static_cast<std::size_t>(tp_));
-    for (std::size_t at = 0; at < plan.placement.size(); ++at) {
-      const Placement& place = plan.placement[at];
-      const std::string name = "placement[" + std::to_string(at) + "]";
+    for (std::size_t i = 0; i < plan.placement.size(); ++i) {
+      const Placement& place = plan.placement[i];
+      const std::string name = "placement[" + std::to_string(i) + "]";
       require(place.dp >= 0 && place.dp < dp_, name + ": dp is out of range", place.dp);
       require(place.pp >= 0 && place.pp < pp_, name + ": pp is out of range", place.pp);
       require(place.tp >= 0 && place.tp < tp_, name + ": tp is out of range", place.tp);
@@ -49,55 +49,55 @@ class Links {
       require(!node, name + ": these ranks have a device already");
       node = place.device / plan.cluster.devices_per_node;
     }
-    for (std::size_t at = 0; at < nodes.size(); ++at) {
-      require(nodes[at].has_value(), "placement: no device for rank (dp, pp, tp) number",
-              static_cast<std::int64_t>(at));
-      nodes_.push_back(*nodes[at]);
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      require(nodes[i].has_value(), "placement: no device for rank (dp, pp, tp) number",
+              static_cast<std::int64_t>(i));
+      nodes_.push_back(*nodes[i]);
     }
   }
 
   /// Between two stages of one data-parallel rank. O(tp).
   [[nodiscard]] const Link& stages(std::int32_t dp, std::int32_t a, std::int32_t b) const {
-    Meeting meeting;
-    for (std::int32_t tp = 0; tp < tp_; ++tp) meeting.add({node(dp, a, tp), node(dp, b, tp)});
-    return link(meeting);
+    Collective collective;
+    for (std::int32_t tp = 0; tp < tp_; ++tp) collective.add({node(dp, a, tp), node(dp, b, tp)});
+    return link(collective);
   }
   /// Between all stages of one data-parallel rank. O(pp log pp tp).
   [[nodiscard]] const Link& rank(std::int32_t dp) const {
-    Meeting meeting;
+    Collective collective;
     for (std::int32_t tp = 0; tp < tp_; ++tp) {
       std::vector<std::int64_t> nodes;
       for (std::int32_t pp = 0; pp < pp_; ++pp) nodes.push_back(node(dp, pp, tp));
-      meeting.add(std::move(nodes));
+      collective.add(std::move(nodes));
     }
-    return link(meeting);
+    return link(collective);
   }
   /// Between some data-parallel ranks of one stage. O(ranks log ranks tp).
   [[nodiscard]] const Link& ranks(const std::vector<std::int32_t>& group, std::int32_t pp) const {
-    Meeting meeting;
+    Collective collective;
     for (std::int32_t tp = 0; tp < tp_; ++tp) {
       std::vector<std::int64_t> nodes;
       for (const std::int32_t dp : group) nodes.push_back(node(dp, pp, tp));
-      meeting.add(std::move(nodes));
+      collective.add(std::move(nodes));
     }
-    return link(meeting);
+    return link(collective);
   }
   /// Between the tensor-parallel devices of (dp, pp). O(tp log tp).
   [[nodiscard]] const Link& tensor(std::int32_t dp, std::int32_t pp) const {
-    Meeting meeting;
+    Collective collective;
     std::vector<std::int64_t> nodes;
     for (std::int32_t tp = 0; tp < tp_; ++tp) nodes.push_back(node(dp, pp, tp));
-    meeting.add(std::move(nodes));
-    return link(meeting);
+    collective.add(std::move(nodes));
+    return link(collective);
   }
 
  private:
-  struct Meeting {
+  struct Collective {
     bool inside = false, between = false;
     void add(std::vector<std::int64_t> nodes) {
       std::sort(nodes.begin(), nodes.end());
-      for (std::size_t at = 1; at < nodes.size(); ++at) {
-        (nodes[at - 1] == nodes[at] ? inside : between) = true;
+      for (std::size_t i = 1; i < nodes.size(); ++i) {
+        (nodes[i - 1] == nodes[i] ? inside : between) = true;
       }
     }
   };
@@ -111,9 +111,9 @@ class Links {
   [[nodiscard]] std::int64_t node(std::int32_t dp, std::int32_t pp, std::int32_t tp) const {
     return nodes_[slot(dp, pp, tp)];
   }
-  [[nodiscard]] const Link& link(const Meeting& meeting) const noexcept {
-    if (!meeting.between) return cluster_.inside;
-    return meeting.inside ? slower(cluster_.inside, cluster_.between) : cluster_.between;
+  [[nodiscard]] const Link& link(const Collective& collective) const noexcept {
+    if (!collective.between) return cluster_.inside;
+    return collective.inside ? slower(cluster_.inside, cluster_.between) : cluster_.between;
   }
 
   Cluster cluster_;

@@ -11,8 +11,8 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/slice_index.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
 
 namespace slimpack {
 
@@ -21,7 +21,7 @@ namespace slimpack {
 /// (`q`). A query counts half a pair with its own key, so that a slice of s tokens after P others
 /// has s (2P + s) / 2 pairs. The last rows of each run of query rows are filled up to `tile` rows,
 /// each with the mean keys of those it joins. Sets `ranks`, leaves `runs`. O(blocks of the slice).
-inline void add_slice(PackLoad& load, const Slice& slice, Exchange exchange, const Share& share,
+inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, const CpShard& shard,
                       Tokens tile);
 
 /// The load of a pack on one rank of its group. O(plan) for backward packs, because `runs` asks
@@ -56,11 +56,13 @@ class PackLoads {
   std::vector<PackLoad> loads_;
 };
 
-namespace detail {
-
 /// Rows added to a run of `rows` query rows so that they fill tiles.
 [[nodiscard]] constexpr std::int64_t missing_rows(std::int64_t rows, std::int64_t tile) noexcept {
   return tile > 0 ? (tile - rows % tile) % tile : 0;
+}
+
+[[nodiscard]] constexpr std::int64_t square(Tokens tokens) noexcept {
+  return tokens.value * tokens.value;
 }
 
 /// One run [first, last) of query rows against the keys that `keys(n)` counts in [0, n).
@@ -74,15 +76,13 @@ void add_run(PackLoad& load, Tokens first, Tokens last, std::int64_t pairs2, Tok
   ++load.segments;
 }
 
-[[nodiscard]] constexpr std::int64_t square(Tokens tokens) noexcept {
-  return tokens.value * tokens.value;
-}
+namespace detail {
 
 /// Twice the pairs of queries [first, last) with own keys: both ends of a pair in [first, last)
 /// count it once for the query's own key.
-[[nodiscard]] inline std::int64_t own_key_pairs2(Tokens first, Tokens last, const Share& share) {
-  std::int64_t pairs2 = 2 * share.before(first).value * (last - first).value;
-  share.for_each_run(first, last, [&](Tokens begin, Tokens end) {
+[[nodiscard]] inline std::int64_t own_key_pairs2(Tokens first, Tokens last, const CpShard& shard) {
+  std::int64_t pairs2 = 2 * shard.before(first).value * (last - first).value;
+  shard.for_each_run(first, last, [&](Tokens begin, Tokens end) {
     pairs2 += square(last - begin) - square(last - end);
   });
   return pairs2;
@@ -90,35 +90,36 @@ void add_run(PackLoad& load, Tokens first, Tokens last, std::int64_t pairs2, Tok
 
 /// The first token after `at` whose owner differs from `at`'s, at most `end`. Neighbouring blocks
 /// share an owner where the zigzag turns: turns 2g-1 and 0, turns g-1 and g.
-[[nodiscard]] constexpr Tokens owner_run_end(Tokens at, Tokens end, const Share& share) noexcept {
-  const std::int64_t block = at / share.block;
-  const bool turns = (block + 1) % share.ranks == 0;
-  return std::min(share.block * (block + (turns ? 2 : 1)), end);
+[[nodiscard]] constexpr Tokens owner_run_end(Tokens position, Tokens end,
+                                             const CpShard& shard) noexcept {
+  const std::int64_t block = position / shard.block;
+  const bool turns = (block + 1) % shard.ranks == 0;
+  return std::min(shard.block * (block + (turns ? 2 : 1)), end);
 }
 
 }  // namespace detail
 
-inline void add_slice(PackLoad& load, const Slice& slice, Exchange exchange, const Share& share,
+inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, const CpShard& shard,
                       Tokens tile) {
-  const Tokens own = share.between(slice.begin, slice.end);
-  load.ranks = share.ranks;
+  const Tokens own = shard.between(slice.begin, slice.end);
+  load.ranks = shard.ranks;
   load.tokens += own;
-  if (share.ranks == 1 || exchange == Exchange::kv) {
-    share.for_each_run(slice.begin, slice.end, [&](Tokens first, Tokens last) {
-      detail::add_run(load, first, last, detail::square(last) - detail::square(first), tile,
-                      [](Tokens position) { return position; });
+  if (shard.ranks == 1 || exchange == RingMode::pass_kv) {
+    shard.for_each_run(slice.begin, slice.end, [&](Tokens first, Tokens last) {
+      add_run(load, first, last, square(last) - square(first), tile,
+              [](Tokens position) { return position; });
     });
-    load.kv_received += slice.end - share.before(slice.end);
+    load.kv_received += slice.end - shard.before(slice.end);
     return;
   }
   load.q_received += slice.length() - own;
-  if (share.before(slice.end).value == 0) return;
+  if (shard.before(slice.end).value == 0) return;
   for (Tokens first = slice.begin; first < slice.end;) {
-    const Tokens last = detail::owner_run_end(first, slice.end, share);
-    const std::int64_t pairs2 = detail::own_key_pairs2(first, last, share);
+    const Tokens last = detail::owner_run_end(first, slice.end, shard);
+    const std::int64_t pairs2 = detail::own_key_pairs2(first, last, shard);
     if (pairs2 > 0) {
-      detail::add_run(load, first, last, pairs2, tile,
-                      [&](Tokens position) { return share.before(position); });
+      add_run(load, first, last, pairs2, tile,
+              [&](Tokens position) { return shard.before(position); });
     }
     first = last;
   }
@@ -128,13 +129,13 @@ namespace detail {
 
 [[nodiscard]] inline PackLoad load_without_runs(const Plan& plan, PackId id, std::size_t rank) {
   const MicroPack& pack = plan.micropacks[index(id)];
-  const Share share = share_of(plan, pack.group, rank);
+  const CpShard shard = cp_shard_of(plan, pack.group, rank);
   const Tokens tile{plan.cluster.tile_tokens};
   PackLoad load;
-  load.ranks = share.ranks;
+  load.ranks = shard.ranks;
   for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
-    const Exchange exchange = share.ranks == 1 ? Exchange::kv : pack.exchange[slot];
-    add_slice(load, pack.slices[slot], exchange, share, tile);
+    const RingMode exchange = shard.ranks == 1 ? RingMode::pass_kv : pack.exchange[slot];
+    add_slice(load, pack.slices[slot], exchange, shard, tile);
   }
   return load;
 }
@@ -150,17 +151,17 @@ struct SavedPiece {
 /// Runs of saved rows on one rank; `pieces` are sorted by pack and slot, one a slot.
 [[nodiscard]] inline std::int64_t count_runs(const Plan& plan,
                                              const std::vector<SavedPiece>& pieces,
-                                             const Share& share) {
+                                             const CpShard& shard) {
   std::int64_t runs = 0;
   const SavedPiece* open = nullptr;
   for (const SavedPiece& piece : pieces) {
-    if (share.between(piece.begin, piece.end).value == 0) continue;
+    if (shard.between(piece.begin, piece.end).value == 0) continue;
     bool joined = open != nullptr && open->pack == piece.pack &&
-                  share.between(open->end, open->slice_end).value == 0 &&
-                  share.between(piece.slice_begin, piece.begin).value == 0;
+                  shard.between(open->end, open->slice_end).value == 0 &&
+                  shard.between(piece.slice_begin, piece.begin).value == 0;
     for (std::size_t slot = joined ? open->slot + 1 : piece.slot; slot < piece.slot; ++slot) {
       const Slice& between = plan.micropacks[piece.pack].slices[slot];
-      if (share.between(between.begin, between.end).value == 0) continue;
+      if (shard.between(between.begin, between.end).value == 0) continue;
       joined = false;
       break;
     }
@@ -191,7 +192,7 @@ inline void find_saved_pieces(std::vector<SavedPiece>& pieces, const MicroPack& 
 }  // namespace detail
 
 inline PackLoad pack_load(const Plan& plan, PackId pack, std::size_t rank) {
-  detail::require_pack(plan, pack);
+  require_pack(plan, pack);
   const MicroPack& micropack = plan.micropacks[index(pack)];
   require(rank < plan.groups[index(micropack.group)].size(), "rank of the group does not exist",
           static_cast<std::int64_t>(rank));
@@ -199,7 +200,7 @@ inline PackLoad pack_load(const Plan& plan, PackId pack, std::size_t rank) {
   if (micropack.pass == Pass::backward) {
     std::vector<detail::SavedPiece> pieces;
     detail::find_saved_pieces(pieces, micropack, SliceIndex(plan, Pass::forward));
-    load.runs = detail::count_runs(plan, pieces, share_of(plan, micropack.group, rank));
+    load.runs = detail::count_runs(plan, pieces, cp_shard_of(plan, micropack.group, rank));
   }
   return load;
 }
@@ -208,17 +209,17 @@ inline PackLoads::PackLoads(const Plan& plan) : first_(plan.micropacks.size() + 
   const SliceIndex forward(plan, Pass::forward);
   loads_.reserve(plan.micropacks.size());
   std::vector<detail::SavedPiece> pieces;
-  for (std::size_t at = 0; at < plan.micropacks.size(); ++at) {
-    const auto id = static_cast<PackId>(at);
-    detail::require_pack(plan, id);
-    const MicroPack& pack = plan.micropacks[at];
+  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+    const auto id = static_cast<PackId>(i);
+    require_pack(plan, id);
+    const MicroPack& pack = plan.micropacks[i];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
-    first_[at + 1] = first_[at] + ranks;
+    first_[i + 1] = first_[i] + ranks;
     if (pack.pass == Pass::backward) detail::find_saved_pieces(pieces, pack, forward);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       loads_.push_back(detail::load_without_runs(plan, id, rank));
       if (pack.pass == Pass::forward) continue;
-      loads_.back().runs = detail::count_runs(plan, pieces, share_of(plan, pack.group, rank));
+      loads_.back().runs = detail::count_runs(plan, pieces, cp_shard_of(plan, pack.group, rank));
     }
   }
 }

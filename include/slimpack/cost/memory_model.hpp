@@ -11,8 +11,8 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/slice_index.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
 
 namespace slimpack {
 
@@ -87,7 +87,7 @@ struct DeviceWeights {
 
 /// Rows of the vocabulary that stage `pp` projects onto: its shard, all, or none.
 [[nodiscard]] constexpr std::int64_t head_rows(const Plan& plan, std::int32_t pp) noexcept {
-  if (plan.parallel.head == Head::shard) {
+  if (plan.parallel.head == LmHead::shard) {
     return vocabulary_shard(plan.model.vocab, pp, plan.parallel.pp).size();
   }
   return pp == plan.parallel.pp - 1 ? plan.model.vocab : 0;
@@ -182,13 +182,13 @@ class MemoryModel {
     return Bytes{layers * layer_.kv * page_.value * pages};
   }
   /// Pages that hold the own tokens of [0, end).
-  [[nodiscard]] std::int64_t pages(const Share& share, Tokens end) const noexcept {
-    return (share.before(end).value + page_.value - 1) / page_.value;
+  [[nodiscard]] std::int64_t pages(const CpShard& shard, Tokens end) const noexcept {
+    return (shard.before(end).value + page_.value - 1) / page_.value;
   }
   /// Gradients of keys and values of a sample of `length` tokens.
-  [[nodiscard]] Bytes kv_gradient(const Share& share, Tokens length,
+  [[nodiscard]] Bytes kv_gradient(const CpShard& shard, Tokens length,
                                   std::int64_t layers) const noexcept {
-    return Bytes{layers * layer_.kv_gradient * share.before(length).value};
+    return Bytes{layers * layer_.kv_gradient * shard.before(length).value};
   }
   /// Workspace of F or B of a pack, the exchange's buffers included; the same on every stage.
   [[nodiscard]] Bytes pack_workspace(PackId pack, std::size_t rank) const noexcept;
@@ -219,7 +219,7 @@ namespace detail {
                                           Tokens end) {
   Tokens largest{0};
   for (std::size_t rank = 0; rank < plan.groups[index(group)].size(); ++rank) {
-    largest = std::max(largest, share_of(plan, group, rank).between(begin, end));
+    largest = std::max(largest, cp_shard_of(plan, group, rank).between(begin, end));
   }
   return largest;
 }
@@ -231,7 +231,7 @@ namespace detail {
   Tokens keys{0}, queries{0};
   for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
     const Slice& slice = pack.slices[slot];
-    if (pack.exchange[slot] == Exchange::kv) {
+    if (pack.exchange[slot] == RingMode::pass_kv) {
       keys = std::max(keys, largest_share(plan, pack.group, Tokens{0}, slice.end));
     } else {
       queries = std::max(queries, largest_share(plan, pack.group, slice.begin, slice.end));
@@ -253,16 +253,16 @@ inline MemoryModel::MemoryModel(const Plan& plan)
   require(page_.value > 0, "memory.page_tokens must be > 0", page_.value);
   const SliceIndex backward(plan, Pass::backward);
   exchange_.reserve(plan.micropacks.size());
-  for (std::size_t at = 0; at < plan.micropacks.size(); ++at) {
-    detail::require_pack(plan, static_cast<PackId>(at));
-    const MicroPack& pack = plan.micropacks[at];
+  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+    require_pack(plan, static_cast<PackId>(i));
+    const MicroPack& pack = plan.micropacks[i];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
-    first_[at + 1] = first_[at] + ranks;
-    entries_.resize(first_[at + 1]);
+    first_[i + 1] = first_[i] + ranks;
+    entries_.resize(first_[i + 1]);
     const auto add = [&](Recompute mode, const Slice& slice, Tokens begin, Tokens end) {
       for (std::size_t rank = 0; rank < ranks; ++rank) {
-        entries_[first_[at] + rank].by_mode[static_cast<std::size_t>(mode)] +=
-            share_of(plan, pack.group, rank)
+        entries_[first_[i] + rank].by_mode[static_cast<std::size_t>(mode)] +=
+            cp_shard_of(plan, pack.group, rank)
                 .between(std::max(begin, slice.begin), std::min(end, slice.end));
       }
     };

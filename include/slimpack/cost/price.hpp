@@ -16,8 +16,8 @@
 #include "slimpack/cost/load.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/unit_times.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
 
 namespace slimpack {
 
@@ -127,12 +127,12 @@ class PricedPlan {
 };
 
 inline void PricedPlan::find_borders(const Plan& plan, const Links& links) {
-  const Line line = line_of(plan);
+  const VirtualStages virtual_stages = virtual_stages_of(plan);
   for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
-    for (std::int32_t at = 0; at < line.size(); ++at) {
+    for (std::int32_t i = 0; i < virtual_stages.size(); ++i) {
       Border border = Border::none;
-      if (at + 1 < line.size() && line.pp > 1) {
-        const Link& link = links.stages(dp, line.stage(at), line.stage(at + 1));
+      if (i + 1 < virtual_stages.size() && virtual_stages.pp > 1) {
+        const Link& link = links.stages(dp, virtual_stages.stage(i), virtual_stages.stage(i + 1));
         border = link == plan.cluster.inside ? Border::inside : Border::between;
       }
       border_.push_back(border);
@@ -142,17 +142,17 @@ inline void PricedPlan::find_borders(const Plan& plan, const Links& links) {
 
 inline std::vector<std::vector<StageLoad>> PricedPlan::find_kinds(const Plan& plan,
                                                                   const Links& links) {
-  const Line line = line_of(plan);
+  const VirtualStages virtual_stages = virtual_stages_of(plan);
   std::vector<std::vector<StageLoad>> kinds(plan.groups.size());
   for (std::size_t group = 0; group < plan.groups.size(); ++group) {
     for (const std::int32_t dp : plan.groups[group]) {
       require(dp >= 0 && dp < plan.parallel.dp, "groups: data-parallel rank does not exist", dp);
     }
-    for (std::int32_t at = 0; at < line.size(); ++at) {
-      const std::int32_t pp = line.stage(at);
+    for (std::int32_t i = 0; i < virtual_stages.size(); ++i) {
+      const std::int32_t pp = virtual_stages.stage(i);
       StageLoad stage;
-      stage.layers = chunk_layers(plan, pp, line.chunk(at));
-      stage.embedding = at == 0;
+      stage.layers = chunk_layers(plan, pp, virtual_stages.chunk(i));
+      stage.embedding = i == 0;
       stage.tensor_parallel = plan.parallel.tp;
       stage.tensor_link = plan.cluster.inside;
       for (const std::int32_t dp : plan.groups[group]) {
@@ -171,7 +171,7 @@ template <CostModel Model>
 void PricedPlan::price(const Plan& plan, const Model& model) {
   require(plan.parallel.chunks > 0, "parallel.chunks must be > 0", plan.parallel.chunks);
   const Links links(plan);
-  lines_ = static_cast<std::size_t>(line_of(plan).size());
+  lines_ = static_cast<std::size_t>(virtual_stages_of(plan).size());
   stages_ = static_cast<std::size_t>(plan.parallel.pp);
   find_borders(plan, links);
   const std::vector<std::vector<StageLoad>> kinds = find_kinds(plan, links);
@@ -180,7 +180,7 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
   HeadLoad head;
   head.tensor_parallel = plan.parallel.tp;
   head.tile = plan.memory.head_tile;
-  if (plan.parallel.head == Head::shard) head.shards = plan.parallel.pp;
+  if (plan.parallel.head == LmHead::shard) head.shards = plan.parallel.pp;
   for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
     head.vocab = std::max(head.vocab, head_rows(plan, pp));
   }
@@ -200,9 +200,9 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
   first_compute_.reserve(loads.packs());
   first_rank_.reserve(loads.packs());
   ranked_.reserve(loads.packs());
-  for (std::size_t at = 0; at < plan.micropacks.size(); ++at) {
-    const auto id = static_cast<PackId>(at);
-    const MicroPack& pack = plan.micropacks[at];
+  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+    const auto id = static_cast<PackId>(i);
+    const MicroPack& pack = plan.micropacks[i];
     const bool forward = pack.pass == Pass::forward;
     group_.push_back(index(pack.group));
     first_compute_.push_back(compute_.size());

@@ -17,14 +17,14 @@ namespace slimpack {
 
 /// Satisfies UnitTimes: F and B take `compute`, everything else what `prices` says. For systems
 /// that work a plan's units off in a way that no plan can express.
-class RetimedPlan {
+class UnitTimeOverrides {
  public:
   /// `compute` has one time for each MicroPack of the plan and place of its line, the places of a
   /// pack together. Throws InvalidInput if its size is another or a time is negative.
-  RetimedPlan(const Plan& plan, PricedPlan prices, std::vector<Nanos> compute)
+  UnitTimeOverrides(const Plan& plan, PricedPlan prices, std::vector<Nanos> compute)
       : prices_(std::move(prices)),
         compute_(std::move(compute)),
-        lines_(static_cast<std::size_t>(line_of(plan).size())) {
+        lines_(static_cast<std::size_t>(virtual_stages_of(plan).size())) {
     require(compute_.size() == plan.micropacks.size() * lines_,
             "RetimedPlan: there must be a time for each MicroPack and place of the line",
             static_cast<std::int64_t>(compute_.size()));
@@ -54,6 +54,6 @@ class RetimedPlan {
   std::vector<Nanos> compute_;
   std::size_t lines_;
 };
-static_assert(UnitTimes<RetimedPlan>);
+static_assert(UnitTimes<UnitTimeOverrides>);
 
 }  // namespace slimpack

@@ -89,8 +89,6 @@ class SliceIndex {
   std::vector<IndexedSlice> slices_;
 };
 
-namespace detail {
-
 /// Bound on the sum of a pack's slice ends: the square is what pairs need.
 inline constexpr std::int64_t kMostReach = std::int64_t{1} << 31;
 
@@ -120,10 +118,8 @@ inline void require_pack(const Plan& plan, PackId id) {
           slice.end.value);
     reach += slice.end.value;
   }
-  require(plan.memory.share_tokens.value > 0, "memory.share_tokens must be > 0",
-          plan.memory.share_tokens.value);
+  require(plan.memory.cp_block_tokens.value > 0, "memory.share_tokens must be > 0",
+          plan.memory.cp_block_tokens.value);
 }
-
-}  // namespace detail
 
 }  // namespace slimpack

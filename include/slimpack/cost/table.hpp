@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
-#include "slimpack/cost/detail/terms.hpp"
-#include "slimpack/cost/detail/wide.hpp"
+#include "slimpack/cost/terms.hpp"
 #include "slimpack/plan/cost_spec.hpp"
 
 namespace slimpack {
@@ -64,8 +64,8 @@ class TableSurface {
 /// low + (high - low) part / whole, rounded down; part may exceed whole.
 [[nodiscard]] inline Picos interpolated(Picos low, Picos high, std::int64_t part,
                                         std::int64_t whole) noexcept {
-  const Wide rise = static_cast<Wide>(high - low) * part / whole;
-  return static_cast<Picos>(std::min<Wide>(low + rise, kMostPicos));
+  const Int128 rise = static_cast<Int128>(high - low) * part / whole;
+  return static_cast<Picos>(std::min<Int128>(low + rise, kMostPicos));
 }
 
 inline TableSurface::TableSurface(const std::vector<Tokens>& tokens,
@@ -73,27 +73,27 @@ inline TableSurface::TableSurface(const std::vector<Tokens>& tokens,
                                   const std::vector<double>& seconds, const std::string& name) {
   require(!tokens.empty(), "cost.tokens must not be empty");
   require(!context.empty(), "cost.context must not be empty");
-  for (std::size_t at = 0; at < tokens.size(); ++at) {
-    require(tokens[at].value > (at == 0 ? 0 : tokens[at - 1].value),
-            "cost.tokens must be positive and ascending", tokens[at].value);
-    tokens_.push_back(tokens[at].value);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    require(tokens[i].value > (i == 0 ? 0 : tokens[i - 1].value),
+            "cost.tokens must be positive and ascending", tokens[i].value);
+    tokens_.push_back(tokens[i].value);
   }
-  for (std::size_t at = 0; at < context.size(); ++at) {
-    require(context[at].value > (at == 0 ? -1 : context[at - 1].value),
-            "cost.context must be >= 0 and ascending", context[at].value);
-    context_.push_back(context[at].value);
+  for (std::size_t i = 0; i < context.size(); ++i) {
+    require(context[i].value > (i == 0 ? -1 : context[i - 1].value),
+            "cost.context must be >= 0 and ascending", context[i].value);
+    context_.push_back(context[i].value);
   }
   require(seconds.size() == tokens.size() * context.size(),
           "cost." + name + " must have one value for each pair of tokens and context",
           static_cast<std::int64_t>(seconds.size()));
-  for (std::size_t at = 0; at < seconds.size(); ++at) {
-    const std::string place = "cost." + name + "[" + std::to_string(at) + "]";
-    require(seconds[at] >= 0 && std::isfinite(seconds[at]), place + " must be finite and >= 0",
-            std::to_string(seconds[at]));
-    values_.push_back(picos(1, seconds[at] * 1e12));
-    require(at % context.size() == 0 || values_[at - 1] <= values_[at],
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    const std::string place = "cost." + name + "[" + std::to_string(i) + "]";
+    require(seconds[i] >= 0 && std::isfinite(seconds[i]), place + " must be finite and >= 0",
+            std::to_string(seconds[i]));
+    values_.push_back(picos(1, seconds[i] * 1e12));
+    require(i % context.size() == 0 || values_[i - 1] <= values_[i],
             place + " must not be less than the value before it in its row",
-            std::to_string(seconds[at]));
+            std::to_string(seconds[i]));
   }
   const std::size_t last = tokens_.size() - 1;
   const std::int64_t pairs2 = knot(last, 0);
@@ -176,15 +176,14 @@ class TableModel {
         backward_(cost.tokens, cost.context, cost.backward_s, "backward_s") {}
 
   [[nodiscard]] Nanos forward(const PackLoad& load, const StageLoad& stage) const noexcept {
-    return detail::to_nanos(terms_.embedding(load, stage, false) +
-                            layers(forward_, load, stage, false) +
-                            terms_.tensor_parallel(load, stage, detail::kTensorForward));
+    return to_nanos(terms_.embedding(load, stage, false) + layers(forward_, load, stage, false) +
+                    terms_.tensor_parallel(load, stage, kTensorForward));
   }
 
   [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
                                Recompute recompute) const noexcept {
     Picos time = terms_.embedding(load, stage, true) + layers(backward_, load, stage, true) +
-                 terms_.tensor_parallel(load, stage, detail::kTensorBackward) +
+                 terms_.tensor_parallel(load, stage, kTensorBackward) +
                  terms_.regroup(load, stage, recompute);
     if (recompute == Recompute::light) {
       time += terms_.light(load.tokens.value * stage.layers, stage.tensor_parallel) +
@@ -193,25 +192,23 @@ class TableModel {
     if (recompute == Recompute::layer) time += linear(forward_, load, stage);
     if (recompute == Recompute::full) time += layers(forward_, load, stage, false);
     if (recompute == Recompute::layer || recompute == Recompute::full) {
-      time += terms_.tensor_parallel(load, stage, detail::kTensorForward);
+      time += terms_.tensor_parallel(load, stage, kTensorForward);
     }
-    return detail::to_nanos(time);
+    return to_nanos(time);
   }
 
   [[nodiscard]] Nanos head(const HeadLoad& load) const noexcept {
-    return detail::to_nanos(terms_.head(load));
+    return to_nanos(terms_.head(load));
   }
   [[nodiscard]] Nanos transfer(Bytes bytes, const Link& link) const noexcept {
-    return detail::to_nanos(terms_.transfer(bytes.value, link));
+    return to_nanos(terms_.transfer(bytes.value, link));
   }
   [[nodiscard]] Nanos reduce(Bytes bytes, std::int64_t ranks, const Link& link) const noexcept {
-    return detail::to_nanos(terms_.reduction_collectives() *
-                            terms_.collective(bytes.value, ranks, link));
+    return to_nanos(terms_.reduction_collectives() * terms_.collective(bytes.value, ranks, link));
   }
   [[nodiscard]] Nanos optimizer(Bytes touched, Bytes gathered, std::int64_t ranks,
                                 const Link& link) const noexcept {
-    return detail::to_nanos(terms_.update(touched.value) +
-                            terms_.collective(gathered.value, ranks, link));
+    return to_nanos(terms_.update(touched.value) + terms_.collective(gathered.value, ranks, link));
   }
 
   [[nodiscard]] WorkRates rates() const noexcept {
@@ -227,16 +224,15 @@ class TableModel {
   }
 
  private:
-  using Picos = detail::Picos;
 
   [[nodiscard]] static Picos spread(Picos one_layer, const StageLoad& stage) noexcept {
     const std::int64_t tp = stage.tensor_parallel;
-    const Picos most = detail::kMostPicos / std::max<std::int64_t>(stage.layers, 1);
+    const Picos most = kMostPicos / std::max<std::int64_t>(stage.layers, 1);
     return (std::min(one_layer, most) * stage.layers + tp - 1) / tp;
   }
   [[nodiscard]] static Picos linear(const detail::TableSurface& surface, const PackLoad& load,
                                     const StageLoad& stage) noexcept {
-    return detail::Terms::starts(load) ? spread(surface.at(load.tokens.value), stage) : 0;
+    return Terms::starts(load) ? spread(surface.at(load.tokens.value), stage) : 0;
   }
   /// What pairs add to the table's least context counts as attention, behind which the exchange
   /// of a merged pack hides.
@@ -244,13 +240,13 @@ class TableModel {
                              const StageLoad& stage, bool back) const noexcept {
     const Picos base = linear(surface, load, stage);
     const Picos whole =
-        detail::Terms::starts(load) ? spread(surface.at(load.tokens.value, load.pairs2), stage) : 0;
+        Terms::starts(load) ? spread(surface.at(load.tokens.value, load.pairs2), stage) : 0;
     const Picos further =
         terms_.segments(std::max<std::int64_t>(load.segments - 1, 0), stage.layers);
-    return base + terms_.merged(whole - base + further, load, stage, back);
+    return base + terms_.in_cp_group(whole - base + further, load, stage, back);
   }
 
-  detail::Terms terms_;
+  Terms terms_;
   detail::TableSurface forward_, backward_;
 };
 static_assert(RatedCostModel<TableModel>);

@@ -85,9 +85,9 @@ template <CostModel Model>
   for (Tokens line = first;; line = line * 2) {
     for (std::int64_t step = 0; step < steps; ++step) {
       // Even steps inside an octave: no root that compilers could round differently.
-      const Tokens at{line.value + line.value * step / steps};
-      if (lines.empty() || at > lines.back()) lines.push_back(at);
-      if (at >= last) return lines;
+      const Tokens position{line.value + line.value * step / steps};
+      if (lines.empty() || position > lines.back()) lines.push_back(position);
+      if (position >= last) return lines;
     }
   }
 }

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The token counts of documents, and their readers: text here, .idx and .npy in headers of theirs.
+// The token counts of the documents of one file.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/data/detail/bytes.hpp"
-#include "slimpack/data/file_bytes.hpp"
 
 namespace slimpack {
 
@@ -24,80 +20,20 @@ struct LengthSet {
   friend bool operator==(const LengthSet&, const LengthSet&) = default;
 };
 
-/// One positive decimal integer a line; blanks around it are ignored, blank lines and lines whose
-/// first visible character is `#` are skipped. `name` stands for the file in messages.
-/// Throws InvalidInput naming line, rule and text found. O(bytes).
-[[nodiscard]] LengthSet parse_text_lengths(std::string_view text, const std::string& name);
-
-/// The same for a file; `-` is standard input.
-[[nodiscard]] LengthSet read_text_lengths(const std::string& path);
-
-namespace detail {
-
-inline constexpr std::int64_t kLongest = std::numeric_limits<std::int64_t>::max();
+/// The largest length, and the largest sum of lengths.
+inline constexpr std::int64_t kLongestLength = std::numeric_limits<std::int64_t>::max();
 
 /// Appends a checked length (> 0). False where the sum would no longer fit.
 [[nodiscard]] inline bool append_length(LengthSet& set, std::int64_t length, std::int64_t& total) {
-  if (length > kLongest - total) return false;
+  if (length > kLongestLength - total) return false;
   total += length;
   set.documents.push_back(Tokens{length});
   return true;
 }
 
+/// Throws InvalidInput for a file without a length.
 inline void require_some(const LengthSet& set) {
   require(!set.documents.empty(), set.name + ": holds no length");
-}
-
-[[nodiscard]] inline std::string_view trimmed(std::string_view line) noexcept {
-  constexpr std::string_view kBlanks = " \t\r";
-  const std::size_t first = line.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return line.substr(first, line.find_last_not_of(kBlanks) - first + 1);
-}
-
-/// The value of a line of digits. Throws InvalidInput.
-[[nodiscard]] inline std::int64_t parse_length(std::string_view digits, const std::string& name,
-                                               std::size_t line) {
-  std::int64_t value = 0;
-  for (const char character : digits) {
-    const int digit = character - '0';
-    if (digit < 0 || digit > 9) {
-      refuse_line(name, line, "a length must be a positive integer", in_quotes(digits));
-    }
-    if (value > (kLongest - digit) / 10) {
-      refuse_line(name, line, "a length must fit in 63 bits", in_quotes(digits));
-    }
-    value = 10 * value + digit;
-  }
-  if (value == 0) refuse_line(name, line, "a length must be a positive integer", in_quotes(digits));
-  return value;
-}
-
-}  // namespace detail
-
-inline LengthSet parse_text_lengths(std::string_view text, const std::string& name) {
-  LengthSet set{{}, name};
-  std::int64_t total = 0;
-  std::size_t line = 0;
-  while (!text.empty()) {
-    ++line;
-    const std::size_t end = text.find('\n');
-    const std::string_view content = detail::trimmed(text.substr(0, end));
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-    if (content.empty() || content.front() == '#') continue;
-    const std::int64_t length = detail::parse_length(content, name, line);
-    if (!detail::append_length(set, length, total)) {
-      detail::refuse_line(name, line, "the sum of all lengths must fit in 63 bits",
-                          detail::in_quotes(content) + " after " + std::to_string(total));
-    }
-  }
-  detail::require_some(set);
-  return set;
-}
-
-inline LengthSet read_text_lengths(const std::string& path) {
-  const FileBytes file = FileBytes::open(path);
-  return parse_text_lengths(file.text(), path == "-" ? "standard input" : path);
 }
 
 }  // namespace slimpack

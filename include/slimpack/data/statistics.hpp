@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 
 namespace slimpack {
@@ -50,7 +51,6 @@ struct LengthStatistics {
 /// Expects a sum that fits in 63 bits, as readers give it. Throws InvalidInput if there is no
 /// length or one is not > 0. O(n log n).
 [[nodiscard]] inline LengthStatistics length_statistics(std::span<const Tokens> lengths) {
-  __extension__ using Wide = unsigned __int128;
   require(!lengths.empty(), "length_statistics: there must be a length");
   std::vector<Tokens> sorted(lengths.begin(), lengths.end());
   std::sort(sorted.begin(), sorted.end());
@@ -73,10 +73,10 @@ struct LengthStatistics {
     result.histogram.push_back({Tokens{std::int64_t{1} << bin}, 0, {}});
   }
   Tokens long_tokens;
-  Wide pairs = 0, long_pairs = 0;
+  UInt128 pairs = 0, long_pairs = 0;
   for (const Tokens length : sorted) {
-    const auto wide = static_cast<Wide>(length.value);
-    const Wide own = wide * (wide + 1) / 2;
+    const auto wide = static_cast<UInt128>(length.value);
+    const UInt128 own = wide * (wide + 1) / 2;
     result.total += length;
     pairs += own;
     LengthBin& bin = result.histogram[static_cast<std::size_t>(bin_of(length) - first_bin)];

@@ -10,8 +10,8 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/io/detail/json_text.hpp"
 #include "slimpack/io/json_reader.hpp"
+#include "slimpack/io/json_text.hpp"
 #include "slimpack/plan/cluster.hpp"
 
 namespace slimpack {
@@ -143,7 +143,7 @@ inline Cluster cluster_from_json(std::string_view text, const std::string& name,
 }
 
 inline std::string cluster_to_json(const Cluster& cluster) {
-  detail::JsonText out;
+  JsonText out;
   detail::write_cluster(out, cluster);
   return out.take() + "\n";
 }

@@ -14,8 +14,8 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/io/detail/json_text.hpp"
 #include "slimpack/io/json_reader.hpp"
+#include "slimpack/io/json_text.hpp"
 #include "slimpack/plan/cost_spec.hpp"
 
 namespace slimpack {
@@ -33,7 +33,7 @@ inline constexpr double kLargestCost = 1e9;
 
 struct FittedMember {
   std::string_view key;
-  std::optional<FittedTerms> FittedCost::*terms;
+  std::optional<FittedTerms> FittedCost::* terms;
 };
 inline constexpr std::array<FittedMember, 9> kFittedMembers{{
     {"layer_forward", &FittedCost::layer_forward},
@@ -49,7 +49,7 @@ inline constexpr std::array<FittedMember, 9> kFittedMembers{{
 
 struct FittedTerm {
   std::string_view key;
-  double FittedTerms::*value;
+  double FittedTerms::* value;
 };
 inline constexpr std::array<FittedTerm, 6> kFittedTerms{{
     {"unit", &FittedTerms::unit},
@@ -78,10 +78,10 @@ inline constexpr std::array<FittedTerm, 6> kFittedTerms{{
   std::vector<Tokens> axis;
   axis.reserve(array.size());
   array.check(array.size() > 0, "must have at least one value");
-  for (std::size_t at = 0; at < array.size(); ++at) {
-    const JsonReader value = array.item(at);
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    const JsonReader value = array.item(i);
     axis.push_back(Tokens{value.integer(low, kHighest)});
-    value.check(at == 0 || axis[at - 1] < axis[at], "must be greater than the value before");
+    value.check(i == 0 || axis[i - 1] < axis[i], "must be greater than the value before");
   }
   return axis;
 }
@@ -93,10 +93,10 @@ inline constexpr std::array<FittedTerm, 6> kFittedTerms{{
       "must have " + std::to_string(rows) + " rows of " + std::to_string(columns) + " values");
   std::vector<double> grid;
   grid.reserve(array.size());
-  for (std::size_t at = 0; at < array.size(); ++at) {
-    const JsonReader value = array.item(at);
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    const JsonReader value = array.item(i);
     grid.push_back(value.real(0, kLargestCost));
-    value.check(at % columns == 0 || grid[at - 1] <= grid[at],
+    value.check(i % columns == 0 || grid[i - 1] <= grid[i],
                 "must not be less than the value before it in its row");
   }
   return grid;
@@ -173,7 +173,7 @@ inline CostSpec cost_from_json(std::string_view text, const std::string& name) {
 }
 
 inline std::string cost_to_json(const CostSpec& cost) {
-  detail::JsonText out;
+  JsonText out;
   detail::write_cost(out, cost);
   return out.take() + "\n";
 }

@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/data/file_bytes.hpp"
+#include "slimpack/io/file_bytes.hpp"
 
 namespace slimpack {
 

@@ -16,7 +16,8 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/data/detail/bytes.hpp"
+#include "slimpack/io/bytes.hpp"
+#include "slimpack/plan/names.hpp"
 
 namespace slimpack {
 
@@ -155,6 +156,16 @@ class JsonReader {
     refuse("must be one of " + allowed);
   }
 
+  /// One of the words of an enumeration.
+  template <NamedEnumeration Enumeration>
+  [[nodiscard]] Enumeration choice() const {
+    std::array<std::pair<std::string_view, Enumeration>, kWords<Enumeration>.size()> choices;
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      choices[i] = {kWords<Enumeration>[i], static_cast<Enumeration>(i)};
+    }
+    return choice(choices);
+  }
+
  private:
   [[nodiscard]] std::string place() const {
     const std::string way = path();
@@ -164,8 +175,8 @@ class JsonReader {
   /// The way from the document to this value, such as `schedule[3].order[17][1]`.
   [[nodiscard]] std::string path() const {
     std::string way = keys_ ? *keys_ : std::string();
-    for (std::size_t at = 0; at < depth_; ++at) {
-      way += "[" + std::to_string(positions_[at]) + "]";
+    for (std::size_t i = 0; i < depth_; ++i) {
+      way += "[" + std::to_string(positions_[i]) + "]";
     }
     return way;
   }
@@ -188,7 +199,7 @@ class JsonReader {
   [[nodiscard]] std::string found() const {
     if (value_->is_array()) return "an array of " + std::to_string(value_->size());
     if (value_->is_object()) return "an object";
-    if (value_->is_string()) return detail::in_quotes(value_->get_ref<const std::string&>());
+    if (value_->is_string()) return in_quotes(value_->get_ref<const std::string&>());
     return value_->dump();
   }
 
@@ -206,16 +217,16 @@ namespace detail {
 inline void limit_depth(std::string_view text, const std::string& name, std::size_t most) {
   std::size_t depth = 0;
   bool in_string = false;
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    const char character = text[at];
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char character = text[i];
     if (in_string) {
-      if (character == '\\') ++at;
+      if (character == '\\') ++i;
       if (character == '"') in_string = false;
     } else if (character == '"') {
       in_string = true;
     } else if (character == '[' || character == '{') {
       if (++depth > most) {
-        throw InvalidInput(name + ": byte " + std::to_string(at) + ": JSON may be nested at most " +
+        throw InvalidInput(name + ": byte " + std::to_string(i) + ": JSON may be nested at most " +
                            std::to_string(most) + " deep");
       }
     } else if ((character == ']' || character == '}') && depth > 0) {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/io/detail/json_text.hpp"
 #include "slimpack/io/json_reader.hpp"
+#include "slimpack/io/json_text.hpp"
 #include "slimpack/plan/model.hpp"
 
 namespace slimpack {
@@ -138,10 +138,10 @@ inline void refuse_other_features(const JsonReader& config) {
     if (value && is_active(*value, feature.most)) refuse_feature(*value, feature.name);
   }
   // A window may be written down and switched off.
-  const auto window = config.find_value("sliding_window");
+  const auto max_in_flight = config.find_value("sliding_window");
   const auto used = config.find_value("use_sliding_window");
-  if (window && is_active(*window, 0) && !(used && !used->boolean())) {
-    refuse_feature(*window, "sliding windows");
+  if (max_in_flight && is_active(*max_in_flight, 0) && !(used && !used->boolean())) {
+    refuse_feature(*max_in_flight, "sliding windows");
   }
   if (const auto types = config.find_value("layer_types")) {
     for (std::size_t layer = 0; layer < types->size(); ++layer) {
@@ -162,8 +162,8 @@ inline void refuse_other_features(const JsonReader& config) {
 /// The architecture by its name; checked after the features, whose names say more.
 inline void check_architecture(const JsonReader& config) {
   if (const auto names = config.find_value("architectures"); names && names->size() > 0) {
-    for (std::size_t at = 0; at < names->size(); ++at) {
-      const JsonReader name = names->item(at);
+    for (std::size_t i = 0; i < names->size(); ++i) {
+      const JsonReader name = names->item(i);
       if (name.text() != "LlamaForCausalLM" && name.text() != "LLaMAForCausalLM" &&
           name.text() != "MistralForCausalLM") {
         name.refuse("the architecture must be LlamaForCausalLM or MistralForCausalLM");
@@ -255,7 +255,7 @@ inline ModelShape model_from_json(std::string_view text, const std::string& name
 }
 
 inline std::string model_to_json(const ModelShape& model) {
-  detail::JsonText out;
+  JsonText out;
   detail::write_model(out, model);
   return out.take() + "\n";
 }

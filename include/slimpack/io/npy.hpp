@@ -37,7 +37,7 @@ template <NpyInteger Integer>
   bytes.reserve(bytes.size() + values.size() * sizeof(Integer));
   for (const Integer value : values) {
     auto word = static_cast<std::make_unsigned_t<Integer>>(value);
-    for (std::size_t at = 0; at < sizeof(Integer); ++at) {
+    for (std::size_t k = 0; k < sizeof(Integer); ++k) {
       bytes += static_cast<char>(static_cast<unsigned char>(word & 0xffU));
       word = static_cast<std::make_unsigned_t<Integer>>(word >> 8U);
     }

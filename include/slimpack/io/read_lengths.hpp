@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
-#include "slimpack/data/idx.hpp"
-#include "slimpack/data/lengths.hpp"
-#include "slimpack/data/npy.hpp"
-#include "slimpack/io/jsonl.hpp"
+#include "slimpack/io/idx.hpp"
+#include "slimpack/io/jsonl_lengths.hpp"
+#include "slimpack/io/npy_lengths.hpp"
+#include "slimpack/io/text_lengths.hpp"
 
 namespace slimpack {
 

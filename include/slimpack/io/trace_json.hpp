@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "slimpack/core/units.hpp"
-#include "slimpack/data/file_bytes.hpp"
+#include "slimpack/io/file_bytes.hpp"
 #include "slimpack/io/json_reader.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/step_trace.hpp"
@@ -33,7 +33,7 @@ class TraceReader {
   [[nodiscard]] StepTrace read() {
     const JsonReader events = document_.at("traceEvents");
     const std::size_t count = events.size();
-    for (std::size_t at = 0; at < count; ++at) read_event(events.item(at), at);
+    for (std::size_t i = 0; i < count; ++i) read_event(events.item(i), i);
     if (trace_.units.empty()) events.fail("there must be an event of a unit");
     read_about();
     return std::move(trace_);
@@ -47,7 +47,7 @@ class TraceReader {
   }
 
   /// Other phases, and spans of other categories, are no units.
-  void read_event(const JsonReader& event, std::size_t at) {
+  void read_event(const JsonReader& event, std::size_t i) {
     if (event.at("ph").text() != "X") return;
     const auto category = event.find("cat");
     if (!category) return;
@@ -61,10 +61,10 @@ class TraceReader {
       return entry.first == category->text();
     });
     if (known == kCategories.end()) return;
-    add(event, known->second, at);
+    add(event, known->second, i);
   }
 
-  void add(const JsonReader& event, UnitKind kind, std::size_t at) {
+  void add(const JsonReader& event, UnitKind kind, std::size_t i) {
     constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max() - 1;
     constexpr auto kMostPacks = std::int64_t{std::numeric_limits<std::uint32_t>::max()} - 1;
     const JsonReader arguments = event.at("args");
@@ -79,7 +79,7 @@ class TraceReader {
       if (const auto tokens = arguments.find("tokens")) {
         traced.tokens = Tokens{tokens->integer(0, std::numeric_limits<std::int64_t>::max())};
       }
-      traced.merged = arguments.find("merged_ranks").has_value();
+      traced.in_cp_group = arguments.find("merged_ranks").has_value();
     }
     if (kind == UnitKind::forward || kind == UnitKind::backward || kind == UnitKind::reduce) {
       traced.unit.chunk = arguments.at("chunk").integer32(0, kMost);
@@ -90,7 +90,7 @@ class TraceReader {
       }
     }
     const auto [place, is_new] =
-        seen_.emplace(std::tuple(traced.dp, traced.pp, traced.unit, traced.bucket), at);
+        seen_.emplace(std::tuple(traced.dp, traced.pp, traced.unit, traced.bucket), i);
     if (!is_new) {
       event.fail("a unit must be there once, but traceEvents[" + std::to_string(place->second) +
                  "] is of the same unit and device");

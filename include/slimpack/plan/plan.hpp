@@ -43,7 +43,7 @@ enum class Pass : std::uint8_t { forward, backward };
 
 /// What travels between the ranks of a merged group: keys and values, or queries and partial
 /// outputs.
-enum class Exchange : std::uint8_t { kv, q };
+enum class RingMode : std::uint8_t { pass_kv, pass_q };
 
 /// What a forward pass keeps for the backward pass, per token and layer (docs/equations.md).
 enum class Recompute : std::uint8_t { none, light, layer, full };
@@ -55,7 +55,7 @@ struct MicroPack {
   Pass pass = Pass::forward;
   GroupId group{};
   std::vector<Slice> slices;
-  std::vector<Exchange> exchange;         ///< one a slice in merged groups, else empty
+  std::vector<RingMode> exchange;         ///< one a slice in merged groups, else empty
   Recompute recompute = Recompute::none;  ///< backward packs only: what was kept of their tokens
   friend bool operator==(const MicroPack&, const MicroPack&) = default;
 };
@@ -97,14 +97,14 @@ struct Placement {
 };
 
 /// Vocabulary projection and loss: on the last stage, or split over all stages of a rank.
-enum class Head : std::uint8_t { last, shard };
+enum class LmHead : std::uint8_t { last, shard };
 
 struct Parallel {
   std::int32_t dp = 1, pp = 1, tp = 1;
   std::int32_t chunks = 1;  ///< virtual stages of a device
-  Head head = Head::last;
+  LmHead head = LmHead::last;
   Tokens granularity{128};  ///< inner slice boundaries are multiples of it
-  std::int32_t merge = 1;   ///< most ranks a group may have
+  std::int32_t max_cp = 1;  ///< most ranks a group may have
   friend bool operator==(const Parallel&, const Parallel&) = default;
 };
 
@@ -117,7 +117,7 @@ struct MemorySpec {
   OptimizerState optimizer = OptimizerState::sharded;
   std::int64_t gradient_bytes = 4;  ///< element of accumulated gradients: weights, keys, values
   Tokens page_tokens{128};          ///< keys and values are allocated in pages of so many tokens
-  Tokens share_tokens{512};         ///< blocks in which a merged sample is shared
+  Tokens cp_block_tokens{512};      ///< blocks in which a merged sample is shared
   Tokens head_tile{1024};           ///< tokens whose logits exist at one time
   friend bool operator==(const MemorySpec&, const MemorySpec&) = default;
 };
@@ -155,7 +155,7 @@ struct Plan {
   std::vector<GroupId> sample_group;              ///< one a sample
   std::vector<MicroPack> micropacks;
   std::vector<DeviceSchedule> schedule;
-  std::int32_t window = 2;  ///< unfinished sends, and posted receives, of a channel
+  std::int32_t max_in_flight = 2;  ///< unfinished sends, and posted receives, of a channel
   Prediction prediction;
   friend bool operator==(const Plan&, const Plan&) = default;
 };

@@ -58,8 +58,10 @@ class PlanHasher {
     add(value.value);
   }
   template <class Enumerator>
-  requires std::is_enum_v<Enumerator>
-  void add(Enumerator value) noexcept { add(static_cast<std::uint64_t>(value)); }
+    requires std::is_enum_v<Enumerator>
+  void add(Enumerator value) noexcept {
+    add(static_cast<std::uint64_t>(value));
+  }
   void add(std::string_view text) noexcept {
     add(std::uint64_t{text.size()});
     for (const char character : text) byte(static_cast<unsigned char>(character));
@@ -96,11 +98,11 @@ class PlanHasher {
   }
   void add(const Parallel& parallel) noexcept {
     add(parallel.dp), add(parallel.pp), add(parallel.tp), add(parallel.chunks);
-    add(parallel.head), add(parallel.granularity), add(parallel.merge);
+    add(parallel.head), add(parallel.granularity), add(parallel.max_cp);
   }
   void add(const MemorySpec& memory) noexcept {
     add(memory.capacity), add(memory.reserved), add(memory.optimizer), add(memory.gradient_bytes);
-    add(memory.page_tokens), add(memory.share_tokens), add(memory.head_tile);
+    add(memory.page_tokens), add(memory.cp_block_tokens), add(memory.head_tile);
   }
 
   [[nodiscard]] PlanHash value() const noexcept { return {high_, low_}; }
@@ -136,7 +138,7 @@ class PlanHasher {
   hash.add(plan.sample_group);
   hash.add(plan.micropacks);
   hash.add(plan.schedule);
-  hash.add(plan.window);
+  hash.add(plan.max_in_flight);
   return hash.value();
 }
 

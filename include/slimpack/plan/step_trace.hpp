@@ -18,7 +18,7 @@ struct TracedUnit {
   Unit unit;
   std::optional<std::uint32_t> bucket;  ///< of a reduction, where its buckets are told apart
   std::optional<Tokens> tokens;         ///< of the MicroPack; F, B, H
-  bool merged = false;                  ///< the MicroPack's group has several ranks
+  bool in_cp_group = false;             ///< the MicroPack's group has several ranks
   Nanos begin, end;
   friend bool operator==(const TracedUnit&, const TracedUnit&) = default;
 };

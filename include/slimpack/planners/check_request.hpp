@@ -11,7 +11,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/planners/planner.hpp"
 
-namespace slimpack {
+namespace slimpack::planners {
 
 /// Longest context that is planned: attention work of longer samples would
 /// leave 64 bits.
@@ -77,14 +77,16 @@ inline void check_degrees(const PlanRequest& request) {
           "pp x chunks must be <= the model's layers (" + std::to_string(request.model.layers) +
               "), since no stage may be empty",
           places);
-  if (!request.relief) return;
-  const std::int32_t relief = *request.relief;
-  require(relief >= 0 && relief <= kMostRelief && (request.pp > 1 || relief == 0),
-          "relief must be 0 .. " + std::to_string(kMostRelief) + ", and 0 with one stage", relief);
-  require(request.head != Head::shard || relief == 0, "relief must be 0 where the head is sharded",
-          relief);
-  require((request.model.layers + relief) / places > relief,
-          "relief must leave the last place a layer", relief);
+  if (!request.fewer_last_layers) return;
+  const std::int32_t fewer_last_layers = *request.fewer_last_layers;
+  require(fewer_last_layers >= 0 && fewer_last_layers <= kMostFewerLastLayers &&
+              (request.pp > 1 || fewer_last_layers == 0),
+          "relief must be 0 .. " + std::to_string(kMostFewerLastLayers) + ", and 0 with one stage",
+          fewer_last_layers);
+  require(request.head != LmHead::shard || fewer_last_layers == 0,
+          "relief must be 0 where the head is sharded", fewer_last_layers);
+  require((request.model.layers + fewer_last_layers) / places > fewer_last_layers,
+          "relief must leave the last place a layer", fewer_last_layers);
 }
 
 inline void check_batch(const PlanRequest& request) {
@@ -103,8 +105,7 @@ inline void check_batch(const PlanRequest& request) {
       if (!condition) require(false, "batch: sample " + std::to_string(sample) + rule(), value);
     };
     const Tokens length = batch.samples[sample];
-    check(
-        length.value >= 1, [] { return std::string(" must be >= 1 tokens"); }, length.value);
+    check(length.value >= 1, [] { return std::string(" must be >= 1 tokens"); }, length.value);
     check(
         length <= request.context,
         [&] { return " must be <= the context (" + std::to_string(request.context.value) + ")"; },
@@ -144,7 +145,7 @@ inline void check_memory(const MemoryOverrides& memory) {
   if (memory.reserved) at_least("reserved", 0, memory.reserved->value);
   if (memory.gradient_bytes) at_least("gradient_bytes", 1, *memory.gradient_bytes);
   if (memory.page_tokens) at_least("page_tokens", 1, memory.page_tokens->value);
-  if (memory.share_tokens) at_least("share_tokens", 1, memory.share_tokens->value);
+  if (memory.cp_block_tokens) at_least("share_tokens", 1, memory.cp_block_tokens->value);
   if (memory.head_tile) at_least("head_tile", 1, memory.head_tile->value);
 }
 
@@ -162,7 +163,7 @@ inline void check_request(const PlanRequest& request) {
   require(request.granularity.value >= 1, "granularity must be >= 1", request.granularity.value);
   if (request.max_units)
     require(*request.max_units >= 1, "max-units must be >= 1", *request.max_units);
-  if (request.merge) require(*request.merge >= 1, "merge must be >= 1", *request.merge);
+  if (request.max_cp) require(*request.max_cp >= 1, "merge must be >= 1", *request.max_cp);
   require(request.threads >= 1, "threads must be >= 1", request.threads);
   require(request.context.value >= 1, "context must be >= 1", request.context.value);
   require(request.context <= kLongestPlanned,
@@ -171,4 +172,4 @@ inline void check_request(const PlanRequest& request) {
   detail::check_batch(request);
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::planners

@@ -22,21 +22,40 @@
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/cost_spec.hpp"
 #include "slimpack/plan/model.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
 
-namespace slimpack {
+/// Planners are compiled where their headers are included, or once, in the target
+/// slimpack::planners, which defines SLIMPACK_COMPILED_PLANNERS for whoever links it.
+#ifdef SLIMPACK_COMPILED_PLANNERS
+#define SLIMPACK_PLANNERS_API
+#else
+#define SLIMPACK_PLANNERS_API inline
+#endif
+
+namespace slimpack::planners {
 
 /// How many candidates a planner may simulate.
 enum class Effort : std::uint8_t { fast, normal, thorough };
+
+}  // namespace slimpack::planners
+
+namespace slimpack {
+template <>
+inline constexpr std::array<std::string_view, 3> kWords<planners::Effort>{"fast", "normal",
+                                                                          "thorough"};
+}  // namespace slimpack
+
+namespace slimpack::planners {
 
 /// The budget of a search in simulated candidates, the same for every planner: 4, 128 or 1024, with
 /// more than 32768 samples fewer in proportion, but at least 4, 24 or 128.
 [[nodiscard]] constexpr std::int64_t evaluations(Effort effort, std::int64_t samples) noexcept {
   constexpr std::array<std::int64_t, 3> kMost{4, 128, 1024}, kLeast{4, 24, 128};
   constexpr std::int64_t kMany = 32'768;
-  const auto at = static_cast<std::size_t>(effort);
-  const std::int64_t share = kMost[at] * kMany / std::max(samples, kMany);
-  return std::max(share, kLeast[at]);
+  const auto i = static_cast<std::size_t>(effort);
+  const std::int64_t share = kMost[i] * kMany / std::max(samples, kMany);
+  return std::max(share, kLeast[i]);
 }
 
 /// What a request says about memory in place of the cluster's figures and the rules' defaults.
@@ -45,13 +64,13 @@ struct MemoryOverrides {
   std::optional<Bytes> reserved;
   std::optional<std::int64_t> gradient_bytes;
   std::optional<Tokens> page_tokens;
-  std::optional<Tokens> share_tokens;
+  std::optional<Tokens> cp_block_tokens;
   std::optional<Tokens> head_tile;
   friend bool operator==(const MemoryOverrides&, const MemoryOverrides&) = default;
 };
 
 /// Most layers that the last place of a line holds fewer than an even part.
-inline constexpr std::int32_t kMostRelief = 2;
+inline constexpr std::int32_t kMostFewerLastLayers = 2;
 
 /// One step to plan. An absent option is searched by the planner.
 struct PlanRequest {
@@ -63,14 +82,14 @@ struct PlanRequest {
   MemoryOverrides memory;
   std::int32_t dp = 1, pp = 1, tp = 1;
   std::optional<std::int32_t> chunks;
-  std::optional<Head> head;
+  std::optional<LmHead> head;
   /// Layers that the last place holds fewer than an even part: weights stay where an earlier step
   /// of the same training had them. A sharded head has 0.
-  std::optional<std::int32_t> relief;
+  std::optional<std::int32_t> fewer_last_layers;
   std::optional<Recompute> recompute;
   Tokens granularity{128};                ///< inner slice boundaries are multiples of it
   std::optional<std::int64_t> max_units;  ///< bound on MicroPacks a pass and rank
-  std::optional<std::int32_t> merge;      ///< most ranks a group may have; 1 switches merging off
+  std::optional<std::int32_t> max_cp;     ///< most ranks a group may have; 1 switches merging off
   OptimizerState optimizer = OptimizerState::sharded;
   Tokens context{131072};  ///< longest sample
   Effort effort = Effort::normal;
@@ -84,28 +103,29 @@ struct PlanRequest {
 /// much as one can: which tokens are computed when and by whom, what that keeps in memory and what
 /// stages send. Its units take `times` instead of the prices of its cost, and its prediction has
 /// them. It is simulated and compared, never executed or written as plan.json.
-struct ModelledStep {
+struct SimulationOnlyPlan {
   Plan plan;
-  RetimedPlan times;
-  std::string beyond;             ///< what no plan can say, "attention work between stages"
-  std::optional<Bytes> exchange;  ///< what ranks or stages exchange inside units, where it is not
-                                  ///< what the plan's groups would
+  UnitTimeOverrides times;
+  std::string unsupported_feature;  ///< what no plan can say, "attention work between stages"
+  std::optional<Bytes> exchange;    ///< what ranks or stages exchange inside units, where it is not
+                                    ///< what the plan's groups would
 };
 
-using PlanResult = std::variant<Plan, Infeasible, ModelledStep>;
+using PlanResult = std::variant<Plan, Infeasible, SimulationOnlyPlan>;
 
 /// The plan of an answer, a modelled step's too; null where there is none.
 [[nodiscard]] inline const Plan* plan_in(const PlanResult& result) noexcept {
-  if (const auto* step = std::get_if<ModelledStep>(&result)) return &step->plan;
+  if (const auto* step = std::get_if<SimulationOnlyPlan>(&result)) return &step->plan;
   return std::get_if<Plan>(&result);
 }
 
 /// The plan of a planner's answer, to be written or run; absent where there is none. Throws
 /// InvalidInput, with the planner's name, where the system it models does not fit into a plan.
 [[nodiscard]] inline std::optional<Plan> take_plan(PlanResult&& result) {
-  if (const auto* step = std::get_if<ModelledStep>(&result)) {
+  if (const auto* step = std::get_if<SimulationOnlyPlan>(&result)) {
     throw InvalidInput("planner " + step->plan.planner +
-                       " is modelled on the simulator only: a plan has no " + step->beyond);
+                       " is modelled on the simulator only: a plan has no " +
+                       step->unsupported_feature);
   }
   auto* plan = std::get_if<Plan>(&result);
   return plan == nullptr ? std::nullopt : std::optional<Plan>(std::move(*plan));
@@ -126,27 +146,27 @@ struct PlanOutcome {
 
 /// Laws: pure (equal requests give equal outcomes, whatever `threads` is); the answer is a complete
 /// plan that `validate` passes, its prediction filled by simulation (of the system's own times in a
-/// ModelledStep, whose plan has its ideal time for a lower bound), or Infeasible; a request that
-/// breaks a rule of `check_request` throws InvalidInput before any work; `name` is unique among
-/// planners and becomes `Plan::planner`.
+/// SimulationOnlyPlan, whose plan has its ideal time for a lower bound), or Infeasible; a request
+/// that breaks a rule of `check_request` throws InvalidInput before any work; `name` is unique
+/// among planners and becomes `Plan::planner`.
 template <class Type>
-concept Planner = std::default_initializable<Type> &&
-    requires(const Type& planner, const PlanRequest& request) {
-  { Type::name } -> std::convertible_to<std::string_view>;
-  { Type::description } -> std::convertible_to<std::string_view>;
-  { planner.plan(request) } -> std::same_as<PlanOutcome>;
-};
+concept Planner =
+    std::default_initializable<Type> && requires(const Type& planner, const PlanRequest& request) {
+      { Type::name } -> std::convertible_to<std::string_view>;
+      { Type::description } -> std::convertible_to<std::string_view>;
+      { planner.plan(request) } -> std::same_as<PlanOutcome>;
+    };
 static_assert(!Planner<int>);
 
 /// A planner of a system that moves documents between steps.
-/// Laws: `over_steps` is pure and keeps everything of consecutive steps but their batches; each
+/// Laws: `rebatch` is pure and keeps everything of consecutive steps but their batches; each
 /// sample of the given batches is in exactly one of those returned, none in an earlier step than
 /// before, all by the last; targets go with their samples.
 template <class Type>
-concept MovingPlanner = Planner<Type> &&
-    requires(const Type& planner, std::vector<PlanRequest> steps) {
-  { planner.over_steps(std::move(steps)) } -> std::same_as<std::vector<PlanRequest>>;
-};
+concept MultiStepPlanner =
+    Planner<Type> && requires(const Type& planner, std::vector<PlanRequest> steps) {
+      { planner.rebatch(std::move(steps)) } -> std::same_as<std::vector<PlanRequest>>;
+    };
 
 /// A planner as data: what lists and command lines need.
 struct PlannerInfo {
@@ -154,7 +174,7 @@ struct PlannerInfo {
   std::string_view description;  ///< one line
   PlanOutcome (*plan)(const PlanRequest&) = nullptr;
   /// What the planner makes of consecutive steps before it plans each; null where it leaves them.
-  std::vector<PlanRequest> (*over_steps)(std::vector<PlanRequest>) = nullptr;
+  std::vector<PlanRequest> (*rebatch)(std::vector<PlanRequest>) = nullptr;
 };
 
 /// The entry of a planner in a list.
@@ -162,12 +182,10 @@ template <Planner Type>
 [[nodiscard]] constexpr PlannerInfo planner_info() noexcept {
   PlannerInfo info{Type::name, Type::description,
                    [](const PlanRequest& request) { return Type{}.plan(request); }};
-  if constexpr (MovingPlanner<Type>) {
-    info.over_steps = [](std::vector<PlanRequest> steps) {
-      return Type{}.over_steps(std::move(steps));
-    };
+  if constexpr (MultiStepPlanner<Type>) {
+    info.rebatch = [](std::vector<PlanRequest> steps) { return Type{}.rebatch(std::move(steps)); };
   }
   return info;
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::planners

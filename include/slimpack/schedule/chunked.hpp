@@ -11,7 +11,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/schedule/order.hpp"
 
-namespace slimpack {
+namespace slimpack::schedule {
 
 /// How far forward units run ahead of backward units.
 enum class ChunkLead : std::uint8_t {
@@ -47,9 +47,9 @@ enum class ChunkLead : std::uint8_t {
   }
   const auto items = static_cast<std::int64_t>(backward.size());
   std::int64_t later = 0;
-  for (std::int64_t at = items - 1; at >= 0; --at) {
-    std::int64_t& here = needed[static_cast<std::size_t>(at)];
-    here = lead == ChunkLead::steady ? at + most : std::max({here, at + 1, later - 1});
+  for (std::int64_t i = items - 1; i >= 0; --i) {
+    std::int64_t& here = needed[static_cast<std::size_t>(i)];
+    here = lead == ChunkLead::steady ? i + most : std::max({here, i + 1, later - 1});
     later = here;
   }
   StageOrders orders(static_cast<std::size_t>(stages));
@@ -57,15 +57,15 @@ enum class ChunkLead : std::uint8_t {
     auto& order = orders[static_cast<std::size_t>(stage)];
     order.reserve(2 * backward.size());
     std::int64_t ahead = 0;
-    for (std::size_t at = 0; at < backward.size(); ++at) {
-      const std::int64_t until = std::min(items, needed[at] + stages - 1 - stage);
+    for (std::size_t i = 0; i < backward.size(); ++i) {
+      const std::int64_t until = std::min(items, needed[i] + stages - 1 - stage);
       for (; ahead < until; ++ahead) {
         order.push_back({UnitKind::forward, static_cast<std::int32_t>(ahead), 0});
       }
-      order.push_back({UnitKind::backward, backward[at], 0});
+      order.push_back({UnitKind::backward, backward[i], 0});
     }
   }
   return orders;
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::schedule

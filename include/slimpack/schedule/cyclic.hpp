@@ -11,7 +11,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/schedule/order.hpp"
 
-namespace slimpack {
+namespace slimpack::schedule {
 
 /// Laws: pure; whether stage `stage` has room for the forward unit of item `next` while items
 /// `oldest` .. next - 1 wait there for their backward units. It is asked only while there are some:
@@ -33,10 +33,10 @@ inline constexpr auto kAmpleRoom = [](std::int32_t, std::int32_t, std::int32_t) 
 /// InvalidInput if a size is < 1 or items < 0. O(stages * (items + stages) / room).
 template <StageRoom Room>
 [[nodiscard]] StageOrders cyclic_order(std::int32_t stages, std::int32_t items, const Room& room,
-                                       std::int32_t window = 2) {
+                                       std::int32_t max_in_flight = 2) {
   check_pipeline({stages, 1});
   require(items >= 0, "cyclic_order: items must be >= 0", items);
-  require(window >= 1, "cyclic_order: window must be >= 1", window);
+  require(max_in_flight >= 1, "cyclic_order: window must be >= 1", max_in_flight);
   const auto count = static_cast<std::size_t>(stages);
   std::vector<std::int32_t> forward(count), backward(count);  // units run
   StageOrders orders(count);
@@ -51,7 +51,7 @@ template <StageRoom Room>
       }
       const std::int32_t inputs = stage == 0 ? items : forward_before[stage - 1];
       const std::int32_t next = forward[stage];
-      if (next >= inputs || (!last && next - forward_before[stage + 1] >= window)) continue;
+      if (next >= inputs || (!last && next - forward_before[stage + 1] >= max_in_flight)) continue;
       if (backward[stage] < next && !room(static_cast<std::int32_t>(stage), backward[stage], next))
         continue;
       orders[stage].push_back({UnitKind::forward, forward[stage]++, 0});
@@ -61,4 +61,4 @@ template <StageRoom Room>
   return orders;
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::schedule

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/plan/share.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/schedule/order.hpp"
 
-namespace slimpack {
+namespace slimpack::schedule {
 
 /// Durations of the abstract execution; every other kind of step takes no time.
 struct StepTimes {
@@ -27,28 +27,28 @@ namespace detail {
 /// The channels of a pipeline: activations and gradients from each stage to its neighbour.
 struct AbstractChannel {
   std::vector<std::int64_t> queued;    ///< end of the unit that sends message i
-  std::vector<Step> sender;            ///< that unit
+  std::vector<PipelineOp> sender;      ///< that unit
   std::vector<std::int64_t> received;  ///< end of transfer i, as far as it is known
   std::vector<std::int64_t> consumed;  ///< end of the unit that consumes message i
 };
 
 class AbstractExecution {
  public:
-  AbstractExecution(const Pipeline& pipeline, const StageOrders& orders, std::int32_t window,
+  AbstractExecution(const Pipeline& pipeline, const StageOrders& orders, std::int32_t max_in_flight,
                     const StepTimes& times)
-      : line_{pipeline.stages, pipeline.chunks},
+      : virtual_stages_{pipeline.stages, pipeline.chunks},
         orders_(orders),
-        window_(static_cast<std::size_t>(window)),
+        max_in_flight_(static_cast<std::size_t>(max_in_flight)),
         times_(times),
         begin_(orders.size()),
         free_(orders.size()),
         channels_(2 * orders.size()) {
     std::int32_t items = 0;
     for (const auto& order : orders) {
-      for (const Step& step : order) items = std::max(items, step.item + 1);
+      for (const PipelineOp& step : order) items = std::max(items, step.item + 1);
     }
     items_ = static_cast<std::size_t>(items);
-    ended_.resize(2 * static_cast<std::size_t>(line_.size()) * items_);
+    ended_.resize(2 * static_cast<std::size_t>(virtual_stages_.size()) * items_);
   }
 
   std::vector<std::vector<std::int64_t>> run() {
@@ -62,7 +62,7 @@ class AbstractExecution {
     std::string blocked;
     for (std::size_t stage = 0; stage < orders_.size(); ++stage) {
       if (begin_[stage].size() == orders_[stage].size()) continue;
-      const Step& step = orders_[stage][begin_[stage].size()];
+      const PipelineOp& step = orders_[stage][begin_[stage].size()];
       blocked += (blocked.empty() ? "stage " : "; stage ") + std::to_string(stage) + " at " +
                  (step.kind == UnitKind::backward ? "B " : "F ") + std::to_string(step.item) +
                  " of chunk " + std::to_string(step.chunk);
@@ -72,11 +72,12 @@ class AbstractExecution {
   }
 
  private:
-  [[nodiscard]] bool channelled() const noexcept { return line_.pp > 1; }
+  [[nodiscard]] bool channelled() const noexcept { return virtual_stages_.pp > 1; }
 
   std::optional<std::int64_t>& ended(UnitKind kind, std::int32_t line, std::int32_t item) {
     const std::size_t pass = kind == UnitKind::backward ? 1 : 0;
-    return ended_[(pass * static_cast<std::size_t>(line_.size()) + static_cast<std::size_t>(line)) *
+    return ended_[(pass * static_cast<std::size_t>(virtual_stages_.size()) +
+                   static_cast<std::size_t>(line)) *
                       items_ +
                   static_cast<std::size_t>(item)];
   }
@@ -87,13 +88,14 @@ class AbstractExecution {
 
   /// The end of transfer i; absent as long as its send is not queued or its receive not posted.
   static std::optional<std::int64_t> transfer(AbstractChannel& link, std::size_t message,
-                                              std::size_t window) {
+                                              std::size_t max_in_flight) {
     while (link.received.size() <= message) {
       const std::size_t next = link.received.size();
       if (next >= link.queued.size()) return std::nullopt;
-      if (next >= window && next - window >= link.consumed.size()) return std::nullopt;
+      if (next >= max_in_flight && next - max_in_flight >= link.consumed.size())
+        return std::nullopt;
       std::int64_t end = link.queued[next];
-      if (next >= window) end = std::max(end, link.consumed[next - window]);
+      if (next >= max_in_flight) end = std::max(end, link.consumed[next - max_in_flight]);
       if (next > 0) end = std::max(end, link.received[next - 1]);
       link.received.push_back(end);
     }
@@ -101,15 +103,15 @@ class AbstractExecution {
   }
 
   bool advance(std::size_t stage) {
-    const Step step = orders_[stage][begin_[stage].size()];
+    const PipelineOp step = orders_[stage][begin_[stage].size()];
     std::int64_t start = free_[stage];
     if (step.kind != UnitKind::forward && step.kind != UnitKind::backward) {
       begin_[stage].push_back(start);
       return true;
     }
     const bool is_forward = step.kind == UnitKind::forward;
-    const std::int32_t line = line_.at(static_cast<std::int32_t>(stage), step.chunk);
-    const std::int32_t last = line_.size() - 1;
+    const std::int32_t line = virtual_stages_.index(static_cast<std::int32_t>(stage), step.chunk);
+    const std::int32_t last = virtual_stages_.size() - 1;
     if (!is_forward && line == last) {
       const auto done = ended(UnitKind::forward, line, step.item);
       if (!done) return false;
@@ -120,10 +122,10 @@ class AbstractExecution {
     if (receives) {
       const std::int32_t source = is_forward ? line - 1 : line + 1;
       if (channelled()) {
-        from = &channel(step.kind, static_cast<std::size_t>(line_.stage(source)));
-        const auto arrived = transfer(*from, from->consumed.size(), window_);
+        from = &channel(step.kind, static_cast<std::size_t>(virtual_stages_.stage(source)));
+        const auto arrived = transfer(*from, from->consumed.size(), max_in_flight_);
         if (!arrived) return false;
-        const Step expected{step.kind, step.item, line_.chunk(source)};
+        const PipelineOp expected{step.kind, step.item, virtual_stages_.chunk(source)};
         if (from->sender[from->consumed.size()] != expected) {
           throw Deadlock("stage " + std::to_string(stage) + " consumes item " +
                          std::to_string(step.item) + " of chunk " + std::to_string(step.chunk) +
@@ -138,8 +140,8 @@ class AbstractExecution {
     }
     const bool sends = channelled() && (is_forward ? line < last : line > 0);
     AbstractChannel* into = sends ? &channel(step.kind, stage) : nullptr;
-    if (into != nullptr && into->queued.size() >= window_) {
-      const auto left = transfer(*into, into->queued.size() - window_, window_);
+    if (into != nullptr && into->queued.size() >= max_in_flight_) {
+      const auto left = transfer(*into, into->queued.size() - max_in_flight_, max_in_flight_);
       if (!left) return false;
       start = std::max(start, *left);
     }
@@ -155,9 +157,9 @@ class AbstractExecution {
     return true;
   }
 
-  Line line_;
+  VirtualStages virtual_stages_;
   const StageOrders& orders_;
-  std::size_t window_;
+  std::size_t max_in_flight_;
   StepTimes times_;
   std::size_t items_ = 0;
   std::vector<std::vector<std::int64_t>> begin_;
@@ -174,14 +176,14 @@ class AbstractExecution {
 /// consumed in another order than it is sent; InvalidInput if a size is < 1 or there is not one
 /// order a stage. O(steps * stages) at worst.
 [[nodiscard]] inline std::vector<std::vector<std::int64_t>> execute_abstractly(
-    const Pipeline& pipeline, const StageOrders& orders, std::int32_t window,
+    const Pipeline& pipeline, const StageOrders& orders, std::int32_t max_in_flight,
     const StepTimes& times = {}) {
   check_pipeline(pipeline);
-  require(window >= 1, "execute_abstractly: window must be >= 1", window);
+  require(max_in_flight >= 1, "execute_abstractly: window must be >= 1", max_in_flight);
   require(orders.size() == static_cast<std::size_t>(pipeline.stages),
           "execute_abstractly: there must be one order a stage",
           static_cast<std::int64_t>(orders.size()));
-  return detail::AbstractExecution(pipeline, orders, window, times).run();
+  return detail::AbstractExecution(pipeline, orders, max_in_flight, times).run();
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::schedule

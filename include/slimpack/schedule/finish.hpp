@@ -14,11 +14,11 @@
 #include "slimpack/schedule/execution.hpp"
 #include "slimpack/schedule/order.hpp"
 
-namespace slimpack {
+namespace slimpack::schedule {
 
 namespace detail {
 
-inline bool ends_forward(const Step& step, const Pipeline& pipeline) noexcept {
+inline bool ends_forward(const PipelineOp& step, const Pipeline& pipeline) noexcept {
   return step.kind == UnitKind::forward && step.chunk == pipeline.chunks - 1;
 }
 
@@ -26,27 +26,27 @@ inline bool ends_forward(const Step& step, const Pipeline& pipeline) noexcept {
 /// step that begins no earlier: sorted by their begin the steps of all stages then keep every
 /// dependency, hence no deadlock.
 inline StageOrders with_sharded_heads(const Pipeline& pipeline, const StageOrders& orders,
-                                      std::int32_t window) {
+                                      std::int32_t max_in_flight) {
   const StepTimes times;
-  const auto begin = execute_abstractly(pipeline, orders, window, times);
-  std::vector<std::pair<std::int64_t, Step>> heads;
-  for (std::size_t at = 0; at < orders.back().size(); ++at) {
-    const Step& step = orders.back()[at];
+  const auto begin = execute_abstractly(pipeline, orders, max_in_flight, times);
+  std::vector<std::pair<std::int64_t, PipelineOp>> heads;
+  for (std::size_t i = 0; i < orders.back().size(); ++i) {
+    const PipelineOp& step = orders.back()[i];
     if (!ends_forward(step, pipeline)) continue;
-    heads.push_back({begin.back()[at] + times.forward, {UnitKind::head, step.item, 0}});
+    heads.push_back({begin.back()[i] + times.forward, {UnitKind::head, step.item, 0}});
   }
-  StageOrders merged(orders.size());
+  StageOrders in_cp_group(orders.size());
   for (std::size_t stage = 0; stage < orders.size(); ++stage) {
     std::size_t next = 0;
-    for (std::size_t at = 0; at < orders[stage].size(); ++at) {
-      for (; next < heads.size() && heads[next].first <= begin[stage][at]; ++next) {
-        merged[stage].push_back(heads[next].second);
+    for (std::size_t i = 0; i < orders[stage].size(); ++i) {
+      for (; next < heads.size() && heads[next].first <= begin[stage][i]; ++next) {
+        in_cp_group[stage].push_back(heads[next].second);
       }
-      merged[stage].push_back(orders[stage][at]);
+      in_cp_group[stage].push_back(orders[stage][i]);
     }
-    for (; next < heads.size(); ++next) merged[stage].push_back(heads[next].second);
+    for (; next < heads.size(); ++next) in_cp_group[stage].push_back(heads[next].second);
   }
-  return merged;
+  return in_cp_group;
 }
 
 }  // namespace detail
@@ -56,12 +56,12 @@ inline StageOrders with_sharded_heads(const Pipeline& pipeline, const StageOrder
 /// free of deadlock so with this window and with any wider one. Throws Deadlock if they are not;
 /// InvalidInput if a size is < 1. O(steps * stages) at worst.
 [[nodiscard]] inline StageOrders with_heads(const Pipeline& pipeline, const StageOrders& orders,
-                                            Head head, std::int32_t window = 2) {
+                                            LmHead head, std::int32_t max_in_flight = 2) {
   check_pipeline(pipeline);
-  if (head == Head::shard) return detail::with_sharded_heads(pipeline, orders, window);
+  if (head == LmHead::shard) return detail::with_sharded_heads(pipeline, orders, max_in_flight);
   StageOrders result = orders;
   result.back().clear();
-  for (const Step& step : orders.back()) {
+  for (const PipelineOp& step : orders.back()) {
     result.back().push_back(step);
     if (detail::ends_forward(step, pipeline)) {
       result.back().push_back({UnitKind::head, step.item, 0});
@@ -77,13 +77,13 @@ inline StageOrders with_sharded_heads(const Pipeline& pipeline, const StageOrder
   StageOrders result;
   for (const auto& order : orders) {
     std::vector<std::size_t> left(static_cast<std::size_t>(pipeline.chunks));
-    for (const Step& step : order) {
+    for (const PipelineOp& step : order) {
       if (step.kind == UnitKind::backward) ++left[static_cast<std::size_t>(step.chunk)];
     }
-    std::vector<Step> finished;
+    std::vector<PipelineOp> finished;
     finished.reserve(order.size() + left.size() + 1);
     const std::vector<std::size_t> count = left;
-    for (const Step& step : order) {
+    for (const PipelineOp& step : order) {
       finished.push_back(step);
       if (step.kind == UnitKind::backward && --left[static_cast<std::size_t>(step.chunk)] == 0) {
         finished.push_back({UnitKind::reduce, 0, step.chunk});
@@ -102,12 +102,12 @@ inline StageOrders with_sharded_heads(const Pipeline& pipeline, const StageOrder
 
 /// Names the packs: item i is forward pack `forward[i]` and backward pack `backward[i]`. Throws
 /// InvalidInput if an item has no pack.
-[[nodiscard]] inline std::vector<Unit> name_units(std::span<const Step> order,
+[[nodiscard]] inline std::vector<Unit> name_units(std::span<const PipelineOp> order,
                                                   std::span<const PackId> forward,
                                                   std::span<const PackId> backward) {
   std::vector<Unit> units;
   units.reserve(order.size());
-  for (const Step& step : order) {
+  for (const PipelineOp& step : order) {
     Unit unit{step.kind, PackId{}, step.chunk};
     if (step.kind == UnitKind::forward || step.kind == UnitKind::backward ||
         step.kind == UnitKind::head) {
@@ -121,4 +121,4 @@ inline StageOrders with_sharded_heads(const Pipeline& pipeline, const StageOrder
   return units;
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::schedule

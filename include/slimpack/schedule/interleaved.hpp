@@ -11,7 +11,7 @@
 #include "slimpack/schedule/one_f_one_b.hpp"
 #include "slimpack/schedule/order.hpp"
 
-namespace slimpack {
+namespace slimpack::schedule {
 
 /// Sizes of the groups of micro-batches that run chunk after chunk: as many groups of at least
 /// `stages` items as there can be, equal but for one item, the larger first; one group where there
@@ -37,14 +37,14 @@ namespace slimpack {
 /// ideal time is idle. One chunk is one_f_one_b. Free of deadlock with this window. Throws
 /// InvalidInput if a size is < 1 or items < 0. O(stages * chunks * items).
 [[nodiscard]] inline StageOrders interleaved(const Pipeline& pipeline, std::int32_t items,
-                                             std::int32_t window = 2) {
+                                             std::int32_t max_in_flight = 2) {
   check_pipeline(pipeline);
   require(items >= 0, "interleaved: items must be >= 0", items);
-  require(window >= 1, "interleaved: window must be >= 1", window);
+  require(max_in_flight >= 1, "interleaved: window must be >= 1", max_in_flight);
   const std::int32_t stages = pipeline.stages;
   if (pipeline.chunks == 1) return one_f_one_b(stages, items);
-  std::vector<Step> forward;
-  std::vector<Step> backward;
+  std::vector<PipelineOp> forward;
+  std::vector<PipelineOp> backward;
   const std::vector<std::int32_t> groups = interleaved_groups(stages, items);
   std::int32_t first = 0;
   for (const std::int32_t size : groups) {
@@ -57,7 +57,8 @@ namespace slimpack {
     first += size;
   }
   const std::int64_t largest = groups.front();
-  const std::int64_t reach = std::max<std::int64_t>(2 * (stages - 1), 2 * largest - 4 * window + 1);
+  const std::int64_t reach =
+      std::max<std::int64_t>(2 * (stages - 1), 2 * largest - 4 * max_in_flight + 1);
   StageOrders orders;
   for (std::int32_t stage = 0; stage < stages; ++stage) {
     const std::int64_t below = stages - 1 - stage;
@@ -68,4 +69,4 @@ namespace slimpack {
   return orders;
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::schedule

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace slimpack {
+namespace slimpack::schedule {
 
 /// Settings of `list_schedule`. Every value that is allowed gives a valid schedule.
 struct ListOptions {
@@ -23,4 +23,4 @@ struct ListOptions {
   friend bool operator==(const ListOptions&, const ListOptions&) = default;
 };
 
-}  // namespace slimpack
+}  // namespace slimpack::schedule

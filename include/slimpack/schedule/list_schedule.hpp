@@ -15,14 +15,14 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/unit_times.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
 #include "slimpack/schedule/detail/list_memory.hpp"
 #include "slimpack/schedule/detail/list_parts.hpp"
 #include "slimpack/schedule/detail/list_run.hpp"
 #include "slimpack/schedule/list_options.hpp"
 
-namespace slimpack {
+namespace slimpack::schedule {
 
 /// What scheduling one part needs besides its input. Use one again and again to spare allocations;
 /// never two threads one. It never changes an answer.
@@ -42,25 +42,25 @@ namespace detail {
 
 template <UnitTimes Times>
 void fill_times(ListRank& rank, const Plan& plan, const Times& times) {
-  const Line line = line_of(plan);
+  const VirtualStages virtual_stages = virtual_stages_of(plan);
   const std::int32_t stages = plan.parallel.pp;
   for (std::size_t side = 0; side < 2; ++side) {
     const RankPass& pass = rank.pass[side];
     rank.time[side].resize(pass.size() * static_cast<std::size_t>(stages));
     rank.transfer[side].resize(rank.time[side].size());
-    std::size_t at = 0;
+    std::size_t i = 0;
     for (std::int32_t pp = 0; pp < stages; ++pp) {
-      for (std::size_t item = 0; item < pass.size(); ++item, ++at) {
+      for (std::size_t item = 0; item < pass.size(); ++item, ++i) {
         const auto pack = static_cast<PackId>(pass.pack[item]);
-        const std::int32_t place = line.at(pp, pass.chunk[item]);
-        rank.time[side][at] = times.compute(pack, place).value;
-        rank.transfer[side][at] =
+        const std::int32_t place = virtual_stages.index(pp, pass.chunk[item]);
+        rank.time[side][i] = times.compute(pack, place).value;
+        rank.transfer[side][i] =
             stages > 1 ? times.transfer(pack, place, pass.place[item]).value : 0;
       }
     }
   }
   rank.head_time.clear();
-  const bool shard = plan.parallel.head == Head::shard;
+  const bool shard = plan.parallel.head == LmHead::shard;
   for (const std::uint32_t item : rank.head_item) {
     const auto pack = static_cast<PackId>(rank.pass[0].pack[item]);
     std::int64_t slowest = 0;
@@ -174,4 +174,4 @@ template <UnitTimes Times>
   return list_schedule(skeleton, times, memory, options, workspace);
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::schedule

@@ -8,7 +8,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/schedule/order.hpp"
 
-namespace slimpack {
+namespace slimpack::schedule {
 
 /// F and B of `items` micro-batches on a pipeline of one chunk (Narayanan et al., "Efficient
 /// Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section 2.2.1).
@@ -19,8 +19,8 @@ namespace slimpack {
 [[nodiscard]] inline StageOrders one_f_one_b(std::int32_t stages, std::int32_t items) {
   check_pipeline({stages, 1});
   require(items >= 0, "one_f_one_b: items must be >= 0", items);
-  std::vector<Step> forward;
-  std::vector<Step> backward;
+  std::vector<PipelineOp> forward;
+  std::vector<PipelineOp> backward;
   for (std::int32_t item = 0; item < items; ++item) {
     forward.push_back({UnitKind::forward, item, 0});
     backward.push_back({UnitKind::backward, item, 0});
@@ -32,4 +32,4 @@ namespace slimpack {
   return orders;
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::schedule

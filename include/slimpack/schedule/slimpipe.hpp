@@ -11,7 +11,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/schedule/order.hpp"
 
-namespace slimpack {
+namespace slimpack::schedule {
 
 /// F and B of sequences cut into slices (SlimPipe, arXiv 2504.14519). `slices[q]` is the number of
 /// slices of sequence q; items count through all sequences in turn. Forward, the slices of a
@@ -34,8 +34,8 @@ namespace slimpack {
     longest = std::max(longest, filled(count));
   }
   constexpr std::int32_t kMissing = -1;
-  std::vector<Step> forward;
-  std::vector<Step> backward;
+  std::vector<PipelineOp> forward;
+  std::vector<PipelineOp> backward;
   std::int32_t first = 0;
   for (const std::int32_t count : slices) {
     const std::size_t start = forward.size();
@@ -46,8 +46,8 @@ namespace slimpack {
         }
       }
     }
-    for (std::size_t at = forward.size(); at > start; --at) {
-      backward.push_back({UnitKind::backward, forward[at - 1].item, forward[at - 1].chunk});
+    for (std::size_t i = forward.size(); i > start; --i) {
+      backward.push_back({UnitKind::backward, forward[i - 1].item, forward[i - 1].chunk});
     }
     first += count;
   }
@@ -56,9 +56,9 @@ namespace slimpack {
     const std::int64_t in_flight =
         std::int64_t{longest} * pipeline.chunks + 2 * (std::int64_t{pipeline.stages} - 1 - stage);
     orders.push_back(one_backward_one_forward(forward, backward, in_flight));
-    std::erase_if(orders.back(), [](const Step& step) { return step.item == kMissing; });
+    std::erase_if(orders.back(), [](const PipelineOp& step) { return step.item == kMissing; });
   }
   return orders;
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::schedule

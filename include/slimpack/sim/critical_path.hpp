@@ -11,16 +11,16 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
-#include "slimpack/dag/dag.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/timeline.hpp"
 
-namespace slimpack {
+namespace slimpack::sim {
 
 /// Why a step of the critical path could not start earlier: it is the first; its resource was at
 /// the node before it; it needs that node's output; that node is a send whose slot, or the consumer
 /// of a message whose buffer, had to become free; or it met others.
-enum class PathReason : std::uint8_t { start, resource, data, window, meeting };
-[[nodiscard]] constexpr std::string_view name_of(PathReason reason) noexcept {
+enum class PathReason : std::uint8_t { start, resource, data, max_in_flight, collective };
+[[nodiscard]] constexpr std::string_view to_string(PathReason reason) noexcept {
   constexpr std::array<std::string_view, 5> kNames = {"start", "resource", "data", "window",
                                                       "meeting"};
   return kNames[static_cast<std::size_t>(reason)];
@@ -41,12 +41,12 @@ namespace detail {
   if (resource != kNoResource && resource == dag.resource[index(before)]) {
     return PathReason::resource;
   }
-  if (from.kind == NodeKind::join || to.kind == NodeKind::join) return PathReason::meeting;
+  if (from.kind == NodeKind::join || to.kind == NodeKind::join) return PathReason::collective;
   if (from.kind == NodeKind::transfer && is_compute(to.kind)) {
-    return from.dp == to.dp && from.pp == to.pp ? PathReason::window : PathReason::data;
+    return from.dp == to.dp && from.pp == to.pp ? PathReason::max_in_flight : PathReason::data;
   }
   if (to.kind == NodeKind::transfer && is_compute(from.kind)) {
-    return from.dp == to.dp && from.pp == to.pp ? PathReason::data : PathReason::window;
+    return from.dp == to.dp && from.pp == to.pp ? PathReason::data : PathReason::max_in_flight;
   }
   return PathReason::data;
 }
@@ -62,13 +62,13 @@ namespace detail {
   std::vector<std::optional<NodeId>> turn(dag.size());
   for (std::size_t row = 0; row < timeline.turns.rows(); ++row) {
     const auto nodes = timeline.turns[row];
-    for (std::size_t at = 1; at < nodes.size(); ++at) turn[index(nodes[at])] = nodes[at - 1];
+    for (std::size_t i = 1; i < nodes.size(); ++i) turn[index(nodes[i])] = nodes[i - 1];
   }
   std::vector<PathStep> path;
   NodeId node{};
-  for (std::size_t at = 0; at < dag.size(); ++at) {
-    if (timeline.end[at] != timeline.makespan) continue;
-    node = NodeId{static_cast<std::uint32_t>(at)};
+  for (std::size_t i = 0; i < dag.size(); ++i) {
+    if (timeline.end[i] != timeline.makespan) continue;
+    node = NodeId{static_cast<std::uint32_t>(i)};
     break;
   }
   for (;;) {
@@ -91,4 +91,4 @@ namespace detail {
   return path;
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::sim

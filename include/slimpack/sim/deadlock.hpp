@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "slimpack/dag/dag.hpp"
-#include "slimpack/dag/names.hpp"
+#include "slimpack/sim/dag.hpp"
+#include "slimpack/sim/node_names.hpp"
 
-namespace slimpack {
+namespace slimpack::sim {
 
 namespace detail {
 
@@ -23,12 +23,12 @@ class DeadlockText {
   [[nodiscard]] std::string text() {
     text_ = "the plan never ends";
     std::vector<bool> blocked(dag_.resources.size(), false);
-    for (std::size_t at = 0; at < dag_.size(); ++at) {
-      const ResourceId resource = dag_.resource[at];
-      if (waiting_[at] == 0 || resource == kNoResource || blocked[index(resource)]) continue;
+    for (std::size_t i = 0; i < dag_.size(); ++i) {
+      const ResourceId resource = dag_.resource[i];
+      if (waiting_[i] == 0 || resource == kNoResource || blocked[index(resource)]) continue;
       if (dag_.resources[index(resource)].kind != ResourceKind::compute) continue;
       blocked[index(resource)] = true;
-      tell(NodeId{static_cast<std::uint32_t>(at)});
+      tell(NodeId{static_cast<std::uint32_t>(i)});
     }
     if (count_ == 0) tell_first();
     return text_;
@@ -45,12 +45,12 @@ class DeadlockText {
       text_ += node_name(dag_, node) + " awaits ";
       std::vector<NodeId> awaited;
       collect(node, awaited);
-      for (std::size_t at = 0; at < awaited.size(); ++at) {
-        text_ += (at == 0 ? "" : ", ") + node_name(dag_, awaited[at]);
-        const std::size_t one = index(awaited[at]);
+      for (std::size_t i = 0; i < awaited.size(); ++i) {
+        text_ += (i == 0 ? "" : ", ") + node_name(dag_, awaited[i]);
+        const std::size_t one = index(awaited[i]);
         if (is_compute(dag_.label[one].kind) || told_[one]) continue;
         told_[one] = true;
-        open.push_back(awaited[at]);
+        open.push_back(awaited[i]);
       }
     }
   }
@@ -69,9 +69,9 @@ class DeadlockText {
 
   /// Where no device is blocked: any node that never ends.
   void tell_first() {
-    for (std::size_t at = 0; at < dag_.size(); ++at) {
-      if (waiting_[at] == 0) continue;
-      tell(NodeId{static_cast<std::uint32_t>(at)});
+    for (std::size_t i = 0; i < dag_.size(); ++i) {
+      if (waiting_[i] == 0) continue;
+      tell(NodeId{static_cast<std::uint32_t>(i)});
       return;
     }
   }
@@ -94,4 +94,4 @@ class DeadlockText {
   return detail::DeadlockText(dag, waiting).text();
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::sim

@@ -7,17 +7,17 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/dag/dag.hpp"
+#include "slimpack/sim/dag.hpp"
 
-namespace slimpack {
+namespace slimpack::sim {
 
 /// A node that ends at `at`.
 struct Event {
-  Nanos at;
+  Nanos time;
   NodeId node{};
   /// Equal times in the order of ids.
   friend constexpr bool operator<(const Event& a, const Event& b) noexcept {
-    return a.at < b.at || (a.at == b.at && a.node < b.node);
+    return a.time < b.time || (a.time == b.time && a.node < b.node);
   }
 };
 
@@ -30,15 +30,15 @@ class EventQueue {
   [[nodiscard]] const Event& top() const noexcept { return heap_.front(); }
 
   void push(Event event) {
-    std::size_t at = heap_.size();
+    std::size_t i = heap_.size();
     heap_.push_back(event);
-    while (at > 0) {
-      const std::size_t parent = (at - 1) / kChildren;
+    while (i > 0) {
+      const std::size_t parent = (i - 1) / kChildren;
       if (!(event < heap_[parent])) break;
-      heap_[at] = heap_[parent];
-      at = parent;
+      heap_[i] = heap_[parent];
+      i = parent;
     }
-    heap_[at] = event;
+    heap_[i] = event;
   }
 
   void pop() noexcept {
@@ -46,9 +46,9 @@ class EventQueue {
     heap_.pop_back();
     const std::size_t size = heap_.size();
     if (size == 0) return;
-    std::size_t at = 0;
+    std::size_t i = 0;
     for (;;) {
-      const std::size_t first = at * kChildren + 1;
+      const std::size_t first = i * kChildren + 1;
       if (first >= size) break;
       const std::size_t last = first + kChildren < size ? first + kChildren : size;
       std::size_t least = first;
@@ -56,10 +56,10 @@ class EventQueue {
         if (heap_[child] < heap_[least]) least = child;
       }
       if (!(heap_[least] < moved)) break;
-      heap_[at] = heap_[least];
-      at = least;
+      heap_[i] = heap_[least];
+      i = least;
     }
-    heap_[at] = moved;
+    heap_[i] = moved;
   }
 
  private:
@@ -67,4 +67,4 @@ class EventQueue {
   std::vector<Event> heap_;
 };
 
-}  // namespace slimpack
+}  // namespace slimpack::sim

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
-#include "slimpack/dag/dag.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/detail/gap_finder.hpp"
 #include "slimpack/sim/timeline.hpp"
 
-namespace slimpack {
+namespace slimpack::sim {
 
 /// The idle intervals of all devices between 0 and the makespan, each with its cause.
 struct Gaps {
@@ -28,10 +28,10 @@ struct Gaps {
 /// after its last, `drain` while its own data-parallel rank works, then `imbalance` while another
 /// does, then `reduce`. In between the device waits for its next unit: from the instant at which
 /// another of its units could have gone first, `order`, or `memory` where starting that unit would
-/// have exceeded `limit`; before that `meeting` once everything of its own is there, else `window`
-/// or `peer` by what came last, `peer` on a tie. Units that could have gone first are, per channel
-/// and kind of unit, the next in the schedule, where they meet no other device.
-/// O(nodes + events log events + gaps x channels of the device).
+/// have exceeded `limit`; before that `collective` once everything of its own is there, else
+/// `window` or `peer` by what came last, `peer` on a tie. Units that could have gone first are, per
+/// channel and kind of unit, the next in the schedule, where they meet no other device. O(nodes +
+/// events log events + gaps x channels of the device).
 [[nodiscard]] inline Gaps find_gaps(const Dag& dag, const Timeline& timeline, Bytes limit) {
   Gaps found;
   found.gaps = detail::GapFinder(dag, timeline, limit).find();
@@ -44,4 +44,4 @@ struct Gaps {
   return found;
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::sim

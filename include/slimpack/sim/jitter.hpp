@@ -7,20 +7,26 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/int128.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/dag/dag.hpp"
-#include "slimpack/sim/frozen.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/timeline.hpp"
+#include "slimpack/sim/topological_dag.hpp"
 
-namespace slimpack {
+namespace slimpack::sim {
 
 /// `noise`: every F, B, H, O is faster or slower by its own uniform draw. `slow_device`: all of one
 /// device's units, drawn anew each time, are slower.
 enum class JitterKind : std::uint8_t { noise, slow_device };
+
+[[nodiscard]] constexpr std::string_view to_string(JitterKind kind) noexcept {
+  return kind == JitterKind::noise ? "noise" : "slow device";
+}
 
 struct JitterOptions {
   JitterKind kind = JitterKind::noise;
@@ -46,18 +52,16 @@ namespace detail {
 
 /// Nodes that meet take as long as the slowest; parts follow their whole.
 inline void settle_durations(const Dag& dag, std::span<Nanos> duration) {
-  for (std::size_t row = 0; row < dag.meetings.rows(); ++row) {
+  for (std::size_t row = 0; row < dag.collectives.rows(); ++row) {
     Nanos longest;
-    for (const NodeId node : dag.meetings[row]) {
+    for (const NodeId node : dag.collectives[row]) {
       longest = std::max(longest, duration[index(node)]);
     }
-    for (const NodeId node : dag.meetings[row]) duration[index(node)] = longest;
+    for (const NodeId node : dag.collectives[row]) duration[index(node)] = longest;
   }
   for (const Part& part : dag.parts) {
-    __extension__ using Product = __int128;
-    duration[index(part.node)].value =
-        static_cast<std::int64_t>(static_cast<Product>(duration[index(part.whole)].value) *
-                                  part.numerator / part.denominator);
+    duration[index(part.node)].value = static_cast<std::int64_t>(
+        static_cast<Int128>(duration[index(part.whole)].value) * part.numerator / part.denominator);
   }
 }
 
@@ -71,27 +75,26 @@ inline void settle_durations(const Dag& dag, std::span<Nanos> duration) {
   require(options.parts_per_million >= 0 && options.parts_per_million <= 1'000'000,
           "jitter must be between 0 and 1000000 parts per million", options.parts_per_million);
   require(options.draws >= 1, "jitter: draws must be >= 1", options.draws);
-  const FrozenDag frozen(dag, timeline);
+  const TopologicalDag frozen(dag, timeline);
   Random random(options.seed);
   Jitter jitter;
   jitter.planned = timeline.makespan;
   std::vector<Nanos> by_row, ends(frozen.rows() + 1);
-  __extension__ using Sum = __int128;
-  Sum sum = 0;
+  Int128 sum = 0;
   for (std::int64_t draw = 0; draw < options.draws; ++draw) {
     std::vector<Nanos> duration = dag.duration;
     ResourceId slow = kNoResource;
     if (options.kind == JitterKind::slow_device && !dag.devices.empty()) {
       slow = dag.devices[random.below(dag.devices.size())].compute;
     }
-    for (std::size_t at = 0; at < dag.size(); ++at) {
-      if (!is_compute(dag.label[at].kind) || dag.resource[at] == kNoResource) continue;
+    for (std::size_t i = 0; i < dag.size(); ++i) {
+      if (!is_compute(dag.label[i].kind) || dag.resource[i] == kNoResource) continue;
       if (options.kind == JitterKind::noise) {
         const std::int64_t change =
             random.between(-options.parts_per_million, options.parts_per_million);
-        duration[at] = detail::changed(duration[at], change);
-      } else if (dag.resource[at] == slow) {
-        duration[at] = detail::changed(duration[at], options.parts_per_million);
+        duration[i] = detail::changed(duration[i], change);
+      } else if (dag.resource[i] == slow) {
+        duration[i] = detail::changed(duration[i], options.parts_per_million);
       }
     }
     detail::settle_durations(dag, duration);
@@ -105,4 +108,4 @@ inline void settle_durations(const Dag& dag, std::span<Nanos> duration) {
   return jitter;
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::sim

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/dag/dag.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/timeline.hpp"
 
-namespace slimpack {
+namespace slimpack::sim {
 
 /// What each device held, by kind, at the first instant of its peak: sums to `peak[device].bytes`.
 /// O(nodes + events).
@@ -26,23 +26,21 @@ namespace slimpack {
     held[index(event.device)][static_cast<std::size_t>(event.kind)] += event.bytes;
   };
   for (const MemoryEvent& event : dag.initial_memory) add(event);
-  for (std::size_t at = 0; at < dag.size(); ++at) {
-    const NodeId node{static_cast<std::uint32_t>(at)};
+  for (std::size_t i = 0; i < dag.size(); ++i) {
+    const NodeId node{static_cast<std::uint32_t>(i)};
     for (const MemoryEvent& event : dag.memory_at(node, Moment::start)) {
-      if (timeline.start[at] <= timeline.peak[index(event.device)].at) add(event);
+      if (timeline.start[i] <= timeline.peak[index(event.device)].time) add(event);
     }
     for (const MemoryEvent& event : dag.memory_at(node, Moment::end)) {
-      if (timeline.end[at] <= timeline.peak[index(event.device)].at) add(event);
+      if (timeline.end[i] <= timeline.peak[index(event.device)].time) add(event);
     }
   }
   return held;
 }
 
-namespace detail {
-
 /// A change of one device's memory, with the kind for those who ask.
 struct TimedChange {
-  Nanos at;
+  Nanos time;
   MemoryKind kind{};
   Bytes bytes;
 };
@@ -57,10 +55,10 @@ struct TimedChange {
   for (const MemoryEvent& event : dag.initial_memory) {
     changes[index(event.device)].push_back({Nanos{}, event.kind, event.bytes});
   }
-  for (std::size_t at = 0; at < dag.size(); ++at) {
-    const NodeId node{static_cast<std::uint32_t>(at)};
+  for (std::size_t i = 0; i < dag.size(); ++i) {
+    const NodeId node{static_cast<std::uint32_t>(i)};
     for (const Moment moment : {Moment::start, Moment::end}) {
-      const Nanos when = moment == Moment::start ? start[at] : end[at];
+      const Nanos when = moment == Moment::start ? start[i] : end[i];
       for (const MemoryEvent& event : dag.memory_at(node, moment)) {
         changes[index(event.device)].push_back({when, event.kind, event.bytes});
       }
@@ -68,12 +66,10 @@ struct TimedChange {
   }
   for (std::vector<TimedChange>& row : changes) {
     std::sort(row.begin(), row.end(),
-              [](const TimedChange& a, const TimedChange& b) { return a.at < b.at; });
+              [](const TimedChange& a, const TimedChange& b) { return a.time < b.time; });
   }
   return changes;
 }
-
-}  // namespace detail
 
 /// The peaks of any run of the DAG's nodes, such as one in frozen order; equal to the simulator's
 /// for its own timeline. O(nodes + events log events).
@@ -81,15 +77,15 @@ struct TimedChange {
                                                           std::span<const Nanos> start,
                                                           std::span<const Nanos> end) {
   std::vector<MemoryPeak> peaks;
-  const auto changes = detail::timed_changes(dag, start, end);
+  const auto changes = timed_changes(dag, start, end);
   for (std::size_t device = 0; device < changes.size(); ++device) {
     MemoryPeak peak;
     Bytes level = total(dag.devices[device].always);
     Nanos now;
-    for (const detail::TimedChange& change : changes[device]) {
-      if (change.at != now) {
+    for (const TimedChange& change : changes[device]) {
+      if (change.time != now) {
         if (level > peak.bytes) peak = {level, now};
-        now = change.at;
+        now = change.time;
       }
       level += change.bytes;
     }
@@ -101,7 +97,7 @@ struct TimedChange {
 
 /// What a device holds from an instant on, up to the next point.
 struct KindPoint {
-  Nanos at;
+  Nanos time;
   MemoryByKind bytes{};
   friend bool operator==(const KindPoint&, const KindPoint&) = default;
 };
@@ -111,10 +107,10 @@ struct KindPoint {
 [[nodiscard]] inline std::vector<std::vector<KindPoint>> memory_curves(const Dag& dag,
                                                                        const Timeline& timeline) {
   std::vector<std::vector<KindPoint>> curves;
-  for (const auto& row : detail::timed_changes(dag, timeline.start, timeline.end)) {
+  for (const auto& row : timed_changes(dag, timeline.start, timeline.end)) {
     std::vector<KindPoint> curve{{Nanos{}, dag.devices[curves.size()].always}};
-    for (const detail::TimedChange& change : row) {
-      if (change.at != curve.back().at) curve.push_back({change.at, curve.back().bytes});
+    for (const TimedChange& change : row) {
+      if (change.time != curve.back().time) curve.push_back({change.time, curve.back().bytes});
       curve.back().bytes[static_cast<std::size_t>(change.kind)] += change.bytes;
     }
     curves.push_back(std::move(curve));
@@ -122,4 +118,4 @@ struct KindPoint {
   return curves;
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::sim

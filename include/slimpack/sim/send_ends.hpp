@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
-#include "slimpack/dag/dag.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
-namespace slimpack {
+namespace slimpack::sim {
 
 /// By device and unit, as in `Plan::schedule`: of a unit that sends, the place of the first unit
 /// that begins when the transfer has ended, or the number of units where none does; 0 of others.
@@ -43,4 +43,4 @@ namespace slimpack {
   return ends;
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::sim

@@ -7,14 +7,14 @@
 
 #include "slimpack/cost/price.hpp"
 #include "slimpack/cost/unit_times.hpp"
-#include "slimpack/dag/build.hpp"
-#include "slimpack/dag/dag.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/sim/build_dag.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/memory.hpp"
 #include "slimpack/sim/simulator.hpp"
 #include "slimpack/sim/timeline.hpp"
 
-namespace slimpack {
+namespace slimpack::sim {
 
 /// A simulated plan: everything that reports are made of.
 struct PlanSimulation {
@@ -50,11 +50,11 @@ template <UnitTimes Times>
 inline void fill_prediction(Prediction& prediction, const PlanSimulation& simulation) {
   prediction.iteration = simulation.timeline.makespan;
   prediction.devices.clear();
-  for (std::size_t at = 0; at < simulation.dag.devices.size(); ++at) {
-    const DagDevice& device = simulation.dag.devices[at];
+  for (std::size_t i = 0; i < simulation.dag.devices.size(); ++i) {
+    const DagDevice& device = simulation.dag.devices[i];
     prediction.devices.push_back(
-        {device.dp, device.pp, simulation.timeline.busy[at], simulation.timeline.peak[at].bytes});
+        {device.dp, device.pp, simulation.timeline.busy[i], simulation.timeline.peak[i].bytes});
   }
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::sim

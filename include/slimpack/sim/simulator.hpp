@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/dag/dag.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/deadlock.hpp"
 #include "slimpack/sim/event_queue.hpp"
 #include "slimpack/sim/timeline.hpp"
 
-namespace slimpack {
+namespace slimpack::sim {
 
 namespace detail {
 
@@ -32,17 +32,17 @@ class Simulation {
 
   [[nodiscard]] Timeline run() {
     prepare();
-    for (std::size_t at = 0; at < dag_.size(); ++at) {
-      if (dag_.predecessor_count[at] == 0) become_possible(NodeId{static_cast<std::uint32_t>(at)});
+    for (std::size_t i = 0; i < dag_.size(); ++i) {
+      if (dag_.predecessor_count[i] == 0) become_possible(NodeId{static_cast<std::uint32_t>(i)});
     }
     settle_instant();
     while (!queue_.empty()) {
-      now_ = queue_.top().at;
+      now_ = queue_.top().time;
       do {
         const NodeId node = queue_.top().node;
         queue_.pop();
         end(node);
-      } while (!queue_.empty() && queue_.top().at == now_);
+      } while (!queue_.empty() && queue_.top().time == now_);
       settle_instant();
     }
     if (ended_ != dag_.size()) throw Deadlock(describe_deadlock(dag_, waiting_of_all()));
@@ -78,18 +78,18 @@ class Simulation {
     std::vector<std::uint32_t> count(dag_.resources.size(), 0);
     bool any = false;
     for (const Resource& resource : dag_.resources) any = any || resource.first_come;
-    for (std::size_t at = 0; any && at < dag_.size(); ++at) {
-      const ResourceId resource = dag_.resource[at];
+    for (std::size_t i = 0; any && i < dag_.size(); ++i) {
+      const ResourceId resource = dag_.resource[i];
       if (resource == kNoResource || !dag_.resources[index(resource)].first_come) continue;
       ++count[index(resource)];
-      waiting_[at] |= kFirstCome;
+      waiting_[i] |= kFirstCome;
     }
     NodeLists& turns = timeline_.turns;
     turns_.resize(count.size());
-    for (std::size_t at = 0; at < count.size(); ++at) {
+    for (std::size_t i = 0; i < count.size(); ++i) {
       const std::uint32_t first = turns.offset.back();
-      turns_[at].served = turns_[at].arrived = turns_[at].fresh = first;
-      turns.offset.push_back(first + count[at]);
+      turns_[i].served = turns_[i].arrived = turns_[i].fresh = first;
+      turns.offset.push_back(first + count[i]);
     }
     turns.node.resize(turns.offset.back());
     marked_.reserve(count.size());
@@ -111,14 +111,14 @@ class Simulation {
   void change_all(NodeId node, Moment moment) {
     const std::size_t row = 2 * index(node) + static_cast<std::size_t>(moment);
     const std::uint32_t last = dag_.net_offset[row + 1];
-    for (std::uint32_t at = dag_.net_offset[row]; at < last; ++at) change(dag_.net[at]);
+    for (std::uint32_t i = dag_.net_offset[row]; i < last; ++i) change(dag_.net[i]);
   }
 
   void begin(NodeId node) {
-    const std::size_t at = index(node);
-    const Nanos duration = dag_.duration[at];
-    timeline_.start[at] = now_;
-    timeline_.end[at] = now_ + duration;
+    const std::size_t i = index(node);
+    const Nanos duration = dag_.duration[i];
+    timeline_.start[i] = now_;
+    timeline_.end[i] = now_ + duration;
     change_all(node, Moment::start);
     if (duration == Nanos{}) {
       ending_now_.push_back(node);
@@ -204,8 +204,8 @@ class Simulation {
     timeline_.peak.resize(memory_.size());
     timeline_.busy.resize(memory_.size());
     std::vector<Nanos> busy(dag_.resources.size());
-    for (std::size_t at = 0; at < dag_.size(); ++at) {
-      if (dag_.resource[at] != kNoResource) busy[index(dag_.resource[at])] += dag_.duration[at];
+    for (std::size_t i = 0; i < dag_.size(); ++i) {
+      if (dag_.resource[i] != kNoResource) busy[index(dag_.resource[i])] += dag_.duration[i];
     }
     for (std::size_t device = 0; device < memory_.size(); ++device) {
       settle_memory(DeviceId{static_cast<std::uint32_t>(device)}, memory_[device]);
@@ -242,4 +242,4 @@ template <MemoryObserver Observer>
   return simulate(dag, ignore);
 }
 
-}  // namespace slimpack
+}  // namespace slimpack::sim

@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
-#include "slimpack/dag/dag.hpp"
+#include "slimpack/sim/dag.hpp"
 
-namespace slimpack {
+namespace slimpack::sim {
 
 /// The most bytes a device held, and the first instant at which it did.
 struct MemoryPeak {
   Bytes bytes;
-  Nanos at;
+  Nanos time;
   friend bool operator==(const MemoryPeak&, const MemoryPeak&) = default;
 };
 
@@ -32,8 +32,8 @@ struct Timeline {
 /// then on, all that ends at the instant freed and all that starts allocated; each device's times
 /// rise.
 template <class Observer>
-concept MemoryObserver = requires(Observer& observer, DeviceId device, Nanos at, Bytes level) {
-  observer.memory(device, at, level);
+concept MemoryObserver = requires(Observer& observer, DeviceId device, Nanos time, Bytes level) {
+  observer.memory(device, time, level);
 };
 
 struct IgnoreMemory {
@@ -42,7 +42,7 @@ struct IgnoreMemory {
 static_assert(MemoryObserver<IgnoreMemory> && !MemoryObserver<int>);
 
 struct MemoryPoint {
-  Nanos at;
+  Nanos time;
   Bytes bytes;
   friend bool operator==(const MemoryPoint&, const MemoryPoint&) = default;
 };
@@ -50,10 +50,10 @@ struct MemoryPoint {
 /// Keeps the whole curve of every device: a step function, each point up to the next.
 struct MemoryCurves {
   std::vector<std::vector<MemoryPoint>> device;
-  void memory(DeviceId of, Nanos at, Bytes level) {
+  void memory(DeviceId of, Nanos time, Bytes level) {
     if (device.size() <= index(of)) device.resize(index(of) + 1);
-    device[index(of)].push_back({at, level});
+    device[index(of)].push_back({time, level});
   }
 };
 
-}  // namespace slimpack
+}  // namespace slimpack::sim

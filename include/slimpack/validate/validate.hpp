@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/validate/breach.hpp"
-#include "slimpack/validate/channel.hpp"
-#include "slimpack/validate/deadlock.hpp"
-#include "slimpack/validate/format.hpp"
-#include "slimpack/validate/frame.hpp"
-#include "slimpack/validate/order.hpp"
-#include "slimpack/validate/partition.hpp"
-#include "slimpack/validate/peak.hpp"
+#include "slimpack/validate/detail/channel.hpp"
+#include "slimpack/validate/detail/deadlock.hpp"
+#include "slimpack/validate/detail/format.hpp"
+#include "slimpack/validate/detail/frame.hpp"
+#include "slimpack/validate/detail/order.hpp"
+#include "slimpack/validate/detail/partition.hpp"
+#include "slimpack/validate/detail/peak.hpp"
+#include "slimpack/validate/violation.hpp"
 
 namespace slimpack {
 namespace validation {
@@ -42,15 +42,15 @@ namespace validation {
       }
     }
   }
-  result.breaches = std::move(found).list();
+  result.violations = std::move(found).list();
   return result;
 }
 
 }  // namespace validation
 
-/// Every breach of the seven rules and of the format, in order of rule, with sample, MicroPack,
+/// Every violation of the seven rules and of the format, in order of rule, with sample, MicroPack,
 /// device and unit. Shares only the data types with planner and simulator. Never throws for what a
-/// plan says; of one kind of breach the first hundred are listed and the rest is counted. What a
+/// plan says; of one kind of violation the first hundred are listed and the rest is counted. What a
 /// broken table makes impossible to check is left out (docs/validation.md).
 /// O(n log n) in slices and units times the ranks of a group.
 [[nodiscard]] inline Validation validate(const Plan& plan) {

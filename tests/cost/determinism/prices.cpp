@@ -10,7 +10,7 @@
 #include "slimpack/cost/ideal.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/cost/price.hpp"
-#include "slimpack/solve/bound.hpp"
+#include "slimpack/planners/search/bound.hpp"
 
 namespace {
 
@@ -56,9 +56,9 @@ TableCost some_table(Random& random) {
   for (std::int64_t row = 0; row < 6; ++row) table.tokens.push_back({std::int64_t{100} << row});
   for (std::int64_t column = 0; column < 5; ++column)
     table.context.push_back({7 * column * column});
-  for (std::size_t at = 0; at < 30; ++at) {
+  for (std::size_t i = 0; i < 30; ++i) {
     const double step = some(random, 1e-10);
-    table.forward_s.push_back(at % 5 == 0 ? step : table.forward_s.back() + step);
+    table.forward_s.push_back(i % 5 == 0 ? step : table.forward_s.back() + step);
     table.backward_s.push_back(table.forward_s.back() * 2);
   }
   return table;
@@ -104,7 +104,7 @@ void add_prices(Hash& hash, Random& random, const Plan& plan) {
       },
       any);
   hash.add(ideal_time(plan));
-  hash.add(iteration_bound(plan).value);
+  hash.add(planners::iteration_bound(plan).value);
 }
 
 }  // namespace
@@ -119,10 +119,10 @@ int main() {
       plan.cluster = cluster;
       plan.parallel.dp = 4;
       plan.parallel.pp = 2;
-      plan.parallel.head = Head::shard;
+      plan.parallel.head = LmHead::shard;
       plan.stages = {{0, 0, 0, model.layers / 2, true},
                      {1, 0, model.layers / 2, model.layers, false}};
-      for (int at = 0; at < 40; ++at) plan.samples.push_back({random.between(1, 100'000)});
+      for (int i = 0; i < 40; ++i) plan.samples.push_back({random.between(1, 100'000)});
       for (int kind = 0; kind < 3; ++kind) {
         if (kind == 1) plan.cost = some_fit(random);
         if (kind == 2) plan.cost = some_table(random);

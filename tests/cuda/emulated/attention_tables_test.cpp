@@ -31,8 +31,7 @@ std::pair<std::vector<AttentionSegment>, std::vector<KeyPage>> draw(Random& rand
     const auto first_page = static_cast<std::int32_t>(pages.size());
     const std::int32_t gap = number(0, 1) * page;  // blocks of another rank between the pages
     const std::int32_t count = number(1, 4);
-    for (std::int32_t at = 0; at < count; ++at)
-      pages.push_back({number(0, 100), at * (page + gap)});
+    for (std::int32_t i = 0; i < count; ++i) pages.push_back({number(0, 100), i * (page + gap)});
     const std::int32_t keys = count * page - number(0, page - 1);
     const std::int32_t gradient_row = number(0, 1000);
     std::int32_t position = number(0, page);
@@ -63,8 +62,8 @@ TEST_CASE("attention_tables: every query is in one tile, every pair seen in one 
     for (const QueryTile& tile : tables.query_tiles) {
       const AttentionSegment& segment = segments[static_cast<std::size_t>(tile.segment)];
       const std::int32_t end = std::min(segment.rows, tile.first + query_tile);
-      for (std::int32_t at = tile.first; at < end; ++at) {
-        CHECK(queries.insert({tile.segment, at}).second);
+      for (std::int32_t i = tile.first; i < end; ++i) {
+        CHECK(queries.insert({tile.segment, i}).second);
       }
       const std::int32_t keys = visible_keys(pages, page, segment, end - 1);
       CHECK(keys <= last);
@@ -73,21 +72,21 @@ TEST_CASE("attention_tables: every query is in one tile, every pair seen in one 
     std::size_t rows = 0, pairs = 0;
     for (const AttentionSegment& segment : segments) {
       rows += static_cast<std::size_t>(segment.rows);
-      for (std::int32_t at = 0; at < segment.rows; ++at) {
+      for (std::int32_t i = 0; i < segment.rows; ++i) {
         std::int32_t seen = 0;
         for (std::int32_t key = 0; key < segment.keys; ++key) {
           const KeyPage& in = pages[static_cast<std::size_t>(segment.first_page + key / page)];
-          if (in.position + key % page <= segment.position + at) ++seen;
+          if (in.position + key % page <= segment.position + i) ++seen;
         }
-        CHECK(seen == visible_keys(pages, page, segment, at));
+        CHECK(seen == visible_keys(pages, page, segment, i));
         pairs += static_cast<std::size_t>(seen);
       }
     }
     CHECK(queries.size() == rows);
     std::size_t in_tiles = 0;
     for (const KeyTile& tile : tables.key_tiles) {
-      for (std::int32_t at = tile.first_segment; at < tile.last_segment; ++at) {
-        const AttentionSegment& segment = segments[static_cast<std::size_t>(at)];
+      for (std::int32_t i = tile.first_segment; i < tile.last_segment; ++i) {
+        const AttentionSegment& segment = segments[static_cast<std::size_t>(i)];
         for (std::int32_t query = 0; query < segment.rows; ++query) {
           in_tiles += static_cast<std::size_t>(
               std::clamp(visible_keys(pages, page, segment, query) - tile.first, 0, key_tile));

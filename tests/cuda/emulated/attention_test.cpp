@@ -335,8 +335,8 @@ TEST_CASE("attention: partial results over two ranks' pages make the whole") {
   for (std::size_t rank = 0; rank < 2; ++rank) {
     Case part = whole;
     part.pages.clear();
-    for (std::size_t at = rank; at < whole.pages.size(); at += 2) {
-      part.pages.push_back(whole.pages[at]);
+    for (std::size_t i = rank; i < whole.pages.size(); i += 2) {
+      part.pages.push_back(whole.pages[i]);
     }
     part.segments[0].keys = rank == 0 ? 2 * page : page + keys % page;
     part.segments[0].key_gradient_row = part.segments[0].value_gradient_row = 0;

@@ -43,9 +43,8 @@ void gradients(Bf16* logits, const std::vector<LogitSum>& all,
 void merge(std::vector<LogitSum>& into, const std::vector<LogitSum>& more, Timing timing) {
   const auto rows = static_cast<std::int64_t>(into.size());
   const auto launch = cuda::kernels::row_by_row_launch(rows);
-  cuda::simt::emulate({launch.blocks, launch.threads, launch.shared_bytes}, timing, [&] {
-    cuda::kernels::merge_logit_sum({into.data(), more.data(), rows});
-  });
+  cuda::simt::emulate({launch.blocks, launch.threads, launch.shared_bytes}, timing,
+                      [&] { cuda::kernels::merge_logit_sum({into.data(), more.data(), rows}); });
 }
 
 std::vector<float> losses(const std::vector<LogitSum>& all,

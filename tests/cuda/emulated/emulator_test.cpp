@@ -95,8 +95,8 @@ TEST_CASE("multiply_16x8x16: a product of matrices, fragments as loaded") {
     const unsigned lane = lane_index();
     auto* a = reinterpret_cast<Bf16*>(shared_memory());
     Bf16* b = a + 16 * 16;
-    for (unsigned at = lane; at < 256; at += 32) a[at] = a_at(at / 16, at % 16);
-    for (unsigned at = lane; at < 128; at += 32) b[at] = b_at(at / 8, at % 8);
+    for (unsigned i = lane; i < 256; i += 32) a[i] = a_at(i / 16, i % 16);
+    for (unsigned i = lane; i < 128; i += 32) b[i] = b_at(i / 8, i % 8);
     sync_warp();
     std::array<std::uint32_t, 4> left{}, right{};
     load_matrices(left, shared_address(a + (lane % 16) * 16 + lane / 16 * 8));

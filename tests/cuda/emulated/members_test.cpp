@@ -9,7 +9,7 @@
 
 #include "cuda/op_data.hpp"
 #include "kernels/members.cuh"
-#include "slimpack/exec/reduction.hpp"
+#include "slimpack/runtime/reduction.hpp"
 
 namespace members_test {
 
@@ -33,8 +33,8 @@ void check(std::size_t count, std::int64_t size, std::optional<std::size_t> only
   }
   std::vector<Number> expected = members.front();
   for (std::size_t member = 1; member < count; ++member) {
-    exec::combine(std::span(expected), std::span<const Number>(members[member]),
-                  kLargest ? exec::Reduction::maximum : exec::Reduction::sum);
+    runtime::combine(std::span(expected), std::span<const Number>(members[member]),
+                     kLargest ? runtime::Reduction::maximum : runtime::Reduction::sum);
   }
   const auto guard = test::poisoned<Number>(16);
   expected.insert(expected.end(), guard.begin(), guard.end());

@@ -168,10 +168,9 @@ TEST_CASE("rms_norm backward: the sum over many blocks is complete") {
   std::vector<double> expected(kCols, 1.0);
   for (std::size_t i = 0; i < parts.size(); ++i) expected[i % kCols] += test::as_double(parts[i]);
   const auto launch = cuda::kernels::column_sums_launch(kCols);
-  cuda::simt::emulate({launch.blocks, launch.threads, launch.shared_bytes},
-                      cuda::simt::Timing::late, [&] {
-                        cuda::kernels::add_column_sums({into.data(), parts.data(), kRows, kCols});
-                      });
+  cuda::simt::emulate(
+      {launch.blocks, launch.threads, launch.shared_bytes}, cuda::simt::Timing::late,
+      [&] { cuda::kernels::add_column_sums({into.data(), parts.data(), kRows, kCols}); });
   CHECK(test::difference(into, expected, 1e-5, 0) == "");
 }
 

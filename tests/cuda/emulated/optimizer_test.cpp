@@ -44,7 +44,7 @@ struct State {
   std::vector<Bf16> copy;
 };
 void step(State& state, const std::vector<float>& gradients, const Clipping* clipping,
-          const cuda::AdamW& settings, std::int64_t at, Timing timing) {
+          const cuda::AdamW& settings, std::int64_t i, Timing timing) {
   const auto size = static_cast<std::int64_t>(gradients.size());
   const auto launch = cuda::kernels::adamw_launch(size);
   const cuda::kernels::AdamWUpdate work{state.weights.data(),
@@ -54,7 +54,7 @@ void step(State& state, const std::vector<float>& gradients, const Clipping* cli
                                         gradients.data(),
                                         clipping,
                                         size,
-                                        cuda::kernels::adamw_constants(settings, at)};
+                                        cuda::kernels::adamw_constants(settings, i)};
   cuda::simt::emulate({launch.blocks, launch.threads, launch.shared_bytes}, timing,
                       [&] { cuda::kernels::adamw_part(work); });
 }
@@ -81,9 +81,8 @@ TEST_CASE("square sums: what is not finite shows in the clipping") {
     values[4321] = bad;
     const double total = ordered_sum<false>(0, squares(values, Timing::late), Timing::late);
     Clipping clipping;
-    cuda::simt::emulate({1, 32, 0}, Timing::late, [&] {
-      cuda::kernels::write_clipping({&clipping, &total, 1.0});
-    });
+    cuda::simt::emulate({1, 32, 0}, Timing::late,
+                        [&] { cuda::kernels::write_clipping({&clipping, &total, 1.0}); });
     CHECK(std::isnan(clipping.factor));
     CHECK(std::isnan(clipping.norm));
   }
@@ -114,12 +113,12 @@ TEST_CASE("adamw: steps of any length follow fp64, clipped and not") {
       weights.resize(static_cast<std::size_t>(size));
       std::vector<double> first(weights.size()), second(weights.size());
       const auto beyond = state.weights;
-      for (std::int64_t at = 1; at <= 3; ++at) {
-        const auto gradients = test::random_floats(size, static_cast<std::uint32_t>(10 + at));
-        cpu::adamw_step(weights, first, second, test::as_doubles(gradients), exact, at,
+      for (std::int64_t k = 1; k <= 3; ++k) {
+        const auto gradients = test::random_floats(size, static_cast<std::uint32_t>(10 + k));
+        cpu::adamw_step(weights, first, second, test::as_doubles(gradients), exact, k,
                         clipped ? cpu::clipping_factor(exact, 1.0) : 1.0);
-        step(state, gradients, clipped ? &clipping : nullptr, settings, at, Timing::at_once);
-        step(again, gradients, clipped ? &clipping : nullptr, settings, at, Timing::late);
+        step(state, gradients, clipped ? &clipping : nullptr, settings, k, Timing::at_once);
+        step(again, gradients, clipped ? &clipping : nullptr, settings, k, Timing::late);
       }
       CHECK(test::difference(state.weights, weights, 1e-6, 1e-6) == "");
       CHECK(test::difference(state.first, first, 1e-7, 1e-6) == "");

@@ -64,7 +64,7 @@ TEST_CASE("rope forward: queries and keys turn, values stay, each at its place")
       std::int64_t written = 0;
       for (std::int64_t r = 0; r < shape.rows; ++r) {
         const RopeRow& row = rows[static_cast<std::size_t>(r)];
-        const std::int64_t at = r * (q + 2 * k);
+        const std::int64_t i = r * (q + 2 * k);
         const auto forward = cpu::Rotation::forward;
         const auto to_bf16_of = [](const std::vector<double>& values) {
           std::vector<Bf16> result;
@@ -75,12 +75,12 @@ TEST_CASE("rope forward: queries and keys turn, values stay, each at its place")
         const auto key_row = to_bf16_of(part(key, row.key_row * k, k));
         const auto value_row = to_bf16_of(part(value, row.value_row * k, k));
         CHECK(test::difference(query_row,
-                               turned(part(qkv, at, q), row.position, shape.heads, dim, forward),
+                               turned(part(qkv, i, q), row.position, shape.heads, dim, forward),
                                2e-6, test::kBf16Rounding) == "");
         CHECK(test::difference(
-                  key_row, turned(part(qkv, at + q, k), row.position, shape.kv_heads, dim, forward),
+                  key_row, turned(part(qkv, i + q, k), row.position, shape.kv_heads, dim, forward),
                   2e-6, test::kBf16Rounding) == "");
-        CHECK(test::difference(value_row, part(qkv, at + q + k, k), 0, 0) == "");
+        CHECK(test::difference(value_row, part(qkv, i + q + k, k), 0, 0) == "");
         written += q + 2 * k;
       }
       std::int64_t kept = 0;

@@ -145,7 +145,7 @@ TEST_CASE("embedding backward: sums of few and many rows follow fp64") {
   for (const std::int64_t hidden : {8, 136}) {
     // Token 3 stands in most rows, more than all warps take at once.
     std::vector<std::int32_t> tokens(75, 3);
-    for (const std::size_t at : {0U, 9U, 40U}) tokens[at] = 1;
+    for (const std::size_t i : {0U, 9U, 40U}) tokens[i] = 1;
     tokens[20] = 5;
     constexpr std::int64_t kVocab = 7;
     const auto rows = static_cast<std::int64_t>(tokens.size());

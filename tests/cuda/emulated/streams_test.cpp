@@ -257,18 +257,18 @@ TEST_CASE("emulated streams: two threads pass numbers to and fro by events") {
     const auto play = [&](std::size_t self) {
       const StreamView stream = streams[self].view();
       for (int round = 0; round < kRounds; ++round) {
-        const auto at = static_cast<std::size_t>(round);
+        const auto i = static_cast<std::size_t>(round);
         // A wait may be queued once its event has been recorded, not before.
         if (const bool waits = self == 1 || round > 0; waits) {
-          const std::size_t from = self == 1 ? at : at - 1;
+          const std::size_t from = self == 1 ? i : i - 1;
           while (!recorded[1 - self][from]) std::this_thread::yield();
           thrown[1 - self][from].make_wait(stream);
         }
         emulated::enqueue(stream, "a throw", [number = ball.span().data, self] {
           *number = self == 0 ? *number + 1 : *number * 2 % 1000003;
         });
-        thrown[self][at].record(stream);
-        recorded[self][at] = true;
+        thrown[self][i].record(stream);
+        recorded[self][i] = true;
       }
     };
     std::thread other(play, 1);

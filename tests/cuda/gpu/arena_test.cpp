@@ -29,11 +29,11 @@ class Layout {
  public:
   template <class Element>
   std::int64_t add(const std::vector<Element>& matrix) {
-    const auto at = static_cast<std::int64_t>(bytes_.size());
+    const auto i = static_cast<std::int64_t>(bytes_.size());
     const std::size_t size = matrix.size() * sizeof(Element);
     bytes_.resize(bytes_.size() + (size + kUnit - 1) / kUnit * kUnit + kUnit, std::byte{0xff});
-    std::memcpy(bytes_.data() + at, matrix.data(), size);
-    return at;
+    std::memcpy(bytes_.data() + i, matrix.data(), size);
+    return i;
   }
   [[nodiscard]] std::vector<std::byte>& bytes() { return bytes_; }
 
@@ -42,10 +42,9 @@ class Layout {
 };
 
 template <class Element>
-std::vector<Element> taken(const std::vector<std::byte>& bytes, std::int64_t at,
-                           std::size_t count) {
+std::vector<Element> taken(const std::vector<std::byte>& bytes, std::int64_t i, std::size_t count) {
   std::vector<Element> matrix(count);
-  std::memcpy(matrix.data(), bytes.data() + at, count * sizeof(Element));
+  std::memcpy(matrix.data(), bytes.data() + i, count * sizeof(Element));
   return matrix;
 }
 

@@ -211,8 +211,8 @@ TEST_CASE("attention: partial results over two ranks' pages make the whole") {
     for (std::size_t rank = 0; rank < 2; ++rank) {
       Case part = whole;
       part.pages.clear();
-      for (std::size_t at = rank; at < whole.pages.size(); at += 2) {
-        part.pages.push_back(whole.pages[at]);
+      for (std::size_t i = rank; i < whole.pages.size(); i += 2) {
+        part.pages.push_back(whole.pages[i]);
       }
       // Of its pages one rank has the last of all, which may be partly filled.
       const bool last = rank == (kPages - 1) % 2;

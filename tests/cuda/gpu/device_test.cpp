@@ -46,7 +46,7 @@ TEST_CASE("PinnedBuffer, copy_on_device: numbers go there, across and back by th
   done.record(stream);
   REQUIRE(wait_until(done, std::chrono::steady_clock::now() + std::chrono::seconds(30)));
   CHECK(done.reached());
-  for (std::size_t at = 0; at < kSize; ++at) CHECK(back.span()[at] == 2 * out.span()[at]);
+  for (std::size_t i = 0; i < kSize; ++i) CHECK(back.span()[i] == 2 * out.span()[i]);
 }
 
 TEST_CASE("split_device: work of a part of the card gives what the whole card's does") {
@@ -67,7 +67,7 @@ TEST_CASE("split_device: work of a part of the card gives what the whole card's 
       add(sum.span(), values.span(), here.view());
       const std::vector<float> found = download(sum.span(), here.view());
       bool same = true;
-      for (std::size_t at = 0; at < kSize; ++at) same = same && found[at] == 2 * numbers[at];
+      for (std::size_t i = 0; i < kSize; ++i) same = same && found[i] == 2 * numbers[i];
       CHECK(same);
     }
     set_device(0);

@@ -65,19 +65,19 @@ void check_product(const std::vector<Element>& found,
   const double rounding = sizeof(Element) == 2 ? 0x1p-8 : 0x1p-22;
   double worst = 0;
   for (std::int64_t count = 0; count < looked_at; ++count) {
-    const std::int64_t at =
+    const std::int64_t i =
         looked_at == all ? count
                          : static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(all)));
-    double sum = addend != nullptr ? number((*addend)[static_cast<std::size_t>(at)]) : 0.0;
+    double sum = addend != nullptr ? number((*addend)[static_cast<std::size_t>(i)]) : 0.0;
     double size = std::abs(sum);
     for (std::int64_t k = 0; k < inner; ++k) {
-      const double term = left(at / columns, k) * right(at % columns, k);
+      const double term = left(i / columns, k) * right(i % columns, k);
       sum += term;
       size += std::abs(term);
     }
     // Sums of fp32 in any order err by far less than one rounding a term.
     const double allowed = rounding * std::abs(sum) + 0x1p-18 * size;
-    const double error = std::abs(number(found[static_cast<std::size_t>(at)]) - sum);
+    const double error = std::abs(number(found[static_cast<std::size_t>(i)]) - sum);
     if (!(error <= allowed)) worst = std::max(worst, std::isnan(error) ? 1e30 : error / allowed);
   }
   CHECK(worst == 0);

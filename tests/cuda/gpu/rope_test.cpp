@@ -57,9 +57,9 @@ TEST_CASE("rope: forward and backward follow fp64 up to positions of a million")
     const std::int64_t places = 2 * shape.rows;
     std::vector<cuda::RopeRow> rows;
     for (std::int64_t r = 0; r < shape.rows; ++r) {
-      const auto at = static_cast<std::int32_t>(r);
+      const auto i = static_cast<std::int32_t>(r);
       const auto last = static_cast<std::int32_t>(places - 1);
-      rows.push_back({at % 2 == 0 ? 1'000'000 - at : at, 2 * at, last - at, at});
+      rows.push_back({i % 2 == 0 ? 1'000'000 - i : i, 2 * i, last - i, i});
     }
     const auto query_row = [](const cuda::RopeRow& row) { return row.query_row; };
     const auto key_row = [](const cuda::RopeRow& row) { return row.key_row; };

@@ -37,7 +37,8 @@ TEST_CASE("NCCL: a communicator of one rank gives back what it is given") {
   const cuda::DeviceBuffer<float> one(10'000), two(10'000);
   cuda::upload(one.span(), std::span<const float>(values), stream.view());
   const std::size_t bytes = values.size() * sizeof(float);
-  for (const exec::Reduction reduction : {exec::Reduction::sum, exec::Reduction::maximum}) {
+  for (const runtime::Reduction reduction :
+       {runtime::Reduction::sum, runtime::Reduction::maximum}) {
     api->all_reduce(comm, one.span().data, values.size(), nccl::Number::f32, reduction,
                     stream.view());
     settle(*api, comm);
@@ -66,7 +67,7 @@ TEST_CASE("NCCL: a communicator can be aborted, and another one made") {
     const cuda::DeviceBuffer<double> sum(1);
     const std::vector<double> value{3};
     cuda::upload(sum.span(), std::span<const double>(value), stream.view());
-    api->all_reduce(comm, sum.span().data, 1, nccl::Number::f64, exec::Reduction::sum,
+    api->all_reduce(comm, sum.span().data, 1, nccl::Number::f64, runtime::Reduction::sum,
                     stream.view());
     settle(*api, comm);
     CHECK(cuda::download(sum.span(), stream.view()) == value);

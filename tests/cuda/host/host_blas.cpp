@@ -59,10 +59,10 @@ bool stands(const Opaque* opaque) {
 constexpr std::size_t kWorkspace = 512;
 
 double element(const void* data, const Layout& layout, std::uint64_t row, std::uint64_t column) {
-  const auto at = static_cast<std::size_t>(row) +
-                  static_cast<std::size_t>(column) * static_cast<std::size_t>(layout.distance);
-  if (layout.type == CUDA_R_32F) return static_cast<double>(static_cast<const float*>(data)[at]);
-  return static_cast<double>(to_float(static_cast<const Bf16*>(data)[at]));
+  const auto i = static_cast<std::size_t>(row) +
+                 static_cast<std::size_t>(column) * static_cast<std::size_t>(layout.distance);
+  if (layout.type == CUDA_R_32F) return static_cast<double>(static_cast<const float*>(data)[i]);
+  return static_cast<double>(to_float(static_cast<const Bf16*>(data)[i]));
 }
 
 /// Columns one after the other, transposed or not: k runs along them.
@@ -207,8 +207,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   const void* const matrices[] = {a, b, c, d};
-  for (std::size_t at = 0; at < 4; ++at) {
-    if (algorithm->data[at] == 0 || !aligned(matrices[at], algorithm->data[at])) {
+  for (std::size_t i = 0; i < 4; ++i) {
+    if (algorithm->data[i] == 0 || !aligned(matrices[i], algorithm->data[i])) {
       return CUBLAS_STATUS_INVALID_VALUE;
     }
   }
@@ -238,12 +238,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
       }
       sum *= scale;
       if (share != 0) sum += share * element(c, from, row, column);
-      const auto at = static_cast<std::size_t>(row) +
-                      static_cast<std::size_t>(column) * static_cast<std::size_t>(to.distance);
+      const auto i = static_cast<std::size_t>(row) +
+                     static_cast<std::size_t>(column) * static_cast<std::size_t>(to.distance);
       if (to.type == CUDA_R_32F) {
-        static_cast<float*>(d)[at] = static_cast<float>(sum);
+        static_cast<float*>(d)[i] = static_cast<float>(sum);
       } else {
-        static_cast<Bf16*>(d)[at] = to_bf16(static_cast<float>(sum));
+        static_cast<Bf16*>(d)[i] = to_bf16(static_cast<float>(sum));
       }
     }
   }

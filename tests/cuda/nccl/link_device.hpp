@@ -8,14 +8,14 @@
 #include <span>
 #include <vector>
 
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/buckets.hpp"
-#include "slimpack/exec/deal.hpp"
-#include "slimpack/exec/memory.hpp"
-#include "slimpack/exec/parameters.hpp"
-#include "slimpack/exec/stage_meetings.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/buckets.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/parameters.hpp"
+#include "slimpack/runtime/process_groups.hpp"
+#include "slimpack/runtime/shard_layout.hpp"
 
 namespace slimpack::test {
 
@@ -28,12 +28,12 @@ class LinkDevice {
 
   LinkDevice(const Plan& plan, std::size_t device)
       : plan_(plan),
-        meetings_{plan.parallel, plan.schedule[device].dp, plan.schedule[device].pp},
-        layout_(exec::layout_of(plan, plan.schedule[device].pp)),
-        buckets_(exec::buckets_of(plan.model, plan.stages, meetings_, layout_)) {}
+        process_groups_{plan.parallel, plan.schedule[device].dp, plan.schedule[device].pp},
+        layout_(runtime::layout_of(plan, plan.schedule[device].pp)),
+        buckets_(runtime::buckets_of(plan.model, plan.stages, process_groups_, layout_)) {}
 
-  [[nodiscard]] exec::ElementBytes element_bytes() const noexcept { return {2, 4, 4}; }
-  [[nodiscard]] exec::StaticBytes static_bytes() const noexcept { return {}; }
+  [[nodiscard]] runtime::ElementBytes element_bytes() const noexcept { return {2, 4, 4}; }
+  [[nodiscard]] runtime::StaticBytes static_bytes() const noexcept { return {}; }
   [[nodiscard]] Buffer allocate(Bytes bytes) const noexcept {
     return {static_cast<std::size_t>(bytes.value)};
   }
@@ -41,17 +41,17 @@ class LinkDevice {
     return some<std::byte>(buffer.bytes);
   }
   void clear(Buffer&) noexcept {}
-  void begin_step(const Plan&, const exec::StepData&) { buckets_.begin_step(); }
+  void begin_step(const Plan&, const runtime::StepData&) { buckets_.begin_step(); }
 
   template <class Link>
-  void forward(const exec::PackCall& call, Link& link) {
+  void forward(const runtime::PackCall& call, Link& link) {
     const Stage& stage = plan_.stages[static_cast<std::size_t>(call.line)];
     for (std::int64_t layer = 0; layer < stage.layers(); ++layer) {
       exchange(call, Pass::forward, link);
     }
   }
   template <class Link>
-  void backward(const exec::PackCall& call, Link& link) {
+  void backward(const runtime::PackCall& call, Link& link) {
     const Stage& stage = plan_.stages[static_cast<std::size_t>(call.line)];
     for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
       if (call.recompute == Recompute::full) exchange(call, Pass::forward, link);
@@ -60,7 +60,7 @@ class LinkDevice {
     }
   }
   template <class Link>
-  void head(const exec::HeadCall& call, Link& link) {
+  void head(const runtime::HeadCall& call, Link& link) {
     const std::size_t members = call.stages.members.size();
     if (members == 1) return;
     for (std::int64_t first = 0; first < call.rows.value; first += plan_.memory.head_tile.value) {
@@ -68,11 +68,11 @@ class LinkDevice {
           static_cast<std::size_t>(std::min(plan_.memory.head_tile.value, call.rows.value - first));
       const std::size_t hidden = rows * static_cast<std::size_t>(plan_.model.hidden);
       link.broadcast(call.stages, members - 1, some<std::uint16_t>(hidden));
-      link.all_reduce(call.stages, some<float>(rows), exec::Reduction::maximum);
+      link.all_reduce(call.stages, some<float>(rows), runtime::Reduction::maximum);
       const std::size_t self = call.stages.self;
       link.all_gather(call.stages, some<float>(3 * rows * members), 3 * rows * self,
                       3 * rows * (self + 1));
-      link.all_reduce(call.stages, some<float>(hidden), exec::Reduction::sum);
+      link.all_reduce(call.stages, some<float>(hidden), runtime::Reduction::sum);
     }
   }
   template <class Link>
@@ -81,12 +81,14 @@ class LinkDevice {
   }
   template <class Link>
   void optimize(Link& link) {
-    for (const exec::Bucket& bucket : buckets_.all()) link.await_sum(bucket.meeting, bucket.tag);
-    link.all_reduce(meetings_.stages(), some<double>(1), exec::Reduction::sum);
+    for (const runtime::Bucket& bucket : buckets_.all())
+      link.await_sum(bucket.process_group, bucket.tag);
+    link.all_reduce(process_groups_.stages(), some<double>(1), runtime::Reduction::sum);
     if (!sharded()) return;
-    link.all_reduce(meetings_.ranks(), some<double>(1), exec::Reduction::sum);
-    for (const exec::Bucket& bucket : buckets_.all()) {
-      link.gather_parts(meetings_.ranks(), some<std::uint16_t>(bucket.size), deal(bucket));
+    link.all_reduce(process_groups_.ranks(), some<double>(1), runtime::Reduction::sum);
+    for (const runtime::Bucket& bucket : buckets_.all()) {
+      link.gather_parts(process_groups_.ranks(), some<std::uint16_t>(bucket.size),
+                        shard_layout(bucket));
     }
   }
 
@@ -98,11 +100,12 @@ class LinkDevice {
 
   template <class Link>
   [[nodiscard]] auto queue_on(Link& link) const {
-    return [&](const exec::Bucket& bucket) {
-      if (sharded() && bucket.meeting.members.size() == deal(bucket).members) {
-        link.queue_scatter(bucket.meeting, bucket.tag, some<float>(bucket.size), deal(bucket));
+    return [&](const runtime::Bucket& bucket) {
+      if (sharded() && bucket.process_group.members.size() == shard_layout(bucket).members) {
+        link.queue_scatter(bucket.process_group, bucket.tag, some<float>(bucket.size),
+                           shard_layout(bucket));
       } else {
-        link.queue_sum(bucket.meeting, bucket.tag, some<float>(bucket.size));
+        link.queue_sum(bucket.process_group, bucket.tag, some<float>(bucket.size));
       }
     };
   }
@@ -110,25 +113,25 @@ class LinkDevice {
   [[nodiscard]] bool sharded() const {
     return plan_.memory.optimizer == OptimizerState::sharded && plan_.parallel.dp > 1;
   }
-  [[nodiscard]] exec::Deal deal(const exec::Bucket& bucket) const {
+  [[nodiscard]] runtime::ShardLayout shard_layout(const runtime::Bucket& bucket) const {
     return {bucket.size, static_cast<std::size_t>(plan_.parallel.dp), 1000};
   }
 
   /// Of one layer.
   template <class Link>
-  void exchange(const exec::PackCall& call, Pass pass, Link& link) {
-    const std::int64_t ranks = call.share.ranks;
+  void exchange(const runtime::PackCall& call, Pass pass, Link& link) {
+    const std::int64_t ranks = call.shard.ranks;
     if (ranks == 1) return;
-    for (const exec::SegmentMemory& segment : call.segments) {
-      const bool keys = segment.exchange == Exchange::kv;
+    for (const runtime::SegmentMemory& segment : call.segments) {
+      const bool keys = segment.exchange == RingMode::pass_kv;
       const std::int64_t width = keys ? 4 * plan_.model.key_width() : 6 * plan_.model.query_width();
       const auto part = [&](std::int64_t owner) {
-        const Share share{owner, ranks, call.share.block};
+        const CpShard shard{owner, ranks, call.shard.block};
         const Tokens rows =
-            share.between(keys ? Tokens{0} : segment.slice.begin, segment.slice.end);
+            shard.between(keys ? Tokens{0} : segment.slice.begin, segment.slice.end);
         return some<std::byte>(static_cast<std::size_t>(rows.value * width));
       };
-      std::int64_t rank = call.share.rank;
+      std::int64_t rank = call.shard.rank;
       const std::int64_t steps = keys && pass == Pass::forward ? ranks - 1 : ranks;
       for (std::int64_t step = 0; step < steps; ++step) {
         const std::int64_t before = (rank + ranks - 1) % ranks;
@@ -139,9 +142,9 @@ class LinkDevice {
   }
 
   const Plan& plan_;
-  exec::StageMeetings meetings_;
-  exec::ParameterLayout layout_;
-  exec::BucketQueue buckets_;
+  runtime::StageProcessGroups process_groups_;
+  runtime::ParameterLayout layout_;
+  runtime::BucketQueue buckets_;
 };
 
 }  // namespace slimpack::test

@@ -14,13 +14,13 @@
 #include <variant>
 #include <vector>
 
-#include "compiled/planners.hpp"
 #include "link_device.hpp"
 #include "recorder.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/data/sample.hpp"
-#include "slimpack/exec/executor.hpp"
-#include "slimpack/exec/program.hpp"
+#include "slimpack/planners/registry.hpp"
+#include "slimpack/runtime/executor.hpp"
+#include "slimpack/runtime/program.hpp"
 #include "slimpack_cuda/nccl/nccl_transport.hpp"
 #include "support/random_plan.hpp"
 
@@ -51,17 +51,17 @@ class Recording {
   }
 
   std::vector<Record> run(const Plan& plan) {
-    const exec::Program program = exec::make_program(plan);
-    const exec::StepData data;
-    const exec::MemoryObserver observer;
+    const runtime::Program program = runtime::make_program(plan);
+    const runtime::StepData data;
+    const runtime::MemoryObserver observer;
     std::vector<Record> records;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       Rank& one = ranks_[rank];
       one.api->record.clear();
       one.link->begin_step(plan, program);
       LinkDevice device(plan, rank);
-      (void)exec::DeviceRun<LinkDevice, cuda::nccl::NcclTransport>(plan, program, data, rank,
-                                                                   device, *one.link, observer)
+      (void)runtime::DeviceRun<LinkDevice, cuda::nccl::NcclTransport>(plan, program, data, rank,
+                                                                      device, *one.link, observer)
           .run();
       one.link->end_step("between steps");
       records.push_back(std::move(one.api->record));
@@ -106,9 +106,9 @@ Plan plan_of(std::uint64_t seed, std::int32_t dp, std::int32_t pp) {
 }
 
 /// A step of random lengths that a planner is asked for.
-PlanRequest request_of(std::uint64_t seed, std::int32_t dp, std::int32_t pp) {
+planners::PlanRequest request_of(std::uint64_t seed, std::int32_t dp, std::int32_t pp) {
   Random random(seed);
-  PlanRequest request;
+  planners::PlanRequest request;
   for (int sample = 0; sample < 12; ++sample) {
     const std::int64_t length = random.between(4, random.chance(1, 4) ? 600 : 90);
     request.batch.samples.push_back(Tokens{length});
@@ -135,9 +135,9 @@ PlanRequest request_of(std::uint64_t seed, std::int32_t dp, std::int32_t pp) {
   request.pp = pp;
   request.context = Tokens{600};
   request.granularity = Tokens{16};
-  request.effort = Effort::fast;
+  request.effort = planners::Effort::fast;
   request.memory.page_tokens = Tokens{8};
-  request.memory.share_tokens = Tokens{16};
+  request.memory.cp_block_tokens = Tokens{16};
   request.memory.head_tile = Tokens{32};
   request.memory.capacity = Bytes{std::int64_t{1} << 40U};
   return request;
@@ -169,15 +169,15 @@ TEST_CASE("NcclTransport: what ranks queue for random plans meets and ends on an
 TEST_CASE("NcclTransport: what ranks queue for the plans of every planner meets and ends") {
   std::size_t planned = 0, merged = 0;
   std::uint64_t seed = 0;
-  for (const PlannerInfo& planner : compiled::planners()) {
+  for (const planners::PlannerInfo& planner : planners::registry()) {
     const std::string name(planner.name);
     CAPTURE(name);
     std::size_t found = 0;
     for (const auto& [dp, pp] : {std::pair{1, 4}, {4, 1}, {2, 2}, {2, 4}, {4, 2}, {1, 1}}) {
-      const PlanRequest request = request_of(++seed, dp, pp);
-      const PlanOutcome outcome = planner.plan(request);
-      if (plan_in(outcome.result) == nullptr) continue;
-      const Plan plan = *plan_in(outcome.result);
+      const planners::PlanRequest request = request_of(++seed, dp, pp);
+      const planners::PlanOutcome outcome = planner.plan(request);
+      if (planners::plan_in(outcome.result) == nullptr) continue;
+      const Plan plan = *planners::plan_in(outcome.result);
       Recording ranks(plan.schedule.size());
       CHECK(replay(ranks.run(plan)) == "");
       ++found;
@@ -247,8 +247,8 @@ TEST_CASE("device replay: planted errors are found") {
       // An operation that the other side has at another place of its order.
       auto wrong = records;
       for (std::size_t other = 0; other + 1 < wrong[rank].size(); ++other) {
-        const std::size_t at = (place + other) % (wrong[rank].size() - 1);
-        test::Group &one = wrong[rank][at], &two = wrong[rank][at + 1];
+        const std::size_t i = (place + other) % (wrong[rank].size() - 1);
+        test::Group &one = wrong[rank][i], &two = wrong[rank][i + 1];
         if (one.front().comm != two.front().comm || one.front().bytes == two.front().bytes ||
             one.size() != two.size()) {
           continue;
@@ -330,7 +330,7 @@ TEST_CASE("NcclTransport: parts of a gathering") {
 
 TEST_CASE("order: a plan whose units wait for each other is refused") {
   Plan plan = plan_of(1, 1, 2);
-  const exec::Program program = exec::make_program(plan);
+  const runtime::Program program = runtime::make_program(plan);
   const auto order = cuda::nccl::order_of(plan, program);
   REQUIRE(order.devices.size() == 2);
   for (std::size_t device = 0; device < 2; ++device) {
@@ -341,9 +341,9 @@ TEST_CASE("order: a plan whose units wait for each other is refused") {
     CHECK(unit == plan.schedule[device].order.size());
   }
   // Stage 0 takes the gradients of a pack before it sends what they are made of.
-  exec::Program wrong = program;
+  runtime::Program wrong = program;
   auto& units = wrong.devices[0].units;
-  const auto first = std::find_if(units.begin(), units.end(), [](const exec::UnitWork& unit) {
+  const auto first = std::find_if(units.begin(), units.end(), [](const runtime::UnitWork& unit) {
     return unit.unit.kind == UnitKind::backward;
   });
   REQUIRE(first != units.end());

@@ -77,10 +77,10 @@ class RecordingNccl : public nccl::NcclApi {
     add(comm, Operation::Kind::broadcast, bytes, root, stream);
   }
   void all_reduce(nccl::Comm comm, void*, std::size_t count, nccl::Number number,
-                  exec::Reduction reduction, cuda::StreamView stream) override {
+                  runtime::Reduction reduction, cuda::StreamView stream) override {
     const std::size_t element = number == nccl::Number::f32 ? 4 : 8;
     add(comm, Operation::Kind::all_reduce, count * element,
-        element * 2 + (reduction == exec::Reduction::sum ? 0 : 1), stream);
+        element * 2 + (reduction == runtime::Reduction::sum ? 0 : 1), stream);
   }
   void all_gather(nccl::Comm comm, void*, std::size_t part, cuda::StreamView stream) override {
     add(comm, Operation::Kind::all_gather, part, 0, stream);

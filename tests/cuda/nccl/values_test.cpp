@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "cuda/ranks/rank_plans.hpp"
-#include "exec/transport_laws.hpp"
-#include "slimpack/exec/executor.hpp"
-#include "slimpack/exec/run_step.hpp"
+#include "runtime/transport_laws.hpp"
+#include "slimpack/runtime/executor.hpp"
+#include "slimpack/runtime/run_step.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "slimpack_cuda/emulation.hpp"
 #include "slimpack_cuda/nccl/nccl_transport.hpp"
@@ -53,7 +53,7 @@ class TableControl : public nccl::Control {
   [[nodiscard]] std::size_t rank() const override { return rank_; }
   void check() const override {
     const std::lock_guard lock(table_.mutex);
-    if (!table_.cause.empty()) throw exec::Aborted(table_.cause);
+    if (!table_.cause.empty()) throw runtime::Aborted(table_.cause);
   }
   void abort(const std::string& sentence) override {
     const std::lock_guard lock(table_.mutex);
@@ -77,7 +77,7 @@ class TableControl : public nccl::Control {
       table_.changed.notify_all();
     }
     table_.changed.wait(lock, [&] { return table_.round != round || !table_.cause.empty(); });
-    if (!table_.cause.empty()) throw exec::Aborted(table_.cause);
+    if (!table_.cause.empty()) throw runtime::Aborted(table_.cause);
     return table_.agreed;
   }
 
@@ -117,7 +117,7 @@ std::vector<std::string> on_ranks(std::size_t ranks, const Work& work,
 /// The turns of an exchange: its acts are the units of all devices, in one order that is possible.
 struct ExchangeOrder {
   nccl::StepOrder order;
-  std::vector<exec::Channel> channels;
+  std::vector<runtime::Channel> channels;
   std::vector<nccl::Circle> circles;
 };
 
@@ -130,7 +130,7 @@ ExchangeOrder order_of(const test::ExchangePlan& plan) {
   for (const auto& [channel, sizes] : plan.channels) made.channels.push_back(channel);
   std::map<std::size_t, std::size_t> to_queue;  // members of a sum that have not
   const auto pair = [&](std::size_t channel) {
-    const exec::Channel& name = plan.channels[channel].channel;
+    const runtime::Channel& name = plan.channels[channel].channel;
     return std::vector<std::size_t>{static_cast<std::size_t>(name.from),
                                     static_cast<std::size_t>(name.to)};
   };
@@ -141,23 +141,23 @@ ExchangeOrder order_of(const test::ExchangePlan& plan) {
     }
     if (one.act == test::Act::send) {  // posted before: windows allow it
       const auto members = pair(one.channel);
-      circles.insert({plan.channels[one.channel].channel.direction == exec::Direction::down
+      circles.insert({plan.channels[one.channel].channel.direction == runtime::Direction::down
                           ? Use::down
                           : Use::up,
                       members});
       made.order.devices[members[0]].push_back({Kind::send, one.message, one.channel, 0});
       made.order.devices[members[1]].push_back({Kind::receive, one.message, one.channel, 0});
     } else if (one.act == test::Act::queue) {
-      const auto [left, added] = to_queue.try_emplace(one.meeting, one.members.size());
+      const auto [left, added] = to_queue.try_emplace(one.process_group, one.members.size());
       if (--left->second > 0 || one.members.size() == 1) continue;
       circles.insert({Use::sum, one.members});
       for (const std::size_t member : one.members) {
         made.order.devices[member].push_back({Kind::sum, 0, 0, made.order.sums.size()});
       }
-      made.order.sums.push_back({one.members, static_cast<std::int64_t>(one.meeting)});
+      made.order.sums.push_back({one.members, static_cast<std::int64_t>(one.process_group)});
     } else if (one.act != test::Act::receive && one.act != test::Act::await &&
                one.members.size() > 1) {
-      circles.insert({Use::meeting, one.members});
+      circles.insert({Use::process_group, one.members});
     }
   }
   made.circles.assign(circles.begin(), circles.end());
@@ -172,53 +172,56 @@ class HostLink {
   HostLink(nccl::NcclTransport& link, cuda::StreamView stream, std::vector<std::size_t> acts)
       : link_(link), stream_(stream), acts_(std::move(acts)) {}
 
-  void post_receive(const exec::Channel& channel, std::size_t message, std::span<std::byte> into) {
+  void post_receive(const runtime::Channel& channel, std::size_t message,
+                    std::span<std::byte> into) {
     link_.post_receive(channel, message, into);
   }
-  void await_receive(const exec::Channel& channel, std::size_t message) {
+  void await_receive(const runtime::Channel& channel, std::size_t message) {
     link_.await_receive(channel, message);
     wait();
   }
-  void queue_send(const exec::Channel& channel, std::size_t message,
+  void queue_send(const runtime::Channel& channel, std::size_t message,
                   std::span<const std::byte> from) {
     link_.queue_send(channel, message, from);
   }
-  [[nodiscard]] bool send_ended(const exec::Channel& channel, std::size_t message) {
+  [[nodiscard]] bool send_ended(const runtime::Channel& channel, std::size_t message) {
     return link_.send_ended(channel, message);
   }
-  void await_send(const exec::Channel& channel, std::size_t message) {
+  void await_send(const runtime::Channel& channel, std::size_t message) {
     if (next_ == acts_.size()) link_.begin_unit(std::size_t{1} << 40U);
     link_.await_send(channel, message);
     wait();
   }
-  void ring(const exec::Meeting& meeting, std::span<const std::byte> from,
+  void ring(const runtime::ProcessGroup& process_group, std::span<const std::byte> from,
             std::span<std::byte> into) {
-    if (meeting.members.size() == 1) {  // a copy on the device, where these spans are not
+    if (process_group.members.size() == 1) {  // a copy on the device, where these spans are not
       std::copy(from.begin(), from.end(), into.begin());
       return;
     }
-    link_.ring(meeting, from, into);
+    link_.ring(process_group, from, into);
     wait();
   }
-  void broadcast(const exec::Meeting& meeting, std::size_t root, std::span<Element> values) {
-    link_.broadcast(meeting, root, values);
+  void broadcast(const runtime::ProcessGroup& process_group, std::size_t root,
+                 std::span<Element> values) {
+    link_.broadcast(process_group, root, values);
     wait();
   }
-  void all_reduce(const exec::Meeting& meeting, std::span<Element> values,
-                  exec::Reduction reduction) {
-    link_.all_reduce(meeting, values, reduction);
+  void all_reduce(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                  runtime::Reduction reduction) {
+    link_.all_reduce(process_group, values, reduction);
     wait();
   }
-  void all_gather(const exec::Meeting& meeting, std::span<Element> values, std::size_t first,
-                  std::size_t last) {
-    link_.all_gather(meeting, values, first, last);
+  void all_gather(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                  std::size_t first, std::size_t last) {
+    link_.all_gather(process_group, values, first, last);
     wait();
   }
-  void queue_sum(const exec::Meeting& meeting, std::int64_t tag, std::span<Element> values) {
-    link_.queue_sum(meeting, tag, values);
+  void queue_sum(const runtime::ProcessGroup& process_group, std::int64_t tag,
+                 std::span<Element> values) {
+    link_.queue_sum(process_group, tag, values);
   }
-  void await_sum(const exec::Meeting& meeting, std::int64_t tag) {
-    link_.await_sum(meeting, tag);
+  void await_sum(const runtime::ProcessGroup& process_group, std::int64_t tag) {
+    link_.await_sum(process_group, tag);
     wait();
   }
   void at(const std::string& place) {
@@ -250,7 +253,7 @@ void exchange(std::uint64_t seed, std::size_t devices) {
       devices,
       [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView stream) {
         link.begin_step(made.order, made.channels, made.circles, devices,
-                        static_cast<std::int32_t>(plan.window));
+                        static_cast<std::int32_t>(plan.max_in_flight));
         std::vector<std::size_t> acts;
         for (const nccl::Turn& turn : made.order.devices[rank]) {
           if (turn.kind == nccl::Turn::Kind::unit) acts.push_back(turn.number);
@@ -288,11 +291,11 @@ TEST_CASE("NcclTransport: random exchanges bring every rank what the others gave
 TEST_CASE("NcclTransport: scattered sums give members their parts, and gathering all of them") {
   for (std::size_t ranks = 1; ranks <= 4; ++ranks) {
     CAPTURE(ranks);
-    const exec::Deal deal{333, ranks, 100};
+    const runtime::ShardLayout shard_layout{333, ranks, 100};
     const auto drawn = [&](std::size_t rank) {
       Random random(rank);
       std::vector<float> values;
-      for (std::size_t i = 0; i < deal.size; ++i) {
+      for (std::size_t i = 0; i < shard_layout.size; ++i) {
         values.push_back(static_cast<float>(random.unit()));
       }
       return values;
@@ -305,7 +308,7 @@ TEST_CASE("NcclTransport: scattered sums give members their parts, and gathering
     std::vector<std::vector<float>> scattered(ranks), gathered(ranks);
     const auto ends =
         on_ranks(ranks, [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView stream) {
-          exec::Meeting all{{}, rank};
+          runtime::ProcessGroup all{{}, rank};
           for (std::size_t other = 0; other < ranks; ++other) all.members.push_back(other);
           nccl::StepOrder order;
           order.devices.resize(ranks);
@@ -315,24 +318,25 @@ TEST_CASE("NcclTransport: scattered sums give members their parts, and gathering
             turns = {{nccl::Turn::Kind::pass, 0, 0, 0}, {nccl::Turn::Kind::sum, 0, 0, 0}};
           }
           const std::vector<nccl::Circle> circles{{nccl::Circle::Use::sum, all.members},
-                                                  {nccl::Circle::Use::meeting, all.members}};
+                                                  {nccl::Circle::Use::process_group, all.members}};
           link.begin_step(order, {}, ranks > 1 ? circles : std::vector<nccl::Circle>{}, ranks, 1);
-          const cuda::DeviceBuffer<float> values(static_cast<std::int64_t>(deal.size));
+          const cuda::DeviceBuffer<float> values(static_cast<std::int64_t>(shard_layout.size));
           cuda::upload(values.span(), std::span<const float>(drawn(rank)), stream);
-          const std::span<float> there(values.span().data, deal.size);
+          const std::span<float> there(values.span().data, shard_layout.size);
           link.begin_unit(0);
-          link.queue_scatter(all, 5, there, deal);  // goes within the unit
+          link.queue_scatter(all, 5, there, shard_layout);  // goes within the unit
           link.await_sum(all, 5);
           scattered[rank] = cuda::download(values.span(), stream);
-          link.gather_parts(all, there, deal);
+          link.gather_parts(all, there, shard_layout);
           gathered[rank] = cuda::download(values.span(), stream);
-          CHECK_THROWS_AS(link.queue_scatter(all, 6, there, exec::Deal{1, ranks, 8}), InvalidInput);
+          CHECK_THROWS_AS(link.queue_scatter(all, 6, there, runtime::ShardLayout{1, ranks, 8}),
+                          InvalidInput);
           link.end_step("between steps");
         });
     for (const std::string& sentence : ends) CHECK(sentence == "");
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       CHECK(gathered[rank] == sum);
-      for (const exec::DealtPiece& piece : deal.pieces()) {
+      for (const runtime::ShardPiece& piece : shard_layout.pieces()) {
         const auto [first, last] = piece.of(rank);
         CHECK(std::equal(scattered[rank].begin() + static_cast<std::ptrdiff_t>(first),
                          scattered[rank].begin() + static_cast<std::ptrdiff_t>(last),
@@ -361,31 +365,32 @@ TEST_CASE("NcclTransport: whole steps have the bits of those between threads") {
     CAPTURE(seed);
     const Plan plan = plan_of(seed, seed % 3 == 0);
     for (const auto& group : plan.groups) merged += group.size() > 1 ? 1 : 0;
-    const exec::Program program = exec::make_program(plan);
-    const exec::MemoryObserver observer;
+    const runtime::Program program = runtime::make_program(plan);
+    const runtime::MemoryObserver observer;
     auto threads = cpu::make_devices<cpu::FastDevice>(plan, 3);
     auto mine = cpu::make_devices<cpu::FastDevice>(plan, 3);
-    std::vector<exec::StepData> data;
+    std::vector<runtime::StepData> data;
     for (std::uint64_t step = 0; step < 2; ++step) {
       data.push_back(cpu::step_data(plan, cpu::random_tokens(plan, step)));
     }
-    std::vector<std::vector<exec::DeviceResult>> results(
-        data.size(), std::vector<exec::DeviceResult>(mine.size()));
+    std::vector<std::vector<runtime::DeviceResult>> results(
+        data.size(), std::vector<runtime::DeviceResult>(mine.size()));
     const auto ends =
         on_ranks(mine.size(), [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView) {
           for (std::size_t step = 0; step < data.size(); ++step) {
             link.begin_step(plan, program);
-            results[step][rank] = exec::DeviceRun<cpu::FastDevice, nccl::NcclTransport>(
+            results[step][rank] = runtime::DeviceRun<cpu::FastDevice, nccl::NcclTransport>(
                                       plan, program, data[step], rank, mine[rank], link, observer)
                                       .run();
             link.end_step("between steps");
           }
         });
     for (const std::string& sentence : ends) CHECK(sentence == "");
-    exec::Team team(threads.size());
+    runtime::DeviceThreads device_threads(threads.size());
     for (std::size_t step = 0; step < data.size(); ++step) {
-      const auto there = exec::run_step(team, plan, program, data[step], std::span(threads));
-      const auto here = exec::step_result(plan, results[step]);
+      const auto there =
+          runtime::run_step(device_threads, plan, program, data[step], std::span(threads));
+      const auto here = runtime::step_result(plan, results[step]);
       CHECK(here.loss == there.loss);
       CHECK(here.sample_loss == there.sample_loss);
     }
@@ -411,33 +416,33 @@ TEST_CASE(
     if (seed % 2 == 0) options.merged = true;
     if (seed % 4 == 1) {
       options.pp = 2;
-      options.head = Head::shard;
+      options.head = LmHead::shard;
     }
     const Plan plan = test::rank_plan(seed, options);
     for (const auto& group : plan.groups) merged += group.size() > 1 ? 1 : 0;
-    sharded += plan.parallel.head == Head::shard && plan.parallel.pp > 1 ? 1 : 0;
-    const exec::StepData data = test::random_data(plan, seed);
+    sharded += plan.parallel.head == LmHead::shard && plan.parallel.pp > 1 ? 1 : 0;
+    const runtime::StepData data = test::random_data(plan, seed);
     test::RankDevices expected = test::rank_devices(plan, seed);
-    const exec::StepResult there = test::run_ranks(plan, data, std::span(expected));
+    const runtime::StepResult there = test::run_ranks(plan, data, std::span(expected));
     for (const auto timing : {cuda::EmulatedTiming::at_once, cuda::EmulatedTiming::late}) {
       const cuda::ScopedEmulation mode({.timing = timing});
-      const exec::Program program = exec::make_program(plan);
+      const runtime::Program program = runtime::make_program(plan);
       test::RankDevices devices = test::rank_devices(plan, seed);
       std::vector<cuda::StreamView> streams;
       for (const cuda::RankDevice& device : devices) streams.push_back(device.stream());
-      std::vector<exec::DeviceResult> results(devices.size());
+      std::vector<runtime::DeviceResult> results(devices.size());
       const auto ends = on_ranks(
           devices.size(),
           [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView) {
             link.begin_step(plan, program);
-            results[rank] = exec::DeviceRun<cuda::RankDevice, nccl::NcclTransport>(
+            results[rank] = runtime::DeviceRun<cuda::RankDevice, nccl::NcclTransport>(
                                 plan, program, data, rank, devices[rank], link, {})
                                 .run();
             link.end_step("between steps");
           },
           {.bucket = 5000}, streams);
       for (const std::string& sentence : ends) CHECK(sentence == "");
-      CHECK(exec::step_result(plan, results).loss == there.loss);
+      CHECK(runtime::step_result(plan, results).loss == there.loss);
       CHECK(test::state_of(devices) == test::state_of(expected));
     }
   }
@@ -447,7 +452,7 @@ TEST_CASE(
 
 TEST_CASE("NcclTransport: a rank that fails ends all others with the first cause") {
   const Plan plan = plan_of(6, true);
-  const exec::Program program = exec::make_program(plan);
+  const runtime::Program program = runtime::make_program(plan);
   const auto ends = on_ranks(
       program.devices.size(), [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView) {
         link.begin_step(plan, program);
@@ -457,7 +462,7 @@ TEST_CASE("NcclTransport: a rank that fails ends all others with the first cause
         }
         cpu::FastDevice device(plan, rank, 3);
         const auto data = cpu::step_data(plan, cpu::random_tokens(plan, 1));
-        static_cast<void>(exec::DeviceRun<cpu::FastDevice, nccl::NcclTransport>(
+        static_cast<void>(runtime::DeviceRun<cpu::FastDevice, nccl::NcclTransport>(
                               plan, program, data, rank, device, link, {})
                               .run());
         link.end_step("between steps");
@@ -476,11 +481,11 @@ TEST_CASE("NcclTransport: members that do not come are waited for no longer than
       [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView) {
         nccl::StepOrder order;
         order.devices.resize(2);
-        const std::vector<nccl::Circle> circles{{nccl::Circle::Use::meeting, {0, 1}}};
+        const std::vector<nccl::Circle> circles{{nccl::Circle::Use::process_group, {0, 1}}};
         link.begin_step(order, {}, circles, 2, 1);
         std::vector<float> values{1, 2, 3};
         if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-        link.all_reduce({{0, 1}, rank}, std::span(values), exec::Reduction::sum);
+        link.all_reduce({{0, 1}, rank}, std::span(values), runtime::Reduction::sum);
       },
       options);
   CHECK(ends[0] == "NCCL has waited 1 s for the other side");
@@ -493,7 +498,7 @@ TEST_CASE("NcclTransport: breaches of order and window are refused before anythi
     nccl::StepOrder order;
     order.devices.resize(1);
     link.begin_step(order, {}, {}, 1, 1);
-    const exec::Channel channel{GroupId{0}, 0, exec::Direction::down, 0, 0};
+    const runtime::Channel channel{GroupId{0}, 0, runtime::Direction::down, 0, 0};
     const std::string name =
         "the channel of group 0, rank 0, activations from stage 0 to stage 0, got ";
     std::vector<double> values{1, 2};
@@ -504,11 +509,11 @@ TEST_CASE("NcclTransport: breaches of order and window are refused before anythi
         InvalidInput);
     link.queue_send(channel, 0, bytes);
     CHECK_THROWS_AS(link.queue_send(channel, 1, bytes), InvalidInput);
-    CHECK_THROWS_AS(link.await_send(channel, 0), exec::ExecutionError);  // not in the order
+    CHECK_THROWS_AS(link.await_send(channel, 0), runtime::ExecutionError);  // not in the order
     link.post_receive(channel, 0, bytes);
     CHECK_THROWS_AS(link.post_receive(channel, 1, bytes), InvalidInput);
-    CHECK_THROWS_AS(link.await_receive(channel, 0), exec::ExecutionError);
-    CHECK_THROWS_AS(link.end_step("the end"), exec::ExecutionError);
+    CHECK_THROWS_AS(link.await_receive(channel, 0), runtime::ExecutionError);
+    CHECK_THROWS_AS(link.end_step("the end"), runtime::ExecutionError);
     CHECK_THROWS_WITH_AS(link.await_sum({{0}, 0}, 7),
                          "transport: a sum must be queued before it is awaited, got 7",
                          InvalidInput);

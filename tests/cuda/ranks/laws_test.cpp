@@ -22,7 +22,7 @@ std::vector<float> trained(const Plan& plan, std::uint64_t seed) {
   test::RankDevices devices = test::rank_devices(plan, seed);
   std::vector<float> losses;
   for (std::uint64_t step = 0; step < 2; ++step) {
-    const exec::StepData data = test::random_data(plan, 100 * seed + step);
+    const runtime::StepData data = test::random_data(plan, 100 * seed + step);
     losses.push_back(static_cast<float>(test::run_ranks(plan, data, std::span(devices)).loss));
   }
   std::vector<float> state = test::state_of(devices);
@@ -57,9 +57,9 @@ class SpoiltRank : public cuda::RankDevice {
   using cuda::RankDevice::RankDevice;
   explicit SpoiltRank(cuda::RankDevice&& device) : cuda::RankDevice(std::move(device)) {}
   template <class Link>
-  void head(const exec::HeadCall& call, Link& link) {
+  void head(const runtime::HeadCall& call, Link& link) {
     cuda::RankDevice::head(call, link);
-    for (const exec::BlockMemory& memory : call.blocks) {
+    for (const runtime::BlockMemory& memory : call.blocks) {
       cuda::detail::fill_bytes(memory.hidden_gradient.data(), 0xff, memory.hidden_gradient.size(),
                                stream());
     }
@@ -79,12 +79,12 @@ std::vector<float> masters_of(const std::vector<Device>& devices) {
 
 /// What a step fails with that leaves all weights as they were.
 template <class Device>
-std::string said_of(const Plan& plan, const exec::StepData& data, std::vector<Device>& devices) {
+std::string said_of(const Plan& plan, const runtime::StepData& data, std::vector<Device>& devices) {
   const std::vector<float> before = masters_of(devices);
   std::string said;
   try {
     (void)test::run_ranks(plan, data, std::span(devices));
-  } catch (const exec::ExecutionError& error) {
+  } catch (const runtime::ExecutionError& error) {
     said = error.what();
   }
   CHECK(masters_of(devices) == before);
@@ -115,7 +115,7 @@ TEST_CASE("ranks: units read nothing that was not written or kept for them") {
     test::RandomPlanOptions options = few();
     if (seed % 2 == 1) options.merged = true;
     const Plan plan = test::rank_plan(seed, options);
-    const exec::StepData data = test::random_data(plan, seed);
+    const runtime::StepData data = test::random_data(plan, seed);
     test::RankDevices devices = test::rank_devices(plan, seed);
     std::vector<PoisonedRank> poisoned;
     for (cuda::RankDevice& device : test::rank_devices(plan, seed)) {
@@ -133,15 +133,15 @@ TEST_CASE("ranks: an evaluation gives the losses of a step and changes nothing")
   for (std::uint64_t seed = 40; seed < 43; ++seed) {
     CAPTURE(seed);
     const Plan plan = test::rank_plan(seed, few());
-    const exec::StepData data = test::random_data(plan, seed);
+    const runtime::StepData data = test::random_data(plan, seed);
     test::RankDevices devices = test::rank_devices(plan, seed);
     for (cuda::RankDevice& device : devices) device.set_evaluating(true);
-    const exec::StepResult evaluated = test::run_ranks(plan, data, std::span(devices));
+    const runtime::StepResult evaluated = test::run_ranks(plan, data, std::span(devices));
     for (cuda::RankDevice& device : devices) {
       CHECK(device.steps() == 0);
       device.set_evaluating(false);
     }
-    const exec::StepResult step = test::run_ranks(plan, data, std::span(devices));
+    const runtime::StepResult step = test::run_ranks(plan, data, std::span(devices));
     CHECK(evaluated.sample_loss == step.sample_loss);
     for (const cuda::RankDevice& device : devices) CHECK(device.steps() == 1);
   }
@@ -154,10 +154,10 @@ TEST_CASE("ranks: losses that are not finite stop the step before the update") {
   options.merged = false;
   options.tied = false;
   const Plan plan = test::rank_plan(50, options);
-  const exec::StepData data = test::random_data(plan, 50);
+  const runtime::StepData data = test::random_data(plan, 50);
   test::RankDevices devices = test::rank_devices(plan, 50);
   for (cuda::RankDevice& device : devices) {
-    const exec::HeldTensor embedding = device.tensors().front();
+    const runtime::HeldTensor embedding = device.tensors().front();
     std::vector<float> values = device.weights(embedding);
     const auto row = static_cast<std::size_t>(data.tokens[0][0] * embedding.shape.cols);
     values[row] = std::numeric_limits<float>::infinity();
@@ -177,7 +177,7 @@ TEST_CASE("ranks: gradients that are not finite stop the step before the update"
     CAPTURE(pp);
     options.pp = pp;
     const Plan plan = test::rank_plan(51, options);
-    const exec::StepData data = test::random_data(plan, 51);
+    const runtime::StepData data = test::random_data(plan, 51);
     std::vector<SpoiltRank> spoilt;
     for (cuda::RankDevice& device : test::rank_devices(plan, 51)) {
       spoilt.emplace_back(std::move(device));
@@ -192,9 +192,9 @@ TEST_CASE("ranks: gradients that are not finite stop the step before the update"
     test::RankDevices large = test::rank_devices(plan, 51);
     for (cuda::RankDevice& device : large) {
       const auto held = device.tensors();
-      for (const exec::HeldTensor& tensor : std::vector(held.begin(), held.end())) {
-        const bool norm = tensor.shape.name == exec::kFinalNorm;
-        if (!norm && tensor.shape.name != exec::kHead) continue;
+      for (const runtime::HeldTensor& tensor : std::vector(held.begin(), held.end())) {
+        const bool norm = tensor.shape.name == runtime::kFinalNorm;
+        if (!norm && tensor.shape.name != runtime::kHead) continue;
         std::vector<float> values = device.weights(tensor);
         for (float& value : values) value *= norm ? 1e25F : 1e-25F;
         device.set_weights(tensor, values);
@@ -212,13 +212,13 @@ TEST_CASE("ranks: devices hold what plans count, the arena and fixed_bytes, no m
     test::RandomPlanOptions options = few();
     if (seed % 2 == 1) options.merged = true;
     const Plan plan = test::rank_plan(seed, options);
-    const exec::Program program = exec::make_program(plan);
+    const runtime::Program program = runtime::make_program(plan);
     const std::int64_t before = cuda::free_memory();
     test::RankDevices devices = test::rank_devices(plan, seed);
     (void)test::run_ranks(plan, test::random_data(plan, seed), std::span(devices));
     std::int64_t held = 0;
     for (std::size_t device = 0; device < devices.size(); ++device) {
-      const exec::StaticBytes always = devices[device].static_bytes();
+      const runtime::StaticBytes always = devices[device].static_bytes();
       held += (always.weights + always.gradients + always.optimizer).value +
               devices[device].arena()->capacity().value +
               cuda::fixed_bytes(plan, program, device, 4096).value;

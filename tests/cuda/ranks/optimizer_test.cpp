@@ -33,7 +33,7 @@ test::RandomPlanOptions few() {
 template <class Part, class Tensor, class Of>
 void put(Values& all, const std::vector<Part>& parts, const ModelShape& model, Tensor tensor,
          Of values) {
-  for (const exec::TensorShape& shape : exec::model_tensors(model)) {
+  for (const runtime::TensorShape& shape : runtime::model_tensors(model)) {
     all[shape.name].resize(static_cast<std::size_t>(shape.rows * shape.cols));
   }
   for (const Part& part : parts) {
@@ -65,7 +65,7 @@ Values masters_of(const test::RankDevices& devices, const ModelShape& model) {
 
 cpu::Tensors tensors_of(const ModelShape& model, const Values& values) {
   cpu::Tensors tensors;
-  for (const exec::TensorShape& shape : exec::model_tensors(model)) {
+  for (const runtime::TensorShape& shape : runtime::model_tensors(model)) {
     cpu::Matrix matrix(shape.rows, shape.cols);
     matrix.values = values.at(shape.name);
     tensors.emplace(shape.name, std::move(matrix));
@@ -111,7 +111,7 @@ TEST_CASE("ranks: updates are those of AdamW in fp64, clipped by the norm of all
     }
     // Every rank has the whole bf16 copy of what all ranks have updated.
     for (const cuda::RankDevice& device : devices) {
-      for (const exec::HeldTensor& tensor : device.tensors()) {
+      for (const runtime::HeldTensor& tensor : device.tensors()) {
         const std::vector<float> copy = device.weights(tensor);
         const auto& whole = masters.at(tensor.shape.name);
         const auto first = static_cast<std::size_t>(tensor.first_row * tensor.shape.cols);
@@ -135,7 +135,7 @@ TEST_CASE("ranks: training goes on from saved state as if it had never stopped")
     (void)test::run_ranks(plan, data(0), std::span(devices));
     test::RankDevices resumed = test::rank_devices(plan, seed + 1);
     for (std::size_t device = 0; device < devices.size(); ++device) {
-      for (const exec::HeldTensor& tensor : devices[device].tensors()) {
+      for (const runtime::HeldTensor& tensor : devices[device].tensors()) {
         resumed[device].set_weights(tensor, devices[device].weights(tensor));
       }
       resumed[device].set_master_parts(devices[device].master_parts());

@@ -9,8 +9,8 @@
 #include <utility>
 #include <variant>
 
-#include "compiled/planners.hpp"
 #include "cuda/ranks/rank_plans.hpp"
+#include "slimpack/planners/registry.hpp"
 #include "support/scaled_request.hpp"
 
 namespace planned_test {
@@ -21,14 +21,14 @@ TEST_CASE("ranks: every planner's plans of real lengths give the oracle's loss a
   std::int64_t executed = 0, merged = 0;
   double worst = 0;
   std::uint64_t seed = 0;
-  const auto run = [&](const PlannerInfo& planner, test::ScaledSet set, std::int32_t dp,
+  const auto run = [&](const planners::PlannerInfo& planner, test::ScaledSet set, std::int32_t dp,
                        std::int32_t pp) {
     ++seed;
     CAPTURE(seed);
     CAPTURE(std::string(planner.name));
     set.batch_tokens = 200;
     const LengthSet lengths = test::scaled_lengths(set, SLIMPACK_TEST_DIR "/../examples/data");
-    PlanRequest request = test::scaled_request(set, lengths, seed, dp, pp);
+    planners::PlanRequest request = test::scaled_request(set, lengths, seed, dp, pp);
     if (planner.name.starts_with("megatron")) {
       request.head.reset();
       if (planner.name != "megatron-interleaved") request.chunks.reset();
@@ -42,9 +42,9 @@ TEST_CASE("ranks: every planner's plans of real lengths give the oracle's loss a
     model.vocab = 163;
     model.bytes_per_element = 2;
     request.memory.gradient_bytes = 4;
-    const PlanOutcome outcome = planner.plan(request);
+    const planners::PlanOutcome outcome = planner.plan(request);
     if (std::holds_alternative<Infeasible>(outcome.result)) return;
-    const Plan plan = *plan_in(outcome.result);
+    const Plan plan = *planners::plan_in(outcome.result);
     const test::RankCheck found = test::check_ranks(plan, seed);
     CAPTURE(found.worst_tensor);
     CHECK(found.loss <= 2e-3);
@@ -54,9 +54,10 @@ TEST_CASE("ranks: every planner's plans of real lengths give the oracle's loss a
     ++executed;
     for (const auto& group : plan.groups) merged += group.size() > 1 ? 1 : 0;
   };
-  for (const PlannerInfo& planner : compiled::planners()) run(planner, test::kScaledSets[1], 2, 2);
-  run(compiled::find_planner("slimpack"), test::kScaledSets[0], 2, 1);
-  run(compiled::find_planner("slimpack"), test::kScaledSets[3], 3, 1);
+  for (const planners::PlannerInfo& planner : planners::registry())
+    run(planner, test::kScaledSets[1], 2, 2);
+  run(planners::find_planner("slimpack"), test::kScaledSets[0], 2, 1);
+  run(planners::find_planner("slimpack"), test::kScaledSets[3], 3, 1);
   std::printf("  %lld plans, %lld merged groups, largest difference of gradients %.1e\n",
               static_cast<long long>(executed), static_cast<long long>(merged), worst);
   CHECK(executed >= 5);

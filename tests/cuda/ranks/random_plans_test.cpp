@@ -38,10 +38,10 @@ std::int64_t pieces_of(const Plan& plan) {
   std::size_t most = 0;
   for (const DeviceSchedule& place : plan.schedule) {
     std::size_t pieces = 0;
-    const exec::ParameterLayout layout = exec::layout_of(plan, place.pp);
-    for (const exec::Bucket& bucket :
-         exec::buckets_of(plan.model, plan.stages, {plan.parallel, place.dp, place.pp}, layout)) {
-      pieces += cuda::deal_of(bucket, plan.parallel.dp, test::plain_path().piece).pieces().size();
+    const runtime::ParameterLayout layout = runtime::layout_of(plan, place.pp);
+    for (const runtime::Bucket& bucket : runtime::buckets_of(
+             plan.model, plan.stages, {plan.parallel, place.dp, place.pp}, layout)) {
+      pieces += cuda::layout_of(bucket, plan.parallel.dp, test::plain_path().piece).pieces().size();
     }
     most = std::max(most, pieces);
   }
@@ -74,7 +74,7 @@ TEST_CASE("ranks: merged groups, both exchanges, every recompute mode") {
     test::RandomPlanOptions options = test::small_plans();
     options.max_pp = 2;
     options.merged = true;
-    options.exchange = seed % 2 == 0 ? Exchange::kv : Exchange::q;
+    options.exchange = seed % 2 == 0 ? RingMode::pass_kv : RingMode::pass_q;
     options.recompute = static_cast<Recompute>(seed / 2 % kRecomputeModes);
     check(seed, options, worst);
   }
@@ -88,9 +88,9 @@ TEST_CASE("ranks: chunks with sharded heads and tied tables") {
     options.max_dp = 2;
     options.pp = seed % 2 == 0 ? 1 : 3;
     options.chunks = 2;
-    options.head = Head::shard;
+    options.head = LmHead::shard;
     options.tied = true;
-    options.window = 1;
+    options.max_in_flight = 1;
     check(seed, options, worst);
   }
   worst.print();
@@ -111,7 +111,7 @@ TEST_CASE("ranks: a path of tiles gives the oracle's loss and gradients") {
     plan.model.layers = 1;
     plan.stages = {{0, 0, 0, 1, true}};
     plan.parallel.chunks = 1;
-    plan.memory.page_tokens = plan.memory.share_tokens = Tokens{128};
+    plan.memory.page_tokens = plan.memory.cp_block_tokens = Tokens{128};
     for (DeviceSchedule& device : plan.schedule) {
       std::erase_if(device.order, [](const Unit& unit) { return unit.chunk > 0; });
     }

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/exec/run_step.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/run_step.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "slimpack_cuda/rank_device.hpp"
 #include "slimpack_cuda/stream_transport.hpp"
@@ -68,7 +68,7 @@ inline cpu::Tensors calm_weights(const ModelShape& model, std::uint64_t seed) {
     double factor = 1;
     if (name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight")) factor = 0.5;
     if (name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight")) factor = 0.1;
-    if (name == exec::kEmbedding) factor = 4;
+    if (name == runtime::kEmbedding) factor = 4;
     for (double& value : weight.values) {
       value =
           static_cast<double>(cuda::to_float(cuda::to_bf16(static_cast<float>(factor * value))));
@@ -78,7 +78,7 @@ inline cpu::Tensors calm_weights(const ModelShape& model, std::uint64_t seed) {
 }
 
 /// The rows of a whole tensor that a device holds.
-inline std::vector<float> held(const cpu::Matrix& whole, const exec::HeldTensor& tensor) {
+inline std::vector<float> held(const cpu::Matrix& whole, const runtime::HeldTensor& tensor) {
   const auto begin = whole.values.begin() + tensor.first_row * whole.cols;
   return {begin, begin + static_cast<std::ptrdiff_t>(tensor.size())};
 }
@@ -91,7 +91,7 @@ inline RankDevices rank_devices(const Plan& plan, std::uint64_t seed, cuda::Adam
   for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
     devices.emplace_back(plan, device, seed, settings, options);
     const auto tensors = devices.back().tensors();
-    for (const exec::HeldTensor& tensor : std::vector(tensors.begin(), tensors.end())) {
+    for (const runtime::HeldTensor& tensor : std::vector(tensors.begin(), tensors.end())) {
       devices.back().set_weights(tensor, held(weights.at(tensor.shape.name), tensor));
     }
   }
@@ -100,22 +100,23 @@ inline RankDevices rank_devices(const Plan& plan, std::uint64_t seed, cuda::Adam
 
 /// A step on streams. Any type that has a RankDevice's calls will do.
 template <class Device>
-exec::StepResult run_ranks(const Plan& plan, const exec::StepData& data, std::span<Device> devices,
-                           const exec::MemoryObserver& observer = {}) {
-  const exec::Program program = exec::make_program(plan);
-  exec::Team team(devices.size());
+runtime::StepResult run_ranks(const Plan& plan, const runtime::StepData& data,
+                              std::span<Device> devices,
+                              const runtime::MemoryObserver& observer = {}) {
+  const runtime::Program program = runtime::make_program(plan);
+  runtime::DeviceThreads device_threads(devices.size());
   std::vector<std::unique_ptr<cuda::RankStreams>> streams;
   for (Device& device : devices) {
     streams.push_back(std::make_unique<cuda::RankStreams>(device.stream()));
   }
-  const auto link = [&](cuda::StreamHub& hub, std::size_t device) {
-    return cuda::StreamTransport(hub, device, cuda::StreamMover(*streams[device]));
+  const auto link = [&](cuda::StreamRendezvous& rendezvous, std::size_t device) {
+    return cuda::StreamTransport(rendezvous, device, cuda::StreamMover(*streams[device]));
   };
-  return exec::run_step_with<cuda::StreamTransport>(team, plan, program, data, devices, link,
-                                                    observer);
+  return runtime::run_step_with<cuda::StreamTransport>(device_threads, plan, program, data, devices,
+                                                       link, observer);
 }
 
-inline exec::StepData random_data(const Plan& plan, std::uint64_t seed) {
+inline runtime::StepData random_data(const Plan& plan, std::uint64_t seed) {
   return cpu::step_data(plan, cpu::random_tokens(plan, seed));
 }
 
@@ -126,8 +127,8 @@ struct RankCheck {
   std::string worst_tensor;
 };
 
-inline RankCheck compare(const Plan& plan, const exec::StepData& data, std::uint64_t seed,
-                         const exec::StepResult& step, const RankDevices& devices) {
+inline RankCheck compare(const Plan& plan, const runtime::StepData& data, std::uint64_t seed,
+                         const runtime::StepResult& step, const RankDevices& devices) {
   const cpu::ReferenceResult reference =
       cpu::reference_step(plan.model, calm_weights(plan.model, seed), data);
   double squares = 0, all = 0;
@@ -156,11 +157,11 @@ inline RankCheck compare(const Plan& plan, const exec::StepData& data, std::uint
 
 /// Executes a step of the plan on fresh devices.
 inline RankCheck check_ranks(const Plan& plan, std::uint64_t seed,
-                             const exec::MemoryObserver& observer = {},
+                             const runtime::MemoryObserver& observer = {},
                              const cuda::RankOptions& options = plain_path()) {
-  const exec::StepData data = random_data(plan, seed);
+  const runtime::StepData data = random_data(plan, seed);
   RankDevices devices = rank_devices(plan, seed, {}, options);
-  const exec::StepResult step = run_ranks(plan, data, std::span(devices), observer);
+  const runtime::StepResult step = run_ranks(plan, data, std::span(devices), observer);
   return compare(plan, data, seed, step, devices);
 }
 
@@ -171,7 +172,7 @@ inline std::vector<float> state_of(const RankDevices& devices) {
     state.insert(state.end(), values.begin(), values.end());
   };
   for (const cuda::RankDevice& device : devices) {
-    for (const exec::HeldTensor& tensor : device.tensors()) {
+    for (const runtime::HeldTensor& tensor : device.tensors()) {
       add(device.weights(tensor));
     }
     for (const cuda::GradientPart& part : device.gradient_parts()) add(part.values);

@@ -67,7 +67,7 @@ TEST_CASE(
   for (std::uint64_t seed = 0; seed < 3; ++seed) {
     CAPTURE(seed);
     const Plan plan = tiny_step(seed, std::int64_t{64} << seed);
-    const exec::StepData data = test::random_data(plan, seed);
+    const runtime::StepData data = test::random_data(plan, seed);
     cpu::Tensors weights = cpu::initial_weights(plan.model, seed);
     for (auto& [name, weight] : weights) test::RoundedMath::round(weight.values);
     const cpu::ReferenceResult reference = cpu::reference_step(plan.model, weights, data);
@@ -75,16 +75,16 @@ TEST_CASE(
     auto rounded = cpu::make_devices<test::RoundedDevice>(plan, seed);
     test::RankDevices ranks;
     ranks.emplace_back(plan, 0, seed, cuda::AdamW{}, test::plain_path());
-    for (const exec::HeldTensor& tensor : ranks.front().tensors()) {
+    for (const runtime::HeldTensor& tensor : ranks.front().tensors()) {
       const cpu::Matrix& weight = weights.at(tensor.shape.name);
       std::ranges::copy(weight.values, rounded.front().weights(tensor).begin());
       ranks.front().set_weights(tensor, test::held(weight, tensor));
     }
-    (void)exec::run_step(plan, data, std::span(rounded));
+    (void)runtime::run_step(plan, data, std::span(rounded));
     (void)test::run_ranks(plan, data, std::span(ranks));
 
     Differences by_rounding, found;
-    for (const exec::HeldTensor& tensor : rounded.front().tensors()) {
+    for (const runtime::HeldTensor& tensor : rounded.front().tensors()) {
       by_rounding.add(reference.gradients.at(tensor.shape.name), 0,
                       std::as_const(rounded).front().gradients(tensor));
     }

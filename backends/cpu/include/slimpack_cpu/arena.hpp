@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "slimpack/core/units.hpp"
-#include "slimpack/exec/buffer_places.hpp"
+#include "slimpack/runtime/buffer_places.hpp"
 
 namespace slimpack::cpu {
 
@@ -26,7 +26,7 @@ namespace detail {
 template <std::size_t Alignment>
 struct ReleaseAligned {
   void operator()(std::byte* data) const noexcept {
-    ::operator delete (data, std::align_val_t{Alignment});
+    ::operator delete(data, std::align_val_t{Alignment});
   }
 };
 template <std::size_t Alignment>
@@ -35,7 +35,7 @@ using AlignedBytes = std::unique_ptr<std::byte, ReleaseAligned<Alignment>>;
 template <std::size_t Alignment = kBufferAlignment>
 [[nodiscard]] AlignedBytes<Alignment> aligned_bytes(std::size_t size) {
   return AlignedBytes<Alignment>(
-      static_cast<std::byte*>(::operator new (size, std::align_val_t{Alignment})));
+      static_cast<std::byte*>(::operator new(size, std::align_val_t{Alignment})));
 }
 
 /// Large pages where the system has them: with small ones a tenth of a step is spent on page faults
@@ -77,7 +77,7 @@ class BufferArena {
   [[nodiscard]] Bytes reached() const noexcept { return places_.reached(); }
 
  private:
-  exec::BufferPlaces places_;
+  runtime::BufferPlaces places_;
   detail::AlignedBytes<detail::kLargePage> data_;
   std::size_t touched_ = 0;
 };

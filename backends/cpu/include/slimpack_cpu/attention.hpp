@@ -68,9 +68,9 @@ void attention_backward(Out dquery, Out dkey, Out dvalue, In query, In key, In v
     const std::int64_t visible = shape.visible(r);
     if (visible == 0) continue;
     for (std::int64_t head = 0; head < shape.heads; ++head) {
-      const std::size_t at = head_at(r, head, shape.heads, shape.head_dim);
-      const In q = query.subspan(at, dim);
-      const In d = dout.subspan(at, dim);
+      const std::size_t i = head_at(r, head, shape.heads, shape.head_dim);
+      const In q = query.subspan(i, dim);
+      const In d = dout.subspan(i, dim);
       const double sum = log_sum[static_cast<std::size_t>(r * shape.heads + head)];
       const double row_delta = delta(r, head);
       for (std::int64_t j = 0; j < visible; ++j) {
@@ -81,7 +81,7 @@ void attention_backward(Out dquery, Out dkey, Out dvalue, In query, In key, In v
         const double dscore = weight * (dot(d, value.subspan(key_at, dim)) - row_delta) * scale;
         add_scaled(dvalue.subspan(key_at, dim), weight, d);
         add_scaled(dkey.subspan(key_at, dim), dscore, q);
-        add_scaled(dquery.subspan(at, dim), dscore, k);
+        add_scaled(dquery.subspan(i, dim), dscore, k);
       }
     }
   }
@@ -117,9 +117,9 @@ inline void attention_forward(Out out, Out log_sum, In query, In key, In value,
     const std::int64_t visible = shape.visible(r);
     if (visible == 0) continue;
     for (std::int64_t head = 0; head < shape.heads; ++head) {
-      const std::size_t at = detail::head_at(r, head, shape.heads, shape.head_dim);
-      const In q = query.subspan(at, dim);
-      const Out sum = out.subspan(at, dim);  // of values, weighted by exp(score - largest)
+      const std::size_t i = detail::head_at(r, head, shape.heads, shape.head_dim);
+      const In q = query.subspan(i, dim);
+      const Out sum = out.subspan(i, dim);  // of values, weighted by exp(score - largest)
       double& log = log_sum[static_cast<std::size_t>(r * shape.heads + head)];
       double largest = log;
       double weights = std::isinf(log) ? 0.0 : 1.0;
@@ -152,9 +152,9 @@ inline void attention_backward(Out dquery, Out dkey, Out dvalue, In query, In ke
   const auto dim = static_cast<std::size_t>(shape.head_dim);
   detail::attention_backward(dquery, dkey, dvalue, query, key, value, log_sum, dout, shape,
                              [&](std::int64_t row, std::int64_t head) {
-                               const std::size_t at =
+                               const std::size_t i =
                                    detail::head_at(row, head, shape.heads, shape.head_dim);
-                               return detail::dot(out.subspan(at, dim), dout.subspan(at, dim));
+                               return detail::dot(out.subspan(i, dim), dout.subspan(i, dim));
                              });
 }
 
@@ -167,9 +167,9 @@ inline void attention_delta(Out delta, In out, In dout, AttentionShape shape) {
                      "attention_delta: out is not rows * heads * head_dim");
   detail::check_size(dout.size(), shape.rows, shape.query_width(),
                      "attention_delta: dout is not rows * heads * head_dim");
-  for (std::int64_t at = 0; at < shape.rows * shape.heads; ++at) {
-    delta[static_cast<std::size_t>(at)] =
-        detail::dot(detail::row(out, at, shape.head_dim), detail::row(dout, at, shape.head_dim));
+  for (std::int64_t i = 0; i < shape.rows * shape.heads; ++i) {
+    delta[static_cast<std::size_t>(i)] =
+        detail::dot(detail::row(out, i, shape.head_dim), detail::row(dout, i, shape.head_dim));
   }
 }
 

@@ -16,8 +16,8 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/random.hpp"
-#include "slimpack/exec/run_step.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/run_step.hpp"
 #include "slimpack_cpu/device.hpp"
 #include "slimpack_cpu/reference.hpp"
 
@@ -25,7 +25,7 @@ namespace slimpack::cpu {
 
 /// One backend a device of the plan, in the order of its schedule, with weights drawn from `seed`.
 template <class Candidate = Device>
-requires std::constructible_from<Candidate, const Plan&, std::size_t, std::uint64_t, AdamW>
+  requires std::constructible_from<Candidate, const Plan&, std::size_t, std::uint64_t, AdamW>
 [[nodiscard]] std::vector<Candidate> make_devices(const Plan& plan, std::uint64_t seed,
                                                   AdamW settings = {}) {
   std::vector<Candidate> devices;
@@ -40,8 +40,8 @@ requires std::constructible_from<Candidate, const Plan&, std::size_t, std::uint6
 /// sample; where more are asked for, samples' last tokens get their own first one, in the order of
 /// samples (a cut document goes on in another sample); where fewer, the last targets are left out.
 /// Throws InvalidInput unless the plan asks for 1 to all tokens.
-[[nodiscard]] inline exec::StepData step_data(const Plan& plan,
-                                              std::vector<std::vector<std::int32_t>> tokens) {
+[[nodiscard]] inline runtime::StepData step_data(const Plan& plan,
+                                                 std::vector<std::vector<std::int32_t>> tokens) {
   std::int64_t inner = 0, all = 0;
   for (const auto& sample : tokens) {
     inner += static_cast<std::int64_t>(sample.size()) - (sample.empty() ? 0 : 1);
@@ -51,7 +51,7 @@ requires std::constructible_from<Candidate, const Plan&, std::size_t, std::uint6
           "step_data: step.target_tokens must be in [1, tokens]", plan.target_tokens);
   std::int64_t beyond = std::max<std::int64_t>(0, plan.target_tokens - inner);
   std::int64_t left = plan.target_tokens;
-  exec::StepData data;
+  runtime::StepData data;
   for (const auto& sample : tokens) {
     std::vector<std::optional<std::int32_t>> targets(sample.size());
     for (std::size_t t = 0; t < sample.size() && left > 0; ++t) {
@@ -134,11 +134,12 @@ inline double relative(double difference, double scale) {
 /// Executes one step of the plan on fresh devices of one mathematics and compares every device with
 /// the oracle: loss, every gradient after reduction, every weight after AdamW. Throws as run_step.
 template <Mathematics Math = PlainMath>
-[[nodiscard]] PlanCheck check_plan(const Plan& plan, const exec::StepData& data, std::uint64_t seed,
-                                   AdamW settings = {}, const exec::MemoryObserver& observer = {}) {
+[[nodiscard]] PlanCheck check_plan(const Plan& plan, const runtime::StepData& data,
+                                   std::uint64_t seed, AdamW settings = {},
+                                   const runtime::MemoryObserver& observer = {}) {
   using Number = typename Math::Number;
   auto devices = make_devices<BasicDevice<Math>>(plan, seed, settings);
-  const exec::StepResult step = exec::run_step(plan, data, std::span(devices), observer);
+  const runtime::StepResult step = runtime::run_step(plan, data, std::span(devices), observer);
   Tensors weights = initial_weights(plan.model, seed);
   for (auto& [name, weight] : weights) {  // the oracle begins with the devices' weights
     for (double& value : weight.values) value = static_cast<double>(static_cast<Number>(value));
@@ -152,7 +153,7 @@ template <Mathematics Math = PlainMath>
   check.loss_difference = std::abs(step.loss - reference.loss) / std::abs(reference.loss);
   check.peak = step.peak;
   for (const BasicDevice<Math>& device : devices) {
-    for (const exec::HeldTensor& tensor : device.tensors()) {
+    for (const runtime::HeldTensor& tensor : device.tensors()) {
       const std::string& name = tensor.shape.name;
       const Matrix& expected = reference.gradients.at(name);
       const double gradient = detail::relative(

@@ -18,16 +18,16 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/buckets.hpp"
-#include "slimpack/exec/losses.hpp"
-#include "slimpack/exec/memory.hpp"
-#include "slimpack/exec/parameters.hpp"
-#include "slimpack/exec/stage_meetings.hpp"
-#include "slimpack/exec/thread_transport.hpp"
-#include "slimpack/exec/transport.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/buckets.hpp"
+#include "slimpack/runtime/losses.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/parameters.hpp"
+#include "slimpack/runtime/process_groups.hpp"
+#include "slimpack/runtime/thread_transport.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cpu/arena.hpp"
 #include "slimpack_cpu/exchange.hpp"
 #include "slimpack_cpu/layer.hpp"
@@ -38,12 +38,12 @@ namespace slimpack::cpu {
 
 /// What one device needs of a transport: sums of numbers, and of the gradient's norm in fp64.
 template <class Candidate, class Number>
-concept DeviceLink = exec::Transport<Candidate, Number> && exec::Transport<Candidate, double>;
+concept DeviceLink = runtime::Transport<Candidate, Number> && runtime::Transport<Candidate, double>;
 
 /// Both moments of elements [first, first + size) of a named tensor, counted over the whole tensor.
 template <std::floating_point Number>
 struct OptimizerPart {
-  exec::TensorShape tensor;  ///< whole
+  runtime::TensorShape tensor;  ///< whole
   std::size_t first = 0;
   std::span<Number> first_moment, second_moment;
 };
@@ -63,7 +63,7 @@ class BasicDevice {
   /// InvalidInput where the plan is none that can be executed or the model's sizes do not fit.
   BasicDevice(const Plan& plan, std::size_t device, std::uint64_t seed, AdamW settings = {})
       : settings_(settings) {
-    exec::check_executable(plan);
+    runtime::check_executable(plan);
     const ModelShape& model = plan.model;
     require(model.hidden > 0 && model.ffn > 0 && model.vocab > 0 && model.heads > 0,
             "Device: hidden, heads, ffn and vocab must be > 0");
@@ -76,18 +76,18 @@ class BasicDevice {
     adopt(plan);
     dp_ = plan.schedule[device].dp;
     pp_ = plan.schedule[device].pp;
-    layout_ = exec::layout_of(plan, pp_);
-    buckets_ = exec::BucketQueue(exec::buckets_of(model, stages_, meetings(), layout_));
+    layout_ = runtime::layout_of(plan, pp_);
+    buckets_ = runtime::BucketQueue(runtime::buckets_of(model, stages_, process_groups(), layout_));
     weights_.resize(layout_.size());
     gradients_.resize(layout_.size());
-    for (const exec::HeldTensor& tensor : layout_.tensors) {
-      exec::TensorShape whole = tensor.shape;
+    for (const runtime::HeldTensor& tensor : layout_.tensors) {
+      runtime::TensorShape whole = tensor.shape;
       whole.rows = tensor.whole_rows;
       if constexpr (std::same_as<Number, double>) {
-        exec::initialise(of(weights_, tensor), whole, tensor.first_row, seed);
+        runtime::initialise(of(weights_, tensor), whole, tensor.first_row, seed);
       } else {
         std::vector<double> drawn(tensor.size());
-        exec::initialise(drawn, whole, tensor.first_row, seed);
+        runtime::initialise(drawn, whole, tensor.first_row, seed);
         std::ranges::transform(drawn, of(weights_, tensor).begin(),
                                [](double value) { return static_cast<Number>(value); });
       }
@@ -101,13 +101,13 @@ class BasicDevice {
   }
 
   /// What this device holds, in the order of its memory.
-  [[nodiscard]] std::span<const exec::HeldTensor> tensors() const noexcept {
+  [[nodiscard]] std::span<const runtime::HeldTensor> tensors() const noexcept {
     return layout_.tensors;
   }
-  [[nodiscard]] In weights(const exec::HeldTensor& tensor) const { return of(weights_, tensor); }
-  [[nodiscard]] Out weights(const exec::HeldTensor& tensor) { return of(weights_, tensor); }
+  [[nodiscard]] In weights(const runtime::HeldTensor& tensor) const { return of(weights_, tensor); }
+  [[nodiscard]] Out weights(const runtime::HeldTensor& tensor) { return of(weights_, tensor); }
   /// Of the last step, summed over ranks and copies.
-  [[nodiscard]] In gradients(const exec::HeldTensor& tensor) const {
+  [[nodiscard]] In gradients(const runtime::HeldTensor& tensor) const {
     return of(gradients_, tensor);
   }
 
@@ -131,11 +131,11 @@ class BasicDevice {
   [[nodiscard]] std::vector<OptimizerPart<Number>> optimizer_state() {
     const auto [first, last] = optimizer_range();
     std::vector<OptimizerPart<Number>> parts;
-    for (const exec::HeldTensor& tensor : layout_.tensors) {
+    for (const runtime::HeldTensor& tensor : layout_.tensors) {
       const std::size_t begin = std::max(first, tensor.offset);
       const std::size_t end = std::min(last, tensor.offset + tensor.size());
       if (begin >= end) continue;
-      exec::TensorShape whole = tensor.shape;
+      runtime::TensorShape whole = tensor.shape;
       whole.rows = tensor.whole_rows;
       const auto skipped = static_cast<std::size_t>(tensor.first_row * tensor.shape.cols);
       parts.push_back({std::move(whole), skipped + begin - tensor.offset,
@@ -148,8 +148,8 @@ class BasicDevice {
   // --- memory ---
 
   /// From now on buffers come from one arena of at least so many bytes, kept over all steps; see
-  /// exec::arena_bytes. A page of it that neither a buffer nor `touch` reaches stays untouched. No
-  /// buffer may be held. Throws InvalidInput unless capacity >= 0.
+  /// runtime::arena_bytes. A page of it that neither a buffer nor `touch` reaches stays untouched.
+  /// No buffer may be held. Throws InvalidInput unless capacity >= 0.
   void reserve(Bytes capacity) { arena_.reserve(capacity); }
   /// Touches the first so many bytes of the arena, where there is one: see BufferArena.
   void touch(Bytes bytes) noexcept {
@@ -158,12 +158,12 @@ class BasicDevice {
   /// The arena, if there is one.
   [[nodiscard]] const BufferArena* arena() const noexcept { return arena_.get(); }
 
-  // --- exec::Backend ---
+  // --- runtime::Backend ---
 
-  [[nodiscard]] exec::ElementBytes element_bytes() const noexcept {
+  [[nodiscard]] runtime::ElementBytes element_bytes() const noexcept {
     return element_bytes_of<Number>();
   }
-  [[nodiscard]] exec::StaticBytes static_bytes() const noexcept {
+  [[nodiscard]] runtime::StaticBytes static_bytes() const noexcept {
     const auto size = [](std::size_t elements) {
       return Bytes{static_cast<std::int64_t>(elements * sizeof(Number))};
     };
@@ -177,7 +177,7 @@ class BasicDevice {
   void clear(Buffer& buffer) { std::ranges::fill(buffer.bytes(), std::byte{0}); }
 
   /// Throws InvalidInput if the plan's model or partition is not that of the first.
-  void begin_step(const Plan& plan, const exec::StepData& data) {
+  void begin_step(const Plan& plan, const runtime::StepData& data) {
     require(plan.model == model_ && plan.stages == stages_ && plan.parallel.dp == parallel_.dp &&
                 plan.parallel.pp == parallel_.pp && plan.parallel.head == parallel_.head &&
                 plan.memory.optimizer == optimizer_,
@@ -189,7 +189,7 @@ class BasicDevice {
   }
 
   template <DeviceLink<Number> Link>
-  void forward(const exec::PackCall& call, Link& link) {
+  void forward(const runtime::PackCall& call, Link& link) {
     math_.forget();
     Workspace<Number> workspace(numbers<Number>(call.workspace));
     const Stage& stage = stage_of(call);
@@ -232,7 +232,7 @@ class BasicDevice {
   }
 
   template <DeviceLink<Number> Link>
-  void backward(const exec::PackCall& call, Link& link) {
+  void backward(const runtime::PackCall& call, Link& link) {
     math_.forget();
     Workspace<Number> workspace(numbers<Number>(call.workspace));
     const Stage& stage = stage_of(call);
@@ -248,7 +248,7 @@ class BasicDevice {
     if (!call.output.empty()) {
       std::ranges::copy(gradient, numbers<Number>(call.output).begin());
     } else if (stage.embedding) {
-      for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
+      for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
         math_.embedding_backward(
             of(gradients_, layout_.tensors[layout_.embedding.front()]),
             detail::rows(In(gradient), first_row, memory.piece.length().value, model_.hidden),
@@ -258,10 +258,10 @@ class BasicDevice {
   }
 
   template <DeviceLink<Number> Link>
-  void head(const exec::HeadCall& call, Link& link) {
+  void head(const runtime::HeadCall& call, Link& link) {
     math_.forget();
     std::vector<Row> rows;
-    for (const exec::PieceMemory& memory : call.pieces) {
+    for (const runtime::PieceMemory& memory : call.pieces) {
       for (std::int64_t r = 0; r < memory.piece.length().value; ++r) rows.push_back({&memory, r});
     }
     for (std::int64_t first = 0; first < call.rows.value; first += head_tile_.value) {
@@ -284,12 +284,13 @@ class BasicDevice {
   /// before, where a loss or a token's gradient is not finite.
   template <DeviceLink<Number> Link>
   void optimize(Link& link) {
-    const exec::StageMeetings meetings = this->meetings();
-    for (const exec::Bucket& bucket : buckets_.all()) link.await_sum(bucket.meeting, bucket.tag);
+    const runtime::StageProcessGroups process_groups = this->process_groups();
+    for (const runtime::Bucket& bucket : buckets_.all())
+      link.await_sum(bucket.process_group, bucket.tag);
     // Every rank adds up its own line of stages; the table counts on stage 0 only.
     double sum = math_.squares(std::span(gradients_).subspan(pp_ == 0 ? 0 : layout_.table));
     if (parallel_.pp > 1) {
-      link.all_reduce(meetings.stages(), std::span(&sum, 1), exec::Reduction::sum);
+      link.all_reduce(process_groups.stages(), std::span(&sum, 1), runtime::Reduction::sum);
     }
     gradient_norm_ = std::sqrt(sum);
     if (!std::isfinite(gradient_norm_)) throw_norm_not_finite(gradient_norm_, link);
@@ -300,20 +301,21 @@ class BasicDevice {
                      std::span(first_moment_).first(count), std::span(second_moment_).first(count),
                      std::span(gradients_).subspan(first, count), settings_, steps_,
                      clipping_factor(settings_, gradient_norm_));
-    if (count < layout_.size()) link.all_gather(meetings.ranks(), std::span(weights_), first, last);
+    if (count < layout_.size())
+      link.all_gather(process_groups.ranks(), std::span(weights_), first, last);
   }
 
  private:
   struct Row {
-    const exec::PieceMemory* memory;
+    const runtime::PieceMemory* memory;
     std::int64_t row;
   };
   using Pieces = std::span<const PieceRows<Number>>;
 
-  static Out of(std::vector<Number>& values, const exec::HeldTensor& tensor) {
+  static Out of(std::vector<Number>& values, const runtime::HeldTensor& tensor) {
     return std::span(values).subspan(tensor.offset, tensor.size());
   }
-  static In of(const std::vector<Number>& values, const exec::HeldTensor& tensor) {
+  static In of(const std::vector<Number>& values, const runtime::HeldTensor& tensor) {
     return std::span(values).subspan(tensor.offset, tensor.size());
   }
 
@@ -328,11 +330,11 @@ class BasicDevice {
   }
 
   [[nodiscard]] bool is_last() const { return pp_ + 1 == parallel_.pp; }
-  [[nodiscard]] exec::StageMeetings meetings() const { return {parallel_, dp_, pp_}; }
+  [[nodiscard]] runtime::StageProcessGroups process_groups() const { return {parallel_, dp_, pp_}; }
   template <class Link>
   [[nodiscard]] auto queue_on(Link& link) {
-    return [&](const exec::Bucket& bucket) {
-      link.queue_sum(bucket.meeting, bucket.tag,
+    return [&](const runtime::Bucket& bucket) {
+      link.queue_sum(bucket.process_group, bucket.tag,
                      std::span(gradients_).subspan(bucket.begin, bucket.size));
     };
   }
@@ -345,17 +347,17 @@ class BasicDevice {
     return {first, std::min(size, first + first_moment_.size())};
   }
 
-  void check_losses(const exec::HeadCall& call) const {
+  void check_losses(const runtime::HeadCall& call) const {
     if (call.losses.empty()) return;
-    const std::string samples = exec::samples_not_finite(call.pieces, call.losses);
+    const std::string samples = runtime::samples_not_finite(call.pieces, call.losses);
     if (samples.empty()) return;
     throw not_finite("the loss", " in samples " + samples);
   }
 
   /// Of the stage's input, which all gradients of rows in its layers have gone into.
-  void check_gradient(const exec::PackCall& call, In gradient) const {
-    exec::SampleList samples;
-    for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
+  void check_gradient(const runtime::PackCall& call, In gradient) const {
+    runtime::SampleList samples;
+    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
       const In rows = detail::rows(gradient, first_row, memory.piece.length().value, model_.hidden);
       if (!detail::all_finite(rows)) samples.add(memory.piece.sample);
     });
@@ -366,14 +368,14 @@ class BasicDevice {
   /// of which one at least can name the tensor.
   template <class Link>
   [[noreturn]] void throw_norm_not_finite(double norm, Link& link) const {
-    for (const exec::HeldTensor& tensor : layout_.tensors) {
+    for (const runtime::HeldTensor& tensor : layout_.tensors) {
       if (detail::all_finite(gradients(tensor))) continue;
       throw not_finite("the gradient", " in '" + tensor.shape.name +
                                            "', where the MicroPacks' gradients are added up");
     }
     // A stage that can say more never comes here.
     if (parallel_.pp > 1) {
-      link.all_reduce(meetings().stages(), std::span(&norm, 1), exec::Reduction::sum);
+      link.all_reduce(process_groups().stages(), std::span(&norm, 1), runtime::Reduction::sum);
     }
     throw not_finite("the norm of the gradients", "");
   }
@@ -384,43 +386,44 @@ class BasicDevice {
                               where);
   }
 
-  [[nodiscard]] const Stage& stage_of(const exec::PackCall& call) const {
+  [[nodiscard]] const Stage& stage_of(const runtime::PackCall& call) const {
     return stages_[static_cast<std::size_t>(call.line)];
   }
 
   template <class Span, class Values>
-  requires std::same_as<std::remove_const_t<Values>, std::vector<Number>>
+    requires std::same_as<std::remove_const_t<Values>, std::vector<Number>>
   [[nodiscard]] LayerTensors<Span> layer_of(Values& values, std::int64_t layer) const {
     const std::size_t first = layout_.layer[static_cast<std::size_t>(layer)];
-    const auto at = [&](exec::LayerTensor tensor) -> Span {
+    const auto at = [&](runtime::LayerTensor tensor) -> Span {
       return of(values, layout_.tensors[first + static_cast<std::size_t>(tensor)]);
     };
-    return {at(exec::LayerTensor::input_norm), at(exec::LayerTensor::query),
-            at(exec::LayerTensor::key),        at(exec::LayerTensor::value),
-            at(exec::LayerTensor::output),     at(exec::LayerTensor::mid_norm),
-            at(exec::LayerTensor::gate),       at(exec::LayerTensor::up),
-            at(exec::LayerTensor::down)};
+    return {at(runtime::LayerTensor::input_norm), at(runtime::LayerTensor::query),
+            at(runtime::LayerTensor::key),        at(runtime::LayerTensor::value),
+            at(runtime::LayerTensor::output),     at(runtime::LayerTensor::mid_norm),
+            at(runtime::LayerTensor::gate),       at(runtime::LayerTensor::up),
+            at(runtime::LayerTensor::down)};
   }
 
-  [[nodiscard]] std::span<const std::int32_t> tokens(const exec::Piece& piece) const {
+  [[nodiscard]] std::span<const std::int32_t> tokens(const runtime::Piece& piece) const {
     return std::span(data_->tokens[index(piece.sample)])
         .subspan(static_cast<std::size_t>(piece.begin.value),
                  static_cast<std::size_t>(piece.length().value));
   }
 
   template <class Call>
-  requires std::same_as<Call, exec::PackCall> || std::same_as<Call, exec::HeadCall>
-  static std::span<std::byte> hidden_gradient_of(const Call& call, const exec::PieceMemory& piece) {
-    const exec::BlockMemory& block = call.blocks[piece.block];
+    requires std::same_as<Call, runtime::PackCall> || std::same_as<Call, runtime::HeadCall>
+  static std::span<std::byte> hidden_gradient_of(const Call& call,
+                                                 const runtime::PieceMemory& piece) {
+    const runtime::BlockMemory& block = call.blocks[piece.block];
     return part_of(block.hidden_gradient, block.rows, piece);
   }
 
   /// Calls visit(memory, first row in the pack).
-  template <std::invocable<const exec::PieceMemory&, std::int64_t> Visit>
-  static void for_each_piece(const exec::PackCall& call, Visit visit) {
+  template <std::invocable<const runtime::PieceMemory&, std::int64_t> Visit>
+  static void for_each_piece(const runtime::PackCall& call, Visit visit) {
     std::int64_t row = 0;
-    for (const exec::SegmentMemory& segment : call.segments) {
-      for (const exec::PieceMemory& memory : segment.pieces) {
+    for (const runtime::SegmentMemory& segment : call.segments) {
+      for (const runtime::PieceMemory& memory : segment.pieces) {
         visit(memory, row);
         row += memory.piece.length().value;
       }
@@ -429,52 +432,52 @@ class BasicDevice {
 
   /// Where the input of layer `layer` of this stage belongs, by part of a piece: what is kept, or
   /// behind the last layer the unit's output.
-  [[nodiscard]] std::vector<Out> layer_inputs(const exec::PackCall& call,
+  [[nodiscard]] std::vector<Out> layer_inputs(const runtime::PackCall& call,
                                               std::int64_t layer) const {
     std::vector<Out> inputs;
     const bool behind = layer == stage_of(call).layers();
-    for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
+    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
       const std::int64_t rows = memory.piece.length().value;
       const std::int64_t kept =
-          exec::kept_bytes(model_, memory.piece.recompute, element_bytes()) * rows;
+          runtime::kept_bytes(model_, memory.piece.recompute, element_bytes()) * rows;
       const Out whole =
           behind ? detail::rows(numbers<Number>(call.output), first_row, rows, model_.hidden)
                  : numbers<Number>(
                        kept_of(call, memory).subspan(static_cast<std::size_t>(layer * kept)));
-      for_each_part(rows, [&](std::int64_t at, std::int64_t count) {
-        inputs.push_back(detail::rows(whole, at, count, model_.hidden));
+      for_each_part(rows, [&](std::int64_t i, std::int64_t count) {
+        inputs.push_back(detail::rows(whole, i, count, model_.hidden));
       });
     });
     return inputs;
   }
 
   /// Fills the first layer's input from token embeddings or from what was received.
-  void enter(const exec::PackCall& call, std::span<const Out> inputs) const {
+  void enter(const runtime::PackCall& call, std::span<const Out> inputs) const {
     std::size_t part = 0;
-    for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
-      for_each_part(memory.piece.length().value, [&](std::int64_t at, std::int64_t count) {
+    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
+      for_each_part(memory.piece.length().value, [&](std::int64_t i, std::int64_t count) {
         const Out into = inputs[part++];
         if (stage_of(call).embedding) {
           Math::embedding_forward(
               into, of(weights_, layout_.tensors[layout_.embedding.front()]),
               tokens(memory.piece)
-                  .subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)),
+                  .subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(count)),
               model_.vocab, model_.hidden);
         } else {
           std::ranges::copy(
-              detail::rows(numbers<Number>(call.input), first_row + at, count, model_.hidden),
+              detail::rows(numbers<Number>(call.input), first_row + i, count, model_.hidden),
               into.begin());
         }
       });
     });
   }
 
-  void load_gradient(const exec::PackCall& call, Out gradient) const {
+  void load_gradient(const runtime::PackCall& call, Out gradient) const {
     if (call.line + 1 < static_cast<std::int32_t>(stages_.size())) {
       std::ranges::copy(numbers<Number>(call.input), gradient.begin());
       return;
     }
-    for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
+    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
       std::ranges::copy(
           numbers<Number>(hidden_gradient_of(call, memory)),
           detail::rows(gradient, first_row, memory.piece.length().value, model_.hidden).begin());
@@ -482,14 +485,14 @@ class BasicDevice {
   }
 
   /// The pack's pieces, in parts of at most a group.
-  [[nodiscard]] std::vector<PieceRows<Number>> rows_of_pieces(const exec::PackCall& call,
+  [[nodiscard]] std::vector<PieceRows<Number>> rows_of_pieces(const runtime::PackCall& call,
                                                               std::int64_t layer,
                                                               Workspace<Number>& workspace) const {
     std::vector<PieceRows<Number>> pieces;
-    for_each_piece(call, [&](const exec::PieceMemory& memory, std::int64_t first_row) {
+    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
       const auto whole = rows_of(model_, call, memory, first_row, layer, workspace);
-      for_each_part(whole.rows, [&](std::int64_t at, std::int64_t count) {
-        pieces.push_back(part_of(whole, at, count));
+      for_each_part(whole.rows, [&](std::int64_t i, std::int64_t count) {
+        pieces.push_back(part_of(whole, i, count));
       });
     });
     return pieces;
@@ -497,14 +500,14 @@ class BasicDevice {
 
   /// Calls visit(attention of the slice, its pieces) for every segment of the call.
   template <class Visit>
-  requires std::invocable < Visit&, const SliceAttention<Math>
-  &, Pieces > void for_each_slice(const exec::PackCall& call, std::int64_t layer, Pieces pieces,
-                                  Visit visit) {
-    for (const exec::SegmentMemory& segment : call.segments) {
+    requires std::invocable<Visit&, const SliceAttention<Math>&, Pieces>
+  void for_each_slice(const runtime::PackCall& call, std::int64_t layer, Pieces pieces,
+                      Visit visit) {
+    for (const runtime::SegmentMemory& segment : call.segments) {
       const SliceAttention<Math> slice(math_, model_, page_tokens_, call, segment, layer,
                                        stage_of(call).layers());
       std::size_t parts = 0;
-      for (const exec::PieceMemory& memory : segment.pieces) {
+      for (const runtime::PieceMemory& memory : segment.pieces) {
         for_each_part(memory.piece.length().value, [&](std::int64_t, std::int64_t) { ++parts; });
       }
       visit(slice, pieces.first(parts));
@@ -514,7 +517,7 @@ class BasicDevice {
 
   /// Backward of one layer: `gradient` is that of its output and becomes that of its input.
   template <DeviceLink<Number> Link>
-  void backward_layer(const exec::PackCall& call, std::int64_t model_layer, std::int64_t layer,
+  void backward_layer(const runtime::PackCall& call, std::int64_t model_layer, std::int64_t layer,
                       Out gradient, Workspace<Number>& workspace, Link& link) {
     const Layer<Math> work(math_, model_, layer_of<In>(std::as_const(weights_), model_layer));
     const LayerTensors<Out> gradients = layer_of<Out>(gradients_, model_layer);
@@ -570,7 +573,7 @@ class BasicDevice {
   /// Loss and gradients of at most `head_tile` rows. Every stage computes the logits of its part of
   /// the vocabulary; the last one owns hidden states, losses and hidden gradients.
   template <DeviceLink<Number> Link>
-  void head_tile(const exec::HeadCall& call, std::int64_t first, std::span<const Row> rows,
+  void head_tile(const runtime::HeadCall& call, std::int64_t first, std::span<const Row> rows,
                  Link& link) {
     const auto n = static_cast<std::int64_t>(rows.size());
     const std::int64_t h = model_.hidden;
@@ -587,7 +590,7 @@ class BasicDevice {
     const In hidden = is_last() ? detail::rows(numbers<Number>(call.hidden), first, n, h) : In{};
     const RowShape norm_shape{n, h};
     if (is_last()) {
-      const exec::HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
+      const runtime::HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
       math_.rms_norm_forward(normed, inverse, hidden, of(std::as_const(weights_), norm), norm_shape,
                              model_.norm_eps);
     }
@@ -605,32 +608,32 @@ class BasicDevice {
     const LogitShape logit_shape{n, shard.first, shard.size()};
     math_.linear_forward(logits, normed, head_weights, projection);
     math_.logit_maximum(maximum, logits, logit_shape);
-    if (sharded) link.all_reduce(call.stages, maximum, exec::Reduction::maximum);
+    if (sharded) link.all_reduce(call.stages, maximum, runtime::Reduction::maximum);
     math_.logit_sums(sum, target_logit, logits, maximum, targets, logit_shape);
     if (sharded) {
-      link.all_reduce(call.stages, sum, exec::Reduction::sum);
-      link.all_reduce(call.stages, target_logit, exec::Reduction::sum);
+      link.all_reduce(call.stages, sum, runtime::Reduction::sum);
+      link.all_reduce(call.stages, target_logit, runtime::Reduction::sum);
     }
     math_.logit_gradients(logits, maximum, sum, targets, logit_shape, scale_);
     math_.linear_backward_input(dnormed, logits, head_weights, projection);
     math_.linear_backward_weight(std::span(gradients_).subspan(head_offset, head_size), logits,
                                  normed, projection);
-    if (sharded) link.all_reduce(call.stages, dnormed, exec::Reduction::sum);
+    if (sharded) link.all_reduce(call.stages, dnormed, runtime::Reduction::sum);
     if (!is_last()) return;
 
-    const exec::HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
+    const runtime::HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
     math_.rms_norm_backward(dhidden, of(gradients_, norm), dnormed, hidden,
                             of(std::as_const(weights_), norm), inverse, norm_shape);
     for (std::int64_t r = 0; r < n; ++r) {
-      const auto at = static_cast<std::size_t>(r);
-      if (targets[at]) {
-        call.losses[static_cast<std::size_t>(first) + at] = static_cast<double>(maximum[at]) +
-                                                            std::log(static_cast<double>(sum[at])) -
-                                                            static_cast<double>(target_logit[at]);
+      const auto i = static_cast<std::size_t>(r);
+      if (targets[i]) {
+        call.losses[static_cast<std::size_t>(first) + i] = static_cast<double>(maximum[i]) +
+                                                           std::log(static_cast<double>(sum[i])) -
+                                                           static_cast<double>(target_logit[i]);
       }
       std::ranges::copy(
           detail::row(dhidden, r, h),
-          detail::row(numbers<Number>(hidden_gradient_of(call, *rows[at].memory)), rows[at].row, h)
+          detail::row(numbers<Number>(hidden_gradient_of(call, *rows[i].memory)), rows[i].row, h)
               .begin());
     }
   }
@@ -643,14 +646,14 @@ class BasicDevice {
   Tokens page_tokens_, head_tile_;
   double scale_ = 0;
   std::int32_t dp_ = 0, pp_ = 0;
-  exec::ParameterLayout layout_;
-  exec::BucketQueue buckets_;
+  runtime::ParameterLayout layout_;
+  runtime::BucketQueue buckets_;
   std::vector<Number> weights_, gradients_, first_moment_, second_moment_;
   std::int64_t steps_ = 0;
   double gradient_norm_ = 0;
   ArenaOwner arena_;
   Math math_;
-  const exec::StepData* data_ = nullptr;
+  const runtime::StepData* data_ = nullptr;
 };
 
 /// The plain device in fp64: slow, and the oracle of every other backend.
@@ -658,8 +661,8 @@ using Device = BasicDevice<PlainMath>;
 /// The device at speed, in fp32.
 using FastDevice = BasicDevice<FastMath>;
 
-static_assert(exec::Backend<Device, exec::ThreadTransport> &&
-              exec::Backend<FastDevice, exec::ThreadTransport> &&
-              !exec::Backend<int, exec::ThreadTransport>);
+static_assert(runtime::Backend<Device, runtime::ThreadTransport> &&
+              runtime::Backend<FastDevice, runtime::ThreadTransport> &&
+              !runtime::Backend<int, runtime::ThreadTransport>);
 
 }  // namespace slimpack::cpu

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/memory.hpp"
-#include "slimpack/exec/transport.hpp"
-#include "slimpack/plan/share.hpp"
+#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cpu/attention.hpp"
 #include "slimpack_cpu/layer.hpp"
 #include "slimpack_cpu/mathematics.hpp"
@@ -32,8 +32,8 @@ class SliceAttention {
   using Pieces = std::span<const PieceRows<Number>>;
   using Scratch = std::span<const PieceGradients<Number>>;
 
-  SliceAttention(Math& math, const ModelShape& model, Tokens page, const exec::PackCall& call,
-                 const exec::SegmentMemory& segment, std::int64_t layer, std::int64_t layers)
+  SliceAttention(Math& math, const ModelShape& model, Tokens page, const runtime::PackCall& call,
+                 const runtime::SegmentMemory& segment, std::int64_t layer, std::int64_t layers)
       : math_(math),
         model_(model),
         page_(page),
@@ -46,7 +46,7 @@ class SliceAttention {
 
   /// Stores keys and values of one piece.
   void store(const PieceRows<Number>& rows, In key, In value) const {
-    const Tokens own = call_.share.before(rows.begin);
+    const Tokens own = call_.shard.before(rows.begin);
     for (std::int64_t r = 0; r < rows.rows; ++r) {
       const KeyRun run = stored(own.value + r, 1);
       std::ranges::copy(detail::row(key, r, width_), run.key.begin());
@@ -56,17 +56,17 @@ class SliceAttention {
 
   /// Fills attention output and log-sum-exp of the pieces; all keys up to the slice's end must be
   /// stored on all ranks.
-  template <exec::Transport<Number> Link>
+  template <runtime::Transport<Number> Link>
   void forward(Pieces pieces, Workspace<Number>& workspace, Link& link) const {
     for (const PieceRows<Number>& rows : pieces)
       math_.attention_begin(rows.attention, rows.log_sum);
-    if (call_.share.ranks == 1) {
+    if (call_.shard.ranks == 1) {
       for_each_block(pieces, {}, [&](Tokens first_row, const QueryRun& queries) {
         for_each_own_run(first_row + Tokens{queries.rows}, [&](Tokens first, const KeyRun& keys) {
           attend(first_row, queries, first, keys);
         });
       });
-    } else if (segment_.exchange == Exchange::kv) {
+    } else if (segment_.exchange == RingMode::pass_kv) {
       forward_keys(pieces, workspace, link);
     } else {
       forward_queries(pieces, workspace, link);
@@ -74,15 +74,15 @@ class SliceAttention {
   }
 
   /// Adds to `dquery` of the pieces' scratch and to the stored gradients of keys and values.
-  template <exec::Transport<Number> Link>
+  template <runtime::Transport<Number> Link>
   void backward(Pieces pieces, Scratch scratch, Workspace<Number>& workspace, Link& link) const {
-    if (call_.share.ranks == 1) {
+    if (call_.shard.ranks == 1) {
       for_each_block(pieces, scratch, [&](Tokens first_row, const QueryRun& queries) {
         for_each_own_run(first_row + Tokens{queries.rows}, [&](Tokens first, const KeyRun& keys) {
           attend_backward(first_row, queries, first, keys);
         });
       });
-    } else if (segment_.exchange == Exchange::kv) {
+    } else if (segment_.exchange == RingMode::pass_kv) {
       backward_keys(pieces, scratch, workspace, link);
     } else {
       backward_queries(pieces, scratch, workspace, link);
@@ -91,7 +91,7 @@ class SliceAttention {
 
   /// The gradients of a piece's own keys and values, final once its slice is through.
   void gradients(const PieceRows<Number>& rows, Out dkey, Out dvalue) const {
-    const KeyRun run = stored_gradients(call_.share.before(rows.begin).value, rows.rows);
+    const KeyRun run = stored_gradients(call_.shard.before(rows.begin).value, rows.rows);
     std::ranges::copy(run.dkey, dkey.begin());
     std::ranges::copy(run.dvalue, dvalue.begin());
   }
@@ -108,11 +108,11 @@ class SliceAttention {
     Out query, attention, log_sum, dattention, delta, dquery;
   };
 
-  [[nodiscard]] Share share_of(std::int64_t rank) const {
-    return {rank, call_.share.ranks, call_.share.block};
+  [[nodiscard]] CpShard cp_shard_of(std::int64_t rank) const {
+    return {rank, call_.shard.ranks, call_.shard.block};
   }
   [[nodiscard]] std::int64_t before_me(std::int64_t rank) const {
-    return (rank + call_.share.ranks - 1) % call_.share.ranks;
+    return (rank + call_.shard.ranks - 1) % call_.shard.ranks;
   }
 
   [[nodiscard]] AttentionShape shape(std::int64_t rows, Tokens first_row, std::int64_t keys,
@@ -125,10 +125,10 @@ class SliceAttention {
     const Out page = numbers<Number>(segment_.pages[static_cast<std::size_t>(own / page_.value)]);
     const Out keys = detail::rows(page, layer_ * 2 * page_.value, page_.value, width_);
     const Out values = detail::rows(page, (layer_ * 2 + 1) * page_.value, page_.value, width_);
-    const std::int64_t at = own % page_.value;
+    const std::int64_t i = own % page_.value;
     return {count,
-            detail::rows(keys, at, count, width_),
-            detail::rows(values, at, count, width_),
+            detail::rows(keys, i, count, width_),
+            detail::rows(values, i, count, width_),
             {},
             {}};
   }
@@ -147,9 +147,9 @@ class SliceAttention {
   /// pages.
   template <std::invocable<Tokens, const KeyRun&> Visit>
   void for_each_own_run(Tokens end, Visit visit) const {
-    call_.share.for_each_run(Tokens{0}, end, [&](Tokens first, Tokens last) {
+    call_.shard.for_each_run(Tokens{0}, end, [&](Tokens first, Tokens last) {
       while (first < last) {
-        const std::int64_t own = call_.share.before(first).value;
+        const std::int64_t own = call_.shard.before(first).value;
         const std::int64_t count = std::min((last - first).value, page_.value - own % page_.value);
         KeyRun run = stored(own, count);
         if (!segment_.gradients.empty()) {
@@ -173,7 +173,7 @@ class SliceAttention {
   void cut_rows(std::int64_t rows, Visit visit) const {
     const std::int64_t most =
         std::max<std::int64_t>(1, kBlock * model_.kv_heads / model_.query_width());
-    for (std::int64_t at = 0; at < rows; at += most) visit(at, std::min(most, rows - at));
+    for (std::int64_t i = 0; i < rows; i += most) visit(i, std::min(most, rows - i));
   }
 
   /// Calls visit(first position, queries) for blocks of the pieces' rows. `scratch` may be empty.
@@ -182,16 +182,16 @@ class SliceAttention {
     const std::int64_t q = model_.query_width();
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const PieceRows<Number>& piece = pieces[i];
-      cut_rows(piece.rows, [&](std::int64_t at, std::int64_t count) {
+      cut_rows(piece.rows, [&](std::int64_t k, std::int64_t count) {
         QueryRun run{count, {}, {}, {}, {}, {}, {}};
-        run.query = detail::rows(piece.query, at, count, q);
-        run.attention = detail::rows(piece.attention, at, count, q);
-        run.log_sum = detail::rows(piece.log_sum, at, count, model_.heads);
+        run.query = detail::rows(piece.query, k, count, q);
+        run.attention = detail::rows(piece.attention, k, count, q);
+        run.log_sum = detail::rows(piece.log_sum, k, count, model_.heads);
         if (!scratch.empty()) {
-          run.dattention = detail::rows(scratch[i].dattention, at, count, q);
-          run.dquery = detail::rows(scratch[i].dquery, at, count, q);
+          run.dattention = detail::rows(scratch[i].dattention, k, count, q);
+          run.dquery = detail::rows(scratch[i].dquery, k, count, q);
         }
-        visit(piece.begin + Tokens{at}, run);
+        visit(piece.begin + Tokens{k}, run);
       });
     }
   }
@@ -223,13 +223,13 @@ class SliceAttention {
   template <std::invocable<Tokens, const KeyRun&> Visit>
   void for_each_travelling_key(Out buffer, std::int64_t rank, bool with_gradients,
                                Visit visit) const {
-    const Share share = share_of(rank);
-    const std::int64_t count = share.before(segment_.slice.end).value;
-    share.for_each_run(Tokens{0}, segment_.slice.end, [&](Tokens first, Tokens last) {
-      const std::int64_t at = share.before(first).value;
+    const CpShard shard = cp_shard_of(rank);
+    const std::int64_t count = shard.before(segment_.slice.end).value;
+    shard.for_each_run(Tokens{0}, segment_.slice.end, [&](Tokens first, Tokens last) {
+      const std::int64_t i = shard.before(first).value;
       const std::int64_t keys = (last - first).value;
       const auto part = [&](std::int64_t which) {
-        return detail::rows(buffer, which * count + at, keys, width_);
+        return detail::rows(buffer, which * count + i, keys, width_);
       };
       visit(first, with_gradients ? KeyRun{keys, part(0), part(1), part(2), part(3)}
                                   : KeyRun{keys, part(0), part(1), {}, {}});
@@ -237,11 +237,11 @@ class SliceAttention {
   }
 
   void load_own_keys(Out buffer) const {
-    const std::int64_t count = call_.share.before(segment_.slice.end).value;
+    const std::int64_t count = call_.shard.before(segment_.slice.end).value;
     for_each_own_run(segment_.slice.end, [&](Tokens first, const KeyRun& run) {
-      const std::int64_t at = call_.share.before(first).value;
-      std::ranges::copy(run.key, detail::rows(buffer, at, run.keys, width_).begin());
-      std::ranges::copy(run.value, detail::rows(buffer, count + at, run.keys, width_).begin());
+      const std::int64_t i = call_.shard.before(first).value;
+      std::ranges::copy(run.key, detail::rows(buffer, i, run.keys, width_).begin());
+      std::ranges::copy(run.value, detail::rows(buffer, count + i, run.keys, width_).begin());
     });
   }
 
@@ -249,18 +249,18 @@ class SliceAttention {
   [[nodiscard]] std::pair<Out, Out> travelling(Workspace<Number>& workspace, Tokens begin,
                                                std::int64_t row) const {
     const Tokens most =
-        exec::largest_share(call_.share.ranks, call_.share.block, begin, segment_.slice.end);
+        runtime::largest_share(call_.shard.ranks, call_.shard.block, begin, segment_.slice.end);
     const Out current = workspace.take_zeros(most.value, row);
     const Out incoming = workspace.take_zeros(most.value, row);
     return {current, incoming};
   }
 
   /// Hands the buffer of `rank`'s rows on and takes that of the rank before it.
-  template <exec::Transport<Number> Link>
+  template <runtime::Transport<Number> Link>
   void hand_on(Out& current, Out& incoming, std::int64_t rank, Tokens begin, std::int64_t row,
                Link& link) const {
     const auto part = [&](Out buffer, std::int64_t owner) {
-      const Tokens rows = share_of(owner).between(begin, segment_.slice.end);
+      const Tokens rows = cp_shard_of(owner).between(begin, segment_.slice.end);
       return buffer.first(static_cast<std::size_t>(rows.value * row));
     };
     link.ring(call_.ring, std::as_bytes(part(current, rank)),
@@ -268,13 +268,13 @@ class SliceAttention {
     std::swap(current, incoming);
   }
 
-  template <exec::Transport<Number> Link>
+  template <runtime::Transport<Number> Link>
   void forward_keys(Pieces pieces, Workspace<Number>& workspace, Link& link) const {
     const std::int64_t row = 2 * width_;
     auto [current, incoming] = travelling(workspace, Tokens{0}, row);
     load_own_keys(current);
-    std::int64_t rank = call_.share.rank;
-    for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
+    std::int64_t rank = call_.shard.rank;
+    for (std::int64_t step = 0; step < call_.shard.ranks; ++step) {
       if (step > 0) {
         hand_on(current, incoming, rank, Tokens{0}, row, link);
         rank = before_me(rank);
@@ -287,14 +287,14 @@ class SliceAttention {
     }
   }
 
-  template <exec::Transport<Number> Link>
+  template <runtime::Transport<Number> Link>
   void backward_keys(Pieces pieces, Scratch scratch, Workspace<Number>& workspace,
                      Link& link) const {
     const std::int64_t row = 4 * width_;
     auto [current, incoming] = travelling(workspace, Tokens{0}, row);
     load_own_keys(current);
-    std::int64_t rank = call_.share.rank;
-    for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
+    std::int64_t rank = call_.shard.rank;
+    for (std::int64_t step = 0; step < call_.shard.ranks; ++step) {
       for_each_block(
           pieces, scratch, [&, here = current](Tokens first_row, const QueryRun& queries) {
             for_each_travelling_key(here, rank, true, [&](Tokens first, const KeyRun& keys) {
@@ -305,7 +305,7 @@ class SliceAttention {
       rank = before_me(rank);
     }
     for_each_travelling_key(current, rank, true, [&](Tokens first, const KeyRun& run) {
-      const KeyRun own = stored_gradients(call_.share.before(first).value, run.keys);
+      const KeyRun own = stored_gradients(call_.shard.before(first).value, run.keys);
       math_.add(own.dkey, run.dkey);
       math_.add(own.dvalue, run.dvalue);
     });
@@ -319,12 +319,13 @@ class SliceAttention {
   }
 
   /// Rows [at, at + count) of the queries of `rank` in `buffer`.
-  [[nodiscard]] QueryRun queries_at(Out buffer, std::int64_t rank, std::int64_t at,
+  [[nodiscard]] QueryRun queries_at(Out buffer, std::int64_t rank, std::int64_t i,
                                     std::int64_t count, bool backward) const {
-    const std::int64_t all = share_of(rank).between(segment_.slice.begin, segment_.slice.end).value;
+    const std::int64_t all =
+        cp_shard_of(rank).between(segment_.slice.begin, segment_.slice.end).value;
     Workspace<Number> rest(buffer);
     const auto part = [&](std::int64_t cols) {
-      return detail::rows(rest.take(all, cols), at, count, cols);
+      return detail::rows(rest.take(all, cols), i, count, cols);
     };
     const std::int64_t q = model_.query_width();
     QueryRun run{count, {}, {}, {}, {}, {}, {}};
@@ -340,19 +341,19 @@ class SliceAttention {
 
   /// The place of a piece among its rank's rows of the slice.
   [[nodiscard]] std::int64_t place(const PieceRows<Number>& rows) const {
-    return call_.share.between(segment_.slice.begin, rows.begin).value;
+    return call_.shard.between(segment_.slice.begin, rows.begin).value;
   }
 
   /// Calls visit(first row, queries, first key, keys) for what `rank`'s queries in `buffer` meet
   /// here.
   template <std::invocable<Tokens, const QueryRun&, Tokens, const KeyRun&> Visit>
-  void for_each_meeting(Out buffer, std::int64_t rank, bool backward, Visit visit) const {
-    const Share share = share_of(rank);
-    share.for_each_run(
+  void for_each_process_group(Out buffer, std::int64_t rank, bool backward, Visit visit) const {
+    const CpShard shard = cp_shard_of(rank);
+    shard.for_each_run(
         segment_.slice.begin, segment_.slice.end, [&](Tokens first_row, Tokens last_row) {
-          const std::int64_t at = share.between(segment_.slice.begin, first_row).value;
+          const std::int64_t i = shard.between(segment_.slice.begin, first_row).value;
           cut_rows((last_row - first_row).value, [&](std::int64_t done, std::int64_t count) {
-            const QueryRun queries = queries_at(buffer, rank, at + done, count, backward);
+            const QueryRun queries = queries_at(buffer, rank, i + done, count, backward);
             const Tokens first = first_row + Tokens{done};
             for_each_own_run(first + Tokens{count}, [&](Tokens first_key, const KeyRun& keys) {
               visit(first, queries, first_key, keys);
@@ -361,19 +362,21 @@ class SliceAttention {
         });
   }
 
-  template <exec::Transport<Number> Link>
+  template <runtime::Transport<Number> Link>
   void forward_queries(Pieces pieces, Workspace<Number>& workspace, Link& link) const {
     auto [current, incoming] = travelling(workspace, segment_.slice.begin, forward_row());
-    std::int64_t rank = call_.share.rank;
+    std::int64_t rank = call_.shard.rank;
     for (const PieceRows<Number>& rows : pieces) {
       const QueryRun run = queries_at(current, rank, place(rows), rows.rows, false);
       std::ranges::copy(rows.query, run.query.begin());
       math_.attention_begin(run.attention, run.log_sum);
     }
-    for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
-      for_each_meeting(current, rank, false,
-                       [&](Tokens first_row, const QueryRun& queries, Tokens first_key,
-                           const KeyRun& keys) { attend(first_row, queries, first_key, keys); });
+    for (std::int64_t step = 0; step < call_.shard.ranks; ++step) {
+      for_each_process_group(
+          current, rank, false,
+          [&](Tokens first_row, const QueryRun& queries, Tokens first_key, const KeyRun& keys) {
+            attend(first_row, queries, first_key, keys);
+          });
       hand_on(current, incoming, rank, segment_.slice.begin, forward_row(), link);
       rank = before_me(rank);
     }
@@ -384,11 +387,11 @@ class SliceAttention {
     }
   }
 
-  template <exec::Transport<Number> Link>
+  template <runtime::Transport<Number> Link>
   void backward_queries(Pieces pieces, Scratch scratch, Workspace<Number>& workspace,
                         Link& link) const {
     auto [current, incoming] = travelling(workspace, segment_.slice.begin, backward_row());
-    std::int64_t rank = call_.share.rank;
+    std::int64_t rank = call_.shard.rank;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const PieceRows<Number>& rows = pieces[i];
       const QueryRun run = queries_at(current, rank, place(rows), rows.rows, true);
@@ -399,8 +402,8 @@ class SliceAttention {
                             shape(rows.rows, rows.begin, 0, Tokens{0}));
       std::ranges::fill(run.dquery, Number{0});
     }
-    for (std::int64_t step = 0; step < call_.share.ranks; ++step) {
-      for_each_meeting(
+    for (std::int64_t step = 0; step < call_.shard.ranks; ++step) {
+      for_each_process_group(
           current, rank, true,
           [&](Tokens first_row, const QueryRun& queries, Tokens first_key, const KeyRun& keys) {
             attend_backward(first_row, queries, first_key, keys);
@@ -417,8 +420,8 @@ class SliceAttention {
   Math& math_;
   const ModelShape& model_;
   Tokens page_;
-  const exec::PackCall& call_;
-  const exec::SegmentMemory& segment_;
+  const runtime::PackCall& call_;
+  const runtime::SegmentMemory& segment_;
   std::int64_t layer_;
   std::int64_t width_;       ///< of keys
   std::int64_t own_tokens_;  ///< of the sample, where gradients are held

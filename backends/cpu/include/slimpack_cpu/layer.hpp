@@ -10,10 +10,10 @@
 #include <stdexcept>
 #include <vector>
 
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/memory.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/memory.hpp"
 #include "slimpack_cpu/mathematics.hpp"
 #include "slimpack_cpu/ops.hpp"
 
@@ -31,7 +31,7 @@ template <std::floating_point Number = double>
 
 /// All that is stored, in bytes of one number.
 template <std::floating_point Number>
-[[nodiscard]] constexpr exec::ElementBytes element_bytes_of() noexcept {
+[[nodiscard]] constexpr runtime::ElementBytes element_bytes_of() noexcept {
   constexpr auto kSize = static_cast<std::int64_t>(sizeof(Number));
   return {kSize, kSize, kSize};
 }
@@ -88,25 +88,25 @@ inline constexpr std::int64_t kGroupRows = 1024;
 /// Calls visit(rows before, rows) for the parts of a piece, none larger than a group.
 template <std::invocable<std::int64_t, std::int64_t> Visit>
 void for_each_part(std::int64_t rows, Visit visit) {
-  for (std::int64_t at = 0; at < rows; at += kGroupRows) {
-    visit(at, std::min(kGroupRows, rows - at));
+  for (std::int64_t i = 0; i < rows; i += kGroupRows) {
+    visit(i, std::min(kGroupRows, rows - i));
   }
 }
 
 /// Rows [at, at + count) of a piece.
 template <std::floating_point Number>
-[[nodiscard]] PieceRows<Number> part_of(const PieceRows<Number>& piece, std::int64_t at,
+[[nodiscard]] PieceRows<Number> part_of(const PieceRows<Number>& piece, std::int64_t i,
                                         std::int64_t count) {
   const auto part = [&](OutOf<Number> all) {
-    return detail::rows(all, at, count, static_cast<std::int64_t>(all.size()) / piece.rows);
+    return detail::rows(all, i, count, static_cast<std::int64_t>(all.size()) / piece.rows);
   };
-  return {piece.begin + Tokens{at}, count,
-          piece.first_row + at,     part(piece.input),
-          part(piece.attention),    part(piece.log_sum),
-          part(piece.query),        part(piece.mid),
-          part(piece.gate),         part(piece.up),
-          part(piece.input_norm),   part(piece.mid_norm),
-          part(piece.product),      part(piece.input_inverse),
+  return {piece.begin + Tokens{i}, count,
+          piece.first_row + i,     part(piece.input),
+          part(piece.attention),   part(piece.log_sum),
+          part(piece.query),       part(piece.mid),
+          part(piece.gate),        part(piece.up),
+          part(piece.input_norm),  part(piece.mid_norm),
+          part(piece.product),     part(piece.input_inverse),
           part(piece.mid_inverse)};
 }
 
@@ -126,29 +126,29 @@ void for_each_group(std::span<const PieceRows<Number>> pieces, Visit visit) {
 
 /// The part of a block's bytes that belongs to the rows of a piece. Pieces share nothing here.
 [[nodiscard]] inline std::span<std::byte> part_of(std::span<std::byte> block, Tokens rows,
-                                                  const exec::PieceMemory& piece) {
+                                                  const runtime::PieceMemory& piece) {
   const std::size_t row = block.size() / static_cast<std::size_t>(rows.value);
   return block.subspan(row * static_cast<std::size_t>(piece.row.value),
                        row * static_cast<std::size_t>(piece.piece.length().value));
 }
 /// What is kept of a piece, layer by layer.
-[[nodiscard]] inline std::span<std::byte> kept_of(const exec::PackCall& call,
-                                                  const exec::PieceMemory& piece) {
-  const exec::BlockMemory& block = call.blocks[piece.block];
+[[nodiscard]] inline std::span<std::byte> kept_of(const runtime::PackCall& call,
+                                                  const runtime::PieceMemory& piece) {
+  const runtime::BlockMemory& block = call.blocks[piece.block];
   return part_of(block.kept, block.rows, piece);
 }
 
 /// The rows of a piece in its `layer`-th layer on this stage. What is kept stands in the order of
 /// the modes, each of which keeps what the next one does and more.
 template <std::floating_point Number>
-[[nodiscard]] PieceRows<Number> rows_of(const ModelShape& model, const exec::PackCall& call,
-                                        const exec::PieceMemory& memory, std::int64_t first_row,
+[[nodiscard]] PieceRows<Number> rows_of(const ModelShape& model, const runtime::PackCall& call,
+                                        const runtime::PieceMemory& memory, std::int64_t first_row,
                                         std::int64_t layer, Workspace<Number>& workspace) {
   const Recompute mode = memory.piece.recompute;
   const std::int64_t n = memory.piece.length().value;
   const std::int64_t h = model.hidden, q = model.query_width(), f = model.ffn;
   const auto bytes =
-      static_cast<std::size_t>(exec::kept_bytes(model, mode, element_bytes_of<Number>()) * n);
+      static_cast<std::size_t>(runtime::kept_bytes(model, mode, element_bytes_of<Number>()) * n);
   Workspace<Number> kept(numbers<Number>(
       kept_of(call, memory).subspan(static_cast<std::size_t>(layer) * bytes, bytes)));
   const auto place = [&](Recompute needed, std::int64_t cols) {

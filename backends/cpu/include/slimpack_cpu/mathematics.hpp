@@ -23,35 +23,36 @@ using OutOf = std::span<Number>;
 /// Laws: operators named forward overwrite, operators named backward add; equal input gives equal
 /// bits. Between two calls of `forget` no weight that linear operators are given changes.
 template <class Candidate>
-concept Mathematics = std::floating_point<typename Candidate::Number> &&
+concept Mathematics =
+    std::floating_point<typename Candidate::Number> &&
     requires(Candidate& math, InOf<typename Candidate::Number> in,
              OutOf<typename Candidate::Number> out, LinearShape linear, RowShape row,
              RopeShape rope, LogitShape logit, const AttentionShape& attention, Targets targets,
              std::span<const std::int32_t> tokens, const AdamW& adamw, std::int64_t count,
              double factor) {
-  math.forget();
-  math.add(out, in);
-  math.linear_forward(out, in, in, linear);
-  math.linear_backward_input(out, in, in, linear);
-  math.linear_backward_weight(out, in, in, linear);
-  math.rms_norm_forward(out, out, in, in, row, factor);
-  math.rms_norm_backward(out, out, in, in, in, in, row);
-  math.rotate(out, Tokens{}, rope, factor, Rotation::forward);
-  math.swiglu_forward(out, in, in);
-  math.swiglu_backward(out, out, in, in, in);
-  math.embedding_forward(out, in, tokens, count, count);
-  math.embedding_backward(out, in, tokens, count, count);
-  math.logit_maximum(out, in, logit);
-  math.logit_sums(out, out, in, in, targets, logit);
-  math.logit_gradients(out, in, in, targets, logit, factor);
-  math.attention_begin(out, out);
-  math.attention_forward(out, out, in, in, in, attention);
-  math.attention_backward(out, out, out, in, in, in, in, in, in, attention);
-  math.attention_delta(out, in, in, attention);
-  math.attention_backward_from(out, out, out, in, in, in, in, in, in, attention);
-  math.adamw_step(out, out, out, in, adamw, count, factor);
-  { math.squares(in) } -> std::same_as<double>;
-};
+      math.forget();
+      math.add(out, in);
+      math.linear_forward(out, in, in, linear);
+      math.linear_backward_input(out, in, in, linear);
+      math.linear_backward_weight(out, in, in, linear);
+      math.rms_norm_forward(out, out, in, in, row, factor);
+      math.rms_norm_backward(out, out, in, in, in, in, row);
+      math.rotate(out, Tokens{}, rope, factor, Rotation::forward);
+      math.swiglu_forward(out, in, in);
+      math.swiglu_backward(out, out, in, in, in);
+      math.embedding_forward(out, in, tokens, count, count);
+      math.embedding_backward(out, in, tokens, count, count);
+      math.logit_maximum(out, in, logit);
+      math.logit_sums(out, out, in, in, targets, logit);
+      math.logit_gradients(out, in, in, targets, logit, factor);
+      math.attention_begin(out, out);
+      math.attention_forward(out, out, in, in, in, attention);
+      math.attention_backward(out, out, out, in, in, in, in, in, in, attention);
+      math.attention_delta(out, in, in, attention);
+      math.attention_backward_from(out, out, out, in, in, in, in, in, in, attention);
+      math.adamw_step(out, out, out, in, adamw, count, factor);
+      { math.squares(in) } -> std::same_as<double>;
+    };
 
 /// The plain operators: the oracle of the others.
 struct PlainMath {
@@ -206,9 +207,9 @@ class FastMath {
     fast::check_size(delta.size(), shape.rows, shape.heads, "attention_delta", "delta");
     fast::check_size(out.size(), shape.rows, shape.query_width(), "attention_delta", "out");
     fast::check_size(dout.size(), shape.rows, shape.query_width(), "attention_delta", "dout");
-    for (std::size_t at = 0; at < delta.size(); ++at) {
-      const std::size_t from = at * static_cast<std::size_t>(shape.head_dim);
-      delta[at] = fast::dot(out.data() + from, dout.data() + from, shape.head_dim);
+    for (std::size_t i = 0; i < delta.size(); ++i) {
+      const std::size_t from = i * static_cast<std::size_t>(shape.head_dim);
+      delta[i] = fast::dot(out.data() + from, dout.data() + from, shape.head_dim);
     }
   }
   void attention_backward_from(Out dquery, Out dkey, Out dvalue, In query, In key, In value,

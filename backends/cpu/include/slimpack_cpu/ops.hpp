@@ -37,8 +37,8 @@ inline void check_size(std::size_t size, std::int64_t rows, std::int64_t cols,
 
 /// Row `at` of a matrix of `cols` columns.
 template <Number Element>
-std::span<Element> row(std::span<Element> matrix, std::int64_t at, std::int64_t cols) {
-  return matrix.subspan(static_cast<std::size_t>(at * cols), static_cast<std::size_t>(cols));
+std::span<Element> row(std::span<Element> matrix, std::int64_t i, std::int64_t cols) {
+  return matrix.subspan(static_cast<std::size_t>(i * cols), static_cast<std::size_t>(cols));
 }
 
 /// Rows [first, first + rows) of a matrix of `cols` columns.
@@ -206,11 +206,11 @@ inline void rotate(Out values, Tokens first, RopeShape shape, double theta, Rota
       const double cosine = std::cos(angle);
       const double sine = rotation == Rotation::forward ? std::sin(angle) : -std::sin(angle);
       for (std::int64_t head = 0; head < shape.heads; ++head) {
-        const auto at = static_cast<std::size_t>((r * shape.heads + head) * shape.head_dim + i);
-        const double a = values[at];
-        const double b = values[at + static_cast<std::size_t>(half)];
-        values[at] = a * cosine - b * sine;
-        values[at + static_cast<std::size_t>(half)] = b * cosine + a * sine;
+        const auto k = static_cast<std::size_t>((r * shape.heads + head) * shape.head_dim + i);
+        const double a = values[k];
+        const double b = values[k + static_cast<std::size_t>(half)];
+        values[k] = a * cosine - b * sine;
+        values[k + static_cast<std::size_t>(half)] = b * cosine + a * sine;
       }
     }
   }
@@ -302,15 +302,15 @@ inline void logit_sums(Out sum, Out target_logit, In logits, In maximum, Targets
   detail::check_size(maximum.size(), shape.rows, 1, "logit_sums: maximum is not one a row");
   detail::check_size(targets.size(), shape.rows, 1, "logit_sums: targets is not one a row");
   for (std::int64_t r = 0; r < shape.rows; ++r) {
-    const auto at = static_cast<std::size_t>(r);
+    const auto i = static_cast<std::size_t>(r);
     const In row = detail::row(logits, r, shape.size);
-    sum[at] = 0;
-    for (const double logit : row) sum[at] += std::exp(logit - maximum[at]);
-    target_logit[at] = 0;
-    if (!targets[at]) continue;
-    const std::int64_t column = *targets[at] - shape.first;
+    sum[i] = 0;
+    for (const double logit : row) sum[i] += std::exp(logit - maximum[i]);
+    target_logit[i] = 0;
+    if (!targets[i]) continue;
+    const std::int64_t column = *targets[i] - shape.first;
     if (column >= 0 && column < shape.size) {
-      target_logit[at] = row[static_cast<std::size_t>(column)];
+      target_logit[i] = row[static_cast<std::size_t>(column)];
     }
   }
 }
@@ -325,12 +325,12 @@ inline void logit_gradients(Out logits, In maximum, In sum, Targets targets, Log
   detail::check_size(sum.size(), shape.rows, 1, "logit_gradients: sum is not one a row");
   detail::check_size(targets.size(), shape.rows, 1, "logit_gradients: targets is not one a row");
   for (std::int64_t r = 0; r < shape.rows; ++r) {
-    const auto at = static_cast<std::size_t>(r);
+    const auto i = static_cast<std::size_t>(r);
     const Out row = detail::row(logits, r, shape.size);
-    const double factor = targets[at] ? scale : 0.0;
-    for (double& logit : row) logit = factor * std::exp(logit - maximum[at]) / sum[at];
-    if (!targets[at]) continue;
-    const std::int64_t column = *targets[at] - shape.first;
+    const double factor = targets[i] ? scale : 0.0;
+    for (double& logit : row) logit = factor * std::exp(logit - maximum[i]) / sum[i];
+    if (!targets[i]) continue;
+    const std::int64_t column = *targets[i] - shape.first;
     if (column >= 0 && column < shape.size) row[static_cast<std::size_t>(column)] -= scale;
   }
 }

@@ -18,14 +18,14 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/profile.hpp"
-#include "slimpack/exec/arena_size.hpp"
-#include "slimpack/exec/executor.hpp"
-#include "slimpack/exec/program.hpp"
-#include "slimpack/exec/team.hpp"
-#include "slimpack/exec/thread_hub.hpp"
-#include "slimpack/exec/thread_system.hpp"
-#include "slimpack/exec/thread_transport.hpp"
 #include "slimpack/plan/model.hpp"
+#include "slimpack/runtime/arena_size.hpp"
+#include "slimpack/runtime/device_threads.hpp"
+#include "slimpack/runtime/executor.hpp"
+#include "slimpack/runtime/program.hpp"
+#include "slimpack/runtime/rendezvous.hpp"
+#include "slimpack/runtime/thread_system.hpp"
+#include "slimpack/runtime/thread_transport.hpp"
 #include "slimpack_cpu/device.hpp"
 #include "slimpack_cpu/profile_plans.hpp"
 #include "slimpack_cpu/profile_rows.hpp"
@@ -52,18 +52,18 @@ using ProfileClock = std::chrono::steady_clock;
 /// How long the calling thread has computed: what else runs on its core does not count. Where the
 /// system does not tell, the time of day.
 [[nodiscard]] inline std::chrono::nanoseconds computed() {
-  const auto time = exec::ComputeClock::mine().read();
+  const auto time = runtime::ComputeClock::mine().read();
   return time ? *time
               : std::chrono::duration_cast<std::chrono::nanoseconds>(
                     ProfileClock::now().time_since_epoch());
 }
 
 /// A thread transport that keeps how long its thread had computed when each unit began.
-class StampedTransport : public exec::ThreadTransport {
+class StampedTransport : public runtime::ThreadTransport {
  public:
-  using exec::ThreadTransport::ThreadTransport;
+  using runtime::ThreadTransport::ThreadTransport;
   void at(const std::string& place) {
-    exec::ThreadTransport::at(place);
+    runtime::ThreadTransport::at(place);
     stamps.push_back(computed());
     clock.push_back(ProfileClock::now());
   }
@@ -79,7 +79,9 @@ class ProfileRun {
   static constexpr auto kElement = static_cast<std::int64_t>(sizeof(Number));
 
   ProfileRun(const ModelShape& model, const ProfileOptions& options)
-      : options_(options), model_(model), team_(options.ranks, {options.cores, std::nullopt}) {
+      : options_(options),
+        model_(model),
+        device_threads_(options.ranks, {options.cores, std::nullopt}) {
     require(options.rounds >= 1, "measure_profile: rounds must be >= 1", options.rounds);
     require(options.context >= Tokens{1}, "measure_profile: context must be >= 1",
             options.context.value);
@@ -89,8 +91,8 @@ class ProfileRun {
       shots_.emplace_back(std::move(made));
     }
     for (Shot& shot : shots_) {
-      const Bytes arena = exec::arena_bytes(shot.plan(), shot.program, 0,
-                                            element_bytes_of<Number>(), kBufferAlignment);
+      const Bytes arena = runtime::arena_bytes(shot.plan(), shot.program, 0,
+                                               element_bytes_of<Number>(), kBufferAlignment);
       shot.devices.reserve(options.ranks);
       for (std::size_t rank = 0; rank < options.ranks; ++rank) {
         shot.devices.emplace_back(shot.plan(), 0, 1);
@@ -115,9 +117,8 @@ class ProfileRun {
       }
     }
     for (const Shot& shot : shots_) unit_rows(shot);
-    std::ranges::stable_sort(rows_, {}, [](const ProfileRow& row) {
-      return std::pair{row.kind, row.pass};
-    });
+    std::ranges::stable_sort(rows_, {},
+                             [](const ProfileRow& row) { return std::pair{row.kind, row.pass}; });
     return std::move(rows_);
   }
 
@@ -125,14 +126,14 @@ class ProfileRun {
   struct Shot {
     explicit Shot(ProfilePlan made)
         : profile(std::move(made)),
-          program(exec::make_program(profile.plan)),
+          program(runtime::make_program(profile.plan)),
           data(profile_data(profile.plan)),
           seconds(profile.plan.schedule.front().order.size()) {}
     [[nodiscard]] const Plan& plan() const { return profile.plan; }
 
     ProfilePlan profile;
-    exec::Program program;
-    exec::StepData data;
+    runtime::Program program;
+    runtime::StepData data;
     std::vector<BasicDevice<Math>> devices;    ///< one a rank
     std::vector<std::vector<double>> seconds;  ///< by unit, of all rounds and ranks
   };
@@ -148,19 +149,19 @@ class ProfileRun {
     const std::size_t units = shot.seconds.size();
     std::vector<std::vector<double>> found(options_.ranks);
     std::vector<double> passed(options_.ranks);
-    exec::ThreadHub together(options_.ranks, 1);
-    team_.run([&](std::size_t rank) {
-      exec::ThreadTransport start(together, rank);
-      exec::ThreadHub hub(1, shot.plan().window);
-      StampedTransport link(hub, 0);
+    runtime::Rendezvous together(options_.ranks, 1);
+    device_threads_.run([&](std::size_t rank) {
+      runtime::ThreadTransport start(together, rank);
+      runtime::Rendezvous rendezvous(1, shot.plan().max_in_flight);
+      StampedTransport link(rendezvous, 0);
       link.stamps.reserve(units + 2);
       link.clock.reserve(units + 2);
-      const exec::MemoryObserver observer;
-      exec::DeviceRun<BasicDevice<Math>, StampedTransport> run(
+      const runtime::MemoryObserver observer;
+      runtime::DeviceRun<BasicDevice<Math>, StampedTransport> run(
           shot.plan(), shot.program, shot.data, 0, shot.devices[rank], link, observer);
       double none = 0;
-      start.all_reduce(profile_meeting(options_.ranks, rank), std::span(&none, 1),
-                       exec::Reduction::sum);
+      start.all_reduce(profile_process_group(options_.ranks, rank), std::span(&none, 1),
+                       runtime::Reduction::sum);
       (void)run.run();
       for (std::size_t unit = 0; unit < units; ++unit) {
         found[rank].push_back(profile_seconds(link.stamps[unit + 1] - link.stamps[unit]));
@@ -179,9 +180,9 @@ class ProfileRun {
     // the same units.
     const double share = std::min(1.0, computed_ / passed_);
     const std::vector<Unit>& order = shot.plan().schedule.front().order;
-    for (std::size_t at = 0; at < order.size(); ++at) {
+    for (std::size_t i = 0; i < order.size(); ++i) {
       // A step takes the sum of its units' times, whose mean is theirs and not their median.
-      const auto row = profile_row(shot.profile, order[at], mean(shot.seconds[at]) / share,
+      const auto row = profile_row(shot.profile, order[i], mean(shot.seconds[i]) / share,
                                    shot.devices.front().static_bytes(), embedding_);
       if (row) rows_.push_back(*row);
     }
@@ -199,7 +200,7 @@ class ProfileRun {
         std::vector<Number> out(static_cast<std::size_t>(tokens.value * model_.hidden));
         std::vector<std::int32_t> drawn;
         Random random(2);
-        for (std::int64_t at = 0; at < tokens.value; ++at) {
+        for (std::int64_t i = 0; i < tokens.value; ++i) {
           drawn.push_back(static_cast<std::int32_t>(random.between(0, model_.vocab - 1)));
         }
         return timed([&] {
@@ -225,10 +226,10 @@ class ProfileRun {
   template <class Call>
   [[nodiscard]] static double timed(const Call& call) {
     std::vector<double> seconds;
-    for (std::size_t at = 0; at <= kRepetitions; ++at) {
+    for (std::size_t i = 0; i <= kRepetitions; ++i) {
       const auto begin = ProfileClock::now();
       call();
-      if (at > 0) seconds.push_back(profile_seconds(ProfileClock::now() - begin));
+      if (i > 0) seconds.push_back(profile_seconds(ProfileClock::now() - begin));
     }
     return median(std::move(seconds));
   }
@@ -237,7 +238,7 @@ class ProfileRun {
   template <class Work>
   [[nodiscard]] double on_all_ranks(const Work& work) {
     std::vector<double> seconds(options_.ranks);
-    team_.run([&](std::size_t rank) { seconds[rank] = work(rank); });
+    device_threads_.run([&](std::size_t rank) { seconds[rank] = work(rank); });
     return median(seconds);
   }
 
@@ -247,19 +248,20 @@ class ProfileRun {
       const auto ranks = static_cast<std::int64_t>(options_.ranks);
       traffic_row(
           ProfileKind::reduce, Bytes{bytes * (ranks - 1) / ranks},
-          together(Bytes{bytes}, [](auto& link, const exec::Meeting& meeting,
+          together(Bytes{bytes}, [](auto& link, const runtime::ProcessGroup& process_group,
                                     std::span<Number> values, std::span<Number>, std::int64_t tag) {
-            link.queue_sum(meeting, tag, values);
-            link.await_sum(meeting, tag);
+            link.queue_sum(process_group, tag, values);
+            link.await_sum(process_group, tag);
           }));
-      traffic_row(ProfileKind::exchange, Bytes{bytes * (ranks - 1)},
-                  together(Bytes{bytes}, [](auto& link, const exec::Meeting& meeting,
-                                            std::span<Number> values, std::span<Number> others,
-                                            std::int64_t) {
-                    for (std::size_t step = 1; step < meeting.members.size(); ++step) {
-                      link.ring(meeting, std::as_bytes(values), std::as_writable_bytes(others));
-                    }
-                  }));
+      traffic_row(
+          ProfileKind::exchange, Bytes{bytes * (ranks - 1)},
+          together(
+              Bytes{bytes}, [](auto& link, const runtime::ProcessGroup& process_group,
+                               std::span<Number> values, std::span<Number> others, std::int64_t) {
+                for (std::size_t step = 1; step < process_group.members.size(); ++step) {
+                  link.ring(process_group, std::as_bytes(values), std::as_writable_bytes(others));
+                }
+              }));
     }
   }
 
@@ -274,17 +276,17 @@ class ProfileRun {
 
   /// Half the time there and back between ranks 2i and 2i + 1, all pairs at once.
   [[nodiscard]] double ping_pong(Bytes bytes) {
-    exec::ThreadHub hub(options_.ranks, 1);
+    runtime::Rendezvous rendezvous(options_.ranks, 1);
     const std::size_t paired = options_.ranks / 2 * 2;
     std::vector<double> seconds(options_.ranks);
-    team_.run([&](std::size_t rank) {
+    device_threads_.run([&](std::size_t rank) {
       if (rank < paired) {
-        exec::ThreadTransport link(hub, rank);
+        runtime::ThreadTransport link(rendezvous, rank);
         std::vector<std::byte> memory(2 * static_cast<std::size_t>(bytes.value));
         seconds[rank] =
             there_and_back(link, rank, memory, [&](const auto& call) { return timed(call); });
       }
-      hub.leave(rank);
+      rendezvous.leave(rank);
     });
     seconds.resize(paired);
     return median(seconds) / 2;
@@ -292,20 +294,20 @@ class ProfileRun {
 
   template <class Call>
   [[nodiscard]] double together(Bytes bytes, const Call& call) {
-    exec::ThreadHub hub(options_.ranks, 1);
+    runtime::Rendezvous rendezvous(options_.ranks, 1);
     return on_all_ranks([&](std::size_t rank) {
-      exec::ThreadTransport link(hub, rank);
-      const exec::Meeting meeting = profile_meeting(options_.ranks, rank);
+      runtime::ThreadTransport link(rendezvous, rank);
+      const runtime::ProcessGroup process_group = profile_process_group(options_.ranks, rank);
       std::vector<Number> values(static_cast<std::size_t>(bytes.value / kElement));
       std::vector<Number> others(values.size());
       std::int64_t tag = 0;
-      return timed([&] { call(link, meeting, std::span(values), std::span(others), tag++); });
+      return timed([&] { call(link, process_group, std::span(values), std::span(others), tag++); });
     });
   }
 
   ProfileOptions options_;
   ModelShape model_;
-  exec::Team team_;
+  runtime::DeviceThreads device_threads_;
   std::vector<Shot> shots_;
   EmbeddingTimes embedding_;
   double computed_ = 0, passed_ = 0;  ///< seconds of all units, rounds and ranks: by both clocks

@@ -9,8 +9,8 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/exec/thread_system.hpp"
 #include "slimpack/plan/cluster.hpp"
+#include "slimpack/runtime/thread_system.hpp"
 #include "slimpack_cpu/profile.hpp"
 
 namespace slimpack::cpu {
@@ -45,7 +45,7 @@ namespace slimpack::cpu {
   ProfileOptions options;
   options.ranks = ranks;
   options.context = context;
-  const std::vector<std::size_t> cores = exec::allowed_cores();
+  const std::vector<std::size_t> cores = runtime::allowed_cores();
   if (cores.size() >= ranks) {
     options.cores.assign(cores.begin(), cores.begin() + static_cast<std::ptrdiff_t>(ranks));
   }

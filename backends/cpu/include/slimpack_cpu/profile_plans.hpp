@@ -61,9 +61,9 @@ using ProfilePack = std::vector<Slice>;
     order.push_back({UnitKind::forward, id, 0});
     order.push_back({UnitKind::head, id, 0});
   }
-  for (std::size_t at = packs.size(); at-- > 0;) {
+  for (std::size_t i = packs.size(); i-- > 0;) {
     const auto id = static_cast<PackId>(plan.micropacks.size());
-    plan.micropacks.push_back({Pass::backward, GroupId{}, packs[at], {}, Recompute::none});
+    plan.micropacks.push_back({Pass::backward, GroupId{}, packs[i], {}, Recompute::none});
     order.push_back({UnitKind::backward, id, 0});
   }
   order.push_back({UnitKind::reduce, {}, 0});
@@ -114,8 +114,8 @@ class PackMaker {
   // Lengths from a half to one and a half of `length`: those of documents fill no tiles.
   const auto about = [](std::int64_t count, std::int64_t length) {
     std::vector<std::int64_t> lengths;
-    for (std::int64_t at = 0; at < count; ++at) {
-      lengths.push_back(std::max<std::int64_t>(2, length / 2 + at * 7919 % (length + 1)));
+    for (std::int64_t i = 0; i < count; ++i) {
+      lengths.push_back(std::max<std::int64_t>(2, length / 2 + i * 7919 % (length + 1)));
     }
     return lengths;
   };

@@ -15,10 +15,10 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/profile.hpp"
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/memory.hpp"
-#include "slimpack/exec/transport.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cpu/profile_plans.hpp"
 
 namespace slimpack::cpu::detail {
@@ -37,25 +37,26 @@ namespace slimpack::cpu::detail {
 }
 
 /// Random tokens for every sample, each token's target the next one.
-[[nodiscard]] inline exec::StepData profile_data(const Plan& plan) {
+[[nodiscard]] inline runtime::StepData profile_data(const Plan& plan) {
   Random random(1);
-  exec::StepData data;
+  runtime::StepData data;
   for (const Tokens length : plan.samples) {
     auto& tokens = data.tokens.emplace_back();
     auto& targets = data.targets.emplace_back();
-    for (std::int64_t at = 0; at < length.value; ++at) {
+    for (std::int64_t i = 0; i < length.value; ++i) {
       tokens.push_back(static_cast<std::int32_t>(random.between(0, plan.model.vocab - 1)));
-      if (at > 0) targets.emplace_back(tokens.back());
+      if (i > 0) targets.emplace_back(tokens.back());
     }
     targets.emplace_back(std::nullopt);
   }
   return data;
 }
 
-[[nodiscard]] inline exec::Meeting profile_meeting(std::size_t ranks, std::size_t self) {
-  exec::Meeting meeting{std::vector<std::size_t>(ranks), self};
-  std::iota(meeting.members.begin(), meeting.members.end(), std::size_t{0});
-  return meeting;
+[[nodiscard]] inline runtime::ProcessGroup profile_process_group(std::size_t ranks,
+                                                                 std::size_t self) {
+  runtime::ProcessGroup process_group{std::vector<std::size_t>(ranks), self};
+  std::iota(process_group.members.begin(), process_group.members.end(), std::size_t{0});
+  return process_group;
 }
 
 /// Seconds there and back between ranks 2i and 2i + 1 as `timed` measures them; to be called on
@@ -64,8 +65,8 @@ template <class Link, class Timed>
 [[nodiscard]] double there_and_back(Link& link, std::size_t rank, std::span<std::byte> memory,
                                     const Timed& timed) {
   const auto pair = static_cast<std::int32_t>(rank / 2);
-  const exec::Channel down{GroupId{}, pair, exec::Direction::down, 0, 1};
-  const exec::Channel up{GroupId{}, pair, exec::Direction::up, 1, 0};
+  const runtime::Channel down{GroupId{}, pair, runtime::Direction::down, 0, 1};
+  const runtime::Channel up{GroupId{}, pair, runtime::Direction::up, 1, 0};
   const bool first = rank % 2 == 0;
   const auto out = memory.first(memory.size() / 2), in = memory.subspan(memory.size() / 2);
   std::size_t message = 0;
@@ -95,7 +96,7 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
 /// not fitted. `held` is what the device always holds.
 [[nodiscard]] inline std::optional<ProfileRow> profile_row(const ProfilePlan& profile,
                                                            const Unit& unit, double seconds,
-                                                           const exec::StaticBytes& held,
+                                                           const runtime::StaticBytes& held,
                                                            const EmbeddingTimes& embedding) {
   ProfileRow row;
   row.seconds = std::max(seconds, 1e-9);

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/parameters.hpp"
 #include "slimpack/plan/model.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/parameters.hpp"
 #include "slimpack_cpu/ops.hpp"
 
 namespace slimpack::cpu {
@@ -49,9 +49,9 @@ struct ReferenceResult {
 /// The weights that every partition of the model begins with.
 [[nodiscard]] inline Tensors initial_weights(const ModelShape& model, std::uint64_t seed) {
   Tensors weights;
-  for (const exec::TensorShape& tensor : exec::model_tensors(model)) {
+  for (const runtime::TensorShape& tensor : runtime::model_tensors(model)) {
     Matrix matrix(tensor.rows, tensor.cols);
-    exec::initialise(matrix.values, tensor, 0, seed);
+    runtime::initialise(matrix.values, tensor, 0, seed);
     weights.emplace(tensor.name, std::move(matrix));
   }
   return weights;
@@ -327,7 +327,7 @@ class ReferenceSample {
 
 /// Loss and all gradients of one step. Throws InvalidInput if the step has no target.
 [[nodiscard]] inline ReferenceResult reference_step(const ModelShape& model, const Tensors& weights,
-                                                    const exec::StepData& data) {
+                                                    const runtime::StepData& data) {
   std::int64_t count = 0;
   for (const auto& sample : data.targets) {
     count += std::count_if(sample.begin(), sample.end(),

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/exec/reduction.hpp"
+#include "slimpack/runtime/reduction.hpp"
 #include "slimpack_cuda/nccl/api.hpp"
 
 namespace slimpack::cuda::nccl {
@@ -34,28 +34,28 @@ struct Pipe {
   std::byte room[kRoom];
 
   std::size_t put(std::span<const std::byte> bytes) noexcept {
-    const std::uint64_t at = written.load(std::memory_order_relaxed);
+    const std::uint64_t i = written.load(std::memory_order_relaxed);
     const std::size_t free =
-        kRoom - static_cast<std::size_t>(at - read.load(std::memory_order_acquire));
+        kRoom - static_cast<std::size_t>(i - read.load(std::memory_order_acquire));
     const std::size_t count = std::min(free, bytes.size());
     for (std::size_t done = 0; done < count;) {
-      const std::size_t place = (at + done) % kRoom, part = std::min(count - done, kRoom - place);
+      const std::size_t place = (i + done) % kRoom, part = std::min(count - done, kRoom - place);
       std::memcpy(room + place, bytes.data() + done, part);
       done += part;
     }
-    written.store(at + count, std::memory_order_release);
+    written.store(i + count, std::memory_order_release);
     return count;
   }
   std::size_t take(std::span<std::byte> bytes) noexcept {
-    const std::uint64_t at = read.load(std::memory_order_relaxed);
-    const auto there = static_cast<std::size_t>(written.load(std::memory_order_acquire) - at);
+    const std::uint64_t i = read.load(std::memory_order_relaxed);
+    const auto there = static_cast<std::size_t>(written.load(std::memory_order_acquire) - i);
     const std::size_t count = std::min(there, bytes.size());
     for (std::size_t done = 0; done < count;) {
-      const std::size_t place = (at + done) % kRoom, part = std::min(count - done, kRoom - place);
+      const std::size_t place = (i + done) % kRoom, part = std::min(count - done, kRoom - place);
       std::memcpy(bytes.data() + done, room + place, part);
       done += part;
     }
-    read.store(at + count, std::memory_order_release);
+    read.store(i + count, std::memory_order_release);
     return count;
   }
 };
@@ -231,7 +231,7 @@ class EmulatedNccl : public NcclApi {
   }
   // Sums are in the order of members.
   void all_reduce(Comm comm, void* values, std::size_t count, Number number,
-                  exec::Reduction reduction, StreamView stream) override {
+                  runtime::Reduction reduction, StreamView stream) override {
     stream.synchronize();
     typed(number, values, [&](auto* numbers) { everybody(of(comm), numbers, count, reduction); });
   }
@@ -266,12 +266,12 @@ class EmulatedNccl : public NcclApi {
       (*all)[peer].resize(count);
       own.receive(peer, (*all)[peer].data(), count * sizeof(Element));
     }
-    combine(own, all, values, count, exec::Reduction::sum);
+    combine(own, all, values, count, runtime::Reduction::sum);
   }
 
   template <class Element>
   static void everybody(Communicator& own, Element* values, std::size_t count,
-                        exec::Reduction reduction) {
+                        runtime::Reduction reduction) {
     auto all = std::make_shared<std::vector<std::vector<Element>>>(own.size());
     for (std::size_t peer = 0; peer < own.size(); ++peer) {
       if (peer == own.self()) continue;
@@ -286,12 +286,12 @@ class EmulatedNccl : public NcclApi {
   template <class Element>
   static void combine(Communicator& own,
                       const std::shared_ptr<std::vector<std::vector<Element>>>& all,
-                      Element* values, std::size_t count, exec::Reduction reduction) {
+                      Element* values, std::size_t count, runtime::Reduction reduction) {
     own.behind([all, values, count, reduction, self = own.self()] {
       (*all)[self].assign(values, values + count);
       const std::span<Element> sum((*all)[0]);
       for (std::size_t member = 1; member < all->size(); ++member) {
-        exec::combine(sum, std::span<const Element>((*all)[member]), reduction);
+        runtime::combine(sum, std::span<const Element>((*all)[member]), reduction);
       }
       std::copy(sum.begin(), sum.end(), values);
     });

@@ -55,8 +55,8 @@ struct KeyTile {
 /// the first ones of the list. O(log pages).
 [[nodiscard]] inline std::int32_t visible_keys(std::span<const KeyPage> pages,
                                                std::int32_t page_tokens,
-                                               const AttentionSegment& segment, std::int32_t at) {
-  const std::int32_t position = segment.position + at;
+                                               const AttentionSegment& segment, std::int32_t i) {
+  const std::int32_t position = segment.position + i;
   const std::int32_t count = (segment.keys + page_tokens - 1) / page_tokens;
   const auto list =
       pages.subspan(static_cast<std::size_t>(segment.first_page), static_cast<std::size_t>(count));
@@ -105,15 +105,15 @@ struct AttentionTables {
     require(segment.first_page >= 0 && segment.first_page + count <= table_pages,
             "attention_tables: first_page and keys must stay within the table of pages",
             segment.first_page);
-    for (std::int64_t at = segment.first_page; at < segment.first_page + count; ++at) {
-      const KeyPage& page = tables.pages[static_cast<std::size_t>(at)];
+    for (std::int64_t i = segment.first_page; i < segment.first_page + count; ++i) {
+      const KeyPage& page = tables.pages[static_cast<std::size_t>(i)];
       require(page.row >= 0, "attention_tables: row of a page must be >= 0", page.row);
       require(page.position >= 0, "attention_tables: position of a page must be >= 0",
               page.position);
-      require(at == segment.first_page ||
-                  page.position >=
-                      tables.pages[static_cast<std::size_t>(at - 1)].position + page_tokens,
-              "attention_tables: pages must rise and not overlap", page.position);
+      require(
+          i == segment.first_page ||
+              page.position >= tables.pages[static_cast<std::size_t>(i - 1)].position + page_tokens,
+          "attention_tables: pages must rise and not overlap", page.position);
     }
   }
 
@@ -130,13 +130,13 @@ struct AttentionTables {
   };
   const auto count = static_cast<std::int32_t>(tables.segments.size());
   std::vector<Weighed> weights;
-  for (std::int32_t at = 0; at < count; ++at) {
-    const AttentionSegment& segment = tables.segments[static_cast<std::size_t>(at)];
+  for (std::int32_t i = 0; i < count; ++i) {
+    const AttentionSegment& segment = tables.segments[static_cast<std::size_t>(i)];
     for (std::int32_t first = 0; first < segment.rows; first += query_tile) {
       const std::int32_t last = std::min(segment.rows, first + query_tile) - 1;
       weights.push_back(
           {visible_keys(tables.pages, page_tokens, segment, last), tables.query_tiles.size()});
-      tables.query_tiles.push_back({at, first});
+      tables.query_tiles.push_back({i, first});
     }
   }
   heaviest_first(tables.query_tiles, weights);
@@ -159,8 +159,8 @@ struct AttentionTables {
       const std::int32_t position =
           tables.pages[static_cast<std::size_t>(page)].position + first % page_tokens;
       std::int64_t queries = 0;
-      for (std::int32_t at = begin; at < end; ++at) {
-        const AttentionSegment& segment = tables.segments[static_cast<std::size_t>(at)];
+      for (std::int32_t i = begin; i < end; ++i) {
+        const AttentionSegment& segment = tables.segments[static_cast<std::size_t>(i)];
         if (segment.keys <= first) continue;
         queries += std::clamp<std::int64_t>(
             static_cast<std::int64_t>(segment.position) + segment.rows - position, 0, segment.rows);

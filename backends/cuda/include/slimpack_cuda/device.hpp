@@ -36,7 +36,7 @@ struct DeviceSpan {
   constexpr DeviceSpan(Element* first, std::int64_t count) noexcept : data(first), size(count) {}
   /// A view of the same elements that does not write.
   template <class Mutable>
-  requires std::is_same_v<const Mutable, Element>
+    requires std::is_same_v<const Mutable, Element>
   constexpr DeviceSpan(DeviceSpan<Mutable> other) noexcept  // NOLINT(google-explicit-constructor)
       : data(other.data), size(other.size) {}
 
@@ -124,7 +124,7 @@ void fill_bytes(void* to, int value, std::size_t bytes, StreamView stream);
 
 /// Owns device memory for `size` elements, aligned to 256 bytes at least.
 template <class Element>
-requires std::is_trivially_copyable_v<Element>
+  requires std::is_trivially_copyable_v<Element>
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -156,7 +156,7 @@ class DeviceBuffer {
 /// Owns memory of the host for `size` elements that a device copies from and to while the host goes
 /// on: between other memory of the host and a device a copy may wait for all that comes before it.
 template <class Element>
-requires std::is_trivially_copyable_v<Element>
+  requires std::is_trivially_copyable_v<Element>
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the members of a meeting bring becomes one, in their order and so with the same bits for
-// all.
+// What the members of a process group bring becomes one, in their order and so with the same bits
+// for all.
 #pragma once
 
 #include <cstddef>

@@ -16,14 +16,14 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/exec/arena_size.hpp"
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/deal.hpp"
-#include "slimpack/exec/memory.hpp"
-#include "slimpack/exec/stage_meetings.hpp"
-#include "slimpack/exec/thread_transport.hpp"
-#include "slimpack/exec/transport.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/arena_size.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/process_groups.hpp"
+#include "slimpack/runtime/shard_layout.hpp"
+#include "slimpack/runtime/thread_transport.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/optimizer.hpp"
@@ -45,15 +45,16 @@ struct RankOptions {
   std::int64_t gemm_workspace = kGemmWorkspaceBytes;
   /// Of a sharded optimizer: elements of gradients and weights that travel at one time. The same on
   /// all ranks.
-  std::size_t piece = exec::Deal::kMost;
+  std::size_t piece = runtime::ShardLayout::kMost;
   /// How long the host waits for the device at one time, unless the transport knows better.
-  std::chrono::milliseconds patience{600'000};
+  std::chrono::milliseconds hang_timeouts{600'000};
 };
 
 /// What one rank needs of a transport. Spans lie in device memory, and "has happened" means behind
 /// the rank's stream: what is queued there comes before a call, what is queued later behind it.
 template <class Candidate>
-concept RankLink = exec::ScatterTransport<Candidate, float> && exec::Transport<Candidate, double>;
+concept RankLink =
+    runtime::ScatterTransport<Candidate, float> && runtime::Transport<Candidate, double>;
 
 /// A backend (exec/backend.hpp) for one device of a plan, on the device and in the context that
 /// were current when it was made. It lives over any number of steps, whose plans share model,
@@ -102,14 +103,14 @@ class RankDevice {
   /// Where all work is queued.
   [[nodiscard]] StreamView stream() const noexcept { return stream_.view(); }
   /// What this device holds, in the order of its memory.
-  [[nodiscard]] std::span<const exec::HeldTensor> tensors() const noexcept {
+  [[nodiscard]] std::span<const runtime::HeldTensor> tensors() const noexcept {
     return weights_.layout().tensors;
   }
 
   // --- weights on the host; each waits for the device ---
 
   /// As matrix products see them.
-  [[nodiscard]] std::vector<float> weights(const exec::HeldTensor& tensor) const {
+  [[nodiscard]] std::vector<float> weights(const runtime::HeldTensor& tensor) const {
     const std::vector<Bf16> stored = download(weights_.weights(tensor), stream());
     std::vector<float> values;
     for (const Bf16 value : stored) values.push_back(to_float(value));
@@ -122,7 +123,7 @@ class RankDevice {
   }
   /// Sets all that is held of a tensor, its fp32 weights too where they are here. Throws
   /// InvalidInput unless there is one value an element.
-  void set_weights(const exec::HeldTensor& tensor, std::span<const float> values) {
+  void set_weights(const runtime::HeldTensor& tensor, std::span<const float> values) {
     require(values.size() == tensor.size(), "RankDevice: values must be one an element",
             static_cast<std::int64_t>(values.size()));
     weights_.set(tensor.offset, values, stream());
@@ -166,9 +167,9 @@ class RankDevice {
     arena_ =
         std::make_unique<DeviceArena>(capacity, std::min(2 * model_.key_width(), 4 * model_.heads));
   }
-  /// Where buffers of the next step lie, found out beforehand (exec::buffer_layout with
+  /// Where buffers of the next step lie, found out beforehand (runtime::buffer_layout with
   /// kRankElements and rank_alignment). Throws as reserve.
-  void place(exec::BufferLayout layout) {
+  void place(runtime::BufferLayout layout) {
     reserve(layout.capacity);
     layout_ = std::move(layout);
     placed_ = true;
@@ -176,10 +177,10 @@ class RankDevice {
   /// The arena, if there is one.
   [[nodiscard]] const DeviceArena* arena() const noexcept { return arena_.get(); }
 
-  // --- exec::Backend ---
+  // --- runtime::Backend ---
 
-  [[nodiscard]] exec::ElementBytes element_bytes() const noexcept { return kRankElements; }
-  [[nodiscard]] exec::StaticBytes static_bytes() const noexcept { return weights_.bytes(); }
+  [[nodiscard]] runtime::ElementBytes element_bytes() const noexcept { return kRankElements; }
+  [[nodiscard]] runtime::StaticBytes static_bytes() const noexcept { return weights_.bytes(); }
   [[nodiscard]] Buffer allocate(Bytes bytes) {
     if (taken_ == layout_.places.size()) throw std::logic_error("a buffer more than foreseen");
     return {arena_->bytes(layout_.places[taken_++], bytes)};
@@ -188,17 +189,17 @@ class RankDevice {
   void clear(Buffer& buffer) { fill_zeros(elements<std::byte>(buffer.bytes), stream()); }
 
   /// Throws InvalidInput if the plan's model or partition is not that of the first.
-  void begin_step(const Plan& plan, const exec::StepData& data) {
+  void begin_step(const Plan& plan, const runtime::StepData& data) {
     require(plan.model == model_ && plan.stages == stages_ && plan.parallel.dp == parallel_.dp &&
                 plan.parallel.pp == parallel_.pp && plan.parallel.head == parallel_.head &&
                 plan.memory.optimizer == optimizer_,
             "RankDevice: model and partition must stay from step to step");
-    const exec::Program program = exec::make_program(plan);
+    const runtime::Program program = runtime::make_program(plan);
     if (const auto why = why_not_plan(plan)) throw InvalidInput(*why);
     adopt(plan);
     if (!std::exchange(placed_, false)) {
-      layout_ =
-          exec::buffer_layout(plan, program, plan_device_, kRankElements, rank_alignment(model_));
+      layout_ = runtime::buffer_layout(plan, program, plan_device_, kRankElements,
+                                       rank_alignment(model_));
       reserve(layout_.capacity);
     }
     taken_ = 0;
@@ -217,7 +218,7 @@ class RankDevice {
   }
 
   template <RankLink Link>
-  void forward(const exec::PackCall& call, Link& link) {
+  void forward(const runtime::PackCall& call, Link& link) {
     const std::int64_t n = call.rows.value, h = model_.hidden;
     const Stage& stage = stage_of(call);
     std::vector<BlockRows> blocks = rows_of_blocks(call.blocks);
@@ -242,19 +243,19 @@ class RankDevice {
                                         : scratch.subspan(0, n * h);
     boundary.enter(
         stage.embedding ? weights_.weights(weights_.embedding()) : DeviceSpan<const Bf16>(),
-        model_.vocab, [&](std::size_t at) {
-          return layers.empty() ? rows_at(output, blocks[at], h) : layers.front()[at].input;
+        model_.vocab, [&](std::size_t i) {
+          return layers.empty() ? rows_at(output, blocks[i], h) : layers.front()[i].input;
         });
-    for (std::int64_t at = 0; at < stage.layers(); ++at) {
-      const std::vector<BlockRows>& rows = layers[static_cast<std::size_t>(at)];
-      RankLayer layer(tools, model_, weights_.layer_weights(stage.first_layer + at));
+    for (std::int64_t i = 0; i < stage.layers(); ++i) {
+      const std::vector<BlockRows>& rows = layers[static_cast<std::size_t>(i)];
+      RankLayer layer(tools, model_, weights_.layer_weights(stage.first_layer + i));
       layer.project(rows, scratch.subspan(0, n * (model_.query_width() + 2 * model_.key_width())),
                     attention.queries(), attention.key_rows(), attention.key_rows(),
-                    ring_.span(tables.rope[static_cast<std::size_t>(at)]));
-      attention.forward(at, link);
+                    ring_.span(tables.rope[static_cast<std::size_t>(i)]));
+      attention.forward(i, link);
       layer.finish(rows, [&](const BlockRows& block) {
-        if (at + 1 == stage.layers()) return rows_at(output, block, h);
-        return layers[static_cast<std::size_t>(at + 1)]
+        if (i + 1 == stage.layers()) return rows_at(output, block, h);
+        return layers[static_cast<std::size_t>(i + 1)]
                      [static_cast<std::size_t>(&block - rows.data())]
                          .input;
       });
@@ -263,7 +264,7 @@ class RankDevice {
   }
 
   template <RankLink Link>
-  void backward(const exec::PackCall& call, Link& link) {
+  void backward(const runtime::PackCall& call, Link& link) {
     if (evaluating_) return;
     const std::int64_t n = call.rows.value;
     const Stage& stage = stage_of(call);
@@ -282,22 +283,22 @@ class RankDevice {
     const Boundary boundary{call, blocks, tables, ring_, model_.hidden, stream()};
     boundary.load_gradient(rows.gradient,
                            call.line + 1 == static_cast<std::int32_t>(stages_.size()));
-    for (std::int64_t at = stage.layers(); at-- > 0;) {
-      const std::vector<BlockRows>& matrices = layers[static_cast<std::size_t>(at)];
-      const LayerMatrices<float> gradients = weights_.layer_gradients(stage.first_layer + at);
-      const auto rope = ring_.span(tables.rope[static_cast<std::size_t>(at)]);
-      RankLayer layer(tools, model_, weights_.layer_weights(stage.first_layer + at));
+    for (std::int64_t i = stage.layers(); i-- > 0;) {
+      const std::vector<BlockRows>& matrices = layers[static_cast<std::size_t>(i)];
+      const LayerMatrices<float> gradients = weights_.layer_gradients(stage.first_layer + i);
+      const auto rope = ring_.span(tables.rope[static_cast<std::size_t>(i)]);
+      RankLayer layer(tools, model_, weights_.layer_weights(stage.first_layer + i));
       // Queries that are not kept lie block behind block.
       const DeviceSpan<Bf16> query(blocks.empty() ? nullptr : blocks.front().query.data,
                                    n * model_.query_width());
       layer.recompute_before(matrices, call.recompute, rows.dattention, query, rope);
-      if (attends) attention.forward(at, link);
+      if (attends) attention.forward(i, link);
       layer.recompute_behind(matrices, call.recompute);
       layer.backward_behind(matrices, gradients, rows);
-      attention.backward(at, rows, link);
+      attention.backward(i, rows, link);
       layer.backward_before(matrices, gradients, rows, attention.key_gradients(),
                             attention.key_gradients(), rope);
-      if (call.releases) sums_.pass(stage.first_layer + at, weights_, link);
+      if (call.releases) sums_.pass(stage.first_layer + i, weights_, link);
     }
     report_gradient(call, blocks, rows);
     if (!call.output.empty()) {
@@ -309,7 +310,7 @@ class RankDevice {
   }
 
   template <RankLink Link>
-  void head(const exec::HeadCall& call, Link& link) {
+  void head(const runtime::HeadCall& call, Link& link) {
     const std::vector<BlockRows> blocks = rows_of_blocks(call.blocks);
     std::vector<std::int32_t> rows = pack_rows(call.pieces, blocks, call.rows);
     const bool in_order = is_in_order(rows);
@@ -330,7 +331,7 @@ class RankDevice {
     work.scale = static_cast<float>(scale_);
     work.last = is_last();
     if (work.last) {
-      const exec::HeldTensor& norm = weights_.final_norm();
+      const runtime::HeldTensor& norm = weights_.final_norm();
       work.norm = weights_.weights(norm);
       work.norm_gradient = weights_.gradients(norm);
       work.hidden = elements<Bf16>(call.hidden);
@@ -355,18 +356,18 @@ class RankDevice {
   template <RankLink Link>
   void optimize(Link& link) {
     if (evaluating_) return;
-    const exec::StageMeetings meetings = this->meetings();
+    const runtime::StageProcessGroups process_groups = this->process_groups();
     sums_.await(link);
-    norm_.queue(sums_.counted(weights_), sums_.sharded(), settings_.largest_norm, meetings, link,
-                stream());
+    norm_.queue(sums_.counted(weights_), sums_.sharded(), settings_.largest_norm, process_groups,
+                link, stream());
     deliver(link);
     gradient_norm_ = norm_.value();
     if (!std::isfinite(gradient_norm_)) {
       // What another rank can say of its losses, then of its tokens' gradients, says more.
-      norm_.meet(meetings, link);
+      norm_.meet(process_groups, link);
       await_device(link);
       reports_.check_gradients(steps_ + 1);
-      norm_.meet(meetings, link);
+      norm_.meet(process_groups, link);
       await_device(link);
       throw std::runtime_error("the norm of the gradients of step " + std::to_string(steps_ + 1) +
                                " is not finite");
@@ -391,7 +392,7 @@ class RankDevice {
 
  private:
   static std::size_t checked(const Plan& plan, std::size_t device) {
-    exec::check_executable(plan);
+    runtime::check_executable(plan);
     require(device < plan.schedule.size(), "RankDevice: device must be one of the plan",
             static_cast<std::int64_t>(device));
     if (const auto why = why_not_rank(plan)) throw InvalidInput(*why);
@@ -409,8 +410,8 @@ class RankDevice {
   }
 
   [[nodiscard]] bool is_last() const { return pp_ + 1 == parallel_.pp; }
-  [[nodiscard]] exec::StageMeetings meetings() const { return {parallel_, dp_, pp_}; }
-  [[nodiscard]] const Stage& stage_of(const exec::PackCall& call) const {
+  [[nodiscard]] runtime::StageProcessGroups process_groups() const { return {parallel_, dp_, pp_}; }
+  [[nodiscard]] const Stage& stage_of(const runtime::PackCall& call) const {
     return stages_[static_cast<std::size_t>(call.line)];
   }
   [[nodiscard]] LayerTools tools() {
@@ -428,11 +429,11 @@ class RankDevice {
     return options_.path.value_or(best_path(shape, major_, minor_));
   }
 
-  [[nodiscard]] PackPlaces places_of(const exec::PackCall& call,
+  [[nodiscard]] PackPlaces places_of(const runtime::PackCall& call,
                                      std::span<const std::vector<BlockRows>> layers) const {
     const AttentionShape shape{
         static_cast<std::int32_t>(model_.heads), static_cast<std::int32_t>(model_.kv_heads),
-        static_cast<std::int32_t>(model_.head_dim), attention_page(page_tokens_, call.share)};
+        static_cast<std::int32_t>(model_.head_dim), attention_page(page_tokens_, call.shard)};
     return {
         call, layers, *arena_, model_, page_tokens_, shape, attention_tiles(shape, path_of(shape))};
   }
@@ -440,7 +441,7 @@ class RankDevice {
   template <class Link>
   void send_tables(Link& link) {
     ring_.upload(tables_, stream(),
-                 [&](const Event& event) { await_on_host(link, event, options_.patience); });
+                 [&](const Event& event) { await_on_host(link, event, options_.hang_timeouts); });
   }
   template <class Link>
   [[nodiscard]] PackTables upload_tables(const PackPlaces& places, Pass pass, bool attends,
@@ -455,9 +456,9 @@ class RankDevice {
 
   /// Queues the copy of a number for each row of the stage's input that is finite where the row's
   /// gradient is. All gradients of rows in the stage's layers have gone into it.
-  void report_gradient(const exec::PackCall& call, std::span<const BlockRows> blocks,
+  void report_gradient(const runtime::PackCall& call, std::span<const BlockRows> blocks,
                        const BackwardRows& rows) {
-    std::vector<exec::PieceMemory> pieces = pieces_of(call);
+    std::vector<runtime::PieceMemory> pieces = pieces_of(call);
     std::vector<std::int32_t> order = pack_rows(pieces, blocks, call.rows);
     const DeviceSpan<float> largest = rows.delta.subspan(0, rows.rows);
     largest_by_row(largest, rows.gradient, {rows.rows, model_.hidden}, stream());
@@ -468,7 +469,7 @@ class RankDevice {
   template <class Link>
   void await_device(Link& link) {
     reached_.record(stream());
-    await_on_host(link, reached_, options_.patience);
+    await_on_host(link, reached_, options_.hang_timeouts);
   }
   /// Waits until the device has done all that is queued, and hands losses over.
   template <class Link>
@@ -491,7 +492,7 @@ class RankDevice {
   std::int64_t steps_ = 0;
   double gradient_norm_ = 0;
   bool evaluating_ = false;
-  const exec::StepData* data_ = nullptr;
+  const runtime::StepData* data_ = nullptr;
 
   Stream stream_;
   RankWeights weights_;
@@ -503,7 +504,7 @@ class RankDevice {
   DeviceBuffer<Bf16> vocabulary_rest_;
   GradientNorm norm_;
   std::unique_ptr<DeviceArena> arena_;
-  exec::BufferLayout layout_;
+  runtime::BufferLayout layout_;
   bool placed_ = false;    ///< layout_ is the next step's
   std::size_t taken_ = 0;  ///< buffers of the step
   Tables tables_;
@@ -512,7 +513,7 @@ class RankDevice {
   Event reached_;
 };
 
-static_assert(exec::Backend<RankDevice, exec::ThreadTransport> &&
-              !exec::Backend<DeviceArena, exec::ThreadTransport>);
+static_assert(runtime::Backend<RankDevice, runtime::ThreadTransport> &&
+              !runtime::Backend<DeviceArena, runtime::ThreadTransport>);
 
 }  // namespace slimpack::cuda

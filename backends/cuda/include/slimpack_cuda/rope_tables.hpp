@@ -55,16 +55,16 @@ void for_each_rope_row(std::span<const AttentionSegment> segments, std::span<con
                 segment.first_page >= 0 &&
                 segment.first_page + count <= static_cast<std::int64_t>(pages.size()),
             "rope: a segment's counts, position or pages are out of range", segment.first_page);
-    for (std::int32_t at = 0; at < segment.rows; ++at) {
-      const std::int32_t position = segment.position + at;
-      const std::int32_t key = visible_keys(pages, page_tokens, segment, at) - 1;
+    for (std::int32_t i = 0; i < segment.rows; ++i) {
+      const std::int32_t position = segment.position + i;
+      const std::int32_t key = visible_keys(pages, page_tokens, segment, i) - 1;
       const bool listed =
           key >= 0 &&
           pages[static_cast<std::size_t>(segment.first_page + key / page_tokens)].position +
                   key % page_tokens ==
               position;
       require(listed, "rope: a segment's pages must list its own positions", position);
-      take(segment, at, key);
+      take(segment, i, key);
     }
   }
 }
@@ -80,11 +80,11 @@ void for_each_rope_row(std::span<const AttentionSegment> segments, std::span<con
   std::vector<RopeRow> rows;
   detail::for_each_rope_row(
       segments, pages, page_tokens,
-      [&](const AttentionSegment& segment, std::int32_t at, std::int32_t key) {
+      [&](const AttentionSegment& segment, std::int32_t i, std::int32_t key) {
         const KeyPage& page =
             pages[static_cast<std::size_t>(segment.first_page + key / page_tokens)];
         const std::int32_t row = page.row + key % page_tokens;
-        rows.push_back({segment.position + at, segment.query_row + at, row, row});
+        rows.push_back({segment.position + i, segment.query_row + i, row, row});
       });
   return rows;
 }
@@ -97,8 +97,8 @@ void for_each_rope_row(std::span<const AttentionSegment> segments, std::span<con
   std::vector<RopeRow> rows;
   detail::for_each_rope_row(
       segments, pages, page_tokens,
-      [&](const AttentionSegment& segment, std::int32_t at, std::int32_t key) {
-        rows.push_back({segment.position + at, segment.gradient_row + at,
+      [&](const AttentionSegment& segment, std::int32_t i, std::int32_t key) {
+        rows.push_back({segment.position + i, segment.gradient_row + i,
                         segment.key_gradient_row + key, segment.value_gradient_row + key});
       });
   return rows;

@@ -41,11 +41,11 @@ struct TokenRows {
   result.rows.resize(tokens.size());
   std::iota(result.rows.begin(), result.rows.end(), 0);
   std::ranges::stable_sort(result.rows, {}, token_of);
-  for (std::size_t at = 0; at < result.rows.size(); ++at) {
-    const std::int32_t token = token_of(result.rows[at]);
+  for (std::size_t i = 0; i < result.rows.size(); ++i) {
+    const std::int32_t token = token_of(result.rows[i]);
     if (!result.tokens.empty() && result.tokens.back() == token) continue;
     result.tokens.push_back(token);
-    result.begin.push_back(static_cast<std::int32_t>(at));
+    result.begin.push_back(static_cast<std::int32_t>(i));
   }
   result.begin.push_back(static_cast<std::int32_t>(result.rows.size()));
   return result;

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/exec/mover.hpp"
-#include "slimpack/exec/thread_transport.hpp"
-#include "slimpack/exec/transport.hpp"
+#include "slimpack/runtime/mover.hpp"
+#include "slimpack/runtime/thread_transport.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/members.hpp"
 
@@ -66,7 +66,7 @@ class RankStreams {
   RankStreams& operator=(const RankStreams&) = delete;
 
   [[nodiscard]] StreamView compute() const noexcept { return compute_; }
-  [[nodiscard]] StreamView lane(exec::Lane lane) const noexcept {
+  [[nodiscard]] StreamView lane(runtime::Lane lane) const noexcept {
     return lanes_[static_cast<std::size_t>(lane)].view();
   }
   [[nodiscard]] std::shared_ptr<const Event> record(StreamView stream) {
@@ -75,7 +75,7 @@ class RankStreams {
 
  private:
   StreamView compute_;
-  std::array<Stream, exec::kLanes> lanes_;
+  std::array<Stream, runtime::kLanes> lanes_;
   EventPool events_;
 };
 
@@ -92,41 +92,41 @@ class StreamMover {
   void follow(const Mark& mark) {
     if (mark) mark->make_wait(streams_->compute());
   }
-  void after(exec::Lane lane, const Mark& mark) {
+  void after(runtime::Lane lane, const Mark& mark) {
     if (mark) mark->make_wait(streams_->lane(lane));
   }
-  void copy(exec::Lane lane, std::span<const std::byte> from, std::span<std::byte> into) {
+  void copy(runtime::Lane lane, std::span<const std::byte> from, std::span<std::byte> into) {
     if (from.empty() || from.data() == into.data()) return;
     copy_on_device(into.data(), from.data(), from.size(), streams_->lane(lane));
   }
   template <std::floating_point Element>
-  void reduce(exec::Lane lane, exec::Contributions all, exec::Reduction reduction,
+  void reduce(runtime::Lane lane, runtime::Contributions all, runtime::Reduction reduction,
               std::optional<std::size_t> only = std::nullopt) {
     std::vector<DeviceSpan<Element>> members;
-    for (const exec::Contribution& one : all) {
+    for (const runtime::Contribution& one : all) {
       members.emplace_back(reinterpret_cast<Element*>(one.into.data()),
                            static_cast<std::int64_t>(one.into.size() / sizeof(Element)));
     }
     const std::span<const DeviceSpan<Element>> spans(members);
-    if (reduction == exec::Reduction::sum) {
+    if (reduction == runtime::Reduction::sum) {
       sum_members(spans, streams_->lane(lane), only);
     } else {
       largest_of_members(spans, streams_->lane(lane), only);
     }
   }
-  [[nodiscard]] Mark finish(exec::Lane lane) { return streams_->record(streams_->lane(lane)); }
+  [[nodiscard]] Mark finish(runtime::Lane lane) { return streams_->record(streams_->lane(lane)); }
   [[nodiscard]] static bool reached(const Mark& mark) { return !mark || mark->reached(); }
 
  private:
   RankStreams* streams_;
 };
 
-using StreamHub = exec::BasicThreadHub<StreamMover>;
-/// Models exec::Transport ordered on the compute stream: a call returns when what it does has been
-/// queued, on every device that takes part. Spans lie in device memory.
-using StreamTransport = exec::BasicThreadTransport<StreamMover>;
+using StreamRendezvous = runtime::BasicRendezvous<StreamMover>;
+/// Models runtime::Transport ordered on the compute stream: a call returns when what it does has
+/// been queued, on every device that takes part. Spans lie in device memory.
+using StreamTransport = runtime::BasicThreadTransport<StreamMover>;
 
-static_assert(exec::Mover<StreamMover> && exec::ScatterTransport<StreamTransport, float> &&
-              exec::Transport<StreamTransport, double>);
+static_assert(runtime::Mover<StreamMover> && runtime::ScatterTransport<StreamTransport, float> &&
+              runtime::Transport<StreamTransport, double>);
 
 }  // namespace slimpack::cuda

@@ -139,12 +139,12 @@ SLIMPACK_DEVICE void store_rows(Bf16* to, std::int64_t stride, int valid, std::u
   for (std::size_t m = 0; m < kBlocks; ++m) {
     SLIMPACK_UNROLL
     for (std::size_t half = 0; half < 2; ++half) {
-      const auto at = row + static_cast<unsigned>(16 * m + 8 * half) + lane / 4;
+      const auto k = row + static_cast<unsigned>(16 * m + 8 * half) + lane / 4;
       const float scale = factor(m, half);
       SLIMPACK_UNROLL
       for (std::size_t n = 0; n < kDim / 8; ++n) {
         simt::store_shared(
-            Rows<kDim>::address(tile, at, static_cast<unsigned>(n)) + 4 * (lane % 4),
+            Rows<kDim>::address(tile, k, static_cast<unsigned>(n)) + 4 * (lane % 4),
             simt::pack_bf16(sums[m][n][2 * half] * scale, sums[m][n][2 * half + 1] * scale));
       }
     }
@@ -154,10 +154,10 @@ SLIMPACK_DEVICE void store_rows(Bf16* to, std::int64_t stride, int valid, std::u
   const unsigned chunk = lane % Rows<kDim>::kChunks;
   SLIMPACK_UNROLL
   for (unsigned i = 0; i < 16 * kBlocks; i += kAtOnce) {
-    const unsigned at = row + i + lane / Rows<kDim>::kChunks;
+    const unsigned k = row + i + lane / Rows<kDim>::kChunks;
     const auto words =
-        simt::load_shared<std::array<std::uint32_t, 4>>(Rows<kDim>::address(tile, at, chunk));
-    if (static_cast<int>(at) < valid) simt::store_vector(to + at * stride + 8 * chunk, words);
+        simt::load_shared<std::array<std::uint32_t, 4>>(Rows<kDim>::address(tile, k, chunk));
+    if (static_cast<int>(k) < valid) simt::store_vector(to + k * stride + 8 * chunk, words);
   }
 }
 
@@ -172,9 +172,9 @@ SLIMPACK_DEVICE void add_rows(float* to, std::int64_t stride, int valid, unsigne
   for (std::size_t m = 0; m < kBlocks; ++m) {
     SLIMPACK_UNROLL
     for (std::size_t half = 0; half < 2; ++half) {
-      const auto at = row + static_cast<unsigned>(16 * m + 8 * half) + lane / 4;
-      if (static_cast<int>(at) >= valid) continue;
-      float* place = to + at * stride + 2 * (lane % 4);
+      const auto i = row + static_cast<unsigned>(16 * m + 8 * half) + lane / 4;
+      if (static_cast<int>(i) >= valid) continue;
+      float* place = to + i * stride + 2 * (lane % 4);
       std::array<Pair, kDim / 8> before;
       SLIMPACK_UNROLL
       for (std::size_t n = 0; n < kDim / 8; ++n) {

@@ -49,8 +49,8 @@ struct Ring {
 };
 
 /// Keys of the segment that its query `at` sees (visible_keys of attention_tables.hpp).
-SLIMPACK_DEVICE int visible_keys(const Work& work, const AttentionSegment& segment, int at) {
-  const int position = segment.position + at;
+SLIMPACK_DEVICE int visible_keys(const Work& work, const AttentionSegment& segment, int k) {
+  const int position = segment.position + k;
   const int count = (segment.keys + work.page_tokens - 1) / work.page_tokens;
   const KeyPage* list = work.pages + segment.first_page;
   // Page i begins at position i * page_tokens or later; without gaps the last candidate is it.
@@ -128,7 +128,7 @@ SLIMPACK_DEVICE void load_rows(std::uint32_t to, std::uint32_t panel_bytes,
 }
 /// Of 64 rows.
 template <int kHeadDim>
-inline constexpr std::uint32_t kRowsBytes = kHeadDim / simt::kPanelCols* simt::kBoxBytes;
+inline constexpr std::uint32_t kRowsBytes = kHeadDim / simt::kPanelCols * simt::kBoxBytes;
 /// Of one panel of a tile of keys.
 inline constexpr std::uint32_t kKeyPanelBytes = kKeyTile * simt::kPanelRowBytes;
 
@@ -161,9 +161,9 @@ SLIMPACK_DEVICE void zero_rows(std::uint32_t tile, int first, int rows) {
   std::byte* memory = simt::shared_memory() + (tile - simt::shared_address(simt::shared_memory()));
   for (int panel = 0; panel < kHeadDim / simt::kPanelCols; ++panel) {
     auto* chunks = reinterpret_cast<Chunk*>(memory) + panel * rows * kChunks;
-    for (int at = first * kChunks + static_cast<int>(simt::lane_index()); at < rows * kChunks;
-         at += 32) {
-      chunks[at] = {};
+    for (int i = first * kChunks + static_cast<int>(simt::lane_index()); i < rows * kChunks;
+         i += 32) {
+      chunks[i] = {};
     }
   }
   simt::async_proxy_fence();
@@ -201,8 +201,8 @@ template <std::size_t kSums>
 SLIMPACK_DEVICE void pack(std::array<std::array<std::uint32_t, 4>, kSums / 8>& packed,
                           const std::array<float, kSums>& sums) {
   SLIMPACK_UNROLL
-  for (std::size_t at = 0; at < kSums / 2; ++at) {
-    packed[at / 4][at % 4] = simt::pack_bf16(sums[2 * at], sums[2 * at + 1]);
+  for (std::size_t i = 0; i < kSums / 2; ++i) {
+    packed[i / 4][i % 4] = simt::pack_bf16(sums[2 * i], sums[2 * i + 1]);
   }
 }
 
@@ -232,11 +232,11 @@ SLIMPACK_DEVICE void store_rows(Bf16* to, std::int64_t row_stride, int rows,
   std::byte* memory = simt::shared_memory() + staging;
   simt::sync_threads(barrier, kWarpgroup);  // all products that read it have ended
   SLIMPACK_UNROLL
-  for (unsigned at = 0; at < kHeadDim / 4; ++at) {
-    const unsigned row = warp_row + lane / 4 + at % 2 * 8, block = at / 2;
+  for (unsigned i = 0; i < kHeadDim / 4; ++i) {
+    const unsigned row = warp_row + lane / 4 + i % 2 * 8, block = i / 2;
     // plus zero: no sign of zero tells which keys were skipped
-    const std::uint32_t pair = simt::pack_bf16(sums[2 * at] * factor[at % 2] + 0.0F,
-                                               sums[2 * at + 1] * factor[at % 2] + 0.0F);
+    const std::uint32_t pair =
+        simt::pack_bf16(sums[2 * i] * factor[i % 2] + 0.0F, sums[2 * i + 1] * factor[i % 2] + 0.0F);
     *reinterpret_cast<std::uint32_t*>(memory + block / 8 * simt::kBoxBytes +
                                       simt::swizzled(row * 128 + block % 8 * 16 + lane % 4 * 4)) =
         pair;
@@ -244,8 +244,8 @@ SLIMPACK_DEVICE void store_rows(Bf16* to, std::int64_t row_stride, int rows,
   simt::sync_warp();
   constexpr unsigned kRowChunks = kHeadDim / 8;
   SLIMPACK_UNROLL
-  for (unsigned at = lane; at < 16 * kRowChunks; at += 32) {
-    const unsigned row = warp_row + at / kRowChunks, chunk = at % kRowChunks;
+  for (unsigned i = lane; i < 16 * kRowChunks; i += 32) {
+    const unsigned row = warp_row + i / kRowChunks, chunk = i % kRowChunks;
     if (static_cast<int>(row) >= rows) continue;
     *reinterpret_cast<Chunk*>(to + row * row_stride + chunk * 8) = *reinterpret_cast<const Chunk*>(
         memory + chunk / 8 * simt::kBoxBytes + simt::swizzled(row * 128 + chunk % 8 * 16));

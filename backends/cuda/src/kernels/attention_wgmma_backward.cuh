@@ -84,8 +84,8 @@ SLIMPACK_DEVICE void keys_produce(const simt::TileMap& query, const simt::TileMa
       list[tile.first / work.page_tokens].position + tile.first % work.page_tokens;
   Ring<Shared::kStages> ring;
   std::uint32_t tails = 0;
-  for (int at = tile.first_segment; at < tile.last_segment; ++at) {
-    const AttentionSegment& segment = work.segments[at];  // read again when needed: few registers
+  for (int k = tile.first_segment; k < tile.last_segment; ++k) {
+    const AttentionSegment& segment = work.segments[k];  // read again when needed: few registers
     if (segment.keys <= tile.first) continue;
     for (int begin = std::max(0, key_position - segment.position); begin < segment.rows;
          begin += Shared::kQueries) {
@@ -200,19 +200,19 @@ SLIMPACK_DEVICE void keys_consume(float* dkey, float* dvalue, const BackwardTask
     std::array<int, 2> least{};
     SLIMPACK_UNROLL
     for (unsigned j = 0; kMasked && j < 2; ++j) {
-      const int at = row + 8 * static_cast<int>(j);
-      least[j] = consumer * kRows + at < arrival.keys ? position + at - arrival.position : kQueries;
+      const int i = row + 8 * static_cast<int>(j);
+      least[j] = consumer * kRows + i < arrival.keys ? position + i - arrival.position : kQueries;
     }
-    const auto hidden = [&](unsigned at) {
-      return kMasked && static_cast<int>(at / 4 * 8 + lane % 4 * 2 + at % 2) < least[at / 2 % 2];
+    const auto hidden = [&](unsigned i) {
+      return kMasked && static_cast<int>(i / 4 * 8 + lane % 4 * 2 + i % 2) < least[i / 2 % 2];
     };
     simt::product_wait<1>();
     simt::products_arrived(weights);
     const float* log_sum = in_shared<float>(Shared::kLogSum) + stage * kQueries + lane % 4 * 2;
     SLIMPACK_UNROLL
-    for (unsigned at = 0; at < kQueries / 2; ++at) {
-      const float weight = simt::exp2_fast(weights[at] * scale_log2 - log_sum[at / 4 * 8 + at % 2]);
-      weights[at] = hidden(at) ? 0.0F : weight;
+    for (unsigned i = 0; i < kQueries / 2; ++i) {
+      const float weight = simt::exp2_fast(weights[i] * scale_log2 - log_sum[i / 4 * 8 + i % 2]);
+      weights[i] = hidden(i) ? 0.0F : weight;
     }
     pack(packed_weights, weights);
     simt::product_fence();
@@ -223,9 +223,9 @@ SLIMPACK_DEVICE void keys_consume(float* dkey, float* dvalue, const BackwardTask
     simt::products_arrived(gradients);
     const float* delta = in_shared<float>(Shared::kDelta) + stage * kQueries + lane % 4 * 2;
     SLIMPACK_UNROLL
-    for (unsigned at = 0; at < kQueries / 2; ++at) {
-      const float gradient = weights[at] * (gradients[at] - delta[at / 4 * 8 + at % 2]);
-      gradients[at] = hidden(at) ? 0.0F : gradient;
+    for (unsigned i = 0; i < kQueries / 2; ++i) {
+      const float gradient = weights[i] * (gradients[i] - delta[i / 4 * 8 + i % 2]);
+      gradients[i] = hidden(i) ? 0.0F : gradient;
     }
     pack(packed_gradients, gradients);
     simt::product_fence();
@@ -283,8 +283,8 @@ SLIMPACK_DEVICE void attention_backward_keys(float* dkey, float* dvalue, const s
   const int kv_head = block % work.kv_heads;
   const KeyTile tile = work.key_tiles[block / work.kv_heads];
   int keys = 0;
-  for (int at = tile.first_segment; at < tile.last_segment; ++at) {
-    keys = std::max(keys, work.segments[at].keys - tile.first);
+  for (int i = tile.first_segment; i < tile.last_segment; ++i) {
+    keys = std::max(keys, work.segments[i].keys - tile.first);
   }
   keys = std::min(int{kKeyTile}, keys);
   const int active = (keys + kRows - 1) / kRows;

@@ -88,10 +88,10 @@ SLIMPACK_DEVICE void queries_consume(Out* dquery, const BackwardTask& task,
   std::array<float, 2> log_sum, delta;
   SLIMPACK_UNROLL
   for (unsigned j = 0; j < 2; ++j) {
-    const int at = std::min(begin + row + 8 * static_cast<int>(j), segment.rows - 1);
-    limit[j] = visible_keys(work, segment, at);
+    const int i = std::min(begin + row + 8 * static_cast<int>(j), segment.rows - 1);
+    limit[j] = visible_keys(work, segment, i);
     const auto index = [&](int from) {
-      return static_cast<std::int64_t>(from + at) * work.heads + head;
+      return static_cast<std::int64_t>(from + i) * work.heads + head;
     };
     log_sum[j] = task.log_sum[index(segment.log_sum_row)] * kLog2E;
     delta[j] = task.delta[index(segment.gradient_row)];
@@ -118,23 +118,23 @@ SLIMPACK_DEVICE void queries_consume(Out* dquery, const BackwardTask& task,
                                        keys + (Shared::kValues - Shared::kKeys), kKeyPanelBytes);
     simt::product_commit();
     const int col = tile * kKeyTile + static_cast<int>(lane % 4 * 2);
-    const auto hidden = [&](unsigned at) {
+    const auto hidden = [&](unsigned i) {
       return decltype(masked)::value &&
-             col + static_cast<int>(at / 4 * 8 + at % 2) >= limit[at / 2 % 2];
+             col + static_cast<int>(i / 4 * 8 + i % 2) >= limit[i / 2 % 2];
     };
     simt::product_wait<1>();
     simt::products_arrived(weights);
     SLIMPACK_UNROLL
-    for (unsigned at = 0; at < kKeyTile / 2; ++at) {
-      const float weight = simt::exp2_fast(weights[at] * scale_log2 - log_sum[at / 2 % 2]);
-      weights[at] = hidden(at) ? 0.0F : weight;
+    for (unsigned i = 0; i < kKeyTile / 2; ++i) {
+      const float weight = simt::exp2_fast(weights[i] * scale_log2 - log_sum[i / 2 % 2]);
+      weights[i] = hidden(i) ? 0.0F : weight;
     }
     simt::product_wait<0>();
     simt::products_arrived(gradients);
     SLIMPACK_UNROLL
-    for (unsigned at = 0; at < kKeyTile / 2; ++at) {
-      const float gradient = weights[at] * (gradients[at] - delta[at / 2 % 2]);
-      gradients[at] = hidden(at) ? 0.0F : gradient;
+    for (unsigned i = 0; i < kKeyTile / 2; ++i) {
+      const float gradient = weights[i] * (gradients[i] - delta[i / 2 % 2]);
+      gradients[i] = hidden(i) ? 0.0F : gradient;
     }
     pack(packed, gradients);
     simt::product_fence();

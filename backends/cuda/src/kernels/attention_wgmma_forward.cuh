@@ -92,8 +92,8 @@ struct Softmax {
       float most = largest[row];
       SLIMPACK_UNROLL
       for (unsigned block = 0; block < kKeyTile / 8; ++block) {
-        const unsigned at = 4 * block + 2 * row;
-        most = std::max(most, std::max(scores[at], scores[at + 1]));
+        const unsigned i = 4 * block + 2 * row;
+        most = std::max(most, std::max(scores[i], scores[i + 1]));
       }
       most = quad_max(most);
       const float from = most == -kInfinity ? 0.0F : most * scale_log2;
@@ -102,10 +102,10 @@ struct Softmax {
       float more = 0;
       SLIMPACK_UNROLL
       for (unsigned block = 0; block < kKeyTile / 8; ++block) {
-        const unsigned at = 4 * block + 2 * row;
-        scores[at] = simt::exp2_fast(scores[at] * scale_log2 - from);
-        scores[at + 1] = simt::exp2_fast(scores[at + 1] * scale_log2 - from);
-        more += scores[at] + scores[at + 1];
+        const unsigned i = 4 * block + 2 * row;
+        scores[i] = simt::exp2_fast(scores[i] * scale_log2 - from);
+        scores[i + 1] = simt::exp2_fast(scores[i + 1] * scale_log2 - from);
+        more += scores[i] + scores[i + 1];
       }
       sum[row] = sum[row] * shrink[row] + more;
     }
@@ -117,8 +117,8 @@ SLIMPACK_DEVICE void mask_keys(std::array<float, kKeyTile / 2>& scores, int firs
                                const std::array<int, 2>& limit) {
   const int col = first + static_cast<int>(simt::lane_index() % 4 * 2);
   SLIMPACK_UNROLL
-  for (unsigned at = 0; at < kKeyTile / 2; ++at) {
-    if (col + static_cast<int>(at / 4 * 8 + at % 2) >= limit[at / 2 % 2]) scores[at] = -kInfinity;
+  for (unsigned i = 0; i < kKeyTile / 2; ++i) {
+    if (col + static_cast<int>(i / 4 * 8 + i % 2) >= limit[i / 2 % 2]) scores[i] = -kInfinity;
   }
 }
 
@@ -204,7 +204,7 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const AttentionSeg
       release(base + Shared::kValueEmpty + value_ring.stage * 8);
       value_ring.advance();
       SLIMPACK_UNROLL
-      for (std::size_t at = 0; at < out.size(); ++at) out[at] *= softmax.shrink[at / 2 % 2];
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] *= softmax.shrink[i / 2 % 2];
       pack(weights, scores);
     };
     int tile = tiles - 2;
@@ -226,10 +226,9 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const AttentionSeg
   for (unsigned j = 0; j < 2; ++j) {
     const float sum = quad_sum(softmax.sum[j]);
     inverse[j] = sum > 0 ? 1.0F / sum : 0.0F;
-    const int at = row + 8 * static_cast<int>(j);
-    if (lane % 4 == 0 && at < rows) {
-      task.log_sum[static_cast<std::int64_t>(segment.log_sum_row + begin + at) * work.heads +
-                   head] =
+    const int i = row + 8 * static_cast<int>(j);
+    if (lane % 4 == 0 && i < rows) {
+      task.log_sum[static_cast<std::int64_t>(segment.log_sum_row + begin + i) * work.heads + head] =
           sum > 0 ? (softmax.largest[j] * scale_log2 + simt::log2_fast(sum)) * kLn2 : -kInfinity;
     }
   }

@@ -24,7 +24,7 @@ inline constexpr unsigned kElementThreads = 256, kElementGroups = 4;
 /// Elements that a thread moves at a time: 16 bytes of the wider type.
 template <StoredNumber To, StoredNumber From>
 inline constexpr std::size_t kElementGroup =
-    std::is_same_v<To, Bf16>&& std::is_same_v<From, Bf16> ? 8 : 4;
+    std::is_same_v<To, Bf16> && std::is_same_v<From, Bf16> ? 8 : 4;
 
 template <StoredNumber To, StoredNumber From>
 [[nodiscard]] Launch elements_launch(std::int64_t size) {
@@ -46,9 +46,9 @@ SLIMPACK_DEVICE void write_elements(const Elements<To, From>& work) {
   for (unsigned i = 0; i < kElementGroups; ++i) {
     const std::int64_t group = first + i * kElementThreads;
     if (group >= groups) continue;
-    const std::int64_t at = group * static_cast<std::int64_t>(kGroup);
-    values[i] = load<kGroup>(work.from + at);
-    if constexpr (kAdd) sums[i] = load<kGroup>(work.to + at);
+    const std::int64_t k = group * static_cast<std::int64_t>(kGroup);
+    values[i] = load<kGroup>(work.from + k);
+    if constexpr (kAdd) sums[i] = load<kGroup>(work.to + k);
   }
   SLIMPACK_UNROLL
   for (unsigned i = 0; i < kElementGroups; ++i) {

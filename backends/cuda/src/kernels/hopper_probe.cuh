@@ -40,9 +40,9 @@ SLIMPACK_DEVICE void hopper_probe(Bf16* box, float* keys, float* values, const s
   const unsigned row = thread / 32 * 16 + lane / 4, col = 2 * (lane % 4);
   std::array<std::array<std::uint32_t, 4>, 4> left;
   for (unsigned step = 0; step < 4; ++step) {
-    for (unsigned at = 0; at < 4; ++at) {
-      const Bf16* pair = a + (row + at % 2 * 8) * 64 + step * 16 + col + at / 2 * 8;
-      left[step][at] = pair[0].bits | static_cast<std::uint32_t>(pair[1].bits) << 16U;
+    for (unsigned i = 0; i < 4; ++i) {
+      const Bf16* pair = a + (row + i % 2 * 8) * 64 + step * 16 + col + i / 2 * 8;
+      left[step][i] = pair[0].bits | static_cast<std::uint32_t>(pair[1].bits) << 16U;
     }
   }
   simt::barrier_wait(barrier, 0);
@@ -62,13 +62,13 @@ SLIMPACK_DEVICE void hopper_probe(Bf16* box, float* keys, float* values, const s
   simt::product_wait<0>();
   simt::products_arrived(by_keys);
   simt::products_arrived(by_values);
-  for (unsigned at = 0; at < 64; ++at) {
-    const unsigned to = (row + at % 4 / 2 * 8) * 128 + at / 4 * 8 + col + at % 2;
-    keys[to] = by_keys[at];
-    values[to] = by_values[at];
+  for (unsigned i = 0; i < 64; ++i) {
+    const unsigned to = (row + i % 4 / 2 * 8) * 128 + i / 4 * 8 + col + i % 2;
+    keys[to] = by_keys[i];
+    values[to] = by_values[i];
   }
   const auto* bytes = reinterpret_cast<const Bf16*>(simt::shared_memory());
-  for (unsigned at = thread; at < simt::kBoxBytes / 2; at += 128) box[at] = bytes[at];
+  for (unsigned i = thread; i < simt::kBoxBytes / 2; i += 128) box[i] = bytes[i];
 }
 
 }  // namespace slimpack::cuda::kernels

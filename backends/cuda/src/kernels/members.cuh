@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums and maxima over the members of a meeting.
+// Sums and maxima over the members of a process group.
 #pragma once
 
 #include <array>
@@ -37,9 +37,9 @@ SLIMPACK_DEVICE void combine_members(const Members<Number>& work) {
     const Number* const values = work.values[member];
     SLIMPACK_UNROLL
     for (unsigned i = 0; i < kMemberNumbers; ++i) {
-      const std::int64_t at = first + i * kMemberThreads;
-      if (at >= work.size) continue;
-      const Number value = values[at];
+      const std::int64_t k = first + i * kMemberThreads;
+      if (k >= work.size) continue;
+      const Number value = values[k];
       if (member == 0) {
         results[i] = value;
       } else if constexpr (kLargest) {
@@ -53,8 +53,8 @@ SLIMPACK_DEVICE void combine_members(const Members<Number>& work) {
     Number* const values = work.values[member];
     SLIMPACK_UNROLL
     for (unsigned i = 0; i < kMemberNumbers; ++i) {
-      const std::int64_t at = first + i * kMemberThreads;
-      if (at < work.size) values[at] = results[i];
+      const std::int64_t k = first + i * kMemberThreads;
+      if (k < work.size) values[k] = results[i];
     }
   }
 }

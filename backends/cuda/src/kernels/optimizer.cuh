@@ -42,13 +42,13 @@ SLIMPACK_DEVICE void square_sum_of_part(const SquareSums& work) {
     std::array<Floats<4>, kAtOnce> taken{};
     SLIMPACK_UNROLL
     for (unsigned i = 0; i < kAtOnce; ++i) {
-      const std::int64_t at = first + std::int64_t{4} * i * kSquareThreads;
-      if (at + 4 <= count) {
-        taken[i] = load<4>(values + at);
+      const std::int64_t k = first + std::int64_t{4} * i * kSquareThreads;
+      if (k + 4 <= count) {
+        taken[i] = load<4>(values + k);
       } else {
         SLIMPACK_UNROLL
         for (unsigned n = 0; n < 4; ++n) {
-          if (at + n < count) taken[i][n] = values[at + n];
+          if (k + n < count) taken[i][n] = values[k + n];
         }
       }
     }
@@ -81,12 +81,12 @@ template <bool kAdd, class Number>
 SLIMPACK_DEVICE void sum_in_order(const OrderedSum<Number>& work) {
   const unsigned step = simt::block_threads();
   std::array<double, 4> sums{};
-  std::int64_t at = simt::thread_index();
-  for (; at + 3 * step < work.size; at += 4 * step) {
+  std::int64_t k = simt::thread_index();
+  for (; k + 3 * step < work.size; k += 4 * step) {
     SLIMPACK_UNROLL
-    for (unsigned i = 0; i < 4; ++i) sums[i] += static_cast<double>(work.values[at + i * step]);
+    for (unsigned i = 0; i < 4; ++i) sums[i] += static_cast<double>(work.values[k + i * step]);
   }
-  for (; at < work.size; at += step) sums[0] += static_cast<double>(work.values[at]);
+  for (; k < work.size; k += step) sums[0] += static_cast<double>(work.values[k]);
   const double sum = block_sum((sums[0] + sums[1]) + (sums[2] + sums[3]),
                                reinterpret_cast<double*>(simt::shared_memory()));
   if (simt::thread_index() == 0) *work.total = kAdd ? *work.total + sum : sum;
@@ -157,17 +157,17 @@ SLIMPACK_DEVICE void adamw_part(const AdamWUpdate& work) {
   std::array<Floats<4>, kAdamWGroups> weight{}, first{}, second{}, gradient{};
   SLIMPACK_UNROLL
   for (unsigned i = 0; i < kAdamWGroups; ++i) {
-    const std::int64_t at = begin + i * kAdamWThreads;
-    if (at >= groups) continue;
-    gradient[i] = load<4>(work.gradients + 4 * at);
-    first[i] = load<4>(work.first_moment + 4 * at);
-    second[i] = load<4>(work.second_moment + 4 * at);
-    weight[i] = load<4>(work.weights + 4 * at);
+    const std::int64_t k = begin + i * kAdamWThreads;
+    if (k >= groups) continue;
+    gradient[i] = load<4>(work.gradients + 4 * k);
+    first[i] = load<4>(work.first_moment + 4 * k);
+    second[i] = load<4>(work.second_moment + 4 * k);
+    weight[i] = load<4>(work.weights + 4 * k);
   }
   SLIMPACK_UNROLL
   for (unsigned i = 0; i < kAdamWGroups; ++i) {
-    const std::int64_t at = begin + i * kAdamWThreads;
-    if (at >= groups) continue;
+    const std::int64_t k = begin + i * kAdamWThreads;
+    if (k >= groups) continue;
     SLIMPACK_UNROLL
     for (unsigned n = 0; n < 4; ++n) {
       const AdamWState next = adamw_update(work.step, {weight[i][n], first[i][n], second[i][n]},
@@ -176,10 +176,10 @@ SLIMPACK_DEVICE void adamw_part(const AdamWUpdate& work) {
       first[i][n] = next.first_moment;
       second[i][n] = next.second_moment;
     }
-    store<4>(work.weights + 4 * at, weight[i]);
-    store<4>(work.first_moment + 4 * at, first[i]);
-    store<4>(work.second_moment + 4 * at, second[i]);
-    store<4>(work.copy + 4 * at, weight[i]);
+    store<4>(work.weights + 4 * k, weight[i]);
+    store<4>(work.first_moment + 4 * k, first[i]);
+    store<4>(work.second_moment + 4 * k, second[i]);
+    store<4>(work.copy + 4 * k, weight[i]);
   }
   const std::int64_t rest = 4 * groups + simt::thread_index();
   if (simt::block_index() + 1 == simt::grid_blocks() && rest < work.size) {

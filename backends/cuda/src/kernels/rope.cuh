@@ -49,8 +49,8 @@ struct RopeAngles {
   RopeRow* rows;
   unsigned half;  ///< head_dim / 2
 
-  [[nodiscard]] SLIMPACK_DEVICE float* plane(unsigned row, unsigned at) const {
-    return turns + row * 2 * half + at * (half / 2);
+  [[nodiscard]] SLIMPACK_DEVICE float* plane(unsigned row, unsigned i) const {
+    return turns + row * 2 * half + i * (half / 2);
   }
 };
 
@@ -61,8 +61,8 @@ SLIMPACK_DEVICE RopeAngles rope_angles(const RopeRow* rows, const std::uint64_t*
   angles.turns = reinterpret_cast<float*>(simt::shared_memory());
   angles.rows = reinterpret_cast<RopeRow*>(angles.turns + std::size_t{kRopeRows} * 2 * half);
   angles.half = half;
-  for (unsigned at = simt::thread_index(); at < count * half; at += simt::block_threads()) {
-    const unsigned row = at / half, i = at % half;
+  for (unsigned k = simt::thread_index(); k < count * half; k += simt::block_threads()) {
+    const unsigned row = k / half, i = k % half;
     const Turn turn = turn_at(rows[first + row].position, frequencies[i]);
     const unsigned high = i % 8 / 4, place = i / 8 * 4 + i % 4;
     angles.plane(row, high)[place] = turn.cosine;
@@ -98,9 +98,9 @@ struct RopeItem {
   unsigned row, head, chunk;
 };
 /// Chunks lie together, then heads, then rows.
-SLIMPACK_DEVICE RopeItem rope_item(unsigned at, unsigned heads, unsigned chunks) {
-  const unsigned rest = at / chunks;
-  return {rest / heads, rest % heads, at % chunks};
+SLIMPACK_DEVICE RopeItem rope_item(unsigned i, unsigned heads, unsigned chunks) {
+  const unsigned rest = i / chunks;
+  return {rest / heads, rest % heads, i % chunks};
 }
 
 /// Rows kRopeRows * block_index().. of the pack.
@@ -114,9 +114,9 @@ SLIMPACK_DEVICE void rope_forward_rows_of_block(const RopeForward& work) {
   const unsigned width = (heads + 2 * kv_heads) * dim;
   const RopeAngles angles = rope_angles(work.rows, work.frequencies, first, count, half);
   const Bf16* qkv = work.qkv + first * width;
-  for (unsigned at = simt::thread_index(); at < count * (heads + kv_heads) * (half / 8);
-       at += simt::block_threads()) {
-    const RopeItem item = rope_item(at, heads + kv_heads, half / 8);
+  for (unsigned i = simt::thread_index(); i < count * (heads + kv_heads) * (half / 8);
+       i += simt::block_threads()) {
+    const RopeItem item = rope_item(i, heads + kv_heads, half / 8);
     const Bf16* from = qkv + item.row * width + item.head * dim + 8 * item.chunk;
     Floats<8> low = load<8>(from), high = load<8>(from + half);
     turn_chunk<false>(low, high, angles, item.row, item.chunk);
@@ -130,8 +130,8 @@ SLIMPACK_DEVICE void rope_forward_rows_of_block(const RopeForward& work) {
     store<8>(to + 8 * item.chunk + half, high);
   }
   const unsigned value_chunks = kv_heads * dim / 8;
-  for (unsigned at = simt::thread_index(); at < count * value_chunks; at += simt::block_threads()) {
-    const unsigned row = at / value_chunks, chunk = at % value_chunks;
+  for (unsigned i = simt::thread_index(); i < count * value_chunks; i += simt::block_threads()) {
+    const unsigned row = i / value_chunks, chunk = i % value_chunks;
     const Words words = simt::load_16(qkv + row * width + (heads + kv_heads) * dim + 8 * chunk);
     simt::store_16(work.value +
                        static_cast<std::int64_t>(angles.rows[row].value_row) * kv_heads * dim +
@@ -151,9 +151,9 @@ SLIMPACK_DEVICE void rope_backward_rows_of_block(const RopeBackward& work) {
   const unsigned width = (heads + 2 * kv_heads) * dim;
   const RopeAngles angles = rope_angles(work.rows, work.frequencies, first, count, half);
   Bf16* dqkv = work.dqkv + first * width;
-  for (unsigned at = simt::thread_index(); at < count * (heads + kv_heads) * (half / 8);
-       at += simt::block_threads()) {
-    const RopeItem item = rope_item(at, heads + kv_heads, half / 8);
+  for (unsigned i = simt::thread_index(); i < count * (heads + kv_heads) * (half / 8);
+       i += simt::block_threads()) {
+    const RopeItem item = rope_item(i, heads + kv_heads, half / 8);
     const RopeRow& place = angles.rows[item.row];
     Floats<8> low, high;
     if (item.head < heads) {
@@ -174,8 +174,8 @@ SLIMPACK_DEVICE void rope_backward_rows_of_block(const RopeBackward& work) {
     store<8>(to + half, high);
   }
   const unsigned value_chunks = kv_heads * dim / 8;
-  for (unsigned at = simt::thread_index(); at < count * value_chunks; at += simt::block_threads()) {
-    const unsigned row = at / value_chunks, chunk = at % value_chunks;
+  for (unsigned i = simt::thread_index(); i < count * value_chunks; i += simt::block_threads()) {
+    const unsigned row = i / value_chunks, chunk = i % value_chunks;
     const Floats<8> values =
         load<8>(work.dvalue +
                 static_cast<std::int64_t>(angles.rows[row].value_row) * kv_heads * dim + 8 * chunk);

@@ -40,14 +40,14 @@ SLIMPACK_DEVICE void move_row(const MoveRows& work) {
     std::array<Words, 4> words{}, sums{};
     SLIMPACK_UNROLL
     for (unsigned i = 0; i < 4; ++i) {
-      const std::int64_t at = begin + i * step;
-      if (at >= work.row_words) continue;
-      words[i] = simt::load_16(from + at);
-      if constexpr (kMove == RowMove::add) sums[i] = simt::load_16(to + at);
+      const std::int64_t k = begin + i * step;
+      if (k >= work.row_words) continue;
+      words[i] = simt::load_16(from + k);
+      if constexpr (kMove == RowMove::add) sums[i] = simt::load_16(to + k);
     }
     SLIMPACK_UNROLL
     for (unsigned i = 0; i < 4; ++i) {
-      const std::int64_t at = begin + i * step;
+      const std::int64_t k = begin + i * step;
       if constexpr (kMove == RowMove::add) {
         SLIMPACK_UNROLL
         for (unsigned n = 0; n < 4; ++n) {
@@ -55,7 +55,7 @@ SLIMPACK_DEVICE void move_row(const MoveRows& work) {
                                                      std::bit_cast<float>(words[i][n]));
         }
       }
-      if (at < work.row_words) simt::store_16(to + at, words[i]);
+      if (k < work.row_words) simt::store_16(to + k, words[i]);
     }
   }
 }
@@ -79,8 +79,8 @@ SLIMPACK_DEVICE void largest_of_rows(const LargestByRow& work) {
   if (row >= work.row_count) return;
   const Bf16* from = work.rows + row * work.row_words * 8;
   std::uint32_t largest = 0;
-  for (std::int64_t at = simt::lane_index(); at < work.row_words; at += 32) {
-    for (const std::uint32_t pair : simt::load_16(from + at * 8)) {
+  for (std::int64_t i = simt::lane_index(); i < work.row_words; i += 32) {
+    for (const std::uint32_t pair : simt::load_16(from + i * 8)) {
       const std::uint32_t low = (pair & 0x7fffU) << 16U, high = pair & 0x7fff0000U;
       const std::uint32_t larger = low > high ? low : high;
       largest = larger > largest ? larger : largest;
@@ -130,12 +130,12 @@ SLIMPACK_DEVICE void embedding_backward_token(const EmbeddingBackward& work) {
   Floats<4> sum{};
   if (inside) {
     const Bf16* dout = work.dout + col;
-    std::int32_t at = begin + warp;
-    for (; at + 3 * kWarps < end; at += 4 * kWarps) {
+    std::int32_t k = begin + warp;
+    for (; k + 3 * kWarps < end; k += 4 * kWarps) {
       std::array<Floats<4>, 4> values;
       SLIMPACK_UNROLL
       for (std::int32_t i = 0; i < 4; ++i) {
-        values[static_cast<unsigned>(i)] = load<4>(dout + work.rows[at + i * kWarps] * work.hidden);
+        values[static_cast<unsigned>(i)] = load<4>(dout + work.rows[k + i * kWarps] * work.hidden);
       }
       SLIMPACK_UNROLL
       for (unsigned i = 0; i < 4; ++i) {
@@ -143,8 +143,8 @@ SLIMPACK_DEVICE void embedding_backward_token(const EmbeddingBackward& work) {
         for (unsigned n = 0; n < 4; ++n) sum[n] += values[i][n];
       }
     }
-    for (; at < end; at += kWarps) {
-      const Floats<4> values = load<4>(dout + work.rows[at] * work.hidden);
+    for (; k < end; k += kWarps) {
+      const Floats<4> values = load<4>(dout + work.rows[k] * work.hidden);
       SLIMPACK_UNROLL
       for (unsigned n = 0; n < 4; ++n) sum[n] += values[n];
     }

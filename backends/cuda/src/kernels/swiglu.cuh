@@ -55,8 +55,8 @@ SLIMPACK_DEVICE void swiglu_backward_part(const SwigluBackward& work) {
   const unsigned part = simt::block_index() % work.parts;
   const std::int64_t col = std::int64_t{8} * (part * simt::block_threads() + simt::thread_index());
   if (col >= work.cols) return;
-  const std::int64_t at = 2 * row * work.cols + col;
-  const Floats<8> gate = load<8>(work.gate_up + at), up = load<8>(work.gate_up + at + work.cols);
+  const std::int64_t k = 2 * row * work.cols + col;
+  const Floats<8> gate = load<8>(work.gate_up + k), up = load<8>(work.gate_up + k + work.cols);
   const Floats<8> dproduct = load<8>(work.dproduct + row * work.cols + col);
   Floats<8> dgate, dup;
   SLIMPACK_UNROLL
@@ -65,8 +65,8 @@ SLIMPACK_DEVICE void swiglu_backward_part(const SwigluBackward& work) {
     dgate[i] = gradient.dgate;
     dup[i] = gradient.dup;
   }
-  store<8>(work.dgate_up + at, dgate);
-  store<8>(work.dgate_up + at + work.cols, dup);
+  store<8>(work.dgate_up + k, dgate);
+  store<8>(work.dgate_up + k + work.cols, dup);
 }
 
 }  // namespace slimpack::cuda::kernels

@@ -80,10 +80,11 @@ class Nccl : public NcclApi {
         "ncclBroadcast", comm);
   }
   void all_reduce(Comm comm, void* values, std::size_t count, Number number,
-                  exec::Reduction reduction, StreamView stream) override {
-    check(ncclAllReduce(values, values, count, type_of(number),
-                        reduction == exec::Reduction::sum ? ncclSum : ncclMax, comm, stream.get()),
-          "ncclAllReduce", comm);
+                  runtime::Reduction reduction, StreamView stream) override {
+    check(
+        ncclAllReduce(values, values, count, type_of(number),
+                      reduction == runtime::Reduction::sum ? ncclSum : ncclMax, comm, stream.get()),
+        "ncclAllReduce", comm);
   }
   void reduce_scatter(Comm comm, void* values, std::size_t part, Number number,
                       StreamView stream) override {

@@ -270,9 +270,9 @@ inline void load_matrices_transposed(std::array<std::uint32_t, 4>& out, std::uin
           }
           for (unsigned lane = 0; lane < 32; ++lane) {
             for (unsigned i = 0; i < 4; ++i) {
-              const unsigned at = 8 * i + 2 * (lane % 4);
+              const unsigned k = 8 * i + 2 * (lane % 4);
               slots[lane].out[i] =
-                  rows[at][lane / 4] | static_cast<std::uint32_t>(rows[at + 1][lane / 4]) << 16U;
+                  rows[k][lane / 4] | static_cast<std::uint32_t>(rows[k + 1][lane / 4]) << 16U;
             }
           }
         }).out;
@@ -291,8 +291,8 @@ inline void multiply_16x8x16(std::array<float, 4>& d, const std::array<std::uint
   d = detail::in_warp("multiply_16x8x16", Slot{d, a, {b0, b1}}, [](Slot* slots) {
         std::array<std::array<float, 16>, 16> left;
         std::array<std::array<float, 8>, 16> right;
-        const auto half = [](std::uint32_t pair, unsigned at) {
-          return to_float(Bf16{static_cast<std::uint16_t>(at == 0 ? pair & 0xffffU : pair >> 16U)});
+        const auto half = [](std::uint32_t pair, unsigned i) {
+          return to_float(Bf16{static_cast<std::uint16_t>(i == 0 ? pair & 0xffffU : pair >> 16U)});
         };
         for (unsigned lane = 0; lane < 32; ++lane) {
           const unsigned g = lane / 4, t = lane % 4;

@@ -100,8 +100,8 @@ inline void load_tile(std::uint32_t to, const TileMap& map, std::uint32_t barrie
                            x = col + static_cast<std::int64_t>(c);
         const bool inside = y >= 0 && y < map.rows && x >= 0 && x < map.cols;
         const Bf16 value = inside ? map.base[y * map.cols + x] : Bf16{};
-        const std::uint32_t at = r * kRowBytes + c * 2;
-        std::memcpy(into + (at ^ ((at >> 7U & 7U) << 4U)), &value, 2);
+        const std::uint32_t i = r * kRowBytes + c * 2;
+        std::memcpy(into + (i ^ ((i >> 7U & 7U) << 4U)), &value, 2);
       }
     }
     detail::TransactionBarrier& state = barriers->at(barrier);
@@ -163,23 +163,23 @@ inline Warpgroup& warpgroup() {
 }
 
 /// Row and column of a thread's number `at` of a 64-row fragment of sums.
-inline std::array<unsigned, 2> sum_at(unsigned thread, unsigned at) {
+inline std::array<unsigned, 2> sum_at(unsigned thread, unsigned i) {
   const unsigned lane = thread % 32;
-  return {thread / 32 * 16 + lane / 4 + at % 4 / 2 * 8, at / 4 * 8 + lane % 4 * 2 + at % 2};
+  return {thread / 32 * 16 + lane / 4 + i % 4 / 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2};
 }
 
 /// Takes the numbers of a thread out of its registers, which hold NaN from then on.
 inline void take_sums(Sums& sums, unsigned thread) {
-  for (unsigned at = 0; at < sums.cols / 2; ++at) {
-    const auto [row, col] = sum_at(thread, at);
+  for (unsigned i = 0; i < sums.cols / 2; ++i) {
+    const auto [row, col] = sum_at(thread, i);
     sums.values[row * sums.cols + col] =
-        std::exchange(sums.d[thread][at], std::numeric_limits<float>::quiet_NaN());
+        std::exchange(sums.d[thread][i], std::numeric_limits<float>::quiet_NaN());
   }
 }
 inline void give_sums(const Sums& sums, unsigned thread) {
-  for (unsigned at = 0; at < sums.cols / 2; ++at) {
-    const auto [row, col] = sum_at(thread, at);
-    sums.d[thread][at] = sums.values[row * sums.cols + col];
+  for (unsigned i = 0; i < sums.cols / 2; ++i) {
+    const auto [row, col] = sum_at(thread, i);
+    sums.d[thread][i] = sums.values[row * sums.cols + col];
   }
 }
 
@@ -205,11 +205,11 @@ inline void compute(const Product& product, Sums& sums) {
   std::vector<float> a(kRows * kDepth), b(kDepth * product.cols);
   for (unsigned thread = 0; part.a != nullptr && thread < kWarpgroup; ++thread) {
     const unsigned lane = thread % 32;
-    for (unsigned at = 0; at < 4; ++at) {
-      const std::uint32_t pair = product.parts[thread].a[at];
-      if (pair != product.a[thread][at]) emulator.fail("a product's registers were written to");
-      const unsigned row = thread / 32 * 16 + lane / 4 + at % 2 * 8;
-      const unsigned col = lane % 4 * 2 + at / 2 * 8;
+    for (unsigned i = 0; i < 4; ++i) {
+      const std::uint32_t pair = product.parts[thread].a[i];
+      if (pair != product.a[thread][i]) emulator.fail("a product's registers were written to");
+      const unsigned row = thread / 32 * 16 + lane / 4 + i % 2 * 8;
+      const unsigned col = lane % 4 * 2 + i / 2 * 8;
       a[row * kDepth + col] = to_float(Bf16{static_cast<std::uint16_t>(pair & 0xffffU)});
       a[row * kDepth + col + 1] = to_float(Bf16{static_cast<std::uint16_t>(pair >> 16U)});
     }

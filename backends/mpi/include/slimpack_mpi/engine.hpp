@@ -23,8 +23,8 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/exec/device_result.hpp"
-#include "slimpack/exec/transport.hpp"
+#include "slimpack/runtime/device_result.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_mpi/flight.hpp"
 #include "slimpack_mpi/session.hpp"
 #include "slimpack_processes/monitor.hpp"
@@ -44,7 +44,7 @@ struct TransportOptions {
 /// is called any more.
 class Engine {
  public:
-  /// Tag of what ranks say outside of steps; channels, meetings and sums have others.
+  /// Tag of what ranks say outside of steps; channels, process groups and sums have others.
   static constexpr int kControl = 3;
 
   /// `advance` moves on what goes on by itself and says whether anything is under way; it is called
@@ -196,7 +196,7 @@ class Engine {
   void check_aborted() {
     if (!monitor_.failed()) return;
     given_up_ = true;
-    throw exec::Aborted(monitor_.cause());
+    throw runtime::Aborted(monitor_.cause());
   }
 
   /// An error of MPI is mostly the death of another rank: the monitor is given time to say whose.
@@ -210,7 +210,7 @@ class Engine {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
       check_aborted();
-      throw exec::ExecutionError(std::string("MPI failed: ") + error.what());
+      throw runtime::ExecutionError(std::string("MPI failed: ") + error.what());
     }
   }
 

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/exec/device_result.hpp"
-#include "slimpack/exec/transport.hpp"
+#include "slimpack/runtime/device_result.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_mpi/engine.hpp"
 #include "slimpack_mpi/flight.hpp"
 #include "slimpack_mpi/session.hpp"
@@ -46,12 +46,12 @@ class MpiTransport {
   [[nodiscard]] Engine& engine() noexcept { return engine_; }
 
   /// Begins a step of devices in lines of `stages`. Throws InvalidInput unless window >= 1.
-  void begin_step(std::int32_t stages, std::int32_t window) {
-    require(window >= 1, "MpiTransport: window must be >= 1", window);
+  void begin_step(std::int32_t stages, std::int32_t max_in_flight) {
+    require(max_in_flight >= 1, "MpiTransport: window must be >= 1", max_in_flight);
     require(stages >= 1, "MpiTransport: stages must be >= 1", stages);
     engine_.locked([&] {
       stages_ = static_cast<std::size_t>(stages);
-      window_ = static_cast<std::size_t>(window);
+      max_in_flight_ = static_cast<std::size_t>(max_in_flight);
       channels_.clear();
       sums_.clear();
     });
@@ -63,20 +63,21 @@ class MpiTransport {
   void end_step(const std::string& place) {
     const std::string left = engine_.locked([&] { return leftover(); });
     if (!left.empty()) {
-      throw exec::ExecutionError("the step must end drained, but holds " + left);
+      throw runtime::ExecutionError("the step must end drained, but holds " + left);
     }
     session().monitor().at(place);
     session().monitor().doing(processes::Doing::outside);
   }
 
-  // --- exec::Transport ---
+  // --- runtime::Transport ---
 
-  void post_receive(const exec::Channel& channel, std::size_t message, std::span<std::byte> into) {
+  void post_receive(const runtime::Channel& channel, std::size_t message,
+                    std::span<std::byte> into) {
     engine_.locked([&] {
       ChannelState& state = channels_[channel];
-      require(message == state.posted && state.posted - state.awaited < window_,
+      require(message == state.posted && state.posted - state.awaited < max_in_flight_,
               "transport: receives must be posted in order and within the window on " +
-                  describe(channel),
+                  runtime::to_string(channel),
               static_cast<std::int64_t>(message));
       ++state.posted;
       state.receives.emplace_back().receive(comm_, device(channel.dp, channel.from), tag(channel),
@@ -84,7 +85,7 @@ class MpiTransport {
     });
   }
 
-  void await_receive(const exec::Channel& channel, std::size_t message) {
+  void await_receive(const runtime::Channel& channel, std::size_t message) {
     ChannelState& state = engine_.locked([&]() -> ChannelState& { return channels_[channel]; });
     engine_.wait_until(
         [&] {
@@ -96,24 +97,26 @@ class MpiTransport {
           ++state.awaited;
           return true;
         },
-        [&] { return "message " + std::to_string(message) + " of " + describe(channel); });
+        [&] {
+          return "message " + std::to_string(message) + " of " + runtime::to_string(channel);
+        });
   }
 
-  void queue_send(const exec::Channel& channel, std::size_t message,
+  void queue_send(const runtime::Channel& channel, std::size_t message,
                   std::span<const std::byte> from) {
     engine_.locked([&] {
       ChannelState& state = channels_[channel];
       end_sends(state);
-      require(
-          message == state.sent && state.sent - state.ended < window_,
-          "transport: sends must be queued in order and within the window on " + describe(channel),
-          static_cast<std::int64_t>(message));
+      require(message == state.sent && state.sent - state.ended < max_in_flight_,
+              "transport: sends must be queued in order and within the window on " +
+                  runtime::to_string(channel),
+              static_cast<std::int64_t>(message));
       ++state.sent;
       state.sends.emplace_back().send(comm_, device(channel.dp, channel.to), tag(channel), from);
     });
   }
 
-  [[nodiscard]] bool send_ended(const exec::Channel& channel, std::size_t message) {
+  [[nodiscard]] bool send_ended(const runtime::Channel& channel, std::size_t message) {
     return engine_.locked([&] {
       ChannelState& state = channels_[channel];
       end_sends(state);
@@ -121,7 +124,7 @@ class MpiTransport {
     });
   }
 
-  void await_send(const exec::Channel& channel, std::size_t message) {
+  void await_send(const runtime::Channel& channel, std::size_t message) {
     ChannelState& state = engine_.locked([&]() -> ChannelState& { return channels_[channel]; });
     engine_.wait_until(
         [&] {
@@ -129,59 +132,62 @@ class MpiTransport {
           return state.ended > message;
         },
         [&] {
-          return "the end of message " + std::to_string(message) + " of " + describe(channel);
+          return "the end of message " + std::to_string(message) + " of " +
+                 runtime::to_string(channel);
         });
   }
 
-  void ring(const exec::Meeting& meeting, std::span<const std::byte> from,
+  void ring(const runtime::ProcessGroup& process_group, std::span<const std::byte> from,
             std::span<std::byte> into) {
-    const std::size_t members = meeting.members.size();
+    const std::size_t members = process_group.members.size();
     if (members == 1) {
       std::copy(from.begin(), from.end(), into.begin());
       return;
     }
-    meet(meeting, [&](Flight& flight, int tag) {
-      flight.receive(comm_, meeting.members[(meeting.self + members - 1) % members], tag, into);
-      flight.send(comm_, meeting.members[(meeting.self + 1) % members], tag, from);
+    meet(process_group, [&](Flight& flight, int tag) {
+      flight.receive(comm_, process_group.members[(process_group.self + members - 1) % members],
+                     tag, into);
+      flight.send(comm_, process_group.members[(process_group.self + 1) % members], tag, from);
     });
   }
 
   template <std::floating_point Element>
-  void broadcast(const exec::Meeting& meeting, std::size_t root, std::span<Element> values) {
+  void broadcast(const runtime::ProcessGroup& process_group, std::size_t root,
+                 std::span<Element> values) {
     const auto bytes = std::as_writable_bytes(values);
-    meet(meeting, [&](Flight& flight, int tag) {
-      if (meeting.self != root) {
-        flight.receive(comm_, meeting.members[root], tag, bytes);
+    meet(process_group, [&](Flight& flight, int tag) {
+      if (process_group.self != root) {
+        flight.receive(comm_, process_group.members[root], tag, bytes);
         return;
       }
-      for (std::size_t member = 0; member < meeting.members.size(); ++member) {
-        if (member != root) flight.send(comm_, meeting.members[member], tag, bytes);
+      for (std::size_t member = 0; member < process_group.members.size(); ++member) {
+        if (member != root) flight.send(comm_, process_group.members[member], tag, bytes);
       }
     });
   }
 
   template <std::floating_point Element>
-  void all_reduce(const exec::Meeting& meeting, std::span<Element> values,
-                  exec::Reduction reduction) {
+  void all_reduce(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                  runtime::Reduction reduction) {
     Sum sum = engine_.locked([&] {
-      return Sum(comm_, tag(Kind::meeting, meeting.members, 0), meeting, values, reduction,
-                 std::exchange(spare_, {}));
+      return Sum(comm_, tag(Kind::process_group, process_group.members, 0), process_group, values,
+                 reduction, std::exchange(spare_, {}));
     });
     engine_.wait_until([&] { return sum.ended(); },
-                       [&] { return "a meeting with" + others(meeting); });
+                       [&] { return "a meeting with" + others(process_group); });
     spare_ = sum.take_staging();
   }
 
   template <std::floating_point Element>
-  void all_gather(const exec::Meeting& meeting, std::span<Element> values, std::size_t first,
-                  std::size_t last) {
+  void all_gather(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                  std::size_t first, std::size_t last) {
     require(first <= last && last <= values.size(), "transport: all_gather past the end",
             static_cast<std::int64_t>(last));
     using Range = std::array<std::uint64_t, 2>;
-    std::vector<Range> ranges(meeting.members.size(), Range{first, last});
+    std::vector<Range> ranges(process_group.members.size(), Range{first, last});
     const Range own{first, last};
-    meet(meeting, [&](Flight& flight, int tag) {
-      exchange(flight, tag, meeting, std::as_bytes(std::span(own)), [&](std::size_t member) {
+    meet(process_group, [&](Flight& flight, int tag) {
+      exchange(flight, tag, process_group, std::as_bytes(std::span(own)), [&](std::size_t member) {
         return std::as_writable_bytes(std::span(ranges[member]));
       });
     });
@@ -189,8 +195,8 @@ class MpiTransport {
       require(range[0] <= range[1] && range[1] <= values.size(),
               "transport: all_gather past the end", static_cast<std::int64_t>(range[1]));
     }
-    meet(meeting, [&](Flight& flight, int tag) {
-      exchange(flight, tag, meeting, std::as_bytes(values.subspan(first, last - first)),
+    meet(process_group, [&](Flight& flight, int tag) {
+      exchange(flight, tag, process_group, std::as_bytes(values.subspan(first, last - first)),
                [&](std::size_t member) {
                  const Range& range = ranges[member];
                  return std::as_writable_bytes(values.subspan(range[0], range[1] - range[0]));
@@ -199,9 +205,10 @@ class MpiTransport {
   }
 
   template <std::floating_point Element>
-  void queue_sum(const exec::Meeting& meeting, std::int64_t tag_number, std::span<Element> values) {
-    const SumKey key{meeting.members, tag_number};
-    const int wire = tag(Kind::sum, meeting.members, tag_number);
+  void queue_sum(const runtime::ProcessGroup& process_group, std::int64_t tag_number,
+                 std::span<Element> values) {
+    const SumKey key{process_group.members, tag_number};
+    const int wire = tag(Kind::sum, process_group.members, tag_number);
     engine_.locked([&] {
       require(!sums_.contains(key), "transport: a sum must be awaited before it is queued again",
               tag_number);
@@ -209,12 +216,14 @@ class MpiTransport {
         require(tag(Kind::sum, other.first, other.second) != wire,
                 "transport: two sums under way must not have one number on the wire", wire);
       }
-      sums_.emplace(key, Sum(comm_, wire, meeting, values, exec::Reduction::sum, take_staging()));
+      sums_.emplace(
+          key, Sum(comm_, wire, process_group, values, runtime::Reduction::sum, take_staging()));
     });
   }
 
-  void await_sum(const exec::Meeting& meeting, std::int64_t tag_number) {
-    const auto found = engine_.locked([&] { return sums_.find({meeting.members, tag_number}); });
+  void await_sum(const runtime::ProcessGroup& process_group, std::int64_t tag_number) {
+    const auto found =
+        engine_.locked([&] { return sums_.find({process_group.members, tag_number}); });
     require(found != sums_.end(), "transport: a sum must be queued before it is awaited",
             tag_number);
     engine_.wait_until(
@@ -224,7 +233,7 @@ class MpiTransport {
           sums_.erase(found);
           return true;
         },
-        [&] { return "sum " + std::to_string(tag_number) + " with" + others(meeting); });
+        [&] { return "sum " + std::to_string(tag_number) + " with" + others(process_group); });
   }
 
   /// Throws Aborted too: a rank that has nothing to do with the others ends at its next unit.
@@ -236,7 +245,7 @@ class MpiTransport {
   void abort(const std::string& sentence) { engine_.abort(sentence); }
 
  private:
-  enum class Kind : std::uint8_t { channel, meeting, sum, control };
+  enum class Kind : std::uint8_t { channel, process_group, sum, control };
   static_assert(static_cast<int>(Kind::control) == Engine::kControl);
   static constexpr std::size_t kStagings = 16;
   struct ChannelState {
@@ -250,11 +259,11 @@ class MpiTransport {
   }
 
   /// Messages of one pair of ranks with one tag stay in order. What must not be confused has
-  /// different tags: channels exactly; meetings block, so that their order is that of all members
-  /// unless they wait for each other for ever; of sums `queue_sum` makes sure.
-  [[nodiscard]] int tag(const exec::Channel& channel) const {
+  /// different tags: channels exactly; process groups block, so that their order is that of all
+  /// members unless they wait for each other for ever; of sums `queue_sum` makes sure.
+  [[nodiscard]] int tag(const runtime::Channel& channel) const {
     const std::uint64_t number = std::uint64_t{index(channel.group)} * 2 +
-                                 (channel.direction == exec::Direction::up ? 1 : 0);
+                                 (channel.direction == runtime::Direction::up ? 1 : 0);
     require(number < tag_end_ / 4, "MpiTransport: MPI has no tag for group",
             static_cast<std::int64_t>(index(channel.group)));
     return static_cast<int>(number * 4);
@@ -269,11 +278,11 @@ class MpiTransport {
     return static_cast<int>(hash % (tag_end_ / 4) * 4 + static_cast<std::uint64_t>(kind));
   }
 
-  [[nodiscard]] static std::string others(const exec::Meeting& meeting) {
+  [[nodiscard]] static std::string others(const runtime::ProcessGroup& process_group) {
     std::string text;
-    for (std::size_t member = 0; member < meeting.members.size(); ++member) {
-      if (member == meeting.self) continue;
-      text += (text.empty() ? " rank " : ", rank ") + std::to_string(meeting.members[member]);
+    for (std::size_t member = 0; member < process_group.members.size(); ++member) {
+      if (member == process_group.self) continue;
+      text += (text.empty() ? " rank " : ", rank ") + std::to_string(process_group.members[member]);
     }
     return text;
   }
@@ -294,27 +303,27 @@ class MpiTransport {
   [[nodiscard]] std::string leftover() const {
     for (const auto& [channel, state] : channels_) {
       if (!state.sends.empty() || !state.receives.empty()) {
-        return "an unfinished message on " + describe(channel);
+        return "an unfinished message on " + runtime::to_string(channel);
       }
     }
     return sums_.empty() ? std::string() : "a sum that not all members awaited";
   }
 
   template <std::invocable<Flight&, int> Begin>
-  void meet(const exec::Meeting& meeting, Begin begin) {
-    if (meeting.members.size() == 1) return;
-    const int number = tag(Kind::meeting, meeting.members, 0);
+  void meet(const runtime::ProcessGroup& process_group, Begin begin) {
+    if (process_group.members.size() == 1) return;
+    const int number = tag(Kind::process_group, process_group.members, 0);
     engine_.fly([&](Flight& flight) { begin(flight, number); },
-                [&] { return "a meeting with" + others(meeting); });
+                [&] { return "a meeting with" + others(process_group); });
   }
   /// All to all: `bytes` to every other member, and from each into into(member).
   template <std::invocable<std::size_t> Into>
-  void exchange(Flight& flight, int tag, const exec::Meeting& meeting,
+  void exchange(Flight& flight, int tag, const runtime::ProcessGroup& process_group,
                 std::span<const std::byte> bytes, Into into) {
-    for (std::size_t member = 0; member < meeting.members.size(); ++member) {
-      if (member == meeting.self) continue;
-      flight.receive(comm_, meeting.members[member], tag, into(member));
-      flight.send(comm_, meeting.members[member], tag, bytes);
+    for (std::size_t member = 0; member < process_group.members.size(); ++member) {
+      if (member == process_group.self) continue;
+      flight.receive(comm_, process_group.members[member], tag, into(member));
+      flight.send(comm_, process_group.members[member], tag, bytes);
     }
   }
 
@@ -327,17 +336,17 @@ class MpiTransport {
 
   MPI_Comm comm_;
   std::uint64_t tag_end_ = 0;
-  std::size_t stages_ = 1, window_ = 1;
+  std::size_t stages_ = 1, max_in_flight_ = 1;
   std::vector<std::byte> spare_;
 
   // Touched with the engine's lock held.
-  std::map<exec::Channel, ChannelState> channels_;
+  std::map<runtime::Channel, ChannelState> channels_;
   std::map<SumKey, Sum> sums_;
   std::vector<std::vector<std::byte>> stagings_;
   Engine engine_;  ///< its thread ends before the rest goes
 };
 
-static_assert(exec::Transport<MpiTransport, double> && exec::Transport<MpiTransport, float> &&
-              !exec::Transport<Session, double>);
+static_assert(runtime::Transport<MpiTransport, double> && runtime::Transport<MpiTransport, float> &&
+              !runtime::Transport<Session, double>);
 
 }  // namespace slimpack::mpi

@@ -6,10 +6,10 @@
 #include <cstdint>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/exec/executor.hpp"
-#include "slimpack/exec/program.hpp"
-#include "slimpack/exec/run_step.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/executor.hpp"
+#include "slimpack/runtime/program.hpp"
+#include "slimpack/runtime/run_step.hpp"
 #include "slimpack_mpi/mpi_transport.hpp"
 #include "slimpack_processes/together.hpp"
 
@@ -21,24 +21,24 @@ inline void check_same_plan(MpiTransport& link, const Plan& plan) {
 }
 
 /// Runs one step on this rank's backend, with all other ranks; device and rank are one number.
-/// Every rank gets the same result, with the bits of exec::run_step: losses of all devices are
+/// Every rank gets the same result, with the bits of runtime::run_step: losses of all devices are
 /// summed on rank 0 in the order of samples and tokens. Throws as that one, and Aborted with the
 /// first cause if another rank has failed, was killed or stopped. Does not compare plans
 /// (`check_same_plan`).
 template <class Device>
-requires exec::Backend<Device, MpiTransport>
-[[nodiscard]] exec::StepResult run_step(MpiTransport& link, const Plan& plan,
-                                        const exec::Program& program, const exec::StepData& data,
-                                        Device& backend,
-                                        const exec::MemoryObserver& observer = {}) {
-  exec::check_data(plan, data);
+  requires runtime::Backend<Device, MpiTransport>
+[[nodiscard]] runtime::StepResult run_step(MpiTransport& link, const Plan& plan,
+                                           const runtime::Program& program,
+                                           const runtime::StepData& data, Device& backend,
+                                           const runtime::MemoryObserver& observer = {}) {
+  runtime::check_data(plan, data);
   const std::size_t rank = link.session().rank();
   require(link.session().size() == program.devices.size(),
           "run_step: ranks must be one a device of the plan",
           static_cast<std::int64_t>(link.session().size()));
-  link.begin_step(plan.parallel.pp, plan.window);
-  exec::DeviceRun<Device, MpiTransport> run(plan, program, data, rank, backend, link, observer);
-  const exec::DeviceResult mine = run.run();
+  link.begin_step(plan.parallel.pp, plan.max_in_flight);
+  runtime::DeviceRun<Device, MpiTransport> run(plan, program, data, rank, backend, link, observer);
+  const runtime::DeviceResult mine = run.run();
   link.end_step(processes::device_of(plan, rank) + ", between steps");
   return processes::collect(link.engine(), plan, mine);
 }

@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "slimpack/exec/reduction.hpp"
-#include "slimpack/exec/transport.hpp"
+#include "slimpack/runtime/reduction.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_mpi/flight.hpp"
 
 namespace slimpack::mpi {
@@ -21,20 +21,20 @@ namespace slimpack::mpi {
 /// depend on that. The ranks of members are their numbers.
 class Sum {
  public:
-  using Combine = void (*)(std::span<std::byte>, std::span<const std::byte>, exec::Reduction);
+  using Combine = void (*)(std::span<std::byte>, std::span<const std::byte>, runtime::Reduction);
 
   /// Begins. `staging` is memory that it may use; `values` must stay untouched until `ended`.
   template <std::floating_point Element>
-  Sum(MPI_Comm comm, int tag, const exec::Meeting& meeting, std::span<Element> values,
-      exec::Reduction reduction, std::vector<std::byte> staging)
+  Sum(MPI_Comm comm, int tag, const runtime::ProcessGroup& process_group, std::span<Element> values,
+      runtime::Reduction reduction, std::vector<std::byte> staging)
       : comm_(comm),
         tag_(tag),
-        meeting_(meeting),
+        process_group_(process_group),
         values_(std::as_writable_bytes(values)),
         element_(sizeof(Element)),
         combine_(
-            [](std::span<std::byte> into, std::span<const std::byte> from, exec::Reduction how) {
-              exec::combine(
+            [](std::span<std::byte> into, std::span<const std::byte> from, runtime::Reduction how) {
+              runtime::combine(
                   std::span(reinterpret_cast<Element*>(into.data()), into.size() / sizeof(Element)),
                   std::span(reinterpret_cast<const Element*>(from.data()),
                             from.size() / sizeof(Element)),
@@ -43,16 +43,16 @@ class Sum {
         reduction_(reduction),
         staging_(std::move(staging)) {
     direct_ = values_.size() <= kDirect;
-    own_ = block(meeting_.self);
-    const std::size_t others = meeting_.members.size() - 1;
+    own_ = block(process_group_.self);
+    const std::size_t others = process_group_.members.size() - 1;
     if (staging_.size() < others * own_.size()) staging_.resize(others * own_.size());
     for (std::size_t member = 0; member <= others; ++member) {
-      if (member == meeting_.self) continue;
-      flight_.receive(comm_, meeting_.members[member], tag_, staged(member));
+      if (member == process_group_.self) continue;
+      flight_.receive(comm_, process_group_.members[member], tag_, staged(member));
     }
     for (std::size_t member = 0; member <= others; ++member) {
-      if (member == meeting_.self) continue;
-      flight_.send(comm_, meeting_.members[member], tag_, block(member));
+      if (member == process_group_.self) continue;
+      flight_.send(comm_, process_group_.members[member], tag_, block(member));
     }
   }
 
@@ -80,45 +80,45 @@ class Sum {
   /// What member `member` reduces.
   [[nodiscard]] std::span<std::byte> block(std::size_t member) const {
     if (direct_) return values_;
-    const std::size_t members = meeting_.members.size();
+    const std::size_t members = process_group_.members.size();
     const std::size_t count = values_.size() / element_;
     const std::size_t first = count * member / members, last = count * (member + 1) / members;
     return values_.subspan(first * element_, (last - first) * element_);
   }
   /// Where the own block of another member lies.
   [[nodiscard]] std::span<std::byte> staged(std::size_t member) {
-    const std::size_t place = member - (member > meeting_.self ? 1 : 0);
+    const std::size_t place = member - (member > process_group_.self ? 1 : 0);
     return std::span(staging_).subspan(place * own_.size(), own_.size());
   }
 
   void reduce() {
-    const std::size_t members = meeting_.members.size();
+    const std::size_t members = process_group_.members.size();
     if (members == 1) return;
     const auto contribution = [&](std::size_t member) {
-      return member == meeting_.self ? own_ : staged(member);
+      return member == process_group_.self ? own_ : staged(member);
     };
     const std::span<std::byte> sum = contribution(0);
     for (std::size_t member = 1; member < members; ++member) {
       combine_(sum, contribution(member), reduction_);
     }
-    if (meeting_.self != 0) std::copy(sum.begin(), sum.end(), own_.begin());
+    if (process_group_.self != 0) std::copy(sum.begin(), sum.end(), own_.begin());
   }
 
   void share() {
-    for (std::size_t member = 0; member < meeting_.members.size(); ++member) {
-      if (member == meeting_.self) continue;
-      flight_.receive(comm_, meeting_.members[member], tag_, block(member));
-      flight_.send(comm_, meeting_.members[member], tag_, own_);
+    for (std::size_t member = 0; member < process_group_.members.size(); ++member) {
+      if (member == process_group_.self) continue;
+      flight_.receive(comm_, process_group_.members[member], tag_, block(member));
+      flight_.send(comm_, process_group_.members[member], tag_, own_);
     }
   }
 
   MPI_Comm comm_;
   int tag_;
-  exec::Meeting meeting_;
+  runtime::ProcessGroup process_group_;
   std::span<std::byte> values_, own_;
   std::size_t element_;
   Combine combine_;
-  exec::Reduction reduction_;
+  runtime::Reduction reduction_;
   std::vector<std::byte> staging_;
   Flight flight_;
   bool direct_ = false, reduced_ = false, done_ = false;

@@ -223,7 +223,7 @@ class Gate {
     const bool ended = count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
     const std::size_t lines =
         static_cast<std::size_t>(std::count(one.heard.begin(), one.heard.end(), '\n'));
-    if (lines >= 5) return judge(one);
+    if (lines >= 5) return sample_workload(one);
     if (one.heard.size() > 4096 ||
         one.heard.compare(0, 9, "slimpack ", 0, std::min<std::size_t>(9, one.heard.size())) != 0) {
       return send_away(one, "it is no rank of slimpack");
@@ -236,7 +236,7 @@ class Gate {
     }
   }
 
-  void judge(Stranger& one) {
+  void sample_workload(Stranger& one) {
     const auto word = words_of(std::as_bytes(std::span(one.heard)));
     const auto rank = static_cast<std::size_t>(std::strtoul(word[3].c_str(), nullptr, 10));
     if (word[0] != kVersion) {

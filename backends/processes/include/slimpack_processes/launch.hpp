@@ -44,15 +44,15 @@ using Variables = std::function<std::optional<std::string>(const std::string&)>;
 /// naming the variable where there is none.
 [[nodiscard]] inline std::string first_host(const std::string& name, const std::string& list) {
   std::string host;
-  for (std::size_t at = 0; at < list.size() && list[at] != ','; ++at) {
-    if (list[at] != '[') {
-      host += list[at];
+  for (std::size_t i = 0; i < list.size() && list[i] != ','; ++i) {
+    if (list[i] != '[') {
+      host += list[i];
       continue;
     }
-    const std::size_t close = list.find(']', at);
+    const std::size_t close = list.find(']', i);
     require(close != std::string::npos, name + ": must close its brackets", list);
-    host += list.substr(at + 1, list.find_first_of(",-]", at) - at - 1);
-    at = close;
+    host += list.substr(i + 1, list.find_first_of(",-]", i) - i - 1);
+    i = close;
   }
   require(!host.empty() && host.find_first_of("[] \t") == std::string::npos,
           name + ": must be a list of hosts", list);

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/exec/thread_system.hpp"
+#include "slimpack/runtime/thread_system.hpp"
 #include "slimpack_processes/places.hpp"
 #include "slimpack_processes/wire.hpp"
 
@@ -65,7 +65,7 @@ class Monitor {
         listener_(std::move(links.listener)),
         peers_(ranks),
         event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        main_(exec::ComputeClock::mine()),
+        main_(runtime::ComputeClock::mine()),
         parent_(::getppid()) {
     sigset_t term;
     sigemptyset(&term);
@@ -223,7 +223,7 @@ class Monitor {
         due = Millis{};
         beat();
       }
-      judge(passed);
+      sample_workload(passed);
       if (finishing_.load() && finished()) return;
     }
   }
@@ -334,7 +334,7 @@ class Monitor {
     return std::to_string(time.count()) + " ms";
   }
 
-  void judge(Millis passed) {
+  void sample_workload(Millis passed) {
     if (settled()) return after_failure(passed);
     if (const auto own = own_cause()) return on_own_failure(*own, passed);
     for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
@@ -418,7 +418,7 @@ class Monitor {
   std::vector<Peer> peers_;
   std::vector<Wire> strangers_;
   Descriptor event_, signals_;
-  exec::ComputeClock main_;
+  runtime::ComputeClock main_;
   std::optional<std::chrono::nanoseconds> computed_;
   pid_t parent_;
   bool told_to_end_ = false, asked_ = false, hung_ = false;

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/exec/device_result.hpp"
-#include "slimpack/exec/run_step.hpp"
+#include "slimpack/runtime/device_result.hpp"
+#include "slimpack/runtime/run_step.hpp"
 
 namespace slimpack::processes {
 
@@ -22,7 +22,7 @@ class Packed {
   Packed() = default;
   explicit Packed(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}
   template <class Value>
-  requires std::is_trivially_copyable_v<Value>
+    requires std::is_trivially_copyable_v<Value>
   void put(const Value& value) {
     const auto bytes = std::as_bytes(std::span(&value, 1));
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
@@ -33,7 +33,7 @@ class Packed {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
   template <class Value>
-  requires std::is_trivially_copyable_v<Value>
+    requires std::is_trivially_copyable_v<Value>
   void get(Value& value) {
     std::memcpy(&value, bytes_.data() + at_, sizeof(value));
     at_ += sizeof(value);
@@ -53,12 +53,12 @@ class Packed {
   std::size_t at_ = 0;
 };
 
-[[nodiscard]] inline std::vector<std::byte> pack(const exec::DeviceResult& result) {
+[[nodiscard]] inline std::vector<std::byte> pack(const runtime::DeviceResult& result) {
   Packed packed;
   packed.put(result.held);
   packed.put(result.peak);
   packed.put(std::uint64_t{result.losses.size()});
-  for (const exec::TokenLosses& part : result.losses) {
+  for (const runtime::TokenLosses& part : result.losses) {
     packed.put(part.sample);
     packed.put(part.begin);
     packed.put(part.values);
@@ -66,15 +66,15 @@ class Packed {
   return packed.take();
 }
 
-[[nodiscard]] inline exec::DeviceResult unpack_device(std::vector<std::byte> bytes) {
+[[nodiscard]] inline runtime::DeviceResult unpack_device(std::vector<std::byte> bytes) {
   Packed packed(std::move(bytes));
-  exec::DeviceResult result;
+  runtime::DeviceResult result;
   std::uint64_t parts = 0;
   packed.get(result.held);
   packed.get(result.peak);
   packed.get(parts);
   result.losses.resize(parts);
-  for (exec::TokenLosses& part : result.losses) {
+  for (runtime::TokenLosses& part : result.losses) {
     packed.get(part.sample);
     packed.get(part.begin);
     packed.get(part.values);
@@ -82,7 +82,7 @@ class Packed {
   return result;
 }
 
-[[nodiscard]] inline std::vector<std::byte> pack(const exec::StepResult& result) {
+[[nodiscard]] inline std::vector<std::byte> pack(const runtime::StepResult& result) {
   Packed packed;
   packed.put(result.loss);
   packed.put(result.sample_loss);
@@ -91,9 +91,9 @@ class Packed {
   return packed.take();
 }
 
-[[nodiscard]] inline exec::StepResult unpack_step(std::vector<std::byte> bytes) {
+[[nodiscard]] inline runtime::StepResult unpack_step(std::vector<std::byte> bytes) {
   Packed packed(std::move(bytes));
-  exec::StepResult result;
+  runtime::StepResult result;
   std::uint64_t devices = 0;
   packed.get(result.loss);
   packed.get(result.sample_loss);

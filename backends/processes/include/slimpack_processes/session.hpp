@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/exec/device_result.hpp"
-#include "slimpack/exec/transport.hpp"
+#include "slimpack/runtime/device_result.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_processes/alarm.hpp"
 #include "slimpack_processes/bootstrap.hpp"
 #include "slimpack_processes/launch.hpp"
@@ -71,9 +71,9 @@ class Session {
   [[nodiscard]] const std::vector<std::string>& hosts() const noexcept { return ring_.hosts; }
   [[nodiscard]] Monitor& monitor() noexcept { return *monitor_; }
 
-  /// Throws exec::Aborted with the first cause where a rank has failed.
+  /// Throws runtime::Aborted with the first cause where a rank has failed.
   void check() const {
-    if (monitor_ != nullptr && monitor_->failed()) throw exec::Aborted(monitor_->cause());
+    if (monitor_ != nullptr && monitor_->failed()) throw runtime::Aborted(monitor_->cause());
   }
 
   /// Bytes of every rank, on rank 0; nothing on the others.

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/exec/run_step.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/plan_hash.hpp"
+#include "slimpack/runtime/run_step.hpp"
 #include "slimpack_processes/packed.hpp"
 
 namespace slimpack::processes {
@@ -22,11 +22,11 @@ namespace slimpack::processes {
 /// what each has, in the order of ranks, and the others nothing; `share` gives all what rank 0 has.
 /// Both throw where another rank has failed.
 template <class Candidate>
-concept Together = requires(Candidate& ranks, std::span<const std::byte> bytes,
-                            std::vector<std::byte> owned) {
-  { ranks.gather(bytes) } -> std::same_as<std::vector<std::vector<std::byte>>>;
-  { ranks.share(std::move(owned)) } -> std::same_as<std::vector<std::byte>>;
-};
+concept Together =
+    requires(Candidate& ranks, std::span<const std::byte> bytes, std::vector<std::byte> owned) {
+      { ranks.gather(bytes) } -> std::same_as<std::vector<std::vector<std::byte>>>;
+      { ranks.share(std::move(owned)) } -> std::same_as<std::vector<std::byte>>;
+    };
 
 /// A value's bytes, to be given away.
 template <class Value>
@@ -69,17 +69,17 @@ void check_same_plan(Ranks& ranks, const Plan& plan) {
 /// The result of a step, the same on all ranks: losses of all devices are summed on rank 0 in the
 /// order of samples and tokens.
 template <Together Ranks>
-[[nodiscard]] exec::StepResult collect(Ranks& ranks, const Plan& plan,
-                                       const exec::DeviceResult& mine) {
-  std::vector<exec::DeviceResult> all;
+[[nodiscard]] runtime::StepResult collect(Ranks& ranks, const Plan& plan,
+                                          const runtime::DeviceResult& mine) {
+  std::vector<runtime::DeviceResult> all;
   for (auto& bytes : ranks.gather(pack(mine))) all.push_back(unpack_device(std::move(bytes)));
   return unpack_step(
-      ranks.share(all.empty() ? std::vector<std::byte>{} : pack(exec::step_result(plan, all))));
+      ranks.share(all.empty() ? std::vector<std::byte>{} : pack(runtime::step_result(plan, all))));
 }
 
 /// What each rank gives, on all of them.
 template <class Value, Together Ranks>
-requires std::is_trivially_copyable_v<Value>
+  requires std::is_trivially_copyable_v<Value>
 [[nodiscard]] std::vector<Value> everyone(Ranks& ranks, const Value& here) {
   std::vector<std::byte> together;
   for (const auto& bytes : ranks.gather(std::as_bytes(std::span(&here, 1)))) {

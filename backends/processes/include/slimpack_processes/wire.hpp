@@ -133,10 +133,10 @@ class Wire {
     constexpr std::uint32_t kLongest = 1U << 20U;
     if (in_.size() < kHead) return std::nullopt;
     Frame frame;
-    std::size_t at = 0;
+    std::size_t i = 0;
     const auto get = [&](auto& value) {
-      std::memcpy(&value, in_.data() + at, sizeof(value));
-      at += sizeof(value);
+      std::memcpy(&value, in_.data() + i, sizeof(value));
+      i += sizeof(value);
     };
     std::uint32_t text = 0, awaited = 0;
     get(frame.kind), get(frame.state), get(frame.number), get(text), get(awaited);

@@ -15,11 +15,12 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/io/cluster_json.hpp"
 #include "slimpack/io/cost_json.hpp"
-#include "slimpack/io/detail/plan_words.hpp"
+#include "slimpack/io/detail/plan_format.hpp"
 #include "slimpack/io/json_reader.hpp"
 #include "slimpack/io/model_json.hpp"
+#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
 
 namespace slimpack::detail {
 
@@ -44,10 +45,10 @@ inline void check_size(const JsonReader& array, std::size_t size, std::string_vi
   MemorySpec memory;
   memory.capacity.value = object.at("capacity").integer(0, kMostBytes);
   memory.reserved.value = object.at("reserved").integer(0, kMostBytes);
-  memory.optimizer = object.at("optimizer").choice(kOptimizerWords);
+  memory.optimizer = object.at("optimizer").choice<OptimizerState>();
   memory.gradient_bytes = read_element_bytes(object.at("gradient_bytes"), 16);
   memory.page_tokens.value = object.at("page_tokens").integer(1, kLongestSample);
-  memory.share_tokens.value = object.at("share_tokens").integer(1, kLongestSample);
+  memory.cp_block_tokens.value = object.at("share_tokens").integer(1, kLongestSample);
   if (const auto tile = object.find("head_tile")) {
     memory.head_tile.value = tile->integer(1, kLongestSample);
   }
@@ -60,9 +61,9 @@ inline void check_size(const JsonReader& array, std::size_t size, std::string_vi
   parallel.pp = object.at("pp").integer32(1, kMostDevices);
   parallel.tp = object.at("tp").integer32(1, kMostDevices);
   parallel.chunks = object.at("chunks").integer32(1, kMostDevices);
-  parallel.head = object.at("head").choice(kHeadWords);
+  parallel.head = object.at("head").choice<LmHead>();
   parallel.granularity.value = object.at("granularity").integer(1, kLongestSample);
-  parallel.merge = object.at("merge").integer32(1, kMostDevices);
+  parallel.max_cp = object.at("merge").integer32(1, kMostDevices);
   // Each product stays below 2^60.
   const std::int64_t devices = std::int64_t{parallel.dp} * parallel.pp;
   const std::int64_t places = std::int64_t{parallel.pp} * parallel.chunks;
@@ -73,8 +74,8 @@ inline void check_size(const JsonReader& array, std::size_t size, std::string_vi
 }
 
 inline void read_sources(const JsonReader& array, Plan& plan) {
-  for (std::size_t at = 0; at < array.size(); ++at) {
-    const JsonReader object = array.item(at);
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    const JsonReader object = array.item(i);
     const auto sha256 = object.find("sha256");
     plan.sources.push_back({object.at("path").text(), object.at("documents").integer(0, kAnyCount),
                             sha256 ? sha256->text() : std::string()});
@@ -85,8 +86,8 @@ inline void read_samples(const JsonReader& root, Plan& plan) {
   const JsonReader samples = root.at("samples");
   samples.check(samples.size() > 0, "must have at least one sample");
   std::int64_t total = 0;
-  for (std::size_t at = 0; at < samples.size(); ++at) {
-    plan.samples.push_back(Tokens{samples.item(at).integer(1, kLongestSample)});
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    plan.samples.push_back(Tokens{samples.item(i).integer(1, kLongestSample)});
     total += plan.samples.back().value;
     if (total > kMostTokens) {
       samples.fail("must hold at most " + std::to_string(kMostTokens) + " tokens in all");
@@ -98,8 +99,8 @@ inline void read_samples(const JsonReader& root, Plan& plan) {
 
   const JsonReader origins = root.at("origin");
   check_size(origins, plan.samples.size(), "one for each sample");
-  for (std::size_t at = 0; at < plan.samples.size(); ++at) {
-    const JsonReader origin = origins.item(at);
+  for (std::size_t i = 0; i < plan.samples.size(); ++i) {
+    const JsonReader origin = origins.item(i);
     check_size(origin, 3, "source, document and first token");
     Origin read;
     read.source = origin.item(0).integer(0, last_of(plan.sources.size()));
@@ -117,8 +118,8 @@ inline void read_placement(const JsonReader& array, Plan& plan) {
   check_size(array, count, "one for each dp, pp and tp");
   std::vector<bool> placed(count);
   std::vector<std::int64_t> devices;
-  for (std::size_t at = 0; at < count; ++at) {
-    const JsonReader item = array.item(at);
+  for (std::size_t i = 0; i < count; ++i) {
+    const JsonReader item = array.item(i);
     check_size(item, 4, "dp, pp, tp and device");
     Placement place;
     place.dp = item.item(0).integer32(0, parallel.dp - 1);
@@ -141,23 +142,23 @@ inline void read_placement(const JsonReader& array, Plan& plan) {
 }
 
 inline void read_stages(const JsonReader& array, Plan& plan) {
-  const Line line = line_of(plan);
-  const auto count = static_cast<std::size_t>(line.size());
+  const VirtualStages virtual_stages = virtual_stages_of(plan);
+  const auto count = static_cast<std::size_t>(virtual_stages.size());
   check_size(array, count, "one for each stage and chunk");
   std::vector<bool> seen(count);
   plan.stages.resize(count);
-  for (std::size_t at = 0; at < count; ++at) {
-    const JsonReader object = array.item(at);
+  for (std::size_t i = 0; i < count; ++i) {
+    const JsonReader object = array.item(i);
     Stage stage;
-    stage.pp = object.at("pp").integer32(0, line.pp - 1);
-    stage.chunk = object.at("chunk").integer32(0, line.chunks - 1);
+    stage.pp = object.at("pp").integer32(0, virtual_stages.pp - 1);
+    stage.chunk = object.at("chunk").integer32(0, virtual_stages.chunks - 1);
     const JsonReader layers = object.at("layers");
     check_size(layers, 2, "the first layer and the end");
     stage.first_layer = layers.item(0).integer(0, plan.model.layers);
     stage.end_layer = layers.item(1).integer(stage.first_layer, plan.model.layers);
     const auto embedding = object.find("embedding");
     stage.embedding = embedding && embedding->boolean();
-    const auto position = static_cast<std::size_t>(line.at(stage.pp, stage.chunk));
+    const auto position = static_cast<std::size_t>(virtual_stages.index(stage.pp, stage.chunk));
     if (seen[position]) object.fail("this stage and chunk has layers already");
     if (stage.embedding != (position == 0)) {
       object.fail("embedding must be true for stage 0, chunk 0, and for no other");
@@ -183,8 +184,8 @@ inline void read_stages(const JsonReader& array, Plan& plan) {
 
 inline void read_groups(const JsonReader& root, Plan& plan) {
   const JsonReader groups = root.at("groups");
-  for (std::size_t at = 0; at < groups.size(); ++at) {
-    const JsonReader ranks = groups.item(at);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const JsonReader ranks = groups.item(i);
     ranks.check(ranks.size() > 0, "must have at least one rank");
     std::vector<std::int32_t> group;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -197,8 +198,8 @@ inline void read_groups(const JsonReader& root, Plan& plan) {
   }
   const JsonReader of_samples = root.at("sample_group");
   check_size(of_samples, plan.samples.size(), "one for each sample");
-  for (std::size_t at = 0; at < plan.samples.size(); ++at) {
-    const std::int64_t group = of_samples.item(at).integer(0, last_of(plan.groups.size()));
+  for (std::size_t i = 0; i < plan.samples.size(); ++i) {
+    const std::int64_t group = of_samples.item(i).integer(0, last_of(plan.groups.size()));
     plan.sample_group.push_back(static_cast<GroupId>(group));
   }
 }
@@ -209,12 +210,12 @@ inline void read_groups(const JsonReader& root, Plan& plan) {
   number.check(number.integer(0, kAnyCount) == static_cast<std::int64_t>(id),
                "ids must count from 0 in order, so this one must be " + std::to_string(id));
   MicroPack pack;
-  pack.pass = object.at("pass").choice(kPassWords);
+  pack.pass = object.at("pass").choice<Pass>();
   pack.group = static_cast<GroupId>(object.at("group").integer(0, last_of(plan.groups.size())));
   const JsonReader slices = object.at("slices");
   pack.slices.reserve(slices.size());
-  for (std::size_t at = 0; at < slices.size(); ++at) {
-    const JsonReader slice = slices.item(at);
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const JsonReader slice = slices.item(i);
     check_size(slice, 3, "sample, begin and end");
     pack.slices.push_back(
         {static_cast<SampleId>(slice.item(0).integer(0, last_of(plan.samples.size()))),
@@ -224,14 +225,14 @@ inline void read_groups(const JsonReader& root, Plan& plan) {
   if (plan.groups[index(pack.group)].size() > 1) {
     const JsonReader exchange = object.at("exchange");
     check_size(exchange, pack.slices.size(), "one for each slice");
-    for (std::size_t at = 0; at < pack.slices.size(); ++at) {
-      pack.exchange.push_back(exchange.item(at).choice(kExchangeWords));
+    for (std::size_t i = 0; i < pack.slices.size(); ++i) {
+      pack.exchange.push_back(exchange.item(i).choice<RingMode>());
     }
   } else if (const auto exchange = object.find("exchange"); exchange && exchange->size() > 0) {
     exchange->refuse("a group of one rank exchanges nothing");
   }
   if (const auto recompute = object.find("recompute")) {
-    pack.recompute = recompute->choice(kRecomputeWords);
+    pack.recompute = recompute->choice<Recompute>();
   } else if (pack.pass == Pass::backward) {
     object.fail("the key 'recompute' is missing");
   }
@@ -241,7 +242,7 @@ inline void read_groups(const JsonReader& root, Plan& plan) {
 [[nodiscard]] inline Unit read_unit(const JsonReader& array, const Plan& plan) {
   array.check(array.size() > 0, "must name a unit");
   Unit unit;
-  unit.kind = array.item(0).choice(kUnitWords);
+  unit.kind = array.item(0).choice<UnitKind>();
   const bool has_pack = unit.kind == UnitKind::forward || unit.kind == UnitKind::backward ||
                         unit.kind == UnitKind::head;
   const bool has_chunk = unit.kind == UnitKind::forward || unit.kind == UnitKind::backward ||
@@ -265,8 +266,8 @@ inline void read_schedule(const JsonReader& array, Plan& plan) {
     for (std::int32_t pp = 0; pp < parallel.pp; ++pp) plan.schedule.push_back({dp, pp, {}});
   }
   std::vector<bool> seen(plan.schedule.size());
-  for (std::size_t at = 0; at < array.size(); ++at) {
-    const JsonReader object = array.item(at);
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    const JsonReader object = array.item(i);
     const std::int32_t dp = object.at("dp").integer32(0, parallel.dp - 1);
     const std::int32_t pp = object.at("pp").integer32(0, parallel.pp - 1);
     const std::size_t device = device_index(plan, dp, pp);
@@ -287,8 +288,8 @@ inline void read_schedule(const JsonReader& array, Plan& plan) {
   prediction.ideal = object.at("ideal_s").time();
   prediction.lower_bound = object.at("lower_bound_s").time();
   const JsonReader devices = object.at("devices");
-  for (std::size_t at = 0; at < devices.size(); ++at) {
-    const JsonReader device = devices.item(at);
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const JsonReader device = devices.item(i);
     DevicePrediction read;
     read.dp = device.at("dp").integer32(0, plan.parallel.dp - 1);
     read.pp = device.at("pp").integer32(0, plan.parallel.pp - 1);
@@ -358,7 +359,7 @@ inline void check_countable(const JsonReader& root, const Plan& plan) {
     plan.micropacks.push_back(read_pack(packs.item(id), id, plan));
   }
   read_schedule(root.at("schedule"), plan);
-  plan.window = root.at("window").integer32(1, kMostDevices);
+  plan.max_in_flight = root.at("window").integer32(1, kMostDevices);
   if (const auto prediction = root.find("prediction")) {
     plan.prediction = read_prediction(*prediction, plan);
   }

@@ -9,9 +9,10 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/io/cluster_json.hpp"
 #include "slimpack/io/cost_json.hpp"
-#include "slimpack/io/detail/json_text.hpp"
-#include "slimpack/io/detail/plan_words.hpp"
+#include "slimpack/io/detail/plan_format.hpp"
+#include "slimpack/io/json_text.hpp"
 #include "slimpack/io/model_json.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack::detail {
@@ -19,19 +20,19 @@ namespace slimpack::detail {
 inline void write_memory(JsonText& out, const MemorySpec& memory) {
   out.open('{').key("capacity").integer(memory.capacity.value);
   out.key("reserved").integer(memory.reserved.value);
-  out.key("optimizer").text(word_of(kOptimizerWords, memory.optimizer));
+  out.key("optimizer").text(to_string(memory.optimizer));
   out.key("gradient_bytes").integer(memory.gradient_bytes);
   out.key("page_tokens").integer(memory.page_tokens.value);
-  out.key("share_tokens").integer(memory.share_tokens.value);
+  out.key("share_tokens").integer(memory.cp_block_tokens.value);
   out.key("head_tile").integer(memory.head_tile.value).close('}');
 }
 
 inline void write_parallel(JsonText& out, const Parallel& parallel) {
   out.open('{').key("dp").integer(parallel.dp).key("pp").integer(parallel.pp);
   out.key("tp").integer(parallel.tp).key("chunks").integer(parallel.chunks);
-  out.key("head").text(word_of(kHeadWords, parallel.head));
+  out.key("head").text(to_string(parallel.head));
   out.key("granularity").integer(parallel.granularity.value);
-  out.key("merge").integer(parallel.merge).close('}');
+  out.key("merge").integer(parallel.max_cp).close('}');
 }
 
 inline void write_samples(JsonText& out, const Plan& plan) {
@@ -82,7 +83,7 @@ inline void write_groups(JsonText& out, const Plan& plan) {
 
 inline void write_pack(JsonText& out, const MicroPack& pack, std::size_t id) {
   out.line(4).open('{').key("id").integer(static_cast<std::int64_t>(id));
-  out.key("pass").text(word_of(kPassWords, pack.pass));
+  out.key("pass").text(to_string(pack.pass));
   out.key("group").integer(static_cast<std::int64_t>(index(pack.group)));
   out.key("slices").open('[');
   for (const Slice& slice : pack.slices) {
@@ -92,11 +93,11 @@ inline void write_pack(JsonText& out, const MicroPack& pack, std::size_t id) {
   out.close(']');
   if (!pack.exchange.empty()) {
     out.key("exchange").open('[');
-    for (const Exchange exchange : pack.exchange) out.text(word_of(kExchangeWords, exchange));
+    for (const RingMode exchange : pack.exchange) out.text(to_string(exchange));
     out.close(']');
   }
   if (pack.pass == Pass::backward || pack.recompute != Recompute::none) {
-    out.key("recompute").text(word_of(kRecomputeWords, pack.recompute));
+    out.key("recompute").text(to_string(pack.recompute));
   }
   out.close('}');
 }
@@ -104,7 +105,7 @@ inline void write_pack(JsonText& out, const MicroPack& pack, std::size_t id) {
 /// A unit as plan.json has it, without blanks: schedules are long.
 [[nodiscard]] inline std::string unit_text(const Unit& unit) {
   std::string text = "[\"";
-  text += word_of(kUnitWords, unit.kind);
+  text += to_string(unit.kind);
   text += '"';
   const bool has_pack = unit.kind == UnitKind::forward || unit.kind == UnitKind::backward ||
                         unit.kind == UnitKind::head;
@@ -156,7 +157,7 @@ inline void write_prediction(JsonText& out, const Prediction& prediction) {
   }
   out.close_line(']', 2).line(2).key("schedule").open('[');
   for (const DeviceSchedule& device : plan.schedule) write_schedule(out, device);
-  out.close_line(']', 2).line(2).key("window").integer(plan.window);
+  out.close_line(']', 2).line(2).key("window").integer(plan.max_in_flight);
   write_prediction(out.line(2).key("prediction"), plan.prediction);
   out.close_line('}', 0);
   return out.take() + "\n";

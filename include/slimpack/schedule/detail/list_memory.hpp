@@ -9,11 +9,11 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
 #include "slimpack/schedule/detail/list_parts.hpp"
 
-namespace slimpack::detail {
+namespace slimpack::schedule::detail {
 
 /// Bytes of the items of a rank, per layer where they depend on layers. O(slices).
 inline void fill_bytes(ListRank& rank, const Plan& plan, const MemoryModel& memory) {
@@ -24,52 +24,52 @@ inline void fill_bytes(ListRank& rank, const Plan& plan, const MemoryModel& memo
     RankPass& pass = rank.pass[side];
     pass.message.resize(pass.size());
     rank.workspace[side].resize(pass.size());
-    for (std::size_t at = 0; at < pass.size(); ++at) {
-      const auto id = static_cast<PackId>(pass.pack[at]);
-      pass.message[at] = memory.boundary(id, pass.place[at]).value;
-      rank.workspace[side][at] = memory.pack_workspace(id, pass.place[at]).value;
+    for (std::size_t i = 0; i < pass.size(); ++i) {
+      const auto id = static_cast<PackId>(pass.pack[i]);
+      pass.message[i] = memory.boundary(id, pass.place[i]).value;
+      rank.workspace[side][i] = memory.pack_workspace(id, pass.place[i]).value;
     }
   }
   rank.held.resize(forward.size());
-  for (std::size_t at = 0; at < forward.size(); ++at) {
-    if (const std::uint32_t known = forward.previous_chunk[at]; known != kNoItem) {
-      rank.held[at] = rank.held[known];
+  for (std::size_t i = 0; i < forward.size(); ++i) {
+    if (const std::uint32_t known = forward.previous_chunk[i]; known != kNoItem) {
+      rank.held[i] = rank.held[known];
       continue;
     }
-    const auto id = static_cast<PackId>(forward.pack[at]);
-    const Share share = share_of(plan, plan.micropacks[forward.pack[at]].group, forward.place[at]);
+    const auto id = static_cast<PackId>(forward.pack[i]);
+    const CpShard shard =
+        cp_shard_of(plan, plan.micropacks[forward.pack[i]].group, forward.place[i]);
     std::int64_t pages = 0;
-    for (const Slice& slice : plan.micropacks[forward.pack[at]].slices) {
-      pages += memory.pages(share, slice.end) - memory.pages(share, slice.begin);
+    for (const Slice& slice : plan.micropacks[forward.pack[i]].slices) {
+      pages += memory.pages(shard, slice.end) - memory.pages(shard, slice.begin);
     }
-    rank.held[at] = memory.kept(id, forward.place[at], 1).value + memory.page_bytes(pages, 1).value;
+    rank.held[i] = memory.kept(id, forward.place[i], 1).value + memory.page_bytes(pages, 1).value;
   }
   rank.freed.resize(backward.size());
   rank.opens.resize(backward.size());
   rank.closes.resize(backward.size());
-  for (std::size_t at = 0; at < backward.size(); ++at) {
-    if (const std::uint32_t known = backward.previous_chunk[at]; known != kNoItem) {
-      rank.freed[at] = rank.freed[known];
-      rank.opens[at] = rank.opens[known];
-      rank.closes[at] = rank.closes[known];
+  for (std::size_t i = 0; i < backward.size(); ++i) {
+    if (const std::uint32_t known = backward.previous_chunk[i]; known != kNoItem) {
+      rank.freed[i] = rank.freed[known];
+      rank.opens[i] = rank.opens[known];
+      rank.closes[i] = rank.closes[known];
       continue;
     }
-    const auto id = static_cast<PackId>(backward.pack[at]);
-    const Share share =
-        share_of(plan, plan.micropacks[backward.pack[at]].group, backward.place[at]);
+    const auto id = static_cast<PackId>(backward.pack[i]);
+    const CpShard shard =
+        cp_shard_of(plan, plan.micropacks[backward.pack[i]].group, backward.place[i]);
     std::int64_t pages = 0, opens = 0, closes = 0;
-    for (const Slice& slice : plan.micropacks[backward.pack[at]].slices) {
+    for (const Slice& slice : plan.micropacks[backward.pack[i]].slices) {
       const Tokens length = plan.samples[index(slice.sample)];
-      if (slice.end == length) opens += share.before(length).value;
+      if (slice.end == length) opens += shard.before(length).value;
       if (slice.begin == Tokens{}) {
-        closes += share.before(length).value;
-        pages += memory.pages(share, length);
+        closes += shard.before(length).value;
+        pages += memory.pages(shard, length);
       }
     }
-    rank.freed[at] =
-        memory.kept(id, backward.place[at], 1).value + memory.page_bytes(pages, 1).value;
-    rank.opens[at] = opens * gradient;
-    rank.closes[at] = closes * gradient;
+    rank.freed[i] = memory.kept(id, backward.place[i], 1).value + memory.page_bytes(pages, 1).value;
+    rank.opens[i] = opens * gradient;
+    rank.closes[i] = closes * gradient;
   }
 }
 
@@ -123,25 +123,25 @@ class ListMemory {
     const auto received = [&](std::size_t item) {
       return in.line || (in.turn && pass.enters[item] == 0);
     };
-    for (std::size_t at = 0; at < count; ++at) {
-      if (!received(at)) continue;
-      const std::uint32_t sender = maker(at);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!received(i)) continue;
+      const std::uint32_t sender = maker(i);
       if ((in.turn ? pass.before_turn : pass.before)[sender] == kNoItem) {
-        posted_[0] += pass.message[at];
+        posted_[0] += pass.message[i];
       }
     }
-    for (std::size_t at = 0; at < count; ++at) {
-      posted_[at + 1] = posted_[at];
-      sent_[at + 1] = sent_[at];
-      if (received(at)) {
-        const std::uint32_t next = (in.turn ? pass.after_turn : pass.after)[maker(at)];
-        posted_[at + 1] -= pass.message[at];
-        if (next != kNoItem) posted_[at + 1] += pass.message[next];
+    for (std::size_t i = 0; i < count; ++i) {
+      posted_[i + 1] = posted_[i];
+      sent_[i + 1] = sent_[i];
+      if (received(i)) {
+        const std::uint32_t next = (in.turn ? pass.after_turn : pass.after)[maker(i)];
+        posted_[i + 1] -= pass.message[i];
+        if (next != kNoItem) posted_[i + 1] += pass.message[next];
       }
-      if (out.line || (out.turn && pass.leaves[at] == 0)) {
-        const std::uint32_t ended = (out.turn ? pass.before_turn : pass.before)[at];
-        sent_[at + 1] += pass.message[at];
-        if (ended != kNoItem) sent_[at + 1] -= pass.message[ended];
+      if (out.line || (out.turn && pass.leaves[i] == 0)) {
+        const std::uint32_t ended = (out.turn ? pass.before_turn : pass.before)[i];
+        sent_[i + 1] += pass.message[i];
+        if (ended != kNoItem) sent_[i + 1] -= pass.message[ended];
       }
     }
   }
@@ -153,7 +153,7 @@ class ListMemory {
     const bool hands = plan.parallel.pp == 1;
     count_rings(pass, plan, pp, true);
     head_ = 0;
-    if (last || plan.parallel.head == Head::shard) {
+    if (last || plan.parallel.head == LmHead::shard) {
       for (const std::uint32_t item : rank.head_item) {
         const std::int64_t own = last ? pass.message[item] : 0;
         const Tokens tokens{pass.message[item] / hidden_};
@@ -163,17 +163,17 @@ class ListMemory {
     std::int64_t held = static_bytes(plan, pp).total().value;
     after_forward_.assign(count + 1, held + posted_[0]);
     in_forward_.assign(count + 1, held + posted_[0]);
-    for (std::size_t at = 0; at < count; ++at) {
-      const Stage& stage = plan.stages[index_of(plan, pp, pass.chunk[at])];
-      held += stage.layers() * rank.held[at];
-      if (last && pass.leaves[at] != 0) held += pass.message[at];
-      if (hands && pass.leaves[at] == 0) held += pass.message[at];
-      in_forward_[at + 1] = held + posted_[at] + sent_[at + 1] + rank.workspace[0][at];
-      if (hands && pass.enters[at] == 0) held -= pass.message[at];
-      const std::int64_t now = held + posted_[at + 1] + sent_[at + 1];
+    for (std::size_t i = 0; i < count; ++i) {
+      const Stage& stage = plan.stages[index_of(plan, pp, pass.chunk[i])];
+      held += stage.layers() * rank.held[i];
+      if (last && pass.leaves[i] != 0) held += pass.message[i];
+      if (hands && pass.leaves[i] == 0) held += pass.message[i];
+      in_forward_[i + 1] = held + posted_[i] + sent_[i + 1] + rank.workspace[0][i];
+      if (hands && pass.enters[i] == 0) held -= pass.message[i];
+      const std::int64_t now = held + posted_[i + 1] + sent_[i + 1];
       // A state with fewer forward items never counts as more than one with more of them.
-      after_forward_[at + 1] = std::max(after_forward_[at], now);
-      in_forward_[at + 1] = std::max(in_forward_[at + 1], now);
+      after_forward_[i + 1] = std::max(after_forward_[i], now);
+      in_forward_[i + 1] = std::max(in_forward_[i + 1], now);
     }
   }
 
@@ -186,21 +186,21 @@ class ListMemory {
     std::int64_t held = 0;
     after_backward_.assign(count + 1, posted_[0]);
     from_backward_.assign(count + 1, 0);
-    for (std::size_t at = 0; at < count; ++at) {
-      const Stage& stage = plan.stages[index_of(plan, pp, pass.chunk[at])];
-      held += stage.layers() * rank.opens[at];
-      if (hands && pass.leaves[at] == 0) held += pass.message[at];
-      const std::int64_t within = held + posted_[at] + sent_[at + 1] + rank.workspace[1][at];
-      from_backward_[at] = std::max(within, after_backward_[at] + head_);
-      held -= stage.layers() * (rank.freed[at] + rank.closes[at]);
-      if (last && pass.enters[at] != 0) held -= pass.message[at];
-      if (hands && pass.enters[at] == 0) held -= pass.message[at];
-      after_backward_[at + 1] = held + posted_[at + 1] + sent_[at + 1];
+    for (std::size_t i = 0; i < count; ++i) {
+      const Stage& stage = plan.stages[index_of(plan, pp, pass.chunk[i])];
+      held += stage.layers() * rank.opens[i];
+      if (hands && pass.leaves[i] == 0) held += pass.message[i];
+      const std::int64_t within = held + posted_[i] + sent_[i + 1] + rank.workspace[1][i];
+      from_backward_[i] = std::max(within, after_backward_[i] + head_);
+      held -= stage.layers() * (rank.freed[i] + rank.closes[i]);
+      if (last && pass.enters[i] != 0) held -= pass.message[i];
+      if (hands && pass.enters[i] == 0) held -= pass.message[i];
+      after_backward_[i + 1] = held + posted_[i + 1] + sent_[i + 1];
     }
   }
 
   static std::size_t index_of(const Plan& plan, std::int32_t pp, std::int32_t chunk) noexcept {
-    return static_cast<std::size_t>(line_of(plan).at(pp, chunk));
+    return static_cast<std::size_t>(virtual_stages_of(plan).index(pp, chunk));
   }
 
   [[nodiscard]] std::int64_t needed_at_least(const ListRank& rank) const {
@@ -220,16 +220,16 @@ class ListMemory {
   class Descent {
    public:
     void clear() { place_.clear(); }
-    void add(const std::vector<std::int64_t>& values, std::size_t at) {
-      while (!place_.empty() && values[place_.back()] <= values[at]) place_.pop_back();
-      place_.push_back(static_cast<std::uint32_t>(at));
+    void add(const std::vector<std::int64_t>& values, std::size_t i) {
+      while (!place_.empty() && values[place_.back()] <= values[i]) place_.pop_back();
+      place_.push_back(static_cast<std::uint32_t>(i));
     }
     /// One more than the last place above `bound`, 0 if there is none.
     [[nodiscard]] std::uint32_t beyond(const std::vector<std::int64_t>& values,
                                        std::int64_t bound) const {
       if (place_.empty() || values[place_.front()] <= bound) return 0;
       const auto found = std::partition_point(place_.begin(), place_.end(),
-                                              [&](std::uint32_t at) { return values[at] > bound; });
+                                              [&](std::uint32_t i) { return values[i] > bound; });
       return *(found - 1) + 1;
     }
 
@@ -249,19 +249,19 @@ class ListMemory {
         *std::max_element(after_backward_.begin(), after_backward_.end());
     std::size_t first = 0;  // backward items that run without this forward item
     std::size_t able = 0;   // that can, if H is all they wait for
-    for (std::size_t at = 0; at < forward; ++at) {
-      while (first < backward && rank.reserve[first] < at + 1) {
+    for (std::size_t i = 0; i < forward; ++i) {
+      while (first < backward && rank.reserve[first] < i + 1) {
         inside_.add(from_backward_, first);
         between_.add(after_backward_, first++);
       }
-      least[at] = std::max(inside_.beyond(from_backward_, available - after_forward_[at + 1]),
-                           between_.beyond(after_backward_, available - in_forward_[at + 1]));
+      least[i] = std::max(inside_.beyond(from_backward_, available - after_forward_[i + 1]),
+                          between_.beyond(after_backward_, available - in_forward_[i + 1]));
       // With reserves rounded up a backward item can run before its turn in the safe order.
-      while (able < backward && rank.heads_item[able] < at + 1) ++able;
-      if (in_forward_[at + 1] + most_after <= available) continue;
+      while (able < backward && rank.heads_item[able] < i + 1) ++able;
+      if (in_forward_[i + 1] + most_after <= available) continue;
       for (std::size_t item = first + 1; item <= able; ++item) {
-        if (in_forward_[at + 1] + after_backward_[item] <= available) continue;
-        gate[item - 1] = std::max(gate[item - 1], static_cast<std::uint32_t>(at + 1));
+        if (in_forward_[i + 1] + after_backward_[item] <= available) continue;
+        gate[item - 1] = std::max(gate[item - 1], static_cast<std::uint32_t>(i + 1));
       }
     }
   }
@@ -276,4 +276,4 @@ class ListMemory {
   Descent inside_, between_;
 };
 
-}  // namespace slimpack::detail
+}  // namespace slimpack::schedule::detail

@@ -12,10 +12,10 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/schedule/detail/list_line.hpp"
+#include "slimpack/schedule/detail/list_sequence.hpp"
 #include "slimpack/schedule/list_options.hpp"
 
-namespace slimpack {
+namespace slimpack::schedule {
 
 /// The ranks of a plan in parts that share no MicroPack, so that each is scheduled by itself, and
 /// the order of work in each part. Reads everything of a plan but its schedule and prediction.
@@ -28,26 +28,26 @@ class ScheduleParts {
   explicit ScheduleParts(const Plan& plan) {
     require(plan.parallel.dp >= 1 && plan.parallel.pp >= 1 && plan.parallel.chunks >= 1,
             "list_schedule: dp, pp and chunks must be >= 1");
-    require(plan.window >= 1, "list_schedule: window must be >= 1", plan.window);
-    require(plan.stages.size() == static_cast<std::size_t>(line_of(plan).size()),
+    require(plan.max_in_flight >= 1, "list_schedule: window must be >= 1", plan.max_in_flight);
+    require(plan.stages.size() == static_cast<std::size_t>(virtual_stages_of(plan).size()),
             "list_schedule: there must be one stage for each place of the line",
             static_cast<std::int64_t>(plan.stages.size()));
-    for (std::size_t at = 0; at < plan.stages.size(); ++at) {
-      const auto place = static_cast<std::int32_t>(at);
-      require(plan.stages[at].pp == line_of(plan).stage(place) &&
-                  plan.stages[at].chunk == line_of(plan).chunk(place),
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+      const auto place = static_cast<std::int32_t>(i);
+      require(plan.stages[i].pp == virtual_stages_of(plan).stage(place) &&
+                  plan.stages[i].chunk == virtual_stages_of(plan).chunk(place),
               "list_schedule: stages must be in line order, at place", place);
     }
     for (const std::vector<std::int32_t>& group : plan.groups) {
-      for (std::size_t at = 0; at < group.size(); ++at) {
-        require(group[at] >= 0 && group[at] < plan.parallel.dp,
-                "list_schedule: a group names a rank that does not exist", group[at]);
-        require(at == 0 || group[at - 1] < group[at],
-                "list_schedule: the ranks of a group must ascend", group[at]);
+      for (std::size_t i = 0; i < group.size(); ++i) {
+        require(group[i] >= 0 && group[i] < plan.parallel.dp,
+                "list_schedule: a group names a rank that does not exist", group[i]);
+        require(i == 0 || group[i - 1] < group[i],
+                "list_schedule: the ranks of a group must ascend", group[i]);
       }
     }
-    join_ranks(plan,
-               {detail::line_order(plan, Pass::forward), detail::line_order(plan, Pass::backward)});
+    join_ranks(plan, {detail::queue_order(plan, Pass::forward),
+                      detail::queue_order(plan, Pass::backward)});
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return ranks_.size(); }
@@ -85,9 +85,9 @@ class ScheduleParts {
     std::vector<bool> used(plan.groups.size(), false);
     for (const MicroPack& pack : plan.micropacks) used[index(pack.group)] = true;
     for (std::size_t group = 0; group < plan.groups.size(); ++group) {
-      for (std::size_t at = 1; used[group] && at < plan.groups[group].size(); ++at) {
+      for (std::size_t i = 1; used[group] && i < plan.groups[group].size(); ++i) {
         const std::size_t a = find(static_cast<std::size_t>(plan.groups[group][0]));
-        const std::size_t b = find(static_cast<std::size_t>(plan.groups[group][at]));
+        const std::size_t b = find(static_cast<std::size_t>(plan.groups[group][i]));
         root[std::max(a, b)] = std::min(a, b);
       }
     }
@@ -199,30 +199,30 @@ inline void find_needs(std::vector<ListRank>& ranks, const Plan& plan, const Sch
   const bool blocked = !blocks[0].empty();
   std::vector<std::uint32_t> own(backward.size(), 0), reserve(backward.size(), 0);
   std::vector<std::uint32_t> reached(ranks.size(), 0);
-  for (std::size_t at = 0; at < backward.size(); ++at) {
-    const MicroPack& pack = plan.micropacks[backward[at]];
+  for (std::size_t i = 0; i < backward.size(); ++i) {
+    const MicroPack& pack = plan.micropacks[backward[i]];
     for (const Slice& slice : pack.slices) {
-      own[at] = std::max(own[at], parts.last_forward(slice.sample));
+      own[i] = std::max(own[i], parts.last_forward(slice.sample));
     }
     // On each rank of the group everything earlier in the line has to be through as well.
-    reserve[at] = blocked ? blocks[0][own[at]] : own[at];
+    reserve[i] = blocked ? blocks[0][own[i]] : own[i];
     for (const std::int32_t dp : plan.groups[index(pack.group)]) {
-      reserve[at] = std::max(reserve[at], reached[parts.place(dp)]);
+      reserve[i] = std::max(reserve[i], reached[parts.place(dp)]);
     }
     for (const std::int32_t dp : plan.groups[index(pack.group)]) {
-      reached[parts.place(dp)] = reserve[at];
+      reached[parts.place(dp)] = reserve[i];
     }
   }
   if (blocked) {
     std::vector<std::uint32_t> of_block;
-    for (std::size_t at = 0; at < backward.size(); ++at) {
-      of_block.resize(std::max<std::size_t>(of_block.size(), blocks[1][at] + 1), 0);
-      of_block[blocks[1][at]] = std::max(of_block[blocks[1][at]], reserve[at]);
+    for (std::size_t i = 0; i < backward.size(); ++i) {
+      of_block.resize(std::max<std::size_t>(of_block.size(), blocks[1][i] + 1), 0);
+      of_block[blocks[1][i]] = std::max(of_block[blocks[1][i]], reserve[i]);
     }
     for (std::size_t block = 1; block < of_block.size(); ++block) {
       of_block[block] = std::max(of_block[block], of_block[block - 1]);
     }
-    for (std::size_t at = 0; at < backward.size(); ++at) reserve[at] = of_block[blocks[1][at]];
+    for (std::size_t i = 0; i < backward.size(); ++i) reserve[i] = of_block[blocks[1][i]];
   }
   for (ListRank& rank : ranks) {
     const RankPass& f = rank.pass[0];
@@ -257,14 +257,16 @@ inline void lay_out(std::vector<ListRank>& ranks, const Plan& plan, const Schedu
   std::vector<std::vector<std::uint32_t>> scratch(plan.groups.size());
   std::array<std::vector<std::uint32_t>, 2> blocks;
   for (std::size_t pass = 0; chunks > 1 && pass < 2; ++pass) {
-    const std::int64_t window = plan.window;
+    const std::int64_t max_in_flight = plan.max_in_flight;
     const std::int64_t wanted = options.block(plan.parallel.pp);
     // On one stage nothing waits for a window.
-    const std::int64_t room = plan.parallel.pp == 1 ? wanted : 2 * window * plan.parallel.pp - 1;
+    const std::int64_t room =
+        plan.parallel.pp == 1 ? wanted : 2 * max_in_flight * plan.parallel.pp - 1;
     const auto most = static_cast<std::uint32_t>(std::min(wanted, room));
-    const auto most_group = static_cast<std::uint32_t>(
-        ranks.size() == 1 || plan.parallel.pp == 1 ? most
-                                                   : std::min<std::int64_t>(most, 2 * window));
+    const auto most_group =
+        static_cast<std::uint32_t>(ranks.size() == 1 || plan.parallel.pp == 1
+                                       ? most
+                                       : std::min<std::int64_t>(most, 2 * max_in_flight));
     blocks[pass] = chunk_blocks(plan, parts.packs(part, static_cast<Pass>(pass)), most, most_group);
   }
   for (std::size_t place = 0; place < ranks.size(); ++place) {
@@ -280,18 +282,18 @@ inline void lay_out(std::vector<ListRank>& ranks, const Plan& plan, const Schedu
   // Items of a rank in the order (block, chunk, place in the part's line).
   for (std::size_t side = 0; side < 2; ++side) {
     const auto& packs = parts.packs(part, static_cast<Pass>(side));
-    const auto add = [&](std::size_t at, std::int32_t chunk) {
-      const auto& group = plan.groups[index(plan.micropacks[packs[at]].group)];
+    const auto add = [&](std::size_t i, std::int32_t chunk) {
+      const auto& group = plan.groups[index(plan.micropacks[packs[i]].group)];
       for (std::size_t place = 0; place < group.size(); ++place) {
         RankPass& pass = ranks[parts.place(group[place])].pass[side];
-        pass.pack.push_back(packs[at]);
+        pass.pack.push_back(packs[i]);
         pass.chunk.push_back(chunk);
         pass.place.push_back(static_cast<std::uint32_t>(place));
-        pass.merged.push_back(group.size() > 1 ? 1 : 0);
+        pass.in_cp_group.push_back(group.size() > 1 ? 1 : 0);
       }
     };
     if (chunks == 1) {
-      for (std::size_t at = 0; at < packs.size(); ++at) add(at, 0);
+      for (std::size_t i = 0; i < packs.size(); ++i) add(i, 0);
       continue;
     }
     std::vector<std::size_t> order(packs.size());
@@ -303,8 +305,8 @@ inline void lay_out(std::vector<ListRank>& ranks, const Plan& plan, const Schedu
       std::size_t last = first;
       while (last < order.size() && blocks[side][order[last]] == blocks[side][order[first]]) ++last;
       for (std::int32_t turn = 0; turn < chunks; ++turn) {
-        for (std::size_t at = first; at < last; ++at) {
-          add(order[at], side == 0 ? turn : chunks - 1 - turn);
+        for (std::size_t i = first; i < last; ++i) {
+          add(order[i], side == 0 ? turn : chunks - 1 - turn);
         }
       }
       first = last;
@@ -318,4 +320,4 @@ inline void lay_out(std::vector<ListRank>& ranks, const Plan& plan, const Schedu
 }
 
 }  // namespace detail
-}  // namespace slimpack
+}  // namespace slimpack::schedule

@@ -16,7 +16,7 @@
 #include "slimpack/schedule/detail/list_state.hpp"
 #include "slimpack/schedule/list_options.hpp"
 
-namespace slimpack::detail {
+namespace slimpack::schedule::detail {
 
 /// One run over a part: who runs what next, and when the stages meet for the head.
 class ListRun : ListPlaces {
@@ -58,9 +58,9 @@ class ListRun : ListPlaces {
     state_.heads.assign(ranks_.size(), {});
     state_.asked.clear();
     left_ = 0;
-    for (std::size_t at = 0; at < ranks_.size(); ++at) {
-      ListRank& rank = ranks_[at];
-      state_.heads[at].idle = stages_;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      ListRank& rank = ranks_[i];
+      state_.heads[i].idle = stages_;
       for (std::size_t side = 0; side < 2; ++side) {
         const RankPass& pass = rank.pass[side];
         left_ += pass.size() * stages_;
@@ -207,19 +207,19 @@ class ListRun : ListPlaces {
 
   // --- what may run ---
 
-  [[nodiscard]] bool is_merged(std::uint32_t device, std::size_t side) const noexcept {
+  [[nodiscard]] bool is_context_parallel(std::uint32_t device, std::size_t side) const noexcept {
     const RankPass& pass = ranks_[rank_of(device)].pass[side];
     const std::uint32_t item = state_.devices[device].begun[side];
-    return item < pass.size() && pass.merged[item] != 0;
+    return item < pass.size() && pass.in_cp_group[item] != 0;
   }
 
-  enum class Meeting : std::uint8_t { impossible, wait, wanted, possible };
+  enum class Readiness : std::uint8_t { impossible, wait, wanted, possible };
 
   /// Whether the ranks of a device's next item, which is merged and ready there, may run it too.
-  [[nodiscard]] Meeting meeting(std::uint32_t device, std::size_t side) const {
+  [[nodiscard]] Readiness readiness(std::uint32_t device, std::size_t side) const {
     const RankPass& own = ranks_[rank_of(device)].pass[side];
     const std::uint32_t item = state_.devices[device].begun[side];
-    Meeting result = Meeting::possible;
+    Readiness result = Readiness::possible;
     bool wanted = false;
     for_each_partner(device, side, [&](std::uint32_t other) {
       const RankPass& pass = ranks_[rank_of(other)].pass[side];
@@ -227,16 +227,16 @@ class ListRun : ListPlaces {
       const std::uint32_t theirs = at.begun[side];
       if (theirs == pass.size() || pass.pack[theirs] != own.pack[item] ||
           pass.chunk[theirs] != own.chunk[item] || ready(other, side) > now_) {
-        result = Meeting::impossible;
+        result = Readiness::impossible;
         return;
       }
       const bool called = state_.heads[rank_of(other)].called;
-      if ((at.doing != Doing::nothing || called) && result != Meeting::impossible) {
-        result = Meeting::wait;
+      if ((at.doing != Doing::nothing || called) && result != Readiness::impossible) {
+        result = Readiness::wait;
       }
       wanted = wanted || (other != device && at.wanted == side + 1);
     });
-    return result == Meeting::possible && wanted ? Meeting::wanted : result;
+    return result == Readiness::possible && wanted ? Readiness::wanted : result;
   }
 
   template <class Visit>
@@ -267,7 +267,8 @@ class ListRun : ListPlaces {
     }
     const std::array<std::int64_t, 2> at{ready(device, 0), ready(device, 1)};
     for (const std::size_t side : {std::size_t{1}, std::size_t{0}}) {
-      if (at[side] <= now_ && is_merged(device, side) && meeting(device, side) == Meeting::wanted) {
+      if (at[side] <= now_ && is_context_parallel(device, side) &&
+          readiness(device, side) == Readiness::wanted) {
         begin_merged(device, side);
         return;
       }
@@ -281,16 +282,16 @@ class ListRun : ListPlaces {
         return;
       }
       if (at[side] > now_) continue;
-      if (!is_merged(device, side)) {
+      if (!is_context_parallel(device, side)) {
         begin(device, side);
         return;
       }
-      const Meeting found = meeting(device, side);
-      if (found == Meeting::possible) {
+      const Readiness found = readiness(device, side);
+      if (found == Readiness::possible) {
         begin_merged(device, side);
         return;
       }
-      if (found == Meeting::wait) {
+      if (found == Readiness::wait) {
         state_.devices[device].wanted = static_cast<std::uint8_t>(side + 1);
         return;
       }
@@ -361,52 +362,52 @@ class ListRun : ListPlaces {
   // --- H of all stages ---
 
   [[nodiscard]] bool time_to_call(std::uint32_t device) const {
-    const std::uint32_t at = rank_of(device);
-    const ListRank& rank = ranks_[at];
-    const ListHead& head = state_.heads[at];
+    const std::uint32_t i = rank_of(device);
+    const ListRank& rank = ranks_[i];
+    const ListHead& head = state_.heads[i];
     const std::uint32_t waiting = head.reached - head.done;
     if (waiting == 0) return false;
     // As long as B is left that needs no further H, a larger meeting costs nothing.
-    const std::size_t later = state_.devices[device].begun[1] + kMeetingNotice;
+    const std::size_t later = state_.devices[device].begun[1] + kCollectiveNotice;
     if (later < rank.heads.size() && rank.heads[later] <= head.done) return false;
     if (waiting >= static_cast<std::uint32_t>(options_.head_batch)) return true;
     if (head.reached == rank.head_item.size()) return true;
     return ready(device, 0) > now_ && ready(device, 1) > now_;
   }
 
-  void call(std::uint32_t at) {
-    const ListRank& rank = ranks_[at];
-    ListHead& head = state_.heads[at];
+  void call(std::uint32_t i) {
+    const ListRank& rank = ranks_[i];
+    ListHead& head = state_.heads[i];
     head.called = true;
-    head.meeting = now_;
+    head.readiness = now_;
     for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-      const ListDevice& device = state_.devices[at * stages_ + stage];
-      if (device.doing != Doing::nothing) head.meeting = std::max(head.meeting, device.ends);
-      mark(at * stages_ + stage);
+      const ListDevice& device = state_.devices[i * stages_ + stage];
+      if (device.doing != Doing::nothing) head.readiness = std::max(head.readiness, device.ends);
+      mark(i * stages_ + stage);
     }
     // The last stage still runs the B that need no further H; so the others know the time early.
-    const ListDevice& device = state_.devices[at * stages_ + last_];
+    const ListDevice& device = state_.devices[i * stages_ + last_];
     const std::size_t first = row(rank.pass[1], last_);
     std::int64_t spare = device.doing == Doing::nothing ? now_ : device.ends;
     for (std::size_t item = device.begun[1];
          item < rank.heads.size() && rank.heads[item] <= head.done; ++item) {
-      if (item - device.begun[1] >= kMeetingNotice) break;
+      if (item - device.begun[1] >= kCollectiveNotice) break;
       spare += rank.time[1][first + item];
     }
-    head.meeting = std::max(head.meeting, spare);
+    head.readiness = std::max(head.readiness, spare);
   }
 
   /// A stage whose rank meets: starts the meeting if all are there, or fills the time until then.
   void join(std::uint32_t device) {
     ListHead& head = state_.heads[rank_of(device)];
     const std::array<std::int64_t, 2> at{ready(device, 0), ready(device, 1)};
-    const std::int64_t left = head.meeting - now_;
+    const std::int64_t left = head.readiness - now_;
     std::array<bool, 2> fits{};
     std::array<std::int64_t, 2> time{};
     for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
-      if (at[side] > now_ || is_merged(device, side)) continue;
+      if (at[side] > now_ || is_context_parallel(device, side)) continue;
       time[side] = duration(device, side);
-      fits[side] = time[side] <= left + time[side] / kMeetingSlack;
+      fits[side] = time[side] <= left + time[side] / kCollectiveSlack;
     }
     if (fits[0] || fits[1]) {
       std::size_t side = fits[1] ? 1 : 0;
@@ -420,7 +421,7 @@ class ListRun : ListPlaces {
         }
       }
       begin(device, side);
-      head.meeting = std::max(head.meeting, now_ + time[side]);
+      head.readiness = std::max(head.readiness, now_ + time[side]);
       return;
     }
     if (head.idle == stages_) {
@@ -430,9 +431,9 @@ class ListRun : ListPlaces {
     }
   }
 
-  void meet(std::uint32_t at) {
-    ListRank& rank = ranks_[at];
-    ListHead& head = state_.heads[at];
+  void meet(std::uint32_t i) {
+    ListRank& rank = ranks_[i];
+    ListHead& head = state_.heads[i];
     head.called = false;
     std::int64_t time = now_;
     for (; head.done < head.reached; ++head.done) {
@@ -444,7 +445,7 @@ class ListRun : ListPlaces {
       --left_;
     }
     for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-      occupy(at * stages_ + stage, Doing::head, time);
+      occupy(i * stages_ + stage, Doing::head, time);
     }
   }
 
@@ -463,4 +464,4 @@ class ListRun : ListPlaces {
   std::vector<std::uint32_t> partners_;
 };
 
-}  // namespace slimpack::detail
+}  // namespace slimpack::schedule::detail

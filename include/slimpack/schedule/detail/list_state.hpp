@@ -10,15 +10,15 @@
 
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/detail/list_parts.hpp"
-#include "slimpack/schedule/detail/next_event.hpp"
 #include "slimpack/schedule/list_options.hpp"
+#include "slimpack/schedule/next_event.hpp"
 
-namespace slimpack::detail {
+namespace slimpack::schedule::detail {
 
 /// The stages hear of a meeting while the last stage still has so many B to run before it.
-inline constexpr std::size_t kMeetingNotice = 1;
+inline constexpr std::size_t kCollectiveNotice = 1;
 /// A unit may end after the time of a meeting by its own time over this.
-inline constexpr std::int64_t kMeetingSlack = 10;
+inline constexpr std::int64_t kCollectiveSlack = 10;
 
 /// What a device is doing.
 struct ListDevice {
@@ -33,11 +33,11 @@ struct ListDevice {
 
 /// H of one rank.
 struct ListHead {
-  std::uint32_t reached = 0;  ///< packs whose last F has ended on the last stage
-  std::uint32_t done = 0;     ///< packs whose H has begun
-  std::uint32_t idle = 0;     ///< stages that run nothing
-  bool called = false;        ///< the stages meet as soon as all are idle
-  std::int64_t meeting = 0;   ///< when that is, as far as it is known
+  std::uint32_t reached = 0;   ///< packs whose last F has ended on the last stage
+  std::uint32_t done = 0;      ///< packs whose H has begun
+  std::uint32_t idle = 0;      ///< stages that run nothing
+  bool called = false;         ///< the stages meet as soon as all are idle
+  std::int64_t readiness = 0;  ///< when that is, as far as it is known
 };
 
 /// Memory of a run that later runs use again.
@@ -61,7 +61,7 @@ class ListPlaces {
         state_(state),
         stages_(static_cast<std::uint32_t>(plan.parallel.pp)),
         last_(stages_ - 1),
-        shard_(plan.parallel.head == Head::shard && stages_ > 1) {}
+        shard_(plan.parallel.head == LmHead::shard && stages_ > 1) {}
 
  protected:
   using Doing = ListDevice::Doing;
@@ -153,4 +153,4 @@ class ListPlaces {
   std::int64_t now_ = 0;
 };
 
-}  // namespace slimpack::detail
+}  // namespace slimpack::schedule::detail

@@ -12,14 +12,14 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
-#include "slimpack/dag/dag.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/memory.hpp"
 #include "slimpack/sim/timeline.hpp"
 
-namespace slimpack {
+namespace slimpack::sim {
 
 /// `fill` before the first unit, `drain`, `imbalance` and `reduce` after the last; in between, what
-/// was waited for: a `peer`'s message, the others of a `meeting`, a send slot of the `window`,
+/// was waited for: a `peer`'s message, the others of a `collective`, a send slot of the `window`,
 /// `memory`, or nothing but the schedule's own `order`.
 enum class GapCause : std::uint8_t {
   fill,
@@ -27,13 +27,13 @@ enum class GapCause : std::uint8_t {
   imbalance,
   reduce,
   peer,
-  meeting,
-  window,
+  collective,
+  max_in_flight,
   memory,
   order
 };
 inline constexpr int kGapCauses = 9;
-[[nodiscard]] constexpr std::string_view name_of(GapCause cause) noexcept {
+[[nodiscard]] constexpr std::string_view to_string(GapCause cause) noexcept {
   constexpr std::array<std::string_view, kGapCauses> kNames = {
       "fill", "drain", "imbalance", "reduce", "peer", "meeting", "window", "memory", "order"};
   return kNames[static_cast<std::size_t>(cause)];
@@ -60,13 +60,13 @@ class GapFinder {
         meets_(dag.size(), false),
         changes_(timed_changes(dag, timeline.start, timeline.end)),
         stream_of_(dag.channels.size() + kOwnStreams) {
-    for (const NodeId node : dag.meetings.node) meets_[index(node)] = true;
+    for (const NodeId node : dag.collectives.node) meets_[index(node)] = true;
     find_work();
   }
 
   [[nodiscard]] std::vector<Gap> find() {
-    for (std::size_t at = 0; at < dag_.devices.size(); ++at) {
-      device_ = DeviceId{static_cast<std::uint32_t>(at)};
+    for (std::size_t i = 0; i < dag_.devices.size(); ++i) {
+      device_ = DeviceId{static_cast<std::uint32_t>(i)};
       walk_device();
     }
     return std::move(gaps_);
@@ -86,21 +86,21 @@ class GapFinder {
   void find_work() {
     std::vector<std::size_t> device_of(dag_.resources.size(), dag_.devices.size());
     std::int32_t ranks = 0;
-    for (std::size_t at = 0; at < dag_.devices.size(); ++at) {
-      device_of[index(dag_.devices[at].compute)] = at;
-      ranks = std::max(ranks, dag_.devices[at].dp + 1);
+    for (std::size_t i = 0; i < dag_.devices.size(); ++i) {
+      device_of[index(dag_.devices[i].compute)] = i;
+      ranks = std::max(ranks, dag_.devices[i].dp + 1);
     }
     nodes_.resize(dag_.devices.size());
     rank_end_.resize(static_cast<std::size_t>(ranks));
-    for (std::size_t at = 0; at < dag_.size(); ++at) {
-      if (dag_.resource[at] == kNoResource) continue;
-      const std::size_t device = device_of[index(dag_.resource[at])];
+    for (std::size_t i = 0; i < dag_.size(); ++i) {
+      if (dag_.resource[i] == kNoResource) continue;
+      const std::size_t device = device_of[index(dag_.resource[i])];
       if (device == dag_.devices.size()) continue;
-      nodes_[device].push_back(NodeId{static_cast<std::uint32_t>(at)});
-      if (!is_work(dag_.label[at].kind)) continue;
+      nodes_[device].push_back(NodeId{static_cast<std::uint32_t>(i)});
+      if (!is_work(dag_.label[i].kind)) continue;
       Nanos& end = rank_end_[static_cast<std::size_t>(dag_.devices[device].dp)];
-      end = std::max(end, timeline_.end[at]);
-      all_end_ = std::max(all_end_, timeline_.end[at]);
+      end = std::max(end, timeline_.end[i]);
+      all_end_ = std::max(all_end_, timeline_.end[i]);
     }
   }
 
@@ -196,8 +196,8 @@ class GapFinder {
     Nanos own = std::max(message, slot);
     if (!meets_[index(unit)]) own = end;
     own = std::clamp(own, begin, until);
-    add(begin, own, slot > message ? GapCause::window : GapCause::peer);
-    add(own, until, GapCause::meeting);
+    add(begin, own, slot > message ? GapCause::max_in_flight : GapCause::peer);
+    add(own, until, GapCause::collective);
   }
 
   [[nodiscard]] bool is_sent_here(NodeId transfer) const noexcept {
@@ -274,19 +274,19 @@ class GapFinder {
     }
     const std::vector<TimedChange>& row = changes_[index(device_)];
     Bytes level = level_;
-    std::size_t at = curve_at_;
-    while (at < row.size() && row[at].at <= from) level += row[at++].bytes;
+    std::size_t i = curve_at_;
+    while (i < row.size() && row[i].time <= from) level += row[i++].bytes;
     if (level + needed <= limit_) return from;
-    while (at < row.size() && row[at].at < end) {
-      const Nanos now = row[at].at;
-      while (at < row.size() && row[at].at == now) level += row[at++].bytes;
+    while (i < row.size() && row[i].time < end) {
+      const Nanos now = row[i].time;
+      while (i < row.size() && row[i].time == now) level += row[i++].bytes;
       if (level + needed <= limit_) return now;
     }
     return end;
   }
   void advance_level(Nanos to) {
     const std::vector<TimedChange>& row = changes_[index(device_)];
-    while (curve_at_ < row.size() && row[curve_at_].at <= to) level_ += row[curve_at_++].bytes;
+    while (curve_at_ < row.size() && row[curve_at_].time <= to) level_ += row[curve_at_++].bytes;
   }
 
   const Dag& dag_;
@@ -309,4 +309,4 @@ class GapFinder {
 
 }  // namespace detail
 
-}  // namespace slimpack
+}  // namespace slimpack::sim

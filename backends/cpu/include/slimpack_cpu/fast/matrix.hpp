@@ -30,8 +30,8 @@ class Floats {
   Floats() = default;
   explicit Floats(std::int64_t count)
       : size_(count),
-        data_(static_cast<float*>(::operator new (static_cast<std::size_t>(count) * sizeof(float),
-                                                  std::align_val_t{kAlignment}))) {
+        data_(static_cast<float*>(::operator new(static_cast<std::size_t>(count) * sizeof(float),
+                                                 std::align_val_t{kAlignment}))) {
     std::fill_n(data_.get(), count, 0.0F);
   }
   [[nodiscard]] float* data() const noexcept { return data_.get(); }
@@ -40,7 +40,7 @@ class Floats {
  private:
   struct Release {
     void operator()(float* data) const noexcept {
-      ::operator delete (data, std::align_val_t{kAlignment});
+      ::operator delete(data, std::align_val_t{kAlignment});
     }
   };
   std::int64_t size_ = 0;

@@ -104,11 +104,11 @@ struct Part {
 
 /// Calls body(first element, Whole or Part) for `count` elements from front to back.
 template <class Body>
-requires std::invocable<Body&, std::int64_t, Whole> && std::invocable<Body&, std::int64_t, Part>
+  requires std::invocable<Body&, std::int64_t, Whole> && std::invocable<Body&, std::int64_t, Part>
 inline void for_packets(std::int64_t count, Body body) {
-  std::int64_t at = 0;
-  for (; at + kLanes <= count; at += kLanes) body(at, Whole{});
-  if (at < count) body(at, Part{static_cast<std::size_t>(count - at)});
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) body(i, Whole{});
+  if (i < count) body(i, Part{static_cast<std::size_t>(count - i)});
 }
 
 /// into[col * into_stride + row] = from[row * from_stride + col] of a square of kLanes rows.

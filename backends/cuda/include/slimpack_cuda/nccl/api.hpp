@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "slimpack/exec/transport.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/device.hpp"
 
 struct ncclComm;
@@ -65,7 +65,7 @@ class NcclApi {
                          StreamView stream) = 0;
   /// In place, the same bits on all members.
   virtual void all_reduce(Comm comm, void* values, std::size_t count, Number number,
-                          exec::Reduction reduction, StreamView stream) = 0;
+                          runtime::Reduction reduction, StreamView stream) = 0;
   /// In place: the i-th `part` numbers of member i become the sum of everybody's.
   virtual void reduce_scatter(Comm comm, void* values, std::size_t part, Number number,
                               StreamView stream) = 0;

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/exec/device_result.hpp"
-#include "slimpack/exec/transport.hpp"
+#include "slimpack/runtime/device_result.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/nccl/api.hpp"
 #include "slimpack_cuda/nccl/control.hpp"
@@ -34,8 +34,8 @@ struct NcclOptions {
   std::size_t bucket = std::size_t{32} << 20U;  ///< bytes of a sum that travel at one time
 };
 
-/// A communicator with the stream that its messages and sums run on; meetings have none, they run
-/// on the compute stream.
+/// A communicator with the stream that its messages and sums run on; process groups have none, they
+/// run on the compute stream.
 struct Member {
   Comm comm = nullptr;
   std::size_t self = 0;
@@ -82,7 +82,7 @@ class Communicators {
         if (self == all.end()) continue;
         Member& member = members_[fresh[i]];
         member.self = static_cast<std::size_t>(self - all.begin());
-        if (fresh[i].use != Circle::Use::meeting) member.stream.emplace();
+        if (fresh[i].use != Circle::Use::process_group) member.stream.emplace();
         member.comm = api_.join(ids[i], all.size(), member.self);
         settle(member.comm, options_.join, [&] { return "a communicator with" + others(all); });
       }
@@ -123,9 +123,9 @@ class Communicators {
           }
         }
         if (now - begin >= options_.device) {
-          throw exec::ExecutionError("the device has not ended its work within " +
-                                     std::to_string(options_.device.count() / 1000) +
-                                     " s: it waits for another rank, or computes for ever");
+          throw runtime::ExecutionError("the device has not ended its work within " +
+                                        std::to_string(options_.device.count() / 1000) +
+                                        " s: it waits for another rank, or computes for ever");
         }
         std::this_thread::sleep_for(pause);
         pause = std::min(2 * pause, std::chrono::microseconds(500));
@@ -133,7 +133,7 @@ class Communicators {
     });
   }
 
-  /// Throws exec::Aborted where a rank has failed.
+  /// Throws runtime::Aborted where a rank has failed.
   void check() {
     guarded([&] { control_.check(); });
   }
@@ -162,8 +162,8 @@ class Communicators {
     for (std::chrono::microseconds pause{5}; !api_.settled(comm);) {
       control_.check();
       if (Clock::now() - begin >= limit) {
-        throw exec::ExecutionError("NCCL has waited " + std::to_string(limit.count() / 1000) +
-                                   " s for " + what());
+        throw runtime::ExecutionError("NCCL has waited " + std::to_string(limit.count() / 1000) +
+                                      " s for " + what());
       }
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, std::chrono::microseconds(200));
@@ -175,7 +175,7 @@ class Communicators {
   void guarded(Work work) {
     if (failed_) {
       control_.check();
-      throw exec::ExecutionError("NCCL has failed before");
+      throw runtime::ExecutionError("NCCL has failed before");
     }
     try {
       work();
@@ -187,7 +187,7 @@ class Communicators {
         control_.check();
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
-      throw exec::ExecutionError(sentence);
+      throw runtime::ExecutionError(sentence);
     } catch (...) {
       abort_all();
       throw;

@@ -28,7 +28,7 @@ class Control {
   virtual ~Control() = default;
 
   [[nodiscard]] virtual std::size_t rank() const = 0;
-  /// Throws exec::Aborted with the first cause where a rank has failed.
+  /// Throws runtime::Aborted with the first cause where a rank has failed.
   virtual void check() const = 0;
   /// Tells all ranks of a failure.
   virtual void abort(const std::string& sentence) = 0;

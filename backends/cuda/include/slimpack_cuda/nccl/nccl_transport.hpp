@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/exec/deal.hpp"
-#include "slimpack/exec/device_result.hpp"
-#include "slimpack/exec/program.hpp"
-#include "slimpack/exec/transport.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/device_result.hpp"
+#include "slimpack/runtime/program.hpp"
+#include "slimpack/runtime/shard_layout.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/nccl/api.hpp"
 #include "slimpack_cuda/nccl/communicators.hpp"
@@ -61,10 +61,10 @@ using Parts = std::vector<std::pair<std::size_t, std::size_t>>;
 /// One rank's end. It lives over all steps of a run and is used by one thread; rank and position in
 /// `Plan::schedule` are the same number. Every call means "in the order of the device's compute
 /// stream": the host waits for nothing but NCCL's own beginnings, and for the device in
-/// `await_device` alone. Messages and sums run on streams of their own, meetings on the compute
-/// stream. What is issued, and when, follows from the plan (StepOrder), so that neither hosts nor
-/// devices can wait in a circle; NCCL adds up in its own order. Where another rank has failed,
-/// calls throw Aborted with the first cause, and all communicators are gone.
+/// `await_device` alone. Messages and sums run on streams of their own, process groups on the
+/// compute stream. What is issued, and when, follows from the plan (StepOrder), so that neither
+/// hosts nor devices can wait in a circle; NCCL adds up in its own order. Where another rank has
+/// failed, calls throw Aborted with the first cause, and all communicators are gone.
 class NcclTransport {
  public:
   /// `compute` is the stream on which the device of the steps computes.
@@ -75,17 +75,17 @@ class NcclTransport {
         communicators_(api, control, options) {}
 
   /// All ranks begin the step of one plan.
-  void begin_step(const Plan& plan, const exec::Program& program) {
-    std::vector<exec::Channel> channels;
-    for (const exec::ChannelWork& work : program.channels) channels.push_back(work.channel);
+  void begin_step(const Plan& plan, const runtime::Program& program) {
+    std::vector<runtime::Channel> channels;
+    for (const runtime::ChannelWork& work : program.channels) channels.push_back(work.channel);
     begin_step(order_of(plan, program), std::move(channels), circles_of(plan),
-               static_cast<std::size_t>(plan.parallel.pp), plan.window);
+               static_cast<std::size_t>(plan.parallel.pp), plan.max_in_flight);
   }
 
   /// The same for any order: `stages` devices are a line, `channels` are those of its turns.
-  void begin_step(StepOrder order, std::vector<exec::Channel> channels,
-                  std::span<const Circle> circles, std::size_t stages, std::int32_t window) {
-    require(window >= 1, "NcclTransport: window must be >= 1", window);
+  void begin_step(StepOrder order, std::vector<runtime::Channel> channels,
+                  std::span<const Circle> circles, std::size_t stages, std::int32_t max_in_flight) {
+    require(max_in_flight >= 1, "NcclTransport: window must be >= 1", max_in_flight);
     require(control_.rank() < order.devices.size(),
             "NcclTransport: ranks must be devices of the plan",
             static_cast<std::int64_t>(control_.rank()));
@@ -94,7 +94,7 @@ class NcclTransport {
     step_sums_ = std::move(order.sums);
     names_ = std::move(channels);
     stages_ = stages;
-    window_ = static_cast<std::size_t>(window);
+    max_in_flight_ = static_cast<std::size_t>(max_in_flight);
     next_ = unit_ = 0;
     channels_.clear();
     sums_.clear();
@@ -106,12 +106,14 @@ class NcclTransport {
   void end_step(const std::string& place) {
     for (const auto& [channel, state] : channels_) {
       if (!state.sends.empty() || !state.receives.empty()) {
-        throw exec::ExecutionError(
-            "the step must end drained, but holds an unfinished message on " + describe(channel));
+        throw runtime::ExecutionError(
+            "the step must end drained, but holds an unfinished message on " +
+            runtime::to_string(channel));
       }
     }
     if (!sums_.empty()) {
-      throw exec::ExecutionError("the step must end drained, but holds a sum that was not awaited");
+      throw runtime::ExecutionError(
+          "the step must end drained, but holds a sum that was not awaited");
     }
     control_.at(place);
     control_.inside(false);
@@ -127,95 +129,100 @@ class NcclTransport {
   /// The host waits until the event has been reached; throws where it cannot be any more.
   void await_device(const Event& event) { communicators_.await(event); }
 
-  // --- exec::Transport ---
+  // --- runtime::Transport ---
 
-  void post_receive(const exec::Channel& channel, std::size_t message, std::span<std::byte> into) {
+  void post_receive(const runtime::Channel& channel, std::size_t message,
+                    std::span<std::byte> into) {
     ChannelState& state = channels_[channel];
-    require(
-        message == state.posted && state.posted - state.awaited < window_,
-        "transport: receives must be posted in order and within the window on " + describe(channel),
-        static_cast<std::int64_t>(message));
+    require(message == state.posted && state.posted - state.awaited < max_in_flight_,
+            "transport: receives must be posted in order and within the window on " +
+                runtime::to_string(channel),
+            static_cast<std::int64_t>(message));
     ++state.posted;
     state.receives.push_back(transfer(into.data(), into.size()));
   }
 
-  void await_receive(const exec::Channel& channel, std::size_t message) {
+  void await_receive(const runtime::Channel& channel, std::size_t message) {
     ChannelState& state = channels_[channel];
     require(message == state.awaited && message < state.posted,
             "transport: receives must be awaited in order", static_cast<std::int64_t>(message));
     Transfer& receive = state.receives.front();
-    if (!receive.issued) throw exec::ExecutionError(early("message", message) + describe(channel));
+    if (!receive.issued)
+      throw runtime::ExecutionError(early("message", message) + runtime::to_string(channel));
     receive.event.make_wait(compute_);
     ++state.awaited;
     retire(state.receives);
   }
 
-  void queue_send(const exec::Channel& channel, std::size_t message,
+  void queue_send(const runtime::Channel& channel, std::size_t message,
                   std::span<const std::byte> from) {
     ChannelState& state = channels_[channel];
     collect(state);
-    require(
-        message == state.sent && state.sent - state.ended < window_,
-        "transport: sends must be queued in order and within the window on " + describe(channel),
-        static_cast<std::int64_t>(message));
+    require(message == state.sent && state.sent - state.ended < max_in_flight_,
+            "transport: sends must be queued in order and within the window on " +
+                runtime::to_string(channel),
+            static_cast<std::int64_t>(message));
     ++state.sent;
     state.sends.push_back(transfer(const_cast<std::byte*>(from.data()), from.size()));  // NOLINT
   }
 
-  [[nodiscard]] bool send_ended(const exec::Channel& channel, std::size_t message) {
+  [[nodiscard]] bool send_ended(const runtime::Channel& channel, std::size_t message) {
     ChannelState& state = channels_[channel];
     collect(state);
     return state.ended > message;
   }
 
-  void await_send(const exec::Channel& channel, std::size_t message) {
+  void await_send(const runtime::Channel& channel, std::size_t message) {
     ChannelState& state = channels_[channel];
     while (state.ended <= message && !state.sends.empty()) {
       Transfer& send = state.sends.front();
-      if (!send.issued) throw exec::ExecutionError(early("message", message) + describe(channel));
+      if (!send.issued)
+        throw runtime::ExecutionError(early("message", message) + runtime::to_string(channel));
       send.event.make_wait(compute_);
       ++state.ended;
       retire(state.sends);
     }
   }
 
-  void ring(const exec::Meeting& meeting, std::span<const std::byte> from,
+  void ring(const runtime::ProcessGroup& process_group, std::span<const std::byte> from,
             std::span<std::byte> into) {
-    const std::size_t members = meeting.members.size();
+    const std::size_t members = process_group.members.size();
     if (members == 1) {
       if (!into.empty()) copy_on_device(into.data(), from.data(), into.size(), compute_);
       return;
     }
     if (from.empty() && into.empty()) return;
-    const Member& member = communicators_.at({Circle::Use::meeting, meeting.members});
+    const Member& member = communicators_.at({Circle::Use::process_group, process_group.members});
     communicators_.issue(member, [&](NcclApi& api) {
       api.group_begin();
       if (!from.empty()) {
-        api.send(member.comm, from.data(), from.size(), (meeting.self + 1) % members, compute_);
+        api.send(member.comm, from.data(), from.size(), (process_group.self + 1) % members,
+                 compute_);
       }
       if (!into.empty()) {
-        api.receive(member.comm, into.data(), into.size(), (meeting.self + members - 1) % members,
-                    compute_);
+        api.receive(member.comm, into.data(), into.size(),
+                    (process_group.self + members - 1) % members, compute_);
       }
       api.group_end();
     });
   }
 
   template <class Element>
-  requires std::is_trivially_copyable_v<Element>
-  void broadcast(const exec::Meeting& meeting, std::size_t root, std::span<Element> values) {
-    if (meeting.members.size() == 1 || values.empty()) return;
-    const Member& member = communicators_.at({Circle::Use::meeting, meeting.members});
+    requires std::is_trivially_copyable_v<Element>
+  void broadcast(const runtime::ProcessGroup& process_group, std::size_t root,
+                 std::span<Element> values) {
+    if (process_group.members.size() == 1 || values.empty()) return;
+    const Member& member = communicators_.at({Circle::Use::process_group, process_group.members});
     communicators_.issue(member, [&](NcclApi& api) {
       api.broadcast(member.comm, values.data(), values.size_bytes(), root, compute_);
     });
   }
 
   template <std::floating_point Element>
-  void all_reduce(const exec::Meeting& meeting, std::span<Element> values,
-                  exec::Reduction reduction) {
-    if (meeting.members.size() == 1 || values.empty()) return;
-    const Member& member = communicators_.at({Circle::Use::meeting, meeting.members});
+  void all_reduce(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                  runtime::Reduction reduction) {
+    if (process_group.members.size() == 1 || values.empty()) return;
+    const Member& member = communicators_.at({Circle::Use::process_group, process_group.members});
     communicators_.issue(member, [&](NcclApi& api) {
       api.all_reduce(member.comm, values.data(), values.size(), number<Element>(), reduction,
                      compute_);
@@ -224,48 +231,50 @@ class NcclTransport {
 
   /// Parts must be those of `parts_of`.
   template <class Element>
-  requires std::is_trivially_copyable_v<Element>
-  void all_gather(const exec::Meeting& meeting, std::span<Element> values, std::size_t first,
-                  std::size_t last) {
-    const std::size_t members = meeting.members.size();
-    const auto parts = parts_of(members, meeting.self, values.size(), first, last);
+    requires std::is_trivially_copyable_v<Element>
+  void all_gather(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                  std::size_t first, std::size_t last) {
+    const std::size_t members = process_group.members.size();
+    const auto parts = parts_of(members, process_group.self, values.size(), first, last);
     if (members == 1 || values.empty()) return;
-    const Member& member = communicators_.at({Circle::Use::meeting, meeting.members});
+    const Member& member = communicators_.at({Circle::Use::process_group, process_group.members});
     gather(member, values, parts);
   }
 
   template <class Element>
-  requires std::is_trivially_copyable_v<Element>
-  void gather_parts(const exec::Meeting& meeting, std::span<Element> values,
-                    const exec::Deal& deal) {
-    exec::check_deal(meeting, values.size(), deal);
-    if (deal.members == 1) return;
-    const Member& member = communicators_.at({Circle::Use::meeting, meeting.members});
-    for (const exec::DealtPiece& piece : deal.pieces()) {
+    requires std::is_trivially_copyable_v<Element>
+  void gather_parts(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                    const runtime::ShardLayout& shard_layout) {
+    runtime::check_assignment(process_group, values.size(), shard_layout);
+    if (shard_layout.members == 1) return;
+    const Member& member = communicators_.at({Circle::Use::process_group, process_group.members});
+    for (const runtime::ShardPiece& piece : shard_layout.pieces()) {
       Parts parts;
-      for (std::size_t root = 0; root < deal.members; ++root) parts.push_back(piece.of(root));
+      for (std::size_t root = 0; root < shard_layout.members; ++root)
+        parts.push_back(piece.of(root));
       gather(member, values, parts);
     }
   }
 
   template <std::floating_point Element>
-  void queue_scatter(const exec::Meeting& meeting, std::int64_t tag, std::span<Element> values,
-                     const exec::Deal& deal) {
-    exec::check_deal(meeting, values.size(), deal);
-    queue(meeting, tag, values, deal);
+  void queue_scatter(const runtime::ProcessGroup& process_group, std::int64_t tag,
+                     std::span<Element> values, const runtime::ShardLayout& shard_layout) {
+    runtime::check_assignment(process_group, values.size(), shard_layout);
+    queue(process_group, tag, values, shard_layout);
   }
 
   template <std::floating_point Element>
-  void queue_sum(const exec::Meeting& meeting, std::int64_t tag, std::span<Element> values) {
-    queue(meeting, tag, values, std::nullopt);
+  void queue_sum(const runtime::ProcessGroup& process_group, std::int64_t tag,
+                 std::span<Element> values) {
+    queue(process_group, tag, values, std::nullopt);
   }
 
-  void await_sum(const exec::Meeting& meeting, std::int64_t tag) {
-    const auto found = sums_.find({meeting.members, tag});
+  void await_sum(const runtime::ProcessGroup& process_group, std::int64_t tag) {
+    const auto found = sums_.find({process_group.members, tag});
     require(found != sums_.end(), "transport: a sum must be queued before it is awaited", tag);
     Sum& sum = found->second;
-    if (meeting.members.size() > 1) {
-      if (!sum.issued) throw exec::ExecutionError(early("sum", static_cast<std::size_t>(tag)));
+    if (process_group.members.size() > 1) {
+      if (!sum.issued) throw runtime::ExecutionError(early("sum", static_cast<std::size_t>(tag)));
       sum.event.make_wait(compute_);
     }
     spare_.push_back(std::move(sum.event));
@@ -303,8 +312,8 @@ class NcclTransport {
     std::byte* values = nullptr;
     std::size_t count = 0, element = 1;
     Number number = Number::f32;
-    std::optional<exec::Deal> deal;  ///< where members get their parts alone
-    Event event;                     ///< as of a transfer
+    std::optional<runtime::ShardLayout> shard_layout;  ///< where members get their parts alone
+    Event event;                                       ///< as of a transfer
     bool issued = false;
   };
 
@@ -338,9 +347,9 @@ class NcclTransport {
   }
 
   template <std::floating_point Element>
-  void queue(const exec::Meeting& meeting, std::int64_t tag, std::span<Element> values,
-             std::optional<exec::Deal> deal) {
-    const StepSum key{meeting.members, tag};
+  void queue(const runtime::ProcessGroup& process_group, std::int64_t tag,
+             std::span<Element> values, std::optional<runtime::ShardLayout> shard_layout) {
+    const StepSum key{process_group.members, tag};
     require(!sums_.contains(key), "transport: a sum must be awaited before it is queued again",
             tag);
     Sum& sum = sums_[key];
@@ -348,7 +357,7 @@ class NcclTransport {
     sum.count = values.size();
     sum.element = sizeof(Element);
     sum.number = number<Element>();
-    sum.deal = deal;
+    sum.shard_layout = shard_layout;
     sum.event = take_event();
     sum.event.record(compute_);
     issue();
@@ -377,11 +386,11 @@ class NcclTransport {
     }
   }
 
-  [[nodiscard]] Member& link_of(const exec::Channel& channel) {
+  [[nodiscard]] Member& link_of(const runtime::Channel& channel) {
     const auto device = [&](std::int32_t stage) {
       return static_cast<std::size_t>(channel.dp) * stages_ + static_cast<std::size_t>(stage);
     };
-    const bool down = channel.direction == exec::Direction::down;
+    const bool down = channel.direction == runtime::Direction::down;
     return communicators_.at(
         {down ? Circle::Use::down : Circle::Use::up, {device(channel.from), device(channel.to)}});
   }
@@ -404,11 +413,11 @@ class NcclTransport {
   /// On the link's own stream, behind what the compute stream had done when it was posted. No bytes
   /// travel where there are none.
   void issue_message(const Turn& turn) {
-    const exec::Channel& name = names_[turn.channel];
+    const runtime::Channel& name = names_[turn.channel];
     ChannelState& state = channels_[name];
     const bool sends = turn.kind == Turn::Kind::send;
     if (turn.number >= (sends ? state.sent : state.posted)) {
-      throw exec::ExecutionError(early("message", turn.number) + describe(name));
+      throw runtime::ExecutionError(early("message", turn.number) + runtime::to_string(name));
     }
     Transfer& one = sends ? state.sends[turn.number - state.ended]
                           : state.receives[turn.number - state.awaited];
@@ -433,14 +442,15 @@ class NcclTransport {
     Sum& sum = found->second;
     const Member& member = communicators_.at({Circle::Use::sum, key.members});
     sum.event.make_wait(member.stream->view());
-    if (sum.deal) {
-      for (const exec::DealtPiece& piece : sum.deal->pieces()) scatter(member, sum, piece);
+    if (sum.shard_layout) {
+      for (const runtime::ShardPiece& piece : sum.shard_layout->pieces())
+        scatter(member, sum, piece);
     } else {
       const std::size_t most = std::max<std::size_t>(1, bucket_ / sum.element);
-      for (std::size_t at = 0; at < sum.count; at += most) {
+      for (std::size_t i = 0; i < sum.count; i += most) {
         communicators_.issue(member, [&](NcclApi& api) {
-          api.all_reduce(member.comm, sum.values + at * sum.element, std::min(most, sum.count - at),
-                         sum.number, exec::Reduction::sum, member.stream->view());
+          api.all_reduce(member.comm, sum.values + i * sum.element, std::min(most, sum.count - i),
+                         sum.number, runtime::Reduction::sum, member.stream->view());
         });
       }
     }
@@ -448,9 +458,9 @@ class NcclTransport {
     sum.issued = true;
   }
 
-  void scatter(const Member& member, const Sum& sum, const exec::DealtPiece& piece) {
+  void scatter(const Member& member, const Sum& sum, const runtime::ShardPiece& piece) {
     const StreamView stream = member.stream->view();
-    const std::size_t members = sum.deal->members;
+    const std::size_t members = sum.shard_layout->members;
     communicators_.issue(member, [&](NcclApi& api) {
       if (piece.even(members)) {
         return api.reduce_scatter(member.comm, sum.values + piece.begin * sum.element, piece.part,
@@ -476,13 +486,14 @@ class NcclTransport {
   // Of the step.
   std::vector<Turn> turns_;
   std::vector<StepSum> step_sums_;
-  std::vector<exec::Channel> names_;
-  std::size_t stages_ = 1, window_ = 1, next_ = 0, unit_ = 0;
-  std::map<exec::Channel, ChannelState> channels_;
+  std::vector<runtime::Channel> names_;
+  std::size_t stages_ = 1, max_in_flight_ = 1, next_ = 0, unit_ = 0;
+  std::map<runtime::Channel, ChannelState> channels_;
   std::map<StepSum, Sum> sums_;
 };
 
-static_assert(exec::Transport<NcclTransport, double> &&
-              exec::ScatterTransport<NcclTransport, float> && !exec::Transport<Control, double>);
+static_assert(runtime::Transport<NcclTransport, double> &&
+              runtime::ScatterTransport<NcclTransport, float> &&
+              !runtime::Transport<Control, double>);
 
 }  // namespace slimpack::cuda::nccl

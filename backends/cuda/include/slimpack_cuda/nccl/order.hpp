@@ -16,20 +16,20 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/exec/buckets.hpp"
-#include "slimpack/exec/parameters.hpp"
-#include "slimpack/exec/program.hpp"
-#include "slimpack/exec/stage_meetings.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
+#include "slimpack/runtime/buckets.hpp"
+#include "slimpack/runtime/parameters.hpp"
+#include "slimpack/runtime/process_groups.hpp"
+#include "slimpack/runtime/program.hpp"
 
 namespace slimpack::cuda::nccl {
 
 /// Devices that share a communicator, and what for: messages of one direction from the first member
-/// to the second, meetings on the compute stream, sums beside it.
+/// to the second, process groups on the compute stream, sums beside it.
 struct Circle {
-  enum class Use : std::uint8_t { down, up, meeting, sum };
-  Use use = Use::meeting;
+  enum class Use : std::uint8_t { down, up, process_group, sum };
+  Use use = Use::process_group;
   std::vector<std::size_t> members;
   friend auto operator<=>(const Circle&, const Circle&) = default;
 };
@@ -70,24 +70,25 @@ namespace detail {
 /// behind its time. Messages and sums take none.
 class OrderRun {
  public:
-  OrderRun(const Plan& plan, const exec::Program& program)
+  OrderRun(const Plan& plan, const runtime::Program& program)
       : plan_(plan),
         program_(program),
         devices_(program.devices.size()),
         channels_(program.channels.size()) {
     for (std::size_t place = 0; place < channels_.size(); ++place) {
-      const std::size_t window = static_cast<std::size_t>(plan.window);
-      channels_[place].posted.assign(std::min(window, program.channels[place].messages.size()), 0);
+      const std::size_t max_in_flight = static_cast<std::size_t>(plan.max_in_flight);
+      channels_[place].posted.assign(
+          std::min(max_in_flight, program.channels[place].messages.size()), 0);
     }
-    std::vector<exec::ParameterLayout> layouts;
+    std::vector<runtime::ParameterLayout> layouts;
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-      layouts.push_back(exec::layout_of(plan, pp));
+      layouts.push_back(runtime::layout_of(plan, pp));
     }
     for (std::size_t place = 0; place < devices_.size(); ++place) {
-      const exec::DeviceProgram& own = program.devices[place];
-      devices_[place].buckets = exec::BucketQueue(
-          exec::buckets_of(plan.model, plan.stages, {plan.parallel, own.dp, own.pp},
-                           layouts[static_cast<std::size_t>(own.pp)]));
+      const runtime::DeviceProgram& own = program.devices[place];
+      devices_[place].buckets = runtime::BucketQueue(
+          runtime::buckets_of(plan.model, plan.stages, {plan.parallel, own.dp, own.pp},
+                              layouts[static_cast<std::size_t>(own.pp)]));
       devices_[place].buckets.begin_step();
     }
   }
@@ -109,7 +110,7 @@ class OrderRun {
       throw Deadlock("execution cannot end: device (dp " +
                      std::to_string(program_.devices[device].dp) + ", pp " +
                      std::to_string(program_.devices[device].pp) + ") waits for ever at unit " +
-                     std::to_string(next) + ", " + exec::describe(units[next].unit));
+                     std::to_string(next) + ", " + runtime::to_string(units[next].unit));
     }
     std::stable_sort(events_.begin(), events_.end(),
                      [](const Event& a, const Event& b) { return a.time < b.time; });
@@ -137,14 +138,14 @@ class OrderRun {
   struct Device {
     std::size_t next = 0;
     Time clock = 0;
-    bool awake = false, waits = false;  ///< `waits`: it has come to a meeting
+    bool awake = false, waits = false;  ///< `waits`: it has come to a process group
     std::size_t sums = 0;               ///< that it has queued and that have not ended
-    exec::BucketQueue buckets;
+    runtime::BucketQueue buckets;
   };
   struct Channel {
     std::vector<Time> sent, posted, ended;
   };
-  using MeetingKey = std::tuple<UnitKind, PackId, std::int32_t, std::int32_t>;
+  using ProcessGroupKey = std::tuple<UnitKind, PackId, std::int32_t, std::int32_t>;
   struct Gathering {
     std::vector<std::size_t> come;
     Time time = 0;
@@ -162,25 +163,25 @@ class OrderRun {
   /// Whether the device's next unit has begun, which is then done.
   bool advance(std::size_t place) {
     Device& device = devices_[place];
-    const exec::DeviceProgram& own = program_.devices[place];
+    const runtime::DeviceProgram& own = program_.devices[place];
     if (device.waits || device.next == own.units.size()) return false;
-    const exec::UnitWork& work = own.units[device.next];
+    const runtime::UnitWork& work = own.units[device.next];
     if (work.unit.kind == UnitKind::optimizer) {
       require(device.next + 1 == own.units.size(), "execution: O must be the last unit of device",
               static_cast<std::int64_t>(place));
       ++device.next;
       return false;
     }
-    const auto window = static_cast<std::size_t>(plan_.window);
+    const auto max_in_flight = static_cast<std::size_t>(plan_.max_in_flight);
     Time start = device.clock;
-    const auto await = [&](const exec::MessageRef& message, std::size_t back) {
+    const auto await = [&](const runtime::MessageRef& message, std::size_t back) {
       const auto& ended = channels_[message.channel].ended;
       if (message.index < back) return true;
       if (ended.size() <= message.index - back) return false;
       start = std::max(start, ended[message.index - back]);
       return true;
     };
-    if (work.send && !await(*work.send, window)) return false;
+    if (work.send && !await(*work.send, max_in_flight)) return false;
     if (work.receive && !await(*work.receive, 0)) return false;
     const std::vector<std::size_t> members = members_of(place, work);
     if (members.size() == 1) {
@@ -206,16 +207,16 @@ class OrderRun {
   }
 
   [[nodiscard]] std::vector<std::size_t> members_of(std::size_t place,
-                                                    const exec::UnitWork& work) const {
-    const exec::DeviceProgram& own = program_.devices[place];
+                                                    const runtime::UnitWork& work) const {
+    const runtime::DeviceProgram& own = program_.devices[place];
     std::vector<std::size_t> members;
     if (work.unit.kind == UnitKind::forward || work.unit.kind == UnitKind::backward) {
       for (const std::int32_t dp :
            plan_.groups[index(plan_.micropacks[index(work.unit.pack)].group)]) {
         members.push_back(device_index(plan_, dp, own.pp));
       }
-    } else if (work.unit.kind == UnitKind::head && plan_.parallel.head == Head::shard) {
-      members = exec::StageMeetings{plan_.parallel, own.dp, own.pp}.stages().members;
+    } else if (work.unit.kind == UnitKind::head && plan_.parallel.head == LmHead::shard) {
+      members = runtime::StageProcessGroups{plan_.parallel, own.dp, own.pp}.stages().members;
     } else {
       members = {place};
     }
@@ -235,9 +236,9 @@ class OrderRun {
     }
     events_.push_back(std::move(event));
     for (const std::size_t member : members) {
-      const exec::UnitWork& work = program_.devices[member].units[devices_[member].next++];
+      const runtime::UnitWork& work = program_.devices[member].units[devices_[member].next++];
       devices_[member].clock = time;
-      const auto sum = [&](const exec::Bucket& bucket) { arrive(member, bucket, time); };
+      const auto sum = [&](const runtime::Bucket& bucket) { arrive(member, bucket, time); };
       if (work.releases && !together) {
         const Stage& stage = plan_.stages[static_cast<std::size_t>(work.line)];
         for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
@@ -263,7 +264,7 @@ class OrderRun {
 
   void transfer(std::size_t place) {
     Channel& channel = channels_[place];
-    const exec::Channel& name = program_.channels[place].channel;
+    const runtime::Channel& name = program_.channels[place].channel;
     const std::size_t from = device_index(plan_, name.dp, name.from);
     const std::size_t to = device_index(plan_, name.dp, name.to);
     while (channel.ended.size() < std::min(channel.sent.size(), channel.posted.size())) {
@@ -281,14 +282,14 @@ class OrderRun {
 
   /// All layers of B take as long.
   void pass_layers(const std::vector<std::size_t>& members, Time start, Time time) {
-    const exec::DeviceProgram& own = program_.devices[members.front()];
-    const exec::UnitWork& work = own.units[devices_[members.front()].next];
+    const runtime::DeviceProgram& own = program_.devices[members.front()];
+    const runtime::UnitWork& work = own.units[devices_[members.front()].next];
     const Stage& stage = plan_.stages[static_cast<std::size_t>(work.line)];
     for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
       const Time passed = start + (time - start) * (stage.end_layer - layer) / stage.layers();
       for (const std::size_t member : members) {
-        devices_[member].buckets.pass(layer, [&](const exec::Bucket& bucket) {
-          if (bucket.meeting.members.size() == 1) return;
+        devices_[member].buckets.pass(layer, [&](const runtime::Bucket& bucket) {
+          if (bucket.process_group.members.size() == 1) return;
           const std::size_t number = open(bucket).number;
           events_.push_back(
               {passed, {{member, {Turn::Kind::pass, devices_[member].next, 0, number}}}});
@@ -298,15 +299,15 @@ class OrderRun {
     }
   }
 
-  [[nodiscard]] OpenSum& open(const exec::Bucket& bucket) {
-    const StepSum sum{bucket.meeting.members, bucket.tag};
+  [[nodiscard]] OpenSum& open(const runtime::Bucket& bucket) {
+    const StepSum sum{bucket.process_group.members, bucket.tag};
     const auto [found, added] = sums_.try_emplace(sum, OpenSum{known_sums_.size(), 0, 0});
     if (added) known_sums_.push_back(sum);
     return found->second;
   }
 
-  void arrive(std::size_t device, const exec::Bucket& bucket, Time time) {
-    const auto& members = bucket.meeting.members;
+  void arrive(std::size_t device, const runtime::Bucket& bucket, Time time) {
+    const auto& members = bucket.process_group.members;
     if (members.size() == 1) return;
     ++devices_[device].sums;
     OpenSum& state = open(bucket);
@@ -321,21 +322,21 @@ class OrderRun {
   }
 
   /// In proportion to the operations of the device's part; a backward pass has twice as many.
-  [[nodiscard]] Time cost(std::size_t place, const exec::UnitWork& work) const {
+  [[nodiscard]] Time cost(std::size_t place, const runtime::UnitWork& work) const {
     const ModelShape& model = plan_.model;
     const std::int64_t h = model.hidden, q = model.query_width(), k = model.key_width();
     const UnitKind kind = work.unit.kind;
     if (kind == UnitKind::reduce || kind == UnitKind::optimizer) return 0;
-    const exec::PackWork& pack = program_.packs[index(work.unit.pack)][work.rank];
+    const runtime::PackWork& pack = program_.packs[index(work.unit.pack)][work.rank];
     if (kind == UnitKind::head) {
-      const std::int64_t shards = plan_.parallel.head == Head::shard ? plan_.parallel.pp : 1;
+      const std::int64_t shards = plan_.parallel.head == LmHead::shard ? plan_.parallel.pp : 1;
       const bool here = shards > 1 || program_.devices[place].pp + 1 == plan_.parallel.pp;
       return here ? pack.rows.value * (3 * h * (model.vocab / shards) / 1024 + 1) : 0;
     }
     const std::int64_t layers = plan_.stages[static_cast<std::size_t>(work.line)].layers();
     const std::int64_t row = (2 * h * (q + k) + 3 * h * model.ffn) / 1024 + 1;
     Time time = 1;
-    for (const exec::Segment& segment : pack.segments) {
+    for (const runtime::Segment& segment : pack.segments) {
       const std::int64_t context = (segment.slice.begin.value + segment.slice.end.value) / 2;
       time += segment.rows.value * layers * (row + 2 * q * context / 1024);
     }
@@ -343,11 +344,11 @@ class OrderRun {
   }
 
   const Plan& plan_;
-  const exec::Program& program_;
+  const runtime::Program& program_;
   std::vector<Device> devices_;
   std::vector<Channel> channels_;
   std::deque<std::size_t> awake_;
-  std::map<MeetingKey, Gathering> gatherings_;
+  std::map<ProcessGroupKey, Gathering> gatherings_;
   std::map<StepSum, OpenSum> sums_;
   std::vector<StepSum> known_sums_;
   std::vector<Event> events_;
@@ -358,7 +359,7 @@ class OrderRun {
 /// The order of a plan, the same on all ranks that have the plan. Throws Deadlock naming a unit
 /// where the plan's units wait for each other for ever. O(n log n) in units and messages, times the
 /// ranks of a group.
-[[nodiscard]] inline StepOrder order_of(const Plan& plan, const exec::Program& program) {
+[[nodiscard]] inline StepOrder order_of(const Plan& plan, const runtime::Program& program) {
   return detail::OrderRun(plan, program).run();
 }
 
@@ -380,22 +381,22 @@ class OrderRun {
       add(Circle::Use::down, {here, there});
       add(Circle::Use::up, {there, here});
     }
-    add(Circle::Use::meeting, exec::StageMeetings{parallel, dp, 0}.stages().members);
+    add(Circle::Use::process_group, runtime::StageProcessGroups{parallel, dp, 0}.stages().members);
   }
   for (std::int32_t pp = 0; pp < parallel.pp; ++pp) {
-    const exec::StageMeetings meetings{parallel, 0, pp};
-    add(Circle::Use::meeting, meetings.ranks().members);
-    add(Circle::Use::sum, meetings.ranks().members);
-    for (const exec::TablePart& part :
-         meetings.table_parts(plan.model, exec::layout_of(plan, pp))) {
-      add(Circle::Use::sum, part.meeting.members);
+    const runtime::StageProcessGroups process_groups{parallel, 0, pp};
+    add(Circle::Use::process_group, process_groups.ranks().members);
+    add(Circle::Use::sum, process_groups.ranks().members);
+    for (const runtime::TablePart& part :
+         process_groups.table_parts(plan.model, runtime::layout_of(plan, pp))) {
+      add(Circle::Use::sum, part.process_group.members);
     }
   }
   for (const auto& ranks : plan.groups) {
     for (std::int32_t pp = 0; pp < parallel.pp; ++pp) {
       std::vector<std::size_t> members;
       for (const std::int32_t dp : ranks) members.push_back(device_index(plan, dp, pp));
-      add(Circle::Use::meeting, std::move(members));
+      add(Circle::Use::process_group, std::move(members));
     }
   }
   return circles;

@@ -8,10 +8,10 @@
 #include <span>
 #include <utility>
 
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/memory.hpp"
-#include "slimpack/exec/transport.hpp"
-#include "slimpack/plan/share.hpp"
+#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/elements.hpp"
 #include "slimpack_cuda/rank/boundary.hpp"
@@ -53,16 +53,16 @@ class RankAttention {
   /// Fills attention outputs and log-sum-exps of the blocks; own keys must be stored.
   template <class Link>
   void forward(std::int64_t layer, Link& link) const {
-    if (places_.call.share.ranks == 1) {
+    if (places_.call.shard.ranks == 1) {
       attention_forward(queries(), log_sums(), queries(), keys(layer), values(layer),
                         tables_.own.work(ring_, layer), places_.shape, path_, stream_);
       return;
     }
-    for (std::size_t at = 0; at < places_.call.segments.size(); ++at) {
-      if (places_.call.segments[at].exchange == Exchange::kv) {
-        forward_keys(at, layer, link);
+    for (std::size_t i = 0; i < places_.call.segments.size(); ++i) {
+      if (places_.call.segments[i].exchange == RingMode::pass_kv) {
+        forward_keys(i, layer, link);
       } else {
-        forward_queries(at, layer, link);
+        forward_queries(i, layer, link);
       }
     }
   }
@@ -72,17 +72,17 @@ class RankAttention {
   void backward(std::int64_t layer, const BackwardRows& rows, Link& link) const {
     const AttentionWork work = tables_.own.work(ring_, layer);
     attention_delta(rows.delta, queries(), rows.dattention, work, places_.shape, path_, stream_);
-    if (places_.call.share.ranks == 1) {
+    if (places_.call.shard.ranks == 1) {
       attention_backward(rows.dquery, key_gradients(), key_gradients(), queries(), keys(layer),
                          values(layer), log_sums(), rows.delta, rows.dattention, work,
                          places_.shape, path_, stream_);
       return;
     }
-    for (std::size_t at = 0; at < places_.call.segments.size(); ++at) {
-      if (places_.call.segments[at].exchange == Exchange::kv) {
-        backward_keys(at, layer, rows, link);
+    for (std::size_t i = 0; i < places_.call.segments.size(); ++i) {
+      if (places_.call.segments[i].exchange == RingMode::pass_kv) {
+        backward_keys(i, layer, rows, link);
       } else {
-        backward_queries(at, layer, rows, link);
+        backward_queries(i, layer, rows, link);
       }
     }
   }
@@ -102,44 +102,44 @@ class RankAttention {
     return {all.data + skipped,
             std::max<std::int64_t>(0, all.size - skipped - places_.page.value * k_)};
   }
-  [[nodiscard]] Share share_of(std::int64_t rank) const {
-    return {rank, places_.call.share.ranks, places_.call.share.block};
+  [[nodiscard]] CpShard cp_shard_of(std::int64_t rank) const {
+    return {rank, places_.call.shard.ranks, places_.call.shard.block};
   }
   [[nodiscard]] std::int64_t before_me(std::int64_t rank) const {
-    return (rank + places_.call.share.ranks - 1) % places_.call.share.ranks;
+    return (rank + places_.call.shard.ranks - 1) % places_.call.shard.ranks;
   }
-  [[nodiscard]] const BlockRows& block_of(const exec::PieceMemory& piece,
+  [[nodiscard]] const BlockRows& block_of(const runtime::PieceMemory& piece,
                                           std::int64_t layer) const {
     return places_.layers[static_cast<std::size_t>(layer)][piece.block];
   }
   /// The rows of a piece in a matrix of its block.
   template <class Element>
-  static DeviceSpan<Element> rows_of(DeviceSpan<Element> matrix, const exec::PieceMemory& piece,
+  static DeviceSpan<Element> rows_of(DeviceSpan<Element> matrix, const runtime::PieceMemory& piece,
                                      std::int64_t width) {
     return rows_at(matrix, piece.row.value, piece.piece.length().value, width);
   }
   /// The rows of a piece in a matrix of all blocks' rows.
   template <class Element>
   [[nodiscard]] DeviceSpan<Element> all_rows_of(DeviceSpan<Element> matrix,
-                                                const exec::PieceMemory& piece,
+                                                const runtime::PieceMemory& piece,
                                                 std::int64_t width) const {
     return rows_at(matrix, places_.row_of(piece), piece.piece.length().value, width);
   }
   /// Two buffers for the largest share of [begin, end of the slice) at `row` bytes a token.
-  [[nodiscard]] Travelling travelling(const exec::SegmentMemory& segment, Tokens begin,
+  [[nodiscard]] Travelling travelling(const runtime::SegmentMemory& segment, Tokens begin,
                                       std::int64_t row) const {
-    const Share& share = places_.call.share;
-    const Tokens most = exec::largest_share(share.ranks, share.block, begin, segment.slice.end);
+    const CpShard& shard = places_.call.shard;
+    const Tokens most = runtime::largest_share(shard.ranks, shard.block, begin, segment.slice.end);
     Carver buffers(exchange_);
     const auto current = buffers.take_bytes(most.value * row);
     return {current, buffers.take_bytes(most.value * row)};
   }
   /// Hands the rows of `rank` on and takes those of the rank before it.
   template <class Link>
-  void hand_on(Travelling& buffers, const exec::SegmentMemory& segment, std::int64_t& rank,
+  void hand_on(Travelling& buffers, const runtime::SegmentMemory& segment, std::int64_t& rank,
                Tokens begin, std::int64_t row, Link& link) const {
     const auto part = [&](std::span<std::byte> buffer, std::int64_t owner) {
-      const Tokens rows = share_of(owner).between(begin, segment.slice.end);
+      const Tokens rows = cp_shard_of(owner).between(begin, segment.slice.end);
       return buffer.first(static_cast<std::size_t>(rows.value * row));
     };
     link.ring(places_.call.ring, part(buffers.current, rank),
@@ -154,9 +154,9 @@ class RankAttention {
     DeviceSpan<Bf16> key, value;
     DeviceSpan<float> dkey, dvalue;
   };
-  [[nodiscard]] Keys keys_of(std::span<std::byte> buffer, const exec::SegmentMemory& segment,
+  [[nodiscard]] Keys keys_of(std::span<std::byte> buffer, const runtime::SegmentMemory& segment,
                              std::int64_t rank, bool with_gradients) const {
-    const std::int64_t count = share_of(rank).before(segment.slice.end).value;
+    const std::int64_t count = cp_shard_of(rank).before(segment.slice.end).value;
     Carver rest(buffer);
     Keys keys;
     keys.key = rest.take<Bf16>(count, k_);
@@ -166,29 +166,29 @@ class RankAttention {
     keys.dvalue = rest.take<float>(count, k_);
     return keys;
   }
-  void load_keys(const Keys& keys, std::size_t at, std::int64_t layer) const {
-    const auto rows = ring_.span(tables_.ring[at].own_keys);
+  void load_keys(const Keys& keys, std::size_t i, std::int64_t layer) const {
+    const auto rows = ring_.span(tables_.ring[i].own_keys);
     gather_rows(keys.key, pages(2 * layer), rows, {rows.size, k_}, stream_);
     gather_rows(keys.value, pages(2 * layer + 1), rows, {rows.size, k_}, stream_);
   }
 
   template <class Link>
-  void forward_keys(std::size_t at, std::int64_t layer, Link& link) const {
-    const exec::SegmentMemory& segment = places_.call.segments[at];
+  void forward_keys(std::size_t i, std::int64_t layer, Link& link) const {
+    const runtime::SegmentMemory& segment = places_.call.segments[i];
     const std::int64_t row = 2 * k_ * 2;
     Travelling buffers = travelling(segment, Tokens{0}, row);
-    std::int64_t rank = places_.call.share.rank;
-    load_keys(keys_of(buffers.current, segment, rank, false), at, layer);
-    for (std::int64_t step = 0; step < places_.call.share.ranks; ++step) {
+    std::int64_t rank = places_.call.shard.rank;
+    load_keys(keys_of(buffers.current, segment, rank, false), i, layer);
+    for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
       if (step > 0) hand_on(buffers, segment, rank, Tokens{0}, row, link);
       const Keys keys = keys_of(buffers.current, segment, rank, false);
       const bool first = step == 0;
       attention_forward(first ? queries() : partial_, first ? log_sums() : partial_log_sum_,
                         queries(), keys.key, keys.value,
-                        tables_.ring[at].forward[static_cast<std::size_t>(step)].work(ring_, layer),
+                        tables_.ring[i].forward[static_cast<std::size_t>(step)].work(ring_, layer),
                         places_.shape, path_, stream_);
       if (first) continue;
-      for (const exec::PieceMemory& piece : segment.pieces) {
+      for (const runtime::PieceMemory& piece : segment.pieces) {
         const BlockRows& block = block_of(piece, layer);
         attention_merge(rows_of(block.attention, piece, q_), rows_of(block.log_sum, piece, heads_),
                         all_rows_of(partial_, piece, q_),
@@ -199,25 +199,25 @@ class RankAttention {
   }
 
   template <class Link>
-  void backward_keys(std::size_t at, std::int64_t layer, const BackwardRows& rows,
+  void backward_keys(std::size_t i, std::int64_t layer, const BackwardRows& rows,
                      Link& link) const {
-    const exec::SegmentMemory& segment = places_.call.segments[at];
+    const runtime::SegmentMemory& segment = places_.call.segments[i];
     const std::int64_t row = 2 * k_ * (2 + 4);
     Travelling buffers = travelling(segment, Tokens{0}, row);
-    std::int64_t rank = places_.call.share.rank;
+    std::int64_t rank = places_.call.shard.rank;
     Keys keys = keys_of(buffers.current, segment, rank, true);
-    load_keys(keys, at, layer);
+    load_keys(keys, i, layer);
     fill_zeros(keys.dkey, stream_);
     fill_zeros(keys.dvalue, stream_);
-    for (const exec::PieceMemory& piece : segment.pieces) {
+    for (const runtime::PieceMemory& piece : segment.pieces) {
       fill_zeros(all_rows_of(rows.dquery_sum, piece, q_), stream_);
     }
-    for (std::int64_t step = 0; step < places_.call.share.ranks; ++step) {
+    for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
       keys = keys_of(buffers.current, segment, rank, true);
       attention_backward_partial(
           rows.dquery_sum, keys.dkey, keys.dvalue, queries(), keys.key, keys.value, log_sums(),
           rows.delta, rows.dattention,
-          tables_.ring[at].backward[static_cast<std::size_t>(step)].work(ring_, layer),
+          tables_.ring[i].backward[static_cast<std::size_t>(step)].work(ring_, layer),
           places_.shape, path_, stream_);
       hand_on(buffers, segment, rank, Tokens{0}, row, link);
     }
@@ -227,7 +227,7 @@ class RankAttention {
     add(rows_at(key_gradients(), first, count, k_), keys.dkey, stream_);
     add(rows_at(key_gradients(), first + places_.own_tokens(segment), count, k_), keys.dvalue,
         stream_);
-    for (const exec::PieceMemory& piece : segment.pieces) {
+    for (const runtime::PieceMemory& piece : segment.pieces) {
       convert(all_rows_of(rows.dquery, piece, q_), all_rows_of(rows.dquery_sum, piece, q_),
               stream_);
     }
@@ -239,9 +239,11 @@ class RankAttention {
     DeviceSpan<Bf16> query, attention, dattention;
     DeviceSpan<float> log_sum, delta, dquery;
   };
-  [[nodiscard]] Queries queries_of(std::span<std::byte> buffer, const exec::SegmentMemory& segment,
-                                   std::int64_t rank, bool backward) const {
-    const std::int64_t count = share_of(rank).between(segment.slice.begin, segment.slice.end).value;
+  [[nodiscard]] Queries queries_of(std::span<std::byte> buffer,
+                                   const runtime::SegmentMemory& segment, std::int64_t rank,
+                                   bool backward) const {
+    const std::int64_t count =
+        cp_shard_of(rank).between(segment.slice.begin, segment.slice.end).value;
     Carver rest(buffer);
     Queries queries;
     queries.query = rest.take<Bf16>(count, q_);
@@ -255,30 +257,30 @@ class RankAttention {
   /// The rows of a piece among its rank's rows of the slice.
   template <class Element>
   [[nodiscard]] DeviceSpan<Element> travelling_rows_of(DeviceSpan<Element> matrix,
-                                                       const exec::SegmentMemory& segment,
-                                                       const exec::PieceMemory& piece,
+                                                       const runtime::SegmentMemory& segment,
+                                                       const runtime::PieceMemory& piece,
                                                        std::int64_t width) const {
-    const Tokens first = places_.call.share.between(segment.slice.begin, piece.piece.begin);
+    const Tokens first = places_.call.shard.between(segment.slice.begin, piece.piece.begin);
     return rows_at(matrix, first.value, piece.piece.length().value, width);
   }
 
   template <class Link>
-  void forward_queries(std::size_t at, std::int64_t layer, Link& link) const {
-    const exec::SegmentMemory& segment = places_.call.segments[at];
+  void forward_queries(std::size_t i, std::int64_t layer, Link& link) const {
+    const runtime::SegmentMemory& segment = places_.call.segments[i];
     const std::int64_t row = 2 * q_ * 2 + heads_ * 4;
     Travelling buffers = travelling(segment, segment.slice.begin, row);
-    std::int64_t rank = places_.call.share.rank;
+    std::int64_t rank = places_.call.shard.rank;
     Queries own = queries_of(buffers.current, segment, rank, false);
-    for (const exec::PieceMemory& piece : segment.pieces) {
+    for (const runtime::PieceMemory& piece : segment.pieces) {
       copy(travelling_rows_of(own.query, segment, piece, q_),
            rows_of(block_of(piece, layer).query, piece, q_), stream_);
     }
-    for (std::int64_t step = 0; step < places_.call.share.ranks; ++step) {
+    for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
       const Queries current = queries_of(buffers.current, segment, rank, false);
       // What is computed of them here stands where the next ones will come.
       const Queries made = step == 0 ? current : queries_of(buffers.incoming, segment, rank, false);
       attention_forward(made.attention, made.log_sum, current.query, keys(layer), values(layer),
-                        tables_.ring[at].forward[static_cast<std::size_t>(step)].work(ring_, layer),
+                        tables_.ring[i].forward[static_cast<std::size_t>(step)].work(ring_, layer),
                         places_.shape, path_, stream_);
       if (step > 0) {
         attention_merge(current.attention, current.log_sum, made.attention, made.log_sum,
@@ -287,7 +289,7 @@ class RankAttention {
       hand_on(buffers, segment, rank, segment.slice.begin, row, link);
     }
     own = queries_of(buffers.current, segment, rank, false);
-    for (const exec::PieceMemory& piece : segment.pieces) {
+    for (const runtime::PieceMemory& piece : segment.pieces) {
       const BlockRows& block = block_of(piece, layer);
       copy(rows_of(block.attention, piece, q_),
            travelling_rows_of(own.attention, segment, piece, q_), stream_);
@@ -297,14 +299,14 @@ class RankAttention {
   }
 
   template <class Link>
-  void backward_queries(std::size_t at, std::int64_t layer, const BackwardRows& rows,
+  void backward_queries(std::size_t i, std::int64_t layer, const BackwardRows& rows,
                         Link& link) const {
-    const exec::SegmentMemory& segment = places_.call.segments[at];
+    const runtime::SegmentMemory& segment = places_.call.segments[i];
     const std::int64_t row = 2 * q_ * 2 + q_ * 4 + 2 * heads_ * 4;
     Travelling buffers = travelling(segment, segment.slice.begin, row);
-    std::int64_t rank = places_.call.share.rank;
+    std::int64_t rank = places_.call.shard.rank;
     Queries own = queries_of(buffers.current, segment, rank, true);
-    for (const exec::PieceMemory& piece : segment.pieces) {
+    for (const runtime::PieceMemory& piece : segment.pieces) {
       const BlockRows& block = block_of(piece, layer);
       copy(travelling_rows_of(own.query, segment, piece, q_), rows_of(block.query, piece, q_),
            stream_);
@@ -316,17 +318,17 @@ class RankAttention {
            all_rows_of(rows.delta, piece, heads_), stream_);
     }
     fill_zeros(own.dquery, stream_);
-    for (std::int64_t step = 0; step < places_.call.share.ranks; ++step) {
+    for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
       const Queries current = queries_of(buffers.current, segment, rank, true);
       attention_backward_partial(
           current.dquery, key_gradients(), key_gradients(), current.query, keys(layer),
           values(layer), current.log_sum, current.delta, current.dattention,
-          tables_.ring[at].backward[static_cast<std::size_t>(step)].work(ring_, layer),
+          tables_.ring[i].backward[static_cast<std::size_t>(step)].work(ring_, layer),
           places_.shape, path_, stream_);
       hand_on(buffers, segment, rank, segment.slice.begin, row, link);
     }
     own = queries_of(buffers.current, segment, rank, true);
-    for (const exec::PieceMemory& piece : segment.pieces) {
+    for (const runtime::PieceMemory& piece : segment.pieces) {
       convert(all_rows_of(rows.dquery, piece, q_),
               travelling_rows_of(own.dquery, segment, piece, q_), stream_);
     }

@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/memory.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/memory.hpp"
 #include "slimpack_cuda/rank/memory.hpp"
 
 namespace slimpack::cuda {
@@ -57,10 +57,10 @@ inline constexpr BlockPart kBlockParts[] = {BlockPart::numbered, BlockPart::matr
 
 /// The blocks of a call, block after block.
 [[nodiscard]] inline std::vector<BlockRows> rows_of_blocks(
-    std::span<const exec::BlockMemory> memories) {
+    std::span<const runtime::BlockMemory> memories) {
   std::vector<BlockRows> blocks;
   std::int64_t first = 0;
-  for (const exec::BlockMemory& memory : memories) {
+  for (const runtime::BlockMemory& memory : memories) {
     BlockRows& block = blocks.emplace_back();
     block.rows = memory.rows.value;
     block.first = first;
@@ -74,7 +74,7 @@ inline constexpr BlockPart kBlockParts[] = {BlockPart::numbered, BlockPart::matr
 inline void place_missing(std::span<BlockRows> blocks, BlockPart part, const ModelShape& model,
                           Carver& workspace) {
   for_each_matrix(part, model,
-                  [&]<class Element>(DeviceSpan<Element> BlockRows::*matrix, Recompute last,
+                  [&]<class Element>(DeviceSpan<Element> BlockRows::* matrix, Recompute last,
                                      std::int64_t width) {
                     for (BlockRows& block : blocks) {
                       if (block.mode > last)
@@ -101,14 +101,14 @@ inline void place_missing(std::span<BlockRows> blocks, BlockPart part, const Mod
 /// Finds what is kept of layer `layer` of `layers`; a kept matrix has its layers one behind the
 /// other.
 inline void place_kept(std::span<BlockRows> blocks, const ModelShape& model,
-                       const exec::PackCall& call, std::int64_t layers, std::int64_t layer) {
-  for (std::size_t at = 0; at < blocks.size(); ++at) {
-    BlockRows& block = blocks[at];
-    Carver kept(call.blocks[at].kept);
+                       const runtime::PackCall& call, std::int64_t layers, std::int64_t layer) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    BlockRows& block = blocks[i];
+    Carver kept(call.blocks[i].kept);
     for (const BlockPart part : kBlockParts) {
       for_each_matrix(
           part, model,
-          [&]<class Element>(DeviceSpan<Element> BlockRows::*matrix, Recompute last,
+          [&]<class Element>(DeviceSpan<Element> BlockRows::* matrix, Recompute last,
                              std::int64_t width) {
             if (block.mode > last) return;
             const std::int64_t size = block.rows * width;
@@ -121,7 +121,7 @@ inline void place_kept(std::span<BlockRows> blocks, const ModelShape& model,
 
 /// The blocks of a call in each of its layers.
 [[nodiscard]] inline std::vector<std::vector<BlockRows>> rows_by_layer(
-    std::span<const BlockRows> blocks, const ModelShape& model, const exec::PackCall& call,
+    std::span<const BlockRows> blocks, const ModelShape& model, const runtime::PackCall& call,
     std::int64_t layers) {
   std::vector<std::vector<BlockRows>> all;
   for (std::int64_t layer = 0; layer < layers; ++layer) {

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include "slimpack/exec/backend.hpp"
+#include "slimpack/runtime/backend.hpp"
 #include "slimpack_cuda/embedding.hpp"
 #include "slimpack_cuda/rank/block_rows.hpp"
 #include "slimpack_cuda/rank/pack_tables.hpp"
@@ -27,7 +27,7 @@ void copy(DeviceSpan<Element> to, std::type_identity_t<DeviceSpan<const Element>
 
 /// What the boundary of a unit needs.
 struct Boundary {
-  const exec::PackCall& call;
+  const runtime::PackCall& call;
   std::span<const BlockRows> blocks;
   const PackTables& tables;
   const TableRing& ring;
@@ -38,9 +38,9 @@ struct Boundary {
   /// they belong. `table` is empty but on the first line.
   template <class Into>
   void enter(DeviceSpan<const Bf16> table, std::int64_t vocab, Into into) const {
-    for (std::size_t at = 0; at < blocks.size(); ++at) {
-      const BlockRows& block = blocks[at];
-      const DeviceSpan<Bf16> to = into(at);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const BlockRows& block = blocks[i];
+      const DeviceSpan<Bf16> to = into(i);
       const DeviceSpan<const Bf16> from = elements<Bf16>(call.input);
       if (table.size > 0) {
         embedding_forward(to, table, ring.span(tables.tokens).subspan(block.first, block.rows),
@@ -57,8 +57,8 @@ struct Boundary {
   /// The gradient of the last layer's output, by rows of the blocks.
   void load_gradient(DeviceSpan<Bf16> gradient, bool last_line) const {
     if (last_line) {
-      for (std::size_t at = 0; at < blocks.size(); ++at) {
-        copy(rows_at(gradient, blocks[at], hidden), elements<Bf16>(call.blocks[at].hidden_gradient),
+      for (std::size_t i = 0; i < blocks.size(); ++i) {
+        copy(rows_at(gradient, blocks[i], hidden), elements<Bf16>(call.blocks[i].hidden_gradient),
              stream);
       }
     } else if (tables.in_order) {

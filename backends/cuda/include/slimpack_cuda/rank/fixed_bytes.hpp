@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <span>
 
-#include "slimpack/exec/buckets.hpp"
-#include "slimpack/exec/deal.hpp"
-#include "slimpack/exec/parameters.hpp"
-#include "slimpack/exec/program.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/buckets.hpp"
+#include "slimpack/runtime/parameters.hpp"
+#include "slimpack/runtime/program.hpp"
+#include "slimpack/runtime/shard_layout.hpp"
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/gemm.hpp"
 #include "slimpack_cuda/norm.hpp"
@@ -43,24 +43,25 @@ inline constexpr std::int64_t kTableRounding = 16;
 }
 
 /// Most bytes of the tables of a unit on `layers` layers.
-[[nodiscard]] inline std::int64_t table_bytes(const Plan& plan, const exec::Program& program,
-                                              const exec::UnitWork& work, std::int64_t layers) {
+[[nodiscard]] inline std::int64_t table_bytes(const Plan& plan, const runtime::Program& program,
+                                              const runtime::UnitWork& work, std::int64_t layers) {
   const MicroPack& pack = plan.micropacks[index(work.unit.pack)];
-  const Share share = share_of(plan, pack.group, work.rank);
-  const std::int64_t page = attention_page(plan.memory.page_tokens, share);
-  const exec::PackWork& part = program.packs[index(work.unit.pack)][work.rank];
+  const CpShard shard = cp_shard_of(plan, pack.group, work.rank);
+  const std::int64_t page = attention_page(plan.memory.page_tokens, shard);
+  const runtime::PackWork& part = program.packs[index(work.unit.pack)][work.rank];
   const std::int64_t rows = part.rows.value;
   std::int64_t pieces = 0, keys = 0, ring = 0;
-  for (const exec::Segment& segment : part.segments) {
+  for (const runtime::Segment& segment : part.segments) {
     pieces += static_cast<std::int64_t>(segment.pieces.size());
-    keys += share.before(segment.slice.end).value;
-    if (share.ranks == 1) continue;
-    const Tokens all = exec::largest_share(share.ranks, share.block, Tokens{0}, segment.slice.end);
+    keys += shard.before(segment.slice.end).value;
+    if (shard.ranks == 1) continue;
+    const Tokens all =
+        runtime::largest_share(shard.ranks, shard.block, Tokens{0}, segment.slice.end);
     const Tokens some =
-        exec::largest_share(share.ranks, share.block, segment.slice.begin, segment.slice.end);
+        runtime::largest_share(shard.ranks, shard.block, segment.slice.begin, segment.slice.end);
     const std::int64_t runs = std::max(static_cast<std::int64_t>(segment.pieces.size()),
-                                       segment.slice.length() / share.block + std::int64_t{2});
-    ring += 2 * share.ranks *
+                                       segment.slice.length() / shard.block + std::int64_t{2});
+    ring += 2 * shard.ranks *
                 attention_table_bytes(layers, runs, std::max(some, segment.rows).value, all.value,
                                       1, page) +
             all.value * 4 + kTableRounding;
@@ -76,10 +77,10 @@ inline constexpr std::int64_t kTableRounding = 16;
 }  // namespace detail
 
 /// Most bytes of the tables of a unit of the device.
-[[nodiscard]] inline std::int64_t table_bytes(const Plan& plan, const exec::Program& program,
+[[nodiscard]] inline std::int64_t table_bytes(const Plan& plan, const runtime::Program& program,
                                               std::size_t device) {
   std::int64_t most = 0;
-  for (const exec::UnitWork& work : program.devices[device].units) {
+  for (const runtime::UnitWork& work : program.devices[device].units) {
     if (work.unit.kind == UnitKind::reduce || work.unit.kind == UnitKind::optimizer) continue;
     const bool head = work.unit.kind == UnitKind::head;
     const std::int64_t layers =
@@ -100,18 +101,18 @@ inline constexpr std::int64_t kTableRounding = 16;
 
 /// Bytes of device memory that a rank holds beside weights, gradients, optimizer state and arena:
 /// a part of `cluster.reserved`. CUDA's own context and libraries come on top.
-[[nodiscard]] inline Bytes fixed_bytes(const Plan& plan, const exec::Program& program,
+[[nodiscard]] inline Bytes fixed_bytes(const Plan& plan, const runtime::Program& program,
                                        std::size_t device,
                                        std::int64_t gemm_workspace = kGemmWorkspaceBytes) {
   // Each allocation takes up a multiple of 256 bytes; there are fewer than 16.
   constexpr std::int64_t kRounding = 16 * 256;
   const ModelShape& model = plan.model;
   const DeviceSchedule& place = plan.schedule[device];
-  const exec::ParameterLayout layout = exec::layout_of(plan, place.pp);
+  const runtime::ParameterLayout layout = runtime::layout_of(plan, place.pp);
   const auto buckets =
-      exec::buckets_of(model, plan.stages, {plan.parallel, place.dp, place.pp}, layout);
+      runtime::buckets_of(model, plan.stages, {plan.parallel, place.dp, place.pp}, layout);
   const std::int64_t sums =
-      norm_sums(owned_ranges(plan, buckets, layout.size(), place.dp, exec::Deal::kMost));
+      norm_sums(owned_ranges(plan, buckets, layout.size(), place.dp, runtime::ShardLayout::kMost));
   const auto whole = static_cast<std::int64_t>(RankWeights::kWhole);
   return Bytes{kRounding + gemm_workspace + norm_workspace(model) * 4 +
                table_bytes(plan, program, device) + whole * model.hidden * (2 + 4) +

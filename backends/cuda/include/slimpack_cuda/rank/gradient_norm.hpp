@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <span>
 
-#include "slimpack/exec/reduction.hpp"
-#include "slimpack/exec/stage_meetings.hpp"
-#include "slimpack/exec/transport.hpp"
+#include "slimpack/runtime/process_groups.hpp"
+#include "slimpack/runtime/reduction.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/optimizer.hpp"
 #include "slimpack_cuda/rank/memory.hpp"
@@ -23,7 +23,7 @@ class GradientNorm {
   /// `sharded` every rank of a stage too, and its copy to the host.
   template <class Link>
   void queue(std::span<const DeviceSpan<const float>> counted, bool sharded, double largest_norm,
-             const exec::StageMeetings& meetings, Link& link, StreamView stream) {
+             const runtime::StageProcessGroups& process_groups, Link& link, StreamView stream) {
     std::int64_t count = 0;
     for (const DeviceSpan<const float>& part : counted) {
       const std::int64_t more = square_sums_count(part.size);
@@ -31,11 +31,11 @@ class GradientNorm {
       count += more;
     }
     ordered_sum(total_.span(), sums_.span().subspan(0, count), stream);
-    if (meetings.parallel.pp > 1) {
-      link.all_reduce(meetings.stages(), host_span(total_.span()), exec::Reduction::sum);
+    if (process_groups.parallel.pp > 1) {
+      link.all_reduce(process_groups.stages(), host_span(total_.span()), runtime::Reduction::sum);
     }
     if (sharded) {
-      link.all_reduce(meetings.ranks(), host_span(total_.span()), exec::Reduction::sum);
+      link.all_reduce(process_groups.ranks(), host_span(total_.span()), runtime::Reduction::sum);
     }
     clip_by_norm(clipping_.span(), total_.span(), largest_norm, stream);
     copy_to_host(here_.span(), clipping_.span(), stream);
@@ -47,9 +47,10 @@ class GradientNorm {
   /// All ranks and stages come here before any goes on. A rank that has something to tell of the
   /// step ends it before.
   template <class Link>
-  void meet(const exec::StageMeetings& meetings, Link& link) {
-    for (const exec::Meeting& meeting : {meetings.ranks(), meetings.stages()}) {
-      link.all_reduce(meeting, host_span(total_.span()), exec::Reduction::maximum);
+  void meet(const runtime::StageProcessGroups& process_groups, Link& link) {
+    for (const runtime::ProcessGroup& process_group :
+         {process_groups.ranks(), process_groups.stages()}) {
+      link.all_reduce(process_group, host_span(total_.span()), runtime::Reduction::maximum);
     }
   }
 

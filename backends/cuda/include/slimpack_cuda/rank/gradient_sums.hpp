@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/exec/buckets.hpp"
-#include "slimpack/exec/deal.hpp"
-#include "slimpack/exec/stage_meetings.hpp"
+#include "slimpack/runtime/buckets.hpp"
+#include "slimpack/runtime/process_groups.hpp"
+#include "slimpack/runtime/shard_layout.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/rank/memory.hpp"
 #include "slimpack_cuda/rank/weights.hpp"
@@ -23,9 +23,12 @@ namespace slimpack::cuda {
 class GradientSums {
  public:
   /// `sharded`: ranks of the stage update different elements, dealt in pieces of at most `most`.
-  GradientSums(const RankWeights& weights, exec::StageMeetings meetings, bool sharded,
+  GradientSums(const RankWeights& weights, runtime::StageProcessGroups process_groups, bool sharded,
                std::size_t most)
-      : queue_(weights.buckets()), meetings_(meetings), sharded_(sharded), most_(most) {}
+      : queue_(weights.buckets()),
+        process_groups_(process_groups),
+        sharded_(sharded),
+        most_(most) {}
 
   [[nodiscard]] bool sharded() const noexcept { return sharded_; }
   void begin_step() { queue_.begin_step(); }
@@ -33,22 +36,23 @@ class GradientSums {
   /// A backward unit that releases has passed a layer.
   template <class Link>
   void pass(std::int64_t layer, const RankWeights& weights, Link& link) {
-    queue_.pass(layer, [&](const exec::Bucket& bucket) { send(bucket, weights, link); });
+    queue_.pass(layer, [&](const runtime::Bucket& bucket) { send(bucket, weights, link); });
   }
   /// What of a chunk has not gone goes now.
   template <class Link>
   void reduce(std::int32_t chunk, const RankWeights& weights, Link& link) {
-    queue_.reduce(chunk, [&](const exec::Bucket& bucket) { send(bucket, weights, link); });
+    queue_.reduce(chunk, [&](const runtime::Bucket& bucket) { send(bucket, weights, link); });
   }
   template <class Link>
   void await(Link& link) const {
-    for (const exec::Bucket& bucket : queue_.all()) link.await_sum(bucket.meeting, bucket.tag);
+    for (const runtime::Bucket& bucket : queue_.all())
+      link.await_sum(bucket.process_group, bucket.tag);
   }
 
   /// Those that this rank updates; where all ranks update all, each adds up its own line of stages.
   /// A tied table counts on stage 0 alone.
   [[nodiscard]] std::vector<DeviceSpan<const float>> counted(const RankWeights& weights) const {
-    const std::size_t skipped = meetings_.pp == 0 ? 0 : weights.layout().table;
+    const std::size_t skipped = process_groups_.pp == 0 ? 0 : weights.layout().table;
     std::vector<DeviceSpan<const float>> counted;
     for (const OwnedRange& range : weights.ranges()) {
       const std::size_t begin = std::max(range.begin, skipped);
@@ -61,10 +65,10 @@ class GradientSums {
   template <class Link>
   void gather(const RankWeights& weights, Link& link) const {
     if (!sharded_) return;
-    for (const exec::Bucket& bucket : queue_.all()) {
-      link.gather_parts(meetings_.ranks(),
+    for (const runtime::Bucket& bucket : queue_.all()) {
+      link.gather_parts(process_groups_.ranks(),
                         host_span(part(weights.all(), bucket.begin, bucket.begin + bucket.size)),
-                        deal(bucket));
+                        shard_layout(bucket));
     }
   }
 
@@ -73,23 +77,23 @@ class GradientSums {
   static DeviceSpan<Element> part(DeviceSpan<Element> whole, std::size_t begin, std::size_t end) {
     return whole.subspan(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end - begin));
   }
-  [[nodiscard]] exec::Deal deal(const exec::Bucket& bucket) const {
-    return deal_of(bucket, meetings_.parallel.dp, most_);
+  [[nodiscard]] runtime::ShardLayout shard_layout(const runtime::Bucket& bucket) const {
+    return layout_of(bucket, process_groups_.parallel.dp, most_);
   }
   template <class Link>
-  void send(const exec::Bucket& bucket, const RankWeights& weights, Link& link) const {
+  void send(const runtime::Bucket& bucket, const RankWeights& weights, Link& link) const {
     const std::span<float> values =
         host_span(part(weights.all_gradients(), bucket.begin, bucket.begin + bucket.size));
-    const exec::Deal dealt = deal(bucket);
-    if (sharded_ && bucket.meeting.members.size() == dealt.members) {
-      link.queue_scatter(bucket.meeting, bucket.tag, values, dealt);
+    const runtime::ShardLayout assigned = shard_layout(bucket);
+    if (sharded_ && bucket.process_group.members.size() == assigned.members) {
+      link.queue_scatter(bucket.process_group, bucket.tag, values, assigned);
     } else {  // a tied table on two stages: each copy is updated where it is
-      link.queue_sum(bucket.meeting, bucket.tag, values);
+      link.queue_sum(bucket.process_group, bucket.tag, values);
     }
   }
 
-  exec::BucketQueue queue_;
-  exec::StageMeetings meetings_;
+  runtime::BucketQueue queue_;
+  runtime::StageProcessGroups process_groups_;
   bool sharded_;
   std::size_t most_;
 };

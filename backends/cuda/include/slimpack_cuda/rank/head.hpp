@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <span>
 
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/memory.hpp"
-#include "slimpack/exec/reduction.hpp"
-#include "slimpack/exec/transport.hpp"
-#include "slimpack/plan/share.hpp"
+#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/reduction.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/cross_entropy.hpp"
 #include "slimpack_cuda/elements.hpp"
 #include "slimpack_cuda/rank/layer.hpp"
@@ -31,7 +31,7 @@ struct VocabularyPart {
   [[nodiscard]] constexpr std::int64_t rest() const noexcept { return size % kWhole; }
 };
 
-/// Bytes that H needs for a token of a tile; docs/equations.md grants exec::head_workspace.
+/// Bytes that H needs for a token of a tile; docs/equations.md grants runtime::head_workspace.
 [[nodiscard]] constexpr std::int64_t head_row_bytes(const ModelShape& model,
                                                     const VocabularyPart& part,
                                                     std::int64_t stages) noexcept {
@@ -60,7 +60,7 @@ struct HeadWork {
 class RankHead {
  public:
   RankHead(const LayerTools& tools, const ModelShape& model, const HeadWork& work,
-           const exec::HeadCall& call, std::span<const BlockRows> blocks)
+           const runtime::HeadCall& call, std::span<const BlockRows> blocks)
       : tools_(tools),
         model_(model),
         work_(work),
@@ -84,7 +84,7 @@ class RankHead {
     sum_logits(link);
     make_gradients();
     if (sharded()) {
-      link.all_reduce(call_.stages, host_span(dnormed_), exec::Reduction::sum);
+      link.all_reduce(call_.stages, host_span(dnormed_), runtime::Reduction::sum);
     }
     if (work_.last) hand_back();
   }
@@ -191,13 +191,13 @@ class RankHead {
         work_.losses.subspan(static_cast<std::size_t>(first_), static_cast<std::size_t>(rows_)),
         losses_, tools_.stream);
     convert(dnormed_rounded_, dnormed_, tools_.stream);
-    for (std::size_t at = 0; at < blocks_.size(); ++at) {
-      const BlockRows& block = blocks_[at];
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      const BlockRows& block = blocks_[i];
       const std::int64_t begin = std::max(first_, block.first);
       const std::int64_t count = std::min(first_ + rows_, block.first + block.rows) - begin;
       if (count <= 0) continue;
       rms_norm_backward(
-          rows_at(elements<Bf16>(call_.blocks[at].hidden_gradient), begin - block.first, count, h_),
+          rows_at(elements<Bf16>(call_.blocks[i].hidden_gradient), begin - block.first, count, h_),
           work_.norm_gradient, tools_.norm_workspace,
           rows_at(dnormed_rounded_, begin - first_, count, h_), {},
           rows_at(hidden_, begin - first_, count, h_), work_.norm,
@@ -208,7 +208,7 @@ class RankHead {
   const LayerTools& tools_;
   const ModelShape& model_;
   const HeadWork& work_;
-  const exec::HeadCall& call_;
+  const runtime::HeadCall& call_;
   std::span<const BlockRows> blocks_;
   std::int64_t h_;
   std::size_t stages_;

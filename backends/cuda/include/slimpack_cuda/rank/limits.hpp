@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "slimpack/exec/memory.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
+#include "slimpack/runtime/memory.hpp"
 #include "slimpack_cuda/norm.hpp"
 #include "slimpack_cuda/rank/head.hpp"
 #include "slimpack_cuda/rank/memory.hpp"
@@ -19,7 +19,7 @@ namespace slimpack::cuda {
 [[nodiscard]] constexpr VocabularyPart vocabulary_part(const ModelShape& model,
                                                        const Parallel& parallel,
                                                        std::int32_t pp) noexcept {
-  if (parallel.head == Head::last) return {0, pp + 1 == parallel.pp ? model.vocab : 0};
+  if (parallel.head == LmHead::last) return {0, pp + 1 == parallel.pp ? model.vocab : 0};
   const VocabularyShard shard = vocabulary_shard(model.vocab, pp, parallel.pp);
   return {shard.first, shard.size()};
 }
@@ -68,12 +68,12 @@ namespace slimpack::cuda {
 /// The same of a plan's model and partition.
 [[nodiscard]] inline std::optional<std::string> why_not_rank(const Plan& plan) {
   if (auto why = why_not_model(plan.model)) return why;
-  const std::int64_t stages = plan.parallel.head == Head::shard ? plan.parallel.pp : 1;
+  const std::int64_t stages = plan.parallel.head == LmHead::shard ? plan.parallel.pp : 1;
   for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
     const VocabularyPart part = vocabulary_part(plan.model, plan.parallel, pp);
-    const bool heads = plan.parallel.head == Head::shard || pp + 1 == plan.parallel.pp;
+    const bool heads = plan.parallel.head == LmHead::shard || pp + 1 == plan.parallel.pp;
     if (!heads || head_row_bytes(plan.model, part, stages) <=
-                      exec::head_workspace(plan.model, part.size, kRankElements)) {
+                      runtime::head_workspace(plan.model, part.size, kRankElements)) {
       continue;
     }
     return "RankDevice: the part of the vocabulary on stage " + std::to_string(pp) +

@@ -12,15 +12,15 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/exec/memory.hpp"
 #include "slimpack/plan/model.hpp"
+#include "slimpack/runtime/memory.hpp"
 #include "slimpack_cuda/bf16.hpp"
 #include "slimpack_cuda/device.hpp"
 
 namespace slimpack::cuda {
 
 /// What a rank stores: bf16, statistics and accumulated gradients in fp32.
-inline constexpr exec::ElementBytes kRankElements{2, 4, 4};
+inline constexpr runtime::ElementBytes kRankElements{2, 4, 4};
 
 /// Of the buffers of a rank: rows of queries, of keys and of keys' fp32 gradients begin at
 /// multiples of their size from the arena's base on, so that attention's tables can number them.
@@ -72,7 +72,7 @@ class DeviceArena {
   }
 
   [[nodiscard]] Bytes capacity() const noexcept { return Bytes{memory_.size()}; }
-  /// What begins at a place of exec::buffer_layout.
+  /// What begins at a place of runtime::buffer_layout.
   [[nodiscard]] std::span<std::byte> bytes(std::size_t place, Bytes size) const noexcept {
     return {base() + place, static_cast<std::size_t>(size.value)};
   }

@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "slimpack/exec/backend.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/share.hpp"
+#include "slimpack/runtime/backend.hpp"
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/attention_tables.hpp"
 #include "slimpack_cuda/cross_entropy.hpp"
@@ -26,23 +26,23 @@
 namespace slimpack::cuda {
 
 /// The position of a rank's `own`-th token in the sample.
-[[nodiscard]] constexpr std::int64_t position_of(const Share& share, std::int64_t own) noexcept {
-  if (share.ranks == 1) return own;
-  const std::int64_t block = own / share.block.value;  // every cycle of 2 x ranks has two of them
-  const std::int64_t turn = block % 2 == 0 ? share.rank : 2 * share.ranks - 1 - share.rank;
-  return (block / 2 * 2 * share.ranks + turn) * share.block.value + own % share.block.value;
+[[nodiscard]] constexpr std::int64_t position_of(const CpShard& shard, std::int64_t own) noexcept {
+  if (shard.ranks == 1) return own;
+  const std::int64_t block = own / shard.block.value;  // every cycle of 2 x ranks has two of them
+  const std::int64_t turn = block % 2 == 0 ? shard.rank : 2 * shard.ranks - 1 - shard.rank;
+  return (block / 2 * 2 * shard.ranks + turn) * shard.block.value + own % shard.block.value;
 }
 
 /// Tokens of a page as attention sees it: its keys stand at consecutive positions, which in a
 /// merged group only those of one block of the share do.
-[[nodiscard]] constexpr std::int32_t attention_page(Tokens page, const Share& share) noexcept {
-  return static_cast<std::int32_t>(share.ranks == 1 ? page.value
-                                                    : std::gcd(page.value, share.block.value));
+[[nodiscard]] constexpr std::int32_t attention_page(Tokens page, const CpShard& shard) noexcept {
+  return static_cast<std::int32_t>(shard.ranks == 1 ? page.value
+                                                    : std::gcd(page.value, shard.block.value));
 }
 
 /// What the tables of a call are made from.
 struct PackPlaces {
-  const exec::PackCall& call;
+  const runtime::PackCall& call;
   std::span<const std::vector<BlockRows>> layers;  ///< of the stage
   const DeviceArena& arena;
   const ModelShape& model;
@@ -54,24 +54,25 @@ struct PackPlaces {
     return static_cast<std::int64_t>(layers.size());
   }
   /// The row of an own key among all of the arena, in the stage's first layer.
-  [[nodiscard]] std::int64_t key_row(const exec::SegmentMemory& segment, std::int64_t own) const {
+  [[nodiscard]] std::int64_t key_row(const runtime::SegmentMemory& segment,
+                                     std::int64_t own) const {
     const auto* page_at =
         elements<Bf16>(segment.pages[static_cast<std::size_t>(own / page.value)]).data;
     return arena.row_of(page_at, model.key_width()) + own % page.value;
   }
   /// Own tokens of the segment's sample, where gradients are held.
-  [[nodiscard]] std::int64_t own_tokens(const exec::SegmentMemory& segment) const {
+  [[nodiscard]] std::int64_t own_tokens(const runtime::SegmentMemory& segment) const {
     return elements<float>(segment.gradients).size / (layer_count() * 2 * model.key_width());
   }
   /// The row of the gradient of own key 0 in a layer; that of its value comes own_tokens behind.
-  [[nodiscard]] std::int64_t gradient_row(const exec::SegmentMemory& segment,
+  [[nodiscard]] std::int64_t gradient_row(const runtime::SegmentMemory& segment,
                                           std::int64_t layer) const {
     if (segment.gradients.empty()) return 0;
     return arena.row_of(elements<float>(segment.gradients).data, model.key_width()) +
            layer * 2 * own_tokens(segment);
   }
   /// The place of a piece among the rows of all blocks.
-  [[nodiscard]] std::int64_t row_of(const exec::PieceMemory& piece) const {
+  [[nodiscard]] std::int64_t row_of(const runtime::PieceMemory& piece) const {
     return layers.front()[piece.block].first + piece.row.value;
   }
 };
@@ -114,16 +115,16 @@ template <class Segments>
 
 /// Pages of the first `keys` tokens of a rank; `row_of(own)` is where the key of one lies.
 template <class RowOf>
-void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const Share& share,
+void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const CpShard& shard,
                std::int64_t keys, RowOf row_of) {
   for (std::int64_t own = 0; own < keys; own += places.shape.page_tokens) {
-    pages.push_back({to_table(row_of(own)), to_table(position_of(share, own))});
+    pages.push_back({to_table(row_of(own)), to_table(position_of(shard, own))});
   }
 }
 
 /// The queries of a piece with what attention makes of them, in a layer.
 [[nodiscard]] inline AttentionSegment queries_of(const PackPlaces& places,
-                                                 const exec::PieceMemory& piece,
+                                                 const runtime::PieceMemory& piece,
                                                  std::int64_t layer) {
   const BlockRows& block = places.layers[static_cast<std::size_t>(layer)][piece.block];
   const std::int64_t q = places.model.query_width(), row = piece.row.value;
@@ -143,20 +144,20 @@ void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const Shar
 [[nodiscard]] inline AttentionPart own_attention(Tables& tables, const PackPlaces& places) {
   std::vector<KeyPage> pages;
   std::vector<std::int32_t> first_page;
-  for (const exec::SegmentMemory& segment : places.call.segments) {
+  for (const runtime::SegmentMemory& segment : places.call.segments) {
     first_page.push_back(to_table(static_cast<std::int64_t>(pages.size())));
-    detail::add_pages(pages, places, places.call.share,
-                      places.call.share.before(segment.slice.end).value,
+    detail::add_pages(pages, places, places.call.shard,
+                      places.call.shard.before(segment.slice.end).value,
                       [&](std::int64_t own) { return places.key_row(segment, own); });
   }
   return detail::add_attention(tables, places, std::move(pages), [&](std::int64_t layer) {
     std::vector<AttentionSegment> segments;
-    for (std::size_t at = 0; at < places.call.segments.size(); ++at) {
-      const exec::SegmentMemory& memory = places.call.segments[at];
-      for (const exec::PieceMemory& piece : memory.pieces) {
+    for (std::size_t i = 0; i < places.call.segments.size(); ++i) {
+      const runtime::SegmentMemory& memory = places.call.segments[i];
+      for (const runtime::PieceMemory& piece : memory.pieces) {
         AttentionSegment& segment = segments.emplace_back(detail::queries_of(places, piece, layer));
-        segment.first_page = first_page[at];
-        segment.keys = to_table(places.call.share.before(memory.slice.end).value);
+        segment.first_page = first_page[i];
+        segment.keys = to_table(places.call.shard.before(memory.slice.end).value);
         segment.key_gradient_row = to_table(places.gradient_row(memory, layer));
         segment.value_gradient_row = segment.key_gradient_row + to_table(places.own_tokens(memory));
       }
@@ -168,14 +169,14 @@ void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const Shar
 /// The queries of a slice with the keys of one owner, which stand in a row of their own. Results go
 /// to the rows of the blocks or, with `partial`, to rows counted over all blocks.
 [[nodiscard]] inline AttentionPart travelling_keys(Tables& tables, const PackPlaces& places,
-                                                   const exec::SegmentMemory& memory,
-                                                   const Share& owner, bool partial) {
+                                                   const runtime::SegmentMemory& memory,
+                                                   const CpShard& owner, bool partial) {
   const std::int64_t keys = owner.before(memory.slice.end).value;
   std::vector<KeyPage> pages;
   detail::add_pages(pages, places, owner, keys, [](std::int64_t own) { return own; });
   return detail::add_attention(tables, places, std::move(pages), [&](std::int64_t layer) {
     std::vector<AttentionSegment> segments;
-    for (const exec::PieceMemory& piece : memory.pieces) {
+    for (const runtime::PieceMemory& piece : memory.pieces) {
       AttentionSegment& segment = segments.emplace_back(detail::queries_of(places, piece, layer));
       segment.keys = to_table(keys);
       if (partial) segment.output_row = segment.log_sum_row = segment.gradient_row;
@@ -187,12 +188,12 @@ void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const Shar
 /// The queries of one owner of a slice, which stand in a row of their own, with the keys that the
 /// rank has of its sample.
 [[nodiscard]] inline AttentionPart travelling_queries(Tables& tables, const PackPlaces& places,
-                                                      const exec::SegmentMemory& memory,
-                                                      const Share& owner) {
+                                                      const runtime::SegmentMemory& memory,
+                                                      const CpShard& owner) {
   const Slice& slice = memory.slice;
-  const std::int64_t keys = places.call.share.before(slice.end).value;
+  const std::int64_t keys = places.call.shard.before(slice.end).value;
   std::vector<KeyPage> pages;
-  detail::add_pages(pages, places, places.call.share, keys,
+  detail::add_pages(pages, places, places.call.shard, keys,
                     [&](std::int64_t own) { return places.key_row(memory, own); });
   return detail::add_attention(tables, places, std::move(pages), [&](std::int64_t layer) {
     std::vector<AttentionSegment> segments;
@@ -220,20 +221,20 @@ struct RingPart {
 };
 
 [[nodiscard]] inline RingPart ring_of(Tables& tables, const PackPlaces& places,
-                                      const exec::SegmentMemory& segment, bool forward,
+                                      const runtime::SegmentMemory& segment, bool forward,
                                       bool backward) {
-  const Share& share = places.call.share;
+  const CpShard& shard = places.call.shard;
   RingPart part;
-  if (segment.exchange == Exchange::kv) {
+  if (segment.exchange == RingMode::pass_kv) {
     std::vector<std::int32_t> rows;
-    for (std::int64_t own = 0; own < share.before(segment.slice.end).value; ++own) {
+    for (std::int64_t own = 0; own < shard.before(segment.slice.end).value; ++own) {
       rows.push_back(to_table(places.key_row(segment, own)));
     }
     part.own_keys = tables.add(rows);
   }
-  for (std::int64_t step = 0; step < share.ranks; ++step) {
-    const Share owner{(share.rank + share.ranks - step) % share.ranks, share.ranks, share.block};
-    if (segment.exchange == Exchange::q) {
+  for (std::int64_t step = 0; step < shard.ranks; ++step) {
+    const CpShard owner{(shard.rank + shard.ranks - step) % shard.ranks, shard.ranks, shard.block};
+    if (segment.exchange == RingMode::pass_q) {
       AttentionPart queries = travelling_queries(tables, places, segment, owner);
       if (forward) part.forward.push_back(queries);
       if (backward) part.backward.push_back(std::move(queries));
@@ -250,9 +251,9 @@ struct RingPart {
 }
 
 /// The pieces of a call in the order of its rows.
-[[nodiscard]] inline std::vector<exec::PieceMemory> pieces_of(const exec::PackCall& call) {
-  std::vector<exec::PieceMemory> pieces;
-  for (const exec::SegmentMemory& segment : call.segments) {
+[[nodiscard]] inline std::vector<runtime::PieceMemory> pieces_of(const runtime::PackCall& call) {
+  std::vector<runtime::PieceMemory> pieces;
+  for (const runtime::SegmentMemory& segment : call.segments) {
     pieces.insert(pieces.end(), segment.pieces.begin(), segment.pieces.end());
   }
   return pieces;
@@ -260,22 +261,21 @@ struct RingPart {
 
 /// Calls visit(piece, its first row among those of all blocks, its first row in the pack).
 template <class Visit>
-void for_each_piece(std::span<const exec::PieceMemory> pieces, std::span<const BlockRows> blocks,
+void for_each_piece(std::span<const runtime::PieceMemory> pieces, std::span<const BlockRows> blocks,
                     Visit visit) {
   std::int64_t row = 0;
-  for (const exec::PieceMemory& piece : pieces) {
+  for (const runtime::PieceMemory& piece : pieces) {
     visit(piece.piece, blocks[piece.block].first + piece.row.value, row);
     row += piece.piece.length().value;
   }
 }
 
 /// Rows of the pack by the rows of its blocks.
-[[nodiscard]] inline std::vector<std::int32_t> pack_rows(std::span<const exec::PieceMemory> pieces,
-                                                         std::span<const BlockRows> blocks,
-                                                         Tokens rows) {
+[[nodiscard]] inline std::vector<std::int32_t> pack_rows(
+    std::span<const runtime::PieceMemory> pieces, std::span<const BlockRows> blocks, Tokens rows) {
   std::vector<std::int32_t> table(static_cast<std::size_t>(rows.value));
   for_each_piece(pieces, blocks,
-                 [&](const exec::Piece& piece, std::int64_t first, std::int64_t row) {
+                 [&](const runtime::Piece& piece, std::int64_t first, std::int64_t row) {
                    for (std::int64_t r = 0; r < piece.length().value; ++r) {
                      table[static_cast<std::size_t>(first + r)] = to_table(row + r);
                    }
@@ -296,11 +296,11 @@ void for_each_piece(std::span<const exec::PieceMemory> pieces, std::span<const B
                                                     std::int64_t layer) {
   std::vector<RopeRow> rows(static_cast<std::size_t>(places.call.rows.value));
   const std::int64_t page = places.page.value;
-  for (const exec::SegmentMemory& segment : places.call.segments) {
+  for (const runtime::SegmentMemory& segment : places.call.segments) {
     const std::int64_t own_tokens = places.own_tokens(segment);
-    for (const exec::PieceMemory& piece : segment.pieces) {
+    for (const runtime::PieceMemory& piece : segment.pieces) {
       const std::int64_t first = places.row_of(piece);
-      const std::int64_t own = places.call.share.before(piece.piece.begin).value;
+      const std::int64_t own = places.call.shard.before(piece.piece.begin).value;
       const std::int64_t query =
           pass == Pass::forward ? detail::queries_of(places, piece, layer).query_row : first;
       for (std::int64_t r = 0; r < piece.piece.length().value; ++r) {
@@ -317,30 +317,32 @@ void for_each_piece(std::span<const exec::PieceMemory> pieces, std::span<const B
 }
 
 /// The tokens of a call by the rows of its blocks.
-[[nodiscard]] inline std::vector<std::int32_t> tokens_of(std::span<const exec::PieceMemory> pieces,
-                                                         std::span<const BlockRows> blocks,
-                                                         Tokens rows, const exec::StepData& data) {
+[[nodiscard]] inline std::vector<std::int32_t> tokens_of(
+    std::span<const runtime::PieceMemory> pieces, std::span<const BlockRows> blocks, Tokens rows,
+    const runtime::StepData& data) {
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows.value));
-  for_each_piece(pieces, blocks, [&](const exec::Piece& piece, std::int64_t first, std::int64_t) {
-    const auto& sample = data.tokens[index(piece.sample)];
-    std::copy(sample.begin() + piece.begin.value, sample.begin() + piece.end.value,
-              tokens.begin() + first);
-  });
+  for_each_piece(pieces, blocks,
+                 [&](const runtime::Piece& piece, std::int64_t first, std::int64_t) {
+                   const auto& sample = data.tokens[index(piece.sample)];
+                   std::copy(sample.begin() + piece.begin.value, sample.begin() + piece.end.value,
+                             tokens.begin() + first);
+                 });
   return tokens;
 }
 
 /// The targets of a call by the rows of its blocks.
-[[nodiscard]] inline std::vector<std::int32_t> targets_of(std::span<const exec::PieceMemory> pieces,
-                                                          std::span<const BlockRows> blocks,
-                                                          Tokens rows, const exec::StepData& data) {
+[[nodiscard]] inline std::vector<std::int32_t> targets_of(
+    std::span<const runtime::PieceMemory> pieces, std::span<const BlockRows> blocks, Tokens rows,
+    const runtime::StepData& data) {
   std::vector<std::int32_t> targets(static_cast<std::size_t>(rows.value));
-  for_each_piece(pieces, blocks, [&](const exec::Piece& piece, std::int64_t first, std::int64_t) {
-    const auto& sample = data.targets[index(piece.sample)];
-    std::transform(sample.begin() + piece.begin.value, sample.begin() + piece.end.value,
-                   targets.begin() + first, [](const std::optional<std::int32_t>& target) {
-                     return target.value_or(kNoTarget);
-                   });
-  });
+  for_each_piece(
+      pieces, blocks, [&](const runtime::Piece& piece, std::int64_t first, std::int64_t) {
+        const auto& sample = data.targets[index(piece.sample)];
+        std::transform(sample.begin() + piece.begin.value, sample.begin() + piece.end.value,
+                       targets.begin() + first, [](const std::optional<std::int32_t>& target) {
+                         return target.value_or(kNoTarget);
+                       });
+      });
   return targets;
 }
 
@@ -366,10 +368,10 @@ struct PackTables {
 /// `attends`: B computes attention's output again.
 [[nodiscard]] inline PackTables pack_tables(Tables& tables, const PackPlaces& places, Pass pass,
                                             bool attends, std::span<const BlockRows> blocks,
-                                            const exec::StepData* tokens) {
-  const exec::PackCall& call = places.call;
+                                            const runtime::StepData* tokens) {
+  const runtime::PackCall& call = places.call;
   PackTables made;
-  const std::vector<exec::PieceMemory> pieces = pieces_of(call);
+  const std::vector<runtime::PieceMemory> pieces = pieces_of(call);
   const std::vector<std::int32_t> rows = pack_rows(pieces, blocks, call.rows);
   made.in_order = is_in_order(rows);
   if (!made.in_order) made.rows = tables.add(rows);
@@ -385,10 +387,10 @@ struct PackTables {
   for (std::int64_t layer = 0; layer < places.layer_count(); ++layer) {
     made.rope.push_back(tables.add(rope_rows(places, pass, layer)));
   }
-  const bool merged = call.share.ranks > 1;
+  const bool merged = call.shard.ranks > 1;
   if (!merged || pass == Pass::backward) made.own = own_attention(tables, places);
   if (!merged) return made;
-  for (const exec::SegmentMemory& segment : call.segments) {
+  for (const runtime::SegmentMemory& segment : call.segments) {
     made.ring.push_back(
         ring_of(tables, places, segment, pass == Pass::forward || attends, pass == Pass::backward));
   }

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/exec/backend.hpp"
-#include "slimpack/exec/losses.hpp"
-#include "slimpack/exec/program.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/losses.hpp"
+#include "slimpack/runtime/program.hpp"
 #include "slimpack_cuda/device.hpp"
 
 namespace slimpack::cuda {
@@ -22,9 +22,9 @@ class RankReports {
  public:
   /// Room for one number a row of every B of a step of the device, and of every H where it is one
   /// of the last stage. No copy may be on its way. Throws CudaError.
-  void reserve(const exec::Program& program, std::size_t device, bool last) {
+  void reserve(const runtime::Program& program, std::size_t device, bool last) {
     std::int64_t rows = 0;
-    for (const exec::UnitWork& work : program.devices[device].units) {
+    for (const runtime::UnitWork& work : program.devices[device].units) {
       const bool reports =
           work.unit.kind == UnitKind::backward || (last && work.unit.kind == UnitKind::head);
       if (reports) rows += program.packs[index(work.unit.pack)][work.rank].rows.value;
@@ -42,14 +42,15 @@ class RankReports {
 
   /// Where the losses of an H are to be copied, one a row of its blocks; `rows` are those of the
   /// pack.
-  [[nodiscard]] std::span<float> place_losses(const exec::HeadCall& call,
+  [[nodiscard]] std::span<float> place_losses(const runtime::HeadCall& call,
                                               std::vector<std::int32_t> rows) {
     const auto here = take(call.losses.size());
     losses_.push_back({{call.pack, call.pieces, std::move(rows), here}, call.losses});
     return here;
   }
   /// Where a number of each row of a B is to be copied that is finite where the row's gradient is.
-  [[nodiscard]] std::span<float> place_gradients(PackId pack, std::vector<exec::PieceMemory> pieces,
+  [[nodiscard]] std::span<float> place_gradients(PackId pack,
+                                                 std::vector<runtime::PieceMemory> pieces,
                                                  std::vector<std::int32_t> rows) {
     const auto here = take(rows.size());
     gradients_.push_back({pack, std::move(pieces), std::move(rows), here});
@@ -76,7 +77,7 @@ class RankReports {
  private:
   struct Rows {
     PackId pack{};
-    std::vector<exec::PieceMemory> pieces;
+    std::vector<runtime::PieceMemory> pieces;
     std::vector<std::int32_t> rows;  ///< of the pack, by those of the blocks
     std::span<const float> from;
 
@@ -86,7 +87,7 @@ class RankReports {
       }
     }
     void check(std::span<const double> numbers, const std::string& what, std::int64_t step) const {
-      const std::string samples = exec::samples_not_finite(pieces, numbers);
+      const std::string samples = runtime::samples_not_finite(pieces, numbers);
       if (samples.empty()) return;
       throw std::runtime_error(what + " of step " + std::to_string(step) +
                                " is not finite in MicroPack " + std::to_string(index(pack)) +

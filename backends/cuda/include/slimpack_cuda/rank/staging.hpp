@@ -13,21 +13,21 @@
 #include <type_traits>
 #include <vector>
 
-#include "slimpack/exec/device_result.hpp"
+#include "slimpack/runtime/device_result.hpp"
 #include "slimpack_cuda/device.hpp"
 
 namespace slimpack::cuda {
 
 /// Waits on the host for a point of the device's work: the link knows what else can end the wait,
-/// the death of a peer above all. Throws exec::ExecutionError where the point is not reached in
+/// the death of a peer above all. Throws runtime::ExecutionError where the point is not reached in
 /// time, CudaError where the device failed.
 template <class Link>
-void await_on_host(Link& link, const Event& event, std::chrono::milliseconds patience) {
+void await_on_host(Link& link, const Event& event, std::chrono::milliseconds hang_timeouts) {
   if constexpr (requires { link.await_device(event); }) {
     link.await_device(event);
-  } else if (!wait_until(event, std::chrono::steady_clock::now() + patience)) {
-    throw exec::ExecutionError("the device has not ended its work within " +
-                               std::to_string(patience.count()) + " ms");
+  } else if (!wait_until(event, std::chrono::steady_clock::now() + hang_timeouts)) {
+    throw runtime::ExecutionError("the device has not ended its work within " +
+                                  std::to_string(hang_timeouts.count()) + " ms");
   }
 }
 
@@ -42,11 +42,12 @@ struct TablePart {
 class Tables {
  public:
   template <class Row>
-  requires std::is_trivially_copyable_v<Row> TablePart<Row> add(std::span<const Row> rows) {
-    const std::size_t at = (bytes_.size() + kAlignment - 1) / kAlignment * kAlignment;
-    bytes_.resize(at + rows.size_bytes());
-    if (!rows.empty()) std::memcpy(bytes_.data() + at, rows.data(), rows.size_bytes());
-    return {at, static_cast<std::int64_t>(rows.size())};
+    requires std::is_trivially_copyable_v<Row>
+  TablePart<Row> add(std::span<const Row> rows) {
+    const std::size_t i = (bytes_.size() + kAlignment - 1) / kAlignment * kAlignment;
+    bytes_.resize(i + rows.size_bytes());
+    if (!rows.empty()) std::memcpy(bytes_.data() + i, rows.data(), rows.size_bytes());
+    return {i, static_cast<std::int64_t>(rows.size())};
   }
   template <class Row>
   TablePart<Row> add(const std::vector<Row>& rows) {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/exec/buckets.hpp"
-#include "slimpack/exec/deal.hpp"
-#include "slimpack/exec/memory.hpp"
-#include "slimpack/exec/parameters.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/buckets.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/parameters.hpp"
+#include "slimpack/runtime/shard_layout.hpp"
 #include "slimpack_cuda/bf16.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/elements.hpp"
@@ -25,7 +25,7 @@ namespace slimpack::cuda {
 /// Elements [first, first + weights.size()) of a named tensor, counted over the whole tensor: fp32
 /// weights and both moments, on the host.
 struct MasterPart {
-  exec::TensorShape tensor;  ///< whole
+  runtime::TensorShape tensor;  ///< whole
   std::size_t first = 0;
   std::vector<float> weights, first_moment, second_moment;
 };
@@ -53,15 +53,15 @@ struct OwnedRange {
 };
 
 /// How the elements of a bucket are dealt to the stage's ranks, which update them.
-[[nodiscard]] inline exec::Deal deal_of(const exec::Bucket& bucket, std::int32_t dp,
-                                        std::size_t most) {
+[[nodiscard]] inline runtime::ShardLayout layout_of(const runtime::Bucket& bucket, std::int32_t dp,
+                                                    std::size_t most) {
   return {bucket.size, static_cast<std::size_t>(dp), most};
 }
 
 /// What rank `dp` of a stage updates, in the order of memory: everything, or where the optimizer is
 /// sharded its parts of the buckets. Rank 0 has the most. O(pieces log pieces).
 [[nodiscard]] inline std::vector<OwnedRange> owned_ranges(const Plan& plan,
-                                                          std::span<const exec::Bucket> buckets,
+                                                          std::span<const runtime::Bucket> buckets,
                                                           std::size_t size, std::int32_t dp,
                                                           std::size_t most) {
   std::vector<OwnedRange> ranges;
@@ -69,15 +69,15 @@ struct OwnedRange {
     ranges.push_back({0, size, 0});
     return ranges;
   }
-  for (const exec::Bucket& bucket : buckets) {
-    for (const exec::DealtPiece& piece : deal_of(bucket, plan.parallel.dp, most).pieces()) {
+  for (const runtime::Bucket& bucket : buckets) {
+    for (const runtime::ShardPiece& piece : layout_of(bucket, plan.parallel.dp, most).pieces()) {
       const auto [first, last] = piece.of(static_cast<std::size_t>(dp));
       if (first < last) ranges.push_back({bucket.begin + first, bucket.begin + last, 0});
     }
   }
   std::ranges::sort(ranges, {}, &OwnedRange::begin);
-  std::size_t at = 0;
-  for (OwnedRange& range : ranges) range.at = std::exchange(at, at + range.size());
+  std::size_t i = 0;
+  for (OwnedRange& range : ranges) range.at = std::exchange(i, i + range.size());
   return ranges;
 }
 
@@ -90,8 +90,8 @@ class RankWeights {
 
   /// Pieces of at most `most` elements are dealt to ranks.
   RankWeights(const Plan& plan, std::int32_t dp, std::int32_t pp, std::size_t most)
-      : layout_(exec::layout_of(plan, pp)),
-        buckets_(exec::buckets_of(plan.model, plan.stages, {plan.parallel, dp, pp}, layout_)),
+      : layout_(runtime::layout_of(plan, pp)),
+        buckets_(runtime::buckets_of(plan.model, plan.stages, {plan.parallel, dp, pp}, layout_)),
         ranges_(owned_ranges(plan, buckets_, layout_.size(), dp, most)) {
     const std::size_t size = layout_.size();
     for (const OwnedRange& range : owned_ranges(plan, buckets_, size, 0, most)) {
@@ -107,22 +107,22 @@ class RankWeights {
     second_moment_ = DeviceBuffer<float>(count(part_));
   }
 
-  [[nodiscard]] const exec::ParameterLayout& layout() const noexcept { return layout_; }
+  [[nodiscard]] const runtime::ParameterLayout& layout() const noexcept { return layout_; }
   /// Where there is one.
-  [[nodiscard]] const exec::HeldTensor& embedding() const {
+  [[nodiscard]] const runtime::HeldTensor& embedding() const {
     return layout_.tensors[layout_.embedding.front()];
   }
-  [[nodiscard]] const exec::HeldTensor& final_norm() const {
+  [[nodiscard]] const runtime::HeldTensor& final_norm() const {
     return layout_.tensors[layout_.final_norm.front()];
   }
-  [[nodiscard]] const exec::HeldTensor& head() const {
+  [[nodiscard]] const runtime::HeldTensor& head() const {
     return layout_.tensors[layout_.head.front()];
   }
   /// The sums that make up the gradients.
-  [[nodiscard]] const std::vector<exec::Bucket>& buckets() const noexcept { return buckets_; }
+  [[nodiscard]] const std::vector<runtime::Bucket>& buckets() const noexcept { return buckets_; }
   /// What is the rank's to update, in the order of memory.
   [[nodiscard]] const std::vector<OwnedRange>& ranges() const noexcept { return ranges_; }
-  [[nodiscard]] exec::StaticBytes bytes() const noexcept {
+  [[nodiscard]] runtime::StaticBytes bytes() const noexcept {
     const auto size = [](std::size_t elements, std::size_t each) {
       return Bytes{static_cast<std::int64_t>(elements * each)};
     };
@@ -132,14 +132,14 @@ class RankWeights {
 
   /// Draws weights from `seed`, as every backend does, and clears the moments.
   void initialise(std::uint64_t seed, StreamView stream) {
-    for (const exec::HeldTensor& tensor : layout_.tensors) {
-      exec::TensorShape whole = tensor.shape;
+    for (const runtime::HeldTensor& tensor : layout_.tensors) {
+      runtime::TensorShape whole = tensor.shape;
       whole.rows = tensor.whole_rows;
       const std::int64_t at_once = std::max<std::int64_t>(1, kDrawn / tensor.shape.cols);
       for (std::int64_t row = 0; row < tensor.shape.rows; row += at_once) {
         const std::int64_t rows = std::min(at_once, tensor.shape.rows - row);
         std::vector<double> drawn(static_cast<std::size_t>(rows * tensor.shape.cols));
-        exec::initialise(drawn, whole, tensor.first_row + row, seed);
+        runtime::initialise(drawn, whole, tensor.first_row + row, seed);
         std::vector<float> values(drawn.size());
         std::ranges::transform(drawn, values.begin(),
                                [](double value) { return static_cast<float>(value); });
@@ -172,32 +172,34 @@ class RankWeights {
   /// The rank's part of the optimizer, in the order of memory.
   [[nodiscard]] std::vector<MasterPart> master_parts(StreamView stream) const {
     std::vector<MasterPart> parts;
-    for_each_part([&](const exec::HeldTensor& tensor, std::size_t first, const OwnedRange& range) {
-      exec::TensorShape whole = tensor.shape;
-      whole.rows = tensor.whole_rows;
-      parts.push_back({std::move(whole), first, download(here(master_, range), stream),
-                       download(here(first_moment_, range), stream),
-                       download(here(second_moment_, range), stream)});
-    });
+    for_each_part(
+        [&](const runtime::HeldTensor& tensor, std::size_t first, const OwnedRange& range) {
+          runtime::TensorShape whole = tensor.shape;
+          whole.rows = tensor.whole_rows;
+          parts.push_back({std::move(whole), first, download(here(master_, range), stream),
+                           download(here(first_moment_, range), stream),
+                           download(here(second_moment_, range), stream)});
+        });
     return parts;
   }
   /// Sets moments and fp32 weights, with their bf16 copies, as master_parts gave them. Throws
   /// InvalidInput unless these are the parts that are here.
   void set_master_parts(std::span<const MasterPart> parts, StreamView stream) {
-    std::size_t at = 0;
-    for_each_part([&](const exec::HeldTensor& tensor, std::size_t first, const OwnedRange& range) {
-      const std::size_t size = range.size();
-      require(at < parts.size() && parts[at].tensor.name == tensor.shape.name &&
-                  parts[at].first == first && parts[at].weights.size() == size &&
-                  parts[at].first_moment.size() == size && parts[at].second_moment.size() == size,
-              "RankDevice: parts of the optimizer must be those of the device",
-              static_cast<std::int64_t>(at));
-      const MasterPart& part = parts[at++];
-      set(range.begin, part.weights, stream);
-      upload(here(first_moment_, range), std::span<const float>(part.first_moment), stream);
-      upload(here(second_moment_, range), std::span<const float>(part.second_moment), stream);
-    });
-    require(at == parts.size(), "RankDevice: parts of the optimizer must be those of the device",
+    std::size_t i = 0;
+    for_each_part(
+        [&](const runtime::HeldTensor& tensor, std::size_t first, const OwnedRange& range) {
+          const std::size_t size = range.size();
+          require(i < parts.size() && parts[i].tensor.name == tensor.shape.name &&
+                      parts[i].first == first && parts[i].weights.size() == size &&
+                      parts[i].first_moment.size() == size && parts[i].second_moment.size() == size,
+                  "RankDevice: parts of the optimizer must be those of the device",
+                  static_cast<std::int64_t>(i));
+          const MasterPart& part = parts[i++];
+          set(range.begin, part.weights, stream);
+          upload(here(first_moment_, range), std::span<const float>(part.first_moment), stream);
+          upload(here(second_moment_, range), std::span<const float>(part.second_moment), stream);
+        });
+    require(i == parts.size(), "RankDevice: parts of the optimizer must be those of the device",
             static_cast<std::int64_t>(parts.size()));
     stream.synchronize();
   }
@@ -205,10 +207,11 @@ class RankWeights {
   /// Gradients of the elements that are the rank's to update, in the order of memory.
   [[nodiscard]] std::vector<GradientPart> gradient_parts(StreamView stream) const {
     std::vector<GradientPart> parts;
-    for_each_part([&](const exec::HeldTensor& tensor, std::size_t first, const OwnedRange& range) {
-      const auto values = gradients_from(range.begin, static_cast<std::int64_t>(range.size()));
-      parts.push_back({tensor.shape.name, first, download(values, stream)});
-    });
+    for_each_part(
+        [&](const runtime::HeldTensor& tensor, std::size_t first, const OwnedRange& range) {
+          const auto values = gradients_from(range.begin, static_cast<std::int64_t>(range.size()));
+          parts.push_back({tensor.shape.name, first, download(values, stream)});
+        });
     return parts;
   }
 
@@ -222,10 +225,10 @@ class RankWeights {
   [[nodiscard]] DeviceSpan<float> gradients_from(std::size_t offset, std::int64_t size) const {
     return gradients_.span().subspan(static_cast<std::int64_t>(offset), size);
   }
-  [[nodiscard]] DeviceSpan<const Bf16> weights(const exec::HeldTensor& tensor) const noexcept {
+  [[nodiscard]] DeviceSpan<const Bf16> weights(const runtime::HeldTensor& tensor) const noexcept {
     return part<const Bf16>(weights_, tensor);
   }
-  [[nodiscard]] DeviceSpan<float> gradients(const exec::HeldTensor& tensor) const noexcept {
+  [[nodiscard]] DeviceSpan<float> gradients(const runtime::HeldTensor& tensor) const noexcept {
     return part<float>(gradients_, tensor);
   }
   [[nodiscard]] DeviceSpan<float> master(const OwnedRange& range) const noexcept {
@@ -250,7 +253,7 @@ class RankWeights {
 
   template <class View, class Element>
   static DeviceSpan<View> part(const DeviceBuffer<Element>& buffer,
-                               const exec::HeldTensor& tensor) noexcept {
+                               const runtime::HeldTensor& tensor) noexcept {
     return buffer.span().subspan(static_cast<std::int64_t>(tensor.offset),
                                  static_cast<std::int64_t>(tensor.size()));
   }
@@ -258,15 +261,15 @@ class RankWeights {
   [[nodiscard]] LayerMatrices<View> matrices(const DeviceBuffer<Element>& buffer,
                                              std::int64_t layer) const {
     const std::size_t first = layout_.layer[static_cast<std::size_t>(layer)];
-    const auto tensor = [&](exec::LayerTensor which) -> const exec::HeldTensor& {
+    const auto tensor = [&](runtime::LayerTensor which) -> const runtime::HeldTensor& {
       return layout_.tensors[first + static_cast<std::size_t>(which)];
     };
-    const auto from_to = [&](exec::LayerTensor begin, exec::LayerTensor end) {
+    const auto from_to = [&](runtime::LayerTensor begin, runtime::LayerTensor end) {
       const std::size_t size = tensor(end).offset + tensor(end).size() - tensor(begin).offset;
       return DeviceSpan<View>(buffer.span().subspan(static_cast<std::int64_t>(tensor(begin).offset),
                                                     static_cast<std::int64_t>(size)));
     };
-    using enum exec::LayerTensor;
+    using enum runtime::LayerTensor;
     return {from_to(input_norm, input_norm),
             from_to(query, value),
             from_to(query, query),
@@ -281,7 +284,7 @@ class RankWeights {
   template <class Visit>
   void for_each_part(Visit visit) const {
     auto range = ranges_.begin();
-    for (const exec::HeldTensor& tensor : layout_.tensors) {
+    for (const runtime::HeldTensor& tensor : layout_.tensors) {
       const auto skipped = static_cast<std::size_t>(tensor.first_row * tensor.shape.cols);
       const std::size_t behind = tensor.offset + tensor.size();
       for (; range != ranges_.end() && range->begin < behind; ++range) {
@@ -301,8 +304,8 @@ class RankWeights {
                                  static_cast<std::int64_t>(range.size()));
   }
 
-  exec::ParameterLayout layout_;
-  std::vector<exec::Bucket> buckets_;
+  runtime::ParameterLayout layout_;
+  std::vector<runtime::Bucket> buckets_;
   std::vector<OwnedRange> ranges_;
   std::size_t part_ = 0;  ///< elements whose optimizer state the rank has room for, as all have
   DeviceBuffer<Bf16> weights_;

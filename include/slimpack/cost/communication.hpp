@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes that a plan sends from device to device, by purpose.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/load.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/price.hpp"
+#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack {
+
+/// Sums over all devices, tensor-parallel ones too, of what they send in one step
+/// (docs/reports.md).
+struct CommunicationBytes {
+  Bytes transfers;        ///< activations and their gradients between stages
+  Bytes exchange;         ///< keys, values, queries and partial results inside merged groups
+  Bytes head;             ///< hidden states, their gradients and statistics of a sharded head
+  Bytes reduction;        ///< gradients of weights
+  Bytes gathering;        ///< updated weights, where the optimizer is sharded
+  Bytes tensor_parallel;  ///< collectives inside layers and head
+  [[nodiscard]] constexpr Bytes total() const noexcept {
+    return transfers + exchange + head + reduction + gathering + tensor_parallel;
+  }
+  friend bool operator==(const CommunicationBytes&, const CommunicationBytes&) = default;
+};
+
+/// Bytes that one received token brings per layer; what a full recomputation repeats is added.
+struct ExchangeBytes {
+  std::int64_t kv = 0, q = 0;
+};
+
+[[nodiscard]] constexpr ExchangeBytes exchange_bytes(const Plan& plan,
+                                                     const MicroPack& pack) noexcept {
+  const ModelShape& model = plan.model;
+  const std::int64_t gradient = plan.memory.gradient_bytes;
+  const std::int64_t keys = 2 * model.key_width() * model.bytes_per_element;
+  const std::int64_t queries = 2 * model.query_width() * model.bytes_per_element;
+  const std::int64_t statistics = model.heads * model.statistic_bytes();
+  const ExchangeBytes forward{keys, queries + statistics};
+  if (pack.pass == Pass::forward) return forward;
+  ExchangeBytes bytes{keys + 2 * model.key_width() * gradient,
+                      queries + model.query_width() * gradient + 2 * statistics};
+  if (pack.recompute == Recompute::full) {
+    bytes.kv += forward.kv;
+    bytes.q += forward.q;
+  }
+  return bytes;
+}
+
+namespace detail {
+
+[[nodiscard]] constexpr std::int64_t tensor_collectives(const MicroPack& pack) noexcept {
+  if (pack.pass == Pass::forward) return kTensorForward;
+  const bool again = pack.recompute == Recompute::layer || pack.recompute == Recompute::full;
+  return kTensorBackward + (again ? kTensorForward : 0);
+}
+
+}  // namespace detail
+
+/// Counts what the plan sends. A ring over n devices sends n - 1 times the bytes it reduces or
+/// gathers, twice for an all-reduce. O(slices x ranks).
+[[nodiscard]] inline CommunicationBytes communication_of(const Plan& plan) {
+  const ModelShape& model = plan.model;
+  const std::int64_t pp = plan.parallel.pp, dp = plan.parallel.dp, tp = plan.parallel.tp;
+  const std::int64_t hidden = model.hidden * model.bytes_per_element;
+  const std::int64_t borders = pp > 1 ? virtual_stages_of(plan).size() - 1 : 0;
+  const bool sharded_head = plan.parallel.head == LmHead::shard && pp > 1;
+  const std::int64_t head_row =
+      hidden + model.hidden * plan.memory.gradient_bytes + 6 * model.statistic_bytes();
+  CommunicationBytes bytes;
+  for (const MicroPack& pack : plan.micropacks) {
+    std::int64_t tokens = 0;
+    for (const Slice& slice : pack.slices) tokens += slice.length().value;
+    bytes.transfers.value += tokens * hidden * borders;
+    bytes.tensor_parallel.value +=
+        (tp - 1) * tokens * hidden * model.layers * detail::tensor_collectives(pack);
+    if (pack.pass == Pass::forward) {
+      if (sharded_head) bytes.head.value += (pp - 1) * tokens * head_row;
+      bytes.tensor_parallel.value += (tp - 1) * 2 * tokens * hidden * (sharded_head ? pp : 1);
+    }
+    const std::size_t ranks = plan.groups[index(pack.group)].size();
+    if (ranks == 1) continue;
+    const ExchangeBytes each = exchange_bytes(plan, pack);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      PackLoad load;
+      for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
+        add_slice(load, pack.slices[slot], pack.exchange[slot], cp_shard_of(plan, pack.group, rank),
+                  Tokens{plan.cluster.tile_tokens});
+      }
+      bytes.exchange.value +=
+          model.layers * (load.kv_received.value * each.kv + load.q_received.value * each.q);
+    }
+  }
+  const bool sharded_state = plan.memory.optimizer == OptimizerState::sharded;
+  const std::int64_t collectives = sharded_state ? 1 : 2;
+  for (std::int32_t stage = 0; stage < plan.parallel.pp; ++stage) {
+    const std::int64_t weights = device_weights(plan, stage).total();
+    bytes.reduction.value += (dp - 1) * collectives * weights * plan.memory.gradient_bytes;
+    if (sharded_state) bytes.gathering.value += (dp - 1) * weights * model.bytes_per_element;
+  }
+  if (const auto tied = static_cast<std::int64_t>(tied_stages(plan).size()); tied > 1) {
+    bytes.reduction.value +=
+        (tied - 1) * dp * collectives * model.vocab * model.hidden * plan.memory.gradient_bytes;
+  }
+  return bytes;
+}
+
+}  // namespace slimpack

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// The terms that cost models are summed from (docs/costs.md), in integer picoseconds.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/cost_model.hpp"
+#include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/model.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack {
+
+/// Integer picoseconds: terms are rounded to them one by one and then summed without error, so
+/// that no compiler's contraction or reordering changes a price.
+using Picos = std::int64_t;
+
+/// Where one term stops growing, 80 hours: sums of a dozen stay inside 64 bits.
+inline constexpr Picos kMostPicos = std::int64_t{1} << 58;
+
+/// The nearest integer, halves upwards, of 0 <= value < 2^63: as std::llround, without a call.
+[[nodiscard]] constexpr Picos rounded(double value) noexcept {
+  const auto whole = static_cast<Picos>(value);
+  // The difference is exact: below 2^53 by its size, above it there is none.
+  return value - static_cast<double>(whole) < 0.5 ? whole : whole + 1;
+}
+
+/// `amount` at `each` picoseconds, to the nearest. One product, no sum.
+[[nodiscard]] inline Picos picos(std::int64_t amount, double each) noexcept {
+  if (amount <= 0) return 0;
+  const double exact = static_cast<double>(amount) * each;
+  return exact < static_cast<double>(kMostPicos) ? rounded(exact) : kMostPicos;
+}
+
+/// The same for an amount that counts `times` over.
+[[nodiscard]] inline Picos picos(std::int64_t amount, std::int64_t times, double each) noexcept {
+  if (amount <= 0 || times <= 0) return 0;
+  const double exact = static_cast<double>(amount) * static_cast<double>(times) * each;
+  return exact < static_cast<double>(kMostPicos) ? rounded(exact) : kMostPicos;
+}
+
+/// Picoseconds of one of what a device does `rate` of in a second.
+[[nodiscard]] inline double picos_each(double count, double rate) noexcept {
+  return count * 1e12 / rate;
+}
+
+/// The one rounding of a price: up to the next nanosecond.
+[[nodiscard]] constexpr Nanos to_nanos(Picos time) noexcept {
+  return {(time + 999) / 1000};
+}
+
+/// Two activities of which the shorter hides behind the longer but for one of `steps` parts.
+[[nodiscard]] constexpr Picos overlapped(Picos a, Picos b, std::int64_t steps) noexcept {
+  return std::max(a, b) + (std::min(a, b) + steps - 1) / steps;
+}
+
+/// Elements read and written per token and layer by kernels bound by memory (docs/costs.md).
+struct MovedElements {
+  std::int64_t forward = 0, backward = 0;
+  std::int64_t light = 0;                             ///< repeated under `light`
+  std::array<std::int64_t, kRecomputeModes> saved{};  ///< inputs of matrix products, kept
+};
+
+[[nodiscard]] constexpr MovedElements moved_elements(const ModelShape& model) noexcept {
+  const std::int64_t hidden = model.hidden, query = model.query_width();
+  const std::int64_t key = model.key_width(), ffn = model.ffn;
+  MovedElements moved;
+  moved.forward = 9 * hidden + 2 * (query + key) + 3 * ffn;
+  moved.backward = 8 * hidden + 2 * query + 2 * (query + key) + 2 * key + 5 * ffn;
+  moved.light = 4 * hidden + 3 * ffn;
+  moved.saved = {2 * hidden + query + ffn, query, query, 0};
+  return moved;
+}
+
+/// Matrix products whose weight gradient reads a kept input, by recomputation mode.
+inline constexpr std::array<std::int64_t, kRecomputeModes> kProductsOfSaved = {4, 1, 1, 0};
+/// Kernels that `light` repeats: two norms and the product.
+inline constexpr std::int64_t kLightKernels = 3;
+/// Collectives of tensor-parallel devices per layer: two gathers and two reductions in forward; in
+/// backward the same for gradients and two more gathers of the inputs of weight gradients.
+inline constexpr std::int64_t kTensorForward = 4;
+inline constexpr std::int64_t kTensorBackward = 6;
+
+/// The coefficients of one model on one cluster and the terms built from them.
+class Terms {
+ public:
+  /// Throws InvalidInput naming the first rate or size that is not positive.
+  Terms(const ModelShape& model, const Cluster& cluster, const MemorySpec& memory);
+
+  [[nodiscard]] const ModelShape& model() const noexcept { return model_; }
+  [[nodiscard]] const Cluster& cluster() const noexcept { return cluster_; }
+  [[nodiscard]] WorkRates rates() const noexcept;
+
+  // Layers. `rows` are tokens times layers.
+  [[nodiscard]] Picos linear_forward(std::int64_t rows, std::int64_t tp) const noexcept {
+    return picos(rows, matrix_ / d(tp)) + picos(rows, moved_forward_ / d(tp));
+  }
+  [[nodiscard]] Picos linear_backward(std::int64_t rows, std::int64_t tp) const noexcept {
+    return picos(rows, 2 * matrix_ / d(tp)) + picos(rows, moved_backward_ / d(tp));
+  }
+  [[nodiscard]] Picos light(std::int64_t rows, std::int64_t tp) const noexcept {
+    return picos(rows, light_ / d(tp));
+  }
+  [[nodiscard]] Picos attention(const PackLoad& load, const StageLoad& stage,
+                                bool back) const noexcept {
+    const std::int64_t pairs2 = std::max(load.filled_pairs2, load.pairs2);
+    const double each = back ? attention_backward_ : attention_forward_;
+    return picos(pairs2, stage.layers, each / d(stage.tensor_parallel)) +
+           segments(load.segments, stage.layers);
+  }
+  [[nodiscard]] Picos segments(std::int64_t count, std::int64_t layers) const noexcept {
+    return picos(count, layers, segment_);
+  }
+  [[nodiscard]] Picos kernels(std::int64_t count) const noexcept { return picos(count, kernel_); }
+  [[nodiscard]] Picos launches(const PackLoad& load, std::int64_t count) const noexcept {
+    return starts(load) ? kernels(count) : 0;
+  }
+  [[nodiscard]] std::int64_t recomputed_kernels(Recompute mode) const noexcept;
+  [[nodiscard]] Picos regroup(const PackLoad& load, const StageLoad& stage,
+                              Recompute mode) const noexcept;
+  [[nodiscard]] Picos tensor_parallel(const PackLoad& load, const StageLoad& stage,
+                                      std::int64_t collectives) const noexcept;
+  /// Bytes that one layer's exchange brings to this rank.
+  [[nodiscard]] std::int64_t exchange_bytes(const PackLoad& load, bool back) const noexcept {
+    return load.kv_received.value * (back ? kv_back_bytes_ : kv_bytes_) +
+           load.q_received.value * (back ? q_back_bytes_ : q_bytes_);
+  }
+  /// Whether a unit starts its kernels: one without rows does where other ranks wait for it.
+  [[nodiscard]] static bool starts(const PackLoad& load) noexcept {
+    return load.tokens.value > 0 || load.ranks > 1;
+  }
+  /// Attention with the exchange of the group's ranks hidden behind it, ring step by ring step.
+  [[nodiscard]] Picos in_cp_group(Picos attention, const PackLoad& load, const StageLoad& stage,
+                                  bool back) const noexcept;
+
+  // Embedding, head, communication, optimizer.
+  [[nodiscard]] Picos embedding(const PackLoad& load, const StageLoad& stage,
+                                bool back) const noexcept {
+    if (!stage.embedding) return 0;
+    const double each = back ? embedding_backward_ : embedding_forward_;
+    return picos(load.tokens.value, each / d(stage.tensor_parallel)) +
+           launches(load, cluster_.embedding_kernels);
+  }
+  [[nodiscard]] Picos head(const HeadLoad& load) const noexcept {
+    const auto own = [&](std::int64_t tokens) { return own_head(tokens, load); };
+    return head(load, own, head_launches(load));
+  }
+  [[nodiscard]] Picos own_head(std::int64_t tokens, const HeadLoad& load) const noexcept {
+    return picos(tokens * load.vocab, head_row_matrix_ / d(load.tensor_parallel)) +
+           picos(tokens * load.vocab, head_row_moved_ / d(load.tensor_parallel)) +
+           picos(tokens, head_token_ / d(load.tensor_parallel));
+  }
+  [[nodiscard]] Picos head_launches(const HeadLoad& load) const noexcept {
+    return load.tokens.value > 0 || load.shards > 1 ? kernels(cluster_.head_kernels) : 0;
+  }
+  /// The head with own work `own(tokens)` and fixed cost `fixed`. The shorter of own work and
+  /// traffic hides behind the longer but for its first tile.
+  template <class Own>
+  [[nodiscard]] Picos head(const HeadLoad& load, const Own& own, Picos fixed) const noexcept;
+  [[nodiscard]] Picos transfer(std::int64_t bytes, const Link& link) const noexcept {
+    return latency(link) + picos(bytes, picos_each(1, link.bytes_per_s));
+  }
+  /// A reduce-scatter or gather of `bytes` over `ranks`, in a ring.
+  [[nodiscard]] Picos collective(std::int64_t bytes, std::int64_t ranks,
+                                 const Link& link) const noexcept {
+    if (ranks <= 1 || bytes <= 0) return 0;
+    return latency(link, ranks - 1) +
+           picos(bytes * (ranks - 1), picos_each(1, link.bytes_per_s) / d(ranks));
+  }
+  /// Collectives that a reduction of gradients takes: an all-reduce is two.
+  [[nodiscard]] std::int64_t reduction_collectives() const noexcept { return sharded_ ? 1 : 2; }
+  [[nodiscard]] Picos update(std::int64_t bytes) const noexcept {
+    return bytes > 0 ? kernels(1) + picos(bytes, moved_byte_) : 0;
+  }
+  [[nodiscard]] static Picos latency(const Link& link, std::int64_t steps = 1) noexcept {
+    return picos(steps, link.latency_s * 1e12);
+  }
+
+ private:
+  [[nodiscard]] static double d(std::int64_t count) noexcept { return static_cast<double>(count); }
+
+  ModelShape model_;
+  Cluster cluster_;
+  bool sharded_;
+  // Picoseconds, per token and layer unless named otherwise.
+  double moved_byte_;  // per byte
+  double matrix_, moved_forward_, moved_backward_, light_;
+  double attention_forward_, attention_backward_;         // per pair2
+  double embedding_forward_, embedding_backward_;         // per token
+  double head_row_matrix_, head_row_moved_, head_token_;  // per token and row; per token
+  std::array<double, kRecomputeModes> gather_{};          // of kept inputs
+  double kernel_, segment_;
+  // Per token and layer.
+  std::int64_t kv_bytes_, kv_back_bytes_, q_bytes_, q_back_bytes_;
+  std::int64_t hidden_bytes_, hidden_gradient_bytes_, statistic_bytes_;  // per token
+};
+
+inline Terms::Terms(const ModelShape& model, const Cluster& cluster, const MemorySpec& memory)
+    : model_(model), cluster_(cluster), sharded_(memory.optimizer == OptimizerState::sharded) {
+  const auto positive = [](double value, const char* name) {
+    require(value > 0 && std::isfinite(value), std::string(name) + " must be finite and > 0",
+            std::to_string(value));
+  };
+  positive(cluster.matrix_flops, "cluster.matrix_flops");
+  positive(cluster.attention_forward_flops, "cluster.attention_forward_flops");
+  positive(cluster.attention_backward_flops, "cluster.attention_backward_flops");
+  positive(cluster.memory_bytes_per_s, "cluster.memory_bytes_per_s");
+  positive(cluster.inside.bytes_per_s, "cluster.inside.bytes_per_s");
+  positive(cluster.between.bytes_per_s, "cluster.between.bytes_per_s");
+  const auto not_negative = [](double value, const char* name) {
+    require(value >= 0 && std::isfinite(value), std::string(name) + " must be finite and >= 0",
+            std::to_string(value));
+  };
+  not_negative(cluster.inside.latency_s, "cluster.inside.latency_s");
+  not_negative(cluster.between.latency_s, "cluster.between.latency_s");
+  not_negative(cluster.kernel_s, "cluster.kernel_s");
+  not_negative(cluster.segment_s, "cluster.segment_s");
+  require(model.hidden > 0, "model.hidden must be > 0", model.hidden);
+  require(model.heads > 0, "model.heads must be > 0", model.heads);
+  require(model.bytes_per_element > 0, "model.bytes_per_element must be > 0",
+          model.bytes_per_element);
+
+  const double rate = cluster.memory_bytes_per_s;
+  const std::int64_t element = model.bytes_per_element, gradient = memory.gradient_bytes;
+  const std::int64_t hidden = model.hidden, query = model.query_width(), key = model.key_width();
+  const MovedElements moved = moved_elements(model);
+  moved_byte_ = picos_each(1, rate);
+  matrix_ = picos_each(d(2 * model.layer_matrix_weights()), cluster.matrix_flops);
+  moved_forward_ = picos_each(d(moved.forward * element), rate);
+  moved_backward_ = picos_each(d(moved.backward * element + 2 * key * gradient), rate);
+  light_ = picos_each(d(moved.light * element), rate);
+  attention_forward_ = picos_each(d(2 * query), cluster.attention_forward_flops);
+  attention_backward_ = picos_each(d(5 * query), cluster.attention_backward_flops);
+  for (std::size_t mode = 0; mode < gather_.size(); ++mode) {
+    gather_[mode] = picos_each(d(2 * moved.saved[mode] * element), rate);
+  }
+  embedding_forward_ = picos_each(d(2 * hidden * element), rate);
+  embedding_backward_ = picos_each(d(hidden * element + 2 * hidden * gradient), rate);
+  head_row_matrix_ = picos_each(d(6 * hidden), cluster.matrix_flops);
+  head_row_moved_ = picos_each(d(3 * model.statistic_bytes()), rate);
+  head_token_ = picos_each(d(6 * hidden * element), rate);
+  kernel_ = cluster.kernel_s * 1e12;
+  segment_ = cluster.segment_s * 1e12;
+
+  const std::int64_t log_sum = model.heads * model.statistic_bytes();
+  kv_bytes_ = 2 * key * element;
+  kv_back_bytes_ = kv_bytes_ + 2 * key * gradient;
+  q_bytes_ = 2 * query * element + log_sum;
+  q_back_bytes_ = 2 * query * element + query * gradient + 2 * log_sum;
+  hidden_bytes_ = hidden * element;
+  hidden_gradient_bytes_ = hidden * gradient;
+  statistic_bytes_ = model.statistic_bytes();
+}
+
+inline WorkRates Terms::rates() const noexcept {
+  WorkRates rates;
+  rates.forward_token = matrix_ + moved_forward_;
+  rates.forward_pair2 = attention_forward_;
+  // Twice a power of two is exact, so no contraction of 2 matrix + moved can show.
+  rates.backward_token = 2 * matrix_ + moved_backward_;
+  rates.backward_pair2 = attention_backward_;
+  rates.embedding_forward = embedding_forward_;
+  rates.embedding_backward = embedding_backward_;
+  rates.head_row = head_row_matrix_ + head_row_moved_;
+  rates.head_token = head_token_;
+  rates.forward_launch = kernel_ * d(cluster_.forward_kernels);
+  rates.backward_launch = kernel_ * d(cluster_.backward_kernels);
+  rates.head_unit = kernel_ * d(cluster_.head_kernels);
+  rates.forward_segment = rates.backward_segment = segment_;
+  rates.forward_tiles = rates.backward_tiles = true;
+  rates.light_token = light_;
+  rates.forward_tensor = kTensorForward * hidden_bytes_;
+  rates.backward_tensor = kTensorBackward * hidden_bytes_;
+  rates.head_tensor = 2 * hidden_bytes_;
+  return rates;
+}
+
+inline std::int64_t Terms::recomputed_kernels(Recompute mode) const noexcept {
+  const std::int64_t linear = std::max<std::int64_t>(cluster_.forward_kernels - 1, 0);
+  switch (mode) {
+    case Recompute::light:
+      return std::min(kLightKernels, linear);
+    case Recompute::layer:
+      return linear;
+    case Recompute::full:
+      return cluster_.forward_kernels;
+    default:
+      return 0;
+  }
+}
+
+inline Picos Terms::regroup(const PackLoad& load, const StageLoad& stage,
+                            Recompute mode) const noexcept {
+  if (load.runs <= 1) return 0;
+  const auto i = static_cast<std::size_t>(mode);
+  const Picos gather =
+      picos(load.tokens.value * stage.layers, gather_[i] / d(stage.tensor_parallel));
+  return std::min(gather, kernels((load.runs - 1) * kProductsOfSaved[i] * stage.layers));
+}
+
+inline Picos Terms::tensor_parallel(const PackLoad& load, const StageLoad& stage,
+                                    std::int64_t collectives) const noexcept {
+  const std::int64_t count = collectives * stage.layers;
+  const Picos bytes = collective(load.tokens.value * hidden_bytes_ * count, stage.tensor_parallel,
+                                 Link{stage.tensor_link.bytes_per_s, 0});
+  return bytes +
+         (starts(load) ? latency(stage.tensor_link, count * (stage.tensor_parallel - 1)) : 0);
+}
+
+inline Picos Terms::in_cp_group(Picos attention, const PackLoad& load, const StageLoad& stage,
+                                bool back) const noexcept {
+  if (load.ranks <= 1) return attention;
+  const std::int64_t bytes = exchange_bytes(load, back) * stage.layers;
+  const Picos traffic =
+      picos(bytes, picos_each(1, stage.exchange_link.bytes_per_s) / d(stage.tensor_parallel));
+  const std::int64_t rings =
+      (load.kv_received.value > 0 ? 1 : 0) + (load.q_received.value > 0 ? 1 : 0);
+  return overlapped(attention, traffic, load.ranks) +
+         latency(stage.exchange_link, rings * (load.ranks - 1) * stage.layers);
+}
+
+template <class Own>
+Picos Terms::head(const HeadLoad& load, const Own& own, Picos fixed) const noexcept {
+  const std::int64_t tokens = load.tokens.value, tp = load.tensor_parallel;
+  if (tp > 1) {
+    fixed += 2 * collective(tokens * hidden_bytes_, tp, load.tensor_link);
+  }
+  if (load.shards <= 1) return fixed + own(tokens);
+  // Hidden states out; maximum, sum and target logit there and back; hidden gradients in.
+  const std::int64_t row = hidden_bytes_ + hidden_gradient_bytes_ + 6 * statistic_bytes_;
+  const double each = picos_each(1, load.link.bytes_per_s) / d(tp);
+  const auto traffic = [&](std::int64_t some) { return picos(some * row, each); };
+  const auto hops = std::bit_width(static_cast<std::uint64_t>(load.shards - 1));
+  const std::int64_t tile = load.tile.value > 0 ? std::min(load.tile.value, tokens) : tokens;
+  return fixed + latency(load.link, 3 * static_cast<std::int64_t>(hops)) +
+         std::max(own(tokens), traffic(tokens)) + std::min(own(tile), traffic(tile));
+}
+
+}  // namespace slimpack

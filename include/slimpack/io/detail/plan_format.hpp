@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// How plan.json says what it is.
+#pragma once
+
+#include <string_view>
+
+namespace slimpack::detail {
+
+inline constexpr std::string_view kPlanFormat = "slimpack-plan";
+inline constexpr int kPlanVersion = 1;
+
+}  // namespace slimpack::detail

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// ChunkFlow's plan: chunks of one size, of which the last K of a sequence keep their activations.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/check_request.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/published/detail/chunk_groups.hpp"
+#include "slimpack/planners/published/detail/group_packs.hpp"
+#include "slimpack/planners/published/detail/sample_prices.hpp"
+#include "slimpack/planners/search/choose_plan.hpp"
+#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/schedule/bins.hpp"
+#include "slimpack/schedule/chunked.hpp"
+
+namespace slimpack::planners {
+
+/// What the chunks of a sequence keep: the last `chunks` of them what `kept` says, those before
+/// what `early` says.
+struct Retention {
+  Recompute kept = Recompute::none;
+  std::optional<std::int32_t> chunks;  ///< K; absent: all of them
+  Recompute early = Recompute::full;
+  friend bool operator==(const Retention&, const Retention&) = default;
+};
+
+/// How short samples become chunks.
+enum class Consolidation : std::uint8_t {
+  best_fit,  ///< best fit decreasing
+  level,     ///< the fewest chunks that longest-first dealing to the emptiest can fill
+};
+
+/// One candidate of ChunkFlow.
+struct ChunkflowSettings {
+  Retention retention;
+  Tokens chunk{8192};
+  schedule::ChunkLead lead = schedule::ChunkLead::just_in_time;
+  detail::GroupOrder order = detail::GroupOrder::most_chunks_first;
+  Consolidation consolidation = Consolidation::best_fit;
+  LmHeadPlacement head;
+};
+
+namespace detail {
+
+/// Items in the fewest bins, from the fewest that can hold them, into which dealing them longest
+/// first, each to the emptiest bin (the lowest of equals), fits. Items of a bin rise. Throws
+/// InvalidInput as `pack_best_fit_decreasing`. O(n log n) a try; tries at most as many bins as best
+/// fit decreasing takes.
+[[nodiscard]] inline schedule::Bins pack_level(std::span<const Tokens> items, Tokens capacity) {
+  schedule::Bins fallback = schedule::pack_best_fit_decreasing(items, capacity);
+  Tokens total;
+  for (const Tokens item : items) total += item;
+  const std::int64_t least = (total.value + capacity.value - 1) / capacity.value;
+  const std::vector<std::uint32_t> order =
+      schedule::longest_first(items.size(), [&](std::uint32_t item) { return items[item].value; });
+  for (auto bins = static_cast<std::size_t>(least); bins < fallback.size(); ++bins) {
+    std::vector<std::int64_t> load(bins);
+    const schedule::Hands hands =
+        schedule::assign_lpt(order, load, [&](std::uint32_t item) { return items[item].value; });
+    if (*std::max_element(load.begin(), load.end()) > capacity.value) continue;
+    schedule::Bins assigned;
+    for (const auto& hand : hands) {
+      assigned.emplace_back(hand.begin(), hand.end());
+      std::sort(assigned.back().begin(), assigned.back().end());
+    }
+    return assigned;
+  }
+  return fallback;
+}
+
+/// Candidates of ChunkFlow.
+class ChunkflowCandidates {
+ public:
+  static constexpr std::string_view kName = "chunkflow";
+
+  explicit ChunkflowCandidates(const PlanRequest& request) : request_(request) {
+    constexpr std::array<std::int32_t, 1> kOneChunk{1};
+    head_ = head_choices(request, kOneChunk, false);
+    for (const Recompute kept : recompute_choices(request)) retention_.push_back({kept, {}, kept});
+    if (!request.recompute) {
+      for (const std::int32_t chunks : {1, 2, 4, 8}) {
+        for (const Recompute kept : {Recompute::none, Recompute::light, Recompute::layer}) {
+          retention_.push_back({kept, chunks, Recompute::full});
+          if (kept != Recompute::layer) retention_.push_back({kept, chunks, Recompute::layer});
+        }
+      }
+    }
+    // Begins near four chunks a stage and rank.
+    Tokens total;
+    for (const Tokens length : request.batch.samples) total += length;
+    const std::int64_t wish = total.value / (std::int64_t{4} * request.dp * request.pp);
+    constexpr std::int64_t kLeast = 1024, kMost = 262'144;
+    std::int64_t near = kLeast;
+    while (near < kMost && 2 * near <= wish) near *= 2;
+    for (std::int64_t times = 1; times <= kMost / kLeast; times *= 2) {
+      for (const std::int64_t size : {near * times, near / times}) {
+        if (size >= kLeast && size <= std::min(kMost, request.context.value)) add_size(size);
+      }
+    }
+    constexpr std::size_t kFew = 4;
+    for (std::int64_t parts = 1; parts <= 8 && chunk_.size() < kFew; parts *= 2) {
+      add_size((request.context.value + parts - 1) / parts);
+    }
+  }
+
+  [[nodiscard]] std::vector<std::size_t> sizes() const {
+    return {retention_.size(), chunk_.size(), kLeads.size(),
+            kOrders.size(),    kBins.size(),  head_.size()};
+  }
+  [[nodiscard]] static bool exists(const SettingPoint&) noexcept { return true; }
+  [[nodiscard]] ChunkflowSettings at(const SettingPoint& point) const {
+    return {retention_[point[0]], chunk_[point[1]], kLeads[point[2]],
+            kOrders[point[3]],    kBins[point[4]],  head_[point[5]]};
+  }
+  [[nodiscard]] Plan build(const SettingPoint& point) const { return build(at(point)); }
+
+  /// The plan of one candidate, without a prediction.
+  [[nodiscard]] Plan build(const ChunkflowSettings& settings) const {
+    Plan plan = last_head_frame(request_, kName, settings.head);
+    std::vector<ChunkGroup> groups = cut(settings);
+    price_groups(groups, StagePrices(plan), settings.retention.kept);
+    const auto assigned = assign_groups(groups, plan.groups.size(), settings.order);
+    for (std::size_t rank = 0; rank < assigned.size(); ++rank) {
+      const auto group = static_cast<GroupId>(rank);
+      GroupPacks packs;
+      std::vector<std::int32_t> chunks;
+      for (const std::size_t i : assigned[rank]) {
+        const auto count = static_cast<std::int32_t>(groups[i].chunks.size());
+        const std::int32_t early = count - settings.retention.chunks.value_or(count);
+        for (std::int32_t chunk = 0; chunk < count; ++chunk) {
+          add_pack(plan, group, std::move(groups[i].chunks[static_cast<std::size_t>(chunk)]),
+                   chunk < early ? settings.retention.early : settings.retention.kept, packs);
+        }
+        chunks.push_back(count);
+      }
+      add_orders(plan, group, packs,
+                 schedule::chunked_one_f_one_b(request_.pp, chunks, settings.lead));
+    }
+    return plan;
+  }
+
+  [[nodiscard]] std::map<std::string, std::string> describe(const SettingPoint& point,
+                                                            const Plan&) const {
+    const ChunkflowSettings settings = at(point);
+    std::map<std::string, std::string> lines;
+    lines["recompute"] = slimpack::to_string(settings.retention.kept);
+    lines["chunk_size"] = std::to_string(settings.chunk.value);
+    lines["kept_chunks"] =
+        settings.retention.chunks ? std::to_string(*settings.retention.chunks) : "all";
+    if (settings.retention.chunks) {
+      lines["early_chunks"] = slimpack::to_string(settings.retention.early);
+    }
+    lines["lead"] = to_string(settings.lead);
+    lines["group_order"] = to_string(settings.order);
+    lines["consolidation"] =
+        settings.consolidation == Consolidation::level ? "level" : "best-fit-decreasing";
+    lines["last_stage_layers"] = fewer_last_layers_text(settings.head);
+    return lines;
+  }
+
+  /// The chunks of the step: sequences longer than a chunk first, as they come, then packed ones.
+  [[nodiscard]] std::vector<ChunkGroup> cut(const ChunkflowSettings& settings) const {
+    const std::vector<Tokens>& samples = request_.batch.samples;
+    std::vector<ChunkGroup> groups;
+    std::vector<Tokens> lengths;
+    std::vector<SampleId> shorts;
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      const auto sample = static_cast<SampleId>(i);
+      if (samples[i] <= settings.chunk) {
+        lengths.push_back(samples[i]);
+        shorts.push_back(sample);
+        continue;
+      }
+      ChunkGroup& group = groups.emplace_back();
+      for (Tokens begin; begin < samples[i]; begin += settings.chunk) {
+        group.chunks.push_back({{sample, begin, std::min(begin + settings.chunk, samples[i])}});
+      }
+    }
+    if (shorts.empty()) return groups;
+    const schedule::Bins bins = settings.consolidation == Consolidation::level
+                                    ? pack_level(lengths, settings.chunk)
+                                    : schedule::pack_best_fit_decreasing(lengths, settings.chunk);
+    for (const auto& bin : bins) {
+      std::vector<Slice> chunk;
+      for (const std::size_t item : bin) chunk.push_back({shorts[item], Tokens{}, lengths[item]});
+      groups.emplace_back().chunks.push_back(std::move(chunk));
+    }
+    return groups;
+  }
+
+ private:
+  static constexpr std::array kLeads{schedule::ChunkLead::just_in_time,
+                                     schedule::ChunkLead::steady};
+  static constexpr std::array kOrders{GroupOrder::most_chunks_first, GroupOrder::as_given};
+  static constexpr std::array kBins{Consolidation::best_fit, Consolidation::level};
+
+  void add_size(std::int64_t tokens) {
+    const std::int64_t granularity = request_.granularity.value;
+    const Tokens size{(tokens + granularity - 1) / granularity * granularity};
+    if (std::find(chunk_.begin(), chunk_.end(), size) == chunk_.end()) chunk_.push_back(size);
+  }
+
+  const PlanRequest& request_;
+  std::vector<Retention> retention_;
+  std::vector<Tokens> chunk_;
+  std::vector<LmHeadPlacement> head_;
+};
+static_assert(PlanCandidates<ChunkflowCandidates>);
+
+}  // namespace detail
+
+/// Chunks of one size, as ChunkFlow makes them (Yuan et al., "Efficient Long Context Fine-tuning
+/// with Chunk Flow", ICML 2025, arXiv 2503.02356; no public code). Samples longer than a chunk are
+/// split into chunks that depend on each other, shorter ones are packed whole into as few chunks as
+/// a heuristic finds; chunks run in a state-aware 1F1B: those of a sample forwards in turn, then
+/// backwards in reverse, keys and values and their gradients staying in between. Of each sample the
+/// last K chunks keep their activations, those before run forward once more ahead of their
+/// backward.
+///
+/// Searched: the size of chunks (powers of two from 1K to 256K and the context), K (1, 2, 4, 8,
+/// all), what the last K chunks keep, best fit decreasing or level packing, how far forward units
+/// run ahead (schedule/chunked.hpp), groups of most chunks first or as they come, layers of the
+/// last stage. Samples and chunks are dealt to data-parallel ranks by time, longest first, with
+/// moves and swaps.
+///
+/// Deviations. The second forward of an early chunk is recomputation inside its B, not a unit of
+/// its own: steady throughput is the same, but at the end of the step the last chunks' second
+/// forwards delay the stages before, by at most (pp - 1) of them; it is against the system where a
+/// step ends with early chunks of a long sample, so groups of most chunks run first. Early chunks
+/// keep each layer's input beside keys and values (`full`), which it drops, but never hold all
+/// layers' activations at once when they run again, which it does: more bytes for a sample of many
+/// chunks, fewer for a large chunk. In its favour: early chunks may keep attention's output
+/// (`layer`) and skip its second forward; dealing to ranks by cost, where it counts chunks; both
+/// orders of lead. A request's mode of recomputation is that of all chunks, K is then all.
+///
+/// Infeasible where more than one chunk a stage or a sharded head is asked for.
+struct Chunkflow {
+  static constexpr std::string_view name = detail::ChunkflowCandidates::kName;
+  static constexpr std::string_view description =
+      "ChunkFlow: chunks of one size, short samples packed, the last K of a sample kept";
+
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    check_request(request);
+    if (auto beyond = detail::beyond_one_chunk(request, name)) return {*std::move(beyond), {}, 0};
+    return choose_plan(request, detail::ChunkflowCandidates(request));
+  }
+};
+static_assert(Planner<Chunkflow>);
+
+}  // namespace slimpack::planners

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// TRL's rule: samples to packs, packs to data-parallel ranks.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <set>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/random.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/schedule/bins.hpp"
+
+namespace slimpack::planners {
+
+/// The choices of TRL's rule.
+struct BfdRules {
+  Tokens length;               ///< of a pack (`max_length`)
+  std::size_t batch = 1;       ///< packs of a micro-batch (`per_device_train_batch_size`)
+  std::uint64_t shuffled = 0;  ///< seed of the sampler that draws packs; 0: as packed
+};
+
+/// Best fit decreasing as TRL has it: samples, longest first, equal ones in input order, each into
+/// the pack with the least room that takes it; of equally full packs into the one that has been so
+/// full for longest. Packs in the order in which they are opened, each with its samples as they
+/// came. Throws InvalidInput if a sample is < 1 or exceeds the length. O(n log n).
+[[nodiscard]] inline schedule::Bins pack_as_trl(std::span<const Tokens> samples, Tokens length) {
+  schedule::check_items(samples, length);
+  std::vector<std::size_t> longest_first(samples.size());
+  std::iota(longest_first.begin(), longest_first.end(), std::size_t{0});
+  std::stable_sort(longest_first.begin(), longest_first.end(),
+                   [&](std::size_t a, std::size_t b) { return samples[a] > samples[b]; });
+  schedule::Bins packs;
+  std::set<std::tuple<Tokens, std::size_t, std::size_t>> open;  // room, since when, pack
+  for (std::size_t turn = 0; turn < longest_first.size(); ++turn) {
+    const std::size_t sample = longest_first[turn];
+    Tokens room = length;
+    std::size_t pack = packs.size();
+    if (const auto tightest = open.lower_bound({samples[sample], 0, 0}); tightest != open.end()) {
+      room = std::get<0>(*tightest);
+      pack = std::get<2>(*tightest);
+      open.erase(tightest);
+    } else {
+      packs.emplace_back();
+    }
+    packs[pack].push_back(sample);
+    open.emplace(room - samples[sample], turn, pack);
+  }
+  return packs;
+}
+
+/// Packs of samples to ranks as TRL's trainer deals them: drawn in order or shuffled, so many in a
+/// row are a micro-batch, micro-batch i is rank i mod `ranks`'s. Throws as `pack_as_trl`, and if
+/// ranks or the rules' batch is < 1. O(n log n).
+[[nodiscard]] inline detail::PackedRanks assign_as_trl(std::span<const Tokens> samples,
+                                                       std::int32_t ranks, const BfdRules& rules) {
+  require(rules.batch >= 1, "deal_as_trl: packs of a micro-batch must be >= 1");
+  schedule::Bins packs = pack_as_trl(samples, rules.length);
+  if (rules.shuffled != 0) {
+    Random random(rules.shuffled);
+    for (std::size_t left = packs.size(); left > 1; --left) {
+      std::swap(packs[left - 1], packs[random.below(left)]);
+    }
+  }
+  detail::PackedRanks assigned;
+  for (std::size_t i = 0; i < packs.size(); ++i) {
+    if (i % rules.batch == 0) assigned.sequences.emplace_back();
+    auto& batch = assigned.sequences.back();
+    batch.insert(batch.end(), packs[i].begin(), packs[i].end());
+  }
+  assigned.ranks = schedule::assign_round_robin(assigned.sequences.size(), ranks);
+  return assigned;
+}
+
+}  // namespace slimpack::planners

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// FlexSP's plan: every micro-batch on groups of ranks of different sizes that split its heads.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/int128.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/any_model.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/price.hpp"
+#include "slimpack/cost/retimed_plan.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/check_request.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/published/detail/flexsp_groups.hpp"
+#include "slimpack/planners/published/detail/flexsp_times.hpp"
+#include "slimpack/planners/published/detail/shared_batches.hpp"
+#include "slimpack/planners/published/detail/token_capacity.hpp"
+#include "slimpack/planners/search/choose_modelled.hpp"
+#include "slimpack/planners/search/packed_sequences.hpp"
+
+namespace slimpack::planners {
+
+namespace detail {
+
+/// The candidates of `FlexSp`.
+class FlexSpCandidates {
+ public:
+  FlexSpCandidates(const PlanRequest& request, std::string_view planner)
+      : request_(request), planner_(planner), recompute_(recompute_choices(request)) {
+    const std::vector<std::int32_t> one_chunk{1};
+    head_ = head_choices(request, one_chunk, false);
+    const std::int64_t heads = request.model.heads / request.tp;
+    const std::int32_t most = largest_group(request);
+    for (std::int64_t ranks = 1; ranks <= most && heads % ranks == 0; ranks *= 2) ++degrees_;
+    if (request.pp > 1) counts_ = {{0, 4}, {4, 0}, {0, 2}, {0, 8}, {8, 0}, {16, 0}, {0, 16}};
+  }
+
+  [[nodiscard]] std::vector<std::size_t> sizes() const {
+    return {recompute_.size(), counts_.size(), kRoom.size(), head_.size()};
+  }
+  [[nodiscard]] bool exists(const SettingPoint&) const { return true; }
+
+  [[nodiscard]] SimulationOnlyPlan build(const SettingPoint& point) const {
+    const std::vector<SharedBatch> batches = batches_of(point);
+    Plan plan = share_batches(
+        request_, planner_,
+        {recompute_[point[0]], head_[point[3]],
+         request_.memory.cp_block_tokens ? request_.memory.cp_block_tokens : std::optional(kShare)},
+        batches);
+    Bytes exchanged;
+    std::vector<Nanos> compute;
+    std::visit([&](const auto& model) { compute = price(plan, model, exchanged); },
+               make_model(plan));
+    UnitTimeOverrides times(plan, PricedPlan(plan), std::move(compute));
+    schedule_shared(plan, batches, times, MemoryModel(plan));
+    const bool splits = plan.parallel.max_cp > 1;
+    return {std::move(plan), std::move(times), splits ? "exchange of heads between ranks" : "",
+            splits ? std::optional(exchanged) : std::nullopt};
+  }
+
+  [[nodiscard]] std::map<std::string, std::string> settings(const SettingPoint& point,
+                                                            const Plan& plan) const {
+    const std::int32_t fewer_last_layers = head_[point[3]].fewer_last_layers;
+    return {{"recompute", std::string(to_string(recompute_[point[0]]))},
+            {"micro_batches", std::to_string(count(point))},
+            {"tokens_per_rank", std::to_string(capacity(point).value)},
+            {"last_stage_layers",
+             fewer_last_layers == 0 ? "even" : std::to_string(fewer_last_layers) + "-fewer"},
+            {"largest_group", std::to_string(plan.parallel.max_cp)}};
+  }
+
+  /// Micro-batches of groups, in order; the groups of one lie on neighbouring ranks, largest first.
+  [[nodiscard]] std::vector<SharedBatch> batches_of(const SettingPoint& point) const {
+    const std::span<const Tokens> samples = request_.batch.samples;
+    const std::vector<SpTimes> times = sample_times(recompute_[point[0]]);
+    std::vector<SharedBatch> batches;
+    for (const auto& run : cut_sorted(samples, count(point))) {
+      std::vector<Tokens> lengths;
+      std::vector<SpTimes> own;
+      for (const std::size_t sample : run) {
+        lengths.push_back(samples[sample]);
+        own.push_back(times[sample]);
+      }
+      std::int32_t first = 0;
+      for (const SpGroup& group : solve_sp_groups({lengths, own, request_.dp, capacity(point)})) {
+        SharedBatch batch{first, std::int32_t{1} << group.degree, {}};
+        for (const std::size_t i : group.samples) batch.samples.push_back(run[i]);
+        first += batch.ranks;
+        batches.push_back(std::move(batch));
+      }
+    }
+    return batches;
+  }
+
+ private:
+  /// Micro-batches as quarters of the fewest that hold all tokens, and as multiples of stages.
+  struct Count {
+    std::int64_t quarters = 4, stages = 0;
+  };
+  static constexpr std::array<std::int64_t, 4> kRoom{4, 3, 2,
+                                                     5};  ///< quarters of what memory holds
+  /// Small blocks, for heads are split when tokens are spread evenly.
+  static constexpr Tokens kShare{32};
+
+  [[nodiscard]] Tokens capacity(const SettingPoint& point) const {
+    return {std::max<std::int64_t>(
+        1, token_capacity(request_, recompute_[point[0]]).value / 4 * kRoom[point[2]])};
+  }
+  [[nodiscard]] std::int64_t count(const SettingPoint& point) const {
+    const auto& samples = request_.batch.samples;
+    const auto n = static_cast<std::int64_t>(samples.size());
+    Tokens total;
+    for (const Tokens length : samples) total += length;
+    const Int128 room = Int128{capacity(point).value} * request_.dp;
+    const Int128 fewest = (total.value + room - 1) / room;
+    const Count& wish = counts_[point[1]];
+    const Int128 most =
+        std::max({fewest, (fewest * wish.quarters + 3) / 4, Int128{wish.stages} * request_.pp});
+    return static_cast<std::int64_t>(std::min<Int128>(most, n));
+  }
+
+  [[nodiscard]] std::vector<SpTimes> sample_times(Recompute recompute) const {
+    const Plan frame = plan_frame(request_, planner_);
+    std::vector<SpTimes> times;
+    std::visit(
+        [&](const auto& model) {
+          const HeadSplitTimes prices(frame, model);
+          for (const Tokens length : request_.batch.samples) {
+            auto& each = times.emplace_back();
+            for (std::size_t degree = 0; degree < degrees_; ++degree) {
+              each.push_back(prices.sample(length, std::int64_t{1} << degree, recompute));
+            }
+          }
+        },
+        make_model(frame));
+    return times;
+  }
+
+  template <CostModel Model>
+  [[nodiscard]] static std::vector<Nanos> price(const Plan& plan, const Model& model,
+                                                Bytes& exchanged) {
+    const HeadSplitTimes prices(plan, model);
+    std::vector<Nanos> compute;
+    for (const MicroPack& pack : plan.micropacks) {
+      const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+      const PackLoad load = prices.load(pack.slices, ranks, pack.pass);
+      exchanged += prices.sent(pack, load.tokens);
+      for (std::int32_t line = 0; line < virtual_stages_of(plan).size(); ++line) {
+        compute.push_back(prices.unit(pack, load, line));
+      }
+    }
+    return compute;
+  }
+
+  const PlanRequest& request_;
+  std::string_view planner_;
+  std::vector<Recompute> recompute_;
+  std::vector<LmHeadPlacement> head_;
+  std::size_t degrees_ = 0;  ///< groups of 1, 2, 4 .. ranks
+  std::vector<Count> counts_{{4, 0}, {5, 0}, {6, 0}, {8, 0}, {12, 0}, {16, 0}, {32, 0}};
+};
+
+}  // namespace detail
+
+/// FlexSP (Wang et al., "FlexSP: Accelerating Large Language Model Training via Flexible Sequence
+/// Parallelism", ASPLOS 2025, arXiv 2412.01523; github.com/PKU-DAIR/Hetu-Galvatron, branch flexsp):
+/// samples, longest first, are cut into micro-batches so that the largest has as few tokens as
+/// there can be; in each, samples are dealt to groups of 1, 2, 4 .. ranks, sizes and contents
+/// chosen so that the slowest group takes least, no group exceeding its ranks' token capacity. A
+/// group runs its samples as one packed sequence with Ulysses' sequence parallelism: tokens are
+/// spread evenly, attention has a part of the heads for all tokens, queries, keys, values and
+/// outputs pass between the two by all-to-all, in both passes, unhidden as published. Degrees
+/// divide the heads of a tensor-parallel device; keys and values are repeated where they have fewer
+/// heads.
+///
+/// Searched: recomputation; number of micro-batches, from the fewest that hold all tokens; token
+/// capacity, around what memory holds; layers of the last stage.
+///
+/// The published solver sorts samples into buckets by length and gives each micro-batch to a MILP
+/// solver with a time limit. Here every sample is dealt by itself, and the problem is solved by a
+/// deterministic search (`solve_sp_groups`; its gap is measured against exhaustion in
+/// tests/planners/flexsp_test.cpp).
+///
+/// A SimulationOnlyPlan wherever a group has several ranks: a plan's groups exchange keys and
+/// values in a ring and have blocks of each sample on each rank. Times of F and B are those of
+/// Ulysses on any cost model; bytes in memory, of H and of transfers are those of the plan's blocks
+/// of 32 tokens. Deviations in its favour: an all-to-all sends to its own node and to others at the
+/// same time; queries, keys and values kept for the backward pass stay split by heads; ranks meet
+/// where they share a group, not all of them after every micro-batch; several stages, which FlexSP
+/// does not have, run in a common order that a simulation finds under the memory limit
+/// (detail/shared_batches.hpp). Against it: FlexSP shards weights and gradients over all ranks
+/// (ZeRO-3), in exchange for gathering them; a plan shards optimizer state alone, and neither the
+/// bytes nor the gathering are modelled.
+///
+/// Infeasible where more than one chunk or a sharded head is asked for.
+struct FlexSp {
+  static constexpr std::string_view name = "flexsp";
+  static constexpr std::string_view description =
+      "FlexSP: micro-batches on groups of ranks of different sizes, heads split by all-to-all";
+
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    check_request(request);
+    if (request.chunks.value_or(1) != 1) {
+      return {Infeasible{"chunks of a stage, one in flexsp's order", *request.chunks, 1}, {}, 0};
+    }
+    if (request.head == LmHead::shard) {
+      return {Infeasible{"stages with a part of the head, one in flexsp's order", request.pp, 1},
+              {},
+              0};
+    }
+    const detail::FlexSpCandidates candidates(request, name);
+    return choose_modelled(request, candidates.sizes(), candidates);
+  }
+};
+static_assert(Planner<FlexSp>);
+
+}  // namespace slimpack::planners

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Megatron-Core's hybrid context parallelism: every sample on as many ranks as it needs.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/price.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/check_request.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/published/detail/hybrid_cp_rounds.hpp"
+#include "slimpack/planners/published/detail/shared_batches.hpp"
+#include "slimpack/planners/published/detail/token_capacity.hpp"
+#include "slimpack/planners/published/megatron_cp.hpp"
+#include "slimpack/planners/search/choose_plan.hpp"
+#include "slimpack/planners/search/packed_sequences.hpp"
+
+namespace slimpack::planners {
+
+namespace detail {
+
+/// Micro-batches of the rounds in their common order: the first of each group, the second of each,
+/// and so on. One sample each, or, with `packed`, as many of a group in a row as have at most
+/// `packed` tokens a rank.
+[[nodiscard]] inline std::vector<SharedBatch> hybrid_batches(std::span<const Tokens> samples,
+                                                             const std::vector<HybridRound>& rounds,
+                                                             std::optional<Tokens> packed) {
+  std::vector<SharedBatch> batches;
+  for (const HybridRound& round : rounds) {
+    std::vector<std::size_t> next(round.size());
+    for (bool more = true; more;) {
+      more = false;
+      for (std::size_t i = 0; i < round.size(); ++i) {
+        const HybridGroup& group = round[i];
+        if (next[i] == group.samples.size()) continue;
+        SharedBatch batch{group.first, group.ranks, {}};
+        Tokens total;
+        do {
+          total += samples[group.samples[next[i]]];
+          batch.samples.push_back(group.samples[next[i]++]);
+        } while (packed && next[i] < group.samples.size() &&
+                 total + samples[group.samples[next[i]]] <= *packed * group.ranks);
+        batches.push_back(std::move(batch));
+        more = more || next[i] < group.samples.size();
+      }
+    }
+  }
+  return batches;
+}
+
+/// The candidates of `HybridCp`.
+class HybridCpCandidates {
+ public:
+  HybridCpCandidates(const PlanRequest& request, std::string_view planner)
+      : request_(request), planner_(planner), recompute_(recompute_choices(request)) {
+    const std::vector<std::int32_t> one_chunk{1};
+    head_ = head_choices(request, one_chunk, false);
+    const std::int32_t most = largest_group(request);
+    const std::vector<std::int32_t> sizes =
+        most > 1 ? std::vector<std::int32_t>{1, most} : std::vector<std::int32_t>{1};
+    share_ = share_choices(request, sizes);
+    const Tokens longest =
+        *std::max_element(request.batch.samples.begin(), request.batch.samples.end());
+    for (std::int64_t power = 1; power <= most; power *= 2) {
+      per_rank_.push_back({(longest.value + power - 1) / power});
+      if (power >= 2 && 2 * power <= most) {  // between two powers
+        per_rank_.push_back({(2 * longest.value + 3 * power - 1) / (3 * power)});
+      }
+    }
+    // What memory holds, as users set it, is tried first.
+    const Tokens room = token_capacity(request, Recompute::light);
+    std::stable_partition(per_rank_.begin(), per_rank_.end(),
+                          [&](Tokens tokens) { return tokens <= room; });
+  }
+
+  [[nodiscard]] std::vector<std::size_t> sizes() const {
+    return {recompute_.size(), per_rank_.size(), 2, head_.size(), share_.size()};
+  }
+  [[nodiscard]] bool exists(const SettingPoint&) const { return true; }
+  [[nodiscard]] Plan build(const SettingPoint& point) const {
+    const Tokens per_rank = per_rank_[point[1]];
+    const auto rounds = hybrid_cp_rounds(request_.batch.samples,
+                                         {request_.dp, per_rank, std::min(request_.dp, most())});
+    const auto batches = hybrid_batches(request_.batch.samples, rounds,
+                                        point[2] == 1 ? std::optional(per_rank) : std::nullopt);
+    Plan plan = share_batches(request_, planner_,
+                              {recompute_[point[0]], head_[point[3]], share_[point[4]]}, batches);
+    schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan));
+    return plan;
+  }
+  [[nodiscard]] std::map<std::string, std::string> describe(const SettingPoint& point,
+                                                            const Plan& plan) const {
+    const std::int32_t fewer_last_layers = head_[point[3]].fewer_last_layers;
+    return {{"recompute", std::string(to_string(recompute_[point[0]]))},
+            {"tokens_per_rank", std::to_string(per_rank_[point[1]].value)},
+            {"micro_batch", point[2] == 1 ? "packed" : "sample"},
+            {"last_stage_layers",
+             fewer_last_layers == 0 ? "even" : std::to_string(fewer_last_layers) + "-fewer"},
+            {"largest_group", std::to_string(plan.parallel.max_cp)},
+            {"share_tokens", std::to_string(plan.memory.cp_block_tokens.value)}};
+  }
+
+ private:
+  /// The published groups are powers of two, or all ranks.
+  [[nodiscard]] std::int32_t most() const {
+    return request_.max_cp.value_or(request_.dp) >= request_.dp ? request_.dp
+                                                                : largest_group(request_);
+  }
+
+  const PlanRequest& request_;
+  std::string_view planner_;
+  std::vector<Recompute> recompute_;
+  std::vector<LmHeadPlacement> head_;
+  std::vector<std::optional<Tokens>> share_;
+  std::vector<Tokens> per_rank_;
+};
+
+}  // namespace detail
+
+/// Hybrid context parallelism of Megatron-Core's main branch (github.com/NVIDIA/Megatron-LM,
+/// megatron/core/pipeline_parallel/hybrid_cp_schedule.py, `BalancedCPScheduler`, 2026): each sample
+/// runs on the power of two of neighbouring ranks that its length asks for, in rounds of groups
+/// whose work, the square of lengths over ranks, is about equal (`hybrid_cp_rounds`). Every sample
+/// is a micro-batch of its own; keys and values are what ranks exchange.
+///
+/// Searched: recomputation; tokens of a sample on a rank (`max_seqlen_per_dp_cp_rank`), from which
+/// sizes of groups follow; blocks of sharing, as `MegatronCp`; layers of the last stage. And what
+/// the published code does not have: samples of a group that follow each other packed into
+/// micro-batches of as many tokens a rank.
+///
+/// Deviations, all in its favour but the last: ranks meet where they share a sample, not all of
+/// them after every round; with several stages, which the published code refuses, the same
+/// micro-batches run in a common order that a simulation finds under the memory limit
+/// (detail/shared_batches.hpp). Where ranks are not a power of two and its code stops with an
+/// error, some stay idle for a round. Megatron cuts every sample into 2 x degree chunks; a plan has
+/// one length of blocks for all (planners/megatron_cp.hpp).
+///
+/// Infeasible where more than one chunk or a sharded head is asked for.
+struct HybridCp {
+  static constexpr std::string_view name = "hybrid-cp";
+  static constexpr std::string_view description =
+      "Megatron-Core: every sample on a power of two of ranks that its length asks for";
+
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    check_request(request);
+    if (request.chunks.value_or(1) != 1) {
+      return {Infeasible{"chunks of a stage, one in hybrid-cp's order", *request.chunks, 1}, {}, 0};
+    }
+    if (request.head == LmHead::shard) {
+      return {Infeasible{"stages with a part of the head, one in hybrid-cp's order", request.pp, 1},
+              {},
+              0};
+    }
+    return choose_plan(request, detail::HybridCpCandidates(request, name));
+  }
+};
+static_assert(Planner<HybridCp>);
+
+}  // namespace slimpack::planners

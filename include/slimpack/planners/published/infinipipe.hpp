@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// InfiniPipe's plan: chunks of equal time from split and packed samples, recomputed as memory asks.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/check_request.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/published/detail/chunk_groups.hpp"
+#include "slimpack/planners/published/detail/group_packs.hpp"
+#include "slimpack/planners/published/detail/infinipipe_chunks.hpp"
+#include "slimpack/planners/published/detail/infinipipe_memory.hpp"
+#include "slimpack/planners/published/detail/sample_prices.hpp"
+#include "slimpack/planners/published/megatron_cp.hpp"
+#include "slimpack/planners/search/choose_plan.hpp"
+#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/planners/search/worst_memory.hpp"
+#include "slimpack/schedule/chunked.hpp"
+
+namespace slimpack::planners {
+
+/// One candidate of InfiniPipe.
+struct InfinipipeSettings {
+  std::optional<Recompute> recompute;  ///< of all chunks; absent: chunk by chunk as memory asks
+  std::int32_t slices = 1;             ///< of the longest sample
+  /// Samples of at most so many chunks run in a pipeline of their own behind the others; 0: none.
+  std::int32_t apart = 0;
+  schedule::ChunkLead lead = schedule::ChunkLead::steady;
+  std::int32_t ranks = 1;  ///< that run each chunk together; divides dp
+  std::optional<Tokens> share;
+  LmHeadPlacement head;
+};
+
+namespace detail {
+
+/// Candidates of InfiniPipe.
+class InfinipipeCandidates {
+ public:
+  static constexpr std::string_view kName = "infinipipe";
+
+  explicit InfinipipeCandidates(const PlanRequest& request) : request_(request) {
+    constexpr std::array<std::int32_t, 1> kOneChunk{1};
+    head_ = head_choices(request, kOneChunk, false);
+    if (request.recompute) {
+      recompute_ = {request.recompute};
+    } else {
+      recompute_ = {std::nullopt, Recompute::full, Recompute::layer, Recompute::light};
+    }
+    for (const std::int32_t slices : {2 * request.pp, request.pp, 4 * request.pp, 8 * request.pp,
+                                      std::max(1, request.pp / 2), 16 * request.pp, 1}) {
+      if (std::find(slices_.begin(), slices_.end(), slices) == slices_.end()) {
+        slices_.push_back(slices);
+      }
+    }
+    ranks_ = context_parallel_choices(request);
+    share_ = share_choices(request, ranks_);
+  }
+
+  [[nodiscard]] std::vector<std::size_t> sizes() const {
+    return {recompute_.size(), slices_.size(), kLeads.size(), kApart.size(),
+            ranks_.size(),     share_.size(),  head_.size()};
+  }
+  [[nodiscard]] bool exists(const SettingPoint& point) const {
+    return point[5] == 0 || ranks_[point[4]] > 1;
+  }
+  [[nodiscard]] InfinipipeSettings at(const SettingPoint& point) const {
+    return {recompute_[point[0]], slices_[point[1]], kApart[point[3]], kLeads[point[2]],
+            ranks_[point[4]],     share_[point[5]],  head_[point[6]]};
+  }
+  [[nodiscard]] Plan build(const SettingPoint& point) const { return build(at(point)); }
+
+  /// The plan of one candidate, without a prediction.
+  [[nodiscard]] Plan build(const InfinipipeSettings& settings) const {
+    Plan plan = last_head_frame(request_, kName, settings.head);
+    if (settings.ranks > 1) {
+      plan.parallel.max_cp = settings.ranks;
+      if (settings.share) plan.memory.cp_block_tokens = *settings.share;
+      plan.groups = neighbouring_ranks(request_.dp, settings.ranks);
+    }
+    const StagePrices prices(plan);
+    std::vector<GroupPacks> packs(plan.groups.size());
+    std::vector<schedule::StageOrders> orders;
+    std::vector<std::vector<ChunkCosts>> costs(plan.groups.size());
+    const auto chunked = chunk_all(plan, prices, settings);
+    for (std::size_t i = 0; i < chunked.size(); ++i) {
+      std::vector<std::int32_t> chunks;
+      for (const ChunkGroup& group : chunked[i]) {
+        chunks.push_back(static_cast<std::int32_t>(group.chunks.size()));
+        for (const auto& chunk : group.chunks) {
+          if (!settings.recompute) costs[i].push_back(cost_of(plan, prices, chunk));
+          add_pack(plan, static_cast<GroupId>(i), chunk,
+                   settings.recompute.value_or(Recompute::none), packs[i]);
+        }
+      }
+      orders.push_back(order_of(chunks, settings));
+      add_orders(plan, static_cast<GroupId>(i), packs[i], orders.back());
+    }
+    if (!settings.recompute) fit(plan, packs, orders, costs);
+    return plan;
+  }
+
+  [[nodiscard]] std::map<std::string, std::string> describe(const SettingPoint& point,
+                                                            const Plan& plan) const {
+    const InfinipipeSettings settings = at(point);
+    std::map<std::string, std::string> lines;
+    lines["recompute"] =
+        settings.recompute ? std::string(slimpack::to_string(*settings.recompute)) : "adaptive";
+    lines["slices"] = std::to_string(settings.slices);
+    lines["lead"] = to_string(settings.lead);
+    lines["apart"] = std::to_string(settings.apart);
+    lines["context_parallel"] = std::to_string(settings.ranks);
+    if (settings.ranks > 1) {
+      lines["share_tokens"] = std::to_string(plan.memory.cp_block_tokens.value);
+    }
+    lines["last_stage_layers"] = fewer_last_layers_text(settings.head);
+    return lines;
+  }
+
+  /// The chunks of each group of ranks, longest sequences first. Samples are dealt by time; all
+  /// are cut along the mesh of the step's longest.
+  [[nodiscard]] std::vector<std::vector<ChunkGroup>> chunk_all(
+      const Plan& frame, const StagePrices& prices, const InfinipipeSettings& settings) const {
+    const Recompute mode = settings.recompute.value_or(Recompute::none);
+    const std::vector<Tokens>& samples = request_.batch.samples;
+    const SampleTimes whole = prices.whole(samples, mode);
+    const std::size_t stage = prices.stages() - 1;
+    const auto time = [&](Tokens begin, Tokens end) {
+      const std::int64_t all = prices.both_passes(prices.load(begin, end), mode, stage);
+      return std::max<std::int64_t>(1, all - whole.unit);
+    };
+    const Tokens longest = *std::max_element(samples.begin(), samples.end());
+    const SliceMesh mesh = slice_mesh(longest, settings.slices, request_.granularity, time);
+    std::vector<schedule::SampleNeed> needs;
+    for (const std::int64_t each : whole.time) needs.push_back({each, {}});
+    schedule::AssignRules rules;
+    rules.ranks = static_cast<std::int32_t>(frame.groups.size());
+    const schedule::Assignment assigned = schedule::assign_samples(needs, rules);
+    std::vector<std::vector<std::size_t>> own(frame.groups.size());
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      own[index(assigned.sample_group[i])].push_back(i);
+    }
+    std::vector<std::vector<ChunkGroup>> chunked;
+    for (const auto& which : own) {
+      auto& groups = chunked.emplace_back(chunk_sequences(which, samples, mesh, time));
+      price_groups(groups, prices, mode);
+      std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
+        if (a.chunks.size() != b.chunks.size()) return a.chunks.size() > b.chunks.size();
+        return a.time > b.time;
+      });
+    }
+    return chunked;
+  }
+
+ private:
+  static constexpr std::array kLeads{schedule::ChunkLead::steady,
+                                     schedule::ChunkLead::just_in_time};
+  static constexpr std::array<std::int32_t, 5> kApart{0, 1, 2, 4, 8};
+
+  /// One pipeline behind the other, the second of the samples of few chunks.
+  [[nodiscard]] schedule::StageOrders order_of(std::span<const std::int32_t> chunks,
+                                               const InfinipipeSettings& settings) const {
+    const auto apart = std::find_if(chunks.begin(), chunks.end(),
+                                    [&](std::int32_t count) { return count <= settings.apart; });
+    const auto first = static_cast<std::size_t>(apart - chunks.begin());
+    std::int32_t before = 0;
+    for (std::size_t i = 0; i < first; ++i) before += chunks[i];
+    schedule::StageOrders orders =
+        schedule::chunked_one_f_one_b(request_.pp, chunks.first(first), settings.lead);
+    const schedule::StageOrders behind =
+        schedule::chunked_one_f_one_b(request_.pp, chunks.subspan(first), settings.lead);
+    for (std::size_t stage = 0; stage < orders.size(); ++stage) {
+      for (schedule::PipelineOp step : behind[stage]) {
+        step.item += before;
+        orders[stage].push_back(step);
+      }
+    }
+    return orders;
+  }
+
+  /// Bytes of the rank with the largest part, nearly: `fit` finds the rest by counting exactly.
+  [[nodiscard]] static ChunkCosts cost_of(const Plan& plan, const StagePrices& prices,
+                                          std::span<const Slice> chunk) {
+    const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
+    const auto ranks = static_cast<std::int64_t>(plan.groups.front().size());
+    const auto part = [&](Tokens tokens) { return (tokens.value + ranks - 1) / ranks; };
+    const std::int64_t page = plan.memory.page_tokens.value;
+    const auto paged = [&](Tokens end) { return (part(end) + page - 1) / page * page * layer.kv; };
+    ChunkCosts costs;
+    Tokens tokens;
+    for (const Slice& slice : chunk) {
+      const Tokens length = plan.samples[index(slice.sample)];
+      tokens += slice.length();
+      costs.pages += paged(slice.end) - paged(slice.begin);
+      if (slice.end == length) costs.opens += layer.kv_gradient * part(length);
+      if (slice.begin == Tokens{}) costs.closes += layer.kv_gradient * part(length) + paged(length);
+    }
+    const PackLoad load = chunk_load(prices, chunk);
+    const std::int64_t own = part(tokens);
+    costs.message = layer.boundary * own;
+    for (std::size_t mode = 0; mode < kRecomputeModes; ++mode) {
+      costs.time[mode] =
+          prices.both_passes(load, static_cast<Recompute>(mode), prices.stages() - 1);
+      costs.kept[mode] = layer.kept[mode] * own;
+      costs.forward_workspace[mode] = layer.forward_workspace[mode] * own;
+      costs.backward_workspace[mode] = layer.backward_workspace[mode] * own;
+    }
+    return costs;
+  }
+
+  /// Chooses the modes of all chunks, then counts exactly and corrects the room for what was
+  /// counted too little or too much.
+  static void fit(Plan& plan, const std::vector<GroupPacks>& packs,
+                  const std::vector<schedule::StageOrders>& orders,
+                  const std::vector<std::vector<ChunkCosts>>& costs) {
+    const Bytes available = plan.memory.capacity - plan.memory.reserved;
+    constexpr int kCorrections = 6;
+    std::vector<std::vector<std::int64_t>> correction(
+        packs.size(), std::vector<std::int64_t>(static_cast<std::size_t>(plan.parallel.pp)));
+    for (int round = 0; round <= kCorrections; ++round) {
+      for (std::size_t i = 0; i < packs.size(); ++i) {
+        std::vector<StageRoomBytes> stages;
+        for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+          const Bytes room = available - static_bytes(plan, pp).total();
+          stages.push_back({chunk_layers(plan, pp, 0),
+                            room.value - correction[i][static_cast<std::size_t>(pp)],
+                            pp + 1 == plan.parallel.pp});
+        }
+        const auto modes = choose_checkpoints(costs[i], stages, orders[i]);
+        for (std::size_t item = 0; item < modes.size(); ++item) {
+          plan.micropacks[index(packs[i].backward[item])].recompute = modes[item];
+        }
+      }
+      if (round == kCorrections) return;
+      const std::vector<Bytes> worst = worst_memory(plan);
+      bool fits = true;
+      for (std::size_t device = 0; device < worst.size(); ++device) {
+        const std::size_t group = device / correction.front().size() / plan.groups.front().size();
+        std::int64_t& here = correction[group][device % correction.front().size()];
+        const std::int64_t excess = (worst[device] - available).value;
+        if (excess <= 0) continue;
+        here += excess + excess / 2;  // modes change in steps: an exact correction may creep
+        fits = false;
+      }
+      if (fits) return;
+    }
+  }
+
+  const PlanRequest& request_;
+  std::vector<std::optional<Recompute>> recompute_;
+  std::vector<std::int32_t> slices_, ranks_;
+  std::vector<std::optional<Tokens>> share_;
+  std::vector<LmHeadPlacement> head_;
+};
+static_assert(PlanCandidates<InfinipipeCandidates>);
+
+}  // namespace detail
+
+/// Elastic pipeline parallelism, as InfiniPipe plans it (Wang et al., "Data-Centric Elastic
+/// Pipeline Parallelism for Efficient Long-Context LLM Training", arXiv 2509.21275). The longest
+/// sample is cut into slices of equal time, others along the same mesh; tails and short samples are
+/// packed into chunks of about the same time and at most as many tokens (its algorithm 1,
+/// `detail::chunk_sequences`); chunks run in 1F1B, samples of most chunks first; chunks are
+/// recomputed one by one as memory asks (its algorithm 2, `detail::choose_checkpoints`).
+///
+/// Searched: slices of the longest sample, samples of few chunks in a pipeline of their own,
+/// sequence-parallel ranks (powers of two that divide dp, none above `merge`) and the blocks in
+/// which they share a sample, the lead of forward units, layers of the last stage, and one mode for
+/// all chunks in place of the chosen ones.
+///
+/// Deviations. A plan has one mode a chunk for all stages, where the system sets a number of layers
+/// for each chunk and stage: those of one diagonal together, since a stage that recomputes holds
+/// the others up; the stages that have memory to spare recompute here too, which is against it
+/// where they would be the slowest. Modes are found greedily, not by its integer program; `light`
+/// and `layer`, cheaper for their bytes than recomputing whole layers, are in its favour. A second
+/// pipeline need not wait for the first to drain, forward units may run ahead just in time, and
+/// where to part the pipelines is found by simulation instead of its estimate: in its favour.
+/// Sequence parallelism exchanges keys and values, hidden behind attention, where the system
+/// exchanges heads; tensor parallelism comes with the request.
+///
+/// Infeasible where more than one chunk a stage or a sharded head is asked for.
+struct Infinipipe {
+  static constexpr std::string_view name = detail::InfinipipeCandidates::kName;
+  static constexpr std::string_view description =
+      "InfiniPipe: chunks of equal time, split and packed, recomputed as memory asks";
+
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    check_request(request);
+    if (auto beyond = detail::beyond_one_chunk(request, name)) return {*std::move(beyond), {}, 0};
+    return choose_plan(request, detail::InfinipipeCandidates(request));
+  }
+};
+static_assert(Planner<Infinipipe>);
+
+}  // namespace slimpack::planners

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// A proven lower bound on the time of a step, over all valid plans of its samples.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/int128.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/any_model.hpp"
+#include "slimpack/cost/cost_model.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/price.hpp"
+#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/search/detail/bound_work.hpp"
+
+namespace slimpack::planners {
+
+/// A lower bound and the term that gives it, the first of equals:
+/// `work`: a stage's work over its data-parallel ranks, after the fill and before the drain;
+/// `sample`: the same of the ranks that share the longest sample;
+/// `ranks`: the same of a rank that must hold several long samples (nothing merged);
+/// `path`: the longest sample through the whole line and back.
+/// `+memory` behind a name says that recomputation which memory forces is part of it.
+struct LowerBound {
+  Nanos value;
+  std::string term;
+  std::int32_t pp = 0;  ///< the stage that binds
+  friend bool operator==(const LowerBound&, const LowerBound&) = default;
+};
+
+/// Lower bound on the iteration of every valid plan with this plan's samples, model, cluster, cost,
+/// memory rules, degrees, head, stages, granularity and `merge`; its packs, groups, schedule and
+/// placement do not matter. The proof is in docs/bound.md.
+///
+/// O(n log n) in samples, times kinds of stages. Throws InvalidInput where the plan's degrees,
+/// stages, cost or lengths are out of range.
+template <RatedCostModel Model>
+[[nodiscard]] LowerBound iteration_bound(const Plan& plan, const Model& model);
+
+/// The same by the plan's own cost.
+[[nodiscard]] inline LowerBound iteration_bound(const Plan& plan) {
+  return std::visit([&](const auto& model) { return iteration_bound(plan, model); },
+                    make_model(plan));
+}
+
+namespace detail {
+
+/// What must come before and after a stage's work. Times are those of the smallest legal slices.
+template <RatedCostModel Model>
+class BoundTerms {
+ public:
+  BoundTerms(const Plan& plan, const Model& model, Tokens shortest, Tokens longest)
+      : plan_(plan),
+        model_(model),
+        virtual_stages_(virtual_stages_of(plan)),
+        fast_(fastest_link(plan.cluster)) {
+    const std::int64_t ranks = most_ranks(plan), granularity = plan.parallel.granularity.value;
+    const std::int64_t first = std::min(shortest.value, granularity);
+    first_.tokens = {(first + ranks - 1) / ranks};
+    first_.pairs2 = first_.filled_pairs2 = first_.tokens.value * first_.tokens.value;
+    first_.segments = first_.runs = 1;
+    // The last slice reads every key; a rank of several has some of its rows or some of its pairs.
+    const std::int64_t last = (longest.value - 1) % granularity + 1;
+    last_.tokens = {(last + ranks - 1) / ranks};
+    if (ranks == 1) last_.pairs2 = last_.filled_pairs2 = last * (2 * longest.value - last);
+    last_.segments = ranks == 1 ? 1 : 0;
+    last_.runs = 1;
+  }
+
+  /// From the start to the first unit with tokens at a place of the line.
+  [[nodiscard]] Nanos fill(std::int32_t i) const {
+    Nanos sum;
+    for (std::int32_t line = 0; line < i; ++line) {
+      sum += model_.forward(first_, stage(line)) + hop();
+    }
+    return sum;
+  }
+  /// From the last unit with tokens at a place of the line to the end.
+  [[nodiscard]] Nanos tail(std::int32_t i) const {
+    Nanos drained, longest;
+    for (std::int32_t line = i;; --line) {
+      if (line < virtual_stages_.pp)
+        longest = std::max(longest, drained + last_bucket(line) + optimizer(line));
+      if (line == 0) return longest;
+      drained += hop() + model_.backward(first_, stage(line - 1), Recompute::none);
+    }
+  }
+  /// The longest sample's last slice from a place of the line to its end, and back to it.
+  [[nodiscard]] Nanos onward(std::int32_t i) const {
+    Nanos sum;
+    for (std::int32_t line = i + 1; line < virtual_stages_.size(); ++line) {
+      sum += hop() + model_.forward(last_, stage(line));
+    }
+    return sum;
+  }
+  [[nodiscard]] Nanos back(std::int32_t i) const {
+    Nanos sum;
+    for (std::int32_t line = i + 1; line < virtual_stages_.size(); ++line) {
+      sum += hop() + model_.backward(last_, stage(line), Recompute::none);
+    }
+    return sum;
+  }
+  [[nodiscard]] Nanos last_head() const {
+    HeadLoad load;
+    load.tokens = last_.tokens;
+    load.tensor_parallel = plan_.parallel.tp;
+    load.tile = plan_.memory.head_tile;
+    load.link = load.tensor_link = fast_;
+    if (plan_.parallel.head == LmHead::shard) load.shards = plan_.parallel.pp;
+    for (std::int32_t pp = 0; pp < plan_.parallel.pp; ++pp) {
+      load.vocab = std::max(load.vocab, head_rows(plan_, pp));
+    }
+    return model_.head(load);
+  }
+
+ private:
+  [[nodiscard]] Nanos hop() const {
+    if (virtual_stages_.pp == 1) return {};
+    const std::int64_t boundary =
+        layer_bytes(plan_.model, plan_.memory.gradient_bytes, plan_.parallel.tp).boundary;
+    const Bytes bytes{most_ranks(plan_) == 1 ? boundary : 0};
+    return over_links([&](const Link& link) { return model_.transfer(bytes, link); });
+  }
+  /// R of the layer that the last B passes last, with what is reduced beside chunk 0's layers.
+  [[nodiscard]] Nanos last_bucket(std::int32_t pp) const {
+    const std::int64_t layers = chunk_layers(plan_, pp, 0), tp = plan_.parallel.tp;
+    const std::int64_t weights = reduced_weights(plan_, pp, 0);
+    if (weights == 0) return {};
+    const Bytes bytes{(weights * plan_.memory.gradient_bytes + tp - 1) / tp};
+    const std::int64_t all = over_links([&](const Link& link) {
+                               return model_.reduce(bytes, plan_.parallel.dp, link);
+                             }).value;
+    const std::int64_t earlier =
+        std::max<std::int64_t>(layers - 1, 0) * plan_.model.layer_weights();
+    return Nanos{all - static_cast<std::int64_t>(Int128{all} * earlier / weights)};
+  }
+  [[nodiscard]] Nanos optimizer(std::int32_t pp) const {
+    const bool sharded = plan_.memory.optimizer == OptimizerState::sharded;
+    const std::int64_t tp = plan_.parallel.tp;
+    const std::int64_t weights = device_weights(plan_, pp).total() * plan_.model.bytes_per_element;
+    const Bytes gathered{sharded ? (weights + tp - 1) / tp : 0};
+    return over_links([&](const Link& link) {
+      return model_.optimizer(optimizer_bytes(plan_, pp), gathered, plan_.parallel.dp, link);
+    });
+  }
+  template <class Price>
+  [[nodiscard]] Nanos over_links(const Price& price) const {
+    return std::min(price(plan_.cluster.inside), price(plan_.cluster.between));
+  }
+  [[nodiscard]] StageLoad stage(std::int32_t line) const {
+    StageLoad stage;
+    stage.layers = chunk_layers(plan_, virtual_stages_.stage(line), virtual_stages_.chunk(line));
+    stage.embedding = line == 0;
+    stage.tensor_parallel = plan_.parallel.tp;
+    stage.tensor_link = stage.exchange_link = fast_;
+    return stage;
+  }
+
+  const Plan& plan_;
+  const Model& model_;
+  VirtualStages virtual_stages_;
+  Link fast_;
+  PackLoad first_, last_;
+};
+
+/// Sums over the longest n samples, for each n: work of one stage, and its forced recomputation.
+struct StageSums {
+  std::vector<Int128> work, again;
+};
+[[nodiscard]] inline StageSums stage_sums(const BoundWork& work, std::int32_t pp,
+                                          const std::vector<Tokens>& longest) {
+  StageSums sums{{0}, {0}};
+  sums.work.reserve(longest.size() + 1);
+  sums.again.reserve(longest.size() + 1);
+  Int128 each = 0, again = 0;
+  for (std::size_t i = 0; i < longest.size(); ++i) {
+    if (i == 0 || longest[i] != longest[i - 1]) {
+      const Int128 least = work.stage(pp, longest[i]), more = work.recomputed(pp, longest[i]);
+      // What rounding gives back must not make a shorter sample count for more than a longer one.
+      each = i == 0 ? least : std::min(each, least);
+      again = i == 0 ? more : std::min(again, more);
+    }
+    sums.work.push_back(sums.work.back() + each + again);
+    sums.again.push_back(sums.again.back() + again);
+  }
+  return sums;
+}
+
+}  // namespace detail
+
+template <RatedCostModel Model>
+LowerBound iteration_bound(const Plan& plan, const Model& model) {
+  const Parallel& degrees = plan.parallel;
+  require(degrees.dp > 0 && degrees.pp > 0 && degrees.tp > 0 && degrees.chunks > 0,
+          "iteration_bound: dp, pp, tp and chunks must be > 0");
+  require(degrees.max_cp > 0, "iteration_bound: merge must be > 0", degrees.max_cp);
+  require(degrees.granularity.value > 0, "iteration_bound: granularity must be > 0",
+          degrees.granularity.value);
+  if (plan.samples.empty()) return {Nanos{}, "work", 0};
+  std::vector<Tokens> longest = plan.samples;
+  std::sort(longest.begin(), longest.end(), std::greater<>());
+  require(longest.back().value > 0 && longest.front().value <= std::int64_t{1} << 31,
+          "iteration_bound: a sample's length must be in [1, 2^31]",
+          longest.back().value > 0 ? longest.front().value : longest.back().value);
+
+  const detail::BoundTerms<Model> terms(plan, model, longest.back(), longest.front());
+  const detail::BoundWork work(plan, model.rates());
+  LowerBound best;
+  const auto offer = [&](Nanos value, const char* term, bool memory, std::int32_t pp) {
+    if (!best.term.empty() && value <= best.value) return;
+    best = {value, std::string(term) + (memory ? "+memory" : ""), pp};
+  };
+  const auto ranks = static_cast<std::size_t>(degrees.dp);
+  const std::int64_t most = detail::most_ranks(plan);
+  std::vector<detail::StageSums> sums;
+  std::vector<std::size_t> sums_of;
+  for (std::int32_t pp = 0; pp < degrees.pp; ++pp) {
+    const Nanos around = terms.fill(pp) + terms.tail(pp) + work.launches(pp);
+    std::size_t kind = sums.size();
+    for (std::int32_t other = 0; other < pp && kind == sums.size(); ++other) {
+      if (work.alike(other, pp)) kind = sums_of[static_cast<std::size_t>(other)];
+    }
+    sums_of.push_back(kind);
+    if (kind == sums.size()) sums.push_back(detail::stage_sums(work, pp, longest));
+    const auto& [all, again] = sums[kind];
+    offer(around + work.each(all.back(), degrees.dp), "work", again.back() > 0, pp);
+    offer(around + work.each(all[1], most), "sample", again[1] > 0, pp);
+    for (std::size_t k = 1; most == 1 && k * ranks < longest.size(); ++k) {
+      const std::size_t last = k * ranks + 1, first = k * ranks - k;
+      offer(around + work.each(all[last] - all[first], 1), "ranks", again[last] > again[first], pp);
+    }
+  }
+  const VirtualStages virtual_stages = virtual_stages_of(plan);
+  Nanos there, home;
+  std::int32_t stage = 0;
+  for (std::int32_t i = 0; i < virtual_stages.size(); ++i) {
+    const Nanos forward = work.each(work.line(i, longest.front(), false), most);
+    const Nanos backward = work.each(work.line(i, longest.front(), true), most);
+    const Nanos forth = terms.fill(i) + forward + work.launch(i, false) + terms.onward(i);
+    if (forth > there) {
+      there = forth;
+      stage = virtual_stages.stage(i);
+    }
+    home = std::max(home, terms.back(i) + work.launch(i, true) + backward + terms.tail(i));
+  }
+  offer(there + terms.last_head() + home, "path", false, stage);
+  return best;
+}
+
+}  // namespace slimpack::planners

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Judges a candidate plan: how long does it take, and does it fit?
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/ideal.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/price.hpp"
+#include "slimpack/cost/unit_times.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/search/worst_memory.hpp"
+#include "slimpack/sim/fast_simulator.hpp"
+#include "slimpack/sim/schedule_tables.hpp"
+
+namespace slimpack::planners {
+
+/// The most MicroPacks of one pass that a group has. O(packs).
+[[nodiscard]] inline std::int64_t most_units(const Plan& plan) {
+  std::vector<std::int64_t> forward(plan.groups.size());
+  std::vector<std::int64_t> backward(plan.groups.size());
+  std::int64_t most = 0;
+  for (const MicroPack& pack : plan.micropacks) {
+    auto& units = pack.pass == Pass::forward ? forward : backward;
+    most = std::max(most, ++units[index(pack.group)]);
+  }
+  return most;
+}
+
+/// Times a plan whose units take `times`, writes iteration and ideal time, busy times and peaks
+/// into its prediction, and says what it lacks, if anything: a device's memory, at any times of its
+/// units and transfers, must not exceed capacity - reserved, nor a rank's MicroPacks of a pass the
+/// request's bound. `memory` is the plan's. Throws as `plan_figures` does.
+template <UnitTimes Times>
+[[nodiscard]] std::optional<Infeasible> predict(Plan& plan, const PlanRequest& request,
+                                                const Times& times, const MemoryModel& memory) {
+  const sim::ScheduleTables table(plan, memory);
+  sim::PlanFigures figures = sim::plan_figures(table, times);
+  plan.prediction.iteration = figures.iteration;
+  plan.prediction.ideal = ideal_time(plan);
+  plan.prediction.devices.clear();
+  for (std::size_t i = 0; i < plan.schedule.size(); ++i) {
+    plan.prediction.devices.push_back(
+        {plan.schedule[i].dp, plan.schedule[i].pp, figures.busy[i], figures.peak[i]});
+  }
+  if (const std::int64_t units = most_units(plan);
+      request.max_units && units > *request.max_units) {
+    return Infeasible{"MicroPacks of a pass and rank", units, *request.max_units};
+  }
+  const std::vector<Bytes> worst = worst_memory(table);
+  const auto fullest = std::max_element(worst.begin(), worst.end());
+  const Bytes available = plan.memory.capacity - plan.memory.reserved;
+  if (*fullest <= available) return std::nullopt;
+  const DeviceSchedule& device = plan.schedule[static_cast<std::size_t>(fullest - worst.begin())];
+  return Infeasible{"bytes of memory on device dp " + std::to_string(device.dp) + ", pp " +
+                        std::to_string(device.pp),
+                    fullest->value, available.value};
+}
+/// The same at the prices of the plan's own cost model.
+[[nodiscard]] inline std::optional<Infeasible> predict(Plan& plan, const PlanRequest& request) {
+  const PricedPlan times(plan);
+  const MemoryModel memory(plan);
+  return predict(plan, request, times, memory);
+}
+
+}  // namespace slimpack::planners

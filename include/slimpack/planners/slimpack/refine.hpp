@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settings of its own for every component of ranks: the slowest of them decides when a step ends.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/parallel_for.hpp"
+#include "slimpack/planners/search/climb.hpp"
+#include "slimpack/planners/search/setting_search.hpp"
+#include "slimpack/planners/slimpack/build.hpp"
+#include "slimpack/planners/slimpack/candidates.hpp"
+#include "slimpack/planners/slimpack/settings.hpp"
+
+namespace slimpack::planners {
+
+/// Settings of each component of one deal.
+struct SlimpackChoice {
+  std::shared_ptr<const RankAssignment> assigned;
+  std::vector<SettingPoint> points;
+  std::vector<CandidateScore> scores;  // none where components have not been scored
+  CandidateScore known;                // of the hardest component
+  std::int64_t evaluations = 0;        // that this took
+
+  /// When the step should end.
+  [[nodiscard]] Nanos expected() const noexcept {
+    return scores.empty() ? known.time : scores[slowest()].time;
+  }
+  [[nodiscard]] std::size_t slowest() const noexcept {
+    std::size_t found = 0;
+    for (std::size_t i = 1; i < scores.size(); ++i) {
+      if (scores[found] < scores[i]) found = i;
+    }
+    return found;
+  }
+};
+
+/// Scores components, and searches settings for the slowest.
+class SlimpackRefiner {
+ public:
+  SlimpackRefiner(const SlimpackProblem& problem, const SlimpackSpace& space, ClimbSpace climb,
+                  const SlimpackCandidates& candidates)
+      : problem_(problem), space_(space), climb_(std::move(climb)), candidates_(candidates) {
+    climb_.fixed.assign(SlimpackSpace::kShared.begin(), SlimpackSpace::kShared.end());
+  }
+
+  /// The best points that were found, a few of each kind, on all components alike. As many as
+  /// `budget` allows are scored on every component and sorted by the slowest; the others follow as
+  /// they were found.
+  [[nodiscard]] std::vector<SlimpackChoice> choices(const ClimbResult& found, std::int64_t budget,
+                                                    std::int32_t threads) const {
+    std::vector<SlimpackChoice> choices;
+    std::map<SettingPoint, int> kinds;
+    for (const auto& [score, point] : found.ranked) {
+      if (choices.size() == kMostChoices || (score.excess > 0 && !choices.empty())) break;
+      // Plans that have much in common may all have the same slow component.
+      SettingPoint kind = point;
+      for (std::size_t i = 0; i < kind.size(); ++i) {
+        if (!SlimpackSpace::kShared[i]) kind[i] = 0;
+      }
+      if (++kinds[kind] > kMostOfKind) continue;
+      SlimpackChoice choice = same(point);
+      const auto components = static_cast<std::int64_t>(choice.points.size());
+      if (components > 1 && components - 1 <= budget) {
+        budget -= components - 1;
+        score_components(choice, score, threads);
+      }
+      choice.known = score;
+      choices.push_back(std::move(choice));
+    }
+    const auto scored = std::find_if(choices.begin(), choices.end(),
+                                     [](const auto& choice) { return choice.scores.empty(); });
+    std::stable_sort(choices.begin(), scored, [](const auto& a, const auto& b) {
+      return a.scores[a.slowest()] < b.scores[b.slowest()];
+    });
+    return choices;
+  }
+
+  /// Islands of the same settings everywhere, not scored.
+  [[nodiscard]] SlimpackChoice same(const SettingPoint& point) const {
+    SlimpackChoice choice;
+    choice.assigned = problem_.assign(space_.at(point));
+    choice.points.assign(choice.assigned->components.size(), point);
+    return choice;
+  }
+
+  /// Climbs on the slowest component, then on what is the slowest then, until that has been climbed
+  /// on before or the budget is used. Returns the evaluations made.
+  std::int64_t improve(SlimpackChoice& choice, const SearchLimits& limits) const {
+    std::vector<bool> done(choice.points.size());
+    std::int64_t used = 0;
+    for (std::size_t component = choice.slowest(); !done[component] && used < limits.budget;
+         component = choice.slowest()) {
+      done[component] = true;
+      ClimbSpace space = climb_;
+      space.starts = {choice.points[component]};
+      SearchLimits rest = limits;
+      rest.budget = std::min(limits.budget - used, kClimb);
+      rest.progress = nullptr;
+      const ClimbResult found =
+          climb_settings(space, rest, RankComponent{*this, choice, component});
+      used += found.evaluations;
+      const auto& [score, point] = found.ranked.front();
+      if (score < choice.scores[component]) {
+        choice.scores[component] = score;
+        choice.points[component] = point;
+      }
+    }
+    return used;
+  }
+
+ private:
+  static constexpr std::int64_t kClimb = 24;
+  static constexpr std::size_t kMostChoices = 8;
+  static constexpr int kMostOfKind = 2;
+
+  /// `known` is the score of the hardest component.
+  void score_components(SlimpackChoice& choice, const CandidateScore& known,
+                        std::int32_t threads) const {
+    choice.scores.assign(choice.points.size(), known);
+    choice.evaluations = static_cast<std::int64_t>(choice.points.size()) - 1;
+    parallel_for(choice.points.size(), threads, [&](std::size_t component) {
+      if (component == choice.assigned->hardest) return;
+      choice.scores[component] =
+          candidates_.score(*choice.assigned, space_.at(choice.points[component]), component);
+    });
+  }
+
+  struct RankComponent {
+    const SlimpackRefiner& refiner;
+    const SlimpackChoice& choice;
+    std::size_t component;
+
+    [[nodiscard]] bool exists(const SettingPoint& point) const {
+      const SlimpackSettings settings = refiner.space_.at(point);
+      const SlimpackSettings shared = refiner.space_.at(choice.points[component]);
+      return settings.head.place == shared.head.place &&
+             !(settings.lockstep && settings.chunks > 1);
+    }
+    [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
+      return refiner.candidates_.score(*choice.assigned, refiner.space_.at(point), component);
+    }
+  };
+
+  const SlimpackProblem& problem_;
+  const SlimpackSpace& space_;
+  ClimbSpace climb_;
+  const SlimpackCandidates& candidates_;
+};
+
+}  // namespace slimpack::planners

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of a step candidates are judged on: few samples stand for many.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "slimpack/core/int128.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/schedule/assign.hpp"
+#include "slimpack/schedule/cut.hpp"
+#include "slimpack/schedule/ranks.hpp"
+
+namespace slimpack::planners {
+
+/// Candidates are judged on no more than about so many samples a group.
+inline constexpr std::size_t kSampledSamples = 1024;
+/// The longest samples of a group decide what fits: so many are always there.
+inline constexpr std::size_t kSampledLongest = 64;
+
+/// What of an component's samples a candidate is judged on: the longest of each group and of the
+/// others every so-manieth, at equal work all.
+struct SampledWorkload {
+  std::vector<std::vector<schedule::QueuedSample>> members;  // by group
+  std::int64_t part = 1, whole = 1;                          // work of these and of all samples
+
+  /// So much of what is there for all, at least 1.
+  [[nodiscard]] std::int64_t part_of(std::int64_t all) const noexcept {
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(Int128{all} * part / whole));
+  }
+  /// What goes on for `time` with these, with those that are left out.
+  [[nodiscard]] Nanos left_out(Nanos time) const noexcept {
+    return Nanos{static_cast<std::int64_t>(Int128{time.value} * (whole - part) / part)};
+  }
+};
+
+/// `members` are the samples of each group, longest first; `needs` those of all samples, longest
+/// first; `island_of` names each rank's component. O(samples).
+[[nodiscard]] inline std::vector<SampledWorkload> sample_workload(
+    const schedule::Assignment& assignment,
+    std::span<const std::vector<schedule::QueuedSample>> members,
+    std::span<const schedule::SampleNeed> needs, std::span<const std::size_t> component_of,
+    std::size_t components) {
+  std::vector<SampledWorkload> sampled(components);
+  for (SampledWorkload& of : sampled) {
+    of.members.resize(members.size());
+    of.part = of.whole = 0;
+  }
+  std::vector<std::size_t> seen(members.size());
+  for (std::size_t i = 0; i < needs.size(); ++i) {
+    const std::size_t group = index(assignment.sample_group[i]);
+    const std::vector<schedule::QueuedSample>& all = members[group];
+    SampledWorkload& of =
+        sampled[component_of[static_cast<std::size_t>(assignment.groups[group].front())]];
+    const std::size_t place = seen[group]++;
+    const std::size_t step = std::max<std::size_t>(1, all.size() / kSampledSamples);
+    of.whole += needs[i].time;
+    if (place >= kSampledLongest && place % step != 0) continue;
+    of.part += needs[i].time;
+    of.members[group].push_back(all[place]);
+  }
+  for (SampledWorkload& of : sampled) {
+    if (of.whole == 0) of.part = of.whole = 1;
+  }
+  return sampled;
+}
+
+}  // namespace slimpack::planners

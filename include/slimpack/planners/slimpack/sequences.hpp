@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The line of work of every group: which samples, in which order, before or after merged ones.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/slimpack/settings.hpp"
+#include "slimpack/schedule/cut.hpp"
+
+namespace slimpack::planners {
+
+/// A stretch of one group's line, cut by itself because the ranks do something else before or
+/// after it.
+struct QueueSegment {
+  GroupId group{};
+  std::int32_t slot = 1;  ///< order among the parts of a rank: 0 before merged ones, 2 after
+  bool first = false, last = false;  ///< first, last of one of its ranks
+  std::vector<schedule::QueuedSample> samples;
+};
+
+/// Samples that come longest first, in the order asked for: before the middle, and after it.
+struct SplitQueue {
+  std::vector<schedule::QueuedSample> before, after;
+};
+
+[[nodiscard]] inline SplitQueue split_queue(std::span<const schedule::QueuedSample> longest_first,
+                                            QueueOrder order) {
+  SplitQueue split;
+  switch (order) {
+    case QueueOrder::long_first:
+      split.after.assign(longest_first.begin(), longest_first.end());
+      break;
+    case QueueOrder::short_first:
+      split.before.assign(longest_first.rbegin(), longest_first.rend());
+      break;
+    case QueueOrder::pyramid:
+      for (std::size_t i = longest_first.size(); i > 0; --i) {
+        const schedule::QueuedSample& sample = longest_first[i - 1];
+        if ((longest_first.size() - i) % 2 == 0) {
+          split.before.push_back(sample);
+        } else {
+          split.after.push_back(sample);
+        }
+      }
+      std::reverse(split.after.begin(), split.after.end());
+      break;
+  }
+  return split;
+}
+
+/// The parts of all groups in the order of their packs: by slot, wider groups first, then by
+/// number. `members[g]` are group g's samples, longest first, `orders[g]` what order they shall
+/// have.
+[[nodiscard]] inline std::vector<QueueSegment> queue_segments(
+    std::span<const std::vector<std::int32_t>> groups,
+    std::span<const std::vector<schedule::QueuedSample>> members,
+    std::span<const QueueOrder> orders) {
+  std::int32_t ranks = 0;
+  for (const auto& group : groups) ranks = std::max(ranks, group.back() + 1);
+  std::vector<bool> in_cp_group(static_cast<std::size_t>(ranks));
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    if (groups[group].size() == 1 || members[group].empty()) continue;
+    for (const std::int32_t rank : groups[group])
+      in_cp_group[static_cast<std::size_t>(rank)] = true;
+  }
+  std::vector<QueueSegment> parts;
+  const auto add = [&](std::size_t group, std::int32_t slot,
+                       std::vector<schedule::QueuedSample> samples) {
+    if (samples.empty()) return;
+    parts.push_back({static_cast<GroupId>(group), slot, false, false, std::move(samples)});
+  };
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    if (groups[group].size() > 1) {
+      add(group, 1, members[group]);
+      continue;
+    }
+    SplitQueue split = split_queue(members[group], orders[group]);
+    if (in_cp_group[static_cast<std::size_t>(groups[group].front())]) {
+      add(group, 0, std::move(split.before));
+      add(group, 2, std::move(split.after));
+    } else {
+      split.before.insert(split.before.end(), split.after.begin(), split.after.end());
+      add(group, 1, std::move(split.before));
+    }
+  }
+  const auto width = [&](const QueueSegment& part) { return groups[index(part.group)].size(); };
+  std::stable_sort(parts.begin(), parts.end(), [&](const QueueSegment& a, const QueueSegment& b) {
+    return a.slot != b.slot ? a.slot < b.slot : width(a) > width(b);
+  });
+  std::vector<QueueSegment*> last(static_cast<std::size_t>(ranks), nullptr);
+  for (QueueSegment& part : parts) {
+    for (const std::int32_t rank : groups[index(part.group)]) {
+      QueueSegment*& before = last[static_cast<std::size_t>(rank)];
+      if (before == nullptr) part.first = true;
+      before = &part;
+    }
+  }
+  for (QueueSegment* part : last) {
+    if (part != nullptr) part->last = true;
+  }
+  return parts;
+}
+
+}  // namespace slimpack::planners

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// What slices and samples cost, as exact integers that cuts and shares are decided by.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/any_model.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/search/layout.hpp"
+#include "slimpack/schedule/assign.hpp"
+#include "slimpack/schedule/cut.hpp"
+
+namespace slimpack::planners {
+
+/// Times are in nanoseconds over 2^20, so that the price of a token or a pair is a whole number.
+inline constexpr std::int64_t kCostScale = std::int64_t{1} << 20U;
+
+/// Forward and backward slices of a group, on the rank that has most to do.
+struct PassCosts {
+  schedule::SliceCost forward;
+  std::array<schedule::SliceCost, kRecomputeModes> backward;
+};
+
+/// Asks a cost model what a token, a pair and a slice add to a large pack.
+class CostProbe {
+ public:
+  CostProbe(const AnyModel& model, const StageLoad& stage, std::int64_t ranks)
+      : model_(model), stage_(stage), ranks_(ranks) {}
+
+  [[nodiscard]] PassCosts passes() const {
+    PassCosts costs;
+    costs.forward = slice_cost(false, Recompute::none);
+    for (std::size_t mode = 0; mode < kRecomputeModes; ++mode) {
+      costs.backward[mode] = slice_cost(true, static_cast<Recompute>(mode));
+    }
+    return costs;
+  }
+
+  /// Nanoseconds over 2^20 of a token in H.
+  [[nodiscard]] std::int64_t head_token(HeadLoad load) const {
+    const auto price = [&](std::int64_t tokens) {
+      load.tokens = {tokens};
+      return std::visit([&](const auto& model) { return model.head(load).value; }, model_);
+    };
+    return std::max<std::int64_t>(0, price(2 * kTokens) - price(kTokens)) * (kCostScale / kTokens);
+  }
+
+ private:
+  static constexpr std::int64_t kTokens = std::int64_t{1} << 16U;
+  static constexpr std::int64_t kPairs2 = std::int64_t{1} << 34U;
+  static constexpr std::int64_t kSlices = 1024;
+
+  /// The price of a pack whose ranks together have so many tokens and pairs.
+  [[nodiscard]] std::int64_t price(bool back, Recompute mode, std::int64_t pairs2,
+                                   std::int64_t segments) const {
+    PackLoad load;
+    load.ranks = ranks_;
+    load.tokens = {kTokens / ranks_};
+    load.pairs2 = load.filled_pairs2 = pairs2 / ranks_;
+    load.segments = segments;
+    load.runs = back ? 1 : 0;
+    if (ranks_ > 1) load.q_received = {kTokens - kTokens / ranks_};
+    return std::visit(
+        [&](const auto& model) {
+          return back ? model.backward(load, stage_, mode).value
+                      : model.forward(load, stage_).value;
+        },
+        model_);
+  }
+  [[nodiscard]] std::int64_t fixed(bool back, Recompute mode) const {
+    PackLoad load;
+    load.ranks = ranks_;
+    load.tokens = {1};
+    load.runs = back ? 1 : 0;
+    return std::visit(
+        [&](const auto& model) {
+          return back ? model.backward(load, stage_, mode).value
+                      : model.forward(load, stage_).value;
+        },
+        model_);
+  }
+  [[nodiscard]] schedule::SliceCost slice_cost(bool back, Recompute mode) const {
+    const std::int64_t base = price(back, mode, kPairs2, 1);
+    const std::int64_t pairs = std::max<std::int64_t>(0, price(back, mode, 2 * kPairs2, 1) - base);
+    const std::int64_t slices =
+        std::max<std::int64_t>(0, price(back, mode, kPairs2, 1 + kSlices) - base);
+    const std::int64_t tokens = base - pairs - fixed(back, mode);
+    return {slices * (kCostScale / kSlices),
+            std::max<std::int64_t>(1, tokens * (kCostScale / kTokens)),
+            pairs / (kPairs2 / kCostScale)};
+  }
+
+  const AnyModel& model_;
+  StageLoad stage_;
+  std::int64_t ranks_;
+};
+
+/// Bytes of a token of a resident sample on one layer when its backward pass begins.
+[[nodiscard]] constexpr std::int64_t resident_bytes(const LayerBytes& layer,
+                                                    Recompute mode) noexcept {
+  return layer.kept[static_cast<std::size_t>(mode)] + layer.kv + layer.kv_gradient;
+}
+
+/// Layers of the fullest stage.
+[[nodiscard]] inline std::int64_t most_layers(const std::vector<Stage>& stages, std::int32_t pp) {
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(pp));
+  for (const Stage& stage : stages) layers[static_cast<std::size_t>(stage.pp)] += stage.layers();
+  return *std::max_element(layers.begin(), layers.end());
+}
+
+}  // namespace slimpack::planners

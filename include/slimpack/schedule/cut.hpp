@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// Phase 2: a line of samples cut into packs of equal time, forward or backward.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/int128.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/schedule/ranks.hpp"
+
+namespace slimpack::schedule {
+
+/// The time of a slice [a, b) in one pass, in any unit: per_slice + per_token (b - a) + per_pair2
+/// (b^2 - a^2), the last two with the pairs of causal attention counted twice. Exact integers, so
+/// that cuts are the same on every compiler.
+struct SliceCost {
+  std::int64_t per_slice = 0;
+  std::int64_t per_token = 1;
+  std::int64_t per_pair2 = 0;
+
+  /// Time of the first `end` tokens, without per_slice.
+  [[nodiscard]] constexpr Int128 upto(Tokens end) const noexcept {
+    return Int128{end.value} * per_token + Int128{end.value} * end.value * per_pair2;
+  }
+  [[nodiscard]] constexpr Int128 slice(Tokens begin, Tokens end) const noexcept {
+    return Int128{per_slice} + upto(end) - upto(begin);
+  }
+  friend bool operator==(const SliceCost&, const SliceCost&) = default;
+};
+
+/// A sample on the line.
+struct QueuedSample {
+  SampleId id{};
+  Tokens length;
+};
+
+/// Small packs at one end of a line: the outermost has `first_permille` thousandths of a full
+/// pack, each next one `growth_permille` thousandths more than the one before, up to a full pack.
+struct Ramp {
+  std::int64_t first_permille = 1000;
+  std::int64_t growth_permille = 1000;
+  friend bool operator==(const Ramp&, const Ramp&) = default;
+};
+
+/// How a line is cut.
+struct CutRules {
+  std::int64_t units = 1;  ///< full packs that the line is worth; ramps make more and smaller ones
+  Ramp front, back;
+  Tokens granularity{128};  ///< inner slice boundaries are multiples of it
+  Tokens whole{0};          ///< samples up to so many tokens are not cut
+};
+
+/// Packs of one pass in line order: pack i has slices [first[i], first[i + 1]).
+struct PackCuts {
+  std::vector<Slice> slices;
+  std::vector<std::size_t> first{0};
+
+  [[nodiscard]] std::size_t packs() const noexcept { return first.size() - 1; }
+  [[nodiscard]] std::span<const Slice> pack(std::size_t i) const noexcept {
+    return std::span(slices).subspan(first[i], first[i + 1] - first[i]);
+  }
+};
+
+/// Sizes of the packs of a line worth `units` full ones, in 65536ths of a full pack. Ramps that
+/// would take more than half of the line each are cut off. O(packs). Throws InvalidInput if a
+/// number is < 1, or first_permille > 1000.
+[[nodiscard]] inline std::vector<std::int64_t> pack_weights(std::int64_t units, const Ramp& head,
+                                                            const Ramp& tail);
+
+/// Lays `samples` on a line, for the backward pass each reversed, and cuts it where the time of
+/// what went before reaches each pack's share, at the nearest place where a cut may be, the later
+/// of equals. Packs that would be empty are left out. A sample has at most one slice in a pack, its
+/// slices rise (forward) or fall (backward) from pack to pack and partition it. Throws InvalidInput
+/// if a length, a rule or per_token is < 1, or another cost < 0. O(samples + units).
+[[nodiscard]] inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass,
+                                        const SliceCost& cost, const CutRules& rules);
+
+namespace detail {
+
+inline constexpr std::int64_t kFullWeight = 65536;
+
+inline void check_ramp(const Ramp& ramp) {
+  require(ramp.first_permille >= 1 && ramp.first_permille <= 1000,
+          "cut_line: the first of a ramp must be 1 .. 1000 thousandths", ramp.first_permille);
+  require(ramp.growth_permille >= 1, "cut_line: the growth of a ramp must be >= 1",
+          ramp.growth_permille);
+}
+
+/// Weights of a ramp from the outside inwards, of at most `most` in sum.
+[[nodiscard]] inline std::vector<std::int64_t> ramp_weights(const Ramp& ramp, std::int64_t most) {
+  std::vector<std::int64_t> weights;
+  std::int64_t sum = 0;
+  for (std::int64_t weight = std::max<std::int64_t>(1, kFullWeight * ramp.first_permille / 1000);
+       weight < kFullWeight && sum + weight <= most;) {
+    weights.push_back(weight);
+    sum += weight;
+    weight += std::max<std::int64_t>(1, weight * ramp.growth_permille / 1000);
+  }
+  return weights;
+}
+
+/// The largest multiple of `grain`, at most `end`, before which at most `work` lies.
+[[nodiscard]] inline Tokens last_within(Int128 work, const SliceCost& cost, Tokens granularity,
+                                        Tokens end) {
+  // The float only guesses; the integers below decide.
+  const auto linear = static_cast<double>(cost.per_token);
+  const auto square = static_cast<double>(cost.per_pair2);
+  const auto target = static_cast<double>(work);
+  const double guess =
+      2 * target / (linear + std::sqrt(std::fma(4 * square, target, linear * linear)));
+  const auto steps = static_cast<std::int64_t>(guess / static_cast<double>(granularity.value));
+  Tokens position = granularity * std::clamp<std::int64_t>(steps, 0, end / granularity);
+  while (position.value > 0 && cost.upto(position) > work) position -= granularity;
+  while (position + granularity <= end && cost.upto(position + granularity) <= work)
+    position += granularity;
+  return position;
+}
+
+/// Where a sample of `length` tokens is cut so that about `work`, without per_slice, lies before
+/// the cut: 0, length, or a multiple of the grain between.
+[[nodiscard]] inline Tokens cut_before(Int128 work, Tokens length, const SliceCost& cost,
+                                       const CutRules& rules) {
+  const Int128 all = cost.upto(length);
+  if (length <= rules.whole || length <= rules.granularity) {
+    return 2 * work < all ? Tokens{} : length;
+  }
+  const Tokens low = last_within(work, cost, rules.granularity, length);
+  const Tokens high = std::min(low + rules.granularity, length);
+  return work - cost.upto(low) < cost.upto(high) - work ? low : high;
+}
+
+/// Walks the line and closes packs.
+class PackCutter {
+ public:
+  PackCutter(std::size_t samples, Pass pass, const SliceCost& cost, const CutRules& rules,
+             const std::vector<std::int64_t>& weights, Int128 total)
+      : back_(pass == Pass::backward), cost_(cost), rules_(rules), weights_(weights) {
+    for (const std::int64_t weight : weights) weight_sum_ += weight;
+    total_ = total;
+    line_.slices.reserve(samples + weights.size());
+    line_.first.reserve(weights.size() + 1);
+    next_boundary();
+  }
+
+  void add(const QueuedSample& sample) {
+    const Int128 work = cost_.slice(Tokens{}, sample.length);
+    Tokens open = back_ ? sample.length : Tokens{};  // the near end of what is left
+    while (boundary_ < gone_ + work && at_ + 1 < weights_.size()) {
+      const Int128 before = std::max<Int128>(boundary_ - gone_ - cost_.per_slice, 0);
+      const Tokens cut = place(before, sample.length);
+      take(sample.id, open, cut);
+      open = cut;
+      close();
+    }
+    take(sample.id, open, back_ ? Tokens{} : sample.length);
+    gone_ += work;
+  }
+
+  PackCuts finish() {
+    close();
+    return std::move(line_);
+  }
+
+ private:
+  [[nodiscard]] Tokens place(Int128 before, Tokens length) const {
+    if (!back_) return cut_before(before, length, cost_, rules_);
+    return cut_before(std::max<Int128>(cost_.upto(length) - before, 0), length, cost_, rules_);
+  }
+  void take(SampleId sample, Tokens open, Tokens cut) {
+    const Tokens begin = back_ ? cut : open;
+    const Tokens end = back_ ? open : cut;
+    if (begin < end) line_.slices.push_back({sample, begin, end});
+  }
+  void close() {
+    if (line_.slices.size() > line_.first.back()) line_.first.push_back(line_.slices.size());
+    ++at_;
+    next_boundary();
+  }
+  void next_boundary() {
+    if (at_ < weights_.size()) passed_ += weights_[at_];
+    boundary_ = total_ * Int128{passed_} / Int128{weight_sum_};
+  }
+
+  bool back_;
+  const SliceCost& cost_;
+  const CutRules& rules_;
+  const std::vector<std::int64_t>& weights_;
+  Int128 total_ = 0, gone_ = 0, boundary_ = 0;
+  std::int64_t weight_sum_ = 0, passed_ = 0;
+  std::size_t at_ = 0;
+  PackCuts line_;
+};
+
+}  // namespace detail
+
+inline std::vector<std::int64_t> pack_weights(std::int64_t units, const Ramp& head,
+                                              const Ramp& tail) {
+  require(units >= 1, "cut_line: units must be >= 1", units);
+  require(units <= std::int64_t{1} << 24U, "cut_line: units must be <= 2^24", units);
+  detail::check_ramp(head);
+  detail::check_ramp(tail);
+  const std::int64_t all = units * detail::kFullWeight;
+  std::vector<std::int64_t> weights = detail::ramp_weights(head, all / 2);
+  std::vector<std::int64_t> last = detail::ramp_weights(tail, all / 2);
+  std::int64_t left = all;
+  for (const std::int64_t weight : weights) left -= weight;
+  for (const std::int64_t weight : last) left -= weight;
+  const std::int64_t full =
+      std::max<std::int64_t>(weights.empty() && last.empty() ? 1 : 0,
+                             (left + detail::kFullWeight / 2) / detail::kFullWeight);
+  weights.insert(weights.end(), static_cast<std::size_t>(full), detail::kFullWeight);
+  weights.insert(weights.end(), last.rbegin(), last.rend());
+  return weights;
+}
+
+inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass, const SliceCost& cost,
+                          const CutRules& rules) {
+  require(rules.granularity.value >= 1, "cut_line: grain must be >= 1", rules.granularity.value);
+  require(cost.per_token >= 1 && cost.per_slice >= 0 && cost.per_pair2 >= 0,
+          "cut_line: costs must be >= 0, per token >= 1");
+  const std::vector<std::int64_t> weights = pack_weights(rules.units, rules.front, rules.back);
+  Int128 total = 0;
+  for (const QueuedSample& sample : samples) {
+    require(sample.length.value >= 1, "cut_line: a sample must have >= 1 tokens",
+            sample.length.value);
+    total += cost.slice(Tokens{}, sample.length);
+  }
+  detail::PackCutter cutter(samples.size(), pass, cost, rules, weights, total);
+  for (const QueuedSample& sample : samples) cutter.add(sample);
+  return cutter.finish();
+}
+
+}  // namespace slimpack::schedule

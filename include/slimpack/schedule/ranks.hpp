@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Deals micro-batches to data-parallel ranks in equal numbers.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/int128.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/model.hpp"
+
+namespace slimpack::schedule {
+
+/// Int128 enough for the work of every sample of a step.
+/// Half the forward FLOPs of one layer on a sample of `length` tokens: matrix products and causal
+/// attention.
+[[nodiscard]] constexpr Int128 sample_work(const ModelShape& model, Tokens length) noexcept {
+  return Int128{length.value} * model.layer_matrix_weights() +
+         Int128{length.value} * length.value * model.query_width();
+}
+
+/// Positions of micro-batches, one list a rank, ascending.
+using ShardLayout = std::vector<std::vector<std::size_t>>;
+
+/// Micro-batch i goes to rank i mod `ranks`. Throws InvalidInput if ranks < 1. O(count).
+[[nodiscard]] inline ShardLayout assign_round_robin(std::size_t count, std::int32_t ranks) {
+  require(ranks >= 1, "deal: ranks must be >= 1", ranks);
+  ShardLayout deal(static_cast<std::size_t>(ranks));
+  for (std::size_t item = 0; item < count; ++item) deal[item % deal.size()].push_back(item);
+  return deal;
+}
+
+/// Micro-batches, heaviest first, are dealt in rounds of one a rank, the heaviest of a round to the
+/// rank that has least: numbers differ by at most one. Equal micro-batches go by position, equal
+/// ranks by number. Throws InvalidInput if ranks < 1. O(n log n).
+[[nodiscard]] inline ShardLayout assign_balanced(std::span<const Int128> work, std::int32_t ranks) {
+  require(ranks >= 1, "deal: ranks must be >= 1", ranks);
+  std::vector<std::size_t> heaviest_first(work.size());
+  std::iota(heaviest_first.begin(), heaviest_first.end(), std::size_t{0});
+  std::stable_sort(heaviest_first.begin(), heaviest_first.end(),
+                   [&](std::size_t a, std::size_t b) { return work[a] > work[b]; });
+  const auto count = static_cast<std::size_t>(ranks);
+  ShardLayout deal(count);
+  std::vector<Int128> load(count);
+  std::vector<std::size_t> lightest_first(count);
+  std::iota(lightest_first.begin(), lightest_first.end(), std::size_t{0});
+  for (std::size_t i = 0; i < heaviest_first.size(); ++i) {
+    if (i % count == 0) {
+      std::sort(lightest_first.begin(), lightest_first.end(), [&](std::size_t a, std::size_t b) {
+        return std::tie(load[a], a) < std::tie(load[b], b);
+      });
+    }
+    const std::size_t rank = lightest_first[i % count];
+    deal[rank].push_back(heaviest_first[i]);
+    load[rank] += work[heaviest_first[i]];
+  }
+  for (auto& items : deal) std::sort(items.begin(), items.end());
+  return deal;
+}
+
+}  // namespace slimpack::schedule

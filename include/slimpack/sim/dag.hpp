@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the simulator simulates: nodes with durations on resources, edges, and memory events.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack::sim {
+
+/// Index of a node in the arrays of a Dag.
+enum class NodeId : std::uint32_t {};
+/// Index of a resource in `Dag::resources`.
+enum class ResourceId : std::uint32_t {};
+/// Index of a device in `Dag::devices`; in a plan's DAG also its index in `Plan::schedule`.
+enum class DeviceId : std::uint32_t {};
+/// Index of a channel in `Dag::channels`.
+enum class ChannelId : std::uint32_t {};
+
+/// The resource of a node that takes its duration and occupies nothing.
+inline constexpr ResourceId kNoResource{~std::uint32_t{0}};
+
+/// Rows of nodes behind one array of offsets.
+struct NodeLists {
+  std::vector<std::uint32_t> offset{0};  ///< one more than there are rows
+  std::vector<NodeId> node;
+  [[nodiscard]] std::size_t rows() const noexcept { return offset.size() - 1; }
+  [[nodiscard]] std::span<const NodeId> operator[](std::size_t row) const noexcept {
+    return {node.data() + offset[row], node.data() + offset[row + 1]};
+  }
+  friend bool operator==(const NodeLists&, const NodeLists&) = default;
+};
+
+/// `join` is the instant at which a collective starts, `release` the part of a B after which a
+/// gradient bucket may go; neither occupies a resource.
+enum class NodeKind : std::uint8_t {
+  forward,
+  backward,
+  head,
+  optimizer,
+  transfer,
+  reduce,
+  join,
+  release
+};
+inline constexpr int kNodeKinds = 8;
+[[nodiscard]] constexpr std::string_view to_string(NodeKind kind) noexcept {
+  constexpr std::array<std::string_view, kNodeKinds> kNames = {"F",        "B", "H",    "O",
+                                                               "transfer", "R", "join", "release"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+/// Whether nodes of this kind are entries of a schedule that occupy a device's compute.
+[[nodiscard]] constexpr bool is_compute(NodeKind kind) noexcept {
+  return kind <= NodeKind::optimizer;
+}
+
+/// What a node is in its plan. Members without a meaning for the kind are zero.
+struct NodeLabel {
+  NodeKind kind = NodeKind::forward;
+  std::int32_t dp = 0;  ///< of the device; of the sender of a transfer; 0 in an R of all ranks
+  std::int32_t pp = 0;
+  std::uint32_t unit = 0;  ///< place in the device's schedule: of the sending unit of a transfer,
+                           ///< of the B of a release, of the first participant of a join or R
+  PackId pack{};           ///< F, B, H, and transfers, joins, releases of such a unit
+  std::int32_t chunk = 0;
+  ChannelId channel{};        ///< transfers
+  std::uint32_t message = 0;  ///< transfers: place in the channel
+  std::uint32_t bucket = 0;   ///< R and releases: from 0, in the order in which they go
+  friend bool operator==(const NodeLabel&, const NodeLabel&) = default;
+};
+
+enum class ResourceKind : std::uint8_t { compute, link, reduce };
+
+/// What executes one node at a time. With a fixed order it executes its nodes in the order of their
+/// ids, and edges say so; else the node that became possible first goes first, ties to the lower
+/// id.
+struct Resource {
+  ResourceKind kind = ResourceKind::compute;
+  std::int32_t dp = 0;     ///< 0 for the links that reduce a stage's gradients
+  std::int32_t pp = 0;     ///< of the device, the sender, or the stage that reduces
+  std::int32_t to_pp = 0;  ///< of a link: the receiver
+  bool first_come = false;
+  friend bool operator==(const Resource&, const Resource&) = default;
+};
+
+/// One direction of data between neighbouring stages for one group (docs/equations.md).
+struct Channel {
+  GroupId group{};
+  std::int32_t rank = 0;  ///< place of the rank `dp` in its group
+  std::int32_t dp = 0;
+  Pass pass = Pass::forward;
+  std::int32_t from_pp = 0;
+  std::int32_t to_pp = 0;
+  ResourceId link{};
+  std::uint32_t messages = 0;
+  friend bool operator==(const Channel&, const Channel&) = default;
+};
+
+/// What bytes are there for. The last three are there always.
+enum class MemoryKind : std::uint8_t {
+  kept,
+  keys_values,
+  kv_gradients,
+  last_output,
+  hidden_gradients,
+  receive,
+  send,
+  workspace,
+  weights,
+  gradients,
+  optimizer
+};
+inline constexpr int kMemoryKinds = 11;
+[[nodiscard]] constexpr std::string_view to_string(MemoryKind kind) noexcept {
+  constexpr std::array<std::string_view, kMemoryKinds> kNames = {
+      "kept activations", "keys and values",  "gradients of keys and values",
+      "last output",      "hidden gradients", "receive buffers",
+      "send buffers",     "workspace",        "weights",
+      "gradients",        "optimizer state"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+using MemoryByKind = std::array<Bytes, kMemoryKinds>;
+[[nodiscard]] constexpr Bytes total(const MemoryByKind& bytes) noexcept {
+  Bytes sum;
+  for (const Bytes part : bytes) sum += part;
+  return sum;
+}
+
+/// Bytes that come (positive) or go (negative) on a device.
+struct MemoryEvent {
+  DeviceId device{};
+  MemoryKind kind = MemoryKind::kept;
+  Bytes bytes;
+  friend bool operator==(const MemoryEvent&, const MemoryEvent&) = default;
+};
+
+/// The two instants of a node to which memory events belong.
+enum class Moment : std::uint8_t { start, end };
+
+/// A node whose duration is a part of another's: numerator / denominator of `whole`, rounded down.
+struct Part {
+  NodeId node{};
+  NodeId whole{};
+  std::uint32_t numerator = 0;
+  std::uint32_t denominator = 1;
+  friend bool operator==(const Part&, const Part&) = default;
+};
+
+struct DagDevice {
+  std::int32_t dp = 0, pp = 0;
+  ResourceId compute{};
+  MemoryByKind always{};  ///< weights, gradients, optimizer state
+  friend bool operator==(const DagDevice&, const DagDevice&) = default;
+};
+
+/// Plain arrays, one entry a node where nothing else is said. Made by DagBuilder, which adds the
+/// edges of fixed orders and sums the memory events.
+struct Dag {
+  std::vector<Nanos> duration;
+  std::vector<ResourceId> resource;
+  std::vector<NodeLabel> label;
+  std::vector<std::uint32_t> predecessor_count;
+  std::vector<bool> order_only;  ///< the edge from the node before it in its resource's fixed order
+                                 ///< stands for that order and nothing else
+  NodeLists successors;
+
+  std::vector<Resource> resources;
+  std::vector<DagDevice> devices;
+  std::vector<Channel> channels;
+  NodeLists collectives;  ///< nodes that start and end together, two or more a row
+  std::vector<Part> parts;
+
+  std::vector<MemoryEvent> initial_memory;   ///< at step start: receives that are posted
+  std::vector<std::uint32_t> memory_offset;  ///< row 2 node + moment of `memory`
+  std::vector<MemoryEvent> memory;
+
+  /// The same summed over kinds, one entry a device of the row, for the simulator's loop.
+  struct Net {
+    DeviceId device{};
+    Bytes bytes;
+    friend bool operator==(const Net&, const Net&) = default;
+  };
+  std::vector<std::uint32_t> net_offset;
+  std::vector<Net> net;
+
+  [[nodiscard]] std::size_t size() const noexcept { return duration.size(); }
+  [[nodiscard]] std::span<const MemoryEvent> memory_at(NodeId node, Moment moment) const noexcept {
+    const std::size_t row = 2 * index(node) + static_cast<std::size_t>(moment);
+    return {memory.data() + memory_offset[row], memory.data() + memory_offset[row + 1]};
+  }
+  friend bool operator==(const Dag&, const Dag&) = default;
+};
+
+/// The transposed successors, each row ascending. O(nodes + edges).
+[[nodiscard]] inline NodeLists predecessors(const Dag& dag) {
+  NodeLists lists;
+  lists.offset.assign(dag.size() + 1, 0);
+  for (std::size_t i = 0; i < dag.size(); ++i) {
+    lists.offset[i + 1] = lists.offset[i] + dag.predecessor_count[i];
+  }
+  lists.node.resize(dag.successors.node.size());
+  std::vector<std::uint32_t> next(lists.offset.begin(), lists.offset.end() - 1);
+  for (std::size_t from = 0; from < dag.size(); ++from) {
+    for (const NodeId to : dag.successors[from]) {
+      lists.node[next[index(to)]++] = NodeId{static_cast<std::uint32_t>(from)};
+    }
+  }
+  return lists;
+}
+
+}  // namespace slimpack::sim

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the devices, channels and links of a plan that is being timed stand.
+#pragma once
+
+#include <algorithm>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/sim/schedule_tables.hpp"
+
+namespace slimpack::sim::detail {
+
+struct FastDevice {
+  std::size_t place = 0;  ///< in its order: the unit that runs or comes next
+  bool busy = false;
+  bool marked = false;  ///< to be asked whether its next unit can begin
+  bool known = false;   ///< `at` is that of the unit at `place`
+  bool there = false;   ///< waits for those that its unit meets, or runs with them
+  ScheduleTables::Place at;
+  Unit last{};                         ///< that ended; its times, and of all of them the sum
+  std::int64_t started = 0, ends = 0;  ///< of the unit that runs or ran last
+  std::int64_t worked = 0;
+};
+
+/// Bytes of a device; what changes at one instant counts together.
+class FastMemory {
+ public:
+  explicit FastMemory(Bytes first) : level_(first.value) {}
+
+  /// Bytes that come or go at `now`, which never falls.
+  void change(std::int64_t now, std::int64_t bytes) {
+    if (now != last_) {
+      settle();
+      last_ = now;
+    }
+    level_ += bytes;
+  }
+  /// Bytes that go at a time that is now or later.
+  void free(std::int64_t i, std::int64_t bytes) { sends_.push_back({i, bytes}); }
+
+  [[nodiscard]] Bytes close() {
+    settle();
+    return Bytes{peak_};
+  }
+
+ private:
+  void settle() {
+    for (std::size_t send = 0; send < sends_.size();) {
+      if (sends_[send].first > last_) {
+        ++send;
+        continue;
+      }
+      level_ -= sends_[send].second;
+      sends_[send] = sends_.back();
+      sends_.pop_back();
+    }
+    peak_ = std::max(peak_, level_);
+  }
+
+  std::int64_t last_ = 0, level_ = 0, peak_ = 0;
+  std::vector<std::pair<std::int64_t, std::int64_t>> sends_;  // (end, bytes); few
+};
+
+struct FastChannel {
+  std::uint32_t made = 0, sent = 0;  ///< messages whose unit has ended; that have their time
+};
+
+struct FastLink {
+  struct Message {
+    std::int64_t possible = 0;  ///< when it could go
+    std::size_t place = 0;      ///< of its unit in the sender's order
+    std::uint32_t message = 0;
+    auto operator<=>(const Message&) const = default;
+  };
+  std::int64_t free = 0;  ///< of a link with one channel
+  std::uint32_t channels = 0;
+  std::uint32_t event = 0;  ///< of a link with several: 1 + its number among these
+  bool busy = false, marked = false;
+  std::vector<Message> waiting;
+};
+
+}  // namespace slimpack::sim::detail

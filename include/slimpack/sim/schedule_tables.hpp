@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the units of a plan hold and send, by rows of packs and ranks: for walks without a DAG.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/sim/detail/pack_needs.hpp"
+
+namespace slimpack::sim {
+
+/// A row is a pack on one rank of its group; a cell is a row at one place of the line: an F or a B.
+/// A message is named by its place among all messages; those of a channel follow each other in the
+/// order in which they are sent. Bytes are those of the DAG (docs/equations.md, "Memory").
+/// The plan must outlive the table, have orders for all devices and keep rules 1 to 5: a device's
+/// order names only units of its own packs, each once.
+class ScheduleTables {
+ public:
+  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+
+  /// Where F, B or H of a device stands in the table. `receives` and `sends` name messages.
+  struct Place {
+    std::size_t row = 0, cell = 0;
+    std::int32_t line = 0;
+    std::uint32_t receives = kNone, sends = kNone;
+  };
+  /// Bytes of a pack on one rank.
+  struct Row {
+    PackId pack{};
+    std::uint32_t rank = 0;        ///< place in the pack's group
+    std::int64_t hidden = 0;       ///< a boundary tensor
+    std::int64_t workspace = 0;    ///< of F or B
+    std::int64_t held = 0;         ///< a layer: activations, keys and values
+    std::int64_t begun = 0;        ///< a layer, B: gradients of samples that it begins
+    std::int64_t ended = 0;        ///< a layer, B: gradients of samples that it ends
+    std::int64_t head_tokens = 0;  ///< that H has in work at a time
+  };
+  /// One direction of data that leaves a device for one group.
+  struct Channel {
+    std::uint32_t first = 0, count = 0;  ///< of its messages
+    std::uint32_t from = 0, to = 0;      ///< devices
+    std::uint32_t link = 0;              ///< 2 x device, one more for the way back
+  };
+
+  /// O(slices log slices + units).
+  ScheduleTables(const Plan& plan, const MemoryModel& memory)
+      : plan_(plan), virtual_stages_(virtual_stages_of(plan)), shares_(plan, memory) {
+    for (std::int32_t i = 0; i < virtual_stages_.size(); ++i) {
+      layers_.push_back(plan.stages[static_cast<std::size_t>(i)].layers());
+    }
+    for (std::int32_t pp = 0; pp < virtual_stages_.pp; ++pp) {
+      head_token_.push_back(head_workspace(plan, pp, Tokens{1}).value);
+      always_.push_back(static_bytes(plan, pp).total().value);
+    }
+    add_rows(memory);
+    add_messages();
+  }
+
+  [[nodiscard]] const Plan& plan() const noexcept { return plan_; }
+  [[nodiscard]] const VirtualStages& line() const noexcept { return virtual_stages_; }
+  [[nodiscard]] std::size_t rows() const noexcept { return rows_.size(); }
+  [[nodiscard]] std::size_t cells() const noexcept {
+    return rows_.size() * static_cast<std::size_t>(virtual_stages_.size());
+  }
+  [[nodiscard]] std::size_t row(PackId pack, std::int32_t dp) const noexcept {
+    const auto& ranks = plan_.groups[index(plan_.micropacks[index(pack)].group)];
+    if (ranks.size() == 1) return shares_.row(pack, 0);
+    const auto rank = std::lower_bound(ranks.begin(), ranks.end(), dp) - ranks.begin();
+    return shares_.row(pack, static_cast<std::size_t>(rank));
+  }
+  [[nodiscard]] const Row& operator[](std::size_t row) const noexcept { return rows_[row]; }
+  [[nodiscard]] std::size_t cell(std::size_t row, std::int32_t line) const noexcept {
+    return row * static_cast<std::size_t>(virtual_stages_.size()) + static_cast<std::size_t>(line);
+  }
+  /// The forward packs whose H the B of a pack at the end of the line awaits.
+  [[nodiscard]] std::span<const PackId> heads(PackId backward) const noexcept {
+    return shares_.heads(backward);
+  }
+
+  [[nodiscard]] std::span<const Channel> channels() const noexcept { return channels_; }
+  [[nodiscard]] std::uint32_t channel(std::uint32_t message) const noexcept {
+    return channel_[message];
+  }
+  /// The cell that consumes a message, and the one that sends it.
+  [[nodiscard]] std::size_t consumer(std::uint32_t message) const noexcept {
+    return message_cell_[message];
+  }
+  [[nodiscard]] std::size_t sender(std::uint32_t message) const noexcept {
+    const std::size_t to = message_cell_[message];
+    const PackId pack = rows_[to / static_cast<std::size_t>(virtual_stages_.size())].pack;
+    return plan_.micropacks[index(pack)].pass == Pass::forward ? to - 1 : to + 1;
+  }
+  /// The message `window` before this one on its channel.
+  [[nodiscard]] std::uint32_t before(std::uint32_t message) const noexcept {
+    const auto max_in_flight = static_cast<std::uint32_t>(plan_.max_in_flight);
+    const Channel& channel = channels_[channel_[message]];
+    return message - channel.first < max_in_flight ? kNone : message - max_in_flight;
+  }
+  [[nodiscard]] Bytes bytes(std::uint32_t message) const noexcept {
+    return Bytes{
+        rows_[message_cell_[message] / static_cast<std::size_t>(virtual_stages_.size())].hidden};
+  }
+
+  /// F, B or H of device (dp, pp).
+  [[nodiscard]] Place place(const Unit& unit, std::int32_t dp, std::int32_t pp) const noexcept {
+    Place place;
+    place.row = row(unit.pack, dp);
+    if (unit.kind == UnitKind::head) return place;
+    place.line = virtual_stages_.index(pp, unit.chunk);
+    place.cell = cell(place.row, place.line);
+    if (virtual_stages_.pp == 1) return place;
+    place.receives = message_of_[place.cell];
+    const std::int32_t next = unit.kind == UnitKind::forward ? place.line + 1 : place.line - 1;
+    if (next >= 0 && next < virtual_stages_.size())
+      place.sends = message_of_[cell(place.row, next)];
+    return place;
+  }
+
+  /// What the start of a unit adds to its device's bytes, its send buffer included.
+  [[nodiscard]] Bytes at_start(const Unit& unit, const Place& at, std::int32_t pp) const noexcept {
+    const Row& row = rows_[at.row];
+    const bool last_stage = pp + 1 == virtual_stages_.pp;
+    if (unit.kind == UnitKind::head) {
+      return Bytes{head_token_[static_cast<std::size_t>(pp)] * row.head_tokens +
+                   (last_stage ? row.hidden : 0)};
+    }
+    const bool forward = unit.kind == UnitKind::forward;
+    const std::int64_t layers = layers_[static_cast<std::size_t>(at.line)];
+    std::int64_t sum = row.workspace + layers * (forward ? row.held : row.begun);
+    if (forward && at.line + 1 == virtual_stages_.size()) sum += row.hidden;
+    if (goes_on(forward, at.line)) sum += row.hidden;
+    return Bytes{sum};
+  }
+  /// What the end of a unit adds, the receive that it posts again included; but for the sends that
+  /// end by themselves.
+  [[nodiscard]] Bytes at_end(const Unit& unit, const Place& at, std::int32_t pp) const noexcept {
+    const Row& row = rows_[at.row];
+    const bool last_stage = pp + 1 == virtual_stages_.pp;
+    if (unit.kind == UnitKind::head) {
+      return Bytes{-head_token_[static_cast<std::size_t>(pp)] * row.head_tokens -
+                   (last_stage ? row.hidden : 0)};
+    }
+    const bool forward = unit.kind == UnitKind::forward;
+    const std::int64_t layers = layers_[static_cast<std::size_t>(at.line)];
+    std::int64_t sum = -row.workspace;
+    if (!forward) {
+      sum -= layers * (row.held + row.ended);
+      if (at.line + 1 == virtual_stages_.size()) sum -= row.hidden;
+    }
+    if (forward ? at.line > 0 : at.line + 1 < virtual_stages_.size()) sum -= row.hidden;
+    if (at.receives != kNone) {
+      const Channel& channel = channels_[channel_[at.receives]];
+      const std::uint32_t next = at.receives + static_cast<std::uint32_t>(plan_.max_in_flight);
+      if (next - channel.first < channel.count) sum += bytes(next).value;
+    }
+    return Bytes{sum};
+  }
+  /// What each device holds before its first unit: state, and the receives that are posted.
+  [[nodiscard]] std::vector<Bytes> at_first() const {
+    std::vector<Bytes> first;
+    for (const DeviceSchedule& device : plan_.schedule) {
+      first.push_back(Bytes{always_[static_cast<std::size_t>(device.pp)]});
+    }
+    for (const Channel& channel : channels_) {
+      const auto max_in_flight = static_cast<std::uint32_t>(plan_.max_in_flight);
+      for (std::uint32_t i = 0; i < std::min(max_in_flight, channel.count); ++i) {
+        first[channel.to] += bytes(channel.first + i);
+      }
+    }
+    return first;
+  }
+
+ private:
+  [[nodiscard]] bool goes_on(bool forward, std::int32_t line) const noexcept {
+    return forward ? line + 1 < virtual_stages_.size() : line > 0;
+  }
+
+  void add_rows(const MemoryModel& memory) {
+    rows_.reserve(shares_.rows());
+    for (std::size_t i = 0; i < plan_.micropacks.size(); ++i) {
+      const auto pack = static_cast<PackId>(i);
+      for (std::size_t rank = 0; rank < shares_.ranks(pack); ++rank) {
+        const detail::PackNeed& share = shares_(pack, rank);
+        Row row;
+        row.pack = pack;
+        row.rank = static_cast<std::uint32_t>(rank);
+        row.hidden = memory.boundary(pack, rank).value;
+        row.workspace = memory.pack_workspace(pack, rank).value;
+        row.held = (memory.kept(pack, rank, 1) + memory.page_bytes(share.pages, 1)).value;
+        row.begun = memory.layer().kv_gradient * share.begun.value;
+        row.ended = memory.layer().kv_gradient * share.ended.value;
+        row.head_tokens = std::min(memory.own_tokens(pack, rank), plan_.memory.head_tile).value;
+        rows_.push_back(row);
+      }
+    }
+  }
+
+  template <class Visit>
+  void for_each_send(Visit&& visit) const {
+    for (std::size_t device = 0; device < plan_.schedule.size(); ++device) {
+      const DeviceSchedule& schedule = plan_.schedule[device];
+      for (const Unit& unit : schedule.order) {
+        const bool forward = unit.kind == UnitKind::forward;
+        if (!forward && unit.kind != UnitKind::backward) continue;
+        const std::int32_t line = virtual_stages_.index(schedule.pp, unit.chunk);
+        if (!goes_on(forward, line)) continue;
+        visit(static_cast<std::uint32_t>(device), unit,
+              cell(row(unit.pack, schedule.dp), forward ? line + 1 : line - 1));
+      }
+    }
+  }
+
+  void add_messages() {
+    if (virtual_stages_.pp == 1) return;
+    message_of_.assign(cells(), kNone);
+    std::vector<std::uint32_t> open(2 * plan_.groups.size(), kNone);  // of the device at hand
+    std::vector<std::uint32_t> sent;                                  // channel, in order of sends
+    for_each_send([&](std::uint32_t device, const Unit& unit, std::size_t) {
+      const bool forward = unit.kind == UnitKind::forward;
+      std::uint32_t& channel =
+          open[2 * index(plan_.micropacks[index(unit.pack)].group) + (forward ? 0 : 1)];
+      if (channel == kNone || channels_[channel].from != device) {
+        channel = static_cast<std::uint32_t>(channels_.size());
+        const std::int32_t pp = plan_.schedule[device].pp;
+        const std::int32_t to = forward ? (pp + 1) % virtual_stages_.pp
+                                        : (pp + virtual_stages_.pp - 1) % virtual_stages_.pp;
+        const auto there = device_index(plan_, plan_.schedule[device].dp, to);
+        // With two stages both directions lead to the same neighbour.
+        const std::uint32_t way = !forward && virtual_stages_.pp > 2 ? 1 : 0;
+        channels_.push_back({0, 0, device, static_cast<std::uint32_t>(there), 2 * device + way});
+      }
+      ++channels_[channel].count;
+      sent.push_back(channel);
+    });
+    std::uint32_t messages = 0;
+    for (Channel& channel : channels_) {
+      channel.first = messages;
+      messages += std::exchange(channel.count, 0);
+    }
+    channel_.resize(messages);
+    message_cell_.resize(messages);
+    std::size_t i = 0;
+    for_each_send([&](std::uint32_t, const Unit&, std::size_t consumer) {
+      Channel& channel = channels_[sent[i]];
+      const std::uint32_t message = channel.first + channel.count++;
+      channel_[message] = sent[i++];
+      message_cell_[message] = static_cast<std::uint32_t>(consumer);
+      message_of_[consumer] = message;
+    });
+  }
+
+  const Plan& plan_;
+  VirtualStages virtual_stages_;
+  detail::PackNeeds shares_;
+  std::vector<std::int64_t> layers_;               // by place of the line
+  std::vector<std::int64_t> head_token_, always_;  // by stage
+  std::vector<Row> rows_;
+  std::vector<Channel> channels_;
+  std::vector<std::uint32_t> channel_, message_cell_;  // by message
+  std::vector<std::uint32_t> message_of_;              // by cell: the message it consumes
+};
+
+}  // namespace slimpack::sim

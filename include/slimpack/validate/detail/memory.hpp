@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rule 7, the amounts: bytes of tokens, MicroPacks and weights, by the validator's own formulas.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/validate/detail/frame.hpp"
+#include "slimpack/validate/detail/partition.hpp"
+#include "slimpack/validate/detail/size.hpp"
+
+namespace slimpack::validation {
+
+/// Bytes of one token from the tables of docs/equations.md, each entry a tp-th, rounded up.
+struct TokenBytes {
+  std::array<Size, kRecomputeModes> kept{};           ///< per layer
+  std::array<Size, kRecomputeModes> forward_work{};   ///< workspace of F, by mode
+  std::array<Size, kRecomputeModes> backward_work{};  ///< of B
+  Size keys_values, key_value_gradients;              ///< per layer
+  Size hidden;                                        ///< a hidden state, or its gradient
+  Size kv_forward, kv_backward;                       ///< exchange of keys and values
+  Size q_forward, q_backward;                         ///< exchange of queries
+};
+
+[[nodiscard]] inline TokenBytes token_bytes(const Plan& plan) {
+  const ModelShape& model = plan.model;
+  const std::int64_t tp = plan.parallel.tp;
+  const Size e = model.bytes_per_element, t = std::max<std::int64_t>(model.bytes_per_element, 4);
+  const Size g = plan.memory.gradient_bytes, h = model.hidden, f = model.ffn, heads = model.heads;
+  const Size q = heads * Size{model.head_dim}, k = Size{model.kv_heads} * Size{model.head_dim};
+  const std::array<Size, kRecomputeModes> kept = {
+      (h * 4 + q * 2 + f * 3) * e + (heads + 2) * t,
+      (h * 2 + q * 2 + f * 2) * e + heads * t,
+      (h + q) * e + heads * t,
+      h * e,
+  };
+  TokenBytes bytes;
+  for (std::size_t mode = 0; mode < kept.size(); ++mode) {
+    const Size again = kept[0] - kept[mode];
+    bytes.kept[mode] = kept[mode].part(tp);
+    bytes.forward_work[mode] = ((h * 2 + k * 2) * e + again).part(tp);
+    bytes.backward_work[mode] = ((h * 3 + q * 2 + f * 3) * e + k * 2 * g + again).part(tp);
+  }
+  bytes.keys_values = (k * 2 * e).part(tp);
+  bytes.key_value_gradients = (k * 2 * g).part(tp);
+  bytes.hidden = (h * e).part(tp);
+  bytes.kv_forward = (k * 4 * e).part(tp);
+  bytes.kv_backward = bytes.kv_forward + (k * 4 * g).part(tp);
+  bytes.q_forward = ((q * 2 * e + heads * t) * 2).part(tp);
+  bytes.q_backward = ((q * 2 * e + q * g + heads * 2 * t) * 2).part(tp);
+  return bytes;
+}
+
+/// Tokens of [0, end) that place `place` of `ranks` owns: whole blocks of its two turns, and its
+/// part of the block that is cut.
+[[nodiscard]] inline std::int64_t owned_before(std::int64_t end, std::int64_t place,
+                                               std::int64_t ranks, std::int64_t share) {
+  if (ranks == 1) return end;
+  const std::int64_t blocks = end / share;
+  const std::int64_t turns[2] = {place, 2 * ranks - 1 - place};
+  std::int64_t owned = 0;
+  for (const std::int64_t turn : turns) {
+    if (blocks > turn) owned += ((blocks - 1 - turn) / (2 * ranks) + 1) * share;
+    if (blocks % (2 * ranks) == turn) owned += end % share;
+  }
+  return owned;
+}
+
+/// What a MicroPack is to one rank of its group.
+struct PackPart {
+  Size tokens;  ///< own
+  Size kept;    ///< bytes per layer, allocated by F, freed by B
+  Size work;    ///< workspace, without exchange
+  Size pages;   ///< F: of keys and values that it opens, over its samples
+  Size opens;   ///< B: own tokens of the samples whose backward begins here
+  Size closes;  ///< B: own tokens of the samples whose backward ends here
+  Size closed_pages;
+};
+
+/// The parts of one rank, by the numbering of its MicroPacks, and the exchange of each MicroPack.
+class Parts {
+ public:
+  Parts(const Plan& plan, const std::vector<std::vector<Piece>>& pieces)
+      : plan_(plan), pieces_(pieces), bytes_(token_bytes(plan)), samples_(plan.groups.size()) {
+    for (std::size_t i = 0; i < plan.samples.size(); ++i) {
+      samples_[index(plan.sample_group[i])].push_back(i);
+    }
+    exchange_.reserve(plan.micropacks.size());
+    for (const MicroPack& pack : plan.micropacks) exchange_.push_back(exchange_of(pack));
+  }
+
+  [[nodiscard]] const TokenBytes& bytes() const noexcept { return bytes_; }
+  [[nodiscard]] Size exchange(PackId pack) const { return exchange_[index(pack)]; }
+
+  [[nodiscard]] std::vector<PackPart> of_rank(const Frame& frame, std::size_t rank) const {
+    std::vector<PackPart> parts(frame.rank_packs[rank]);
+    for (const Membership& member : frame.membership[rank]) {
+      const auto ranks = static_cast<std::int64_t>(plan_.groups[member.group].size());
+      const auto own = [&](Tokens end) {
+        return owned_before(end.value, static_cast<std::int64_t>(member.place), ranks,
+                            plan_.memory.cp_block_tokens.value);
+      };
+      const auto pages = [&](Tokens end) {
+        return Size{own(end)}.part(plan_.memory.page_tokens.value);
+      };
+      const auto part = [&](PackId pack) -> PackPart& {
+        return parts[member.first + frame.slot[index(pack)]];
+      };
+      for (const std::size_t sample : samples_[member.group]) {
+        for (const Piece& piece : pieces_[sample]) {
+          const Size tokens = own(piece.end) - own(piece.begin);
+          const auto mode =
+              static_cast<std::size_t>(plan_.micropacks[index(piece.backward)].recompute);
+          const Size kept = tokens * bytes_.kept[mode];
+          for (const PackId pack : {piece.forward, piece.backward}) {
+            part(pack).tokens += tokens;
+            part(pack).kept += kept;
+          }
+          part(piece.forward).work += tokens * bytes_.forward_work[mode];
+          part(piece.backward).work += tokens * bytes_.backward_work[mode];
+          part(piece.forward).pages += pages(piece.end) - pages(piece.begin);
+        }
+        const Tokens length = plan_.samples[sample];
+        part(pieces_[sample].back().backward).opens += own(length);
+        part(pieces_[sample].front().backward).closes += own(length);
+        part(pieces_[sample].front().backward).closed_pages += pages(length);
+      }
+    }
+    return parts;
+  }
+
+ private:
+  [[nodiscard]] Size exchange_of(const MicroPack& pack) const {
+    const auto& ranks = plan_.groups[index(pack.group)];
+    Size largest;
+    for (std::size_t i = 0; i < pack.exchange.size(); ++i) {
+      const bool kv = pack.exchange[i] == RingMode::pass_kv;
+      const bool forward = pack.pass == Pass::forward;
+      const Tokens begin = kv ? Tokens{0} : pack.slices[i].begin;
+      std::int64_t share = 0;
+      for (std::size_t place = 0; place < ranks.size(); ++place) {
+        const auto own = [&](Tokens end) {
+          return owned_before(end.value, static_cast<std::int64_t>(place),
+                              static_cast<std::int64_t>(ranks.size()),
+                              plan_.memory.cp_block_tokens.value);
+        };
+        share = std::max(share, own(pack.slices[i].end) - own(begin));
+      }
+      const Size each = kv ? (forward ? bytes_.kv_forward : bytes_.kv_backward)
+                           : (forward ? bytes_.q_forward : bytes_.q_backward);
+      largest = std::max(largest, Size{share} * each);
+    }
+    return largest;
+  }
+
+  const Plan& plan_;
+  const std::vector<std::vector<Piece>>& pieces_;
+  TokenBytes bytes_;
+  std::vector<std::vector<std::size_t>> samples_;  ///< by group
+  std::vector<Size> exchange_;
+};
+
+/// Rows of the vocabulary that a stage works on in H.
+[[nodiscard]] inline Size vocabulary_rows(const Plan& plan, std::int64_t pp) {
+  if (plan.parallel.head == LmHead::last) {
+    return pp + 1 == plan.parallel.pp ? plan.model.vocab : 0;
+  }
+  // V pp / p without the product, which need not fit.
+  const std::int64_t stages = plan.parallel.pp;
+  const std::int64_t whole = plan.model.vocab / stages, rest = plan.model.vocab % stages;
+  return whole + rest * (pp + 1) / stages - rest * pp / stages;
+}
+
+/// Workspace of H on a stage for each token of a tile.
+[[nodiscard]] inline Size head_work(const Plan& plan, std::int64_t pp) {
+  const Size e = plan.model.bytes_per_element, t = std::max<std::int64_t>(4, e.value());
+  const Size h = plan.model.hidden, g = plan.memory.gradient_bytes;
+  return (vocabulary_rows(plan, pp) * t + h * 3 * e + h * g + t * 4).part(plan.parallel.tp);
+}
+
+/// Weights, gradients and optimizer state of a stage.
+[[nodiscard]] inline Size fixed_bytes(const Plan& plan, std::int32_t pp) {
+  const ModelShape& model = plan.model;
+  const Size h = model.hidden, q = Size{model.heads} * Size{model.head_dim};
+  const Size k = Size{model.kv_heads} * Size{model.head_dim};
+  const Size layer = h * q * 2 + h * k * 2 + h * Size{model.ffn} * 3 + h * 2;
+  Size weights;
+  for (const Stage& stage : plan.stages) {
+    if (stage.pp == pp) weights += layer * Size{stage.layers()};
+  }
+  const bool table = pp == 0, last = pp + 1 == plan.parallel.pp;
+  if (table) weights += h * Size{model.vocab};
+  if (last) weights += h;
+  if (!(model.tied && table)) weights += h * vocabulary_rows(plan, pp);
+  const std::int64_t e = model.bytes_per_element, tp = plan.parallel.tp;
+  const Size state = Size{2} * Size{std::max<std::int64_t>(4, e)} + Size{e < 4 ? 4 : 0};
+  const std::int64_t sharers =
+      plan.memory.optimizer == OptimizerState::sharded ? plan.parallel.dp : 1;
+  return (weights * Size{e}).part(tp) + (weights * Size{plan.memory.gradient_bytes}).part(tp) +
+         (weights * state).part(sharers).part(tp);
+}
+
+}  // namespace slimpack::validation

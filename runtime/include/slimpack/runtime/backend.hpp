@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// What computes: a backend is given the memory it works on and the transport it meets others by.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/program.hpp"
+#include "slimpack/runtime/transport.hpp"
+
+namespace slimpack::runtime {
+
+/// What a step learns from: tokens and targets by sample. A token without a target adds no loss.
+struct StepData {
+  std::vector<std::vector<std::int32_t>> tokens;
+  std::vector<std::vector<std::optional<std::int32_t>>> targets;
+};
+
+/// A block and the memory that is its own.
+struct BlockMemory {
+  std::span<std::byte> kept;             ///< F and B: layers x kept_bytes x rows
+  std::span<std::byte> hidden_gradient;  ///< H and the B of the last line: rows x hidden
+  Tokens rows;
+  Recompute recompute = Recompute::none;
+};
+
+/// A piece and where it is: rows [row, row + length) of a block of the call.
+struct PieceMemory {
+  Piece piece;
+  std::size_t block = 0;
+  Tokens row;
+};
+
+/// One rank's part of a slice with its memory. Own token i of the sample (counted from 0) has its
+/// keys and values in row i mod page_tokens of page i / page_tokens, and its gradients of keys and
+/// values in row i. `gradients` exists in B only.
+struct SegmentMemory {
+  Slice slice;
+  RingMode exchange = RingMode::pass_kv;
+  Tokens rows;
+  std::vector<PieceMemory> pieces;
+  std::vector<std::span<std::byte>> pages;  ///< each layers x 2 x key width x page_tokens
+  std::span<std::byte> gradients;           ///< layers x 2 x key width x own tokens of the sample
+};
+
+/// A piece of `work` with its place among the blocks of the call.
+[[nodiscard]] inline PieceMemory piece_memory(const Program& program, const PackWork& work,
+                                              std::size_t piece) {
+  const Piece& found = program.pieces[piece];
+  const auto block = std::find(work.blocks.begin(), work.blocks.end(), found.block);
+  return {found, static_cast<std::size_t>(block - work.blocks.begin()), found.block_row};
+}
+
+/// A segment of `work` without keys and values.
+[[nodiscard]] inline SegmentMemory segment_memory(const Program& program, const PackWork& work,
+                                                  const Segment& segment) {
+  SegmentMemory memory{segment.slice, segment.exchange, segment.rows, {}, {}, {}};
+  for (const std::size_t piece : segment.pieces) {
+    memory.pieces.push_back(piece_memory(program, work, piece));
+  }
+  return memory;
+}
+
+/// F or B of a pack on one place of the line. `input` and `output` are rows x hidden: activations
+/// in F, gradients in B. `input` is empty where the backend has it otherwise: token embeddings in F
+/// of line 0, hidden gradients in B of the last line. `output` is empty in B of line 0.
+struct PackCall {
+  PackId pack{};
+  std::int32_t chunk = 0;
+  std::int32_t line = 0;
+  Recompute recompute = Recompute::none;  ///< B: what was kept
+  CpShard shard;
+  ProcessGroup ring;  ///< the ranks of the group on this stage
+  Tokens rows;
+  std::vector<BlockMemory> blocks;
+  std::vector<SegmentMemory> segments;
+  std::span<const std::byte> input;
+  std::span<std::byte> output;
+  std::span<std::byte> workspace;
+  bool releases = false;  ///< B: gradients of a layer that it has passed may be summed at once
+};
+
+/// H of a forward pack. On the last stage `hidden` is the last layer's output, rows x hidden, the
+/// hidden gradients of the blocks are to be filled, and `losses` gets one number a row, zero where
+/// a token has no target, by the end of the step; elsewhere they are empty.
+struct HeadCall {
+  PackId pack{};
+  Tokens rows;
+  std::vector<BlockMemory> blocks;
+  std::vector<PieceMemory> pieces;
+  ProcessGroup stages;  ///< of the rank; one member unless the head is sharded
+  std::span<const std::byte> hidden;
+  std::span<double> losses;
+  std::span<std::byte> workspace;
+};
+
+/// One device's computation and memory.
+/// Laws:
+/// - `allocate` gives exactly that many bytes of any content, `clear` makes them zero; a call's
+/// spans are all that a unit may use, except
+///   `static_bytes`. A backend reads and writes nothing else from unit to unit.
+/// - `forward` fills `output`, what is kept and the pages; `backward` reads them, adds to the
+///   gradients, fills `output`. Weight gradients are summed over all units of a step; H scales
+///   them by 1 / target_tokens.
+/// - `reduce` queues the sums of a chunk's gradients over the ranks, with chunk 0 embedding, final
+///   norm and head too, as far as a `backward` that releases has not, and never blocks; `optimize`
+///   awaits all sums, then updates the weights.
+/// - A backend that has `finish(link)` gets this call behind the last unit: what it has queued,
+/// losses
+///   above all, has happened when it returns.
+/// - Equal input gives equal bits, in any interleaving of devices.
+template <class Candidate, class Link>
+concept Backend =
+    requires(Candidate& backend, const Candidate& constant, typename Candidate::Buffer& buffer,
+             Link& link, const PackCall& pack, const HeadCall& head, const StepData& data,
+             Bytes bytes, std::int32_t chunk, const Plan& plan) {
+      requires std::movable<typename Candidate::Buffer>;
+      { constant.element_bytes() } -> std::same_as<ElementBytes>;
+      { constant.static_bytes() } -> std::same_as<StaticBytes>;
+      { backend.allocate(bytes) } -> std::same_as<typename Candidate::Buffer>;
+      { constant.bytes(buffer) } -> std::same_as<std::span<std::byte>>;
+      backend.clear(buffer);
+      backend.begin_step(plan, data);
+      backend.forward(pack, link);
+      backend.backward(pack, link);
+      backend.head(head, link);
+      backend.reduce(chunk, link);
+      backend.optimize(link);
+    };
+
+}  // namespace slimpack::runtime

@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: Apache-2.0
+// Walks one device's order of a plan: receives, allocates, computes, sends, frees.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/backend.hpp"
+#include "slimpack/runtime/device_result.hpp"
+#include "slimpack/runtime/losses.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/program.hpp"
+#include "slimpack/runtime/transport.hpp"
+
+namespace slimpack::runtime {
+
+/// Runs the order of device `device` (in `Plan::schedule`) once. The backend must be that device's
+/// and the plan one that `validate` passes. Throws ExecutionError if a unit fails, after telling
+/// all other devices (`Transport::abort`), and passes on Aborted and Deadlock of the transport.
+/// Ends with the drained test: ExecutionError if anything but what is always held is left, since
+/// whatever is saved is freed by the unit that docs/equations.md names.
+template <class Device, class Link>
+  requires Backend<Device, Link>
+class DeviceRun {
+ public:
+  using Buffer = typename Device::Buffer;
+
+  DeviceRun(const Plan& plan, const Program& program, const StepData& data, std::size_t device,
+            Device& backend, Link& link, const MemoryObserver& observer)
+      : plan_(plan),
+        program_(program),
+        own_(program.devices[device]),
+        data_(data),
+        device_(device),
+        backend_(backend),
+        link_(link),
+        observer_(observer),
+        size_(backend.element_bytes()) {}
+
+  [[nodiscard]] DeviceResult run() {
+    try {
+      start();
+      started_ = true;
+      for (unit_ = 0; unit_ < own_.units.size(); ++unit_) {
+        announce();
+        step(own_.units[unit_]);
+      }
+      announce();
+      finish();
+    } catch (const Aborted&) {
+      throw;
+    } catch (const Deadlock&) {
+      throw;
+    } catch (const std::exception& error) {
+      fail(error.what());
+    } catch (...) {
+      fail("an exception of unknown type");
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct Held {
+    Buffer buffer;
+    Bytes bytes;
+  };
+  using ChunkSample = std::pair<std::int32_t, SampleId>;
+  using ChunkBlock = std::pair<std::int32_t, std::size_t>;
+  struct Sample {
+    Tokens forward;   ///< tokens [0, forward) have run forward
+    Tokens backward;  ///< tokens [backward, length) have run backward
+    std::vector<Held> pages;
+    std::optional<Held> gradients;
+  };
+
+  [[nodiscard]] std::string place() const {
+    std::string text = "device (dp " + std::to_string(own_.dp) + ", pp " + std::to_string(own_.pp);
+    if (!started_) return text + "), start of the step";
+    if (unit_ >= own_.units.size()) return text + "), end of the step";
+    return text + "), unit " + std::to_string(unit_) + ", " + to_string(own_.units[unit_].unit);
+  }
+
+  void announce() {  // some transports issue their work unit by unit
+    link_.at(place());
+    if constexpr (requires { link_.begin_unit(unit_); }) link_.begin_unit(unit_);
+  }
+
+  /// Tells the others now, while the buffers that they may read are still there.
+  [[noreturn]] void fail(const std::string& cause) {
+    const std::string sentence = place() + ", failed: " + cause;
+    link_.abort(sentence);
+    throw ExecutionError(sentence);
+  }
+
+  // --- memory ---
+
+  void emit(Moment moment, MemoryKind kind, std::optional<MessageRef> message, std::size_t unit,
+            Bytes change) {
+    if (change == Bytes{}) return;
+    now_ += change;
+    result_.peak = std::max(result_.peak, now_);
+    if (observer_) observer_({device_, moment, unit, kind, message, change});
+  }
+
+  /// Events of one moment, one a kind.
+  void emit_changes(Moment moment) {
+    for (std::size_t kind = 0; kind < kMemoryKinds; ++kind) {
+      emit(moment, static_cast<MemoryKind>(kind), std::nullopt, unit_, changes_[kind]);
+      changes_[kind] = Bytes{};
+    }
+  }
+
+  [[nodiscard]] Held hold(MemoryKind kind, std::int64_t bytes) {
+    Held held{backend_.allocate(Bytes{bytes}), Bytes{bytes}};
+    changes_[static_cast<std::size_t>(kind)] += held.bytes;
+    return held;
+  }
+
+  void drop(MemoryKind kind, Held held) { changes_[static_cast<std::size_t>(kind)] -= held.bytes; }
+
+  [[nodiscard]] std::span<std::byte> bytes(Held& held) { return backend_.bytes(held.buffer); }
+
+  template <class Key>
+  [[nodiscard]] std::span<std::byte> keep(std::map<Key, Held>& all, std::type_identity_t<Key> key,
+                                          MemoryKind kind, std::int64_t size) {
+    return bytes(all.insert_or_assign(key, hold(kind, size)).first->second);
+  }
+
+  // --- messages ---
+
+  [[nodiscard]] std::int64_t boundary_bytes(Tokens rows) const {
+    return rows.value * plan_.model.hidden * size_.element;
+  }
+
+  void post(Moment moment, MessageRef message) {
+    const ChannelWork& channel = program_.channels[message.channel];
+    if (message.index >= channel.messages.size()) return;
+    const std::int64_t size = boundary_bytes(channel.messages[message.index].rows);
+    Held& held =
+        receives_.emplace(message, Held{backend_.allocate(Bytes{size}), Bytes{size}}).first->second;
+    emit(moment, MemoryKind::receive_buffer, message, unit_, held.bytes);
+    link_.post_receive(channel.channel, message.index, bytes(held));
+  }
+
+  void emit_sent(MessageRef message, const Held& held) {
+    const Message& sent = program_.channels[message.channel].messages[message.index];
+    emit(Moment::transfer_end, MemoryKind::send_buffer, message, sent.sender_unit, -held.bytes);
+  }
+
+  void collect_sends() {
+    std::erase_if(sends_, [&](const auto& send) {
+      const auto& [message, held] = send;
+      const ChannelWork& work = program_.channels[message.channel];
+      const bool ended = work.messages[message.index].kept_until <= unit_ &&
+                         link_.send_ended(work.channel, message.index);
+      if (ended) emit_sent(message, held);
+      return ended;
+    });
+  }
+
+  void await_send(MessageRef message) {
+    const auto send = sends_.find(message);
+    if (send == sends_.end()) return;
+    link_.await_send(program_.channels[message.channel].channel, message.index);
+    emit_sent(message, send->second);
+    sends_.erase(send);
+  }
+
+  // --- units ---
+
+  void start() {
+    backend_.begin_step(plan_, data_);
+    result_.held = backend_.static_bytes();
+    const auto held = [&](MemoryKind kind, Bytes size) {
+      emit(Moment::step_start, kind, std::nullopt, 0, size);
+    };
+    held(MemoryKind::weights, result_.held.weights);
+    held(MemoryKind::weight_gradients, result_.held.gradients);
+    held(MemoryKind::optimizer_state, result_.held.optimizer);
+    for (const std::size_t channel : own_.incoming) {
+      for (std::size_t message = 0; message < static_cast<std::size_t>(plan_.max_in_flight);
+           ++message) {
+        post(Moment::step_start, {channel, message});
+      }
+    }
+  }
+
+  void step(const UnitWork& work) {
+    const auto max_in_flight = static_cast<std::size_t>(plan_.max_in_flight);
+    if (work.send && work.send->index >= max_in_flight) {
+      await_send({work.send->channel, work.send->index - max_in_flight});
+    }
+    if (const auto& from = work.receive) {
+      link_.await_receive(program_.channels[from->channel].channel, from->index);
+    }
+    collect_sends();
+    switch (work.unit.kind) {
+      case UnitKind::forward:
+        forward(work);
+        break;
+      case UnitKind::backward:
+        backward(work);
+        break;
+      case UnitKind::head:
+        head(work);
+        break;
+      case UnitKind::reduce:
+        backend_.reduce(work.unit.chunk, link_);
+        break;
+      case UnitKind::optimizer:
+        backend_.optimize(link_);
+        break;
+    }
+    emit_changes(Moment::unit_end);
+    if (work.send) {
+      const MessageRef message = *work.send;
+      link_.queue_send(program_.channels[message.channel].channel, message.index,
+                       bytes(sends_.at(message)));
+    }
+    if (work.receive) {
+      const auto done = receives_.find(*work.receive);
+      emit(Moment::unit_end, MemoryKind::receive_buffer, done->first, unit_, -done->second.bytes);
+      receives_.erase(done);
+      post(Moment::unit_end, {work.receive->channel, work.receive->index + max_in_flight});
+    }
+  }
+
+  [[nodiscard]] const Stage& stage(const UnitWork& work) const {
+    return plan_.stages[static_cast<std::size_t>(work.line)];
+  }
+  [[nodiscard]] bool is_last(const UnitWork& work) const {
+    return work.line + 1 == virtual_stages_of(plan_).size();
+  }
+
+  [[nodiscard]] std::span<std::byte> input(const UnitWork& work) {
+    if (work.receive) return bytes(receives_.at(*work.receive));
+    const auto handed = handed_.find({work.unit.pack, work.line});
+    require(handed != handed_.end(), "the neighbouring stage must have run before");
+    return bytes(handed->second);
+  }
+
+  /// The buffer for what leaves the unit towards place `to` of the line.
+  [[nodiscard]] std::span<std::byte> output(const UnitWork& work, std::int32_t to, Tokens rows) {
+    const std::int64_t size = boundary_bytes(rows);
+    if (!work.send) return keep(handed_, {work.unit.pack, to}, MemoryKind::receive_buffer, size);
+    Held held{backend_.allocate(Bytes{size}), Bytes{size}};
+    emit(Moment::unit_start, MemoryKind::send_buffer, *work.send, unit_, held.bytes);
+    return bytes(sends_.emplace(*work.send, std::move(held)).first->second);
+  }
+
+  void drop_handed(const UnitWork& work) {
+    const auto handed = handed_.find({work.unit.pack, work.line});
+    if (handed == handed_.end()) return;
+    drop(MemoryKind::receive_buffer, std::move(handed->second));
+    handed_.erase(handed);
+  }
+
+  [[nodiscard]] PackCall begin_call(const UnitWork& work) {
+    const MicroPack& pack = plan_.micropacks[index(work.unit.pack)];
+    PackCall call;
+    call.pack = work.unit.pack;
+    call.chunk = work.unit.chunk;
+    call.line = work.line;
+    call.recompute = pack.recompute;
+    call.shard = cp_shard_of(plan_, pack.group, work.rank);
+    call.ring.self = work.rank;
+    for (const std::int32_t dp : plan_.groups[index(pack.group)]) {
+      call.ring.members.push_back(device_index(plan_, dp, own_.pp));
+    }
+    call.rows = part(work).rows;
+    return call;
+  }
+
+  [[nodiscard]] const PackWork& part(const UnitWork& work) const {
+    return program_.packs[index(work.unit.pack)][work.rank];
+  }
+
+  void forward(const UnitWork& work) {
+    PackCall call = begin_call(work);
+    const std::int64_t layers = stage(work).layers();
+    const std::int64_t page_bytes =
+        layers * 2 * plan_.model.key_width() * size_.element * plan_.memory.page_tokens.value;
+    for (const std::size_t id : part(work).blocks) {
+      const Block& block = program_.blocks[id];
+      const std::int64_t row = layers * kept_bytes(plan_.model, block.recompute, size_);
+      call.blocks.push_back(
+          {keep(kept_, {call.chunk, id}, MemoryKind::activations, row * block.rows.value),
+           {},
+           block.rows,
+           block.recompute});
+    }
+    for (const Segment& segment : part(work).segments) {
+      SegmentMemory memory = segment_memory(program_, part(work), segment);
+      Sample& sample = samples_[{call.chunk, segment.slice.sample}];
+      const std::int64_t page = plan_.memory.page_tokens.value;
+      const std::int64_t owned = call.shard.before(segment.slice.end).value;
+      require(sample.forward == segment.slice.begin,
+              "forward slices must run in rising order, not so sample",
+              static_cast<std::int64_t>(index(segment.slice.sample)));
+      sample.forward = sample.backward = segment.slice.end;
+      while (static_cast<std::int64_t>(sample.pages.size()) * page < owned) {
+        sample.pages.push_back(hold(MemoryKind::keys_values, page_bytes));
+      }
+      for (Held& held : sample.pages) memory.pages.push_back(bytes(held));
+      call.segments.push_back(std::move(memory));
+    }
+    if (work.line > 0) call.input = input(work);
+    if (is_last(work)) {
+      call.output =
+          keep(last_outputs_, call.pack, MemoryKind::last_output, boundary_bytes(call.rows));
+    } else {
+      call.output = output(work, work.line + 1, call.rows);
+    }
+    Held workspace =
+        hold(MemoryKind::workspace, workspace_bytes(plan_, program_, size_, work, Pass::forward));
+    call.workspace = bytes(workspace);
+    emit_changes(Moment::unit_start);
+    backend_.forward(call, link_);
+    drop(MemoryKind::workspace, std::move(workspace));
+    drop_handed(work);
+  }
+
+  void backward(const UnitWork& work) {
+    PackCall call = begin_call(work);
+    call.releases = work.releases;
+    const std::int64_t layers = stage(work).layers();
+    for (const Segment& segment : part(work).segments) {
+      SegmentMemory memory = segment_memory(program_, part(work), segment);
+      Sample& sample = samples_[{call.chunk, segment.slice.sample}];
+      const Tokens length = plan_.samples[index(segment.slice.sample)];
+      const Tokens owned = call.shard.before(length);
+      require(sample.forward == length && sample.backward == segment.slice.end,
+              "backward slices must run in falling order after all forward ones, not so sample",
+              static_cast<std::int64_t>(index(segment.slice.sample)));
+      sample.backward = segment.slice.begin;
+      if (!sample.gradients) {
+        sample.gradients =
+            hold(MemoryKind::key_value_gradients,
+                 layers * 2 * plan_.model.key_width() * size_.gradient * owned.value);
+        backend_.clear(sample.gradients->buffer);
+      }
+      memory.gradients = bytes(*sample.gradients);
+      for (Held& held : sample.pages) memory.pages.push_back(bytes(held));
+      call.segments.push_back(std::move(memory));
+    }
+    for (const std::size_t id : part(work).blocks) {
+      const Block& block = program_.blocks[id];
+      BlockMemory memory{bytes(kept_.at({call.chunk, id})), {}, block.rows, block.recompute};
+      if (is_last(work)) {
+        const auto gradient = hidden_.find(id);
+        require(gradient != hidden_.end(), "tokens must have been through H, not so MicroPack",
+                static_cast<std::int64_t>(index(block.forward)));
+        memory.hidden_gradient = bytes(gradient->second);
+      }
+      call.blocks.push_back(memory);
+    }
+    if (!is_last(work)) call.input = input(work);
+    if (work.line > 0) call.output = output(work, work.line - 1, call.rows);
+    Held workspace =
+        hold(MemoryKind::workspace, workspace_bytes(plan_, program_, size_, work, Pass::backward));
+    call.workspace = bytes(workspace);
+    emit_changes(Moment::unit_start);
+    backend_.backward(call, link_);
+    drop(MemoryKind::workspace, std::move(workspace));
+    drop_handed(work);
+    release(work);
+  }
+
+  /// After B: what was kept of its tokens; with samples' first tokens, their keys and values.
+  void release(const UnitWork& work) {
+    for (const std::size_t id : part(work).blocks) {
+      const auto kept = kept_.find({work.unit.chunk, id});
+      drop(MemoryKind::activations, std::move(kept->second));
+      kept_.erase(kept);
+      if (!is_last(work)) continue;
+      const auto gradient = hidden_.find(id);
+      drop(MemoryKind::hidden_gradients, std::move(gradient->second));
+      hidden_.erase(gradient);
+    }
+    for (const Segment& segment : part(work).segments) {
+      if (segment.slice.begin > Tokens{}) continue;
+      const auto sample = samples_.find({work.unit.chunk, segment.slice.sample});
+      for (Held& held : sample->second.pages) drop(MemoryKind::keys_values, std::move(held));
+      drop(MemoryKind::key_value_gradients, std::move(*sample->second.gradients));
+      samples_.erase(sample);
+    }
+  }
+
+  void head(const UnitWork& work) {
+    const bool sharded = plan_.parallel.head == LmHead::shard;
+    const bool last = own_.pp + 1 == plan_.parallel.pp;
+    HeadCall call;
+    call.pack = work.unit.pack;
+    call.rows = part(work).rows;
+    call.stages = {{device_}, 0};
+    std::int64_t vocabulary = plan_.model.vocab;
+    if (sharded) {
+      call.stages = {{}, static_cast<std::size_t>(own_.pp)};
+      for (std::int32_t pp = 0; pp < plan_.parallel.pp; ++pp) {
+        call.stages.members.push_back(device_index(plan_, own_.dp, pp));
+      }
+      vocabulary = vocabulary_shard(vocabulary, own_.pp, plan_.parallel.pp).size();
+    }
+    for (const std::size_t id : part(work).blocks) {
+      const Block& block = program_.blocks[id];
+      BlockMemory memory{{}, {}, block.rows, block.recompute};
+      if (last) {
+        memory.hidden_gradient =
+            keep(hidden_, id, MemoryKind::hidden_gradients, boundary_bytes(block.rows));
+      }
+      call.blocks.push_back(memory);
+    }
+    for (const Segment& segment : part(work).segments) {
+      for (const std::size_t piece : segment.pieces) {
+        call.pieces.push_back(piece_memory(program_, part(work), piece));
+      }
+    }
+    const auto output = last_outputs_.find(call.pack);
+    if (last) {
+      require(output != last_outputs_.end(), "F of the last stage must have run before");
+      call.hidden = bytes(output->second);
+      losses_.emplace_back(call.pieces,
+                           std::vector<double>(static_cast<std::size_t>(call.rows.value)));
+      call.losses = losses_.back().second;
+    }
+    Held workspace =
+        hold(MemoryKind::workspace, std::min(call.rows, plan_.memory.head_tile).value *
+                                        head_workspace(plan_.model, vocabulary, size_));
+    call.workspace = bytes(workspace);
+    emit_changes(Moment::unit_start);
+    backend_.head(call, link_);
+    drop(MemoryKind::workspace, std::move(workspace));
+    if (!last) return;
+    drop(MemoryKind::last_output, std::move(output->second));
+    last_outputs_.erase(output);
+  }
+
+  /// The drained test.
+  void finish() {
+    if constexpr (requires { backend_.finish(link_); }) backend_.finish(link_);
+    for (const auto& [pieces, losses] : losses_) append_losses(result_.losses, pieces, losses);
+    while (!sends_.empty()) await_send(sends_.begin()->first);
+    const auto none = [](std::size_t count, const char* what) {
+      if (count == 0) return;
+      throw ExecutionError("the step must end drained, but holds " + std::string(what) + " (" +
+                           std::to_string(count) + ")");
+    };
+    none(kept_.size(), "kept activations");
+    none(samples_.size(), "keys and values");
+    none(last_outputs_.size(), "outputs of the last layer");
+    none(hidden_.size(), "hidden gradients");
+    none(handed_.size(), "tensors between chunks");
+    none(receives_.size(), "receive buffers");
+    const Bytes held = result_.held.weights + result_.held.gradients + result_.held.optimizer;
+    if (now_ != held) {
+      throw ExecutionError("the step must end with the bytes always held, " +
+                           std::to_string(held.value) + ", but counts " +
+                           std::to_string(now_.value));
+    }
+  }
+
+  const Plan& plan_;
+  const Program& program_;
+  const DeviceProgram& own_;
+  const StepData& data_;
+  std::size_t device_;
+  Device& backend_;
+  Link& link_;
+  const MemoryObserver& observer_;
+  ElementBytes size_;
+
+  bool started_ = false;
+  std::size_t unit_ = 0;
+  Bytes now_;
+  std::array<Bytes, kMemoryKinds> changes_{};
+  std::map<ChunkBlock, Held> kept_;
+  std::map<ChunkSample, Sample> samples_;
+  std::map<PackId, Held> last_outputs_;
+  std::map<std::size_t, Held> hidden_;  ///< by block
+  std::map<std::pair<PackId, std::int32_t>, Held> handed_;
+  std::map<MessageRef, Held> receives_, sends_;
+  std::vector<std::pair<std::vector<PieceMemory>, std::vector<double>>> losses_;  ///< by H
+  DeviceResult result_;
+};
+
+}  // namespace slimpack::runtime

@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan as its devices read it: pieces of samples, each rank's part of each pack, messages.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/transport.hpp"
+
+namespace slimpack::runtime {
+
+/// Tokens [begin, end) of a sample that one rank owns and that lie in one forward and one backward
+/// pack: they are in one block.
+struct Piece {
+  SampleId sample{};
+  Tokens begin, end;
+  PackId forward{}, backward{};
+  Recompute recompute = Recompute::none;
+  std::size_t block = 0;  ///< in `Program::blocks`
+  Tokens block_row;       ///< of its first token
+  [[nodiscard]] constexpr Tokens length() const noexcept { return end - begin; }
+};
+
+/// All tokens of a rank that lie in one forward and one backward pack: what is saved of them is
+/// allocated and freed together. Its rows are those of the forward pack that are in the backward
+/// one, in the forward pack's order.
+struct Block {
+  PackId forward{}, backward{};
+  Recompute recompute = Recompute::none;
+  Tokens rows;
+};
+
+/// One rank's part of a slice.
+struct Segment {
+  Slice slice;
+  RingMode exchange = RingMode::pass_kv;  ///< without meaning in a group of one
+  std::vector<std::size_t> pieces;        ///< in `Program::pieces`, ascending
+  Tokens rows;
+};
+
+/// One rank's part of a pack. Its rows are its tokens, slice by slice, ascending in each.
+struct PackWork {
+  std::vector<Segment> segments;
+  std::vector<std::size_t> blocks;  ///< in `Program::blocks`, as they come up in the rows
+  Tokens rows;
+};
+
+/// A message: what the `sender_unit`-th unit of the sending device makes.
+struct Message {
+  PackId pack{};
+  std::int32_t line = 0;  ///< of the sender
+  Tokens rows;
+  std::size_t sender_unit = 0, receiver_unit = 0;
+  std::size_t kept_until = 0;  ///< the sender's unit before which its buffer goes, unless it still
+                               ///< travels (`keep_sends`)
+};
+
+struct ChannelWork {
+  Channel channel;
+  std::vector<Message> messages;  ///< in the order sent
+};
+
+/// A unit with everything that the plan says about it.
+struct UnitWork {
+  Unit unit;
+  std::int32_t line = 0;
+  std::size_t rank = 0;  ///< in the pack's group
+  std::optional<MessageRef> receive, send;
+  bool releases = false;  ///< B: only R come between it and its chunk's R (docs/equations.md)
+};
+
+struct DeviceProgram {
+  std::int32_t dp = 0, pp = 0;
+  std::vector<UnitWork> units;
+  std::vector<std::size_t> incoming;  ///< channels that end here
+};
+
+struct Program {
+  std::vector<Piece> pieces;
+  std::vector<Block> blocks;
+  std::vector<std::vector<PackWork>> packs;  ///< by pack, then rank of its group
+  std::vector<ChannelWork> channels;
+  std::vector<DeviceProgram> devices;  ///< as in `Plan::schedule`
+};
+
+/// "F of MicroPack 3, chunk 1", for messages.
+[[nodiscard]] inline std::string to_string(const Unit& unit) {
+  const std::string pack = " of MicroPack " + std::to_string(index(unit.pack));
+  const std::string chunk = std::to_string(unit.chunk);
+  switch (unit.kind) {
+    case UnitKind::forward:
+      return "F" + pack + ", chunk " + chunk;
+    case UnitKind::backward:
+      return "B" + pack + ", chunk " + chunk;
+    case UnitKind::head:
+      return "H" + pack;
+    case UnitKind::reduce:
+      return "R of chunk " + chunk;
+    case UnitKind::optimizer:
+      return "O";
+  }
+  return "?";
+}
+
+/// The program of a plan that `validate` passes. Throws InvalidInput, before any work, if the plan
+/// has tensor parallelism, if its tables do not fit together, if the slices of a pass do not
+/// partition a sample, if a receiver consumes in another order than the sender sends, or if ranks
+/// or stages have their common process groups in different orders.
+/// O(n log n) in slices and units, times the ranks of a group.
+[[nodiscard]] Program make_program(const Plan& plan);
+
+/// Throws InvalidInput if a plan cannot be executed at all: tensor parallelism, or tables of
+/// stages, devices, groups and samples that do not fit together.
+void check_executable(const Plan& plan);
+
+namespace detail {
+
+inline std::string at(const char* table, std::size_t place) {
+  return std::string(table) + "[" + std::to_string(place) + "]";
+}
+
+}  // namespace detail
+
+inline void check_executable(const Plan& plan) {
+  using detail::at;
+  const Parallel& parallel = plan.parallel;
+  require(parallel.tp == 1, "execution: parallel.tp must be 1", parallel.tp);
+  require(parallel.dp >= 1, "execution: parallel.dp must be >= 1", parallel.dp);
+  require(parallel.pp >= 1, "execution: parallel.pp must be >= 1", parallel.pp);
+  require(parallel.chunks >= 1, "execution: parallel.chunks must be >= 1", parallel.chunks);
+  require(plan.max_in_flight >= 1, "execution: window must be >= 1", plan.max_in_flight);
+  require(plan.memory.page_tokens > Tokens{0}, "execution: memory.page_tokens must be > 0",
+          plan.memory.page_tokens.value);
+  require(plan.memory.cp_block_tokens > Tokens{0}, "execution: memory.share_tokens must be > 0",
+          plan.memory.cp_block_tokens.value);
+  require(plan.memory.head_tile > Tokens{0}, "execution: memory.head_tile must be > 0",
+          plan.memory.head_tile.value);
+  const VirtualStages virtual_stages = virtual_stages_of(plan);
+  require(plan.stages.size() == static_cast<std::size_t>(virtual_stages.size()),
+          "execution: stages must have one entry a stage and chunk",
+          static_cast<std::int64_t>(plan.stages.size()));
+  std::int64_t layer = 0;
+  for (std::int32_t j = 0; j < virtual_stages.size(); ++j) {
+    const Stage& stage = plan.stages[static_cast<std::size_t>(j)];
+    const std::string place = "execution: " + detail::at("stages", static_cast<std::size_t>(j));
+    require(stage.pp == virtual_stages.stage(j) && stage.chunk == virtual_stages.chunk(j),
+            place + " must be in line order");
+    require(stage.first_layer == layer && stage.end_layer >= layer,
+            place + ".layers must continue at " + std::to_string(layer), stage.first_layer);
+    require(stage.embedding == (j == 0), place + ".embedding must be true of the first stage only");
+    layer = stage.end_layer;
+  }
+  require(layer == plan.model.layers, "execution: stages must end at model.layers", layer);
+  const auto devices =
+      static_cast<std::size_t>(parallel.dp) * static_cast<std::size_t>(parallel.pp);
+  require(plan.schedule.size() == devices, "execution: schedule must have one entry a device",
+          static_cast<std::int64_t>(plan.schedule.size()));
+  for (std::size_t device = 0; device < devices; ++device) {
+    const DeviceSchedule& order = plan.schedule[device];
+    require(order.dp >= 0 && order.dp < parallel.dp && order.pp >= 0 && order.pp < parallel.pp &&
+                device_index(plan, order.dp, order.pp) == device,
+            "execution: " + detail::at("schedule", device) + " must be sorted by dp, then pp");
+  }
+  for (std::size_t group = 0; group < plan.groups.size(); ++group) {
+    const auto& ranks = plan.groups[group];
+    const std::string place = "execution: " + detail::at("groups", group);
+    require(!ranks.empty(), place + " must not be empty");
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      require(ranks[i] >= 0 && ranks[i] < parallel.dp && (i == 0 || ranks[i - 1] < ranks[i]),
+              place + " must be ascending ranks below parallel.dp", ranks[i]);
+    }
+  }
+  require(plan.sample_group.size() == plan.samples.size(),
+          "execution: sample_group must have one entry a sample",
+          static_cast<std::int64_t>(plan.sample_group.size()));
+  for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
+    require(index(plan.sample_group[sample]) < plan.groups.size(),
+            "execution: " + detail::at("sample_group", sample) + " must be a group",
+            static_cast<std::int64_t>(index(plan.sample_group[sample])));
+  }
+}
+
+namespace detail {
+
+/// A slice and where it stands.
+struct PlacedSlice {
+  Slice slice;
+  PackId pack{};
+  std::size_t place = 0;  ///< in the pack
+};
+
+/// Slices of one pass by sample, ascending; throws unless they partition every sample.
+inline std::vector<std::vector<PlacedSlice>> slices_of(const Plan& plan, Pass pass) {
+  std::vector<std::vector<PlacedSlice>> slices(plan.samples.size());
+  for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+    const MicroPack& pack = plan.micropacks[id];
+    if (pack.pass != pass) continue;
+    const std::string place = "execution: " + at("micropacks", id);
+    require(index(pack.group) < plan.groups.size(), place + ".group must be a group",
+            static_cast<std::int64_t>(index(pack.group)));
+    require(
+        plan.groups[index(pack.group)].size() == 1 || pack.exchange.size() == pack.slices.size(),
+        place + ".exchange must have one entry a slice");
+    for (std::size_t i = 0; i < pack.slices.size(); ++i) {
+      const Slice& slice = pack.slices[i];
+      require(index(slice.sample) < plan.samples.size(), place + " must hold known samples",
+              static_cast<std::int64_t>(index(slice.sample)));
+      require(plan.sample_group[index(slice.sample)] == pack.group,
+              place + " must hold samples of its own group only, not sample",
+              static_cast<std::int64_t>(index(slice.sample)));
+      slices[index(slice.sample)].push_back({slice, static_cast<PackId>(id), i});
+    }
+  }
+  for (std::size_t sample = 0; sample < slices.size(); ++sample) {
+    auto& parts = slices[sample];
+    std::sort(parts.begin(), parts.end(),
+              [](const PlacedSlice& a, const PlacedSlice& b) { return a.slice < b.slice; });
+    Tokens end;
+    bool whole = true;
+    for (const PlacedSlice& part : parts) {
+      whole = whole && part.slice.begin == end && part.slice.end > part.slice.begin;
+      end = part.slice.end;
+    }
+    require(whole && end == plan.samples[sample],
+            std::string("execution: the ") + (pass == Pass::forward ? "forward" : "backward") +
+                " slices must partition sample",
+            static_cast<std::int64_t>(sample));
+  }
+  return slices;
+}
+
+inline void add_pieces(const Plan& plan, Program& program) {
+  program.packs.resize(plan.micropacks.size());
+  for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+    const MicroPack& pack = plan.micropacks[id];
+    require(index(pack.group) < plan.groups.size(),
+            "execution: " + at("micropacks", id) + ".group must be a group",
+            static_cast<std::int64_t>(index(pack.group)));
+    const std::size_t ranks = plan.groups[index(pack.group)].size();
+    program.packs[id].resize(ranks);
+    for (PackWork& work : program.packs[id]) {
+      for (std::size_t i = 0; i < pack.slices.size(); ++i) {
+        const RingMode exchange = i < pack.exchange.size() ? pack.exchange[i] : RingMode::pass_kv;
+        work.segments.push_back({pack.slices[i], exchange, {}, Tokens{}});
+      }
+    }
+  }
+  const auto forward = slices_of(plan, Pass::forward);
+  const auto backward = slices_of(plan, Pass::backward);
+  for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
+    const GroupId group = plan.sample_group[sample];
+    const std::size_t ranks = plan.groups[index(group)].size();
+    auto f = forward[sample].begin();
+    auto b = backward[sample].begin();
+    for (Tokens begin; begin < plan.samples[sample];) {
+      const Tokens end = std::min(f->slice.end, b->slice.end);
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        Segment& down = program.packs[index(f->pack)][rank].segments[f->place];
+        Segment& up = program.packs[index(b->pack)][rank].segments[b->place];
+        cp_shard_of(plan, group, rank).for_each_run(begin, end, [&](Tokens first, Tokens last) {
+          for (Segment* segment : {&down, &up}) {
+            segment->pieces.push_back(program.pieces.size());
+            segment->rows += last - first;
+          }
+          program.packs[index(f->pack)][rank].rows += last - first;
+          program.packs[index(b->pack)][rank].rows += last - first;
+          program.pieces.push_back({static_cast<SampleId>(sample), first, last, f->pack, b->pack,
+                                    plan.micropacks[index(b->pack)].recompute, 0, Tokens{}});
+        });
+      }
+      if (f->slice.end == end) ++f;
+      if (b->slice.end == end) ++b;
+      begin = end;
+    }
+  }
+}
+
+/// Calls visit(piece) for the pieces of a pack in the order of its rows.
+template <std::invocable<Piece&> Visit>
+void for_each_piece(Program& program, const PackWork& work, Visit visit) {
+  for (const Segment& segment : work.segments) {
+    for (const std::size_t place : segment.pieces) visit(program.pieces[place]);
+  }
+}
+
+/// Joins the pieces to blocks.
+inline void add_blocks(const Plan& plan, Program& program) {
+  for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+    if (plan.micropacks[id].pass != Pass::forward) continue;
+    for (PackWork& work : program.packs[id]) {
+      std::map<PackId, std::size_t> found;  // by backward pack
+      for_each_piece(program, work, [&](Piece& piece) {
+        const auto [at, added] = found.try_emplace(piece.backward, program.blocks.size());
+        if (added) {
+          program.blocks.push_back({piece.forward, piece.backward, piece.recompute, Tokens{}});
+          work.blocks.push_back(at->second);
+        }
+        Block& block = program.blocks[at->second];
+        piece.block = at->second;
+        piece.block_row = block.rows;
+        block.rows += piece.length();
+      });
+    }
+  }
+  for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+    if (plan.micropacks[id].pass != Pass::backward) continue;
+    for (PackWork& work : program.packs[id]) {
+      for_each_piece(program, work, [&](const Piece& piece) {
+        const bool known =
+            std::find(work.blocks.begin(), work.blocks.end(), piece.block) != work.blocks.end();
+        if (!known) work.blocks.push_back(piece.block);
+      });
+    }
+  }
+}
+
+inline UnitWork locate(const Plan& plan, const DeviceSchedule& order, std::size_t place) {
+  const Unit& unit = order.order[place];
+  UnitWork work{unit, 0, 0, std::nullopt, std::nullopt, false};
+  const std::string where = "execution: unit " + std::to_string(place) + " of device (dp " +
+                            std::to_string(order.dp) + ", pp " + std::to_string(order.pp) + "), " +
+                            to_string(unit) + ", must name ";
+  require(unit.chunk >= 0 && unit.chunk < plan.parallel.chunks, where + "a chunk of the plan");
+  work.line = virtual_stages_of(plan).index(order.pp, unit.chunk);
+  if (unit.kind == UnitKind::reduce || unit.kind == UnitKind::optimizer) return work;
+  require(index(unit.pack) < plan.micropacks.size(), where + "a MicroPack of the plan");
+  const MicroPack& pack = plan.micropacks[index(unit.pack)];
+  require((pack.pass == Pass::backward) == (unit.kind == UnitKind::backward),
+          where + "a MicroPack of its pass");
+  const auto& ranks = plan.groups[index(pack.group)];
+  const auto rank = std::find(ranks.begin(), ranks.end(), order.dp);
+  require(rank != ranks.end(), where + "a MicroPack of a group of its rank");
+  work.rank = static_cast<std::size_t>(rank - ranks.begin());
+  for (const Unit& next : std::span(order.order).subspan(place + 1)) {
+    if (unit.kind != UnitKind::backward || next.kind != UnitKind::reduce) break;
+    work.releases = work.releases || next.chunk == unit.chunk;
+  }
+  return work;
+}
+
+/// The channel between two neighbours of the line, as seen by rank dp.
+inline Channel channel_between(const Plan& plan, PackId pack, std::int32_t dp, std::int32_t from,
+                               std::int32_t to) {
+  const VirtualStages virtual_stages = virtual_stages_of(plan);
+  return {plan.micropacks[index(pack)].group, dp, from < to ? Direction::down : Direction::up,
+          virtual_stages.stage(from), virtual_stages.stage(to)};
+}
+
+inline void add_messages(const Plan& plan, Program& program) {
+  const VirtualStages virtual_stages = virtual_stages_of(plan);
+  if (virtual_stages.pp == 1) return;
+  std::map<Channel, std::size_t> places;
+  for (DeviceProgram& device : program.devices) {
+    for (std::size_t place = 0; place < device.units.size(); ++place) {
+      UnitWork& work = device.units[place];
+      const bool down =
+          work.unit.kind == UnitKind::forward && work.line + 1 < virtual_stages.size();
+      const bool up = work.unit.kind == UnitKind::backward && work.line > 0;
+      if (!down && !up) continue;
+      const Channel channel = channel_between(plan, work.unit.pack, device.dp, work.line,
+                                              down ? work.line + 1 : work.line - 1);
+      const auto [found, added] = places.try_emplace(channel, program.channels.size());
+      if (added) program.channels.push_back({channel, {}});
+      auto& messages = program.channels[found->second].messages;
+      work.send = MessageRef{found->second, messages.size()};
+      messages.push_back({work.unit.pack, work.line,
+                          program.packs[index(work.unit.pack)][work.rank].rows, place, 0, 0});
+    }
+  }
+  std::vector<std::size_t> consumed(program.channels.size(), 0);
+  for (DeviceProgram& device : program.devices) {
+    for (std::size_t place = 0; place < device.units.size(); ++place) {
+      UnitWork& work = device.units[place];
+      const bool down = work.unit.kind == UnitKind::forward && work.line > 0;
+      const bool up = work.unit.kind == UnitKind::backward && work.line + 1 < virtual_stages.size();
+      if (!down && !up) continue;
+      const std::int32_t from = down ? work.line - 1 : work.line + 1;
+      const auto found =
+          places.find(channel_between(plan, work.unit.pack, device.dp, from, work.line));
+      const auto next = [&]() -> Message* {
+        if (found == places.end()) return nullptr;
+        auto& messages = program.channels[found->second].messages;
+        return consumed[found->second] < messages.size() ? &messages[consumed[found->second]]
+                                                         : nullptr;
+      }();
+      require(next != nullptr && next->pack == work.unit.pack && next->line == from,
+              "execution: device (dp " + std::to_string(device.dp) + ", pp " +
+                  std::to_string(device.pp) + ") must consume in the order sent, not so at unit " +
+                  std::to_string(place) + ", " + to_string(work.unit));
+      next->receiver_unit = place;
+      work.receive = MessageRef{found->second, consumed[found->second]++};
+    }
+  }
+  for (std::size_t place = 0; place < program.channels.size(); ++place) {
+    const ChannelWork& work = program.channels[place];
+    require(consumed[place] == work.messages.size(),
+            "execution: every message must be consumed, not so on " + to_string(work.channel));
+    program.devices[device_index(plan, work.channel.dp, work.channel.to)].incoming.push_back(place);
+  }
+}
+
+/// Throws unless all of `devices` list the units that take part in the same order.
+template <std::predicate<const Unit&> TakesPart>
+void check_same_order(const Plan& plan, const std::vector<std::size_t>& devices,
+                      const std::string& what, TakesPart takes_part) {
+  std::vector<Unit> first;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    std::vector<Unit> units;
+    for (const Unit& unit : plan.schedule[devices[i]].order) {
+      if (takes_part(unit)) units.push_back(unit);
+    }
+    if (i == 0) first = units;
+    require(units == first, "execution: " + what + " must meet in one order, not so device",
+            static_cast<std::int64_t>(devices[i]));
+  }
+}
+
+inline void check_process_groups(const Plan& plan) {
+  for (std::size_t group = 0; group < plan.groups.size(); ++group) {
+    if (plan.groups[group].size() == 1) continue;
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      std::vector<std::size_t> devices;
+      for (const std::int32_t dp : plan.groups[group]) {
+        devices.push_back(device_index(plan, dp, pp));
+      }
+      check_same_order(
+          plan, devices, "the ranks of group " + std::to_string(group), [&](const Unit& unit) {
+            return (unit.kind == UnitKind::forward || unit.kind == UnitKind::backward) &&
+                   index(plan.micropacks[index(unit.pack)].group) == group;
+          });
+    }
+  }
+  if (plan.parallel.head == LmHead::last) return;
+  for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
+    std::vector<std::size_t> devices;
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      devices.push_back(device_index(plan, dp, pp));
+    }
+    check_same_order(plan, devices, "the stages of rank " + std::to_string(dp),
+                     [](const Unit& unit) { return unit.kind == UnitKind::head; });
+  }
+}
+
+}  // namespace detail
+
+inline Program make_program(const Plan& plan) {
+  check_executable(plan);
+  Program program;
+  detail::add_pieces(plan, program);
+  detail::add_blocks(plan, program);
+  for (const DeviceSchedule& order : plan.schedule) {
+    DeviceProgram device{order.dp, order.pp, {}, {}};
+    for (std::size_t place = 0; place < order.order.size(); ++place) {
+      device.units.push_back(detail::locate(plan, order, place));
+    }
+    program.devices.push_back(std::move(device));
+  }
+  detail::check_process_groups(plan);
+  detail::add_messages(plan, program);
+  return program;
+}
+
+/// Workspace of an F or B with elements of `size` bytes: rows, and the largest exchange of a slice.
+[[nodiscard]] inline std::int64_t workspace_bytes(const Plan& plan, const Program& program,
+                                                  ElementBytes size, const UnitWork& work,
+                                                  Pass pass) {
+  const MicroPack& pack = plan.micropacks[index(work.unit.pack)];
+  const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
+  std::int64_t rows = 0, exchange = 0;
+  for (const Segment& segment : program.packs[index(work.unit.pack)][work.rank].segments) {
+    for (const std::size_t place : segment.pieces) {
+      const Piece& piece = program.pieces[place];
+      rows += piece.length().value * (pass == Pass::forward
+                                          ? forward_workspace(plan.model, piece.recompute, size)
+                                          : backward_workspace(plan.model, piece.recompute, size));
+    }
+    exchange =
+        std::max(exchange, exchange_workspace(plan.model, segment.slice, pass, segment.exchange,
+                                              ranks, plan.memory.cp_block_tokens, size));
+  }
+  return rows + exchange;
+}
+
+}  // namespace slimpack::runtime

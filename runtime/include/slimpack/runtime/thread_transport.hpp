@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// A transport between threads of one process, one thread a device.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/runtime/mover.hpp"
+#include "slimpack/runtime/rendezvous.hpp"
+#include "slimpack/runtime/shard_layout.hpp"
+#include "slimpack/runtime/transport.hpp"
+
+namespace slimpack::runtime {
+
+/// One device's end of a hub. Its calls are made by one thread at a time.
+template <Mover Move>
+class BasicThreadTransport {
+ public:
+  using RendezvousType = BasicRendezvous<Move>;
+
+  /// `mover` is the device's own. Throws InvalidInput unless the hub has such a device.
+  BasicThreadTransport(RendezvousType& rendezvous, std::size_t device, Move mover = {})
+      : rendezvous_(&rendezvous), device_(device), mover_(std::move(mover)) {
+    require(device < rendezvous.seats_.size(), "ThreadTransport: device must be one of the hub",
+            static_cast<std::int64_t>(device));
+  }
+
+  void post_receive(const Channel& channel, std::size_t message, std::span<std::byte> into) {
+    Lock lock(rendezvous_->mutex_);
+    rendezvous_->check_aborted(lock);
+    auto& state = rendezvous_->state_of(channel);
+    require(message == state.posted && state.posted - state.awaited < rendezvous_->max_in_flight_,
+            "transport: receives must be posted in order and within the window on " +
+                to_string(channel),
+            static_cast<std::int64_t>(message));
+    auto& slot = state.messages[message % rendezvous_->max_in_flight_];
+    slot.into = into;
+    slot.posted = mover_.note();
+    ++state.posted;
+    rendezvous_->transfer(lock, channel, state, mover_);
+  }
+
+  void await_receive(const Channel& channel, std::size_t message) {
+    Lock lock(rendezvous_->mutex_);
+    auto& state = rendezvous_->state_of(channel);
+    await_transfer(lock, channel, state, message);
+    require(message == state.awaited, "transport: receives must be awaited in order",
+            static_cast<std::int64_t>(message));
+    ++state.awaited;
+    mover_.follow(state.messages[message % rendezvous_->max_in_flight_].moved);
+  }
+
+  void queue_send(const Channel& channel, std::size_t message, std::span<const std::byte> from) {
+    Lock lock(rendezvous_->mutex_);
+    rendezvous_->check_aborted(lock);
+    auto& state = rendezvous_->state_of(channel);
+    require(
+        message == state.sent && state.sent - state.ended < rendezvous_->max_in_flight_,
+        "transport: sends must be queued in order and within the window on " + to_string(channel),
+        static_cast<std::int64_t>(message));
+    auto& slot = state.messages[message % rendezvous_->max_in_flight_];
+    slot.from = from;
+    slot.sent = mover_.note();
+    ++state.sent;
+    rendezvous_->transfer(lock, channel, state, mover_);
+  }
+
+  [[nodiscard]] bool send_ended(const Channel& channel, std::size_t message) {
+    Lock lock(rendezvous_->mutex_);
+    rendezvous_->check_aborted(lock);
+    const auto& state = rendezvous_->state_of(channel);
+    return state.ended > message && mover_.reached(moved(state, message));
+  }
+
+  void await_send(const Channel& channel, std::size_t message) {
+    Lock lock(rendezvous_->mutex_);
+    const auto& state = rendezvous_->state_of(channel);
+    await_transfer(lock, channel, state, message);
+    mover_.follow(moved(state, message));
+  }
+
+  void ring(const ProcessGroup& process_group, std::span<const std::byte> from,
+            std::span<std::byte> into) {
+    const auto check = [](Contributions all) {
+      for (std::size_t member = 0; member < all.size(); ++member) {
+        const auto& next = all[(member + 1) % all.size()];
+        require(all[member].from.size() == next.into.size(),
+                "transport: ring members must agree on bytes",
+                static_cast<std::int64_t>(next.into.size()));
+      }
+    };
+    meet(process_group, {from, into}, check, [this](Lane lane, Contributions all) {
+      for (std::size_t member = 0; member < all.size(); ++member) {
+        mover_.copy(lane, all[member].from, all[(member + 1) % all.size()].into);
+      }
+    });
+  }
+
+  template <class Element>
+    requires std::is_trivially_copyable_v<Element>
+  void broadcast(const ProcessGroup& process_group, std::size_t root, std::span<Element> values) {
+    meet(process_group, whole(values), check_equal_sizes,
+         [this, root](Lane lane, Contributions all) {
+           for (std::size_t member = 0; member < all.size(); ++member) {
+             if (member != root) mover_.copy(lane, all[root].from, all[member].into);
+           }
+         });
+  }
+
+  template <std::floating_point Element>
+  void all_reduce(const ProcessGroup& process_group, std::span<Element> values,
+                  Reduction reduction) {
+    meet(process_group, whole(values), check_equal_sizes,
+         [this, reduction](Lane lane, Contributions all) {
+           mover_.template reduce<Element>(lane, all, reduction);
+         });
+  }
+
+  template <class Element>
+    requires std::is_trivially_copyable_v<Element>
+  void all_gather(const ProcessGroup& process_group, std::span<Element> values, std::size_t first,
+                  std::size_t last) {
+    require(first <= last && last <= values.size(), "transport: all_gather past the end",
+            static_cast<std::int64_t>(last));
+    auto contribution = whole(values);
+    contribution.first = first * sizeof(Element);
+    contribution.last = last * sizeof(Element);
+    meet(process_group, contribution, check_equal_sizes, [this](Lane lane, Contributions all) {
+      for (const auto& source : all) {
+        const std::size_t bytes = source.last - source.first;
+        for (const auto& target : all) {
+          if (&source == &target) continue;
+          mover_.copy(lane, source.from.subspan(source.first, bytes),
+                      target.into.subspan(source.first, bytes));
+        }
+      }
+    });
+  }
+
+  template <class Element>
+    requires std::is_trivially_copyable_v<Element>
+  void gather_parts(const ProcessGroup& process_group, std::span<Element> values,
+                    const ShardLayout& shard_layout) {
+    check_assignment(process_group, values.size(), shard_layout);
+    meet(process_group, whole(values), check_equal_sizes, [&](Lane lane, Contributions all) {
+      for_each_part(shard_layout, sizeof(Element),
+                    [&](std::size_t member, std::size_t i, std::size_t size) {
+                      for (std::size_t other = 0; other < all.size(); ++other) {
+                        if (other == member) continue;
+                        mover_.copy(lane, all[member].from.subspan(i, size),
+                                    all[other].into.subspan(i, size));
+                      }
+                    });
+    });
+  }
+
+  template <std::floating_point Element>
+  void queue_scatter(const ProcessGroup& process_group, std::int64_t tag, std::span<Element> values,
+                     const ShardLayout& shard_layout) {
+    check_assignment(process_group, values.size(), shard_layout);
+    queue(process_group, tag, values, [&](Lane lane, Contributions all) {
+      for_each_part(shard_layout, sizeof(Element),
+                    [&](std::size_t member, std::size_t i, std::size_t size) {
+                      std::vector<Contribution> part;
+                      for (const Contribution& one : all) {
+                        part.push_back({one.from.subspan(i, size), one.into.subspan(i, size)});
+                      }
+                      mover_.template reduce<Element>(lane, part, Reduction::sum, member);
+                    });
+    });
+  }
+
+  template <std::floating_point Element>
+  void queue_sum(const ProcessGroup& process_group, std::int64_t tag, std::span<Element> values) {
+    queue(process_group, tag, values, [this](Lane lane, Contributions all) {
+      mover_.template reduce<Element>(lane, all, Reduction::sum);
+    });
+  }
+
+  void await_sum(const ProcessGroup& process_group, std::int64_t tag) {
+    Lock lock(rendezvous_->mutex_);
+    auto& sums = rendezvous_->circles_[process_group.members].sums;
+    const auto found = sums.find(tag);
+    require(found != sums.end(), "transport: a sum must be queued before it is awaited", tag);
+    Wait wait;
+    wait.gathering = &found->second;
+    wait.process_group = &process_group;
+    wait.tag = tag;
+    block(lock, wait);
+    mover_.follow(found->second.done);
+    if (++found->second.departed == process_group.members.size()) sums.erase(found);
+  }
+
+  /// Throws Aborted too: a device that has nothing to do with the others ends at its next unit.
+  void at(const std::string& place) {
+    Lock lock(rendezvous_->mutex_);
+    rendezvous_->check_aborted(lock);
+    rendezvous_->seats_[device_].place = place;
+  }
+
+  void abort(const std::string& sentence) { rendezvous_->abort(sentence); }
+
+ private:
+  using Lock = typename RendezvousType::Lock;
+  using Wait = typename RendezvousType::Wait;
+
+  template <class Element>
+  static Contribution whole(std::span<Element> values) {
+    const auto bytes = std::as_writable_bytes(values);
+    return {bytes, bytes};
+  }
+
+  static void check_equal_sizes(Contributions all) {
+    for (const auto& one : all) {
+      require(one.from.size() == all.front().from.size(), "transport: members must agree on bytes",
+              static_cast<std::int64_t>(one.from.size()));
+    }
+  }
+
+  /// visit(member, first byte, bytes) for every part.
+  template <std::invocable<std::size_t, std::size_t, std::size_t> Visit>
+  static void for_each_part(const ShardLayout& shard_layout, std::size_t element, Visit visit) {
+    for (const ShardPiece& piece : shard_layout.pieces()) {
+      for (std::size_t member = 0; member < shard_layout.members; ++member) {
+        const auto [first, last] = piece.of(member);
+        if (first < last) visit(member, first * element, (last - first) * element);
+      }
+    }
+  }
+
+  template <class Element, std::invocable<Lane, Contributions> Work>
+  void queue(const ProcessGroup& process_group, std::int64_t tag, std::span<Element> values,
+             Work work) {
+    Lock lock(rendezvous_->mutex_);
+    rendezvous_->check_aborted(lock);
+    rendezvous_->arrive(lock, process_group, rendezvous_->circles_[process_group.members].sums[tag],
+                        whole(values), mover_, Lane::sums, check_equal_sizes, work);
+  }
+
+  /// The mark of a message that has ended, or of a later one in its place.
+  [[nodiscard]] const typename Move::Mark& moved(const typename RendezvousType::ChannelState& state,
+                                                 std::size_t message) const {
+    return state.messages[message % rendezvous_->max_in_flight_].moved;
+  }
+
+  void block(Lock& lock, const Wait& wait) {
+    if (wait.over()) return rendezvous_->check_aborted(lock);
+    rendezvous_->wait_for(lock, device_, wait);
+  }
+
+  void await_transfer(Lock& lock, const Channel& channel,
+                      const typename RendezvousType::ChannelState& state, std::size_t message) {
+    Wait wait;
+    wait.channel = &state;
+    wait.name = &channel;
+    wait.number = message;
+    block(lock, wait);
+  }
+
+  template <std::invocable<Contributions> Check, std::invocable<Lane, Contributions> Work>
+  void meet(const ProcessGroup& process_group, const Contribution& contribution, Check check,
+            Work work) {
+    Lock lock(rendezvous_->mutex_);
+    rendezvous_->check_aborted(lock);
+    auto& gathering = rendezvous_->circles_[process_group.members].process_group;
+    Wait wait;
+    wait.gathering = &gathering;
+    wait.process_group = &process_group;
+    wait.number = gathering.ended;
+    rendezvous_->arrive(lock, process_group, gathering, contribution, mover_, Lane::process_groups,
+                        check, work);
+    block(lock, wait);
+    mover_.follow(gathering.done);
+  }
+
+  RendezvousType* rendezvous_;
+  std::size_t device_;
+  [[no_unique_address]] Move mover_;
+};
+
+/// Between devices whose memory is the host's.
+using ThreadTransport = BasicThreadTransport<HostMover>;
+
+static_assert(ScatterTransport<ThreadTransport, double> &&
+              ScatterTransport<ThreadTransport, float> && !Transport<Rendezvous, double>);
+
+}  // namespace slimpack::runtime

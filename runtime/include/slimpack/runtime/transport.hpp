@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// What moves bytes between devices: channels of neighbouring stages, process groups, and abortion.
+#pragma once
+
+#include <compare>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/runtime/shard_layout.hpp"
+
+namespace slimpack::runtime {
+
+/// Activations go down the line, gradients up.
+enum class Direction : std::uint8_t { down, up };
+
+/// A channel (docs/equations.md, "Transfers"): messages of one group's packs on one rank from
+/// stage `from` to stage `to`.
+struct Channel {
+  GroupId group{};
+  std::int32_t dp = 0;
+  Direction direction = Direction::down;
+  std::int32_t from = 0, to = 0;
+  friend auto operator<=>(const Channel&, const Channel&) = default;
+};
+
+[[nodiscard]] inline std::string to_string(const Channel& channel) {
+  return "the channel of group " + std::to_string(index(channel.group)) + ", rank " +
+         std::to_string(channel.dp) +
+         (channel.direction == Direction::down ? ", activations" : ", gradients") + " from stage " +
+         std::to_string(channel.from) + " to stage " + std::to_string(channel.to);
+}
+
+/// Devices that do something together, in a fixed order, the same on all of them.
+struct ProcessGroup {
+  std::vector<std::size_t> members;  ///< positions in `Plan::schedule`
+  std::size_t self = 0;              ///< position in `members`
+};
+
+enum class Reduction : std::uint8_t { sum, maximum };
+
+/// Thrown out of a transport's calls after some device called `abort`; `what()` is its sentence.
+class Aborted : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// One device's end of what connects devices. Elements are what a backend computes in; spans may
+/// lie in the device's own memory.
+/// Laws:
+/// - Channels: message i of a channel is sent and received in the order of i. A transfer happens
+///   when both sides were posted and transfer i-1 has ended; it copies the sent bytes to the
+///   posted ones, as many. Neither `queue_send` nor `post_receive` blocks. The spans stay valid
+///   and unwritten from posting to the end. At most `window` sends of a channel are unfinished and
+///   at most `window` receives posted and not yet awaited.
+/// - Process groups: all members call the same operations in the same relative order; a call
+/// returns
+///   when its result is there. `ring` hands `from` to the next member and fills `into` from the
+///   previous one. Reductions combine in the order of members, so that all get equal bits.
+///   `all_gather` makes whole what each member holds of [first, last).
+/// - `queue_sum` never blocks, in whatever order members call it: a sum is known by its members
+///   and tag; `await_sum` returns when `values` is the sum. Between both nobody touches them.
+/// - After `abort(sentence)` on any device, every blocked or later call of every other throws
+///   Aborted with that sentence.
+/// - `at` says what the device is about to do, for the sentences of errors.
+template <class Candidate, class Element>
+concept Transport = requires(Candidate& link, const Channel& channel, std::size_t message,
+                             std::span<std::byte> into, std::span<const std::byte> from,
+                             const ProcessGroup& process_group, std::span<Element> values,
+                             std::int64_t tag, std::size_t place, const std::string& text) {
+  link.post_receive(channel, message, into);
+  link.await_receive(channel, message);
+  link.queue_send(channel, message, from);
+  { link.send_ended(channel, message) } -> std::same_as<bool>;
+  link.await_send(channel, message);
+  link.ring(process_group, from, into);
+  link.broadcast(process_group, place, values);
+  link.all_reduce(process_group, values, Reduction::sum);
+  link.all_gather(process_group, values, place, place);
+  link.queue_sum(process_group, tag, values);
+  link.await_sum(process_group, tag);
+  link.at(text);
+  link.abort(text);
+};
+
+/// Throws InvalidInput unless a deal is of `size` elements for the members of the process group.
+inline void check_assignment(const ProcessGroup& process_group, std::size_t size,
+                             const ShardLayout& shard_layout) {
+  require(shard_layout.size == size && shard_layout.members == process_group.members.size(),
+          "transport: a deal must be of the elements for the members",
+          static_cast<std::int64_t>(shard_layout.size));
+}
+
+/// A transport whose sums may leave each member its own part alone.
+/// Laws, for a deal of as many elements and members:
+/// - `queue_scatter` is `queue_sum`, awaited alike, after which the parts that are dealt to this
+///   member hold their sum, and all others anything.
+/// - `gather_parts` is a process group that brings every member the parts of all.
+template <class Candidate, class Element>
+concept ScatterTransport =
+    Transport<Candidate, Element> &&
+    requires(Candidate& link, const ProcessGroup& process_group, std::int64_t tag,
+             std::span<Element> values, const ShardLayout& shard_layout) {
+      link.queue_scatter(process_group, tag, values, shard_layout);
+      link.gather_parts(process_group, values, shard_layout);
+    };
+
+}  // namespace slimpack::runtime

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes that the CPU devices hold against those that the simulator predicts.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+
+#include "slimpack/runtime/arena_size.hpp"
+#include "slimpack/runtime/executor.hpp"
+#include "slimpack/runtime/keep_sends.hpp"
+#include "slimpack/runtime/program.hpp"
+#include "slimpack/sim/send_ends.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack_cpu/check_plan.hpp"
+#include "support/draws.hpp"
+#include "support/executed_memory.hpp"
+#include "support/random_plan.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+/// A unit that takes no simulated time holds nothing in the simulator.
+bool has_empty_unit(const sim::PlanSimulation& simulation) {
+  for (std::size_t node = 0; node < simulation.dag.size(); ++node) {
+    const bool empty = simulation.timeline.start[node] == simulation.timeline.end[node];
+    const sim::NodeKind kind = simulation.dag.label[node].kind;
+    if (empty && sim::is_compute(kind) && kind != sim::NodeKind::optimizer) return true;
+  }
+  return false;
+}
+
+/// Of a device on which every message has been sent as soon as it is made, weights and the like
+/// apart.
+Bytes replayed_peak(const Plan& plan, const runtime::Program& program, std::size_t device) {
+  using runtime::detail::ReplayDevice, runtime::detail::ReplayLink;
+  const runtime::StepData data;
+  const runtime::MemoryObserver observer;
+  runtime::detail::ReplayDevice replay(runtime::ElementBytes{}, 16);
+  runtime::detail::ReplayLink link{true};
+  return runtime::DeviceRun<runtime::detail::ReplayDevice, runtime::detail::ReplayLink>(
+             plan, program, data, device, replay, link, observer)
+      .run()
+      .peak;
+}
+
+}  // namespace
+
+TEST_CASE("memory: the executor's bytes are the simulator's, event by event and at the peak") {
+  std::int64_t plans = 0, events = 0, devices = 0;
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(200U); ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::random_plan(seed);
+    test::Executed executed(plan);
+    auto ranks = cpu::make_devices(plan, seed);
+    (void)runtime::run_step(plan, cpu::step_data(plan, cpu::random_tokens(plan, seed)),
+                            std::span(ranks), executed.observer());
+    executed.finish();
+    test::check_memory(plan, executed, 16);
+    for (const auto& of_device : executed.events) {
+      events += static_cast<std::int64_t>(of_device.size());
+      ++devices;
+    }
+    ++plans;
+  }
+  std::printf("  %lld plans, %lld devices, %lld events: equal\n", static_cast<long long>(plans),
+              static_cast<long long>(devices), static_cast<long long>(events));
+}
+
+TEST_CASE("memory: buffers of messages stay as simulated where transports are fast enough") {
+  std::int64_t kept = 0;
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(100U); ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::random_plan(seed);
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan);
+    if (has_empty_unit(simulation)) continue;
+    runtime::Program program = runtime::make_program(plan);
+    runtime::keep_sends(program, sim::send_ends(plan, simulation));
+    for (const runtime::ChannelWork& channel : program.channels) {
+      for (const runtime::Message& message : channel.messages) {
+        CHECK(message.kept_until > message.sender_unit);
+        kept += message.kept_until > message.sender_unit + 1 ? 1 : 0;
+      }
+    }
+    for (std::size_t device = 0; device < program.devices.size(); ++device) {
+      CAPTURE(device);
+      const Bytes always = sim::total(simulation.dag.devices[device].always);
+      CHECK((replayed_peak(plan, program, device) + always).value ==
+            simulation.timeline.peak[device].bytes.value);
+    }
+  }
+  CHECK(kept > slimpack::test::draws(100));
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slimpack/sim/fast_simulator.hpp"
+
+#include <doctest/doctest.h>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "slimpack/cost/price.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
+#include "support/random_plan.hpp"
+#include "support/random_times.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+sim::PlanFigures figures_of(const sim::PlanSimulation& simulation) {
+  sim::PlanFigures figures{simulation.timeline.makespan, simulation.timeline.busy, {}};
+  for (const sim::MemoryPeak& peak : simulation.timeline.peak) figures.peak.push_back(peak.bytes);
+  return figures;
+}
+
+template <UnitTimes Times>
+sim::PlanFigures clock(const Plan& plan, const Times& times) {
+  const MemoryModel memory(plan);
+  return sim::plan_figures(sim::ScheduleTables(plan, memory), times);
+}
+
+}  // namespace
+
+TEST_CASE("plan_figures: those of the simulated DAG, on random plans and times of every kind") {
+  std::int64_t shared = 0;
+  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options;
+    options.large_model = seed % 3 == 0;
+    if (seed % 5 == 0) options.pp = 2;
+    if (seed % 7 == 0) options.pp = 1;
+    const Plan plan = test::random_plan(seed, options);
+    CHECK((clock(plan, PricedPlan(plan)) == figures_of(sim::simulate_plan(plan))));
+    const test::RandomTimes times{seed};
+    const sim::PlanSimulation simulation = sim::simulate_plan(plan, times);
+    CHECK((clock(plan, times) == figures_of(simulation)));
+    for (const sim::Resource& resource : simulation.dag.resources)
+      shared += resource.first_come ? 1 : 0;
+  }
+  CHECK(shared > 500);
+}
+
+TEST_CASE("plan_figures: units that take no time") {
+  struct NoTimes {
+    static Nanos compute(PackId, std::int32_t) { return {}; }
+    static Nanos head(PackId, std::size_t, std::int32_t) { return {}; }
+    static Nanos transfer(PackId, std::int32_t, std::size_t) { return {}; }
+    static Nanos reduce(std::int32_t, std::int32_t) { return {}; }
+    static Nanos optimizer(std::int32_t, std::int32_t) { return {}; }
+  };
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::random_plan(seed);
+    CHECK((clock(plan, NoTimes{}) == figures_of(sim::simulate_plan(plan, NoTimes{}))));
+  }
+}
+
+TEST_CASE("plan_figures: orders in which units wait for each other") {
+  test::RandomPlanOptions options;
+  options.dp = options.chunks = 1;
+  options.pp = 2;
+  options.head = LmHead::last;
+  Plan plan = test::random_plan(3, options);
+  auto& order = plan.schedule[1].order;
+  for (std::size_t i = 0; i + 1 < order.size(); ++i) {
+    if (order[i].kind != UnitKind::head) continue;
+    std::rotate(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(i),
+                order.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    break;
+  }
+  CHECK_THROWS_AS(clock(plan, PricedPlan(plan)), Deadlock);
+}
