@@ -44,7 +44,7 @@ TEST_CASE("iteration_bound: no simulated plan is faster") {
     options.max_tp = 2;
     options.vary_bytes = seed % 2 == 0;
     options.max_samples = 1 + static_cast<std::int64_t>(seed % 20);
-    options.in_cp_group = seed % 3 == 0 && seed % 5 != 0;
+    options.cp_groups = seed % 3 == 0 && seed % 5 != 0;
     if (seed % 5 == 0) options.max_dp = 1;
     if (seed % 11 == 0) options.recompute = static_cast<Recompute>(1 + seed % 3);
     Plan plan = test::random_plan(seed, options);

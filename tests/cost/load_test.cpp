@@ -108,7 +108,7 @@ TEST_CASE("PackLoads: equal to counting token by token") {
     CAPTURE(seed);
     test::RandomPlanOptions options;
     options.max_tokens = 90;
-    if (seed % 2 == 0) options.in_cp_group = true;
+    if (seed % 2 == 0) options.cp_groups = true;
     Plan plan = test::random_plan(seed, options);
     plan.cluster.tile_tokens = 1 + static_cast<std::int64_t>(seed % 9);
     const PackLoads loads(plan);

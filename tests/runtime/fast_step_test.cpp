@@ -236,7 +236,7 @@ TEST_CASE("fp32 steps: loss and gradients of random plans are those of the fp64 
   for (std::uint64_t seed = 0; seed < slimpack::test::draws(110U); ++seed) check(seed, {});
   for (std::uint64_t seed = 300; seed < 324; ++seed) {
     test::RandomPlanOptions options;
-    options.in_cp_group = true;
+    options.cp_groups = true;
     options.exchange = seed % 2 == 0 ? RingMode::pass_kv : RingMode::pass_q;
     options.recompute = static_cast<Recompute>(seed / 2 % kRecomputeModes);
     check(seed, options);

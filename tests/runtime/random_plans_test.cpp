@@ -26,7 +26,7 @@ TEST_CASE("execution: random plans give the loss, gradients and weights of the u
   for (std::uint64_t seed = 0; seed < slimpack::test::draws(300U); ++seed) check(seed, {});
   for (std::uint64_t seed = 300; seed < 340; ++seed) {
     test::RandomPlanOptions options;
-    options.in_cp_group = true;
+    options.cp_groups = true;
     options.exchange = seed % 2 == 0 ? RingMode::pass_kv : RingMode::pass_q;
     options.recompute = static_cast<Recompute>(seed / 2 % kRecomputeModes);
     check(seed, options);

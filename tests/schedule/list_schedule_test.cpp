@@ -149,7 +149,7 @@ Nanos fill(Plan& plan, const Times& times, const schedule::ListOptions& options 
 
 test::RandomPlanOptions options_of(std::uint64_t seed) {
   test::RandomPlanOptions options;
-  if (seed % 4 == 1) options.in_cp_group = true;
+  if (seed % 4 == 1) options.cp_groups = true;
   if (seed % 8 == 2) {
     options.max_tp = 3;
     options.vary_bytes = true;

@@ -37,7 +37,7 @@ struct RandomPlanOptions {
   std::optional<std::int32_t> dp, pp, tp, chunks, max_in_flight;
   std::optional<LmHead> head;
   std::optional<bool> tied;
-  std::optional<bool> in_cp_group;     ///< true forces dp >= 2 and a merged group in use
+  std::optional<bool> cp_groups;     ///< true forces dp >= 2 and a merged group in use
   std::optional<Recompute> recompute;  ///< one mode for all backward packs
   std::optional<RingMode> exchange;    ///< one mode for all slices of merged groups
   std::optional<bool> same_cuts;       ///< backward packs are the forward packs reversed
@@ -449,8 +449,8 @@ inline void random_groups(Random& random, Plan& plan, const RandomPlanOptions& o
   const std::int32_t dp = plan.parallel.dp;
   for (std::int32_t rank = 0; rank < dp; ++rank) plan.groups.push_back({rank});
   const std::int32_t largest = std::min(dp, options.max_merge);
-  const bool in_cp_group = largest >= 2 && options.in_cp_group.value_or(random.chance(1, 2));
-  if (in_cp_group) {
+  const bool cp_groups = largest >= 2 && options.cp_groups.value_or(random.chance(1, 2));
+  if (cp_groups) {
     plan.parallel.max_cp = static_cast<std::int32_t>(random.between(2, largest));
     std::set<std::vector<std::int32_t>> drawn;
     const std::int64_t wanted = random.between(1, 3);
@@ -466,7 +466,7 @@ inline void random_groups(Random& random, Plan& plan, const RandomPlanOptions& o
   for (std::size_t i = 0; i < plan.samples.size(); ++i) {
     plan.sample_group.push_back(static_cast<GroupId>(random.below(plan.groups.size())));
   }
-  if (in_cp_group) plan.sample_group[random.below(plan.samples.size())] = static_cast<GroupId>(dp);
+  if (cp_groups) plan.sample_group[random.below(plan.samples.size())] = static_cast<GroupId>(dp);
 }
 
 inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOptions& options) {
@@ -516,7 +516,7 @@ inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOption
   Plan plan;
   plan.planner = "random";
   plan.step_index = static_cast<std::int64_t>(seed % 1000);
-  const std::int32_t least_dp = options.in_cp_group.value_or(false) ? 2 : 1;
+  const std::int32_t least_dp = options.cp_groups.value_or(false) ? 2 : 1;
   const auto up_to = [&](std::int32_t low, std::int32_t high) {
     return static_cast<std::int32_t>(random.between(low, std::max(low, high)));
   };

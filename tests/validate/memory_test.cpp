@@ -347,7 +347,7 @@ TEST_CASE("rule 7: peaks equal a recount token by token") {
     options.max_pp = 3;
     options.max_tp = 3;
     options.vary_bytes = true;
-    if (seed % 2 == 0) options.in_cp_group = true;
+    if (seed % 2 == 0) options.cp_groups = true;
     const Plan plan = test::random_plan(seed, options);
     found += test::features_of(plan);
     const Validation validation = validate(plan);

@@ -50,7 +50,7 @@ TEST_CASE("rule 7: no timing exceeds the worst case") {
     test::RandomPlanOptions options;
     options.max_tp = 2;
     options.vary_bytes = true;
-    if (seed % 3 == 0) options.in_cp_group = true;
+    if (seed % 3 == 0) options.cp_groups = true;
     const Plan plan = test::random_plan(seed, options);
     const Validation validation = validate(plan);
     REQUIRE(validation.valid());
@@ -83,7 +83,7 @@ TEST_CASE("rule 6: the validator finds a deadlock where the simulator does") {
     Random random(seed);
     test::RandomPlanOptions options;
     options.max_samples = 6;
-    if (seed % 2 == 0) options.in_cp_group = true;
+    if (seed % 2 == 0) options.cp_groups = true;
     Plan plan = test::random_plan(seed, options);
     if (random.chance(1, 4)) plan.max_in_flight = 1;
     for (std::int64_t swaps = random.between(1, 4); swaps > 0; --swaps) {

@@ -26,7 +26,7 @@ std::string first_messages(const Validation& validation) {
 
 test::RandomPlanOptions options_of(std::uint64_t seed) {
   test::RandomPlanOptions options;
-  if (seed % 4 == 1) options.in_cp_group = true;
+  if (seed % 4 == 1) options.cp_groups = true;
   if (seed % 8 == 2) {
     options.max_tp = 3;
     options.vary_bytes = true;
@@ -175,7 +175,7 @@ TEST_CASE("random_plan: a seed gives one plan, options are kept") {
   options.tp = 2;
   options.head = LmHead::shard;
   options.tied = true;
-  options.in_cp_group = true;
+  options.cp_groups = true;
   options.recompute = Recompute::layer;
   options.exchange = RingMode::pass_q;
   options.same_cuts = true;

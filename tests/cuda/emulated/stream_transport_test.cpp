@@ -106,11 +106,11 @@ TEST_CASE("StreamTransport: numbers of two bytes are gathered and broadcast") {
     const cuda::DeviceBuffer<Bf16> memory(kSize);
     cuda::upload(memory.span(), std::span<const Bf16>(own), stream);
     const std::span<Bf16> span(memory.span().data, kSize);
-    const runtime::Barrier barrier{{0, 1, 2}, self};
-    link.all_gather(barrier, span, first(self), first(self + 1));
+    const runtime::ProcessGroup group{{0, 1, 2}, self};
+    link.all_gather(group, span, first(self), first(self + 1));
     gathered[self] = cuda::download(memory.span(), stream);
     if (self == 1) cuda::upload(memory.span(), std::span<const Bf16>(own), stream);
-    link.broadcast(barrier, 1, span);
+    link.broadcast(group, 1, span);
     told[self] = cuda::download(memory.span(), stream);
     if (self == 1) CHECK(told[self] == own);
     rendezvous.leave(self);

@@ -150,7 +150,7 @@ TEST_CASE("NcclTransport: what ranks queue for random plans meets and ends on an
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options;
-    if (seed >= 300) options.merged = true;
+    if (seed >= 300) options.cp_groups = true;
     if (seed >= 350) options.chunks = 3;
     const Plan plan = test::random_plan(seed, options);
     Recording ranks(plan.schedule.size());
@@ -236,7 +236,7 @@ TEST_CASE("device replay: planted errors are found") {
     test::RandomPlanOptions options;
     options.dp = 2;
     options.pp = 2;
-    options.merged = true;
+    options.cp_groups = true;
     options.min_tokens = 30;
     const Plan plan = test::random_plan(seed, options);
     const std::vector<Record> records = Recording(plan.schedule.size()).run(plan);

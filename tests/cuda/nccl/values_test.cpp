@@ -272,7 +272,7 @@ Plan plan_of(std::uint64_t seed, bool merged) {
   options.max_dp = 3;
   options.max_pp = 3;
   options.max_tokens = 40;
-  if (merged) options.merged = true;
+  if (merged) options.cp_groups = true;
   return test::random_plan(seed, options);
 }
 
@@ -413,7 +413,7 @@ TEST_CASE(
     test::RandomPlanOptions options = test::small_plans();
     options.max_tokens = 24;
     options.max_samples = 3;
-    if (seed % 2 == 0) options.merged = true;
+    if (seed % 2 == 0) options.cp_groups = true;
     if (seed % 4 == 1) {
       options.pp = 2;
       options.head = LmHead::shard;

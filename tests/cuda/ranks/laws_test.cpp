@@ -98,7 +98,7 @@ TEST_CASE("ranks: two runs are equal to the last bit, as late as streams may run
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options = few();
-    if (seed % 2 == 1) options.merged = true;
+    if (seed % 2 == 1) options.cp_groups = true;
     const Plan plan = test::rank_plan(seed, options);
     const std::vector<float> first = trained(plan, seed);
     CHECK(trained(plan, seed) == first);
@@ -113,7 +113,7 @@ TEST_CASE("ranks: units read nothing that was not written or kept for them") {
   for (std::uint64_t seed = 20; seed < 24; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options = few();
-    if (seed % 2 == 1) options.merged = true;
+    if (seed % 2 == 1) options.cp_groups = true;
     const Plan plan = test::rank_plan(seed, options);
     const runtime::StepData data = test::random_data(plan, seed);
     test::RankDevices devices = test::rank_devices(plan, seed);
@@ -151,7 +151,7 @@ TEST_CASE("ranks: losses that are not finite stop the step before the update") {
   test::RandomPlanOptions options = few();
   options.pp = 1;
   options.dp = 2;
-  options.merged = false;
+  options.cp_groups = false;
   options.tied = false;
   const Plan plan = test::rank_plan(50, options);
   const runtime::StepData data = test::random_data(plan, 50);
@@ -210,7 +210,7 @@ TEST_CASE("ranks: devices hold what plans count, the arena and fixed_bytes, no m
   for (std::uint64_t seed = 55; seed < 58; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options = few();
-    if (seed % 2 == 1) options.merged = true;
+    if (seed % 2 == 1) options.cp_groups = true;
     const Plan plan = test::rank_plan(seed, options);
     const runtime::Program program = runtime::make_program(plan);
     const std::int64_t before = cuda::free_memory();

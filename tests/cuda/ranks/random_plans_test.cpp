@@ -73,7 +73,7 @@ TEST_CASE("ranks: merged groups, both exchanges, every recompute mode") {
   for (std::uint64_t seed = 300; seed < 308; ++seed) {
     test::RandomPlanOptions options = test::small_plans();
     options.max_pp = 2;
-    options.merged = true;
+    options.cp_groups = true;
     options.exchange = seed % 2 == 0 ? RingMode::pass_kv : RingMode::pass_q;
     options.recompute = static_cast<Recompute>(seed / 2 % kRecomputeModes);
     check(seed, options, worst);
@@ -103,7 +103,7 @@ TEST_CASE("ranks: a path of tiles gives the oracle's loss and gradients") {
     test::RandomPlanOptions options = test::small_plans();
     options.max_dp = 2;
     options.max_pp = 1;
-    options.merged = seed == 401;
+    options.cp_groups = seed == 401;
     Plan plan = test::rank_plan(seed, options);
     plan.model.hidden = 128;
     plan.model.ffn = 256;

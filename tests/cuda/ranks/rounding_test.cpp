@@ -24,7 +24,7 @@ namespace {
 Plan tiny_step(std::uint64_t seed, std::int64_t tokens) {
   test::RandomPlanOptions options;
   options.dp = options.pp = options.chunks = 1;
-  options.merged = options.tied = false;
+  options.cp_groups = options.tied = false;
   options.min_samples = options.max_samples = 2;
   options.min_tokens = tokens * 3 / 8;
   options.max_tokens = tokens / 2;

@@ -85,27 +85,26 @@ class Emulator {
   template <class Slot, class Work>
   Slot together(unsigned first, unsigned count, const char* name, const Slot& mine,
                 const Work& work) {
-    Barrier& barrier =
-        count == 32 && first % 32 == 0 ? warps_[first / 32] : meetings_[{first, count}];
+    Swap& swap = count == 32 && first % 32 == 0 ? warps_[first / 32] : swaps_[{first, count}];
     const unsigned self = running_ - first;
-    const std::uint64_t generation = barrier.generation;
+    const std::uint64_t generation = swap.generation;
     // A meeting can end only after all have come back from the one before it: two sets of slots do.
-    std::vector<std::byte>& bytes = barrier.slots[generation % 2];
-    if (barrier.arrived == 0) {
-      barrier.name = name;
+    std::vector<std::byte>& bytes = swap.slots[generation % 2];
+    if (swap.arrived == 0) {
+      swap.name = name;
       const std::size_t needed = count * sizeof(Slot) + alignof(std::max_align_t);
       if (bytes.size() < needed) bytes.resize(needed);
-    } else if (barrier.name != name && std::strcmp(barrier.name, name) != 0) {
-      fail(std::string("threads meet in ") + barrier.name + " and " + name);
+    } else if (swap.name != name && std::strcmp(swap.name, name) != 0) {
+      fail(std::string("threads meet in ") + swap.name + " and " + name);
     }
     Slot* slots = aligned<Slot>(bytes);
     std::memcpy(static_cast<void*>(slots + self), &mine, sizeof(Slot));
-    if (++barrier.arrived == count) {
+    if (++swap.arrived == count) {
       work(slots);
-      barrier.arrived = 0;
-      ++barrier.generation;
+      swap.arrived = 0;
+      ++swap.generation;
     }
-    wait_until([&] { return barrier.generation != generation; }, name);
+    wait_until([&] { return swap.generation != generation; }, name);
     Slot result;
     std::memcpy(static_cast<void*>(&result), slots + self, sizeof(Slot));
     return result;
@@ -151,7 +150,7 @@ class Emulator {
   }
 
  private:
-  struct Barrier {
+  struct Swap {
     const char* name = "";
     unsigned arrived = 0;
     std::uint64_t generation = 0;
@@ -236,9 +235,9 @@ class Emulator {
     void* at = shared_storage_.data();
     std::size_t space = shared_storage_.size();
     shared_ = static_cast<std::byte*>(std::align(kSharedAlignment, grid_.shared_bytes, at, space));
-    meetings_.clear(), barriers_.clear(), states_.clear(), background_.clear();
+    swaps_.clear(), barriers_.clear(), states_.clear(), background_.clear();
     warps_.resize(threads / 32 + 1);
-    for (Barrier& warp : warps_) warp.arrived = 0;
+    for (Swap& warp : warps_) warp.arrived = 0;
     done_.assign(threads, false);
     waiting_for_.assign(threads, "");
     of_threads_.assign(threads, nullptr);
@@ -287,14 +286,14 @@ class Emulator {
   std::uint64_t progress_ = 0;
   std::byte* shared_ = nullptr;
   std::vector<std::byte> shared_storage_;
-  std::map<std::pair<unsigned, unsigned>, Barrier> meetings_;
+  std::map<std::pair<unsigned, unsigned>, Swap> swaps_;
   std::map<unsigned, Barrier> barriers_;
   std::map<std::pair<const void*, unsigned>, std::shared_ptr<void>> states_;
   std::deque<std::function<void()>> background_;
   std::vector<bool> done_;
   std::vector<const char*> waiting_for_;
   std::vector<Fiber*> of_threads_;
-  std::vector<Barrier> warps_;
+  std::vector<Swap> warps_;
   std::exception_ptr error_;
 };
 
