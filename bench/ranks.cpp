@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dealing samples to data-parallel ranks: samples a second, and how even the loads are.
+// Assigning samples to data-parallel ranks: samples a second, and how even the loads are.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

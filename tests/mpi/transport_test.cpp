@@ -107,7 +107,9 @@ TEST_CASE("check_same_plan: ranks with another plan are named to all") {
                        sentence.c_str(), InvalidInput);
 }
 
-TEST_CASE("MpiTransport: breaches of order and window are refused before anything is sent") {
+TEST_CASE(
+    "MpiTransport: violations of order and of messages in flight are refused before anything is "
+    "sent") {
   auto& link = mpi_link();
   std::vector<double> values{1, 2};
   const auto bytes = std::as_writable_bytes(std::span(values));

@@ -167,7 +167,7 @@ TEST_CASE("NcclTransport: what ranks queue for random plans meets and ends on an
 }
 
 TEST_CASE("NcclTransport: what ranks queue for the plans of every planner meets and ends") {
-  std::size_t planned = 0, merged = 0;
+  std::size_t planned = 0, cp_groups = 0;
   std::uint64_t seed = 0;
   for (const planners::PlannerInfo& planner : planners::registry()) {
     const std::string name(planner.name);
@@ -181,15 +181,16 @@ TEST_CASE("NcclTransport: what ranks queue for the plans of every planner meets 
       Recording ranks(plan.schedule.size());
       CHECK(replay(ranks.run(plan)) == "");
       ++found;
-      for (const auto& group : plan.groups) merged += group.size() > 1 ? 1 : 0;
+      for (const auto& group : plan.groups) cp_groups += group.size() > 1 ? 1 : 0;
     }
     CHECK(found >= 1);
     planned += found;
   }
-  MESSAGE(planned, " plans, ", merged, " merged groups");
+  MESSAGE(planned, " plans, ", cp_groups, " context-parallel groups");
 }
 
-TEST_CASE("NcclTransport: communicators live on, and later steps add merged groups alone") {
+TEST_CASE(
+    "NcclTransport: communicators live on, and later steps add context-parallel groups alone") {
   Recording ranks(8);
   std::size_t before = 0, grown = 0;
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
@@ -209,7 +210,8 @@ TEST_CASE("NcclTransport: communicators live on, and later steps add merged grou
 }
 
 TEST_CASE(
-    "NcclTransport: messages, meetings and sums have communicators and streams of their own") {
+    "NcclTransport: messages, process groups and sums have communicators and streams of their "
+    "own") {
   const Plan plan = plan_of(3, 2, 3);
   const std::vector<Record> records = Recording(6).run(plan);
   for (const Record& record : records) {

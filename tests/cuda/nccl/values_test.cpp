@@ -267,12 +267,12 @@ void exchange(std::uint64_t seed, std::size_t devices) {
   for (const std::string& sentence : wrong) CHECK(sentence == "");
 }
 
-Plan plan_of(std::uint64_t seed, bool merged) {
+Plan plan_of(std::uint64_t seed, bool cp_groups) {
   test::RandomPlanOptions options;
   options.max_dp = 3;
   options.max_pp = 3;
   options.max_tokens = 40;
-  if (merged) options.cp_groups = true;
+  if (cp_groups) options.cp_groups = true;
   return test::random_plan(seed, options);
 }
 
@@ -360,11 +360,11 @@ TEST_CASE("NcclTransport: a ring of one is a copy on the device") {
 }
 
 TEST_CASE("NcclTransport: whole steps have the bits of those between threads") {
-  std::size_t merged = 0;
+  std::size_t cp_groups = 0;
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     CAPTURE(seed);
     const Plan plan = plan_of(seed, seed % 3 == 0);
-    for (const auto& group : plan.groups) merged += group.size() > 1 ? 1 : 0;
+    for (const auto& group : plan.groups) cp_groups += group.size() > 1 ? 1 : 0;
     const runtime::Program program = runtime::make_program(plan);
     const runtime::MemoryObserver observer;
     auto threads = cpu::make_devices<cpu::FastDevice>(plan, 3);
@@ -402,12 +402,12 @@ TEST_CASE("NcclTransport: whole steps have the bits of those between threads") {
       }
     }
   }
-  CHECK(merged > 4);
+  CHECK(cp_groups > 4);
 }
 
 TEST_CASE(
     "NcclTransport: ranks on devices learn the same bits as over streams, whenever these run") {
-  std::size_t merged = 0, sharded = 0;
+  std::size_t cp_groups = 0, sharded = 0;
   for (std::uint64_t seed = 0; seed < 8; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options = test::small_plans();
@@ -419,7 +419,7 @@ TEST_CASE(
       options.head = LmHead::shard;
     }
     const Plan plan = test::rank_plan(seed, options);
-    for (const auto& group : plan.groups) merged += group.size() > 1 ? 1 : 0;
+    for (const auto& group : plan.groups) cp_groups += group.size() > 1 ? 1 : 0;
     sharded += plan.parallel.head == LmHead::shard && plan.parallel.pp > 1 ? 1 : 0;
     const runtime::StepData data = test::random_data(plan, seed);
     test::RankDevices expected = test::rank_devices(plan, seed);
@@ -446,7 +446,7 @@ TEST_CASE(
       CHECK(test::state_of(devices) == test::state_of(expected));
     }
   }
-  CHECK(merged >= 3);
+  CHECK(cp_groups >= 3);
   CHECK(sharded >= 1);
 }
 
@@ -493,7 +493,9 @@ TEST_CASE("NcclTransport: members that do not come are waited for no longer than
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
 }
 
-TEST_CASE("NcclTransport: breaches of order and window are refused before anything is sent") {
+TEST_CASE(
+    "NcclTransport: violations of order and of messages in flight are refused before anything is "
+    "sent") {
   const auto ends = on_ranks(1, [&](std::size_t, nccl::NcclTransport& link, cuda::StreamView) {
     nccl::StepOrder order;
     order.devices.resize(1);

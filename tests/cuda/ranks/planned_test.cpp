@@ -18,7 +18,7 @@ namespace planned_test {
 using namespace slimpack;
 
 TEST_CASE("ranks: every planner's plans of real lengths give the oracle's loss and gradients") {
-  std::int64_t executed = 0, merged = 0;
+  std::int64_t executed = 0, cp_groups = 0;
   double worst = 0;
   std::uint64_t seed = 0;
   const auto run = [&](const planners::PlannerInfo& planner, test::ScaledSet set, std::int32_t dp,
@@ -52,14 +52,14 @@ TEST_CASE("ranks: every planner's plans of real lengths give the oracle's loss a
     CHECK(found.gradient <= 4e-2);
     worst = std::max(worst, found.gradient);
     ++executed;
-    for (const auto& group : plan.groups) merged += group.size() > 1 ? 1 : 0;
+    for (const auto& group : plan.groups) cp_groups += group.size() > 1 ? 1 : 0;
   };
   for (const planners::PlannerInfo& planner : planners::registry())
     run(planner, test::kScaledSets[1], 2, 2);
   run(planners::find_planner("slimpack"), test::kScaledSets[0], 2, 1);
   run(planners::find_planner("slimpack"), test::kScaledSets[3], 3, 1);
-  std::printf("  %lld plans, %lld merged groups, largest difference of gradients %.1e\n",
-              static_cast<long long>(executed), static_cast<long long>(merged), worst);
+  std::printf("  %lld plans, %lld context-parallel groups, largest difference of gradients %.1e\n",
+              static_cast<long long>(executed), static_cast<long long>(cp_groups), worst);
   CHECK(executed >= 5);
 }
 

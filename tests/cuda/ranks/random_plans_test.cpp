@@ -33,7 +33,7 @@ struct Worst {
   }
 };
 
-/// Most pieces in which a device's gradients are dealt to ranks.
+/// Most pieces in which a device's gradients are given to ranks.
 std::int64_t pieces_of(const Plan& plan) {
   std::size_t most = 0;
   for (const DeviceSchedule& place : plan.schedule) {
@@ -68,7 +68,7 @@ TEST_CASE("ranks: random plans give the oracle's loss and gradients in the simul
   worst.print();
 }
 
-TEST_CASE("ranks: merged groups, both exchanges, every recompute mode") {
+TEST_CASE("ranks: context-parallel groups, both exchanges, every recompute mode") {
   Worst worst;
   for (std::uint64_t seed = 300; seed < 308; ++seed) {
     test::RandomPlanOptions options = test::small_plans();

@@ -81,7 +81,7 @@ void attention_backward(DeviceSpan<Bf16> dquery, DeviceSpan<float> dkey, DeviceS
                         const AttentionWork& work, const AttentionShape& shape, AttentionPath path,
                         StreamView stream);
 
-/// The same with queries that travel round a merged group: adds to `dquery` in fp32.
+/// The same with queries that travel round a context-parallel group: adds to `dquery` in fp32.
 void attention_backward_partial(DeviceSpan<float> dquery, DeviceSpan<float> dkey,
                                 DeviceSpan<float> dvalue, DeviceSpan<const Bf16> query,
                                 DeviceSpan<const Bf16> key, DeviceSpan<const Bf16> value,

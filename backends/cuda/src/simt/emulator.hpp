@@ -88,7 +88,7 @@ class Emulator {
     Swap& swap = count == 32 && first % 32 == 0 ? warps_[first / 32] : swaps_[{first, count}];
     const unsigned self = running_ - first;
     const std::uint64_t generation = swap.generation;
-    // A meeting can end only after all have come back from the one before it: two sets of slots do.
+    // A swap can end only after all have come back from the one before it: two sets of slots do.
     std::vector<std::byte>& bytes = swap.slots[generation % 2];
     if (swap.arrived == 0) {
       swap.name = name;

@@ -56,9 +56,9 @@ struct StepSum {
 /// it are done; `devices` has each device's own part of it. A device that issues its work in that
 /// order, compute and communication alike, cannot wait in a circle, even if nothing of what it
 /// issues runs at the same time as anything else: the first of all that is not yet done has all
-/// that it needs, and both its ends are next in their devices' queues. Units of a merged group, and
-/// of a sharded head, are one for all their devices, and so are the parts between which they pass
-/// layers: where not all of them release, sums of layers are issued behind the unit.
+/// that it needs, and both its ends are next in their devices' queues. Units of a context-parallel
+/// group, and of a sharded head, are one for all their devices, and so are the parts between which
+/// they pass layers: where not all of them release, sums of layers are issued behind the unit.
 struct StepOrder {
   std::vector<std::vector<Turn>> devices;
   std::vector<StepSum> sums;
@@ -364,7 +364,7 @@ class OrderRun {
 }
 
 /// The communicators of a plan, in an order that all ranks agree on: those of its degrees first, so
-/// that later steps of a run add merged groups at most. O(devices + groups x stages).
+/// that later steps of a run add context-parallel groups at most. O(devices + groups x stages).
 [[nodiscard]] inline std::vector<Circle> circles_of(const Plan& plan) {
   const Parallel& parallel = plan.parallel;
   std::vector<Circle> circles;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a pack in one layer: over the rank's own keys, or round the ring of a merged group.
+// Attention of a pack in one layer: over the rank's own keys, or round the ring of a
+// context-parallel group.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,7 @@ namespace slimpack::cuda {
 /// Attention of an F or B on one device. Keys, values and their gradients are in the arena.
 class RankAttention {
  public:
-  /// `partial` is scratch of a merged group's forward pass: rows x q and rows x heads.
+  /// `partial` is scratch of a context-parallel group's forward pass: rows x q and rows x heads.
   RankAttention(const PackPlaces& places, const PackTables& tables, const TableRing& ring,
                 AttentionPath path, std::span<std::byte> exchange, DeviceSpan<Bf16> partial,
                 DeviceSpan<float> partial_log_sum, StreamView stream)

@@ -22,7 +22,8 @@ namespace slimpack::cuda {
 /// weights are the same in all calls.
 class GradientSums {
  public:
-  /// `sharded`: ranks of the stage update different elements, dealt in pieces of at most `most`.
+  /// `sharded`: ranks of the stage update different elements, given out in pieces of at most
+  /// `most`.
   GradientSums(const RankWeights& weights, runtime::StageProcessGroups process_groups, bool sharded,
                std::size_t most)
       : queue_(weights.buckets()),

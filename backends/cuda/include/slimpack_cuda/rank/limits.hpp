@@ -59,7 +59,7 @@ namespace slimpack::cuda {
   const ModelShape& model = plan.model;
   for (const auto& group : plan.groups) {
     if (group.size() == 1 || 3 * model.ffn >= 2 * model.query_width()) continue;
-    return "RankDevice: merged groups need 3 * ffn >= 2 * heads * head_dim, got " +
+    return "RankDevice: context-parallel groups need 3 * ffn >= 2 * heads * head_dim, got " +
            std::to_string(3 * model.ffn);
   }
   return std::nullopt;

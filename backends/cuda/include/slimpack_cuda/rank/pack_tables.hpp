@@ -34,7 +34,7 @@ namespace slimpack::cuda {
 }
 
 /// Tokens of a page as attention sees it: its keys stand at consecutive positions, which in a
-/// merged group only those of one block of the share do.
+/// context-parallel group only those of one block of the share do.
 [[nodiscard]] constexpr std::int32_t attention_page(Tokens page, const CpShard& shard) noexcept {
   return static_cast<std::int32_t>(shard.ranks == 1 ? page.value
                                                     : std::gcd(page.value, shard.block.value));
@@ -214,7 +214,8 @@ void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const CpSh
   });
 }
 
-/// What a slice of a merged group does in one round of its ring, by the number of the step.
+/// What a slice of a context-parallel group does in one round of its ring, by the number of the
+/// step.
 struct RingPart {
   std::vector<AttentionPart> forward, backward;
   TablePart<std::int32_t> own_keys;  ///< rows of the rank's keys, in the stage's first layer
@@ -362,7 +363,7 @@ struct PackTables {
   TokenRowsPart token_rows;              ///< B of the first line
   std::vector<TablePart<RopeRow>> rope;  ///< by layer
   AttentionPart own;
-  std::vector<RingPart> ring;  ///< by segment, in merged groups
+  std::vector<RingPart> ring;  ///< by segment, in context-parallel groups
 };
 
 /// `attends`: B computes attention's output again.
@@ -387,9 +388,9 @@ struct PackTables {
   for (std::int64_t layer = 0; layer < places.layer_count(); ++layer) {
     made.rope.push_back(tables.add(rope_rows(places, pass, layer)));
   }
-  const bool merged = call.shard.ranks > 1;
-  if (!merged || pass == Pass::backward) made.own = own_attention(tables, places);
-  if (!merged) return made;
+  const bool in_ring = call.shard.ranks > 1;
+  if (!in_ring || pass == Pass::backward) made.own = own_attention(tables, places);
+  if (!in_ring) return made;
   for (const runtime::SegmentMemory& segment : call.segments) {
     made.ring.push_back(
         ring_of(tables, places, segment, pass == Pass::forward || attends, pass == Pass::backward));

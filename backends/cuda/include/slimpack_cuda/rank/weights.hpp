@@ -52,7 +52,7 @@ struct OwnedRange {
   [[nodiscard]] std::size_t size() const noexcept { return end - begin; }
 };
 
-/// How the elements of a bucket are dealt to the stage's ranks, which update them.
+/// How the elements of a bucket are given to the stage's ranks, which update them.
 [[nodiscard]] inline runtime::ShardLayout layout_of(const runtime::Bucket& bucket, std::int32_t dp,
                                                     std::size_t most) {
   return {bucket.size, static_cast<std::size_t>(dp), most};
@@ -88,7 +88,7 @@ class RankWeights {
   /// Of vocabularies, rows that are never divided.
   static constexpr std::size_t kWhole = 8;
 
-  /// Pieces of at most `most` elements are dealt to ranks.
+  /// Pieces of at most `most` elements are given to ranks.
   RankWeights(const Plan& plan, std::int32_t dp, std::int32_t pp, std::size_t most)
       : layout_(runtime::layout_of(plan, pp)),
         buckets_(runtime::buckets_of(plan.model, plan.stages, {plan.parallel, dp, pp}, layout_)),
