@@ -24,6 +24,7 @@
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/data/sample.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/planners/registry.hpp"
 #include "slimpack/runtime/arena_size.hpp"
 #include "slimpack/runtime/keep_sends.hpp"
@@ -200,8 +201,8 @@ class TimedDevice {
  public:
   using Buffer = cpu::FastDevice::Buffer;
   explicit TimedDevice(cpu::FastDevice& device) : device_(device) {}
-  [[nodiscard]] runtime::ElementBytes element_bytes() const { return device_.element_bytes(); }
-  [[nodiscard]] runtime::StaticBytes static_bytes() const { return device_.static_bytes(); }
+  [[nodiscard]] ElementBytes element_bytes() const { return device_.element_bytes(); }
+  [[nodiscard]] StaticBytes static_bytes() const { return device_.static_bytes(); }
   [[nodiscard]] Buffer allocate(Bytes bytes) { return device_.allocate(bytes); }
   [[nodiscard]] std::span<std::byte> bytes(Buffer& buffer) const { return device_.bytes(buffer); }
   void clear(Buffer& buffer) { device_.clear(buffer); }

@@ -15,6 +15,7 @@
 #include "options.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/arena_size.hpp"
 #include "slimpack/runtime/backend.hpp"
@@ -47,9 +48,7 @@ class CudaDevice {
   /// The largest relative difference from the reference.
   static constexpr double kTolerance = 2e-2;
   static constexpr Tokens kGranularity{64};
-  [[nodiscard]] static constexpr runtime::ElementBytes element_sizes() {
-    return cuda::kRankElements;
-  }
+  [[nodiscard]] static constexpr ElementBytes element_sizes() { return cuda::kRankElements; }
   /// Of buffers in its arena, which lie where runtime::buffer_layout says.
   static constexpr bool kPlaced = true;
   [[nodiscard]] static std::size_t alignment(const ModelShape& model) {
@@ -126,8 +125,8 @@ class CudaDevice {
 
   /// Where buffers of the next step lie; without it the device finds out itself.
   void prepare(const runtime::BufferLayout& layout) { rank_->place(layout); }
-  [[nodiscard]] runtime::ElementBytes element_bytes() const { return rank_->element_bytes(); }
-  [[nodiscard]] runtime::StaticBytes static_bytes() const { return rank_->static_bytes(); }
+  [[nodiscard]] ElementBytes element_bytes() const { return rank_->element_bytes(); }
+  [[nodiscard]] StaticBytes static_bytes() const { return rank_->static_bytes(); }
   [[nodiscard]] Buffer allocate(Bytes bytes) { return rank_->allocate(bytes); }
   [[nodiscard]] std::span<std::byte> bytes(const Buffer& buffer) const {
     return rank_->bytes(buffer);

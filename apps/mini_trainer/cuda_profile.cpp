@@ -16,6 +16,7 @@
 
 #include "slimpack/core/random.hpp"
 #include "slimpack/io/file.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/runtime/executor.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/shard_layout.hpp"
@@ -94,7 +95,7 @@ class ProfileOnCuda {
     const runtime::StepData data = cpu::detail::profile_data(plan);
     std::vector<CudaDevice> devices(ranks_.size());
     std::vector<std::unique_ptr<cuda::RankStreams>> streams(ranks_.size());
-    runtime::StaticBytes held;
+    StaticBytes held;
     ranks_.device_threads().run([&](std::size_t rank) {
       devices[rank] = CudaDevice(plan, 0, 1, {}, ranks_.rank_options(rank));
       streams[rank] = std::make_unique<cuda::RankStreams>(devices[rank].stream());

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/arena_size.hpp"
 #include "slimpack/runtime/backend.hpp"
@@ -38,7 +39,7 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
   /// The largest relative difference from the reference.
   static constexpr double kTolerance = std::is_same_v<Stored, float> ? 2e-5 : 1e-10;
   static constexpr Tokens kGranularity{64};
-  [[nodiscard]] static constexpr runtime::ElementBytes element_sizes() {
+  [[nodiscard]] static constexpr ElementBytes element_sizes() {
     return cpu::element_bytes_of<Stored>();
   }
   /// Of buffers in its arena, which finds places for them as they come.

@@ -16,6 +16,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/runtime/arena_size.hpp"
@@ -55,7 +56,7 @@ struct PreparedStep {
 /// What plans and arenas are made for.
 struct RankKind {
   Cluster cluster;
-  runtime::ElementBytes element;
+  ElementBytes element;
   std::size_t alignment = 1;   ///< of buffers in an arena, bytes
   bool placed = false;         ///< whether devices follow runtime::buffer_layout
   Tokens granularity{64};      ///< of slices

@@ -18,6 +18,7 @@
 #include "slimpack/io/npy.hpp"
 #include "slimpack/io/plan_json.hpp"
 #include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/validate/validate.hpp"
 
 namespace slimpack::app {

@@ -20,6 +20,7 @@
 #include "runtime/feature_table.hpp"
 #include "runtime/tiny_plan.hpp"
 #include "slimpack/core/random.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/runtime/arena_size.hpp"
 #include "slimpack/runtime/executor.hpp"
 #include "slimpack/runtime/program.hpp"
@@ -133,7 +134,7 @@ class PlacedDevice : public runtime::detail::ReplayDevice {
     std::size_t at_, size_;
   };
 
-  PlacedDevice(const runtime::BufferLayout& layout, const runtime::ElementBytes& size)
+  PlacedDevice(const runtime::BufferLayout& layout, const ElementBytes& size)
       : runtime::detail::ReplayDevice(size, 1), layout_(layout) {}
   [[nodiscard]] Buffer allocate(Bytes bytes) {
     const std::size_t i = layout_.places.at(taken_++);
@@ -576,7 +577,7 @@ TEST_CASE("arena: places that are laid out hold all buffers of a step, whenever 
     constexpr std::size_t kAlignment = 64;
     for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
       CAPTURE(device);
-      const runtime::ElementBytes size{4, 4, 4};
+      const ElementBytes size{4, 4, 4};
       const runtime::BufferLayout layout =
           runtime::buffer_layout(plan, program, device, size, kAlignment);
       for (const std::uint64_t chance : {0U, 1U, 2U, 4U}) {

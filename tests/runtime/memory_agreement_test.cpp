@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <span>
 
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/runtime/arena_size.hpp"
 #include "slimpack/runtime/executor.hpp"
 #include "slimpack/runtime/keep_sends.hpp"
@@ -38,7 +39,7 @@ Bytes replayed_peak(const Plan& plan, const runtime::Program& program, std::size
   using runtime::detail::ReplayDevice, runtime::detail::ReplayLink;
   const runtime::StepData data;
   const runtime::MemoryObserver observer;
-  runtime::detail::ReplayDevice replay(runtime::ElementBytes{}, 16);
+  runtime::detail::ReplayDevice replay(ElementBytes{}, 16);
   runtime::detail::ReplayLink link{true};
   return runtime::DeviceRun<runtime::detail::ReplayDevice, runtime::detail::ReplayLink>(
              plan, program, data, device, replay, link, observer)

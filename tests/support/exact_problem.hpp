@@ -15,6 +15,7 @@
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 
 namespace slimpack::test {
 

@@ -10,7 +10,9 @@
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 
 namespace slimpack {
 
@@ -36,15 +38,11 @@ struct ExchangeBytes {
 
 [[nodiscard]] constexpr ExchangeBytes exchange_bytes(const Plan& plan,
                                                      const MicroPack& pack) noexcept {
-  const ModelShape& model = plan.model;
-  const std::int64_t gradient = plan.memory.gradient_bytes;
-  const std::int64_t keys = 2 * model.key_width() * model.bytes_per_element;
-  const std::int64_t queries = 2 * model.query_width() * model.bytes_per_element;
-  const std::int64_t statistics = model.heads * model.statistic_bytes();
-  const ExchangeBytes forward{keys, queries + statistics};
+  const RingBytes ring =
+      ring_bytes(plan.model, element_bytes_of(plan.model, plan.memory.gradient_bytes));
+  const ExchangeBytes forward{ring.kv, ring.q};
   if (pack.pass == Pass::forward) return forward;
-  ExchangeBytes bytes{keys + 2 * model.key_width() * gradient,
-                      queries + model.query_width() * gradient + 2 * statistics};
+  ExchangeBytes bytes{ring.kv + ring.kv_back, ring.q_back};
   if (pack.recompute == Recompute::full) {
     bytes.kv += forward.kv;
     bytes.q += forward.q;
@@ -71,7 +69,7 @@ namespace detail {
   const std::int64_t borders = pp > 1 ? virtual_stages_of(plan).size() - 1 : 0;
   const bool sharded_head = plan.parallel.head == LmHead::shard && pp > 1;
   const std::int64_t head_row =
-      hidden + model.hidden * plan.memory.gradient_bytes + 6 * model.statistic_bytes();
+      head_traffic_bytes(model, element_bytes_of(model, plan.memory.gradient_bytes));
   CommunicationBytes bytes;
   for (const MicroPack& pack : plan.micropacks) {
     std::int64_t tokens = 0;

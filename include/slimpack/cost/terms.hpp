@@ -13,6 +13,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/plan/plan.hpp"
 
@@ -129,8 +130,8 @@ class Terms {
                                       std::int64_t collectives) const noexcept;
   /// Bytes that one layer's exchange brings to this rank.
   [[nodiscard]] std::int64_t exchange_bytes(const PackLoad& load, bool back) const noexcept {
-    return load.kv_received.value * (back ? kv_back_bytes_ : kv_bytes_) +
-           load.q_received.value * (back ? q_back_bytes_ : q_bytes_);
+    return load.kv_received.value * (ring_.kv + (back ? ring_.kv_back : 0)) +
+           load.q_received.value * (back ? ring_.q_back : ring_.q);
   }
   /// Whether a unit starts its kernels: one without rows does where other ranks wait for it.
   [[nodiscard]] static bool starts(const PackLoad& load) noexcept {
@@ -197,9 +198,8 @@ class Terms {
   double head_row_matrix_, head_row_moved_, head_token_;  // per token and row; per token
   std::array<double, kRecomputeModes> gather_{};          // of kept inputs
   double kernel_, segment_;
-  // Per token and layer.
-  std::int64_t kv_bytes_, kv_back_bytes_, q_bytes_, q_back_bytes_;
-  std::int64_t hidden_bytes_, hidden_gradient_bytes_, statistic_bytes_;  // per token
+  RingBytes ring_;                                  // per token and layer
+  std::int64_t hidden_bytes_, head_traffic_bytes_;  // per token
 };
 
 inline Terms::Terms(const ModelShape& model, const Cluster& cluster, const MemorySpec& memory)
@@ -249,14 +249,10 @@ inline Terms::Terms(const ModelShape& model, const Cluster& cluster, const Memor
   kernel_ = cluster.kernel_s * 1e12;
   segment_ = cluster.segment_s * 1e12;
 
-  const std::int64_t log_sum = model.heads * model.statistic_bytes();
-  kv_bytes_ = 2 * key * element;
-  kv_back_bytes_ = kv_bytes_ + 2 * key * gradient;
-  q_bytes_ = 2 * query * element + log_sum;
-  q_back_bytes_ = 2 * query * element + query * gradient + 2 * log_sum;
+  const ElementBytes size = element_bytes_of(model, gradient);
+  ring_ = ring_bytes(model, size);
+  head_traffic_bytes_ = head_traffic_bytes(model, size);
   hidden_bytes_ = hidden * element;
-  hidden_gradient_bytes_ = hidden * gradient;
-  statistic_bytes_ = model.statistic_bytes();
 }
 
 inline WorkRates Terms::rates() const noexcept {
@@ -333,10 +329,8 @@ Picos Terms::head(const HeadLoad& load, const Own& own, Picos fixed) const noexc
     fixed += 2 * collective(tokens * hidden_bytes_, tp, load.tensor_link);
   }
   if (load.shards <= 1) return fixed + own(tokens);
-  // Hidden states out; maximum, sum and target logit there and back; hidden gradients in.
-  const std::int64_t row = hidden_bytes_ + hidden_gradient_bytes_ + 6 * statistic_bytes_;
   const double each = picos_each(1, load.link.bytes_per_s) / d(tp);
-  const auto traffic = [&](std::int64_t some) { return picos(some * row, each); };
+  const auto traffic = [&](std::int64_t some) { return picos(some * head_traffic_bytes_, each); };
   const auto hops = std::bit_width(static_cast<std::uint64_t>(load.shards - 1));
   const std::int64_t tile = load.tile.value > 0 ? std::min(load.tile.value, tokens) : tokens;
   return fixed + latency(load.link, 3 * static_cast<std::int64_t>(hops)) +

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a merged group share a sample, and where stages lie on the line of layers.
+// Which tokens of a sample each rank of a context-parallel group owns.
 #pragma once
 
 #include <algorithm>
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 
 #include "slimpack/core/units.hpp"
@@ -10,14 +12,16 @@
 
 namespace slimpack {
 
-/// A rank's part in a group: `rank` of `ranks`, in the order of `Plan::groups`. Block k of
-/// `block` tokens belongs to the rank i with k mod 2g = i or 2g-1-i, which balances causal
-/// attention. A group of one owns everything.
+/// A rank's part of the samples of a context-parallel group: `rank` of `ranks`, in the order of
+/// `Plan::groups`. A sample is cut into blocks of `block` tokens. With g ranks, block k belongs to
+/// the rank i with k mod 2g = i or 2g-1-i, which balances causal attention (zigzag, as in
+/// Megatron-LM's context parallelism). A group of one rank owns everything.
 struct CpShard {
   std::int64_t rank = 0;
   std::int64_t ranks = 1;
   Tokens block{512};
 
+  /// Whether the rank owns a token. O(1).
   [[nodiscard]] constexpr bool owns(Tokens token) const noexcept {
     const std::int64_t turn = (token / block) % (2 * ranks);
     return turn == rank || turn == 2 * ranks - 1 - rank;
@@ -43,6 +47,7 @@ struct CpShard {
   /// Calls visit(first, last) for each maximal run [first, last) of owned tokens in [begin, end),
   /// ascending. O(owned blocks).
   template <class Visit>
+    requires std::invocable<Visit&, Tokens, Tokens>
   constexpr void for_each_run(Tokens begin, Tokens end, Visit&& visit) const {
     if (begin >= end) return;
     if (ranks == 1) {
@@ -58,7 +63,7 @@ struct CpShard {
   }
 
  private:
-  /// The first owned block that is not before block `at`.
+  /// The first owned block that is not before block `i`.
   [[nodiscard]] constexpr std::int64_t next_owned(std::int64_t i) const noexcept {
     const std::int64_t turn = i % (2 * ranks);
     if (turn <= rank) return i + (rank - turn);
@@ -68,45 +73,20 @@ struct CpShard {
   }
 };
 
-/// Stages in the order in which a token meets them: line index = chunk * pp + stage.
-struct VirtualStages {
-  std::int32_t pp = 1;
-  std::int32_t chunks = 1;
-  [[nodiscard]] constexpr std::int32_t size() const noexcept { return pp * chunks; }
-  [[nodiscard]] constexpr std::int32_t index(std::int32_t stage,
-                                             std::int32_t chunk) const noexcept {
-    return chunk * pp + stage;
-  }
-  [[nodiscard]] constexpr std::int32_t stage(std::int32_t line) const noexcept { return line % pp; }
-  [[nodiscard]] constexpr std::int32_t chunk(std::int32_t line) const noexcept { return line / pp; }
-};
-
-/// The line of a plan's stages.
-[[nodiscard]] constexpr VirtualStages virtual_stages_of(const Plan& plan) noexcept {
-  return {plan.parallel.pp, plan.parallel.chunks};
-}
-
-/// Position of device (dp, pp) in `Plan::schedule`.
-[[nodiscard]] constexpr std::size_t device_index(const Plan& plan, std::int32_t dp,
-                                                 std::int32_t pp) noexcept {
-  return static_cast<std::size_t>(dp) * static_cast<std::size_t>(plan.parallel.pp) +
-         static_cast<std::size_t>(pp);
-}
-
-/// The share of the `rank`-th rank of a group.
+/// The shard of the `rank`-th rank of a group of the plan. The group must exist.
 [[nodiscard]] inline CpShard cp_shard_of(const Plan& plan, GroupId group, std::size_t rank) {
   return {static_cast<std::int64_t>(rank),
           static_cast<std::int64_t>(plan.groups[index(group)].size()), plan.memory.cp_block_tokens};
 }
 
-/// Rows [first, last) of the vocabulary that stage `pp` holds under a sharded head.
-struct VocabularyShard {
-  std::int64_t first = 0, last = 0;
-  [[nodiscard]] constexpr std::int64_t size() const noexcept { return last - first; }
-};
-[[nodiscard]] constexpr VocabularyShard vocabulary_shard(std::int64_t vocab, std::int32_t pp,
-                                                         std::int32_t stages) noexcept {
-  return {vocab * pp / stages, vocab * (pp + 1) / stages};
+/// The largest number of tokens of [begin, end) that one rank of a group of `ranks` owns. O(ranks).
+[[nodiscard]] constexpr Tokens largest_owned(std::int64_t ranks, Tokens block, Tokens begin,
+                                             Tokens end) noexcept {
+  Tokens largest;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    largest = std::max(largest, CpShard{rank, ranks, block}.between(begin, end));
+  }
+  return largest;
 }
 
 }  // namespace slimpack

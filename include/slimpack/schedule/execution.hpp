@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/schedule/order.hpp"
 
 namespace slimpack::schedule {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/buckets.hpp"
@@ -32,8 +33,8 @@ class LinkDevice {
         layout_(runtime::layout_of(plan, plan.schedule[device].pp)),
         buckets_(runtime::buckets_of(plan.model, plan.stages, process_groups_, layout_)) {}
 
-  [[nodiscard]] runtime::ElementBytes element_bytes() const noexcept { return {2, 4, 4}; }
-  [[nodiscard]] runtime::StaticBytes static_bytes() const noexcept { return {}; }
+  [[nodiscard]] ElementBytes element_bytes() const noexcept { return {2, 4, 4}; }
+  [[nodiscard]] StaticBytes static_bytes() const noexcept { return {}; }
   [[nodiscard]] Buffer allocate(Bytes bytes) const noexcept {
     return {static_cast<std::size_t>(bytes.value)};
   }

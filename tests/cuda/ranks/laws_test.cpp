@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/ranks/rank_plans.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack_cuda/emulation.hpp"
 
 namespace laws_test {
@@ -218,7 +219,7 @@ TEST_CASE("ranks: devices hold what plans count, the arena and fixed_bytes, no m
     (void)test::run_ranks(plan, test::random_data(plan, seed), std::span(devices));
     std::int64_t held = 0;
     for (std::size_t device = 0; device < devices.size(); ++device) {
-      const runtime::StaticBytes always = devices[device].static_bytes();
+      const StaticBytes always = devices[device].static_bytes();
       held += (always.weights + always.gradients + always.optimizer).value +
               devices[device].arena()->capacity().value +
               cuda::fixed_bytes(plan, program, device, 4096).value;

@@ -18,8 +18,9 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/buckets.hpp"
 #include "slimpack/runtime/losses.hpp"
@@ -160,10 +161,8 @@ class BasicDevice {
 
   // --- runtime::Backend ---
 
-  [[nodiscard]] runtime::ElementBytes element_bytes() const noexcept {
-    return element_bytes_of<Number>();
-  }
-  [[nodiscard]] runtime::StaticBytes static_bytes() const noexcept {
+  [[nodiscard]] ElementBytes element_bytes() const noexcept { return element_bytes_of<Number>(); }
+  [[nodiscard]] StaticBytes static_bytes() const noexcept {
     const auto size = [](std::size_t elements) {
       return Bytes{static_cast<std::int64_t>(elements * sizeof(Number))};
     };
@@ -439,7 +438,8 @@ class BasicDevice {
     for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
       const std::int64_t rows = memory.piece.length().value;
       const std::int64_t kept =
-          runtime::kept_bytes(model_, memory.piece.recompute, element_bytes()) * rows;
+          rows *
+          kept_bytes(model_, element_bytes())[static_cast<std::size_t>(memory.piece.recompute)];
       const Out whole =
           behind ? detail::rows(numbers<Number>(call.output), first_row, rows, model_.hidden)
                  : numbers<Number>(

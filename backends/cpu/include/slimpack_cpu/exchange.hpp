@@ -249,7 +249,7 @@ class SliceAttention {
   [[nodiscard]] std::pair<Out, Out> travelling(Workspace<Number>& workspace, Tokens begin,
                                                std::int64_t row) const {
     const Tokens most =
-        runtime::largest_share(call_.shard.ranks, call_.shard.block, begin, segment_.slice.end);
+        largest_owned(call_.shard.ranks, call_.shard.block, begin, segment_.slice.end);
     const Out current = workspace.take_zeros(most.value, row);
     const Out incoming = workspace.take_zeros(most.value, row);
     return {current, incoming};

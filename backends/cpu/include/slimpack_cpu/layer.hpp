@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/backend.hpp"
@@ -31,7 +32,7 @@ template <std::floating_point Number = double>
 
 /// All that is stored, in bytes of one number.
 template <std::floating_point Number>
-[[nodiscard]] constexpr runtime::ElementBytes element_bytes_of() noexcept {
+[[nodiscard]] constexpr ElementBytes element_bytes_of() noexcept {
   constexpr auto kSize = static_cast<std::int64_t>(sizeof(Number));
   return {kSize, kSize, kSize};
 }
@@ -147,8 +148,9 @@ template <std::floating_point Number>
   const Recompute mode = memory.piece.recompute;
   const std::int64_t n = memory.piece.length().value;
   const std::int64_t h = model.hidden, q = model.query_width(), f = model.ffn;
-  const auto bytes =
-      static_cast<std::size_t>(runtime::kept_bytes(model, mode, element_bytes_of<Number>()) * n);
+  const std::int64_t kept_row =
+      kept_bytes(model, element_bytes_of<Number>())[static_cast<std::size_t>(mode)];
+  const auto bytes = static_cast<std::size_t>(kept_row * n);
   Workspace<Number> kept(numbers<Number>(
       kept_of(call, memory).subspan(static_cast<std::size_t>(layer) * bytes, bytes)));
   const auto place = [&](Recompute needed, std::int64_t cols) {

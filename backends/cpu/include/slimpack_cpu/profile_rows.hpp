@@ -15,6 +15,7 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/profile.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/memory.hpp"
@@ -96,7 +97,7 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
 /// not fitted. `held` is what the device always holds.
 [[nodiscard]] inline std::optional<ProfileRow> profile_row(const ProfilePlan& profile,
                                                            const Unit& unit, double seconds,
-                                                           const runtime::StaticBytes& held,
+                                                           const StaticBytes& held,
                                                            const EmbeddingTimes& embedding) {
   ProfileRow row;
   row.seconds = std::max(seconds, 1e-9);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/arena_size.hpp"
 #include "slimpack/runtime/backend.hpp"
@@ -179,8 +180,8 @@ class RankDevice {
 
   // --- runtime::Backend ---
 
-  [[nodiscard]] runtime::ElementBytes element_bytes() const noexcept { return kRankElements; }
-  [[nodiscard]] runtime::StaticBytes static_bytes() const noexcept { return weights_.bytes(); }
+  [[nodiscard]] ElementBytes element_bytes() const noexcept { return kRankElements; }
+  [[nodiscard]] StaticBytes static_bytes() const noexcept { return weights_.bytes(); }
   [[nodiscard]] Buffer allocate(Bytes bytes) {
     if (taken_ == layout_.places.size()) throw std::logic_error("a buffer more than foreseen");
     return {arena_->bytes(layout_.places[taken_++], bytes)};

@@ -18,9 +18,9 @@
 #include "slimpack/io/detail/plan_format.hpp"
 #include "slimpack/io/json_reader.hpp"
 #include "slimpack/io/model_json.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 
 namespace slimpack::detail {
 

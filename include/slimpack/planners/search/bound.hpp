@@ -17,8 +17,8 @@
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/planners/search/detail/bound_work.hpp"
 
 namespace slimpack::planners {

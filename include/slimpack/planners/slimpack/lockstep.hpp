@@ -16,6 +16,7 @@
 #include "slimpack/cost/price.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/schedule/list_schedule.hpp"
 
 namespace slimpack::planners {

@@ -11,6 +11,7 @@
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/schedule/detail/list_parts.hpp"
 
 namespace slimpack::schedule::detail {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/sim/node_names.hpp"
 
 namespace slimpack::sim::detail {

@@ -11,8 +11,8 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/dag_builder.hpp"
 #include "slimpack/sim/detail/pack_needs.hpp"

@@ -12,8 +12,8 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/cost/unit_times.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/sim/detail/bucket_times.hpp"
 
 namespace slimpack::sim::detail {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/buffer_places.hpp"

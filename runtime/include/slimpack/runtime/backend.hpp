@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/memory.hpp"
 #include "slimpack/runtime/program.hpp"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/runtime/memory.hpp"
 
 namespace slimpack::runtime {

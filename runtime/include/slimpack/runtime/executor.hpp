@@ -16,7 +16,9 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/device_result.hpp"
 #include "slimpack/runtime/losses.hpp"
@@ -47,7 +49,8 @@ class DeviceRun {
         backend_(backend),
         link_(link),
         observer_(observer),
-        size_(backend.element_bytes()) {}
+        size_(backend.element_bytes()),
+        layer_(layer_bytes(plan.model, size_)) {}
 
   [[nodiscard]] DeviceResult run() {
     try {
@@ -141,7 +144,7 @@ class DeviceRun {
   // --- messages ---
 
   [[nodiscard]] std::int64_t boundary_bytes(Tokens rows) const {
-    return rows.value * plan_.model.hidden * size_.element;
+    return rows.value * layer_.boundary;
   }
 
   void post(Moment moment, MessageRef message) {
@@ -290,11 +293,10 @@ class DeviceRun {
   void forward(const UnitWork& work) {
     PackCall call = begin_call(work);
     const std::int64_t layers = stage(work).layers();
-    const std::int64_t page_bytes =
-        layers * 2 * plan_.model.key_width() * size_.element * plan_.memory.page_tokens.value;
+    const std::int64_t page_bytes = layers * layer_.kv * plan_.memory.page_tokens.value;
     for (const std::size_t id : part(work).blocks) {
       const Block& block = program_.blocks[id];
-      const std::int64_t row = layers * kept_bytes(plan_.model, block.recompute, size_);
+      const std::int64_t row = layers * layer_.kept[static_cast<std::size_t>(block.recompute)];
       call.blocks.push_back(
           {keep(kept_, {call.chunk, id}, MemoryKind::activations, row * block.rows.value),
            {},
@@ -304,13 +306,13 @@ class DeviceRun {
     for (const Segment& segment : part(work).segments) {
       SegmentMemory memory = segment_memory(program_, part(work), segment);
       Sample& sample = samples_[{call.chunk, segment.slice.sample}];
-      const std::int64_t page = plan_.memory.page_tokens.value;
-      const std::int64_t owned = call.shard.before(segment.slice.end).value;
+      const std::int64_t pages =
+          pages_of(call.shard.before(segment.slice.end), plan_.memory.page_tokens);
       require(sample.forward == segment.slice.begin,
               "forward slices must run in rising order, not so sample",
               static_cast<std::int64_t>(index(segment.slice.sample)));
       sample.forward = sample.backward = segment.slice.end;
-      while (static_cast<std::int64_t>(sample.pages.size()) * page < owned) {
+      while (static_cast<std::int64_t>(sample.pages.size()) < pages) {
         sample.pages.push_back(hold(MemoryKind::keys_values, page_bytes));
       }
       for (Held& held : sample.pages) memory.pages.push_back(bytes(held));
@@ -324,7 +326,7 @@ class DeviceRun {
       call.output = output(work, work.line + 1, call.rows);
     }
     Held workspace =
-        hold(MemoryKind::workspace, workspace_bytes(plan_, program_, size_, work, Pass::forward));
+        hold(MemoryKind::workspace, workspace_bytes(plan_, program_, layer_, work, Pass::forward));
     call.workspace = bytes(workspace);
     emit_changes(Moment::unit_start);
     backend_.forward(call, link_);
@@ -347,8 +349,7 @@ class DeviceRun {
       sample.backward = segment.slice.begin;
       if (!sample.gradients) {
         sample.gradients =
-            hold(MemoryKind::key_value_gradients,
-                 layers * 2 * plan_.model.key_width() * size_.gradient * owned.value);
+            hold(MemoryKind::key_value_gradients, layers * layer_.kv_gradient * owned.value);
         backend_.clear(sample.gradients->buffer);
       }
       memory.gradients = bytes(*sample.gradients);
@@ -369,7 +370,7 @@ class DeviceRun {
     if (!is_last(work)) call.input = input(work);
     if (work.line > 0) call.output = output(work, work.line - 1, call.rows);
     Held workspace =
-        hold(MemoryKind::workspace, workspace_bytes(plan_, program_, size_, work, Pass::backward));
+        hold(MemoryKind::workspace, workspace_bytes(plan_, program_, layer_, work, Pass::backward));
     call.workspace = bytes(workspace);
     emit_changes(Moment::unit_start);
     backend_.backward(call, link_);
@@ -437,7 +438,7 @@ class DeviceRun {
     }
     Held workspace =
         hold(MemoryKind::workspace, std::min(call.rows, plan_.memory.head_tile).value *
-                                        head_workspace(plan_.model, vocabulary, size_));
+                                        head_token_bytes(plan_.model, vocabulary, size_));
     call.workspace = bytes(workspace);
     emit_changes(Moment::unit_start);
     backend_.head(call, link_);
@@ -480,6 +481,7 @@ class DeviceRun {
   Link& link_;
   const MemoryObserver& observer_;
   ElementBytes size_;
+  LayerBytes layer_;
 
   bool started_ = false;
   std::size_t unit_ = 0;

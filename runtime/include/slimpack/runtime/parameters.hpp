@@ -12,8 +12,8 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/random.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 
 namespace slimpack::runtime {
 

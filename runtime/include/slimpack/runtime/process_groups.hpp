@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/parameters.hpp"
 #include "slimpack/runtime/transport.hpp"
 

@@ -15,7 +15,9 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/memory.hpp"
 #include "slimpack/runtime/transport.hpp"
 
@@ -472,25 +474,25 @@ inline Program make_program(const Plan& plan) {
   return program;
 }
 
-/// Workspace of an F or B with elements of `size` bytes: rows, and the largest exchange of a slice.
+/// Workspace of an F or B of a device whose elements have the sizes of `layer`: that of its rows,
+/// and the largest ring buffers of a slice. O(pieces + slices x ranks).
 [[nodiscard]] inline std::int64_t workspace_bytes(const Plan& plan, const Program& program,
-                                                  ElementBytes size, const UnitWork& work,
+                                                  const LayerBytes& layer, const UnitWork& work,
                                                   Pass pass) {
   const MicroPack& pack = plan.micropacks[index(work.unit.pack)];
   const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
-  std::int64_t rows = 0, exchange = 0;
+  const auto& per_token =
+      pass == Pass::forward ? layer.forward_workspace : layer.backward_workspace;
+  std::int64_t rows = 0, ring = 0;
   for (const Segment& segment : program.packs[index(work.unit.pack)][work.rank].segments) {
     for (const std::size_t place : segment.pieces) {
       const Piece& piece = program.pieces[place];
-      rows += piece.length().value * (pass == Pass::forward
-                                          ? forward_workspace(plan.model, piece.recompute, size)
-                                          : backward_workspace(plan.model, piece.recompute, size));
+      rows += piece.length().value * per_token[static_cast<std::size_t>(piece.recompute)];
     }
-    exchange =
-        std::max(exchange, exchange_workspace(plan.model, segment.slice, pass, segment.exchange,
-                                              ranks, plan.memory.cp_block_tokens, size));
+    ring = std::max(ring, ring_buffer_bytes(layer, segment.slice, pass, segment.exchange, ranks,
+                                            plan.memory.cp_block_tokens));
   }
-  return rows + exchange;
+  return rows + ring;
 }
 
 }  // namespace slimpack::runtime

@@ -16,8 +16,8 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/buckets.hpp"
 #include "slimpack/runtime/parameters.hpp"
 #include "slimpack/runtime/process_groups.hpp"

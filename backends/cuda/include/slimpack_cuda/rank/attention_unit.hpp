@@ -130,7 +130,7 @@ class RankAttention {
   [[nodiscard]] Travelling travelling(const runtime::SegmentMemory& segment, Tokens begin,
                                       std::int64_t row) const {
     const CpShard& shard = places_.call.shard;
-    const Tokens most = runtime::largest_share(shard.ranks, shard.block, begin, segment.slice.end);
+    const Tokens most = largest_owned(shard.ranks, shard.block, begin, segment.slice.end);
     Carver buffers(exchange_);
     const auto current = buffers.take_bytes(most.value * row);
     return {current, buffers.take_bytes(most.value * row)};

@@ -55,10 +55,9 @@ inline constexpr std::int64_t kTableRounding = 16;
     pieces += static_cast<std::int64_t>(segment.pieces.size());
     keys += shard.before(segment.slice.end).value;
     if (shard.ranks == 1) continue;
-    const Tokens all =
-        runtime::largest_share(shard.ranks, shard.block, Tokens{0}, segment.slice.end);
+    const Tokens all = largest_owned(shard.ranks, shard.block, Tokens{0}, segment.slice.end);
     const Tokens some =
-        runtime::largest_share(shard.ranks, shard.block, segment.slice.begin, segment.slice.end);
+        largest_owned(shard.ranks, shard.block, segment.slice.begin, segment.slice.end);
     const std::int64_t runs = std::max(static_cast<std::int64_t>(segment.pieces.size()),
                                        segment.slice.length() / shard.block + std::int64_t{2});
     ring += 2 * shard.ranks *

@@ -6,8 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/memory.hpp"
 #include "slimpack_cuda/norm.hpp"
 #include "slimpack_cuda/rank/head.hpp"
@@ -73,7 +74,7 @@ namespace slimpack::cuda {
     const VocabularyPart part = vocabulary_part(plan.model, plan.parallel, pp);
     const bool heads = plan.parallel.head == LmHead::shard || pp + 1 == plan.parallel.pp;
     if (!heads || head_row_bytes(plan.model, part, stages) <=
-                      runtime::head_workspace(plan.model, part.size, kRankElements)) {
+                      head_token_bytes(plan.model, part.size, kRankElements)) {
       continue;
     }
     return "RankDevice: the part of the vocabulary on stage " + std::to_string(pp) +

@@ -12,6 +12,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/runtime/memory.hpp"
 #include "slimpack_cuda/bf16.hpp"
@@ -20,7 +21,7 @@
 namespace slimpack::cuda {
 
 /// What a rank stores: bf16, statistics and accumulated gradients in fp32.
-inline constexpr runtime::ElementBytes kRankElements{2, 4, 4};
+inline constexpr ElementBytes kRankElements{2, 4, 4};
 
 /// Of the buffers of a rank: rows of queries, of keys and of keys' fp32 gradients begin at
 /// multiples of their size from the arena's base on, so that attention's tables can number them.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/buckets.hpp"
 #include "slimpack/runtime/memory.hpp"
@@ -122,7 +123,7 @@ class RankWeights {
   [[nodiscard]] const std::vector<runtime::Bucket>& buckets() const noexcept { return buckets_; }
   /// What is the rank's to update, in the order of memory.
   [[nodiscard]] const std::vector<OwnedRange>& ranges() const noexcept { return ranges_; }
-  [[nodiscard]] runtime::StaticBytes bytes() const noexcept {
+  [[nodiscard]] StaticBytes bytes() const noexcept {
     const auto size = [](std::size_t elements, std::size_t each) {
       return Bytes{static_cast<std::int64_t>(elements * each)};
     };

@@ -17,6 +17,7 @@
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 
 namespace slimpack::planners::detail {
 

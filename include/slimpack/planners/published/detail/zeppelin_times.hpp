@@ -17,8 +17,8 @@
 #include "slimpack/cost/communication.hpp"
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/links.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/planners/published/detail/zeppelin_zones.hpp"
 #include "slimpack/planners/search/unit_parts.hpp"
 

@@ -15,8 +15,8 @@
 #include "slimpack/cost/load.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/terms.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 
 namespace slimpack::planners::detail {
 

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// The byte formulas of docs/equations.md, "Memory": what planner, simulator and executor count.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
+
+namespace slimpack {
+
+/// Bytes of one number of each sort, as a plan or a backend stores it.
+struct ElementBytes {
+  std::int64_t element = 8;    ///< weights and activations
+  std::int64_t statistic = 8;  ///< log-sum-exp, inverse RMS
+  std::int64_t gradient = 8;   ///< accumulated gradients of weights, keys and values
+  friend bool operator==(const ElementBytes&, const ElementBytes&) = default;
+};
+
+/// The sizes that a plan counts with: those of the model, and `MemorySpec::gradient_bytes`.
+[[nodiscard]] constexpr ElementBytes element_bytes_of(const ModelShape& model,
+                                                      std::int64_t gradient_bytes) noexcept {
+  return {model.bytes_per_element, model.statistic_bytes(), gradient_bytes};
+}
+
+/// Bytes that one received token brings to a rank of a context-parallel group, for each layer.
+struct RingBytes {
+  std::int64_t kv = 0;       ///< RingMode::pass_kv: keys and values, in either pass
+  std::int64_t kv_back = 0;  ///< RingMode::pass_kv, in backward besides: their gradients
+  std::int64_t q = 0;        ///< RingMode::pass_q, forward: queries and partial outputs
+  std::int64_t q_back = 0;   ///< RingMode::pass_q, backward (in place of `q`)
+  friend bool operator==(const RingBytes&, const RingBytes&) = default;
+};
+
+/// The ring's messages for elements of `size` bytes.
+[[nodiscard]] constexpr RingBytes ring_bytes(const ModelShape& model,
+                                             const ElementBytes& size) noexcept {
+  const std::int64_t queries = 2 * model.query_width() * size.element;
+  const std::int64_t log_sums = model.heads * size.statistic;
+  return {2 * model.key_width() * size.element, 2 * model.key_width() * size.gradient,
+          queries + log_sums, queries + model.query_width() * size.gradient + 2 * log_sums};
+}
+
+/// Bytes that one layer keeps of one token from F to B, by recomputation mode; keys and values are
+/// counted apart.
+[[nodiscard]] constexpr std::array<std::int64_t, kRecomputeModes> kept_bytes(
+    const ModelShape& model, const ElementBytes& size) noexcept {
+  const std::int64_t hidden = model.hidden * size.element;
+  const std::int64_t query = model.query_width() * size.element;
+  const std::int64_t ffn = model.ffn * size.element;
+  const std::int64_t log_sum = model.heads * size.statistic;
+  return {4 * hidden + 2 * query + log_sum + 3 * ffn + 2 * size.statistic,
+          2 * hidden + 2 * query + log_sum + 2 * ffn,  //
+          hidden + query + log_sum,                    //
+          hidden};
+}
+
+/// Bytes of one layer and token on one of `tensor_parallel` devices: each entry is that part of the
+/// whole, rounded up.
+struct LayerBytes {
+  std::array<std::int64_t, kRecomputeModes> kept{};  ///< from F to B, keys and values apart
+  std::array<std::int64_t, kRecomputeModes>
+      recomputed{};  ///< what B makes again: `none`'s bytes less `kept`
+  std::array<std::int64_t, kRecomputeModes> forward_workspace{};   ///< of F
+  std::array<std::int64_t, kRecomputeModes> backward_workspace{};  ///< of B
+  std::int64_t kv = 0;                                             ///< keys and values
+  std::int64_t kv_gradient = 0;                                    ///< their accumulated gradients
+  std::int64_t boundary = 0;          ///< hidden state that passes between stages
+  std::int64_t kv_exchange = 0;       ///< two ring buffers of `pass_kv`, forward
+  std::int64_t kv_exchange_back = 0;  ///< further, in backward
+  std::int64_t q_exchange = 0;        ///< two ring buffers of `pass_q`, forward
+  std::int64_t q_exchange_back = 0;   ///< in their place, in backward
+  friend bool operator==(const LayerBytes&, const LayerBytes&) = default;
+};
+
+/// The tables of docs/equations.md for elements of `size` bytes.
+[[nodiscard]] constexpr LayerBytes layer_bytes(const ModelShape& model, const ElementBytes& size,
+                                               std::int64_t tensor_parallel = 1) noexcept {
+  const std::int64_t hidden = model.hidden * size.element;
+  const std::int64_t query = model.query_width() * size.element;
+  const std::int64_t ffn = model.ffn * size.element;
+  const RingBytes ring = ring_bytes(model, size);
+  const auto part = [&](std::int64_t bytes) {
+    return (bytes + tensor_parallel - 1) / tensor_parallel;
+  };
+  const std::array<std::int64_t, kRecomputeModes> kept = kept_bytes(model, size);
+  LayerBytes bytes;
+  for (std::size_t mode = 0; mode < kept.size(); ++mode) {
+    const std::int64_t made_again = kept[0] - kept[mode];
+    bytes.kept[mode] = part(kept[mode]);
+    bytes.recomputed[mode] = part(made_again);
+    bytes.forward_workspace[mode] = part(2 * hidden + ring.kv + made_again);
+    bytes.backward_workspace[mode] =
+        part(3 * hidden + 2 * query + 3 * ffn + ring.kv_back + made_again);
+  }
+  bytes.kv = part(ring.kv);
+  bytes.kv_gradient = part(ring.kv_back);
+  bytes.boundary = part(hidden);
+  bytes.kv_exchange = part(2 * ring.kv);
+  bytes.kv_exchange_back = part(2 * ring.kv_back);
+  bytes.q_exchange = part(2 * ring.q);
+  bytes.q_exchange_back = part(2 * ring.q_back);
+  return bytes;
+}
+
+/// The tables for the elements that a plan counts with.
+[[nodiscard]] constexpr LayerBytes layer_bytes(const ModelShape& model,
+                                               std::int64_t gradient_bytes = 4,
+                                               std::int64_t tensor_parallel = 1) noexcept {
+  return layer_bytes(model, element_bytes_of(model, gradient_bytes), tensor_parallel);
+}
+
+/// Ring buffers of one slice in a context-parallel group of `ranks`, two of the largest message;
+/// nothing in a group of one. `pass_kv` moves the keys of [0, end), `pass_q` the slice's queries.
+/// O(ranks).
+[[nodiscard]] constexpr std::int64_t ring_buffer_bytes(const LayerBytes& layer, const Slice& slice,
+                                                       Pass pass, RingMode mode, std::int64_t ranks,
+                                                       Tokens block) noexcept {
+  if (ranks <= 1) return 0;
+  const bool back = pass == Pass::backward;
+  if (mode == RingMode::pass_kv) {
+    return largest_owned(ranks, block, Tokens{0}, slice.end).value *
+           (layer.kv_exchange + (back ? layer.kv_exchange_back : 0));
+  }
+  return largest_owned(ranks, block, slice.begin, slice.end).value *
+         (back ? layer.q_exchange_back : layer.q_exchange);
+}
+
+/// Pages of `page` tokens that hold `tokens`. `page` must be > 0.
+[[nodiscard]] constexpr std::int64_t pages_of(Tokens tokens, Tokens page) noexcept {
+  return (tokens.value + page.value - 1) / page.value;
+}
+
+/// Workspace of H for one token of a tile on a device that holds `rows` rows of the vocabulary: its
+/// logits, hidden states with their gradients, and statistics.
+[[nodiscard]] constexpr std::int64_t head_token_bytes(const ModelShape& model, std::int64_t rows,
+                                                      const ElementBytes& size) noexcept {
+  return rows * size.statistic + model.hidden * (3 * size.element + size.gradient) +
+         4 * size.statistic;
+}
+
+/// Bytes that one token sends to and receives from each further stage of a sharded head: hidden
+/// state out; maximum, sum and target logit there and back; hidden gradient in.
+[[nodiscard]] constexpr std::int64_t head_traffic_bytes(const ModelShape& model,
+                                                        const ElementBytes& size) noexcept {
+  return model.hidden * (size.element + size.gradient) + 6 * size.statistic;
+}
+
+/// Weights that device (dp, pp) holds, as numbers of elements.
+struct DeviceWeights {
+  std::int64_t layers = 0;      ///< of all its layers
+  std::int64_t embedding = 0;   ///< the whole table, on stage 0
+  std::int64_t final_norm = 0;  ///< on the last stage
+  std::int64_t head = 0;        ///< projection held apart from the embedding
+  [[nodiscard]] constexpr std::int64_t total() const noexcept {
+    return layers + embedding + final_norm + head;
+  }
+  friend bool operator==(const DeviceWeights&, const DeviceWeights&) = default;
+};
+
+/// Rows of the vocabulary that stage `pp` projects onto: its shard, all, or none.
+[[nodiscard]] constexpr std::int64_t head_rows(const Plan& plan, std::int32_t pp) noexcept {
+  if (plan.parallel.head == LmHead::shard) {
+    return vocabulary_shard(plan.model.vocab, pp, plan.parallel.pp).size();
+  }
+  return pp == plan.parallel.pp - 1 ? plan.model.vocab : 0;
+}
+
+/// Layers of one chunk of a stage, 0 where the plan has no such stage. O(stages).
+[[nodiscard]] constexpr std::int64_t chunk_layers(const Plan& plan, std::int32_t pp,
+                                                  std::int32_t chunk) noexcept {
+  for (const Stage& stage : plan.stages) {
+    if (stage.pp == pp && stage.chunk == chunk) return stage.layers();
+  }
+  return 0;
+}
+
+/// The weights of stage `pp`. O(stages).
+[[nodiscard]] constexpr DeviceWeights device_weights(const Plan& plan, std::int32_t pp) noexcept {
+  const std::int64_t table = plan.model.vocab * plan.model.hidden;
+  DeviceWeights weights;
+  for (const Stage& stage : plan.stages) {
+    if (stage.pp == pp) weights.layers += stage.layers() * plan.model.layer_weights();
+  }
+  weights.embedding = pp == 0 ? table : 0;
+  weights.final_norm = pp == plan.parallel.pp - 1 ? plan.model.hidden : 0;
+  const bool has_table = plan.model.tied && weights.embedding > 0;
+  weights.head = has_table ? 0 : head_rows(plan, pp) * plan.model.hidden;
+  return weights;
+}
+
+/// Bytes of optimizer state of one weight: two moments and, below fp32, a master copy.
+[[nodiscard]] constexpr std::int64_t state_bytes(const ModelShape& model) noexcept {
+  return 2 * model.statistic_bytes() + (model.bytes_per_element < 4 ? 4 : 0);
+}
+
+/// What a device holds from the begin of a step to its end.
+struct StaticBytes {
+  Bytes weights, gradients, optimizer;
+  [[nodiscard]] constexpr Bytes total() const noexcept { return weights + gradients + optimizer; }
+  friend bool operator==(const StaticBytes&, const StaticBytes&) = default;
+};
+
+/// Weights, gradients and optimizer state of one tensor-parallel device of stage `pp`. O(stages).
+[[nodiscard]] constexpr StaticBytes static_bytes(const Plan& plan, std::int32_t pp) noexcept {
+  const std::int64_t weights = device_weights(plan, pp).total();
+  const auto part = [](std::int64_t bytes, std::int64_t parts) {
+    return Bytes{(bytes + parts - 1) / parts};
+  };
+  const std::int64_t tp = plan.parallel.tp;
+  const bool sharded = plan.memory.optimizer == OptimizerState::sharded;
+  return {part(weights * plan.model.bytes_per_element, tp),
+          part(weights * plan.memory.gradient_bytes, tp),
+          part(weights * state_bytes(plan.model), sharded ? tp * plan.parallel.dp : tp)};
+}
+
+/// Workspace of H on one tensor-parallel device of stage `pp` for `tokens` of a rank, of which one
+/// tile exists at a time.
+[[nodiscard]] constexpr Bytes head_workspace(const Plan& plan, std::int32_t pp,
+                                             Tokens tokens) noexcept {
+  const std::int64_t row = head_token_bytes(
+      plan.model, head_rows(plan, pp), element_bytes_of(plan.model, plan.memory.gradient_bytes));
+  const std::int64_t tp = plan.parallel.tp;
+  return Bytes{(row + tp - 1) / tp} * std::min(tokens, plan.memory.head_tile).value;
+}
+
+}  // namespace slimpack
