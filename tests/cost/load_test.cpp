@@ -226,26 +226,26 @@ TEST_CASE("PackLoads: what is not there is refused by name") {
                        "rank of the group does not exist, got 2", InvalidInput);
   Plan broken = plan;
   broken.micropacks[0].group = GroupId{3};
-  CHECK_THROWS_WITH_AS(PackLoads{broken}, "micropacks[0]: group does not exist, got 3",
+  CHECK_THROWS_WITH_AS(PackLoads{broken}, "cost: micropacks[0].group must be a group, got 3",
                        InvalidInput);
   broken = plan;
   broken.groups[0].clear();
-  CHECK_THROWS_WITH_AS(PackLoads{broken},
-                       "micropacks[0]: the ranks of its group must be > 0, got 0", InvalidInput);
+  CHECK_THROWS_WITH_AS(PackLoads{broken}, "cost: micropacks[0].group must have ranks",
+                       InvalidInput);
   broken = plan;
   broken.micropacks[0].exchange.clear();
   CHECK_THROWS_WITH_AS(PackLoads{broken},
-                       "micropacks[0]: a merged pack needs one exchange a slice, got 0",
+                       "cost: micropacks[0].exchange must have one entry a slice, got 0",
                        InvalidInput);
   broken = plan;
   broken.micropacks[0].slices[0].end = {0};
   CHECK_THROWS_WITH_AS(PackLoads{broken},
-                       "micropacks[0]: a slice must not be empty or begin before 0, got 0",
+                       "cost: micropacks[0]: a slice must not be empty or begin before 0, got 0",
                        InvalidInput);
   broken = plan;
   broken.micropacks[0].slices[0].end = {(std::int64_t{1} << 31) + 1};
   CHECK_THROWS_WITH_AS(PackLoads{broken},
-                       "micropacks[0]: the ends of its slices sum to more than 2^31, got "
+                       "cost: micropacks[0]: the ends of its slices sum to more than 2^31, got "
                        "2147483649",
                        InvalidInput);
   broken = plan;

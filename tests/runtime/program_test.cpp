@@ -91,14 +91,15 @@ TEST_CASE("make_program: what cannot be executed is refused with its place") {
   refused([](Plan& p) { p.parallel.chunks = 0; }, "execution: parallel.chunks must be >= 1, got 0");
   refused([](Plan& p) { p.max_in_flight = 0; }, "execution: window must be >= 1, got 0");
   refused([](Plan& p) { p.memory.page_tokens = Tokens{0}; },
-          "execution: memory.page_tokens must be > 0, got 0");
+          "execution: memory.page_tokens must be >= 1, got 0");
   refused([](Plan& p) { p.memory.cp_block_tokens = Tokens{0}; },
-          "execution: memory.share_tokens must be > 0, got 0");
+          "execution: memory.share_tokens must be >= 1, got 0");
   refused([](Plan& p) { p.memory.head_tile = Tokens{0}; },
-          "execution: memory.head_tile must be > 0, got 0");
+          "execution: memory.head_tile must be >= 1, got 0");
   refused([](Plan& p) { p.stages.clear(); },
           "execution: stages must have one entry a stage and chunk, got 0");
-  refused([](Plan& p) { p.stages[0].chunk = 1; }, "execution: stages[0] must be in line order");
+  refused([](Plan& p) { p.stages[0].chunk = 1; },
+          "execution: stages[0] must be in the order of chunk, pp");
   refused([](Plan& p) { p.stages[0].first_layer = 1; },
           "execution: stages[0].layers must continue at 0, got 1");
   refused([](Plan& p) { p.stages[0].end_layer = 1; },
@@ -121,7 +122,7 @@ TEST_CASE("make_program: what cannot be executed is refused with its place") {
   refused([](Plan& p) { p.micropacks[2].group = GroupId{7}; },
           "execution: micropacks[2].group must be a group, got 7");
   refused([](Plan& p) { p.micropacks[4].exchange.clear(); },
-          "execution: micropacks[4].exchange must have one entry a slice");
+          "execution: micropacks[4].exchange must have one entry a slice, got 0");
   refused([](Plan& p) { p.micropacks[0].slices[0].sample = SampleId{9}; },
           "execution: micropacks[0] must hold known samples, got 9");
   refused([](Plan& p) { p.micropacks[0].slices[0].sample = SampleId{1}; },

@@ -123,50 +123,50 @@ TEST_CASE("build_dag: refuses plans whose arrays do not fit together, naming the
     change(changed);
     return changed;
   };
-  refused(with([](Plan& p) { p.parallel.dp = 0; }), "build_dag: dp must be >= 1, got 0");
-  refused(with([](Plan& p) { p.parallel.pp = 0; }), "build_dag: pp must be >= 1, got 0");
-  refused(with([](Plan& p) { p.parallel.tp = 0; }), "build_dag: tp must be >= 1, got 0");
-  refused(with([](Plan& p) { p.parallel.chunks = 0; }), "build_dag: chunks must be >= 1, got 0");
+  refused(with([](Plan& p) { p.parallel.dp = 0; }), "build_dag: parallel.dp must be >= 1, got 0");
+  refused(with([](Plan& p) { p.parallel.pp = 0; }), "build_dag: parallel.pp must be >= 1, got 0");
+  refused(with([](Plan& p) { p.parallel.tp = 0; }), "build_dag: parallel.tp must be >= 1, got 0");
+  refused(with([](Plan& p) { p.parallel.chunks = 0; }),
+          "build_dag: parallel.chunks must be >= 1, got 0");
   refused(with([](Plan& p) { p.max_in_flight = 0; }), "build_dag: window must be >= 1, got 0");
   refused(with([](Plan& p) { p.memory.page_tokens = {}; }),
           "build_dag: memory.page_tokens must be >= 1, got 0");
   refused(with([](Plan& p) { p.memory.cp_block_tokens = {}; }),
           "build_dag: memory.share_tokens must be >= 1, got 0");
   refused(with([](Plan& p) { p.stages.pop_back(); }),
-          "build_dag: stages must be pp x chunks, got 1");
+          "build_dag: stages must have one entry a stage and chunk, got 1");
   refused(with([](Plan& p) { std::swap(p.stages[0], p.stages[1]); }),
-          "build_dag: stages must be in line order, stage 0 is not");
+          "build_dag: stages[0] must be in the order of chunk, pp");
   refused(with([](Plan& p) { p.stages[1].end_layer = 0; }),
-          "build_dag: stage 1 must have a number of layers >= 0, got -1");
-  refused(with([](Plan& p) { p.groups[0].clear(); }), "build_dag: group 0 has no rank");
+          "build_dag: stages[1] must have a number of layers >= 0, got -1");
+  refused(with([](Plan& p) { p.groups[0].clear(); }), "build_dag: groups[0] must not be empty");
   refused(with([](Plan& p) { p.groups[0] = {1}; }),
-          "build_dag: group 0 names a rank that does not exist, got 1");
+          "build_dag: groups[0] must be ascending ranks below parallel.dp, got 1");
   refused(with([](Plan& p) { p.groups[0] = {0, 0}; }),
-          "build_dag: group 0 must list its ranks rising");
+          "build_dag: groups[0] must be ascending ranks below parallel.dp, got 0");
   refused(with([](Plan& p) { p.sample_group.pop_back(); }),
-          "build_dag: sample_group must have an entry a sample, got 1");
-  refused(with([](Plan& p) { p.samples[1] = {}; }),
-          "build_dag: sample 1 must have a length >= 1, got 0");
+          "build_dag: sample_group must have one entry a sample, got 1");
+  refused(with([](Plan& p) { p.samples[1] = {}; }), "build_dag: samples[1] must be >= 1, got 0");
   refused(with([](Plan& p) { p.sample_group[1] = GroupId{5}; }),
-          "build_dag: sample 1 is in a group that does not exist");
+          "build_dag: sample_group[1] must be a group, got 5");
   refused(with([](Plan& p) { p.micropacks[2].group = GroupId{5}; }),
-          "build_dag: MicroPack 2 has a group that does not exist");
+          "build_dag: micropacks[2].group must be a group, got 5");
   refused(with([](Plan& p) { p.micropacks[2].slices[0].sample = SampleId{7}; }),
-          "build_dag: MicroPack 2 holds a sample that does not exist");
+          "build_dag: micropacks[2] must hold known samples, got 7");
   refused(with([](Plan& p) {
             p.groups.push_back({0});
             p.sample_group[1] = GroupId{1};
           }),
-          "build_dag: MicroPack 2 holds a sample of another group");
+          "build_dag: micropacks[2] must hold samples of its own group only, not sample, got 1");
   refused(with([](Plan& p) {
             p.parallel.dp = 2;
             p.groups = {{0, 1}};
           }),
-          "build_dag: MicroPack 0 of a merged group must have one exchange a slice");
+          "build_dag: micropacks[0].exchange must have one entry a slice, got 0");
   refused(with([](Plan& p) { p.schedule.pop_back(); }),
-          "build_dag: there must be one schedule a device, got 1");
+          "build_dag: schedule must have one entry a device, got 1");
   refused(with([](Plan& p) { std::swap(p.schedule[0], p.schedule[1]); }),
-          "build_dag: schedules must be ordered by (dp, pp), schedule 0 is not");
+          "build_dag: schedule[0] must be sorted by dp, then pp");
 }
 
 TEST_CASE("build_dag: refuses slices that do not partition their sample") {
@@ -190,14 +190,21 @@ TEST_CASE("build_dag: refuses units that are wrong, missing or there twice") {
   };
   const char* first = "F0 F2 B1 B3 R0 O";
   const char* second = "F0 H0 B1 F2 H2 B3 R0 O";
-  refused(with_orders("F0 F2 B1 B3.1 R0 O", second),
-          "build_dag: dp 0 pp 0 unit 3 (B 3 chunk 1) has a chunk that does not exist");
-  refused(with_orders("F0 F9 B1 B3 R0 O", second),
-          "build_dag: dp 0 pp 0 unit 1 (F 9 chunk 0) has a MicroPack that does not exist");
-  refused(with_orders("F0 F3 B1 B3 R0 O", second),
-          "build_dag: dp 0 pp 0 unit 1 (F 3 chunk 0) has a MicroPack of the other pass");
+  refused(
+      with_orders("F0 F2 B1 B3.1 R0 O", second),
+      "build_dag: unit 3 of device (dp 0, pp 0), B of MicroPack 3, chunk 1, must name a chunk of "
+      "the plan");
+  refused(
+      with_orders("F0 F9 B1 B3 R0 O", second),
+      "build_dag: unit 1 of device (dp 0, pp 0), F of MicroPack 9, chunk 0, must name a MicroPack "
+      "of the plan");
+  refused(
+      with_orders("F0 F3 B1 B3 R0 O", second),
+      "build_dag: unit 1 of device (dp 0, pp 0), F of MicroPack 3, chunk 0, must name a MicroPack "
+      "of its pass");
   refused(with_orders("F0 H0 F2 B1 B3 R0 O", second),
-          "build_dag: dp 0 pp 0 unit 1 (H 0) is not on the last stage, which alone has the head");
+          "build_dag: unit 1 of device (dp 0, pp 0), H of MicroPack 0, must be on the last stage, "
+          "which alone has the head");
   refused(with_orders("F0 F2 F0 B1 B3 R0 O", second),
           "build_dag: dp 0 pp 0 F 0 chunk 0 is there twice");
   refused(with_orders(first, "F0 H0 H0 B1 F2 H2 B3 R0 O"),
@@ -213,7 +220,10 @@ TEST_CASE("build_dag: refuses units that are wrong, missing or there twice") {
   hand.groups = {{0}, {1}};
   hand.sample_group = {0, 1};
   hand.orders = {"F0 H0 B1 F2 R0 O", "F2 H2 B3 R0 O"};
-  refused(hand.plan(), "build_dag: dp 0 pp 0 unit 3 (F 2 chunk 0) has a MicroPack of another rank");
+  refused(
+      hand.plan(),
+      "build_dag: unit 3 of device (dp 0, pp 0), F of MicroPack 2, chunk 0, must name a MicroPack "
+      "of a group of its rank");
   hand.orders = {"F0 H0 B1 R0 O", "F2 H2 B3 O"};
   refused(hand.plan(), "build_dag: dp 1 pp 0 never runs R chunk 0");
   hand.orders = {"F0 H0 B1 O", "F2 H2 B3 R0 O"};

@@ -12,6 +12,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/structure.hpp"
 
 namespace slimpack {
 
@@ -89,29 +90,22 @@ class SliceIndex {
   std::vector<IndexedSlice> slices_;
 };
 
-/// Bound on the sum of a pack's slice ends: the square is what pairs need.
+/// Bound on the sum of the ends of a MicroPack's slices: its square is what pairs need.
 inline constexpr std::int64_t kMostReach = std::int64_t{1} << 31;
 
-/// Checks what loads and memory depend on, so that no later step leaves its arrays.
+/// Throws InvalidInput unless the MicroPack exists and is one that loads and memory can be counted
+/// of: its group has ranks, its slices are not empty and end within `kMostReach`. O(slices).
 inline void require_pack(const Plan& plan, PackId id) {
   require(index(id) < plan.micropacks.size(), "MicroPack does not exist",
           static_cast<std::int64_t>(index(id)));
-  const MicroPack& pack = plan.micropacks[index(id)];
-  // Plans have a million slices: the message is made only where it is needed.
+  require_group_of(plan, id, "cost");
   const auto check = [&](bool condition, const char* rule, std::int64_t value) {
     if (condition) return;
-    throw InvalidInput("micropacks[" + std::to_string(index(id)) + "]: " + rule + ", got " +
+    throw InvalidInput("cost: micropacks[" + std::to_string(index(id)) + "]: " + rule + ", got " +
                        std::to_string(value));
   };
-  check(index(pack.group) < plan.groups.size(), "group does not exist",
-        static_cast<std::int64_t>(index(pack.group)));
-  const std::size_t ranks = plan.groups[index(pack.group)].size();
-  check(ranks > 0, "the ranks of its group must be > 0", 0);
-  check(ranks == 1 || pack.exchange.size() == pack.slices.size(),
-        "a merged pack needs one exchange a slice",
-        static_cast<std::int64_t>(pack.exchange.size()));
   std::int64_t reach = 0;
-  for (const Slice& slice : pack.slices) {
+  for (const Slice& slice : plan.micropacks[index(id)].slices) {
     check(slice.begin.value >= 0 && slice.begin < slice.end,
           "a slice must not be empty or begin before 0", slice.begin.value);
     check(slice.end.value <= kMostReach - reach, "the ends of its slices sum to more than 2^31",

@@ -6,9 +6,11 @@
 #include <concepts>
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
+#include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack {
@@ -50,6 +52,24 @@ template <NamedEnumeration Enumeration>
     if (kWords<Enumeration>[i] == word) return static_cast<Enumeration>(i);
   }
   return std::nullopt;
+}
+
+/// "F of MicroPack 3, chunk 1", "H of MicroPack 3", "R of chunk 1" or "O", for messages.
+[[nodiscard]] inline std::string to_string(const Unit& unit) {
+  const std::string pack = " of MicroPack " + std::to_string(index(unit.pack));
+  const std::string chunk = "chunk " + std::to_string(unit.chunk);
+  switch (unit.kind) {
+    case UnitKind::forward:
+    case UnitKind::backward:
+      return std::string(to_string(unit.kind)) + pack + ", " + chunk;
+    case UnitKind::head:
+      return "H" + pack;
+    case UnitKind::reduce:
+      return "R of " + chunk;
+    case UnitKind::optimizer:
+      return "O";
+  }
+  return "?";
 }
 
 }  // namespace slimpack

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack {
@@ -43,25 +44,6 @@ namespace validation {
 
 /// Breaches of one kind that are listed; the rest is counted in one line.
 inline constexpr std::size_t kListed = 100;
-
-/// "F of MicroPack 3, chunk 1".
-[[nodiscard]] inline std::string to_string(const Unit& unit) {
-  const std::string pack = " of MicroPack " + std::to_string(index(unit.pack));
-  const std::string chunk = "chunk " + std::to_string(unit.chunk);
-  switch (unit.kind) {
-    case UnitKind::forward:
-      return "F" + pack + ", " + chunk;
-    case UnitKind::backward:
-      return "B" + pack + ", " + chunk;
-    case UnitKind::head:
-      return "H" + pack;
-    case UnitKind::reduce:
-      return "R of " + chunk;
-    case UnitKind::optimizer:
-      break;
-  }
-  return "O";
-}
 
 /// "dp 0, pp 1".
 [[nodiscard]] inline std::string device_name(std::int32_t dp, std::int32_t pp) {

@@ -12,14 +12,21 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/structure.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/dag_builder.hpp"
 #include "slimpack/sim/detail/pack_needs.hpp"
-#include "slimpack/sim/detail/plan_check.hpp"
 #include "slimpack/sim/node_names.hpp"
 
 namespace slimpack::sim::detail {
+
+/// Throws InvalidInput with "build_dag: " and text() unless `condition` holds: no text is made for
+/// units that are well.
+template <class Text>
+void require_built(bool condition, const Text& text) {
+  if (!condition) throw InvalidInput("build_dag: " + text());
+}
 
 inline constexpr NodeId kNoNode{~std::uint32_t{0}};
 
@@ -52,7 +59,7 @@ struct PlanDraft {
   }
 
   static const Plan& checked(const Plan& of) {
-    require_structure(of);
+    require_structure(of, "build_dag");
     require_partition(of, Pass::forward);
     require_partition(of, Pass::backward);
     return of;

@@ -207,9 +207,7 @@ Bytes CheckpointPart::File::write(const std::string& name, std::int64_t first,
                        std::to_string(first + count) + " are not within its " +
                        std::to_string(elements));
   }
-  const ElementType type = tensor.type == "F64"   ? ElementType::f64
-                           : tensor.type == "F32" ? ElementType::f32
-                                                  : ElementType::bf16;
+  const ElementType type = from_string<ElementType>(tensor.type).value_or(ElementType::bf16);
   const std::int64_t width = element_bytes(type);
   const std::int64_t begin = header.data_at + tensor.begin + first * width;
   if (detail::is_native<Value>(type)) {

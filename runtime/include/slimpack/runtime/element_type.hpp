@@ -2,6 +2,7 @@
 // Elements of stored tensors: their types, and conversions between them and float or double.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <concepts>
@@ -13,26 +14,26 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/bytes.hpp"
+#include "slimpack/plan/names.hpp"
 
 namespace slimpack::runtime {
 
 /// Floating-point types that weights are stored in.
 enum class ElementType : std::uint8_t { f64, f32, f16, bf16 };
 
-/// The name in a safetensors header.
-[[nodiscard]] constexpr std::string_view to_string(ElementType type) noexcept {
-  switch (type) {
-    case ElementType::f64:
-      return "F64";
-    case ElementType::f32:
-      return "F32";
-    case ElementType::f16:
-      return "F16";
-    case ElementType::bf16:
-      return "BF16";
-  }
-  return {};
-}
+}  // namespace slimpack::runtime
+
+namespace slimpack {
+/// As safetensors headers name them.
+template <>
+inline constexpr std::array<std::string_view, 4> kWords<runtime::ElementType>{"F64", "F32", "F16",
+                                                                              "BF16"};
+}  // namespace slimpack
+
+namespace slimpack::runtime {
+
+using slimpack::from_string;
+using slimpack::to_string;
 
 /// Bytes of an element.
 [[nodiscard]] constexpr std::int64_t element_bytes(ElementType type) noexcept {

@@ -16,7 +16,9 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/memory.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/structure.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/memory.hpp"
 #include "slimpack/runtime/transport.hpp"
@@ -97,25 +99,6 @@ struct Program {
   std::vector<DeviceProgram> devices;  ///< as in `Plan::schedule`
 };
 
-/// "F of MicroPack 3, chunk 1", for messages.
-[[nodiscard]] inline std::string to_string(const Unit& unit) {
-  const std::string pack = " of MicroPack " + std::to_string(index(unit.pack));
-  const std::string chunk = std::to_string(unit.chunk);
-  switch (unit.kind) {
-    case UnitKind::forward:
-      return "F" + pack + ", chunk " + chunk;
-    case UnitKind::backward:
-      return "B" + pack + ", chunk " + chunk;
-    case UnitKind::head:
-      return "H" + pack;
-    case UnitKind::reduce:
-      return "R of chunk " + chunk;
-    case UnitKind::optimizer:
-      return "O";
-  }
-  return "?";
-}
-
 /// The program of a plan that `validate` passes. Throws InvalidInput, before any work, if the plan
 /// has tensor parallelism, if its tables do not fit together, if the slices of a pass do not
 /// partition a sample, if a receiver consumes in another order than the sender sends, or if ranks
@@ -127,71 +110,21 @@ struct Program {
 /// stages, devices, groups and samples that do not fit together.
 void check_executable(const Plan& plan);
 
-namespace detail {
-
-inline std::string at(const char* table, std::size_t place) {
-  return std::string(table) + "[" + std::to_string(place) + "]";
-}
-
-}  // namespace detail
-
 inline void check_executable(const Plan& plan) {
-  using detail::at;
-  const Parallel& parallel = plan.parallel;
-  require(parallel.tp == 1, "execution: parallel.tp must be 1", parallel.tp);
-  require(parallel.dp >= 1, "execution: parallel.dp must be >= 1", parallel.dp);
-  require(parallel.pp >= 1, "execution: parallel.pp must be >= 1", parallel.pp);
-  require(parallel.chunks >= 1, "execution: parallel.chunks must be >= 1", parallel.chunks);
-  require(plan.max_in_flight >= 1, "execution: window must be >= 1", plan.max_in_flight);
-  require(plan.memory.page_tokens > Tokens{0}, "execution: memory.page_tokens must be > 0",
-          plan.memory.page_tokens.value);
-  require(plan.memory.cp_block_tokens > Tokens{0}, "execution: memory.share_tokens must be > 0",
-          plan.memory.cp_block_tokens.value);
-  require(plan.memory.head_tile > Tokens{0}, "execution: memory.head_tile must be > 0",
+  require(plan.parallel.tp == 1, "execution: parallel.tp must be 1", plan.parallel.tp);
+  require_layout(plan, "execution");
+  require(plan.memory.head_tile >= Tokens{1}, "execution: memory.head_tile must be >= 1",
           plan.memory.head_tile.value);
-  const VirtualStages virtual_stages = virtual_stages_of(plan);
-  require(plan.stages.size() == static_cast<std::size_t>(virtual_stages.size()),
-          "execution: stages must have one entry a stage and chunk",
-          static_cast<std::int64_t>(plan.stages.size()));
   std::int64_t layer = 0;
-  for (std::int32_t j = 0; j < virtual_stages.size(); ++j) {
-    const Stage& stage = plan.stages[static_cast<std::size_t>(j)];
-    const std::string place = "execution: " + detail::at("stages", static_cast<std::size_t>(j));
-    require(stage.pp == virtual_stages.stage(j) && stage.chunk == virtual_stages.chunk(j),
-            place + " must be in line order");
-    require(stage.first_layer == layer && stage.end_layer >= layer,
-            place + ".layers must continue at " + std::to_string(layer), stage.first_layer);
-    require(stage.embedding == (j == 0), place + ".embedding must be true of the first stage only");
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const Stage& stage = plan.stages[i];
+    const std::string place = "execution: stages[" + std::to_string(i) + "]";
+    require(stage.first_layer == layer, place + ".layers must continue at " + std::to_string(layer),
+            stage.first_layer);
+    require(stage.embedding == (i == 0), place + ".embedding must be true of the first stage only");
     layer = stage.end_layer;
   }
   require(layer == plan.model.layers, "execution: stages must end at model.layers", layer);
-  const auto devices =
-      static_cast<std::size_t>(parallel.dp) * static_cast<std::size_t>(parallel.pp);
-  require(plan.schedule.size() == devices, "execution: schedule must have one entry a device",
-          static_cast<std::int64_t>(plan.schedule.size()));
-  for (std::size_t device = 0; device < devices; ++device) {
-    const DeviceSchedule& order = plan.schedule[device];
-    require(order.dp >= 0 && order.dp < parallel.dp && order.pp >= 0 && order.pp < parallel.pp &&
-                device_index(plan, order.dp, order.pp) == device,
-            "execution: " + detail::at("schedule", device) + " must be sorted by dp, then pp");
-  }
-  for (std::size_t group = 0; group < plan.groups.size(); ++group) {
-    const auto& ranks = plan.groups[group];
-    const std::string place = "execution: " + detail::at("groups", group);
-    require(!ranks.empty(), place + " must not be empty");
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      require(ranks[i] >= 0 && ranks[i] < parallel.dp && (i == 0 || ranks[i - 1] < ranks[i]),
-              place + " must be ascending ranks below parallel.dp", ranks[i]);
-    }
-  }
-  require(plan.sample_group.size() == plan.samples.size(),
-          "execution: sample_group must have one entry a sample",
-          static_cast<std::int64_t>(plan.sample_group.size()));
-  for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
-    require(index(plan.sample_group[sample]) < plan.groups.size(),
-            "execution: " + detail::at("sample_group", sample) + " must be a group",
-            static_cast<std::int64_t>(index(plan.sample_group[sample])));
-  }
 }
 
 namespace detail {
@@ -209,19 +142,8 @@ inline std::vector<std::vector<PlacedSlice>> slices_of(const Plan& plan, Pass pa
   for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
     const MicroPack& pack = plan.micropacks[id];
     if (pack.pass != pass) continue;
-    const std::string place = "execution: " + at("micropacks", id);
-    require(index(pack.group) < plan.groups.size(), place + ".group must be a group",
-            static_cast<std::int64_t>(index(pack.group)));
-    require(
-        plan.groups[index(pack.group)].size() == 1 || pack.exchange.size() == pack.slices.size(),
-        place + ".exchange must have one entry a slice");
     for (std::size_t i = 0; i < pack.slices.size(); ++i) {
       const Slice& slice = pack.slices[i];
-      require(index(slice.sample) < plan.samples.size(), place + " must hold known samples",
-              static_cast<std::int64_t>(index(slice.sample)));
-      require(plan.sample_group[index(slice.sample)] == pack.group,
-              place + " must hold samples of its own group only, not sample",
-              static_cast<std::int64_t>(index(slice.sample)));
       slices[index(slice.sample)].push_back({slice, static_cast<PackId>(id), i});
     }
   }
@@ -236,8 +158,7 @@ inline std::vector<std::vector<PlacedSlice>> slices_of(const Plan& plan, Pass pa
       end = part.slice.end;
     }
     require(whole && end == plan.samples[sample],
-            std::string("execution: the ") + (pass == Pass::forward ? "forward" : "backward") +
-                " slices must partition sample",
+            "execution: the " + std::string(to_string(pass)) + " slices must partition sample",
             static_cast<std::int64_t>(sample));
   }
   return slices;
@@ -247,9 +168,6 @@ inline void add_pieces(const Plan& plan, Program& program) {
   program.packs.resize(plan.micropacks.size());
   for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
     const MicroPack& pack = plan.micropacks[id];
-    require(index(pack.group) < plan.groups.size(),
-            "execution: " + at("micropacks", id) + ".group must be a group",
-            static_cast<std::int64_t>(index(pack.group)));
     const std::size_t ranks = plan.groups[index(pack.group)].size();
     program.packs[id].resize(ranks);
     for (PackWork& work : program.packs[id]) {
@@ -331,19 +249,11 @@ inline void add_blocks(const Plan& plan, Program& program) {
 inline UnitWork locate(const Plan& plan, const DeviceSchedule& order, std::size_t place) {
   const Unit& unit = order.order[place];
   UnitWork work{unit, 0, 0, std::nullopt, std::nullopt, false};
-  const std::string where = "execution: unit " + std::to_string(place) + " of device (dp " +
-                            std::to_string(order.dp) + ", pp " + std::to_string(order.pp) + "), " +
-                            to_string(unit) + ", must name ";
-  require(unit.chunk >= 0 && unit.chunk < plan.parallel.chunks, where + "a chunk of the plan");
   work.line = virtual_stages_of(plan).index(order.pp, unit.chunk);
   if (unit.kind == UnitKind::reduce || unit.kind == UnitKind::optimizer) return work;
-  require(index(unit.pack) < plan.micropacks.size(), where + "a MicroPack of the plan");
   const MicroPack& pack = plan.micropacks[index(unit.pack)];
-  require((pack.pass == Pass::backward) == (unit.kind == UnitKind::backward),
-          where + "a MicroPack of its pass");
   const auto& ranks = plan.groups[index(pack.group)];
-  const auto rank = std::find(ranks.begin(), ranks.end(), order.dp);
-  require(rank != ranks.end(), where + "a MicroPack of a group of its rank");
+  const auto rank = std::lower_bound(ranks.begin(), ranks.end(), order.dp);
   work.rank = static_cast<std::size_t>(rank - ranks.begin());
   for (const Unit& next : std::span(order.order).subspan(place + 1)) {
     if (unit.kind != UnitKind::backward || next.kind != UnitKind::reduce) break;
@@ -459,6 +369,7 @@ inline void check_process_groups(const Plan& plan) {
 
 inline Program make_program(const Plan& plan) {
   check_executable(plan);
+  require_contents(plan, "execution");
   Program program;
   detail::add_pieces(plan, program);
   detail::add_blocks(plan, program);

@@ -258,10 +258,7 @@ class SafetensorsFile {
     }
   }
   [[nodiscard]] ElementType element_type(const TensorEntry& tensor) const {
-    for (const ElementType type :
-         {ElementType::f32, ElementType::bf16, ElementType::f16, ElementType::f64}) {
-      if (tensor.type == to_string(type)) return type;
-    }
+    if (const auto type = from_string<ElementType>(tensor.type)) return *type;
     throw InvalidInput(path_ + ": " + tensor.name +
                        ": dtype must be F64, F32, F16 or BF16, found " + tensor.type);
   }

@@ -110,7 +110,7 @@ class OrderRun {
       throw Deadlock("execution cannot end: device (dp " +
                      std::to_string(program_.devices[device].dp) + ", pp " +
                      std::to_string(program_.devices[device].pp) + ") waits for ever at unit " +
-                     std::to_string(next) + ", " + runtime::to_string(units[next].unit));
+                     std::to_string(next) + ", " + to_string(units[next].unit));
     }
     std::stable_sort(events_.begin(), events_.end(),
                      [](const Event& a, const Event& b) { return a.time < b.time; });
