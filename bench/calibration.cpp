@@ -27,7 +27,7 @@
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/planners/registry.hpp"
 #include "slimpack/runtime/arena_size.hpp"
-#include "slimpack/runtime/keep_sends.hpp"
+#include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/run_step.hpp"
 #include "slimpack/sim/send_ends.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
@@ -180,8 +180,8 @@ class Timed {
 class UnitClock : public runtime::ThreadTransport {
  public:
   using runtime::ThreadTransport::ThreadTransport;
-  void at(const std::string& place) {
-    runtime::ThreadTransport::at(place);
+  void announce(const std::string& place) {
+    runtime::ThreadTransport::announce(place);
     stamps.push_back(cpu::detail::computed());
   }
   void await_receive(const runtime::Channel& channel, std::size_t message) {

@@ -17,7 +17,7 @@
 #include "slimpack/runtime/arena_size.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/element_type.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/parameters.hpp"
 #include "slimpack_cpu/device.hpp"
 #include "unit_time.hpp"

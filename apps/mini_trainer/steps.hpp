@@ -21,7 +21,7 @@
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/runtime/arena_size.hpp"
 #include "slimpack/runtime/backend.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/sample_tokens.hpp"
 #include "slimpack/runtime/token_source.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/runtime/jsonl_tokens.hpp"
+#include "slimpack/runtime/detail/jsonl_tokens.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -37,7 +37,7 @@ void fail(const std::string& fault) {
 
 int work(processes::Session& session, const std::string& fault, std::size_t victim, int steps) {
   for (int step = 0; step < steps; ++step) {
-    session.monitor().at("unit " + std::to_string(step));
+    session.monitor().announce("unit " + std::to_string(step));
     session.monitor().doing(processes::Doing::computing);
     if (step == 3 && session.rank() == victim) fail(fault);
     const auto all = processes::everyone(

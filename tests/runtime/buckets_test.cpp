@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/runtime/buckets.hpp"
+#include "slimpack/runtime/process_groups.hpp"
 
 #include <doctest/doctest.h>
 

@@ -115,7 +115,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("Team: the same threads do the work of every round, each its own device's") {
+TEST_CASE("DeviceThreads: the same threads do the work of every round, each its own device's") {
   runtime::DeviceThreads device_threads(3);
   CHECK(device_threads.size() == 3);
   std::vector<std::thread::id> first(3), later(3);
@@ -128,7 +128,9 @@ TEST_CASE("Team: the same threads do the work of every round, each its own devic
   CHECK_FALSE(first[0] == std::this_thread::get_id());
 }
 
-TEST_CASE("Team: what the first device throws is thrown after all have ended, and work goes on") {
+TEST_CASE(
+    "DeviceThreads: what the first device throws is thrown after all have ended, and work goes "
+    "on") {
   runtime::DeviceThreads device_threads(3);
   std::atomic<int> ended = 0;
   for (int round = 1; round <= 20; ++round) {
@@ -141,7 +143,7 @@ TEST_CASE("Team: what the first device throws is thrown after all have ended, an
   }
 }
 
-TEST_CASE("Team: threads stay on the cores that they are given") {
+TEST_CASE("DeviceThreads: threads stay on the cores that they are given") {
   const std::vector<std::size_t> cores = runtime::allowed_cores();
   if (cores.empty()) return;
   const std::vector<std::size_t> given{cores.front(), cores.back()};
@@ -155,17 +157,18 @@ TEST_CASE("Team: threads stay on the cores that they are given") {
   CHECK_FALSE(runtime::stay_on_core(1'000'000));
 }
 
-TEST_CASE("Team: numbers that do not fit are refused") {
-  CHECK_THROWS_WITH_AS(runtime::DeviceThreads(0), "Team: devices must be >= 1", InvalidInput);
+TEST_CASE("DeviceThreads: numbers that do not fit are refused") {
+  CHECK_THROWS_WITH_AS(runtime::DeviceThreads(0), "DeviceThreads: devices must be >= 1",
+                       InvalidInput);
   CHECK_THROWS_WITH_AS(runtime::DeviceThreads(2, {{0}, {}}),
-                       "Team: cores must be none or one a device, got 1", InvalidInput);
+                       "DeviceThreads: cores must be none or one a device, got 1", InvalidInput);
   const Plan plan = merged_plan();
   auto devices = cpu::make_devices(plan, 1);
   runtime::DeviceThreads device_threads(3);
   CHECK_THROWS_WITH_AS((void)runtime::run_step(device_threads, plan, runtime::make_program(plan),
                                                cpu::step_data(plan, cpu::random_tokens(plan, 1)),
                                                std::span(devices)),
-                       "run_step: the team must have one thread a device, got 3", InvalidInput);
+                       "run_step: there must be one thread a device, got 3", InvalidInput);
 }
 
 TEST_CASE(
@@ -239,7 +242,7 @@ TEST_CASE("run_step: a device that never answers is named with its unit, and giv
   }
 }
 
-TEST_CASE("run_step: a device that computes for longer than the patience is waited for") {
+TEST_CASE("run_step: a device that computes for longer than the timeouts is waited for") {
   const Plan plan = merged_plan();
   runtime::HangTimeouts hang_timeouts;
   hang_timeouts.silence = milliseconds(400);

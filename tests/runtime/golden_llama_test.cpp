@@ -12,8 +12,8 @@
 
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/json_reader.hpp"
+#include "slimpack/runtime/detail/safetensors.hpp"
 #include "slimpack/runtime/llama_folder.hpp"
-#include "slimpack/runtime/safetensors.hpp"
 #include "slimpack_cpu/reference.hpp"
 
 namespace golden_llama_test {

@@ -10,7 +10,6 @@
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/runtime/arena_size.hpp"
 #include "slimpack/runtime/executor.hpp"
-#include "slimpack/runtime/keep_sends.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack/sim/send_ends.hpp"
 #include "slimpack/sim/simulate_plan.hpp"

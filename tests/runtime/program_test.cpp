@@ -70,7 +70,8 @@ TEST_CASE("make_program: every message has a sender and a receiver, neighbours o
         const runtime::UnitWork& to = device(work.channel.to).units[message.receiver_unit];
         CHECK(from.unit.pack == message.pack);
         CHECK(to.unit.pack == message.pack);
-        CHECK(to.line - from.line == (work.channel.direction == runtime::Direction::down ? 1 : -1));
+        CHECK(to.virtual_stage - from.virtual_stage ==
+              (work.channel.direction == runtime::Direction::down ? 1 : -1));
         CHECK(from.send == to.receive);
       }
     }
@@ -141,7 +142,8 @@ TEST_CASE("make_program: what cannot be executed is refused with its place") {
   refused([](Plan& p) { p.schedule[0].order[0].pack = PackId{2}; },
           first + "F of MicroPack 2, chunk 0, must name a MicroPack of a group of its rank");
   refused([](Plan& p) { std::erase(p.schedule[1].order, Unit{UnitKind::forward, PackId{4}, 0}); },
-          "execution: the ranks of group 2 must meet in one order, not so device, got 1");
+          "execution: the ranks of group 2 must run their collectives in one order, not so device, "
+          "got 1");
 }
 
 TEST_CASE("make_program: a receiver must consume in the order sent") {
@@ -165,8 +167,9 @@ TEST_CASE("make_program: a receiver must consume in the order sent") {
                        "0, rank 0, activations from stage 0 to stage 1",
                        InvalidInput);
   plan.parallel.head = LmHead::shard;
-  CHECK_THROWS_WITH_AS((void)runtime::make_program(plan),
-                       "execution: the stages of rank 0 must meet in one order, not so device, "
-                       "got 1",
-                       InvalidInput);
+  CHECK_THROWS_WITH_AS(
+      (void)runtime::make_program(plan),
+      "execution: the stages of rank 0 must run their collectives in one order, not so device, "
+      "got 1",
+      InvalidInput);
 }

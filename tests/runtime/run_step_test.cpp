@@ -339,10 +339,10 @@ TEST_CASE("run_step: ranks that wait for each other for ever end in Deadlock") {
   CHECK_THROWS_WITH_AS(
       (void)run(plan),
       "execution cannot end: device (dp 0, pp 0), unit 0, F of MicroPack 2, chunk 0 awaits a "
-      "meeting with [device (dp 1, pp 0), unit 0, F of MicroPack 0, chunk 0] [device (dp 2, pp "
+      "collective with [device (dp 1, pp 0), unit 0, F of MicroPack 0, chunk 0] [device (dp 2, pp "
       "0), unit 0, F of MicroPack 2, chunk 0]; device (dp 1, pp 0), unit 0, F of MicroPack 0, "
-      "chunk 0 awaits a meeting with [device (dp 0, pp 0), unit 0, F of MicroPack 2, chunk 0]; "
-      "device (dp 2, pp 0), unit 0, F of MicroPack 2, chunk 0 awaits a meeting with [device (dp "
+      "chunk 0 awaits a collective with [device (dp 0, pp 0), unit 0, F of MicroPack 2, chunk 0]; "
+      "device (dp 2, pp 0), unit 0, F of MicroPack 2, chunk 0 awaits a collective with [device (dp "
       "0, pp 0), unit 0, F of MicroPack 2, chunk 0] [device (dp 1, pp 0), unit 0, F of MicroPack "
       "0, chunk 0]",
       Deadlock);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/runtime/safetensors.hpp"
+#include "slimpack/runtime/detail/safetensors.hpp"
 
 #include <doctest/doctest.h>
 

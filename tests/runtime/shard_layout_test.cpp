@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/runtime/shard_layout.hpp"
+#include "slimpack/runtime/transport.hpp"
 
 #include <doctest/doctest.h>
 
@@ -16,7 +16,8 @@
 
 using namespace slimpack;
 
-TEST_CASE("Deal: pieces follow each other and are parted among members, all but the last evenly") {
+TEST_CASE(
+    "ShardLayout: pieces follow each other and are parted among members, all but the last evenly") {
   for (std::size_t members = 1; members <= 7; ++members) {
     for (const std::size_t most : {std::size_t{1}, std::size_t{100}, std::size_t{1000}}) {
       for (const std::size_t size : {0U, 1U, 8U, 55U, 56U, 57U, 999U, 4000U}) {
@@ -94,7 +95,7 @@ TEST_CASE("ThreadTransport: deals of other elements or members are refused") {
   const runtime::ProcessGroup both{{0, 1}, 0};
   CHECK_THROWS_WITH_AS(
       link.queue_scatter(both, 1, std::span(values), runtime::ShardLayout{15, 2, 100}),
-      "transport: a deal must be of the elements for the members, got 15", InvalidInput);
+      "transport: a shard layout must be of the elements for the members, got 15", InvalidInput);
   CHECK_THROWS_AS(link.gather_parts(both, std::span(values), runtime::ShardLayout{16, 3, 100}),
                   InvalidInput);
 }

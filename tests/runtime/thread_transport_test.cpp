@@ -41,7 +41,7 @@ std::vector<std::string> run_threads(
       threads.emplace_back([&, device] {
         try {
           ThreadTransport link(rendezvous, device);
-          link.at("device " + std::to_string(device));
+          link.announce("device " + std::to_string(device));
           work(device, link);
         } catch (const Deadlock& error) {
           thrown[device] = std::string("Deadlock: ") + error.what();
@@ -139,18 +139,18 @@ TEST_CASE("ThreadTransport: breaches of order, window and size are refused") {
           .c_str(),
       InvalidInput);
   CHECK_THROWS_WITH_AS(ThreadTransport(rendezvous, 2),
-                       "ThreadTransport: device must be one of the hub, "
+                       "ThreadTransport: device must be one of the rendezvous, "
                        "got 2",
                        InvalidInput);
-  CHECK_THROWS_WITH_AS(Rendezvous(0, 1), "ThreadHub: devices must be >= 1", InvalidInput);
-  CHECK_THROWS_WITH_AS(Rendezvous(1, 0), "ThreadHub: window must be >= 1, got 0", InvalidInput);
+  CHECK_THROWS_WITH_AS(Rendezvous(0, 1), "Rendezvous: devices must be >= 1", InvalidInput);
+  CHECK_THROWS_WITH_AS(Rendezvous(1, 0), "Rendezvous: window must be >= 1, got 0", InvalidInput);
   CHECK_THROWS_WITH_AS(sender.await_sum(all_of(2, 0), 4),
                        "transport: a sum must be queued before it is awaited, got 4", InvalidInput);
   CHECK_THROWS_WITH_AS(sender.all_gather(all_of(1, 0), std::span(two), 1, 3),
                        "transport: all_gather past the end, got 3", InvalidInput);
 }
 
-TEST_CASE("ThreadTransport: meetings give every member the same result, in the members' order") {
+TEST_CASE("ThreadTransport: collectives give every member the same result, in the members' order") {
   for (std::size_t devices = 1; devices <= 4; ++devices) {
     CAPTURE(devices);
     Rendezvous rendezvous(devices, 1);
@@ -259,7 +259,7 @@ TEST_CASE("ThreadTransport: when nobody can go on, one throws Deadlock with what
   });
   const std::string list =
       "execution cannot end: device 0 awaits message 0 of the channel of group 0, rank 0, "
-      "gradients from stage 1 to stage 0; device 1 awaits a meeting with [device 0]";
+      "gradients from stage 1 to stage 0; device 1 awaits a collective with [device 0]";
   std::size_t deadlocks = 0, aborted = 0;
   for (const std::string& text : thrown) {
     if (text == "Deadlock: " + list) ++deadlocks;

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "slimpack/core/random.hpp"
-#include "slimpack/runtime/megatron_tokens.hpp"
+#include "slimpack/runtime/detail/megatron_tokens.hpp"
 #include "support/temporary.hpp"
 
 namespace token_source_test {

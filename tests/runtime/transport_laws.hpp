@@ -297,7 +297,8 @@ class ExchangeRun {
   }
 
   void act_of(const ExchangeAct& act) {
-    link_.at("device " + std::to_string(device_) + ", act " + std::to_string(act.process_group));
+    link_.announce("device " + std::to_string(device_) + ", act " +
+                   std::to_string(act.process_group));
     if (act.act == Act::send) return send(act);
     if (act.act == Act::receive) {
       link_.await_receive(plan_.channels[act.channel].channel, act.message);

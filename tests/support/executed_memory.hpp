@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 

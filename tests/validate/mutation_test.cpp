@@ -429,7 +429,7 @@ TEST_CASE("rule 6: channels deliver in the order sent") {
   }
 }
 
-TEST_CASE("rule 6: meetings of ranks that share groups do not cross") {
+TEST_CASE("rule 6: collectives of ranks that share groups do not cross") {
   Plan plan = hand_plan({3, 1, 1, LmHead::last, 2});
   plan.groups.push_back({0, 1});
   plan.groups.push_back({0, 1, 2});
@@ -444,12 +444,13 @@ TEST_CASE("rule 6: meetings of ranks that share groups do not cross") {
     swap_units(order_of(plan, 1, 0), f(0), f(1));
     expect_only(plan, 6,
                 "rule 6, MicroPack 1, dp 1, pp 0, unit 0: F of MicroPack 1, chunk 0 comes before F "
-                "of MicroPack 0, chunk 0, but after it on dp 0, pp 0: ranks that share groups meet "
-                "in one order");
-    expect_only(plan, 6,
-                "rule 6, MicroPack 0, dp 0, pp 0, unit 0: deadlock: F of MicroPack 0, chunk 0 "
-                "waits for ever for a meeting with dp 1, pp 0, which is at unit 0, F of MicroPack "
-                "1, chunk 0");
+                "of MicroPack 0, chunk 0, but after it on dp 0, pp 0: ranks that share groups run "
+                "their collectives in one order");
+    expect_only(
+        plan, 6,
+        "rule 6, MicroPack 0, dp 0, pp 0, unit 0: deadlock: F of MicroPack 0, chunk 0 "
+        "waits for ever for a collective with dp 1, pp 0, which is at unit 0, F of MicroPack "
+        "1, chunk 0");
     expect_only(plan, 6,
                 "rule 6: deadlock: devices wait in a circle: dp 0, pp 0 (F of MicroPack 0, chunk 0)"
                 " -> dp 1, pp 0 (F of MicroPack 1, chunk 0) -> dp 0, pp 0");
@@ -461,8 +462,8 @@ TEST_CASE("rule 6: meetings of ranks that share groups do not cross") {
     order = {f(0), h(0), b(2), f(1), h(1), b(3), r(), o()};
     expect_only(other, 6,
                 "rule 6, MicroPack 1, dp 1, pp 0, unit 1: F of MicroPack 1, chunk 0 comes before B "
-                "of MicroPack 2, chunk 0, but after it on dp 0, pp 0: ranks that share groups meet "
-                "in one order");
+                "of MicroPack 2, chunk 0, but after it on dp 0, pp 0: ranks that share groups run "
+                "their collectives in one order");
     // All ranks alike is fine.
     order_of(other, 1, 0) = order;
     CHECK(validate(other).valid());
@@ -479,8 +480,8 @@ TEST_CASE("rule 6: meetings of ranks that share groups do not cross") {
     swap_units(order_of(same, 0, 0), f(0), f(1));
     expect_only(same, 6,
                 "rule 6, MicroPack 0, dp 1, pp 0, unit 0: F of MicroPack 0, chunk 0 comes before F "
-                "of MicroPack 1, chunk 0, but after it on dp 0, pp 0: ranks that share groups meet "
-                "in one order");
+                "of MicroPack 1, chunk 0, but after it on dp 0, pp 0: ranks that share groups run "
+                "their collectives in one order");
   }
 }
 
@@ -556,7 +557,7 @@ TEST_CASE("rule 6: what else waits for ever") {
     swap_units(order_of(plan, 0, 0), h(0), h(1));
     expect_only(plan, 6,
                 "rule 6, MicroPack 1, dp 0, pp 0, unit 2: deadlock: H of MicroPack 1 waits for ever"
-                " for a meeting with dp 0, pp 1, which is at unit 2, H of MicroPack 0");
+                " for a collective with dp 0, pp 1, which is at unit 2, H of MicroPack 0");
   }
   SUBCASE("order of R") {
     Plan plan = usual_plan({2, 1, 2, LmHead::last, 2});

@@ -9,7 +9,7 @@
 
 #include "cuda/op_data.hpp"
 #include "kernels/members.cuh"
-#include "slimpack/runtime/reduction.hpp"
+#include "slimpack/runtime/transport.hpp"
 
 namespace members_test {
 

@@ -12,11 +12,10 @@
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/backend.hpp"
-#include "slimpack/runtime/buckets.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/parameters.hpp"
 #include "slimpack/runtime/process_groups.hpp"
-#include "slimpack/runtime/shard_layout.hpp"
+#include "slimpack/runtime/transport.hpp"
 
 namespace slimpack::test {
 
@@ -46,14 +45,14 @@ class LinkDevice {
 
   template <class Link>
   void forward(const runtime::PackCall& call, Link& link) {
-    const Stage& stage = plan_.stages[static_cast<std::size_t>(call.line)];
+    const Stage& stage = plan_.stages[static_cast<std::size_t>(call.virtual_stage)];
     for (std::int64_t layer = 0; layer < stage.layers(); ++layer) {
       exchange(call, Pass::forward, link);
     }
   }
   template <class Link>
   void backward(const runtime::PackCall& call, Link& link) {
-    const Stage& stage = plan_.stages[static_cast<std::size_t>(call.line)];
+    const Stage& stage = plan_.stages[static_cast<std::size_t>(call.virtual_stage)];
     for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
       if (call.recompute == Recompute::full) exchange(call, Pass::forward, link);
       exchange(call, Pass::backward, link);

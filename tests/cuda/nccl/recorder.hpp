@@ -124,7 +124,7 @@ class CountingControl : public nccl::Control {
   [[nodiscard]] std::size_t rank() const override { return rank_; }
   void check() const override {}
   void abort(const std::string& sentence) override { said = sentence; }
-  void at(const std::string& text) override { place = text; }
+  void announce(const std::string& text) override { place = text; }
   void inside(bool step) override { in_step = step; }
   [[nodiscard]] std::vector<nccl::Id> agree(
       std::span<const std::optional<nccl::Id>> mine) override {

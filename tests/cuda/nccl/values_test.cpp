@@ -60,7 +60,7 @@ class TableControl : public nccl::Control {
     if (table_.cause.empty()) table_.cause = sentence;
     table_.changed.notify_all();
   }
-  void at(const std::string&) override {}
+  void announce(const std::string&) override {}
   void inside(bool) override {}
   [[nodiscard]] std::vector<nccl::Id> agree(
       std::span<const std::optional<nccl::Id>> mine) override {
@@ -224,8 +224,8 @@ class HostLink {
     link_.await_sum(process_group, tag);
     wait();
   }
-  void at(const std::string& place) {
-    link_.at(place);
+  void announce(const std::string& place) {
+    link_.announce(place);
     link_.begin_unit(acts_.at(next_++));
   }
   void abort(const std::string& sentence) { link_.abort(sentence); }

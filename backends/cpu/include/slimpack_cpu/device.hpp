@@ -22,9 +22,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/backend.hpp"
-#include "slimpack/runtime/buckets.hpp"
-#include "slimpack/runtime/losses.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/parameters.hpp"
 #include "slimpack/runtime/process_groups.hpp"
 #include "slimpack/runtime/thread_transport.hpp"
@@ -386,7 +384,7 @@ class BasicDevice {
   }
 
   [[nodiscard]] const Stage& stage_of(const runtime::PackCall& call) const {
-    return stages_[static_cast<std::size_t>(call.line)];
+    return stages_[static_cast<std::size_t>(call.virtual_stage)];
   }
 
   template <class Span, class Values>
@@ -473,7 +471,7 @@ class BasicDevice {
   }
 
   void load_gradient(const runtime::PackCall& call, Out gradient) const {
-    if (call.line + 1 < static_cast<std::int32_t>(stages_.size())) {
+    if (call.virtual_stage + 1 < static_cast<std::int32_t>(stages_.size())) {
       std::ranges::copy(numbers<Number>(call.input), gradient.begin());
       return;
     }

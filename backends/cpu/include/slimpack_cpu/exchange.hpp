@@ -13,7 +13,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/runtime/backend.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_cpu/attention.hpp"
 #include "slimpack_cpu/layer.hpp"

@@ -14,7 +14,7 @@
 #include "slimpack/plan/model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/backend.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack_cpu/mathematics.hpp"
 #include "slimpack_cpu/ops.hpp"
 

@@ -23,7 +23,6 @@
 #include "slimpack/runtime/device_threads.hpp"
 #include "slimpack/runtime/executor.hpp"
 #include "slimpack/runtime/program.hpp"
-#include "slimpack/runtime/rendezvous.hpp"
 #include "slimpack/runtime/thread_system.hpp"
 #include "slimpack/runtime/thread_transport.hpp"
 #include "slimpack_cpu/device.hpp"
@@ -62,8 +61,8 @@ using ProfileClock = std::chrono::steady_clock;
 class StampedTransport : public runtime::ThreadTransport {
  public:
   using runtime::ThreadTransport::ThreadTransport;
-  void at(const std::string& place) {
-    runtime::ThreadTransport::at(place);
+  void announce(const std::string& place) {
+    runtime::ThreadTransport::announce(place);
     stamps.push_back(computed());
     clock.push_back(ProfileClock::now());
   }

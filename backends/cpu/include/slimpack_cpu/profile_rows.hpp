@@ -18,7 +18,7 @@
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/backend.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_cpu/profile_plans.hpp"
 

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/runtime/reduction.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/nccl/api.hpp"
 
 namespace slimpack::cuda::nccl {

@@ -20,9 +20,8 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/arena_size.hpp"
 #include "slimpack/runtime/backend.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/process_groups.hpp"
-#include "slimpack/runtime/shard_layout.hpp"
 #include "slimpack/runtime/thread_transport.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/attention.hpp"
@@ -283,7 +282,7 @@ class RankDevice {
     const LayerTools tools = this->tools();
     const Boundary boundary{call, blocks, tables, ring_, model_.hidden, stream()};
     boundary.load_gradient(rows.gradient,
-                           call.line + 1 == static_cast<std::int32_t>(stages_.size()));
+                           call.virtual_stage + 1 == static_cast<std::int32_t>(stages_.size()));
     for (std::int64_t i = stage.layers(); i-- > 0;) {
       const std::vector<BlockRows>& matrices = layers[static_cast<std::size_t>(i)];
       const LayerMatrices<float> gradients = weights_.layer_gradients(stage.first_layer + i);
@@ -413,7 +412,7 @@ class RankDevice {
   [[nodiscard]] bool is_last() const { return pp_ + 1 == parallel_.pp; }
   [[nodiscard]] runtime::StageProcessGroups process_groups() const { return {parallel_, dp_, pp_}; }
   [[nodiscard]] const Stage& stage_of(const runtime::PackCall& call) const {
-    return stages_[static_cast<std::size_t>(call.line)];
+    return stages_[static_cast<std::size_t>(call.virtual_stage)];
   }
   [[nodiscard]] LayerTools tools() {
     return {gemm_, norm_workspace_.span(), frequencies_.span(), stream()};

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/runtime/mover.hpp"
 #include "slimpack/runtime/thread_transport.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/device.hpp"

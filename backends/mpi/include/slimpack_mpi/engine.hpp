@@ -23,7 +23,6 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/runtime/device_result.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_mpi/flight.hpp"
 #include "slimpack_mpi/session.hpp"

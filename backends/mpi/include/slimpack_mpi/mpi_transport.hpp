@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/runtime/device_result.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_mpi/engine.hpp"
 #include "slimpack_mpi/flight.hpp"
@@ -65,7 +64,7 @@ class MpiTransport {
     if (!left.empty()) {
       throw runtime::ExecutionError("the step must end drained, but holds " + left);
     }
-    session().monitor().at(place);
+    session().monitor().announce(place);
     session().monitor().doing(processes::Doing::outside);
   }
 
@@ -144,7 +143,7 @@ class MpiTransport {
       std::copy(from.begin(), from.end(), into.begin());
       return;
     }
-    meet(process_group, [&](Flight& flight, int tag) {
+    run_collective(process_group, [&](Flight& flight, int tag) {
       flight.receive(comm_, process_group.members[(process_group.self + members - 1) % members],
                      tag, into);
       flight.send(comm_, process_group.members[(process_group.self + 1) % members], tag, from);
@@ -155,7 +154,7 @@ class MpiTransport {
   void broadcast(const runtime::ProcessGroup& process_group, std::size_t root,
                  std::span<Element> values) {
     const auto bytes = std::as_writable_bytes(values);
-    meet(process_group, [&](Flight& flight, int tag) {
+    run_collective(process_group, [&](Flight& flight, int tag) {
       if (process_group.self != root) {
         flight.receive(comm_, process_group.members[root], tag, bytes);
         return;
@@ -174,7 +173,7 @@ class MpiTransport {
                  reduction, std::exchange(spare_, {}));
     });
     engine_.wait_until([&] { return sum.ended(); },
-                       [&] { return "a meeting with" + others(process_group); });
+                       [&] { return "a collective with" + others(process_group); });
     spare_ = sum.take_staging();
   }
 
@@ -186,7 +185,7 @@ class MpiTransport {
     using Range = std::array<std::uint64_t, 2>;
     std::vector<Range> ranges(process_group.members.size(), Range{first, last});
     const Range own{first, last};
-    meet(process_group, [&](Flight& flight, int tag) {
+    run_collective(process_group, [&](Flight& flight, int tag) {
       exchange(flight, tag, process_group, std::as_bytes(std::span(own)), [&](std::size_t member) {
         return std::as_writable_bytes(std::span(ranges[member]));
       });
@@ -195,7 +194,7 @@ class MpiTransport {
       require(range[0] <= range[1] && range[1] <= values.size(),
               "transport: all_gather past the end", static_cast<std::int64_t>(range[1]));
     }
-    meet(process_group, [&](Flight& flight, int tag) {
+    run_collective(process_group, [&](Flight& flight, int tag) {
       exchange(flight, tag, process_group, std::as_bytes(values.subspan(first, last - first)),
                [&](std::size_t member) {
                  const Range& range = ranges[member];
@@ -237,9 +236,9 @@ class MpiTransport {
   }
 
   /// Throws Aborted too: a rank that has nothing to do with the others ends at its next unit.
-  void at(const std::string& place) {
+  void announce(const std::string& place) {
     engine_.locked([&] { static_cast<void>(advance()); });
-    session().monitor().at(place);
+    session().monitor().announce(place);
   }
 
   void abort(const std::string& sentence) { engine_.abort(sentence); }
@@ -310,11 +309,11 @@ class MpiTransport {
   }
 
   template <std::invocable<Flight&, int> Begin>
-  void meet(const runtime::ProcessGroup& process_group, Begin begin) {
+  void run_collective(const runtime::ProcessGroup& process_group, Begin begin) {
     if (process_group.members.size() == 1) return;
     const int number = tag(Kind::process_group, process_group.members, 0);
     engine_.fly([&](Flight& flight) { begin(flight, number); },
-                [&] { return "a meeting with" + others(process_group); });
+                [&] { return "a collective with" + others(process_group); });
   }
   /// All to all: `bytes` to every other member, and from each into into(member).
   template <std::invocable<std::size_t> Into>

@@ -9,7 +9,6 @@
 #include <span>
 #include <vector>
 
-#include "slimpack/runtime/reduction.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_mpi/flight.hpp"
 

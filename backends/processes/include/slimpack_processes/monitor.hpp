@@ -78,7 +78,7 @@ class Monitor {
       peers_[0].known = true;
     }
     peers_[rank_].known = true;
-    at("before the first step");
+    announce("before the first step");
     thread_ = std::thread([this] { live(); });
   }
   ~Monitor() { finish(); }
@@ -88,7 +88,7 @@ class Monitor {
   // --- for the main thread ---
 
   /// What the rank is about to do.
-  void at(const std::string& place) {
+  void announce(const std::string& place) {
     const std::lock_guard lock(mutex_);
     place_ = place;
     places_.write(rank_, place);

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/runtime/device_result.hpp"
 #include "slimpack/runtime/run_step.hpp"
+#include "slimpack/runtime/transport.hpp"
 
 namespace slimpack::processes {
 

@@ -16,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/runtime/device_result.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_processes/alarm.hpp"
 #include "slimpack_processes/bootstrap.hpp"

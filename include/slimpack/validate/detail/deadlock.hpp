@@ -95,12 +95,12 @@ inline void check_crossings(const Plan& plan, const Frame& frame, Findings& foun
         const Membership* member = frame.find(static_cast<std::size_t>(ranks[i]), group_of(mine));
         const Position k = frame.at(on, *member, mine.pack, static_cast<std::size_t>(mine.chunk));
         const DeviceSchedule& device = plan.schedule[on];
-        found.add(6, "meetings that cross",
+        found.add(6, "collectives that cross",
                   Where{}.device(device.dp, device.pp).unit(k).pack(mine.pack), [&] {
                     return to_string(mine) + " comes before " + to_string(other) +
                            ", but after it on " +
                            device_name(plan.schedule[lead].dp, plan.schedule[lead].pp) +
-                           ": ranks that share groups meet in one order";
+                           ": ranks that share groups run their collectives in one order";
                   });
       }
     }

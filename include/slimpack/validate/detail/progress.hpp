@@ -74,7 +74,7 @@ class Progress {
     Wait wait;
     for_each_collective(on, i, [&](Position other) {
       if (other == on || arrived_here(on, i, other)) return true;
-      wait = {other, "a meeting with " + standing(other)};
+      wait = {other, "a collective with " + standing(other)};
       return false;
     });
     return wait;

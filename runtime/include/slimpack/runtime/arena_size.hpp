@@ -19,7 +19,7 @@
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/buffer_places.hpp"
 #include "slimpack/runtime/executor.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/program.hpp"
 
 namespace slimpack::runtime {
@@ -99,7 +99,7 @@ struct ReplayLink {
   void queue_send(const Channel&, std::size_t, std::span<const std::byte>) noexcept {}
   [[nodiscard]] bool send_ended(const Channel&, std::size_t) const noexcept { return at_once; }
   void await_send(const Channel&, std::size_t) noexcept {}
-  void at(const std::string&) noexcept {}
+  void announce(const std::string&) noexcept {}
   void abort(const std::string&) noexcept {}
 };
 

@@ -3,17 +3,19 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/transport.hpp"
 
@@ -76,7 +78,7 @@ struct SegmentMemory {
 struct PackCall {
   PackId pack{};
   std::int32_t chunk = 0;
-  std::int32_t line = 0;
+  std::int32_t virtual_stage = 0;
   Recompute recompute = Recompute::none;  ///< B: what was kept
   CpShard shard;
   ProcessGroup ring;  ///< the ranks of the group on this stage
@@ -136,5 +138,46 @@ concept Backend =
       backend.reduce(chunk, link);
       backend.optimize(link);
     };
+
+/// Calls visit(piece, its losses) for losses that stand in the order of the pieces.
+template <class Visit>
+  requires std::invocable<Visit, const Piece&, std::span<const double>>
+void for_each_piece_loss(std::span<const PieceMemory> pieces, std::span<const double> losses,
+                         Visit visit) {
+  for (const PieceMemory& memory : pieces) {
+    const auto rows = static_cast<std::size_t>(memory.piece.length().value);
+    visit(memory.piece, losses.first(rows));
+    losses = losses.subspan(rows);
+  }
+}
+
+/// "1, 4": samples as a sentence lists them, each once where its pieces stand side by side.
+class SampleList {
+ public:
+  void add(SampleId sample) {
+    if (last_ == sample) return;
+    last_ = sample;
+    text_ += (text_.empty() ? "" : ", ") + std::to_string(index(sample));
+  }
+  /// Empty where none was added.
+  [[nodiscard]] const std::string& text() const noexcept { return text_; }
+
+ private:
+  std::string text_;
+  std::optional<SampleId> last_;
+};
+
+/// The samples with a number that is not finite, of one number a row: losses or what else stands in
+/// the order of the pieces.
+[[nodiscard]] inline std::string samples_not_finite(std::span<const PieceMemory> pieces,
+                                                    std::span<const double> numbers) {
+  SampleList samples;
+  for_each_piece_loss(pieces, numbers, [&](const Piece& piece, std::span<const double> values) {
+    const bool good =
+        std::ranges::all_of(values, [](double value) { return std::isfinite(value); });
+    if (!good) samples.add(piece.sample);
+  });
+  return samples.text();
+}
 
 }  // namespace slimpack::runtime

@@ -10,7 +10,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/runtime/device_result.hpp"
+#include "slimpack/runtime/transport.hpp"
 
 namespace slimpack::runtime {
 

@@ -11,10 +11,10 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/bytes.hpp"
 #include "slimpack/plan/model.hpp"
+#include "slimpack/runtime/detail/safetensors.hpp"
 #include "slimpack/runtime/element_type.hpp"
 #include "slimpack/runtime/llama_config.hpp"
 #include "slimpack/runtime/llama_folder.hpp"
-#include "slimpack/runtime/safetensors.hpp"
 #include "slimpack/runtime/training_state.hpp"
 
 namespace slimpack::runtime {

@@ -22,10 +22,10 @@
 #include "slimpack/plan/model.hpp"
 #include "slimpack/runtime/checkpoint.hpp"
 #include "slimpack/runtime/detail/disk.hpp"
+#include "slimpack/runtime/detail/safetensors.hpp"
 #include "slimpack/runtime/element_type.hpp"
 #include "slimpack/runtime/llama_config.hpp"
 #include "slimpack/runtime/llama_folder.hpp"
-#include "slimpack/runtime/safetensors.hpp"
 #include "slimpack/runtime/training_state.hpp"
 
 namespace slimpack::runtime {

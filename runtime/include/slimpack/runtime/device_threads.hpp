@@ -56,9 +56,9 @@ class DeviceThreads {
   /// std::thread throws where a thread cannot be started.
   explicit DeviceThreads(std::size_t devices, DeviceThreadsOptions options = {})
       : options_(std::move(options)) {
-    require(devices >= 1, "Team: devices must be >= 1");
+    require(devices >= 1, "DeviceThreads: devices must be >= 1");
     require(options_.cores.empty() || options_.cores.size() == devices,
-            "Team: cores must be none or one a device",
+            "DeviceThreads: cores must be none or one a device",
             static_cast<std::int64_t>(options_.cores.size()));
     clocks_.resize(devices);
     thrown_.resize(devices);
@@ -94,9 +94,8 @@ class DeviceThreads {
   }
 
   /// The same, and meanwhile watch(time passed) every `tick` on the calling thread.
-  template <std::invocable<std::size_t> Work,
-            std::invocable<std::chrono::milliseconds> HangDetector>
-  void run(const Work& work, std::chrono::milliseconds tick, HangDetector hang_detector) {
+  template <std::invocable<std::size_t> Work, std::invocable<std::chrono::milliseconds> Watch>
+  void run(const Work& work, std::chrono::milliseconds tick, Watch watch) {
     std::unique_lock lock(mutex_);
     work_ = [&work](std::size_t device) { work(device); };
     left_ = threads_.size();
@@ -106,8 +105,7 @@ class DeviceThreads {
     while (!ended_.wait_for(lock, tick, [&] { return left_ == 0; })) {
       const auto now = std::chrono::steady_clock::now();
       lock.unlock();
-      hang_detector(
-          std::min(std::chrono::duration_cast<std::chrono::milliseconds>(now - before), tick));
+      watch(std::min(std::chrono::duration_cast<std::chrono::milliseconds>(now - before), tick));
       lock.lock();
       before = now;
     }

@@ -20,13 +20,37 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/backend.hpp"
-#include "slimpack/runtime/device_result.hpp"
-#include "slimpack/runtime/losses.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/transport.hpp"
 
 namespace slimpack::runtime {
+
+/// Losses of tokens [begin, begin + values.size()) of a sample.
+struct TokenLosses {
+  SampleId sample{};
+  Tokens begin;
+  std::vector<double> values;
+};
+
+/// What a device brings home.
+struct DeviceResult {
+  std::vector<TokenLosses> losses;  ///< on devices of the last stage
+  StaticBytes held;
+  Bytes peak;  ///< the most bytes held at one time, held ones included, in the device's own order
+};
+
+namespace detail {
+
+/// The losses by sample and token.
+inline void append_losses(std::vector<TokenLosses>& to, std::span<const PieceMemory> pieces,
+                          std::span<const double> losses) {
+  for_each_piece_loss(pieces, losses, [&](const Piece& piece, std::span<const double> values) {
+    to.push_back({piece.sample, piece.begin, {values.begin(), values.end()}});
+  });
+}
+
+}  // namespace detail
 
 /// Runs the order of device `device` (in `Plan::schedule`) once. The backend must be that device's
 /// and the plan one that `validate` passes. Throws ExecutionError if a unit fails, after telling
@@ -57,10 +81,10 @@ class DeviceRun {
       start();
       started_ = true;
       for (unit_ = 0; unit_ < own_.units.size(); ++unit_) {
-        announce();
+        announce_unit();
         step(own_.units[unit_]);
       }
-      announce();
+      announce_unit();
       finish();
     } catch (const Aborted&) {
       throw;
@@ -95,8 +119,8 @@ class DeviceRun {
     return text + "), unit " + std::to_string(unit_) + ", " + to_string(own_.units[unit_].unit);
   }
 
-  void announce() {  // some transports issue their work unit by unit
-    link_.at(place());
+  void announce_unit() {  // some transports issue their work unit by unit
+    link_.announce(place());
     if constexpr (requires { link_.begin_unit(unit_); }) link_.begin_unit(unit_);
   }
 
@@ -241,15 +265,15 @@ class DeviceRun {
   }
 
   [[nodiscard]] const Stage& stage(const UnitWork& work) const {
-    return plan_.stages[static_cast<std::size_t>(work.line)];
+    return plan_.stages[static_cast<std::size_t>(work.virtual_stage)];
   }
   [[nodiscard]] bool is_last(const UnitWork& work) const {
-    return work.line + 1 == virtual_stages_of(plan_).size();
+    return work.virtual_stage + 1 == virtual_stages_of(plan_).size();
   }
 
   [[nodiscard]] std::span<std::byte> input(const UnitWork& work) {
     if (work.receive) return bytes(receives_.at(*work.receive));
-    const auto handed = handed_.find({work.unit.pack, work.line});
+    const auto handed = handed_.find({work.unit.pack, work.virtual_stage});
     require(handed != handed_.end(), "the neighbouring stage must have run before");
     return bytes(handed->second);
   }
@@ -264,7 +288,7 @@ class DeviceRun {
   }
 
   void drop_handed(const UnitWork& work) {
-    const auto handed = handed_.find({work.unit.pack, work.line});
+    const auto handed = handed_.find({work.unit.pack, work.virtual_stage});
     if (handed == handed_.end()) return;
     drop(MemoryKind::receive_buffer, std::move(handed->second));
     handed_.erase(handed);
@@ -275,7 +299,7 @@ class DeviceRun {
     PackCall call;
     call.pack = work.unit.pack;
     call.chunk = work.unit.chunk;
-    call.line = work.line;
+    call.virtual_stage = work.virtual_stage;
     call.recompute = pack.recompute;
     call.shard = cp_shard_of(plan_, pack.group, work.rank);
     call.ring.self = work.rank;
@@ -318,12 +342,12 @@ class DeviceRun {
       for (Held& held : sample.pages) memory.pages.push_back(bytes(held));
       call.segments.push_back(std::move(memory));
     }
-    if (work.line > 0) call.input = input(work);
+    if (work.virtual_stage > 0) call.input = input(work);
     if (is_last(work)) {
       call.output =
           keep(last_outputs_, call.pack, MemoryKind::last_output, boundary_bytes(call.rows));
     } else {
-      call.output = output(work, work.line + 1, call.rows);
+      call.output = output(work, work.virtual_stage + 1, call.rows);
     }
     Held workspace =
         hold(MemoryKind::workspace, workspace_bytes(plan_, program_, layer_, work, Pass::forward));
@@ -368,7 +392,7 @@ class DeviceRun {
       call.blocks.push_back(memory);
     }
     if (!is_last(work)) call.input = input(work);
-    if (work.line > 0) call.output = output(work, work.line - 1, call.rows);
+    if (work.virtual_stage > 0) call.output = output(work, work.virtual_stage - 1, call.rows);
     Held workspace =
         hold(MemoryKind::workspace, workspace_bytes(plan_, program_, layer_, work, Pass::backward));
     call.workspace = bytes(workspace);
@@ -451,7 +475,8 @@ class DeviceRun {
   /// The drained test.
   void finish() {
     if constexpr (requires { backend_.finish(link_); }) backend_.finish(link_);
-    for (const auto& [pieces, losses] : losses_) append_losses(result_.losses, pieces, losses);
+    for (const auto& [pieces, losses] : losses_)
+      detail::append_losses(result_.losses, pieces, losses);
     while (!sends_.empty()) await_send(sends_.begin()->first);
     const auto none = [](std::size_t count, const char* what) {
       if (count == 0) return;

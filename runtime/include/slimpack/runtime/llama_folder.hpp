@@ -19,9 +19,9 @@
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/json_reader.hpp"
 #include "slimpack/plan/model.hpp"
+#include "slimpack/runtime/detail/safetensors.hpp"
 #include "slimpack/runtime/element_type.hpp"
 #include "slimpack/runtime/llama_config.hpp"
-#include "slimpack/runtime/safetensors.hpp"
 
 namespace slimpack::runtime {
 

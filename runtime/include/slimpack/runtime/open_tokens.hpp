@@ -8,8 +8,8 @@
 #include <string_view>
 #include <system_error>
 
-#include "slimpack/runtime/jsonl_tokens.hpp"
-#include "slimpack/runtime/megatron_tokens.hpp"
+#include "slimpack/runtime/detail/jsonl_tokens.hpp"
+#include "slimpack/runtime/detail/megatron_tokens.hpp"
 #include "slimpack/runtime/text_tokens.hpp"
 #include "slimpack/runtime/token_source.hpp"
 

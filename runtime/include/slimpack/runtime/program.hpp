@@ -20,7 +20,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/structure.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/transport.hpp"
 
 namespace slimpack::runtime {
@@ -64,7 +64,7 @@ struct PackWork {
 /// A message: what the `sender_unit`-th unit of the sending device makes.
 struct Message {
   PackId pack{};
-  std::int32_t line = 0;  ///< of the sender
+  std::int32_t virtual_stage = 0;  ///< of the sender
   Tokens rows;
   std::size_t sender_unit = 0, receiver_unit = 0;
   std::size_t kept_until = 0;  ///< the sender's unit before which its buffer goes, unless it still
@@ -79,7 +79,7 @@ struct ChannelWork {
 /// A unit with everything that the plan says about it.
 struct UnitWork {
   Unit unit;
-  std::int32_t line = 0;
+  std::int32_t virtual_stage = 0;
   std::size_t rank = 0;  ///< in the pack's group
   std::optional<MessageRef> receive, send;
   bool releases = false;  ///< B: only R come between it and its chunk's R (docs/equations.md)
@@ -249,7 +249,7 @@ inline void add_blocks(const Plan& plan, Program& program) {
 inline UnitWork locate(const Plan& plan, const DeviceSchedule& order, std::size_t place) {
   const Unit& unit = order.order[place];
   UnitWork work{unit, 0, 0, std::nullopt, std::nullopt, false};
-  work.line = virtual_stages_of(plan).index(order.pp, unit.chunk);
+  work.virtual_stage = virtual_stages_of(plan).index(order.pp, unit.chunk);
   if (unit.kind == UnitKind::reduce || unit.kind == UnitKind::optimizer) return work;
   const MicroPack& pack = plan.micropacks[index(unit.pack)];
   const auto& ranks = plan.groups[index(pack.group)];
@@ -278,16 +278,17 @@ inline void add_messages(const Plan& plan, Program& program) {
     for (std::size_t place = 0; place < device.units.size(); ++place) {
       UnitWork& work = device.units[place];
       const bool down =
-          work.unit.kind == UnitKind::forward && work.line + 1 < virtual_stages.size();
-      const bool up = work.unit.kind == UnitKind::backward && work.line > 0;
+          work.unit.kind == UnitKind::forward && work.virtual_stage + 1 < virtual_stages.size();
+      const bool up = work.unit.kind == UnitKind::backward && work.virtual_stage > 0;
       if (!down && !up) continue;
-      const Channel channel = channel_between(plan, work.unit.pack, device.dp, work.line,
-                                              down ? work.line + 1 : work.line - 1);
+      const Channel channel =
+          channel_between(plan, work.unit.pack, device.dp, work.virtual_stage,
+                          down ? work.virtual_stage + 1 : work.virtual_stage - 1);
       const auto [found, added] = places.try_emplace(channel, program.channels.size());
       if (added) program.channels.push_back({channel, {}});
       auto& messages = program.channels[found->second].messages;
       work.send = MessageRef{found->second, messages.size()};
-      messages.push_back({work.unit.pack, work.line,
+      messages.push_back({work.unit.pack, work.virtual_stage,
                           program.packs[index(work.unit.pack)][work.rank].rows, place, 0, 0});
     }
   }
@@ -295,19 +296,20 @@ inline void add_messages(const Plan& plan, Program& program) {
   for (DeviceProgram& device : program.devices) {
     for (std::size_t place = 0; place < device.units.size(); ++place) {
       UnitWork& work = device.units[place];
-      const bool down = work.unit.kind == UnitKind::forward && work.line > 0;
-      const bool up = work.unit.kind == UnitKind::backward && work.line + 1 < virtual_stages.size();
+      const bool down = work.unit.kind == UnitKind::forward && work.virtual_stage > 0;
+      const bool up =
+          work.unit.kind == UnitKind::backward && work.virtual_stage + 1 < virtual_stages.size();
       if (!down && !up) continue;
-      const std::int32_t from = down ? work.line - 1 : work.line + 1;
+      const std::int32_t from = down ? work.virtual_stage - 1 : work.virtual_stage + 1;
       const auto found =
-          places.find(channel_between(plan, work.unit.pack, device.dp, from, work.line));
+          places.find(channel_between(plan, work.unit.pack, device.dp, from, work.virtual_stage));
       const auto next = [&]() -> Message* {
         if (found == places.end()) return nullptr;
         auto& messages = program.channels[found->second].messages;
         return consumed[found->second] < messages.size() ? &messages[consumed[found->second]]
                                                          : nullptr;
       }();
-      require(next != nullptr && next->pack == work.unit.pack && next->line == from,
+      require(next != nullptr && next->pack == work.unit.pack && next->virtual_stage == from,
               "execution: device (dp " + std::to_string(device.dp) + ", pp " +
                   std::to_string(device.pp) + ") must consume in the order sent, not so at unit " +
                   std::to_string(place) + ", " + to_string(work.unit));
@@ -334,7 +336,8 @@ void check_same_order(const Plan& plan, const std::vector<std::size_t>& devices,
       if (takes_part(unit)) units.push_back(unit);
     }
     if (i == 0) first = units;
-    require(units == first, "execution: " + what + " must meet in one order, not so device",
+    require(units == first,
+            "execution: " + what + " must run their collectives in one order, not so device",
             static_cast<std::int64_t>(devices[i]));
   }
 }
@@ -404,6 +407,26 @@ inline Program make_program(const Plan& plan) {
                                             plan.memory.cp_block_tokens));
   }
   return rows + ring;
+}
+
+/// Has the buffers of messages stay as long as a simulation says (`send_ends`), by device and unit,
+/// so that what devices hold does not depend on which of them is a moment early. Without this a
+/// buffer goes before the first unit that begins when its message has been sent. Throws
+/// InvalidInput unless there is an entry a unit. O(messages).
+inline void keep_sends(Program& program, std::span<const std::vector<std::size_t>> ends) {
+  require(ends.size() == program.devices.size(), "execution: ends of sends must be given by device",
+          static_cast<std::int64_t>(ends.size()));
+  for (std::size_t device = 0; device < ends.size(); ++device) {
+    const auto& units = program.devices[device].units;
+    require(ends[device].size() == units.size(),
+            "execution: ends of sends must be given for every unit of device",
+            static_cast<std::int64_t>(device));
+    for (std::size_t unit = 0; unit < units.size(); ++unit) {
+      if (const auto& send = units[unit].send) {
+        program.channels[send->channel].messages[send->index].kept_until = ends[device][unit];
+      }
+    }
+  }
 }
 
 }  // namespace slimpack::runtime

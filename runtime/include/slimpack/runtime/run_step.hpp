@@ -16,13 +16,13 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/backend.hpp"
-#include "slimpack/runtime/device_result.hpp"
+#include "slimpack/runtime/detail/hang_detector.hpp"
+#include "slimpack/runtime/detail/rendezvous.hpp"
 #include "slimpack/runtime/device_threads.hpp"
 #include "slimpack/runtime/executor.hpp"
-#include "slimpack/runtime/hang_detector.hpp"
 #include "slimpack/runtime/program.hpp"
-#include "slimpack/runtime/rendezvous.hpp"
 #include "slimpack/runtime/thread_transport.hpp"
+#include "slimpack/runtime/transport.hpp"
 
 namespace slimpack::runtime {
 
@@ -91,7 +91,7 @@ inline void check_data(const Plan& plan, const StepData& data) {
   return result;
 }
 
-/// Makes the link of a device to the hub of a step, on the device's thread.
+/// Makes the link of a device to the rendezvous of a step, on the device's thread.
 template <class Make, class Link>
 concept LinkMaker =
     requires(const Make& make, typename Link::RendezvousType& rendezvous, std::size_t device) {
@@ -99,12 +99,12 @@ concept LinkMaker =
     };
 
 /// Runs one step: forward, loss, backward, reduction, optimizer, on one backend a device in the
-/// order of `Plan::schedule`, each on its thread of the team. `program` is the plan's. The plan
-/// must be one that `validate` passes. `Link` is a BasicThreadTransport, or is used as one. Throws
-/// InvalidInput before any work if the data do not fit it; ExecutionError naming device and unit
-/// if a unit fails, if a device does not answer (`DeviceThreadsOptions::patience`) or something is
-/// left at the end; Deadlock if no device can go on. All devices have ended when it returns or
-/// throws.
+/// order of `Plan::schedule`, each on its own of `device_threads`. `program` is the plan's. The
+/// plan must be one that `validate` passes. `Link` is a BasicThreadTransport, or is used as one.
+/// Throws InvalidInput before any work if the data do not fit it; ExecutionError naming device and
+/// unit if a unit fails, if a device does not answer (`DeviceThreadsOptions::hang_timeouts`) or
+/// something is left at the end; Deadlock if no device can go on. All devices have ended when it
+/// returns or throws.
 template <class Link, class Device, LinkMaker<Link> Make>
   requires Backend<Device, Link>
 [[nodiscard]] StepResult run_step_with(DeviceThreads& device_threads, const Plan& plan,
@@ -115,7 +115,7 @@ template <class Link, class Device, LinkMaker<Link> Make>
   const std::size_t devices = program.devices.size();
   require(backends.size() == devices, "run_step: backends must be one a device",
           static_cast<std::int64_t>(backends.size()));
-  require(device_threads.size() == devices, "run_step: the team must have one thread a device",
+  require(device_threads.size() == devices, "run_step: there must be one thread a device",
           static_cast<std::int64_t>(device_threads.size()));
 
   typename Link::RendezvousType rendezvous(devices, plan.max_in_flight);

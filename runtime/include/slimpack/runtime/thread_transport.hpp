@@ -13,23 +13,23 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/runtime/mover.hpp"
-#include "slimpack/runtime/rendezvous.hpp"
-#include "slimpack/runtime/shard_layout.hpp"
+#include "slimpack/runtime/detail/mover.hpp"
+#include "slimpack/runtime/detail/rendezvous.hpp"
 #include "slimpack/runtime/transport.hpp"
 
 namespace slimpack::runtime {
 
-/// One device's end of a hub. Its calls are made by one thread at a time.
+/// One device's end of a rendezvous. Its calls are made by one thread at a time.
 template <Mover Move>
 class BasicThreadTransport {
  public:
   using RendezvousType = BasicRendezvous<Move>;
 
-  /// `mover` is the device's own. Throws InvalidInput unless the hub has such a device.
+  /// `mover` is the device's own. Throws InvalidInput unless the rendezvous has such a device.
   BasicThreadTransport(RendezvousType& rendezvous, std::size_t device, Move mover = {})
       : rendezvous_(&rendezvous), device_(device), mover_(std::move(mover)) {
-    require(device < rendezvous.seats_.size(), "ThreadTransport: device must be one of the hub",
+    require(device < rendezvous.devices_.size(),
+            "ThreadTransport: device must be one of the rendezvous",
             static_cast<std::int64_t>(device));
   }
 
@@ -97,7 +97,7 @@ class BasicThreadTransport {
                 static_cast<std::int64_t>(next.into.size()));
       }
     };
-    meet(process_group, {from, into}, check, [this](Lane lane, Contributions all) {
+    run_collective(process_group, {from, into}, check, [this](Lane lane, Contributions all) {
       for (std::size_t member = 0; member < all.size(); ++member) {
         mover_.copy(lane, all[member].from, all[(member + 1) % all.size()].into);
       }
@@ -107,21 +107,21 @@ class BasicThreadTransport {
   template <class Element>
     requires std::is_trivially_copyable_v<Element>
   void broadcast(const ProcessGroup& process_group, std::size_t root, std::span<Element> values) {
-    meet(process_group, whole(values), check_equal_sizes,
-         [this, root](Lane lane, Contributions all) {
-           for (std::size_t member = 0; member < all.size(); ++member) {
-             if (member != root) mover_.copy(lane, all[root].from, all[member].into);
-           }
-         });
+    run_collective(process_group, whole(values), check_equal_sizes,
+                   [this, root](Lane lane, Contributions all) {
+                     for (std::size_t member = 0; member < all.size(); ++member) {
+                       if (member != root) mover_.copy(lane, all[root].from, all[member].into);
+                     }
+                   });
   }
 
   template <std::floating_point Element>
   void all_reduce(const ProcessGroup& process_group, std::span<Element> values,
                   Reduction reduction) {
-    meet(process_group, whole(values), check_equal_sizes,
-         [this, reduction](Lane lane, Contributions all) {
-           mover_.template reduce<Element>(lane, all, reduction);
-         });
+    run_collective(process_group, whole(values), check_equal_sizes,
+                   [this, reduction](Lane lane, Contributions all) {
+                     mover_.template reduce<Element>(lane, all, reduction);
+                   });
   }
 
   template <class Element>
@@ -133,16 +133,17 @@ class BasicThreadTransport {
     auto contribution = whole(values);
     contribution.first = first * sizeof(Element);
     contribution.last = last * sizeof(Element);
-    meet(process_group, contribution, check_equal_sizes, [this](Lane lane, Contributions all) {
-      for (const auto& source : all) {
-        const std::size_t bytes = source.last - source.first;
-        for (const auto& target : all) {
-          if (&source == &target) continue;
-          mover_.copy(lane, source.from.subspan(source.first, bytes),
-                      target.into.subspan(source.first, bytes));
-        }
-      }
-    });
+    run_collective(process_group, contribution, check_equal_sizes,
+                   [this](Lane lane, Contributions all) {
+                     for (const auto& source : all) {
+                       const std::size_t bytes = source.last - source.first;
+                       for (const auto& target : all) {
+                         if (&source == &target) continue;
+                         mover_.copy(lane, source.from.subspan(source.first, bytes),
+                                     target.into.subspan(source.first, bytes));
+                       }
+                     }
+                   });
   }
 
   template <class Element>
@@ -150,16 +151,17 @@ class BasicThreadTransport {
   void gather_parts(const ProcessGroup& process_group, std::span<Element> values,
                     const ShardLayout& shard_layout) {
     check_assignment(process_group, values.size(), shard_layout);
-    meet(process_group, whole(values), check_equal_sizes, [&](Lane lane, Contributions all) {
-      for_each_part(shard_layout, sizeof(Element),
-                    [&](std::size_t member, std::size_t i, std::size_t size) {
-                      for (std::size_t other = 0; other < all.size(); ++other) {
-                        if (other == member) continue;
-                        mover_.copy(lane, all[member].from.subspan(i, size),
-                                    all[other].into.subspan(i, size));
-                      }
-                    });
-    });
+    run_collective(process_group, whole(values), check_equal_sizes,
+                   [&](Lane lane, Contributions all) {
+                     for_each_part(shard_layout, sizeof(Element),
+                                   [&](std::size_t member, std::size_t i, std::size_t size) {
+                                     for (std::size_t other = 0; other < all.size(); ++other) {
+                                       if (other == member) continue;
+                                       mover_.copy(lane, all[member].from.subspan(i, size),
+                                                   all[other].into.subspan(i, size));
+                                     }
+                                   });
+                   });
   }
 
   template <std::floating_point Element>
@@ -187,7 +189,7 @@ class BasicThreadTransport {
 
   void await_sum(const ProcessGroup& process_group, std::int64_t tag) {
     Lock lock(rendezvous_->mutex_);
-    auto& sums = rendezvous_->circles_[process_group.members].sums;
+    auto& sums = rendezvous_->groups_[process_group.members].sums;
     const auto found = sums.find(tag);
     require(found != sums.end(), "transport: a sum must be queued before it is awaited", tag);
     Wait wait;
@@ -200,10 +202,10 @@ class BasicThreadTransport {
   }
 
   /// Throws Aborted too: a device that has nothing to do with the others ends at its next unit.
-  void at(const std::string& place) {
+  void announce(const std::string& place) {
     Lock lock(rendezvous_->mutex_);
     rendezvous_->check_aborted(lock);
-    rendezvous_->seats_[device_].place = place;
+    rendezvous_->devices_[device_].place = place;
   }
 
   void abort(const std::string& sentence) { rendezvous_->abort(sentence); }
@@ -241,7 +243,7 @@ class BasicThreadTransport {
              Work work) {
     Lock lock(rendezvous_->mutex_);
     rendezvous_->check_aborted(lock);
-    rendezvous_->arrive(lock, process_group, rendezvous_->circles_[process_group.members].sums[tag],
+    rendezvous_->arrive(lock, process_group, rendezvous_->groups_[process_group.members].sums[tag],
                         whole(values), mover_, Lane::sums, check_equal_sizes, work);
   }
 
@@ -266,16 +268,16 @@ class BasicThreadTransport {
   }
 
   template <std::invocable<Contributions> Check, std::invocable<Lane, Contributions> Work>
-  void meet(const ProcessGroup& process_group, const Contribution& contribution, Check check,
-            Work work) {
+  void run_collective(const ProcessGroup& process_group, const Contribution& contribution,
+                      Check check, Work work) {
     Lock lock(rendezvous_->mutex_);
     rendezvous_->check_aborted(lock);
-    auto& gathering = rendezvous_->circles_[process_group.members].process_group;
+    auto& gathering = rendezvous_->groups_[process_group.members].collective;
     Wait wait;
     wait.gathering = &gathering;
     wait.process_group = &process_group;
     wait.number = gathering.ended;
-    rendezvous_->arrive(lock, process_group, gathering, contribution, mover_, Lane::process_groups,
+    rendezvous_->arrive(lock, process_group, gathering, contribution, mover_, Lane::collectives,
                         check, work);
     block(lock, wait);
     mover_.follow(gathering.done);

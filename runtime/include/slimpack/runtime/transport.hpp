@@ -2,6 +2,7 @@
 // What moves bytes between devices: channels of neighbouring stages, process groups, and abortion.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <concepts>
 #include <cstddef>
@@ -9,11 +10,11 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/runtime/shard_layout.hpp"
 
 namespace slimpack::runtime {
 
@@ -45,6 +46,12 @@ struct ProcessGroup {
 
 enum class Reduction : std::uint8_t { sum, maximum };
 
+/// A device failed; `what()` names device, unit and cause.
+class ExecutionError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// Thrown out of a transport's calls after some device called `abort`; `what()` is its sentence.
 class Aborted : public std::runtime_error {
  public:
@@ -68,7 +75,7 @@ class Aborted : public std::runtime_error {
 ///   and tag; `await_sum` returns when `values` is the sum. Between both nobody touches them.
 /// - After `abort(sentence)` on any device, every blocked or later call of every other throws
 ///   Aborted with that sentence.
-/// - `at` says what the device is about to do, for the sentences of errors.
+/// - `announce` says what the device is about to do, for the sentences of errors.
 template <class Candidate, class Element>
 concept Transport = requires(Candidate& link, const Channel& channel, std::size_t message,
                              std::span<std::byte> into, std::span<const std::byte> from,
@@ -85,15 +92,49 @@ concept Transport = requires(Candidate& link, const Channel& channel, std::size_
   link.all_gather(process_group, values, place, place);
   link.queue_sum(process_group, tag, values);
   link.await_sum(process_group, tag);
-  link.at(text);
+  link.announce(text);
   link.abort(text);
 };
 
+/// Elements [begin, end), of which member i has those from begin + i * part on: as many, but fewer
+/// or none where the piece ends.
+struct ShardPiece {
+  std::size_t begin = 0, end = 0, part = 0;
+  /// First element of a member, and the one behind its last.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> of(std::size_t member) const noexcept {
+    return {std::min(end, begin + part * member), std::min(end, begin + part * (member + 1))};
+  }
+  [[nodiscard]] bool even(std::size_t members) const noexcept {
+    return part * members == end - begin;
+  }
+};
+
+/// `size` elements for `members` devices. They are cut into pieces of at most `most` elements, so
+/// that a piece can travel while others are still made, and each piece is dealt to all members.
+struct ShardLayout {
+  static constexpr std::size_t kWhole = 8;  ///< elements that are never divided
+  static constexpr std::size_t kMost = std::size_t{1} << 23U;
+  std::size_t size = 0, members = 1;
+  std::size_t most = kMost;
+
+  /// All but the last are even. O(pieces).
+  [[nodiscard]] std::vector<ShardPiece> pieces() const {
+    const std::size_t row = members * kWhole;
+    const std::size_t step = std::max<std::size_t>(1, most / row) * row;
+    std::vector<ShardPiece> all;
+    for (std::size_t begin = 0; begin < size; begin += step) {
+      const std::size_t end = std::min(size, begin + step);
+      all.push_back({begin, end, (end - begin + row - 1) / row * kWhole});
+    }
+    return all;
+  }
+};
+
 /// Throws InvalidInput unless a deal is of `size` elements for the members of the process group.
-inline void check_assignment(const ProcessGroup& process_group, std::size_t size,
-                             const ShardLayout& shard_layout) {
+inline void check_shard_layout(const ProcessGroup& process_group, std::size_t size,
+                               const ShardLayout& shard_layout) {
   require(shard_layout.size == size && shard_layout.members == process_group.members.size(),
-          "transport: a deal must be of the elements for the members",
+          "transport: a shard layout must be of the elements for the members",
           static_cast<std::int64_t>(shard_layout.size));
 }
 
@@ -110,5 +151,19 @@ concept ScatterTransport =
       link.queue_scatter(process_group, tag, values, shard_layout);
       link.gather_parts(process_group, values, shard_layout);
     };
+
+/// into[i] becomes into[i] + from[i] or the larger of both. A reduction over members is member 0's
+/// values, then `combine` with each later member's in order. Spans of the same size. O(size).
+template <std::floating_point Element>
+void combine(std::span<Element> into, std::span<const Element> from, Reduction reduction) noexcept {
+  const std::size_t size = into.size();
+  Element* const out = into.data();
+  const Element* const in = from.data();
+  if (reduction == Reduction::sum) {
+    for (std::size_t i = 0; i < size; ++i) out[i] = out[i] + in[i];
+  } else {
+    for (std::size_t i = 0; i < size; ++i) out[i] = std::max(out[i], in[i]);
+  }
+}
 
 }  // namespace slimpack::runtime

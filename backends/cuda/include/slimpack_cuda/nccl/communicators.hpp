@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/runtime/device_result.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/nccl/api.hpp"

@@ -33,7 +33,7 @@ class Control {
   /// Tells all ranks of a failure.
   virtual void abort(const std::string& sentence) = 0;
   /// What the rank is about to do, and whether that is part of a step.
-  virtual void at(const std::string& place) = 0;
+  virtual void announce(const std::string& place) = 0;
   virtual void inside(bool step) = 0;
   /// All ranks call it with as many ids, of which each gives some; all get all of them.
   [[nodiscard]] virtual std::vector<Id> agree(std::span<const std::optional<Id>> mine) = 0;
@@ -49,7 +49,7 @@ class SessionControl : public Control {
   void abort(const std::string& sentence) override {
     session_.monitor().abort("rank " + std::to_string(rank()) + ", " + sentence);
   }
-  void at(const std::string& place) override { session_.monitor().at(place); }
+  void announce(const std::string& place) override { session_.monitor().announce(place); }
   void inside(bool step) override {
     session_.monitor().doing(step ? processes::Doing::computing : processes::Doing::outside);
   }

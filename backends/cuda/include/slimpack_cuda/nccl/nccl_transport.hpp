@@ -17,9 +17,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/runtime/device_result.hpp"
 #include "slimpack/runtime/program.hpp"
-#include "slimpack/runtime/shard_layout.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/nccl/api.hpp"
@@ -115,7 +113,7 @@ class NcclTransport {
       throw runtime::ExecutionError(
           "the step must end drained, but holds a sum that was not awaited");
     }
-    control_.at(place);
+    control_.announce(place);
     control_.inside(false);
   }
 
@@ -245,7 +243,7 @@ class NcclTransport {
     requires std::is_trivially_copyable_v<Element>
   void gather_parts(const runtime::ProcessGroup& process_group, std::span<Element> values,
                     const runtime::ShardLayout& shard_layout) {
-    runtime::check_assignment(process_group, values.size(), shard_layout);
+    runtime::check_shard_layout(process_group, values.size(), shard_layout);
     if (shard_layout.members == 1) return;
     const Member& member = communicators_.at({Circle::Use::process_group, process_group.members});
     for (const runtime::ShardPiece& piece : shard_layout.pieces()) {
@@ -259,7 +257,7 @@ class NcclTransport {
   template <std::floating_point Element>
   void queue_scatter(const runtime::ProcessGroup& process_group, std::int64_t tag,
                      std::span<Element> values, const runtime::ShardLayout& shard_layout) {
-    runtime::check_assignment(process_group, values.size(), shard_layout);
+    runtime::check_shard_layout(process_group, values.size(), shard_layout);
     queue(process_group, tag, values, shard_layout);
   }
 
@@ -282,9 +280,9 @@ class NcclTransport {
   }
 
   /// Throws Aborted too: a rank that has nothing to do with the others ends at its next unit.
-  void at(const std::string& place) {
+  void announce(const std::string& place) {
     communicators_.check();
-    control_.at(place);
+    control_.announce(place);
   }
 
   void abort(const std::string& sentence) {

@@ -18,7 +18,6 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
-#include "slimpack/runtime/buckets.hpp"
 #include "slimpack/runtime/parameters.hpp"
 #include "slimpack/runtime/process_groups.hpp"
 #include "slimpack/runtime/program.hpp"
@@ -240,7 +239,7 @@ class OrderRun {
       devices_[member].clock = time;
       const auto sum = [&](const runtime::Bucket& bucket) { arrive(member, bucket, time); };
       if (work.releases && !together) {
-        const Stage& stage = plan_.stages[static_cast<std::size_t>(work.line)];
+        const Stage& stage = plan_.stages[static_cast<std::size_t>(work.virtual_stage)];
         for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
           devices_[member].buckets.pass(layer, sum);
         }
@@ -284,7 +283,7 @@ class OrderRun {
   void pass_layers(const std::vector<std::size_t>& members, Time start, Time time) {
     const runtime::DeviceProgram& own = program_.devices[members.front()];
     const runtime::UnitWork& work = own.units[devices_[members.front()].next];
-    const Stage& stage = plan_.stages[static_cast<std::size_t>(work.line)];
+    const Stage& stage = plan_.stages[static_cast<std::size_t>(work.virtual_stage)];
     for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
       const Time passed = start + (time - start) * (stage.end_layer - layer) / stage.layers();
       for (const std::size_t member : members) {
@@ -333,7 +332,7 @@ class OrderRun {
       const bool here = shards > 1 || program_.devices[place].pp + 1 == plan_.parallel.pp;
       return here ? pack.rows.value * (3 * h * (model.vocab / shards) / 1024 + 1) : 0;
     }
-    const std::int64_t layers = plan_.stages[static_cast<std::size_t>(work.line)].layers();
+    const std::int64_t layers = plan_.stages[static_cast<std::size_t>(work.virtual_stage)].layers();
     const std::int64_t row = (2 * h * (q + k) + 3 * h * model.ffn) / 1024 + 1;
     Time time = 1;
     for (const runtime::Segment& segment : pack.segments) {

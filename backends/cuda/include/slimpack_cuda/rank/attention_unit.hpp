@@ -11,7 +11,7 @@
 
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/runtime/backend.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/elements.hpp"

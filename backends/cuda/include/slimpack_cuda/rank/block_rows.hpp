@@ -9,7 +9,7 @@
 #include "slimpack/plan/model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/backend.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack_cuda/rank/memory.hpp"
 
 namespace slimpack::cuda {

@@ -8,10 +8,10 @@
 #include <span>
 
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/runtime/buckets.hpp"
 #include "slimpack/runtime/parameters.hpp"
+#include "slimpack/runtime/process_groups.hpp"
 #include "slimpack/runtime/program.hpp"
-#include "slimpack/runtime/shard_layout.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/gemm.hpp"
 #include "slimpack_cuda/norm.hpp"
@@ -83,7 +83,7 @@ inline constexpr std::int64_t kTableRounding = 16;
     if (work.unit.kind == UnitKind::reduce || work.unit.kind == UnitKind::optimizer) continue;
     const bool head = work.unit.kind == UnitKind::head;
     const std::int64_t layers =
-        head ? 0 : plan.stages[static_cast<std::size_t>(work.line)].layers();
+        head ? 0 : plan.stages[static_cast<std::size_t>(work.virtual_stage)].layers();
     most = std::max(most, detail::table_bytes(plan, program, work, layers));
   }
   return most;

@@ -6,7 +6,6 @@
 #include <span>
 
 #include "slimpack/runtime/process_groups.hpp"
-#include "slimpack/runtime/reduction.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/optimizer.hpp"

@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/runtime/buckets.hpp"
 #include "slimpack/runtime/process_groups.hpp"
-#include "slimpack/runtime/shard_layout.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/rank/memory.hpp"
 #include "slimpack_cuda/rank/weights.hpp"

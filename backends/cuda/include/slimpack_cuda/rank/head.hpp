@@ -9,8 +9,7 @@
 
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/runtime/backend.hpp"
-#include "slimpack/runtime/memory.hpp"
-#include "slimpack/runtime/reduction.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/cross_entropy.hpp"
 #include "slimpack_cuda/elements.hpp"

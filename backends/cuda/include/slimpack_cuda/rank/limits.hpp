@@ -9,7 +9,7 @@
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack_cuda/norm.hpp"
 #include "slimpack_cuda/rank/head.hpp"
 #include "slimpack_cuda/rank/memory.hpp"

@@ -14,7 +14,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/model.hpp"
-#include "slimpack/runtime/memory.hpp"
+#include "slimpack/runtime/memory_events.hpp"
 #include "slimpack_cuda/bf16.hpp"
 #include "slimpack_cuda/device.hpp"
 

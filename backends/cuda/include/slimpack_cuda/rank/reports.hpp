@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "slimpack/runtime/backend.hpp"
-#include "slimpack/runtime/losses.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack_cuda/device.hpp"
 

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "slimpack/runtime/device_result.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/device.hpp"
 
 namespace slimpack::cuda {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "slimpack/runtime/detail/rendezvous.hpp"
 #include "slimpack/runtime/device_threads.hpp"
-#include "slimpack/runtime/rendezvous.hpp"
 
 namespace slimpack::runtime {
 

@@ -12,13 +12,12 @@
 #include <optional>
 #include <span>
 
-#include "slimpack/runtime/reduction.hpp"
 #include "slimpack/runtime/transport.hpp"
 
 namespace slimpack::runtime {
 
 /// What is moved. Work of different lanes need not wait for each other.
-enum class Lane : std::uint8_t { activations, gradients, process_groups, sums };
+enum class Lane : std::uint8_t { activations, gradients, collectives, sums };
 inline constexpr std::size_t kLanes = 4;
 
 [[nodiscard]] constexpr Lane lane_of(Direction direction) noexcept {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/runtime/mover.hpp"
+#include "slimpack/runtime/detail/mover.hpp"
 #include "slimpack/runtime/transport.hpp"
 
 namespace slimpack::runtime {
@@ -44,16 +44,16 @@ class BasicRendezvous {
   BasicRendezvous(std::size_t devices, std::int32_t max_in_flight)
       : max_in_flight_(static_cast<std::size_t>(std::max(max_in_flight, 1))),
         running_(devices),
-        seats_(devices) {
-    require(devices >= 1, "ThreadHub: devices must be >= 1");
-    require(max_in_flight >= 1, "ThreadHub: window must be >= 1", max_in_flight);
+        devices_(devices) {
+    require(devices >= 1, "Rendezvous: devices must be >= 1");
+    require(max_in_flight >= 1, "Rendezvous: window must be >= 1", max_in_flight);
   }
 
   /// A device's thread has ended its step. Where only blocked ones are left, they throw Aborted and
   /// `aborted` has the list.
   void leave(std::size_t device) {
     std::unique_lock lock(mutex_);
-    seats_[device].left = true;
+    devices_[device].left = true;
     --running_;
     if (stuck()) abort_locked(blocked_list());
   }
@@ -79,9 +79,9 @@ class BasicRendezvous {
         return "an unfinished message on " + to_string(channel);
       }
     }
-    for (const auto& [members, circle] : circles_) {
-      if (circle.process_group.arrived > 0) return "a meeting that not all members ended";
-      if (!circle.sums.empty()) return "a sum that not all members awaited";
+    for (const auto& [members, group] : groups_) {
+      if (group.collective.arrived > 0) return "a collective that not all members ended";
+      if (!group.sums.empty()) return "a sum that not all members awaited";
     }
     return {};
   }
@@ -89,8 +89,8 @@ class BasicRendezvous {
   [[nodiscard]] std::vector<DeviceState> states() const {
     const std::lock_guard lock(mutex_);
     std::vector<DeviceState> states;
-    for (const Seat& seat : seats_) {
-      states.push_back({seat.left, seat.wait != nullptr, seat.place});
+    for (const Device& device : devices_) {
+      states.push_back({device.left, device.wait != nullptr, device.place});
     }
     return states;
   }
@@ -119,9 +119,9 @@ class BasicRendezvous {
     Mark done;
     std::size_t arrived = 0, ended = 0, departed = 0;
   };
-  /// Devices that meet.
-  struct Circle {
-    Gathering process_group;
+  /// What the members of a process group have under way.
+  struct GroupState {
+    Gathering collective;
     std::map<std::int64_t, Gathering> sums;  ///< by tag
   };
   /// What a device is blocked by: a message or a gathering that ends.
@@ -136,7 +136,7 @@ class BasicRendezvous {
       return (channel != nullptr ? channel->ended : gathering->ended) > number;
     }
   };
-  struct Seat {
+  struct Device {
     std::condition_variable wake;
     const Wait* wait = nullptr;
     std::string place;
@@ -147,7 +147,7 @@ class BasicRendezvous {
   void abort_locked(const std::string& sentence) {
     if (aborted_) return;
     aborted_ = sentence;
-    for (Seat& seat : seats_) seat.wake.notify_one();
+    for (Device& device : devices_) device.wake.notify_one();
   }
 
   [[nodiscard]] bool stuck() const {
@@ -158,21 +158,21 @@ class BasicRendezvous {
     std::string text;
     for (std::size_t member = 0; member < process_group.members.size(); ++member) {
       if (member != process_group.self)
-        text += " [" + seats_[process_group.members[member]].place + "]";
+        text += " [" + devices_[process_group.members[member]].place + "]";
     }
     return text;
   }
 
   [[nodiscard]] std::string blocked_list() const {
     std::string text = "execution cannot end:";
-    for (const Seat& seat : seats_) {
-      if (seat.wait == nullptr) continue;
-      const Wait& wait = *seat.wait;
-      text += (text.back() == ':' ? " " : "; ") + seat.place + " awaits ";
+    for (const Device& device : devices_) {
+      if (device.wait == nullptr) continue;
+      const Wait& wait = *device.wait;
+      text += (text.back() == ':' ? " " : "; ") + device.place + " awaits ";
       if (wait.channel != nullptr) {
         text += "message " + std::to_string(wait.number) + " of " + to_string(*wait.name);
       } else {
-        text += (wait.tag ? "sum " + std::to_string(*wait.tag) : std::string("a meeting")) +
+        text += (wait.tag ? "sum " + std::to_string(*wait.tag) : std::string("a collective")) +
                 " with" + others(*wait.process_group);
       }
     }
@@ -188,29 +188,29 @@ class BasicRendezvous {
 
   /// Wakes whoever waited for what has just ended.
   void wake() {
-    for (Seat& seat : seats_) {
-      if (seat.wait == nullptr || !seat.wait->over()) continue;
-      seat.wait = nullptr;
+    for (Device& device : devices_) {
+      if (device.wait == nullptr || !device.wait->over()) continue;
+      device.wait = nullptr;
       --waiting_;
-      seat.wake.notify_one();
+      device.wake.notify_one();
     }
   }
 
   void wait_for(Lock& lock, std::size_t device, const Wait& wait) {
     check_aborted(lock);
     if (wait.over()) return;
-    Seat& seat = seats_[device];
-    seat.wait = &wait;
+    Device& self = devices_[device];
+    self.wait = &wait;
     ++waiting_;
     const bool last = stuck();
     const std::string list = last ? blocked_list() : std::string();
     if (last) {
       abort_locked(list);
     } else {
-      seat.wake.wait(lock, [&] { return seat.wait == nullptr || aborted_.has_value(); });
+      self.wake.wait(lock, [&] { return self.wait == nullptr || aborted_.has_value(); });
     }
-    if (seat.wait != nullptr) {
-      seat.wait = nullptr;
+    if (self.wait != nullptr) {
+      self.wait = nullptr;
       --waiting_;
     }
     if (last) throw Deadlock(list);
@@ -292,8 +292,8 @@ class BasicRendezvous {
   std::size_t max_in_flight_;
   std::size_t running_, waiting_ = 0, moving_ = 0;
   std::map<Channel, ChannelState> channels_;
-  std::map<std::vector<std::size_t>, Circle> circles_;
-  std::vector<Seat> seats_;
+  std::map<std::vector<std::size_t>, GroupState> groups_;
+  std::vector<Device> devices_;
   std::optional<std::string> aborted_;
 };
 
