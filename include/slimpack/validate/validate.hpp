@@ -9,6 +9,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/validate/detail/channel.hpp"
 #include "slimpack/validate/detail/deadlock.hpp"
+#include "slimpack/validate/detail/findings.hpp"
 #include "slimpack/validate/detail/format.hpp"
 #include "slimpack/validate/detail/frame.hpp"
 #include "slimpack/validate/detail/order.hpp"

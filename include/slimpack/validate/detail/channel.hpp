@@ -10,8 +10,8 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/validate/detail/findings.hpp"
 #include "slimpack/validate/detail/frame.hpp"
-#include "slimpack/validate/violation.hpp"
 
 namespace slimpack::validation {
 

@@ -13,9 +13,9 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/validate/detail/channel.hpp"
+#include "slimpack/validate/detail/findings.hpp"
 #include "slimpack/validate/detail/frame.hpp"
 #include "slimpack/validate/detail/progress.hpp"
-#include "slimpack/validate/violation.hpp"
 
 namespace slimpack::validation {
 

@@ -12,7 +12,7 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/validate/violation.hpp"
+#include "slimpack/validate/detail/findings.hpp"
 
 namespace slimpack::validation {
 

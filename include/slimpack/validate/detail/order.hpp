@@ -10,9 +10,9 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/validate/detail/findings.hpp"
 #include "slimpack/validate/detail/frame.hpp"
 #include "slimpack/validate/detail/partition.hpp"
-#include "slimpack/validate/violation.hpp"
 
 namespace slimpack::validation {
 

@@ -180,4 +180,30 @@ class SampleList {
   return samples.text();
 }
 
+/// Losses of tokens [begin, begin + values.size()) of a sample.
+struct TokenLosses {
+  SampleId sample{};
+  Tokens begin;
+  std::vector<double> values;
+};
+
+/// What a device brings home.
+struct DeviceResult {
+  std::vector<TokenLosses> losses;  ///< on devices of the last stage
+  StaticBytes held;
+  Bytes peak;  ///< the most bytes held at one time, held ones included, in the device's own order
+};
+
+namespace detail {
+
+/// The losses by sample and token.
+inline void append_losses(std::vector<TokenLosses>& to, std::span<const PieceMemory> pieces,
+                          std::span<const double> losses) {
+  for_each_piece_loss(pieces, losses, [&](const Piece& piece, std::span<const double> values) {
+    to.push_back({piece.sample, piece.begin, {values.begin(), values.end()}});
+  });
+}
+
+}  // namespace detail
+
 }  // namespace slimpack::runtime
