@@ -39,7 +39,7 @@ Plan two_by_two() {
   return plan;
 }
 
-TEST_CASE("Links: the slowest link of those who meet") {
+TEST_CASE("Links: the slowest link of devices that communicate") {
   const Plan plan = two_by_two();
   const Links links(plan);
   const Link inside = plan.cluster.inside, between = plan.cluster.between;
@@ -54,7 +54,7 @@ TEST_CASE("Links: the slowest link of those who meet") {
   CHECK(links.tensor(0, 0) == inside);
 }
 
-TEST_CASE("Links: a slow link inside a node counts where two of those who meet share one") {
+TEST_CASE("Links: a slow link inside a node counts where two of several devices share one") {
   Plan plan = two_by_two();
   plan.cluster.inside = {1e9, 6e-6};
   plan.parallel.dp = 1;

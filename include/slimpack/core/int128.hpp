@@ -4,7 +4,9 @@
 
 namespace slimpack {
 
+/// Signed, 128 bits.
 __extension__ using Int128 = __int128;
+/// Unsigned, 128 bits.
 __extension__ using UInt128 = unsigned __int128;
 
 }  // namespace slimpack

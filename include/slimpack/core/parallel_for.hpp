@@ -14,8 +14,9 @@
 
 namespace slimpack {
 
-/// What several iterations write by turns: hold a Lock on it while you do.
+/// Guards what several iterations write: hold a Lock on it meanwhile.
 using Mutex = std::mutex;
+/// Holds a Mutex as long as it lives.
 using Lock = std::lock_guard<std::mutex>;
 
 /// Calls work(i) once for each i in [0, count), on at most `threads` threads of which the caller is

@@ -16,6 +16,7 @@ namespace slimpack {
 /// The standard library's distributions differ between implementations, so these are our own.
 class Random {
  public:
+  /// Equal seeds give equal bits, on every platform.
   explicit constexpr Random(std::uint64_t seed) noexcept : state_(seed) {}
 
   /// 64 uniform bits.
@@ -44,7 +45,7 @@ class Random {
     return static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + draw);
   }
 
-  /// True with probability numerator / denominator.
+  /// True with probability numerator / denominator. Throws InvalidInput if denominator is 0.
   bool chance(std::uint64_t numerator, std::uint64_t denominator) {
     return below(denominator) < numerator;
   }
@@ -59,7 +60,7 @@ class Random {
     return radius * std::cos(6.283185307179586 * unit());
   }
 
-  /// Fisher-Yates, O(n).
+  /// Puts the values into a random order, each as likely as any other (Fisher-Yates). O(n).
   template <class Value>
   void shuffle(std::span<Value> values) {
     for (std::size_t left = values.size(); left > 1; --left) {

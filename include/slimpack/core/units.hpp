@@ -37,6 +37,7 @@ struct Quantity {
   friend constexpr std::int64_t operator/(Quantity a, Quantity b) noexcept {
     return a.value / b.value;
   }
+  /// The largest amount.
   [[nodiscard]] static constexpr Quantity max() noexcept {
     return {std::numeric_limits<std::int64_t>::max()};
   }

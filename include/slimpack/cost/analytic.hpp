@@ -13,7 +13,8 @@
 
 namespace slimpack {
 
-/// The analytic cost model: every formula is in docs/costs.md. All answers are O(1).
+/// The analytic cost model: FLOPs and bytes over the cluster's achieved rates. Every formula is in
+/// docs/costs.md. All answers are in nanoseconds, rounded up once, and O(1).
 class AnalyticModel {
  public:
   /// Throws InvalidInput naming the first rate that is not positive.

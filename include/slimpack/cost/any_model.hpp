@@ -33,7 +33,7 @@ using AnyModel = std::variant<AnalyticModel, FittedModel, TableModel>;
       spec);
 }
 
-/// The model of a plan.
+/// The model of a plan. Throws InvalidInput where its cost or cluster is out of range.
 [[nodiscard]] inline AnyModel make_model(const Plan& plan) {
   return make_model(plan.cost, plan.model, plan.cluster, plan.memory);
 }

@@ -19,11 +19,11 @@ namespace slimpack {
 /// Sums over all devices, tensor-parallel ones too, of what they send in one step
 /// (docs/reports.md).
 struct CommunicationBytes {
-  Bytes transfers;        ///< activations and their gradients between stages
-  Bytes exchange;         ///< keys, values, queries and partial results inside merged groups
-  Bytes head;             ///< hidden states, their gradients and statistics of a sharded head
-  Bytes reduction;        ///< gradients of weights
-  Bytes gathering;        ///< updated weights, where the optimizer is sharded
+  Bytes transfers;  ///< activations and their gradients between stages
+  Bytes exchange;   ///< keys, values, queries and partial results inside context-parallel groups
+  Bytes head;       ///< hidden states, their gradients and statistics of a sharded head
+  Bytes reduction;  ///< gradients of weights
+  Bytes gathering;  ///< updated weights, where the optimizer is sharded
   Bytes tensor_parallel;  ///< collectives inside layers and head
   [[nodiscard]] constexpr Bytes total() const noexcept {
     return transfers + exchange + head + reduction + gathering + tensor_parallel;
@@ -33,9 +33,11 @@ struct CommunicationBytes {
 
 /// Bytes that one received token brings per layer; what a full recomputation repeats is added.
 struct ExchangeBytes {
-  std::int64_t kv = 0, q = 0;
+  std::int64_t kv = 0;  ///< RingMode::pass_kv: of a token whose keys and values arrive
+  std::int64_t q = 0;   ///< RingMode::pass_q: of a token whose queries arrive
 };
 
+/// What a MicroPack's ring brings in its pass. O(1).
 [[nodiscard]] constexpr ExchangeBytes exchange_bytes(const Plan& plan,
                                                      const MicroPack& pack) noexcept {
   const RingBytes ring =

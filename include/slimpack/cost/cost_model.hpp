@@ -12,7 +12,8 @@
 namespace slimpack {
 
 /// What a unit of work puts on one device of its group: exact integers, summed over its slices.
-/// For a rank of a merged group only its own share counts (docs/equations.md, "Merged groups").
+/// Of a rank of a context-parallel group only its own shard counts (docs/equations.md, "Merged
+/// groups").
 struct PackLoad {
   Tokens tokens;                   ///< rows of matrix work
   std::int64_t pairs2 = 0;         ///< twice the (query, key) pairs, sum of s (2 prefix + s)
@@ -25,9 +26,9 @@ struct PackLoad {
   friend bool operator==(const PackLoad&, const PackLoad&) = default;
 };
 
-/// What is the same for all units of one chunk of one stage.
+/// What is the same for all units of one chunk of one stage: layers and links.
 struct StageLoad {
-  std::int64_t layers = 0;
+  std::int64_t layers = 0;  ///< of the chunk
   bool embedding = false;
   std::int64_t tensor_parallel = 1;
   Link tensor_link;    ///< between tensor-parallel devices
@@ -39,10 +40,10 @@ struct StageLoad {
 struct HeadLoad {
   Tokens tokens;            ///< of this rank
   std::int64_t vocab = 0;   ///< rows of the projection on this device's stage
-  std::int64_t shards = 1;  ///< stages that meet; 1: the head is on the last stage
+  std::int64_t shards = 1;  ///< stages that share the head; 1: it is on the last stage
   std::int64_t tensor_parallel = 1;
   Tokens tile{1024};
-  Link link;         ///< slowest link between the stages that meet
+  Link link;         ///< slowest link between the stages that share the head
   Link tensor_link;  ///< between tensor-parallel devices
   friend bool operator==(const HeadLoad&, const HeadLoad&) = default;
 };
@@ -78,8 +79,8 @@ struct WorkRates {
   double forward_token = 0, forward_pair2 = 0;           ///< per layer
   double backward_token = 0, backward_pair2 = 0;         ///< per layer, nothing recomputed
   double embedding_forward = 0, embedding_backward = 0;  ///< per token
-  double head_token = 0;                                 ///< per token, on every stage that meets
-  double head_row = 0;                                   ///< per token and row of the vocabulary
+  double head_token = 0;  ///< per token, on every stage that shares it
+  double head_row = 0;    ///< per token and row of the vocabulary
 
   // What each unit, segment and tile adds at least, and what recomputing adds. Units, segments and
   // launches cost each tensor-parallel device the whole.

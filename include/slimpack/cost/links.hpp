@@ -22,8 +22,8 @@ namespace slimpack {
   return a.latency_s >= b.latency_s ? a : b;
 }
 
-/// Links by placement. Where several devices meet, the slowest link between any two of them; one
-/// device alone counts as inside its node.
+/// Links by placement: of several devices that communicate, the slowest link between any two of
+/// them. One device alone counts as inside its node.
 class Links {
  public:
   /// O(placement). Throws InvalidInput if a (dp, pp, tp) is missing, out of range or given twice.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -16,11 +17,12 @@
 
 namespace slimpack {
 
-/// Adds a slice to what `share`'s rank has to do: its own queries against all keys before them
-/// (`kv`, and every slice of a group of one), or all queries of the slice against its own keys
-/// (`q`). A query counts half a pair with its own key, so that a slice of s tokens after P others
-/// has s (2P + s) / 2 pairs. The last rows of each run of query rows are filled up to `tile` rows,
-/// each with the mean keys of those it joins. Sets `ranks`, leaves `runs`. O(blocks of the slice).
+/// Adds a slice to what `shard`'s rank has to do: its own queries against all keys before them
+/// (`pass_kv`, and every slice of a group of one), or all queries of the slice against its own keys
+/// (`pass_q`). A query counts half a pair with its own key, so that a slice of s tokens after P
+/// others has s (2P + s) / 2 pairs. The last rows of each run of query rows are filled up to `tile`
+/// rows, each with the mean keys of those it joins. Sets `ranks`, leaves `runs`. O(blocks of the
+/// slice).
 inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, const CpShard& shard,
                       Tokens tile);
 
@@ -37,7 +39,7 @@ inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, con
 class PackLoads {
  public:
   /// O(n log n) in slices times ranks. Throws InvalidInput if a group or sample does not exist or a
-  /// merged pack lacks an exchange for a slice.
+  /// pack of a context-parallel group lacks a ring mode for a slice.
   explicit PackLoads(const Plan& plan);
 
   /// O(1). The pack and the rank must exist.
@@ -49,6 +51,7 @@ class PackLoads {
   [[nodiscard]] std::size_t ranks(PackId pack) const noexcept {
     return first_[index(pack) + 1] - first_[index(pack)];
   }
+  /// MicroPacks of the plan.
   [[nodiscard]] std::size_t packs() const noexcept { return first_.size() - 1; }
 
  private:
@@ -56,17 +59,20 @@ class PackLoads {
   std::vector<PackLoad> loads_;
 };
 
-/// Rows added to a run of `rows` query rows so that they fill tiles.
+/// Rows added to a run of `rows` query rows so that they fill tiles; none where `tile` is 0.
 [[nodiscard]] constexpr std::int64_t missing_rows(std::int64_t rows, std::int64_t tile) noexcept {
   return tile > 0 ? (tile - rows % tile) % tile : 0;
 }
 
+/// The square of a number of tokens, as twice the pairs of that many tokens among themselves.
 [[nodiscard]] constexpr std::int64_t square(Tokens tokens) noexcept {
   return tokens.value * tokens.value;
 }
 
-/// One run [first, last) of query rows against the keys that `keys(n)` counts in [0, n).
+/// Adds one run [first, last) of query rows against the keys that `keys(n)` counts in [0, n);
+/// `pairs2` is twice the pairs of the run. O(1).
 template <class Keys>
+  requires std::is_invocable_r_v<Tokens, const Keys&, Tokens>
 void add_run(PackLoad& load, Tokens first, Tokens last, std::int64_t pairs2, Tokens tile,
              const Keys& keys) {
   const std::int64_t missing = missing_rows((last - first).value, tile.value);

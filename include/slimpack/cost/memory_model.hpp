@@ -17,8 +17,15 @@
 
 namespace slimpack {
 
-/// Bytes of the activations, keys and values, buffers and workspaces of every unit of a plan.
-/// Precomputes a few numbers for each pack and rank; every question is O(1) unless said otherwise.
+/// Bytes of the activations, keys and values, buffers and workspaces of every unit of a plan, by
+/// the formulas of plan/memory.hpp.
+///
+///     const MemoryModel memory(plan);
+///     const Bytes kept = memory.kept(pack, rank, layers);       // from F to B
+///     const Bytes work = memory.pack_workspace(pack, rank);     // while F or B runs
+///     const Bytes always = static_bytes(plan, pp).total();      // plan/memory.hpp
+///
+/// It precomputes a few numbers for each pack and rank, so that every question is O(1).
 /// `rank` counts inside the pack's group; `layers` are those of the chunk in question.
 class MemoryModel {
  public:
@@ -26,11 +33,12 @@ class MemoryModel {
   /// Throws InvalidInput if a pack, group or sample does not exist.
   explicit MemoryModel(const Plan& plan);
 
+  /// Bytes of one layer and token, by kind.
   [[nodiscard]] const LayerBytes& layer() const noexcept { return layer_; }
 
-  /// Own tokens of a pack.
+  /// Tokens of a pack that the rank owns.
   [[nodiscard]] Tokens own_tokens(PackId pack, std::size_t rank) const noexcept;
-  /// Own tokens of a pack that are kept in `mode`: the mode of the backward pack that holds them.
+  /// Owned tokens of a pack that are kept in `mode`: the mode of the backward pack that holds them.
   [[nodiscard]] Tokens kept_tokens(PackId pack, std::size_t rank, Recompute mode) const noexcept {
     return entry(pack, rank).by_mode[static_cast<std::size_t>(mode)];
   }
@@ -45,7 +53,7 @@ class MemoryModel {
   [[nodiscard]] Bytes page_bytes(std::int64_t pages, std::int64_t layers) const noexcept {
     return Bytes{layers * layer_.kv * page_.value * pages};
   }
-  /// Pages that hold the own tokens of [0, end).
+  /// Pages that hold the owned tokens of [0, end).
   [[nodiscard]] std::int64_t pages(const CpShard& shard, Tokens end) const noexcept {
     return pages_of(shard.before(end), page_);
   }
@@ -54,9 +62,10 @@ class MemoryModel {
                                   std::int64_t layers) const noexcept {
     return Bytes{layers * layer_.kv_gradient * shard.before(length).value};
   }
-  /// Workspace of F or B of a pack, the exchange's buffers included; the same on every stage.
+  /// Workspace of F or B of a pack, ring buffers included; the same on every stage.
   [[nodiscard]] Bytes pack_workspace(PackId pack, std::size_t rank) const noexcept;
-  /// Workspace of any unit of device (dp, pp); `rank` is dp's place in the pack's group.
+  /// Workspace of any unit of device (dp, pp), 0 of R and O; `rank` is dp's position in the pack's
+  /// group.
   [[nodiscard]] Bytes workspace(const Unit& unit, std::int32_t pp, std::size_t rank) const noexcept;
 
  private:
@@ -73,7 +82,7 @@ class MemoryModel {
   Tokens page_;
   std::vector<std::size_t> first_;  // of a pack in entries_, and one past the last
   std::vector<Entry> entries_;
-  std::vector<Bytes> exchange_;  // workspace of a pack's exchange, one a pack
+  std::vector<Bytes> exchange_;  // ring buffers, one a pack
 };
 
 namespace detail {

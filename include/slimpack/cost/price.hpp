@@ -23,6 +23,7 @@ namespace slimpack {
 
 /// Elements whose gradients R of (pp, chunk) reduces: the chunk's layers, in chunk 0 also
 /// embedding, final norm and head. A tied table is counted on every stage that holds a part.
+/// O(stages).
 [[nodiscard]] constexpr std::int64_t reduced_weights(const Plan& plan, std::int32_t pp,
                                                      std::int32_t chunk) noexcept {
   const std::int64_t layers = chunk_layers(plan, pp, chunk) * plan.model.layer_weights();
@@ -31,8 +32,8 @@ namespace slimpack {
   return layers + weights.embedding + weights.final_norm + weights.head;
 }
 
-/// The stages whose R of chunk 0 meets because they hold a tied table, whole or in part; empty
-/// where none has to.
+/// The stages that reduce together in R of chunk 0 because they hold a tied table, whole or in
+/// part; empty where none has to. Ascending. O(pp).
 [[nodiscard]] inline std::vector<std::int32_t> tied_stages(const Plan& plan) {
   std::vector<std::int32_t> stages;
   if (!plan.model.tied || plan.parallel.pp == 1) return stages;
@@ -43,6 +44,7 @@ namespace slimpack {
 }
 
 /// Bytes that the optimizer reads and writes on one device: state twice, gradients and weights.
+/// O(stages).
 [[nodiscard]] constexpr Bytes optimizer_bytes(const Plan& plan, std::int32_t pp) noexcept {
   const std::int64_t each =
       2 * state_bytes(plan.model) + plan.memory.gradient_bytes + plan.model.bytes_per_element;
@@ -51,8 +53,16 @@ namespace slimpack {
   return Bytes{(device_weights(plan, pp).total() * each + parts - 1) / parts};
 }
 
-/// Satisfies UnitTimes. Precomputed: linear in packs times ranks times kinds of stages (stages with
-/// equal layers and links are one kind); every answer is O(1). Keeps nothing of the plan.
+/// The prices of all units, transfers and collectives of a plan, in nanoseconds; satisfies
+/// UnitTimes.
+///
+///     const PricedPlan prices(plan);                   // by the plan's own cost
+///     const Nanos f = prices.compute(PackId{3}, 0);    // F of MicroPack 3 on virtual stage 0
+///     const Nanos r = prices.reduce(1, 0);             // R of chunk 0 on stage 1
+///     const auto step = sim::simulate(plan, prices);   // sim/simulate_plan.hpp
+///
+/// Everything is priced when it is made: linear in packs times ranks times kinds of stages (stages
+/// with equal layers and links are one kind). Every answer is O(1). It keeps nothing of the plan.
 class PricedPlan {
  public:
   /// Prices by the plan's own `cost`. Throws InvalidInput where plan, cost or cluster is out of
@@ -60,27 +70,31 @@ class PricedPlan {
   explicit PricedPlan(const Plan& plan) {
     std::visit([&](const auto& model) { price(plan, model); }, make_model(plan));
   }
-  /// Prices by `model`.
+  /// Prices by `model`. Throws InvalidInput where the plan is out of range.
   template <CostModel Model>
   PricedPlan(const Plan& plan, const Model& model) {
     price(plan, model);
   }
 
-  /// F or B of a pack at one place of the line: the slowest of the group's ranks, which meet.
-  [[nodiscard]] Nanos compute(PackId pack, std::int32_t line) const noexcept {
-    const std::size_t kind = kind_[group_[index(pack)] * lines_ + static_cast<std::size_t>(line)];
+  /// F or B of a pack on one virtual stage: the slowest of the group's ranks, whose ring ends
+  /// together.
+  [[nodiscard]] Nanos compute(PackId pack, std::int32_t virtual_stage) const noexcept {
+    const std::size_t kind =
+        kind_[group_[index(pack)] * virtual_stages_ + static_cast<std::size_t>(virtual_stage)];
     return compute_[first_compute_[index(pack)] + kind];
   }
-  /// H of a forward pack for one rank of its group; the same on all stages that meet.
+  /// H of a forward pack for one rank of its group; the same on all stages that share it.
   [[nodiscard]] Nanos head(PackId pack, std::size_t rank, std::int32_t) const noexcept {
     return ranked_[first_rank_[index(pack)] + rank].head;
   }
-  /// What leaves `line` on one rank; zero where the line ends or goes on inside the device.
-  [[nodiscard]] Nanos transfer(PackId pack, std::int32_t line, std::size_t rank) const noexcept {
+  /// The transfer that leaves a virtual stage on one rank; zero behind the last one, and where the
+  /// next one is on the same device.
+  [[nodiscard]] Nanos transfer(PackId pack, std::int32_t virtual_stage,
+                               std::size_t rank) const noexcept {
     const Ranked& ranked = ranked_[first_rank_[index(pack)] + rank];
-    const std::int32_t border = ranked.forward ? line : line - 1;
-    if (border < 0 || border + 1 >= static_cast<std::int32_t>(lines_)) return {};
-    switch (border_[ranked.dp * lines_ + static_cast<std::size_t>(border)]) {
+    const std::int32_t border = ranked.forward ? virtual_stage : virtual_stage - 1;
+    if (border < 0 || border + 1 >= static_cast<std::int32_t>(virtual_stages_)) return {};
+    switch (border_[ranked.dp * virtual_stages_ + static_cast<std::size_t>(border)]) {
       case Border::inside:
         return ranked.inside;
       case Border::between:
@@ -115,14 +129,14 @@ class PricedPlan {
   template <CostModel Model>
   void price_stages(const Plan& plan, const Links& links, const Model& model);
 
-  std::size_t lines_ = 1, stages_ = 1;
+  std::size_t virtual_stages_ = 1, stages_ = 1;
   std::vector<std::size_t> group_;          // of a pack
-  std::vector<std::size_t> kind_;           // of a line, by group
+  std::vector<std::size_t> kind_;           // of a virtual stage, by group
   std::vector<std::size_t> first_compute_;  // of a pack in compute_, then by kind
   std::vector<Nanos> compute_;
   std::vector<std::size_t> first_rank_;  // of a pack in ranked_
   std::vector<Ranked> ranked_;
-  std::vector<Border> border_;  // between a line and the next, by rank
+  std::vector<Border> border_;  // behind a virtual stage, by rank
   std::vector<Nanos> reduce_, optimizer_;
 };
 
@@ -171,7 +185,7 @@ template <CostModel Model>
 void PricedPlan::price(const Plan& plan, const Model& model) {
   require(plan.parallel.chunks > 0, "parallel.chunks must be > 0", plan.parallel.chunks);
   const Links links(plan);
-  lines_ = static_cast<std::size_t>(virtual_stages_of(plan).size());
+  virtual_stages_ = static_cast<std::size_t>(virtual_stages_of(plan).size());
   stages_ = static_cast<std::size_t>(plan.parallel.pp);
   find_borders(plan, links);
   const std::vector<std::vector<StageLoad>> kinds = find_kinds(plan, links);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Seconds of a layer interpolated in a measured table; everything else analytic.
+// Seconds of a layer, interpolated in a measured table; everything else is analytic.
 #pragma once
 
 #include <algorithm>
@@ -168,7 +168,7 @@ inline void TableSurface::find_rates() noexcept {
 /// at its own, `light` the analytic model's bytes. Answers are O(rows log columns).
 class TableModel {
  public:
-  /// Throws InvalidInput naming the first rate, grid line or value that is out of range.
+  /// Throws InvalidInput naming the first rate, grid value or time that is out of range.
   TableModel(const TableCost& cost, const ModelShape& model, const Cluster& cluster,
              const MemorySpec& memory)
       : terms_(model, cluster, memory),
@@ -224,7 +224,6 @@ class TableModel {
   }
 
  private:
-
   [[nodiscard]] static Picos spread(Picos one_layer, const StageLoad& stage) noexcept {
     const std::int64_t tp = stage.tensor_parallel;
     const Picos most = kMostPicos / std::max<std::int64_t>(stage.layers, 1);
@@ -235,7 +234,7 @@ class TableModel {
     return Terms::starts(load) ? spread(surface.at(load.tokens.value), stage) : 0;
   }
   /// What pairs add to the table's least context counts as attention, behind which the exchange
-  /// of a merged pack hides.
+  /// of a context-parallel group hides.
   [[nodiscard]] Picos layers(const detail::TableSurface& surface, const PackLoad& load,
                              const StageLoad& stage, bool back) const noexcept {
     const Picos base = linear(surface, load, stage);

@@ -47,7 +47,7 @@ inline constexpr Picos kMostPicos = std::int64_t{1} << 58;
   return exact < static_cast<double>(kMostPicos) ? rounded(exact) : kMostPicos;
 }
 
-/// Picoseconds of one of what a device does `rate` of in a second.
+/// Picoseconds for `count` things where a device does `rate` of them in a second.
 [[nodiscard]] inline double picos_each(double count, double rate) noexcept {
   return count * 1e12 / rate;
 }

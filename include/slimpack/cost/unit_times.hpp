@@ -11,24 +11,27 @@
 
 namespace slimpack {
 
-/// Durations of one plan's units, transfers and collectives. `line` is chunk * pp + stage; `rank`
-/// counts inside the pack's group. Tests give hand-made times; `PricedPlan` (cost/price.hpp) asks a
-/// CostModel.
-/// Laws: pure, never negative; `compute` is the same for all ranks of a group, because they meet.
+/// Durations of one plan's units, transfers and collectives, in nanoseconds. A virtual stage is
+/// chunk * pp + stage (`VirtualStages`); `rank` counts inside the pack's group. Tests give
+/// hand-made times; `PricedPlan` (cost/price.hpp) asks a CostModel.
+/// Laws: pure, never negative; `compute` is the same for all ranks of a group, because their ring
+/// ends together.
 template <class Times>
-concept UnitTimes = requires(const Times& times, PackId pack, std::int32_t line, std::size_t rank,
-                             std::int32_t dp, std::int32_t pp, std::int32_t chunk) {
-  /// F or B of a pack on one place of the line.
-  { times.compute(pack, line) } -> std::same_as<Nanos>;
-  /// H of a forward pack for one rank of its group on stage `pp`; equal on all stages that meet.
-  { times.head(pack, rank, pp) } -> std::same_as<Nanos>;
-  /// The transfer of a pack's activations (forward packs) or gradients (backward packs) that leaves
-  /// `line` on one rank of its group.
-  { times.transfer(pack, line, rank) } -> std::same_as<Nanos>;
-  /// R of one chunk of one stage.
-  { times.reduce(pp, chunk) } -> std::same_as<Nanos>;
-  /// O of one device.
-  { times.optimizer(dp, pp) } -> std::same_as<Nanos>;
-};
+concept UnitTimes =
+    requires(const Times& times, PackId pack, std::int32_t virtual_stage, std::size_t rank,
+             std::int32_t dp, std::int32_t pp, std::int32_t chunk) {
+      /// F or B of a pack on one virtual stage.
+      { times.compute(pack, virtual_stage) } -> std::same_as<Nanos>;
+      /// H of a forward pack for one rank of its group on stage `pp`; equal on all stages that
+      /// share it.
+      { times.head(pack, rank, pp) } -> std::same_as<Nanos>;
+      /// The transfer of a pack's activations (forward packs) or gradients (backward packs) that
+      /// leaves a virtual stage on one rank of its group.
+      { times.transfer(pack, virtual_stage, rank) } -> std::same_as<Nanos>;
+      /// R of one chunk of one stage.
+      { times.reduce(pp, chunk) } -> std::same_as<Nanos>;
+      /// O of one device.
+      { times.optimizer(dp, pp) } -> std::same_as<Nanos>;
+    };
 
 }  // namespace slimpack

@@ -12,7 +12,12 @@
 
 namespace slimpack {
 
-/// The documents of one file, in its order. Every reader gives at least one document, every
+/// The lengths of the documents of one file, in its order.
+///
+///     const LengthSet web{{Tokens{812}, Tokens{40960}}, "web.lengths"};
+///     const LengthSet read = read_lengths("web.lengths");   // io/read_lengths.hpp
+///
+/// Every reader gives at least one document, every
 /// length > 0, and a sum that fits in 63 bits.
 struct LengthSet {
   std::vector<Tokens> documents;

@@ -28,13 +28,14 @@ enum class Overlong : std::uint8_t { split, drop, error };
 struct BatchOptions {
   Tokens context{131072};  ///< longest sample, 1 .. 2^30
   Overlong overlong = Overlong::error;
-  std::optional<Tokens> batch_tokens;
-  std::optional<std::int64_t> batch_samples;
-  std::uint64_t seed = 0;
-  bool shuffle = true;
-  bool end_of_document = false;  ///< the last token of a document has a target too
+  std::optional<Tokens> batch_tokens;         ///< most tokens of a step, >= 1
+  std::optional<std::int64_t> batch_samples;  ///< most samples of a step, 1 .. kMostSamples
+  std::uint64_t seed = 0;                     ///< of the shuffles
+  bool shuffle = true;                        ///< otherwise documents come in file order
+  bool end_of_document = false;               ///< the last token of a document has a target too
 };
 
+/// The largest context that a run may have.
 inline constexpr Tokens kLongestContext{std::int64_t{1} << 30U};
 /// Most samples of a step, so that a mistyped limit ends in a message and not in a full memory.
 inline constexpr std::int64_t kMostSamples = std::int64_t{1} << 26U;
@@ -46,7 +47,15 @@ struct OverlongCount {
   friend bool operator==(const OverlongCount&, const OverlongCount&) = default;
 };
 
-/// The steps of a training run, one after the other. Documents come in shuffled or file order (a
+/// The steps of a training run, one after the other.
+///
+///     BatchStream stream(std::span(&lengths, 1), {.context = Tokens{131072},
+///                                                  .batch_tokens = Tokens{4'000'000},
+///                                                  .seed = 7});
+///     const Batch first = stream.next();
+///     stream.skip(8);                      // go on with step 9
+///
+/// Documents come in shuffled or file order (a
 /// shuffle for each pass, told by seed and pass alone), the pieces of a cut document one after the
 /// other; a step takes samples until the next would exceed a limit, at least one; after the last
 /// document the next pass begins. No token is lost or seen twice in a pass.
@@ -63,6 +72,7 @@ class BatchStream {
   /// Passes over `steps` steps. O(their samples); O(steps) where a step is a whole pass.
   void skip(std::int64_t steps);
 
+  /// How many documents were longer than the context, and were cut or dropped.
   [[nodiscard]] const OverlongCount& overlong() const noexcept { return overlong_; }
 
  private:
@@ -89,8 +99,8 @@ class BatchStream {
   std::vector<Document> documents_;
   std::vector<std::uint32_t> order_;
   Random seeds_;
-  std::size_t at_ = 0;  ///< in order_
-  Tokens first_;        ///< of the next piece in its document
+  std::size_t next_ = 0;  ///< document to come, in order_
+  Tokens first_;          ///< of the next piece in its document
   std::int64_t step_ = 0;
 };
 
@@ -164,12 +174,12 @@ inline void BatchStream::begin_pass() {
   Random random(seeds_.bits());
   std::iota(order_.begin(), order_.end(), std::uint32_t{0});
   if (options_.shuffle) random.shuffle(std::span(order_));
-  at_ = 0;
+  next_ = 0;
   first_ = {};
 }
 
 inline BatchStream::Piece BatchStream::piece() const {
-  const Document& document = documents_[order_[at_]];
+  const Document& document = documents_[order_[next_]];
   const Tokens left = document.length - first_;
   const bool last = left <= options_.context;
   const Tokens length = last ? left : options_.context;
@@ -182,8 +192,8 @@ inline BatchStream::Piece BatchStream::piece() const {
 
 inline void BatchStream::advance(const Piece& taken) {
   first_ += taken.length;
-  if (first_ == documents_[order_[at_]].length) {
-    ++at_;
+  if (first_ == documents_[order_[next_]].length) {
+    ++next_;
     first_ = {};
   }
 }
@@ -194,7 +204,7 @@ void BatchStream::draw(Take&& take) {
   std::int64_t samples = 0;
   Tokens tokens;
   while (true) {
-    if (at_ == order_.size()) {
+    if (next_ == order_.size()) {
       if (whole_pass && samples > 0) break;
       begin_pass();
     }
@@ -231,9 +241,9 @@ inline void BatchStream::skip(std::int64_t steps) {
   if (steps == 0) return;
   if (!options_.batch_tokens && !options_.batch_samples) {
     // Each step is one pass; the first of them may have begun.
-    const bool begun = at_ < order_.size();
+    const bool begun = next_ < order_.size();
     for (std::int64_t pass = begun ? 1 : 0; pass < steps; ++pass) static_cast<void>(seeds_.bits());
-    at_ = order_.size();
+    next_ = order_.size();
     step_ += steps;
     return;
   }

@@ -26,10 +26,11 @@ struct LengthBin {
   friend bool operator==(const LengthBin&, const LengthBin&) = default;
 };
 
+/// The answer of `length_statistics`.
 struct LengthStatistics {
   std::int64_t documents = 0;
   Tokens total, min, max;
-  Tokens median, p90, p99;           ///< nearest rank
+  Tokens median, p90, p99;           ///< nearest rank, as `percentile`
   std::int64_t long_documents = 0;   ///< above kLongDocument
   double long_token_share = 0;       ///< of all tokens, 0 .. 1
   double long_pair_share = 0;        ///< of all causal (query, key) pairs: attention work, 0 .. 1

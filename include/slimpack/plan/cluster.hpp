@@ -9,14 +9,14 @@
 
 namespace slimpack {
 
-/// One direction of a link as one device sees it.
+/// One direction of a link as one device sees it: bytes a second, and seconds before the first.
 struct Link {
   double bytes_per_s = 0;
   double latency_s = 0;
   friend bool operator==(const Link&, const Link&) = default;
 };
 
-/// Devices are numbered node by node. Rates are achieved ones, per device.
+/// A cluster. Devices are numbered node by node. Rates are achieved ones, per device.
 struct Cluster {
   std::string name;
   std::int64_t devices_per_node = 8;

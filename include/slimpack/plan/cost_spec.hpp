@@ -49,6 +49,7 @@ struct TableCost {
   friend bool operator==(const TableCost&, const TableCost&) = default;
 };
 
+/// One of the three; which one, plan.json names.
 using CostSpec = std::variant<AnalyticCost, FittedCost, TableCost>;
 
 }  // namespace slimpack

@@ -11,11 +11,11 @@ namespace slimpack {
 struct ModelShape {
   std::string name;
   std::int64_t layers = 0;
-  std::int64_t hidden = 0;
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
+  std::int64_t hidden = 0;    ///< width of the hidden state
+  std::int64_t heads = 0;     ///< query heads
+  std::int64_t kv_heads = 0;  ///< key heads; divides `heads`
   std::int64_t head_dim = 0;
-  std::int64_t ffn = 0;
+  std::int64_t ffn = 0;  ///< width between the matrices of SwiGLU
   std::int64_t vocab = 0;
   bool tied = false;  ///< the vocabulary projection is the embedding table
   double rope_theta = 10000.0;

@@ -39,14 +39,16 @@ struct Slice {
   friend auto operator<=>(const Slice&, const Slice&) = default;
 };
 
+/// Direction of a MicroPack.
 enum class Pass : std::uint8_t { forward, backward };
 
-/// What travels between the ranks of a merged group: keys and values, or queries and partial
+/// What travels round the ring of a context-parallel group: keys and values, or queries and partial
 /// outputs.
 enum class RingMode : std::uint8_t { pass_kv, pass_q };
 
 /// What a forward pass keeps for the backward pass, per token and layer (docs/equations.md).
 enum class Recompute : std::uint8_t { none, light, layer, full };
+/// How many recomputation modes there are.
 inline constexpr int kRecomputeModes = 4;
 
 /// The scheduling unit: slices of different samples that run together. Its id is its index in
@@ -55,11 +57,12 @@ struct MicroPack {
   Pass pass = Pass::forward;
   GroupId group{};
   std::vector<Slice> slices;
-  std::vector<RingMode> exchange;         ///< one a slice in merged groups, else empty
+  std::vector<RingMode> exchange;         ///< one a slice in groups of several ranks, else empty
   Recompute recompute = Recompute::none;  ///< backward packs only: what was kept of their tokens
   friend bool operator==(const MicroPack&, const MicroPack&) = default;
 };
 
+/// What a unit does: forward, backward, loss (H), reduction of gradients (R) or optimizer (O).
 enum class UnitKind : std::uint8_t { forward, backward, head, reduce, optimizer };
 
 /// One entry of a device's schedule. `pack` has a meaning for forward, backward and head; `chunk`
@@ -90,6 +93,7 @@ struct Stage {
   friend bool operator==(const Stage&, const Stage&) = default;
 };
 
+/// The device of the cluster that runs (dp, pp, tp).
 struct Placement {
   std::int32_t dp = 0, pp = 0, tp = 0;
   std::int64_t device = 0;
@@ -99,6 +103,7 @@ struct Placement {
 /// Vocabulary projection and loss: on the last stage, or split over all stages of a rank.
 enum class LmHead : std::uint8_t { last, shard };
 
+/// Degrees of parallelism, and what packing and groups may do.
 struct Parallel {
   std::int32_t dp = 1, pp = 1, tp = 1;
   std::int32_t chunks = 1;  ///< virtual stages of a device
@@ -108,6 +113,7 @@ struct Parallel {
   friend bool operator==(const Parallel&, const Parallel&) = default;
 };
 
+/// Whether data-parallel ranks share the optimizer state or each hold all of it.
 enum class OptimizerState : std::uint8_t { sharded, replicated };
 
 /// The memory rules of a device (rule 7; docs/equations.md).
@@ -117,11 +123,12 @@ struct MemorySpec {
   OptimizerState optimizer = OptimizerState::sharded;
   std::int64_t gradient_bytes = 4;  ///< element of accumulated gradients: weights, keys, values
   Tokens page_tokens{128};          ///< keys and values are allocated in pages of so many tokens
-  Tokens cp_block_tokens{512};      ///< blocks in which a merged sample is shared
+  Tokens cp_block_tokens{512};      ///< blocks in which ranks own a sample (CpShard)
   Tokens head_tile{1024};           ///< tokens whose logits exist at one time
   friend bool operator==(const MemorySpec&, const MemorySpec&) = default;
 };
 
+/// What the simulation predicts of device (dp, pp): compute time and peak memory.
 struct DevicePrediction {
   std::int32_t dp = 0, pp = 0;
   Nanos busy;
@@ -129,14 +136,23 @@ struct DevicePrediction {
   friend bool operator==(const DevicePrediction&, const DevicePrediction&) = default;
 };
 
+/// What the simulation predicts of the step. `devices` are in the order of `Plan::schedule`.
 struct Prediction {
   Nanos iteration, ideal, lower_bound;
   std::vector<DevicePrediction> devices;
   friend bool operator==(const Prediction&, const Prediction&) = default;
 };
 
-/// One training step. Stages are kept in line order (chunk, then pp), schedules by (dp, pp); a
-/// plan that has been read may break any other rule until `validate` has passed it.
+/// One training step, fully decided: plain data that planners make and executors run.
+///
+///     const planners::PlanResult result = planner.plan(request);  // planners/planner.hpp
+///     const Plan& plan = std::get<Plan>(result);
+///     for (const DeviceSchedule& device : plan.schedule) { ... }  // what each device does, in
+///     order write_file("plan.json", plan_json(plan));                   // io/plan_json.hpp if
+///     (!validate(plan).valid()) { ... }                        // validate/validate.hpp
+///
+/// Stages are in the order of VirtualStages (chunk, then pp), schedules in that of (dp, pp). A plan
+/// that has been read may break any other rule until `validate` has passed it.
 struct Plan {
   std::string planner;
   std::int64_t step_index = 0;

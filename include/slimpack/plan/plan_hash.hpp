@@ -14,7 +14,7 @@
 
 namespace slimpack {
 
-/// 128 bits.
+/// The hash of a plan: 128 bits.
 struct PlanHash {
   std::uint64_t high = 0, low = 0;
   friend bool operator==(const PlanHash&, const PlanHash&) = default;
@@ -115,7 +115,7 @@ class PlanHasher {
 
 /// The hash of everything that decides what devices do: step and targets, where samples come from
 /// (documents and digest of each source, not its path), samples, shape of the model, degrees,
-/// memory rules, placement, stages, groups, MicroPacks, schedules and window. Not of names
+/// memory rules, placement, stages, groups, MicroPacks, schedules and `max_in_flight`. Not of names
 /// (planner, model, paths), of cluster and cost, which only say how long it takes, nor of the
 /// prediction. The same on every platform and compiler with IEEE 754 doubles; equal plans have
 /// equal hashes, a plan and another that executes differently have different ones but by a chance

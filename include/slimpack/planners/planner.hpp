@@ -17,7 +17,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/cost/retimed_plan.hpp"
+#include "slimpack/cost/unit_time_overrides.hpp"
 #include "slimpack/plan/batch.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/cost_spec.hpp"

@@ -49,11 +49,19 @@ namespace validation {
 
 }  // namespace validation
 
-/// Every violation of the seven rules and of the format, in order of rule, with sample, MicroPack,
-/// device and unit. Shares only the data types with planner and simulator. Never throws for what a
-/// plan says; of one kind of violation the first hundred are listed and the rest is counted. What a
-/// broken table makes impossible to check is left out (docs/validation.md).
-/// O(n log n) in slices and units times the ranks of a group.
+/// Checks a plan.
+///
+///     const Validation validation = validate(plan);
+///     for (const Violation& violation : validation.violations) {
+///       std::cerr << violation.message << '\n';   // "rule 4, sample 1, MicroPack 3, ...: reason"
+///     }
+///     if (validation.valid()) use(validation.worst_case_peak);
+///
+/// Lists every violation of the seven rules and of the format, in order of rule, with sample,
+/// MicroPack, device and unit. Shares only the data types with planner and simulator. Never throws
+/// for what a plan says; of one kind of violation the first hundred are listed and the rest is
+/// counted. What a broken table makes impossible to check is left out (docs/validation.md). O(n log
+/// n) in slices and units times the ranks of a group.
 [[nodiscard]] inline Validation validate(const Plan& plan) {
   return validation::validate_plan(plan);
 }

@@ -22,7 +22,7 @@
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
-#include "slimpack/cost/retimed_plan.hpp"
+#include "slimpack/cost/unit_time_overrides.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"

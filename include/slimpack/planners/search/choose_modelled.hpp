@@ -16,7 +16,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
-#include "slimpack/cost/retimed_plan.hpp"
+#include "slimpack/cost/unit_time_overrides.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/planners/planner.hpp"
