@@ -38,10 +38,6 @@ class MemoryModel {
 
   /// Tokens of a pack that the rank owns.
   [[nodiscard]] Tokens own_tokens(PackId pack, std::size_t rank) const noexcept;
-  /// Owned tokens of a pack that are kept in `mode`: the mode of the backward pack that holds them.
-  [[nodiscard]] Tokens kept_tokens(PackId pack, std::size_t rank, Recompute mode) const noexcept {
-    return entry(pack, rank).by_mode[static_cast<std::size_t>(mode)];
-  }
   /// Activations of a pack's tokens on one chunk: allocated when a forward pack starts, freed when
   /// a backward pack ends. Both sum to the same over all packs.
   [[nodiscard]] Bytes kept(PackId pack, std::size_t rank, std::int64_t layers) const noexcept;

@@ -59,7 +59,7 @@ namespace slimpack {
 ///     const PricedPlan prices(plan);                   // by the plan's own cost
 ///     const Nanos f = prices.compute(PackId{3}, 0);    // F of MicroPack 3 on virtual stage 0
 ///     const Nanos r = prices.reduce(1, 0);             // R of chunk 0 on stage 1
-///     const auto step = sim::simulate(plan, prices);   // sim/simulate_plan.hpp
+///     const auto step = sim::simulate_plan(plan, prices);
 ///
 /// Everything is priced when it is made: linear in packs times ranks times kinds of stages (stages
 /// with equal layers and links are one kind). Every answer is O(1). It keeps nothing of the plan.

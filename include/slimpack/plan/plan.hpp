@@ -145,11 +145,11 @@ struct Prediction {
 
 /// One training step, fully decided: plain data that planners make and executors run.
 ///
-///     const planners::PlanResult result = planner.plan(request);  // planners/planner.hpp
-///     const Plan& plan = std::get<Plan>(result);
-///     for (const DeviceSchedule& device : plan.schedule) { ... }  // what each device does, in
-///     order write_file("plan.json", plan_json(plan));                   // io/plan_json.hpp if
-///     (!validate(plan).valid()) { ... }                        // validate/validate.hpp
+///     const Plan plan = read_plan_file("plan.json");      // io/plan_json.hpp
+///     if (!validate(plan).valid()) return 1;              // validate/validate.hpp
+///     for (const DeviceSchedule& device : plan.schedule) {
+///       for (const Unit& unit : device.order) run(unit);  // what each device does
+///     }
 ///
 /// Stages are in the order of VirtualStages (chunk, then pp), schedules in that of (dp, pp). A plan
 /// that has been read may break any other rule until `validate` has passed it.

@@ -90,11 +90,6 @@ class Findings {
     add(rule, kind, where, [&]() -> const std::string& { return reason; });
   }
 
-  /// Counts violations that are not worth visiting one by one.
-  void add_unlisted(int rule, std::string_view kind, std::size_t count) {
-    if (count > 0) kind_of(rule, kind).count += count;
-  }
-
   /// Whether a rule in [first, last] is broken.
   [[nodiscard]] bool any(int first, int last) const noexcept {
     return std::any_of(kinds_.begin(), kinds_.end(),

@@ -31,7 +31,7 @@ struct Membership {
 /// What is to be executed where, and the position at which each device does it. Only the first of
 /// several equal units has a position.
 struct Frame {
-  std::size_t dp = 0, pp = 0, chunks = 0, lines = 0;
+  std::size_t dp = 0, pp = 0, chunks = 0;
   std::vector<std::vector<PackId>> packs;           ///< by group
   std::vector<std::size_t> slot;                    ///< of a MicroPack among its group's
   std::vector<std::vector<Membership>> membership;  ///< by rank, rising group
@@ -183,7 +183,6 @@ inline void check_missing(const Plan& plan, const Frame& frame, Position on, Fin
   frame.dp = static_cast<std::size_t>(plan.parallel.dp);
   frame.pp = static_cast<std::size_t>(plan.parallel.pp);
   frame.chunks = static_cast<std::size_t>(plan.parallel.chunks);
-  frame.lines = frame.pp * frame.chunks;
   if (!index_devices(plan, found, frame)) return std::nullopt;
 
   frame.packs.resize(plan.groups.size());

@@ -39,7 +39,6 @@ enum class LayerTensor : std::uint8_t {
   up,
   down
 };
-inline constexpr std::size_t kLayerTensors = 9;
 
 [[nodiscard]] inline std::vector<TensorShape> layer_tensors(const ModelShape& model,
                                                             std::int64_t layer) {
