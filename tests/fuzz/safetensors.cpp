@@ -27,8 +27,8 @@ struct File {
 File read_tensors(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
   File file{runtime::parse_safetensors(bytes, "fuzz"), {}, {}};
-  const auto data_at = static_cast<std::size_t>(file.header.data_at);
-  file.data = text.substr(data_at);
+  const auto data_begin = static_cast<std::size_t>(file.header.data_begin);
+  file.data = text.substr(data_begin);
   std::int64_t end = 0;
   for (const runtime::TensorEntry& tensor : file.header.tensors) {
     fuzz::expect(tensor.begin == end && tensor.bytes >= 0, "tensors follow each other");
@@ -41,13 +41,13 @@ File read_tensors(std::string_view text) {
                    "a size for the shape");
       file.values.resize(static_cast<std::size_t>(tensor.elements()));
       runtime::load_elements(std::span(file.values),
-                             bytes.subspan(data_at + static_cast<std::size_t>(tensor.begin),
+                             bytes.subspan(data_begin + static_cast<std::size_t>(tensor.begin),
                                            static_cast<std::size_t>(tensor.bytes)),
                              type);
     }
   }
   fuzz::expect(static_cast<std::size_t>(end) == file.data.size(), "the tensors fill the file");
-  file.header.data_at = 0;
+  file.header.data_begin = 0;
   return file;
 }
 

@@ -467,7 +467,7 @@ TEST_CASE("checkpoint: what cannot be resumed is named") {
   refused(training + ": the tensor 'first_moment.model.norm.weight' is missing");
 
   runtime::SafetensorsHeader plain = runtime::SafetensorsFile::open(weights).header();
-  const std::string data = read_file(weights).substr(static_cast<std::size_t>(plain.data_at));
+  const std::string data = read_file(weights).substr(static_cast<std::size_t>(plain.data_begin));
   plain.metadata["slimpack_training"] = "../x";
   write_file(weights, runtime::safetensors_header(plain) + data);
   refused(weights + ": the training must be a file of the same folder, found '../x'");

@@ -59,7 +59,7 @@ TEST_CASE("safetensors: tensors in the order of their data, metadata, empty and 
   CHECK(read.tensors[0].elements() == 1);
   CHECK(read.tensors[2].elements() == 0);
   CHECK(read.metadata == std::map<std::string, std::string>{{"k", "v"}});
-  CHECK(read.data_at == static_cast<std::int64_t>(8 + header.size()));
+  CHECK(read.data_begin == static_cast<std::int64_t>(8 + header.size()));
   CHECK(parse(file_of("{}", 0)).tensors.empty());
 }
 
@@ -79,7 +79,7 @@ TEST_CASE("safetensors: what is written is read back, data at a multiple of 8") 
     if (random.chance(1, 2)) header.metadata = {{"a", "\xc3\xa9"}, {"", ""}};
     const std::string text = runtime::safetensors_header(header);
     CHECK(text.size() % 8 == 0);
-    header.data_at = static_cast<std::int64_t>(text.size());
+    header.data_begin = static_cast<std::int64_t>(text.size());
     CHECK(parse(text + std::string(static_cast<std::size_t>(header.data_bytes()), 'x')) == header);
   }
 }

@@ -143,7 +143,8 @@ TEST_CASE("ThreadTransport: breaches of order, window and size are refused") {
                        "got 2",
                        InvalidInput);
   CHECK_THROWS_WITH_AS(Rendezvous(0, 1), "Rendezvous: devices must be >= 1", InvalidInput);
-  CHECK_THROWS_WITH_AS(Rendezvous(1, 0), "Rendezvous: window must be >= 1, got 0", InvalidInput);
+  CHECK_THROWS_WITH_AS(Rendezvous(1, 0), "Rendezvous: max_in_flight must be >= 1, got 0",
+                       InvalidInput);
   CHECK_THROWS_WITH_AS(sender.await_sum(all_of(2, 0), 4),
                        "transport: a sum must be queued before it is awaited, got 4", InvalidInput);
   CHECK_THROWS_WITH_AS(sender.all_gather(all_of(1, 0), std::span(two), 1, 3),

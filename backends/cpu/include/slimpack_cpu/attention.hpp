@@ -97,7 +97,8 @@ inline void attention_begin(Out out, Out log_sum) {
 
 /// Lets rows see further keys: `out` and `log_sum` (one a row and head) hold the result over the
 /// keys seen before and then over these too. Runs may come in any order, each once, from any rank
-/// of a merged group: partial results continue where another rank left off. O(rows * keys).
+/// of a context-parallel group: partial results continue where another rank left off. O(rows *
+/// keys).
 inline void attention_forward(Out out, Out log_sum, In query, In key, In value,
                               AttentionShape shape) {
   detail::check_attention(shape);

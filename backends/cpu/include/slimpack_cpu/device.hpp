@@ -47,9 +47,15 @@ struct OptimizerPart {
   std::span<Number> first_moment, second_moment;
 };
 
-/// A backend (exec/backend.hpp) for one device of a plan. It lives over any number of steps, whose
-/// plans share model, partition and optimizer state with the first; it always computes and stores
-/// in `Math::Number`, whatever `bytes_per_element` says.
+/// A backend (runtime/backend.hpp) for one device of a plan.
+///
+///     FastDevice device(plan, 0, seed);             // position in plan.schedule
+///     device.reserve(runtime::arena_bytes(plan, program, 0, device.element_bytes(),
+///                                         kBufferAlignment));
+///     runtime::DeviceRun run(plan, program, data, 0, device, link, observer);
+///
+/// It lives over any number of steps, whose plans share model, partition and optimizer state with
+/// the first; it always computes and stores in `Math::Number`, whatever `bytes_per_element` says.
 template <Mathematics Math>
 class BasicDevice {
  public:
@@ -284,7 +290,7 @@ class BasicDevice {
     const runtime::StageProcessGroups process_groups = this->process_groups();
     for (const runtime::Bucket& bucket : buckets_.all())
       link.await_sum(bucket.process_group, bucket.tag);
-    // Every rank adds up its own line of stages; the table counts on stage 0 only.
+    // Every rank adds up its own stages; the table counts on stage 0 only.
     double sum = math_.squares(std::span(gradients_).subspan(pp_ == 0 ? 0 : layout_.table));
     if (parallel_.pp > 1) {
       link.all_reduce(process_groups.stages(), std::span(&sum, 1), runtime::Reduction::sum);
@@ -391,14 +397,14 @@ class BasicDevice {
     requires std::same_as<std::remove_const_t<Values>, std::vector<Number>>
   [[nodiscard]] LayerTensors<Span> layer_of(Values& values, std::int64_t layer) const {
     const std::size_t first = layout_.layer[static_cast<std::size_t>(layer)];
-    const auto at = [&](runtime::LayerTensor tensor) -> Span {
+    const auto held = [&](runtime::LayerTensor tensor) -> Span {
       return of(values, layout_.tensors[first + static_cast<std::size_t>(tensor)]);
     };
-    return {at(runtime::LayerTensor::input_norm), at(runtime::LayerTensor::query),
-            at(runtime::LayerTensor::key),        at(runtime::LayerTensor::value),
-            at(runtime::LayerTensor::output),     at(runtime::LayerTensor::mid_norm),
-            at(runtime::LayerTensor::gate),       at(runtime::LayerTensor::up),
-            at(runtime::LayerTensor::down)};
+    return {held(runtime::LayerTensor::input_norm), held(runtime::LayerTensor::query),
+            held(runtime::LayerTensor::key),        held(runtime::LayerTensor::value),
+            held(runtime::LayerTensor::output),     held(runtime::LayerTensor::mid_norm),
+            held(runtime::LayerTensor::gate),       held(runtime::LayerTensor::up),
+            held(runtime::LayerTensor::down)};
   }
 
   [[nodiscard]] std::span<const std::int32_t> tokens(const runtime::Piece& piece) const {

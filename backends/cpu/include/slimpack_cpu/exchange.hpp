@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of one slice to its sample's stored keys, alone or round the ring of a merged group.
+// Attention of one slice to its sample's stored keys, alone or round the ring of a context-parallel
+// group.
 #pragma once
 
 #include <algorithm>
@@ -245,7 +246,7 @@ class SliceAttention {
     });
   }
 
-  /// Two buffers for the largest share of [begin, end).
+  /// Two buffers for the largest part of [begin, end) that a rank owns.
   [[nodiscard]] std::pair<Out, Out> travelling(Workspace<Number>& workspace, Tokens begin,
                                                std::int64_t row) const {
     const Tokens most =

@@ -38,25 +38,27 @@ class ReplayDevice {
   class Buffer {
    public:
     Buffer(BufferPlaces& places, std::size_t bytes)
-        : places_(&places), at_(places.take(bytes)), bytes_(bytes) {}
+        : places_(&places), place_(places.take(bytes)), bytes_(bytes) {}
     Buffer(Buffer&& other) noexcept
-        : places_(std::exchange(other.places_, nullptr)), at_(other.at_), bytes_(other.bytes_) {}
+        : places_(std::exchange(other.places_, nullptr)),
+          place_(other.place_),
+          bytes_(other.bytes_) {}
     Buffer& operator=(Buffer&& other) noexcept {
       std::swap(places_, other.places_);
-      std::swap(at_, other.at_);
+      std::swap(place_, other.place_);
       std::swap(bytes_, other.bytes_);
       return *this;
     }
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
     ~Buffer() {
-      if (places_ != nullptr) places_->give_back(at_, bytes_);
+      if (places_ != nullptr) places_->give_back(place_, bytes_);
     }
-    [[nodiscard]] std::size_t at() const noexcept { return at_; }
+    [[nodiscard]] std::size_t place() const noexcept { return place_; }
 
    private:
     BufferPlaces* places_;
-    std::size_t at_, bytes_;
+    std::size_t place_, bytes_;
   };
 
   ReplayDevice(const ElementBytes& size, std::size_t alignment)
@@ -66,7 +68,7 @@ class ReplayDevice {
   [[nodiscard]] StaticBytes static_bytes() const noexcept { return {}; }
   [[nodiscard]] Buffer allocate(Bytes bytes) {
     Buffer buffer(places_, static_cast<std::size_t>(bytes.value));
-    taken_.push_back(buffer.at());
+    taken_.push_back(buffer.place());
     return buffer;
   }
   [[nodiscard]] std::span<std::byte> bytes(const Buffer&) const noexcept { return {}; }
@@ -90,8 +92,8 @@ class ReplayDevice {
   std::vector<std::size_t> taken_;
 };
 
-/// A transport on which nothing is waited for. Sends end as late as the window lets them, or at
-/// once.
+/// A transport on which nothing is waited for. Sends end as late as `max_in_flight` lets them, or
+/// at once.
 struct ReplayLink {
   bool at_once = false;
   void post_receive(const Channel&, std::size_t, std::span<std::byte>) noexcept {}
@@ -118,9 +120,9 @@ inline BufferLayout replay(const Plan& plan, const Program& program, std::size_t
 
 /// Where the buffers of device `device` (in `Plan::schedule`) lie, each at a multiple of
 /// `alignment`, weights, gradients and optimizer state apart. A send's buffer has its place until
-/// the window or the step's end makes the device wait for it: no send ends later, so that buffers
-/// that are in use at one time never overlap, whenever sends end. Throws as run_step where the
-/// device's order is impossible. O(units x buffers).
+/// `max_in_flight` or the step's end makes the device wait for it: no send ends later, so that
+/// buffers that are in use at one time never overlap, whenever sends end. Throws as run_step where
+/// the device's order is impossible. O(units x buffers).
 [[nodiscard]] inline BufferLayout buffer_layout(const Plan& plan, const Program& program,
                                                 std::size_t device, const ElementBytes& size,
                                                 std::size_t alignment) {
@@ -129,9 +131,9 @@ inline BufferLayout replay(const Plan& plan, const Program& program, std::size_t
 
 /// Bytes of an arena with which a device runs the plan that finds places as it goes (BufferPlaces).
 /// The device's order is replayed with its buffers at their places in an arena, once with sends
-/// that end at once and once with sends that end as late as the window allows; the larger arena
-/// counts, and a quarter of it is added for sends that end in between. What is reached over the
-/// predicted peak is the price of fragmentation. Throws as run_step where the device's order is
+/// that end at once and once with sends that end as late as `max_in_flight` allows; the larger
+/// arena counts, and a quarter of it is added for sends that end in between. What is reached over
+/// the predicted peak is the price of fragmentation. Throws as run_step where the device's order is
 /// impossible. O(units x buffers).
 [[nodiscard]] inline Bytes arena_bytes(const Plan& plan, const Program& program, std::size_t device,
                                        const ElementBytes& size, std::size_t alignment) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What computes: a backend is given the memory it works on and the transport it meets others by.
+// What computes: a backend is given the memory it works on and the transport to other devices.
 #pragma once
 
 #include <algorithm>
@@ -27,15 +27,15 @@ struct StepData {
   std::vector<std::vector<std::optional<std::int32_t>>> targets;
 };
 
-/// A block and the memory that is its own.
+/// A block and its own memory.
 struct BlockMemory {
   std::span<std::byte> kept;             ///< F and B: layers x kept_bytes x rows
-  std::span<std::byte> hidden_gradient;  ///< H and the B of the last line: rows x hidden
+  std::span<std::byte> hidden_gradient;  ///< H, and B of the last virtual stage: rows x hidden
   Tokens rows;
   Recompute recompute = Recompute::none;
 };
 
-/// A piece and where it is: rows [row, row + length) of a block of the call.
+/// A piece and where its rows are: rows [row, row + length) of a block of the call.
 struct PieceMemory {
   Piece piece;
   std::size_t block = 0;
@@ -72,9 +72,10 @@ struct SegmentMemory {
   return memory;
 }
 
-/// F or B of a pack on one place of the line. `input` and `output` are rows x hidden: activations
-/// in F, gradients in B. `input` is empty where the backend has it otherwise: token embeddings in F
-/// of line 0, hidden gradients in B of the last line. `output` is empty in B of line 0.
+/// F or B of a pack on one virtual stage. `input` and `output` are rows x hidden: activations in F,
+/// gradients in B. `input` is empty where the backend has it otherwise: token embeddings in F of
+/// virtual stage 0, hidden gradients in B of the last one. `output` is empty in B of virtual stage
+/// 0.
 struct PackCall {
   PackId pack{};
   std::int32_t chunk = 0;
@@ -107,9 +108,8 @@ struct HeadCall {
 
 /// One device's computation and memory.
 /// Laws:
-/// - `allocate` gives exactly that many bytes of any content, `clear` makes them zero; a call's
-/// spans are all that a unit may use, except
-///   `static_bytes`. A backend reads and writes nothing else from unit to unit.
+/// - `allocate` gives exactly that many bytes of any content, `clear` makes them zero. A unit uses
+///   the spans of its call and what `static_bytes` counts, and nothing else from unit to unit.
 /// - `forward` fills `output`, what is kept and the pages; `backward` reads them, adds to the
 ///   gradients, fills `output`. Weight gradients are summed over all units of a step; H scales
 ///   them by 1 / target_tokens.
@@ -117,8 +117,7 @@ struct HeadCall {
 ///   norm and head too, as far as a `backward` that releases has not, and never blocks; `optimize`
 ///   awaits all sums, then updates the weights.
 /// - A backend that has `finish(link)` gets this call behind the last unit: what it has queued,
-/// losses
-///   above all, has happened when it returns.
+///   losses above all, has happened when it returns.
 /// - Equal input gives equal bits, in any interleaving of devices.
 template <class Candidate, class Link>
 concept Backend =
@@ -139,7 +138,8 @@ concept Backend =
       backend.optimize(link);
     };
 
-/// Calls visit(piece, its losses) for losses that stand in the order of the pieces.
+/// Calls visit(piece, its losses) for each piece; `losses` has one number a row, in the order of
+/// the pieces. O(pieces).
 template <class Visit>
   requires std::invocable<Visit, const Piece&, std::span<const double>>
 void for_each_piece_loss(std::span<const PieceMemory> pieces, std::span<const double> losses,
@@ -151,9 +151,10 @@ void for_each_piece_loss(std::span<const PieceMemory> pieces, std::span<const do
   }
 }
 
-/// "1, 4": samples as a sentence lists them, each once where its pieces stand side by side.
+/// Collects samples for a message, "1, 4": each once where its pieces follow each other.
 class SampleList {
  public:
+  /// Adds a sample, unless it is the last one added.
   void add(SampleId sample) {
     if (last_ == sample) return;
     last_ = sample;
@@ -167,8 +168,8 @@ class SampleList {
   std::optional<SampleId> last_;
 };
 
-/// The samples with a number that is not finite, of one number a row: losses or what else stands in
-/// the order of the pieces.
+/// The samples that have a number that is not finite, as a list for a message; empty where all are
+/// finite. `numbers` has one number a row, in the order of the pieces. O(rows).
 [[nodiscard]] inline std::string samples_not_finite(std::span<const PieceMemory> pieces,
                                                     std::span<const double> numbers) {
   SampleList samples;
@@ -187,10 +188,10 @@ struct TokenLosses {
   std::vector<double> values;
 };
 
-/// What a device brings home.
+/// What a device ends its step with.
 struct DeviceResult {
   std::vector<TokenLosses> losses;  ///< on devices of the last stage
-  StaticBytes held;
+  StaticBytes held;                 ///< weights, gradients and optimizer state
   Bytes peak;  ///< the most bytes held at one time, held ones included, in the device's own order
 };
 

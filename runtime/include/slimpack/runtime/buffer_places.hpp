@@ -46,7 +46,7 @@ class BufferPlaces {
     return i;
   }
 
-  /// Of what `take` gave, with as many bytes.
+  /// Gives back a place that `take` gave for as many bytes.
   void give_back(std::size_t i, std::size_t bytes) noexcept {
     const std::size_t size = rounded(bytes);
     if (size == 0) return;
@@ -70,7 +70,9 @@ class BufferPlaces {
     }
   }
 
+  /// Size of the block, rounded up to the alignment.
   [[nodiscard]] Bytes capacity() const noexcept { return bytes_of(capacity_); }
+  /// Bytes that are taken now.
   [[nodiscard]] Bytes held() const noexcept { return bytes_of(held_); }
   /// The end of the highest buffer that there ever was: a capacity with which all of them fit.
   [[nodiscard]] Bytes reached() const noexcept { return bytes_of(reached_); }

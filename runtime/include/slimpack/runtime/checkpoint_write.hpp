@@ -209,7 +209,7 @@ Bytes CheckpointPart::File::write(const std::string& name, std::int64_t first,
   }
   const ElementType type = from_string<ElementType>(tensor.type).value_or(ElementType::bf16);
   const std::int64_t width = element_bytes(type);
-  const std::int64_t begin = header.data_at + tensor.begin + first * width;
+  const std::int64_t begin = header.data_begin + tensor.begin + first * width;
   if (detail::is_native<Value>(type)) {
     file.write(std::as_bytes(values), begin);
     return {count * width};

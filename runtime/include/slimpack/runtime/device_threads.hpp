@@ -44,12 +44,18 @@ struct HangTimeouts {
   std::function<void(const std::string& sentence)> give_up = end_process;
 };
 
+/// Where devices' threads run, and how long they are waited for.
 struct DeviceThreadsOptions {
   std::vector<std::size_t> cores;  ///< one a device, to stay on; empty: wherever there is room
   std::optional<HangTimeouts> hang_timeouts;  ///< nothing: devices are waited for without limit
 };
 
-/// One thread a device, started once. `run` is called by one thread at a time.
+/// Threads that live over many steps, one a device.
+///
+///     DeviceThreads threads(devices, {.cores = allowed_cores(), .hang_timeouts = HangTimeouts{}});
+///     for (;;) run_step(threads, plan, program, data, backends);
+///
+/// `run` is called by one thread at a time.
 class DeviceThreads {
  public:
   /// Throws InvalidInput unless devices >= 1 and cores are none or one a device; what
@@ -79,6 +85,7 @@ class DeviceThreads {
   DeviceThreads(const DeviceThreads&) = delete;
   DeviceThreads& operator=(const DeviceThreads&) = delete;
 
+  /// Number of devices.
   [[nodiscard]] std::size_t size() const noexcept { return threads_.size(); }
   [[nodiscard]] const DeviceThreadsOptions& options() const noexcept { return options_; }
   /// How long a device's thread has computed in its life.
@@ -93,7 +100,7 @@ class DeviceThreads {
     run(work, std::chrono::milliseconds(1000), [](std::chrono::milliseconds) {});
   }
 
-  /// The same, and meanwhile watch(time passed) every `tick` on the calling thread.
+  /// The same, and meanwhile calls watch(time passed) every `tick` on the calling thread.
   template <std::invocable<std::size_t> Work, std::invocable<std::chrono::milliseconds> Watch>
   void run(const Work& work, std::chrono::milliseconds tick, Watch watch) {
     std::unique_lock lock(mutex_);

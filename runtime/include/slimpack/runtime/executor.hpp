@@ -26,11 +26,17 @@
 
 namespace slimpack::runtime {
 
-/// Runs the order of device `device` (in `Plan::schedule`) once. The backend must be that device's
-/// and the plan one that `validate` passes. Throws ExecutionError if a unit fails, after telling
-/// all other devices (`Transport::abort`), and passes on Aborted and Deadlock of the transport.
-/// Ends with the drained test: ExecutionError if anything but what is always held is left, since
-/// whatever is saved is freed by the unit that docs/equations.md names.
+/// Runs the order of device `device` (in `Plan::schedule`) once.
+///
+///     const Program program = make_program(plan);
+///     DeviceRun run(plan, program, data, device, backend, link, observer);
+///     const DeviceResult result = run.run();   // losses, and the peak of memory
+///
+/// `run_step` does this on a thread for each device; a process for each device calls it itself. The
+/// backend must be that device's, and the plan one that `validate` passes. Throws ExecutionError if
+/// a unit fails, after telling all other devices (`Transport::abort`), and passes on Aborted and
+/// Deadlock of the transport. Ends with the drained test: ExecutionError if anything but what is
+/// always held is left, since whatever is saved is freed by the unit that docs/equations.md names.
 template <class Device, class Link>
   requires Backend<Device, Link>
 class DeviceRun {
@@ -50,6 +56,7 @@ class DeviceRun {
         size_(backend.element_bytes()),
         layer_(layer_bytes(plan.model, size_)) {}
 
+  /// Runs all units. To be called once.
   [[nodiscard]] DeviceResult run() {
     try {
       start();
@@ -252,7 +259,7 @@ class DeviceRun {
     return bytes(handed->second);
   }
 
-  /// The buffer for what leaves the unit towards place `to` of the line.
+  /// The buffer for what leaves the unit towards virtual stage `to`.
   [[nodiscard]] std::span<std::byte> output(const UnitWork& work, std::int32_t to, Tokens rows) {
     const std::int64_t size = boundary_bytes(rows);
     if (!work.send) return keep(handed_, {work.unit.pack, to}, MemoryKind::receive_buffer, size);

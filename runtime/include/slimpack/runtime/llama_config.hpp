@@ -39,16 +39,16 @@ struct NamedShape {
   const std::int64_t hidden = model.hidden, query = model.query_width(), key = model.key_width();
   std::vector<NamedShape> tensors{{"model.embed_tokens.weight", {model.vocab, hidden}}};
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    const std::string at = "model.layers." + std::to_string(layer) + ".";
-    tensors.push_back({at + "input_layernorm.weight", {hidden}});
-    tensors.push_back({at + "self_attn.q_proj.weight", {query, hidden}});
-    tensors.push_back({at + "self_attn.k_proj.weight", {key, hidden}});
-    tensors.push_back({at + "self_attn.v_proj.weight", {key, hidden}});
-    tensors.push_back({at + "self_attn.o_proj.weight", {hidden, query}});
-    tensors.push_back({at + "post_attention_layernorm.weight", {hidden}});
-    tensors.push_back({at + "mlp.gate_proj.weight", {model.ffn, hidden}});
-    tensors.push_back({at + "mlp.up_proj.weight", {model.ffn, hidden}});
-    tensors.push_back({at + "mlp.down_proj.weight", {hidden, model.ffn}});
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    tensors.push_back({prefix + "input_layernorm.weight", {hidden}});
+    tensors.push_back({prefix + "self_attn.q_proj.weight", {query, hidden}});
+    tensors.push_back({prefix + "self_attn.k_proj.weight", {key, hidden}});
+    tensors.push_back({prefix + "self_attn.v_proj.weight", {key, hidden}});
+    tensors.push_back({prefix + "self_attn.o_proj.weight", {hidden, query}});
+    tensors.push_back({prefix + "post_attention_layernorm.weight", {hidden}});
+    tensors.push_back({prefix + "mlp.gate_proj.weight", {model.ffn, hidden}});
+    tensors.push_back({prefix + "mlp.up_proj.weight", {model.ffn, hidden}});
+    tensors.push_back({prefix + "mlp.down_proj.weight", {hidden, model.ffn}});
   }
   tensors.push_back({"model.norm.weight", {hidden}});
   if (!model.tied) tensors.push_back({"lm_head.weight", {model.vocab, hidden}});

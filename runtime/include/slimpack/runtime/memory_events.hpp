@@ -11,7 +11,7 @@
 
 namespace slimpack::runtime {
 
-/// What bytes are held for: the rows of the table.
+/// What bytes are held for: the rows of the table in docs/equations.md, "Memory".
 enum class MemoryKind : std::uint8_t {
   weights,
   weight_gradients,
@@ -25,9 +25,10 @@ enum class MemoryKind : std::uint8_t {
   send_buffer,
   workspace
 };
+/// How many kinds there are.
 inline constexpr std::size_t kMemoryKinds = 11;
 
-/// When bytes change, as the device itself sees it.
+/// When bytes change, in the order of the device that holds them.
 enum class Moment : std::uint8_t { step_start, unit_start, unit_end, transfer_end };
 
 /// A message: its channel in `Program::channels` and its place in that channel.

@@ -23,6 +23,7 @@ struct TensorShape {
   std::int64_t rows = 0, cols = 0;
 };
 
+/// Names of the tensors outside layers.
 inline constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 inline constexpr std::string_view kFinalNorm = "model.norm.weight";
 inline constexpr std::string_view kHead = "lm_head.weight";
@@ -40,6 +41,7 @@ enum class LayerTensor : std::uint8_t {
   down
 };
 
+/// The tensors of a layer, in the order of LayerTensor.
 [[nodiscard]] inline std::vector<TensorShape> layer_tensors(const ModelShape& model,
                                                             std::int64_t layer) {
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
@@ -109,6 +111,8 @@ struct ParameterLayout {
   [[nodiscard]] std::size_t size() const noexcept { return chunk_begin.back(); }
 };
 
+/// What the devices of stage `pp` hold, and where in their memory. The plan must have passed
+/// `check_executable`. O(tensors).
 [[nodiscard]] inline ParameterLayout layout_of(const Plan& plan, std::int32_t pp) {
   const ModelShape& model = plan.model;
   ParameterLayout layout;

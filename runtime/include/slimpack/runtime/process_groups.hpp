@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which devices of a plan reduce together: ranks of a stage, stages of a rank, holders of a table.
+// Which devices of a plan run collectives together, and which gradients they sum.
 #pragma once
 
 #include <algorithm>
@@ -31,6 +31,7 @@ struct StageProcessGroups {
   Parallel parallel;
   std::int32_t dp = 0, pp = 0;
 
+  /// Position of a device in `Plan::schedule`.
   [[nodiscard]] std::size_t device_at(std::int32_t rank, std::int32_t stage) const {
     return static_cast<std::size_t>(rank) * static_cast<std::size_t>(parallel.pp) +
            static_cast<std::size_t>(stage);
@@ -54,7 +55,8 @@ struct StageProcessGroups {
     return process_group;
   }
 
-  /// What the device holds of a tied table; nothing if it holds none.
+  /// What the device holds of a tied table, one part for each stage that shares it; nothing if it
+  /// holds none.
   [[nodiscard]] std::vector<TablePart> table_parts(const ModelShape& model,
                                                    const ParameterLayout& layout) const {
     if (layout.table == 0) return {};
@@ -128,20 +130,22 @@ struct Bucket {
   return buckets;
 }
 
-/// The buckets of a device, of which each goes once in a step.
+/// The buckets of a device: each is queued once in a step, by the first that asks.
 class BucketQueue {
  public:
   BucketQueue() = default;
   explicit BucketQueue(std::vector<Bucket> buckets) : buckets_(std::move(buckets)) {}
 
+  /// All buckets, chunk after chunk.
   [[nodiscard]] std::span<const Bucket> all() const noexcept { return buckets_; }
+  /// From now on no bucket is queued.
   void begin_step() { gone_.assign(buckets_.size(), false); }
-  /// A B that releases has passed a layer: queue(bucket).
+  /// A B that releases has passed a layer: calls queue(bucket) for the buckets of that layer.
   template <std::invocable<const Bucket&> Queue>
   void pass(std::int64_t layer, Queue queue) {
     go([&](const Bucket& bucket) { return bucket.layer == layer; }, queue);
   }
-  /// R of a chunk: queue(bucket) for each of the chunk's that has not gone.
+  /// R of a chunk: calls queue(bucket) for each of its buckets that is not queued yet.
   template <std::invocable<const Bucket&> Queue>
   void reduce(std::int32_t chunk, Queue queue) {
     go([&](const Bucket& bucket) { return bucket.chunk == chunk; }, queue);

@@ -46,7 +46,7 @@ struct Block {
   Tokens rows;
 };
 
-/// One rank's part of a slice.
+/// One rank's part of a slice: the pieces that it owns.
 struct Segment {
   Slice slice;
   RingMode exchange = RingMode::pass_kv;  ///< without meaning in a group of one
@@ -71,6 +71,7 @@ struct Message {
                                ///< travels (`keep_sends`)
 };
 
+/// A channel with all that travels on it in a step.
 struct ChannelWork {
   Channel channel;
   std::vector<Message> messages;  ///< in the order sent
@@ -85,12 +86,14 @@ struct UnitWork {
   bool releases = false;  ///< B: only R come between it and its chunk's R (docs/equations.md)
 };
 
+/// The order of device (dp, pp), with what each unit receives and sends.
 struct DeviceProgram {
   std::int32_t dp = 0, pp = 0;
   std::vector<UnitWork> units;
   std::vector<std::size_t> incoming;  ///< channels that end here
 };
 
+/// A plan as its devices read it. Indices count within these vectors.
 struct Program {
   std::vector<Piece> pieces;
   std::vector<Block> blocks;
@@ -102,7 +105,7 @@ struct Program {
 /// The program of a plan that `validate` passes. Throws InvalidInput, before any work, if the plan
 /// has tensor parallelism, if its tables do not fit together, if the slices of a pass do not
 /// partition a sample, if a receiver consumes in another order than the sender sends, or if ranks
-/// or stages have their common process groups in different orders.
+/// or stages run their common collectives in different orders.
 /// O(n log n) in slices and units, times the ranks of a group.
 [[nodiscard]] Program make_program(const Plan& plan);
 
@@ -133,7 +136,7 @@ namespace detail {
 struct PlacedSlice {
   Slice slice;
   PackId pack{};
-  std::size_t place = 0;  ///< in the pack
+  std::size_t slot = 0;  ///< in the pack
 };
 
 /// Slices of one pass by sample, ascending; throws unless they partition every sample.
@@ -187,8 +190,8 @@ inline void add_pieces(const Plan& plan, Program& program) {
     for (Tokens begin; begin < plan.samples[sample];) {
       const Tokens end = std::min(f->slice.end, b->slice.end);
       for (std::size_t rank = 0; rank < ranks; ++rank) {
-        Segment& down = program.packs[index(f->pack)][rank].segments[f->place];
-        Segment& up = program.packs[index(b->pack)][rank].segments[b->place];
+        Segment& down = program.packs[index(f->pack)][rank].segments[f->slot];
+        Segment& up = program.packs[index(b->pack)][rank].segments[b->slot];
         cp_shard_of(plan, group, rank).for_each_run(begin, end, [&](Tokens first, Tokens last) {
           for (Segment* segment : {&down, &up}) {
             segment->pieces.push_back(program.pieces.size());
@@ -222,13 +225,13 @@ inline void add_blocks(const Plan& plan, Program& program) {
     for (PackWork& work : program.packs[id]) {
       std::map<PackId, std::size_t> found;  // by backward pack
       for_each_piece(program, work, [&](Piece& piece) {
-        const auto [at, added] = found.try_emplace(piece.backward, program.blocks.size());
+        const auto [entry, added] = found.try_emplace(piece.backward, program.blocks.size());
         if (added) {
           program.blocks.push_back({piece.forward, piece.backward, piece.recompute, Tokens{}});
-          work.blocks.push_back(at->second);
+          work.blocks.push_back(entry->second);
         }
-        Block& block = program.blocks[at->second];
-        piece.block = at->second;
+        Block& block = program.blocks[entry->second];
+        piece.block = entry->second;
         piece.block_row = block.rows;
         block.rows += piece.length();
       });
@@ -262,7 +265,7 @@ inline UnitWork locate(const Plan& plan, const DeviceSchedule& order, std::size_
   return work;
 }
 
-/// The channel between two neighbours of the line, as seen by rank dp.
+/// The channel between two neighbouring virtual stages of rank dp.
 inline Channel channel_between(const Plan& plan, PackId pack, std::int32_t dp, std::int32_t from,
                                std::int32_t to) {
   const VirtualStages virtual_stages = virtual_stages_of(plan);

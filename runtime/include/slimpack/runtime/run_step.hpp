@@ -26,14 +26,16 @@
 
 namespace slimpack::runtime {
 
+/// What a step ends with.
 struct StepResult {
   double loss = 0;                  ///< sum of all losses over the step's targets
   std::vector<double> sample_loss;  ///< sum over the sample's targets, not divided
-  std::vector<Bytes> peak;          ///< one a device
+  std::vector<Bytes> peak;          ///< one a device, in the order of `Plan::schedule`
 };
 
 /// Throws InvalidInput unless the data fit the plan: as many tokens as each sample is long, tokens
 /// and targets below the vocabulary, as many targets as the plan divides by, and at least one.
+/// O(tokens).
 inline void check_data(const Plan& plan, const StepData& data) {
   const auto size = [](const auto& values) { return static_cast<std::int64_t>(values.size()); };
   require(data.tokens.size() == plan.samples.size(),
@@ -63,7 +65,7 @@ inline void check_data(const Plan& plan, const StepData& data) {
           targets);
 }
 
-/// What the step's devices brought home, in the order of `Plan::schedule`, as one. Losses are
+/// The results of the step's devices, in the order of `Plan::schedule`, as one. Losses are
 /// summed in the order of samples and tokens, so that they do not depend on how the plan is cut nor
 /// on which devices computed them. O(tokens).
 [[nodiscard]] inline StepResult step_result(const Plan& plan,
@@ -154,7 +156,7 @@ template <class Link, class Device, LinkMaker<Link> Make>
   return step_result(plan, results);
 }
 
-/// The same between devices whose memory is the host's.
+/// The same between devices whose memory is the host's: as `run_step_with` a ThreadTransport.
 template <class Device>
   requires Backend<Device, ThreadTransport>
 [[nodiscard]] StepResult run_step(DeviceThreads& device_threads, const Plan& plan,
@@ -168,8 +170,14 @@ template <class Device>
       observer);
 }
 
-/// The same with threads of its own, which are waited for without limit. Throws InvalidInput, too,
-/// if the plan cannot be executed (tensor parallelism).
+/// The same with threads of its own, which are waited for without limit.
+///
+///     std::vector<cpu::Device> devices = cpu::make_devices(plan, seed);
+///     const StepData data = cpu::step_data(plan, tokens);
+///     const StepResult result = run_step(plan, data, std::span(devices));
+///     std::cout << "loss " << result.loss << '\n';
+///
+/// Throws InvalidInput, too, if the plan cannot be executed (tensor parallelism).
 template <class Device>
   requires Backend<Device, ThreadTransport>
 [[nodiscard]] StepResult run_step(const Plan& plan, const StepData& data,

@@ -20,6 +20,14 @@
 namespace slimpack::runtime {
 
 /// One device's end of a rendezvous. Its calls are made by one thread at a time.
+///
+///     Rendezvous rendezvous(devices, plan.max_in_flight);   // shared, one a step
+///     ThreadTransport link(rendezvous, device);             // on the device's thread
+///     link.all_reduce(process_group, std::span(values), Reduction::sum);
+///     rendezvous.leave(device);                             // the device's step has ended
+///
+/// It satisfies ScatterTransport. Throws InvalidInput where members disagree on sizes or calls come
+/// out of order, Aborted and Deadlock as the rendezvous says.
 template <Mover Move>
 class BasicThreadTransport {
  public:
@@ -150,7 +158,7 @@ class BasicThreadTransport {
     requires std::is_trivially_copyable_v<Element>
   void gather_parts(const ProcessGroup& process_group, std::span<Element> values,
                     const ShardLayout& shard_layout) {
-    check_assignment(process_group, values.size(), shard_layout);
+    check_shard_layout(process_group, values.size(), shard_layout);
     run_collective(process_group, whole(values), check_equal_sizes,
                    [&](Lane lane, Contributions all) {
                      for_each_part(shard_layout, sizeof(Element),
@@ -167,7 +175,7 @@ class BasicThreadTransport {
   template <std::floating_point Element>
   void queue_scatter(const ProcessGroup& process_group, std::int64_t tag, std::span<Element> values,
                      const ShardLayout& shard_layout) {
-    check_assignment(process_group, values.size(), shard_layout);
+    check_shard_layout(process_group, values.size(), shard_layout);
     queue(process_group, tag, values, [&](Lane lane, Contributions all) {
       for_each_part(shard_layout, sizeof(Element),
                     [&](std::size_t member, std::size_t i, std::size_t size) {

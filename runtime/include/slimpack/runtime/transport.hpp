@@ -18,7 +18,7 @@
 
 namespace slimpack::runtime {
 
-/// Activations go down the line, gradients up.
+/// Along the virtual stages: activations go down, gradients up.
 enum class Direction : std::uint8_t { down, up };
 
 /// A channel (docs/equations.md, "Transfers"): messages of one group's packs on one rank from
@@ -31,6 +31,7 @@ struct Channel {
   friend auto operator<=>(const Channel&, const Channel&) = default;
 };
 
+/// "the channel of group 0, rank 0, activations from stage 0 to stage 1".
 [[nodiscard]] inline std::string to_string(const Channel& channel) {
   return "the channel of group " + std::to_string(index(channel.group)) + ", rank " +
          std::to_string(channel.dp) +
@@ -38,12 +39,13 @@ struct Channel {
          std::to_string(channel.from) + " to stage " + std::to_string(channel.to);
 }
 
-/// Devices that do something together, in a fixed order, the same on all of them.
+/// Devices that run collectives together, in one order on all of them.
 struct ProcessGroup {
   std::vector<std::size_t> members;  ///< positions in `Plan::schedule`
   std::size_t self = 0;              ///< position in `members`
 };
 
+/// How values of several members become one.
 enum class Reduction : std::uint8_t { sum, maximum };
 
 /// A device failed; `what()` names device, unit and cause.
@@ -58,21 +60,20 @@ class Aborted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// One device's end of what connects devices. Elements are what a backend computes in; spans may
-/// lie in the device's own memory.
+/// One device's end of what connects the devices of a plan. Elements are what a backend computes
+/// in; spans may lie in the device's own memory.
 /// Laws:
 /// - Channels: message i of a channel is sent and received in the order of i. A transfer happens
 ///   when both sides were posted and transfer i-1 has ended; it copies the sent bytes to the
 ///   posted ones, as many. Neither `queue_send` nor `post_receive` blocks. The spans stay valid
-///   and unwritten from posting to the end. At most `window` sends of a channel are unfinished and
-///   at most `window` receives posted and not yet awaited.
-/// - Process groups: all members call the same operations in the same relative order; a call
-/// returns
-///   when its result is there. `ring` hands `from` to the next member and fills `into` from the
-///   previous one. Reductions combine in the order of members, so that all get equal bits.
+///   and unwritten from posting to the end. At most `max_in_flight` sends of a channel are
+///   unfinished, and at most `max_in_flight` receives are posted and not yet awaited.
+/// - Collectives: all members of a process group call the same ones in the same relative order; a
+///   call returns when its result is there. `ring` hands `from` to the next member and fills `into`
+///   from the previous one. Reductions combine in the order of members, so that all get equal bits.
 ///   `all_gather` makes whole what each member holds of [first, last).
 /// - `queue_sum` never blocks, in whatever order members call it: a sum is known by its members
-///   and tag; `await_sum` returns when `values` is the sum. Between both nobody touches them.
+///   and tag; `await_sum` returns when `values` is the sum. Between both nobody touches `values`.
 /// - After `abort(sentence)` on any device, every blocked or later call of every other throws
 ///   Aborted with that sentence.
 /// - `announce` says what the device is about to do, for the sentences of errors.
@@ -80,44 +81,46 @@ template <class Candidate, class Element>
 concept Transport = requires(Candidate& link, const Channel& channel, std::size_t message,
                              std::span<std::byte> into, std::span<const std::byte> from,
                              const ProcessGroup& process_group, std::span<Element> values,
-                             std::int64_t tag, std::size_t place, const std::string& text) {
+                             std::int64_t tag, std::size_t position, const std::string& text) {
   link.post_receive(channel, message, into);
   link.await_receive(channel, message);
   link.queue_send(channel, message, from);
   { link.send_ended(channel, message) } -> std::same_as<bool>;
   link.await_send(channel, message);
   link.ring(process_group, from, into);
-  link.broadcast(process_group, place, values);
+  link.broadcast(process_group, position, values);
   link.all_reduce(process_group, values, Reduction::sum);
-  link.all_gather(process_group, values, place, place);
+  link.all_gather(process_group, values, position, position);
   link.queue_sum(process_group, tag, values);
   link.await_sum(process_group, tag);
   link.announce(text);
   link.abort(text);
 };
 
-/// Elements [begin, end), of which member i has those from begin + i * part on: as many, but fewer
-/// or none where the piece ends.
+/// Elements [begin, end), of which member i has `part` from begin + i * part on, fewer or none
+/// where the piece ends.
 struct ShardPiece {
   std::size_t begin = 0, end = 0, part = 0;
   /// First element of a member, and the one behind its last.
   [[nodiscard]] std::pair<std::size_t, std::size_t> of(std::size_t member) const noexcept {
     return {std::min(end, begin + part * member), std::min(end, begin + part * (member + 1))};
   }
+  /// Whether all members have as many.
   [[nodiscard]] bool even(std::size_t members) const noexcept {
     return part * members == end - begin;
   }
 };
 
-/// `size` elements for `members` devices. They are cut into pieces of at most `most` elements, so
-/// that a piece can travel while others are still made, and each piece is dealt to all members.
+/// Which member owns which of `size` elements. They are cut into pieces of at most `most` elements,
+/// so that a piece can travel while others are still computed; each piece is divided among all
+/// `members`.
 struct ShardLayout {
-  static constexpr std::size_t kWhole = 8;  ///< elements that are never divided
-  static constexpr std::size_t kMost = std::size_t{1} << 23U;
+  static constexpr std::size_t kWhole = 8;                     ///< elements that are never divided
+  static constexpr std::size_t kMost = std::size_t{1} << 23U;  ///< largest piece unless told
   std::size_t size = 0, members = 1;
   std::size_t most = kMost;
 
-  /// All but the last are even. O(pieces).
+  /// The pieces, ascending; all but the last are even. O(pieces).
   [[nodiscard]] std::vector<ShardPiece> pieces() const {
     const std::size_t row = members * kWhole;
     const std::size_t step = std::max<std::size_t>(1, most / row) * row;
@@ -130,7 +133,8 @@ struct ShardLayout {
   }
 };
 
-/// Throws InvalidInput unless a deal is of `size` elements for the members of the process group.
+/// Throws InvalidInput unless the layout is of `size` elements for the members of the process
+/// group.
 inline void check_shard_layout(const ProcessGroup& process_group, std::size_t size,
                                const ShardLayout& shard_layout) {
   require(shard_layout.size == size && shard_layout.members == process_group.members.size(),
@@ -139,10 +143,10 @@ inline void check_shard_layout(const ProcessGroup& process_group, std::size_t si
 }
 
 /// A transport whose sums may leave each member its own part alone.
-/// Laws, for a deal of as many elements and members:
-/// - `queue_scatter` is `queue_sum`, awaited alike, after which the parts that are dealt to this
-///   member hold their sum, and all others anything.
-/// - `gather_parts` is a process group that brings every member the parts of all.
+/// Laws, for a layout of as many elements and members:
+/// - `queue_scatter` is `queue_sum`, awaited alike, after which the parts of this member hold their
+///   sum, and all others anything.
+/// - `gather_parts` is a collective that brings every member the parts of all.
 template <class Candidate, class Element>
 concept ScatterTransport =
     Transport<Candidate, Element> &&

@@ -24,7 +24,7 @@ inline constexpr std::size_t kLanes = 4;
   return direction == Direction::down ? Lane::activations : Lane::gradients;
 }
 
-/// The memory that one member brings to a process group or sum.
+/// The memory that one member brings to a collective or sum.
 struct Contribution {
   std::span<const std::byte> from;
   std::span<std::byte> into;

@@ -32,21 +32,21 @@ struct DeviceState {
 template <Mover Move>
 class BasicThreadTransport;
 
-/// What the threads share. It outlives all its transports and serves one step; making one costs
-/// microseconds. Bytes are moved and summed outside its lock, by the side that comes last, with
-/// that side's mover. A message or process group has *ended* here when it has been told to the
-/// mover; its mark says when it really has. If every device that has not left is blocked and none
-/// can go on, all calls throw: the finder Deadlock with what each awaits, the others Aborted.
+/// What the threads of one step share. It outlives all its transports and serves one step; making
+/// one costs microseconds. Bytes are moved and summed outside its lock, by the side that comes
+/// last, with that side's mover. A message or collective has *ended* here when it has been told to
+/// the mover; its mark says when it really has. If every device that has not left is blocked and
+/// none can go on, all calls throw: the finder Deadlock with what each awaits, the others Aborted.
 template <Mover Move>
 class BasicRendezvous {
  public:
-  /// Throws InvalidInput unless devices >= 1 and window >= 1.
+  /// Throws InvalidInput unless devices >= 1 and max_in_flight >= 1.
   BasicRendezvous(std::size_t devices, std::int32_t max_in_flight)
       : max_in_flight_(static_cast<std::size_t>(std::max(max_in_flight, 1))),
         running_(devices),
         devices_(devices) {
     require(devices >= 1, "Rendezvous: devices must be >= 1");
-    require(max_in_flight >= 1, "Rendezvous: window must be >= 1", max_in_flight);
+    require(max_in_flight >= 1, "Rendezvous: max_in_flight must be >= 1", max_in_flight);
   }
 
   /// A device's thread has ended its step. Where only blocked ones are left, they throw Aborted and
@@ -71,7 +71,7 @@ class BasicRendezvous {
     return aborted_;
   }
 
-  /// What is left after a step: a message or process group that not all sides ended; empty if none.
+  /// What is left after a step: a message or collective that not all sides ended; empty if none.
   [[nodiscard]] std::string leftover() const {
     const std::lock_guard lock(mutex_);
     for (const auto& [channel, state] : channels_) {
@@ -99,7 +99,7 @@ class BasicRendezvous {
   friend class BasicThreadTransport<Move>;
   using Mark = typename Move::Mark;
 
-  /// Message i lies at i modulo `window`, its mark until message i + window is moved.
+  /// Message i lies at i modulo `max_in_flight`, its mark until message i + max_in_flight is moved.
   struct Message {
     std::span<const std::byte> from;
     std::span<std::byte> into;

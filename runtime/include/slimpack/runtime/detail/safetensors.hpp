@@ -48,7 +48,7 @@ struct TensorEntry {
 struct SafetensorsHeader {
   std::vector<TensorEntry> tensors;
   std::map<std::string, std::string> metadata;
-  std::int64_t data_at = 0;  ///< byte of the file at which data begin
+  std::int64_t data_begin = 0;  ///< byte of the file at which data begin
   friend bool operator==(const SafetensorsHeader&, const SafetensorsHeader&) = default;
 
   /// Bytes of all tensors.
@@ -182,7 +182,7 @@ inline SafetensorsHeader parse_safetensors(std::span<const std::byte> file,
   const nlohmann::json document = parse_json(text, name);
   const JsonReader reader(document, name);
   SafetensorsHeader header;
-  header.data_at = static_cast<std::int64_t>(kStart + length);
+  header.data_begin = static_cast<std::int64_t>(kStart + length);
   for (const auto& [key, unused] : document.items()) {
     static_cast<void>(unused);
     const JsonReader value = reader.at(key);
@@ -262,7 +262,7 @@ class SafetensorsFile {
     throw InvalidInput(path_ + ": " + tensor.name +
                        ": dtype must be F64, F32, F16 or BF16, found " + tensor.type);
   }
-  [[nodiscard]] const TensorEntry& at(std::string_view name) const {
+  [[nodiscard]] const TensorEntry& entry_of(std::string_view name) const {
     const TensorEntry* tensor = find(name);
     if (tensor == nullptr) {
       throw InvalidInput(path_ + ": the tensor '" + std::string(name) + "' is missing");
@@ -290,7 +290,7 @@ namespace detail {
 
 inline const TensorEntry& SafetensorsFile::require_tensor(
     std::string_view name, std::span<const std::int64_t> shape) const {
-  const TensorEntry& tensor = at(name);
+  const TensorEntry& tensor = entry_of(name);
   static_cast<void>(element_type(tensor));
   if (!std::ranges::equal(tensor.shape, shape)) {
     throw InvalidInput(path_ + ": " + tensor.name + ": shape must be " + detail::shape_text(shape) +
@@ -302,7 +302,7 @@ inline const TensorEntry& SafetensorsFile::require_tensor(
 template <StoredValue Value>
 void SafetensorsFile::read(std::string_view name, std::int64_t first,
                            std::span<Value> values) const {
-  const TensorEntry& tensor = at(name);
+  const TensorEntry& tensor = entry_of(name);
   const ElementType type = element_type(tensor);
   const auto count = static_cast<std::int64_t>(values.size());
   const std::int64_t elements = tensor.elements();
@@ -314,7 +314,7 @@ void SafetensorsFile::read(std::string_view name, std::int64_t first,
   const std::int64_t width = element_bytes(type);
   load_elements(values,
                 file_.bytes().subspan(
-                    static_cast<std::size_t>(header_.data_at + tensor.begin + first * width),
+                    static_cast<std::size_t>(header_.data_begin + tensor.begin + first * width),
                     static_cast<std::size_t>(count * width)),
                 type);
 }
