@@ -3,35 +3,39 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
+#include "slimpack/schedule/event_loop.hpp"
 #include "slimpack/schedule/order.hpp"
 
 namespace slimpack::schedule {
 
-/// Durations of the abstract execution; every other kind of step takes no time.
+/// Durations of units in `execute_abstractly`, in any unit of time, >= 0. H, R and O take no time.
 struct StepTimes {
-  std::int64_t forward = 1;
-  std::int64_t backward = 2;
+  std::int64_t forward = 1;   ///< of every F
+  std::int64_t backward = 2;  ///< of every B
 };
 
 namespace detail {
 
-/// The channels of a pipeline: activations and gradients from each stage to its neighbour.
+/// A channel of a pipeline: activations or gradients that one stage sends to its neighbour.
 struct AbstractChannel {
-  std::vector<std::int64_t> queued;    ///< end of the unit that sends message i
-  std::vector<PipelineOp> sender;      ///< that unit
-  std::vector<std::int64_t> received;  ///< end of transfer i, as far as it is known
-  std::vector<std::int64_t> consumed;  ///< end of the unit that consumes message i
+  std::vector<PipelineOp> senders;  ///< the units that have sent a message, in order
+  std::size_t consumed = 0;         ///< messages whose consumer has ended
+  /// Messages that have arrived: their unit has ended and their receive is posted.
+  [[nodiscard]] std::size_t arrived(std::size_t max_in_flight) const noexcept {
+    return std::min(senders.size(), consumed + max_in_flight);
+  }
 };
 
+/// The policy of fixed orders: a stage begins its next unit as soon as its input has arrived, and
+/// the message `max_in_flight` before the one that it sends.
 class AbstractExecution {
  public:
   AbstractExecution(const Pipeline& pipeline, const StageOrders& orders, std::int32_t max_in_flight,
@@ -41,120 +45,129 @@ class AbstractExecution {
         max_in_flight_(static_cast<std::size_t>(max_in_flight)),
         times_(times),
         begin_(orders.size()),
-        free_(orders.size()),
+        busy_(orders.size(), 0),
         channels_(2 * orders.size()) {
     std::int32_t items = 0;
     for (const auto& order : orders) {
-      for (const PipelineOp& step : order) items = std::max(items, step.item + 1);
+      for (const PipelineOp& op : order) items = std::max(items, op.item + 1);
     }
     items_ = static_cast<std::size_t>(items);
-    ended_.resize(2 * static_cast<std::size_t>(virtual_stages_.size()) * items_);
+    ended_.resize(2 * static_cast<std::size_t>(virtual_stages_.size()) * items_, 0);
   }
 
   std::vector<std::vector<std::int64_t>> run() {
-    bool moved = true;
-    while (moved) {
-      moved = false;
-      for (std::size_t stage = 0; stage < orders_.size(); ++stage) {
-        while (begin_[stage].size() < orders_[stage].size() && advance(stage)) moved = true;
-      }
-    }
+    loop_.reset(orders_.size());
+    loop_.run(*this);
     std::string blocked;
     for (std::size_t stage = 0; stage < orders_.size(); ++stage) {
       if (begin_[stage].size() == orders_[stage].size()) continue;
-      const PipelineOp& step = orders_[stage][begin_[stage].size()];
+      const PipelineOp& op = orders_[stage][begin_[stage].size()];
       blocked += (blocked.empty() ? "stage " : "; stage ") + std::to_string(stage) + " at " +
-                 (step.kind == UnitKind::backward ? "B " : "F ") + std::to_string(step.item) +
-                 " of chunk " + std::to_string(step.chunk);
+                 (op.kind == UnitKind::backward ? "B " : "F ") + std::to_string(op.item) +
+                 " of chunk " + std::to_string(op.chunk);
     }
     if (!blocked.empty()) throw Deadlock("these units wait for each other: " + blocked);
     return std::move(begin_);
   }
 
- private:
-  [[nodiscard]] bool channelled() const noexcept { return virtual_stages_.pp > 1; }
+  // --- for the event loop ---
 
-  std::optional<std::int64_t>& ended(UnitKind kind, std::int32_t line, std::int32_t item) {
+  [[nodiscard]] bool busy(std::uint32_t stage) const noexcept { return busy_[stage] != 0; }
+  [[nodiscard]] static bool settle() noexcept { return false; }
+  [[nodiscard]] static bool unblock() noexcept { return false; }
+
+  void finish(std::uint32_t stage) {
+    const PipelineOp& op = orders_[stage][begin_[stage].size() - 1];
+    const std::int32_t place = place_of(stage, op);
+    busy_[stage] = 0;
+    ended(op.kind, place, op.item) = 1;
+    if (AbstractChannel* from = receives(op, place)) {
+      ++from->consumed;
+      loop_.ask(static_cast<std::uint32_t>(virtual_stages_.stage(source(op, place))));
+    }
+    if (AbstractChannel* into = sends(op, place)) {
+      into->senders.push_back(op);
+      loop_.ask(static_cast<std::uint32_t>(virtual_stages_.stage(target(op, place))));
+    }
+  }
+
+  void decide(std::uint32_t stage) {
+    const std::vector<PipelineOp>& order = orders_[stage];
+    std::vector<std::int64_t>& begin = begin_[stage];
+    while (begin.size() < order.size() && !takes_time(order[begin.size()])) {
+      begin.push_back(loop_.now());
+    }
+    if (begin.size() == order.size() || !may_begin(stage, order[begin.size()])) return;
+    const bool is_forward = order[begin.size()].kind == UnitKind::forward;
+    begin.push_back(loop_.now());
+    busy_[stage] = 1;
+    loop_.set(stage, loop_.now() + (is_forward ? times_.forward : times_.backward));
+  }
+
+ private:
+  static bool takes_time(const PipelineOp& op) noexcept {
+    return op.kind == UnitKind::forward || op.kind == UnitKind::backward;
+  }
+  [[nodiscard]] std::int32_t place_of(std::uint32_t stage, const PipelineOp& op) const noexcept {
+    return virtual_stages_.index(static_cast<std::int32_t>(stage), op.chunk);
+  }
+  /// The virtual stages that a unit receives from and sends to; out of range where there is none.
+  static std::int32_t source(const PipelineOp& op, std::int32_t place) noexcept {
+    return op.kind == UnitKind::forward ? place - 1 : place + 1;
+  }
+  static std::int32_t target(const PipelineOp& op, std::int32_t place) noexcept {
+    return op.kind == UnitKind::forward ? place + 1 : place - 1;
+  }
+  [[nodiscard]] bool exists(std::int32_t place) const noexcept {
+    return place >= 0 && place < virtual_stages_.size();
+  }
+
+  /// Whether F or B of an item has ended on a virtual stage.
+  std::uint8_t& ended(UnitKind kind, std::int32_t place, std::int32_t item) {
     const std::size_t pass = kind == UnitKind::backward ? 1 : 0;
     return ended_[(pass * static_cast<std::size_t>(virtual_stages_.size()) +
-                   static_cast<std::size_t>(line)) *
+                   static_cast<std::size_t>(place)) *
                       items_ +
                   static_cast<std::size_t>(item)];
   }
 
-  AbstractChannel& channel(UnitKind kind, std::size_t sender) {
-    return channels_[2 * sender + (kind == UnitKind::backward ? 1 : 0)];
+  /// The channel that leaves a stage for one pass; null where stages hand over in place.
+  AbstractChannel* channel(UnitKind kind, std::int32_t sender) {
+    if (virtual_stages_.pp == 1 || !exists(sender)) return nullptr;
+    const auto stage = static_cast<std::size_t>(virtual_stages_.stage(sender));
+    return &channels_[2 * stage + (kind == UnitKind::backward ? 1 : 0)];
+  }
+  AbstractChannel* receives(const PipelineOp& op, std::int32_t place) {
+    return channel(op.kind, source(op, place));
+  }
+  AbstractChannel* sends(const PipelineOp& op, std::int32_t place) {
+    return exists(target(op, place)) ? channel(op.kind, place) : nullptr;
   }
 
-  /// The end of transfer i; absent as long as its send is not queued or its receive not posted.
-  static std::optional<std::int64_t> transfer(AbstractChannel& link, std::size_t message,
-                                              std::size_t max_in_flight) {
-    while (link.received.size() <= message) {
-      const std::size_t next = link.received.size();
-      if (next >= link.queued.size()) return std::nullopt;
-      if (next >= max_in_flight && next - max_in_flight >= link.consumed.size())
-        return std::nullopt;
-      std::int64_t end = link.queued[next];
-      if (next >= max_in_flight) end = std::max(end, link.consumed[next - max_in_flight]);
-      if (next > 0) end = std::max(end, link.received[next - 1]);
-      link.received.push_back(end);
+  bool may_begin(std::uint32_t stage, const PipelineOp& op) {
+    const std::int32_t place = place_of(stage, op);
+    const std::int32_t from = source(op, place);
+    if (op.kind == UnitKind::backward && !exists(from) &&
+        ended(UnitKind::forward, place, op.item) == 0) {
+      return false;
     }
-    return link.received[message];
+    if (AbstractChannel* link = receives(op, place)) {
+      if (link->arrived(max_in_flight_) <= link->consumed) return false;
+      require_next(stage, op, link->senders[link->consumed],
+                   {op.kind, op.item, virtual_stages_.chunk(from)});
+    } else if (exists(from) && ended(op.kind, from, op.item) == 0) {
+      return false;
+    }
+    AbstractChannel* into = sends(op, place);
+    return into == nullptr || into->senders.size() < into->arrived(max_in_flight_) + max_in_flight_;
   }
 
-  bool advance(std::size_t stage) {
-    const PipelineOp step = orders_[stage][begin_[stage].size()];
-    std::int64_t start = free_[stage];
-    if (step.kind != UnitKind::forward && step.kind != UnitKind::backward) {
-      begin_[stage].push_back(start);
-      return true;
-    }
-    const bool is_forward = step.kind == UnitKind::forward;
-    const std::int32_t line = virtual_stages_.index(static_cast<std::int32_t>(stage), step.chunk);
-    const std::int32_t last = virtual_stages_.size() - 1;
-    if (!is_forward && line == last) {
-      const auto done = ended(UnitKind::forward, line, step.item);
-      if (!done) return false;
-      start = std::max(start, *done);
-    }
-    const bool receives = is_forward ? line > 0 : line < last;
-    AbstractChannel* from = nullptr;
-    if (receives) {
-      const std::int32_t source = is_forward ? line - 1 : line + 1;
-      if (channelled()) {
-        from = &channel(step.kind, static_cast<std::size_t>(virtual_stages_.stage(source)));
-        const auto arrived = transfer(*from, from->consumed.size(), max_in_flight_);
-        if (!arrived) return false;
-        const PipelineOp expected{step.kind, step.item, virtual_stages_.chunk(source)};
-        if (from->sender[from->consumed.size()] != expected) {
-          throw Deadlock("stage " + std::to_string(stage) + " consumes item " +
-                         std::to_string(step.item) + " of chunk " + std::to_string(step.chunk) +
-                         " in another order than it is sent");
-        }
-        start = std::max(start, *arrived);
-      } else {
-        const auto done = ended(step.kind, source, step.item);
-        if (!done) return false;
-        start = std::max(start, *done);
-      }
-    }
-    const bool sends = channelled() && (is_forward ? line < last : line > 0);
-    AbstractChannel* into = sends ? &channel(step.kind, stage) : nullptr;
-    if (into != nullptr && into->queued.size() >= max_in_flight_) {
-      const auto left = transfer(*into, into->queued.size() - max_in_flight_, max_in_flight_);
-      if (!left) return false;
-      start = std::max(start, *left);
-    }
-    const std::int64_t end = start + (is_forward ? times_.forward : times_.backward);
-    begin_[stage].push_back(start);
-    free_[stage] = end;
-    ended(step.kind, line, step.item) = end;
-    if (from != nullptr) from->consumed.push_back(end);
-    if (into != nullptr) {
-      into->queued.push_back(end);
-      into->sender.push_back(step);
-    }
-    return true;
+  static void require_next(std::uint32_t stage, const PipelineOp& op, const PipelineOp& sent,
+                           const PipelineOp& expected) {
+    if (sent == expected) return;
+    throw Deadlock("stage " + std::to_string(stage) + " consumes item " + std::to_string(op.item) +
+                   " of chunk " + std::to_string(op.chunk) +
+                   " in another order than it is sent");
   }
 
   VirtualStages virtual_stages_;
@@ -162,19 +175,20 @@ class AbstractExecution {
   std::size_t max_in_flight_;
   StepTimes times_;
   std::size_t items_ = 0;
-  std::vector<std::vector<std::int64_t>> begin_;
-  std::vector<std::int64_t> free_;
+  EventLoop loop_;
+  std::vector<std::vector<std::int64_t>> begin_;  // by stage and place in its order
+  std::vector<std::uint8_t> busy_;                // by stage
   std::vector<AbstractChannel> channels_;
-  std::vector<std::optional<std::int64_t>> ended_;
+  std::vector<std::uint8_t> ended_;
 };
 
 }  // namespace detail
 
-/// When each step begins if F and B take `times`, transfers take no time, and channels are
-/// rendezvous with `window` unfinished sends and posted receives. H, R and O take no time and wait
-/// for nothing. Throws Deadlock, naming each blocked stage, if the orders never end or a channel is
-/// consumed in another order than it is sent; InvalidInput if a size is < 1 or there is not one
-/// order a stage. O(steps * stages) at worst.
+/// When each unit begins, by stage and place in its order. F and B take `times`, transfers take no
+/// time; a channel has at most `max_in_flight` unfinished sends and as many posted receives. H, R
+/// and O take no time and wait for nothing. Throws Deadlock, naming each blocked stage, if the
+/// orders never end, or naming the unit if a channel is consumed in another order than it is sent.
+/// Throws InvalidInput if a size is < 1 or there is not one order a stage. O(units log stages).
 [[nodiscard]] inline std::vector<std::vector<std::int64_t>> execute_abstractly(
     const Pipeline& pipeline, const StageOrders& orders, std::int32_t max_in_flight,
     const StepTimes& times = {}) {

@@ -27,6 +27,14 @@ struct Timeline {
   friend bool operator==(const Timeline&, const Timeline&) = default;
 };
 
+/// The figures of a simulated plan that a prediction carries.
+struct PlanFigures {
+  Nanos iteration;
+  std::vector<Nanos> busy;  ///< one a device
+  std::vector<Bytes> peak;  ///< one a device
+  friend bool operator==(const PlanFigures&, const PlanFigures&) = default;
+};
+
 /// What watches memory during a simulation.
 /// Laws: called once for each instant at which a device's bytes change, with what it holds from
 /// then on, all that ends at the instant freed and all that starts allocated; each device's times

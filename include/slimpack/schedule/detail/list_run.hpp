@@ -26,136 +26,17 @@ class ListRun : ListPlaces {
   /// Appends the orders of all devices of the part; the time at which the last F, B or H ends.
   Nanos run() {
     prepare();
-    for (;;) {
-      const std::int64_t now = state_.events.time();
-      if (now == kNever) {
-        if (left_ == 0) break;
-        unblock();
-        continue;
-      }
-      now_ = now;
-      while (state_.events.time() == now) {
-        const std::uint32_t device = state_.events.device();
-        state_.events.set(device, kNever);
-        if (state_.devices[device].doing != ListDevice::Doing::nothing) finish(device);
-        mark(device);
-      }
-      ask_all();
-    }
+    state_.loop.run(*this);
     close();
-    return Nanos{now_};
+    return Nanos{now()};
   }
 
- private:
-  using Doing = ListDevice::Doing;
+  // --- for the event loop ---
 
-  // --- begin and end ---
-
-  void prepare() {
-    const std::size_t devices = ranks_.size() * stages_;
-    state_.events.reset(devices);
-    state_.devices.assign(devices, {});
-    state_.heads.assign(ranks_.size(), {});
-    state_.asked.clear();
-    left_ = 0;
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      ListRank& rank = ranks_[i];
-      state_.heads[i].idle = stages_;
-      for (std::size_t side = 0; side < 2; ++side) {
-        const RankPass& pass = rank.pass[side];
-        left_ += pass.size() * stages_;
-        rank.arrival[side].assign(pass.size() * stages_, kNever);
-        std::int64_t* enters = rank.arrival[side].data() + row(pass, entry(side));
-        for (std::size_t item = 0; item < pass.size(); ++item) {
-          if (stages_ == 1 || pass.enters[item] != 0) enters[item] = 0;
-        }
-      }
-      for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-        DeviceSchedule& schedule =
-            schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))];
-        schedule.order.clear();
-        schedule.order.reserve(rank.pass[0].size() + rank.pass[1].size() +
-                               (shard_ || stage == last_ ? rank.head_item.size() : 0) +
-                               static_cast<std::size_t>(plan_.parallel.chunks) + 1);
-      }
-      left_ += rank.head_item.size();
-    }
-    now_ = 0;
-    for (std::uint32_t device = 0; device < devices; ++device) mark(device);
-    ask_all();
+  [[nodiscard]] bool busy(std::uint32_t device) const noexcept {
+    return state_.devices[device].doing != Doing::nothing;
   }
-
-  void close() {
-    for (const ListRank& rank : ranks_) {
-      for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-        auto& order = order_of(rank, stage);
-        for (std::int32_t chunk = plan_.parallel.chunks - 1; rank.pass[1].size() == 0 && chunk >= 0;
-             --chunk) {
-          order.push_back({UnitKind::reduce, PackId{}, chunk});
-        }
-        order.push_back({UnitKind::optimizer, PackId{}, 0});
-      }
-    }
-  }
-
-  [[nodiscard]] std::vector<Unit>& order_of(const ListRank& rank, std::uint32_t stage) {
-    return schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))].order;
-  }
-
-  void mark(std::uint32_t device) {
-    ListDevice& at = state_.devices[device];
-    if (at.marked || at.doing != Doing::nothing) return;
-    at.marked = true;
-    state_.asked.push_back(device);
-  }
-
-  /// Asks the marked devices, later stages first: what they take makes room for earlier ones.
-  void ask_all() {
-    auto& asked = state_.asked;
-    while (!asked.empty()) {
-      if (asked.size() > 1) std::sort(asked.begin(), asked.end());
-      const std::uint32_t device = asked.back();
-      asked.pop_back();
-      state_.devices[device].marked = false;
-      if (state_.devices[device].doing == Doing::nothing) choose(device);
-    }
-  }
-
-  void begin(std::uint32_t device, std::size_t side) {
-    ListRank& rank = ranks_[rank_of(device)];
-    RankPass& pass = rank.pass[side];
-    ListDevice& at = state_.devices[device];
-    const std::uint32_t item = at.begun[side];
-    const std::uint32_t stage = stage_of(device);
-    const std::int64_t time = rank.time[side][row(pass, stage) + item];
-    std::vector<Unit>& order = order_of(rank, stage);
-    order.push_back({side == 0 ? UnitKind::forward : UnitKind::backward,
-                     static_cast<PackId>(pass.pack[item]), pass.chunk[item]});
-    ++at.begun[side];
-    if (side == 1 && (item + 1 == pass.size() || pass.chunk[item + 1] != pass.chunk[item]) &&
-        last_of_chunk(pass, item)) {
-      order.push_back({UnitKind::reduce, PackId{}, pass.chunk[item]});
-    }
-    occupy(device, side == 0 ? Doing::forward : Doing::backward, now_ + time);
-  }
-  /// No later item is of the same chunk: every block has all chunks, so only the last has none.
-  [[nodiscard]] static bool last_of_chunk(const RankPass& pass, std::uint32_t item) noexcept {
-    for (std::size_t later = pass.size(); later-- > item + 1;) {
-      if (pass.chunk[later] == pass.chunk[item]) return false;
-      if (pass.enters[later] != 0) return true;
-    }
-    return true;
-  }
-
-  void occupy(std::uint32_t device, Doing doing, std::int64_t ends) {
-    ListDevice& at = state_.devices[device];
-    at.doing = doing;
-    at.ends = ends;
-    at.wanted = 0;
-    --state_.heads[rank_of(device)].idle;
-    state_.events.set(device, ends);
-  }
-
+  [[nodiscard]] static bool settle() noexcept { return false; }
   void finish(std::uint32_t device) {
     ListDevice& at = state_.devices[device];
     const Doing doing = at.doing;
@@ -180,6 +61,156 @@ class ListRun : ListPlaces {
     if (side == 0 && stage == last_ && pass.leaves[item] != 0) ++state_.heads[rank].reached;
   }
 
+  /// Begins what an idle device runs next, or notes when that may be possible.
+  void decide(std::uint32_t device) {
+    const std::uint32_t rank = rank_of(device), stage = stage_of(device);
+    ListHead& head = state_.heads[rank];
+    state_.devices[device].wanted = 0;
+    if (shard_ && !head.called && stage == last_ && time_to_call(device)) call(rank);
+    if (head.called) {
+      join(device);
+      return;
+    }
+    const std::array<std::int64_t, 2> at{ready(device, 0), ready(device, 1)};
+    for (const std::size_t side : {std::size_t{1}, std::size_t{0}}) {
+      if (at[side] <= now() && is_context_parallel(device, side) &&
+          readiness(device, side) == Readiness::wanted) {
+        begin_merged(device, side);
+        return;
+      }
+    }
+    const bool head_waits = !shard_ && stage == last_ && head.done < head.reached;
+    std::array<std::size_t, 2> wish{1, 0};
+    if (forward_first(device, at)) std::swap(wish[0], wish[1]);
+    for (const std::size_t side : wish) {
+      if (side == 0 && head_waits) {
+        run_head(device);
+        return;
+      }
+      if (at[side] > now()) continue;
+      if (!is_context_parallel(device, side)) {
+        begin(device, side);
+        return;
+      }
+      const Readiness found = readiness(device, side);
+      if (found == Readiness::possible) {
+        begin_merged(device, side);
+        return;
+      }
+      if (found == Readiness::wait) {
+        state_.devices[device].wanted = static_cast<std::uint8_t>(side + 1);
+        return;
+      }
+    }
+    if (head_waits) {
+      run_head(device);
+      return;
+    }
+    wake(device, at);
+  }
+
+  /// Nothing runs and nothing is known to come: calls the stages of a rank together for H that they
+  /// have put off. Throws Deadlock if units are left and there is no such rank.
+  [[nodiscard]] bool unblock() {
+    if (left_ == 0) return false;
+    for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+      const ListHead& head = state_.heads[rank];
+      if (!shard_ || head.done == head.reached) continue;
+      call(rank);
+      return true;
+    }
+    throw Deadlock("list_schedule: the units of a part wait for each other");
+  }
+
+ private:
+  // --- begin and end ---
+
+  void prepare() {
+    const std::size_t devices = ranks_.size() * stages_;
+    state_.loop.reset(devices);
+    state_.devices.assign(devices, {});
+    state_.heads.assign(ranks_.size(), {});
+    left_ = 0;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      ListRank& rank = ranks_[i];
+      state_.heads[i].idle = stages_;
+      for (std::size_t side = 0; side < 2; ++side) {
+        const RankPass& pass = rank.pass[side];
+        left_ += pass.size() * stages_;
+        rank.arrival[side].assign(pass.size() * stages_, kNever);
+        std::int64_t* enters = rank.arrival[side].data() + row(pass, entry(side));
+        for (std::size_t item = 0; item < pass.size(); ++item) {
+          if (stages_ == 1 || pass.enters[item] != 0) enters[item] = 0;
+        }
+      }
+      for (std::uint32_t stage = 0; stage < stages_; ++stage) {
+        DeviceSchedule& schedule =
+            schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))];
+        schedule.order.clear();
+        schedule.order.reserve(rank.pass[0].size() + rank.pass[1].size() +
+                               (shard_ || stage == last_ ? rank.head_item.size() : 0) +
+                               static_cast<std::size_t>(plan_.parallel.chunks) + 1);
+      }
+      left_ += rank.head_item.size();
+    }
+  }
+
+  void close() {
+    for (const ListRank& rank : ranks_) {
+      for (std::uint32_t stage = 0; stage < stages_; ++stage) {
+        auto& order = order_of(rank, stage);
+        for (std::int32_t chunk = plan_.parallel.chunks - 1; rank.pass[1].size() == 0 && chunk >= 0;
+             --chunk) {
+          order.push_back({UnitKind::reduce, PackId{}, chunk});
+        }
+        order.push_back({UnitKind::optimizer, PackId{}, 0});
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<Unit>& order_of(const ListRank& rank, std::uint32_t stage) {
+    return schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))].order;
+  }
+
+  void ask(std::uint32_t device) {
+    if (!busy(device)) state_.loop.ask(device);
+  }
+
+  void begin(std::uint32_t device, std::size_t side) {
+    ListRank& rank = ranks_[rank_of(device)];
+    RankPass& pass = rank.pass[side];
+    ListDevice& at = state_.devices[device];
+    const std::uint32_t item = at.begun[side];
+    const std::uint32_t stage = stage_of(device);
+    const std::int64_t time = rank.time[side][row(pass, stage) + item];
+    std::vector<Unit>& order = order_of(rank, stage);
+    order.push_back({side == 0 ? UnitKind::forward : UnitKind::backward,
+                     static_cast<PackId>(pass.pack[item]), pass.chunk[item]});
+    ++at.begun[side];
+    if (side == 1 && (item + 1 == pass.size() || pass.chunk[item + 1] != pass.chunk[item]) &&
+        last_of_chunk(pass, item)) {
+      order.push_back({UnitKind::reduce, PackId{}, pass.chunk[item]});
+    }
+    occupy(device, side == 0 ? Doing::forward : Doing::backward, now() + time);
+  }
+  /// No later item is of the same chunk: every block has all chunks, so only the last has none.
+  [[nodiscard]] static bool last_of_chunk(const RankPass& pass, std::uint32_t item) noexcept {
+    for (std::size_t later = pass.size(); later-- > item + 1;) {
+      if (pass.chunk[later] == pass.chunk[item]) return false;
+      if (pass.enters[later] != 0) return true;
+    }
+    return true;
+  }
+
+  void occupy(std::uint32_t device, Doing doing, std::int64_t ends) {
+    ListDevice& at = state_.devices[device];
+    at.doing = doing;
+    at.ends = ends;
+    at.wanted = 0;
+    --state_.heads[rank_of(device)].idle;
+    state_.loop.set(device, ends);
+  }
+
   /// An item that has been consumed posts the receive `window` later on its channel.
   void post_next(std::uint32_t rank, std::size_t side, std::uint32_t stage, std::uint32_t item) {
     const RankPass& pass = ranks_[rank].pass[side];
@@ -199,10 +230,10 @@ class ListRun : ListPlaces {
     const std::uint32_t to = next(side, stage);
     const std::uint32_t sender = rank * stages_ + stage, receiver = rank * stages_ + to;
     std::int64_t& link = state_.devices[sender].link[stages_ > 2 ? side : 0];
-    link = std::max(link, now_) + of.transfer[side][row(pass, stage) + item];
+    link = std::max(link, now()) + of.transfer[side][row(pass, stage) + item];
     of.arrival[side][row(pass, to) + (turn ? pass.next_chunk[item] : item)] = link;
-    mark(sender);
-    mark(receiver);
+    ask(sender);
+    ask(receiver);
   }
 
   // --- what may run ---
@@ -226,7 +257,7 @@ class ListRun : ListPlaces {
       const ListDevice& at = state_.devices[other];
       const std::uint32_t theirs = at.begun[side];
       if (theirs == pass.size() || pass.pack[theirs] != own.pack[item] ||
-          pass.chunk[theirs] != own.chunk[item] || ready(other, side) > now_) {
+          pass.chunk[theirs] != own.chunk[item] || ready(other, side) > now()) {
         result = Readiness::impossible;
         return;
       }
@@ -256,66 +287,19 @@ class ListRun : ListPlaces {
 
   // --- what runs next ---
 
-  void choose(std::uint32_t device) {
-    const std::uint32_t rank = rank_of(device), stage = stage_of(device);
-    ListHead& head = state_.heads[rank];
-    state_.devices[device].wanted = 0;
-    if (shard_ && !head.called && stage == last_ && time_to_call(device)) call(rank);
-    if (head.called) {
-      join(device);
-      return;
-    }
-    const std::array<std::int64_t, 2> at{ready(device, 0), ready(device, 1)};
-    for (const std::size_t side : {std::size_t{1}, std::size_t{0}}) {
-      if (at[side] <= now_ && is_context_parallel(device, side) &&
-          readiness(device, side) == Readiness::wanted) {
-        begin_merged(device, side);
-        return;
-      }
-    }
-    const bool head_waits = !shard_ && stage == last_ && head.done < head.reached;
-    std::array<std::size_t, 2> wish{1, 0};
-    if (forward_first(device, at)) std::swap(wish[0], wish[1]);
-    for (const std::size_t side : wish) {
-      if (side == 0 && head_waits) {
-        run_head(device);
-        return;
-      }
-      if (at[side] > now_) continue;
-      if (!is_context_parallel(device, side)) {
-        begin(device, side);
-        return;
-      }
-      const Readiness found = readiness(device, side);
-      if (found == Readiness::possible) {
-        begin_merged(device, side);
-        return;
-      }
-      if (found == Readiness::wait) {
-        state_.devices[device].wanted = static_cast<std::uint8_t>(side + 1);
-        return;
-      }
-    }
-    if (head_waits) {
-      run_head(device);
-      return;
-    }
-    wake(device, at);
-  }
-
   /// Sets the next time at which something that is known to come makes an item ready.
   void wake(std::uint32_t device, const std::array<std::int64_t, 2>& at) {
     std::int64_t next_time = kNever;
     for (const std::int64_t time : at) {
-      if (time > now_) next_time = std::min(next_time, time);
+      if (time > now()) next_time = std::min(next_time, time);
     }
-    if (next_time != state_.events.time(device)) state_.events.set(device, next_time);
+    if (next_time != state_.loop.time(device)) state_.loop.set(device, next_time);
   }
 
   /// Whether F goes before a B that is ready as well.
   [[nodiscard]] bool forward_first(std::uint32_t device,
                                    const std::array<std::int64_t, 2>& at) const {
-    if (at[0] > now_ || at[1] > now_) return false;
+    if (at[0] > now() || at[1] > now()) return false;
     const std::uint32_t stage = stage_of(device);
     if (stage == last_) {
       const ListHead& head = state_.heads[rank_of(device)];
@@ -356,7 +340,7 @@ class ListRun : ListPlaces {
     order_of(rank, last_)
         .push_back(
             {UnitKind::head, static_cast<PackId>(rank.pass[0].pack[rank.head_item[pack]]), 0});
-    occupy(device, Doing::head, now_ + rank.head_time[pack]);
+    occupy(device, Doing::head, now() + rank.head_time[pack]);
   }
 
   // --- H of all stages ---
@@ -372,23 +356,23 @@ class ListRun : ListPlaces {
     if (later < rank.heads.size() && rank.heads[later] <= head.done) return false;
     if (waiting >= static_cast<std::uint32_t>(options_.head_batch)) return true;
     if (head.reached == rank.head_item.size()) return true;
-    return ready(device, 0) > now_ && ready(device, 1) > now_;
+    return ready(device, 0) > now() && ready(device, 1) > now();
   }
 
   void call(std::uint32_t i) {
     const ListRank& rank = ranks_[i];
     ListHead& head = state_.heads[i];
     head.called = true;
-    head.readiness = now_;
+    head.readiness = now();
     for (std::uint32_t stage = 0; stage < stages_; ++stage) {
       const ListDevice& device = state_.devices[i * stages_ + stage];
       if (device.doing != Doing::nothing) head.readiness = std::max(head.readiness, device.ends);
-      mark(i * stages_ + stage);
+      ask(i * stages_ + stage);
     }
     // The last stage still runs the B that need no further H; so the others know the time early.
     const ListDevice& device = state_.devices[i * stages_ + last_];
     const std::size_t first = row(rank.pass[1], last_);
-    std::int64_t spare = device.doing == Doing::nothing ? now_ : device.ends;
+    std::int64_t spare = device.doing == Doing::nothing ? now() : device.ends;
     for (std::size_t item = device.begun[1];
          item < rank.heads.size() && rank.heads[item] <= head.done; ++item) {
       if (item - device.begun[1] >= kCollectiveNotice) break;
@@ -401,11 +385,11 @@ class ListRun : ListPlaces {
   void join(std::uint32_t device) {
     ListHead& head = state_.heads[rank_of(device)];
     const std::array<std::int64_t, 2> at{ready(device, 0), ready(device, 1)};
-    const std::int64_t left = head.readiness - now_;
+    const std::int64_t left = head.readiness - now();
     std::array<bool, 2> fits{};
     std::array<std::int64_t, 2> time{};
     for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
-      if (at[side] > now_ || is_context_parallel(device, side)) continue;
+      if (at[side] > now() || is_context_parallel(device, side)) continue;
       time[side] = duration(device, side);
       fits[side] = time[side] <= left + time[side] / kCollectiveSlack;
     }
@@ -421,7 +405,7 @@ class ListRun : ListPlaces {
         }
       }
       begin(device, side);
-      head.readiness = std::max(head.readiness, now_ + time[side]);
+      head.readiness = std::max(head.readiness, now() + time[side]);
       return;
     }
     if (head.idle == stages_) {
@@ -435,7 +419,7 @@ class ListRun : ListPlaces {
     ListRank& rank = ranks_[i];
     ListHead& head = state_.heads[i];
     head.called = false;
-    std::int64_t time = now_;
+    std::int64_t time = now();
     for (; head.done < head.reached; ++head.done) {
       const auto pack = static_cast<PackId>(rank.pass[0].pack[rank.head_item[head.done]]);
       for (std::uint32_t stage = 0; stage < stages_; ++stage) {
@@ -447,18 +431,6 @@ class ListRun : ListPlaces {
     for (std::uint32_t stage = 0; stage < stages_; ++stage) {
       occupy(i * stages_ + stage, Doing::head, time);
     }
-  }
-
-  /// Nothing runs and nothing is known to come: what was put off has to be done now.
-  void unblock() {
-    for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-      ListHead& head = state_.heads[rank];
-      if (!shard_ || head.done == head.reached) continue;
-      call(rank);
-      ask_all();
-      return;
-    }
-    throw Deadlock("list_schedule: the units of a part wait for each other");
   }
 
   std::vector<std::uint32_t> partners_;

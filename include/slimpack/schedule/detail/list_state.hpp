@@ -11,7 +11,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/detail/list_parts.hpp"
 #include "slimpack/schedule/list_options.hpp"
-#include "slimpack/schedule/next_event.hpp"
+#include "slimpack/schedule/event_loop.hpp"
 
 namespace slimpack::schedule::detail {
 
@@ -24,7 +24,6 @@ inline constexpr std::int64_t kCollectiveSlack = 10;
 struct ListDevice {
   enum class Doing : std::uint8_t { nothing, forward, backward, head };
   Doing doing = Doing::nothing;
-  bool marked = false;      ///< to be asked what it does next
   std::uint8_t wanted = 0;  ///< waits for the ranks of a merged item: 1 forward, 2 backward
   std::array<std::uint32_t, 2> begun{};  ///< items, by pass
   std::int64_t ends = 0;                 ///< of the unit that runs
@@ -42,10 +41,9 @@ struct ListHead {
 
 /// Memory of a run that later runs use again.
 struct ListState {
-  NextEvent events;
+  EventLoop loop;
   std::vector<ListDevice> devices;
   std::vector<ListHead> heads;
-  std::vector<std::uint32_t> asked;
 };
 
 /// What a run over a part reads and keeps; asks nothing of anyone.
@@ -66,6 +64,7 @@ class ListPlaces {
  protected:
   using Doing = ListDevice::Doing;
 
+  [[nodiscard]] std::int64_t now() const noexcept { return state_.loop.now(); }
   [[nodiscard]] std::uint32_t rank_of(std::uint32_t device) const noexcept {
     return device / stages_;
   }
@@ -150,7 +149,6 @@ class ListPlaces {
   std::uint32_t stages_, last_;
   bool shard_;
   std::size_t left_ = 0;  // units that have not ended; of H, that have not begun
-  std::int64_t now_ = 0;
 };
 
 }  // namespace slimpack::schedule::detail

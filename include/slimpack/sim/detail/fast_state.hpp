@@ -16,12 +16,11 @@
 namespace slimpack::sim::detail {
 
 struct FastDevice {
-  std::size_t place = 0;  ///< in its order: the unit that runs or comes next
-  bool busy = false;
-  bool marked = false;  ///< to be asked whether its next unit can begin
-  bool known = false;   ///< `at` is that of the unit at `place`
-  bool there = false;   ///< waits for those that its unit meets, or runs with them
-  ScheduleTables::Place at;
+  std::size_t next = 0;  ///< in its order: the unit that runs or comes next
+  bool busy = false;     ///< that unit runs
+  bool known = false;    ///< `place` is that of this unit
+  bool there = false;    ///< waits for the other devices of its collective, or runs with them
+  ScheduleTables::Place place;
   Unit last{};                         ///< that ended; its times, and of all of them the sum
   std::int64_t started = 0, ends = 0;  ///< of the unit that runs or ran last
   std::int64_t worked = 0;
@@ -41,7 +40,7 @@ class FastMemory {
     level_ += bytes;
   }
   /// Bytes that go at a time that is now or later.
-  void free(std::int64_t i, std::int64_t bytes) { sends_.push_back({i, bytes}); }
+  void free(std::int64_t time, std::int64_t bytes) { sends_.push_back({time, bytes}); }
 
   [[nodiscard]] Bytes close() {
     settle();
@@ -80,7 +79,8 @@ struct FastLink {
   std::int64_t free = 0;  ///< of a link with one channel
   std::uint32_t channels = 0;
   std::uint32_t event = 0;  ///< of a link with several: 1 + its number among these
-  bool busy = false, marked = false;
+  bool busy = false;   ///< a message is on a link with several channels
+  bool waits = false;  ///< chooses its next message when the instant is over
   std::vector<Message> waiting;
 };
 

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executes the fixed orders of a plan in simulated time, without a DAG.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/unit_times.hpp"
+#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/schedule/event_loop.hpp"
+#include "slimpack/sim/build_dag.hpp"
+#include "slimpack/sim/detail/fast_state.hpp"
+#include "slimpack/sim/detail/reduction_times.hpp"
+#include "slimpack/sim/schedule_tables.hpp"
+#include "slimpack/sim/simulator.hpp"
+#include "slimpack/sim/timeline.hpp"
+
+namespace slimpack::sim::detail {
+
+/// The policy of fixed orders with links and memory: executes the orders of a plan in simulated
+/// time. Devices know what they wait for. So an event is the end of a unit, an arrival that an idle
+/// device waits for, or the end of a transfer on a link that several channels share. Other transfers
+/// get their times as soon as these are certain. Links that are shared are numbered behind the
+/// devices in the event loop.
+template <UnitTimes Times>
+class FastSimulator {
+ public:
+  FastSimulator(const ScheduleTables& table, const Times& times)
+      : table_(table),
+        plan_(table.plan()),
+        times_(times),
+        stages_(static_cast<std::size_t>(plan_.parallel.pp)),
+        devices_(plan_.schedule.size()),
+        channels_(table.channels().size()),
+        links_(2 * plan_.schedule.size()),
+        shard_(plan_.parallel.head == LmHead::shard && stages_ > 1),
+        arrival_(table.cells(), schedule::kNever),
+        ended_(table.cells(), schedule::kNever),
+        head_done_(table.rows(), false),
+        head_there_(shard_ ? table.rows() : 0, 0),
+        reductions_(plan_) {
+    for (const Bytes first : table.at_first()) memory_.emplace_back(first);
+    for (const ScheduleTables::Channel& channel : table.channels()) ++links_[channel.link].channels;
+    for (std::uint32_t link = 0; link < links_.size(); ++link) {
+      if (links_[link].channels < 2) continue;
+      shared_.push_back(link);
+      links_[link].event = static_cast<std::uint32_t>(shared_.size());
+    }
+    loop_.reset(devices_.size() + shared_.size());
+  }
+
+  /// Throws Deadlock where units wait for each other.
+  PlanFigures run() {
+    loop_.run(*this);
+    for (std::size_t device = 0; device < devices_.size(); ++device) {
+      if (devices_[device].next == plan_.schedule[device].order.size()) continue;
+      // The DAG tells who waits for whom.
+      static_cast<void>(simulate(build_dag(plan_, times_)));
+      throw Deadlock("plan_figures: the units of a plan wait for each other");
+    }
+    PlanFigures figures;
+    for (FastDevice& device : devices_) figures.busy.push_back(Nanos{device.worked});
+    figures.iteration = Nanos{std::max(last_, reductions_.run(times_, figures.busy))};
+    for (FastMemory& memory : memory_) figures.peak.push_back(memory.close());
+    return figures;
+  }
+
+  // --- for the event loop ---
+
+  [[nodiscard]] bool busy(std::uint32_t number) const noexcept {
+    return is_link(number) ? link(number).busy : devices_[number].busy;
+  }
+  void finish(std::uint32_t number) {
+    if (is_link(number)) {
+      link(number).busy = false;
+    } else {
+      end_unit(number);
+    }
+  }
+  void decide(std::uint32_t number) {
+    if (is_link(number)) {
+      choose_later(shared_[number - devices_.size()]);
+    } else {
+      advance(number);
+    }
+  }
+  /// Links that are shared choose only when devices have gone on as far as they can: then all
+  /// messages of the instant are there, and ties do not depend on the order of events.
+  [[nodiscard]] bool settle() {
+    if (waiting_links_.empty()) return false;
+    std::swap(waiting_links_, choosing_);
+    for (const std::uint32_t number : choosing_) {
+      links_[number].waits = false;
+      if (!links_[number].busy) serve(number);
+    }
+    choosing_.clear();
+    return true;
+  }
+  [[nodiscard]] static bool unblock() noexcept { return false; }
+
+ private:
+  [[nodiscard]] const DeviceSchedule& schedule(std::uint32_t device) const noexcept {
+    return plan_.schedule[device];
+  }
+
+  [[nodiscard]] bool is_link(std::uint32_t number) const noexcept {
+    return number >= devices_.size();
+  }
+  [[nodiscard]] FastLink& link(std::uint32_t number) noexcept {
+    return links_[shared_[number - devices_.size()]];
+  }
+  [[nodiscard]] const FastLink& link(std::uint32_t number) const noexcept {
+    return links_[shared_[number - devices_.size()]];
+  }
+  void ask(std::uint32_t device) {
+    if (!devices_[device].busy) loop_.ask(device);
+  }
+  void choose_later(std::uint32_t link) {
+    if (links_[link].busy || links_[link].waits) return;
+    links_[link].waits = true;
+    waiting_links_.push_back(link);
+  }
+
+  // --- devices ---
+
+  /// Begins the next unit of an idle device, or notes when that may be possible.
+  void advance(std::uint32_t device) {
+    FastDevice& state = devices_[device];
+    const DeviceSchedule& on = schedule(device);
+    for (; state.next < on.order.size(); ++state.next) {
+      const Unit& unit = on.order[state.next];
+      if (unit.kind == UnitKind::reduce) {
+        reductions_.release(device, unit.chunk, state.started, state.ends,
+                            by_layers(device, unit.chunk));
+      } else if (unit.kind == UnitKind::optimizer) {
+        reductions_.optimizer(device, state.ends);
+      } else {
+        break;
+      }
+    }
+    if (state.next == on.order.size()) return;
+    require(!reductions_.closed(device), "plan_figures: O must be the last unit of device", device);
+    const Unit& unit = on.order[state.next];
+    if (!state.known) {
+      state.place = table_.place(unit, on.dp, on.pp);
+      state.known = true;
+    }
+    const std::int64_t ready = ready_at(device, unit, state.place);
+    if (ready == schedule::kNever) return;
+    if (ready > loop_.now()) {
+      loop_.set(device, ready);
+      return;
+    }
+    const bool in_cp_group =
+        unit.kind != UnitKind::head &&
+        plan_.groups[index(plan_.micropacks[index(unit.pack)].group)].size() > 1;
+    if (in_cp_group || (shard_ && unit.kind == UnitKind::head)) {
+      meet(device, unit);
+    } else {
+      begin(device, unit, duration(unit, state.place, on.pp));
+    }
+  }
+
+  /// Whether the unit before this R is the last B of its chunk and of several layers.
+  [[nodiscard]] bool by_layers(std::uint32_t device, std::int32_t chunk) const {
+    const FastDevice& state = devices_[device];
+    if (state.last.kind != UnitKind::backward || state.last.chunk != chunk) return false;
+    const auto& order = schedule(device).order;
+    const auto rest = order.begin() + static_cast<std::ptrdiff_t>(state.next);
+    const auto later = std::find_if(rest, order.end(), [&](const Unit& unit) {
+      return unit.kind == UnitKind::backward && unit.chunk == chunk;
+    });
+    const std::int32_t line = table_.line().index(schedule(device).pp, chunk);
+    return later == order.end() && plan_.stages[static_cast<std::size_t>(line)].layers() > 1;
+  }
+
+  /// When the next unit may begin as far as that is known.
+  [[nodiscard]] std::int64_t ready_at(std::uint32_t device, const Unit& unit,
+                                      const ScheduleTables::Place& place) const {
+    const std::int32_t pp = schedule(device).pp;
+    const std::int32_t end = table_.line().size() - 1;
+    if (unit.kind == UnitKind::head) {
+      const bool last = static_cast<std::size_t>(pp) + 1 == stages_;
+      return last && ended_[table_.cell(place.row, end)] == schedule::kNever ? schedule::kNever : loop_.now();
+    }
+    std::int64_t ready = loop_.now();
+    if (place.receives != ScheduleTables::kNone) {
+      ready = std::max(ready, arrival_[place.cell]);
+    } else if (stages_ == 1) {
+      const bool forward = unit.kind == UnitKind::forward;
+      if (forward && place.line > 0 && ended_[place.cell - 1] == schedule::kNever)
+        return schedule::kNever;
+      if (!forward && place.line < end && ended_[place.cell + 1] == schedule::kNever)
+        return schedule::kNever;
+    }
+    if (unit.kind == UnitKind::backward && place.line == end) {
+      for (const PackId head : table_.heads(unit.pack)) {
+        if (!head_done_[table_.row(head, schedule(device).dp)]) return schedule::kNever;
+      }
+    }
+    if (place.sends != ScheduleTables::kNone) {
+      const std::uint32_t before = table_.before(place.sends);
+      if (before != ScheduleTables::kNone)
+        ready = std::max(ready, arrival_[table_.consumer(before)]);
+    }
+    return ready;
+  }
+
+  [[nodiscard]] std::int64_t duration(const Unit& unit, const ScheduleTables::Place& place,
+                                      std::int32_t pp) const {
+    if (unit.kind != UnitKind::head) return times_.compute(unit.pack, place.line).value;
+    return times_.head(unit.pack, table_[place.row].rank, pp).value;
+  }
+  [[nodiscard]] const std::vector<std::int32_t>& group_of(const Unit& unit) const {
+    return plan_.groups[index(plan_.micropacks[index(unit.pack)].group)];
+  }
+
+  /// Units that meet begin when the last of their devices is there and take as long as the slowest.
+  void meet(std::uint32_t device, const Unit& unit) {
+    FastDevice& state = devices_[device];
+    if (state.there) return;
+    state.there = true;
+    const DeviceSchedule& on = schedule(device);
+    if (unit.kind == UnitKind::head) {
+      if (++head_there_[state.place.row] < stages_) return;
+      const auto first = static_cast<std::uint32_t>(device_index(plan_, on.dp, 0));
+      std::int64_t longest = 0;
+      for (std::int32_t pp = 0; pp < plan_.parallel.pp; ++pp) {
+        longest = std::max(longest, duration(unit, state.place, pp));
+      }
+      for (std::uint32_t stage = 0; stage < stages_; ++stage) begin(first + stage, unit, longest);
+      return;
+    }
+    const std::vector<std::int32_t>& ranks = group_of(unit);
+    for (const std::int32_t dp : ranks) {
+      const FastDevice& other = devices_[device_index(plan_, dp, on.pp)];
+      if (!other.there || schedule_of(dp, on.pp).order[other.next] != unit) return;
+    }
+    const std::int64_t time = duration(unit, state.place, on.pp);
+    for (const std::int32_t dp : ranks) {
+      const auto other = static_cast<std::uint32_t>(device_index(plan_, dp, on.pp));
+      begin(other, unit, time);
+    }
+  }
+  [[nodiscard]] const DeviceSchedule& schedule_of(std::int32_t dp, std::int32_t pp) const {
+    return plan_.schedule[device_index(plan_, dp, pp)];
+  }
+
+  void begin(std::uint32_t device, const Unit& unit, std::int64_t time) {
+    FastDevice& state = devices_[device];
+    const std::int64_t now = loop_.now();
+    state.busy = true;
+    state.started = now;
+    state.ends = now + time;
+    state.worked += time;
+    memory_[device].change(now, table_.at_start(unit, state.place, schedule(device).pp).value);
+    loop_.set(device, state.ends);
+  }
+
+  void end_unit(std::uint32_t device) {
+    FastDevice& state = devices_[device];
+    const Unit& unit = schedule(device).order[state.next];
+    const std::int64_t now = loop_.now();
+    state.busy = state.there = state.known = false;
+    state.last = unit;
+    ++state.next;
+    last_ = now;
+    memory_[device].change(now, table_.at_end(unit, state.place, schedule(device).pp).value);
+    if (unit.kind == UnitKind::head) {
+      if (static_cast<std::size_t>(schedule(device).pp) + 1 == stages_) {
+        head_done_[state.place.row] = true;
+      }
+      return;
+    }
+    ended_[state.place.cell] = now;
+    if (state.place.receives != ScheduleTables::kNone) send(table_.channel(state.place.receives));
+    if (state.place.sends != ScheduleTables::kNone) {
+      const std::uint32_t channel = table_.channel(state.place.sends);
+      ++channels_[channel].made;
+      send(channel);
+    }
+  }
+
+  // --- transfers ---
+
+  /// When a message whose unit has ended can go, as far as that is known.
+  [[nodiscard]] std::int64_t possible(std::uint32_t message) const {
+    const std::int64_t made = ended_[table_.sender(message)];
+    const std::uint32_t before = table_.before(message);
+    return before == ScheduleTables::kNone ? made : std::max(made, ended_[table_.consumer(before)]);
+  }
+
+  /// Sends what a channel has to send and room for at the receiver: in turn on a link of its own.
+  void send(std::uint32_t number) {
+    const ScheduleTables::Channel& channel = table_.channels()[number];
+    FastChannel& state = channels_[number];
+    FastLink& link = links_[channel.link];
+    if (link.event != 0) {
+      for (; state.sent < state.made; ++state.sent) {
+        link.waiting.push_back(
+            {schedule::kNever, devices_[channel.from].next, channel.first + state.sent});
+      }
+      for (FastLink::Message& waits : link.waiting) {
+        if (waits.possible == schedule::kNever) waits.possible = possible(waits.message);
+      }
+      choose_later(channel.link);
+      return;
+    }
+    for (; state.sent < state.made; ++state.sent) {
+      const std::int64_t from = possible(channel.first + state.sent);
+      if (from == schedule::kNever) return;
+      link.free = std::max(from, link.free) + transfer_time(channel.first + state.sent);
+      arrive(channel.first + state.sent, link.free);
+    }
+  }
+
+  [[nodiscard]] std::int64_t transfer_time(std::uint32_t message) const {
+    const auto lines = static_cast<std::size_t>(table_.line().size());
+    const std::size_t sender = table_.sender(message);
+    const ScheduleTables::Row& row = table_[sender / lines];
+    return times_.transfer(row.pack, static_cast<std::int32_t>(sender % lines), row.rank).value;
+  }
+
+  void arrive(std::uint32_t message, std::int64_t time) {
+    const ScheduleTables::Channel& channel = table_.channels()[table_.channel(message)];
+    arrival_[table_.consumer(message)] = time;
+    memory_[channel.from].free(time, table_.bytes(message).value);
+    ask(channel.from);
+    ask(channel.to);
+  }
+
+  /// A link that several channels share takes what could go first, ties to what was made first.
+  void serve(std::uint32_t number) {
+    FastLink& link = links_[number];
+    if (link.waiting.empty()) return;
+    const auto first = std::min_element(link.waiting.begin(), link.waiting.end());
+    if (first->possible == schedule::kNever) return;
+    const std::uint32_t message = first->message;
+    link.waiting.erase(first);
+    link.busy = true;
+    const std::int64_t end = loop_.now() + transfer_time(message);
+    loop_.set(static_cast<std::uint32_t>(devices_.size()) + link.event - 1, end);
+    arrive(message, end);
+  }
+
+  const ScheduleTables& table_;
+  const Plan& plan_;
+  const Times& times_;
+  std::size_t stages_;
+  std::vector<FastDevice> devices_;
+  std::vector<FastChannel> channels_;
+  std::vector<FastLink> links_;
+  bool shard_;
+  std::vector<std::int64_t> arrival_, ended_;  // by cell
+  std::vector<bool> head_done_;                // by row, on the last stage
+  std::vector<std::uint32_t> head_there_;      // by row: stages that meet
+  schedule::EventLoop loop_;                   // of devices, then of links that are shared
+  std::vector<FastMemory> memory_;
+  std::vector<std::uint32_t> shared_;  // links of several channels
+  std::vector<std::uint32_t> waiting_links_, choosing_;
+  FastReductions reductions_;
+  std::int64_t last_ = 0;
+};
+
+}  // namespace slimpack::sim::detail
