@@ -13,7 +13,7 @@
 #include "slimpack/cost/price.hpp"
 #include "slimpack/schedule/execution.hpp"
 #include "slimpack/schedule/list_schedule.hpp"
-#include "slimpack/schedule/one_f_one_b.hpp"
+#include "slimpack/schedule/orders.hpp"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bench/pipeline_graphs.hpp"
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/simulator.hpp"
 #include "slimpack/sim/topological_dag.hpp"
 

@@ -21,7 +21,6 @@
 #include "slimpack/runtime/open_tokens.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/text_tokens.hpp"
-#include "slimpack/sim/send_ends.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack::trainer {

@@ -11,7 +11,7 @@
 
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/registry.hpp"
-#include "slimpack/schedule/one_f_one_b.hpp"
+#include "slimpack/schedule/orders.hpp"
 
 inline constexpr auto one_forward = [](const slimpack::schedule::Pipeline& pipeline,
                                        std::span<const std::int32_t> slices) {

@@ -15,9 +15,7 @@
 #include "slimpack/planners/search/evaluate.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
 #include "slimpack/planners/search/worst_memory.hpp"
-#include "slimpack/schedule/interleaved.hpp"
-#include "slimpack/schedule/one_f_one_b.hpp"
-#include "slimpack/schedule/slimpipe.hpp"
+#include "slimpack/schedule/orders.hpp"
 #include "slimpack/sim/build_dag.hpp"
 #include "slimpack/validate/validate.hpp"
 

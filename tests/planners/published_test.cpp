@@ -8,9 +8,7 @@
 
 #include "planners/requests.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
-#include "slimpack/schedule/interleaved.hpp"
-#include "slimpack/schedule/one_f_one_b.hpp"
-#include "slimpack/schedule/slimpipe.hpp"
+#include "slimpack/schedule/orders.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
 using namespace slimpack;

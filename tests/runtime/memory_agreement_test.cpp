@@ -11,7 +11,6 @@
 #include "slimpack/runtime/arena_size.hpp"
 #include "slimpack/runtime/executor.hpp"
 #include "slimpack/runtime/program.hpp"
-#include "slimpack/sim/send_ends.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "support/draws.hpp"

@@ -9,11 +9,9 @@
 
 #include "schedule/order_text.hpp"
 #include "slimpack/core/random.hpp"
-#include "slimpack/schedule/chunked.hpp"
-#include "slimpack/schedule/cyclic.hpp"
 #include "slimpack/schedule/execution.hpp"
 #include "slimpack/schedule/finish.hpp"
-#include "slimpack/schedule/one_f_one_b.hpp"
+#include "slimpack/schedule/orders.hpp"
 
 using namespace slimpack;
 

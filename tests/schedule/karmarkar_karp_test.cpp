@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/schedule/karmarkar_karp.hpp"
+#include "slimpack/schedule/ranks.hpp"
 
 #include <doctest/doctest.h>
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/schedule/order.hpp"
+#include "slimpack/schedule/pipeline.hpp"
 
 namespace slimpack::test {
 

@@ -11,9 +11,7 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/schedule/execution.hpp"
 #include "slimpack/schedule/finish.hpp"
-#include "slimpack/schedule/interleaved.hpp"
-#include "slimpack/schedule/one_f_one_b.hpp"
-#include "slimpack/schedule/slimpipe.hpp"
+#include "slimpack/schedule/orders.hpp"
 
 using namespace slimpack;
 

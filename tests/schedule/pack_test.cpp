@@ -8,8 +8,8 @@
 
 #include "slimpack/core/random.hpp"
 #include "slimpack/schedule/bins.hpp"
+#include "slimpack/schedule/cut.hpp"
 #include "slimpack/schedule/ranks.hpp"
-#include "slimpack/schedule/uniform.hpp"
 
 using namespace slimpack;
 

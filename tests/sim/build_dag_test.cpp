@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "sim/hand_plan.hpp"
-#include "slimpack/sim/node_names.hpp"
+#include "slimpack/sim/dag.hpp"
 
 using namespace slimpack;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gaps and critical paths of small plans, and jitter, solved by hand.
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 
 #include <doctest/doctest.h>
 #include <cstdint>
@@ -9,9 +9,8 @@
 
 #include "sim/hand_plan.hpp"
 #include "slimpack/sim/build_dag.hpp"
-#include "slimpack/sim/critical_path.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/jitter.hpp"
-#include "slimpack/sim/node_names.hpp"
 #include "slimpack/sim/simulator.hpp"
 
 using namespace slimpack;

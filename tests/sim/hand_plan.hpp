@@ -14,7 +14,6 @@
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/node_names.hpp"
 #include "slimpack/sim/timeline.hpp"
 
 namespace slimpack::test {

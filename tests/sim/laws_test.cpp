@@ -8,9 +8,9 @@
 
 #include "sim/reference.hpp"
 #include "slimpack/core/random.hpp"
-#include "slimpack/sim/critical_path.hpp"
-#include "slimpack/sim/memory.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/simulator.hpp"
+#include "slimpack/sim/timeline.hpp"
 #include "slimpack/sim/topological_dag.hpp"
 #include "support/draws.hpp"
 

@@ -15,7 +15,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/schedule/longest_first.hpp"
+#include "slimpack/schedule/detail/longest_first.hpp"
 
 namespace slimpack::schedule {
 

@@ -12,7 +12,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/schedule/event_loop.hpp"
-#include "slimpack/schedule/order.hpp"
+#include "slimpack/schedule/pipeline.hpp"
 
 namespace slimpack::schedule {
 
@@ -166,8 +166,7 @@ class AbstractExecution {
                            const PipelineOp& expected) {
     if (sent == expected) return;
     throw Deadlock("stage " + std::to_string(stage) + " consumes item " + std::to_string(op.item) +
-                   " of chunk " + std::to_string(op.chunk) +
-                   " in another order than it is sent");
+                   " of chunk " + std::to_string(op.chunk) + " in another order than it is sent");
   }
 
   VirtualStages virtual_stages_;

@@ -12,7 +12,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/execution.hpp"
-#include "slimpack/schedule/order.hpp"
+#include "slimpack/schedule/pipeline.hpp"
 
 namespace slimpack::schedule {
 

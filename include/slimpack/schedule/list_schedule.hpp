@@ -18,9 +18,9 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/schedule/detail/list_memory.hpp"
-#include "slimpack/schedule/detail/list_parts.hpp"
+#include "slimpack/schedule/detail/list_rank.hpp"
 #include "slimpack/schedule/detail/list_run.hpp"
-#include "slimpack/schedule/list_options.hpp"
+#include "slimpack/schedule/schedule_parts.hpp"
 
 namespace slimpack::schedule {
 

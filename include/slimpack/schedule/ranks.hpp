@@ -14,6 +14,7 @@
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/model.hpp"
+#include "slimpack/schedule/detail/karmarkar_karp.hpp"
 
 namespace slimpack::schedule {
 
@@ -62,6 +63,30 @@ using ShardLayout = std::vector<std::vector<std::size_t>>;
   }
   for (auto& items : deal) std::sort(items.begin(), items.end());
   return deal;
+}
+
+/// Whether parts have as many items as they get, or all the same number.
+enum class PartSizes : std::uint8_t { free, equal };
+
+/// Deals items to `parts` so that their sums of work are nearly equal (Karmarkar and Karp, 1982, in
+/// the form for several parts): each item begins as a state of one set, with `PartSizes::equal`
+/// each `parts` neighbours in ascending order of work as one of `parts` sets; the two states whose
+/// largest and smallest sets differ most are joined, largest sets to smallest, until one is left.
+/// Parts are ordered from the largest sum to the smallest, their items ascending. Ties as in verl's
+/// `karmarkar_karp`: of states with equal spread that with the larger first set goes first, and of
+/// sets with equal sums that with more items, then with the later first item is the larger. With
+/// fewer items than parts the last parts are empty. Throws InvalidInput if parts < 1, a work is
+/// < 1, or parts are to be equal and do not divide the items. O(n parts log(n parts)).
+[[nodiscard]] inline ShardLayout assign_karmarkar_karp(std::span<const Int128> work,
+                                                       std::size_t parts, PartSizes sizes) {
+  require(parts >= 1, "deal_karmarkar_karp: parts must be >= 1");
+  require(sizes == PartSizes::free || work.size() % parts == 0,
+          "deal_karmarkar_karp: equal parts must divide the items",
+          static_cast<std::int64_t>(work.size()));
+  for (const Int128 each : work) {
+    require(each > 0, "deal_karmarkar_karp: a work must be >= 1", static_cast<std::int64_t>(each));
+  }
+  return detail::KarmarkarKarp(work, parts).run(sizes == PartSizes::equal);
 }
 
 }  // namespace slimpack::schedule

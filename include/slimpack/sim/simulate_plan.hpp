@@ -2,15 +2,17 @@
 // From a plan to its timeline: prices, DAG, simulation, and the figures a plan carries.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
+#include "slimpack/core/units.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/sim/build_dag.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/memory.hpp"
 #include "slimpack/sim/simulator.hpp"
 #include "slimpack/sim/timeline.hpp"
 
@@ -55,6 +57,35 @@ inline void fill_prediction(Prediction& prediction, const PlanSimulation& simula
     prediction.devices.push_back(
         {device.dp, device.pp, simulation.timeline.busy[i], simulation.timeline.peak[i].bytes});
   }
+}
+
+/// By device and unit, as in `Plan::schedule`: of a unit that sends, the place of the first unit
+/// that begins when the transfer has ended, or the number of units where none does; 0 of others.
+/// Units of R are never that place: nothing is allocated by them. O(n log n) in the nodes.
+[[nodiscard]] inline std::vector<std::vector<std::size_t>> send_ends(
+    const Plan& plan, const PlanSimulation& simulation) {
+  const Dag& dag = simulation.dag;
+  const auto device_of = [&](const NodeLabel& label) {
+    return device_index(plan, label.dp, label.pp);
+  };
+  std::vector<std::vector<std::size_t>> ends;
+  for (const DeviceSchedule& device : plan.schedule) ends.emplace_back(device.order.size());
+  std::vector<std::vector<std::pair<Nanos, std::size_t>>> starts(ends.size());  // and places
+  for (std::size_t node = 0; node < dag.size(); ++node) {
+    const NodeLabel& label = dag.label[node];
+    if (!is_compute(label.kind)) continue;
+    starts[device_of(label)].emplace_back(simulation.timeline.start[node], label.unit);
+  }
+  for (auto& device : starts) std::sort(device.begin(), device.end());
+  for (std::size_t node = 0; node < dag.size(); ++node) {
+    const NodeLabel& label = dag.label[node];
+    if (label.kind != NodeKind::transfer) continue;
+    const std::size_t device = device_of(label);
+    const auto after = std::lower_bound(starts[device].begin(), starts[device].end(),
+                                        std::pair{simulation.timeline.end[node], std::size_t{0}});
+    ends[device][label.unit] = after == starts[device].end() ? ends[device].size() : after->second;
+  }
+  return ends;
 }
 
 }  // namespace slimpack::sim

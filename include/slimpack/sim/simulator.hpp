@@ -9,8 +9,8 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/deadlock.hpp"
-#include "slimpack/sim/event_queue.hpp"
+#include "slimpack/sim/detail/deadlock.hpp"
+#include "slimpack/sim/detail/event_queue.hpp"
 #include "slimpack/sim/timeline.hpp"
 
 namespace slimpack::sim {

@@ -23,7 +23,7 @@
 #include "slimpack/planners/published/megatron_cp.hpp"
 #include "slimpack/planners/search/choose_plan.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
-#include "slimpack/schedule/one_f_one_b.hpp"
+#include "slimpack/schedule/orders.hpp"
 
 namespace slimpack::planners {
 

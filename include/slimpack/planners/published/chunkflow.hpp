@@ -26,7 +26,7 @@
 #include "slimpack/planners/search/choose_plan.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
 #include "slimpack/schedule/bins.hpp"
-#include "slimpack/schedule/chunked.hpp"
+#include "slimpack/schedule/orders.hpp"
 
 namespace slimpack::planners {
 

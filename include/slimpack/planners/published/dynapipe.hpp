@@ -28,9 +28,7 @@
 #include "slimpack/planners/published/detail/sample_prices.hpp"
 #include "slimpack/planners/search/choose_plan.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
-#include "slimpack/schedule/cyclic.hpp"
-#include "slimpack/schedule/karmarkar_karp.hpp"
-#include "slimpack/schedule/one_f_one_b.hpp"
+#include "slimpack/schedule/orders.hpp"
 #include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners {

@@ -29,7 +29,7 @@
 #include "slimpack/planners/search/choose_plan.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
 #include "slimpack/planners/search/worst_memory.hpp"
-#include "slimpack/schedule/chunked.hpp"
+#include "slimpack/schedule/orders.hpp"
 
 namespace slimpack::planners {
 

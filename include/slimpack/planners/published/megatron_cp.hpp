@@ -14,7 +14,7 @@
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/choose_packed.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
-#include "slimpack/schedule/one_f_one_b.hpp"
+#include "slimpack/schedule/orders.hpp"
 
 namespace slimpack::planners {
 

@@ -11,7 +11,7 @@
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/choose_packed.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
-#include "slimpack/schedule/interleaved.hpp"
+#include "slimpack/schedule/orders.hpp"
 
 namespace slimpack::planners {
 

@@ -24,10 +24,10 @@
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/schedule/bins.hpp"
+#include "slimpack/schedule/cut.hpp"
 #include "slimpack/schedule/finish.hpp"
-#include "slimpack/schedule/order.hpp"
+#include "slimpack/schedule/pipeline.hpp"
 #include "slimpack/schedule/ranks.hpp"
-#include "slimpack/schedule/uniform.hpp"
 
 namespace slimpack::planners {
 

@@ -33,7 +33,7 @@
 #include "slimpack/planners/slimpack/symmetric.hpp"
 #include "slimpack/schedule/assign.hpp"
 #include "slimpack/schedule/cut.hpp"
-#include "slimpack/schedule/list_options.hpp"
+#include "slimpack/schedule/schedule_parts.hpp"
 
 namespace slimpack::planners {
 

@@ -12,7 +12,7 @@
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
-#include "slimpack/schedule/detail/list_parts.hpp"
+#include "slimpack/schedule/detail/list_rank.hpp"
 
 namespace slimpack::schedule::detail {
 

@@ -12,9 +12,9 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/schedule/detail/list_parts.hpp"
+#include "slimpack/schedule/detail/list_rank.hpp"
 #include "slimpack/schedule/detail/list_state.hpp"
-#include "slimpack/schedule/list_options.hpp"
+#include "slimpack/schedule/schedule_parts.hpp"
 
 namespace slimpack::schedule::detail {
 

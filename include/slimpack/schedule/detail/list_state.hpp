@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/schedule/detail/list_parts.hpp"
-#include "slimpack/schedule/list_options.hpp"
+#include "slimpack/schedule/detail/list_rank.hpp"
 #include "slimpack/schedule/event_loop.hpp"
+#include "slimpack/schedule/schedule_parts.hpp"
 
 namespace slimpack::schedule::detail {
 

@@ -7,48 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/memory.hpp"
 #include "slimpack/sim/timeline.hpp"
 
-namespace slimpack::sim {
-
-/// `fill` before the first unit, `drain`, `imbalance` and `reduce` after the last; in between, what
-/// was waited for: a `peer`'s message, the others of a `collective`, a send slot of the `window`,
-/// `memory`, or nothing but the schedule's own `order`.
-enum class GapCause : std::uint8_t {
-  fill,
-  drain,
-  imbalance,
-  reduce,
-  peer,
-  collective,
-  max_in_flight,
-  memory,
-  order
-};
-inline constexpr int kGapCauses = 9;
-[[nodiscard]] constexpr std::string_view to_string(GapCause cause) noexcept {
-  constexpr std::array<std::string_view, kGapCauses> kNames = {
-      "fill", "drain", "imbalance", "reduce", "peer", "meeting", "window", "memory", "order"};
-  return kNames[static_cast<std::size_t>(cause)];
-}
-
-/// The device's compute is idle in [begin, end).
-struct Gap {
-  DeviceId device{};
-  Nanos begin, end;
-  GapCause cause{};
-  std::optional<NodeId> instead{};  ///< `memory`, `order`: the first unit that could have gone
-  friend bool operator==(const Gap&, const Gap&) = default;
-};
-
-namespace detail {
+namespace slimpack::sim::detail {
 
 class GapFinder {
  public:
@@ -307,6 +273,4 @@ class GapFinder {
   Bytes level_;
 };
 
-}  // namespace detail
-
-}  // namespace slimpack::sim
+}  // namespace slimpack::sim::detail

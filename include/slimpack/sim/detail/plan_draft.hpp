@@ -17,7 +17,7 @@
 #include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/dag_builder.hpp"
 #include "slimpack/sim/detail/pack_needs.hpp"
-#include "slimpack/sim/node_names.hpp"
+#include "slimpack/sim/detail/node_names.hpp"
 
 namespace slimpack::sim::detail {
 

@@ -15,7 +15,6 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/detail/plan_draft.hpp"
-#include "slimpack/sim/node_names.hpp"
 
 namespace slimpack::sim::detail {
 

@@ -17,7 +17,6 @@
 #include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/detail/bucket_times.hpp"
 #include "slimpack/sim/detail/plan_draft.hpp"
-#include "slimpack/sim/node_names.hpp"
 
 namespace slimpack::sim::detail {
 

@@ -23,8 +23,7 @@
 #include "slimpack/report/detail/page_plan.hpp"
 #include "slimpack/report/detail/page_text.hpp"
 #include "slimpack/report/metrics.hpp"
-#include "slimpack/sim/critical_path.hpp"
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack::report {

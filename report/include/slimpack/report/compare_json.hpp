@@ -15,7 +15,7 @@
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/detail/json.hpp"
 #include "slimpack/report/summary_json.hpp"
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 
 namespace slimpack::report {
 

@@ -24,7 +24,7 @@
 #include "slimpack/report/detail/drawn_ranks.hpp"
 #include "slimpack/report/detail/picture.hpp"
 #include "slimpack/report/svg.hpp"
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack::report {

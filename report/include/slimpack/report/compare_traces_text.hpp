@@ -13,7 +13,7 @@
 #include "slimpack/report/compare_text.hpp"
 #include "slimpack/report/compare_traces.hpp"
 #include "slimpack/report/detail/text.hpp"
-#include "slimpack/sim/node_names.hpp"
+#include "slimpack/sim/dag.hpp"
 
 namespace slimpack::report {
 

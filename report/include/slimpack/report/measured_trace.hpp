@@ -16,7 +16,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/step_trace.hpp"
 #include "slimpack/report/detail/trace_units.hpp"
-#include "slimpack/sim/node_names.hpp"
+#include "slimpack/sim/dag.hpp"
 
 namespace slimpack::report {
 

@@ -16,8 +16,8 @@
 #include "slimpack/cost/ideal.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack::report {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
-#include "slimpack/sim/critical_path.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/dag.hpp"
 
 namespace slimpack::report {

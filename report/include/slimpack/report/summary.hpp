@@ -9,8 +9,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/metrics.hpp"
 #include "slimpack/report/path_summary.hpp"
-#include "slimpack/sim/critical_path.hpp"
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/jitter.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 

@@ -15,7 +15,6 @@
 #include "slimpack/report/metrics.hpp"
 #include "slimpack/report/summary.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/node_names.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack::report {

@@ -18,10 +18,10 @@
 #include "slimpack/report/detail/memory_levels.hpp"
 #include "slimpack/report/detail/picture.hpp"
 #include "slimpack/report/metrics.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
-#include "slimpack/sim/memory.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack/sim/timeline.hpp"
 
 namespace slimpack::report {
 

@@ -12,8 +12,8 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/compare_step.hpp"
 #include "slimpack/report/metrics.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
 
 namespace slimpack::report {
 

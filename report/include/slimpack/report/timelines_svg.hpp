@@ -19,7 +19,7 @@
 #include "slimpack/plan/step_trace.hpp"
 #include "slimpack/report/detail/picture.hpp"
 #include "slimpack/report/detail/text.hpp"
-#include "slimpack/sim/node_names.hpp"
+#include "slimpack/sim/dag.hpp"
 
 namespace slimpack::report {
 

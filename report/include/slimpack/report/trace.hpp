@@ -18,11 +18,10 @@
 #include "slimpack/report/detail/memory_levels.hpp"
 #include "slimpack/report/detail/trace_units.hpp"
 #include "slimpack/report/trace_events.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
-#include "slimpack/sim/memory.hpp"
-#include "slimpack/sim/node_names.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack/sim/timeline.hpp"
 
 namespace slimpack::report {
 

@@ -18,7 +18,7 @@
 #include "slimpack/planners/published/detail/group_packs.hpp"
 #include "slimpack/planners/published/detail/sample_prices.hpp"
 #include "slimpack/schedule/assign.hpp"
-#include "slimpack/schedule/chunked.hpp"
+#include "slimpack/schedule/orders.hpp"
 
 namespace slimpack::planners::detail {
 

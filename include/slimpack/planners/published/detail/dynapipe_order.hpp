@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/schedule/order.hpp"
+#include "slimpack/schedule/pipeline.hpp"
 
 namespace slimpack::planners::detail {
 

@@ -17,7 +17,7 @@
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
 #include "slimpack/schedule/finish.hpp"
-#include "slimpack/schedule/order.hpp"
+#include "slimpack/schedule/pipeline.hpp"
 
 namespace slimpack::planners::detail {
 

@@ -20,7 +20,7 @@
 #include "slimpack/planners/search/packed_sequences.hpp"
 #include "slimpack/planners/search/setting_search.hpp"
 #include "slimpack/schedule/bins.hpp"
-#include "slimpack/schedule/interleaved.hpp"
+#include "slimpack/schedule/orders.hpp"
 #include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners::detail {

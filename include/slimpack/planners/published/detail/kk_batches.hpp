@@ -16,7 +16,6 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
-#include "slimpack/schedule/karmarkar_karp.hpp"
 #include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners {

@@ -24,7 +24,7 @@
 #include "slimpack/planners/search/packed_sequences.hpp"
 #include "slimpack/schedule/finish.hpp"
 #include "slimpack/schedule/list_schedule.hpp"
-#include "slimpack/schedule/one_f_one_b.hpp"
+#include "slimpack/schedule/orders.hpp"
 
 namespace slimpack::planners::detail {
 

@@ -7,7 +7,7 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/memory.hpp"
+#include "slimpack/sim/timeline.hpp"
 
 namespace slimpack::report::detail {
 

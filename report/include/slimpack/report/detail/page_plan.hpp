@@ -20,11 +20,10 @@
 #include "slimpack/report/detail/page_rows.hpp"
 #include "slimpack/report/metrics.hpp"
 #include "slimpack/report/path_summary.hpp"
-#include "slimpack/sim/critical_path.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
-#include "slimpack/sim/memory.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack/sim/timeline.hpp"
 
 namespace slimpack::report::detail {
 

@@ -12,8 +12,8 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/detail/packed_bytes.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack::report::detail {

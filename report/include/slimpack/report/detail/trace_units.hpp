@@ -14,7 +14,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/step_trace.hpp"
 #include "slimpack/report/trace_events.hpp"
-#include "slimpack/sim/node_names.hpp"
+#include "slimpack/sim/dag.hpp"
 
 namespace slimpack::report {
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/node_names.hpp"
 
 namespace slimpack::sim {
 

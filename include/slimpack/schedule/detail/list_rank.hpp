@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which data-parallel ranks have to be scheduled together, and what each of them has to run.
+// What each rank of a part has to run, and what its backward units need.
 #pragma once
 
 #include <algorithm>
@@ -9,127 +9,11 @@
 #include <numeric>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
-#include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/detail/list_sequence.hpp"
-#include "slimpack/schedule/list_options.hpp"
+#include "slimpack/schedule/schedule_parts.hpp"
 
-namespace slimpack::schedule {
-
-/// The ranks of a plan in parts that share no MicroPack, so that each is scheduled by itself, and
-/// the order of work in each part. Reads everything of a plan but its schedule and prediction.
-class ScheduleParts {
- public:
-  /// Packs run in the order in which the plan lists them, so far as the slices of a sample allow;
-  /// else the lowest listed pack that may come next. Throws InvalidInput if packs name samples or
-  /// groups that do not exist, slices do not partition their samples or no order is possible.
-  /// O(slices) where the order is as listed, else O(n log n).
-  explicit ScheduleParts(const Plan& plan) {
-    require(plan.parallel.dp >= 1 && plan.parallel.pp >= 1 && plan.parallel.chunks >= 1,
-            "list_schedule: dp, pp and chunks must be >= 1");
-    require(plan.max_in_flight >= 1, "list_schedule: window must be >= 1", plan.max_in_flight);
-    require(plan.stages.size() == static_cast<std::size_t>(virtual_stages_of(plan).size()),
-            "list_schedule: there must be one stage for each place of the line",
-            static_cast<std::int64_t>(plan.stages.size()));
-    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-      const auto place = static_cast<std::int32_t>(i);
-      require(plan.stages[i].pp == virtual_stages_of(plan).stage(place) &&
-                  plan.stages[i].chunk == virtual_stages_of(plan).chunk(place),
-              "list_schedule: stages must be in line order, at place", place);
-    }
-    for (const std::vector<std::int32_t>& group : plan.groups) {
-      for (std::size_t i = 0; i < group.size(); ++i) {
-        require(group[i] >= 0 && group[i] < plan.parallel.dp,
-                "list_schedule: a group names a rank that does not exist", group[i]);
-        require(i == 0 || group[i - 1] < group[i],
-                "list_schedule: the ranks of a group must ascend", group[i]);
-      }
-    }
-    join_ranks(plan, {detail::queue_order(plan, Pass::forward),
-                      detail::queue_order(plan, Pass::backward)});
-  }
-
-  [[nodiscard]] std::size_t size() const noexcept { return ranks_.size(); }
-  /// The data-parallel ranks of a part, ascending; parts are in the order of their lowest rank.
-  [[nodiscard]] const std::vector<std::int32_t>& ranks(std::size_t part) const noexcept {
-    return ranks_[part];
-  }
-  /// The packs of one pass of a part, in the order in which they run.
-  [[nodiscard]] const std::vector<std::uint32_t>& packs(std::size_t part,
-                                                        Pass pass) const noexcept {
-    return packs_[part][static_cast<std::size_t>(pass)];
-  }
-  /// Place of a pack in `packs` of its part and pass.
-  [[nodiscard]] std::uint32_t line_place(std::uint32_t pack) const noexcept {
-    return line_place_[pack];
-  }
-  /// Line place of the forward pack that ends a sample.
-  [[nodiscard]] std::uint32_t last_forward(SampleId sample) const noexcept {
-    return last_forward_[index(sample)];
-  }
-  /// Place of a rank in its part.
-  [[nodiscard]] std::uint32_t place(std::int32_t dp) const noexcept {
-    return place_[static_cast<std::size_t>(dp)];
-  }
-
- private:
-  void join_ranks(const Plan& plan, const std::array<std::vector<std::uint32_t>, 2>& order) {
-    const auto ranks = static_cast<std::size_t>(plan.parallel.dp);
-    std::vector<std::size_t> root(ranks);
-    std::iota(root.begin(), root.end(), std::size_t{0});
-    const auto find = [&](std::size_t rank) {
-      while (root[rank] != rank) rank = root[rank] = root[root[rank]];
-      return rank;
-    };
-    std::vector<bool> used(plan.groups.size(), false);
-    for (const MicroPack& pack : plan.micropacks) used[index(pack.group)] = true;
-    for (std::size_t group = 0; group < plan.groups.size(); ++group) {
-      for (std::size_t i = 1; used[group] && i < plan.groups[group].size(); ++i) {
-        const std::size_t a = find(static_cast<std::size_t>(plan.groups[group][0]));
-        const std::size_t b = find(static_cast<std::size_t>(plan.groups[group][i]));
-        root[std::max(a, b)] = std::min(a, b);
-      }
-    }
-    std::vector<std::size_t> part(ranks);
-    place_.resize(ranks);
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      const std::size_t first = find(rank);
-      if (first == rank) {
-        part[rank] = ranks_.size();
-        ranks_.emplace_back();
-      } else {
-        part[rank] = part[first];
-      }
-      place_[rank] = static_cast<std::uint32_t>(ranks_[part[rank]].size());
-      ranks_[part[rank]].push_back(static_cast<std::int32_t>(rank));
-    }
-    packs_.resize(ranks_.size());
-    line_place_.resize(plan.micropacks.size());
-    for (std::size_t pass = 0; pass < order.size(); ++pass) {
-      for (const std::uint32_t pack : order[pass]) {
-        const auto& group = plan.groups[index(plan.micropacks[pack].group)];
-        auto& line = packs_[part[static_cast<std::size_t>(group.front())]][pass];
-        line_place_[pack] = static_cast<std::uint32_t>(line.size());
-        line.push_back(pack);
-      }
-    }
-    last_forward_.resize(plan.samples.size());
-    for (const std::uint32_t pack : order[0]) {
-      for (const Slice& slice : plan.micropacks[pack].slices) {
-        last_forward_[index(slice.sample)] = line_place_[pack];
-      }
-    }
-  }
-
-  std::vector<std::vector<std::int32_t>> ranks_;                  // by part
-  std::vector<std::uint32_t> place_;                              // by rank
-  std::vector<std::array<std::vector<std::uint32_t>, 2>> packs_;  // by part and pass
-  std::vector<std::uint32_t> line_place_;                         // by pack
-  std::vector<std::uint32_t> last_forward_;                       // by sample
-};
-
-namespace detail {
+namespace slimpack::schedule::detail {
 
 /// One rank of a part: what it runs, what each backward item needs, bytes and times.
 struct ListRank {
@@ -319,5 +203,4 @@ inline void lay_out(std::vector<ListRank>& ranks, const Plan& plan, const Schedu
   find_needs(ranks, plan, parts, part, blocks);
 }
 
-}  // namespace detail
-}  // namespace slimpack::schedule
+}  // namespace slimpack::schedule::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deals items to parts of nearly equal sums by the largest differencing method.
+// The largest differencing method: items to parts of nearly equal sums.
 #pragma once
 
 #include <algorithm>
@@ -11,16 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/int128.hpp"
-#include "slimpack/schedule/ranks.hpp"
 
-namespace slimpack::schedule {
-
-/// Whether parts have as many items as they get, or all the same number.
-enum class PartSizes : std::uint8_t { free, equal };
-
-namespace detail {
+namespace slimpack::schedule::detail {
 
 /// Items that will be in one part: a chain through KarmarkarKarp's `next_`.
 struct DifferencedSet {
@@ -39,12 +32,12 @@ class KarmarkarKarp {
   KarmarkarKarp(std::span<const Int128> work, std::size_t parts)
       : work_(work), parts_(parts), next_(work.size()) {}
 
-  [[nodiscard]] ShardLayout run(PartSizes sizes) {
+  [[nodiscard]] std::vector<std::vector<std::size_t>> run(bool equal_sizes) {
     std::vector<std::size_t> lightest_first(work_.size());
     std::iota(lightest_first.begin(), lightest_first.end(), std::size_t{0});
     std::stable_sort(lightest_first.begin(), lightest_first.end(),
                      [&](std::size_t a, std::size_t b) { return work_[a] < work_[b]; });
-    const std::size_t width = sizes == PartSizes::equal ? parts_ : 1;
+    const std::size_t width = equal_sizes ? parts_ : 1;
     for (std::size_t i = 0; i < lightest_first.size(); i += width) {
       State state;
       for (std::size_t of = i; of < i + width; ++of) {
@@ -57,18 +50,18 @@ class KarmarkarKarp {
       State state = pop();
       push(joined(std::move(state), pop()));
     }
-    ShardLayout deal(parts_);
+    std::vector<std::vector<std::size_t>> parts(parts_);
     if (!waiting_.empty()) {
       const State last = pop();
       for (std::size_t part = 0; part < last.size(); ++part) {
         std::size_t item = last[part].first;
         for (std::size_t of = 0; of < last[part].count; ++of, item = next_[item]) {
-          deal[part].push_back(item);
+          parts[part].push_back(item);
         }
-        std::sort(deal[part].begin(), deal[part].end());
+        std::sort(parts[part].begin(), parts[part].end());
       }
     }
-    return deal;
+    return parts;
   }
 
  private:
@@ -126,27 +119,4 @@ class KarmarkarKarp {
   std::vector<Waiting> waiting_;  // a heap
 };
 
-}  // namespace detail
-
-/// Deals items to `parts` so that their sums of work are nearly equal (Karmarkar and Karp, 1982, in
-/// the form for several parts): each item begins as a state of one set, with `PartSizes::equal`
-/// each `parts` neighbours in ascending order of work as one of `parts` sets; the two states whose
-/// largest and smallest sets differ most are joined, largest sets to smallest, until one is left.
-/// Parts are ordered from the largest sum to the smallest, their items ascending. Ties as in verl's
-/// `karmarkar_karp`: of states with equal spread that with the larger first set goes first, and of
-/// sets with equal sums that with more items, then with the later first item is the larger. With
-/// fewer items than parts the last parts are empty. Throws InvalidInput if parts < 1, a work is
-/// < 1, or parts are to be equal and do not divide the items. O(n parts log(n parts)).
-[[nodiscard]] inline ShardLayout assign_karmarkar_karp(std::span<const Int128> work,
-                                                       std::size_t parts, PartSizes sizes) {
-  require(parts >= 1, "deal_karmarkar_karp: parts must be >= 1");
-  require(sizes == PartSizes::free || work.size() % parts == 0,
-          "deal_karmarkar_karp: equal parts must divide the items",
-          static_cast<std::int64_t>(work.size()));
-  for (const Int128 each : work) {
-    require(each > 0, "deal_karmarkar_karp: a work must be >= 1", static_cast<std::int64_t>(each));
-  }
-  return detail::KarmarkarKarp(work, parts).run(sizes);
-}
-
-}  // namespace slimpack::schedule
+}  // namespace slimpack::schedule::detail
