@@ -114,18 +114,18 @@ struct NaiveGraph {
     }
     std::int64_t now = 0;
     while (!queue.empty()) {
-      const auto [time, starts, at] = queue.top();
+      const auto [time, starts, node] = queue.top();
       queue.pop();
       now = time;
       if (starts == 1) {
-        start[at] = now;
-        change(nodes[at].at_start);
-        queue.emplace(now + nodes[at].duration, 0, at);
+        start[node] = now;
+        change(nodes[node].at_start);
+        queue.emplace(now + nodes[node].duration, 0, node);
         continue;
       }
-      end[at] = now;
-      change(nodes[at].at_end);
-      for (const std::size_t next : nodes[at].successors) {
+      end[node] = now;
+      change(nodes[node].at_end);
+      for (const std::size_t next : nodes[node].successors) {
         if (--waiting[next] == 0) queue.emplace(now, 1, next);
       }
     }

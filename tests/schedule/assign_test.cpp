@@ -37,7 +37,7 @@ std::int64_t best_load(const std::vector<std::int64_t>& times, std::size_t i,
 
 }  // namespace
 
-TEST_CASE("assign_samples: moves and swaps relieve the fullest rank") {
+TEST_CASE("assign_samples: moves and swaps rebalance the most loaded rank") {
   schedule::AssignRules rules;
   rules.ranks = 2;
   // Longest first alone gives 3+2+2 and 3+2; a swap cannot help, and 7 is not the best.
@@ -126,7 +126,7 @@ TEST_CASE("assign_samples: refuses what makes no sense") {
   rules = {};
   rules.max_cp = 0;
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_samples(needs, rules)),
-                       "assign_samples: merge must be >= 1, got 0", InvalidInput);
+                       "assign_samples: max_cp must be >= 1, got 0", InvalidInput);
   rules = {};
   rules.threshold_permille = 0;
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_samples(needs, rules)),

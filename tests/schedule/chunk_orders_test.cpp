@@ -163,5 +163,5 @@ TEST_CASE("cyclic_order: complete, free of deadlock, within the room of every st
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::cyclic_order(1, -1, schedule::kAmpleRoom)),
                        "cyclic_order: items must be >= 0, got -1", InvalidInput);
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::cyclic_order(1, 1, schedule::kAmpleRoom, 0)),
-                       "cyclic_order: window must be >= 1, got 0", InvalidInput);
+                       "cyclic_order: max_in_flight must be >= 1, got 0", InvalidInput);
 }

@@ -38,7 +38,7 @@ Slice slice(std::uint32_t sample, std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
-TEST_CASE("cut_line: hand-solved forward and backward") {
+TEST_CASE("cut_packs: hand-solved forward and backward") {
   const auto line = line_of_lengths({40, 5, 15});
   schedule::CutRules rules;
   rules.units = 3;
@@ -68,7 +68,7 @@ TEST_CASE("pack_weights: ramps grow to full packs and keep the sum") {
   CHECK(std::max_element(weights.begin(), weights.end())[0] == 65536);
 }
 
-TEST_CASE("cut_line: laws over many draws") {
+TEST_CASE("cut_packs: laws over many draws") {
   std::int64_t cut = 0, ramped = 0, whole = 0, fewer = 0;
   for (std::uint64_t seed = 0; seed < 10000; ++seed) {
     CAPTURE(seed);
@@ -93,8 +93,8 @@ TEST_CASE("cut_line: laws over many draws") {
     CHECK(line.packs() <= weights.size());
     CHECK(line.packs() >= 1);
 
-    std::vector<std::int64_t> at(samples.size());
-    if (pass == Pass::backward) at = lengths;
+    std::vector<std::int64_t> position(samples.size());
+    if (pass == Pass::backward) position = lengths;
     std::size_t open = 0;  // samples come one after the other
     Int128 total = 0, largest = 0;
     for (const schedule::QueuedSample& sample : samples) total += cost.slice({}, sample.length);
@@ -108,7 +108,7 @@ TEST_CASE("cut_line: laws over many draws") {
         CHECK(sample >= open);
         open = sample;
         CHECK(part.begin < part.end);
-        std::int64_t& next = at[sample];
+        std::int64_t& next = position[sample];
         CHECK(next == (pass == Pass::forward ? part.begin : part.end).value);
         next = (pass == Pass::forward ? part.end : part.begin).value;
         CHECK((part.begin.value == 0 || part.begin.value % rules.granularity.value == 0));
@@ -124,7 +124,7 @@ TEST_CASE("cut_line: laws over many draws") {
       largest = std::max(largest, work);
     }
     for (std::size_t sample = 0; sample < samples.size(); ++sample) {
-      CHECK(at[sample] == (pass == Pass::forward ? lengths[sample] : 0));
+      CHECK(position[sample] == (pass == Pass::forward ? lengths[sample] : 0));
     }
     // No pack exceeds a full one by more than what lies between places where a cut may be.
     Int128 uncut = 0;
@@ -148,7 +148,7 @@ TEST_CASE("cut_line: laws over many draws") {
   CHECK(fewer > 500);
 }
 
-TEST_CASE("cut_line: refuses what makes no sense") {
+TEST_CASE("cut_packs: refuses what makes no sense") {
   const auto line = line_of_lengths({10});
   const auto refuse = [&](const schedule::CutRules& rules, const char* why) {
     CHECK_THROWS_WITH_AS(static_cast<void>(schedule::cut_packs(line, Pass::forward, {}, rules)),
@@ -156,21 +156,21 @@ TEST_CASE("cut_line: refuses what makes no sense") {
   };
   schedule::CutRules rules;
   rules.units = 0;
-  refuse(rules, "cut_line: units must be >= 1, got 0");
+  refuse(rules, "cut_packs: units must be >= 1, got 0");
   rules = {};
   rules.units = std::int64_t{1} << 25U;
-  refuse(rules, "cut_line: units must be <= 2^24, got 33554432");
+  refuse(rules, "cut_packs: units must be <= 2^24, got 33554432");
   rules = {};
   rules.granularity = {};
-  refuse(rules, "cut_line: grain must be >= 1, got 0");
+  refuse(rules, "cut_packs: granularity must be >= 1, got 0");
   rules = {};
   rules.front = {0, 1};
-  refuse(rules, "cut_line: the first of a ramp must be 1 .. 1000 thousandths, got 0");
+  refuse(rules, "cut_packs: the first of a ramp must be 1 .. 1000 thousandths, got 0");
   rules.front = {1, 0};
-  refuse(rules, "cut_line: the growth of a ramp must be >= 1, got 0");
+  refuse(rules, "cut_packs: the growth of a ramp must be >= 1, got 0");
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::cut_packs(line, Pass::forward, {0, 0, 0}, {})),
-                       "cut_line: costs must be >= 0, per token >= 1", InvalidInput);
+                       "cut_packs: costs must be >= 0, per token >= 1", InvalidInput);
   CHECK_THROWS_WITH_AS(
       static_cast<void>(schedule::cut_packs(line_of_lengths({0}), Pass::forward, {}, {})),
-      "cut_line: a sample must have >= 1 tokens, got 0", InvalidInput);
+      "cut_packs: a sample must have >= 1 tokens, got 0", InvalidInput);
 }

@@ -111,7 +111,7 @@ std::int64_t best(const std::vector<std::int64_t>& work, std::size_t parts) {
 
 }  // namespace
 
-TEST_CASE("deal_karmarkar_karp: by hand") {
+TEST_CASE("assign_karmarkar_karp: by hand") {
   // 8-7 and 6-5 are set against each other, 4 joins 7, then 5; 6 joins 8.
   CHECK(schedule::assign_karmarkar_karp(as_work({8, 7, 6, 5, 4}), 2, schedule::PartSizes::free) ==
         schedule::ShardLayout{{1, 3, 4}, {0, 2}});
@@ -133,7 +133,7 @@ TEST_CASE("deal_karmarkar_karp: by hand") {
         schedule::ShardLayout{{}, {}});
 }
 
-TEST_CASE("deal_karmarkar_karp: as told, on random items with many ties") {
+TEST_CASE("assign_karmarkar_karp: as told, on random items with many ties") {
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
     CAPTURE(seed);
     Random random(seed);
@@ -151,7 +151,7 @@ TEST_CASE("deal_karmarkar_karp: as told, on random items with many ties") {
   }
 }
 
-TEST_CASE("deal_karmarkar_karp: near the best there is, and far nearer with many items") {
+TEST_CASE("assign_karmarkar_karp: near the best there is, and far nearer with many items") {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     CAPTURE(seed);
     Random random(seed + 900);
@@ -175,7 +175,7 @@ TEST_CASE("deal_karmarkar_karp: near the best there is, and far nearer with many
   CHECK(largest(work, deal) * 64 <= total + total / 500);
 }
 
-TEST_CASE("deal_karmarkar_karp: nonsense is refused") {
+TEST_CASE("assign_karmarkar_karp: nonsense is refused") {
   CHECK_THROWS_AS(static_cast<void>(
                       schedule::assign_karmarkar_karp(as_work({1}), 0, schedule::PartSizes::free)),
                   InvalidInput);
@@ -184,6 +184,6 @@ TEST_CASE("deal_karmarkar_karp: nonsense is refused") {
                   InvalidInput);
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_karmarkar_karp(
                            as_work({1, 2, 3}), 2, schedule::PartSizes::equal)),
-                       "deal_karmarkar_karp: equal parts must divide the items, got 3",
+                       "assign_karmarkar_karp: equal parts must divide the items, got 3",
                        InvalidInput);
 }

@@ -208,7 +208,7 @@ std::int64_t available(const Plan& plan) {
 
 }  // namespace
 
-TEST_CASE("list_schedule: random plans without orders get valid ones, and its clock is right") {
+TEST_CASE("list_schedule: random plans without orders get valid ones, and its end is right") {
   test::Features found;
   std::int64_t units = 0, equal = 0, plans = 0;
   double apart = 0;
@@ -323,7 +323,7 @@ TEST_CASE("list_schedule: a capacity for one pack at a time runs them one after 
   CHECK(end == Nanos{18});
 }
 
-TEST_CASE("list_schedule: the stages meet for the H of several packs") {
+TEST_CASE("list_schedule: the stages run the H of several packs together") {
   Plan plan = even_plan(1, 2, 1, LmHead::shard, 4);
   HandTimes times{&plan};
   times.head_time = 1;
@@ -348,7 +348,7 @@ TEST_CASE("list_schedule: blocks of packs pass chunk after chunk") {
   CHECK(end == Nanos{23});
 }
 
-TEST_CASE("list_schedule: merged packs run on their ranks together") {
+TEST_CASE("list_schedule: packs of a context-parallel group run on their ranks together") {
   Plan plan = even_plan(2, 2, 1, LmHead::last, 4, 2);
   const HandTimes times{&plan};
   const Nanos end = fill(plan, times);
@@ -507,13 +507,14 @@ TEST_CASE("list_schedule: what it refuses") {
   CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.parallel.dp = 0; }),
                        "list_schedule: dp, pp and chunks must be >= 1", InvalidInput);
   CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.max_in_flight = 0; }),
-                       "list_schedule: window must be >= 1, got 0", InvalidInput);
+                       "list_schedule: max_in_flight must be >= 1, got 0", InvalidInput);
   CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.stages.pop_back(); }),
-                       "list_schedule: there must be one stage for each place of the line, got 1",
+                       "list_schedule: there must be one stage for each virtual stage, got 1",
                        InvalidInput);
-  CHECK_THROWS_WITH_AS(broken([](Plan& p) { std::swap(p.stages[0], p.stages[1]); }),
-                       "list_schedule: stages must be in line order, at place, got 0",
-                       InvalidInput);
+  CHECK_THROWS_WITH_AS(
+      broken([](Plan& p) { std::swap(p.stages[0], p.stages[1]); }),
+      "list_schedule: stages must be in the order of virtual stages, at virtual stage, got 0",
+      InvalidInput);
   CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.groups[0] = {1}; }),
                        "list_schedule: a group names a rank that does not exist, got 1",
                        InvalidInput);

@@ -63,7 +63,7 @@ inline bool orders_end(const schedule::Pipeline& pipeline, const schedule::Stage
   std::map<std::pair<int, std::int32_t>, std::int64_t> sent;
   std::map<std::pair<int, std::int32_t>, std::int64_t> consumed;
   std::map<std::pair<int, std::int32_t>, std::deque<Key>> content;
-  std::vector<std::size_t> at(orders.size());
+  std::vector<std::size_t> next(orders.size());
   std::map<std::int32_t, std::vector<std::size_t>> head_stages;  // by item
   for (std::size_t stage = 0; stage < orders.size(); ++stage) {
     for (const schedule::PipelineOp& step : orders[stage]) {
@@ -72,7 +72,7 @@ inline bool orders_end(const schedule::Pipeline& pipeline, const schedule::Stage
   }
   const bool any_head = !head_stages.empty();
   const auto current = [&](std::size_t stage) -> const schedule::PipelineOp* {
-    return at[stage] < orders[stage].size() ? &orders[stage][at[stage]] : nullptr;
+    return next[stage] < orders[stage].size() ? &orders[stage][next[stage]] : nullptr;
   };
   for (bool moved = true; moved;) {
     moved = false;
@@ -87,13 +87,13 @@ inline bool orders_end(const schedule::Pipeline& pipeline, const schedule::Stage
             all = all && there != nullptr && *there == *step;
           }
           if (!all) break;
-          for (const std::size_t other : stages) ++at[other];
+          for (const std::size_t other : stages) ++next[other];
           done.insert({UnitKind::head, step->item, last});
           moved = true;
           continue;
         }
         if (step->kind == UnitKind::reduce || step->kind == UnitKind::optimizer) {
-          ++at[stage];
+          ++next[stage];
           moved = true;
           continue;
         }
@@ -130,13 +130,13 @@ inline bool orders_end(const schedule::Pipeline& pipeline, const schedule::Stage
           content[out].push_back({step->kind, step->item, line});
           ++sent[out];
         }
-        ++at[stage];
+        ++next[stage];
         moved = true;
       }
     }
   }
   for (std::size_t stage = 0; stage < orders.size(); ++stage) {
-    if (at[stage] < orders[stage].size()) return false;
+    if (next[stage] < orders[stage].size()) return false;
   }
   return true;
 }

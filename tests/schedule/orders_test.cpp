@@ -330,14 +330,14 @@ TEST_CASE("orders: nonsense is refused") {
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::interleaved({1, 2}, -3)),
                        "interleaved: items must be >= 0, got -3", InvalidInput);
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::interleaved({1, 2}, 1, 0)),
-                       "interleaved: window must be >= 1, got 0", InvalidInput);
+                       "interleaved: max_in_flight must be >= 1, got 0", InvalidInput);
   const std::array<std::int32_t, 2> slices{2, 0};
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::slimpipe({2, 1}, slices)),
                        "slimpipe: slices of a sequence must be >= 1, got 0", InvalidInput);
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::execute_abstractly({2, 1}, {{}}, 2)),
                        "execute_abstractly: there must be one order a stage, got 1", InvalidInput);
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::execute_abstractly({1, 1}, {{}}, 0)),
-                       "execute_abstractly: window must be >= 1, got 0", InvalidInput);
+                       "execute_abstractly: max_in_flight must be >= 1, got 0", InvalidInput);
   const std::vector<schedule::PipelineOp> one{{UnitKind::forward, 0, 0}};
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::one_backward_one_forward(one, {}, 1)),
                        "one_backward_one_forward: there must be as many backward as forward units, "

@@ -123,22 +123,22 @@ TEST_CASE("packing: nonsense is refused") {
                        "packing: an item must be > 0 tokens, got 0", InvalidInput);
 }
 
-TEST_CASE("deal_in_turn: by hand") {
+TEST_CASE("assign_round_robin: by hand") {
   CHECK(schedule::assign_round_robin(5, 2) == schedule::ShardLayout{{0, 2, 4}, {1, 3}});
   CHECK(schedule::assign_round_robin(1, 3) == schedule::ShardLayout{{0}, {}, {}});
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_round_robin(1, 0)),
-                       "deal: ranks must be >= 1, got 0", InvalidInput);
+                       "assign_round_robin: ranks must be >= 1, got 0", InvalidInput);
 }
 
-TEST_CASE("deal_balanced: by hand, ties to the first") {
+TEST_CASE("assign_balanced: by hand, ties to the first") {
   const std::array<Int128, 5> work{1, 9, 5, 5, 2};
   // Rounds: 9 and 5; 5 and 2, the 5 to the lighter second rank; 1 to the second (10 against 11).
   CHECK(schedule::assign_balanced(work, 2) == schedule::ShardLayout{{1, 4}, {0, 2, 3}});
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_balanced(work, 0)),
-                       "deal: ranks must be >= 1, got 0", InvalidInput);
+                       "assign_balanced: ranks must be >= 1, got 0", InvalidInput);
 }
 
-TEST_CASE("dealing: every micro-batch once, numbers equal but for one") {
+TEST_CASE("assignments: every micro-batch once, numbers equal but for one") {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
     Random random(seed);

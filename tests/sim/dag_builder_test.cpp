@@ -89,7 +89,7 @@ TEST_CASE("DagBuilder: refuses what does not exist") {
   refused("DagBuilder: a memory event belongs to no node, got 3", [&](sim::DagBuilder& builder) {
     builder.add_memory(sim::NodeId{3}, sim::Moment::start, event);
   });
-  refused("DagBuilder: no such node in a meeting, got 2", [](sim::DagBuilder& builder) {
+  refused("DagBuilder: no such node in a collective, got 2", [](sim::DagBuilder& builder) {
     const std::vector<sim::NodeId> nodes{sim::NodeId{0}, sim::NodeId{2}};
     builder.add_collective(nodes);
   });

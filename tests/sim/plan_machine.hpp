@@ -25,7 +25,7 @@ template <UnitTimes Times>
 class PlanMachine {
  public:
   struct Device {
-    std::size_t at = 0;
+    std::size_t next = 0;
     bool working = false;  // on a unit whose end has not been carried out
     std::int64_t busy = 0;
     std::map<std::int64_t, std::int64_t> memory;             // changes by time
@@ -43,7 +43,7 @@ class PlanMachine {
   /// The most bytes at an instant, without weights, gradients and optimizer state.
   [[nodiscard]] std::int64_t peak(std::size_t device) const {
     std::int64_t level = 0, most = 0;
-    for (const auto& [at, change] : devices[device].memory) {
+    for (const auto& [time, change] : devices[device].memory) {
       level += change;
       most = std::max(most, level);
     }
@@ -52,7 +52,7 @@ class PlanMachine {
   /// What is still there when all has ended.
   [[nodiscard]] std::int64_t left(std::size_t device) const {
     std::int64_t level = 0;
-    for (const auto& [at, change] : devices[device].memory) level += change;
+    for (const auto& [time, change] : devices[device].memory) level += change;
     return level;
   }
 
@@ -430,9 +430,9 @@ class PlanMachine {
       latest = std::max(latest, *before.end);
     }
     for (std::int32_t dp = 0; dp < plan_.parallel.dp; ++dp) {
-      const auto at = released(dp, bucket);
-      if (!at) return std::nullopt;
-      latest = std::max(latest, *at);
+      const auto time = released(dp, bucket);
+      if (!time) return std::nullopt;
+      latest = std::max(latest, *time);
     }
     return latest;
   }
@@ -446,16 +446,16 @@ class PlanMachine {
         const bool shared =
             bucket.chunk == 0 && bucket.number + 1 == bucket.count && has_table(bucket.pp);
         if (shared) {
-          const auto at = ready(queue, bucket);
-          table_ready = table_ready && at.has_value();
-          table = std::max(table, at.value_or(0));
+          const auto time = ready(queue, bucket);
+          table_ready = table_ready && time.has_value();
+          table = std::max(table, time.value_or(0));
           continue;
         }
         if (bucket.end) continue;
-        const auto at = ready(queue, bucket);
-        if (!at) continue;
-        bucket.start = *at;
-        bucket.end = *at + bucket.time;
+        const auto time = ready(queue, bucket);
+        if (!time) continue;
+        bucket.start = *time;
+        bucket.end = *time + bucket.time;
         any = true;
       }
     }
@@ -594,16 +594,16 @@ class PlanMachine {
     bool any = false;
     for (std::size_t on = 0; on < devices.size(); ++on) {
       const std::vector<Unit>& order = plan_.schedule[on].order;
-      while (devices[on].at < order.size() && order[devices[on].at].kind == UnitKind::reduce &&
+      while (devices[on].next < order.size() && order[devices[on].next].kind == UnitKind::reduce &&
              !devices[on].working) {
-        ++devices[on].at;
+        ++devices[on].next;
       }
-      if (devices[on].at >= order.size() || devices[on].working) continue;
-      const Unit unit = order[devices[on].at];
+      if (devices[on].next >= order.size() || devices[on].working) continue;
+      const Unit unit = order[devices[on].next];
       const std::vector<std::size_t> all = participants(on, unit);
       const bool ready = std::all_of(all.begin(), all.end(), [&](std::size_t other) {
         const std::vector<Unit>& theirs = plan_.schedule[other].order;
-        std::size_t i = devices[other].at;
+        std::size_t i = devices[other].next;
         while (i < theirs.size() && theirs[i].kind == UnitKind::reduce) ++i;
         return i < theirs.size() && theirs[i] == unit && own_side_ready(other, unit);
       });
@@ -617,8 +617,8 @@ class PlanMachine {
   }
   void begin(std::size_t on, const Unit& unit, std::int64_t time) {
     Device& state = devices[on];
-    while (plan_.schedule[on].order[state.at].kind == UnitKind::reduce) ++state.at;
-    ++state.at;
+    while (plan_.schedule[on].order[state.next].kind == UnitKind::reduce) ++state.next;
+    ++state.next;
     state.working = true;
     state.busy += time;
     state.ran.emplace_back(now_, now_ + time);
@@ -696,7 +696,7 @@ class PlanMachine {
       now_ = *next;
     }
     for (std::size_t on = 0; on < devices.size(); ++on) {
-      finished = finished && devices[on].at == plan_.schedule[on].order.size();
+      finished = finished && devices[on].next == plan_.schedule[on].order.size();
     }
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Phase 1: samples to data-parallel ranks, the longest to groups of ranks.
+// Phase 1: assigns samples to data-parallel ranks, the longest ones to context-parallel groups.
 #pragma once
 
 #include <algorithm>
@@ -15,41 +15,47 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/schedule/detail/longest_first.hpp"
+#include "slimpack/schedule/longest_first.hpp"
 
 namespace slimpack::schedule {
 
-/// What a sample asks of the rank that holds it alone.
+/// What a sample costs the rank that holds it alone.
 struct SampleNeed {
   std::int64_t time = 0;  ///< forward and backward on one rank, in any unit, > 0
   Bytes bytes;            ///< at its most, on the fullest stage
 };
 
-/// When samples are merged, and how far.
+/// Which samples go to a context-parallel group, and how large groups may be.
 struct AssignRules {
-  std::int32_t ranks = 1;
-  std::int32_t max_cp = 1;  ///< most ranks a group may have
-  /// A sample is merged where its time exceeds so many thousandths of the mean load of a rank.
+  std::int32_t ranks = 1;   ///< data-parallel ranks, >= 1
+  std::int32_t max_cp = 1;  ///< the most ranks of a group, >= 1
+  /// A sample goes to a group if its time exceeds so many thousandths of a rank's mean load, >= 1.
   std::int64_t threshold_permille = 1000;
-  Bytes room = Bytes::max();       ///< a sample is merged where it needs more bytes of a rank
-  std::vector<std::int64_t> node;  ///< of each rank; empty: all are in one
+  Bytes room = Bytes::max();       ///< a sample that needs more bytes on a rank goes to a group
+  std::vector<std::int64_t> node;  ///< the node of each rank; empty: all ranks are in one node
 };
 
-/// Which ranks hold each sample. Groups 0 .. ranks-1 are the ranks alone, merged ones follow in
-/// order of size and first rank.
+/// Which ranks hold each sample. Groups 0 .. ranks-1 are the single ranks. Context-parallel groups
+/// follow in the order of their size, then of their first rank.
 struct Assignment {
-  std::vector<std::vector<std::int32_t>> groups;
-  std::vector<GroupId> sample_group;
-  std::vector<std::int64_t> load;  ///< time by rank
+  std::vector<std::vector<std::int32_t>> groups;  ///< the ranks of each group, ascending
+  std::vector<GroupId> sample_group;              ///< by sample
+  std::vector<std::int64_t> load;                 ///< by rank: the sum of its samples' times
 };
 
-/// Deals samples to ranks so that the largest load is small. Samples above the rules' threshold or
-/// room go, longest first, to the smallest group for which neither is exceeded by a part (the
-/// largest allowed where none is small enough): ranks k g .. k g + g - 1, those inside one node
-/// first, then the least loaded block, then the lowest. The others follow, longest first, each to
-/// the least loaded rank; moves and swaps then relieve the fullest rank while that helps. Equal
-/// times go in input order, equal ranks by number. Throws InvalidInput if a rule is < 1, a time is
-/// < 1 or `node` does not name every rank. O(n log n).
+/// Assigns samples to ranks so that the largest load is small. Samples above the rules' threshold
+/// or room come first, the longest one first. Each goes to the smallest group size g at which a
+/// part exceeds neither, or to the largest allowed size. A group consists of the ranks k g .. k g +
+/// g - 1. Groups inside one node are preferred, then the least loaded, then the lowest. The other
+/// samples follow, longest first, each to the least loaded rank (LPT). Moves and swaps then
+/// rebalance the most loaded rank while its load falls. Equal times go in input order, equal ranks
+/// by number.
+///
+///     const Assignment assigned = assign_samples(needs, {.ranks = 8, .max_cp = 4});
+///     const auto& ranks = assigned.groups[index(assigned.sample_group[0])];  // of sample 0
+///
+/// Throws InvalidInput if a rule is < 1, a time is < 1 or `node` does not name every rank.
+/// O(n log n).
 [[nodiscard]] inline Assignment assign_samples(std::span<const SampleNeed> samples,
                                                const AssignRules& rules);
 
@@ -57,7 +63,7 @@ namespace detail {
 
 inline void check_assign(std::span<const SampleNeed> samples, const AssignRules& rules) {
   require(rules.ranks >= 1, "assign_samples: ranks must be >= 1", rules.ranks);
-  require(rules.max_cp >= 1, "assign_samples: merge must be >= 1", rules.max_cp);
+  require(rules.max_cp >= 1, "assign_samples: max_cp must be >= 1", rules.max_cp);
   require(rules.threshold_permille >= 1, "assign_samples: the threshold must be >= 1",
           rules.threshold_permille);
   require(rules.node.empty() || rules.node.size() == static_cast<std::size_t>(rules.ranks),
@@ -68,7 +74,7 @@ inline void check_assign(std::span<const SampleNeed> samples, const AssignRules&
   }
 }
 
-/// Collects merged groups as they are first used.
+/// Chooses context-parallel groups.
 class CpGroups {
  public:
   explicit CpGroups(const AssignRules& rules)

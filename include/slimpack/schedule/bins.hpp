@@ -20,12 +20,14 @@ namespace slimpack::schedule {
 /// Positions of items in the input, bin by bin.
 using Bins = std::vector<std::vector<std::size_t>>;
 
+/// Throws InvalidInput unless every item is between 1 and `capacity`.
 inline void check_items(std::span<const Tokens> items, Tokens capacity) {
   for (const Tokens item : items) {
     require(item.value > 0, "packing: an item must be > 0 tokens", item.value);
     require(item <= capacity, "packing: an item must not exceed the capacity", item.value);
   }
 }
+
 /// Fills bins in input order and opens the next where an item does not fit: no bin is empty, items
 /// and bins keep the input's order. Throws InvalidInput if an item is < 1 or exceeds the capacity.
 /// O(n).

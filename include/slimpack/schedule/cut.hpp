@@ -35,13 +35,13 @@ struct SliceCost {
   friend bool operator==(const SliceCost&, const SliceCost&) = default;
 };
 
-/// A sample on the line.
+/// A sample in a queue of samples that is cut into packs.
 struct QueuedSample {
   SampleId id{};
   Tokens length;
 };
 
-/// Small packs at one end of a line: the outermost has `first_permille` thousandths of a full
+/// Small packs at one end of a queue: the outermost has `first_permille` thousandths of a full
 /// pack, each next one `growth_permille` thousandths more than the one before, up to a full pack.
 struct Ramp {
   std::int64_t first_permille = 1000;
@@ -49,15 +49,15 @@ struct Ramp {
   friend bool operator==(const Ramp&, const Ramp&) = default;
 };
 
-/// How a line is cut.
+/// How a queue of samples is cut.
 struct CutRules {
-  std::int64_t units = 1;  ///< full packs that the line is worth; ramps make more and smaller ones
-  Ramp front, back;
+  std::int64_t units = 1;   ///< full packs that the queue is worth; ramps make more, smaller packs
+  Ramp front, back;         ///< at the first and at the last packs
   Tokens granularity{128};  ///< inner slice boundaries are multiples of it
   Tokens whole{0};          ///< samples up to so many tokens are not cut
 };
 
-/// Packs of one pass in line order: pack i has slices [first[i], first[i + 1]).
+/// Packs of one pass in the order of the queue: pack i has slices [first[i], first[i + 1]).
 struct PackCuts {
   std::vector<Slice> slices;
   std::vector<std::size_t> first{0};
@@ -68,16 +68,22 @@ struct PackCuts {
   }
 };
 
-/// Sizes of the packs of a line worth `units` full ones, in 65536ths of a full pack. Ramps that
-/// would take more than half of the line each are cut off. O(packs). Throws InvalidInput if a
+/// Sizes of the packs of a queue worth `units` full ones, in 65536ths of a full pack. Ramps that
+/// would take more than half of the queue each are cut off. O(packs). Throws InvalidInput if a
 /// number is < 1, or first_permille > 1000.
-[[nodiscard]] inline std::vector<std::int64_t> pack_weights(std::int64_t units, const Ramp& head,
-                                                            const Ramp& tail);
+[[nodiscard]] inline std::vector<std::int64_t> pack_weights(std::int64_t units, const Ramp& front,
+                                                            const Ramp& back);
 
-/// Lays `samples` on a line, for the backward pass each reversed, and cuts it where the time of
-/// what went before reaches each pack's share, at the nearest place where a cut may be, the later
-/// of equals. Packs that would be empty are left out. A sample has at most one slice in a pack, its
-/// slices rise (forward) or fall (backward) from pack to pack and partition it. Throws InvalidInput
+/// Cuts a queue of samples into packs of equal time (`pack_weights` where there are ramps). In the
+/// backward pass each sample is reversed. A cut lies where the time before it reaches the sum of
+/// the packs before it: at the nearest allowed position, the later one of equals. Packs that would
+/// be empty are left out. A sample has at most one slice in a pack. Its slices rise (forward) or
+/// fall (backward) from pack to pack and partition it.
+///
+///     const PackCuts cuts = cut_packs(queue, Pass::forward, cost, {.units = 16});
+///     for (std::size_t i = 0; i < cuts.packs(); ++i) run(cuts.pack(i));
+///
+/// Throws InvalidInput
 /// if a length, a rule or per_token is < 1, or another cost < 0. O(samples + units).
 [[nodiscard]] inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass,
                                         const SliceCost& cost, const CutRules& rules);
@@ -88,8 +94,8 @@ inline constexpr std::int64_t kFullWeight = 65536;
 
 inline void check_ramp(const Ramp& ramp) {
   require(ramp.first_permille >= 1 && ramp.first_permille <= 1000,
-          "cut_line: the first of a ramp must be 1 .. 1000 thousandths", ramp.first_permille);
-  require(ramp.growth_permille >= 1, "cut_line: the growth of a ramp must be >= 1",
+          "cut_packs: the first of a ramp must be 1 .. 1000 thousandths", ramp.first_permille);
+  require(ramp.growth_permille >= 1, "cut_packs: the growth of a ramp must be >= 1",
           ramp.growth_permille);
 }
 
@@ -106,7 +112,7 @@ inline void check_ramp(const Ramp& ramp) {
   return weights;
 }
 
-/// The largest multiple of `grain`, at most `end`, before which at most `work` lies.
+/// The largest multiple of `granularity`, at most `end`, before which at most `work` lies.
 [[nodiscard]] inline Tokens last_within(Int128 work, const SliceCost& cost, Tokens granularity,
                                         Tokens end) {
   // The float only guesses; the integers below decide.
@@ -124,7 +130,7 @@ inline void check_ramp(const Ramp& ramp) {
 }
 
 /// Where a sample of `length` tokens is cut so that about `work`, without per_slice, lies before
-/// the cut: 0, length, or a multiple of the grain between.
+/// the cut: 0, length, or a multiple of the granularity between.
 [[nodiscard]] inline Tokens cut_before(Int128 work, Tokens length, const SliceCost& cost,
                                        const CutRules& rules) {
   const Int128 all = cost.upto(length);
@@ -136,7 +142,7 @@ inline void check_ramp(const Ramp& ramp) {
   return work - cost.upto(low) < cost.upto(high) - work ? low : high;
 }
 
-/// Walks the line and closes packs.
+/// Walks the queue and closes packs.
 class PackCutter {
  public:
   PackCutter(std::size_t samples, Pass pass, const SliceCost& cost, const CutRules& rules,
@@ -144,15 +150,15 @@ class PackCutter {
       : back_(pass == Pass::backward), cost_(cost), rules_(rules), weights_(weights) {
     for (const std::int64_t weight : weights) weight_sum_ += weight;
     total_ = total;
-    line_.slices.reserve(samples + weights.size());
-    line_.first.reserve(weights.size() + 1);
+    cuts_.slices.reserve(samples + weights.size());
+    cuts_.first.reserve(weights.size() + 1);
     next_boundary();
   }
 
   void add(const QueuedSample& sample) {
     const Int128 work = cost_.slice(Tokens{}, sample.length);
     Tokens open = back_ ? sample.length : Tokens{};  // the near end of what is left
-    while (boundary_ < gone_ + work && at_ + 1 < weights_.size()) {
+    while (boundary_ < gone_ + work && pack_ + 1 < weights_.size()) {
       const Int128 before = std::max<Int128>(boundary_ - gone_ - cost_.per_slice, 0);
       const Tokens cut = place(before, sample.length);
       take(sample.id, open, cut);
@@ -165,7 +171,7 @@ class PackCutter {
 
   PackCuts finish() {
     close();
-    return std::move(line_);
+    return std::move(cuts_);
   }
 
  private:
@@ -176,15 +182,15 @@ class PackCutter {
   void take(SampleId sample, Tokens open, Tokens cut) {
     const Tokens begin = back_ ? cut : open;
     const Tokens end = back_ ? open : cut;
-    if (begin < end) line_.slices.push_back({sample, begin, end});
+    if (begin < end) cuts_.slices.push_back({sample, begin, end});
   }
   void close() {
-    if (line_.slices.size() > line_.first.back()) line_.first.push_back(line_.slices.size());
-    ++at_;
+    if (cuts_.slices.size() > cuts_.first.back()) cuts_.first.push_back(cuts_.slices.size());
+    ++pack_;
     next_boundary();
   }
   void next_boundary() {
-    if (at_ < weights_.size()) passed_ += weights_[at_];
+    if (pack_ < weights_.size()) passed_ += weights_[pack_];
     boundary_ = total_ * Int128{passed_} / Int128{weight_sum_};
   }
 
@@ -194,21 +200,21 @@ class PackCutter {
   const std::vector<std::int64_t>& weights_;
   Int128 total_ = 0, gone_ = 0, boundary_ = 0;
   std::int64_t weight_sum_ = 0, passed_ = 0;
-  std::size_t at_ = 0;
-  PackCuts line_;
+  std::size_t pack_ = 0;
+  PackCuts cuts_;
 };
 
 }  // namespace detail
 
-inline std::vector<std::int64_t> pack_weights(std::int64_t units, const Ramp& head,
-                                              const Ramp& tail) {
-  require(units >= 1, "cut_line: units must be >= 1", units);
-  require(units <= std::int64_t{1} << 24U, "cut_line: units must be <= 2^24", units);
-  detail::check_ramp(head);
-  detail::check_ramp(tail);
+inline std::vector<std::int64_t> pack_weights(std::int64_t units, const Ramp& front,
+                                              const Ramp& back) {
+  require(units >= 1, "cut_packs: units must be >= 1", units);
+  require(units <= std::int64_t{1} << 24U, "cut_packs: units must be <= 2^24", units);
+  detail::check_ramp(front);
+  detail::check_ramp(back);
   const std::int64_t all = units * detail::kFullWeight;
-  std::vector<std::int64_t> weights = detail::ramp_weights(head, all / 2);
-  std::vector<std::int64_t> last = detail::ramp_weights(tail, all / 2);
+  std::vector<std::int64_t> weights = detail::ramp_weights(front, all / 2);
+  std::vector<std::int64_t> last = detail::ramp_weights(back, all / 2);
   std::int64_t left = all;
   for (const std::int64_t weight : weights) left -= weight;
   for (const std::int64_t weight : last) left -= weight;
@@ -222,13 +228,14 @@ inline std::vector<std::int64_t> pack_weights(std::int64_t units, const Ramp& he
 
 inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass, const SliceCost& cost,
                           const CutRules& rules) {
-  require(rules.granularity.value >= 1, "cut_line: grain must be >= 1", rules.granularity.value);
+  require(rules.granularity.value >= 1, "cut_packs: granularity must be >= 1",
+          rules.granularity.value);
   require(cost.per_token >= 1 && cost.per_slice >= 0 && cost.per_pair2 >= 0,
-          "cut_line: costs must be >= 0, per token >= 1");
+          "cut_packs: costs must be >= 0, per token >= 1");
   const std::vector<std::int64_t> weights = pack_weights(rules.units, rules.front, rules.back);
   Int128 total = 0;
   for (const QueuedSample& sample : samples) {
-    require(sample.length.value >= 1, "cut_line: a sample must have >= 1 tokens",
+    require(sample.length.value >= 1, "cut_packs: a sample must have >= 1 tokens",
             sample.length.value);
     total += cost.slice(Tokens{}, sample.length);
   }

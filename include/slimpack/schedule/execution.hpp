@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs pipeline orders in abstract time: are they free of deadlock, and when does what begin?
+// Runs pipeline orders in abstract time: whether they are free of deadlock, and when units begin.
 #pragma once
 
 #include <algorithm>
@@ -192,7 +192,7 @@ class AbstractExecution {
     const Pipeline& pipeline, const StageOrders& orders, std::int32_t max_in_flight,
     const StepTimes& times = {}) {
   check_pipeline(pipeline);
-  require(max_in_flight >= 1, "execute_abstractly: window must be >= 1", max_in_flight);
+  require(max_in_flight >= 1, "execute_abstractly: max_in_flight must be >= 1", max_in_flight);
   require(orders.size() == static_cast<std::size_t>(pipeline.stages),
           "execute_abstractly: there must be one order a stage",
           static_cast<std::int64_t>(orders.size()));

@@ -23,8 +23,8 @@ inline bool ends_forward(const PipelineOp& step, const Pipeline& pipeline) noexc
 }
 
 /// H of every item after its last F on the last stage, and on the other stages before the first
-/// step that begins no earlier: sorted by their begin the steps of all stages then keep every
-/// dependency, hence no deadlock.
+/// unit that begins no earlier. Sorted by their begin, the units of all stages then keep every
+/// dependency, so there is no deadlock.
 inline StageOrders with_sharded_heads(const Pipeline& pipeline, const StageOrders& orders,
                                       std::int32_t max_in_flight) {
   const StepTimes times;
@@ -35,26 +35,26 @@ inline StageOrders with_sharded_heads(const Pipeline& pipeline, const StageOrder
     if (!ends_forward(step, pipeline)) continue;
     heads.push_back({begin.back()[i] + times.forward, {UnitKind::head, step.item, 0}});
   }
-  StageOrders in_cp_group(orders.size());
+  StageOrders completed(orders.size());
   for (std::size_t stage = 0; stage < orders.size(); ++stage) {
     std::size_t next = 0;
     for (std::size_t i = 0; i < orders[stage].size(); ++i) {
       for (; next < heads.size() && heads[next].first <= begin[stage][i]; ++next) {
-        in_cp_group[stage].push_back(heads[next].second);
+        completed[stage].push_back(heads[next].second);
       }
-      in_cp_group[stage].push_back(orders[stage][i]);
+      completed[stage].push_back(orders[stage][i]);
     }
-    for (; next < heads.size(); ++next) in_cp_group[stage].push_back(heads[next].second);
+    for (; next < heads.size(); ++next) completed[stage].push_back(heads[next].second);
   }
-  return in_cp_group;
+  return completed;
 }
 
 }  // namespace detail
 
-/// Adds H: on the last stage right behind each item's last F; where the head is sharded, on every
-/// stage at the place that it has in time when every F takes one slot and every B two. Keeps orders
-/// free of deadlock so with this window and with any wider one. Throws Deadlock if they are not;
-/// InvalidInput if a size is < 1. O(steps * stages) at worst.
+/// Adds H: on the last stage right behind each item's last F. Where the head is sharded, H is added
+/// on every stage, where it falls in time when every F takes one unit of time and every B two.
+/// Orders that are free of deadlock stay so, with this `max_in_flight` and any larger one. Throws
+/// Deadlock if they are not free of it, InvalidInput if a size is < 1. O(units log stages).
 [[nodiscard]] inline StageOrders with_heads(const Pipeline& pipeline, const StageOrders& orders,
                                             LmHead head, std::int32_t max_in_flight = 2) {
   check_pipeline(pipeline);
@@ -71,7 +71,7 @@ inline StageOrders with_sharded_heads(const Pipeline& pipeline, const StageOrder
 }
 
 /// Adds R of a chunk right behind its last B on each stage, R of chunks without a B (from the last
-/// chunk to the first) and O at the end. O(steps).
+/// chunk to the first) and O at the end. Throws InvalidInput if a size is < 1. O(units).
 [[nodiscard]] inline StageOrders with_updates(const Pipeline& pipeline, const StageOrders& orders) {
   check_pipeline(pipeline);
   StageOrders result;
@@ -101,7 +101,7 @@ inline StageOrders with_sharded_heads(const Pipeline& pipeline, const StageOrder
 }
 
 /// Names the packs: item i is forward pack `forward[i]` and backward pack `backward[i]`. Throws
-/// InvalidInput if an item has no pack.
+/// InvalidInput if an item has no pack. O(units).
 [[nodiscard]] inline std::vector<Unit> name_units(std::span<const PipelineOp> order,
                                                   std::span<const PackId> forward,
                                                   std::span<const PackId> backward) {

@@ -24,18 +24,18 @@
 
 namespace slimpack::schedule {
 
-/// What scheduling one part needs besides its input. Use one again and again to spare allocations;
-/// never two threads one. It never changes an answer.
+/// Memory that scheduling a part needs besides its input. Using one workspace again and again saves
+/// allocations; it never changes a result. Two threads must not use one workspace at a time.
 struct ListWorkspace {
-  std::vector<detail::ListRank> ranks;
-  detail::ListState state;
-  Nanos end;  ///< the last `list_schedule`: when its last F, B or H ends, by its own clock
+  std::vector<detail::ListRank> ranks;  ///< of the part that was scheduled last
+  detail::ListState state;              ///< of that run
+  Nanos end;  ///< the last `list_schedule`: when its last F, B or H ends in its own simulation
 };
 
-/// What became of one part.
+/// The result of scheduling one part.
 struct ListOutcome {
-  Nanos end;                             ///< of the last F, B or H, by the list's own clock
-  std::optional<Infeasible> infeasible;  ///< memory does not suffice; there are no orders
+  Nanos end;                             ///< of the last F, B or H in the list's own simulation
+  std::optional<Infeasible> infeasible;  ///< set if memory does not suffice; there are no orders
 };
 
 namespace detail {
@@ -52,10 +52,10 @@ void fill_times(ListRank& rank, const Plan& plan, const Times& times) {
     for (std::int32_t pp = 0; pp < stages; ++pp) {
       for (std::size_t item = 0; item < pass.size(); ++item, ++i) {
         const auto pack = static_cast<PackId>(pass.pack[item]);
-        const std::int32_t place = virtual_stages.index(pp, pass.chunk[item]);
-        rank.time[side][i] = times.compute(pack, place).value;
+        const std::int32_t virtual_stage = virtual_stages.index(pp, pass.chunk[item]);
+        rank.time[side][i] = times.compute(pack, virtual_stage).value;
         rank.transfer[side][i] =
-            stages > 1 ? times.transfer(pack, place, pass.place[item]).value : 0;
+            stages > 1 ? times.transfer(pack, virtual_stage, pass.place[item]).value : 0;
       }
     }
   }
@@ -132,20 +132,24 @@ template <UnitTimes Times>
 }
 
 /// The orders of all devices of a plan that is complete but for its schedule, or the memory that it
-/// lacks. Runs all ranks in simulated time, transfers, windows, posted receives and meetings
-/// included; what a device begins is appended to its order, so the order that is kept has been
-/// executed once and cannot deadlock. Packs run in the order of `ScheduleParts`; with several
-/// chunks, blocks of packs pass chunk after chunk.
+/// lacks. All ranks run in simulated time, with transfers, posted receives, messages in flight and
+/// collectives. What a device begins is appended to its order. So the order has been executed once
+/// and cannot deadlock. Packs run in the order of `ScheduleParts`; with several chunks, blocks of
+/// packs pass chunk after chunk.
 ///
-/// A device that is free runs B if it can, but F first while the next stage has no F to do; and F
-/// only where memory then suffices for every B until the next F is needed, whatever the times are.
-/// H runs behind F on the last stage; where the head is sharded, the stages of a rank meet for the
-/// H of several packs (`ListOptions`). R follows the last B of its chunk.
+/// A free device runs B if it can, but F first while the next stage has no F to run. F runs only
+/// where memory then suffices for every B until the next F is needed, whatever the times are. H
+/// runs behind F on the last stage. Where the head is sharded, the stages of a rank run the H of
+/// several packs in one collective (`ListOptions`). R follows the last B of its chunk.
+///
+///     auto result = list_schedule(plan, PricedPlan(plan), MemoryModel(plan));
+///     if (const auto* lacking = std::get_if<Infeasible>(&result)) return *lacking;
+///     plan.schedule = std::get<std::vector<DeviceSchedule>>(std::move(result));
 ///
 /// Infeasible, with the device that lacks most, if the order that runs each F as late as it can
-/// exceeds capacity - reserved; a ring of `window` send buffers a channel counts in full. Equal
-/// times go to the later stage, then to B. Throws InvalidInput if the plan breaks rule 1, no order
-/// obeys rule 4, or an option is out of range. O(slices + units log devices), near enough.
+/// exceeds capacity - reserved. A channel's `max_in_flight` send buffers count in full. Equal times
+/// go to the later stage, then to B. Throws InvalidInput if the plan breaks rule 1, no order obeys
+/// rule 4, or an option is out of range. About O(slices + units log devices).
 template <UnitTimes Times>
 [[nodiscard]] std::variant<std::vector<DeviceSchedule>, Infeasible> list_schedule(
     const Plan& skeleton, const Times& times, const MemoryModel& memory, const ListOptions& options,

@@ -18,8 +18,8 @@ namespace slimpack::schedule {
 /// Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section 2.2.1).
 /// Stage r starts with p-1-r forward units, then runs one forward and one backward by turns: at
 /// most p-r micro-batches are in flight there, from the start of F to the end of B. With equal
-/// micro-batches and stages, (p-1)/m of the ideal time is idle. Any window >= 1 is free of
-/// deadlock. Throws InvalidInput if stages < 1 or items < 0. O(stages * items).
+/// micro-batches and stages, (p-1)/m of the ideal time is idle. Free of deadlock with any number of
+/// messages in flight. Throws InvalidInput if stages < 1 or items < 0. O(stages * items).
 [[nodiscard]] inline StageOrders one_f_one_b(std::int32_t stages, std::int32_t items) {
   check_pipeline({stages, 1});
   require(items >= 0, "one_f_one_b: items must be >= 0", items);
@@ -53,17 +53,18 @@ namespace slimpack::schedule {
 /// Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section 2.2.2).
 /// A group of micro-batches passes chunk after chunk forwards, and in the reverse order of chunks
 /// backwards; stage r runs 2(p-1-r) + (v-1)g + 1 forward units ahead, g being the largest group.
-/// The publication asks for a multiple of p micro-batches in groups of p; here any number is dealt
-/// in equal groups of p to 2p-1 (`interleaved_groups`), and where a group exceeds p + 2 window - 2
-/// the stages run further ahead, without which the channel from the last stage to the first would
-/// fill up and nothing move. With equal micro-batches, stages and groups of p, (p-1)/(v m) of the
-/// ideal time is idle. One chunk is one_f_one_b. Free of deadlock with this window. Throws
+/// The publication requires a multiple of p micro-batches in groups of p. Here any number is
+/// divided into equal groups of p to 2p-1 (`interleaved_groups`). Where a group exceeds p + 2
+/// max_in_flight - 2 the stages run further ahead: otherwise the channel from the last stage to the
+/// first would fill up and nothing could move. With equal micro-batches, stages and groups of p,
+/// (p-1)/(v m) of the ideal time is idle. With one chunk the order is that of one_f_one_b. Free of
+/// deadlock with this `max_in_flight`. Throws
 /// InvalidInput if a size is < 1 or items < 0. O(stages * chunks * items).
 [[nodiscard]] inline StageOrders interleaved(const Pipeline& pipeline, std::int32_t items,
                                              std::int32_t max_in_flight = 2) {
   check_pipeline(pipeline);
   require(items >= 0, "interleaved: items must be >= 0", items);
-  require(max_in_flight >= 1, "interleaved: window must be >= 1", max_in_flight);
+  require(max_in_flight >= 1, "interleaved: max_in_flight must be >= 1", max_in_flight);
   const std::int32_t stages = pipeline.stages;
   if (pipeline.chunks == 1) return one_f_one_b(stages, items);
   std::vector<PipelineOp> forward;
@@ -98,10 +99,10 @@ namespace slimpack::schedule {
 /// exact reverse within the sequence. With n slices in the longest sequence, at most n v + 2(p-1-r)
 /// pairs of slice and chunk are in flight on stage r, from the start of F to the end of B. With
 /// equal slices and stages (p-1)/(n v m) of the ideal time of m sequences is idle. The publication
-/// asks for n to be a multiple of p where v > 1; a sequence of another number is ordered as if it
-/// were filled up to the next multiple, the missing units left out, n then counting as that
-/// multiple. Any window
-/// >= 1 is free of deadlock. Throws InvalidInput if a size is < 1. O(stages * chunks * slices).
+/// requires n to be a multiple of p where v > 1. A sequence of another number is ordered as if it
+/// were filled up to the next multiple, without the missing units; n then counts as that multiple.
+/// Free of deadlock with any number of messages in flight. Throws InvalidInput if a size is < 1.
+/// O(stages * chunks * slices).
 [[nodiscard]] inline StageOrders slimpipe(const Pipeline& pipeline,
                                           std::span<const std::int32_t> slices) {
   check_pipeline(pipeline);
@@ -142,8 +143,8 @@ namespace slimpack::schedule {
 
 /// How far forward units run ahead of backward units.
 enum class ChunkLead : std::uint8_t {
-  steady,        ///< all the time as far as the sequence of most chunks asks for
-  just_in_time,  ///< so far that each sequence is complete in time, no further
+  steady,        ///< always as far as the sequence of most chunks requires
+  just_in_time,  ///< no further than each sequence requires to be complete in time
 };
 
 /// F and B of sequences of chunks on a pipeline of one chunk a stage. `chunks[q]` is the number of
@@ -154,8 +155,9 @@ enum class ChunkLead : std::uint8_t {
 /// `steady` has run k + N - 1 forward units, N being the most chunks of a sequence (Seq1F1B,
 /// arXiv 2406.03488); `just_in_time` the least number that rises by at most one from unit to unit
 /// and has every sequence complete before its first backward unit. Each stage before the last has
-/// run one more than the next. Sequences of one chunk are in the order of one_f_one_b. Any
-/// window >= 1 is free of deadlock. Throws InvalidInput if a size is < 1. O(stages * chunks).
+/// run one more than the next. Sequences of one chunk are in the order of one_f_one_b. Free of
+/// deadlock with any number of messages in flight. Throws InvalidInput if a size is < 1.
+/// O(stages * chunks).
 [[nodiscard]] inline StageOrders chunked_one_f_one_b(std::int32_t stages,
                                                      std::span<const std::int32_t> chunks,
                                                      ChunkLead lead) {
@@ -195,9 +197,9 @@ enum class ChunkLead : std::uint8_t {
   return orders;
 }
 
-/// Laws: pure; whether stage `stage` has room for the forward unit of item `next` while items
-/// `oldest` .. next - 1 wait there for their backward units. It is asked only while there are some:
-/// an item always has room for itself.
+/// Laws: pure; called with (stage, oldest, next), it returns whether the stage has room for the
+/// forward unit of item `next` while items `oldest` .. next - 1 wait there for their backward
+/// units. It is called only while there are such items: an item always has room for itself.
 template <class Room>
 concept StageRoom = std::predicate<const Room&, std::int32_t, std::int32_t, std::int32_t>;
 
@@ -209,16 +211,17 @@ inline constexpr auto kAmpleRoom = [](std::int32_t, std::int32_t, std::int32_t) 
 /// F and B of `items` micro-batches on a pipeline of one chunk (DynaPipe, arXiv 2311.10418: the
 /// memory-aware cyclic schedule). In every cycle each stage runs the oldest backward unit and the
 /// oldest forward unit whose inputs were there when the cycle began, backward first; forward only
-/// if `room` lets it, and while fewer than `window` units wait at the next stage. With ample room
-/// stage r has up to 2(p-1-r) + 1 items in flight, about twice those of one_f_one_b: units may be
-/// unequal without a neighbour waiting. Free of deadlock with this window and any wider one. Throws
-/// InvalidInput if a size is < 1 or items < 0. O(stages * (items + stages) / room).
+/// if `room` allows it, and while fewer than `max_in_flight` units wait at the next stage. With
+/// ample room stage r has up to 2(p-1-r) + 1 items in flight, about twice those of one_f_one_b. So
+/// units may be unequal without making a neighbour wait. Free of deadlock with this `max_in_flight`
+/// and any larger one. Throws InvalidInput if a size is < 1 or items < 0. O(stages * (items +
+/// stages) / room).
 template <StageRoom Room>
 [[nodiscard]] StageOrders cyclic_order(std::int32_t stages, std::int32_t items, const Room& room,
                                        std::int32_t max_in_flight = 2) {
   check_pipeline({stages, 1});
   require(items >= 0, "cyclic_order: items must be >= 0", items);
-  require(max_in_flight >= 1, "cyclic_order: window must be >= 1", max_in_flight);
+  require(max_in_flight >= 1, "cyclic_order: max_in_flight must be >= 1", max_in_flight);
   const auto count = static_cast<std::size_t>(stages);
   std::vector<std::int32_t> forward(count), backward(count);  // units run
   StageOrders orders(count);

@@ -18,8 +18,8 @@ namespace slimpack::schedule {
 /// of a chunk, or O. `item` counts in forward order; members without a meaning are zero.
 struct PipelineOp {
   UnitKind kind = UnitKind::forward;
-  std::int32_t item = 0;
-  std::int32_t chunk = 0;
+  std::int32_t item = 0;   ///< micro-batch or slice, in forward order
+  std::int32_t chunk = 0;  ///< of the stage
   friend auto operator<=>(const PipelineOp&, const PipelineOp&) = default;
 };
 
@@ -28,7 +28,7 @@ using StageOrders = std::vector<std::vector<PipelineOp>>;
 
 /// Sizes of a pipeline.
 struct Pipeline {
-  std::int32_t stages = 1;
+  std::int32_t stages = 1;  ///< pipeline ranks
   std::int32_t chunks = 1;  ///< virtual stages of a stage
 };
 
@@ -60,7 +60,7 @@ inline void check_pipeline(const Pipeline& pipeline) {
 }
 
 /// The largest number of F and B pairs of an order that are open at one time, counted from the
-/// start of F to the end of its B. O(steps).
+/// start of F to the end of its B. O(units).
 [[nodiscard]] inline std::int64_t most_in_flight(std::span<const PipelineOp> order) noexcept {
   std::int64_t open = 0;
   std::int64_t most = 0;

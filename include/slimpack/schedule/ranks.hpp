@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deals micro-batches to data-parallel ranks in equal numbers.
+// Assigns micro-batches to data-parallel ranks: in turn, balanced, or by largest differences.
 #pragma once
 
 #include <algorithm>
@@ -18,9 +18,8 @@
 
 namespace slimpack::schedule {
 
-/// Int128 enough for the work of every sample of a step.
 /// Half the forward FLOPs of one layer on a sample of `length` tokens: matrix products and causal
-/// attention.
+/// attention. Int128 also holds the sum over every sample of a step.
 [[nodiscard]] constexpr Int128 sample_work(const ModelShape& model, Tokens length) noexcept {
   return Int128{length.value} * model.layer_matrix_weights() +
          Int128{length.value} * length.value * model.query_width();
@@ -31,23 +30,24 @@ using ShardLayout = std::vector<std::vector<std::size_t>>;
 
 /// Micro-batch i goes to rank i mod `ranks`. Throws InvalidInput if ranks < 1. O(count).
 [[nodiscard]] inline ShardLayout assign_round_robin(std::size_t count, std::int32_t ranks) {
-  require(ranks >= 1, "deal: ranks must be >= 1", ranks);
-  ShardLayout deal(static_cast<std::size_t>(ranks));
-  for (std::size_t item = 0; item < count; ++item) deal[item % deal.size()].push_back(item);
-  return deal;
+  require(ranks >= 1, "assign_round_robin: ranks must be >= 1", ranks);
+  ShardLayout layout(static_cast<std::size_t>(ranks));
+  for (std::size_t item = 0; item < count; ++item) layout[item % layout.size()].push_back(item);
+  return layout;
 }
 
-/// Micro-batches, heaviest first, are dealt in rounds of one a rank, the heaviest of a round to the
-/// rank that has least: numbers differ by at most one. Equal micro-batches go by position, equal
-/// ranks by number. Throws InvalidInput if ranks < 1. O(n log n).
+/// Assigns micro-batches in rounds of one a rank, heaviest first. The heaviest of a round goes to
+/// the rank with the least work. The numbers of two ranks differ by at most one. Equal
+/// micro-batches go by position, equal ranks by number. Throws InvalidInput if ranks < 1. O(n log
+/// n).
 [[nodiscard]] inline ShardLayout assign_balanced(std::span<const Int128> work, std::int32_t ranks) {
-  require(ranks >= 1, "deal: ranks must be >= 1", ranks);
+  require(ranks >= 1, "assign_balanced: ranks must be >= 1", ranks);
   std::vector<std::size_t> heaviest_first(work.size());
   std::iota(heaviest_first.begin(), heaviest_first.end(), std::size_t{0});
   std::stable_sort(heaviest_first.begin(), heaviest_first.end(),
                    [&](std::size_t a, std::size_t b) { return work[a] > work[b]; });
   const auto count = static_cast<std::size_t>(ranks);
-  ShardLayout deal(count);
+  ShardLayout layout(count);
   std::vector<Int128> load(count);
   std::vector<std::size_t> lightest_first(count);
   std::iota(lightest_first.begin(), lightest_first.end(), std::size_t{0});
@@ -58,18 +58,21 @@ using ShardLayout = std::vector<std::vector<std::size_t>>;
       });
     }
     const std::size_t rank = lightest_first[i % count];
-    deal[rank].push_back(heaviest_first[i]);
+    layout[rank].push_back(heaviest_first[i]);
     load[rank] += work[heaviest_first[i]];
   }
-  for (auto& items : deal) std::sort(items.begin(), items.end());
-  return deal;
+  for (auto& items : layout) std::sort(items.begin(), items.end());
+  return layout;
 }
 
-/// Whether parts have as many items as they get, or all the same number.
-enum class PartSizes : std::uint8_t { free, equal };
+/// How many items each part gets.
+enum class PartSizes : std::uint8_t {
+  free,   ///< as many items as it comes
+  equal,  ///< the same number of items in each part
+};
 
-/// Deals items to `parts` so that their sums of work are nearly equal (Karmarkar and Karp, 1982, in
-/// the form for several parts): each item begins as a state of one set, with `PartSizes::equal`
+/// Assigns items to `parts` so that their sums of work are nearly equal (Karmarkar and Karp, 1982,
+/// in the form for several parts): each item begins as a state of one set, with `PartSizes::equal`
 /// each `parts` neighbours in ascending order of work as one of `parts` sets; the two states whose
 /// largest and smallest sets differ most are joined, largest sets to smallest, until one is left.
 /// Parts are ordered from the largest sum to the smallest, their items ascending. Ties as in verl's
@@ -79,12 +82,13 @@ enum class PartSizes : std::uint8_t { free, equal };
 /// < 1, or parts are to be equal and do not divide the items. O(n parts log(n parts)).
 [[nodiscard]] inline ShardLayout assign_karmarkar_karp(std::span<const Int128> work,
                                                        std::size_t parts, PartSizes sizes) {
-  require(parts >= 1, "deal_karmarkar_karp: parts must be >= 1");
+  require(parts >= 1, "assign_karmarkar_karp: parts must be >= 1");
   require(sizes == PartSizes::free || work.size() % parts == 0,
-          "deal_karmarkar_karp: equal parts must divide the items",
+          "assign_karmarkar_karp: equal parts must divide the items",
           static_cast<std::int64_t>(work.size()));
   for (const Int128 each : work) {
-    require(each > 0, "deal_karmarkar_karp: a work must be >= 1", static_cast<std::int64_t>(each));
+    require(each > 0, "assign_karmarkar_karp: a work must be >= 1",
+            static_cast<std::int64_t>(each));
   }
   return detail::KarmarkarKarp(work, parts).run(sizes == PartSizes::equal);
 }

@@ -19,15 +19,18 @@ namespace slimpack::schedule {
 
 /// Settings of `list_schedule`. Every value that is allowed gives a valid schedule.
 struct ListOptions {
-  /// Sharded head: the stages of a rank meet when so many packs wait for H, and until then the last
-  /// stage prefers F. More of them cost fewer meetings and keep more tokens in flight. Head last
-  /// and several chunks: so many packs the last stage runs F ahead of what its next B needs. >= 1.
+  /// Sharded head: the stages of a rank run H together when so many packs wait for it; until then
+  /// the last stage prefers F. More packs cost fewer collectives and keep more tokens in flight.
+  /// Head on the last stage and several chunks: the packs that the last stage runs F ahead of what
+  /// its next B needs. >= 1.
   std::int32_t head_batch = 8;
   /// F goes before a ready B while at most so many F units wait at the next stage, >= -1.
   std::int32_t forward_queue = 1;
   /// Packs of a rank that pass chunk after chunk together, 0 for three for every two stages.
-  /// Windows bound it: at most 2 window pp - 1, among ranks that share packs 2 window a group.
+  /// Messages in flight bound it: at most 2 max_in_flight pp - 1, and 2 max_in_flight for each
+  /// group among ranks that share packs.
   std::int32_t chunk_block = 0;
+  /// `chunk_block`, or its default for so many stages.
   [[nodiscard]] constexpr std::int32_t block(std::int32_t stages) const noexcept {
     return chunk_block > 0 ? chunk_block : (3 * stages + 1) / 2;
   }
@@ -36,6 +39,9 @@ struct ListOptions {
 
 /// The ranks of a plan in parts that share no MicroPack, so that each is scheduled by itself, and
 /// the order of work in each part. Reads everything of a plan but its schedule and prediction.
+///
+///     const ScheduleParts parts(plan);
+///     for (std::size_t part = 0; part < parts.size(); ++part) schedule(parts.ranks(part));
 class ScheduleParts {
  public:
   /// Packs run in the order in which the plan lists them, so far as the slices of a sample allow;
@@ -45,15 +51,17 @@ class ScheduleParts {
   explicit ScheduleParts(const Plan& plan) {
     require(plan.parallel.dp >= 1 && plan.parallel.pp >= 1 && plan.parallel.chunks >= 1,
             "list_schedule: dp, pp and chunks must be >= 1");
-    require(plan.max_in_flight >= 1, "list_schedule: window must be >= 1", plan.max_in_flight);
+    require(plan.max_in_flight >= 1, "list_schedule: max_in_flight must be >= 1",
+            plan.max_in_flight);
     require(plan.stages.size() == static_cast<std::size_t>(virtual_stages_of(plan).size()),
-            "list_schedule: there must be one stage for each place of the line",
+            "list_schedule: there must be one stage for each virtual stage",
             static_cast<std::int64_t>(plan.stages.size()));
     for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-      const auto place = static_cast<std::int32_t>(i);
-      require(plan.stages[i].pp == virtual_stages_of(plan).stage(place) &&
-                  plan.stages[i].chunk == virtual_stages_of(plan).chunk(place),
-              "list_schedule: stages must be in line order, at place", place);
+      const auto virtual_stage = static_cast<std::int32_t>(i);
+      require(plan.stages[i].pp == virtual_stages_of(plan).stage(virtual_stage) &&
+                  plan.stages[i].chunk == virtual_stages_of(plan).chunk(virtual_stage),
+              "list_schedule: stages must be in the order of virtual stages, at virtual stage",
+              virtual_stage);
     }
     for (const std::vector<std::int32_t>& group : plan.groups) {
       for (std::size_t i = 0; i < group.size(); ++i) {
@@ -67,6 +75,7 @@ class ScheduleParts {
                       detail::queue_order(plan, Pass::backward)});
   }
 
+  /// The number of parts.
   [[nodiscard]] std::size_t size() const noexcept { return ranks_.size(); }
   /// The data-parallel ranks of a part, ascending; parts are in the order of their lowest rank.
   [[nodiscard]] const std::vector<std::int32_t>& ranks(std::size_t part) const noexcept {
@@ -77,15 +86,15 @@ class ScheduleParts {
                                                         Pass pass) const noexcept {
     return packs_[part][static_cast<std::size_t>(pass)];
   }
-  /// Place of a pack in `packs` of its part and pass.
-  [[nodiscard]] std::uint32_t line_place(std::uint32_t pack) const noexcept {
-    return line_place_[pack];
+  /// The position of a pack in `packs` of its part and pass.
+  [[nodiscard]] std::uint32_t position(std::uint32_t pack) const noexcept {
+    return position_[pack];
   }
-  /// Line place of the forward pack that ends a sample.
+  /// The position in `packs` of the forward pack that ends a sample.
   [[nodiscard]] std::uint32_t last_forward(SampleId sample) const noexcept {
     return last_forward_[index(sample)];
   }
-  /// Place of a rank in its part.
+  /// The position of a rank in `ranks` of its part.
   [[nodiscard]] std::uint32_t place(std::int32_t dp) const noexcept {
     return place_[static_cast<std::size_t>(dp)];
   }
@@ -122,19 +131,19 @@ class ScheduleParts {
       ranks_[part[rank]].push_back(static_cast<std::int32_t>(rank));
     }
     packs_.resize(ranks_.size());
-    line_place_.resize(plan.micropacks.size());
+    position_.resize(plan.micropacks.size());
     for (std::size_t pass = 0; pass < order.size(); ++pass) {
       for (const std::uint32_t pack : order[pass]) {
         const auto& group = plan.groups[index(plan.micropacks[pack].group)];
         auto& line = packs_[part[static_cast<std::size_t>(group.front())]][pass];
-        line_place_[pack] = static_cast<std::uint32_t>(line.size());
+        position_[pack] = static_cast<std::uint32_t>(line.size());
         line.push_back(pack);
       }
     }
     last_forward_.resize(plan.samples.size());
     for (const std::uint32_t pack : order[0]) {
       for (const Slice& slice : plan.micropacks[pack].slices) {
-        last_forward_[index(slice.sample)] = line_place_[pack];
+        last_forward_[index(slice.sample)] = position_[pack];
       }
     }
   }
@@ -142,7 +151,7 @@ class ScheduleParts {
   std::vector<std::vector<std::int32_t>> ranks_;                  // by part
   std::vector<std::uint32_t> place_;                              // by rank
   std::vector<std::array<std::vector<std::uint32_t>, 2>> packs_;  // by part and pass
-  std::vector<std::uint32_t> line_place_;                         // by pack
+  std::vector<std::uint32_t> position_;                           // by pack
   std::vector<std::uint32_t> last_forward_;                       // by sample
 };
 

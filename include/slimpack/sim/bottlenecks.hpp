@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/detail/gap_finder.hpp"
 #include "slimpack/sim/timeline.hpp"
@@ -50,11 +51,17 @@ struct Gaps {
 /// the node before it; it needs that node's output; that node is a send whose slot, or the consumer
 /// of a message whose buffer, had to become free; or it met others.
 enum class PathReason : std::uint8_t { start, resource, data, max_in_flight, collective };
-[[nodiscard]] constexpr std::string_view to_string(PathReason reason) noexcept {
-  constexpr std::array<std::string_view, 5> kNames = {"start", "resource", "data", "window",
-                                                      "meeting"};
-  return kNames[static_cast<std::size_t>(reason)];
-}
+
+}  // namespace slimpack::sim
+
+namespace slimpack {
+/// The words of `sim::PathReason`.
+template <>
+inline constexpr std::array<std::string_view, 5> kWords<sim::PathReason>{
+    "start", "resource", "data", "window", "meeting"};
+}  // namespace slimpack
+
+namespace slimpack::sim {
 
 struct PathStep {
   NodeId node{};

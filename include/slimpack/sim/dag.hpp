@@ -11,9 +11,14 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack::sim {
+
+/// The words of the enumerations here: `kWords` in plan/names.hpp.
+using slimpack::from_string;
+using slimpack::to_string;
 
 /// Index of a node in the arrays of a Dag.
 enum class NodeId : std::uint32_t {};
@@ -50,12 +55,20 @@ enum class NodeKind : std::uint8_t {
   join,
   release
 };
-inline constexpr int kNodeKinds = 8;
-[[nodiscard]] constexpr std::string_view to_string(NodeKind kind) noexcept {
-  constexpr std::array<std::string_view, kNodeKinds> kNames = {"F",        "B", "H",    "O",
-                                                               "transfer", "R", "join", "release"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
+
+}  // namespace slimpack::sim
+
+namespace slimpack {
+/// The words of `sim::NodeKind`.
+template <>
+inline constexpr std::array<std::string_view, 8> kWords<sim::NodeKind>{
+    "F", "B", "H", "O", "transfer", "R", "join", "release"};
+}  // namespace slimpack
+
+namespace slimpack::sim {
+
+/// The number of values of `NodeKind`.
+inline constexpr int kNodeKinds = static_cast<int>(kWords<NodeKind>.size());
 /// Whether nodes of this kind are entries of a schedule that occupy a device's compute.
 [[nodiscard]] constexpr bool is_compute(NodeKind kind) noexcept {
   return kind <= NodeKind::optimizer;
@@ -117,15 +130,23 @@ enum class MemoryKind : std::uint8_t {
   gradients,
   optimizer
 };
-inline constexpr int kMemoryKinds = 11;
-[[nodiscard]] constexpr std::string_view to_string(MemoryKind kind) noexcept {
-  constexpr std::array<std::string_view, kMemoryKinds> kNames = {
-      "kept activations", "keys and values",  "gradients of keys and values",
-      "last output",      "hidden gradients", "receive buffers",
-      "send buffers",     "workspace",        "weights",
-      "gradients",        "optimizer state"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
+
+}  // namespace slimpack::sim
+
+namespace slimpack {
+/// The words of `sim::MemoryKind`.
+template <>
+inline constexpr std::array<std::string_view, 11> kWords<sim::MemoryKind>{
+    "kept activations", "keys and values",  "gradients of keys and values",
+    "last output",      "hidden gradients", "receive buffers",
+    "send buffers",     "workspace",        "weights",
+    "gradients",        "optimizer state"};
+}  // namespace slimpack
+
+namespace slimpack::sim {
+
+/// The number of values of `MemoryKind`.
+inline constexpr int kMemoryKinds = static_cast<int>(kWords<MemoryKind>.size());
 using MemoryByKind = std::array<Bytes, kMemoryKinds>;
 [[nodiscard]] constexpr Bytes total(const MemoryByKind& bytes) noexcept {
   Bytes sum;

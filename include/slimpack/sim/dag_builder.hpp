@@ -63,9 +63,22 @@ class DagBuilder {
   }
   void add_part(const Part& part) { dag_.parts.push_back(part); }
 
+  /// Lets a resource serve its nodes first come, first served, instead of in the order of their
+  /// ids.
+  void serve_first_come(ResourceId resource) { dag_.resources[index(resource)].first_come = true; }
+  /// Counts one more message of a channel; returns its place in the channel.
+  std::uint32_t add_message(ChannelId channel) { return dag_.channels[index(channel)].messages++; }
+  /// Replaces the duration of a node.
+  void set_duration(NodeId node, Nanos duration) { dag_.duration[index(node)] = duration; }
+
+  /// The number of nodes so far.
   [[nodiscard]] std::size_t size() const noexcept { return dag_.size(); }
-  /// What has been added so far; edges and memory are laid out by `finish` alone.
-  [[nodiscard]] Dag& draft() noexcept { return dag_; }
+  /// The duration of a node that was added.
+  [[nodiscard]] Nanos duration(NodeId node) const noexcept { return dag_.duration[index(node)]; }
+  /// The label of a node that was added.
+  [[nodiscard]] NodeLabel label(NodeId node) const noexcept { return dag_.label[index(node)]; }
+  /// The channels so far, in the order of their ids.
+  [[nodiscard]] const std::vector<Channel>& channels() const noexcept { return dag_.channels; }
 
   /// Adds the edges of fixed orders, drops repeated edges. Throws InvalidInput where a duration is
   /// negative or an id does not exist. O(nodes + edges + events) and the sorting of each row.
@@ -101,7 +114,7 @@ class DagBuilder {
     }
     for (const MemoryEvent& event : dag_.initial_memory) check_device(event);
     for (const NodeId node : dag_.collectives.node) {
-      require(index(node) < nodes, "DagBuilder: no such node in a meeting",
+      require(index(node) < nodes, "DagBuilder: no such node in a collective",
               static_cast<std::int64_t>(node));
     }
     for (const Part& part : dag_.parts) {

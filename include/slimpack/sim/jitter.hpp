@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,6 +15,7 @@
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/timeline.hpp"
 #include "slimpack/sim/topological_dag.hpp"
@@ -24,9 +26,15 @@ namespace slimpack::sim {
 /// device's units, drawn anew each time, are slower.
 enum class JitterKind : std::uint8_t { noise, slow_device };
 
-[[nodiscard]] constexpr std::string_view to_string(JitterKind kind) noexcept {
-  return kind == JitterKind::noise ? "noise" : "slow device";
-}
+}  // namespace slimpack::sim
+
+namespace slimpack {
+/// The words of `sim::JitterKind`.
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<sim::JitterKind>{"noise", "slow device"};
+}  // namespace slimpack
+
+namespace slimpack::sim {
 
 struct JitterOptions {
   JitterKind kind = JitterKind::noise;

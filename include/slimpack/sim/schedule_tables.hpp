@@ -127,40 +127,41 @@ class ScheduleTables {
   }
 
   /// What the start of a unit adds to its device's bytes, its send buffer included.
-  [[nodiscard]] Bytes at_start(const Unit& unit, const Place& at, std::int32_t pp) const noexcept {
-    const Row& row = rows_[at.row];
+  [[nodiscard]] Bytes at_start(const Unit& unit, const Place& place,
+                               std::int32_t pp) const noexcept {
+    const Row& row = rows_[place.row];
     const bool last_stage = pp + 1 == virtual_stages_.pp;
     if (unit.kind == UnitKind::head) {
       return Bytes{head_token_[static_cast<std::size_t>(pp)] * row.head_tokens +
                    (last_stage ? row.hidden : 0)};
     }
     const bool forward = unit.kind == UnitKind::forward;
-    const std::int64_t layers = layers_[static_cast<std::size_t>(at.line)];
+    const std::int64_t layers = layers_[static_cast<std::size_t>(place.line)];
     std::int64_t sum = row.workspace + layers * (forward ? row.held : row.begun);
-    if (forward && at.line + 1 == virtual_stages_.size()) sum += row.hidden;
-    if (goes_on(forward, at.line)) sum += row.hidden;
+    if (forward && place.line + 1 == virtual_stages_.size()) sum += row.hidden;
+    if (goes_on(forward, place.line)) sum += row.hidden;
     return Bytes{sum};
   }
   /// What the end of a unit adds, the receive that it posts again included; but for the sends that
   /// end by themselves.
-  [[nodiscard]] Bytes at_end(const Unit& unit, const Place& at, std::int32_t pp) const noexcept {
-    const Row& row = rows_[at.row];
+  [[nodiscard]] Bytes at_end(const Unit& unit, const Place& place, std::int32_t pp) const noexcept {
+    const Row& row = rows_[place.row];
     const bool last_stage = pp + 1 == virtual_stages_.pp;
     if (unit.kind == UnitKind::head) {
       return Bytes{-head_token_[static_cast<std::size_t>(pp)] * row.head_tokens -
                    (last_stage ? row.hidden : 0)};
     }
     const bool forward = unit.kind == UnitKind::forward;
-    const std::int64_t layers = layers_[static_cast<std::size_t>(at.line)];
+    const std::int64_t layers = layers_[static_cast<std::size_t>(place.line)];
     std::int64_t sum = -row.workspace;
     if (!forward) {
       sum -= layers * (row.held + row.ended);
-      if (at.line + 1 == virtual_stages_.size()) sum -= row.hidden;
+      if (place.line + 1 == virtual_stages_.size()) sum -= row.hidden;
     }
-    if (forward ? at.line > 0 : at.line + 1 < virtual_stages_.size()) sum -= row.hidden;
-    if (at.receives != kNone) {
-      const Channel& channel = channels_[channel_[at.receives]];
-      const std::uint32_t next = at.receives + static_cast<std::uint32_t>(plan_.max_in_flight);
+    if (forward ? place.line > 0 : place.line + 1 < virtual_stages_.size()) sum -= row.hidden;
+    if (place.receives != kNone) {
+      const Channel& channel = channels_[channel_[place.receives]];
+      const std::uint32_t next = place.receives + static_cast<std::uint32_t>(plan_.max_in_flight);
       if (next - channel.first < channel.count) sum += bytes(next).value;
     }
     return Bytes{sum};

@@ -3,16 +3,19 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/sim/dag.hpp"
 
 namespace slimpack::sim {
@@ -48,12 +51,20 @@ enum class GapCause : std::uint8_t {
   memory,
   order
 };
-inline constexpr int kGapCauses = 9;
-[[nodiscard]] constexpr std::string_view to_string(GapCause cause) noexcept {
-  constexpr std::array<std::string_view, kGapCauses> kNames = {
-      "fill", "drain", "imbalance", "reduce", "peer", "meeting", "window", "memory", "order"};
-  return kNames[static_cast<std::size_t>(cause)];
-}
+
+}  // namespace slimpack::sim
+
+namespace slimpack {
+/// The words of `sim::GapCause`.
+template <>
+inline constexpr std::array<std::string_view, 9> kWords<sim::GapCause>{
+    "fill", "drain", "imbalance", "reduce", "peer", "meeting", "window", "memory", "order"};
+}  // namespace slimpack
+
+namespace slimpack::sim {
+
+/// The number of values of `GapCause`.
+inline constexpr int kGapCauses = static_cast<int>(kWords<GapCause>.size());
 
 /// The device's compute is idle in [begin, end).
 struct Gap {

@@ -70,7 +70,7 @@ namespace detail {
       schedule::longest_first(items.size(), [&](std::uint32_t item) { return items[item].value; });
   for (auto bins = static_cast<std::size_t>(least); bins < fallback.size(); ++bins) {
     std::vector<std::int64_t> load(bins);
-    const schedule::Hands hands =
+    const schedule::ItemsByRank hands =
         schedule::assign_lpt(order, load, [&](std::uint32_t item) { return items[item].value; });
     if (*std::max_element(load.begin(), load.end()) > capacity.value) continue;
     schedule::Bins assigned;

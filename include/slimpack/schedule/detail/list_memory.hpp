@@ -76,8 +76,8 @@ inline void fill_bytes(ListRank& rank, const Plan& plan, const MemoryModel& memo
 
 /// The room that one device has and needs. A device's bytes are a sum of what its count of forward
 /// items says and what its count of backward items says, because each pass has one order: buffers
-/// of receives as posted, of sends as a ring of `window` on each channel. So one table tells, for
-/// each forward item, after how many backward items it may run.
+/// of receives as posted, of sends as a ring of `max_in_flight` on each channel. So one table says,
+/// for each forward item, after how many backward items it may run.
 class ListMemory {
  public:
   explicit ListMemory(const MemoryModel& memory) : hidden_(memory.layer().boundary) {}

@@ -20,7 +20,7 @@ struct ListRank {
   std::int32_t dp = 0;
   std::array<RankPass, 2> pass;
   /// Forward items that have ended before a backward item must be able to run: the safe order of
-  /// the part runs them all first. Never falls along the line.
+  /// the part runs them all first. Never falls from item to item.
   std::vector<std::uint32_t> reserve;
   /// Packs whose H a backward item awaits on the last stage, and the forward items up to there.
   std::vector<std::uint32_t> heads, heads_item;
@@ -40,7 +40,7 @@ struct ListRank {
 };
 
 /// Blocks of packs that pass chunk after chunk: at most `most` packs of a rank, `most_group` of a
-/// merged group. Packs of one block keep their order. By place in `packs`.
+/// context-parallel group. Packs of one block keep their order. By position in `packs`.
 [[nodiscard]] inline std::vector<std::uint32_t> chunk_blocks(
     const Plan& plan, const std::vector<std::uint32_t>& packs, std::uint32_t most,
     std::uint32_t most_group) {
@@ -88,7 +88,7 @@ inline void find_needs(std::vector<ListRank>& ranks, const Plan& plan, const Sch
     for (const Slice& slice : pack.slices) {
       own[i] = std::max(own[i], parts.last_forward(slice.sample));
     }
-    // On each rank of the group everything earlier in the line has to be through as well.
+    // On each rank of the group all earlier packs have to be through as well.
     reserve[i] = blocked ? blocks[0][own[i]] : own[i];
     for (const std::int32_t dp : plan.groups[index(pack.group)]) {
       reserve[i] = std::max(reserve[i], reached[parts.place(dp)]);
@@ -113,17 +113,17 @@ inline void find_needs(std::vector<ListRank>& ranks, const Plan& plan, const Sch
     const RankPass& b = rank.pass[1];
     std::uint32_t items = 0, heads = 0;
     const auto key = [&](std::size_t item) {
-      const std::uint32_t place = parts.line_place(f.pack[item]);
+      const std::uint32_t place = parts.position(f.pack[item]);
       return blocked ? blocks[0][place] : place;
     };
     for (std::size_t item = 0; item < f.size(); ++item) {
       if (f.leaves[item] != 0) rank.head_item.push_back(static_cast<std::uint32_t>(item));
     }
     for (std::size_t item = 0; item < b.size(); ++item) {
-      const std::uint32_t place = parts.line_place(b.pack[item]);
+      const std::uint32_t place = parts.position(b.pack[item]);
       while (items < f.size() && key(items) <= reserve[place]) ++items;
       while (heads < rank.head_item.size() &&
-             parts.line_place(f.pack[rank.head_item[heads]]) <= own[place]) {
+             parts.position(f.pack[rank.head_item[heads]]) <= own[place]) {
         ++heads;
       }
       rank.reserve.push_back(items);
@@ -143,7 +143,7 @@ inline void lay_out(std::vector<ListRank>& ranks, const Plan& plan, const Schedu
   for (std::size_t pass = 0; chunks > 1 && pass < 2; ++pass) {
     const std::int64_t max_in_flight = plan.max_in_flight;
     const std::int64_t wanted = options.block(plan.parallel.pp);
-    // On one stage nothing waits for a window.
+    // On one stage there are no messages in flight.
     const std::int64_t room =
         plan.parallel.pp == 1 ? wanted : 2 * max_in_flight * plan.parallel.pp - 1;
     const auto most = static_cast<std::uint32_t>(std::min(wanted, room));
@@ -163,7 +163,7 @@ inline void lay_out(std::vector<ListRank>& ranks, const Plan& plan, const Schedu
     for (RankPass& pass : rank.pass) pass.clear();
   }
 
-  // Items of a rank in the order (block, chunk, place in the part's line).
+  // Items of a rank in the order (block, chunk, position in the part's packs).
   for (std::size_t side = 0; side < 2; ++side) {
     const auto& packs = parts.packs(part, static_cast<Pass>(side));
     const auto add = [&](std::size_t i, std::int32_t chunk) {

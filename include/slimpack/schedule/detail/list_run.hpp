@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulation that decides, event by event, what each device of a part runs next.
+// The list rule: decides, event by event, what each device of a part runs next.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,8 @@
 
 namespace slimpack::schedule::detail {
 
-/// One run over a part: who runs what next, and when the stages meet for the head.
+/// The policy that chooses: what each device of a part runs next, and when the stages of a rank run
+/// the sharded head together.
 class ListRun : ListPlaces {
  public:
   using ListPlaces::ListPlaces;
@@ -38,16 +39,16 @@ class ListRun : ListPlaces {
   }
   [[nodiscard]] static bool settle() noexcept { return false; }
   void finish(std::uint32_t device) {
-    ListDevice& at = state_.devices[device];
-    const Doing doing = at.doing;
-    at.doing = Doing::nothing;
+    ListDevice& state = state_.devices[device];
+    const Doing doing = state.doing;
+    state.doing = Doing::nothing;
     ++state_.heads[rank_of(device)].idle;
     if (doing == Doing::head) return;
     --left_;
     const std::size_t side = doing == Doing::forward ? 0 : 1;
     const std::uint32_t rank = rank_of(device), stage = stage_of(device);
     const RankPass& pass = ranks_[rank].pass[side];
-    const std::uint32_t item = at.begun[side] - 1;
+    const std::uint32_t item = state.begun[side] - 1;
     if (receives(pass, side, stage, item)) post_next(rank, side, stage, item);
     if (sends(pass, side, stage, item)) {
       const bool turn = stage == exit(side);
@@ -71,30 +72,30 @@ class ListRun : ListPlaces {
       join(device);
       return;
     }
-    const std::array<std::int64_t, 2> at{ready(device, 0), ready(device, 1)};
+    const std::array<std::int64_t, 2> ready_times{ready(device, 0), ready(device, 1)};
     for (const std::size_t side : {std::size_t{1}, std::size_t{0}}) {
-      if (at[side] <= now() && is_context_parallel(device, side) &&
+      if (ready_times[side] <= now() && is_context_parallel(device, side) &&
           readiness(device, side) == Readiness::wanted) {
-        begin_merged(device, side);
+        begin_on_group(device, side);
         return;
       }
     }
     const bool head_waits = !shard_ && stage == last_ && head.done < head.reached;
     std::array<std::size_t, 2> wish{1, 0};
-    if (forward_first(device, at)) std::swap(wish[0], wish[1]);
+    if (forward_first(device, ready_times)) std::swap(wish[0], wish[1]);
     for (const std::size_t side : wish) {
       if (side == 0 && head_waits) {
         run_head(device);
         return;
       }
-      if (at[side] > now()) continue;
+      if (ready_times[side] > now()) continue;
       if (!is_context_parallel(device, side)) {
         begin(device, side);
         return;
       }
       const Readiness found = readiness(device, side);
       if (found == Readiness::possible) {
-        begin_merged(device, side);
+        begin_on_group(device, side);
         return;
       }
       if (found == Readiness::wait) {
@@ -106,7 +107,7 @@ class ListRun : ListPlaces {
       run_head(device);
       return;
     }
-    wake(device, at);
+    wake(device, ready_times);
   }
 
   /// Nothing runs and nothing is known to come: calls the stages of a rank together for H that they
@@ -179,14 +180,14 @@ class ListRun : ListPlaces {
   void begin(std::uint32_t device, std::size_t side) {
     ListRank& rank = ranks_[rank_of(device)];
     RankPass& pass = rank.pass[side];
-    ListDevice& at = state_.devices[device];
-    const std::uint32_t item = at.begun[side];
+    ListDevice& state = state_.devices[device];
+    const std::uint32_t item = state.begun[side];
     const std::uint32_t stage = stage_of(device);
     const std::int64_t time = rank.time[side][row(pass, stage) + item];
     std::vector<Unit>& order = order_of(rank, stage);
     order.push_back({side == 0 ? UnitKind::forward : UnitKind::backward,
                      static_cast<PackId>(pass.pack[item]), pass.chunk[item]});
-    ++at.begun[side];
+    ++state.begun[side];
     if (side == 1 && (item + 1 == pass.size() || pass.chunk[item + 1] != pass.chunk[item]) &&
         last_of_chunk(pass, item)) {
       order.push_back({UnitKind::reduce, PackId{}, pass.chunk[item]});
@@ -203,15 +204,15 @@ class ListRun : ListPlaces {
   }
 
   void occupy(std::uint32_t device, Doing doing, std::int64_t ends) {
-    ListDevice& at = state_.devices[device];
-    at.doing = doing;
-    at.ends = ends;
-    at.wanted = 0;
+    ListDevice& state = state_.devices[device];
+    state.doing = doing;
+    state.ends = ends;
+    state.wanted = 0;
     --state_.heads[rank_of(device)].idle;
     state_.loop.set(device, ends);
   }
 
-  /// An item that has been consumed posts the receive `window` later on its channel.
+  /// An item that has been consumed posts the receive `max_in_flight` later on its channel.
   void post_next(std::uint32_t rank, std::size_t side, std::uint32_t stage, std::uint32_t item) {
     const RankPass& pass = ranks_[rank].pass[side];
     const bool turn = stage == entry(side);
@@ -246,7 +247,8 @@ class ListRun : ListPlaces {
 
   enum class Readiness : std::uint8_t { impossible, wait, wanted, possible };
 
-  /// Whether the ranks of a device's next item, which is merged and ready there, may run it too.
+  /// Whether the other ranks of a device's next item may run it too: an item of a context-parallel
+  /// group that is ready there.
   [[nodiscard]] Readiness readiness(std::uint32_t device, std::size_t side) const {
     const RankPass& own = ranks_[rank_of(device)].pass[side];
     const std::uint32_t item = state_.devices[device].begun[side];
@@ -254,18 +256,18 @@ class ListRun : ListPlaces {
     bool wanted = false;
     for_each_partner(device, side, [&](std::uint32_t other) {
       const RankPass& pass = ranks_[rank_of(other)].pass[side];
-      const ListDevice& at = state_.devices[other];
-      const std::uint32_t theirs = at.begun[side];
+      const ListDevice& state = state_.devices[other];
+      const std::uint32_t theirs = state.begun[side];
       if (theirs == pass.size() || pass.pack[theirs] != own.pack[item] ||
           pass.chunk[theirs] != own.chunk[item] || ready(other, side) > now()) {
         result = Readiness::impossible;
         return;
       }
       const bool called = state_.heads[rank_of(other)].called;
-      if ((at.doing != Doing::nothing || called) && result != Readiness::impossible) {
+      if ((state.doing != Doing::nothing || called) && result != Readiness::impossible) {
         result = Readiness::wait;
       }
-      wanted = wanted || (other != device && at.wanted == side + 1);
+      wanted = wanted || (other != device && state.wanted == side + 1);
     });
     return result == Readiness::possible && wanted ? Readiness::wanted : result;
   }
@@ -279,7 +281,7 @@ class ListRun : ListPlaces {
     }
   }
 
-  void begin_merged(std::uint32_t device, std::size_t side) {
+  void begin_on_group(std::uint32_t device, std::size_t side) {
     partners_.clear();
     for_each_partner(device, side, [&](std::uint32_t other) { partners_.push_back(other); });
     for (const std::uint32_t other : partners_) begin(other, side);
@@ -288,9 +290,9 @@ class ListRun : ListPlaces {
   // --- what runs next ---
 
   /// Sets the next time at which something that is known to come makes an item ready.
-  void wake(std::uint32_t device, const std::array<std::int64_t, 2>& at) {
+  void wake(std::uint32_t device, const std::array<std::int64_t, 2>& ready_times) {
     std::int64_t next_time = kNever;
-    for (const std::int64_t time : at) {
+    for (const std::int64_t time : ready_times) {
       if (time > now()) next_time = std::min(next_time, time);
     }
     if (next_time != state_.loop.time(device)) state_.loop.set(device, next_time);
@@ -298,8 +300,8 @@ class ListRun : ListPlaces {
 
   /// Whether F goes before a B that is ready as well.
   [[nodiscard]] bool forward_first(std::uint32_t device,
-                                   const std::array<std::int64_t, 2>& at) const {
-    if (at[0] > now() || at[1] > now()) return false;
+                                   const std::array<std::int64_t, 2>& ready_times) const {
+    if (ready_times[0] > now() || ready_times[1] > now()) return false;
     const std::uint32_t stage = stage_of(device);
     if (stage == last_) {
       const ListHead& head = state_.heads[rank_of(device)];
@@ -351,7 +353,7 @@ class ListRun : ListPlaces {
     const ListHead& head = state_.heads[i];
     const std::uint32_t waiting = head.reached - head.done;
     if (waiting == 0) return false;
-    // As long as B is left that needs no further H, a larger meeting costs nothing.
+    // As long as B is left that needs no further H, a larger collective costs nothing.
     const std::size_t later = state_.devices[device].begun[1] + kCollectiveNotice;
     if (later < rank.heads.size() && rank.heads[later] <= head.done) return false;
     if (waiting >= static_cast<std::uint32_t>(options_.head_batch)) return true;
@@ -381,15 +383,16 @@ class ListRun : ListPlaces {
     head.readiness = std::max(head.readiness, spare);
   }
 
-  /// A stage whose rank meets: starts the meeting if all are there, or fills the time until then.
+  /// A stage that is called to the collective: starts it if all are there, or fills the time until
+  /// then.
   void join(std::uint32_t device) {
     ListHead& head = state_.heads[rank_of(device)];
-    const std::array<std::int64_t, 2> at{ready(device, 0), ready(device, 1)};
+    const std::array<std::int64_t, 2> ready_times{ready(device, 0), ready(device, 1)};
     const std::int64_t left = head.readiness - now();
     std::array<bool, 2> fits{};
     std::array<std::int64_t, 2> time{};
     for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
-      if (at[side] > now() || is_context_parallel(device, side)) continue;
+      if (ready_times[side] > now() || is_context_parallel(device, side)) continue;
       time[side] = duration(device, side);
       fits[side] = time[side] <= left + time[side] / kCollectiveSlack;
     }
@@ -397,7 +400,7 @@ class ListRun : ListPlaces {
       std::size_t side = fits[1] ? 1 : 0;
       if (fits[0] && fits[1]) {
         if (left > time[0] + time[1]) {
-          side = forward_first(device, at) ? 0 : 1;
+          side = forward_first(device, ready_times) ? 0 : 1;
         } else {
           const std::int64_t after_f = left - time[0], after_b = left - time[1];
           const std::int64_t rest_f = time[0] > 0 && after_f > 0 ? after_f % time[0] : after_f;
@@ -409,13 +412,14 @@ class ListRun : ListPlaces {
       return;
     }
     if (head.idle == stages_) {
-      meet(rank_of(device));
+      run_collective(rank_of(device));
     } else {
-      wake(device, at);
+      wake(device, ready_times);
     }
   }
 
-  void meet(std::uint32_t i) {
+  /// Starts H of all packs that wait for it, on all stages of a rank.
+  void run_collective(std::uint32_t i) {
     ListRank& rank = ranks_[i];
     ListHead& head = state_.heads[i];
     head.called = false;

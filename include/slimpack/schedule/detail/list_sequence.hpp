@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which list scheduling runs the MicroPacks of each rank, one line of work a pass.
+// The order in which list scheduling runs the MicroPacks of each rank, one sequence a pass.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@ namespace slimpack::schedule::detail {
 
 inline constexpr std::uint32_t kNoItem = std::numeric_limits<std::uint32_t>::max();
 
-/// The packs of one pass as listed, so far as slices of a sample come in the order that rule 4 asks
-/// for; otherwise the lowest listed pack that may come next. O(slices) as listed, else O(n log n).
+/// The packs of one pass as listed, where slices of a sample come in the order that rule 4 demands;
+/// otherwise the lowest listed pack that may come next. O(slices) as listed, else O(n log n).
 /// Throws InvalidInput where packs wait for each other or slices do not partition their samples.
 [[nodiscard]] inline std::vector<std::uint32_t> queue_order(const Plan& plan, Pass pass) {
   const bool forward = pass == Pass::forward;
@@ -101,15 +101,16 @@ inline constexpr std::uint32_t kNoItem = std::numeric_limits<std::uint32_t>::max
   return order;
 }
 
-/// The k-th place where pack is in its group, for every rank.
+/// The position of a rank in a group that holds it.
 [[nodiscard]] inline std::size_t place_in_group(const Plan& plan, GroupId group, std::int32_t dp) {
   const std::vector<std::int32_t>& ranks = plan.groups[index(group)];
   return static_cast<std::size_t>(std::lower_bound(ranks.begin(), ranks.end(), dp) - ranks.begin());
 }
 
 /// One pass of one rank: its packs on all its chunks in the order in which every stage runs them. A
-/// block of packs passes chunk after chunk. The pass enters the line at the first stage with its
-/// first chunk (backward: at the last stage with the last chunk) and leaves it with the other end.
+/// block of packs passes chunk after chunk. The pass enters the pipeline at the first stage with
+/// its first chunk (backward: at the last stage with the last chunk) and leaves it with the other
+/// end.
 struct RankPass {
   std::vector<std::uint32_t> pack;
   std::vector<std::int32_t> chunk;
@@ -117,8 +118,8 @@ struct RankPass {
   std::vector<std::uint8_t> in_cp_group;  ///< the pack's group has several ranks
   std::vector<std::uint8_t> enters;       ///< first chunk of the pass
   std::vector<std::uint8_t> leaves;       ///< last chunk of the pass
-  /// Item whose message goes `window` before or after this one's on the same channel: between
-  /// stages, and on the channel from the end of the line of stages back to its begin.
+  /// Item whose message goes `max_in_flight` before or after this one's on the same channel:
+  /// between neighbouring stages, and on the channel from the last stage back to the first.
   std::vector<std::uint32_t> before, after, before_turn, after_turn;
   std::vector<std::uint32_t> next_chunk, previous_chunk;  ///< the same pack's items
   std::vector<std::int64_t> message;                      ///< bytes of the hidden states

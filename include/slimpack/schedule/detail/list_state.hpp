@@ -15,16 +15,16 @@
 
 namespace slimpack::schedule::detail {
 
-/// The stages hear of a meeting while the last stage still has so many B to run before it.
+/// The stages are called to a collective while the last stage still has so many B to run before it.
 inline constexpr std::size_t kCollectiveNotice = 1;
-/// A unit may end after the time of a meeting by its own time over this.
+/// A unit may end after the start of a collective by its own time over this.
 inline constexpr std::int64_t kCollectiveSlack = 10;
 
 /// What a device is doing.
 struct ListDevice {
   enum class Doing : std::uint8_t { nothing, forward, backward, head };
   Doing doing = Doing::nothing;
-  std::uint8_t wanted = 0;  ///< waits for the ranks of a merged item: 1 forward, 2 backward
+  std::uint8_t wanted = 0;  ///< waits for the other ranks of an item: 1 forward, 2 backward
   std::array<std::uint32_t, 2> begun{};  ///< items, by pass
   std::int64_t ends = 0;                 ///< of the unit that runs
   std::array<std::int64_t, 2> link{};    ///< when the link of each direction is free
@@ -35,7 +35,7 @@ struct ListHead {
   std::uint32_t reached = 0;   ///< packs whose last F has ended on the last stage
   std::uint32_t done = 0;      ///< packs whose H has begun
   std::uint32_t idle = 0;      ///< stages that run nothing
-  bool called = false;         ///< the stages meet as soon as all are idle
+  bool called = false;         ///< the stages run H together as soon as all are idle
   std::int64_t readiness = 0;  ///< when that is, as far as it is known
 };
 
@@ -46,7 +46,7 @@ struct ListState {
   std::vector<ListHead> heads;
 };
 
-/// What a run over a part reads and keeps; asks nothing of anyone.
+/// What a run over a part reads and keeps, and when its next units are ready.
 class ListPlaces {
  public:
   ListPlaces(const Plan& plan, std::vector<ListRank>& ranks, const ScheduleParts& parts,
@@ -71,7 +71,7 @@ class ListPlaces {
   [[nodiscard]] std::uint32_t stage_of(std::uint32_t device) const noexcept {
     return device % stages_;
   }
-  /// The stage from which a pass leaves the line of stages, and the one where it enters.
+  /// The stage where a pass leaves the pipeline, and the one where it enters.
   [[nodiscard]] std::uint32_t exit(std::size_t pass) const noexcept {
     return pass == 0 ? last_ : 0;
   }
@@ -98,9 +98,9 @@ class ListPlaces {
     return stages_ > 1 && (stage != entry(side) || pass.enters[item] == 0);
   }
   [[nodiscard]] std::uint32_t ended(std::uint32_t device, std::size_t side) const noexcept {
-    const ListDevice& at = state_.devices[device];
+    const ListDevice& state = state_.devices[device];
     const Doing doing = side == 0 ? Doing::forward : Doing::backward;
-    return at.begun[side] - (at.doing == doing ? 1U : 0U);
+    return state.begun[side] - (state.doing == doing ? 1U : 0U);
   }
   [[nodiscard]] std::int64_t duration(std::uint32_t device, std::size_t side) const noexcept {
     const ListRank& rank = ranks_[rank_of(device)];
@@ -113,17 +113,17 @@ class ListPlaces {
   [[nodiscard]] std::int64_t ready(std::uint32_t device, std::size_t side) const {
     const ListRank& rank = ranks_[rank_of(device)];
     const RankPass& pass = rank.pass[side];
-    const ListDevice& at = state_.devices[device];
-    const std::uint32_t item = at.begun[side];
+    const ListDevice& state = state_.devices[device];
+    const std::uint32_t item = state.begun[side];
     if (item == pass.size()) return kNever;
     const std::uint32_t stage = stage_of(device);
     const std::size_t first = row(pass, stage);
     std::int64_t time = rank.arrival[side][first + item];
     if (time == kNever) return kNever;
     if (side == 0) {
-      if (at.begun[1] < rank.least[first + item]) return kNever;
+      if (state.begun[1] < rank.least[first + item]) return kNever;
     } else {
-      if (at.begun[0] < rank.gate[first + item]) return kNever;
+      if (state.begun[0] < rank.gate[first + item]) return kNever;
       if (stage == last_ && pass.enters[item] != 0 &&
           state_.heads[rank_of(device)].done < rank.heads[item]) {
         return kNever;

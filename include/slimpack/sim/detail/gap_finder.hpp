@@ -73,7 +73,7 @@ class GapFinder {
   void walk_device() {
     const std::vector<NodeId>& nodes = nodes_[index(device_)];
     find_streams(nodes);
-    curve_at_ = 0;
+    next_change_ = 0;
     level_ = total(dag_.devices[index(device_)].always);
     Nanos last_work;
     bool worked = false;
@@ -240,7 +240,7 @@ class GapFinder {
     }
     const std::vector<TimedChange>& row = changes_[index(device_)];
     Bytes level = level_;
-    std::size_t i = curve_at_;
+    std::size_t i = next_change_;
     while (i < row.size() && row[i].time <= from) level += row[i++].bytes;
     if (level + needed <= limit_) return from;
     while (i < row.size() && row[i].time < end) {
@@ -252,7 +252,8 @@ class GapFinder {
   }
   void advance_level(Nanos to) {
     const std::vector<TimedChange>& row = changes_[index(device_)];
-    while (curve_at_ < row.size() && row[curve_at_].time <= to) level_ += row[curve_at_++].bytes;
+    while (next_change_ < row.size() && row[next_change_].time <= to)
+      level_ += row[next_change_++].bytes;
   }
 
   const Dag& dag_;
@@ -269,7 +270,7 @@ class GapFinder {
 
   DeviceId device_{};  // at hand
   std::vector<Stream> streams_;
-  std::size_t curve_at_ = 0;
+  std::size_t next_change_ = 0;
   Bytes level_;
 };
 

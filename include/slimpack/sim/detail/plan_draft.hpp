@@ -100,7 +100,7 @@ struct PlanDraft {
   [[nodiscard]] std::int64_t layers(std::int32_t i) const noexcept {
     return plan.stages[static_cast<std::size_t>(i)].layers();
   }
-  /// The line index at which the output of a unit at `at` is consumed; may lie beyond the line.
+  /// The line index at which the output of a unit at `i` is consumed; may lie beyond the line.
   [[nodiscard]] static std::int32_t consumer_line(Pass pass, std::int32_t i) noexcept {
     return pass == Pass::forward ? i + 1 : i - 1;
   }
@@ -108,10 +108,6 @@ struct PlanDraft {
     return i >= 0 && i < virtual_stages.size();
   }
 
-  [[nodiscard]] Nanos& duration(NodeId node) noexcept { return out.draft().duration[index(node)]; }
-  [[nodiscard]] const NodeLabel& label(NodeId node) noexcept {
-    return out.draft().label[index(node)];
-  }
   NodeId add_node(Nanos time, ResourceId resource, const NodeLabel& label, NodeId after = kNoNode) {
     const NodeId node = out.add_node(time, resource, label);
     before.push_back(after);
@@ -122,7 +118,7 @@ struct PlanDraft {
   /// The node whose start is the unit's start: all that the unit awaits is awaited there.
   [[nodiscard]] NodeId entry(NodeId node) const noexcept { return entries[index(node)]; }
   [[nodiscard]] NodeId add_join(NodeId first) {
-    NodeLabel join = label(first);
+    NodeLabel join = out.label(first);
     join.kind = NodeKind::join;
     return add_node(Nanos{}, kNoResource, join);
   }
@@ -134,8 +130,8 @@ struct PlanDraft {
   /// Nodes that end together take as long as the slowest.
   void end_together(std::span<const NodeId> nodes) {
     Nanos longest;
-    for (const NodeId node : nodes) longest = std::max(longest, duration(node));
-    for (const NodeId node : nodes) duration(node) = longest;
+    for (const NodeId node : nodes) longest = std::max(longest, out.duration(node));
+    for (const NodeId node : nodes) out.set_duration(node, longest);
     out.add_collective(nodes);
   }
 };

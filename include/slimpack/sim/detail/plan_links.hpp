@@ -51,14 +51,14 @@ class PlanLinks {
 
   /// Channels: order of messages, windows of sends and receives, and their buffers.
   void add_messages() {
-    const std::vector<Channel>& channels = draft_.out.draft().channels;
+    const std::vector<Channel>& channels = draft_.out.channels();
     std::vector<std::size_t> offset(channels.size() + 1, 0);
     for (std::size_t i = 0; i < channels.size(); ++i) {
       offset[i + 1] = offset[i] + channels[i].messages;
     }
     std::vector<NodeId> ordered(draft_.messages.size());
     for (const NodeId node : draft_.messages) {
-      const NodeLabel& label = draft_.out.draft().label[index(node)];
+      const NodeLabel label = draft_.out.label(node);
       ordered[offset[index(label.channel)] + label.message] = node;
     }
     for (std::size_t i = 0; i < channels.size(); ++i) {
@@ -76,7 +76,7 @@ class PlanLinks {
     consumers.reserve(messages.size());
     for (std::size_t i = 0; i < messages.size(); ++i) {
       const NodeId message = messages[i];
-      const NodeLabel label = draft_.out.draft().label[index(message)];
+      const NodeLabel label = draft_.out.label(message);
       const std::int32_t from = draft_.virtual_stages.index(label.pp, label.chunk);
       const NodeId unit = draft_.unit_node(label.pack, rank, from);
       const NodeId consumer =

@@ -165,10 +165,10 @@ class PlanReductions {
     }
     const auto count = static_cast<std::uint32_t>(buckets.size());
     for (std::uint32_t bucket = 0; bucket + 1 < count; ++bucket) {
-      NodeLabel label = draft_.label(from.after);
+      NodeLabel label = draft_.out.label(from.after);
       label.kind = NodeKind::release;
       label.bucket = bucket;
-      const Nanos whole = draft_.duration(from.after);
+      const Nanos whole = draft_.out.duration(from.after);
       const NodeId part =
           draft_.add_node(Nanos{share_of_time(whole, bucket + 1, count)}, kNoResource, label);
       draft_.out.add_part({part, from.after, bucket + 1, count});

@@ -125,14 +125,14 @@ class PlanUnits {
     if (draft_.plan.parallel.pp == 1 || !draft_.on_the_line(to)) return;
     const ChannelId channel =
         open_channel(schedule, unit.pack, pass, rank, draft_.virtual_stages.stage(to));
-    Channel& facts = draft_.out.draft().channels[index(channel)];
     NodeLabel label = sender;
     label.kind = NodeKind::transfer;
     label.channel = channel;
-    label.message = facts.messages++;
+    label.message = draft_.out.add_message(channel);
     const Nanos time = times_.transfer(unit.pack, i, rank);
     require_time(time, [&] { return "the transfer after " + unit_place(schedule, unit); });
-    draft_.messages.push_back(draft_.add_node(time, facts.link, label));
+    draft_.messages.push_back(
+        draft_.add_node(time, draft_.out.channels()[index(channel)].link, label));
   }
 
   /// The channel of a group and pass that leaves a device; two channels to the same stage share
@@ -149,7 +149,7 @@ class PlanUnits {
       link_[direction] =
           draft_.out.add_resource({ResourceKind::link, schedule.dp, schedule.pp, to_pp, false});
     } else {
-      draft_.out.draft().resources[index(link_[direction])].first_come = true;
+      draft_.out.serve_first_come(link_[direction]);
     }
     open.device = device;
     open.channel = draft_.out.add_channel({group, static_cast<std::int32_t>(rank), schedule.dp,

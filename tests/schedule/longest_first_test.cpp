@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/schedule/detail/longest_first.hpp"
+#include "slimpack/schedule/longest_first.hpp"
 
 #include <doctest/doctest.h>
 

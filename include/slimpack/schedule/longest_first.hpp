@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Longest-first dealing to ranks, and moves and swaps that relieve the fullest.
+// Assigns items to ranks longest first (LPT), and rebalances the most loaded rank.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +18,8 @@
 #include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::schedule {
+
+namespace detail {
 
 /// An item and what it is sorted by, rising.
 struct KeyedItem {
@@ -41,12 +43,14 @@ inline void sort_by_digits(std::vector<KeyedItem>& items) {
   }
 }
 
+}  // namespace detail
+
 /// Items 0 .. count-1 by falling time, equal ones by number. Times are in [0, 2^63). O(n log n)
 /// where they are few, else linear in items and digits.
 template <class Time>
 [[nodiscard]] std::vector<std::uint32_t> longest_first(std::size_t count, const Time& time) {
   constexpr std::size_t kMany = 2048;
-  std::vector<KeyedItem> items(count);
+  std::vector<detail::KeyedItem> items(count);
   std::int64_t most = 0;
   for (std::size_t i = 0; i < count; ++i) {
     most = std::max<std::int64_t>(most, time(static_cast<std::uint32_t>(i)));
@@ -55,7 +59,7 @@ template <class Time>
     const auto item = static_cast<std::uint32_t>(i);
     items[i] = {static_cast<std::uint64_t>(most - time(item)), item};
   }
-  const auto before = [](const KeyedItem& a, const KeyedItem& b) {
+  const auto before = [](const detail::KeyedItem& a, const detail::KeyedItem& b) {
     return a.key != b.key ? a.key < b.key : a.item < b.item;
   };
   // Callers that have sorted by length already bring times in order.
@@ -63,24 +67,25 @@ template <class Time>
     if (count < kMany) {
       std::sort(items.begin(), items.end(), before);
     } else {
-      sort_by_digits(items);
+      detail::sort_by_digits(items);
     }
   }
   std::vector<std::uint32_t> order(count);
   std::transform(items.begin(), items.end(), order.begin(),
-                 [](const KeyedItem& one) { return one.item; });
+                 [](const detail::KeyedItem& one) { return one.item; });
   return order;
 }
 
-using Hands = std::vector<std::vector<std::uint32_t>>;
+/// The items of each rank.
+using ItemsByRank = std::vector<std::vector<std::uint32_t>>;
 
-/// Deals `items` (falling time) each to the least loaded rank, the lowest of equals; adds to
-/// `load`.
+/// Assigns `items`, which are in order of falling time, each to the least loaded rank, the lowest
+/// of equals (LPT). Adds their times to `load`, which has an entry a rank. O(items log ranks).
 template <class Time>
-[[nodiscard]] Hands assign_lpt(std::span<const std::uint32_t> items,
-                               std::vector<std::int64_t>& load, const Time& time) {
-  Hands hands(load.size());
-  for (auto& hand : hands) hand.reserve(items.size() / load.size() + 1);
+[[nodiscard]] ItemsByRank assign_lpt(std::span<const std::uint32_t> items,
+                                     std::vector<std::int64_t>& load, const Time& time) {
+  ItemsByRank assigned(load.size());
+  for (auto& own : assigned) own.reserve(items.size() / load.size() + 1);
   using Rank = std::pair<std::int64_t, std::uint32_t>;
   std::vector<Rank> heap;
   for (std::size_t rank = 0; rank < load.size(); ++rank) {
@@ -91,13 +96,15 @@ template <class Time>
   for (const std::uint32_t item : items) {
     Rank rank = least.top();
     least.pop();
-    hands[rank.second].push_back(item);
+    assigned[rank.second].push_back(item);
     rank.first += time(item);
     load[rank.second] = rank.first;
     least.push(rank);
   }
-  return hands;
+  return assigned;
 }
+
+namespace detail {
 
 /// An item of the fullest rank that goes to `to`, in exchange for one of its items if any.
 struct RebalanceMove {
@@ -107,7 +114,7 @@ struct RebalanceMove {
   std::int64_t left = 0;  ///< the larger of the two loads afterwards
 };
 
-/// The best move or swap between two ranks whose hands fall in time; none if nothing helps.
+/// The best move or swap between two ranks whose items fall in time; absent if nothing helps.
 template <class Time>
 [[nodiscard]] std::optional<RebalanceMove> best_move(const std::vector<std::uint32_t>& full,
                                                      const std::vector<std::uint32_t>& other,
@@ -132,39 +139,42 @@ template <class Time>
   return best;
 }
 
-/// Moves and swaps items between the fullest rank and any other while its load falls, until it is
-/// within a five-thousandth of the mean. Hands stay in order of falling time. At most
-/// 16 + 4 ranks steps.
+}  // namespace detail
+
+/// Moves and swaps items between the most loaded rank and any other while its load falls, until it
+/// is within a five-thousandth of the mean. The items of a rank stay in order of falling time. At
+/// most 16 + 4 ranks steps of O(items) each.
 template <class Time>
-void rebalance(Hands& hands, std::vector<std::int64_t>& load, const Time& time) {
+void rebalance(ItemsByRank& assigned, std::vector<std::int64_t>& load, const Time& time) {
   constexpr std::int64_t kCloseEnough = 5000;
   Int128 total = 0;
   for (const std::int64_t one : load) total += one;
   const auto ranks = static_cast<std::int64_t>(load.size());
-  const auto insert = [&](std::vector<std::uint32_t>& hand, std::uint32_t item) {
-    hand.insert(std::upper_bound(hand.begin(), hand.end(), item,
-                                 [&](std::uint32_t a, std::uint32_t b) {
-                                   return std::pair{-time(a), a} < std::pair{-time(b), b};
-                                 }),
-                item);
+  const auto insert = [&](std::vector<std::uint32_t>& own, std::uint32_t item) {
+    own.insert(std::upper_bound(own.begin(), own.end(), item,
+                                [&](std::uint32_t a, std::uint32_t b) {
+                                  return std::pair{-time(a), a} < std::pair{-time(b), b};
+                                }),
+               item);
   };
   for (std::int64_t step = 0; step < 16 + 4 * ranks; ++step) {
     const auto full =
         static_cast<std::size_t>(std::max_element(load.begin(), load.end()) - load.begin());
     if ((Int128{load[full]} * ranks - total) * kCloseEnough <= total) return;
-    std::optional<RebalanceMove> best;
+    std::optional<detail::RebalanceMove> best;
     for (std::size_t rank = 0; rank < load.size(); ++rank) {
       if (rank == full) continue;
-      const auto found = best_move(hands[full], hands[rank], load[full], load[rank], rank, time);
+      const auto found =
+          detail::best_move(assigned[full], assigned[rank], load[full], load[rank], rank, time);
       if (found && (!best || found->left < best->left)) best = found;
     }
     if (!best) return;
-    std::erase(hands[full], best->given);
-    insert(hands[best->to], best->given);
+    std::erase(assigned[full], best->given);
+    insert(assigned[best->to], best->given);
     std::int64_t moved = time(best->given);
     if (best->taken) {
-      std::erase(hands[best->to], *best->taken);
-      insert(hands[full], *best->taken);
+      std::erase(assigned[best->to], *best->taken);
+      insert(assigned[full], *best->taken);
       moved -= time(*best->taken);
     }
     load[full] -= moved;
