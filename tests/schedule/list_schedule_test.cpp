@@ -507,7 +507,7 @@ TEST_CASE("list_schedule: what it refuses") {
   CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.parallel.dp = 0; }),
                        "list_schedule: dp, pp and chunks must be >= 1", InvalidInput);
   CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.max_in_flight = 0; }),
-                       "list_schedule: max_in_flight must be >= 1, got 0", InvalidInput);
+                       "list_schedule: window must be >= 1, got 0", InvalidInput);
   CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.stages.pop_back(); }),
                        "list_schedule: there must be one stage for each virtual stage, got 1",
                        InvalidInput);

@@ -66,7 +66,7 @@ pp 1 R chunk 0 bucket 0
   CHECK(dag.initial_memory.size() == 4);  // two receives are posted ahead on each side
 }
 
-TEST_CASE("build_dag: channels between the same devices in one direction share a link") {
+TEST_CASE("build_dag: channels between the same devices in one direction use one link") {
   test::HandPlan hand;
   hand.pp = 2;
   hand.chunks = 2;

@@ -46,7 +46,7 @@ TEST_CASE("simulate: two stages in orders that wait for each other") {
       "dp 0 pp 0 F 2 chunk 0");
 }
 
-TEST_CASE("simulate: a consumer out of order ends with a window of two, never with one") {
+TEST_CASE("simulate: a consumer out of order ends with two messages in flight, never with one") {
   test::HandPlan hand;
   hand.pp = 2;
   hand.sample_group = {0, 0};
@@ -63,7 +63,7 @@ TEST_CASE("simulate: a consumer out of order ends with a window of two, never wi
   CHECK(sim::simulate(sim::build_dag(hand.plan(), test::HandTimes{})).makespan > Nanos{});
 }
 
-TEST_CASE("simulate: ranks of a group meet in different orders") {
+TEST_CASE("simulate: ranks of a group reach collectives in different orders") {
   test::HandPlan hand;
   hand.dp = 2;
   hand.groups = {{0, 1}};

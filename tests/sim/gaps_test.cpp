@@ -55,7 +55,7 @@ constexpr Bytes kPlenty{1'000'000};
 // Stage 0: F0[0,2) F2[5,7) B1[15,19) F4[19,21) B3[22,26) B5[34,38) O[40,41). F2 awaits the slot of
 // message 0, which ends at 5. The gradient of B1 arrives at 15; F4 could have gone first when
 // message 2, of F2, had ended at 10. Stage 1 ends O at 34.
-TEST_CASE("find_gaps: window, peer and order, then the end of the step") {
+TEST_CASE("find_gaps: messages in flight, peer and order, then the end of the step") {
   CHECK(gaps_of(three_samples(), times(), kPlenty) == R"(
 dp0 pp0 [2,5) window
 dp0 pp0 [7,10) peer
@@ -146,7 +146,7 @@ dp 0 pp 0 O (data))");
 
 // F 2'000'000, H 1'000'000, B 4'000'000, O 1'000'000 on one device; R 500'000 is never changed. B
 // has three layers, so that R's last bucket goes when B ends.
-TEST_CASE("draw_jitter: a slow device is slower by its share, R and releases follow") {
+TEST_CASE("draw_jitter: a slow device is slower by its part, R and releases follow") {
   test::HandPlan hand;
   hand.stage_layers = 3;
   hand.sample_group = {0};
@@ -176,7 +176,7 @@ TEST_CASE("draw_jitter: a slow device is slower by its share, R and releases fol
         Nanos{3'750'000 + 1'666'666 + 36'000'000 + 1'250'000});
 }
 
-TEST_CASE("draw_jitter: of a meeting the slowest counts") {
+TEST_CASE("draw_jitter: the slowest of a collective counts") {
   test::HandPlan hand;
   hand.dp = 8;
   hand.groups = {{0, 1, 2, 3, 4, 5, 6, 7}};

@@ -123,7 +123,7 @@ TEST_CASE("simulate: memory of every instant, its peaks and their kinds") {
   }
 }
 
-TEST_CASE("FrozenDag: the same times as the simulation it froze") {
+TEST_CASE("TopologicalDag: the same times as the simulation that it follows") {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     CAPTURE(seed);
     const sim::Dag dag = test::random_dag(seed);
@@ -136,16 +136,16 @@ TEST_CASE("FrozenDag: the same times as the simulation it froze") {
   }
 }
 
-TEST_CASE("FrozenDag: with other durations the longest path through the frozen orders") {
+TEST_CASE("TopologicalDag: with other durations the longest path through the fixed orders") {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     CAPTURE(seed);
     const sim::Dag dag = test::random_dag(seed);
     const sim::Timeline timeline = sim::simulate(dag);
-    const sim::TopologicalDag frozen(dag, timeline);
+    const sim::TopologicalDag fixed(dag, timeline);
     Random random(seed);
     std::vector<Nanos> duration(dag.size());
     for (Nanos& time : duration) time = Nanos{random.between(0, 30)};
-    const sim::TopologicalTimes times = sim::run_topological(frozen, duration);
+    const sim::TopologicalTimes times = sim::run_topological(fixed, duration);
     const std::vector<std::int64_t> ends = longest_ends(dag, timeline.turns, duration);
     std::int64_t makespan = 0;
     for (std::size_t i = 0; i < dag.size(); ++i) {
@@ -157,16 +157,16 @@ TEST_CASE("FrozenDag: with other durations the longest path through the frozen o
   }
 }
 
-TEST_CASE("FrozenDag: refuses what is not of its size, or of another DAG") {
+TEST_CASE("TopologicalDag: refuses what is not of its size, or of another DAG") {
   const sim::Dag dag = test::random_dag(5);
   const sim::Timeline timeline = sim::simulate(dag);
-  const sim::TopologicalDag frozen(dag, timeline);
-  std::vector<Nanos> short_by_one(frozen.rows() - 1), ends(frozen.rows() + 1);
-  CHECK_THROWS_AS(static_cast<void>(frozen.run(short_by_one, ends)), InvalidInput);
-  CHECK_THROWS_AS(static_cast<void>(frozen.arrange(std::vector<Nanos>(dag.size() + 1))),
+  const sim::TopologicalDag fixed(dag, timeline);
+  std::vector<Nanos> short_by_one(fixed.rows() - 1), ends(fixed.rows() + 1);
+  CHECK_THROWS_AS(static_cast<void>(fixed.run(short_by_one, ends)), InvalidInput);
+  CHECK_THROWS_AS(static_cast<void>(fixed.arrange(std::vector<Nanos>(dag.size() + 1))),
                   InvalidInput);
   CHECK_THROWS_WITH_AS(sim::TopologicalDag(dag, sim::Timeline{}),
-                       "FrozenDag: the timeline is of another DAG, got 0", InvalidInput);
+                       "TopologicalDag: the timeline is of another DAG, got 0", InvalidInput);
 }
 
 TEST_CASE("critical_path: durations sum to the makespan, each step starts where the last ended") {

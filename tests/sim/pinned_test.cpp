@@ -108,7 +108,7 @@ R pp1: 1/0[40,42) 0/0[42,44)
 )");
 }
 
-TEST_CASE("simulate: two ranks run a merged sample between their own") {
+TEST_CASE("simulate: two ranks run a sample of both between their own") {
   test::HandPlan hand;
   hand.dp = 2;
   hand.groups = {{0}, {1}, {0, 1}};
@@ -121,7 +121,7 @@ R pp0: 0/0[30,32)
 )");
 }
 
-TEST_CASE("simulate: a sharded head is a meeting of the stages") {
+TEST_CASE("simulate: a sharded head is a collective of the stages") {
   test::HandPlan hand;
   hand.pp = 2;
   hand.head = LmHead::shard;
@@ -139,7 +139,8 @@ R pp1: 0/0[20,22)
 
 // Window 1: F2 awaits the end of the first send at 5; message 2 moves at 8, when it is queued, its
 // receive being posted since 7; B3 awaits the first gradient's end at 39.
-TEST_CASE("simulate: a window of one makes every transfer a rendezvous, two let units run ahead") {
+TEST_CASE(
+    "simulate: one message in flight makes every transfer a rendezvous, two let units run ahead") {
   test::HandPlan hand;
   hand.pp = 2;
   hand.sample_group = {0, 0, 0, 0};
@@ -211,7 +212,7 @@ R pp0: 0/0[22,23) 0/1[24,25) 0/2[26,28)
 )");
 }
 
-TEST_CASE("simulate: one stage hands chunks over in place, without transfer or window") {
+TEST_CASE("simulate: one stage hands chunks over in place, without transfers") {
   test::HandPlan hand;
   hand.chunks = 2;
   hand.max_in_flight = 1;

@@ -142,13 +142,13 @@ TEST_CASE("simulate_plan: fills iteration, busy time and peaks of the prediction
   }
 }
 
-TEST_CASE("FrozenDag: plans run frozen as they were simulated, memory too") {
+TEST_CASE("TopologicalDag: plans run as they were simulated, memory too") {
   for (std::uint64_t seed = 0; seed < kPlans; ++seed) {
     CAPTURE(seed);
     const Plan plan = plan_of(seed);
     const sim::PlanSimulation simulation = sim::simulate_plan(plan, TiedTimes{seed});
-    const sim::TopologicalDag frozen(simulation.dag, simulation.timeline);
-    const sim::TopologicalTimes times = sim::run_topological(frozen, simulation.dag.duration);
+    const sim::TopologicalDag fixed(simulation.dag, simulation.timeline);
+    const sim::TopologicalTimes times = sim::run_topological(fixed, simulation.dag.duration);
     CHECK(times.makespan == simulation.timeline.makespan);
     CHECK(times.start == simulation.timeline.start);
     CHECK(times.end == simulation.timeline.end);

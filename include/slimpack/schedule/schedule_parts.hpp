@@ -51,8 +51,7 @@ class ScheduleParts {
   explicit ScheduleParts(const Plan& plan) {
     require(plan.parallel.dp >= 1 && plan.parallel.pp >= 1 && plan.parallel.chunks >= 1,
             "list_schedule: dp, pp and chunks must be >= 1");
-    require(plan.max_in_flight >= 1, "list_schedule: max_in_flight must be >= 1",
-            plan.max_in_flight);
+    require(plan.max_in_flight >= 1, "list_schedule: window must be >= 1", plan.max_in_flight);
     require(plan.stages.size() == static_cast<std::size_t>(virtual_stages_of(plan).size()),
             "list_schedule: there must be one stage for each virtual stage",
             static_cast<std::int64_t>(plan.stages.size()));

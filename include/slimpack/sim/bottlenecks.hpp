@@ -29,12 +29,17 @@ struct Gaps {
 /// Partitions the idle time of every device by cause. `limit` is what a device may hold, capacity
 /// less what is reserved. F, B and H count as work. Before a device's first work it is `fill`;
 /// after its last, `drain` while its own data-parallel rank works, then `imbalance` while another
-/// does, then `reduce`. In between the device waits for its next unit: from the instant at which
-/// another of its units could have gone first, `order`, or `memory` where starting that unit would
-/// have exceeded `limit`; before that `collective` once everything of its own is there, else
-/// `window` or `peer` by what came last, `peer` on a tie. Units that could have gone first are, per
-/// channel and kind of unit, the next in the schedule, where they meet no other device. O(nodes +
-/// events log events + gaps x channels of the device).
+/// does, then `reduce`. In between the device waits for its next unit. From the instant at which
+/// another of its units could have gone first, the cause is `order`, or `memory` where starting
+/// that unit would have exceeded `limit`. Before that it is `collective` once everything of its own
+/// is there, else `max_in_flight` or `peer` by what came last, `peer` on a tie. Units that could
+/// have gone first are, per channel and kind of unit, the next in the schedule that are in no
+/// collective.
+///
+///     const Gaps gaps = find_gaps(dag, timeline, plan.memory.capacity - plan.memory.reserved);
+///     const Nanos filled = gaps.sum[static_cast<std::size_t>(GapCause::fill)];
+///
+/// O(nodes + events log events + gaps x channels of the device).
 [[nodiscard]] inline Gaps find_gaps(const Dag& dag, const Timeline& timeline, Bytes limit) {
   Gaps found;
   found.gaps = detail::GapFinder(dag, timeline, limit).find();
@@ -47,10 +52,14 @@ struct Gaps {
   return found;
 }
 
-/// Why a step of the critical path could not start earlier: it is the first; its resource was at
-/// the node before it; it needs that node's output; that node is a send whose slot, or the consumer
-/// of a message whose buffer, had to become free; or it met others.
-enum class PathReason : std::uint8_t { start, resource, data, max_in_flight, collective };
+/// Why a node of the critical path could not start earlier.
+enum class PathReason : std::uint8_t {
+  start,          ///< it is the first
+  resource,       ///< its resource ran the node before it
+  data,           ///< it needs the output of the node before it
+  max_in_flight,  ///< the node before it is a send, or a consumer, that had to free a buffer
+  collective      ///< it is in a collective, which the node before it reached last
+};
 
 }  // namespace slimpack::sim
 
@@ -63,6 +72,7 @@ inline constexpr std::array<std::string_view, 5> kWords<sim::PathReason>{
 
 namespace slimpack::sim {
 
+/// A node of the critical path.
 struct PathStep {
   NodeId node{};
   PathReason reason{};  ///< why it started no earlier than the step before it ended
@@ -90,9 +100,9 @@ namespace detail {
 
 }  // namespace detail
 
-/// A path whose durations sum to the makespan: each step starts when the one before it ends. Goes
-/// back from the node that ends last; on ties the lower id, and a node of the same resource before
-/// all others. O(nodes + edges).
+/// A path whose durations sum to the makespan: each node starts when the one before it ends. The
+/// walk goes back from the node that ends last; on ties the lower id, and a node of the same
+/// resource before all others. O(nodes + edges).
 [[nodiscard]] inline std::vector<PathStep> critical_path(const Dag& dag, const Timeline& timeline) {
   if (dag.size() == 0) return {};
   const NodeLists before = predecessors(dag);

@@ -35,25 +35,26 @@ inline constexpr ResourceId kNoResource{~std::uint32_t{0}};
 /// Rows of nodes behind one array of offsets.
 struct NodeLists {
   std::vector<std::uint32_t> offset{0};  ///< one more than there are rows
-  std::vector<NodeId> node;
+  std::vector<NodeId> node;              ///< all rows, one behind the other
+  /// The number of rows.
   [[nodiscard]] std::size_t rows() const noexcept { return offset.size() - 1; }
+  /// The nodes of one row.
   [[nodiscard]] std::span<const NodeId> operator[](std::size_t row) const noexcept {
     return {node.data() + offset[row], node.data() + offset[row + 1]};
   }
   friend bool operator==(const NodeLists&, const NodeLists&) = default;
 };
 
-/// `join` is the instant at which a collective starts, `release` the part of a B after which a
-/// gradient bucket may go; neither occupies a resource.
+/// What a node is.
 enum class NodeKind : std::uint8_t {
-  forward,
-  backward,
-  head,
-  optimizer,
-  transfer,
-  reduce,
-  join,
-  release
+  forward,    ///< F
+  backward,   ///< B
+  head,       ///< H
+  optimizer,  ///< O
+  transfer,   ///< a message between stages
+  reduce,     ///< a gradient bucket of R
+  join,       ///< the instant at which a collective starts; occupies no resource
+  release     ///< the part of a B after which a gradient bucket may go; occupies no resource
 };
 
 }  // namespace slimpack::sim
@@ -69,6 +70,7 @@ namespace slimpack::sim {
 
 /// The number of values of `NodeKind`.
 inline constexpr int kNodeKinds = static_cast<int>(kWords<NodeKind>.size());
+
 /// Whether nodes of this kind are entries of a schedule that occupy a device's compute.
 [[nodiscard]] constexpr bool is_compute(NodeKind kind) noexcept {
   return kind <= NodeKind::optimizer;
@@ -89,17 +91,18 @@ struct NodeLabel {
   friend bool operator==(const NodeLabel&, const NodeLabel&) = default;
 };
 
+/// What a resource is: a device's compute, a link between stages, or the links that reduce a stage.
 enum class ResourceKind : std::uint8_t { compute, link, reduce };
 
 /// What executes one node at a time. With a fixed order it executes its nodes in the order of their
-/// ids, and edges say so; else the node that became possible first goes first, ties to the lower
-/// id.
+/// ids, and edges say so. With `first_come` the node that became possible first goes first, ties to
+/// the lower id.
 struct Resource {
   ResourceKind kind = ResourceKind::compute;
-  std::int32_t dp = 0;     ///< 0 for the links that reduce a stage's gradients
-  std::int32_t pp = 0;     ///< of the device, the sender, or the stage that reduces
-  std::int32_t to_pp = 0;  ///< of a link: the receiver
-  bool first_come = false;
+  std::int32_t dp = 0;      ///< 0 for the links that reduce a stage's gradients
+  std::int32_t pp = 0;      ///< of the device, the sender, or the stage that reduces
+  std::int32_t to_pp = 0;   ///< of a link: the receiver
+  bool first_come = false;  ///< serves first come, first served
   friend bool operator==(const Resource&, const Resource&) = default;
 };
 
@@ -116,16 +119,16 @@ struct Channel {
   friend bool operator==(const Channel&, const Channel&) = default;
 };
 
-/// What bytes are there for. The last three are there always.
+/// What memory holds. The last three are there for the whole step.
 enum class MemoryKind : std::uint8_t {
-  kept,
-  keys_values,
-  kv_gradients,
-  last_output,
-  hidden_gradients,
-  receive,
-  send,
-  workspace,
+  kept,              ///< activations kept from F to B
+  keys_values,       ///< pages of keys and values
+  kv_gradients,      ///< their gradients
+  last_output,       ///< hidden states behind the last virtual stage, until H
+  hidden_gradients,  ///< their gradients, from H to B
+  receive,           ///< buffers of receives that are posted, and inputs in use
+  send,              ///< buffers of sends that have not ended
+  workspace,         ///< of the unit that runs
   weights,
   gradients,
   optimizer
@@ -147,7 +150,9 @@ namespace slimpack::sim {
 
 /// The number of values of `MemoryKind`.
 inline constexpr int kMemoryKinds = static_cast<int>(kWords<MemoryKind>.size());
+/// Bytes by MemoryKind.
 using MemoryByKind = std::array<Bytes, kMemoryKinds>;
+/// The sum over all kinds.
 [[nodiscard]] constexpr Bytes total(const MemoryByKind& bytes) noexcept {
   Bytes sum;
   for (const Bytes part : bytes) sum += part;
@@ -174,33 +179,37 @@ struct Part {
   friend bool operator==(const Part&, const Part&) = default;
 };
 
+/// A device of a Dag.
 struct DagDevice {
   std::int32_t dp = 0, pp = 0;
-  ResourceId compute{};
+  ResourceId compute{};   ///< executes its units
   MemoryByKind always{};  ///< weights, gradients, optimizer state
   friend bool operator==(const DagDevice&, const DagDevice&) = default;
 };
 
-/// Plain arrays, one entry a node where nothing else is said. Made by DagBuilder, which adds the
-/// edges of fixed orders and sums the memory events.
+/// Plain arrays, one entry a node where nothing else is said. Made by `build_dag` or a DagBuilder,
+/// which adds the edges of fixed orders and sums the memory events.
+///
+///     const Dag dag = build_dag(plan, PricedPlan(plan));
+///     for (const NodeId next : dag.successors[index(node)]) visit(next);
 struct Dag {
-  std::vector<Nanos> duration;
-  std::vector<ResourceId> resource;
-  std::vector<NodeLabel> label;
-  std::vector<std::uint32_t> predecessor_count;
-  std::vector<bool> order_only;  ///< the edge from the node before it in its resource's fixed order
-                                 ///< stands for that order and nothing else
-  NodeLists successors;
+  std::vector<Nanos> duration;                   ///< >= 0
+  std::vector<ResourceId> resource;              ///< kNoResource where a node occupies nothing
+  std::vector<NodeLabel> label;                  ///< what the node is in its plan
+  std::vector<std::uint32_t> predecessor_count;  ///< edges that lead to the node
+  /// The edge from the node before it in its resource's fixed order stands for that order alone.
+  std::vector<bool> order_only;
+  NodeLists successors;  ///< edges, each row ascending and without repetition
 
   std::vector<Resource> resources;
   std::vector<DagDevice> devices;
   std::vector<Channel> channels;
-  NodeLists collectives;  ///< nodes that start and end together, two or more a row
-  std::vector<Part> parts;
+  NodeLists collectives;    ///< nodes that start and end together, two or more a row
+  std::vector<Part> parts;  ///< nodes whose durations follow another's
 
   std::vector<MemoryEvent> initial_memory;   ///< at step start: receives that are posted
   std::vector<std::uint32_t> memory_offset;  ///< row 2 node + moment of `memory`
-  std::vector<MemoryEvent> memory;
+  std::vector<MemoryEvent> memory;           ///< by row; see `memory_at`
 
   /// The same summed over kinds, one entry a device of the row, for the simulator's loop.
   struct Net {
@@ -208,10 +217,12 @@ struct Dag {
     Bytes bytes;
     friend bool operator==(const Net&, const Net&) = default;
   };
-  std::vector<std::uint32_t> net_offset;
-  std::vector<Net> net;
+  std::vector<std::uint32_t> net_offset;  ///< row 2 node + moment of `net`
+  std::vector<Net> net;                   ///< by row
 
+  /// The number of nodes.
   [[nodiscard]] std::size_t size() const noexcept { return duration.size(); }
+  /// The memory events at the start or end of a node.
   [[nodiscard]] std::span<const MemoryEvent> memory_at(NodeId node, Moment moment) const noexcept {
     const std::size_t row = 2 * index(node) + static_cast<std::size_t>(moment);
     return {memory.data() + memory_offset[row], memory.data() + memory_offset[row + 1]};

@@ -15,7 +15,14 @@
 
 namespace slimpack::sim {
 
-/// Ids are given in the order of the calls. Everything is checked in `finish`.
+/// Collects a Dag. Ids are given in the order of the calls; everything is checked in `finish`.
+///
+///     DagBuilder builder;
+///     const ResourceId compute = builder.add_resource({});
+///     const NodeId first = builder.add_node(Nanos{3}, compute);
+///     const NodeId second = builder.add_node(Nanos{2}, kNoResource);
+///     builder.add_edge(first, second);
+///     const Dag dag = std::move(builder).finish();
 class DagBuilder {
  public:
   /// Room for so many nodes, edges and memory events; more may come.
@@ -27,18 +34,22 @@ class DagBuilder {
     rows_.reserve(events);
     events_.reserve(events);
   }
+  /// Adds a resource.
   ResourceId add_resource(const Resource& resource) {
     dag_.resources.push_back(resource);
     return ResourceId{static_cast<std::uint32_t>(dag_.resources.size() - 1)};
   }
+  /// Adds a device; its compute is a resource.
   DeviceId add_device(const DagDevice& device) {
     dag_.devices.push_back(device);
     return DeviceId{static_cast<std::uint32_t>(dag_.devices.size() - 1)};
   }
+  /// Adds a channel, without messages.
   ChannelId add_channel(const Channel& channel) {
     dag_.channels.push_back(channel);
     return ChannelId{static_cast<std::uint32_t>(dag_.channels.size() - 1)};
   }
+  /// Adds a node that takes `duration` on `resource`, or occupies nothing (kNoResource).
   NodeId add_node(Nanos duration, ResourceId resource, const NodeLabel& label = {}) {
     dag_.duration.push_back(duration);
     dag_.resource.push_back(resource);
@@ -47,11 +58,13 @@ class DagBuilder {
   }
   /// `to` starts when `from` has ended, or later.
   void add_edge(NodeId from, NodeId to) { edges_.emplace_back(from, to); }
+  /// Bytes that come or go at the start or end of a node; an event of no bytes is left out.
   void add_memory(NodeId node, Moment moment, const MemoryEvent& event) {
     if (event.bytes == Bytes{}) return;
     rows_.push_back(2 * static_cast<std::uint32_t>(node) + static_cast<std::uint32_t>(moment));
     events_.push_back(event);
   }
+  /// Bytes that are there from the start of the step.
   void add_initial_memory(const MemoryEvent& event) {
     if (event.bytes != Bytes{}) dag_.initial_memory.push_back(event);
   }
@@ -61,6 +74,7 @@ class DagBuilder {
     dag_.collectives.node.insert(dag_.collectives.node.end(), nodes.begin(), nodes.end());
     dag_.collectives.offset.push_back(static_cast<std::uint32_t>(dag_.collectives.node.size()));
   }
+  /// The duration of `part.node` is a part of another node's.
   void add_part(const Part& part) { dag_.parts.push_back(part); }
 
   /// Lets a resource serve its nodes first come, first served, instead of in the order of their

@@ -9,9 +9,15 @@
 
 namespace slimpack::sim {
 
-/// The figures of a plan whose units take `times`: those of `simulate_plan`, several times as fast
-/// and in a fraction of the memory, for O has to be the last unit of a device and R in the same
-/// order on all ranks. Throws InvalidInput where it is not, and Deadlock. O(units log devices).
+/// The figures of a plan whose units take `times`. They are those of `simulate_plan`, several times
+/// as fast and in a fraction of the memory. In return O must be the last unit of a device, and R
+/// must come in the same order on all ranks.
+///
+///     const MemoryModel memory(plan);
+///     const PlanFigures figures = plan_figures(ScheduleTables(plan, memory), PricedPlan(plan));
+///
+/// Throws InvalidInput where O or R break these rules, and Deadlock where units wait for each
+/// other. O(units log devices).
 template <UnitTimes Times>
 [[nodiscard]] PlanFigures plan_figures(const ScheduleTables& table, const Times& times) {
   return detail::FastSimulator<Times>(table, times).run();

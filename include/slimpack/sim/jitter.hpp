@@ -22,9 +22,11 @@
 
 namespace slimpack::sim {
 
-/// `noise`: every F, B, H, O is faster or slower by its own uniform draw. `slow_device`: all of one
-/// device's units, drawn anew each time, are slower.
-enum class JitterKind : std::uint8_t { noise, slow_device };
+/// How the times of units differ from those planned.
+enum class JitterKind : std::uint8_t {
+  noise,       ///< every F, B, H and O is faster or slower by its own uniform draw
+  slow_device  ///< all units of one device are slower; each draw takes another device
+};
 
 }  // namespace slimpack::sim
 
@@ -36,17 +38,20 @@ inline constexpr std::array<std::string_view, 2> kWords<sim::JitterKind>{"noise"
 
 namespace slimpack::sim {
 
+/// What `draw_jitter` draws.
 struct JitterOptions {
   JitterKind kind = JitterKind::noise;
   std::int64_t parts_per_million = 50'000;  ///< the largest change of a unit, 0 to 1,000,000
-  std::int64_t draws = 100;
-  std::uint64_t seed = 0;
+  std::int64_t draws = 100;                 ///< >= 1
+  std::uint64_t seed = 0;                   ///< equal seeds give equal draws
 };
 
+/// Iteration times under jitter.
 struct Jitter {
-  Nanos planned;  ///< without noise
-  Nanos mean;     ///< rounded down
-  Nanos least, most;
+  Nanos planned;                ///< with the planned times
+  Nanos mean;                   ///< over all draws, rounded down
+  Nanos least;                  ///< over all draws
+  Nanos most;                   ///< over all draws
   std::vector<Nanos> makespan;  ///< one a draw
 };
 
@@ -58,7 +63,7 @@ namespace detail {
   return {time.value + time.value / kMillion * change + time.value % kMillion * change / kMillion};
 }
 
-/// Nodes that meet take as long as the slowest; parts follow their whole.
+/// The nodes of a collective take as long as the slowest; parts follow their whole.
 inline void settle_durations(const Dag& dag, std::span<Nanos> duration) {
   for (std::size_t row = 0; row < dag.collectives.rows(); ++row) {
     Nanos longest;
@@ -75,19 +80,19 @@ inline void settle_durations(const Dag& dag, std::span<Nanos> duration) {
 
 }  // namespace detail
 
-/// Runs the frozen order with drawn times; orders never change, transfers and reductions keep their
-/// times. The same seed gives the same draws everywhere. Throws InvalidInput where an option is out
-/// of range. O(draws x nodes).
+/// Runs the simulated order with drawn times. Orders never change; transfers and reductions keep
+/// their times. The same seed gives the same draws everywhere. Throws InvalidInput where an option
+/// is out of range. O(draws x nodes).
 [[nodiscard]] inline Jitter draw_jitter(const Dag& dag, const Timeline& timeline,
                                         const JitterOptions& options) {
   require(options.parts_per_million >= 0 && options.parts_per_million <= 1'000'000,
           "jitter must be between 0 and 1000000 parts per million", options.parts_per_million);
   require(options.draws >= 1, "jitter: draws must be >= 1", options.draws);
-  const TopologicalDag frozen(dag, timeline);
+  const TopologicalDag fixed(dag, timeline);
   Random random(options.seed);
   Jitter jitter;
   jitter.planned = timeline.makespan;
-  std::vector<Nanos> by_row, ends(frozen.rows() + 1);
+  std::vector<Nanos> by_row, ends(fixed.rows() + 1);
   Int128 sum = 0;
   for (std::int64_t draw = 0; draw < options.draws; ++draw) {
     std::vector<Nanos> duration = dag.duration;
@@ -106,8 +111,8 @@ inline void settle_durations(const Dag& dag, std::span<Nanos> duration) {
       }
     }
     detail::settle_durations(dag, duration);
-    frozen.arrange(duration, by_row);
-    jitter.makespan.push_back(frozen.run(by_row, ends));
+    fixed.arrange(duration, by_row);
+    jitter.makespan.push_back(fixed.run(by_row, ends));
     sum += jitter.makespan.back().value;
   }
   jitter.mean.value = static_cast<std::int64_t>(sum / options.draws);

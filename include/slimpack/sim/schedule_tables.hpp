@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the units of a plan hold and send, by rows of packs and ranks: for walks without a DAG.
+// What the units of a plan hold and send, in tables: for execution without a DAG.
 #pragma once
 
 #include <algorithm>
@@ -19,25 +19,34 @@
 
 namespace slimpack::sim {
 
-/// A row is a pack on one rank of its group; a cell is a row at one place of the line: an F or a B.
-/// A message is named by its place among all messages; those of a channel follow each other in the
-/// order in which they are sent. Bytes are those of the DAG (docs/equations.md, "Memory").
-/// The plan must outlive the table, have orders for all devices and keep rules 1 to 5: a device's
+/// What execution without a DAG looks up. A row is a pack on one rank of its group. A cell is a row
+/// on one virtual stage: an F or a B. A message has a number among all messages; those of a channel
+/// follow each other in the order in which they are sent. Bytes are those of the DAG
+/// (docs/equations.md, "Memory").
+///
+///     const MemoryModel memory(plan);
+///     const ScheduleTables tables(plan, memory);
+///     const PlanFigures figures = plan_figures(tables, PricedPlan(plan));
+///
+/// The plan must outlive the tables, have orders for all devices and keep rules 1 to 5: a device's
 /// order names only units of its own packs, each once.
 class ScheduleTables {
  public:
+  /// The number of no message.
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
-  /// Where F, B or H of a device stands in the table. `receives` and `sends` name messages.
+  /// Where F, B or H of a device stands in the tables.
   struct Place {
-    std::size_t row = 0, cell = 0;
-    std::int32_t line = 0;
-    std::uint32_t receives = kNone, sends = kNone;
+    std::size_t row = 0;
+    std::size_t cell = 0;            ///< F and B
+    std::int32_t virtual_stage = 0;  ///< F and B
+    std::uint32_t receives = kNone;  ///< the message that it consumes
+    std::uint32_t sends = kNone;     ///< the message that it sends
   };
   /// Bytes of a pack on one rank.
   struct Row {
     PackId pack{};
-    std::uint32_t rank = 0;        ///< place in the pack's group
+    std::uint32_t rank = 0;        ///< position in the pack's group
     std::int64_t hidden = 0;       ///< a boundary tensor
     std::int64_t workspace = 0;    ///< of F or B
     std::int64_t held = 0;         ///< a layer: activations, keys and values
@@ -52,9 +61,9 @@ class ScheduleTables {
     std::uint32_t link = 0;              ///< 2 x device, one more for the way back
   };
 
-  /// O(slices log slices + units).
+  /// `memory` is that of the plan. O(slices log slices + units).
   ScheduleTables(const Plan& plan, const MemoryModel& memory)
-      : plan_(plan), virtual_stages_(virtual_stages_of(plan)), shares_(plan, memory) {
+      : plan_(plan), virtual_stages_(virtual_stages_of(plan)), needs_(plan, memory) {
     for (std::int32_t i = 0; i < virtual_stages_.size(); ++i) {
       layers_.push_back(plan.stages[static_cast<std::size_t>(i)].layers());
     }
@@ -66,61 +75,74 @@ class ScheduleTables {
     add_messages();
   }
 
+  /// The plan of the tables.
   [[nodiscard]] const Plan& plan() const noexcept { return plan_; }
-  [[nodiscard]] const VirtualStages& line() const noexcept { return virtual_stages_; }
+  /// Its virtual stages.
+  [[nodiscard]] const VirtualStages& virtual_stages() const noexcept { return virtual_stages_; }
+  /// The number of rows.
   [[nodiscard]] std::size_t rows() const noexcept { return rows_.size(); }
+  /// The number of cells.
   [[nodiscard]] std::size_t cells() const noexcept {
     return rows_.size() * static_cast<std::size_t>(virtual_stages_.size());
   }
+  /// The row of a pack on a data-parallel rank. O(log ranks of the group).
   [[nodiscard]] std::size_t row(PackId pack, std::int32_t dp) const noexcept {
     const auto& ranks = plan_.groups[index(plan_.micropacks[index(pack)].group)];
-    if (ranks.size() == 1) return shares_.row(pack, 0);
+    if (ranks.size() == 1) return needs_.row(pack, 0);
     const auto rank = std::lower_bound(ranks.begin(), ranks.end(), dp) - ranks.begin();
-    return shares_.row(pack, static_cast<std::size_t>(rank));
+    return needs_.row(pack, static_cast<std::size_t>(rank));
   }
+  /// A row by its number.
   [[nodiscard]] const Row& operator[](std::size_t row) const noexcept { return rows_[row]; }
-  [[nodiscard]] std::size_t cell(std::size_t row, std::int32_t line) const noexcept {
-    return row * static_cast<std::size_t>(virtual_stages_.size()) + static_cast<std::size_t>(line);
+  /// The cell of a row on a virtual stage.
+  [[nodiscard]] std::size_t cell(std::size_t row, std::int32_t virtual_stage) const noexcept {
+    return row * static_cast<std::size_t>(virtual_stages_.size()) +
+           static_cast<std::size_t>(virtual_stage);
   }
-  /// The forward packs whose H the B of a pack at the end of the line awaits.
+  /// The forward packs whose H the B of a pack awaits on the last virtual stage.
   [[nodiscard]] std::span<const PackId> heads(PackId backward) const noexcept {
-    return shares_.heads(backward);
+    return needs_.heads(backward);
   }
 
+  /// All channels, by sending device.
   [[nodiscard]] std::span<const Channel> channels() const noexcept { return channels_; }
+  /// The channel of a message.
   [[nodiscard]] std::uint32_t channel(std::uint32_t message) const noexcept {
     return channel_[message];
   }
-  /// The cell that consumes a message, and the one that sends it.
+  /// The cell that consumes a message.
   [[nodiscard]] std::size_t consumer(std::uint32_t message) const noexcept {
     return message_cell_[message];
   }
+  /// The cell that sends a message.
   [[nodiscard]] std::size_t sender(std::uint32_t message) const noexcept {
     const std::size_t to = message_cell_[message];
     const PackId pack = rows_[to / static_cast<std::size_t>(virtual_stages_.size())].pack;
     return plan_.micropacks[index(pack)].pass == Pass::forward ? to - 1 : to + 1;
   }
-  /// The message `window` before this one on its channel.
+  /// The message `max_in_flight` before this one on its channel, kNone if there is none.
   [[nodiscard]] std::uint32_t before(std::uint32_t message) const noexcept {
     const auto max_in_flight = static_cast<std::uint32_t>(plan_.max_in_flight);
     const Channel& channel = channels_[channel_[message]];
     return message - channel.first < max_in_flight ? kNone : message - max_in_flight;
   }
+  /// The size of a message.
   [[nodiscard]] Bytes bytes(std::uint32_t message) const noexcept {
     return Bytes{
         rows_[message_cell_[message] / static_cast<std::size_t>(virtual_stages_.size())].hidden};
   }
 
-  /// F, B or H of device (dp, pp).
+  /// The place of F, B or H of device (dp, pp).
   [[nodiscard]] Place place(const Unit& unit, std::int32_t dp, std::int32_t pp) const noexcept {
     Place place;
     place.row = row(unit.pack, dp);
     if (unit.kind == UnitKind::head) return place;
-    place.line = virtual_stages_.index(pp, unit.chunk);
-    place.cell = cell(place.row, place.line);
+    place.virtual_stage = virtual_stages_.index(pp, unit.chunk);
+    place.cell = cell(place.row, place.virtual_stage);
     if (virtual_stages_.pp == 1) return place;
     place.receives = message_of_[place.cell];
-    const std::int32_t next = unit.kind == UnitKind::forward ? place.line + 1 : place.line - 1;
+    const std::int32_t next =
+        unit.kind == UnitKind::forward ? place.virtual_stage + 1 : place.virtual_stage - 1;
     if (next >= 0 && next < virtual_stages_.size())
       place.sends = message_of_[cell(place.row, next)];
     return place;
@@ -136,10 +158,10 @@ class ScheduleTables {
                    (last_stage ? row.hidden : 0)};
     }
     const bool forward = unit.kind == UnitKind::forward;
-    const std::int64_t layers = layers_[static_cast<std::size_t>(place.line)];
+    const std::int64_t layers = layers_[static_cast<std::size_t>(place.virtual_stage)];
     std::int64_t sum = row.workspace + layers * (forward ? row.held : row.begun);
-    if (forward && place.line + 1 == virtual_stages_.size()) sum += row.hidden;
-    if (goes_on(forward, place.line)) sum += row.hidden;
+    if (forward && place.virtual_stage + 1 == virtual_stages_.size()) sum += row.hidden;
+    if (goes_on(forward, place.virtual_stage)) sum += row.hidden;
     return Bytes{sum};
   }
   /// What the end of a unit adds, the receive that it posts again included; but for the sends that
@@ -152,13 +174,14 @@ class ScheduleTables {
                    (last_stage ? row.hidden : 0)};
     }
     const bool forward = unit.kind == UnitKind::forward;
-    const std::int64_t layers = layers_[static_cast<std::size_t>(place.line)];
+    const std::int64_t layers = layers_[static_cast<std::size_t>(place.virtual_stage)];
     std::int64_t sum = -row.workspace;
     if (!forward) {
       sum -= layers * (row.held + row.ended);
-      if (place.line + 1 == virtual_stages_.size()) sum -= row.hidden;
+      if (place.virtual_stage + 1 == virtual_stages_.size()) sum -= row.hidden;
     }
-    if (forward ? place.line > 0 : place.line + 1 < virtual_stages_.size()) sum -= row.hidden;
+    if (forward ? place.virtual_stage > 0 : place.virtual_stage + 1 < virtual_stages_.size())
+      sum -= row.hidden;
     if (place.receives != kNone) {
       const Channel& channel = channels_[channel_[place.receives]];
       const std::uint32_t next = place.receives + static_cast<std::uint32_t>(plan_.max_in_flight);
@@ -182,24 +205,24 @@ class ScheduleTables {
   }
 
  private:
-  [[nodiscard]] bool goes_on(bool forward, std::int32_t line) const noexcept {
-    return forward ? line + 1 < virtual_stages_.size() : line > 0;
+  [[nodiscard]] bool goes_on(bool forward, std::int32_t virtual_stage) const noexcept {
+    return forward ? virtual_stage + 1 < virtual_stages_.size() : virtual_stage > 0;
   }
 
   void add_rows(const MemoryModel& memory) {
-    rows_.reserve(shares_.rows());
+    rows_.reserve(needs_.rows());
     for (std::size_t i = 0; i < plan_.micropacks.size(); ++i) {
       const auto pack = static_cast<PackId>(i);
-      for (std::size_t rank = 0; rank < shares_.ranks(pack); ++rank) {
-        const detail::PackNeed& share = shares_(pack, rank);
+      for (std::size_t rank = 0; rank < needs_.ranks(pack); ++rank) {
+        const detail::PackNeed& need = needs_(pack, rank);
         Row row;
         row.pack = pack;
         row.rank = static_cast<std::uint32_t>(rank);
         row.hidden = memory.boundary(pack, rank).value;
         row.workspace = memory.pack_workspace(pack, rank).value;
-        row.held = (memory.kept(pack, rank, 1) + memory.page_bytes(share.pages, 1)).value;
-        row.begun = memory.layer().kv_gradient * share.begun.value;
-        row.ended = memory.layer().kv_gradient * share.ended.value;
+        row.held = (memory.kept(pack, rank, 1) + memory.page_bytes(need.pages, 1)).value;
+        row.begun = memory.layer().kv_gradient * need.begun.value;
+        row.ended = memory.layer().kv_gradient * need.ended.value;
         row.head_tokens = std::min(memory.own_tokens(pack, rank), plan_.memory.head_tile).value;
         rows_.push_back(row);
       }
@@ -213,10 +236,10 @@ class ScheduleTables {
       for (const Unit& unit : schedule.order) {
         const bool forward = unit.kind == UnitKind::forward;
         if (!forward && unit.kind != UnitKind::backward) continue;
-        const std::int32_t line = virtual_stages_.index(schedule.pp, unit.chunk);
-        if (!goes_on(forward, line)) continue;
+        const std::int32_t virtual_stage = virtual_stages_.index(schedule.pp, unit.chunk);
+        if (!goes_on(forward, virtual_stage)) continue;
         visit(static_cast<std::uint32_t>(device), unit,
-              cell(row(unit.pack, schedule.dp), forward ? line + 1 : line - 1));
+              cell(row(unit.pack, schedule.dp), forward ? virtual_stage + 1 : virtual_stage - 1));
       }
     }
   }
@@ -262,8 +285,8 @@ class ScheduleTables {
 
   const Plan& plan_;
   VirtualStages virtual_stages_;
-  detail::PackNeeds shares_;
-  std::vector<std::int64_t> layers_;               // by place of the line
+  detail::PackNeeds needs_;
+  std::vector<std::int64_t> layers_;               // by virtual stage
   std::vector<std::int64_t> head_token_, always_;  // by stage
   std::vector<Row> rows_;
   std::vector<Channel> channels_;

@@ -20,13 +20,17 @@ namespace slimpack::sim {
 
 /// A simulated plan: everything that reports are made of.
 struct PlanSimulation {
-  Dag dag;
-  Timeline timeline;
+  Dag dag;                            ///< of the plan's units, transfers and reductions
+  Timeline timeline;                  ///< when its nodes ran
   std::vector<MemoryByKind> at_peak;  ///< one a device: what it held at its peak
 };
 
-/// Simulates a plan whose units take `times`; `observer` sees memory change. Throws InvalidInput as
-/// `build_dag` does, and Deadlock.
+/// Simulates a plan whose units take `times`; `observer` sees memory change.
+///
+///     const PlanSimulation simulation = simulate_plan(plan, PricedPlan(plan));
+///     fill_prediction(plan.prediction, simulation);
+///
+/// Throws InvalidInput as `build_dag` does, and Deadlock where units wait for each other.
 template <UnitTimes Times, MemoryObserver Observer>
 [[nodiscard]] PlanSimulation simulate_plan(const Plan& plan, const Times& times,
                                            Observer& observer) {
@@ -36,6 +40,7 @@ template <UnitTimes Times, MemoryObserver Observer>
   simulation.at_peak = memory_at_peaks(simulation.dag, simulation.timeline);
   return simulation;
 }
+/// The same without an observer.
 template <UnitTimes Times>
 [[nodiscard]] PlanSimulation simulate_plan(const Plan& plan, const Times& times) {
   IgnoreMemory ignore;
@@ -59,9 +64,10 @@ inline void fill_prediction(Prediction& prediction, const PlanSimulation& simula
   }
 }
 
-/// By device and unit, as in `Plan::schedule`: of a unit that sends, the place of the first unit
-/// that begins when the transfer has ended, or the number of units where none does; 0 of others.
-/// Units of R are never that place: nothing is allocated by them. O(n log n) in the nodes.
+/// Where in a device's order the messages that it sends have arrived, by device and unit as in
+/// `Plan::schedule`. For a unit that sends, the entry is the position of the first unit that begins
+/// when the transfer has ended, or the number of units where none does. It is 0 for other units. It
+/// never names R, which allocates nothing. O(n log n) in the nodes.
 [[nodiscard]] inline std::vector<std::vector<std::size_t>> send_ends(
     const Plan& plan, const PlanSimulation& simulation) {
   const Dag& dag = simulation.dag;
@@ -70,7 +76,7 @@ inline void fill_prediction(Prediction& prediction, const PlanSimulation& simula
   };
   std::vector<std::vector<std::size_t>> ends;
   for (const DeviceSchedule& device : plan.schedule) ends.emplace_back(device.order.size());
-  std::vector<std::vector<std::pair<Nanos, std::size_t>>> starts(ends.size());  // and places
+  std::vector<std::vector<std::pair<Nanos, std::size_t>>> starts(ends.size());  // and positions
   for (std::size_t node = 0; node < dag.size(); ++node) {
     const NodeLabel& label = dag.label[node];
     if (!is_compute(label.kind)) continue;

@@ -231,12 +231,14 @@ class Simulation {
 }  // namespace detail
 
 /// Simulates every node as early as its predecessors and its resource allow; `observer` sees memory
-/// change. Throws Deadlock, listing what each blocked unit awaits, where nodes wait for each other.
+/// change. Nodes that end at one instant end before any node starts; ties go to the lower id.
+/// Throws Deadlock, listing what each blocked unit awaits, where nodes wait for each other.
 /// O((nodes + edges) log(nodes at work)).
 template <MemoryObserver Observer>
 [[nodiscard]] Timeline simulate(const Dag& dag, Observer& observer) {
   return detail::Simulation<Observer>(dag, observer).run();
 }
+/// The same without an observer.
 [[nodiscard]] inline Timeline simulate(const Dag& dag) {
   IgnoreMemory ignore;
   return simulate(dag, ignore);

@@ -20,36 +20,41 @@
 
 namespace slimpack::sim {
 
-/// The most bytes a device held, and the first instant at which it did.
+/// The most bytes that a device held, and the first instant at which it did.
 struct MemoryPeak {
-  Bytes bytes;
-  Nanos time;
+  Bytes bytes;  ///< weights, gradients and optimizer state included
+  Nanos time;   ///< from the start of the step
   friend bool operator==(const MemoryPeak&, const MemoryPeak&) = default;
 };
 
+/// A simulated Dag. Times count from the start of the step, in nanoseconds.
+///
+///     const Timeline timeline = simulate(dag);
+///     const Nanos first = timeline.start[index(node)];
+///     const Bytes most = timeline.peak[index(device)].bytes;
 struct Timeline {
-  std::vector<Nanos> start, end;  ///< one a node
-  Nanos makespan;
+  std::vector<Nanos> start;      ///< one a node
+  std::vector<Nanos> end;        ///< one a node
+  Nanos makespan;                ///< when the last node ends
   std::vector<Nanos> busy;       ///< one a device: the durations of its compute nodes
   std::vector<MemoryPeak> peak;  ///< one a device
-  NodeLists turns;  ///< one row a resource: its nodes as they went where that is first come, else
-                    ///< empty
+  /// One row a resource: its nodes in the order in which they were served, where that is first
+  /// come, first served; else empty.
+  NodeLists turns;
   friend bool operator==(const Timeline&, const Timeline&) = default;
 };
 
-/// `fill` before the first unit, `drain`, `imbalance` and `reduce` after the last; in between, what
-/// was waited for: a `peer`'s message, the others of a `collective`, a send slot of the `window`,
-/// `memory`, or nothing but the schedule's own `order`.
+/// Why a device's compute is idle (`find_gaps`).
 enum class GapCause : std::uint8_t {
-  fill,
-  drain,
-  imbalance,
-  reduce,
-  peer,
-  collective,
-  max_in_flight,
-  memory,
-  order
+  fill,           ///< before the device's first F, B or H
+  drain,          ///< after its last, while another stage of its data-parallel rank works
+  imbalance,      ///< after its last, while another data-parallel rank works
+  reduce,         ///< after all F, B and H: gradients are reduced
+  peer,           ///< a neighbour's message has not arrived
+  collective,     ///< other devices have not reached the collective
+  max_in_flight,  ///< as many messages as allowed are in flight, so the unit cannot send
+  memory,         ///< another unit is ready, but there is no room for it
+  order           ///< another unit is ready and fits, but the schedule has it later
 };
 
 }  // namespace slimpack::sim
@@ -66,10 +71,11 @@ namespace slimpack::sim {
 /// The number of values of `GapCause`.
 inline constexpr int kGapCauses = static_cast<int>(kWords<GapCause>.size());
 
-/// The device's compute is idle in [begin, end).
+/// An idle interval [begin, end) of a device's compute.
 struct Gap {
   DeviceId device{};
-  Nanos begin, end;
+  Nanos begin;
+  Nanos end;
   GapCause cause{};
   std::optional<NodeId> instead{};  ///< `memory`, `order`: the first unit that could have gone
   friend bool operator==(const Gap&, const Gap&) = default;
@@ -77,35 +83,41 @@ struct Gap {
 
 /// The figures of a simulated plan that a prediction carries.
 struct PlanFigures {
-  Nanos iteration;
+  Nanos iteration;          ///< the simulated iteration time
   std::vector<Nanos> busy;  ///< one a device
   std::vector<Bytes> peak;  ///< one a device
   friend bool operator==(const PlanFigures&, const PlanFigures&) = default;
 };
 
-/// What watches memory during a simulation.
-/// Laws: called once for each instant at which a device's bytes change, with what it holds from
-/// then on, all that ends at the instant freed and all that starts allocated; each device's times
-/// rise.
+/// What observes memory during a simulation.
+/// Laws: `memory(device, time, level)` is called once for each instant at which a device's bytes
+/// change. `level` is what it holds from then on: all that ends at the instant is freed, all that
+/// starts is allocated. The times of each device rise.
 template <class Observer>
 concept MemoryObserver = requires(Observer& observer, DeviceId device, Nanos time, Bytes level) {
   observer.memory(device, time, level);
 };
 
+/// Observes nothing.
 struct IgnoreMemory {
   static void memory(DeviceId, Nanos, Bytes) noexcept {}
 };
 static_assert(MemoryObserver<IgnoreMemory> && !MemoryObserver<int>);
 
+/// What a device holds from `time` on.
 struct MemoryPoint {
   Nanos time;
   Bytes bytes;
   friend bool operator==(const MemoryPoint&, const MemoryPoint&) = default;
 };
 
-/// Keeps the whole curve of every device: a step function, each point up to the next.
+/// An observer that keeps the whole curve of every device: a step function, each point valid up to
+/// the next.
+///
+///     MemoryCurves curves;
+///     const Timeline timeline = simulate(dag, curves);
 struct MemoryCurves {
-  std::vector<std::vector<MemoryPoint>> device;
+  std::vector<std::vector<MemoryPoint>> device;  ///< by DeviceId
   void memory(DeviceId of, Nanos time, Bytes level) {
     if (device.size() <= index(of)) device.resize(index(of) + 1);
     device[index(of)].push_back({time, level});
@@ -135,14 +147,15 @@ struct MemoryCurves {
   return held;
 }
 
-/// A change of one device's memory, with the kind for those who ask.
+/// A change of one device's memory.
 struct TimedChange {
   Nanos time;
   MemoryKind kind{};
-  Bytes bytes;
+  Bytes bytes;  ///< allocated (positive) or freed (negative)
 };
 
-/// The changes of every device, each row by rising time.
+/// The changes of every device, each row by rising time. Throws InvalidInput if `start` or `end`
+/// has not one entry a node. O(nodes + events log events).
 [[nodiscard]] inline std::vector<std::vector<TimedChange>> timed_changes(
     const Dag& dag, std::span<const Nanos> start, std::span<const Nanos> end) {
   require(start.size() == dag.size() && end.size() == dag.size(),
@@ -168,8 +181,8 @@ struct TimedChange {
   return changes;
 }
 
-/// The peaks of any run of the DAG's nodes, such as one in frozen order; equal to the simulator's
-/// for its own timeline. O(nodes + events log events).
+/// The peaks of any run of the DAG's nodes, such as one of a TopologicalDag; equal to the
+/// simulator's for its own timeline. O(nodes + events log events).
 [[nodiscard]] inline std::vector<MemoryPeak> memory_peaks(const Dag& dag,
                                                           std::span<const Nanos> start,
                                                           std::span<const Nanos> end) {
@@ -195,7 +208,7 @@ struct TimedChange {
 /// What a device holds from an instant on, up to the next point.
 struct KindPoint {
   Nanos time;
-  MemoryByKind bytes{};
+  MemoryByKind bytes{};  ///< by kind
   friend bool operator==(const KindPoint&, const KindPoint&) = default;
 };
 

@@ -16,30 +16,38 @@
 
 namespace slimpack::sim {
 
-/// The nodes of a Dag in a topological order, "rows", each with the three rows it starts after at
-/// most. Resources that a simulation served first come, first served keep the order it found. A
-/// node with more predecessors is preceded by rows without duration that gather them.
+/// The nodes of a Dag in a topological order. A row is a node with at most three rows that it
+/// starts after. Resources that a simulation served first come, first served keep the order that it
+/// found. A node with more predecessors follows rows without duration that gather them.
+///
+///     const TopologicalDag fixed(dag, simulate(dag));
+///     const std::vector<Nanos> by_row = fixed.arrange(other_durations);
+///     std::vector<Nanos> ends(fixed.rows() + 1);
+///     const Nanos makespan = fixed.run(by_row, ends);
 class TopologicalDag {
  public:
-  /// `timeline` is a simulation of `dag`. O(nodes + edges).
+  /// `timeline` is a simulation of `dag`; throws InvalidInput if it is of another DAG.
+  /// O(nodes + edges).
   TopologicalDag(const Dag& dag, const Timeline& timeline) {
-    require(timeline.start.size() == dag.size(), "FrozenDag: the timeline is of another DAG",
+    require(timeline.start.size() == dag.size(), "TopologicalDag: the timeline is of another DAG",
             static_cast<std::int64_t>(timeline.start.size()));
     lay_out(dag, orders_of(dag, timeline));
   }
 
+  /// The number of rows: one a node, and those that gather predecessors.
   [[nodiscard]] std::size_t rows() const noexcept { return after_.size(); }
   /// Row of a node.
   [[nodiscard]] std::size_t row(NodeId node) const noexcept { return row_of_[index(node)]; }
 
-  /// Durations by row from durations by node.
+  /// Durations by row from durations by node. Throws InvalidInput unless there is one a node.
   [[nodiscard]] std::vector<Nanos> arrange(std::span<const Nanos> by_node) const {
     std::vector<Nanos> by_row;
     arrange(by_node, by_row);
     return by_row;
   }
+  /// The same, into `by_row`.
   void arrange(std::span<const Nanos> by_node, std::vector<Nanos>& by_row) const {
-    require(by_node.size() == row_of_.size(), "FrozenDag: there must be one duration a node",
+    require(by_node.size() == row_of_.size(), "TopologicalDag: there must be one duration a node",
             static_cast<std::int64_t>(by_node.size()));
     by_row.resize(rows());
     for (std::size_t i = 0; i < row_of_.size(); ++i) by_row[row_of_[i]] = by_node[i];
@@ -49,7 +57,7 @@ class TopologicalDag {
   /// then each row's end. Throws InvalidInput on other sizes. O(rows), without a branch a node.
   [[nodiscard]] Nanos run(std::span<const Nanos> by_row, std::span<Nanos> ends) const {
     require(by_row.size() == rows() && ends.size() == rows() + 1,
-            "FrozenDag: there must be one duration a row and one end more",
+            "TopologicalDag: there must be one duration a row and one end more",
             static_cast<std::int64_t>(by_row.size()));
     ends[0] = Nanos{};
     const After* after = after_.data();
@@ -67,12 +75,13 @@ class TopologicalDag {
     return makespan;
   }
 
-  /// Start and end of each node after a run.
+  /// Writes start and end of each node after a run. Throws InvalidInput on other sizes.
   void spread(std::span<const Nanos> by_row, std::span<const Nanos> ends, std::span<Nanos> start,
               std::span<Nanos> end) const {
     require(by_row.size() == rows() && ends.size() == rows() + 1 &&
                 start.size() == row_of_.size() && end.size() == row_of_.size(),
-            "FrozenDag: there must be one entry a row or node", static_cast<std::int64_t>(rows()));
+            "TopologicalDag: there must be one entry a row or node",
+            static_cast<std::int64_t>(rows()));
     for (std::size_t i = 0; i < row_of_.size(); ++i) {
       end[i] = ends[row_of_[i] + 1];
       start[i] = end[i] - by_row[row_of_[i]];
@@ -132,7 +141,7 @@ class TopologicalDag {
         if (--waiting[index(to)] == 0) order.push_back(to);
       }
     }
-    require(order.size() == nodes, "FrozenDag: the orders of the timeline contradict the DAG");
+    require(order.size() == nodes, "TopologicalDag: the orders of the timeline contradict the DAG");
     return order;
   }
 
@@ -186,20 +195,24 @@ class TopologicalDag {
   std::vector<std::uint32_t> last_;    // entries of `ends` of nodes that nothing follows
 };
 
-/// Start and end of every node in frozen order with durations by node, and the makespan.
+/// When nodes run in the order of a TopologicalDag.
 struct TopologicalTimes {
-  std::vector<Nanos> start, end;
-  Nanos makespan;
+  std::vector<Nanos> start;  ///< one a node
+  std::vector<Nanos> end;    ///< one a node
+  Nanos makespan;            ///< when the last node ends
 };
-[[nodiscard]] inline TopologicalTimes run_topological(const TopologicalDag& frozen,
+
+/// Runs a TopologicalDag with durations by node. Throws InvalidInput unless there is one a node.
+/// O(rows).
+[[nodiscard]] inline TopologicalTimes run_topological(const TopologicalDag& dag,
                                                       std::span<const Nanos> by_node) {
   TopologicalTimes times;
-  const std::vector<Nanos> by_row = frozen.arrange(by_node);
-  std::vector<Nanos> ends(frozen.rows() + 1);
-  times.makespan = frozen.run(by_row, ends);
+  const std::vector<Nanos> by_row = dag.arrange(by_node);
+  std::vector<Nanos> ends(dag.rows() + 1);
+  times.makespan = dag.run(by_row, ends);
   times.start.resize(by_node.size());
   times.end.resize(by_node.size());
-  frozen.spread(by_row, ends, times.start, times.end);
+  dag.spread(by_row, ends, times.start, times.end);
   return times;
 }
 

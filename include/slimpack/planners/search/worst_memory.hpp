@@ -41,7 +41,7 @@ class WorstMemory {
         const auto place = static_cast<std::uint32_t>(i);
         if (unit.kind == UnitKind::forward || unit.kind == UnitKind::backward) {
           const std::size_t row = table.row(unit.pack, device.dp);
-          unit_place_[table.cell(row, table.line().index(device.pp, unit.chunk))] = place;
+          unit_place_[table.cell(row, table.virtual_stages().index(device.pp, unit.chunk))] = place;
         } else if (unit.kind == UnitKind::head && meets) {
           const std::size_t row = table.row(unit.pack, device.dp);
           head_place_[row * stages_ + static_cast<std::size_t>(device.pp)] = place;

@@ -14,13 +14,13 @@
 
 namespace slimpack::sim::detail {
 
-[[nodiscard]] constexpr std::int64_t share_of_time(Nanos time, std::int64_t part,
-                                                   std::int64_t whole) noexcept {
+[[nodiscard]] constexpr std::int64_t part_of_time(Nanos time, std::int64_t part,
+                                                  std::int64_t whole) noexcept {
   return static_cast<std::int64_t>(static_cast<Int128>(time.value) * part / whole);
 }
 
 /// The times of `count` buckets that together take `time`: one a layer, the last with what is
-/// outside of layers, reduced with chunk 0; or one for all. Cut from cumulated shares, so that they
+/// outside of layers, reduced with chunk 0; or one for all. Cut from cumulated parts, so that they
 /// sum to the whole.
 [[nodiscard]] inline std::vector<Nanos> bucket_times(const Plan& plan, std::int32_t pp,
                                                      std::int32_t chunk, Nanos time,
@@ -36,7 +36,7 @@ namespace slimpack::sim::detail {
   std::vector<Nanos> times;
   Nanos before;
   for (std::int64_t bucket = 1; bucket <= count; ++bucket) {
-    const Nanos until = bucket == count ? time : Nanos{share_of_time(time, layer * bucket, all)};
+    const Nanos until = bucket == count ? time : Nanos{part_of_time(time, layer * bucket, all)};
     times.push_back(until - before);
     before = until;
   }

@@ -11,9 +11,9 @@
 
 namespace slimpack::sim {
 
-/// A node that ends at `at`.
+/// The end of a node.
 struct Event {
-  Nanos time;
+  Nanos time;  ///< when the node ends
   NodeId node{};
   /// Equal times in the order of ids.
   friend constexpr bool operator<(const Event& a, const Event& b) noexcept {

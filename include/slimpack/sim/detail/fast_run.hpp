@@ -25,9 +25,9 @@ namespace slimpack::sim::detail {
 
 /// The policy of fixed orders with links and memory: executes the orders of a plan in simulated
 /// time. Devices know what they wait for. So an event is the end of a unit, an arrival that an idle
-/// device waits for, or the end of a transfer on a link that several channels share. Other transfers
-/// get their times as soon as these are certain. Links that are shared are numbered behind the
-/// devices in the event loop.
+/// device waits for, or the end of a transfer on a link that several channels share. Other
+/// transfers get their times as soon as these are certain. Links that are shared are numbered
+/// behind the devices in the event loop.
 template <UnitTimes Times>
 class FastSimulator {
  public:
@@ -161,7 +161,7 @@ class FastSimulator {
         unit.kind != UnitKind::head &&
         plan_.groups[index(plan_.micropacks[index(unit.pack)].group)].size() > 1;
     if (in_cp_group || (shard_ && unit.kind == UnitKind::head)) {
-      meet(device, unit);
+      reach_collective(device, unit);
     } else {
       begin(device, unit, duration(unit, state.place, on.pp));
     }
@@ -176,30 +176,32 @@ class FastSimulator {
     const auto later = std::find_if(rest, order.end(), [&](const Unit& unit) {
       return unit.kind == UnitKind::backward && unit.chunk == chunk;
     });
-    const std::int32_t line = table_.line().index(schedule(device).pp, chunk);
-    return later == order.end() && plan_.stages[static_cast<std::size_t>(line)].layers() > 1;
+    const std::int32_t virtual_stage = table_.virtual_stages().index(schedule(device).pp, chunk);
+    return later == order.end() &&
+           plan_.stages[static_cast<std::size_t>(virtual_stage)].layers() > 1;
   }
 
   /// When the next unit may begin as far as that is known.
   [[nodiscard]] std::int64_t ready_at(std::uint32_t device, const Unit& unit,
                                       const ScheduleTables::Place& place) const {
     const std::int32_t pp = schedule(device).pp;
-    const std::int32_t end = table_.line().size() - 1;
+    const std::int32_t end = table_.virtual_stages().size() - 1;
     if (unit.kind == UnitKind::head) {
       const bool last = static_cast<std::size_t>(pp) + 1 == stages_;
-      return last && ended_[table_.cell(place.row, end)] == schedule::kNever ? schedule::kNever : loop_.now();
+      return last && ended_[table_.cell(place.row, end)] == schedule::kNever ? schedule::kNever
+                                                                             : loop_.now();
     }
     std::int64_t ready = loop_.now();
     if (place.receives != ScheduleTables::kNone) {
       ready = std::max(ready, arrival_[place.cell]);
     } else if (stages_ == 1) {
       const bool forward = unit.kind == UnitKind::forward;
-      if (forward && place.line > 0 && ended_[place.cell - 1] == schedule::kNever)
+      if (forward && place.virtual_stage > 0 && ended_[place.cell - 1] == schedule::kNever)
         return schedule::kNever;
-      if (!forward && place.line < end && ended_[place.cell + 1] == schedule::kNever)
+      if (!forward && place.virtual_stage < end && ended_[place.cell + 1] == schedule::kNever)
         return schedule::kNever;
     }
-    if (unit.kind == UnitKind::backward && place.line == end) {
+    if (unit.kind == UnitKind::backward && place.virtual_stage == end) {
       for (const PackId head : table_.heads(unit.pack)) {
         if (!head_done_[table_.row(head, schedule(device).dp)]) return schedule::kNever;
       }
@@ -214,15 +216,16 @@ class FastSimulator {
 
   [[nodiscard]] std::int64_t duration(const Unit& unit, const ScheduleTables::Place& place,
                                       std::int32_t pp) const {
-    if (unit.kind != UnitKind::head) return times_.compute(unit.pack, place.line).value;
+    if (unit.kind != UnitKind::head) return times_.compute(unit.pack, place.virtual_stage).value;
     return times_.head(unit.pack, table_[place.row].rank, pp).value;
   }
   [[nodiscard]] const std::vector<std::int32_t>& group_of(const Unit& unit) const {
     return plan_.groups[index(plan_.micropacks[index(unit.pack)].group)];
   }
 
-  /// Units that meet begin when the last of their devices is there and take as long as the slowest.
-  void meet(std::uint32_t device, const Unit& unit) {
+  /// The units of a collective begin when the last of their devices is there and take as long as
+  /// the slowest.
+  void reach_collective(std::uint32_t device, const Unit& unit) {
     FastDevice& state = devices_[device];
     if (state.there) return;
     state.there = true;
@@ -321,10 +324,10 @@ class FastSimulator {
   }
 
   [[nodiscard]] std::int64_t transfer_time(std::uint32_t message) const {
-    const auto lines = static_cast<std::size_t>(table_.line().size());
+    const auto stages = static_cast<std::size_t>(table_.virtual_stages().size());
     const std::size_t sender = table_.sender(message);
-    const ScheduleTables::Row& row = table_[sender / lines];
-    return times_.transfer(row.pack, static_cast<std::int32_t>(sender % lines), row.rank).value;
+    const ScheduleTables::Row& row = table_[sender / stages];
+    return times_.transfer(row.pack, static_cast<std::int32_t>(sender % stages), row.rank).value;
   }
 
   void arrive(std::uint32_t message, std::int64_t time) {
@@ -359,7 +362,7 @@ class FastSimulator {
   bool shard_;
   std::vector<std::int64_t> arrival_, ended_;  // by cell
   std::vector<bool> head_done_;                // by row, on the last stage
-  std::vector<std::uint32_t> head_there_;      // by row: stages that meet
+  std::vector<std::uint32_t> head_there_;      // by row: stages that have reached H
   schedule::EventLoop loop_;                   // of devices, then of links that are shared
   std::vector<FastMemory> memory_;
   std::vector<std::uint32_t> shared_;  // links of several channels

@@ -23,10 +23,10 @@ class GapFinder {
         timeline_(timeline),
         limit_(limit),
         before_(predecessors(dag)),
-        meets_(dag.size(), false),
+        in_collective_(dag.size(), false),
         changes_(timed_changes(dag, timeline.start, timeline.end)),
         stream_of_(dag.channels.size() + kOwnStreams) {
-    for (const NodeId node : dag.collectives.node) meets_[index(node)] = true;
+    for (const NodeId node : dag.collectives.node) in_collective_[index(node)] = true;
     find_work();
   }
 
@@ -160,7 +160,7 @@ class GapFinder {
       latest = std::max(latest, timeline_.end[index(need)]);
     });
     Nanos own = std::max(message, slot);
-    if (!meets_[index(unit)]) own = end;
+    if (!in_collective_[index(unit)]) own = end;
     own = std::clamp(own, begin, until);
     add(begin, own, slot > message ? GapCause::max_in_flight : GapCause::peer);
     add(own, until, GapCause::collective);
@@ -215,9 +215,9 @@ class GapFinder {
     }
   }
 
-  /// When everything but the schedule's order allowed the unit; none where it meets others.
+  /// When everything but the schedule's order allowed the unit; absent where it is in a collective.
   [[nodiscard]] std::optional<Nanos> ready_at(NodeId unit) const {
-    if (meets_[index(unit)]) return std::nullopt;
+    if (in_collective_[index(unit)]) return std::nullopt;
     Nanos ready;
     const ResourceId compute = dag_.devices[index(device_)].compute;
     NodeId previous = unit;
@@ -260,7 +260,7 @@ class GapFinder {
   const Timeline& timeline_;
   Bytes limit_;
   NodeLists before_;
-  std::vector<bool> meets_;
+  std::vector<bool> in_collective_;
   std::vector<std::vector<TimedChange>> changes_;
   std::vector<std::size_t> stream_of_;  // by channel, then kind: one more than the stream
   std::vector<std::vector<NodeId>> nodes_;

@@ -44,14 +44,14 @@ inline void require_partition(const Plan& plan, Pass pass) {
   }
 }
 
-/// What one rank's share of a pack begins and ends of its samples.
+/// What a pack begins and ends of its samples on one rank of its group.
 struct PackNeed {
   std::int64_t pages = 0;  ///< of keys and values, F: first touched; B: of samples that end
   Tokens begun;            ///< B: own tokens of samples whose backward begins here
   Tokens ended;            ///< B: own tokens of samples that end here
 };
 
-/// The shares of all packs, and which forward packs hold tokens of each backward pack.
+/// The needs of all packs, and which forward packs hold tokens of each backward pack.
 class PackNeeds {
  public:
   /// The slices must partition their samples, the packs name samples and groups that exist.
@@ -62,11 +62,11 @@ class PackNeeds {
     for (const MicroPack& pack : plan.micropacks) {
       first_.push_back(first_.back() + plan.groups[index(pack.group)].size());
     }
-    shares_.reserve(first_.back());
+    needs_.reserve(first_.back());
     heads_offset_.reserve(plan.micropacks.size() + 1);
     for (const MicroPack& pack : plan.micropacks) {
       for (std::size_t rank = 0; rank < plan.groups[index(pack.group)].size(); ++rank) {
-        shares_.push_back(share(pack, rank));
+        needs_.push_back(need(pack, rank));
       }
       if (pack.pass == Pass::backward) add_heads(pack, forward);
       heads_offset_.push_back(heads_.size());
@@ -82,7 +82,7 @@ class PackNeeds {
     return first_[index(pack) + 1] - first_[index(pack)];
   }
   [[nodiscard]] const PackNeed& operator()(PackId pack, std::size_t rank) const noexcept {
-    return shares_[row(pack, rank)];
+    return needs_[row(pack, rank)];
   }
   /// The forward packs whose H the last stage's B of a pack awaits, ascending.
   [[nodiscard]] std::span<const PackId> heads(PackId backward) const noexcept {
@@ -91,7 +91,7 @@ class PackNeeds {
   }
 
  private:
-  [[nodiscard]] PackNeed share(const MicroPack& pack, std::size_t rank) const {
+  [[nodiscard]] PackNeed need(const MicroPack& pack, std::size_t rank) const {
     const CpShard own = cp_shard_of(plan_, pack.group, rank);
     PackNeed sum;
     for (const Slice& slice : pack.slices) {
@@ -122,7 +122,7 @@ class PackNeeds {
   const Plan& plan_;
   const MemoryModel& memory_;
   std::vector<std::size_t> first_{0};
-  std::vector<PackNeed> shares_;
+  std::vector<PackNeed> needs_;
   std::vector<std::size_t> heads_offset_{0};
   std::vector<PackId> heads_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the steps from a plan to its DAG share: the growing graph and where each unit is in it.
+// The growing graph on the way from a plan to its DAG, and where each unit is in it.
 #pragma once
 
 #include <algorithm>
@@ -45,9 +45,9 @@ void require_time(Nanos time, const Text& text) {
 struct PlanDraft {
   /// Throws InvalidInput where the plan's arrays do not fit together.
   explicit PlanDraft(const Plan& of)
-      : plan(checked(of)), virtual_stages(virtual_stages_of(of)), memory(of), shares(of, memory) {
-    unit_nodes.assign(shares.rows() * static_cast<std::size_t>(virtual_stages.size()), kNoNode);
-    head_nodes.assign(shares.rows() * static_cast<std::size_t>(plan.parallel.pp), kNoNode);
+      : plan(checked(of)), virtual_stages(virtual_stages_of(of)), memory(of), needs(of, memory) {
+    unit_nodes.assign(needs.rows() * static_cast<std::size_t>(virtual_stages.size()), kNoNode);
+    head_nodes.assign(needs.rows() * static_cast<std::size_t>(plan.parallel.pp), kNoNode);
     std::size_t units = 0;
     for (const DeviceSchedule& schedule : plan.schedule) units += schedule.order.size();
     // A transfer follows most units.
@@ -68,9 +68,9 @@ struct PlanDraft {
   const Plan& plan;
   VirtualStages virtual_stages;
   MemoryModel memory;
-  PackNeeds shares;
+  PackNeeds needs;
   DagBuilder out;
-  std::vector<NodeId> unit_nodes;  // row (pack, rank), column line index
+  std::vector<NodeId> unit_nodes;  // row (pack, rank), column virtual stage
   std::vector<NodeId> head_nodes;  // row (pack, rank), column stage
   std::vector<NodeId> placed;      // by device and place; of R the unit before it
   std::vector<std::size_t> place_offset{0};
@@ -84,11 +84,11 @@ struct PlanDraft {
                                     ranks.begin());
   }
   [[nodiscard]] NodeId& unit_node(PackId pack, std::size_t rank, std::int32_t i) noexcept {
-    return unit_nodes[shares.row(pack, rank) * static_cast<std::size_t>(virtual_stages.size()) +
+    return unit_nodes[needs.row(pack, rank) * static_cast<std::size_t>(virtual_stages.size()) +
                       static_cast<std::size_t>(i)];
   }
   [[nodiscard]] NodeId& head_node(PackId pack, std::size_t rank, std::int32_t pp) noexcept {
-    return head_nodes[shares.row(pack, rank) * static_cast<std::size_t>(plan.parallel.pp) +
+    return head_nodes[needs.row(pack, rank) * static_cast<std::size_t>(plan.parallel.pp) +
                       static_cast<std::size_t>(pp)];
   }
   [[nodiscard]] NodeId node_at(std::size_t device, std::size_t place) const noexcept {
@@ -100,11 +100,11 @@ struct PlanDraft {
   [[nodiscard]] std::int64_t layers(std::int32_t i) const noexcept {
     return plan.stages[static_cast<std::size_t>(i)].layers();
   }
-  /// The line index at which the output of a unit at `i` is consumed; may lie beyond the line.
-  [[nodiscard]] static std::int32_t consumer_line(Pass pass, std::int32_t i) noexcept {
+  /// The virtual stage that consumes the output of a unit on virtual stage `i`; may not exist.
+  [[nodiscard]] static std::int32_t consumer_stage(Pass pass, std::int32_t i) noexcept {
     return pass == Pass::forward ? i + 1 : i - 1;
   }
-  [[nodiscard]] bool on_the_line(std::int32_t i) const noexcept {
+  [[nodiscard]] bool exists(std::int32_t i) const noexcept {
     return i >= 0 && i < virtual_stages.size();
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What units await of each other, the windows of channels, and the memory of units.
+// What units await of each other, the messages in flight of channels, and the memory of units.
 #pragma once
 
 #include <algorithm>
@@ -35,13 +35,13 @@ class PlanLinks {
     const std::int32_t end = draft_.virtual_stages.size() - 1;
     for (std::size_t i = 0; i < draft_.plan.micropacks.size(); ++i) {
       const PackId pack{static_cast<std::uint32_t>(i)};
-      for (std::size_t rank = 0; rank < draft_.shares.ranks(pack); ++rank) {
+      for (std::size_t rank = 0; rank < draft_.needs.ranks(pack); ++rank) {
         if (draft_.plan.micropacks[i].pass == Pass::forward) {
           draft_.out.add_edge(draft_.unit_node(pack, rank, end),
                               draft_.entry(draft_.head_node(pack, rank, last)));
           continue;
         }
-        for (const PackId head : draft_.shares.heads(pack)) {
+        for (const PackId head : draft_.needs.heads(pack)) {
           draft_.out.add_edge(draft_.head_node(head, rank, last),
                               draft_.entry(draft_.unit_node(pack, rank, end)));
         }
@@ -49,7 +49,7 @@ class PlanLinks {
     }
   }
 
-  /// Channels: order of messages, windows of sends and receives, and their buffers.
+  /// Channels: order of messages, sends and receives in flight, and their buffers.
   void add_messages() {
     const std::vector<Channel>& channels = draft_.out.channels();
     std::vector<std::size_t> offset(channels.size() + 1, 0);
@@ -80,7 +80,7 @@ class PlanLinks {
       const std::int32_t from = draft_.virtual_stages.index(label.pp, label.chunk);
       const NodeId unit = draft_.unit_node(label.pack, rank, from);
       const NodeId consumer =
-          draft_.unit_node(label.pack, rank, PlanDraft::consumer_line(channel.pass, from));
+          draft_.unit_node(label.pack, rank, PlanDraft::consumer_stage(channel.pass, from));
       consumers.push_back(consumer);
       draft_.out.add_edge(unit, message);
       draft_.out.add_edge(message, draft_.entry(consumer));
@@ -104,12 +104,12 @@ class PlanLinks {
     for (std::size_t i = 0; i < draft_.plan.micropacks.size(); ++i) {
       const PackId pack{static_cast<std::uint32_t>(i)};
       const MicroPack& facts = draft_.plan.micropacks[i];
-      for (std::size_t rank = 0; rank < draft_.shares.ranks(pack); ++rank) {
+      for (std::size_t rank = 0; rank < draft_.needs.ranks(pack); ++rank) {
         const DeviceId on = draft_.device(draft_.plan.groups[index(facts.group)][rank], 0);
         const Bytes bytes = draft_.memory.boundary(pack, rank);
         for (std::int32_t place = 0; place < draft_.virtual_stages.size(); ++place) {
-          const std::int32_t next = PlanDraft::consumer_line(facts.pass, place);
-          if (!draft_.on_the_line(next)) continue;
+          const std::int32_t next = PlanDraft::consumer_stage(facts.pass, place);
+          if (!draft_.exists(next)) continue;
           const NodeId maker = draft_.unit_node(pack, rank, place);
           const NodeId consumer = draft_.unit_node(pack, rank, next);
           draft_.out.add_edge(maker, draft_.entry(consumer));
@@ -134,7 +134,7 @@ class PlanLinks {
 
   void add_memory(const DeviceSchedule& schedule, const Unit& unit, NodeId node, DeviceId on) {
     const std::size_t rank = draft_.rank_of(unit.pack, schedule.dp);
-    const PackNeed& share = draft_.shares(unit.pack, rank);
+    const PackNeed& need = draft_.needs(unit.pack, rank);
     const Bytes hidden = draft_.memory.boundary(unit.pack, rank);
     const Bytes workspace = draft_.memory.workspace(unit, schedule.pp, rank);
     const auto add = [&](Moment moment, MemoryKind kind, Bytes bytes) {
@@ -151,7 +151,7 @@ class PlanLinks {
     const std::int32_t i = draft_.virtual_stages.index(schedule.pp, unit.chunk);
     const std::int64_t layers = draft_.layers(i);
     const Bytes kept = draft_.memory.kept(unit.pack, rank, layers);
-    const Bytes pages = draft_.memory.page_bytes(share.pages, layers);
+    const Bytes pages = draft_.memory.page_bytes(need.pages, layers);
     const bool last = i == draft_.virtual_stages.size() - 1;
     if (unit.kind == UnitKind::forward) {
       add(Moment::start, MemoryKind::kept, kept);
@@ -160,8 +160,8 @@ class PlanLinks {
       return;
     }
     const std::int64_t gradient = layers * draft_.memory.layer().kv_gradient;
-    add(Moment::start, MemoryKind::kv_gradients, Bytes{gradient * share.begun.value});
-    add(Moment::end, MemoryKind::kv_gradients, Bytes{-gradient * share.ended.value});
+    add(Moment::start, MemoryKind::kv_gradients, Bytes{gradient * need.begun.value});
+    add(Moment::end, MemoryKind::kv_gradients, Bytes{-gradient * need.ended.value});
     add(Moment::end, MemoryKind::kept, -kept);
     add(Moment::end, MemoryKind::keys_values, -pages);
     if (last) add(Moment::end, MemoryKind::hidden_gradients, -hidden);

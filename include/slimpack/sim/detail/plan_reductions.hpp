@@ -170,7 +170,7 @@ class PlanReductions {
       label.bucket = bucket;
       const Nanos whole = draft_.out.duration(from.after);
       const NodeId part =
-          draft_.add_node(Nanos{share_of_time(whole, bucket + 1, count)}, kNoResource, label);
+          draft_.add_node(Nanos{part_of_time(whole, bucket + 1, count)}, kNoResource, label);
       draft_.out.add_part({part, from.after, bucket + 1, count});
       draft_.out.add_edge(draft_.entry(from.after), part);
       draft_.out.add_edge(part, draft_.entry(buckets[bucket]));

@@ -86,8 +86,8 @@ class PlanUnits {
     label.pp = schedule.pp;
     label.unit = static_cast<std::uint32_t>(place);
     if (unit.kind != UnitKind::optimizer) label.pack = unit.pack;
-    const bool on_line = unit.kind == UnitKind::forward || unit.kind == UnitKind::backward;
-    if (on_line) label.chunk = unit.chunk;
+    const bool on_virtual_stage = unit.kind == UnitKind::forward || unit.kind == UnitKind::backward;
+    if (on_virtual_stage) label.chunk = unit.chunk;
     const std::size_t rank =
         unit.kind == UnitKind::optimizer ? 0 : draft_.rank_of(unit.pack, schedule.dp);
     const NodeId node =
@@ -96,12 +96,13 @@ class PlanUnits {
     previous_ = node;
     draft_.placed.back() = node;
     if (unit.kind == UnitKind::optimizer) return;
-    NodeId& known = on_line ? draft_.unit_node(unit.pack, rank,
-                                               draft_.virtual_stages.index(schedule.pp, unit.chunk))
-                            : draft_.head_node(unit.pack, rank, schedule.pp);
+    NodeId& known = on_virtual_stage
+                        ? draft_.unit_node(unit.pack, rank,
+                                           draft_.virtual_stages.index(schedule.pp, unit.chunk))
+                        : draft_.head_node(unit.pack, rank, schedule.pp);
     require_built(known == kNoNode, [&] { return unit_place(schedule, unit) + " is there twice"; });
     known = node;
-    if (on_line) add_transfer(schedule, unit, rank, label);
+    if (on_virtual_stage) add_transfer(schedule, unit, rank, label);
   }
 
   [[nodiscard]] Nanos unit_time(const DeviceSchedule& schedule, const Unit& unit,
@@ -121,8 +122,8 @@ class PlanUnits {
                     const NodeLabel& sender) {
     const Pass pass = draft_.plan.micropacks[index(unit.pack)].pass;
     const std::int32_t i = draft_.virtual_stages.index(schedule.pp, unit.chunk);
-    const std::int32_t to = PlanDraft::consumer_line(pass, i);
-    if (draft_.plan.parallel.pp == 1 || !draft_.on_the_line(to)) return;
+    const std::int32_t to = PlanDraft::consumer_stage(pass, i);
+    if (draft_.plan.parallel.pp == 1 || !draft_.exists(to)) return;
     const ChannelId channel =
         open_channel(schedule, unit.pack, pass, rank, draft_.virtual_stages.stage(to));
     NodeLabel label = sender;
@@ -135,8 +136,8 @@ class PlanUnits {
         draft_.add_node(time, draft_.out.channels()[index(channel)].link, label));
   }
 
-  /// The channel of a group and pass that leaves a device; two channels to the same stage share
-  /// the link.
+  /// The channel of a group and pass that leaves a device; two channels to the same stage use
+  /// one link.
   [[nodiscard]] ChannelId open_channel(const DeviceSchedule& schedule, PackId pack, Pass pass,
                                        std::size_t rank, std::int32_t to_pp) {
     const GroupId group = draft_.plan.micropacks[index(pack)].group;
@@ -166,7 +167,7 @@ class PlanUnits {
       const PackId pack{static_cast<std::uint32_t>(i)};
       const MicroPack& facts = draft_.plan.micropacks[i];
       const UnitKind kind = facts.pass == Pass::forward ? UnitKind::forward : UnitKind::backward;
-      for (std::size_t rank = 0; rank < draft_.shares.ranks(pack); ++rank) {
+      for (std::size_t rank = 0; rank < draft_.needs.ranks(pack); ++rank) {
         const std::int32_t dp = draft_.plan.groups[index(facts.group)][rank];
         for (std::int32_t place = 0; place < draft_.virtual_stages.size(); ++place) {
           require_built(draft_.unit_node(pack, rank, place) != kNoNode, [&] {
@@ -191,28 +192,28 @@ class PlanUnits {
     for (std::size_t i = 0; i < draft_.plan.micropacks.size(); ++i) {
       const PackId pack{static_cast<std::uint32_t>(i)};
       for (std::int32_t place = 0;
-           draft_.shares.ranks(pack) > 1 && place < draft_.virtual_stages.size(); ++place) {
+           draft_.needs.ranks(pack) > 1 && place < draft_.virtual_stages.size(); ++place) {
         nodes.clear();
-        for (std::size_t rank = 0; rank < draft_.shares.ranks(pack); ++rank) {
+        for (std::size_t rank = 0; rank < draft_.needs.ranks(pack); ++rank) {
           nodes.push_back(draft_.unit_node(pack, rank, place));
         }
-        meet(nodes);
+        start_together(nodes);
       }
       if (draft_.plan.micropacks[i].pass == Pass::backward || draft_.plan.parallel.pp == 1)
         continue;
       if (draft_.plan.parallel.head != LmHead::shard) continue;
-      for (std::size_t rank = 0; rank < draft_.shares.ranks(pack); ++rank) {
+      for (std::size_t rank = 0; rank < draft_.needs.ranks(pack); ++rank) {
         nodes.clear();
         for (std::int32_t pp = 0; pp < draft_.plan.parallel.pp; ++pp) {
           nodes.push_back(draft_.head_node(pack, rank, pp));
         }
-        meet(nodes);
+        start_together(nodes);
       }
     }
   }
 
   /// All units start when the last of their devices arrives.
-  void meet(std::span<const NodeId> nodes) {
+  void start_together(std::span<const NodeId> nodes) {
     const NodeId join = draft_.add_join(nodes.front());
     for (const NodeId node : nodes) draft_.enter_by(join, node);
     draft_.end_together(nodes);

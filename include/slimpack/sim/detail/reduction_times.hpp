@@ -144,7 +144,7 @@ class FastReductions {
                                              std::int64_t count) {
     if (!from.by_layers) return bucket == 0 ? from.end : 0;
     if (bucket + 1 == count) return from.end;
-    return from.start + share_of_time(Nanos{from.end - from.start}, bucket + 1, count);
+    return from.start + part_of_time(Nanos{from.end - from.start}, bucket + 1, count);
   }
 
   const Plan& plan_;
