@@ -52,10 +52,10 @@ class NextEvent {
 };
 
 /// What devices do in an EventLoop: fixed orders, a rule that chooses, or anything else.
-/// Laws: `busy` tells whether something runs on a device; `finish` is called when it ends and makes
-/// the device idle; `decide` is called for an idle device and may begin something on it. `settle` is
-/// called when nothing is left to happen at an instant, and returns whether it changed anything.
-/// `unblock` is called when no event is left, and returns whether the run goes on.
+/// Laws: `busy` returns whether something runs on a device. `finish` is called when that ends, and
+/// makes the device idle. `decide` is called for an idle device, and may begin something on it.
+/// `settle` is called when nothing is left to happen at an instant, and returns whether it changed
+/// anything. `unblock` is called when no event is left, and returns whether the run goes on.
 template <class Policy>
 concept EventPolicy = requires(Policy& policy, std::uint32_t device) {
   { policy.busy(device) } -> std::same_as<bool>;

@@ -173,6 +173,7 @@ class ListRun : ListPlaces {
     return schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))].order;
   }
 
+  /// Later stages decide first: what they take makes room for earlier ones.
   void ask(std::uint32_t device) {
     if (!busy(device)) state_.loop.ask(device);
   }
