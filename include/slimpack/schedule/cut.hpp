@@ -21,14 +21,15 @@ namespace slimpack::schedule {
 /// (b^2 - a^2), the last two with the pairs of causal attention counted twice. Exact integers, so
 /// that cuts are the same on every compiler.
 struct SliceCost {
-  std::int64_t per_slice = 0;
-  std::int64_t per_token = 1;
-  std::int64_t per_pair2 = 0;
+  std::int64_t per_slice = 0;  ///< >= 0
+  std::int64_t per_token = 1;  ///< >= 1
+  std::int64_t per_pair2 = 0;  ///< >= 0
 
   /// Time of the first `end` tokens, without per_slice.
   [[nodiscard]] constexpr Int128 upto(Tokens end) const noexcept {
     return Int128{end.value} * per_token + Int128{end.value} * end.value * per_pair2;
   }
+  /// Time of a slice [begin, end).
   [[nodiscard]] constexpr Int128 slice(Tokens begin, Tokens end) const noexcept {
     return Int128{per_slice} + upto(end) - upto(begin);
   }
@@ -37,32 +38,35 @@ struct SliceCost {
 
 /// A sample in a queue of samples that is cut into packs.
 struct QueuedSample {
-  SampleId id{};
-  Tokens length;
+  SampleId id{};  ///< of the sample
+  Tokens length;  ///< > 0
 };
 
 /// Small packs at one end of a queue: the outermost has `first_permille` thousandths of a full
 /// pack, each next one `growth_permille` thousandths more than the one before, up to a full pack.
 struct Ramp {
-  std::int64_t first_permille = 1000;
-  std::int64_t growth_permille = 1000;
+  std::int64_t first_permille = 1000;   ///< 1 .. 1000
+  std::int64_t growth_permille = 1000;  ///< >= 1
   friend bool operator==(const Ramp&, const Ramp&) = default;
 };
 
 /// How a queue of samples is cut.
 struct CutRules {
   std::int64_t units = 1;   ///< full packs that the queue is worth; ramps make more, smaller packs
-  Ramp front, back;         ///< at the first and at the last packs
+  Ramp front;               ///< at the first packs
+  Ramp back;                ///< at the last packs
   Tokens granularity{128};  ///< inner slice boundaries are multiples of it
   Tokens whole{0};          ///< samples up to so many tokens are not cut
 };
 
 /// Packs of one pass in the order of the queue: pack i has slices [first[i], first[i + 1]).
 struct PackCuts {
-  std::vector<Slice> slices;
-  std::vector<std::size_t> first{0};
+  std::vector<Slice> slices;          ///< of all packs, one behind the other
+  std::vector<std::size_t> first{0};  ///< one more than there are packs
 
+  /// The number of packs.
   [[nodiscard]] std::size_t packs() const noexcept { return first.size() - 1; }
+  /// The slices of one pack.
   [[nodiscard]] std::span<const Slice> pack(std::size_t i) const noexcept {
     return std::span(slices).subspan(first[i], first[i + 1] - first[i]);
   }
@@ -246,8 +250,8 @@ inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass, cons
 
 /// A sample of a packed sequence and its length.
 struct PackedSample {
-  SampleId sample{};
-  Tokens length;
+  SampleId sample{};  ///< which one
+  Tokens length;      ///< > 0
 };
 
 /// Cuts samples that lie one behind the other into at most `count` runs of equal length. Cut i of

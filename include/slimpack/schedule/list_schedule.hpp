@@ -170,6 +170,7 @@ template <UnitTimes Times>
   if (worst) return *std::move(worst);
   return schedule;
 }
+/// The same with a workspace of its own.
 template <UnitTimes Times>
 [[nodiscard]] std::variant<std::vector<DeviceSchedule>, Infeasible> list_schedule(
     const Plan& skeleton, const Times& times, const MemoryModel& memory,

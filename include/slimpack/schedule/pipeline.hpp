@@ -17,9 +17,9 @@ namespace slimpack::schedule {
 /// One entry of a stage's order: F and B of micro-batch or slice `item` on a chunk, H of an item, R
 /// of a chunk, or O. `item` counts in forward order; members without a meaning are zero.
 struct PipelineOp {
-  UnitKind kind = UnitKind::forward;
-  std::int32_t item = 0;   ///< micro-batch or slice, in forward order
-  std::int32_t chunk = 0;  ///< of the stage
+  UnitKind kind = UnitKind::forward;  ///< F, B, H, R or O
+  std::int32_t item = 0;              ///< micro-batch or slice, in forward order
+  std::int32_t chunk = 0;             ///< of the stage
   friend auto operator<=>(const PipelineOp&, const PipelineOp&) = default;
 };
 

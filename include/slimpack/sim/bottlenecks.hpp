@@ -64,7 +64,7 @@ enum class PathReason : std::uint8_t {
 }  // namespace slimpack::sim
 
 namespace slimpack {
-/// The words of `sim::PathReason`.
+// The words of `sim::PathReason`.
 template <>
 inline constexpr std::array<std::string_view, 5> kWords<sim::PathReason>{
     "start", "resource", "data", "window", "meeting"};
@@ -74,7 +74,7 @@ namespace slimpack::sim {
 
 /// A node of the critical path.
 struct PathStep {
-  NodeId node{};
+  NodeId node{};        ///< of the path
   PathReason reason{};  ///< why it started no earlier than the step before it ended
   friend bool operator==(const PathStep&, const PathStep&) = default;
 };

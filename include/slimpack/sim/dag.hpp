@@ -60,7 +60,7 @@ enum class NodeKind : std::uint8_t {
 }  // namespace slimpack::sim
 
 namespace slimpack {
-/// The words of `sim::NodeKind`.
+// The words of `sim::NodeKind`.
 template <>
 inline constexpr std::array<std::string_view, 8> kWords<sim::NodeKind>{
     "F", "B", "H", "O", "transfer", "R", "join", "release"};
@@ -78,14 +78,14 @@ inline constexpr int kNodeKinds = static_cast<int>(kWords<NodeKind>.size());
 
 /// What a node is in its plan. Members without a meaning for the kind are zero.
 struct NodeLabel {
-  NodeKind kind = NodeKind::forward;
-  std::int32_t dp = 0;  ///< of the device; of the sender of a transfer; 0 in an R of all ranks
-  std::int32_t pp = 0;
+  NodeKind kind = NodeKind::forward;  ///< what the node is
+  std::int32_t dp = 0;     ///< of the device; of the sender of a transfer; 0 in an R of all ranks
+  std::int32_t pp = 0;     ///< of the device; of the sender of a transfer; of the stage of an R
   std::uint32_t unit = 0;  ///< place in the device's schedule: of the sending unit of a transfer,
                            ///< of the B of a release, of the first participant of a join or R
   PackId pack{};           ///< F, B, H, and transfers, joins, releases of such a unit
-  std::int32_t chunk = 0;
-  ChannelId channel{};        ///< transfers
+  std::int32_t chunk = 0;  ///< F, B, R, and transfers, joins, releases of such a unit
+  ChannelId channel{};     ///< transfers
   std::uint32_t message = 0;  ///< transfers: place in the channel
   std::uint32_t bucket = 0;   ///< R and releases: from 0, in the order in which they go
   friend bool operator==(const NodeLabel&, const NodeLabel&) = default;
@@ -98,8 +98,8 @@ enum class ResourceKind : std::uint8_t { compute, link, reduce };
 /// ids, and edges say so. With `first_come` the node that became possible first goes first, ties to
 /// the lower id.
 struct Resource {
-  ResourceKind kind = ResourceKind::compute;
-  std::int32_t dp = 0;      ///< 0 for the links that reduce a stage's gradients
+  ResourceKind kind = ResourceKind::compute;  ///< what executes
+  std::int32_t dp = 0;                        ///< 0 for the links that reduce a stage's gradients
   std::int32_t pp = 0;      ///< of the device, the sender, or the stage that reduces
   std::int32_t to_pp = 0;   ///< of a link: the receiver
   bool first_come = false;  ///< serves first come, first served
@@ -108,14 +108,14 @@ struct Resource {
 
 /// One direction of data between neighbouring stages for one group (docs/equations.md).
 struct Channel {
-  GroupId group{};
-  std::int32_t rank = 0;  ///< place of the rank `dp` in its group
-  std::int32_t dp = 0;
-  Pass pass = Pass::forward;
-  std::int32_t from_pp = 0;
-  std::int32_t to_pp = 0;
-  ResourceId link{};
-  std::uint32_t messages = 0;
+  GroupId group{};             ///< whose packs it carries
+  std::int32_t rank = 0;       ///< place of the rank `dp` in its group
+  std::int32_t dp = 0;         ///< the data-parallel rank
+  Pass pass = Pass::forward;   ///< F or B messages
+  std::int32_t from_pp = 0;    ///< the sending stage
+  std::int32_t to_pp = 0;      ///< the receiving stage
+  ResourceId link{};           ///< the resource that transfers occupy
+  std::uint32_t messages = 0;  ///< the number of its messages
   friend bool operator==(const Channel&, const Channel&) = default;
 };
 
@@ -137,7 +137,7 @@ enum class MemoryKind : std::uint8_t {
 }  // namespace slimpack::sim
 
 namespace slimpack {
-/// The words of `sim::MemoryKind`.
+// The words of `sim::MemoryKind`.
 template <>
 inline constexpr std::array<std::string_view, 11> kWords<sim::MemoryKind>{
     "kept activations", "keys and values",  "gradients of keys and values",
@@ -161,9 +161,9 @@ using MemoryByKind = std::array<Bytes, kMemoryKinds>;
 
 /// Bytes that come (positive) or go (negative) on a device.
 struct MemoryEvent {
-  DeviceId device{};
-  MemoryKind kind = MemoryKind::kept;
-  Bytes bytes;
+  DeviceId device{};                   ///< whose memory changes
+  MemoryKind kind = MemoryKind::kept;  ///< what the bytes hold
+  Bytes bytes;                         ///< allocated (positive) or freed (negative)
   friend bool operator==(const MemoryEvent&, const MemoryEvent&) = default;
 };
 
@@ -172,16 +172,17 @@ enum class Moment : std::uint8_t { start, end };
 
 /// A node whose duration is a part of another's: numerator / denominator of `whole`, rounded down.
 struct Part {
-  NodeId node{};
-  NodeId whole{};
-  std::uint32_t numerator = 0;
-  std::uint32_t denominator = 1;
+  NodeId node{};                  ///< whose duration is a part
+  NodeId whole{};                 ///< of which it is a part
+  std::uint32_t numerator = 0;    ///< of the part
+  std::uint32_t denominator = 1;  ///< > 0
   friend bool operator==(const Part&, const Part&) = default;
 };
 
 /// A device of a Dag.
 struct DagDevice {
-  std::int32_t dp = 0, pp = 0;
+  std::int32_t dp = 0;    ///< data-parallel rank
+  std::int32_t pp = 0;    ///< pipeline rank
   ResourceId compute{};   ///< executes its units
   MemoryByKind always{};  ///< weights, gradients, optimizer state
   friend bool operator==(const DagDevice&, const DagDevice&) = default;
@@ -201,11 +202,11 @@ struct Dag {
   std::vector<bool> order_only;
   NodeLists successors;  ///< edges, each row ascending and without repetition
 
-  std::vector<Resource> resources;
-  std::vector<DagDevice> devices;
-  std::vector<Channel> channels;
-  NodeLists collectives;    ///< nodes that start and end together, two or more a row
-  std::vector<Part> parts;  ///< nodes whose durations follow another's
+  std::vector<Resource> resources;  ///< by ResourceId
+  std::vector<DagDevice> devices;   ///< by DeviceId
+  std::vector<Channel> channels;    ///< by ChannelId
+  NodeLists collectives;            ///< nodes that start and end together, two or more a row
+  std::vector<Part> parts;          ///< nodes whose durations follow another's
 
   std::vector<MemoryEvent> initial_memory;   ///< at step start: receives that are posted
   std::vector<std::uint32_t> memory_offset;  ///< row 2 node + moment of `memory`
@@ -213,8 +214,8 @@ struct Dag {
 
   /// The same summed over kinds, one entry a device of the row, for the simulator's loop.
   struct Net {
-    DeviceId device{};
-    Bytes bytes;
+    DeviceId device{};  ///< whose memory changes
+    Bytes bytes;        ///< the sum over kinds
     friend bool operator==(const Net&, const Net&) = default;
   };
   std::vector<std::uint32_t> net_offset;  ///< row 2 node + moment of `net`

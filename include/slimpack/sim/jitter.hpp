@@ -31,7 +31,7 @@ enum class JitterKind : std::uint8_t {
 }  // namespace slimpack::sim
 
 namespace slimpack {
-/// The words of `sim::JitterKind`.
+// The words of `sim::JitterKind`.
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<sim::JitterKind>{"noise", "slow device"};
 }  // namespace slimpack
@@ -40,7 +40,7 @@ namespace slimpack::sim {
 
 /// What `draw_jitter` draws.
 struct JitterOptions {
-  JitterKind kind = JitterKind::noise;
+  JitterKind kind = JitterKind::noise;      ///< which times change
   std::int64_t parts_per_million = 50'000;  ///< the largest change of a unit, 0 to 1,000,000
   std::int64_t draws = 100;                 ///< >= 1
   std::uint64_t seed = 0;                   ///< equal seeds give equal draws

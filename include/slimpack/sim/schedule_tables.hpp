@@ -37,7 +37,7 @@ class ScheduleTables {
 
   /// Where F, B or H of a device stands in the tables.
   struct Place {
-    std::size_t row = 0;
+    std::size_t row = 0;             ///< of the pack
     std::size_t cell = 0;            ///< F and B
     std::int32_t virtual_stage = 0;  ///< F and B
     std::uint32_t receives = kNone;  ///< the message that it consumes
@@ -45,7 +45,7 @@ class ScheduleTables {
   };
   /// Bytes of a pack on one rank.
   struct Row {
-    PackId pack{};
+    PackId pack{};                 ///< the pack
     std::uint32_t rank = 0;        ///< position in the pack's group
     std::int64_t hidden = 0;       ///< a boundary tensor
     std::int64_t workspace = 0;    ///< of F or B
@@ -56,9 +56,11 @@ class ScheduleTables {
   };
   /// One direction of data that leaves a device for one group.
   struct Channel {
-    std::uint32_t first = 0, count = 0;  ///< of its messages
-    std::uint32_t from = 0, to = 0;      ///< devices
-    std::uint32_t link = 0;              ///< 2 x device, one more for the way back
+    std::uint32_t first = 0;  ///< of its messages
+    std::uint32_t count = 0;  ///< of its messages
+    std::uint32_t from = 0;   ///< the sending device
+    std::uint32_t to = 0;     ///< the receiving device
+    std::uint32_t link = 0;   ///< 2 x device, one more for the way back
   };
 
   /// `memory` is that of the plan. O(slices log slices + units).

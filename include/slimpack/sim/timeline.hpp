@@ -60,7 +60,7 @@ enum class GapCause : std::uint8_t {
 }  // namespace slimpack::sim
 
 namespace slimpack {
-/// The words of `sim::GapCause`.
+// The words of `sim::GapCause`.
 template <>
 inline constexpr std::array<std::string_view, 9> kWords<sim::GapCause>{
     "fill", "drain", "imbalance", "reduce", "peer", "meeting", "window", "memory", "order"};
@@ -73,10 +73,10 @@ inline constexpr int kGapCauses = static_cast<int>(kWords<GapCause>.size());
 
 /// An idle interval [begin, end) of a device's compute.
 struct Gap {
-  DeviceId device{};
-  Nanos begin;
-  Nanos end;
-  GapCause cause{};
+  DeviceId device{};                ///< whose compute is idle
+  Nanos begin;                      ///< when it becomes idle
+  Nanos end;                        ///< when its next unit starts
+  GapCause cause{};                 ///< why it is idle
   std::optional<NodeId> instead{};  ///< `memory`, `order`: the first unit that could have gone
   friend bool operator==(const Gap&, const Gap&) = default;
 };
@@ -100,14 +100,15 @@ concept MemoryObserver = requires(Observer& observer, DeviceId device, Nanos tim
 
 /// Observes nothing.
 struct IgnoreMemory {
+  /// Does nothing.
   static void memory(DeviceId, Nanos, Bytes) noexcept {}
 };
 static_assert(MemoryObserver<IgnoreMemory> && !MemoryObserver<int>);
 
 /// What a device holds from `time` on.
 struct MemoryPoint {
-  Nanos time;
-  Bytes bytes;
+  Nanos time;   ///< from when on
+  Bytes bytes;  ///< that the device holds
   friend bool operator==(const MemoryPoint&, const MemoryPoint&) = default;
 };
 
@@ -118,6 +119,7 @@ struct MemoryPoint {
 ///     const Timeline timeline = simulate(dag, curves);
 struct MemoryCurves {
   std::vector<std::vector<MemoryPoint>> device;  ///< by DeviceId
+  /// Appends a point to a device's curve.
   void memory(DeviceId of, Nanos time, Bytes level) {
     if (device.size() <= index(of)) device.resize(index(of) + 1);
     device[index(of)].push_back({time, level});
@@ -149,9 +151,9 @@ struct MemoryCurves {
 
 /// A change of one device's memory.
 struct TimedChange {
-  Nanos time;
-  MemoryKind kind{};
-  Bytes bytes;  ///< allocated (positive) or freed (negative)
+  Nanos time;         ///< when
+  MemoryKind kind{};  ///< what the bytes hold
+  Bytes bytes;        ///< allocated (positive) or freed (negative)
 };
 
 /// The changes of every device, each row by rising time. Throws InvalidInput if `start` or `end`
@@ -207,7 +209,7 @@ struct TimedChange {
 
 /// What a device holds from an instant on, up to the next point.
 struct KindPoint {
-  Nanos time;
+  Nanos time;            ///< from when on
   MemoryByKind bytes{};  ///< by kind
   friend bool operator==(const KindPoint&, const KindPoint&) = default;
 };

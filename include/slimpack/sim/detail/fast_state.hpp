@@ -79,8 +79,8 @@ struct FastLink {
   std::int64_t free = 0;  ///< of a link with one channel
   std::uint32_t channels = 0;
   std::uint32_t event = 0;  ///< of a link with several: 1 + its number among these
-  bool busy = false;   ///< a message is on a link with several channels
-  bool waits = false;  ///< chooses its next message when the instant is over
+  bool busy = false;        ///< a message is on a link with several channels
+  bool waits = false;       ///< chooses its next message when the instant is over
   std::vector<Message> waiting;
 };
 
