@@ -17,7 +17,6 @@
 #include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/dag_builder.hpp"
 #include "slimpack/sim/detail/pack_needs.hpp"
-#include "slimpack/sim/detail/node_names.hpp"
 
 namespace slimpack::sim::detail {
 
