@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# `cmake --install`: the headers, the package that find_package(slimpack) reads, and the CUDA backend
-# if it is built.
+# `cmake --install`: the headers, the package that find_package(slimpack) reads, and the compiled
+# libraries, each a component of its own: slimpack::report, and the CUDA backend if it is built.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_DATADIR}/cmake/slimpack)
-install(TARGETS slimpack slimpack_runtime slimpack_report EXPORT slimpack-targets FILE_SET HEADERS COMPONENT headers)
+install(TARGETS slimpack slimpack_runtime EXPORT slimpack-targets FILE_SET HEADERS COMPONENT headers)
 install(EXPORT slimpack-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT headers)
+install(TARGETS slimpack_report EXPORT slimpack-report-targets
+        ARCHIVE COMPONENT report OPTIONAL FILE_SET HEADERS COMPONENT report)
+install(EXPORT slimpack-report-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT report)
 if(SLIMPACK_CUDA)
   install(TARGETS slimpack_cuda EXPORT slimpack-cuda-targets ARCHIVE COMPONENT cuda FILE_SET HEADERS COMPONENT cuda)
   install(EXPORT slimpack-cuda-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT cuda)

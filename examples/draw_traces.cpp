@@ -8,7 +8,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/trace_json.hpp"
-#include "slimpack/report/timelines_svg.hpp"
+#include "slimpack/report/svg.hpp"
 
 int main(int count, char** arguments) {
   try {

@@ -9,9 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "slimpack/io/json_writer.hpp"
 #include "slimpack/planners/search/layout.hpp"
-#include "slimpack/report/compare_json.hpp"
-#include "slimpack/report/summed.hpp"
+#include "slimpack/report/compare.hpp"
+#include "slimpack/report/metrics.hpp"
 #include "slimpack/report/time_split.hpp"
 
 namespace slimpack::app {
@@ -30,13 +31,13 @@ constexpr std::size_t kKeptDegrees = 3;
   return text;
 }
 
-void write_degrees(report::detail::JsonWriter& json, const planners::Degrees& degrees) {
+void write_degrees(JsonWriter& json, const planners::Degrees& degrees) {
   json.member("dp", degrees.dp);
   json.member("pp", degrees.pp);
   json.member("tp", degrees.tp);
 }
 
-void write_cell(report::detail::JsonWriter& json, const EvaluationCell& cell) {
+void write_cell(JsonWriter& json, const EvaluationCell& cell) {
   for (std::size_t i = 0; i < kAxes.size(); ++i) {
     if (kAxes[i].number) {
       json.member(kAxes[i].key, static_cast<std::int64_t>(std::stoll(cell.values[i])));
@@ -60,7 +61,7 @@ void write_cell(report::detail::JsonWriter& json, const EvaluationCell& cell) {
   return joined;
 }
 
-void write_best(report::detail::JsonWriter& json, const report::TunedDegrees& best) {
+void write_best(JsonWriter& json, const report::TunedDegrees& best) {
   json.member("effort", effort_word(best.effort));
   json.key("degrees");
   json.begin_object();
@@ -73,7 +74,7 @@ void write_best(report::detail::JsonWriter& json, const report::TunedDegrees& be
   }
   json.end_object();
   const report::Metrics sum = report::summed_metrics(best.steps);
-  report::detail::write_metrics(json, sum);
+  report::write_metrics(json, sum);
   json.key("time_split");
   json.begin_object();
   for (std::size_t cause = 0; cause < report::kTimeCauses; ++cause) {
@@ -87,15 +88,14 @@ void write_best(report::detail::JsonWriter& json, const report::TunedDegrees& be
   json.member("plan_seconds", plan_seconds);
 }
 
-void write_others(report::detail::JsonWriter& json, const report::Tuning& tuning,
-                  std::size_t first) {
+void write_others(JsonWriter& json, const report::Tuning& tuning, std::size_t first) {
   json.key("others");
   json.begin_array();
   for (std::size_t i = first; i < std::min(tuning.tried.size(), first + kKeptDegrees); ++i) {
     const report::TunedDegrees& tried = tuning.tried[i];
     json.begin_object();
     write_degrees(json, tried.degrees);
-    report::detail::member_or_null(json, "iteration_s", tried.time);
+    json.member("iteration_s", tried.time);
     if (!tried.time) json.member("why", tried.why);
     json.end_object();
   }
@@ -125,9 +125,9 @@ report::Tuning evaluate_cell(const EvaluationCell& cell, const planners::Planner
 
 std::string result_line(const EvaluationCell& cell, const report::Tuning& tuning) {
   std::ostringstream out;
-  report::detail::JsonWriter json(out);
+  JsonWriter json(out);
   const report::TunedDegrees* best = tuning.best();
-  json.begin_object(true);
+  json.begin_object(JsonLayout::flat);
   json.member("version", kResultsVersion);
   json.member("key", result_key(cell, tuning.planner));
   json.key("cell");
@@ -159,8 +159,8 @@ std::string result_line(const EvaluationCell& cell, const report::Tuning& tuning
 
 std::string matrix_line(const EvaluationMatrix& matrix) {
   std::ostringstream out;
-  report::detail::JsonWriter json(out);
-  json.begin_object(true);
+  JsonWriter json(out);
+  json.begin_object(JsonLayout::flat);
   json.member("version", kResultsVersion);
   json.member("matrix", matrix.name);
   json.key("groups");

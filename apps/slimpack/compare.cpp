@@ -17,12 +17,8 @@
 #include "sizes.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/report/compare.hpp"
-#include "slimpack/report/compare_csv.hpp"
-#include "slimpack/report/compare_html.hpp"
-#include "slimpack/report/compare_json.hpp"
-#include "slimpack/report/compare_step.hpp"
-#include "slimpack/report/compare_svg.hpp"
-#include "slimpack/report/compare_text.hpp"
+#include "slimpack/report/compare_report.hpp"
+#include "slimpack/report/page.hpp"
 
 namespace slimpack::app {
 namespace {

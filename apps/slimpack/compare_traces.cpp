@@ -14,9 +14,7 @@
 #include "common.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/trace_json.hpp"
-#include "slimpack/report/compare_traces_json.hpp"
-#include "slimpack/report/compare_traces_text.hpp"
-#include "slimpack/report/timelines_svg.hpp"
+#include "slimpack/report/svg.hpp"
 
 namespace slimpack::app {
 namespace {

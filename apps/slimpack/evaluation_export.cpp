@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "cell_result.hpp"
-#include "slimpack/report/compare_csv.hpp"
-#include "slimpack/report/compare_text.hpp"
+#include "slimpack/report/tables.hpp"
 
 namespace slimpack::app {
 namespace {
@@ -98,15 +97,14 @@ void write_evaluation_json(std::ostream& out, const EvaluationMatrix& matrix,
 
 void write_evaluation_csv(std::ostream& out, const EvaluationMatrix& matrix,
                           const ResultStore& store) {
-  report::detail::TextWriter text(out);
-  for (const Axis& axis : kAxes) text << axis.key << ',';
-  text << "planner,feasible,why,dp,pp,tp,settings";
-  for (const std::string_view figure : kFigures) text << ',' << figure;
-  text << '\n';
+  for (const Axis& axis : kAxes) out << axis.key << ',';
+  out << "planner,feasible,why,dp,pp,tp,settings";
+  for (const std::string_view figure : kFigures) out << ',' << figure;
+  out << '\n';
   for (const StoredResult& stored : stored_results(matrix, store)) {
     if (stored.result == nullptr) continue;
     const nlohmann::json& result = *stored.result;
-    report::detail::CsvRow row(text);
+    report::CsvRow row;
     for (const std::string& value : stored.cell->values) row.add(std::string_view(value));
     row.add(std::string_view(stored.planner)).add(feasible(result) ? "true" : "false");
     row.add(field_of(result, "why"));
@@ -115,7 +113,7 @@ void write_evaluation_csv(std::ostream& out, const EvaluationMatrix& matrix,
     }
     row.add(settings_field(result));
     for (const std::string_view figure : kFigures) row.add(field_of(result, figure));
-    row.end();
+    out << row.text();
   }
 }
 
@@ -130,8 +128,7 @@ void write_evaluation_text(std::ostream& out, const EvaluationMatrix& matrix,
     }
     if (stored.result != nullptr) ++present;
   }
-  report::detail::TextTable table(
-      {"planner", "results", "feasible", "slimpack faster, mean", "least"});
+  report::TextTable table({"planner", "results", "feasible", "slimpack faster, mean", "least"});
   for (const std::string& planner : planners) {
     std::size_t there = 0, fits = 0, compared = 0;
     double logarithms = 0, least = std::numeric_limits<double>::infinity();
@@ -155,8 +152,7 @@ void write_evaluation_text(std::ostream& out, const EvaluationMatrix& matrix,
   }
   out << fmt::format("{}: {} of {} results, {} of them new\n", matrix.name, present, results.size(),
                      computed);
-  report::detail::TextWriter text(out);
-  table.write(text);
+  out << table.text();
 }
 
 }  // namespace slimpack::app

@@ -15,10 +15,8 @@
 #include "progress.hpp"
 #include "sizes.hpp"
 #include "slimpack/planners/check_request.hpp"
-#include "slimpack/report/compare_step.hpp"
+#include "slimpack/report/compare.hpp"
 #include "slimpack/report/sweep.hpp"
-#include "slimpack/report/sweep_json.hpp"
-#include "slimpack/report/sweep_text.hpp"
 
 namespace slimpack::app {
 namespace {

@@ -16,9 +16,7 @@
 #include "sizes.hpp"
 #include "slimpack/planners/search/degrees.hpp"
 #include "slimpack/report/tune.hpp"
-#include "slimpack/report/tune_json.hpp"
 #include "slimpack/report/tune_report.hpp"
-#include "slimpack/report/tune_text.hpp"
 
 namespace slimpack::app {
 namespace {

@@ -12,7 +12,6 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/random.hpp"
-#include "slimpack/report/measured_trace.hpp"
 #include "slimpack/report/trace.hpp"
 #include "support/draws.hpp"
 #include "support/random_plan.hpp"

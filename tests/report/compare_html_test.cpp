@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/report/compare_html.hpp"
+#include "slimpack/report/page.hpp"
 
 #include <doctest/doctest.h>
 
@@ -19,7 +19,12 @@
 
 #include "report/packed_reader.hpp"
 #include "report/plans.hpp"
+#include "report/src/packed_bytes.hpp"
+#include "report/src/page_rows.hpp"
+#include "report/src/page_text.hpp"
+#include "report/src/text.hpp"
 #include "slimpack/core/error.hpp"
+#include "slimpack/report/compare_report.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack {

@@ -11,11 +11,9 @@
 #include <vector>
 
 #include "report/plans.hpp"
+#include "report/src/drawn_ranks.hpp"
 #include "report/xml.hpp"
-#include "slimpack/report/compare_csv.hpp"
-#include "slimpack/report/compare_json.hpp"
-#include "slimpack/report/compare_svg.hpp"
-#include "slimpack/report/compare_text.hpp"
+#include "slimpack/report/compare_report.hpp"
 
 using namespace slimpack;
 

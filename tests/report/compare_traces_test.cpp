@@ -13,8 +13,6 @@
 
 #include "report/measured.hpp"
 #include "report/plans.hpp"
-#include "slimpack/report/compare_traces_json.hpp"
-#include "slimpack/report/compare_traces_text.hpp"
 #include "slimpack/report/trace.hpp"
 #include "support/random_plan.hpp"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/report/measured_trace.hpp"
+#include "slimpack/report/trace.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack::test {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/report/measured_trace.hpp"
+#include "slimpack/report/trace.hpp"
 
 #include <doctest/doctest.h>
 
@@ -18,7 +18,6 @@
 #include "report/plans.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/random.hpp"
-#include "slimpack/report/trace.hpp"
 #include "support/draws.hpp"
 #include "support/random_plan.hpp"
 

@@ -9,7 +9,8 @@
 
 #include "report/plans.hpp"
 #include "slimpack/core/error.hpp"
-#include "slimpack/report/path_summary.hpp"
+#include "slimpack/cost/ideal.hpp"
+#include "slimpack/report/summary.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack {

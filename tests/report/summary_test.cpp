@@ -14,8 +14,7 @@
 
 #include "report/golden.hpp"
 #include "report/plans.hpp"
-#include "slimpack/report/summary_json.hpp"
-#include "slimpack/report/summary_text.hpp"
+#include "report/src/describe.hpp"
 #include "support/random_plan.hpp"
 
 namespace slimpack {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/report/summed.hpp"
+#include "slimpack/report/compare.hpp"
 
 #include <doctest/doctest.h>
 

@@ -15,6 +15,8 @@
 
 #include "report/golden.hpp"
 #include "report/plans.hpp"
+#include "report/src/lane_path.hpp"
+#include "report/src/picture.hpp"
 #include "report/xml.hpp"
 #include "slimpack/core/random.hpp"
 #include "support/draws.hpp"
@@ -43,7 +45,7 @@ std::string svg_of(const Plan& plan, const sim::PlanSimulation& simulation) {
 
 std::string svg_of(const report::detail::Picture& picture) {
   std::ostringstream out;
-  report::detail::PictureWriter(picture).write(out);
+  report::detail::write_picture(out, picture);
   return out.str();
 }
 

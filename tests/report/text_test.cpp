@@ -7,9 +7,9 @@
 #include <sstream>
 #include <string>
 
+#include "report/src/text.hpp"
 #include "slimpack/core/random.hpp"
-#include "slimpack/report/detail/json.hpp"
-#include "slimpack/report/detail/text.hpp"
+#include "slimpack/io/json_writer.hpp"
 
 namespace slimpack {
 namespace {
@@ -18,15 +18,12 @@ using report::detail::bytes_text;
 using report::detail::clipped;
 using report::detail::count_text;
 using report::detail::decimal;
-using report::detail::json_escaped;
-using report::detail::JsonWriter;
 using report::detail::one_line;
 using report::detail::percent;
 using report::detail::rate_text;
 using report::detail::short_decimal;
 using report::detail::shortest;
 using report::detail::time_text;
-using report::detail::utf8_length;
 using report::detail::xml_escaped;
 
 std::string random_bytes(Random& random) {
@@ -107,16 +104,16 @@ TEST_CASE("json_escaped: any bytes make a valid string, and valid text comes bac
   for (int draw = 0; draw < 2000; ++draw) {
     const std::string text = random_bytes(random);
     CAPTURE(draw);
-    const auto parsed = nlohmann::json::parse("\"" + report::detail::json_escaped(text) + "\"");
+    const auto parsed = nlohmann::json::parse("\"" + json_escaped(text) + "\"");
     bool valid = true;
     for (std::string_view rest = text; valid && !rest.empty();) {
-      const std::size_t length = report::detail::utf8_length(rest);
+      const std::size_t length = utf8_length(rest);
       valid = length > 0;
       rest.remove_prefix(valid ? length : 0);
     }
     if (valid) CHECK(parsed.get<std::string>() == text);
   }
-  CHECK(report::detail::json_escaped("a\"\\\n\xFF") == "a\\\"\\\\\\u000a\xEF\xBF\xBD");
+  CHECK(json_escaped("a\"\\\n\xFF") == "a\\\"\\\\\\u000a\\ufffd");
 }
 
 TEST_CASE("xml_escaped: no markup, no forbidden character") {
@@ -132,8 +129,8 @@ TEST_CASE("xml_escaped: no markup, no forbidden character") {
       if (byte == '&') CHECK(escaped.find(';', i) <= i + 5);
     }
     for (std::string_view rest = escaped; !rest.empty();) {
-      REQUIRE(report::detail::utf8_length(rest) > 0);
-      rest.remove_prefix(report::detail::utf8_length(rest));
+      REQUIRE(utf8_length(rest) > 0);
+      rest.remove_prefix(utf8_length(rest));
     }
   }
   CHECK(report::detail::xml_escaped("a<b & \"c\">\x02") ==
@@ -142,7 +139,7 @@ TEST_CASE("xml_escaped: no markup, no forbidden character") {
 
 TEST_CASE("JsonWriter: what is told is what a reader reads") {
   std::ostringstream out;
-  report::detail::JsonWriter json(out);
+  JsonWriter json(out);
   json.begin_object();
   json.member("odd \"name\"", "a\\b\n");
   json.member("time", Nanos{1500000000});
@@ -152,7 +149,7 @@ TEST_CASE("JsonWriter: what is told is what a reader reads") {
   json.key("rows");
   json.begin_array();
   for (int row = 0; row < 2; ++row) {
-    json.begin_array(true);
+    json.begin_array(JsonLayout::flat);
     json.number(row);
     json.text("x");
     json.end_array();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/report/timelines_svg.hpp"
+#include "slimpack/report/svg.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,6 +12,7 @@
 #include "report/golden.hpp"
 #include "report/measured.hpp"
 #include "report/plans.hpp"
+#include "report/src/text.hpp"
 #include "report/xml.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/report/trace.hpp"

@@ -16,6 +16,8 @@
 
 #include "report/golden.hpp"
 #include "report/plans.hpp"
+#include "report/src/trace_events.hpp"
+#include "report/src/trace_units.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/report/dag_text.hpp"
 #include "support/draws.hpp"
@@ -101,17 +103,18 @@ TEST_CASE("write_trace: threads do not overlap, and say what the simulation says
     }
     for (std::size_t i = 0; i < simulation.dag.devices.size(); ++i) {
       const sim::DagDevice& device = simulation.dag.devices[i];
-      const auto sum = [&](report::TraceStream stream) {
+      const auto sum = [&](report::detail::TraceStream stream) {
         std::int64_t time = 0;
-        for (const Span& span : trace.threads[{
-                 static_cast<int>(report::trace_process(device.dp)),
-                 static_cast<int>(report::trace_thread(plan.parallel.pp, device.pp, stream))}]) {
+        for (const Span& span :
+             trace.threads[{static_cast<int>(report::detail::trace_process(device.dp)),
+                            static_cast<int>(report::detail::trace_thread(plan.parallel.pp,
+                                                                          device.pp, stream))}]) {
           time += span.end - span.begin;
         }
         return time;
       };
-      CHECK(sum(report::TraceStream::compute) == timeline.busy[i].value);
-      CHECK(sum(report::TraceStream::gap) == (timeline.makespan - timeline.busy[i]).value);
+      CHECK(sum(report::detail::TraceStream::compute) == timeline.busy[i].value);
+      CHECK(sum(report::detail::TraceStream::gap) == (timeline.makespan - timeline.busy[i]).value);
     }
     std::map<sim::NodeKind, std::int64_t> nodes;
     std::map<Pass, std::int64_t> sent;
@@ -139,7 +142,7 @@ TEST_CASE("write_trace: memory counters rise to the peak and return to what is a
     for (std::size_t i = 0; i < simulation.dag.devices.size(); ++i) {
       const sim::DagDevice& device = simulation.dag.devices[i];
       const std::string stage = "stage " + std::to_string(device.pp) + " memory: ";
-      const int pid = static_cast<int>(report::trace_process(device.dp));
+      const int pid = static_cast<int>(report::detail::trace_process(device.dp));
       const auto& curve = trace.counters.at({pid, stage + "total"});
       std::int64_t most = 0, last = -1;
       for (const auto& [when, value] : curve) {
@@ -183,11 +186,12 @@ TEST_CASE("write_trace, write_dag: the whole of a small plan") {
 
 TEST_CASE("TraceWriter: odd names stay valid, the clock keeps each nanosecond") {
   std::ostringstream out;
-  report::TraceWriter trace(out);
+  report::detail::TraceWriter trace(out);
   const std::string odd = "a\"b\\c\n\x01\xFF\xC3\xA9";
   trace.process(4, odd);
   trace.thread(4, 7, odd);
-  const std::vector<report::TraceArgument> arguments{{"text", odd}, {"number", std::int64_t{-5}}};
+  const std::vector<report::detail::TraceArgument> arguments{{"text", odd},
+                                                             {"number", std::int64_t{-5}}};
   trace.span(4, 7, odd, "forward", Nanos{1}, Nanos{123456789012345}, arguments);
   trace.counter(4, odd, Nanos{5}, arguments);
   CHECK_THROWS_WITH_AS(trace.span(4, 7, "x", "y", Nanos{5}, Nanos{4}),
@@ -212,9 +216,9 @@ TEST_CASE("describe_slices: long packs are cut short") {
   for (std::uint32_t i = 0; i < 4; ++i) {
     pack.slices.push_back({SampleId{i}, Tokens{i}, Tokens{2 * i + 1}});
   }
-  CHECK(report::describe_slices(pack, 4) == "0:[0,1) 1:[1,3) 2:[2,5) 3:[3,7)");
-  CHECK(report::describe_slices(pack, 2) == "0:[0,1) 1:[1,3) and 2 more");
-  CHECK(report::describe_slices(MicroPack{}).empty());
+  CHECK(report::detail::describe_slices(pack, 4) == "0:[0,1) 1:[1,3) 2:[2,5) 3:[3,7)");
+  CHECK(report::detail::describe_slices(pack, 2) == "0:[0,1) 1:[1,3) and 2 more");
+  CHECK(report::detail::describe_slices(MicroPack{}).empty());
 }
 
 }  // namespace

@@ -10,10 +10,6 @@
 #include <vector>
 
 #include "slimpack/report/sweep.hpp"
-#include "slimpack/report/sweep_json.hpp"
-#include "slimpack/report/sweep_text.hpp"
-#include "slimpack/report/tune_json.hpp"
-#include "slimpack/report/tune_text.hpp"
 
 using namespace slimpack;
 

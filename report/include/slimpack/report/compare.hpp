@@ -2,8 +2,6 @@
 // Planners side by side: what each made of the same steps, and the figures over all of them.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -12,10 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/planner.hpp"
 #include "slimpack/report/metrics.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack::report {
 
@@ -86,124 +85,49 @@ struct PlannerSummary {
   Bytes peak;  ///< the most of all steps
 };
 
-namespace detail {
-
-/// The entry of a planner for a step; absent where there is none or it is infeasible.
-[[nodiscard]] inline const ComparedPlan* feasible_entry(const Comparison& comparison,
-                                                        std::string_view planner,
-                                                        std::int64_t step) {
-  const auto found = std::find_if(
-      comparison.results.begin(), comparison.results.end(), [&](const ComparedPlan& entry) {
-        return entry.planner == planner && entry.step == step && entry.metrics.has_value();
-      });
-  return found == comparison.results.end() ? nullptr : &*found;
-}
-
-class RangeOfFigures {
- public:
-  void add(double value) noexcept {
-    range_.least = count_ == 0 ? value : std::min(range_.least, value);
-    range_.most = count_ == 0 ? value : std::max(range_.most, value);
-    sum_ += value;
-    ++count_;
-  }
-  [[nodiscard]] FigureRange range() const noexcept {
-    FigureRange range = range_;
-    if (count_ > 0) range.mean = sum_ / static_cast<double>(count_);
-    return range;
-  }
-
- private:
-  FigureRange range_;
-  double sum_ = 0;
-  std::int64_t count_ = 0;
+/// A plan and its simulation, to be drawn.
+struct ComparedTimeline {
+  Plan plan;
+  sim::PlanSimulation simulation;
 };
 
-[[nodiscard]] inline PlannerSummary summarize_planner(const Comparison& comparison,
-                                                      std::span<const ComparedPlan> entries) {
-  PlannerSummary summary;
-  summary.planner = entries.front().planner;
-  RangeOfFigures iteration, efficiency, plan, simulate;
-  Nanos time, ideal, shared, reference;
-  double flops = 0, idle = 0, tokens = 0;
-  for (const ComparedPlan& entry : entries) {
-    ++summary.steps;
-    plan.add(entry.plan_seconds);
-    if (!entry.metrics) {
-      if (summary.why.empty()) summary.why = entry.why;
-      continue;
-    }
-    const Metrics& metrics = *entry.metrics;
-    const double whole = seconds(metrics.iteration);
-    ++summary.feasible;
-    iteration.add(whole);
-    efficiency.add(metrics.efficiency);
-    simulate.add(entry.simulate_seconds);
-    time += metrics.iteration;
-    ideal += metrics.ideal;
-    flops += metrics.mfu * whole;
-    idle += metrics.bubble * whole;
-    tokens += static_cast<double>(metrics.tokens.value);
-    summary.peak = std::max(summary.peak, metrics.peak);
-    if (const auto* other = feasible_entry(comparison, kReferencePlanner, entry.step)) {
-      shared += metrics.iteration;
-      reference += other->metrics->iteration;
-    }
-  }
-  summary.iteration_s = iteration.range();
-  summary.efficiency = efficiency.range();
-  summary.plan_seconds = plan.range();
-  summary.simulate_seconds = simulate.range();
-  summary.summed_efficiency =
-      ratio(static_cast<double>(ideal.value), static_cast<double>(time.value));
-  summary.tokens_per_s = ratio(tokens, seconds(time));
-  summary.mfu = ratio(flops, seconds(time));
-  summary.bubble = ratio(idle, seconds(time));
-  if (shared > Nanos{}) {
-    summary.speedup = static_cast<double>(reference.value) / static_cast<double>(shared.value);
-  }
-  return summary;
-}
-
-}  // namespace detail
+/// An entry of a comparison, and what it is made of where there is a feasible plan.
+struct ComparedOutcome {
+  ComparedPlan entry;
+  std::optional<ComparedTimeline> timeline;
+};
 
 /// The reference planner's iteration time over this entry's in the same step; absent where either
 /// has no feasible plan. O(results).
-[[nodiscard]] inline std::optional<double> speedup_of(const Comparison& comparison,
-                                                      const ComparedPlan& entry) {
-  const auto* reference = detail::feasible_entry(comparison, kReferencePlanner, entry.step);
-  if (reference == nullptr || !entry.metrics || entry.metrics->iteration <= Nanos{}) {
-    return std::nullopt;
-  }
-  return static_cast<double>(reference->metrics->iteration.value) /
-         static_cast<double>(entry.metrics->iteration.value);
-}
+[[nodiscard]] std::optional<double> speedup_of(const Comparison& comparison,
+                                               const ComparedPlan& entry);
 
 /// One summary a planner, in the order of the results. Throws InvalidInput if a planner's entries
 /// do not stand together, one for each step. O(results^2).
-[[nodiscard]] inline std::vector<PlannerSummary> summarize_comparison(
-    const Comparison& comparison) {
-  const std::size_t steps = comparison.steps.size();
-  require(steps > 0 && comparison.results.size() % steps == 0,
-          "comparison: there must be one result for each planner and step",
-          static_cast<std::int64_t>(comparison.results.size()));
-  std::vector<PlannerSummary> summaries;
-  const std::span<const ComparedPlan> results = comparison.results;
-  for (std::size_t first = 0; first < results.size(); first += steps) {
-    for (std::size_t i = 0; i < steps; ++i) {
-      const ComparedPlan& entry = results[first + i];
-      require(entry.planner == results[first].planner && entry.step == comparison.steps[i].step,
-              "comparison: results must stand by planner, then step", entry.step);
-    }
-    summaries.push_back(detail::summarize_planner(comparison, results.subspan(first, steps)));
-  }
-  return summaries;
-}
+[[nodiscard]] std::vector<PlannerSummary> summarize_comparison(const Comparison& comparison);
 
 /// "bytes of memory on device dp 0, pp 0: needed 9, available 8".
-[[nodiscard]] inline std::string why_infeasible(const Infeasible& none) {
-  return none.constraint + ": needed " + std::to_string(none.needed) + ", available " +
-         std::to_string(none.available);
-}
+[[nodiscard]] std::string why_infeasible(const Infeasible& none);
+
+/// The entry of an answer that took `plan_seconds`; a modelled step is simulated at its own times.
+/// Throws as `simulate_plan` does.
+[[nodiscard]] ComparedOutcome compare_outcome(const planners::PlannerInfo& planner,
+                                              std::int64_t step, planners::PlanOutcome&& outcome,
+                                              double plan_seconds);
+
+/// Plans and simulates one step by the clock. Throws as the planner does.
+[[nodiscard]] ComparedOutcome compare_step(const planners::PlannerInfo& planner,
+                                           const planners::PlanRequest& request);
+
+/// Consecutive steps as a planner takes them.
+[[nodiscard]] std::vector<planners::PlanRequest> steps_of(const planners::PlannerInfo& planner,
+                                                          std::vector<planners::PlanRequest> steps);
+
+/// Times, gaps, bytes sent, samples, tokens and packs are sums; the peak is the most, with the
+/// device and the step that has it; efficiency and tokens/s are of the sums; mfu, bubble, imbalance
+/// and variation are means weighted by the steps' time; the lower bound is a sum where every step
+/// has one, else absent (0). Throws InvalidInput if there is no step or one is infeasible.
+/// O(steps).
+[[nodiscard]] Metrics summed_metrics(std::span<const ComparedPlan> steps);
 
 }  // namespace slimpack::report

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Comparisons of planners at every point of a grid of options.
+// Comparisons of planners at every point of a grid of options, as JSON, CSV and a table to read.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+#include <ostream>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/report/compare.hpp"
 
 namespace slimpack::report {
@@ -38,24 +36,22 @@ inline constexpr std::int64_t kMostSweepPoints = 100'000;
 /// Every combination of values, the last axis running fastest. One point without a value where
 /// there is no axis. Throws InvalidInput if an axis has no value or there are more than
 /// `kMostSweepPoints` points.
-[[nodiscard]] inline std::vector<std::vector<std::string>> sweep_points(
-    const std::vector<SweepAxis>& axes) {
-  std::vector<std::vector<std::string>> points{{}};
-  for (const SweepAxis& axis : axes) {
-    require(!axis.values.empty(), "sweep: an axis must have a value", axis.key);
-    const auto most = static_cast<std::size_t>(kMostSweepPoints);
-    require(points.size() <= most / axis.values.size(),
-            "sweep: there must be at most " + std::to_string(kMostSweepPoints) + " points");
-    std::vector<std::vector<std::string>> longer;
-    for (const auto& point : points) {
-      for (const std::string& value : axis.values) {
-        longer.push_back(point);
-        longer.back().push_back(value);
-      }
-    }
-    points = std::move(longer);
-  }
-  return points;
-}
+[[nodiscard]] std::vector<std::vector<std::string>> sweep_points(
+    const std::vector<SweepAxis>& axes);
+
+/// Writes the sweep as `"format": "slimpack-sweep"`, version 1. Throws InvalidInput as
+/// `summarize_comparison` does, before anything is written.
+void write_sweep_json(std::ostream& out, const Sweep& sweep);
+
+/// Writes a row for each point and planner: iteration time (mean of the steps), efficiency,
+/// speed-up over megatron where it takes part, tokens a second, MFU, idle share, peak memory. Rows
+/// without a plan for some step say why. Throws InvalidInput as `summarize_comparison` does.
+void write_sweep_text(std::ostream& out, const Sweep& sweep);
+
+/// Writes a header and a row for each point and planner: the axes, then figures over the point's
+/// steps under the keys of `slimpack compare --json`'s summaries; `iteration_s` and `plan_seconds`
+/// are means. What does not exist is an empty field. Throws InvalidInput as `summarize_comparison`
+/// does.
+void write_sweep_csv(std::ostream& out, const Sweep& sweep);
 
 }  // namespace slimpack::report

@@ -2,31 +2,18 @@
 // The best parallel degrees of a planner for a number of devices, and why the others lost.
 #pragma once
 
-#include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
-#include <mutex>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
-#include <utility>
-#include <variant>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
-#include "slimpack/core/int128.hpp"
-#include "slimpack/core/parallel_for.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/degrees.hpp"
-#include "slimpack/planners/search/setting_search.hpp"
 #include "slimpack/report/compare.hpp"
-#include "slimpack/report/compare_step.hpp"
 #include "slimpack/report/time_split.hpp"
 
 namespace slimpack::report {
@@ -75,219 +62,8 @@ struct TimeDifference {
 
 /// By cause, what a loser takes longer than the winner: falling, ties to the earlier cause. The sum
 /// is the difference of their times. Both must have a time.
-[[nodiscard]] inline std::vector<TimeDifference> time_differences(const TunedDegrees& winner,
-                                                                  const TunedDegrees& loser) {
-  std::vector<TimeDifference> differences;
-  for (std::size_t cause = 0; cause < kTimeCauses; ++cause) {
-    differences.push_back({cause, loser.split.time[cause] - winner.split.time[cause]});
-  }
-  std::stable_sort(differences.begin(), differences.end(),
-                   [](const auto& a, const auto& b) { return a.time > b.time; });
-  return differences;
-}
-
-namespace detail {
-
-/// Degrees that a further round may take although they are infeasible lack at most an eighth of
-/// what there is.
-inline constexpr std::int64_t kNearMiss = 125;
-
-/// How much more is needed than there is, in thousandths of it.
-[[nodiscard]] inline std::int64_t lack_of(const Infeasible& none) noexcept {
-  if (none.available <= 0) return std::numeric_limits<std::int64_t>::max();
-  const Int128 lack = (Int128{none.needed} - none.available) * 1000 / none.available;
-  return static_cast<std::int64_t>(
-      std::min<Int128>(lack, std::numeric_limits<std::int64_t>::max()));
-}
-
-class Tuner {
- public:
-  Tuner(const planners::PlannerInfo& planner, std::span<const planners::PlanRequest> steps,
-        const TuneOptions& options)
-      : planner_(planner), steps_(steps), options_(options) {}
-
-  [[nodiscard]] Tuning run() {
-    const auto start = std::chrono::steady_clock::now();
-    const planners::PlanRequest& request = steps_.front();
-    planners::DegreeBounds bounds = options_.bounds;
-    if (request.chunks) bounds.chunks = *request.chunks;
-    if (request.fewer_last_layers) bounds.fewer_last_layers = *request.fewer_last_layers;
-    for (const planners::Degrees& degrees :
-         planners::degree_choices(request.model, request.cluster, options_.devices, bounds)) {
-      Choice choice;
-      choice.tuned.degrees = degrees;
-      if (const auto none = planners::lacks_static_memory(request, degrees)) {
-        choice.tuned.skipped = true;
-        choice.tuned.why = why_infeasible(*none);
-      }
-      choices_.push_back(std::move(choice));
-    }
-    expect_work();
-    std::vector<std::size_t> all;
-    for (std::size_t i = 0; i < choices_.size(); ++i) {
-      if (!choices_[i].tuned.skipped) all.push_back(i);
-    }
-    plan_all(all, planners::Effort::fast);
-    if (request.effort != planners::Effort::fast)
-      plan_all(finalists(options_.finalists), planners::Effort::normal);
-    if (request.effort == planners::Effort::thorough) {
-      plan_all(finalists((options_.finalists + 1) / 2), planners::Effort::thorough);
-    }
-
-    Tuning tuning;
-    tuning.planner = planner_.name;
-    tuning.devices = options_.devices;
-    for (const std::size_t i : ranking()) tuning.tried.push_back(std::move(choices_[i].tuned));
-    tuning.evaluations = evaluations_;
-    tuning.seconds = seconds_since(start);
-    return tuning;
-  }
-
- private:
-  struct Choice {
-    TunedDegrees tuned;
-    std::int64_t lack = std::numeric_limits<std::int64_t>::max();  ///< the most of its steps
-  };
-  /// One step at one choice of degrees.
-  struct Answer {
-    ComparedPlan entry;
-    TimeSplit split;
-    std::int64_t lack = 0;
-  };
-
-  /// Feasible ones by time, then by what is lacking, then skipped ones; ties to the earlier choice.
-  [[nodiscard]] std::vector<std::size_t> ranking() const {
-    std::vector<std::size_t> order(choices_.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    const auto key = [&](std::size_t i) {
-      const Choice& choice = choices_[i];
-      const int kind = choice.tuned.time ? 0 : choice.tuned.skipped ? 2 : 1;
-      return std::tuple(kind, choice.tuned.time.value_or(Nanos{}), kind == 1 ? choice.lack : 0, i);
-    };
-    std::sort(order.begin(), order.end(),
-              [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
-    return order;
-  }
-
-  /// The best `count` feasible choices, and the infeasible one nearest to fitting if it is near.
-  [[nodiscard]] std::vector<std::size_t> finalists(std::int32_t count) const {
-    std::vector<std::size_t> chosen;
-    for (const std::size_t i : ranking()) {
-      const Choice& choice = choices_[i];
-      if (choice.tuned.skipped) break;
-      if (!choice.tuned.time) {
-        if (choice.lack <= kNearMiss) chosen.push_back(i);
-        break;
-      }
-      if (static_cast<std::int32_t>(chosen.size()) < count) chosen.push_back(i);
-    }
-    return chosen;
-  }
-
-  void plan_all(const std::vector<std::size_t>& chosen, planners::Effort effort) {
-    if (chosen.empty()) return;
-    const std::size_t count = steps_.size();
-    std::vector<std::vector<planners::PlanRequest>> requests(chosen.size());
-    std::vector<Answer> answers(chosen.size() * count);
-    const std::size_t workers =
-        std::min<std::size_t>(static_cast<std::size_t>(options_.threads), answers.size());
-    for (std::size_t i = 0; i < chosen.size(); ++i) {
-      std::vector<planners::PlanRequest> steps(steps_.begin(), steps_.end());
-      for (planners::PlanRequest& step : steps) {
-        step = planners::at_degrees(std::move(step), choices_[chosen[i]].tuned.degrees);
-        step.effort = effort;
-        step.threads = std::max(1, options_.threads / static_cast<std::int32_t>(workers));
-        step.progress = nullptr;
-      }
-      requests[i] = steps_of(planner_, std::move(steps));
-    }
-    parallel_for(answers.size(), static_cast<std::int32_t>(workers), [&](std::size_t i) {
-      answers[i] = answer(std::move(requests[i / count][i % count]));
-    });
-    for (std::size_t i = 0; i < chosen.size(); ++i) {
-      take(choices_[chosen[i]], std::span(answers).subspan(i * count, count), effort);
-    }
-  }
-
-  [[nodiscard]] Answer answer(planners::PlanRequest request) {
-    const std::int64_t expected = planners::evaluations(request);
-    std::int64_t told = 0;
-    const auto tell = [&](std::int64_t done) {
-      const std::lock_guard lock(mutex_);
-      done_ += done - std::exchange(told, done);
-      if (options_.progress) options_.progress(done_, most_);
-    };
-    if (options_.progress) {
-      request.progress = [&](std::int64_t done, std::int64_t) { tell(std::min(done, expected)); };
-    }
-    Answer answer;
-    const auto start = std::chrono::steady_clock::now();
-    planners::PlanOutcome outcome = planner_.plan(request);
-    const double plan_seconds = seconds_since(start);
-    if (const auto* none = std::get_if<Infeasible>(&outcome.result)) answer.lack = lack_of(*none);
-    ComparedOutcome compared =
-        compare_outcome(planner_, request.batch.step, std::move(outcome), plan_seconds);
-    answer.entry = std::move(compared.entry);
-    if (compared.timeline) answer.split = time_split(*compared.timeline, *answer.entry.metrics);
-    tell(expected);
-    return answer;
-  }
-
-  /// Keeps the answers of more effort unless those of less are better.
-  void take(Choice& choice, std::span<Answer> answers, planners::Effort effort) {
-    TunedDegrees now;
-    now.degrees = choice.tuned.degrees;
-    now.effort = effort;
-    std::int64_t lack = 0;
-    Nanos time;
-    for (Answer& one : answers) {
-      evaluations_ += one.entry.evaluations;
-      if (one.entry.metrics) {
-        time += one.entry.metrics->iteration;
-        now.split += one.split;
-      } else {
-        if (now.why.empty()) now.why = one.entry.why;
-        lack = std::max(lack, one.lack);
-      }
-      now.steps.push_back(std::move(one.entry));
-    }
-    if (now.why.empty()) {
-      now.time = time;
-    } else {
-      now.split = {};
-    }
-    if (choice.tuned.time && (!now.time || *now.time >= *choice.tuned.time)) return;
-    if (!choice.tuned.time && !now.time && choice.lack <= lack) return;
-    choice.tuned = std::move(now);
-    choice.lack = lack;
-  }
-
-  /// Candidates of all rounds, for progress.
-  void expect_work() {
-    const auto samples = static_cast<std::int64_t>(steps_.front().batch.samples.size());
-    const auto planned = std::count_if(choices_.begin(), choices_.end(),
-                                       [](const Choice& choice) { return !choice.tuned.skipped; });
-    const auto each = [&](planners::Effort effort, std::int64_t choices) {
-      most_ += planners::evaluations(effort, samples) * static_cast<std::int64_t>(steps_.size()) *
-               std::min<std::int64_t>(choices, planned);
-    };
-    const planners::Effort effort = steps_.front().effort;
-    each(planners::Effort::fast, planned);
-    if (effort != planners::Effort::fast) each(planners::Effort::normal, options_.finalists);
-    if (effort == planners::Effort::thorough)
-      each(planners::Effort::thorough, (options_.finalists + 1) / 2);
-  }
-
-  const planners::PlannerInfo& planner_;
-  std::span<const planners::PlanRequest> steps_;
-  const TuneOptions& options_;
-  std::vector<Choice> choices_;
-  std::int64_t evaluations_ = 0;
-  std::mutex mutex_;
-  std::int64_t done_ = 0, most_ = 0;
-};
-
-}  // namespace detail
+[[nodiscard]] std::vector<TimeDifference> time_differences(const TunedDegrees& winner,
+                                                           const TunedDegrees& loser);
 
 /// Plans all `steps` with one planner at every choice of degrees for `options.devices` devices, and
 /// sums iteration time over steps. `steps` are consecutive ones and differ in their batches; their
@@ -300,13 +76,7 @@ class Tuner {
 /// that one which was planned again never ranks behind one that was not. Ties go to the earlier
 /// choice. Throws InvalidInput as the planner and `degree_choices` do, and if there is no step or a
 /// count is < 1.
-[[nodiscard]] inline Tuning tune(const planners::PlannerInfo& planner,
-                                 std::span<const planners::PlanRequest> steps,
-                                 const TuneOptions& options) {
-  require(!steps.empty(), "tune: there must be a step");
-  require(options.finalists >= 1, "tune: finalists must be >= 1", options.finalists);
-  require(options.threads >= 1, "tune: threads must be >= 1", options.threads);
-  return detail::Tuner(planner, steps, options).run();
-}
+[[nodiscard]] Tuning tune(const planners::PlannerInfo& planner,
+                          std::span<const planners::PlanRequest> steps, const TuneOptions& options);
 
 }  // namespace slimpack::report

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Figures that several reports count in the same way.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/report/compare.hpp"
+#include "slimpack/sim/dag.hpp"
+
+namespace slimpack::report::detail {
+
+[[nodiscard]] inline double ratio(double numerator, double denominator) noexcept {
+  return denominator > 0 ? numerator / denominator : 0;
+}
+
+struct ComputeTimes {
+  std::vector<Nanos> forward, backward;  ///< one a pack of the pass, over the whole line
+  std::vector<Nanos> rank;               ///< F, B and H of a data-parallel rank, all its stages
+};
+
+/// In a merged group a pack counts as its first rank runs it; all run it equally long.
+[[nodiscard]] ComputeTimes compute_times(const Plan& plan, const sim::Dag& dag);
+
+/// The entry of a planner for a step; absent where there is none or it is infeasible.
+[[nodiscard]] const ComparedPlan* feasible_entry(const Comparison& comparison,
+                                                 std::string_view planner, std::int64_t step);
+
+/// Seconds by the clock since an instant.
+[[nodiscard]] double seconds_since(std::chrono::steady_clock::time_point start);
+
+}  // namespace slimpack::report::detail
