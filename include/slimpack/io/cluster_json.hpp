@@ -11,7 +11,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/io/json_reader.hpp"
-#include "slimpack/io/json_text.hpp"
+#include "slimpack/io/json_writer.hpp"
 #include "slimpack/plan/cluster.hpp"
 
 namespace slimpack {
@@ -109,29 +109,29 @@ inline void read_cluster_fields(const JsonReader& object, bool has_base, Cluster
   return cluster;
 }
 
-inline void write_link(JsonText& out, const Link& link) {
-  out.open('{').key("bytes_per_s").real(link.bytes_per_s);
-  out.key("latency_s").real(link.latency_s).close('}');
+inline void write_link(JsonWriter& out, const Link& link) {
+  out.begin_object().key("bytes_per_s").number(link.bytes_per_s);
+  out.key("latency_s").number(link.latency_s).end_object();
 }
 
-inline void write_cluster(JsonText& out, const Cluster& cluster) {
-  out.open('{').key("name").text(cluster.name);
-  out.key("devices_per_node").integer(cluster.devices_per_node);
-  out.key("memory").integer(cluster.memory.value);
-  out.key("reserved").integer(cluster.reserved.value);
-  out.key("peak_flops").real(cluster.peak_flops);
-  out.key("matrix_flops").real(cluster.matrix_flops);
-  out.key("attention_forward_flops").real(cluster.attention_forward_flops);
-  out.key("attention_backward_flops").real(cluster.attention_backward_flops);
-  out.key("memory_bytes_per_s").real(cluster.memory_bytes_per_s);
+inline void write_cluster(JsonWriter& out, const Cluster& cluster) {
+  out.begin_object(JsonLayout::flat).key("name").text(cluster.name);
+  out.key("devices_per_node").number(cluster.devices_per_node);
+  out.key("memory").number(cluster.memory.value);
+  out.key("reserved").number(cluster.reserved.value);
+  out.key("peak_flops").number(cluster.peak_flops);
+  out.key("matrix_flops").number(cluster.matrix_flops);
+  out.key("attention_forward_flops").number(cluster.attention_forward_flops);
+  out.key("attention_backward_flops").number(cluster.attention_backward_flops);
+  out.key("memory_bytes_per_s").number(cluster.memory_bytes_per_s);
   write_link(out.key("inside"), cluster.inside);
   write_link(out.key("between"), cluster.between);
-  out.key("kernel_s").real(cluster.kernel_s).key("segment_s").real(cluster.segment_s);
-  out.key("tile_tokens").integer(cluster.tile_tokens);
-  out.key("forward_kernels").integer(cluster.forward_kernels);
-  out.key("backward_kernels").integer(cluster.backward_kernels);
-  out.key("head_kernels").integer(cluster.head_kernels);
-  out.key("embedding_kernels").integer(cluster.embedding_kernels).close('}');
+  out.key("kernel_s").number(cluster.kernel_s).key("segment_s").number(cluster.segment_s);
+  out.key("tile_tokens").number(cluster.tile_tokens);
+  out.key("forward_kernels").number(cluster.forward_kernels);
+  out.key("backward_kernels").number(cluster.backward_kernels);
+  out.key("head_kernels").number(cluster.head_kernels);
+  out.key("embedding_kernels").number(cluster.embedding_kernels).end_object();
 }
 
 }  // namespace detail
@@ -143,7 +143,7 @@ inline Cluster cluster_from_json(std::string_view text, const std::string& name,
 }
 
 inline std::string cluster_to_json(const Cluster& cluster) {
-  JsonText out;
+  JsonWriter out;
   detail::write_cluster(out, cluster);
   return out.take() + "\n";
 }

@@ -15,7 +15,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/io/json_reader.hpp"
-#include "slimpack/io/json_text.hpp"
+#include "slimpack/io/json_writer.hpp"
 #include "slimpack/plan/cost_spec.hpp"
 
 namespace slimpack {
@@ -126,32 +126,32 @@ inline constexpr std::array<FittedTerm, 6> kFittedTerms{{
   return AnalyticCost{};
 }
 
-inline void write_cost_keys(JsonText& out, const AnalyticCost& /*cost*/) {
+inline void write_cost_keys(JsonWriter& out, const AnalyticCost& /*cost*/) {
   out.key("kind").text("analytic");
 }
 
-inline void write_cost_keys(JsonText& out, const FittedCost& cost) {
+inline void write_cost_keys(JsonWriter& out, const FittedCost& cost) {
   out.key("kind").text("fitted");
   for (const FittedMember& member : kFittedMembers) {
     const std::optional<FittedTerms>& terms = cost.*member.terms;
     if (!terms) continue;
-    out.line(4).key(member.key).open('{');
-    for (const FittedTerm& term : kFittedTerms) out.key(term.key).real((*terms).*term.value);
-    out.close('}');
+    out.line(4).key(member.key).begin_object();
+    for (const FittedTerm& term : kFittedTerms) out.key(term.key).number((*terms).*term.value);
+    out.end_object();
   }
 }
 
-inline void write_cost_keys(JsonText& out, const TableCost& cost) {
+inline void write_cost_keys(JsonWriter& out, const TableCost& cost) {
   out.key("kind").text("table");
   const auto write_axis = [&out](std::string_view key, const std::vector<Tokens>& axis) {
-    out.line(4).key(key).open('[');
-    for (const Tokens value : axis) out.integer(value.value);
-    out.close(']');
+    out.line(4).key(key).begin_array();
+    for (const Tokens value : axis) out.number(value.value);
+    out.end_array();
   };
   const auto write_grid = [&out](std::string_view key, const std::vector<double>& grid) {
-    out.line(4).key(key).open('[');
-    for (const double value : grid) out.real(value);
-    out.close(']');
+    out.line(4).key(key).begin_array();
+    for (const double value : grid) out.number(value);
+    out.end_array();
   };
   write_axis("tokens", cost.tokens);
   write_axis("context", cost.context);
@@ -159,10 +159,10 @@ inline void write_cost_keys(JsonText& out, const TableCost& cost) {
   write_grid("backward_s", cost.backward_s);
 }
 
-inline void write_cost(JsonText& out, const CostSpec& cost) {
-  out.open('{');
+inline void write_cost(JsonWriter& out, const CostSpec& cost) {
+  out.begin_object(JsonLayout::flat);
   std::visit([&out](const auto& kind) { write_cost_keys(out, kind); }, cost);
-  out.close('}');
+  out.end_object();
 }
 
 }  // namespace detail
@@ -173,7 +173,7 @@ inline CostSpec cost_from_json(std::string_view text, const std::string& name) {
 }
 
 inline std::string cost_to_json(const CostSpec& cost) {
-  JsonText out;
+  JsonWriter out;
   detail::write_cost(out, cost);
   return out.take() + "\n";
 }

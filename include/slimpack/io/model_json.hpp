@@ -11,7 +11,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/json_reader.hpp"
-#include "slimpack/io/json_text.hpp"
+#include "slimpack/io/json_writer.hpp"
 #include "slimpack/plan/model.hpp"
 
 namespace slimpack {
@@ -82,14 +82,14 @@ inline constexpr double kLargestTheta = 1e30;
   return model;
 }
 
-inline void write_model(JsonText& out, const ModelShape& model) {
-  out.open('{').key("name").text(model.name);
-  out.key("layers").integer(model.layers).key("hidden").integer(model.hidden);
-  out.key("heads").integer(model.heads).key("kv_heads").integer(model.kv_heads);
-  out.key("head_dim").integer(model.head_dim).key("ffn").integer(model.ffn);
-  out.key("vocab").integer(model.vocab).key("tied").boolean(model.tied);
-  out.key("rope_theta").real(model.rope_theta).key("norm_eps").real(model.norm_eps);
-  out.key("bytes_per_element").integer(model.bytes_per_element).close('}');
+inline void write_model(JsonWriter& out, const ModelShape& model) {
+  out.begin_object(JsonLayout::flat).key("name").text(model.name);
+  out.key("layers").number(model.layers).key("hidden").number(model.hidden);
+  out.key("heads").number(model.heads).key("kv_heads").number(model.kv_heads);
+  out.key("head_dim").number(model.head_dim).key("ffn").number(model.ffn);
+  out.key("vocab").number(model.vocab).key("tied").boolean(model.tied);
+  out.key("rope_theta").number(model.rope_theta).key("norm_eps").number(model.norm_eps);
+  out.key("bytes_per_element").number(model.bytes_per_element).end_object();
 }
 
 /// "FILE: KEY: REASON is not planned, found VALUE".
@@ -255,7 +255,7 @@ inline ModelShape model_from_json(std::string_view text, const std::string& name
 }
 
 inline std::string model_to_json(const ModelShape& model) {
-  JsonText out;
+  JsonWriter out;
   detail::write_model(out, model);
   return out.take() + "\n";
 }

@@ -10,96 +10,96 @@
 #include "slimpack/io/cluster_json.hpp"
 #include "slimpack/io/cost_json.hpp"
 #include "slimpack/io/detail/plan_format.hpp"
-#include "slimpack/io/json_text.hpp"
+#include "slimpack/io/json_writer.hpp"
 #include "slimpack/io/model_json.hpp"
 #include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack::detail {
 
-inline void write_memory(JsonText& out, const MemorySpec& memory) {
-  out.open('{').key("capacity").integer(memory.capacity.value);
-  out.key("reserved").integer(memory.reserved.value);
+inline void write_memory(JsonWriter& out, const MemorySpec& memory) {
+  out.begin_object().key("capacity").number(memory.capacity.value);
+  out.key("reserved").number(memory.reserved.value);
   out.key("optimizer").text(to_string(memory.optimizer));
-  out.key("gradient_bytes").integer(memory.gradient_bytes);
-  out.key("page_tokens").integer(memory.page_tokens.value);
-  out.key("share_tokens").integer(memory.cp_block_tokens.value);
-  out.key("head_tile").integer(memory.head_tile.value).close('}');
+  out.key("gradient_bytes").number(memory.gradient_bytes);
+  out.key("page_tokens").number(memory.page_tokens.value);
+  out.key("share_tokens").number(memory.cp_block_tokens.value);
+  out.key("head_tile").number(memory.head_tile.value).end_object();
 }
 
-inline void write_parallel(JsonText& out, const Parallel& parallel) {
-  out.open('{').key("dp").integer(parallel.dp).key("pp").integer(parallel.pp);
-  out.key("tp").integer(parallel.tp).key("chunks").integer(parallel.chunks);
+inline void write_parallel(JsonWriter& out, const Parallel& parallel) {
+  out.begin_object().key("dp").number(parallel.dp).key("pp").number(parallel.pp);
+  out.key("tp").number(parallel.tp).key("chunks").number(parallel.chunks);
   out.key("head").text(to_string(parallel.head));
-  out.key("granularity").integer(parallel.granularity.value);
-  out.key("merge").integer(parallel.max_cp).close('}');
+  out.key("granularity").number(parallel.granularity.value);
+  out.key("merge").number(parallel.max_cp).end_object();
 }
 
-inline void write_samples(JsonText& out, const Plan& plan) {
-  out.line(2).key("sources").open('[');
+inline void write_samples(JsonWriter& out, const Plan& plan) {
+  out.line(2).key("sources").begin_array();
   for (const Source& source : plan.sources) {
-    out.open('{').key("path").text(source.path).key("documents").integer(source.documents);
-    out.key("sha256").text(source.sha256).close('}');
+    out.begin_object().key("path").text(source.path).key("documents").number(source.documents);
+    out.key("sha256").text(source.sha256).end_object();
   }
-  out.close(']').line(2).key("origin").open('[');
+  out.end_array().line(2).key("origin").begin_array();
   for (const Origin& origin : plan.origin) {
-    out.open('[').integer(origin.source).integer(origin.document);
-    out.integer(origin.first.value).close(']');
+    out.begin_array().number(origin.source).number(origin.document);
+    out.number(origin.first.value).end_array();
   }
-  out.close(']').line(2).key("samples").open('[');
-  for (const Tokens length : plan.samples) out.integer(length.value);
-  out.close(']');
+  out.end_array().line(2).key("samples").begin_array();
+  for (const Tokens length : plan.samples) out.number(length.value);
+  out.end_array();
 }
 
-inline void write_places(JsonText& out, const Plan& plan) {
-  out.line(2).key("placement").open('[');
+inline void write_places(JsonWriter& out, const Plan& plan) {
+  out.line(2).key("placement").begin_array();
   for (const Placement& place : plan.placement) {
-    out.open('[').integer(place.dp).integer(place.pp).integer(place.tp);
-    out.integer(place.device).close(']');
+    out.begin_array().number(place.dp).number(place.pp).number(place.tp);
+    out.number(place.device).end_array();
   }
-  out.close(']').line(2).key("stages").open('[');
+  out.end_array().line(2).key("stages").begin_array();
   for (const Stage& stage : plan.stages) {
-    out.line(4).open('{').key("pp").integer(stage.pp).key("chunk").integer(stage.chunk);
-    out.key("layers").open('[').integer(stage.first_layer).integer(stage.end_layer).close(']');
+    out.line(4).begin_object().key("pp").number(stage.pp).key("chunk").number(stage.chunk);
+    out.key("layers").begin_array().number(stage.first_layer).number(stage.end_layer).end_array();
     if (stage.embedding) out.key("embedding").boolean(true);
-    out.close('}');
+    out.end_object();
   }
-  out.close_line(']', 2);
+  out.line(2).end_array();
 }
 
-inline void write_groups(JsonText& out, const Plan& plan) {
-  out.line(2).key("groups").open('[');
+inline void write_groups(JsonWriter& out, const Plan& plan) {
+  out.line(2).key("groups").begin_array();
   for (const auto& group : plan.groups) {
-    out.open('[');
-    for (const std::int32_t rank : group) out.integer(rank);
-    out.close(']');
+    out.begin_array();
+    for (const std::int32_t rank : group) out.number(rank);
+    out.end_array();
   }
-  out.close(']').line(2).key("sample_group").open('[');
+  out.end_array().line(2).key("sample_group").begin_array();
   for (const GroupId group : plan.sample_group) {
-    out.integer(static_cast<std::int64_t>(index(group)));
+    out.number(static_cast<std::int64_t>(index(group)));
   }
-  out.close(']');
+  out.end_array();
 }
 
-inline void write_pack(JsonText& out, const MicroPack& pack, std::size_t id) {
-  out.line(4).open('{').key("id").integer(static_cast<std::int64_t>(id));
+inline void write_pack(JsonWriter& out, const MicroPack& pack, std::size_t id) {
+  out.line(4).begin_object().key("id").number(static_cast<std::int64_t>(id));
   out.key("pass").text(to_string(pack.pass));
-  out.key("group").integer(static_cast<std::int64_t>(index(pack.group)));
-  out.key("slices").open('[');
+  out.key("group").number(static_cast<std::int64_t>(index(pack.group)));
+  out.key("slices").begin_array();
   for (const Slice& slice : pack.slices) {
-    out.open('[').integer(static_cast<std::int64_t>(index(slice.sample)));
-    out.integer(slice.begin.value).integer(slice.end.value).close(']');
+    out.begin_array().number(static_cast<std::int64_t>(index(slice.sample)));
+    out.number(slice.begin.value).number(slice.end.value).end_array();
   }
-  out.close(']');
+  out.end_array();
   if (!pack.exchange.empty()) {
-    out.key("exchange").open('[');
+    out.key("exchange").begin_array();
     for (const RingMode exchange : pack.exchange) out.text(to_string(exchange));
-    out.close(']');
+    out.end_array();
   }
   if (pack.pass == Pass::backward || pack.recompute != Recompute::none) {
     out.key("recompute").text(to_string(pack.recompute));
   }
-  out.close('}');
+  out.end_object();
 }
 
 /// A unit as plan.json has it, without blanks: schedules are long.
@@ -116,33 +116,45 @@ inline void write_pack(JsonText& out, const MicroPack& pack, std::size_t id) {
   return text + ']';
 }
 
-inline void write_schedule(JsonText& out, const DeviceSchedule& device) {
-  out.line(4).open('{').key("dp").integer(device.dp).key("pp").integer(device.pp);
+inline void write_schedule(JsonWriter& out, const DeviceSchedule& device) {
+  out.line(4).begin_object().key("dp").number(device.dp).key("pp").number(device.pp);
   std::string order = "[";
   for (const Unit& unit : device.order) {
     if (order.size() > 1) order += ',';
     order += unit_text(unit);
   }
-  out.key("order").word(order + ']').close('}');
+  out.key("order").raw(order + ']').end_object();
 }
 
-inline void write_prediction(JsonText& out, const Prediction& prediction) {
-  out.open('{').key("iteration_s").time(prediction.iteration);
-  out.key("ideal_s").time(prediction.ideal).key("lower_bound_s").time(prediction.lower_bound);
-  out.key("devices").open('[');
+inline void write_prediction(JsonWriter& out, const Prediction& prediction) {
+  out.begin_object().key("iteration_s").short_time(prediction.iteration);
+  out.key("ideal_s")
+      .short_time(prediction.ideal)
+      .key("lower_bound_s")
+      .short_time(prediction.lower_bound);
+  out.key("devices").begin_array();
   for (const DevicePrediction& device : prediction.devices) {
-    out.line(4).open('{').key("dp").integer(device.dp).key("pp").integer(device.pp);
-    out.key("busy_s").time(device.busy).key("peak_bytes").integer(device.peak.value).close('}');
+    out.line(4).begin_object().key("dp").number(device.dp).key("pp").number(device.pp);
+    out.key("busy_s")
+        .short_time(device.busy)
+        .key("peak_bytes")
+        .number(device.peak.value)
+        .end_object();
   }
-  out.close(']').close('}');
+  out.end_array().end_object();
 }
 
 [[nodiscard]] inline std::string write_plan(const Plan& plan) {
-  JsonText out;
-  out.open('{').line(2).key("format").text(kPlanFormat).key("version").integer(kPlanVersion);
+  JsonWriter out;
+  out.begin_object(JsonLayout::flat)
+      .line(2)
+      .key("format")
+      .text(kPlanFormat)
+      .key("version")
+      .number(kPlanVersion);
   out.key("planner").text(plan.planner);
-  out.line(2).key("step").open('{').key("index").integer(plan.step_index);
-  out.key("target_tokens").integer(plan.target_tokens).close('}');
+  out.line(2).key("step").begin_object().key("index").number(plan.step_index);
+  out.key("target_tokens").number(plan.target_tokens).end_object();
   write_samples(out, plan);
   write_model(out.line(2).key("model"), plan.model);
   write_cluster(out.line(2).key("cluster"), plan.cluster);
@@ -151,15 +163,15 @@ inline void write_prediction(JsonText& out, const Prediction& prediction) {
   write_parallel(out.line(2).key("parallel"), plan.parallel);
   write_places(out, plan);
   write_groups(out, plan);
-  out.line(2).key("micropacks").open('[');
+  out.line(2).key("micropacks").begin_array();
   for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
     write_pack(out, plan.micropacks[id], id);
   }
-  out.close_line(']', 2).line(2).key("schedule").open('[');
+  out.line(2).end_array().line(2).key("schedule").begin_array();
   for (const DeviceSchedule& device : plan.schedule) write_schedule(out, device);
-  out.close_line(']', 2).line(2).key("window").integer(plan.max_in_flight);
+  out.line(2).end_array().line(2).key("window").number(plan.max_in_flight);
   write_prediction(out.line(2).key("prediction"), plan.prediction);
-  out.close_line('}', 0);
+  out.line(0).end_object();
   return out.take() + "\n";
 }
 

@@ -11,7 +11,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/json_reader.hpp"
-#include "slimpack/io/json_text.hpp"
+#include "slimpack/io/json_writer.hpp"
 #include "slimpack/io/model_json.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/runtime/element_type.hpp"
@@ -62,34 +62,34 @@ struct NamedShape {
 [[nodiscard]] inline std::string llama_config_json(const ModelShape& model, ElementType type,
                                                    std::int64_t context) {
   require(type != ElementType::f16, "weights are written as F64, F32 or BF16, not as F16");
-  JsonText out;
-  const auto next = [&out](std::string_view key) -> JsonText& { return out.line(2).key(key); };
-  out.open('{');
+  JsonWriter out;
+  const auto next = [&out](std::string_view key) -> JsonWriter& { return out.line(2).key(key); };
+  out.begin_object(JsonLayout::flat);
   next("_name_or_path").text(model.name);
-  next("architectures").open('[').text("LlamaForCausalLM").close(']');
+  next("architectures").begin_array().text("LlamaForCausalLM").end_array();
   next("model_type").text("llama");
-  next("vocab_size").integer(model.vocab);
-  next("hidden_size").integer(model.hidden);
-  next("intermediate_size").integer(model.ffn);
-  next("num_hidden_layers").integer(model.layers);
-  next("num_attention_heads").integer(model.heads);
-  next("num_key_value_heads").integer(model.kv_heads);
-  next("head_dim").integer(model.head_dim);
+  next("vocab_size").number(model.vocab);
+  next("hidden_size").number(model.hidden);
+  next("intermediate_size").number(model.ffn);
+  next("num_hidden_layers").number(model.layers);
+  next("num_attention_heads").number(model.heads);
+  next("num_key_value_heads").number(model.kv_heads);
+  next("head_dim").number(model.head_dim);
   next("hidden_act").text("silu");
-  next("max_position_embeddings").integer(context);
-  next("rms_norm_eps").real(model.norm_eps);
-  next("rope_theta").real(model.rope_theta);
-  next("rope_scaling").word("null");
+  next("max_position_embeddings").number(context);
+  next("rms_norm_eps").number(model.norm_eps);
+  next("rope_theta").number(model.rope_theta);
+  next("rope_scaling").null();
   next("attention_bias").boolean(false);
   next("mlp_bias").boolean(false);
   next("tie_word_embeddings").boolean(model.tied);
-  next("bos_token_id").word("null");
-  next("eos_token_id").word("null");
+  next("bos_token_id").null();
+  next("eos_token_id").null();
   next("torch_dtype")
       .text(type == ElementType::f64   ? "float64"
             : type == ElementType::f32 ? "float32"
                                        : "bfloat16");
-  return out.close_line('}', 0).take() + "\n";
+  return out.line(0).end_object().take() + "\n";
 }
 
 /// The model of a config.json that can be computed as it is meant: what model_from_json accepts,

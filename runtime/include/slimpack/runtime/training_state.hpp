@@ -14,7 +14,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/bytes.hpp"
 #include "slimpack/io/json_reader.hpp"
-#include "slimpack/io/json_text.hpp"
+#include "slimpack/io/json_writer.hpp"
 
 namespace slimpack::runtime {
 
@@ -48,14 +48,18 @@ namespace detail {
 
 /// One JSON object; 64-bit patterns are strings, and numbers read back exactly.
 [[nodiscard]] inline std::string training_state_json(const TrainingState& state) {
-  JsonText out;
-  out.open('{').key("step").integer(state.step).key("batches").integer(state.batches);
-  out.key("tokens").integer(state.tokens).key("seed").text(std::to_string(state.seed));
+  JsonWriter out;
+  out.begin_object(JsonLayout::flat)
+      .key("step")
+      .number(state.step)
+      .key("batches")
+      .number(state.batches);
+  out.key("tokens").number(state.tokens).key("seed").text(std::to_string(state.seed));
   out.key("random").text(std::to_string(state.random));
-  out.key("loss").real(state.loss).key("loss_sum").real(state.loss_sum);
-  out.key("settings").open('{');
+  out.key("loss").number(state.loss).key("loss_sum").number(state.loss_sum);
+  out.key("settings").begin_object();
   for (const auto& [key, value] : state.settings) out.key(key).text(value);
-  return out.close('}').close('}').take();
+  return out.end_object().end_object().take();
 }
 
 /// Throws InvalidInput naming file, key, rule and value.

@@ -21,7 +21,7 @@
 #include "slimpack/io/bytes.hpp"
 #include "slimpack/io/file_bytes.hpp"
 #include "slimpack/io/json_reader.hpp"
-#include "slimpack/io/json_text.hpp"
+#include "slimpack/io/json_writer.hpp"
 #include "slimpack/runtime/element_type.hpp"
 
 namespace slimpack::runtime {
@@ -201,20 +201,20 @@ inline SafetensorsHeader parse_safetensors(std::span<const std::byte> file,
 }
 
 inline std::string safetensors_header(const SafetensorsHeader& header) {
-  JsonText out;
-  out.open('{');
+  JsonWriter out;
+  out.begin_object(JsonLayout::flat);
   if (!header.metadata.empty()) {
-    out.key("__metadata__").open('{');
+    out.key("__metadata__").begin_object();
     for (const auto& [key, value] : header.metadata) out.key(key).text(value);
-    out.close('}');
+    out.end_object();
   }
   for (const TensorEntry& tensor : header.tensors) {
-    out.key(tensor.name).open('{').key("dtype").text(tensor.type).key("shape").open('[');
-    for (const std::int64_t size : tensor.shape) out.integer(size);
-    out.close(']').key("data_offsets").open('[').integer(tensor.begin);
-    out.integer(tensor.begin + tensor.bytes).close(']').close('}');
+    out.key(tensor.name).begin_object().key("dtype").text(tensor.type).key("shape").begin_array();
+    for (const std::int64_t size : tensor.shape) out.number(size);
+    out.end_array().key("data_offsets").begin_array().number(tensor.begin);
+    out.number(tensor.begin + tensor.bytes).end_array().end_object();
   }
-  std::string text = out.close('}').take();
+  std::string text = out.end_object().take();
   while (text.size() % 8 != 0) text += ' ';
   std::string bytes;
   for (unsigned shift = 0; shift < 64; shift += 8) {
