@@ -233,9 +233,9 @@ std::string page_text(const Comparison& comparison, const std::string& data, std
       "<link rel=\"icon\" href=\"data:,\">\n";
   text += "<title>slimpack: " + xml_escaped(one_line(comparison.task.model)) + " on " +
           xml_escaped(one_line(comparison.task.cluster)) + "</title>\n";
-  text += "<style>";
+  text += "<style>\n";
   text += page::style_css;
-  text += "</style>\n<script>";
+  text += "</style>\n<script>\n";
   text += page::watch_js;
   text += "</script>\n</head>\n<body>\n<div id=\"failed\" role=\"alert\" hidden></div>\n";
   text += page_body(comparison);
@@ -245,7 +245,7 @@ std::string page_text(const Comparison& comparison, const std::string& data, std
   std::string tail = "<script type=\"application/json\" id=\"data\">\n" + data + "</script>\n";
   for (const std::string_view script : {page::decode_js, page::words_js, page::lanes_js,
                                         page::timelines_js, page::charts_js, page::start_js}) {
-    tail.append("<script>").append(script).append("</script>\n");
+    tail.append("<script>\n").append(script).append("</script>\n");
   }
   tail += "</body>\n</html>\n";
   const std::string before = "<footer>This page: ";
