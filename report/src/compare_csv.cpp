@@ -9,7 +9,7 @@
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/metrics.hpp"
 #include "slimpack/report/tables.hpp"
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "text.hpp"
 
 namespace slimpack::report {

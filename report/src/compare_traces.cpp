@@ -16,11 +16,9 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/step_trace.hpp"
-#include "slimpack/sim/node_names.hpp"
+#include "slimpack/sim/dag.hpp"
 
 namespace slimpack::report {
-
-using namespace detail;
 
 namespace {
 

@@ -10,7 +10,7 @@
 
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/tables.hpp"
-#include "slimpack/sim/node_names.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "text.hpp"
 
 namespace slimpack::report {

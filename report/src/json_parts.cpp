@@ -12,7 +12,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/metrics.hpp"
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 
 namespace slimpack::report::detail {
 

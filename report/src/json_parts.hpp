@@ -8,7 +8,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/io/json_writer.hpp"
 #include "slimpack/report/compare.hpp"
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 
 namespace slimpack::report::detail {
 

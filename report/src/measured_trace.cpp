@@ -14,7 +14,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/step_trace.hpp"
-#include "slimpack/sim/node_names.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "trace_units.hpp"
 
 namespace slimpack::report {

@@ -16,7 +16,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/sim/timeline.hpp"
 

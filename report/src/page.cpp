@@ -21,9 +21,8 @@
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/compare_report.hpp"
 #include "slimpack/report/summary.hpp"
-#include "slimpack/sim/critical_path.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "trace_units.hpp"
 

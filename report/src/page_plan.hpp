@@ -20,10 +20,9 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/metrics.hpp"
 #include "slimpack/report/summary.hpp"
-#include "slimpack/sim/critical_path.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
-#include "slimpack/sim/memory.hpp"
+#include "slimpack/sim/timeline.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack::report::detail {

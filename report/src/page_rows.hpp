@@ -13,7 +13,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/sim/timeline.hpp"
 

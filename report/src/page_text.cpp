@@ -18,7 +18,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/metrics.hpp"
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "text.hpp"
 

@@ -19,10 +19,9 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/metrics.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
-#include "slimpack/sim/memory.hpp"
-#include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/timeline.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
 #include "text.hpp"
 
 namespace slimpack::report::detail {

@@ -10,9 +10,8 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/metrics.hpp"
-#include "slimpack/sim/critical_path.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 
 namespace slimpack::report {

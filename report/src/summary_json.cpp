@@ -12,10 +12,8 @@
 #include "slimpack/io/json_writer.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/metrics.hpp"
-#include "slimpack/sim/critical_path.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
-#include "slimpack/sim/node_names.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/sim/timeline.hpp"
 

@@ -17,9 +17,8 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/metrics.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/jitter.hpp"
-#include "slimpack/sim/node_names.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "text.hpp"
 

@@ -10,7 +10,7 @@
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/metrics.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 
 namespace slimpack::report {
 

@@ -17,11 +17,9 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/step_trace.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/gaps.hpp"
-#include "slimpack/sim/memory.hpp"
-#include "slimpack/sim/node_names.hpp"
-#include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/timeline.hpp"
+#include "slimpack/sim/simulate_plan.hpp"
 #include "trace_events.hpp"
 #include "trace_units.hpp"
 
