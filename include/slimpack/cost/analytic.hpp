@@ -21,10 +21,12 @@ class AnalyticModel {
   AnalyticModel(const ModelShape& model, const Cluster& cluster, const MemorySpec& memory)
       : terms_(model, cluster, memory) {}
 
+  /// F of a pack on a stage, ring and tensor-parallel traffic included.
   [[nodiscard]] Nanos forward(const PackLoad& load, const StageLoad& stage) const noexcept {
     return to_nanos(terms_.embedding(load, stage, false) + layers_forward(load, stage));
   }
 
+  /// B of a pack on a stage, with what it recomputes.
   [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
                                Recompute recompute) const noexcept {
     const std::int64_t rows = load.tokens.value * stage.layers, tp = stage.tensor_parallel;
@@ -44,23 +46,28 @@ class AnalyticModel {
     return to_nanos(time);
   }
 
+  /// H: final norm, logits, loss and their gradients.
   [[nodiscard]] Nanos head(const HeadLoad& load) const noexcept {
     return to_nanos(terms_.head(load));
   }
 
+  /// Sending `bytes` over a link.
   [[nodiscard]] Nanos transfer(Bytes bytes, const Link& link) const noexcept {
     return to_nanos(terms_.transfer(bytes.value, link));
   }
 
+  /// Reducing `bytes` of gradients over `ranks`.
   [[nodiscard]] Nanos reduce(Bytes bytes, std::int64_t ranks, const Link& link) const noexcept {
     return to_nanos(terms_.reduction_collectives() * terms_.collective(bytes.value, ranks, link));
   }
 
+  /// O over `touched` bytes, and the gathering of `gathered` bytes of weights over `ranks`.
   [[nodiscard]] Nanos optimizer(Bytes touched, Bytes gathered, std::int64_t ranks,
                                 const Link& link) const noexcept {
     return to_nanos(terms_.update(touched.value) + terms_.collective(gathered.value, ranks, link));
   }
 
+  /// What the model charges for work as such.
   [[nodiscard]] WorkRates rates() const noexcept { return terms_.rates(); }
 
  private:

@@ -25,6 +25,7 @@ struct CommunicationBytes {
   Bytes reduction;  ///< gradients of weights
   Bytes gathering;  ///< updated weights, where the optimizer is sharded
   Bytes tensor_parallel;  ///< collectives inside layers and head
+  /// All bytes.
   [[nodiscard]] constexpr Bytes total() const noexcept {
     return transfers + exchange + head + reduction + gathering + tensor_parallel;
   }

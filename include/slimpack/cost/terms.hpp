@@ -69,6 +69,7 @@ struct MovedElements {
   std::array<std::int64_t, kRecomputeModes> saved{};  ///< inputs of matrix products, kept
 };
 
+/// What kernels bound by memory move of one token in one layer.
 [[nodiscard]] constexpr MovedElements moved_elements(const ModelShape& model) noexcept {
   const std::int64_t hidden = model.hidden, query = model.query_width();
   const std::int64_t key = model.key_width(), ffn = model.ffn;
@@ -95,20 +96,27 @@ class Terms {
   /// Throws InvalidInput naming the first rate or size that is not positive.
   Terms(const ModelShape& model, const Cluster& cluster, const MemorySpec& memory);
 
+  /// The model.
   [[nodiscard]] const ModelShape& model() const noexcept { return model_; }
+  /// The cluster.
   [[nodiscard]] const Cluster& cluster() const noexcept { return cluster_; }
+  /// What work as such costs.
   [[nodiscard]] WorkRates rates() const noexcept;
 
   // Layers. `rows` are tokens times layers.
+  /// Matrix products and kernels bound by memory of F.
   [[nodiscard]] Picos linear_forward(std::int64_t rows, std::int64_t tp) const noexcept {
     return picos(rows, matrix_ / d(tp)) + picos(rows, moved_forward_ / d(tp));
   }
+  /// The same of B: twice the products of F.
   [[nodiscard]] Picos linear_backward(std::int64_t rows, std::int64_t tp) const noexcept {
     return picos(rows, 2 * matrix_ / d(tp)) + picos(rows, moved_backward_ / d(tp));
   }
+  /// What `light` repeats.
   [[nodiscard]] Picos light(std::int64_t rows, std::int64_t tp) const noexcept {
     return picos(rows, light_ / d(tp));
   }
+  /// Attention of a pack on a stage, its filled tiles and segments included.
   [[nodiscard]] Picos attention(const PackLoad& load, const StageLoad& stage,
                                 bool back) const noexcept {
     const std::int64_t pairs2 = std::max(load.filled_pairs2, load.pairs2);
@@ -116,16 +124,22 @@ class Terms {
     return picos(pairs2, stage.layers, each / d(stage.tensor_parallel)) +
            segments(load.segments, stage.layers);
   }
+  /// What `count` segments add on `layers` layers.
   [[nodiscard]] Picos segments(std::int64_t count, std::int64_t layers) const noexcept {
     return picos(count, layers, segment_);
   }
+  /// The fixed cost of `count` kernels.
   [[nodiscard]] Picos kernels(std::int64_t count) const noexcept { return picos(count, kernel_); }
+  /// The fixed cost of a unit's `count` kernels, if it starts any.
   [[nodiscard]] Picos launches(const PackLoad& load, std::int64_t count) const noexcept {
     return starts(load) ? kernels(count) : 0;
   }
+  /// Kernels of a layer that B repeats.
   [[nodiscard]] std::int64_t recomputed_kernels(Recompute mode) const noexcept;
+  /// Gathering of saved rows that are not contiguous, or more kernels, whichever is cheaper.
   [[nodiscard]] Picos regroup(const PackLoad& load, const StageLoad& stage,
                               Recompute mode) const noexcept;
+  /// Traffic of `collectives` a layer between tensor-parallel devices.
   [[nodiscard]] Picos tensor_parallel(const PackLoad& load, const StageLoad& stage,
                                       std::int64_t collectives) const noexcept;
   /// Bytes that one layer's exchange brings to this rank.
@@ -153,11 +167,13 @@ class Terms {
     const auto own = [&](std::int64_t tokens) { return own_head(tokens, load); };
     return head(load, own, head_launches(load));
   }
+  /// The compute of H on one device for `tokens`.
   [[nodiscard]] Picos own_head(std::int64_t tokens, const HeadLoad& load) const noexcept {
     return picos(tokens * load.vocab, head_row_matrix_ / d(load.tensor_parallel)) +
            picos(tokens * load.vocab, head_row_moved_ / d(load.tensor_parallel)) +
            picos(tokens, head_token_ / d(load.tensor_parallel));
   }
+  /// The fixed cost of the kernels of H; none without tokens.
   [[nodiscard]] Picos head_launches(const HeadLoad& load) const noexcept {
     return load.tokens.value > 0 || load.shards > 1 ? kernels(cluster_.head_kernels) : 0;
   }
@@ -180,6 +196,7 @@ class Terms {
   [[nodiscard]] Picos update(std::int64_t bytes) const noexcept {
     return bytes > 0 ? kernels(1) + picos(bytes, moved_byte_) : 0;
   }
+  /// `steps` times the latency of a link.
   [[nodiscard]] static Picos latency(const Link& link, std::int64_t steps = 1) noexcept {
     return picos(steps, link.latency_s * 1e12);
   }

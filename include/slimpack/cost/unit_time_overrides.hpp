@@ -34,19 +34,24 @@ class UnitTimeOverrides {
     }
   }
 
+  /// F or B of a pack on a virtual stage: the time given.
   [[nodiscard]] Nanos compute(PackId pack, std::int32_t virtual_stage) const noexcept {
     return compute_[index(pack) * virtual_stages_ + static_cast<std::size_t>(virtual_stage)];
   }
+  /// As the prices say.
   [[nodiscard]] Nanos head(PackId pack, std::size_t rank, std::int32_t pp) const noexcept {
     return prices_.head(pack, rank, pp);
   }
+  /// As the prices say.
   [[nodiscard]] Nanos transfer(PackId pack, std::int32_t virtual_stage,
                                std::size_t rank) const noexcept {
     return prices_.transfer(pack, virtual_stage, rank);
   }
+  /// As the prices say.
   [[nodiscard]] Nanos reduce(std::int32_t pp, std::int32_t chunk) const noexcept {
     return prices_.reduce(pp, chunk);
   }
+  /// As the prices say.
   [[nodiscard]] Nanos optimizer(std::int32_t dp, std::int32_t pp) const noexcept {
     return prices_.optimizer(dp, pp);
   }

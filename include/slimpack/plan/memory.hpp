@@ -157,6 +157,7 @@ struct DeviceWeights {
   std::int64_t embedding = 0;   ///< the whole table, on stage 0
   std::int64_t final_norm = 0;  ///< on the last stage
   std::int64_t head = 0;        ///< projection held apart from the embedding
+  /// All of it.
   [[nodiscard]] constexpr std::int64_t total() const noexcept {
     return layers + embedding + final_norm + head;
   }
@@ -202,6 +203,7 @@ struct DeviceWeights {
 /// What a device holds from the begin of a step to its end.
 struct StaticBytes {
   Bytes weights, gradients, optimizer;
+  /// All of it.
   [[nodiscard]] constexpr Bytes total() const noexcept { return weights + gradients + optimizer; }
   friend bool operator==(const StaticBytes&, const StaticBytes&) = default;
 };

@@ -35,6 +35,7 @@ struct Slice {
   SampleId sample{};
   Tokens begin;
   Tokens end;
+  /// Number of tokens.
   [[nodiscard]] constexpr Tokens length() const noexcept { return end - begin; }
   friend auto operator<=>(const Slice&, const Slice&) = default;
 };
@@ -89,6 +90,7 @@ struct Stage {
   std::int64_t first_layer = 0;
   std::int64_t end_layer = 0;
   bool embedding = false;
+  /// Number of layers.
   [[nodiscard]] constexpr std::int64_t layers() const noexcept { return end_layer - first_layer; }
   friend bool operator==(const Stage&, const Stage&) = default;
 };

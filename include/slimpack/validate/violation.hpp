@@ -30,6 +30,7 @@ struct Validation {
   /// Most bytes that each device of `Plan::schedule` may come to hold, whatever the times are;
   /// empty where rules 0 to 5 are broken, because then what is allocated and freed does not match.
   std::vector<Bytes> worst_case_peak;
+  /// Whether no rule is broken.
   [[nodiscard]] bool valid() const noexcept { return violations.empty(); }
   friend bool operator==(const Validation&, const Validation&) = default;
 };

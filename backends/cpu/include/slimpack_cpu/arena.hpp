@@ -57,11 +57,14 @@ inline constexpr std::size_t kLargePage = std::size_t{1} << 21U;
 /// by `touch`.
 class BufferArena {
  public:
+  /// A block of at least `capacity` bytes, none of them touched.
   explicit BufferArena(Bytes capacity)
       : places_(capacity, kBufferAlignment),
         data_(detail::large_pages(static_cast<std::size_t>(places_.capacity().value))) {}
 
+  /// A place for so many bytes; throws ExecutionError where there is none.
   [[nodiscard]] std::byte* take(std::size_t bytes) { return data_.get() + places_.take(bytes); }
+  /// Gives a place back; `bytes` as it was taken for.
   void give_back(const std::byte* from, std::size_t bytes) noexcept {
     places_.give_back(static_cast<std::size_t>(from - data_.get()), bytes);
   }
@@ -72,8 +75,11 @@ class BufferArena {
     const auto end = static_cast<std::size_t>(std::min(bytes, capacity()).value);
     for (; touched_ < end; touched_ += kPage) data_.get()[touched_] = std::byte{0};
   }
+  /// Size of the block.
   [[nodiscard]] Bytes capacity() const noexcept { return places_.capacity(); }
+  /// Bytes that are taken now.
   [[nodiscard]] Bytes held() const noexcept { return places_.held(); }
+  /// The end of the highest buffer that there ever was.
   [[nodiscard]] Bytes reached() const noexcept { return places_.reached(); }
 
  private:
@@ -110,6 +116,7 @@ class Buffer {
     if (arena_ != nullptr) arena_->give_back(data_, size_);
   }
 
+  /// The memory.
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
 
  private:
@@ -145,7 +152,9 @@ class ArenaOwner {
     }
     arena_ = std::make_unique<BufferArena>(capacity);
   }
+  /// The arena, or null.
   [[nodiscard]] BufferArena* get() noexcept { return arena_.get(); }
+  /// The arena, or null.
   [[nodiscard]] const BufferArena* get() const noexcept { return arena_.get(); }
 
  private:

@@ -27,7 +27,9 @@ struct AttentionShape {
   [[nodiscard]] constexpr std::int64_t visible(std::int64_t row) const noexcept {
     return std::clamp<std::int64_t>(first_row.value + row - first_key.value + 1, 0, keys);
   }
+  /// Width of a row of queries.
   [[nodiscard]] constexpr std::int64_t query_width() const noexcept { return heads * head_dim; }
+  /// Width of a row of keys, and of values.
   [[nodiscard]] constexpr std::int64_t key_width() const noexcept { return kv_heads * head_dim; }
 };
 

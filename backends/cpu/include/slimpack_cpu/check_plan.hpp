@@ -99,6 +99,7 @@ struct PlanCheck {
   std::string worst_tensor;  ///< with the largest gradient difference
   std::map<std::string, double> gradient_by_tensor;
   std::vector<Bytes> peak;  ///< one a device
+  /// The largest of the three differences.
   [[nodiscard]] double worst() const noexcept {
     return detail::worse(detail::worse(loss_difference, gradient_difference), weight_difference);
   }

@@ -109,7 +109,9 @@ class BasicDevice {
   [[nodiscard]] std::span<const runtime::HeldTensor> tensors() const noexcept {
     return layout_.tensors;
   }
+  /// What the device holds of a tensor.
   [[nodiscard]] In weights(const runtime::HeldTensor& tensor) const { return of(weights_, tensor); }
+  /// The same, to be written: a loaded checkpoint.
   [[nodiscard]] Out weights(const runtime::HeldTensor& tensor) { return of(weights_, tensor); }
   /// Of the last step, summed over ranks and copies.
   [[nodiscard]] In gradients(const runtime::HeldTensor& tensor) const {
@@ -118,6 +120,7 @@ class BasicDevice {
 
   // --- optimizer ---
 
+  /// Of the optimizer.
   [[nodiscard]] const AdamW& settings() const noexcept { return settings_; }
   /// Of the steps to come: a schedule sets the learning rate here before each of them.
   void set_settings(const AdamW& settings) { settings_ = settings; }
@@ -165,7 +168,9 @@ class BasicDevice {
 
   // --- runtime::Backend ---
 
+  /// Bytes of one number of `Math`, for all sorts.
   [[nodiscard]] ElementBytes element_bytes() const noexcept { return element_bytes_of<Number>(); }
+  /// Weights, gradients and optimizer state of this device.
   [[nodiscard]] StaticBytes static_bytes() const noexcept {
     const auto size = [](std::size_t elements) {
       return Bytes{static_cast<std::int64_t>(elements * sizeof(Number))};
@@ -173,10 +178,13 @@ class BasicDevice {
     return {size(weights_.size()), size(gradients_.size()),
             size(first_moment_.size() + second_moment_.size())};
   }
+  /// From the arena, if there is one, else from the heap.
   [[nodiscard]] Buffer allocate(Bytes bytes) {
     return arena_.get() != nullptr ? Buffer(*arena_.get(), bytes) : Buffer(bytes);
   }
+  /// The memory of a buffer.
   [[nodiscard]] std::span<std::byte> bytes(const Buffer& buffer) const { return buffer.bytes(); }
+  /// Makes all bytes zero.
   void clear(Buffer& buffer) { std::ranges::fill(buffer.bytes(), std::byte{0}); }
 
   /// Throws InvalidInput if the plan's model or partition is not that of the first.
@@ -191,6 +199,7 @@ class BasicDevice {
     std::ranges::fill(gradients_, Number{0});
   }
 
+  /// F of a pack on a virtual stage.
   template <DeviceLink<Number> Link>
   void forward(const runtime::PackCall& call, Link& link) {
     math_.forget();
@@ -234,6 +243,8 @@ class BasicDevice {
     }
   }
 
+  /// B of a pack on a virtual stage. Throws std::runtime_error naming samples where the gradient of
+  /// a token is not finite.
   template <DeviceLink<Number> Link>
   void backward(const runtime::PackCall& call, Link& link) {
     math_.forget();
@@ -260,6 +271,7 @@ class BasicDevice {
     }
   }
 
+  /// H of a pack, tile by tile. Throws std::runtime_error naming samples whose loss is not finite.
   template <DeviceLink<Number> Link>
   void head(const runtime::HeadCall& call, Link& link) {
     math_.forget();
@@ -277,6 +289,7 @@ class BasicDevice {
     check_losses(call);
   }
 
+  /// R of a chunk: queues the sums that no B has queued.
   template <DeviceLink<Number> Link>
   void reduce(std::int32_t chunk, Link& link) {
     buckets_.reduce(chunk, queue_on(link));

@@ -43,6 +43,7 @@ template <std::floating_point Number>
 class Workspace {
  public:
   using Out = OutOf<Number>;
+  /// Hands out `all`.
   explicit Workspace(Out all) : all_(all) {}
 
   /// A matrix with whatever is there.
@@ -52,12 +53,15 @@ class Workspace {
     used_ += size;
     return all_.subspan(used_ - size, size);
   }
+  /// A matrix of zeros.
   [[nodiscard]] Out take_zeros(std::int64_t rows, std::int64_t cols) {
     const Out taken = take(rows, cols);
     std::ranges::fill(taken, Number{0});
     return taken;
   }
+  /// How much is handed out, for `rewind`.
   [[nodiscard]] std::size_t mark() const noexcept { return used_; }
+  /// Takes back all that was handed out after a mark.
   void rewind(std::size_t mark) noexcept { used_ = mark; }
 
  private:
@@ -195,6 +199,7 @@ class Layer {
   Layer(Math& math, const ModelShape& model, const LayerTensors<In>& weights)
       : math_(math), model_(model), weights_(weights) {}
 
+  /// The norm before attention.
   void normalise_input(Pieces pieces) const {
     for (const auto& rows : pieces) {
       math_.rms_norm_forward(rows.input_norm, rows.input_inverse, rows.input, weights_.input_norm,
@@ -202,6 +207,7 @@ class Layer {
     }
   }
 
+  /// Queries of the pieces, rotated.
   void project_query(Pieces pieces) const {
     for (const auto& rows : pieces) {
       math_.linear_forward(rows.query, rows.input_norm, weights_.query,
@@ -211,6 +217,7 @@ class Layer {
     }
   }
 
+  /// Keys, rotated, and values of the pieces.
   void project_key_value(Pieces pieces, std::span<const Out> keys,
                          std::span<const Out> values) const {
     for (std::size_t i = 0; i < pieces.size(); ++i) {

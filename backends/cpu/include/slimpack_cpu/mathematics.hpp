@@ -14,8 +14,10 @@
 
 namespace slimpack::cpu {
 
+/// Numbers that an operator reads.
 template <class Number>
 using InOf = std::span<const Number>;
+/// Numbers that an operator writes.
 template <class Number>
 using OutOf = std::span<Number>;
 

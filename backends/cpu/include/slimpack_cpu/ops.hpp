@@ -21,7 +21,9 @@
 /// shape says, and computes each row on its own, so that a row's result does not depend on others.
 namespace slimpack::cpu {
 
+/// Numbers that an operator reads.
 using In = std::span<const double>;
+/// Numbers that an operator writes.
 using Out = std::span<double>;
 
 namespace detail {
@@ -79,6 +81,7 @@ inline void add(Out into, In values) {
   detail::add_scaled(into, 1.0, values);
 }
 
+/// Sizes of a linear layer: rows, and numbers of a row before and behind it.
 struct LinearShape {
   std::int64_t rows = 0, in = 0, out = 0;
 };
@@ -131,6 +134,7 @@ inline void linear_backward_weight(Out dweight, In dout, In in, LinearShape shap
   }
 }
 
+/// A matrix of rows.
 struct RowShape {
   std::int64_t rows = 0, cols = 0;
 };
@@ -183,10 +187,12 @@ inline void rms_norm_backward(Out din, Out dgain, In dout, In in, In gain, In in
   }
 }
 
+/// Rows of heads that are rotated.
 struct RopeShape {
   std::int64_t rows = 0, heads = 0, head_dim = 0;
 };
 
+/// Rotate by the position, or back.
 enum class Rotation : std::uint8_t { forward, inverse };
 
 /// Rotary positions in place: element i < head_dim / 2 of a head turns with element
@@ -268,6 +274,7 @@ inline void embedding_backward(Out dtable, In dout, std::span<const std::int32_t
   }
 }
 
+/// The target of each row; a row without one adds no loss.
 using Targets = std::span<const std::optional<std::int32_t>>;
 
 /// Rows [first, first + size) of the vocabulary: what the columns of a shard's logits are.

@@ -40,6 +40,7 @@ struct Matrix {
 /// Tensors by name.
 using Tensors = std::map<std::string, Matrix>;
 
+/// Loss and gradients of a step.
 struct ReferenceResult {
   double loss = 0;                  ///< sum over targets / number of targets
   std::vector<double> sample_loss;  ///< sum over the sample's targets, not divided
@@ -350,8 +351,10 @@ class ReferenceSample {
 /// AdamW over whole tensors after clipping by their norm, by formulas of its own.
 class ReferenceOptimizer {
  public:
+  /// Begins with moments of zero.
   explicit ReferenceOptimizer(AdamW settings) : settings_(settings) {}
 
+  /// One AdamW step with clipping over the whole model.
   void update(Tensors& weights, const Tensors& gradients) {
     power1_ *= settings_.beta1;
     power2_ *= settings_.beta2;

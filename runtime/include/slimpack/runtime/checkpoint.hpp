@@ -58,7 +58,9 @@ class Checkpoint {
   /// weights without the training that belongs to them. O(tensors + bytes of the headers).
   [[nodiscard]] static Checkpoint open(const std::string& folder) { return Checkpoint(folder); }
 
+  /// Shape of the saved model.
   [[nodiscard]] const ModelShape& model() const noexcept { return weights_.model(); }
+  /// The weights, as a Llama folder.
   [[nodiscard]] const LlamaFolder& weights() const noexcept { return weights_; }
   [[nodiscard]] const TrainingState& state() const noexcept { return state_; }
   [[nodiscard]] bool has_master() const noexcept { return has_master_; }

@@ -10,6 +10,7 @@
 
 namespace slimpack::runtime {
 
+/// A schedule of learning rates: warm-up, then a cosine down to a floor.
 struct LearningRate {
   double peak = 1e-3;
   double floor = 1e-4;      ///< at the last step and behind it

@@ -25,6 +25,7 @@ struct NamedShape {
   std::vector<std::int64_t> shape;
   friend bool operator==(const NamedShape&, const NamedShape&) = default;
 
+  /// Number of elements.
   [[nodiscard]] std::int64_t elements() const noexcept {
     std::int64_t product = 1;
     for (const std::int64_t size : shape) product *= size;

@@ -25,6 +25,7 @@
 
 namespace slimpack::runtime {
 
+/// Names of the files of a Llama folder.
 inline constexpr std::string_view kConfigFile = "config.json";
 inline constexpr std::string_view kWeightsFile = "model.safetensors";
 inline constexpr std::string_view kShardIndexFile = "model.safetensors.index.json";
@@ -41,6 +42,7 @@ class LlamaFolder {
   /// O(tensors + bytes of the headers).
   [[nodiscard]] static LlamaFolder open(const std::string& folder) { return LlamaFolder(folder); }
 
+  /// Shape of the model, as config.json says.
   [[nodiscard]] const ModelShape& model() const noexcept { return model_; }
   /// The tensors of the model, in the order of llama_tensors.
   [[nodiscard]] const std::vector<NamedShape>& tensors() const noexcept { return tensors_; }

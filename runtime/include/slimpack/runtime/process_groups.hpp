@@ -134,6 +134,7 @@ struct Bucket {
 class BucketQueue {
  public:
   BucketQueue() = default;
+  /// Takes the buckets of a device, as `buckets_of` lists them.
   explicit BucketQueue(std::vector<Bucket> buckets) : buckets_(std::move(buckets)) {}
 
   /// All buckets, chunk after chunk.

@@ -34,6 +34,7 @@ struct Piece {
   Recompute recompute = Recompute::none;
   std::size_t block = 0;  ///< in `Program::blocks`
   Tokens block_row;       ///< of its first token
+  /// Number of tokens.
   [[nodiscard]] constexpr Tokens length() const noexcept { return end - begin; }
 };
 

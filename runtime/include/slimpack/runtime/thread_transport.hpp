@@ -41,6 +41,7 @@ class BasicThreadTransport {
             static_cast<std::int64_t>(device));
   }
 
+  /// As Transport asks.
   void post_receive(const Channel& channel, std::size_t message, std::span<std::byte> into) {
     Lock lock(rendezvous_->mutex_);
     rendezvous_->check_aborted(lock);
@@ -56,6 +57,7 @@ class BasicThreadTransport {
     rendezvous_->transfer(lock, channel, state, mover_);
   }
 
+  /// As Transport asks.
   void await_receive(const Channel& channel, std::size_t message) {
     Lock lock(rendezvous_->mutex_);
     auto& state = rendezvous_->state_of(channel);
@@ -66,6 +68,7 @@ class BasicThreadTransport {
     mover_.follow(state.messages[message % rendezvous_->max_in_flight_].moved);
   }
 
+  /// As Transport asks.
   void queue_send(const Channel& channel, std::size_t message, std::span<const std::byte> from) {
     Lock lock(rendezvous_->mutex_);
     rendezvous_->check_aborted(lock);
@@ -81,6 +84,7 @@ class BasicThreadTransport {
     rendezvous_->transfer(lock, channel, state, mover_);
   }
 
+  /// As Transport asks. Never blocks.
   [[nodiscard]] bool send_ended(const Channel& channel, std::size_t message) {
     Lock lock(rendezvous_->mutex_);
     rendezvous_->check_aborted(lock);
@@ -88,6 +92,7 @@ class BasicThreadTransport {
     return state.ended > message && mover_.reached(moved(state, message));
   }
 
+  /// As Transport asks.
   void await_send(const Channel& channel, std::size_t message) {
     Lock lock(rendezvous_->mutex_);
     const auto& state = rendezvous_->state_of(channel);
@@ -95,6 +100,7 @@ class BasicThreadTransport {
     mover_.follow(moved(state, message));
   }
 
+  /// As Transport asks. The last member to come moves the bytes.
   void ring(const ProcessGroup& process_group, std::span<const std::byte> from,
             std::span<std::byte> into) {
     const auto check = [](Contributions all) {
@@ -112,6 +118,7 @@ class BasicThreadTransport {
     });
   }
 
+  /// As Transport asks.
   template <class Element>
     requires std::is_trivially_copyable_v<Element>
   void broadcast(const ProcessGroup& process_group, std::size_t root, std::span<Element> values) {
@@ -123,6 +130,7 @@ class BasicThreadTransport {
                    });
   }
 
+  /// As Transport asks.
   template <std::floating_point Element>
   void all_reduce(const ProcessGroup& process_group, std::span<Element> values,
                   Reduction reduction) {
@@ -132,6 +140,7 @@ class BasicThreadTransport {
                    });
   }
 
+  /// As Transport asks.
   template <class Element>
     requires std::is_trivially_copyable_v<Element>
   void all_gather(const ProcessGroup& process_group, std::span<Element> values, std::size_t first,
@@ -154,6 +163,7 @@ class BasicThreadTransport {
                    });
   }
 
+  /// As ScatterTransport asks.
   template <class Element>
     requires std::is_trivially_copyable_v<Element>
   void gather_parts(const ProcessGroup& process_group, std::span<Element> values,
@@ -172,6 +182,7 @@ class BasicThreadTransport {
                    });
   }
 
+  /// As ScatterTransport asks.
   template <std::floating_point Element>
   void queue_scatter(const ProcessGroup& process_group, std::int64_t tag, std::span<Element> values,
                      const ShardLayout& shard_layout) {
@@ -188,6 +199,7 @@ class BasicThreadTransport {
     });
   }
 
+  /// As Transport asks.
   template <std::floating_point Element>
   void queue_sum(const ProcessGroup& process_group, std::int64_t tag, std::span<Element> values) {
     queue(process_group, tag, values, [this](Lane lane, Contributions all) {
@@ -195,6 +207,7 @@ class BasicThreadTransport {
     });
   }
 
+  /// As Transport asks.
   void await_sum(const ProcessGroup& process_group, std::int64_t tag) {
     Lock lock(rendezvous_->mutex_);
     auto& sums = rendezvous_->groups_[process_group.members].sums;
@@ -216,6 +229,7 @@ class BasicThreadTransport {
     rendezvous_->devices_[device_].place = place;
   }
 
+  /// As Transport asks.
   void abort(const std::string& sentence) { rendezvous_->abort(sentence); }
 
  private:

@@ -32,6 +32,7 @@ struct TokenBlock {
   TokenType type = TokenType::u8;
   std::variant<std::string, FileBytes> content;
 
+  /// The tokens, as they lie.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
     if (const auto* file = std::get_if<FileBytes>(&content)) return file->bytes();
     return std::as_bytes(std::span(*std::get_if<std::string>(&content)));
