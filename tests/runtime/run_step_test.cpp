@@ -206,7 +206,7 @@ TEST_CASE("run_step: a failure on one device ends all with a sentence naming dev
                       [](const Unit& u) { return u.kind < UnitKind::reduce; }));
     const std::string sentence = "device (dp " + std::to_string(plan.schedule[device].dp) +
                                  ", pp " + std::to_string(plan.schedule[device].pp) + "), unit " +
-                                 std::to_string(unit) + ", " + runtime::to_string(order[unit]) +
+                                 std::to_string(unit) + ", " + to_string(order[unit]) +
                                  ", failed: out of luck";
     const auto data = cpu::step_data(plan, cpu::random_tokens(plan, seed));
     CHECK_THROWS_WITH_AS((void)runtime::run_step(plan, data, std::span(devices)), sentence.c_str(),
