@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cost model of one's own: attention in which a query sees the last `window` tokens alone. It is
 // planned with through a table and simulated as it is, beside plans made for dense attention:
-//   sparse_attention [WINDOW]
+//   sparse_attention [TOKENS]
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace slimpack;  // NOLINT(google-build-using-namespace): an example, kept short
 
-/// The analytic model, asked for the pairs that a window leaves. A load tells tokens, pairs and
+/// The analytic model, asked for the pairs that a sliding window leaves. A load tells tokens, pairs and
 /// segments: each segment is taken for one of equal length whose queries see from c - s/2 to
 /// c + s/2 keys, c being the mean; a pack of one slice is exact.
 class WindowModel {
@@ -43,12 +43,12 @@ class WindowModel {
     return dense_.optimizer(touched, gathered, ranks, link);
   }
 
-  /// The pairs that remain: 2 n (c - what queries beyond the window lose in the mean).
+  /// The pairs that remain: 2 n (c - what queries beyond the sliding window lose in the mean).
   [[nodiscard]] PackLoad seen(PackLoad load) const noexcept {
     const std::int64_t tokens = load.tokens.value;
     if (tokens == 0 || load.pairs2 == 0) return load;
-    // The mean of x - window over those x in [low, low + span] that exceed it: (high - window)^2 -
-    // (low - window)^2, over 2 span. All numbers are doubled, as pairs2 is.
+    // The mean of x - w over those x in [low, low + span] that exceed it: (high - w)^2 -
+    // (low - w)^2, over 2 span. All numbers are doubled, as pairs2 is.
     const std::int64_t mean2 = load.pairs2 / tokens;  // 2 c
     const std::int64_t segments = load.segments > 0 ? load.segments : 1;
     const std::int64_t span = std::max<std::int64_t>(1, std::min(tokens / segments, mean2));

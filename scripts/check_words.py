@@ -40,7 +40,7 @@ ALLOWED = (
     "wall clock", "wall-clock",
     "meetings, papers",  # what documents are about
 )
-PATTERNS = [(re.compile(rf"(?<![\w-]){word}(?![\w-])", re.IGNORECASE), instead) for word, instead in WORDS]
+PATTERNS = [(re.compile(rf"(?<![\w-])(?:{word})(?![\w-])", re.IGNORECASE), instead) for word, instead in WORDS]
 CODE = re.compile(r"`[^`]*`|\]\([^)]*\)|<[^>]*>")
 COMMENT = {".hpp": "//", ".cpp": "//", ".cu": "//", ".cuh": "//", ".py": "#", ".sh": "#", ".cmake": "#"}
 
