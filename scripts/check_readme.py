@@ -64,7 +64,7 @@ def planners_of(root):
     names = []
     for include in re.findall(r'"slimpack/(planners/published/\w+\.hpp)"', text):
         header = (root / "include/slimpack" / include).read_text(encoding="utf-8")
-        names += re.findall(r'\bname = "([\w-]+)"', header)
+        names += re.findall(r'\b(?:name|kName) = "([\w-]+)"', header) or [f"the planner of {include}"]
     own = (root / OWN_PLANNERS).read_text(encoding="utf-8")
     return names + re.findall(r'\{"(slimpack[\w-]*)"', own)
 

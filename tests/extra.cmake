@@ -27,7 +27,6 @@ add_test(NAME scripts.cuda_budget_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CUR
 add_test(NAME scripts.evaluation_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/evaluation_test.py)
 add_test(NAME scripts.readme_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/readme_test.py)
 add_test(NAME scripts.words_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/words_test.py)
-add_test(NAME scripts.documents COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_readme.py)
 add_test(NAME scripts.words COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_words.py)
 
 include(determinism/determinism.cmake)
