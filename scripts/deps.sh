@@ -3,7 +3,7 @@
 # Installs what building slimpack needs and this machine lacks.
 #
 #   scripts/deps.sh         compiler, CMake, Ninja, and the libraries of programs and tests
-#   scripts/deps.sh --ci    besides, what .ci/run needs: clang 14 with its tools, a solver and a
+#   scripts/deps.sh --ci    besides, what .ci/run needs: clang 14 with its tools, a solver, doxygen and a
 #                           browser for tests
 #
 # Looks for commands and headers first, so it does nothing where all is there, whatever the
@@ -42,6 +42,7 @@ find_missing() {
     need_command clang-format-14 clang-format-14
     need_command clang-tidy-14 clang-tidy-14
     need_command glpsol glpk-utils
+    need_command doxygen doxygen
     # Elsewhere a browser has other names, or is no package; its tests are skipped where there is none.
     if [[ $'\n'"$(cat /etc/os-release 2>/dev/null)"$'\n' == *$'\nID=debian\n'* ]]; then
       need_command chromium chromium

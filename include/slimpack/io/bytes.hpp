@@ -26,7 +26,7 @@ template <std::integral Integer>
   return static_cast<Integer>(static_cast<Word>(word));
 }
 
-/// `text` for a message: printable ASCII as it is, other bytes as \xNN, cut after 40.
+/// `text` for a message: printable ASCII as it is, other bytes as `\xNN`, cut after 40.
 [[nodiscard]] inline std::string in_quotes(std::string_view text) {
   constexpr std::string_view kHex = "0123456789abcdef";
   constexpr std::size_t kLongest = 40;
