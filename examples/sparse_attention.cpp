@@ -17,9 +17,9 @@ namespace {
 
 using namespace slimpack;  // NOLINT(google-build-using-namespace): an example, kept short
 
-/// The analytic model, asked for the pairs that a sliding window leaves. A load tells tokens, pairs and
-/// segments: each segment is taken for one of equal length whose queries see from c - s/2 to
-/// c + s/2 keys, c being the mean; a pack of one slice is exact.
+/// The analytic model, asked for the pairs that a sliding window leaves. A load tells tokens, pairs
+/// and segments: each segment is taken for one of equal length whose queries see from c - s/2 to c
+/// + s/2 keys, c being the mean; a pack of one slice is exact.
 class WindowModel {
  public:
   WindowModel(const AnalyticModel& dense, Tokens window) : dense_(dense), window_(window.value) {}
@@ -57,8 +57,7 @@ class WindowModel {
     };
     const std::int64_t high2 = beyond2(mean2 + span), low2 = beyond2(mean2 - span);
     const Int128 all = Int128{4} * span * mean2;
-    const Int128 left =
-        std::max<Int128>(0, all - Int128{high2 - low2} * (high2 + low2));
+    const Int128 left = std::max<Int128>(0, all - Int128{high2 - low2} * (high2 + low2));
     load.pairs2 = static_cast<std::int64_t>(load.pairs2 * left / all);
     load.filled_pairs2 = static_cast<std::int64_t>(load.filled_pairs2 * left / all);
     return load;
