@@ -40,10 +40,10 @@ void print_assignment(const std::vector<QueuedSample>& queue, std::int32_t max_c
   rules.ranks = 2;
   rules.max_cp = max_cp;
   const Assignment assignment = assign_samples(needs, rules);
-  std::printf("at most %d ranks a sample: loads", max_cp);
+  std::printf("max_cp %d: loads of the ranks", max_cp);
   for (const std::int64_t load : assignment.load)
     std::printf(" %lld", static_cast<long long>(load));
-  std::printf(", sample 0 on %zu rank(s)\n",
+  std::printf("; sample 0 in a group of %zu\n",
               assignment.groups[index(assignment.sample_group.front())].size());
 }
 
