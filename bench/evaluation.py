@@ -236,7 +236,7 @@ class Page:
         yield ""
         yield (f"*Speed-up* is a planner's time for the step over `{OURS}`'s: above 1, `{OURS}` is faster. Tables give the geometric mean over models and, in brackets, the worst (least) of them. "
                "*Share of ideal* is the bare compute of all samples spread evenly, without recomputation, launches, communication or waiting, over the time of the step. What each planner models, its source and where it deviates stand in its header in "
-               "`include/slimpack/planners/`; each gets what its publication describes, deviations in its favour. Length sets: [bench/evaluation/data](../bench/evaluation/data/README.md), [examples/data](../examples/data/README.md).")
+               "`include/slimpack/planners/`; most deviations are in favour of the system, and [planners.md](planners.md) names the planners of which some are not. Length sets: [bench/evaluation/data](../bench/evaluation/data/README.md), [examples/data](../examples/data/README.md).")
         yield ""
 
     def headline(self):
