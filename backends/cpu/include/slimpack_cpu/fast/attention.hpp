@@ -16,7 +16,9 @@
 
 namespace slimpack::cpu::fast {
 
+/// Numbers that an operator reads.
 using In = std::span<const float>;
+/// Numbers that an operator writes.
 using Out = std::span<float>;
 
 /// The operators of slimpack_cpu/attention.hpp. Query heads that share a key head lie one below

@@ -16,7 +16,9 @@ namespace slimpack::cpu::fast {
 /// A register tile: so many packets wide and rows high, sums, a row of the right factor and one
 /// element of the left one have to fit into the registers (32 with AVX-512, else 16).
 inline constexpr std::int64_t kTileVectors = kLanes == 16 ? 4 : 2;
+/// Rows of a register tile.
 inline constexpr std::int64_t kTileRows = 6;
+/// Columns of a register tile: what the right factor is packed by.
 inline constexpr std::int64_t kPanel = kTileVectors * kLanes;
 
 /// `count` rounded up to whole packets.

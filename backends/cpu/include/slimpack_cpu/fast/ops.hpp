@@ -40,6 +40,7 @@ inline float dot(const float* a, const float* b, std::int64_t count) {
   return sum_of(sums);
 }
 
+/// The operator of the same name in slimpack_cpu/ops.hpp, in fp32.
 inline void add(Out into, In values) {
   check_size(values.size(), 1, static_cast<std::int64_t>(into.size()), "add", "values");
   for_packets(static_cast<std::int64_t>(into.size()), [&](std::int64_t i, auto lanes) {
@@ -48,6 +49,7 @@ inline void add(Out into, In values) {
   });
 }
 
+/// The operator of the same name in slimpack_cpu/ops.hpp, in fp32.
 inline void rms_norm_forward(Out out, Out inverse_rms, In in, In gain, RowShape shape,
                              double epsilon) {
   constexpr const char* kName = "rms_norm_forward";
@@ -68,6 +70,7 @@ inline void rms_norm_forward(Out out, Out inverse_rms, In in, In gain, RowShape 
   }
 }
 
+/// The operator of the same name in slimpack_cpu/ops.hpp, in fp32.
 inline void rms_norm_backward(Out din, Out dgain, In dout, In in, In gain, In inverse_rms,
                               RowShape shape) {
   constexpr const char* kName = "rms_norm_backward";
@@ -181,6 +184,7 @@ inline Packet sigmoid(const Packet& x) {
   return quotient(one, sum(one, exp2(product(x, all(-kLog2E)))));
 }
 
+/// The operator of the same name in slimpack_cpu/ops.hpp, in fp32.
 inline void swiglu_forward(Out result, In gate, In up) {
   const auto count = static_cast<std::int64_t>(result.size());
   check_size(gate.size(), 1, count, "swiglu_forward", "gate");
@@ -191,6 +195,7 @@ inline void swiglu_forward(Out result, In gate, In up) {
   });
 }
 
+/// The operator of the same name in slimpack_cpu/ops.hpp, in fp32.
 inline void swiglu_backward(Out dgate, Out dup, In dproduct, In gate, In up) {
   const auto count = static_cast<std::int64_t>(dproduct.size());
   for (const std::size_t size : {dgate.size(), dup.size(), gate.size(), up.size()}) {
@@ -209,6 +214,7 @@ inline void swiglu_backward(Out dgate, Out dup, In dproduct, In gate, In up) {
   });
 }
 
+/// The operator of the same name in slimpack_cpu/ops.hpp, in fp32.
 inline void embedding_forward(Out out, In table, std::span<const std::int32_t> tokens,
                               std::int64_t vocab, std::int64_t hidden) {
   const auto rows = static_cast<std::int64_t>(tokens.size());
@@ -222,6 +228,7 @@ inline void embedding_forward(Out out, In table, std::span<const std::int32_t> t
   }
 }
 
+/// The operator of the same name in slimpack_cpu/ops.hpp, in fp32.
 inline void embedding_backward(Out dtable, In dout, std::span<const std::int32_t> tokens,
                                std::int64_t vocab, std::int64_t hidden) {
   const auto rows = static_cast<std::int64_t>(tokens.size());
@@ -236,6 +243,7 @@ inline void embedding_backward(Out dtable, In dout, std::span<const std::int32_t
   }
 }
 
+/// The operator of the same name in slimpack_cpu/ops.hpp, in fp32.
 inline void logit_maximum(Out maximum, In logits, LogitShape shape) {
   check_size(logits.size(), shape.rows, shape.size, "logit_maximum", "logits");
   check_size(maximum.size(), shape.rows, 1, "logit_maximum", "maximum");
@@ -247,6 +255,7 @@ inline void logit_maximum(Out maximum, In logits, LogitShape shape) {
   }
 }
 
+/// The operator of the same name in slimpack_cpu/ops.hpp, in fp32.
 inline void logit_sums(Out sums, Out target_logit, In logits, In maximum, Targets targets,
                        LogitShape shape) {
   constexpr const char* kName = "logit_sums";
@@ -272,6 +281,7 @@ inline void logit_sums(Out sums, Out target_logit, In logits, In maximum, Target
   }
 }
 
+/// The operator of the same name in slimpack_cpu/ops.hpp, in fp32.
 inline void logit_gradients(Out logits, In maximum, In sums, Targets targets, LogitShape shape,
                             double scale) {
   constexpr const char* kName = "logit_gradients";

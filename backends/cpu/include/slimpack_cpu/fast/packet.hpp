@@ -14,29 +14,38 @@
 
 namespace slimpack::cpu::fast {
 
+/// As many floats as a register of the machine holds, by Eigen.
 using Packet = Eigen::internal::packet_traits<float>::type;
 /// Floats in a packet: 16, 8 or 4, as the compiler was told about the machine.
 inline constexpr std::int64_t kLanes = Eigen::internal::packet_traits<float>::size;
+/// Bytes at whose multiples buffers of packets begin.
 inline constexpr std::size_t kAlignment = 64;
 
+/// The packet at `from`, which need not be aligned.
 inline Packet load(const float* from) {
   return Eigen::internal::ploadu<Packet>(from);
 }
+/// Writes a packet to `into`, which need not be aligned.
 inline void store(float* into, const Packet& packet) {
   Eigen::internal::pstoreu(into, packet);
 }
+/// A packet of equal floats.
 inline Packet all(float value) {
   return Eigen::internal::pset1<Packet>(value);
 }
+/// a + b, float by float.
 inline Packet sum(const Packet& a, const Packet& b) {
   return Eigen::internal::padd(a, b);
 }
+/// a - b, float by float.
 inline Packet difference(const Packet& a, const Packet& b) {
   return Eigen::internal::psub(a, b);
 }
+/// a * b, float by float.
 inline Packet product(const Packet& a, const Packet& b) {
   return Eigen::internal::pmul(a, b);
 }
+/// a / b, float by float.
 inline Packet quotient(const Packet& a, const Packet& b) {
   return Eigen::internal::pdiv(a, b);
 }
@@ -44,20 +53,26 @@ inline Packet quotient(const Packet& a, const Packet& b) {
 inline Packet multiply_add(const Packet& a, const Packet& b, const Packet& c) {
   return Eigen::internal::pmadd(a, b, c);
 }
+/// The larger of a and b, float by float.
 inline Packet larger(const Packet& a, const Packet& b) {
   return Eigen::internal::pmax(a, b);
 }
+/// The square roots of a.
 inline Packet root(const Packet& a) {
   return Eigen::internal::psqrt(a);
 }
+/// The sum of the floats of a.
 inline float sum_of(const Packet& a) {
   return Eigen::internal::predux(a);
 }
+/// The largest float of a.
 inline float largest_of(const Packet& a) {
   return Eigen::internal::predux_max(a);
 }
 
+/// The logarithm of e to base 2.
 inline constexpr float kLog2E = 1.4426950408889634F;
+/// The natural logarithm of 2.
 inline constexpr float kLn2 = 0.6931471805599453F;
 
 /// 2^x to 2 ulp; 0 up to -127, between 0 and 2^-125 up to -126, 2^127 above 127; NaN stays NaN.
