@@ -3,13 +3,12 @@
 # optional dependencies are linked here and nowhere near the exported target.
 add_library(slimpack_headers INTERFACE EXCLUDE_FROM_ALL)
 file(GLOB_RECURSE backend_headers CONFIGURE_DEPENDS
-     ${PROJECT_SOURCE_DIR}/backends/cpu/include/slimpack_cpu/*.hpp
      ${PROJECT_SOURCE_DIR}/backends/cuda/include/slimpack_cuda/*.hpp
      ${PROJECT_SOURCE_DIR}/backends/processes/include/slimpack_processes/*.hpp)
 target_sources(slimpack_headers INTERFACE
   FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/runtime/include
                              ${PROJECT_SOURCE_DIR}/report/include ${PROJECT_SOURCE_DIR}/backends/cpu/include
                              ${PROJECT_SOURCE_DIR}/backends/cuda/include ${PROJECT_SOURCE_DIR}/backends/processes/include
-  FILES ${SLIMPACK_HEADERS} ${SLIMPACK_RUNTIME_HEADERS} ${SLIMPACK_REPORT_HEADERS} ${backend_headers})
+  FILES ${SLIMPACK_HEADERS} ${SLIMPACK_RUNTIME_HEADERS} ${SLIMPACK_REPORT_HEADERS} ${SLIMPACK_CPU_HEADERS} ${backend_headers})
 target_link_libraries(slimpack_headers INTERFACE slimpack_private)
 set_target_properties(slimpack_headers PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)

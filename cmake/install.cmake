@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-# `cmake --install`: the headers, the package that find_package(slimpack) reads, and the compiled
-# libraries, each a component of its own: slimpack::report, and the CUDA backend if it is built.
+# `cmake --install`: the headers, the package that find_package(slimpack) reads, and the compiled libraries,
+# each a component of its own where it is built: report, planners, cuda.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_DATADIR}/cmake/slimpack)
-install(TARGETS slimpack slimpack_runtime EXPORT slimpack-targets FILE_SET HEADERS COMPONENT headers)
+install(TARGETS slimpack slimpack_runtime slimpack_cpu EXPORT slimpack-targets FILE_SET HEADERS COMPONENT headers)
 install(EXPORT slimpack-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT headers)
 install(TARGETS slimpack_report EXPORT slimpack-report-targets
         ARCHIVE COMPONENT report OPTIONAL FILE_SET HEADERS COMPONENT report)
 install(EXPORT slimpack-report-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT report)
+if(SLIMPACK_PLANNERS)
+  install(TARGETS slimpack_planners EXPORT slimpack-planners-targets ARCHIVE COMPONENT planners)
+  install(EXPORT slimpack-planners-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT planners)
+endif()
 if(SLIMPACK_CUDA)
   install(TARGETS slimpack_cuda EXPORT slimpack-cuda-targets ARCHIVE COMPONENT cuda FILE_SET HEADERS COMPONENT cuda)
   install(EXPORT slimpack-cuda-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT cuda)

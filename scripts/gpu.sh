@@ -25,7 +25,7 @@ sanitize() {  # TOOL
   }
   # Tests in the suite `large` are too slow under it. SLIMPACK_GPU_SANITIZED chooses test cases.
   "$tool" --tool "$1" --error-exitcode 9 --launch-timeout 0 \
-    "$build/bin/test_cuda" -tse=large ${SLIMPACK_GPU_SANITIZED:+-tc="$SLIMPACK_GPU_SANITIZED"} >"$scratch/said" 2>&1
+    "$build/bin/test_cuda" -tse="large*" ${SLIMPACK_GPU_SANITIZED:+-tc="$SLIMPACK_GPU_SANITIZED"} >"$scratch/said" 2>&1
   status=$?
   cat "$scratch/said"
   if grep -q "Device not supported" "$scratch/said"; then
@@ -34,12 +34,9 @@ sanitize() {  # TOOL
   fi
   return "$status"
 }
-# A test program that finds no device has tested nothing.
+# Fails where there is no device. Where the device lacks a path, its cases are skipped by name.
 test_all() {
-  "$build/bin/test_cuda" --no-colors=true
-  local status=$?
-  if ((status == 77)); then return 1; fi
-  return "$status"
+  SLIMPACK_MUST_RUN=device "$build/bin/test_cuda" --no-colors=true
 }
 one_rank_of_nccl() {
   cmake --build "$build" --target help | grep -qw test_nccl || {

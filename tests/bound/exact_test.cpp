@@ -26,6 +26,7 @@
 #include "support/exact_milp.hpp"
 #include "support/exact_plan.hpp"
 #include "support/exact_schedule.hpp"
+#include "support/skip.hpp"
 
 namespace slimpack {
 namespace {
@@ -292,9 +293,9 @@ struct CoarseTimes {
 };
 static_assert(UnitTimes<CoarseTimes>);
 
-TEST_CASE("exact_schedule: a mixed integer program agrees") {
+TEST_CASE("exact_schedule: a mixed integer program agrees" * doctest::test_suite("needs-glpsol")) {
   if (!test::has_milp_solver()) {
-    MESSAGE("SKIPPED: glpsol (Debian: glpk-utils) is not installed");
+    test::skip("glpsol", "glpsol (Debian: glpk-utils) is not installed");
     return;
   }
   const std::filesystem::path folder =

@@ -2,9 +2,10 @@
 // Runs the tests of a device's launchers on an emulated Hopper, whose work happens as late as it
 // may.
 #define DOCTEST_CONFIG_IMPLEMENT
-#include <doctest/doctest.h>
-
 #include "slimpack_cuda/emulation.hpp"
+#include "support/skip.hpp"
+
+REGISTER_LISTENER("chosen_cases", 1, slimpack::test::ChosenCases);
 
 int main(int count, char** arguments) {
   slimpack::cuda::Emulation hopper;
@@ -12,5 +13,6 @@ int main(int count, char** arguments) {
   hopper.major = 9;
   hopper.minor = 0;
   const slimpack::cuda::ScopedEmulation during(hopper);
-  return doctest::Context(count, arguments).run();
+  doctest::Context context(count, arguments);
+  return slimpack::test::run_tests(context);
 }

@@ -7,7 +7,7 @@ foreach(program test_processes process_faults)
   target_link_libraries(${program} PRIVATE slimpack_processes slimpack_brief)
 endforeach()
 target_link_libraries(test_processes PRIVATE doctest::doctest)
-add_test(NAME processes COMMAND test_processes)
+slimpack_test_entries(processes test_processes)
 add_test(NAME processes.faults COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/processes/faults.py
   $<TARGET_FILE:process_faults>)
 set_tests_properties(processes.faults PROPERTIES PROCESSORS 2)

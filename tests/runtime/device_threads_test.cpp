@@ -26,6 +26,7 @@
 #include "slimpack_cpu/check_plan.hpp"
 #include "support/draws.hpp"
 #include "support/random_plan.hpp"
+#include "support/skip.hpp"
 
 using namespace slimpack;
 using std::chrono::milliseconds;
@@ -143,9 +144,13 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("DeviceThreads: threads stay on the cores that they are given") {
+TEST_CASE("DeviceThreads: threads stay on the cores that they are given" *
+          doctest::test_suite("needs-cores")) {
   const std::vector<std::size_t> cores = runtime::allowed_cores();
-  if (cores.empty()) return;
+  if (cores.empty()) {
+    test::skip("cores", "the system does not say on which cores a thread may run");
+    return;
+  }
   const std::vector<std::size_t> given{cores.front(), cores.back()};
   runtime::DeviceThreads device_threads(2, {given, {}});
   std::vector<std::vector<std::size_t>> seen(2);

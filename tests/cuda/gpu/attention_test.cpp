@@ -13,6 +13,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/device.hpp"
+#include "support/skip.hpp"
 
 namespace attention_test {
 
@@ -99,23 +100,25 @@ void check(const Found& found, const Results& expected) {
   CHECK(difference(found.dvalue, expected.dvalue) < kBackward);
 }
 
-/// Whether the device can; says why not where it cannot.
-bool can(const AttentionShape& shape, AttentionPath path) {
-  const DeviceProperties properties = device_properties();
-  const auto why = why_not(shape, path, properties.major, properties.minor);
-  if (why) MESSAGE("skipped: " << *why);
-  return !why;
-}
-
-constexpr AttentionPath kPaths[] = {AttentionPath::plain, AttentionPath::mma, AttentionPath::wgmma};
+/// The paths that every device has, and the one that Hopper adds.
+using Paths = std::span<const AttentionPath>;
+constexpr AttentionPath kPaths[] = {AttentionPath::plain, AttentionPath::mma};
+constexpr AttentionPath kHopperPaths[] = {AttentionPath::wgmma};
 
 AttentionShape shape_of(int heads, int kv_heads, int head_dim) {
   return {heads, kv_heads, head_dim, 128};
 }
 
-}  // namespace
+/// Whether the device has Hopper's path; says why not, and skips the case, where it has not.
+bool has_hopper_path() {
+  const DeviceProperties properties = device_properties();
+  const auto why =
+      why_not(shape_of(2, 1, 128), AttentionPath::wgmma, properties.major, properties.minor);
+  if (why) slimpack::test::skip("hopper", *why);
+  return !why;
+}
 
-TEST_CASE("attention: every path gives what fp64 gives, and the same bits again") {
+void check_against_fp64(Paths paths) {
   for (const int dim : {64, 128}) {
     const Case of = make_case(
         shape_of(4, 2, dim),
@@ -127,10 +130,9 @@ TEST_CASE("attention: every path gives what fp64 gives, and the same bits again"
          {{{50, 64, 114}, {114, 5}}, 119}},
         11);
     const Results expected = reference(of);
-    for (const AttentionPath path : kPaths) {
+    for (const AttentionPath path : paths) {
       CAPTURE(dim);
       CAPTURE(static_cast<int>(path));
-      if (!can(of.shape, path)) continue;
       const Found found = run(of, path);
       check(found, expected);
       CHECK(same(run(of, path), found));
@@ -138,17 +140,15 @@ TEST_CASE("attention: every path gives what fp64 gives, and the same bits again"
   }
 }
 
-TEST_SUITE_BEGIN("large");
-TEST_CASE("attention: fast paths agree with the plain one at training sizes") {
+void check_at_training_sizes(Paths paths) {
   for (const int dim : {64, 128}) {
     for (const Case& of :
          {make_case(shape_of(8, 2, dim), {{{{0, 4096}}, 4096}, {{{0, 1000}}, 1000}}, 12),
           make_case(shape_of(8, 2, dim), {{{{32768, 100}}, 32868}}, 13)}) {
       const Found plain = run(of, AttentionPath::plain);
-      for (const AttentionPath path : {AttentionPath::mma, AttentionPath::wgmma}) {
+      for (const AttentionPath path : paths) {
         CAPTURE(dim);
         CAPTURE(static_cast<int>(path));
-        if (!can(of.shape, path)) continue;
         const Found found = run(of, path);
         CHECK(difference(found.output, widened(plain.output)) < kForward);
         CHECK(difference(found.log_sum, widened(plain.log_sum)) < 1e-5);
@@ -160,9 +160,7 @@ TEST_CASE("attention: fast paths agree with the plain one at training sizes") {
   }
 }
 
-TEST_SUITE_END();
-
-TEST_CASE("attention_forward: rows have the same bits however a sample is sliced") {
+void check_sliced(Paths paths) {
   constexpr std::int32_t kRows = sized(1500, 130), kSlice = sized(333, 50);
   for (const int dim : {64, 128}) {
     const Case whole = make_case(shape_of(2, 1, dim), {{{{30, kRows}}, 30 + kRows}}, 14);
@@ -178,10 +176,9 @@ TEST_CASE("attention_forward: rows have the same bits however a sample is sliced
       }
       parts.segments.push_back(part);
     }
-    for (const AttentionPath path : kPaths) {
+    for (const AttentionPath path : paths) {
       CAPTURE(dim);
       CAPTURE(static_cast<int>(path));
-      if (!can(whole.shape, path)) continue;
       const Found a = run(whole, path), b = run(parts, path);
       CHECK(a.output == b.output);
       CHECK(same_bits(a.log_sum, b.log_sum));
@@ -189,13 +186,12 @@ TEST_CASE("attention_forward: rows have the same bits however a sample is sliced
   }
 }
 
-TEST_CASE("attention: partial results over two ranks' pages make the whole") {
+void check_partial(Paths paths) {
   constexpr std::int32_t kKeys = sized(900, 300), kPage = 128, kPages = (kKeys + kPage - 1) / kPage;
-  for (const AttentionPath path : kPaths) {
+  for (const AttentionPath path : paths) {
     CAPTURE(static_cast<int>(path));
     Case whole = make_case(shape_of(sized(4, 2), sized(2, 1), 128),
                            {{{{kKeys - sized(200, 60), sized(200, 60)}}, kKeys}}, 15);
-    if (!can(whole.shape, path)) continue;
     whole.segments[0].output_row = whole.segments[0].log_sum_row;
     const Results expected = reference(whole);
     const Stream owner;
@@ -246,6 +242,41 @@ TEST_CASE("attention: partial results over two ranks' pages make the whole") {
     }
     CHECK(difference(download(dquery.span(), stream), all) < kBackward);
   }
+}
+
+}  // namespace
+
+TEST_CASE("attention: plain and mma give what fp64 gives, and the same bits again") {
+  check_against_fp64(kPaths);
+}
+TEST_CASE("attention: wgmma gives what fp64 gives, and the same bits again" *
+          doctest::test_suite("needs-hopper")) {
+  if (has_hopper_path()) check_against_fp64(kHopperPaths);
+}
+
+TEST_CASE("attention: mma agrees with the plain path at training sizes" *
+          doctest::test_suite("large")) {
+  check_at_training_sizes(std::span(kPaths).subspan<1>());
+}
+TEST_CASE("attention: wgmma agrees with the plain path at training sizes" *
+          doctest::test_suite("large-needs-hopper")) {
+  if (has_hopper_path()) check_at_training_sizes(kHopperPaths);
+}
+
+TEST_CASE("attention_forward: rows have the same bits however a sample is sliced") {
+  check_sliced(kPaths);
+}
+TEST_CASE("attention_forward: rows of wgmma have the same bits however a sample is sliced" *
+          doctest::test_suite("needs-hopper")) {
+  if (has_hopper_path()) check_sliced(kHopperPaths);
+}
+
+TEST_CASE("attention: partial results over two ranks' pages make the whole") {
+  check_partial(kPaths);
+}
+TEST_CASE("attention: partial results of wgmma over two ranks' pages make the whole" *
+          doctest::test_suite("needs-hopper")) {
+  if (has_hopper_path()) check_partial(kHopperPaths);
 }
 
 TEST_CASE("attention_forward: bad shapes and sizes are refused before any work") {

@@ -10,15 +10,17 @@
 
 #include "ops/hopper_probe.hpp"
 #include "slimpack_cuda/device.hpp"
+#include "support/skip.hpp"
 
 namespace hopper_test {
 
 using namespace slimpack::cuda;
 
-TEST_CASE("Hopper: boxes, descriptors and fragments lie as the kernels assume") {
+TEST_CASE("Hopper: boxes, descriptors and fragments lie as the kernels assume" *
+          doctest::test_suite("needs-hopper")) {
   const DeviceProperties properties = device_properties();
   if (properties.major != 9 || properties.minor != 0) {
-    MESSAGE("not a Hopper device: " << properties.name);
+    slimpack::test::skip("hopper", "not a Hopper device: " + properties.name);
     return;
   }
   constexpr std::size_t kListed = 101;

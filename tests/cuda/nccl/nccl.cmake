@@ -8,11 +8,12 @@ if(NOT SLIMPACK_SANITIZE AND NOT SLIMPACK_CUDA_ALONE)  # sanitizers do not follo
   target_link_libraries(test_cuda_nccl PRIVATE slimpack_nccl_emulated slimpack_planners doctest::doctest)
   target_include_directories(test_cuda_nccl PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/nccl
     ${PROJECT_SOURCE_DIR}/backends/cuda/emulated ${PROJECT_SOURCE_DIR}/backends/cuda/src)
-  add_test(NAME cuda_nccl COMMAND test_cuda_nccl)
+  slimpack_test_entries(cuda_nccl test_cuda_nccl)
 endif()
 if(TARGET slimpack_nccl)
   add_executable(test_nccl ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu_nccl/nccl_test.cpp ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu/main.cpp)
   target_link_libraries(test_nccl PRIVATE slimpack_nccl slimpack_private doctest::doctest)
+  target_include_directories(test_nccl PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
   set_target_properties(test_nccl PROPERTIES UNITY_BUILD OFF)  # one main
   add_test(NAME nccl COMMAND test_nccl)
   set_tests_properties(nccl PROPERTIES LABELS gpu SKIP_RETURN_CODE 77)
