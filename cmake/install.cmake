@@ -8,10 +8,8 @@ install(EXPORT slimpack-targets NAMESPACE slimpack:: DESTINATION ${package_dir} 
 install(TARGETS slimpack_report EXPORT slimpack-report-targets
         ARCHIVE COMPONENT report OPTIONAL FILE_SET HEADERS COMPONENT report)
 install(EXPORT slimpack-report-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT report)
-if(SLIMPACK_PLANNERS)
-  install(TARGETS slimpack_planners EXPORT slimpack-planners-targets ARCHIVE COMPONENT planners)
-  install(EXPORT slimpack-planners-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT planners)
-endif()
+install(TARGETS slimpack_planners EXPORT slimpack-planners-targets ARCHIVE COMPONENT planners OPTIONAL)
+install(EXPORT slimpack-planners-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT planners)
 if(SLIMPACK_CUDA)
   install(TARGETS slimpack_cuda EXPORT slimpack-cuda-targets ARCHIVE COMPONENT cuda FILE_SET HEADERS COMPONENT cuda)
   install(EXPORT slimpack-cuda-targets NAMESPACE slimpack:: DESTINATION ${package_dir} COMPONENT cuda)

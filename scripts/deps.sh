@@ -3,8 +3,8 @@
 # Installs what building slimpack needs and this machine lacks.
 #
 #   scripts/deps.sh         compiler, CMake, Ninja, and the libraries of programs and tests
-#   scripts/deps.sh --ci    besides, what .ci/run needs: clang 14 with its tools, a solver, doxygen and a
-#                           browser for tests
+#   scripts/deps.sh --ci    besides, what .ci/run needs: clang 14, a solver, doxygen and a browser for
+#                           tests; scripts/python_packages.sh installs clang's tools
 #
 # Looks for commands and headers first, so it does nothing where all is there, whatever the
 # distribution. Otherwise it asks apt-get, as root or by a sudo that needs no password. Where neither
@@ -39,8 +39,6 @@ find_missing() {
   if [[ "${1:-}" == --ci ]]; then
     need_command g++ g++
     need_command clang++-14 clang-14
-    need_command clang-format-14 clang-format-14
-    need_command clang-tidy-14 clang-tidy-14
     need_command glpsol glpk-utils
     need_command doxygen doxygen
     # Elsewhere a browser has other names, or is no package; its tests are skipped where there is none.

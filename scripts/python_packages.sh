@@ -1,16 +1,28 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs NumPy and safetensors from PyPI into build/python, for scripts/check_hugging_face.py. Where
-# that cannot be done it says so and ends well: the check is then skipped.
+# Installs from PyPI into build/python what checks need and Debian has not: NumPy and safetensors for
+# scripts/check_hugging_face.py, clang-format and clang-tidy, whose versions decide what they say. Where
+# that cannot be done it says so and ends well: those checks are then skipped.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-has() { "$1" -c 'import numpy, safetensors' >/dev/null 2>&1; }
-if has python3 || has build/python/bin/python; then exit 0; fi
+python=build/python/bin/python
+log=build/python.log
 mkdir -p build
-if python3 -m venv build/python >build/python.log 2>&1 &&
-  build/python/bin/python -m pip install -q --timeout 10 --retries 1 numpy safetensors >>build/python.log 2>&1; then
-  echo "Installed NumPy and safetensors into build/python"
-else
-  echo "NumPy and safetensors cannot be installed (build/python.log): scripts/check_hugging_face.py is skipped"
-fi
+: >"$log"
+[[ -x $python ]] || python3 -m venv build/python >>"$log" 2>&1
+install() { # PACKAGE...
+  "$python" -m pip install -q --disable-pip-version-check --timeout 10 --retries 1 "$@" >>"$log" 2>&1 &&
+    echo "Installed into build/python: $*"
+}
+has_arrays() { "$1" -c 'import numpy, safetensors' >/dev/null 2>&1; }
+has_arrays python3 || has_arrays "$python" || install numpy safetensors ||
+  echo "NumPy and safetensors cannot be installed ($log): scripts/check_hugging_face.py is skipped"
+tools=(clang-format==19.1.7 clang-tidy==19.1.0)
+has_tools() {
+  for tool in "${tools[@]}"; do
+    [[ "$("build/python/bin/${tool%==*}" --version 2>/dev/null)" == *"version ${tool#*==}"* ]] || return 1
+  done
+}
+has_tools || install "${tools[@]}" ||
+  echo "${tools[*]} cannot be installed ($log): the stages format and tidy of .ci/run are skipped"
 exit 0

@@ -20,6 +20,8 @@ endforeach()
 
 add_test(NAME scripts.layers COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_layers.py)
 add_test(NAME scripts.layers_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/layers_test.py)
+add_test(NAME scripts.public_names COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/public_names.py --check)
+add_test(NAME scripts.public_names_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/public_names_test.py)
 add_test(NAME scripts.deps_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/deps_test.py)
 add_test(NAME scripts.readme COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_readme.py)
 add_test(NAME scripts.cuda_report_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/cuda_report_test.py)

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans a step and draws it.
+#include <iostream>
+#include <slimpack/report/svg.hpp>
+#include <slimpack/slimpack.hpp>
+int main() {
+  slimpack::planners::PlanRequest request;
+  request.batch = slimpack::draw_batch({{{900}, {30}, {4000}, {120}}, "my documents"}, {}, 0);
+  request.model = slimpack::model_preset("llama-7b").value();
+  request.cluster = slimpack::cluster_preset("h100").value();
+  request.pp = 4;
+  auto outcome = slimpack::planners::plan_slimpack(request);
+  const auto plan = slimpack::planners::take_plan(std::move(outcome.result)).value();
+  const auto simulation = slimpack::sim::simulate_plan(plan, slimpack::PricedPlan(plan));
+  slimpack::report::write_svg(std::cout, plan, simulation);
+}
