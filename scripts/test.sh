@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing, builds everything in build/release and runs all tests.
+# Installs what is missing, builds programs, examples and tests in build/release and runs all tests.
 # Arguments go to CMake's configure step, e.g. scripts/test.sh -DSLIMPACK_WERROR=ON
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -8,6 +8,6 @@ scripts/deps.sh
 if command -v ccache >/dev/null 2>&1; then
   export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"
 fi
-cmake --preset release "$@"
+cmake --preset release -DSLIMPACK_BUILD_BENCH=OFF "$@"
 cmake --build --preset release
 ctest --preset release -j "$(nproc)"

@@ -17,6 +17,7 @@ foreach(consumer find_package add_subdirectory fetch_content include_path)
             -DWORK=${CMAKE_CURRENT_BINARY_DIR}/consumer/${consumer} -DGENERATOR=${CMAKE_GENERATOR}
             -DCOMPILER=${CMAKE_CXX_COMPILER} -P ${CMAKE_CURRENT_SOURCE_DIR}/consumer/check.cmake)
 endforeach()
+set_tests_properties(consumer.find_package PROPERTIES COST 70)
 
 add_test(NAME scripts.layers COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_layers.py)
 add_test(NAME scripts.layers_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/scripts/layers_test.py)

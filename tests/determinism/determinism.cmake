@@ -8,7 +8,7 @@ endif()
 set(plans ${CMAKE_CURRENT_SOURCE_DIR}/determinism/plans.cpp)
 set(fused -O1 -march=native -ffp-contract=fast)
 add_executable(plans_compiled ${plans})
-target_link_libraries(plans_compiled PRIVATE slimpack_planners slimpack_private slimpack_brief)
+target_link_libraries(plans_compiled PRIVATE slimpack_planners slimpack_private slimpack_brief slimpack_o1)
 target_include_directories(plans_compiled PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -41,7 +41,7 @@ add_test(NAME planners.determinism
 
 # A refactoring changes no plan.
 add_executable(pinned_plans ${CMAKE_CURRENT_SOURCE_DIR}/determinism/pinned_plans.cpp)
-target_link_libraries(pinned_plans PRIVATE slimpack_planners slimpack_flags slimpack_brief)
+target_link_libraries(pinned_plans PRIVATE slimpack_planners slimpack_flags slimpack_brief slimpack_o0)
 add_test(NAME planners.pinned
   COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:pinned_plans>
           -DEXAMPLES=${PROJECT_SOURCE_DIR}/examples/data -DEVALUATION=${PROJECT_SOURCE_DIR}/bench/evaluation/data

@@ -11,7 +11,7 @@ endif()
 add_executable(test_mpi mpi/main.cpp mpi/transport_test.cpp)
 add_executable(mpi_faults mpi/faults.cpp)
 foreach(program test_mpi mpi_faults)
-  target_link_libraries(${program} PRIVATE slimpack_mpi doctest::doctest)
+  target_link_libraries(${program} PRIVATE slimpack_mpi doctest::doctest slimpack_o0)
   target_include_directories(${program} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
   set_target_properties(${program} PROPERTIES UNITY_BUILD OFF)  # one main each
 endforeach()

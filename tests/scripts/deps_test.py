@@ -42,7 +42,7 @@ def main():
         release = pathlib.Path("/etc/os-release")
         debian = release.is_file() and "ID=debian" in release.read_text(encoding="utf-8").splitlines()
         asked = run(folder, "--ci").stderr.split()
-        for package in ("clang-tidy-14", "glpk-utils", *(["chromium"] if debian else [])):
+        for package in ("clang-14", "glpk-utils", *(["chromium"] if debian else [])):
             expect(package in asked, f"--ci should ask for {package}")
         os.remove(os.path.join(folder, "cmake"))
         old = os.path.join(folder, "cmake")

@@ -20,6 +20,9 @@ import unittest
 
 from small_runs import ENVIRONMENT, RANKS, SmallRuns
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import parts  # noqa: E402
+
 CUDA = "--cuda" in sys.argv
 TRAINER, SLIMPACK, *MORE = [word for word in sys.argv[1:] if word and word != "--cuda"]
 MPIRUN = MORE[0] if MORE else ""
@@ -179,7 +182,7 @@ class TrainerTest(unittest.TestCase):
         self.assertEqual(self.weights("run"), before)
 
     @unittest.skipUnless(MPIRUN, "built without MPI")
-    def test_processes_have_the_bits_of_threads(self):
+    def test_mpi_processes_have_the_bits_of_threads(self):
         for ranks, options in ((2, ["--pp", "2"]), (4, ["--dp", "2", "--pp", "2", "--chunks", "2"])):
             threads, processes = f"threads{ranks}", f"processes{ranks}"
             here = self.run_trainer("--steps", "3", *options, "--save", self.path(threads))
@@ -192,7 +195,7 @@ class TrainerTest(unittest.TestCase):
             self.assertNotIn("step ", resumed.stdout.split("\n", 1)[1])
 
     @unittest.skipUnless(MPIRUN, "built without MPI")
-    def test_a_dead_process_ends_the_others(self):
+    def test_mpi_a_dead_process_ends_the_others(self):
         for fault in (signal.SIGKILL, signal.SIGSTOP):
             run = subprocess.Popen(self.command("--steps", "100000", "--pp", "2", ranks=2), stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True, env=RANKS)
@@ -211,4 +214,4 @@ class TrainerTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v"])
+    parts.main()

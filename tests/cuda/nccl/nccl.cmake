@@ -5,7 +5,7 @@
 if(NOT SLIMPACK_SANITIZE AND NOT SLIMPACK_CUDA_ALONE)  # sanitizers do not follow the emulator's fibers
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/nccl/*.cpp)
   add_executable(test_cuda_nccl ${sources} $<TARGET_OBJECTS:doctest_main>)
-  target_link_libraries(test_cuda_nccl PRIVATE slimpack_nccl_emulated slimpack_planners doctest::doctest)
+  target_link_libraries(test_cuda_nccl PRIVATE slimpack_nccl_emulated slimpack_planners doctest::doctest slimpack_o1)
   target_include_directories(test_cuda_nccl PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/nccl
     ${PROJECT_SOURCE_DIR}/backends/cuda/emulated ${PROJECT_SOURCE_DIR}/backends/cuda/src)
   slimpack_test_entries(cuda_nccl test_cuda_nccl)
