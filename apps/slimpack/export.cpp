@@ -1,14 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// slimpack export: what the variable-length attention of each MicroPack of a device reads.
+// slimpack export: what the variable-length attention of each MicroPack of a device reads, one
+// array of each kind for the whole device (docs/export.md).
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <iostream>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "command.hpp"
@@ -18,6 +27,8 @@
 #include "slimpack/io/npy.hpp"
 #include "slimpack/io/plan_json.hpp"
 #include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/names.hpp"
+#include "slimpack/plan/plan_hash.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/validate/validate.hpp"
 
@@ -27,15 +38,27 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// The arrays of one MicroPack on one rank of its group. A segment is a run of consecutive query
-/// rows of a sample; row i of a segment of n rows and m keys sees keys 0 .. m - n + i.
-struct PackArrays {
-  std::vector<std::int32_t> cu_seqlens_q{0};
-  std::vector<std::int32_t> cu_seqlens_k{0};
+/// The arrays of a device: those of its MicroPacks one after the other. A segment is a run of
+/// consecutive query rows of a sample; row i of a segment of n rows and m keys sees keys
+/// 0 .. m - n + i.
+struct DeviceArrays {
+  std::vector<std::int32_t> cu_seqlens_q, cu_seqlens_k;  ///< begin at 0 in each MicroPack
   std::vector<std::int32_t> segment_sample;
   std::vector<std::int32_t> position_ids;
   std::vector<std::int64_t> token_source, token_document, token_offset;
 };
+
+/// Calls visit(name, the key of a MicroPack's range, values) for each array.
+template <class Visit>
+void for_each_array(const DeviceArrays& arrays, const Visit& visit) {
+  visit("cu_seqlens_q", "cu_seqlens", arrays.cu_seqlens_q);
+  visit("cu_seqlens_k", "cu_seqlens", arrays.cu_seqlens_k);
+  visit("segment_sample", "segments", arrays.segment_sample);
+  visit("position_ids", "tokens", arrays.position_ids);
+  visit("token_source", "tokens", arrays.token_source);
+  visit("token_document", "tokens", arrays.token_document);
+  visit("token_offset", "tokens", arrays.token_offset);
+}
 
 /// Appends the next cumulative count. Throws InvalidInput beyond 32 bits, which is what
 /// variable-length attention kernels count with.
@@ -46,8 +69,11 @@ void append(std::vector<std::int32_t>& cumulative, Tokens more) {
   cumulative.push_back(static_cast<std::int32_t>(next));
 }
 
-[[nodiscard]] PackArrays arrays_of(const Plan& plan, const MicroPack& pack, const CpShard& shard) {
-  PackArrays arrays;
+/// Appends what one rank of the group computes of a MicroPack.
+void append_pack(const Plan& plan, const MicroPack& pack, const CpShard& shard,
+                 DeviceArrays& arrays) {
+  arrays.cu_seqlens_q.push_back(0);
+  arrays.cu_seqlens_k.push_back(0);
   for (const Slice& slice : pack.slices) {
     const Origin& origin = plan.origin[index(slice.sample)];
     shard.for_each_run(slice.begin, slice.end, [&](Tokens first, Tokens last) {
@@ -62,60 +88,31 @@ void append(std::vector<std::int32_t>& cumulative, Tokens more) {
       }
     });
   }
-  return arrays;
 }
 
-template <class Integer>
-void write_array(const fs::path& folder, const char* name, const std::vector<Integer>& values) {
-  write_file((folder / (std::string(name) + ".npy")).string(),
-             npy_bytes(std::span<const Integer>(values)));
-}
-
-[[nodiscard]] const char* to_string(Recompute mode) {
-  switch (mode) {
-    case Recompute::none:
-      return "none";
-    case Recompute::light:
-      return "light";
-    case Recompute::layer:
-      return "layer";
-    case Recompute::full:
-      return "full";
-  }
-  return "none";
-}
-
-/// Writes the arrays of one MicroPack and gives its entry in index.json.
-[[nodiscard]] Json export_pack(const Plan& plan, PackId id, std::int32_t dp, const fs::path& root) {
+/// Appends the arrays of one MicroPack and gives its entry in index.json.
+[[nodiscard]] Json add_pack(const Plan& plan, PackId id, std::int32_t dp, DeviceArrays& arrays) {
   const MicroPack& pack = plan.micropacks[index(id)];
   const std::vector<std::int32_t>& group = plan.groups[index(pack.group)];
   const auto rank = static_cast<std::size_t>(std::ranges::find(group, dp) - group.begin());
-  const PackArrays arrays = arrays_of(plan, pack, cp_shard_of(plan, pack.group, rank));
+  const std::array<std::size_t, 3> begin{arrays.position_ids.size(), arrays.segment_sample.size(),
+                                         arrays.cu_seqlens_q.size()};
+  append_pack(plan, pack, cp_shard_of(plan, pack.group, rank), arrays);
 
-  const std::string name = fmt::format("pack{:06}", index(id));
-  const fs::path folder = root / name;
-  fs::create_directory(folder);
-  write_array(folder, "cu_seqlens_q", arrays.cu_seqlens_q);
-  write_array(folder, "cu_seqlens_k", arrays.cu_seqlens_k);
-  write_array(folder, "segment_sample", arrays.segment_sample);
-  write_array(folder, "position_ids", arrays.position_ids);
-  write_array(folder, "token_source", arrays.token_source);
-  write_array(folder, "token_document", arrays.token_document);
-  write_array(folder, "token_offset", arrays.token_offset);
-
-  const bool forward = pack.pass == Pass::forward;
   Json entry{{"id", index(id)},
-             {"folder", name},
-             {"pass", forward ? "forward" : "backward"},
+             {"pass", to_string(pack.pass)},
              {"group", group},
-             {"tokens", arrays.position_ids.size()},
-             {"segments", arrays.segment_sample.size()}};
-  if (!forward) entry["recompute"] = to_string(pack.recompute);
+             {"tokens", {begin[0], arrays.position_ids.size()}},
+             {"segments", {begin[1], arrays.segment_sample.size()}},
+             {"cu_seqlens", {begin[2], arrays.cu_seqlens_q.size()}}};
+  if (pack.pass == Pass::backward) entry["recompute"] = to_string(pack.recompute);
   if (!pack.exchange.empty()) {
-    entry["exchange"] = Json::array();
-    for (const RingMode mode : pack.exchange) {
-      entry["exchange"].push_back(mode == RingMode::pass_kv ? "kv" : "q");
+    entry["slices"] = Json::array();
+    for (const Slice& slice : pack.slices) {
+      entry["slices"].push_back({index(slice.sample), slice.begin.value, slice.end.value});
     }
+    entry["exchange"] = Json::array();
+    for (const RingMode mode : pack.exchange) entry["exchange"].push_back(to_string(mode));
   }
   return entry;
 }
@@ -136,6 +133,48 @@ void write_array(const fs::path& folder, const char* name, const std::vector<Int
   return nullptr;
 }
 
+/// What does not depend on the device.
+[[nodiscard]] Json step_entry(const Plan& plan) {
+  Json sources = Json::array();
+  for (const Source& source : plan.sources) sources.push_back(source.path);
+  Json placement = Json::array();
+  for (const Placement& place : plan.placement) {
+    placement.push_back({place.dp, place.pp, place.tp, place.device});
+  }
+  return {{"format", "slimpack-export"},
+          {"version", 2},
+          {"plan_hash", to_string(plan_hash(plan))},
+          {"step", plan.step_index},
+          {"target_tokens", plan.target_tokens},
+          {"sources", std::move(sources)},
+          {"parallel",
+           {{"dp", plan.parallel.dp},
+            {"pp", plan.parallel.pp},
+            {"tp", plan.parallel.tp},
+            {"chunks", plan.parallel.chunks},
+            {"head", to_string(plan.parallel.head)}}},
+          {"placement", std::move(placement)}};
+}
+
+/// The layers and the part of the vocabulary that the device holds.
+void add_parts(const Plan& plan, const DeviceSchedule& device, Json& document) {
+  document["stages"] = Json::array();
+  for (const Stage& stage : plan.stages) {
+    if (stage.pp == device.pp) {
+      document["stages"].push_back({{"chunk", stage.chunk},
+                                    {"layers", {stage.first_layer, stage.end_layer}},
+                                    {"embedding", stage.embedding}});
+    }
+  }
+  if (plan.parallel.head == LmHead::shard) {
+    const VocabularyShard shard = vocabulary_shard(plan.model.vocab, device.pp, plan.parallel.pp);
+    document["head_vocabulary"] = {shard.first, shard.last};
+  } else if (device.pp == plan.parallel.pp - 1) {
+    document["head_vocabulary"] = {0, plan.model.vocab};
+  }
+}
+
+/// Writes the device's arrays and index.json into an empty folder.
 void write_all(const Plan& plan, const DeviceSchedule& device, const fs::path& root) {
   std::vector<PackId> packs;
   Json order = Json::array();
@@ -148,30 +187,32 @@ void write_all(const Plan& plan, const DeviceSchedule& device, const fs::path& r
   std::ranges::sort(packs);
   packs.erase(std::unique(packs.begin(), packs.end()), packs.end());
 
+  Json document = step_entry(plan);
+  document["dp"] = device.dp;
+  document["pp"] = device.pp;
+  add_parts(plan, device, document);
+  DeviceArrays arrays;
   Json entries = Json::array();
   Progress progress("exporting");
   for (const PackId pack : packs) {
-    entries.push_back(export_pack(plan, pack, device.dp, root));
+    entries.push_back(add_pack(plan, pack, device.dp, arrays));
     progress(static_cast<std::int64_t>(entries.size()), static_cast<std::int64_t>(packs.size()));
   }
-  Json stages = Json::array();
-  for (const Stage& stage : plan.stages) {
-    if (stage.pp == device.pp) {
-      stages.push_back({{"chunk", stage.chunk},
-                        {"layers", {stage.first_layer, stage.end_layer}},
-                        {"embedding", stage.embedding}});
-    }
-  }
-  const Json document{{"format", "slimpack-export"},
-                      {"version", 1},
-                      {"dp", device.dp},
-                      {"pp", device.pp},
-                      {"stages", std::move(stages)},
-                      {"micropacks", std::move(entries)},
-                      {"order", std::move(order)}};
+  document["arrays"] = Json::object();
+  for_each_array(arrays, [&](const char* name, const char* range, const auto& values) {
+    using Integer = typename std::decay_t<decltype(values)>::value_type;
+    write_file((root / (std::string(name) + ".npy")).string(),
+               npy_bytes(std::span<const Integer>(values)));
+    document["arrays"][name] = {{"dtype", sizeof(Integer) == 4 ? "int32" : "int64"},
+                                {"range", range},
+                                {"length", values.size()}};
+  });
+  document["micropacks"] = std::move(entries);
+  document["order"] = std::move(order);
   write_file((root / "index.json").string(), document.dump(1) + "\n");
 }
 
+/// Exports device (dp, pp) of a plan and gives the exit status.
 int run(const std::string& path, const std::string& dp_text, const std::string& pp_text,
         const std::string& output) {
   const Plan plan = read_plan_file(path);

@@ -528,27 +528,39 @@ class Cli(unittest.TestCase):
 
     def test_export_holds_each_token_of_the_device_once_a_pass(self):
         self.plan("--planner", "slimpipe-order", "--pp", "2", "--dp", "2")
-        seen = {"forward": 0, "backward": 0}
+        seen, hashes = {"forward": 0, "backward": 0}, set()
         for dp in ("0", "1"):
             done = run("export", "plan.json", "--dp", dp, "--pp", "1", "-o", f"out{dp}")
             self.assertEqual(done.returncode, 0, done.stderr)
             with open(f"out{dp}/index.json", encoding="utf-8") as file:
                 index = json.load(file)
+            self.assertEqual(sorted(os.listdir(f"out{dp}")),
+                             sorted(["index.json"] + [name + ".npy" for name in index["arrays"]]))
+            arrays = {name: read_npy(f"out{dp}/{name}.npy") for name in index["arrays"]}
+            ends = {"tokens": 0, "segments": 0, "cu_seqlens": 0}
             for pack in index["micropacks"]:
-                folder = os.path.join(f"out{dp}", pack["folder"])
+                for kind in ends:  # ranges follow on one another
+                    self.assertEqual(pack[kind][0], ends[kind])
+                    ends[kind] = pack[kind][1]
                 q, k, sample, position, offset = (
-                    read_npy(os.path.join(folder, name + ".npy"))
+                    arrays[name][slice(*pack[index["arrays"][name]["range"]])]
                     for name in ("cu_seqlens_q", "cu_seqlens_k", "segment_sample", "position_ids",
                                  "token_offset"))
+                self.assertEqual((q[0], k[0]), (0, 0))
                 self.assertEqual(q[-1], len(position))
                 self.assertEqual(len(q), len(sample) + 1)
-                for at in range(len(sample)):
-                    rows = position[q[at]:q[at + 1]]
+                for i in range(len(sample)):
+                    rows = position[q[i]:q[i + 1]]
                     # The last query of a segment sees exactly its keys.
-                    self.assertEqual(rows[-1] + 1, k[at + 1] - k[at])
+                    self.assertEqual(rows[-1] + 1, k[i + 1] - k[i])
                     self.assertEqual(rows, list(range(rows[0], rows[0] + len(rows))))
                 self.assertTrue(all(o >= p for o, p in zip(offset, position)))
                 seen[pack["pass"]] += len(position)
+            for name, array in index["arrays"].items():
+                self.assertEqual(array["length"], len(arrays[name]))
+                self.assertEqual(array["length"], ends[array["range"]])
+            hashes.add(index["plan_hash"])
+        self.assertEqual(len(hashes), 1)
         with open("plan.json", encoding="utf-8") as file:
             tokens = sum(json.load(file)["samples"])
         self.assertEqual(seen, {"forward": tokens, "backward": tokens})
