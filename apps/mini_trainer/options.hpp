@@ -29,7 +29,7 @@ struct Features {
 /// The options of `mini_trainer --help` as text; `check` makes values of them.
 struct OptionTexts {
   std::vector<std::string> data, eval_data;
-  std::string model = "tiny";
+  std::string model = "tiny", vocabulary;
   std::string plan, planner = "slimpack";
   std::string dp, pp, chunks = "auto", head = "auto", recompute = "auto";
   std::string backend = "cpu", transport = "threads", dtype;
@@ -47,6 +47,8 @@ struct Options {
   std::optional<std::string> plan;
   std::string planner;
   std::optional<std::int32_t> dp, pp, chunks;
+  std::optional<std::int64_t> vocabulary;  ///< in place of the model's
+  bool vocabulary_of_data = false;         ///< as many as the data need, in place of the model's
   std::optional<LmHead> head;
   std::optional<Recompute> recompute;
   Backend backend = Backend::cpu;

@@ -51,6 +51,12 @@ void Reporter::say(const std::string& line) {
   std::fflush(stdout);
 }
 
+void Reporter::warn(const std::string& sentence) {
+  if (!on_) return;
+  clear_bar();
+  fmt::print(stderr, "mini_trainer: {}\n", sentence);
+}
+
 void Reporter::step(const StepReport& report) {
   if (!on_) return;
   if (first_step_ == 0) first_step_ = report.step;

@@ -38,6 +38,9 @@ class Reporter {
 
   /// A sentence, as it is.
   void say(const std::string& line);
+  /// A sentence that a user should know of, on standard error.
+  void warn(const std::string& sentence);
+  /// One line, with the progress bar behind it.
   void step(const StepReport& report);
   void held_out(std::int64_t step, double loss, std::int64_t tokens, double seconds);
   void saved(std::int64_t step, const std::string& folder);

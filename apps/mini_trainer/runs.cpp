@@ -23,6 +23,15 @@ ModelShape model_of(const Options& options, std::int64_t element) {
   } else {
     model = runtime::trainable_model(read_file(options.model), options.model);
   }
+  std::optional<std::int64_t> vocabulary = options.vocabulary;
+  if (options.vocabulary_of_data) vocabulary = vocabulary_of_data(options);
+  if (vocabulary && !folder.empty()) {
+    require(*vocabulary == model.vocab,
+            "--vocabulary: must be that of the model saved in " + folder + " (" +
+                std::to_string(model.vocab) + ")",
+            *vocabulary);
+  }
+  model.vocab = vocabulary.value_or(model.vocab);
   model.bytes_per_element = element;
   return model;
 }

@@ -32,10 +32,13 @@ namespace {
   return static_cast<std::int32_t>(runtime::kByteTokens);
 }
 
-[[nodiscard]] bool is_tokens(std::string_view path) {
-  std::error_code ignored;
-  return path.ends_with(".bin") || path.ends_with(".idx") ||
-         std::filesystem::exists(std::string(path) + ".idx", ignored);
+[[nodiscard]] bool is_lengths(std::string_view path) {
+  return path.ends_with(".lengths");
+}
+
+/// Whether every token of a source is a byte of a text.
+[[nodiscard]] bool is_text(const runtime::TokenSource& source) {
+  return source.text_documents() == source.documents();
 }
 
 [[nodiscard]] Corpus open_paths(const std::vector<std::string>& paths, const ModelShape& model,
@@ -44,12 +47,19 @@ namespace {
   corpus.rules.vocabulary = model.vocab;
   bool text = true;
   for (const std::string& path : paths) {
-    if (path.ends_with(".lengths")) {
+    if (is_lengths(path)) {
       corpus.sources.emplace_back(read_lengths(path), model.vocab, seed);
-      text = false;
     } else {
       corpus.sources.push_back(runtime::open_tokens(path));
-      text = text && !is_tokens(path);
+    }
+    const runtime::TokenSource& source = corpus.sources.back();
+    text = text && is_text(source);
+    if (path.ends_with(".jsonl") && source.text_documents() > 0) {
+      corpus.notes.push_back(fmt::format(
+          "{}: {} of {} documents have the key 'text': its UTF-8 bytes are their tokens "
+          "(0 .. 255), whatever the vocabulary ({}); for a tokenizer's ids write the "
+          "key 'tokens' or 'input_ids'",
+          path, source.text_documents(), source.documents(), model.vocab));
     }
   }
   if (text) corpus.rules.end_of_document = end_of_text(model);
@@ -73,6 +83,20 @@ namespace {
           "--data: must be given, for neither the program nor the working folder lies in the "
           "repository");
   return runtime::repository_text(*root);
+}
+
+/// What `read` gives. Where the vocabulary lacks a token, the refusal offers the way out.
+template <class Read>
+[[nodiscard]] auto within_vocabulary(const Options& options, const Read& read) {
+  try {
+    return read();
+  } catch (const runtime::TokenOutsideVocabulary& error) {
+    const std::string& folder = options.init.empty() ? options.resume : options.init;
+    throw InvalidInput(error.what() +
+                       (folder.empty() ? "; --vocabulary auto makes the model large enough for the "
+                                         "data, --vocabulary N gives it N tokens"
+                                       : "; the model saved in " + folder + " has no more tokens"));
+  }
 }
 
 /// Buffers of messages are held as the plan's prediction has it.
@@ -99,7 +123,7 @@ namespace {
   return arenas;
 }
 
-/// How many layers fewer than an even part the last place of the plan holds.
+/// How many layers fewer than an even part the last virtual stage of the plan holds.
 [[nodiscard]] std::int32_t fewer_last_layers_of(const Plan& plan) {
   const bool last = plan.parallel.head == LmHead::last;
   for (std::int32_t fewer_last_layers = 0;
@@ -135,6 +159,25 @@ std::vector<LengthSet> Corpus::lengths() const {
   return all;
 }
 
+std::int64_t vocabulary_of_data(const Options& options) {
+  std::int64_t largest = options.data.empty() ? runtime::kByteTokens : -1;
+  for (const auto* paths : {&options.data, &options.eval_data}) {
+    bool text = true;
+    for (const std::string& path : *paths) {
+      if (is_lengths(path)) {
+        text = false;
+        continue;
+      }
+      const runtime::TokenSource source = runtime::open_tokens(path);
+      largest = std::max(largest, source.largest_token());
+      text = text && is_text(source);
+    }
+    if (text && !paths->empty()) largest = std::max(largest, runtime::kByteTokens);
+  }
+  require(largest >= 0, "--vocabulary: auto needs data with tokens, and .lengths have none");
+  return (largest / kVocabularyMultiple + 1) * kVocabularyMultiple;
+}
+
 Corpus open_training(const Options& options, const ModelShape& model) {
   if (!options.data.empty()) return open_paths(options.data, model, options.seed);
   return open_own_files(own_text().training, "the repository's text", model);
@@ -164,7 +207,8 @@ void StepMaker::keep_partition(const Plan& plan) {
 PreparedStep StepMaker::next() {
   const auto begin = std::chrono::steady_clock::now();
   request_.batch = stream_.next();
-  runtime::StepTokens tokens = runtime::read_step(corpus_.sources, request_.batch, corpus_.rules);
+  runtime::StepTokens tokens = within_vocabulary(
+      options_, [&] { return runtime::read_step(corpus_.sources, request_.batch, corpus_.rules); });
   planners::PlanOutcome outcome = planners::find_planner(options_.planner).plan(request_);
   if (const auto* none = std::get_if<Infeasible>(&outcome.result)) {
     throw Unplannable(fmt::format("step {}: no feasible plan: {}: needed {}, available {}",
@@ -215,8 +259,9 @@ PreparedStep step_of_plan(const Corpus& corpus, const Options& options, const Pl
   }
   PreparedStep step;
   step.plan = plan;
-  runtime::StepTokens tokens =
-      runtime::read_step(corpus.sources, plan.origin, plan.samples, corpus.rules);
+  runtime::StepTokens tokens = within_vocabulary(options, [&] {
+    return runtime::read_step(corpus.sources, plan.origin, plan.samples, corpus.rules);
+  });
   // A plan made from lengths counts no end-of-document token.
   step.plan.target_tokens = tokens.target_tokens;
   step.program = program_of(step.plan);

@@ -34,8 +34,18 @@ struct Corpus {
   runtime::TokenRules rules;
   [[nodiscard]] std::vector<LengthSet> lengths() const;
 };
+  std::vector<std::string> notes;  ///< what a user should know of these data
+  /// Of all sources, in their order.
 
-/// The model of the folder that a run begins from, else of --model; elements as wide as `element`.
+/// The tokens of a model that takes all data: the largest token and those below it, rounded up to a
+/// multiple of kVocabularyMultiple. Text has the end-of-document token behind its bytes. Reads
+/// every token. Throws InvalidInput where no data have tokens.
+[[nodiscard]] std::int64_t vocabulary_of_data(const Options& options);
+inline constexpr std::int64_t kVocabularyMultiple = 64;
+
+/// The model of the folder that a run begins from, else of --model with the tokens of --vocabulary;
+/// elements as wide as `element`. Throws InvalidInput, also where --vocabulary is not what the
+/// saved model has.
 [[nodiscard]] ModelShape model_of(const Options& options, std::int64_t element);
 
 /// Opens what is trained on, or evaluated on. Without paths: this repository's own text, without

@@ -50,6 +50,8 @@ class Run {
         training_(open_training(options, model_)),
         held_out_(open_held_out(options, model_)),
         report_(ranks.is_root(), options.log, !options.resume.empty()) {
+    for (const std::string& note : training_.notes) report_.warn(note);
+    for (const std::string& note : held_out_.notes) report_.warn(note);
     if (fixed_) {
       require(fixed_->model == model_,
               *options.plan + ": must be of the model of this run (" + model_.name + ", " +
@@ -193,10 +195,11 @@ class Run {
       weights += tensor.elements();
     const auto [documents, tokens] = size_of(training_);
     return fmt::format(
-        "{}, {} weights in {}; {} documents, {} tokens; {} ranks (dp {}, pp {}, chunks {}, head "
+        "{}, {} weights in {}, vocabulary {}; {} documents, {} tokens; {} ranks (dp {}, pp {}, "
+        "chunks {}, head "
         "{}), planner {}",
-        model_.name, weights, Device::kNumbers, documents, tokens, ranks_.size(), plan.parallel.dp,
-        plan.parallel.pp, plan.parallel.chunks,
+        model_.name, weights, Device::kNumbers, model_.vocab, documents, tokens, ranks_.size(),
+        plan.parallel.dp, plan.parallel.pp, plan.parallel.chunks,
         plan.parallel.head == LmHead::shard ? "on all stages" : "on the last stage", plan.planner);
   }
 

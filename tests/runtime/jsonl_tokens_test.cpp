@@ -48,6 +48,13 @@ TEST_CASE("jsonl tokens: ids of an array, else the bytes of a text") {
         std::vector<Ids>{{'a', 0xc3, 0xa9, '\n'}, {'b'}});
 }
 
+TEST_CASE("jsonl tokens: documents that are text are counted") {
+  const auto source = runtime::parse_jsonl_tokens(
+      "{\"tokens\": [1]}\n{\"text\": \"a\"}\n{\"input_ids\": [7]}\n{\"text\": \"b\"}", "x");
+  CHECK(source.documents() == 4);
+  CHECK(source.text_documents() == 2);
+}
+
 TEST_CASE("jsonl tokens: as many as the reader of lengths counts") {
   const std::string path = std::string(SLIMPACK_TEST_DIR) + "/../examples/data/text.jsonl";
   const runtime::TokenSource source = runtime::open_jsonl_tokens(path);

@@ -168,7 +168,7 @@ TEST_CASE("megatron tokens: an id beyond the vocabulary is named with document a
                        (name + ": document 0 (from 0): the token at position 1 (from 0) must be in "
                                "0 .. 1, the vocabulary, found 2")
                            .c_str(),
-                       InvalidInput);
+                       runtime::TokenOutsideVocabulary);
   Ids rest(3);
   CHECK_THROWS_WITH_AS(source.read(1, Tokens{1}, rest, runtime::kLargestVocabulary),
                        (name + ": document 1 (from 0): the token at position 3 (from 0) must be in "
@@ -181,6 +181,28 @@ TEST_CASE("megatron tokens: an id beyond the vocabulary is named with document a
                            .c_str(),
                        InvalidInput);
   CHECK(source.token(1, Tokens{2}, 6) == 5);
+  CHECK_THROWS_AS((void)source.largest_token(), runtime::TokenOutsideVocabulary);
+}
+
+TEST_CASE("megatron tokens: the largest of all documents is found") {
+  const test::TemporaryFolder folder;
+  const auto written = [&](const std::string& name, std::vector<std::vector<std::int64_t>> all) {
+    Dataset set;
+    set.code = 8;
+    set.sequences = std::move(all);
+    set.first = {0, 1, set.sequences.size()};
+    set.lay_out(false);
+    set.write_to(folder.file(name));
+    return runtime::open_megatron_tokens(folder.file(name));
+  };
+  std::vector<std::int64_t> many(200'000, 7);
+  many[131'071] = 800;
+  CHECK(written("a", {{1, 2}, many}).largest_token() == 800);
+  const runtime::TokenSource source = written("b", {{1, 2}, {3}, {4, 65535, 5}});
+  CHECK(source.largest_token() == 65535);
+  CHECK(source.text_documents() == 0);
+  const LengthSet lengths{{Tokens{3}}, "drawn"};
+  CHECK(runtime::TokenSource(lengths, 257, 1).largest_token() == 256);
 }
 
 TEST_CASE("megatron tokens: what does not fit together is refused") {

@@ -12,6 +12,7 @@ import random
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -156,6 +157,71 @@ class TrainerTest(unittest.TestCase):
         self.assertEqual(failed.returncode, 1, failed.stdout + failed.stderr)
         wrong = subprocess.run([*command, "nothing"], capture_output=True, text=True, timeout=120)
         self.assertEqual(wrong.returncode, 2, wrong.stderr)
+
+    def megatron(self, name, documents):
+        """Writes a Megatron indexed dataset of 16-bit tokens; gives the name of its .bin."""
+        tokens = [token for document in documents for token in document]
+        pathlib.Path(self.path(name + ".bin")).write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+        begins = [2 * sum(map(len, documents[:i])) for i in range(len(documents))]
+        index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(documents), len(documents) + 1)
+        index += struct.pack(f"<{len(documents)}i", *map(len, documents))
+        index += struct.pack(f"<{2 * len(documents) + 1}q", *begins, *range(len(documents) + 1))
+        pathlib.Path(self.path(name + ".idx")).write_bytes(index)
+        return self.path(name + ".bin")
+
+    def run_on(self, data, *options, status=0):
+        """A run on other data than the text of all runs."""
+        command = [TRAINER, "--model", self.path("config.json"), "--data", data, *self.runs.sizes, *options]
+        done = subprocess.run(command, text=True, capture_output=True, timeout=120, env=ENVIRONMENT)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done
+
+    def test_data_beyond_the_vocabulary_are_refused_with_the_way_out(self):
+        draw = random.Random(3)
+        documents = [[draw.randrange(4_999) for _ in range(count)] for count in (300, 40, 7, 500)] + [[4_999, 1]]
+        jsonl = self.path("ids.jsonl")
+        pathlib.Path(jsonl).write_text("".join(json.dumps({"tokens": document}) + "\n" for document in documents))
+        for data in (self.megatron("ids", documents), jsonl):
+            done = self.run_on(data, "--steps", "1", status=2)
+            self.assertRegex(done.stderr, r"document \d+ \(from 0\): the token at position \d+ \(from 0\) must be in "
+                             r"0 \.\. 256, the vocabulary, found \d+; --vocabulary auto makes the model large enough")
+            self.assertEqual(len(done.stderr.splitlines()), 1)
+            self.run_on(data, "--steps", "1", "--vocabulary", "4999", status=2)
+            for vocabulary, size in (("auto", 5056), ("5000", 5000)):  # 79 x 64 is the first multiple above 4,999
+                done = self.run_on(data, "--check", "--vocabulary", vocabulary)
+                self.assertIn(f"vocabulary {size};", done.stdout)
+                self.assertIn("passed", done.stdout)
+                self.assertEqual(done.stderr, "")
+        self.run_on(data, "--steps", "2", "--vocabulary", "auto", "--save", self.path("run"))
+        saved = json.loads(pathlib.Path(self.path("run/config.json")).read_text())
+        self.assertEqual(saved["vocab_size"], 5056)
+        for begin in ("--init", "--resume"):
+            self.run_on(data, "--steps", "2", "--vocabulary", "auto", begin, self.path("run"))
+            done = self.run_on(data, "--steps", "2", "--vocabulary", "6000", begin, self.path("run"), status=2)
+            self.assertIn("--vocabulary: must be that of the model saved in " + self.path("run") + " (5056), got 6000",
+                          done.stderr)
+        larger = self.megatron("larger", [[6_000] * 9])
+        done = self.run_on(larger, "--steps", "1", "--init", self.path("run"), status=2)
+        self.assertIn("found 6000; the model saved in " + self.path("run") + " has no more tokens", done.stderr)
+        lengths = self.path("a.lengths")
+        pathlib.Path(lengths).write_text("20\n30\n")
+        done = self.run_on(lengths, "--vocabulary", "auto", status=2)
+        self.assertIn("--vocabulary: auto needs data with tokens", done.stderr)
+        self.assertIn("vocabulary 320;", self.run_trainer("--steps", "1", "--vocabulary", "auto").stdout)  # of bytes
+
+    def test_text_in_json_lines_is_said_to_be_bytes(self):
+        data = self.path("some.jsonl")
+        pathlib.Path(data).write_text('{"text": "some words of a text"}\n{"tokens": [1, 2, 3]}\n{"input_ids": [4, 5]}\n')
+        done = self.run_on(data, "--steps", "1", "--vocabulary", "8000")
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        self.assertIn("1 of 3 documents have the key 'text': its UTF-8 bytes are their tokens (0 .. 255), whatever the "
+                      "vocabulary (8000)", done.stderr)
+        pathlib.Path(data).write_text('{"tokens": [1, 2, 3]}\n')
+        # Ids of a tokenizer have no end-of-document token: 2 targets a document, where 3 bytes of text have 3.
+        log = self.path("log.jsonl")
+        self.assertEqual(self.run_on(data, "--steps", "1", "--vocabulary", "8000", "--log", log).stderr, "")
+        step = json.loads(pathlib.Path(log).read_text().splitlines()[0])
+        self.assertEqual(3 * step["targets"], 2 * step["tokens"])
 
     def test_other_settings_are_refused_on_resume(self):
         self.run_trainer("--steps", "2", "--save", self.path("run"))

@@ -39,6 +39,7 @@ inline bool append_text(TokenStore& store, TokenBlock block) {
   }
   store.blocks.push_back(std::move(block));
   store.end_document();
+  ++store.text_documents;
   return true;
 }
 

@@ -46,12 +46,19 @@ struct TokenRun {
   std::int64_t offset = 0;
 };
 
+/// A token that the vocabulary does not have. `what()` names source, document and position.
+class TokenOutsideVocabulary : public InvalidInput {
+ public:
+  using InvalidInput::InvalidInput;
+};
+
 /// What a reader of one form hands over. Document d is the runs [first_run[d], first_run[d + 1]).
 struct TokenStore {
   std::string name;  ///< of the file or folder, for messages
   std::vector<TokenBlock> blocks;
   std::vector<TokenRun> runs;
   std::vector<std::size_t> first_run{0};
+  std::size_t text_documents = 0;  ///< those whose tokens are the bytes of a text
 
   /// Closes a document: all runs since the last one.
   void end_document() { first_run.push_back(runs.size()); }
@@ -77,10 +84,15 @@ class TokenSource {
   [[nodiscard]] std::size_t documents() const noexcept { return lengths_.documents.size(); }
   [[nodiscard]] Tokens length(std::size_t document) const { return lengths_.documents[document]; }
   [[nodiscard]] const std::string& name() const noexcept { return lengths_.name; }
+  /// How many documents are text whose bytes are the tokens.
+  [[nodiscard]] std::size_t text_documents() const noexcept { return store_.text_documents; }
+  /// The largest token id of all documents; of drawn ones the largest that can be drawn. Throws
+  /// InvalidInput for a token that no vocabulary has. O(tokens), with little memory.
+  [[nodiscard]] std::int64_t largest_token() const;
 
   /// Tokens [first, first + tokens.size()) of a document. Throws InvalidInput where the range
-  /// leaves the document, and for a token outside [0, vocabulary), naming document and position,
-  /// both counted from 0. O(tokens + runs of the document). Thread-safe.
+  /// leaves the document, and TokenOutsideVocabulary for a token outside [0, vocabulary), naming
+  /// document and position, both counted from 0. O(tokens + runs of the document). Thread-safe.
   void read(std::size_t document, Tokens first, std::span<std::int32_t> tokens,
             std::int64_t vocabulary) const;
 
@@ -110,9 +122,10 @@ class TokenSource {
   void check_token(std::size_t document, std::int64_t position, std::int64_t token,
                    std::int64_t vocabulary) const {
     if (token >= 0 && token < vocabulary) return;
-    throw InvalidInput(place(document) + ": the token at position " + std::to_string(position) +
-                       " (from 0) must be in 0 .. " + std::to_string(vocabulary - 1) +
-                       ", the vocabulary, found " + std::to_string(token));
+    throw TokenOutsideVocabulary(place(document) + ": the token at position " +
+                                 std::to_string(position) + " (from 0) must be in 0 .. " +
+                                 std::to_string(vocabulary - 1) + ", the vocabulary, found " +
+                                 std::to_string(token));
   }
   void draw(std::size_t document, Tokens first, std::span<std::int32_t> tokens) const;
 
@@ -223,6 +236,22 @@ inline void TokenSource::read(std::size_t document, Tokens first, std::span<std:
     done += count;
     skip = 0;
   }
+}
+
+inline std::int64_t TokenSource::largest_token() const {
+  if (drawn_) return drawn_->vocabulary - 1;
+  constexpr std::int64_t kAtOnce = 1 << 16;
+  std::vector<std::int32_t> some;
+  std::int64_t largest = 0;
+  for (std::size_t document = 0; document < documents(); ++document) {
+    for (Tokens first; first < length(document); first += Tokens{kAtOnce}) {
+      some.resize(
+          static_cast<std::size_t>(std::min(kAtOnce, length(document).value - first.value)));
+      read(document, first, some, kLargestVocabulary);
+      largest = std::max<std::int64_t>(largest, *std::ranges::max_element(some));
+    }
+  }
+  return largest;
 }
 
 inline void TokenSource::draw(std::size_t document, Tokens first,

@@ -83,6 +83,7 @@ inline void append_line(TokenStore& store, std::string_view content, std::size_t
     }
     if (text) {
       append_bytes(store, value->get_ref<const std::string&>());
+      ++store.text_documents;
     } else {
       append_ids(store, *value, key, line);
     }
