@@ -95,17 +95,17 @@ LengthSet read_lengths(const Options& options) {
 }
 
 std::vector<ProfileRow> first_profile(const Options& options, const ModelShape& model) {
-  if (!options.read.empty()) return parse_profile(read_text(options.read), options.read);
+  if (!options.read.empty()) return parse_profile(read_text(options.read), options.read).rows;
   const Tokens context{options.context};
   const auto begin = Clock::now();
-  std::vector<ProfileRow> rows = cpu::measure_profile<cpu::FastMath>(
+  const auto [rows, core_share] = cpu::measure_profile<cpu::FastMath>(
       model, options.quick ? cpu::quick_profile_options(options.ranks, context)
                            : cpu::profile_options(options.ranks, context));
-  std::printf("profile: %zu rows in %.1f s\n", rows.size(),
-              std::chrono::duration<double>(Clock::now() - begin).count());
+  std::printf("profile: %zu rows in %.1f s, on %.0f %% of its cores\n", rows.size(),
+              std::chrono::duration<double>(Clock::now() - begin).count(), 100 * core_share);
   if (!options.profile.empty()) {
     std::ofstream file(options.profile);
-    write_profile(file, rows);
+    write_profile(file, {{measured_shape(model), cpu::measured_device(options.ranks)}, rows});
     require(static_cast<bool>(file.flush()), "cannot write", options.profile);
   }
   return rows;
@@ -134,7 +134,7 @@ class ProfilesBetween {
     options_.budget = std::chrono::milliseconds(0);
   }
   void measure() {
-    const auto rows = cpu::measure_profile<cpu::FastMath>(model_, options_);
+    const auto rows = cpu::measure_profile<cpu::FastMath>(model_, options_).rows;
     if (sums_.empty()) {
       sums_ = rows;
     } else {

@@ -18,6 +18,9 @@ namespace {
   return std::max<std::size_t>(1, runtime::allowed_cores().size());
 }
 
+/// The least share of its cores' time with which a profile is trusted.
+constexpr double kQuietShare = 0.9;
+
 /// --profile: what every rank takes while all of them work.
 template <cpu::Mathematics Math>
 int profile(const Options& options) {
@@ -26,12 +29,23 @@ int profile(const Options& options) {
   check_writable(options.profile);
   const ModelShape model = model_of(options, sizeof(typename Math::Number));
   const std::size_t ranks = rank_count(options, std::nullopt, cores());
-  const auto rows = cpu::measure_profile<Math>(model, cpu::profile_options(ranks, options.context));
+  const cpu::MeasuredProfile measured =
+      cpu::measure_profile<Math>(model, cpu::profile_options(ranks, options.context));
   std::ostringstream text;
-  write_profile(text, rows);
+  write_profile(text, {{measured_shape(model), cpu::measured_device(ranks)}, measured.rows});
   write_file(options.profile, std::move(text).str());
-  fmt::print("{}: {} measurements on {} ranks; next: slimpack calibrate {} -o cost.json\n",
-             options.profile, rows.size(), ranks, options.profile);
+  const double percent = 100 * measured.core_share;
+  fmt::print(
+      "{}: {} measurements on {} ranks, which had {:.1f} % of their cores' time; next: "
+      "slimpack calibrate {} -o cost.json\n",
+      options.profile, measured.rows.size(), ranks, percent, options.profile);
+  if (measured.core_share < kQuietShare) {
+    std::fflush(stdout);
+    fmt::print(stderr,
+               "mini_trainer: --profile: other work took {:.1f} % of the cores' time, so predicted "
+               "times may be off; measure again when less than {:.0f} % is taken\n",
+               100 - percent, 100 - 100 * kQuietShare);
+  }
   return 0;
 }
 

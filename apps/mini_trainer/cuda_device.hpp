@@ -15,6 +15,7 @@
 #include "options.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/measured_on.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/arena_size.hpp"
@@ -34,8 +35,13 @@ namespace slimpack::trainer {
 [[nodiscard]] Cluster gpu_as_cluster(const Options& options, const ModelShape& model,
                                      std::size_t devices, std::size_t ranks_a_gpu);
 
-/// Made, used and given up by one thread, whose current device or part of it is the rank's; what
-/// says nothing of memory on the device may be called by others too.
+/// What a profile of `devices` ranks on GPUs like the current one is measured on: the GPU, or an
+/// equal part of it where several ranks share one. A whole GPU of a preset's kind is known by the
+/// preset's name, anything else by its own. Throws CudaError.
+[[nodiscard]] MeasuredDevice gpu_as_device(std::size_t devices, std::size_t ranks_a_gpu);
+
+/// One thread makes, uses and destroys it; that thread's current device, or part of one, is the
+/// rank's. Members that do not touch memory on the device may be called by other threads too.
 class CudaDevice {
  public:
   using Buffer = cuda::RankDevice::Buffer;
@@ -49,7 +55,7 @@ class CudaDevice {
   static constexpr double kTolerance = 2e-2;
   static constexpr Tokens kGranularity{64};
   [[nodiscard]] static constexpr ElementBytes element_sizes() { return cuda::kRankElements; }
-  /// Of buffers in its arena, which lie where runtime::buffer_layout says.
+  /// Whether buffers lie where runtime::buffer_layout says.
   static constexpr bool kPlaced = true;
   [[nodiscard]] static std::size_t alignment(const ModelShape& model) {
     return cuda::rank_alignment(model);

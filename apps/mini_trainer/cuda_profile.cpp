@@ -306,7 +306,7 @@ int profile_on_cuda(const Options& options, CudaThreadRanks& ranks) {
   check_writable(options.profile);
   const CudaProfile profile = measure_cuda_profile(model, options.context, ranks);
   std::ostringstream text;
-  write_profile(text, profile.rows);
+  write_profile(text, {{measured_shape(model), ranks.device()}, profile.rows});
   write_file(options.profile, std::move(text).str());
   fmt::print("{}: {} measurements on {} ranks", options.profile, profile.rows.size(), ranks.size());
   if (ranks.size() > 1) {

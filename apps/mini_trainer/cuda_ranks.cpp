@@ -2,9 +2,12 @@
 #include "cuda_ranks.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/cost/presets.hpp"
@@ -30,6 +33,16 @@ constexpr int kMultiprocessorsAtOnce = 8;
   constexpr auto kTables = static_cast<std::int64_t>(2 * sizeof(cuda::RopeRow) + 16);
   return Bytes{kContext / static_cast<std::int64_t>(ranks_a_gpu) + cuda::kGemmWorkspaceBytes +
                4 * cuda::norm_workspace(model) + rows.value * (model.layers + 1) * kTables};
+}
+
+/// The name of the preset cluster of GPUs of this name, if there is one.
+[[nodiscard]] std::optional<std::string> preset_of(const std::string& gpu) {
+  constexpr std::array<std::pair<const char*, const char*>, 3> kPresets{
+      {{"H200", "h200"}, {"A100", "a100"}, {"H100", "h100"}}};
+  for (const auto& [part, preset] : kPresets) {
+    if (gpu.find(part) != std::string::npos) return preset;
+  }
+  return std::nullopt;
 }
 
 [[nodiscard]] runtime::DeviceThreadsOptions device_threads_options() {
@@ -129,8 +142,7 @@ std::vector<std::vector<UnitTime>> CudaThreadRanks::times() const {
 Cluster gpu_as_cluster(const Options& options, const ModelShape& model, std::size_t devices,
                        std::size_t ranks_a_gpu) {
   const cuda::DeviceProperties gpu = cuda::device_properties();
-  const auto is = [&](const char* name) { return gpu.name.find(name) != std::string::npos; };
-  Cluster cluster = *cluster_preset(is("H200") ? "h200" : is("A100") ? "a100" : "h100");
+  Cluster cluster = *cluster_preset(preset_of(gpu.name).value_or("h100"));
   const auto ranks = static_cast<double>(ranks_a_gpu);
   cluster.name = gpu.name;
   if (ranks_a_gpu > 1) {
@@ -148,6 +160,14 @@ Cluster gpu_as_cluster(const Options& options, const ModelShape& model, std::siz
   cluster.reserved =
       std::min(cluster.memory, reserved_bytes(model, options.batch_tokens, ranks_a_gpu));
   return cluster;
+}
+
+MeasuredDevice gpu_as_device(std::size_t devices, std::size_t ranks_a_gpu) {
+  const std::string gpu = cuda::device_properties().name;
+  const auto ranks = static_cast<std::int64_t>(devices);
+  if (ranks_a_gpu == 1) return {gpu, preset_of(gpu).value_or(gpu), ranks};
+  const std::string part = gpu + ", one of " + std::to_string(ranks_a_gpu) + " equal parts";
+  return {part, part, ranks};
 }
 
 }  // namespace slimpack::trainer

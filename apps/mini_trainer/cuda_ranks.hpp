@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda_device.hpp"
+#include "slimpack/plan/measured_on.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/device_threads.hpp"
 #include "slimpack/runtime/program.hpp"
@@ -51,6 +52,8 @@ class CudaThreadRanks {
     }
   }
   [[nodiscard]] Cluster cluster(const Options& options, const ModelShape& model);
+  /// What a calibration must have been measured on.
+  [[nodiscard]] MeasuredDevice device() const { return gpu_as_device(size(), ranks_a_gpu()); }
 
   void make_devices(const Plan& plan, std::uint64_t seed, const cuda::AdamW& settings);
   [[nodiscard]] runtime::StepResult run(const Plan& plan, const runtime::Program& program,

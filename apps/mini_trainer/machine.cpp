@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
+#include <utility>
 
-#include "slimpack/io/cost_json.hpp"
+#include "slimpack/io/cost_file.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack_cpu/profile_cluster.hpp"
 #include "steps.hpp"
@@ -26,12 +28,30 @@ Cluster cores_as_cluster(const Options& options, std::size_t devices) {
   return cpu::cpu_cluster(ranks, options.memory.value_or(Bytes{machine_memory() / ranks}));
 }
 
+CostSpec cost_of(const Options& options, const ModelShape& model, const MeasuredDevice& device,
+                 std::vector<std::string>& notes) {
+  if (options.cost.empty()) return AnalyticCost{};
+  CostFile file = cost_file_from_json(read_file(options.cost), options.cost);
+  require_measured_for(file, options.cost, model);
+  require_measured_on(file, options.cost, device);
+  if (std::string note = unknown_origin(file, options.cost); !note.empty()) {
+    notes.push_back(std::move(note));
+  }
+  if (file.measured.device && file.measured.device->ranks != device.ranks) {
+    notes.push_back(options.cost + ": ranks that worked at the same time while it was measured: " +
+                    std::to_string(file.measured.device->ranks) + ", in this run: " +
+                    std::to_string(device.ranks) + "; predicted times may be off");
+  }
+  return std::move(file.cost);
+}
+
 planners::PlanRequest base_request(const Options& options, const ModelShape& model,
-                                   const RankKind& ranks, const Corpus& corpus) {
+                                   const CostSpec& cost, const RankKind& ranks,
+                                   const Corpus& corpus) {
   planners::PlanRequest request;
   request.model = model;
   request.cluster = ranks.cluster;
-  if (!options.cost.empty()) request.cost = cost_from_json(read_file(options.cost), options.cost);
+  request.cost = cost;
   request.memory.gradient_bytes = ranks.element.gradient;
   for (const runtime::TokenSource& source : corpus.sources) {
     request.sources.push_back({source.name(), static_cast<std::int64_t>(source.documents()), {}});

@@ -17,6 +17,7 @@
 #include "cuda_device.hpp"
 #include "options.hpp"
 #include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/measured_on.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/run_step.hpp"
@@ -69,6 +70,8 @@ class NcclRanks {
         std::count(session_.hosts().begin(), session_.hosts().end(), session_.hosts().front());
     return cluster;
   }
+  /// What a calibration must have been measured on.
+  [[nodiscard]] MeasuredDevice device() const { return gpu_as_device(size(), 1); }
 
   void make_devices(const Plan& plan, std::uint64_t seed, const cuda::AdamW& settings) {
     device_.emplace(plan, first(), seed, settings);

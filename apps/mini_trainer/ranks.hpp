@@ -12,15 +12,17 @@
 #include <utility>
 #include <vector>
 
-#include "measured_device.hpp"
+#include "cpu_device.hpp"
 #include "options.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/measured_on.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/runtime/device_threads.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/run_step.hpp"
 #include "slimpack/runtime/thread_system.hpp"
+#include "slimpack_cpu/profile_cluster.hpp"
 #include "steps.hpp"
 
 #ifdef SLIMPACK_HAS_MPI
@@ -36,7 +38,7 @@ template <cpu::Mathematics Math>
 class ThreadRanks {
  public:
   static constexpr bool kOneHere = false;
-  using Device = MeasuredDevice<Math>;
+  using Device = CpuDevice<Math>;
 
   explicit ThreadRanks(std::size_t devices) : device_threads_(devices, options(devices)) {}
 
@@ -52,9 +54,12 @@ class ThreadRanks {
   void each(const Work& work) {
     for (Device& device : devices_) work(device);
   }
+  /// What planners are told of the ranks.
   [[nodiscard]] Cluster cluster(const Options& options, const ModelShape&) const {
     return cores_as_cluster(options, size());
   }
+  /// What a calibration must have been measured on.
+  [[nodiscard]] MeasuredDevice device() const { return cpu::measured_device(size()); }
 
   void make_devices(const Plan& plan, std::uint64_t seed, const cpu::AdamW& settings) {
     devices_.reserve(size());
@@ -66,8 +71,11 @@ class ThreadRanks {
                                         const runtime::StepData& data) {
     return runtime::run_step(device_threads_, plan, program, data, std::span(devices_));
   }
+  /// Throws where ranks have different plans; threads of one process have the same.
   void check_same_plan(const Plan&) const noexcept {}
+  /// Returns when every process has called it.
   void await_all() const noexcept {}
+  /// The sum, and the largest, of what every process gives.
   [[nodiscard]] std::int64_t sum(std::int64_t here) const noexcept { return here; }
   [[nodiscard]] double most(double here) const noexcept { return here; }
   /// What every device has, on the root, in the order of devices.
@@ -98,7 +106,7 @@ template <cpu::Mathematics Math>
 class MpiRanks {
  public:
   static constexpr bool kOneHere = true;
-  using Device = MeasuredDevice<Math>;
+  using Device = CpuDevice<Math>;
 
   explicit MpiRanks(mpi::Session& session) : link_(session) {}
 
@@ -109,6 +117,7 @@ class MpiRanks {
     return device_ ? std::span(&*device_, 1) : std::span<Device>{};
   }
 
+  /// Calls work(device) for the device that is here.
   template <class Work>
   void each(const Work& work) {
     if (device_) work(*device_);
@@ -116,6 +125,8 @@ class MpiRanks {
   [[nodiscard]] Cluster cluster(const Options& options, const ModelShape&) {
     return cores_as_cluster(options, size());
   }
+  /// What a calibration must have been measured on.
+  [[nodiscard]] MeasuredDevice device() { return cpu::measured_device(size()); }
 
   void make_devices(const Plan& plan, std::uint64_t seed, const cpu::AdamW& settings) {
     device_.emplace(plan, first(), seed, settings);

@@ -16,6 +16,8 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/cost_spec.hpp"
+#include "slimpack/plan/measured_on.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
@@ -32,10 +34,10 @@ namespace slimpack::trainer {
 struct Corpus {
   std::vector<runtime::TokenSource> sources;
   runtime::TokenRules rules;
-  [[nodiscard]] std::vector<LengthSet> lengths() const;
-};
   std::vector<std::string> notes;  ///< what a user should know of these data
   /// Of all sources, in their order.
+  [[nodiscard]] std::vector<LengthSet> lengths() const;
+};
 
 /// The tokens of a model that takes all data: the largest token and those below it, rounded up to a
 /// multiple of kVocabularyMultiple. Text has the end-of-document token behind its bytes. Reads
@@ -58,12 +60,12 @@ inline constexpr std::int64_t kVocabularyMultiple = 64;
 struct PreparedStep {
   Plan plan;
   runtime::Program program;
-  runtime::StepData data;
-  std::vector<runtime::BufferLayout> arena;  ///< of the devices that were asked for
+  runtime::StepData data;                    ///< tokens and targets of the plan's samples
+  std::vector<runtime::BufferLayout> arena;  ///< of each device of this process
   double seconds = 0;                        ///< that preparing it took
 };
 
-/// What plans and arenas are made for.
+/// The ranks that plans and arenas are made for.
 struct RankKind {
   Cluster cluster;
   ElementBytes element;
@@ -71,23 +73,24 @@ struct RankKind {
   bool placed = false;         ///< whether devices follow runtime::buffer_layout
   Tokens granularity{64};      ///< of slices
   std::size_t count = 1;       ///< ranks of the run
-  std::size_t first_here = 0;  ///< place in `Plan::schedule` of the first device of this process
+  std::size_t first_here = 0;  ///< index in `Plan::schedule` of the first device of this process
   std::size_t here = 1;        ///< devices of this process
 };
 
 /// Prepares steps one after the other. All ranks prepare the same.
 class StepMaker {
  public:
-  /// `request` has everything but the batch. Steps after the first keep its partition. Arenas are
-  /// sized for the devices that are here.
+  /// `request` has everything but the batch. Steps after the first keep the partition of the first.
+  /// Arenas are sized for the devices of this process.
   StepMaker(const Corpus& corpus, const Options& options, planners::PlanRequest request,
             bool shuffle, RankKind ranks);
 
   /// Passes over the first batches of a run.
   void skip(std::int64_t batches) { stream_.skip(batches); }
-  /// Keeps the partition of a step that another maker has made.
+  /// Plans with the partition of this plan: its chunks, head and layers of the last stage.
   void keep_partition(const Plan& plan);
-  /// Throws InvalidInput, and Unplannable where no plan is feasible.
+  /// Draws, reads and plans the next step. Throws InvalidInput, and Unplannable where no plan is
+  /// feasible.
   [[nodiscard]] PreparedStep next();
 
  private:
@@ -128,15 +131,22 @@ class StepAhead {
   std::exception_ptr failure_;
 };
 
-/// The plan of --plan, with tokens of the sources it was made from.
+/// The step of --plan, with tokens of the sources that it was made from. Throws InvalidInput where
+/// the sources are not those of the corpus.
 [[nodiscard]] PreparedStep step_of_plan(const Corpus& corpus, const Options& options,
                                         const Plan& plan, const RankKind& ranks);
 
-/// What planners are told of this machine's cores as devices.
+/// What planners are told of this machine's cores as `devices` devices.
 [[nodiscard]] Cluster cores_as_cluster(const Options& options, std::size_t devices);
+
+/// The cost model of --cost, which must have been measured for this model on such a device; without
+/// it the analytic one. What a user should know of it is added to `notes`. Throws InvalidInput.
+[[nodiscard]] CostSpec cost_of(const Options& options, const ModelShape& model,
+                               const MeasuredDevice& device, std::vector<std::string>& notes);
 
 /// What planners are told about these ranks and the options, without a batch.
 [[nodiscard]] planners::PlanRequest base_request(const Options& options, const ModelShape& model,
-                                                 const RankKind& ranks, const Corpus& corpus);
+                                                 const CostSpec& cost, const RankKind& ranks,
+                                                 const Corpus& corpus);
 
 }  // namespace slimpack::trainer

@@ -50,8 +50,10 @@ class Run {
         training_(open_training(options, model_)),
         held_out_(open_held_out(options, model_)),
         report_(ranks.is_root(), options.log, !options.resume.empty()) {
-    for (const std::string& note : training_.notes) report_.warn(note);
-    for (const std::string& note : held_out_.notes) report_.warn(note);
+    std::vector<std::string> notes = training_.notes;
+    notes.insert(notes.end(), held_out_.notes.begin(), held_out_.notes.end());
+    cost_ = cost_of(options, model_, ranks.device(), notes);
+    for (const std::string& note : notes) report_.warn(note);
     if (fixed_) {
       require(fixed_->model == model_,
               *options.plan + ": must be of the model of this run (" + model_.name + ", " +
@@ -92,7 +94,7 @@ class Run {
 
   [[nodiscard]] StepMaker maker(const Corpus& corpus, bool shuffle) {
     RankKind kind = rank_kind();
-    planners::PlanRequest request = base_request(options_, model_, kind, corpus);
+    planners::PlanRequest request = base_request(options_, model_, cost_, kind, corpus);
     require(static_cast<std::size_t>(request.dp) * static_cast<std::size_t>(request.pp) ==
                 ranks_.size(),
             "--dp x --pp must be the number of devices (" + std::to_string(ranks_.size()) + ")",
@@ -139,7 +141,7 @@ class Run {
     if (weights) load_weights(ranks_, *weights);
   }
 
-  /// What is to be written must be writable before the first step.
+  /// Refuses before the first step what could not be written after the last.
   void check_results() {
     if (!ranks_.is_root() || options_.check) return;
     if (!options_.save.empty()) {
@@ -170,8 +172,8 @@ class Run {
     return settings;
   }
 
-  /// What a resumed run must have as it was, for the same bits on the same backend. The type is
-  /// that of saved weights and moments: fp32 of the CPU goes on in bf16 on a GPU, and back.
+  /// What must be equal in a resumed run, so that it has the same bits on the same backend. The
+  /// type is that of saved weights and moments: fp32 of the CPU goes on in bf16 on a GPU, and back.
   [[nodiscard]] std::map<std::string, std::string> settings() const {
     std::map<std::string, std::string> all{
         {"steps", std::to_string(options_.steps)},
@@ -319,6 +321,7 @@ class Run {
   ModelShape model_;
   Corpus training_, held_out_;
   Reporter report_;
+  CostSpec cost_;
   std::optional<StepAhead> ahead_;
   PreparedStep current_;
   runtime::TrainingState state_;

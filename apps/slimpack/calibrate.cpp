@@ -8,7 +8,7 @@
 #include "command.hpp"
 #include "slimpack/cost/fit.hpp"
 #include "slimpack/cost/profile.hpp"
-#include "slimpack/io/cost_json.hpp"
+#include "slimpack/io/cost_file.hpp"
 #include "slimpack/io/file.hpp"
 
 namespace slimpack::app {
@@ -18,9 +18,15 @@ namespace {
   return share ? fmt::format("{:.2f} %", 100 * *share) : "-";
 }
 
+/// Fits and writes the cost model, then prints its errors.
 int run(const std::string& profile, const std::string& output) {
-  const FitResult fit = fit_cost(parse_profile(read_file(profile), profile));
-  write_file(output, cost_to_json(fit.cost));
+  const Profile read = parse_profile(read_file(profile), profile);
+  const FitResult fit = fit_cost(read.rows);
+  const CostFile file{fit.cost, read.measured};
+  write_file(output, cost_file_to_json(file));
+  if (const std::string warning = unknown_origin(file, profile); !warning.empty()) {
+    std::cerr << "slimpack: " << warning << '\n';
+  }
   std::cout << fmt::format("{}: fitted to {}; errors are |predicted - measured| / measured\n\n",
                            output, profile);
   std::cout << fmt::format("{:<12}{:<10}{:>6}{:>10}{:>18}{:>18}{:>20}\n", "kind", "pass", "rows",

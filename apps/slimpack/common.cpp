@@ -15,7 +15,7 @@
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/io/cluster_json.hpp"
-#include "slimpack/io/cost_json.hpp"
+#include "slimpack/io/cost_file.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/file_bytes.hpp"
 #include "slimpack/io/model_json.hpp"
@@ -180,8 +180,20 @@ std::vector<planners::PlannerInfo> chosen_planners(const std::vector<std::string
 
 namespace {
 
-/// The request of the options without its batch.
-[[nodiscard]] planners::PlanRequest request_without_batch(const CommonOptions& options) {
+/// The cost model of --cost, which must have been measured for the request's model on its cluster.
+/// `warning` becomes what its file does not tell.
+[[nodiscard]] CostSpec cost_of(const std::string& path, const planners::PlanRequest& request,
+                               std::string& warning) {
+  CostFile file = cost_file_from_json(read_file(path), path);
+  require_measured_for(file, path, request.model);
+  require_measured_on(file, path, request.cluster);
+  warning = unknown_origin(file, path);
+  return std::move(file.cost);
+}
+
+/// The request of the options without its batch, and what the user should know of it.
+[[nodiscard]] planners::PlanRequest request_without_batch(const CommonOptions& options,
+                                                          std::string& warning) {
   planners::PlanRequest request;
   request.model = preset_or_file("--model", options.model, model_preset(options.model),
                                  model_presets(), model_from_json);
@@ -189,7 +201,7 @@ namespace {
   request.cluster = preset_or_file(
       "--cluster", options.cluster, cluster_preset(options.cluster), clusters,
       [&](const auto& text, const auto& name) { return cluster_from_json(text, name, clusters); });
-  if (!options.cost.empty()) request.cost = cost_from_json(read_file(options.cost), options.cost);
+  if (!options.cost.empty()) request.cost = cost_of(options.cost, request, warning);
   request.dp = parse_count("--dp", options.dp);
   request.pp = parse_count("--pp", options.pp);
   request.tp = parse_count("--tp", options.tp);
@@ -232,7 +244,8 @@ namespace {
 }  // namespace
 
 void check_options(const CommonOptions& options) {
-  static_cast<void>(request_without_batch(options));
+  std::string ignored;
+  static_cast<void>(request_without_batch(options, ignored));
   static_cast<void>(batch_options(options));
 }
 
@@ -247,7 +260,11 @@ const RequestMaker::Loaded& RequestMaker::load(const std::string& path) {
 
 std::vector<planners::PlanRequest> RequestMaker::make(const CommonOptions& options,
                                                       std::int64_t steps) {
-  planners::PlanRequest request = request_without_batch(options);
+  std::string warning;
+  planners::PlanRequest request = request_without_batch(options, warning);
+  if (!warning.empty() && told_.insert(warning).second) {
+    std::cerr << "slimpack: " << warning << '\n';
+  }
   const BatchOptions batch = batch_options(options);
   request.context = batch.context;
   const Loaded& loaded = load(options.lengths);

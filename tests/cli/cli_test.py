@@ -583,10 +583,44 @@ class Cli(unittest.TestCase):
         done = run("calibrate", "profile.csv", "-o", "cost.json")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("layer", done.stdout)
-        self.plan("--pp", "2", "--cost", "cost.json")
+        self.assertIn("profile.csv: does not tell the model and device", done.stderr)
+        done = run("plan", self.lengths(), *SMALL, "--pp", "2", "--cost", "cost.json", "-o", "plan.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr.count("cost.json: does not tell the model and device"), 1, done.stderr)
         self.assertEqual(run("validate", "plan.json").returncode, 0)
         self.write("bad.csv", rows[0] + "\nlayer,forward,10,5,1,1,1,0,-3\n")
         self.refuse(2, r"bad\.csv", "calibrate", "bad.csv", "-o", "cost2.json")
+
+    def test_a_calibration_of_another_model_or_machine_is_refused(self):
+        origin = {"model": "tiny", "hidden": 128, "heads": 4, "kv_heads": 2, "head_dim": 32, "ffn": 384, "vocab": 257,
+                  "bytes_per_element": 2, "device": "NVIDIA H100 80GB HBM3", "cluster": "h100", "ranks": 1}
+        rows = "".join(f"head,-,{tokens},0,0,0,1,0,{tokens * 1e-7 + 1e-5}\n" for tokens in (64, 128, 256, 512, 1024))
+        header = "kind,pass,tokens,pairs,segments,layers,ranks,bytes,seconds\n"
+        self.write("profile.csv", "".join(f"# {key}: {value}\n" for key, value in origin.items()) + header + rows)
+        self.write("bare.csv", header + rows)
+        for name in ("profile", "bare"):
+            done = run("calibrate", name + ".csv", "-o", name + ".json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+        with open("profile.json", encoding="utf-8") as file:
+            cost = json.load(file)
+        self.assertEqual(cost["shape"], {key: origin[key] for key in list(origin)[:8]})
+        self.assertEqual(cost["device"], {"name": origin["device"], "cluster": "h100", "ranks": 1})
+        done = run("plan", self.lengths(), *SMALL, "--cost", "profile.json", "-o", "measured.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("does not tell", done.stderr)
+        self.plan("--cost", "bare.json", output="bare_plan.json")
+        with open("measured.json", encoding="utf-8") as one, open("bare_plan.json", encoding="utf-8") as other:
+            self.assertEqual(one.read(), other.read())  # a plan holds no origin
+        for command in (["plan", self.lengths(), "-o", "no.json"], ["compare", self.lengths()],
+                        ["tune", self.lengths(), "--gpus", "2"]):
+            self.refuse(2, r"profile\.json: shape\.hidden: the costs were measured for model 'tiny' with hidden 128, "
+                           r"but model 'llama3-8b' has 4096", *command, "--model", "llama3-8b", "--overlong", "split",
+                        "--cost", "profile.json")
+        self.refuse(2, r"profile\.json: device: the costs were measured on 'NVIDIA H100 80GB HBM3' \(cluster 'h100'\), "
+                       r"not on 'a100'", "plan", self.lengths(), *SMALL, "--cluster", "a100", "--cost", "profile.json",
+                    "-o", "no.json")
+        self.write("ours.json", '{"base": "h100", "inside": {"bytes_per_s": 100e9}}')
+        self.plan("--cluster", "ours.json", "--cost", "profile.json")
 
     def test_compare_traces_by_kind_device_and_unit(self):
         self.plan("--pp", "2", "--dp", "2", "--planner", "megatron")

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -20,17 +21,19 @@ namespace {
 const std::string kHeader = std::string(kProfileHeader) + "\n";
 
 TEST_CASE("parse_profile: reads every kind, CRLF and blank lines") {
-  const auto rows = parse_profile(std::string(kProfileHeader) +
-                                      "\r\n"
-                                      "layer,forward,128,8192.5,2,4,1,0,0.001\r\n"
-                                      "\n"
-                                      "embedding,backward,128,0,0,0,1,0,2e-5\n"
-                                      "head,-,64,0,0,0,1,0,3e-4\n"
-                                      "optimizer,,0,0,0,0,1,4096,1e-5\n"
-                                      "p2p,-,0,0,0,0,2,1048576,1e-5\n"
-                                      "reduce,-,0,0,0,0,4,1048576,1e-5\n"
-                                      "exchange,-,0,0,0,0,2,1048576,1.5e-5",
-                                  "p.csv");
+  const Profile profile = parse_profile(std::string(kProfileHeader) +
+                                            "\r\n"
+                                            "layer,forward,128,8192.5,2,4,1,0,0.001\r\n"
+                                            "\n"
+                                            "embedding,backward,128,0,0,0,1,0,2e-5\n"
+                                            "head,-,64,0,0,0,1,0,3e-4\n"
+                                            "optimizer,,0,0,0,0,1,4096,1e-5\n"
+                                            "p2p,-,0,0,0,0,2,1048576,1e-5\n"
+                                            "reduce,-,0,0,0,0,4,1048576,1e-5\n"
+                                            "exchange,-,0,0,0,0,2,1048576,1.5e-5",
+                                        "p.csv");
+  CHECK(profile.measured == MeasuredOn{});
+  const std::vector<ProfileRow>& rows = profile.rows;
   REQUIRE(rows.size() == 7);
   CHECK(rows[0] ==
         ProfileRow{ProfileKind::layer, Pass::forward, {128}, 8192.5, 2, 4, 1, {0}, 0.001});
@@ -40,6 +43,49 @@ TEST_CASE("parse_profile: reads every kind, CRLF and blank lines") {
   CHECK(rows[4].bytes == Bytes{1048576});
   CHECK(rows[5].ranks == 4);
   CHECK(rows[6].seconds == doctest::Approx(1.5e-5));
+}
+
+TEST_CASE(
+    "parse_profile: what was measured on stands before the header, other # lines are comments") {
+  Profile profile;
+  profile.measured.shape = MeasuredShape{"tiny", 128, 4, 2, 32, 384, 257, 4};
+  profile.measured.device = MeasuredDevice{"A Processor, 2 threads", "cpu", 2};
+  profile.rows = {{ProfileKind::head, std::nullopt, {64}, 0, 0, 0, 1, {0}, 3e-4}};
+  std::ostringstream text;
+  write_profile(text, profile);
+  CHECK(text.str() ==
+        "# model: tiny\n# hidden: 128\n# heads: 4\n# kv_heads: 2\n# head_dim: 32\n# ffn: 384\n"
+        "# vocab: 257\n# bytes_per_element: 4\n# device: A Processor, 2 threads\n"
+        "# cluster: cpu\n# ranks: 2\n" +
+            kHeader + "head,-,64,0,0,0,1,0,0.0003\n");
+  CHECK(parse_profile(text.str(), "p.csv") == profile);
+  CHECK(parse_profile("# on a Monday\n# note: quiet\r\n" + text.str() + "# the end", "p.csv") ==
+        profile);
+  for (const bool shape : {false, true}) {  // one of the two alone
+    Profile part = profile;
+    shape ? part.measured.device.reset() : part.measured.shape.reset();
+    std::ostringstream some;
+    write_profile(some, part);
+    CHECK(parse_profile(some.str(), "p.csv") == part);
+  }
+  profile.measured.device->name = "two\nlines";
+  CHECK_THROWS_WITH_AS(write_profile(text, profile),
+                       "write_profile: 'device' must be one line, got 'two\nlines'", InvalidInput);
+}
+
+TEST_CASE("parse_profile: an origin that is not whole is refused, naming the key") {
+  const auto refuses = [](const std::string& lines, const std::string& message) {
+    const std::string text = lines + kHeader + "head,-,64,0,0,0,1,0,3e-4\n";
+    CHECK_THROWS_WITH_AS(static_cast<void>(parse_profile(text, "p.csv")), message.c_str(),
+                         InvalidInput);
+  };
+  refuses("# hidden: 128\n",
+          "p.csv: the line '# heads: VALUE' is missing beside the others of its kind");
+  refuses("# device: x\n# ranks: 1\n",
+          "p.csv: the line '# cluster: VALUE' is missing beside the others of its kind");
+  refuses("# ranks: 1\n#ranks:1\n", "p.csv:2: the key must be there once, got 'ranks'");
+  refuses("# vocab: many\n", "p.csv:1: 'vocab' must be an integer in 1 .. 2^40, got 'many'");
+  refuses("# ranks: 0\n", "p.csv:1: 'ranks' must be an integer in 1 .. 2^40, got '0'");
 }
 
 TEST_CASE("parse_profile: refuses with file, line, column, rule and value") {

@@ -58,7 +58,11 @@ TEST_CASE("profile: every plan that is timed is valid and spans prefixes, segmen
 TEST_CASE("profile: measured rows can be written, read to equal rows, and fitted") {
   for (const std::size_t ranks : {1U, 2U, 3U}) {
     CAPTURE(ranks);
-    const auto rows = cpu::measure_profile<cpu::FastMath>(profiled_shape(), small_profile(ranks));
+    const cpu::MeasuredProfile measured =
+        cpu::measure_profile<cpu::FastMath>(profiled_shape(), small_profile(ranks));
+    CHECK(measured.core_share > 0);
+    CHECK(measured.core_share <= 1);
+    const std::vector<ProfileRow>& rows = measured.rows;
     for (const ProfileKind kind : {ProfileKind::layer, ProfileKind::embedding, ProfileKind::head}) {
       CHECK(rows_of(rows, kind) >= 10);
     }
@@ -67,8 +71,9 @@ TEST_CASE("profile: measured rows can be written, read to equal rows, and fitted
       CHECK(rows_of(rows, kind) == (ranks > 1 ? 5U : 0U));
     }
     std::ostringstream text;
-    write_profile(text, rows);
-    CHECK(parse_profile(text.str(), "profile.csv") == rows);
+    const Profile profile{{measured_shape(profiled_shape()), cpu::measured_device(ranks)}, rows};
+    write_profile(text, profile);
+    CHECK(parse_profile(text.str(), "profile.csv") == profile);
     const FittedCost cost = fit_cost(rows).cost;
     REQUIRE(cost.layer_forward);
     REQUIRE(cost.layer_backward);
@@ -80,12 +85,15 @@ TEST_CASE("profile: measured rows can be written, read to equal rows, and fitted
 }
 
 TEST_CASE("profile: pairs, segments and bytes are those of the units") {
-  const auto rows = cpu::measure_profile<cpu::PlainMath>(profiled_shape(), [] {
-    cpu::ProfileOptions options = small_profile(1);
-    options.quick = true;
-    options.rounds = 1;
-    return options;
-  }());
+  const auto rows = cpu::measure_profile<cpu::PlainMath>(profiled_shape(),
+                                                         [] {
+                                                           cpu::ProfileOptions options =
+                                                               small_profile(1);
+                                                           options.quick = true;
+                                                           options.rounds = 1;
+                                                           return options;
+                                                         }())
+                        .rows;
   // The first sample of 128 tokens is cut in four: pairs 32 (prefix + 16).
   std::vector<double> pairs;
   for (const ProfileRow& row : rows) {
@@ -125,6 +133,15 @@ TEST_CASE("profile: options out of range are refused") {
                        "cpu_cluster: devices must be >= 1, got 0", InvalidInput);
   CHECK_THROWS_WITH_AS((void)cpu::cpu_cluster(1, Bytes{0}),
                        "cpu_cluster: memory must be > 0, got 0", InvalidInput);
+}
+
+TEST_CASE("profile: the device that is measured has the processor's name and the ranks") {
+  const MeasuredDevice device = cpu::measured_device(3);
+  CHECK(device == cpu::measured_device(3));
+  CHECK(device.ranks == 3);
+  CHECK(device.cluster == cpu::cpu_cluster(1, Bytes{1}).name);
+  CHECK(device.name.find(" thread") != std::string::npos);
+  CHECK(device.name.find('\n') == std::string::npos);
 }
 
 TEST_CASE("profile: the cluster of cores is the same wherever it is made") {

@@ -6,7 +6,6 @@
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "fuzz/fuzz.hpp"
 
@@ -14,9 +13,9 @@ using namespace slimpack;
 
 namespace {
 
-std::string written(const std::vector<ProfileRow>& rows) {
+std::string written(const Profile& profile) {
   std::ostringstream text;
-  write_profile(text, rows);
+  write_profile(text, profile);
   return text.str();
 }
 

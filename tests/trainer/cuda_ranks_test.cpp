@@ -93,7 +93,7 @@ TEST_CASE("CudaThreadRanks: too little memory names rank, GPU, what is needed an
   CHECK(thrown_by([&] { others.make_devices(plan, 1, {}); }).starts_with("rank 0, on GPU 0: "));
 }
 
-TEST_CASE("gpu_as_cluster: ranks of one GPU share its rates and its memory") {
+TEST_CASE("gpu_as_cluster: ranks of one GPU have equal parts of its rates and its memory") {
   trainer::Options options;
   options.batch_tokens = Tokens{4096};
   const ModelShape model = cuda_plan().model;
@@ -104,6 +104,9 @@ TEST_CASE("gpu_as_cluster: ranks of one GPU share its rates and its memory") {
   CHECK(part.matrix_flops == whole.matrix_flops / 4);
   CHECK(part.peak_flops == whole.peak_flops / 4);
   CHECK(part.reserved < whole.reserved);
+  CHECK(trainer::gpu_as_device(8, 1) == MeasuredDevice{whole.name, whole.name, 8});
+  const std::string quarter = whole.name + ", one of 4 equal parts";
+  CHECK(trainer::gpu_as_device(4, 4) == MeasuredDevice{quarter, quarter, 4});
   options.memory = Bytes{1000};
   const Cluster little = trainer::gpu_as_cluster(options, model, 1, 1);
   CHECK(little.memory == Bytes{1000});

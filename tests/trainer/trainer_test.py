@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import resource
 import shutil
 import signal
@@ -222,6 +223,34 @@ class TrainerTest(unittest.TestCase):
         self.assertEqual(self.run_on(data, "--steps", "1", "--vocabulary", "8000", "--log", log).stderr, "")
         step = json.loads(pathlib.Path(log).read_text().splitlines()[0])
         self.assertEqual(3 * step["targets"], 2 * step["tokens"])
+
+    def test_a_profile_says_what_it_measured_and_other_runs_refuse_it(self):
+        profile, cost, other = self.path("profile.csv"), self.path("cost.json"), self.path("other.json")
+        done = self.run_trainer("--profile", profile, "--dp", "2")
+        share = float(re.search(r"2 ranks, which had ([0-9.]+) % of their cores' time", done.stdout).group(1))
+        self.assertEqual("other work took" in done.stderr, share < 90, done.stdout + done.stderr)
+        self.assertIn("# hidden: 32\n", pathlib.Path(profile).read_text())
+        subprocess.run([SLIMPACK, "calibrate", profile, "-o", cost], check=True, capture_output=True)
+        run = ["--steps", "1", "--eval-data", self.path("text/00.txt"), "--cost"]
+        self.assertEqual(self.run_trainer("--dp", "2", *run, cost).stderr, "")
+        self.assertIn("ranks that worked at the same time while it was measured: 2, in this run: 1",
+                      self.run_trainer("--dp", "1", *run, cost).stderr)
+        measured = json.loads(pathlib.Path(cost).read_text())
+        self.assertEqual((measured["shape"]["vocab"], measured["shape"]["bytes_per_element"]), (257, 4))
+        self.assertEqual((measured["device"]["cluster"], measured["device"]["ranks"]), ("cpu", 2))
+        name = measured["device"]["name"]
+        for key, value, sentence in [
+                ("shape", dict(measured["shape"], ffn=64), "other.json: shape.ffn: the costs were measured for model "),
+                ("device", dict(measured["device"], name="Another Processor, 2 threads"),
+                 "other.json: device: the costs were measured on 'Another Processor, 2 threads' (cluster 'cpu'), "
+                 f"not on '{name}'")]:
+            pathlib.Path(other).write_text(json.dumps(dict(measured, **{key: value})))
+            done = self.run_trainer("--dp", "2", *run, other, status=2)
+            self.assertIn(sentence, done.stderr)
+            del measured[key]
+        pathlib.Path(other).write_text(json.dumps(measured))
+        done = self.run_trainer("--dp", "2", *run, other)
+        self.assertEqual(done.stderr.count("other.json: does not tell the model and device"), 1, done.stderr)
 
     def test_other_settings_are_refused_on_resume(self):
         self.run_trainer("--steps", "2", "--save", self.path("run"))

@@ -19,44 +19,128 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/measured_on.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack {
 
+/// What a row of a profile measures.
 enum class ProfileKind : std::uint8_t { layer, embedding, head, optimizer, p2p, reduce, exchange };
 
+/// The words of ProfileKind in files, in its order.
 inline constexpr std::array<std::string_view, 7> kProfileKinds = {
     "layer", "embedding", "head", "optimizer", "p2p", "reduce", "exchange"};
 
-/// One measurement. `pass` is there for layers and the embedding alone; docs/costs.md says what
-/// each kind measures and which columns it uses.
+/// One measurement; docs/costs.md says what each kind measures and which columns it uses.
 struct ProfileRow {
   ProfileKind kind = ProfileKind::layer;
-  std::optional<Pass> pass;
-  Tokens tokens;
-  double pairs = 0;  ///< sum over slices of s (prefix + s/2)
+  std::optional<Pass> pass;  ///< of layers and the embedding alone
+  Tokens tokens;             ///< rows of the unit
+  double pairs = 0;          ///< sum over slices of s (prefix + s/2)
   std::int64_t segments = 0;
   std::int64_t layers = 0;
-  std::int64_t ranks = 1;
-  Bytes bytes;
-  double seconds = 0;
+  std::int64_t ranks = 1;  ///< that take part in the traffic
+  Bytes bytes;             ///< that one device sends, or that the optimizer touches
+  double seconds = 0;      ///< above 0
   friend bool operator==(const ProfileRow&, const ProfileRow&) = default;
 };
 
+/// A profile.csv: its measurements, and what they were measured on as far as the file tells.
+struct Profile {
+  MeasuredOn measured;
+  std::vector<ProfileRow> rows;
+  friend bool operator==(const Profile&, const Profile&) = default;
+};
+
+/// The line that names the columns.
 inline constexpr std::string_view kProfileHeader =
     "kind,pass,tokens,pairs,segments,layers,ranks,bytes,seconds";
 
-/// Reads the text of a profile; `name` is the file's name for messages. Lines end in LF or CRLF;
-/// blank lines are skipped; no quoting. `pass` is `forward` or `backward` for layers and the
-/// embedding; the rest have one fit for both, so it may also be `-` or empty there.
-/// Throws InvalidInput naming file, line, column, rule and value. O(text).
-[[nodiscard]] std::vector<ProfileRow> parse_profile(std::string_view text, const std::string& name);
+/// Reads the text of a profile; `name` is the file's name for messages. Lines end in LF or CRLF,
+/// blank lines are skipped, nothing is quoted. `pass` is `forward` or `backward` for layers and the
+/// embedding; the rest have one fit for both, so it may also be `-` or empty there. Lines that
+/// begin with `#` are comments, but for `# KEY: VALUE` with the keys that `write_profile` writes.
+/// Throws InvalidInput naming file, line, column or key, rule and value. O(text).
+[[nodiscard]] Profile parse_profile(std::string_view text, const std::string& name);
 
-/// Writes what `parse_profile` reads back to equal rows: shortest digits, whatever the locale.
-/// A pass that is absent is `-`. O(rows).
-void write_profile(std::ostream& out, std::span<const ProfileRow> rows);
+/// Writes what `parse_profile` reads back to an equal profile: what was measured on as lines
+/// `# KEY: VALUE`, then the header and the rows, with the shortest digits, whatever the locale. A
+/// pass that is absent is `-`. Throws InvalidInput where a name has a line feed. O(rows).
+void write_profile(std::ostream& out, const Profile& profile);
 
 namespace detail {
+
+/// The lines `# KEY: VALUE` of a profile.
+class ProfileOrigin {
+ public:
+  explicit ProfileOrigin(std::string file) : file_(std::move(file)) {}
+
+  /// Takes a line that begins with `#`; one with another key is a comment. Throws InvalidInput for
+  /// a key that was there before, or a value that is none.
+  void take(std::string_view line, const std::string& place) {
+    const std::string_view text = trim(line.substr(1));
+    const std::size_t colon = text.find(':');
+    if (colon == std::string_view::npos) return;
+    const std::string_view key = trim(text.substr(0, colon)), value = trim(text.substr(colon + 1));
+    if (key == "model") return set(model_, key, std::string(value), place);
+    if (key == "device") return set(device_, key, std::string(value), place);
+    if (key == "cluster") return set(cluster_, key, std::string(value), place);
+    if (key == "ranks") return set(ranks_, key, size(key, value, place), place);
+    for (std::size_t i = 0; i < kMeasuredSizes.size(); ++i) {
+      if (key == kMeasuredSizes[i].name) return set(sizes_[i], key, size(key, value, place), place);
+    }
+  }
+
+  /// What the lines tell. Throws InvalidInput where a part of a shape or a device is missing.
+  [[nodiscard]] MeasuredOn measured() const {
+    MeasuredOn measured;
+    if (model_ || std::ranges::any_of(sizes_, [](const auto& size) { return size.has_value(); })) {
+      MeasuredShape& shape = measured.shape.emplace();
+      shape.model = model_.value_or("");
+      for (std::size_t i = 0; i < kMeasuredSizes.size(); ++i) {
+        shape.*kMeasuredSizes[i].measured = needed(sizes_[i], kMeasuredSizes[i].name);
+      }
+    }
+    if (device_ || cluster_ || ranks_) {
+      measured.device = MeasuredDevice{needed(device_, "device"), needed(cluster_, "cluster"),
+                                       needed(ranks_, "ranks")};
+    }
+    return measured;
+  }
+
+ private:
+  [[nodiscard]] static std::string_view trim(std::string_view text) {
+    constexpr std::string_view kBlanks = " \t\r";
+    const std::size_t begin = std::min(text.find_first_not_of(kBlanks), text.size());
+    return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
+  }
+  template <class Value>
+  static void set(std::optional<Value>& slot, std::string_view key, Value value,
+                  const std::string& place) {
+    require(!slot, place + ": the key must be there once", key);
+    slot = std::move(value);
+  }
+  [[nodiscard]] static std::int64_t size(std::string_view key, std::string_view text,
+                                         const std::string& place) {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    require(error == std::errc{} && end == text.data() + text.size() && value >= 1 &&
+                value <= std::int64_t{1} << 40U,
+            place + ": '" + std::string(key) + "' must be an integer in 1 .. 2^40", text);
+    return value;
+  }
+  template <class Value>
+  [[nodiscard]] const Value& needed(const std::optional<Value>& slot, std::string_view key) const {
+    require(slot.has_value(), file_ + ": the line '# " + std::string(key) +
+                                  ": VALUE' is missing beside the others of its kind");
+    return *slot;
+  }
+
+  std::string file_;
+  std::optional<std::string> model_, device_, cluster_;
+  std::array<std::optional<std::int64_t>, kMeasuredSizes.size()> sizes_;
+  std::optional<std::int64_t> ranks_;
+};
 
 /// One line of a profile, cut into columns, with the place for messages.
 class ProfileLine {
@@ -138,8 +222,9 @@ class ProfileLine {
 
 }  // namespace detail
 
-inline std::vector<ProfileRow> parse_profile(std::string_view text, const std::string& name) {
-  std::vector<ProfileRow> rows;
+inline Profile parse_profile(std::string_view text, const std::string& name) {
+  Profile profile;
+  detail::ProfileOrigin origin(name);
   bool header = false;
   for (std::int64_t number = 1; !text.empty(); ++number) {
     const std::size_t end = text.find('\n');
@@ -148,26 +233,46 @@ inline std::vector<ProfileRow> parse_profile(std::string_view text, const std::s
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty()) continue;
     const std::string place = name + ":" + std::to_string(number);
-    if (!header) {
+    if (line.starts_with('#')) {
+      origin.take(line, place);
+    } else if (header) {
+      profile.rows.push_back(detail::profile_row(detail::ProfileLine(line, place)));
+    } else {
       require(line == kProfileHeader, place + ": the header must be " + std::string(kProfileHeader),
               line);
       header = true;
-      continue;
     }
-    rows.push_back(detail::profile_row(detail::ProfileLine(line, place)));
   }
-  require(!rows.empty(), name + ": no measurement");
-  return rows;
+  require(!profile.rows.empty(), name + ": no measurement");
+  profile.measured = origin.measured();
+  return profile;
 }
 
-inline void write_profile(std::ostream& out, std::span<const ProfileRow> rows) {
+inline void write_profile(std::ostream& out, const Profile& profile) {
   const auto digits = [](auto value) {
     std::array<char, 32> text{};
     return std::string(text.data(),
                        std::to_chars(text.data(), text.data() + text.size(), value).ptr);
   };
-  std::string text(kProfileHeader);
-  for (const ProfileRow& row : rows) {
+  std::string text;
+  const auto tell = [&text](std::string_view key, const std::string& value) {
+    require(value.find('\n') == std::string::npos,
+            "write_profile: '" + std::string(key) + "' must be one line", value);
+    text += "# " + std::string(key) + ": " + value + '\n';
+  };
+  if (const auto& shape = profile.measured.shape) {
+    tell("model", shape->model);
+    for (const MeasuredSize& size : kMeasuredSizes) {
+      tell(size.name, std::to_string((*shape).*size.measured));
+    }
+  }
+  if (const auto& device = profile.measured.device) {
+    tell("device", device->name);
+    tell("cluster", device->cluster);
+    tell("ranks", std::to_string(device->ranks));
+  }
+  text += kProfileHeader;
+  for (const ProfileRow& row : profile.rows) {
     text += '\n';
     text += kProfileKinds[static_cast<std::size_t>(row.kind)];
     text += !row.pass ? ",-" : row.pass == Pass::forward ? ",forward" : ",backward";

@@ -31,6 +31,7 @@
 
 namespace slimpack::cpu {
 
+/// How a profile is measured.
 struct ProfileOptions {
   std::size_t ranks = 1;           ///< threads, all loaded at the same time
   std::vector<std::size_t> cores;  ///< one a rank, to stay on; empty: wherever there is room
@@ -38,6 +39,14 @@ struct ProfileOptions {
   std::int64_t rounds = 7;         ///< measured at most; every unit runs once a round
   std::chrono::milliseconds budget{45'000};  ///< no round begins that would end after it
   bool quick = false;                        ///< quick_profile_plans
+};
+
+/// What was measured, and how quietly.
+struct MeasuredProfile {
+  std::vector<ProfileRow> rows;
+  /// Of the time that units took, the share in which their threads computed, in 0 .. 1. The rest
+  /// went to other programs and to the host; rows are already longer by it.
+  double core_share = 1;
 };
 
 namespace detail {
@@ -48,7 +57,7 @@ using ProfileClock = std::chrono::steady_clock;
   return std::chrono::duration<double>(time).count();
 }
 
-/// How long the calling thread has computed: what else runs on its core does not count. Where the
+/// How long the calling thread has computed; other programs on its core do not count. Where the
 /// system does not tell, the time of day.
 [[nodiscard]] inline std::chrono::nanoseconds computed() {
   const auto time = runtime::ComputeClock::mine().read();
@@ -61,8 +70,9 @@ using ProfileClock = std::chrono::steady_clock;
 class StampedTransport : public runtime::ThreadTransport {
  public:
   using runtime::ThreadTransport::ThreadTransport;
-  void announce(const std::string& place) {
-    runtime::ThreadTransport::announce(place);
+  /// Notes that the unit of this name begins.
+  void announce(const std::string& unit) {
+    runtime::ThreadTransport::announce(unit);
     stamps.push_back(computed());
     clock.push_back(ProfileClock::now());
   }
@@ -100,7 +110,7 @@ class ProfileRun {
     }
   }
 
-  [[nodiscard]] std::vector<ProfileRow> rows() {
+  [[nodiscard]] MeasuredProfile measured() {
     const auto begin = ProfileClock::now();
     embedding();
     if (options_.ranks > 1) traffic();
@@ -118,7 +128,7 @@ class ProfileRun {
     for (const Shot& shot : shots_) unit_rows(shot);
     std::ranges::stable_sort(rows_, {},
                              [](const ProfileRow& row) { return std::pair{row.kind, row.pass}; });
-    return std::move(rows_);
+    return {std::move(rows_), core_share()};
   }
 
  private:
@@ -174,14 +184,15 @@ class ProfileRun {
     }
   }
 
+  /// What the host and other programs take of the cores they take in a step too, but seldom from
+  /// the same units.
+  [[nodiscard]] double core_share() const { return std::min(1.0, computed_ / passed_); }
+
   void unit_rows(const Shot& shot) {
-    // What the host and other programs take of the cores they take in a step too, but seldom from
-    // the same units.
-    const double share = std::min(1.0, computed_ / passed_);
     const std::vector<Unit>& order = shot.plan().schedule.front().order;
     for (std::size_t i = 0; i < order.size(); ++i) {
       // A step takes the sum of its units' times, whose mean is theirs and not their median.
-      const auto row = profile_row(shot.profile, order[i], mean(shot.seconds[i]) / share,
+      const auto row = profile_row(shot.profile, order[i], mean(shot.seconds[i]) / core_share(),
                                    shot.devices.front().static_bytes(), embedding_);
       if (row) rows_.push_back(*row);
     }
@@ -320,12 +331,12 @@ class ProfileRun {
 /// are units of small plans that go through the executor, on all ranks at the same time; each row
 /// holds the mean over rounds and ranks of the time in which the rank's thread computed, over the
 /// share of all units' time in which threads did: what the host and other programs take is spread
-/// evenly. Only 1, 2 and 4 of the model's layers are
-/// built. Throws InvalidInput where an option is out of range or the model cannot be executed.
+/// evenly. Only 1, 2 and 4 of the model's layers are built. Throws InvalidInput where an option is
+/// out of range or the model cannot be executed.
 template <Mathematics Math>
-[[nodiscard]] std::vector<ProfileRow> measure_profile(const ModelShape& model,
-                                                      const ProfileOptions& options) {
-  return detail::ProfileRun<Math>(model, options).rows();
+[[nodiscard]] MeasuredProfile measure_profile(const ModelShape& model,
+                                              const ProfileOptions& options) {
+  return detail::ProfileRun<Math>(model, options).measured();
 }
 
 }  // namespace slimpack::cpu

@@ -5,15 +5,44 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/cluster.hpp"
+#include "slimpack/plan/measured_on.hpp"
 #include "slimpack/runtime/thread_system.hpp"
 #include "slimpack_cpu/profile.hpp"
 
 namespace slimpack::cpu {
+
+/// The name of the cluster that this machine's cores make for planners.
+inline constexpr const char* kCpuCluster = "cpu";
+
+/// This machine's processor as /proc/cpuinfo calls it, and how many of its hardware threads this
+/// process may run on: "NAME, N threads". Where the system does not tell, NAME is "a processor".
+[[nodiscard]] inline std::string processor_name() {
+  std::string name = "a processor";
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    const std::size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);
+    if (begin == std::string::npos) continue;
+    name = line.substr(begin, line.find_last_not_of(" \t") + 1 - begin);
+    break;
+  }
+  const std::size_t allowed = runtime::allowed_cores().size();
+  const std::size_t threads = allowed > 0 ? allowed : std::thread::hardware_concurrency();
+  return name + ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+}
+
+/// What a profile of `ranks` ranks on this machine's cores is measured on.
+[[nodiscard]] inline MeasuredDevice measured_device(std::size_t ranks) {
+  return {processor_name(), kCpuCluster, static_cast<std::int64_t>(ranks)};
+}
 
 /// `devices` equal cores of one machine with `memory` bytes each. The rates are constants of a
 /// server core with AVX-512 in fp32 (bench_cpu), so that every rank of every run plans alike with
@@ -24,7 +53,7 @@ namespace slimpack::cpu {
   require(devices >= 1, "cpu_cluster: devices must be >= 1", devices);
   require(memory > Bytes{}, "cpu_cluster: memory must be > 0", memory.value);
   Cluster cluster;
-  cluster.name = "cpu";
+  cluster.name = kCpuCluster;
   cluster.devices_per_node = devices;
   cluster.memory = memory;
   cluster.peak_flops = 160e9;

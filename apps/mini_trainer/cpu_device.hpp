@@ -24,8 +24,9 @@
 
 namespace slimpack::trainer {
 
+/// A rank on a core, with the interface that Run expects of devices (CudaDevice has the same).
 template <cpu::Mathematics Math>
-class MeasuredDevice : public cpu::BasicDevice<Math> {
+class CpuDevice : public cpu::BasicDevice<Math> {
  public:
   using Base = cpu::BasicDevice<Math>;
   using Base::Base;
@@ -42,7 +43,7 @@ class MeasuredDevice : public cpu::BasicDevice<Math> {
   [[nodiscard]] static constexpr ElementBytes element_sizes() {
     return cpu::element_bytes_of<Stored>();
   }
-  /// Of buffers in its arena, which finds places for them as they come.
+  /// Whether buffers lie where runtime::buffer_layout says. Here the arena finds room as they come.
   static constexpr bool kPlaced = false;
   [[nodiscard]] static std::size_t alignment(const ModelShape&) { return cpu::kBufferAlignment; }
   /// A weight as the device computes with it.
