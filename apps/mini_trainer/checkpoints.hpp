@@ -19,6 +19,7 @@
 
 namespace slimpack::trainer {
 
+/// The embedding table, which is also the vocabulary projection where weights are tied.
 inline constexpr std::string_view kTable = "model.embed_tokens.weight";
 
 /// Reads every weight of the ranks' devices from a folder in the Hugging Face layout.
@@ -33,7 +34,7 @@ void load_weights(Ranks& ranks, const runtime::LlamaFolder& folder) {
   });
 }
 
-/// Weights, moments and step of a saved training.
+/// Reads weights, moments and step of a saved training into the ranks' devices.
 template <class Ranks>
 void load_training(Ranks& ranks, const runtime::Checkpoint& saved) {
   load_weights(ranks, saved.weights());
@@ -48,19 +49,19 @@ void load_training(Ranks& ranks, const runtime::Checkpoint& saved) {
   });
 }
 
-/// Writes what this device alone is to write: weights, and its own moments; a tied table is
-/// written by stage 0.
+/// Writes what device (dp, pp) alone is to write: weights, and its own moments. Stage 0 writes a
+/// tied table.
 template <class Device>
-void write_part(Device& device, const DeviceSchedule& place, OptimizerState optimizer,
+void write_part(Device& device, const DeviceSchedule& schedule, OptimizerState optimizer,
                 runtime::CheckpointPart& part) {
   using Values = std::span<const typename Device::Stored>;
-  const auto is_copy = [&](const std::string& name) { return place.pp > 0 && name == kTable; };
-  device.visit_weights(place, optimizer,
+  const auto is_copy = [&](const std::string& name) { return schedule.pp > 0 && name == kTable; };
+  device.visit_weights(schedule, optimizer,
                        [&](const std::string& name, std::int64_t first, Values weights) {
                          if (!is_copy(name))
                            part.write(runtime::Stored::weight, name, first, weights);
                        });
-  if (place.dp > 0 && optimizer == OptimizerState::replicated) return;
+  if (schedule.dp > 0 && optimizer == OptimizerState::replicated) return;
   device.visit_moments(
       [&](const std::string& name, std::int64_t first, Values first_moment, Values second_moment) {
         if (is_copy(name)) return;
@@ -69,6 +70,7 @@ void write_part(Device& device, const DeviceSchedule& place, OptimizerState opti
       });
 }
 
+/// What a checkpoint of such a run holds.
 template <class Ranks>
 [[nodiscard]] runtime::CheckpointForm form_of(const ModelShape& model, std::int64_t context) {
   runtime::CheckpointForm form;
@@ -78,7 +80,7 @@ template <class Ranks>
   return form;
 }
 
-/// Saves model and training, all ranks together. Throws InvalidInput naming file and cause; what
+/// Saves model and training; all ranks call it. Throws InvalidInput naming file and cause; what
 /// the folder held before is then still there.
 template <class Ranks>
 void save_training(Ranks& ranks, const std::string& folder, const Plan& plan, std::int64_t context,
@@ -87,9 +89,9 @@ void save_training(Ranks& ranks, const std::string& folder, const Plan& plan, st
   if (ranks.is_root()) draft.emplace(folder, form_of<Ranks>(plan.model, context), state);
   ranks.await_all();
   runtime::CheckpointPart part(folder);
-  std::size_t place = ranks.first();
+  std::size_t device_number = ranks.first();
   ranks.each([&](auto& device) {
-    write_part(device, plan.schedule[place++], plan.memory.optimizer, part);
+    write_part(device, plan.schedule[device_number++], plan.memory.optimizer, part);
   });
   const std::int64_t written = ranks.sum(part.finish().value);
   if (draft) draft->commit(Bytes{written});

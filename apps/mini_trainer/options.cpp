@@ -36,6 +36,7 @@ using app::parse_word;
   return value;
 }
 
+/// What `parse` makes of the text; nothing where it is empty or `auto`.
 template <class Parse>
 [[nodiscard]] auto if_given(const std::string& text, Parse parse)
     -> std::optional<decltype(parse(text))> {
@@ -88,10 +89,10 @@ void add_options(CLI::App& program, OptionTexts& texts) {
       "(documents of these lengths with drawn tokens) [this repository's own files]");
   add("--eval-data", texts.eval_data, "what to evaluate on, never trained on [own files held out]");
   add_default("--model", texts.model, "preset, or a Hugging Face config.json");
-  add("--plan", texts.plan, "train on the one step of this plan.json, again and again");
   add("--vocabulary", texts.vocabulary,
       "tokens that the model has, or auto: the data's largest token and those below it, rounded up "
       "to a multiple of 64 [the model's]");
+  add("--plan", texts.plan, "train on the one step of this plan.json, again and again");
   add_default("--planner", texts.planner, "see slimpack --list-planners");
   add("--dp", texts.dp, "data-parallel ranks [devices / pp]");
   add("--pp", texts.pp, "pipeline stages [1]");
@@ -132,11 +133,11 @@ Options check(const OptionTexts& texts, const Features& built) {
   options.data = texts.data;
   options.eval_data = texts.eval_data;
   options.model = texts.model;
-  if (!texts.plan.empty()) options.plan = texts.plan;
   options.vocabulary_of_data = texts.vocabulary == "auto";
   options.vocabulary = if_given(texts.vocabulary, [](const std::string& text) {
     return std::int64_t{parse_count("--vocabulary", text)};
   });
+  if (!texts.plan.empty()) options.plan = texts.plan;
   options.planner = texts.planner;
   const auto count = [](std::string_view name) {
     return [name](const std::string& text) { return parse_count(name, text); };

@@ -17,11 +17,14 @@ class App;
 
 namespace slimpack::trainer {
 
+/// What computes.
 enum class Backend : std::uint8_t { cpu, cuda };
+/// What carries messages between ranks.
 enum class Transport : std::uint8_t { threads, mpi, nccl };
+/// The numbers that devices compute with.
 enum class Precision : std::uint8_t { fp32, fp64, bf16 };
 
-/// What this program was built with.
+/// The backends and transports that this program was built with.
 struct Features {
   bool cuda = false, mpi = false, nccl = false;
 };
@@ -40,15 +43,15 @@ struct OptionTexts {
   bool check = false;
 };
 
-/// Checked values.
+/// The same as checked values. Where a model is saved that a run begins from, `model` is ignored.
 struct Options {
   std::vector<std::string> data, eval_data;
   std::string model;
+  std::optional<std::int64_t> vocabulary;  ///< in place of the model's
+  bool vocabulary_of_data = false;         ///< as many as the data need, in place of the model's
   std::optional<std::string> plan;
   std::string planner;
   std::optional<std::int32_t> dp, pp, chunks;
-  std::optional<std::int64_t> vocabulary;  ///< in place of the model's
-  bool vocabulary_of_data = false;         ///< as many as the data need, in place of the model's
   std::optional<LmHead> head;
   std::optional<Recompute> recompute;
   Backend backend = Backend::cpu;
@@ -67,9 +70,11 @@ struct Options {
   bool check = false;
 };
 
+/// Adds all options to the parser, with their help texts and defaults.
 void add_options(CLI::App& program, OptionTexts& texts);
 
-/// Throws InvalidInput naming option, rule and value, also for what `built` has not.
+/// Makes values of texts. Throws InvalidInput naming option, rule and value, also for a backend or
+/// transport that `built` does not have.
 [[nodiscard]] Options check(const OptionTexts& texts, const Features& built);
 
 }  // namespace slimpack::trainer

@@ -42,7 +42,9 @@ class Reporter {
   void warn(const std::string& sentence);
   /// One line, with the progress bar behind it.
   void step(const StepReport& report);
+  /// The loss on data that are never trained on.
   void held_out(std::int64_t step, double loss, std::int64_t tokens, double seconds);
+  /// That a checkpoint is whole.
   void saved(std::int64_t step, const std::string& folder);
 
  private:

@@ -128,8 +128,8 @@ template <class Read>
   const bool last = plan.parallel.head == LmHead::last;
   for (std::int32_t fewer_last_layers = 0;
        last && fewer_last_layers <= planners::kMostFewerLastLayers; ++fewer_last_layers) {
-    const std::int64_t places = virtual_stages_of(plan).size();
-    if ((plan.model.layers + fewer_last_layers) / places <= fewer_last_layers) break;
+    const std::int64_t stages = virtual_stages_of(plan).size();
+    if ((plan.model.layers + fewer_last_layers) / stages <= fewer_last_layers) break;
     for (const bool spare : {false, true}) {
       if (planners::spread_layers(plan.model.layers, virtual_stages_of(plan), fewer_last_layers,
                                   spare) == plan.stages) {

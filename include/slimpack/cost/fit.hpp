@@ -19,8 +19,8 @@
 
 namespace slimpack {
 
-/// Which rows are kept back to judge the fit: of each kind and pass, in file order, the last of
-/// every `every` rows; none where a kind has fewer rows.
+/// Which rows are held out to measure the error of the fit: of each kind and pass, in file order,
+/// the last of every `every` rows; none where a kind has fewer rows.
 struct Holdout {
   std::size_t every = 5;
 };
@@ -36,6 +36,7 @@ struct KindFit {
   friend bool operator==(const KindFit&, const KindFit&) = default;
 };
 
+/// A cost model and its errors.
 struct FitResult {
   FittedCost cost;             ///< fitted to all rows; kinds without rows are absent
   std::vector<KindFit> kinds;  ///< of the kinds that have rows, in the order of ProfileKind
@@ -182,26 +183,26 @@ struct ActiveSet {
   }
 }
 
-/// Judges and fits the rows of one kind and pass.
+/// Fits the rows of one kind and pass, and measures the error on those that are held out.
 inline void fit_kind(std::span<const ProfileRow> rows, Holdout holdout, FitResult& result) {
   KindFit fit;
   fit.kind = rows.front().kind;
   fit.pass = rows.front().pass;
   fit.rows = rows.size();
-  std::vector<ProfileRow> kept, sampled;
+  std::vector<ProfileRow> kept, held_out;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    ((i + 1) % holdout.every == 0 ? sampled : kept).push_back(rows[i]);
+    ((i + 1) % holdout.every == 0 ? held_out : kept).push_back(rows[i]);
   }
-  fit.held_out = sampled.size();
-  if (!sampled.empty()) {
+  fit.held_out = held_out.size();
+  if (!held_out.empty()) {
     const Eigen::VectorXd x = fit_rows(kept);
     double sum = 0, worst = 0;
-    for (const ProfileRow& row : sampled) {
+    for (const ProfileRow& row : held_out) {
       const double error = relative_error(row, x);
       sum += error;
       worst = std::max(worst, error);
     }
-    fit.mean_error = sum / static_cast<double>(sampled.size());
+    fit.mean_error = sum / static_cast<double>(held_out.size());
     fit.worst_error = worst;
   }
   const Eigen::VectorXd x = fit_rows(rows);

@@ -77,6 +77,7 @@ class FittedModel {
     require(!head_ || model.vocab > 0, "model.vocab must be > 0", model.vocab);
   }
 
+  /// F of a pack on a stage.
   [[nodiscard]] Nanos forward(const PackLoad& load, const StageLoad& stage) const noexcept {
     Picos time = embedding(embedding_forward_, load, stage, false) +
                  linear_again(load, stage, false) +
@@ -88,6 +89,7 @@ class FittedModel {
     return to_nanos(time);
   }
 
+  /// B of a pack on a stage, with what is computed again because F has not kept it.
   [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
                                Recompute recompute) const noexcept {
     const std::int64_t rows = load.tokens.value * stage.layers, tp = stage.tensor_parallel;
@@ -115,6 +117,7 @@ class FittedModel {
     return to_nanos(time);
   }
 
+  /// H: final norm, vocabulary projection, loss and their gradients.
   [[nodiscard]] Nanos head(const HeadLoad& load) const noexcept {
     if (!head_) return to_nanos(terms_.head(load));
     const double row = head_->token / rows() / static_cast<double>(load.tensor_parallel);
@@ -123,6 +126,7 @@ class FittedModel {
         terms_.head(load, own, load.tokens.value > 0 || load.shards > 1 ? head_->unit : 0));
   }
 
+  /// One message over a link.
   [[nodiscard]] Nanos transfer(Bytes bytes, const Link& link) const noexcept {
     if (!p2p_ || link != terms_.cluster().inside) {
       return to_nanos(terms_.transfer(bytes.value, link));
@@ -130,10 +134,12 @@ class FittedModel {
     return to_nanos(p2p_->unit + picos(bytes.value, p2p_->byte));
   }
 
+  /// R of so many bytes of gradients over `ranks` ranks.
   [[nodiscard]] Nanos reduce(Bytes bytes, std::int64_t ranks, const Link& link) const noexcept {
     return to_nanos(terms_.reduction_collectives() * collective(bytes.value, ranks, link));
   }
 
+  /// O: the update touches and then gathers so many bytes.
   [[nodiscard]] Nanos optimizer(Bytes touched, Bytes gathered, std::int64_t ranks,
                                 const Link& link) const noexcept {
     Picos time = collective(gathered.value, ranks, link);
@@ -145,6 +151,7 @@ class FittedModel {
     return to_nanos(time);
   }
 
+  /// What units of work cost at best, for lower bounds and the ideal time.
   [[nodiscard]] WorkRates rates() const noexcept {
     WorkRates rates = terms_.rates();
     if (layer_forward_) {
