@@ -11,7 +11,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/cost_json.hpp"
 #include "slimpack/io/json_reader.hpp"
-#include "slimpack/io/json_text.hpp"
+#include "slimpack/io/json_writer.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/cost_spec.hpp"
 #include "slimpack/plan/measured_on.hpp"
@@ -74,18 +74,18 @@ inline constexpr std::string_view kProfileAgain =
   return device;
 }
 
-inline void write_measured_on(JsonText& out, const MeasuredOn& measured) {
+inline void write_measured_on(JsonWriter& out, const MeasuredOn& measured) {
   if (measured.shape) {
-    out.line(4).key("shape").open('{').key("model").text(measured.shape->model);
+    out.line(4).key("shape").begin_object().member("model", measured.shape->model);
     for (const MeasuredSize& size : kMeasuredSizes) {
-      out.key(size.name).integer((*measured.shape).*size.measured);
+      out.member(size.name, (*measured.shape).*size.measured);
     }
-    out.close('}');
+    out.end_object();
   }
   if (measured.device) {
-    out.line(4).key("device").open('{').key("name").text(measured.device->name);
-    out.key("cluster").text(measured.device->cluster).key("ranks").integer(measured.device->ranks);
-    out.close('}');
+    out.line(4).key("device").begin_object().member("name", measured.device->name);
+    out.member("cluster", measured.device->cluster).member("ranks", measured.device->ranks);
+    out.end_object();
   }
 }
 
@@ -112,11 +112,12 @@ inline CostFile cost_file_from_json(std::string_view text, const std::string& na
 }
 
 inline std::string cost_file_to_json(const CostFile& file) {
-  JsonText out;
-  out.open('{');
+  JsonWriter out;
+  out.begin_object(JsonLayout::flat);
   std::visit([&out](const auto& kind) { detail::write_cost_keys(out, kind); }, file.cost);
   detail::write_measured_on(out, file.measured);
-  return out.close('}').take() + "\n";
+  out.end_object();
+  return out.take() + "\n";
 }
 
 inline void require_measured_for(const CostFile& file, const std::string& name,
