@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "slimpack/core/random.hpp"
@@ -116,6 +117,26 @@ TEST_CASE("costs: wrong values are named with their key") {
   refused(table("[1, 2]", "[0, 1]", "[1, 2, 0, 2]", "[1, 2, -3, 4]"),
           "cost.json: backward_s[2]: must be a number in 0.0 .. 1000000000.0, found -3");
   refused(table("[1]", "[0]", "1", "[1]"), "cost.json: forward_s: must be an array, found 1");
+}
+
+TEST_CASE("costs: an unknown key of a file is refused with the nearest one that is known") {
+  const std::string terms =
+      R"({"unit": 0, "layer": 0, "token": 1e-6, "pair": 0, "segment": 0, "byte": 0})";
+  refused(R"({"kind": "fitted", "layer_fwd": )" + terms + "}",
+          "cost.json: the key 'layer_fwd' is not known; did you mean 'layer_forward'?");
+  refused(R"({"kind": "fitted", "head": {"unit": 0, "layer": 0, "token": 1e-6, "pair": 0,
+              "segment": 0, "byte": 0, "tokens": 3}})",
+          "cost.json: head: the key 'tokens' is not known; did you mean 'token'?");
+  refused(R"({"kind": "analytic", "head": )" + terms + "}",
+          "cost.json: the key 'head' is not known; the keys are kind, shape, device");
+  refused(R"({"kind": "table", "tokens": [1], "context": [0], "forward_s": [1], "backward_s": [1],
+              "contexts": [0]})",
+          "cost.json: the key 'contexts' is not known; did you mean 'context'?");
+  // What calibration adds on the origin is no misspelling; a plan.json may have any further key.
+  CHECK(parse(R"({"kind": "fitted", "shape": {"hidden": 8}, "device": {"name": "x"}})") ==
+        CostSpec(FittedCost{}));
+  const nlohmann::json object = nlohmann::json::parse(R"({"kind": "fitted", "other": 1})");
+  CHECK(detail::read_cost(JsonReader(object, "plan.json")) == CostSpec(FittedCost{}));
 }
 
 TEST_CASE("costs: a number that JSON cannot hold is not written") {

@@ -43,6 +43,16 @@ TEST_CASE("json lines: length goes before tokens, input_ids and text, whatever t
   CHECK(parse("{\"text\": \"abcd\", \"input_ids\": [1, 2]}") == List{2});
 }
 
+TEST_CASE("json lines: which key gave the length of how many documents") {
+  LengthKeyCounts counts{9, 9, 9, 9};
+  const std::string text =
+      "{\"length\": 7, \"text\": \"abcd\"}\n{\"tokens\": [1], \"text\": \"abcd\"}\n"
+      "{\"input_ids\": [1], \"text\": \"abcd\"}\n{\"text\": \"ab\"}\n\n{\"text\": \"c\"}\n";
+  static_cast<void>(parse_jsonl_lengths(text, "x.jsonl", &counts));
+  CHECK(counts == LengthKeyCounts{1, 1, 1, 2});
+  CHECK(to_string(LengthKey::input_ids) == "input_ids");
+}
+
 TEST_CASE("json lines: what else an object holds is ignored, keys of inner objects too") {
   using List = std::vector<std::int64_t>;
   CHECK(

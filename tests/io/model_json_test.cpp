@@ -144,13 +144,59 @@ TEST_CASE("models: an architecture that is not planned is refused by name") {
           "config.json: partial_rotary_factor: partly rotated heads are not planned, found 0.5");
   refused(R"({"quantization_config": {"bits": 4}})",
           "config.json: quantization_config: quantized weights are not planned, found an object");
-  refused(R"({"architectures": ["Qwen2ForCausalLM"]})",
+  refused(R"({"architectures": ["GemmaForCausalLM"]})",
           "config.json: architectures[0]: the architecture must be LlamaForCausalLM or "
-          "MistralForCausalLM, found 'Qwen2ForCausalLM'");
+          "MistralForCausalLM, found 'GemmaForCausalLM'");
   refused(R"({"architectures": [], "model_type": "gpt2"})",
           "config.json: model_type: the architecture must be llama or mistral, found 'gpt2'");
   refused(R"({"architectures": null, "model_type": null})",
           "config.json: the key 'model_type' is missing");
+}
+
+TEST_CASE("models: a dense Qwen is refused with the file that plans all but a small part of it") {
+  const std::string own =
+      "{\"name\": \"meta-llama/Llama-2-7b-hf\", \"layers\": 32, \"hidden\": 4096, \"heads\": 32, "
+      "\"kv_heads\": 8, \"head_dim\": 128, \"ffn\": 11008, \"vocab\": 32000, \"tied\": false, "
+      "\"rope_theta\": 1e+06, \"norm_eps\": 1e-05, \"bytes_per_element\": 2}";
+  const std::string sizes = R"("rope_theta": 1000000.0, "num_key_value_heads": 8)";
+  refused("{\"architectures\": [\"Qwen2ForCausalLM\"], " + sizes + "}",
+          ("config.json: architectures[0]: the architecture must be LlamaForCausalLM or "
+           "MistralForCausalLM, found 'Qwen2ForCausalLM'; it is a Llama with attention biases, a "
+           "small part of its work, and a file that holds " +
+           own + " plans it without them")
+              .c_str());
+  refused("{\"architectures\": null, \"model_type\": \"qwen3\", \"attention_bias\": false, " +
+              sizes + "}",
+          ("config.json: model_type: the architecture must be llama or mistral, found 'qwen3'; it "
+           "is a Llama with norms of queries and keys, a small part of its work, and a file that "
+           "holds " +
+           own + " plans it without them")
+              .c_str());
+  CHECK(parse(own).kv_heads == 8);
+  // What makes one no Llama at all is told first.
+  refused(R"({"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128})",
+          "config.json: num_experts: experts are not planned, found 128");
+  refused(R"({"architectures": ["Qwen2ForCausalLM"], "vocab_size": null})",
+          "config.json: the key 'vocab_size' is missing");
+}
+
+TEST_CASE("models: an unknown key of the own format is refused, a config.json may have any") {
+  const auto own_with = [](const char* patch) {
+    nlohmann::json object = nlohmann::json::parse(model_to_json(model_preset("tiny").value()));
+    object.merge_patch(nlohmann::json::parse(patch));
+    return object.dump();
+  };
+  CHECK_THROWS_WITH_AS(parse(own_with(R"({"kv_heads": null, "num_kv_heads": 2})")),
+                       "config.json: the key 'num_kv_heads' is not known; did you mean 'kv_heads'?",
+                       InvalidInput);
+  CHECK_THROWS_WITH_AS(parse(own_with(R"({"qk_norm": true})")),
+                       "config.json: the key 'qk_norm' is not known; the keys are name, layers, "
+                       "hidden, heads, kv_heads, head_dim, ffn, vocab, tied, rope_theta, norm_eps, "
+                       "bytes_per_element",
+                       InvalidInput);
+  CHECK(parse(changed(R"({"num_kv_heads": 5, "layers": 7})")).layers == 32);
+  const nlohmann::json object = nlohmann::json::parse(own_with(R"({"qk_norm": true})"));
+  CHECK(detail::read_model(JsonReader(object, "plan.json")) == model_preset("tiny").value());
 }
 
 TEST_CASE("models: wrong values are named with their key") {

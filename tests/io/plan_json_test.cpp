@@ -133,12 +133,19 @@ TEST_CASE("plan.json: nanoseconds are exact") {
   CHECK(parse(with("/prediction/ideal_s", "1.5e-7")).prediction.ideal == Nanos{150});
   plan.prediction.iteration.value = 8388608'000'000'001;
   CHECK_THROWS_WITH_AS(static_cast<void>(plan_to_json(plan)),
-                       "a time in a file must be in 0 .. 8388608 s, in nanoseconds, got "
-                       "8388608000000001",
+                       "prediction.iteration_s: a time in a file must be in 0 .. 8388608 s, in "
+                       "nanoseconds, got 8388608000000001",
                        InvalidInput);
   plan.prediction.iteration.value = -1;
   CHECK_THROWS_WITH_AS(static_cast<void>(plan_to_json(plan)),
-                       "a time in a file must be in 0 .. 8388608 s, in nanoseconds, got -1",
+                       "prediction.iteration_s: a time in a file must be in 0 .. 8388608 s, in "
+                       "nanoseconds, got -1",
+                       InvalidInput);
+  plan.prediction.iteration.value = 0;
+  plan.prediction.devices.at(0).busy.value = -5;
+  CHECK_THROWS_WITH_AS(static_cast<void>(plan_to_json(plan)),
+                       "prediction.devices[0].busy_s: a time in a file must be in 0 .. 8388608 s, "
+                       "in nanoseconds, got -5",
                        InvalidInput);
 }
 

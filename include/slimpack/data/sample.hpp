@@ -2,6 +2,7 @@
 // From documents to the samples of a training step: cutting at the context, shuffling, batching.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -16,12 +18,15 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/data/lengths.hpp"
 #include "slimpack/plan/batch.hpp"
+#include "slimpack/plan/names.hpp"
 
 namespace slimpack {
 
 /// What happens to a document longer than the context: cut into context-sized samples, left out
 /// and counted, or refused.
 enum class Overlong : std::uint8_t { split, drop, error };
+template <>
+inline constexpr std::array<std::string_view, 3> kWords<Overlong>{"split", "drop", "error"};
 
 /// How steps are drawn. With neither limit a step is the whole of all sources; with both, the one
 /// reached first ends it.

@@ -2,23 +2,28 @@
 // Clusters as JSON: the `cluster` object of plan.json, and files that change a preset.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/io/json_reader.hpp"
 #include "slimpack/io/json_writer.hpp"
+#include "slimpack/io/known_keys.hpp"
 #include "slimpack/plan/cluster.hpp"
 
 namespace slimpack {
 
-/// A cluster from JSON text. With a key `base` naming one of `bases` (the presets, say), keys that
-/// are not given keep its values; without, all but those with a default must be there
-/// (docs/schemas.md). Throws InvalidInput naming file, key, rule and value.
+/// A cluster from the JSON text of a file. With a key `base` naming one of `bases` (the presets,
+/// say), keys that are not given keep its values; without, all but those with a default must be
+/// there (docs/schemas.md). An unknown key is refused, and so is a value that no device has, which
+/// is most often one in another unit. Throws InvalidInput naming file, key, rule and value.
 [[nodiscard]] Cluster cluster_from_json(std::string_view text, const std::string& name,
                                         std::span<const Cluster> bases = {});
 
@@ -27,23 +32,72 @@ namespace slimpack {
 
 namespace detail {
 
+/// What a value of a cluster file counts, and which values a device or a link can have.
+struct ClusterQuantity {
+  std::string_view unit;
+  double low = 0, high = 0;  ///< plausible values; 0 is one too where `or_zero` says so
+  std::string_view example;  ///< a figure as data sheets have it, and as the file has it
+  bool or_zero = false;
+};
+inline constexpr ClusterQuantity kDeviceMemory{"bytes", 1e8, 1e14, "80 GB are 80e9"};
+inline constexpr ClusterQuantity kReservedMemory{"bytes", 1e6, 1e14, "6 GB are 6e9", true};
+inline constexpr ClusterQuantity kFlops{"FLOP/s", 1e9, 1e18, "989 TFLOP/s are 989e12"};
+inline constexpr ClusterQuantity kMemoryRate{"bytes/s", 1e9, 1e15, "2.9 TB/s are 2.9e12"};
+inline constexpr ClusterQuantity kLinkRate{"bytes/s", 1e7, 1e14, "400 Gb/s are 50e9"};
+inline constexpr ClusterQuantity kLatency{"seconds", 0, 0.1, "6 microseconds are 6e-6"};
+inline constexpr ClusterQuantity kOverhead{"seconds", 0, 0.01, "4 microseconds are 4e-6"};
+
+/// Files are written by people, who misspell keys and mistake units. The cluster of a plan.json was
+/// checked when it was made, and may have keys of another writer.
+enum class ClusterSource : std::uint8_t { file, plan };
+
+/// "1e9" of 1e9, "0.1" of 0.1.
+[[nodiscard]] inline std::string short_number(double value) {
+  JsonText out;
+  std::string text = out.real(value).take();
+  if (const auto plus = text.find("e+"); plus != std::string::npos) {
+    text.erase(plus + 1, text[plus + 2] == '0' ? 2 : 1);
+  }
+  return text;
+}
+
+/// Refuses what the quantity cannot be.
+inline void check_plausible(const JsonReader& value, const ClusterQuantity& quantity) {
+  const double found = value.is_number() ? value.real(-1e308, 1e308) : -1;
+  const bool plausible = found >= quantity.low && found <= quantity.high;
+  if (plausible || (quantity.or_zero && found == 0)) return;
+  value.refuse("must be a number of " + std::string(quantity.unit) + " in " +
+               short_number(quantity.low) + " .. " + short_number(quantity.high) +
+               (quantity.or_zero ? ", or 0" : "") + " (" + std::string(quantity.example) + ")");
+}
+
 /// Reads the keys that are there into what they change; misses those that must be.
 class ClusterFields {
  public:
-  ClusterFields(const JsonReader& object, bool has_base) : object_(object), has_base_(has_base) {}
+  ClusterFields(const JsonReader& object, bool has_base, ClusterSource source)
+      : object_(object), has_base_(has_base), source_(source) {}
 
-  void required(std::string_view key, double& field, double low, double high) const {
-    if (const auto value = find(key)) field = value->real(low, high);
+  void required(std::string_view key, double& field, const ClusterQuantity& quantity) const {
+    const auto value = find(key);
+    if (!value) return;
+    if (source_ == ClusterSource::file) check_plausible(*value, quantity);
+    const bool is_time = quantity.unit == "seconds";
+    field = is_time ? value->real(0, 1e6) : value->real(1, 1e30);
   }
-  void required(std::string_view key, Bytes& field) const {
-    if (const auto value = find(key)) field.value = value->integer(0, std::int64_t{1} << 60U);
+  void required(std::string_view key, Bytes& field, const ClusterQuantity& quantity) const {
+    const auto value = find(key);
+    if (!value) return;
+    if (source_ == ClusterSource::file) check_plausible(*value, quantity);
+    field.value = value->integer(0, std::int64_t{1} << 60U);
   }
   void required(std::string_view key, Link& link) const {
     const auto value = find(key);
     if (!value) return;
-    const ClusterFields fields(*value, has_base_);
-    fields.required("bytes_per_s", link.bytes_per_s, 1, 1e30);
-    fields.required("latency_s", link.latency_s, 0, 1e6);
+    static constexpr std::array<std::string_view, 2> kKeys{"bytes_per_s", "latency_s"};
+    if (source_ == ClusterSource::file) check_known_keys(*value, kKeys);
+    const ClusterFields fields(*value, has_base_, source_);
+    fields.required("bytes_per_s", link.bytes_per_s, kLinkRate);
+    fields.required("latency_s", link.latency_s, kLatency);
   }
   void defaulted(std::string_view key, std::int64_t& field, std::int64_t low,
                  std::int64_t high) const {
@@ -57,26 +111,26 @@ class ClusterFields {
 
   const JsonReader& object_;
   bool has_base_;
+  ClusterSource source_;
 };
 
 /// Overwrites `cluster` with what the object says.
-inline void read_cluster_fields(const JsonReader& object, bool has_base, Cluster& cluster) {
-  const ClusterFields fields(object, has_base);
-  constexpr double kFastest = 1e30;
-  constexpr double kSlowest = 1e6;
+inline void read_cluster_fields(const JsonReader& object, bool has_base, ClusterSource source,
+                                Cluster& cluster) {
+  const ClusterFields fields(object, has_base, source);
   if (const auto name = object.find("name")) cluster.name = name->text();
   fields.defaulted("devices_per_node", cluster.devices_per_node, 1, std::int64_t{1} << 20U);
-  fields.required("memory", cluster.memory);
-  fields.required("reserved", cluster.reserved);
-  fields.required("peak_flops", cluster.peak_flops, 1, kFastest);
-  fields.required("matrix_flops", cluster.matrix_flops, 1, kFastest);
-  fields.required("attention_forward_flops", cluster.attention_forward_flops, 1, kFastest);
-  fields.required("attention_backward_flops", cluster.attention_backward_flops, 1, kFastest);
-  fields.required("memory_bytes_per_s", cluster.memory_bytes_per_s, 1, kFastest);
+  fields.required("memory", cluster.memory, kDeviceMemory);
+  fields.required("reserved", cluster.reserved, kReservedMemory);
+  fields.required("peak_flops", cluster.peak_flops, kFlops);
+  fields.required("matrix_flops", cluster.matrix_flops, kFlops);
+  fields.required("attention_forward_flops", cluster.attention_forward_flops, kFlops);
+  fields.required("attention_backward_flops", cluster.attention_backward_flops, kFlops);
+  fields.required("memory_bytes_per_s", cluster.memory_bytes_per_s, kMemoryRate);
   fields.required("inside", cluster.inside);
   fields.required("between", cluster.between);
-  fields.required("kernel_s", cluster.kernel_s, 0, kSlowest);
-  fields.required("segment_s", cluster.segment_s, 0, kSlowest);
+  fields.required("kernel_s", cluster.kernel_s, kOverhead);
+  fields.required("segment_s", cluster.segment_s, kOverhead);
   fields.defaulted("tile_tokens", cluster.tile_tokens, 1, std::int64_t{1} << 16U);
   fields.defaulted("forward_kernels", cluster.forward_kernels, 0, 1'000'000);
   fields.defaulted("backward_kernels", cluster.backward_kernels, 0, 1'000'000);
@@ -88,24 +142,55 @@ inline void read_cluster_fields(const JsonReader& object, bool has_base, Cluster
   }
 }
 
-[[nodiscard]] inline Cluster read_cluster(const JsonReader& object,
-                                          std::span<const Cluster> bases = {}) {
+/// The preset that a file starts from; absent where it names none, or where there are none.
+[[nodiscard]] inline std::optional<Cluster> read_base(const JsonReader& object,
+                                                      std::span<const Cluster> bases) {
+  const auto base = object.find("base");
+  if (!base || bases.empty()) return std::nullopt;
+  std::string known;
+  for (const Cluster& candidate : bases) {
+    if (candidate.name == base->text()) return candidate;
+    known += (known.empty() ? "'" : ", '") + candidate.name + "'";
+  }
+  base->refuse("must be one of " + known);
+}
+
+/// The `cluster` object of plan.json; other keys are ignored.
+[[nodiscard]] inline Cluster read_cluster(const JsonReader& object) {
   Cluster cluster;
   cluster.name = "custom";
-  const auto base = object.find("base");
-  const bool has_base = base && !bases.empty();
-  if (has_base) {
-    const Cluster* found = nullptr;
-    std::string known;
-    for (const Cluster& candidate : bases) {
-      if (candidate.name == base->text()) found = &candidate;
-      known += (known.empty() ? "'" : ", '") + candidate.name + "'";
-    }
-    if (found == nullptr) base->refuse("must be one of " + known);
-    cluster = *found;
-    cluster.name += " (changed)";
-  }
-  read_cluster_fields(object, has_base, cluster);
+  read_cluster_fields(object, false, ClusterSource::plan, cluster);
+  return cluster;
+}
+
+/// The object of a cluster file.
+[[nodiscard]] inline Cluster read_cluster_file(const JsonReader& object,
+                                               std::span<const Cluster> bases) {
+  static constexpr std::array<std::string_view, 19> kKeys{"base",
+                                                          "name",
+                                                          "devices_per_node",
+                                                          "memory",
+                                                          "reserved",
+                                                          "peak_flops",
+                                                          "matrix_flops",
+                                                          "attention_forward_flops",
+                                                          "attention_backward_flops",
+                                                          "memory_bytes_per_s",
+                                                          "inside",
+                                                          "between",
+                                                          "kernel_s",
+                                                          "segment_s",
+                                                          "tile_tokens",
+                                                          "forward_kernels",
+                                                          "backward_kernels",
+                                                          "head_kernels",
+                                                          "embedding_kernels"};
+  check_known_keys(object, kKeys);
+  std::optional<Cluster> base = read_base(object, bases);
+  const bool has_base = base.has_value();
+  Cluster cluster = has_base ? *std::move(base) : Cluster{};
+  cluster.name = has_base ? cluster.name + " (changed)" : "custom";
+  read_cluster_fields(object, has_base, ClusterSource::file, cluster);
   return cluster;
 }
 
@@ -139,7 +224,7 @@ inline void write_cluster(JsonWriter& out, const Cluster& cluster) {
 inline Cluster cluster_from_json(std::string_view text, const std::string& name,
                                  std::span<const Cluster> bases) {
   const nlohmann::json document = parse_json(text, name);
-  return detail::read_cluster(JsonReader(document, name), bases);
+  return detail::read_cluster_file(JsonReader(document, name), bases);
 }
 
 inline std::string cluster_to_json(const Cluster& cluster) {

@@ -16,12 +16,14 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/io/json_reader.hpp"
 #include "slimpack/io/json_writer.hpp"
+#include "slimpack/io/known_keys.hpp"
 #include "slimpack/plan/cost_spec.hpp"
 
 namespace slimpack {
 
-/// A cost model from JSON text; its key `kind` is `analytic`, `fitted` or `table`.
-/// Throws InvalidInput naming file, key, rule and value.
+/// A cost model from the JSON text of a file; its key `kind` is `analytic`, `fitted` or `table`.
+/// `shape` and `device`, which say what was measured, are passed over; any other unknown key is
+/// refused. Throws InvalidInput naming file, key, rule and value.
 [[nodiscard]] CostSpec cost_from_json(std::string_view text, const std::string& name);
 
 /// The `cost` object of plan.json.
@@ -31,6 +33,7 @@ namespace detail {
 
 inline constexpr double kLargestCost = 1e9;
 
+/// A part of a fitted cost by the key that files give it.
 struct FittedMember {
   std::string_view key;
   std::optional<FittedTerms> FittedCost::* terms;
@@ -47,6 +50,7 @@ inline constexpr std::array<FittedMember, 9> kFittedMembers{{
     {"exchange", &FittedCost::exchange},
 }};
 
+/// A coefficient of a part by the key that files give it.
 struct FittedTerm {
   std::string_view key;
   double FittedTerms::* value;
@@ -111,6 +115,7 @@ inline constexpr std::array<FittedTerm, 6> kFittedTerms{{
   return cost;
 }
 
+/// The `cost` object of plan.json; other keys are ignored.
 [[nodiscard]] inline CostSpec read_cost(const JsonReader& object) {
   enum class Kind : std::uint8_t { analytic, fitted, table };
   static constexpr std::array<std::pair<std::string_view, Kind>, 3> kKinds{
@@ -124,6 +129,23 @@ inline constexpr std::array<FittedTerm, 6> kFittedTerms{{
       break;
   }
   return AnalyticCost{};
+}
+
+/// Refuses what a cost file cannot have: keys of another kind and misspelt ones. For an object that
+/// `read_cost` takes.
+inline void check_cost_keys(const JsonReader& object, const CostSpec& cost) {
+  std::vector<std::string_view> known{"kind", "shape", "device"};
+  if (std::holds_alternative<TableCost>(cost)) {
+    known.insert(known.end(), {"tokens", "context", "forward_s", "backward_s"});
+  } else if (std::holds_alternative<FittedCost>(cost)) {
+    std::vector<std::string_view> terms;
+    for (const FittedTerm& term : kFittedTerms) terms.push_back(term.key);
+    for (const FittedMember& member : kFittedMembers) {
+      known.push_back(member.key);
+      if (const auto value = object.find(member.key)) check_known_keys(*value, terms);
+    }
+  }
+  check_known_keys(object, known);
 }
 
 inline void write_cost_keys(JsonWriter& out, const AnalyticCost& /*cost*/) {
@@ -169,7 +191,10 @@ inline void write_cost(JsonWriter& out, const CostSpec& cost) {
 
 inline CostSpec cost_from_json(std::string_view text, const std::string& name) {
   const nlohmann::json document = parse_json(text, name);
-  return detail::read_cost(JsonReader(document, name));
+  const JsonReader object(document, name);
+  CostSpec cost = detail::read_cost(object);
+  detail::check_cost_keys(object, cost);
+  return cost;
 }
 
 inline std::string cost_to_json(const CostSpec& cost) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
@@ -72,6 +73,14 @@ class JsonReader {
     auto member = find(key);
     if (!member) fail("the key '" + std::string(key) + "' is missing");
     return *std::move(member);
+  }
+
+  /// All keys of an object, sorted.
+  [[nodiscard]] std::vector<std::string> keys() const {
+    check(value_->is_object(), "must be an object");
+    std::vector<std::string> keys;
+    for (const auto& member : value_->items()) keys.push_back(member.key());
+    return keys;
   }
 
   /// Elements of an array.

@@ -2,6 +2,7 @@
 // Document lengths from JSON lines: a length, a token array, or a text, one object a line.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -13,18 +14,31 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/io/file_bytes.hpp"
 #include "slimpack/io/text_lengths.hpp"
+#include "slimpack/plan/names.hpp"
 
 namespace slimpack {
 
+/// The keys of a line that tell a document's length; of those that are there the first counts.
+enum class LengthKey : std::uint8_t { length, tokens, input_ids, text };
+template <>
+inline constexpr std::array<std::string_view, 4> kWords<LengthKey>{"length", "tokens", "input_ids",
+                                                                   "text"};
+
+/// How many documents have their length from each LengthKey, in its order.
+using LengthKeyCounts = std::array<std::int64_t, kWords<LengthKey>.size()>;
+
 /// Each line is an object; its length is the value of the integer key `length`, else the size of
 /// the array `tokens` or else `input_ids`, else the UTF-8 bytes of `text`. Other keys are ignored,
-/// blank lines skipped. Throws InvalidInput naming line, rule and what was found. O(bytes).
-[[nodiscard]] LengthSet parse_jsonl_lengths(std::string_view text, const std::string& name);
+/// blank lines skipped. `counts`, if given, is set to what each key was used for.
+/// Throws InvalidInput naming line, rule and what was found. O(bytes).
+[[nodiscard]] LengthSet parse_jsonl_lengths(std::string_view text, const std::string& name,
+                                            LengthKeyCounts* counts = nullptr);
 
 /// The same for a file, mapped into memory.
-[[nodiscard]] inline LengthSet read_jsonl_lengths(const std::string& path) {
+[[nodiscard]] inline LengthSet read_jsonl_lengths(const std::string& path,
+                                                  LengthKeyCounts* counts = nullptr) {
   const FileBytes file = FileBytes::open(path);
-  return parse_jsonl_lengths(file.text(), path);
+  return parse_jsonl_lengths(file.text(), path, counts);
 }
 
 namespace detail {
@@ -34,13 +48,20 @@ class JsonLineEvents {
  public:
   JsonLineEvents(const std::string& name, std::size_t line) : name_(name), line_(line) {}
 
-  [[nodiscard]] std::int64_t length() const {
-    const auto& found = length_ ? length_ : tokens_ ? tokens_ : input_ids_ ? input_ids_ : text_;
-    if (!found) {
-      throw InvalidInput(place() + "the object must have a key length, tokens, input_ids or text");
-    }
-    if (*found < 1) refuse("the length must be positive", std::to_string(*found));
-    return *found;
+  /// The key that the length is from. Throws InvalidInput where the object has none of them.
+  [[nodiscard]] LengthKey key_of_length() const {
+    if (length_) return LengthKey::length;
+    if (tokens_) return LengthKey::tokens;
+    if (input_ids_) return LengthKey::input_ids;
+    if (text_) return LengthKey::text;
+    throw InvalidInput(place() + "the object must have a key length, tokens, input_ids or text");
+  }
+  /// The length, from that key. Throws InvalidInput where it is not positive.
+  [[nodiscard]] std::int64_t length(LengthKey key) const {
+    const std::array values{length_, tokens_, input_ids_, text_};
+    const std::int64_t found = values[static_cast<std::size_t>(key)].value_or(0);
+    if (found < 1) refuse("the length must be positive", std::to_string(found));
+    return found;
   }
 
   // The events, named as nlohmann::json asks for them.
@@ -157,8 +178,10 @@ class JsonLineEvents {
 
 }  // namespace detail
 
-inline LengthSet parse_jsonl_lengths(std::string_view text, const std::string& name) {
+inline LengthSet parse_jsonl_lengths(std::string_view text, const std::string& name,
+                                     LengthKeyCounts* counts) {
   LengthSet set{{}, name};
+  LengthKeyCounts used{};
   std::int64_t total = 0;
   std::size_t line = 0;
   while (!text.empty()) {
@@ -169,13 +192,16 @@ inline LengthSet parse_jsonl_lengths(std::string_view text, const std::string& n
     if (content.empty()) continue;
     detail::JsonLineEvents events(name, line);
     nlohmann::json::sax_parse(content.begin(), content.end(), &events);
-    const std::int64_t length = events.length();
+    const LengthKey key = events.key_of_length();
+    const std::int64_t length = events.length(key);
+    ++used[static_cast<std::size_t>(key)];
     if (!append_length(set, length, total)) {
       refuse_line(name, line, "the sum of all lengths must fit in 63 bits",
                   std::to_string(length) + " after " + std::to_string(total));
     }
   }
   require_some(set);
+  if (counts != nullptr) *counts = used;
   return set;
 }
 

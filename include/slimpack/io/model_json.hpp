@@ -12,12 +12,14 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/json_reader.hpp"
 #include "slimpack/io/json_writer.hpp"
+#include "slimpack/io/known_keys.hpp"
 #include "slimpack/plan/model.hpp"
 
 namespace slimpack {
 
-/// A model from JSON text: a Hugging Face config.json where it has the key `num_hidden_layers`,
-/// `model_type` or `architectures`, else the `model` object of plan.json.
+/// A model from the JSON text of a file: a Hugging Face config.json where it has the key
+/// `num_hidden_layers`, `model_type` or `architectures`, else the `model` object of plan.json.
+/// A config.json may have any further keys; of the own format an unknown key is refused.
 /// Throws InvalidInput naming file, key, rule and value; an architecture that is not planned is
 /// refused by the name of what it needs.
 [[nodiscard]] ModelShape model_from_json(std::string_view text, const std::string& name);
@@ -60,7 +62,12 @@ inline constexpr double kLargestTheta = 1e30;
   return bytes;
 }
 
-/// The `model` object of plan.json.
+/// The keys of the `model` object of plan.json.
+inline constexpr std::array<std::string_view, 12> kModelKeys{
+    "name", "layers", "hidden", "heads",      "kv_heads", "head_dim",
+    "ffn",  "vocab",  "tied",   "rope_theta", "norm_eps", "bytes_per_element"};
+
+/// The `model` object of plan.json; other keys are ignored.
 [[nodiscard]] inline ModelShape read_model(const JsonReader& object) {
   const auto dimension = [&object](std::string_view key) {
     return object.at(key).integer(1, kLargestDimension);
@@ -159,6 +166,28 @@ inline void refuse_other_features(const JsonReader& config) {
   }
 }
 
+/// True for dense models that differ from a Llama in biases of the attention (Qwen2) or norms of
+/// queries and keys (Qwen3) alone.
+[[nodiscard]] constexpr bool is_nearly_llama(std::string_view name) noexcept {
+  return name == "Qwen2ForCausalLM" || name == "qwen2" || name == "Qwen3ForCausalLM" ||
+         name == "qwen3";
+}
+
+[[nodiscard]] ModelShape read_sizes(const JsonReader& config);
+
+/// Refuses an architecture; of one that is nearly a Llama with the file that would plan it.
+[[noreturn]] inline void refuse_architecture(const JsonReader& config, const JsonReader& name,
+                                             std::string_view rule) {
+  if (!is_nearly_llama(name.text())) name.refuse(rule);
+  std::string shape = model_to_json(read_sizes(config));
+  shape.pop_back();  // the line feed
+  const bool biases = name.text().find('2') != std::string::npos;
+  name.fail(std::string(rule) + ", found " + in_quotes(name.text()) + "; it is a Llama with " +
+            (biases ? "attention biases" : "norms of queries and keys") +
+            ", a small part of its work, and a file that holds " + shape +
+            " plans it without them");
+}
+
 /// The architecture by its name; checked after the features, whose names say more.
 inline void check_architecture(const JsonReader& config) {
   if (const auto names = config.find_value("architectures"); names && names->size() > 0) {
@@ -166,14 +195,15 @@ inline void check_architecture(const JsonReader& config) {
       const JsonReader name = names->item(i);
       if (name.text() != "LlamaForCausalLM" && name.text() != "LLaMAForCausalLM" &&
           name.text() != "MistralForCausalLM") {
-        name.refuse("the architecture must be LlamaForCausalLM or MistralForCausalLM");
+        refuse_architecture(config, name,
+                            "the architecture must be LlamaForCausalLM or MistralForCausalLM");
       }
     }
     return;
   }
   const JsonReader type = config.at("model_type");
   if (type.text() != "llama" && type.text() != "mistral") {
-    type.refuse("the architecture must be llama or mistral");
+    refuse_architecture(config, type, "the architecture must be llama or mistral");
   }
 }
 
@@ -206,11 +236,9 @@ inline void check_architecture(const JsonReader& config) {
   return 10000.0;
 }
 
-/// A Hugging Face config.json; absent keys have the defaults of its Llama configuration, but a
-/// missing dtype is bf16 and the sizes of the model must be there.
-[[nodiscard]] inline ModelShape read_hugging_face(const JsonReader& config) {
-  refuse_other_features(config);
-  check_architecture(config);
+/// The shape that a Hugging Face config.json has, whatever its architecture. Absent keys have the
+/// defaults of the Llama configuration, but a missing dtype is bf16 and the sizes must be there.
+inline ModelShape read_sizes(const JsonReader& config) {
   const auto dimension = [&config](std::string_view key) {
     return config.at(key).integer(1, kLargestDimension);
   };
@@ -244,6 +272,13 @@ inline void check_architecture(const JsonReader& config) {
   return model;
 }
 
+/// A Hugging Face config.json of an architecture that is planned.
+[[nodiscard]] inline ModelShape read_hugging_face(const JsonReader& config) {
+  refuse_other_features(config);
+  check_architecture(config);
+  return read_sizes(config);
+}
+
 }  // namespace detail
 
 inline ModelShape model_from_json(std::string_view text, const std::string& name) {
@@ -251,7 +286,9 @@ inline ModelShape model_from_json(std::string_view text, const std::string& name
   const JsonReader object(document, name);
   const bool hugging_face =
       object.find("num_hidden_layers") || object.find("architectures") || object.find("model_type");
-  return hugging_face ? detail::read_hugging_face(object) : detail::read_model(object);
+  if (hugging_face) return detail::read_hugging_face(object);
+  check_known_keys(object, detail::kModelKeys);
+  return detail::read_model(object);
 }
 
 inline std::string model_to_json(const ModelShape& model) {

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
+#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/io/cluster_json.hpp"
 #include "slimpack/io/cost_json.hpp"
@@ -126,20 +128,28 @@ inline void write_schedule(JsonWriter& out, const DeviceSchedule& device) {
   out.key("order").raw(order + ']').end_object();
 }
 
+/// Writes a time under `key` of the object at `place`, which a refusal names.
+inline void write_time(JsonWriter& out, const std::string& place, std::string_view key,
+                       Nanos value) {
+  try {
+    out.key(key).short_time(value);
+  } catch (const InvalidInput& error) {
+    throw InvalidInput(place + "." + std::string(key) + ": " + error.what());
+  }
+}
+
 inline void write_prediction(JsonWriter& out, const Prediction& prediction) {
-  out.begin_object().key("iteration_s").short_time(prediction.iteration);
-  out.key("ideal_s")
-      .short_time(prediction.ideal)
-      .key("lower_bound_s")
-      .short_time(prediction.lower_bound);
+  const std::string place = "prediction";
+  out.begin_object();
+  write_time(out, place, "iteration_s", prediction.iteration);
+  write_time(out, place, "ideal_s", prediction.ideal);
+  write_time(out, place, "lower_bound_s", prediction.lower_bound);
   out.key("devices").begin_array();
-  for (const DevicePrediction& device : prediction.devices) {
+  for (std::size_t i = 0; i < prediction.devices.size(); ++i) {
+    const DevicePrediction& device = prediction.devices[i];
     out.line(4).begin_object().key("dp").number(device.dp).key("pp").number(device.pp);
-    out.key("busy_s")
-        .short_time(device.busy)
-        .key("peak_bytes")
-        .number(device.peak.value)
-        .end_object();
+    write_time(out, place + ".devices[" + std::to_string(i) + "]", "busy_s", device.busy);
+    out.key("peak_bytes").number(device.peak.value).end_object();
   }
   out.end_array().end_object();
 }
