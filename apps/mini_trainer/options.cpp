@@ -47,25 +47,20 @@ template <class Parse>
 /// Backend, transport and numbers, which belong together. Refuses what other builds of this program
 /// have.
 void check_devices(const OptionTexts& texts, const Features& built, Options& options) {
-  options.backend = parse_word<Backend>("--backend", texts.backend,
-                                        {{"cpu", Backend::cpu}, {"cuda", Backend::cuda}});
+  options.backend = parse_word<Backend>("--backend", texts.backend);
   const bool cuda = options.backend == Backend::cuda;
   require(!cuda || built.cuda, "--backend: this program is built for cpu alone", texts.backend);
 
   options.precision = cuda ? Precision::bf16 : Precision::fp32;
   if (!texts.dtype.empty()) {
-    options.precision = parse_word<Precision>(
-        "--dtype", texts.dtype,
-        {{"fp32", Precision::fp32}, {"fp64", Precision::fp64}, {"bf16", Precision::bf16}});
+    options.precision = parse_word<Precision>("--dtype", texts.dtype);
   }
   const bool bf16 = options.precision == Precision::bf16;
   require(cuda || !bf16, "--dtype: the cpu backend computes in fp32 or fp64", texts.dtype);
   require(!cuda || bf16, "--dtype: the cuda backend computes in bf16, with weights kept in fp32",
           texts.dtype);
 
-  options.transport = parse_word<Transport>(
-      "--transport", texts.transport,
-      {{"threads", Transport::threads}, {"mpi", Transport::mpi}, {"nccl", Transport::nccl}});
+  options.transport = parse_word<Transport>("--transport", texts.transport);
   const bool mpi = options.transport == Transport::mpi;
   const bool nccl = options.transport == Transport::nccl;
   require(!mpi || built.mpi, "--transport: this program is built without MPI", texts.transport);
@@ -145,15 +140,10 @@ Options check(const OptionTexts& texts, const Features& built) {
   options.dp = if_given(texts.dp, count("--dp"));
   options.pp = if_given(texts.pp, count("--pp"));
   options.chunks = if_given(texts.chunks, count("--chunks"));
-  options.head = if_given(texts.head, [](const std::string& text) {
-    return parse_word<LmHead>("--head", text, {{"last", LmHead::last}, {"shard", LmHead::shard}});
-  });
+  options.head = if_given(
+      texts.head, [](const std::string& text) { return parse_word<LmHead>("--head", text); });
   options.recompute = if_given(texts.recompute, [](const std::string& text) {
-    return parse_word<Recompute>("--recompute", text,
-                                 {{"none", Recompute::none},
-                                  {"light", Recompute::light},
-                                  {"layer", Recompute::layer},
-                                  {"full", Recompute::full}});
+    return parse_word<Recompute>("--recompute", text);
   });
   options.cost = texts.cost;
   if (!texts.memory.empty()) options.memory = Bytes{parse_size("--memory", texts.memory)};
@@ -162,9 +152,7 @@ Options check(const OptionTexts& texts, const Features& built) {
   options.batch_tokens = {
       texts.batch_tokens.empty() ? 4096 : parse_size("--batch-tokens", texts.batch_tokens)};
   options.context = {parse_size("--context", texts.context)};
-  options.overlong = parse_word<Overlong>(
-      "--overlong", texts.overlong,
-      {{"split", Overlong::split}, {"drop", Overlong::drop}, {"error", Overlong::error}});
+  options.overlong = parse_word<Overlong>("--overlong", texts.overlong);
   options.learning_rate = parse_real("--lr", texts.learning_rate);
   options.clip = parse_real("--clip", texts.clip);
   options.warmup = texts.warmup.empty()

@@ -2,13 +2,16 @@
 // What the mini-trainer is asked to do.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/data/sample.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace CLI {  // NOLINT(readability-identifier-naming)
@@ -23,6 +26,20 @@ enum class Backend : std::uint8_t { cpu, cuda };
 enum class Transport : std::uint8_t { threads, mpi, nccl };
 /// The numbers that devices compute with.
 enum class Precision : std::uint8_t { fp32, fp64, bf16 };
+
+}  // namespace slimpack::trainer
+
+namespace slimpack {
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<trainer::Backend>{"cpu", "cuda"};
+template <>
+inline constexpr std::array<std::string_view, 3> kWords<trainer::Transport>{"threads", "mpi",
+                                                                            "nccl"};
+template <>
+inline constexpr std::array<std::string_view, 3> kWords<trainer::Precision>{"fp32", "fp64", "bf16"};
+}  // namespace slimpack
+
+namespace slimpack::trainer {
 
 /// The backends and transports that this program was built with.
 struct Features {

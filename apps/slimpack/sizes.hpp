@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Option values: whole numbers with unit suffixes, and words that stand for "search it".
+// Option values: whole numbers with unit suffixes, and the words of enumerations.
 #pragma once
 
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/plan/names.hpp"
 
 namespace slimpack::app {
 
@@ -51,14 +50,15 @@ namespace slimpack::app {
   return static_cast<std::int32_t>(value);
 }
 
-/// The value that stands beside `text` in `words`; throws InvalidInput listing the words.
-template <class Value>
-[[nodiscard]] Value parse_word(std::string_view option, std::string_view text,
-                               std::initializer_list<std::pair<std::string_view, Value>> words) {
-  std::string allowed;
-  for (const auto& [word, value] : words) {
-    if (word == text) return value;
-    allowed += (allowed.empty() ? "" : ", ") + std::string(word);
+/// The value that `text` is a word of. Throws InvalidInput naming `option` and listing the words,
+/// after `also`, a word that the caller takes itself.
+template <NamedEnumeration Enumeration>
+[[nodiscard]] Enumeration parse_word(std::string_view option, std::string_view text,
+                                     std::string_view also = {}) {
+  if (const auto value = from_string<Enumeration>(text)) return *value;
+  std::string allowed(also);
+  for (const std::string_view word : kWords<Enumeration>) {
+    allowed.append(allowed.empty() ? "" : ", ").append(word);
   }
   throw InvalidInput(std::string(option) + ": '" + std::string(text) + "' is not one of " +
                      allowed);
