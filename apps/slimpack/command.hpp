@@ -23,7 +23,9 @@ using Run = std::function<int()>;
 [[nodiscard]] Run add_tune(CLI::App& command);
 [[nodiscard]] Run add_sweep(CLI::App& command);
 
-void list_planners();
-void list_presets();
+/// Prints every planner with a line on what it does and where its steps are simulated only.
+void list_planners(bool json);
+/// Prints the models and clusters that are compiled in; as JSON, objects as files may hold them.
+void list_presets(bool json);
 
 }  // namespace slimpack::app

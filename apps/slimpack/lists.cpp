@@ -2,57 +2,128 @@
 // slimpack --list-planners and --list-presets.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "command.hpp"
 #include "slimpack/cost/presets.hpp"
+#include "slimpack/io/cluster_json.hpp"
+#include "slimpack/io/model_json.hpp"
 #include "slimpack/planners/registry.hpp"
 
 namespace slimpack::app {
+namespace {
 
-void list_planners() {
-  for (const planners::PlannerInfo& planner : planners::registry()) {
-    std::cout << fmt::format("{:<24}{}\n", planner.name, planner.description);
+using Json = nlohmann::ordered_json;
+using Row = std::vector<std::string>;
+
+/// Prints rows of equally many columns, the first to the left, the others to the right, each as
+/// wide as its longest text and two blanks apart.
+void print_table(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const Row& row : rows) {
+    std::string line = fmt::format("{:<{}}", row[0], widths[0]);
+    for (std::size_t i = 1; i < row.size(); ++i) line += fmt::format("  {:>{}}", row[i], widths[i]);
+    std::cout << line << '\n';
   }
 }
 
-void list_presets() {
-  std::cout << fmt::format("{:<14}{:>7}{:>8}{:>7}{:>10}{:>10}{:>7}{:>8}{:>6}{:>12}\n", "model",
-                           "layers", "hidden", "heads", "kv heads", "head dim", "ffn", "vocab",
-                           "tied", "rope theta");
+[[nodiscard]] std::string figure(double value) {
+  return fmt::format("{:g}", value);
+}
+[[nodiscard]] std::string figure(std::int64_t value) {
+  return std::to_string(value);
+}
+[[nodiscard]] std::string figure(const std::string& value) {
+  return value;
+}
+
+[[nodiscard]] std::vector<Row> model_rows() {
+  std::vector<Row> rows{{"model", "layers", "hidden", "heads", "kv heads", "head dim", "ffn",
+                         "vocab", "tied", "rope theta"}};
   for (const ModelShape& model : model_presets()) {
-    std::cout << fmt::format("{:<14}{:>7}{:>8}{:>7}{:>10}{:>10}{:>7}{:>8}{:>6}{:>12}\n", model.name,
-                             model.layers, model.hidden, model.heads, model.kv_heads,
-                             model.head_dim, model.ffn, model.vocab, model.tied ? "yes" : "no",
-                             model.rope_theta);
+    rows.push_back({model.name, figure(model.layers), figure(model.hidden), figure(model.heads),
+                    figure(model.kv_heads), figure(model.head_dim), figure(model.ffn),
+                    figure(model.vocab), model.tied ? "yes" : "no", figure(model.rope_theta)});
   }
+  return rows;
+}
+
+[[nodiscard]] std::vector<Row> cluster_rows() {
   const std::vector<Cluster> clusters = cluster_presets();
-  const auto row = [&](const char* name, auto&& value) {
-    std::cout << fmt::format("{:<46}", name);
-    for (const Cluster& cluster : clusters) std::cout << fmt::format("{:>14}", value(cluster));
-    std::cout << '\n';
+  std::vector<Row> rows;
+  const auto add = [&](const char* name, auto&& value) {
+    Row& row = rows.emplace_back(Row{name});
+    for (const Cluster& cluster : clusters) row.push_back(figure(value(cluster)));
   };
-  std::cout << '\n';
-  row("cluster", [](const Cluster& c) { return c.name; });
-  row("devices of a node", [](const Cluster& c) { return c.devices_per_node; });
-  row("memory, bytes", [](const Cluster& c) { return c.memory.value; });
-  row("reserved, bytes", [](const Cluster& c) { return c.reserved.value; });
-  row("peak, FLOP/s (for MFU)", [](const Cluster& c) { return c.peak_flops; });
-  row("matrix, FLOP/s", [](const Cluster& c) { return c.matrix_flops; });
-  row("attention forward, FLOP/s", [](const Cluster& c) { return c.attention_forward_flops; });
-  row("attention backward, FLOP/s", [](const Cluster& c) { return c.attention_backward_flops; });
-  row("memory, bytes/s", [](const Cluster& c) { return c.memory_bytes_per_s; });
-  row("link inside a node, bytes/s", [](const Cluster& c) { return c.inside.bytes_per_s; });
-  row("link inside a node, latency in s", [](const Cluster& c) { return c.inside.latency_s; });
-  row("link between nodes, bytes/s", [](const Cluster& c) { return c.between.bytes_per_s; });
-  row("link between nodes, latency in s", [](const Cluster& c) { return c.between.latency_s; });
-  row("kernel beyond its work, s", [](const Cluster& c) { return c.kernel_s; });
-  row("segment and layer in attention, s", [](const Cluster& c) { return c.segment_s; });
-  row("query tile, tokens", [](const Cluster& c) { return c.tile_tokens; });
-  row("kernels of a layer, forward", [](const Cluster& c) { return c.forward_kernels; });
-  row("kernels of a layer, backward", [](const Cluster& c) { return c.backward_kernels; });
-  row("kernels of the head", [](const Cluster& c) { return c.head_kernels; });
-  row("kernels of the embedding", [](const Cluster& c) { return c.embedding_kernels; });
+  add("cluster", [](const Cluster& c) { return c.name; });
+  add("devices of a node", [](const Cluster& c) { return c.devices_per_node; });
+  add("memory, bytes", [](const Cluster& c) { return c.memory.value; });
+  add("reserved, bytes", [](const Cluster& c) { return c.reserved.value; });
+  add("peak, FLOP/s (for MFU)", [](const Cluster& c) { return c.peak_flops; });
+  add("matrix, FLOP/s", [](const Cluster& c) { return c.matrix_flops; });
+  add("attention forward, FLOP/s", [](const Cluster& c) { return c.attention_forward_flops; });
+  add("attention backward, FLOP/s", [](const Cluster& c) { return c.attention_backward_flops; });
+  add("memory, bytes/s", [](const Cluster& c) { return c.memory_bytes_per_s; });
+  add("link inside a node, bytes/s", [](const Cluster& c) { return c.inside.bytes_per_s; });
+  add("link inside a node, latency in s", [](const Cluster& c) { return c.inside.latency_s; });
+  add("link between nodes, bytes/s", [](const Cluster& c) { return c.between.bytes_per_s; });
+  add("link between nodes, latency in s", [](const Cluster& c) { return c.between.latency_s; });
+  add("kernel beyond its work, s", [](const Cluster& c) { return c.kernel_s; });
+  add("segment and layer in attention, s", [](const Cluster& c) { return c.segment_s; });
+  add("query tile, tokens", [](const Cluster& c) { return c.tile_tokens; });
+  add("kernels of a layer, forward", [](const Cluster& c) { return c.forward_kernels; });
+  add("kernels of a layer, backward", [](const Cluster& c) { return c.backward_kernels; });
+  add("kernels of the head", [](const Cluster& c) { return c.head_kernels; });
+  add("kernels of the embedding", [](const Cluster& c) { return c.embedding_kernels; });
+  return rows;
+}
+
+}  // namespace
+
+void list_planners(bool json) {
+  Json list = Json::array();
+  for (const planners::PlannerInfo& planner : planners::registry()) {
+    if (json) {
+      Json entry{{"name", planner.name}, {"description", planner.description}};
+      if (!planner.simulated_only.empty()) entry["simulated_only"] = planner.simulated_only;
+      list.push_back(std::move(entry));
+      continue;
+    }
+    std::cout << fmt::format("{:<24}{}", planner.name, planner.description);
+    if (!planner.simulated_only.empty()) {
+      std::cout << fmt::format(" [{}: simulated only, no plan.json]", planner.simulated_only);
+    }
+    std::cout << '\n';
+  }
+  if (json) {
+    std::cout << Json{{"format", "slimpack-planners"}, {"version", 1}, {"planners", list}}.dump(2)
+              << '\n';
+  }
+}
+
+void list_presets(bool json) {
+  if (!json) {
+    print_table(model_rows());
+    std::cout << '\n';
+    print_table(cluster_rows());
+    return;
+  }
+  Json presets{{"format", "slimpack-presets"}, {"version", 1}};
+  for (const ModelShape& model : model_presets()) {
+    presets["models"][model.name] = Json::parse(model_to_json(model));
+  }
+  for (const Cluster& cluster : cluster_presets()) {
+    presets["clusters"][cluster.name] = Json::parse(cluster_to_json(cluster));
+  }
+  std::cout << presets.dump(2) << '\n';
 }
 
 }  // namespace slimpack::app

@@ -29,6 +29,10 @@ int main(int argc, char** argv) {
   bool presets = false;
   program.add_flag("--list-planners", planners, "print every planner with a line on what it does");
   program.add_flag("--list-presets", presets, "print the models and clusters that are compiled in");
+  bool json = false;
+  program.add_flag("--json", json,
+                   "print a list as JSON; its clusters and models can be edited into files for "
+                   "--cluster and --model");
 
   std::vector<std::pair<CLI::App*, app::Run>> commands;
   const auto add = [&](const char* name, const char* text, app::Run (*make)(CLI::App&)) {
@@ -53,15 +57,23 @@ int main(int argc, char** argv) {
 
   try {
     program.parse(argc, argv);
-    if (planners) app::list_planners();
-    if (presets) app::list_presets();
+    if (json && planners == presets) {
+      return usage_error(
+          "--json: before a subcommand it belongs to one of --list-planners and "
+          "--list-presets");
+    }
+    if (planners) app::list_planners(json);
+    if (presets) app::list_presets(json);
     for (const auto& [command, run] : commands) {
       if (!command->parsed()) continue;
       const int status = run();
       std::cout.flush();
       return std::cout ? status : usage_error("standard output: cannot be written");
     }
-    if (planners || presets) return 0;
+    if (planners || presets) {
+      std::cout.flush();
+      return std::cout ? 0 : usage_error("standard output: cannot be written");
+    }
     std::cerr << program.help();
     return 2;
   } catch (const CLI::ParseError& error) {

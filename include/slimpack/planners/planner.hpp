@@ -175,13 +175,19 @@ struct PlannerInfo {
   PlanOutcome (*plan)(const PlanRequest&) = nullptr;
   /// What the planner makes of consecutive steps before it plans each; null where it leaves them.
   std::vector<PlanRequest> (*rebatch)(std::vector<PlanRequest>) = nullptr;
+  /// Where the planner's steps are SimulationOnlyPlans, as in "with context-parallel ranks"; empty
+  /// where they never are.
+  std::string_view simulated_only = {};
 };
 
 /// The entry of a planner in a list.
 template <Planner Type>
 [[nodiscard]] constexpr PlannerInfo planner_info() noexcept {
-  PlannerInfo info{Type::name, Type::description,
-                   [](const PlanRequest& request) { return Type{}.plan(request); }};
+  PlannerInfo info;
+  info.name = Type::name;
+  info.description = Type::description;
+  if constexpr (requires { Type::simulated_only; }) info.simulated_only = Type::simulated_only;
+  info.plan = [](const PlanRequest& request) { return Type{}.plan(request); };
   if constexpr (MultiStepPlanner<Type>) {
     info.rebatch = [](std::vector<PlanRequest> steps) { return Type{}.rebatch(std::move(steps)); };
   }

@@ -212,6 +212,7 @@ struct FlexSp {
   static constexpr std::string_view name = "flexsp";
   static constexpr std::string_view description =
       "FlexSP: micro-batches on groups of ranks of different sizes, heads split by all-to-all";
+  static constexpr std::string_view simulated_only = "with groups of several ranks";
 
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     check_request(request);

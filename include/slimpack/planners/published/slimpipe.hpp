@@ -272,6 +272,7 @@ struct Slimpipe {
   static constexpr std::string_view name = "slimpipe";
   static constexpr std::string_view description =
       "SlimPipe: uniform slices, attention exchanged between stages, sharded vocabulary";
+  static constexpr std::string_view simulated_only = "where stages exchange attention";
 
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     check_request(request);

@@ -143,6 +143,7 @@ struct WlbLlm {
   static constexpr std::string_view name = "wlb-llm";
   static constexpr std::string_view description =
       "WLB-LLM: packs of equal work, delayed outliers, sharding chosen by micro-batch";
+  static constexpr std::string_view simulated_only = "with context-parallel ranks";
 
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     check_request(request);

@@ -144,6 +144,7 @@ struct Zeppelin {
   static constexpr std::string_view name = "zeppelin";
   static constexpr std::string_view description =
       "Zeppelin: documents local, in a node or over nodes, remapped for even linear work";
+  static constexpr std::string_view simulated_only = "with context-parallel ranks";
 
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     check_request(request);
