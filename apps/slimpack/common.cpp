@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "notes.hpp"
 #include "sizes.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/data/sample.hpp"
@@ -19,7 +20,6 @@
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/file_bytes.hpp"
 #include "slimpack/io/model_json.hpp"
-#include "slimpack/io/read_lengths.hpp"
 #include "slimpack/planners/registry.hpp"
 
 namespace slimpack::app {
@@ -58,9 +58,7 @@ template <class Parse>
 BatchOptions batch_options(const CommonOptions& options) {
   BatchOptions batch;
   batch.context = {parse_size("--context", options.context)};
-  batch.overlong = parse_word<Overlong>(
-      "--overlong", options.overlong,
-      {{"split", Overlong::split}, {"drop", Overlong::drop}, {"error", Overlong::error}});
+  batch.overlong = parse_word<Overlong>("--overlong", options.overlong);
   if (!options.batch_tokens.empty()) {
     batch.batch_tokens = Tokens{parse_size("--batch-tokens", options.batch_tokens)};
   }
@@ -105,7 +103,8 @@ void add_common_options(CLI::App& command, CommonOptions& options) {
   add("--recompute", options.recompute, "none, light, layer, full or auto");
   add("--granularity", options.granularity, "slice boundaries fall on multiples of it");
   add("--max-units", options.max_units, "most MicroPacks a pass and rank, or auto");
-  add("--merge", options.max_cp, "most ranks a merged group may have: auto, off or a number");
+  add("--max-cp,--merge", options.max_cp,
+      "most ranks a context-parallel group may have: auto, off or a number");
   add("--optimizer", options.optimizer, "optimizer state: sharded or replicated");
   add("--context", options.context, "longest sample, in tokens");
   add("--overlong", options.overlong, "documents above the context: split, drop or error");
@@ -115,7 +114,8 @@ void add_common_options(CLI::App& command, CommonOptions& options) {
   add("--step", options.step, "which step, from 0");
   add("--seed", options.seed, "of the shuffle");
   command.add_flag("--no-shuffle", options.no_shuffle, "take documents in file order");
-  command.add_option("--memory", options.memory, "capacity of a device in bytes [the cluster's]");
+  command.add_option("--memory", options.memory,
+                     "capacity of a device in bytes, as in 80G [the cluster's]");
   command.add_option("--cost", options.cost, "a calibrated cost model [analytic]");
   add("--effort", options.effort, "how many candidates are simulated: fast, normal or thorough");
   add("--threads", options.threads, "never changes the answer; auto: all cores");
@@ -180,6 +180,39 @@ std::vector<planners::PlannerInfo> chosen_planners(const std::vector<std::string
 
 namespace {
 
+/// The capacity of a device. Throws InvalidInput where nothing of it is left for a plan.
+[[nodiscard]] Bytes parse_memory(const std::string& text, const Cluster& cluster) {
+  const std::int64_t bytes = parse_size("--memory", text);
+  if (bytes > cluster.reserved.value) return Bytes{bytes};
+  const std::string hint = bytes < 10'000 ? fmt::format("for {0} GB write {0}G", bytes)
+                                          : "give the bytes of a whole device, such as 80G";
+  throw InvalidInput(fmt::format(
+      "--memory: {} byte{} not more than the {} that are reserved on a device of {}, so nothing is "
+      "left for a plan; {}",
+      bytes, bytes == 1 ? " is" : "s are", cluster.reserved.value, cluster.name, hint));
+}
+
+/// Refuses documents that are longer than the context, with the options that allow them.
+void refuse_overlong(const LengthSet& lengths, Tokens context) {
+  std::int64_t longer = 0;
+  std::size_t first = 0;
+  Tokens longest;
+  for (std::size_t i = 0; i < lengths.documents.size(); ++i) {
+    if (lengths.documents[i] <= context) continue;
+    if (longer++ == 0) first = i;
+    longest = std::max(longest, lengths.documents[i]);
+  }
+  if (longer == 0) return;
+  const std::string others = longer == 1 ? ""
+                                         : fmt::format(", and so have {} others, the longest of {}",
+                                                       longer - 1, longest.value);
+  throw InvalidInput(
+      fmt::format("{}: document {} (from 0) has {} tokens, more than the context of {}{}; "
+                  "--overlong split cuts "
+                  "such documents, --overlong drop leaves them out",
+                  lengths.name, first, lengths.documents[first].value, context.value, others));
+}
+
 /// The cost model of --cost, which must have been measured for the request's model on its cluster.
 /// `warning` becomes what its file does not tell.
 [[nodiscard]] CostSpec cost_of(const std::string& path, const planners::PlanRequest& request,
@@ -208,31 +241,22 @@ namespace {
   request.chunks = unless("auto", options.chunks,
                           [](const auto& text) { return parse_count("--chunks", text); });
   request.head = unless("auto", options.head, [](const auto& text) {
-    return parse_word<LmHead>("--head", text, {{"last", LmHead::last}, {"shard", LmHead::shard}});
+    return parse_word<LmHead>("--head", text, "auto");
   });
   request.recompute = unless("auto", options.recompute, [](const auto& text) {
-    return parse_word<Recompute>("--recompute", text,
-                                 {{"none", Recompute::none},
-                                  {"light", Recompute::light},
-                                  {"layer", Recompute::layer},
-                                  {"full", Recompute::full}});
+    return parse_word<Recompute>("--recompute", text, "auto");
   });
   request.granularity = {parse_size("--granularity", options.granularity)};
   request.max_units = unless("auto", options.max_units,
                              [](const auto& text) { return parse_size("--max-units", text); });
   request.max_cp = unless("auto", options.max_cp, [](const auto& text) {
-    return text == "off" ? std::int32_t{1} : parse_count("--merge", text);
+    return text == "off" ? std::int32_t{1} : parse_count("--max-cp", text);
   });
-  request.optimizer = parse_word<OptimizerState>(
-      "--optimizer", options.optimizer,
-      {{"sharded", OptimizerState::sharded}, {"replicated", OptimizerState::replicated}});
+  request.optimizer = parse_word<OptimizerState>("--optimizer", options.optimizer);
   if (!options.memory.empty()) {
-    request.memory.capacity = Bytes{parse_size("--memory", options.memory)};
+    request.memory.capacity = parse_memory(options.memory, request.cluster);
   }
-  request.effort = parse_word<planners::Effort>("--effort", options.effort,
-                                                {{"fast", planners::Effort::fast},
-                                                 {"normal", planners::Effort::normal},
-                                                 {"thorough", planners::Effort::thorough}});
+  request.effort = parse_word<planners::Effort>("--effort", options.effort);
   request.threads =
       options.threads == "auto"
           ? std::max(1, static_cast<std::int32_t>(std::thread::hardware_concurrency()))
@@ -243,16 +267,49 @@ namespace {
 
 }  // namespace
 
+bool check_outputs(std::initializer_list<Output> outputs) {
+  std::string names;
+  for (const Output& output : outputs) {
+    names.append(names.empty() ? "" : ", ").append(output.option);
+  }
+  std::map<std::string, std::string_view> files;
+  bool standard = false;
+  for (const Output& output : outputs) {
+    if (output.path.empty()) continue;
+    if (output.path == "-") {
+      require(!standard, names + ": only one of them can go to standard output");
+      standard = true;
+      continue;
+    }
+    const std::string path(output.path);
+    std::error_code ignored;
+    const bool special =
+        std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored);
+    const auto [other, is_new] =
+        files.emplace(special ? path + " of " + std::string(output.option)
+                              : std::filesystem::absolute(path).lexically_normal().string(),
+                      output.option);
+    require(is_new,
+            fmt::format("{}, {}: both would write '{}'", other->second, output.option, path));
+    try {
+      check_writable(path);
+    } catch (const InvalidInput& error) {
+      throw InvalidInput(fmt::format("{}: {}", output.option, error.what()));
+    }
+  }
+  return standard;
+}
+
 void check_options(const CommonOptions& options) {
   std::string ignored;
   static_cast<void>(request_without_batch(options, ignored));
   static_cast<void>(batch_options(options));
 }
 
-const RequestMaker::Loaded& RequestMaker::load(const std::string& path) {
+const RequestMaker::Loaded& RequestMaker::load(const std::string& path, bool quiet) {
   const auto found = loaded_.find(path);
   if (found != loaded_.end()) return found->second;
-  Loaded loaded{read_lengths(path), {}};
+  Loaded loaded{load_lengths(path, quiet), {}};
   loaded.source = {path, static_cast<std::int64_t>(loaded.lengths.documents.size()), {}};
   if (path != "-") loaded.source.sha256 = sha256_of_file(path);
   return loaded_.emplace(path, std::move(loaded)).first->second;
@@ -267,7 +324,8 @@ std::vector<planners::PlanRequest> RequestMaker::make(const CommonOptions& optio
   }
   const BatchOptions batch = batch_options(options);
   request.context = batch.context;
-  const Loaded& loaded = load(options.lengths);
+  const Loaded& loaded = load(options.lengths, options.quiet);
+  if (batch.overlong == Overlong::error) refuse_overlong(loaded.lengths, batch.context);
   request.sources.push_back(loaded.source);
   BatchStream stream(std::span(&loaded.lengths, 1), batch);
   const std::string what =

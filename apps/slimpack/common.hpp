@@ -4,14 +4,17 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "slimpack/core/error.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/text_lengths.hpp"
@@ -36,8 +39,26 @@ struct CommonOptions {
   bool no_shuffle = false;
   std::string memory, cost;
   std::string effort = "normal", threads = "auto";
-  bool quiet = false;  ///< nothing on standard error about documents that were cut or dropped
+  bool quiet = false;  ///< nothing on standard error about what the length files hold
 };
+
+/// Adds an option with a second spelling, which help does not show, and gives the first. Parsing
+/// throws InvalidInput where both are given. A subcommand may have one such option.
+template <class Value>
+CLI::Option* add_with_alias(CLI::App& command, const char* name, const char* alias, Value& value,
+                            const char* text) {
+  CLI::Option* const shown = command.add_option(name, value, text);
+  CLI::Option* const hidden = command.add_option(alias, value)->group("");
+  if constexpr (!std::is_same_v<Value, std::string>) {  // a list
+    shown->delimiter(',');
+    hidden->delimiter(',');
+  }
+  command.parse_complete_callback([shown, hidden, name, alias] {
+    require(shown->count() == 0 || hidden->count() == 0,
+            std::string(name) + ", " + alias + ": these are one option; give one of them");
+  });
+  return shown;
+}
 
 /// Adds the options to a subcommand, with their help texts.
 void add_common_options(CLI::App& command, CommonOptions& options);
@@ -45,6 +66,17 @@ void add_common_options(CLI::App& command, CommonOptions& options);
 /// Checks every option and the files of model, cluster and cost, but reads no lengths. Throws
 /// InvalidInput.
 void check_options(const CommonOptions& options);
+
+/// A file that a subcommand writes, or `-`; nothing where the path is empty.
+struct Output {
+  std::string_view option;
+  std::string_view path;
+};
+
+/// Checks before any work that all outputs can be written: that their folders are there, that at
+/// most one is standard output and that no two are the same file. True if one is standard output.
+/// Throws InvalidInput naming the option.
+bool check_outputs(std::initializer_list<Output> outputs);
 
 /// Makes requests of options. Each length file is read once, standard input too.
 class RequestMaker {
@@ -60,7 +92,7 @@ class RequestMaker {
     LengthSet lengths;
     Source source;
   };
-  [[nodiscard]] const Loaded& load(const std::string& path);
+  [[nodiscard]] const Loaded& load(const std::string& path, bool quiet);
 
   std::map<std::string, Loaded> loaded_;
   std::set<std::string> told_;
@@ -76,6 +108,8 @@ class RequestMaker {
 /// What reports repeat of a request.
 [[nodiscard]] report::ComparedTask task_of(const CommonOptions& options,
                                            const planners::PlanRequest& request);
+
+/// What reports say of each step: its number, samples and tokens.
 [[nodiscard]] std::vector<report::ComparedStep> compared_steps(
     const std::vector<planners::PlanRequest>& requests);
 

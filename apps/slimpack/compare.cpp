@@ -13,9 +13,10 @@
 
 #include "command.hpp"
 #include "common.hpp"
+#include "notes.hpp"
 #include "progress.hpp"
 #include "sizes.hpp"
-#include "slimpack/io/file.hpp"
+#include "slimpack/planners/check_request.hpp"
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/compare_report.hpp"
 #include "slimpack/report/page.hpp"
@@ -33,11 +34,14 @@ struct CompareOptions {
 int run(const CompareOptions& options) {
   const std::vector<planners::PlannerInfo> chosen = chosen_planners(options.planners);
   const std::int64_t steps = parse_count("--steps", options.steps);
-  const auto outputs = {options.json, options.csv, options.html, options.svg};
-  const auto to_standard = std::count(outputs.begin(), outputs.end(), "-");
-  require(to_standard <= 1,
-          "--json, --csv, --html, --svg: only one of them can go to standard output");
+  const bool to_standard = check_outputs({{"--json", options.json},
+                                          {"--csv", options.csv},
+                                          {"--html", options.html},
+                                          {"--svg", options.svg}});
   const std::vector<planners::PlanRequest> requests = make_requests(options.common, steps);
+  const planners::PlanRequest& first_request = requests.front();
+  planners::check_request(first_request);
+  tell_shape(first_request, std::int64_t{first_request.dp} * first_request.pp * first_request.tp);
 
   report::Comparison comparison;
   comparison.task = task_of(options.common, requests.front());
@@ -71,7 +75,7 @@ int run(const CompareOptions& options) {
                [&](auto& out) { report::write_comparison_svg(out, comparison, drawn); });
   write_report(options.html,
                [&](auto& out) { report::write_comparison_html(out, comparison, drawn); });
-  if (to_standard == 0) report::write_comparison_text(std::cout, comparison);
+  if (!to_standard) report::write_comparison_text(std::cout, comparison);
   const auto feasible = [](const report::ComparedPlan& entry) { return entry.metrics.has_value(); };
   if (std::any_of(comparison.results.begin(), comparison.results.end(), feasible)) return 0;
   const report::ComparedPlan& first = comparison.results.front();
@@ -85,10 +89,8 @@ int run(const CompareOptions& options) {
 Run add_compare(CLI::App& command) {
   auto options = std::make_shared<CompareOptions>();
   add_common_options(command, options->common);
-  command
-      .add_option("--planners", options->planners,
-                  "names with commas between, see slimpack --list-planners [all]")
-      ->delimiter(',');
+  add_with_alias(command, "--planners", "--planner", options->planners,
+                 "names with commas between, see slimpack --list-planners [all]");
   command.add_option("--steps", options->steps, "consecutive steps, from --step on")
       ->capture_default_str();
   command.add_option("--json", options->json, "write all figures as JSON (docs/reports.md)");

@@ -25,6 +25,9 @@ struct CompareTracesOptions {
 };
 
 int run(const CompareTracesOptions& options) {
+  const bool to_standard = check_outputs({{"--svg", options.svg}});
+  require(!to_standard || !options.json,
+          "--json, --svg: only one of them can go to standard output");
   require(options.predicted != "-" || options.measured != "-",
           "PREDICTED, MEASURED: only one of them can be standard input");
   const StepTrace predicted = read_trace_file(options.predicted);
@@ -43,7 +46,7 @@ int run(const CompareTracesOptions& options) {
   });
   if (options.json) {
     report::write_trace_comparison_json(std::cout, comparison);
-  } else {
+  } else if (!to_standard) {
     report::write_trace_comparison_text(std::cout, comparison);
   }
   return 0;

@@ -142,8 +142,7 @@ int run(const EvaluateOptions& options) {
           : parse_count("--threads", options.threads);
   std::optional<std::int64_t> limit;
   if (!options.limit.empty()) limit = parse_size("--limit", options.limit);
-  require(options.json != "-" || options.csv != "-",
-          "--json, --csv: only one of them can go to standard output");
+  const bool to_standard = check_outputs({{"--json", options.json}, {"--csv", options.csv}});
   EvaluationMatrix matrix = read_matrix(options.matrix);
   restrict_planners(matrix, options.planners);
   ResultStore store(options.store);
@@ -156,7 +155,7 @@ int run(const EvaluateOptions& options) {
 
   write_report(options.json, [&](auto& out) { write_evaluation_json(out, matrix, store); });
   write_report(options.csv, [&](auto& out) { write_evaluation_csv(out, matrix, store); });
-  if (options.json != "-" && options.csv != "-") {
+  if (!to_standard) {
     write_evaluation_text(std::cout, matrix, store, jobs.size() - failed);
   }
   return failed == 0 ? 0 : 1;
@@ -172,10 +171,8 @@ Run add_evaluate(CLI::App& command) {
       .add_option("--store", options->store,
                   "results as JSON lines: read, and what it lacks is computed and appended")
       ->required();
-  command
-      .add_option("--planners", options->planners,
-                  "only these, names with commas between [those of the matrix]")
-      ->delimiter(',');
+  add_with_alias(command, "--planners", "--planner", options->planners,
+                 "only these, names with commas between [those of the matrix]");
   command.add_option("--limit", options->limit, "compute at most so many cells, then stop");
   command.add_option("--csv", options->csv, "write a row for each result of the matrix");
   command.add_option("--json", options->json, "write all results of the matrix as one JSON");

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "command.hpp"
+#include "notes.hpp"
 #include "slimpack/data/statistics.hpp"
-#include "slimpack/io/read_lengths.hpp"
 
 namespace slimpack::app {
 namespace {
@@ -75,7 +75,7 @@ Run add_lengths(CLI::App& command) {
   command.add_option("LENGTHS", options->lengths, "text, .idx, .npy, .jsonl, or -")->required();
   command.add_flag("--json", options->json, "print JSON (docs/schemas.md)");
   return [options] {
-    const LengthSet lengths = read_lengths(options->lengths);
+    const LengthSet lengths = load_lengths(options->lengths);
     const LengthStatistics statistics = length_statistics(lengths.documents);
     if (options->json) {
       print_json(statistics);

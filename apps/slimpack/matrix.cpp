@@ -11,6 +11,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/cluster_json.hpp"
 #include "slimpack/io/json_reader.hpp"
+#include "slimpack/io/known_keys.hpp"
 #include "slimpack/io/model_json.hpp"
 #include "slimpack/planners/registry.hpp"
 
@@ -24,17 +25,6 @@ constexpr std::int64_t kMostCells = 100'000;
     if (kAxes[i].key == key) return i;
   }
   return kAxes.size();
-}
-
-/// Keys that a misspelling would silently turn into a standard are refused.
-void know_keys(const JsonReader& object, const nlohmann::json& value,
-               const std::vector<std::string_view>& known) {
-  for (const auto& [key, ignored] : value.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    std::string all;
-    for (const std::string_view name : known) all.append(all.empty() ? "" : ", ").append(name);
-    object.fail("the key '" + key + "' is none of " + all);
-  }
 }
 
 /// The list of planners under a key; absent where there is none.
@@ -88,12 +78,11 @@ struct LengthFile {
 };
 using LengthFiles = std::map<std::string, LengthFile, std::less<>>;
 
-[[nodiscard]] LengthFiles read_sets(const JsonReader& matrix, const nlohmann::json& document,
-                                    const std::string& path) {
+[[nodiscard]] LengthFiles read_sets(const JsonReader& matrix, const std::string& path) {
   LengthFiles files;
   const JsonReader sets = matrix.at("sets");
   sets.check(sets.is_object(), "must be an object of names and paths");
-  for (const auto& [name, ignored] : document["sets"].items()) {
+  for (const std::string& name : sets.keys()) {
     const JsonReader entry = sets.at(name);
     const std::filesystem::path found =
         std::filesystem::path(path).parent_path() / std::filesystem::path(entry.text());
@@ -140,27 +129,28 @@ class MatrixFile {
                             "must be 'slimpack-matrix'");
     top_.at("version").check(top_.at("version").integer(1, 1 << 30) == 1,
                              "must be 1: this program reads no newer matrix");
-    know_keys(top_, document_,
-              {"format", "version", "name", "sets", "planners", "without", "groups"});
+    static constexpr std::array<std::string_view, 7> kKeys{"format",   "version", "name",  "sets",
+                                                           "planners", "without", "groups"};
+    check_known_keys(top_, kKeys);
     matrix_.name = top_.at("name").text();
     for (const planners::PlannerInfo& planner : planners::registry())
       planners_.emplace_back(planner.name);
     planners_ = chosen_planners(top_);
-    files_ = read_sets(top_, document_, path_);
+    files_ = read_sets(top_, path_);
     const JsonReader groups = top_.at("groups");
     groups.check(groups.size() > 0, "must have an element");
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      read_group(groups.item(i), document_["groups"][i]);
+      read_group(groups.item(i));
     }
     return std::move(matrix_);
   }
 
  private:
-  void read_group(const JsonReader& group, const nlohmann::json& value) {
+  void read_group(const JsonReader& group) {
     group.check(group.is_object(), "must be an object");
     std::vector<std::string_view> known{"name", "planners", "without"};
     for (const Axis& axis : kAxes) known.push_back(axis.key);
-    know_keys(group, value, known);
+    check_known_keys(group, known);
     EvaluationGroup made{group.at("name").text(), chosen_planners(group), {}};
     std::array<std::vector<std::string>, kAxes.size()> values;
     std::int64_t cells = 1;

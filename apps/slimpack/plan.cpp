@@ -2,17 +2,22 @@
 // slimpack plan: lengths to plan.json.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
+#include <ostream>
+#include <string>
 #include <utility>
 #include <variant>
 
 #include "command.hpp"
 #include "common.hpp"
+#include "notes.hpp"
 #include "progress.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/plan_json.hpp"
 #include "slimpack/plan/plan_hash.hpp"
+#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/registry.hpp"
 
 namespace slimpack::app {
@@ -24,9 +29,32 @@ struct PlanOptions {
   std::string output;
 };
 
+/// What the program says of a plan that it has written.
+void print_summary(std::ostream& out, const PlanOptions& options, const Plan& plan,
+                   const planners::PlanOutcome& outcome, const MemoryLimit& limit) {
+  const auto& predicted = plan.prediction;
+  out << fmt::format(
+      "{}: {} samples in {} MicroPacks; {:.6f} s a step, efficiency {:.1f} %, proven lower bound "
+      "{:.6f} s\n",
+      options.output, plan.samples.size(), plan.micropacks.size(), seconds(predicted.iteration),
+      100 * seconds(predicted.ideal) / seconds(predicted.iteration),
+      seconds(predicted.lower_bound));
+  out << fmt::format("  hash: {}\n", to_string(plan_hash(plan)));
+  for (const auto& [name, text] : outcome.settings) out << fmt::format("  {}: {}\n", name, text);
+  Bytes peak;
+  for (const DevicePrediction& device : predicted.devices) peak = std::max(peak, device.peak);
+  const std::string hint = headroom_hint(peak, limit);
+  if (!hint.empty()) out << fmt::format("  memory: {}\n", hint);
+}
+
 int run(const PlanOptions& options) {
+  const bool to_standard = check_outputs({{"--output", options.output}});
+  require(options.planner.find(',') == std::string::npos,
+          "--planner: one planner makes the plan; slimpack compare takes several", options.planner);
   const planners::PlannerInfo& planner = planners::find_planner(options.planner);
   planners::PlanRequest request = make_request(options.common);
+  planners::check_request(request);
+  tell_shape(request, std::int64_t{request.dp} * request.pp * request.tp);
   planners::PlanOutcome outcome;
   {
     Progress progress("planning");
@@ -40,17 +68,7 @@ int run(const PlanOptions& options) {
   }
   const Plan plan = *planners::take_plan(std::move(outcome.result));
   write_file(options.output, plan_to_json(plan));
-  const auto& predicted = plan.prediction;
-  std::cout << fmt::format(
-      "{}: {} samples in {} MicroPacks; {:.6f} s a step, efficiency {:.1f} %, proven lower bound "
-      "{:.6f} s\n",
-      options.output, plan.samples.size(), plan.micropacks.size(), seconds(predicted.iteration),
-      100 * seconds(predicted.ideal) / seconds(predicted.iteration),
-      seconds(predicted.lower_bound));
-  std::cout << fmt::format("  hash: {}\n", to_string(plan_hash(plan)));
-  for (const auto& [name, text] : outcome.settings) {
-    std::cout << fmt::format("  {}: {}\n", name, text);
-  }
+  print_summary(to_standard ? std::cerr : std::cout, options, plan, outcome, memory_limit(request));
   return 0;
 }
 
@@ -59,9 +77,11 @@ int run(const PlanOptions& options) {
 Run add_plan(CLI::App& command) {
   auto options = std::make_shared<PlanOptions>();
   add_common_options(command, options->common);
-  command.add_option("--planner", options->planner, "see slimpack --list-planners")
+  add_with_alias(command, "--planner", "--planners", options->planner,
+                 "see slimpack --list-planners")
       ->capture_default_str();
-  command.add_option("-o,--output", options->output, "the plan to write")->required();
+  command.add_option("-o,--output", options->output, "the plan to write, or - for standard output")
+      ->required();
   return [options] { return run(*options); };
 }
 

@@ -14,7 +14,6 @@
 #include "common.hpp"
 #include "sizes.hpp"
 #include "slimpack/cost/price.hpp"
-#include "slimpack/io/file.hpp"
 #include "slimpack/io/plan_json.hpp"
 #include "slimpack/report/dag_text.hpp"
 #include "slimpack/report/page.hpp"
@@ -42,11 +41,17 @@ struct SimulateOptions {
   const auto [rest, error] = std::from_chars(text.data(), last, percent);
   const bool sign = rest != last && *rest == '%' && rest + 1 == last;
   require(error == std::errc{} && (sign || rest == last) && percent >= 0 && percent <= 100,
-          "--jitter: must be a share from 0% to 100%", text);
+          "--jitter: must be a percentage from 0% to 100%", text);
   return std::llround(percent * 10'000);
 }
 
 int run(const SimulateOptions& options) {
+  const bool to_standard = check_outputs({{"--trace", options.trace},
+                                          {"--dag", options.dag},
+                                          {"--svg", options.svg},
+                                          {"--html", options.html}});
+  require(!to_standard || !options.json,
+          "--json, --trace, --dag, --svg, --html: only one of them can go to standard output");
   std::vector<sim::JitterOptions> draws;
   if (!options.jitter.empty()) {
     for (const sim::JitterKind kind : {sim::JitterKind::noise, sim::JitterKind::slow_device}) {
@@ -57,9 +62,9 @@ int run(const SimulateOptions& options) {
   const Plan plan = read_plan_file(options.plan);
   // Only what fits too much into memory can still be simulated in a way that means something.
   for (const Violation& violation : validate(plan).violations) {
-    std::cerr << fmt::format("slimpack: {}: rule {}: {}{}\n", options.plan, violation.rule,
-                             violation.message,
-                             violation.rule == 7 ? "" : "; see slimpack validate for every breach");
+    std::cerr << fmt::format(
+        "slimpack: {}: rule {}: {}{}\n", options.plan, violation.rule, violation.message,
+        violation.rule == 7 ? "" : "; see slimpack validate for every violation");
     if (violation.rule != 7) return 1;
     break;
   }
@@ -79,7 +84,7 @@ int run(const SimulateOptions& options) {
   write_report(options.html, [&](auto& out) { report::write_html(out, plan, simulation); });
   if (options.json) {
     report::write_summary_json(std::cout, plan, simulation, summary);
-  } else {
+  } else if (!to_standard) {
     report::write_summary_text(std::cout, plan, simulation, summary);
   }
   return 0;
@@ -96,8 +101,8 @@ Run add_simulate(CLI::App& command) {
   command.add_option("--html", options->html,
                      "write a page with the timeline to zoom into, memory and critical path");
   command.add_option("--jitter", options->jitter,
-                     "how the plan stands when every unit is up to this much faster or slower, "
-                     "say 5%, and when one device is this much slower");
+                     "also predict the step with every unit up to this much faster or slower, "
+                     "say 5%, and with one device this much slower");
   command.add_option("--draws", options->draws, "draws of the jitter")->capture_default_str();
   command.add_option("--seed", options->seed, "of the jitter")->capture_default_str();
   command.add_flag("--json", options->json, "print JSON (docs/reports.md)");

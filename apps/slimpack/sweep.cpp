@@ -114,8 +114,7 @@ struct SweepCommand {
 int run(const SweepCommand& command) {
   const std::vector<planners::PlannerInfo> chosen = chosen_planners(command.planners);
   const std::int64_t steps = parse_count("--steps", command.steps);
-  require(command.json != "-" || command.csv != "-",
-          "--json, --csv: only one of them can go to standard output");
+  const bool to_standard = check_outputs({{"--json", command.json}, {"--csv", command.csv}});
   report::Sweep sweep;
   sweep.axes = axes_of(command.sweep);
   const auto points = report::sweep_points(sweep.axes);
@@ -161,7 +160,7 @@ int run(const SweepCommand& command) {
   }
   write_report(command.json, [&](auto& out) { report::write_sweep_json(out, sweep); });
   write_report(command.csv, [&](auto& out) { report::write_sweep_csv(out, sweep); });
-  if (command.json != "-" && command.csv != "-") report::write_sweep_text(std::cout, sweep);
+  if (!to_standard) report::write_sweep_text(std::cout, sweep);
   if (any) return 0;
   const report::ComparedPlan& first = sweep.points.front().comparison.results.front();
   std::cerr << fmt::format("slimpack: no point has a feasible plan: {}: {}\n", first.planner,
@@ -182,10 +181,8 @@ Run add_sweep(CLI::App& command) {
       ->take_all()
       ->expected(1, 1'000'000)
       ->type_size(1);
-  command
-      .add_option("--planners,--planner", options->planners,
-                  "names with commas between, see slimpack --list-planners")
-      ->delimiter(',')
+  add_with_alias(command, "--planners", "--planner", options->planners,
+                 "names with commas between, see slimpack --list-planners")
       ->capture_default_str();
   command.add_option("--steps", options->steps, "consecutive steps, from --step on")
       ->capture_default_str();

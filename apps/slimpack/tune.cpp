@@ -12,6 +12,7 @@
 
 #include "command.hpp"
 #include "common.hpp"
+#include "notes.hpp"
 #include "progress.hpp"
 #include "sizes.hpp"
 #include "slimpack/planners/search/degrees.hpp"
@@ -49,7 +50,50 @@ struct TuneCommand {
   return degree;
 }
 
+/// Refuses fixed degrees that the devices cannot be divided by, one by one and together.
+void check_divides(const report::TuneOptions& options) {
+  std::int64_t together = 1;
+  std::string names;
+  for (const auto& [name, degree] : {std::pair{"--dp", options.bounds.dp},
+                                     {"--pp", options.bounds.pp},
+                                     {"--tp", options.bounds.tp}}) {
+    if (!degree) continue;
+    const std::string rest =
+        fmt::format("does not divide the {} devices of --gpus", options.devices);
+    require(options.devices % *degree == 0, fmt::format("{}: {} {}", name, *degree, rest));
+    together *= *degree;
+    names += (names.empty() ? "" : " x ") + std::string(name);
+    require(together <= options.devices && options.devices % together == 0,
+            fmt::format("{}: {} {}", names, together, rest));
+  }
+}
+
+/// Refuses a number of devices that no degrees make.
+void check_choices(const planners::PlanRequest& request, const report::TuneOptions& options) {
+  planners::DegreeBounds bounds = options.bounds;
+  bounds.chunks = request.chunks.value_or(1);
+  const ModelShape& model = request.model;
+  if (!planners::degree_choices(model, request.cluster, options.devices, bounds).empty()) return;
+  throw InvalidInput(fmt::format(
+      "--gpus: no dp x pp x tp makes {} devices: pp x chunks can be at most the model's {} layers, "
+      "and tp a power of two that divides its {} heads, {} key and value heads and ffn of {}, at "
+      "most the {} devices of a node",
+      options.devices, model.layers, model.heads, model.kv_heads, model.ffn,
+      request.cluster.devices_per_node));
+}
+
+/// Says so where the plans at these degrees nearly fill a device.
+void print_headroom(const report::TunedDegrees& tuned, const planners::PlanRequest& request) {
+  Bytes peak;
+  for (const report::ComparedPlan& step : tuned.steps) {
+    if (step.metrics) peak = std::max(peak, step.metrics->peak);
+  }
+  const std::string hint = headroom_hint(peak, memory_limit(request));
+  if (!hint.empty()) std::cout << fmt::format("memory: {}\n", hint);
+}
+
 int run(const TuneCommand& command) {
+  const bool to_standard = check_outputs({{"--json", command.json}});
   const std::vector<planners::PlannerInfo> chosen = chosen_planners(command.planners);
   CommonOptions common = command.common;
   report::TuneOptions options;
@@ -58,6 +102,7 @@ int run(const TuneCommand& command) {
   options.bounds.pp = take_degree("--pp", common.pp);
   options.bounds.tp = take_degree("--tp", common.tp);
   options.finalists = parse_count("--finalists", command.finalists);
+  check_divides(options);
   const std::int64_t steps = parse_count("--steps", command.steps);
 
   report::TuneReport report;
@@ -75,10 +120,8 @@ int run(const TuneCommand& command) {
   }
   const planners::PlanRequest& first = requests.front().front();
   options.threads = first.threads;
-  planners::DegreeBounds bounds = options.bounds;
-  bounds.chunks = first.chunks.value_or(1);
-  require(!planners::degree_choices(first.model, first.cluster, options.devices, bounds).empty(),
-          "--gpus: no degrees of the model make as many devices", options.devices);
+  check_choices(first, options);
+  tell_shape(first, options.devices);
   {
     Progress progress("tuning");
     const auto parts = static_cast<std::int64_t>(chosen.size() * requests.size());
@@ -95,8 +138,12 @@ int run(const TuneCommand& command) {
     }
   }
   write_report(command.json, [&](auto& out) { report::write_tuning_json(out, report); });
-  if (command.json != "-") report::write_tuning_text(std::cout, report);
-  if (!report::tuned_ranking(report).empty()) return 0;
+  const std::vector<report::TunedPlace> ranking = report::tuned_ranking(report);
+  if (!to_standard) {
+    report::write_tuning_text(std::cout, report);
+    if (!ranking.empty()) print_headroom(report::tuned_at(report, ranking.front()), first);
+  }
+  if (!ranking.empty()) return 0;
   const report::TunedDegrees& nearest = report.results.front().tuning.tried.front();
   std::cerr << fmt::format("slimpack: no degrees have a feasible plan: {}: {}: {}\n",
                            report.results.front().tuning.planner,
@@ -111,10 +158,8 @@ Run add_tune(CLI::App& command) {
   options->common.dp = options->common.pp = options->common.tp = "auto";
   add_common_options(command, options->common);
   command.add_option("--gpus", options->gpus, "devices: dp x pp x tp")->required();
-  command
-      .add_option("--planners,--planner", options->planners,
-                  "names with commas between, see slimpack --list-planners")
-      ->delimiter(',')
+  add_with_alias(command, "--planners", "--planner", options->planners,
+                 "names with commas between, see slimpack --list-planners")
       ->capture_default_str();
   command.add_option("--steps", options->steps, "consecutive steps, from --step on")
       ->capture_default_str();

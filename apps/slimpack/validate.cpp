@@ -52,9 +52,9 @@ int run(const std::string& path, bool json) {
   }
   if (validation.valid()) return 0;
   const Violation& first = validation.violations.front();
-  std::cerr << fmt::format(
-      "slimpack: {}: {} breach{}, the first of rule {}: {}\n", path, validation.violations.size(),
-      validation.violations.size() == 1 ? "" : "es", first.rule, first.message);
+  std::cerr << fmt::format("slimpack: {}: {} violation{}, the first of rule {}: {}\n", path,
+                           validation.violations.size(),
+                           validation.violations.size() == 1 ? "" : "s", first.rule, first.message);
   return 1;
 }
 

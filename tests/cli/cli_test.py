@@ -58,11 +58,11 @@ class Cli(unittest.TestCase):
         before = sorted(os.listdir("."))
         done = run(*arguments, stdin=stdin)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
-        # A line on documents that were cut or dropped may come before.
+        # Notes on documents and on the shape of model and cluster may come before.
         *notes, last = done.stderr.strip().splitlines()
         self.assertRegex(last, sentence)
         for note in notes:
-            self.assertRegex(note, r"documents .* were (cut|dropped)$")
+            self.assertRegex(note, r"documents .* were (cut|dropped)$|B? parameters; \d+ devices? on")
         self.assertEqual(sorted(os.listdir(".")), before)
 
     def test_help_version_and_lists(self):
@@ -177,7 +177,7 @@ class Cli(unittest.TestCase):
         self.assertTrue(second["feasible"])
         self.assertIsNone(second["speedup_over_megatron"])
         self.refuse(1, r"no planner has a feasible plan: megatron: .*needed \d+, available -?\d+",
-                    *every, "--planners", "megatron", "--memory", "1M")
+                    *every, "--planners", "megatron", "--memory", "6001M")
         self.refuse(2, r"planner must be one of .*, got 'best'", *every, "--planners",
                     "megatron,best")
         self.refuse(2, r"--planners: a planner must be listed once", *every, "--planners",
@@ -337,10 +337,10 @@ class Cli(unittest.TestCase):
             ('"gpus": [2, 4]', '"gpus": "two"', r"bad\.json: groups\[0\]\.gpus: must be an integer .*, found 'two'"),
             ('"gpus": [2, 4]', '"gpus": []', r"bad\.json: groups\[0\]\.gpus: must have an element, found an array of 0"),
             ('"gpus": [2, 4]', '"gpus": [2, 2]', r"bad\.json: groups\[0\]\.gpus\[1\]: must be listed once, found 2"),
-            ('"gpus": [2, 4]', '"gpu": [2, 4]', r"bad\.json: groups\[0\]: the key 'gpu' is none of name, planners, without, set"),
+            ('"gpus": [2, 4]', '"gpu": [2, 4]', r"bad\.json: groups\[0\]: the key 'gpu' is not known; did you mean 'gpus'\?"),
             ('"gpus": [2, 4], ', '', r"bad\.json: groups\[0\]: the key 'gpus' is missing"),
             ('"model": "tiny"', '"model": "gpt-9"', r"bad\.json: groups\[0\]: model: 'gpt-9' is neither a preset"),
-            ('"cluster": "h100"', '"cluster": "h100", "head": "middle"', r"groups\[0\]: head: 'middle' is not one of last, shard"),
+            ('"cluster": "h100"', '"cluster": "h100", "head": "middle"', r"groups\[0\]: head: 'middle' is not one of auto, last, shard"),
             ('"cluster": "h100"', '"cluster": "h100", "effort": "much"', r"groups\[0\]: effort: 'much' is not one of fast"),
             ('"cluster": "h100"', '"cluster": "h100", "overlong": "error"', r"groups\[0\]: .*more than the context of 2048"),
             ('"set": "mix"', '"set": "mox"', r"bad\.json: groups\[0\]\.set: 'mox' is none of the matrix's sets"),
@@ -431,13 +431,19 @@ class Cli(unittest.TestCase):
         self.refuse(2, r"--gpus is required", *every)
         self.refuse(2, r"--gpus: '0' is not a whole number > 0", *every, "--gpus", "0")
         self.refuse(2, r"--dp: 'two' is not a whole number", *every, "--gpus", "4", "--dp", "two")
-        self.refuse(2, r"--gpus: no degrees .* got 7", *every, "--gpus", "7", "--pp", "3")
+        self.refuse(2, r"--pp: 3 does not divide the 7 devices of --gpus", *every, "--gpus", "7", "--pp", "3")
+        self.refuse(2, r"--dp: 5 does not divide the 32 devices of --gpus", *every, "--gpus", "32", "--dp", "5")
+        self.refuse(2, r"--dp x --pp: 64 does not divide the 32 devices of --gpus", *every, "--gpus", "32",
+                    "--dp", "16", "--pp", "4")
+        self.refuse(2, r"--gpus: no dp x pp x tp makes 7 devices: pp x chunks can be at most the model's 4 layers, "
+                       r"and tp a power of two that divides its 4 heads, 2 key and value heads and ffn of 384, at "
+                       r"most the 8 devices of a node", *every, "--gpus", "7", "--dp", "1")
         self.refuse(2, r"--batch-tokens: there is nothing between two commas", "tune", good, "--model",
                     "tiny", "--overlong", "split", "--gpus", "2", "--batch-tokens", "1M,,2M")
         self.refuse(2, r"planner must be one of", *every, "--gpus", "2", "--planners", "best")
         self.refuse(1, r"no degrees have a feasible plan: slimpack: dp .*weights, gradients and "
                        r"optimizer state .*needed \d+, available -?\d+", *every, "--gpus", "2",
-                    "--memory", "501M")
+                    "--memory", "6001M")
 
     def test_sweep_has_a_row_for_each_point_and_planner(self):
         done = run("sweep", self.lengths(), "--model", "tiny", "--overlong", "split", "--batch-tokens",
@@ -480,7 +486,7 @@ class Cli(unittest.TestCase):
             (r"--sweep: 'json' is not one of", "json=a"),
             (r"--sweep: 'help' is not one of", "help=1"),
             (r"--context: 'nonsense' is not a whole number", "context=4K,nonsense"),
-            (r"--head: 'middle' is not one of last, shard", "head=last,middle"),
+            (r"--head: 'middle' is not one of auto, last, shard", "head=last,middle"),
             (r"--sweep: must be OPTION=VALUE", "context"),
             (r"--sweep: must be OPTION=VALUE", "=4K"),
             (r"--sweep context: a value is empty", "context=4K,"),
@@ -700,15 +706,25 @@ class Cli(unittest.TestCase):
             (2, r"absent\.json", "simulate", "absent.json"),
             (2, r"--dp: '0' is not a whole number > 0", "plan", good, "--dp", "0", "-o", "p"),
             (2, r"--pp: 'x' is not a whole number > 0", "plan", good, "--pp", "x", "-o", "p"),
-            (2, r"--head: 'middle' is not one of last, shard", "plan", good, "--head", "middle", "-o",
+            (2, r"--head: 'middle' is not one of auto, last, shard", "plan", good, "--head", "middle", "-o",
              "p"),
             (2, r"--model: 'gpt-9' is neither a preset \(llama-7b", "plan", good, "--model", "gpt-9",
              "-o", "p"),
             (2, r"--cluster: 'h1000' is neither a preset", "plan", good, "--cluster", "h1000", "-o",
              "p"),
             (2, r"planner must be one of .*megatron", "plan", good, "--planner", "best", "-o", "p"),
-            (2, r"document \d+ .* more than the context of 1000;", "plan", good, "--context",
-             "1000", "-o", "p"),
+            (2, r"document 4 \(from 0\) has 2061 tokens, more than the context of 1000, and so have \d+ others, "
+             r"the longest of \d+; --overlong split cuts such documents, --overlong drop leaves them out",
+             "plan", good, "--context", "1000", "-o", "p"),
+            (2, r"--memory: 80 bytes are not more than the 6000000000 that are reserved on a device of h100, so "
+             r"nothing is left for a plan; for 80 GB write 80G$", "plan", good, *SMALL, "--memory", "80", "-o", "p"),
+            (2, r"--memory: 6000000000 bytes .*; give the bytes of a whole device, such as 80G$", "plan", good,
+             *SMALL, "--memory", "6G", "-o", "p"),
+            (2, r"--planner: one planner makes the plan; slimpack compare takes several, got 'kk,bfd'", "plan",
+             good, *SMALL, "--planners", "kk,bfd", "-o", "p"),
+            (2, r"--planner, --planners: these are one option; give one of them", "plan", good, *SMALL,
+             "--planners", "kk", "--planner", "kk", "-o", "p"),
+            (2, r"--json: before a subcommand it belongs to one of --list-planners and --list-presets", "--json"),
             (2, r"--output is required", "plan", good),
             (2, r"--jitter", "simulate", "x.json", "--jitter", "many"),
             (2, r"frobnicate", "frobnicate"),
@@ -720,7 +736,109 @@ class Cli(unittest.TestCase):
             with self.subTest(arguments=arguments):
                 self.refuse(status, sentence, *arguments)
 
-    def test_validate_lists_breaches_and_exits_1(self):
+    def test_outputs_are_checked_before_any_work(self):
+        # The length file and the plan are absent: whoever complains of an output has not read them.
+        self.matrix()
+        common = ["absent.lengths", *SMALL]
+        for arguments, options in (
+                (["plan", *common], ["--output"]), (["simulate", "absent.json"], ["--trace", "--dag", "--svg", "--html"]),
+                (["compare", *common], ["--json", "--csv", "--svg", "--html"]),
+                (["tune", *common, "--gpus", "2"], ["--json"]),
+                (["sweep", *common, "--sweep", "pp=1,2"], ["--json", "--csv"]),
+                (["evaluate", "absent.json", "--store", "s.jsonl"], ["--json", "--csv"]),
+                (["compare-traces", "absent.json", "absent.json"], ["--svg"])):
+            for option in options:
+                with self.subTest(command=arguments[0], option=option):
+                    self.refuse(2, rf"slimpack: {option}: cannot write 'nowhere/x': No such file", *arguments, option,
+                                "nowhere/x")
+                    self.refuse(2, rf"slimpack: {option}: cannot write '\.': Is a directory", *arguments, option, ".")
+        self.refuse(2, r"--json, --html: both would write './x'", "compare", *common, "--json", "x", "--html", "./x")
+        self.refuse(2, r"--json, --trace, --dag, --svg, --html: only one of them can go to standard output", "simulate",
+                    "absent.json", "--json", "--svg", "-")
+
+    def test_standard_output_holds_one_output_alone(self):
+        done = run("plan", self.lengths(), *SMALL, "--effort", "fast", "-o", "-")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["format"], "slimpack-plan")
+        self.assertRegex(done.stderr, r"(?m)^-: \d+ samples in")
+        self.write("plan.json", done.stdout)
+        done = run("simulate", "plan.json", "--svg", "-")
+        self.assertTrue(xml.etree.ElementTree.fromstring(done.stdout).tag.endswith("svg"))
+
+    def test_shape_is_told_before_planning(self):
+        shape = r"(?m)^llama-1b: 16 layers, 32/8 heads, 1\.24 B parameters; 16 devices on 2 nodes of h100$"
+        few = [self.lengths(), "--model", "llama-1b", "--overlong", "split", "--batch-tokens", "500K", "--effort", "fast"]
+        degrees = ["--dp", "8", "--pp", "2"]
+        for arguments in (["plan", *few, *degrees, "-o", "plan.json"],
+                          ["compare", *few, *degrees, "--planner", "kk", "--json", "-"],
+                          ["tune", *few, *degrees, "--gpus", "16", "--planner", "kk", "--json", "-"]):
+            with self.subTest(command=arguments[0]):
+                done = run(*arguments)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertRegex(done.stderr, shape)
+        done = run("plan", self.lengths(), *SMALL, "-o", "plan.json")
+        self.assertIn("tiny: 4 layers, 4/2 heads, 0.85 M parameters; 1 device on 1 node of h100\n", done.stderr)
+
+    def test_a_plan_that_nearly_fills_the_memory_says_so(self):
+        every = ["plan", self.lengths(), "--model", "llama-1b", "--overlong", "split", "--batch-samples", "4",
+                 "--recompute", "none", "--chunks", "1", "--planners", "megatron", "-o", "plan.json"]
+        done = run(*every)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("headroom", done.stdout)
+        with open("plan.json", encoding="utf-8") as file:
+            plan = json.load(file)
+        peak = max(device["peak_bytes"] for device in plan["prediction"]["devices"])
+        capacity = peak + plan["memory"]["reserved"]
+        done = run(*every, "--memory", str(capacity))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        figure = f"{peak * 1e-9:.2f}"
+        self.assertIn(f"  memory: {figure} of {figure} GB; give --memory {capacity * 9 // 10**10}G to plan with "
+                      "headroom\n", done.stdout)
+
+    def test_json_lines_tell_where_lengths_are_from(self):
+        self.write("a.jsonl", '{"text": "seven a"}\n{"length": 9}\n{"text": "b", "tokens": [1, 2]}\n{"text": "cc"}\n')
+        note = ("a.jsonl: document lengths: 1 from 'length', 1 from 'tokens', 2 from 'text'; the UTF-8 bytes of 'text' "
+                "were counted as tokens, and a tokenizer makes fewer of them\n")
+        self.assertEqual(run("lengths", "a.jsonl").stderr, note)
+        done = run("sweep", "a.jsonl", "--model", "tiny", "--effort", "fast", "--sweep", "pp=1,2", "--planner", "kk")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr.count(note), 1)
+        self.write("b.jsonl", '{"input_ids": [1, 2, 3]}\n')
+        self.assertEqual(run("lengths", "b.jsonl").stderr, "b.jsonl: document lengths: 1 from 'input_ids'\n")
+
+    def test_presets_can_be_edited_into_files(self):
+        for block, columns in zip(run("--list-presets").stdout.split("\n\n"), (10, 4)):
+            for row in block.splitlines():
+                self.assertEqual(len(re.split(r" {2,}", row)), columns, row)
+        presets = json.loads(run("--list-presets", "--json").stdout)
+        self.assertEqual((presets["format"], presets["version"]), ("slimpack-presets", 1))
+        self.write("cluster.json", json.dumps(presets["clusters"]["h200"]))
+        self.write("model.json", json.dumps(presets["models"]["tiny"]))
+        rest = ["--context", "4096", "--overlong", "split", "--batch-tokens", "40K", "--effort", "fast", "-o"]
+        for model, cluster, output in (("tiny", "h200", "a.json"), ("model.json", "cluster.json", "b.json")):
+            done = run("plan", self.lengths(), "--model", model, "--cluster", cluster, *rest, output)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        with open("a.json", "rb") as a, open("b.json", "rb") as b:
+            self.assertEqual(a.read(), b.read())
+        mine = presets["clusters"]["h200"]
+        mine["between"]["bytes_per_sec"] = mine["between"].pop("bytes_per_s")
+        self.write("cluster.json", json.dumps(mine))
+        self.refuse(2, r"cluster\.json: between: the key 'bytes_per_sec' is not known; did you mean 'bytes_per_s'\?",
+                    "plan", self.lengths(), "--cluster", "cluster.json", *rest, "p")
+        self.write("cluster.json", '{"base": "h100", "peak_flops": 989}')
+        self.refuse(2, r"cluster\.json: peak_flops: must be a number of FLOP/s in 1e9 \.\. 1e18 \(989 TFLOP/s are "
+                       r"989e12\), found 989", "plan", self.lengths(), "--cluster", "cluster.json", *rest, "p")
+
+    def test_planners_that_are_simulated_only_are_marked(self):
+        listed = run("--list-planners").stdout.splitlines()
+        answer = json.loads(run("--list-planners", "--json").stdout)["planners"]
+        self.assertEqual([line.split()[0] for line in listed], [planner["name"] for planner in answer])
+        for line, planner in zip(listed, answer):
+            self.assertEqual("simulated only" in line, "simulated_only" in planner)
+            self.assertEqual("simulated_only" in planner, planner["name"] in
+                             ("slimpipe", "wlb-llm", "zeppelin", "flexsp"))
+
+    def test_validate_lists_violations_and_exits_1(self):
         self.plan("--pp", "2")
         with open("plan.json", encoding="utf-8") as file:
             plan = json.load(file)
@@ -730,7 +848,7 @@ class Cli(unittest.TestCase):
         done = run("validate", "bad.json")
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stdout, r"(?m)^rule 3: ")
-        self.refuse(1, r"bad\.json: rule 3: .*see slimpack validate", "simulate", "bad.json")
+        self.refuse(1, r"bad\.json: rule 3: .*see slimpack validate for every violation", "simulate", "bad.json")
         answer = run("validate", "bad.json", "--json")
         self.assertEqual(answer.returncode, 1)
         self.assertFalse(json.loads(answer.stdout)["valid"])

@@ -311,7 +311,8 @@ TEST_CASE("plan.json: indices out of range are named with their place") {
   refused("/stages/0/layers", "[0, 33]",
           "plan.json: stages[0].layers[1]: must be an integer in 0 .. 32, found 33");
   refused("/stages/0/layers", "[1, 32]",
-          "plan.json: stages: layers must follow one another along the line: stage 0, chunk 0 must "
+          "plan.json: stages: layers must follow one another along the virtual stages: stage 0, "
+          "chunk 0 must "
           "begin at layer 0, found 1");
   refused("/stages/0/layers", "[0, 31]",
           "plan.json: stages: the stages must hold all 32 layers, found 31");

@@ -29,7 +29,7 @@ using LengthKeyCounts = std::array<std::int64_t, kWords<LengthKey>.size()>;
 
 /// Each line is an object; its length is the value of the integer key `length`, else the size of
 /// the array `tokens` or else `input_ids`, else the UTF-8 bytes of `text`. Other keys are ignored,
-/// blank lines skipped. `counts`, if given, is set to what each key was used for.
+/// blank lines skipped. `counts`, if given, becomes the number of documents of each key.
 /// Throws InvalidInput naming line, rule and what was found. O(bytes).
 [[nodiscard]] LengthSet parse_jsonl_lengths(std::string_view text, const std::string& name,
                                             LengthKeyCounts* counts = nullptr);

@@ -15,7 +15,7 @@ namespace slimpack {
 
 /// A plan from the text of plan.json. What has been read is safe to index: samples, groups, ranks,
 /// MicroPacks and chunks are in range, lists that belong together have one size, there is one stage
-/// for each place of the line and one schedule for each device (an empty one where the file has
+/// for each virtual stage and one schedule for each device (an empty one where the file has
 /// none), and byte and pair counts fit in 63 bits. It may break any of the validity rules.
 /// Throws InvalidInput naming file, key path, rule and value; a newer version is refused by name.
 [[nodiscard]] inline Plan plan_from_json(std::string_view text, const std::string& name) {

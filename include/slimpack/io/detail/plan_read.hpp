@@ -169,7 +169,7 @@ inline void read_stages(const JsonReader& array, Plan& plan) {
   std::int64_t next = 0;
   for (const Stage& stage : plan.stages) {
     if (stage.first_layer != next) {
-      array.fail("layers must follow one another along the line: stage " +
+      array.fail("layers must follow one another along the virtual stages: stage " +
                  std::to_string(stage.pp) + ", chunk " + std::to_string(stage.chunk) +
                  " must begin at layer " + std::to_string(next) + ", found " +
                  std::to_string(stage.first_layer));
