@@ -53,8 +53,8 @@ enum class ClusterSource : std::uint8_t { file, plan };
 
 /// "1e9" of 1e9, "0.1" of 0.1.
 [[nodiscard]] inline std::string short_number(double value) {
-  JsonText out;
-  std::string text = out.real(value).take();
+  JsonWriter out;
+  std::string text = out.number(value).take();
   if (const auto plus = text.find("e+"); plus != std::string::npos) {
     text.erase(plus + 1, text[plus + 2] == '0' ? 2 : 1);
   }
