@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # slimpack_test_entries(NAME PROGRAM [ARGUMENTS ARGUMENT...] [ALONE FILE...] [NEEDS NEED...] [COST COST])
 #
-# What CTest runs of a doctest program: NAME runs all cases but those of the files ALONE and of the suites
-# needs-NEED; NAME.FILE and NAME.needs_NEED run these, so that both cores work and a skip counts as one.
+# What CTest runs of a doctest program, so that both cores work and a skip counts as one: NAME.needs_NEED
+# runs the suite needs-NEED, NAME.FILE the other cases of a file, and NAME the cases that are left.
 function(slimpack_test_entries name program)
   cmake_parse_arguments(PARSE_ARGV 2 its "" "COST" "ARGUMENTS;ALONE;NEEDS")
-  set(rest ${its_ARGUMENTS})
   set(entries ${name})
   set(files ${its_ALONE})
   set(suites ${its_NEEDS})
@@ -13,17 +12,18 @@ function(slimpack_test_entries name program)
   list(TRANSFORM suites REPLACE "(.+)" "needs-\\1")
   list(JOIN files "," files)
   list(JOIN suites "," suites)
-  if(files)
-    list(APPEND rest --source-file-exclude=${files})
-  endif()
+  set(arguments ${its_ARGUMENTS})
   if(suites)
-    list(APPEND rest --test-suite-exclude=${suites})
+    list(APPEND arguments --test-suite-exclude=${suites})
   endif()
-  add_test(NAME ${name} COMMAND ${program} ${rest})
   foreach(file IN LISTS its_ALONE)
-    add_test(NAME ${name}.${file} COMMAND ${program} ${its_ARGUMENTS} --source-file=*/${file}_test.cpp)
+    add_test(NAME ${name}.${file} COMMAND ${program} ${arguments} --source-file=*/${file}_test.cpp)
     list(APPEND entries ${name}.${file})
   endforeach()
+  if(files)
+    list(APPEND arguments --source-file-exclude=${files})
+  endif()
+  add_test(NAME ${name} COMMAND ${program} ${arguments})
   foreach(need IN LISTS its_NEEDS)
     add_test(NAME ${name}.needs_${need} COMMAND ${program} ${its_ARGUMENTS} --test-suite=needs-${need})
     list(APPEND entries ${name}.needs_${need})
