@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans a step of a tiny model, executes it on threads and compares it with the step of whole samples.
+// Plans a step of a tiny model, executes it on threads and compares it with the step of whole
+// samples.
 #include <iostream>
 #include <slimpack/slimpack.hpp>
 #include <slimpack_cpu/check_plan.hpp>
