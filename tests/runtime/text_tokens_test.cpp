@@ -89,7 +89,9 @@ TEST_CASE("repository text: sources and documents, some held out by their path a
   };
   CHECK(has("README.md") == 1);
   CHECK(has("include/slimpack/slimpack.hpp") == 1);
-  CHECK(has("tests/data/text_tokens_test.cpp") == 1);
+  CHECK(has("runtime/include/slimpack/runtime/executor.hpp") == 1);
+  CHECK(has("report/include/slimpack/report/summary.hpp") == 1);
+  CHECK(has("tests/runtime/text_tokens_test.cpp") == 1);
   CHECK(has("examples/data/wikipedia_en.lengths") == 0);
   for (const auto& list : {split.training, split.held_out}) {
     CHECK(std::ranges::is_sorted(list));

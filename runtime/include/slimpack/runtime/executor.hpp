@@ -21,6 +21,7 @@
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/memory_events.hpp"
+#include "slimpack/runtime/process_groups.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/transport.hpp"
 
@@ -410,15 +411,8 @@ class DeviceRun {
     HeadCall call;
     call.pack = work.unit.pack;
     call.rows = part(work).rows;
-    call.stages = {{device_}, 0};
-    std::int64_t vocabulary = plan_.model.vocab;
-    if (sharded) {
-      call.stages = {{}, static_cast<std::size_t>(own_.pp)};
-      for (std::int32_t pp = 0; pp < plan_.parallel.pp; ++pp) {
-        call.stages.members.push_back(device_index(plan_, own_.dp, pp));
-      }
-      vocabulary = vocabulary_shard(vocabulary, own_.pp, plan_.parallel.pp).size();
-    }
+    call.stages = sharded ? StageProcessGroups{plan_.parallel, own_.dp, own_.pp}.stages()
+                          : ProcessGroup{{device_}, 0};
     for (const std::size_t id : part(work).blocks) {
       const Block& block = program_.blocks[id];
       BlockMemory memory{{}, {}, block.rows, block.recompute};
@@ -441,9 +435,9 @@ class DeviceRun {
                            std::vector<double>(static_cast<std::size_t>(call.rows.value)));
       call.losses = losses_.back().second;
     }
-    Held workspace =
-        hold(MemoryKind::workspace, std::min(call.rows, plan_.memory.head_tile).value *
-                                        head_token_bytes(plan_.model, vocabulary, size_));
+    Held workspace = hold(MemoryKind::workspace,
+                          std::min(call.rows, plan_.memory.head_tile).value *
+                              head_token_bytes(plan_.model, head_rows(plan_, own_.pp), size_));
     call.workspace = bytes(workspace);
     emit_changes(Moment::unit_start);
     backend_.head(call, link_);

@@ -146,10 +146,11 @@ struct TextSplit {
 /// folder and no data. Throws InvalidInput where `root` is no such folder.
 [[nodiscard]] inline TextSplit repository_text(const std::string& root) {
   namespace fs = std::filesystem;
-  static constexpr std::array<std::string_view, 9> kFolders{
-      "apps", "backends", "bench", "cmake", "docs", "examples", "include", "scripts", "tests"};
-  static constexpr std::array<std::string_view, 9> kEndings{".hpp", ".cpp", ".cu",    ".cuh", ".md",
-                                                            ".py",  ".sh",  ".cmake", ".txt"};
+  static constexpr std::array<std::string_view, 12> kFolders{
+      "apps",     "backends", "bench",  "cmake",   "compiled", "docs",
+      "examples", "include",  "report", "runtime", "scripts",  "tests"};
+  static constexpr std::array<std::string_view, 11> kEndings{
+      ".hpp", ".cpp", ".cu", ".cuh", ".js", ".css", ".md", ".py", ".sh", ".cmake", ".txt"};
   std::error_code ignored;
   require(fs::is_regular_file(fs::path(root) / "include/slimpack/slimpack.hpp", ignored),
           root + ": include/slimpack/slimpack.hpp must lie in the root of the repository");
