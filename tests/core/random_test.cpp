@@ -42,7 +42,7 @@ TEST_CASE("Random: a shuffle keeps every element") {
   for (int i = 0; i < 100; ++i) CHECK(values[static_cast<std::size_t>(i)] == i);
 }
 
-TEST_CASE("Share: ranks of a group partition every range, as counting token by token says") {
+TEST_CASE("CpShard: ranks of a group partition every range, as counting token by token says") {
   Random random(3);
   for (int draw = 0; draw < 300; ++draw) {
     CAPTURE(draw);

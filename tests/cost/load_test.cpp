@@ -16,7 +16,7 @@
 namespace slimpack {
 namespace {
 
-// Twice the pairs of query `query` with keys that `share` owns (all of them for kv).
+// Twice the pairs of query `query` with keys that `shard` owns (all of them for `pass_kv`).
 std::int64_t pairs2_of(std::int64_t query, RingMode exchange, const CpShard& shard) {
   std::int64_t pairs2 = 0;
   for (std::int64_t key = 0; key <= query; ++key) {
@@ -103,7 +103,7 @@ std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, const CpSha
 }
 
 TEST_CASE("PackLoads: equal to counting token by token") {
-  std::int64_t merged_kv = 0, merged_q = 0, several_runs = 0;
+  std::int64_t cp_kv = 0, cp_q = 0, several_runs = 0;
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options;
@@ -124,7 +124,7 @@ TEST_CASE("PackLoads: equal to counting token by token") {
         for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
           const RingMode exchange = shard.ranks == 1 ? RingMode::pass_kv : pack.exchange[slot];
           add_by_tokens(expected, pack.slices[slot], exchange, shard, plan.cluster.tile_tokens);
-          if (shard.ranks > 1) ++(exchange == RingMode::pass_kv ? merged_kv : merged_q);
+          if (shard.ranks > 1) ++(exchange == RingMode::pass_kv ? cp_kv : cp_q);
         }
         if (pack.pass == Pass::backward) expected.runs = runs_by_tokens(plan, pack, shard);
         if (expected.runs > 1) ++several_runs;
@@ -133,8 +133,8 @@ TEST_CASE("PackLoads: equal to counting token by token") {
       }
     }
   }
-  CHECK(merged_kv > 1000);
-  CHECK(merged_q > 1000);
+  CHECK(cp_kv > 1000);
+  CHECK(cp_q > 1000);
   CHECK(several_runs > 500);
 }
 

@@ -95,7 +95,7 @@ void check_laws(const Model& model) {
           model.backward(ordered, stage, Recompute::layer));
     CHECK(model.backward(ordered, stage, Recompute::layer) >=
           model.backward(ordered, stage, Recompute::none));
-    PackLoad alone = load;  // a merged rank never costs less than its own part alone
+    PackLoad alone = load;  // a rank of a group never costs less than its part alone
     alone.ranks = 1;
     CHECK(model.forward(load, stage) >= model.forward(alone, stage));
     StageLoad nothing = stage;

@@ -86,7 +86,7 @@ TEST_CASE("cost models: the laws hold") {
 
 TEST_CASE(
     "analytic: a unit on four layers costs 0.16 ms forward and 0.32 ms backward before work") {
-  PackLoad waiting;  // a merged rank that owns nothing here
+  PackLoad waiting;  // a rank of a context-parallel group that owns nothing here
   waiting.ranks = 2;
   CHECK(analytic().forward(waiting, plain_stage(4)) == Nanos{160'000});
   CHECK(analytic().backward(waiting, plain_stage(4), Recompute::none) == Nanos{320'000});
@@ -173,7 +173,8 @@ TEST_CASE("analytic: saved rows in runs cost the cheaper of a gather and more la
   CHECK(kept / (analytic().rates().backward_token * 1e-12) == doctest::Approx(0.055).epsilon(0.1));
 }
 
-TEST_CASE("analytic: the exchange of a merged pack hides behind attention but for one step") {
+TEST_CASE(
+    "analytic: the ring of a context-parallel group hides behind attention but for one step") {
   const AnalyticModel model(llama_7b(), without_fixed_costs(), MemorySpec{});
   PackLoad load = whole_slice(60'000, 4096);
   const Nanos alone = model.forward(load, plain_stage(1));

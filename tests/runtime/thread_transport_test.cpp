@@ -113,7 +113,7 @@ TEST_CASE("ThreadTransport: a transfer waits for both sides") {
   CHECK(into == from);
 }
 
-TEST_CASE("ThreadTransport: breaches of order, window and size are refused") {
+TEST_CASE("ThreadTransport: wrong order, too many in flight and wrong sizes are refused") {
   Rendezvous rendezvous(2, 1);
   ThreadTransport sender(rendezvous, 0), receiver(rendezvous, 1);
   std::vector<double> two{1, 2}, three{1, 2, 3};

@@ -167,7 +167,7 @@ TEST_CASE("rule 3: what a device executes") {
     CHECK(validation.violations[0].pp == 0);
     CHECK(!validation.violations[0].unit);
   }
-  SUBCASE("merged B missing on one rank") {
+  SUBCASE("B of a context-parallel group missing on one rank") {
     drop(first, b(8, 0));
     expect_only(plan, 3, "rule 3, MicroPack 8, dp 0, pp 0: B of MicroPack 8, chunk 0 is missing");
   }
@@ -312,7 +312,7 @@ TEST_CASE("rule 4: order of a sample's slices on a device") {
                 "MicroPack 1 (unit 2), chunk 0");
     CHECK(validate(plan).violations.size() == 1);
   }
-  SUBCASE("backward before the end of forward, merged") {
+  SUBCASE("backward before the end of forward, in a context-parallel group") {
     Plan plan = usual_plan({2, 2, 1, LmHead::last, 2});
     move_unit(order_of(plan, 1, 0), b(8), 0);
     const Validation validation = validate(plan);
@@ -670,7 +670,7 @@ TEST_CASE("format: what is asked outside the seven rules") {
       {"format, MicroPack 0: group 7 of 3", [](Plan& p) { p.micropacks[0].group = GroupId{7}; }},
       {"format, MicroPack 6: exchange must have one entry a slice, 1 slices, 0 entries",
        [](Plan& p) { p.micropacks[6].exchange.clear(); }},
-      {"format, MicroPack 0: exchange belongs to merged groups, 1 slices, 1 entries",
+      {"format, MicroPack 0: exchange belongs to groups of several ranks, 1 slices, 1 entries",
        [](Plan& p) { p.micropacks[0].exchange = {RingMode::pass_q}; }},
       {"format, MicroPack 0: a slice names sample 8 of 3",
        [](Plan& p) { slice(p, 0).sample = SampleId{8}; }},

@@ -129,7 +129,7 @@ void damage(Random& random, Plan& plan) {
 
 }  // namespace
 
-TEST_CASE("validate: random valid plans have no breach") {
+TEST_CASE("validate: random valid plans have no violation") {
   test::Features found;
   std::int64_t units = 0;
   for (std::uint64_t seed = 0; seed < slimpack::test::draws(2400U); ++seed) {

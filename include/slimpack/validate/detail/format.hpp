@@ -18,7 +18,7 @@ namespace slimpack::validation {
 
 /// What later checks may rely on.
 struct Sound {
-  bool parallel = true;  ///< sizes of parallel are positive, so is the window
+  bool parallel = true;  ///< sizes of parallel are positive, so is max_in_flight
   bool stages = true;    ///< one entry a stage and chunk, in line order
   bool groups = true;    ///< non-empty ascending sets of existing ranks
   bool sizes = true;     ///< model and memory sizes are positive
@@ -214,7 +214,7 @@ inline void check_packs(const Plan& plan, Findings& found) {
       if (pack.exchange.size() != (in_cp_group ? pack.slices.size() : 0)) {
         found.add(0, "micropack", where, [&] {
           return std::string(in_cp_group ? "exchange must have one entry a slice, "
-                                         : "exchange belongs to merged groups, ") +
+                                         : "exchange belongs to groups of several ranks, ") +
                  std::to_string(pack.slices.size()) + " slices, " +
                  std::to_string(pack.exchange.size()) + " entries";
         });

@@ -59,14 +59,14 @@ struct TokenBytes {
 /// Tokens of [0, end) that place `place` of `ranks` owns: whole blocks of its two turns, and its
 /// part of the block that is cut.
 [[nodiscard]] inline std::int64_t owned_before(std::int64_t end, std::int64_t place,
-                                               std::int64_t ranks, std::int64_t share) {
+                                               std::int64_t ranks, std::int64_t block) {
   if (ranks == 1) return end;
-  const std::int64_t blocks = end / share;
+  const std::int64_t blocks = end / block;
   const std::int64_t turns[2] = {place, 2 * ranks - 1 - place};
   std::int64_t owned = 0;
   for (const std::int64_t turn : turns) {
-    if (blocks > turn) owned += ((blocks - 1 - turn) / (2 * ranks) + 1) * share;
-    if (blocks % (2 * ranks) == turn) owned += end % share;
+    if (blocks > turn) owned += ((blocks - 1 - turn) / (2 * ranks) + 1) * block;
+    if (blocks % (2 * ranks) == turn) owned += end % block;
   }
   return owned;
 }

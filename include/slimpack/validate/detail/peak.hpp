@@ -24,8 +24,8 @@ namespace slimpack::validation {
 
 /// Walks one device's order and counts what it holds. All of it follows the order but the ends of
 /// transfers: a send buffer is freed only where its end is certain, that is, when the unit that
-/// queues the send `window` later starts, or when the device has heard from the receiver after it
-/// consumed the message.
+/// queues the send `max_in_flight` later starts, or when the device has heard from the receiver
+/// after it consumed the message.
 class MemoryWalk {
  public:
   MemoryWalk(const Plan& plan, const Frame& frame, const Parts& parts,

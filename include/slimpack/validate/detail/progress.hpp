@@ -139,7 +139,7 @@ class Progress {
     return arrived_[other] && frame_.at(other, *member, unit(on, i).pack, s.chunk) == done_[other];
   }
 
-  /// Whether input, send window or reductions hold a unit back, collectives apart.
+  /// Whether input, sends in flight or reductions hold a unit back, collectives apart.
   std::optional<Wait> waits(Position on, std::size_t k) const {
     const Unit& here = unit(on, k);
     if (frame_.faulty[on][k] || here.kind == UnitKind::reduce) return std::nullopt;
@@ -163,8 +163,8 @@ class Progress {
       if (auto wait = not_done(from->stage, here.kind, from->chunk)) return wait;
     }
     if (const auto channel = outgoing(on, k); channel && !channels_.mixed_up[*channel]) {
-      // Send i may start when transfer i - window has ended, which needs receive i - window
-      // posted, that is, receive i - 2 window consumed.
+      // Send i may start when transfer i - w has ended (w: max_in_flight), which needs receive i -
+      // w posted, that is, receive i - 2w consumed.
       const auto max_in_flight = static_cast<std::int64_t>(plan_.max_in_flight);
       if (sent_[*channel] >= consumed_[*channel] + 2 * max_in_flight) {
         const auto to = target_of(frame_, here.kind, s.stage, s.chunk);
