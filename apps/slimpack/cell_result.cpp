@@ -21,11 +21,6 @@ namespace {
 /// Degrees kept of those that lost, the best first.
 constexpr std::size_t kKeptDegrees = 3;
 
-[[nodiscard]] constexpr std::string_view effort_word(planners::Effort effort) noexcept {
-  constexpr std::array<std::string_view, 3> kWords{"fast", "normal", "thorough"};
-  return kWords[static_cast<std::size_t>(effort)];
-}
-
 [[nodiscard]] std::string without_line_feed(std::string text) {
   text.pop_back();
   return text;
@@ -62,7 +57,7 @@ void write_cell(JsonWriter& json, const EvaluationCell& cell) {
 }
 
 void write_best(JsonWriter& json, const report::TunedDegrees& best) {
-  json.member("effort", effort_word(best.effort));
+  json.member("effort", slimpack::to_string(best.effort));
   json.key("degrees");
   json.begin_object();
   write_degrees(json, best.degrees);
