@@ -9,25 +9,9 @@
 #include <system_error>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/io/json_writer.hpp"
 
 namespace slimpack::trainer {
-namespace {
-
-/// Text in a JSON string.
-[[nodiscard]] std::string json_string(std::string_view text) {
-  std::string out = "\"";
-  for (const char character : text) {
-    if (character == '"' || character == '\\') out += '\\';
-    if (static_cast<unsigned char>(character) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(character));
-    } else {
-      out += character;
-    }
-  }
-  return out + '"';
-}
-
-}  // namespace
 
 Reporter::Reporter(bool on, const std::string& log, bool resumed)
     : on_(on), terminal_(on && ::isatty(STDERR_FILENO) != 0), log_name_(log) {
@@ -88,7 +72,7 @@ void Reporter::held_out(std::int64_t step, double loss, std::int64_t tokens, dou
 void Reporter::saved(std::int64_t step, const std::string& folder) {
   if (!on_) return;
   say(fmt::format("saved step {} in {}", step, folder));
-  log(fmt::format("{{\"saved_step\": {}, \"folder\": {}}}", step, json_string(folder)));
+  log(fmt::format("{{\"saved_step\": {}, \"folder\": \"{}\"}}", step, json_escaped(folder)));
 }
 
 void Reporter::log(const std::string& line) {

@@ -5,14 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <iostream>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +23,7 @@
 #include "progress.hpp"
 #include "sizes.hpp"
 #include "slimpack/io/file.hpp"
+#include "slimpack/io/json_writer.hpp"
 #include "slimpack/io/npy.hpp"
 #include "slimpack/io/plan_json.hpp"
 #include "slimpack/plan/cp_shard.hpp"
@@ -36,7 +36,6 @@ namespace slimpack::app {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 /// The arrays of a device: those of its MicroPacks one after the other. A segment is a run of
 /// consecutive query rows of a sample; row i of a segment of n rows and m keys sees keys
@@ -90,126 +89,134 @@ void append_pack(const Plan& plan, const MicroPack& pack, const CpShard& shard,
   }
 }
 
-/// Appends the arrays of one MicroPack and gives its entry in index.json.
-[[nodiscard]] Json add_pack(const Plan& plan, PackId id, std::int32_t dp, DeviceArrays& arrays) {
+/// Numbers that are written on one line.
+using Numbers = std::initializer_list<std::int64_t>;
+
+void write_numbers(JsonWriter& out, Numbers numbers) {
+  out.begin_array(JsonLayout::flat);
+  for (const std::int64_t number : numbers) out.number(number);
+  out.end_array();
+}
+
+template <class Size>
+[[nodiscard]] std::int64_t count(Size size) {
+  return static_cast<std::int64_t>(size);
+}
+
+/// Appends the arrays of one MicroPack and writes its entry of index.json.
+void add_pack(const Plan& plan, PackId id, std::int32_t dp, DeviceArrays& arrays, JsonWriter& out) {
   const MicroPack& pack = plan.micropacks[index(id)];
   const std::vector<std::int32_t>& group = plan.groups[index(pack.group)];
   const auto rank = static_cast<std::size_t>(std::ranges::find(group, dp) - group.begin());
-  const std::array<std::size_t, 3> begin{arrays.position_ids.size(), arrays.segment_sample.size(),
-                                         arrays.cu_seqlens_q.size()};
+  const std::int64_t token = count(arrays.position_ids.size());
+  const std::int64_t segment = count(arrays.segment_sample.size());
+  const std::int64_t cu_seqlen = count(arrays.cu_seqlens_q.size());
   append_pack(plan, pack, cp_shard_of(plan, pack.group, rank), arrays);
 
-  Json entry{{"id", index(id)},
-             {"pass", to_string(pack.pass)},
-             {"group", group},
-             {"tokens", {begin[0], arrays.position_ids.size()}},
-             {"segments", {begin[1], arrays.segment_sample.size()}},
-             {"cu_seqlens", {begin[2], arrays.cu_seqlens_q.size()}}};
-  if (pack.pass == Pass::backward) entry["recompute"] = to_string(pack.recompute);
+  out.begin_object(JsonLayout::flat).member("id", index(id)).member("pass", to_string(pack.pass));
+  out.key("group").begin_array();
+  for (const std::int32_t member : group) out.number(member);
+  out.end_array();
+  write_numbers(out.key("tokens"), {token, count(arrays.position_ids.size())});
+  write_numbers(out.key("segments"), {segment, count(arrays.segment_sample.size())});
+  write_numbers(out.key("cu_seqlens"), {cu_seqlen, count(arrays.cu_seqlens_q.size())});
+  if (pack.pass == Pass::backward) out.member("recompute", to_string(pack.recompute));
   if (!pack.exchange.empty()) {
-    entry["slices"] = Json::array();
+    out.key("slices").begin_array();
     for (const Slice& slice : pack.slices) {
-      entry["slices"].push_back({index(slice.sample), slice.begin.value, slice.end.value});
+      write_numbers(out, {count(index(slice.sample)), slice.begin.value, slice.end.value});
     }
-    entry["exchange"] = Json::array();
-    for (const RingMode mode : pack.exchange) entry["exchange"].push_back(to_string(mode));
+    out.end_array().key("exchange").begin_array();
+    for (const RingMode mode : pack.exchange) out.text(to_string(mode));
+    out.end_array();
   }
-  return entry;
+  out.end_object();
 }
 
-[[nodiscard]] Json unit_entry(const Unit& unit) {
-  switch (unit.kind) {
-    case UnitKind::forward:
-      return {"F", index(unit.pack), unit.chunk};
-    case UnitKind::backward:
-      return {"B", index(unit.pack), unit.chunk};
-    case UnitKind::head:
-      return {"H", index(unit.pack)};
-    case UnitKind::reduce:
-      return {"R", unit.chunk};
-    case UnitKind::optimizer:
-      return Json::array({"O"});
-  }
-  return nullptr;
+/// A unit as plan.json has it.
+void write_unit(const Unit& unit, JsonWriter& out) {
+  out.begin_array(JsonLayout::flat).text(to_string(unit.kind));
+  if (unit.kind <= UnitKind::head) out.number(index(unit.pack));
+  if (unit.kind != UnitKind::head && unit.kind != UnitKind::optimizer) out.number(unit.chunk);
+  out.end_array();
 }
 
 /// What does not depend on the device.
-[[nodiscard]] Json step_entry(const Plan& plan) {
-  Json sources = Json::array();
-  for (const Source& source : plan.sources) sources.push_back(source.path);
-  Json placement = Json::array();
+void write_step(const Plan& plan, JsonWriter& out) {
+  out.member("format", "slimpack-export").member("version", 2);
+  out.member("plan_hash", to_string(plan_hash(plan))).member("step", plan.step_index);
+  out.member("target_tokens", plan.target_tokens).key("sources").begin_array();
+  for (const Source& source : plan.sources) out.text(source.path);
+  out.end_array().key("parallel").begin_object(JsonLayout::flat);
+  out.member("dp", plan.parallel.dp).member("pp", plan.parallel.pp).member("tp", plan.parallel.tp);
+  out.member("chunks", plan.parallel.chunks).member("head", to_string(plan.parallel.head));
+  out.end_object().key("placement").begin_array();
   for (const Placement& place : plan.placement) {
-    placement.push_back({place.dp, place.pp, place.tp, place.device});
+    write_numbers(out, {place.dp, place.pp, place.tp, place.device});
   }
-  return {{"format", "slimpack-export"},
-          {"version", 2},
-          {"plan_hash", to_string(plan_hash(plan))},
-          {"step", plan.step_index},
-          {"target_tokens", plan.target_tokens},
-          {"sources", std::move(sources)},
-          {"parallel",
-           {{"dp", plan.parallel.dp},
-            {"pp", plan.parallel.pp},
-            {"tp", plan.parallel.tp},
-            {"chunks", plan.parallel.chunks},
-            {"head", to_string(plan.parallel.head)}}},
-          {"placement", std::move(placement)}};
+  out.end_array();
 }
 
 /// The layers and the part of the vocabulary that the device holds.
-void add_parts(const Plan& plan, const DeviceSchedule& device, Json& document) {
-  document["stages"] = Json::array();
+void write_parts(const Plan& plan, const DeviceSchedule& device, JsonWriter& out) {
+  out.member("dp", device.dp).member("pp", device.pp).key("stages").begin_array();
   for (const Stage& stage : plan.stages) {
-    if (stage.pp == device.pp) {
-      document["stages"].push_back({{"chunk", stage.chunk},
-                                    {"layers", {stage.first_layer, stage.end_layer}},
-                                    {"embedding", stage.embedding}});
-    }
+    if (stage.pp != device.pp) continue;
+    out.begin_object(JsonLayout::flat).member("chunk", stage.chunk);
+    write_numbers(out.key("layers"), {stage.first_layer, stage.end_layer});
+    out.member("embedding", stage.embedding).end_object();
   }
+  out.end_array();
   if (plan.parallel.head == LmHead::shard) {
     const VocabularyShard shard = vocabulary_shard(plan.model.vocab, device.pp, plan.parallel.pp);
-    document["head_vocabulary"] = {shard.first, shard.last};
+    write_numbers(out.key("head_vocabulary"), {shard.first, shard.last});
   } else if (device.pp == plan.parallel.pp - 1) {
-    document["head_vocabulary"] = {0, plan.model.vocab};
+    write_numbers(out.key("head_vocabulary"), {0, plan.model.vocab});
   }
 }
 
-/// Writes the device's arrays and index.json into an empty folder.
-void write_all(const Plan& plan, const DeviceSchedule& device, const fs::path& root) {
+/// The MicroPacks of a device, each once, in the order of their numbers.
+[[nodiscard]] std::vector<PackId> packs_of(const DeviceSchedule& device) {
   std::vector<PackId> packs;
-  Json order = Json::array();
   for (const Unit& unit : device.order) {
-    order.push_back(unit_entry(unit));
     if (unit.kind == UnitKind::forward || unit.kind == UnitKind::backward) {
       packs.push_back(unit.pack);
     }
   }
   std::ranges::sort(packs);
   packs.erase(std::unique(packs.begin(), packs.end()), packs.end());
+  return packs;
+}
 
-  Json document = step_entry(plan);
-  document["dp"] = device.dp;
-  document["pp"] = device.pp;
-  add_parts(plan, device, document);
+/// Writes the device's arrays and index.json into an empty folder.
+void write_all(const Plan& plan, const DeviceSchedule& device, const fs::path& root) {
+  JsonWriter out;
+  out.begin_object();
+  write_step(plan, out);
+  write_parts(plan, device, out);
+
   DeviceArrays arrays;
-  Json entries = Json::array();
+  const std::vector<PackId> packs = packs_of(device);
+  std::int64_t done = 0;
   Progress progress("exporting");
+  out.key("micropacks").begin_array();
   for (const PackId pack : packs) {
-    entries.push_back(add_pack(plan, pack, device.dp, arrays));
-    progress(static_cast<std::int64_t>(entries.size()), static_cast<std::int64_t>(packs.size()));
+    add_pack(plan, pack, device.dp, arrays, out);
+    progress(++done, count(packs.size()));
   }
-  document["arrays"] = Json::object();
+  out.end_array().key("arrays").begin_object();
   for_each_array(arrays, [&](const char* name, const char* range, const auto& values) {
     using Integer = typename std::decay_t<decltype(values)>::value_type;
     write_file((root / (std::string(name) + ".npy")).string(),
                npy_bytes(std::span<const Integer>(values)));
-    document["arrays"][name] = {{"dtype", sizeof(Integer) == 4 ? "int32" : "int64"},
-                                {"range", range},
-                                {"length", values.size()}};
+    out.key(name).begin_object(JsonLayout::flat);
+    out.member("dtype", sizeof(Integer) == 4 ? "int32" : "int64").member("range", range);
+    out.member("length", values.size()).end_object();
   });
-  document["micropacks"] = std::move(entries);
-  document["order"] = std::move(order);
-  write_file((root / "index.json").string(), document.dump(1) + "\n");
+  out.end_object().key("order").begin_array();
+  for (const Unit& unit : device.order) write_unit(unit, out);
+  out.end_array().end_object();
+  write_file((root / "index.json").string(), out.take() + "\n");
 }
 
 /// Exports device (dp, pp) of a plan and gives the exit status.
