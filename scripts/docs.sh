@@ -4,8 +4,8 @@
 # doxygen warns, or where more declarations than today have no comment: the limits below only fall.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-types_and_functions=31  # types, and what is declared in a namespace
-members=903             # of types, whose own comment may say enough
+types_and_functions=26  # types, and what is declared in a namespace
+members=820             # of types, whose own comment may say enough
 
 command -v doxygen >/dev/null || {
   echo "doxygen is not installed (Debian: apt-get install doxygen)" >&2
@@ -26,7 +26,8 @@ check() {
 }
 outer=' Compound | of (namespace|file) '
 check "types and functions" "$types_and_functions" "$(grep -cE "$outer.*is not documented" "$log" || true)"
-check members "$members" "$(grep ' is not documented' "$log" | grep -cvE "$outer" || true)"
+# Friends are comparisons of all members.
+check members "$members" "$(grep ' is not documented' "$log" | grep -cvE "$outer|[(]friend[)]" || true)"
 if ((status != 0)); then
   echo "what has no comment stands in $log" >&2
 else
