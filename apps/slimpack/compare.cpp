@@ -28,6 +28,7 @@ struct CompareOptions {
   CommonOptions common;
   std::vector<std::string> planners;
   std::string steps = "1";
+  std::string baseline{report::kDefaultBaseline};
   std::string json, csv, html, svg;
 };
 
@@ -38,6 +39,10 @@ int run(const CompareOptions& options) {
                                           {"--csv", options.csv},
                                           {"--html", options.html},
                                           {"--svg", options.svg}});
+  require(options.baseline == report::kDefaultBaseline ||
+              std::any_of(chosen.begin(), chosen.end(),
+                          [&](const auto& planner) { return planner.name == options.baseline; }),
+          "--baseline: must be one of the planners that are compared", options.baseline);
   const std::vector<planners::PlanRequest> requests = make_requests(options.common, steps);
   const planners::PlanRequest& first_request = requests.front();
   planners::check_request(first_request);
@@ -46,6 +51,7 @@ int run(const CompareOptions& options) {
   report::Comparison comparison;
   comparison.task = task_of(options.common, requests.front());
   comparison.steps = compared_steps(requests);
+  comparison.baseline = options.baseline;
   std::vector<report::ComparedTimeline> drawn;
   {
     Progress progress("comparing");
@@ -92,6 +98,8 @@ Run add_compare(CLI::App& command) {
   add_with_alias(command, "--planners", "--planner", options->planners,
                  "names with commas between, see slimpack --list-planners [all]");
   command.add_option("--steps", options->steps, "consecutive steps, from --step on")
+      ->capture_default_str();
+  command.add_option("--baseline", options->baseline, "the planner that speed-ups are over")
       ->capture_default_str();
   command.add_option("--json", options->json, "write all figures as JSON (docs/reports.md)");
   command.add_option("--csv", options->csv, "write a row for each planner and step");

@@ -46,6 +46,7 @@ class Plan {
     this.shown = new Map();
     const samples = new Reader(data.samples);
     this.samples = samples.list(() => samples.signed());
+    this.tokens = this.samples.reduce((sum, length) => sum + length, 0);
     this.forwardTimes = Plan.times(data.forward_times);
     this.backwardTimes = Plan.times(data.backward_times);
     this.readPacks(new Reader(data.packs));

@@ -54,12 +54,18 @@ class Timelines {
     const facts = [duration(plan.span)];
     if (result) {
       facts.push(`efficiency ${percent(result.efficiency)}`, `idle ${percent(result.bubble)}`);
-      if (result.speedup_over_megatron !== null && plan.planner !== "megatron") facts.push(`${decimals(result.speedup_over_megatron, 2)} times as fast as megatron`);
+      const {baseline} = page.comparison;
+      if (result.speedup !== null && plan.planner !== baseline) facts.push(`${decimals(result.speedup, 2)} times as fast as ${baseline}`);
     }
-    facts.push(plan.setting);
+    facts.push(`${count(plan.tokens)} tokens`, plan.setting);
+    const given = page.comparison.batch.steps.find((step) => step.step === plan.step);
+    const moved = given && (given.tokens !== plan.tokens || given.samples !== plan.samples.length)
+      ? `This step has ${count(plan.tokens)} tokens of ${count(given.tokens)} that were given: ${plan.planner} moves documents between steps. Compare sums over all steps.`
+      : "";
     const box = element("div", {className: "plan"},
       element("div", {className: "row"}, element("h3", {}, toggle), this.rankPicker(plan, lanes),
-              element("span", {className: "quiet", textContent: facts.join(", ")})), holder);
+              element("span", {className: "quiet", textContent: facts.join(", ")})),
+      ...(moved ? [element("p", {className: "warning", textContent: moved})] : []), holder);
     toggle.addEventListener("click", () => {
       const closed = box.toggleAttribute("data-closed");
       toggle.setAttribute("aria-expanded", String(!closed));

@@ -46,12 +46,20 @@ class RangeOfFigures {
   std::int64_t count_ = 0;
 };
 
+/// How many times as long the baseline takes, for as many tokens.
+[[nodiscard]] double time_ratio(Nanos baseline, Tokens baseline_tokens, Nanos time, Tokens tokens) {
+  const double times = static_cast<double>(baseline.value) / static_cast<double>(time.value);
+  if (baseline_tokens == tokens || baseline_tokens <= Tokens{}) return times;
+  return times * static_cast<double>(tokens.value) / static_cast<double>(baseline_tokens.value);
+}
+
 [[nodiscard]] PlannerSummary summarize_planner(const Comparison& comparison,
                                                std::span<const ComparedPlan> entries) {
   PlannerSummary summary;
   summary.planner = entries.front().planner;
   RangeOfFigures iteration, efficiency, plan, simulate;
-  Nanos time, ideal, shared, reference;
+  Nanos time, ideal, shared, baseline;
+  Tokens shared_tokens, baseline_tokens;
   double flops = 0, idle = 0, tokens = 0;
   for (const ComparedPlan& entry : entries) {
     ++summary.steps;
@@ -71,10 +79,14 @@ class RangeOfFigures {
     flops += metrics.mfu * whole;
     idle += metrics.bubble * whole;
     tokens += static_cast<double>(metrics.tokens.value);
+    summary.tokens += metrics.tokens;
+    summary.moves = summary.moves || moves_documents(comparison, entry);
     summary.peak = std::max(summary.peak, metrics.peak);
-    if (const auto* other = feasible_entry(comparison, kReferencePlanner, entry.step)) {
+    if (const auto* other = feasible_entry(comparison, comparison.baseline, entry.step)) {
       shared += metrics.iteration;
-      reference += other->metrics->iteration;
+      shared_tokens += metrics.tokens;
+      baseline += other->metrics->iteration;
+      baseline_tokens += other->metrics->tokens;
     }
   }
   summary.iteration_s = iteration.range();
@@ -87,20 +99,26 @@ class RangeOfFigures {
   summary.mfu = ratio(flops, seconds(time));
   summary.bubble = ratio(idle, seconds(time));
   if (shared > Nanos{}) {
-    summary.speedup = static_cast<double>(reference.value) / static_cast<double>(shared.value);
+    summary.speedup = time_ratio(baseline, baseline_tokens, shared, shared_tokens);
   }
   return summary;
 }
 
 }  // namespace
 
+bool moves_documents(const Comparison& comparison, const ComparedPlan& entry) {
+  const ComparedStep* const step = compared_step(comparison, entry.step);
+  return step != nullptr && entry.metrics &&
+         (entry.metrics->tokens != step->tokens || entry.metrics->samples != step->samples);
+}
+
 std::optional<double> speedup_of(const Comparison& comparison, const ComparedPlan& entry) {
-  const auto* reference = feasible_entry(comparison, kReferencePlanner, entry.step);
-  if (reference == nullptr || !entry.metrics || entry.metrics->iteration <= Nanos{}) {
+  const auto* baseline = feasible_entry(comparison, comparison.baseline, entry.step);
+  if (baseline == nullptr || !entry.metrics || entry.metrics->iteration <= Nanos{}) {
     return std::nullopt;
   }
-  return static_cast<double>(reference->metrics->iteration.value) /
-         static_cast<double>(entry.metrics->iteration.value);
+  return time_ratio(baseline->metrics->iteration, baseline->metrics->tokens,
+                    entry.metrics->iteration, entry.metrics->tokens);
 }
 
 std::vector<PlannerSummary> summarize_comparison(const Comparison& comparison) {

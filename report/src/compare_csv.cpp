@@ -42,7 +42,9 @@ void write_comparison_csv(std::ostream& out, const Comparison& comparison) {
     text << ",gap_" << sim::to_string(static_cast<sim::GapCause>(cause)) << "_s";
   }
   text << ",dp_imbalance,forward_cv,backward_cv,peak_bytes,communication_bytes,merged_tokens,"
-          "micropacks,speedup_over_megatron,plan_seconds,simulate_seconds\n";
+          "micropacks,"
+       << CsvRow().add("speedup_over_" + comparison.baseline).fields()
+       << ",plan_seconds,simulate_seconds,tokens\n";
   constexpr std::size_t kFigures = 14 + sim::kGapCauses;
   for (const ComparedPlan& entry : comparison.results) {
     CsvRow row;
@@ -61,6 +63,7 @@ void write_comparison_csv(std::ostream& out, const Comparison& comparison) {
     row.add(speedup ? shortest(*speedup) : std::string());
     row.add(entry.plan_seconds);
     row.add(entry.metrics ? shortest(entry.simulate_seconds) : std::string());
+    row.add(entry.metrics ? std::to_string(entry.metrics->tokens.value) : std::string());
     text << row.text();
   }
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "describe.hpp"
 #include "drawn_ranks.hpp"
 #include "figures.hpp"
 #include "lane_path.hpp"
@@ -147,8 +148,11 @@ class ComparisonPicture {
                        ", efficiency " + percent(metrics.efficiency);
     if (const auto* entry = feasible_entry(comparison_, plan.planner, step_)) {
       if (const auto speedup = speedup_of(comparison_, *entry);
-          speedup && plan.planner != kReferencePlanner) {
-        text += ", " + fixed(*speedup, 2) + " times as fast as " + std::string(kReferencePlanner);
+          speedup && plan.planner != comparison_.baseline) {
+        text += ", " + fixed(*speedup, 2) + " times as fast as " + comparison_.baseline;
+      }
+      if (moves_documents(comparison_, *entry)) {
+        text += ", has " + tokens_of_step(comparison_, *entry);
       }
     }
     return text;

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "describe.hpp"
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 
+#include "figures.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/search/degrees.hpp"
@@ -75,6 +78,36 @@ std::string place_name(const TuneReport& report, TunedPlace place) {
   }
   return report.results.size() > report.batches.size() ? result.tuning.planner + " at " + name
                                                        : name;
+}
+
+std::string tokens_of_step(const Comparison& comparison, const ComparedPlan& entry) {
+  const ComparedStep* const step = compared_step(comparison, entry.step);
+  return count_text(entry.metrics->tokens.value) + " of " +
+         (step == nullptr ? "0" : count_text(step->tokens.value)) + " tokens";
+}
+
+std::string moved_documents(const Comparison& comparison, std::size_t place) {
+  constexpr std::size_t kMost = 8;
+  const std::size_t steps = comparison.steps.size();
+  const std::span<const ComparedPlan> entries =
+      std::span(comparison.results).subspan(place * steps, steps);
+  if (std::none_of(entries.begin(), entries.end(),
+                   [&](const ComparedPlan& entry) { return moves_documents(comparison, entry); })) {
+    return {};
+  }
+  std::string text = entries.front().planner + " moves documents between steps: ";
+  for (std::size_t i = 0; i < std::min(kMost, steps); ++i) {
+    if (i > 0) text += ", ";
+    text += "step " + std::to_string(entries[i].step) + " has ";
+    text += entries[i].metrics ? tokens_of_step(comparison, entries[i]) : "no plan";
+  }
+  if (steps > kMost) text += " and so on";
+  return text + "; compare sums over all steps, not single ones";
+}
+
+std::string speedup_heading(const Comparison& comparison) {
+  return comparison.baseline == kDefaultBaseline ? "speed-up"
+                                                 : "speed-up over " + comparison.baseline;
 }
 
 }  // namespace slimpack::report::detail

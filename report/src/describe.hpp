@@ -57,4 +57,14 @@ template <class Text>
 /// What a place is called; planner and batch only where there are several.
 [[nodiscard]] std::string place_name(const TuneReport& report, TunedPlace place);
 
+/// "2.4 M of 4.0 M tokens": what a planner's own step has of the tokens of the step given.
+[[nodiscard]] std::string tokens_of_step(const Comparison& comparison, const ComparedPlan& entry);
+
+/// "wlb-llm moves documents between steps: ...", with its tokens by step, where planner `place` of
+/// the comparison does so; else empty.
+[[nodiscard]] std::string moved_documents(const Comparison& comparison, std::size_t place);
+
+/// "speed-up", with its baseline where that is not the default one.
+[[nodiscard]] std::string speedup_heading(const Comparison& comparison);
+
 }  // namespace slimpack::report::detail

@@ -46,4 +46,11 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+const ComparedStep* compared_step(const Comparison& comparison, std::int64_t step) {
+  const auto found =
+      std::find_if(comparison.steps.begin(), comparison.steps.end(),
+                   [step](const ComparedStep& compared) { return compared.step == step; });
+  return found == comparison.steps.end() ? nullptr : &*found;
+}
+
 }  // namespace slimpack::report::detail

@@ -30,6 +30,9 @@ struct ComputeTimes {
 [[nodiscard]] const ComparedPlan* feasible_entry(const Comparison& comparison,
                                                  std::string_view planner, std::int64_t step);
 
+/// The step of that number; null where there is none.
+[[nodiscard]] const ComparedStep* compared_step(const Comparison& comparison, std::int64_t step);
+
 /// Seconds by the clock since an instant.
 [[nodiscard]] double seconds_since(std::chrono::steady_clock::time_point start);
 

@@ -29,11 +29,17 @@ void write_no_metrics(JsonWriter& json) {
   }
 }
 
+/// A key that names the default baseline stands only where speed-ups are over it.
+void write_speedup(JsonWriter& json, const Comparison& comparison, std::optional<double> speedup) {
+  if (comparison.baseline == kDefaultBaseline) json.member("speedup_over_megatron", speedup);
+  json.member("speedup", speedup);
+}
+
 void write_entry(JsonWriter& json, const Comparison& comparison, const ComparedPlan& entry) {
   json.begin_object();
   json.member("planner", entry.planner);
   write_outcome(json, entry);
-  json.member("speedup_over_megatron", speedup_of(comparison, entry));
+  write_speedup(json, comparison, speedup_of(comparison, entry));
   json.member("plan_seconds", entry.plan_seconds);
   json.key("simulate_seconds");
   if (entry.metrics) {
@@ -41,6 +47,8 @@ void write_entry(JsonWriter& json, const Comparison& comparison, const ComparedP
   } else {
     json.null();
   }
+  json.member("samples", entry.metrics ? std::optional(entry.metrics->samples) : std::nullopt);
+  json.member("tokens", entry.metrics ? std::optional(entry.metrics->tokens) : std::nullopt);
   json.end_object();
 }
 
@@ -57,7 +65,8 @@ void write_range(JsonWriter& json, std::string_view key, const FigureRange& rang
   json.end_object();
 }
 
-void write_planner_summary(JsonWriter& json, const PlannerSummary& summary) {
+void write_planner_summary(JsonWriter& json, const Comparison& comparison,
+                           const PlannerSummary& summary) {
   const bool any = summary.feasible > 0;
   json.begin_object();
   json.member("planner", summary.planner);
@@ -74,8 +83,9 @@ void write_planner_summary(JsonWriter& json, const PlannerSummary& summary) {
   figure("tokens_per_s", summary.tokens_per_s);
   figure("mfu", summary.mfu);
   figure("bubble", summary.bubble);
-  json.member("speedup_over_megatron", summary.speedup);
+  write_speedup(json, comparison, summary.speedup);
   json.member("peak_bytes", any ? std::optional(summary.peak) : std::nullopt);
+  json.member("tokens", any ? std::optional(summary.tokens) : std::nullopt);
   json.end_object();
 }
 
@@ -138,6 +148,7 @@ void write_task(JsonWriter& json, const Comparison& comparison) {
   json.member("granularity", task.granularity);
   json.member("merge", task.max_cp);
   json.end_object();
+  json.member("baseline", comparison.baseline);
 }
 
 void write_outcome(JsonWriter& json, const ComparedPlan& entry) {
@@ -169,7 +180,7 @@ void write_results(JsonWriter& json, const Comparison& comparison,
   json.end_array();
   json.key("summary");
   json.begin_array();
-  for (const PlannerSummary& summary : summaries) write_planner_summary(json, summary);
+  for (const PlannerSummary& summary : summaries) write_planner_summary(json, comparison, summary);
   json.end_array();
 }
 

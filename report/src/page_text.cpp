@@ -44,9 +44,10 @@ class PlannersTable {
     text_ = "<table class=\"sortable\" id=\"planners-table\">\n<thead><tr>";
     heading("planner");
     heading(several_ ? "iteration s (min-max)" : "iteration s");
-    heading("speed-up over megatron");
+    heading("speed-up over " + comparison_.baseline);
     heading(several_ ? "efficiency % (min-max)" : "efficiency %");
-    for (const char* const name : {"MFU %", "tokens/s", "idle %", "peak GB", "planning s"}) {
+    for (const char* const name :
+         {"MFU %", "tokens/s", "idle %", "peak GB", "tokens", "planning s"}) {
       heading(name);
     }
     text_ += "<th scope=\"col\" class=\"text\">settings found</th>";
@@ -70,7 +71,7 @@ class PlannersTable {
     text_ += summary.feasible == 0 ? "<tr class=\"none\">" : best ? "<tr class=\"best\">" : "<tr>";
     text_ += "<td>" + xml_escaped(summary.planner) + "</td>";
     if (summary.feasible == 0) {
-      text_ += "<td class=\"text\" colspan=\"9\" data-value=\"\">no feasible plan: " +
+      text_ += "<td class=\"text\" colspan=\"10\" data-value=\"\">no feasible plan: " +
                xml_escaped(summary.why) + "</td></tr>\n";
       return;
     }
@@ -80,9 +81,9 @@ class PlannersTable {
          "<span class=\"barbox\"><span class=\"bar\" style=\"width:" + width +
              "%\"></span></span>" + range_text(summary.iteration_s, 1, 4, several_));
     if (summary.speedup) {
-      cell("speedup_over_megatron", *summary.speedup, fixed(*summary.speedup, 3));
+      cell("speedup", *summary.speedup, fixed(*summary.speedup, 3));
     } else {
-      text_ += "<td data-key=\"speedup_over_megatron\" data-value=\"\"></td>";
+      text_ += "<td data-key=\"speedup\" data-value=\"\"></td>";
     }
     cell("efficiency", summary.summed_efficiency, range_text(summary.efficiency, 100, 1, several_));
     cell("mfu", summary.mfu, fixed(summary.mfu * 100, 1));
@@ -90,6 +91,8 @@ class PlannersTable {
     cell("bubble", summary.bubble, fixed(summary.bubble * 100, 1));
     const auto peak = static_cast<double>(summary.peak.value);
     cell("peak_bytes", peak, fixed(peak * 1e-9, 1));
+    cell("tokens", static_cast<double>(summary.tokens.value),
+         count_text(summary.tokens.value) + (summary.moves ? " *" : ""));
     cell("plan_seconds", summary.plan_seconds.mean, fixed(summary.plan_seconds.mean, 3));
     text_ += "<td class=\"text settings\">" + xml_escaped(settings(i)) + "</td></tr>\n";
   }
@@ -160,6 +163,16 @@ unit. Keys on a timeline: arrows from unit to unit, + and - zoom, a and d pan, H
   return text + "\n</section>\n";
 }
 
+/// A warning for each planner whose steps have other documents than those that were given.
+[[nodiscard]] std::string moved_notes(const Comparison& comparison) {
+  std::string notes;
+  for (std::size_t i = 0; i < comparison.results.size() / comparison.steps.size(); ++i) {
+    const std::string note = moved_documents(comparison, i);
+    if (!note.empty()) notes += "<p class=\"warning\">* " + xml_escaped(note) + ".</p>\n";
+  }
+  return notes;
+}
+
 [[nodiscard]] std::string page_body(const Comparison& comparison) {
   std::ostringstream words;
   {
@@ -181,7 +194,7 @@ unit. Keys on a timeline: arrows from unit to unit, + and - zoom, a and d pan, H
       "<section id=\"planners\">\n<h2>Planners</h2>\n<p class=\"quiet\">Each searched its own "
       "settings with the same number of simulated candidates. Ratios of several steps are of "
       "summed time.</p>\n<div class=\"scroll\" tabindex=\"0\">\n" +
-      PlannersTable(comparison).html() + "</div>\n</section>\n";
+      PlannersTable(comparison).html() + "</div>\n" + moved_notes(comparison) + "</section>\n";
   text += page_section("timelines", "Timelines",
                        "A lane a device. What is thinner than a pixel is gathered into columns by "
                        "its shares of time.",

@@ -14,6 +14,7 @@
 #include "report/src/drawn_ranks.hpp"
 #include "report/xml.hpp"
 #include "slimpack/report/compare_report.hpp"
+#include "slimpack/report/page.hpp"
 
 using namespace slimpack;
 
@@ -31,6 +32,7 @@ report::ComparedPlan entry_of(const std::string& planner, std::int64_t step, std
   metrics.ideal = Nanos{ideal * 1000000000};
   metrics.efficiency = static_cast<double>(ideal) / static_cast<double>(seconds);
   metrics.tokens = Tokens{1000};
+  metrics.samples = step == 4 ? 10 : 11;
   metrics.mfu = 0.5;
   metrics.bubble = 0.25;
   metrics.peak = Bytes{seconds * 1000};
@@ -90,6 +92,49 @@ TEST_CASE("comparison: ratios are of summed time, over steps where both have a p
   CHECK_FALSE(report::speedup_of(comparison, comparison.results[3]).has_value());
 }
 
+TEST_CASE("comparison: speed-ups are over the baseline that was asked for") {
+  report::Comparison comparison = two_steps();
+  comparison.baseline = "slimpack";
+  const auto summaries = report::summarize_comparison(comparison);
+  CHECK(summaries[0].speedup == 1.0);
+  CHECK(summaries[1].speedup == 0.5);
+  const std::string json = text_of([&](auto& out) { write_comparison_json(out, comparison); });
+  CHECK(json.find("\"baseline\": \"slimpack\"") != std::string::npos);
+  CHECK(json.find("\"speedup\": 0.5,") != std::string::npos);
+  CHECK(json.find("speedup_over_megatron") == std::string::npos);
+  const std::string csv = text_of([&](auto& out) { write_comparison_csv(out, comparison); });
+  CHECK(csv.find(",speedup_over_slimpack,plan_seconds,") != std::string::npos);
+  const std::string table = text_of([&](auto& out) { write_comparison_text(out, comparison); });
+  CHECK(table.find("speed-up over slimpack") != std::string::npos);
+}
+
+TEST_CASE(
+    "comparison: documents that move between steps are told, and speed-ups are for as many "
+    "tokens") {
+  report::Comparison comparison = two_steps();
+  comparison.results[0].metrics->tokens = Tokens{500};
+  comparison.results[1].metrics->tokens = Tokens{1500};
+  CHECK(report::moves_documents(comparison, comparison.results[0]));
+  CHECK_FALSE(report::moves_documents(comparison, comparison.results[2]));
+  CHECK_FALSE(report::moves_documents(comparison, comparison.results[3]));
+  CHECK(report::speedup_of(comparison, comparison.results[0]) == 1.0);
+  const auto summaries = report::summarize_comparison(comparison);
+  CHECK(summaries[0].moves);
+  CHECK(summaries[0].tokens == Tokens{2000});
+  CHECK(summaries[0].speedup == 1.0);
+  CHECK_FALSE(summaries[1].moves);
+  const std::string note =
+      "slimpack moves documents between steps: step 4 has 500 of 1.000 K tokens, step 5 has "
+      "1.500 K of 1.000 K tokens; compare sums over all steps, not single ones";
+  const std::string table = text_of([&](auto& out) { write_comparison_text(out, comparison); });
+  CHECK(table.find(note + "\n") != std::string::npos);
+  CHECK(table.find("planning s   tokens\n") != std::string::npos);
+  const std::string page = text_of([&](auto& out) { write_comparison_html(out, comparison, {}); });
+  CHECK(page.find("<p class=\"warning\">* " + note + ".</p>") != std::string::npos);
+  const std::string before = text_of([](auto& out) { write_comparison_text(out, two_steps()); });
+  CHECK(before.find("moves") == std::string::npos);
+}
+
 TEST_CASE("comparison: results in another order are refused") {
   report::Comparison comparison = two_steps();
   std::swap(comparison.results[1], comparison.results[2]);
@@ -118,7 +163,7 @@ TEST_CASE("comparison: CSV has as many fields in each row as columns, quoted whe
     CHECK(fields == columns);
   }
   CHECK(rows == 7);
-  CHECK(columns == 5 + 7 + static_cast<std::size_t>(sim::kGapCauses) + 7 + 3);
+  CHECK(columns == 5 + 7 + static_cast<std::size_t>(sim::kGapCauses) + 7 + 4);
   CHECK(csv.find("slimpack,4,true,,chunks=1;recompute=light,2.000000000,1.000000000,,0.5,") !=
         std::string::npos);
   CHECK(csv.find("megatron,5,false,\"bytes, \"\"all\"\" of them: needed 9, available 8\",,,") !=

@@ -18,8 +18,8 @@
 
 namespace slimpack::report {
 
-/// The planner that speed-ups are over.
-inline constexpr std::string_view kReferencePlanner = "megatron";
+/// The baseline of speed-ups where no other is asked for.
+inline constexpr std::string_view kDefaultBaseline = "megatron";
 
 /// What one planner made of one step.
 struct ComparedPlan {
@@ -64,6 +64,7 @@ struct Comparison {
   ComparedTask task;
   std::vector<ComparedStep> steps;
   std::vector<ComparedPlan> results;
+  std::string baseline{kDefaultBaseline};  ///< the planner that speed-ups are over
 };
 
 /// Mean, least and most of a figure over a planner's feasible steps.
@@ -72,8 +73,9 @@ struct FigureRange {
 };
 
 /// A planner over all steps. Ratios are of summed time: efficiency is ideal over iteration time,
-/// `speedup` the reference's iteration time over the planner's, both over steps where both are
-/// feasible (absent where there is none); so are `mfu` and `bubble`, weighted by time.
+/// `speedup` the baseline's iteration time over the planner's, both over steps where both are
+/// feasible (absent where there is none), for as many tokens where those of the two differ; so are
+/// `mfu` and `bubble`, weighted by time.
 struct PlannerSummary {
   std::string planner;
   std::int64_t steps = 0, feasible = 0;
@@ -82,7 +84,9 @@ struct PlannerSummary {
   double summed_efficiency = 0;
   double tokens_per_s = 0, mfu = 0, bubble = 0;
   std::optional<double> speedup;
-  Bytes peak;  ///< the most of all steps
+  Bytes peak;          ///< the most of all steps
+  Tokens tokens;       ///< of its feasible steps
+  bool moves = false;  ///< a step of its own has other documents than the step that was given
 };
 
 /// A plan and its simulation, to be drawn.
@@ -97,8 +101,12 @@ struct ComparedOutcome {
   std::optional<ComparedTimeline> timeline;
 };
 
-/// The reference planner's iteration time over this entry's in the same step; absent where either
-/// has no feasible plan. O(results).
+/// Whether a feasible entry has other documents than the step that was given, by samples or tokens:
+/// systems that move documents between steps plan batches of their own. O(steps).
+[[nodiscard]] bool moves_documents(const Comparison& comparison, const ComparedPlan& entry);
+
+/// The baseline's iteration time over this entry's in the same step, for as many tokens where those
+/// of the two differ; absent where either has no feasible plan. O(results).
 [[nodiscard]] std::optional<double> speedup_of(const Comparison& comparison,
                                                const ComparedPlan& entry);
 

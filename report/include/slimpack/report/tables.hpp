@@ -48,6 +48,8 @@ class CsvRow {
   CsvRow& add(std::int64_t value);
   /// An empty field, for what does not exist.
   CsvRow& none() { return add(std::string_view{}); }
+  /// The fields so far, without a line feed.
+  [[nodiscard]] const std::string& fields() const noexcept { return text_; }
   /// The row with its line feed.
   [[nodiscard]] std::string text() const { return text_ + '\n'; }
 
