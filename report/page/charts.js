@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bars of memory, times and work; what critical paths consist of.
 "use strict";
 
 /**

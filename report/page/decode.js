@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads the plans that the page carries as packed numbers.
 "use strict";
 
 const KINDS = ["F", "B", "H", "O"];
@@ -7,7 +9,7 @@ const TIMED = 16, BLOCKED = 32, CHUNKED = 64, INSTEAD = 16;
 // Kinds of nodes beyond those of units.
 const TRANSFER = 4, REDUCE = 5;
 
-/** Numbers as detail/packed_bytes.hpp writes them. */
+/** Numbers as src/packed_bytes.hpp writes them. */
 class Reader {
   constructor(text) {
     const raw = atob(text);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lanes of one plan on a canvas.
 "use strict";
 
 const RANK_HEAD = 22;  // pixels above the lanes of a rank

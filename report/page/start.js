@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables that sort, and everything put in its place.
 "use strict";
 
 const byId = (id) => document.getElementById(id);

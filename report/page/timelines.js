@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+// All plans on one time axis: zoom, pan, pointer and keys.
 "use strict";
 
 const LANE_SIZES = {small: {unit: 7, memory: 9, space: 2}, medium: {unit: 14, memory: 16, space: 4}, large: {unit: 24, memory: 34, space: 8}};

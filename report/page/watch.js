@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shows a fault of any other script on the page.
 "use strict";
 window.addEventListener("error", (event) => {
   const root = document.documentElement;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers, units, gaps and steps of critical paths in words.
 "use strict";
 
 const RECOMPUTE = ["nothing recomputed", "light recomputation", "layers recomputed", "everything recomputed"];
@@ -7,7 +9,7 @@ const CAUSES = {
   imbalance: "this rank is done, another one still works",
   reduce: "all work is done, gradients are being reduced",
   peer: "waits for a message of another stage",
-  meeting: "waits for the others of a meeting",
+  meeting: "waits for the other ranks of a collective",
   window: "waits for a free slot to send",
   memory: "was ready, but did not fit into memory",
   order: "was ready, but the schedule has another unit first",
@@ -17,7 +19,7 @@ const REASONS = {
   resource: "the device or link was busy before",
   data: "needed its output",
   window: "a slot or buffer had to become free",
-  meeting: "met with others",
+  meeting: "a collective with other ranks",
 };
 
 function element(name, properties = {}, ...children) {
@@ -93,7 +95,7 @@ function describePack(plan, id) {
     return `${slice.sample}: ${all ? `all ${count(whole)}` : `[${count(slice.begin)}, ${count(slice.end)}) of ${count(whole)}`}`;
   });
   lines.push(`tokens of samples ${listed(slices, 5)}`);
-  if (pack.merged) lines.push(`merged: ranks ${listed(plan.groups[pack.group], 12)} run it together`);
+  if (pack.merged) lines.push(`context-parallel: ranks ${listed(plan.groups[pack.group], 12)} run it together`);
   if (pack.pass === 1) lines.push(RECOMPUTE[pack.recompute]);
   return lines;
 }

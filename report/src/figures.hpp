@@ -14,16 +14,17 @@
 
 namespace slimpack::report::detail {
 
+/// A ratio; zero where the denominator is not positive.
 [[nodiscard]] inline double ratio(double numerator, double denominator) noexcept {
   return denominator > 0 ? numerator / denominator : 0;
 }
 
 struct ComputeTimes {
-  std::vector<Nanos> forward, backward;  ///< one a pack of the pass, over the whole line
+  std::vector<Nanos> forward, backward;  ///< by MicroPack of the pass, over all virtual stages
   std::vector<Nanos> rank;               ///< F, B and H of a data-parallel rank, all its stages
 };
 
-/// In a merged group a pack counts as its first rank runs it; all run it equally long.
+/// A MicroPack of a context-parallel group counts as its first rank runs it; all take equally long.
 [[nodiscard]] ComputeTimes compute_times(const Plan& plan, const sim::Dag& dag);
 
 /// The entry of a planner for a step; absent where there is none or it is infeasible.
@@ -33,7 +34,7 @@ struct ComputeTimes {
 /// The step of that number; null where there is none.
 [[nodiscard]] const ComparedStep* compared_step(const Comparison& comparison, std::int64_t step);
 
-/// Seconds by the clock since an instant.
+/// Seconds of wall time since an instant.
 [[nodiscard]] double seconds_since(std::chrono::steady_clock::time_point start);
 
 }  // namespace slimpack::report::detail

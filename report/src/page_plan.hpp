@@ -27,7 +27,7 @@
 
 namespace slimpack::report::detail {
 
-/// Everything about a plan that the page needs, packed; page/decode.hpp reads it.
+/// Everything about a plan that the page needs, packed; page/decode.js reads it.
 class PagePlan {
  public:
   /// Memory curves are as fine as so many steps of the limit.

@@ -19,7 +19,7 @@
 
 namespace slimpack::report::detail {
 
-/// Writes rows for page/decode.hpp, which names the fields in the same order. A row is a device's
+/// Writes rows for page/decode.js, which names the fields in the same order. A row is a device's
 /// time from 0 to the makespan without a hole, units and gaps; entries carry durations alone. A
 /// duration is left out where the same unit took as long on the stage before, as it mostly does.
 class PageRows {

@@ -141,7 +141,7 @@ unit. Keys on a timeline: arrows from unit to unit, + and - zoom, a and d pan, H
             std::string(name) + "</span>";
   };
   for (const std::string_view name : {"forward", "backward", "head", "optimizer"}) key(name, name);
-  key("merged", "merged ranks (line on top)");
+  key("merged", "context-parallel group (line on top)");
   key("reduce", "reduction of gradients");
   key("path", "critical path");
   for (int cause = 0; cause < sim::kGapCauses; ++cause) {
@@ -204,7 +204,7 @@ unit. Keys on a timeline: arrows from unit to unit, + and - zoom, a and d pan, H
                        "<div class=\"keys\" id=\"memory-keys\"></div>"
                        "<div class=\"cards\" id=\"memory-cards\"></div>");
   text += page_section("times", "Times of MicroPacks",
-                       "Compute time of a MicroPack along the whole line of stages: forward blue, "
+                       "Compute time of a MicroPack over all virtual stages: forward blue, "
                        "backward green. CV is standard deviation over mean.",
                        "<div class=\"cards\" id=\"time-cards\"></div>");
   text += page_section("ranks", "Work of data-parallel ranks",

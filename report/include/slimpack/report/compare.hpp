@@ -67,7 +67,7 @@ struct Comparison {
   std::string baseline{kDefaultBaseline};  ///< the planner that speed-ups are over
 };
 
-/// Mean, least and most of a figure over a planner's feasible steps.
+/// Mean, least and most of a figure over a planner's feasible steps; zero where there is none.
 struct FigureRange {
   double mean = 0, least = 0, most = 0;
 };
@@ -117,17 +117,18 @@ struct ComparedOutcome {
 /// "bytes of memory on device dp 0, pp 0: needed 9, available 8".
 [[nodiscard]] std::string why_infeasible(const Infeasible& none);
 
-/// The entry of an answer that took `plan_seconds`; a modelled step is simulated at its own times.
+/// The entry of an answer that took `plan_seconds`. A plan that can only be simulated is simulated
+/// at its own times.
 /// Throws as `simulate_plan` does.
 [[nodiscard]] ComparedOutcome compare_outcome(const planners::PlannerInfo& planner,
                                               std::int64_t step, planners::PlanOutcome&& outcome,
                                               double plan_seconds);
 
-/// Plans and simulates one step by the clock. Throws as the planner does.
+/// Plans and simulates one step, and takes the wall time of both. Throws as the planner does.
 [[nodiscard]] ComparedOutcome compare_step(const planners::PlannerInfo& planner,
                                            const planners::PlanRequest& request);
 
-/// Consecutive steps as a planner takes them.
+/// Consecutive steps as a planner takes them: the same ones, or those of its `rebatch`.
 [[nodiscard]] std::vector<planners::PlanRequest> steps_of(const planners::PlannerInfo& planner,
                                                           std::vector<planners::PlanRequest> steps);
 

@@ -19,7 +19,7 @@
 
 namespace slimpack::report {
 
-/// A time twice.
+/// A time as predicted and as measured.
 struct ComparedTime {
   Nanos predicted, measured;
   /// Predicted over measured; none where nothing was measured.
@@ -52,6 +52,7 @@ struct ComparedDevice {
   friend bool operator==(const ComparedDevice&, const ComparedDevice&) = default;
 };
 
+/// A unit of a device, twice timed.
 struct ComparedUnit {
   std::int32_t dp = 0, pp = 0;
   Unit unit;

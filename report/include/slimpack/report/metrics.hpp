@@ -26,7 +26,7 @@ struct Metrics {
   double efficiency = 0;     ///< ideal over iteration
   double tokens_per_s = 0;   ///< tokens of all samples
   double mfu = 0;            ///< `model_flops` over what all devices could do at peak
-  double bubble = 0;         ///< share of the devices' time in which their compute is idle
+  double bubble = 0;         ///< part of the devices' time in which they do not compute
   double dp_imbalance = 0;   ///< most over mean compute of a data-parallel rank
   double forward_cv = 0;     ///< standard deviation over mean of compute time of a MicroPack
   double backward_cv = 0;
@@ -60,7 +60,7 @@ struct Metrics {
 /// The same, finding the gaps first: further O(events log events).
 [[nodiscard]] Metrics metrics_of(const Plan& plan, const sim::PlanSimulation& simulation);
 
-/// The same for a modelled step.
+/// The same for a plan that can only be simulated, at its own bytes of exchange where it has them.
 [[nodiscard]] Metrics metrics_of(const planners::SimulationOnlyPlan& step,
                                  const sim::PlanSimulation& simulation);
 

@@ -23,20 +23,24 @@ namespace slimpack::report {
 /// What the time of a critical path was spent on.
 enum class PathWork : std::uint8_t { forward, backward, head, optimizer, transfer, reduce };
 
+/// How many values PathWork has.
 inline constexpr int kPathWorks = 6;
 
+/// The name of a kind of work, as files have it.
 [[nodiscard]] constexpr std::string_view to_string(PathWork work) noexcept {
   constexpr std::array<std::string_view, kPathWorks> kNames = {"forward",   "backward", "head",
                                                                "optimizer", "transfer", "reduce"};
   return kNames[static_cast<std::size_t>(work)];
 }
 
-/// A release is the part of a B after which a bucket may go, a join takes no time.
+/// What a node of the simulated graph counts as. A release, the part of a backward unit after which
+/// a bucket of gradients may leave, counts as backward; so does a join, which takes no time.
 [[nodiscard]] constexpr PathWork path_work(sim::NodeKind kind) noexcept {
   if (kind == sim::NodeKind::release || kind == sim::NodeKind::join) return PathWork::backward;
   return static_cast<PathWork>(kind);
 }
 
+/// A critical path in a few figures.
 struct PathSummary {
   std::array<Nanos, kPathWorks> time{};  ///< by work; sums to the makespan
   std::size_t steps = 0;                 ///< of the path that take time
@@ -53,6 +57,7 @@ struct JitterReport {
   sim::Jitter result;
 };
 
+/// The figures of a simulated plan, its idle time by cause, its critical path, and its jitter.
 struct SimulationSummary {
   Metrics metrics;
   sim::Gaps gaps;

@@ -19,15 +19,17 @@ enum class TimeShare : std::uint8_t {
   ideal,          ///< the work itself, at the rates that large units approach
   recompute,      ///< what the backward pass computes a second time
   communication,  ///< collectives and exchanges inside units, as far as compute does not hide them
-  overhead,       ///< launches, segments, tiles, regrouping; uneven parts of merged ranks
+  overhead,       ///< launches, segments, tiles, regrouping; uneven parts of context-parallel ranks
   optimizer       ///< the optimizer step and the gathering of weights
 };
 
+/// How many values TimeShare has.
 inline constexpr std::size_t kTimeShares = 5;
 
 /// The ways in which a step's time is spent: `TimeShare`, then `GapCause`.
 inline constexpr std::size_t kTimeCauses = kTimeShares + sim::kGapCauses;
 
+/// The name of a share, as files have it.
 [[nodiscard]] constexpr std::string_view to_string(TimeShare share) noexcept {
   constexpr std::array<std::string_view, kTimeShares> kNames = {
       "ideal", "recompute", "communication", "overhead", "optimizer"};
@@ -41,7 +43,7 @@ inline constexpr std::size_t kTimeCauses = kTimeShares + sim::kGapCauses;
 }
 
 /// Time by cause, the mean over a step's devices. Entries sum exactly to the iteration time; that
-/// is why `overhead` has what rounding leaves and may be negative in a modelled step.
+/// is why `overhead` has what rounding leaves and may be negative for a SimulationOnlyPlan.
 struct TimeSplit {
   std::array<Nanos, kTimeCauses> time{};
   [[nodiscard]] constexpr Nanos operator[](TimeShare share) const noexcept {
@@ -64,9 +66,9 @@ struct TimeSplit {
 
 /// The split of one simulated step whose figures are `metrics`. Recomputation and communication are
 /// differences of the plan's own prices: with the plan as it is, over links that take no time, and
-/// with nothing recomputed besides. A modelled step, which has times of its own, is split by the
-/// prices of its plan; what it takes beyond or below them is `overhead`. Throws as PricedPlan does.
-/// O(n log n) in slices, plus nodes.
+/// with nothing recomputed besides. A SimulationOnlyPlan, which has times of its own, is split by
+/// the prices of its plan; what it takes beyond or below them is `overhead`. Throws as PricedPlan
+/// does. O(n log n) in slices, plus nodes.
 [[nodiscard]] TimeSplit time_split(const ComparedTimeline& step, const Metrics& metrics);
 
 }  // namespace slimpack::report

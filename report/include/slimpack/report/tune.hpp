@@ -18,9 +18,10 @@
 
 namespace slimpack::report {
 
+/// What is searched, and with how much effort.
 struct TuneOptions {
   std::int64_t devices = 1;
-  planners::DegreeBounds bounds;  ///< chunks and relief are the request's where it has them
+  planners::DegreeBounds bounds;  ///< where the request fixes chunks or stages, its own count
   std::int32_t finalists = 3;     ///< degrees that are planned again with more effort
   std::int32_t threads = 1;       ///< never changes the answer
   /// Called with candidates simulated so far and the most there will be, never by two threads at a
@@ -45,7 +46,7 @@ struct Tuning {
   std::int64_t devices = 0;
   std::vector<TunedDegrees> tried;
   std::int64_t evaluations = 0;  ///< candidates simulated in all
-  double seconds = 0;            ///< by the clock
+  double seconds = 0;            ///< of wall time
 
   /// The best degrees; null where none is feasible.
   [[nodiscard]] const TunedDegrees* best() const noexcept {

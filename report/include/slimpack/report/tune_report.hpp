@@ -46,6 +46,7 @@ struct TunedPlace {
   friend bool operator==(const TunedPlace&, const TunedPlace&) = default;
 };
 
+/// The choice of degrees that a place stands for.
 [[nodiscard]] const TunedDegrees& tuned_at(const TuneReport& report, TunedPlace place);
 
 /// Tokens of all steps that the choice was planned on.
