@@ -124,12 +124,37 @@ class Page(unittest.TestCase):
             summary = summaries[name]
             if summary["feasible_steps"] == 0:
                 continue
-            for key in ("mfu", "bubble", "tokens_per_s", "peak_bytes"):
+            for key in ("mfu", "bubble", "tokens_per_s", "peak_bytes", "tokens", "speedup"):
                 self.assertEqual(float(cells[key]), summary[key])
             self.assertEqual(float(cells["iteration_s"]), summary["iteration_s"]["mean"])
             self.assertEqual(float(cells["efficiency"]), summary["efficiency_of_summed_time"])
         picture("light")
         picture("whole", whole=True)
+
+    def test_moved_documents_are_told(self):
+        """A planner that moves documents between steps says so at its row and its lanes, and no other does."""
+        run("compare", os.path.join(DATA, "longsft_mix.lengths"), *COMMON, "--dp", "2", "--pp", "2", "--context", "32768",
+            "--batch-samples", "64", "--steps", "2", "--planners", "slimpack,wlb-llm", "--baseline", "wlb-llm",
+            "--json", "moved.json", "--html", "moved.html")
+        with open("moved.json", encoding="utf-8") as file:
+            answer = json.load(file)
+        given = [step["tokens"] for step in answer["batch"]["steps"]]
+        taken = {name: [row["tokens"] for row in answer["results"] if row["planner"] == name] for name in ("slimpack", "wlb-llm")}
+        self.assertEqual(taken["slimpack"], given)
+        self.assertNotEqual(taken["wlb-llm"], given)
+        self.assertEqual(sum(taken["wlb-llm"]), sum(given))
+        self.assertEqual(answer["baseline"], "wlb-llm")
+        self.assertEqual([row["speedup"] for row in answer["results"] if row["planner"] == "wlb-llm"], [1, 1])
+        self.assertNotIn("speedup_over_megatron", answer["results"][0])
+        self.open("moved.html")
+        notes = page.run("[...document.querySelectorAll('#planners .warning')].map((note) => note.textContent)")
+        self.assertEqual(len(notes), 1)
+        self.assertRegex(notes[0], r"^\* wlb-llm moves documents between steps: step 0 has .* of .* tokens")
+        beside = page.run("""[...document.querySelectorAll('.plan')].map((box) => [box.querySelector('h3').textContent.slice(2),
+            box.querySelector('.warning')?.textContent ?? ''])""")
+        self.assertEqual(dict(beside)["slimpack"], "")
+        self.assertIn(f"{taken['wlb-llm'][0]:,} tokens of {given[0]:,} that were given", dict(beside)["wlb-llm"])
+        picture("moved", whole=True)
 
     def test_headings_sort(self):
         self.open("c.html")
