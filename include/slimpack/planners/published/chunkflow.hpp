@@ -6,25 +6,22 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <numeric>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/chunk_groups.hpp"
-#include "slimpack/planners/published/detail/group_packs.hpp"
 #include "slimpack/planners/published/detail/sample_prices.hpp"
-#include "slimpack/planners/search/choose_plan.hpp"
-#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/planners/search/choices.hpp"
+#include "slimpack/planners/search/choose.hpp"
+#include "slimpack/planners/search/layout.hpp"
+#include "slimpack/planners/search/lengths.hpp"
+#include "slimpack/planners/search/settings.hpp"
 #include "slimpack/schedule/bins.hpp"
 #include "slimpack/schedule/orders.hpp"
 
@@ -37,6 +34,12 @@ struct Retention {
   std::optional<std::int32_t> chunks;  ///< K; absent: all of them
   Recompute early = Recompute::full;
   friend bool operator==(const Retention&, const Retention&) = default;
+
+  void describe(SettingTexts& texts) const {
+    texts["recompute"] = to_string(kept);
+    texts["kept_chunks"] = chunks ? std::to_string(*chunks) : "all";
+    if (chunks) texts["early_chunks"] = to_string(early);
+  }
 };
 
 /// How short samples become chunks.
@@ -45,14 +48,22 @@ enum class Consolidation : std::uint8_t {
   level,     ///< the fewest chunks that longest-first dealing to the emptiest can fill
 };
 
-/// One candidate of ChunkFlow.
+}  // namespace slimpack::planners
+
+template <>
+inline constexpr std::array<std::string_view, 2>
+    slimpack::kWords<slimpack::planners::Consolidation>{"best-fit-decreasing", "level"};
+
+namespace slimpack::planners {
+
+/// One candidate of `Chunkflow`.
 struct ChunkflowSettings {
   Retention retention;
   Tokens chunk{8192};
   schedule::ChunkLead lead = schedule::ChunkLead::just_in_time;
   detail::GroupOrder order = detail::GroupOrder::most_chunks_first;
   Consolidation consolidation = Consolidation::best_fit;
-  LmHeadPlacement head;
+  std::int32_t fewer_last_layers = 0;
 };
 
 namespace detail {
@@ -83,55 +94,26 @@ namespace detail {
   return fallback;
 }
 
-/// Candidates of ChunkFlow.
-class ChunkflowCandidates {
+/// The candidates of `Chunkflow`.
+class ChunkflowCandidates : public CandidateBase<ChunkflowSettings> {
  public:
-  static constexpr std::string_view kName = "chunkflow";
-
-  explicit ChunkflowCandidates(const PlanRequest& request) : request_(request) {
-    constexpr std::array<std::int32_t, 1> kOneChunk{1};
-    head_ = head_choices(request, kOneChunk, false);
-    for (const Recompute kept : recompute_choices(request)) retention_.push_back({kept, {}, kept});
-    if (!request.recompute) {
-      for (const std::int32_t chunks : {1, 2, 4, 8}) {
-        for (const Recompute kept : {Recompute::none, Recompute::light, Recompute::layer}) {
-          retention_.push_back({kept, chunks, Recompute::full});
-          if (kept != Recompute::layer) retention_.push_back({kept, chunks, Recompute::layer});
-        }
-      }
-    }
-    // Begins near four chunks a stage and rank.
-    Tokens total;
-    for (const Tokens length : request.batch.samples) total += length;
-    const std::int64_t wish = total.value / (std::int64_t{4} * request.dp * request.pp);
-    constexpr std::int64_t kLeast = 1024, kMost = 262'144;
-    std::int64_t near = kLeast;
-    while (near < kMost && 2 * near <= wish) near *= 2;
-    for (std::int64_t times = 1; times <= kMost / kLeast; times *= 2) {
-      for (const std::int64_t size : {near * times, near / times}) {
-        if (size >= kLeast && size <= std::min(kMost, request.context.value)) add_size(size);
-      }
-    }
-    constexpr std::size_t kFew = 4;
-    for (std::int64_t parts = 1; parts <= 8 && chunk_.size() < kFew; parts *= 2) {
-      add_size((request.context.value + parts - 1) / parts);
-    }
+  ChunkflowCandidates(const PlanRequest& request, std::string_view planner)
+      : CandidateBase(request, planner) {
+    space_.add("", &ChunkflowSettings::retention, retention_choices());
+    space_.add("chunk_size", &ChunkflowSettings::chunk, size_choices());
+    space_.add("lead", &ChunkflowSettings::lead,
+               {schedule::ChunkLead::just_in_time, schedule::ChunkLead::steady});
+    space_.add("group_order", &ChunkflowSettings::order,
+               {GroupOrder::most_chunks_first, GroupOrder::as_given});
+    space_.add("consolidation", &ChunkflowSettings::consolidation,
+               {Consolidation::best_fit, Consolidation::level});
+    space_.add("last_stage_layers", &ChunkflowSettings::fewer_last_layers,
+               fewer_layers_choices(request), {}, fewer_layers_text);
   }
-
-  [[nodiscard]] std::vector<std::size_t> sizes() const {
-    return {retention_.size(), chunk_.size(), kLeads.size(),
-            kOrders.size(),    kBins.size(),  head_.size()};
-  }
-  [[nodiscard]] static bool exists(const SettingPoint&) noexcept { return true; }
-  [[nodiscard]] ChunkflowSettings at(const SettingPoint& point) const {
-    return {retention_[point[0]], chunk_[point[1]], kLeads[point[2]],
-            kOrders[point[3]],    kBins[point[4]],  head_[point[5]]};
-  }
-  [[nodiscard]] Plan build(const SettingPoint& point) const { return build(at(point)); }
 
   /// The plan of one candidate, without a prediction.
   [[nodiscard]] Plan build(const ChunkflowSettings& settings) const {
-    Plan plan = last_head_frame(request_, kName, settings.head);
+    Plan plan = last_head_frame(request_, planner_, settings.fewer_last_layers);
     std::vector<ChunkGroup> groups = cut(settings);
     price_groups(groups, StagePrices(plan), settings.retention.kept);
     const auto assigned = assign_groups(groups, plan.groups.size(), settings.order);
@@ -152,25 +134,6 @@ class ChunkflowCandidates {
                  schedule::chunked_one_f_one_b(request_.pp, chunks, settings.lead));
     }
     return plan;
-  }
-
-  [[nodiscard]] std::map<std::string, std::string> describe(const SettingPoint& point,
-                                                            const Plan&) const {
-    const ChunkflowSettings settings = at(point);
-    std::map<std::string, std::string> lines;
-    lines["recompute"] = slimpack::to_string(settings.retention.kept);
-    lines["chunk_size"] = std::to_string(settings.chunk.value);
-    lines["kept_chunks"] =
-        settings.retention.chunks ? std::to_string(*settings.retention.chunks) : "all";
-    if (settings.retention.chunks) {
-      lines["early_chunks"] = slimpack::to_string(settings.retention.early);
-    }
-    lines["lead"] = to_string(settings.lead);
-    lines["group_order"] = to_string(settings.order);
-    lines["consolidation"] =
-        settings.consolidation == Consolidation::level ? "level" : "best-fit-decreasing";
-    lines["last_stage_layers"] = fewer_last_layers_text(settings.head);
-    return lines;
   }
 
   /// The chunks of the step: sequences longer than a chunk first, as they come, then packed ones.
@@ -204,21 +167,45 @@ class ChunkflowCandidates {
   }
 
  private:
-  static constexpr std::array kLeads{schedule::ChunkLead::just_in_time,
-                                     schedule::ChunkLead::steady};
-  static constexpr std::array kOrders{GroupOrder::most_chunks_first, GroupOrder::as_given};
-  static constexpr std::array kBins{Consolidation::best_fit, Consolidation::level};
-
-  void add_size(std::int64_t tokens) {
-    const std::int64_t granularity = request_.granularity.value;
-    const Tokens size{(tokens + granularity - 1) / granularity * granularity};
-    if (std::find(chunk_.begin(), chunk_.end(), size) == chunk_.end()) chunk_.push_back(size);
+  /// The request's mode for all chunks, or every mode and every K with a leaner mode before.
+  [[nodiscard]] std::vector<Retention> retention_choices() const {
+    std::vector<Retention> choices;
+    for (const Recompute kept : recompute_choices(request_)) choices.push_back({kept, {}, kept});
+    for (const std::int32_t chunks : {1, 2, 4, 8}) {
+      if (request_.recompute) break;
+      for (const Recompute kept : {Recompute::none, Recompute::light, Recompute::layer}) {
+        choices.push_back({kept, chunks, Recompute::full});
+        if (kept != Recompute::layer) choices.push_back({kept, chunks, Recompute::layer});
+      }
+    }
+    return choices;
   }
 
-  const PlanRequest& request_;
-  std::vector<Retention> retention_;
-  std::vector<Tokens> chunk_;
-  std::vector<LmHeadPlacement> head_;
+  /// Powers of two, from near four chunks a stage and rank on, then parts of the context.
+  [[nodiscard]] std::vector<Tokens> size_choices() const {
+    std::vector<Tokens> sizes;
+    const auto add = [&](std::int64_t tokens) {
+      const std::int64_t granularity = request_.granularity.value;
+      const Tokens size{(tokens + granularity - 1) / granularity * granularity};
+      if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
+    };
+    const std::int64_t context = request_.context.value;
+    const std::int64_t wish =
+        total_tokens(request_.batch.samples).value / (std::int64_t{4} * request_.dp * request_.pp);
+    constexpr std::int64_t kLeast = 1024, kMost = 262'144;
+    std::int64_t near = kLeast;
+    while (near < kMost && 2 * near <= wish) near *= 2;
+    for (std::int64_t times = 1; times <= kMost / kLeast; times *= 2) {
+      for (const std::int64_t size : {near * times, near / times}) {
+        if (size >= kLeast && size <= std::min(kMost, context)) add(size);
+      }
+    }
+    constexpr std::size_t kFew = 4;
+    for (std::int64_t parts = 1; parts <= 8 && sizes.size() < kFew; parts *= 2) {
+      add((context + parts - 1) / parts);
+    }
+    return sizes;
+  }
 };
 static_assert(PlanCandidates<ChunkflowCandidates>);
 
@@ -250,14 +237,12 @@ static_assert(PlanCandidates<ChunkflowCandidates>);
 ///
 /// Infeasible where more than one chunk a stage or a sharded head is asked for.
 struct Chunkflow {
-  static constexpr std::string_view name = detail::ChunkflowCandidates::kName;
+  static constexpr std::string_view name = "chunkflow";
   static constexpr std::string_view description =
       "ChunkFlow: chunks of one size, short samples packed, the last K of a sample kept";
 
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    check_request(request);
-    if (auto beyond = detail::beyond_one_chunk(request, name)) return {*std::move(beyond), {}, 0};
-    return choose_plan(request, detail::ChunkflowCandidates(request));
+    return choose_last_head<detail::ChunkflowCandidates>(request, name);
   }
 };
 static_assert(Planner<Chunkflow>);

@@ -6,15 +6,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
@@ -24,11 +20,15 @@
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/dynapipe_batches.hpp"
 #include "slimpack/planners/published/detail/dynapipe_order.hpp"
-#include "slimpack/planners/published/detail/group_packs.hpp"
 #include "slimpack/planners/published/detail/sample_prices.hpp"
-#include "slimpack/planners/search/choose_plan.hpp"
-#include "slimpack/planners/search/packed_sequences.hpp"
-#include "slimpack/schedule/orders.hpp"
+#include "slimpack/planners/search/choices.hpp"
+#include "slimpack/planners/search/choose.hpp"
+#include "slimpack/planners/search/layout.hpp"
+#include "slimpack/planners/search/lengths.hpp"
+#include "slimpack/planners/search/settings.hpp"
+#include "slimpack/schedule/cyclic.hpp"
+#include "slimpack/schedule/karmarkar_karp.hpp"
+#include "slimpack/schedule/one_f_one_b.hpp"
 #include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners {
@@ -36,12 +36,20 @@ namespace slimpack::planners {
 /// DynaPipe's orders: cyclic within the memory limit, cyclic as if there were none, 1F1B.
 enum class DynapipeOrder : std::uint8_t { limited, cyclic, one_forward };
 
-/// One candidate of DynaPipe.
+}  // namespace slimpack::planners
+
+template <>
+inline constexpr std::array<std::string_view, 3>
+    slimpack::kWords<slimpack::planners::DynapipeOrder>{"cyclic-limited", "cyclic", "1f1b"};
+
+namespace slimpack::planners {
+
+/// One candidate of `Dynapipe`.
 struct DynapipeSettings {
   Recompute recompute = Recompute::none;
   DynapipeOrder order = DynapipeOrder::limited;
   std::int32_t in_flight = 1;  ///< a micro-batch has at most this part of a stage's free memory
-  LmHeadPlacement head;
+  std::int32_t fewer_last_layers = 0;
 };
 
 namespace detail {
@@ -104,41 +112,30 @@ class ReplicaRoom {
 };
 static_assert(schedule::StageRoom<ReplicaRoom>);
 
-/// Candidates of DynaPipe.
-class DynapipeCandidates {
+/// The candidates of `Dynapipe`.
+class DynapipeCandidates : public CandidateBase<DynapipeSettings> {
  public:
-  static constexpr std::string_view kName = "dynapipe";
-
-  explicit DynapipeCandidates(const PlanRequest& request)
-      : request_(request), recompute_(recompute_choices(request)) {
-    constexpr std::array<std::int32_t, 1> kOneChunk{1};
-    head_ = head_choices(request, kOneChunk, false);
+  DynapipeCandidates(const PlanRequest& request, std::string_view planner)
+      : CandidateBase(request, planner), longest_first_(longest_first(request.batch.samples)) {
+    std::vector<std::int32_t> in_flight;
     for (const std::int32_t count :
          {request.pp, 2 * request.pp, std::max(1, request.pp / 2), 4 * request.pp, 1}) {
-      if (std::find(in_flight_.begin(), in_flight_.end(), count) == in_flight_.end()) {
-        in_flight_.push_back(count);
+      if (std::find(in_flight.begin(), in_flight.end(), count) == in_flight.end()) {
+        in_flight.push_back(count);
       }
     }
-    longest_first_.resize(request.batch.samples.size());
-    std::iota(longest_first_.begin(), longest_first_.end(), std::size_t{0});
-    std::stable_sort(longest_first_.begin(), longest_first_.end(),
-                     [&](std::size_t a, std::size_t b) {
-                       return request.batch.samples[a] > request.batch.samples[b];
-                     });
+    using enum DynapipeOrder;
+    space_.add("recompute", &DynapipeSettings::recompute, recompute_choices(request));
+    space_.add("order", &DynapipeSettings::order, {limited, cyclic, one_forward});
+    space_.add("memory_share", &DynapipeSettings::in_flight, in_flight, {},
+               [](std::int32_t parts) { return "1/" + std::to_string(parts); });
+    space_.add("last_stage_layers", &DynapipeSettings::fewer_last_layers,
+               fewer_layers_choices(request), {}, fewer_layers_text);
   }
-
-  [[nodiscard]] std::vector<std::size_t> sizes() const {
-    return {recompute_.size(), kOrders.size(), in_flight_.size(), head_.size()};
-  }
-  [[nodiscard]] static bool exists(const SettingPoint&) noexcept { return true; }
-  [[nodiscard]] DynapipeSettings at(const SettingPoint& point) const {
-    return {recompute_[point[0]], kOrders[point[1]], in_flight_[point[2]], head_[point[3]]};
-  }
-  [[nodiscard]] Plan build(const SettingPoint& point) const { return build(at(point)); }
 
   /// The plan of one candidate, without a prediction.
   [[nodiscard]] Plan build(const DynapipeSettings& settings) const {
-    Plan plan = last_head_frame(request_, kName, settings.head);
+    Plan plan = last_head_frame(request_, planner_, settings.fewer_last_layers);
     const Batches batches = cut(plan, settings);
     std::vector<GroupPacks> packs(static_cast<std::size_t>(request_.dp));
     const schedule::ShardLayout replicas =
@@ -162,25 +159,11 @@ class DynapipeCandidates {
     return plan;
   }
 
-  [[nodiscard]] std::map<std::string, std::string> describe(const SettingPoint& point,
-                                                            const Plan& plan) const {
-    const DynapipeSettings settings = at(point);
-    std::map<std::string, std::string> lines;
-    lines["recompute"] = to_string(settings.recompute);
-    constexpr std::array<std::string_view, 3> kNames{"cyclic-limited", "cyclic", "1f1b"};
-    lines["order"] = kNames[static_cast<std::size_t>(settings.order)];
-    lines["memory_share"] = "1/" + std::to_string(settings.in_flight);
-    lines["last_stage_layers"] = settings.head.fewer_last_layers == 0
-                                     ? "even"
-                                     : std::to_string(settings.head.fewer_last_layers) + "-fewer";
-    lines["micro_batches"] = std::to_string(plan.micropacks.size() / 2);
-    return lines;
+  static void describe(const DynapipeSettings&, const Plan& plan, SettingTexts& texts) {
+    texts["micro_batches"] = std::to_string(plan.micropacks.size() / 2);
   }
 
  private:
-  static constexpr std::array kOrders{DynapipeOrder::limited, DynapipeOrder::cyclic,
-                                      DynapipeOrder::one_forward};
-
   /// Runs of the samples, longest first, and what each takes on the slowest stage.
   struct Batches {
     std::vector<std::size_t> ends;
@@ -272,10 +255,6 @@ class DynapipeCandidates {
     return times;
   }
 
-  const PlanRequest& request_;
-  std::vector<Recompute> recompute_;
-  std::vector<std::int32_t> in_flight_;
-  std::vector<LmHeadPlacement> head_;
   std::vector<std::size_t> longest_first_;
 };
 static_assert(PlanCandidates<DynapipeCandidates>);
@@ -304,14 +283,12 @@ static_assert(PlanCandidates<DynapipeCandidates>);
 ///
 /// Infeasible where more than one chunk or a sharded head is asked for.
 struct Dynapipe {
-  static constexpr std::string_view name = detail::DynapipeCandidates::kName;
+  static constexpr std::string_view name = "dynapipe";
   static constexpr std::string_view description =
       "DynaPipe: micro-batches of whole samples by dynamic programming, adaptive order";
 
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    check_request(request);
-    if (auto beyond = detail::beyond_one_chunk(request, name)) return {*std::move(beyond), {}, 0};
-    return choose_plan(request, detail::DynapipeCandidates(request));
+    return choose_last_head<detail::DynapipeCandidates>(request, name);
   }
 };
 static_assert(Planner<Dynapipe>);

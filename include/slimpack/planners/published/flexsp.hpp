@@ -3,11 +3,8 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,7 +13,6 @@
 #include <variant>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/any_model.hpp"
@@ -30,37 +26,53 @@
 #include "slimpack/planners/published/detail/flexsp_times.hpp"
 #include "slimpack/planners/published/detail/shared_batches.hpp"
 #include "slimpack/planners/published/detail/token_capacity.hpp"
-#include "slimpack/planners/search/choose_modelled.hpp"
-#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/planners/search/choices.hpp"
+#include "slimpack/planners/search/choose.hpp"
+#include "slimpack/planners/search/layout.hpp"
+#include "slimpack/planners/search/lengths.hpp"
+#include "slimpack/planners/search/settings.hpp"
 
 namespace slimpack::planners {
+
+/// How many micro-batches FlexSP makes: quarters of the fewest that hold all tokens, or multiples
+/// of the stages, whichever is more.
+struct FlexSpCount {
+  std::int64_t quarters = 4, stages = 0;
+};
+
+/// One candidate of `FlexSp`.
+struct FlexSpSettings {
+  Recompute recompute = Recompute::none;
+  FlexSpCount count;
+  std::int64_t room = 4;  ///< quarters of what memory holds that groups may fill
+  std::int32_t fewer_last_layers = 0;
+};
 
 namespace detail {
 
 /// The candidates of `FlexSp`.
-class FlexSpCandidates {
+class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
  public:
   FlexSpCandidates(const PlanRequest& request, std::string_view planner)
-      : request_(request), planner_(planner), recompute_(recompute_choices(request)) {
-    const std::vector<std::int32_t> one_chunk{1};
-    head_ = head_choices(request, one_chunk, false);
+      : CandidateBase(request, planner) {
     const std::int64_t heads = request.model.heads / request.tp;
     const std::int32_t most = largest_group(request);
     for (std::int64_t ranks = 1; ranks <= most && heads % ranks == 0; ranks *= 2) ++degrees_;
-    if (request.pp > 1) counts_ = {{0, 4}, {4, 0}, {0, 2}, {0, 8}, {8, 0}, {16, 0}, {0, 16}};
+    std::vector<FlexSpCount> counts{{4, 0}, {5, 0}, {6, 0}, {8, 0}, {12, 0}, {16, 0}, {32, 0}};
+    if (request.pp > 1) counts = {{0, 4}, {4, 0}, {0, 2}, {0, 8}, {8, 0}, {16, 0}, {0, 16}};
+    space_.add("recompute", &FlexSpSettings::recompute, recompute_choices(request));
+    space_.add("", &FlexSpSettings::count, counts);
+    space_.add("", &FlexSpSettings::room, {4, 3, 2, 5});
+    space_.add("last_stage_layers", &FlexSpSettings::fewer_last_layers,
+               fewer_layers_choices(request), {}, fewer_layers_text);
   }
 
-  [[nodiscard]] std::vector<std::size_t> sizes() const {
-    return {recompute_.size(), counts_.size(), kRoom.size(), head_.size()};
-  }
-  [[nodiscard]] bool exists(const SettingPoint&) const { return true; }
-
-  [[nodiscard]] SimulationOnlyPlan build(const SettingPoint& point) const {
-    const std::vector<SharedBatch> batches = batches_of(point);
+  [[nodiscard]] BuiltStep build(const FlexSpSettings& settings) const {
+    const std::vector<SharedBatch> batches = batches_of(settings);
     Plan plan = share_batches(
         request_, planner_,
-        {recompute_[point[0]], head_[point[3]],
-         request_.memory.cp_block_tokens ? request_.memory.cp_block_tokens : std::optional(kShare)},
+        {settings.recompute, settings.fewer_last_layers,
+         request_.memory.cp_block_tokens ? request_.memory.cp_block_tokens : std::optional(kBlock)},
         batches);
     Bytes exchanged;
     std::vector<Nanos> compute;
@@ -68,28 +80,22 @@ class FlexSpCandidates {
                make_model(plan));
     UnitTimeOverrides times(plan, PricedPlan(plan), std::move(compute));
     schedule_shared(plan, batches, times, MemoryModel(plan));
-    const bool splits = plan.parallel.max_cp > 1;
-    return {std::move(plan), std::move(times), splits ? "exchange of heads between ranks" : "",
-            splits ? std::optional(exchanged) : std::nullopt};
+    if (plan.parallel.max_cp == 1) return plan;
+    return SimulationOnlyPlan{std::move(plan), std::move(times), "exchange of heads between ranks",
+                              exchanged};
   }
-
-  [[nodiscard]] std::map<std::string, std::string> settings(const SettingPoint& point,
-                                                            const Plan& plan) const {
-    const std::int32_t fewer_last_layers = head_[point[3]].fewer_last_layers;
-    return {{"recompute", std::string(to_string(recompute_[point[0]]))},
-            {"micro_batches", std::to_string(count(point))},
-            {"tokens_per_rank", std::to_string(capacity(point).value)},
-            {"last_stage_layers",
-             fewer_last_layers == 0 ? "even" : std::to_string(fewer_last_layers) + "-fewer"},
-            {"largest_group", std::to_string(plan.parallel.max_cp)}};
+  void describe(const FlexSpSettings& settings, const Plan& plan, SettingTexts& texts) const {
+    texts["micro_batches"] = std::to_string(count(settings));
+    texts["tokens_per_rank"] = std::to_string(capacity(settings).value);
+    texts["largest_group"] = std::to_string(plan.parallel.max_cp);
   }
 
   /// Micro-batches of groups, in order; the groups of one lie on neighbouring ranks, largest first.
-  [[nodiscard]] std::vector<SharedBatch> batches_of(const SettingPoint& point) const {
+  [[nodiscard]] std::vector<SharedBatch> batches_of(const FlexSpSettings& settings) const {
     const std::span<const Tokens> samples = request_.batch.samples;
-    const std::vector<SpTimes> times = sample_times(recompute_[point[0]]);
+    const std::vector<SpTimes> times = sample_times(settings.recompute);
     std::vector<SharedBatch> batches;
-    for (const auto& run : cut_sorted(samples, count(point))) {
+    for (const auto& run : cut_sorted(samples, count(settings))) {
       std::vector<Tokens> lengths;
       std::vector<SpTimes> own;
       for (const std::size_t sample : run) {
@@ -97,7 +103,8 @@ class FlexSpCandidates {
         own.push_back(times[sample]);
       }
       std::int32_t first = 0;
-      for (const SpGroup& group : solve_sp_groups({lengths, own, request_.dp, capacity(point)})) {
+      for (const SpGroup& group :
+           solve_sp_groups({lengths, own, request_.dp, capacity(settings)})) {
         SharedBatch batch{first, std::int32_t{1} << group.degree, {}};
         for (const std::size_t i : group.samples) batch.samples.push_back(run[i]);
         first += batch.ranks;
@@ -108,30 +115,22 @@ class FlexSpCandidates {
   }
 
  private:
-  /// Micro-batches as quarters of the fewest that hold all tokens, and as multiples of stages.
-  struct Count {
-    std::int64_t quarters = 4, stages = 0;
-  };
-  static constexpr std::array<std::int64_t, 4> kRoom{4, 3, 2,
-                                                     5};  ///< quarters of what memory holds
   /// Small blocks, for heads are split when tokens are spread evenly.
-  static constexpr Tokens kShare{32};
+  static constexpr Tokens kBlock{32};
 
-  [[nodiscard]] Tokens capacity(const SettingPoint& point) const {
+  [[nodiscard]] Tokens capacity(const FlexSpSettings& settings) const {
     return {std::max<std::int64_t>(
-        1, token_capacity(request_, recompute_[point[0]]).value / 4 * kRoom[point[2]])};
+        1, token_capacity(request_, settings.recompute).value / 4 * settings.room)};
   }
-  [[nodiscard]] std::int64_t count(const SettingPoint& point) const {
-    const auto& samples = request_.batch.samples;
-    const auto n = static_cast<std::int64_t>(samples.size());
-    Tokens total;
-    for (const Tokens length : samples) total += length;
-    const Int128 room = Int128{capacity(point).value} * request_.dp;
-    const Int128 fewest = (total.value + room - 1) / room;
-    const Count& wish = counts_[point[1]];
+  [[nodiscard]] std::int64_t count(const FlexSpSettings& settings) const {
+    const std::vector<Tokens>& samples = request_.batch.samples;
+    const Int128 room = Int128{capacity(settings).value} * request_.dp;
+    const Int128 fewest = (total_tokens(samples).value + room - 1) / room;
+    const FlexSpCount& wish = settings.count;
     const Int128 most =
         std::max({fewest, (fewest * wish.quarters + 3) / 4, Int128{wish.stages} * request_.pp});
-    return static_cast<std::int64_t>(std::min<Int128>(most, n));
+    return static_cast<std::int64_t>(
+        std::min<Int128>(most, static_cast<std::int64_t>(samples.size())));
   }
 
   [[nodiscard]] std::vector<SpTimes> sample_times(Recompute recompute) const {
@@ -167,12 +166,7 @@ class FlexSpCandidates {
     return compute;
   }
 
-  const PlanRequest& request_;
-  std::string_view planner_;
-  std::vector<Recompute> recompute_;
-  std::vector<LmHeadPlacement> head_;
   std::size_t degrees_ = 0;  ///< groups of 1, 2, 4 .. ranks
-  std::vector<Count> counts_{{4, 0}, {5, 0}, {6, 0}, {8, 0}, {12, 0}, {16, 0}, {32, 0}};
 };
 
 }  // namespace detail
@@ -215,17 +209,7 @@ struct FlexSp {
   static constexpr std::string_view simulated_only = "with groups of several ranks";
 
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    check_request(request);
-    if (request.chunks.value_or(1) != 1) {
-      return {Infeasible{"chunks of a stage, one in flexsp's order", *request.chunks, 1}, {}, 0};
-    }
-    if (request.head == LmHead::shard) {
-      return {Infeasible{"stages with a part of the head, one in flexsp's order", request.pp, 1},
-              {},
-              0};
-    }
-    const detail::FlexSpCandidates candidates(request, name);
-    return choose_modelled(request, candidates.sizes(), candidates);
+    return choose_last_head<detail::FlexSpCandidates>(request, name);
   }
 };
 static_assert(Planner<FlexSp>);

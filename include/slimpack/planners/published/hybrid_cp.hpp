@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
@@ -21,11 +19,22 @@
 #include "slimpack/planners/published/detail/hybrid_cp_rounds.hpp"
 #include "slimpack/planners/published/detail/shared_batches.hpp"
 #include "slimpack/planners/published/detail/token_capacity.hpp"
-#include "slimpack/planners/published/megatron_cp.hpp"
-#include "slimpack/planners/search/choose_plan.hpp"
-#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/planners/search/choices.hpp"
+#include "slimpack/planners/search/choose.hpp"
+#include "slimpack/planners/search/layout.hpp"
+#include "slimpack/planners/search/lengths.hpp"
+#include "slimpack/planners/search/settings.hpp"
 
 namespace slimpack::planners {
+
+/// One candidate of `HybridCp`.
+struct HybridCpSettings {
+  Recompute recompute = Recompute::none;
+  Tokens per_rank;      ///< of a sample, at most
+  bool packed = false;  ///< several samples a micro-batch, else one
+  std::int32_t fewer_last_layers = 0;
+  std::optional<Tokens> cp_block;  ///< blocks in which ranks share a sample, else the request's
+};
 
 namespace detail {
 
@@ -59,55 +68,48 @@ namespace detail {
 }
 
 /// The candidates of `HybridCp`.
-class HybridCpCandidates {
+class HybridCpCandidates : public CandidateBase<HybridCpSettings> {
  public:
   HybridCpCandidates(const PlanRequest& request, std::string_view planner)
-      : request_(request), planner_(planner), recompute_(recompute_choices(request)) {
-    const std::vector<std::int32_t> one_chunk{1};
-    head_ = head_choices(request, one_chunk, false);
+      : CandidateBase(request, planner) {
     const std::int32_t most = largest_group(request);
-    const std::vector<std::int32_t> sizes =
-        most > 1 ? std::vector<std::int32_t>{1, most} : std::vector<std::int32_t>{1};
-    share_ = share_choices(request, sizes);
-    const Tokens longest =
-        *std::max_element(request.batch.samples.begin(), request.batch.samples.end());
+    const Tokens longest = longest_of(request.batch.samples);
+    std::vector<Tokens> per_rank;
     for (std::int64_t power = 1; power <= most; power *= 2) {
-      per_rank_.push_back({(longest.value + power - 1) / power});
+      per_rank.push_back({(longest.value + power - 1) / power});
       if (power >= 2 && 2 * power <= most) {  // between two powers
-        per_rank_.push_back({(2 * longest.value + 3 * power - 1) / (3 * power)});
+        per_rank.push_back({(2 * longest.value + 3 * power - 1) / (3 * power)});
       }
     }
     // What memory holds, as users set it, is tried first.
     const Tokens room = token_capacity(request, Recompute::light);
-    std::stable_partition(per_rank_.begin(), per_rank_.end(),
+    std::stable_partition(per_rank.begin(), per_rank.end(),
                           [&](Tokens tokens) { return tokens <= room; });
+    space_.add("recompute", &HybridCpSettings::recompute, recompute_choices(request));
+    space_.add("tokens_per_rank", &HybridCpSettings::per_rank, per_rank);
+    space_.add("micro_batch", &HybridCpSettings::packed, {false, true}, {},
+               [](bool packed) { return packed ? "packed" : "sample"; });
+    space_.add("last_stage_layers", &HybridCpSettings::fewer_last_layers,
+               fewer_layers_choices(request), {}, fewer_layers_text);
+    space_.add("share_tokens", &HybridCpSettings::cp_block, block_choices(request, most), {},
+               block_text);
   }
 
-  [[nodiscard]] std::vector<std::size_t> sizes() const {
-    return {recompute_.size(), per_rank_.size(), 2, head_.size(), share_.size()};
-  }
-  [[nodiscard]] bool exists(const SettingPoint&) const { return true; }
-  [[nodiscard]] Plan build(const SettingPoint& point) const {
-    const Tokens per_rank = per_rank_[point[1]];
-    const auto rounds = hybrid_cp_rounds(request_.batch.samples,
-                                         {request_.dp, per_rank, std::min(request_.dp, most())});
-    const auto batches = hybrid_batches(request_.batch.samples, rounds,
-                                        point[2] == 1 ? std::optional(per_rank) : std::nullopt);
-    Plan plan = share_batches(request_, planner_,
-                              {recompute_[point[0]], head_[point[3]], share_[point[4]]}, batches);
+  [[nodiscard]] Plan build(const HybridCpSettings& settings) const {
+    const std::vector<Tokens>& samples = request_.batch.samples;
+    const auto rounds =
+        hybrid_cp_rounds(samples, {request_.dp, settings.per_rank, std::min(request_.dp, most())});
+    const auto batches = hybrid_batches(
+        samples, rounds, settings.packed ? std::optional(settings.per_rank) : std::nullopt);
+    Plan plan =
+        share_batches(request_, planner_,
+                      {settings.recompute, settings.fewer_last_layers, settings.cp_block}, batches);
     schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan));
     return plan;
   }
-  [[nodiscard]] std::map<std::string, std::string> describe(const SettingPoint& point,
-                                                            const Plan& plan) const {
-    const std::int32_t fewer_last_layers = head_[point[3]].fewer_last_layers;
-    return {{"recompute", std::string(to_string(recompute_[point[0]]))},
-            {"tokens_per_rank", std::to_string(per_rank_[point[1]].value)},
-            {"micro_batch", point[2] == 1 ? "packed" : "sample"},
-            {"last_stage_layers",
-             fewer_last_layers == 0 ? "even" : std::to_string(fewer_last_layers) + "-fewer"},
-            {"largest_group", std::to_string(plan.parallel.max_cp)},
-            {"share_tokens", std::to_string(plan.memory.cp_block_tokens.value)}};
+  static void describe(const HybridCpSettings&, const Plan& plan, SettingTexts& texts) {
+    texts["largest_group"] = std::to_string(plan.parallel.max_cp);
+    texts["share_tokens"] = std::to_string(plan.memory.cp_block_tokens.value);
   }
 
  private:
@@ -116,13 +118,6 @@ class HybridCpCandidates {
     return request_.max_cp.value_or(request_.dp) >= request_.dp ? request_.dp
                                                                 : largest_group(request_);
   }
-
-  const PlanRequest& request_;
-  std::string_view planner_;
-  std::vector<Recompute> recompute_;
-  std::vector<LmHeadPlacement> head_;
-  std::vector<std::optional<Tokens>> share_;
-  std::vector<Tokens> per_rank_;
 };
 
 }  // namespace detail
@@ -152,16 +147,7 @@ struct HybridCp {
       "Megatron-Core: every sample on a power of two of ranks that its length asks for";
 
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    check_request(request);
-    if (request.chunks.value_or(1) != 1) {
-      return {Infeasible{"chunks of a stage, one in hybrid-cp's order", *request.chunks, 1}, {}, 0};
-    }
-    if (request.head == LmHead::shard) {
-      return {Infeasible{"stages with a part of the head, one in hybrid-cp's order", request.pp, 1},
-              {},
-              0};
-    }
-    return choose_plan(request, detail::HybridCpCandidates(request, name));
+    return choose_last_head<detail::HybridCpCandidates>(request, name);
   }
 };
 static_assert(Planner<HybridCp>);

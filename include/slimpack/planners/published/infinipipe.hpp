@@ -3,10 +3,8 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,20 +12,20 @@
 #include <utility>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/chunk_groups.hpp"
-#include "slimpack/planners/published/detail/group_packs.hpp"
 #include "slimpack/planners/published/detail/infinipipe_chunks.hpp"
 #include "slimpack/planners/published/detail/infinipipe_memory.hpp"
 #include "slimpack/planners/published/detail/sample_prices.hpp"
-#include "slimpack/planners/published/megatron_cp.hpp"
-#include "slimpack/planners/search/choose_plan.hpp"
-#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/planners/search/choices.hpp"
+#include "slimpack/planners/search/choose.hpp"
+#include "slimpack/planners/search/layout.hpp"
+#include "slimpack/planners/search/lengths.hpp"
+#include "slimpack/planners/search/settings.hpp"
 #include "slimpack/planners/search/worst_memory.hpp"
 #include "slimpack/schedule/orders.hpp"
 
@@ -40,57 +38,52 @@ struct InfinipipeSettings {
   /// Samples of at most so many chunks run in a pipeline of their own behind the others; 0: none.
   std::int32_t apart = 0;
   schedule::ChunkLead lead = schedule::ChunkLead::steady;
-  std::int32_t ranks = 1;  ///< that run each chunk together; divides dp
-  std::optional<Tokens> share;
-  LmHeadPlacement head;
+  std::int32_t ranks = 1;          ///< that run each chunk together; divides dp
+  std::optional<Tokens> cp_block;  ///< blocks in which they share it, else the request's
+  std::int32_t fewer_last_layers = 0;
+
+  /// Whether several ranks run each chunk.
+  [[nodiscard]] static bool in_cp_group(const InfinipipeSettings& settings) noexcept {
+    return settings.ranks > 1;
+  }
 };
 
 namespace detail {
 
-/// Candidates of InfiniPipe.
-class InfinipipeCandidates {
+/// The candidates of `Infinipipe`.
+class InfinipipeCandidates : public CandidateBase<InfinipipeSettings> {
  public:
-  static constexpr std::string_view kName = "infinipipe";
-
-  explicit InfinipipeCandidates(const PlanRequest& request) : request_(request) {
-    constexpr std::array<std::int32_t, 1> kOneChunk{1};
-    head_ = head_choices(request, kOneChunk, false);
-    if (request.recompute) {
-      recompute_ = {request.recompute};
-    } else {
-      recompute_ = {std::nullopt, Recompute::full, Recompute::layer, Recompute::light};
+  InfinipipeCandidates(const PlanRequest& request, std::string_view planner)
+      : CandidateBase(request, planner) {
+    std::vector<std::optional<Recompute>> modes{request.recompute};
+    if (!request.recompute) {
+      modes.insert(modes.end(), {Recompute::full, Recompute::layer, Recompute::light});
     }
-    for (const std::int32_t slices : {2 * request.pp, request.pp, 4 * request.pp, 8 * request.pp,
-                                      std::max(1, request.pp / 2), 16 * request.pp, 1}) {
-      if (std::find(slices_.begin(), slices_.end(), slices) == slices_.end()) {
-        slices_.push_back(slices);
-      }
+    std::vector<std::int32_t> slices;
+    for (const std::int32_t count : {2 * request.pp, request.pp, 4 * request.pp, 8 * request.pp,
+                                     std::max(1, request.pp / 2), 16 * request.pp, 1}) {
+      if (std::find(slices.begin(), slices.end(), count) == slices.end()) slices.push_back(count);
     }
-    ranks_ = context_parallel_choices(request);
-    share_ = share_choices(request, ranks_);
+    const auto ranks = context_parallel_choices(request);
+    space_.add("recompute", &InfinipipeSettings::recompute, modes, {},
+               [](std::optional<Recompute> mode) {
+                 return mode ? slimpack::to_string(*mode) : "adaptive";
+               });
+    space_.add("slices", &InfinipipeSettings::slices, slices);
+    space_.add("lead", &InfinipipeSettings::lead,
+               {schedule::ChunkLead::steady, schedule::ChunkLead::just_in_time});
+    space_.add("apart", &InfinipipeSettings::apart, {0, 1, 2, 4, 8});
+    space_.add("context_parallel", &InfinipipeSettings::ranks, ranks);
+    space_.add("share_tokens", &InfinipipeSettings::cp_block, block_choices(request, ranks.back()),
+               {.applies = InfinipipeSettings::in_cp_group, .first_only = true}, block_text);
+    space_.add("last_stage_layers", &InfinipipeSettings::fewer_last_layers,
+               fewer_layers_choices(request), {}, fewer_layers_text);
   }
-
-  [[nodiscard]] std::vector<std::size_t> sizes() const {
-    return {recompute_.size(), slices_.size(), kLeads.size(), kApart.size(),
-            ranks_.size(),     share_.size(),  head_.size()};
-  }
-  [[nodiscard]] bool exists(const SettingPoint& point) const {
-    return point[5] == 0 || ranks_[point[4]] > 1;
-  }
-  [[nodiscard]] InfinipipeSettings at(const SettingPoint& point) const {
-    return {recompute_[point[0]], slices_[point[1]], kApart[point[3]], kLeads[point[2]],
-            ranks_[point[4]],     share_[point[5]],  head_[point[6]]};
-  }
-  [[nodiscard]] Plan build(const SettingPoint& point) const { return build(at(point)); }
 
   /// The plan of one candidate, without a prediction.
   [[nodiscard]] Plan build(const InfinipipeSettings& settings) const {
-    Plan plan = last_head_frame(request_, kName, settings.head);
-    if (settings.ranks > 1) {
-      plan.parallel.max_cp = settings.ranks;
-      if (settings.share) plan.memory.cp_block_tokens = *settings.share;
-      plan.groups = neighbouring_ranks(request_.dp, settings.ranks);
-    }
+    Plan plan = last_head_frame(request_, planner_, settings.fewer_last_layers);
+    group_neighbours(plan, settings.ranks, settings.cp_block);
     const StagePrices prices(plan);
     std::vector<GroupPacks> packs(plan.groups.size());
     std::vector<schedule::StageOrders> orders;
@@ -113,23 +106,6 @@ class InfinipipeCandidates {
     return plan;
   }
 
-  [[nodiscard]] std::map<std::string, std::string> describe(const SettingPoint& point,
-                                                            const Plan& plan) const {
-    const InfinipipeSettings settings = at(point);
-    std::map<std::string, std::string> lines;
-    lines["recompute"] =
-        settings.recompute ? std::string(slimpack::to_string(*settings.recompute)) : "adaptive";
-    lines["slices"] = std::to_string(settings.slices);
-    lines["lead"] = to_string(settings.lead);
-    lines["apart"] = std::to_string(settings.apart);
-    lines["context_parallel"] = std::to_string(settings.ranks);
-    if (settings.ranks > 1) {
-      lines["share_tokens"] = std::to_string(plan.memory.cp_block_tokens.value);
-    }
-    lines["last_stage_layers"] = fewer_last_layers_text(settings.head);
-    return lines;
-  }
-
   /// The chunks of each group of ranks, longest sequences first. Samples are dealt by time; all
   /// are cut along the mesh of the step's longest.
   [[nodiscard]] std::vector<std::vector<ChunkGroup>> chunk_all(
@@ -142,8 +118,8 @@ class InfinipipeCandidates {
       const std::int64_t all = prices.both_passes(prices.load(begin, end), mode, stage);
       return std::max<std::int64_t>(1, all - whole.unit);
     };
-    const Tokens longest = *std::max_element(samples.begin(), samples.end());
-    const SliceMesh mesh = slice_mesh(longest, settings.slices, request_.granularity, time);
+    const SliceMesh mesh =
+        slice_mesh(longest_of(samples), settings.slices, request_.granularity, time);
     std::vector<schedule::SampleNeed> needs;
     for (const std::int64_t each : whole.time) needs.push_back({each, {}});
     schedule::AssignRules rules;
@@ -166,10 +142,6 @@ class InfinipipeCandidates {
   }
 
  private:
-  static constexpr std::array kLeads{schedule::ChunkLead::steady,
-                                     schedule::ChunkLead::just_in_time};
-  static constexpr std::array<std::int32_t, 5> kApart{0, 1, 2, 4, 8};
-
   /// One pipeline behind the other, the second of the samples of few chunks.
   [[nodiscard]] schedule::StageOrders order_of(std::span<const std::int32_t> chunks,
                                                const InfinipipeSettings& settings) const {
@@ -258,12 +230,6 @@ class InfinipipeCandidates {
       if (fits) return;
     }
   }
-
-  const PlanRequest& request_;
-  std::vector<std::optional<Recompute>> recompute_;
-  std::vector<std::int32_t> slices_, ranks_;
-  std::vector<std::optional<Tokens>> share_;
-  std::vector<LmHeadPlacement> head_;
 };
 static_assert(PlanCandidates<InfinipipeCandidates>);
 
@@ -293,14 +259,12 @@ static_assert(PlanCandidates<InfinipipeCandidates>);
 ///
 /// Infeasible where more than one chunk a stage or a sharded head is asked for.
 struct Infinipipe {
-  static constexpr std::string_view name = detail::InfinipipeCandidates::kName;
+  static constexpr std::string_view name = "infinipipe";
   static constexpr std::string_view description =
       "InfiniPipe: chunks of equal time, split and packed, recomputed as memory asks";
 
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    check_request(request);
-    if (auto beyond = detail::beyond_one_chunk(request, name)) return {*std::move(beyond), {}, 0};
-    return choose_plan(request, detail::InfinipipeCandidates(request));
+    return choose_last_head<detail::InfinipipeCandidates>(request, name);
   }
 };
 static_assert(Planner<Infinipipe>);

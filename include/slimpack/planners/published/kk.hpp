@@ -2,131 +2,84 @@
 // verl's plan: Karmarkar-Karp over data-parallel ranks, then over micro-batches of a token budget.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <map>
-#include <optional>
-#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/kk_batches.hpp"
 #include "slimpack/planners/published/detail/token_capacity.hpp"
-#include "slimpack/planners/published/megatron_cp.hpp"
-#include "slimpack/planners/search/choose_plan.hpp"
+#include "slimpack/planners/search/choices.hpp"
+#include "slimpack/planners/search/choose.hpp"
+#include "slimpack/planners/search/lengths.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
-#include "slimpack/schedule/orders.hpp"
 
 namespace slimpack::planners {
+
+/// One candidate of `Kk`.
+struct KkSettings : PackedSettings, KkRules {};
 
 namespace detail {
 
 /// The candidates of `Kk`.
-class KkCandidates {
+class KkCandidates : public CandidateBase<KkSettings> {
  public:
   KkCandidates(const PlanRequest& request, std::string_view planner)
-      : request_(request),
-        planner_(planner),
-        recompute_(recompute_choices(request)),
-        ranks_(context_parallel_choices(request)),
-        share_(share_choices(request, ranks_)),
-        chunks_(request.pp == 1 && !request.chunks ? std::vector<std::int32_t>{1}
-                                                   : chunk_choices(request, 1)),
-        head_(head_choices(request, chunks_, false)) {
-    if (request.pp > 1) least_ = {4, 1, 2, 8, 16};
-    const Tokens longest =
-        *std::max_element(request.batch.samples.begin(), request.batch.samples.end());
-    ranks_ = roomy_first(request, std::move(ranks_), longest);
-    budget_ = {request.context, request.context * 2, request.context * 4};
-    if (longest < request.context) budget_.push_back(longest);
+      : CandidateBase(request, planner) {
+    using schedule::PartSizes;
+    const Tokens longest = longest_of(request.batch.samples);
+    const auto ranks = context_parallel_choices(request);
+    const auto chunks = request.pp == 1 && !request.chunks ? std::vector<std::int32_t>{1}
+                                                           : chunk_choices(request, 1);
+    std::vector<std::int64_t> least{1, 4, 16, 64};
+    if (request.pp > 1) least = {4, 1, 2, 8, 16};
+    for (std::int64_t& times : least) times *= request.pp;
+    std::vector<Tokens> budgets{request.context, request.context * 2, request.context * 4};
+    if (longest < request.context) budgets.push_back(longest);
+    std::vector<PartSizes> sizes{PartSizes::equal, PartSizes::free};
     if (request.batch.samples.size() % static_cast<std::size_t>(request.dp) != 0) {
-      sizes_ = {schedule::PartSizes::free};
+      sizes = {PartSizes::free};
     }
+    space_.add("recompute", &PackedSettings::recompute, recompute_choices(request));
+    space_.add("context_parallel", &PackedSettings::ranks, roomy_first(request, ranks, longest));
+    space_.add("least_micro_batches", &KkRules::least, least);
+    space_.add("", &KkRules::budget, budgets);
+    space_.add("work", &KkRules::work, {KkWork::verl, KkWork::model}, {},
+               [](KkWork work) { return work == KkWork::verl ? "24576-L-plus-L2" : "model"; });
+    space_.add("samples_of_ranks", &KkRules::sizes, sizes, {},
+               [](PartSizes parts) { return parts == PartSizes::equal ? "equal" : "free"; });
+    space_.add("head", &PackedSettings::head, head_choices(request, chunks, false));
+    space_.add("share_tokens", &PackedSettings::cp_block, block_choices(request, ranks.back()),
+               {.applies = PackedSettings::in_cp_group, .first_only = true}, block_text);
+    space_.add("chunks", &PackedSettings::chunks, chunks);
+    space_.add("small_at_ends", &KkRules::small_at_ends, {true, false});
+    space_.require_that([&request](const KkSettings& settings) {
+      return leaves_layers(request, settings.chunks, settings.head);
+    });
   }
 
-  [[nodiscard]] std::vector<std::size_t> sizes() const {
-    return {recompute_.size(), ranks_.size(), least_.size(), budget_.size(), work_.size(),
-            sizes_.size(),     head_.size(),  share_.size(), chunks_.size(), ends_.size()};
+  [[nodiscard]] Plan build(const KkSettings& settings) const {
+    KkRules rules = settings;
+    rules.budget = group_budget(settings);
+    rules.multiple = settings.chunks > 1 ? request_.pp : 1;
+    return build_packed(
+        request_, planner_, settings,
+        assign_as_verl(request_.model, request_.batch.samples, request_.dp / settings.ranks, rules),
+        OneForwardOneBackward{});
   }
-  /// Blocks matter to several ranks alone.
-  [[nodiscard]] bool exists(const SettingPoint& point) const {
-    return (point[7] == 0 || ranks_[point[1]] > 1) &&
-           leaves_layers(request_, chunks_[point[8]], head_[point[6]]);
-  }
-  [[nodiscard]] Plan build(const SettingPoint& point) const {
-    const PackedSettings settings = packed(point);
-    const auto order = [](const schedule::Pipeline& pipeline,
-                          std::span<const std::int32_t> slices) {
-      const auto count = static_cast<std::int32_t>(slices.size());
-      return pipeline.chunks > 1 ? schedule::interleaved(pipeline, count)
-                                 : schedule::one_f_one_b(pipeline.stages, count);
-    };
-    return build_packed(request_, planner_, settings,
-                        assign_as_verl(request_.model, request_.batch.samples,
-                                       request_.dp / settings.ranks, rules(point)),
-                        order);
-  }
-  [[nodiscard]] std::map<std::string, std::string> describe(const SettingPoint& point,
-                                                            const Plan& plan) const {
-    const PackedSettings settings = packed(point);
-    auto lines = slimpack::planners::describe(settings, false);
-    lines.erase("packing");
-    lines.erase("dealing");
-    const KkRules chosen = rules(point);
-    lines["work"] = chosen.work == KkWork::verl ? "24576-L-plus-L2" : "model";
-    lines["samples_of_ranks"] = chosen.sizes == schedule::PartSizes::equal ? "equal" : "free";
-    lines["budget_tokens"] = std::to_string(chosen.budget.value);
-    lines["least_micro_batches"] = std::to_string(chosen.least);
-    lines["small_at_ends"] = chosen.small_at_ends ? "yes" : "no";
-    lines["context_parallel"] = std::to_string(settings.ranks);
-    if (settings.ranks > 1)
-      lines["share_tokens"] = std::to_string(plan.memory.cp_block_tokens.value);
-    return lines;
+  void describe(const KkSettings& settings, const Plan&, SettingTexts& texts) const {
+    texts["budget_tokens"] = std::to_string(group_budget(settings).value);
   }
 
  private:
-  [[nodiscard]] PackedSettings packed(const SettingPoint& point) const {
-    PackedSettings settings;
-    settings.recompute = recompute_[point[0]];
-    settings.ranks = ranks_[point[1]];
-    settings.head = head_[point[6]];
-    settings.share = share_[point[7]];
-    settings.chunks = chunks_[point[8]];
-    return settings;
+  /// A group's budget is that of its ranks together, unless it is the longest sample's.
+  [[nodiscard]] Tokens group_budget(const KkSettings& settings) const {
+    return settings.budget * (settings.budget < request_.context ? 1 : settings.ranks);
   }
-  [[nodiscard]] KkRules rules(const SettingPoint& point) const {
-    KkRules rules;
-    const std::int32_t ranks = ranks_[point[1]];
-    rules.least = least_[point[2]] * (request_.pp > 1 ? request_.pp : 1);
-    // A group's budget is that of its ranks together.
-    rules.budget = budget_[point[3]] * (budget_[point[3]] < request_.context ? 1 : ranks);
-    rules.work = work_[point[4]];
-    rules.sizes = sizes_[point[5]];
-    rules.multiple = chunks_[point[8]] > 1 ? request_.pp : 1;
-    rules.small_at_ends = ends_[point[9]];
-    return rules;
-  }
-
-  const PlanRequest& request_;
-  std::string_view planner_;
-  std::vector<Recompute> recompute_;
-  std::vector<std::int32_t> ranks_;
-  std::vector<std::optional<Tokens>> share_;
-  std::vector<std::int32_t> chunks_;
-  std::vector<LmHeadPlacement> head_;
-  std::vector<std::int64_t> least_{1, 4, 16, 64};  ///< times stages where there are several
-  std::vector<Tokens> budget_;
-  std::vector<KkWork> work_{KkWork::verl, KkWork::model};
-  std::vector<schedule::PartSizes> sizes_{schedule::PartSizes::equal, schedule::PartSizes::free};
-  std::vector<bool> ends_{true, false};
 };
 
 }  // namespace detail
@@ -154,12 +107,7 @@ struct Kk {
       "verl: Karmarkar-Karp over ranks, then over micro-batches of a token budget";
 
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    check_request(request);
-    if (request.head == LmHead::shard) {
-      return {
-          Infeasible{"stages with a part of the head, one in kk's order", request.pp, 1}, {}, 0};
-    }
-    return choose_plan(request, detail::KkCandidates(request, name));
+    return choose_last_head<detail::KkCandidates>(request, name, false);
   }
 };
 static_assert(Planner<Kk>);

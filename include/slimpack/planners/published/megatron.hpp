@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Megatron-LM's plan: documents packed whole to the context, 1F1B.
+// Megatron-LM's plans: documents packed whole to the context, in 1F1B, interleaved or shared.
 #pragma once
 
-#include <cstdint>
-#include <span>
 #include <string_view>
 
-#include "slimpack/core/error.hpp"
+#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
-#include "slimpack/planners/search/choose_packed.hpp"
+#include "slimpack/planners/search/choices.hpp"
+#include "slimpack/planners/search/choose.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
-#include "slimpack/schedule/orders.hpp"
 
 namespace slimpack::planners {
 
 /// Micro-batches of whole documents up to the context, each document attending to itself alone, in
 /// one-forward-one-backward order, the head on the last stage. Searched: recomputation, layers of
-/// the last stage, documents in data order or best fit decreasing, micro-batches to ranks in turn
-/// or balanced in equal numbers. Infeasible where more than one chunk or a sharded head is asked
-/// for.
+/// the last stage, documents in data order or best fit decreasing, micro-batches assigned to ranks
+/// in turn or balanced in equal numbers. Infeasible where more than one chunk or a sharded head is
+/// asked for.
 struct Megatron {
   static constexpr std::string_view name = "megatron";
   static constexpr std::string_view description =
@@ -26,24 +24,55 @@ struct Megatron {
 
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     check_request(request);
-    if (request.chunks.value_or(1) != 1) {
-      return {Infeasible{"chunks of a stage, one in megatron's order", *request.chunks, 1}, {}, 0};
-    }
-    if (request.head == LmHead::shard) {
-      return {Infeasible{"stages with a part of the head, one in megatron's order", request.pp, 1},
-              {},
-              0};
-    }
-    PackedSpace space;
-    space.recompute = recompute_choices(request);
-    space.head = head_choices(request, space.chunks, false);
-    return choose_packed(
-        request, name, space,
-        [](const schedule::Pipeline& pipeline, std::span<const std::int32_t> slices) {
-          return schedule::one_f_one_b(pipeline.stages, static_cast<std::int32_t>(slices.size()));
-        });
+    if (auto lacks = lacks_order(request, name)) return {*std::move(lacks), {}, 0};
+    return choose(request, PackedCandidates<>(request, name, {}));
   }
 };
 static_assert(Planner<Megatron>);
+
+/// The packs of `Megatron` in interleaved order (Narayanan et al., SC 2021), for any number of
+/// micro-batches. Searched besides: chunks, from those of 2 to 8 that give every stage and chunk
+/// the same number of layers (where there is none, that leave none empty; one where there is none
+/// of these). Infeasible where a sharded head is asked for.
+struct MegatronInterleaved {
+  static constexpr std::string_view name = "megatron-interleaved";
+  static constexpr std::string_view description =
+      "Megatron-LM with virtual stages: documents packed whole to the context, interleaved 1F1B";
+
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    check_request(request);
+    if (auto lacks = lacks_order(request, name, false)) return {*std::move(lacks), {}, 0};
+    return choose(request,
+                  PackedCandidates<>(request, name, {.chunks = chunk_choices(request, 2)}));
+  }
+};
+static_assert(Planner<MegatronInterleaved>);
+
+/// The packs and the order of `Megatron`, each micro-batch run by `context_parallel` neighbouring
+/// data-parallel ranks together, which exchange keys and values of every document (all of its
+/// slices are `kv`) and run their common units in the same order. Searched: what `Megatron`
+/// searches, context-parallel degrees (powers of two that divide dp, one among them, none above
+/// `max_cp`), and the blocks in which documents are shared.
+///
+/// Megatron cuts every document into 2 x degree chunks of its own length and gives rank i chunks i
+/// and 2 x degree - 1 - i. A plan has one length of blocks for all documents, assigned to ranks by
+/// that same rule over and over. A document of 2 x degree blocks is shared as Megatron does it; a
+/// longer one in more pieces, as evenly; of one shorter than a block the first rank has all. Small
+/// blocks even that out and cost attention more segments and partly filled tiles, as short
+/// documents cost Megatron. Padding of documents to multiples of 2 x degree is not counted.
+///
+/// Infeasible where more than one chunk or a sharded head is asked for.
+struct MegatronCp {
+  static constexpr std::string_view name = "megatron-cp";
+  static constexpr std::string_view description =
+      "Megatron-LM with context parallelism: packed documents shared by ranks, 1F1B";
+
+  [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
+    check_request(request);
+    if (auto lacks = lacks_order(request, name)) return {*std::move(lacks), {}, 0};
+    return choose(request, PackedCandidates<>(request, name, {.context_parallel = true}));
+  }
+};
+static_assert(Planner<MegatronCp>);
 
 }  // namespace slimpack::planners

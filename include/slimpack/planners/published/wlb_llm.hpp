@@ -3,20 +3,15 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/any_model.hpp"
@@ -28,90 +23,71 @@
 #include "slimpack/planners/published/detail/wlb_packs.hpp"
 #include "slimpack/planners/published/detail/wlb_queues.hpp"
 #include "slimpack/planners/published/detail/wlb_shards.hpp"
-#include "slimpack/planners/search/choose_modelled.hpp"
+#include "slimpack/planners/search/choices.hpp"
+#include "slimpack/planners/search/choose.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
 #include "slimpack/schedule/bins.hpp"
 
 namespace slimpack::planners {
 
+/// One candidate of `WlbLlm`.
+struct WlbSettings : PackedSettings {
+  /// Micro-batches in place of each that is a full context long, twice over.
+  std::int64_t packs_per_context2 = 2;
+  std::optional<Tokens> longest_pack;  ///< absent: of any length
+};
+
 namespace detail {
 
-/// The candidates of WLB-LLM.
-class WlbCandidates {
+/// The candidates of `WlbLlm`.
+class WlbCandidates : public JointMicroBatches<WlbSettings> {
  public:
-  WlbCandidates(const PlanRequest& request, std::string_view planner) : steps_(request, planner) {
+  WlbCandidates(const PlanRequest& request, std::string_view planner)
+      : JointMicroBatches(request, planner) {
     // The search starts with the ranks of a node.
     const std::int64_t node =
         std::max<std::int64_t>(1, request.cluster.devices_per_node / request.tp);
-    std::vector<std::int32_t>& ranks = steps_.space().ranks;
+    std::vector<std::int32_t> ranks = rank_choices();
     const auto past = std::upper_bound(ranks.begin(), ranks.end(), node);
     std::rotate(ranks.begin(), past - 1, past);
+    space_.add("recompute", &PackedSettings::recompute, recompute_choices(request));
+    space_.add("context_parallel", &PackedSettings::ranks, ranks);
+    space_.add("", &WlbSettings::packs_per_context2, {2, 4, 8, 1, 16});
+    add_pipeline();
+    add_assignment();
+    space_.add("longest_pack", &WlbSettings::longest_pack,
+               {std::nullopt, request.context * 2, Tokens{request.context.value * 3 / 2}}, {},
+               [](std::optional<Tokens> most) {
+                 return most ? std::to_string(most->value) : std::string("free");
+               });
   }
 
-  [[nodiscard]] std::array<std::size_t, 7> sizes() const noexcept {
-    const PackedSpace& space = steps_.space();
-    return {space.recompute.size(), space.ranks.size(), kPacksPerContext2.size(),
-            space.chunks.size(),    space.head.size(),  space.assignment_rule.size(),
-            kMost2.size()};
+  [[nodiscard]] BuiltStep build(const WlbSettings& settings) const {
+    Plan plan = joint_plan(settings, packs(settings));
+    if (settings.ranks == 1) return plan;
+    ShardedTimes sharded = WlbPricing(plan, make_model(plan)).run();
+    UnitTimeOverrides times(plan, PricedPlan(plan), std::move(sharded.times));
+    return SimulationOnlyPlan{std::move(plan), std::move(times),
+                              "choice of sharding by document or by sequence", sharded.exchange};
   }
-  [[nodiscard]] bool exists(const SettingPoint& point) const {
-    const PackedSettings settings = settings_at(point);
-    return leaves_layers(steps_.request(), settings.chunks, settings.head);
-  }
-  [[nodiscard]] SimulationOnlyPlan build(const SettingPoint& point) const {
-    const PackedSettings settings = settings_at(point);
-    Plan plan = steps_.plan(settings, packs(point));
-    const AnyModel model = make_model(plan);
-    ShardedTimes sharded = WlbPricing(plan, model).run();
-    PricedPlan prices = std::visit([&](const auto& m) { return PricedPlan(plan, m); }, model);
-    UnitTimeOverrides times(plan, std::move(prices), std::move(sharded.times));
-    const bool shared = settings.ranks > 1;
-    return {std::move(plan), std::move(times),
-            shared ? "choice of sharding by document or by sequence" : "",
-            shared ? std::optional(sharded.exchange) : std::nullopt};
-  }
-  [[nodiscard]] std::map<std::string, std::string> settings(const SettingPoint& point,
-                                                            const Plan& plan) const {
-    const PackedSettings settings = settings_at(point);
-    auto lines = describe(settings, false);
-    lines["packing"] = "equal-work";
-    lines["context_parallel"] = std::to_string(settings.ranks);
-    lines["micro_batches"] = std::to_string(plan.micropacks.size() / 2);
-    const std::int64_t most2 = kMost2.at(point[6]);
-    lines["longest_pack"] =
-        most2 == 0 ? "free" : std::to_string(steps_.request().context.value * most2 / 2);
-    if (settings.ranks > 1) {
-      const AnyModel model = make_model(plan);
-      const ShardedTimes sharded = WlbPricing(plan, model).run();
-      lines["sharded_by_document"] = std::to_string(sharded.by_document);
-      lines["sharded_by_sequence"] = std::to_string(sharded.by_sequence);
-    }
-    return lines;
+  static void describe(const WlbSettings& settings, const Plan& plan, SettingTexts& texts) {
+    texts["packing"] = "equal-work";
+    texts["micro_batches"] = std::to_string(plan.micropacks.size() / 2);
+    if (settings.ranks == 1) return;
+    const ShardedTimes sharded = WlbPricing(plan, make_model(plan)).run();
+    texts["sharded_by_document"] = std::to_string(sharded.by_document);
+    texts["sharded_by_sequence"] = std::to_string(sharded.by_sequence);
   }
 
  private:
-  /// Micro-batches in place of each that is a full context long, twice over.
-  static constexpr std::array<std::int64_t, 5> kPacksPerContext2{2, 4, 8, 1, 16};
-  /// Longest packs in contexts, twice over; 0: any.
-  static constexpr std::array<std::int64_t, 3> kMost2{0, 4, 3};
-
-  [[nodiscard]] PackedSettings settings_at(const SettingPoint& point) const {
-    return steps_.settings(point, point[5]);
+  [[nodiscard]] schedule::Bins packs(const WlbSettings& settings) const {
+    const std::span<const Tokens> samples = request_.batch.samples;
+    const std::int32_t count = groups(settings);
+    const std::int64_t each = nominal_packs(samples, request_.context, count) / count;
+    return pack_by_work(samples, works(),
+                        count * std::max<std::int64_t>(1, each * settings.packs_per_context2 / 2),
+                        settings.longest_pack.value_or(Tokens::max()));
   }
-  [[nodiscard]] schedule::Bins packs(const SettingPoint& point) const {
-    const PlanRequest& request = steps_.request();
-    const std::span<const Tokens> samples = request.batch.samples;
-    const std::int32_t groups = steps_.groups(settings_at(point));
-    const std::int64_t each = nominal_packs(samples, request.context, groups) / groups;
-    const std::int64_t count =
-        groups * std::max<std::int64_t>(1, each * kPacksPerContext2.at(point[2]) / 2);
-    const std::int64_t most2 = kMost2.at(point[6]);
-    const Tokens most = most2 == 0 ? Tokens{std::numeric_limits<std::int64_t>::max()}
-                                   : Tokens{request.context.value * most2 / 2};
-    return pack_by_work(samples, steps_.works(), count, most);
-  }
-
-  JointMicroBatches steps_;
 };
 
 }  // namespace detail
@@ -146,15 +122,7 @@ struct WlbLlm {
   static constexpr std::string_view simulated_only = "with context-parallel ranks";
 
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    check_request(request);
-    if (request.head == LmHead::shard) {
-      return {Infeasible{"stages with a part of the head, one in wlb-llm's order", request.pp, 1},
-              {},
-              0};
-    }
-    const detail::WlbCandidates candidates(request, name);
-    const auto sizes = candidates.sizes();
-    return choose_modelled(request, sizes, candidates);
+    return choose_last_head<detail::WlbCandidates>(request, name, false);
   }
 
   /// Delays outliers. Queues are those, of some levels that halve from half the first step's

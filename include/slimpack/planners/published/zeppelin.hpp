@@ -3,19 +3,15 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/price.hpp"
@@ -25,92 +21,84 @@
 #include "slimpack/planners/published/detail/joint_micro_batches.hpp"
 #include "slimpack/planners/published/detail/wlb_packs.hpp"
 #include "slimpack/planners/published/detail/zeppelin_times.hpp"
-#include "slimpack/planners/search/choose_modelled.hpp"
+#include "slimpack/planners/search/choices.hpp"
+#include "slimpack/planners/search/choose.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
 #include "slimpack/schedule/bins.hpp"
 
 namespace slimpack::planners {
 
+/// How Zeppelin's documents become micro-batches.
+enum class ZeppelinPacking : std::uint8_t { equal_work, best_fit, in_order };
+
+/// One candidate of `Zeppelin`.
+struct ZeppelinSettings : PackedSettings {
+  std::int32_t contexts = 1;  ///< capacity of a micro-batch in contexts, at most one a rank
+  ZeppelinPacking documents = ZeppelinPacking::equal_work;
+};
+
 namespace detail {
 
-/// The candidates of Zeppelin.
-class ZeppelinCandidates {
+/// The candidates of `Zeppelin`.
+class ZeppelinCandidates : public JointMicroBatches<ZeppelinSettings> {
  public:
   ZeppelinCandidates(const PlanRequest& request, std::string_view planner)
-      : steps_(request, planner) {
-    std::vector<std::int32_t>& ranks = steps_.space().ranks;
+      : JointMicroBatches(request, planner) {
+    std::vector<std::int32_t> ranks = rank_choices();
     if (ranks.back() != request.dp && request.dp <= kMostSharing &&
         request.max_cp.value_or(request.dp) >= request.dp) {
       ranks.push_back(request.dp);
     }
     std::reverse(ranks.begin(), ranks.end());
+    space_.add("recompute", &PackedSettings::recompute, recompute_choices(request));
+    space_.add("context_parallel", &PackedSettings::ranks, ranks);
+    space_.add("micro_batch_contexts", &ZeppelinSettings::contexts, {1, 2, 4, 8, 16, 32, 64});
+    add_pipeline();
+    using enum ZeppelinPacking;
+    space_.add("packing", &ZeppelinSettings::documents, {equal_work, best_fit, in_order}, {},
+               [](ZeppelinPacking packing) {
+                 return packing == equal_work ? "equal-work"
+                        : packing == best_fit ? "best-fit-decreasing"
+                                              : "in-order";
+               });
+    add_assignment();
+    space_.require_that(
+        [](const ZeppelinSettings& settings) { return settings.contexts <= settings.ranks; });
   }
 
-  [[nodiscard]] std::array<std::size_t, 7> sizes() const noexcept {
-    const PackedSpace& space = steps_.space();
-    return {space.recompute.size(),      space.ranks.size(), kContexts.size(),
-            space.chunks.size(),         space.head.size(),  kPackings.size(),
-            space.assignment_rule.size()};
+  [[nodiscard]] BuiltStep build(const ZeppelinSettings& settings) const {
+    Plan plan = joint_plan(settings, packs(settings));
+    if (settings.ranks == 1) return plan;
+    ZonedTimes zoned = ZeppelinPricing(plan, make_model(plan)).run();
+    UnitTimeOverrides times(plan, PricedPlan(plan), std::move(zoned.times));
+    return SimulationOnlyPlan{std::move(plan), std::move(times),
+                              "local and distributed documents in one unit", Bytes{zoned.bytes}};
   }
-  [[nodiscard]] bool exists(const SettingPoint& point) const {
-    const PackedSettings settings = settings_at(point);
-    return kContexts.at(point[2]) <= settings.ranks &&
-           leaves_layers(steps_.request(), settings.chunks, settings.head);
-  }
-  [[nodiscard]] SimulationOnlyPlan build(const SettingPoint& point) const {
-    const PackedSettings settings = settings_at(point);
-    Plan plan = steps_.plan(settings, packs(point));
-    const AnyModel model = make_model(plan);
-    PricedPlan prices = std::visit([&](const auto& m) { return PricedPlan(plan, m); }, model);
-    if (settings.ranks == 1) {
-      UnitTimeOverrides times = own_times(plan, std::move(prices));
-      return {std::move(plan), std::move(times), "", std::nullopt};
-    }
-    ZonedTimes zoned = ZeppelinPricing(plan, model).run();
-    UnitTimeOverrides times(plan, std::move(prices), std::move(zoned.times));
-    return {std::move(plan), std::move(times), "local and distributed documents in one unit",
-            Bytes{zoned.bytes}};
-  }
-  [[nodiscard]] std::map<std::string, std::string> settings(const SettingPoint& point,
-                                                            const Plan& plan) const {
-    const PackedSettings settings = settings_at(point);
-    auto lines = describe(settings, false);
-    lines["packing"] = kPackings.at(point[5]);
-    lines["context_parallel"] = std::to_string(settings.ranks);
-    lines["micro_batch_contexts"] = std::to_string(kContexts.at(point[2]));
-    lines["micro_batches"] = std::to_string(plan.micropacks.size() / 2);
-    if (settings.ranks > 1) {
-      const AnyModel model = make_model(plan);
-      const ZonedTimes zoned = ZeppelinPricing(plan, model).run();
-      lines["local_documents"] = std::to_string(zoned.local);
-      lines["intra_node_documents"] = std::to_string(zoned.node);
-      lines["inter_node_documents"] = std::to_string(zoned.cluster);
-      lines["remapped_micro_batches"] = std::to_string(zoned.remapped);
-    }
-    return lines;
+  static void describe(const ZeppelinSettings& settings, const Plan& plan, SettingTexts& texts) {
+    texts["micro_batches"] = std::to_string(plan.micropacks.size() / 2);
+    if (settings.ranks == 1) return;
+    const ZonedTimes zoned = ZeppelinPricing(plan, make_model(plan)).run();
+    texts["local_documents"] = std::to_string(zoned.local);
+    texts["intra_node_documents"] = std::to_string(zoned.node);
+    texts["inter_node_documents"] = std::to_string(zoned.cluster);
+    texts["remapped_micro_batches"] = std::to_string(zoned.remapped);
   }
 
  private:
-  /// Capacity of a micro-batch in contexts, at most one a rank.
-  static constexpr std::array<std::int32_t, 7> kContexts{1, 2, 4, 8, 16, 32, 64};
-  static constexpr std::array<std::string_view, 3> kPackings{"equal-work", "best-fit-decreasing",
-                                                             "in-order"};
-
-  [[nodiscard]] PackedSettings settings_at(const SettingPoint& point) const {
-    return steps_.settings(point, point[6]);
-  }
-  [[nodiscard]] schedule::Bins packs(const SettingPoint& point) const {
-    const PlanRequest& request = steps_.request();
-    const std::span<const Tokens> samples = request.batch.samples;
-    const Tokens capacity = kContexts.at(point[2]) * request.context;
-    if (point[5] == 1) return schedule::pack_best_fit_decreasing(samples, capacity);
-    if (point[5] == 2) return schedule::pack_next_fit(samples, capacity);
-    const std::int32_t groups = steps_.groups(settings_at(point));
-    return pack_by_work(samples, steps_.works(), nominal_packs(samples, capacity, groups),
+  [[nodiscard]] schedule::Bins packs(const ZeppelinSettings& settings) const {
+    const std::span<const Tokens> samples = request_.batch.samples;
+    const Tokens capacity = settings.contexts * request_.context;
+    switch (settings.documents) {
+      case ZeppelinPacking::best_fit:
+        return schedule::pack_best_fit_decreasing(samples, capacity);
+      case ZeppelinPacking::in_order:
+        return schedule::pack_next_fit(samples, capacity);
+      case ZeppelinPacking::equal_work:
+        break;
+    }
+    return pack_by_work(samples, works(), nominal_packs(samples, capacity, groups(settings)),
                         capacity);
   }
-
-  JointMicroBatches steps_;
 };
 
 }  // namespace detail
@@ -147,15 +135,7 @@ struct Zeppelin {
   static constexpr std::string_view simulated_only = "with context-parallel ranks";
 
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    check_request(request);
-    if (request.head == LmHead::shard) {
-      return {Infeasible{"stages with a part of the head, one in zeppelin's order", request.pp, 1},
-              {},
-              0};
-    }
-    const detail::ZeppelinCandidates candidates(request, name);
-    const auto sizes = candidates.sizes();
-    return choose_modelled(request, sizes, candidates);
+    return choose_last_head<detail::ZeppelinCandidates>(request, name, false);
   }
 };
 static_assert(Planner<Zeppelin>);

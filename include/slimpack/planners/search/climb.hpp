@@ -5,93 +5,88 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/core/parallel_for.hpp"
 #include "slimpack/planners/search/setting_search.hpp"
 
 namespace slimpack::planners {
 
-/// Settings and points to begin at. On a ladder neighbouring values are alike. Further up on the
-/// ladder `relief` less memory is needed. Settings that are `fixed` stay as a start has them.
+/// Settings and points to begin at. Neighbouring values of `ordered` settings are alike. Further up
+/// in the setting `memory`, which is ordered, less memory is needed. Settings that are `fixed` stay
+/// as a start has them.
 struct ClimbSpace {
   std::vector<std::size_t> sizes;
-  std::vector<bool> ladder;
+  std::vector<bool> ordered;
   std::vector<SettingPoint> starts;
-  std::size_t fewer_last_layers = 0;
-  std::vector<bool> fixed = {};                                     ///< none if empty
-  std::vector<std::pair<CandidateScore, SettingPoint>> known = {};  ///< scored before
+  std::size_t memory = 0;
+  std::vector<bool> fixed = {};         ///< none if empty
+  std::vector<ScoredPoint> known = {};  ///< scored before
 };
 
 /// Points with their scores, best first.
 struct ClimbResult {
-  std::vector<std::pair<CandidateScore, SettingPoint>> ranked;
-  std::int64_t evaluations = 0;
+  std::vector<ScoredPoint> ranked;
+  std::int64_t evaluations = 0;  ///< of candidates that fit into memory
 };
+
+namespace detail {
 
 template <CandidateEvaluator Evaluate>
 class Climb {
  public:
   Climb(const ClimbSpace& space, const SearchLimits& limits, const Evaluate& evaluate)
-      : space_(space), limits_(limits), evaluate_(evaluate) {
-    for (const auto& [score, point] : space.known) seen_.emplace(point, score);
+      : space_(space), limits_(limits), evaluate_(limits, evaluate) {
+    for (const ScoredPoint& known : space.known) evaluate_.remember(known);
   }
 
   ClimbResult run() {
-    std::vector<std::pair<CandidateScore, SettingPoint>> begins;
-    // Those that need no relief first: what relief costs may leave the budget short.
+    std::vector<ScoredPoint> begins;
+    // Starts that may already fit first: to find what the others lack may leave the budget short.
     for (const SettingPoint& start : space_.starts) {
-      if (start[space_.fewer_last_layers] + 1 < space_.sizes[space_.fewer_last_layers])
-        consider({start});
+      if (start[space_.memory] + 1 < space_.sizes[space_.memory]) consider({start});
     }
     for (const SettingPoint& start : space_.starts) {
       // With less than half of the budget left it is better to climb from what has been found.
-      if (2 * left() < limits_.budget && !begins.empty() && score_.excess <= 0) break;
-      if (const auto found = relieved(start)) begins.push_back(*found);
+      if (2 * left() < limits_.budget && !begins.empty() && best_.first.excess <= 0) break;
+      if (const auto found = fitting(start)) begins.push_back(*found);
     }
     std::stable_sort(begins.begin(), begins.end());
-    for (const auto& [score, point] : begins) {
+    for (const ScoredPoint& begin : begins) {
       if (left() <= 0) break;
-      std::tie(score_, best_) = std::tie(score, point);
+      best_ = begin;
       climb();
     }
     leap();
-    ClimbResult result;
-    result.evaluations = done_;
-    for (const auto& [point, score] : seen_) result.ranked.push_back({score, point});
-    std::stable_sort(result.ranked.begin(), result.ranked.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    ClimbResult result{{}, fitted_};
+    for (const auto& [point, score] : evaluate_.scores()) result.ranked.push_back({score, point});
+    std::sort(result.ranked.begin(), result.ranked.end());
     return result;
   }
 
  private:
   /// Points that lack memory are not simulated: they cost little, but not nothing.
   [[nodiscard]] std::int64_t left() const noexcept {
-    const std::int64_t tries = 4 * std::max(limits_.budget, done_ == 0 ? kTries : 0);
-    return std::min(limits_.budget - done_, tries - tried_);
+    const std::int64_t tries = 4 * std::max(limits_.budget, fitted_ == 0 ? kTries : 0);
+    return std::min(limits_.budget - fitted_, tries - evaluate_.evaluated());
   }
 
-  /// A start with about as little relief as makes it fit, or all; nothing where there is no
-  /// candidate or no budget.
-  [[nodiscard]] std::optional<std::pair<CandidateScore, SettingPoint>> relieved(
-      SettingPoint point) {
-    std::optional<std::pair<CandidateScore, SettingPoint>> found;
-    std::size_t& fewer_last_layers = point[space_.fewer_last_layers];
-    const auto fits = [&](std::size_t i) {
-      fewer_last_layers = i;
+  /// A start with about as little moved up in `memory` as makes it fit, or all; nothing where there
+  /// is no candidate or no budget.
+  [[nodiscard]] std::optional<ScoredPoint> fitting(SettingPoint point) {
+    std::optional<ScoredPoint> found;
+    std::size_t& memory = point[space_.memory];
+    const auto fits = [&](std::size_t value) {
+      memory = value;
       consider({point});
-      const auto seen = seen_.find(point);
-      if (seen == seen_.end()) return false;
+      const auto seen = evaluate_.scores().find(point);
+      if (seen == evaluate_.scores().end()) return false;
       if (!found || seen->second < found->first) found = {seen->second, point};
       return seen->second.excess <= 0;
     };
-    std::size_t low = fewer_last_layers, high = space_.sizes[space_.fewer_last_layers] - 1;
+    std::size_t low = memory, high = space_.sizes[space_.memory] - 1;
     if (fits(low) || low == high || !fits(high)) return found;
     while (high - low > 1) {
       const std::size_t middle = low + (high - low) / 2;
@@ -112,14 +107,15 @@ class Climb {
   /// From the best of all points, two settings at once, as long as that helps.
   void leap() {
     for (bool moved = true; moved && left() > 0;) {
+      const auto& scores = evaluate_.scores();
       const auto best =
-          std::min_element(seen_.begin(), seen_.end(),
+          std::min_element(scores.begin(), scores.end(),
                            [](const auto& a, const auto& b) { return a.second < b.second; });
-      if (best == seen_.end()) return;
-      std::tie(best_, score_) = std::tie(best->first, best->second);
-      const SettingPoint from = best_;
-      for (std::size_t one = 0; one < from.size() && best_ == from; ++one) {
-        for (std::size_t two = one + 1; two < from.size() && best_ == from; ++two) {
+      if (best == scores.end()) return;
+      best_ = {best->second, best->first};
+      const SettingPoint from = best_.second;
+      for (std::size_t one = 0; one < from.size() && best_.second == from; ++one) {
+        for (std::size_t two = one + 1; two < from.size() && best_.second == from; ++two) {
           std::vector<SettingPoint> points;
           for (const std::size_t a : neighbours(from, one)) {
             for (const std::size_t b : neighbours(from, two)) {
@@ -131,7 +127,7 @@ class Climb {
           consider(points);
         }
       }
-      moved = best_ != from;
+      moved = best_.second != from;
       if (moved) climb();
     }
   }
@@ -142,52 +138,33 @@ class Climb {
     if (!space_.fixed.empty() && space_.fixed[setting]) return values;
     for (std::size_t value = 0; value < space_.sizes[setting]; ++value) {
       const bool near = value + 1 == from[setting] || value == from[setting] + 1;
-      if (value != from[setting] && (near || !space_.ladder[setting])) values.push_back(value);
+      if (value != from[setting] && (near || !space_.ordered[setting])) values.push_back(value);
     }
     return values;
   }
 
-  /// Tries the neighbours of the best point in one setting, on a ladder further while it helps.
+  /// Tries the neighbours of the best point in one setting, of an ordered one on while it helps.
   bool improve(std::size_t setting) {
     bool moved = false;
     while (left() > 0) {
-      const SettingPoint from = best_;
+      const SettingPoint from = best_.second;
       std::vector<SettingPoint> points;
       for (const std::size_t value : neighbours(from, setting)) {
         points.push_back(from);
         points.back()[setting] = value;
       }
       consider(points);
-      if (best_ == from) break;
+      if (best_.second == from) break;
       moved = true;
-      if (!space_.ladder[setting]) break;
+      if (!space_.ordered[setting]) break;
     }
     return moved;
   }
 
   void consider(const std::vector<SettingPoint>& points) {
-    std::vector<const SettingPoint*> fresh;
-    for (const SettingPoint& point : points) {
-      if (static_cast<std::int64_t>(fresh.size()) == left()) break;
-      if (!seen_.contains(point) && evaluate_.exists(point)) fresh.push_back(&point);
-    }
-    std::vector<CandidateScore> scores(fresh.size());
-    std::int64_t done = done_;
-    Mutex mutex;
-    parallel_for(fresh.size(), limits_.threads, [&](std::size_t i) {
-      scores[i] = evaluate_(*fresh[i]);
-      const Lock lock(mutex);
-      ++done;
-      if (limits_.progress) limits_.progress(done, limits_.budget);
-    });
-    tried_ += static_cast<std::int64_t>(fresh.size());
-    for (std::size_t i = 0; i < fresh.size(); ++i) {
-      if (scores[i].excess <= 0) ++done_;
-      if (seen_.empty() || std::tie(scores[i], *fresh[i]) < std::tie(score_, best_)) {
-        best_ = *fresh[i];
-        score_ = scores[i];
-      }
-      seen_.emplace(*fresh[i], scores[i]);
+    for (ScoredPoint& each : evaluate_(points, left(), fitted_, limits_.budget)) {
+      if (each.first.excess <= 0) ++fitted_;
+      if (best_.second.empty() || each < best_) best_ = std::move(each);
     }
   }
 
@@ -195,38 +172,37 @@ class Climb {
 
   const ClimbSpace& space_;
   const SearchLimits& limits_;
-  const Evaluate& evaluate_;
-  SettingPoint best_;
-  CandidateScore score_;
-  std::map<SettingPoint, CandidateScore> seen_;
-  std::int64_t done_ = 0;  // that fitted into memory
-  std::int64_t tried_ = 0;
+  CountedEvaluator<Evaluate> evaluate_;
+  ScoredPoint best_;
+  std::int64_t fitted_ = 0;  // candidates that fitted into memory
 };
 
-/// Scores `space.starts`, as far as they exist, each with as little relief as lets it fit; then
-/// climbs from each, the best first: the neighbours of the best point in one setting after the
-/// other (all other values where it is no ladder; on a ladder on in the same way while that helps),
-/// until no setting helps; last from the best of all, two settings at once. Ends when the budget is
-/// used. Equal scores go to the lexicographically lowest point; `threads` never changes the answer.
-/// Throws InvalidInput if the space is empty, the start does not exist or a limit < 1, and whatever
-/// `evaluate` throws.
+}  // namespace detail
+
+/// Scores `space.starts`, as far as they exist, each with as little moved up in the setting
+/// `memory` as lets it fit; then climbs from each, the best first: to the neighbours of the best
+/// point in one setting after the other (to all other values where it is not ordered, on in the
+/// same way while that helps where it is), until no setting helps; last from the best of all, two
+/// settings at once. Ends when the budget is used, which counts candidates that fit. Equal scores
+/// go to the lexicographically lowest point; `threads` never changes the answer. Throws
+/// InvalidInput if the space is empty, no start exists or a limit is < 1, and whatever `evaluate`
+/// throws.
 template <CandidateEvaluator Evaluate>
 [[nodiscard]] ClimbResult climb_settings(const ClimbSpace& space, const SearchLimits& limits,
                                          const Evaluate& evaluate) {
   require(!space.sizes.empty(), "climb_settings: there must be a setting");
-  require(space.ladder.size() == space.sizes.size(),
-          "climb_settings: every setting must be a ladder or not");
+  require(space.ordered.size() == space.sizes.size(),
+          "climb_settings: every setting must be ordered or not");
   for (const SettingPoint& start : space.starts) {
     require(start.size() == space.sizes.size(), "climb_settings: a start must have every setting");
   }
-  require(space.fewer_last_layers < space.sizes.size(), "climb_settings: relief must be a setting",
-          static_cast<std::int64_t>(space.fewer_last_layers));
-  require(limits.budget >= 1, "climb_settings: budget must be >= 1", limits.budget);
-  require(limits.threads >= 1, "climb_settings: threads must be >= 1", limits.threads);
+  require(space.memory < space.sizes.size(), "climb_settings: memory must be a setting",
+          static_cast<std::int64_t>(space.memory));
+  detail::check_limits(limits, "climb_settings");
   require(std::any_of(space.starts.begin(), space.starts.end(),
                       [&](const SettingPoint& start) { return evaluate.exists(start); }),
           "climb_settings: a start must make a candidate");
-  return Climb<Evaluate>(space, limits, evaluate).run();
+  return detail::Climb<Evaluate>(space, limits, evaluate).run();
 }
 
 }  // namespace slimpack::planners

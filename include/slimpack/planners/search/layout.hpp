@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -12,25 +14,27 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/schedule/finish.hpp"
+#include "slimpack/schedule/order.hpp"
 
 namespace slimpack::planners {
 
-/// The layers of each (stage, chunk) in line order, as evenly as possible, the last place of the
-/// line holding `relief` fewer than an even part. Where the layers do not divide, the later places
-/// hold one more, for fewer micro-batches are in flight there; the last only if all others do, or
-/// if `relief` is 0 and `spare_last` is not set. Throws InvalidInput if a place would be empty.
+/// The layers of each virtual stage in order, as evenly as possible; the last virtual stage holds
+/// `fewer_last_layers` fewer than an even part. Where the layers do not divide, the later ones hold
+/// one more, because fewer micro-batches are in flight there; the last only if all others do, or if
+/// it holds no fewer and `spare_last` is not set. Throws InvalidInput if one would be empty.
 /// O(stages).
 [[nodiscard]] inline std::vector<Stage> spread_layers(std::int64_t layers,
                                                       VirtualStages virtual_stages,
                                                       std::int32_t fewer_last_layers = 0,
                                                       bool spare_last = false) {
   require(virtual_stages.pp >= 1 && virtual_stages.chunks >= 1, "stages and chunks must be >= 1");
-  require(fewer_last_layers >= 0, "relief of the last stage must be >= 0", fewer_last_layers);
+  require(fewer_last_layers >= 0, "fewer_last_layers must be >= 0", fewer_last_layers);
   const std::int64_t places = std::int64_t{virtual_stages.pp} * virtual_stages.chunks;
   require(places <= layers, "there must be a layer for every stage and chunk", layers);
   const std::int64_t even = (layers + fewer_last_layers) / places;
   const std::int64_t more = (layers + fewer_last_layers) % places;
-  require(even > fewer_last_layers, "relief of the last stage must leave it a layer",
+  require(even > fewer_last_layers, "fewer_last_layers must leave the last stage a layer",
           fewer_last_layers);
   const bool skip_last = spare_last || fewer_last_layers > 0;
   std::vector<Stage> stages;
@@ -97,6 +101,61 @@ namespace slimpack::planners {
   for (std::int32_t dp = 0; dp < request.dp; ++dp) plan.groups.push_back({dp});
   plan.sample_group.resize(plan.samples.size());
   return plan;
+}
+
+/// The same with the head on the last stage, which holds so many layers fewer than an even part.
+[[nodiscard]] inline Plan last_head_frame(const PlanRequest& request, std::string_view planner,
+                                          std::int32_t fewer_last_layers) {
+  Plan plan = plan_frame(request, planner);
+  plan.stages =
+      spread_layers(request.model.layers, virtual_stages_of(plan), fewer_last_layers, true);
+  return plan;
+}
+
+/// Makes groups of `ranks` neighbouring ranks, which share samples in blocks of `cp_block` tokens
+/// (absent: as the plan says). One rank alone changes nothing. `ranks` divides dp.
+inline void group_neighbours(Plan& plan, std::int32_t ranks, std::optional<Tokens> cp_block) {
+  if (ranks == 1) return;
+  plan.parallel.max_cp = ranks;
+  if (cp_block) plan.memory.cp_block_tokens = *cp_block;
+  plan.groups.assign(static_cast<std::size_t>(plan.parallel.dp / ranks), {});
+  for (std::int32_t rank = 0; rank < plan.parallel.dp; ++rank) {
+    plan.groups[static_cast<std::size_t>(rank / ranks)].push_back(rank);
+  }
+}
+
+/// The packs of a group, in forward order: pack i is forward[i] and backward[i].
+struct GroupPacks {
+  std::vector<PackId> forward, backward;
+};
+
+/// Appends a pack to both passes of a group and to its list, and gives the group its samples.
+/// Ranks of a group exchange keys and values.
+inline void add_pack(Plan& plan, GroupId group, std::vector<Slice> slices, Recompute recompute,
+                     GroupPacks& packs) {
+  for (const Slice& slice : slices) plan.sample_group[index(slice.sample)] = group;
+  const bool in_cp_group = plan.groups[index(group)].size() > 1;
+  const std::vector<RingMode> exchange(in_cp_group ? slices.size() : 0, RingMode::pass_kv);
+  packs.forward.push_back(static_cast<PackId>(plan.micropacks.size()));
+  plan.micropacks.push_back({Pass::forward, group, slices, exchange, Recompute::none});
+  packs.backward.push_back(static_cast<PackId>(plan.micropacks.size()));
+  plan.micropacks.push_back({Pass::backward, group, std::move(slices), exchange, recompute});
+}
+
+/// Appends the schedules of a group's ranks: `orders` of F and B, with H, R and O. Groups come in
+/// the order of their ranks.
+inline void add_orders(Plan& plan, GroupId group, const GroupPacks& packs,
+                       const schedule::StageOrders& orders) {
+  const schedule::Pipeline pipeline{plan.parallel.pp, plan.parallel.chunks};
+  const schedule::StageOrders complete = schedule::with_updates(
+      pipeline, schedule::with_heads(pipeline, orders, plan.parallel.head, plan.max_in_flight));
+  for (const std::int32_t rank : plan.groups[index(group)]) {
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      plan.schedule.push_back({rank, pp,
+                               schedule::name_units(complete[static_cast<std::size_t>(pp)],
+                                                    packs.forward, packs.backward)});
+    }
+  }
 }
 
 }  // namespace slimpack::planners

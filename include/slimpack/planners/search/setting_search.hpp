@@ -3,25 +3,22 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
-#include <set>
+#include <map>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/parallel_for.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/planners/search/settings.hpp"
 
 namespace slimpack::planners {
-
-/// One value of every setting, by number.
-using SettingPoint = std::vector<std::size_t>;
 
 /// How good a candidate is: a feasible one has no excess and is compared by time, others by how
 /// much they exceed what there is.
@@ -30,6 +27,8 @@ struct CandidateScore {
   Nanos time;
   friend auto operator<=>(const CandidateScore&, const CandidateScore&) = default;
 };
+/// Of equal scores the lexicographically lowest point is the better one.
+using ScoredPoint = std::pair<CandidateScore, SettingPoint>;
 
 /// Laws: pure, and may be called by several threads at a time; only points that exist are
 /// evaluated.
@@ -54,52 +53,79 @@ struct SearchResult {
 
 namespace detail {
 
+/// Refuses limits that allow no search.
+inline void check_limits(const SearchLimits& limits, const std::string& search) {
+  require(limits.budget >= 1, search + ": budget must be >= 1", limits.budget);
+  require(limits.threads >= 1, search + ": threads must be >= 1", limits.threads);
+}
+
+/// Evaluates candidates, each once, remembers their scores and counts them. All searches count
+/// here.
+template <CandidateEvaluator Evaluate>
+class CountedEvaluator {
+ public:
+  CountedEvaluator(const SearchLimits& limits, const Evaluate& evaluate)
+      : limits_(limits), evaluate_(evaluate) {}
+
+  /// Evaluates the first `most` of those points that exist and are new, and returns them. Progress
+  /// is told that `done` and these of `all` have been evaluated.
+  std::vector<ScoredPoint> operator()(const std::vector<SettingPoint>& points, std::int64_t most,
+                                      std::int64_t done, std::int64_t all) {
+    std::vector<ScoredPoint> fresh;
+    for (const SettingPoint& point : points) {
+      if (static_cast<std::int64_t>(fresh.size()) == most) break;
+      if (!scores_.contains(point) && evaluate_.exists(point)) fresh.push_back({{}, point});
+    }
+    Mutex mutex;
+    parallel_for(fresh.size(), limits_.threads, [&](std::size_t i) {
+      fresh[i].first = evaluate_(fresh[i].second);
+      const Lock lock(mutex);
+      ++done;
+      if (limits_.progress) limits_.progress(done, all);
+    });
+    for (const auto& [score, point] : fresh) scores_.emplace(point, score);
+    evaluated_ += static_cast<std::int64_t>(fresh.size());
+    return fresh;
+  }
+
+  /// Takes over a score from an earlier search, without counting it.
+  void remember(const ScoredPoint& known) { scores_.emplace(known.second, known.first); }
+  [[nodiscard]] const std::map<SettingPoint, CandidateScore>& scores() const { return scores_; }
+  [[nodiscard]] std::int64_t evaluated() const noexcept { return evaluated_; }
+
+ private:
+  const SearchLimits& limits_;
+  const Evaluate& evaluate_;
+  std::map<SettingPoint, CandidateScore> scores_;
+  std::int64_t evaluated_ = 0;
+};
+
 template <CandidateEvaluator Evaluate>
 class SettingSearch {
  public:
   SettingSearch(std::span<const std::size_t> sizes, const SearchLimits& limits,
                 const Evaluate& evaluate)
-      : sizes_(sizes), limits_(limits), evaluate_(evaluate) {
-    std::int64_t all = 1;
+      : sizes_(sizes), evaluate_(limits, evaluate) {
     for (const std::size_t size : sizes) {
-      all = std::min(limits.budget, all * std::min(limits.budget, static_cast<std::int64_t>(size)));
+      most_ =
+          std::min(limits.budget, most_ * std::min(limits.budget, static_cast<std::int64_t>(size)));
     }
-    most_ = all;
   }
 
-  SearchResult run() {
+  [[nodiscard]] SearchResult run() {
     consider({SettingPoint(sizes_.size())});
     descend();
     sweep();
-    return std::move(result_);
+    return {std::move(best_.second), best_.first, evaluate_.evaluated()};
   }
 
  private:
-  [[nodiscard]] std::int64_t left() const noexcept { return most_ - result_.evaluations; }
+  [[nodiscard]] std::int64_t left() const noexcept { return most_ - evaluate_.evaluated(); }
 
   /// Evaluates those of `points` that are new, as far as the budget goes.
   void consider(const std::vector<SettingPoint>& points) {
-    std::vector<const SettingPoint*> fresh;
-    for (const SettingPoint& point : points) {
-      if (static_cast<std::int64_t>(fresh.size()) == left()) break;
-      if (seen_.insert(point).second && evaluate_.exists(point)) fresh.push_back(&point);
-    }
-    std::vector<CandidateScore> scores(fresh.size());
-    std::int64_t done = result_.evaluations;
-    Mutex mutex;
-    parallel_for(fresh.size(), limits_.threads, [&](std::size_t i) {
-      scores[i] = evaluate_(*fresh[i]);
-      const Lock lock(mutex);
-      ++done;
-      if (limits_.progress) limits_.progress(done, most_);
-    });
-    result_.evaluations = done;
-    for (std::size_t i = 0; i < fresh.size(); ++i) {
-      if (result_.best.empty() ||
-          std::tie(scores[i], *fresh[i]) < std::tie(result_.score, result_.best)) {
-        result_.best = *fresh[i];
-        result_.score = scores[i];
-      }
+    for (ScoredPoint& each : evaluate_(points, left(), evaluate_.evaluated(), most_)) {
+      if (best_.second.empty() || each < best_) best_ = std::move(each);
     }
   }
 
@@ -108,11 +134,11 @@ class SettingSearch {
     for (bool changed = true; changed && left() > 0;) {
       changed = false;
       for (std::size_t setting = 0; setting < sizes_.size(); ++setting) {
-        const SettingPoint from = result_.best;
+        const SettingPoint from = best_.second;
         std::vector<SettingPoint> points(sizes_[setting], from);
         for (std::size_t value = 0; value < points.size(); ++value) points[value][setting] = value;
         consider(points);
-        changed = changed || result_.best != from;
+        changed = changed || best_.second != from;
       }
     }
   }
@@ -124,7 +150,7 @@ class SettingSearch {
       std::vector<SettingPoint> points;
       bool more = true;
       while (more && static_cast<std::int64_t>(points.size()) < left()) {
-        if (!seen_.contains(point)) points.push_back(point);
+        if (!evaluate_.scores().contains(point)) points.push_back(point);
         std::size_t setting = sizes_.size();
         while (setting > 0 && ++point[setting - 1] == sizes_[setting - 1]) point[--setting] = 0;
         more = setting > 0;
@@ -135,11 +161,9 @@ class SettingSearch {
   }
 
   std::span<const std::size_t> sizes_;
-  const SearchLimits& limits_;
-  const Evaluate& evaluate_;
+  CountedEvaluator<Evaluate> evaluate_;
   std::int64_t most_ = 1;
-  std::set<SettingPoint> seen_;
-  SearchResult result_;
+  ScoredPoint best_;
 };
 
 }  // namespace detail
@@ -157,8 +181,7 @@ template <CandidateEvaluator Evaluate>
   for (const std::size_t size : sizes) {
     require(size >= 1, "search_settings: every setting must have a value");
   }
-  require(limits.budget >= 1, "search_settings: budget must be >= 1", limits.budget);
-  require(limits.threads >= 1, "search_settings: threads must be >= 1", limits.threads);
+  detail::check_limits(limits, "search_settings");
   require(evaluate.exists(SettingPoint(sizes.size())),
           "search_settings: the first value of every setting must make a candidate");
   return detail::SettingSearch<Evaluate>(sizes, limits, evaluate).run();

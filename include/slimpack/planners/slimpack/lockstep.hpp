@@ -83,7 +83,7 @@ class Lockstep {
   }
 
   /// When the last B ends, if sends never wait for a window or a link.
-  [[nodiscard]] Nanos clock(const PricedPlan& times) const;
+  [[nodiscard]] Nanos end(const PricedPlan& times) const;
 
  private:
   [[nodiscard]] bool run_once() {
@@ -318,7 +318,7 @@ inline void Lockstep::find_gates(Rank& rank) {
   }
 }
 
-inline Nanos Lockstep::clock(const PricedPlan& times) const {
+inline Nanos Lockstep::end(const PricedPlan& times) const {
   struct Cursor {
     std::vector<std::int64_t> forward_end, backward_end;  // of every item, on the stage before
     std::vector<std::int64_t> free;                       // by stage

@@ -13,40 +13,37 @@
 #include "slimpack/core/parallel_for.hpp"
 #include "slimpack/planners/search/climb.hpp"
 #include "slimpack/planners/search/setting_search.hpp"
-#include "slimpack/planners/slimpack/build.hpp"
 #include "slimpack/planners/slimpack/candidates.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"
 
 namespace slimpack::planners {
 
-/// Settings of each component of one deal.
+/// Settings of each component of one assignment.
 struct SlimpackChoice {
   std::shared_ptr<const RankAssignment> assigned;
-  std::vector<SettingPoint> points;
-  std::vector<CandidateScore> scores;  // none where components have not been scored
-  CandidateScore known;                // of the hardest component
-  std::int64_t evaluations = 0;        // that this took
+  std::vector<SettingPoint> points;    ///< by component
+  std::vector<CandidateScore> scores;  ///< none where components have not been scored
+  CandidateScore known;                ///< of the hardest component
+  std::int64_t evaluations = 0;        ///< that this took
 
   /// When the step should end.
   [[nodiscard]] Nanos expected() const noexcept {
     return scores.empty() ? known.time : scores[slowest()].time;
   }
+  /// The component with the worst score, the first of equal ones.
   [[nodiscard]] std::size_t slowest() const noexcept {
-    std::size_t found = 0;
-    for (std::size_t i = 1; i < scores.size(); ++i) {
-      if (scores[found] < scores[i]) found = i;
-    }
-    return found;
+    return static_cast<std::size_t>(std::max_element(scores.begin(), scores.end()) -
+                                    scores.begin());
   }
 };
 
 /// Scores components, and searches settings for the slowest.
 class SlimpackRefiner {
  public:
-  SlimpackRefiner(const SlimpackProblem& problem, const SlimpackSpace& space, ClimbSpace climb,
-                  const SlimpackCandidates& candidates)
-      : problem_(problem), space_(space), climb_(std::move(climb)), candidates_(candidates) {
-    climb_.fixed.assign(SlimpackSpace::kShared.begin(), SlimpackSpace::kShared.end());
+  /// `climb` has the space of all settings; those that components share stay fixed here.
+  SlimpackRefiner(const SlimpackCandidates& candidates, ClimbSpace climb, std::vector<bool> shared)
+      : candidates_(candidates), climb_(std::move(climb)) {
+    climb_.fixed = std::move(shared);
   }
 
   /// The best points that were found, a few of each kind, on all components alike. As many as
@@ -61,16 +58,16 @@ class SlimpackRefiner {
       // Plans that have much in common may all have the same slow component.
       SettingPoint kind = point;
       for (std::size_t i = 0; i < kind.size(); ++i) {
-        if (!SlimpackSpace::kShared[i]) kind[i] = 0;
+        if (!climb_.fixed[i]) kind[i] = 0;
       }
       if (++kinds[kind] > kMostOfKind) continue;
       SlimpackChoice choice = same(point);
-      const auto components = static_cast<std::int64_t>(choice.points.size());
-      if (components > 1 && components - 1 <= budget) {
-        budget -= components - 1;
-        score_components(choice, score, threads);
-      }
       choice.known = score;
+      const auto others = static_cast<std::int64_t>(choice.points.size()) - 1;
+      if (others > 0 && others <= budget) {
+        budget -= others;
+        score_components(choice, threads);
+      }
       choices.push_back(std::move(choice));
     }
     const auto scored = std::find_if(choices.begin(), choices.end(),
@@ -81,10 +78,10 @@ class SlimpackRefiner {
     return choices;
   }
 
-  /// Islands of the same settings everywhere, not scored.
+  /// The same settings on all components, not scored.
   [[nodiscard]] SlimpackChoice same(const SettingPoint& point) const {
     SlimpackChoice choice;
-    choice.assigned = problem_.assign(space_.at(point));
+    choice.assigned = candidates_.assign(candidates_.at(point));
     choice.points.assign(choice.assigned->components.size(), point);
     return choice;
   }
@@ -103,7 +100,7 @@ class SlimpackRefiner {
       rest.budget = std::min(limits.budget - used, kClimb);
       rest.progress = nullptr;
       const ClimbResult found =
-          climb_settings(space, rest, RankComponent{*this, choice, component});
+          climb_settings(space, rest, OneComponent{candidates_, choice, component});
       used += found.evaluations;
       const auto& [score, point] = found.ranked.front();
       if (score < choice.scores[component]) {
@@ -119,38 +116,36 @@ class SlimpackRefiner {
   static constexpr std::size_t kMostChoices = 8;
   static constexpr int kMostOfKind = 2;
 
-  /// `known` is the score of the hardest component.
-  void score_components(SlimpackChoice& choice, const CandidateScore& known,
-                        std::int32_t threads) const {
-    choice.scores.assign(choice.points.size(), known);
+  /// Scores all components but the hardest, whose score is known.
+  void score_components(SlimpackChoice& choice, std::int32_t threads) const {
+    choice.scores.assign(choice.points.size(), choice.known);
     choice.evaluations = static_cast<std::int64_t>(choice.points.size()) - 1;
     parallel_for(choice.points.size(), threads, [&](std::size_t component) {
       if (component == choice.assigned->hardest) return;
       choice.scores[component] =
-          candidates_.score(*choice.assigned, space_.at(choice.points[component]), component);
+          candidates_.score(*choice.assigned, candidates_.at(choice.points[component]), component);
     });
   }
 
-  struct RankComponent {
-    const SlimpackRefiner& refiner;
+  /// Candidates of one component, the others staying as they are.
+  struct OneComponent {
+    const SlimpackCandidates& candidates;
     const SlimpackChoice& choice;
     std::size_t component;
 
     [[nodiscard]] bool exists(const SettingPoint& point) const {
-      const SlimpackSettings settings = refiner.space_.at(point);
-      const SlimpackSettings shared = refiner.space_.at(choice.points[component]);
+      const SlimpackSettings settings = candidates.at(point);
+      const SlimpackSettings shared = candidates.at(choice.points[component]);
       return settings.head.place == shared.head.place &&
-             !(settings.lockstep && settings.chunks > 1);
+             (settings.rule == OrderRule::list || settings.chunks == 1);
     }
     [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
-      return refiner.candidates_.score(*choice.assigned, refiner.space_.at(point), component);
+      return candidates.score(*choice.assigned, candidates.at(point), component);
     }
   };
 
-  const SlimpackProblem& problem_;
-  const SlimpackSpace& space_;
-  ClimbSpace climb_;
   const SlimpackCandidates& candidates_;
+  ClimbSpace climb_;
 };
 
 }  // namespace slimpack::planners

@@ -7,20 +7,34 @@
 #include <string_view>
 
 #include "slimpack/planners/planner.hpp"
-#include "slimpack/planners/slimpack/options.hpp"
 
 namespace slimpack::planners {
 
-/// Plans a step with those ideas of slimpack that `options` switches on. Samples are dealt to
-/// data-parallel ranks by time, long ones to groups of ranks (pack/assign.hpp); the forward and the
-/// backward line of each group are cut into packs of equal time (pack/cut.hpp); the order of each
-/// device is found by simulation under the memory limit (schedule/list_schedule.hpp).
-/// Recomputation, place of the head, packs a line, ramps, merging, order of samples, chunks and
-/// order of devices are searched within the effort's budget. Candidates are timed on the ranks that
-/// hold the longest samples; the best is then planned for all ranks and simulated, and where it
-/// does not fit there the next best. Islands of ranks, which share no pack, have packs and orders
-/// of their own: those that turn out slowest are searched again. Throws InvalidInput as
-/// `check_request` does.
+/// Which ideas a planner of the slimpack family uses.
+struct SlimpackOptions {
+  bool asymmetric = true;   ///< forward and backward packs are cut apart
+  bool slicing = true;      ///< samples may be cut
+  bool merging = true;      ///< ranks may share long samples
+  bool shard_head = true;   ///< the head may be split over the stages
+  bool mixed_modes = true;  ///< long samples may recompute more than others
+};
+
+/// Plans a step with those ideas of slimpack that `options` switches on:
+///
+///     PlanRequest request;      // batch, model, cluster, dp, pp, tp ...
+///     PlanOutcome outcome = plan_slimpack(request);
+///     if (std::optional<Plan> plan = take_plan(std::move(outcome.result))) run(*plan);
+///
+/// Phase 1 assigns samples to data-parallel ranks by time, long ones to groups of ranks
+/// (assignment.hpp). Phase 2 cuts the queue of each group into packs of equal time, for each pass
+/// by itself (packs.hpp). The order of each device is found by simulation under the memory limit
+/// (orders.hpp). Recomputation, place of the head, number of packs, ramps, sharing of samples,
+/// order of samples, chunks and order of devices are searched within the effort's budget.
+///
+/// Candidates are timed on the ranks that hold the longest samples; the best is then planned for
+/// all ranks and simulated, and where it does not fit there the next best. Components of ranks,
+/// which share no pack, have packs and orders of their own: those that turn out slowest are
+/// searched again. Throws InvalidInput as `check_request` does.
 [[nodiscard]] SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request,
                                                               std::string_view name = "slimpack",
                                                               const SlimpackOptions& options = {});

@@ -6,151 +6,206 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
-#include "slimpack/planners/search/packed_sequences.hpp"
-#include "slimpack/planners/slimpack/build.hpp"
+#include "slimpack/planners/search/choices.hpp"
+#include "slimpack/planners/search/lengths.hpp"
+#include "slimpack/planners/search/settings.hpp"
+#include "slimpack/planners/slimpack/problem.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"
 
 namespace slimpack::planners {
+
+/// The settings with the values that are tried, and where searches begin.
+struct SlimpackSpace {
+  SettingSpace<SlimpackSettings> settings;
+  std::size_t mode = 0;  ///< the setting that decides what is kept in memory
+  std::vector<SettingPoint> starts;
+};
+
+namespace detail {
 
 /// Chooses the values of a space, one setting after the other.
 class SlimpackSpaceMaker {
  public:
   explicit SlimpackSpaceMaker(const SlimpackProblem& problem)
-      : problem_(problem), request_(problem.request()), options_(problem.options()) {
-    for (const Tokens length : request_.batch.samples) {
-      longest_ = std::max(longest_, length);
-      tokens_ += length;
-    }
-  }
+      : problem_(problem),
+        request_(problem.request()),
+        options_(problem.options()),
+        tokens_(total_tokens(request_.batch.samples)),
+        longest_(longest_of(request_.batch.samples)) {}
 
   [[nodiscard]] SlimpackSpace make() {
-    start_.assign(space_.sizes().size(), 0);
-    heads();
-    devices();
-    units();
-    chunks();
-    modes();
-    ramps();
-    space_.order = {QueueOrder::long_first, QueueOrder::short_first, QueueOrder::pyramid};
-    space_.max_cp = {0};
-    if (options_.merging && request_.dp > 1 && request_.max_cp.value_or(2) > 1) {
-      space_.max_cp = {0, 1000, 200, 50, 25, 12, 6};
+    const Values<LmHeadChoice> heads = head_values();
+    const Values<std::int64_t> units = unit_values();
+    const Values<std::int32_t> chunks = chunk_values(units);
+    SlimpackSettings first;
+    first.head = heads.values[heads.start];
+    first.units = units.values[units.start];
+    first.chunks = chunks.values.front();
+    modes_ = mode_values(first);
+    const bool pipelined = request_.pp > 1;
+
+    mode_ = add("", &SlimpackSettings::mode, {modes_}, {.ordered = true});
+    head_ = add("", &SlimpackSettings::head, heads, {.ordered = true});
+    units_ = add("units", &SlimpackSettings::units, units, {.ordered = true});
+    add("ramp", &SlimpackSettings::ramp, {ramp_values()}, {.ordered = true}, ramp_text);
+    threshold_ = add("merge_threshold", &SlimpackSettings::cp_threshold_permille,
+                     {threshold_values()}, {.ordered = true, .shared = true}, threshold_text);
+    order_ = add("order", &SlimpackSettings::order,
+                 {{QueueOrder::long_first, QueueOrder::short_first, QueueOrder::pyramid}});
+    chunks_ = add("chunks", &SlimpackSettings::chunks, chunks, {.ordered = true, .shared = true});
+    devices_ = add("devices", &SlimpackSettings::devices, device_values(),
+                   {.ordered = true, .shared = true});
+    add("", &SlimpackSettings::backward_permille, backward_values(), {.ordered = true});
+    std::vector<OrderRule> rules{OrderRule::list};
+    if (pipelined && request_.chunks.value_or(1) == 1) rules.push_back(OrderRule::lockstep);
+    rule_ = add("schedule", &SlimpackSettings::rule, {rules});
+    add("forward_queue", &SlimpackSettings::forward_queue, {{1, 2}},
+        {.ordered = true, .applies = [](const SlimpackSettings& settings) {
+           return settings.rule == OrderRule::list;
+         }});
+    space_.settings.require_that([&request = request_](const SlimpackSettings& settings) {
+      return (settings.rule == OrderRule::list || settings.chunks == 1) &&
+             leaves_layers(request, settings.chunks, settings.head.place);
+    });
+    space_.mode = mode_.position;
+    many_packs_ = many_packs(units);
+    last_head_ = heads.values.front().place.head == LmHead::last;
+    while (last_head_ && last_head_start_ + 1 <= heads.start &&
+           heads.values[last_head_start_ + 1].place.head == LmHead::last) {
+      ++last_head_start_;
     }
-    space_.backward = {1000};
-    if (options_.asymmetric && !request_.max_units) {
-      space_.backward = {700, 1000, 1400};
-      start_[kBackward] = 1;
-    }
-    space_.lockstep = {false};
-    if (request_.pp > 1 && request_.chunks.value_or(1) == 1) space_.lockstep = {false, true};
-    space_.queue = {1, 2};
     starts();
     return std::move(space_);
   }
 
  private:
-  /// Places of settings in a point.
-  enum : std::size_t {
-    kMode,
-    kHead,
-    kUnits,
-    kRamp,
-    kMerge,
-    kOrder,
-    kChunks,
-    kDevices,
-    kBackward,
-    kLockstep,
-    kQueue
+  /// The values of a setting, and the number of that which most searches begin at.
+  template <class Value>
+  struct Values {
+    std::vector<Value> values;
+    std::size_t start = 0;
   };
+  /// Where a setting is in a point, and how many values it has.
+  struct Setting {
+    std::size_t position = 0, size = 1;
+  };
+
+  template <class Value, class Text = SettingText>
+  Setting add(std::string_view name, Value SlimpackSettings::* member,
+              const Values<std::type_identity_t<Value>>& values,
+              const SettingTraits<SlimpackSettings>& traits = {}, Text text = {}) {
+    start_.push_back(values.start);
+    return {space_.settings.add(name, member, values.values, traits, text), values.values.size()};
+  }
+
+  [[nodiscard]] static std::string ramp_text(const schedule::Ramp& ramp) {
+    if (ramp == schedule::Ramp{}) return "off";
+    return std::to_string(ramp.first_permille) + "+" + std::to_string(ramp.growth_permille);
+  }
+  [[nodiscard]] static std::string threshold_text(std::int64_t permille) {
+    return permille == 0 ? "off" : std::to_string(permille) + "/1000";
+  }
 
   /// Where a pipeline full is no more than a hundredth of the packs chunks have nothing to gain.
   static constexpr std::int64_t kManyFulls = 100;
 
-  void heads() {
-    const std::int32_t pp = request_.pp;
-    const bool shard =
-        request_.head == LmHead::shard || (!request_.head && options_.shard_head && pp > 1 &&
-                                           request_.fewer_last_layers.value_or(0) == 0);
-    const bool last = request_.head != LmHead::shard;
-    const std::int32_t least = request_.chunks.value_or(1);
-    if (last) {
-      for (std::int32_t fewer_last_layers = kMostFewerLastLayers; fewer_last_layers >= 0;
-           --fewer_last_layers) {
-        const LmHeadPlacement place{LmHead::last, fewer_last_layers};
-        if (request_.fewer_last_layers.value_or(fewer_last_layers) != fewer_last_layers) continue;
-        if (fewer_last_layers > 0 && (pp == 1 || !leaves_layers(request_, least, place))) continue;
-        space_.head.push_back({place, 1});
-      }
-      start_[kHead] = space_.head.empty() ? 0 : space_.head.size() - 1;
-    }
+  /// On the last stage with ever more layers there, then sharded with ever larger batches.
+  [[nodiscard]] Values<LmHeadChoice> head_values() const {
+    Values<LmHeadChoice> heads;
+    const std::int32_t least_chunks = request_.chunks.value_or(1);
+    std::vector<LmHeadPlacement> places =
+        head_choices(request_, {&least_chunks, 1}, options_.shard_head);
+    const bool shard = !places.empty() && places.back().head == LmHead::shard;
+    if (shard) places.pop_back();
+    for (std::size_t i = places.size(); i > 0; --i) heads.values.push_back({places[i - 1], 1});
+    heads.start = heads.values.empty() ? 0 : heads.values.size() - 1;
     if (shard) {
       for (const std::int32_t batch : {1, 2, 4, 8, 16}) {
-        space_.head.push_back({{LmHead::shard, 0}, batch});
+        heads.values.push_back({{LmHead::shard, 0}, batch});
       }
-      start_[kHead] = space_.head.size() - 3;
+      heads.start = heads.values.size() - 3;
     }
+    return heads;
   }
   /// Fill and drain are nothing beside such a number of packs.
-  [[nodiscard]] bool many_packs() const {
-    return space_.units[start_[kUnits]] >= kManyFulls * request_.pp;
+  [[nodiscard]] bool many_packs(const Values<std::int64_t>& units) const {
+    return units.values[units.start] >= kManyFulls * request_.pp;
   }
-  void chunks() {
-    space_.chunks = {1};
-    if (request_.chunks) {
-      space_.chunks = {*request_.chunks};
-    } else if (request_.pp > 1 && !many_packs()) {
-      for (const std::int32_t more : {2, 4}) {
-        if (std::int64_t{request_.pp} * more <= request_.model.layers) {
-          space_.chunks.push_back(more);
-        }
+  [[nodiscard]] Values<std::int32_t> chunk_values(const Values<std::int64_t>& units) const {
+    if (request_.chunks) return {{*request_.chunks}};
+    Values<std::int32_t> chunks{{1}};
+    for (const std::int32_t more : {2, 4}) {
+      if (request_.pp > 1 && !many_packs(units) &&
+          std::int64_t{request_.pp} * more <= request_.model.layers) {
+        chunks.values.push_back(more);
       }
     }
+    return chunks;
   }
-  void devices() {
-    space_.devices = {DeviceOrder::ranks};
+  [[nodiscard]] Values<DeviceOrder> device_values() const {
     const std::int64_t rank = std::int64_t{request_.pp} * request_.tp;
     const std::int64_t node = request_.cluster.devices_per_node;
-    if (request_.dp > 1 && request_.pp > 1 && rank * request_.dp > node) {
-      space_.devices = {DeviceOrder::stages, DeviceOrder::ranks};
-      if (rank > node) start_[kDevices] = 1;
+    if (request_.dp == 1 || request_.pp == 1 || rank * request_.dp <= node) {
+      return {{DeviceOrder::ranks}};
     }
+    return {{DeviceOrder::stages, DeviceOrder::ranks}, rank > node ? std::size_t{1} : 0};
+  }
+  [[nodiscard]] std::vector<std::int64_t> threshold_values() const {
+    if (!options_.merging || request_.dp == 1 || request_.max_cp.value_or(2) == 1) return {0};
+    return {0, 1000, 200, 50, 25, 12, 6};
+  }
+  [[nodiscard]] Values<std::int64_t> backward_values() const {
+    if (!options_.asymmetric || request_.max_units) return {{1000}};
+    return {{700, 1000, 1400}, 1};
+  }
+  [[nodiscard]] std::vector<schedule::Ramp> ramp_values() const {
+    std::vector<schedule::Ramp> ramps{{}};
+    if (request_.pp > 1 && !request_.max_units && options_.slicing) {
+      ramps.insert(ramps.end(), {{250, 150}, {125, 75}, {60, 60}, {30, 50}});
+    }
+    return ramps;
   }
   /// Around the count that balances fill and drain against what a unit costs by itself:
   /// T = W + (p - 1) W / m + o m.
-  void units() {
+  [[nodiscard]] Values<std::int64_t> unit_values() const {
     const Int128 work =
         (problem_.mean_work(Pass::forward) + problem_.mean_work(Pass::backward)) / kCostScale;
     const std::int64_t best = square_root(Int128{request_.pp - 1} * work /
                                           std::max<std::int64_t>(unit_overhead().value, 1));
-    std::int64_t grains = 0, longest = 1;
+    std::int64_t all = 0, longest = 1;  // in slices as fine as can be
     for (const Tokens length : request_.batch.samples) {
-      const std::int64_t of_sample =
+      const std::int64_t slices =
           (length + request_.granularity - Tokens{1}) / request_.granularity;
-      grains += of_sample;
-      longest = std::max(longest, of_sample);
+      all += slices;
+      longest = std::max(longest, slices);
     }
-    const std::int64_t most = std::max((grains + request_.dp - 1) / request_.dp, longest);
+    const std::int64_t most = std::max((all + request_.dp - 1) / request_.dp, longest);
     const std::int64_t least =
         std::max<std::int64_t>(1, tokens_.value / (request_.dp * fitting_unit().value));
     const std::int64_t middle = request_.pp > 1 ? best : least;
+    Values<std::int64_t> units;
     std::int64_t before = 0;
     for (std::size_t step = 0; step < kUnitSteps.size(); ++step) {
       std::int64_t count =
           std::clamp((middle * kUnitSteps[step] + 500) / 1000, std::min(least, most), most);
       if (request_.max_units) count = std::min(count, *request_.max_units);
       if (2 * step + 1 < kUnitSteps.size()) {
-        start_[kUnits] = space_.units.size() - (count == before ? 1 : 0);
+        units.start = units.values.size() - (count == before ? 1 : 0);
       }
-      if (count != before) space_.units.push_back(count);
+      if (count != before) units.values.push_back(count);
       before = count;
     }
+    return units;
   }
   /// Thousandths of the middle, each 2^(3/8) times the one before.
   static constexpr std::array<std::int64_t, 17> kUnitSteps{
@@ -199,16 +254,11 @@ class SlimpackSpaceMaker {
     return std::max(Tokens{room.value / std::max<std::int64_t>(1, each)}, request_.granularity);
   }
 
-  void modes() {
+  /// One mode for all samples, or a leaner one for those that fill a part of a device's room.
+  [[nodiscard]] std::vector<ModeChoice> mode_values(const SlimpackSettings& settings) const {
     using enum Recompute;
-    if (request_.recompute) {
-      space_.mode = {{*request_.recompute, *request_.recompute}};
-      return;
-    }
-    SlimpackSettings settings;
-    settings.head = space_.head[start_[kHead]];
-    settings.units = space_.units[start_[kUnits]];
-    settings.chunks = space_.chunks.front();
+    if (request_.recompute) return {{*request_.recompute, *request_.recompute}};
+    std::vector<ModeChoice> modes;
     const Plan plan = problem_.outline(settings);
     const Bytes room = problem_.room(plan, settings);
     const LayerBytes bytes = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
@@ -224,7 +274,7 @@ class SlimpackSpaceMaker {
       if (most != lean &&
           (!options_.mixed_modes || longest_ <= choice.limit[static_cast<std::size_t>(most)]))
         return;
-      space_.mode.push_back(choice);
+      modes.push_back(choice);
     };
     add(none, none, 0);
     for (const std::int64_t percent : {80, 60, 40}) add(none, layer, percent);
@@ -233,21 +283,16 @@ class SlimpackSpaceMaker {
     add(layer, layer, 0);
     add(layer, full, 60);
     add(full, full, 0);
-  }
-  void ramps() {
-    space_.ramp = {schedule::Ramp{}};
-    if (request_.pp > 1 && !request_.max_units && options_.slicing) {
-      space_.ramp.insert(space_.ramp.end(), {{250, 150}, {125, 75}, {60, 60}, {30, 50}});
-    }
+    return modes;
   }
   /// Where a mode is in the space: for all samples, or the leanest or fullest that long samples do
   /// not share; what is there in its place if it is not.
   enum class Kind : std::uint8_t { uniform, fullest, leanest };
   [[nodiscard]] std::size_t mode_at(Recompute most, Kind kind) const {
-    std::size_t found = start_[kMode];
+    std::size_t found = start_[mode_.position];
     bool mixed = false;
-    for (std::size_t i = 0; i < space_.mode.size(); ++i) {
-      const ModeChoice& mode = space_.mode[i];
+    for (std::size_t i = 0; i < modes_.size(); ++i) {
+      const ModeChoice& mode = modes_[i];
       if (mode.most != most) continue;
       if (mode.lean == most) {
         found = i;
@@ -258,52 +303,61 @@ class SlimpackSpaceMaker {
     }
     return found;
   }
-  /// Good plans of several kinds: interleaved and in lockstep, with long samples merged over ranks
+  /// Good plans of several kinds: interleaved and in lockstep, with long samples on several ranks
   /// that lie next to each other or not, keeping much or little.
   void starts() {
-    const auto add = [&](std::size_t mode, bool in_cp_group, bool interleaved, std::size_t finer,
-                         QueueOrder order = QueueOrder::long_first) {
-      SettingPoint point = start_;
-      point[kMode] = mode;
-      point[kOrder] = static_cast<std::size_t>(order);
-      if (in_cp_group) {
-        if (space_.max_cp.size() == 1) return;
-        point[kMerge] = space_.max_cp.size() / 2 + 1;
-        point[kDevices] = space_.devices.size() - 1;
-      }
-      if (interleaved) {
-        point[kChunks] = space_.chunks.size() - 1;
-        // Chunks divide what fill and drain take: larger packs do, and are planned sooner.
-        if (request_.effort == Effort::fast) {
-          point[kUnits] -= std::min(point[kUnits], point[kChunks]);
-        }
-      } else {
-        point[kLockstep] = space_.lockstep.size() - 1;
-      }
-      point[kUnits] = std::min(point[kUnits] + finer, space_.units.size() - 1);
-      if (std::find(space_.starts.begin(), space_.starts.end(), point) == space_.starts.end()) {
-        space_.starts.push_back(std::move(point));
-      }
-    };
     using enum Recompute;
-    add(mode_at(none, Kind::uniform), false, true, 0);
-    add(mode_at(none, Kind::uniform), false, false, 1);
-    add(mode_at(light, Kind::uniform), true, false, 2);
-    // Of many packs that wait for merged ones, small ones keep more of them in flight.
-    if (many_packs()) add(mode_at(light, Kind::fullest), true, true, 5);
-    add(mode_at(light, Kind::uniform), true, true, 2);
-    add(mode_at(light, Kind::uniform), false, true, 1);
-    add(mode_at(light, Kind::fullest), false, true, 3, QueueOrder::short_first);
-    add(mode_at(light, Kind::leanest), false, true, 2);
-    add(space_.mode.size() - 1, true, false, 4);
-    add(space_.mode.size() - 1, false, false, 4);
-    add(space_.mode.size() - 1, true, false, space_.units.size());
-    add(space_.mode.size() - 1, false, false, space_.units.size());
-    if (space_.head.front().place.head == LmHead::last) {
+    const std::size_t leanest = modes_.size() - 1;
+    add_start(mode_at(none, Kind::uniform), {.interleaved = true}, 0);
+    add_start(mode_at(none, Kind::uniform), {}, 1);
+    add_start(mode_at(light, Kind::uniform), {.shares = true}, 2);
+    // Of many packs that wait for shared ones, small ones keep more of them in flight.
+    if (many_packs_) {
+      add_start(mode_at(light, Kind::fullest), {.shares = true, .interleaved = true}, 5);
+    }
+    add_start(mode_at(light, Kind::uniform), {.shares = true, .interleaved = true}, 2);
+    add_start(mode_at(light, Kind::uniform), {.interleaved = true}, 1);
+    add_start(mode_at(light, Kind::fullest), {.interleaved = true, .short_first = true}, 3);
+    add_start(mode_at(light, Kind::leanest), {.interleaved = true}, 2);
+    for (const std::size_t finer : {std::size_t{4}, units_.size}) {
+      add_start(leanest, {.shares = true}, finer);
+      add_start(leanest, {}, finer);
+    }
+    if (last_head_) {
       SettingPoint point = start_;
-      while (point[kHead] > 0 && space_.head[point[kHead]].place.head != LmHead::last)
-        --point[kHead];
-      point[kUnits] = space_.units.size() / 4;
+      point[head_.position] = last_head_start_;
+      point[units_.position] = units_.size / 4;
+      space_.starts.push_back(std::move(point));
+    }
+  }
+
+  struct StartKind {
+    bool shares = false;       ///< ranks share long samples
+    bool interleaved = false;  ///< as many chunks as there may be, else lockstep
+    bool short_first = false;
+  };
+  /// Adds a start with so much finer packs than most, if it is new.
+  void add_start(std::size_t mode, StartKind kind, std::size_t finer) {
+    SettingPoint point = start_;
+    std::size_t& units = point[units_.position];
+    point[mode_.position] = mode;
+    if (kind.short_first) {
+      point[order_.position] = static_cast<std::size_t>(QueueOrder::short_first);
+    }
+    if (kind.shares) {
+      if (threshold_.size == 1) return;
+      point[threshold_.position] = threshold_.size / 2 + 1;
+      point[devices_.position] = devices_.size - 1;
+    }
+    if (kind.interleaved) {
+      point[chunks_.position] = chunks_.size - 1;
+      // Chunks divide what fill and drain take: larger packs do, and are planned sooner.
+      if (request_.effort == Effort::fast) units -= std::min(units, chunks_.size - 1);
+    } else {
+      point[rule_.position] = rule_.size - 1;
+    }
+    units = std::min(units + finer, units_.size - 1);
+    if (std::find(space_.starts.begin(), space_.starts.end(), point) == space_.starts.end()) {
       space_.starts.push_back(std::move(point));
     }
   }
@@ -311,9 +365,21 @@ class SlimpackSpaceMaker {
   const SlimpackProblem& problem_;
   const PlanRequest& request_;
   const SlimpackOptions& options_;
-  Tokens longest_{1}, tokens_;
+  Tokens tokens_, longest_;
   SlimpackSpace space_;
   SettingPoint start_;
+  std::vector<ModeChoice> modes_;
+  Setting mode_, head_, units_, threshold_, order_, chunks_, devices_, rule_;
+  bool many_packs_ = false;
+  bool last_head_ = false;           // on the last stage, among others
+  std::size_t last_head_start_ = 0;  // the last such value up to the start
 };
+
+}  // namespace detail
+
+/// The values of each setting that are worth trying for a request, and where to begin.
+[[nodiscard]] inline SlimpackSpace slimpack_space(const SlimpackProblem& problem) {
+  return detail::SlimpackSpaceMaker(problem).make();
+}
 
 }  // namespace slimpack::planners

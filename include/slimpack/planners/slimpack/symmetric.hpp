@@ -18,19 +18,20 @@
 
 namespace slimpack::planners {
 
-/// Packs of a line in forward order, and in what order they go backward.
+/// Packs of a queue in forward order, and in what order they go backward.
 struct SymmetricPacks {
   std::vector<std::vector<Slice>> packs;
   std::vector<std::size_t> backward;
 
-  [[nodiscard]] schedule::PackCuts line(Pass pass) const {
-    schedule::PackCuts line;
+  /// The packs of one pass in its order.
+  [[nodiscard]] schedule::PackCuts cuts(Pass pass) const {
+    schedule::PackCuts cuts;
     for (std::size_t i = 0; i < packs.size(); ++i) {
       const auto& pack = packs[pass == Pass::forward ? i : backward[i]];
-      line.slices.insert(line.slices.end(), pack.begin(), pack.end());
-      line.first.push_back(line.slices.size());
+      cuts.slices.insert(cuts.slices.end(), pack.begin(), pack.end());
+      cuts.first.push_back(cuts.slices.size());
     }
-    return line;
+    return cuts;
   }
 };
 
@@ -56,11 +57,11 @@ struct SymmetricPacks {
     schedule::CutRules own = rules;
     own.units = std::max<std::int64_t>(1, static_cast<std::int64_t>((work + unit - 1) / unit));
     own.front = own.back = {};
-    const schedule::PackCuts line =
+    const schedule::PackCuts cuts =
         schedule::cut_packs(std::span(&sample, 1), Pass::forward, cost, own);
     const std::size_t first = result.packs.size();
-    for (std::size_t i = 0; i < line.packs(); ++i) {
-      const Slice& slice = line.pack(i).front();
+    for (std::size_t i = 0; i < cuts.packs(); ++i) {
+      const Slice& slice = cuts.pack(i).front();
       result.packs.push_back({slice});
       time.push_back(cost.slice(slice.begin, slice.end));
     }

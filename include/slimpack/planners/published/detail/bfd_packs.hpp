@@ -59,8 +59,8 @@ struct BfdRules {
 /// Packs of samples to ranks as TRL's trainer deals them: drawn in order or shuffled, so many in a
 /// row are a micro-batch, micro-batch i is rank i mod `ranks`'s. Throws as `pack_as_trl`, and if
 /// ranks or the rules' batch is < 1. O(n log n).
-[[nodiscard]] inline detail::PackedRanks assign_as_trl(std::span<const Tokens> samples,
-                                                       std::int32_t ranks, const BfdRules& rules) {
+[[nodiscard]] inline PackedRanks assign_as_trl(std::span<const Tokens> samples, std::int32_t ranks,
+                                               const BfdRules& rules) {
   require(rules.batch >= 1, "deal_as_trl: packs of a micro-batch must be >= 1");
   schedule::Bins packs = pack_as_trl(samples, rules.length);
   if (rules.shuffled != 0) {
@@ -69,7 +69,7 @@ struct BfdRules {
       std::swap(packs[left - 1], packs[random.below(left)]);
     }
   }
-  detail::PackedRanks assigned;
+  PackedRanks assigned;
   for (std::size_t i = 0; i < packs.size(); ++i) {
     if (i % rules.batch == 0) assigned.sequences.emplace_back();
     auto& batch = assigned.sequences.back();

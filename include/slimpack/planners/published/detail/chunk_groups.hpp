@@ -3,19 +3,19 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/planners/published/detail/group_packs.hpp"
 #include "slimpack/planners/published/detail/sample_prices.hpp"
 #include "slimpack/schedule/assign.hpp"
 #include "slimpack/schedule/orders.hpp"
@@ -29,7 +29,7 @@ struct ChunkGroup {
   std::int64_t time = 0;  ///< of both passes on one stage
 };
 
-/// Int128 of a chunk on a rank alone.
+/// The load of a chunk on a rank alone.
 [[nodiscard]] inline PackLoad chunk_load(const StagePrices& prices, std::span<const Slice> chunk) {
   PackLoad load;
   for (const Slice& slice : chunk) {
@@ -56,9 +56,9 @@ inline void price_groups(std::vector<ChunkGroup>& groups, const StagePrices& pri
 /// In which order a rank runs its groups.
 enum class GroupOrder : std::uint8_t { most_chunks_first, as_given };
 
-/// Positions of groups, one list a rank: dealt by time, longest first, then moved and swapped
-/// until ranks are even (pack/assign.hpp); in each list most chunks first, equal ones by falling
-/// time, or as given.
+/// Positions of groups, one list a rank: assigned by time, longest first, then moved and
+/// swapped until ranks are even (schedule/assign.hpp); in each list most chunks first, equal ones
+/// by falling time, or as given.
 [[nodiscard]] inline std::vector<std::vector<std::size_t>> assign_groups(
     std::span<const ChunkGroup> groups, std::size_t ranks, GroupOrder order) {
   std::vector<schedule::SampleNeed> needs;
@@ -82,14 +82,11 @@ enum class GroupOrder : std::uint8_t { most_chunks_first, as_given };
   return by_rank;
 }
 
-[[nodiscard]] constexpr std::string_view to_string(schedule::ChunkLead lead) noexcept {
-  return lead == schedule::ChunkLead::steady ? "steady" : "just-in-time";
-}
-[[nodiscard]] constexpr std::string_view to_string(GroupOrder order) noexcept {
-  return order == GroupOrder::as_given ? "as-given" : "most-chunks-first";
-}
-[[nodiscard]] inline std::string fewer_last_layers_text(const LmHeadPlacement& head) {
-  return head.fewer_last_layers == 0 ? "even" : std::to_string(head.fewer_last_layers) + "-fewer";
-}
-
 }  // namespace slimpack::planners::detail
+
+template <>
+inline constexpr std::array<std::string_view, 2> slimpack::kWords<slimpack::schedule::ChunkLead>{
+    "steady", "just-in-time"};
+template <>
+inline constexpr std::array<std::string_view, 2>
+    slimpack::kWords<slimpack::planners::detail::GroupOrder>{"most-chunks-first", "as-given"};

@@ -3,64 +3,62 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
+#include <concepts>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "slimpack/core/int128.hpp"
-#include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/planners/check_request.hpp"
-#include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/wlb_packs.hpp"
-#include "slimpack/planners/published/megatron_cp.hpp"
+#include "slimpack/planners/search/choices.hpp"
+#include "slimpack/planners/search/choose.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
-#include "slimpack/planners/search/setting_search.hpp"
 #include "slimpack/schedule/bins.hpp"
-#include "slimpack/schedule/orders.hpp"
 #include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners::detail {
 
-/// What candidates of WLB-LLM and Zeppelin have in common: the settings of a pipeline and the step
-/// that their packs make. Values 0, 1, 3 and 4 of a point are recomputation, ranks that work
-/// together, chunks and layers of the last stage.
-class JointMicroBatches {
- public:
+/// What candidates of WLB-LLM and Zeppelin have in common: the settings of a pipeline, and the step
+/// that their packs make.
+template <std::derived_from<PackedSettings> Type>
+class JointMicroBatches : public CandidateBase<Type> {
+ protected:
   JointMicroBatches(const PlanRequest& request, std::string_view planner)
-      : request_(request), planner_(planner), works_(sample_works(request, request.batch.samples)) {
-    space_.recompute = recompute_choices(request);
-    space_.chunks = chunk_choices(request, 1);
-    space_.head = head_choices(request, space_.chunks, false);
-    space_.ranks = context_parallel_choices(request);
-    std::erase_if(space_.ranks, [](std::int32_t ranks) { return ranks > kMostSharing; });
+      : CandidateBase<Type>(request, planner),
+        works_(sample_works(request, request.batch.samples)) {
+    this->space_.require_that([&request](const Type& settings) {
+      return leaves_layers(request, settings.chunks, settings.head);
+    });
   }
 
-  [[nodiscard]] const PlanRequest& request() const noexcept { return request_; }
+  /// Ranks that may work together on a micro-batch.
+  [[nodiscard]] std::vector<std::int32_t> rank_choices() const {
+    std::vector<std::int32_t> ranks = context_parallel_choices(this->request_);
+    std::erase_if(ranks, [](std::int32_t count) { return count > kMostSharing; });
+    return ranks;
+  }
+  void add_assignment() {
+    this->space_.add("dealing", &PackedSettings::assignment_rule,
+                     {AssignmentRule::in_turn, AssignmentRule::balanced});
+  }
+  void add_pipeline() {
+    const auto chunks = chunk_choices(this->request_, 1);
+    this->space_.add("chunks", &PackedSettings::chunks, chunks);
+    this->space_.add("head", &PackedSettings::head, head_choices(this->request_, chunks, false));
+  }
+
   [[nodiscard]] std::span<const Int128> works() const noexcept { return works_; }
-  [[nodiscard]] PackedSpace& space() noexcept { return space_; }
-  [[nodiscard]] const PackedSpace& space() const noexcept { return space_; }
-
-  [[nodiscard]] PackedSettings settings(const SettingPoint& point,
-                                        std::size_t assignment_rule) const {
-    PackedSettings settings;
-    settings.recompute = space_.recompute.at(point[0]);
-    settings.ranks = space_.ranks.at(point[1]);
-    settings.chunks = space_.chunks.at(point[3]);
-    settings.head = space_.head.at(point[4]);
-    settings.assignment_rule = space_.assignment_rule.at(assignment_rule);
-    return settings;
-  }
-  [[nodiscard]] std::int32_t groups(const PackedSettings& settings) const noexcept {
-    return request_.dp / settings.ranks;
+  [[nodiscard]] std::int32_t groups(const Type& settings) const noexcept {
+    return this->request_.dp / settings.ranks;
   }
 
   /// The step of `packs`, without a prediction. O(samples + packs x ranks).
-  [[nodiscard]] Plan plan(const PackedSettings& settings, schedule::Bins packs) const {
-    PlanRequest request = request_;
+  [[nodiscard]] Plan joint_plan(const Type& settings, schedule::Bins packs) const {
+    PlanRequest request = this->request_;
     if (settings.ranks > 1) share_evenly(request, settings.ranks);
     PackedRanks packed;
     packed.sequences = std::move(packs);
@@ -68,18 +66,11 @@ class JointMicroBatches {
         settings.assignment_rule == AssignmentRule::in_turn
             ? schedule::assign_round_robin(packed.sequences.size(), groups(settings))
             : schedule::assign_balanced(pack_works(packed.sequences, works_), groups(settings));
-    return build_packed(
-        request, planner_, settings, packed,
-        [](const schedule::Pipeline& pipeline, std::span<const std::int32_t> slices) {
-          return schedule::interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
-        });
+    return build_packed(request, this->planner_, settings, packed, OneForwardOneBackward{});
   }
 
  private:
-  const PlanRequest& request_;
-  std::string_view planner_;
   std::vector<Int128> works_;
-  PackedSpace space_;
 };
 
 }  // namespace slimpack::planners::detail

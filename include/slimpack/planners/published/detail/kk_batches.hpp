@@ -88,9 +88,9 @@ inline schedule::Bins kk_micro_batches(const std::vector<std::size_t>& own,
 /// budget, no more than samples; they are cut by Karmarkar-Karp over work, in the order of which
 /// the heaviest is in the middle. The budget is kept on average, not by each: the published rule
 /// is so. Throws InvalidInput if ranks < 1, the budget < 1 or there is no sample. O(n ranks log n).
-[[nodiscard]] inline detail::PackedRanks assign_as_verl(const ModelShape& model,
-                                                        std::span<const Tokens> samples,
-                                                        std::int32_t ranks, const KkRules& rules) {
+[[nodiscard]] inline PackedRanks assign_as_verl(const ModelShape& model,
+                                                std::span<const Tokens> samples, std::int32_t ranks,
+                                                const KkRules& rules) {
   require(ranks >= 1, "deal_as_verl: ranks must be >= 1", ranks);
   require(rules.budget.value >= 1, "deal_as_verl: the budget must be >= 1", rules.budget.value);
   require(rules.least >= 1 && rules.multiple >= 1, "deal_as_verl: counts must be >= 1");
@@ -116,7 +116,7 @@ inline schedule::Bins kk_micro_batches(const std::vector<std::size_t>& own,
     count = std::max(count, std::min(full, static_cast<std::int64_t>(share.size())));
   }
   count = (count + rules.multiple - 1) / rules.multiple * rules.multiple;
-  detail::PackedRanks packed;
+  PackedRanks packed;
   for (const auto& share : shares) {
     auto& own = packed.ranks.emplace_back();
     if (share.empty()) continue;

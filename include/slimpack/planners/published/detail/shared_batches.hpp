@@ -38,8 +38,8 @@ struct SharedBatch {
 /// The settings that planners of shared micro-batches have in common.
 struct SharedSettings {
   Recompute recompute = Recompute::none;
-  LmHeadPlacement head;
-  std::optional<Tokens> share;  ///< blocks in which ranks share a sample, else the request's
+  std::int32_t fewer_last_layers = 0;
+  std::optional<Tokens> cp_block;  ///< blocks in which ranks share a sample, else the request's
 };
 
 /// A plan of the request with everything but schedule and prediction: micro-batch i of the common
@@ -48,9 +48,7 @@ struct SharedSettings {
 [[nodiscard]] inline Plan share_batches(const PlanRequest& request, std::string_view planner,
                                         const SharedSettings& settings,
                                         std::span<const SharedBatch> batches) {
-  Plan plan = plan_frame(request, planner);
-  plan.stages = spread_layers(request.model.layers, virtual_stages_of(plan),
-                              settings.head.fewer_last_layers, true);
+  Plan plan = last_head_frame(request, planner, settings.fewer_last_layers);
   std::map<std::pair<std::int32_t, std::int32_t>, GroupId> in_cp_group;  // by size and first rank
   for (const SharedBatch& batch : batches) {
     if (batch.ranks > 1) in_cp_group[{batch.ranks, batch.first}] = GroupId{};
@@ -62,7 +60,7 @@ struct SharedSettings {
     plan.groups.push_back(std::move(ranks));
     plan.parallel.max_cp = block.first;
   }
-  if (!in_cp_group.empty() && settings.share) plan.memory.cp_block_tokens = *settings.share;
+  if (!in_cp_group.empty() && settings.cp_block) plan.memory.cp_block_tokens = *settings.cp_block;
   for (const SharedBatch& batch : batches) {
     const GroupId group = batch.ranks > 1 ? in_cp_group.at({batch.ranks, batch.first})
                                           : static_cast<GroupId>(batch.first);

@@ -16,7 +16,7 @@
 #include "slimpack/cost/links.hpp"
 #include "slimpack/cost/load.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/planners/search/unit_parts.hpp"
+#include "slimpack/planners/published/detail/unit_parts.hpp"
 
 namespace slimpack::planners::detail {
 
@@ -99,7 +99,8 @@ struct ShardedTimes {
 
 class WlbPricing {
  public:
-  WlbPricing(const Plan& plan, const AnyModel& model) : plan_(plan), model_(model), links_(plan) {}
+  WlbPricing(const Plan& plan, AnyModel model)
+      : plan_(plan), model_(std::move(model)), links_(plan) {}
 
   [[nodiscard]] ShardedTimes run() const {
     return std::visit([&](const auto& model) { return price(model); }, model_);
@@ -159,7 +160,7 @@ class WlbPricing {
   }
 
   const Plan& plan_;
-  const AnyModel& model_;
+  AnyModel model_;
   Links links_;
 };
 

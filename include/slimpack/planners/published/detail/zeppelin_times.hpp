@@ -18,9 +18,8 @@
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/links.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/virtual_stages.hpp"
+#include "slimpack/planners/published/detail/unit_parts.hpp"
 #include "slimpack/planners/published/detail/zeppelin_zones.hpp"
-#include "slimpack/planners/search/unit_parts.hpp"
 
 namespace slimpack::planners::detail {
 
@@ -98,7 +97,7 @@ struct ZonedTimes {
 /// least, ties to the first.
 class ZeppelinPricing {
  public:
-  ZeppelinPricing(const Plan& plan, const AnyModel& model) : plan_(plan), model_(model) {
+  ZeppelinPricing(const Plan& plan, AnyModel model) : plan_(plan), model_(std::move(model)) {
     const Links links(plan);
     for (std::size_t group = 0; group < plan.groups.size(); ++group) {
       add_group(links, static_cast<GroupId>(group));
@@ -193,7 +192,7 @@ class ZeppelinPricing {
   }
 
   const Plan& plan_;
-  const AnyModel& model_;
+  AnyModel model_;
   std::vector<GroupPlaces> groups_;
 };
 

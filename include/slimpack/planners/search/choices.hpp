@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The values that planners try for settings which most of them have.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/search/lengths.hpp"
+#include "slimpack/planners/search/settings.hpp"
+
+namespace slimpack::planners {
+
+/// The text of how many layers fewer than an even part the last stage holds.
+[[nodiscard]] inline std::string fewer_layers_text(std::int32_t fewer) {
+  return fewer == 0 ? "even" : std::to_string(fewer) + "-fewer";
+}
+
+/// Where the head is, and how many layers fewer than the others the last stage holds.
+struct LmHeadPlacement {
+  LmHead head = LmHead::last;
+  std::int32_t fewer_last_layers = 0;
+  friend bool operator==(const LmHeadPlacement&, const LmHeadPlacement&) = default;
+
+  /// The texts "head" and "last_stage_layers".
+  void describe(SettingTexts& texts) const {
+    texts["head"] = to_string(head);
+    texts["last_stage_layers"] = fewer_layers_text(fewer_last_layers);
+  }
+};
+
+/// Recomputation modes to try: the one asked for, or all from the fastest to the leanest.
+[[nodiscard]] inline std::vector<Recompute> recompute_choices(const PlanRequest& request) {
+  if (request.recompute) return {*request.recompute};
+  return {Recompute::none, Recompute::light, Recompute::layer, Recompute::full};
+}
+
+/// Whether each virtual stage keeps a layer with so many chunks and this place of the head.
+[[nodiscard]] constexpr bool leaves_layers(const PlanRequest& request, std::int32_t chunks,
+                                           const LmHeadPlacement& head) noexcept {
+  return (request.model.layers + head.fewer_last_layers) / (std::int64_t{request.pp} * chunks) >
+         head.fewer_last_layers;
+}
+
+/// Places of the head to try: the one asked for, or both; on the last of several stages also with
+/// one or two layers fewer there, where some chunk count allows it.
+[[nodiscard]] inline std::vector<LmHeadPlacement> head_choices(const PlanRequest& request,
+                                                               std::span<const std::int32_t> chunks,
+                                                               bool may_shard) {
+  std::vector<LmHeadPlacement> places;
+  const std::int32_t most = request.pp > 1 ? kMostFewerLastLayers : 0;
+  for (std::int32_t fewer = 0; request.head != LmHead::shard && fewer <= most; ++fewer) {
+    const LmHeadPlacement place{LmHead::last, fewer};
+    if (request.fewer_last_layers.value_or(fewer) != fewer) continue;
+    if (std::any_of(chunks.begin(), chunks.end(),
+                    [&](std::int32_t count) { return leaves_layers(request, count, place); })) {
+      places.push_back(place);
+    }
+  }
+  if (request.head == LmHead::shard || (!request.head && may_shard && request.pp > 1 &&
+                                        request.fewer_last_layers.value_or(0) == 0)) {
+    places.push_back({LmHead::shard, 0});
+  }
+  return places;
+}
+
+/// How many layers fewer the last stage may hold, with one chunk a stage and the head there.
+[[nodiscard]] inline std::vector<std::int32_t> fewer_layers_choices(const PlanRequest& request) {
+  const std::int32_t one_chunk = 1;
+  std::vector<std::int32_t> choices;
+  for (const LmHeadPlacement& place : head_choices(request, {&one_chunk, 1}, false)) {
+    choices.push_back(place.fewer_last_layers);
+  }
+  return choices;
+}
+
+/// Chunk counts to try: the one asked for, or those from `least` up to 8 that give every stage and
+/// chunk the same number of layers; where there is none, those that leave none empty; else one.
+[[nodiscard]] inline std::vector<std::int32_t> chunk_choices(const PlanRequest& request,
+                                                             std::int32_t least) {
+  if (request.chunks) return {*request.chunks};
+  constexpr std::int32_t kMostChunks = 8;
+  std::vector<std::int32_t> even, possible;
+  for (std::int32_t chunks = least; chunks <= kMostChunks; ++chunks) {
+    const std::int64_t stages = std::int64_t{request.pp} * chunks;
+    if (stages > request.model.layers) break;
+    possible.push_back(chunks);
+    if (request.model.layers % stages == 0) even.push_back(chunks);
+  }
+  if (!even.empty()) return even;
+  return possible.empty() ? std::vector<std::int32_t>{1} : possible;
+}
+
+/// Context-parallel degrees to try: powers of two that divide `dp`, up to the request's bound.
+[[nodiscard]] inline std::vector<std::int32_t> context_parallel_choices(
+    const PlanRequest& request) {
+  const std::int32_t most = std::min(request.dp, request.max_cp.value_or(request.dp));
+  std::vector<std::int32_t> choices{1};
+  while (choices.back() <= most / 2 && request.dp % (2 * choices.back()) == 0) {
+    choices.push_back(2 * choices.back());
+  }
+  return choices;
+}
+
+/// The text of a length of blocks.
+inline constexpr auto block_text = [](std::optional<Tokens> block) {
+  return block ? std::to_string(block->value) : std::string("default");
+};
+
+/// Lengths of the blocks in which up to `ranks` ranks share sequences: the request's, or some
+/// lengths and that which cuts the longest sample into twice as many blocks as ranks.
+[[nodiscard]] inline std::vector<std::optional<Tokens>> block_choices(const PlanRequest& request,
+                                                                      std::int32_t ranks) {
+  if (ranks == 1 || request.memory.cp_block_tokens) return {request.memory.cp_block_tokens};
+  std::vector<std::optional<Tokens>> blocks{Tokens{128}, Tokens{512}, Tokens{2048}, Tokens{32}};
+  const std::int64_t parts = 2 * std::int64_t{ranks};
+  const Tokens chunk{(longest_of(request.batch.samples).value + parts - 1) / parts};
+  if (std::find(blocks.begin(), blocks.end(), chunk) == blocks.end()) blocks.push_back(chunk);
+  return blocks;
+}
+
+}  // namespace slimpack::planners

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Searches the settings of a planner by simulation and answers with the best candidate.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/search/bound.hpp"
+#include "slimpack/planners/search/evaluate.hpp"
+#include "slimpack/planners/search/setting_search.hpp"
+#include "slimpack/planners/search/settings.hpp"
+
+namespace slimpack::planners {
+
+/// What a candidate builds, complete but for its prediction.
+using BuiltStep = std::variant<Plan, SimulationOnlyPlan>;
+
+/// A planner's candidates: the space of its settings, and the step that each of them makes.
+/// `describe` adds to the texts of settings what only the built plan shows.
+/// Laws: all are pure, and may be called by several threads at a time; the first point of the space
+/// exists; only points that exist are built or described.
+template <class Type>
+concept PlanCandidates = requires(const Type& candidates, const typename Type::Settings& settings,
+                                  const Plan& plan, SettingTexts& texts) {
+  { candidates.space() } -> std::same_as<const SettingSpace<typename Type::Settings>&>;
+  { candidates.build(settings) } -> std::convertible_to<BuiltStep>;
+  candidates.describe(settings, plan, texts);
+};
+
+/// What candidates of most planners are made of: the request, the planner's name, the space.
+template <class Type>
+class CandidateBase {
+ public:
+  using Settings = Type;
+  CandidateBase(const PlanRequest& request, std::string_view planner)
+      : request_(request), planner_(planner) {}
+
+  [[nodiscard]] const SettingSpace<Settings>& space() const noexcept { return space_; }
+  static void describe(const Settings&, const Plan&, SettingTexts&) {}
+
+ protected:
+  const PlanRequest& request_;
+  std::string_view planner_;
+  SettingSpace<Settings> space_;
+};
+
+/// Simulates a step, fills in its prediction and says what it lacks, if anything.
+[[nodiscard]] inline std::optional<Infeasible> predict(BuiltStep& step,
+                                                       const PlanRequest& request) {
+  if (auto* plan = std::get_if<Plan>(&step)) return predict(*plan, request);
+  auto& modelled = std::get<SimulationOnlyPlan>(step);
+  return predict(modelled.plan, request, modelled.times, MemoryModel(modelled.plan));
+}
+/// The plan of a step.
+[[nodiscard]] inline Plan& plan_in(BuiltStep& step) {
+  auto* plan = std::get_if<Plan>(&step);
+  return plan != nullptr ? *plan : std::get<SimulationOnlyPlan>(step).plan;
+}
+
+namespace detail {
+
+/// Scores the points of a planner's space.
+template <PlanCandidates Candidates>
+struct StepEvaluator {
+  const PlanRequest& request;
+  const Candidates& candidates;
+
+  [[nodiscard]] bool exists(const SettingPoint& point) const {
+    return candidates.space().exists(point);
+  }
+  [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
+    BuiltStep step = candidates.build(candidates.space().at(point));
+    const auto lacks = predict(step, request);
+    return {lacks ? lacks->needed - lacks->available : 0, plan_in(step).prediction.iteration};
+  }
+};
+
+/// The answer of a planner: the step with its lower bound, or what it lacks.
+[[nodiscard]] inline PlanResult as_result(BuiltStep&& step, std::optional<Infeasible>&& lacks) {
+  if (lacks) return *std::move(lacks);
+  if (auto* plan = std::get_if<Plan>(&step)) {
+    plan->prediction.lower_bound = iteration_bound(*plan).value;
+    return std::move(*plan);
+  }
+  auto& modelled = std::get<SimulationOnlyPlan>(step);
+  modelled.plan.prediction.lower_bound = modelled.plan.prediction.ideal;
+  return std::move(modelled);
+}
+
+}  // namespace detail
+
+/// Simulates candidates within the effort's budget and returns the fastest that fits, or what the
+/// candidate nearest to fitting lacks. Equal ones go to the lowest point. Throws as
+/// `search_settings` does.
+template <PlanCandidates Candidates>
+[[nodiscard]] PlanOutcome choose(const PlanRequest& request, const Candidates& candidates) {
+  const SearchResult found = search_settings(
+      candidates.space().sizes(), {evaluations(request), request.threads, request.progress},
+      detail::StepEvaluator<Candidates>{request, candidates});
+  const auto settings = candidates.space().at(found.best);
+  BuiltStep step = candidates.build(settings);
+  auto lacks = predict(step, request);
+  PlanOutcome outcome{Infeasible{}, candidates.space().describe(settings), found.evaluations};
+  candidates.describe(settings, plan_in(step), outcome.settings);
+  outcome.result = detail::as_result(std::move(step), std::move(lacks));
+  return outcome;
+}
+
+/// What an order of one chunk a stage, or of a head on the last stage alone, lacks for a request,
+/// if anything.
+[[nodiscard]] inline std::optional<Infeasible> lacks_order(const PlanRequest& request,
+                                                           std::string_view planner,
+                                                           bool one_chunk = true) {
+  const std::string order = "one in " + std::string(planner) + "'s order";
+  if (one_chunk && request.chunks.value_or(1) != 1) {
+    return Infeasible{"chunks of a stage, " + order, *request.chunks, 1};
+  }
+  if (request.head == LmHead::shard) {
+    return Infeasible{"stages with a part of the head, " + order, request.pp, 1};
+  }
+  return std::nullopt;
+}
+
+/// The answer of a planner whose order has one chunk a stage (or any number, where `one_chunk` is
+/// false) and the head on the last stage: as `choose` on Candidates(request, planner), or what the
+/// order lacks. Throws InvalidInput as `check_request`.
+template <class Candidates>
+[[nodiscard]] PlanOutcome choose_last_head(const PlanRequest& request, std::string_view planner,
+                                           bool one_chunk = true) {
+  check_request(request);
+  if (auto lacks = lacks_order(request, planner, one_chunk)) return {*std::move(lacks), {}, 0};
+  return choose(request, Candidates(request, planner));
+}
+
+}  // namespace slimpack::planners

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a planner decides by search: settings as records, and candidates as points of their space.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/names.hpp"
+
+namespace slimpack::planners {
+
+/// A candidate: the number of the value of each setting.
+using SettingPoint = std::vector<std::size_t>;
+
+/// Settings as text, by name.
+using SettingTexts = std::map<std::string, std::string>;
+
+/// What a search has to know about a setting.
+template <class Settings>
+struct SettingTraits {
+  bool ordered = false;  ///< neighbouring values are alike
+  bool shared = false;   ///< all components of ranks have the same value
+  /// Whether the setting means anything beside the others; always where absent. Where it does not,
+  /// it is not described, and with `first_only` only its first value makes a candidate.
+  std::function<bool(const Settings&)> applies;
+  bool first_only = false;
+};
+
+/// The text of a value, as outcomes print it.
+struct SettingText {
+  [[nodiscard]] std::string operator()(bool value) const { return value ? "yes" : "no"; }
+  [[nodiscard]] std::string operator()(std::integral auto value) const {
+    return std::to_string(value);
+  }
+  [[nodiscard]] std::string operator()(Tokens value) const { return std::to_string(value.value); }
+  template <NamedEnumeration Enumeration>
+  [[nodiscard]] std::string operator()(Enumeration value) const {
+    return std::string(to_string(value));
+  }
+};
+
+/// The settings of a search and the values that each may take. Sizes, candidates and their texts
+/// follow from the records:
+///
+///     struct Settings { Recompute recompute; std::int32_t chunks; };
+///     SettingSpace<Settings> space;
+///     space.add("recompute", &Settings::recompute, {Recompute::none, Recompute::full});
+///     space.add("chunks", &Settings::chunks, {1, 2, 4}, {.ordered = true});
+///     space.at({1, 0});                     // full recomputation, one chunk
+///     space.describe(space.at({1, 0}));     // {"chunks": "1", "recompute": "full"}
+///
+/// Searches prefer the earlier setting and the earlier value among equals.
+template <class Settings>
+class SettingSpace {
+ public:
+  using Traits = SettingTraits<Settings>;
+
+  /// Adds a setting and returns its position in a point. `values` may not be empty. `text(value)`
+  /// is its text; a value that has several has a `describe(texts)`; without a name there is none.
+  template <class Owner, class Value, class Text = SettingText>
+  std::size_t add(std::string_view name, Value Owner::* member,
+                  std::vector<std::type_identity_t<Value>> values, const Traits& traits = {},
+                  Text text = {}) {
+    Record record{values.size(), traits, {}, {}};
+    record.set = [member, values = std::move(values)](Settings& settings, std::size_t value) {
+      settings.*member = values.at(value);
+    };
+    record.describe = [=](const Settings& settings, SettingTexts& texts) {
+      if constexpr (requires { (settings.*member).describe(texts); }) {
+        (settings.*member).describe(texts);
+      } else if constexpr (std::invocable<Text, Value>) {
+        if (!name.empty()) texts[std::string(name)] = text(settings.*member);
+      }
+    };
+    records_.push_back(std::move(record));
+    return records_.size() - 1;
+  }
+
+  /// Makes candidates of those settings only that pass `rule`, and all rules before it.
+  void require_that(std::function<bool(const Settings&)> rule) {
+    rules_.push_back(std::move(rule));
+  }
+
+  /// How many values each setting has.
+  [[nodiscard]] std::vector<std::size_t> sizes() const {
+    std::vector<std::size_t> sizes;
+    for (const Record& record : records_) sizes.push_back(record.size);
+    return sizes;
+  }
+  /// A trait of each setting.
+  [[nodiscard]] std::vector<bool> flags(bool Traits::* trait) const {
+    std::vector<bool> flags;
+    for (const Record& record : records_) flags.push_back(record.traits.*trait);
+    return flags;
+  }
+
+  /// The settings of a point; those that the space does not hold have their defaults.
+  [[nodiscard]] Settings at(const SettingPoint& point) const {
+    Settings settings;
+    for (std::size_t i = 0; i < records_.size(); ++i) records_[i].set(settings, point.at(i));
+    return settings;
+  }
+
+  /// Whether a point makes a candidate.
+  [[nodiscard]] bool exists(const SettingPoint& point) const {
+    const Settings settings = at(point);
+    for (std::size_t i = 0; i < records_.size(); ++i) {
+      const Traits& traits = records_[i].traits;
+      if (point[i] > 0 && traits.first_only && !traits.applies(settings)) return false;
+    }
+    return std::all_of(rules_.begin(), rules_.end(),
+                       [&](const auto& rule) { return rule(settings); });
+  }
+
+  /// The texts of all settings that apply.
+  [[nodiscard]] SettingTexts describe(const Settings& settings) const {
+    SettingTexts texts;
+    for (const Record& record : records_) {
+      if (record.traits.applies && !record.traits.applies(settings)) continue;
+      record.describe(settings, texts);
+    }
+    return texts;
+  }
+
+ private:
+  struct Record {
+    std::size_t size;
+    Traits traits;
+    std::function<void(Settings&, std::size_t)> set;
+    std::function<void(const Settings&, SettingTexts&)> describe;
+  };
+  std::vector<Record> records_;
+  std::vector<std::function<bool(const Settings&)>> rules_;
+};
+
+}  // namespace slimpack::planners

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Phase 1: samples to data-parallel ranks by time, long ones to groups of ranks.
+#pragma once
+
+#include <algorithm>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "slimpack/core/parallel_for.hpp"
+#include "slimpack/core/union_find.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/slimpack/problem.hpp"
+#include "slimpack/planners/slimpack/sampled_workload.hpp"
+#include "slimpack/planners/slimpack/settings.hpp"
+#include "slimpack/planners/slimpack/slice_costs.hpp"
+#include "slimpack/schedule/assign.hpp"
+#include "slimpack/schedule/cut.hpp"
+
+namespace slimpack::planners {
+
+/// Samples of a step assigned to groups, and which ranks are bound together by them.
+struct RankAssignment {
+  schedule::Assignment assignment;                           ///< of samples, longest first
+  std::vector<std::vector<schedule::QueuedSample>> members;  ///< by group, longest first
+  std::vector<std::vector<std::int32_t>> components;  ///< ranks that share groups, by lowest rank
+  std::vector<std::size_t> component_of;              ///< by rank
+  std::vector<SampledWorkload> sampled;               ///< by component
+  std::size_t hardest = 0;                            ///< component that is likely to take longest
+  std::int32_t widest = 1;                            ///< ranks of the largest group
+};
+
+namespace detail {
+
+/// What ranks may share, and where they lie: rules for settings with which ranks share samples.
+[[nodiscard]] inline schedule::AssignRules sharing_rules(const SlimpackProblem& problem,
+                                                         const Plan& plan,
+                                                         const SlimpackSettings& settings) {
+  const PlanRequest& request = problem.request();
+  const std::int64_t node_devices = request.cluster.devices_per_node;
+  schedule::AssignRules rules;
+  rules.ranks = request.dp;
+  // Beyond a node the exchange is no longer cheap.
+  const auto near =
+      static_cast<std::int32_t>(std::clamp<std::int64_t>(node_devices / request.tp, 2, request.dp));
+  rules.max_cp = request.max_cp.value_or(near);
+  rules.threshold_permille = settings.cp_threshold_permille;
+  // The more is shared by time, the less of a device's room one sample may take.
+  const std::int64_t percent =
+      std::clamp<std::int64_t>(30 + settings.cp_threshold_permille * 5 / 4, 30, 100);
+  rules.room = std::max(Bytes{problem.room(plan, settings).value / 100 * percent}, Bytes{1});
+  for (std::int32_t dp = 0; dp < request.dp; ++dp) {
+    const std::size_t first = device_index(plan, dp, 0) * static_cast<std::size_t>(request.tp);
+    rules.node.push_back(plan.placement[first].device / node_devices);
+  }
+  return rules;
+}
+
+/// Sets the bytes of samples, longest first, that stay on a device until their backward passes.
+inline void add_bytes(std::vector<schedule::SampleNeed>& needs, const SlimpackProblem& problem,
+                      const Plan& plan, const SlimpackSettings& settings) {
+  const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
+  const std::int64_t layers = most_layers(plan.stages, plan.parallel.pp);
+  for (std::size_t i = 0; i < needs.size(); ++i) {
+    const Tokens length = problem.request().batch.samples[problem.order()[i]];
+    needs[i].bytes = {length.value * (layers * resident_bytes(layer, settings.mode.of(length)) +
+                                      2 * layer.boundary)};
+  }
+}
+
+/// Finds the components of ranks that share groups.
+inline void find_components(RankAssignment& assigned, std::int32_t dp) {
+  UnionFind ranks(static_cast<std::size_t>(dp));
+  for (const auto& group : assigned.assignment.groups) {
+    assigned.widest = std::max(assigned.widest, static_cast<std::int32_t>(group.size()));
+    for (const std::int32_t rank : group) {
+      ranks.join(static_cast<std::size_t>(group.front()), static_cast<std::size_t>(rank));
+    }
+  }
+  assigned.component_of = ranks.numbered();
+  for (std::int32_t rank = 0; rank < dp; ++rank) {
+    const std::size_t component = assigned.component_of[static_cast<std::size_t>(rank)];
+    if (component == assigned.components.size()) assigned.components.emplace_back();
+    assigned.components[component].push_back(rank);
+  }
+}
+
+/// The component with most ranks, which have most to wait for. Of equal ones that with a rank whose
+/// load is far above the others', then that with the longest sample on one rank, which asks for
+/// most memory, then that with most load; of equals the first.
+[[nodiscard]] inline std::size_t hardest_component(const RankAssignment& assigned) {
+  struct Hardship {
+    std::size_t ranks = 0;
+    bool overloaded = false;
+    std::int64_t longest = 0, load = 0;
+    auto operator<=>(const Hardship&) const = default;
+  };
+  const std::vector<std::int64_t>& load = assigned.assignment.load;
+  const std::int64_t far_above = *std::max_element(load.begin(), load.end()) / 50 * 49;
+  std::size_t hardest = 0;
+  Hardship most;
+  for (std::size_t i = 0; i < assigned.components.size(); ++i) {
+    Hardship here{assigned.components[i].size(), false, 0, 0};
+    for (const std::int32_t dp : assigned.components[i]) {
+      const auto rank = static_cast<std::size_t>(dp);
+      const auto& members = assigned.members[rank];
+      if (!members.empty()) here.longest = std::max(here.longest, members.front().length.value);
+      here.load = std::max(here.load, load[rank]);
+    }
+    here.overloaded = here.load > far_above;
+    if (most < here) {
+      most = here;
+      hardest = i;
+    }
+  }
+  return hardest;
+}
+
+}  // namespace detail
+
+/// Assigns the samples of a step as these settings ask for.
+[[nodiscard]] inline RankAssignment assign_ranks(const SlimpackProblem& problem,
+                                                 const SlimpackSettings& settings) {
+  schedule::AssignRules rules;
+  rules.ranks = problem.request().dp;
+  std::vector<schedule::SampleNeed> needs = problem.needs();
+  if (settings.shares()) {
+    const Plan plan = problem.outline(settings);
+    rules = detail::sharing_rules(problem, plan, settings);
+    detail::add_bytes(needs, problem, plan, settings);
+  }
+  RankAssignment assigned;
+  assigned.assignment = schedule::assign_samples(needs, rules);
+  assigned.members.resize(assigned.assignment.groups.size());
+  for (std::size_t i = 0; i < needs.size(); ++i) {
+    const std::uint32_t sample = problem.order()[i];
+    assigned.members[index(assigned.assignment.sample_group[i])].push_back(
+        {static_cast<SampleId>(sample), problem.request().batch.samples[sample]});
+  }
+  detail::find_components(assigned, rules.ranks);
+  assigned.sampled = sample_workload(assigned.assignment, assigned.members, problem.needs(),
+                                     assigned.component_of, assigned.components.size());
+  assigned.hardest = detail::hardest_component(assigned);
+  return assigned;
+}
+
+/// The assignments of all candidates so far: many candidates have the same. Thread-safe.
+class AssignmentCache {
+ public:
+  explicit AssignmentCache(const SlimpackProblem& problem) : problem_(problem) {}
+
+  /// The assignment of these settings.
+  [[nodiscard]] std::shared_ptr<const RankAssignment> operator()(
+      const SlimpackSettings& settings) const {
+    const Lock lock(mutex_);
+    auto& found = assigned_[Key(settings)];
+    if (!found) found = std::make_shared<const RankAssignment>(assign_ranks(problem_, settings));
+    return found;
+  }
+
+ private:
+  /// The settings that an assignment depends on; where ranks share nothing, on none.
+  struct Key {
+    explicit Key(const SlimpackSettings& settings) {
+      if (!settings.shares()) return;
+      threshold_permille = settings.cp_threshold_permille;
+      most = settings.mode.most;
+      lean = settings.mode.lean;
+      limit = settings.mode.limit[static_cast<std::size_t>(most)];
+      units = settings.units;
+      chunks = settings.chunks;
+      devices = settings.devices;
+      fewer_last_layers = settings.head.place.fewer_last_layers;
+    }
+    std::int64_t threshold_permille = 0;
+    Recompute most{}, lean{};
+    Tokens limit;
+    std::int64_t units = 0;
+    std::int32_t chunks = 0;
+    DeviceOrder devices{};
+    std::int32_t fewer_last_layers = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  const SlimpackProblem& problem_;
+  mutable Mutex mutex_;
+  mutable std::map<Key, std::shared_ptr<const RankAssignment>> assigned_;
+};
+
+}  // namespace slimpack::planners

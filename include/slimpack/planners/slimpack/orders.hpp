@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order of each device: by list scheduling under the memory limit, or in lockstep.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/error.hpp"
+#include "slimpack/core/parallel_for.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/price.hpp"
+#include "slimpack/planners/slimpack/assignment.hpp"
+#include "slimpack/planners/slimpack/lockstep.hpp"
+#include "slimpack/planners/slimpack/settings.hpp"
+#include "slimpack/schedule/list_schedule.hpp"
+
+namespace slimpack::planners {
+
+/// When the last B ends, and what orders lack, if anything.
+struct OrderOutcome {
+  Nanos end;
+  std::optional<Infeasible> infeasible;
+};
+
+/// Orders the devices of candidates. Thread-safe.
+class DeviceOrders {
+ public:
+  /// Gives a plan of packs its schedule; the outcome has an end if `timed` asks for it. Settings
+  /// are one for all components of ranks, or one each.
+  [[nodiscard]] OrderOutcome add(Plan& plan, const RankAssignment& assigned,
+                                 std::span<const SlimpackSettings> settings,
+                                 const PricedPlan& times, const MemoryModel& memory,
+                                 bool timed) const {
+    const schedule::ScheduleParts parts(plan);
+    plan.schedule = schedule::empty_schedule(plan);
+    OrderOutcome all;
+    std::unique_ptr<schedule::ListWorkspace> workspace = take();
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      const auto rank = static_cast<std::size_t>(parts.ranks(part).front());
+      const SlimpackSettings& own =
+          settings[settings.size() == 1 ? 0 : assigned.component_of[rank]];
+      OrderOutcome one;
+      if (own.rule == OrderRule::lockstep) {
+        one = lockstep(plan, parts, part, own, times, memory, timed);
+      } else {
+        schedule::ListOptions options;
+        options.head_batch = own.head.batch;
+        options.forward_queue = own.forward_queue;
+        schedule::ListOutcome listed = schedule::list_schedule_part(
+            plan, parts, part, times, memory, options, *workspace, plan.schedule);
+        one = {listed.end, std::move(listed.infeasible)};
+      }
+      all.end = std::max(all.end, one.end);
+      if (one.infeasible && (!all.infeasible || all.infeasible->needed < one.infeasible->needed)) {
+        all.infeasible = std::move(one.infeasible);
+      }
+    }
+    give_back(std::move(workspace));
+    return all;
+  }
+
+ private:
+  [[nodiscard]] static OrderOutcome lockstep(Plan& plan, const schedule::ScheduleParts& parts,
+                                             std::size_t part, const SlimpackSettings& settings,
+                                             const PricedPlan& times, const MemoryModel& memory,
+                                             bool timed) {
+    const bool shard = settings.head.place.head == LmHead::shard;
+    Lockstep lockstep(plan, parts, part, memory, shard ? settings.head.batch : 1);
+    if (lockstep.lacks() > 0) {
+      const Bytes available = plan.memory.capacity - plan.memory.reserved;
+      return {{},
+              Infeasible{"bytes of memory on data-parallel rank " +
+                             std::to_string(lockstep.lacking_rank()),
+                         available.value + lockstep.lacks(), available.value}};
+    }
+    if (!lockstep.run()) return {{}, Infeasible{"slots of merged packs that fit together", 1, 0}};
+    lockstep.write(plan.schedule);
+    return {timed ? lockstep.end(times) : Nanos{}, std::nullopt};
+  }
+
+  /// Workspaces are used by one candidate after the other, as many as there are threads.
+  [[nodiscard]] std::unique_ptr<schedule::ListWorkspace> take() const {
+    const Lock lock(mutex_);
+    if (free_.empty()) return std::make_unique<schedule::ListWorkspace>();
+    std::unique_ptr<schedule::ListWorkspace> taken = std::move(free_.back());
+    free_.pop_back();
+    return taken;
+  }
+  void give_back(std::unique_ptr<schedule::ListWorkspace> workspace) const {
+    const Lock lock(mutex_);
+    free_.push_back(std::move(workspace));
+  }
+
+  mutable Mutex mutex_;
+  mutable std::vector<std::unique_ptr<schedule::ListWorkspace>> free_;
+};
+
+}  // namespace slimpack::planners

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Phase 2: the queue of each group is cut into packs of equal time, for each pass by itself.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/int128.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/slimpack/assignment.hpp"
+#include "slimpack/planners/slimpack/problem.hpp"
+#include "slimpack/planners/slimpack/queue_segments.hpp"
+#include "slimpack/planners/slimpack/settings.hpp"
+#include "slimpack/planners/slimpack/slice_costs.hpp"
+#include "slimpack/planners/slimpack/symmetric.hpp"
+#include "slimpack/schedule/cut.hpp"
+
+namespace slimpack::planners {
+
+namespace detail {
+
+/// The exchange with fewer bytes, and of equal ones queries.
+[[nodiscard]] inline RingMode cheaper_exchange(const Slice& slice, Pass pass,
+                                               const ModelShape& model,
+                                               std::int64_t gradient_bytes) {
+  const std::int64_t element = model.bytes_per_element;
+  const std::int64_t log_sum = model.heads * model.statistic_bytes();
+  std::int64_t keys = 2 * model.key_width() * element;
+  std::int64_t queries = 2 * model.query_width() * element + log_sum;
+  if (pass == Pass::backward) {
+    keys += 2 * model.key_width() * gradient_bytes;
+    queries += model.query_width() * gradient_bytes + log_sum;
+  }
+  const Int128 by_keys = Int128{slice.end.value} * keys;
+  return by_keys < Int128{slice.length().value} * queries ? RingMode::pass_kv : RingMode::pass_q;
+}
+
+/// Packs of a segment with so much of the `most` work of a rank, which is worth `full` of them.
+[[nodiscard]] inline std::int64_t segment_units(Int128 work, Int128 most, std::int64_t full) {
+  if (most == 0) return 1;
+  return std::max<std::int64_t>(1,
+                                static_cast<std::int64_t>((2 * work * full + most) / (2 * most)));
+}
+
+/// Builds one plan. Settings are one for all components of ranks, or one each.
+class PackBuilder {
+ public:
+  PackBuilder(const SlimpackProblem& problem, const RankAssignment& assigned,
+              std::span<const SlimpackSettings> settings, std::optional<std::size_t> component)
+      : problem_(problem),
+        assigned_(assigned),
+        settings_(settings),
+        component_(component),
+        plan_(problem.outline(settings.front())) {
+    plan_.groups = assigned.assignment.groups;
+    plan_.parallel.max_cp = problem.request().max_cp.value_or(assigned.widest);
+    if (!problem.options().merging) plan_.parallel.max_cp = 1;
+  }
+
+  [[nodiscard]] Plan build() {
+    segments_ = segments();
+    for (const QueueSegment& segment : segments_) {
+      const auto& group = plan_.groups[index(segment.group)];
+      if (!costs_.contains(group.size())) costs_[group.size()] = problem_.costs(plan_, group);
+    }
+    measure();
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      for (std::size_t i = 0; i < segments_.size(); ++i) cut(i, pass);
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  [[nodiscard]] std::size_t component_of(GroupId group) const {
+    return assigned_.component_of[static_cast<std::size_t>(plan_.groups[index(group)].front())];
+  }
+  [[nodiscard]] const SlimpackSettings& settings_of(GroupId group) const {
+    return settings_[settings_.size() == 1 ? 0 : component_of(group)];
+  }
+  [[nodiscard]] const PassCosts& costs_of(GroupId group) const {
+    return costs_.at(plan_.groups[index(group)].size());
+  }
+
+  /// Gives the plan its samples and returns the queues of its groups.
+  [[nodiscard]] std::vector<QueueSegment> segments() {
+    std::vector<QueueOrder> orders;
+    for (std::size_t group = 0; group < plan_.groups.size(); ++group) {
+      orders.push_back(settings_of(static_cast<GroupId>(group)).order);
+    }
+    if (!component_) {
+      take_all_samples();
+      return queue_segments(plan_.groups, assigned_.members, orders);
+    }
+    std::vector<std::vector<schedule::QueuedSample>> members =
+        assigned_.sampled[*component_].members;
+    for (std::size_t group = 0; group < members.size(); ++group) {
+      for (schedule::QueuedSample& sample : members[group]) {
+        sample.id = static_cast<SampleId>(plan_.samples.size());
+        plan_.samples.push_back(sample.length);
+        plan_.sample_group.push_back(static_cast<GroupId>(group));
+      }
+    }
+    return queue_segments(plan_.groups, members, orders);
+  }
+  void take_all_samples() {
+    const PlanRequest& request = problem_.request();
+    plan_.samples = request.batch.samples;
+    plan_.origin = request.batch.origin;
+    plan_.sources = request.sources;
+    plan_.sample_group.resize(plan_.samples.size());
+    for (std::size_t i = 0; i < plan_.samples.size(); ++i) {
+      plan_.sample_group[problem_.order()[i]] = assigned_.assignment.sample_group[i];
+    }
+  }
+
+  /// Finds the work of each segment and of each component's fullest rank, in both passes.
+  void measure() {
+    for (std::size_t pass = 0; pass < 2; ++pass) {
+      work_[pass].resize(segments_.size());
+      most_[pass].resize(assigned_.components.size());
+      std::vector<Int128> rank_work(static_cast<std::size_t>(plan_.parallel.dp));
+      for (std::size_t i = 0; i < segments_.size(); ++i) {
+        const GroupId group = segments_[i].group;
+        const PassCosts& cost = costs_of(group);
+        const ModeChoice& mode = settings_of(group).mode;
+        for (const schedule::QueuedSample& sample : segments_[i].samples) {
+          const auto recompute = static_cast<std::size_t>(mode.of(sample.length));
+          work_[pass][i] +=
+              (pass == 0 ? cost.forward : cost.backward[recompute]).slice({}, sample.length);
+        }
+        Int128& most = most_[pass][component_of(group)];
+        for (const std::int32_t rank : plan_.groups[index(group)]) {
+          Int128& sum = rank_work[static_cast<std::size_t>(rank)];
+          sum += work_[pass][i];
+          most = std::max(most, sum);
+        }
+      }
+    }
+  }
+
+  /// Cuts a segment into the packs of one pass.
+  void cut(std::size_t i, Pass pass) {
+    const QueueSegment& segment = segments_[i];
+    const PassCosts& cost = costs_of(segment.group);
+    const schedule::CutRules rules = rules_of(i, pass);
+    const schedule::SliceCost& back =
+        cost.backward[static_cast<std::size_t>(settings_of(segment.group).mode.most)];
+    if (problem_.options().asymmetric) {
+      const schedule::SliceCost& slice = pass == Pass::forward ? cost.forward : back;
+      add_packs(segment.group, schedule::cut_packs(segment.samples, pass, slice, rules), pass);
+      return;
+    }
+    const schedule::SliceCost both{cost.forward.per_slice + back.per_slice,
+                                   cost.forward.per_token + back.per_token,
+                                   cost.forward.per_pair2 + back.per_pair2};
+    add_packs(segment.group,
+              pack_symmetrically(segment.samples, both, rules.units, rules).cuts(pass), pass);
+  }
+
+  [[nodiscard]] schedule::CutRules rules_of(std::size_t i, Pass pass) const {
+    const PlanRequest& request = problem_.request();
+    const SlimpackOptions& options = problem_.options();
+    const QueueSegment& segment = segments_[i];
+    const SlimpackSettings& wanted = settings_of(segment.group);
+    const auto width = static_cast<std::int64_t>(plan_.groups[index(segment.group)].size());
+    schedule::CutRules rules;
+    rules.granularity = plan_.parallel.granularity;
+    if (width > 1) {
+      // Every rank has as many tokens of each slice where slices end at whole rounds of blocks.
+      rules.granularity = {
+          std::lcm(rules.granularity.value, plan_.memory.cp_block_tokens.value * width)};
+    }
+    rules.whole = options.slicing ? Tokens{} : Tokens::max();
+    // Packs grow alike at both ends of both passes: then every stage has as much to do at a time.
+    if (segment.first) rules.front = wanted.ramp;
+    if (segment.last) rules.back = wanted.ramp;
+    const bool counts_backward = options.asymmetric && pass == Pass::backward;
+    const auto counted = static_cast<std::size_t>(counts_backward);
+    std::int64_t full = counts_backward ? wanted.backward_units() : wanted.units;
+    if (component_) full = assigned_.sampled[*component_].part_of(full);
+    rules.units =
+        segment_units(work_[counted][i], most_[counted][component_of(segment.group)], full);
+    if (request.max_units) {
+      rules.front = rules.back = {};
+      rules.units = std::max<std::int64_t>(
+          1, std::min(rules.units, *request.max_units / (segment.slot == 1 ? 1 : 2)));
+    }
+    return rules;
+  }
+
+  void add_packs(GroupId group, const schedule::PackCuts& cuts, Pass pass) {
+    const ModeChoice& mode = settings_of(group).mode;
+    const bool in_cp_group = plan_.groups[index(group)].size() > 1;
+    for (std::size_t i = 0; i < cuts.packs(); ++i) {
+      const auto slices = cuts.pack(i);
+      MicroPack pack;
+      pack.pass = pass;
+      pack.group = group;
+      pack.slices.assign(slices.begin(), slices.end());
+      for (const Slice& slice : pack.slices) {
+        if (pass == Pass::backward) {
+          pack.recompute = std::max(pack.recompute, mode.of(plan_.samples[index(slice.sample)]));
+        }
+        if (in_cp_group) {
+          pack.exchange.push_back(
+              cheaper_exchange(slice, pass, plan_.model, plan_.memory.gradient_bytes));
+        }
+      }
+      plan_.micropacks.push_back(std::move(pack));
+    }
+  }
+
+  const SlimpackProblem& problem_;
+  const RankAssignment& assigned_;
+  std::span<const SlimpackSettings> settings_;
+  std::optional<std::size_t> component_;
+  Plan plan_;
+  std::vector<QueueSegment> segments_;
+  std::map<std::size_t, PassCosts> costs_;          // by ranks of a group
+  std::array<std::vector<Int128>, 2> work_, most_;  // by pass, then segment, component
+};
+
+}  // namespace detail
+
+/// The plan of these settings without schedule and prediction; of the samples that stand for one
+/// component of ranks if `component` is given: then its samples are numbered anew. `settings` are
+/// one for all components or one each; those of one plan agree in head, chunks and order of
+/// devices.
+[[nodiscard]] inline Plan build_packs(const SlimpackProblem& problem,
+                                      const RankAssignment& assigned,
+                                      std::span<const SlimpackSettings> settings,
+                                      std::optional<std::size_t> component) {
+  return detail::PackBuilder(problem, assigned, settings, component).build();
+}
+
+}  // namespace slimpack::planners

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all candidates of the slimpack planner have in common.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/int128.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/any_model.hpp"
+#include "slimpack/cost/links.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/search/layout.hpp"
+#include "slimpack/planners/search/lengths.hpp"
+#include "slimpack/planners/slimpack/settings.hpp"
+#include "slimpack/planners/slimpack/slice_costs.hpp"
+#include "slimpack/planners/slimpack/slimpack.hpp"
+#include "slimpack/schedule/assign.hpp"
+#include "slimpack/schedule/cut.hpp"
+#include "slimpack/schedule/list_options.hpp"
+#include "slimpack/schedule/longest_first.hpp"
+
+namespace slimpack::planners {
+
+/// The request, its samples by falling length with what each takes, and plans without samples.
+class SlimpackProblem {
+ public:
+  SlimpackProblem(const PlanRequest& request, std::string_view planner,
+                  const SlimpackOptions& options)
+      : request_(request),
+        options_(options),
+        model_(make_model(request.cost, request.model, request.cluster, memory(request))) {
+    PlanRequest bare = request;
+    bare.batch.samples.clear();
+    bare.batch.origin.clear();
+    bare.sources.clear();
+    frame_ = plan_frame(bare, planner);
+    frame_.memory = memory(request);
+    alone_ = costs(frame_, {0});
+    find_needs();
+  }
+
+  [[nodiscard]] const PlanRequest& request() const noexcept { return request_; }
+  [[nodiscard]] const SlimpackOptions& options() const noexcept { return options_; }
+  [[nodiscard]] const AnyModel& model() const noexcept { return model_; }
+  /// A plan of the request without samples, evenly on one chunk a stage.
+  [[nodiscard]] const Plan& frame() const noexcept { return frame_; }
+  /// Positions of samples, longest first.
+  [[nodiscard]] const std::vector<std::uint32_t>& order() const noexcept { return order_; }
+  /// Times of samples in that order; bytes are not set.
+  [[nodiscard]] const std::vector<schedule::SampleNeed>& needs() const noexcept { return needs_; }
+
+  /// The ranks' mean work in a pass, alone, nothing recomputed: nanoseconds over 2^20.
+  [[nodiscard]] Int128 mean_work(Pass pass) const {
+    const schedule::SliceCost& cost = pass == Pass::forward ? alone_.forward : alone_.backward[0];
+    Int128 sum = 0;
+    for (const Tokens length : request_.batch.samples) sum += cost.slice({}, length);
+    return sum / request_.dp;
+  }
+
+  /// What slices cost on the fullest stage of a group of ranks.
+  [[nodiscard]] PassCosts costs(const Plan& plan, const std::vector<std::int32_t>& group) const {
+    StageLoad stage;
+    stage.layers = most_layers(plan.stages, plan.parallel.pp);
+    stage.tensor_parallel = plan.parallel.tp;
+    const Links links(plan);
+    stage.tensor_link = links.tensor(group.front(), 0);
+    stage.exchange_link = links.ranks(group, 0);
+    return CostProbe(model_, stage, static_cast<std::int64_t>(group.size())).passes();
+  }
+
+  /// A plan with stages, degrees and placement of these settings, without samples.
+  [[nodiscard]] Plan outline(const SlimpackSettings& settings) const {
+    Plan plan = frame_;
+    plan.parallel.chunks = settings.chunks;
+    plan.parallel.head = settings.head.place.head;
+    plan.stages = spread_layers(request_.model.layers, virtual_stages_of(plan),
+                                settings.head.place.fewer_last_layers,
+                                settings.head.place.head == LmHead::last);
+    if (settings.devices == DeviceOrder::stages) {
+      for (Placement& place : plan.placement) {
+        const std::int64_t rank = std::int64_t{place.dp} * plan.parallel.pp + place.pp;
+        place.device = rank * plan.parallel.tp + place.tp;
+      }
+    }
+    if (settings.chunks > 1 && settings.shares()) {
+      // Where ranks share packs, at most twice as many as may be in flight pass chunk after chunk.
+      const schedule::ListOptions list;
+      plan.max_in_flight = std::max(plan.max_in_flight, (list.block(request_.pp) + 1) / 2);
+    }
+    return plan;
+  }
+
+  /// Bytes that a device of the fullest stage has for samples.
+  [[nodiscard]] Bytes room(const Plan& plan, const SlimpackSettings& settings) const {
+    const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
+    Bytes always;
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      always = std::max(always, static_bytes(plan, pp).total());
+    }
+    const Bytes available = plan.memory.capacity - plan.memory.reserved - always;
+    const std::int64_t units =
+        std::int64_t{request_.dp} * std::max<std::int64_t>(1, settings.units);
+    const std::int64_t unit = total_tokens(request_.batch.samples).value / units + 1;
+    const auto mode = static_cast<std::size_t>(settings.mode.most);
+    const std::int64_t layers = most_layers(plan.stages, plan.parallel.pp);
+    const Bytes slack{unit * (6 * layer.boundary + layer.backward_workspace[mode] +
+                              2 * layers * (layer.kept[mode] + layer.kv))};
+    return std::max(available - slack, Bytes{available.value / 2});
+  }
+
+ private:
+  /// Finer blocks let slices of shared samples be cut finer at equal parts.
+  [[nodiscard]] static MemorySpec memory(const PlanRequest& request) {
+    MemorySpec memory = memory_of(request);
+    if (!request.memory.cp_block_tokens) memory.cp_block_tokens = Tokens{128};
+    return memory;
+  }
+
+  /// F, B and H of each sample on a rank alone, scaled so that their sum stays far from 64 bits.
+  void find_needs() {
+    const std::vector<Tokens>& samples = request_.batch.samples;
+    HeadLoad head;
+    head.vocab = std::max<std::int64_t>(1, request_.model.vocab / request_.pp);
+    head.tensor_parallel = request_.tp;
+    head.tile = frame_.memory.head_tile;
+    head.link = head.tensor_link = request_.cluster.inside;
+    const std::int64_t head_token = CostProbe(model_, StageLoad{}, 1).head_token(head);
+    const auto work = [&](Tokens length) {
+      return alone_.forward.slice({}, length) + alone_.backward[0].slice({}, length) +
+             Int128{length.value} * head_token;
+    };
+    Int128 total = 0;
+    for (const Tokens length : samples) total += work(length);
+    int shift = 0;
+    while (total >> shift >= Int128{1} << 58) ++shift;
+    order_ = schedule::longest_first(samples.size(),
+                                     [&](std::uint32_t sample) { return samples[sample].value; });
+    needs_.reserve(samples.size());
+    for (const std::uint32_t sample : order_) {
+      needs_.push_back({static_cast<std::int64_t>(work(samples[sample]) >> shift) + 1, Bytes{}});
+    }
+  }
+
+  PlanRequest request_;
+  SlimpackOptions options_;
+  AnyModel model_;
+  Plan frame_;
+  std::vector<std::uint32_t> order_;
+  std::vector<schedule::SampleNeed> needs_;
+  PassCosts alone_;  // of a rank that shares nothing
+};
+
+}  // namespace slimpack::planners
