@@ -206,7 +206,7 @@ TEST_CASE("iteration_bound: no sample, and what is out of range") {
   refuses([](Plan& plan) { plan.parallel.pp = 0; },
           "iteration_bound: dp, pp, tp and chunks must be > 0");
   refuses([](Plan& plan) { plan.parallel.max_cp = 0; },
-          "iteration_bound: merge must be > 0, got 0");
+          "iteration_bound: max_cp must be > 0, got 0");
   refuses([](Plan& plan) { plan.parallel.granularity = {0}; },
           "iteration_bound: granularity must be > 0, got 0");
   refuses([](Plan& plan) { plan.samples[0] = {0}; },

@@ -34,13 +34,13 @@ TEST_CASE("bfd: TRL's packs, by hand") {
 
 TEST_CASE("bfd: packs to ranks, by hand") {
   const std::vector<Tokens> lengths = test::tokens_of({9, 8, 7, 6, 5});
-  const planners::detail::PackedRanks one = planners::assign_as_trl(lengths, 2, {Tokens{10}, 1, 0});
+  const planners::PackedRanks one = planners::assign_as_trl(lengths, 2, {Tokens{10}, 1, 0});
   CHECK(one.sequences == schedule::Bins{{0}, {1}, {2}, {3}, {4}});
   CHECK(one.ranks == schedule::ShardLayout{{0, 2, 4}, {1, 3}});
-  const planners::detail::PackedRanks two = planners::assign_as_trl(lengths, 2, {Tokens{10}, 2, 0});
+  const planners::PackedRanks two = planners::assign_as_trl(lengths, 2, {Tokens{10}, 2, 0});
   CHECK(two.sequences == schedule::Bins{{0, 1}, {2, 3}, {4}});
   CHECK(two.ranks == schedule::ShardLayout{{0, 2}, {1}});
-  planners::detail::PackedRanks drawn = planners::assign_as_trl(lengths, 2, {Tokens{10}, 1, 1});
+  planners::PackedRanks drawn = planners::assign_as_trl(lengths, 2, {Tokens{10}, 1, 1});
   CHECK(drawn.ranks == one.ranks);
   std::sort(drawn.sequences.begin(), drawn.sequences.end());
   CHECK(drawn.sequences == one.sequences);

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "planners/requests.hpp"
-#include "slimpack/planners/search/evaluate.hpp"
-#include "slimpack/planners/search/setting_search.hpp"
+#include "slimpack/planners/search/choose.hpp"
+#include "slimpack/planners/search/settings.hpp"
 #include "slimpack/validate/validate.hpp"
 
 namespace slimpack::test {
@@ -28,22 +28,29 @@ inline planners::PlanRequest random_step(Random& random, std::int64_t samples, s
   return request;
 }
 
+/// A random point of a space of settings.
+template <class Settings>
+planners::SettingPoint random_point(const planners::SettingSpace<Settings>& space, Random& random) {
+  planners::SettingPoint point;
+  for (const std::size_t size : space.sizes()) point.push_back(random.below(size));
+  return point;
+}
+
 /// Draws points: each candidate that exists is a valid plan which fits and says its `setting`.
 /// Calls see(plan) for each.
 template <class Candidates, class See>
 void check_candidates(const Candidates& candidates, const planners::PlanRequest& request,
                       Random& random, int draws, const std::string& setting, const See& see) {
-  const auto sizes = candidates.sizes();
   for (int draw = 0; draw < draws; ++draw) {
-    planners::SettingPoint point;
-    for (const std::size_t size : sizes) point.push_back(random.below(size));
-    if constexpr (requires { candidates.exists(point); }) {
-      if (!candidates.exists(point)) continue;
-    }
-    Plan plan = candidates.build(point);
+    const planners::SettingPoint point = random_point(candidates.space(), random);
+    if (!candidates.space().exists(point)) continue;
+    const auto settings = candidates.space().at(point);
+    Plan plan = candidates.build(settings);
     CHECK(planners::predict(plan, request) == std::nullopt);
     for (const Violation& violation : validate(plan).violations) FAIL_CHECK(violation.message);
-    CHECK(candidates.describe(point, plan).contains(setting));
+    planners::SettingTexts texts = candidates.space().describe(settings);
+    candidates.describe(settings, plan, texts);
+    CHECK(texts.contains(setting));
     see(plan);
   }
 }

@@ -24,7 +24,7 @@ TEST_CASE("chunkflow: two stages, a long sample and short ones, by hand") {
   settings.chunk = {512};
   settings.lead = schedule::ChunkLead::just_in_time;
   settings.retention = {Recompute::none, 1, Recompute::full};
-  const planners::detail::ChunkflowCandidates candidates(request);
+  const planners::detail::ChunkflowCandidates candidates(request, "chunkflow");
   const Plan plan = candidates.build(settings);
   CHECK(test::plan_text(plan) ==
         "0F[0:0-512] 1B[0:0-512] 2F[0:512-1000] 3B[0:512-1000] 4F[1:0-200 2:0-312] "
@@ -75,7 +75,7 @@ TEST_CASE(
     Random random(seed);
     const planners::PlanRequest request =
         test::request_of(test::random_lengths(random, random.between(1, 50), 1024));
-    const planners::detail::ChunkflowCandidates candidates(request);
+    const planners::detail::ChunkflowCandidates candidates(request, "chunkflow");
     planners::ChunkflowSettings settings;
     settings.chunk = {std::int64_t{128} << random.between(0, 3)};
     settings.consolidation =
@@ -106,7 +106,7 @@ TEST_CASE("chunkflow: every candidate over random batches and degrees is a valid
     planners::PlanRequest request = test::random_step(random, 40, 5, 6);
     request.tp = random.chance(1, 2) ? 1 : 2;
     request.granularity = {random.between(1, 200)};
-    const planners::detail::ChunkflowCandidates candidates(request);
+    const planners::detail::ChunkflowCandidates candidates(request, "chunkflow");
     test::check_candidates(candidates, request, random, 4, "recompute", [](const Plan&) {});
   }
 }
@@ -115,7 +115,7 @@ TEST_CASE("chunkflow: memory follows the chunks that are kept, not the sample") 
   planners::PlanRequest request = test::request_of({262'144});
   request.context = {262'144};
   request.pp = 4;
-  const planners::detail::ChunkflowCandidates candidates(request);
+  const planners::detail::ChunkflowCandidates candidates(request, "chunkflow");
   planners::ChunkflowSettings settings;
   settings.chunk = {8192};
   std::vector<std::int64_t> bytes;

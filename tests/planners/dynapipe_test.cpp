@@ -178,9 +178,9 @@ TEST_CASE("dynapipe: two ranks and two stages, by hand") {
   planners::PlanRequest request = test::request_of({1000, 100, 1024, 900, 120});
   request.pp = 2;
   request.dp = 2;
-  const planners::detail::DynapipeCandidates candidates(request);
+  const planners::detail::DynapipeCandidates candidates(request, "dynapipe");
   const Plan plan = candidates.build(
-      planners::DynapipeSettings{Recompute::none, planners::DynapipeOrder::one_forward, 1, {}});
+      planners::DynapipeSettings{Recompute::none, planners::DynapipeOrder::one_forward, 1, 0});
   // Kernel launches cost more here than the work of 1,024 tokens: one micro-batch a rank.
   CHECK(test::plan_text(plan) ==
         "0F[2:0-1024 0:0-1000] 1B[2:0-1024 0:0-1000] 2F[3:0-900 4:0-120 1:0-100] "
@@ -199,7 +199,7 @@ TEST_CASE("dynapipe: every candidate over random batches and degrees is a valid 
     planners::PlanRequest request = test::random_step(random, 60, 5, 6);
     request.tp = random.chance(1, 2) ? 1 : 2;
     if (random.chance(1, 2)) request.cluster.kernel_s = 0;
-    const planners::detail::DynapipeCandidates candidates(request);
+    const planners::detail::DynapipeCandidates candidates(request, "dynapipe");
     test::check_candidates(candidates, request, random, 4, "recompute",
                            [&](const Plan& plan) { batches.insert(plan.micropacks.size()); });
   }
@@ -214,9 +214,9 @@ TEST_CASE("dynapipe: the limited order fits where the others do not") {
   request.context = {8192};
   request.pp = 4;
   request.cluster.kernel_s = 0;
-  const planners::detail::DynapipeCandidates candidates(request);
+  const planners::detail::DynapipeCandidates candidates(request, "dynapipe");
   const auto worst = [&](planners::DynapipeOrder order) {
-    const Plan plan = candidates.build(planners::DynapipeSettings{Recompute::none, order, 1, {}});
+    const Plan plan = candidates.build(planners::DynapipeSettings{Recompute::none, order, 1, 0});
     return planners::worst_memory(plan).front();
   };
   const Bytes free = worst(planners::DynapipeOrder::cyclic);
@@ -225,12 +225,12 @@ TEST_CASE("dynapipe: the limited order fits where the others do not") {
   CHECK(least < free);
   request.memory.reserved = Bytes{0};
   request.memory.capacity = Bytes{least.value + (free - least).value / 2};
-  const planners::detail::DynapipeCandidates tight(request);
+  const planners::detail::DynapipeCandidates tight(request, "dynapipe");
   Plan plan = tight.build(
-      planners::DynapipeSettings{Recompute::none, planners::DynapipeOrder::limited, 1, {}});
+      planners::DynapipeSettings{Recompute::none, planners::DynapipeOrder::limited, 1, 0});
   CHECK(planners::predict(plan, request) == std::nullopt);
   Plan cyclic = tight.build(
-      planners::DynapipeSettings{Recompute::none, planners::DynapipeOrder::cyclic, 1, {}});
+      planners::DynapipeSettings{Recompute::none, planners::DynapipeOrder::cyclic, 1, 0});
   CHECK(planners::predict(cyclic, request).has_value());
 }
 

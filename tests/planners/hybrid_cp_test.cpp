@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "planners/candidate_laws.hpp"
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
 #include "slimpack/validate/validate.hpp"
@@ -148,11 +149,9 @@ TEST_CASE("hybrid-cp: every candidate over random batches and degrees is a valid
     request.pp = static_cast<std::int32_t>(random.between(1, 5));
     if (random.chance(1, 3)) request.max_cp = static_cast<std::int32_t>(random.between(1, 4));
     const planners::detail::HybridCpCandidates candidates(request, "hybrid-cp");
-    const std::vector<std::size_t> sizes = candidates.sizes();
     for (int draw = 0; draw < 5; ++draw) {
-      planners::SettingPoint point;
-      for (const std::size_t size : sizes) point.push_back(random.below(size));
-      Plan plan = candidates.build(point);
+      const planners::SettingPoint point = test::random_point(candidates.space(), random);
+      Plan plan = candidates.build(candidates.space().at(point));
       CHECK(planners::predict(plan, request) == std::nullopt);
       for (const Violation& violation : validate(plan).violations) FAIL_CHECK(violation.message);
       CHECK(plan.parallel.max_cp <= request.max_cp.value_or(request.dp));

@@ -193,7 +193,7 @@ TEST_CASE("infinipipe: every candidate over random batches and degrees is a vali
     planners::PlanRequest request = test::random_step(random, 40, 8, 6);
     request.tp = random.chance(1, 2) ? 1 : 2;
     request.granularity = {random.between(1, 200)};
-    const planners::detail::InfinipipeCandidates candidates(request);
+    const planners::detail::InfinipipeCandidates candidates(request, "infinipipe");
     test::check_candidates(candidates, request, random, 4, "recompute", [&](const Plan& plan) {
       in_cp_group += plan.groups.front().size() > 1 ? 1 : 0;
     });
@@ -213,7 +213,7 @@ TEST_CASE(
     request.pp = static_cast<std::int32_t>(random.between(1, 4));
     request.dp = static_cast<std::int32_t>(random.between(1, 2));
     request.memory.reserved = Bytes{0};
-    const planners::detail::InfinipipeCandidates ample(request);
+    const planners::detail::InfinipipeCandidates ample(request, "infinipipe");
     planners::InfinipipeSettings settings;
     settings.slices = 2 * request.pp;
     const auto worst = [&](Recompute mode) {
@@ -224,7 +224,7 @@ TEST_CASE(
     const Bytes most = worst(Recompute::none), least = worst(Recompute::full);
     for (const std::int64_t percent : {10, 40, 80}) {
       request.memory.capacity = Bytes{least.value + (most - least).value * percent / 100};
-      const planners::detail::InfinipipeCandidates tight(request);
+      const planners::detail::InfinipipeCandidates tight(request, "infinipipe");
       settings.recompute = {};
       Plan plan = tight.build(settings);
       ++tried;

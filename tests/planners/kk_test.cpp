@@ -23,7 +23,7 @@ TEST_CASE("kk: ranks and micro-batches of verl's rule, by hand") {
   planners::KkRules rules;
   rules.budget = Tokens{6};
   const ModelShape model = test::request_of({1}).model;
-  const planners::detail::PackedRanks assigned =
+  const planners::PackedRanks assigned =
       planners::assign_as_verl(model, test::tokens_of({1, 2, 3, 4, 5, 6}), 2, rules);
   CHECK(assigned.sequences == schedule::Bins{{1, 3}, {4}, {5}, {0, 2}});
   CHECK(assigned.ranks == schedule::ShardLayout{{0, 1}, {2, 3}});
@@ -48,22 +48,22 @@ TEST_CASE("kk: one count of micro-batches for all ranks, no more than samples") 
   rules.budget = Tokens{100};
   // Rank 0 has 100 + 90 tokens in two samples, the other four shorter ones: both run two.
   rules.sizes = schedule::PartSizes::free;
-  const planners::detail::PackedRanks assigned =
+  const planners::PackedRanks assigned =
       planners::assign_as_verl(model, test::tokens_of({100, 90, 60, 50, 40, 40}), 2, rules);
   REQUIRE(assigned.ranks.size() == 2);
   CHECK(assigned.ranks[0].size() == 2);
   CHECK(assigned.ranks[1].size() == 2);
   rules.least = 3;
-  const planners::detail::PackedRanks more =
+  const planners::PackedRanks more =
       planners::assign_as_verl(model, test::tokens_of({100, 90, 60, 50, 40, 40}), 2, rules);
   CHECK(more.ranks[0].size() + more.ranks[1].size() >= 5);
   rules.multiple = 4;
-  const planners::detail::PackedRanks four =
+  const planners::PackedRanks four =
       planners::assign_as_verl(model, test::tokens_of({9, 9, 9, 9, 9, 9, 9, 9}), 2, rules);
   CHECK(four.ranks[0].size() == 4);
   CHECK(four.ranks[1].size() == 4);
   // Fewer samples than ranks.
-  const planners::detail::PackedRanks few =
+  const planners::PackedRanks few =
       planners::assign_as_verl(model, test::tokens_of({5, 7}), 4, rules);
   CHECK(few.ranks[0].size() == 1);
   CHECK(few.ranks[1].size() == 1);

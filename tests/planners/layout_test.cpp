@@ -33,7 +33,7 @@ TEST_CASE("spread_layers: by hand") {
   CHECK(chunked == expected);
 }
 
-TEST_CASE("spread_layers: all layers once, in order, none empty, even but for one and the relief") {
+TEST_CASE("spread_layers: all layers once, in order, none empty, even but for one and the last") {
   for (std::int32_t pp = 1; pp <= 9; ++pp) {
     for (std::int32_t chunks = 1; chunks <= 4; ++chunks) {
       for (std::int64_t layers = pp * chunks; layers <= 50; ++layers) {
@@ -73,9 +73,9 @@ TEST_CASE("spread_layers: nonsense is refused") {
   CHECK_THROWS_WITH_AS(static_cast<void>(planners::spread_layers(3, {0, 2})),
                        "stages and chunks must be >= 1", InvalidInput);
   CHECK_THROWS_WITH_AS(static_cast<void>(planners::spread_layers(4, {4, 1}, 1)),
-                       "relief of the last stage must leave it a layer, got 1", InvalidInput);
+                       "fewer_last_layers must leave the last stage a layer, got 1", InvalidInput);
   CHECK_THROWS_WITH_AS(static_cast<void>(planners::spread_layers(4, {4, 1}, -1)),
-                       "relief of the last stage must be >= 0, got -1", InvalidInput);
+                       "fewer_last_layers must be >= 0, got -1", InvalidInput);
 }
 
 TEST_CASE("place_devices: tensor-parallel devices innermost, then ranks, then stages") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/planners/published/megatron_cp.hpp"
+#include "slimpack/planners/published/megatron.hpp"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,6 @@
 
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
-#include "slimpack/planners/published/megatron.hpp"
 #include "slimpack/validate/validate.hpp"
 
 using namespace slimpack;
@@ -27,7 +26,7 @@ TEST_CASE("megatron-cp: two groups of two ranks, by hand") {
   request.dp = 4;
   planners::PackedSettings settings;
   settings.ranks = 2;
-  settings.share = Tokens{64};
+  settings.cp_block = Tokens{64};
   const Plan plan = planners::build_packed(request, "megatron-cp", settings, one_forward);
   CHECK(
       test::plan_text(plan) ==
@@ -50,7 +49,7 @@ TEST_CASE("megatron-cp: degrees are powers of two that divide dp, up to merge") 
     planners::PlanRequest request = test::request_of({10});
     request.dp = dp;
     request.max_cp = max_cp;
-    return planners::detail::context_parallel_choices(request);
+    return planners::context_parallel_choices(request);
   };
   using Degrees = std::vector<std::int32_t>;
   CHECK(choices(1, {}) == Degrees{1});
@@ -72,8 +71,8 @@ TEST_CASE("megatron-cp: every candidate over random batches and degrees is a val
     request.dp = static_cast<std::int32_t>(random.between(1, 12));
     request.pp = static_cast<std::int32_t>(random.between(1, 6));
     request.granularity = {random.between(1, 200)};
-    const auto ranks = planners::detail::context_parallel_choices(request);
-    for (const auto& share : planners::detail::share_choices(request, ranks)) {
+    const auto ranks = planners::context_parallel_choices(request);
+    for (const auto& share : planners::block_choices(request, ranks.back())) {
       planners::PackedSettings settings;
       settings.recompute = static_cast<Recompute>(random.below(4));
       settings.packing =
@@ -81,7 +80,7 @@ TEST_CASE("megatron-cp: every candidate over random batches and degrees is a val
       settings.assignment_rule = random.chance(1, 2) ? planners::AssignmentRule::in_turn
                                                      : planners::AssignmentRule::balanced;
       settings.ranks = ranks[random.below(ranks.size())];
-      settings.share = share;
+      settings.cp_block = share;
       Plan plan = planners::build_packed(request, "megatron-cp", settings, one_forward);
       CHECK(planners::predict(plan, request) == std::nullopt);
       check_valid(plan);

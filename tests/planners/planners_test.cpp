@@ -260,10 +260,12 @@ TEST_CASE("planners: more effort is not slower") {
       request.effort = effort;
       const planners::PlanOutcome outcome = planner.plan(request);
       CHECK(outcome.evaluations <= planners::evaluations(request));
-      // Those that time candidates on one part of the ranks may misjudge the others a little.
-      const bool in_part = planner.name.starts_with("slimpack");
+      // slimpack times candidates on the ranks that are likely to take longest. On whole samples
+      // the best of them ends 3.9 % later here on the other rank, at `thorough`.
+      const bool misjudged =
+          planner.name == "slimpack-samples" && effort == planners::Effort::thorough;
       const Nanos time = plan_of(outcome).prediction.iteration;
-      CHECK(time <= before + Nanos{in_part ? before.value / 20 : 0});
+      CHECK(time <= before + Nanos{misjudged ? before.value / 25 : 0});
       before = std::min(before, time);
     }
   }

@@ -89,7 +89,7 @@ TEST_CASE("slimpipe: two stages, two slices, by hand") {
   planners::PackedSettings settings;
   settings.slices = 2;
   const Plan plan =
-      planners::build_packed(request, "slimpipe", settings, planners::SlimpipeOrder::order);
+      planners::build_packed(request, "slimpipe", settings, planners::detail::SlimpipeSlices{});
   REQUIRE(plan.micropacks.size() == 4);
   const AnyModel model = make_model(plan);
   const planners::PlanParts parts(plan, Links(plan), model);
@@ -122,7 +122,7 @@ TEST_CASE("slimpipe: the exchange keeps the work and shortens the step") {
     settings.slices = 16;
     settings.chunks = chunks;
     Plan plan =
-        planners::build_packed(request, "slimpipe", settings, planners::SlimpipeOrder::order);
+        planners::build_packed(request, "slimpipe", settings, planners::detail::SlimpipeSlices{});
     const AnyModel model = make_model(plan);
     planners::detail::SlimpipeTimes exchanged(plan, model);
     const planners::PlanParts parts(plan, Links(plan), model);
@@ -187,7 +187,8 @@ TEST_CASE("slimpipe: merged slices exchange what is fewer bytes") {
   planners::PackedSettings settings;
   settings.ranks = 2;
   settings.slices = 8;
-  Plan plan = planners::build_packed(request, "slimpipe", settings, planners::SlimpipeOrder::order);
+  Plan plan =
+      planners::build_packed(request, "slimpipe", settings, planners::detail::SlimpipeSlices{});
   planners::detail::exchange_fewer_bytes(plan);
   for (const MicroPack& pack : plan.micropacks) {
     REQUIRE(pack.slices.size() == pack.exchange.size());

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "planners/candidate_laws.hpp"
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
 #include "slimpack/core/random.hpp"
@@ -236,26 +237,22 @@ TEST_CASE("wlb-llm: candidates with context parallelism are valid and never belo
   request.pp = 2;
   const planners::detail::WlbCandidates candidates(request, "wlb-llm");
   std::int64_t seen = 0;
-  planners::SettingPoint point(candidates.sizes().size());
-  const auto sizes = candidates.sizes();
   for (std::uint64_t seed = 0; seed < 80; ++seed) {
     Random random(seed);
-    for (std::size_t i = 0; i < sizes.size(); ++i) point[i] = random.below(sizes[i]);
-    if (!candidates.exists(point)) continue;
-    planners::SimulationOnlyPlan step = candidates.build(point);
-    const auto why = planners::predict(step.plan, request, step.times, MemoryModel(step.plan));
-    CHECK(why == std::nullopt);
-    for (const Violation& violation : validate(step.plan).violations) FAIL_CHECK(violation.message);
-    CHECK(step.plan.prediction.iteration > step.plan.prediction.ideal);
-    const bool shared = step.plan.groups.front().size() > 1;
-    CHECK(step.unsupported_feature.empty() == !shared);
-    CHECK(step.exchange.has_value() == shared);
-    if (!shared) {
-      Plan plain = step.plan;
-      CHECK(planners::predict(plain, request) == std::nullopt);
-      CHECK(plain.prediction == step.plan.prediction);
-    }
-    seen += shared ? 1 : 0;
+    const planners::SettingPoint point = test::random_point(candidates.space(), random);
+    if (!candidates.space().exists(point)) continue;
+    planners::BuiltStep built = candidates.build(candidates.space().at(point));
+    CHECK(planners::predict(built, request) == std::nullopt);
+    const Plan& plan = planners::plan_in(built);
+    for (const Violation& violation : validate(plan).violations) FAIL_CHECK(violation.message);
+    CHECK(plan.prediction.iteration > plan.prediction.ideal);
+    const bool shared = plan.groups.front().size() > 1;
+    CHECK(std::holds_alternative<Plan>(built) == !shared);
+    if (!shared) continue;
+    const auto& step = std::get<planners::SimulationOnlyPlan>(built);
+    CHECK(!step.unsupported_feature.empty());
+    CHECK(step.exchange.has_value());
+    ++seen;
   }
   CHECK(seen > 20);
 }
@@ -266,10 +263,12 @@ TEST_CASE("wlb-llm: long documents alone are shared by document, many short ones
     request.context = {65536};
     request.dp = 4;
     const planners::detail::WlbCandidates candidates(request, "wlb-llm");
-    const planners::SettingPoint point(candidates.sizes().size());
-    const planners::SimulationOnlyPlan step = candidates.build(point);
-    const auto settings = candidates.settings(point, step.plan);
-    return std::pair(settings.at("sharded_by_document"), settings.at("sharded_by_sequence"));
+    const planners::SettingPoint first(candidates.space().sizes().size());
+    const planners::WlbSettings settings = candidates.space().at(first);
+    planners::BuiltStep step = candidates.build(settings);
+    planners::SettingTexts texts;
+    planners::detail::WlbCandidates::describe(settings, planners::plan_in(step), texts);
+    return std::pair(texts.at("sharded_by_document"), texts.at("sharded_by_sequence"));
   };
   CHECK(sharded({65536}) == std::pair<std::string, std::string>{"1", "0"});
   CHECK(sharded({40000, 9000, 9000}) == std::pair<std::string, std::string>{"1", "0"});

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "planners/candidate_laws.hpp"
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
 #include "slimpack/core/random.hpp"
@@ -131,7 +132,9 @@ TEST_CASE("zoned_unit: attention of the slowest rank, then even linear work and 
   request.dp = 4;
   request.cluster.devices_per_node = 2;
   const planners::detail::ZeppelinCandidates candidates(request, "zeppelin");
-  const Plan plan = candidates.build(planners::SettingPoint(candidates.sizes().size())).plan;
+  const planners::SettingPoint first(candidates.space().sizes().size());
+  planners::BuiltStep built = candidates.build(candidates.space().at(first));
+  const Plan& plan = planners::plan_in(built);
   const AnalyticModel model(plan.model, plan.cluster, plan.memory);
   const StageLoad stage = planners::stage_load(plan, Links(plan), GroupId{0}, 0);
   const MicroPack& pack = plan.micropacks.front();
@@ -176,21 +179,19 @@ TEST_CASE("zeppelin: every candidate is valid and never below the work") {
   request.pp = 2;
   request.cluster.devices_per_node = 2;
   const planners::detail::ZeppelinCandidates candidates(request, "zeppelin");
-  const auto sizes = candidates.sizes();
-  planners::SettingPoint point(sizes.size());
   std::int64_t seen = 0;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     Random random(seed);
-    for (std::size_t i = 0; i < sizes.size(); ++i) point[i] = random.below(sizes[i]);
-    if (!candidates.exists(point)) continue;
-    planners::SimulationOnlyPlan step = candidates.build(point);
-    CHECK(planners::predict(step.plan, request, step.times, MemoryModel(step.plan)) ==
-          std::nullopt);
-    for (const Violation& violation : validate(step.plan).violations) FAIL_CHECK(violation.message);
-    CHECK(step.plan.prediction.iteration > step.plan.prediction.ideal);
-    const bool shared = step.plan.groups.front().size() > 1;
-    CHECK(step.unsupported_feature.empty() == !shared);
+    const planners::SettingPoint point = test::random_point(candidates.space(), random);
+    if (!candidates.space().exists(point)) continue;
+    planners::BuiltStep step = candidates.build(candidates.space().at(point));
+    CHECK(planners::predict(step, request) == std::nullopt);
+    const Plan& plan = planners::plan_in(step);
+    for (const Violation& violation : validate(plan).violations) FAIL_CHECK(violation.message);
+    CHECK(plan.prediction.iteration > plan.prediction.ideal);
+    const bool shared = plan.groups.front().size() > 1;
+    CHECK(std::holds_alternative<Plan>(step) == !shared);
     seen += shared ? 1 : 0;
   }
   CHECK(seen > 20);
@@ -204,10 +205,13 @@ TEST_CASE("zeppelin: one long document is spread over nodes, short ones stay on 
     request.cluster.devices_per_node = 2;
     request.max_cp = 4;
     const planners::detail::ZeppelinCandidates candidates(request, "zeppelin");
-    const planners::SettingPoint point(candidates.sizes().size());
-    const auto settings = candidates.settings(point, candidates.build(point).plan);
-    return settings.at("local_documents") + "/" + settings.at("intra_node_documents") + "/" +
-           settings.at("inter_node_documents");
+    const planners::SettingPoint first(candidates.space().sizes().size());
+    const planners::ZeppelinSettings settings = candidates.space().at(first);
+    planners::BuiltStep step = candidates.build(settings);
+    planners::SettingTexts texts;
+    planners::detail::ZeppelinCandidates::describe(settings, planners::plan_in(step), texts);
+    return texts.at("local_documents") + "/" + texts.at("intra_node_documents") + "/" +
+           texts.at("inter_node_documents");
   };
   CHECK(zones({65536}) == "0/0/1");
   CHECK(zones(std::vector<std::int64_t>(128, 500)) == "128/0/0");

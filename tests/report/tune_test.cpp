@@ -12,7 +12,6 @@
 
 #include "planners/requests.hpp"
 #include "slimpack/planners/published/megatron.hpp"
-#include "slimpack/planners/published/megatron_cp.hpp"
 
 using namespace slimpack;
 

@@ -69,7 +69,7 @@ struct MemoryOverrides {
   friend bool operator==(const MemoryOverrides&, const MemoryOverrides&) = default;
 };
 
-/// Most layers that the last place of a line holds fewer than an even part.
+/// Most layers that the last virtual stage may hold fewer than an even part.
 inline constexpr std::int32_t kMostFewerLastLayers = 2;
 
 /// One step to plan. An absent option is searched by the planner.
@@ -83,13 +83,13 @@ struct PlanRequest {
   std::int32_t dp = 1, pp = 1, tp = 1;
   std::optional<std::int32_t> chunks;
   std::optional<LmHead> head;
-  /// Layers that the last place holds fewer than an even part: weights stay where an earlier step
-  /// of the same training had them. A sharded head has 0.
+  /// Layers that the last virtual stage holds fewer than an even part: weights stay where an
+  /// earlier step of the same training had them. A sharded head has 0.
   std::optional<std::int32_t> fewer_last_layers;
   std::optional<Recompute> recompute;
   Tokens granularity{128};                ///< inner slice boundaries are multiples of it
   std::optional<std::int64_t> max_units;  ///< bound on MicroPacks a pass and rank
-  std::optional<std::int32_t> max_cp;     ///< most ranks a group may have; 1 switches merging off
+  std::optional<std::int32_t> max_cp;     ///< most ranks that may share samples; 1: none do
   OptimizerState optimizer = OptimizerState::sharded;
   Tokens context{131072};  ///< longest sample
   Effort effort = Effort::normal;
@@ -113,7 +113,7 @@ struct SimulationOnlyPlan {
 
 using PlanResult = std::variant<Plan, Infeasible, SimulationOnlyPlan>;
 
-/// The plan of an answer, a modelled step's too; null where there is none.
+/// The plan of an answer, that of a SimulationOnlyPlan too; null where there is none.
 [[nodiscard]] inline const Plan* plan_in(const PlanResult& result) noexcept {
   if (const auto* step = std::get_if<SimulationOnlyPlan>(&result)) return &step->plan;
   return std::get_if<Plan>(&result);

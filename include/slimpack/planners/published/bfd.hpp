@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TRL's plan: documents packed best fit decreasing, packs dealt to ranks by the trainer's sampler.
+// TRL's plan: documents packed best fit decreasing, packs assigned to ranks by the trainer's
+// sampler.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,6 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/bfd_packs.hpp"
 #include "slimpack/planners/published/detail/token_capacity.hpp"
@@ -62,10 +62,10 @@ class BfdCandidates : public CandidateBase<BfdSettings> {
 
 }  // namespace detail
 
-/// The packing of TRL (github.com/huggingface/trl, trl/data_utils.py, strategy `bfd`, 2026), dealt
-/// as its trainer's sampler does: documents best fit decreasing into packs of `max_length` tokens,
-/// each attending to itself alone; packs drawn one after another, micro-batch i to rank i mod dp.
-/// Nothing balances ranks.
+/// The packing of TRL (github.com/huggingface/trl, trl/data_utils.py, strategy `bfd`, 2026),
+/// assigned as its trainer's sampler does: documents best fit decreasing into packs of `max_length`
+/// tokens, each attending to itself alone; packs drawn one after another, micro-batch i to rank i
+/// mod dp. Nothing balances ranks.
 ///
 /// Searched: recomputation; context-parallel degree (powers of two that divide dp) and the blocks
 /// of sharing, as `MegatronCp`; layers of the last stage; length of packs, the context or the
@@ -75,7 +75,7 @@ class BfdCandidates : public CandidateBase<BfdSettings> {
 /// Deviations: TRL packs a whole data set, so that the packs of a step are a sample of them; here
 /// the samples of the step are packed. Its sampler repeats packs until they divide among ranks;
 /// here no work is added. TRL has no pipeline; with several stages micro-batches run 1F1B, in its
-/// favour. Blocks of sharing are those of a plan (planners/megatron_cp.hpp).
+/// favour. Blocks of sharing are those of a plan (published/megatron.hpp).
 ///
 /// Infeasible where more than one chunk or a sharded head is asked for.
 struct Bfd {

@@ -9,11 +9,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/chunk_groups.hpp"
 #include "slimpack/planners/published/detail/sample_prices.hpp"
@@ -221,8 +221,8 @@ static_assert(PlanCandidates<ChunkflowCandidates>);
 ///
 /// Searched: the size of chunks (powers of two from 1K to 256K and the context), K (1, 2, 4, 8,
 /// all), what the last K chunks keep, best fit decreasing or level packing, how far forward units
-/// run ahead (schedule/orders.hpp), groups of most chunks first or as they come, layers of the
-/// last stage. Samples and chunks are dealt to data-parallel ranks by time, longest first, with
+/// run ahead (schedule/chunked.hpp), groups of most chunks first or as they come, layers of the
+/// last stage. Samples and chunks are assigned to data-parallel ranks by time, longest first, with
 /// moves and swaps.
 ///
 /// Deviations. The second forward of an early chunk is recomputation inside its B, not a unit of

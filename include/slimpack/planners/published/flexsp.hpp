@@ -20,7 +20,6 @@
 #include "slimpack/cost/price.hpp"
 #include "slimpack/cost/unit_time_overrides.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/flexsp_groups.hpp"
 #include "slimpack/planners/published/detail/flexsp_times.hpp"
@@ -174,7 +173,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
 /// FlexSP (Wang et al., "FlexSP: Accelerating Large Language Model Training via Flexible Sequence
 /// Parallelism", ASPLOS 2025, arXiv 2412.01523; github.com/PKU-DAIR/Hetu-Galvatron, branch flexsp):
 /// samples, longest first, are cut into micro-batches so that the largest has as few tokens as
-/// there can be; in each, samples are dealt to groups of 1, 2, 4 .. ranks, sizes and contents
+/// there can be; in each, samples are assigned to groups of 1, 2, 4 .. ranks, sizes and contents
 /// chosen so that the slowest group takes least, no group exceeding its ranks' token capacity. A
 /// group runs its samples as one packed sequence with Ulysses' sequence parallelism: tokens are
 /// spread evenly, attention has a part of the heads for all tokens, queries, keys, values and
@@ -186,8 +185,8 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
 /// capacity, around what memory holds; layers of the last stage.
 ///
 /// The published solver sorts samples into buckets by length and gives each micro-batch to a MILP
-/// solver with a time limit. Here every sample is dealt by itself, and the problem is solved by a
-/// deterministic search (`solve_sp_groups`; its gap is measured against exhaustion in
+/// solver with a time limit. Here every sample is assigned by itself, and the problem is solved by
+/// a deterministic search (`solve_sp_groups`; its gap is measured against exhaustion in
 /// tests/planners/flexsp_test.cpp).
 ///
 /// A SimulationOnlyPlan wherever a group has several ranks: a plan's groups exchange keys and

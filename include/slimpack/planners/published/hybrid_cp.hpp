@@ -6,22 +6,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/hybrid_cp_rounds.hpp"
 #include "slimpack/planners/published/detail/shared_batches.hpp"
 #include "slimpack/planners/published/detail/token_capacity.hpp"
 #include "slimpack/planners/search/choices.hpp"
 #include "slimpack/planners/search/choose.hpp"
-#include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/lengths.hpp"
 #include "slimpack/planners/search/settings.hpp"
 
@@ -138,7 +138,7 @@ class HybridCpCandidates : public CandidateBase<HybridCpSettings> {
 /// micro-batches run in a common order that a simulation finds under the memory limit
 /// (detail/shared_batches.hpp). Where ranks are not a power of two and its code stops with an
 /// error, some stay idle for a round. Megatron cuts every sample into 2 x degree chunks; a plan has
-/// one length of blocks for all (planners/megatron_cp.hpp).
+/// one length of blocks for all (published/megatron.hpp).
 ///
 /// Infeasible where more than one chunk or a sharded head is asked for.
 struct HybridCp {

@@ -7,15 +7,12 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/chunk_groups.hpp"
 #include "slimpack/planners/published/detail/infinipipe_chunks.hpp"
@@ -25,7 +22,6 @@
 #include "slimpack/planners/search/choose.hpp"
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/lengths.hpp"
-#include "slimpack/planners/search/settings.hpp"
 #include "slimpack/planners/search/worst_memory.hpp"
 #include "slimpack/schedule/orders.hpp"
 
@@ -106,7 +102,7 @@ class InfinipipeCandidates : public CandidateBase<InfinipipeSettings> {
     return plan;
   }
 
-  /// The chunks of each group of ranks, longest sequences first. Samples are dealt by time; all
+  /// The chunks of each group of ranks, longest sequences first. Samples are assigned by time; all
   /// are cut along the mesh of the step's longest.
   [[nodiscard]] std::vector<std::vector<ChunkGroup>> chunk_all(
       const Plan& frame, const StagePrices& prices, const InfinipipeSettings& settings) const {

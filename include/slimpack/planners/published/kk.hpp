@@ -2,6 +2,7 @@
 // verl's plan: Karmarkar-Karp over data-parallel ranks, then over micro-batches of a token budget.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -9,7 +10,6 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/kk_batches.hpp"
 #include "slimpack/planners/published/detail/token_capacity.hpp"
@@ -92,13 +92,14 @@ class KkCandidates : public CandidateBase<KkSettings> {
 ///
 /// Searched: recomputation; context-parallel degree (powers of two that divide dp) and the blocks
 /// of sharing, as `MegatronCp`; chunks; layers of the last stage; verl's own knobs: token budget,
-/// least number of micro-batches, light ones at both ends or as dealt. And what it fixes: work by
-/// its figure of a 7B model or by the model at hand, ranks with equal or free numbers of samples.
+/// least number of micro-batches, light ones at both ends or as assigned. And what it fixes: work
+/// by its figure of a 7B model or by the model at hand, ranks with equal or free numbers of
+/// samples.
 ///
 /// Deviations, all in its favour: where ranks do not divide the samples, verl stops, here numbers
 /// are free; a rank with fewer samples than micro-batches has one a sample. As published, a
 /// micro-batch may exceed the budget; what does not fit into memory is not chosen. Blocks of
-/// sharing are those of a plan (planners/megatron_cp.hpp).
+/// sharing are those of a plan (published/megatron.hpp).
 ///
 /// Infeasible where a sharded head is asked for.
 struct Kk {

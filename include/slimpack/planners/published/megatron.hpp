@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string_view>
+#include <utility>
 
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"

@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/any_model.hpp"

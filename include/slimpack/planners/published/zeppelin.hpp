@@ -3,9 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,7 +14,6 @@
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/joint_micro_batches.hpp"
 #include "slimpack/planners/published/detail/wlb_packs.hpp"

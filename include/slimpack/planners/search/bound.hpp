@@ -16,7 +16,7 @@
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/memory_model.hpp"
-#include "slimpack/cost/price.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/planners/search/detail/bound_work.hpp"
@@ -26,8 +26,8 @@ namespace slimpack::planners {
 /// A lower bound and the term that gives it, the first of equals:
 /// `work`: a stage's work over its data-parallel ranks, after the fill and before the drain;
 /// `sample`: the same of the ranks that share the longest sample;
-/// `ranks`: the same of a rank that must hold several long samples (nothing merged);
-/// `path`: the longest sample through the whole line and back.
+/// `ranks`: the same of a rank that must hold several long samples (no rank shares any);
+/// `path`: the longest sample through all virtual stages and back.
 /// `+memory` behind a name says that recomputation which memory forces is part of it.
 struct LowerBound {
   Nanos value;
@@ -37,7 +37,7 @@ struct LowerBound {
 };
 
 /// Lower bound on the iteration of every valid plan with this plan's samples, model, cluster, cost,
-/// memory rules, degrees, head, stages, granularity and `merge`; its packs, groups, schedule and
+/// memory rules, degrees, head, stages, granularity and `max_cp`; its packs, groups, schedule and
 /// placement do not matter. The proof is in docs/bound.md.
 ///
 /// O(n log n) in samples, times kinds of stages. Throws InvalidInput where the plan's degrees,
@@ -75,7 +75,7 @@ class BoundTerms {
     last_.runs = 1;
   }
 
-  /// From the start to the first unit with tokens at a place of the line.
+  /// From the start to the first unit with tokens on a virtual stage.
   [[nodiscard]] Nanos fill(std::int32_t i) const {
     Nanos sum;
     for (std::int32_t line = 0; line < i; ++line) {
@@ -83,7 +83,7 @@ class BoundTerms {
     }
     return sum;
   }
-  /// From the last unit with tokens at a place of the line to the end.
+  /// From the last unit with tokens on a virtual stage to the end.
   [[nodiscard]] Nanos tail(std::int32_t i) const {
     Nanos drained, longest;
     for (std::int32_t line = i;; --line) {
@@ -93,7 +93,7 @@ class BoundTerms {
       drained += hop() + model_.backward(first_, stage(line - 1), Recompute::none);
     }
   }
-  /// The longest sample's last slice from a place of the line to its end, and back to it.
+  /// The longest sample's last slice from a virtual stage to the last one, and back to it.
   [[nodiscard]] Nanos onward(std::int32_t i) const {
     Nanos sum;
     for (std::int32_t line = i + 1; line < virtual_stages_.size(); ++line) {
@@ -201,7 +201,7 @@ LowerBound iteration_bound(const Plan& plan, const Model& model) {
   const Parallel& degrees = plan.parallel;
   require(degrees.dp > 0 && degrees.pp > 0 && degrees.tp > 0 && degrees.chunks > 0,
           "iteration_bound: dp, pp, tp and chunks must be > 0");
-  require(degrees.max_cp > 0, "iteration_bound: merge must be > 0", degrees.max_cp);
+  require(degrees.max_cp > 0, "iteration_bound: max_cp must be > 0", degrees.max_cp);
   require(degrees.granularity.value > 0, "iteration_bound: granularity must be > 0",
           degrees.granularity.value);
   if (plan.samples.empty()) return {Nanos{}, "work", 0};

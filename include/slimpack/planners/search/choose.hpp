@@ -3,8 +3,8 @@
 #pragma once
 
 #include <concepts>
-#include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -12,6 +12,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/bound.hpp"
 #include "slimpack/planners/search/evaluate.hpp"

@@ -34,10 +34,10 @@ struct ClimbResult {
 
 namespace detail {
 
-template <CandidateEvaluator Evaluate>
+/// One search.
 class Climb {
  public:
-  Climb(const ClimbSpace& space, const SearchLimits& limits, const Evaluate& evaluate)
+  Climb(const ClimbSpace& space, const SearchLimits& limits, const EvaluatorRef& evaluate)
       : space_(space), limits_(limits), evaluate_(limits, evaluate) {
     for (const ScoredPoint& known : space.known) evaluate_.remember(known);
   }
@@ -172,7 +172,7 @@ class Climb {
 
   const ClimbSpace& space_;
   const SearchLimits& limits_;
-  CountedEvaluator<Evaluate> evaluate_;
+  CountedEvaluator evaluate_;
   ScoredPoint best_;
   std::int64_t fitted_ = 0;  // candidates that fitted into memory
 };
@@ -202,7 +202,7 @@ template <CandidateEvaluator Evaluate>
   require(std::any_of(space.starts.begin(), space.starts.end(),
                       [&](const SettingPoint& start) { return evaluate.exists(start); }),
           "climb_settings: a start must make a candidate");
-  return detail::Climb<Evaluate>(space, limits, evaluate).run();
+  return detail::Climb(space, limits, detail::EvaluatorRef(evaluate)).run();
 }
 
 }  // namespace slimpack::planners

@@ -37,14 +37,14 @@ struct Degrees {
 struct DegreeBounds {
   std::optional<std::int32_t> dp, pp, tp;  ///< fixed, where given
   std::int32_t chunks = 1;                 ///< virtual stages a device has: each needs a layer
-  std::int32_t fewer_last_layers = 0;      ///< layers that the last place holds fewer
+  std::int32_t fewer_last_layers = 0;      ///< layers that the last virtual stage holds fewer
 };
 
 /// Every (dp, pp, tp) with dp x pp x tp = `devices` that a request for this model may have: tp a
 /// power of two that divides heads, kv_heads and ffn and is at most a node's devices; a layer for
-/// each of the pp x chunks places, the last place's relief respected. By rising tp, then rising pp;
-/// none where the bounds leave none. Throws InvalidInput if `devices` is not in [1, 2^20], a bound
-/// is below its least value, or model or cluster has sizes that are not positive.
+/// each of the pp x chunks virtual stages, and fewer on the last one as asked for. By rising tp,
+/// then rising pp; none where the bounds leave none. Throws InvalidInput if `devices` is not in [1,
+/// 2^20], a bound is below its least value, or model or cluster has sizes that are not positive.
 /// O(sqrt(devices) log devices).
 [[nodiscard]] inline std::vector<Degrees> degree_choices(const ModelShape& model,
                                                          const Cluster& cluster,
@@ -61,7 +61,8 @@ struct DegreeBounds {
   fixed("pp", bounds.pp);
   fixed("tp", bounds.tp);
   require(bounds.chunks >= 1, "chunks must be >= 1", bounds.chunks);
-  require(bounds.fewer_last_layers >= 0, "relief must be >= 0", bounds.fewer_last_layers);
+  require(bounds.fewer_last_layers >= 0, "fewer_last_layers must be >= 0",
+          bounds.fewer_last_layers);
 
   const auto holds_layers = [&](std::int64_t pp) {
     const std::int64_t places = pp * bounds.chunks;

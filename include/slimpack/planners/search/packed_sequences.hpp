@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -23,8 +24,6 @@
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/settings.hpp"
 #include "slimpack/schedule/bins.hpp"
-#include "slimpack/schedule/cut.hpp"
-#include "slimpack/schedule/finish.hpp"
 #include "slimpack/schedule/interleaved.hpp"
 #include "slimpack/schedule/order.hpp"
 #include "slimpack/schedule/ranks.hpp"
@@ -173,7 +172,7 @@ template <SequenceOrder Order>
 /// What a planner of packed sequences searches besides recomputation, the head, packing and
 /// assignment to ranks.
 struct PackedChoices {
-  std::vector<std::int32_t> slices;  ///< none: there is one
+  std::vector<std::int32_t> slices = {};  ///< none: there is one
   std::vector<std::int32_t> chunks{1};
   bool shard_head = false;        ///< the head may be sharded
   bool context_parallel = false;  ///< several ranks may run a sequence

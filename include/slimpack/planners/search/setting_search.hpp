@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -59,12 +60,35 @@ inline void check_limits(const SearchLimits& limits, const std::string& search) 
   require(limits.threads >= 1, search + ": threads must be >= 1", limits.threads);
 }
 
+/// Any evaluator, so that searches are compiled once. The evaluator must outlive it.
+class EvaluatorRef {
+ public:
+  template <CandidateEvaluator Evaluate>
+  explicit EvaluatorRef(const Evaluate& evaluate)
+      : evaluate_(&evaluate),
+        exists_([](const void* any, const SettingPoint& point) {
+          return static_cast<const Evaluate*>(any)->exists(point);
+        }),
+        score_([](const void* any, const SettingPoint& point) {
+          return (*static_cast<const Evaluate*>(any))(point);
+        }) {}
+
+  [[nodiscard]] bool exists(const SettingPoint& point) const { return exists_(evaluate_, point); }
+  [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
+    return score_(evaluate_, point);
+  }
+
+ private:
+  const void* evaluate_;
+  bool (*exists_)(const void*, const SettingPoint&);
+  CandidateScore (*score_)(const void*, const SettingPoint&);
+};
+
 /// Evaluates candidates, each once, remembers their scores and counts them. All searches count
 /// here.
-template <CandidateEvaluator Evaluate>
 class CountedEvaluator {
  public:
-  CountedEvaluator(const SearchLimits& limits, const Evaluate& evaluate)
+  CountedEvaluator(const SearchLimits& limits, const EvaluatorRef& evaluate)
       : limits_(limits), evaluate_(evaluate) {}
 
   /// Evaluates the first `most` of those points that exist and are new, and returns them. Progress
@@ -95,16 +119,15 @@ class CountedEvaluator {
 
  private:
   const SearchLimits& limits_;
-  const Evaluate& evaluate_;
+  EvaluatorRef evaluate_;
   std::map<SettingPoint, CandidateScore> scores_;
   std::int64_t evaluated_ = 0;
 };
 
-template <CandidateEvaluator Evaluate>
 class SettingSearch {
  public:
   SettingSearch(std::span<const std::size_t> sizes, const SearchLimits& limits,
-                const Evaluate& evaluate)
+                const EvaluatorRef& evaluate)
       : sizes_(sizes), evaluate_(limits, evaluate) {
     for (const std::size_t size : sizes) {
       most_ =
@@ -161,7 +184,7 @@ class SettingSearch {
   }
 
   std::span<const std::size_t> sizes_;
-  CountedEvaluator<Evaluate> evaluate_;
+  CountedEvaluator evaluate_;
   std::int64_t most_ = 1;
   ScoredPoint best_;
 };
@@ -184,7 +207,7 @@ template <CandidateEvaluator Evaluate>
   detail::check_limits(limits, "search_settings");
   require(evaluate.exists(SettingPoint(sizes.size())),
           "search_settings: the first value of every setting must make a candidate");
-  return detail::SettingSearch<Evaluate>(sizes, limits, evaluate).run();
+  return detail::SettingSearch(sizes, limits, detail::EvaluatorRef(evaluate)).run();
 }
 
 }  // namespace slimpack::planners

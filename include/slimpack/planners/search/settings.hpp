@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -32,7 +31,7 @@ struct SettingTraits {
   bool shared = false;   ///< all components of ranks have the same value
   /// Whether the setting means anything beside the others; always where absent. Where it does not,
   /// it is not described, and with `first_only` only its first value makes a candidate.
-  std::function<bool(const Settings&)> applies;
+  std::function<bool(const Settings&)> applies = {};
   bool first_only = false;
 };
 

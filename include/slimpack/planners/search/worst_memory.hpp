@@ -12,7 +12,6 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/sim/schedule_tables.hpp"
 
@@ -108,7 +107,7 @@ class WorstMemory {
                  std::size_t{unit_place_[table_.sender(at.receives)]} + 1);
   }
 
-  /// Notes the send of a unit that starts; the send `window` before it has ended.
+  /// Notes the send of a unit that starts; the send `max_in_flight` before it has ended.
   Bytes queue(std::uint32_t message) {
     const std::uint32_t before = table_.before(message);
     const Bytes freed =
@@ -124,7 +123,7 @@ class WorstMemory {
   std::size_t stages_;
   std::vector<Bytes> level_;               // of each device, before its first unit
   std::vector<std::uint32_t> unit_place_;  // by cell, in its device's order
-  std::vector<std::uint32_t> head_place_;  // by row and stage, where stages meet for H
+  std::vector<std::uint32_t> head_place_;  // by row and stage, where stages run H together
   std::vector<Bytes> held_;                // by message; zero once freed
   std::array<std::priority_queue<Send>, 2> unfinished_;
 };
@@ -132,10 +131,10 @@ class WorstMemory {
 }  // namespace detail
 
 /// The most bytes that each device of a plan may hold at any times of its units and transfers. A
-/// send buffer counts until its end is certain: when the unit that queues the send `window` later
-/// starts, or when the device has heard from the receiver, by an input or by collective it over the
-/// head, after it has consumed the message. Never less than a simulated peak. The plan must keep
-/// rules 1 to 6. O(units log window).
+/// send buffer counts until its end is certain: when the unit that queues the send
+/// `max_in_flight` later starts, or when the device has heard from the receiver, by an input or by
+/// a collective over the head, after it has consumed the message. Never less than a simulated peak.
+/// The plan must keep rules 1 to 6. O(units log max_in_flight).
 [[nodiscard]] inline std::vector<Bytes> worst_memory(const sim::ScheduleTables& table) {
   detail::WorstMemory walk(table);
   std::vector<Bytes> worst;

@@ -3,14 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
@@ -37,8 +36,8 @@ class Lockstep {
         const auto& group = plan.groups[index(plan.micropacks[pack].group)];
         for (std::size_t place = 0; place < group.size(); ++place) {
           Rank& rank = rank_of(group[place]);
-          auto& line = pass == Pass::forward ? rank.forward : rank.backward;
-          line.push_back({pack, static_cast<std::uint32_t>(place)});
+          auto& items = pass == Pass::forward ? rank.forward : rank.backward;
+          items.push_back({pack, static_cast<std::uint32_t>(place)});
         }
       }
     }
@@ -82,10 +81,12 @@ class Lockstep {
     }
   }
 
-  /// When the last B ends, if sends never wait for a window or a link.
+  /// When the last B ends, if sends never wait for one another or for a link.
   [[nodiscard]] Nanos end(const PricedPlan& times) const;
 
  private:
+  class Replay;
+
   [[nodiscard]] bool run_once() {
     std::size_t left = 0;
     for (const Rank& rank : ranks_) left += rank.backward.size();
@@ -211,6 +212,7 @@ class Lockstep {
       item.need = need;
     }
   }
+  [[nodiscard]] std::int64_t room(const Rank& rank) const;
   void find_gates(Rank& rank);
 
   const Plan& plan_;
@@ -246,37 +248,49 @@ class Lockstep {
   }
 };
 
-inline void Lockstep::find_gates(Rank& rank) {
-  std::int64_t layers = 0;
-  Bytes always;
+/// Bytes that the fullest device of a rank has for activations, keys and values.
+inline std::int64_t Lockstep::room(const Rank& rank) const {
+  Bytes always, most_work, most_boundary;
   for (std::int32_t pp = 0; pp < stages_; ++pp) {
-    layers = std::max(layers, chunk_layers(plan_, pp, 0));
     always = std::max(always, static_bytes(plan_, pp).total());
   }
-  Bytes most_work, most_boundary;
-  const auto look = [&](const Item& item) {
-    const auto pack = static_cast<PackId>(item.pack);
-    most_work = std::max(most_work, memory_.pack_workspace(pack, item.place));
-    most_boundary = std::max(most_boundary, memory_.boundary(pack, item.place));
-    for (std::int32_t pp = 0; pp < stages_; ++pp) {
-      most_work =
-          std::max(most_work, head_workspace(plan_, pp, memory_.own_tokens(pack, item.place)));
+  for (const std::vector<Item>* items : {&rank.forward, &rank.backward}) {
+    for (const Item& item : *items) {
+      const auto pack = static_cast<PackId>(item.pack);
+      most_work = std::max(most_work, memory_.pack_workspace(pack, item.place));
+      most_boundary = std::max(most_boundary, memory_.boundary(pack, item.place));
+      for (std::int32_t pp = 0; pp < stages_; ++pp) {
+        most_work =
+            std::max(most_work, head_workspace(plan_, pp, memory_.own_tokens(pack, item.place)));
+      }
     }
-  };
-  for (const Item& item : rank.forward) look(item);
-  for (const Item& item : rank.backward) look(item);
+  }
   const std::int64_t buffers = stages_ > 1 ? 4 * plan_.max_in_flight * most_boundary.value : 0;
-  const std::int64_t room =
-      (plan_.memory.capacity - plan_.memory.reserved - always - most_work).value - buffers;
+  return (plan_.memory.capacity - plan_.memory.reserved - always - most_work).value - buffers;
+}
+
+/// Finds the B that must be over before each F, so that the B before the next F have what they
+/// need.
+inline void Lockstep::find_gates(Rank& rank) {
+  std::int64_t layers = 0;
+  for (std::int32_t pp = 0; pp < stages_; ++pp) {
+    layers = std::max(layers, chunk_layers(plan_, pp, 0));
+  }
+  const std::int64_t room = this->room(rank);
+  const auto shard_of = [&](const Item& item) {
+    return cp_shard_of(plan_, plan_.micropacks[item.pack].group, item.place);
+  };
+  const auto kept = [&](const Item& item) {
+    const auto pack = static_cast<PackId>(item.pack);
+    return (memory_.kept(pack, item.place, layers) + memory_.boundary(pack, item.place) * 2).value;
+  };
 
   // What F adds, and what is free before and held from each B on.
   std::vector<std::int64_t> added(rank.forward.size() + 1, 0);
   for (std::size_t i = 0; i < rank.forward.size(); ++i) {
     const Item& item = rank.forward[i];
-    const auto pack = static_cast<PackId>(item.pack);
-    const CpShard shard = cp_shard_of(plan_, plan_.micropacks[item.pack].group, item.place);
-    std::int64_t bytes =
-        (memory_.kept(pack, item.place, layers) + memory_.boundary(pack, item.place) * 2).value;
+    const CpShard shard = shard_of(item);
+    std::int64_t bytes = kept(item);
     for (const Slice& slice : plan_.micropacks[item.pack].slices) {
       bytes += memory_
                    .page_bytes(memory_.pages(shard, slice.end) - memory_.pages(shard, slice.begin),
@@ -289,10 +303,8 @@ inline void Lockstep::find_gates(Rank& rank) {
   std::int64_t level = 0;
   for (std::size_t i = 0; i < rank.backward.size(); ++i) {
     const Item& item = rank.backward[i];
-    const auto pack = static_cast<PackId>(item.pack);
-    const CpShard shard = cp_shard_of(plan_, plan_.micropacks[item.pack].group, item.place);
-    std::int64_t freed =
-        (memory_.kept(pack, item.place, layers) + memory_.boundary(pack, item.place) * 2).value;
+    const CpShard shard = shard_of(item);
+    std::int64_t freed = kept(item);
     for (const Slice& slice : plan_.micropacks[item.pack].slices) {
       const Tokens length = plan_.samples[index(slice.sample)];
       const std::int64_t gradient = memory_.kv_gradient(shard, length, layers).value;
@@ -318,91 +330,113 @@ inline void Lockstep::find_gates(Rank& rank) {
   }
 }
 
-inline Nanos Lockstep::end(const PricedPlan& times) const {
-  struct Cursor {
-    std::vector<std::int64_t> forward_end, backward_end;  // of every item, on the stage before
-    std::vector<std::int64_t> free;                       // by stage
-    std::vector<std::size_t> f, b;                        // next item, by stage
-    std::size_t h = 0;
-    std::vector<std::int64_t> head_end;
-  };
-  const auto stages = static_cast<std::size_t>(stages_);
-  std::vector<Cursor> cursors;
-  std::int64_t slots = 0;
-  for (const Rank& rank : ranks_) {
-    cursors.push_back({std::vector<std::int64_t>(rank.forward.size()),
-                       std::vector<std::int64_t>(rank.backward.size()),
-                       std::vector<std::int64_t>(stages), std::vector<std::size_t>(stages),
-                       std::vector<std::size_t>(stages), 0,
-                       std::vector<std::int64_t>(rank.forward.size())});
-    if (!rank.backward.empty()) slots = std::max(slots, rank.backward.back().slot + stages_);
+/// Runs the orders slot by slot against times.
+class Lockstep::Replay {
+ public:
+  Replay(const Lockstep& lockstep, const PricedPlan& times)
+      : lockstep_(lockstep), times_(times), stages_(static_cast<std::size_t>(lockstep.stages_)) {
+    for (const Rank& rank : lockstep.ranks_) {
+      Cursor& cursor = cursors_.emplace_back();
+      cursor.ready[0].resize(rank.forward.size());
+      cursor.ready[1].resize(rank.backward.size());
+      cursor.next[0].resize(stages_);
+      cursor.next[1].resize(stages_);
+      cursor.free.resize(stages_);
+      if (!rank.backward.empty()) {
+        slots_ = std::max(slots_, rank.backward.back().slot + lockstep.stages_);
+      }
+    }
   }
-  const bool shard = plan_.parallel.head == LmHead::shard;
-  const auto at_of = [&](std::int32_t dp) {
-    std::size_t i = 0;
-    while (ranks_[i].dp != dp) ++i;
-    return i;
-  };
-  const auto run_unit = [&](std::size_t i, std::size_t pp, bool back) {
-    const Rank& rank = ranks_[i];
-    Cursor& cursor = cursors[i];
-    const std::size_t number = back ? cursor.b[pp] : cursor.f[pp];
-    const Item& item = back ? rank.backward[number] : rank.forward[number];
-    const auto& group = group_of(item);
-    if (group.front() != rank.dp) return;
-    std::int64_t begin = 0;
-    for (const std::int32_t dp : group) {
-      const Cursor& other = cursors[group.size() == 1 ? i : at_of(dp)];
-      const std::size_t one = back ? other.b[pp] : other.f[pp];
-      begin = std::max(
-          {begin, other.free[pp], back ? other.backward_end[one] : other.forward_end[one]});
-    }
-    const auto pack = static_cast<PackId>(item.pack);
-    const auto line = static_cast<std::int32_t>(pp);
-    const std::int64_t end = begin + times.compute(pack, line).value;
-    for (std::size_t place = 0; place < group.size(); ++place) {
-      Cursor& other = cursors[group.size() == 1 ? i : at_of(group[place])];
-      const std::size_t one = back ? other.b[pp]++ : other.f[pp]++;
-      other.free[pp] = end;
-      (back ? other.backward_end : other.forward_end)[one] =
-          end + (stages > 1 ? times.transfer(pack, line, place).value : 0);
-    }
-  };
-  for (std::int64_t slot = 0; slot < slots; ++slot) {
-    for (std::size_t pp = 0; pp < stages; ++pp) {
-      for (const bool back : {true, false}) {
-        for (std::size_t i = 0; i < ranks_.size(); ++i) {
-          const Rank& rank = ranks_[i];
-          const Cursor& cursor = cursors[i];
-          const auto stage = static_cast<std::int64_t>(pp);
-          if (back ? cursor.b[pp] < rank.backward.size() &&
-                         rank.backward[cursor.b[pp]].slot + stages_ - 1 - stage == slot
-                   : cursor.f[pp] < rank.forward.size() &&
-                         rank.forward[cursor.f[pp]].slot + stage == slot) {
-            run_unit(i, pp, back);
+
+  [[nodiscard]] Nanos end() {
+    for (std::int64_t slot = 0; slot < slots_; ++slot) {
+      for (std::size_t pp = 0; pp < stages_; ++pp) {
+        for (const Pass pass : {Pass::backward, Pass::forward}) {
+          for (std::size_t i = 0; i < cursors_.size(); ++i) {
+            if (due(i, pp, pass, slot)) run_unit(i, pp, pass);
           }
         }
       }
+      for (std::size_t i = 0; i < cursors_.size(); ++i) run_heads(i, slot);
     }
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      const Rank& rank = ranks_[i];
-      Cursor& cursor = cursors[i];
-      for (; cursor.h < rank.head_slot.size() && rank.head_slot[cursor.h] == slot; ++cursor.h) {
-        const Item& item = rank.forward[cursor.h];
-        const std::size_t first = shard ? 0 : stages - 1;
-        std::int64_t begin = 0;
-        for (std::size_t pp = first; pp < stages; ++pp) begin = std::max(begin, cursor.free[pp]);
-        const std::int64_t end =
-            begin + times.head(static_cast<PackId>(item.pack), item.place, stages_ - 1).value;
-        for (std::size_t pp = first; pp < stages; ++pp) cursor.free[pp] = end;
-      }
+    std::int64_t end = 0;
+    for (const Cursor& cursor : cursors_) {
+      end = std::max(end, *std::max_element(cursor.free.begin(), cursor.free.end()));
+    }
+    return {end};
+  }
+
+ private:
+  struct Cursor {
+    std::array<std::vector<std::int64_t>, 2> ready;  // by pass: when an item's input is there
+    std::array<std::vector<std::size_t>, 2> next;    // by pass: next item of each stage
+    std::vector<std::int64_t> free;                  // by stage
+    std::size_t head = 0;                            // next H
+  };
+
+  [[nodiscard]] const std::vector<Item>& items(std::size_t i, Pass pass) const {
+    const Rank& rank = lockstep_.ranks_[i];
+    return pass == Pass::forward ? rank.forward : rank.backward;
+  }
+  [[nodiscard]] std::size_t rank_of(std::int32_t dp) const {
+    std::size_t i = 0;
+    while (lockstep_.ranks_[i].dp != dp) ++i;
+    return i;
+  }
+  [[nodiscard]] bool due(std::size_t i, std::size_t pp, Pass pass, std::int64_t slot) const {
+    const std::size_t next = cursors_[i].next[static_cast<std::size_t>(pass)][pp];
+    const std::size_t later = pass == Pass::forward ? pp : stages_ - 1 - pp;
+    return next < items(i, pass).size() &&
+           items(i, pass)[next].slot + static_cast<std::int64_t>(later) == slot;
+  }
+
+  /// Runs the next item of a stage and pass on all ranks of its group; only the first rank does.
+  void run_unit(std::size_t i, std::size_t pp, Pass pass) {
+    const auto side = static_cast<std::size_t>(pass);
+    const Item& item = items(i, pass)[cursors_[i].next[side][pp]];
+    const std::vector<std::int32_t>& group = lockstep_.group_of(item);
+    if (group.front() != lockstep_.ranks_[i].dp) return;
+    std::int64_t begin = 0;
+    for (const std::int32_t dp : group) {
+      const Cursor& other = cursors_[group.size() == 1 ? i : rank_of(dp)];
+      begin = std::max({begin, other.free[pp], other.ready[side][other.next[side][pp]]});
+    }
+    const auto pack = static_cast<PackId>(item.pack);
+    const auto stage = static_cast<std::int32_t>(pp);
+    const std::int64_t end = begin + times_.compute(pack, stage).value;
+    for (std::size_t rank = 0; rank < group.size(); ++rank) {
+      Cursor& other = cursors_[group.size() == 1 ? i : rank_of(group[rank])];
+      other.free[pp] = end;
+      other.ready[side][other.next[side][pp]++] =
+          end + (stages_ > 1 ? times_.transfer(pack, stage, rank).value : 0);
     }
   }
-  std::int64_t end = 0;
-  for (const Cursor& cursor : cursors) {
-    for (const std::int64_t free : cursor.free) end = std::max(end, free);
+
+  /// Runs the H of a slot: on all stages together where the head is sharded.
+  void run_heads(std::size_t i, std::int64_t slot) {
+    const Rank& rank = lockstep_.ranks_[i];
+    Cursor& cursor = cursors_[i];
+    const bool shard = lockstep_.plan_.parallel.head == LmHead::shard;
+    const auto first = cursor.free.begin() + (shard ? 0 : lockstep_.stages_ - 1);
+    for (; cursor.head < rank.head_slot.size() && rank.head_slot[cursor.head] == slot;
+         ++cursor.head) {
+      const Item& item = rank.forward[cursor.head];
+      const auto pack = static_cast<PackId>(item.pack);
+      const std::int64_t begin = *std::max_element(first, cursor.free.end());
+      std::fill(first, cursor.free.end(),
+                begin + times_.head(pack, item.place, lockstep_.stages_ - 1).value);
+    }
   }
-  return {end};
+
+  const Lockstep& lockstep_;
+  const PricedPlan& times_;
+  std::size_t stages_;
+  std::int64_t slots_ = 0;
+  std::vector<Cursor> cursors_;  // by rank
+};
+
+inline Nanos Lockstep::end(const PricedPlan& times) const {
+  return Replay(*this, times).end();
 }
 
 }  // namespace slimpack::planners

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The line of work of every group: which samples, in which order, before or after merged ones.
+// The queue of every group: its samples in order, before or after those that ranks share.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/units.hpp"
@@ -16,11 +16,11 @@
 
 namespace slimpack::planners {
 
-/// A stretch of one group's line, cut by itself because the ranks do something else before or
-/// after it.
+/// A segment of one group's queue, cut by itself because its ranks run other groups' samples before
+/// or after it.
 struct QueueSegment {
   GroupId group{};
-  std::int32_t slot = 1;  ///< order among the parts of a rank: 0 before merged ones, 2 after
+  std::int32_t slot = 1;  ///< among the segments of a rank: 0 before shared samples, 1, 2 after
   bool first = false, last = false;  ///< first, last of one of its ranks
   std::vector<schedule::QueuedSample> samples;
 };
@@ -55,7 +55,7 @@ struct SplitQueue {
   return split;
 }
 
-/// The parts of all groups in the order of their packs: by slot, wider groups first, then by
+/// The segments of all groups in the order of their packs: by slot, wider groups first, then by
 /// number. `members[g]` are group g's samples, longest first, `orders[g]` what order they shall
 /// have.
 [[nodiscard]] inline std::vector<QueueSegment> queue_segments(

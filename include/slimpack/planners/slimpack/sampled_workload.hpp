@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a step candidates are judged on: few samples stand for many.
+// The samples that a candidate is timed on: few stand for many.
 #pragma once
 
 #include <algorithm>
@@ -10,36 +10,34 @@
 
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/assign.hpp"
 #include "slimpack/schedule/cut.hpp"
-#include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners {
 
-/// Candidates are judged on no more than about so many samples a group.
+/// Candidates are timed on no more than about so many samples a group.
 inline constexpr std::size_t kSampledSamples = 1024;
 /// The longest samples of a group decide what fits: so many are always there.
 inline constexpr std::size_t kSampledLongest = 64;
 
-/// What of an component's samples a candidate is judged on: the longest of each group and of the
-/// others every so-manieth, at equal work all.
+/// The samples of a component that candidates are timed on: the longest of each group, and of the
+/// others one in as many as it takes; all of them where there are few.
 struct SampledWorkload {
   std::vector<std::vector<schedule::QueuedSample>> members;  // by group
   std::int64_t part = 1, whole = 1;                          // work of these and of all samples
 
-  /// So much of what is there for all, at least 1.
+  /// The part of `all` that these samples stand for, at least 1.
   [[nodiscard]] std::int64_t part_of(std::int64_t all) const noexcept {
     return std::max<std::int64_t>(1, static_cast<std::int64_t>(Int128{all} * part / whole));
   }
-  /// What goes on for `time` with these, with those that are left out.
+  /// How long the other samples take where these take `time`.
   [[nodiscard]] Nanos left_out(Nanos time) const noexcept {
     return Nanos{static_cast<std::int64_t>(Int128{time.value} * (whole - part) / part)};
   }
 };
 
 /// `members` are the samples of each group, longest first; `needs` those of all samples, longest
-/// first; `island_of` names each rank's component. O(samples).
+/// first; `component_of` names each rank's component. O(samples).
 [[nodiscard]] inline std::vector<SampledWorkload> sample_workload(
     const schedule::Assignment& assignment,
     std::span<const std::vector<schedule::QueuedSample>> members,

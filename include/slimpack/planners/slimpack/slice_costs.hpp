@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What slices and samples cost, as exact integers that cuts and shares are decided by.
+// What slices and samples cost, as exact integers by which cuts and assignments are decided.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,10 @@
 #include <variant>
 #include <vector>
 
-#include "slimpack/core/units.hpp"
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
-#include "slimpack/planners/search/layout.hpp"
 #include "slimpack/schedule/assign.hpp"
 #include "slimpack/schedule/cut.hpp"
 

@@ -285,8 +285,8 @@ class SlimpackSpaceMaker {
     add(full, full, 0);
     return modes;
   }
-  /// Where a mode is in the space: for all samples, or the leanest or fullest that long samples do
-  /// not share; what is there in its place if it is not.
+  /// The number of a mode: for all samples, or with the leanest or fullest one for long samples;
+  /// what there is instead if there is none.
   enum class Kind : std::uint8_t { uniform, fullest, leanest };
   [[nodiscard]] std::size_t mode_at(Recompute most, Kind kind) const {
     std::size_t found = start_[mode_.position];

@@ -2,10 +2,8 @@
 // TRL's rule: samples to packs, packs to data-parallel ranks.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <set>
 #include <span>
 #include <tuple>
@@ -15,6 +13,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/planners/search/lengths.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
 #include "slimpack/schedule/bins.hpp"
 
@@ -33,14 +32,11 @@ struct BfdRules {
 /// came. Throws InvalidInput if a sample is < 1 or exceeds the length. O(n log n).
 [[nodiscard]] inline schedule::Bins pack_as_trl(std::span<const Tokens> samples, Tokens length) {
   schedule::check_items(samples, length);
-  std::vector<std::size_t> longest_first(samples.size());
-  std::iota(longest_first.begin(), longest_first.end(), std::size_t{0});
-  std::stable_sort(longest_first.begin(), longest_first.end(),
-                   [&](std::size_t a, std::size_t b) { return samples[a] > samples[b]; });
+  const std::vector<std::size_t> order = longest_first(samples);
   schedule::Bins packs;
   std::set<std::tuple<Tokens, std::size_t, std::size_t>> open;  // room, since when, pack
-  for (std::size_t turn = 0; turn < longest_first.size(); ++turn) {
-    const std::size_t sample = longest_first[turn];
+  for (std::size_t turn = 0; turn < order.size(); ++turn) {
+    const std::size_t sample = order[turn];
     Tokens room = length;
     std::size_t pack = packs.size();
     if (const auto tightest = open.lower_bound({samples[sample], 0, 0}); tightest != open.end()) {
@@ -56,8 +52,8 @@ struct BfdRules {
   return packs;
 }
 
-/// Packs of samples to ranks as TRL's trainer deals them: drawn in order or shuffled, so many in a
-/// row are a micro-batch, micro-batch i is rank i mod `ranks`'s. Throws as `pack_as_trl`, and if
+/// Packs of samples to ranks as TRL's trainer assigns them: drawn in order or shuffled, so many in
+/// a row are a micro-batch, micro-batch i is rank i mod `ranks`'s. Throws as `pack_as_trl`, and if
 /// ranks or the rules' batch is < 1. O(n log n).
 [[nodiscard]] inline PackedRanks assign_as_trl(std::span<const Tokens> samples, std::int32_t ranks,
                                                const BfdRules& rules) {

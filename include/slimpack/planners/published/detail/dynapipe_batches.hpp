@@ -10,7 +10,6 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/int128.hpp"
-#include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners::detail {
 

@@ -3,17 +3,16 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/planners/search/lengths.hpp"
 
 namespace slimpack::planners {
 
@@ -63,13 +62,8 @@ struct SpPlan {
 
 class SpSolver {
  public:
-  explicit SpSolver(const SpProblem& problem) : problem_(problem), capacity_(problem.capacity) {
-    order_.resize(problem.lengths.size());
-    std::iota(order_.begin(), order_.end(), std::size_t{0});
-    std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
-      return problem.lengths[a] > problem.lengths[b];
-    });
-  }
+  explicit SpSolver(const SpProblem& problem)
+      : problem_(problem), capacity_(problem.capacity), order_(longest_first(problem.lengths)) {}
 
   [[nodiscard]] std::vector<SpGroup> run() {
     if (order_.empty()) return {};
@@ -376,10 +370,7 @@ inline std::vector<SpGroup> solve_sp_groups(const SpProblem& problem) {
 inline std::vector<std::vector<std::size_t>> cut_sorted(std::span<const Tokens> lengths,
                                                         std::int64_t count) {
   require(count >= 1, "cut_sorted: count must be >= 1", count);
-  std::vector<std::size_t> order(lengths.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return lengths[a] > lengths[b]; });
+  const std::vector<std::size_t> order = longest_first(lengths);
   std::int64_t low = 0, high = 0;  // more than low is needed, high suffices
   for (const Tokens length : lengths) {
     require(length.value >= 1, "cut_sorted: a length must be >= 1", length.value);

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -14,7 +13,6 @@
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/links.hpp"
 #include "slimpack/cost/load.hpp"
-#include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
@@ -76,7 +74,7 @@ class HeadSplitTimes {
     return load;
   }
 
-  /// F or B of a pack on one place of the line.
+  /// F or B of a pack on one virtual stage.
   [[nodiscard]] Nanos unit(const MicroPack& pack, const PackLoad& load, std::int32_t line) const {
     const auto& group = plan_.groups[index(pack.group)];
     const VirtualStages places = virtual_stages_of(plan_);

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <numeric>
 #include <set>
 #include <span>
 #include <utility>
@@ -15,7 +14,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/schedule/ranks.hpp"
+#include "slimpack/planners/search/lengths.hpp"
 
 namespace slimpack::planners {
 
@@ -56,10 +55,7 @@ class HybridRounds {
   }
 
   [[nodiscard]] std::vector<HybridRound> run() {
-    std::vector<std::size_t> left(samples_.size());
-    std::iota(left.begin(), left.end(), std::size_t{0});
-    std::stable_sort(left.begin(), left.end(),
-                     [&](std::size_t a, std::size_t b) { return samples_[a] > samples_[b]; });
+    std::vector<std::size_t> left = longest_first(samples_);
     std::vector<HybridRound> rounds;
     while (!left.empty()) {
       left = next(left);

@@ -14,7 +14,6 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/published/detail/chunk_groups.hpp"
-#include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners::detail {
 
@@ -28,7 +27,7 @@ struct SliceMesh {
 
 /// What a sample or a slice takes: TimeOf(begin, end), >= 1, a sum over adjoining slices.
 /// Cuts `longest` tokens into at most `count` slices of equal time, at the nearest multiples of
-/// `grain` below, and leaves out what would be empty. Throws InvalidInput if a number is < 1.
+/// `granularity` below, and leaves out what would be empty. Throws InvalidInput if a number is < 1.
 /// O(count log tokens).
 template <class TimeOf>
 [[nodiscard]] SliceMesh slice_mesh(Tokens longest, std::int64_t count, Tokens granularity,

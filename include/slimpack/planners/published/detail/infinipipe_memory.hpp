@@ -9,13 +9,10 @@
 #include <span>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/int128.hpp"
-#include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/schedule/pipeline.hpp"
-#include "slimpack/schedule/ranks.hpp"
+#include "slimpack/schedule/order.hpp"
 
 namespace slimpack::planners::detail {
 

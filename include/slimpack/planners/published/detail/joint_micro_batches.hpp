@@ -2,10 +2,8 @@
 // Packs that blocks of data-parallel ranks run together in (interleaved) 1F1B order.
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string_view>
 #include <utility>

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,7 +33,7 @@ struct KkRules {
   Tokens budget;                   ///< wished of a micro-batch at the most (`max_token_len`)
   std::int64_t least = 1;          ///< micro-batches of a rank (`min_num_micro_batch`)
   std::int64_t multiple = 1;       ///< of micro-batches, where stages have chunks
-  bool small_at_ends = true;       ///< light micro-batches first and last, else as dealt
+  bool small_at_ends = true;       ///< light micro-batches first and last, else as assigned
 };
 
 /// The work of a sample.

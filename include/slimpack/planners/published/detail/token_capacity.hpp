@@ -8,7 +8,6 @@
 #include <limits>
 #include <vector>
 
-#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
@@ -38,7 +37,7 @@ namespace slimpack::planners::detail {
   return {std::max<std::int64_t>(least, 1)};
 }
 
-/// Powers of two up to the request's ranks and its bound on merged groups.
+/// Powers of two up to the request's ranks and its bound on groups.
 [[nodiscard]] inline std::int32_t largest_group(const PlanRequest& request) {
   const std::int32_t most = std::min(request.dp, request.max_cp.value_or(request.dp));
   std::int32_t power = 1;

@@ -13,7 +13,7 @@
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/links.hpp"
 #include "slimpack/cost/load.hpp"
-#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 
@@ -52,7 +52,7 @@ template <CostModel Model>
   return {linear, whole - linear};
 }
 
-/// One place of the line as `group` meets there. O(ranks x tp).
+/// A virtual stage as the ranks of `group` have it. O(ranks x tp).
 [[nodiscard]] inline StageLoad stage_load(const Plan& plan, const Links& links, GroupId group,
                                           std::int32_t line) {
   const VirtualStages places = virtual_stages_of(plan);
@@ -69,10 +69,10 @@ template <CostModel Model>
   return stage;
 }
 
-/// The places of a group's line, those that cost the same as one kind.
+/// The virtual stages of a group, those that cost the same as one kind.
 struct StageKinds {
   std::vector<StageLoad> loads;
-  std::vector<std::size_t> kind;  ///< of a place
+  std::vector<std::size_t> kind;  ///< of a virtual stage
 };
 [[nodiscard]] inline StageKinds stage_kinds(const Plan& plan, const Links& links, GroupId group) {
   StageKinds kinds;

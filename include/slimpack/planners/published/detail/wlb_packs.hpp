@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <set>
 #include <span>
 #include <utility>
@@ -18,8 +17,8 @@
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/ideal.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/search/lengths.hpp"
 #include "slimpack/schedule/bins.hpp"
-#include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners::detail {
 
@@ -47,10 +46,6 @@ namespace slimpack::planners::detail {
                                                  std::span<const Int128> works, std::int64_t count,
                                                  Tokens most) {
   require(count >= 1, "pack_by_work: count must be >= 1", count);
-  std::vector<std::size_t> longest_first(samples.size());
-  std::iota(longest_first.begin(), longest_first.end(), std::size_t{0});
-  std::stable_sort(longest_first.begin(), longest_first.end(),
-                   [&](std::size_t a, std::size_t b) { return samples[a] > samples[b]; });
   schedule::Bins packs(std::min(static_cast<std::size_t>(count), samples.size()));
   std::vector<Int128> work(packs.size());
   std::vector<Tokens> tokens(packs.size());
@@ -60,7 +55,7 @@ namespace slimpack::planners::detail {
     by_work.insert({Int128{0}, pack});
     by_tokens.insert({Tokens{}, pack});
   }
-  for (const std::size_t sample : longest_first) {
+  for (const std::size_t sample : longest_first(samples)) {
     std::size_t pack = by_work.begin()->second;
     if (tokens[pack] + samples[sample] > most) pack = by_tokens.begin()->second;
     by_work.erase({work[pack], pack});
@@ -89,8 +84,7 @@ namespace slimpack::planners::detail {
 /// number for every group.
 [[nodiscard]] inline std::int64_t nominal_packs(std::span<const Tokens> samples, Tokens context,
                                                 std::int64_t groups) {
-  Tokens total;
-  for (const Tokens length : samples) total += length;
+  const Tokens total = total_tokens(samples);
   const std::int64_t each = context.value * groups;
   return groups * std::max<std::int64_t>(1, (total.value + each - 1) / each);
 }
@@ -103,8 +97,7 @@ inline constexpr std::int32_t kMostSharing = 256;
 /// simulated: blocks that give a document of mean length a few for every rank, and keys and values
 /// without pages that are filled in part. What the request says of either stays.
 inline void share_evenly(PlanRequest& request, std::int64_t ranks) {
-  Tokens total;
-  for (const Tokens length : request.batch.samples) total += length;
+  const Tokens total = total_tokens(request.batch.samples);
   const std::int64_t parts = 4 * ranks * static_cast<std::int64_t>(request.batch.samples.size());
   if (!request.memory.cp_block_tokens) {
     request.memory.cp_block_tokens = Tokens{std::clamp<std::int64_t>(total.value / parts, 1, 64)};

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -24,7 +25,7 @@ namespace slimpack::planners::detail {
 /// from both ends: each document, or the documents one behind the other as a sequence.
 enum class Sharding : std::uint8_t { document, sequence };
 
-/// Where chunk `at` of `ranks` x 2 begins.
+/// Where chunk `i` of `ranks` x 2 begins.
 [[nodiscard]] constexpr Tokens chunk_begin(Tokens length, std::int64_t i,
                                            std::int64_t ranks) noexcept {
   return {length.value * i / (2 * ranks)};
@@ -92,7 +93,7 @@ inline void add_document(PackLoad& load, Tokens length, std::int64_t rank, std::
 /// Times of all F and B of a plan of whole documents whose groups share each micro-batch in the way
 /// that its kernels are predicted to be faster with, and how often that is which.
 struct ShardedTimes {
-  std::vector<Nanos> times;                       ///< by pack and place of the line
+  std::vector<Nanos> times;                       ///< by pack and virtual stage
   Bytes exchange;                                 ///< that the ranks of groups receive
   std::int64_t by_document = 0, by_sequence = 0;  ///< forward packs
 };

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -39,7 +38,7 @@ struct ZonedUnit {
   bool remapped = false;
 };
 
-/// One unit of a partitioned micro-batch on one place of the line. A rank works off its queues one
+/// One unit of a partitioned micro-batch on one virtual stage. A rank works off its queues one
 /// after another while rings run: the longer of attention, traffic inside and traffic between nodes
 /// counts. Then, whichever is faster, tokens are remapped and all ranks do an even part of the
 /// linear work, or each does that of its own tokens.
@@ -87,7 +86,7 @@ template <CostModel Model>
 
 /// Times of all F and B of a plan of whole documents, two packs a micro-batch.
 struct ZonedTimes {
-  std::vector<Nanos> times;  ///< by pack and place of the line
+  std::vector<Nanos> times;  ///< by pack and virtual stage
   std::int64_t bytes = 0;
   std::int64_t local = 0, node = 0, cluster = 0;  ///< documents by zone, on the first stage
   std::int64_t remapped = 0;                      ///< forward packs, on the first stage
@@ -108,11 +107,11 @@ class ZeppelinPricing {
   }
 
  private:
-  /// Where a group's ranks are, by place of the line: places that cost the same are one kind.
+  /// Where a group's ranks are on each virtual stage; those that cost the same are one kind.
   struct GroupPlaces {
     std::vector<RankNodes> nodes;
     std::vector<std::pair<StageLoad, std::size_t>> kinds;  // the second one in `nodes`
-    std::vector<std::size_t> kind;                         // of a place
+    std::vector<std::size_t> kind;                         // of a virtual stage
   };
 
   void add_group(const Links& links, GroupId id) {

@@ -14,8 +14,6 @@
 
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/cost/cost_model.hpp"
-#include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/published/detail/wlb_shards.hpp"
 
 namespace slimpack::planners::detail {

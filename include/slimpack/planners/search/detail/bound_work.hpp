@@ -12,7 +12,6 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/ideal.hpp"
-#include "slimpack/cost/load.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/terms.hpp"
 #include "slimpack/plan/plan.hpp"
@@ -60,7 +59,7 @@ struct ModeEffect {
   return least;
 }
 
-/// Int128 of samples in picoseconds of one device without tensor parallelism.
+/// The work of samples in picoseconds of one device without tensor parallelism.
 class BoundWork {
  public:
   BoundWork(const Plan& plan, const WorkRates& rates)
@@ -91,7 +90,7 @@ class BoundWork {
     }
   }
 
-  /// Of one place of the line and one pass, without the head.
+  /// Of one virtual stage and one pass, without the head.
   [[nodiscard]] Int128 line(std::int32_t i, Tokens length, bool back) const noexcept {
     const std::int64_t layers = layers_at(i), tokens = length.value, tp = plan_.parallel.tp;
     Int128 work = layer_work(rates_, length, layers, back);
@@ -139,7 +138,7 @@ class BoundWork {
     return std::max<Int128>(most - rounding(length), 0);
   }
 
-  /// The launch of one F or B at a place of the line. Rounded down.
+  /// The launch of one F or B on a virtual stage. Rounded down.
   [[nodiscard]] Nanos launch(std::int32_t i, bool back) const noexcept {
     const std::int64_t layers = layers_at(i);
     if (layers == 0) return {};
@@ -169,7 +168,7 @@ class BoundWork {
   }
 
   /// Rows of the vocabulary for which H keeps a stage busy: of the largest shard, because all
-  /// stages meet.
+  /// stages wait for each other.
   [[nodiscard]] std::int64_t rows_at(std::int32_t pp) const noexcept {
     return plan_.parallel.head == LmHead::shard || pp + 1 == virtual_stages_.pp ? rows_ : 0;
   }

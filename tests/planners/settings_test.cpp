@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slimpack/planners/search/settings.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+using namespace slimpack;
+
+namespace {
+
+struct Base {
+  std::int32_t ranks = 1;
+};
+struct Pair {
+  int left = 0, right = 0;
+  void describe(planners::SettingTexts& texts) const {
+    texts["left"] = std::to_string(left);
+    texts["right"] = std::to_string(right);
+  }
+};
+struct Settings : Base {
+  Recompute recompute = Recompute::none;
+  Tokens block{64};
+  bool ends = false;
+  Pair pair;
+};
+
+planners::SettingSpace<Settings> sample_space() {
+  planners::SettingSpace<Settings> space;
+  CHECK(space.add("ranks", &Base::ranks, {1, 2, 4}, {.ordered = true, .shared = true}) == 0);
+  space.add("recompute", &Settings::recompute, {Recompute::full, Recompute::none});
+  space.add(
+      "block", &Settings::block, {{32}, {128}},
+      {.applies = [](const Settings& settings) { return settings.ranks > 1; }, .first_only = true});
+  space.add("ends", &Settings::ends, {true, false}, {}, [](bool on) { return on ? "on" : "off"; });
+  CHECK(space.add("", &Settings::pair, {{1, 2}}) == 4);
+  return space;
+}
+
+}  // namespace
+
+TEST_CASE("settings: sizes, traits, candidates and texts follow from the records") {
+  const planners::SettingSpace<Settings> space = sample_space();
+  using Traits = planners::SettingTraits<Settings>;
+  CHECK(space.sizes() == std::vector<std::size_t>{3, 2, 2, 2, 1});
+  CHECK(space.flags(&Traits::ordered) == std::vector<bool>{true, false, false, false, false});
+  CHECK(space.flags(&Traits::shared) == std::vector<bool>{true, false, false, false, false});
+  const Settings settings = space.at({2, 1, 1, 1, 0});
+  CHECK(settings.ranks == 4);
+  CHECK(settings.recompute == Recompute::none);
+  CHECK(settings.block == Tokens{128});
+  CHECK(!settings.ends);
+  CHECK(space.describe(settings) == planners::SettingTexts{{"block", "128"},
+                                                           {"ends", "off"},
+                                                           {"left", "1"},
+                                                           {"ranks", "4"},
+                                                           {"recompute", "none"},
+                                                           {"right", "2"}});
+  CHECK(!space.describe(space.at({0, 0, 0, 0, 0})).contains("block"));
+}
+
+TEST_CASE("settings: where one does not apply, only its first value makes a candidate") {
+  planners::SettingSpace<Settings> space = sample_space();
+  CHECK(space.exists({0, 0, 0, 0, 0}));
+  CHECK(!space.exists({0, 0, 1, 0, 0}));
+  CHECK(space.exists({1, 0, 1, 0, 0}));
+  space.require_that([](const Settings& settings) { return settings.ranks < 4; });
+  CHECK(space.exists({1, 0, 1, 0, 0}));
+  CHECK(!space.exists({2, 0, 1, 0, 0}));
+}
