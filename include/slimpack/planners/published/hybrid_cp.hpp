@@ -22,6 +22,7 @@
 #include "slimpack/planners/published/detail/token_capacity.hpp"
 #include "slimpack/planners/search/choices.hpp"
 #include "slimpack/planners/search/choose.hpp"
+#include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/lengths.hpp"
 #include "slimpack/planners/search/settings.hpp"
 

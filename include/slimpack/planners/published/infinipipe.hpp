@@ -22,6 +22,7 @@
 #include "slimpack/planners/search/choose.hpp"
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/lengths.hpp"
+#include "slimpack/planners/search/settings.hpp"
 #include "slimpack/planners/search/worst_memory.hpp"
 #include "slimpack/schedule/orders.hpp"
 

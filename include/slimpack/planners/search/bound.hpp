@@ -16,6 +16,7 @@
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/price.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"

@@ -24,6 +24,7 @@
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/settings.hpp"
 #include "slimpack/schedule/bins.hpp"
+#include "slimpack/schedule/finish.hpp"
 #include "slimpack/schedule/interleaved.hpp"
 #include "slimpack/schedule/order.hpp"
 #include "slimpack/schedule/ranks.hpp"

@@ -12,6 +12,7 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/sim/schedule_tables.hpp"
 

@@ -14,6 +14,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
+#include "slimpack/planners/search/choices.hpp"
 #include "slimpack/planners/search/evaluate.hpp"
 #include "slimpack/planners/search/setting_search.hpp"
 #include "slimpack/planners/slimpack/assignment.hpp"

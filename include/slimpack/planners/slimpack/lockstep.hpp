@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"

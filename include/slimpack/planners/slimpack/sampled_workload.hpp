@@ -10,6 +10,7 @@
 
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/assign.hpp"
 #include "slimpack/schedule/cut.hpp"
 

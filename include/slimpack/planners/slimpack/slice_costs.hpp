@@ -9,10 +9,12 @@
 #include <variant>
 #include <vector>
 
+#include "slimpack/core/units.hpp"
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/search/layout.hpp"
 #include "slimpack/schedule/assign.hpp"
 #include "slimpack/schedule/cut.hpp"
 

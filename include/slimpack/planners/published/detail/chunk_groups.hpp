@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"

@@ -13,6 +13,7 @@
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/links.hpp"
 #include "slimpack/cost/load.hpp"
+#include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"

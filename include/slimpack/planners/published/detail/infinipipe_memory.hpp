@@ -9,10 +9,13 @@
 #include <span>
 #include <vector>
 
+#include "slimpack/core/error.hpp"
 #include "slimpack/core/int128.hpp"
+#include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/order.hpp"
+#include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners::detail {
 

@@ -14,12 +14,14 @@
 #include <variant>
 #include <vector>
 
+#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/layout.hpp"
+#include "slimpack/planners/search/packed_sequences.hpp"
 #include "slimpack/schedule/finish.hpp"
 #include "slimpack/schedule/list_schedule.hpp"
 #include "slimpack/schedule/orders.hpp"

@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"

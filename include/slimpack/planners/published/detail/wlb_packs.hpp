@@ -19,6 +19,7 @@
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/lengths.hpp"
 #include "slimpack/schedule/bins.hpp"
+#include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners::detail {
 

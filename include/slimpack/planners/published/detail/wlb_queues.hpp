@@ -15,6 +15,7 @@
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/batch.hpp"
+#include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/wlb_packs.hpp"
 #include "slimpack/planners/search/choices.hpp"

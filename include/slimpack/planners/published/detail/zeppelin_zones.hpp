@@ -14,6 +14,8 @@
 
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/cost/cost_model.hpp"
+#include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/published/detail/wlb_shards.hpp"
 
 namespace slimpack::planners::detail {

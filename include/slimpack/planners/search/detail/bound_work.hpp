@@ -12,6 +12,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/ideal.hpp"
+#include "slimpack/cost/load.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/terms.hpp"
 #include "slimpack/plan/plan.hpp"
