@@ -6,10 +6,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/union_find.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
@@ -101,31 +101,19 @@ class ScheduleParts {
  private:
   void join_ranks(const Plan& plan, const std::array<std::vector<std::uint32_t>, 2>& order) {
     const auto ranks = static_cast<std::size_t>(plan.parallel.dp);
-    std::vector<std::size_t> root(ranks);
-    std::iota(root.begin(), root.end(), std::size_t{0});
-    const auto find = [&](std::size_t rank) {
-      while (root[rank] != rank) rank = root[rank] = root[root[rank]];
-      return rank;
-    };
+    UnionFind sets(ranks);
     std::vector<bool> used(plan.groups.size(), false);
     for (const MicroPack& pack : plan.micropacks) used[index(pack.group)] = true;
     for (std::size_t group = 0; group < plan.groups.size(); ++group) {
       for (std::size_t i = 1; used[group] && i < plan.groups[group].size(); ++i) {
-        const std::size_t a = find(static_cast<std::size_t>(plan.groups[group][0]));
-        const std::size_t b = find(static_cast<std::size_t>(plan.groups[group][i]));
-        root[std::max(a, b)] = std::min(a, b);
+        sets.join(static_cast<std::size_t>(plan.groups[group][0]),
+                  static_cast<std::size_t>(plan.groups[group][i]));
       }
     }
-    std::vector<std::size_t> part(ranks);
+    const std::vector<std::size_t> part = sets.numbered();
     place_.resize(ranks);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      const std::size_t first = find(rank);
-      if (first == rank) {
-        part[rank] = ranks_.size();
-        ranks_.emplace_back();
-      } else {
-        part[rank] = part[first];
-      }
+      if (part[rank] == ranks_.size()) ranks_.emplace_back();
       place_[rank] = static_cast<std::uint32_t>(ranks_[part[rank]].size());
       ranks_[part[rank]].push_back(static_cast<std::int32_t>(rank));
     }

@@ -221,7 +221,7 @@ static_assert(PlanCandidates<ChunkflowCandidates>);
 ///
 /// Searched: the size of chunks (powers of two from 1K to 256K and the context), K (1, 2, 4, 8,
 /// all), what the last K chunks keep, best fit decreasing or level packing, how far forward units
-/// run ahead (schedule/chunked.hpp), groups of most chunks first or as they come, layers of the
+/// run ahead (schedule/orders.hpp), groups of most chunks first or as they come, layers of the
 /// last stage. Samples and chunks are assigned to data-parallel ranks by time, longest first, with
 /// moves and swaps.
 ///

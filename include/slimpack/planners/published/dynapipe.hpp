@@ -26,9 +26,7 @@
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/lengths.hpp"
 #include "slimpack/planners/search/settings.hpp"
-#include "slimpack/schedule/cyclic.hpp"
-#include "slimpack/schedule/karmarkar_karp.hpp"
-#include "slimpack/schedule/one_f_one_b.hpp"
+#include "slimpack/schedule/orders.hpp"
 #include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners {

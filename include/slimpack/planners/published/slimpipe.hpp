@@ -20,7 +20,7 @@
 #include "slimpack/planners/search/choices.hpp"
 #include "slimpack/planners/search/choose.hpp"
 #include "slimpack/planners/search/packed_sequences.hpp"
-#include "slimpack/schedule/slimpipe.hpp"
+#include "slimpack/schedule/orders.hpp"
 
 namespace slimpack::planners {
 

@@ -15,7 +15,7 @@
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/schedule/finish.hpp"
-#include "slimpack/schedule/order.hpp"
+#include "slimpack/schedule/pipeline.hpp"
 
 namespace slimpack::planners {
 

@@ -24,9 +24,10 @@
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/settings.hpp"
 #include "slimpack/schedule/bins.hpp"
+#include "slimpack/schedule/cut.hpp"
 #include "slimpack/schedule/finish.hpp"
-#include "slimpack/schedule/interleaved.hpp"
-#include "slimpack/schedule/order.hpp"
+#include "slimpack/schedule/orders.hpp"
+#include "slimpack/schedule/pipeline.hpp"
 #include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack {

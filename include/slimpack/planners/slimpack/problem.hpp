@@ -22,7 +22,7 @@
 #include "slimpack/planners/slimpack/slimpack.hpp"
 #include "slimpack/schedule/assign.hpp"
 #include "slimpack/schedule/cut.hpp"
-#include "slimpack/schedule/list_options.hpp"
+#include "slimpack/schedule/schedule_parts.hpp"
 #include "slimpack/schedule/longest_first.hpp"
 
 namespace slimpack::planners {

@@ -14,7 +14,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/schedule/order.hpp"
+#include "slimpack/schedule/pipeline.hpp"
 #include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners::detail {
