@@ -627,6 +627,9 @@ class Cli(unittest.TestCase):
                     "-o", "no.json")
         self.write("ours.json", '{"base": "h100", "inside": {"bytes_per_s": 100e9}}')
         self.plan("--cluster", "ours.json", "--cost", "profile.json")
+        self.write("odd.json", '{"kind": "fitted", "haed": {}}')
+        self.refuse(2, r"odd\.json: the key 'haed' is not known; did you mean 'head'", "plan", self.lengths(), *SMALL,
+                    "--cost", "odd.json", "-o", "no.json")
 
     def test_compare_traces_by_kind_device_and_unit(self):
         self.plan("--pp", "2", "--dp", "2", "--planner", "megatron")

@@ -46,6 +46,11 @@ TEST_CASE("cost file: a wrong origin is named with its key") {
           "c.json: shape.hidden: must be an integer in 1 .. 1099511627776, found 0");
   refuses(R"("device": {"name": "x", "cluster": "x"})",
           "c.json: device: the key 'ranks' is missing");
+  refuses(R"("devise": {})", "c.json: the key 'devise' is not known; did you mean 'device'?");
+  refuses(R"("device": {"nam": "x"})",
+          "c.json: device: the key 'nam' is not known; did you mean 'name'?");
+  refuses(R"("shape": {"hiden": 128})",
+          "c.json: shape: the key 'hiden' is not known; did you mean 'hidden'?");
   refuses(R"("device": "x")", "c.json: device: must be an object, found 'x'");
 }
 

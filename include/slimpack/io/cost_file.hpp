@@ -2,16 +2,19 @@
 // The file that calibration writes: a cost model, and what it was measured on.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/cost_json.hpp"
 #include "slimpack/io/json_reader.hpp"
 #include "slimpack/io/json_writer.hpp"
+#include "slimpack/io/known_keys.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/cost_spec.hpp"
 #include "slimpack/plan/measured_on.hpp"
@@ -26,7 +29,8 @@ struct CostFile {
   friend bool operator==(const CostFile&, const CostFile&) = default;
 };
 
-/// Reads `cost.json`: the keys of `cost_from_json`, and `shape` and `device` where they are there.
+/// Reads `cost.json`: the keys of `cost_from_json`, and `shape` and `device` where they are there;
+/// an unknown key is refused.
 /// `name` is the file's name for messages. Throws InvalidInput naming file, key, rule and value.
 [[nodiscard]] CostFile cost_file_from_json(std::string_view text, const std::string& name);
 
@@ -58,6 +62,9 @@ inline constexpr std::string_view kProfileAgain =
 
 [[nodiscard]] inline MeasuredShape read_measured_shape(const JsonReader& object) {
   constexpr std::int64_t kLargestSize = std::int64_t{1} << 40U;
+  std::vector<std::string_view> known{"model"};
+  for (const MeasuredSize& size : kMeasuredSizes) known.push_back(size.name);
+  check_known_keys(object, known);
   MeasuredShape shape;
   if (const auto model = object.find("model")) shape.model = model->text();
   for (const MeasuredSize& size : kMeasuredSizes) {
@@ -67,6 +74,8 @@ inline constexpr std::string_view kProfileAgain =
 }
 
 [[nodiscard]] inline MeasuredDevice read_measured_device(const JsonReader& object) {
+  static constexpr std::array<std::string_view, 3> kKeys{"name", "cluster", "ranks"};
+  check_known_keys(object, kKeys);
   MeasuredDevice device;
   device.name = object.at("name").text();
   device.cluster = object.at("cluster").text();
@@ -102,6 +111,7 @@ inline CostFile cost_file_from_json(std::string_view text, const std::string& na
   const nlohmann::json document = parse_json(text, name);
   const JsonReader object(document, name);
   CostFile file{detail::read_cost(object), {}};
+  detail::check_cost_keys(object, file.cost);
   if (const auto shape = object.find("shape")) {
     file.measured.shape = detail::read_measured_shape(*shape);
   }
