@@ -57,7 +57,7 @@ TEST_CASE(
         "# model: tiny\n# hidden: 128\n# heads: 4\n# kv_heads: 2\n# head_dim: 32\n# ffn: 384\n"
         "# vocab: 257\n# bytes_per_element: 4\n# device: A Processor, 2 threads\n"
         "# cluster: cpu\n# ranks: 2\n" +
-            kHeader + "head,-,64,0,0,0,1,0,0.0003\n");
+            kHeader + "head,-,64,0,0,0,1,0,3e-04\n");
   CHECK(parse_profile(text.str(), "p.csv") == profile);
   CHECK(parse_profile("# on a Monday\n# note: quiet\r\n" + text.str() + "# the end", "p.csv") ==
         profile);
