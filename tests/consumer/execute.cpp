@@ -7,6 +7,7 @@
 int main() {
   slimpack::planners::PlanRequest request;
   request.batch = slimpack::draw_batch({{{90}, {30}, {40}, {12}}, "my documents"}, {}, 0);
+  request.sources = {{"my documents", 4, {}}};
   request.model = slimpack::model_preset("tiny").value();
   request.cluster = slimpack::cluster_preset("h100").value();
   request.context = {128};

@@ -6,6 +6,7 @@
 int main() {
   slimpack::planners::PlanRequest request;
   request.batch = slimpack::draw_batch({{{900}, {30}, {4000}, {120}}, "my documents"}, {}, 0);
+  request.sources = {{"my documents", 4, {}}};
   request.model = slimpack::model_preset("llama-7b").value();
   request.cluster = slimpack::cluster_preset("h100").value();
   request.pp = 4;
