@@ -15,8 +15,8 @@
 #include "slimpack/cost/ideal.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
-#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/bottlenecks.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/sim/timeline.hpp"
 

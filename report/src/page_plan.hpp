@@ -22,8 +22,8 @@
 #include "slimpack/report/summary.hpp"
 #include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/dag.hpp"
-#include "slimpack/sim/timeline.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack/sim/timeline.hpp"
 
 namespace slimpack::report::detail {
 

@@ -12,8 +12,8 @@
 #include "packed_bytes.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/bottlenecks.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/sim/timeline.hpp"
 

@@ -18,10 +18,10 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/metrics.hpp"
-#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/bottlenecks.hpp"
-#include "slimpack/sim/timeline.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack/sim/timeline.hpp"
 #include "text.hpp"
 
 namespace slimpack::report::detail {

@@ -9,8 +9,8 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/metrics.hpp"
-#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/bottlenecks.hpp"
+#include "slimpack/sim/dag.hpp"
 
 namespace slimpack::report {
 

@@ -16,10 +16,10 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/step_trace.hpp"
-#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/bottlenecks.hpp"
-#include "slimpack/sim/timeline.hpp"
+#include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack/sim/timeline.hpp"
 #include "trace_events.hpp"
 #include "trace_units.hpp"
 

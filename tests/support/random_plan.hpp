@@ -37,7 +37,7 @@ struct RandomPlanOptions {
   std::optional<std::int32_t> dp, pp, tp, chunks, max_in_flight;
   std::optional<LmHead> head;
   std::optional<bool> tied;
-  std::optional<bool> cp_groups;     ///< true forces dp >= 2 and a merged group in use
+  std::optional<bool> cp_groups;       ///< true forces dp >= 2 and a merged group in use
   std::optional<Recompute> recompute;  ///< one mode for all backward packs
   std::optional<RingMode> exchange;    ///< one mode for all slices of merged groups
   std::optional<bool> same_cuts;       ///< backward packs are the forward packs reversed

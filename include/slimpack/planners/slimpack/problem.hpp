@@ -22,8 +22,8 @@
 #include "slimpack/planners/slimpack/slimpack.hpp"
 #include "slimpack/schedule/assign.hpp"
 #include "slimpack/schedule/cut.hpp"
-#include "slimpack/schedule/schedule_parts.hpp"
 #include "slimpack/schedule/longest_first.hpp"
+#include "slimpack/schedule/schedule_parts.hpp"
 
 namespace slimpack::planners {
 
