@@ -120,19 +120,22 @@ namespace detail {
   }
   for (;;) {
     const Nanos start = timeline.start[index(node)];
-    std::optional<NodeId> next;
+    NodeId next{};
+    bool found = false;
     const auto consider = [&](NodeId candidate) {
       if (timeline.end[index(candidate)] != start) return;
       const bool same = dag.resource[index(candidate)] == dag.resource[index(node)] &&
                         dag.resource[index(node)] != kNoResource;
-      if (!next || same) next = candidate;
+      if (found && !same) return;
+      next = candidate;
+      found = true;
     };
     for (const NodeId candidate : before[index(node)]) consider(candidate);
     if (turn[index(node)]) consider(*turn[index(node)]);
-    if (start == Nanos{}) next.reset();
-    path.push_back({node, next ? detail::path_reason(dag, *next, node) : PathReason::start});
-    if (!next) break;
-    node = *next;
+    if (start == Nanos{}) found = false;
+    path.push_back({node, found ? detail::path_reason(dag, next, node) : PathReason::start});
+    if (!found) break;
+    node = next;
   }
   std::reverse(path.begin(), path.end());
   return path;

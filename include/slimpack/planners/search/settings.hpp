@@ -44,7 +44,7 @@ struct SettingText {
   [[nodiscard]] std::string operator()(Tokens value) const { return std::to_string(value.value); }
   template <NamedEnumeration Enumeration>
   [[nodiscard]] std::string operator()(Enumeration value) const {
-    return std::string(to_string(value));
+    return std::string(slimpack::to_string(value));
   }
 };
 
