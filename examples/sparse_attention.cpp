@@ -11,6 +11,7 @@
 
 #include "slimpack/cost/tabulate.hpp"
 #include "slimpack/planners/registry.hpp"
+#include "slimpack/planners/search/layout.hpp"
 #include "slimpack/slimpack.hpp"
 
 namespace {
