@@ -161,6 +161,11 @@ TEST_CASE("build_dag: refuses plans whose arrays do not fit together, naming the
   refused(with([](Plan& p) {
             p.parallel.dp = 2;
             p.groups = {{0, 1}};
+            const std::vector<DeviceSchedule> first = p.schedule;
+            for (DeviceSchedule device : first) {
+              device.dp = 1;
+              p.schedule.push_back(device);
+            }
           }),
           "build_dag: micropacks[0].exchange must have one entry a slice, got 0");
   refused(with([](Plan& p) { p.schedule.pop_back(); }),
