@@ -9,7 +9,7 @@
 
 namespace slimpack::report {
 
-using namespace detail;
+using namespace detail;  // NOLINT(google-build-using-namespace): of this library
 
 void write_comparison_json(std::ostream& out, const Comparison& comparison) {
   const auto summaries = summarize_comparison(comparison);

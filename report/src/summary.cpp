@@ -16,7 +16,7 @@
 
 namespace slimpack::report {
 
-using namespace detail;
+using namespace detail;  // NOLINT(google-build-using-namespace): of this library
 
 PathSummary summary_of(const sim::Dag& dag, std::span<const sim::PathStep> path, std::size_t most) {
   PathSummary summary;

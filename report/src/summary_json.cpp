@@ -19,7 +19,7 @@
 
 namespace slimpack::report {
 
-using namespace detail;
+using namespace detail;  // NOLINT(google-build-using-namespace): of this library
 
 namespace {
 

@@ -10,7 +10,7 @@
 
 namespace slimpack::report {
 
-using namespace detail;
+using namespace detail;  // NOLINT(google-build-using-namespace): of this library
 
 void write_svg(std::ostream& out, const Plan& plan, const sim::PlanSimulation& simulation) {
   const PlanPicture drawn(plan, simulation);

@@ -10,7 +10,7 @@
 
 namespace slimpack::report {
 
-using namespace detail;
+using namespace detail;  // NOLINT(google-build-using-namespace): of this library
 
 std::vector<std::vector<std::string>> sweep_points(const std::vector<SweepAxis>& axes) {
   std::vector<std::vector<std::string>> points{{}};

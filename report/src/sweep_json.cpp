@@ -12,7 +12,7 @@
 
 namespace slimpack::report {
 
-using namespace detail;
+using namespace detail;  // NOLINT(google-build-using-namespace): of this library
 
 void write_sweep_json(std::ostream& out, const Sweep& sweep) {
   std::vector<std::vector<PlannerSummary>> summaries;

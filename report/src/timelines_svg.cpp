@@ -23,7 +23,7 @@
 
 namespace slimpack::report {
 
-using namespace detail;
+using namespace detail;  // NOLINT(google-build-using-namespace): of this library
 
 namespace {
 
