@@ -7,17 +7,9 @@
 #include <string_view>
 
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/slimpack/options.hpp"
 
 namespace slimpack::planners {
-
-/// Which ideas a planner of the slimpack family uses.
-struct SlimpackOptions {
-  bool asymmetric = true;   ///< forward and backward packs are cut apart
-  bool slicing = true;      ///< samples may be cut
-  bool merging = true;      ///< ranks may share long samples
-  bool shard_head = true;   ///< the head may be split over the stages
-  bool mixed_modes = true;  ///< long samples may recompute more than others
-};
 
 /// Plans a step with those ideas of slimpack that `options` switches on:
 ///

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ideas of the slimpack planner that can be switched off. A header of its own: slimpack.hpp
+// ends with all of the planner, which needs these before.
+#pragma once
+
+namespace slimpack::planners {
+
+/// Which ideas a planner of the slimpack family uses.
+struct SlimpackOptions {
+  bool asymmetric = true;   ///< forward and backward packs are cut apart
+  bool slicing = true;      ///< samples may be cut
+  bool merging = true;      ///< ranks may share long samples
+  bool shard_head = true;   ///< the head may be split over the stages
+  bool mixed_modes = true;  ///< long samples may recompute more than others
+};
+
+}  // namespace slimpack::planners
