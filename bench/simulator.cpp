@@ -11,8 +11,8 @@
 
 #include "bench/pipeline_graphs.hpp"
 #include "slimpack/sim/bottlenecks.hpp"
+#include "slimpack/sim/detail/topological_dag.hpp"
 #include "slimpack/sim/simulator.hpp"
-#include "slimpack/sim/topological_dag.hpp"
 
 namespace {
 

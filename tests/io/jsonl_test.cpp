@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/io/jsonl_lengths.hpp"
+#include "slimpack/io/detail/jsonl_lengths.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slimpack/io/npy_lengths.hpp"
+#include "slimpack/io/detail/npy_lengths.hpp"
 
 #include <doctest/doctest.h>
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "planners/requests.hpp"
-#include "slimpack/planners/search/choose.hpp"
+#include "slimpack/planners/search/detail/choose.hpp"
 #include "slimpack/planners/search/settings.hpp"
 #include "slimpack/validate/validate.hpp"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "planners/requests.hpp"
-#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/planners/search/detail/packed_sequences.hpp"
 #include "slimpack/schedule/orders.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 

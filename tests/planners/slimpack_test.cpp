@@ -8,8 +8,8 @@
 
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
-#include "slimpack/planners/search/climb.hpp"
-#include "slimpack/planners/search/evaluate.hpp"
+#include "slimpack/planners/search/detail/climb.hpp"
+#include "slimpack/planners/search/detail/evaluate.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "support/draws.hpp"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "slimpack/io/detail/jsonl_lengths.hpp"
 #include "slimpack/io/file.hpp"
-#include "slimpack/io/jsonl_lengths.hpp"
 #include "slimpack/runtime/open_tokens.hpp"
 #include "support/temporary.hpp"
 

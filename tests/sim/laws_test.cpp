@@ -9,9 +9,9 @@
 #include "sim/reference.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/sim/bottlenecks.hpp"
+#include "slimpack/sim/detail/topological_dag.hpp"
 #include "slimpack/sim/simulator.hpp"
 #include "slimpack/sim/timeline.hpp"
-#include "slimpack/sim/topological_dag.hpp"
 #include "support/draws.hpp"
 
 using namespace slimpack;

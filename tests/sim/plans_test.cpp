@@ -13,9 +13,9 @@
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/sim/bottlenecks.hpp"
+#include "slimpack/sim/detail/topological_dag.hpp"
 #include "slimpack/sim/jitter.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
-#include "slimpack/sim/topological_dag.hpp"
 #include "support/draws.hpp"
 #include "support/random_plan.hpp"
 

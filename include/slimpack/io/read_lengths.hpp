@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
+#include "slimpack/io/detail/jsonl_lengths.hpp"
+#include "slimpack/io/detail/npy_lengths.hpp"
 #include "slimpack/io/idx.hpp"
-#include "slimpack/io/jsonl_lengths.hpp"
-#include "slimpack/io/npy_lengths.hpp"
 #include "slimpack/io/text_lengths.hpp"
 
 namespace slimpack {

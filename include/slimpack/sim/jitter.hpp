@@ -17,8 +17,8 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/names.hpp"
 #include "slimpack/sim/dag.hpp"
+#include "slimpack/sim/detail/topological_dag.hpp"
 #include "slimpack/sim/timeline.hpp"
-#include "slimpack/sim/topological_dag.hpp"
 
 namespace slimpack::sim {
 

@@ -25,10 +25,10 @@
 #include "slimpack/planners/published/detail/flexsp_times.hpp"
 #include "slimpack/planners/published/detail/shared_batches.hpp"
 #include "slimpack/planners/published/detail/token_capacity.hpp"
-#include "slimpack/planners/search/choices.hpp"
-#include "slimpack/planners/search/choose.hpp"
+#include "slimpack/planners/search/detail/choices.hpp"
+#include "slimpack/planners/search/detail/choose.hpp"
+#include "slimpack/planners/search/detail/lengths.hpp"
 #include "slimpack/planners/search/layout.hpp"
-#include "slimpack/planners/search/lengths.hpp"
 #include "slimpack/planners/search/settings.hpp"
 
 namespace slimpack::planners {

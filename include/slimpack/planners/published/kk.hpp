@@ -13,10 +13,10 @@
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/kk_batches.hpp"
 #include "slimpack/planners/published/detail/token_capacity.hpp"
-#include "slimpack/planners/search/choices.hpp"
-#include "slimpack/planners/search/choose.hpp"
-#include "slimpack/planners/search/lengths.hpp"
-#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/planners/search/detail/choices.hpp"
+#include "slimpack/planners/search/detail/choose.hpp"
+#include "slimpack/planners/search/detail/lengths.hpp"
+#include "slimpack/planners/search/detail/packed_sequences.hpp"
 
 namespace slimpack::planners {
 

@@ -17,9 +17,9 @@
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/slimpipe_times.hpp"
-#include "slimpack/planners/search/choices.hpp"
-#include "slimpack/planners/search/choose.hpp"
-#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/planners/search/detail/choices.hpp"
+#include "slimpack/planners/search/detail/choose.hpp"
+#include "slimpack/planners/search/detail/packed_sequences.hpp"
 #include "slimpack/schedule/orders.hpp"
 
 namespace slimpack::planners {

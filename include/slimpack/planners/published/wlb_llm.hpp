@@ -23,9 +23,9 @@
 #include "slimpack/planners/published/detail/wlb_packs.hpp"
 #include "slimpack/planners/published/detail/wlb_queues.hpp"
 #include "slimpack/planners/published/detail/wlb_shards.hpp"
-#include "slimpack/planners/search/choices.hpp"
-#include "slimpack/planners/search/choose.hpp"
-#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/planners/search/detail/choices.hpp"
+#include "slimpack/planners/search/detail/choose.hpp"
+#include "slimpack/planners/search/detail/packed_sequences.hpp"
 #include "slimpack/schedule/bins.hpp"
 
 namespace slimpack::planners {

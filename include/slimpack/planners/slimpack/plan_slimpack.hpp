@@ -18,7 +18,7 @@
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/bound.hpp"
-#include "slimpack/planners/search/climb.hpp"
+#include "slimpack/planners/search/detail/climb.hpp"
 #include "slimpack/planners/slimpack/candidates.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
 #include "slimpack/planners/slimpack/refine.hpp"

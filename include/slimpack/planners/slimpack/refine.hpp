@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "slimpack/core/parallel_for.hpp"
-#include "slimpack/planners/search/climb.hpp"
+#include "slimpack/planners/search/detail/climb.hpp"
 #include "slimpack/planners/search/setting_search.hpp"
 #include "slimpack/planners/slimpack/candidates.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"

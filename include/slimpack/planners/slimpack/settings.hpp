@@ -12,7 +12,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/planners/search/choices.hpp"
+#include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/settings.hpp"
 #include "slimpack/schedule/cut.hpp"
 

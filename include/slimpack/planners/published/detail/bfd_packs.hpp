@@ -13,8 +13,8 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/planners/search/lengths.hpp"
-#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/planners/search/detail/lengths.hpp"
+#include "slimpack/planners/search/detail/packed_sequences.hpp"
 #include "slimpack/schedule/bins.hpp"
 
 namespace slimpack::planners {

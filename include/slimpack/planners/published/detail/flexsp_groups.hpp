@@ -12,7 +12,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/planners/search/lengths.hpp"
+#include "slimpack/planners/search/detail/lengths.hpp"
 
 namespace slimpack::planners {
 

@@ -14,7 +14,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/planners/search/lengths.hpp"
+#include "slimpack/planners/search/detail/lengths.hpp"
 
 namespace slimpack::planners {
 

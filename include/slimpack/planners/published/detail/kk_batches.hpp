@@ -14,7 +14,7 @@
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/model.hpp"
-#include "slimpack/planners/search/packed_sequences.hpp"
+#include "slimpack/planners/search/detail/packed_sequences.hpp"
 #include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners {

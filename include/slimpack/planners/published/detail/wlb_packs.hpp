@@ -17,7 +17,7 @@
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/ideal.hpp"
 #include "slimpack/planners/planner.hpp"
-#include "slimpack/planners/search/lengths.hpp"
+#include "slimpack/planners/search/detail/lengths.hpp"
 #include "slimpack/schedule/bins.hpp"
 #include "slimpack/schedule/ranks.hpp"
 

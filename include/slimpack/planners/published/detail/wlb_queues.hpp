@@ -18,7 +18,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/wlb_packs.hpp"
-#include "slimpack/planners/search/choices.hpp"
+#include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/schedule/ranks.hpp"
 
 namespace slimpack::planners::detail {

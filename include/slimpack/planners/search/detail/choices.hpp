@@ -12,7 +12,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
-#include "slimpack/planners/search/lengths.hpp"
+#include "slimpack/planners/search/detail/lengths.hpp"
 #include "slimpack/planners/search/settings.hpp"
 
 namespace slimpack::planners {

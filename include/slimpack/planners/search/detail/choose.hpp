@@ -15,7 +15,7 @@
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/bound.hpp"
-#include "slimpack/planners/search/evaluate.hpp"
+#include "slimpack/planners/search/detail/evaluate.hpp"
 #include "slimpack/planners/search/setting_search.hpp"
 #include "slimpack/planners/search/settings.hpp"
 
