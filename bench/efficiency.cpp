@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Efficiency, distance to the bound and planning time of a planner on folders of length files.
+// Efficiency, distance to the bound of its own degrees, max_cp, chunks and head, and planning time
+// of a planner on folders of length files.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

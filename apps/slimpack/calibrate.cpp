@@ -4,8 +4,10 @@
 
 #include <iostream>
 #include <memory>
+#include <ostream>
 
 #include "command.hpp"
+#include "common.hpp"
 #include "slimpack/cost/fit.hpp"
 #include "slimpack/cost/profile.hpp"
 #include "slimpack/io/cost_file.hpp"
@@ -20,6 +22,7 @@ namespace {
 
 /// Fits and writes the cost model, then prints its errors.
 int run(const std::string& profile, const std::string& output) {
+  std::ostream& out = check_outputs({{"--output", output}}) ? std::cerr : std::cout;
   const Profile read = parse_profile(read_file(profile), profile);
   const FitResult fit = fit_cost(read.rows);
   const CostFile file{fit.cost, read.measured};
@@ -27,19 +30,18 @@ int run(const std::string& profile, const std::string& output) {
   if (const std::string warning = unknown_origin(file, profile); !warning.empty()) {
     std::cerr << "slimpack: " << warning << '\n';
   }
-  std::cout << fmt::format("{}: fitted to {}; errors are |predicted - measured| / measured\n\n",
-                           output, profile);
-  std::cout << fmt::format("{:<12}{:<10}{:>6}{:>10}{:>18}{:>18}{:>20}\n", "kind", "pass", "rows",
-                           "held out", "mean on held out", "worst on held out",
-                           "mean on all, fitted");
+  out << fmt::format("{}: fitted to {}; errors are |predicted - measured| / measured\n\n", output,
+                     profile);
+  out << fmt::format("{:<12}{:<10}{:>6}{:>10}{:>18}{:>18}{:>20}\n", "kind", "pass", "rows",
+                     "held out", "mean on held out", "worst on held out", "mean on all, fitted");
   for (const KindFit& kind : fit.kinds) {
     const char* const pass = !kind.pass                    ? "-"
                              : *kind.pass == Pass::forward ? "forward"
                                                            : "backward";
-    std::cout << fmt::format("{:<12}{:<10}{:>6}{:>10}{:>18}{:>18}{:>20}\n",
-                             kProfileKinds[static_cast<std::size_t>(kind.kind)], pass, kind.rows,
-                             kind.held_out, percent(kind.mean_error), percent(kind.worst_error),
-                             percent(kind.fitted_mean_error));
+    out << fmt::format("{:<12}{:<10}{:>6}{:>10}{:>18}{:>18}{:>20}\n",
+                       kProfileKinds[static_cast<std::size_t>(kind.kind)], pass, kind.rows,
+                       kind.held_out, percent(kind.mean_error), percent(kind.worst_error),
+                       percent(kind.fitted_mean_error));
   }
   return 0;
 }

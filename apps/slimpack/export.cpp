@@ -222,6 +222,10 @@ void write_all(const Plan& plan, const DeviceSchedule& device, const fs::path& r
 /// Exports device (dp, pp) of a plan and gives the exit status.
 int run(const std::string& path, const std::string& dp_text, const std::string& pp_text,
         const std::string& output) {
+  std::error_code error;
+  require(!fs::exists(output, error) ||
+              (fs::is_directory(output, error) && fs::is_empty(output, error)),
+          "-o: must be a new or an empty folder", output);
   const Plan plan = read_plan_file(path);
   const auto rank = [](std::string_view option, const std::string& text, std::int32_t degree) {
     const std::int32_t value = text == "0" ? 0 : parse_count(option, text);
@@ -237,10 +241,6 @@ int run(const std::string& path, const std::string& dp_text, const std::string& 
                              validation.violations.front().message);
     return 1;
   }
-  std::error_code error;
-  require(!fs::exists(output, error) ||
-              (fs::is_directory(output, error) && fs::is_empty(output, error)),
-          "-o: must be a new or an empty folder", output);
   // Written beside the folder and renamed, so that no half-written export is ever found there.
   const fs::path target = fs::path(output).lexically_normal();
   const fs::path named = target.has_filename() ? target : target.parent_path();

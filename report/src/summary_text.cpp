@@ -87,7 +87,10 @@ class SummaryText {
            std::to_string(metrics.backward_packs) + " backward\n";
     out += "iteration      " + time_text(metrics.iteration) + ", ideal " +
            time_text(metrics.ideal) + ", efficiency " + percent(metrics.efficiency);
-    if (metrics.lower_bound > Nanos{}) out += ", lower bound " + time_text(metrics.lower_bound);
+    if (metrics.lower_bound > Nanos{}) {
+      out += ", lower bound at these degrees, max_cp, chunks and head " +
+             time_text(metrics.lower_bound);
+    }
     out += ", " + rate_text(metrics.tokens_per_s) + " tokens/s, MFU " + percent(metrics.mfu) + "\n";
     out += "balance        ranks at most " + fixed(metrics.dp_imbalance, 3) +
            " of their mean; MicroPacks vary by " + percent(metrics.forward_cv) + " forward, " +

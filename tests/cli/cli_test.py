@@ -732,6 +732,10 @@ class Cli(unittest.TestCase):
             (2, r"--jitter", "simulate", "x.json", "--jitter", "many"),
             (2, r"frobnicate", "frobnicate"),
             (2, r"nowhere", "plan", good, *SMALL, "-o", "nowhere/plan.json"),
+            (2, r"--output: .*nowhere", "calibrate", "missing.csv", "-o", "nowhere/cost.json"),
+            (2, r"-o: must be a new or an empty folder", "export", "missing.json", "--dp", "0", "--pp", "0", "-o", "."),
+            (2, r"--baseline: must be one of the planners that are compared, got 'kk'", "compare", good, *SMALL,
+             "--planners", "slimpack,bfd", "--baseline", "kk"),
             (1, r"no feasible plan: .*needed \d+, available \d+", "plan", good, "--overlong", "split",
              "--batch-tokens", "1M", "--memory", "20G", "-o", "p"),
         ]
