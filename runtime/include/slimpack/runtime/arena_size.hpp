@@ -26,7 +26,7 @@ namespace slimpack::runtime {
 
 /// The buffers of one step of a device in an arena of `capacity` bytes.
 struct BufferLayout {
-  Bytes capacity;
+  Bytes capacity;                   ///< end of the buffer that reaches furthest
   std::vector<std::size_t> places;  ///< first bytes, in the order in which the step takes buffers
 };
 

@@ -23,33 +23,34 @@ namespace slimpack::runtime {
 
 /// What a step learns from: tokens and targets by sample. A token without a target adds no loss.
 struct StepData {
-  std::vector<std::vector<std::int32_t>> tokens;
+  std::vector<std::vector<std::int32_t>> tokens;  ///< ids in [0, vocab), by sample and position
+  /// The token that each token is to predict, by sample and position.
   std::vector<std::vector<std::optional<std::int32_t>>> targets;
 };
 
 /// A block and its own memory.
 struct BlockMemory {
-  std::span<std::byte> kept;             ///< F and B: layers x kept_bytes x rows
-  std::span<std::byte> hidden_gradient;  ///< H, and B of the last virtual stage: rows x hidden
-  Tokens rows;
-  Recompute recompute = Recompute::none;
+  std::span<std::byte> kept;              ///< F and B: layers x kept_bytes x rows
+  std::span<std::byte> hidden_gradient;   ///< H, and B of the last virtual stage: rows x hidden
+  Tokens rows;                            ///< tokens of the block
+  Recompute recompute = Recompute::none;  ///< what `kept` holds of each layer and row
 };
 
 /// A piece and where its rows are: rows [row, row + length) of a block of the call.
 struct PieceMemory {
-  Piece piece;
-  std::size_t block = 0;
-  Tokens row;
+  Piece piece;            ///< as in `Program::pieces`
+  std::size_t block = 0;  ///< position among the blocks of the call, not in `Program::blocks`
+  Tokens row;             ///< of its first token in that block
 };
 
 /// One rank's part of a slice with its memory. Own token i of the sample (counted from 0) has its
 /// keys and values in row i mod page_tokens of page i / page_tokens, and its gradients of keys and
 /// values in row i. `gradients` exists in B only.
 struct SegmentMemory {
-  Slice slice;
-  RingMode exchange = RingMode::pass_kv;
-  Tokens rows;
-  std::vector<PieceMemory> pieces;
+  Slice slice;                            ///< all of it, with the tokens of the group's other ranks
+  RingMode exchange = RingMode::pass_kv;  ///< without meaning in a group of one
+  Tokens rows;                            ///< tokens of all `pieces`; 0 where the rank owns none
+  std::vector<PieceMemory> pieces;        ///< tokens of the slice that the rank owns, ascending
   std::vector<std::span<std::byte>> pages;  ///< each layers x 2 x key width x page_tokens
   std::span<std::byte> gradients;           ///< layers x 2 x key width x own tokens of the sample
 };
@@ -77,18 +78,18 @@ struct SegmentMemory {
 /// virtual stage 0, hidden gradients in B of the last one. `output` is empty in B of virtual stage
 /// 0.
 struct PackCall {
-  PackId pack{};
-  std::int32_t chunk = 0;
-  std::int32_t virtual_stage = 0;
+  PackId pack{};                          ///< forward pack for F, backward pack for B
+  std::int32_t chunk = 0;                 ///< chunk of the device that holds the layers
+  std::int32_t virtual_stage = 0;         ///< in `Plan::stages`
   Recompute recompute = Recompute::none;  ///< B: what was kept
-  CpShard shard;
-  ProcessGroup ring;  ///< the ranks of the group on this stage
-  Tokens rows;
-  std::vector<BlockMemory> blocks;
-  std::vector<SegmentMemory> segments;
-  std::span<const std::byte> input;
-  std::span<std::byte> output;
-  std::span<std::byte> workspace;
+  CpShard shard;                          ///< which tokens of the group's samples are the rank's
+  ProcessGroup ring;                      ///< the ranks of the group on this stage
+  Tokens rows;                            ///< tokens of the pack that the rank owns; can be 0
+  std::vector<BlockMemory> blocks;        ///< all that the pieces of the segments lie in
+  std::vector<SegmentMemory> segments;    ///< one a slice of the pack, in the pack's order
+  std::span<const std::byte> input;       ///< from the neighbouring virtual stage
+  std::span<std::byte> output;            ///< for the neighbouring one; of F on the last one: for H
+  std::span<std::byte> workspace;         ///< of any content; its size is in docs/equations.md
   bool releases = false;  ///< B: gradients of a layer that it has passed may be summed at once
 };
 
@@ -96,14 +97,14 @@ struct PackCall {
 /// hidden gradients of the blocks are to be filled, and `losses` gets one number a row, zero where
 /// a token has no target, by the end of the step; elsewhere they are empty.
 struct HeadCall {
-  PackId pack{};
-  Tokens rows;
-  std::vector<BlockMemory> blocks;
-  std::vector<PieceMemory> pieces;
-  ProcessGroup stages;  ///< of the rank; one member unless the head is sharded
-  std::span<const std::byte> hidden;
-  std::span<double> losses;
-  std::span<std::byte> workspace;
+  PackId pack{};                      ///< a forward pack
+  Tokens rows;                        ///< tokens of the pack that the rank owns; can be 0
+  std::vector<BlockMemory> blocks;    ///< without `kept`
+  std::vector<PieceMemory> pieces;    ///< of the pack's rows, in their order
+  ProcessGroup stages;                ///< of the rank; one member unless the head is sharded
+  std::span<const std::byte> hidden;  ///< output of the last layer, before the final norm
+  std::span<double> losses;           ///< in the order of the rows
+  std::span<std::byte> workspace;     ///< of any content, for min(rows, head_tile) rows
 };
 
 /// One device's computation and memory.
@@ -183,9 +184,9 @@ class SampleList {
 
 /// Losses of tokens [begin, begin + values.size()) of a sample.
 struct TokenLosses {
-  SampleId sample{};
-  Tokens begin;
-  std::vector<double> values;
+  SampleId sample{};           ///< in `Plan::samples`
+  Tokens begin;                ///< position in the sample that the first value belongs to
+  std::vector<double> values;  ///< one a token, not divided; zero where a token has no target
 };
 
 /// What a device ends its step with.

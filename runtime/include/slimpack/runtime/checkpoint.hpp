@@ -62,7 +62,9 @@ class Checkpoint {
   [[nodiscard]] const ModelShape& model() const noexcept { return weights_.model(); }
   /// The weights, as a Llama folder.
   [[nodiscard]] const LlamaFolder& weights() const noexcept { return weights_; }
+  /// The state of the run behind the last step that it saved.
   [[nodiscard]] const TrainingState& state() const noexcept { return state_; }
+  /// Whether it holds master weights, of higher precision than the model's.
   [[nodiscard]] bool has_master() const noexcept { return has_master_; }
 
   /// As LlamaFolder::read. Float from F32 and double from F64 keep every bit. Throws InvalidInput,

@@ -32,7 +32,7 @@ namespace slimpack::runtime {
 
 /// What a checkpoint consists of; equal on every rank.
 struct CheckpointForm {
-  ModelShape model;
+  ModelShape model;                        ///< whose tensors are written, and config.json
   ElementType weights = ElementType::f32;  ///< of model.safetensors
   ElementType moments = ElementType::f32;  ///< of both moments, and of the master weights
   bool master = false;                     ///< master weights are kept beside the model's

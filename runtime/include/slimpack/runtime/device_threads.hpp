@@ -87,6 +87,7 @@ class DeviceThreads {
 
   /// Number of devices.
   [[nodiscard]] std::size_t size() const noexcept { return threads_.size(); }
+  /// As given to the constructor.
   [[nodiscard]] const DeviceThreadsOptions& options() const noexcept { return options_; }
   /// How long a device's thread has computed in its life.
   [[nodiscard]] std::optional<std::chrono::nanoseconds> computed(std::size_t device) const {

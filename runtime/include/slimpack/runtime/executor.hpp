@@ -42,8 +42,11 @@ template <class Device, class Link>
   requires Backend<Device, Link>
 class DeviceRun {
  public:
+  /// What the backend allocates.
   using Buffer = typename Device::Buffer;
 
+  /// `program` is that of the plan, `link` the device's end of the transport. What is passed by
+  /// reference must outlive the run; an empty `observer` is not called.
   DeviceRun(const Plan& plan, const Program& program, const StepData& data, std::size_t device,
             Device& backend, Link& link, const MemoryObserver& observer)
       : plan_(plan),

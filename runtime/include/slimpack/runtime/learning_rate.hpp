@@ -12,7 +12,7 @@ namespace slimpack::runtime {
 
 /// A schedule of learning rates: warm-up, then a cosine down to a floor.
 struct LearningRate {
-  double peak = 1e-3;
+  double peak = 1e-3;       ///< at the end of the warm-up
   double floor = 1e-4;      ///< at the last step and behind it
   std::int64_t warmup = 0;  ///< steps until the peak
   std::int64_t steps = 1;   ///< of the whole training

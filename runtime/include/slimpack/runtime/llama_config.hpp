@@ -21,8 +21,8 @@ namespace slimpack::runtime {
 /// A stored tensor. A gain has one dimension, a matrix two: rows are outputs, as in
 /// `torch.nn.Linear`.
 struct NamedShape {
-  std::string name;
-  std::vector<std::int64_t> shape;
+  std::string name;                 ///< as in `LlamaForCausalLM`
+  std::vector<std::int64_t> shape;  ///< sizes of its dimensions, rows first
   friend bool operator==(const NamedShape&, const NamedShape&) = default;
 
   /// Number of elements.

@@ -25,9 +25,11 @@
 
 namespace slimpack::runtime {
 
-/// Names of the files of a Llama folder.
+/// File of a Llama folder that says which model it is.
 inline constexpr std::string_view kConfigFile = "config.json";
+/// File of a Llama folder that holds all weights, where they are not divided over several files.
 inline constexpr std::string_view kWeightsFile = "model.safetensors";
+/// File of a Llama folder that says which of several files holds each tensor.
 inline constexpr std::string_view kShardIndexFile = "model.safetensors.index.json";
 
 /// The weights of a model by name. The files are mapped: a rank that reads its part reads no other.

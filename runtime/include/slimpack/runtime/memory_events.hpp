@@ -31,22 +31,22 @@ inline constexpr std::size_t kMemoryKinds = 11;
 /// When bytes change, in the order of the device that holds them.
 enum class Moment : std::uint8_t { step_start, unit_start, unit_end, transfer_end };
 
-/// A message: its channel in `Program::channels` and its place in that channel.
+/// One message of a step.
 struct MessageRef {
-  std::size_t channel = 0;
-  std::size_t index = 0;
+  std::size_t channel = 0;  ///< in `Program::channels`
+  std::size_t index = 0;    ///< in `ChannelWork::messages`
   friend auto operator<=>(const MessageRef&, const MessageRef&) = default;
 };
 
 /// One change. Bytes of one kind that change at one moment are one event, except buffers of
 /// messages, which have one each; changes of zero bytes are left out.
 struct MemoryEvent {
-  std::size_t device = 0;  ///< position in `Plan::schedule`
-  Moment moment = Moment::step_start;
+  std::size_t device = 0;              ///< position in `Plan::schedule`
+  Moment moment = Moment::step_start;  ///< when in the course of `unit`, or of the step
   std::size_t unit = 0;  ///< position in the device's order; of a transfer's end: the sending unit
-  MemoryKind kind = MemoryKind::weights;
-  std::optional<MessageRef> message;  ///< receive and send buffers of channels
-  Bytes change;                       ///< negative where bytes are freed
+  MemoryKind kind = MemoryKind::weights;  ///< what the bytes are held for
+  std::optional<MessageRef> message;      ///< receive and send buffers of channels
+  Bytes change;                           ///< negative where bytes are freed
   friend bool operator==(const MemoryEvent&, const MemoryEvent&) = default;
 };
 

@@ -19,16 +19,19 @@ namespace slimpack::runtime {
 
 /// A weight, named as in Hugging Face's Llama. A gain has one row.
 struct TensorShape {
-  std::string name;
-  std::int64_t rows = 0, cols = 0;
+  std::string name;       ///< such as "model.layers.0.self_attn.q_proj.weight"
+  std::int64_t rows = 0;  ///< outputs; of the embedding and the head the vocabulary
+  std::int64_t cols = 0;  ///< inputs; of the embedding the hidden width
 };
 
-/// Names of the tensors outside layers.
+/// Name of the embedding, vocabulary x hidden; with tied embeddings the head's table too.
 inline constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
+/// Name of the gain of the norm behind the last layer.
 inline constexpr std::string_view kFinalNorm = "model.norm.weight";
+/// Name of the vocabulary projection, vocabulary x hidden; there is none with tied embeddings.
 inline constexpr std::string_view kHead = "lm_head.weight";
 
-/// The tensors of one layer, in the order of LayerTensor.
+/// The tensors of one layer, in the order in which a device holds them.
 enum class LayerTensor : std::uint8_t {
   input_norm,
   query,
@@ -91,10 +94,11 @@ inline void initialise(std::span<double> values, const TensorShape& tensor, std:
 /// Rows [first_row, first_row + shape.rows) of the named tensor, which lie at `offset` of a
 /// device's weights.
 struct HeldTensor {
-  TensorShape shape;
-  std::int64_t first_row = 0;
+  TensorShape shape;            ///< name of the whole tensor, rows of the part that is held
+  std::int64_t first_row = 0;   ///< of the part in the named tensor
   std::int64_t whole_rows = 0;  ///< of the named tensor
-  std::size_t offset = 0;
+  std::size_t offset = 0;       ///< element of the device's weights at which the part begins
+  /// Elements of the part.
   [[nodiscard]] std::size_t size() const noexcept {
     return static_cast<std::size_t>(shape.rows * shape.cols);
   }
@@ -103,11 +107,19 @@ struct HeldTensor {
 /// What a device holds, chunk after chunk. Embedding, head and final norm belong to chunk 0, and a
 /// tied table, whole or a shard, comes first.
 struct ParameterLayout {
-  std::vector<HeldTensor> tensors;
+  std::vector<HeldTensor> tensors;       ///< by offset, without gaps
   std::vector<std::size_t> chunk_begin;  ///< offset by chunk, and the end
   std::size_t table = 0;                 ///< elements of the tied table, 0 if none or not tied
-  std::vector<std::size_t> layer;        ///< position in `tensors` of a layer's first, by layer
-  std::vector<std::size_t> embedding, head, final_norm;  ///< positions in `tensors`, none or one
+  /// Position in `tensors` of a layer's first, by layer of the model; 0 for layers not held.
+  std::vector<std::size_t> layer;
+  /// Position in `tensors` of the embedding: one on stage 0, else none.
+  std::vector<std::size_t> embedding;
+  /// Position of the vocabulary projection or of the stage's rows of it, none where the stage has
+  /// none; that of the embedding where the two are tied and the whole table is held.
+  std::vector<std::size_t> head;
+  /// Position of the norm behind the last layer: one on the last stage, else none.
+  std::vector<std::size_t> final_norm;
+  /// Elements of all tensors.
   [[nodiscard]] std::size_t size() const noexcept { return chunk_begin.back(); }
 };
 

@@ -21,15 +21,17 @@ namespace slimpack::runtime {
 
 /// Rows of the tied table that a device reduces with other stages, as elements of its memory.
 struct TablePart {
-  std::size_t begin = 0, size = 0;
-  ProcessGroup process_group;
-  std::int64_t tag = 0;
+  std::size_t begin = 0;       ///< first element, in the device's weights and gradients alike
+  std::size_t size = 0;        ///< number of elements, whole rows
+  ProcessGroup process_group;  ///< the ranks of stage 0 and of the other stage that holds the rows
+  std::int64_t tag = 0;        ///< of the sum: chunks + the other stage
 };
 
 /// The process groups of the device (dp, pp).
 struct StageProcessGroups {
-  Parallel parallel;
-  std::int32_t dp = 0, pp = 0;
+  Parallel parallel;    ///< degrees of the plan
+  std::int32_t dp = 0;  ///< data-parallel rank of the device
+  std::int32_t pp = 0;  ///< stage of the device
 
   /// Position of a device in `Plan::schedule`.
   [[nodiscard]] std::size_t device_at(std::int32_t rank, std::int32_t stage) const {
@@ -90,9 +92,10 @@ struct StageProcessGroups {
 
 /// Elements [begin, begin + size) of a device's gradients, which are one sum.
 struct Bucket {
-  std::size_t begin = 0, size = 0;
-  ProcessGroup process_group;
-  std::int64_t tag = 0;
+  std::size_t begin = 0;              ///< first element in the device's gradients
+  std::size_t size = 0;               ///< number of elements, > 0
+  ProcessGroup process_group;         ///< devices whose gradients are summed, this one among them
+  std::int64_t tag = 0;               ///< of the sum, equal on all members
   std::int32_t chunk = 0;             ///< whose R it is part of
   std::optional<std::int64_t> layer;  ///< of the model, where it is one
 };

@@ -28,12 +28,14 @@ namespace slimpack::runtime {
 /// Tokens [begin, end) of a sample that one rank owns and that lie in one forward and one backward
 /// pack: they are in one block.
 struct Piece {
-  SampleId sample{};
-  Tokens begin, end;
-  PackId forward{}, backward{};
-  Recompute recompute = Recompute::none;
-  std::size_t block = 0;  ///< in `Program::blocks`
-  Tokens block_row;       ///< of its first token
+  SampleId sample{};                      ///< in `Plan::samples`
+  Tokens begin;                           ///< position of its first token in the sample
+  Tokens end;                             ///< position behind its last token
+  PackId forward{};                       ///< forward pack that holds its tokens
+  PackId backward{};                      ///< backward pack that holds its tokens
+  Recompute recompute = Recompute::none;  ///< mode of the backward pack: what F keeps of it
+  std::size_t block = 0;                  ///< in `Program::blocks`
+  Tokens block_row;                       ///< row of its first token in that block
   /// Number of tokens.
   [[nodiscard]] constexpr Tokens length() const noexcept { return end - begin; }
 };
@@ -42,65 +44,70 @@ struct Piece {
 /// allocated and freed together. Its rows are those of the forward pack that are in the backward
 /// one, in the forward pack's order.
 struct Block {
-  PackId forward{}, backward{};
-  Recompute recompute = Recompute::none;
-  Tokens rows;
+  PackId forward{};                       ///< forward pack that holds its tokens
+  PackId backward{};                      ///< backward pack that holds its tokens
+  Recompute recompute = Recompute::none;  ///< mode of the backward pack: what F keeps of it
+  Tokens rows;                            ///< number of its tokens, > 0
 };
 
 /// One rank's part of a slice: the pieces that it owns.
 struct Segment {
-  Slice slice;
+  Slice slice;                            ///< all of it, with the tokens of the group's other ranks
   RingMode exchange = RingMode::pass_kv;  ///< without meaning in a group of one
   std::vector<std::size_t> pieces;        ///< in `Program::pieces`, ascending
-  Tokens rows;
+  Tokens rows;                            ///< tokens of all `pieces`; 0 where the rank owns none
 };
 
 /// One rank's part of a pack. Its rows are its tokens, slice by slice, ascending in each.
 struct PackWork {
-  std::vector<Segment> segments;
-  std::vector<std::size_t> blocks;  ///< in `Program::blocks`, as they come up in the rows
-  Tokens rows;
+  std::vector<Segment> segments;    ///< one a slice of the pack, in the pack's order
+  std::vector<std::size_t> blocks;  ///< in `Program::blocks`, in the order of their first rows
+  Tokens rows;                      ///< sum of the segments' rows; can be 0 in a CP group
 };
 
 /// A message: what the `sender_unit`-th unit of the sending device makes.
 struct Message {
-  PackId pack{};
+  PackId pack{};                   ///< of the unit that makes it and of the one that consumes it
   std::int32_t virtual_stage = 0;  ///< of the sender
-  Tokens rows;
-  std::size_t sender_unit = 0, receiver_unit = 0;
-  std::size_t kept_until = 0;  ///< the sender's unit before which its buffer goes, unless it still
-                               ///< travels (`keep_sends`)
+  Tokens rows;                    ///< tokens of the pack that the rank owns; 0 is sent all the same
+  std::size_t sender_unit = 0;    ///< position in the order of the sending device
+  std::size_t receiver_unit = 0;  ///< position, in the receiver's order, of the unit that consumes
+  /// Position in the sender's order of the first unit before which the buffer may be freed, once
+  /// the message is sent (`keep_sends`).
+  std::size_t kept_until = 0;
 };
 
 /// A channel with all that travels on it in a step.
 struct ChannelWork {
-  Channel channel;
+  Channel channel;                ///< its ends and its direction
   std::vector<Message> messages;  ///< in the order sent
 };
 
 /// A unit with everything that the plan says about it.
 struct UnitWork {
-  Unit unit;
-  std::int32_t virtual_stage = 0;
-  std::size_t rank = 0;  ///< in the pack's group
-  std::optional<MessageRef> receive, send;
+  Unit unit;                          ///< the entry in the device's order
+  std::int32_t virtual_stage = 0;     ///< of the unit's chunk; of chunk 0 for H and O
+  std::size_t rank = 0;               ///< position in the pack's group; 0 for R and O
+  std::optional<MessageRef> receive;  ///< message that it consumes; none where none arrives
+  std::optional<MessageRef> send;  ///< message that it makes; none where nothing leaves the device
   bool releases = false;  ///< B: only R come between it and its chunk's R (docs/equations.md)
 };
 
 /// The order of device (dp, pp), with what each unit receives and sends.
 struct DeviceProgram {
-  std::int32_t dp = 0, pp = 0;
-  std::vector<UnitWork> units;
-  std::vector<std::size_t> incoming;  ///< channels that end here
+  std::int32_t dp = 0;                ///< data-parallel rank
+  std::int32_t pp = 0;                ///< stage
+  std::vector<UnitWork> units;        ///< as in `DeviceSchedule::order`
+  std::vector<std::size_t> incoming;  ///< channels that end here, in `Program::channels`, ascending
 };
 
 /// A plan as its devices read it. Indices count within these vectors.
 struct Program {
-  std::vector<Piece> pieces;
-  std::vector<Block> blocks;
+  std::vector<Piece> pieces;                 ///< by sample, then slices, then rank, then position
+  std::vector<Block> blocks;                 ///< by forward pack, then rank of its group
   std::vector<std::vector<PackWork>> packs;  ///< by pack, then rank of its group
-  std::vector<ChannelWork> channels;
-  std::vector<DeviceProgram> devices;  ///< as in `Plan::schedule`
+  std::vector<ChannelWork> channels;         ///< in the order of the first units that send on them
+  std::vector<DeviceProgram> devices;        ///< as in `Plan::schedule`
 };
 
 /// The program of a plan that `validate` passes. Throws InvalidInput, before any work, if the plan
@@ -133,7 +140,7 @@ inline void check_executable(const Plan& plan) {
 
 namespace detail {
 
-/// A slice and where it stands.
+/// A slice, and where it stands among the packs.
 struct PlacedSlice {
   Slice slice;
   PackId pack{};

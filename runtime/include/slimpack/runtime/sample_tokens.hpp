@@ -20,21 +20,22 @@ namespace slimpack::runtime {
 
 /// What token ids mean. The vocabulary is the model's.
 struct TokenRules {
-  std::int64_t vocabulary = 0;
+  std::int64_t vocabulary = 0;                  ///< token ids are in [0, vocabulary)
   std::optional<std::int32_t> end_of_document;  ///< target of a document's last token
 };
 
 /// Tokens of one sample and their targets, equally many.
 struct SampleTokens {
-  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> tokens;  ///< ids, by position in the sample
+  /// What each token is to predict; only the last token of a document can have none.
   std::vector<std::optional<std::int32_t>> targets;
 };
 
 /// Tokens and targets by sample, and how many targets there are: the divisor of the loss.
 struct StepTokens {
-  std::vector<std::vector<std::int32_t>> tokens;
-  std::vector<std::vector<std::optional<std::int32_t>>> targets;
-  std::int64_t target_tokens = 0;
+  std::vector<std::vector<std::int32_t>> tokens;                  ///< as SampleTokens::tokens
+  std::vector<std::vector<std::optional<std::int32_t>>> targets;  ///< as SampleTokens::targets
+  std::int64_t target_tokens = 0;                                 ///< of all samples, > 0
 };
 
 /// The sample of `length` tokens that begins at `origin`. A token's target is the next token of its

@@ -112,7 +112,8 @@ inline bool append_text(TokenStore& store, TokenBlock block) {
 
 /// Paths of files to train on and of files that are never trained on.
 struct TextSplit {
-  std::vector<std::string> training, held_out;
+  std::vector<std::string> training;  ///< files to train on
+  std::vector<std::string> held_out;  ///< files to measure the loss on, by is_held_out
 };
 
 /// Whether a file is held out, told by its path alone ('/'-separated, relative to the root): about

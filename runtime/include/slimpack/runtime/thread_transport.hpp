@@ -31,6 +31,7 @@ namespace slimpack::runtime {
 template <Mover Move>
 class BasicThreadTransport {
  public:
+  /// What the devices of a step share.
   using RendezvousType = BasicRendezvous<Move>;
 
   /// `mover` is the device's own. Throws InvalidInput unless the rendezvous has such a device.

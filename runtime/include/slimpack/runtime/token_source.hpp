@@ -29,8 +29,8 @@ inline constexpr std::int64_t kLargestVocabulary = std::int64_t{1} << 31U;
 
 /// Tokens one after the other, little endian and unaligned: a mapped file, or bytes of its own.
 struct TokenBlock {
-  TokenType type = TokenType::u8;
-  std::variant<std::string, FileBytes> content;
+  TokenType type = TokenType::u8;                ///< of each token; TokenSource refuses floats
+  std::variant<std::string, FileBytes> content;  ///< owned bytes, or a mapped file
 
   /// The tokens, as they lie.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
@@ -41,9 +41,9 @@ struct TokenBlock {
 
 /// `count` tokens from byte `offset` of a block on.
 struct TokenRun {
-  std::uint32_t block = 0;
-  std::int32_t count = 0;
-  std::int64_t offset = 0;
+  std::uint32_t block = 0;  ///< in `TokenStore::blocks`
+  std::int32_t count = 0;   ///< tokens, of the block's type
+  std::int64_t offset = 0;  ///< in bytes; any, since tokens need not be aligned
 };
 
 /// A token that the vocabulary does not have. `what()` names source, document and position.
@@ -54,11 +54,11 @@ class TokenOutsideVocabulary : public InvalidInput {
 
 /// What a reader of one form hands over. Document d is the runs [first_run[d], first_run[d + 1]).
 struct TokenStore {
-  std::string name;  ///< of the file or folder, for messages
-  std::vector<TokenBlock> blocks;
-  std::vector<TokenRun> runs;
-  std::vector<std::size_t> first_run{0};
-  std::size_t text_documents = 0;  ///< those whose tokens are the bytes of a text
+  std::string name;                       ///< of the file or folder, for messages
+  std::vector<TokenBlock> blocks;         ///< that runs lie in; several documents may share one
+  std::vector<TokenRun> runs;             ///< document after document
+  std::vector<std::size_t> first_run{0};  ///< by document, and the end: one more than documents
+  std::size_t text_documents = 0;         ///< those whose tokens are the bytes of a text
 
   /// Closes a document: all runs since the last one.
   void end_document() { first_run.push_back(runs.size()); }
@@ -81,8 +81,11 @@ class TokenSource {
 
   /// The documents' token counts, for planning and for BatchStream.
   [[nodiscard]] const LengthSet& lengths() const noexcept { return lengths_; }
+  /// Number of documents, > 0.
   [[nodiscard]] std::size_t documents() const noexcept { return lengths_.documents.size(); }
+  /// Tokens of a document, > 0. `document` must be below documents().
   [[nodiscard]] Tokens length(std::size_t document) const { return lengths_.documents[document]; }
+  /// What messages call the source: its file or folder, or the name of the drawn lengths.
   [[nodiscard]] const std::string& name() const noexcept { return lengths_.name; }
   /// How many documents are text whose bytes are the tokens.
   [[nodiscard]] std::size_t text_documents() const noexcept { return store_.text_documents; }

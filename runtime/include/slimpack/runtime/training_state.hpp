@@ -24,7 +24,7 @@ struct TrainingState {
   std::int64_t step = 0;     ///< optimizer steps done; the next one has this number
   std::int64_t batches = 0;  ///< the data's position: batches drawn (BatchStream::skip)
   std::int64_t tokens = 0;   ///< learned from so far
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;    ///< of the run, from which each step's random draws follow
   std::uint64_t random = 0;  ///< state of a generator of the run's own, if it has one
   double loss = 0;           ///< of the last step
   double loss_sum = 0;       ///< of all steps so far

@@ -24,10 +24,11 @@ enum class Direction : std::uint8_t { down, up };
 /// A channel (docs/equations.md, "Transfers"): messages of one group's packs on one rank from
 /// stage `from` to stage `to`.
 struct Channel {
-  GroupId group{};
-  std::int32_t dp = 0;
-  Direction direction = Direction::down;
-  std::int32_t from = 0, to = 0;
+  GroupId group{};                        ///< context-parallel group whose packs travel on it
+  std::int32_t dp = 0;                    ///< data-parallel rank of both ends
+  Direction direction = Direction::down;  ///< what travels: activations or gradients
+  std::int32_t from = 0;                  ///< stage that sends
+  std::int32_t to = 0;                    ///< stage that receives
   friend auto operator<=>(const Channel&, const Channel&) = default;
 };
 
@@ -100,7 +101,9 @@ concept Transport = requires(Candidate& link, const Channel& channel, std::size_
 /// Elements [begin, end), of which member i has `part` from begin + i * part on, fewer or none
 /// where the piece ends.
 struct ShardPiece {
-  std::size_t begin = 0, end = 0, part = 0;
+  std::size_t begin = 0;  ///< first element of the piece
+  std::size_t end = 0;    ///< the one behind its last
+  std::size_t part = 0;   ///< elements of a member, a multiple of ShardLayout::kWhole
   /// First element of a member, and the one behind its last.
   [[nodiscard]] std::pair<std::size_t, std::size_t> of(std::size_t member) const noexcept {
     return {std::min(end, begin + part * member), std::min(end, begin + part * (member + 1))};
@@ -115,9 +118,11 @@ struct ShardPiece {
 /// so that a piece can travel while others are still computed; each piece is divided among all
 /// `members`.
 struct ShardLayout {
-  static constexpr std::size_t kWhole = 8;                     ///< elements that are never divided
-  static constexpr std::size_t kMost = std::size_t{1} << 23U;  ///< largest piece unless told
-  std::size_t size = 0, members = 1;
+  static constexpr std::size_t kWhole = 8;  ///< parts of members are multiples of so many elements
+  static constexpr std::size_t kMost = std::size_t{1} << 23U;  ///< elements of a piece by default
+  std::size_t size = 0;                                        ///< elements in all
+  std::size_t members = 1;                                     ///< of the process group
+  /// Elements of a piece, rounded down to a multiple of members x kWhole, but at least that.
   std::size_t most = kMost;
 
   /// The pieces, ascending; all but the last are even. O(pieces).
