@@ -23,8 +23,8 @@ inline constexpr std::string_view kDefaultBaseline = "megatron";
 
 /// What one planner made of one step.
 struct ComparedPlan {
-  std::string planner;
-  std::int64_t step = 0;
+  std::string planner;                          ///< its name in the registry
+  std::int64_t step = 0;                        ///< number of the step, as in ComparedStep
   std::optional<Metrics> metrics;               ///< absent where there is no feasible plan
   std::string why;                              ///< what it lacks then, else empty
   std::map<std::string, std::string> settings;  ///< what the planner's search chose
@@ -35,41 +35,46 @@ struct ComparedPlan {
 
 /// What was asked for, as far as reports repeat it; what is absent was left to the planners.
 struct ComparedTask {
-  std::vector<Source> sources;
-  Tokens context;
-  std::string overlong;  ///< what happened to longer documents: split, drop or error
-  std::optional<Tokens> batch_tokens;
-  std::optional<std::int64_t> batch_samples;
-  std::uint64_t seed = 0;
-  bool shuffle = true;
-  std::string model, cluster;
-  std::int32_t dp = 1, pp = 1, tp = 1;
-  std::optional<std::int32_t> chunks;
-  std::optional<LmHead> head;
-  std::optional<Recompute> recompute;
-  Tokens granularity;
-  std::optional<std::int32_t> max_cp;
-  std::int64_t evaluations = 0;  ///< candidates that every planner may simulate a step
+  std::vector<Source> sources;         ///< files of lengths or of text
+  Tokens context;                      ///< longest sample
+  std::string overlong;                ///< what happened to longer documents: split, drop or error
+  std::optional<Tokens> batch_tokens;  ///< most tokens of a step
+  std::optional<std::int64_t> batch_samples;  ///< most samples of a step
+  std::uint64_t seed = 0;                     ///< of the order of documents
+  bool shuffle = true;                        ///< documents come in random order, by `seed`
+  std::string model;                          ///< its name
+  std::string cluster;                        ///< its name
+  std::int32_t dp = 1;                        ///< data-parallel ranks
+  std::int32_t pp = 1;                        ///< stages
+  std::int32_t tp = 1;                        ///< tensor-parallel devices of a place (dp, pp)
+  std::optional<std::int32_t> chunks;         ///< of a device
+  std::optional<LmHead> head;                 ///< on the last stage, or a shard on each
+  std::optional<Recompute> recompute;         ///< of all backward packs
+  Tokens granularity;                         ///< of inner slice boundaries
+  std::optional<std::int32_t> max_cp;         ///< most ranks of a context-parallel group
+  std::int64_t evaluations = 0;               ///< candidates that every planner may simulate a step
 };
 
-/// A step that was planned.
+/// A step that planners were given.
 struct ComparedStep {
-  std::int64_t step = 0;
-  std::int64_t samples = 0;
-  Tokens tokens;
+  std::int64_t step = 0;     ///< its number in the run
+  std::int64_t samples = 0;  ///< samples of its batch
+  Tokens tokens;             ///< tokens of its batch
 };
 
 /// `results` by planner, then step, every planner having one entry for each of `steps`.
 struct Comparison {
-  ComparedTask task;
-  std::vector<ComparedStep> steps;
-  std::vector<ComparedPlan> results;
+  ComparedTask task;                       ///< what was asked of all planners
+  std::vector<ComparedStep> steps;         ///< what was planned, in the order of the steps
+  std::vector<ComparedPlan> results;       ///< planners x steps entries
   std::string baseline{kDefaultBaseline};  ///< the planner that speed-ups are over
 };
 
-/// Mean, least and most of a figure over a planner's feasible steps; zero where there is none.
+/// A figure over a planner's steps; all zero where no step has it.
 struct FigureRange {
-  double mean = 0, least = 0, most = 0;
+  double mean = 0;   ///< every step counts the same
+  double least = 0;  ///< of the steps
+  double most = 0;   ///< of the steps
 };
 
 /// A planner over all steps. Ratios are of summed time: efficiency is ideal over iteration time,
@@ -77,28 +82,34 @@ struct FigureRange {
 /// feasible (absent where there is none), for as many tokens where those of the two differ; so are
 /// `mfu` and `bubble`, weighted by time.
 struct PlannerSummary {
-  std::string planner;
-  std::int64_t steps = 0, feasible = 0;
-  std::string why;  ///< of the first infeasible step
-  FigureRange iteration_s, efficiency, plan_seconds, simulate_seconds;
-  double summed_efficiency = 0;
-  double tokens_per_s = 0, mfu = 0, bubble = 0;
-  std::optional<double> speedup;
-  Bytes peak;          ///< the most of all steps
-  Tokens tokens;       ///< of its feasible steps
+  std::string planner;        ///< its name in the registry
+  std::int64_t steps = 0;     ///< steps that it was asked for
+  std::int64_t feasible = 0;  ///< those of them that it has a plan for
+  std::string why;            ///< what the first infeasible step lacks; empty where there is none
+  FigureRange iteration_s;    ///< iteration time in seconds, over feasible steps
+  FigureRange efficiency;     ///< ideal over iteration time, over feasible steps
+  FigureRange plan_seconds;   ///< the planner's search, over all steps
+  FigureRange simulate_seconds;   ///< one simulation of the plan, over feasible steps
+  double summed_efficiency = 0;   ///< summed ideal over summed iteration time
+  double tokens_per_s = 0;        ///< summed tokens over summed iteration time
+  double mfu = 0;                 ///< model FLOP utilisation, weighted by time
+  double bubble = 0;              ///< idle share of the devices' time, weighted by time
+  std::optional<double> speedup;  ///< over the baseline, 1 for the baseline itself
+  Bytes peak;                     ///< the most of all steps
+  Tokens tokens;                  ///< of its feasible steps
   bool moves = false;  ///< a step of its own has other documents than the step that was given
 };
 
 /// A plan and its simulation, to be drawn.
 struct ComparedTimeline {
-  Plan plan;
-  sim::PlanSimulation simulation;
+  Plan plan;                       ///< of a simulated-only answer, the plan as far as one goes
+  sim::PlanSimulation simulation;  ///< of that plan, at the answer's own times where it has them
 };
 
-/// An entry of a comparison, and what it is made of where there is a feasible plan.
+/// An entry of a comparison, with the plan and the simulation that its figures are from.
 struct ComparedOutcome {
-  ComparedPlan entry;
-  std::optional<ComparedTimeline> timeline;
+  ComparedPlan entry;                        ///< the figures
+  std::optional<ComparedTimeline> timeline;  ///< absent where there is no feasible plan
 };
 
 /// Whether a feasible entry has other documents than the step that was given, by samples or tokens:
@@ -118,8 +129,7 @@ struct ComparedOutcome {
 [[nodiscard]] std::string why_infeasible(const Infeasible& none);
 
 /// The entry of an answer that took `plan_seconds`. A plan that can only be simulated is simulated
-/// at its own times.
-/// Throws as `simulate_plan` does.
+/// at its own times. Throws as `simulate_plan` does.
 [[nodiscard]] ComparedOutcome compare_outcome(const planners::PlannerInfo& planner,
                                               std::int64_t step, planners::PlanOutcome&& outcome,
                                               double plan_seconds);

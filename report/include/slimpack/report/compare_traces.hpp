@@ -21,7 +21,8 @@ namespace slimpack::report {
 
 /// A time as predicted and as measured.
 struct ComparedTime {
-  Nanos predicted, measured;
+  Nanos predicted;  ///< by a simulation
+  Nanos measured;   ///< by an execution
   /// Predicted over measured; none where nothing was measured.
   [[nodiscard]] std::optional<double> ratio() const noexcept {
     if (measured == Nanos{}) return std::nullopt;
@@ -38,8 +39,8 @@ struct ComparedTime {
 
 /// The units of one kind, or all of them.
 struct ComparedUnits {
-  std::int64_t count = 0;
-  ComparedTime sum;
+  std::int64_t count = 0;   ///< units, a reduction with all its buckets being one
+  ComparedTime sum;         ///< of all their times
   double median_error = 0;  ///< the least that half of the units' errors do not exceed
   double p95_error = 0;     ///< the least that 95 of 100 do not exceed
   friend bool operator==(const ComparedUnits&, const ComparedUnits&) = default;
@@ -47,34 +48,38 @@ struct ComparedUnits {
 
 /// F, B, H and O of a device: their time, the step's rest, and the instant at which the last ends.
 struct ComparedDevice {
-  std::int32_t dp = 0, pp = 0;
-  ComparedTime busy, idle, end;
+  std::int32_t dp = 0;  ///< data-parallel rank
+  std::int32_t pp = 0;  ///< stage
+  ComparedTime busy;    ///< summed time of F, B, H and O
+  ComparedTime idle;    ///< the step's time less `busy`
+  ComparedTime end;     ///< from the step's begin to the end of the last of them
   friend bool operator==(const ComparedDevice&, const ComparedDevice&) = default;
 };
 
 /// A unit of a device, twice timed.
 struct ComparedUnit {
-  std::int32_t dp = 0, pp = 0;
-  Unit unit;
-  ComparedTime time;
+  std::int32_t dp = 0;  ///< data-parallel rank
+  std::int32_t pp = 0;  ///< stage
+  Unit unit;            ///< as in the schedule of that device
+  ComparedTime time;    ///< of a reduction, the sum of its buckets
   friend bool operator==(const ComparedUnit&, const ComparedUnit&) = default;
 };
 
 /// The buckets of a reduction count together as one unit.
 struct TraceComparison {
-  std::string planner;
-  std::int64_t step = 0;
-  ComparedTime iteration;
+  std::string planner;                                ///< empty where neither trace names it
+  std::int64_t step = 0;                              ///< the same in both traces
+  ComparedTime iteration;                             ///< from the step's begin to its end
   std::array<std::optional<ComparedUnits>, 5> kinds;  ///< by UnitKind, those that are there
-  ComparedUnits all;
-  std::vector<ComparedDevice> devices;  ///< by dp, then pp
-  std::vector<ComparedUnit> worst;      ///< the most different times first, equal ones by device
+  ComparedUnits all;                                  ///< units of every kind together
+  std::vector<ComparedDevice> devices;                ///< by dp, then pp
+  std::vector<ComparedUnit> worst;  ///< the most different times first, equal ones by device
   friend bool operator==(const TraceComparison&, const TraceComparison&) = default;
 };
 
-/// Two traces that are not of one step; `what` is a sentence on the first difference.
+/// Two traces that are not of one step.
 struct TraceMismatch {
-  std::string what;
+  std::string what;  ///< a sentence on the first difference
   friend bool operator==(const TraceMismatch&, const TraceMismatch&) = default;
 };
 

@@ -21,24 +21,26 @@ namespace slimpack::report {
 
 /// Figures of one simulated step (docs/reports.md). A ratio whose denominator is zero is zero.
 struct Metrics {
-  Nanos iteration;
-  Nanos ideal, lower_bound;  ///< as the plan's prediction has them
-  double efficiency = 0;     ///< ideal over iteration
-  double tokens_per_s = 0;   ///< tokens of all samples
-  double mfu = 0;            ///< `model_flops` over what all devices could do at peak
-  double bubble = 0;         ///< part of the devices' time in which they do not compute
-  double dp_imbalance = 0;   ///< most over mean compute of a data-parallel rank
-  double forward_cv = 0;     ///< standard deviation over mean of compute time of a MicroPack
-  double backward_cv = 0;
+  Nanos iteration;          ///< simulated time of the step
+  Nanos ideal;              ///< bare compute, spread evenly over all devices (`ideal_time`)
+  Nanos lower_bound;        ///< as the plan's prediction has it, 0 where it has none
+  double efficiency = 0;    ///< ideal over iteration
+  double tokens_per_s = 0;  ///< tokens of all samples
+  double mfu = 0;           ///< `model_flops` over what all devices could do at peak
+  double bubble = 0;        ///< part of the devices' time in which they do not compute
+  double dp_imbalance = 0;  ///< most over mean compute of a data-parallel rank
+  double forward_cv = 0;    ///< standard deviation over mean of forward MicroPacks' compute times
+  double backward_cv = 0;   ///< the same of backward MicroPacks
   std::array<Nanos, sim::kGapCauses> gaps{};  ///< sums over devices
   Bytes peak;                                 ///< most of any device
   sim::DeviceId peak_device{};                ///< the first that holds it
   sim::MemoryByKind at_peak{};                ///< what it holds then
-  CommunicationBytes communication;
-  std::int64_t samples = 0;
-  Tokens tokens;
-  Tokens merged_tokens;  ///< of samples whose group has several ranks
-  std::int64_t forward_packs = 0, backward_packs = 0;
+  CommunicationBytes communication;           ///< sent by all devices together
+  std::int64_t samples = 0;                   ///< in the plan
+  Tokens tokens;                              ///< of all samples
+  Tokens merged_tokens;                       ///< of samples whose group has several ranks
+  std::int64_t forward_packs = 0;             ///< forward MicroPacks
+  std::int64_t backward_packs = 0;            ///< backward MicroPacks
 };
 
 /// FLOPs of the model itself: 2 for each weight of a matrix product and token, vocabulary

@@ -51,17 +51,17 @@ struct PathSummary {
 [[nodiscard]] PathSummary summary_of(const sim::Dag& dag, std::span<const sim::PathStep> path,
                                      std::size_t most = 200);
 
-/// How a plan stood one kind of jitter.
+/// What one kind of jitter does to a plan's time.
 struct JitterReport {
-  sim::JitterOptions options;
-  sim::Jitter result;
+  sim::JitterOptions options;  ///< what was drawn
+  sim::Jitter result;          ///< iteration times of the draws
 };
 
 /// The figures of a simulated plan, its idle time by cause, its critical path, and its jitter.
 struct SimulationSummary {
-  Metrics metrics;
-  sim::Gaps gaps;
-  PathSummary path;
+  Metrics metrics;                   ///< the figures
+  sim::Gaps gaps;                    ///< idle time by device and cause
+  PathSummary path;                  ///< of the critical path
   std::vector<JitterReport> jitter;  ///< empty where none was drawn
 };
 

@@ -22,8 +22,8 @@ void write_svg(std::ostream& out, const Plan& plan, const sim::PlanSimulation& s
 
 /// A step under its heading, such as "megatron, measured".
 struct TitledTrace {
-  std::string title;
-  StepTrace trace;
+  std::string title;  ///< one line above the step
+  StepTrace trace;    ///< what is drawn
 };
 
 /// Draws steps below each other with the parts of `write_svg`, without memory: each under its title

@@ -13,21 +13,21 @@ namespace slimpack::report {
 
 /// An option and the values it takes, as they were written.
 struct SweepAxis {
-  std::string key;
-  std::vector<std::string> values;
+  std::string key;                  ///< name of the option, without dashes
+  std::vector<std::string> values;  ///< at least one, in the order in which points take them
 };
 
 /// What all planners made of one point. Where no plan can be asked for there, as with more stages
 /// than layers, every result says so.
 struct SweepPoint {
   std::vector<std::string> values;  ///< one of each axis
-  Comparison comparison;
+  Comparison comparison;            ///< of all planners with these options
 };
 
 /// The points of all axes, the last axis running fastest.
 struct Sweep {
-  std::vector<SweepAxis> axes;
-  std::vector<SweepPoint> points;
+  std::vector<SweepAxis> axes;     ///< may be none: then there is one point
+  std::vector<SweepPoint> points;  ///< in the order of `sweep_points`
 };
 
 /// Most points of a sweep.

@@ -21,6 +21,7 @@ namespace slimpack::report {
 ///     out << table.text();
 class TextTable {
  public:
+  /// A table without rows.
   explicit TextTable(std::vector<std::string> header);
   /// A row; it may have more or fewer cells than the header.
   void add(std::vector<std::string> row);
@@ -42,9 +43,13 @@ class TextTable {
 /// feed). Times are seconds with nine decimals, doubles the shortest decimals that read back.
 class CsvRow {
  public:
+  /// A field of text.
   CsvRow& add(std::string_view field);
+  /// A time, in seconds.
   CsvRow& add(Nanos time);
+  /// A number with a fraction.
   CsvRow& add(double value);
+  /// A whole number.
   CsvRow& add(std::int64_t value);
   /// An empty field, for what does not exist.
   CsvRow& none() { return add(std::string_view{}); }

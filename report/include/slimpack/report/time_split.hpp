@@ -45,18 +45,22 @@ inline constexpr std::size_t kTimeCauses = kTimeShares + sim::kGapCauses;
 /// Time by cause, the mean over a step's devices. Entries sum exactly to the iteration time; that
 /// is why `overhead` has what rounding leaves and may be negative for a SimulationOnlyPlan.
 struct TimeSplit {
-  std::array<Nanos, kTimeCauses> time{};
+  std::array<Nanos, kTimeCauses> time{};  ///< by TimeShare, then GapCause (`time_cause` names each)
+  /// Time of devices that compute, by what for.
   [[nodiscard]] constexpr Nanos operator[](TimeShare share) const noexcept {
     return time[static_cast<std::size_t>(share)];
   }
+  /// Time of gaps, by cause.
   [[nodiscard]] constexpr Nanos operator[](sim::GapCause cause) const noexcept {
     return time[kTimeShares + static_cast<std::size_t>(cause)];
   }
+  /// The iteration time.
   [[nodiscard]] constexpr Nanos total() const noexcept {
     Nanos sum;
     for (const Nanos one : time) sum += one;
     return sum;
   }
+  /// Adds another step's times, cause by cause.
   constexpr TimeSplit& operator+=(const TimeSplit& other) noexcept {
     for (std::size_t i = 0; i < time.size(); ++i) time[i] += other.time[i];
     return *this;

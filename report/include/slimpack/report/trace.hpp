@@ -30,13 +30,14 @@ void write_trace(std::ostream& out, const Plan& plan, const sim::PlanSimulation&
 
 /// When a device ran one entry of its schedule, from the step's begin on.
 struct MeasuredUnit {
-  std::size_t device = 0;  ///< place in Plan::schedule
-  std::size_t unit = 0;    ///< place in that device's order
-  Nanos begin, end;
+  std::size_t device = 0;  ///< position in `Plan::schedule`
+  std::size_t unit = 0;    ///< position in that device's order
+  Nanos begin;             ///< from the step's begin, >= 0
+  Nanos end;               ///< from the step's begin, >= `begin`
   friend bool operator==(const MeasuredUnit&, const MeasuredUnit&) = default;
 };
 
-/// Measured units as data, by device and place in its order; the step ends with its last unit.
+/// Measured units as data, by device and position in its order; the step ends with its last unit.
 /// Throws InvalidInput if one is not in the plan's schedule, is there twice, ends before it begins,
 /// begins before 0, or, reductions apart, before the one ahead of it on its device has ended.
 /// O(units log units).

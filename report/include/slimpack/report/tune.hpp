@@ -20,10 +20,11 @@ namespace slimpack::report {
 
 /// What is searched, and with how much effort.
 struct TuneOptions {
-  std::int64_t devices = 1;
-  planners::DegreeBounds bounds;  ///< where the request fixes chunks or stages, its own count
-  std::int32_t finalists = 3;     ///< degrees that are planned again with more effort
-  std::int32_t threads = 1;       ///< never changes the answer
+  std::int64_t devices = 1;  ///< that every choice of degrees uses, all of them
+  /// What degrees may be; chunks and fewer last layers that the request fixes count instead.
+  planners::DegreeBounds bounds;
+  std::int32_t finalists = 3;  ///< degrees that are planned again with more effort
+  std::int32_t threads = 1;    ///< never changes the answer
   /// Called with candidates simulated so far and the most there will be, never by two threads at a
   /// time. May be empty.
   std::function<void(std::int64_t done, std::int64_t most)> progress;
@@ -31,8 +32,8 @@ struct TuneOptions {
 
 /// What a planner made of all steps at one choice of degrees.
 struct TunedDegrees {
-  planners::Degrees degrees;
-  bool skipped = false;  ///< the weights alone do not fit: nothing was planned
+  planners::Degrees degrees;  ///< dp, pp and tp
+  bool skipped = false;       ///< the weights alone do not fit: nothing was planned
   planners::Effort effort = planners::Effort::fast;  ///< of the plans in `steps`
   std::vector<ComparedPlan> steps;                   ///< an entry each step; none where skipped
   std::optional<Nanos> time;  ///< summed over steps; absent where one is infeasible
@@ -42,11 +43,11 @@ struct TunedDegrees {
 
 /// All degrees that were tried, the best first.
 struct Tuning {
-  std::string planner;
-  std::int64_t devices = 0;
-  std::vector<TunedDegrees> tried;
-  std::int64_t evaluations = 0;  ///< candidates simulated in all
-  double seconds = 0;            ///< of wall time
+  std::string planner;              ///< its name in the registry
+  std::int64_t devices = 0;         ///< that every choice uses
+  std::vector<TunedDegrees> tried;  ///< feasible ones by time, infeasible ones, then skipped ones
+  std::int64_t evaluations = 0;     ///< candidates simulated in all
+  double seconds = 0;               ///< of wall time
 
   /// The best degrees; null where none is feasible.
   [[nodiscard]] const TunedDegrees* best() const noexcept {
@@ -57,7 +58,7 @@ struct Tuning {
 /// Time that one cause adds to a loser over the winner; negative where the loser has less of it.
 struct TimeDifference {
   std::size_t cause = 0;  ///< `time_cause` names it
-  Nanos time;
+  Nanos time;             ///< of the loser less that of the winner
   friend bool operator==(const TimeDifference&, const TimeDifference&) = default;
 };
 

@@ -18,7 +18,8 @@ namespace slimpack::report {
 /// Steps of one batch size.
 struct TunedBatch {
   std::optional<Tokens> batch_tokens;  ///< what a step may hold; absent where nothing was asked
-  std::vector<ComparedStep> steps;
+  std::vector<ComparedStep> steps;     ///< that every choice of degrees was planned on
+  /// Tokens of all steps.
   [[nodiscard]] Tokens tokens() const noexcept {
     Tokens sum;
     for (const ComparedStep& step : steps) sum += step.tokens;
@@ -29,20 +30,21 @@ struct TunedBatch {
 /// One planner on one batch size.
 struct TunedPlanner {
   std::size_t batch = 0;  ///< in `TuneReport::batches`
-  Tuning tuning;
+  Tuning tuning;          ///< all degrees that were tried
 };
 
 /// All that `slimpack tune` found. Degrees, batch tokens and steps of `task` are not used.
 struct TuneReport {
-  ComparedTask task;
-  std::int64_t devices = 0;
-  std::vector<TunedBatch> batches;
+  ComparedTask task;                  ///< what was asked of all planners
+  std::int64_t devices = 0;           ///< that every choice of degrees uses
+  std::vector<TunedBatch> batches;    ///< the batch sizes that were tried
   std::vector<TunedPlanner> results;  ///< one for each planner and batch
 };
 
 /// A place in the ranking: a choice of degrees of a result.
 struct TunedPlace {
-  std::size_t result = 0, tried = 0;
+  std::size_t result = 0;  ///< in `TuneReport::results`
+  std::size_t tried = 0;   ///< in that result's `Tuning::tried`
   friend bool operator==(const TunedPlace&, const TunedPlace&) = default;
 };
 
