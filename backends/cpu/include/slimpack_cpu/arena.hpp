@@ -96,13 +96,16 @@ class Buffer {
       : size_(static_cast<std::size_t>(bytes.value)),
         own_(detail::aligned_bytes(size_)),
         data_(own_.get()) {}
+  /// From an arena. Throws ExecutionError where the arena has no room.
   Buffer(BufferArena& arena, Bytes bytes)
       : size_(static_cast<std::size_t>(bytes.value)), arena_(&arena), data_(arena.take(size_)) {}
+  /// Takes over the memory; `other` is left empty.
   Buffer(Buffer&& other) noexcept
       : size_(std::exchange(other.size_, 0)),
         arena_(std::exchange(other.arena_, nullptr)),
         own_(std::move(other.own_)),
         data_(std::exchange(other.data_, nullptr)) {}
+  /// Swaps the memory of both.
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(size_, other.size_);
     std::swap(arena_, other.arena_);
@@ -130,18 +133,23 @@ class Buffer {
 class ArenaOwner {
  public:
   ArenaOwner() = default;
+  /// An arena of its own, as large as the other's, if that has one.
   ArenaOwner(const ArenaOwner& other) {
     if (other.arena_) arena_ = std::make_unique<BufferArena>(other.arena_->capacity());
   }
+  /// Replaces the arena by one as large as the other's. No buffer of it may be held.
   ArenaOwner& operator=(const ArenaOwner& other) {
     if (this != &other) *this = ArenaOwner(other);
     return *this;
   }
+  /// Takes over the other's arena.
   ArenaOwner(ArenaOwner&&) noexcept = default;
+  /// Takes over the other's arena. No buffer of the one before may be held.
   ArenaOwner& operator=(ArenaOwner&&) noexcept = default;
   ~ArenaOwner() = default;
 
-  /// An arena that must grow does so by a half or more: what no buffer reaches costs nothing, while
+  /// Makes an arena of at least `capacity` bytes, unless there is one. No buffer may be held. An
+  /// arena that must grow does so by a half or more: what no buffer reaches costs nothing, while
   /// the pages of a new block are cleared again.
   void reserve(Bytes capacity) {
     if (arena_) {

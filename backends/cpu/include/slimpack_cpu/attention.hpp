@@ -19,9 +19,13 @@ namespace slimpack::cpu {
 /// `first_key` of the same sample. Row i sees key j if first_key + j <= first_row + i. Consecutive
 /// query heads share a key head.
 struct AttentionShape {
-  std::int64_t rows = 0, keys = 0;
-  Tokens first_row, first_key;
-  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t rows = 0;      ///< queries of the run
+  std::int64_t keys = 0;      ///< keys of the run
+  Tokens first_row;           ///< position of the first query in the sample
+  Tokens first_key;           ///< position of the first key in the sample
+  std::int64_t heads = 0;     ///< of queries, a multiple of kv_heads
+  std::int64_t kv_heads = 0;  ///< of keys and values, > 0
+  std::int64_t head_dim = 0;  ///< width of a head, > 0
 
   /// Keys of the run that row i sees.
   [[nodiscard]] constexpr std::int64_t visible(std::int64_t row) const noexcept {

@@ -93,12 +93,14 @@ inline double worse(double a, double b) {
 /// How far an execution is from the oracle. A difference is relative: the largest absolute one over
 /// the tensor's largest absolute value.
 struct PlanCheck {
-  double loss = 0;       ///< the executed one
-  double reference = 0;  ///< the oracle's
-  double loss_difference = 0, gradient_difference = 0, weight_difference = 0;
-  std::string worst_tensor;  ///< with the largest gradient difference
-  std::map<std::string, double> gradient_by_tensor;
-  std::vector<Bytes> peak;  ///< one a device
+  double loss = 0;                 ///< the executed one
+  double reference = 0;            ///< the oracle's
+  double loss_difference = 0;      ///< of the two losses, over the oracle's
+  double gradient_difference = 0;  ///< the largest of all tensors and devices, after reduction
+  double weight_difference = 0;    ///< the largest of all tensors and devices, after AdamW
+  std::string worst_tensor;        ///< with the largest gradient difference
+  std::map<std::string, double> gradient_by_tensor;  ///< largest difference of all devices, by name
+  std::vector<Bytes> peak;                           ///< one a device
   /// The largest of the three differences.
   [[nodiscard]] double worst() const noexcept {
     return detail::worse(detail::worse(loss_difference, gradient_difference), weight_difference);

@@ -42,9 +42,10 @@ concept DeviceLink = runtime::Transport<Candidate, Number> && runtime::Transport
 /// Both moments of elements [first, first + size) of a named tensor, counted over the whole tensor.
 template <std::floating_point Number>
 struct OptimizerPart {
-  runtime::TensorShape tensor;  ///< whole
-  std::size_t first = 0;
-  std::span<Number> first_moment, second_moment;
+  runtime::TensorShape tensor;      ///< whole
+  std::size_t first = 0;            ///< element of the whole tensor, counted row by row
+  std::span<Number> first_moment;   ///< of `size` elements, in the device's memory
+  std::span<Number> second_moment;  ///< of the same elements
 };
 
 /// A backend (runtime/backend.hpp) for one device of a plan.
@@ -59,9 +60,13 @@ struct OptimizerPart {
 template <Mathematics Math>
 class BasicDevice {
  public:
+  /// What is computed in and stored.
   using Number = typename Math::Number;
+  /// Numbers that are read.
   using In = InOf<Number>;
+  /// Numbers that are written.
   using Out = OutOf<Number>;
+  /// What `allocate` gives, from the heap or from the arena.
   using Buffer = cpu::Buffer;
 
   /// The device at position `device` of `plan.schedule`, with weights drawn from `seed`. Throws
@@ -113,25 +118,26 @@ class BasicDevice {
   [[nodiscard]] In weights(const runtime::HeldTensor& tensor) const { return of(weights_, tensor); }
   /// The same, to be written: a loaded checkpoint.
   [[nodiscard]] Out weights(const runtime::HeldTensor& tensor) { return of(weights_, tensor); }
-  /// Of the last step, summed over ranks and copies.
+  /// Gradients of the last step in what the device holds of a tensor, summed over ranks and copies.
   [[nodiscard]] In gradients(const runtime::HeldTensor& tensor) const {
     return of(gradients_, tensor);
   }
 
   // --- optimizer ---
 
-  /// Of the optimizer.
+  /// Settings of the optimizer.
   [[nodiscard]] const AdamW& settings() const noexcept { return settings_; }
-  /// Of the steps to come: a schedule sets the learning rate here before each of them.
+  /// Changes the optimizer's settings for the steps to come: a schedule sets the learning rate here
+  /// before each of them.
   void set_settings(const AdamW& settings) { settings_ = settings; }
-  /// Updates done.
+  /// How many updates the optimizer has done.
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
   /// Goes on where a saved optimizer stopped. Throws InvalidInput unless steps >= 0.
   void set_steps(std::int64_t steps) {
     require(steps >= 0, "Device: steps must be >= 0", steps);
     steps_ = steps;
   }
-  /// Of the whole model's gradients in the last step, before clipping.
+  /// Norm of the whole model's gradients in the last step, before clipping.
   [[nodiscard]] double gradient_norm() const noexcept { return gradient_norm_; }
   /// The optimizer state that is here, in the order of memory: all that the device holds, or where
   /// it is sharded its rank's part. The parts of all devices make up every tensor, copies (of
@@ -187,7 +193,8 @@ class BasicDevice {
   /// Makes all bytes zero.
   void clear(Buffer& buffer) { std::ranges::fill(buffer.bytes(), std::byte{0}); }
 
-  /// Throws InvalidInput if the plan's model or partition is not that of the first.
+  /// Takes the data of the plan's step, which must outlive it, and clears the gradients. Throws
+  /// InvalidInput if the plan's model or partition is not that of the first.
   void begin_step(const Plan& plan, const runtime::StepData& data) {
     require(plan.model == model_ && plan.stages == stages_ && plan.parallel.dp == parallel_.dp &&
                 plan.parallel.pp == parallel_.pp && plan.parallel.head == parallel_.head &&
@@ -295,9 +302,10 @@ class BasicDevice {
     buckets_.reduce(chunk, queue_on(link));
   }
 
-  /// Throws std::runtime_error naming the step, with all weights as they were, if the gradients'
-  /// norm is not finite; all devices find the same norm. `head` and `backward` name the samples
-  /// before, where a loss or a token's gradient is not finite.
+  /// O: awaits all sums, clips the gradients by their norm, updates the weights. Throws
+  /// std::runtime_error naming the step, with all weights as they were, if the norm is not finite;
+  /// all devices find the same norm. Where a loss or a token's gradient is not finite, `head` and
+  /// `backward` have named its sample before.
   template <DeviceLink<Number> Link>
   void optimize(Link& link) {
     const runtime::StageProcessGroups process_groups = this->process_groups();
@@ -370,7 +378,8 @@ class BasicDevice {
     throw not_finite("the loss", " in samples " + samples);
   }
 
-  /// Of the stage's input, which all gradients of rows in its layers have gone into.
+  /// Throws where the gradient of the stage's input is not finite: it holds what the gradients of
+  /// all rows in the stage's layers have come to.
   void check_gradient(const runtime::PackCall& call, In gradient) const {
     runtime::SampleList samples;
     for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
@@ -380,8 +389,8 @@ class BasicDevice {
     if (!samples.text().empty()) throw not_finite("the gradient", " in samples " + samples.text());
   }
 
-  /// The gradients of all tokens were finite: a sum over them is not. `norm` is that of all stages,
-  /// of which one at least can name the tensor.
+  /// Throws for a norm that is not finite although the gradients of all tokens were: a sum over
+  /// tokens is not. `norm` is that of all stages, of which one at least can name the tensor.
   template <class Link>
   [[noreturn]] void throw_norm_not_finite(double norm, Link& link) const {
     for (const runtime::HeldTensor& tensor : layout_.tensors) {

@@ -27,12 +27,19 @@ namespace slimpack::cpu {
 template <Mathematics Math>
 class SliceAttention {
  public:
+  /// What is computed in.
   using Number = typename Math::Number;
+  /// Numbers that are read.
   using In = InOf<Number>;
+  /// Numbers that are written.
   using Out = OutOf<Number>;
+  /// Pieces of the slice that the rank owns, ascending.
   using Pieces = std::span<const PieceRows<Number>>;
+  /// One entry a piece, in their order.
   using Scratch = std::span<const PieceGradients<Number>>;
 
+  /// The `layer`-th of the stage's `layers`, with keys and values in pages of `page` tokens.
+  /// `segment` is the slice in `call`. What is passed by reference must outlive this.
   SliceAttention(Math& math, const ModelShape& model, Tokens page, const runtime::PackCall& call,
                  const runtime::SegmentMemory& segment, std::int64_t layer, std::int64_t layers)
       : math_(math),

@@ -20,17 +20,18 @@
 
 namespace slimpack::cpu {
 
-/// The same bytes as numbers. Buffers of the backend are aligned for them.
+/// The same bytes as numbers to write. Buffers of the backend are aligned for them.
 template <std::floating_point Number = double>
 [[nodiscard]] OutOf<Number> numbers(std::span<std::byte> bytes) {
   return {reinterpret_cast<Number*>(bytes.data()), bytes.size() / sizeof(Number)};
 }
+/// The same bytes as numbers to read.
 template <std::floating_point Number = double>
 [[nodiscard]] InOf<Number> numbers(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const Number*>(bytes.data()), bytes.size() / sizeof(Number)};
 }
 
-/// All that is stored, in bytes of one number.
+/// Sizes of what is stored: everything in numbers of one type.
 template <std::floating_point Number>
 [[nodiscard]] constexpr ElementBytes element_bytes_of() noexcept {
   constexpr auto kSize = static_cast<std::int64_t>(sizeof(Number));
@@ -42,18 +43,19 @@ template <std::floating_point Number>
 template <std::floating_point Number>
 class Workspace {
  public:
+  /// What is handed out.
   using Out = OutOf<Number>;
   /// Hands out `all`.
   explicit Workspace(Out all) : all_(all) {}
 
-  /// A matrix with whatever is there.
+  /// A matrix of any content. Throws std::logic_error where too little is left.
   [[nodiscard]] Out take(std::int64_t rows, std::int64_t cols) {
     const auto size = static_cast<std::size_t>(rows * cols);
     if (size > all_.size() - used_) throw std::logic_error("the unit's workspace is too small");
     used_ += size;
     return all_.subspan(used_ - size, size);
   }
-  /// A matrix of zeros.
+  /// A matrix of zeros. Throws as `take`.
   [[nodiscard]] Out take_zeros(std::int64_t rows, std::int64_t cols) {
     const Out taken = take(rows, cols);
     std::ranges::fill(taken, Number{0});
@@ -69,21 +71,40 @@ class Workspace {
   std::size_t used_ = 0;
 };
 
-/// Weights (spans of constant numbers) or gradients of one layer.
+/// Weights (spans of constant numbers) or gradients of one layer. Matrices are outputs x inputs,
+/// row by row.
 template <class Span>
 struct LayerTensors {
-  Span input_norm, query, key, value, output, mid_norm, gate, up, down;
+  Span input_norm;  ///< gain of the norm before attention, hidden
+  Span query;       ///< query width x hidden
+  Span key;         ///< key width x hidden
+  Span value;       ///< key width x hidden
+  Span output;      ///< hidden x query width
+  Span mid_norm;    ///< gain of the norm behind attention, hidden
+  Span gate;        ///< ffn x hidden
+  Span up;          ///< ffn x hidden
+  Span down;        ///< hidden x ffn
 };
 
 /// Everything that the forward pass of one layer makes of one piece, keys and values apart: kept
 /// from F to B or, where the piece's mode does not keep it, in the workspace.
 template <std::floating_point Number>
 struct PieceRows {
-  Tokens begin;  ///< position of the first row in the sample
-  std::int64_t rows = 0;
-  std::int64_t first_row = 0;  ///< in the pack
-  OutOf<Number> input, attention, log_sum, query, mid, gate, up, input_norm, mid_norm, product;
-  OutOf<Number> input_inverse, mid_inverse;  ///< inverse RMS
+  Tokens begin;                 ///< position of the first row in the sample
+  std::int64_t rows = 0;        ///< tokens of the piece
+  std::int64_t first_row = 0;   ///< in the pack
+  OutOf<Number> input;          ///< of the layer, rows x hidden
+  OutOf<Number> attention;      ///< output of attention, rows x query width
+  OutOf<Number> log_sum;        ///< log-sum-exp of attention, rows x heads
+  OutOf<Number> query;          ///< rotated queries, rows x query width
+  OutOf<Number> mid;            ///< input plus projected attention, rows x hidden
+  OutOf<Number> gate;           ///< before the activation, rows x ffn
+  OutOf<Number> up;             ///< rows x ffn
+  OutOf<Number> input_norm;     ///< output of the norm before attention, rows x hidden
+  OutOf<Number> mid_norm;       ///< output of the norm behind attention, rows x hidden
+  OutOf<Number> product;        ///< silu(gate) * up, rows x ffn
+  OutOf<Number> input_inverse;  ///< inverse RMS of each row of `input`
+  OutOf<Number> mid_inverse;    ///< inverse RMS of each row of `mid`
 };
 
 /// Rows of a pack that go through operator after operator before the next ones do: most of what the
@@ -98,7 +119,7 @@ void for_each_part(std::int64_t rows, Visit visit) {
   }
 }
 
-/// Rows [at, at + count) of a piece.
+/// Rows [i, i + count) of a piece.
 template <std::floating_point Number>
 [[nodiscard]] PieceRows<Number> part_of(const PieceRows<Number>& piece, std::int64_t i,
                                         std::int64_t count) {
@@ -115,7 +136,8 @@ template <std::floating_point Number>
           part(piece.mid_inverse)};
 }
 
-/// Calls visit(first piece, pieces) for runs of pieces that together make a group or less.
+/// Calls visit(first piece, number of pieces) for runs of pieces that together have kGroupRows rows
+/// at most, or are one larger piece.
 template <std::floating_point Number, std::invocable<std::size_t, std::size_t> Visit>
 void for_each_group(std::span<const PieceRows<Number>> pieces, Visit visit) {
   for (std::size_t first = 0; first < pieces.size();) {
@@ -179,10 +201,18 @@ template <std::floating_point Number>
   return rows;
 }
 
-/// Scratch of the backward pass of one piece, rows of the workspace.
+/// Scratch of the backward pass of one piece in the workspace: gradients of what PieceRows holds.
 template <std::floating_point Number>
 struct PieceGradients {
-  OutOf<Number> dmid, dnorm, dattention, dquery, dproduct, dgate, dup, dkey, dvalue;
+  OutOf<Number> dmid;        ///< rows x hidden
+  OutOf<Number> dnorm;       ///< of `mid_norm`, later of `input_norm`: rows x hidden
+  OutOf<Number> dattention;  ///< rows x query width
+  OutOf<Number> dquery;      ///< rows x query width
+  OutOf<Number> dproduct;    ///< rows x ffn
+  OutOf<Number> dgate;       ///< rows x ffn
+  OutOf<Number> dup;         ///< rows x ffn
+  OutOf<Number> dkey;        ///< of the piece's own keys, rows x key width
+  OutOf<Number> dvalue;      ///< of the piece's own values, rows x key width
 };
 
 /// The parts of one layer on some pieces of a pack. Each operator runs on all of them before the
@@ -190,12 +220,18 @@ struct PieceGradients {
 template <Mathematics Math>
 class Layer {
  public:
+  /// What is computed in.
   using Number = typename Math::Number;
+  /// Numbers that are read.
   using In = InOf<Number>;
+  /// Numbers that are written.
   using Out = OutOf<Number>;
+  /// Pieces of one pack, in the order of its rows.
   using Pieces = std::span<const PieceRows<Number>>;
+  /// One entry a piece, in their order.
   using Scratch = std::span<const PieceGradients<Number>>;
 
+  /// `math` and `model` are kept by reference; `weights` are the layer's.
   Layer(Math& math, const ModelShape& model, const LayerTensors<In>& weights)
       : math_(math), model_(model), weights_(weights) {}
 
@@ -231,7 +267,7 @@ class Layer {
     }
   }
 
-  /// Everything behind attention; `outputs` are the layer's, by piece.
+  /// Everything behind attention: fills `outputs`, the layer's output by piece, rows x hidden.
   void finish(Pieces pieces, std::span<const Out> outputs) const {
     make_mid(pieces);
     normalise_mid(pieces);
@@ -245,13 +281,13 @@ class Layer {
     }
   }
 
-  /// What the mode has not kept and what comes before attention.
+  /// Computes again what comes before attention and the mode has not kept.
   void recompute_before(Pieces pieces, Recompute mode) const {
     if (mode == Recompute::none) return;
     normalise_input(pieces);
     if (mode != Recompute::light) project_query(pieces);
   }
-  /// What comes behind attention, whose output must be there.
+  /// Computes again what comes behind attention, whose output must be there, and is not kept.
   void recompute_behind(Pieces pieces, Recompute mode) const {
     if (mode == Recompute::none) return;
     if (mode != Recompute::light) make_mid(pieces);

@@ -37,13 +37,13 @@ inline void check_size(std::size_t size, std::int64_t rows, std::int64_t cols,
   require(size == static_cast<std::size_t>(rows * cols), rule, static_cast<std::int64_t>(size));
 }
 
-/// Row `at` of a matrix of `cols` columns.
+/// Row `i` of a matrix of `cols` columns.
 template <Number Element>
 std::span<Element> row(std::span<Element> matrix, std::int64_t i, std::int64_t cols) {
   return matrix.subspan(static_cast<std::size_t>(i * cols), static_cast<std::size_t>(cols));
 }
 
-/// Rows [first, first + rows) of a matrix of `cols` columns.
+/// Rows [first, first + count) of a matrix of `cols` columns.
 template <Number Element>
 std::span<Element> rows(std::span<Element> matrix, std::int64_t first, std::int64_t count,
                         std::int64_t cols) {
@@ -81,9 +81,11 @@ inline void add(Out into, In values) {
   detail::add_scaled(into, 1.0, values);
 }
 
-/// Sizes of a linear layer: rows, and numbers of a row before and behind it.
+/// Sizes of a linear layer.
 struct LinearShape {
-  std::int64_t rows = 0, in = 0, out = 0;
+  std::int64_t rows = 0;  ///< tokens
+  std::int64_t in = 0;    ///< numbers of a row before it
+  std::int64_t out = 0;   ///< numbers of a row behind it
 };
 
 /// out[rows, out] = in[rows, in] * transpose(weight[out, in]).
@@ -136,7 +138,8 @@ inline void linear_backward_weight(Out dweight, In dout, In in, LinearShape shap
 
 /// A matrix of rows.
 struct RowShape {
-  std::int64_t rows = 0, cols = 0;
+  std::int64_t rows = 0;  ///< tokens
+  std::int64_t cols = 0;  ///< numbers of a row
 };
 
 /// out = in * inverse_rms * gain, inverse_rms = 1 / sqrt(mean(in^2) + epsilon), one a row.
@@ -189,10 +192,12 @@ inline void rms_norm_backward(Out din, Out dgain, In dout, In in, In gain, In in
 
 /// Rows of heads that are rotated.
 struct RopeShape {
-  std::int64_t rows = 0, heads = 0, head_dim = 0;
+  std::int64_t rows = 0;      ///< tokens, at consecutive positions
+  std::int64_t heads = 0;     ///< heads of a row
+  std::int64_t head_dim = 0;  ///< width of a head, even
 };
 
-/// Rotate by the position, or back.
+/// By the angle of the position, or back by it.
 enum class Rotation : std::uint8_t { forward, inverse };
 
 /// Rotary positions in place: element i < head_dim / 2 of a head turns with element
@@ -277,10 +282,11 @@ inline void embedding_backward(Out dtable, In dout, std::span<const std::int32_t
 /// The target of each row; a row without one adds no loss.
 using Targets = std::span<const std::optional<std::int32_t>>;
 
-/// Rows [first, first + size) of the vocabulary: what the columns of a shard's logits are.
+/// Logits of a shard of the vocabulary, rows x size: column c is row first + c of the vocabulary.
 struct LogitShape {
-  std::int64_t rows = 0;
-  std::int64_t first = 0, size = 0;
+  std::int64_t rows = 0;   ///< tokens
+  std::int64_t first = 0;  ///< first row of the vocabulary in the shard
+  std::int64_t size = 0;   ///< rows of the vocabulary in the shard; may be 0
 };
 
 /// The largest logit of each row; minus infinity where the shard is empty.
@@ -346,11 +352,12 @@ inline void logit_gradients(Out logits, In maximum, In sum, Targets targets, Log
 /// correction, on all weights alike. Gradients whose norm over the whole model is larger than
 /// `largest_norm` are scaled down to it.
 struct AdamW {
-  double learning_rate = 1e-3;
-  double beta1 = 0.9, beta2 = 0.95;
-  double epsilon = 1e-8;
-  double weight_decay = 0.1;
-  double largest_norm = std::numeric_limits<double>::infinity();
+  double learning_rate = 1e-3;  ///< of the next step
+  double beta1 = 0.9;           ///< decay of the first moment
+  double beta2 = 0.95;          ///< decay of the second moment
+  double epsilon = 1e-8;        ///< added to the root of the corrected second moment
+  double weight_decay = 0.1;  ///< weights fall by learning_rate * weight_decay of themselves a step
+  double largest_norm = std::numeric_limits<double>::infinity();  ///< infinite: no clipping
   friend bool operator==(const AdamW&, const AdamW&) = default;
 };
 

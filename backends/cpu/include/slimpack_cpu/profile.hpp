@@ -43,6 +43,7 @@ struct ProfileOptions {
 
 /// What was measured, and how quietly.
 struct MeasuredProfile {
+  /// What `fit_cost` is fitted to.
   std::vector<ProfileRow> rows;
   /// Of the time that units took, the share in which their threads computed, in 0 .. 1. The rest
   /// went to other programs and to the host; rows are already longer by it.
@@ -320,7 +321,8 @@ class ProfileRun {
   runtime::DeviceThreads device_threads_;
   std::vector<Shot> shots_;
   EmbeddingTimes embedding_;
-  double computed_ = 0, passed_ = 0;  ///< seconds of all units, rounds and ranks: by both clocks
+  /// Seconds of all units, rounds and ranks: in which their threads computed, and that passed.
+  double computed_ = 0, passed_ = 0;
   std::vector<ProfileRow> rows_;
 };
 

@@ -18,8 +18,8 @@ namespace slimpack::cpu {
 
 /// A plan whose units are timed. Forward pack i is backward pack i, on the only device.
 struct ProfilePlan {
-  Plan plan;
-  std::int64_t layers = 0;
+  Plan plan;                ///< of one device, which recomputes nothing
+  std::int64_t layers = 0;  ///< of the model that is left on the device
 };
 
 /// Tokens [begin, end) of a profiled plan's sample, by the sample's position.

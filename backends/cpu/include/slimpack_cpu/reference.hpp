@@ -21,17 +21,21 @@ namespace slimpack::cpu {
 
 /// A matrix of its own, row by row.
 struct Matrix {
-  std::int64_t rows = 0, cols = 0;
-  std::vector<double> values;
+  std::int64_t rows = 0;       ///< how many
+  std::int64_t cols = 0;       ///< numbers of a row
+  std::vector<double> values;  ///< rows x cols
 
   Matrix() = default;
+  /// A matrix of zeros.
   Matrix(std::int64_t row_count, std::int64_t col_count)
       : rows(row_count),
         cols(col_count),
         values(static_cast<std::size_t>(row_count * col_count), 0.0) {}
+  /// An element, unchecked.
   double& operator()(std::int64_t row, std::int64_t col) {
     return values[static_cast<std::size_t>(row * cols + col)];
   }
+  /// An element, unchecked.
   double operator()(std::int64_t row, std::int64_t col) const {
     return values[static_cast<std::size_t>(row * cols + col)];
   }
@@ -44,7 +48,7 @@ using Tensors = std::map<std::string, Matrix>;
 struct ReferenceResult {
   double loss = 0;                  ///< sum over targets / number of targets
   std::vector<double> sample_loss;  ///< sum over the sample's targets, not divided
-  Tensors gradients;
+  Tensors gradients;                ///< of `loss`, one for each weight
 };
 
 /// The weights that every partition of the model begins with.

@@ -26,11 +26,15 @@ using Out = std::span<float>;
 /// again from the log-sum-exp. Results of a row do not depend on other rows.
 class Attention {
  public:
-  /// Rows and keys of a tile: scores, their gradients and the packed keys stay in the second-level
-  /// cache, and most of them in the first.
+  /// Most rows of a tile, the heads that share a key head one below the other; more only where one
+  /// token has more such heads. With kKeys keys, scores, their gradients and the packed keys stay
+  /// in the second-level cache, and most of them in the first.
   static constexpr std::int64_t kRows = 48;
+  /// Keys of a tile.
   static constexpr std::int64_t kKeys = 128;
 
+  /// As cpu::attention_forward: lets the rows see further keys. Throws InvalidInput where a span
+  /// has not the size that the shape says.
   void forward(Out out, Out log_sum, In query, In key, In value, const AttentionShape& shape) {
     cpu::detail::check_attention(shape);
     check(out.size() == size(shape.rows * shape.query_width()), "out", out.size());
@@ -60,7 +64,8 @@ class Attention {
         });
   }
 
-  /// `out` is empty where `delta` (one a row and head) is given, and the other way round.
+  /// As cpu::attention_backward where `delta` is empty, and as cpu::attention_backward_from where
+  /// `out` is. Throws InvalidInput where a span has not the size that the shape says.
   void backward(Out dquery, Out dkey, Out dvalue, In query, In key, In value, In out, In delta,
                 In log_sum, In dout, const AttentionShape& shape) {
     cpu::detail::check_attention(shape);

@@ -30,13 +30,16 @@ inline constexpr std::int64_t kPanel = kTileVectors * kLanes;
 class Floats {
  public:
   Floats() = default;
+  /// So many zeros.
   explicit Floats(std::int64_t count)
       : size_(count),
         data_(static_cast<float*>(::operator new(static_cast<std::size_t>(count) * sizeof(float),
                                                  std::align_val_t{kAlignment}))) {
     std::fill_n(data_.get(), count, 0.0F);
   }
+  /// The first of them, at a multiple of kAlignment; null where the size is not set.
   [[nodiscard]] float* data() const noexcept { return data_.get(); }
+  /// How many they are.
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
 
  private:
@@ -51,18 +54,22 @@ class Floats {
 
 /// A left factor: element (row, col) is data[row * row_stride + col * col_stride].
 struct Left {
-  const float* data = nullptr;
-  std::int64_t row_stride = 0, col_stride = 1;
+  const float* data = nullptr;  ///< element (0, 0)
+  std::int64_t row_stride = 0;  ///< floats from one row to the next; 1 in a transposed factor
+  std::int64_t col_stride = 1;  ///< floats from one column to the next
 };
 
 /// A right factor of `depth` rows. Columns [p * kPanel, (p + 1) * kPanel) are panel p, row by row,
 /// the last one only as wide as the columns that are left, in whole packets.
 struct Panels {
-  float* data = nullptr;
-  std::int64_t depth = 0, cols = 0;
+  float* data = nullptr;   ///< `size(depth, cols)` floats, not owned
+  std::int64_t depth = 0;  ///< rows of the factor
+  std::int64_t cols = 0;   ///< columns of the factor, without padding
+  /// Floats that the panels of depth x cols elements take, padding included.
   [[nodiscard]] static constexpr std::int64_t size(std::int64_t depth, std::int64_t cols) noexcept {
     return depth * padded(cols);
   }
+  /// Floats in a row of the panel that begins at column `col`, padding included.
   [[nodiscard]] std::int64_t width(std::int64_t col) const noexcept {
     return std::min(kPanel, padded(cols) - col);
   }
@@ -195,13 +202,15 @@ inline void multiply(float* out, std::int64_t stride, std::int64_t rows, std::in
 /// pack are multiplied by the same weights one after the other.
 class Multiplier {
  public:
+  /// Most rows, and most columns, of a right factor that are packed at one time.
   static constexpr std::int64_t kBlock = 512;
 
+  /// How a right factor lies in memory: depth x cols row by row, or its transpose, cols x depth.
   enum class Order : std::uint8_t { rows, transposed };
 
   Multiplier() : packed_(kBlock * (kBlock + kLanes)), columns_(kBlock * kTileRows) {}
 
-  /// Before memory that was packed may have changed.
+  /// Drops what is kept. To be called before memory that was packed may change.
   void forget() noexcept { kept_ = nullptr; }
 
   /// out[rows, cols] (row by row) = left * right, or += it. The right factor lies row by row,

@@ -109,6 +109,7 @@ inline void rms_norm_backward(Out din, Out dgain, In dout, In in, In gain, In in
 /// angles, so that sines are few and tables small.
 class Rotary {
  public:
+  /// As cpu::rotate, in fp32. Keeps its tables for the next call with the same theta and head_dim.
   void rotate(Out values, Tokens first, RopeShape shape, double theta, Rotation rotation) {
     require(shape.head_dim > 0 && shape.head_dim % 2 == 0, "fast rotate: head_dim must be even",
             shape.head_dim);

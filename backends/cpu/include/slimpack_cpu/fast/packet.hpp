@@ -99,17 +99,21 @@ inline Packet exp2(const Packet& x) {
 
 /// Loads and stores whole packets.
 struct Whole {
+  /// kLanes floats from `from` on.
   static Packet load(const float* from) { return fast::load(from); }
+  /// kLanes floats to `into` and behind.
   static void store(float* into, const Packet& packet) { fast::store(into, packet); }
 };
-/// Loads and stores the first `count` lanes; the others read zero.
+/// Loads and stores the first `count` lanes.
 struct Part {
-  std::size_t count = 0;
+  std::size_t count = 0;  ///< 0 .. kLanes
+  /// `count` floats from `from` on, no others are read; the other lanes are zero.
   [[nodiscard]] Packet load(const float* from) const {
     alignas(kAlignment) float lanes[kLanes] = {};
     std::memcpy(lanes, from, count * sizeof(float));
     return fast::load(lanes);
   }
+  /// `count` floats to `into` and behind, no others are written.
   void store(float* into, const Packet& packet) const {
     alignas(kAlignment) float lanes[kLanes];
     fast::store(lanes, packet);
