@@ -32,7 +32,7 @@ using namespace detail;  // NOLINT(google-build-using-namespace): of this librar
 
 namespace {
 
-/// The legend of several pictures: what any of them has, without its share.
+/// The legend of several pictures: an entry for all that any of them has.
 class SharedLegend {
  public:
   void add(const Picture& picture) {

@@ -65,8 +65,8 @@ struct LanePath {
 
 /// Draws stretches that follow one another in time (gaps between them stay empty). A stretch of at
 /// least a column is drawn as it is; a run of thinner ones within a column becomes one stack whose
-/// areas are their shares of its time, and equal neighbours become one. At most about two shapes a
-/// column come out, whatever the number of stretches. O(stretches + columns).
+/// areas are in proportion to their times, and equal neighbours become one. At most about two
+/// shapes a column come out, whatever the number of stretches. O(stretches + columns).
 class LanePainter {
  public:
   LanePainter(TimeScale scale, Hundredths height, std::int64_t columns, bool with_marks)

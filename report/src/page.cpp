@@ -87,7 +87,8 @@ class PageData {
  private:
   static constexpr std::size_t kPathReasons = 5;
 
-  /// As many ranks of each plan as its share of the entries allows, at least one.
+  /// The ranks of a plan that are drawn: all, or so many, at least one, that the entries of all
+  /// plans together come near `most_entries`.
   [[nodiscard]] std::vector<std::size_t> ranks_of(const PagePlan& plan) const {
     const auto all = static_cast<std::size_t>(plan.plan().parallel.dp);
     std::size_t most = all;

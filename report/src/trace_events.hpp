@@ -53,7 +53,7 @@ class TraceWriter {
  public:
   explicit TraceWriter(std::ostream& out) : text_(out) { text_ << "{\"traceEvents\": ["; }
 
-  /// Names a process and a place in the order of processes.
+  /// Names the process of a data-parallel rank; processes are listed by rank.
   void process(std::int32_t dp, std::string_view name) {
     metadata("process_name", dp, 0, "name", name);
     metadata("process_sort_index", dp, 0, "sort_index", {}, dp);

@@ -18,7 +18,7 @@ void write_comparison_json(std::ostream& out, const Comparison& comparison);
 void write_comparison_csv(std::ostream& out, const Comparison& comparison);
 
 /// Writes a row a planner: iteration time (mean, with several steps least and most), efficiency,
-/// speed-up over megatron of summed time, MFU, idle share, peak memory, planning time; planners
+/// speed-up of summed time over the baseline, MFU, idle share, peak memory, planning time; planners
 /// without a plan for some step say why. Below, what each planner chose in the first step that it
 /// has a plan for. Throws InvalidInput as `summarize_comparison` does.
 void write_comparison_text(std::ostream& out, const Comparison& comparison);

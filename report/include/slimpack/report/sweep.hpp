@@ -44,8 +44,8 @@ inline constexpr std::int64_t kMostSweepPoints = 100'000;
 void write_sweep_json(std::ostream& out, const Sweep& sweep);
 
 /// Writes a row for each point and planner: iteration time (mean of the steps), efficiency,
-/// speed-up over megatron where it takes part, tokens a second, MFU, idle share, peak memory. Rows
-/// without a plan for some step say why. Throws InvalidInput as `summarize_comparison` does.
+/// speed-up over the baseline where it takes part, tokens a second, MFU, idle share, peak memory.
+/// Rows without a plan for some step say why. Throws InvalidInput as `summarize_comparison` does.
 void write_sweep_text(std::ostream& out, const Sweep& sweep);
 
 /// Writes a header and a row for each point and planner: the axes, then figures over the point's
