@@ -14,8 +14,8 @@ namespace slimpack::cuda {
 
 /// `page_tokens` keys of one sample, or fewer in its last page, in consecutive rows of the key and
 /// value matrices. Key i of a segment lies in page i / page_tokens of its list. A page's keys stand
-/// at consecutive positions of the sample, and pages in rising order of them; a rank of a merged
-/// group, that holds some blocks of a sample only, lists these.
+/// at consecutive positions of the sample, and pages in rising order of them; a rank of a
+/// context-parallel group, which holds some blocks of a sample only, lists these.
 struct KeyPage {
   std::int32_t row = 0;
   std::int32_t position = 0;  ///< of its first key in the sample

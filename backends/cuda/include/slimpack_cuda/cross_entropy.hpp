@@ -8,8 +8,8 @@
 #include "slimpack_cuda/bf16.hpp"
 #include "slimpack_cuda/device.hpp"
 
-/// Pass 1 makes one LogitSum a row of each shard; merged over all shards they give the losses, and
-/// with them pass 2 turns logits into gradients. A shard may be cut further, by rows and by
+/// Pass 1 makes one LogitSum a row of each shard; combined over all shards they give the losses,
+/// and with them pass 2 turns logits into gradients. A shard may be cut further, by rows and by
 /// columns. `targets` hold one entry of the whole vocabulary a row, or kNoTarget. Launchers check
 /// shapes and sizes (InvalidInput), return on empty work, launch and check the launch (CudaError);
 /// they neither allocate nor synchronize. Two runs give the same bits.
@@ -39,7 +39,7 @@ void logit_sums(DeviceSpan<LogitSum> sums, DeviceSpan<const Bf16> logits,
                 DeviceSpan<const std::int32_t> targets, LogitShape shape, StreamView stream);
 
 /// Takes `more`, of other columns of the same rows, into `sums`. Ranks that must agree bit by bit
-/// merge in the same order.
+/// combine in the same order.
 void merge_logit_sums(DeviceSpan<LogitSum> sums, DeviceSpan<const LogitSum> more,
                       StreamView stream);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention needs besides attention, each row and head by itself: delta, and the merging of
-// partial results. kLanes threads share a row and head of 8 * kLanes numbers; kLanes = 1 is for any
-// other length.
+// What attention needs besides attention, each row and head by itself: delta, and how
+// partial results are combined. kLanes threads share a row and head of 8 * kLanes numbers; kLanes =
+// 1 is for any other length.
 #pragma once
 
 #include <array>

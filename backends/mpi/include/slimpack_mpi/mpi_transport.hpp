@@ -44,7 +44,8 @@ class MpiTransport {
   /// For what all ranks do together, inside or outside of a step.
   [[nodiscard]] Engine& engine() noexcept { return engine_; }
 
-  /// Begins a step of devices in lines of `stages`. Throws InvalidInput unless window >= 1.
+  /// Begins a step of a plan with so many stages a data-parallel rank. Throws InvalidInput unless
+  /// both are >= 1.
   void begin_step(std::int32_t stages, std::int32_t max_in_flight) {
     require(max_in_flight >= 1, "MpiTransport: window must be >= 1", max_in_flight);
     require(stages >= 1, "MpiTransport: stages must be >= 1", stages);
@@ -57,8 +58,8 @@ class MpiTransport {
     session().monitor().doing(processes::Doing::computing);
   }
 
-  /// Ends it: from here on the rank may do what it likes, and others wait for it without limit.
-  /// Throws ExecutionError if a message or sum is left.
+  /// Ends the step: from here on the rank may do what it likes, and others wait for it without
+  /// limit. Throws ExecutionError if a message or sum is left.
   void end_step(const std::string& place) {
     const std::string left = engine_.locked([&] { return leftover(); });
     if (!left.empty()) {

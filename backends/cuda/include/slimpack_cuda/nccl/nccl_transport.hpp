@@ -80,7 +80,8 @@ class NcclTransport {
                static_cast<std::size_t>(plan.parallel.pp), plan.max_in_flight);
   }
 
-  /// The same for any order: `stages` devices are a line, `channels` are those of its turns.
+  /// The same for any order of a plan with `stages` stages a data-parallel rank. `channels` are
+  /// those that turns of the order count in. Throws InvalidInput also unless max_in_flight >= 1.
   void begin_step(StepOrder order, std::vector<runtime::Channel> channels,
                   std::span<const Circle> circles, std::size_t stages, std::int32_t max_in_flight) {
     require(max_in_flight >= 1, "NcclTransport: window must be >= 1", max_in_flight);
@@ -99,8 +100,8 @@ class NcclTransport {
     control_.inside(true);
   }
 
-  /// Ends it: from here on the rank may do what it likes, and others wait for it without limit.
-  /// Throws ExecutionError if a message or sum is left.
+  /// Ends the step: from here on the rank may do what it likes, and others wait for it without
+  /// limit. Throws ExecutionError if a message or sum is left.
   void end_step(const std::string& place) {
     for (const auto& [channel, state] : channels_) {
       if (!state.sends.empty() || !state.receives.empty()) {
@@ -325,7 +326,7 @@ class NcclTransport {
            " is awaited before its turn in the plan, ";
   }
 
-  /// Each member brings the part of its place.
+  /// Each member brings its own part, in the order of members.
   template <class Element>
   void gather(const Member& member, std::span<Element> values, const Parts& parts) {
     const std::size_t begin = parts.front().first, part = parts.front().second - begin;

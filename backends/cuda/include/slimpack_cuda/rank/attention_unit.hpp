@@ -126,7 +126,7 @@ class RankAttention {
                                                 std::int64_t width) const {
     return rows_at(matrix, places_.row_of(piece), piece.piece.length().value, width);
   }
-  /// Two buffers for the largest share of [begin, end of the slice) at `row` bytes a token.
+  /// Two buffers for the largest CP shard of [begin, end of the slice) at `row` bytes a token.
   [[nodiscard]] Travelling travelling(const runtime::SegmentMemory& segment, Tokens begin,
                                       std::int64_t row) const {
     const CpShard& shard = places_.call.shard;

@@ -34,8 +34,8 @@ struct Boundary {
   std::int64_t hidden = 0;
   StreamView stream;
 
-  /// Token embeddings or what was received, by rows of the blocks; `into(block number)` is where
-  /// they belong. `table` is empty but on the first line.
+  /// Copies token embeddings or what was received to the rows of the blocks; `into(block number)`
+  /// is where they belong. `table` is empty but on the first virtual stage.
   template <class Into>
   void enter(DeviceSpan<const Bf16> table, std::int64_t vocab, Into into) const {
     for (std::size_t i = 0; i < blocks.size(); ++i) {

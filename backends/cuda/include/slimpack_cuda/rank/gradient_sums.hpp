@@ -49,8 +49,9 @@ class GradientSums {
       link.await_sum(bucket.process_group, bucket.tag);
   }
 
-  /// Those that this rank updates; where all ranks update all, each adds up its own line of stages.
-  /// A tied table counts on stage 0 alone.
+  /// Gradients of the weights that this rank updates, for the sum of the norm: where all ranks
+  /// update all, each data-parallel rank sums over its own stages. A tied table counts on stage 0
+  /// alone.
   [[nodiscard]] std::vector<DeviceSpan<const float>> counted(const RankWeights& weights) const {
     const std::size_t skipped = process_groups_.pp == 0 ? 0 : weights.layout().table;
     std::vector<DeviceSpan<const float>> counted;

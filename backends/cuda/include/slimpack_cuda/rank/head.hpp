@@ -131,7 +131,8 @@ class RankHead {
                      static_cast<float>(model_.norm_eps), tools_.stream);
   }
 
-  /// Logits, and their sums over the whole vocabulary: gathered, and merged in the order of stages.
+  /// Logits, and their sums over the whole vocabulary: gathered, and combined in the order of
+  /// stages.
   template <class Link>
   void sum_logits(Link& link) {
     const auto self = static_cast<std::int64_t>(call_.stages.self);
@@ -160,7 +161,8 @@ class RankHead {
     }
   }
 
-  /// Of logits, of the projection and, this part's share, of what it reads.
+  /// Gradients of the logits, of the projection, and of what it reads as far as this stage's rows
+  /// of the vocabulary contribute.
   void make_gradients() {
     const std::int64_t whole = work_.vocabulary.whole();
     Into into = Into::overwrite;

@@ -34,7 +34,7 @@ namespace slimpack::cuda {
 }
 
 /// Tokens of a page as attention sees it: its keys stand at consecutive positions, which in a
-/// context-parallel group only those of one block of the share do.
+/// context-parallel group only those of one CP block do.
 [[nodiscard]] constexpr std::int32_t attention_page(Tokens page, const CpShard& shard) noexcept {
   return static_cast<std::int32_t>(shard.ranks == 1 ? page.value
                                                     : std::gcd(page.value, shard.block.value));
@@ -359,8 +359,8 @@ struct TokenRowsPart {
 struct PackTables {
   bool in_order = true;  ///< rows of the pack are those of its blocks
   TablePart<std::int32_t> rows;
-  TablePart<std::int32_t> tokens;        ///< F of the first line
-  TokenRowsPart token_rows;              ///< B of the first line
+  TablePart<std::int32_t> tokens;        ///< F of the first virtual stage
+  TokenRowsPart token_rows;              ///< B of the first virtual stage
   std::vector<TablePart<RopeRow>> rope;  ///< by layer
   AttentionPart own;
   std::vector<RingPart> ring;  ///< by segment, in context-parallel groups
