@@ -442,7 +442,8 @@ void run(const Options& options) {
     if (options.only == (setting.pp > 1 ? "dp" : "pp")) continue;
     request.dp = setting.dp;
     request.pp = setting.pp;
-    // Shared hosts change their speed from hour to hour: what is judged is measured right after.
+    // Shared hosts change their speed from hour to hour: steps are measured right after the profile
+    // that their prediction is from.
     request.cost = fitted(first_profile(options, request.model));
     for (const char* planner : {"megatron", "slimpack"}) {
       sample_workload(options, lengths, request, planners::find_planner(planner));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cutting a line of samples into packs of equal time: samples a second, and how equal they are.
+// Cutting a queue of samples into packs of equal time: samples a second, and how equal they are.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -57,8 +57,8 @@ void cut(benchmark::State& state) {
   report(state, line);
 }
 
-/// What one would write first: go through the line in steps of the granularity and close a pack
-/// when it has reached its share.
+/// What one would write first: go through the queue in steps of the granularity and close a pack
+/// when it has reached its part of the time.
 schedule::PackCuts cut_in_steps(std::span<const schedule::QueuedSample> samples,
                                 std::int64_t units) {
   Int128 all = 0;

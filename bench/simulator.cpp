@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes a second of the simulator on 1F1B pipelines with links, windows and memory, one thread.
+// Nodes a second of the simulator on 1F1B pipelines with links, send limits and memory, one thread.
 #include <benchmark/benchmark.h>
 #include <cstddef>
 #include <cstdint>

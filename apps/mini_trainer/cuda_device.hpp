@@ -82,7 +82,7 @@ class CudaDevice {
   [[nodiscard]] double gradient_norm() const { return rank_->gradient_norm(); }
   /// While it is on, steps compute losses and change neither weights nor moments.
   void set_evaluating(bool evaluating) noexcept { evaluating_ = evaluating; }
-  /// Of the last step, in the device's order, as the device's own clock has them.
+  /// Times of the last step's units, in the device's order, by the device's own timer.
   [[nodiscard]] const std::vector<UnitTime>& times() const noexcept { return times_; }
 
   // --- weights and moments on the host ---

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// --profile on GPUs: what cost coefficients are fitted to (docs/costs.md), by the devices' clocks.
+// --profile on GPUs: what cost coefficients are fitted to (docs/costs.md), by the devices' timers.
 #pragma once
 
 #include <vector>

@@ -26,7 +26,7 @@ struct Times {
 [[nodiscard]] std::int64_t sets_needed(double set_bytes, std::int64_t cache_bytes);
 
 /// About `budget_ms` of runs after a warm-up of every set; at least five stretches, each of 2 ms
-/// at least, so that neither the clock's grain nor the gap before the first launch matters.
+/// at least, so that neither the timer's resolution nor the gap before the first launch matters.
 [[nodiscard]] Times measure(const Case& of, const Machine& machine, double budget_ms);
 
 }  // namespace slimpack::bench

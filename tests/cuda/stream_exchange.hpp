@@ -90,7 +90,7 @@ struct StreamRank {
   cuda::RankStreams streams{compute.view()};
 };
 
-/// A random exchange on the team, each device on a stream of its own; what was wrong, by device.
+/// A random exchange on the threads, each device on a stream of its own; what was wrong, by device.
 /// enter(device) is called first on the device's thread.
 template <class Element, class Mover = cuda::StreamMover, std::invocable<std::size_t> Enter>
 std::vector<std::string> exchange_on_streams(runtime::DeviceThreads& device_threads,

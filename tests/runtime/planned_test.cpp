@@ -148,7 +148,7 @@ TEST_CASE("execution: plans of real lengths give what the unsliced oracle gives"
     request.recompute.reset();
     (void)steps.execute(planner, request, seed);
   }
-  // Steps so small that long samples exceed a rank's mean: merging balances them.
+  // Steps so small that long samples exceed a rank's mean: context-parallel groups balance them.
   const planners::PlannerInfo& slimpack_planner = planners::find_planner("slimpack");
   for (std::uint64_t seed = 100; seed < 112; ++seed) {
     const bool books = seed % 4 < 2;

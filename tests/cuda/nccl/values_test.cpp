@@ -139,7 +139,7 @@ ExchangeOrder order_of(const test::ExchangePlan& plan) {
     for (const std::size_t device : one.devices) {
       made.order.devices[device].push_back({Kind::unit, act, 0, 0});
     }
-    if (one.act == test::Act::send) {  // posted before: windows allow it
+    if (one.act == test::Act::send) {  // posted before: max_in_flight allows it
       const auto members = pair(one.channel);
       circles.insert({plan.channels[one.channel].channel.direction == runtime::Direction::down
                           ? Use::down
