@@ -118,15 +118,15 @@ std::vector<std::string> on_ranks(std::size_t ranks, const Work& work,
 struct ExchangeOrder {
   nccl::StepOrder order;
   std::vector<runtime::Channel> channels;
-  std::vector<nccl::Circle> circles;
+  std::vector<nccl::CommunicatorKey> communicators;
 };
 
 ExchangeOrder order_of(const test::ExchangePlan& plan) {
   using Kind = nccl::Turn::Kind;
-  using Use = nccl::Circle::Use;
+  using Use = nccl::CommunicatorKey::Use;
   ExchangeOrder made;
   made.order.devices.resize(plan.devices);
-  std::set<nccl::Circle> circles;
+  std::set<nccl::CommunicatorKey> communicators;
   for (const auto& [channel, sizes] : plan.channels) made.channels.push_back(channel);
   std::map<std::size_t, std::size_t> to_queue;  // members of a sum that have not
   const auto pair = [&](std::size_t channel) {
@@ -141,26 +141,26 @@ ExchangeOrder order_of(const test::ExchangePlan& plan) {
     }
     if (one.act == test::Act::send) {  // posted before: max_in_flight allows it
       const auto members = pair(one.channel);
-      circles.insert({plan.channels[one.channel].channel.direction == runtime::Direction::down
-                          ? Use::down
-                          : Use::up,
-                      members});
+      communicators.insert({plan.channels[one.channel].channel.direction == runtime::Direction::down
+                                ? Use::down
+                                : Use::up,
+                            members});
       made.order.devices[members[0]].push_back({Kind::send, one.message, one.channel, 0});
       made.order.devices[members[1]].push_back({Kind::receive, one.message, one.channel, 0});
     } else if (one.act == test::Act::queue) {
       const auto [left, added] = to_queue.try_emplace(one.process_group, one.members.size());
       if (--left->second > 0 || one.members.size() == 1) continue;
-      circles.insert({Use::sum, one.members});
+      communicators.insert({Use::sum, one.members});
       for (const std::size_t member : one.members) {
         made.order.devices[member].push_back({Kind::sum, 0, 0, made.order.sums.size()});
       }
       made.order.sums.push_back({one.members, static_cast<std::int64_t>(one.process_group)});
     } else if (one.act != test::Act::receive && one.act != test::Act::await &&
                one.members.size() > 1) {
-      circles.insert({Use::process_group, one.members});
+      communicators.insert({Use::process_group, one.members});
     }
   }
-  made.circles.assign(circles.begin(), circles.end());
+  made.communicators.assign(communicators.begin(), communicators.end());
   return made;
 }
 
@@ -252,7 +252,7 @@ void exchange(std::uint64_t seed, std::size_t devices) {
   const auto ends = on_ranks(
       devices,
       [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView stream) {
-        link.begin_step(made.order, made.channels, made.circles, devices,
+        link.begin_step(made.order, made.channels, made.communicators, devices,
                         static_cast<std::int32_t>(plan.max_in_flight));
         std::vector<std::size_t> acts;
         for (const nccl::Turn& turn : made.order.devices[rank]) {
@@ -306,33 +306,35 @@ TEST_CASE("NcclTransport: scattered sums give members their parts, and gathering
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
     }
     std::vector<std::vector<float>> scattered(ranks), gathered(ranks);
-    const auto ends =
-        on_ranks(ranks, [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView stream) {
-          runtime::ProcessGroup all{{}, rank};
-          for (std::size_t other = 0; other < ranks; ++other) all.members.push_back(other);
-          nccl::StepOrder order;
-          order.devices.resize(ranks);
-          order.sums = {{all.members, 5}};
-          for (auto& turns : order.devices) {
-            if (ranks == 1) break;  // nothing travels
-            turns = {{nccl::Turn::Kind::pass, 0, 0, 0}, {nccl::Turn::Kind::sum, 0, 0, 0}};
-          }
-          const std::vector<nccl::Circle> circles{{nccl::Circle::Use::sum, all.members},
-                                                  {nccl::Circle::Use::process_group, all.members}};
-          link.begin_step(order, {}, ranks > 1 ? circles : std::vector<nccl::Circle>{}, ranks, 1);
-          const cuda::DeviceBuffer<float> values(static_cast<std::int64_t>(shard_layout.size));
-          cuda::upload(values.span(), std::span<const float>(drawn(rank)), stream);
-          const std::span<float> there(values.span().data, shard_layout.size);
-          link.begin_unit(0);
-          link.queue_scatter(all, 5, there, shard_layout);  // goes within the unit
-          link.await_sum(all, 5);
-          scattered[rank] = cuda::download(values.span(), stream);
-          link.gather_parts(all, there, shard_layout);
-          gathered[rank] = cuda::download(values.span(), stream);
-          CHECK_THROWS_AS(link.queue_scatter(all, 6, there, runtime::ShardLayout{1, ranks, 8}),
-                          InvalidInput);
-          link.end_step("between steps");
-        });
+    const auto ends = on_ranks(ranks, [&](std::size_t rank, nccl::NcclTransport& link,
+                                          cuda::StreamView stream) {
+      runtime::ProcessGroup all{{}, rank};
+      for (std::size_t other = 0; other < ranks; ++other) all.members.push_back(other);
+      nccl::StepOrder order;
+      order.devices.resize(ranks);
+      order.sums = {{all.members, 5}};
+      for (auto& turns : order.devices) {
+        if (ranks == 1) break;  // nothing travels
+        turns = {{nccl::Turn::Kind::pass, 0, 0, 0}, {nccl::Turn::Kind::sum, 0, 0, 0}};
+      }
+      const std::vector<nccl::CommunicatorKey> communicators{
+          {nccl::CommunicatorKey::Use::sum, all.members},
+          {nccl::CommunicatorKey::Use::process_group, all.members}};
+      link.begin_step(order, {}, ranks > 1 ? communicators : std::vector<nccl::CommunicatorKey>{},
+                      ranks, 1);
+      const cuda::DeviceBuffer<float> values(static_cast<std::int64_t>(shard_layout.size));
+      cuda::upload(values.span(), std::span<const float>(drawn(rank)), stream);
+      const std::span<float> there(values.span().data, shard_layout.size);
+      link.begin_unit(0);
+      link.queue_scatter(all, 5, there, shard_layout);  // goes within the unit
+      link.await_sum(all, 5);
+      scattered[rank] = cuda::download(values.span(), stream);
+      link.gather_parts(all, there, shard_layout);
+      gathered[rank] = cuda::download(values.span(), stream);
+      CHECK_THROWS_AS(link.queue_scatter(all, 6, there, runtime::ShardLayout{1, ranks, 8}),
+                      InvalidInput);
+      link.end_step("between steps");
+    });
     for (const std::string& sentence : ends) CHECK(sentence == "");
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       CHECK(gathered[rank] == sum);
@@ -481,8 +483,9 @@ TEST_CASE("NcclTransport: members that do not come are waited for no longer than
       [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView) {
         nccl::StepOrder order;
         order.devices.resize(2);
-        const std::vector<nccl::Circle> circles{{nccl::Circle::Use::process_group, {0, 1}}};
-        link.begin_step(order, {}, circles, 2, 1);
+        const std::vector<nccl::CommunicatorKey> communicators{
+            {nccl::CommunicatorKey::Use::process_group, {0, 1}}};
+        link.begin_step(order, {}, communicators, 2, 1);
         std::vector<float> values{1, 2, 3};
         if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
         link.all_reduce({{0, 1}, rank}, std::span(values), runtime::Reduction::sum);

@@ -24,6 +24,7 @@
 
 namespace slimpack::cuda::nccl {
 
+/// How long ranks wait for each other, and how sums are cut.
 struct NcclOptions {
   std::chrono::milliseconds join{60000};  ///< until all members of a communicator have joined
   /// Until what a rank waits for on its device has ended. A step on the device may take no longer.
@@ -49,11 +50,11 @@ class Communicators {
       : api_(api), control_(control), options_(options) {}
   Communicators(const Communicators&) = delete;
   Communicators& operator=(const Communicators&) = delete;
-  /// Ends them well where nothing has failed; all ranks come here then.
+  /// Leaves all communicators where nothing has failed, which all ranks must do; aborts them else.
   ~Communicators() {
     if (failed_) return;
     try {
-      for (auto& [circle, member] : members_) {
+      for (auto& [key, member] : members_) {
         api_.leave(std::exchange(member.comm, nullptr));
       }
     } catch (const std::exception&) {
@@ -61,11 +62,11 @@ class Communicators {
     }
   }
 
-  /// Makes those that are not there yet. All ranks call it with the same circles.
-  void make(std::span<const Circle> circles) {
-    std::vector<Circle> fresh;
-    for (const Circle& circle : circles) {
-      if (known_.insert(circle).second) fresh.push_back(circle);
+  /// Makes the communicators that are not there yet. All ranks call it with the same ones.
+  void make(std::span<const CommunicatorKey> communicators) {
+    std::vector<CommunicatorKey> fresh;
+    for (const CommunicatorKey& key : communicators) {
+      if (known_.insert(key).second) fresh.push_back(key);
     }
     if (fresh.empty()) return;
     guarded([&] {
@@ -81,23 +82,23 @@ class Communicators {
         if (self == all.end()) continue;
         Member& member = members_[fresh[i]];
         member.self = static_cast<std::size_t>(self - all.begin());
-        if (fresh[i].use != Circle::Use::process_group) member.stream.emplace();
+        if (fresh[i].use != CommunicatorKey::Use::process_group) member.stream.emplace();
         member.comm = api_.join(ids[i], all.size(), member.self);
         settle(member.comm, options_.join, [&] { return "a communicator with" + others(all); });
       }
     });
   }
 
-  /// Throws InvalidInput where the plan of the step has none.
-  [[nodiscard]] Member& at(const Circle& circle) {
-    const auto found = members_.find(circle);
+  /// This rank's end of a communicator. Throws InvalidInput where `make` has not made it.
+  [[nodiscard]] Member& at(const CommunicatorKey& key) {
+    const auto found = members_.find(key);
     require(found != members_.end(),
             "NcclTransport: devices meet that have nothing to do with each other in the plan:" +
-                others(circle.members));
+                others(key.members));
     return found->second;
   }
 
-  /// Does begin(api) and waits until NCCL has queued it.
+  /// Calls begin(api) and waits until NCCL has queued what it began.
   template <std::invocable<NcclApi&> Begin>
   void issue(const Member& member, Begin begin) {
     guarded([&] {
@@ -117,7 +118,7 @@ class Communicators {
         const auto now = Clock::now();
         if (now - looked >= std::chrono::milliseconds(5)) {
           looked = now;
-          for (const auto& [circle, member] : members_) {
+          for (const auto& [key, member] : members_) {
             if (member.comm != nullptr) static_cast<void>(api_.settled(member.comm));
           }
         }
@@ -137,10 +138,10 @@ class Communicators {
     guarded([&] { control_.check(); });
   }
 
-  /// Ends all of them now, whatever they do.
+  /// Aborts all communicators now, whatever they do.
   void abort_all() noexcept {
     failed_ = true;
-    for (auto& [circle, member] : members_) {
+    for (auto& [key, member] : members_) {
       if (member.comm != nullptr) api_.abort(std::exchange(member.comm, nullptr));
     }
   }
@@ -196,8 +197,8 @@ class Communicators {
   NcclApi& api_;
   Control& control_;
   NcclOptions options_;
-  std::set<Circle> known_;  ///< of all ranks
-  std::map<Circle, Member> members_;
+  std::set<CommunicatorKey> known_;  ///< made so far, also without this rank
+  std::map<CommunicatorKey, Member> members_;
   bool failed_ = false;
 };
 

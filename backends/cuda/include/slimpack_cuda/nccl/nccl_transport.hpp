@@ -76,19 +76,20 @@ class NcclTransport {
   void begin_step(const Plan& plan, const runtime::Program& program) {
     std::vector<runtime::Channel> channels;
     for (const runtime::ChannelWork& work : program.channels) channels.push_back(work.channel);
-    begin_step(order_of(plan, program), std::move(channels), circles_of(plan),
+    begin_step(order_of(plan, program), std::move(channels), communicators_of(plan),
                static_cast<std::size_t>(plan.parallel.pp), plan.max_in_flight);
   }
 
   /// The same for any order of a plan with `stages` stages a data-parallel rank. `channels` are
   /// those that turns of the order count in. Throws InvalidInput also unless max_in_flight >= 1.
   void begin_step(StepOrder order, std::vector<runtime::Channel> channels,
-                  std::span<const Circle> circles, std::size_t stages, std::int32_t max_in_flight) {
+                  std::span<const CommunicatorKey> communicators, std::size_t stages,
+                  std::int32_t max_in_flight) {
     require(max_in_flight >= 1, "NcclTransport: window must be >= 1", max_in_flight);
     require(control_.rank() < order.devices.size(),
             "NcclTransport: ranks must be devices of the plan",
             static_cast<std::int64_t>(control_.rank()));
-    communicators_.make(circles);
+    communicators_.make(communicators);
     turns_ = std::move(order.devices[control_.rank()]);
     step_sums_ = std::move(order.sums);
     names_ = std::move(channels);
@@ -191,7 +192,8 @@ class NcclTransport {
       return;
     }
     if (from.empty() && into.empty()) return;
-    const Member& member = communicators_.at({Circle::Use::process_group, process_group.members});
+    const Member& member =
+        communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
     communicators_.issue(member, [&](NcclApi& api) {
       api.group_begin();
       if (!from.empty()) {
@@ -211,7 +213,8 @@ class NcclTransport {
   void broadcast(const runtime::ProcessGroup& process_group, std::size_t root,
                  std::span<Element> values) {
     if (process_group.members.size() == 1 || values.empty()) return;
-    const Member& member = communicators_.at({Circle::Use::process_group, process_group.members});
+    const Member& member =
+        communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
     communicators_.issue(member, [&](NcclApi& api) {
       api.broadcast(member.comm, values.data(), values.size_bytes(), root, compute_);
     });
@@ -221,7 +224,8 @@ class NcclTransport {
   void all_reduce(const runtime::ProcessGroup& process_group, std::span<Element> values,
                   runtime::Reduction reduction) {
     if (process_group.members.size() == 1 || values.empty()) return;
-    const Member& member = communicators_.at({Circle::Use::process_group, process_group.members});
+    const Member& member =
+        communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
     communicators_.issue(member, [&](NcclApi& api) {
       api.all_reduce(member.comm, values.data(), values.size(), number<Element>(), reduction,
                      compute_);
@@ -236,7 +240,8 @@ class NcclTransport {
     const std::size_t members = process_group.members.size();
     const auto parts = parts_of(members, process_group.self, values.size(), first, last);
     if (members == 1 || values.empty()) return;
-    const Member& member = communicators_.at({Circle::Use::process_group, process_group.members});
+    const Member& member =
+        communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
     gather(member, values, parts);
   }
 
@@ -246,7 +251,8 @@ class NcclTransport {
                     const runtime::ShardLayout& shard_layout) {
     runtime::check_shard_layout(process_group, values.size(), shard_layout);
     if (shard_layout.members == 1) return;
-    const Member& member = communicators_.at({Circle::Use::process_group, process_group.members});
+    const Member& member =
+        communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
     for (const runtime::ShardPiece& piece : shard_layout.pieces()) {
       Parts parts;
       for (std::size_t root = 0; root < shard_layout.members; ++root)
@@ -390,8 +396,8 @@ class NcclTransport {
       return static_cast<std::size_t>(channel.dp) * stages_ + static_cast<std::size_t>(stage);
     };
     const bool down = channel.direction == runtime::Direction::down;
-    return communicators_.at(
-        {down ? Circle::Use::down : Circle::Use::up, {device(channel.from), device(channel.to)}});
+    return communicators_.at({down ? CommunicatorKey::Use::down : CommunicatorKey::Use::up,
+                              {device(channel.from), device(channel.to)}});
   }
 
   /// Up to the end of the unit that runs, or to a sum that it has not queued yet.
@@ -439,7 +445,7 @@ class NcclTransport {
     const auto found = sums_.find(key);
     if (found == sums_.end()) return;
     Sum& sum = found->second;
-    const Member& member = communicators_.at({Circle::Use::sum, key.members});
+    const Member& member = communicators_.at({CommunicatorKey::Use::sum, key.members});
     sum.event.make_wait(member.stream->view());
     if (sum.shard_layout) {
       for (const runtime::ShardPiece& piece : sum.shard_layout->pieces())

@@ -24,13 +24,14 @@
 
 namespace slimpack::cuda::nccl {
 
-/// Devices that share a communicator, and what for: messages of one direction from the first member
-/// to the second, process groups on the compute stream, sums beside it.
-struct Circle {
+/// What a communicator is known by: its members, and what they use it for: messages of one
+/// direction from the first member to the second, collectives of a process group on the compute
+/// stream, or sums beside it.
+struct CommunicatorKey {
   enum class Use : std::uint8_t { down, up, process_group, sum };
   Use use = Use::process_group;
-  std::vector<std::size_t> members;
-  friend auto operator<=>(const Circle&, const Circle&) = default;
+  std::vector<std::size_t> members;  ///< positions in `Plan::schedule`
+  friend auto operator<=>(const CommunicatorKey&, const CommunicatorKey&) = default;
 };
 
 /// Something that a device issues when it is its turn. A unit's turn is where it ends; `pass` is
@@ -113,7 +114,7 @@ class OrderRun {
     }
     std::stable_sort(events_.begin(), events_.end(),
                      [](const Event& a, const Event& b) { return a.time < b.time; });
-    // In O stages and ranks meet: behind all else, and first the stages, then the ranks.
+    // O has collectives, of the stages and then of the ranks, so it comes behind all else.
     for (std::size_t device = 0; device < devices_.size(); ++device) {
       const auto& units = program_.devices[device].units;
       if (units.empty() || units.back().unit.kind != UnitKind::optimizer) continue;
@@ -364,41 +365,42 @@ class OrderRun {
 
 /// The communicators of a plan, in an order that all ranks agree on: those of its degrees first, so
 /// that later steps of a run add context-parallel groups at most. O(devices + groups x stages).
-[[nodiscard]] inline std::vector<Circle> circles_of(const Plan& plan) {
+[[nodiscard]] inline std::vector<CommunicatorKey> communicators_of(const Plan& plan) {
   const Parallel& parallel = plan.parallel;
-  std::vector<Circle> circles;
-  std::set<Circle> known;
-  const auto add = [&](Circle::Use use, std::vector<std::size_t> members) {
-    Circle circle{use, std::move(members)};
-    if (circle.members.size() > 1 && known.insert(circle).second) circles.push_back(circle);
+  std::vector<CommunicatorKey> communicators;
+  std::set<CommunicatorKey> known;
+  const auto add = [&](CommunicatorKey::Use use, std::vector<std::size_t> members) {
+    CommunicatorKey key{use, std::move(members)};
+    if (key.members.size() > 1 && known.insert(key).second) communicators.push_back(key);
   };
   for (std::int32_t dp = 0; dp < parallel.dp; ++dp) {
     for (std::int32_t pp = 0; pp < parallel.pp && parallel.pp > 1; ++pp) {
       const std::int32_t next = (pp + 1) % parallel.pp;
       if (next == 0 && parallel.chunks == 1) continue;
       const std::size_t here = device_index(plan, dp, pp), there = device_index(plan, dp, next);
-      add(Circle::Use::down, {here, there});
-      add(Circle::Use::up, {there, here});
+      add(CommunicatorKey::Use::down, {here, there});
+      add(CommunicatorKey::Use::up, {there, here});
     }
-    add(Circle::Use::process_group, runtime::StageProcessGroups{parallel, dp, 0}.stages().members);
+    add(CommunicatorKey::Use::process_group,
+        runtime::StageProcessGroups{parallel, dp, 0}.stages().members);
   }
   for (std::int32_t pp = 0; pp < parallel.pp; ++pp) {
     const runtime::StageProcessGroups process_groups{parallel, 0, pp};
-    add(Circle::Use::process_group, process_groups.ranks().members);
-    add(Circle::Use::sum, process_groups.ranks().members);
+    add(CommunicatorKey::Use::process_group, process_groups.ranks().members);
+    add(CommunicatorKey::Use::sum, process_groups.ranks().members);
     for (const runtime::TablePart& part :
          process_groups.table_parts(plan.model, runtime::layout_of(plan, pp))) {
-      add(Circle::Use::sum, part.process_group.members);
+      add(CommunicatorKey::Use::sum, part.process_group.members);
     }
   }
   for (const auto& ranks : plan.groups) {
     for (std::int32_t pp = 0; pp < parallel.pp; ++pp) {
       std::vector<std::size_t> members;
       for (const std::int32_t dp : ranks) members.push_back(device_index(plan, dp, pp));
-      add(Circle::Use::process_group, std::move(members));
+      add(CommunicatorKey::Use::process_group, std::move(members));
     }
   }
-  return circles;
+  return communicators;
 }
 
 }  // namespace slimpack::cuda::nccl
