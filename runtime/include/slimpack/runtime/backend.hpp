@@ -161,7 +161,7 @@ class SampleList {
     last_ = sample;
     text_ += (text_.empty() ? "" : ", ") + std::to_string(index(sample));
   }
-  /// Empty where none was added.
+  /// The list; empty where no sample was added.
   [[nodiscard]] const std::string& text() const noexcept { return text_; }
 
  private:

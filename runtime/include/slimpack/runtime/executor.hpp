@@ -388,7 +388,8 @@ class DeviceRun {
     release(work);
   }
 
-  /// After B: what was kept of its tokens; with samples' first tokens, their keys and values.
+  /// Frees, after a B, what was kept of its tokens, and keys, values and their gradients of the
+  /// samples whose first token was in it.
   void release(const UnitWork& work) {
     for (const std::size_t id : part(work).blocks) {
       const auto kept = kept_.find({work.unit.chunk, id});

@@ -48,7 +48,7 @@ inline bool stay_on_core(std::size_t core) noexcept {
 /// Tells from any thread how long one thread has computed. The thread must not have been joined.
 class ComputeClock {
  public:
-  /// Of the calling thread.
+  /// The clock of the calling thread.
   [[nodiscard]] static ComputeClock mine() noexcept {
     ComputeClock clock;
 #if defined(__linux__)
@@ -57,7 +57,8 @@ class ComputeClock {
     return clock;
   }
 
-  /// Nothing where the system does not tell. A thread that sleeps or waits computes nothing.
+  /// Time of a core that the thread has used since it began; sleeping and waiting use none. Nothing
+  /// where the system does not tell.
   [[nodiscard]] std::optional<std::chrono::nanoseconds> read() const noexcept {
 #if defined(__linux__)
     timespec time{};

@@ -42,7 +42,8 @@ class BasicThreadTransport {
             static_cast<std::int64_t>(device));
   }
 
-  /// As Transport asks.
+  /// Gives message `message` of the channel a place to arrive at. Throws InvalidInput unless
+  /// receives are posted in order, at most `max_in_flight` of them not yet awaited.
   void post_receive(const Channel& channel, std::size_t message, std::span<std::byte> into) {
     Lock lock(rendezvous_->mutex_);
     rendezvous_->check_aborted(lock);
@@ -58,7 +59,8 @@ class BasicThreadTransport {
     rendezvous_->transfer(lock, channel, state, mover_);
   }
 
-  /// As Transport asks.
+  /// Waits until the message has arrived. Throws InvalidInput unless receives are awaited in
+  /// order.
   void await_receive(const Channel& channel, std::size_t message) {
     Lock lock(rendezvous_->mutex_);
     auto& state = rendezvous_->state_of(channel);
@@ -69,7 +71,8 @@ class BasicThreadTransport {
     mover_.follow(state.messages[message % rendezvous_->max_in_flight_].moved);
   }
 
-  /// As Transport asks.
+  /// Offers message `message` of the channel to its receiver. Throws InvalidInput unless sends are
+  /// queued in order, at most `max_in_flight` of them unfinished.
   void queue_send(const Channel& channel, std::size_t message, std::span<const std::byte> from) {
     Lock lock(rendezvous_->mutex_);
     rendezvous_->check_aborted(lock);
@@ -85,7 +88,7 @@ class BasicThreadTransport {
     rendezvous_->transfer(lock, channel, state, mover_);
   }
 
-  /// As Transport asks. Never blocks.
+  /// Whether the message has been taken, so that its bytes are free. Never blocks.
   [[nodiscard]] bool send_ended(const Channel& channel, std::size_t message) {
     Lock lock(rendezvous_->mutex_);
     rendezvous_->check_aborted(lock);
@@ -93,7 +96,7 @@ class BasicThreadTransport {
     return state.ended > message && mover_.reached(moved(state, message));
   }
 
-  /// As Transport asks.
+  /// Waits until the message has been taken.
   void await_send(const Channel& channel, std::size_t message) {
     Lock lock(rendezvous_->mutex_);
     const auto& state = rendezvous_->state_of(channel);
@@ -101,7 +104,8 @@ class BasicThreadTransport {
     mover_.follow(moved(state, message));
   }
 
-  /// As Transport asks. The last member to come moves the bytes.
+  /// Hands `from` to the next member and fills `into` from the previous one. The last member to
+  /// come moves the bytes of all.
   void ring(const ProcessGroup& process_group, std::span<const std::byte> from,
             std::span<std::byte> into) {
     const auto check = [](Contributions all) {
@@ -119,7 +123,7 @@ class BasicThreadTransport {
     });
   }
 
-  /// As Transport asks.
+  /// Fills the `values` of all members with those of member `root`.
   template <class Element>
     requires std::is_trivially_copyable_v<Element>
   void broadcast(const ProcessGroup& process_group, std::size_t root, std::span<Element> values) {
@@ -131,7 +135,7 @@ class BasicThreadTransport {
                    });
   }
 
-  /// As Transport asks.
+  /// Fills the `values` of all members with their sum or maximum, combined in the order of members.
   template <std::floating_point Element>
   void all_reduce(const ProcessGroup& process_group, std::span<Element> values,
                   Reduction reduction) {
@@ -141,7 +145,7 @@ class BasicThreadTransport {
                    });
   }
 
-  /// As Transport asks.
+  /// Gives all members what each holds of its own [first, last).
   template <class Element>
     requires std::is_trivially_copyable_v<Element>
   void all_gather(const ProcessGroup& process_group, std::span<Element> values, std::size_t first,
@@ -164,7 +168,7 @@ class BasicThreadTransport {
                    });
   }
 
-  /// As ScatterTransport asks.
+  /// Gives all members the parts that each owns by the layout.
   template <class Element>
     requires std::is_trivially_copyable_v<Element>
   void gather_parts(const ProcessGroup& process_group, std::span<Element> values,
@@ -183,7 +187,7 @@ class BasicThreadTransport {
                    });
   }
 
-  /// As ScatterTransport asks.
+  /// As queue_sum, but only the parts that this member owns by the layout become the sum.
   template <std::floating_point Element>
   void queue_scatter(const ProcessGroup& process_group, std::int64_t tag, std::span<Element> values,
                      const ShardLayout& shard_layout) {
@@ -200,7 +204,7 @@ class BasicThreadTransport {
     });
   }
 
-  /// As Transport asks.
+  /// Begins the sum `tag` of the members. Never blocks; `values` is the sum after await_sum.
   template <std::floating_point Element>
   void queue_sum(const ProcessGroup& process_group, std::int64_t tag, std::span<Element> values) {
     queue(process_group, tag, values, [this](Lane lane, Contributions all) {
@@ -208,7 +212,7 @@ class BasicThreadTransport {
     });
   }
 
-  /// As Transport asks.
+  /// Waits until the sum is there. Throws InvalidInput where it was not queued.
   void await_sum(const ProcessGroup& process_group, std::int64_t tag) {
     Lock lock(rendezvous_->mutex_);
     auto& sums = rendezvous_->groups_[process_group.members].sums;
@@ -223,14 +227,15 @@ class BasicThreadTransport {
     if (++found->second.departed == process_group.members.size()) sums.erase(found);
   }
 
-  /// Throws Aborted too: a device that has nothing to do with the others ends at its next unit.
+  /// Says what the device is about to do. Throws Aborted after an `abort`, so that a device that
+  /// waits for no other ends at its next unit too.
   void announce(const std::string& place) {
     Lock lock(rendezvous_->mutex_);
     rendezvous_->check_aborted(lock);
     rendezvous_->devices_[device_].place = place;
   }
 
-  /// As Transport asks.
+  /// Makes every blocked or later call of every other device throw Aborted with this sentence.
   void abort(const std::string& sentence) { rendezvous_->abort(sentence); }
 
  private:

@@ -71,7 +71,7 @@ class HostMover {
   static void copy(Lane, std::span<const std::byte> from, std::span<std::byte> into) {
     std::copy(from.begin(), from.end(), into.begin());
   }
-  /// By blocks that stay in the first cache.
+  /// Combines block by block, so that partial sums stay in the first-level cache.
   template <std::floating_point Element>
   static void reduce(Lane, Contributions all, Reduction reduction,
                      std::optional<std::size_t> only = std::nullopt) {

@@ -297,7 +297,7 @@ class BasicRendezvous {
   std::optional<std::string> aborted_;
 };
 
-/// Of devices whose memory is the host's.
+/// The rendezvous of devices whose memory is the host's.
 using Rendezvous = BasicRendezvous<HostMover>;
 
 }  // namespace slimpack::runtime
