@@ -32,7 +32,7 @@ class PagePlan {
  public:
   /// Memory curves are as fine as so many steps of the limit.
   static constexpr std::int64_t kMemorySteps = 4096;
-  /// And as exact in time as so many steps of the span.
+  /// Memory curves are as exact in time as so many steps of the span.
   static constexpr std::int64_t kTimeSteps = 1 << 20;
 
   PagePlan(const Plan& plan, const sim::PlanSimulation& simulation)
@@ -152,7 +152,8 @@ class PagePlan {
     return bytes;
   }
 
-  /// Of each device when its peak is reached, the whole and what is there by kind.
+  /// For each device the time at which its peak is reached, then the bytes of each kind at that
+  /// time.
   [[nodiscard]] PackedBytes peaks() const {
     PackedBytes bytes;
     for (std::size_t i = 0; i < simulation_.at_peak.size(); ++i) {
