@@ -30,7 +30,7 @@ namespace {
 
 struct Queue;
 
-/// Where an event was recorded.
+/// A point of a queue at which an event was recorded.
 struct Point {
   std::shared_ptr<Queue> queue;  ///< null once it has been reached
   bool reached = false;
@@ -42,7 +42,7 @@ struct Item {
   std::string what;
   std::function<void()> work;
   std::shared_ptr<Point> awaited;   ///< a point of another queue, instead of work
-  std::shared_ptr<Point> recorded;  ///< this place, instead of work
+  std::shared_ptr<Point> recorded;  ///< this point of the queue, instead of work
 };
 
 /// A stream. After a failure nothing of it runs, nor of what waits for it.
@@ -57,7 +57,7 @@ struct Allocation {
   int device;
 };
 
-/// All of it, under one lock.
+/// All that is emulated, under one lock.
 struct Runtime {
   std::mutex lock;
   Emulation settings;
@@ -71,8 +71,8 @@ Runtime& runtime() {
   return one;
 }
 thread_local int current_device = 0;
-/// Of this thread: a partition's, which is a number from 1 on, or that of a whole device, which is
-/// minus its number.
+/// The context that is current in this thread: that of a partition, a number from 1 on, or that of
+/// a whole device, minus its number.
 thread_local int current_context = 0;
 
 void run_first(Queue& queue);

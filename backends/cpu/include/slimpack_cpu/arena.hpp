@@ -91,12 +91,12 @@ class BufferArena {
 /// Memory of one use, given back where it came from. An arena must outlive its buffers.
 class Buffer {
  public:
-  /// From the heap.
+  /// Memory of any content from the heap.
   explicit Buffer(Bytes bytes)
       : size_(static_cast<std::size_t>(bytes.value)),
         own_(detail::aligned_bytes(size_)),
         data_(own_.get()) {}
-  /// From an arena. Throws ExecutionError where the arena has no room.
+  /// Memory of any content from an arena. Throws ExecutionError where the arena has no room.
   Buffer(BufferArena& arena, Bytes bytes)
       : size_(static_cast<std::size_t>(bytes.value)), arena_(&arena), data_(arena.take(size_)) {}
   /// Takes over the memory; `other` is left empty.

@@ -184,7 +184,7 @@ class BasicDevice {
     return {size(weights_.size()), size(gradients_.size()),
             size(first_moment_.size() + second_moment_.size())};
   }
-  /// From the arena, if there is one, else from the heap.
+  /// A buffer from the arena, if there is one, else from the heap.
   [[nodiscard]] Buffer allocate(Bytes bytes) {
     return arena_.get() != nullptr ? Buffer(*arena_.get(), bytes) : Buffer(bytes);
   }

@@ -113,7 +113,7 @@ struct PlainMath {
   static void logit_maximum(Out maximum, In logits, LogitShape shape) {
     cpu::logit_maximum(maximum, logits, shape);
   }
-  /// Of each row in a shard of the vocabulary: sum of exp(logit - maximum), and target logit.
+  /// The sum of exp(logit - maximum) and the target logit of each row in a shard of the vocabulary.
   static void logit_sums(Out sum, Out target, In logits, In maximum, Targets targets,
                          LogitShape shape) {
     cpu::logit_sums(sum, target, logits, maximum, targets, shape);
@@ -223,7 +223,7 @@ class FastMath {
   static void logit_maximum(Out maximum, In logits, LogitShape shape) {
     fast::logit_maximum(maximum, logits, shape);
   }
-  /// Of each row in a shard of the vocabulary: sum of exp(logit - maximum), and target logit.
+  /// The sum of exp(logit - maximum) and the target logit of each row in a shard of the vocabulary.
   static void logit_sums(Out sum, Out target, In logits, In maximum, Targets targets,
                          LogitShape shape) {
     fast::logit_sums(sum, target, logits, maximum, targets, shape);

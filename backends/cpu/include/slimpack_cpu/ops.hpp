@@ -197,7 +197,7 @@ struct RopeShape {
   std::int64_t head_dim = 0;  ///< width of a head, even
 };
 
-/// By the angle of the position, or back by it.
+/// Whether heads are turned by the angles of their position, or back by them.
 enum class Rotation : std::uint8_t { forward, inverse };
 
 /// Rotary positions in place: element i < head_dim / 2 of a head turns with element

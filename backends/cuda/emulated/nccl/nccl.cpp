@@ -115,7 +115,7 @@ class Communicator {
     message.size = bytes;
     in_.at(from).push_back(message);
   }
-  /// Done when all messages are.
+  /// Has `work` called when all messages have moved.
   void behind(std::function<void()> work) { after_.push_back(std::move(work)); }
 
   [[nodiscard]] bool settled() {

@@ -26,8 +26,8 @@ struct LogitShape {
   std::int64_t stride = 0;  ///< a multiple of 8, >= size
 };
 
-/// Of the logits of one row: the largest, the sum of exp(logit - maximum), and the target's where
-/// it is among them, else zero. The default is that of no logits.
+/// A summary of the logits of one row: the largest, the sum of exp(logit - maximum), and the
+/// target's where it is among them, else zero. The default is the summary of no logits.
 struct LogitSum {
   float maximum = -std::numeric_limits<float>::infinity();
   float sum = 0;

@@ -128,7 +128,7 @@ template <class Element>
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  /// With whatever is there. Throws CudaError, also where the device has too little memory.
+  /// A buffer of any content. Throws CudaError, also where the device has too little memory.
   explicit DeviceBuffer(std::int64_t size)
       : data_(size > 0 ? static_cast<Element*>(detail::device_allocate(
                              static_cast<std::size_t>(size) * sizeof(Element)))
@@ -160,7 +160,7 @@ template <class Element>
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
-  /// With whatever is there. Throws CudaError.
+  /// A buffer of any content. Throws CudaError.
   explicit PinnedBuffer(std::int64_t size)
       : data_(size > 0 ? static_cast<Element*>(detail::pinned_allocate(
                              static_cast<std::size_t>(size) * sizeof(Element)))
@@ -236,7 +236,7 @@ struct DeviceProperties {
 /// Why no kernel can run here, one sentence: no driver, no device. Nothing where one can.
 [[nodiscard]] std::optional<std::string> why_no_device();
 
-/// Of the current device. Throws CudaError.
+/// The properties of the current device. Throws CudaError.
 [[nodiscard]] DeviceProperties device_properties();
 
 /// Devices that this process sees, 0 where there is no driver.

@@ -35,8 +35,8 @@ inline constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{32} << 20U;
 /// RMSNorm, and Llama's linear layers have no bias.
 class Gemm {
  public:
-  /// On the current device. The workspace, aligned to 256 bytes, must outlive the object. With
-  /// `multiprocessors` > 0 algorithms are chosen for a part of the card of that size. Throws
+  /// Products on the current device. The workspace, aligned to 256 bytes, must outlive the object.
+  /// With `multiprocessors` > 0 algorithms are chosen for a part of the card of that size. Throws
   /// InvalidInput, CudaError.
   explicit Gemm(DeviceSpan<std::byte> workspace, int multiprocessors = 0);
   Gemm(Gemm&&) noexcept;

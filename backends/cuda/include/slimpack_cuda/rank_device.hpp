@@ -43,8 +43,8 @@ struct RankOptions {
   int multiprocessors = 0;            ///< that matrix products are for: a part of a card; 0: all
   std::optional<AttentionPath> path;  ///< of attention; none: the fastest that can
   std::int64_t gemm_workspace = kGemmWorkspaceBytes;
-  /// Of a sharded optimizer: elements of gradients and weights that travel at one time. The same on
-  /// all ranks.
+  /// Elements of gradients and weights that travel at one time where the optimizer is sharded. The
+  /// same on all ranks.
   std::size_t piece = runtime::ShardLayout::kMost;
   /// How long the host waits for the device at one time, unless the transport knows better.
   std::chrono::milliseconds hang_timeouts{600'000};
@@ -100,7 +100,7 @@ class RankDevice {
     stream().synchronize();
   }
 
-  /// Where all work is queued.
+  /// The stream that all work is queued on.
   [[nodiscard]] StreamView stream() const noexcept { return stream_.view(); }
   /// What this device holds, in the order of its memory.
   [[nodiscard]] std::span<const runtime::HeldTensor> tensors() const noexcept {
@@ -109,15 +109,16 @@ class RankDevice {
 
   // --- weights on the host; each waits for the device ---
 
-  /// As matrix products see them.
+  /// What the device holds of a tensor, as matrix products see it: rounded to bf16.
   [[nodiscard]] std::vector<float> weights(const runtime::HeldTensor& tensor) const {
     const std::vector<Bf16> stored = download(weights_.weights(tensor), stream());
     std::vector<float> values;
     for (const Bf16 value : stored) values.push_back(to_float(value));
     return values;
   }
-  /// Of the last step, summed over ranks and copies: those of the elements that this rank updates,
-  /// in the order of memory. The parts of all devices make up every tensor, as master_parts do.
+  /// Gradients of the last step, summed over ranks and copies, of the elements that this rank
+  /// updates, in the order of memory. The parts of all devices make up every tensor, as
+  /// master_parts do.
   [[nodiscard]] std::vector<GradientPart> gradient_parts() const {
     return weights_.gradient_parts(stream());
   }
@@ -133,8 +134,9 @@ class RankDevice {
   [[nodiscard]] std::vector<MasterPart> master_parts() const {
     return weights_.master_parts(stream());
   }
-  /// Sets them, and the bf16 copies of the same elements: those of other ranks' elements are theirs
-  /// to set, by set_weights. Throws InvalidInput unless the parts are those of this device.
+  /// Sets the rank's part of the optimizer and the bf16 copies of the same elements; the copies of
+  /// elements that other ranks update are set by set_weights. Throws InvalidInput unless the parts
+  /// are those of this device.
   void set_master_parts(std::span<const MasterPart> parts) {
     weights_.set_master_parts(parts, stream());
   }
@@ -142,16 +144,17 @@ class RankDevice {
   // --- optimizer ---
 
   [[nodiscard]] const AdamW& settings() const noexcept { return settings_; }
-  /// Of the steps to come: a schedule sets the learning rate here before each of them.
+  /// Changes the optimizer's settings for the steps to come: a schedule sets the learning rate here
+  /// before each of them.
   void set_settings(const AdamW& settings) { settings_ = settings; }
-  /// Updates done.
+  /// How many updates the optimizer has done.
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
   /// Goes on where a saved optimizer stopped. Throws InvalidInput unless steps >= 0.
   void set_steps(std::int64_t steps) {
     require(steps >= 0, "RankDevice: steps must be >= 0", steps);
     steps_ = steps;
   }
-  /// Of the whole model's gradients in the last step, before clipping.
+  /// Norm of the whole model's gradients in the last step, before clipping.
   [[nodiscard]] double gradient_norm() const noexcept { return gradient_norm_; }
   /// While this is on, steps compute losses alone: `backward`, `reduce` and `optimize` do nothing.
   void set_evaluating(bool evaluating) noexcept { evaluating_ = evaluating; }
@@ -167,8 +170,8 @@ class RankDevice {
     arena_ =
         std::make_unique<DeviceArena>(capacity, std::min(2 * model_.key_width(), 4 * model_.heads));
   }
-  /// Where buffers of the next step lie, found out beforehand (runtime::buffer_layout with
-  /// kRankElements and rank_alignment). Throws as reserve.
+  /// Says where the buffers of the next step lie, as computed beforehand (runtime::buffer_layout
+  /// with kRankElements and rank_alignment). Throws as reserve.
   void place(runtime::BufferLayout layout) {
     reserve(layout.capacity);
     layout_ = std::move(layout);

@@ -126,10 +126,10 @@ SLIMPACK_DEVICE void load_rows(std::uint32_t to, std::uint32_t panel_bytes,
                     col + panel * simt::kPanelCols, row);
   }
 }
-/// Of 64 rows.
+/// Bytes of 64 rows.
 template <int kHeadDim>
 inline constexpr std::uint32_t kRowsBytes = kHeadDim / simt::kPanelCols * simt::kBoxBytes;
-/// Of one panel of a tile of keys.
+/// Bytes of one panel of a tile of keys.
 inline constexpr std::uint32_t kKeyPanelBytes = kKeyTile * simt::kPanelRowBytes;
 
 /// Copies keys [first, first + 128) of a segment, or their values; where they end in the first half

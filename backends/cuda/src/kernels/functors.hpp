@@ -39,8 +39,8 @@ struct Turn {
   float cosine, sine;
 };
 
-/// Of `position` times a frequency given in 2^-64 turns. The product modulo one turn is exact, so
-/// that the angle is as good at a position of a million as at one.
+/// Cosine and sine of `position` times a frequency given in 2^-64 turns. The product modulo one
+/// turn is exact, so that the angle is as good at a position of a million as at one.
 SLIMPACK_DEVICE Turn turn_at(std::int32_t position, std::uint64_t frequency) {
   const std::uint64_t turns = static_cast<std::uint64_t>(position) * frequency;
   const auto part = static_cast<std::uint32_t>(turns >> 32U);  // 2^-32 turns

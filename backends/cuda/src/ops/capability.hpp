@@ -8,7 +8,8 @@ namespace slimpack::cuda::detail {
 struct Capability {
   int major = 0, minor = 0;
 };
-/// Of the current device; CUDA is asked once for each device. Throws CudaError.
+/// The compute capability of the current device; CUDA is asked once for each device. Throws
+/// CudaError.
 [[nodiscard]] Capability current_capability();
 
 }  // namespace slimpack::cuda::detail

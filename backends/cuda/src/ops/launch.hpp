@@ -43,7 +43,7 @@ struct PlacedLaunch {
 /// Lets a kernel of the current device ask for so much shared memory, which without that is 48 KiB.
 /// Asks CUDA once for a kernel, thread and device.
 void allow_shared_memory(const void* kernel, std::size_t bytes);
-/// After it this thread asks again: another context is current.
+/// Forgets what kernels of this thread were allowed: to be called where another context is current.
 void forget_shared_memory();
 
 /// Puts a kernel on a stream; does nothing for no blocks, which CUDA refuses. Throws CudaError.

@@ -37,9 +37,9 @@ inline PFN_cuTensorMapEncodeTiled_v12000 tile_map_encoder() {
 }
 #endif
 
-/// Of a matrix of `cols` columns, a multiple of 64, by boxes of 64 rows and 64 columns. Throws
-/// InvalidInput where the matrix does not begin at a multiple of 16 bytes, CudaError where the
-/// driver refuses it.
+/// How TMA reads a matrix of `cols` columns, a multiple of 64, by boxes of 64 rows and 64 columns.
+/// Throws InvalidInput where the matrix does not begin at a multiple of 16 bytes, CudaError where
+/// the driver refuses it.
 inline simt::TileMap tile_map(DeviceSpan<const Bf16> matrix, std::int64_t cols) {
   simt::TileMap map{};
   const std::int64_t rows = matrix.size / cols;

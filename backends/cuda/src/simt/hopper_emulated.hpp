@@ -272,7 +272,8 @@ inline void issue(unsigned cols, bool transposed, const ProductPart& mine, const
 
 }  // namespace detail
 
-/// Before the first product after registers of products were written to or a wait.
+/// To be called before the first product after a wait, or after registers of products were written
+/// to.
 inline void product_fence() {
   Emulator::now().of_thread<detail::ProductState>().fenced = true;
 }
@@ -311,9 +312,9 @@ void product_wait() {
 template <std::size_t kSize>
 void products_arrived(std::array<float, kSize>&) {}
 
-/// Of a warpgroup: d[64 x kCols] = a[64 x 16] * transpose(b[kCols x 16]), added to d where `add`.
-/// Both lie in panels, descriptors at their first row and column. Warp w has rows 16 w.. of d, in
-/// which kCols / 8 fragments of multiply_16x8x16 follow each other.
+/// A product of a warpgroup: d[64 x kCols] = a[64 x 16] * transpose(b[kCols x 16]), added to d
+/// where `add`. Both lie in panels, descriptors at their first row and column. Warp w has rows 16
+/// w.. of d, in which kCols / 8 fragments of multiply_16x8x16 follow each other.
 template <int kCols>
 void multiply_shared(std::array<float, kCols / 2>& d, std::uint64_t a, std::uint64_t b, bool add) {
   detail::issue(kCols, false, {d.data(), nullptr, a, b, add}, "multiply_shared");

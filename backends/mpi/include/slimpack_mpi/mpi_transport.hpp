@@ -41,7 +41,7 @@ class MpiTransport {
   }
 
   [[nodiscard]] Session& session() noexcept { return engine_.session(); }
-  /// For what all ranks do together, inside or outside of a step.
+  /// The engine, for what all ranks do together, inside or outside of a step.
   [[nodiscard]] Engine& engine() noexcept { return engine_; }
 
   /// Begins a step of a plan with so many stages a data-parallel rank. Throws InvalidInput unless
@@ -316,7 +316,7 @@ class MpiTransport {
     engine_.fly([&](Flight& flight) { begin(flight, number); },
                 [&] { return "a collective with" + others(process_group); });
   }
-  /// All to all: `bytes` to every other member, and from each into into(member).
+  /// Sends `bytes` to every other member, and receives what each sends into into(member).
   template <std::invocable<std::size_t> Into>
   void exchange(Flight& flight, int tag, const runtime::ProcessGroup& process_group,
                 std::span<const std::byte> bytes, Into into) {

@@ -15,7 +15,7 @@
 
 namespace slimpack::mpi {
 
-/// All ranks together: as processes::check_same_plan.
+/// As processes::check_same_plan, which all ranks call together.
 inline void check_same_plan(MpiTransport& link, const Plan& plan) {
   processes::check_same_plan(link.engine(), plan);
 }

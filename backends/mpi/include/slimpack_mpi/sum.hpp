@@ -69,7 +69,7 @@ class Sum {
     return true;
   }
 
-  /// For the next one.
+  /// The staging buffer, for the next sum to use again. This one must have ended.
   [[nodiscard]] std::vector<std::byte> take_staging() { return std::move(staging_); }
 
  private:

@@ -46,7 +46,8 @@ class Places {
 
   [[nodiscard]] bool open() const noexcept { return slots_ != nullptr; }
 
-  /// By the rank itself, one thread at a time.
+  /// Writes the rank's text, cut to what a slot holds. To be called by the rank itself, one thread
+  /// at a time.
   void write(std::size_t rank, const std::string& text) noexcept {
     if (slots_ == nullptr) return;
     Slot& slot = slots_[rank];

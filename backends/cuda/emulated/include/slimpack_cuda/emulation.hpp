@@ -8,7 +8,7 @@ namespace slimpack::cuda {
 
 /// When the work of a stream runs.
 enum class EmulatedTiming : std::uint8_t {
-  /// As it is put there; background copies within kernels too.
+  /// When it is queued; background copies within kernels too.
   at_once,
   /// When the host synchronizes or asks, and then no more of it than has to have run: finds waits
   /// that are missing, and memory that is used again too early. The first question whether a point
@@ -16,6 +16,7 @@ enum class EmulatedTiming : std::uint8_t {
   late,
 };
 
+/// What the emulated devices are, and when their work runs.
 struct Emulation {
   EmulatedTiming timing = EmulatedTiming::at_once;
   int devices = 1;
@@ -24,9 +25,9 @@ struct Emulation {
   std::int64_t memory = std::int64_t{16} << 30U;  ///< of each device, bytes
 };
 
-/// What holds now, for the whole process.
+/// The settings of the whole process.
 [[nodiscard]] Emulation emulation();
-/// Waits until all work has ended, then changes what holds.
+/// Waits until all work has ended, then changes the settings.
 void set_emulation(const Emulation& next);
 
 /// Changes it as long as this lives.

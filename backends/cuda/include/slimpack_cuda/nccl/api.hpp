@@ -29,7 +29,7 @@ using Id = std::array<char, 128>;
 /// A member's end of a communicator, owned by who joined.
 using Comm = ncclComm*;
 
-/// What is added up.
+/// Type of the numbers that are summed.
 enum class Number : std::uint8_t { f32, f64 };
 
 /// One process' NCCL. Communicators do not block: after `join`, after each operation outside of a
@@ -50,10 +50,11 @@ class NcclApi {
   [[nodiscard]] virtual bool settled(Comm comm) = 0;
   /// Ends a communicator whose operations have all run; all members call it.
   virtual void leave(Comm comm) = 0;
-  /// Ends it and whatever it does, now. Never throws.
+  /// Ends a communicator now, whatever its operations do. Never throws.
   virtual void abort(Comm comm) noexcept = 0;
 
-  /// Operations between both begin together, and none waits for another of them.
+  /// Operations between group_begin and group_end begin together, and none waits for another of
+  /// them.
   virtual void group_begin() = 0;
   virtual void group_end() = 0;
   virtual void send(Comm comm, const void* from, std::size_t bytes, std::size_t to,
@@ -63,13 +64,13 @@ class NcclApi {
   /// In place: `values` of member `root` become those of all.
   virtual void broadcast(Comm comm, void* values, std::size_t bytes, std::size_t root,
                          StreamView stream) = 0;
-  /// In place, the same bits on all members.
+  /// In place: all members get the sum or maximum, with the same bits.
   virtual void all_reduce(Comm comm, void* values, std::size_t count, Number number,
                           runtime::Reduction reduction, StreamView stream) = 0;
-  /// In place: the i-th `part` numbers of member i become the sum of everybody's.
+  /// In place: the i-th `part` numbers of member i become the sum over all members.
   virtual void reduce_scatter(Comm comm, void* values, std::size_t part, Number number,
                               StreamView stream) = 0;
-  /// In place: those of member `root` become the sum of everybody's.
+  /// In place: the numbers of member `root` become the sum over all members.
   virtual void reduce(Comm comm, void* values, std::size_t count, Number number, std::size_t root,
                       StreamView stream) = 0;
   /// In place: member i brings the i-th `part` bytes.

@@ -415,8 +415,8 @@ class NcclTransport {
     }
   }
 
-  /// On the link's own stream, behind what the compute stream had done when it was posted. No bytes
-  /// travel where there are none.
+  /// Issues a message on its communicator's own stream, behind what the compute stream had done
+  /// when it was posted. A message of no bytes is not sent.
   void issue_message(const Turn& turn) {
     const runtime::Channel& name = names_[turn.channel];
     ChannelState& state = channels_[name];
@@ -439,8 +439,8 @@ class NcclTransport {
     one.issued = true;
   }
 
-  /// In buckets, so that nothing else has to wait for the whole of it. A sum that nobody queued is
-  /// not there in this step: nothing is learned in an evaluation.
+  /// Issues a sum in buckets, so that nothing else has to wait for the whole of it. A sum that
+  /// nobody queued is left out: in an evaluation there are no gradients.
   void issue_sum(const StepSum& key) {
     const auto found = sums_.find(key);
     if (found == sums_.end()) return;

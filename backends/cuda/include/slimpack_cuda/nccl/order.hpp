@@ -321,7 +321,7 @@ class OrderRun {
     events_.push_back(std::move(event));
   }
 
-  /// In proportion to the operations of the device's part; a backward pass has twice as many.
+  /// Time of a unit, in proportion to the operations of the device's part; B has twice those of F.
   [[nodiscard]] Time cost(std::size_t place, const runtime::UnitWork& work) const {
     const ModelShape& model = plan_.model;
     const std::int64_t h = model.hidden, q = model.query_width(), k = model.key_width();

@@ -95,7 +95,7 @@ class RankAttention {
   };
 
   [[nodiscard]] DeviceSpan<float> log_sums() const { return places_.arena.rows<float>(heads_); }
-  /// From the `part`-th matrix of a page on, two a layer.
+  /// Keys or values of all pages, from the `part`-th matrix of a page on; a layer has two.
   [[nodiscard]] DeviceSpan<Bf16> pages(std::int64_t part) const {
     const DeviceSpan<Bf16> all = places_.arena.rows<Bf16>(k_);
     const std::int64_t skipped = part * places_.page.value * k_;

@@ -15,7 +15,7 @@ namespace slimpack::cuda {
 
 class GradientNorm {
  public:
-  /// For a device with so many sums of squares. Throws CudaError.
+  /// The norm of a device whose gradients give so many sums of squares. Throws CudaError.
   explicit GradientNorm(std::int64_t sums) : sums_(sums), total_(1), clipping_(1), here_(1) {}
 
   /// Queues the norm of all that is counted, which every stage of a rank has a part of, where it is
@@ -40,11 +40,10 @@ class GradientNorm {
     copy_to_host(here_.span(), clipping_.span(), stream);
   }
   [[nodiscard]] DeviceSpan<const Clipping> clipping() const noexcept { return clipping_.span(); }
-  /// Once the device has done what was queued.
+  /// The norm, once the device has done what was queued.
   [[nodiscard]] double value() const noexcept { return here_.span().front().norm; }
 
-  /// All ranks and stages come here before any goes on. A rank that has something to tell of the
-  /// step ends it before.
+  /// A barrier of all ranks and stages. A rank that has an error to tell of ends the step before.
   template <class Link>
   void meet(const runtime::StageProcessGroups& process_groups, Link& link) {
     for (const runtime::ProcessGroup& process_group :

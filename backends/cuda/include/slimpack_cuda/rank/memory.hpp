@@ -78,7 +78,7 @@ class DeviceArena {
     return {base() + place, static_cast<std::size_t>(size.value)};
   }
 
-  /// All of it as rows of `width` elements, counted from its base.
+  /// The whole arena as rows of `width` elements, counted from its base.
   template <class Element>
   [[nodiscard]] DeviceSpan<Element> rows(std::int64_t width) const noexcept {
     const std::int64_t row = width * static_cast<std::int64_t>(sizeof(Element));

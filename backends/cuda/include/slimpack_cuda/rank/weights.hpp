@@ -86,7 +86,7 @@ struct OwnedRange {
 /// are the rank's to update.
 class RankWeights {
  public:
-  /// Of vocabularies, rows that are never divided.
+  /// Rows of a vocabulary that are never divided.
   static constexpr std::size_t kWhole = 8;
 
   /// Pieces of at most `most` elements are given to ranks.
@@ -109,7 +109,7 @@ class RankWeights {
   }
 
   [[nodiscard]] const runtime::ParameterLayout& layout() const noexcept { return layout_; }
-  /// Where there is one.
+  /// The embedding. The device must hold it; final_norm and head likewise.
   [[nodiscard]] const runtime::HeldTensor& embedding() const {
     return layout_.tensors[layout_.embedding.front()];
   }
