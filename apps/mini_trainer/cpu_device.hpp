@@ -99,7 +99,7 @@ class CpuDevice : public cpu::BasicDevice<Math> {
 
   /// While it is on, steps compute losses and change neither weights nor moments.
   void set_evaluating(bool evaluating) noexcept { evaluating_ = evaluating; }
-  /// Of the last step, in the device's order.
+  /// Times of the last step's units, in the device's order.
   [[nodiscard]] const std::vector<UnitTime>& times() const noexcept { return times_; }
 
   void begin_step(const Plan& plan, const runtime::StepData& data) {

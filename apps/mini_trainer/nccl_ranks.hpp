@@ -48,7 +48,8 @@ class NcclRanks {
   }
   NcclRanks(const NcclRanks&) = delete;
   NcclRanks& operator=(const NcclRanks&) = delete;
-  /// Where something has gone wrong, other ranks do not come to end communicators with this one.
+  /// Gives up the link where an exception ends the rank: the other ranks do not come to end
+  /// communicators with it.
   ~NcclRanks() {
     if (link_ != nullptr && std::uncaught_exceptions() > exceptions_) link_->give_up();
   }

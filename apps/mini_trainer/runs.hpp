@@ -17,7 +17,7 @@ namespace slimpack::trainer {
 [[nodiscard]] int run_on_cpu(const Options& options, int argc, char** argv);
 [[nodiscard]] int run_on_cuda(const Options& options, int argc, char** argv);
 
-/// On GPUs with a process each, which a launcher has started.
+/// The same program on GPUs with a process each, which a launcher has started.
 [[nodiscard]] int train_with_nccl(const Options& options);
 
 /// The plan of --plan, if there is one. Throws InvalidInput where it cannot be executed.

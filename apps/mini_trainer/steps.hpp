@@ -35,7 +35,7 @@ struct Corpus {
   std::vector<runtime::TokenSource> sources;
   runtime::TokenRules rules;
   std::vector<std::string> notes;  ///< what a user should know of these data
-  /// Of all sources, in their order.
+  /// Token counts of the documents of all sources, in their order.
   [[nodiscard]] std::vector<LengthSet> lengths() const;
 };
 

@@ -120,7 +120,7 @@ struct Rates {
   double copy = 0, peak = 0;  ///< bytes and operations a second; 0 where not measured
 };
 
-/// Of `documents` the JSON tells all, the table only the name.
+/// A row of the table; of `documents` it has the name only, the JSON all.
 void print_row(const Case& of, const Times& times, const Rates& rates) {
   const double seconds = times.median * 1e-3;
   char rate[64], share[32] = "";

@@ -43,7 +43,7 @@ class Numbers {
   [[nodiscard]] std::shared_ptr<DeviceBuffer<Element>> empty(std::int64_t size) {
     return shared(DeviceBuffer<Element>(size));
   }
-  /// Of numbers on the host.
+  /// A buffer with these numbers.
   template <class Element>
   [[nodiscard]] std::shared_ptr<DeviceBuffer<Element>> table(const std::vector<Element>& numbers) {
     const auto buffer = empty<Element>(static_cast<std::int64_t>(numbers.size()));
