@@ -10,12 +10,12 @@
 
 namespace slimpack {
 
-/// One step's samples. `target_tokens` counts the tokens that have a target: with lengths alone,
-/// every token but the last of its document.
+/// The samples of one step.
 struct Batch {
-  std::int64_t step = 0;
+  std::int64_t step = 0;        ///< number of the step in its run, from 0
   std::vector<Tokens> samples;  ///< lengths, each > 0
-  std::vector<Origin> origin;   ///< one a sample
+  std::vector<Origin> origin;   ///< one a sample: where it comes from
+  /// Tokens that have a target: with lengths alone, every token but the last of its document.
   std::int64_t target_tokens = 0;
   friend bool operator==(const Batch&, const Batch&) = default;
 };

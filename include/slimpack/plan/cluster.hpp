@@ -9,33 +9,34 @@
 
 namespace slimpack {
 
-/// One direction of a link as one device sees it: bytes a second, and seconds before the first.
+/// One direction of a link as one device sees it.
 struct Link {
-  double bytes_per_s = 0;
-  double latency_s = 0;
+  double bytes_per_s = 0;  ///< achieved rate
+  double latency_s = 0;    ///< seconds of each message before its first byte
   friend bool operator==(const Link&, const Link&) = default;
 };
 
-/// A cluster. Devices are numbered node by node. Rates are achieved ones, per device.
+/// A cluster of equal devices, numbered node by node. Rates are those that one device achieves;
+/// fixed costs are seconds. What each member does to a price is in docs/costs.md.
 struct Cluster {
-  std::string name;
-  std::int64_t devices_per_node = 8;
-  Bytes memory;
-  Bytes reserved;                      ///< not available to a plan: context, fragmentation
-  double peak_flops = 0;               ///< for MFU only
-  double matrix_flops = 0;             ///< FLOP/s of matrix products
-  double attention_forward_flops = 0;  ///< FLOP/s of attention
-  double attention_backward_flops = 0;
-  double memory_bytes_per_s = 0;
-  Link inside;                        ///< between devices of one node
-  Link between;                       ///< between nodes
-  double kernel_s = 0;                ///< cost of a kernel beyond its work
-  double segment_s = 0;               ///< further cost of a segment, per layer, in attention
-  std::int64_t tile_tokens = 128;     ///< query tiles are filled up to this many rows
-  std::int64_t forward_kernels = 10;  ///< per layer and unit
-  std::int64_t backward_kernels = 20;
-  std::int64_t head_kernels = 10;  ///< per unit
-  std::int64_t embedding_kernels = 2;
+  std::string name;  ///< of a preset or of its user's choice; decides nothing in a plan
+  std::int64_t devices_per_node = 8;    ///< at least 1
+  Bytes memory;                         ///< of one device
+  Bytes reserved;                       ///< of them not for a plan: driver's context, fragmentation
+  double peak_flops = 0;                ///< for MFU only
+  double matrix_flops = 0;              ///< FLOP/s of matrix products
+  double attention_forward_flops = 0;   ///< FLOP/s of attention in the forward pass
+  double attention_backward_flops = 0;  ///< the same in the backward pass
+  double memory_bytes_per_s = 0;        ///< rate at which kernels read and write device memory
+  Link inside;                          ///< between devices of one node
+  Link between;                         ///< between nodes
+  double kernel_s = 0;                  ///< cost of a kernel beyond its work
+  double segment_s = 0;                 ///< further cost of a segment, per layer, in attention
+  std::int64_t tile_tokens = 128;       ///< query tiles are filled up to this many rows
+  std::int64_t forward_kernels = 10;    ///< per layer of an F
+  std::int64_t backward_kernels = 20;   ///< per layer of a B that recomputes nothing
+  std::int64_t head_kernels = 10;       ///< per H
+  std::int64_t embedding_kernels = 2;   ///< per F or B of the first virtual stage
 
   friend bool operator==(const Cluster&, const Cluster&) = default;
 

@@ -10,32 +10,37 @@
 
 namespace slimpack {
 
-/// FLOPs and bytes over the cluster's achieved rates.
+/// Prices are FLOPs and bytes over the cluster's achieved rates; there is nothing to choose.
 struct AnalyticCost {
   friend bool operator==(const AnalyticCost&, const AnalyticCost&) = default;
 };
 
-/// seconds = unit + layers (layer + token tokens + pair pairs + segment segments) + byte bytes,
+/// The fitted time of one kind of work, in seconds:
+/// unit + layers (layer + token tokens + pair pairs + segment segments) + byte bytes,
 /// with layers = 1 for everything but layers. Every coefficient is >= 0.
 struct FittedTerms {
-  double unit = 0;
-  double layer = 0;
-  double token = 0;
-  double pair = 0;
-  double segment = 0;
-  double byte = 0;
+  double unit = 0;     ///< seconds of a unit, whatever it holds
+  double layer = 0;    ///< seconds per layer
+  double token = 0;    ///< seconds per token and layer
+  double pair = 0;     ///< seconds per (query, key) pair and layer
+  double segment = 0;  ///< seconds per segment and layer
+  double byte = 0;     ///< seconds per byte, of traffic and of the optimizer
   friend bool operator==(const FittedTerms&, const FittedTerms&) = default;
 };
 
 /// Non-negative coefficients fitted to a measured profile. What was not measured is absent (in
-/// JSON: the key is missing) and keeps the analytic value. `head` is projection, loss and both
-/// gradients with the whole vocabulary; `p2p`, `reduce` and `exchange` count the bytes that one
-/// device sends, between devices of one node.
+/// JSON: the key is missing) and keeps the analytic value.
 struct FittedCost {
-  std::optional<FittedTerms> layer_forward, layer_backward;
-  std::optional<FittedTerms> embedding_forward, embedding_backward;
+  std::optional<FittedTerms> layer_forward;       ///< F of layers, no traffic
+  std::optional<FittedTerms> layer_backward;      ///< B of layers that kept everything, no traffic
+  std::optional<FittedTerms> embedding_forward;   ///< lookup of rows of the table
+  std::optional<FittedTerms> embedding_backward;  ///< adding up of the table's gradients
+  /// Final norm, projection onto the whole vocabulary, loss and both gradients.
   std::optional<FittedTerms> head;
-  std::optional<FittedTerms> optimizer, p2p, reduce, exchange;
+  std::optional<FittedTerms> optimizer;  ///< by the bytes that the update reads and writes
+  std::optional<FittedTerms> p2p;        ///< one message inside a node, by its bytes
+  std::optional<FittedTerms> reduce;     ///< one ring collective inside a node, by bytes sent
+  std::optional<FittedTerms> exchange;   ///< one layer's ring inside a node, by bytes sent
   friend bool operator==(const FittedCost&, const FittedCost&) = default;
 };
 
@@ -43,13 +48,14 @@ struct FittedCost {
 /// interpolated linearly in tokens and in pairs (tokens times context); links, embedding, head and
 /// optimizer as in the analytic model. Seconds do not fall along a row.
 struct TableCost {
-  std::vector<Tokens> tokens;                 ///< ascending, at least one, > 0
-  std::vector<Tokens> context;                ///< ascending, at least one, >= 0
-  std::vector<double> forward_s, backward_s;  ///< tokens.size() * context.size(), row by row
+  std::vector<Tokens> tokens;      ///< ascending, at least one, > 0
+  std::vector<Tokens> context;     ///< ascending, at least one, >= 0
+  std::vector<double> forward_s;   ///< tokens.size() * context.size(), row by row
+  std::vector<double> backward_s;  ///< the same of B with nothing recomputed
   friend bool operator==(const TableCost&, const TableCost&) = default;
 };
 
-/// One of the three; which one, plan.json names.
+/// How the units of a plan are priced. `make_model` (cost/any_model.hpp) makes the cost model.
 using CostSpec = std::variant<AnalyticCost, FittedCost, TableCost>;
 
 }  // namespace slimpack

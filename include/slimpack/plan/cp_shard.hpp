@@ -12,14 +12,14 @@
 
 namespace slimpack {
 
-/// A rank's part of the samples of a context-parallel group: `rank` of `ranks`, in the order of
-/// `Plan::groups`. A sample is cut into blocks of `block` tokens. With g ranks, block k belongs to
-/// the rank i with k mod 2g = i or 2g-1-i, which balances causal attention (zigzag, as in
-/// Megatron-LM's context parallelism). A group of one rank owns everything.
+/// A rank's part of the samples of a context-parallel group. A sample is cut into blocks of `block`
+/// tokens. With g ranks, block k belongs to the rank i with k mod 2g = i or 2g-1-i, which balances
+/// causal attention (zigzag, as in Megatron-LM's context parallelism). A group of one rank owns
+/// everything.
 struct CpShard {
-  std::int64_t rank = 0;
-  std::int64_t ranks = 1;
-  Tokens block{512};
+  std::int64_t rank = 0;   ///< position in the group, in the order of `Plan::groups`
+  std::int64_t ranks = 1;  ///< of the group, at least 1
+  Tokens block{512};       ///< tokens of a CP block, > 0 (`MemorySpec::cp_block_tokens`)
 
   /// Whether the rank owns a token. O(1).
   [[nodiscard]] constexpr bool owns(Tokens token) const noexcept {

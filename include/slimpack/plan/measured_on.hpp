@@ -12,12 +12,17 @@
 
 namespace slimpack {
 
-/// The sizes that the time of a layer, the embedding and the head depend on. How many layers a
-/// model has is none of them: costs are fitted by layer.
+/// The sizes that the time of a layer, the embedding and the head depend on, each as in
+/// `ModelShape`. The number of layers is not among them: costs are fitted by layer.
 struct MeasuredShape {
-  std::string model;  ///< its name, for messages; never compared
-  std::int64_t hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
-  std::int64_t bytes_per_element = 0;
+  std::string model;                   ///< its name, for messages; never compared
+  std::int64_t hidden = 0;             ///< width of the hidden state
+  std::int64_t heads = 0;              ///< query heads
+  std::int64_t kv_heads = 0;           ///< key heads
+  std::int64_t head_dim = 0;           ///< width of a head
+  std::int64_t ffn = 0;                ///< width between the matrices of SwiGLU
+  std::int64_t vocab = 0;              ///< rows of the embedding
+  std::int64_t bytes_per_element = 0;  ///< of weights and activations
   friend bool operator==(const MeasuredShape&, const MeasuredShape&) = default;
 };
 
@@ -25,22 +30,23 @@ struct MeasuredShape {
 struct MeasuredDevice {
   std::string name;        ///< what the system or the driver calls it
   std::string cluster;     ///< the name of the cluster that planners know it by
-  std::int64_t ranks = 1;  ///< that worked at the same time, at least 1
+  std::int64_t ranks = 1;  ///< ranks that worked at the same time, at least 1
   friend bool operator==(const MeasuredDevice&, const MeasuredDevice&) = default;
 };
 
-/// Both, as far as a file tells them. It is no part of a plan and of no hash.
+/// Shape and device of a measurement, as far as a file tells them. Neither plans nor hashes hold
+/// it.
 struct MeasuredOn {
-  std::optional<MeasuredShape> shape;
-  std::optional<MeasuredDevice> device;
+  std::optional<MeasuredShape> shape;    ///< absent where the file has no shape
+  std::optional<MeasuredDevice> device;  ///< absent where the file has no device
   friend bool operator==(const MeasuredOn&, const MeasuredOn&) = default;
 };
 
 /// A size of a shape by the name that files give it.
 struct MeasuredSize {
-  std::string_view name;
-  std::int64_t MeasuredShape::* measured;
-  std::int64_t ModelShape::* model;
+  std::string_view name;                   ///< key of files
+  std::int64_t MeasuredShape::* measured;  ///< the size of a measured shape
+  std::int64_t ModelShape::* model;        ///< the same size of a model
 };
 
 /// All sizes that are compared, in the order in which files have them.
@@ -54,7 +60,7 @@ inline constexpr std::array<MeasuredSize, 7> kMeasuredSizes{{
     {"bytes_per_element", &MeasuredShape::bytes_per_element, &ModelShape::bytes_per_element},
 }};
 
-/// The shape of a model that is measured.
+/// The sizes of a model that is measured, and its name.
 [[nodiscard]] inline MeasuredShape measured_shape(const ModelShape& model) {
   MeasuredShape shape;
   shape.model = model.name;

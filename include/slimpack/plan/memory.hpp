@@ -63,18 +63,19 @@ struct RingBytes {
 /// Bytes of one layer and token on one of `tensor_parallel` devices: each entry is that part of the
 /// whole, rounded up.
 struct LayerBytes {
-  std::array<std::int64_t, kRecomputeModes> kept{};  ///< from F to B, keys and values apart
-  std::array<std::int64_t, kRecomputeModes>
-      recomputed{};  ///< what B makes again: `none`'s bytes less `kept`
-  std::array<std::int64_t, kRecomputeModes> forward_workspace{};   ///< of F
-  std::array<std::int64_t, kRecomputeModes> backward_workspace{};  ///< of B
+  /// Kept from F to B, by mode; keys and values are counted apart.
+  std::array<std::int64_t, kRecomputeModes> kept{};
+  /// What B makes again, by mode: the bytes of `none` less those of the mode.
+  std::array<std::int64_t, kRecomputeModes> recomputed{};
+  std::array<std::int64_t, kRecomputeModes> forward_workspace{};   ///< of F, by mode
+  std::array<std::int64_t, kRecomputeModes> backward_workspace{};  ///< of B, by mode
   std::int64_t kv = 0;                                             ///< keys and values
   std::int64_t kv_gradient = 0;                                    ///< their accumulated gradients
   std::int64_t boundary = 0;          ///< hidden state that passes between stages
   std::int64_t kv_exchange = 0;       ///< two ring buffers of `pass_kv`, forward
-  std::int64_t kv_exchange_back = 0;  ///< further, in backward
+  std::int64_t kv_exchange_back = 0;  ///< in backward besides: their gradients
   std::int64_t q_exchange = 0;        ///< two ring buffers of `pass_q`, forward
-  std::int64_t q_exchange_back = 0;   ///< in their place, in backward
+  std::int64_t q_exchange_back = 0;   ///< two ring buffers of `pass_q`, backward
   friend bool operator==(const LayerBytes&, const LayerBytes&) = default;
 };
 
@@ -202,7 +203,9 @@ struct DeviceWeights {
 
 /// What a device holds from the begin of a step to its end.
 struct StaticBytes {
-  Bytes weights, gradients, optimizer;
+  Bytes weights;    ///< of layers, embedding, final norm and head
+  Bytes gradients;  ///< accumulated gradients of the weights
+  Bytes optimizer;  ///< moments and, below fp32, a master copy of the weights
   /// All of it.
   [[nodiscard]] constexpr Bytes total() const noexcept { return weights + gradients + optimizer; }
   friend bool operator==(const StaticBytes&, const StaticBytes&) = default;

@@ -9,17 +9,17 @@ namespace slimpack {
 
 /// Sizes of a Llama-style decoder: RMSNorm, rotary positions, grouped queries, SwiGLU.
 struct ModelShape {
-  std::string name;
-  std::int64_t layers = 0;
-  std::int64_t hidden = 0;    ///< width of the hidden state
-  std::int64_t heads = 0;     ///< query heads
-  std::int64_t kv_heads = 0;  ///< key heads; divides `heads`
-  std::int64_t head_dim = 0;
-  std::int64_t ffn = 0;  ///< width between the matrices of SwiGLU
-  std::int64_t vocab = 0;
-  bool tied = false;  ///< the vocabulary projection is the embedding table
-  double rope_theta = 10000.0;
-  double norm_eps = 1e-5;
+  std::string name;                    ///< for messages and reports; decides nothing in a plan
+  std::int64_t layers = 0;             ///< decoder layers, at least 1
+  std::int64_t hidden = 0;             ///< width of the hidden state
+  std::int64_t heads = 0;              ///< query heads
+  std::int64_t kv_heads = 0;           ///< key heads; divides `heads`
+  std::int64_t head_dim = 0;           ///< width of a head, even
+  std::int64_t ffn = 0;                ///< width between the matrices of SwiGLU
+  std::int64_t vocab = 0;              ///< rows of the embedding and of the vocabulary projection
+  bool tied = false;                   ///< the vocabulary projection is the embedding table
+  double rope_theta = 10000.0;         ///< base of the rotary positions' wavelengths, > 0
+  double norm_eps = 1e-5;              ///< added to the mean square under RMSNorm's root, 0 .. 1
   std::int64_t bytes_per_element = 2;  ///< weights and activations: 2 bf16, 4 fp32, 8 fp64
 
   friend bool operator==(const ModelShape&, const ModelShape&) = default;

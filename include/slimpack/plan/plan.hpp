@@ -16,31 +16,31 @@ namespace slimpack {
 
 /// A file that samples come from.
 struct Source {
-  std::string path;
-  std::int64_t documents = 0;
-  std::string sha256;  ///< empty where it is not known (standard input)
+  std::string path;            ///< as the user named it
+  std::int64_t documents = 0;  ///< how many documents the file holds
+  std::string sha256;          ///< digest of its bytes; empty where unknown (standard input)
   friend bool operator==(const Source&, const Source&) = default;
 };
 
-/// Where a sample comes from: source, document in it, first token in that document.
+/// Where a sample comes from.
 struct Origin {
-  std::int64_t source = 0;
-  std::int64_t document = 0;
-  Tokens first;
+  std::int64_t source = 0;    ///< index in `Plan::sources`
+  std::int64_t document = 0;  ///< number of the document in that source, from 0
+  Tokens first;               ///< position of the sample's first token in that document
   friend bool operator==(const Origin&, const Origin&) = default;
 };
 
 /// Tokens [begin, end) of a sample. Its prefix, the tokens it attends to before itself, is `begin`.
 struct Slice {
-  SampleId sample{};
-  Tokens begin;
-  Tokens end;
+  SampleId sample{};  ///< index in `Plan::samples`
+  Tokens begin;       ///< first token, >= 0
+  Tokens end;         ///< one past the last token, at most the sample's length
   /// Number of tokens.
   [[nodiscard]] constexpr Tokens length() const noexcept { return end - begin; }
   friend auto operator<=>(const Slice&, const Slice&) = default;
 };
 
-/// Direction of a MicroPack.
+/// Direction in which a MicroPack runs through the layers.
 enum class Pass : std::uint8_t { forward, backward };
 
 /// What travels round the ring of a context-parallel group: keys and values, or queries and partial
@@ -55,10 +55,10 @@ inline constexpr int kRecomputeModes = 4;
 /// The scheduling unit: slices of different samples that run together. Its id is its index in
 /// `Plan::micropacks`.
 struct MicroPack {
-  Pass pass = Pass::forward;
-  GroupId group{};
-  std::vector<Slice> slices;
-  std::vector<RingMode> exchange;         ///< one a slice in groups of several ranks, else empty
+  Pass pass = Pass::forward;              ///< of all its slices
+  GroupId group{};                        ///< the CP group whose ranks compute the pack together
+  std::vector<Slice> slices;              ///< at least one, of samples of the group
+  std::vector<RingMode> exchange;         ///< in groups of several ranks one a slice, else empty
   Recompute recompute = Recompute::none;  ///< backward packs only: what was kept of their tokens
   friend bool operator==(const MicroPack&, const MicroPack&) = default;
 };
@@ -69,27 +69,27 @@ enum class UnitKind : std::uint8_t { forward, backward, head, reduce, optimizer 
 /// One entry of a device's schedule. `pack` has a meaning for forward, backward and head; `chunk`
 /// for forward, backward and reduce; both are zero elsewhere.
 struct Unit {
-  UnitKind kind = UnitKind::forward;
-  PackId pack{};
-  std::int32_t chunk = 0;
+  UnitKind kind = UnitKind::forward;  ///< F, B, H, R or O
+  PackId pack{};           ///< index in `Plan::micropacks`, of the unit's own pass; H: of forward
+  std::int32_t chunk = 0;  ///< which of its device's chunks, from 0
   friend auto operator<=>(const Unit&, const Unit&) = default;
 };
 
-/// What device (dp, pp) does, in order.
+/// The device order of device (dp, pp): its units in the order in which it runs them.
 struct DeviceSchedule {
-  std::int32_t dp = 0;
-  std::int32_t pp = 0;
-  std::vector<Unit> order;
+  std::int32_t dp = 0;      ///< data-parallel rank
+  std::int32_t pp = 0;      ///< stage
+  std::vector<Unit> order;  ///< a valid plan ends it with O
   friend bool operator==(const DeviceSchedule&, const DeviceSchedule&) = default;
 };
 
-/// Layers [first, end) that chunk `chunk` of stage `pp` holds.
+/// Layers [first_layer, end_layer) that chunk `chunk` of stage `pp` holds.
 struct Stage {
-  std::int32_t pp = 0;
-  std::int32_t chunk = 0;
-  std::int64_t first_layer = 0;
-  std::int64_t end_layer = 0;
-  bool embedding = false;
+  std::int32_t pp = 0;           ///< stage of the pipeline, from 0
+  std::int32_t chunk = 0;        ///< which of the stage's chunks, from 0
+  std::int64_t first_layer = 0;  ///< of the model's layers, counted from 0
+  std::int64_t end_layer = 0;    ///< one past the last layer; may equal `first_layer`
+  bool embedding = false;        ///< whether it holds the embedding: chunk 0 of stage 0 alone
   /// Number of layers.
   [[nodiscard]] constexpr std::int64_t layers() const noexcept { return end_layer - first_layer; }
   friend bool operator==(const Stage&, const Stage&) = default;
@@ -97,21 +97,25 @@ struct Stage {
 
 /// The device of the cluster that runs (dp, pp, tp).
 struct Placement {
-  std::int32_t dp = 0, pp = 0, tp = 0;
-  std::int64_t device = 0;
+  std::int32_t dp = 0;      ///< data-parallel rank
+  std::int32_t pp = 0;      ///< stage
+  std::int32_t tp = 0;      ///< tensor-parallel part
+  std::int64_t device = 0;  ///< number of the device in the cluster; each is given once
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 
-/// Vocabulary projection and loss: on the last stage, or split over all stages of a rank.
+/// Where vocabulary projection and loss are: on the last stage, or split over all stages of a rank.
 enum class LmHead : std::uint8_t { last, shard };
 
 /// Degrees of parallelism, and what packing and groups may do.
 struct Parallel {
-  std::int32_t dp = 1, pp = 1, tp = 1;
-  std::int32_t chunks = 1;  ///< virtual stages of a device
-  LmHead head = LmHead::last;
-  Tokens granularity{128};  ///< inner slice boundaries are multiples of it
-  std::int32_t max_cp = 1;  ///< most ranks a group may have
+  std::int32_t dp = 1;         ///< data-parallel ranks
+  std::int32_t pp = 1;         ///< stages of the pipeline of a rank
+  std::int32_t tp = 1;         ///< tensor-parallel devices of a stage
+  std::int32_t chunks = 1;     ///< virtual stages of a device
+  LmHead head = LmHead::last;  ///< place of vocabulary projection and loss
+  Tokens granularity{128};     ///< inner slice boundaries are multiples of it
+  std::int32_t max_cp = 1;     ///< most ranks that a CP group may have; 1: none is shared
   friend bool operator==(const Parallel&, const Parallel&) = default;
 };
 
@@ -120,9 +124,9 @@ enum class OptimizerState : std::uint8_t { sharded, replicated };
 
 /// The memory rules of a device (rule 7; docs/equations.md).
 struct MemorySpec {
-  Bytes capacity;
-  Bytes reserved;
-  OptimizerState optimizer = OptimizerState::sharded;
+  Bytes capacity;                                      ///< of one device
+  Bytes reserved;                                      ///< of `capacity`, what a plan may not use
+  OptimizerState optimizer = OptimizerState::sharded;  ///< over the data-parallel ranks
   std::int64_t gradient_bytes = 4;  ///< element of accumulated gradients: weights, keys, values
   Tokens page_tokens{128};          ///< keys and values are allocated in pages of so many tokens
   Tokens cp_block_tokens{512};      ///< blocks in which ranks own a sample (CpShard)
@@ -130,18 +134,21 @@ struct MemorySpec {
   friend bool operator==(const MemorySpec&, const MemorySpec&) = default;
 };
 
-/// What the simulation predicts of device (dp, pp): compute time and peak memory.
+/// What the simulation predicts of device (dp, pp).
 struct DevicePrediction {
-  std::int32_t dp = 0, pp = 0;
-  Nanos busy;
-  Bytes peak;
+  std::int32_t dp = 0;  ///< data-parallel rank
+  std::int32_t pp = 0;  ///< stage
+  Nanos busy;           ///< sum of the times of its F, B, H and O
+  Bytes peak;           ///< most bytes that it holds at one time
   friend bool operator==(const DevicePrediction&, const DevicePrediction&) = default;
 };
 
-/// What the simulation predicts of the step. `devices` are in the order of `Plan::schedule`.
+/// What the simulation predicts of the step; zero and empty where nobody has simulated the plan.
 struct Prediction {
-  Nanos iteration, ideal, lower_bound;
-  std::vector<DevicePrediction> devices;
+  Nanos iteration;    ///< time of the step
+  Nanos ideal;        ///< bare compute of all samples, spread evenly over all devices
+  Nanos lower_bound;  ///< no valid plan of the same degrees is faster (docs/bound.md)
+  std::vector<DevicePrediction> devices;  ///< in the order of `Plan::schedule`
   friend bool operator==(const Prediction&, const Prediction&) = default;
 };
 
@@ -156,25 +163,25 @@ struct Prediction {
 /// Stages are in the order of VirtualStages (chunk, then pp), schedules in that of (dp, pp). A plan
 /// that has been read may break any other rule until `validate` has passed it.
 struct Plan {
-  std::string planner;
-  std::int64_t step_index = 0;
-  std::int64_t target_tokens = 0;
-  std::vector<Source> sources;
-  std::vector<Origin> origin;   ///< one a sample
-  std::vector<Tokens> samples;  ///< lengths
-  ModelShape model;
-  Cluster cluster;
-  CostSpec cost;
-  MemorySpec memory;
-  Parallel parallel;
-  std::vector<Placement> placement;
-  std::vector<Stage> stages;
-  std::vector<std::vector<std::int32_t>> groups;  ///< data-parallel ranks, ascending
-  std::vector<GroupId> sample_group;              ///< one a sample
-  std::vector<MicroPack> micropacks;
-  std::vector<DeviceSchedule> schedule;
-  std::int32_t max_in_flight = 2;  ///< unfinished sends, and posted receives, of a channel
-  Prediction prediction;
+  std::string planner;               ///< name of the planner that made it
+  std::int64_t step_index = 0;       ///< number of the step in its run, from 0
+  std::int64_t target_tokens = 0;    ///< tokens that have a target: what the loss is a mean over
+  std::vector<Source> sources;       ///< the files that samples come from
+  std::vector<Origin> origin;        ///< one a sample: where it comes from
+  std::vector<Tokens> samples;       ///< lengths, each > 0
+  ModelShape model;                  ///< what is trained
+  Cluster cluster;                   ///< what it was planned for; only times depend on it
+  CostSpec cost;                     ///< how units were priced; only times depend on it
+  MemorySpec memory;                 ///< how memory is counted, and how much there is
+  Parallel parallel;                 ///< degrees of parallelism
+  std::vector<Placement> placement;  ///< one for each (dp, pp, tp)
+  std::vector<Stage> stages;         ///< one a virtual stage, in their order
+  std::vector<std::vector<std::int32_t>> groups;  ///< the data-parallel ranks of each, ascending
+  std::vector<GroupId> sample_group;              ///< one a sample: the group that computes it
+  std::vector<MicroPack> micropacks;              ///< of both passes; a PackId is an index in it
+  std::vector<DeviceSchedule> schedule;           ///< one a device, by dp, then pp
+  std::int32_t max_in_flight = 2;  ///< most unfinished sends, and posted receives, of a channel
+  Prediction prediction;           ///< no part of what is executed
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 

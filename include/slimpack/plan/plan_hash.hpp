@@ -14,9 +14,10 @@
 
 namespace slimpack {
 
-/// The hash of a plan: 128 bits.
+/// The hash of a plan: 128 bits, as `plan_hash` makes it.
 struct PlanHash {
-  std::uint64_t high = 0, low = 0;
+  std::uint64_t high = 0;  ///< upper 64 bits
+  std::uint64_t low = 0;   ///< lower 64 bits
   friend bool operator==(const PlanHash&, const PlanHash&) = default;
 };
 

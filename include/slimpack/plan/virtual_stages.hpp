@@ -45,7 +45,8 @@ struct VirtualStages {
 
 /// Rows [first, last) of the vocabulary that a stage holds under a sharded head.
 struct VocabularyShard {
-  std::int64_t first = 0, last = 0;
+  std::int64_t first = 0;  ///< first row
+  std::int64_t last = 0;   ///< one past the last row
   /// Number of rows.
   [[nodiscard]] constexpr std::int64_t size() const noexcept { return last - first; }
 };
