@@ -25,12 +25,11 @@ class Deadlock : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// "No feasible plan" is an answer, not an error: which constraint, how much it needs, how much
-/// there is; programs end with exit status 1.
+/// Why there is no feasible plan. This is an answer, not an error; programs end with exit status 1.
 struct Infeasible {
-  std::string constraint;
-  std::int64_t needed = 0;
-  std::int64_t available = 0;
+  std::string constraint;      ///< what is lacking and where, with the unit of both numbers
+  std::int64_t needed = 0;     ///< how much of it a plan needs
+  std::int64_t available = 0;  ///< how much of it there is
 };
 
 /// Throws InvalidInput with `rule` unless `condition` holds.

@@ -16,6 +16,7 @@ namespace slimpack {
 ///     sets.numbered();  // {0, 1, 2, 1}
 class UnionFind {
  public:
+  /// `count` sets of one number each. O(count).
   explicit UnionFind(std::size_t count) : root_(count) {
     std::iota(root_.begin(), root_.end(), std::size_t{0});
   }

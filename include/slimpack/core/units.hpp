@@ -14,13 +14,15 @@ namespace slimpack {
 /// scaling takes a plain integer; the ratio of two amounts is a plain integer.
 template <class Unit>
 struct Quantity {
-  std::int64_t value = 0;
+  std::int64_t value = 0;  ///< the amount in this unit
 
   friend constexpr auto operator<=>(const Quantity&, const Quantity&) = default;
+  /// Adds an amount of the same unit. Overflow is undefined, as of plain integers.
   constexpr Quantity& operator+=(Quantity other) noexcept {
     value += other.value;
     return *this;
   }
+  /// Subtracts an amount of the same unit; the result may be negative.
   constexpr Quantity& operator-=(Quantity other) noexcept {
     value -= other.value;
     return *this;

@@ -11,16 +11,16 @@
 
 namespace slimpack {
 
-/// What a unit of work puts on one device of its group: exact integers, summed over its slices.
-/// Of a rank of a context-parallel group only its own shard counts (docs/equations.md, "Merged
-/// groups").
+/// The work of a pack on one rank of its group: exact integers, summed over the pack's slices.
+/// Of a rank of a context-parallel group only its own shard counts (docs/equations.md,
+/// "Context-parallel groups").
 struct PackLoad {
   Tokens tokens;                   ///< rows of matrix work
   std::int64_t pairs2 = 0;         ///< twice the (query, key) pairs, sum of s (2 prefix + s)
   std::int64_t filled_pairs2 = 0;  ///< the same with the rows of each segment filled up to tiles
   std::int64_t segments = 0;       ///< runs of query rows that attention handles separately
   std::int64_t runs = 0;           ///< backward: runs of saved rows contiguous in memory; else 0
-  std::int64_t ranks = 1;          ///< of the group
+  std::int64_t ranks = 1;          ///< how many ranks the group has
   Tokens kv_received;              ///< tokens whose keys and values arrive from other ranks
   Tokens q_received;               ///< tokens whose queries arrive from other ranks
   friend bool operator==(const PackLoad&, const PackLoad&) = default;
@@ -28,23 +28,23 @@ struct PackLoad {
 
 /// What is the same for all units of one chunk of one stage: layers and links.
 struct StageLoad {
-  std::int64_t layers = 0;  ///< of the chunk
-  bool embedding = false;
-  std::int64_t tensor_parallel = 1;
-  Link tensor_link;    ///< between tensor-parallel devices
-  Link exchange_link;  ///< slowest link between the ranks of the pack's group
+  std::int64_t layers = 0;           ///< of the chunk
+  bool embedding = false;            ///< whether it holds the embedding: virtual stage 0 alone
+  std::int64_t tensor_parallel = 1;  ///< devices that share the work of each layer
+  Link tensor_link;                  ///< between tensor-parallel devices
+  Link exchange_link;                ///< slowest link between the ranks of the pack's group
   friend bool operator==(const StageLoad&, const StageLoad&) = default;
 };
 
 /// One device's part of the vocabulary projection and loss of a forward pack.
 struct HeadLoad {
-  Tokens tokens;            ///< of this rank
-  std::int64_t vocab = 0;   ///< rows of the projection on this device's stage
+  Tokens tokens;            ///< own tokens of this rank
+  std::int64_t vocab = 0;   ///< rows of the projection on one stage: all, or the largest shard
   std::int64_t shards = 1;  ///< stages that share the head; 1: it is on the last stage
-  std::int64_t tensor_parallel = 1;
-  Tokens tile{1024};
-  Link link;         ///< slowest link between the stages that share the head
-  Link tensor_link;  ///< between tensor-parallel devices
+  std::int64_t tensor_parallel = 1;  ///< devices that share the work of the stage
+  Tokens tile{1024};                 ///< tokens whose logits exist at one time; 0: all of them
+  Link link;                         ///< slowest link between the stages that share the head
+  Link tensor_link;                  ///< between tensor-parallel devices
   friend bool operator==(const HeadLoad&, const HeadLoad&) = default;
 };
 
@@ -74,25 +74,33 @@ concept CostModel =
     };
 
 /// What a model charges for work as such, whatever the units: picoseconds on one device without
-/// tensor parallelism. A pair2 is half a (query, key) pair, as in PackLoad.
+/// tensor parallelism. `pair2` counts half (query, key) pairs, as PackLoad does.
 struct WorkRates {
-  double forward_token = 0, forward_pair2 = 0;           ///< per layer
-  double backward_token = 0, backward_pair2 = 0;         ///< per layer, nothing recomputed
-  double embedding_forward = 0, embedding_backward = 0;  ///< per token
-  double head_token = 0;  ///< per token, on every stage that shares it
-  double head_row = 0;    ///< per token and row of the vocabulary
+  double forward_token = 0;       ///< F, per token and layer
+  double forward_pair2 = 0;       ///< F, per half pair and layer
+  double backward_token = 0;      ///< B, per token and layer, nothing recomputed
+  double backward_pair2 = 0;      ///< B, per half pair and layer, nothing recomputed
+  double embedding_forward = 0;   ///< F of virtual stage 0, per token
+  double embedding_backward = 0;  ///< B of virtual stage 0, per token
+  double head_token = 0;          ///< H, per token, on every stage that shares it
+  double head_row = 0;            ///< H, per token and row of the vocabulary
 
   // What each unit, segment and tile adds at least, and what recomputing adds. Units, segments and
   // launches cost each tensor-parallel device the whole.
-  double forward_unit = 0, backward_unit = 0;          ///< per unit of a stage with layers
-  double forward_launch = 0, backward_launch = 0;      ///< per unit and layer
-  double head_unit = 0;                                ///< per H with tokens
-  double forward_segment = 0, backward_segment = 0;    ///< per segment and layer
-  bool forward_tiles = false, backward_tiles = false;  ///< filled pairs are charged, not pairs
-  double light_token = 0;  ///< per token and layer; `layer` and `full` add `forward_token`
-  /// Bytes of a token, layer and pass (head: of a token) that each of tp devices passes on tp - 1
-  /// times over the tensor-parallel link, over tp.
-  std::int64_t forward_tensor = 0, backward_tensor = 0, head_tensor = 0;
+  double forward_unit = 0;      ///< per F of a stage with layers
+  double backward_unit = 0;     ///< per B of a stage with layers
+  double forward_launch = 0;    ///< per F and layer
+  double backward_launch = 0;   ///< per B and layer
+  double head_unit = 0;         ///< per H with tokens
+  double forward_segment = 0;   ///< F, per segment and layer
+  double backward_segment = 0;  ///< B, per segment and layer
+  bool forward_tiles = false;   ///< F charges filled pairs, not pairs
+  bool backward_tiles = false;  ///< B charges filled pairs, not pairs
+  double light_token = 0;       ///< per token and layer; `layer` and `full` add `forward_token`
+  // Each of tp tensor-parallel devices sends (tp - 1) / tp times these bytes over their link.
+  std::int64_t forward_tensor = 0;   ///< bytes of F, per token and layer
+  std::int64_t backward_tensor = 0;  ///< bytes of B, per token and layer, nothing recomputed
+  std::int64_t head_tensor = 0;      ///< bytes of H, per token
   friend bool operator==(const WorkRates&, const WorkRates&) = default;
 };
 

@@ -19,20 +19,22 @@
 
 namespace slimpack {
 
-/// Which rows are held out to measure the error of the fit: of each kind and pass, in file order,
-/// the last of every `every` rows; none where a kind has fewer rows.
+/// Which rows of a profile are held out to measure the error of the fit.
 struct Holdout {
+  /// Of each kind and pass, in file order, every `every`-th row is held out; none where there are
+  /// fewer rows. At least 2.
   std::size_t every = 5;
 };
 
 /// How well one kind was fitted. Errors are |predicted - measured| / measured.
 struct KindFit {
-  ProfileKind kind = ProfileKind::layer;
-  std::optional<Pass> pass;
-  std::size_t rows = 0;
-  std::size_t held_out = 0;
-  std::optional<double> mean_error, worst_error;  ///< on rows it did not fit
-  double fitted_mean_error = 0;                   ///< of the final fit, on all rows
+  ProfileKind kind = ProfileKind::layer;  ///< of the rows that were fitted together
+  std::optional<Pass> pass;               ///< of layers and the embedding alone
+  std::size_t rows = 0;                   ///< all rows of this kind and pass
+  std::size_t held_out = 0;               ///< of them, those that the errors below are measured on
+  std::optional<double> mean_error;       ///< on the rows held out; absent where there is none
+  std::optional<double> worst_error;      ///< on the rows held out; absent where there is none
+  double fitted_mean_error = 0;           ///< of the final fit, on all rows
   friend bool operator==(const KindFit&, const KindFit&) = default;
 };
 

@@ -94,7 +94,7 @@ namespace detail {
   return pairs2;
 }
 
-/// The first token after `at` whose owner differs from `at`'s, at most `end`. Neighbouring blocks
+/// The first token after `position` that another rank owns, at most `end`. Neighbouring blocks
 /// share an owner where the zigzag turns: turns 2g-1 and 0, turns g-1 and g.
 [[nodiscard]] constexpr Tokens owner_run_end(Tokens position, Tokens end,
                                              const CpShard& shard) noexcept {

@@ -33,22 +33,22 @@ inline constexpr std::array<std::string_view, 7> kProfileKinds = {
 
 /// One measurement; docs/costs.md says what each kind measures and which columns it uses.
 struct ProfileRow {
-  ProfileKind kind = ProfileKind::layer;
-  std::optional<Pass> pass;  ///< of layers and the embedding alone
-  Tokens tokens;             ///< rows of the unit
-  double pairs = 0;          ///< sum over slices of s (prefix + s/2)
-  std::int64_t segments = 0;
-  std::int64_t layers = 0;
-  std::int64_t ranks = 1;  ///< that take part in the traffic
-  Bytes bytes;             ///< that one device sends, or that the optimizer touches
-  double seconds = 0;      ///< above 0
+  ProfileKind kind = ProfileKind::layer;  ///< what was measured
+  std::optional<Pass> pass;               ///< of layers and the embedding alone
+  Tokens tokens;                          ///< of the unit, where it has any
+  double pairs = 0;                       ///< sum over slices of s (prefix + s/2)
+  std::int64_t segments = 0;              ///< of layers alone: runs of query rows
+  std::int64_t layers = 0;                ///< of layers alone: how many the unit ran through
+  std::int64_t ranks = 1;                 ///< that take part in the traffic
+  Bytes bytes;                            ///< that one device sends, or that the optimizer touches
+  double seconds = 0;                     ///< above 0
   friend bool operator==(const ProfileRow&, const ProfileRow&) = default;
 };
 
 /// A profile.csv: its measurements, and what they were measured on as far as the file tells.
 struct Profile {
-  MeasuredOn measured;
-  std::vector<ProfileRow> rows;
+  MeasuredOn measured;           ///< model and device, where the file tells them
+  std::vector<ProfileRow> rows;  ///< in the order of the file
   friend bool operator==(const Profile&, const Profile&) = default;
 };
 

@@ -16,11 +16,12 @@
 
 namespace slimpack {
 
-/// A slice of a pass: tokens [begin, end) of the sample, slice number `slot` of the pack.
+/// Where a slice of a sample is computed in one pass.
 struct IndexedSlice {
-  Tokens begin, end;
-  PackId pack{};
-  std::uint32_t slot = 0;
+  Tokens begin;            ///< first token of the slice in its sample
+  Tokens end;              ///< one past its last token
+  PackId pack{};           ///< the MicroPack that holds it
+  std::uint32_t slot = 0;  ///< index in `MicroPack::slices`
   friend bool operator==(const IndexedSlice&, const IndexedSlice&) = default;
 };
 

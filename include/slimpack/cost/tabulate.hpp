@@ -16,17 +16,18 @@
 
 namespace slimpack {
 
-/// Where a model is sampled: tokens of a pack, and mean keys that a query sees.
+/// Where a cost model is sampled: all combinations of both lists.
 struct TableGrid {
-  std::vector<Tokens> tokens;   ///< ascending, > 0
-  std::vector<Tokens> context;  ///< ascending, >= 0
+  std::vector<Tokens> tokens;   ///< of a pack: ascending, > 0
+  std::vector<Tokens> context;  ///< mean keys that a query sees: ascending, >= 0
 };
 
-/// How far a table is from the model it was sampled from, at points between those of its grid:
-/// |table - model| / model, of layers forward and backward.
+/// How far a table is from the model it was sampled from, at points between those of its grid. An
+/// error is |table - model| / model, of layers forward or backward.
 struct TableError {
-  double mean = 0, worst = 0;
-  std::size_t points = 0;
+  double mean = 0;         ///< over all points; 0 where there is none
+  double worst = 0;        ///< the largest
+  std::size_t points = 0;  ///< errors measured: two a cell, less those of a price of 0
 };
 
 /// A grid from `least` to at least `most` tokens and contexts of 0 and 1/2 `least` to at least

@@ -64,9 +64,11 @@ inline constexpr Picos kMostPicos = std::int64_t{1} << 58;
 
 /// Elements read and written per token and layer by kernels bound by memory (docs/costs.md).
 struct MovedElements {
-  std::int64_t forward = 0, backward = 0;
-  std::int64_t light = 0;                             ///< repeated under `light`
-  std::array<std::int64_t, kRecomputeModes> saved{};  ///< inputs of matrix products, kept
+  std::int64_t forward = 0;   ///< in F
+  std::int64_t backward = 0;  ///< in B, nothing recomputed
+  std::int64_t light = 0;     ///< in B besides, where the mode is `light`
+  /// Inputs of matrix products that F keeps, by recomputation mode.
+  std::array<std::int64_t, kRecomputeModes> saved{};
 };
 
 /// What kernels bound by memory move of one token in one layer.
@@ -85,9 +87,10 @@ struct MovedElements {
 inline constexpr std::array<std::int64_t, kRecomputeModes> kProductsOfSaved = {4, 1, 1, 0};
 /// Kernels that `light` repeats: two norms and the product.
 inline constexpr std::int64_t kLightKernels = 3;
-/// Collectives of tensor-parallel devices per layer: two gathers and two reductions in forward; in
-/// backward the same for gradients and two more gathers of the inputs of weight gradients.
+/// Collectives of tensor-parallel devices in a layer of F: two gathers and two reductions.
 inline constexpr std::int64_t kTensorForward = 4;
+/// Collectives of tensor-parallel devices in a layer of B: two gathers and two reductions of
+/// gradients, and two more gathers of the inputs of weight gradients.
 inline constexpr std::int64_t kTensorBackward = 6;
 
 /// The coefficients of one model on one cluster and the terms built from them.
@@ -96,23 +99,22 @@ class Terms {
   /// Throws InvalidInput naming the first rate or size that is not positive.
   Terms(const ModelShape& model, const Cluster& cluster, const MemorySpec& memory);
 
-  /// The model.
+  /// The model whose sizes the coefficients come from.
   [[nodiscard]] const ModelShape& model() const noexcept { return model_; }
-  /// The cluster.
+  /// The cluster whose rates the coefficients come from.
   [[nodiscard]] const Cluster& cluster() const noexcept { return cluster_; }
-  /// What work as such costs.
+  /// The rates of work as such; those that fits and tables replace are analytic here.
   [[nodiscard]] WorkRates rates() const noexcept;
 
-  // Layers. `rows` are tokens times layers.
-  /// Matrix products and kernels bound by memory of F.
+  /// Matrix products and kernels bound by memory of F; `rows` are tokens times layers.
   [[nodiscard]] Picos linear_forward(std::int64_t rows, std::int64_t tp) const noexcept {
     return picos(rows, matrix_ / d(tp)) + picos(rows, moved_forward_ / d(tp));
   }
-  /// The same of B: twice the products of F.
+  /// Matrix products and kernels bound by memory of B, which has twice the products of F.
   [[nodiscard]] Picos linear_backward(std::int64_t rows, std::int64_t tp) const noexcept {
     return picos(rows, 2 * matrix_ / d(tp)) + picos(rows, moved_backward_ / d(tp));
   }
-  /// What `light` repeats.
+  /// What B of recomputation mode `light` computes again.
   [[nodiscard]] Picos light(std::int64_t rows, std::int64_t tp) const noexcept {
     return picos(rows, light_ / d(tp));
   }
@@ -155,7 +157,7 @@ class Terms {
   [[nodiscard]] Picos in_cp_group(Picos attention, const PackLoad& load, const StageLoad& stage,
                                   bool back) const noexcept;
 
-  // Embedding, head, communication, optimizer.
+  /// The embedding's part of F or, where `back`, of B; 0 on a stage without it.
   [[nodiscard]] Picos embedding(const PackLoad& load, const StageLoad& stage,
                                 bool back) const noexcept {
     if (!stage.embedding) return 0;
@@ -163,6 +165,7 @@ class Terms {
     return picos(load.tokens.value, each / d(stage.tensor_parallel)) +
            launches(load, cluster_.embedding_kernels);
   }
+  /// H on one device, its traffic included.
   [[nodiscard]] Picos head(const HeadLoad& load) const noexcept {
     const auto own = [&](std::int64_t tokens) { return own_head(tokens, load); };
     return head(load, own, head_launches(load));
@@ -181,6 +184,7 @@ class Terms {
   /// traffic hides behind the longer but for its first tile.
   template <class Own>
   [[nodiscard]] Picos head(const HeadLoad& load, const Own& own, Picos fixed) const noexcept;
+  /// Sending `bytes` over a link: its latency, then bytes over its rate.
   [[nodiscard]] Picos transfer(std::int64_t bytes, const Link& link) const noexcept {
     return latency(link) + picos(bytes, picos_each(1, link.bytes_per_s));
   }
@@ -193,6 +197,7 @@ class Terms {
   }
   /// Collectives that a reduction of gradients takes: an all-reduce is two.
   [[nodiscard]] std::int64_t reduction_collectives() const noexcept { return sharded_ ? 1 : 2; }
+  /// O without its traffic: one kernel that reads and writes `bytes`; nothing for none.
   [[nodiscard]] Picos update(std::int64_t bytes) const noexcept {
     return bytes > 0 ? kernels(1) + picos(bytes, moved_byte_) : 0;
   }

@@ -17,18 +17,18 @@ namespace slimpack {
 ///     const LengthSet web{{Tokens{812}, Tokens{40960}}, "web.lengths"};
 ///     const LengthSet read = read_lengths("web.lengths");   // io/read_lengths.hpp
 ///
-/// Every reader gives at least one document, every
-/// length > 0, and a sum that fits in 63 bits.
+/// Every reader gives at least one document, lengths > 0, and a sum that fits in 63 bits.
 struct LengthSet {
-  std::vector<Tokens> documents;
-  std::string name = {};  ///< of the file, for messages
+  std::vector<Tokens> documents;  ///< length of each document, in the file's order
+  std::string name = {};          ///< of the file, for messages
   friend bool operator==(const LengthSet&, const LengthSet&) = default;
 };
 
 /// The largest length, and the largest sum of lengths.
 inline constexpr std::int64_t kLongestLength = std::numeric_limits<std::int64_t>::max();
 
-/// Appends a checked length (> 0). False where the sum would no longer fit.
+/// Appends a length that is known to be > 0 and adds it to `total`. False, and nothing is done,
+/// where the total would no longer fit in 63 bits.
 [[nodiscard]] inline bool append_length(LengthSet& set, std::int64_t length, std::int64_t& total) {
   if (length > kLongestLength - total) return false;
   total += length;

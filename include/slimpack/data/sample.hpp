@@ -28,11 +28,11 @@ enum class Overlong : std::uint8_t { split, drop, error };
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<Overlong>{"split", "drop", "error"};
 
-/// How steps are drawn. With neither limit a step is the whole of all sources; with both, the one
-/// reached first ends it.
+/// How steps are drawn. Without a limit a step holds all documents of all sources; with both, the
+/// limit that is reached first ends it.
 struct BatchOptions {
-  Tokens context{131072};  ///< longest sample, 1 .. 2^30
-  Overlong overlong = Overlong::error;
+  Tokens context{131072};                     ///< longest sample, 1 .. 2^30
+  Overlong overlong = Overlong::error;        ///< what becomes of documents beyond the context
   std::optional<Tokens> batch_tokens;         ///< most tokens of a step, >= 1
   std::optional<std::int64_t> batch_samples;  ///< most samples of a step, 1 .. kMostSamples
   std::uint64_t seed = 0;                     ///< of the shuffles
@@ -47,8 +47,8 @@ inline constexpr std::int64_t kMostSamples = std::int64_t{1} << 26U;
 
 /// Documents longer than the context, in one pass over all sources: cut or dropped.
 struct OverlongCount {
-  std::int64_t documents = 0;
-  Tokens tokens;
+  std::int64_t documents = 0;  ///< how many there are
+  Tokens tokens;               ///< sum of their whole lengths
   friend bool operator==(const OverlongCount&, const OverlongCount&) = default;
 };
 
@@ -60,10 +60,11 @@ struct OverlongCount {
 ///     const Batch first = stream.next();
 ///     stream.skip(8);                      // go on with step 9
 ///
-/// Documents come in shuffled or file order (a
-/// shuffle for each pass, told by seed and pass alone), the pieces of a cut document one after the
-/// other; a step takes samples until the next would exceed a limit, at least one; after the last
-/// document the next pass begins. No token is lost or seen twice in a pass.
+/// Documents come in shuffled or in file order. Each pass has a shuffle of its own, which depends
+/// on the seed and the number of the pass alone. The pieces of a cut document follow each other. A
+/// step takes samples until the next would exceed a limit, and at least one. After the last
+/// document the next pass begins, so no token is lost or seen twice in a pass; dropped documents
+/// are in none.
 class BatchStream {
  public:
   /// Throws InvalidInput: limits out of range, no document, or an overlong one that is refused.

@@ -20,20 +20,24 @@ inline constexpr Tokens kLongDocument{32768};
 
 /// Documents of [low, 2 low) tokens.
 struct LengthBin {
-  Tokens low;
-  std::int64_t documents = 0;
-  Tokens tokens;
+  Tokens low;                  ///< least length of the bin, a power of two
+  std::int64_t documents = 0;  ///< how many documents it has; may be 0 inside a histogram
+  Tokens tokens;               ///< sum of their lengths
   friend bool operator==(const LengthBin&, const LengthBin&) = default;
 };
 
-/// The answer of `length_statistics`.
+/// What a set of document lengths looks like; `length_statistics` makes it.
 struct LengthStatistics {
-  std::int64_t documents = 0;
-  Tokens total, min, max;
-  Tokens median, p90, p99;           ///< nearest rank, as `percentile`
-  std::int64_t long_documents = 0;   ///< above kLongDocument
-  double long_token_share = 0;       ///< of all tokens, 0 .. 1
-  double long_pair_share = 0;        ///< of all causal (query, key) pairs: attention work, 0 .. 1
+  std::int64_t documents = 0;        ///< how many lengths there are
+  Tokens total;                      ///< sum of all lengths
+  Tokens min;                        ///< the shortest
+  Tokens max;                        ///< the longest
+  Tokens median;                     ///< 50th percentile by nearest rank, as of `percentile`
+  Tokens p90;                        ///< 90th percentile by nearest rank
+  Tokens p99;                        ///< 99th percentile by nearest rank
+  std::int64_t long_documents = 0;   ///< documents longer than kLongDocument
+  double long_token_share = 0;       ///< their part of all tokens, 0 .. 1
+  double long_pair_share = 0;        ///< their part of all (query, key) pairs, 0 .. 1
   std::vector<LengthBin> histogram;  ///< powers of two, from the shortest's to the longest's
 };
 
@@ -49,8 +53,8 @@ struct LengthStatistics {
   return sorted[static_cast<std::size_t>(rank - 1)];
 }
 
-/// Expects a sum that fits in 63 bits, as readers give it. Throws InvalidInput if there is no
-/// length or one is not > 0. O(n log n).
+/// Describes a set of lengths whose sum fits in 63 bits, as that of every reader does. Throws
+/// InvalidInput if there is no length or one is not > 0. O(n log n).
 [[nodiscard]] inline LengthStatistics length_statistics(std::span<const Tokens> lengths) {
   require(!lengths.empty(), "length_statistics: there must be a length");
   std::vector<Tokens> sorted(lengths.begin(), lengths.end());

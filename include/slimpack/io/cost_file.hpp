@@ -24,14 +24,14 @@ namespace slimpack {
 
 /// A cost model with its origin. A plan holds the cost model alone.
 struct CostFile {
-  CostSpec cost;
-  MeasuredOn measured;
+  CostSpec cost;        ///< the cost model itself
+  MeasuredOn measured;  ///< model and device; empty for a cost model that nobody measured
   friend bool operator==(const CostFile&, const CostFile&) = default;
 };
 
 /// Reads `cost.json`: the keys of `cost_from_json`, and `shape` and `device` where they are there;
-/// an unknown key is refused.
-/// `name` is the file's name for messages. Throws InvalidInput naming file, key, rule and value.
+/// an unknown key is refused. `name` is the file's name for messages. Throws InvalidInput naming
+/// file, key, rule and value.
 [[nodiscard]] CostFile cost_file_from_json(std::string_view text, const std::string& name);
 
 /// Writes what `cost_file_from_json` reads back to an equal value.

@@ -49,10 +49,12 @@ class FileBytes {
     return file;
   }
 
+  /// Takes the content over; `other` is empty afterwards.
   FileBytes(FileBytes&& other) noexcept
       : owned_(std::move(other.owned_)),
         mapped_(std::exchange(other.mapped_, nullptr)),
         size_(std::exchange(other.size_, 0)) {}
+  /// Swaps the contents.
   FileBytes& operator=(FileBytes&& other) noexcept {
     std::swap(owned_, other.owned_);
     std::swap(mapped_, other.mapped_);
@@ -67,10 +69,12 @@ class FileBytes {
 #endif
   }
 
+  /// The content as text, which lives as long as this object is neither moved nor assigned to.
   [[nodiscard]] std::string_view text() const noexcept {
     return mapped_ != nullptr ? std::string_view(static_cast<const char*>(mapped_), size_)
                               : std::string_view(owned_);
   }
+  /// The same content as bytes.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
     return std::as_bytes(std::span(text()));
   }

@@ -34,9 +34,13 @@ class MegatronIndex {
   /// Throws InvalidInput naming byte offset, rule and value found. O(sequences + documents).
   MegatronIndex(std::span<const std::byte> bytes, const std::string& name);
 
+  /// How the tokens of the `.bin` are stored.
   [[nodiscard]] TokenType type() const noexcept { return type_; }
+  /// Number of sequences of all documents.
   [[nodiscard]] std::size_t sequences() const noexcept { return sequences_; }
+  /// Number of documents.
   [[nodiscard]] std::size_t documents() const noexcept { return indices_ - 1; }
+  /// Whether the index gives each sequence a mode, as those of multimodal sets do.
   [[nodiscard]] bool has_modes() const noexcept { return modes_at_ != 0; }
 
   /// Tokens of a sequence.

@@ -26,9 +26,17 @@ namespace slimpack {
 /// than 64 deep. O(bytes).
 [[nodiscard]] nlohmann::json parse_json(std::string_view text, const std::string& name);
 
-/// One value of a document, and the way to it. Borrows the document and the file's name.
+/// One value of a JSON document, and the path of keys to it. Borrows the document and the file's
+/// name.
+///
+///     const nlohmann::json document = parse_json(text, "cluster.json");
+///     const JsonReader root(document, "cluster.json");
+///     const std::int64_t devices = root.at("devices_per_node").integer(1, 1024);
+///
+/// What does not fit throws InvalidInput "FILE: PATH: RULE, found VALUE".
 class JsonReader {
  public:
+  /// The document itself, at the empty path; `file` names it in messages.
   JsonReader(const nlohmann::json& value, std::string_view file) : value_(&value), file_(file) {}
 
   /// Throws InvalidInput "FILE: PATH: RULE".
@@ -44,11 +52,17 @@ class JsonReader {
     if (!condition) refuse(rule);
   }
 
+  /// The file's name, as messages have it.
   [[nodiscard]] std::string_view file() const noexcept { return file_; }
+  /// Whether the value is null.
   [[nodiscard]] bool is_null() const noexcept { return value_->is_null(); }
+  /// Whether the value is an object.
   [[nodiscard]] bool is_object() const noexcept { return value_->is_object(); }
+  /// Whether the value is true or false.
   [[nodiscard]] bool is_boolean() const noexcept { return value_->is_boolean(); }
+  /// Whether the value is a number, whole or not.
   [[nodiscard]] bool is_number() const noexcept { return value_->is_number(); }
+  /// Whether the value is a string.
   [[nodiscard]] bool is_string() const noexcept { return value_->is_string(); }
 
   /// A key of an object, if it is there.
@@ -83,7 +97,7 @@ class JsonReader {
     return keys;
   }
 
-  /// Elements of an array.
+  /// Number of elements of an array.
   [[nodiscard]] std::size_t size() const {
     check(value_->is_array(), "must be an array");
     return value_->size();
@@ -110,6 +124,7 @@ class JsonReader {
     }
     return *value;
   }
+  /// The same in 32 bits.
   [[nodiscard]] std::int32_t integer32(std::int32_t low, std::int32_t high) const {
     return static_cast<std::int32_t>(integer(low, high));
   }
@@ -140,16 +155,18 @@ class JsonReader {
     return {near};
   }
 
+  /// True or false.
   [[nodiscard]] bool boolean() const {
     check(value_->is_boolean(), "must be true or false");
     return value_->get<bool>();
   }
+  /// A string, which lives as long as the document.
   [[nodiscard]] const std::string& text() const {
     check(value_->is_string(), "must be a string");
     return value_->get_ref<const std::string&>();
   }
 
-  /// One of a few words.
+  /// The value that belongs to one of a few words.
   template <class Choice, std::size_t kCount>
   [[nodiscard]] Choice choice(
       const std::array<std::pair<std::string_view, Choice>, kCount>& choices) const {
@@ -165,7 +182,7 @@ class JsonReader {
     refuse("must be one of " + allowed);
   }
 
-  /// One of the words of an enumeration.
+  /// The value of an enumeration, by its word.
   template <NamedEnumeration Enumeration>
   [[nodiscard]] Enumeration choice() const {
     std::array<std::pair<std::string_view, Enumeration>, kWords<Enumeration>.size()> choices;
@@ -181,7 +198,7 @@ class JsonReader {
     return std::string(file_) + ": " + (way.empty() ? "" : way + ": ");
   }
 
-  /// The way from the document to this value, such as `schedule[3].order[17][1]`.
+  /// The path from the document to this value, such as `schedule[3].order[17][1]`.
   [[nodiscard]] std::string path() const {
     std::string way = keys_ ? *keys_ : std::string();
     for (std::size_t i = 0; i < depth_; ++i) {
@@ -214,7 +231,7 @@ class JsonReader {
 
   const nlohmann::json* value_;
   std::string_view file_;
-  // Schedules are long: elements of an array share the text of the way to it.
+  // Schedules are long: elements of an array share the text of the path to it.
   std::shared_ptr<const std::string> keys_;
   std::array<std::size_t, 3> positions_{};
   std::size_t depth_ = 0;

@@ -98,9 +98,13 @@ class JsonWriter {
   JsonWriter& operator=(const JsonWriter&) = delete;
   ~JsonWriter() = default;
 
+  /// Opens an object; close it with `end_object`.
   JsonWriter& begin_object(JsonLayout layout = JsonLayout::lines) { return open('{', layout); }
+  /// Closes the object that was opened last.
   JsonWriter& end_object() { return close('}'); }
+  /// Opens an array; close it with `end_array`.
   JsonWriter& begin_array(JsonLayout layout = JsonLayout::lines) { return open('[', layout); }
+  /// Closes the array that was opened last.
   JsonWriter& end_array() { return close(']'); }
 
   /// The key of the member that comes next.
@@ -131,6 +135,7 @@ class JsonWriter {
     const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
     return raw({digits.data(), static_cast<std::size_t>(end - digits.data())});
   }
+  /// A whole number in decimal digits.
   template <std::integral Integer>
     requires(!std::same_as<Integer, bool> && !std::same_as<Integer, char>)
   JsonWriter& number(Integer value) {
@@ -138,7 +143,9 @@ class JsonWriter {
     const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
     return raw({digits.data(), static_cast<std::size_t>(end - digits.data())});
   }
+  /// `true` or `false`.
   JsonWriter& boolean(bool value) { return raw(value ? "true" : "false"); }
+  /// `null`.
   JsonWriter& null() { return raw("null"); }
   /// Seconds with nine decimals, exact to the nanosecond.
   JsonWriter& time(Nanos value) {
@@ -165,22 +172,29 @@ class JsonWriter {
     return *this;
   }
 
-  /// A key and its value: times in seconds (`time`), bytes and tokens as whole numbers, null where
-  /// an optional value is absent.
+  /// A key and a string.
   JsonWriter& member(std::string_view name, std::string_view value) {
     return key(name).text(value);
   }
+  /// A key and a string, which would otherwise become a bool.
   JsonWriter& member(std::string_view name, const char* value) { return key(name).text(value); }
+  /// A key and a number, as `number` writes it. Throws InvalidInput if it is not finite.
   JsonWriter& member(std::string_view name, double value) { return key(name).number(value); }
+  /// A key and `true` or `false`.
   JsonWriter& member(std::string_view name, bool value) { return key(name).boolean(value); }
+  /// A key and seconds, as `time` writes them.
   JsonWriter& member(std::string_view name, Nanos value) { return key(name).time(value); }
+  /// A key and a whole number of bytes.
   JsonWriter& member(std::string_view name, Bytes value) { return key(name).number(value.value); }
+  /// A key and a whole number of tokens.
   JsonWriter& member(std::string_view name, Tokens value) { return key(name).number(value.value); }
+  /// A key and a whole number.
   template <std::integral Integer>
     requires(!std::same_as<Integer, bool> && !std::same_as<Integer, char>)
   JsonWriter& member(std::string_view name, Integer value) {
     return key(name).number(value);
   }
+  /// A key and its value; null where the value is absent.
   template <JsonValue Value>
   JsonWriter& member(std::string_view name, const std::optional<Value>& value) {
     return value ? member(name, *value) : key(name).null();

@@ -144,7 +144,7 @@ inline void refuse_other_features(const JsonReader& config) {
     const auto value = config.find(feature.key);
     if (value && is_active(*value, feature.most)) refuse_feature(*value, feature.name);
   }
-  // A window may be written down and switched off.
+  // A sliding window may be written down and switched off.
   const auto max_in_flight = config.find_value("sliding_window");
   const auto used = config.find_value("use_sliding_window");
   if (max_in_flight && is_active(*max_in_flight, 0) && !(used && !used->boolean())) {

@@ -25,6 +25,8 @@ namespace slimpack {
 /// The same for a file; `-` is standard input.
 [[nodiscard]] LengthSet read_text_lengths(const std::string& path);
 
+/// A line without the blanks, tabs and carriage returns at its ends; empty where it has nothing
+/// else.
 [[nodiscard]] inline std::string_view trimmed(std::string_view line) noexcept {
   constexpr std::string_view kBlanks = " \t\r";
   const std::size_t first = line.find_first_not_of(kBlanks);
