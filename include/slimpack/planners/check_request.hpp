@@ -151,11 +151,11 @@ inline void check_memory(const MemoryOverrides& memory) {
 
 }  // namespace detail
 
-/// Throws InvalidInput for the first rule that the request breaks: degrees,
-/// chunks, granularity, bounds and threads >= 1; relief leaves a layer; tp divides heads, kv_heads
-/// and ffn; at least one layer for each of the pp x chunks stages; at least one sample, none longer
-/// than the context, all from known documents; at least one target; sizes and rates > 0.
-/// O(samples).
+/// Throws InvalidInput for the first rule that the request breaks: degrees, chunks, granularity,
+/// bounds and threads >= 1; tp divides heads, kv_heads and ffn; at least one layer for each of the
+/// pp x chunks virtual stages, on the last one also with `fewer_last_layers`; at least one sample,
+/// none longer than the context, all from known documents; at least one target; sizes and rates
+/// > 0. O(samples).
 inline void check_request(const PlanRequest& request) {
   detail::check_model(request.model);
   detail::check_cluster(request.cluster);

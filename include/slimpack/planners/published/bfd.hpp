@@ -67,22 +67,25 @@ class BfdCandidates : public CandidateBase<BfdSettings> {
 /// tokens, each attending to itself alone; packs drawn one after another, micro-batch i to rank i
 /// mod dp. Nothing balances ranks.
 ///
-/// Searched: recomputation; context-parallel degree (powers of two that divide dp) and the blocks
-/// of sharing, as `MegatronCp`; layers of the last stage; length of packs, the context or the
-/// longest sample; packs of a micro-batch, 1, 2 or 4; packs as packed or in one of three shuffled
-/// orders, of which the trainer draws one.
+/// Searched: recomputation; context-parallel degree (powers of two that divide dp) and CP blocks,
+/// as by `MegatronCp`; layers of the last stage; length of packs (the context or the longest
+/// sample); packs of a micro-batch (1, 2 or 4); packs as packed or in one of three shuffled orders,
+/// of which the trainer draws one.
 ///
 /// Deviations: TRL packs a whole data set, so that the packs of a step are a sample of them; here
 /// the samples of the step are packed. Its sampler repeats packs until they divide among ranks;
 /// here no work is added. TRL has no pipeline; with several stages micro-batches run 1F1B, in its
-/// favour. Blocks of sharing are those of a plan (published/megatron.hpp).
+/// favour. CP blocks are those of a plan (published/megatron.hpp).
 ///
 /// Infeasible where more than one chunk or a sharded head is asked for.
 struct Bfd {
-  static constexpr std::string_view name = "bfd";
+  static constexpr std::string_view name = "bfd";  ///< in lists and as `Plan::planner`
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "TRL: documents packed best fit decreasing, packs dealt to ranks in turn";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     return choose_last_head<detail::BfdCandidates>(request, name);
   }

@@ -27,14 +27,14 @@
 
 namespace slimpack::planners {
 
-/// What the chunks of a sequence keep: the last `chunks` of them what `kept` says, those before
-/// what `early` says.
+/// What the chunks of a sequence keep from F to B.
 struct Retention {
-  Recompute kept = Recompute::none;
-  std::optional<std::int32_t> chunks;  ///< K; absent: all of them
-  Recompute early = Recompute::full;
+  Recompute kept = Recompute::none;    ///< of the last `chunks` chunks
+  std::optional<std::int32_t> chunks;  ///< the publication's K; absent: all chunks
+  Recompute early = Recompute::full;   ///< of the chunks before those
   friend bool operator==(const Retention&, const Retention&) = default;
 
+  /// The texts "recompute" and "kept_chunks", and "early_chunks" where K is given.
   void describe(SettingTexts& texts) const {
     texts["recompute"] = to_string(kept);
     texts["kept_chunks"] = chunks ? std::to_string(*chunks) : "all";
@@ -45,7 +45,7 @@ struct Retention {
 /// How short samples become chunks.
 enum class Consolidation : std::uint8_t {
   best_fit,  ///< best fit decreasing
-  level,     ///< the fewest chunks that longest-first dealing to the emptiest can fill
+  level,     ///< the fewest chunks that hold all, longest first, each to the emptiest chunk
 };
 
 }  // namespace slimpack::planners
@@ -58,18 +58,19 @@ namespace slimpack::planners {
 
 /// One candidate of `Chunkflow`.
 struct ChunkflowSettings {
-  Retention retention;
-  Tokens chunk{8192};
-  schedule::ChunkLead lead = schedule::ChunkLead::just_in_time;
-  detail::GroupOrder order = detail::GroupOrder::most_chunks_first;
-  Consolidation consolidation = Consolidation::best_fit;
-  std::int32_t fewer_last_layers = 0;
+  Retention retention;                                               ///< what chunks keep
+  Tokens chunk{8192};                                                ///< most tokens of a chunk
+  schedule::ChunkLead lead = schedule::ChunkLead::just_in_time;      ///< how far F runs ahead
+  detail::GroupOrder order = detail::GroupOrder::most_chunks_first;  ///< of a rank's sequences
+  Consolidation consolidation = Consolidation::best_fit;             ///< of short samples
+  std::int32_t fewer_last_layers = 0;  ///< layers of the last stage below an even part
 };
 
 namespace detail {
 
-/// Items in the fewest bins, from the fewest that can hold them, into which dealing them longest
-/// first, each to the emptiest bin (the lowest of equals), fits. Items of a bin rise. Throws
+/// Packs items into the fewest bins that this rule fills without overflow: longest first, each item
+/// to the emptiest bin (the lowest of equals). Where no fewer bins than
+/// those of best fit decreasing will do, these are the answer. Items of a bin rise. Throws
 /// InvalidInput as `pack_best_fit_decreasing`. O(n log n) a try; tries at most as many bins as best
 /// fit decreasing takes.
 [[nodiscard]] inline schedule::Bins pack_level(std::span<const Tokens> items, Tokens capacity) {
@@ -232,15 +233,19 @@ static_assert(PlanCandidates<ChunkflowCandidates>);
 /// keep each layer's input beside keys and values (`full`), which it drops, but never hold all
 /// layers' activations at once when they run again, which it does: more bytes for a sample of many
 /// chunks, fewer for a large chunk. In its favour: early chunks may keep attention's output
-/// (`layer`) and skip its second forward; dealing to ranks by cost, where it counts chunks; both
-/// orders of lead. A request's mode of recomputation is that of all chunks, K is then all.
+/// (`layer`) and skip its second forward; samples and chunks go to ranks by cost, where it counts
+/// chunks; both orders of lead. A request's mode of recomputation is that of all chunks, K is then
+/// all.
 ///
 /// Infeasible where more than one chunk a stage or a sharded head is asked for.
 struct Chunkflow {
-  static constexpr std::string_view name = "chunkflow";
+  static constexpr std::string_view name = "chunkflow";  ///< in lists and as `Plan::planner`
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "ChunkFlow: chunks of one size, short samples packed, the last K of a sample kept";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     return choose_last_head<detail::ChunkflowCandidates>(request, name);
   }

@@ -44,10 +44,10 @@ namespace slimpack::planners {
 
 /// One candidate of `Dynapipe`.
 struct DynapipeSettings {
-  Recompute recompute = Recompute::none;
-  DynapipeOrder order = DynapipeOrder::limited;
-  std::int32_t in_flight = 1;  ///< a micro-batch has at most this part of a stage's free memory
-  std::int32_t fewer_last_layers = 0;
+  Recompute recompute = Recompute::none;         ///< of all micro-batches
+  DynapipeOrder order = DynapipeOrder::limited;  ///< of each stage's units
+  std::int32_t in_flight = 1;  ///< a micro-batch may take 1/in_flight of a stage's free memory
+  std::int32_t fewer_last_layers = 0;  ///< layers of the last stage below an even part
 };
 
 namespace detail {
@@ -80,7 +80,7 @@ class ReplicaRoom {
     for (std::size_t stage = 0; stage < room_.size(); ++stage) {
       const auto pp = static_cast<std::int32_t>(stage);
       layers_[stage] = chunk_layers(plan, pp, 0);
-      // Both windows of each neighbour's two channels.
+      // Two channels with each neighbour, each with `max_in_flight` buffers.
       const std::int64_t neighbours = (stage > 0 ? 1 : 0) + (stage + 1 < room_.size() ? 1 : 0);
       const std::int64_t buffers =
           2 * neighbours * plan.max_in_flight * layer.boundary * most.value;
@@ -281,10 +281,13 @@ static_assert(PlanCandidates<DynapipeCandidates>);
 ///
 /// Infeasible where more than one chunk or a sharded head is asked for.
 struct Dynapipe {
-  static constexpr std::string_view name = "dynapipe";
+  static constexpr std::string_view name = "dynapipe";  ///< in lists and as `Plan::planner`
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "DynaPipe: micro-batches of whole samples by dynamic programming, adaptive order";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     return choose_last_head<detail::DynapipeCandidates>(request, name);
   }

@@ -33,18 +33,19 @@
 
 namespace slimpack::planners {
 
-/// How many micro-batches FlexSP makes: quarters of the fewest that hold all tokens, or multiples
-/// of the stages, whichever is more.
+/// How many micro-batches FlexSP makes: the larger of both numbers, at least as many as hold all
+/// tokens and at most one a sample.
 struct FlexSpCount {
-  std::int64_t quarters = 4, stages = 0;
+  std::int64_t quarters = 4;  ///< so many quarters of the fewest that hold all tokens
+  std::int64_t stages = 0;    ///< so many times the number of stages
 };
 
 /// One candidate of `FlexSp`.
 struct FlexSpSettings {
-  Recompute recompute = Recompute::none;
-  FlexSpCount count;
-  std::int64_t room = 4;  ///< quarters of what memory holds that groups may fill
-  std::int32_t fewer_last_layers = 0;
+  Recompute recompute = Recompute::none;  ///< of all micro-batches
+  FlexSpCount count;                      ///< of micro-batches
+  std::int64_t room = 4;                  ///< quarters of what memory holds that groups may fill
+  std::int32_t fewer_last_layers = 0;     ///< layers of the last stage below an even part
 };
 
 namespace detail {
@@ -193,20 +194,24 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
 /// values in a ring and have blocks of each sample on each rank. Times of F and B are those of
 /// Ulysses on any cost model; bytes in memory, of H and of transfers are those of the plan's blocks
 /// of 32 tokens. Deviations in its favour: an all-to-all sends to its own node and to others at the
-/// same time; queries, keys and values kept for the backward pass stay split by heads; ranks meet
-/// where they share a group, not all of them after every micro-batch; several stages, which FlexSP
-/// does not have, run in a common order that a simulation finds under the memory limit
-/// (detail/shared_batches.hpp). Against it: FlexSP shards weights and gradients over all ranks
-/// (ZeRO-3), in exchange for gathering them; a plan shards optimizer state alone, and neither the
-/// bytes nor the gathering are modelled.
+/// same time; queries, keys and values kept for the backward pass stay split by heads; ranks wait
+/// for each other where they share a group, not all of them after every micro-batch; several
+/// stages, which FlexSP does not have, run in a common order that a simulation finds under the
+/// memory limit (detail/shared_batches.hpp). Against it: FlexSP shards weights and gradients over
+/// all ranks (ZeRO-3), in exchange for gathering them; a plan shards optimizer state alone, and
+/// neither the bytes nor the gathering are modelled.
 ///
 /// Infeasible where more than one chunk or a sharded head is asked for.
 struct FlexSp {
-  static constexpr std::string_view name = "flexsp";
+  static constexpr std::string_view name = "flexsp";  ///< in lists and as `Plan::planner`
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "FlexSP: micro-batches on groups of ranks of different sizes, heads split by all-to-all";
+  /// When its answer is a SimulationOnlyPlan.
   static constexpr std::string_view simulated_only = "with groups of several ranks";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     return choose_last_head<detail::FlexSpCandidates>(request, name);
   }

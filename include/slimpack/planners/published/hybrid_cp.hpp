@@ -30,11 +30,11 @@ namespace slimpack::planners {
 
 /// One candidate of `HybridCp`.
 struct HybridCpSettings {
-  Recompute recompute = Recompute::none;
-  Tokens per_rank;      ///< of a sample, at most
-  bool packed = false;  ///< several samples a micro-batch, else one
-  std::int32_t fewer_last_layers = 0;
-  std::optional<Tokens> cp_block;  ///< blocks in which ranks share a sample, else the request's
+  Recompute recompute = Recompute::none;  ///< of all samples
+  Tokens per_rank;                        ///< most tokens of a sample on one rank
+  bool packed = false;                    ///< several samples a micro-batch, else one
+  std::int32_t fewer_last_layers = 0;     ///< layers of the last stage below an even part
+  std::optional<Tokens> cp_block;         ///< tokens of a CP block; absent: the request's
 };
 
 namespace detail {
@@ -130,23 +130,26 @@ class HybridCpCandidates : public CandidateBase<HybridCpSettings> {
 /// is a micro-batch of its own; keys and values are what ranks exchange.
 ///
 /// Searched: recomputation; tokens of a sample on a rank (`max_seqlen_per_dp_cp_rank`), from which
-/// sizes of groups follow; blocks of sharing, as `MegatronCp`; layers of the last stage. And what
-/// the published code does not have: samples of a group that follow each other packed into
-/// micro-batches of as many tokens a rank.
+/// sizes of groups follow; CP blocks, as by `MegatronCp`; layers of the last stage. And what the
+/// published code does not have: consecutive samples of a group are packed into micro-batches of as
+/// many tokens a rank.
 ///
-/// Deviations, all in its favour but the last: ranks meet where they share a sample, not all of
-/// them after every round; with several stages, which the published code refuses, the same
-/// micro-batches run in a common order that a simulation finds under the memory limit
-/// (detail/shared_batches.hpp). Where ranks are not a power of two and its code stops with an
+/// Deviations, all in its favour but the last: ranks wait for each other where they share a
+/// sample, not all of them after every round; with several stages, which the published code
+/// refuses, the same micro-batches run in a common order that a simulation finds under the memory
+/// limit (detail/shared_batches.hpp). Where ranks are not a power of two and its code stops with an
 /// error, some stay idle for a round. Megatron cuts every sample into 2 x degree chunks; a plan has
 /// one length of blocks for all (published/megatron.hpp).
 ///
 /// Infeasible where more than one chunk or a sharded head is asked for.
 struct HybridCp {
-  static constexpr std::string_view name = "hybrid-cp";
+  static constexpr std::string_view name = "hybrid-cp";  ///< in lists and as `Plan::planner`
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "Megatron-Core: every sample on a power of two of ranks that its length asks for";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     return choose_last_head<detail::HybridCpCandidates>(request, name);
   }

@@ -34,10 +34,10 @@ struct InfinipipeSettings {
   std::int32_t slices = 1;             ///< of the longest sample
   /// Samples of at most so many chunks run in a pipeline of their own behind the others; 0: none.
   std::int32_t apart = 0;
-  schedule::ChunkLead lead = schedule::ChunkLead::steady;
-  std::int32_t ranks = 1;          ///< that run each chunk together; divides dp
-  std::optional<Tokens> cp_block;  ///< blocks in which they share it, else the request's
-  std::int32_t fewer_last_layers = 0;
+  schedule::ChunkLead lead = schedule::ChunkLead::steady;  ///< how far F runs ahead of B
+  std::int32_t ranks = 1;              ///< that run each chunk together; divides dp
+  std::optional<Tokens> cp_block;      ///< tokens of a CP block; absent: the request's
+  std::int32_t fewer_last_layers = 0;  ///< layers of the last stage below an even part
 
   /// Whether several ranks run each chunk.
   [[nodiscard]] static bool in_cp_group(const InfinipipeSettings& settings) noexcept {
@@ -240,9 +240,9 @@ static_assert(PlanCandidates<InfinipipeCandidates>);
 /// recomputed one by one as memory asks (its algorithm 2, `detail::choose_checkpoints`).
 ///
 /// Searched: slices of the longest sample, samples of few chunks in a pipeline of their own,
-/// sequence-parallel ranks (powers of two that divide dp, none above `merge`) and the blocks in
-/// which they share a sample, the lead of forward units, layers of the last stage, and one mode for
-/// all chunks in place of the chosen ones.
+/// sequence-parallel ranks (powers of two that divide dp, none above `max_cp`) and CP blocks, the
+/// lead of forward units, layers of the last stage, and one mode for all chunks in place of the
+/// chosen ones.
 ///
 /// Deviations. A plan has one mode a chunk for all stages, where the system sets a number of layers
 /// for each chunk and stage: those of one diagonal together, since a stage that recomputes holds
@@ -256,10 +256,13 @@ static_assert(PlanCandidates<InfinipipeCandidates>);
 ///
 /// Infeasible where more than one chunk a stage or a sharded head is asked for.
 struct Infinipipe {
-  static constexpr std::string_view name = "infinipipe";
+  static constexpr std::string_view name = "infinipipe";  ///< in lists and as `Plan::planner`
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "InfiniPipe: chunks of equal time, split and packed, recomputed as memory asks";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     return choose_last_head<detail::InfinipipeCandidates>(request, name);
   }

@@ -90,23 +90,25 @@ class KkCandidates : public CandidateBase<KkSettings> {
 /// many micro-batches as the token budget asks of the fullest rank, the light ones first and last.
 /// Whole samples, packed without padding; 1F1B, interleaved where stages have chunks.
 ///
-/// Searched: recomputation; context-parallel degree (powers of two that divide dp) and the blocks
-/// of sharing, as `MegatronCp`; chunks; layers of the last stage; verl's own knobs: token budget,
-/// least number of micro-batches, light ones at both ends or as assigned. And what it fixes: work
-/// by its figure of a 7B model or by the model at hand, ranks with equal or free numbers of
-/// samples.
+/// Searched: recomputation; context-parallel degree (powers of two that divide dp) and CP blocks,
+/// as by `MegatronCp`; chunks; layers of the last stage; verl's own knobs: token budget, least
+/// number of micro-batches, light ones at both ends or as assigned. And what it fixes: work by its
+/// figure of a 7B model or by the model at hand, ranks with equal or free numbers of samples.
 ///
 /// Deviations, all in its favour: where ranks do not divide the samples, verl stops, here numbers
 /// are free; a rank with fewer samples than micro-batches has one a sample. As published, a
-/// micro-batch may exceed the budget; what does not fit into memory is not chosen. Blocks of
-/// sharing are those of a plan (published/megatron.hpp).
+/// micro-batch may exceed the budget; what does not fit into memory is not chosen. CP blocks
+/// are those of a plan (published/megatron.hpp).
 ///
 /// Infeasible where a sharded head is asked for.
 struct Kk {
-  static constexpr std::string_view name = "kk";
+  static constexpr std::string_view name = "kk";  ///< in lists and as `Plan::planner`
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "verl: Karmarkar-Karp over ranks, then over micro-batches of a token budget";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     return choose_last_head<detail::KkCandidates>(request, name, false);
   }

@@ -19,10 +19,13 @@ namespace slimpack::planners {
 /// in turn or balanced in equal numbers. Infeasible where more than one chunk or a sharded head is
 /// asked for.
 struct Megatron {
-  static constexpr std::string_view name = "megatron";
+  static constexpr std::string_view name = "megatron";  ///< in lists and as `Plan::planner`
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "Megatron-LM: documents packed whole to the context, one forward, one backward (1F1B)";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     check_request(request);
     if (auto lacks = lacks_order(request, name)) return {*std::move(lacks), {}, 0};
@@ -36,10 +39,14 @@ static_assert(Planner<Megatron>);
 /// the same number of layers (where there is none, that leave none empty; one where there is none
 /// of these). Infeasible where a sharded head is asked for.
 struct MegatronInterleaved {
+  /// In lists and as `Plan::planner`.
   static constexpr std::string_view name = "megatron-interleaved";
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "Megatron-LM with virtual stages: documents packed whole to the context, interleaved 1F1B";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     check_request(request);
     if (auto lacks = lacks_order(request, name, false)) return {*std::move(lacks), {}, 0};
@@ -64,10 +71,13 @@ static_assert(Planner<MegatronInterleaved>);
 ///
 /// Infeasible where more than one chunk or a sharded head is asked for.
 struct MegatronCp {
-  static constexpr std::string_view name = "megatron-cp";
+  static constexpr std::string_view name = "megatron-cp";  ///< in lists and as `Plan::planner`
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "Megatron-LM with context parallelism: packed documents shared by ranks, 1F1B";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     check_request(request);
     if (auto lacks = lacks_order(request, name)) return {*std::move(lacks), {}, 0};

@@ -81,10 +81,13 @@ class SlimpipeCandidates : public PackedCandidates<SlimpipeSlices, SlimpipeSetti
 /// proportion), chunks, head on the last stage or sharded, and what `Megatron` searches. Its
 /// exchange of attention work between stages is not part of a plan: `Slimpipe` has it.
 struct SlimpipeOrder {
-  static constexpr std::string_view name = "slimpipe-order";
+  static constexpr std::string_view name = "slimpipe-order";  ///< in lists and as `Plan::planner`
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "SlimPipe: packed sequences in uniform slices, one forward, one backward on slices";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     check_request(request);
     return choose(request, PackedCandidates<detail::SlimpipeSlices>(
@@ -112,11 +115,15 @@ static_assert(Planner<SlimpipeOrder>);
 /// stages hand work to each other in the order of their numbers. Written from the publication's
 /// abstract and from descriptions of it by others; where these are silent, the choice is ours.
 struct Slimpipe {
-  static constexpr std::string_view name = "slimpipe";
+  static constexpr std::string_view name = "slimpipe";  ///< in lists and as `Plan::planner`
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "SlimPipe: uniform slices, attention exchanged between stages, sharded vocabulary";
+  /// When its answer is a SimulationOnlyPlan.
   static constexpr std::string_view simulated_only = "where stages exchange attention";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     check_request(request);
     PackedChoices choices = detail::slimpipe_choices(request);

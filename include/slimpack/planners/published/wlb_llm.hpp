@@ -102,7 +102,7 @@ class WlbCandidates : public JointMicroBatches<WlbSettings> {
 ///
 /// Searched: context-parallel degree (as `MegatronCp`, up to 256), recomputation, micro-batches (as
 /// many as full contexts, twice, four and eight times, half), chunks, layers of the last stage,
-/// dealing to ranks, and how long a pack may get before the shortest one takes the next document
+/// assignment to ranks, and how long a pack may get before the shortest one takes the next document
 /// (1.5 or 2 contexts, or any length that memory allows). Levels of the queues, whether there are
 /// any too: the least estimated time over the steps at hand.
 ///
@@ -116,11 +116,15 @@ class WlbCandidates : public JointMicroBatches<WlbSettings> {
 /// packing by others; where these are silent, the choice is ours.
 /// Without context parallelism the answer is a plan. Infeasible where a sharded head is asked for.
 struct WlbLlm {
-  static constexpr std::string_view name = "wlb-llm";
+  static constexpr std::string_view name = "wlb-llm";  ///< in lists and as `Plan::planner`
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "WLB-LLM: packs of equal work, delayed outliers, sharding chosen by micro-batch";
+  /// When its answer is a SimulationOnlyPlan.
   static constexpr std::string_view simulated_only = "with context-parallel ranks";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     return choose_last_head<detail::WlbCandidates>(request, name, false);
   }

@@ -31,7 +31,7 @@ enum class ZeppelinPacking : std::uint8_t { equal_work, best_fit, in_order };
 /// One candidate of `Zeppelin`.
 struct ZeppelinSettings : PackedSettings {
   std::int32_t contexts = 1;  ///< capacity of a micro-batch in contexts, at most one a rank
-  ZeppelinPacking documents = ZeppelinPacking::equal_work;
+  ZeppelinPacking documents = ZeppelinPacking::equal_work;  ///< how they become micro-batches
 };
 
 namespace detail {
@@ -108,12 +108,12 @@ class ZeppelinCandidates : public JointMicroBatches<ZeppelinSettings> {
 /// node; tokens are remapped between attention and linear layers so that every rank does an even
 /// part of the linear work.
 ///
-/// Searched: ranks that work together (all, and powers of two that divide dp, none above `merge` or
-/// 256), recomputation, capacity of a micro-batch (powers of two of the context, at most one
+/// Searched: ranks that work together (all, and powers of two that divide dp, none above `max_cp`
+/// or 256), recomputation, capacity of a micro-batch (powers of two of the context, at most one
 /// context a rank), packing of documents into micro-batches (equal work, best fit decreasing, in
-/// order), its dealing to groups, chunks, layers of the last stage. The lengths from which
-/// documents leave a rank and a node: of several multiples of an even part, whichever is predicted
-/// to take least, for each micro-batch.
+/// order), assignment of micro-batches to groups, chunks, layers of the last stage. The lengths
+/// from which documents leave a rank and a node: of several multiples of an even part, whichever is
+/// predicted to take least, for each micro-batch.
 ///
 /// Deviations and assumptions. Written from the publication's abstract and from descriptions of it
 /// by others; where these are silent, the choice is ours. It is about data parallelism alone, so
@@ -126,11 +126,15 @@ class ZeppelinCandidates : public JointMicroBatches<ZeppelinSettings> {
 /// pages filled in part (in its favour: keys and values of local documents stay where they are
 /// attended to). One rank alone is a plan. Infeasible where a sharded head is asked for.
 struct Zeppelin {
-  static constexpr std::string_view name = "zeppelin";
+  static constexpr std::string_view name = "zeppelin";  ///< in lists and as `Plan::planner`
+  /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "Zeppelin: documents local, in a node or over nodes, remapped for even linear work";
+  /// When its answer is a SimulationOnlyPlan.
   static constexpr std::string_view simulated_only = "with context-parallel ranks";
 
+  /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
+  /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     return choose_last_head<detail::ZeppelinCandidates>(request, name, false);
   }

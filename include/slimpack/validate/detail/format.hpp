@@ -19,7 +19,7 @@ namespace slimpack::validation {
 /// What later checks may rely on.
 struct Sound {
   bool parallel = true;  ///< sizes of parallel are positive, so is max_in_flight
-  bool stages = true;    ///< one entry a stage and chunk, in line order
+  bool stages = true;    ///< one entry a stage and chunk, in the order of virtual stages
   bool groups = true;    ///< non-empty ascending sets of existing ranks
   bool sizes = true;     ///< model and memory sizes are positive
   [[nodiscard]] bool all() const noexcept { return parallel && stages && groups && sizes; }

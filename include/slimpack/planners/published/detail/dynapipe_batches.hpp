@@ -26,8 +26,8 @@ struct BatchRules {
   std::int64_t replicas = 1;
 };
 
-/// Cuts a line of samples into micro-batches: among all cuts into runs of consecutive samples, each
-/// of one sample or of at most `room` bytes, one that minimises DynaPipe's objective
+/// Cuts a queue of samples into micro-batches: among all cuts into runs of consecutive samples,
+/// each of one sample or of at most `room` bytes, one that minimises DynaPipe's objective
 ///     (stages - 1) max + sum / replicas
 /// over the micro-batches' times (arXiv 2311.10418, section 4; equal ones: the smaller maximum).
 /// Times being sums, the least sum under a maximum has the fewest micro-batches, which filling each

@@ -43,11 +43,11 @@ struct SpGroup {
 /// The groups of one micro-batch whose slowest takes least, near enough: a problem that FlexSP
 /// gives to a MILP solver. Up to 16 ranks all sets of sizes are tried, with more those that splits,
 /// joins, doublings and further groups reach from the one that a bisection of the time finds.
-/// Samples go, longest first, to the group that is then done first; moves and swaps relieve the
-/// slowest. Of equally good sizes the larger are taken. Groups come largest first, then in order of
-/// their first sample. Where tokens do not fit, the capacity is doubled until they do. Throws
-/// InvalidInput if ranks or capacity are < 1, or times are missing, < 1 or of more degrees than
-/// ranks allow. O(n^2 groups) at worst.
+/// Samples go, longest first, to the group that is then done first; moves and swaps take work from
+/// the slowest. Of equally good sizes the larger are taken. Groups come largest first, then in
+/// order of their first sample. Where tokens do not fit, the capacity is doubled until they do.
+/// Throws InvalidInput if ranks or capacity are < 1, or times are missing, < 1 or of more degrees
+/// than ranks allow. O(n^2 groups) at worst.
 [[nodiscard]] inline std::vector<SpGroup> solve_sp_groups(const SpProblem& problem);
 
 namespace detail {

@@ -176,7 +176,8 @@ class SlimpipeTimes {
   PlanParts parts_;
 };
 
-/// Merged slices exchange what is fewer bytes: their keys so far, or their queries.
+/// Gives each slice of a group of several ranks the ring mode that sends fewer bytes: keys and
+/// values of all tokens up to its end, or its queries.
 inline void exchange_fewer_bytes(Plan& plan) {
   for (MicroPack& pack : plan.micropacks) {
     const ExchangeBytes each = exchange_bytes(plan, pack);
