@@ -12,14 +12,14 @@
 
 namespace slimpack {
 
-/// One broken rule. `rule` is 1 to 7 as in "What makes a plan valid", or 0 for what the format asks
-/// elsewhere. `message` names rule and place in words; the optionals name the place for programs.
+/// One place in a plan that breaks a rule. What does not apply to it is absent.
 struct Violation {
-  int rule = 0;
-  std::string message;
-  std::optional<SampleId> sample;
-  std::optional<PackId> micropack;
-  std::optional<std::int32_t> dp, pp;
+  int rule = 0;         ///< 1 to 7 (docs/validation.md), or 0 for what the format asks elsewhere
+  std::string message;  ///< rule and place in words
+  std::optional<SampleId> sample;   ///< the sample that it concerns
+  std::optional<PackId> micropack;  ///< the MicroPack that it concerns
+  std::optional<std::int32_t> dp;   ///< data-parallel rank of the device
+  std::optional<std::int32_t> pp;   ///< stage of the device
   std::optional<std::size_t> unit;  ///< position in the device's order
   friend bool operator==(const Violation&, const Violation&) = default;
 };
