@@ -26,6 +26,7 @@
 
 namespace slimpack::planners {
 
+/// What `registry` gives; the position of an entry is its place in lists.
 inline constexpr std::array kPlanners{
     slimpack_info<0>(),
     slimpack_info<1>(),

@@ -60,12 +60,12 @@ namespace slimpack::planners {
 
 /// What a request says about memory in place of the cluster's figures and the rules' defaults.
 struct MemoryOverrides {
-  std::optional<Bytes> capacity;  ///< of a device
-  std::optional<Bytes> reserved;
-  std::optional<std::int64_t> gradient_bytes;
-  std::optional<Tokens> page_tokens;
-  std::optional<Tokens> cp_block_tokens;
-  std::optional<Tokens> head_tile;
+  std::optional<Bytes> capacity;               ///< of a device; absent: the cluster's `memory`
+  std::optional<Bytes> reserved;               ///< of it not for a plan; absent: the cluster's
+  std::optional<std::int64_t> gradient_bytes;  ///< as in MemorySpec; absent: its default
+  std::optional<Tokens> page_tokens;           ///< as in MemorySpec; absent: its default
+  std::optional<Tokens> cp_block_tokens;       ///< as in MemorySpec; absent: the planner's choice
+  std::optional<Tokens> head_tile;             ///< as in MemorySpec; absent: its default
   friend bool operator==(const MemoryOverrides&, const MemoryOverrides&) = default;
 };
 
@@ -74,26 +74,28 @@ inline constexpr std::int32_t kMostFewerLastLayers = 2;
 
 /// One step to plan. An absent option is searched by the planner.
 struct PlanRequest {
-  Batch batch;
-  std::vector<Source> sources;
-  ModelShape model;
-  Cluster cluster;
-  CostSpec cost;
-  MemoryOverrides memory;
-  std::int32_t dp = 1, pp = 1, tp = 1;
-  std::optional<std::int32_t> chunks;
-  std::optional<LmHead> head;
+  Batch batch;                         ///< the samples of the step, at least one
+  std::vector<Source> sources;         ///< what `Batch::origin` counts in
+  ModelShape model;                    ///< what is trained
+  Cluster cluster;                     ///< what it is trained on
+  CostSpec cost;                       ///< how units are priced
+  MemoryOverrides memory;              ///< empty: all by cluster and defaults
+  std::int32_t dp = 1;                 ///< data-parallel ranks
+  std::int32_t pp = 1;                 ///< stages of the pipeline
+  std::int32_t tp = 1;                 ///< tensor-parallel devices of a stage
+  std::optional<std::int32_t> chunks;  ///< virtual stages of a device
+  std::optional<LmHead> head;          ///< place of vocabulary projection and loss
   /// Layers that the last virtual stage holds fewer than an even part: weights stay where an
   /// earlier step of the same training had them. A sharded head has 0.
   std::optional<std::int32_t> fewer_last_layers;
-  std::optional<Recompute> recompute;
+  std::optional<Recompute> recompute;     ///< the mode of every backward pack
   Tokens granularity{128};                ///< inner slice boundaries are multiples of it
-  std::optional<std::int64_t> max_units;  ///< bound on MicroPacks a pass and rank
-  std::optional<std::int32_t> max_cp;     ///< most ranks that may share samples; 1: none do
-  OptimizerState optimizer = OptimizerState::sharded;
-  Tokens context{131072};  ///< longest sample
-  Effort effort = Effort::normal;
-  std::int32_t threads = 1;  ///< never changes the answer
+  std::optional<std::int64_t> max_units;  ///< most MicroPacks of a pass and rank
+  std::optional<std::int32_t> max_cp;     ///< most ranks of a CP group; 1: each is alone
+  OptimizerState optimizer = OptimizerState::sharded;  ///< over the data-parallel ranks
+  Tokens context{131072};                              ///< longest sample that the step may hold
+  Effort effort = Effort::normal;                      ///< how many candidates may be simulated
+  std::int32_t threads = 1;  ///< for simulating candidates; never changes the answer
   /// Called after each simulated candidate with how many are done and the most there will be;
   /// never by two threads at a time. May be empty.
   std::function<void(std::int64_t done, std::int64_t most)> progress;
@@ -104,13 +106,14 @@ struct PlanRequest {
 /// stages send. Its units take `times` instead of the prices of its cost, and its prediction has
 /// them. It is simulated and compared, never executed or written as plan.json.
 struct SimulationOnlyPlan {
-  Plan plan;
-  UnitTimeOverrides times;
+  Plan plan;                        ///< what a plan can say of the step
+  UnitTimeOverrides times;          ///< what its F and B take on the system
   std::string unsupported_feature;  ///< what no plan can say, "attention work between stages"
-  std::optional<Bytes> exchange;    ///< what ranks or stages exchange inside units, where it is not
-                                    ///< what the plan's groups would
+  /// What ranks or stages exchange inside units; absent: what the plan's groups do.
+  std::optional<Bytes> exchange;
 };
 
+/// A plan to execute, why there is none, or a step that is only simulated.
 using PlanResult = std::variant<Plan, Infeasible, SimulationOnlyPlan>;
 
 /// The plan of an answer, that of a SimulationOnlyPlan too; null where there is none.
@@ -131,15 +134,16 @@ using PlanResult = std::variant<Plan, Infeasible, SimulationOnlyPlan>;
   return plan == nullptr ? std::nullopt : std::optional<Plan>(std::move(*plan));
 }
 
-/// A planner's answer and how it came about. `settings` holds what the planner's own search chose
-/// (of the candidate nearest to fitting where the answer is Infeasible), name to text.
+/// A planner's answer and how it came about.
 struct PlanOutcome {
-  PlanResult result;
+  PlanResult result;  ///< the answer
+  /// What the planner's own search chose, name to text; where the answer is Infeasible, of the
+  /// candidate nearest to fitting. Empty where nothing was searched.
   std::map<std::string, std::string> settings;
   std::int64_t evaluations = 0;  ///< candidates simulated
 };
 
-/// The budget of a request.
+/// The budget of a request by its effort and its number of samples.
 [[nodiscard]] inline std::int64_t evaluations(const PlanRequest& request) noexcept {
   return evaluations(request.effort, static_cast<std::int64_t>(request.batch.samples.size()));
 }
@@ -170,9 +174,9 @@ concept MultiStepPlanner =
 
 /// A planner as data: what lists and command lines need.
 struct PlannerInfo {
-  std::string_view name;
-  std::string_view description;  ///< one line
-  PlanOutcome (*plan)(const PlanRequest&) = nullptr;
+  std::string_view name;                              ///< unique; what users give and plans carry
+  std::string_view description;                       ///< one line
+  PlanOutcome (*plan)(const PlanRequest&) = nullptr;  ///< plans one step
   /// What the planner makes of consecutive steps before it plans each; null where it leaves them.
   std::vector<PlanRequest> (*rebatch)(std::vector<PlanRequest>) = nullptr;
   /// Where the planner's steps are SimulationOnlyPlans, as in "with context-parallel ranks"; empty

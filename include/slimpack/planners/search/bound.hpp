@@ -24,14 +24,15 @@
 
 namespace slimpack::planners {
 
-/// A lower bound and the term that gives it, the first of equals:
-/// `work`: a stage's work over its data-parallel ranks, after the fill and before the drain;
-/// `sample`: the same of the ranks that share the longest sample;
-/// `ranks`: the same of a rank that must hold several long samples (no rank shares any);
-/// `path`: the longest sample through all virtual stages and back.
-/// `+memory` behind a name says that recomputation which memory forces is part of it.
+/// A lower bound and the term that gives it.
 struct LowerBound {
-  Nanos value;
+  Nanos value;  ///< no valid plan's step is shorter
+  /// The term that gives the bound, the first of equals:
+  /// `work`: a stage's work over its data-parallel ranks, after the fill and before the drain;
+  /// `sample`: the same of the ranks that share the longest sample;
+  /// `ranks`: the same of a rank that must hold several long samples (no rank shares any);
+  /// `path`: the longest sample through all virtual stages and back.
+  /// `+memory` behind a name says that recomputation which memory forces is part of it.
   std::string term;
   std::int32_t pp = 0;  ///< the stage that binds
   friend bool operator==(const LowerBound&, const LowerBound&) = default;

@@ -21,9 +21,11 @@
 
 namespace slimpack::planners {
 
-/// Data-parallel ranks, pipeline stages, tensor-parallel devices.
+/// Degrees of parallelism; their product is the number of devices.
 struct Degrees {
-  std::int32_t dp = 1, pp = 1, tp = 1;
+  std::int32_t dp = 1;  ///< data-parallel ranks
+  std::int32_t pp = 1;  ///< stages of the pipeline of a rank
+  std::int32_t tp = 1;  ///< tensor-parallel devices of a stage
   friend auto operator<=>(const Degrees&, const Degrees&) = default;
 };
 
@@ -33,11 +35,13 @@ struct Degrees {
          std::to_string(degrees.tp);
 }
 
-/// What holds of the degrees that are looked for.
+/// What must hold of the degrees that `degree_choices` gives.
 struct DegreeBounds {
-  std::optional<std::int32_t> dp, pp, tp;  ///< fixed, where given
-  std::int32_t chunks = 1;                 ///< virtual stages a device has: each needs a layer
-  std::int32_t fewer_last_layers = 0;      ///< layers that the last virtual stage holds fewer
+  std::optional<std::int32_t> dp;      ///< data-parallel ranks; absent: any
+  std::optional<std::int32_t> pp;      ///< stages; absent: any
+  std::optional<std::int32_t> tp;      ///< tensor-parallel devices; absent: any
+  std::int32_t chunks = 1;             ///< virtual stages a device has: each needs a layer
+  std::int32_t fewer_last_layers = 0;  ///< layers that the last virtual stage holds fewer
 };
 
 /// Every (dp, pp, tp) with dp x pp x tp = `devices` that a request for this model may have: tp a

@@ -124,9 +124,10 @@ inline void group_neighbours(Plan& plan, std::int32_t ranks, std::optional<Token
   }
 }
 
-/// The packs of a group, in forward order: pack i is forward[i] and backward[i].
+/// The packs of a group that have the same slices forward and backward.
 struct GroupPacks {
-  std::vector<PackId> forward, backward;
+  std::vector<PackId> forward;   ///< in forward order
+  std::vector<PackId> backward;  ///< backward[i] has the slices of forward[i]
 };
 
 /// Appends a pack to both passes of a group and to its list, and gives the group its samples.

@@ -21,14 +21,14 @@
 
 namespace slimpack::planners {
 
-/// How good a candidate is: a feasible one has no excess and is compared by time, others by how
-/// much they exceed what there is.
+/// How good a candidate is; the lower the better. Feasible candidates, which exceed nothing, come
+/// before all others and are compared by time.
 struct CandidateScore {
-  std::int64_t excess = 0;
-  Nanos time;
+  std::int64_t excess = 0;  ///< how much it needs beyond what there is; 0 or less where it fits
+  Nanos time;               ///< simulated time of the step
   friend auto operator<=>(const CandidateScore&, const CandidateScore&) = default;
 };
-/// Of equal scores the lexicographically lowest point is the better one.
+/// A candidate with its score. Of equal scores the lexicographically lowest point is the better.
 using ScoredPoint = std::pair<CandidateScore, SettingPoint>;
 
 /// Laws: pure, and may be called by several threads at a time; only points that exist are
@@ -41,15 +41,18 @@ concept CandidateEvaluator = requires(const Evaluate& evaluate, const SettingPoi
 
 /// What bounds a search and who hears of its progress.
 struct SearchLimits {
-  std::int64_t budget = 1;
-  std::int32_t threads = 1;
+  std::int64_t budget = 1;   ///< most candidates, at least 1; each search says which of them count
+  std::int32_t threads = 1;  ///< that evaluate candidates, at least 1
+  /// Called after each candidate with how many are done and the most there will be; never by two
+  /// threads at a time. May be empty.
   std::function<void(std::int64_t done, std::int64_t most)> progress;
 };
 
+/// What `search_settings` found.
 struct SearchResult {
-  SettingPoint best;
-  CandidateScore score;
-  std::int64_t evaluations = 0;
+  SettingPoint best;             ///< the best of the candidates evaluated
+  CandidateScore score;          ///< of `best`
+  std::int64_t evaluations = 0;  ///< candidates evaluated
 };
 
 namespace detail {

@@ -18,7 +18,7 @@
 
 namespace slimpack::planners {
 
-/// A candidate: the number of the value of each setting.
+/// A candidate: of each setting the index of its value, from 0.
 using SettingPoint = std::vector<std::size_t>;
 
 /// Settings as text, by name.
@@ -32,16 +32,20 @@ struct SettingTraits {
   /// Whether the setting means anything beside the others; always where absent. Where it does not,
   /// it is not described, and with `first_only` only its first value makes a candidate.
   std::function<bool(const Settings&)> applies = {};
-  bool first_only = false;
+  bool first_only = false;  ///< see `applies`, which must be given with it
 };
 
 /// The text of a value, as outcomes print it.
 struct SettingText {
+  /// "yes" or "no".
   [[nodiscard]] std::string operator()(bool value) const { return value ? "yes" : "no"; }
+  /// Decimal digits.
   [[nodiscard]] std::string operator()(std::integral auto value) const {
     return std::to_string(value);
   }
+  /// The number of tokens in decimal digits.
   [[nodiscard]] std::string operator()(Tokens value) const { return std::to_string(value.value); }
+  /// The word of the value.
   template <NamedEnumeration Enumeration>
   [[nodiscard]] std::string operator()(Enumeration value) const {
     return std::string(slimpack::to_string(value));
@@ -62,6 +66,7 @@ struct SettingText {
 template <class Settings>
 class SettingSpace {
  public:
+  /// What is known of each setting.
   using Traits = SettingTraits<Settings>;
 
   /// Adds a setting and returns its position in a point. `values` may not be empty. `text(value)`

@@ -144,6 +144,7 @@ class WorstMemory {
   }
   return worst;
 }
+/// The same by the plan's own memory rules, in the order of `Plan::schedule`.
 [[nodiscard]] inline std::vector<Bytes> worst_memory(const Plan& plan) {
   const MemoryModel memory(plan);
   return worst_memory(sim::ScheduleTables(plan, memory));

@@ -24,15 +24,16 @@
 
 namespace slimpack::planners {
 
-/// Samples of a step assigned to groups, and which ranks are bound together by them.
+/// Samples of a step assigned to CP groups, and the rank components that these groups join.
 struct RankAssignment {
   schedule::Assignment assignment;                           ///< of samples, longest first
   std::vector<std::vector<schedule::QueuedSample>> members;  ///< by group, longest first
-  std::vector<std::vector<std::int32_t>> components;  ///< ranks that share groups, by lowest rank
-  std::vector<std::size_t> component_of;              ///< by rank
-  std::vector<SampledWorkload> sampled;               ///< by component
-  std::size_t hardest = 0;                            ///< component that is likely to take longest
-  std::int32_t widest = 1;                            ///< ranks of the largest group
+  /// Ranks of each rank component, the components by their lowest rank.
+  std::vector<std::vector<std::int32_t>> components;
+  std::vector<std::size_t> component_of;  ///< of each rank: index in `components`
+  std::vector<SampledWorkload> sampled;   ///< by component
+  std::size_t hardest = 0;                ///< rank component that is likely to take longest
+  std::int32_t widest = 1;                ///< ranks of the largest group
 };
 
 namespace detail {
@@ -152,6 +153,7 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
 /// The assignments of all candidates so far: many candidates have the same. Thread-safe.
 class AssignmentCache {
  public:
+  /// An empty cache for one request; the problem must outlive it.
   explicit AssignmentCache(const SlimpackProblem& problem) : problem_(problem) {}
 
   /// The assignment of these settings.

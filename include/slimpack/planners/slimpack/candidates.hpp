@@ -27,18 +27,21 @@ namespace slimpack::planners {
 /// Scores points of a space by scheduling the ranks that are likely to take longest.
 class SlimpackCandidates {
  public:
+  /// Candidates of a space; problem and space must outlive them.
   SlimpackCandidates(const SlimpackProblem& problem, const SlimpackSpace& space)
       : problem_(problem), space_(space), assignments_(problem) {}
 
+  /// The settings of a point.
   [[nodiscard]] SlimpackSettings at(const SettingPoint& point) const {
     return space_.settings.at(point);
   }
-  /// Phase 1 of a candidate.
+  /// Phase 1 of a candidate: which ranks compute which samples.
   [[nodiscard]] std::shared_ptr<const RankAssignment> assign(
       const SlimpackSettings& settings) const {
     return assignments_(settings);
   }
 
+  /// Whether a point makes a candidate: where ranks may share samples, some have to.
   [[nodiscard]] bool exists(const SettingPoint& point) const {
     const SlimpackSettings settings = at(point);
     return space_.settings.exists(point) && (!settings.shares() || assign(settings)->widest > 1);

@@ -28,6 +28,8 @@ namespace slimpack::planners {
 /// while a device could not keep what the B before the next F will need, whatever the times are.
 class Lockstep {
  public:
+  /// Prepares one part of a plan of one chunk; plan and memory must outlive it. `batch` is how many
+  /// packs run their H back to back.
   Lockstep(const Plan& plan, const schedule::ScheduleParts& parts, std::size_t part,
            const MemoryModel& memory, std::int32_t batch)
       : plan_(plan), memory_(memory), stages_(plan.parallel.pp), batch_(batch) {
@@ -48,8 +50,9 @@ class Lockstep {
     }
   }
 
-  /// What a device lacks to run each F as late as it can; 0 if nothing.
+  /// Bytes that the fullest device lacks even if each F runs as late as it can; 0 if none.
   [[nodiscard]] std::int64_t lacks() const noexcept { return lacks_; }
+  /// The data-parallel rank of that device; of no meaning where nothing lacks.
   [[nodiscard]] std::int32_t lacking_rank() const noexcept { return lacking_rank_; }
 
   /// Gives every unit its slot. False if F and B wait for each other.
@@ -334,6 +337,7 @@ inline void Lockstep::find_gates(Rank& rank) {
 /// Runs the orders slot by slot against times.
 class Lockstep::Replay {
  public:
+  /// Both must outlive it; the orders must have run.
   Replay(const Lockstep& lockstep, const PricedPlan& times)
       : lockstep_(lockstep), times_(times), stages_(static_cast<std::size_t>(lockstep.stages_)) {
     for (const Rank& rank : lockstep.ranks_) {
@@ -349,6 +353,7 @@ class Lockstep::Replay {
     }
   }
 
+  /// When the last unit ends, without R and O.
   [[nodiscard]] Nanos end() {
     for (std::int64_t slot = 0; slot < slots_; ++slot) {
       for (std::size_t pp = 0; pp < stages_; ++pp) {

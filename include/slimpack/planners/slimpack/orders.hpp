@@ -23,10 +23,10 @@
 
 namespace slimpack::planners {
 
-/// When the last B ends, and what orders lack, if anything.
+/// What came of ordering the devices of a plan.
 struct OrderOutcome {
-  Nanos end;
-  std::optional<Infeasible> infeasible;
+  Nanos end;                             ///< when the last B ends; may be 0 where nobody asked
+  std::optional<Infeasible> infeasible;  ///< what the orders lack; absent: nothing
 };
 
 /// Orders the devices of candidates. Thread-safe.

@@ -30,6 +30,8 @@ namespace slimpack::planners {
 /// The request, its samples by falling length with what each takes, and plans without samples.
 class SlimpackProblem {
  public:
+  /// Copies the request and prices its samples. The request must have passed `check_request`.
+  /// O(n log n) in samples.
   SlimpackProblem(const PlanRequest& request, std::string_view planner,
                   const SlimpackOptions& options)
       : request_(request),
@@ -45,8 +47,11 @@ class SlimpackProblem {
     find_needs();
   }
 
+  /// What is planned.
   [[nodiscard]] const PlanRequest& request() const noexcept { return request_; }
+  /// The ideas that are used.
   [[nodiscard]] const SlimpackOptions& options() const noexcept { return options_; }
+  /// The cost model of the request.
   [[nodiscard]] const AnyModel& model() const noexcept { return model_; }
   /// A plan of the request without samples, evenly on one chunk a stage.
   [[nodiscard]] const Plan& frame() const noexcept { return frame_; }

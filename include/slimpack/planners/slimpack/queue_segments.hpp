@@ -19,17 +19,23 @@ namespace slimpack::planners {
 /// A segment of one group's queue, cut by itself because its ranks run other groups' samples before
 /// or after it.
 struct QueueSegment {
-  GroupId group{};
-  std::int32_t slot = 1;  ///< among the segments of a rank: 0 before shared samples, 1, 2 after
-  bool first = false, last = false;  ///< first, last of one of its ranks
-  std::vector<schedule::QueuedSample> samples;
+  GroupId group{};  ///< whose queue it is a part of
+  /// 0: samples ahead of those shared with other ranks; 1: shared ones, or all of a rank that
+  /// shares none; 2: samples behind shared ones.
+  std::int32_t slot = 1;
+  bool first = false;                           ///< no segment precedes it on one of its ranks
+  bool last = false;                            ///< no segment follows it on one of its ranks
+  std::vector<schedule::QueuedSample> samples;  ///< in the order in which they are cut
 };
 
-/// Samples that come longest first, in the order asked for: before the middle, and after it.
+/// A rank's own samples in the order of its queue, parted where samples shared with other ranks go.
 struct SplitQueue {
-  std::vector<schedule::QueuedSample> before, after;
+  std::vector<schedule::QueuedSample> before;  ///< run ahead of shared samples
+  std::vector<schedule::QueuedSample> after;   ///< run behind shared samples
 };
 
+/// Orders samples that come longest first: all behind shared ones as they come, all ahead of them
+/// the other way round, or by turns at either end, the shortest outside. O(samples).
 [[nodiscard]] inline SplitQueue split_queue(std::span<const schedule::QueuedSample> longest_first,
                                             QueueOrder order) {
   SplitQueue split;

@@ -18,13 +18,13 @@
 
 namespace slimpack::planners {
 
-/// Settings of each component of one assignment.
+/// Settings of each rank component of one assignment of samples.
 struct SlimpackChoice {
-  std::shared_ptr<const RankAssignment> assigned;
-  std::vector<SettingPoint> points;    ///< by component
-  std::vector<CandidateScore> scores;  ///< none where components have not been scored
-  CandidateScore known;                ///< of the hardest component
-  std::int64_t evaluations = 0;        ///< that this took
+  std::shared_ptr<const RankAssignment> assigned;  ///< that all components' settings have
+  std::vector<SettingPoint> points;                ///< by component
+  std::vector<CandidateScore> scores;              ///< none where components have not been scored
+  CandidateScore known;                            ///< of the hardest component
+  std::int64_t evaluations = 0;                    ///< components scored to fill `scores`
 
   /// When the step should end.
   [[nodiscard]] Nanos expected() const noexcept {

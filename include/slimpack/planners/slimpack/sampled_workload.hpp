@@ -21,11 +21,13 @@ inline constexpr std::size_t kSampledSamples = 1024;
 /// The longest samples of a group decide what fits: so many are always there.
 inline constexpr std::size_t kSampledLongest = 64;
 
-/// The samples of a component that candidates are timed on: the longest of each group, and of the
-/// others one in as many as it takes; all of them where there are few.
+/// The samples of a rank component that candidates are timed on: the longest of each group and
+/// every k-th of the others, with k so that about `kSampledSamples` are left; all where there are
+/// few.
 struct SampledWorkload {
-  std::vector<std::vector<schedule::QueuedSample>> members;  // by group
-  std::int64_t part = 1, whole = 1;                          // work of these and of all samples
+  std::vector<std::vector<schedule::QueuedSample>> members;  ///< by group, longest first
+  std::int64_t part = 1;                                     ///< work of these samples
+  std::int64_t whole = 1;  ///< work of all samples of the component
 
   /// The part of `all` that these samples stand for, at least 1.
   [[nodiscard]] std::int64_t part_of(std::int64_t all) const noexcept {
@@ -37,7 +39,8 @@ struct SampledWorkload {
   }
 };
 
-/// `members` are the samples of each group, longest first; `needs` those of all samples, longest
+/// Chooses the samples that each component's candidates are timed on. `members` are the samples of
+/// each group, longest first; `needs` those of all samples, longest
 /// first; `component_of` names each rank's component. O(samples).
 [[nodiscard]] inline std::vector<SampledWorkload> sample_workload(
     const schedule::Assignment& assignment,

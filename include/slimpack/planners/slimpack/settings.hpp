@@ -44,11 +44,11 @@ inline constexpr std::array<std::string_view, 2> kWords<planners::OrderRule>{"li
 
 namespace slimpack::planners {
 
-/// What is kept of samples: as much as `most` says of short ones, the less the longer they are,
-/// down to `lean`. `limit[m]` is the longest sample that mode m is for.
+/// Recomputation by length: short samples keep what `most` says, longer ones less, down to `lean`.
 struct ModeChoice {
-  Recompute most = Recompute::none;
-  Recompute lean = Recompute::none;
+  Recompute most = Recompute::none;  ///< of the shortest samples
+  Recompute lean = Recompute::none;  ///< of the longest samples; `most` or a leaner mode
+  /// The longest sample of each mode from `most` on; that of `lean` has no meaning.
   std::array<Tokens, kRecomputeModes> limit{Tokens::max(), Tokens::max(), Tokens::max(),
                                             Tokens::max()};
 
@@ -70,10 +70,10 @@ struct ModeChoice {
   }
 };
 
-/// Where the head is; how many packs run their H back to back where it is sharded.
+/// The place of the head and how its units run.
 struct LmHeadChoice {
-  LmHeadPlacement place;
-  std::int32_t batch = 1;
+  LmHeadPlacement place;   ///< last or sharded, and layers of the last stage
+  std::int32_t batch = 1;  ///< packs that run their H back to back where it is sharded
 
   /// The texts of the placement, and "head_batch" of a sharded head.
   void describe(SettingTexts& texts) const {
@@ -82,18 +82,19 @@ struct LmHeadChoice {
   }
 };
 
-/// One candidate.
+/// One candidate of slimpack's own planner.
 struct SlimpackSettings {
-  ModeChoice mode;
-  LmHeadChoice head;
-  std::int64_t units = 1;                 ///< full forward packs that a rank's queue is worth
-  std::int64_t backward_permille = 1000;  ///< backward packs, to so many thousandths of these
-  schedule::Ramp ramp;                    ///< at both ends of each queue
-  QueueOrder order = QueueOrder::long_first;
-  std::int64_t cp_threshold_permille = 0;  ///< of time, from which ranks share samples; 0: never
-  std::int32_t chunks = 1;
-  DeviceOrder devices = DeviceOrder::ranks;
-  OrderRule rule = OrderRule::list;
+  ModeChoice mode;                            ///< recomputation
+  LmHeadChoice head;                          ///< place of vocabulary projection and loss
+  std::int64_t units = 1;                     ///< full forward packs that a rank's queue is worth
+  std::int64_t backward_permille = 1000;      ///< backward packs, to so many thousandths of these
+  schedule::Ramp ramp;                        ///< at both ends of each queue
+  QueueOrder order = QueueOrder::long_first;  ///< of a rank's own samples
+  /// Samples that take more than so many thousandths of a rank's mean time may be shared; 0: none.
+  std::int64_t cp_threshold_permille = 0;
+  std::int32_t chunks = 1;                   ///< virtual stages of a device
+  DeviceOrder devices = DeviceOrder::ranks;  ///< placement of (dp, pp)
+  OrderRule rule = OrderRule::list;          ///< how device orders are made
   std::int32_t forward_queue = 1;  ///< F that list scheduling keeps waiting at the next stage
 
   /// Whether ranks may share samples.

@@ -23,18 +23,20 @@ namespace slimpack::planners {
 /// Times are in nanoseconds over 2^20, so that the price of a token or a pair is a whole number.
 inline constexpr std::int64_t kCostScale = std::int64_t{1} << 20U;
 
-/// Forward and backward slices of a group, on the rank that has most to do.
+/// What slices of a group of ranks cost on the rank that has most to do.
 struct PassCosts {
-  schedule::SliceCost forward;
-  std::array<schedule::SliceCost, kRecomputeModes> backward;
+  schedule::SliceCost forward;                                ///< of F
+  std::array<schedule::SliceCost, kRecomputeModes> backward;  ///< of B, by recomputation mode
 };
 
 /// Asks a cost model what a token, a pair and a slice add to a large pack.
 class CostProbe {
  public:
+  /// Probes `model`, which must outlive it, for a group of `ranks` ranks on one stage.
   CostProbe(const AnyModel& model, const StageLoad& stage, std::int64_t ranks)
       : model_(model), stage_(stage), ranks_(ranks) {}
 
+  /// What tokens, pairs and slices cost in F and in B of each mode.
   [[nodiscard]] PassCosts passes() const {
     PassCosts costs;
     costs.forward = slice_cost(false, Recompute::none);

@@ -33,9 +33,9 @@ namespace slimpack::planners {
 
 /// The planner with all of its ideas, or without one of them.
 struct SlimpackVariant {
-  std::string_view name;
+  std::string_view name;         ///< in lists and as `Plan::planner`
   std::string_view description;  ///< one line
-  SlimpackOptions options;
+  SlimpackOptions options;       ///< the ideas that it uses
 };
 
 /// slimpack, and its ablations: each the same code with one idea switched off.

@@ -26,9 +26,9 @@ namespace slimpack::planners {
 
 /// The settings with the values that are tried, and where searches begin.
 struct SlimpackSpace {
-  SettingSpace<SlimpackSettings> settings;
-  std::size_t mode = 0;  ///< the setting that decides what is kept in memory
-  std::vector<SettingPoint> starts;
+  SettingSpace<SlimpackSettings> settings;  ///< all settings with the values that are tried
+  std::size_t mode = 0;              ///< index of the setting that decides what is kept in memory
+  std::vector<SettingPoint> starts;  ///< where climbs begin
 };
 
 namespace detail {

@@ -18,10 +18,10 @@
 
 namespace slimpack::planners {
 
-/// Packs of a queue in forward order, and in what order they go backward.
+/// Packs of a queue that have the same slices in both passes.
 struct SymmetricPacks {
-  std::vector<std::vector<Slice>> packs;
-  std::vector<std::size_t> backward;
+  std::vector<std::vector<Slice>> packs;  ///< in forward order
+  std::vector<std::size_t> backward;      ///< indices in `packs`, in backward order
 
   /// The packs of one pass in its order.
   [[nodiscard]] schedule::PackCuts cuts(Pass pass) const {

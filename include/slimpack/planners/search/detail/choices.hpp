@@ -22,10 +22,10 @@ namespace slimpack::planners {
   return fewer == 0 ? "even" : std::to_string(fewer) + "-fewer";
 }
 
-/// Where the head is, and how many layers fewer than the others the last stage holds.
+/// Where the head is, and how many layers fewer the last virtual stage holds for its sake.
 struct LmHeadPlacement {
-  LmHead head = LmHead::last;
-  std::int32_t fewer_last_layers = 0;
+  LmHead head = LmHead::last;          ///< on the last stage, or sharded over all
+  std::int32_t fewer_last_layers = 0;  ///< layers of the last virtual stage below an even part
   friend bool operator==(const LmHeadPlacement&, const LmHeadPlacement&) = default;
 
   /// The texts "head" and "last_stage_layers".
@@ -108,13 +108,13 @@ struct LmHeadPlacement {
   return choices;
 }
 
-/// The text of a length of blocks.
+/// The text of a CP block's length.
 inline constexpr auto block_text = [](std::optional<Tokens> block) {
   return block ? std::to_string(block->value) : std::string("default");
 };
 
-/// Lengths of the blocks in which up to `ranks` ranks share sequences: the request's, or some
-/// lengths and that which cuts the longest sample into twice as many blocks as ranks.
+/// Lengths of CP blocks to try for groups of up to `ranks` ranks: the request's, or some lengths
+/// and that which cuts the longest sample into twice as many blocks as ranks. Absent: the default.
 [[nodiscard]] inline std::vector<std::optional<Tokens>> block_choices(const PlanRequest& request,
                                                                       std::int32_t ranks) {
   if (ranks == 1 || request.memory.cp_block_tokens) return {request.memory.cp_block_tokens};

@@ -36,21 +36,26 @@ concept PlanCandidates = requires(const Type& candidates, const typename Type::S
   candidates.describe(settings, plan, texts);
 };
 
-/// What candidates of most planners are made of: the request, the planner's name, the space.
+/// What the candidates of most planners have in common. Derived classes fill `space_` and add
+/// `build`; they must not outlive the request and the name.
 template <class Type>
 class CandidateBase {
  public:
+  /// The values of one candidate.
   using Settings = Type;
+  /// Candidates for a request, of the planner of that name; the space is empty.
   CandidateBase(const PlanRequest& request, std::string_view planner)
       : request_(request), planner_(planner) {}
 
+  /// The settings that are searched, with their values.
   [[nodiscard]] const SettingSpace<Settings>& space() const noexcept { return space_; }
+  /// Adds nothing to the texts of the settings themselves.
   static void describe(const Settings&, const Plan&, SettingTexts&) {}
 
  protected:
-  const PlanRequest& request_;
-  std::string_view planner_;
-  SettingSpace<Settings> space_;
+  const PlanRequest& request_;    ///< what is planned
+  std::string_view planner_;      ///< becomes `Plan::planner`
+  SettingSpace<Settings> space_;  ///< what `space` gives
 };
 
 /// Simulates a step, fills in its prediction and says what it lacks, if anything.

@@ -14,22 +14,20 @@
 
 namespace slimpack::planners {
 
-/// Settings and points to begin at. Neighbouring values of `ordered` settings are alike. Further up
-/// in the setting `memory`, which is ordered, less memory is needed. Settings that are `fixed` stay
-/// as a start has them.
+/// The settings of a climb and the points to begin at.
 struct ClimbSpace {
-  std::vector<std::size_t> sizes;
-  std::vector<bool> ordered;
-  std::vector<SettingPoint> starts;
-  std::size_t memory = 0;
-  std::vector<bool> fixed = {};         ///< none if empty
-  std::vector<ScoredPoint> known = {};  ///< scored before
+  std::vector<std::size_t> sizes;       ///< how many values each setting has
+  std::vector<bool> ordered;            ///< of each setting: neighbouring values are alike
+  std::vector<SettingPoint> starts;     ///< at least one that exists
+  std::size_t memory = 0;               ///< an ordered setting: higher values need less memory
+  std::vector<bool> fixed = {};         ///< settings that stay as a start has them; none if empty
+  std::vector<ScoredPoint> known = {};  ///< scores of an earlier search, not counted again
 };
 
-/// Points with their scores, best first.
+/// What a climb found.
 struct ClimbResult {
-  std::vector<ScoredPoint> ranked;
-  std::int64_t evaluations = 0;  ///< of candidates that fit into memory
+  std::vector<ScoredPoint> ranked;  ///< all points scored, best first
+  std::int64_t evaluations = 0;     ///< of candidates that fit into memory
 };
 
 namespace detail {

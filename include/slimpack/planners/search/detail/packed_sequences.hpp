@@ -52,14 +52,14 @@ namespace slimpack::planners {
 
 /// One candidate of a planner of packed sequences.
 struct PackedSettings {
-  Recompute recompute = Recompute::none;
-  std::int32_t slices = 1;  ///< of the longest sequence
-  std::int32_t chunks = 1;
-  LmHeadPlacement head;
-  Packing packing = Packing::in_order;
-  AssignmentRule assignment_rule = AssignmentRule::in_turn;
+  Recompute recompute = Recompute::none;  ///< of all sequences
+  std::int32_t slices = 1;                ///< of the longest sequence
+  std::int32_t chunks = 1;                ///< virtual stages of a device
+  LmHeadPlacement head;                   ///< place of the head, and layers of the last stage
+  Packing packing = Packing::in_order;    ///< of samples into sequences
+  AssignmentRule assignment_rule = AssignmentRule::in_turn;  ///< of sequences to ranks
   std::int32_t ranks = 1;          ///< that run each sequence together; divides dp
-  std::optional<Tokens> cp_block;  ///< blocks in which they share it, else the request's
+  std::optional<Tokens> cp_block;  ///< tokens of a CP block; absent: the request's
 
   /// Whether several ranks run each sequence.
   [[nodiscard]] static bool in_cp_group(const PackedSettings& settings) noexcept {
@@ -67,10 +67,10 @@ struct PackedSettings {
   }
 };
 
-/// Sequences of a step, each positions of samples, and which of them each group of ranks has.
+/// The sequences of a step and who runs them.
 struct PackedRanks {
-  schedule::Bins sequences;
-  schedule::ShardLayout ranks;
+  schedule::Bins sequences;     ///< positions of samples in each sequence, in order
+  schedule::ShardLayout ranks;  ///< positions of sequences of each group of ranks, in order
 };
 
 /// The pipeline order of a rank whose sequences have so many slices: F and B only.
@@ -83,6 +83,7 @@ concept SequenceOrder = requires(const Order& order, const schedule::Pipeline& p
 
 /// 1F1B, interleaved where stages have several chunks, of sequences of one slice.
 struct OneForwardOneBackward {
+  /// The order of `slices.size()` sequences on each stage.
   [[nodiscard]] schedule::StageOrders operator()(const schedule::Pipeline& pipeline,
                                                  std::span<const std::int32_t> slices) const {
     return schedule::interleaved(pipeline, static_cast<std::int32_t>(slices.size()));
@@ -174,10 +175,10 @@ template <SequenceOrder Order>
 /// What a planner of packed sequences searches besides recomputation, the head, packing and
 /// assignment to ranks.
 struct PackedChoices {
-  std::vector<std::int32_t> slices = {};  ///< none: there is one
-  std::vector<std::int32_t> chunks{1};
-  bool shard_head = false;        ///< the head may be sharded
-  bool context_parallel = false;  ///< several ranks may run a sequence
+  std::vector<std::int32_t> slices = {};  ///< of the longest sequence; empty: one, not searched
+  std::vector<std::int32_t> chunks{1};    ///< virtual stages of a device
+  bool shard_head = false;                ///< the head may be sharded
+  bool context_parallel = false;          ///< several ranks may run a sequence
 };
 
 /// Candidates that pack documents whole to the context and run in one order, as Megatron-LM does.
@@ -185,6 +186,7 @@ template <SequenceOrder Order = OneForwardOneBackward,
           std::derived_from<PackedSettings> Type = PackedSettings>
 class PackedCandidates : public CandidateBase<Type> {
  public:
+  /// The space of a request with these choices; request and name must outlive the candidates.
   PackedCandidates(const PlanRequest& request, std::string_view planner,
                    const PackedChoices& choices)
       : CandidateBase<Type>(request, planner) {
@@ -209,6 +211,7 @@ class PackedCandidates : public CandidateBase<Type> {
     });
   }
 
+  /// The plan of a candidate, without a prediction.
   [[nodiscard]] Plan build(const Type& settings) const {
     return build_packed(this->request_, this->planner_, settings, Order{});
   }
