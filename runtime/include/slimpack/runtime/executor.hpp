@@ -42,11 +42,9 @@ template <class Device, class Link>
   requires Backend<Device, Link>
 class DeviceRun {
  public:
-  /// What the backend allocates.
-  using Buffer = typename Device::Buffer;
+  using Buffer = typename Device::Buffer;  ///< what the backend allocates
 
-  /// `program` is that of the plan, `link` the device's end of the transport. What is passed by
-  /// reference must outlive the run; an empty `observer` is not called.
+  /// What is passed by reference must outlive the run; an empty `observer` is not called.
   DeviceRun(const Plan& plan, const Program& program, const StepData& data, std::size_t device,
             Device& backend, Link& link, const MemoryObserver& observer)
       : plan_(plan),
@@ -388,8 +386,7 @@ class DeviceRun {
     release(work);
   }
 
-  /// Frees, after a B, what was kept of its tokens, and keys, values and their gradients of the
-  /// samples whose first token was in it.
+  /// Frees what was kept of a B's tokens, and keys and values of samples whose first token it held.
   void release(const UnitWork& work) {
     for (const std::size_t id : part(work).blocks) {
       const auto kept = kept_.find({work.unit.chunk, id});
@@ -486,7 +483,6 @@ class DeviceRun {
   const MemoryObserver& observer_;
   ElementBytes size_;
   LayerBytes layer_;
-
   bool started_ = false;
   std::size_t unit_ = 0;
   Bytes now_;

@@ -48,7 +48,7 @@ inline bool stay_on_core(std::size_t core) noexcept {
 /// Tells from any thread how long one thread has computed. The thread must not have been joined.
 class ComputeClock {
  public:
-  /// The clock of the calling thread.
+  /// Of the calling thread.
   [[nodiscard]] static ComputeClock mine() noexcept {
     ComputeClock clock;
 #if defined(__linux__)
