@@ -27,15 +27,21 @@ struct Quantity {
     value -= other.value;
     return *this;
   }
+  /// The sum of two amounts.
   friend constexpr Quantity operator+(Quantity a, Quantity b) noexcept { return a += b; }
+  /// Their difference, which may be negative.
   friend constexpr Quantity operator-(Quantity a, Quantity b) noexcept { return a -= b; }
+  /// The amount with the other sign.
   friend constexpr Quantity operator-(Quantity a) noexcept { return {-a.value}; }
+  /// `factor` times the amount.
   friend constexpr Quantity operator*(Quantity a, std::int64_t factor) noexcept {
     return {a.value * factor};
   }
+  /// `factor` times the amount.
   friend constexpr Quantity operator*(std::int64_t factor, Quantity a) noexcept {
     return {a.value * factor};
   }
+  /// How often `b` goes into `a`, rounded towards zero.
   friend constexpr std::int64_t operator/(Quantity a, Quantity b) noexcept {
     return a.value / b.value;
   }
