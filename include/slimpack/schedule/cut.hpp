@@ -87,8 +87,8 @@ struct PackCuts {
 ///     const PackCuts cuts = cut_packs(queue, Pass::forward, cost, {.units = 16});
 ///     for (std::size_t i = 0; i < cuts.packs(); ++i) run(cuts.pack(i));
 ///
-/// Throws InvalidInput
-/// if a length, a rule or per_token is < 1, or another cost < 0. O(samples + units).
+/// Throws InvalidInput if a length, a rule or per_token is < 1, or another cost < 0. O(samples +
+/// units).
 [[nodiscard]] inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass,
                                         const SliceCost& cost, const CutRules& rules);
 
@@ -271,7 +271,7 @@ struct PackedSample {
   }
   std::vector<Tokens> cuts;
   std::size_t k = 0;
-  Tokens start;  // of sample `at` in the sequence
+  Tokens start;  // of sample `k` in the sequence
   for (std::int64_t cut = 1; cut < count; ++cut) {
     // T i / count, without overflow of the product.
     const Tokens wish{total.value / count * cut + total.value % count * cut / count};

@@ -58,8 +58,8 @@ namespace slimpack::schedule {
 /// max_in_flight - 2 the stages run further ahead: otherwise the channel from the last stage to the
 /// first would fill up and nothing could move. With equal micro-batches, stages and groups of p,
 /// (p-1)/(v m) of the ideal time is idle. With one chunk the order is that of one_f_one_b. Free of
-/// deadlock with this `max_in_flight`. Throws
-/// InvalidInput if a size is < 1 or items < 0. O(stages * chunks * items).
+/// deadlock with this `max_in_flight`. Throws InvalidInput if a size is < 1 or items < 0. O(stages
+/// * chunks * items).
 [[nodiscard]] inline StageOrders interleaved(const Pipeline& pipeline, std::int32_t items,
                                              std::int32_t max_in_flight = 2) {
   check_pipeline(pipeline);
@@ -151,13 +151,12 @@ enum class ChunkLead : std::uint8_t {
 /// chunks of sequence q; items count through all sequences in turn. Forward, the chunks of a
 /// sequence rise; its backward units follow in the reverse order once all its forward units are
 /// through the last stage, the sequences in turn. Between backward units at most one forward unit
-/// runs, but before the first: before backward unit k (from 1) of the last stage
-/// `steady` has run k + N - 1 forward units, N being the most chunks of a sequence (Seq1F1B,
-/// arXiv 2406.03488); `just_in_time` the least number that rises by at most one from unit to unit
-/// and has every sequence complete before its first backward unit. Each stage before the last has
-/// run one more than the next. Sequences of one chunk are in the order of one_f_one_b. Free of
-/// deadlock with any number of messages in flight. Throws InvalidInput if a size is < 1.
-/// O(stages * chunks).
+/// runs, but before the first: before backward unit k (from 1) of the last stage `steady` has run
+/// k + N - 1 forward units, N being the most chunks of a sequence (Seq1F1B, arXiv 2406.03488);
+/// `just_in_time` has run the least number that rises by at most one from unit to unit and has
+/// every sequence complete before its first backward unit. Each stage before the last has run one
+/// more than the next. Sequences of one chunk are in the order of one_f_one_b. Free of deadlock
+/// with any number of messages in flight. Throws InvalidInput if a size is < 1. O(stages * chunks).
 [[nodiscard]] inline StageOrders chunked_one_f_one_b(std::int32_t stages,
                                                      std::span<const std::int32_t> chunks,
                                                      ChunkLead lead) {

@@ -67,7 +67,7 @@ using ShardLayout = std::vector<std::vector<std::size_t>>;
 
 /// How many items each part gets.
 enum class PartSizes : std::uint8_t {
-  free,   ///< as many items as it comes
+  free,   ///< any number of items in each part
   equal,  ///< the same number of items in each part
 };
 
