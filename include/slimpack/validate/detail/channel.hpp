@@ -22,8 +22,8 @@ struct Peer {
   bool gradients = false;
 };
 
-/// Where the input of F or B at (stage, chunk) comes from: none at the ends of the line. With one
-/// stage it is the device itself.
+/// Where the input of F or B at (stage, chunk) comes from; absent for F on the first virtual stage
+/// and B on the last. With one stage it is the device itself.
 [[nodiscard]] inline std::optional<Peer> source_of(const Frame& frame, UnitKind kind,
                                                    std::size_t stage, std::size_t chunk) {
   if (kind == UnitKind::forward) {

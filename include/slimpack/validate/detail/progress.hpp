@@ -108,8 +108,8 @@ class Progress {
            to_string(unit(on, done_[on]));
   }
 
-  /// Visits the devices that meet in a unit, in order of stage or rank, until `visit` says false:
-  /// those which have it and do not break a rule in it.
+  /// Visits the devices of a unit's collective, in order of stage or rank, until `visit` says
+  /// false: those that have the unit and do not break a rule in it.
   template <class Visit>
   void for_each_collective(Position on, std::size_t i, Visit&& visit) const {
     const Unit& here = unit(on, i);
