@@ -24,7 +24,7 @@
 
 namespace slimpack::planners {
 
-/// Scores points of a space by scheduling the ranks that are likely to take longest.
+/// Scores points of a space by scheduling the rank component that is likely to take longest.
 class SlimpackCandidates {
  public:
   /// Candidates of a space; problem and space must outlive them.
@@ -46,7 +46,7 @@ class SlimpackCandidates {
     const SlimpackSettings settings = at(point);
     return space_.settings.exists(point) && (!settings.shares() || assign(settings)->widest > 1);
   }
-  /// The score of the component of ranks that is likely to take longest.
+  /// The score of the rank component that is likely to take longest.
   [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
     const SlimpackSettings settings = at(point);
     const auto assigned = assign(settings);
@@ -65,7 +65,7 @@ class SlimpackCandidates {
     if (outcome.infeasible) {
       score.excess = outcome.infeasible->needed - outcome.infeasible->available;
     }
-    // Between fill and drain the step goes on like that with the samples that are left out.
+    // The samples that are left out lengthen the time between fill and drain in proportion.
     const Nanos fill = std::min(fill_and_drain(plan, times), outcome.end);
     score.time = outcome.end + assigned.sampled[component].left_out(outcome.end - fill) +
                  end_of_step(plan, times);

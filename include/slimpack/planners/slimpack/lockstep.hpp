@@ -24,8 +24,9 @@ namespace slimpack::planners {
 /// The orders of one part of a plan of one chunk, slot by slot. In a slot a stage runs at most one
 /// B and then one F, each pack one stage further than in the slot before, so that no unit waits for
 /// one of its own slot. H of `batch` packs follows at a slot's end. As every stage then does the
-/// same number of units between two collectives, collectives cost only what units differ. F waits
-/// while a device could not keep what the B before the next F will need, whatever the times are.
+/// same number of units between two collectives, a stage waits in them only for the difference
+/// between units. F waits while a device would lack memory for the B that come before the next F,
+/// whatever the times are.
 class Lockstep {
  public:
   /// Prepares one part of a plan of one chunk; plan and memory must outlive it. `batch` is how many

@@ -33,7 +33,7 @@ struct OrderOutcome {
 class DeviceOrders {
  public:
   /// Gives a plan of packs its schedule; the outcome has an end if `timed` asks for it. Settings
-  /// are one for all components of ranks, or one each.
+  /// are one for all rank components, or one each.
   [[nodiscard]] OrderOutcome add(Plan& plan, const RankAssignment& assigned,
                                  std::span<const SlimpackSettings> settings,
                                  const PricedPlan& times, const MemoryModel& memory,

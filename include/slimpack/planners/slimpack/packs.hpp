@@ -28,7 +28,7 @@ namespace slimpack::planners {
 
 namespace detail {
 
-/// The exchange with fewer bytes, and of equal ones queries.
+/// The ring mode that sends fewer bytes for a slice; `pass_q` where both send as many.
 [[nodiscard]] inline RingMode cheaper_exchange(const Slice& slice, Pass pass,
                                                const ModelShape& model,
                                                std::int64_t gradient_bytes) {
@@ -44,14 +44,15 @@ namespace detail {
   return by_keys < Int128{slice.length().value} * queries ? RingMode::pass_kv : RingMode::pass_q;
 }
 
-/// Packs of a segment with so much of the `most` work of a rank, which is worth `full` of them.
+/// How many packs a segment of `work` is cut into, where the fullest rank with work `most` has
+/// `full` packs: in proportion, to the nearest, at least one.
 [[nodiscard]] inline std::int64_t segment_units(Int128 work, Int128 most, std::int64_t full) {
   if (most == 0) return 1;
   return std::max<std::int64_t>(1,
                                 static_cast<std::int64_t>((2 * work * full + most) / (2 * most)));
 }
 
-/// Builds one plan. Settings are one for all components of ranks, or one each.
+/// Builds one plan. Settings are one for all rank components, or one each.
 class PackBuilder {
  public:
   PackBuilder(const SlimpackProblem& problem, const RankAssignment& assigned,
@@ -175,12 +176,12 @@ class PackBuilder {
     schedule::CutRules rules;
     rules.granularity = plan_.parallel.granularity;
     if (width > 1) {
-      // Every rank has as many tokens of each slice where slices end at whole rounds of blocks.
+      // All ranks own equal parts of a slice that begins and ends at multiples of ranks x block.
       rules.granularity = {
           std::lcm(rules.granularity.value, plan_.memory.cp_block_tokens.value * width)};
     }
     rules.whole = options.slicing ? Tokens{} : Tokens::max();
-    // Packs grow alike at both ends of both passes: then every stage has as much to do at a time.
+    // Ramps are alike at both ends of both passes, so that stages have equal work at any time.
     if (segment.first) rules.front = wanted.ramp;
     if (segment.last) rules.back = wanted.ramp;
     const bool counts_backward = options.asymmetric && pass == Pass::backward;
@@ -231,10 +232,9 @@ class PackBuilder {
 
 }  // namespace detail
 
-/// The plan of these settings without schedule and prediction; of the samples that stand for one
-/// component of ranks if `component` is given: then its samples are numbered anew. `settings` are
-/// one for all components or one each; those of one plan agree in head, chunks and order of
-/// devices.
+/// The plan of these settings without schedule and prediction. If `component` is given, it holds
+/// only the samples that stand for this rank component (SampledWorkload), numbered anew. `settings`
+/// are one for all rank components or one each; all agree in head, chunks and device order.
 [[nodiscard]] inline Plan build_packs(const SlimpackProblem& problem,
                                       const RankAssignment& assigned,
                                       std::span<const SlimpackSettings> settings,

@@ -61,8 +61,9 @@ class SlimpackSearch {
     return {budget, problem_.request().threads, problem_.request().progress};
   }
 
-  /// Searches on the component of ranks that is likely to take longest. Half of the budget is for
-  /// those that turn out slower; where there is one component alone, the search goes on with it.
+  /// Searches on the rank component that is likely to take longest. Half of the budget,
+  /// unless it is small, is kept for components that turn out slower; where there is only one
+  /// component, it has the whole budget.
   [[nodiscard]] ClimbResult climb() {
     const bool halved = budget_ >= 64 && problem_.request().dp > 1;
     ClimbResult found = climb_settings(climb_, limits(halved ? budget_ / 2 : budget_), candidates_);

@@ -27,7 +27,8 @@
 
 namespace slimpack::planners {
 
-/// The request, its samples by falling length with what each takes, and plans without samples.
+/// A request with what does not depend on settings: its samples by falling length, the time of
+/// each, and a plan without samples.
 class SlimpackProblem {
  public:
   /// Copies the request and prices its samples. The request must have passed `check_request`.
@@ -60,7 +61,8 @@ class SlimpackProblem {
   /// Times of samples in that order; bytes are not set.
   [[nodiscard]] const std::vector<schedule::SampleNeed>& needs() const noexcept { return needs_; }
 
-  /// The ranks' mean work in a pass, alone, nothing recomputed: nanoseconds over 2^20.
+  /// Mean work of a rank in a pass, in nanoseconds over 2^20, if each sample is on one rank and
+  /// nothing is recomputed.
   [[nodiscard]] Int128 mean_work(Pass pass) const {
     const schedule::SliceCost& cost = pass == Pass::forward ? alone_.forward : alone_.backward[0];
     Int128 sum = 0;
@@ -120,7 +122,8 @@ class SlimpackProblem {
   }
 
  private:
-  /// Finer blocks let slices of shared samples be cut finer at equal parts.
+  /// Unless the request says otherwise, CP blocks of 128 tokens: finer blocks let shared samples be
+  /// cut into finer slices of which every rank owns an equal part.
   [[nodiscard]] static MemorySpec memory(const PlanRequest& request) {
     MemorySpec memory = memory_of(request);
     if (!request.memory.cp_block_tokens) memory.cp_block_tokens = Tokens{128};

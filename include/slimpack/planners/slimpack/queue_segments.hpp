@@ -62,8 +62,8 @@ struct SplitQueue {
 }
 
 /// The segments of all groups in the order of their packs: by slot, wider groups first, then by
-/// number. `members[g]` are group g's samples, longest first, `orders[g]` what order they shall
-/// have.
+/// number. `members[g]` are the samples of group g, longest first; `orders[g]` is the order in
+/// which they are cut.
 [[nodiscard]] inline std::vector<QueueSegment> queue_segments(
     std::span<const std::vector<std::int32_t>> groups,
     std::span<const std::vector<schedule::QueuedSample>> members,

@@ -86,8 +86,8 @@ class SlimpackRefiner {
     return choice;
   }
 
-  /// Climbs on the slowest component, then on what is the slowest then, until that has been climbed
-  /// on before or the budget is used. Returns the evaluations made.
+  /// Climbs on the slowest component, then on the one that is slowest after that, until it is one
+  /// that has been climbed on or the budget is used. Returns the evaluations made.
   std::int64_t improve(SlimpackChoice& choice, const SearchLimits& limits) const {
     std::vector<bool> done(choice.points.size());
     std::int64_t used = 0;

@@ -40,8 +40,8 @@ struct SampledWorkload {
 };
 
 /// Chooses the samples that each component's candidates are timed on. `members` are the samples of
-/// each group, longest first; `needs` those of all samples, longest
-/// first; `component_of` names each rank's component. O(samples).
+/// each group, longest first; `needs` those of all samples, longest first; `component_of` names
+/// each rank's component. O(samples).
 [[nodiscard]] inline std::vector<SampledWorkload> sample_workload(
     const schedule::Assignment& assignment,
     std::span<const std::vector<schedule::QueuedSample>> members,

@@ -89,13 +89,13 @@ class SlimpackSpaceMaker {
   }
 
  private:
-  /// The values of a setting, and the number of that which most searches begin at.
+  /// The values of a setting, and the index of the one at which most searches begin.
   template <class Value>
   struct Values {
     std::vector<Value> values;
     std::size_t start = 0;
   };
-  /// Where a setting is in a point, and how many values it has.
+  /// The position of a setting in a point, and how many values it has.
   struct Setting {
     std::size_t position = 0, size = 1;
   };
@@ -116,10 +116,11 @@ class SlimpackSpaceMaker {
     return permille == 0 ? "off" : std::to_string(permille) + "/1000";
   }
 
-  /// Where a pipeline full is no more than a hundredth of the packs chunks have nothing to gain.
+  /// With so many times the packs that fill a pipeline, fill and drain no longer count.
   static constexpr std::int64_t kManyFulls = 100;
 
-  /// On the last stage with ever more layers there, then sharded with ever larger batches.
+  /// The head on the last stage, from fewest layers there to an even part; then sharded, from one
+  /// to many packs whose H run back to back.
   [[nodiscard]] Values<LmHeadChoice> head_values() const {
     Values<LmHeadChoice> heads;
     const std::int32_t least_chunks = request_.chunks.value_or(1);
@@ -137,7 +138,7 @@ class SlimpackSpaceMaker {
     }
     return heads;
   }
-  /// Fill and drain are nothing beside such a number of packs.
+  /// Whether there are so many packs that fill and drain do not count, so that chunks gain nothing.
   [[nodiscard]] bool many_packs(const Values<std::int64_t>& units) const {
     return units.values[units.start] >= kManyFulls * request_.pp;
   }
@@ -175,14 +176,15 @@ class SlimpackSpaceMaker {
     }
     return ramps;
   }
-  /// Around the count that balances fill and drain against what a unit costs by itself:
-  /// T = W + (p - 1) W / m + o m.
+  /// Numbers of packs around the m that makes the step's time W + (p - 1) W / m + o m least: W is
+  /// the mean work of a rank, p the stages, o what a unit costs by itself. On one stage, around the
+  /// fewest packs that fit into memory.
   [[nodiscard]] Values<std::int64_t> unit_values() const {
     const Int128 work =
         (problem_.mean_work(Pass::forward) + problem_.mean_work(Pass::backward)) / kCostScale;
     const std::int64_t best = square_root(Int128{request_.pp - 1} * work /
                                           std::max<std::int64_t>(unit_overhead().value, 1));
-    std::int64_t all = 0, longest = 1;  // in slices as fine as can be
+    std::int64_t all = 0, longest = 1;  // in slices of the granularity
     for (const Tokens length : request_.batch.samples) {
       const std::int64_t slices =
           (length + request_.granularity - Tokens{1}) / request_.granularity;
@@ -211,7 +213,7 @@ class SlimpackSpaceMaker {
   static constexpr std::array<std::int64_t, 17> kUnitSteps{
       125, 162, 210, 273, 354, 459, 595, 771, 1000, 1297, 1682, 2181, 2828, 3668, 4757, 6169, 8000};
 
-  /// Rounded down.
+  /// The square root, rounded down.
   [[nodiscard]] static std::int64_t square_root(Int128 value) noexcept {
     std::int64_t root = 0;
     for (int bit = 31; bit >= 0; --bit) {
@@ -241,7 +243,8 @@ class SlimpackSpaceMaker {
         },
         problem_.model());
   }
-  /// Tokens of a pack of which a pipeline full fits into memory, everything recomputed.
+  /// Tokens of the largest pack of which as many as there are stages fit into memory, everything
+  /// recomputed.
   [[nodiscard]] Tokens fitting_unit() const {
     const Plan& frame = problem_.frame();
     const LayerBytes layer =
@@ -254,7 +257,8 @@ class SlimpackSpaceMaker {
     return std::max(Tokens{room.value / std::max<std::int64_t>(1, each)}, request_.granularity);
   }
 
-  /// One mode for all samples, or a leaner one for those that fill a part of a device's room.
+  /// One mode for all samples, or leaner ones for those that would fill a large part of a device's
+  /// room; from the fastest to the leanest.
   [[nodiscard]] std::vector<ModeChoice> mode_values(const SlimpackSettings& settings) const {
     using enum Recompute;
     if (request_.recompute) return {{*request_.recompute, *request_.recompute}};
@@ -263,7 +267,7 @@ class SlimpackSpaceMaker {
     const Bytes room = problem_.room(plan, settings);
     const LayerBytes bytes = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
     const std::int64_t layers = most_layers(plan.stages, plan.parallel.pp);
-    // As much of the room as one sample may take; the rest is for those before and after it.
+    // `percent` of the room is for one sample; the rest is for those before and after it.
     const auto add = [&](Recompute most, Recompute lean, std::int64_t percent) {
       ModeChoice choice{most, lean};
       for (auto mode = static_cast<std::size_t>(most); mode < static_cast<std::size_t>(lean);
@@ -285,9 +289,10 @@ class SlimpackSpaceMaker {
     add(full, full, 0);
     return modes;
   }
-  /// The number of a mode: for all samples, or with the leanest or fullest one for long samples;
-  /// what there is instead if there is none.
+  /// Which of several modes with one `most`: the same for all samples, or the one whose long
+  /// samples are leaner from the greatest length (`fullest`) or from the least (`leanest`).
   enum class Kind : std::uint8_t { uniform, fullest, leanest };
+  /// The index of a mode; if there is none of this kind, of one with the same `most`, or the first.
   [[nodiscard]] std::size_t mode_at(Recompute most, Kind kind) const {
     std::size_t found = start_[mode_.position];
     bool mixed = false;
@@ -311,7 +316,7 @@ class SlimpackSpaceMaker {
     add_start(mode_at(none, Kind::uniform), {.interleaved = true}, 0);
     add_start(mode_at(none, Kind::uniform), {}, 1);
     add_start(mode_at(light, Kind::uniform), {.shares = true}, 2);
-    // Of many packs that wait for shared ones, small ones keep more of them in flight.
+    // Where many packs wait for shared ones, smaller packs let more of them be in flight.
     if (many_packs_) {
       add_start(mode_at(light, Kind::fullest), {.shares = true, .interleaved = true}, 5);
     }
@@ -336,7 +341,7 @@ class SlimpackSpaceMaker {
     bool interleaved = false;  ///< as many chunks as there may be, else lockstep
     bool short_first = false;
   };
-  /// Adds a start with so much finer packs than most, if it is new.
+  /// Adds a start whose number of packs is `finer` values above the usual one, if it is new.
   void add_start(std::size_t mode, StartKind kind, std::size_t finer) {
     SettingPoint point = start_;
     std::size_t& units = point[units_.position];
@@ -351,7 +356,7 @@ class SlimpackSpaceMaker {
     }
     if (kind.interleaved) {
       point[chunks_.position] = chunks_.size - 1;
-      // Chunks divide what fill and drain take: larger packs do, and are planned sooner.
+      // Chunks shorten fill and drain, so larger packs will do; they are planned sooner.
       if (request_.effort == Effort::fast) units -= std::min(units, chunks_.size - 1);
     } else {
       point[rule_.position] = rule_.size - 1;
