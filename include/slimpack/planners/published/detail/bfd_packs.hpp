@@ -26,10 +26,11 @@ struct BfdRules {
   std::uint64_t shuffled = 0;  ///< seed of the sampler that draws packs; 0: as packed
 };
 
-/// Best fit decreasing as TRL has it: samples, longest first, equal ones in input order, each into
-/// the pack with the least room that takes it; of equally full packs into the one that has been so
-/// full for longest. Packs in the order in which they are opened, each with its samples as they
-/// came. Throws InvalidInput if a sample is < 1 or exceeds the length. O(n log n).
+/// Best fit decreasing as TRL has it: samples go, longest first, equal ones in input order, into
+/// the pack with the least room that takes them; of equally full packs into the one that has been
+/// so full for longest. Packs stand in the order in which they were opened, their samples in the
+/// order in which they came. Throws InvalidInput if a sample is < 1 or exceeds the length. O(n log
+/// n).
 [[nodiscard]] inline schedule::Bins pack_as_trl(std::span<const Tokens> samples, Tokens length) {
   schedule::check_items(samples, length);
   const std::vector<std::size_t> order = longest_first(samples);
@@ -52,8 +53,9 @@ struct BfdRules {
   return packs;
 }
 
-/// Packs of samples to ranks as TRL's trainer assigns them: drawn in order or shuffled, so many in
-/// a row are a micro-batch, micro-batch i is rank i mod `ranks`'s. Throws as `pack_as_trl`, and if
+/// Assigns packs of samples to ranks as TRL's trainer does: packs are drawn in order or shuffled,
+/// `rules.batch` consecutive ones form a micro-batch, and micro-batch i goes to rank i mod `ranks`.
+/// Throws as `pack_as_trl`, and if
 /// ranks or the rules' batch is < 1. O(n log n).
 [[nodiscard]] inline PackedRanks assign_as_trl(std::span<const Tokens> samples, std::int32_t ranks,
                                                const BfdRules& rules) {

@@ -19,22 +19,24 @@ struct BatchItem {
   std::int64_t bytes = 0;  ///< activations on the fullest stage
 };
 
+/// What a cut into micro-batches keeps to.
 struct BatchRules {
-  std::int64_t unit = 0;  ///< time of a micro-batch besides its samples'
-  std::int64_t room = 0;  ///< most bytes of a micro-batch of several samples
-  std::int64_t stages = 1;
-  std::int64_t replicas = 1;
+  std::int64_t unit = 0;      ///< time of a micro-batch beyond that of its samples
+  std::int64_t room = 0;      ///< most bytes of a micro-batch of several samples
+  std::int64_t stages = 1;    ///< stages of the pipeline
+  std::int64_t replicas = 1;  ///< data-parallel ranks
 };
 
 /// Cuts a queue of samples into micro-batches: among all cuts into runs of consecutive samples,
 /// each of one sample or of at most `room` bytes, one that minimises DynaPipe's objective
 ///     (stages - 1) max + sum / replicas
 /// over the micro-batches' times (arXiv 2311.10418, section 4; equal ones: the smaller maximum).
-/// Times being sums, the least sum under a maximum has the fewest micro-batches, which filling each
-/// as far as it goes gives; and of all maxima only those matter where that number falls. They are
-/// found by bisection: the exact optimum of the publication's dynamic program over all pairs of
-/// ends, without its table of O(n^2). Returns the ends of the runs.
-/// O(micro-batches^2 log n log time) at worst; it stops where no fewer can pay.
+/// The time of a micro-batch is `unit` and the sum of its samples' times. So under a given maximum
+/// the sum is least with the fewest micro-batches, which result from filling each as far as the
+/// maximum allows. Only those maxima matter at which the number of micro-batches falls; bisection
+/// finds them. The result is the optimum of the publication's dynamic program, without its table of
+/// O(n^2) entries. O(micro-batches^2 log n log time) at worst; it ends where fewer micro-batches
+/// cannot make up for a larger maximum.
 class BatchCut {
  public:
   BatchCut(std::span<const BatchItem> items, const BatchRules& rules)
@@ -47,6 +49,7 @@ class BatchCut {
     }
   }
 
+  /// The position behind the last sample of each micro-batch, rising.
   [[nodiscard]] std::vector<std::size_t> ends() const {
     const std::int64_t whole = rules_.unit + time_.back();
     if (rules_.stages == 1) return fill(whole);
@@ -55,7 +58,7 @@ class BatchCut {
     std::vector<std::size_t> best = fill(most);
     std::int64_t best_most = most;
     for (std::size_t count = best.size(); count > least;) {
-      // Less than this much longer, or the fewest micro-batches there can be do not pay for it.
+      // Beyond this maximum even the fewest possible micro-batches would not make up for it.
       const Int128 saved = Int128{rules_.unit} * static_cast<std::int64_t>(best.size() - least);
       const Int128 slope = Int128{rules_.stages - 1} * rules_.replicas;
       auto high = static_cast<std::int64_t>(std::min(best_most + saved / slope, Int128{whole}));

@@ -19,12 +19,13 @@ namespace slimpack::planners {
 /// What a sample takes on groups of 1, 2, 4 .. ranks, in any unit, each >= 1.
 using SpTimes = std::vector<std::int64_t>;
 
-/// Groups are powers of two of ranks, together no more than there are.
+/// One micro-batch to divide into groups of ranks, whose sizes are powers of two and sum to at most
+/// `ranks`.
 struct SpProblem {
-  std::span<const Tokens> lengths;
-  std::span<const SpTimes> times;  ///< one a sample, all of one size: degrees that are allowed
-  std::int32_t ranks = 1;
-  Tokens capacity;  ///< tokens of a group over its ranks
+  std::span<const Tokens> lengths;  ///< of the samples, each >= 1
+  std::span<const SpTimes> times;   ///< one a sample; as many times each as sizes are allowed
+  std::int32_t ranks = 1;           ///< data-parallel ranks, >= 1
+  Tokens capacity;                  ///< most tokens of a group for each of its ranks
 };
 
 /// A group of 1 << degree ranks and positions of its samples.
@@ -40,14 +41,14 @@ struct SpGroup {
 [[nodiscard]] inline std::vector<std::vector<std::size_t>> cut_sorted(
     std::span<const Tokens> lengths, std::int64_t count);
 
-/// The groups of one micro-batch whose slowest takes least, near enough: a problem that FlexSP
-/// gives to a MILP solver. Up to 16 ranks all sets of sizes are tried, with more those that splits,
-/// joins, doublings and further groups reach from the one that a bisection of the time finds.
-/// Samples go, longest first, to the group that is then done first; moves and swaps take work from
-/// the slowest. Of equally good sizes the larger are taken. Groups come largest first, then in
-/// order of their first sample. Where tokens do not fit, the capacity is doubled until they do.
-/// Throws InvalidInput if ranks or capacity are < 1, or times are missing, < 1 or of more degrees
-/// than ranks allow. O(n^2 groups) at worst.
+/// Divides a micro-batch into groups so that the slowest group takes nearly the least time
+/// possible; FlexSP gives this problem to a MILP solver. Up to 16 ranks all sets of sizes are
+/// tried. With more ranks the search starts at the set that bisection of the time finds, and goes
+/// on by splitting, joining, doubling and adding groups. Samples go, longest first, to the group
+/// that is then done first; moves and swaps take work from the slowest. Of equally good sizes the
+/// larger are taken. Groups come largest first, then in order of their first sample. Where tokens
+/// do not fit, the capacity is doubled until they do. Throws InvalidInput if ranks or capacity are
+/// < 1, or times are missing, < 1 or of more degrees than ranks allow. O(n^2 groups) at worst.
 [[nodiscard]] inline std::vector<SpGroup> solve_sp_groups(const SpProblem& problem);
 
 namespace detail {

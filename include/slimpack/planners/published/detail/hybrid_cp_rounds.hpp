@@ -223,7 +223,7 @@ class HybridRounds {
 
 }  // namespace detail
 
-/// Samples to rounds as `BalancedCPScheduler` of Megatron-Core does it
+/// Assigns samples to rounds as `BalancedCPScheduler` of Megatron-Core does it
 /// (megatron/core/pipeline_parallel/hybrid_cp_schedule.py of its main branch, 2026), whose work of
 /// a sample is the square of its length over its ranks.
 ///

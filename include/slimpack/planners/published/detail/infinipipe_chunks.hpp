@@ -17,17 +17,17 @@
 
 namespace slimpack::planners::detail {
 
-/// Where samples are cut: from one place to the next a slice of the longest sample, all of about
-/// equal time; and what a chunk may have.
+/// The positions at which samples are cut, so that the slices of the longest sample take about
+/// equal time, and the limits of a chunk that follow from these slices.
 struct SliceMesh {
   std::vector<Tokens> ends;  ///< of the longest sample's slices, rising
-  std::int64_t time = 0;     ///< of the slice that takes longest
-  Tokens tokens;             ///< of the slice with most
+  std::int64_t time = 0;     ///< of the slice that takes longest: limit of a chunk
+  Tokens tokens;             ///< of the slice with most: limit of a chunk
 };
 
-/// What a sample or a slice takes: TimeOf(begin, end), >= 1, a sum over adjoining slices.
 /// Cuts `longest` tokens into at most `count` slices of equal time, at the nearest multiples of
-/// `granularity` below, and leaves out what would be empty. Throws InvalidInput if a number is < 1.
+/// `granularity` below, and leaves out what would be empty. `time(begin, end)` is what a slice
+/// takes, at least 1; times of adjoining slices add up. Throws InvalidInput if a number is < 1.
 /// O(count log tokens).
 template <class TimeOf>
 [[nodiscard]] SliceMesh slice_mesh(Tokens longest, std::int64_t count, Tokens granularity,

@@ -27,13 +27,13 @@ enum class KkWork : std::uint8_t {
 
 /// The choices of verl's rule.
 struct KkRules {
-  KkWork work = KkWork::verl;
-  schedule::PartSizes sizes =
-      schedule::PartSizes::equal;  ///< of ranks; free where ranks do not divide the samples
-  Tokens budget;                   ///< wished of a micro-batch at the most (`max_token_len`)
-  std::int64_t least = 1;          ///< micro-batches of a rank (`min_num_micro_batch`)
-  std::int64_t multiple = 1;       ///< of micro-batches, where stages have chunks
-  bool small_at_ends = true;       ///< light micro-batches first and last, else as assigned
+  KkWork work = KkWork::verl;  ///< what is balanced
+  /// Numbers of samples of ranks; `free` in any case where ranks do not divide the samples.
+  schedule::PartSizes sizes = schedule::PartSizes::equal;
+  Tokens budget;              ///< tokens of a micro-batch to aim at, at most (`max_token_len`)
+  std::int64_t least = 1;     ///< fewest micro-batches of a rank (`min_num_micro_batch`)
+  std::int64_t multiple = 1;  ///< the number of micro-batches is a multiple of it
+  bool small_at_ends = true;  ///< light micro-batches first and last, else as assigned
 };
 
 /// The work of a sample.
@@ -46,7 +46,8 @@ struct KkRules {
 
 namespace detail {
 
-/// Micro-batches of one rank, whose samples are `own` in the order in which it holds them.
+/// The `count` micro-batches of one rank; `own` are its samples in the order in which it holds
+/// them.
 inline schedule::Bins kk_micro_batches(const std::vector<std::size_t>& own,
                                        std::span<const Int128> work, std::size_t count,
                                        bool small_at_ends) {
@@ -81,12 +82,14 @@ inline schedule::Bins kk_micro_batches(const std::vector<std::size_t>& own,
 
 }  // namespace detail
 
-/// Samples to ranks and micro-batches as verl does it. Ranks get samples by Karmarkar-Karp over
-/// their work; each holds its own by rising work, those in even places first, then the others
-/// backwards. Every rank has as many micro-batches as the one with most tokens needs for the
-/// budget, no more than samples; they are cut by Karmarkar-Karp over work, in the order of which
-/// the heaviest is in the middle. The budget is kept on average, not by each: the published rule
-/// is so. Throws InvalidInput if ranks < 1, the budget < 1 or there is no sample. O(n ranks log n).
+/// Assigns samples to ranks and micro-batches as verl does. Ranks get samples by Karmarkar-Karp
+/// over the samples' work. A rank sorts its samples by rising work and holds those at even
+/// positions first, then the others backwards. All ranks have as many micro-batches as the rank
+/// with most tokens needs for the budget, at least `least`, rounded up to a multiple, and at most
+/// one a sample. Each rank cuts its own by Karmarkar-Karp over work; with `small_at_ends` the
+/// heaviest micro-batch is in the middle. As published, the budget is kept by the mean micro-batch,
+/// not by each. Throws InvalidInput if ranks < 1, the budget < 1 or there is no sample. O(n ranks
+/// log n).
 [[nodiscard]] inline PackedRanks assign_as_verl(const ModelShape& model,
                                                 std::span<const Tokens> samples, std::int32_t ranks,
                                                 const KkRules& rules) {

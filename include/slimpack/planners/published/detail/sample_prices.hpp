@@ -22,7 +22,7 @@ namespace slimpack::planners::detail {
 /// Nanoseconds that samples add to a micro-batch on the slowest stage, F, B and H together, and
 /// what a micro-batch takes besides.
 struct SampleTimes {
-  std::int64_t unit = 0;
+  std::int64_t unit = 0;           ///< of a micro-batch beyond its samples
   std::vector<std::int64_t> time;  ///< one a sample, >= 1
 };
 
@@ -99,7 +99,8 @@ class StagePrices {
   }
 
  private:
-  /// What remains of a price when its load is halved again and again, were it a sum.
+  /// The part of a price that does not depend on the load, if the rest is proportional to it: twice
+  /// the price, less that of twice the load.
   [[nodiscard]] std::int64_t unit(const PackLoad& load, Recompute mode, std::size_t stage) const {
     PackLoad twice = load;
     twice.tokens += load.tokens;

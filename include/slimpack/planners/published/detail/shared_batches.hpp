@@ -39,7 +39,7 @@ struct SharedBatch {
 struct SharedSettings {
   Recompute recompute = Recompute::none;
   std::int32_t fewer_last_layers = 0;
-  std::optional<Tokens> cp_block;  ///< blocks in which ranks share a sample, else the request's
+  std::optional<Tokens> cp_block;  ///< tokens of a CP block; absent: the request's
 };
 
 /// A plan of the request with everything but schedule and prediction: micro-batch i of the common

@@ -23,9 +23,8 @@ namespace slimpack::planners {
 
 /// One unit of those that the stages of a pipeline run at the same time.
 struct StageWork {
-  std::int32_t stage = 0;
-  UnitParts parts;
-  /// What one nanosecond of its attention, handed over, costs is found from these.
+  std::int32_t stage = 0;    ///< that runs it
+  UnitParts parts;           ///< time of attention and of the rest
   std::int64_t queries = 0;  ///< bytes of queries, outputs and statistics of all its tokens
   std::int64_t keys = 0;     ///< bytes of the keys and values that a mean query attends to
 };
@@ -34,15 +33,16 @@ struct StageWork {
 struct ExchangedWork {
   std::vector<Nanos> time;  ///< of each unit
   std::int64_t bytes = 0;   ///< that change stages
-  bool exchanged = false;
+  bool exchanged = false;   ///< false where nothing was to gain
 };
 
-/// Attention exchanged so that all stages spend the mean on it, to a nanosecond; the first stages
-/// have the odd ones. Who has more than that gives to those who have less, both in the given order;
-/// a gift costs all queries of its unit there and their outputs back, and of the keys and values
-/// the gift's share. `transfer(bytes, from, to)` is its time, behind which computing hides or which
-/// hides behind computing. Where the slowest unit would not gain, everyone does its own. Law: the
-/// attention of all units keeps its sum. O(units).
+/// Moves attention between units so that all stages spend the mean time on it; the nanoseconds left
+/// by the division go to the first stages. Units with more than the mean hand over to units with
+/// less, both in the given order. Each transfer carries all queries of its unit there, their
+/// outputs back, and the part of keys and values that belongs to the attention moved; it takes
+/// `transfer(bytes, from, to)`. Transfers and computing overlap, and the longer of them counts. If
+/// the slowest unit would not gain, nothing is exchanged. Law: the attention of all units keeps its
+/// sum. O(units).
 template <class Transfer>
 [[nodiscard]] ExchangedWork exchange_attention(std::span<const StageWork> units,
                                                const Transfer& transfer) {
@@ -62,7 +62,7 @@ template <class Transfer>
   }
   std::int64_t bytes = 0;
   std::size_t taker = 0;
-  Nanos room;  // of the taker
+  Nanos room;  // what the taker still lacks to the mean
   const auto next_taker = [&] {
     while (taker < units.size() && units[taker].parts.attention >= share[taker]) ++taker;
     if (taker < units.size()) room = share[taker] - units[taker].parts.attention;

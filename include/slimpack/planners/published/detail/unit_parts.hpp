@@ -87,7 +87,8 @@ struct StageKinds {
 }
 
 /// The parts of every F and B of a plan, those of the slowest rank of its group: their sum is what
-/// `PricedPlan` charges. Linear in packs times ranks times kinds of places.
+/// `PricedPlan` charges. Linear in packs times ranks times kinds of virtual
+/// stages.
 class PlanParts {
  public:
   PlanParts(const Plan& plan, const Links& links, const AnyModel& any) {

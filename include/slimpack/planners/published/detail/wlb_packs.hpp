@@ -91,12 +91,12 @@ namespace slimpack::planners::detail {
 }
 
 /// Most ranks that share a micro-batch in planners of systems that were published for hundreds of
-/// devices: beyond it few documents give every rank a kernel's tile.
+/// devices: with more ranks, few documents are long enough for a tile of the kernel on each.
 inline constexpr std::int32_t kMostSharing = 256;
 
-/// Lets the ranks of a group hold even shares of documents, short ones too, in a step that is only
-/// simulated: blocks that give a document of mean length a few for every rank, and keys and values
-/// without pages that are filled in part. What the request says of either stays.
+/// Lets the ranks of a group own even parts of documents, short ones too, in a step that is only
+/// simulated: CP blocks so small that a document of mean length has a few for every rank, and pages
+/// of one token, so that none is filled in part. What the request says of either stays.
 inline void share_evenly(PlanRequest& request, std::int64_t ranks) {
   const Tokens total = total_tokens(request.batch.samples);
   const std::int64_t parts = 4 * ranks * static_cast<std::int64_t>(request.batch.samples.size());
