@@ -21,12 +21,12 @@ namespace slimpack::schedule {
 struct ListOptions {
   /// Sharded head: the stages of a rank run H together when so many packs wait for it; until then
   /// the last stage prefers F. More packs cost fewer collectives and keep more tokens in flight.
-  /// Head on the last stage and several chunks: the packs that the last stage runs F ahead of what
-  /// its next B needs. >= 1.
+  /// Head on the last stage and several chunks: by so many packs the last stage may run F ahead of
+  /// what its next B needs. >= 1.
   std::int32_t head_batch = 8;
   /// F goes before a ready B while at most so many F units wait at the next stage, >= -1.
   std::int32_t forward_queue = 1;
-  /// Packs of a rank that pass chunk after chunk together, 0 for three for every two stages.
+  /// Packs of a rank that pass chunk after chunk together; 0: 3/2 of the stages, rounded up.
   /// Messages in flight bound it: at most 2 max_in_flight pp - 1, and 2 max_in_flight for each
   /// group among ranks that share packs.
   std::int32_t chunk_block = 0;

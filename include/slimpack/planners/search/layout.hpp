@@ -112,8 +112,8 @@ namespace slimpack::planners {
   return plan;
 }
 
-/// Makes groups of `ranks` neighbouring ranks, which share samples in blocks of `cp_block` tokens
-/// (absent: as the plan says). One rank alone changes nothing. `ranks` divides dp.
+/// Makes CP groups of `ranks` neighbouring ranks, with CP blocks of `cp_block` tokens (absent: as
+/// the plan says). One rank alone changes nothing. `ranks` divides dp.
 inline void group_neighbours(Plan& plan, std::int32_t ranks, std::optional<Tokens> cp_block) {
   if (ranks == 1) return;
   plan.parallel.max_cp = ranks;

@@ -39,10 +39,9 @@ namespace slimpack::planners::detail {
 }
 
 /// Packs `samples` into at most `count` packs: longest first, each goes to the pack with least
-/// work; where that would exceed `most` tokens to the one with fewest tokens, and where that would
-/// too, since every sample has to go somewhere, there all the same. Ties go to the lowest position
-/// or pack. Empty packs are left out; samples rise inside a pack. Throws InvalidInput if count < 1.
-/// O(n log n).
+/// work. Where that would exceed `most` tokens, it goes to the pack with fewest tokens, even if
+/// this exceeds `most` as well. Ties go to the lowest position or pack. Empty packs are left out;
+/// samples rise inside a pack. Throws InvalidInput if count < 1. O(n log n).
 [[nodiscard]] inline schedule::Bins pack_by_work(std::span<const Tokens> samples,
                                                  std::span<const Int128> works, std::int64_t count,
                                                  Tokens most) {

@@ -21,8 +21,9 @@
 
 namespace slimpack::planners::detail {
 
-/// What is cut into twice as many equal chunks as there are ranks, of which rank i has the i-th
-/// from both ends: each document, or the documents one behind the other as a sequence.
+/// What a group of ranks divides: each document by itself, or the sequence of all documents one
+/// behind the other. It is cut into twice as many equal chunks as there are ranks; rank i has the
+/// i-th chunk from either end.
 enum class Sharding : std::uint8_t { document, sequence };
 
 /// Where chunk `i` of `ranks` x 2 begins.
@@ -53,8 +54,8 @@ inline void add_document(PackLoad& load, Tokens length, std::int64_t rank, std::
   }
 }
 
-/// What each of `ranks` ranks has to do of `documents`; keys and values of all that it does not
-/// hold are gathered. O(documents x ranks).
+/// The load of each of `ranks` ranks that compute `documents` together. A rank gathers the keys and
+/// values of all tokens that it does not hold. O(documents x ranks).
 [[nodiscard]] inline std::vector<PackLoad> shard_loads(std::span<const Tokens> documents,
                                                        std::int64_t ranks, Sharding sharding,
                                                        Tokens tile) {
@@ -90,14 +91,15 @@ inline void add_document(PackLoad& load, Tokens length, std::int64_t rank, std::
   return loads;
 }
 
-/// Times of all F and B of a plan of whole documents whose groups share each micro-batch in the way
-/// that its kernels are predicted to be faster with, and how often that is which.
+/// Times of all F and B of a plan of whole documents, each micro-batch divided in the way that its
+/// prediction favours.
 struct ShardedTimes {
   std::vector<Nanos> times;                       ///< by pack and virtual stage
   Bytes exchange;                                 ///< that the ranks of groups receive
-  std::int64_t by_document = 0, by_sequence = 0;  ///< forward packs
+  std::int64_t by_document = 0, by_sequence = 0;  ///< forward packs divided that way
 };
 
+/// Predicts both ways for each micro-batch and takes the faster one.
 class WlbPricing {
  public:
   WlbPricing(const Plan& plan, AnyModel model)

@@ -158,8 +158,9 @@ struct Remapping {
   return result;
 }
 
-/// Limits to try on a micro-batch: nothing shared inside a node, documents longer than so many
-/// times a rank's even part of the tokens, or all; the same between nodes with a node's part.
+/// Limits to try on a micro-batch. Inside a node no documents are cut, or those longer than certain
+/// multiples of a rank's even part of the tokens, or all. Between nodes the same holds with a
+/// node's even part, except that never all are cut.
 [[nodiscard]] inline std::vector<ZoneLimits> limit_choices(std::span<const Tokens> documents,
                                                            const RankNodes& nodes) {
   Tokens total, longest;

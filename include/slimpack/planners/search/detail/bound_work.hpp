@@ -31,13 +31,14 @@ namespace slimpack::planners::detail {
           std::min(cluster.inside.latency_s, cluster.between.latency_s)};
 }
 
-/// The least added time that frees `lack` of a sample's bytes, in picoseconds of one device:
-/// `modes` gives for each mode what it frees of all tokens and what it then adds. Tokens may take
-/// different modes, so every mean of two modes is possible and nothing below the best of them. The
-/// most that any mode adds is right where none frees enough, because then there is no plan.
+/// What a recomputation mode changes if all tokens of a sample have it: bytes that it frees, and
+/// the time that it adds in picoseconds of one device.
 struct ModeEffect {
   Int128 freed = 0, added = 0;
 };
+/// The least added time that frees `lack` bytes of a sample. Tokens may have different modes, so
+/// the answer is the best mean of two modes that frees enough. Where no mode frees enough there is
+/// no plan, and any bound holds: the answer is then the most that a mode adds.
 [[nodiscard]] constexpr Int128 least_added(const std::array<ModeEffect, kRecomputeModes>& modes,
                                            Int128 lack) noexcept {
   if (lack <= 0) return 0;
@@ -50,7 +51,7 @@ struct ModeEffect {
     offer(enough.added);
     for (const ModeEffect& less : modes) {
       if (less.freed >= lack) continue;
-      // In units of 2^-20 of the way, so that the products stay inside 128 bits.
+      // The part of tokens with the leaner mode, in 2^-20, so that products stay inside 128 bits.
       const Int128 part = ((lack - less.freed) << 20) / (enough.freed - less.freed);
       offer(((Int128{1} << 20) * less.added + part * (enough.added - less.added)) >> 20);
     }
