@@ -11,7 +11,7 @@ import re
 import sys
 
 # Where the words are checked: files, and folders with their documents, headers and sources.
-PLACES = ("README.md", "docs", "examples", "bench", "include", "runtime", "report", "backends", "apps")
+PLACES = ("README.md", "docs", "examples", "bench", "include", "runtime", "report", "backends", "apps", "tests")
 # Pages that a program writes.
 LEFT_OUT = ("docs/evaluation.md",)
 # An old word, and what to write in its place.

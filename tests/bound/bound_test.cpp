@@ -142,7 +142,7 @@ TEST_CASE("iteration_bound: names the term that binds") {
   const Nanos last = planners::iteration_bound(plan).value;
   plan.parallel.head = LmHead::shard;
   CHECK(planners::iteration_bound(plan).value < last);
-  // Merging lets ranks share the long sample.
+  // A context-parallel group lets ranks compute the long sample together.
   Plan in_cp_group = many({{200'000}, {100}, {100}}, 4, 1);
   const Nanos alone = planners::iteration_bound(in_cp_group).value;
   in_cp_group.parallel.max_cp = 4;

@@ -391,8 +391,9 @@ TEST_CASE("exact_schedule: the order that feeds the second stage soonest") {
   CHECK(least(0, 1).proven);
 }
 
-// Two samples of two grains. In forward: none cut, joined or not (joined in two orders), one cut,
-// both cut; slices of one sample never share a pack, and packs that need each other are left out.
+// Two samples of twice the granularity. In forward: none cut, joined or not (joined in two orders),
+// one cut, both cut; slices of one sample never share a pack, and packs that need each other are
+// left out.
 TEST_CASE("exact_plan: every set of packs once") {
   Plan plan = flow_plan();
   const std::array<Recompute, 1> none{Recompute::none};

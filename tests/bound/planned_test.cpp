@@ -32,7 +32,7 @@ void compare_all(const planners::PlanRequest& request, std::map<std::string, Nea
     const Plan* plan = planners::plan_in(outcome.result);
     if (plan == nullptr) continue;
     planners::LowerBound bound = planners::iteration_bound(*plan);
-    // The bound is one of plans: what a modelled step does beyond may be quicker.
+    // The bound is one of plans: what is simulated only may be quicker.
     if (std::holds_alternative<planners::SimulationOnlyPlan>(outcome.result))
       bound.value = plan->prediction.ideal;
     CHECK(bound.value <= plan->prediction.iteration);
@@ -68,7 +68,8 @@ TEST_CASE("iteration_bound: no planner's plan is faster") {
   CHECK(nearness.size() == planners::registry().size());
 }
 
-// Lengths up to 128K: without merging the longest do not fit into an h100 unless recomputed.
+// Lengths up to 128K: without context-parallel groups the longest do not fit into an h100 unless
+// recomputed.
 TEST_CASE("iteration_bound: near the plans of a real model, memory forced or not") {
   std::map<std::string, Nearness> nearness;
   for (std::uint64_t seed = 0; seed < 4; ++seed) {

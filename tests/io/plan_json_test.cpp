@@ -23,7 +23,7 @@ using namespace slimpack;
 
 namespace {
 
-/// The step of docs/equations.md in small: two ranks, a merged sample and one of each rank's own.
+/// The step of docs/equations.md in small: two ranks, a sample of both and one of each alone.
 Plan small_plan() {
   Plan plan;
   plan.planner = "slimpack";

@@ -119,11 +119,12 @@ TEST_CASE(
   link.begin_step(1, 1);
   CHECK_THROWS_WITH_AS(
       link.queue_send(channel, 1, bytes),
-      ("transport: sends must be queued in order and within the window on " + name + "1").c_str(),
+      ("transport: sends must be queued in order and within max_in_flight on " + name + "1")
+          .c_str(),
       InvalidInput);
   CHECK_THROWS_WITH_AS(
       link.post_receive(channel, 1, bytes),
-      ("transport: receives must be posted in order and within the window on " + name + "1")
+      ("transport: receives must be posted in order and within max_in_flight on " + name + "1")
           .c_str(),
       InvalidInput);
   runtime::ProcessGroup alone{{mpi_rank()}, 0};

@@ -95,7 +95,7 @@ TEST_CASE("flexsp: groups of one micro-batch, by hand") {
   // With 35 tokens a rank the long sample needs four; then there is no other rank.
   CHECK(planners::solve_sp_groups({lengths, times, 4, Tokens{35}}) ==
         std::vector<planners::SpGroup>{{2, {0, 1, 2}}});
-  // What fits nowhere is dealt as if ranks held twice as much.
+  // What fits nowhere is assigned as if ranks held twice as much.
   CHECK(planners::solve_sp_groups({lengths, times, 4, Tokens{20}}) ==
         std::vector<planners::SpGroup>{{2, {0, 1, 2}}});
   CHECK(planners::solve_sp_groups({{}, {}, 4, Tokens{20}}).empty());

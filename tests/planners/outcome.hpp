@@ -23,8 +23,8 @@ inline slimpack::planners::PlanOutcome plan_by(std::string_view name,
   return slimpack::planners::find_planner(name).plan(request);
 }
 
-/// The plan of a feasible outcome, a modelled step's too; an infeasible one ends the test with its
-/// constraint.
+/// The plan of a feasible outcome, one that is simulated only too; an infeasible one ends the test
+/// with its constraint.
 inline const slimpack::Plan& plan_of(const slimpack::planners::PlanOutcome& outcome) {
   if (const auto* why = std::get_if<slimpack::Infeasible>(&outcome.result)) {
     FAIL("infeasible: ", why->constraint, " ", why->needed, " of ", why->available);

@@ -121,13 +121,13 @@ TEST_CASE("ThreadTransport: wrong order, too many in flight and wrong sizes are 
       "the channel of group 0, rank 0, activations from stage 0 to stage 1, got ";
   CHECK_THROWS_WITH_AS(
       sender.queue_send(kDown, 1, bytes_of(two)),
-      ("transport: sends must be queued in order and within the window on " + channel + "1")
+      ("transport: sends must be queued in order and within max_in_flight on " + channel + "1")
           .c_str(),
       InvalidInput);
   sender.queue_send(kDown, 0, bytes_of(two));
   CHECK_THROWS_WITH_AS(
       sender.queue_send(kDown, 1, bytes_of(two)),
-      ("transport: sends must be queued in order and within the window on " + channel + "1")
+      ("transport: sends must be queued in order and within max_in_flight on " + channel + "1")
           .c_str(),
       InvalidInput);
   CHECK_THROWS_WITH_AS(
@@ -135,7 +135,7 @@ TEST_CASE("ThreadTransport: wrong order, too many in flight and wrong sizes are 
       ("transport: both sides must post as many bytes on " + channel + "24").c_str(), InvalidInput);
   CHECK_THROWS_WITH_AS(
       receiver.post_receive(kDown, 1, bytes_of(two)),
-      ("transport: receives must be posted in order and within the window on " + channel + "1")
+      ("transport: receives must be posted in order and within max_in_flight on " + channel + "1")
           .c_str(),
       InvalidInput);
   CHECK_THROWS_WITH_AS(ThreadTransport(rendezvous, 2),

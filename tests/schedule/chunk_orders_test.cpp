@@ -17,7 +17,7 @@ using namespace slimpack;
 
 namespace {
 
-/// Every item once forward and once backward on every stage; ends with any window.
+/// Every item once forward and once backward on every stage; ends with any max_in_flight.
 void check_order(std::int32_t stages, const schedule::StageOrders& orders, std::int32_t items,
                  std::int32_t max_in_flight) {
   REQUIRE(orders.size() == static_cast<std::size_t>(stages));

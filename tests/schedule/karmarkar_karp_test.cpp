@@ -90,7 +90,7 @@ std::int64_t largest(const std::vector<std::int64_t>& work, const schedule::Shar
   return most;
 }
 
-/// The least largest sum of any deal.
+/// The least largest sum of any assignment.
 std::int64_t best(const std::vector<std::int64_t>& work, std::size_t parts) {
   std::vector<std::int64_t> sums(parts);
   std::int64_t least = INT64_MAX;

@@ -37,7 +37,7 @@ struct HandTimes {
   [[nodiscard]] Nanos optimizer(std::int32_t, std::int32_t) const { return {}; }
 };
 
-/// A plan's own prices without reductions and optimizer, which the list's clock leaves out.
+/// A plan's own prices without reductions and optimizer, which the list's times leave out.
 struct ComputeTimes {
   const PricedPlan* priced = nullptr;
   [[nodiscard]] Nanos compute(PackId pack, std::int32_t line) const {
@@ -134,7 +134,7 @@ std::string first_messages(const Validation& validation) {
   return text;
 }
 
-/// Schedules a plan that must be feasible, checks it, and returns the list's clock.
+/// Schedules a plan that must be feasible, checks it, and returns the list's end.
 template <UnitTimes Times>
 Nanos fill(Plan& plan, const Times& times, const schedule::ListOptions& options = {}) {
   schedule::ListWorkspace workspace;

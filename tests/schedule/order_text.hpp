@@ -52,7 +52,7 @@ inline std::string orders_text(const schedule::StageOrders& orders, std::int32_t
 }
 
 /// Whether orders end when every channel is a rendezvous with `window` unfinished sends and posted
-/// receives, H a process group of all stages that list it, and B on the last place of the line
+/// receives, H a process group of all stages that list it, and B on the last virtual stage
 /// waits for H where there is one.
 inline bool orders_end(const schedule::Pipeline& pipeline, const schedule::StageOrders& orders,
                        std::int32_t max_in_flight) {
@@ -115,8 +115,8 @@ inline bool orders_end(const schedule::Pipeline& pipeline, const schedule::Stage
           }
         }
         const std::pair<int, std::int32_t> out{direction, r};
-        // Send i waits for the end of send i - window, whose receive was posted by the consumer of
-        // message i - 2 window.
+        // Send i waits for the end of send i - max_in_flight, whose receive was posted by the
+        // consumer of message i - 2 max_in_flight.
         if (sends && p > 1 && sent[out] >= 2 * max_in_flight &&
             consumed[out] <= sent[out] - 2 * max_in_flight) {
           break;

@@ -305,7 +305,8 @@ TEST_CASE("execute_abstractly: units that wait for each other are named") {
 }
 
 TEST_CASE("execute_abstractly: a full channel blocks its sender") {
-  // Five sends before the first is consumed need a window of three: two windows may be on the way.
+  // Five sends before the first is consumed need a max_in_flight of three: two times as many may be
+  // on the way.
   std::vector<schedule::PipelineOp> ahead;
   std::vector<schedule::PipelineOp> behind{{UnitKind::forward, 0, 0}};
   for (std::int32_t item = 0; item < 5; ++item) ahead.push_back({UnitKind::forward, item, 0});

@@ -101,7 +101,7 @@ TEST_CASE("find_gaps: what does not fit waits for memory") {
   CHECK(cause_at_12(held + needed - Bytes{1}) == "memory");
 }
 
-// Rank 0 arrives at the merged F4 at 7, rank 1 has nothing before it. Rank 0 has nothing after H4
+// Rank 0 arrives at the shared F4 at 7, rank 1 has nothing before it. Rank 0 has nothing after H4
 // until B5, which rank 1 reaches at 20.
 TEST_CASE("find_gaps: meetings, and a rank that has ended while another works") {
   test::HandPlan hand;

@@ -137,8 +137,8 @@ R pp1: 0/0[20,22)
 )");
 }
 
-// Window 1: F2 awaits the end of the first send at 5; message 2 moves at 8, when it is queued, its
-// receive being posted since 7; B3 awaits the first gradient's end at 39.
+// One in flight: F2 awaits the end of the first send at 5; message 2 moves at 8, when it is queued,
+// its receive being posted since 7; B3 awaits the first gradient's end at 39.
 TEST_CASE(
     "simulate: one message in flight makes every transfer a rendezvous, two let units run ahead") {
   test::HandPlan hand;

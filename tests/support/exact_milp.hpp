@@ -92,7 +92,7 @@ struct ExactWindows {
         name << "y" << a << "_" << b;
       }
       binaries.insert(name.str());
-      // b begins behind a unless the binary is 0; no more is given up than the windows ask for.
+      // b begins behind a unless the binary is 0; no more is given up than the intervals ask for.
       const std::int64_t give_a =
           std::max<std::int64_t>(0, latest[a] + ops[a].duration - earliest[b]);
       const std::int64_t give_b =

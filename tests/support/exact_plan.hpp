@@ -207,7 +207,8 @@ class ExactPlans {
   }
 
  private:
-  /// The sets of all groups together, merged packs with the exchanges that make them shortest.
+  /// The sets of all groups together, packs of several ranks with the exchanges that make them
+  /// shortest.
   [[nodiscard]] std::vector<PackSet> sets_of(Pass pass) const {
     std::vector<PackSet> all{{}};
     for (std::size_t group = 0; group < frame_.groups.size(); ++group) {
@@ -313,7 +314,7 @@ class ExactPlans {
 
 }  // namespace detail
 
-/// A window that no channel of a tiny plan fills.
+/// A max_in_flight that no channel of a tiny plan fills.
 inline constexpr std::int32_t kExactWindow = 64;
 
 /// The shortest plan by ExactProblem's rules. The plan that is given back holds the samples of one

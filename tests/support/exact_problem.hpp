@@ -37,7 +37,7 @@ struct ExactOp {
   std::vector<std::size_t> devices;
   std::vector<Memory> memory;  ///< one a device
   std::vector<After> after;
-  /// F, and B, of one group at one place of the line; such units keep one order at all places.
+  /// F, and B, of one group at one virtual stage; such units keep one order at all of them.
   std::optional<std::size_t> channel;
   bool receives = false;  ///< its order is that of the place before; else it decides the order
 };
@@ -45,9 +45,9 @@ struct ExactOp {
 /// The scheduling problem of a plan without schedule, by docs/equations.md: rules 3 to 6, and of
 /// rule 7 what the order of a device alone decides (kept tensors, keys and values, their gradients,
 /// H's input and output, workspaces and the buffers of the unit at work; without the exchange of
-/// merged groups). Left out are windows, receives posted ahead, sends in flight and waiting for
-/// links, so a plan is never faster or smaller here than it would be there. For one chunk, untied
-/// embeddings and stages of one layer, whose R is one bucket behind the last B.
+/// groups of several ranks). Left out are max_in_flight, receives posted ahead, sends in flight and
+/// waiting for links, so a plan is never faster or smaller here than it would be there. For one
+/// chunk, untied embeddings and stages of one layer, whose R is one bucket behind the last B.
 struct ExactProblem {
   std::vector<ExactOp> ops;
   std::size_t devices = 0;

@@ -37,9 +37,9 @@ struct RandomPlanOptions {
   std::optional<std::int32_t> dp, pp, tp, chunks, max_in_flight;
   std::optional<LmHead> head;
   std::optional<bool> tied;
-  std::optional<bool> cp_groups;       ///< true forces dp >= 2 and a merged group in use
+  std::optional<bool> cp_groups;       ///< true forces dp >= 2 and a group of several ranks in use
   std::optional<Recompute> recompute;  ///< one mode for all backward packs
-  std::optional<RingMode> exchange;    ///< one mode for all slices of merged groups
+  std::optional<RingMode> exchange;    ///< one mode for all slices of such groups
   std::optional<bool> same_cuts;       ///< backward packs are the forward packs reversed
 };
 
@@ -57,7 +57,7 @@ class RandomSchedule {
   RandomSchedule(Plan& plan, std::uint64_t seed, int boldness)
       : plan_(plan), random_(seed), boldness_(boldness) {}
 
-  /// False where windows and orders got stuck; the plan's schedule is then of no use.
+  /// False where max_in_flight and orders got stuck; the plan's schedule is then of no use.
   [[nodiscard]] bool draw() {
     prepare();
     while (left_ + reduces_ > 0) {
@@ -151,7 +151,7 @@ class RandomSchedule {
     return (rank * stages() + line % stages()) * chunks() + line / stages();
   }
 
-  /// after_: packs that follow a pack at the same place of the line; heads_: backward packs that
+  /// after_: packs that follow a pack at the same virtual stage; heads_: backward packs that
   /// need a forward pack's H.
   void link_slices() {
     struct Cut {
@@ -223,7 +223,8 @@ class RandomSchedule {
     if (const Channel* from = incoming(item); from != nullptr) {
       if (from->sent[from->consumed] != std::pair{item.pack, item.place}) return false;
     }
-    // Send i waits for the end of send i - window, which waits for receive i - window to be posted.
+    // Send i waits for the end of send i - max_in_flight, which waits for receive i - max_in_flight
+    // to be posted.
     if (const Channel* to = outgoing(item); to != nullptr) {
       if (to->sent.size() + 1 > to->consumed + 2 * max_in_flight) return false;
     }

@@ -45,7 +45,7 @@ inline ModelShape executed_model(Random& random, std::int64_t layers) {
 }
 
 /// Rates in proportion to the executed model: a kernel costs as much as a few tokens, not
-/// thousands, so that slices of some tens of tokens and merging over ranks can pay.
+/// thousands, so that slices of some tens of tokens and groups of ranks can pay.
 inline Cluster executed_cluster(std::int64_t devices_per_node) {
   Cluster cluster;
   cluster.name = "executed";

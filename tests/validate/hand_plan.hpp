@@ -139,8 +139,9 @@ inline void move_unit(std::vector<Unit>& order, const Unit& unit, std::ptrdiff_t
 
 /// Ids in the order of creation: one sample of 8 tokens in group 0, forward packs 0 and 1 of
 /// [0, 4) and [4, 8), backward packs 2 and 3 of [6, 8) and [0, 6); where there is a second rank
-/// also a sample of 6 tokens of group 1, packs 4 (forward) and 5 (backward), and in the merged
-/// group [0, 1], which is group dp, a sample of 12 tokens: forward 6 and 7, backward 8.
+/// also a sample of 6 tokens of group 1, packs 4 (forward) and 5 (backward), and in the
+/// context-parallel group [0, 1], which is group dp, a sample of 12 tokens: forward 6 and 7,
+/// backward 8.
 inline Plan usual_plan(const HandShape& shape) {
   Plan plan = hand_plan(shape);
   const SampleId long_one = add_sample(plan, 8, 0);

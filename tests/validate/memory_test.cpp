@@ -171,7 +171,7 @@ class Recount {
   }
   std::int32_t line(const Unit& unit) const { return unit.chunk * plan_.parallel.pp + stage_; }
 
-  /// Position of the unit of a pack at a place of the line of this rank, and its stage.
+  /// Position of the unit of a pack at a virtual stage of this rank, and its stage.
   std::pair<std::int32_t, std::size_t> remote(const Unit& unit, std::int32_t to) const {
     const std::int32_t stage = to % plan_.parallel.pp;
     const auto& order =
@@ -386,7 +386,7 @@ TEST_CASE("rule 7: one device worked out by hand") {
 }
 
 TEST_CASE("rule 7: send buffers are held until their end is certain") {
-  // Two stages, three packs of 4 tokens, window 1: F 0, F 1 and F 2 send 32 bytes each.
+  // Two stages, three packs of 4 tokens, one in flight: F 0, F 1 and F 2 send 32 bytes each.
   Plan plan = test::hand_plan({1, 2, 1, LmHead::last, 1});
   plan.model.layers = 2;
   for (int i = 0; i < 3; ++i) {

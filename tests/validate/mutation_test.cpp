@@ -525,7 +525,7 @@ TEST_CASE("rule 6: windows") {
               "rule 6, MicroPack 4, dp 0, pp 1, unit 2: deadlock: F of MicroPack 4, chunk 0 waits "
               "for ever for an end of one of 1 unfinished sends of group 0 to dp 0, pp 0, which is "
               "at unit 4, F of MicroPack 8, chunk 0");
-  // With window w, stage 1 stops at send 2w, so stage 0 has to be done with six by then.
+  // With w in flight, stage 1 stops at send 2w, so stage 0 has to be done with six by then.
   plan.max_in_flight = 2;
   const Validation two = validate(plan);
   INFO(all_messages(two));

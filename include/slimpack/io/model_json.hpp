@@ -145,10 +145,10 @@ inline void refuse_other_features(const JsonReader& config) {
     if (value && is_active(*value, feature.most)) refuse_feature(*value, feature.name);
   }
   // A sliding window may be written down and switched off.
-  const auto max_in_flight = config.find_value("sliding_window");
+  const auto window = config.find_value("sliding_window");
   const auto used = config.find_value("use_sliding_window");
-  if (max_in_flight && is_active(*max_in_flight, 0) && !(used && !used->boolean())) {
-    refuse_feature(*max_in_flight, "sliding windows");
+  if (window && is_active(*window, 0) && !(used && !used->boolean())) {
+    refuse_feature(*window, "sliding windows");
   }
   if (const auto types = config.find_value("layer_types")) {
     for (std::size_t layer = 0; layer < types->size(); ++layer) {

@@ -81,12 +81,14 @@ inline void check_degrees(const PlanRequest& request) {
   const std::int32_t fewer_last_layers = *request.fewer_last_layers;
   require(fewer_last_layers >= 0 && fewer_last_layers <= kMostFewerLastLayers &&
               (request.pp > 1 || fewer_last_layers == 0),
-          "relief must be 0 .. " + std::to_string(kMostFewerLastLayers) + ", and 0 with one stage",
+          "fewer layers on the last stage must be 0 .. " + std::to_string(kMostFewerLastLayers) +
+              ", and 0 with one stage",
           fewer_last_layers);
   require(request.head != LmHead::shard || fewer_last_layers == 0,
-          "relief must be 0 where the head is sharded", fewer_last_layers);
+          "fewer layers on the last stage must be 0 where the head is sharded", fewer_last_layers);
   require((request.model.layers + fewer_last_layers) / places > fewer_last_layers,
-          "relief must leave the last place a layer", fewer_last_layers);
+          "fewer layers on the last stage must leave the last virtual stage a layer",
+          fewer_last_layers);
 }
 
 inline void check_batch(const PlanRequest& request) {

@@ -510,7 +510,8 @@ TEST_CASE(
     const auto bytes = std::as_writable_bytes(std::span(values));
     CHECK_THROWS_WITH_AS(
         link.queue_send(channel, 1, bytes),
-        ("transport: sends must be queued in order and within the window on " + name + "1").c_str(),
+        ("transport: sends must be queued in order and within max_in_flight on " + name + "1")
+            .c_str(),
         InvalidInput);
     link.queue_send(channel, 0, bytes);
     CHECK_THROWS_AS(link.queue_send(channel, 1, bytes), InvalidInput);

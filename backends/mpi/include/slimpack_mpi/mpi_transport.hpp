@@ -76,7 +76,7 @@ class MpiTransport {
     engine_.locked([&] {
       ChannelState& state = channels_[channel];
       require(message == state.posted && state.posted - state.awaited < max_in_flight_,
-              "transport: receives must be posted in order and within the window on " +
+              "transport: receives must be posted in order and within max_in_flight on " +
                   runtime::to_string(channel),
               static_cast<std::int64_t>(message));
       ++state.posted;
@@ -108,7 +108,7 @@ class MpiTransport {
       ChannelState& state = channels_[channel];
       end_sends(state);
       require(message == state.sent && state.sent - state.ended < max_in_flight_,
-              "transport: sends must be queued in order and within the window on " +
+              "transport: sends must be queued in order and within max_in_flight on " +
                   runtime::to_string(channel),
               static_cast<std::int64_t>(message));
       ++state.sent;

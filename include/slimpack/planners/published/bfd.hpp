@@ -82,7 +82,7 @@ struct Bfd {
   static constexpr std::string_view name = "bfd";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
   static constexpr std::string_view description =
-      "TRL: documents packed best fit decreasing, packs dealt to ranks in turn";
+      "TRL: documents packed best fit decreasing, packs assigned to ranks in turn";
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.

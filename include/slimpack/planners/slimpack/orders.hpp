@@ -80,7 +80,8 @@ class DeviceOrders {
                              std::to_string(lockstep.lacking_rank()),
                          available.value + lockstep.lacks(), available.value}};
     }
-    if (!lockstep.run()) return {{}, Infeasible{"slots of merged packs that fit together", 1, 0}};
+    if (!lockstep.run())
+      return {{}, Infeasible{"slots of context-parallel packs that fit together", 1, 0}};
     lockstep.write(plan.schedule);
     return {timed ? lockstep.end(times) : Nanos{}, std::nullopt};
   }

@@ -41,7 +41,8 @@ struct SlimpackVariant {
 /// slimpack, and its ablations: each the same code with one idea switched off.
 inline constexpr std::array<SlimpackVariant, 5> kSlimpackVariants{{
     {"slimpack",
-     "slimpack: balanced slices, packs of their own for each pass, long samples merged",
+     "slimpack: balanced slices, packs of their own for each pass, long samples in "
+     "context-parallel groups",
      {}},
     {"slimpack-symmetric",
      "slimpack with the same packs forward and backward",

@@ -49,7 +49,7 @@ class BasicThreadTransport {
     rendezvous_->check_aborted(lock);
     auto& state = rendezvous_->state_of(channel);
     require(message == state.posted && state.posted - state.awaited < rendezvous_->max_in_flight_,
-            "transport: receives must be posted in order and within the window on " +
+            "transport: receives must be posted in order and within max_in_flight on " +
                 to_string(channel),
             static_cast<std::int64_t>(message));
     auto& slot = state.messages[message % rendezvous_->max_in_flight_];
@@ -77,10 +77,10 @@ class BasicThreadTransport {
     Lock lock(rendezvous_->mutex_);
     rendezvous_->check_aborted(lock);
     auto& state = rendezvous_->state_of(channel);
-    require(
-        message == state.sent && state.sent - state.ended < rendezvous_->max_in_flight_,
-        "transport: sends must be queued in order and within the window on " + to_string(channel),
-        static_cast<std::int64_t>(message));
+    require(message == state.sent && state.sent - state.ended < rendezvous_->max_in_flight_,
+            "transport: sends must be queued in order and within max_in_flight on " +
+                to_string(channel),
+            static_cast<std::int64_t>(message));
     auto& slot = state.messages[message % rendezvous_->max_in_flight_];
     slot.from = from;
     slot.sent = mover_.note();

@@ -135,7 +135,7 @@ class NcclTransport {
                     std::span<std::byte> into) {
     ChannelState& state = channels_[channel];
     require(message == state.posted && state.posted - state.awaited < max_in_flight_,
-            "transport: receives must be posted in order and within the window on " +
+            "transport: receives must be posted in order and within max_in_flight on " +
                 runtime::to_string(channel),
             static_cast<std::int64_t>(message));
     ++state.posted;
@@ -159,7 +159,7 @@ class NcclTransport {
     ChannelState& state = channels_[channel];
     collect(state);
     require(message == state.sent && state.sent - state.ended < max_in_flight_,
-            "transport: sends must be queued in order and within the window on " +
+            "transport: sends must be queued in order and within max_in_flight on " +
                 runtime::to_string(channel),
             static_cast<std::int64_t>(message));
     ++state.sent;

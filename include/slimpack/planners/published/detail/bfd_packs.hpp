@@ -59,7 +59,7 @@ struct BfdRules {
 /// ranks or the rules' batch is < 1. O(n log n).
 [[nodiscard]] inline PackedRanks assign_as_trl(std::span<const Tokens> samples, std::int32_t ranks,
                                                const BfdRules& rules) {
-  require(rules.batch >= 1, "deal_as_trl: packs of a micro-batch must be >= 1");
+  require(rules.batch >= 1, "assign_as_trl: packs of a micro-batch must be >= 1");
   schedule::Bins packs = pack_as_trl(samples, rules.length);
   if (rules.shuffled != 0) {
     Random random(rules.shuffled);

@@ -34,7 +34,7 @@ template <class TimeOf>
                                    const TimeOf& time) {
   require(longest.value >= 1, "slice_mesh: tokens must be >= 1", longest.value);
   require(count >= 1, "slice_mesh: count must be >= 1", count);
-  require(granularity.value >= 1, "slice_mesh: grain must be >= 1", granularity.value);
+  require(granularity.value >= 1, "slice_mesh: granularity must be >= 1", granularity.value);
   SliceMesh mesh;
   const Int128 all = time(Tokens{}, longest);
   for (std::int64_t cut = 1; cut < count; ++cut) {

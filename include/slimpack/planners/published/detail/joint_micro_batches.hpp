@@ -40,7 +40,7 @@ class JointMicroBatches : public CandidateBase<Type> {
     return ranks;
   }
   void add_assignment() {
-    this->space_.add("dealing", &PackedSettings::assignment_rule,
+    this->space_.add("assignment", &PackedSettings::assignment_rule,
                      {AssignmentRule::in_turn, AssignmentRule::balanced});
   }
   void add_pipeline() {

@@ -93,10 +93,10 @@ inline schedule::Bins kk_micro_batches(const std::vector<std::size_t>& own,
 [[nodiscard]] inline PackedRanks assign_as_verl(const ModelShape& model,
                                                 std::span<const Tokens> samples, std::int32_t ranks,
                                                 const KkRules& rules) {
-  require(ranks >= 1, "deal_as_verl: ranks must be >= 1", ranks);
-  require(rules.budget.value >= 1, "deal_as_verl: the budget must be >= 1", rules.budget.value);
-  require(rules.least >= 1 && rules.multiple >= 1, "deal_as_verl: counts must be >= 1");
-  require(!samples.empty(), "deal_as_verl: there must be a sample");
+  require(ranks >= 1, "assign_as_verl: ranks must be >= 1", ranks);
+  require(rules.budget.value >= 1, "assign_as_verl: the budget must be >= 1", rules.budget.value);
+  require(rules.least >= 1 && rules.multiple >= 1, "assign_as_verl: counts must be >= 1");
+  require(!samples.empty(), "assign_as_verl: there must be a sample");
   std::vector<Int128> work;
   for (const Tokens length : samples) work.push_back(kk_work(model, rules.work, length));
   const auto parts = static_cast<std::size_t>(ranks);

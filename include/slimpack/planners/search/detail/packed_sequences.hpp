@@ -204,7 +204,7 @@ class PackedCandidates : public CandidateBase<Type> {
     space.add("head", &PackedSettings::head,
               head_choices(request, choices.chunks, choices.shard_head));
     space.add("packing", &PackedSettings::packing, {Packing::in_order, Packing::best_fit});
-    space.add("dealing", &PackedSettings::assignment_rule,
+    space.add("assignment", &PackedSettings::assignment_rule,
               {AssignmentRule::in_turn, AssignmentRule::balanced});
     space.require_that([&request](const Type& settings) {
       return leaves_layers(request, settings.chunks, settings.head);
