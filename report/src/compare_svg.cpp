@@ -51,11 +51,11 @@ class SharedLegend {
     offer("head-unit", 0, "head");
     offer("optimizer", 0, "optimizer");
     offer("forward", 1, "later chunks, weaker");
-    offer("merged", 0, "merged ranks");
+    offer("merged", 0, "context-parallel group");
     offer("reduce", 0, "reduction of gradients");
     for (std::size_t cause = 0; cause < sim::kGapCauses; ++cause) {
       offer(paint_class(static_cast<std::size_t>(Paint::gap), cause), 0,
-            "idle: " + std::string(sim::to_string(static_cast<sim::GapCause>(cause))));
+            "idle: " + std::string(idle_cause(static_cast<sim::GapCause>(cause))));
     }
     offer("always", 0, "weights, gradients, optimizer");
     offer("held", 0, "memory held");

@@ -105,6 +105,17 @@ std::string moved_documents(const Comparison& comparison, std::size_t place) {
   return text + "; compare sums over all steps, not single ones";
 }
 
+std::string_view idle_cause(sim::GapCause cause) noexcept {
+  switch (cause) {
+    case sim::GapCause::collective:
+      return "collective";
+    case sim::GapCause::max_in_flight:
+      return "sends in flight";
+    default:
+      return sim::to_string(cause);
+  }
+}
+
 std::string speedup_heading(const Comparison& comparison) {
   return comparison.baseline == kDefaultBaseline ? "speed-up"
                                                  : "speed-up over " + comparison.baseline;

@@ -13,6 +13,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/tune_report.hpp"
+#include "slimpack/sim/timeline.hpp"
 #include "text.hpp"
 
 namespace slimpack::report::detail {
@@ -22,6 +23,10 @@ namespace slimpack::report::detail {
 
 /// "llama-7b on h100, dp 4 x pp 8, head last".
 [[nodiscard]] std::string describe_setting(const Plan& plan);
+
+/// Why a device is idle, as pictures and tables say it. Files keep the words of `sim::to_string`,
+/// "meeting" for a collective and "window" for `max_in_flight`.
+[[nodiscard]] std::string_view idle_cause(sim::GapCause cause) noexcept;
 
 [[nodiscard]] std::string settings_line(const ComparedPlan& entry);
 

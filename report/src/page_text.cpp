@@ -145,8 +145,8 @@ unit. Keys on a timeline: arrows from unit to unit, + and - zoom, a and d pan, H
   key("reduce", "reduction of gradients");
   key("path", "critical path");
   for (int cause = 0; cause < sim::kGapCauses; ++cause) {
-    const std::string name(sim::to_string(static_cast<sim::GapCause>(cause)));
-    key("gap-" + name, "idle: " + name);
+    const auto gap = static_cast<sim::GapCause>(cause);
+    key("gap-" + std::string(sim::to_string(gap)), "idle: " + std::string(idle_cause(gap)));
   }
   key("held", "memory held");
   key("always", "weights, gradients, optimizer");

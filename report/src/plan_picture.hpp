@@ -155,13 +155,13 @@ class PlanPicture {
     if (plan_.parallel.chunks > 1) {
       picture.legend.push_back({"forward", 1, "later chunks, weaker"});
     }
-    if (merged_) picture.legend.push_back({"merged", 0, "merged ranks"});
+    if (merged_) picture.legend.push_back({"merged", 0, "context-parallel group"});
     if (reduces_) picture.legend.push_back({"reduce", 0, "reduction of gradients"});
     for (std::size_t cause = 0; cause < gaps_.sum.size(); ++cause) {
       if (gaps_.sum[cause] == Nanos{}) continue;
       picture.legend.push_back(
           {paint_class(static_cast<std::size_t>(Paint::gap), cause), 0,
-           "idle: " + std::string(sim::to_string(static_cast<sim::GapCause>(cause))) +
+           "idle: " + std::string(idle_cause(static_cast<sim::GapCause>(cause))) +
                share(gaps_.sum[cause])});
     }
     picture.legend.push_back({"always", 0, "weights, gradients, optimizer"});

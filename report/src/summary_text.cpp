@@ -104,7 +104,7 @@ class SummaryText {
     Parts parts;
     for (std::size_t cause = 0; cause < summary_.gaps.sum.size(); ++cause) {
       parts.emplace_back(summary_.gaps.sum[cause].value,
-                         sim::to_string(static_cast<sim::GapCause>(cause)));
+                         idle_cause(static_cast<sim::GapCause>(cause)));
     }
     const auto share = [&](std::int64_t time) {
       return of_iteration(Nanos{time}, simulation_.dag.devices.size()) + " %";

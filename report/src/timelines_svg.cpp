@@ -158,7 +158,7 @@ class TraceLanes {
   offer(kinds[2], "head-unit", 0, "head");
   offer(kinds[4], "optimizer", 0, "optimizer");
   offer(chunks, "forward", 1, "later chunks, weaker");
-  offer(in_cp_group, "merged", 0, "merged ranks");
+  offer(in_cp_group, "merged", 0, "context-parallel group");
   offer(reduces, "reduce", 0, "reduction of gradients");
   offer(true, "gap0", 0, "idle");
   return legend;

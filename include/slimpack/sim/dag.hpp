@@ -305,7 +305,7 @@ namespace detail {
       return "pp " + std::to_string(label.pp) + " R chunk " + std::to_string(label.chunk) +
              " bucket " + std::to_string(label.bucket);
     case NodeKind::join:
-      return "the start of a meeting on " + device;
+      return "the start of a collective on " + device;
     case NodeKind::release:
       break;
   }
