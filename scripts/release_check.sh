@@ -15,7 +15,8 @@ export CTEST_OUTPUT_ON_FAILURE=1
 
 # Laws at the optimisation of a release, where tests of each change are compiled to be built soon.
 stage_optimised() {
-  cmake --preset release -B "$logs/optimised" -DSLIMPACK_WERROR=ON -DSLIMPACK_TESTS_OPTIMISED=ON &&
+  cmake --preset release -B "$logs/optimised" -DSLIMPACK_WERROR=ON -DSLIMPACK_TESTS_OPTIMISED=ON \
+    -DSLIMPACK_CUDA_EMULATED=ON &&
     cmake --build "$logs/optimised" -j "$jobs" && ctest --test-dir "$logs/optimised" -j "$jobs" --no-tests=error
 }
 

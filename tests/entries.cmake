@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# slimpack_test_entries(NAME PROGRAM [ARGUMENTS ARGUMENT...] [ALONE FILE...] [NEEDS NEED...] [COST COST])
+# slimpack_test_entries(NAME PROGRAM [ARGUMENTS ARGUMENT...] [ALONE FILE...] [NEEDS NEED...] [COST COST]
+#                       [LABELS LABEL...])
 #
 # What CTest runs of a doctest program, so that both cores work and a skip counts as one: NAME.needs_NEED
 # runs the suite needs-NEED, NAME.FILE the other cases of a file, and NAME the cases that are left.
 function(slimpack_test_entries name program)
-  cmake_parse_arguments(PARSE_ARGV 2 its "" "COST" "ARGUMENTS;ALONE;NEEDS")
+  cmake_parse_arguments(PARSE_ARGV 2 its "" "COST" "ARGUMENTS;ALONE;NEEDS;LABELS")
   set(entries ${name})
   set(files ${its_ALONE})
   set(suites ${its_NEEDS})
@@ -29,6 +30,9 @@ function(slimpack_test_entries name program)
     list(APPEND entries ${name}.needs_${need})
   endforeach()
   set_tests_properties(${entries} PROPERTIES SKIP_RETURN_CODE 77)
+  if(its_LABELS)
+    set_tests_properties(${entries} PROPERTIES LABELS "${its_LABELS}")
+  endif()
   if(its_COST)
     set_tests_properties(${entries} PROPERTIES COST ${its_COST})
   endif()

@@ -3,27 +3,27 @@
 # whole steps of plans on emulated devices; they need no CUDA Toolkit. test_cuda_gemm runs the matrix
 # products on a stand-in for cuBLASLt in the memory of the host, by the tests that a device runs too.
 # test_cuda runs launchers on a device and says what is missing where there is none.
-if(NOT SLIMPACK_SANITIZE)  # sanitizers do not follow the emulator's fibers
+if(TARGET slimpack_cuda_emulated)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/emulated/*.cpp)
   add_executable(test_cuda_emulated ${sources} $<TARGET_OBJECTS:doctest_main>)
   target_link_libraries(test_cuda_emulated PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest slimpack_o1)
   target_include_directories(test_cuda_emulated PRIVATE
     ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda ${PROJECT_SOURCE_DIR}/backends/cuda/src)
-  slimpack_test_entries(cuda_emulated test_cuda_emulated)
+  slimpack_test_entries(cuda_emulated test_cuda_emulated LABELS emulated)
   # The tests of a device's launchers once more, on the emulated library.
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu/*_test.cpp)
   add_executable(test_cuda_launchers ${sources} cuda/launchers_main.cpp)
   target_compile_definitions(test_cuda_launchers PRIVATE SLIMPACK_EMULATED)
   target_link_libraries(test_cuda_launchers PRIVATE slimpack_cuda_emulated slimpack_private doctest::doctest slimpack_o1)
   target_include_directories(test_cuda_launchers PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/backends/cuda/src)
-  slimpack_test_entries(cuda_launchers test_cuda_launchers ARGUMENTS --test-suite-exclude=large*)
+  slimpack_test_entries(cuda_launchers test_cuda_launchers ARGUMENTS --test-suite-exclude=large* LABELS emulated)
   if(NOT SLIMPACK_CUDA_ALONE)
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/ranks/*.cpp)
     add_executable(test_cuda_ranks ${sources} $<TARGET_OBJECTS:doctest_main>)
     target_link_libraries(test_cuda_ranks PRIVATE slimpack_cuda_emulated slimpack_planners slimpack_private doctest::doctest slimpack_o1)
     target_include_directories(test_cuda_ranks PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
     target_compile_definitions(test_cuda_ranks PRIVATE SLIMPACK_TEST_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
-    slimpack_test_entries(cuda_ranks test_cuda_ranks)
+    slimpack_test_entries(cuda_ranks test_cuda_ranks LABELS emulated)
   endif()
 endif()
 if(SLIMPACK_CUDA)
