@@ -55,13 +55,13 @@ int train(const Options& options, [[maybe_unused]] int argc, [[maybe_unused]] ch
   if (options.transport == Transport::mpi) {
     return mpi::run(argc, argv, {}, [&](mpi::Session& session) {
       MpiRanks<Math> ranks(session);
-      return Run<MpiRanks<Math>>(ranks, options, plan_of(options)).go();
+      return Run<CpuRanks<Math>>(ranks, options, plan_of(options)).go();
     });
   }
 #endif
   std::optional<Plan> plan = plan_of(options);
   ThreadRanks<Math> ranks(rank_count(options, plan, cores()));
-  return Run<ThreadRanks<Math>>(ranks, options, std::move(plan)).go();
+  return Run<CpuRanks<Math>>(ranks, options, std::move(plan)).go();
 }
 
 }  // namespace

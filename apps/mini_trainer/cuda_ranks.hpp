@@ -26,7 +26,6 @@ inline constexpr int kSpareMultiprocessors = 4;
 /// Ranks of one GPU get equal, disjoint parts of its multiprocessors.
 class CudaThreadRanks {
  public:
-  static constexpr bool kOneHere = false;
   using Device = CudaDevice;
 
   /// Throws std::runtime_error with a sentence where there is no GPU, CudaError where one cannot
@@ -39,6 +38,7 @@ class CudaThreadRanks {
   [[nodiscard]] bool is_root() const noexcept { return true; }
   [[nodiscard]] std::size_t size() const noexcept { return device_threads_.size(); }
   [[nodiscard]] std::size_t first() const noexcept { return 0; }
+  [[nodiscard]] std::size_t here() const noexcept { return size(); }
   [[nodiscard]] std::span<Device> local() noexcept { return devices_; }
   [[nodiscard]] std::size_t ranks_a_gpu() const noexcept { return (size() + gpus_ - 1) / gpus_; }
   [[nodiscard]] runtime::DeviceThreads& device_threads() noexcept { return device_threads_; }

@@ -39,7 +39,6 @@ void choose_gpu(processes::Session& session);
 
 class NcclRanks {
  public:
-  static constexpr bool kOneHere = true;
   using Device = CudaDevice;
 
   explicit NcclRanks(processes::Session& session)
@@ -57,6 +56,7 @@ class NcclRanks {
   [[nodiscard]] bool is_root() const noexcept { return first() == 0; }
   [[nodiscard]] std::size_t size() const noexcept { return session_.size(); }
   [[nodiscard]] std::size_t first() const noexcept { return session_.rank(); }
+  [[nodiscard]] std::size_t here() const noexcept { return 1; }
   [[nodiscard]] std::span<Device> local() noexcept {
     return device_ ? std::span(&*device_, 1) : std::span<Device>{};
   }

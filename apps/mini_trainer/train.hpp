@@ -109,7 +109,7 @@ class Run {
             Device::kGranularity,
             ranks_.size(),
             ranks_.first(),
-            Ranks::kOneHere ? 1 : ranks_.size()};
+            ranks_.here()};
   }
 
   void begin() {

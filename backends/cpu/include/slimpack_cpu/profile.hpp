@@ -19,6 +19,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/profile.hpp"
 #include "slimpack/plan/model.hpp"
+#include "slimpack/runtime/any_transport.hpp"
 #include "slimpack/runtime/arena_size.hpp"
 #include "slimpack/runtime/device_threads.hpp"
 #include "slimpack/runtime/executor.hpp"
@@ -167,8 +168,9 @@ class ProfileRun {
       link.stamps.reserve(units + 2);
       link.clock.reserve(units + 2);
       const runtime::MemoryObserver observer;
-      runtime::DeviceRun<BasicDevice<Math>, StampedTransport> run(
-          shot.plan(), shot.program, shot.data, 0, shot.devices[rank], link, observer);
+      runtime::ErasedTransport through(link);
+      runtime::DeviceRun<BasicDevice<Math>, runtime::AnyTransport> run(
+          shot.plan(), shot.program, shot.data, 0, shot.devices[rank], through, observer);
       double none = 0;
       start.all_reduce(profile_process_group(options_.ranks, rank), std::span(&none, 1),
                        runtime::Reduction::sum);

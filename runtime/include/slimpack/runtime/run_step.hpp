@@ -94,20 +94,20 @@ inline void check_data(const Plan& plan, const StepData& data) {
 }
 
 /// Makes the link of a device to the rendezvous of a step, on the device's thread.
-template <class Make, class Link>
-concept LinkMaker =
-    requires(const Make& make, typename Link::RendezvousType& rendezvous, std::size_t device) {
-      { make(rendezvous, device) } -> std::same_as<Link>;
-    };
+template <class Make, class Link, class RendezvousType>
+concept LinkMaker = requires(const Make& make, RendezvousType& rendezvous, std::size_t device) {
+  { make(rendezvous, device) } -> std::derived_from<Link>;
+};
 
 /// Runs one step: forward, loss, backward, reduction, optimizer, on one backend a device in the
 /// order of `Plan::schedule`, each on its own of `device_threads`. `program` is the plan's. The
-/// plan must be one that `validate` passes. `Link` is a BasicThreadTransport, or is used as one.
-/// Throws InvalidInput before any work if the data do not fit it; ExecutionError naming device and
-/// unit if a unit fails, if a device does not answer (`DeviceThreadsOptions::hang_timeouts`) or
-/// something is left at the end; Deadlock if no device can go on. All devices have ended when it
-/// returns or throws.
-template <class Link, class Device, LinkMaker<Link> Make>
+/// plan must be one that `validate` passes. `Link` is a BasicThreadTransport or is used as one, as
+/// AnyTransport with the rendezvous of what is behind it. Throws InvalidInput before any work if
+/// the data do not fit it; ExecutionError naming device and unit if a unit fails, if a device does
+/// not answer (`DeviceThreadsOptions::hang_timeouts`) or something is left at the end; Deadlock if
+/// no device can go on. All devices have ended when it returns or throws.
+template <class Link, class RendezvousType = typename Link::RendezvousType, class Device,
+          LinkMaker<Link, RendezvousType> Make>
   requires Backend<Device, Link>
 [[nodiscard]] StepResult run_step_with(DeviceThreads& device_threads, const Plan& plan,
                                        const Program& program, const StepData& data,
@@ -120,12 +120,12 @@ template <class Link, class Device, LinkMaker<Link> Make>
   require(device_threads.size() == devices, "run_step: there must be one thread a device",
           static_cast<std::int64_t>(device_threads.size()));
 
-  typename Link::RendezvousType rendezvous(devices, plan.max_in_flight);
+  RendezvousType rendezvous(devices, plan.max_in_flight);
   std::vector<DeviceResult> results(devices);
   std::vector<std::exception_ptr> failures(devices);
   const auto run_device = [&](std::size_t device) {
     try {
-      Link link = make_link(rendezvous, device);
+      auto link = make_link(rendezvous, device);
       DeviceRun<Device, Link> run(plan, program, data, device, backends[device], link, observer);
       results[device] = run.run();
     } catch (const Aborted&) {
