@@ -13,7 +13,8 @@ mkdir -p "$logs"
 jobs="$(nproc)"
 export CTEST_OUTPUT_ON_FAILURE=1
 
-# Laws at the optimisation of a release, where tests of each change are compiled to be built soon.
+# Laws at the optimisation of a release and on all their draws, where tests of each change are compiled
+# to be built soon and take a third.
 stage_optimised() {
   cmake --preset release -B "$logs/optimised" -DSLIMPACK_WERROR=ON -DSLIMPACK_TESTS_OPTIMISED=ON \
     -DSLIMPACK_CUDA_EMULATED=ON &&
@@ -39,7 +40,7 @@ stage_determinism() {
       programs+=("$program")
     done
   done
-  cmake -DFIRST="${programs[0]}" "-DOTHERS=$(IFS=';' && echo "${programs[*]:1}")" -DFOLDER=examples/data \
+  cmake -DFIRST="${programs[0]}" "-DOTHERS=$(IFS=';' && echo "${programs[*]:1}")" -DFOLDER=examples/data -DDRAWS=16 \
     -P tests/determinism/compare.cmake
 }
 

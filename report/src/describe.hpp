@@ -24,8 +24,7 @@ namespace slimpack::report::detail {
 /// "llama-7b on h100, dp 4 x pp 8, head last".
 [[nodiscard]] std::string describe_setting(const Plan& plan);
 
-/// Why a device is idle, as pictures and tables say it. Files keep the words of `sim::to_string`,
-/// "meeting" for a collective and "window" for `max_in_flight`.
+/// Why a device is idle, as pictures and tables say it. Files keep the words of `sim::to_string`.
 [[nodiscard]] std::string_view idle_cause(sim::GapCause cause) noexcept;
 
 [[nodiscard]] std::string settings_line(const ComparedPlan& entry);

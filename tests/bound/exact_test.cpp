@@ -33,8 +33,10 @@ namespace {
 
 #ifdef SLIMPACK_FEW_DRAWS
 constexpr std::uint64_t kPlanDraws = 360, kOrderDraws = 90, kMilpDraws = 12;
-#else
+#elif defined(SLIMPACK_ALL_DRAWS)
 constexpr std::uint64_t kPlanDraws = 2160, kOrderDraws = 720, kMilpDraws = 48;
+#else
+constexpr std::uint64_t kPlanDraws = 720, kOrderDraws = 240, kMilpDraws = 24;
 #endif
 
 enum class Ranks : std::uint8_t { one, two, in_cp_group };

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Runs FIRST with one thread and with two and each of OTHERS with one, all on FOLDER: they print the same.
+# Runs FIRST with one thread and with two and each of OTHERS with one, all on FOLDER and on DRAWS drawn
+# steps: they print the same.
 function(run program threads)
-  execute_process(COMMAND ${program} ${threads} ${FOLDER} OUTPUT_VARIABLE printed RESULT_VARIABLE status)
+  execute_process(COMMAND ${program} ${threads} ${FOLDER} ${DRAWS} OUTPUT_VARIABLE printed RESULT_VARIABLE status)
   if(NOT status EQUAL 0 OR printed STREQUAL "")
     message(FATAL_ERROR "${program} ${threads} ended with ${status}")
   endif()

@@ -36,7 +36,7 @@ endif()
 
 add_test(NAME planners.determinism
   COMMAND ${CMAKE_COMMAND} -DFIRST=$<TARGET_FILE:plans_compiled> "-DOTHERS=${plans_fused}"
-          -DFOLDER=${PROJECT_SOURCE_DIR}/examples/data
+          -DFOLDER=${PROJECT_SOURCE_DIR}/examples/data -DDRAWS=6
           -P ${CMAKE_CURRENT_SOURCE_DIR}/determinism/compare.cmake)
 
 # A refactoring changes no plan.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prints every planner's plans of real and of drawn lengths: plans THREADS FOLDER, where FOLDER has
-// the length files. Built by any compiler, with and without optimisation, fused multiply-add and
-// the host's vector instructions, and run with any number of threads, it must print the same.
+// Prints every planner's plans of real and of drawn lengths: plans THREADS FOLDER DRAWS, where
+// FOLDER has the length files. Built by any compiler, with and without optimisation, fused
+// multiply-add and the host's vector instructions, and run with any number of threads, it must
+// print the same.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -105,8 +106,8 @@ void print_drawn(std::uint64_t seed, std::int32_t threads) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count != 3) {
-    std::fputs("usage: plans THREADS FOLDER\n", stderr);
+  if (count != 4) {
+    std::fputs("usage: plans THREADS FOLDER DRAWS\n", stderr);
     return 2;
   }
   const std::int32_t threads = std::atoi(arguments[1]);
@@ -116,6 +117,7 @@ int main(int count, char** arguments) {
         RealStep{"webpages", 32768, 3, 8, 2, 80}}) {
     print_real(real, arguments[2], threads);
   }
-  for (std::uint64_t seed = 0; seed < 16; ++seed) print_drawn(seed, threads);
+  const std::uint64_t draws = std::strtoull(arguments[3], nullptr, 10);
+  for (std::uint64_t seed = 0; seed < draws; ++seed) print_drawn(seed, threads);
   return 0;
 }

@@ -63,7 +63,7 @@ std::vector<double> values_of(const cpu::Device& device) {
 }  // namespace
 
 TEST_CASE("MpiTransport: random exchanges bring every rank what the others gave") {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::draws(60U); ++seed) {
     CAPTURE(seed);
     exchange<double>(seed);
     exchange<float>(seed + 1000);
@@ -71,7 +71,7 @@ TEST_CASE("MpiTransport: random exchanges bring every rank what the others gave"
 }
 
 TEST_CASE("MpiTransport: whole steps have the bits of those between threads") {
-  for (const Plan& plan : plans_of_all_ranks(24)) {
+  for (const Plan& plan : plans_of_all_ranks(test::draws(24U))) {
     CAPTURE(plan.parallel.dp);
     CAPTURE(plan.parallel.pp);
     const runtime::Program program = runtime::make_program(plan);

@@ -128,8 +128,9 @@ TEST_CASE("execution: plans of real lengths give what the unsliced oracle gives"
   for (const std::int32_t dp : {4, 2, 1}) {
     for (std::int32_t pp = 1; pp <= 4; ++pp) degrees.push_back({dp, pp});
   }
-  // Later rounds pair planners, sets and degrees anew. Half of the plans are slimpack's own.
-  const std::uint64_t plans = std::max(12U, slimpack::test::draws(48U));  // a round at least
+  // Later rounds pair planners, sets and degrees anew. Half of the plans are slimpack's own; in 36
+  // each other planner has its turn.
+  const std::uint64_t plans = std::max(12U, slimpack::test::draws(108U));  // a round at least
   for (std::uint64_t seed = 0; seed < plans; ++seed) {
     const std::size_t i = (seed / 2 + seed / 16) % test::kScaledSets.size();
     const Degrees degree = degrees[(seed + seed / 12) % degrees.size()];
