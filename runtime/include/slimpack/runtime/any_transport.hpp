@@ -28,34 +28,50 @@ class AnyTransport {
   AnyTransport& operator=(const AnyTransport&) = delete;
   virtual ~AnyTransport() = default;
 
-  // As Transport asks.
+  /// Posts a receive: the message may arrive in `into` from now on.
   virtual void post_receive(const Channel& channel, std::size_t message,
                             std::span<std::byte> into) = 0;
+  /// Waits until a message that was posted is there.
   virtual void await_receive(const Channel& channel, std::size_t message) = 0;
+  /// Queues a send; `from` must stay as it is until the send has ended.
   virtual void queue_send(const Channel& channel, std::size_t message,
                           std::span<const std::byte> from) = 0;
+  /// Whether a send has ended, without waiting.
   [[nodiscard]] virtual bool send_ended(const Channel& channel, std::size_t message) = 0;
+  /// Waits until a send has ended.
   virtual void await_send(const Channel& channel, std::size_t message) = 0;
+  /// Gives `from` to the next rank of the group and takes `into` from the one before.
   virtual void ring(const ProcessGroup& process_group, std::span<const std::byte> from,
                     std::span<std::byte> into) = 0;
+  /// Gives the values of rank `root` of the group to all of its ranks.
   virtual void broadcast(const ProcessGroup& process_group, std::size_t root,
                          std::span<float> values) = 0;
+  /// Gives the values of rank `root` of the group to all of its ranks.
   virtual void broadcast(const ProcessGroup& process_group, std::size_t root,
                          std::span<double> values) = 0;
+  /// Reduces values of the same size over the ranks of the group, in place, on all of them.
   virtual void all_reduce(const ProcessGroup& process_group, std::span<float> values,
                           Reduction reduction) = 0;
+  /// Reduces values of the same size over the ranks of the group, in place, on all of them.
   virtual void all_reduce(const ProcessGroup& process_group, std::span<double> values,
                           Reduction reduction) = 0;
+  /// Gathers the parts of all ranks in `values`; this one has [first, last).
   virtual void all_gather(const ProcessGroup& process_group, std::span<float> values,
                           std::size_t first, std::size_t last) = 0;
+  /// Gathers the parts of all ranks in `values`; this one has [first, last).
   virtual void all_gather(const ProcessGroup& process_group, std::span<double> values,
                           std::size_t first, std::size_t last) = 0;
+  /// Queues a sum over the ranks of the group, in place, which runs beside units.
   virtual void queue_sum(const ProcessGroup& process_group, std::int64_t tag,
                          std::span<float> values) = 0;
+  /// Queues a sum over the ranks of the group, in place, which runs beside units.
   virtual void queue_sum(const ProcessGroup& process_group, std::int64_t tag,
                          std::span<double> values) = 0;
+  /// Waits for the sum that was queued under `tag`.
   virtual void await_sum(const ProcessGroup& process_group, std::int64_t tag) = 0;
+  /// Tells the others where this device is, for messages about a hang.
   virtual void announce(const std::string& place) = 0;
+  /// Ends all devices of the step with `sentence`.
   virtual void abort(const std::string& sentence) = 0;
 };
 
@@ -69,6 +85,7 @@ template <class Link>
   requires ErasableTransport<std::remove_reference_t<Link>>
 class ErasedTransport final : public AnyTransport {
  public:
+  /// Refers to an lvalue, keeps anything else.
   explicit ErasedTransport(Link&& link) : link_(std::forward<Link>(link)) {}
 
   void post_receive(const Channel& channel, std::size_t message,
@@ -134,6 +151,7 @@ class ErasedTransport final : public AnyTransport {
   Link link_;
 };
 
+/// `Link` is a reference where the transport is an lvalue.
 template <class Link>
 ErasedTransport(Link&&) -> ErasedTransport<Link>;
 
