@@ -69,7 +69,7 @@ class AnyTransport {
                          std::span<double> values) = 0;
   /// Waits for the sum that was queued under `tag`.
   virtual void await_sum(const ProcessGroup& process_group, std::int64_t tag) = 0;
-  /// Tells the others where this device is, for messages about a hang.
+  /// Says what the device is about to do, for the sentences of errors.
   virtual void announce(const std::string& place) = 0;
   /// Ends all devices of the step with `sentence`.
   virtual void abort(const std::string& sentence) = 0;
