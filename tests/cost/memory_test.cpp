@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 
 #include "cost/shapes.hpp"
 #include "support/random_plan.hpp"
@@ -96,10 +97,13 @@ TEST_CASE("static_bytes: weights, gradients and state of every kind of stage") {
 }
 
 TEST_CASE("MemoryModel: equal to counting token by token") {
-  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+  std::int64_t unpaged = 0, unsummed = 0;
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options;
     options.vary_bytes = true;
+    if (seed >= 100) options.uncut = true;
+    if (seed >= 125) options.recompute = Recompute::full;
     const Plan plan = test::random_plan(seed, options);
     const MemoryModel memory(plan);
     const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes);
@@ -117,16 +121,43 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
         }
       }
     }
-    std::map<std::pair<Pass, std::size_t>, std::int64_t> kept;  // by pass and group
+    std::map<std::pair<Pass, SampleId>, std::int64_t> slices;
+    for (const MicroPack& pack : plan.micropacks) {
+      for (const Slice& slice : pack.slices) ++slices[{pack.pass, slice.sample}];
+    }
+    std::map<std::pair<Pass, std::size_t>, std::int64_t> kept, paged;  // by pass and group
+    std::int64_t begun = 0, ended = 0;
     for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
       const MicroPack& pack = plan.micropacks[id];
       const auto pack_id = static_cast<PackId>(id);
       for (std::size_t rank = 0; rank < plan.groups[index(pack.group)].size(); ++rank) {
         const CpShard shard = cp_shard_of(plan, pack.group, rank);
         std::int64_t tokens = 0, bytes = 0, work = 0, exchange = 0;
+        std::int64_t pages = 0, opens = 0, closes = 0;
         const bool back = pack.pass == Pass::backward;
         for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
           const Slice& slice = pack.slices[slot];
+          const Tokens length = plan.samples[index(slice.sample)];
+          const bool summed = plan.version == 1 || slices[{Pass::backward, slice.sample}] > 1;
+          const bool in_pages = summed || slices[{Pass::forward, slice.sample}] > 1 ||
+                                mode[index(slice.sample)].front() != Recompute::full;
+          if (back && !in_pages) work += layer.kv * shard.before(length).value;
+          unpaged += in_pages ? 0 : 1;
+          unsummed += summed ? 0 : 1;
+          std::set<std::int64_t> before, now;  // pages
+          std::int64_t place = 0;
+          for (std::int64_t i = 0; i < length.value; ++i) {
+            if (!shard.owns({i})) continue;
+            const std::int64_t page = place++ / plan.memory.page_tokens.value;
+            if (i < slice.begin.value) before.insert(page);
+            if (i < slice.end.value) now.insert(page);
+          }
+          if (in_pages && !back) pages += static_cast<std::int64_t>(now.size() - before.size());
+          if (in_pages && back && slice.begin == Tokens{}) {
+            pages += (place + plan.memory.page_tokens.value - 1) / plan.memory.page_tokens.value;
+          }
+          if (back && summed && slice.end == length) opens += place;
+          if (back && summed && slice.begin == Tokens{}) closes += place;
           for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
             if (!shard.owns({i})) continue;
             const auto how =
@@ -162,21 +193,43 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
         CHECK(memory.workspace({UnitKind::head, pack_id, 0}, 0, rank) ==
               Bytes{std::min(tokens, plan.memory.head_tile.value) * row});
         CHECK(memory.workspace({UnitKind::reduce, {}, 0}, 0, rank) == Bytes{0});
-        const Tokens page = plan.memory.page_tokens;
-        const Tokens end = pack.slices.front().end;
-        const std::int64_t pages = memory.pages(shard, end);
-        CHECK(pages * page.value >= shard.before(end).value);
-        CHECK((pages - 1) * page.value < shard.before(end).value);
-        CHECK(memory.page_bytes(2, 3) == Bytes{2 * 3 * page.value * layer.kv});
-        CHECK(memory.kv_gradient(shard, end, 3) ==
-              Bytes{3 * layer.kv_gradient * shard.before(end).value});
+        CHECK(memory.keys_values(pack_id, rank, 3) ==
+              Bytes{3 * pages * plan.memory.page_tokens.value * layer.kv});
+        CHECK(memory.begun_gradients(pack_id, rank, 3) == Bytes{3 * opens * layer.kv_gradient});
+        CHECK(memory.ended_gradients(pack_id, rank, 3) == Bytes{3 * closes * layer.kv_gradient});
+        begun += opens;
+        ended += closes;
+        paged[{pack.pass, index(pack.group)}] += memory.keys_values(pack_id, rank, 1).value;
         kept[{pack.pass, index(pack.group)}] += memory.kept(pack_id, rank, 1).value;
       }
     }
     for (const auto& [key, bytes] : kept) {
       CHECK(bytes == (kept[{Pass::backward, key.second}]));
+      CHECK(paged[key] == (paged[{Pass::backward, key.second}]));
     }
+    CHECK(begun == ended);
   }
+  CHECK(unpaged > 100);
+  CHECK(unsummed > unpaged);
+}
+
+TEST_CASE("kept_keys: what is not cut keeps no gradients, and no pages where all is made again") {
+  Plan plan;
+  plan.samples = {Tokens{10}, Tokens{10}, Tokens{10}, Tokens{10}};
+  const auto slice = [](std::uint32_t sample, std::int64_t begin, std::int64_t end) {
+    return Slice{SampleId{sample}, Tokens{begin}, Tokens{end}};
+  };
+  const auto pack = [&](Pass pass, std::vector<Slice> slices, Recompute mode = Recompute::none) {
+    plan.micropacks.push_back({pass, GroupId{0}, std::move(slices), {}, mode});
+  };
+  pack(Pass::forward, {slice(0, 0, 10), slice(1, 0, 10), slice(2, 0, 6), slice(3, 0, 10)});
+  pack(Pass::forward, {slice(2, 6, 10)});
+  pack(Pass::backward, {slice(3, 4, 10)}, Recompute::full);
+  pack(Pass::backward, {slice(0, 0, 10), slice(2, 0, 10), slice(3, 0, 4)}, Recompute::full);
+  pack(Pass::backward, {slice(1, 0, 10)}, Recompute::layer);
+  CHECK(kept_keys(plan) == std::vector<KeptKeys>{{false, false}, {true, false}, {true, false}, {}});
+  plan.version = 1;
+  CHECK(kept_keys(plan) == std::vector<KeptKeys>(4));
 }
 
 TEST_CASE("MemoryModel: refuses pages of no token") {

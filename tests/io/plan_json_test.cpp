@@ -187,8 +187,8 @@ TEST_CASE("plan.json: a plan may be read that breaks a validity rule") {
 TEST_CASE("plan.json: format and version") {
   refused("/format", "\"other\"", "plan.json: format: must be 'slimpack-plan', found 'other'");
   refused(
-      "/version", "2",
-      "plan.json: version: version 2 is newer than version 1, the newest that this program reads");
+      "/version", "3",
+      "plan.json: version: version 3 is newer than version 2, the newest that this program reads");
   refused("/version", "0",
           "plan.json: version: must be an integer in 1 .. 9223372036854775807, found 0");
   CHECK_THROWS_WITH_AS(parse("{}"), "plan.json: the key 'format' is missing", InvalidInput);

@@ -91,6 +91,7 @@ TEST_CASE("plan_hash: the bytes of a string are hashed as FNV-1a says") {
 TEST_CASE("plan_hash: any change of what decides execution changes it") {
   using Change = std::function<void(Plan&)>;
   const std::vector<Change> changes{
+      [](Plan& p) { p.version = 1; },
       [](Plan& p) { ++p.step_index; },
       [](Plan& p) { ++p.target_tokens; },
       [](Plan& p) { ++p.sources[0].documents; },

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "support/random_plan.hpp"
@@ -41,6 +42,14 @@ class FeatureTable {
     count("stages without layers", found.empty_stages);
     count("idle ranks", found.idle_ranks);
     count("window 1", found.max_in_flight[0]);
+    bool no_pages = false, no_sums = false;
+    for (const KeptKeys& kept : kept_keys(plan)) {
+      no_pages = no_pages || !kept.pages;
+      no_sums = no_sums || !kept.gradients;
+    }
+    count("keys made again", no_pages ? 1 : 0);
+    count("key gradients not kept", no_sums ? 1 : 0);
+    count("version 1", plan.version == 1 ? 1 : 0);
     count("sharded optimizer", plan.memory.optimizer == OptimizerState::sharded ? 1 : 0);
   }
   /// Counts the plan and its differences under a name of the caller's.

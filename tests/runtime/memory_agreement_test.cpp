@@ -68,6 +68,31 @@ TEST_CASE("memory: the executor's bytes are the simulator's, event by event and 
               static_cast<long long>(devices), static_cast<long long>(events));
 }
 
+TEST_CASE("memory: samples that are not cut hold what the simulator says, in every mode") {
+  std::int64_t unpaged = 0, unsummed = 0;
+  for (std::uint64_t seed = 0; seed < slimpack::test::draws(80U); ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options;
+    options.uncut = true;
+    options.recompute = static_cast<Recompute>(seed / 2 % kRecomputeModes);
+    options.version = seed % 8 == 7 ? 1 : 2;
+    if (seed % 2 == 0) options.cp_groups = true;
+    const Plan plan = test::random_plan(seed, options);
+    for (const KeptKeys& kept : kept_keys(plan)) {
+      unpaged += kept.pages ? 0 : 1;
+      unsummed += kept.gradients ? 0 : 1;
+    }
+    test::Executed executed(plan);
+    auto ranks = cpu::make_devices(plan, seed);
+    (void)runtime::run_step(plan, cpu::step_data(plan, cpu::random_tokens(plan, seed)),
+                            std::span(ranks), executed.observer());
+    executed.finish();
+    test::check_memory(plan, executed, 16);
+  }
+  CHECK(unpaged > slimpack::test::draws(40));
+  CHECK(unsummed > 2 * unpaged);
+}
+
 TEST_CASE("memory: buffers of messages stay as simulated where transports are fast enough") {
   std::int64_t kept = 0;
   for (std::uint64_t seed = 0; seed < slimpack::test::draws(100U); ++seed) {

@@ -40,12 +40,34 @@ TEST_CASE("execution: random plans give the loss, gradients and weights of the u
     options.max_in_flight = 1;
     check(seed, options);
   }
+  for (std::uint64_t seed = 360; seed < 400; ++seed) {
+    test::RandomPlanOptions options;
+    options.uncut = true;
+    if (seed % 2 == 0) options.cp_groups = true;
+    options.recompute = static_cast<Recompute>(seed / 2 % kRecomputeModes);
+    check(seed, options);
+  }
   table.print();
-  for (const char* name :
-       {"merged, kv exchange", "merged, q exchange", "ranks in several groups", "chunks",
-        "chunks on one stage", "sharded head", "tied", "tied, sharded head", "differing cuts",
-        "recompute none", "recompute light", "recompute layer", "recompute full", "uneven stages",
-        "stages without layers", "idle ranks", "window 1"}) {
+  for (const char* name : {"keys made again",
+                           "key gradients not kept",
+                           "version 1",
+                           "merged, kv exchange",
+                           "merged, q exchange",
+                           "ranks in several groups",
+                           "chunks",
+                           "chunks on one stage",
+                           "sharded head",
+                           "tied",
+                           "tied, sharded head",
+                           "differing cuts",
+                           "recompute none",
+                           "recompute light",
+                           "recompute layer",
+                           "recompute full",
+                           "uneven stages",
+                           "stages without layers",
+                           "idle ranks",
+                           "window 1"}) {
     CAPTURE(name);
     CHECK(table.plans(name) >= slimpack::test::draws(10));
   }

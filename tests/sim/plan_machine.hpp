@@ -244,6 +244,7 @@ class PlanMachine {
       saved += n * tp_part(kept(how));
       work += forward ? tp_part((2 * h + 2 * k) * e + again)
                       : tp_part((3 * h + 2 * q + 3 * m.ffn) * e + 2 * k * g + again);
+      if (!forward && !has_pages(sample)) work += tp_part(2 * k * e);
     });
     change(on, start, work);
     change(on, end, -work);
@@ -259,8 +260,10 @@ class PlanMachine {
     for (const Slice& slice : pack(id).slices) {
       const std::int64_t length = plan_.samples[index(slice.sample)].value;
       const std::int64_t all = own_before(id, schedule.dp, length);
-      const std::int64_t page_bytes = n * tp_part(2 * k * e) * page;
-      const std::int64_t gradient = n * tp_part(2 * k * g) * all;
+      const std::int64_t page_bytes =
+          has_pages(index(slice.sample)) ? n * tp_part(2 * k * e) * page : 0;
+      const bool summed = plan_.version == 1 || slices_of(index(slice.sample), Pass::backward) > 1;
+      const std::int64_t gradient = summed ? n * tp_part(2 * k * g) * all : 0;
       if (forward) {
         change(on, start,
                (pages(own_before(id, schedule.dp, slice.end.value)) -
@@ -278,6 +281,20 @@ class PlanMachine {
       if (line != (forward ? line_ - 1 : 0)) change(on, start, own * hidden);
       if (line != (forward ? 0 : line_ - 1)) change(on, end, -own * hidden);
     }
+  }
+
+  [[nodiscard]] std::int64_t slices_of(std::size_t sample, Pass pass) const {
+    std::int64_t count = 0;
+    for (const MicroPack& other : plan_.micropacks) {
+      if (other.pass != pass) continue;
+      count += std::ranges::count(other.slices, sample,
+                                  [](const Slice& slice) { return index(slice.sample); });
+    }
+    return count;
+  }
+  [[nodiscard]] bool has_pages(std::size_t sample) const {
+    return plan_.version == 1 || slices_of(sample, Pass::forward) > 1 ||
+           slices_of(sample, Pass::backward) > 1 || mode(sample, 0) != Recompute::full;
   }
 
   // --- channels ---

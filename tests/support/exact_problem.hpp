@@ -13,7 +13,6 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/unit_times.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 
@@ -77,28 +76,11 @@ namespace detail {
   const bool forward = pack.pass == Pass::forward;
   const bool first = pp == 0, last = pp == plan.parallel.pp - 1;
   const std::int64_t layers = chunk_layers(plan, pp, 0);
-  const CpShard shard = cp_shard_of(plan, pack.group, rank);
   const std::int64_t boundary = memory.boundary(id, rank).value;
-  const std::int64_t kept = memory.kept(id, rank, layers).value;
-  std::int64_t begins = 0, ends = 0;
-  for (const Slice& slice : pack.slices) {
-    const Tokens length = plan.samples[index(slice.sample)];
-    const std::int64_t gradient = memory.kv_gradient(shard, length, layers).value;
-    if (forward) {
-      const std::int64_t pages = memory.pages(shard, slice.end) - memory.pages(shard, slice.begin);
-      begins += memory.page_bytes(pages, layers).value;
-    } else {
-      if (slice.end == length) begins += gradient;
-      if (slice.begin.value == 0) {
-        ends += gradient + memory.page_bytes(memory.pages(shard, length), layers).value;
-      }
-    }
-  }
-  if (forward) {
-    begins += kept + (last ? boundary : 0);
-  } else {
-    ends += kept + (last ? boundary : 0);
-  }
+  const std::int64_t held = memory.kept(id, rank, layers).value +
+                            memory.keys_values(id, rank, layers).value + (last ? boundary : 0);
+  const std::int64_t begins = forward ? held : memory.begun_gradients(id, rank, layers).value;
+  const std::int64_t ends = forward ? 0 : memory.ended_gradients(id, rank, layers).value + held;
   std::int64_t unit = (first ? 0 : boundary) + (last ? 0 : boundary);
   if (plan.groups[index(pack.group)].size() == 1) unit += memory.pack_workspace(id, rank).value;
   return {begins + unit, begins - ends};

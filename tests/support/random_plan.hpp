@@ -37,10 +37,12 @@ struct RandomPlanOptions {
   std::optional<std::int32_t> dp, pp, tp, chunks, max_in_flight;
   std::optional<LmHead> head;
   std::optional<bool> tied;
-  std::optional<bool> cp_groups;       ///< true forces dp >= 2 and a group of several ranks in use
-  std::optional<Recompute> recompute;  ///< one mode for all backward packs
-  std::optional<RingMode> exchange;    ///< one mode for all slices of such groups
-  std::optional<bool> same_cuts;       ///< backward packs are the forward packs reversed
+  std::optional<bool> cp_groups;        ///< true forces dp >= 2 and a group of several ranks in use
+  std::optional<Recompute> recompute;   ///< one mode for all backward packs
+  std::optional<RingMode> exchange;     ///< one mode for all slices of such groups
+  std::optional<bool> same_cuts;        ///< backward packs are the forward packs reversed
+  std::optional<bool> uncut;            ///< true: every sample is one slice in either pass
+  std::optional<std::int32_t> version;  ///< of the rules; else 1 for one seed in four
 };
 
 namespace detail {
@@ -345,12 +347,12 @@ inline std::vector<std::int64_t> random_cuts(Random& random, std::int64_t length
 /// sample's own, cut at random where no sample would come twice.
 inline std::vector<std::vector<Slice>> random_packs(Random& random, const Plan& plan,
                                                     const std::vector<SampleId>& members,
-                                                    bool falling) {
+                                                    bool falling, bool uncut) {
   struct Lane {
     std::vector<Slice> slices;
     std::size_t next = 0;
   };
-  const std::uint64_t density = random.below(9);
+  const std::uint64_t drawn = random.below(9), density = uncut ? 0 : drawn;
   std::vector<Lane> lanes;
   for (const SampleId sample : members) {
     const auto cuts = random_cuts(random, plan.samples[index(sample)].value,
@@ -480,8 +482,9 @@ inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOption
     for (std::size_t i = 0; i < plan.samples.size(); ++i) {
       if (index(plan.sample_group[i]) == group) members.push_back(static_cast<SampleId>(i));
     }
-    const auto forward = random_packs(random, plan, members, false);
-    auto backward = random_packs(random, plan, members, true);
+    const bool uncut = options.uncut.value_or(false);
+    const auto forward = random_packs(random, plan, members, false, uncut);
+    auto backward = random_packs(random, plan, members, true, uncut);
     if (same_cuts) backward.assign(forward.rbegin(), forward.rend());
     const auto emit = [&](Pass pass, const std::vector<Slice>& slices) {
       MicroPack pack;
@@ -515,6 +518,7 @@ inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOption
                                       int* attempts = nullptr) {
   Random random(seed * 0x9e3779b97f4a7c15U + 0x51u);
   Plan plan;
+  plan.version = options.version.value_or(seed % 4 == 3 ? 1 : 2);
   plan.planner = "random";
   plan.step_index = static_cast<std::int64_t>(seed % 1000);
   const std::int32_t least_dp = options.cp_groups.value_or(false) ? 2 : 1;

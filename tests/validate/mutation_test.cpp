@@ -2,6 +2,7 @@
 // One damage to a valid plan for each rule and part of a rule: the violation names that rule only.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -610,6 +611,39 @@ TEST_CASE("rule 7: the peak fits, one byte less does not") {
   CHECK(after.worst_case_peak == before.worst_case_peak);
 }
 
+TEST_CASE("rule 7: what a sample keeps when it is cut does not fit where it was not") {
+  Plan plan = hand_plan({1, 2, 1, LmHead::last, 1});
+  plan.memory.page_tokens = Tokens{16};
+  for (int i = 0; i < 2; ++i) {
+    const SampleId sample = add_sample(plan, 8, 0);
+    add_pack(plan, Pass::forward, 0, {{sample, {0}, {8}}});
+    add_pack(plan, Pass::backward, 0, {{sample, {0}, {8}}}, Recompute::full);
+  }
+  schedule_in_order(plan);
+  const Validation before = validate(plan);
+  REQUIRE(before.valid());
+  plan.memory.capacity =
+      plan.memory.reserved + std::max(before.worst_case_peak[0], before.worst_case_peak[1]);
+  REQUIRE(validate(plan).valid());
+  const auto expect_too_much = [](const Plan& damaged) {
+    const Validation validation = validate(damaged);
+    INFO(all_messages(validation));
+    REQUIRE(!validation.valid());
+    for (const Violation& violation : validation.violations) CHECK(violation.rule == 7);
+  };
+  Plan old = plan;
+  old.version = 1;
+  expect_too_much(old);
+  Plan cut = plan;
+  slice(cut, 0).end = Tokens{6};
+  add_pack(cut, Pass::forward, 0, {{SampleId{0}, {6}, {8}}});
+  schedule_in_order(cut);
+  expect_too_much(cut);
+  Plan kept = plan;
+  kept.micropacks[1].recompute = Recompute::none;
+  expect_too_much(kept);
+}
+
 TEST_CASE("format: what is asked outside the seven rules") {
   struct Case {
     const char* message;
@@ -623,6 +657,8 @@ TEST_CASE("format: what is asked outside the seven rules") {
       {"format: parallel.granularity must be >= 1, got 0",
        [](Plan& p) { p.parallel.granularity = {0}; }},
       {"format: window must be >= 1, got 0", [](Plan& p) { p.max_in_flight = 0; }},
+      {"format: version must be >= 1, got 0", [](Plan& p) { p.version = 0; }},
+      {"format: version must be <= 2, got 3", [](Plan& p) { p.version = 3; }},
       {"format: model.hidden must be >= 1, got 0", [](Plan& p) { p.model.hidden = 0; }},
       {"format: model.kv_heads must divide model.heads 2, got 3",
        [](Plan& p) { p.model.kv_heads = 3; }},

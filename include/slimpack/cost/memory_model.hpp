@@ -45,18 +45,21 @@ class MemoryModel {
   [[nodiscard]] Bytes boundary(PackId pack, std::size_t rank) const noexcept {
     return Bytes{layer_.boundary * own_tokens(pack, rank).value};
   }
-  /// Keys and values of `pages` pages.
-  [[nodiscard]] Bytes page_bytes(std::int64_t pages, std::int64_t layers) const noexcept {
-    return Bytes{layers * layer_.kv * page_.value * pages};
-  }
-  /// Pages that hold the owned tokens of [0, end).
-  [[nodiscard]] std::int64_t pages(const CpShard& shard, Tokens end) const noexcept {
-    return pages_of(shard.before(end), page_);
-  }
-  /// Gradients of keys and values of a sample of `length` tokens.
-  [[nodiscard]] Bytes kv_gradient(const CpShard& shard, Tokens length,
+  /// Pages of keys and values on one chunk: F: those that it touches first; B: all of the samples
+  /// whose backward ends here. Both sum to the same over all packs.
+  [[nodiscard]] Bytes keys_values(PackId pack, std::size_t rank,
                                   std::int64_t layers) const noexcept {
-    return Bytes{layers * layer_.kv_gradient * shard.before(length).value};
+    return Bytes{layers * layer_.kv * page_.value * entry(pack, rank).pages};
+  }
+  /// Gradients of keys and values on one chunk, of samples whose backward begins in this B.
+  [[nodiscard]] Bytes begun_gradients(PackId pack, std::size_t rank,
+                                      std::int64_t layers) const noexcept {
+    return Bytes{layers * layer_.kv_gradient * entry(pack, rank).begun.value};
+  }
+  /// The same of samples whose backward ends in this B.
+  [[nodiscard]] Bytes ended_gradients(PackId pack, std::size_t rank,
+                                      std::int64_t layers) const noexcept {
+    return Bytes{layers * layer_.kv_gradient * entry(pack, rank).ended.value};
   }
   /// Workspace of F or B of a pack, ring buffers included; the same on every stage.
   [[nodiscard]] Bytes pack_workspace(PackId pack, std::size_t rank) const noexcept;
@@ -67,11 +70,17 @@ class MemoryModel {
  private:
   struct Entry {
     std::array<Tokens, kRecomputeModes> by_mode{};
+    std::int64_t pages = 0;  // F: first touched; B: of samples that end here
+    Tokens begun, ended;     // B: of samples that keep gradients and begin or end here
+    Tokens made_again;       // B: whose keys and values no page holds
   };
   [[nodiscard]] const Entry& entry(PackId pack, std::size_t rank) const noexcept {
     SLIMPACK_ASSERT(first_[index(pack)] + rank < first_[index(pack) + 1]);
     return entries_[first_[index(pack)] + rank];
   }
+
+  void add_keys(Entry& entry, const MicroPack& pack, const Slice& slice, const CpShard& own,
+                KeptKeys kept) const;
 
   const Plan* plan_;
   LayerBytes layer_;
@@ -106,9 +115,12 @@ inline MemoryModel::MemoryModel(const Plan& plan)
       first_(plan.micropacks.size() + 1, 0) {
   require(page_.value > 0, "memory.page_tokens must be > 0", page_.value);
   const SliceIndex backward(plan, Pass::backward);
-  exchange_.reserve(plan.micropacks.size());
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     require_pack(plan, static_cast<PackId>(i));
+  }
+  const std::vector<KeptKeys> keys = kept_keys(plan);
+  exchange_.reserve(plan.micropacks.size());
+  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const MicroPack& pack = plan.micropacks[i];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
     first_[i + 1] = first_[i] + ranks;
@@ -121,6 +133,10 @@ inline MemoryModel::MemoryModel(const Plan& plan)
       }
     };
     for (const Slice& slice : pack.slices) {
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        add_keys(entries_[first_[i] + rank], pack, slice, cp_shard_of(plan, pack.group, rank),
+                 keys[index(slice.sample)]);
+      }
       if (pack.pass == Pass::backward) {
         add(pack.recompute, slice, slice.begin, slice.end);
         continue;
@@ -132,6 +148,22 @@ inline MemoryModel::MemoryModel(const Plan& plan)
     }
     exchange_.push_back(detail::exchange_workspace(plan, pack, layer_));
   }
+}
+
+inline void MemoryModel::add_keys(Entry& entry, const MicroPack& pack, const Slice& slice,
+                                  const CpShard& own, KeptKeys kept) const {
+  const auto pages = [&](Tokens end) { return kept.pages ? pages_of(own.before(end), page_) : 0; };
+  if (pack.pass == Pass::forward) {
+    entry.pages += pages(slice.end) - pages(slice.begin);
+    return;
+  }
+  const Tokens length = plan_->samples[index(slice.sample)];
+  const Tokens tokens = own.before(length);
+  if (slice.begin == Tokens{}) entry.pages += pages(length);
+  if (!kept.pages) entry.made_again += tokens;
+  if (!kept.gradients) return;
+  if (slice.end == length) entry.begun += tokens;
+  if (slice.begin == Tokens{}) entry.ended += tokens;
 }
 
 inline Tokens MemoryModel::own_tokens(PackId pack, std::size_t rank) const noexcept {
@@ -151,7 +183,7 @@ inline Bytes MemoryModel::kept(PackId pack, std::size_t rank, std::int64_t layer
 inline Bytes MemoryModel::pack_workspace(PackId pack, std::size_t rank) const noexcept {
   const bool back = plan_->micropacks[index(pack)].pass == Pass::backward;
   const auto& per_token = back ? layer_.backward_workspace : layer_.forward_workspace;
-  Bytes sum = exchange_[index(pack)];
+  Bytes sum = exchange_[index(pack)] + Bytes{layer_.kv * entry(pack, rank).made_again.value};
   for (std::size_t mode = 0; mode < kRecomputeModes; ++mode) {
     sum += Bytes{per_token[mode] * entry(pack, rank).by_mode[mode].value};
   }

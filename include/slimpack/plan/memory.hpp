@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/cp_shard.hpp"
@@ -76,6 +77,10 @@ struct LayerBytes {
   std::int64_t kv_exchange_back = 0;  ///< in backward besides: their gradients
   std::int64_t q_exchange = 0;        ///< two ring buffers of `pass_q`, forward
   std::int64_t q_exchange_back = 0;   ///< two ring buffers of `pass_q`, backward
+  /// Workspace of B for a token whose sample is one slice in either pass (`kept_keys`).
+  [[nodiscard]] constexpr std::int64_t uncut_workspace(Recompute mode) const noexcept {
+    return backward_workspace[static_cast<std::size_t>(mode)] + (mode == Recompute::full ? kv : 0);
+  }
   friend bool operator==(const LayerBytes&, const LayerBytes&) = default;
 };
 
@@ -135,6 +140,39 @@ struct LayerBytes {
 /// Pages of `page` tokens that hold `tokens`. `page` must be > 0.
 [[nodiscard]] constexpr std::int64_t pages_of(Tokens tokens, Tokens page) noexcept {
   return (tokens.value + page.value - 1) / page.value;
+}
+
+/// What a sample keeps of its keys and values on a device from one unit to the next.
+struct KeptKeys {
+  bool pages = true;      ///< keys and values, from F to the sample's last B
+  bool gradients = true;  ///< their gradients, from the sample's first B to its last
+  friend bool operator==(const KeptKeys&, const KeptKeys&) = default;
+};
+
+/// By sample, what its keys and values leave behind. In version 1 everything; since then a sample
+/// that is one backward slice has its gradients in B's workspace, and where it is one forward slice
+/// too and its backward pack is `full`, B makes its keys and values again. The slices must name
+/// samples that exist. O(slices).
+[[nodiscard]] inline std::vector<KeptKeys> kept_keys(const Plan& plan) {
+  std::vector<KeptKeys> kept(plan.samples.size());
+  if (plan.version < 2) return kept;
+  const auto for_each_slice = [&](Pass pass, const auto& visit) {
+    for (const MicroPack& pack : plan.micropacks) {
+      if (pack.pass != pass) continue;
+      for (const Slice& slice : pack.slices) {
+        const Tokens length = plan.samples[index(slice.sample)];
+        visit(pack, kept[index(slice.sample)], slice.length() == length);
+      }
+    }
+  };
+  for_each_slice(Pass::backward, [](const MicroPack& pack, KeptKeys& keys, bool whole) {
+    keys.gradients = !whole;
+    keys.pages = !whole || pack.recompute != Recompute::full;
+  });
+  for_each_slice(Pass::forward, [](const MicroPack&, KeptKeys& keys, bool whole) {
+    keys.pages = keys.pages || !whole;
+  });
+  return kept;
 }
 
 /// Workspace of H for one token of a tile on a device that holds `rows` rows of the vocabulary: its

@@ -152,6 +152,9 @@ struct Prediction {
   friend bool operator==(const Prediction&, const Prediction&) = default;
 };
 
+/// The newest version of the rules that a plan follows (docs/schemas.md).
+inline constexpr std::int32_t kPlanVersion = 2;
+
 /// One training step, fully decided: plain data that planners make and executors run.
 ///
 ///     const Plan plan = read_plan_file("plan.json");      // io/plan_json.hpp
@@ -163,19 +166,20 @@ struct Prediction {
 /// Stages are in the order of VirtualStages (chunk, then pp), schedules in that of (dp, pp). A plan
 /// that has been read may break any other rule until `validate` has passed it.
 struct Plan {
-  std::string planner;               ///< name of the planner that made it
-  std::int64_t step_index = 0;       ///< number of the step in its run, from 0
-  std::int64_t target_tokens = 0;    ///< tokens that have a target: what the loss is a mean over
-  std::vector<Source> sources;       ///< the files that samples come from
-  std::vector<Origin> origin;        ///< one a sample: where it comes from
-  std::vector<Tokens> samples;       ///< lengths, each > 0
-  ModelShape model;                  ///< what is trained
-  Cluster cluster;                   ///< what it was planned for; only times depend on it
-  CostSpec cost;                     ///< how units were priced; only times depend on it
-  MemorySpec memory;                 ///< how memory is counted, and how much there is
-  Parallel parallel;                 ///< degrees of parallelism
-  std::vector<Placement> placement;  ///< one for each (dp, pp, tp)
-  std::vector<Stage> stages;         ///< one a virtual stage, in their order
+  std::int32_t version = kPlanVersion;  ///< of the rules that it follows: 1 or 2
+  std::string planner;                  ///< name of the planner that made it
+  std::int64_t step_index = 0;          ///< number of the step in its run, from 0
+  std::int64_t target_tokens = 0;       ///< tokens that have a target: what the loss is a mean over
+  std::vector<Source> sources;          ///< the files that samples come from
+  std::vector<Origin> origin;           ///< one a sample: where it comes from
+  std::vector<Tokens> samples;          ///< lengths, each > 0
+  ModelShape model;                     ///< what is trained
+  Cluster cluster;                      ///< what it was planned for; only times depend on it
+  CostSpec cost;                        ///< how units were priced; only times depend on it
+  MemorySpec memory;                    ///< how memory is counted, and how much there is
+  Parallel parallel;                    ///< degrees of parallelism
+  std::vector<Placement> placement;     ///< one for each (dp, pp, tp)
+  std::vector<Stage> stages;            ///< one a virtual stage, in their order
   std::vector<std::vector<std::int32_t>> groups;  ///< the data-parallel ranks of each, ascending
   std::vector<GroupId> sample_group;              ///< one a sample: the group that computes it
   std::vector<MicroPack> micropacks;              ///< of both passes; a PackId is an index in it

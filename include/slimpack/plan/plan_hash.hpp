@@ -114,17 +114,16 @@ class PlanHasher {
 
 }  // namespace detail
 
-/// The hash of everything that decides what devices do: step and targets, where samples come from
-/// (documents and digest of each source, not its path), samples, shape of the model, degrees,
-/// memory rules, placement, stages, groups, MicroPacks, schedules and `max_in_flight`. Not of names
-/// (planner, model, paths), of cluster and cost, which only say how long it takes, nor of the
-/// prediction. The same on every platform and compiler with IEEE 754 doubles; equal plans have
+/// The hash of everything that decides what devices do: version, step and targets, where samples
+/// come from (documents and digest of each source, not its path), samples, shape of the model,
+/// degrees, memory rules, placement, stages, groups, MicroPacks, schedules and `max_in_flight`. Not
+/// of names (planner, model, paths), of cluster and cost, which only say how long it takes, nor of
+/// the prediction. The same on every platform and compiler with IEEE 754 doubles; equal plans have
 /// equal hashes, a plan and another that executes differently have different ones but by a chance
 /// of 2^-128. It is no defence against somebody who looks for two plans with one hash. O(plan).
 [[nodiscard]] inline PlanHash plan_hash(const Plan& plan) noexcept {
-  constexpr std::uint64_t kVersion = 1;
   detail::PlanHasher hash;
-  hash.add(kVersion);
+  hash.add(plan.version);
   hash.add(plan.step_index);
   hash.add(plan.target_tokens);
   hash.add(plan.sources);

@@ -43,6 +43,9 @@ inline void require_degrees(const Plan& plan, std::string_view caller) {
   const auto at_least_one = [&](std::int64_t value, const char* name) {
     require_table(value >= 1, caller, [&] { return std::string(name) + " must be >= 1"; }, value);
   };
+  require_table(
+      plan.version >= 1 && plan.version <= kPlanVersion, caller,
+      [] { return "version must be from 1 to " + std::to_string(kPlanVersion); }, plan.version);
   at_least_one(plan.parallel.dp, "parallel.dp");
   at_least_one(plan.parallel.pp, "parallel.pp");
   at_least_one(plan.parallel.tp, "parallel.tp");

@@ -111,7 +111,7 @@ template <UnitTimes Times>
   ListOutcome outcome;
   std::int64_t worst = available;
   for (detail::ListRank& rank : workspace.ranks) {
-    detail::fill_bytes(rank, plan, memory);
+    detail::fill_bytes(rank, memory);
     const auto stages = static_cast<std::size_t>(plan.parallel.pp);
     rank.least.resize(rank.pass[0].size() * stages);
     rank.gate.resize(rank.pass[1].size() * stages);

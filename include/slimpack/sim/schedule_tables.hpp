@@ -65,7 +65,7 @@ class ScheduleTables {
 
   /// `memory` is that of the plan. O(slices log slices + units).
   ScheduleTables(const Plan& plan, const MemoryModel& memory)
-      : plan_(plan), virtual_stages_(virtual_stages_of(plan)), needs_(plan, memory) {
+      : plan_(plan), virtual_stages_(virtual_stages_of(plan)), needs_(plan) {
     for (std::int32_t i = 0; i < virtual_stages_.size(); ++i) {
       layers_.push_back(plan.stages[static_cast<std::size_t>(i)].layers());
     }
@@ -216,15 +216,14 @@ class ScheduleTables {
     for (std::size_t i = 0; i < plan_.micropacks.size(); ++i) {
       const auto pack = static_cast<PackId>(i);
       for (std::size_t rank = 0; rank < needs_.ranks(pack); ++rank) {
-        const detail::PackNeed& need = needs_(pack, rank);
         Row row;
         row.pack = pack;
         row.rank = static_cast<std::uint32_t>(rank);
         row.hidden = memory.boundary(pack, rank).value;
         row.workspace = memory.pack_workspace(pack, rank).value;
-        row.held = (memory.kept(pack, rank, 1) + memory.page_bytes(need.pages, 1)).value;
-        row.begun = memory.layer().kv_gradient * need.begun.value;
-        row.ended = memory.layer().kv_gradient * need.ended.value;
+        row.held = (memory.kept(pack, rank, 1) + memory.keys_values(pack, rank, 1)).value;
+        row.begun = memory.begun_gradients(pack, rank, 1).value;
+        row.ended = memory.ended_gradients(pack, rank, 1).value;
         row.head_tokens = std::min(memory.own_tokens(pack, rank), plan_.memory.head_tile).value;
         rows_.push_back(row);
       }

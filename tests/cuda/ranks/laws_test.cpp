@@ -111,10 +111,13 @@ TEST_CASE("ranks: two runs are equal to the last bit, as late as streams may run
 }
 
 TEST_CASE("ranks: units read nothing that was not written or kept for them") {
-  for (std::uint64_t seed = 20; seed < 24; ++seed) {
+  for (std::uint64_t seed = 20; seed < 30; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options = few();
     if (seed % 2 == 1) options.cp_groups = true;
+    if (seed >= 24) options.version = 2;
+    if (seed >= 24) options.uncut = seed < 28;
+    if (seed >= 26) options.recompute = Recompute::full;
     const Plan plan = test::rank_plan(seed, options);
     const runtime::StepData data = test::random_data(plan, seed);
     test::RankDevices devices = test::rank_devices(plan, seed);
@@ -266,6 +269,10 @@ TEST_CASE("ranks: models that a device cannot compute are refused in a sentence"
         "RankDevice: heads must be a positive multiple of 4, got 6");
   CHECK(refused([](Plan& plan) { plan.model.kv_heads = 3; }) ==
         "RankDevice: kv_heads must divide heads, got 3");
+  CHECK(refused([](Plan& plan) {
+          plan.model.kv_heads = 4;
+          plan.model.ffn = 40;
+        }) == "RankDevice: 3 * ffn must be >= 2 * kv_heads * head_dim, got 120");
   CHECK(refused([](Plan& plan) { plan.model.heads = 8; }) ==
         "RankDevice: heads * head_dim must be at most 2 * hidden, got 128");
 }

@@ -81,6 +81,29 @@ TEST_CASE("ranks: context-parallel groups, both exchanges, every recompute mode"
   worst.print();
 }
 
+TEST_CASE("ranks: samples that are not cut, every recompute mode, alone and in groups") {
+  Worst worst;
+  std::int64_t again = 0, unsummed = 0;
+  for (std::uint64_t seed = 500; seed < 524; ++seed) {
+    test::RandomPlanOptions options = test::small_plans();
+    options.max_pp = 2;
+    options.version = 2;
+    // Of the last ones some samples are cut, most of whose packs are `full`.
+    if (seed < 516) options.uncut = true;
+    options.cp_groups = seed % 2 == 1;
+    options.recompute =
+        seed < 516 ? static_cast<Recompute>(seed / 2 % kRecomputeModes) : Recompute::full;
+    for (const KeptKeys& kept : kept_keys(test::rank_plan(seed, options))) {
+      again += kept.pages ? 0 : 1;
+      unsummed += kept.gradients ? 0 : 1;
+    }
+    check(seed, options, worst);
+  }
+  CHECK(again >= 20);
+  CHECK(unsummed > again);
+  worst.print();
+}
+
 TEST_CASE("ranks: chunks with sharded heads and tied tables") {
   Worst worst;
   for (std::uint64_t seed = 340; seed < 344; ++seed) {
@@ -98,12 +121,17 @@ TEST_CASE("ranks: chunks with sharded heads and tied tables") {
 
 TEST_CASE("ranks: a path of tiles gives the oracle's loss and gradients") {
   Worst worst;
-  for (std::uint64_t seed = 400; seed < 402; ++seed) {
+  for (std::uint64_t seed = 400; seed < 404; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options = test::small_plans();
     options.max_dp = 2;
     options.max_pp = 1;
-    options.cp_groups = seed == 401;
+    options.cp_groups = seed % 2 == 1;
+    if (seed >= 402) {
+      options.version = 2;
+      options.uncut = true;
+      options.recompute = Recompute::full;
+    }
     Plan plan = test::rank_plan(seed, options);
     plan.model.hidden = 128;
     plan.model.ffn = 256;

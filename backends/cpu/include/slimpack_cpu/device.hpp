@@ -219,11 +219,9 @@ class BasicDevice {
       const Layer<Math> work(math_, model_,
                              layer_of<In>(std::as_const(weights_), stage.first_layer + layer));
       const std::vector<PieceRows<Number>> pieces = rows_of_pieces(call, layer, workspace);
-      std::vector<Out> keys, values;
-      for (const auto& rows : pieces) {
-        keys.push_back(workspace.take(rows.rows, model_.key_width()));
-        values.push_back(workspace.take(rows.rows, model_.key_width()));
-      }
+      const std::vector<KeyRows<Number>> own_keys = key_rows(call, Pass::forward, workspace);
+      const std::vector<Out> keys = by_part(call, own_keys, &KeyRows<Number>::key);
+      const std::vector<Out> values = by_part(call, own_keys, &KeyRows<Number>::value);
       for_each_group(Pieces(pieces), [&](std::size_t first, std::size_t count) {
         const Pieces group = Pieces(pieces).subspan(first, count);
         work.normalise_input(group);
@@ -232,14 +230,14 @@ class BasicDevice {
                                std::span(values).subspan(first, count));
       });
       std::size_t piece = 0;
-      for_each_slice(call, layer, pieces, [&](const auto& slice, Pieces own) {
+      for_each_slice(call, layer, pieces, own_keys, [&](const auto& slice, Pieces own) {
         for (const auto& rows : own) {
           slice.store(rows, keys[piece], values[piece]);
           ++piece;
         }
       });
       const std::size_t mark = workspace.mark();
-      for_each_slice(call, layer, pieces, [&](const auto& slice, Pieces own) {
+      for_each_slice(call, layer, pieces, own_keys, [&](const auto& slice, Pieces own) {
         workspace.rewind(mark);
         slice.forward(own, workspace, link);
       });
@@ -524,13 +522,53 @@ class BasicDevice {
     return pieces;
   }
 
-  /// Calls visit(attention of the slice, its pieces) for every segment of the call.
+  /// By segment of the call: keys and values in F, and in B where no pages hold them; their
+  /// gradients in B.
+  [[nodiscard]] std::vector<KeyRows<Number>> key_rows(const runtime::PackCall& call, Pass pass,
+                                                      Workspace<Number>& workspace) const {
+    std::vector<KeyRows<Number>> all;
+    for (const runtime::SegmentMemory& segment : call.segments) {
+      const auto take = [&] { return workspace.take(segment.rows.value, model_.key_width()); };
+      KeyRows<Number>& rows = all.emplace_back();
+      if (pass == Pass::backward) {
+        rows.dkey = take();
+        rows.dvalue = take();
+      }
+      if (pass == Pass::forward || !segment.kept.pages) {
+        rows.key = take();
+        rows.value = take();
+      }
+    }
+    return all;
+  }
+  /// One of the matrices of `rows` by part of a piece; empty where it is.
+  [[nodiscard]] std::vector<Out> by_part(const runtime::PackCall& call,
+                                         std::span<const KeyRows<Number>> rows,
+                                         Out KeyRows<Number>::* matrix) const {
+    std::vector<Out> parts;
+    for (std::size_t i = 0; i < call.segments.size(); ++i) {
+      const Out whole = rows[i].*matrix;
+      std::int64_t row = 0;
+      for (const runtime::PieceMemory& memory : call.segments[i].pieces) {
+        for_each_part(memory.piece.length().value, [&](std::int64_t, std::int64_t count) {
+          parts.push_back(whole.empty() ? whole
+                                        : detail::rows(whole, row, count, model_.key_width()));
+          row += count;
+        });
+      }
+    }
+    return parts;
+  }
+
+  /// Calls visit(attention of the slice, its pieces) for every segment of the call; `keys` has an
+  /// entry for each.
   template <class Visit>
     requires std::invocable<Visit&, const SliceAttention<Math>&, Pieces>
   void for_each_slice(const runtime::PackCall& call, std::int64_t layer, Pieces pieces,
-                      Visit visit) {
-    for (const runtime::SegmentMemory& segment : call.segments) {
-      const SliceAttention<Math> slice(math_, model_, page_tokens_, call, segment, layer,
+                      std::span<const KeyRows<Number>> keys, Visit visit) {
+    for (std::size_t i = 0; i < call.segments.size(); ++i) {
+      const runtime::SegmentMemory& segment = call.segments[i];
+      const SliceAttention<Math> slice(math_, model_, page_tokens_, call, segment, keys[i], layer,
                                        stage_of(call).layers());
       std::size_t parts = 0;
       for (const runtime::PieceMemory& memory : segment.pieces) {
@@ -548,8 +586,14 @@ class BasicDevice {
     const Layer<Math> work(math_, model_, layer_of<In>(std::as_const(weights_), model_layer));
     const LayerTensors<Out> gradients = layer_of<Out>(gradients_, model_layer);
     const std::vector<PieceRows<Number>> pieces = rows_of_pieces(call, layer, workspace);
+    const std::vector<KeyRows<Number>> own_keys = key_rows(call, Pass::backward, workspace);
+    const std::vector<Out> keys = by_part(call, own_keys, &KeyRows<Number>::key);
+    const std::vector<Out> values = by_part(call, own_keys, &KeyRows<Number>::value);
+    const std::vector<Out> dkeys = by_part(call, own_keys, &KeyRows<Number>::dkey);
+    const std::vector<Out> dvalues = by_part(call, own_keys, &KeyRows<Number>::dvalue);
     std::vector<PieceGradients<Number>> scratch;
-    for (const auto& rows : pieces) {
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const auto& rows = pieces[i];
       const auto take = [&](std::int64_t cols) { return workspace.take(rows.rows, cols); };
       const std::int64_t h = model_.hidden, q = model_.query_width(), f = model_.ffn;
       PieceGradients<Number>& piece = scratch.emplace_back();
@@ -560,8 +604,8 @@ class BasicDevice {
       piece.dproduct = take(f);
       piece.dgate = take(f);
       piece.dup = take(f);
-      piece.dkey = take(model_.key_width());
-      piece.dvalue = take(model_.key_width());
+      piece.dkey = dkeys[i];
+      piece.dvalue = dvalues[i];
     }
     const std::size_t mark = workspace.mark();
     const auto by_group = [&](const auto& visit) {
@@ -570,9 +614,14 @@ class BasicDevice {
               std::span(std::as_const(scratch)).subspan(first, count));
       });
     };
-    by_group([&](Pieces group, auto) { work.recompute_before(group, call.recompute); });
+    for_each_group(Pieces(pieces), [&](std::size_t first, std::size_t count) {
+      const Pieces group = Pieces(pieces).subspan(first, count);
+      work.recompute_before(group, call.recompute);
+      work.project_key_value(group, std::span(keys).subspan(first, count),
+                             std::span(values).subspan(first, count));
+    });
     if (call.recompute == Recompute::full) {
-      for_each_slice(call, layer, pieces, [&](const auto& slice, Pieces own) {
+      for_each_slice(call, layer, pieces, own_keys, [&](const auto& slice, Pieces own) {
         workspace.rewind(mark);
         slice.forward(own, workspace, link);
       });
@@ -582,7 +631,7 @@ class BasicDevice {
       work.backward_behind_attention(gradients, group, group_scratch, In(gradient));
     });
     std::size_t piece = 0;
-    for_each_slice(call, layer, pieces, [&](const auto& slice, Pieces own) {
+    for_each_slice(call, layer, pieces, own_keys, [&](const auto& slice, Pieces own) {
       workspace.rewind(mark);
       const auto own_scratch = std::span(std::as_const(scratch)).subspan(piece, own.size());
       slice.backward(own, own_scratch, workspace, link);

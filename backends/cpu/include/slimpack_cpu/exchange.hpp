@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of one slice to its sample's stored keys, alone or round the ring of a context-parallel
+// Attention of one slice to its sample's keys, alone or round the ring of a context-parallel
 // group.
 #pragma once
 
@@ -23,7 +23,7 @@
 namespace slimpack::cpu {
 
 /// One slice in one layer on one rank. `pieces` are its rows; own keys, values and their gradients
-/// are in the segment's memory.
+/// are in the segment's memory or, where that keeps none, in the workspace.
 template <Mathematics Math>
 class SliceAttention {
  public:
@@ -39,21 +39,25 @@ class SliceAttention {
   using Scratch = std::span<const PieceGradients<Number>>;
 
   /// The `layer`-th of the stage's `layers`, with keys and values in pages of `page` tokens.
-  /// `segment` is the slice in `call`. What is passed by reference must outlive this.
+  /// `segment` is the slice in `call`, `here` its rows in the workspace. What is passed by
+  /// reference must outlive this.
   SliceAttention(Math& math, const ModelShape& model, Tokens page, const runtime::PackCall& call,
-                 const runtime::SegmentMemory& segment, std::int64_t layer, std::int64_t layers)
+                 const runtime::SegmentMemory& segment, const KeyRows<Number>& here,
+                 std::int64_t layer, std::int64_t layers)
       : math_(math),
         model_(model),
         page_(page),
         call_(call),
         segment_(segment),
+        here_(here),
         layer_(layer),
         width_(model.key_width()),
         own_tokens_(static_cast<std::int64_t>(numbers<Number>(segment.gradients).size()) /
                     (2 * layers * model.key_width())) {}
 
-  /// Stores keys and values of one piece.
+  /// Stores keys and values of one piece, if there are pages.
   void store(const PieceRows<Number>& rows, In key, In value) const {
+    if (!segment_.kept.pages) return;
     const Tokens own = call_.shard.before(rows.begin);
     for (std::int64_t r = 0; r < rows.rows; ++r) {
       const KeyRun run = stored(own.value + r, 1);
@@ -63,7 +67,7 @@ class SliceAttention {
   }
 
   /// Fills attention output and log-sum-exp of the pieces; all keys up to the slice's end must be
-  /// stored on all ranks.
+  /// there on all ranks.
   template <runtime::Transport<Number> Link>
   void forward(Pieces pieces, Workspace<Number>& workspace, Link& link) const {
     for (const PieceRows<Number>& rows : pieces)
@@ -81,9 +85,14 @@ class SliceAttention {
     }
   }
 
-  /// Adds to `dquery` of the pieces' scratch and to the stored gradients of keys and values.
+  /// Adds to `dquery` of the pieces' scratch and to the gradients of keys and values: to the stored
+  /// ones, or from zero on to those of the workspace.
   template <runtime::Transport<Number> Link>
   void backward(Pieces pieces, Scratch scratch, Workspace<Number>& workspace, Link& link) const {
+    if (!segment_.kept.gradients) {
+      std::ranges::fill(here_.dkey, Number{0});
+      std::ranges::fill(here_.dvalue, Number{0});
+    }
     if (call_.shard.ranks == 1) {
       for_each_block(pieces, scratch, [&](Tokens first_row, const QueryRun& queries) {
         for_each_own_run(first_row + Tokens{queries.rows}, [&](Tokens first, const KeyRun& keys) {
@@ -97,8 +106,9 @@ class SliceAttention {
     }
   }
 
-  /// The gradients of a piece's own keys and values, final once its slice is through.
+  /// Reads the stored gradients of a piece's own keys and values, final once its slice is through.
   void gradients(const PieceRows<Number>& rows, Out dkey, Out dvalue) const {
+    if (!segment_.kept.gradients) return;
     const KeyRun run = stored_gradients(call_.shard.before(rows.begin).value, rows.rows);
     std::ranges::copy(run.dkey, dkey.begin());
     std::ranges::copy(run.dvalue, dvalue.begin());
@@ -128,8 +138,15 @@ class SliceAttention {
     return {rows, keys, first_row, first_key, model_.heads, model_.kv_heads, model_.head_dim};
   }
 
-  /// Own keys [own, own + count), which lie in one page.
+  /// Own keys [own, own + count), which lie in one page where there are pages.
   [[nodiscard]] KeyRun stored(std::int64_t own, std::int64_t count) const {
+    if (!segment_.kept.pages) {
+      return {count,
+              detail::rows(here_.key, own, count, width_),
+              detail::rows(here_.value, own, count, width_),
+              {},
+              {}};
+    }
     const Out page = numbers<Number>(segment_.pages[static_cast<std::size_t>(own / page_.value)]);
     const Out keys = detail::rows(page, layer_ * 2 * page_.value, page_.value, width_);
     const Out values = detail::rows(page, (layer_ * 2 + 1) * page_.value, page_.value, width_);
@@ -142,6 +159,13 @@ class SliceAttention {
   }
 
   [[nodiscard]] KeyRun stored_gradients(std::int64_t own, std::int64_t count) const {
+    if (!segment_.kept.gradients) {
+      return {count,
+              {},
+              {},
+              detail::rows(here_.dkey, own, count, width_),
+              detail::rows(here_.dvalue, own, count, width_)};
+    }
     const Out all = numbers<Number>(segment_.gradients);
     const std::int64_t first = layer_ * 2 * own_tokens_ + own;
     return {count,
@@ -151,8 +175,8 @@ class SliceAttention {
             detail::rows(all, first + own_tokens_, count, width_)};
   }
 
-  /// Calls visit(first position, run) for own keys before `end`, split where positions jump and at
-  /// pages.
+  /// Calls visit(first position, run) for own keys before `end`, split where positions jump and
+  /// where pages end or would end, so that sums are the same in either place.
   template <std::invocable<Tokens, const KeyRun&> Visit>
   void for_each_own_run(Tokens end, Visit visit) const {
     call_.shard.for_each_run(Tokens{0}, end, [&](Tokens first, Tokens last) {
@@ -160,7 +184,7 @@ class SliceAttention {
         const std::int64_t own = call_.shard.before(first).value;
         const std::int64_t count = std::min((last - first).value, page_.value - own % page_.value);
         KeyRun run = stored(own, count);
-        if (!segment_.gradients.empty()) {
+        if (!here_.dkey.empty() || !segment_.gradients.empty()) {
           const KeyRun gradients = stored_gradients(own, count);
           run.dkey = gradients.dkey;
           run.dvalue = gradients.dvalue;
@@ -430,6 +454,7 @@ class SliceAttention {
   Tokens page_;
   const runtime::PackCall& call_;
   const runtime::SegmentMemory& segment_;
+  const KeyRows<Number>& here_;
   std::int64_t layer_;
   std::int64_t width_;       ///< of keys
   std::int64_t own_tokens_;  ///< of the sample, where gradients are held

@@ -107,6 +107,16 @@ struct PieceRows {
   OutOf<Number> mid_inverse;    ///< inverse RMS of each row of `mid`
 };
 
+/// Keys, values and gradients of a rank's rows of one slice in the workspace of a unit, each rows x
+/// key width: what F makes for the pages and B reads from the stored gradients, or all there is.
+template <std::floating_point Number>
+struct KeyRows {
+  OutOf<Number> key;     ///< rotated; empty in B where pages hold it
+  OutOf<Number> value;   ///< empty in B where pages hold it
+  OutOf<Number> dkey;    ///< of the rotated key; empty in F
+  OutOf<Number> dvalue;  ///< empty in F
+};
+
 /// Rows of a pack that go through operator after operator before the next ones do: most of what the
 /// operators hand on stays in caches, so that a token costs the same in large packs.
 inline constexpr std::int64_t kGroupRows = 1024;
@@ -253,16 +263,18 @@ class Layer {
     }
   }
 
-  /// Keys, rotated, and values of the pieces.
+  /// Keys, rotated, and values of the pieces, but for those without a place for them.
   void project_key_value(Pieces pieces, std::span<const Out> keys,
                          std::span<const Out> values) const {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
+      if (keys[i].empty()) continue;
       const auto& rows = pieces[i];
       math_.linear_forward(keys[i], rows.input_norm, weights_.key, key_shape(rows));
       math_.rotate(keys[i], rows.begin, {rows.rows, model_.kv_heads, model_.head_dim},
                    model_.rope_theta, Rotation::forward);
     }
     for (std::size_t i = 0; i < pieces.size(); ++i) {
+      if (values[i].empty()) continue;
       math_.linear_forward(values[i], pieces[i].input_norm, weights_.value, key_shape(pieces[i]));
     }
   }

@@ -228,9 +228,18 @@ class RankDevice {
     Carver workspace(call.workspace);
     place_missing(blocks, BlockPart::numbered, model_, workspace);
     const DeviceSpan<Bf16> scratch = workspace.take<Bf16>(n, 2 * h + 2 * model_.key_width());
+    const std::span<std::byte> rest = workspace.rest();
     const std::span<std::byte> exchange = place_rest(blocks, model_, workspace);
+    UnitKeys keys = unit_keys(call);
+    if (keys.keys > 0) {  // where rows of `full` come to be behind attention
+      Carver later(
+          arena_->from_row(rest.first(static_cast<std::size_t>(exchange.data() - rest.data())),
+                           2 * model_.key_width()));
+      keys.key = later.take<Bf16>(keys.keys, model_.key_width());
+      keys.value = later.take<Bf16>(keys.keys, model_.key_width());
+    }
     const auto layers = rows_by_layer(blocks, model_, call, stage.layers());
-    const PackPlaces places = places_of(call, layers);
+    const PackPlaces places = places_of(call, keys, layers);
     const PackTables tables = upload_tables(places, Pass::forward, false, blocks, link);
     // Where the projection was, partial outputs come later.
     const DeviceSpan<Bf16> partial = scratch.subspan(0, n * model_.query_width());
@@ -275,9 +284,14 @@ class RankDevice {
     Carver workspace(call.workspace);
     place_missing(blocks, BlockPart::numbered, model_, workspace);
     const BackwardRows rows = place_scratch(workspace, model_, n);
+    UnitKeys keys = unit_keys(call);
+    keys.key = workspace.take<Bf16>(keys.keys, model_.key_width());
+    keys.value = workspace.take<Bf16>(keys.keys, model_.key_width());
+    keys.dkey = rows.dkey;
+    keys.dvalue = rows.dvalue;
     const std::span<std::byte> exchange = place_rest(blocks, model_, workspace);
     const auto layers = rows_by_layer(blocks, model_, call, stage.layers());
-    const PackPlaces places = places_of(call, layers);
+    const PackPlaces places = places_of(call, keys, layers);
     const bool attends = call.recompute == Recompute::full;
     const PackTables tables = upload_tables(places, Pass::backward, attends, blocks, link);
     const RankAttention attention(places, tables, ring_, path_of(places.shape), exchange,
@@ -295,12 +309,14 @@ class RankDevice {
       const DeviceSpan<Bf16> query(blocks.empty() ? nullptr : blocks.front().query.data,
                                    n * model_.query_width());
       layer.recompute_before(matrices, call.recompute, rows.dattention, query, rope);
+      layer.recompute_keys(matrices, tables.again, rows.dqkv, keys.key, keys.value,
+                           ring_.span(tables.rope_again));
       if (attends) attention.forward(i, link);
       layer.recompute_behind(matrices, call.recompute);
       layer.backward_behind(matrices, gradients, rows);
       attention.backward(i, rows, link);
-      layer.backward_before(matrices, gradients, rows, attention.key_gradients(),
-                            attention.key_gradients(), rope);
+      const auto [dkey, dvalue] = attention.summed();
+      layer.backward_before(matrices, gradients, rows, dkey, dvalue, rope);
       if (call.releases) sums_.pass(stage.first_layer + i, weights_, link);
     }
     report_gradient(call, blocks, rows);
@@ -432,13 +448,13 @@ class RankDevice {
     return options_.path.value_or(best_path(shape, major_, minor_));
   }
 
-  [[nodiscard]] PackPlaces places_of(const runtime::PackCall& call,
+  [[nodiscard]] PackPlaces places_of(const runtime::PackCall& call, const UnitKeys& keys,
                                      std::span<const std::vector<BlockRows>> layers) const {
     const AttentionShape shape{
         static_cast<std::int32_t>(model_.heads), static_cast<std::int32_t>(model_.kv_heads),
         static_cast<std::int32_t>(model_.head_dim), attention_page(page_tokens_, call.shard)};
-    return {
-        call, layers, *arena_, model_, page_tokens_, shape, attention_tiles(shape, path_of(shape))};
+    return {call,   keys,         layers, *arena_,
+            model_, page_tokens_, shape,  attention_tiles(shape, path_of(shape))};
   }
 
   template <class Link>

@@ -7,6 +7,5 @@
 namespace slimpack::detail {
 
 inline constexpr std::string_view kPlanFormat = "slimpack-plan";
-inline constexpr int kPlanVersion = 1;
 
 }  // namespace slimpack::detail

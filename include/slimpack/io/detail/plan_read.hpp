@@ -342,6 +342,7 @@ inline void check_countable(const JsonReader& root, const Plan& plan) {
                  std::to_string(kPlanVersion) + ", the newest that this program reads");
   }
   Plan plan;
+  plan.version = static_cast<std::int32_t>(number);
   plan.planner = root.at("planner").text();
   plan.model = read_model(root.at("model"));
   plan.cluster = read_cluster(root.at("cluster"));

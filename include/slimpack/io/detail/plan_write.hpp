@@ -161,7 +161,7 @@ inline void write_prediction(JsonWriter& out, const Prediction& prediction) {
       .key("format")
       .text(kPlanFormat)
       .key("version")
-      .number(kPlanVersion);
+      .number(plan.version);
   out.key("planner").text(plan.planner);
   out.line(2).key("step").begin_object().key("index").number(plan.step_index);
   out.key("target_tokens").number(plan.target_tokens).end_object();

@@ -70,9 +70,9 @@ class ReplicaRoom {
         item.held += in_flight_bytes(layer, plan.memory, slice.length(), pack.recompute);
       }
       item.message = layer.boundary * tokens.value;
-      item.gradients = layer.kv_gradient * tokens.value;
       item.workspace =
-          std::max(layer.forward_workspace[mode], layer.backward_workspace[mode]) * tokens.value;
+          std::max(layer.forward_workspace[mode], layer.uncut_workspace(pack.recompute)) *
+          tokens.value;
       most = std::max(most, tokens);
       items_.push_back(item);
     }
@@ -95,14 +95,14 @@ class ReplicaRoom {
     for (std::int32_t which = oldest; which <= next; ++which) {
       const Item& item = items_[static_cast<std::size_t>(which)];
       held += layers_[i] * item.held + (i + 1 == room_.size() ? item.message : 0);
-      busiest = std::max(busiest, layers_[i] * item.gradients + item.workspace);
+      busiest = std::max(busiest, item.workspace);
     }
     return held + busiest <= room_[i];
   }
 
  private:
   struct Item {
-    std::int64_t held = 0, gradients = 0;  // on one layer
+    std::int64_t held = 0;  // on one layer
     std::int64_t message = 0, workspace = 0;
   };
   std::vector<std::int64_t> room_, layers_;

@@ -170,9 +170,15 @@ class InfinipipeCandidates : public CandidateBase<InfinipipeSettings> {
     const auto paged = [&](Tokens end) { return (part(end) + page - 1) / page * page * layer.kv; };
     ChunkCosts costs;
     Tokens tokens;
+    std::int64_t whole_pages = 0, whole = 0;  // of samples that are not cut: bytes, own tokens
     for (const Slice& slice : chunk) {
       const Tokens length = plan.samples[index(slice.sample)];
       tokens += slice.length();
+      if (slice.length() == length) {
+        whole_pages += paged(length);
+        whole += part(length);
+        continue;
+      }
       costs.pages += paged(slice.end) - paged(slice.begin);
       if (slice.end == length) costs.opens += layer.kv_gradient * part(length);
       if (slice.begin == Tokens{}) costs.closes += layer.kv_gradient * part(length) + paged(length);
@@ -186,6 +192,11 @@ class InfinipipeCandidates : public CandidateBase<InfinipipeSettings> {
       costs.kept[mode] = layer.kept[mode] * own;
       costs.forward_workspace[mode] = layer.forward_workspace[mode] * own;
       costs.backward_workspace[mode] = layer.backward_workspace[mode] * own;
+      if (static_cast<Recompute>(mode) == Recompute::full) {
+        costs.backward_workspace[mode] += layer.kv * whole;
+      } else {
+        costs.kept[mode] += whole_pages;
+      }
     }
     return costs;
   }

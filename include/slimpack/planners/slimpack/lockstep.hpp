@@ -14,7 +14,6 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/schedule/list_schedule.hpp"
@@ -282,44 +281,26 @@ inline void Lockstep::find_gates(Rank& rank) {
     layers = std::max(layers, chunk_layers(plan_, pp, 0));
   }
   const std::int64_t room = this->room(rank);
-  const auto shard_of = [&](const Item& item) {
-    return cp_shard_of(plan_, plan_.micropacks[item.pack].group, item.place);
-  };
   const auto kept = [&](const Item& item) {
     const auto pack = static_cast<PackId>(item.pack);
-    return (memory_.kept(pack, item.place, layers) + memory_.boundary(pack, item.place) * 2).value;
+    return (memory_.kept(pack, item.place, layers) + memory_.keys_values(pack, item.place, layers) +
+            memory_.boundary(pack, item.place) * 2)
+        .value;
   };
 
   // What F adds, and what is free before and held from each B on.
   std::vector<std::int64_t> added(rank.forward.size() + 1, 0);
   for (std::size_t i = 0; i < rank.forward.size(); ++i) {
-    const Item& item = rank.forward[i];
-    const CpShard shard = shard_of(item);
-    std::int64_t bytes = kept(item);
-    for (const Slice& slice : plan_.micropacks[item.pack].slices) {
-      bytes += memory_
-                   .page_bytes(memory_.pages(shard, slice.end) - memory_.pages(shard, slice.begin),
-                               layers)
-                   .value;
-    }
-    added[i + 1] = added[i] + bytes;
+    added[i + 1] = added[i] + kept(rank.forward[i]);
   }
   std::vector<std::int64_t> held(rank.backward.size());  // by B: allocated less freed before it
   std::int64_t level = 0;
   for (std::size_t i = 0; i < rank.backward.size(); ++i) {
     const Item& item = rank.backward[i];
-    const CpShard shard = shard_of(item);
-    std::int64_t freed = kept(item);
-    for (const Slice& slice : plan_.micropacks[item.pack].slices) {
-      const Tokens length = plan_.samples[index(slice.sample)];
-      const std::int64_t gradient = memory_.kv_gradient(shard, length, layers).value;
-      if (slice.end == length) level += gradient;
-      if (slice.begin.value == 0) {
-        freed += gradient + memory_.page_bytes(memory_.pages(shard, length), layers).value;
-      }
-    }
+    const auto pack = static_cast<PackId>(item.pack);
+    level += memory_.begun_gradients(pack, item.place, layers).value;
     held[i] = level;
-    level -= freed;
+    level -= kept(item) + memory_.ended_gradients(pack, item.place, layers).value;
     const std::int64_t least = added[item.need] + held[i];
     if (least - room > lacks_) {
       lacks_ = least - room;

@@ -105,7 +105,8 @@ class CostProbe {
   std::int64_t ranks_;
 };
 
-/// Bytes of a token of a resident sample on one layer when its backward pass begins.
+/// Bytes of a token of a resident sample on one layer when its backward pass begins, if it is cut:
+/// long ones are.
 [[nodiscard]] constexpr std::int64_t resident_bytes(const LayerBytes& layer,
                                                     Recompute mode) noexcept {
   return layer.kept[static_cast<std::size_t>(mode)] + layer.kv + layer.kv_gradient;

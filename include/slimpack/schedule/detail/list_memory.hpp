@@ -9,16 +9,14 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/schedule/detail/list_rank.hpp"
 
 namespace slimpack::schedule::detail {
 
-/// Bytes of the items of a rank, per layer where they depend on layers. O(slices).
-inline void fill_bytes(ListRank& rank, const Plan& plan, const MemoryModel& memory) {
-  const std::int64_t gradient = memory.layer().kv_gradient;
+/// Bytes of the items of a rank, per layer where they depend on layers. O(items).
+inline void fill_bytes(ListRank& rank, const MemoryModel& memory) {
   const RankPass& forward = rank.pass[0];
   const RankPass& backward = rank.pass[1];
   for (std::size_t side = 0; side < 2; ++side) {
@@ -38,13 +36,8 @@ inline void fill_bytes(ListRank& rank, const Plan& plan, const MemoryModel& memo
       continue;
     }
     const auto id = static_cast<PackId>(forward.pack[i]);
-    const CpShard shard =
-        cp_shard_of(plan, plan.micropacks[forward.pack[i]].group, forward.place[i]);
-    std::int64_t pages = 0;
-    for (const Slice& slice : plan.micropacks[forward.pack[i]].slices) {
-      pages += memory.pages(shard, slice.end) - memory.pages(shard, slice.begin);
-    }
-    rank.held[i] = memory.kept(id, forward.place[i], 1).value + memory.page_bytes(pages, 1).value;
+    rank.held[i] =
+        (memory.kept(id, forward.place[i], 1) + memory.keys_values(id, forward.place[i], 1)).value;
   }
   rank.freed.resize(backward.size());
   rank.opens.resize(backward.size());
@@ -57,20 +50,10 @@ inline void fill_bytes(ListRank& rank, const Plan& plan, const MemoryModel& memo
       continue;
     }
     const auto id = static_cast<PackId>(backward.pack[i]);
-    const CpShard shard =
-        cp_shard_of(plan, plan.micropacks[backward.pack[i]].group, backward.place[i]);
-    std::int64_t pages = 0, opens = 0, closes = 0;
-    for (const Slice& slice : plan.micropacks[backward.pack[i]].slices) {
-      const Tokens length = plan.samples[index(slice.sample)];
-      if (slice.end == length) opens += shard.before(length).value;
-      if (slice.begin == Tokens{}) {
-        closes += shard.before(length).value;
-        pages += memory.pages(shard, length);
-      }
-    }
-    rank.freed[i] = memory.kept(id, backward.place[i], 1).value + memory.page_bytes(pages, 1).value;
-    rank.opens[i] = opens * gradient;
-    rank.closes[i] = closes * gradient;
+    const std::size_t place = backward.place[i];
+    rank.freed[i] = (memory.kept(id, place, 1) + memory.keys_values(id, place, 1)).value;
+    rank.opens[i] = memory.begun_gradients(id, place, 1).value;
+    rank.closes[i] = memory.ended_gradients(id, place, 1).value;
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which forward packs a backward pack awaits, and what a pack begins and ends of its samples.
+// Rows of packs by rank, and which forward packs a backward pack awaits.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/slice_index.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack::sim::detail {
@@ -44,30 +42,20 @@ inline void require_partition(const Plan& plan, Pass pass) {
   }
 }
 
-/// What a pack begins and ends of its samples on one rank of its group.
-struct PackNeed {
-  std::int64_t pages = 0;  ///< of keys and values, F: first touched; B: of samples that end
-  Tokens begun;            ///< B: own tokens of samples whose backward begins here
-  Tokens ended;            ///< B: own tokens of samples that end here
-};
-
-/// The needs of all packs, and which forward packs hold tokens of each backward pack.
+/// Numbers of packs on the ranks of their groups, and which forward packs hold tokens of each
+/// backward pack.
 class PackNeeds {
  public:
   /// The slices must partition their samples, the packs name samples and groups that exist.
-  /// O(n log n) in slices times ranks.
-  PackNeeds(const Plan& plan, const MemoryModel& memory) : plan_(plan), memory_(memory) {
+  /// O(n log n) in slices.
+  explicit PackNeeds(const Plan& plan) {
     const SliceIndex forward(plan, Pass::forward);
     first_.reserve(plan.micropacks.size() + 1);
     for (const MicroPack& pack : plan.micropacks) {
       first_.push_back(first_.back() + plan.groups[index(pack.group)].size());
     }
-    needs_.reserve(first_.back());
     heads_offset_.reserve(plan.micropacks.size() + 1);
     for (const MicroPack& pack : plan.micropacks) {
-      for (std::size_t rank = 0; rank < plan.groups[index(pack.group)].size(); ++rank) {
-        needs_.push_back(need(pack, rank));
-      }
       if (pack.pass == Pass::backward) add_heads(pack, forward);
       heads_offset_.push_back(heads_.size());
     }
@@ -81,9 +69,6 @@ class PackNeeds {
   [[nodiscard]] std::size_t ranks(PackId pack) const noexcept {
     return first_[index(pack) + 1] - first_[index(pack)];
   }
-  [[nodiscard]] const PackNeed& operator()(PackId pack, std::size_t rank) const noexcept {
-    return needs_[row(pack, rank)];
-  }
   /// The forward packs whose H the last stage's B of a pack awaits, ascending.
   [[nodiscard]] std::span<const PackId> heads(PackId backward) const noexcept {
     return {heads_.data() + heads_offset_[index(backward)],
@@ -91,24 +76,6 @@ class PackNeeds {
   }
 
  private:
-  [[nodiscard]] PackNeed need(const MicroPack& pack, std::size_t rank) const {
-    const CpShard own = cp_shard_of(plan_, pack.group, rank);
-    PackNeed sum;
-    for (const Slice& slice : pack.slices) {
-      if (pack.pass == Pass::forward) {
-        sum.pages += memory_.pages(own, slice.end) - memory_.pages(own, slice.begin);
-        continue;
-      }
-      const Tokens length = plan_.samples[index(slice.sample)];
-      if (slice.end == length) sum.begun += own.before(length);
-      if (slice.begin == Tokens{}) {
-        sum.ended += own.before(length);
-        sum.pages += memory_.pages(own, length);
-      }
-    }
-    return sum;
-  }
-
   void add_heads(const MicroPack& pack, const SliceIndex& forward) {
     const auto first = static_cast<std::ptrdiff_t>(heads_.size());
     for (const Slice& slice : pack.slices) {
@@ -119,10 +86,7 @@ class PackNeeds {
     heads_.erase(std::unique(heads_.begin() + first, heads_.end()), heads_.end());
   }
 
-  const Plan& plan_;
-  const MemoryModel& memory_;
   std::vector<std::size_t> first_{0};
-  std::vector<PackNeed> needs_;
   std::vector<std::size_t> heads_offset_{0};
   std::vector<PackId> heads_;
 };

@@ -44,7 +44,7 @@ void require_time(Nanos time, const Text& text) {
 struct PlanDraft {
   /// Throws InvalidInput where the plan's arrays do not fit together.
   explicit PlanDraft(const Plan& of)
-      : plan(checked(of)), virtual_stages(virtual_stages_of(of)), memory(of), needs(of, memory) {
+      : plan(checked(of)), virtual_stages(virtual_stages_of(of)), memory(of), needs(of) {
     unit_nodes.assign(needs.rows() * static_cast<std::size_t>(virtual_stages.size()), kNoNode);
     head_nodes.assign(needs.rows() * static_cast<std::size_t>(plan.parallel.pp), kNoNode);
     std::size_t units = 0;

@@ -134,7 +134,6 @@ class PlanLinks {
 
   void add_memory(const DeviceSchedule& schedule, const Unit& unit, NodeId node, DeviceId on) {
     const std::size_t rank = draft_.rank_of(unit.pack, schedule.dp);
-    const PackNeed& need = draft_.needs(unit.pack, rank);
     const Bytes hidden = draft_.memory.boundary(unit.pack, rank);
     const Bytes workspace = draft_.memory.workspace(unit, schedule.pp, rank);
     const auto add = [&](Moment moment, MemoryKind kind, Bytes bytes) {
@@ -151,7 +150,7 @@ class PlanLinks {
     const std::int32_t i = draft_.virtual_stages.index(schedule.pp, unit.chunk);
     const std::int64_t layers = draft_.layers(i);
     const Bytes kept = draft_.memory.kept(unit.pack, rank, layers);
-    const Bytes pages = draft_.memory.page_bytes(need.pages, layers);
+    const Bytes pages = draft_.memory.keys_values(unit.pack, rank, layers);
     const bool last = i == draft_.virtual_stages.size() - 1;
     if (unit.kind == UnitKind::forward) {
       add(Moment::start, MemoryKind::kept, kept);
@@ -159,9 +158,10 @@ class PlanLinks {
       if (last) add(Moment::start, MemoryKind::last_output, hidden);
       return;
     }
-    const std::int64_t gradient = layers * draft_.memory.layer().kv_gradient;
-    add(Moment::start, MemoryKind::kv_gradients, Bytes{gradient * need.begun.value});
-    add(Moment::end, MemoryKind::kv_gradients, Bytes{-gradient * need.ended.value});
+    add(Moment::start, MemoryKind::kv_gradients,
+        draft_.memory.begun_gradients(unit.pack, rank, layers));
+    add(Moment::end, MemoryKind::kv_gradients,
+        -draft_.memory.ended_gradients(unit.pack, rank, layers));
     add(Moment::end, MemoryKind::kept, -kept);
     add(Moment::end, MemoryKind::keys_values, -pages);
     if (last) add(Moment::end, MemoryKind::hidden_gradients, -hidden);

@@ -47,6 +47,12 @@ inline void check_sizes(const Plan& plan, Findings& found, Sound& sound) {
   holds(sound.parallel, "parallel.merge", parallel.max_cp, 1);
   holds(sound.parallel, "parallel.granularity", parallel.granularity.value, 1);
   holds(sound.parallel, "window", plan.max_in_flight, 1);
+  if (at_least(found, "version", plan.version, 1) && plan.version > kPlanVersion) {
+    found.add(0, "value out of range", {}, [&] {
+      return "version must be <= " + std::to_string(kPlanVersion) + ", got " +
+             std::to_string(plan.version);
+    });
+  }
   const ModelShape& model = plan.model;
   holds(sound.sizes, "model.layers", model.layers, 1);
   holds(sound.sizes, "model.hidden", model.hidden, 1);

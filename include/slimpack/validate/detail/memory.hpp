@@ -123,18 +123,38 @@ class Parts {
           }
           part(piece.forward).work += tokens * bytes_.forward_work[mode];
           part(piece.backward).work += tokens * bytes_.backward_work[mode];
-          part(piece.forward).pages += pages(piece.end) - pages(piece.begin);
+          if (is_paged(sample)) part(piece.forward).pages += pages(piece.end) - pages(piece.begin);
         }
         const Tokens length = plan_.samples[sample];
-        part(pieces_[sample].back().backward).opens += own(length);
-        part(pieces_[sample].front().backward).closes += own(length);
-        part(pieces_[sample].front().backward).closed_pages += pages(length);
+        PackPart& last = part(pieces_[sample].front().backward);
+        if (is_paged(sample)) {
+          last.closed_pages += pages(length);
+        } else {
+          last.work += Size{own(length)} * bytes_.keys_values;
+        }
+        if (is_summed(sample)) {
+          part(pieces_[sample].back().backward).opens += own(length);
+          last.closes += own(length);
+        }
       }
     }
     return parts;
   }
 
  private:
+  /// Whether a sample's gradients of keys and values are summed over several B, which version 1
+  /// takes for granted.
+  [[nodiscard]] bool is_summed(std::size_t sample) const {
+    return plan_.version < 2 || pieces_[sample].front().backward != pieces_[sample].back().backward;
+  }
+  /// Whether a sample's keys and values are in pages. B makes them again where one F made them, all
+  /// of them are of one B, and that B makes everything again.
+  [[nodiscard]] bool is_paged(std::size_t sample) const {
+    const Piece& first = pieces_[sample].front();
+    return is_summed(sample) || first.forward != pieces_[sample].back().forward ||
+           plan_.micropacks[index(first.backward)].recompute != Recompute::full;
+  }
+
   [[nodiscard]] Size exchange_of(const MicroPack& pack) const {
     const auto& ranks = plan_.groups[index(pack.group)];
     Size largest;

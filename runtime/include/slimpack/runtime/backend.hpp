@@ -45,11 +45,14 @@ struct PieceMemory {
 
 /// One rank's part of a slice with its memory. Own token i of the sample (counted from 0) has its
 /// keys and values in row i mod page_tokens of page i / page_tokens, and its gradients of keys and
-/// values in row i. `gradients` exists in B only.
+/// values in row i. `gradients` exists in B only. What `kept` leaves out, which it does only where
+/// the slice is the whole sample, has its place in the unit's workspace, layer by layer: keys and
+/// values, which B then makes again from the layers' inputs, and gradients.
 struct SegmentMemory {
   Slice slice;                            ///< all of it, with the tokens of the group's other ranks
   RingMode exchange = RingMode::pass_kv;  ///< without meaning in a group of one
   Tokens rows;                            ///< tokens of all `pieces`; 0 where the rank owns none
+  KeptKeys kept;                          ///< whether there are `pages` and, in B, `gradients`
   std::vector<PieceMemory> pieces;        ///< tokens of the slice that the rank owns, ascending
   std::vector<std::span<std::byte>> pages;  ///< each layers x 2 x key width x page_tokens
   std::span<std::byte> gradients;           ///< layers x 2 x key width x own tokens of the sample
@@ -66,7 +69,8 @@ struct SegmentMemory {
 /// A segment of `work` without keys and values.
 [[nodiscard]] inline SegmentMemory segment_memory(const Program& program, const PackWork& work,
                                                   const Segment& segment) {
-  SegmentMemory memory{segment.slice, segment.exchange, segment.rows, {}, {}, {}};
+  const KeptKeys kept = program.keys[index(segment.slice.sample)];
+  SegmentMemory memory{segment.slice, segment.exchange, segment.rows, kept, {}, {}, {}};
   for (const std::size_t piece : segment.pieces) {
     memory.pieces.push_back(piece_memory(program, work, piece));
   }

@@ -89,10 +89,9 @@ class DeviceRun {
   using ChunkSample = std::pair<std::int32_t, SampleId>;
   using ChunkBlock = std::pair<std::int32_t, std::size_t>;
   struct Sample {
-    Tokens forward;   ///< tokens [0, forward) have run forward
-    Tokens backward;  ///< tokens [backward, length) have run backward
-    std::vector<Held> pages;
-    std::optional<Held> gradients;
+    Tokens forward;                      ///< tokens [0, forward) have run forward
+    Tokens backward;                     ///< tokens [backward, length) have run backward
+    std::vector<Held> pages, gradients;  ///< none where the unit's workspace has them
   };
 
   [[nodiscard]] std::string place() const {
@@ -319,7 +318,7 @@ class DeviceRun {
               "forward slices must run in rising order, not so sample",
               static_cast<std::int64_t>(index(segment.slice.sample)));
       sample.forward = sample.backward = segment.slice.end;
-      while (static_cast<std::int64_t>(sample.pages.size()) < pages) {
+      while (memory.kept.pages && static_cast<std::int64_t>(sample.pages.size()) < pages) {
         sample.pages.push_back(hold(MemoryKind::keys_values, page_bytes));
       }
       for (Held& held : sample.pages) memory.pages.push_back(bytes(held));
@@ -349,17 +348,16 @@ class DeviceRun {
       SegmentMemory memory = segment_memory(program_, part(work), segment);
       Sample& sample = samples_[{call.chunk, segment.slice.sample}];
       const Tokens length = plan_.samples[index(segment.slice.sample)];
-      const Tokens owned = call.shard.before(length);
       require(sample.forward == length && sample.backward == segment.slice.end,
               "backward slices must run in falling order after all forward ones, not so sample",
               static_cast<std::int64_t>(index(segment.slice.sample)));
       sample.backward = segment.slice.begin;
-      if (!sample.gradients) {
-        sample.gradients =
-            hold(MemoryKind::key_value_gradients, layers * layer_.kv_gradient * owned.value);
-        backend_.clear(sample.gradients->buffer);
+      if (memory.kept.gradients && sample.gradients.empty()) {
+        const std::int64_t size = layers * layer_.kv_gradient * call.shard.before(length).value;
+        sample.gradients.push_back(hold(MemoryKind::key_value_gradients, size));
+        backend_.clear(sample.gradients.back().buffer);
       }
-      memory.gradients = bytes(*sample.gradients);
+      for (Held& held : sample.gradients) memory.gradients = bytes(held);
       for (Held& held : sample.pages) memory.pages.push_back(bytes(held));
       call.segments.push_back(std::move(memory));
     }
@@ -401,7 +399,9 @@ class DeviceRun {
       if (segment.slice.begin > Tokens{}) continue;
       const auto sample = samples_.find({work.unit.chunk, segment.slice.sample});
       for (Held& held : sample->second.pages) drop(MemoryKind::keys_values, std::move(held));
-      drop(MemoryKind::key_value_gradients, std::move(*sample->second.gradients));
+      for (Held& held : sample->second.gradients) {
+        drop(MemoryKind::key_value_gradients, std::move(held));
+      }
       samples_.erase(sample);
     }
   }

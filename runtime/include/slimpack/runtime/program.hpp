@@ -103,6 +103,7 @@ struct DeviceProgram {
 
 /// A plan as its devices read it. Indices count within these vectors.
 struct Program {
+  std::vector<KeptKeys> keys;                ///< by sample: what is held from unit to unit
   std::vector<Piece> pieces;                 ///< by sample, then slices, then rank, then position
   std::vector<Block> blocks;                 ///< by forward pack, then rank of its group
   std::vector<std::vector<PackWork>> packs;  ///< by pack, then rank of its group
@@ -385,6 +386,7 @@ inline Program make_program(const Plan& plan) {
   check_executable(plan);
   require_contents(plan, "execution");
   Program program;
+  program.keys = kept_keys(plan);
   detail::add_pieces(plan, program);
   detail::add_blocks(plan, program);
   for (const DeviceSchedule& order : plan.schedule) {
@@ -400,7 +402,8 @@ inline Program make_program(const Plan& plan) {
 }
 
 /// Workspace of an F or B of a device whose elements have the sizes of `layer`: that of its rows,
-/// and the largest ring buffers of a slice. O(pieces + slices x ranks).
+/// with the keys and values that B makes again, and the largest ring buffers of a slice. O(pieces +
+/// slices x ranks).
 [[nodiscard]] inline std::int64_t workspace_bytes(const Plan& plan, const Program& program,
                                                   const LayerBytes& layer, const UnitWork& work,
                                                   Pass pass) {
@@ -413,6 +416,9 @@ inline Program make_program(const Plan& plan) {
     for (const std::size_t place : segment.pieces) {
       const Piece& piece = program.pieces[place];
       rows += piece.length().value * per_token[static_cast<std::size_t>(piece.recompute)];
+    }
+    if (pass == Pass::backward && !program.keys[index(segment.slice.sample)].pages) {
+      rows += segment.rows.value * layer.kv;
     }
     ring = std::max(ring, ring_buffer_bytes(layer, segment.slice, pass, segment.exchange, ranks,
                                             plan.memory.cp_block_tokens));

@@ -22,7 +22,8 @@
 
 namespace slimpack::cuda {
 
-/// Attention of an F or B on one device. Keys, values and their gradients are in the arena.
+/// Attention of an F or B on one device. Keys, values and their gradients are in the arena: in
+/// pages and sums that are kept, or in the unit's workspace.
 class RankAttention {
  public:
   /// `partial` is scratch of a context-parallel group's forward pass: rows x q and rows x heads.
@@ -49,14 +50,22 @@ class RankAttention {
   /// Keys and values of all layers, and their gradients, by rows of the arena.
   [[nodiscard]] DeviceSpan<Bf16> key_rows() const { return places_.arena.rows<Bf16>(k_); }
   [[nodiscard]] DeviceSpan<float> key_gradients() const { return places_.arena.rows<float>(k_); }
+  /// The gradients of keys and of values, as rope_rows numbers them in B.
+  [[nodiscard]] std::pair<DeviceSpan<float>, DeviceSpan<float>> summed() const {
+    if (!places_.keys.summed) return {places_.keys.dkey, places_.keys.dvalue};
+    return {key_gradients(), key_gradients()};
+  }
   [[nodiscard]] DeviceSpan<Bf16> queries() const { return places_.arena.rows<Bf16>(q_); }
 
   /// Fills attention outputs and log-sum-exps of the blocks; own keys must be stored.
   template <class Link>
   void forward(std::int64_t layer, Link& link) const {
     if (places_.call.shard.ranks == 1) {
-      attention_forward(queries(), log_sums(), queries(), keys(layer), values(layer),
-                        tables_.own.work(ring_, layer), places_.shape, path_, stream_);
+      for (const auto& [kept, part] : tables_.own) {
+        const OwnKeys own = own_keys(kept, layer);
+        attention_forward(queries(), log_sums(), queries(), own.key, own.value,
+                          part.work(ring_, layer), places_.shape, path_, stream_);
+      }
       return;
     }
     for (std::size_t i = 0; i < places_.call.segments.size(); ++i) {
@@ -68,17 +77,31 @@ class RankAttention {
     }
   }
 
-  /// Fills the gradients of queries and adds to those of keys and values.
+  /// Fills the gradients of queries and adds to those of keys and values, to those of the workspace
+  /// from zero on.
   template <class Link>
   void backward(std::int64_t layer, const BackwardRows& rows, Link& link) const {
-    const AttentionWork work = tables_.own.work(ring_, layer);
-    attention_delta(rows.delta, queries(), rows.dattention, work, places_.shape, path_, stream_);
-    if (places_.call.shard.ranks == 1) {
-      attention_backward(rows.dquery, key_gradients(), key_gradients(), queries(), keys(layer),
-                         values(layer), log_sums(), rows.delta, rows.dattention, work,
-                         places_.shape, path_, stream_);
-      return;
+    if (!places_.keys.summed) {
+      fill_zeros(places_.keys.dkey, stream_);
+      fill_zeros(places_.keys.dvalue, stream_);
     }
+    for (const auto& [kept, part] : tables_.own) {
+      const AttentionWork work = part.work(ring_, layer);
+      attention_delta(rows.delta, queries(), rows.dattention, work, places_.shape, path_, stream_);
+      if (places_.call.shard.ranks > 1) continue;
+      const OwnKeys own = own_keys(kept, layer);
+      attention_backward(rows.dquery, own.dkey, own.dvalue, queries(), own.key, own.value,
+                         log_sums(), rows.delta, rows.dattention, work, places_.shape, path_,
+                         stream_);
+    }
+    ring_backward(layer, rows, link);
+    if (!places_.keys.summed) collect_sums(layer);
+  }
+
+ private:
+  template <class Link>
+  void ring_backward(std::int64_t layer, const BackwardRows& rows, Link& link) const {
+    if (places_.call.shard.ranks == 1) return;
     for (std::size_t i = 0; i < places_.call.segments.size(); ++i) {
       if (places_.call.segments[i].exchange == RingMode::pass_kv) {
         backward_keys(i, layer, rows, link);
@@ -87,8 +110,33 @@ class RankAttention {
       }
     }
   }
+  /// Copies the sums of slices that keep them to where those of the others are.
+  void collect_sums(std::int64_t layer) const {
+    for (std::size_t i = 0; i < places_.call.segments.size(); ++i) {
+      const runtime::SegmentMemory& segment = places_.segment(i);
+      if (!segment.kept.gradients || segment.rows == Tokens{}) continue;
+      const std::int64_t before = places_.call.shard.before(segment.slice.begin).value;
+      const std::int64_t from = places_.gradient_row(i, layer) + before;
+      const std::int64_t into = places_.keys.gradient_row[i], count = segment.rows.value;
+      copy(rows_at(places_.keys.dkey, into, count, k_), rows_at(key_gradients(), from, count, k_),
+           stream_);
+      copy(rows_at(places_.keys.dvalue, into, count, k_),
+           rows_at(key_gradients(), from + places_.own_tokens(segment), count, k_), stream_);
+    }
+  }
 
- private:
+  /// Keys and values of slices that keep the same, by the rows of PackPlaces.
+  struct OwnKeys {
+    DeviceSpan<Bf16> key, value;
+    DeviceSpan<float> dkey, dvalue;
+  };
+  [[nodiscard]] OwnKeys own_keys(const KeptKeys& kept, std::int64_t layer) const {
+    OwnKeys own{keys(layer), values(layer), key_gradients(), key_gradients()};
+    if (!kept.pages) own.key = places_.keys.key, own.value = places_.keys.value;
+    if (!kept.gradients) own.dkey = places_.keys.dkey, own.dvalue = places_.keys.dvalue;
+    return own;
+  }
+
   /// What travels, and where what comes next is put.
   struct Travelling {
     std::span<std::byte> current, incoming;
@@ -169,8 +217,9 @@ class RankAttention {
   }
   void load_keys(const Keys& keys, std::size_t i, std::int64_t layer) const {
     const auto rows = ring_.span(tables_.ring[i].own_keys);
-    gather_rows(keys.key, pages(2 * layer), rows, {rows.size, k_}, stream_);
-    gather_rows(keys.value, pages(2 * layer + 1), rows, {rows.size, k_}, stream_);
+    const OwnKeys own = own_keys(places_.segment(i).kept, layer);
+    gather_rows(keys.key, own.key, rows, {rows.size, k_}, stream_);
+    gather_rows(keys.value, own.value, rows, {rows.size, k_}, stream_);
   }
 
   template <class Link>
@@ -223,11 +272,11 @@ class RankAttention {
       hand_on(buffers, segment, rank, Tokens{0}, row, link);
     }
     keys = keys_of(buffers.current, segment, rank, true);
-    const std::int64_t first = places_.gradient_row(segment, layer);
+    const OwnKeys own = own_keys(segment.kept, layer);
+    const std::int64_t first = places_.gradient_row(i, layer);
     const std::int64_t count = keys.dkey.size / k_;
-    add(rows_at(key_gradients(), first, count, k_), keys.dkey, stream_);
-    add(rows_at(key_gradients(), first + places_.own_tokens(segment), count, k_), keys.dvalue,
-        stream_);
+    add(rows_at(own.dkey, first, count, k_), keys.dkey, stream_);
+    add(rows_at(own.dvalue, first + places_.own_tokens(segment), count, k_), keys.dvalue, stream_);
     for (const runtime::PieceMemory& piece : segment.pieces) {
       convert(all_rows_of(rows.dquery, piece, q_), all_rows_of(rows.dquery_sum, piece, q_),
               stream_);
@@ -271,6 +320,7 @@ class RankAttention {
     const std::int64_t row = 2 * q_ * 2 + heads_ * 4;
     Travelling buffers = travelling(segment, segment.slice.begin, row);
     std::int64_t rank = places_.call.shard.rank;
+    const OwnKeys keys = own_keys(segment.kept, layer);
     Queries own = queries_of(buffers.current, segment, rank, false);
     for (const runtime::PieceMemory& piece : segment.pieces) {
       copy(travelling_rows_of(own.query, segment, piece, q_),
@@ -280,7 +330,7 @@ class RankAttention {
       const Queries current = queries_of(buffers.current, segment, rank, false);
       // What is computed of them here stands where the next ones will come.
       const Queries made = step == 0 ? current : queries_of(buffers.incoming, segment, rank, false);
-      attention_forward(made.attention, made.log_sum, current.query, keys(layer), values(layer),
+      attention_forward(made.attention, made.log_sum, current.query, keys.key, keys.value,
                         tables_.ring[i].forward[static_cast<std::size_t>(step)].work(ring_, layer),
                         places_.shape, path_, stream_);
       if (step > 0) {
@@ -306,6 +356,7 @@ class RankAttention {
     const std::int64_t row = 2 * q_ * 2 + q_ * 4 + 2 * heads_ * 4;
     Travelling buffers = travelling(segment, segment.slice.begin, row);
     std::int64_t rank = places_.call.shard.rank;
+    const OwnKeys keys = own_keys(segment.kept, layer);
     Queries own = queries_of(buffers.current, segment, rank, true);
     for (const runtime::PieceMemory& piece : segment.pieces) {
       const BlockRows& block = block_of(piece, layer);
@@ -322,8 +373,8 @@ class RankAttention {
     for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
       const Queries current = queries_of(buffers.current, segment, rank, true);
       attention_backward_partial(
-          current.dquery, key_gradients(), key_gradients(), current.query, keys(layer),
-          values(layer), current.log_sum, current.delta, current.dattention,
+          current.dquery, keys.dkey, keys.dvalue, current.query, keys.key, keys.value,
+          current.log_sum, current.delta, current.dattention,
           tables_.ring[i].backward[static_cast<std::size_t>(step)].work(ring_, layer),
           places_.shape, path_, stream_);
       hand_on(buffers, segment, rank, segment.slice.begin, row, link);

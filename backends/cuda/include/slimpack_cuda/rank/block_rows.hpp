@@ -119,6 +119,14 @@ inline void place_kept(std::span<BlockRows> blocks, const ModelShape& model,
   }
 }
 
+/// Rows of one block that stand behind each other in another matrix too.
+struct RowRun {
+  std::size_t block = 0;
+  std::int64_t row = 0;   ///< of the block
+  std::int64_t into = 0;  ///< of the other matrix
+  std::int64_t rows = 0;
+};
+
 /// The blocks of a call in each of its layers.
 [[nodiscard]] inline std::vector<std::vector<BlockRows>> rows_by_layer(
     std::span<const BlockRows> blocks, const ModelShape& model, const runtime::PackCall& call,

@@ -66,8 +66,9 @@ inline constexpr std::int64_t kTableRounding = 16;
             all.value * 4 + kTableRounding;
   }
   // The pack's rows, tokens or targets, and the three tables of tokens' rows.
-  return 4 * (6 * rows + 2) + 6 * kTableRounding +
-         layers * (rows * static_cast<std::int64_t>(sizeof(RopeRow)) + kTableRounding) +
+  // Keys that are made again have a rotary table too, and attention's tables are up to three.
+  return 4 * (6 * rows + 2) + 6 * kTableRounding + 2 * (layers + 3) * kTableRounding +
+         (layers + 1) * (rows * static_cast<std::int64_t>(sizeof(RopeRow)) + kTableRounding) +
          attention_table_bytes(layers, pieces, rows, keys,
                                static_cast<std::int64_t>(part.segments.size()), page) +
          ring;

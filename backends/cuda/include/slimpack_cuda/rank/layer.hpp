@@ -30,9 +30,10 @@ struct BackwardRows {
   std::int64_t rows = 0;
   DeviceSpan<Bf16> gradient;  ///< of the layer's output, then of its input
   DeviceSpan<Bf16> dmid, dnorm, dattention, dquery, dproduct, dgate_up;
-  DeviceSpan<Bf16> dqkv;         ///< over dattention and what follows it
-  DeviceSpan<float> delta;       ///< over dnorm
-  DeviceSpan<float> dquery_sum;  ///< over dproduct and dgate_up
+  DeviceSpan<Bf16> dqkv;           ///< over dattention, dproduct and dgate_up
+  DeviceSpan<float> delta;         ///< over dnorm
+  DeviceSpan<float> dquery_sum;    ///< over dproduct and dgate_up
+  DeviceSpan<float> dkey, dvalue;  ///< slice after slice (UnitKeys)
 };
 
 /// Rows x ((3h + 2q + 3f) x 2 + 2k x 4) bytes of the workspace.
@@ -42,14 +43,16 @@ struct BackwardRows {
                      f = model.ffn;
   BackwardRows scratch;
   scratch.rows = rows;
-  const DeviceSpan<Bf16> wide = workspace.take<Bf16>(rows, q + 4 * k);
+  const DeviceSpan<Bf16> wide = workspace.take<Bf16>(rows, q + 3 * f);
+  const DeviceSpan<Bf16> forward = wide.subspan(rows * q, rows * 3 * f);
   scratch.dattention = wide.subspan(0, rows * q);
   scratch.dqkv = wide.subspan(0, rows * (q + 2 * k));
   scratch.dquery = workspace.take<Bf16>(rows, q);
   scratch.gradient = workspace.take<Bf16>(rows, h);
   scratch.dmid = workspace.take<Bf16>(rows, h);
   scratch.dnorm = workspace.take<Bf16>(rows, h);
-  const DeviceSpan<Bf16> forward = workspace.take<Bf16>(rows, 3 * f);
+  scratch.dkey = workspace.take<float>(rows, k);
+  scratch.dvalue = workspace.take<float>(rows, k);
   scratch.dproduct = forward.subspan(0, rows * f);
   scratch.dgate_up = forward.subspan(rows * f, rows * 2 * f);
   scratch.delta = {reinterpret_cast<float*>(scratch.dnorm.data), rows * model.heads};
@@ -111,6 +114,23 @@ class RankLayer {
     if (mode == Recompute::light) return;
     rope_forward(query, {}, {}, projected, places, tools_.frequencies, rope_shape(places.size, 0),
                  tools_.stream);
+  }
+  /// Keys and values once more, of some rows of blocks. `projected` is scratch of their number x
+  /// 2k, run after run; `places` are the rows of `key` and `value`.
+  void recompute_keys(Blocks blocks, std::span<const RowRun> runs, DeviceSpan<Bf16> projected,
+                      DeviceSpan<Bf16> key, DeviceSpan<Bf16> value,
+                      DeviceSpan<const RopeRow> places) {
+    if (runs.empty()) return;
+    const DeviceSpan<const Bf16> weights = weights_.query_key_value.subspan(q_ * h_, 2 * k_ * h_);
+    for (const RowRun& run : runs) {
+      tools_.gemm.forward(rows_at(projected, run.into, run.rows, 2 * k_),
+                          rows_at(blocks[run.block].input_norm, run.row, run.rows, h_), weights,
+                          {run.rows, h_, 2 * k_}, tools_.stream);
+    }
+    RopeShape shape = rope_shape(places.size, model_.kv_heads);
+    shape.heads = 0;
+    rope_forward({}, key, value, projected.subspan(0, places.size * 2 * k_), places,
+                 tools_.frequencies, shape, tools_.stream);
   }
   /// What comes behind attention, whose output must be there.
   void recompute_behind(Blocks blocks, Recompute mode) {

@@ -51,6 +51,9 @@ namespace slimpack::cuda {
   if (model.query_width() > 2 * model.hidden) {
     return wrong("heads * head_dim must be at most 2 * hidden", model.query_width());
   }
+  if (3 * model.ffn < 2 * model.key_width()) {
+    return wrong("3 * ffn must be >= 2 * kv_heads * head_dim", 3 * model.ffn);
+  }
   if (model.vocab < 1) return wrong("vocab must be >= 1", model.vocab);
   return std::nullopt;
 }

@@ -2,6 +2,7 @@
 // The arena that a rank's buffers are cut from on its device, and matrices cut from a buffer.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -83,6 +84,12 @@ class DeviceArena {
   [[nodiscard]] DeviceSpan<Element> rows(std::int64_t width) const noexcept {
     const std::int64_t row = width * static_cast<std::int64_t>(sizeof(Element));
     return {reinterpret_cast<Element*>(base()), memory_.size() / row * width};
+  }
+  /// Bytes of the arena from the first row of so many bytes on that begins among them.
+  [[nodiscard]] std::span<std::byte> from_row(std::span<std::byte> bytes, std::int64_t row) const {
+    const std::int64_t over = (bytes.data() - base()) % row;
+    const auto skipped = static_cast<std::size_t>(over == 0 ? 0 : row - over);
+    return bytes.subspan(std::min(skipped, bytes.size()));
   }
   /// The number of the row that begins at `data`.
   template <class Element>

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "slimpack/plan/cp_shard.hpp"
@@ -40,9 +41,35 @@ namespace slimpack::cuda {
                                                     : std::gcd(page.value, shard.block.value));
 }
 
+/// Keys, values and gradients of a unit's slices in its workspace, where nothing is kept of them:
+/// the rows of a slice are its own tokens, ascending.
+struct UnitKeys {
+  DeviceSpan<Bf16> key, value;     ///< of slices without pages, one behind the other
+  DeviceSpan<float> dkey, dvalue;  ///< in B, of all slices, one behind the other
+  std::vector<std::int64_t> key_row, gradient_row;  ///< by segment: its first row
+  std::int64_t keys = 0;                            ///< rows of `key`
+  bool paged = true, summed = true;                 ///< whether all slices have pages, gradients
+};
+
+/// Numbers the rows; the matrices are still to be placed.
+[[nodiscard]] inline UnitKeys unit_keys(const runtime::PackCall& call) {
+  UnitKeys keys;
+  std::int64_t rows = 0;
+  for (const runtime::SegmentMemory& segment : call.segments) {
+    keys.key_row.push_back(keys.keys);
+    keys.gradient_row.push_back(rows);
+    rows += segment.rows.value;
+    if (!segment.kept.pages) keys.keys += segment.rows.value;
+    keys.paged = keys.paged && segment.kept.pages;
+    keys.summed = keys.summed && segment.kept.gradients;
+  }
+  return keys;
+}
+
 /// What the tables of a call are made from.
 struct PackPlaces {
   const runtime::PackCall& call;
+  const UnitKeys& keys;
   std::span<const std::vector<BlockRows>> layers;  ///< of the stage
   const DeviceArena& arena;
   const ModelShape& model;
@@ -53,20 +80,27 @@ struct PackPlaces {
   [[nodiscard]] std::int64_t layer_count() const {
     return static_cast<std::int64_t>(layers.size());
   }
-  /// The row of an own key among all of the arena, in the stage's first layer.
-  [[nodiscard]] std::int64_t key_row(const runtime::SegmentMemory& segment,
-                                     std::int64_t own) const {
+  [[nodiscard]] const runtime::SegmentMemory& segment(std::size_t i) const {
+    return call.segments[i];
+  }
+  /// The row of an own key of segment `i`: among all of the arena, in the stage's first layer, or
+  /// in the unit's workspace.
+  [[nodiscard]] std::int64_t key_row(std::size_t i, std::int64_t own) const {
+    const runtime::SegmentMemory& segment = this->segment(i);
+    if (!segment.kept.pages) return keys.key_row[i] + own;
     const auto* page_at =
         elements<Bf16>(segment.pages[static_cast<std::size_t>(own / page.value)]).data;
     return arena.row_of(page_at, model.key_width()) + own % page.value;
   }
-  /// Own tokens of the segment's sample, where gradients are held.
+  /// Own tokens of the segment's sample, where gradients are held from unit to unit; else 0.
   [[nodiscard]] std::int64_t own_tokens(const runtime::SegmentMemory& segment) const {
     return elements<float>(segment.gradients).size / (layer_count() * 2 * model.key_width());
   }
-  /// The row of the gradient of own key 0 in a layer; that of its value comes own_tokens behind.
-  [[nodiscard]] std::int64_t gradient_row(const runtime::SegmentMemory& segment,
-                                          std::int64_t layer) const {
+  /// The row of the gradient of segment `i`'s own key 0 in a layer: among all of the arena, where
+  /// that of its value comes own_tokens behind, or in the unit's workspace.
+  [[nodiscard]] std::int64_t gradient_row(std::size_t i, std::int64_t layer) const {
+    const runtime::SegmentMemory& segment = this->segment(i);
+    if (!segment.kept.gradients && keys.dkey.size > 0) return keys.gradient_row[i];
     if (segment.gradients.empty()) return 0;
     return arena.row_of(elements<float>(segment.gradients).data, model.key_width()) +
            layer * 2 * own_tokens(segment);
@@ -140,25 +174,34 @@ void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const CpSh
 
 }  // namespace detail
 
-/// All slices of the pack, each with the keys that the rank has of its sample.
-[[nodiscard]] inline AttentionPart own_attention(Tables& tables, const PackPlaces& places) {
+/// What a pass of attention has to tell apart: gradients are nothing to F.
+[[nodiscard]] constexpr KeptKeys told_apart(const KeptKeys& kept, Pass pass) noexcept {
+  return {kept.pages, kept.gradients || pass == Pass::forward};
+}
+
+/// The slices of the pack that keep what `kept` says, each with the keys that the rank has of its
+/// sample.
+[[nodiscard]] inline AttentionPart own_attention(Tables& tables, const PackPlaces& places,
+                                                 Pass pass, const KeptKeys& kept) {
   std::vector<KeyPage> pages;
   std::vector<std::int32_t> first_page;
-  for (const runtime::SegmentMemory& segment : places.call.segments) {
+  for (std::size_t i = 0; i < places.call.segments.size(); ++i) {
     first_page.push_back(to_table(static_cast<std::int64_t>(pages.size())));
+    if (told_apart(places.segment(i).kept, pass) != kept) continue;
     detail::add_pages(pages, places, places.call.shard,
-                      places.call.shard.before(segment.slice.end).value,
-                      [&](std::int64_t own) { return places.key_row(segment, own); });
+                      places.call.shard.before(places.segment(i).slice.end).value,
+                      [&](std::int64_t own) { return places.key_row(i, own); });
   }
   return detail::add_attention(tables, places, std::move(pages), [&](std::int64_t layer) {
     std::vector<AttentionSegment> segments;
     for (std::size_t i = 0; i < places.call.segments.size(); ++i) {
-      const runtime::SegmentMemory& memory = places.call.segments[i];
+      const runtime::SegmentMemory& memory = places.segment(i);
+      if (told_apart(memory.kept, pass) != kept) continue;
       for (const runtime::PieceMemory& piece : memory.pieces) {
         AttentionSegment& segment = segments.emplace_back(detail::queries_of(places, piece, layer));
         segment.first_page = first_page[i];
         segment.keys = to_table(places.call.shard.before(memory.slice.end).value);
-        segment.key_gradient_row = to_table(places.gradient_row(memory, layer));
+        segment.key_gradient_row = to_table(places.gradient_row(i, layer));
         segment.value_gradient_row = segment.key_gradient_row + to_table(places.own_tokens(memory));
       }
     }
@@ -188,13 +231,13 @@ void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const CpSh
 /// The queries of one owner of a slice, which stand in a row of their own, with the keys that the
 /// rank has of its sample.
 [[nodiscard]] inline AttentionPart travelling_queries(Tables& tables, const PackPlaces& places,
-                                                      const runtime::SegmentMemory& memory,
-                                                      const CpShard& owner) {
+                                                      std::size_t i, const CpShard& owner) {
+  const runtime::SegmentMemory& memory = places.segment(i);
   const Slice& slice = memory.slice;
   const std::int64_t keys = places.call.shard.before(slice.end).value;
   std::vector<KeyPage> pages;
   detail::add_pages(pages, places, places.call.shard, keys,
-                    [&](std::int64_t own) { return places.key_row(memory, own); });
+                    [&](std::int64_t own) { return places.key_row(i, own); });
   return detail::add_attention(tables, places, std::move(pages), [&](std::int64_t layer) {
     std::vector<AttentionSegment> segments;
     owner.for_each_run(slice.begin, slice.end, [&](Tokens first, Tokens last) {
@@ -204,11 +247,8 @@ void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const CpSh
       segment.keys = to_table(keys);
       segment.query_row = to_table(owner.between(slice.begin, first).value);
       segment.output_row = segment.log_sum_row = segment.gradient_row = segment.query_row;
-      segment.key_gradient_row = to_table(places.gradient_row(memory, layer));
-      segment.value_gradient_row = segment.key_gradient_row;
-      if (!memory.gradients.empty()) {
-        segment.value_gradient_row += to_table(places.own_tokens(memory));
-      }
+      segment.key_gradient_row = to_table(places.gradient_row(i, layer));
+      segment.value_gradient_row = segment.key_gradient_row + to_table(places.own_tokens(memory));
     });
     return segments;
   });
@@ -218,25 +258,25 @@ void add_pages(std::vector<KeyPage>& pages, const PackPlaces& places, const CpSh
 /// step.
 struct RingPart {
   std::vector<AttentionPart> forward, backward;
-  TablePart<std::int32_t> own_keys;  ///< rows of the rank's keys, in the stage's first layer
+  TablePart<std::int32_t> own_keys;  ///< rows of the rank's keys (PackPlaces::key_row)
 };
 
-[[nodiscard]] inline RingPart ring_of(Tables& tables, const PackPlaces& places,
-                                      const runtime::SegmentMemory& segment, bool forward,
-                                      bool backward) {
+[[nodiscard]] inline RingPart ring_of(Tables& tables, const PackPlaces& places, std::size_t i,
+                                      bool forward, bool backward) {
+  const runtime::SegmentMemory& segment = places.segment(i);
   const CpShard& shard = places.call.shard;
   RingPart part;
   if (segment.exchange == RingMode::pass_kv) {
     std::vector<std::int32_t> rows;
     for (std::int64_t own = 0; own < shard.before(segment.slice.end).value; ++own) {
-      rows.push_back(to_table(places.key_row(segment, own)));
+      rows.push_back(to_table(places.key_row(i, own)));
     }
     part.own_keys = tables.add(rows);
   }
   for (std::int64_t step = 0; step < shard.ranks; ++step) {
     const CpShard owner{(shard.rank + shard.ranks - step) % shard.ranks, shard.ranks, shard.block};
     if (segment.exchange == RingMode::pass_q) {
-      AttentionPart queries = travelling_queries(tables, places, segment, owner);
+      AttentionPart queries = travelling_queries(tables, places, i, owner);
       if (forward) part.forward.push_back(queries);
       if (backward) part.backward.push_back(std::move(queries));
       continue;
@@ -291,30 +331,75 @@ void for_each_piece(std::span<const runtime::PieceMemory> pieces, std::span<cons
 }
 
 /// The rotary table of a layer, by the rows of the blocks. F: queries go to the blocks' rows, keys
-/// and values to the pages. B: gradients of queries stand in rows counted over all blocks, those of
-/// keys and values where they are summed.
+/// and values to the pages, or to rows of the arena that are the unit's. B: gradients of queries
+/// stand in rows counted over all blocks, those of keys and values where they are summed; if some
+/// are in the workspace, all are there by then.
 [[nodiscard]] inline std::vector<RopeRow> rope_rows(const PackPlaces& places, Pass pass,
                                                     std::int64_t layer) {
   std::vector<RopeRow> rows(static_cast<std::size_t>(places.call.rows.value));
-  const std::int64_t page = places.page.value;
-  for (const runtime::SegmentMemory& segment : places.call.segments) {
-    const std::int64_t own_tokens = places.own_tokens(segment);
+  const std::int64_t page = places.page.value, k = places.model.key_width();
+  for (std::size_t i = 0; i < places.call.segments.size(); ++i) {
+    const runtime::SegmentMemory& segment = places.segment(i);
+    const std::int64_t before = places.call.shard.before(segment.slice.begin).value;
+    const auto key_and_value = [&](std::int64_t own) -> std::pair<std::int64_t, std::int64_t> {
+      if (pass == Pass::forward && segment.kept.pages) {
+        const std::int64_t key = places.key_row(i, own) + layer * 2 * page;
+        return {key, key + page};
+      }
+      if (pass == Pass::forward) {
+        const std::int64_t row = places.key_row(i, own);
+        return {places.arena.row_of(places.keys.key.data, k) + row,
+                places.arena.row_of(places.keys.value.data, k) + row};
+      }
+      if (!places.keys.summed) {
+        const std::int64_t row = places.keys.gradient_row[i] + own - before;
+        return {row, row};
+      }
+      const std::int64_t row = places.gradient_row(i, layer) + own;
+      return {row, row + places.own_tokens(segment)};
+    };
     for (const runtime::PieceMemory& piece : segment.pieces) {
       const std::int64_t first = places.row_of(piece);
       const std::int64_t own = places.call.shard.before(piece.piece.begin).value;
       const std::int64_t query =
           pass == Pass::forward ? detail::queries_of(places, piece, layer).query_row : first;
       for (std::int64_t r = 0; r < piece.piece.length().value; ++r) {
-        const std::int64_t key = pass == Pass::forward
-                                     ? places.key_row(segment, own + r) + layer * 2 * page
-                                     : places.gradient_row(segment, layer) + own + r;
-        rows[static_cast<std::size_t>(first + r)] = {
-            to_table(piece.piece.begin.value + r), to_table(query + r), to_table(key),
-            to_table(key + (pass == Pass::forward ? page : own_tokens))};
+        const auto [key, value] = key_and_value(own + r);
+        rows[static_cast<std::size_t>(first + r)] = {to_table(piece.piece.begin.value + r),
+                                                     to_table(query + r), to_table(key),
+                                                     to_table(value)};
       }
     }
   }
   return rows;
+}
+
+/// Which rows of blocks the keys and values are made of that B makes again, and their rotary table,
+/// in the order of their rows.
+struct KeysAgain {
+  std::vector<RowRun> runs;
+  std::vector<RopeRow> rope;
+};
+[[nodiscard]] inline KeysAgain keys_again(const PackPlaces& places) {
+  KeysAgain again;
+  for (const runtime::SegmentMemory& segment : places.call.segments) {
+    if (segment.kept.pages) continue;
+    for (const runtime::PieceMemory& piece : segment.pieces) {
+      const std::int64_t rows = piece.piece.length().value;
+      const auto into = static_cast<std::int64_t>(again.rope.size());
+      if (!again.runs.empty() && again.runs.back().block == piece.block &&
+          again.runs.back().row + again.runs.back().rows == piece.row.value) {
+        again.runs.back().rows += rows;
+      } else {
+        again.runs.push_back({piece.block, piece.row.value, into, rows});
+      }
+      for (std::int64_t r = 0; r < rows; ++r) {
+        again.rope.push_back(
+            {to_table(piece.piece.begin.value + r), 0, to_table(into + r), to_table(into + r)});
+      }
+    }
+  }
+  return again;
 }
 
 /// The tokens of a call by the rows of its blocks.
@@ -362,8 +447,10 @@ struct PackTables {
   TablePart<std::int32_t> tokens;        ///< F of the first virtual stage
   TokenRowsPart token_rows;              ///< B of the first virtual stage
   std::vector<TablePart<RopeRow>> rope;  ///< by layer
-  AttentionPart own;
-  std::vector<RingPart> ring;  ///< by segment, in context-parallel groups
+  std::vector<RowRun> again;             ///< B: rows whose keys and values it makes again
+  TablePart<RopeRow> rope_again;
+  std::vector<std::pair<KeptKeys, AttentionPart>> own;  ///< by what slices keep
+  std::vector<RingPart> ring;                           ///< by segment, in context-parallel groups
 };
 
 /// `attends`: B computes attention's output again.
@@ -389,11 +476,23 @@ struct PackTables {
     made.rope.push_back(tables.add(rope_rows(places, pass, layer)));
   }
   const bool in_ring = call.shard.ranks > 1;
-  if (!in_ring || pass == Pass::backward) made.own = own_attention(tables, places);
+  if (pass == Pass::backward && !places.keys.paged) {
+    KeysAgain again = keys_again(places);
+    made.again = std::move(again.runs);
+    made.rope_again = tables.add(again.rope);
+  }
+  if (!in_ring || pass == Pass::backward) {
+    for (const runtime::SegmentMemory& segment : call.segments) {
+      const KeptKeys kept = told_apart(segment.kept, pass);
+      const bool known =
+          std::ranges::any_of(made.own, [&](const auto& part) { return part.first == kept; });
+      if (!known) made.own.emplace_back(kept, own_attention(tables, places, pass, kept));
+    }
+  }
   if (!in_ring) return made;
-  for (const runtime::SegmentMemory& segment : call.segments) {
+  for (std::size_t i = 0; i < call.segments.size(); ++i) {
     made.ring.push_back(
-        ring_of(tables, places, segment, pass == Pass::forward || attends, pass == Pass::backward));
+        ring_of(tables, places, i, pass == Pass::forward || attends, pass == Pass::backward));
   }
   return made;
 }

@@ -22,9 +22,10 @@ namespace slimpack::planners::detail {
 /// What a chunk costs a rank, in each mode of recomputation where it matters.
 struct ChunkCosts {
   std::array<std::int64_t, kRecomputeModes> time{};  ///< of B
-  std::array<std::int64_t, kRecomputeModes> kept{};  ///< bytes on one layer from F to B
+  /// Bytes on one layer from F to B, with keys and values of samples that are not cut.
+  std::array<std::int64_t, kRecomputeModes> kept{};
   std::array<std::int64_t, kRecomputeModes> forward_workspace{}, backward_workspace{};
-  std::int64_t pages = 0;   ///< bytes of keys and values on one layer, from F on
+  std::int64_t pages = 0;   ///< of samples that are cut: keys and values on one layer, from F on
   std::int64_t opens = 0;   ///< bytes on one layer from the start of B on: gradients of samples
   std::int64_t closes = 0;  ///< that end here; of samples that begin here, with keys and values
   std::int64_t message = 0;

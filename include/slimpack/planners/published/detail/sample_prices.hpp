@@ -117,13 +117,12 @@ class StagePrices {
   HeadLoad head_;
 };
 
-/// Bytes of a sample's activations, keys and values on one layer while it is in flight.
+/// Bytes of a whole sample's activations, keys and values on one layer while it is in flight.
 [[nodiscard]] inline std::int64_t in_flight_bytes(const LayerBytes& layer, const MemorySpec& memory,
                                                   Tokens length, Recompute mode) noexcept {
-  const std::int64_t pages =
-      (length.value + memory.page_tokens.value - 1) / memory.page_tokens.value;
-  return layer.kept[static_cast<std::size_t>(mode)] * length.value +
-         layer.kv * memory.page_tokens.value * pages;
+  const std::int64_t kept = layer.kept[static_cast<std::size_t>(mode)] * length.value;
+  if (mode == Recompute::full) return kept;  // B makes keys and values again
+  return kept + layer.kv * memory.page_tokens.value * pages_of(length, memory.page_tokens);
 }
 
 }  // namespace slimpack::planners::detail

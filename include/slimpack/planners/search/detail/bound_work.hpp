@@ -37,8 +37,9 @@ struct ModeEffect {
   Int128 freed = 0, added = 0;
 };
 /// The least added time that frees `lack` bytes of a sample. Tokens may have different modes, so
-/// the answer is the best mean of two modes that frees enough. Where no mode frees enough there is
-/// no plan, and any bound holds: the answer is then the most that a mode adds.
+/// the answer is the best mean of two modes that frees enough. Where no mode frees enough, the
+/// sample can fit only if it keeps no keys and values, which asks for the leanest mode: the answer
+/// is then what that one adds.
 [[nodiscard]] constexpr Int128 least_added(const std::array<ModeEffect, kRecomputeModes>& modes,
                                            Int128 lack) noexcept {
   if (lack <= 0) return 0;
@@ -56,9 +57,7 @@ struct ModeEffect {
       offer(((Int128{1} << 20) * less.added + part * (enough.added - less.added)) >> 20);
     }
   }
-  if (least >= 0) return least;
-  for (const ModeEffect& mode : modes) least = std::max(least, mode.added);
-  return least;
+  return least >= 0 ? least : modes.back().added;
 }
 
 /// The work of samples in picoseconds of one device without tensor parallelism.
@@ -82,8 +81,11 @@ class BoundWork {
       for (std::int32_t chunk = 0; chunk < virtual_stages_.chunks; ++chunk) {
         room.layers += chunk_layers(plan, pp, chunk);
       }
-      const std::int64_t last = chunk_layers(plan, pp, virtual_stages_.chunks - 1);
-      room.token = room.layers * (bytes.kept[0] + bytes.kv) + last * bytes.kv_gradient;
+      // A sample that is cut holds its gradients of keys and values; of one that is not, B's
+      // workspace holds all tokens.
+      std::int64_t begun = chunk_layers(plan, pp, virtual_stages_.chunks - 1) * bytes.kv_gradient;
+      if (plan.version >= 2) begun = std::min(begun, bytes.backward_workspace[0]);
+      room.token = room.layers * (bytes.kept[0] + bytes.kv) + begun;
       rows_ = std::max(rows_, head_rows(plan, pp));
       const Bytes free =
           plan.memory.capacity - plan.memory.reserved - static_bytes(plan, pp).total();
