@@ -47,6 +47,8 @@ TEST_CASE("iteration_bound: no simulated plan is faster") {
     options.cp_groups = seed % 3 == 0 && seed % 5 != 0;
     if (seed % 5 == 0) options.max_dp = 1;
     if (seed % 11 == 0) options.recompute = static_cast<Recompute>(1 + seed % 3);
+    if (seed % 4 == 1) options.uncut = true;  // of one sample at times, which memory binds
+    if (seed % 12 == 1) options.recompute = Recompute::full;
     Plan plan = test::random_plan(seed, options);
     plan.cost = small_cost(seed % 4 == 0 ? 0 : seed % 3);
     if (seed % 7 == 0) plan.cluster.kernel_s = plan.cluster.segment_s = 0;

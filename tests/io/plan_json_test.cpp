@@ -26,6 +26,7 @@ namespace {
 /// The step of docs/equations.md in small: two ranks, a sample of both and one of each alone.
 Plan small_plan() {
   Plan plan;
+  plan.version = 1;
   plan.planner = "slimpack";
   plan.step_index = 3;
   plan.target_tokens = 19449;
@@ -185,6 +186,11 @@ TEST_CASE("plan.json: a plan may be read that breaks a validity rule") {
 }
 
 TEST_CASE("plan.json: format and version") {
+  CHECK(parse(plan_to_json(small_plan())).version == 1);
+  Plan plan = small_plan();
+  plan.version = 2;
+  CHECK((parse(with("/version", "2")) == plan));
+  CHECK((parse(plan_to_json(plan)) == plan));
   refused("/format", "\"other\"", "plan.json: format: must be 'slimpack-plan', found 'other'");
   refused(
       "/version", "3",
