@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "planners/outcome.hpp"
@@ -139,19 +140,75 @@ TEST_CASE("megatron-cp: never slower than megatron where everything is tried") {
   }
 }
 
-TEST_CASE("megatron-cp: a request's blocks are kept; chunks and a sharded head are refused") {
+TEST_CASE("packs: a longer context than any sample makes no planner of packs slower") {
+  for (const char* name :
+       {"megatron", "megatron-interleaved", "megatron-cp", "slimpipe", "wlb-llm", "zeppelin"}) {
+    CAPTURE(name);
+    planners::PlanRequest request = test::request_of({600, 500, 450, 300, 300, 200, 90, 80, 70});
+    request.dp = 2;
+    request.pp = 2;
+    request.effort = planners::Effort::thorough;
+    request.recompute = Recompute::none;
+    request.chunks = std::string_view(name) == "megatron-interleaved" ? 2 : 1;
+    request.head = LmHead::last;
+    request.fewer_last_layers = 0;
+    request.memory.cp_block_tokens = Tokens{64};
+    request.context = {600};
+    const Nanos tight = plan_of(plan_by(name, request)).prediction.iteration;
+    request.context = {65536};
+    const planners::PlanOutcome loose = plan_by(name, request);
+    CHECK(plan_of(loose).prediction.iteration <= tight);
+    CHECK(loose.settings.contains("pack_tokens"));
+  }
+}
+
+TEST_CASE("packs: lengths that are tried") {
+  const auto choices = [](std::int64_t longest, std::int64_t context) {
+    planners::PlanRequest request = test::request_of({longest, 1});
+    request.context = {context};
+    return planners::pack_length_choices(request);
+  };
+  CHECK(choices(8, 8) == test::tokens_of({8}));
+  CHECK(choices(8, 15) == test::tokens_of({15, 8}));
+  CHECK(choices(8, 16) == test::tokens_of({16, 8}));
+  CHECK(choices(8, 40) == test::tokens_of({40, 8, 32, 16}));
+}
+
+TEST_CASE("megatron-cp: chunks of shared sequences make valid plans, and may be faster") {
+  std::int64_t interleaved = 0;
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    CAPTURE(seed);
+    Random random(seed + 900);
+    planners::PlanRequest request = test::request_of(
+        test::random_lengths(random, random.between(4, 40), 1024), random.between(12, 24));
+    request.dp = 4;
+    request.pp = static_cast<std::int32_t>(random.between(2, 5));
+    planners::PackedSettings settings;
+    settings.ranks = random.chance(1, 2) ? 2 : 4;
+    settings.chunks = static_cast<std::int32_t>(random.between(2, 3));
+    Plan plan =
+        planners::build_packed(request, "megatron-cp", settings, planners::OneForwardOneBackward{});
+    CHECK(planners::predict(plan, request) == std::nullopt);
+    check_valid(plan);
+    settings.chunks = 1;
+    Plan single = planners::build_packed(request, "megatron-cp", settings, one_forward);
+    CHECK(planners::predict(single, request) == std::nullopt);
+    interleaved += plan.prediction.iteration < single.prediction.iteration ? 1 : 0;
+  }
+  CHECK(interleaved > 0);
+}
+
+TEST_CASE("megatron-cp: a request's blocks and chunks are kept; a sharded head is refused") {
   planners::PlanRequest request = test::request_of({1000, 900, 800, 700});
   request.dp = 2;
   request.memory.cp_block_tokens = Tokens{100};
+  request.chunks = 2;
   const Plan plan = plan_of(plan_by("megatron-cp", request));
   CHECK(plan.memory.cp_block_tokens == Tokens{100});
-  request.chunks = 2;
-  auto why = std::get<Infeasible>(plan_by("megatron-cp", request).result);
-  CHECK(why.constraint == "chunks of a stage, one in megatron-cp's order");
-  CHECK(why.needed == 2);
+  CHECK(plan.parallel.chunks == 2);
   request.chunks.reset();
   request.head = LmHead::shard;
   request.pp = 2;
-  why = std::get<Infeasible>(plan_by("megatron-cp", request).result);
+  const auto why = std::get<Infeasible>(plan_by("megatron-cp", request).result);
   CHECK(why.constraint == "stages with a part of the head, one in megatron-cp's order");
 }

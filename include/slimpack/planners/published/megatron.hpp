@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Megatron-LM's plans: documents packed whole to the context, in 1F1B, interleaved or shared.
+// Megatron-LM's plans: documents packed whole, in 1F1B, interleaved or shared.
 #pragma once
 
 #include <string_view>
@@ -13,16 +13,17 @@
 
 namespace slimpack::planners {
 
-/// Micro-batches of whole documents up to the context, each document attending to itself alone, in
+/// Micro-batches of whole documents, each document attending to itself alone, in
 /// one-forward-one-backward order, the head on the last stage. Searched: recomputation, layers of
-/// the last stage, documents in data order or best fit decreasing, micro-batches assigned to ranks
+/// the last stage, length of micro-batches from the longest sample to the context (its
+/// `--seq-length`), documents in data order or best fit decreasing, micro-batches assigned to ranks
 /// in turn or balanced in equal numbers. Infeasible where more than one chunk or a sharded head is
 /// asked for.
 struct Megatron {
   static constexpr std::string_view name = "megatron";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
   static constexpr std::string_view description =
-      "Megatron-LM: documents packed whole to the context, one forward, one backward (1F1B)";
+      "Megatron-LM: documents packed whole, one forward, one backward (1F1B)";
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
@@ -43,7 +44,7 @@ struct MegatronInterleaved {
   static constexpr std::string_view name = "megatron-interleaved";
   /// The line about it in lists of planners.
   static constexpr std::string_view description =
-      "Megatron-LM with virtual stages: documents packed whole to the context, interleaved 1F1B";
+      "Megatron-LM with virtual stages: documents packed whole, interleaved 1F1B";
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
@@ -60,7 +61,8 @@ static_assert(Planner<MegatronInterleaved>);
 /// data-parallel ranks together, which exchange keys and values of every document (all of its
 /// slices are `kv`) and run their common units in the same order. Searched: what `Megatron`
 /// searches, context-parallel degrees (powers of two that divide dp, one among them, none above
-/// `max_cp`), and the blocks in which documents are shared.
+/// `max_cp`), the blocks in which documents are shared, and chunks: with several the order is that
+/// of `MegatronInterleaved`.
 ///
 /// Megatron cuts every document into 2 x degree chunks of its own length and gives rank i chunks i
 /// and 2 x degree - 1 - i. A plan has one length of blocks for all documents, assigned to ranks by
@@ -69,19 +71,21 @@ static_assert(Planner<MegatronInterleaved>);
 /// blocks even that out and cost attention more segments and partly filled tiles, as short
 /// documents cost Megatron. Padding of documents to multiples of 2 x degree is not counted.
 ///
-/// Infeasible where more than one chunk or a sharded head is asked for.
+/// Infeasible where a sharded head is asked for.
 struct MegatronCp {
   static constexpr std::string_view name = "megatron-cp";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
   static constexpr std::string_view description =
-      "Megatron-LM with context parallelism: packed documents shared by ranks, 1F1B";
+      "Megatron-LM with context parallelism: packed documents shared by ranks, interleaved or not";
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
     check_request(request);
-    if (auto lacks = lacks_order(request, name)) return {*std::move(lacks), {}, 0};
-    return choose(request, PackedCandidates<>(request, name, {.context_parallel = true}));
+    if (auto lacks = lacks_order(request, name, false)) return {*std::move(lacks), {}, 0};
+    return choose(request, PackedCandidates<>(
+                               request, name,
+                               {.chunks = chunk_choices(request, 1), .context_parallel = true}));
   }
 };
 static_assert(Planner<MegatronCp>);

@@ -75,7 +75,7 @@ class SlimpipeCandidates : public PackedCandidates<SlimpipeSlices, SlimpipeSetti
 
 }  // namespace detail
 
-/// Sequences of whole documents up to the context, cut into slices of equal length (at the nearest
+/// Sequences of whole documents, cut into slices of equal length (at the nearest
 /// multiple of the granularity), in the order of SlimPipe (arXiv 2504.14519). Searched: slices of
 /// the longest sequence (1, half the stages, and 1 to 16 times the stages; the others in
 /// proportion), chunks, head on the last stage or sharded, and what `Megatron` searches. Its

@@ -25,6 +25,7 @@
 #include "slimpack/planners/published/detail/wlb_shards.hpp"
 #include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/detail/choose.hpp"
+#include "slimpack/planners/search/detail/lengths.hpp"
 #include "slimpack/planners/search/detail/packed_sequences.hpp"
 #include "slimpack/schedule/bins.hpp"
 
@@ -32,9 +33,10 @@ namespace slimpack::planners {
 
 /// One candidate of `WlbLlm`.
 struct WlbSettings : PackedSettings {
-  /// Micro-batches in place of each that is a full context long, twice over.
-  std::int64_t packs_per_context2 = 2;
-  std::optional<Tokens> longest_pack;  ///< absent: of any length
+  /// Micro-batches in place of each that is as long as `pack_length`, twice over.
+  std::int64_t packs_per_length2 = 2;
+  /// Halves of `pack_length` that the longest micro-batch has; absent: of any length.
+  std::optional<std::int64_t> longest_pack2;
 };
 
 namespace detail {
@@ -52,13 +54,13 @@ class WlbCandidates : public JointMicroBatches<WlbSettings> {
     std::rotate(ranks.begin(), past - 1, past);
     space_.add("recompute", &PackedSettings::recompute, recompute_choices(request));
     space_.add("context_parallel", &PackedSettings::ranks, ranks);
-    space_.add("", &WlbSettings::packs_per_context2, {2, 4, 8, 1, 16});
+    space_.add("", &WlbSettings::packs_per_length2, {2, 4, 8, 1, 16});
     add_pipeline();
     add_assignment();
-    space_.add("longest_pack", &WlbSettings::longest_pack,
-               {std::nullopt, request.context * 2, Tokens{request.context.value * 3 / 2}}, {},
-               [](std::optional<Tokens> most) {
-                 return most ? std::to_string(most->value) : std::string("free");
+    add_pack_length(space_, request);
+    space_.add("longest_pack", &WlbSettings::longest_pack2, {std::nullopt, 4, 3}, {},
+               [](std::optional<std::int64_t> halves) {
+                 return halves ? std::to_string(*halves) + "/2" : std::string("free");
                });
   }
 
@@ -83,10 +85,13 @@ class WlbCandidates : public JointMicroBatches<WlbSettings> {
   [[nodiscard]] schedule::Bins packs(const WlbSettings& settings) const {
     const std::span<const Tokens> samples = request_.batch.samples;
     const std::int32_t count = groups(settings);
-    const std::int64_t each = nominal_packs(samples, request_.context, count) / count;
+    const Tokens length = settings.pack_length.value_or(request_.context);
+    const std::int64_t each = nominal_packs(samples, length, count) / count;
+    const Tokens most =
+        settings.longest_pack2 ? Tokens{length.value * *settings.longest_pack2 / 2} : Tokens::max();
     return pack_by_work(samples, works(),
-                        count * std::max<std::int64_t>(1, each * settings.packs_per_context2 / 2),
-                        settings.longest_pack.value_or(Tokens::max()));
+                        count * std::max<std::int64_t>(1, each * settings.packs_per_length2 / 2),
+                        most);
   }
 };
 
@@ -100,11 +105,12 @@ class WlbCandidates : public JointMicroBatches<WlbSettings> {
 /// faster for this micro-batch, tiles and segments of the attention kernel counted; 1F1B and
 /// interleaved 1F1B.
 ///
-/// Searched: context-parallel degree (as `MegatronCp`, up to 256), recomputation, micro-batches (as
-/// many as full contexts, twice, four and eight times, half), chunks, layers of the last stage,
-/// assignment to ranks, and how long a pack may get before the shortest one takes the next document
-/// (1.5 or 2 contexts, or any length that memory allows). Levels of the queues, whether there are
-/// any too: the least estimated time over the steps at hand.
+/// Searched: context-parallel degree (as `MegatronCp`, up to 256), recomputation, length of a pack
+/// from the longest sample to the context, micro-batches (as many as full packs, twice, four and
+/// eight times, half), chunks, layers of the last stage, assignment to ranks, and how long a pack
+/// may get before the shortest one takes the next document (1.5 or 2 times the length of a pack, or
+/// any length that memory allows). Levels of the queues, whether there are any too: the least
+/// estimated time over the steps at hand.
 ///
 /// Deviations and assumptions: documents that fit into no pack are not left for the next step, and
 /// all that wait run in the last step at the latest, so that every planner computes the same
@@ -129,25 +135,33 @@ struct WlbLlm {
     return choose_last_head<detail::WlbCandidates>(request, name, false);
   }
 
-  /// Delays outliers. Queues are those, of some levels that halve from half the first step's
-  /// context down or none, with which the steps are estimated to take least; ties to the fewest and
+  /// Delays outliers. Packs are about as long as the first step's context or as the longest sample
+  /// of all steps; queues are none, or some levels that halve from half that length down: those
+  /// with which the steps are estimated to take least; ties to the context, then to the fewest and
   /// longest. Throws InvalidInput as `check_request`. O(samples log samples).
   [[nodiscard]] std::vector<PlanRequest> rebatch(std::vector<PlanRequest> steps) const {
     for (const PlanRequest& request : steps) check_request(request);
     if (steps.size() < 2) return steps;
     const detail::WaitingSteps given = detail::samples_with_targets(steps);
-    std::vector<std::int64_t> packs;
+    std::vector<Tokens> lengths{steps.front().context, Tokens{1}};
     for (const PlanRequest& request : steps) {
-      packs.push_back(detail::nominal_packs(request.batch.samples, request.context, request.dp));
+      lengths.back() = std::max(lengths.back(), longest_of(request.batch.samples));
     }
+    if (lengths.back() == lengths.front()) lengths.pop_back();
     detail::WaitingSteps best;
     std::optional<Int128> least;
-    for (const auto& levels : detail::level_choices(steps.front().context)) {
-      detail::WaitingSteps moved = detail::delay_outliers(given, levels, packs);
-      const Int128 time = detail::estimated_time(steps, moved);
-      if (least && *least <= time) continue;
-      least = time;
-      best = std::move(moved);
+    for (const Tokens length : lengths) {
+      std::vector<std::int64_t> packs;
+      for (const PlanRequest& request : steps) {
+        packs.push_back(detail::nominal_packs(request.batch.samples, length, request.dp));
+      }
+      for (const auto& levels : detail::level_choices(length)) {
+        detail::WaitingSteps moved = detail::delay_outliers(given, levels, packs);
+        const Int128 time = detail::estimated_time(steps, moved, lengths);
+        if (least && *least <= time) continue;
+        least = time;
+        best = std::move(moved);
+      }
     }
     for (std::size_t step = 0; step < steps.size(); ++step) {
       Batch& batch = steps[step].batch;

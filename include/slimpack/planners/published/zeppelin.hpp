@@ -30,7 +30,7 @@ enum class ZeppelinPacking : std::uint8_t { equal_work, best_fit, in_order };
 
 /// One candidate of `Zeppelin`.
 struct ZeppelinSettings : PackedSettings {
-  std::int32_t contexts = 1;  ///< capacity of a micro-batch in contexts, at most one a rank
+  std::int32_t packs = 1;  ///< capacity of a micro-batch in lengths of packs, at most one a rank
   ZeppelinPacking documents = ZeppelinPacking::equal_work;  ///< how they become micro-batches
 };
 
@@ -49,7 +49,8 @@ class ZeppelinCandidates : public JointMicroBatches<ZeppelinSettings> {
     std::reverse(ranks.begin(), ranks.end());
     space_.add("recompute", &PackedSettings::recompute, recompute_choices(request));
     space_.add("context_parallel", &PackedSettings::ranks, ranks);
-    space_.add("micro_batch_contexts", &ZeppelinSettings::contexts, {1, 2, 4, 8, 16, 32, 64});
+    space_.add("micro_batch_packs", &ZeppelinSettings::packs, {1, 2, 4, 8, 16, 32, 64});
+    add_pack_length(space_, request);
     add_pipeline();
     using enum ZeppelinPacking;
     space_.add("packing", &ZeppelinSettings::documents, {equal_work, best_fit, in_order}, {},
@@ -60,7 +61,7 @@ class ZeppelinCandidates : public JointMicroBatches<ZeppelinSettings> {
                });
     add_assignment();
     space_.require_that(
-        [](const ZeppelinSettings& settings) { return settings.contexts <= settings.ranks; });
+        [](const ZeppelinSettings& settings) { return settings.packs <= settings.ranks; });
   }
 
   [[nodiscard]] BuiltStep build(const ZeppelinSettings& settings) const {
@@ -84,7 +85,7 @@ class ZeppelinCandidates : public JointMicroBatches<ZeppelinSettings> {
  private:
   [[nodiscard]] schedule::Bins packs(const ZeppelinSettings& settings) const {
     const std::span<const Tokens> samples = request_.batch.samples;
-    const Tokens capacity = settings.contexts * request_.context;
+    const Tokens capacity = settings.packs * settings.pack_length.value_or(request_.context);
     switch (settings.documents) {
       case ZeppelinPacking::best_fit:
         return schedule::pack_best_fit_decreasing(samples, capacity);
@@ -109,11 +110,12 @@ class ZeppelinCandidates : public JointMicroBatches<ZeppelinSettings> {
 /// part of the linear work.
 ///
 /// Searched: ranks that work together (all, and powers of two that divide dp, none above `max_cp`
-/// or 256), recomputation, capacity of a micro-batch (powers of two of the context, at most one
-/// context a rank), packing of documents into micro-batches (equal work, best fit decreasing, in
-/// order), assignment of micro-batches to groups, chunks, layers of the last stage. The lengths
-/// from which documents leave a rank and a node: of several multiples of an even part, whichever is
-/// predicted to take least, for each micro-batch.
+/// or 256), recomputation, length of a pack from the longest sample to the context, capacity of a
+/// micro-batch (powers of two of that length, at most one a rank), packing of documents into
+/// micro-batches (equal work, best fit decreasing, in order), assignment of micro-batches to
+/// groups, chunks, layers of the last stage. The lengths from which documents leave a rank and a
+/// node: of several multiples of an even part, whichever is predicted to take least, for each
+/// micro-batch.
 ///
 /// Deviations and assumptions. Written from the publication's abstract and from descriptions of it
 /// by others; where these are silent, the choice is ours. It is about data parallelism alone, so

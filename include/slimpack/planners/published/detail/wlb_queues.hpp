@@ -115,9 +115,11 @@ using WaitingSteps = std::vector<std::vector<WaitingSample>>;
 
 /// How long steps take as far as that is known before they are planned: the fullest rank's packs
 /// and the heaviest pack once more for each further stage, at the best degree of context
-/// parallelism, summed over the steps. In picoseconds of one device's layers.
+/// parallelism and the best of some lengths of packs, summed over the steps. In
+/// picoseconds of one device's layers.
 [[nodiscard]] inline Int128 estimated_time(const std::vector<PlanRequest>& requests,
-                                           const WaitingSteps& steps) {
+                                           const WaitingSteps& steps,
+                                           std::span<const Tokens> pack_lengths) {
   Int128 sum = 0;
   for (std::size_t step = 0; step < steps.size(); ++step) {
     const PlanRequest& request = requests[step];
@@ -126,33 +128,36 @@ using WaitingSteps = std::vector<std::vector<WaitingSample>>;
     const std::vector<Int128> works = sample_works(request, lengths);
     Int128 best = -1;
     for (const std::int32_t degree : context_parallel_choices(request)) {
-      const std::int32_t groups = request.dp / degree;
-      const std::int64_t count = nominal_packs(lengths, request.context, groups);
-      const auto packs = pack_by_work(lengths, works, count, 2 * request.context);
-      const std::vector<Int128> heavy = pack_works(packs, works);
-      Int128 fullest = 0;
-      for (const auto& items : schedule::assign_balanced(heavy, groups)) {
-        Int128 load = 0;
-        for (const std::size_t item : items) load += heavy[item];
-        fullest = std::max(fullest, load);
+      for (const Tokens length : pack_lengths) {
+        const std::int32_t groups = request.dp / degree;
+        const std::int64_t count = nominal_packs(lengths, length, groups);
+        const auto packs = pack_by_work(lengths, works, count, 2 * length);
+        const std::vector<Int128> heavy = pack_works(packs, works);
+        Int128 fullest = 0;
+        for (const auto& items : schedule::assign_balanced(heavy, groups)) {
+          Int128 load = 0;
+          for (const std::size_t item : items) load += heavy[item];
+          fullest = std::max(fullest, load);
+        }
+        const Int128 time =
+            (fullest + (request.pp - 1) * *std::max_element(heavy.begin(), heavy.end())) / degree;
+        if (best < 0 || time < best) best = time;
       }
-      const Int128 time =
-          (fullest + (request.pp - 1) * *std::max_element(heavy.begin(), heavy.end())) / degree;
-      if (best < 0 || time < best) best = time;
     }
     sum += best;
   }
   return sum;
 }
 
-/// Levels of the queues to choose from: none, and thresholds that halve from half the context down.
-[[nodiscard]] inline std::vector<std::vector<Tokens>> level_choices(Tokens context) {
+/// Levels of the queues to choose from: none, and thresholds that halve from half the length of a
+/// pack down.
+[[nodiscard]] inline std::vector<std::vector<Tokens>> level_choices(Tokens pack_length) {
   std::vector<std::vector<Tokens>> choices{{}};
   for (std::int64_t lowest = 2; lowest <= 16; lowest *= 2) {
     for (std::int64_t highest = 2; highest <= lowest; highest *= 2) {
       std::vector<Tokens> levels;
       for (std::int64_t part = lowest; part >= highest; part /= 2) {
-        levels.push_back(Tokens{std::max<std::int64_t>(1, context.value / part)});
+        levels.push_back(Tokens{std::max<std::int64_t>(1, pack_length.value / part)});
       }
       levels.erase(std::unique(levels.begin(), levels.end()), levels.end());
       choices.push_back(std::move(levels));

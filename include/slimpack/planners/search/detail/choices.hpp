@@ -97,6 +97,21 @@ struct LmHeadPlacement {
   return possible.empty() ? std::vector<std::int32_t>{1} : possible;
 }
 
+/// Lengths of packs to try: the context, the longest sample, and powers of two times the longest
+/// sample in between, from the longest down. No sample is cut, and none is longer than the context.
+[[nodiscard]] inline std::vector<Tokens> pack_length_choices(const PlanRequest& request) {
+  const Tokens longest = longest_of(request.batch.samples);
+  std::vector<Tokens> lengths{request.context};
+  if (longest == request.context) return lengths;
+  std::vector<Tokens> between;
+  for (Tokens length = longest * 2; length < request.context; length = length * 2) {
+    between.insert(between.begin(), length);
+  }
+  lengths.push_back(longest);
+  lengths.insert(lengths.end(), between.begin(), between.end());
+  return lengths;
+}
+
 /// Context-parallel degrees to try: powers of two that divide `dp`, up to the request's bound.
 [[nodiscard]] inline std::vector<std::int32_t> context_parallel_choices(
     const PlanRequest& request) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -33,7 +34,7 @@
 namespace slimpack {
 namespace planners {
 
-/// How samples become sequences no longer than the context.
+/// How samples become sequences no longer than the length of a pack.
 enum class Packing : std::uint8_t { in_order, best_fit };
 /// How sequences are assigned to data-parallel ranks, to each the same number.
 enum class AssignmentRule : std::uint8_t { in_turn, balanced };
@@ -57,6 +58,7 @@ struct PackedSettings {
   std::int32_t chunks = 1;                ///< virtual stages of a device
   LmHeadPlacement head;                   ///< place of the head, and layers of the last stage
   Packing packing = Packing::in_order;    ///< of samples into sequences
+  std::optional<Tokens> pack_length;      ///< most tokens of a sequence; absent: the context
   AssignmentRule assignment_rule = AssignmentRule::in_turn;  ///< of sequences to ranks
   std::int32_t ranks = 1;          ///< that run each sequence together; divides dp
   std::optional<Tokens> cp_block;  ///< tokens of a CP block; absent: the request's
@@ -96,9 +98,10 @@ namespace detail {
 inline PackedRanks pack_ranks(const PlanRequest& request, const PackedSettings& settings) {
   const std::span<const Tokens> samples = request.batch.samples;
   const std::int32_t groups = request.dp / settings.ranks;
+  const Tokens length = settings.pack_length.value_or(request.context);
   schedule::Bins sequences = settings.packing == Packing::in_order
-                                 ? schedule::pack_next_fit(samples, request.context)
-                                 : schedule::pack_best_fit_decreasing(samples, request.context);
+                                 ? schedule::pack_next_fit(samples, length)
+                                 : schedule::pack_best_fit_decreasing(samples, length);
   std::vector<Int128> work(sequences.size());
   for (std::size_t i = 0; i < work.size(); ++i) {
     for (const std::size_t sample : sequences[i]) {
@@ -172,8 +175,16 @@ template <SequenceOrder Order>
   return build_packed(request, planner, settings, detail::pack_ranks(request, settings), order);
 }
 
-/// What a planner of packed sequences searches besides recomputation, the head, packing and
-/// assignment to ranks.
+/// Adds the length of packs to a space.
+template <std::derived_from<PackedSettings> Type>
+void add_pack_length(SettingSpace<Type>& space, const PlanRequest& request) {
+  const std::vector<Tokens> lengths = pack_length_choices(request);
+  space.add("pack_tokens", &PackedSettings::pack_length, {lengths.begin(), lengths.end()}, {},
+            [](std::optional<Tokens> length) { return std::to_string(length.value().value); });
+}
+
+/// What a planner of packed sequences searches besides recomputation, the head, packing, the length
+/// of packs and assignment to ranks.
 struct PackedChoices {
   std::vector<std::int32_t> slices = {};  ///< of the longest sequence; empty: one, not searched
   std::vector<std::int32_t> chunks{1};    ///< virtual stages of a device
@@ -181,7 +192,7 @@ struct PackedChoices {
   bool context_parallel = false;          ///< several ranks may run a sequence
 };
 
-/// Candidates that pack documents whole to the context and run in one order, as Megatron-LM does.
+/// Candidates that pack documents whole and run in one order, as Megatron-LM does.
 template <SequenceOrder Order = OneForwardOneBackward,
           std::derived_from<PackedSettings> Type = PackedSettings>
 class PackedCandidates : public CandidateBase<Type> {
@@ -203,6 +214,7 @@ class PackedCandidates : public CandidateBase<Type> {
     space.add("chunks", &PackedSettings::chunks, choices.chunks);
     space.add("head", &PackedSettings::head,
               head_choices(request, choices.chunks, choices.shard_head));
+    add_pack_length(space, request);
     space.add("packing", &PackedSettings::packing, {Packing::in_order, Packing::best_fit});
     space.add("assignment", &PackedSettings::assignment_rule,
               {AssignmentRule::in_turn, AssignmentRule::balanced});
