@@ -72,7 +72,7 @@ TEST_CASE("bfd: every candidate over random batches and degrees is a valid plan"
   }
 }
 
-TEST_CASE("bfd: chunks and a sharded head are refused") {
+TEST_CASE("bfd: chunks are refused, a sharded head as published") {
   planners::PlanRequest request = test::request_of({1000, 900});
   request.pp = 2;
   request.chunks = 2;
@@ -80,6 +80,8 @@ TEST_CASE("bfd: chunks and a sharded head are refused") {
         "chunks of a stage, one in bfd's order");
   request.chunks.reset();
   request.head = LmHead::shard;
+  CHECK(planners::plan_in(plan_by("bfd", request).result)->parallel.head == LmHead::shard);
+  request.as_published = true;
   CHECK(std::get<Infeasible>(plan_by("bfd", request).result).constraint ==
-        "stages with a part of the head, one in bfd's order");
+        "stages, one in bfd's order as published");
 }

@@ -134,7 +134,8 @@ TEST_CASE("chunkflow: memory follows the chunks that are kept, not the sample") 
 }
 
 TEST_CASE(
-    "chunkflow: a request's mode is that of all chunks; chunks and a sharded head are refused") {
+    "chunkflow: a request's mode is that of all chunks; chunks are refused, a sharded head as "
+    "published") {
   planners::PlanRequest request = test::request_of({1000, 900, 300});
   request.pp = 2;
   request.recompute = Recompute::layer;
@@ -148,6 +149,9 @@ TEST_CASE(
   CHECK(why.constraint == "chunks of a stage, one in chunkflow's order");
   request.chunks.reset();
   request.head = LmHead::shard;
+  CHECK(planners::plan_in(planners::Chunkflow{}.plan(request).result)->parallel.head ==
+        LmHead::shard);
+  request.as_published = true;
   why = std::get<Infeasible>(planners::Chunkflow{}.plan(request).result);
-  CHECK(why.constraint == "stages with a part of the head, one in chunkflow's order");
+  CHECK(why.constraint == "stages with a part of the head, one in chunkflow's order as published");
 }

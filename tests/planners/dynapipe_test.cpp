@@ -115,6 +115,12 @@ planners::detail::BatchRules random_rules(Random& random) {
           random.between(1, 4)};
 }
 
+planners::DynapipeSettings settings_of(planners::DynapipeOrder order) {
+  planners::DynapipeSettings settings;
+  settings.order = order;
+  return settings;
+}
+
 }  // namespace
 
 TEST_CASE("dynapipe: micro-batches by hand") {
@@ -179,8 +185,7 @@ TEST_CASE("dynapipe: two ranks and two stages, by hand") {
   request.pp = 2;
   request.dp = 2;
   const planners::detail::DynapipeCandidates candidates(request, "dynapipe");
-  const Plan plan = candidates.build(
-      planners::DynapipeSettings{Recompute::none, planners::DynapipeOrder::one_forward, 1, 0});
+  const Plan plan = candidates.build(settings_of(planners::DynapipeOrder::one_forward));
   // Kernel launches cost more here than the work of 1,024 tokens: one micro-batch a rank.
   CHECK(test::plan_text(plan) ==
         "0F[2:0-1024 0:0-1000] 1B[2:0-1024 0:0-1000] 2F[3:0-900 4:0-120 1:0-100] "
@@ -216,7 +221,7 @@ TEST_CASE("dynapipe: the limited order fits where the others do not") {
   request.cluster.kernel_s = 0;
   const planners::detail::DynapipeCandidates candidates(request, "dynapipe");
   const auto worst = [&](planners::DynapipeOrder order) {
-    const Plan plan = candidates.build(planners::DynapipeSettings{Recompute::none, order, 1, 0});
+    const Plan plan = candidates.build(settings_of(order));
     return planners::worst_memory(plan).front();
   };
   const Bytes free = worst(planners::DynapipeOrder::cyclic);
@@ -226,15 +231,13 @@ TEST_CASE("dynapipe: the limited order fits where the others do not") {
   request.memory.reserved = Bytes{0};
   request.memory.capacity = Bytes{least.value + (free - least).value / 2};
   const planners::detail::DynapipeCandidates tight(request, "dynapipe");
-  Plan plan = tight.build(
-      planners::DynapipeSettings{Recompute::none, planners::DynapipeOrder::limited, 1, 0});
+  Plan plan = tight.build(settings_of(planners::DynapipeOrder::limited));
   CHECK(planners::predict(plan, request) == std::nullopt);
-  Plan cyclic = tight.build(
-      planners::DynapipeSettings{Recompute::none, planners::DynapipeOrder::cyclic, 1, 0});
+  Plan cyclic = tight.build(settings_of(planners::DynapipeOrder::cyclic));
   CHECK(planners::predict(cyclic, request).has_value());
 }
 
-TEST_CASE("dynapipe: chunks and a sharded head are refused") {
+TEST_CASE("dynapipe: chunks are refused, a sharded head as published") {
   planners::PlanRequest request = test::request_of({1000, 900});
   request.chunks = 2;
   auto why = std::get<Infeasible>(planners::Dynapipe{}.plan(request).result);
@@ -243,6 +246,9 @@ TEST_CASE("dynapipe: chunks and a sharded head are refused") {
   request.chunks.reset();
   request.head = LmHead::shard;
   request.pp = 2;
+  CHECK(planners::plan_in(planners::Dynapipe{}.plan(request).result)->parallel.head ==
+        LmHead::shard);
+  request.as_published = true;
   why = std::get<Infeasible>(planners::Dynapipe{}.plan(request).result);
-  CHECK(why.constraint == "stages with a part of the head, one in dynapipe's order");
+  CHECK(why.constraint == "stages with a part of the head, one in dynapipe's order as published");
 }

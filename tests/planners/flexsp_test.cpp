@@ -269,7 +269,7 @@ TEST_CASE("flexsp: every candidate over random batches and degrees is a valid pl
   CHECK(shared > 20);
 }
 
-TEST_CASE("flexsp: chunks and a sharded head are refused") {
+TEST_CASE("flexsp: chunks are refused, a sharded head as published") {
   planners::PlanRequest request = test::request_of({1000, 900});
   request.pp = 2;
   request.chunks = 2;
@@ -277,6 +277,8 @@ TEST_CASE("flexsp: chunks and a sharded head are refused") {
         "chunks of a stage, one in flexsp's order");
   request.chunks.reset();
   request.head = LmHead::shard;
+  CHECK(planners::plan_in(plan_by("flexsp", request).result)->parallel.head == LmHead::shard);
+  request.as_published = true;
   CHECK(std::get<Infeasible>(plan_by("flexsp", request).result).constraint ==
-        "stages with a part of the head, one in flexsp's order");
+        "stages, one in flexsp's order as published");
 }

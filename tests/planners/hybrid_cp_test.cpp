@@ -113,7 +113,7 @@ TEST_CASE("hybrid-cp: one stage, four ranks, by hand") {
   const auto batches =
       planners::detail::hybrid_batches(request.batch.samples, rounds, std::nullopt);
   Plan plan = planners::detail::share_batches(request, "hybrid-cp", {}, batches);
-  planners::detail::schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan));
+  planners::detail::schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan), 1);
   CHECK(plan.groups ==
         std::vector<std::vector<std::int32_t>>{{0}, {1}, {2}, {3}, {0, 1}, {2, 3}, {0, 1, 2, 3}});
   CHECK(plan.parallel.max_cp == 4);
@@ -185,7 +185,7 @@ TEST_CASE("hybrid-cp: long samples are shared where a rank alone lacks the memor
   CHECK(std::holds_alternative<Infeasible>(plan_by("hybrid-cp", request).result));
 }
 
-TEST_CASE("hybrid-cp: chunks and a sharded head are refused") {
+TEST_CASE("hybrid-cp: chunks are refused, a sharded head as published") {
   planners::PlanRequest request = test::request_of({1000, 900});
   request.pp = 2;
   request.chunks = 2;
@@ -193,6 +193,8 @@ TEST_CASE("hybrid-cp: chunks and a sharded head are refused") {
         "chunks of a stage, one in hybrid-cp's order");
   request.chunks.reset();
   request.head = LmHead::shard;
+  CHECK(planners::plan_in(plan_by("hybrid-cp", request).result)->parallel.head == LmHead::shard);
+  request.as_published = true;
   CHECK(std::get<Infeasible>(plan_by("hybrid-cp", request).result).constraint ==
-        "stages with a part of the head, one in hybrid-cp's order");
+        "stages, one in hybrid-cp's order as published");
 }

@@ -240,8 +240,7 @@ TEST_CASE(
   CHECK(fitted == tried);
 }
 
-TEST_CASE(
-    "infinipipe: a request's mode, merge and blocks are kept, chunks and a sharded head refused") {
+TEST_CASE("infinipipe: a request's mode, merge and blocks are kept, chunks refused") {
   planners::PlanRequest request = test::request_of({1000, 900, 300, 20, 30});
   request.pp = 2;
   request.dp = 4;
@@ -260,6 +259,9 @@ TEST_CASE(
   CHECK(why.constraint == "chunks of a stage, one in infinipipe's order");
   request.chunks.reset();
   request.head = LmHead::shard;
+  CHECK(planners::plan_in(planners::Infinipipe{}.plan(request).result)->parallel.head ==
+        LmHead::shard);
+  request.as_published = true;
   why = std::get<Infeasible>(planners::Infinipipe{}.plan(request).result);
-  CHECK(why.constraint == "stages with a part of the head, one in infinipipe's order");
+  CHECK(why.constraint == "stages with a part of the head, one in infinipipe's order as published");
 }

@@ -98,13 +98,15 @@ TEST_CASE("kk: every candidate over random batches and degrees is a valid plan")
   }
 }
 
-TEST_CASE("kk: chunks are kept where asked for, a sharded head is refused") {
+TEST_CASE("kk: chunks are kept where asked for, a sharded head is refused as published") {
   planners::PlanRequest request = test::request_of({1000, 900, 800, 700});
   request.pp = 2;
   request.chunks = 2;
   CHECK(plan_of(plan_by("kk", request)).parallel.chunks == 2);
   request.head = LmHead::shard;
+  CHECK(planners::plan_in(plan_by("kk", request).result)->parallel.head == LmHead::shard);
+  request.as_published = true;
   const auto why = std::get<Infeasible>(plan_by("kk", request).result);
-  CHECK(why.constraint == "stages with a part of the head, one in kk's order");
+  CHECK(why.constraint == "stages with a part of the head, one in kk's order as published");
   CHECK(why.needed == 2);
 }

@@ -180,7 +180,7 @@ TEST_CASE("megatron-cp: chunks of shared sequences make valid plans, and may be 
     CAPTURE(seed);
     Random random(seed + 900);
     planners::PlanRequest request = test::request_of(
-        test::random_lengths(random, random.between(4, 40), 1024), random.between(12, 24));
+        test::random_lengths(random, random.between(4, 40), 1024), random.between(16, 24));
     request.dp = 4;
     request.pp = static_cast<std::int32_t>(random.between(2, 5));
     planners::PackedSettings settings;
@@ -198,7 +198,8 @@ TEST_CASE("megatron-cp: chunks of shared sequences make valid plans, and may be 
   CHECK(interleaved > 0);
 }
 
-TEST_CASE("megatron-cp: a request's blocks and chunks are kept; a sharded head is refused") {
+TEST_CASE(
+    "megatron-cp: a request's blocks and chunks are kept; a sharded head is refused as published") {
   planners::PlanRequest request = test::request_of({1000, 900, 800, 700});
   request.dp = 2;
   request.memory.cp_block_tokens = Tokens{100};
@@ -209,6 +210,9 @@ TEST_CASE("megatron-cp: a request's blocks and chunks are kept; a sharded head i
   request.chunks.reset();
   request.head = LmHead::shard;
   request.pp = 2;
+  CHECK(planners::plan_in(plan_by("megatron-cp", request).result)->parallel.head == LmHead::shard);
+  request.as_published = true;
   const auto why = std::get<Infeasible>(plan_by("megatron-cp", request).result);
-  CHECK(why.constraint == "stages with a part of the head, one in megatron-cp's order");
+  CHECK(why.constraint ==
+        "stages with a part of the head, one in megatron-cp's order as published");
 }

@@ -166,6 +166,53 @@ TEST_CASE("slimpipe-order: three stages, sharded head, uneven granules, by hand"
         "0.2: F0.0 H0 F2.0 H2 F4.0 H4 B5.0 B3.0 B1.0 R0 O\n");
 }
 
+TEST_CASE("megatron: a sharded head, H of two packs back to back, by hand") {
+  planners::PlanRequest request = test::request_of({1024, 1024, 1000, 1000}, 9);
+  request.pp = 2;
+  planners::PackedSettings settings;
+  settings.head.head = LmHead::shard;
+  const auto orders = [&](std::int32_t batch) {
+    settings.head_batch = batch;
+    Plan plan = planners::build_packed(request, "megatron", settings, one_forward);
+    CHECK(planners::predict(plan, request) == std::nullopt);
+    for (const Violation& violation : validate(plan).violations) FAIL_CHECK(violation.message);
+    const std::string text = test::plan_text(plan);
+    return text.substr(text.find('\n') + 1);
+  };
+  CHECK(orders(1) ==
+        "0.0: F0.0 F2.0 H0 B1.0 H2 F4.0 B3.0 H4 F6.0 B5.0 H6 B7.0 R0 O\n"
+        "0.1: F0.0 H0 B1.0 F2.0 H2 B3.0 F4.0 H4 B5.0 F6.0 H6 B7.0 R0 O\n");
+  CHECK(orders(2) ==
+        "0.0: F0.0 F2.0 F4.0 H0 H2 B1.0 F6.0 B3.0 H4 H6 B5.0 B7.0 R0 O\n"
+        "0.1: F0.0 F2.0 H0 H2 B1.0 F4.0 B3.0 F6.0 H4 H6 B5.0 B7.0 R0 O\n");
+}
+
+TEST_CASE("planners: stages together and recomputation by length, where both are choices") {
+  planners::PlanRequest request = test::request_of({900, 100, 90, 80, 70, 60}, 8);
+  request.dp = 4;
+  request.pp = 4;
+  CHECK(planners::device_choices(request).size() == 2);
+  planners::PackedSettings settings;
+  settings.devices = planners::DeviceOrder::stages;
+  settings.recompute = planners::ModeChoice(Recompute::none, Recompute::layer);
+  settings.recompute.limit = {Tokens{80}, Tokens{500}, Tokens{}, Tokens{}};
+  settings.pack_length = Tokens{900};
+  const Plan plan = planners::build_packed(request, "megatron", settings, one_forward);
+  for (const Placement& place : plan.placement) CHECK(place.device == place.dp * 4 + place.pp);
+  for (const MicroPack& pack : plan.micropacks) {
+    if (pack.pass == Pass::forward) continue;
+    Tokens tokens;
+    for (const Slice& slice : pack.slices) tokens += slice.length();
+    CHECK(pack.recompute == (tokens.value <= 80    ? Recompute::none
+                             : tokens.value <= 500 ? Recompute::light
+                                                   : Recompute::layer));
+  }
+  request.as_published = true;
+  CHECK(planners::device_choices(request) == std::vector{planners::DeviceOrder::ranks});
+  CHECK(planners::pack_length_choices(request) == test::tokens_of({1024}));
+  CHECK(planners::mode_choices(request).size() == 4);
+}
+
 TEST_CASE("planners: plans of every degree are valid, complete and the same on any threads") {
   std::uint64_t seed = 0;
   for (const std::int32_t dp : {1, 2, 4}) {
@@ -215,8 +262,11 @@ TEST_CASE("planners: every candidate is a valid plan") {
     request.dp = static_cast<std::int32_t>(random.between(1, 3));
     request.pp = static_cast<std::int32_t>(random.between(1, 5));
     planners::PackedSettings settings;
-    for (const Recompute recompute : planners::recompute_choices(request)) {
+    const std::vector<planners::DeviceOrder> devices = planners::device_choices(request);
+    for (const planners::ModeChoice& recompute : planners::mode_choices(request)) {
       settings.recompute = recompute;
+      settings.head_batch = static_cast<std::int32_t>(random.between(1, 8));
+      settings.devices = devices[random.below(devices.size())];
       settings.packing =
           random.chance(1, 2) ? planners::Packing::in_order : planners::Packing::best_fit;
       settings.assignment_rule = random.chance(1, 2) ? planners::AssignmentRule::in_turn
@@ -312,11 +362,15 @@ TEST_CASE("planners: what a request fixes is kept") {
   }
   check_infeasible(plan_by("megatron", request), "chunks of a stage, one in megatron's order", 2,
                    1);
-  check_infeasible(plan_by("megatron-interleaved", request),
-                   "stages with a part of the head, one in megatron-interleaved's order", 4, 1);
+  request.as_published = true;
+  check_infeasible(
+      plan_by("megatron-interleaved", request),
+      "stages with a part of the head, one in megatron-interleaved's order as published", 4, 1);
   request.chunks = 1;
   check_infeasible(plan_by("megatron", request),
-                   "stages with a part of the head, one in megatron's order", 4, 1);
+                   "stages with a part of the head, one in megatron's order as published", 4, 1);
+  request.as_published = false;
+  CHECK(plan_of(plan_by("megatron", request)).parallel.head == LmHead::shard);
   request.head = LmHead::last;
   CHECK(plan_of(plan_by("megatron-interleaved", request)).parallel.chunks == 1);
   CHECK(plan_of(plan_by("megatron", request)).parallel.head == LmHead::last);

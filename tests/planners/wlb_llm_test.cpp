@@ -237,7 +237,7 @@ TEST_CASE("wlb-llm: candidates with context parallelism are valid and never belo
   request.pp = 2;
   const planners::detail::WlbCandidates candidates(request, "wlb-llm");
   std::int64_t seen = 0;
-  for (std::uint64_t seed = 0; seed < 80; ++seed) {
+  for (std::uint64_t seed = 0; seed < 160; ++seed) {
     Random random(seed);
     const planners::SettingPoint point = test::random_point(candidates.space(), random);
     if (!candidates.space().exists(point)) continue;
@@ -275,13 +275,15 @@ TEST_CASE("wlb-llm: long documents alone are shared by document, many short ones
   CHECK(sharded(Lengths(256, 200)) == std::pair<std::string, std::string>{"0", "1"});
 }
 
-TEST_CASE("wlb-llm: a sharded head is refused, a bound on groups kept") {
+TEST_CASE("wlb-llm: a sharded head is refused as published, a bound on groups kept") {
   planners::PlanRequest request = test::request_of({1000, 900, 800, 700});
   request.dp = 4;
   request.pp = 2;
   request.max_cp = 1;
   CHECK(std::holds_alternative<Plan>(plan_by("wlb-llm", request).result));
   request.head = LmHead::shard;
+  CHECK(planners::plan_in(plan_by("wlb-llm", request).result)->parallel.head == LmHead::shard);
+  request.as_published = true;
   const auto why = std::get<Infeasible>(plan_by("wlb-llm", request).result);
-  CHECK(why.constraint == "stages with a part of the head, one in wlb-llm's order");
+  CHECK(why.constraint == "stages with a part of the head, one in wlb-llm's order as published");
 }

@@ -233,7 +233,7 @@ TEST_CASE("zeppelin: routing over all interfaces of a node divides the traffic b
   CHECK(between(4) == (65536 - 8192) / 4);
 }
 
-TEST_CASE("zeppelin: a sharded head is refused, a bound on groups kept") {
+TEST_CASE("zeppelin: a sharded head is refused as published, a bound on groups kept") {
   planners::PlanRequest request = test::request_of({1000, 900, 800, 700});
   request.dp = 4;
   request.pp = 2;
@@ -242,6 +242,8 @@ TEST_CASE("zeppelin: a sharded head is refused, a bound on groups kept") {
   request.max_cp = 2;
   CHECK(plan_of(plan_by("zeppelin", request)).groups.front().size() <= 2);
   request.head = LmHead::shard;
+  CHECK(planners::plan_in(plan_by("zeppelin", request).result)->parallel.head == LmHead::shard);
+  request.as_published = true;
   const auto why = std::get<Infeasible>(plan_by("zeppelin", request).result);
-  CHECK(why.constraint == "stages with a part of the head, one in zeppelin's order");
+  CHECK(why.constraint == "stages, one in zeppelin's order as published");
 }

@@ -94,8 +94,10 @@ struct PlanRequest {
   std::optional<std::int32_t> max_cp;     ///< most ranks of a CP group; 1: each is alone
   OptimizerState optimizer = OptimizerState::sharded;  ///< over the data-parallel ranks
   Tokens context{131072};                              ///< longest sample that the step may hold
-  Effort effort = Effort::normal;                      ///< how many candidates may be simulated
-  std::int32_t threads = 1;  ///< for simulating candidates; never changes the answer
+  /// Planners of published systems: no more than the publication has (docs/planners.md).
+  bool as_published = false;
+  Effort effort = Effort::normal;  ///< how many candidates may be simulated
+  std::int32_t threads = 1;        ///< for simulating candidates; never changes the answer
   /// Called after each simulated candidate with how many are done and the most there will be;
   /// never by two threads at a time. May be empty.
   std::function<void(std::int64_t done, std::int64_t most)> progress;

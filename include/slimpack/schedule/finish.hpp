@@ -22,19 +22,31 @@ inline bool ends_forward(const PipelineOp& step, const Pipeline& pipeline) noexc
   return step.kind == UnitKind::forward && step.chunk == pipeline.chunks - 1;
 }
 
-/// H of every item after its last F on the last stage, and on the other stages before the first
-/// unit that begins no earlier. Sorted by their begin, the units of all stages then keep every
-/// dependency, so there is no deadlock.
+/// H of every item on the last stage once `batch` of them wait, or before the first B of one that
+/// waits, and on the other stages before the first unit that begins no earlier. Sorted by their
+/// begin, the units of all stages then keep every dependency, so there is no deadlock.
 inline StageOrders with_sharded_heads(const Pipeline& pipeline, const StageOrders& orders,
-                                      std::int32_t max_in_flight) {
+                                      std::int32_t max_in_flight, std::int32_t batch) {
   const StepTimes times;
   const auto begin = execute_abstractly(pipeline, orders, max_in_flight, times);
   std::vector<std::pair<std::int64_t, PipelineOp>> heads;
+  std::vector<std::int32_t> waiting;
+  std::int64_t ended = 0;  // when the last stage has run what came before
+  const auto run_waiting = [&] {
+    for (const std::int32_t item : waiting) heads.push_back({ended, {UnitKind::head, item, 0}});
+    waiting.clear();
+  };
   for (std::size_t i = 0; i < orders.back().size(); ++i) {
     const PipelineOp& step = orders.back()[i];
-    if (!ends_forward(step, pipeline)) continue;
-    heads.push_back({begin.back()[i] + times.forward, {UnitKind::head, step.item, 0}});
+    const bool back = step.kind == UnitKind::backward;
+    if (back && std::find(waiting.begin(), waiting.end(), step.item) != waiting.end()) {
+      run_waiting();
+    }
+    ended = begin.back()[i] + (back ? times.backward : times.forward);
+    if (ends_forward(step, pipeline)) waiting.push_back(step.item);
+    if (static_cast<std::int32_t>(waiting.size()) >= batch) run_waiting();
   }
+  run_waiting();
   StageOrders completed(orders.size());
   for (std::size_t stage = 0; stage < orders.size(); ++stage) {
     std::size_t next = 0;
@@ -52,13 +64,19 @@ inline StageOrders with_sharded_heads(const Pipeline& pipeline, const StageOrder
 }  // namespace detail
 
 /// Adds H: on the last stage right behind each item's last F. Where the head is sharded, H is added
-/// on every stage, where it falls in time when every F takes one unit of time and every B two.
+/// on every stage, where it falls in time when every F takes one unit of time and every B two;
+/// those of up to `batch` items run back to back where no B of the last stage needs one sooner.
 /// Orders that are free of deadlock stay so, with this `max_in_flight` and any larger one. Throws
-/// Deadlock if they are not free of it, InvalidInput if a size is < 1. O(units log stages).
+/// Deadlock if they are not free of it, InvalidInput if a size is < 1. O(units (log stages +
+/// batch)).
 [[nodiscard]] inline StageOrders with_heads(const Pipeline& pipeline, const StageOrders& orders,
-                                            LmHead head, std::int32_t max_in_flight = 2) {
+                                            LmHead head, std::int32_t max_in_flight = 2,
+                                            std::int32_t batch = 1) {
   check_pipeline(pipeline);
-  if (head == LmHead::shard) return detail::with_sharded_heads(pipeline, orders, max_in_flight);
+  require(batch >= 1, "with_heads: batch must be >= 1", batch);
+  if (head == LmHead::shard) {
+    return detail::with_sharded_heads(pipeline, orders, max_in_flight, batch);
+  }
   StageOrders result = orders;
   result.back().clear();
   for (const PipelineOp& step : orders.back()) {
@@ -66,6 +84,33 @@ inline StageOrders with_sharded_heads(const Pipeline& pipeline, const StageOrder
     if (detail::ends_forward(step, pipeline)) {
       result.back().push_back({UnitKind::head, step.item, 0});
     }
+  }
+  return result;
+}
+
+/// The same units with `ahead` more F of its stage before each B, as far as there are any.
+/// O(units).
+[[nodiscard]] inline StageOrders run_ahead(const StageOrders& orders, std::size_t ahead) {
+  if (ahead == 0) return orders;
+  StageOrders result;
+  for (const auto& order : orders) {
+    std::vector<PipelineOp> forward;
+    for (const PipelineOp& step : order) {
+      if (step.kind == UnitKind::forward) forward.push_back(step);
+    }
+    auto& moved = result.emplace_back();
+    std::size_t before = 0, placed = 0;  // F of the given order so far, and of the new one
+    for (const PipelineOp& step : order) {
+      if (step.kind == UnitKind::forward) {
+        ++before;
+        continue;
+      }
+      for (; placed < std::min(before + ahead, forward.size()); ++placed) {
+        moved.push_back(forward[placed]);
+      }
+      moved.push_back(step);
+    }
+    moved.insert(moved.end(), forward.begin() + static_cast<std::ptrdiff_t>(placed), forward.end());
   }
   return result;
 }

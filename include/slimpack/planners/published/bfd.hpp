@@ -32,16 +32,12 @@ class BfdCandidates : public CandidateBase<BfdSettings> {
       : CandidateBase(request, planner) {
     const Tokens longest = longest_of(request.batch.samples);
     std::vector<Tokens> lengths{request.context};
-    if (longest < request.context) lengths = {longest, request.context};
+    if (longest < request.context && !request.as_published) lengths = {longest, request.context};
     const auto ranks = context_parallel_choices(request);
-    std::vector<LmHeadPlacement> heads;
-    for (const std::int32_t fewer : fewer_layers_choices(request)) {
-      heads.push_back({LmHead::last, fewer});
-    }
-    space_.add("recompute", &PackedSettings::recompute, recompute_choices(request));
+    space_.add("recompute", &PackedSettings::recompute, mode_choices(request));
     space_.add("context_parallel", &PackedSettings::ranks,
                roomy_first(request, ranks, lengths.front()));
-    space_.add("head", &PackedSettings::head, heads);
+    add_step_settings(space_, request);
     space_.add("share_tokens", &PackedSettings::cp_block, block_choices(request, ranks.back()),
                {.applies = PackedSettings::in_cp_group, .first_only = true}, block_text);
     space_.add("pack_tokens", &BfdRules::length, lengths);
@@ -68,16 +64,16 @@ class BfdCandidates : public CandidateBase<BfdSettings> {
 /// mod dp. Nothing balances ranks.
 ///
 /// Searched: recomputation; context-parallel degree (powers of two that divide dp) and CP blocks,
-/// as by `MegatronCp`; layers of the last stage; length of packs (the context or the longest
-/// sample); packs of a micro-batch (1, 2 or 4); packs as packed or in one of three shuffled orders,
-/// of which the trainer draws one.
+/// as by `MegatronCp`; place of the head and devices (`StepSettings`); length of packs (the context
+/// or the longest sample); packs of a micro-batch (1, 2 or 4); packs as packed or in one of three
+/// shuffled orders, of which the trainer draws one.
 ///
 /// Deviations: TRL packs a whole data set, so that the packs of a step are a sample of them; here
 /// the samples of the step are packed. Its sampler repeats packs until they divide among ranks;
 /// here no work is added. TRL has no pipeline; with several stages micro-batches run 1F1B, in its
 /// favour. CP blocks are those of a plan (published/megatron.hpp).
 ///
-/// Infeasible where more than one chunk or a sharded head is asked for.
+/// Infeasible where more than one chunk is asked for; as published, several stages too.
 struct Bfd {
   static constexpr std::string_view name = "bfd";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
@@ -87,7 +83,7 @@ struct Bfd {
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    return choose_last_head<detail::BfdCandidates>(request, name);
+    return choose_within<detail::BfdCandidates>({.published_one_stage = true}, request, name);
   }
 };
 static_assert(Planner<Bfd>);

@@ -57,13 +57,12 @@ inline constexpr std::array<std::string_view, 2>
 namespace slimpack::planners {
 
 /// One candidate of `Chunkflow`.
-struct ChunkflowSettings {
+struct ChunkflowSettings : StepSettings {
   Retention retention;                                               ///< what chunks keep
   Tokens chunk{8192};                                                ///< most tokens of a chunk
   schedule::ChunkLead lead = schedule::ChunkLead::just_in_time;      ///< how far F runs ahead
   detail::GroupOrder order = detail::GroupOrder::most_chunks_first;  ///< of a rank's sequences
   Consolidation consolidation = Consolidation::best_fit;             ///< of short samples
-  std::int32_t fewer_last_layers = 0;  ///< layers of the last stage below an even part
 };
 
 namespace detail {
@@ -103,18 +102,20 @@ class ChunkflowCandidates : public CandidateBase<ChunkflowSettings> {
     space_.add("", &ChunkflowSettings::retention, retention_choices());
     space_.add("chunk_size", &ChunkflowSettings::chunk, size_choices());
     space_.add("lead", &ChunkflowSettings::lead,
-               {schedule::ChunkLead::just_in_time, schedule::ChunkLead::steady});
+               request.as_published
+                   ? std::vector{schedule::ChunkLead::steady}
+                   : std::vector{schedule::ChunkLead::just_in_time, schedule::ChunkLead::steady});
     space_.add("group_order", &ChunkflowSettings::order,
                {GroupOrder::most_chunks_first, GroupOrder::as_given});
     space_.add("consolidation", &ChunkflowSettings::consolidation,
-               {Consolidation::best_fit, Consolidation::level});
-    space_.add("last_stage_layers", &ChunkflowSettings::fewer_last_layers,
-               fewer_layers_choices(request), {}, fewer_layers_text);
+               request.as_published ? std::vector{Consolidation::best_fit}
+                                    : std::vector{Consolidation::best_fit, Consolidation::level});
+    add_step_settings(space_, request);
   }
 
   /// The plan of one candidate, without a prediction.
   [[nodiscard]] Plan build(const ChunkflowSettings& settings) const {
-    Plan plan = last_head_frame(request_, planner_, settings.fewer_last_layers);
+    Plan plan = step_frame(request_, planner_, settings);
     std::vector<ChunkGroup> groups = cut(settings);
     price_groups(groups, StagePrices(plan), settings.retention.kept);
     const auto assigned = assign_groups(groups, plan.groups.size(), settings.order);
@@ -132,7 +133,8 @@ class ChunkflowCandidates : public CandidateBase<ChunkflowSettings> {
         chunks.push_back(count);
       }
       add_orders(plan, group, packs,
-                 schedule::chunked_one_f_one_b(request_.pp, chunks, settings.lead));
+                 schedule::chunked_one_f_one_b(request_.pp, chunks, settings.lead),
+                 settings.head_batch);
     }
     return plan;
   }
@@ -174,6 +176,10 @@ class ChunkflowCandidates : public CandidateBase<ChunkflowSettings> {
     for (const Recompute kept : recompute_choices(request_)) choices.push_back({kept, {}, kept});
     for (const std::int32_t chunks : {1, 2, 4, 8}) {
       if (request_.recompute) break;
+      if (request_.as_published) {
+        choices.push_back({Recompute::none, chunks, Recompute::full});
+        continue;
+      }
       for (const Recompute kept : {Recompute::none, Recompute::light, Recompute::layer}) {
         choices.push_back({kept, chunks, Recompute::full});
         if (kept != Recompute::layer) choices.push_back({kept, chunks, Recompute::layer});
@@ -222,9 +228,9 @@ static_assert(PlanCandidates<ChunkflowCandidates>);
 ///
 /// Searched: the size of chunks (powers of two from 1K to 256K and the context), K (1, 2, 4, 8,
 /// all), what the last K chunks keep, best fit decreasing or level packing, how far forward units
-/// run ahead (schedule/orders.hpp), groups of most chunks first or as they come, layers of the
-/// last stage. Samples and chunks are assigned to data-parallel ranks by time, longest first, with
-/// moves and swaps.
+/// run ahead (schedule/orders.hpp), groups of most chunks first or as they come, place of the head
+/// and devices (`StepSettings`). Samples and chunks are assigned to data-parallel ranks by time,
+/// longest first, with moves and swaps.
 ///
 /// Deviations. The second forward of an early chunk is recomputation inside its B, not a unit of
 /// its own: steady throughput is the same, but at the end of the step the last chunks' second
@@ -237,7 +243,7 @@ static_assert(PlanCandidates<ChunkflowCandidates>);
 /// chunks; both orders of lead. A request's mode of recomputation is that of all chunks, K is then
 /// all.
 ///
-/// Infeasible where more than one chunk a stage or a sharded head is asked for.
+/// Infeasible where more than one chunk is asked for; as published, a sharded head too.
 struct Chunkflow {
   static constexpr std::string_view name = "chunkflow";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
@@ -247,7 +253,7 @@ struct Chunkflow {
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    return choose_last_head<detail::ChunkflowCandidates>(request, name);
+    return choose_within<detail::ChunkflowCandidates>({}, request, name);
   }
 };
 static_assert(Planner<Chunkflow>);

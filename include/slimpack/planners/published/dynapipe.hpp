@@ -24,6 +24,7 @@
 #include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/detail/choose.hpp"
 #include "slimpack/planners/search/detail/lengths.hpp"
+#include "slimpack/planners/search/detail/recompute_by_length.hpp"
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/settings.hpp"
 #include "slimpack/schedule/orders.hpp"
@@ -43,11 +44,10 @@ inline constexpr std::array<std::string_view, 3>
 namespace slimpack::planners {
 
 /// One candidate of `Dynapipe`.
-struct DynapipeSettings {
-  Recompute recompute = Recompute::none;         ///< of all micro-batches
+struct DynapipeSettings : StepSettings {
+  ModeChoice recompute;                          ///< of micro-batches, by their tokens
   DynapipeOrder order = DynapipeOrder::limited;  ///< of each stage's units
   std::int32_t in_flight = 1;  ///< a micro-batch may take 1/in_flight of a stage's free memory
-  std::int32_t fewer_last_layers = 0;  ///< layers of the last stage below an even part
 };
 
 namespace detail {
@@ -85,7 +85,7 @@ class ReplicaRoom {
       const std::int64_t buffers =
           2 * neighbours * plan.max_in_flight * layer.boundary * most.value;
       room_[stage] = (available - static_bytes(plan, pp).total()).value - buffers;
-      if (stage + 1 == room_.size()) room_[stage] -= head_workspace(plan, pp, most).value;
+      room_[stage] -= head_workspace(plan, pp, most).value;
     }
   }
 
@@ -123,17 +123,18 @@ class DynapipeCandidates : public CandidateBase<DynapipeSettings> {
       }
     }
     using enum DynapipeOrder;
-    space_.add("recompute", &DynapipeSettings::recompute, recompute_choices(request));
-    space_.add("order", &DynapipeSettings::order, {limited, cyclic, one_forward});
+    space_.add("recompute", &DynapipeSettings::recompute, mode_choices(request));
+    space_.add(
+        "order", &DynapipeSettings::order,
+        request.as_published ? std::vector{limited} : std::vector{limited, cyclic, one_forward});
     space_.add("memory_share", &DynapipeSettings::in_flight, in_flight, {},
                [](std::int32_t parts) { return "1/" + std::to_string(parts); });
-    space_.add("last_stage_layers", &DynapipeSettings::fewer_last_layers,
-               fewer_layers_choices(request), {}, fewer_layers_text);
+    add_step_settings(space_, request);
   }
 
   /// The plan of one candidate, without a prediction.
   [[nodiscard]] Plan build(const DynapipeSettings& settings) const {
-    Plan plan = last_head_frame(request_, planner_, settings.fewer_last_layers);
+    Plan plan = step_frame(request_, planner_, settings);
     const Batches batches = cut(plan, settings);
     std::vector<GroupPacks> packs(static_cast<std::size_t>(request_.dp));
     const schedule::ShardLayout replicas =
@@ -141,18 +142,20 @@ class DynapipeCandidates : public CandidateBase<DynapipeSettings> {
     for (std::size_t rank = 0; rank < replicas.size(); ++rank) {
       for (const std::size_t batch : replicas[rank]) {
         std::vector<Slice> slices;
+        Tokens tokens;
         for (std::size_t i = batch == 0 ? 0 : batches.ends[batch - 1]; i < batches.ends[batch];
              ++i) {
           const std::size_t sample = longest_first_[i];
           slices.push_back({static_cast<SampleId>(sample), Tokens{}, plan.samples[sample]});
+          tokens += plan.samples[sample];
         }
-        add_pack(plan, static_cast<GroupId>(rank), std::move(slices), settings.recompute,
+        add_pack(plan, static_cast<GroupId>(rank), std::move(slices), settings.recompute.of(tokens),
                  packs[rank]);
       }
     }
     const PricedPlan prices(plan);
     for (std::size_t rank = 0; rank < packs.size(); ++rank) {
-      add_best_order(plan, static_cast<GroupId>(rank), packs[rank], prices, settings.order);
+      add_best_order(plan, static_cast<GroupId>(rank), packs[rank], prices, settings);
     }
     return plan;
   }
@@ -171,7 +174,7 @@ class DynapipeCandidates : public CandidateBase<DynapipeSettings> {
   [[nodiscard]] Batches cut(const Plan& frame, const DynapipeSettings& settings) const {
     std::vector<Tokens> lengths;
     for (const std::size_t sample : longest_first_) lengths.push_back(frame.samples[sample]);
-    const SampleTimes times = StagePrices(frame).whole(lengths, settings.recompute);
+    const SampleTimes times = StagePrices(frame).whole(lengths, settings.recompute.most);
     const LayerBytes layer =
         layer_bytes(frame.model, frame.memory.gradient_bytes, frame.parallel.tp);
     // The stage that has least room for what one layer keeps.
@@ -187,7 +190,7 @@ class DynapipeCandidates : public CandidateBase<DynapipeSettings> {
     std::vector<BatchItem> items;
     for (std::size_t i = 0; i < lengths.size(); ++i) {
       items.push_back({times.time[i], layers * in_flight_bytes(layer, frame.memory, lengths[i],
-                                                               settings.recompute)});
+                                                               settings.recompute.of(lengths[i]))});
     }
     const BatchRules rules{times.unit, free / settings.in_flight, request_.pp, request_.dp};
     Batches batches{BatchCut(items, rules).ends(), {}};
@@ -201,7 +204,8 @@ class DynapipeCandidates : public CandidateBase<DynapipeSettings> {
 
   /// Tries the orders of micro-batches of one replica on times of its own.
   static void add_best_order(Plan& plan, GroupId group, const GroupPacks& packs,
-                             const PricedPlan& prices, DynapipeOrder kind) {
+                             const PricedPlan& prices, const DynapipeSettings& settings) {
+    const DynapipeOrder kind = settings.order;
     const ReplicaTimes times = replica_times(plan, packs, prices);
     const auto stages = static_cast<std::int32_t>(times.stages);
     const auto items = static_cast<std::int32_t>(times.items);
@@ -230,7 +234,7 @@ class DynapipeCandidates : public CandidateBase<DynapipeSettings> {
       placed.forward.push_back(packs.forward[i]);
       placed.backward.push_back(packs.backward[i]);
     }
-    add_orders(plan, group, placed, best_orders);
+    add_orders(plan, group, placed, best_orders, settings.head_batch);
   }
 
   [[nodiscard]] static ReplicaTimes replica_times(const Plan& plan, const GroupPacks& packs,
@@ -267,9 +271,10 @@ static_assert(PlanCandidates<DynapipeCandidates>);
 /// micro-batches are clustered by time, and of all permutations of the clusters the one is taken
 /// that ends first by times of the planner's own; they run in the memory-aware cyclic order.
 ///
-/// Searched: recomputation, which is one mode for the step as published; the cyclic order with and
-/// without its memory limit, and 1F1B; the part of a stage's free memory that a micro-batch may
-/// take (published: 1/pp, or a fraction set by hand); layers of the last stage.
+/// Searched: recomputation, which is one mode for the step as published, by the tokens of a
+/// micro-batch else; the cyclic order with and without its memory limit, and 1F1B; the part of a
+/// stage's free memory that a micro-batch may take (published: 1/pp, or a fraction set by hand);
+/// place of the head and devices (`StepSettings`).
 ///
 /// Deviations: samples of a micro-batch lie one behind the other with attention of variable length,
 /// no padding is counted or computed; the optimum of the dynamic program is exact, where published
@@ -279,7 +284,7 @@ static_assert(PlanCandidates<DynapipeCandidates>);
 /// publication shuffles; in equal-time clusters k-means starts from quantiles. All but the last are
 /// in its favour. Assumption: decoders only, where its repository has no interleaved order.
 ///
-/// Infeasible where more than one chunk or a sharded head is asked for.
+/// Infeasible where more than one chunk is asked for; as published, a sharded head too.
 struct Dynapipe {
   static constexpr std::string_view name = "dynapipe";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
@@ -289,7 +294,7 @@ struct Dynapipe {
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    return choose_last_head<detail::DynapipeCandidates>(request, name);
+    return choose_within<detail::DynapipeCandidates>({}, request, name);
   }
 };
 static_assert(Planner<Dynapipe>);

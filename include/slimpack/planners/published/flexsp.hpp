@@ -41,11 +41,9 @@ struct FlexSpCount {
 };
 
 /// One candidate of `FlexSp`.
-struct FlexSpSettings {
-  Recompute recompute = Recompute::none;  ///< of all micro-batches
-  FlexSpCount count;                      ///< of micro-batches
-  std::int64_t room = 4;                  ///< quarters of what memory holds that groups may fill
-  std::int32_t fewer_last_layers = 0;     ///< layers of the last stage below an even part
+struct FlexSpSettings : detail::SharedSettings {
+  FlexSpCount count;      ///< of micro-batches
+  std::int64_t room = 4;  ///< quarters of what memory holds that groups may fill
 };
 
 namespace detail {
@@ -60,26 +58,22 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
     for (std::int64_t ranks = 1; ranks <= most && heads % ranks == 0; ranks *= 2) ++degrees_;
     std::vector<FlexSpCount> counts{{4, 0}, {5, 0}, {6, 0}, {8, 0}, {12, 0}, {16, 0}, {32, 0}};
     if (request.pp > 1) counts = {{0, 4}, {4, 0}, {0, 2}, {0, 8}, {8, 0}, {16, 0}, {0, 16}};
-    space_.add("recompute", &FlexSpSettings::recompute, recompute_choices(request));
+    space_.add("recompute", &FlexSpSettings::recompute, mode_choices(request));
     space_.add("", &FlexSpSettings::count, counts);
     space_.add("", &FlexSpSettings::room, {4, 3, 2, 5});
-    space_.add("last_stage_layers", &FlexSpSettings::fewer_last_layers,
-               fewer_layers_choices(request), {}, fewer_layers_text);
+    add_step_settings(space_, request);
+    space_.add("", &FlexSpSettings::cp_block, {request.memory.cp_block_tokens.value_or(kBlock)});
   }
 
   [[nodiscard]] BuiltStep build(const FlexSpSettings& settings) const {
     const std::vector<SharedBatch> batches = batches_of(settings);
-    Plan plan = share_batches(
-        request_, planner_,
-        {settings.recompute, settings.fewer_last_layers,
-         request_.memory.cp_block_tokens ? request_.memory.cp_block_tokens : std::optional(kBlock)},
-        batches);
+    Plan plan = share_batches(request_, planner_, settings, batches);
     Bytes exchanged;
     std::vector<Nanos> compute;
     std::visit([&](const auto& model) { compute = price(plan, model, exchanged); },
                make_model(plan));
     UnitTimeOverrides times(plan, PricedPlan(plan), std::move(compute));
-    schedule_shared(plan, batches, times, MemoryModel(plan));
+    schedule_shared(plan, batches, times, MemoryModel(plan), settings.head_batch);
     if (plan.parallel.max_cp == 1) return plan;
     return SimulationOnlyPlan{std::move(plan), std::move(times), "exchange of heads between ranks",
                               exchanged};
@@ -93,7 +87,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
   /// Micro-batches of groups, in order; the groups of one lie on neighbouring ranks, largest first.
   [[nodiscard]] std::vector<SharedBatch> batches_of(const FlexSpSettings& settings) const {
     const std::span<const Tokens> samples = request_.batch.samples;
-    const std::vector<SpTimes> times = sample_times(settings.recompute);
+    const std::vector<SpTimes> times = sample_times(settings.recompute.most);
     std::vector<SharedBatch> batches;
     for (const auto& run : cut_sorted(samples, count(settings))) {
       std::vector<Tokens> lengths;
@@ -120,7 +114,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
 
   [[nodiscard]] Tokens capacity(const FlexSpSettings& settings) const {
     return {std::max<std::int64_t>(
-        1, token_capacity(request_, settings.recompute).value / 4 * settings.room)};
+        1, token_capacity(request_, settings.recompute.lean).value / 4 * settings.room)};
   }
   [[nodiscard]] std::int64_t count(const FlexSpSettings& settings) const {
     const std::vector<Tokens>& samples = request_.batch.samples;
@@ -183,7 +177,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
 /// heads.
 ///
 /// Searched: recomputation; number of micro-batches, from the fewest that hold all tokens; token
-/// capacity, around what memory holds; layers of the last stage.
+/// capacity, around what memory holds; place of the head and devices (`StepSettings`).
 ///
 /// The published solver sorts samples into buckets by length and gives each micro-batch to a MILP
 /// solver with a time limit. Here every sample is assigned by itself, and the problem is solved by
@@ -201,7 +195,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
 /// all ranks (ZeRO-3), in exchange for gathering them; a plan shards optimizer state alone, and
 /// neither the bytes nor the gathering are modelled.
 ///
-/// Infeasible where more than one chunk or a sharded head is asked for.
+/// Infeasible where more than one chunk is asked for; as published, several stages too.
 struct FlexSp {
   static constexpr std::string_view name = "flexsp";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
@@ -213,7 +207,7 @@ struct FlexSp {
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    return choose_last_head<detail::FlexSpCandidates>(request, name);
+    return choose_within<detail::FlexSpCandidates>({.published_one_stage = true}, request, name);
   }
 };
 static_assert(Planner<FlexSp>);

@@ -29,12 +29,9 @@
 namespace slimpack::planners {
 
 /// One candidate of `HybridCp`.
-struct HybridCpSettings {
-  Recompute recompute = Recompute::none;  ///< of all samples
-  Tokens per_rank;                        ///< most tokens of a sample on one rank
-  bool packed = false;                    ///< several samples a micro-batch, else one
-  std::int32_t fewer_last_layers = 0;     ///< layers of the last stage below an even part
-  std::optional<Tokens> cp_block;         ///< tokens of a CP block; absent: the request's
+struct HybridCpSettings : detail::SharedSettings {
+  Tokens per_rank;      ///< most tokens of a sample on one rank
+  bool packed = false;  ///< several samples a micro-batch, else one
 };
 
 namespace detail {
@@ -86,12 +83,12 @@ class HybridCpCandidates : public CandidateBase<HybridCpSettings> {
     const Tokens room = token_capacity(request, Recompute::light);
     std::stable_partition(per_rank.begin(), per_rank.end(),
                           [&](Tokens tokens) { return tokens <= room; });
-    space_.add("recompute", &HybridCpSettings::recompute, recompute_choices(request));
+    space_.add("recompute", &HybridCpSettings::recompute, mode_choices(request));
     space_.add("tokens_per_rank", &HybridCpSettings::per_rank, per_rank);
-    space_.add("micro_batch", &HybridCpSettings::packed, {false, true}, {},
+    space_.add("micro_batch", &HybridCpSettings::packed,
+               request.as_published ? std::vector{false} : std::vector{false, true}, {},
                [](bool packed) { return packed ? "packed" : "sample"; });
-    space_.add("last_stage_layers", &HybridCpSettings::fewer_last_layers,
-               fewer_layers_choices(request), {}, fewer_layers_text);
+    add_step_settings(space_, request);
     space_.add("share_tokens", &HybridCpSettings::cp_block, block_choices(request, most), {},
                block_text);
   }
@@ -102,10 +99,8 @@ class HybridCpCandidates : public CandidateBase<HybridCpSettings> {
         hybrid_cp_rounds(samples, {request_.dp, settings.per_rank, std::min(request_.dp, most())});
     const auto batches = hybrid_batches(
         samples, rounds, settings.packed ? std::optional(settings.per_rank) : std::nullopt);
-    Plan plan =
-        share_batches(request_, planner_,
-                      {settings.recompute, settings.fewer_last_layers, settings.cp_block}, batches);
-    schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan));
+    Plan plan = share_batches(request_, planner_, settings, batches);
+    schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan), settings.head_batch);
     return plan;
   }
   static void describe(const HybridCpSettings&, const Plan& plan, SettingTexts& texts) {
@@ -130,9 +125,9 @@ class HybridCpCandidates : public CandidateBase<HybridCpSettings> {
 /// is a micro-batch of its own; keys and values are what ranks exchange.
 ///
 /// Searched: recomputation; tokens of a sample on a rank (`max_seqlen_per_dp_cp_rank`), from which
-/// sizes of groups follow; CP blocks, as by `MegatronCp`; layers of the last stage. And what the
-/// published code does not have: consecutive samples of a group are packed into micro-batches of as
-/// many tokens a rank.
+/// sizes of groups follow; CP blocks, as by `MegatronCp`; place of the head and devices
+/// (`StepSettings`). And what the published code does not have: consecutive samples of a group are
+/// packed into micro-batches of as many tokens a rank.
 ///
 /// Deviations, all in its favour but the last: ranks wait for each other where they share a
 /// sample, not all of them after every round; with several stages, which the published code
@@ -141,7 +136,7 @@ class HybridCpCandidates : public CandidateBase<HybridCpSettings> {
 /// error, some stay idle for a round. Megatron cuts every sample into 2 x degree chunks; a plan has
 /// one length of blocks for all (published/megatron.hpp).
 ///
-/// Infeasible where more than one chunk or a sharded head is asked for.
+/// Infeasible where more than one chunk is asked for; as published, several stages too.
 struct HybridCp {
   static constexpr std::string_view name = "hybrid-cp";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
@@ -151,7 +146,7 @@ struct HybridCp {
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    return choose_last_head<detail::HybridCpCandidates>(request, name);
+    return choose_within<detail::HybridCpCandidates>({.published_one_stage = true}, request, name);
   }
 };
 static_assert(Planner<HybridCp>);

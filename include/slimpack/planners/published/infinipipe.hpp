@@ -29,15 +29,14 @@
 namespace slimpack::planners {
 
 /// One candidate of InfiniPipe.
-struct InfinipipeSettings {
+struct InfinipipeSettings : StepSettings {
   std::optional<Recompute> recompute;  ///< of all chunks; absent: chunk by chunk as memory asks
   std::int32_t slices = 1;             ///< of the longest sample
   /// Samples of at most so many chunks run in a pipeline of their own behind the others; 0: none.
   std::int32_t apart = 0;
   schedule::ChunkLead lead = schedule::ChunkLead::steady;  ///< how far F runs ahead of B
-  std::int32_t ranks = 1;              ///< that run each chunk together; divides dp
-  std::optional<Tokens> cp_block;      ///< tokens of a CP block; absent: the request's
-  std::int32_t fewer_last_layers = 0;  ///< layers of the last stage below an even part
+  std::int32_t ranks = 1;          ///< that run each chunk together; divides dp
+  std::optional<Tokens> cp_block;  ///< tokens of a CP block; absent: the request's
 
   /// Whether several ranks run each chunk.
   [[nodiscard]] static bool in_cp_group(const InfinipipeSettings& settings) noexcept {
@@ -53,7 +52,7 @@ class InfinipipeCandidates : public CandidateBase<InfinipipeSettings> {
   InfinipipeCandidates(const PlanRequest& request, std::string_view planner)
       : CandidateBase(request, planner) {
     std::vector<std::optional<Recompute>> modes{request.recompute};
-    if (!request.recompute) {
+    if (!request.recompute && !request.as_published) {
       modes.insert(modes.end(), {Recompute::full, Recompute::layer, Recompute::light});
     }
     std::vector<std::int32_t> slices;
@@ -68,18 +67,19 @@ class InfinipipeCandidates : public CandidateBase<InfinipipeSettings> {
                });
     space_.add("slices", &InfinipipeSettings::slices, slices);
     space_.add("lead", &InfinipipeSettings::lead,
-               {schedule::ChunkLead::steady, schedule::ChunkLead::just_in_time});
+               request.as_published
+                   ? std::vector{schedule::ChunkLead::steady}
+                   : std::vector{schedule::ChunkLead::steady, schedule::ChunkLead::just_in_time});
     space_.add("apart", &InfinipipeSettings::apart, {0, 1, 2, 4, 8});
     space_.add("context_parallel", &InfinipipeSettings::ranks, ranks);
     space_.add("share_tokens", &InfinipipeSettings::cp_block, block_choices(request, ranks.back()),
                {.applies = InfinipipeSettings::in_cp_group, .first_only = true}, block_text);
-    space_.add("last_stage_layers", &InfinipipeSettings::fewer_last_layers,
-               fewer_layers_choices(request), {}, fewer_layers_text);
+    add_step_settings(space_, request);
   }
 
   /// The plan of one candidate, without a prediction.
   [[nodiscard]] Plan build(const InfinipipeSettings& settings) const {
-    Plan plan = last_head_frame(request_, planner_, settings.fewer_last_layers);
+    Plan plan = step_frame(request_, planner_, settings);
     group_neighbours(plan, settings.ranks, settings.cp_block);
     const StagePrices prices(plan);
     std::vector<GroupPacks> packs(plan.groups.size());
@@ -97,7 +97,7 @@ class InfinipipeCandidates : public CandidateBase<InfinipipeSettings> {
         }
       }
       orders.push_back(order_of(chunks, settings));
-      add_orders(plan, static_cast<GroupId>(i), packs[i], orders.back());
+      add_orders(plan, static_cast<GroupId>(i), packs[i], orders.back(), settings.head_batch);
     }
     if (!settings.recompute) fit(plan, packs, orders, costs);
     return plan;
@@ -252,8 +252,8 @@ static_assert(PlanCandidates<InfinipipeCandidates>);
 ///
 /// Searched: slices of the longest sample, samples of few chunks in a pipeline of their own,
 /// sequence-parallel ranks (powers of two that divide dp, none above `max_cp`) and CP blocks, the
-/// lead of forward units, layers of the last stage, and one mode for all chunks in place of the
-/// chosen ones.
+/// lead of forward units, place of the head and devices (`StepSettings`), and one mode for all
+/// chunks in place of the chosen ones.
 ///
 /// Deviations. A plan has one mode a chunk for all stages, where the system sets a number of layers
 /// for each chunk and stage: those of one diagonal together, since a stage that recomputes holds
@@ -265,7 +265,7 @@ static_assert(PlanCandidates<InfinipipeCandidates>);
 /// Sequence parallelism exchanges keys and values, hidden behind attention, where the system
 /// exchanges heads; tensor parallelism comes with the request.
 ///
-/// Infeasible where more than one chunk a stage or a sharded head is asked for.
+/// Infeasible where more than one chunk is asked for; as published, a sharded head too.
 struct Infinipipe {
   static constexpr std::string_view name = "infinipipe";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
@@ -275,7 +275,7 @@ struct Infinipipe {
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    return choose_last_head<detail::InfinipipeCandidates>(request, name);
+    return choose_within<detail::InfinipipeCandidates>({}, request, name);
   }
 };
 static_assert(Planner<Infinipipe>);

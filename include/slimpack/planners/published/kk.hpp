@@ -43,16 +43,20 @@ class KkCandidates : public CandidateBase<KkSettings> {
     std::vector<PartSizes> sizes{PartSizes::equal, PartSizes::free};
     if (request.batch.samples.size() % static_cast<std::size_t>(request.dp) != 0) {
       sizes = {PartSizes::free};
+    } else if (request.as_published) {
+      sizes = {PartSizes::equal};
     }
-    space_.add("recompute", &PackedSettings::recompute, recompute_choices(request));
+    space_.add("recompute", &PackedSettings::recompute, mode_choices(request));
     space_.add("context_parallel", &PackedSettings::ranks, roomy_first(request, ranks, longest));
     space_.add("least_micro_batches", &KkRules::least, least);
     space_.add("", &KkRules::budget, budgets);
-    space_.add("work", &KkRules::work, {KkWork::verl, KkWork::model}, {},
+    std::vector<KkWork> works{KkWork::verl};
+    if (!request.as_published) works.push_back(KkWork::model);
+    space_.add("work", &KkRules::work, works, {},
                [](KkWork work) { return work == KkWork::verl ? "24576-L-plus-L2" : "model"; });
     space_.add("samples_of_ranks", &KkRules::sizes, sizes, {},
                [](PartSizes parts) { return parts == PartSizes::equal ? "equal" : "free"; });
-    space_.add("head", &PackedSettings::head, head_choices(request, chunks, false));
+    add_step_settings(space_, request, chunks, !request.as_published);
     space_.add("share_tokens", &PackedSettings::cp_block, block_choices(request, ranks.back()),
                {.applies = PackedSettings::in_cp_group, .first_only = true}, block_text);
     space_.add("chunks", &PackedSettings::chunks, chunks);
@@ -91,16 +95,17 @@ class KkCandidates : public CandidateBase<KkSettings> {
 /// Whole samples, packed without padding; 1F1B, interleaved where stages have chunks.
 ///
 /// Searched: recomputation; context-parallel degree (powers of two that divide dp) and CP blocks,
-/// as by `MegatronCp`; chunks; layers of the last stage; verl's own knobs: token budget, least
-/// number of micro-batches, light ones at both ends or as assigned. And what it fixes: work by its
-/// figure of a 7B model or by the model at hand, ranks with equal or free numbers of samples.
+/// as by `MegatronCp`; chunks; place of the head and devices (`StepSettings`); verl's own knobs:
+/// token budget, least number of micro-batches, light ones at both ends or as assigned. And what it
+/// fixes: work by its figure of a 7B model or by the model at hand, ranks with equal or free
+/// numbers of samples.
 ///
 /// Deviations, all in its favour: where ranks do not divide the samples, verl stops, here numbers
 /// are free; a rank with fewer samples than micro-batches has one a sample. As published, a
 /// micro-batch may exceed the budget; what does not fit into memory is not chosen. CP blocks
 /// are those of a plan (published/megatron.hpp).
 ///
-/// Infeasible where a sharded head is asked for.
+/// As published, infeasible where a sharded head is asked for.
 struct Kk {
   static constexpr std::string_view name = "kk";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
@@ -110,7 +115,7 @@ struct Kk {
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    return choose_last_head<detail::KkCandidates>(request, name, false);
+    return choose_within<detail::KkCandidates>({.one_chunk = false}, request, name);
   }
 };
 static_assert(Planner<Kk>);

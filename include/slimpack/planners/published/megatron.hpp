@@ -14,11 +14,11 @@
 namespace slimpack::planners {
 
 /// Micro-batches of whole documents, each document attending to itself alone, in
-/// one-forward-one-backward order, the head on the last stage. Searched: recomputation, layers of
-/// the last stage, length of micro-batches from the longest sample to the context (its
+/// one-forward-one-backward order. Searched: recomputation, place of the head and devices
+/// (`StepSettings`), length of micro-batches from the longest sample to the context (its
 /// `--seq-length`), documents in data order or best fit decreasing, micro-batches assigned to ranks
-/// in turn or balanced in equal numbers. Infeasible where more than one chunk or a sharded head is
-/// asked for.
+/// in turn or balanced in equal numbers. Infeasible where more than one chunk is asked for; as
+/// published, a sharded head too.
 struct Megatron {
   static constexpr std::string_view name = "megatron";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
@@ -28,9 +28,7 @@ struct Megatron {
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    check_request(request);
-    if (auto lacks = lacks_order(request, name)) return {*std::move(lacks), {}, 0};
-    return choose(request, PackedCandidates<>(request, name, {}));
+    return choose_within<PackedCandidates<>>({}, request, name, PackedChoices{});
   }
 };
 static_assert(Planner<Megatron>);
@@ -38,7 +36,7 @@ static_assert(Planner<Megatron>);
 /// The packs of `Megatron` in interleaved order (Narayanan et al., SC 2021), for any number of
 /// micro-batches. Searched besides: chunks, from those of 2 to 8 that give every stage and chunk
 /// the same number of layers (where there is none, that leave none empty; one where there is none
-/// of these). Infeasible where a sharded head is asked for.
+/// of these). As published, infeasible where a sharded head is asked for.
 struct MegatronInterleaved {
   /// In lists and as `Plan::planner`.
   static constexpr std::string_view name = "megatron-interleaved";
@@ -49,10 +47,8 @@ struct MegatronInterleaved {
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    check_request(request);
-    if (auto lacks = lacks_order(request, name, false)) return {*std::move(lacks), {}, 0};
-    return choose(request,
-                  PackedCandidates<>(request, name, {.chunks = chunk_choices(request, 2)}));
+    return choose_within<PackedCandidates<>>({.one_chunk = false}, request, name,
+                                             PackedChoices{.chunks = chunk_choices(request, 2)});
   }
 };
 static_assert(Planner<MegatronInterleaved>);
@@ -71,7 +67,7 @@ static_assert(Planner<MegatronInterleaved>);
 /// blocks even that out and cost attention more segments and partly filled tiles, as short
 /// documents cost Megatron. Padding of documents to multiples of 2 x degree is not counted.
 ///
-/// Infeasible where a sharded head is asked for.
+/// As published, infeasible where a sharded head is asked for.
 struct MegatronCp {
   static constexpr std::string_view name = "megatron-cp";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
@@ -81,11 +77,9 @@ struct MegatronCp {
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    check_request(request);
-    if (auto lacks = lacks_order(request, name, false)) return {*std::move(lacks), {}, 0};
-    return choose(request, PackedCandidates<>(
-                               request, name,
-                               {.chunks = chunk_choices(request, 1), .context_parallel = true}));
+    return choose_within<PackedCandidates<>>(
+        {.one_chunk = false}, request, name,
+        PackedChoices{.chunks = chunk_choices(request, 1), .context_parallel = true});
   }
 };
 static_assert(Planner<MegatronCp>);

@@ -52,7 +52,7 @@ class WlbCandidates : public JointMicroBatches<WlbSettings> {
     std::vector<std::int32_t> ranks = rank_choices();
     const auto past = std::upper_bound(ranks.begin(), ranks.end(), node);
     std::rotate(ranks.begin(), past - 1, past);
-    space_.add("recompute", &PackedSettings::recompute, recompute_choices(request));
+    space_.add("recompute", &PackedSettings::recompute, mode_choices(request));
     space_.add("context_parallel", &PackedSettings::ranks, ranks);
     space_.add("", &WlbSettings::packs_per_length2, {2, 4, 8, 1, 16});
     add_pipeline();
@@ -107,10 +107,10 @@ class WlbCandidates : public JointMicroBatches<WlbSettings> {
 ///
 /// Searched: context-parallel degree (as `MegatronCp`, up to 256), recomputation, length of a pack
 /// from the longest sample to the context, micro-batches (as many as full packs, twice, four and
-/// eight times, half), chunks, layers of the last stage, assignment to ranks, and how long a pack
-/// may get before the shortest one takes the next document (1.5 or 2 times the length of a pack, or
-/// any length that memory allows). Levels of the queues, whether there are any too: the least
-/// estimated time over the steps at hand.
+/// eight times, half), chunks, place of the head and devices (`StepSettings`), assignment to ranks,
+/// and how long a pack may get before the shortest one takes the next document (1.5 or 2 times the
+/// length of a pack, or any length that memory allows). Levels of the queues, whether there are any
+/// too: the least estimated time over the steps at hand.
 ///
 /// Deviations and assumptions: documents that fit into no pack are not left for the next step, and
 /// all that wait run in the last step at the latest, so that every planner computes the same
@@ -120,7 +120,8 @@ class WlbCandidates : public JointMicroBatches<WlbSettings> {
 /// without pages filled in part (in its favour).
 /// Written from the publication's abstract, from descriptions of it and a re-implementation of its
 /// packing by others; where these are silent, the choice is ours.
-/// Without context parallelism the answer is a plan. Infeasible where a sharded head is asked for.
+/// Without context parallelism the answer is a plan. As published, infeasible where a sharded head
+/// is asked for.
 struct WlbLlm {
   static constexpr std::string_view name = "wlb-llm";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
@@ -132,7 +133,7 @@ struct WlbLlm {
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    return choose_last_head<detail::WlbCandidates>(request, name, false);
+    return choose_within<detail::WlbCandidates>({.one_chunk = false}, request, name);
   }
 
   /// Delays outliers. Packs are about as long as the first step's context or as the longest sample

@@ -47,7 +47,7 @@ class ZeppelinCandidates : public JointMicroBatches<ZeppelinSettings> {
       ranks.push_back(request.dp);
     }
     std::reverse(ranks.begin(), ranks.end());
-    space_.add("recompute", &PackedSettings::recompute, recompute_choices(request));
+    space_.add("recompute", &PackedSettings::recompute, mode_choices(request));
     space_.add("context_parallel", &PackedSettings::ranks, ranks);
     space_.add("micro_batch_packs", &ZeppelinSettings::packs, {1, 2, 4, 8, 16, 32, 64});
     add_pack_length(space_, request);
@@ -113,9 +113,9 @@ class ZeppelinCandidates : public JointMicroBatches<ZeppelinSettings> {
 /// or 256), recomputation, length of a pack from the longest sample to the context, capacity of a
 /// micro-batch (powers of two of that length, at most one a rank), packing of documents into
 /// micro-batches (equal work, best fit decreasing, in order), assignment of micro-batches to
-/// groups, chunks, layers of the last stage. The lengths from which documents leave a rank and a
-/// node: of several multiples of an even part, whichever is predicted to take least, for each
-/// micro-batch.
+/// groups, chunks, place of the head and devices (`StepSettings`). The lengths from which documents
+/// leave a rank and a node: of several multiples of an even part, whichever is predicted to take
+/// least, for each micro-batch.
 ///
 /// Deviations and assumptions. Written from the publication's abstract and from descriptions of it
 /// by others; where these are silent, the choice is ours. It is about data parallelism alone, so
@@ -126,7 +126,7 @@ class ZeppelinCandidates : public JointMicroBatches<ZeppelinSettings> {
 /// Remapping first evens out inside nodes and is not hidden; it is left out where that is faster.
 /// Memory and messages between stages are those of tokens shared evenly in small blocks, without
 /// pages filled in part (in its favour: keys and values of local documents stay where they are
-/// attended to). One rank alone is a plan. Infeasible where a sharded head is asked for.
+/// attended to). One rank alone is a plan. As published, infeasible with several stages.
 struct Zeppelin {
   static constexpr std::string_view name = "zeppelin";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.
@@ -138,7 +138,8 @@ struct Zeppelin {
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
   [[nodiscard]] PlanOutcome plan(const PlanRequest& request) const {
-    return choose_last_head<detail::ZeppelinCandidates>(request, name, false);
+    return choose_within<detail::ZeppelinCandidates>(
+        {.one_chunk = false, .published_one_stage = true}, request, name);
   }
 };
 static_assert(Planner<Zeppelin>);

@@ -2,20 +2,38 @@
 // The parts of a plan that do not depend on its schedule: stages, placement, memory, groups.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/search/settings.hpp"
 #include "slimpack/schedule/finish.hpp"
 #include "slimpack/schedule/pipeline.hpp"
+
+namespace slimpack {
+namespace planners {
+
+/// Which devices lie next to each other: the data-parallel ranks of a stage or the stages of a
+/// rank.
+enum class DeviceOrder : std::uint8_t { ranks, stages };
+
+}  // namespace planners
+
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<planners::DeviceOrder>{"ranks-together",
+                                                                               "stages-together"};
+}  // namespace slimpack
 
 namespace slimpack::planners {
 
@@ -50,14 +68,16 @@ namespace slimpack::planners {
   return stages;
 }
 
-/// The device of (dp, pp, tp): tensor-parallel devices lie next to each other, then data-parallel
-/// ranks, then stages.
-[[nodiscard]] inline std::vector<Placement> place_devices(const Parallel& parallel) {
+/// The device of (dp, pp, tp): tensor-parallel devices lie next to each other, then the ranks of a
+/// stage or the stages of a rank.
+[[nodiscard]] inline std::vector<Placement> place_devices(const Parallel& parallel,
+                                                          DeviceOrder order = DeviceOrder::ranks) {
   std::vector<Placement> placement;
   for (std::int32_t dp = 0; dp < parallel.dp; ++dp) {
     for (std::int32_t pp = 0; pp < parallel.pp; ++pp) {
       for (std::int32_t tp = 0; tp < parallel.tp; ++tp) {
-        const std::int64_t rank = std::int64_t{pp} * parallel.dp + dp;
+        const std::int64_t rank = order == DeviceOrder::ranks ? std::int64_t{pp} * parallel.dp + dp
+                                                              : std::int64_t{dp} * parallel.pp + pp;
         placement.push_back({dp, pp, tp, rank * parallel.tp + tp});
       }
     }
@@ -103,12 +123,40 @@ namespace slimpack::planners {
   return plan;
 }
 
-/// The same with the head on the last stage, which holds so many layers fewer than an even part.
-[[nodiscard]] inline Plan last_head_frame(const PlanRequest& request, std::string_view planner,
-                                          std::int32_t fewer_last_layers) {
+/// The text of how many layers fewer than an even part the last stage holds.
+[[nodiscard]] inline std::string fewer_layers_text(std::int32_t fewer) {
+  return fewer == 0 ? "even" : std::to_string(fewer) + "-fewer";
+}
+
+/// Where the head is, and how many layers fewer the last virtual stage holds for its sake.
+struct LmHeadPlacement {
+  LmHead head = LmHead::last;          ///< on the last stage, or sharded over all
+  std::int32_t fewer_last_layers = 0;  ///< layers of the last virtual stage below an even part
+  friend bool operator==(const LmHeadPlacement&, const LmHeadPlacement&) = default;
+
+  /// The texts "head" and "last_stage_layers".
+  void describe(SettingTexts& texts) const {
+    texts["head"] = to_string(head);
+    texts["last_stage_layers"] = fewer_layers_text(fewer_last_layers);
+  }
+};
+
+/// What any system may decide of a step, whatever its micro-batches are.
+struct StepSettings {
+  LmHeadPlacement head;         ///< place of the head, and layers of the last stage
+  std::int32_t head_batch = 1;  ///< packs that run their H back to back where the head is sharded
+  DeviceOrder devices = DeviceOrder::ranks;  ///< placement of (dp, pp)
+};
+
+/// The frame of a plan with these settings and so many chunks a stage.
+[[nodiscard]] inline Plan step_frame(const PlanRequest& request, std::string_view planner,
+                                     const StepSettings& settings, std::int32_t chunks = 1) {
   Plan plan = plan_frame(request, planner);
-  plan.stages =
-      spread_layers(request.model.layers, virtual_stages_of(plan), fewer_last_layers, true);
+  plan.parallel.chunks = chunks;
+  plan.parallel.head = settings.head.head;
+  plan.stages = spread_layers(request.model.layers, virtual_stages_of(plan),
+                              settings.head.fewer_last_layers, settings.head.head == LmHead::last);
+  plan.placement = place_devices(plan.parallel, settings.devices);
   return plan;
 }
 
@@ -143,13 +191,21 @@ inline void add_pack(Plan& plan, GroupId group, std::vector<Slice> slices, Recom
   plan.micropacks.push_back({Pass::backward, group, std::move(slices), exchange, recompute});
 }
 
-/// Appends the schedules of a group's ranks: `orders` of F and B, with H, R and O. Groups come in
-/// the order of their ranks.
+/// Appends the schedules of a group's ranks: `orders` of F and B, with H, R and O. Where the head
+/// is sharded and stages have one chunk, F runs so far ahead that `head_batch` packs run their H
+/// back to back. Groups come in the order of their ranks.
 inline void add_orders(Plan& plan, GroupId group, const GroupPacks& packs,
-                       const schedule::StageOrders& orders) {
+                       const schedule::StageOrders& orders, std::int32_t head_batch = 1) {
   const schedule::Pipeline pipeline{plan.parallel.pp, plan.parallel.chunks};
+  // With several chunks, stages that run ahead may wait for each other around the pipeline.
+  const bool batched =
+      plan.parallel.head == LmHead::shard && head_batch > 1 && plan.parallel.chunks == 1;
   const schedule::StageOrders complete = schedule::with_updates(
-      pipeline, schedule::with_heads(pipeline, orders, plan.parallel.head, plan.max_in_flight));
+      pipeline,
+      schedule::with_heads(
+          pipeline,
+          batched ? schedule::run_ahead(orders, static_cast<std::size_t>(head_batch) - 1) : orders,
+          plan.parallel.head, plan.max_in_flight, head_batch));
   for (const std::int32_t rank : plan.groups[index(group)]) {
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
       plan.schedule.push_back({rank, pp,

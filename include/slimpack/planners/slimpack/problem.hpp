@@ -38,6 +38,7 @@ class SlimpackProblem {
       : request_(request),
         options_(options),
         model_(make_model(request.cost, request.model, request.cluster, memory(request))) {
+    request_.as_published = false;  // slimpack is no published system
     PlanRequest bare = request;
     bare.batch.samples.clear();
     bare.batch.origin.clear();
@@ -89,12 +90,7 @@ class SlimpackProblem {
     plan.stages = spread_layers(request_.model.layers, virtual_stages_of(plan),
                                 settings.head.place.fewer_last_layers,
                                 settings.head.place.head == LmHead::last);
-    if (settings.devices == DeviceOrder::stages) {
-      for (Placement& place : plan.placement) {
-        const std::int64_t rank = std::int64_t{place.dp} * plan.parallel.pp + place.pp;
-        place.device = rank * plan.parallel.tp + place.tp;
-      }
-    }
+    plan.placement = place_devices(plan.parallel, settings.devices);
     if (settings.chunks > 1 && settings.shares()) {
       // Where ranks share packs, at most twice as many as may be in flight pass chunk after chunk.
       const schedule::ListOptions list;

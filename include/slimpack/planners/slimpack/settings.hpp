@@ -13,6 +13,7 @@
 #include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/search/detail/choices.hpp"
+#include "slimpack/planners/search/detail/recompute_by_length.hpp"
 #include "slimpack/planners/search/settings.hpp"
 #include "slimpack/schedule/cut.hpp"
 
@@ -21,10 +22,6 @@ namespace planners {
 
 /// Samples of a rank in its queue: longest first, shortest first, or short ones at both ends.
 enum class QueueOrder : std::uint8_t { long_first, short_first, pyramid };
-
-/// Which devices lie next to each other: the data-parallel ranks of a stage or the stages of a
-/// rank.
-enum class DeviceOrder : std::uint8_t { ranks, stages };
 
 /// How devices get their orders: by list scheduling, or slot by slot.
 enum class OrderRule : std::uint8_t { list, lockstep };
@@ -35,40 +32,11 @@ template <>
 inline constexpr std::array<std::string_view, 3> kWords<planners::QueueOrder>{
     "long-first", "short-first", "pyramid"};
 template <>
-inline constexpr std::array<std::string_view, 2> kWords<planners::DeviceOrder>{"ranks-together",
-                                                                               "stages-together"};
-template <>
 inline constexpr std::array<std::string_view, 2> kWords<planners::OrderRule>{"list", "lockstep"};
 
 }  // namespace slimpack
 
 namespace slimpack::planners {
-
-/// Recomputation by length: short samples keep what `most` says, longer ones less, down to `lean`.
-struct ModeChoice {
-  Recompute most = Recompute::none;  ///< of the shortest samples
-  Recompute lean = Recompute::none;  ///< of the longest samples; `most` or a leaner mode
-  /// The longest sample of each mode from `most` on; that of `lean` has no meaning.
-  std::array<Tokens, kRecomputeModes> limit{Tokens::max(), Tokens::max(), Tokens::max(),
-                                            Tokens::max()};
-
-  /// The mode of a sample.
-  [[nodiscard]] constexpr Recompute of(Tokens length) const noexcept {
-    auto mode = static_cast<std::size_t>(most);
-    while (mode < static_cast<std::size_t>(lean) && length > limit[mode]) ++mode;
-    return static_cast<Recompute>(mode);
-  }
-  /// The text "recompute", and "recompute_long" where samples differ.
-  void describe(SettingTexts& texts) const {
-    texts["recompute"] = to_string(most);
-    for (auto i = static_cast<std::size_t>(most); i < static_cast<std::size_t>(lean); ++i) {
-      std::string& text = texts["recompute_long"];
-      if (!text.empty()) text += ", ";
-      text += std::string(to_string(static_cast<Recompute>(i + 1))) + " from " +
-              std::to_string(limit[i].value + 1);
-    }
-  }
-};
 
 /// The place of the head and how its units run.
 struct LmHeadChoice {

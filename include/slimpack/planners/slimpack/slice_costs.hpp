@@ -105,18 +105,4 @@ class CostProbe {
   std::int64_t ranks_;
 };
 
-/// Bytes of a token of a resident sample on one layer when its backward pass begins, if it is cut:
-/// long ones are.
-[[nodiscard]] constexpr std::int64_t resident_bytes(const LayerBytes& layer,
-                                                    Recompute mode) noexcept {
-  return layer.kept[static_cast<std::size_t>(mode)] + layer.kv + layer.kv_gradient;
-}
-
-/// Layers of the fullest stage.
-[[nodiscard]] inline std::int64_t most_layers(const std::vector<Stage>& stages, std::int32_t pp) {
-  std::vector<std::int64_t> layers(static_cast<std::size_t>(pp));
-  for (const Stage& stage : stages) layers[static_cast<std::size_t>(stage.pp)] += stage.layers();
-  return *std::max_element(layers.begin(), layers.end());
-}
-
 }  // namespace slimpack::planners

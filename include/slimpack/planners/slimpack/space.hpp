@@ -154,12 +154,9 @@ class SlimpackSpaceMaker {
     return chunks;
   }
   [[nodiscard]] Values<DeviceOrder> device_values() const {
-    const std::int64_t rank = std::int64_t{request_.pp} * request_.tp;
-    const std::int64_t node = request_.cluster.devices_per_node;
-    if (request_.dp == 1 || request_.pp == 1 || rank * request_.dp <= node) {
-      return {{DeviceOrder::ranks}};
-    }
-    return {{DeviceOrder::stages, DeviceOrder::ranks}, rank > node ? std::size_t{1} : 0};
+    if (device_choices(request_).size() == 1) return {{DeviceOrder::ranks}};
+    const bool wide = std::int64_t{request_.pp} * request_.tp > request_.cluster.devices_per_node;
+    return {{DeviceOrder::stages, DeviceOrder::ranks}, wide ? std::size_t{1} : 0};
   }
   [[nodiscard]] std::vector<std::int64_t> threshold_values() const {
     if (!options_.merging || request_.dp == 1 || request_.max_cp.value_or(2) == 1) return {0};
@@ -261,20 +258,15 @@ class SlimpackSpaceMaker {
   /// room; from the fastest to the leanest.
   [[nodiscard]] std::vector<ModeChoice> mode_values(const SlimpackSettings& settings) const {
     using enum Recompute;
-    if (request_.recompute) return {{*request_.recompute, *request_.recompute}};
+    if (request_.recompute) return {ModeChoice(*request_.recompute)};
     std::vector<ModeChoice> modes;
     const Plan plan = problem_.outline(settings);
-    const Bytes room = problem_.room(plan, settings);
-    const LayerBytes bytes = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
-    const std::int64_t layers = most_layers(plan.stages, plan.parallel.pp);
+    const StageRoom stage{problem_.room(plan, settings),
+                          layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp),
+                          most_layers(plan.stages, plan.parallel.pp)};
     // `percent` of the room is for one sample; the rest is for those before and after it.
     const auto add = [&](Recompute most, Recompute lean, std::int64_t percent) {
-      ModeChoice choice{most, lean};
-      for (auto mode = static_cast<std::size_t>(most); mode < static_cast<std::size_t>(lean);
-           ++mode) {
-        choice.limit[mode] = {std::max<std::int64_t>(0, room.value) / 100 * percent /
-                              (layers * resident_bytes(bytes, static_cast<Recompute>(mode)))};
-      }
+      const ModeChoice choice = mode_by_length(most, lean, stage, percent);
       if (most != lean &&
           (!options_.mixed_modes || longest_ <= choice.limit[static_cast<std::size_t>(most)]))
         return;

@@ -26,8 +26,7 @@ struct SampleTimes {
   std::vector<std::int64_t> time;  ///< one a sample, >= 1
 };
 
-/// Prices on the stages of data-parallel rank 0 of a frame with one chunk a stage and the head on
-/// the last.
+/// Prices on the stages of data-parallel rank 0 of a frame with one chunk a stage.
 class StagePrices {
  public:
   /// The frame needs everything but groups of samples, packs and schedule.
@@ -44,7 +43,9 @@ class StagePrices {
       stage.exchange_link = frame.cluster.inside;
       stages_.push_back(stage);
     }
-    head_.vocab = head_rows(frame, last);
+    head_everywhere_ = frame.parallel.head == LmHead::shard;
+    head_.vocab = head_rows(frame, head_everywhere_ ? 0 : last);
+    if (head_everywhere_) head_.shards = frame.parallel.pp;
     head_.tensor_parallel = frame.parallel.tp;
     head_.tile = frame.memory.head_tile;
     head_.link = links.rank(0);
@@ -53,7 +54,7 @@ class StagePrices {
 
   [[nodiscard]] std::size_t stages() const noexcept { return stages_.size(); }
 
-  /// F, B and, on the last stage, H of a load.
+  /// F, B and, on the last stage or, where it is sharded, on all, H of a load.
   [[nodiscard]] std::int64_t both_passes(PackLoad load, Recompute mode, std::size_t stage) const {
     load.runs = 1;
     HeadLoad head = head_;
@@ -62,7 +63,7 @@ class StagePrices {
         [&](const auto& model) {
           Nanos time = model.forward(load, stages_[stage]);
           time += model.backward(load, stages_[stage], mode);
-          if (stage + 1 == stages_.size()) time += model.head(head);
+          if (head_everywhere_ || stage + 1 == stages_.size()) time += model.head(head);
           return time.value;
         },
         model_);
@@ -115,6 +116,7 @@ class StagePrices {
   Tokens tile_;
   std::vector<StageLoad> stages_;
   HeadLoad head_;
+  bool head_everywhere_ = false;
 };
 
 /// Bytes of a whole sample's activations, keys and values on one layer while it is in flight.

@@ -21,6 +21,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/detail/packed_sequences.hpp"
+#include "slimpack/planners/search/detail/recompute_by_length.hpp"
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/schedule/finish.hpp"
 #include "slimpack/schedule/list_schedule.hpp"
@@ -36,19 +37,18 @@ struct SharedBatch {
 };
 
 /// The settings that planners of shared micro-batches have in common.
-struct SharedSettings {
-  Recompute recompute = Recompute::none;
-  std::int32_t fewer_last_layers = 0;
+struct SharedSettings : StepSettings {
+  ModeChoice recompute;            ///< of micro-batches, by the tokens that a rank has of each
   std::optional<Tokens> cp_block;  ///< tokens of a CP block; absent: the request's
 };
 
 /// A plan of the request with everything but schedule and prediction: micro-batch i of the common
 /// order is MicroPack 2i forward and 2i + 1 backward, keys and values are what ranks exchange. One
-/// chunk a stage, the head on the last. O(samples + micro-batches x ranks).
+/// chunk a stage. O(samples + micro-batches x ranks).
 [[nodiscard]] inline Plan share_batches(const PlanRequest& request, std::string_view planner,
                                         const SharedSettings& settings,
                                         std::span<const SharedBatch> batches) {
-  Plan plan = last_head_frame(request, planner, settings.fewer_last_layers);
+  Plan plan = step_frame(request, planner, settings);
   std::map<std::pair<std::int32_t, std::int32_t>, GroupId> in_cp_group;  // by size and first rank
   for (const SharedBatch& batch : batches) {
     if (batch.ranks > 1) in_cp_group[{batch.ranks, batch.first}] = GroupId{};
@@ -58,21 +58,24 @@ struct SharedSettings {
     std::vector<std::int32_t> ranks(static_cast<std::size_t>(block.first));
     std::iota(ranks.begin(), ranks.end(), block.second);
     plan.groups.push_back(std::move(ranks));
-    plan.parallel.max_cp = block.first;
+    plan.parallel.max_cp = std::max(plan.parallel.max_cp, block.first);
   }
   if (!in_cp_group.empty() && settings.cp_block) plan.memory.cp_block_tokens = *settings.cp_block;
   for (const SharedBatch& batch : batches) {
     const GroupId group = batch.ranks > 1 ? in_cp_group.at({batch.ranks, batch.first})
                                           : static_cast<GroupId>(batch.first);
     std::vector<Slice> slices;
+    Tokens tokens;
     for (const std::size_t sample : batch.samples) {
+      tokens += plan.samples[sample];
       plan.sample_group[sample] = group;
       slices.push_back({static_cast<SampleId>(sample), Tokens{}, plan.samples[sample]});
     }
     const std::vector<RingMode> exchange(batch.ranks > 1 ? slices.size() : 0, RingMode::pass_kv);
     plan.micropacks.push_back({Pass::forward, group, slices, exchange, Recompute::none});
     plan.micropacks.push_back(
-        {Pass::backward, group, std::move(slices), exchange, settings.recompute});
+        {Pass::backward, group, std::move(slices), exchange,
+         settings.recompute.of({(tokens.value + batch.ranks - 1) / batch.ranks})});
   }
   return plan;
 }
@@ -105,7 +108,7 @@ struct SharedSettings {
           first, second, std::min(lead, plan.parallel.pp - stage)));
     }
     const schedule::StageOrders steps = schedule::with_updates(
-        pipeline, schedule::with_heads(pipeline, orders, LmHead::last, plan.max_in_flight));
+        pipeline, schedule::with_heads(pipeline, orders, plan.parallel.head, plan.max_in_flight));
     for (std::int32_t stage = 0; stage < plan.parallel.pp; ++stage) {
       schedule.push_back({dp, stage,
                           schedule::name_units(steps[static_cast<std::size_t>(stage)],
@@ -123,9 +126,11 @@ struct SharedSettings {
 /// order is left, which lacks least.
 template <UnitTimes Times>
 void schedule_shared(Plan& plan, std::span<const SharedBatch> batches, const Times& times,
-                     const MemoryModel& memory) {
+                     const MemoryModel& memory, std::int32_t head_batch) {
   if (plan.parallel.pp > 1) {
-    auto listed = schedule::list_schedule(plan, times, memory);
+    schedule::ListOptions options;
+    if (plan.parallel.head == LmHead::shard) options.head_batch = head_batch;
+    auto listed = schedule::list_schedule(plan, times, memory, options);
     if (auto* schedule = std::get_if<std::vector<DeviceSchedule>>(&listed)) {
       plan.schedule = std::move(*schedule);
       return;

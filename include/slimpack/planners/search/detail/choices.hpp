@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,27 +14,10 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/detail/lengths.hpp"
+#include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/settings.hpp"
 
 namespace slimpack::planners {
-
-/// The text of how many layers fewer than an even part the last stage holds.
-[[nodiscard]] inline std::string fewer_layers_text(std::int32_t fewer) {
-  return fewer == 0 ? "even" : std::to_string(fewer) + "-fewer";
-}
-
-/// Where the head is, and how many layers fewer the last virtual stage holds for its sake.
-struct LmHeadPlacement {
-  LmHead head = LmHead::last;          ///< on the last stage, or sharded over all
-  std::int32_t fewer_last_layers = 0;  ///< layers of the last virtual stage below an even part
-  friend bool operator==(const LmHeadPlacement&, const LmHeadPlacement&) = default;
-
-  /// The texts "head" and "last_stage_layers".
-  void describe(SettingTexts& texts) const {
-    texts["head"] = to_string(head);
-    texts["last_stage_layers"] = fewer_layers_text(fewer_last_layers);
-  }
-};
 
 /// Recomputation modes to try: the one asked for, or all from the fastest to the leanest.
 [[nodiscard]] inline std::vector<Recompute> recompute_choices(const PlanRequest& request) {
@@ -70,16 +54,6 @@ struct LmHeadPlacement {
   return places;
 }
 
-/// How many layers fewer the last stage may hold, with one chunk a stage and the head there.
-[[nodiscard]] inline std::vector<std::int32_t> fewer_layers_choices(const PlanRequest& request) {
-  const std::int32_t one_chunk = 1;
-  std::vector<std::int32_t> choices;
-  for (const LmHeadPlacement& place : head_choices(request, {&one_chunk, 1}, false)) {
-    choices.push_back(place.fewer_last_layers);
-  }
-  return choices;
-}
-
 /// Chunk counts to try: the one asked for, or those from `least` up to 8 that give every stage and
 /// chunk the same number of layers; where there is none, those that leave none empty; else one.
 [[nodiscard]] inline std::vector<std::int32_t> chunk_choices(const PlanRequest& request,
@@ -97,12 +71,24 @@ struct LmHeadPlacement {
   return possible.empty() ? std::vector<std::int32_t>{1} : possible;
 }
 
+/// Which devices to try next to each other: data-parallel ranks, as Megatron-LM has them, and
+/// stages where that is another placement and the request is not for the published form.
+[[nodiscard]] inline std::vector<DeviceOrder> device_choices(const PlanRequest& request) {
+  const std::int64_t devices = std::int64_t{request.dp} * request.pp * request.tp;
+  if (request.as_published || request.dp == 1 || request.pp == 1 ||
+      devices <= request.cluster.devices_per_node) {
+    return {DeviceOrder::ranks};
+  }
+  return {DeviceOrder::ranks, DeviceOrder::stages};
+}
+
 /// Lengths of packs to try: the context, the longest sample, and powers of two times the longest
-/// sample in between, from the longest down. No sample is cut, and none is longer than the context.
+/// sample in between, from the longest down; the context alone in the published form. No sample is
+/// cut, and none is longer than the context.
 [[nodiscard]] inline std::vector<Tokens> pack_length_choices(const PlanRequest& request) {
   const Tokens longest = longest_of(request.batch.samples);
   std::vector<Tokens> lengths{request.context};
-  if (longest == request.context) return lengths;
+  if (longest == request.context || request.as_published) return lengths;
   std::vector<Tokens> between;
   for (Tokens length = longest * 2; length < request.context; length = length * 2) {
     between.insert(between.begin(), length);
@@ -138,6 +124,35 @@ inline constexpr auto block_text = [](std::optional<Tokens> block) {
   const Tokens chunk{(longest_of(request.batch.samples).value + parts - 1) / parts};
   if (std::find(blocks.begin(), blocks.end(), chunk) == blocks.end()) blocks.push_back(chunk);
   return blocks;
+}
+
+/// Adds what any system may decide of a step: place of the head, packs whose H run back to back,
+/// placement of devices. `may_shard`: whether the head may be sharded. There are no batches of H in
+/// the published form of a system, nor with several chunks a stage.
+template <std::derived_from<StepSettings> Type>
+void add_step_settings(SettingSpace<Type>& space, const PlanRequest& request,
+                       std::span<const std::int32_t> chunks, bool may_shard) {
+  space.add("head", &StepSettings::head, head_choices(request, chunks, may_shard));
+  std::vector<std::int32_t> batches{1};
+  if (!request.as_published && request.pp > 1 && request.head != LmHead::last && may_shard) {
+    batches = {1, 2, 4, 8};
+  }
+  space.add("head_batch", &StepSettings::head_batch, batches,
+            {.applies =
+                 [](const Type& settings) {
+                   if constexpr (requires { settings.chunks; }) {
+                     if (settings.chunks > 1) return false;
+                   }
+                   return settings.head.head == LmHead::shard;
+                 },
+             .first_only = true});
+  space.add("devices", &StepSettings::devices, device_choices(request));
+}
+/// The same for one chunk a stage; the head may be sharded but in the published form.
+template <std::derived_from<StepSettings> Type>
+void add_step_settings(SettingSpace<Type>& space, const PlanRequest& request) {
+  const std::int32_t one_chunk = 1;
+  add_step_settings(space, request, {&one_chunk, 1}, !request.as_published);
 }
 
 }  // namespace slimpack::planners

@@ -120,30 +120,39 @@ template <PlanCandidates Candidates>
   return outcome;
 }
 
-/// What an order of one chunk a stage, or of a head on the last stage alone, lacks for a request,
-/// if anything.
+/// What a planner's order is for; more chunks, or more stages as published, are infeasible.
+struct OrderLimits {
+  bool one_chunk = true;             ///< one chunk a stage
+  bool published_one_stage = false;  ///< as published one stage
+  bool published_last_head = true;   ///< as published the head on the last stage
+};
+
+/// What a planner's order lacks for a request, if anything.
 [[nodiscard]] inline std::optional<Infeasible> lacks_order(const PlanRequest& request,
                                                            std::string_view planner,
-                                                           bool one_chunk = true) {
+                                                           const OrderLimits& limits) {
   const std::string order = "one in " + std::string(planner) + "'s order";
-  if (one_chunk && request.chunks.value_or(1) != 1) {
+  if (limits.one_chunk && request.chunks.value_or(1) != 1) {
     return Infeasible{"chunks of a stage, " + order, *request.chunks, 1};
   }
-  if (request.head == LmHead::shard) {
-    return Infeasible{"stages with a part of the head, " + order, request.pp, 1};
+  if (!request.as_published) return std::nullopt;
+  if (limits.published_one_stage && request.pp > 1) {
+    return Infeasible{"stages, " + order + " as published", request.pp, 1};
+  }
+  if (limits.published_last_head && request.head == LmHead::shard) {
+    return Infeasible{"stages with a part of the head, " + order + " as published", request.pp, 1};
   }
   return std::nullopt;
 }
 
-/// The answer of a planner whose order has one chunk a stage (or any number, where `one_chunk` is
-/// false) and the head on the last stage: as `choose` on Candidates(request, planner), or what the
-/// order lacks. Throws InvalidInput as `check_request`.
-template <class Candidates>
-[[nodiscard]] PlanOutcome choose_last_head(const PlanRequest& request, std::string_view planner,
-                                           bool one_chunk = true) {
+/// The answer of a planner: as `choose` on Candidates(request, planner, rest...), or what its order
+/// lacks. Throws InvalidInput as `check_request`.
+template <class Candidates, class... Rest>
+[[nodiscard]] PlanOutcome choose_within(const OrderLimits& limits, const PlanRequest& request,
+                                        std::string_view planner, Rest&&... rest) {
   check_request(request);
-  if (auto lacks = lacks_order(request, planner, one_chunk)) return {*std::move(lacks), {}, 0};
-  return choose(request, Candidates(request, planner));
+  if (auto lacks = lacks_order(request, planner, limits)) return {*std::move(lacks), {}, 0};
+  return choose(request, Candidates(request, planner, std::forward<Rest>(rest)...));
 }
 
 }  // namespace slimpack::planners

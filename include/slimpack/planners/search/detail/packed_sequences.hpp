@@ -18,10 +18,10 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/detail/choose.hpp"
+#include "slimpack/planners/search/detail/recompute_by_length.hpp"
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/settings.hpp"
 #include "slimpack/schedule/bins.hpp"
@@ -52,13 +52,12 @@ inline constexpr std::array<std::string_view, 2> kWords<planners::AssignmentRule
 namespace slimpack::planners {
 
 /// One candidate of a planner of packed sequences.
-struct PackedSettings {
-  Recompute recompute = Recompute::none;  ///< of all sequences
-  std::int32_t slices = 1;                ///< of the longest sequence
-  std::int32_t chunks = 1;                ///< virtual stages of a device
-  LmHeadPlacement head;                   ///< place of the head, and layers of the last stage
-  Packing packing = Packing::in_order;    ///< of samples into sequences
-  std::optional<Tokens> pack_length;      ///< most tokens of a sequence; absent: the context
+struct PackedSettings : StepSettings {
+  ModeChoice recompute;                 ///< of sequences, by the tokens that a rank has of each
+  std::int32_t slices = 1;              ///< of the longest sequence
+  std::int32_t chunks = 1;              ///< virtual stages of a device
+  Packing packing = Packing::in_order;  ///< of samples into sequences
+  std::optional<Tokens> pack_length;    ///< most tokens of a sequence; absent: the context
   AssignmentRule assignment_rule = AssignmentRule::in_turn;  ///< of sequences to ranks
   std::int32_t ranks = 1;          ///< that run each sequence together; divides dp
   std::optional<Tokens> cp_block;  ///< tokens of a CP block; absent: the request's
@@ -136,11 +135,7 @@ template <SequenceOrder Order>
 [[nodiscard]] Plan build_packed(const PlanRequest& request, std::string_view planner,
                                 const PackedSettings& settings, const PackedRanks& packed,
                                 const Order& order) {
-  Plan plan = plan_frame(request, planner);
-  plan.parallel.chunks = settings.chunks;
-  plan.parallel.head = settings.head.head;
-  plan.stages = spread_layers(request.model.layers, virtual_stages_of(plan),
-                              settings.head.fewer_last_layers, settings.head.head == LmHead::last);
+  Plan plan = step_frame(request, planner, settings, settings.chunks);
   group_neighbours(plan, settings.ranks, settings.cp_block);
   Tokens longest{1};
   for (const auto& sequence : packed.sequences) {
@@ -157,13 +152,15 @@ template <SequenceOrder Order>
       for (const std::size_t sample : sequence) {
         samples.push_back({static_cast<SampleId>(sample), plan.samples[sample]});
       }
-      const std::int64_t count = detail::slice_count(
-          detail::sequence_length(plan.samples, sequence), longest, settings.slices);
+      const Tokens length = detail::sequence_length(plan.samples, sequence);
+      const std::int64_t count = detail::slice_count(length, longest, settings.slices);
+      const Recompute mode =
+          settings.recompute.of({(length.value + settings.ranks - 1) / settings.ranks});
       const auto cut = schedule::cut_uniformly(samples, count, request.granularity);
-      for (const auto& pack : cut) add_pack(plan, group, pack, settings.recompute, packs);
+      for (const auto& pack : cut) add_pack(plan, group, pack, mode, packs);
       slices.push_back(static_cast<std::int32_t>(cut.size()));
     }
-    add_orders(plan, group, packs, order(pipeline, slices));
+    add_orders(plan, group, packs, order(pipeline, slices), settings.head_batch);
   }
   return plan;
 }
@@ -188,7 +185,7 @@ void add_pack_length(SettingSpace<Type>& space, const PlanRequest& request) {
 struct PackedChoices {
   std::vector<std::int32_t> slices = {};  ///< of the longest sequence; empty: one, not searched
   std::vector<std::int32_t> chunks{1};    ///< virtual stages of a device
-  bool shard_head = false;                ///< the head may be sharded
+  bool shard_head = false;                ///< the head may be sharded as published
   bool context_parallel = false;          ///< several ranks may run a sequence
 };
 
@@ -205,15 +202,14 @@ class PackedCandidates : public CandidateBase<Type> {
     const auto ranks = context_parallel_choices(request);
     const bool shared = choices.context_parallel && ranks.size() > 1;
     if (shared) space.add("context_parallel", &PackedSettings::ranks, ranks);
-    space.add("recompute", &PackedSettings::recompute, recompute_choices(request));
+    space.add("recompute", &PackedSettings::recompute, mode_choices(request));
     if (shared) {
       space.add("share_tokens", &PackedSettings::cp_block, block_choices(request, ranks.back()),
                 {.applies = PackedSettings::in_cp_group, .first_only = true}, block_text);
     }
     if (!choices.slices.empty()) space.add("slices", &PackedSettings::slices, choices.slices);
     space.add("chunks", &PackedSettings::chunks, choices.chunks);
-    space.add("head", &PackedSettings::head,
-              head_choices(request, choices.chunks, choices.shard_head));
+    add_step_settings(space, request, choices.chunks, choices.shard_head || !request.as_published);
     add_pack_length(space, request);
     space.add("packing", &PackedSettings::packing, {Packing::in_order, Packing::best_fit});
     space.add("assignment", &PackedSettings::assignment_rule,

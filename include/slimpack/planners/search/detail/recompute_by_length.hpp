@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recomputation by length: what is short keeps much, what is long keeps little.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/names.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/search/detail/choices.hpp"
+#include "slimpack/planners/search/detail/lengths.hpp"
+#include "slimpack/planners/search/layout.hpp"
+#include "slimpack/planners/search/settings.hpp"
+
+namespace slimpack::planners {
+
+/// Recomputation by length: short samples (of planners that decide by micro-batch: short
+/// micro-batches) keep what `most` says, longer ones less, down to `lean`.
+struct ModeChoice {
+  /// One mode for all.
+  constexpr ModeChoice(Recompute all = Recompute::none) noexcept : most(all), lean(all) {}
+  /// `shortest` for the shortest samples, down to `longest`; limits are still to be set.
+  constexpr ModeChoice(Recompute shortest, Recompute longest) noexcept
+      : most(shortest), lean(longest) {}
+
+  Recompute most;  ///< of the shortest samples
+  Recompute lean;  ///< of the longest samples; `most` or a leaner mode
+  /// The longest sample of each mode from `most` on; that of `lean` has no meaning.
+  std::array<Tokens, kRecomputeModes> limit{Tokens::max(), Tokens::max(), Tokens::max(),
+                                            Tokens::max()};
+
+  friend constexpr bool operator==(const ModeChoice&, const ModeChoice&) = default;
+
+  /// The mode of a sample.
+  [[nodiscard]] constexpr Recompute of(Tokens length) const noexcept {
+    auto mode = static_cast<std::size_t>(most);
+    while (mode < static_cast<std::size_t>(lean) && length > limit[mode]) ++mode;
+    return static_cast<Recompute>(mode);
+  }
+  /// The text "recompute", and "recompute_long" where samples differ.
+  void describe(SettingTexts& texts) const {
+    texts["recompute"] = to_string(most);
+    for (auto i = static_cast<std::size_t>(most); i < static_cast<std::size_t>(lean); ++i) {
+      std::string& text = texts["recompute_long"];
+      if (!text.empty()) text += ", ";
+      text += std::string(to_string(static_cast<Recompute>(i + 1))) + " from " +
+              std::to_string(limit[i].value + 1);
+    }
+  }
+};
+
+/// Bytes of a token of a resident sample on one layer when its backward pass begins.
+[[nodiscard]] constexpr std::int64_t resident_bytes(const LayerBytes& layer,
+                                                    Recompute mode) noexcept {
+  return layer.kept[static_cast<std::size_t>(mode)] + layer.kv + layer.kv_gradient;
+}
+
+/// Layers of the fullest stage.
+[[nodiscard]] inline std::int64_t most_layers(const std::vector<Stage>& stages, std::int32_t pp) {
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(pp));
+  for (const Stage& stage : stages) layers[static_cast<std::size_t>(stage.pp)] += stage.layers();
+  return *std::max_element(layers.begin(), layers.end());
+}
+
+/// What samples have on a device of the fullest stage.
+struct StageRoom {
+  Bytes room;               ///< for samples
+  LayerBytes layer;         ///< of one token and layer
+  std::int64_t layers = 1;  ///< of the stage
+};
+
+/// The choice in which a sample keeps a mode from `most` to `lean` if, resident on its own, it then
+/// fills at most `percent` of the room.
+[[nodiscard]] inline ModeChoice mode_by_length(Recompute most, Recompute lean,
+                                               const StageRoom& stage, std::int64_t percent) {
+  ModeChoice choice(most, lean);
+  for (auto mode = static_cast<std::size_t>(most); mode < static_cast<std::size_t>(lean); ++mode) {
+    choice.limit[mode] = {
+        std::max<std::int64_t>(0, stage.room.value) / 100 * percent /
+        (stage.layers * resident_bytes(stage.layer, static_cast<Recompute>(mode)))};
+  }
+  return choice;
+}
+
+/// Modes to try: those of `recompute_choices` for all, and, unless the request asks for the
+/// published form, choices by the tokens that a rank has of a micro-batch: those that would fill
+/// more than 40, 20 or 10 % of the fullest stage keep less.
+[[nodiscard]] inline std::vector<ModeChoice> mode_choices(const PlanRequest& request) {
+  const std::vector<Recompute> uniform = recompute_choices(request);
+  std::vector<ModeChoice> modes(uniform.begin(), uniform.end());
+  if (request.recompute || request.as_published) return modes;
+  const Plan plan = plan_frame(request, "");
+  Bytes always;
+  for (std::int32_t pp = 0; pp < request.pp; ++pp) {
+    always = std::max(always, static_bytes(plan, pp).total());
+  }
+  const StageRoom stage{plan.memory.capacity - plan.memory.reserved - always,
+                        layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp),
+                        most_layers(plan.stages, request.pp)};
+  const Tokens all = total_tokens(request.batch.samples);
+  for (const Recompute most : {Recompute::none, Recompute::light}) {
+    for (const std::int64_t percent : {40, 20, 10}) {
+      const ModeChoice choice = mode_by_length(most, Recompute::layer, stage, percent);
+      if (choice.limit[static_cast<std::size_t>(most)] < all) modes.push_back(choice);
+    }
+  }
+  return modes;
+}
+
+}  // namespace slimpack::planners
