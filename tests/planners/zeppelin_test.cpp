@@ -170,6 +170,23 @@ TEST_CASE("zoned_unit: attention of the slowest rank, then even linear work and 
   CHECK(!spread.remapped);
   // Each rank receives 3900 of 5200 tokens' keys and values, which pass its node's links once more.
   CHECK(spread.bytes == 4 * 2 * 3900 * 2 * 256 * 2 * stage.layers);
+  // A quarter of the shorter of attention and rings is exposed, and a latency for each of three
+  // steps and each layer; the interfaces of a node take half of the traffic each.
+  PackLoad own = planners::detail::partition(documents, nodes, {Tokens{0}, Tokens{0}}, Tokens{128})
+                     .ranks.front()
+                     .load;
+  const planners::UnitParts parts =
+      planners::unit_parts(model, own, stage, Pass::forward, Recompute::none);
+  const std::int64_t keys = 2 * 256 * 2 * stage.layers;
+  const Nanos latency = model.transfer(Bytes{}, plan.cluster.between);
+  const Nanos rings =
+      std::max(model.transfer(Bytes{(2 * 3900 - 1950) * keys}, plan.cluster.inside) -
+                   model.transfer(Bytes{}, plan.cluster.inside),
+               model.transfer(Bytes{1950 * keys}, plan.cluster.between) - latency);
+  const Nanos shorter = std::min(parts.attention, rings);
+  const Nanos expected = parts.linear + std::max(parts.attention, rings) +
+                         Nanos{(shorter.value + 3) / 4} + latency * (3 * stage.layers);
+  CHECK(std::abs((spread.time - expected).value) < expected.value / 100);
 }
 
 TEST_CASE("zeppelin: every candidate is valid and never below the work") {

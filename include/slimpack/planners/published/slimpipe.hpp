@@ -65,9 +65,10 @@ class SlimpipeCandidates : public PackedCandidates<SlimpipeSlices, SlimpipeSetti
     if (plan.groups.front().size() > 1) exchange_fewer_bytes(plan);
     if (!settings.exchange) return plan;
     const AnyModel model = make_model(plan);
-    SlimpipeTimes exchanged(plan, model);
+    const PricedPlan prices(plan);
+    SlimpipeTimes exchanged(plan, model, prices);
     const Bytes bytes = communication_of(plan).exchange + Bytes{exchanged.bytes};
-    UnitTimeOverrides times(plan, PricedPlan(plan), std::move(exchanged.times));
+    UnitTimeOverrides times(plan, prices, std::move(exchanged.times));
     return SimulationOnlyPlan{std::move(plan), std::move(times),
                               "exchange of attention between stages", bytes};
   }
@@ -106,14 +107,15 @@ static_assert(Planner<SlimpipeOrder>);
 /// parallelism as `MegatronCp` does, each slice exchanging keys and values or queries, whichever is
 /// fewer bytes. Without exchange between stages the answer is a plan.
 ///
-/// Deviations and assumptions, all in its favour: work is exchanged to the nanosecond, not by whole
-/// slices of keys; all traffic hides behind computing and the longer of the two counts; where an
-/// exchange would not shorten the slowest unit of an instant it is left out; units that exchange do
-/// not wait for each other; received queries and keys take no memory. An instant is the units at
-/// positions k, k - 1, .. of the stages' forward (backward) orders, as in the steady state.
-/// Sequences of several whole documents are masked by document, and cut as `SlimpipeOrder` does;
-/// stages hand work to each other in the order of their numbers. Written from the publication's
-/// abstract and from descriptions of it by others; where these are silent, the choice is ours.
+/// Deviations and assumptions. In its favour: work is exchanged to the nanosecond, not by whole
+/// slices of keys; received queries and keys take no memory. Priced as slimpack's own: traffic
+/// hides behind attention by the share of a ring's, a latency there and back for each layer, and
+/// stages that exchange start together. An instant is the units at positions k, k - 1, .. of the
+/// stages' forward (backward) orders, as in the steady state; where an exchange, waiting for each
+/// other included, would not end sooner than the slowest by itself, it is left out. Sequences of
+/// several whole documents are masked by document, and cut as `SlimpipeOrder` does; stages hand
+/// work to each other in the order of their numbers. Written from the publication's abstract and
+/// from descriptions of it by others; where these are silent, the choice is ours.
 struct Slimpipe {
   static constexpr std::string_view name = "slimpipe";  ///< in lists and as `Plan::planner`
   /// The line about it in lists of planners.

@@ -121,9 +121,10 @@ class ZeppelinCandidates : public JointMicroBatches<ZeppelinSettings> {
 /// by others; where these are silent, the choice is ours. It is about data parallelism alone, so
 /// there is no pipeline to follow: stages run 1F1B or interleaved 1F1B here, remapping is decided
 /// for each stage (in its favour). A document between nodes runs on all ranks of the group, never
-/// on some of its nodes. All rings hide behind attention and each other, the longest of the three
-/// counts; launches and latencies of ring steps are not counted but for one each (in its favour).
-/// Remapping first evens out inside nodes and is not hidden; it is left out where that is faster.
+/// on some of its nodes. Rings inside and between nodes run at the same time
+/// (in its favour) and hide behind attention by the share of slimpack's own, a latency for each
+/// step and layer. Remapping first evens out inside nodes and is not hidden; it is left out where
+/// that is faster.
 /// Memory and messages between stages are those of tokens shared evenly in small blocks, without
 /// pages filled in part (in its favour: keys and values of local documents stay where they are
 /// attended to). One rank alone is a plan. As published, infeasible with several stages.

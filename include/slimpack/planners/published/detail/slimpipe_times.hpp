@@ -3,18 +3,22 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "slimpack/core/error.hpp"
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/communication.hpp"
 #include "slimpack/cost/links.hpp"
+#include "slimpack/cost/price.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/published/detail/unit_parts.hpp"
@@ -40,9 +44,10 @@ struct ExchangedWork {
 /// by the division go to the first stages. Units with more than the mean hand over to units with
 /// less, both in the given order. Each transfer carries all queries of its unit there, their
 /// outputs back, and the part of keys and values that belongs to the attention moved; it takes
-/// `transfer(bytes, from, to)`. Transfers and computing overlap, and the longer of them counts. If
-/// the slowest unit would not gain, nothing is exchanged. Law: the attention of all units keeps its
-/// sum. O(units).
+/// `transfer(bytes, from, to)`. Of attention and transfers the shorter hides behind the longer but
+/// for one of as many parts as there are units, the share by which the rings of ranks hide
+/// (docs/costs.md). If the slowest unit would not gain, nothing is exchanged. Law: the attention of
+/// all units keeps its sum. O(units).
 template <class Transfer>
 [[nodiscard]] ExchangedWork exchange_attention(std::span<const StageWork> units,
                                                const Transfer& transfer) {
@@ -89,7 +94,9 @@ template <class Transfer>
   }
   std::vector<Nanos> time(units.size());
   for (std::size_t i = 0; i < units.size(); ++i) {
-    time[i] = std::max(units[i].parts.linear + share[i], traffic[i]);
+    const Nanos shorter = std::min(share[i], traffic[i]);
+    time[i] = units[i].parts.linear + std::max(share[i], traffic[i]) +
+              Nanos{(shorter.value + count - 1) / count};
   }
   if (*std::max_element(time.begin(), time.end()) >= slowest) return result;
   return {std::move(time), bytes, true};
@@ -97,69 +104,202 @@ template <class Transfer>
 
 namespace detail {
 
-/// The units of one pass of a stage, in its order.
-[[nodiscard]] inline std::vector<Unit> units_of(const DeviceSchedule& device, UnitKind kind) {
-  std::vector<Unit> units;
-  for (const Unit& unit : device.order) {
-    if (unit.kind == kind) units.push_back(unit);
-  }
-  return units;
-}
-
-/// Times of a plan in SlimPipe's order whose stages exchange attention, and the bytes of it.
+/// Times of a plan in SlimPipe's order whose stages exchange attention, and the bytes of it. An
+/// instant is the units at positions k, k - 1, .. of the stages' forward (backward) orders. The
+/// stages of an instant wait for each other, which its times contain, and exchange attention where
+/// all of them are then done sooner than the slowest would be by itself.
 class SlimpipeTimes {
  public:
-  SlimpipeTimes(const Plan& plan, const AnyModel& model)
-      : plan_(plan), model_(model), links_(plan), parts_(plan, links_, model) {
-    const std::int32_t lines = virtual_stages_of(plan).size();
+  SlimpipeTimes(const Plan& plan, const AnyModel& model, const PricedPlan& prices)
+      : plan_(plan),
+        model_(model),
+        prices_(prices),
+        links_(plan),
+        parts_(plan, links_, model),
+        lines_(static_cast<std::size_t>(virtual_stages_of(plan).size())) {
     for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
-      for (std::int32_t line = 0; line < lines; ++line) {
-        times.push_back(parts_(static_cast<PackId>(i), line).total());
+      for (std::size_t line = 0; line < lines_; ++line) {
+        times.push_back(parts_(static_cast<PackId>(i), static_cast<std::int32_t>(line)).total());
       }
     }
-    for (const auto& group : plan.groups) {
-      balance(group, UnitKind::forward);
-      balance(group, UnitKind::backward);
-    }
+    for (const auto& group : plan.groups) run(group);
   }
 
   std::vector<Nanos> times;
   std::int64_t bytes = 0;
 
  private:
-  /// The stages run F k, k - 1, .. at the same time, the first stage first; B the other way round.
-  void balance(const std::vector<std::int32_t>& group, UnitKind kind) {
-    const std::int32_t stages = plan_.parallel.pp;
-    std::vector<std::vector<Unit>> units;
-    for (std::int32_t pp = 0; pp < stages; ++pp) {
-      units.push_back(units_of(plan_.schedule[device_index(plan_, group.front(), pp)], kind));
-    }
-    const auto count = static_cast<std::int64_t>(units.front().size());
-    const auto ranks = static_cast<std::int64_t>(group.size());
-    for (std::int64_t front = 0; front < count + stages - 1; ++front) {
-      std::vector<StageWork> together;
-      std::vector<std::size_t> cell;
-      for (std::int32_t pp = 0; pp < stages; ++pp) {
-        const std::int64_t i = front - (kind == UnitKind::forward ? pp : stages - 1 - pp);
-        if (i < 0 || i >= count) continue;
-        const Unit& unit = units[static_cast<std::size_t>(pp)][static_cast<std::size_t>(i)];
-        const std::int32_t line = virtual_stages_of(plan_).index(pp, unit.chunk);
-        together.push_back(work(unit.pack, line, pp));
-        cell.push_back(index(unit.pack) *
-                           static_cast<std::size_t>(virtual_stages_of(plan_).size()) +
-                       static_cast<std::size_t>(line));
+  /// One unit of a stage's order.
+  struct Step {
+    Unit unit;
+    std::size_t instant = 0;  // of F and B
+  };
+  /// A unit of an instant: its stage and its place in the stage's order.
+  struct Member {
+    std::size_t stage = 0, place = 0;
+  };
+
+  /// Runs the units of the stages of a group's first rank in time.
+  void run(const std::vector<std::int32_t>& group) {
+    const auto stages = static_cast<std::size_t>(plan_.parallel.pp);
+    group_ = &group;
+    steps_.assign(stages, {});
+    instants_.clear();
+    next_.assign(stages, 0);
+    free_.assign(stages, Nanos{});
+    end_.assign(plan_.micropacks.size() * lines_, Nanos{-1});
+    std::size_t left = 0, fronts = 0;
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      std::array<std::size_t, 2> count{};
+      for (const Unit& unit :
+           plan_.schedule[device_index(plan_, group.front(), static_cast<std::int32_t>(stage))]
+               .order) {
+        if (unit.kind == UnitKind::reduce || unit.kind == UnitKind::optimizer) continue;
+        steps_[stage].push_back({unit, 0});
+        if (unit.kind == UnitKind::head) continue;
+        // F comes from the first stage, B from the last: instants of F are even, of B odd.
+        const bool back = unit.kind == UnitKind::backward;
+        const std::size_t front = count[back ? 1 : 0]++ + (back ? stages - 1 - stage : stage);
+        steps_[stage].back().instant = 2 * front + (back ? 1 : 0);
+        fronts = std::max(fronts, front + 1);
       }
-      const auto transfer = [&](Bytes some, std::int32_t from, std::int32_t to) {
-        const std::int64_t parts = ranks * plan_.parallel.tp;
-        const Bytes each{(some.value + parts - 1) / parts};
-        const Link& link = links_.stages(group.front(), from, to);
-        return std::visit([&](const auto& model) { return model.transfer(each, link); }, model_);
-      };
-      const ExchangedWork work = exchange_attention(together, transfer);
-      if (!work.exchanged) continue;
-      for (std::size_t i = 0; i < cell.size(); ++i) times[cell[i]] = work.time[i];
-      bytes += work.bytes;
+      left += steps_[stage].size();
     }
+    instants_.resize(2 * fronts);
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      for (std::size_t place = 0; place < steps_[stage].size(); ++place) {
+        if (steps_[stage][place].unit.kind == UnitKind::head) continue;
+        instants_[steps_[stage][place].instant].push_back({stage, place});
+      }
+    }
+    while (left > 0) {
+      std::size_t moved = 0;
+      for (std::size_t stage = 0; stage < stages; ++stage) {
+        while (const std::size_t ran = advance(stage)) moved += ran;
+      }
+      SLIMPACK_ASSERT(moved > 0 || blocked());
+      if (moved == 0 && !part()) break;
+      left -= moved;
+    }
+  }
+
+  /// Runs the next unit of a stage with all that it meets, if they can; how many ran.
+  std::size_t advance(std::size_t stage) {
+    if (next_[stage] == steps_[stage].size()) return 0;
+    const Step& step = steps_[stage][next_[stage]];
+    if (step.unit.kind == UnitKind::head) return advance_head(stage, step.unit);
+    const std::vector<Member>& members = instants_[step.instant];
+    if (members.size() < 2) {
+      if (!ready(stage)) return 0;
+      finish(stage, *ready(stage), times[cell(stage)]);
+      return 1;
+    }
+    Nanos start, alone;
+    std::vector<StageWork> together;
+    std::vector<Nanos> begin;
+    std::int64_t layers = 1;
+    for (const Member& member : members) {
+      if (next_[member.stage] != member.place) return 0;
+      const std::optional<Nanos> at = ready(member.stage);
+      if (!at) return 0;
+      const Unit& unit = steps_[member.stage][member.place].unit;
+      const auto pp = static_cast<std::int32_t>(member.stage);
+      const std::int32_t line = virtual_stages_of(plan_).index(pp, unit.chunk);
+      together.push_back(work(unit.pack, line, pp));
+      layers = std::max(layers, plan_.stages[static_cast<std::size_t>(line)].layers());
+      begin.push_back(*at);
+      start = std::max(start, *at);
+      alone = std::max(alone, *at + times[cell(member.stage)]);
+    }
+    const auto ranks = static_cast<std::int64_t>(group_->size());
+    const auto transfer = [&](Bytes some, std::int32_t from, std::int32_t to) {
+      const std::int64_t parts = ranks * plan_.parallel.tp;
+      const Bytes each{(some.value + parts - 1) / parts};
+      const Link& link = links_.stages(group_->front(), from, to);
+      return std::visit(
+          [&](const auto& model) {
+            // Every layer sends there and back; one latency is in the whole's transfer.
+            return model.transfer(each, link) + model.transfer(Bytes{}, link) * (2 * layers - 1);
+          },
+          model_);
+    };
+    const ExchangedWork done = exchange_attention(together, transfer);
+    const Nanos slowest = *std::max_element(done.time.begin(), done.time.end());
+    const bool exchanged = done.exchanged && start + slowest < alone;
+    if (exchanged) bytes += done.bytes;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      Nanos& time = times[cell(members[i].stage)];
+      if (exchanged) time = start - begin[i] + done.time[i];
+      finish(members[i].stage, begin[i], time);
+    }
+    return members.size();
+  }
+
+  /// H: on the last stage, or on all stages together.
+  std::size_t advance_head(std::size_t stage, const Unit& unit) {
+    const bool meets = plan_.parallel.head == LmHead::shard && steps_.size() > 1;
+    Nanos start = free_[stage];
+    for (std::size_t other = 0; meets && other < steps_.size(); ++other) {
+      if (next_[other] == steps_[other].size()) return 0;
+      const Unit& there = steps_[other][next_[other]].unit;
+      if (there.kind != UnitKind::head || there.pack != unit.pack) return 0;
+      start = std::max(start, free_[other]);
+    }
+    std::size_t ran = 0;
+    for (std::size_t other = meets ? 0 : stage; other < (meets ? steps_.size() : stage + 1);
+         ++other, ++ran) {
+      free_[other] = start + prices_.head(unit.pack, 0, static_cast<std::int32_t>(other));
+      ++next_[other];
+    }
+    return ran;
+  }
+
+  /// Where stages wait for each other in a circle, those of one instant no longer do. Whether there
+  /// was one to part.
+  bool part() {
+    for (std::size_t stage = 0; stage < steps_.size(); ++stage) {
+      if (next_[stage] == steps_[stage].size()) continue;
+      const Step& step = steps_[stage][next_[stage]];
+      if (step.unit.kind == UnitKind::head || !ready(stage)) continue;
+      instants_[step.instant].clear();
+      return true;
+    }
+    return false;
+  }
+  /// Whether some stage waits for others of its instant alone.
+  [[nodiscard]] bool blocked() const {
+    for (std::size_t stage = 0; stage < steps_.size(); ++stage) {
+      if (next_[stage] < steps_[stage].size() &&
+          steps_[stage][next_[stage]].unit.kind != UnitKind::head && ready(stage)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// When the next F or B of a stage can start by itself; absent: its input is not there.
+  [[nodiscard]] std::optional<Nanos> ready(std::size_t stage) const {
+    const Unit& unit = steps_[stage][next_[stage]].unit;
+    const auto line = static_cast<std::int32_t>(line_of(stage));
+    const bool back = unit.kind == UnitKind::backward;
+    const std::int32_t from = back ? line + 1 : line - 1;
+    if (from < 0 || from == static_cast<std::int32_t>(lines_)) return free_[stage];
+    const Nanos ended = end_[index(unit.pack) * lines_ + static_cast<std::size_t>(from)];
+    if (ended < Nanos{}) return std::nullopt;
+    return std::max(free_[stage], ended + prices_.transfer(unit.pack, from, 0));
+  }
+  [[nodiscard]] std::size_t line_of(std::size_t stage) const {
+    const Unit& unit = steps_[stage][next_[stage]].unit;
+    return static_cast<std::size_t>(
+        virtual_stages_of(plan_).index(static_cast<std::int32_t>(stage), unit.chunk));
+  }
+  /// The next unit of a stage among `times`.
+  [[nodiscard]] std::size_t cell(std::size_t stage) const {
+    return index(steps_[stage][next_[stage]].unit.pack) * lines_ + line_of(stage);
+  }
+  void finish(std::size_t stage, Nanos begin, Nanos time) {
+    end_[cell(stage)] = free_[stage] = begin + time;
+    ++next_[stage];
   }
 
   [[nodiscard]] StageWork work(PackId pack, std::int32_t line, std::int32_t pp) const {
@@ -172,8 +312,16 @@ class SlimpipeTimes {
 
   const Plan& plan_;
   const AnyModel& model_;
+  const PricedPlan& prices_;
   Links links_;
   PlanParts parts_;
+  std::size_t lines_;  // virtual stages
+  const std::vector<std::int32_t>* group_ = nullptr;
+  std::vector<std::vector<Step>> steps_;       // of each stage
+  std::vector<std::vector<Member>> instants_;  // empty: its units do not wait
+  std::vector<std::size_t> next_;              // place of each stage
+  std::vector<Nanos> free_;                    // when each stage has run what came before
+  std::vector<Nanos> end_;                     // of units, by pack and virtual stage; -1: not yet
 };
 
 /// Gives each slice of a group of several ranks the ring mode that sends fewer bytes: keys and

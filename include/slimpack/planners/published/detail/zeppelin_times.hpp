@@ -39,9 +39,11 @@ struct ZonedUnit {
 };
 
 /// One unit of a partitioned micro-batch on one virtual stage. A rank works off its queues one
-/// after another while rings run: the longer of attention, traffic inside and traffic between nodes
-/// counts. Then, whichever is faster, tokens are remapped and all ranks do an even part of the
-/// linear work, or each does that of its own tokens.
+/// after another while rings run, those inside and between nodes at the same time. As in a ring of
+/// slimpack's, the shorter of attention and rings hides behind the longer but for one of as many
+/// parts as the widest ring of the rank has ranks, and each of its steps adds a latency a layer
+/// (docs/costs.md). Then, whichever is faster, tokens are remapped and all ranks do an even part of
+/// the linear work, or each does that of its own tokens.
 template <CostModel Model>
 [[nodiscard]] ZonedUnit zoned_unit(const Model& model, const Plan& plan, const MicroPack& pack,
                                    const Zones& zones, const RankNodes& nodes,
@@ -52,6 +54,10 @@ template <CostModel Model>
     if (tokens.value == 0) return Nanos{};
     return model.transfer(Bytes{(tokens.value * each + tp - 1) / tp}, link);
   };
+  const auto flow = [&](Tokens tokens, std::int64_t each, const Link& link) {
+    return tokens.value == 0 ? Nanos{}
+                             : traffic(tokens, each, link) - model.transfer(Bytes{}, link);
+  };
   const auto back = [&](PackLoad load) {
     if (pack.pass == Pass::backward) load.runs = load.tokens.value > 0 ? 1 : 0;
     return load;
@@ -59,11 +65,21 @@ template <CostModel Model>
   Nanos attention, uneven;
   Tokens total;
   ZonedUnit unit;
+  std::size_t place = 0;
   for (const ZoneLoad& rank : zones.ranks) {
     const UnitParts own = unit_parts(model, back(rank.load), stage, pack.pass, pack.recompute);
-    const Nanos rings = std::max(traffic(rank.inside, keys, plan.cluster.inside),
-                                 traffic(rank.between, keys, plan.cluster.between));
-    const Nanos longest = std::max(own.attention, rings);
+    const bool over_nodes = rank.between.value > 0;
+    const Nanos rings = std::max(flow(rank.inside, keys, plan.cluster.inside),
+                                 flow(rank.between, keys, plan.cluster.between));
+    Nanos longest = std::max(own.attention, rings);
+    if (rank.inside.value > 0 || over_nodes) {
+      const auto members = static_cast<std::int64_t>(
+          over_nodes ? zones.ranks.size() : nodes.ranks[nodes.node[place]].size());
+      longest += Nanos{(std::min(own.attention, rings).value + members - 1) / members} +
+                 model.transfer(Bytes{}, over_nodes ? plan.cluster.between : plan.cluster.inside) *
+                     ((members - 1) * stage.layers);
+    }
+    ++place;
     attention = std::max(attention, longest);
     uneven = std::max(uneven, own.linear + longest);
     total += rank.load.tokens;
