@@ -60,7 +60,8 @@ class Tuner {
          planners::degree_choices(request.model, request.cluster, options_.devices, bounds)) {
       Choice choice;
       choice.tuned.degrees = degrees;
-      if (const auto none = planners::lacks_static_memory(request, degrees)) {
+      const auto none = planners::lacks_static_memory(request, degrees);
+      if (none && !planner_.shards_weights) {
         choice.tuned.skipped = true;
         choice.tuned.why = why_infeasible(*none);
       }

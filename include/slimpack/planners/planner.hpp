@@ -112,7 +112,11 @@ struct SimulationOnlyPlan {
   UnitTimeOverrides times;          ///< what its F and B take on the system
   std::string unsupported_feature;  ///< what no plan can say, "attention work between stages"
   /// What ranks or stages exchange inside units; absent: what the plan's groups do.
-  std::optional<Bytes> exchange;
+  std::optional<Bytes> exchange = {};
+  /// Bytes that the plan's memory rules count on a device of each stage and the system does not
+  /// hold; empty: none. The prediction's peaks are without them, and where there are any the plan
+  /// alone may need more memory than there is.
+  std::vector<Bytes> not_held = {};
 };
 
 /// A plan to execute, why there is none, or a step that is only simulated.
@@ -184,6 +188,8 @@ struct PlannerInfo {
   /// Where the planner's steps are SimulationOnlyPlans, as in "with context-parallel ranks"; empty
   /// where they never are.
   std::string_view simulated_only = {};
+  /// Whether steps may fit although a device could not hold all weights and gradients of its stage.
+  bool shards_weights = false;
 };
 
 /// The entry of a planner in a list.
@@ -193,6 +199,7 @@ template <Planner Type>
   info.name = Type::name;
   info.description = Type::description;
   if constexpr (requires { Type::simulated_only; }) info.simulated_only = Type::simulated_only;
+  if constexpr (requires { Type::shards_weights; }) info.shards_weights = Type::shards_weights;
   info.plan = [](const PlanRequest& request) { return Type{}.plan(request); };
   if constexpr (MultiStepPlanner<Type>) {
     info.rebatch = [](std::vector<PlanRequest> steps) { return Type{}.rebatch(std::move(steps)); };

@@ -23,6 +23,7 @@
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/detail/flexsp_groups.hpp"
 #include "slimpack/planners/published/detail/flexsp_times.hpp"
+#include "slimpack/planners/published/detail/sharded_weights.hpp"
 #include "slimpack/planners/published/detail/shared_batches.hpp"
 #include "slimpack/planners/published/detail/token_capacity.hpp"
 #include "slimpack/planners/search/detail/choices.hpp"
@@ -44,6 +45,8 @@ struct FlexSpCount {
 struct FlexSpSettings : detail::SharedSettings {
   FlexSpCount count;      ///< of micro-batches
   std::int64_t room = 4;  ///< quarters of what memory holds that groups may fill
+  /// Weights and gradients are sharded over all ranks too, as published.
+  bool shard_weights = false;
 };
 
 namespace detail {
@@ -52,13 +55,18 @@ namespace detail {
 class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
  public:
   FlexSpCandidates(const PlanRequest& request, std::string_view planner)
-      : CandidateBase(request, planner) {
+      : CandidateBase(request, planner), not_held_(bytes_not_held(plan_frame(request, planner))) {
     const std::int64_t heads = request.model.heads / request.tp;
     const std::int32_t most = largest_group(request);
     for (std::int64_t ranks = 1; ranks <= most && heads % ranks == 0; ranks *= 2) ++degrees_;
     std::vector<FlexSpCount> counts{{4, 0}, {5, 0}, {6, 0}, {8, 0}, {12, 0}, {16, 0}, {32, 0}};
     if (request.pp > 1) counts = {{0, 4}, {4, 0}, {0, 2}, {0, 8}, {8, 0}, {16, 0}, {0, 16}};
     space_.add("recompute", &FlexSpSettings::recompute, mode_choices(request));
+    std::vector<bool> sharding{false};
+    if (request.dp > 1 && request.optimizer == OptimizerState::sharded) {
+      sharding = request.as_published ? std::vector{true} : std::vector{true, false};
+    }
+    space_.add("shard_weights", &FlexSpSettings::shard_weights, sharding);
     space_.add("", &FlexSpSettings::count, counts);
     space_.add("", &FlexSpSettings::room, {4, 3, 2, 5});
     add_step_settings(space_, request);
@@ -69,14 +77,26 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
     const std::vector<SharedBatch> batches = batches_of(settings);
     Plan plan = share_batches(request_, planner_, settings, batches);
     Bytes exchanged;
+    std::vector<Bytes> not_held;
     std::vector<Nanos> compute;
-    std::visit([&](const auto& model) { compute = price(plan, model, exchanged); },
-               make_model(plan));
-    UnitTimeOverrides times(plan, PricedPlan(plan), std::move(compute));
-    schedule_shared(plan, batches, times, MemoryModel(plan), settings.head_batch);
-    if (plan.parallel.max_cp == 1) return plan;
-    return SimulationOnlyPlan{std::move(plan), std::move(times), "exchange of heads between ranks",
-                              exchanged};
+    const PricedPlan prices(plan);
+    std::visit(
+        [&](const auto& model) {
+          compute = price(plan, model, exchanged);
+          if (!settings.shard_weights) return;
+          ShardedWeights sharded = sharded_weights(plan, model);
+          exchanged += in_rounds(plan, batches, prices, sharded, compute);
+          not_held = std::move(sharded.not_held);
+        },
+        make_model(plan));
+    UnitTimeOverrides times(plan, prices, std::move(compute));
+    schedule_shared(plan, batches, times, MemoryModel(plan), settings.head_batch, not_held);
+    const bool groups = plan.parallel.max_cp > 1;
+    if (!groups && !settings.shard_weights) return plan;
+    return SimulationOnlyPlan{
+        std::move(plan), std::move(times),
+        groups ? "exchange of heads between ranks" : "weights sharded over ranks", exchanged,
+        std::move(not_held)};
   }
   void describe(const FlexSpSettings& settings, const Plan& plan, SettingTexts& texts) const {
     texts["micro_batches"] = std::to_string(count(settings));
@@ -89,6 +109,7 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
     const std::span<const Tokens> samples = request_.batch.samples;
     const std::vector<SpTimes> times = sample_times(settings.recompute.most);
     std::vector<SharedBatch> batches;
+    std::int32_t round = 0;
     for (const auto& run : cut_sorted(samples, count(settings))) {
       std::vector<Tokens> lengths;
       std::vector<SpTimes> own;
@@ -99,11 +120,12 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
       std::int32_t first = 0;
       for (const SpGroup& group :
            solve_sp_groups({lengths, own, request_.dp, capacity(settings)})) {
-        SharedBatch batch{first, std::int32_t{1} << group.degree, {}};
+        SharedBatch batch{first, std::int32_t{1} << group.degree, {}, round};
         for (const std::size_t i : group.samples) batch.samples.push_back(run[i]);
         first += batch.ranks;
         batches.push_back(std::move(batch));
       }
+      ++round;
     }
     return batches;
   }
@@ -114,7 +136,11 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
 
   [[nodiscard]] Tokens capacity(const FlexSpSettings& settings) const {
     return {std::max<std::int64_t>(
-        1, token_capacity(request_, settings.recompute.lean).value / 4 * settings.room)};
+        1, token_capacity(request_, settings.recompute.lean,
+                          settings.shard_weights ? std::span<const Bytes>(not_held_)
+                                                 : std::span<const Bytes>())
+                   .value /
+               4 * settings.room)};
   }
   [[nodiscard]] std::int64_t count(const FlexSpSettings& settings) const {
     const std::vector<Tokens>& samples = request_.batch.samples;
@@ -160,7 +186,52 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
     return compute;
   }
 
-  std::size_t degrees_ = 0;  ///< groups of 1, 2, 4 .. ranks
+  /// Adds the traffic of sharded weights to F and B of a plan's rounds and lets every unit of a
+  /// round last as long as its slowest, H too: all ranks gather each layer together. Returns the
+  /// bytes moved. O(packs x stages).
+  [[nodiscard]] static Bytes in_rounds(const Plan& plan, std::span<const SharedBatch> batches,
+                                       const PricedPlan& prices, const ShardedWeights& sharded,
+                                       std::vector<Nanos>& compute) {
+    const auto stages = static_cast<std::size_t>(plan.parallel.pp);
+    std::int64_t bytes = 0;
+    const std::int32_t last = batches.back().round;
+    const auto head_of = [&](std::size_t i, std::size_t stage) {
+      Nanos longest;
+      if (plan.parallel.head == LmHead::last && stage + 1 < stages) return longest;
+      for (std::size_t rank = 0; rank < static_cast<std::size_t>(batches[i].ranks); ++rank) {
+        longest = std::max(longest, prices.head(static_cast<PackId>(2 * i), rank,
+                                                static_cast<std::int32_t>(stage)));
+      }
+      return longest;
+    };
+    for (std::size_t first = 0, end = 0; first < batches.size(); first = end) {
+      const std::int32_t round = batches[first].round;
+      while (end < batches.size() && batches[end].round == round) ++end;
+      for (std::size_t stage = 0; stage < stages; ++stage) {
+        Nanos forward, backward, head;
+        for (std::size_t i = first; i < end; ++i) {
+          forward = std::max(forward, compute[2 * i * stages + stage]);
+          backward = std::max(backward, compute[(2 * i + 1) * stages + stage]);
+          head = std::max(head, head_of(i, stage));
+        }
+        const Nanos gather = sharded.gather[stage];
+        const Nanos scatter = round == last ? Nanos{} : sharded.scatter[stage];
+        forward = with_traffic(forward, round == 0 ? Nanos{} : gather, sharded.layers[stage]);
+        backward = with_traffic(backward, gather + scatter, sharded.layers[stage]);
+        for (std::size_t i = first; i < end; ++i) {
+          compute[2 * i * stages + stage] = forward;
+          compute[(2 * i + 1) * stages + stage] = backward + (head - head_of(i, stage));
+        }
+        const std::int64_t gathers = round == 0 ? 1 : 2;
+        bytes += sharded.moved[stage] * (gathers * plan.model.bytes_per_element +
+                                         (round == last ? 0 : plan.memory.gradient_bytes));
+      }
+    }
+    return Bytes{bytes};
+  }
+
+  std::size_t degrees_ = 0;      ///< groups of 1, 2, 4 .. ranks
+  std::vector<Bytes> not_held_;  ///< where weights are sharded
 };
 
 }  // namespace detail
@@ -176,24 +247,28 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
 /// divide the heads of a tensor-parallel device; keys and values are repeated where they have fewer
 /// heads.
 ///
+/// Weights, gradients and optimizer state are sharded over all ranks (ZeRO-3, by
+/// `sharded_weights`): less memory, and the weights gathered for F and B of each micro-batch, the
+/// gradients scattered behind each B, hidden behind computing but for one layer's part. All ranks
+/// gather together, so every unit of a micro-batch's groups lasts as long as the slowest.
+///
 /// Searched: recomputation; number of micro-batches, from the fewest that hold all tokens; token
-/// capacity, around what memory holds; place of the head and devices (`StepSettings`).
+/// capacity, around what memory holds; place of the head; and whether weights are sharded at all:
+/// otherwise optimizer state alone is, and ranks wait for each other where they share a group.
 ///
 /// The published solver sorts samples into buckets by length and gives each micro-batch to a MILP
 /// solver with a time limit. Here every sample is assigned by itself, and the problem is solved by
 /// a deterministic search (`solve_sp_groups`; its gap is measured against exhaustion in
 /// tests/planners/flexsp_test.cpp).
 ///
-/// A SimulationOnlyPlan wherever a group has several ranks: a plan's groups exchange keys and
-/// values in a ring and have blocks of each sample on each rank. Times of F and B are those of
-/// Ulysses on any cost model; bytes in memory, of H and of transfers are those of the plan's blocks
-/// of 32 tokens. Deviations in its favour: an all-to-all sends to its own node and to others at the
-/// same time; queries, keys and values kept for the backward pass stay split by heads; ranks wait
-/// for each other where they share a group, not all of them after every micro-batch; several
-/// stages, which FlexSP does not have, run in a common order that a simulation finds under the
-/// memory limit (detail/shared_batches.hpp). Against it: FlexSP shards weights and gradients over
-/// all ranks (ZeRO-3), in exchange for gathering them; a plan shards optimizer state alone, and
-/// neither the bytes nor the gathering are modelled.
+/// A SimulationOnlyPlan wherever weights are sharded or a group has several ranks: a plan's groups
+/// exchange keys and values in a ring and have blocks of each sample on each rank. Times of F and B
+/// are those of Ulysses on any cost model; bytes in memory, of H and of transfers are those of the
+/// plan's blocks of 32 tokens, less what is sharded. Deviations in its favour: an all-to-all sends
+/// to its own node and to others at the same time; queries, keys and values kept for the backward
+/// pass stay split by heads; a rank without a group does not wait for its round; several stages,
+/// which FlexSP does not have, run in a common order that a simulation finds under the memory limit
+/// (detail/shared_batches.hpp); as published there is one stage.
 ///
 /// Infeasible where more than one chunk is asked for; as published, several stages too.
 struct FlexSp {
@@ -202,7 +277,9 @@ struct FlexSp {
   static constexpr std::string_view description =
       "FlexSP: micro-batches on groups of ranks of different sizes, heads split by all-to-all";
   /// When its answer is a SimulationOnlyPlan.
-  static constexpr std::string_view simulated_only = "with groups of several ranks";
+  static constexpr std::string_view simulated_only =
+      "with weights sharded over ranks, or groups of several ranks";
+  static constexpr bool shards_weights = true;  ///< devices need not hold all of them
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.

@@ -63,7 +63,8 @@ class CandidateBase {
                                                        const PlanRequest& request) {
   if (auto* plan = std::get_if<Plan>(&step)) return predict(*plan, request);
   auto& modelled = std::get<SimulationOnlyPlan>(step);
-  return predict(modelled.plan, request, modelled.times, MemoryModel(modelled.plan));
+  return predict(modelled.plan, request, modelled.times, MemoryModel(modelled.plan),
+                 modelled.not_held);
 }
 /// The plan of a step.
 [[nodiscard]] inline Plan& plan_in(BuiltStep& step) {

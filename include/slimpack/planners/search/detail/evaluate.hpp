@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,24 +39,30 @@ namespace slimpack::planners {
 /// Times a plan whose units take `times`, writes iteration and ideal time, busy times and peaks
 /// into its prediction, and says what it lacks, if anything: a device's memory, at any times of its
 /// units and transfers, must not exceed capacity - reserved, nor a rank's MicroPacks of a pass the
-/// request's bound. `memory` is the plan's. Throws as `plan_figures` does.
+/// request's bound. `memory` is the plan's; `not_held` are bytes of each stage that do not count
+/// (empty: none). Throws as `plan_figures` does.
 template <UnitTimes Times>
 [[nodiscard]] std::optional<Infeasible> predict(Plan& plan, const PlanRequest& request,
-                                                const Times& times, const MemoryModel& memory) {
+                                                const Times& times, const MemoryModel& memory,
+                                                std::span<const Bytes> not_held = {}) {
+  const auto less = [&](std::int32_t pp) {
+    return not_held.empty() ? Bytes{} : not_held[static_cast<std::size_t>(pp)];
+  };
   const sim::ScheduleTables table(plan, memory);
   sim::PlanFigures figures = sim::plan_figures(table, times);
   plan.prediction.iteration = figures.iteration;
   plan.prediction.ideal = ideal_time(plan);
   plan.prediction.devices.clear();
   for (std::size_t i = 0; i < plan.schedule.size(); ++i) {
-    plan.prediction.devices.push_back(
-        {plan.schedule[i].dp, plan.schedule[i].pp, figures.busy[i], figures.peak[i]});
+    plan.prediction.devices.push_back({plan.schedule[i].dp, plan.schedule[i].pp, figures.busy[i],
+                                       figures.peak[i] - less(plan.schedule[i].pp)});
   }
   if (const std::int64_t units = most_units(plan);
       request.max_units && units > *request.max_units) {
     return Infeasible{"MicroPacks of a pass and rank", units, *request.max_units};
   }
-  const std::vector<Bytes> worst = worst_memory(table);
+  std::vector<Bytes> worst = worst_memory(table);
+  for (std::size_t i = 0; i < worst.size(); ++i) worst[i] -= less(plan.schedule[i].pp);
   const auto fullest = std::max_element(worst.begin(), worst.end());
   const Bytes available = plan.memory.capacity - plan.memory.reserved;
   if (*fullest <= available) return std::nullopt;
