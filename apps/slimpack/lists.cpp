@@ -86,6 +86,15 @@ void print_table(const std::vector<Row>& rows) {
   return rows;
 }
 
+std::string published_name(const planners::PlannerInfo& planner) {
+  return std::string(planner.name) + "-published";
+}
+bool has_published_form(const planners::PlannerInfo& planner) {
+  return std::ranges::any_of(planners::published_forms(), [&](const planners::PlannerInfo& form) {
+    return form.name == published_name(planner);
+  });
+}
+
 }  // namespace
 
 void list_planners(bool json) {
@@ -94,12 +103,16 @@ void list_planners(bool json) {
     if (json) {
       Json entry{{"name", planner.name}, {"description", planner.description}};
       if (!planner.simulated_only.empty()) entry["simulated_only"] = planner.simulated_only;
+      if (has_published_form(planner)) entry["published"] = published_name(planner);
       list.push_back(std::move(entry));
       continue;
     }
     std::cout << fmt::format("{:<24}{}", planner.name, planner.description);
     if (!planner.simulated_only.empty()) {
       std::cout << fmt::format(" [{}: simulated only, no plan.json]", planner.simulated_only);
+    }
+    if (has_published_form(planner)) {
+      std::cout << fmt::format(" [as published: {}]", published_name(planner));
     }
     std::cout << '\n';
   }

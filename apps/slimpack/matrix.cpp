@@ -37,10 +37,9 @@ constexpr std::int64_t kMostCells = 100'000;
   for (std::size_t i = 0; i < list->size(); ++i) {
     const JsonReader item = list->item(i);
     const std::string& name = item.text();
-    const auto known = planners::registry();
-    item.check(std::find_if(known.begin(), known.end(),
-                            [&](const planners::PlannerInfo& info) { return info.name == name; }) !=
-                   known.end(),
+    const auto named = [&](const planners::PlannerInfo& info) { return info.name == name; };
+    item.check(std::ranges::any_of(planners::registry(), named) ||
+                   std::ranges::any_of(planners::published_forms(), named),
                "must be one of slimpack --list-planners");
     item.check(std::find(names.begin(), names.end(), name) == names.end(), "must be listed once");
     names.push_back(name);

@@ -839,9 +839,12 @@ class Cli(unittest.TestCase):
     def test_planners_that_are_simulated_only_are_marked(self):
         listed = run("--list-planners").stdout.splitlines()
         answer = json.loads(run("--list-planners", "--json").stdout)["planners"]
+        self.assertEqual([planner["published"] for planner in answer if "published" in planner],
+                         [planner["name"] + "-published" for planner in answer[5:]])
         self.assertEqual([line.split()[0] for line in listed], [planner["name"] for planner in answer])
         for line, planner in zip(listed, answer):
             self.assertEqual("simulated only" in line, "simulated_only" in planner)
+            self.assertEqual("as published: " + planner["name"] + "-published" in line, "published" in planner)
             self.assertEqual("simulated_only" in planner, planner["name"] in
                              ("slimpipe", "wlb-llm", "zeppelin", "flexsp"))
 

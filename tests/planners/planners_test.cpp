@@ -89,9 +89,53 @@ TEST_CASE("registry: names are unique, known ones are found, others refused with
   for (const planners::PlannerInfo& planner : planners::registry()) {
     listed += (listed.empty() ? "" : ", ") + std::string(planner.name);
   }
+  for (const planners::PlannerInfo& planner : planners::published_forms()) {
+    listed += ", " + std::string(planner.name);
+  }
   const std::string refusal = "planner must be one of " + listed + ", got 'megatrom'";
   CHECK_THROWS_WITH_AS(static_cast<void>(planners::find_planner("megatrom")), refusal.c_str(),
                        InvalidInput);
+}
+
+TEST_CASE("published forms: one a system, within its publication") {
+  const auto all = planners::registry();
+  const auto forms = planners::published_forms();
+  REQUIRE(forms.size() + 5 == all.size());
+  std::int64_t planned = 0;
+  for (std::size_t i = 0; i < forms.size(); ++i) {
+    const planners::PlannerInfo& form = forms[i];
+    CAPTURE(form.name);
+    CHECK(form.name == std::string(all[5 + i].name) + "-published");
+    CHECK(&planners::find_planner(form.name) == &form);
+    CHECK((form.rebatch == nullptr) == (all[5 + i].rebatch == nullptr));
+    CHECK(form.simulated_only == all[5 + i].simulated_only);
+    for (const std::int32_t pp : {1, 4}) {
+      Random random(17);
+      planners::PlanRequest request = test::request_of(test::random_lengths(random, 24, 512), 16);
+      request.context = {1024};
+      request.dp = 4;
+      request.pp = pp;
+      request.effort = planners::Effort::normal;
+      const planners::PlanOutcome outcome = form.plan(request);
+      if (const auto* none = std::get_if<Infeasible>(&outcome.result)) {
+        CHECK(pp == 4);
+        CHECK(none->constraint.find("stages, one in ") == 0);
+        continue;
+      }
+      ++planned;
+      const Plan& plan = plan_of(outcome);
+      check_plan(plan);
+      CHECK(plan.planner == form.name);
+      CHECK(outcome.settings.at("devices") == "ranks-together");
+      CHECK(!outcome.settings.contains("recompute_long"));
+      if (form.name.find("slimpipe") != 0) CHECK(plan.parallel.head == LmHead::last);
+      if (outcome.settings.contains("pack_tokens")) {
+        CHECK(outcome.settings.at("pack_tokens") == "1024");
+      }
+      if (form.name.find("megatron") == 0) CHECK(outcome.settings.at("packing") == "in-order");
+    }
+  }
+  CHECK(planned >= 25);
 }
 
 TEST_CASE("megatron: two stages, by hand") {

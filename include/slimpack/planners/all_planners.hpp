@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list behind planners/registry.hpp: a further planner is one include and one line here.
+// The list behind planners/registry.hpp: a further planner is one include and one name here.
 #pragma once
 
 #include <algorithm>
@@ -7,12 +7,16 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/published/bfd.hpp"
 #include "slimpack/planners/published/chunkflow.hpp"
 #include "slimpack/planners/published/dynapipe.hpp"
+#include "slimpack/planners/published/fcp.hpp"
 #include "slimpack/planners/published/flexsp.hpp"
 #include "slimpack/planners/published/hybrid_cp.hpp"
 #include "slimpack/planners/published/infinipipe.hpp"
@@ -26,40 +30,75 @@
 
 namespace slimpack::planners {
 
-/// What `registry` gives; the position of an entry is its place in lists.
-inline constexpr std::array kPlanners{
-    slimpack_info<0>(),
-    slimpack_info<1>(),
-    slimpack_info<2>(),
-    slimpack_info<3>(),
-    slimpack_info<4>(),
-    planner_info<Megatron>(),
-    planner_info<MegatronInterleaved>(),
-    planner_info<MegatronCp>(),
-    planner_info<SlimpipeOrder>(),
-    planner_info<Slimpipe>(),
-    planner_info<WlbLlm>(),
-    planner_info<Zeppelin>(),
-    planner_info<Chunkflow>(),
-    planner_info<Dynapipe>(),
-    planner_info<Infinipipe>(),
-    planner_info<Bfd>(),
-    planner_info<FlexSp>(),
-    planner_info<HybridCp>(),
-    planner_info<Kk>(),
+namespace detail {
+
+/// "NAME-published".
+template <Planner System>
+inline constexpr auto kPublishedName = [] {
+  constexpr std::string_view kEnd = "-published";
+  std::array<char, System::name.size() + kEnd.size()> text{};
+  std::copy(System::name.begin(), System::name.end(), text.begin());
+  std::copy(kEnd.begin(), kEnd.end(), text.begin() + System::name.size());
+  return text;
+}();
+
+/// The entry of a published system that is held to its publication.
+template <Planner System>
+[[nodiscard]] constexpr PlannerInfo published_info() noexcept {
+  PlannerInfo info = planner_info<System>();
+  info.name = {kPublishedName<System>.data(), kPublishedName<System>.size()};
+  info.plan = [](const PlanRequest& request) {
+    PlanRequest held = request;
+    held.as_published = true;
+    PlanOutcome outcome = System{}.plan(held);
+    const std::string name(kPublishedName<System>.data(), kPublishedName<System>.size());
+    if (auto* plan = std::get_if<Plan>(&outcome.result)) plan->planner = name;
+    if (auto* step = std::get_if<SimulationOnlyPlan>(&outcome.result)) step->plan.planner = name;
+    return outcome;
+  };
+  if constexpr (MultiStepPlanner<System>) {
+    info.rebatch = [](std::vector<PlanRequest> steps) {
+      for (PlanRequest& step : steps) step.as_published = true;
+      steps = System{}.rebatch(std::move(steps));
+      for (PlanRequest& step : steps) step.as_published = false;
+      return steps;
+    };
+  }
+  return info;
+}
+
+/// The lists of all planners, made from those of published systems.
+template <Planner... Systems>
+struct PlannerLists {
+  static constexpr std::array strengthened{slimpack_info<0>(), slimpack_info<1>(),
+                                           slimpack_info<2>(), slimpack_info<3>(),
+                                           slimpack_info<4>(), planner_info<Systems>()...};
+  static constexpr std::array published{published_info<Systems>()...};
 };
 
+/// Published systems in the order in which lists print them.
+using AllPlanners =
+    PlannerLists<Megatron, MegatronInterleaved, MegatronCp, SlimpipeOrder, Slimpipe, WlbLlm,
+                 Zeppelin, Chunkflow, Dynapipe, Infinipipe, Bfd, FlexSp, HybridCp, Kk, Fcp>;
+
+}  // namespace detail
+
 SLIMPACK_PLANNERS_API std::span<const PlannerInfo> registry() noexcept {
-  return kPlanners;
+  return detail::AllPlanners::strengthened;
+}
+SLIMPACK_PLANNERS_API std::span<const PlannerInfo> published_forms() noexcept {
+  return detail::AllPlanners::published;
 }
 
 SLIMPACK_PLANNERS_API const PlannerInfo& find_planner(std::string_view name) {
-  const auto found = std::ranges::find(kPlanners, name, &PlannerInfo::name);
-  if (found != kPlanners.end()) return *found;
   std::string known;
-  for (const PlannerInfo& planner : kPlanners) {
-    if (!known.empty()) known += ", ";
-    known += planner.name;
+  for (const std::span<const PlannerInfo> list : {registry(), published_forms()}) {
+    const auto found = std::ranges::find(list, name, &PlannerInfo::name);
+    if (found != list.end()) return *found;
+    for (const PlannerInfo& planner : list) {
+      if (!known.empty()) known += ", ";
+      known += planner.name;
+    }
   }
   throw InvalidInput("planner must be one of " + known + ", got '" + std::string(name) + "'");
 }

@@ -12,7 +12,12 @@ namespace slimpack::planners {
 /// Every planner, in the order in which lists print them. The list is in planners/all_planners.hpp.
 [[nodiscard]] SLIMPACK_PLANNERS_API std::span<const PlannerInfo> registry() noexcept;
 
-/// The planner of that name. Throws InvalidInput that lists the names there are. O(planners).
+/// The published systems among them, held to their publications: `NAME-published` for `NAME`
+/// (`PlanRequest::as_published`), in the same order.
+[[nodiscard]] SLIMPACK_PLANNERS_API std::span<const PlannerInfo> published_forms() noexcept;
+
+/// The planner of that name, in either form. Throws InvalidInput that lists the names there are.
+/// O(planners).
 [[nodiscard]] SLIMPACK_PLANNERS_API const PlannerInfo& find_planner(std::string_view name);
 
 }  // namespace slimpack::planners

@@ -148,7 +148,7 @@ struct WlbLlm {
     for (const PlanRequest& request : steps) {
       lengths.back() = std::max(lengths.back(), longest_of(request.batch.samples));
     }
-    if (lengths.back() == lengths.front()) lengths.pop_back();
+    if (lengths.back() == lengths.front() || steps.front().as_published) lengths.pop_back();
     detail::WaitingSteps best;
     std::optional<Int128> least;
     for (const Tokens length : lengths) {

@@ -211,9 +211,14 @@ class PackedCandidates : public CandidateBase<Type> {
     space.add("chunks", &PackedSettings::chunks, choices.chunks);
     add_step_settings(space, request, choices.chunks, choices.shard_head || !request.as_published);
     add_pack_length(space, request);
-    space.add("packing", &PackedSettings::packing, {Packing::in_order, Packing::best_fit});
-    space.add("assignment", &PackedSettings::assignment_rule,
-              {AssignmentRule::in_turn, AssignmentRule::balanced});
+    std::vector<Packing> packings{Packing::in_order};
+    std::vector<AssignmentRule> rules{AssignmentRule::in_turn};
+    if (!request.as_published) {
+      packings.push_back(Packing::best_fit);
+      rules.push_back(AssignmentRule::balanced);
+    }
+    space.add("packing", &PackedSettings::packing, packings);
+    space.add("assignment", &PackedSettings::assignment_rule, rules);
     space.require_that([&request](const Type& settings) {
       return leaves_layers(request, settings.chunks, settings.head);
     });
