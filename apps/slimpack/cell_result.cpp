@@ -14,6 +14,7 @@
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/metrics.hpp"
 #include "slimpack/report/time_split.hpp"
+#include "slimpack/report/tune_report.hpp"
 
 namespace slimpack::app {
 namespace {
@@ -114,6 +115,9 @@ report::Tuning evaluate_cell(const EvaluationCell& cell, const planners::Planner
   for (planners::PlanRequest& request : requests) request.effort = planners::Effort::normal;
   report::Tuning again = report::tune(planner, requests, options);
   again.evaluations += tuning.evaluations;
+  again.simulated_devices += tuning.simulated_devices;
+  again.cpu_seconds += tuning.cpu_seconds;
+  again.rounds.insert(again.rounds.begin(), tuning.rounds.begin(), tuning.rounds.end());
   again.seconds += tuning.seconds;
   return again;
 }
@@ -134,6 +138,8 @@ std::string result_line(const EvaluationCell& cell, const report::Tuning& tuning
   json.member("planner", tuning.planner);
   json.member("feasible", best != nullptr);
   json.member("evaluations", tuning.evaluations);
+  json.member("simulated_devices", tuning.simulated_devices);
+  json.member("cpu_seconds", tuning.cpu_seconds);
   json.member("tune_seconds", tuning.seconds);
   json.member("degrees_tried", static_cast<std::int64_t>(tuning.tried.size()));
   json.member("degrees_feasible",
@@ -146,6 +152,7 @@ std::string result_line(const EvaluationCell& cell, const report::Tuning& tuning
     json.member("why", tuning.tried.empty() ? std::string("no degrees divide these devices")
                                             : tuning.tried.front().why);
   }
+  report::write_tune_rounds(json, tuning);
   write_others(json, tuning, best != nullptr ? 1 : 0);
   json.end_object();
   json.finish();

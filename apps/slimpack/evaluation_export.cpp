@@ -73,12 +73,13 @@ struct StoredResult {
   return text;
 }
 
-constexpr std::array<std::string_view, 18> kFigures{
-    "iteration_s",   "ideal_s",     "lower_bound_s", "efficiency",
-    "tokens_per_s",  "mfu",         "bubble",        "dp_imbalance",
-    "forward_cv",    "backward_cv", "peak_bytes",    "communication_bytes",
-    "merged_tokens", "micropacks",  "samples",       "tokens",
-    "plan_seconds",  "tune_seconds"};
+constexpr std::array<std::string_view, 21> kFigures{
+    "iteration_s",   "ideal_s",      "lower_bound_s", "efficiency",
+    "tokens_per_s",  "mfu",          "bubble",        "dp_imbalance",
+    "forward_cv",    "backward_cv",  "peak_bytes",    "communication_bytes",
+    "merged_tokens", "micropacks",   "samples",       "tokens",
+    "plan_seconds",  "tune_seconds", "evaluations",   "simulated_devices",
+    "cpu_seconds"};
 
 }  // namespace
 

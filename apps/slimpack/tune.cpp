@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -101,7 +102,8 @@ int run(const TuneCommand& command) {
   options.bounds.dp = take_degree("--dp", common.dp);
   options.bounds.pp = take_degree("--pp", common.pp);
   options.bounds.tp = take_degree("--tp", common.tp);
-  options.finalists = parse_count("--finalists", command.finalists);
+  options.finalists = command.finalists == "all" ? std::numeric_limits<std::int32_t>::max()
+                                                 : parse_count("--finalists", command.finalists);
   check_divides(options);
   const std::int64_t steps = parse_count("--steps", command.steps);
 
@@ -165,7 +167,7 @@ Run add_tune(CLI::App& command) {
       ->capture_default_str();
   command
       .add_option("--finalists", options->finalists,
-                  "degrees that are planned again with more than fast effort")
+                  "degrees that are planned with the whole budget of --effort; all: every one")
       ->capture_default_str();
   command.add_option("--json", options->json, "write all figures as JSON (docs/reports.md)");
   command.get_option("--dp")->description("data-parallel ranks, or auto: searched");
@@ -174,8 +176,9 @@ Run add_tune(CLI::App& command) {
   command.get_option("--batch-tokens")
       ->description("tokens a step holds at most; several with commas between are compared [all]");
   command.footer(
-      "Plans the same steps at every dp x pp x tp of that many devices: all at fast effort, the "
-      "best few again at --effort. Prints them best first, and why the runner-up lost.");
+      "Plans the same steps at every dp x pp x tp of that many devices: all with a small budget, "
+      "then the better half with twice as much, and so on to the whole budget of --effort. Prints "
+      "what each round gained, the degrees best first, and why the runner-up lost.");
   return [options] { return run(*options); };
 }
 

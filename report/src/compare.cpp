@@ -57,13 +57,14 @@ class RangeOfFigures {
                                                std::span<const ComparedPlan> entries) {
   PlannerSummary summary;
   summary.planner = entries.front().planner;
-  RangeOfFigures iteration, efficiency, plan, simulate;
+  RangeOfFigures iteration, efficiency, plan, cpu, simulate;
   Nanos time, ideal, shared, baseline;
   Tokens shared_tokens, baseline_tokens;
   double flops = 0, idle = 0, tokens = 0;
   for (const ComparedPlan& entry : entries) {
     ++summary.steps;
     plan.add(entry.plan_seconds);
+    cpu.add(entry.cpu_seconds);
     if (!entry.metrics) {
       if (summary.why.empty()) summary.why = entry.why;
       continue;
@@ -92,6 +93,7 @@ class RangeOfFigures {
   summary.iteration_s = iteration.range();
   summary.efficiency = efficiency.range();
   summary.plan_seconds = plan.range();
+  summary.cpu_seconds = cpu.range();
   summary.simulate_seconds = simulate.range();
   summary.summed_efficiency =
       ratio(static_cast<double>(ideal.value), static_cast<double>(time.value));
@@ -153,6 +155,8 @@ ComparedOutcome compare_outcome(const planners::PlannerInfo& planner, std::int64
   entry.plan_seconds = plan_seconds;
   entry.settings = std::move(outcome.settings);
   entry.evaluations = outcome.evaluations;
+  entry.simulated_devices = outcome.simulated_devices;
+  entry.cpu_seconds = outcome.cpu_seconds;
   if (const auto* none = std::get_if<Infeasible>(&outcome.result)) {
     entry.why = why_infeasible(*none);
     return compared;

@@ -44,7 +44,7 @@ void write_comparison_csv(std::ostream& out, const Comparison& comparison) {
   text << ",dp_imbalance,forward_cv,backward_cv,peak_bytes,communication_bytes,merged_tokens,"
           "micropacks,"
        << CsvRow().add("speedup_over_" + comparison.baseline).fields()
-       << ",plan_seconds,simulate_seconds,tokens\n";
+       << ",plan_seconds,simulate_seconds,tokens,evaluations,simulated_devices,cpu_seconds\n";
   constexpr std::size_t kFigures = 14 + sim::kGapCauses;
   for (const ComparedPlan& entry : comparison.results) {
     CsvRow row;
@@ -64,6 +64,7 @@ void write_comparison_csv(std::ostream& out, const Comparison& comparison) {
     row.add(entry.plan_seconds);
     row.add(entry.metrics ? shortest(entry.simulate_seconds) : std::string());
     row.add(entry.metrics ? std::to_string(entry.metrics->tokens.value) : std::string());
+    row.add(entry.evaluations).add(entry.simulated_devices).add(entry.cpu_seconds);
     text << row.text();
   }
 }

@@ -30,6 +30,7 @@ void write_comparison_text(std::ostream& out, const Comparison& comparison) {
                                   "MFU %",
                                   "idle %",
                                   "peak GB",
+                                  "CPU s",
                                   "planning s"};
   if (moves) header.push_back("tokens");
   TextTable table(std::move(header));
@@ -45,6 +46,7 @@ void write_comparison_text(std::ostream& out, const Comparison& comparison) {
                                  fixed(summary.mfu * 100, 1),
                                  fixed(summary.bubble * 100, 1),
                                  fixed(static_cast<double>(summary.peak.value) * 1e-9, 1),
+                                 fixed(summary.cpu_seconds.mean, 3),
                                  fixed(summary.plan_seconds.mean, 3)};
     if (moves) row.push_back(count_text(summary.tokens.value));
     table.add(std::move(row));

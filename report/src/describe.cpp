@@ -50,7 +50,7 @@ void write_task_line(TextWriter& text, const Comparison& comparison) {
   text << ", context " << task.context.value << ": " << comparison.steps.size()
        << (comparison.steps.size() == 1 ? " step, " : " steps, ") << samples << " samples, "
        << count_text(tokens.value) << " tokens; " << task.evaluations
-       << " candidates a planner and step\n";
+       << " simulations of all devices a planner and step\n";
 }
 
 std::string range_text(const FigureRange& range, double scale, int decimals, bool several) {

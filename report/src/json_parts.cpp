@@ -75,6 +75,7 @@ void write_planner_summary(JsonWriter& json, const Comparison& comparison,
   write_range(json, "iteration_s", summary.iteration_s, any);
   write_range(json, "efficiency", summary.efficiency, any);
   write_range(json, "plan_seconds", summary.plan_seconds, true);
+  write_range(json, "cpu_seconds", summary.cpu_seconds, true);
   write_range(json, "simulate_seconds", summary.simulate_seconds, any);
   const auto figure = [&](std::string_view key, double value) {
     json.member(key, any ? std::optional(value) : std::nullopt);
@@ -165,6 +166,8 @@ void write_outcome(JsonWriter& json, const ComparedPlan& entry) {
   for (const auto& [name, text] : entry.settings) json.member(name, text);
   json.end_object();
   json.member("evaluations", entry.evaluations);
+  json.member("simulated_devices", entry.simulated_devices);
+  json.member("cpu_seconds", entry.cpu_seconds);
   if (entry.metrics) {
     write_metrics(json, *entry.metrics);
   } else {

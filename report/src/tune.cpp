@@ -8,6 +8,7 @@
 #include <limits>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -35,6 +36,9 @@ namespace {
 /// Degrees that a further round may take although they are infeasible lack at most an eighth of
 /// what there is.
 constexpr std::int64_t kNearMiss = 125;
+
+/// The budget of a first round, in steps: with fewer, good degrees may look bad.
+constexpr std::int64_t kLeastBudget = 8;
 
 /// How much more is needed than there is, in thousandths of it.
 [[nodiscard]] std::int64_t lack_of(const Infeasible& none) noexcept {
@@ -67,23 +71,27 @@ class Tuner {
       }
       choices_.push_back(std::move(choice));
     }
-    expect_work();
-    std::vector<std::size_t> all;
-    for (std::size_t i = 0; i < choices_.size(); ++i) {
-      if (!choices_[i].tuned.skipped) all.push_back(i);
+    const auto planned = std::count_if(choices_.begin(), choices_.end(),
+                                       [](const Choice& choice) { return !choice.tuned.skipped; });
+    const std::vector<Round> rounds = rounds_for(planned);
+    for (const Round& round : rounds) {
+      most_ += round.budget * std::min(round.degrees, planned) *
+               static_cast<std::int64_t>(steps_.size());
     }
-    plan_all(all, planners::Effort::fast);
-    if (request.effort != planners::Effort::fast)
-      plan_all(finalists(options_.finalists), planners::Effort::normal);
-    if (request.effort == planners::Effort::thorough) {
-      plan_all(finalists((options_.finalists + 1) / 2), planners::Effort::thorough);
+    for (std::size_t i = 0; i < rounds.size(); ++i) {
+      plan_all(best_choices(rounds[i].degrees), rounds[i].budget, i + 1 == rounds.size());
     }
 
     Tuning tuning;
     tuning.planner = planner_.name;
     tuning.devices = options_.devices;
     for (const std::size_t i : ranking()) tuning.tried.push_back(std::move(choices_[i].tuned));
-    tuning.evaluations = evaluations_;
+    tuning.rounds = std::move(rounds_);
+    for (const TuneRound& round : tuning.rounds) {
+      tuning.evaluations += round.evaluations;
+      tuning.cpu_seconds += round.cpu_seconds;
+    }
+    tuning.simulated_devices = simulated_devices_;
     tuning.seconds = seconds_since(start);
     return tuning;
   }
@@ -100,6 +108,27 @@ class Tuner {
     std::int64_t lack = 0;
   };
 
+  /// What a round plans, and with how much.
+  struct Round {
+    std::int64_t degrees = 0, budget = 0;
+  };
+  /// From all choices with a small budget to the finalists with the whole one.
+  [[nodiscard]] std::vector<Round> rounds_for(std::int64_t planned) const {
+    std::vector<std::int64_t> counts{planned};
+    while (counts.back() > options_.finalists) {
+      counts.push_back(std::max<std::int64_t>((counts.back() + 1) / 2, options_.finalists));
+    }
+    const std::int64_t whole = planners::evaluations(steps_.front());
+    std::vector<Round> rounds;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      std::int64_t budget = whole;
+      for (std::size_t later = i + 1; later < counts.size(); ++later) budget /= 2;
+      budget = std::min(whole, std::max(budget, kLeastBudget));
+      if (rounds.empty() || rounds.back().budget < budget) rounds.push_back({counts[i], budget});
+    }
+    return rounds;
+  }
+
   /// Feasible ones by time, then by what is lacking, then skipped ones; ties to the earlier choice.
   [[nodiscard]] std::vector<std::size_t> ranking() const {
     std::vector<std::size_t> order(choices_.size());
@@ -114,22 +143,24 @@ class Tuner {
     return order;
   }
 
-  /// The best `count` feasible choices, and the infeasible one nearest to fitting if it is near.
-  [[nodiscard]] std::vector<std::size_t> finalists(std::int32_t count) const {
+  /// The best `count` choices, and the infeasible one nearest to fitting if it is near.
+  [[nodiscard]] std::vector<std::size_t> best_choices(std::int64_t count) const {
     std::vector<std::size_t> chosen;
+    bool near = false;
     for (const std::size_t i : ranking()) {
       const Choice& choice = choices_[i];
       if (choice.tuned.skipped) break;
-      if (!choice.tuned.time) {
-        if (choice.lack <= kNearMiss) chosen.push_back(i);
-        break;
+      const bool nearest = !choice.tuned.time && !near;
+      near = near || nearest;
+      if (static_cast<std::int64_t>(chosen.size()) < count ||
+          (nearest && choice.lack <= kNearMiss)) {
+        chosen.push_back(i);
       }
-      if (static_cast<std::int32_t>(chosen.size()) < count) chosen.push_back(i);
     }
     return chosen;
   }
 
-  void plan_all(const std::vector<std::size_t>& chosen, planners::Effort effort) {
+  void plan_all(const std::vector<std::size_t>& chosen, std::int64_t budget, bool last) {
     if (chosen.empty()) return;
     const std::size_t count = steps_.size();
     std::vector<std::vector<planners::PlanRequest>> requests(chosen.size());
@@ -140,7 +171,8 @@ class Tuner {
       std::vector<planners::PlanRequest> steps(steps_.begin(), steps_.end());
       for (planners::PlanRequest& step : steps) {
         step = planners::at_degrees(std::move(step), choices_[chosen[i]].tuned.degrees);
-        step.effort = effort;
+        if (!last) step.effort = planners::Effort::fast;
+        step.budget = budget;
         step.threads = std::max(1, options_.threads / static_cast<std::int32_t>(workers));
         step.progress = nullptr;
       }
@@ -149,9 +181,20 @@ class Tuner {
     parallel_for(answers.size(), static_cast<std::int32_t>(workers), [&](std::size_t i) {
       answers[i] = answer(std::move(requests[i / count][i % count]));
     });
-    for (std::size_t i = 0; i < chosen.size(); ++i) {
-      take(choices_[chosen[i]], std::span(answers).subspan(i * count, count), effort);
+    TuneRound round;
+    round.degrees = static_cast<std::int64_t>(chosen.size());
+    round.budget = budget;
+    for (const Answer& one : answers) {
+      round.evaluations += one.entry.evaluations;
+      round.cpu_seconds += one.entry.cpu_seconds;
+      simulated_devices_ += one.entry.simulated_devices;
     }
+    const planners::Effort effort = last ? steps_.front().effort : planners::Effort::fast;
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      take(choices_[chosen[i]], std::span(answers).subspan(i * count, count), effort, budget);
+    }
+    round.best = choices_[ranking().front()].tuned.time;
+    rounds_.push_back(round);
   }
 
   [[nodiscard]] Answer answer(planners::PlanRequest request) {
@@ -178,15 +221,16 @@ class Tuner {
     return answer;
   }
 
-  /// Keeps the answers of more effort unless those of less are better.
-  void take(Choice& choice, std::span<Answer> answers, planners::Effort effort) {
+  /// Keeps the answers of a larger budget unless those of a smaller one are better.
+  void take(Choice& choice, std::span<Answer> answers, planners::Effort effort,
+            std::int64_t budget) {
     TunedDegrees now;
     now.degrees = choice.tuned.degrees;
     now.effort = effort;
+    now.budget = budget;
     std::int64_t lack = 0;
     Nanos time;
     for (Answer& one : answers) {
-      evaluations_ += one.entry.evaluations;
       if (one.entry.metrics) {
         time += one.entry.metrics->iteration;
         now.split += one.split;
@@ -207,27 +251,12 @@ class Tuner {
     choice.lack = lack;
   }
 
-  /// Candidates of all rounds, for progress.
-  void expect_work() {
-    const auto samples = static_cast<std::int64_t>(steps_.front().batch.samples.size());
-    const auto planned = std::count_if(choices_.begin(), choices_.end(),
-                                       [](const Choice& choice) { return !choice.tuned.skipped; });
-    const auto each = [&](planners::Effort effort, std::int64_t choices) {
-      most_ += planners::evaluations(effort, samples) * static_cast<std::int64_t>(steps_.size()) *
-               std::min<std::int64_t>(choices, planned);
-    };
-    const planners::Effort effort = steps_.front().effort;
-    each(planners::Effort::fast, planned);
-    if (effort != planners::Effort::fast) each(planners::Effort::normal, options_.finalists);
-    if (effort == planners::Effort::thorough)
-      each(planners::Effort::thorough, (options_.finalists + 1) / 2);
-  }
-
   const planners::PlannerInfo& planner_;
   std::span<const planners::PlanRequest> steps_;
   const TuneOptions& options_;
   std::vector<Choice> choices_;
-  std::int64_t evaluations_ = 0;
+  std::vector<TuneRound> rounds_;
+  std::int64_t simulated_devices_ = 0;
   std::mutex mutex_;
   std::int64_t done_ = 0, most_ = 0;
 };
@@ -243,6 +272,14 @@ std::vector<TimeDifference> time_differences(const TunedDegrees& winner,
   std::stable_sort(differences.begin(), differences.end(),
                    [](const auto& a, const auto& b) { return a.time > b.time; });
   return differences;
+}
+
+std::optional<double> gain_of_round(const Tuning& tuning, std::size_t round) {
+  require(round < tuning.rounds.size(), "gain_of_round: there is no such round",
+          static_cast<std::int64_t>(round));
+  if (round == 0 || !tuning.rounds[round - 1].best) return std::nullopt;
+  const double before = seconds(*tuning.rounds[round - 1].best);
+  return ratio(before - seconds(*tuning.rounds[round].best), before);
 }
 
 Tuning tune(const planners::PlannerInfo& planner, std::span<const planners::PlanRequest> steps,

@@ -44,6 +44,7 @@ void write_tried(JsonWriter& json, const TuneReport& report, TunedPlace winner, 
   } else {
     json.text(slimpack::to_string(tuned.effort));
   }
+  json.member("budget", tuned.skipped ? std::nullopt : std::optional(tuned.budget));
   json.member("time_s", tuned.time);
   json.key("tokens_per_s");
   if (tuned.time) {
@@ -77,6 +78,23 @@ void write_tried(JsonWriter& json, const TuneReport& report, TunedPlace winner, 
 }
 
 }  // namespace
+
+void write_tune_rounds(JsonWriter& json, const Tuning& tuning) {
+  json.key("rounds");
+  json.begin_array();
+  for (std::size_t i = 0; i < tuning.rounds.size(); ++i) {
+    const TuneRound& round = tuning.rounds[i];
+    json.begin_object(JsonLayout::flat);
+    json.member("degrees", round.degrees);
+    json.member("budget", round.budget);
+    json.member("evaluations", round.evaluations);
+    json.member("cpu_seconds", round.cpu_seconds);
+    json.member("best_s", round.best);
+    json.member("gain", gain_of_round(tuning, i));
+    json.end_object();
+  }
+  json.end_array();
+}
 
 void write_tuning_json(std::ostream& out, const TuneReport& report) {
   const auto ranking = tuned_ranking(report);
@@ -121,7 +139,10 @@ void write_tuning_json(std::ostream& out, const TuneReport& report) {
     json.member("planner", one.tuning.planner);
     json.member("batch", one.batch);
     json.member("evaluations", one.tuning.evaluations);
+    json.member("simulated_devices", one.tuning.simulated_devices);
+    json.member("cpu_seconds", one.tuning.cpu_seconds);
     json.member("seconds", one.tuning.seconds);
+    write_tune_rounds(json, one.tuning);
     json.key("tried");
     json.begin_array();
     for (std::size_t i = 0; i < one.tuning.tried.size(); ++i) {

@@ -42,6 +42,8 @@ class TuneTables {
     const bool several = report_.results.size() > 1;
     write_head();
     if (several) write_results();
+    for (const TunedPlanner& result : report_.results) write_rounds(result);
+    text_ << '\n';
     if (ranking_.empty()) {
       if (!several) write_degrees(0);
       return;
@@ -88,28 +90,31 @@ class TuneTables {
                                            "idle %", "peak GB", "recompute"});
   }
 
+  [[nodiscard]] std::string batch_name(std::size_t batch) const {
+    const auto limit = report_.batches[batch].batch_tokens;
+    return limit ? count_text(limit->value) : std::string("all");
+  }
+
   /// The best of each planner and batch.
   void write_results() {
     TextTable table(header({"planner", "tokens a step", "dp", "pp", "tp"}));
     std::vector<bool> written(report_.results.size());
-    const auto batch_name = [&](std::size_t result) {
-      const auto limit = report_.batches[report_.results[result].batch].batch_tokens;
-      return limit ? count_text(limit->value) : std::string("all");
-    };
     for (const TunedPlace place : ranking_) {
       if (written[place.result]) continue;
       written[place.result] = true;
       const planners::Degrees& degrees = tuned_at(report_, place).degrees;
-      table.add(with_figures(
-          {report_.results[place.result].tuning.planner, batch_name(place.result),
-           std::to_string(degrees.dp), std::to_string(degrees.pp), std::to_string(degrees.tp)},
-          figures(place)));
+      table.add(
+          with_figures({report_.results[place.result].tuning.planner,
+                        batch_name(report_.results[place.result].batch), std::to_string(degrees.dp),
+                        std::to_string(degrees.pp), std::to_string(degrees.tp)},
+                       figures(place)));
     }
     for (std::size_t i = 0; i < written.size(); ++i) {
       if (written[i]) continue;
       const Tuning& tuning = report_.results[i].tuning;
-      table.remark({tuning.planner}, batch_name(i) + " tokens a step: infeasible at all degrees: " +
-                                         first_why(tuning));
+      table.remark({tuning.planner},
+                   batch_name(report_.results[i].batch) +
+                       " tokens a step: infeasible at all degrees: " + first_why(tuning));
     }
     text_ << table.text();
     text_ << '\n';
@@ -118,10 +123,27 @@ class TuneTables {
     return tuning.tried.empty() ? "there are none" : tuning.tried.front().why;
   }
 
+  /// What each round tried, the best time after it and how much that gained.
+  void write_rounds(const TunedPlanner& result) {
+    const Tuning& tuning = result.tuning;
+    text_ << tuning.planner;
+    if (report_.batches.size() > 1) text_ << ", " << batch_name(result.batch) << " tokens a step";
+    text_ << ": ";
+    for (std::size_t i = 0; i < tuning.rounds.size(); ++i) {
+      const TuneRound& round = tuning.rounds[i];
+      text_ << (i == 0 ? "" : "; ") << round.degrees << " degrees x " << round.budget << ": "
+            << (round.best ? fixed(seconds(*round.best), 4) + " s" : std::string("infeasible"));
+      if (const auto gain = gain_of_round(tuning, i))
+        text_ << " (" << signed_percent(-*gain) << ")";
+    }
+    text_ << "; " << tuning.evaluations << " simulations, " << fixed(tuning.cpu_seconds, 1)
+          << " CPU s\n";
+  }
+
   /// All degrees of one planner and batch.
   void write_degrees(std::size_t result) {
     const Tuning& tuning = report_.results[result].tuning;
-    text_ << tuning.planner << ", " << tuning.evaluations << " candidates in all:\n";
+    text_ << tuning.planner << ":\n";
     TextTable table(header({"dp x pp x tp"}));
     for (std::size_t i = 0; i < tuning.tried.size(); ++i) {
       const TunedDegrees& tuned = tuning.tried[i];

@@ -91,6 +91,7 @@ TEST_CASE("slimpack: a step of many samples is planned whole, near the bound") {
   const Plan& plan = plan_of(outcome);
   CHECK(validate(plan).valid());
   CHECK(plan.samples.size() == lengths.size());
-  CHECK(outcome.evaluations <= planners::evaluations(request));
+  CHECK(outcome.simulated_devices <=
+        planners::evaluations(request) * planners::all_devices(request));
   CHECK(plan.prediction.iteration.value <= plan.prediction.lower_bound.value / 100 * 115);
 }

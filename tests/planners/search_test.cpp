@@ -2,11 +2,13 @@
 #include "slimpack/planners/search/setting_search.hpp"
 
 #include <doctest/doctest.h>
+#include <algorithm>
 #include <array>
-#include <atomic>
+#include <cstddef>
 #include <functional>
 #include <mutex>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -22,10 +24,15 @@ struct Landscape {
   std::function<bool(const planners::SettingPoint&)> there = [](const planners::SettingPoint&) {
     return true;
   };
+  std::function<std::int64_t(const planners::SettingPoint&)> cost =
+      [](const planners::SettingPoint&) { return 1; };
   mutable std::mutex mutex{};
   mutable std::multiset<planners::SettingPoint> asked{};
 
   [[nodiscard]] bool exists(const planners::SettingPoint& point) const { return there(point); }
+  [[nodiscard]] std::int64_t devices(const planners::SettingPoint& point) const {
+    return cost(point);
+  }
   [[nodiscard]] planners::CandidateScore operator()(const planners::SettingPoint& point) const {
     {
       const std::lock_guard lock(mutex);
@@ -43,6 +50,24 @@ planners::CandidateScore noise(const planners::SettingPoint& point, std::uint64_
   return {random.chance(1, 3) ? random.between(1, 50) : 0, {random.between(1, 40)}};
 }
 
+struct Found {
+  planners::SettingPoint best;
+  planners::CandidateScore score;
+  std::int64_t evaluations = 0;
+};
+
+/// The best of a search from the first point, its budget in points.
+template <class Progress = std::nullptr_t>
+Found search(std::span<const std::size_t> sizes, std::int64_t budget, std::int32_t threads,
+             const Landscape& landscape, const Progress& progress = nullptr) {
+  planners::SearchSpace space;
+  space.sizes.assign(sizes.begin(), sizes.end());
+  space.starts = {planners::SettingPoint(sizes.size())};
+  planners::SimulationCounter counter(budget, 1, threads, progress);
+  const planners::SearchResult result = planners::search_settings(space, {&counter}, landscape);
+  return {result.ranked.front().second, result.ranked.front().first, counter.evaluations()};
+}
+
 }  // namespace
 
 TEST_CASE("search_settings: a space within the budget is tried whole, ties to the first point") {
@@ -50,7 +75,7 @@ TEST_CASE("search_settings: a space within the budget is tried whole, ties to th
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     CAPTURE(seed);
     Landscape landscape{[&](const planners::SettingPoint& point) { return noise(point, seed); }};
-    const planners::SearchResult found = planners::search_settings(sizes, {24, 1, {}}, landscape);
+    const Found found = search(sizes, 24, 1, landscape);
     CHECK(found.evaluations == 24);
     CHECK(std::set<planners::SettingPoint>(landscape.asked.begin(), landscape.asked.end()).size() ==
           24);
@@ -81,9 +106,8 @@ TEST_CASE("search_settings: the budget holds, no point is tried twice, threads c
       CAPTURE(budget);
       Landscape one{[&](const planners::SettingPoint& point) { return noise(point, seed); }};
       Landscape four{[&](const planners::SettingPoint& point) { return noise(point, seed); }};
-      const planners::SearchResult alone = planners::search_settings(sizes, {budget, 1, {}}, one);
-      const planners::SearchResult together =
-          planners::search_settings(sizes, {budget, 4, {}}, four);
+      const Found alone = search(sizes, budget, 1, one);
+      const Found together = search(sizes, budget, 4, four);
       CHECK(alone.evaluations == budget);
       CHECK(one.asked.size() == static_cast<std::size_t>(budget));
       CHECK(std::set<planners::SettingPoint>(one.asked.begin(), one.asked.end()).size() ==
@@ -104,7 +128,7 @@ TEST_CASE("search_settings: one setting at a time finds the best of a sum") {
     for (std::size_t i = 0; i < point.size(); ++i) off += point[i] == target[i] ? 0 : 1;
     return planners::CandidateScore{0, {off}};
   }};
-  CHECK(planners::search_settings(sizes, {16, 1, {}}, landscape).best == target);
+  CHECK(search(sizes, 16, 1, landscape).best == target);
 }
 
 TEST_CASE("search_settings: a feasible candidate beats a faster one that does not fit") {
@@ -112,7 +136,7 @@ TEST_CASE("search_settings: a feasible candidate beats a faster one that does no
   Landscape landscape{[](const planners::SettingPoint& point) {
     return std::array<planners::CandidateScore, 3>{{{1, {1}}, {0, {9}}, {5, {0}}}}[point[0]];
   }};
-  CHECK(planners::search_settings(sizes, {3, 1, {}}, landscape).best == planners::SettingPoint{1});
+  CHECK(search(sizes, 3, 1, landscape).best == planners::SettingPoint{1});
 }
 
 TEST_CASE("search_settings: points that do not exist are passed over") {
@@ -122,7 +146,7 @@ TEST_CASE("search_settings: points that do not exist are passed over") {
                             0, {-static_cast<std::int64_t>(point[0] + point[1])}};
                       },
                       [](const planners::SettingPoint& point) { return point[0] + point[1] != 4; }};
-  const planners::SearchResult found = planners::search_settings(sizes, {100, 1, {}}, landscape);
+  const Found found = search(sizes, 100, 1, landscape);
   CHECK(found.best == planners::SettingPoint{1, 2});
   CHECK(found.evaluations == 8);
   CHECK(!landscape.asked.contains({2, 2}));
@@ -136,8 +160,7 @@ TEST_CASE("search_settings: progress counts up to what is evaluated") {
     CHECK(most == 7);
     heard.push_back(done);
   };
-  const planners::SearchResult found =
-      planners::search_settings(sizes, {7, 3, progress}, landscape);
+  const Found found = search(sizes, 7, 3, landscape, progress);
   CHECK(found.best == planners::SettingPoint{0, 0});
   CHECK(heard == std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7});
 }
@@ -148,24 +171,122 @@ TEST_CASE("search_settings: what an evaluation throws comes out, the first point
     if (point[0] >= 2) throw std::runtime_error("point " + std::to_string(point[0]));
     return {};
   }};
-  CHECK_THROWS_WITH_AS(static_cast<void>(planners::search_settings(sizes, {4, 2, {}}, landscape)),
-                       "point 2", std::runtime_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(search(sizes, 4, 2, landscape)), "point 2",
+                       std::runtime_error);
+}
+
+TEST_CASE("search_settings: costs are paid from one budget, which leaves what is to be kept") {
+  const std::vector<std::size_t> sizes{4, 3, 5};
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    Landscape landscape{[&](const planners::SettingPoint& point) { return noise(point, seed); }};
+    landscape.cost = [](const planners::SettingPoint& point) {
+      return static_cast<std::int64_t>(1 + 2 * point[2]);
+    };
+    Random random(seed);
+    planners::SearchSpace space;
+    space.sizes = sizes;
+    space.ordered = {true, false, random.chance(1, 2)};
+    if (random.chance(1, 2)) space.memory = 0;
+    space.starts = {{0, 0, 0}, {1, 2, 4}, {3, 1, 1}};
+    space.everywhere = random.chance(1, 2);
+    planners::SimulationCounter counter(random.between(1, 30), 9, 2);
+    const std::int64_t keep = random.between(0, 20);
+    planners::SearchLimits limits{&counter, keep};
+    if (random.chance(1, 2)) limits.fitting = random.between(1, 10);
+    const planners::SearchResult found = planners::search_settings(space, limits, landscape);
+    std::int64_t spent = 0, fitting = 0;
+    for (const planners::SettingPoint& point : landscape.asked) {
+      spent += landscape.devices(point);
+      if (noise(point, seed).excess <= 0) ++fitting;
+    }
+    CHECK(found.ranked.size() == landscape.asked.size());
+    CHECK(spent == counter.budget() - counter.left());
+    CHECK((spent == 0 || counter.left() >= keep));
+    CHECK(fitting == found.fitting);
+    if (limits.fitting) CHECK(fitting <= *limits.fitting);
+    CHECK(std::is_sorted(found.ranked.begin(), found.ranked.end()));
+  }
+}
+
+TEST_CASE("search_settings: where the first start lacks memory the others begin leaner") {
+  // Only the leanest two of five values fit.
+  Landscape landscape{[](const planners::SettingPoint& point) {
+    return planners::CandidateScore{point[0] < 3 ? 5 - static_cast<std::int64_t>(point[0]) : 0,
+                                    {static_cast<std::int64_t>(10 * point[0] + point[1])}};
+  }};
+  planners::SearchSpace space;
+  space.sizes = {5, 4};
+  space.ordered = {true, false};
+  space.memory = 0;
+  space.starts = {{0, 2}, {0, 1}, {0, 3}};
+  planners::SimulationCounter counter(5, 1, 1);
+  const planners::SearchResult found = planners::search_settings(space, {&counter}, landscape);
+  CHECK(landscape.asked ==
+        std::multiset<planners::SettingPoint>{{0, 2}, {1, 2}, {4, 2}, {4, 1}, {4, 3}});
+  CHECK(found.ranked.front().second == planners::SettingPoint{4, 1});
+  planners::SimulationCounter more(12, 1, 1);
+  CHECK(planners::search_settings(space, {&more}, landscape).ranked.front().second ==
+        planners::SettingPoint{3, 0});
+}
+
+TEST_CASE("search_settings: known scores cost nothing, and fixed settings stay") {
+  Landscape landscape{[](const planners::SettingPoint& point) {
+    return planners::CandidateScore{0, {static_cast<std::int64_t>(20 - point[0] - point[1])}};
+  }};
+  planners::SearchSpace space;
+  space.sizes = {4, 4};
+  space.starts = {{1, 1}};
+  space.fixed = {true, false};
+  space.everywhere = false;
+  space.known = {{{0, {18}}, {1, 1}}, {{0, {15}}, {1, 2}}};
+  planners::SimulationCounter counter(50, 1, 1);
+  const planners::SearchResult found = planners::search_settings(space, {&counter}, landscape);
+  CHECK(!landscape.asked.contains({1, 1}));
+  CHECK(!landscape.asked.contains({1, 2}));
+  for (const planners::SettingPoint& point : landscape.asked) CHECK(point[0] == 1);
+  CHECK(found.ranked.front().first.time == Nanos{15});
+  CHECK(found.fitting == 2);
+}
+
+TEST_CASE("search: scattered points are all points, each once, neighbours far apart") {
+  for (const std::vector<std::size_t>& sizes :
+       {std::vector<std::size_t>{1}, {2}, {3, 4}, {7, 2, 5, 3}, {1, 1, 9}}) {
+    planners::detail::ScatteredPoints scattered(sizes);
+    std::set<planners::SettingPoint> seen;
+    std::size_t count = 1;
+    for (const std::size_t size : sizes) count *= size;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto point = scattered.next();
+      REQUIRE(point.has_value());
+      for (std::size_t setting = 0; setting < sizes.size(); ++setting) {
+        CHECK((*point)[setting] < sizes[setting]);
+      }
+      CHECK(seen.insert(*point).second);
+    }
+    CHECK(!scattered.next());
+  }
 }
 
 TEST_CASE("search_settings: nonsense is refused") {
   Landscape landscape{[](const planners::SettingPoint&) { return planners::CandidateScore{}; }};
-  const std::array<std::size_t, 1> one{1};
-  const std::array<std::size_t, 1> none{0};
-  CHECK_THROWS_WITH_AS(static_cast<void>(planners::search_settings({}, {1, 1, {}}, landscape)),
-                       "search_settings: there must be a setting", InvalidInput);
-  CHECK_THROWS_WITH_AS(static_cast<void>(planners::search_settings(none, {1, 1, {}}, landscape)),
-                       "search_settings: every setting must have a value", InvalidInput);
-  CHECK_THROWS_WITH_AS(static_cast<void>(planners::search_settings(one, {0, 1, {}}, landscape)),
-                       "search_settings: budget must be >= 1, got 0", InvalidInput);
-  CHECK_THROWS_WITH_AS(static_cast<void>(planners::search_settings(one, {1, 0, {}}, landscape)),
-                       "search_settings: threads must be >= 1, got 0", InvalidInput);
+  planners::SimulationCounter counter(1, 1, 1);
+  const auto refused = [&](const planners::SearchSpace& space, const char* why) {
+    CHECK_THROWS_WITH_AS(static_cast<void>(planners::search_settings(space, {&counter}, landscape)),
+                         why, InvalidInput);
+  };
+  planners::SearchSpace space;
+  refused(space, "search_settings: there must be a setting");
+  space.sizes = {0};
+  refused(space, "search_settings: every setting must have a value");
+  space.sizes = {1};
+  space.starts = {{0, 0}};
+  refused(space, "search_settings: a start must have every setting");
+  space.starts = {{0}};
   landscape.there = [](const planners::SettingPoint&) { return false; };
-  CHECK_THROWS_WITH_AS(static_cast<void>(planners::search_settings(one, {1, 1, {}}, landscape)),
-                       "search_settings: the first value of every setting must make a candidate",
+  refused(space, "search_settings: a start must make a candidate");
+  CHECK_THROWS_WITH_AS(planners::SimulationCounter(0, 1, 1), "search: budget must be >= 1, got 0",
+                       InvalidInput);
+  CHECK_THROWS_WITH_AS(planners::SimulationCounter(1, 1, 0), "search: threads must be >= 1, got 0",
                        InvalidInput);
 }

@@ -72,3 +72,14 @@ TEST_CASE("settings: where one does not apply, only its first value makes a cand
   CHECK(space.exists({1, 0, 1, 0, 0}));
   CHECK(!space.exists({2, 0, 1, 0, 0}));
 }
+
+TEST_CASE("settings: searches begin at the points given, each once, else at the first values") {
+  planners::SettingSpace<Settings> space = sample_space();
+  CHECK(space.starts() == std::vector<planners::SettingPoint>{{0, 0, 0, 0, 0}});
+  space.start({});
+  space.start({{0, 99}, {1, 1}});
+  space.start({{0, 2}, {1, 1}});
+  space.start_at({1, 0, 0, 1, 0});
+  CHECK(space.starts() ==
+        std::vector<planners::SettingPoint>{{0, 0, 0, 0, 0}, {2, 1, 0, 0, 0}, {1, 0, 0, 1, 0}});
+}

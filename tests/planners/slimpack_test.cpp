@@ -8,7 +8,6 @@
 
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
-#include "slimpack/planners/search/detail/climb.hpp"
 #include "slimpack/planners/search/detail/evaluate.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "support/draws.hpp"
@@ -51,7 +50,8 @@ planners::PlanRequest random_request(Random& random, Strata& counts) {
 
 void check_plan(const planners::PlanRequest& request, const planners::PlanOutcome& outcome,
                 std::string_view name, Strata& counts) {
-  CHECK(outcome.evaluations <= planners::evaluations(request));
+  CHECK(outcome.simulated_devices <=
+        planners::evaluations(request) * planners::all_devices(request));
   CHECK(!outcome.settings.empty());
   if (const auto* why = std::get_if<Infeasible>(&outcome.result)) {
     ++counts.infeasible;
@@ -185,16 +185,4 @@ TEST_CASE("slimpack: a memory too small for any plan is told with bytes") {
   CHECK(why.constraint.starts_with("bytes of memory on "));
   CHECK(why.needed > 50'000'000);
   CHECK(why.available == 50'000'000);
-}
-
-TEST_CASE("climb_settings: refuses what makes no sense") {
-  struct Never {
-    bool exists(const planners::SettingPoint&) const { return false; }
-    planners::CandidateScore operator()(const planners::SettingPoint&) const { return {}; }
-  };
-  CHECK_THROWS_WITH_AS(static_cast<void>(planners::climb_settings({{}, {}, {}}, {}, Never{})),
-                       "climb_settings: there must be a setting", InvalidInput);
-  CHECK_THROWS_WITH_AS(
-      static_cast<void>(planners::climb_settings({{2}, {true}, {{0}}}, {}, Never{})),
-      "climb_settings: a start must make a candidate", InvalidInput);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/simulation_hook.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/cost_model.hpp"
@@ -183,6 +184,7 @@ inline std::vector<std::vector<StageLoad>> PricedPlan::find_kinds(const Plan& pl
 
 template <CostModel Model>
 void PricedPlan::price(const Plan& plan, const Model& model) {
+  SLIMPACK_ON_SIMULATION(prices, 1);
   require(plan.parallel.chunks > 0, "parallel.chunks must be > 0", plan.parallel.chunks);
   const Links links(plan);
   virtual_stages_ = static_cast<std::size_t>(virtual_stages_of(plan).size());

@@ -154,10 +154,10 @@ inline void check_memory(const MemoryOverrides& memory) {
 }  // namespace detail
 
 /// Throws InvalidInput for the first rule that the request breaks: degrees, chunks, granularity,
-/// bounds and threads >= 1; tp divides heads, kv_heads and ffn; at least one layer for each of the
-/// pp x chunks virtual stages, on the last one also with `fewer_last_layers`; at least one sample,
-/// none longer than the context, all from known documents; at least one target; sizes and rates
-/// > 0. O(samples).
+/// bounds, budget and threads >= 1; tp divides heads, kv_heads and ffn; at least one layer for each
+/// of the pp x chunks virtual stages, on the last one also with `fewer_last_layers`; at least one
+/// sample, none longer than the context, all from known documents; at least one target; sizes and
+/// rates > 0. O(samples).
 inline void check_request(const PlanRequest& request) {
   detail::check_model(request.model);
   detail::check_cluster(request.cluster);
@@ -167,6 +167,7 @@ inline void check_request(const PlanRequest& request) {
     require(*request.max_units >= 1, "max-units must be >= 1", *request.max_units);
   if (request.max_cp) require(*request.max_cp >= 1, "merge must be >= 1", *request.max_cp);
   require(request.threads >= 1, "threads must be >= 1", request.threads);
+  if (request.budget) require(*request.budget >= 1, "budget must be >= 1", *request.budget);
   require(request.context.value >= 1, "context must be >= 1", request.context.value);
   require(request.context <= kLongestPlanned,
           "context must be <= " + std::to_string(kLongestPlanned.value), request.context.value);

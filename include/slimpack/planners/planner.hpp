@@ -35,7 +35,7 @@
 
 namespace slimpack::planners {
 
-/// How many candidates a planner may simulate.
+/// How many whole steps a planner may simulate.
 enum class Effort : std::uint8_t { fast, normal, thorough };
 
 }  // namespace slimpack::planners
@@ -48,8 +48,8 @@ inline constexpr std::array<std::string_view, 3> kWords<planners::Effort>{"fast"
 
 namespace slimpack::planners {
 
-/// The budget of a search in simulated candidates, the same for every planner: 4, 128 or 1024, with
-/// more than 32768 samples fewer in proportion, but at least 4, 24 or 128.
+/// The budget of a search in simulated steps, the same for every planner: 4, 128 or 1024, with more
+/// than 32768 samples fewer in proportion, but at least 4, 24 or 128.
 [[nodiscard]] constexpr std::int64_t evaluations(Effort effort, std::int64_t samples) noexcept {
   constexpr std::array<std::int64_t, 3> kMost{4, 128, 1024}, kLeast{4, 24, 128};
   constexpr std::int64_t kMany = 32'768;
@@ -96,9 +96,11 @@ struct PlanRequest {
   Tokens context{131072};                              ///< longest sample that the step may hold
   /// Planners of published systems: no more than the publication has (docs/planners.md).
   bool as_published = false;
-  Effort effort = Effort::normal;  ///< how many candidates may be simulated
-  std::int32_t threads = 1;        ///< for simulating candidates; never changes the answer
-  /// Called after each simulated candidate with how many are done and the most there will be;
+  Effort effort = Effort::normal;  ///< how many steps may be simulated
+  /// How many steps may be simulated instead, at least 1; absent: as many as the effort says.
+  std::optional<std::int64_t> budget;
+  std::int32_t threads = 1;  ///< for simulating candidates; never changes the answer
+  /// Called after each simulation with how many steps' worth is done and the most there will be;
   /// never by two threads at a time. May be empty.
   std::function<void(std::int64_t done, std::int64_t most)> progress;
 };
@@ -145,16 +147,28 @@ struct PlanOutcome {
   PlanResult result;  ///< the answer
   /// What the planner's own search chose, name to text; where the answer is Infeasible, of the
   /// candidate nearest to fitting. Empty where nothing was searched.
-  std::map<std::string, std::string> settings;
-  std::int64_t evaluations = 0;  ///< candidates simulated
+  std::map<std::string, std::string> settings = {};
+  /// Candidates and whole plans that were simulated, whether they fitted or not.
+  std::int64_t evaluations = 0;
+  /// Devices that these simulated, summed: each counts the tp devices of every (dp, pp) that it
+  /// simulates. At most `evaluations(request)` times the devices of a step.
+  std::int64_t simulated_devices = 0;
+  double cpu_seconds = 0;  ///< processor time of all threads of the planner; measured
 };
 
-/// The budget of a request by its effort and its number of samples.
+/// The budget of a request in simulated steps: its own, or by its effort and number of samples.
 [[nodiscard]] inline std::int64_t evaluations(const PlanRequest& request) noexcept {
-  return evaluations(request.effort, static_cast<std::int64_t>(request.batch.samples.size()));
+  return request.budget.value_or(
+      evaluations(request.effort, static_cast<std::int64_t>(request.batch.samples.size())));
 }
 
-/// Laws: pure (equal requests give equal outcomes, whatever `threads` is); the answer is a complete
+/// All devices of a step.
+[[nodiscard]] inline std::int64_t all_devices(const PlanRequest& request) noexcept {
+  return std::int64_t{request.dp} * request.pp * request.tp;
+}
+
+/// Laws: pure (equal requests give equal outcomes but for `cpu_seconds`, whatever `threads` is); no
+/// more is simulated than the budget allows; the answer is a complete
 /// plan that `validate` passes, its prediction filled by simulation (of the system's own times in a
 /// SimulationOnlyPlan, whose plan has its ideal time for a lower bound), or Infeasible; a request
 /// that breaks a rule of `check_request` throws InvalidInput before any work; `name` is unique

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/simulation_hook.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/unit_times.hpp"
@@ -105,6 +106,10 @@ template <UnitTimes Times>
                                  static_cast<std::size_t>(plan.parallel.pp),
           "list_schedule_part: there must be one schedule a device",
           static_cast<std::int64_t>(schedule.size()));
+  if (!parts.packs(part, Pass::forward).empty()) {
+    SLIMPACK_ON_SIMULATION(orders, parts.ranks(part).size() * schedule.size() /
+                                       static_cast<std::size_t>(plan.parallel.dp));
+  }
   detail::lay_out(workspace.ranks, plan, parts, part, options);
   const std::int64_t available = (plan.memory.capacity - plan.memory.reserved).value;
   detail::ListMemory room(memory);

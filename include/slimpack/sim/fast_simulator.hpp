@@ -2,6 +2,7 @@
 // How long a plan takes, how busy its devices are and what they hold at most, without a DAG.
 #pragma once
 
+#include "slimpack/core/simulation_hook.hpp"
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/sim/detail/fast_run.hpp"
 #include "slimpack/sim/schedule_tables.hpp"
@@ -20,6 +21,7 @@ namespace slimpack::sim {
 /// other. O(units log devices).
 template <UnitTimes Times>
 [[nodiscard]] PlanFigures plan_figures(const ScheduleTables& table, const Times& times) {
+  SLIMPACK_ON_SIMULATION(figures, table.plan().schedule.size());
   return detail::FastSimulator<Times>(table, times).run();
 }
 

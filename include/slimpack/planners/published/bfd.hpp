@@ -32,20 +32,31 @@ class BfdCandidates : public CandidateBase<BfdSettings> {
       : CandidateBase(request, planner) {
     const Tokens longest = longest_of(request.batch.samples);
     std::vector<Tokens> lengths{request.context};
-    if (longest < request.context && !request.as_published) lengths = {longest, request.context};
+    if (longest < request.context && !request.as_published) lengths.push_back(longest);
     const auto ranks = context_parallel_choices(request);
-    space_.add("recompute", &PackedSettings::recompute, mode_choices(request));
-    space_.add("context_parallel", &PackedSettings::ranks,
-               roomy_first(request, ranks, lengths.front()));
+    const std::vector<std::int32_t> by_context = roomy_first(request, ranks, request.context);
+    space_.add("recompute", &PackedSettings::recompute, mode_choices(request),
+               {.ordered = true, .memory = true});
+    const std::size_t ranks_of_pack =
+        space_.add("context_parallel", &PackedSettings::ranks, by_context);
     add_step_settings(space_, request);
     space_.add("share_tokens", &PackedSettings::cp_block, block_choices(request, ranks.back()),
                {.applies = PackedSettings::in_cp_group, .first_only = true}, block_text);
-    space_.add("pack_tokens", &BfdRules::length, lengths);
+    const std::size_t length = space_.add("pack_tokens", &BfdRules::length, lengths);
     space_.add("packs_of_micro_batch", &BfdRules::batch, {1, 2, 4});
     // Packs as they come, and orders that the trainer might draw.
     space_.add("sampler", &BfdRules::shuffled, {0, 1, 2, 3}, {}, [](std::uint64_t seed) {
       return seed == 0 ? "as-packed" : "shuffled-" + std::to_string(seed);
     });
+    // As TRL does it on the fewest ranks that hold a pack of the context's length, then packs no
+    // longer than the longest sample on the fewest ranks that hold those, then other ranks.
+    space_.start({});
+    const auto hold_longest = std::find(by_context.begin(), by_context.end(),
+                                        roomy_first(request, ranks, longest).front());
+    space_.start({{length, 1},
+                  {ranks_of_pack, static_cast<std::size_t>(hold_longest - by_context.begin())}});
+    space_.start({{length, 1}, {ranks_of_pack, 1}});
+    space_.start({{length, 1}, {ranks_of_pack, 2}});
   }
 
   [[nodiscard]] Plan build(const BfdSettings& settings) const {

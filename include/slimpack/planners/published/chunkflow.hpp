@@ -99,18 +99,26 @@ class ChunkflowCandidates : public CandidateBase<ChunkflowSettings> {
  public:
   ChunkflowCandidates(const PlanRequest& request, std::string_view planner)
       : CandidateBase(request, planner) {
-    space_.add("", &ChunkflowSettings::retention, retention_choices());
-    space_.add("chunk_size", &ChunkflowSettings::chunk, size_choices());
-    space_.add("lead", &ChunkflowSettings::lead,
-               request.as_published
-                   ? std::vector{schedule::ChunkLead::steady}
-                   : std::vector{schedule::ChunkLead::just_in_time, schedule::ChunkLead::steady});
+    const std::size_t retention =
+        space_.add("", &ChunkflowSettings::retention, retention_choices());
+    const std::size_t size = space_.add("chunk_size", &ChunkflowSettings::chunk, size_choices());
+    const std::size_t lead = space_.add(
+        "lead", &ChunkflowSettings::lead,
+        request.as_published
+            ? std::vector{schedule::ChunkLead::steady}
+            : std::vector{schedule::ChunkLead::just_in_time, schedule::ChunkLead::steady});
     space_.add("group_order", &ChunkflowSettings::order,
                {GroupOrder::most_chunks_first, GroupOrder::as_given});
     space_.add("consolidation", &ChunkflowSettings::consolidation,
                request.as_published ? std::vector{Consolidation::best_fit}
                                     : std::vector{Consolidation::best_fit, Consolidation::level});
     add_step_settings(space_, request);
+    // As published the last chunk of a sample keeps all; then every chunk keeps all or nothing, or
+    // chunks are larger.
+    space_.start({{retention, 4}, {lead, 1}});
+    space_.start({});
+    space_.start({{retention, 3}});
+    space_.start({{retention, 1}, {size, 1}});
   }
 
   /// The plan of one candidate, without a prediction.

@@ -123,13 +123,18 @@ class DynapipeCandidates : public CandidateBase<DynapipeSettings> {
       }
     }
     using enum DynapipeOrder;
-    space_.add("recompute", &DynapipeSettings::recompute, mode_choices(request));
-    space_.add(
+    space_.add("recompute", &DynapipeSettings::recompute, mode_choices(request),
+               {.ordered = true, .memory = true});
+    const std::size_t order = space_.add(
         "order", &DynapipeSettings::order,
         request.as_published ? std::vector{limited} : std::vector{limited, cyclic, one_forward});
-    space_.add("memory_share", &DynapipeSettings::in_flight, in_flight, {},
-               [](std::int32_t parts) { return "1/" + std::to_string(parts); });
+    const std::size_t memory_share =
+        space_.add("memory_share", &DynapipeSettings::in_flight, in_flight, {},
+                   [](std::int32_t parts) { return "1/" + std::to_string(parts); });
     add_step_settings(space_, request);
+    space_.start({});  // DynaPipe's cyclic order within the memory limit
+    space_.start({{memory_share, 1}});
+    space_.start({{order, 2}});
   }
 
   /// The plan of one candidate, without a prediction.

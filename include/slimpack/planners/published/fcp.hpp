@@ -94,14 +94,19 @@ class FcpCandidates : public CandidateBase<FcpSettings> {
   FcpCandidates(const PlanRequest& request, std::string_view planner)
       : CandidateBase(request, planner),
         most_(std::min(request.dp, request.max_cp.value_or(request.dp))) {
-    space_.add("recompute", &FcpSettings::recompute, mode_choices(request));
-    space_.add("", &FcpSettings::room, {4, 2, 1, 3, 5});
+    space_.add("recompute", &FcpSettings::recompute, mode_choices(request),
+               {.ordered = true, .memory = true});
+    const std::size_t room = space_.add("", &FcpSettings::room, {4, 2, 1, 3, 5});
     std::vector<std::int64_t> quarters{4, 5, 6, 8, 12, 16};
     if (request.pp > 1) quarters = {8, 4, 16, 6, 32, 64};
-    space_.add("", &FcpSettings::quarters, quarters);
+    const std::size_t count = space_.add("", &FcpSettings::quarters, quarters);
     add_step_settings(space_, request);
     space_.add("share_tokens", &FcpSettings::cp_block, block_choices(request, most_), {},
                block_text);
+    // Packs as full as memory allows, the fewest micro-batches that hold them.
+    space_.start({});
+    space_.start({{room, 1}});
+    space_.start({{count, 1}});
   }
 
   /// The plan of a candidate, without a prediction.

@@ -61,16 +61,21 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
     for (std::int64_t ranks = 1; ranks <= most && heads % ranks == 0; ranks *= 2) ++degrees_;
     std::vector<FlexSpCount> counts{{4, 0}, {5, 0}, {6, 0}, {8, 0}, {12, 0}, {16, 0}, {32, 0}};
     if (request.pp > 1) counts = {{0, 4}, {4, 0}, {0, 2}, {0, 8}, {8, 0}, {16, 0}, {0, 16}};
-    space_.add("recompute", &FlexSpSettings::recompute, mode_choices(request));
+    space_.add("recompute", &FlexSpSettings::recompute, mode_choices(request),
+               {.ordered = true, .memory = true});
     std::vector<bool> sharding{false};
     if (request.dp > 1 && request.optimizer == OptimizerState::sharded) {
       sharding = request.as_published ? std::vector{true} : std::vector{true, false};
     }
     space_.add("shard_weights", &FlexSpSettings::shard_weights, sharding);
-    space_.add("", &FlexSpSettings::count, counts);
-    space_.add("", &FlexSpSettings::room, {4, 3, 2, 5});
+    const std::size_t count = space_.add("", &FlexSpSettings::count, counts);
+    const std::size_t room = space_.add("", &FlexSpSettings::room, {4, 3, 2, 5});
     add_step_settings(space_, request);
     space_.add("", &FlexSpSettings::cp_block, {request.memory.cp_block_tokens.value_or(kBlock)});
+    // Weights sharded, the fewest micro-batches, groups as full as memory allows.
+    space_.start({});
+    space_.start({{count, 1}});
+    space_.start({{room, 1}});
   }
 
   [[nodiscard]] BuiltStep build(const FlexSpSettings& settings) const {

@@ -83,14 +83,20 @@ class HybridCpCandidates : public CandidateBase<HybridCpSettings> {
     const Tokens room = token_capacity(request, Recompute::light);
     std::stable_partition(per_rank.begin(), per_rank.end(),
                           [&](Tokens tokens) { return tokens <= room; });
-    space_.add("recompute", &HybridCpSettings::recompute, mode_choices(request));
-    space_.add("tokens_per_rank", &HybridCpSettings::per_rank, per_rank);
-    space_.add("micro_batch", &HybridCpSettings::packed,
-               request.as_published ? std::vector{false} : std::vector{false, true}, {},
-               [](bool packed) { return packed ? "packed" : "sample"; });
+    space_.add("recompute", &HybridCpSettings::recompute, mode_choices(request),
+               {.ordered = true, .memory = true});
+    const std::size_t tokens = space_.add("tokens_per_rank", &HybridCpSettings::per_rank, per_rank);
+    const std::size_t micro_batch =
+        space_.add("micro_batch", &HybridCpSettings::packed,
+                   request.as_published ? std::vector{false} : std::vector{false, true}, {},
+                   [](bool packed) { return packed ? "packed" : "sample"; });
     add_step_settings(space_, request);
     space_.add("share_tokens", &HybridCpSettings::cp_block, block_choices(request, most), {},
                block_text);
+    space_.start({});  // as many tokens a rank as memory holds, each sample by itself
+    space_.start({{tokens, 1}});
+    space_.start({{micro_batch, 1}});
+    space_.start({{tokens, 2}, {micro_batch, 1}});
   }
 
   [[nodiscard]] Plan build(const HybridCpSettings& settings) const {

@@ -61,20 +61,25 @@ class InfinipipeCandidates : public CandidateBase<InfinipipeSettings> {
       if (std::find(slices.begin(), slices.end(), count) == slices.end()) slices.push_back(count);
     }
     const auto ranks = context_parallel_choices(request);
-    space_.add("recompute", &InfinipipeSettings::recompute, modes, {},
-               [](std::optional<Recompute> mode) {
-                 return mode ? slimpack::to_string(*mode) : "adaptive";
-               });
-    space_.add("slices", &InfinipipeSettings::slices, slices);
+    const std::size_t recompute = space_.add(
+        "recompute", &InfinipipeSettings::recompute, modes, {}, [](std::optional<Recompute> mode) {
+          return mode ? slimpack::to_string(*mode) : "adaptive";
+        });
+    const std::size_t count = space_.add("slices", &InfinipipeSettings::slices, slices);
     space_.add("lead", &InfinipipeSettings::lead,
                request.as_published
                    ? std::vector{schedule::ChunkLead::steady}
                    : std::vector{schedule::ChunkLead::steady, schedule::ChunkLead::just_in_time});
     space_.add("apart", &InfinipipeSettings::apart, {0, 1, 2, 4, 8});
-    space_.add("context_parallel", &InfinipipeSettings::ranks, ranks);
+    const std::size_t context_parallel =
+        space_.add("context_parallel", &InfinipipeSettings::ranks, ranks);
     space_.add("share_tokens", &InfinipipeSettings::cp_block, block_choices(request, ranks.back()),
                {.applies = InfinipipeSettings::in_cp_group, .first_only = true}, block_text);
     add_step_settings(space_, request);
+    space_.start({});  // InfiniPipe's adaptive recomputation
+    space_.start({{recompute, 1}});
+    space_.start({{context_parallel, 1}});
+    space_.start({{count, 1}});
   }
 
   /// The plan of one candidate, without a prediction.

@@ -46,17 +46,19 @@ class KkCandidates : public CandidateBase<KkSettings> {
     } else if (request.as_published) {
       sizes = {PartSizes::equal};
     }
-    space_.add("recompute", &PackedSettings::recompute, mode_choices(request));
-    space_.add("context_parallel", &PackedSettings::ranks, roomy_first(request, ranks, longest));
-    space_.add("least_micro_batches", &KkRules::least, least);
-    space_.add("", &KkRules::budget, budgets);
+    space_.add("recompute", &PackedSettings::recompute, mode_choices(request),
+               {.ordered = true, .memory = true});
+    const std::size_t context_parallel = space_.add("context_parallel", &PackedSettings::ranks,
+                                                    roomy_first(request, ranks, longest));
+    const std::size_t least_batches = space_.add("least_micro_batches", &KkRules::least, least);
+    const std::size_t budget = space_.add("", &KkRules::budget, budgets);
     std::vector<KkWork> works{KkWork::verl};
     if (!request.as_published) works.push_back(KkWork::model);
     space_.add("work", &KkRules::work, works, {},
                [](KkWork work) { return work == KkWork::verl ? "24576-L-plus-L2" : "model"; });
     space_.add("samples_of_ranks", &KkRules::sizes, sizes, {},
                [](PartSizes parts) { return parts == PartSizes::equal ? "equal" : "free"; });
-    add_step_settings(space_, request, chunks, !request.as_published);
+    add_step_settings(space_, request, chunks);
     space_.add("share_tokens", &PackedSettings::cp_block, block_choices(request, ranks.back()),
                {.applies = PackedSettings::in_cp_group, .first_only = true}, block_text);
     space_.add("chunks", &PackedSettings::chunks, chunks);
@@ -64,6 +66,10 @@ class KkCandidates : public CandidateBase<KkSettings> {
     space_.require_that([&request](const KkSettings& settings) {
       return leaves_layers(request, settings.chunks, settings.head);
     });
+    space_.start({});  // verl's defaults on the fewest ranks that hold the longest sample
+    space_.start({{context_parallel, 1}});
+    space_.start({{least_batches, 1}});
+    space_.start({{budget, 1}});
   }
 
   [[nodiscard]] Plan build(const KkSettings& settings) const {

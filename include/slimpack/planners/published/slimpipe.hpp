@@ -42,7 +42,7 @@ struct SlimpipeSlices {
 /// What both planners of SlimPipe search.
 [[nodiscard]] inline PackedChoices slimpipe_choices(const PlanRequest& request) {
   const std::int32_t pp = request.pp;
-  PackedChoices choices{{}, chunk_choices(request, 1), true, false};
+  PackedChoices choices{.chunks = chunk_choices(request, 1), .head = LmHead::shard};
   for (const std::int32_t slices : {4 * pp, 2 * pp, 8 * pp, pp, 16 * pp, std::max(1, pp / 2), 1}) {
     if (std::find(choices.slices.begin(), choices.slices.end(), slices) == choices.slices.end()) {
       choices.slices.push_back(slices);

@@ -52,9 +52,12 @@ class WlbCandidates : public JointMicroBatches<WlbSettings> {
     std::vector<std::int32_t> ranks = rank_choices();
     const auto past = std::upper_bound(ranks.begin(), ranks.end(), node);
     std::rotate(ranks.begin(), past - 1, past);
-    space_.add("recompute", &PackedSettings::recompute, mode_choices(request));
-    space_.add("context_parallel", &PackedSettings::ranks, ranks);
-    space_.add("", &WlbSettings::packs_per_length2, {2, 4, 8, 1, 16});
+    space_.add("recompute", &PackedSettings::recompute, mode_choices(request),
+               {.ordered = true, .memory = true});
+    const std::size_t context_parallel =
+        space_.add("context_parallel", &PackedSettings::ranks, ranks);
+    const std::size_t micro_batches =
+        space_.add("", &WlbSettings::packs_per_length2, {2, 4, 8, 1, 16});
     add_pipeline();
     add_assignment();
     add_pack_length(space_, request);
@@ -62,6 +65,10 @@ class WlbCandidates : public JointMicroBatches<WlbSettings> {
                [](std::optional<std::int64_t> halves) {
                  return halves ? std::to_string(*halves) + "/2" : std::string("free");
                });
+    space_.start({});  // context parallelism in a node
+    space_.start({{context_parallel, 1}});
+    space_.start({{context_parallel, 2}});
+    space_.start({{micro_batches, 1}});
   }
 
   [[nodiscard]] BuiltStep build(const WlbSettings& settings) const {

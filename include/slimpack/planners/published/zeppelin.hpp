@@ -47,9 +47,12 @@ class ZeppelinCandidates : public JointMicroBatches<ZeppelinSettings> {
       ranks.push_back(request.dp);
     }
     std::reverse(ranks.begin(), ranks.end());
-    space_.add("recompute", &PackedSettings::recompute, mode_choices(request));
-    space_.add("context_parallel", &PackedSettings::ranks, ranks);
-    space_.add("micro_batch_packs", &ZeppelinSettings::packs, {1, 2, 4, 8, 16, 32, 64});
+    space_.add("recompute", &PackedSettings::recompute, mode_choices(request),
+               {.ordered = true, .memory = true});
+    const std::size_t context_parallel =
+        space_.add("context_parallel", &PackedSettings::ranks, ranks);
+    const std::size_t packs =
+        space_.add("micro_batch_packs", &ZeppelinSettings::packs, {1, 2, 4, 8, 16, 32, 64});
     add_pack_length(space_, request);
     add_pipeline();
     using enum ZeppelinPacking;
@@ -62,6 +65,10 @@ class ZeppelinCandidates : public JointMicroBatches<ZeppelinSettings> {
     add_assignment();
     space_.require_that(
         [](const ZeppelinSettings& settings) { return settings.packs <= settings.ranks; });
+    space_.start({});  // all ranks together, a pack as long as the context at a time
+    space_.start({{packs, 2}});
+    space_.start({{context_parallel, 1}, {packs, 1}});
+    space_.start({{context_parallel, 2}});
   }
 
   [[nodiscard]] BuiltStep build(const ZeppelinSettings& settings) const {

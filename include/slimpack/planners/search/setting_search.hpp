@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bounded search over settings, each with a few values.
+// The search of all planners: over settings, each with a few values, within a counted budget.
 #pragma once
 
 #include <algorithm>
@@ -7,17 +7,18 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <limits>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/core/parallel_for.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/planners/search/settings.hpp"
+#include "slimpack/planners/search/simulation_counter.hpp"
 
 namespace slimpack::planners {
 
@@ -31,37 +32,55 @@ struct CandidateScore {
 /// A candidate with its score. Of equal scores the lexicographically lowest point is the better.
 using ScoredPoint = std::pair<CandidateScore, SettingPoint>;
 
-/// Laws: pure, and may be called by several threads at a time; only points that exist are
-/// evaluated.
+/// Scores points; `devices` says how many devices that simulates.
+/// Laws: all are pure; points may be scored by several threads at a time; only points that exist
+/// are scored.
 template <class Evaluate>
 concept CandidateEvaluator = requires(const Evaluate& evaluate, const SettingPoint& point) {
   { evaluate.exists(point) } -> std::same_as<bool>;
+  { evaluate.devices(point) } -> std::same_as<std::int64_t>;
   { evaluate(point) } -> std::same_as<CandidateScore>;
 };
 
-/// What bounds a search and who hears of its progress.
-struct SearchLimits {
-  std::int64_t budget = 1;   ///< most candidates, at least 1; each search says which of them count
-  std::int32_t threads = 1;  ///< that evaluate candidates, at least 1
-  /// Called after each candidate with how many are done and the most there will be; never by two
-  /// threads at a time. May be empty.
-  std::function<void(std::int64_t done, std::int64_t most)> progress;
+/// The settings of a search and the points to begin at.
+struct SearchSpace {
+  std::vector<std::size_t> sizes;       ///< how many values each setting has
+  std::vector<bool> ordered = {};       ///< of each setting: neighbouring values are alike
+  std::vector<SettingPoint> starts;     ///< the best guess first; at least one exists
+  std::optional<std::size_t> memory;    ///< a setting: higher values need less memory
+  std::vector<bool> fixed = {};         ///< settings that stay as a start has them; none if empty
+  std::vector<ScoredPoint> known = {};  ///< scores of an earlier search, not counted again
+  bool everywhere = true;               ///< spend what is left on points far from the best
 };
 
-/// What `search_settings` found.
+/// The space of a search over all settings of a planner.
+template <class Settings>
+[[nodiscard]] SearchSpace search_space(const SettingSpace<Settings>& settings) {
+  SearchSpace space;
+  space.sizes = settings.sizes();
+  space.ordered = settings.flags(&SettingTraits<Settings>::ordered);
+  const std::vector<bool> memory = settings.flags(&SettingTraits<Settings>::memory);
+  const auto found = std::find(memory.begin(), memory.end(), true);
+  if (found != memory.end()) space.memory = static_cast<std::size_t>(found - memory.begin());
+  space.starts = settings.starts();
+  return space;
+}
+
+/// What a search may spend.
+struct SearchLimits {
+  SimulationCounter* counter = nullptr;  ///< that all simulations of the request share
+  std::int64_t keep = 0;                 ///< devices of its budget that the search leaves
+  /// Ends after so many candidates that fit, to save time; absent: the budget alone counts.
+  std::optional<std::int64_t> fitting = {};
+};
+
+/// What a search found.
 struct SearchResult {
-  SettingPoint best;             ///< the best of the candidates evaluated
-  CandidateScore score;          ///< of `best`
-  std::int64_t evaluations = 0;  ///< candidates evaluated
+  std::vector<ScoredPoint> ranked;  ///< all points scored, best first
+  std::int64_t fitting = 0;         ///< candidates among them that fit, without known ones
 };
 
 namespace detail {
-
-/// Refuses limits that allow no search.
-inline void check_limits(const SearchLimits& limits, const std::string& search) {
-  require(limits.budget >= 1, search + ": budget must be >= 1", limits.budget);
-  require(limits.threads >= 1, search + ": threads must be >= 1", limits.threads);
-}
 
 /// Any evaluator, so that searches are compiled once. The evaluator must outlive it.
 class EvaluatorRef {
@@ -72,11 +91,17 @@ class EvaluatorRef {
         exists_([](const void* any, const SettingPoint& point) {
           return static_cast<const Evaluate*>(any)->exists(point);
         }),
+        devices_([](const void* any, const SettingPoint& point) {
+          return static_cast<const Evaluate*>(any)->devices(point);
+        }),
         score_([](const void* any, const SettingPoint& point) {
           return (*static_cast<const Evaluate*>(any))(point);
         }) {}
 
   [[nodiscard]] bool exists(const SettingPoint& point) const { return exists_(evaluate_, point); }
+  [[nodiscard]] std::int64_t devices(const SettingPoint& point) const {
+    return devices_(evaluate_, point);
+  }
   [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
     return score_(evaluate_, point);
   }
@@ -84,133 +109,301 @@ class EvaluatorRef {
  private:
   const void* evaluate_;
   bool (*exists_)(const void*, const SettingPoint&);
+  std::int64_t (*devices_)(const void*, const SettingPoint&);
   CandidateScore (*score_)(const void*, const SettingPoint&);
 };
 
-/// Evaluates candidates, each once, remembers their scores and counts them. All searches count
-/// here.
-class CountedEvaluator {
+/// Points of a space in an order in which neighbours are far apart: every k-th by turns. Each once.
+class ScatteredPoints {
  public:
-  CountedEvaluator(const SearchLimits& limits, const EvaluatorRef& evaluate)
-      : limits_(limits), evaluate_(evaluate) {}
-
-  /// Evaluates the first `most` of those points that exist and are new, and returns them. Progress
-  /// is told that `done` and these of `all` have been evaluated.
-  std::vector<ScoredPoint> operator()(const std::vector<SettingPoint>& points, std::int64_t most,
-                                      std::int64_t done, std::int64_t all) {
-    std::vector<ScoredPoint> fresh;
-    for (const SettingPoint& point : points) {
-      if (static_cast<std::int64_t>(fresh.size()) == most) break;
-      if (!scores_.contains(point) && evaluate_.exists(point)) fresh.push_back({{}, point});
+  /// Of settings with so many values each.
+  explicit ScatteredPoints(std::span<const std::size_t> sizes) : sizes_(sizes) {
+    for (const std::size_t size : sizes) {
+      // Nobody tries so many points; what lies beyond is left out.
+      if (count_ < (std::uint64_t{1} << 40)) count_ *= size;
     }
-    Mutex mutex;
-    parallel_for(fresh.size(), limits_.threads, [&](std::size_t i) {
-      fresh[i].first = evaluate_(fresh[i].second);
-      const Lock lock(mutex);
-      ++done;
-      if (limits_.progress) limits_.progress(done, all);
-    });
-    for (const auto& [score, point] : fresh) scores_.emplace(point, score);
-    evaluated_ += static_cast<std::int64_t>(fresh.size());
-    return fresh;
+    step_ = std::max<std::uint64_t>(1, count_ / 1000 * 618 + count_ % 1000 * 618 / 1000);
+    while (std::gcd(step_, count_) != 1) ++step_;
   }
 
-  /// Takes over a score from an earlier search, without counting it.
-  void remember(const ScoredPoint& known) { scores_.emplace(known.second, known.first); }
-  [[nodiscard]] const std::map<SettingPoint, CandidateScore>& scores() const { return scores_; }
-  [[nodiscard]] std::int64_t evaluated() const noexcept { return evaluated_; }
+  /// The next point; absent where all have been given.
+  [[nodiscard]] std::optional<SettingPoint> next() {
+    if (given_ == count_) return std::nullopt;
+    ++given_;
+    SettingPoint point(sizes_.size());
+    std::uint64_t rest = place_;
+    for (std::size_t i = 0; i < point.size(); ++i) {
+      point[i] = rest % sizes_[i];
+      rest /= sizes_[i];
+    }
+    place_ = (place_ + step_) % count_;
+    return point;
+  }
 
  private:
-  const SearchLimits& limits_;
-  EvaluatorRef evaluate_;
-  std::map<SettingPoint, CandidateScore> scores_;
-  std::int64_t evaluated_ = 0;
+  std::span<const std::size_t> sizes_;
+  std::uint64_t count_ = 1, step_ = 1, place_ = 0, given_ = 0;
 };
 
+/// One search.
 class SettingSearch {
  public:
-  SettingSearch(std::span<const std::size_t> sizes, const SearchLimits& limits,
-                const EvaluatorRef& evaluate)
-      : sizes_(sizes), evaluate_(limits, evaluate) {
-    for (const std::size_t size : sizes) {
-      most_ =
-          std::min(limits.budget, most_ * std::min(limits.budget, static_cast<std::int64_t>(size)));
-    }
+  SettingSearch(const SearchSpace& space, const SearchLimits& limits, const EvaluatorRef& evaluate)
+      : space_(space),
+        limits_(limits),
+        evaluate_(evaluate),
+        allowed_(limits.counter->left() - limits.keep) {
+    for (const auto& [score, point] : space.known) scores_.emplace(point, score);
   }
 
   [[nodiscard]] SearchResult run() {
-    consider({SettingPoint(sizes_.size())});
-    descend();
-    sweep();
-    return {std::move(best_.second), best_.first, evaluate_.evaluated()};
+    for (const ScoredPoint& begin : begins()) {
+      if (!more()) break;
+      best_ = begin;
+      climb();
+    }
+    leap();
+    if (space_.everywhere) scatter();
+    SearchResult result{{}, fitted_};
+    for (const auto& [point, score] : scores_) result.ranked.push_back({score, point});
+    std::sort(result.ranked.begin(), result.ranked.end());
+    return result;
   }
 
  private:
-  [[nodiscard]] std::int64_t left() const noexcept { return most_ - evaluate_.evaluated(); }
+  [[nodiscard]] bool more() const noexcept {
+    return limits_.counter->left() > limits_.keep &&
+           (!limits_.fitting || fitted_ < *limits_.fitting);
+  }
+  /// More than half of what may be spent has been.
+  [[nodiscard]] bool half_spent() const noexcept {
+    return 2 * (limits_.counter->left() - limits_.keep) < allowed_ ||
+           (limits_.fitting && 2 * fitted_ > *limits_.fitting);
+  }
+  /// The values of the setting that saves memory; one where there is none.
+  [[nodiscard]] std::size_t leannesses() const noexcept {
+    return space_.memory ? space_.sizes[*space_.memory] : 1;
+  }
+  [[nodiscard]] std::size_t leanness(const SettingPoint& point) const noexcept {
+    return space_.memory ? point[*space_.memory] : 0;
+  }
 
-  /// Evaluates those of `points` that are new, as far as the budget goes.
+  /// Scores the starts as they are given. Where all need as much memory and the first one lacks
+  /// some, the others begin where that one fits, or at the leanest value. Where they differ, only
+  /// what is left of a budget at its end goes to the leanest value.
+  void score_starts() {
+    const std::size_t first = leanness(space_.starts.front());
+    const bool alike =
+        std::all_of(space_.starts.begin(), space_.starts.end(),
+                    [&](const SettingPoint& start) { return leanness(start) == first; });
+    bool lacking = false;
+    for (const SettingPoint& given : space_.starts) {
+      // Starts that may already fit first: to find what the others lack may end the budget.
+      if (leannesses() > 1 && leanness(given) + 1 == leannesses()) continue;
+      SettingPoint start = given;
+      if (lacking && fits(best_)) {
+        start[*space_.memory] = leanness(best_.second);
+      } else if (lacking || (!alike && !fits(best_) && nearly_spent(start))) {
+        start[*space_.memory] = leannesses() - 1;
+      }
+      consider({start});
+      if (!alike || lacking || leannesses() == 1 || fits(best_) || !scores_.contains(start)) {
+        continue;
+      }
+      lacking = true;
+      for (const std::size_t leaner : {first + 1, leannesses() - 1}) {
+        start[*space_.memory] = leaner;
+        if (!fits(best_)) consider({start});
+      }
+    }
+  }
+  /// What may still be spent does not pay for three points like this one.
+  [[nodiscard]] bool nearly_spent(const SettingPoint& point) const {
+    return evaluate_.exists(point) &&
+           limits_.counter->left() - limits_.keep < 3 * evaluate_.devices(point);
+  }
+
+  /// The starts, each moved up to fit, the best first.
+  [[nodiscard]] std::vector<ScoredPoint> begins() {
+    score_starts();
+    std::vector<ScoredPoint> begins;
+    for (const SettingPoint& start : space_.starts) {
+      // With less than half of the budget left it is better to climb from what has been found.
+      if (half_spent() && !begins.empty() && fits(best_)) break;
+      if (const auto found = fitting(start)) begins.push_back(*found);
+    }
+    std::stable_sort(begins.begin(), begins.end());
+    return begins;
+  }
+
+  [[nodiscard]] static bool fits(const ScoredPoint& scored) noexcept {
+    return !scored.second.empty() && scored.first.excess <= 0;
+  }
+
+  /// A start with about as little moved up in `memory` as makes it fit, or all; nothing where there
+  /// is no candidate or no budget.
+  [[nodiscard]] std::optional<ScoredPoint> fitting(SettingPoint point) {
+    std::optional<ScoredPoint> found;
+    const auto fits_with = [&](std::size_t value) {
+      if (space_.memory) point[*space_.memory] = value;
+      consider({point});
+      const auto seen = scores_.find(point);
+      if (seen == scores_.end()) return false;
+      if (!found || seen->second < found->first) found = {seen->second, point};
+      return seen->second.excess <= 0;
+    };
+    std::size_t low = leanness(point), high = leannesses() - 1;
+    if (fits_with(low) || low == high || !fits_with(high)) return found;
+    while (high - low > 1) {
+      const std::size_t middle = low + (high - low) / 2;
+      (fits_with(middle) ? high : low) = middle;
+    }
+    return found;
+  }
+
+  void climb() {
+    for (bool moved = true; moved && more();) {
+      moved = false;
+      for (std::size_t setting = 0; setting < space_.sizes.size(); ++setting) {
+        moved = improve(setting) || moved;
+      }
+    }
+  }
+
+  /// From the best of all points, two settings at once, as long as that helps.
+  void leap() {
+    for (bool moved = true; moved && more();) {
+      const auto best =
+          std::min_element(scores_.begin(), scores_.end(),
+                           [](const auto& a, const auto& b) { return a.second < b.second; });
+      if (best == scores_.end()) return;
+      best_ = {best->second, best->first};
+      const SettingPoint from = best_.second;
+      for (std::size_t one = 0; one < from.size() && best_.second == from; ++one) {
+        for (std::size_t two = one + 1; two < from.size() && best_.second == from; ++two) {
+          std::vector<SettingPoint> points;
+          for (const std::size_t a : neighbours(from, one)) {
+            for (const std::size_t b : neighbours(from, two)) {
+              points.push_back(from);
+              points.back()[one] = a;
+              points.back()[two] = b;
+            }
+          }
+          consider(points);
+        }
+      }
+      moved = best_.second != from;
+      if (moved) climb();
+    }
+  }
+
+  /// Spends what is left on points that are far apart, and climbs from each that is the best so
+  /// far; in the end on every point.
+  void scatter() {
+    constexpr std::size_t kAtOnce = 8;
+    ScatteredPoints scattered(space_.sizes);
+    std::optional<SettingPoint> point = scattered.next();
+    while (point && more()) {
+      std::vector<SettingPoint> points;
+      for (; point && points.size() < kAtOnce; point = scattered.next()) {
+        if (!scores_.contains(*point) && evaluate_.exists(*point)) points.push_back(*point);
+      }
+      const SettingPoint from = best_.second;
+      consider(points);
+      if (best_.second == from) continue;
+      climb();
+      leap();
+    }
+  }
+
+  [[nodiscard]] std::vector<std::size_t> neighbours(const SettingPoint& from,
+                                                    std::size_t setting) const {
+    std::vector<std::size_t> values;
+    if (!space_.fixed.empty() && space_.fixed[setting]) return values;
+    const bool ordered = !space_.ordered.empty() && space_.ordered[setting];
+    for (std::size_t value = 0; value < space_.sizes[setting]; ++value) {
+      const bool near = value + 1 == from[setting] || value == from[setting] + 1;
+      if (value != from[setting] && (near || !ordered)) values.push_back(value);
+    }
+    return values;
+  }
+
+  /// Tries the neighbours of the best point in one setting, of an ordered one on while it helps.
+  bool improve(std::size_t setting) {
+    bool moved = false;
+    while (more()) {
+      const SettingPoint from = best_.second;
+      std::vector<SettingPoint> points;
+      for (const std::size_t value : neighbours(from, setting)) {
+        points.push_back(from);
+        points.back()[setting] = value;
+      }
+      consider(points);
+      if (best_.second == from) break;
+      moved = true;
+      if (space_.ordered.empty() || !space_.ordered[setting]) break;
+    }
+    return moved;
+  }
+
+  /// Scores those of these points that exist and are new, as far as the budget goes.
   void consider(const std::vector<SettingPoint>& points) {
-    for (ScoredPoint& each : evaluate_(points, left(), evaluate_.evaluated(), most_)) {
+    std::vector<ScoredPoint> fresh;
+    std::vector<std::int64_t> costs;
+    const std::int64_t most =
+        limits_.fitting ? *limits_.fitting - fitted_ : std::numeric_limits<std::int64_t>::max();
+    for (const SettingPoint& point : points) {
+      if (static_cast<std::int64_t>(fresh.size()) >= most) break;
+      if (scores_.contains(point) || !evaluate_.exists(point)) continue;
+      fresh.push_back({{}, point});
+      costs.push_back(evaluate_.devices(point));
+    }
+    const auto started = limits_.counter->run(
+        costs, limits_.keep, [&](std::size_t i) { fresh[i].first = evaluate_(fresh[i].second); });
+    for (const std::size_t i : started) {
+      ScoredPoint& each = fresh[i];
+      scores_.emplace(each.second, each.first);
+      if (each.first.excess <= 0) ++fitted_;
       if (best_.second.empty() || each < best_) best_ = std::move(each);
     }
   }
 
-  /// One setting after the other is set to its best value, until none changes.
-  void descend() {
-    for (bool changed = true; changed && left() > 0;) {
-      changed = false;
-      for (std::size_t setting = 0; setting < sizes_.size(); ++setting) {
-        const SettingPoint from = best_.second;
-        std::vector<SettingPoint> points(sizes_[setting], from);
-        for (std::size_t value = 0; value < points.size(); ++value) points[value][setting] = value;
-        consider(points);
-        changed = changed || best_.second != from;
-      }
-    }
-  }
-
-  /// Spends what is left on the other points in their order.
-  void sweep() {
-    SettingPoint point(sizes_.size());
-    while (left() > 0) {
-      std::vector<SettingPoint> points;
-      bool more = true;
-      while (more && static_cast<std::int64_t>(points.size()) < left()) {
-        if (!evaluate_.scores().contains(point)) points.push_back(point);
-        std::size_t setting = sizes_.size();
-        while (setting > 0 && ++point[setting - 1] == sizes_[setting - 1]) point[--setting] = 0;
-        more = setting > 0;
-      }
-      consider(points);
-      if (!more) break;
-    }
-  }
-
-  std::span<const std::size_t> sizes_;
-  CountedEvaluator evaluate_;
-  std::int64_t most_ = 1;
+  const SearchSpace& space_;
+  const SearchLimits& limits_;
+  EvaluatorRef evaluate_;
+  std::int64_t allowed_;
+  std::map<SettingPoint, CandidateScore> scores_;
   ScoredPoint best_;
+  std::int64_t fitted_ = 0;  // candidates that fitted into memory
 };
 
 }  // namespace detail
 
-/// The best of at most `budget` points of a space in which setting i has `sizes[i]` values. Starts
-/// at the first value of each, improves one setting at a time, then tries the remaining points in
-/// lexicographic order; a space no larger than the budget is tried whole. Points that do not exist
-/// are passed over. Equal scores go to the lexicographically lowest point; `threads` never changes
-/// the answer. Throws InvalidInput if the space is empty, its first point does not exist or a limit
-/// < 1, and whatever `evaluate` throws.
+/// The best of the points that a budget pays for. Scores `space.starts` in their order, as far as
+/// they exist, each with as little moved up in the setting `memory` as lets it fit; then climbs
+/// from each, the best first: to the neighbours of the best point in one setting after the other
+/// (to all other values where it is not ordered, on in the same way while that helps where it is),
+/// until no setting helps. Then it goes on from the best of all, two settings at once. Last, with
+/// `space.everywhere`, it scores points that are far apart and climbs from any that is better; so a
+/// space that the budget pays for is tried whole. Points that do not exist are passed over. Equal
+/// scores go to the lexicographically lowest point; threads never change the answer. `ranked` is
+/// empty only where the budget pays for no start. Throws InvalidInput if the space is empty, a
+/// setting has no value or no start exists, and whatever `evaluate` throws.
 template <CandidateEvaluator Evaluate>
-[[nodiscard]] SearchResult search_settings(std::span<const std::size_t> sizes,
-                                           const SearchLimits& limits, const Evaluate& evaluate) {
-  require(!sizes.empty(), "search_settings: there must be a setting");
-  for (const std::size_t size : sizes) {
+[[nodiscard]] SearchResult search_settings(const SearchSpace& space, const SearchLimits& limits,
+                                           const Evaluate& evaluate) {
+  require(!space.sizes.empty(), "search_settings: there must be a setting");
+  for (const std::size_t size : space.sizes) {
     require(size >= 1, "search_settings: every setting must have a value");
   }
-  detail::check_limits(limits, "search_settings");
-  require(evaluate.exists(SettingPoint(sizes.size())),
-          "search_settings: the first value of every setting must make a candidate");
-  return detail::SettingSearch(sizes, limits, detail::EvaluatorRef(evaluate)).run();
+  for (const SettingPoint& start : space.starts) {
+    require(start.size() == space.sizes.size(), "search_settings: a start must have every setting");
+  }
+  require(limits.counter != nullptr, "search_settings: there must be a counter");
+  require(std::any_of(space.starts.begin(), space.starts.end(),
+                      [&](const SettingPoint& start) { return evaluate.exists(start); }),
+          "search_settings: a start must make a candidate");
+  return detail::SettingSearch(space, limits, detail::EvaluatorRef(evaluate)).run();
 }
 
 }  // namespace slimpack::planners

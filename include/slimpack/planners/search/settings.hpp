@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -33,6 +34,7 @@ struct SettingTraits {
   /// it is not described, and with `first_only` only its first value makes a candidate.
   std::function<bool(const Settings&)> applies = {};
   bool first_only = false;  ///< see `applies`, which must be given with it
+  bool memory = false;      ///< higher values need less memory; of one setting at most
 };
 
 /// The text of a value, as outcomes print it.
@@ -58,7 +60,9 @@ struct SettingText {
 ///     struct Settings { Recompute recompute; std::int32_t chunks; };
 ///     SettingSpace<Settings> space;
 ///     space.add("recompute", &Settings::recompute, {Recompute::none, Recompute::full});
-///     space.add("chunks", &Settings::chunks, {1, 2, 4}, {.ordered = true});
+///     const auto chunks = space.add("chunks", &Settings::chunks, {1, 2, 4}, {.ordered = true});
+///     space.start({});                      // the first values, where the search begins
+///     space.start({{chunks, 2}});           // and then at four chunks
 ///     space.at({1, 0});                     // full recomputation, one chunk
 ///     space.describe(space.at({1, 0}));     // {"chunks": "1", "recompute": "full"}
 ///
@@ -93,6 +97,30 @@ class SettingSpace {
   /// Makes candidates of those settings only that pass `rule`, and all rules before it.
   void require_that(std::function<bool(const Settings&)> rule) {
     rules_.push_back(std::move(rule));
+  }
+
+  /// Adds a point where searches begin: of the settings given, by position, the value with this
+  /// index (the last one where there are fewer), of all others, also of later ones, the first. A
+  /// published system's own defaults come first.
+  void start(std::initializer_list<std::pair<std::size_t, std::size_t>> values) {
+    SettingPoint point(records_.size());
+    for (const auto& [setting, value] : values) {
+      point.at(setting) = std::min(value, records_.at(setting).size - 1);
+    }
+    starts_.push_back(std::move(point));
+  }
+  /// The same with the index of each setting's value.
+  void start_at(SettingPoint point) { starts_.push_back(std::move(point)); }
+  /// Where searches begin, in this order, each once; at the first value of every setting if nothing
+  /// was said.
+  [[nodiscard]] std::vector<SettingPoint> starts() const {
+    std::vector<SettingPoint> starts;
+    for (SettingPoint point : starts_) {
+      point.resize(records_.size());
+      if (std::find(starts.begin(), starts.end(), point) == starts.end()) starts.push_back(point);
+    }
+    if (starts.empty()) starts.emplace_back(records_.size());
+    return starts;
   }
 
   /// How many values each setting has.
@@ -145,6 +173,7 @@ class SettingSpace {
   };
   std::vector<Record> records_;
   std::vector<std::function<bool(const Settings&)>> rules_;
+  std::vector<SettingPoint> starts_;
 };
 
 }  // namespace slimpack::planners

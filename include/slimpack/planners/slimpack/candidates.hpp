@@ -32,9 +32,7 @@ class SlimpackCandidates {
       : problem_(problem), space_(space), assignments_(problem) {}
 
   /// The settings of a point.
-  [[nodiscard]] SlimpackSettings at(const SettingPoint& point) const {
-    return space_.settings.at(point);
-  }
+  [[nodiscard]] SlimpackSettings at(const SettingPoint& point) const { return space_.at(point); }
   /// Phase 1 of a candidate: which ranks compute which samples.
   [[nodiscard]] std::shared_ptr<const RankAssignment> assign(
       const SlimpackSettings& settings) const {
@@ -44,7 +42,18 @@ class SlimpackCandidates {
   /// Whether a point makes a candidate: where ranks may share samples, some have to.
   [[nodiscard]] bool exists(const SettingPoint& point) const {
     const SlimpackSettings settings = at(point);
-    return space_.settings.exists(point) && (!settings.shares() || assign(settings)->widest > 1);
+    return space_.exists(point) && (!settings.shares() || assign(settings)->widest > 1);
+  }
+  /// The devices of the rank component that stands for the step.
+  [[nodiscard]] std::int64_t devices(const SettingPoint& point) const {
+    const auto assigned = assign(at(point));
+    return devices(*assigned, assigned->hardest);
+  }
+  /// The devices of a component.
+  [[nodiscard]] std::int64_t devices(const RankAssignment& assigned, std::size_t component) const {
+    const PlanRequest& request = problem_.request();
+    return static_cast<std::int64_t>(assigned.components[component].size()) * request.pp *
+           request.tp;
   }
   /// The score of the rank component that is likely to take longest.
   [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {

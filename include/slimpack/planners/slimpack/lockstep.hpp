@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/simulation_hook.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
@@ -47,6 +48,9 @@ class Lockstep {
     for (Rank& rank : ranks_) {
       find_needs(rank);
       find_gates(rank);
+    }
+    if (!parts.packs(part, Pass::forward).empty()) {
+      SLIMPACK_ON_SIMULATION(orders, ranks_.size() * static_cast<std::size_t>(stages_));
     }
   }
 

@@ -10,15 +10,19 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/thread_clock.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/bound.hpp"
-#include "slimpack/planners/search/detail/climb.hpp"
+#include "slimpack/planners/search/setting_search.hpp"
+#include "slimpack/planners/search/settings.hpp"
+#include "slimpack/planners/search/simulation_counter.hpp"
 #include "slimpack/planners/slimpack/candidates.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
 #include "slimpack/planners/slimpack/refine.hpp"
@@ -30,66 +34,99 @@ namespace slimpack::planners {
 
 namespace detail {
 
-/// The search of one request.
+/// The search of one request. Every simulation passes the counter, whose budget is hard. Besides,
+/// it ends after as many candidates that fit as the budget has steps, to save time: candidates of
+/// one component of many cost little of the budget.
 class SlimpackSearch {
  public:
-  SlimpackSearch(const SlimpackProblem& problem, const SlimpackSpace& space)
+  SlimpackSearch(const SlimpackProblem& problem, const SlimpackSpace& settings, double cpu_start)
       : problem_(problem),
-        space_(space),
-        candidates_(problem, space),
-        climb_{space.settings.sizes(),
-               space.settings.flags(&SettingTraits<SlimpackSettings>::ordered), space.starts,
-               space.mode},
-        refiner_(candidates_, climb_,
-                 space.settings.flags(&SettingTraits<SlimpackSettings>::shared)),
-        budget_(evaluations(problem.request())) {}
+        settings_(settings),
+        candidates_(problem, settings),
+        space_(climb_space(settings)),
+        refiner_(candidates_, space_, settings.flags(&SettingTraits<SlimpackSettings>::shared)),
+        counter_(problem.request(), cpu_start),
+        most_(evaluations(problem.request())) {}
 
   [[nodiscard]] PlanOutcome run() {
-    const ClimbResult found = climb();
-    std::vector<SlimpackChoice> choices =
-        refiner_.choices(found, std::min(budget_ / 8, left()), problem_.request().threads);
-    for (const SlimpackChoice& choice : choices) used_ += choice.evaluations;
-    if (!choices.front().scores.empty()) {
-      used_ += refiner_.improve(choices.front(), limits(left()));
-    }
-    return best_of(choices);
+    PlanOutcome outcome = best_of(choices());
+    counter_.report(outcome);
+    return outcome;
   }
 
  private:
-  [[nodiscard]] std::int64_t left() const noexcept { return budget_ - used_; }
-  [[nodiscard]] SearchLimits limits(std::int64_t budget) const {
-    return {budget, problem_.request().threads, problem_.request().progress};
+  [[nodiscard]] static SearchSpace climb_space(const SlimpackSpace& settings) {
+    SearchSpace space = search_space(settings);
+    space.everywhere = false;
+    return space;
+  }
+  [[nodiscard]] std::int64_t left() const noexcept { return most_ - used_; }
+  /// Whole plans that are built in the end. A second one takes as long as all of a fast search.
+  [[nodiscard]] int tries() const noexcept {
+    return problem_.request().effort == Effort::fast || most_ < kMany ? 1 : 3;
+  }
+  /// So many candidates that fit at most, and a budget that leaves whole plans and `keep` devices.
+  [[nodiscard]] SearchLimits limits(std::int64_t fitting, std::int64_t keep = 0) {
+    return {&counter_, std::max(keep, tries() * counter_.step_devices()), fitting};
   }
 
-  /// Searches on the rank component that is likely to take longest. Half of the budget,
-  /// unless it is small, is kept for components that turn out slower; where there is only one
-  /// component, it has the whole budget.
-  [[nodiscard]] ClimbResult climb() {
-    const bool halved = budget_ >= 64 && problem_.request().dp > 1;
-    ClimbResult found = climb_settings(climb_, limits(halved ? budget_ / 2 : budget_), candidates_);
-    used_ = found.evaluations;
+  /// What is worth planning whole, the best first; at least one.
+  [[nodiscard]] std::vector<SlimpackChoice> choices() {
+    const SearchResult found = climb();
+    if (found.ranked.empty()) {
+      return {refiner_.same(
+          *std::find_if(space_.starts.begin(), space_.starts.end(),
+                        [&](const SettingPoint& start) { return candidates_.exists(start); }))};
+    }
+    const std::int64_t before = counter_.evaluations();
+    std::vector<SlimpackChoice> choices =
+        refiner_.choices(found, std::min(most_ / 8, left()), limits(left()));
+    used_ += counter_.evaluations() - before;
+    if (!choices.front().scores.empty()) refiner_.improve(choices.front(), limits(left()));
+    return choices;
+  }
+
+  /// Searches on the rank component that is likely to take longest. Half of the budget, unless it
+  /// is small, is kept for components that turn out slower; where there is only one component, it
+  /// has the whole budget.
+  [[nodiscard]] SearchResult climb() {
+    const bool halved = most_ >= kMany && problem_.request().dp > 1;
+    SearchResult found = search_settings(
+        space_, halved ? limits(most_ / 2, counter_.budget() / 2) : limits(most_), candidates_);
+    used_ = found.fitting;
+    if (found.ranked.empty()) return found;
     const SettingPoint best = found.ranked.front().second;
     if (left() <= 0 || refiner_.same(best).points.size() > 1) return found;
-    climb_.starts = {best};
-    climb_.known = std::move(found.ranked);
-    found = climb_settings(climb_, limits(left()), candidates_);
-    used_ += found.evaluations;
+    SearchSpace again = space_;
+    again.starts = {best};
+    again.known = std::move(found.ranked);
+    found = search_settings(again, limits(left()), candidates_);
+    used_ += found.fitting;
     return found;
   }
 
   /// Plans choices whole and returns the fastest plan with its bound, or what the first one lacks.
   /// Stops at a plan that takes about as long as expected: ranks that no candidate was timed on may
-  /// be far slower, and then another choice may be better.
-  [[nodiscard]] PlanOutcome best_of(const std::vector<SlimpackChoice>& choices) const {
-    PlanOutcome outcome{Infeasible{}, {}, used_};
+  /// be far slower, and then another choice may be better. Stops, too, where the budget ends.
+  [[nodiscard]] PlanOutcome best_of(const std::vector<SlimpackChoice>& choices) {
+    PlanOutcome outcome;
     std::optional<Plan> best;
-    // A second whole plan takes as long as all of a fast search.
-    int tries = problem_.request().effort == Effort::fast ? 1 : 3;
-    for (std::size_t i = 0; i < choices.size() && tries > 0; ++i) {
+    int left = tries();
+    for (std::size_t i = 0; i < choices.size() && left > 0; ++i) {
       const SlimpackChoice& choice = choices[i];
       std::vector<SlimpackSettings> settings;
       for (const SettingPoint& point : choice.points) settings.push_back(candidates_.at(point));
-      auto [plan, lacks] = candidates_.plan(*choice.assigned, settings);
+      Plan plan;
+      std::optional<Infeasible> lacks;
+      const std::int64_t cost = counter_.step_devices();
+      if (counter_
+              .run({&cost, 1}, 0,
+                   [&](std::size_t) {
+                     std::tie(plan, lacks) = candidates_.plan(*choice.assigned, settings);
+                   })
+              .empty()) {
+        break;
+      }
       if (lacks && i > 0) continue;
       const Nanos time = plan.prediction.iteration;
       if (!best || time < best->prediction.iteration) {
@@ -101,7 +138,7 @@ class SlimpackSearch {
       }
       if (!best || time < best->prediction.iteration) best = std::move(plan);
       if (time.value <= choice.expected().value / 100 * 103) break;
-      --tries;
+      --left;
     }
     if (best) {
       best->prediction.lower_bound = iteration_bound(*best).value;
@@ -111,29 +148,33 @@ class SlimpackSearch {
   }
 
   [[nodiscard]] SettingTexts describe(const SlimpackSettings& settings) const {
-    SettingTexts texts = space_.settings.describe(settings);
+    SettingTexts texts = settings_.describe(settings);
     if (problem_.options().asymmetric) {
       texts["backward_units"] = std::to_string(settings.backward_units());
     }
     return texts;
   }
 
+  static constexpr std::int64_t kMany = 64;  // steps: enough to search components and plan thrice
+
   const SlimpackProblem& problem_;
-  const SlimpackSpace& space_;
+  const SlimpackSpace& settings_;
   SlimpackCandidates candidates_;
-  ClimbSpace climb_;
+  SearchSpace space_;
   SlimpackRefiner refiner_;
-  std::int64_t budget_, used_ = 0;  // evaluations
+  SimulationCounter counter_;
+  std::int64_t most_, used_ = 0;  // candidates that fit
 };
 
 }  // namespace detail
 
 SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std::string_view name,
                                                 const SlimpackOptions& options) {
+  const double cpu_start = thread_seconds();
   check_request(request);
   const SlimpackProblem problem(request, name, options);
   const SlimpackSpace space = slimpack_space(problem);
-  return detail::SlimpackSearch(problem, space).run();
+  return detail::SlimpackSearch(problem, space, cpu_start).run();
 }
 
 }  // namespace slimpack::planners

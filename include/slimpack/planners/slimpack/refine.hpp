@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
-#include "slimpack/core/parallel_for.hpp"
-#include "slimpack/planners/search/detail/climb.hpp"
 #include "slimpack/planners/search/setting_search.hpp"
+#include "slimpack/planners/search/simulation_counter.hpp"
 #include "slimpack/planners/slimpack/candidates.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"
 
@@ -24,7 +24,6 @@ struct SlimpackChoice {
   std::vector<SettingPoint> points;                ///< by component
   std::vector<CandidateScore> scores;              ///< none where components have not been scored
   CandidateScore known;                            ///< of the hardest component
-  std::int64_t evaluations = 0;                    ///< components scored to fill `scores`
 
   /// When the step should end.
   [[nodiscard]] Nanos expected() const noexcept {
@@ -40,17 +39,17 @@ struct SlimpackChoice {
 /// Scores components, and searches settings for the slowest.
 class SlimpackRefiner {
  public:
-  /// `climb` has the space of all settings; those that components share stay fixed here.
-  SlimpackRefiner(const SlimpackCandidates& candidates, ClimbSpace climb, std::vector<bool> shared)
-      : candidates_(candidates), climb_(std::move(climb)) {
-    climb_.fixed = std::move(shared);
+  /// `space` has all settings; those that components share, `shared`, stay fixed here.
+  SlimpackRefiner(const SlimpackCandidates& candidates, SearchSpace space, std::vector<bool> shared)
+      : candidates_(candidates), space_(std::move(space)) {
+    space_.fixed = std::move(shared);
   }
 
   /// The best points that were found, a few of each kind, on all components alike. As many as
-  /// `budget` allows are scored on every component and sorted by the slowest; the others follow as
-  /// they were found.
-  [[nodiscard]] std::vector<SlimpackChoice> choices(const ClimbResult& found, std::int64_t budget,
-                                                    std::int32_t threads) const {
+  /// `most` evaluations and the budget allow are scored on every component and sorted by the
+  /// slowest; the others follow as they were found.
+  [[nodiscard]] std::vector<SlimpackChoice> choices(const SearchResult& found, std::int64_t most,
+                                                    const SearchLimits& limits) const {
     std::vector<SlimpackChoice> choices;
     std::map<SettingPoint, int> kinds;
     for (const auto& [score, point] : found.ranked) {
@@ -58,16 +57,13 @@ class SlimpackRefiner {
       // Plans that have much in common may all have the same slow component.
       SettingPoint kind = point;
       for (std::size_t i = 0; i < kind.size(); ++i) {
-        if (!climb_.fixed[i]) kind[i] = 0;
+        if (!space_.fixed[i]) kind[i] = 0;
       }
       if (++kinds[kind] > kMostOfKind) continue;
       SlimpackChoice choice = same(point);
       choice.known = score;
       const auto others = static_cast<std::int64_t>(choice.points.size()) - 1;
-      if (others > 0 && others <= budget) {
-        budget -= others;
-        score_components(choice, threads);
-      }
+      if (others > 0 && others <= most && score_components(choice, limits)) most -= others;
       choices.push_back(std::move(choice));
     }
     const auto scored = std::find_if(choices.begin(), choices.end(),
@@ -87,28 +83,27 @@ class SlimpackRefiner {
   }
 
   /// Climbs on the slowest component, then on the one that is slowest after that, until it is one
-  /// that has been climbed on or the budget is used. Returns the evaluations made.
-  std::int64_t improve(SlimpackChoice& choice, const SearchLimits& limits) const {
+  /// that has been climbed on, or `limits` end it.
+  void improve(SlimpackChoice& choice, const SearchLimits& limits) const {
     std::vector<bool> done(choice.points.size());
-    std::int64_t used = 0;
-    for (std::size_t component = choice.slowest(); !done[component] && used < limits.budget;
+    std::int64_t left = limits.fitting.value_or(0);
+    for (std::size_t component = choice.slowest(); !done[component] && left > 0;
          component = choice.slowest()) {
       done[component] = true;
-      ClimbSpace space = climb_;
+      SearchSpace space = space_;
       space.starts = {choice.points[component]};
       SearchLimits rest = limits;
-      rest.budget = std::min(limits.budget - used, kClimb);
-      rest.progress = nullptr;
-      const ClimbResult found =
-          climb_settings(space, rest, OneComponent{candidates_, choice, component});
-      used += found.evaluations;
+      rest.fitting = std::min(left, kClimb);
+      const SearchResult found =
+          search_settings(space, rest, OneComponent{candidates_, choice, component});
+      if (found.ranked.empty()) return;
+      left -= found.fitting;
       const auto& [score, point] = found.ranked.front();
       if (score < choice.scores[component]) {
         choice.scores[component] = score;
         choice.points[component] = point;
       }
     }
-    return used;
   }
 
  private:
@@ -116,15 +111,24 @@ class SlimpackRefiner {
   static constexpr std::size_t kMostChoices = 8;
   static constexpr int kMostOfKind = 2;
 
-  /// Scores all components but the hardest, whose score is known.
-  void score_components(SlimpackChoice& choice, std::int32_t threads) const {
+  /// Scores all components but the hardest, whose score is known. False, and nothing is scored,
+  /// where the budget does not pay for all of them.
+  [[nodiscard]] bool score_components(SlimpackChoice& choice, const SearchLimits& limits) const {
+    std::vector<std::size_t> others;
+    std::vector<std::int64_t> costs;
+    for (std::size_t component = 0; component < choice.points.size(); ++component) {
+      if (component == choice.assigned->hardest) continue;
+      others.push_back(component);
+      costs.push_back(candidates_.devices(*choice.assigned, component));
+    }
+    const std::int64_t all = std::accumulate(costs.begin(), costs.end(), std::int64_t{0});
+    if (limits.counter->left() - all < limits.keep) return false;
     choice.scores.assign(choice.points.size(), choice.known);
-    choice.evaluations = static_cast<std::int64_t>(choice.points.size()) - 1;
-    parallel_for(choice.points.size(), threads, [&](std::size_t component) {
-      if (component == choice.assigned->hardest) return;
-      choice.scores[component] =
-          candidates_.score(*choice.assigned, candidates_.at(choice.points[component]), component);
+    limits.counter->run(costs, limits.keep, [&](std::size_t i) {
+      choice.scores[others[i]] =
+          candidates_.score(*choice.assigned, candidates_.at(choice.points[others[i]]), others[i]);
     });
+    return true;
   }
 
   /// Candidates of one component, the others staying as they are.
@@ -139,13 +143,16 @@ class SlimpackRefiner {
       return settings.head.place == shared.head.place &&
              (settings.rule == OrderRule::list || settings.chunks == 1);
     }
+    [[nodiscard]] std::int64_t devices(const SettingPoint&) const {
+      return candidates.devices(*choice.assigned, component);
+    }
     [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
       return candidates.score(*choice.assigned, candidates.at(point), component);
     }
   };
 
   const SlimpackCandidates& candidates_;
-  ClimbSpace climb_;
+  SearchSpace space_;
 };
 
 }  // namespace slimpack::planners

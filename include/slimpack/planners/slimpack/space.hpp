@@ -25,11 +25,7 @@
 namespace slimpack::planners {
 
 /// The settings with the values that are tried, and where searches begin.
-struct SlimpackSpace {
-  SettingSpace<SlimpackSettings> settings;  ///< all settings with the values that are tried
-  std::size_t mode = 0;              ///< index of the setting that decides what is kept in memory
-  std::vector<SettingPoint> starts;  ///< where climbs begin
-};
+using SlimpackSpace = SettingSpace<SlimpackSettings>;
 
 namespace detail {
 
@@ -54,7 +50,7 @@ class SlimpackSpaceMaker {
     modes_ = mode_values(first);
     const bool pipelined = request_.pp > 1;
 
-    mode_ = add("", &SlimpackSettings::mode, {modes_}, {.ordered = true});
+    mode_ = add("", &SlimpackSettings::mode, {modes_}, {.ordered = true, .memory = true});
     head_ = add("", &SlimpackSettings::head, heads, {.ordered = true});
     units_ = add("units", &SlimpackSettings::units, units, {.ordered = true});
     add("ramp", &SlimpackSettings::ramp, {ramp_values()}, {.ordered = true}, ramp_text);
@@ -73,11 +69,10 @@ class SlimpackSpaceMaker {
         {.ordered = true, .applies = [](const SlimpackSettings& settings) {
            return settings.rule == OrderRule::list;
          }});
-    space_.settings.require_that([&request = request_](const SlimpackSettings& settings) {
+    space_.require_that([&request = request_](const SlimpackSettings& settings) {
       return (settings.rule == OrderRule::list || settings.chunks == 1) &&
              leaves_layers(request, settings.chunks, settings.head.place);
     });
-    space_.mode = mode_.position;
     many_packs_ = many_packs(units);
     last_head_ = heads.values.front().place.head == LmHead::last;
     while (last_head_ && last_head_start_ + 1 <= heads.start &&
@@ -105,7 +100,7 @@ class SlimpackSpaceMaker {
               const Values<std::type_identity_t<Value>>& values,
               const SettingTraits<SlimpackSettings>& traits = {}, Text text = {}) {
     start_.push_back(values.start);
-    return {space_.settings.add(name, member, values.values, traits, text), values.values.size()};
+    return {space_.add(name, member, values.values, traits, text), values.values.size()};
   }
 
   [[nodiscard]] static std::string ramp_text(const schedule::Ramp& ramp) {
@@ -324,7 +319,7 @@ class SlimpackSpaceMaker {
       SettingPoint point = start_;
       point[head_.position] = last_head_start_;
       point[units_.position] = units_.size / 4;
-      space_.starts.push_back(std::move(point));
+      space_.start_at(std::move(point));
     }
   }
 
@@ -333,7 +328,7 @@ class SlimpackSpaceMaker {
     bool interleaved = false;  ///< as many chunks as there may be, else lockstep
     bool short_first = false;
   };
-  /// Adds a start whose number of packs is `finer` values above the usual one, if it is new.
+  /// Adds a start whose number of packs is `finer` values above the usual one.
   void add_start(std::size_t mode, StartKind kind, std::size_t finer) {
     SettingPoint point = start_;
     std::size_t& units = point[units_.position];
@@ -354,9 +349,7 @@ class SlimpackSpaceMaker {
       point[rule_.position] = rule_.size - 1;
     }
     units = std::min(units + finer, units_.size - 1);
-    if (std::find(space_.starts.begin(), space_.starts.end(), point) == space_.starts.end()) {
-      space_.starts.push_back(std::move(point));
-    }
+    space_.start_at(std::move(point));
   }
 
   const SlimpackProblem& problem_;

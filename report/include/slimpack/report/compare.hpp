@@ -28,7 +28,9 @@ struct ComparedPlan {
   std::optional<Metrics> metrics;               ///< absent where there is no feasible plan
   std::string why;                              ///< what it lacks then, else empty
   std::map<std::string, std::string> settings;  ///< what the planner's search chose
-  std::int64_t evaluations = 0;                 ///< candidates simulated
+  std::int64_t evaluations = 0;                 ///< candidates and whole plans simulated
+  std::int64_t simulated_devices = 0;           ///< devices that these simulated, summed
+  double cpu_seconds = 0;                       ///< processor time of all threads of the planner
   double plan_seconds = 0;                      ///< of the planner's whole search
   double simulate_seconds = 0;                  ///< of one simulation of the plan
 };
@@ -52,7 +54,7 @@ struct ComparedTask {
   std::optional<Recompute> recompute;         ///< of all backward packs
   Tokens granularity;                         ///< of inner slice boundaries
   std::optional<std::int32_t> max_cp;         ///< most ranks of a context-parallel group
-  std::int64_t evaluations = 0;               ///< candidates that every planner may simulate a step
+  std::int64_t evaluations = 0;  ///< how often a planner may simulate all devices of a step
 };
 
 /// A step that planners were given.
@@ -89,6 +91,7 @@ struct PlannerSummary {
   FigureRange iteration_s;    ///< iteration time in seconds, over feasible steps
   FigureRange efficiency;     ///< ideal over iteration time, over feasible steps
   FigureRange plan_seconds;   ///< the planner's search, over all steps
+  FigureRange cpu_seconds;    ///< its processor time, over all steps
   FigureRange simulate_seconds;   ///< one simulation of the plan, over feasible steps
   double summed_efficiency = 0;   ///< summed ideal over summed iteration time
   double tokens_per_s = 0;        ///< summed tokens over summed iteration time

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/io/json_writer.hpp"
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/tune.hpp"
 
@@ -63,12 +64,17 @@ struct TunedPlace {
 /// a tenth of the difference or more.
 [[nodiscard]] std::string why_lost(const TuneReport& report, TunedPlace winner, TunedPlace loser);
 
+/// Writes the member `rounds`: of each round of a tuning, degrees, budget, simulations, processor
+/// time, the best time after it and its gain.
+void write_tune_rounds(JsonWriter& json, const Tuning& tuning);
+
 /// Writes the report as `"format": "slimpack-tuning"`, version 1.
 void write_tuning_json(std::ostream& out, const TuneReport& report);
 
-/// Writes, with several planners or batches, a row for the best degrees of each, then every choice
-/// of degrees of the best of them, best first, then the best one's settings and one sentence on why
-/// the runner-up lost. Tokens a second, time, efficiency, MFU and idle share are over all steps.
+/// Writes, with several planners or batches, a row for the best degrees of each; of each the gain
+/// of its rounds; then every choice of degrees of the best of them, best first, then the best one's
+/// settings and one sentence on why the runner-up lost. Tokens a second, time, efficiency, MFU and
+/// idle share are over all steps.
 void write_tuning_text(std::ostream& out, const TuneReport& report);
 
 }  // namespace slimpack::report

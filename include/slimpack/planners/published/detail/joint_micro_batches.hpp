@@ -46,7 +46,7 @@ class JointMicroBatches : public CandidateBase<Type> {
   void add_pipeline() {
     const auto chunks = chunk_choices(this->request_, 1);
     this->space_.add("chunks", &PackedSettings::chunks, chunks);
-    add_step_settings(this->space_, this->request_, chunks, !this->request_.as_published);
+    add_step_settings(this->space_, this->request_, chunks);
   }
 
   [[nodiscard]] std::span<const Int128> works() const noexcept { return works_; }

@@ -127,14 +127,21 @@ inline constexpr auto block_text = [](std::optional<Tokens> block) {
 }
 
 /// Adds what any system may decide of a step: place of the head, packs whose H run back to back,
-/// placement of devices. `may_shard`: whether the head may be sharded. There are no batches of H in
-/// the published form of a system, nor with several chunks a stage.
+/// placement of devices. `published`: where the system has its head, which is tried first; in the
+/// published form there is nothing else as far as the request allows it, and there are no batches
+/// of H. Nor are there with several chunks a stage.
 template <std::derived_from<StepSettings> Type>
 void add_step_settings(SettingSpace<Type>& space, const PlanRequest& request,
-                       std::span<const std::int32_t> chunks, bool may_shard) {
-  space.add("head", &StepSettings::head, head_choices(request, chunks, may_shard));
+                       std::span<const std::int32_t> chunks, LmHead published = LmHead::last) {
+  const bool may_shard = !request.as_published || published == LmHead::shard;
+  std::vector<LmHeadPlacement> heads = head_choices(request, chunks, may_shard);
+  if (published == LmHead::shard && !heads.empty() && heads.back().head == LmHead::shard) {
+    std::rotate(heads.begin(), heads.end() - 1, heads.end());
+    if (request.as_published) heads.resize(1);
+  }
+  space.add("head", &StepSettings::head, heads);
   std::vector<std::int32_t> batches{1};
-  if (!request.as_published && request.pp > 1 && request.head != LmHead::last && may_shard) {
+  if (!request.as_published && request.pp > 1 && request.head != LmHead::last) {
     batches = {1, 2, 4, 8};
   }
   space.add("head_batch", &StepSettings::head_batch, batches,
@@ -148,11 +155,11 @@ void add_step_settings(SettingSpace<Type>& space, const PlanRequest& request,
              .first_only = true});
   space.add("devices", &StepSettings::devices, device_choices(request));
 }
-/// The same for one chunk a stage; the head may be sharded but in the published form.
+/// The same for one chunk a stage.
 template <std::derived_from<StepSettings> Type>
 void add_step_settings(SettingSpace<Type>& space, const PlanRequest& request) {
   const std::int32_t one_chunk = 1;
-  add_step_settings(space, request, {&one_chunk, 1}, !request.as_published);
+  add_step_settings(space, request, {&one_chunk, 1});
 }
 
 }  // namespace slimpack::planners

@@ -3,13 +3,17 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <variant>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/parallel_for.hpp"
+#include "slimpack/core/thread_clock.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/check_request.hpp"
@@ -18,6 +22,7 @@
 #include "slimpack/planners/search/detail/evaluate.hpp"
 #include "slimpack/planners/search/setting_search.hpp"
 #include "slimpack/planners/search/settings.hpp"
+#include "slimpack/planners/search/simulation_counter.hpp"
 
 namespace slimpack::planners {
 
@@ -26,14 +31,16 @@ using BuiltStep = std::variant<Plan, SimulationOnlyPlan>;
 
 /// A planner's candidates: the space of its settings, and the step that each of them makes.
 /// `describe` adds to the texts of settings what only the built plan shows.
-/// Laws: all are pure, and may be called by several threads at a time; the first point of the space
-/// exists; only points that exist are built or described.
+/// `cpu_start` is what the thread's clock said before any work.
+/// Laws: all are pure, and may be called by several threads at a time; a start of the space exists;
+/// only points that exist are built or described.
 template <class Type>
 concept PlanCandidates = requires(const Type& candidates, const typename Type::Settings& settings,
                                   const Plan& plan, SettingTexts& texts) {
   { candidates.space() } -> std::same_as<const SettingSpace<typename Type::Settings>&>;
   { candidates.build(settings) } -> std::convertible_to<BuiltStep>;
   candidates.describe(settings, plan, texts);
+  { candidates.cpu_start() } -> std::same_as<double>;
 };
 
 /// What the candidates of most planners have in common. Derived classes fill `space_` and add
@@ -51,11 +58,16 @@ class CandidateBase {
   [[nodiscard]] const SettingSpace<Settings>& space() const noexcept { return space_; }
   /// Adds nothing to the texts of the settings themselves.
   static void describe(const Settings&, const Plan&, SettingTexts&) {}
+  /// The thread's clock before the space was made.
+  [[nodiscard]] double cpu_start() const noexcept { return cpu_start_; }
 
  protected:
   const PlanRequest& request_;    ///< what is planned
   std::string_view planner_;      ///< becomes `Plan::planner`
   SettingSpace<Settings> space_;  ///< what `space` gives
+
+ private:
+  double cpu_start_ = thread_seconds();
 };
 
 /// Simulates a step, fills in its prediction and says what it lacks, if anything.
@@ -74,20 +86,44 @@ class CandidateBase {
 
 namespace detail {
 
-/// Scores the points of a planner's space.
+/// Scores the points of a planner's space, each by the whole step, and keeps the best step.
 template <PlanCandidates Candidates>
-struct StepEvaluator {
-  const PlanRequest& request;
-  const Candidates& candidates;
+class StepEvaluator {
+ public:
+  StepEvaluator(const PlanRequest& request, const Candidates& candidates)
+      : request_(request), candidates_(candidates) {}
 
   [[nodiscard]] bool exists(const SettingPoint& point) const {
-    return candidates.space().exists(point);
+    return candidates_.space().exists(point);
   }
+  [[nodiscard]] std::int64_t devices(const SettingPoint&) const { return all_devices(request_); }
   [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
-    BuiltStep step = candidates.build(candidates.space().at(point));
-    const auto lacks = predict(step, request);
-    return {lacks ? lacks->needed - lacks->available : 0, plan_in(step).prediction.iteration};
+    BuiltStep step = candidates_.build(candidates_.space().at(point));
+    auto lacks = predict(step, request_);
+    const CandidateScore score{lacks ? lacks->needed - lacks->available : 0,
+                               plan_in(step).prediction.iteration};
+    const Lock lock(mutex_);
+    if (!best_ || std::tie(score, point) < std::tie(best_->score, best_->point)) {
+      best_ = {score, point, std::move(step), std::move(lacks)};
+    }
+    return score;
   }
+
+  /// A step that was scored.
+  struct Scored {
+    CandidateScore score;
+    SettingPoint point;
+    BuiltStep step;
+    std::optional<Infeasible> lacks;
+  };
+  /// The best of all; absent where none was scored.
+  [[nodiscard]] std::optional<Scored>& best() noexcept { return best_; }
+
+ private:
+  const PlanRequest& request_;
+  const Candidates& candidates_;
+  mutable Mutex mutex_;
+  mutable std::optional<Scored> best_;
 };
 
 /// The answer of a planner: the step with its lower bound, or what it lacks.
@@ -104,20 +140,21 @@ struct StepEvaluator {
 
 }  // namespace detail
 
-/// Simulates candidates within the effort's budget and returns the fastest that fits, or what the
+/// Simulates candidates within the request's budget and returns the fastest that fits, or what the
 /// candidate nearest to fitting lacks. Equal ones go to the lowest point. Throws as
 /// `search_settings` does.
 template <PlanCandidates Candidates>
 [[nodiscard]] PlanOutcome choose(const PlanRequest& request, const Candidates& candidates) {
-  const SearchResult found = search_settings(
-      candidates.space().sizes(), {evaluations(request), request.threads, request.progress},
-      detail::StepEvaluator<Candidates>{request, candidates});
-  const auto settings = candidates.space().at(found.best);
-  BuiltStep step = candidates.build(settings);
-  auto lacks = predict(step, request);
-  PlanOutcome outcome{Infeasible{}, candidates.space().describe(settings), found.evaluations};
-  candidates.describe(settings, plan_in(step), outcome.settings);
-  outcome.result = detail::as_result(std::move(step), std::move(lacks));
+  SimulationCounter counter(request, candidates.cpu_start());
+  detail::StepEvaluator<Candidates> evaluate(request, candidates);
+  static_cast<void>(
+      search_settings(search_space(candidates.space()), SearchLimits{&counter}, evaluate));
+  auto& best = evaluate.best().value();  // the budget pays for one step at least
+  const auto settings = candidates.space().at(best.point);
+  PlanOutcome outcome{Infeasible{}, candidates.space().describe(settings)};
+  candidates.describe(settings, plan_in(best.step), outcome.settings);
+  outcome.result = detail::as_result(std::move(best.step), std::move(best.lacks));
+  counter.report(outcome);
   return outcome;
 }
 
@@ -152,7 +189,7 @@ template <class Candidates, class... Rest>
 [[nodiscard]] PlanOutcome choose_within(const OrderLimits& limits, const PlanRequest& request,
                                         std::string_view planner, Rest&&... rest) {
   check_request(request);
-  if (auto lacks = lacks_order(request, planner, limits)) return {*std::move(lacks), {}, 0};
+  if (auto lacks = lacks_order(request, planner, limits)) return {*std::move(lacks)};
   return choose(request, Candidates(request, planner, std::forward<Rest>(rest)...));
 }
 

@@ -185,7 +185,7 @@ void add_pack_length(SettingSpace<Type>& space, const PlanRequest& request) {
 struct PackedChoices {
   std::vector<std::int32_t> slices = {};  ///< of the longest sequence; empty: one, not searched
   std::vector<std::int32_t> chunks{1};    ///< virtual stages of a device
-  bool shard_head = false;                ///< the head may be sharded as published
+  LmHead head = LmHead::last;             ///< where the system has it
   bool context_parallel = false;          ///< several ranks may run a sequence
 };
 
@@ -201,15 +201,17 @@ class PackedCandidates : public CandidateBase<Type> {
     SettingSpace<Type>& space = this->space_;
     const auto ranks = context_parallel_choices(request);
     const bool shared = choices.context_parallel && ranks.size() > 1;
-    if (shared) space.add("context_parallel", &PackedSettings::ranks, ranks);
-    space.add("recompute", &PackedSettings::recompute, mode_choices(request));
+    std::size_t context_parallel = 0;
+    if (shared) context_parallel = space.add("context_parallel", &PackedSettings::ranks, ranks);
+    space.add("recompute", &PackedSettings::recompute, mode_choices(request),
+              {.ordered = true, .memory = true});
     if (shared) {
       space.add("share_tokens", &PackedSettings::cp_block, block_choices(request, ranks.back()),
                 {.applies = PackedSettings::in_cp_group, .first_only = true}, block_text);
     }
     if (!choices.slices.empty()) space.add("slices", &PackedSettings::slices, choices.slices);
     space.add("chunks", &PackedSettings::chunks, choices.chunks);
-    add_step_settings(space, request, choices.chunks, choices.shard_head || !request.as_published);
+    add_step_settings(space, request, choices.chunks, choices.head);
     add_pack_length(space, request);
     std::vector<Packing> packings{Packing::in_order};
     std::vector<AssignmentRule> rules{AssignmentRule::in_turn};
@@ -217,11 +219,20 @@ class PackedCandidates : public CandidateBase<Type> {
       packings.push_back(Packing::best_fit);
       rules.push_back(AssignmentRule::balanced);
     }
-    space.add("packing", &PackedSettings::packing, packings);
-    space.add("assignment", &PackedSettings::assignment_rule, rules);
+    const std::size_t packing = space.add("packing", &PackedSettings::packing, packings);
+    const std::size_t assignment = space.add("assignment", &PackedSettings::assignment_rule, rules);
     space.require_that([&request](const Type& settings) {
       return leaves_layers(request, settings.chunks, settings.head);
     });
+    // The system's defaults; documents packed and assigned evenly, by all ranks of a group where
+    // they may share them, then by fewer.
+    space.start({});
+    if (shared) {
+      const std::size_t count = ranks.size();
+      space.start({{context_parallel, count - 1}, {packing, 1}, {assignment, 1}});
+      space.start({{context_parallel, count / 2}, {packing, 1}, {assignment, 1}});
+    }
+    space.start({{packing, 1}, {assignment, 1}});
   }
 
   /// The plan of a candidate, without a prediction.
