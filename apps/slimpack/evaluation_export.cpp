@@ -129,13 +129,18 @@ void write_evaluation_text(std::ostream& out, const EvaluationMatrix& matrix,
     }
     if (stored.result != nullptr) ++present;
   }
-  report::TextTable table({"planner", "results", "feasible", "slimpack faster, mean", "least"});
+  report::TextTable table(
+      {"planner", "results", "feasible", "slimpack faster, mean", "least", "CPU s, mean"});
   for (const std::string& planner : planners) {
-    std::size_t there = 0, fits = 0, compared = 0;
-    double logarithms = 0, least = std::numeric_limits<double>::infinity();
+    std::size_t there = 0, fits = 0, compared = 0, timed = 0;
+    double logarithms = 0, cpu_seconds = 0, least = std::numeric_limits<double>::infinity();
     for (const StoredResult& stored : results) {
       if (stored.planner != planner || stored.result == nullptr) continue;
       ++there;
+      if (const auto found = stored.result->find("cpu_seconds"); found != stored.result->end()) {
+        cpu_seconds += found->get<double>();
+        ++timed;
+      }
       const auto theirs = time_in(*stored.cell, planner, store);
       if (theirs) ++fits;
       const auto ours = time_in(*stored.cell, kOurs, store);
@@ -144,11 +149,13 @@ void write_evaluation_text(std::ostream& out, const EvaluationMatrix& matrix,
       logarithms += std::log(*theirs / *ours);
       least = std::min(least, *theirs / *ours);
     }
-    std::vector<std::string> row{planner, std::to_string(there), std::to_string(fits), "-", "-"};
+    std::vector<std::string> row{planner, std::to_string(there), std::to_string(fits), "-", "-",
+                                 "-"};
     if (compared > 0) {
       row[3] = fmt::format("{:.3f}", std::exp(logarithms / static_cast<double>(compared)));
       row[4] = fmt::format("{:.3f}", least);
     }
+    if (timed > 0) row[5] = fmt::format("{:.1f}", cpu_seconds / static_cast<double>(timed));
     table.add(std::move(row));
   }
   out << fmt::format("{}: {} of {} results, {} of them new\n", matrix.name, present, results.size(),

@@ -37,6 +37,10 @@ namespace {
 /// what there is.
 constexpr std::int64_t kNearMiss = 125;
 
+/// Degrees that take at most 1/kClose longer than the best stay in every round: a search with a
+/// larger budget may gain as much.
+constexpr std::int64_t kClose = 20;
+
 /// The budget of a first round, in steps: with fewer, good degrees may look bad.
 constexpr std::int64_t kLeastBudget = 8;
 
@@ -143,16 +147,21 @@ class Tuner {
     return order;
   }
 
-  /// The best `count` choices, and the infeasible one nearest to fitting if it is near.
+  /// The best `count` choices, those that are nearly as good as the best one, and the infeasible
+  /// one nearest to fitting if it is near.
   [[nodiscard]] std::vector<std::size_t> best_choices(std::int64_t count) const {
     std::vector<std::size_t> chosen;
+    const std::vector<std::size_t> order = ranking();
     bool near = false;
-    for (const std::size_t i : ranking()) {
+    for (const std::size_t i : order) {
       const Choice& choice = choices_[i];
       if (choice.tuned.skipped) break;
       const bool nearest = !choice.tuned.time && !near;
       near = near || nearest;
-      if (static_cast<std::int64_t>(chosen.size()) < count ||
+      const auto& best = choices_[order.front()].tuned.time;
+      const bool close =
+          choice.tuned.time && (choice.tuned.time->value - best->value) * kClose <= best->value;
+      if (static_cast<std::int64_t>(chosen.size()) < count || close ||
           (nearest && choice.lack <= kNearMiss)) {
         chosen.push_back(i);
       }

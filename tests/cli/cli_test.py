@@ -148,7 +148,8 @@ class Cli(unittest.TestCase):
                                    megatron[row["step"]]["iteration_s"] / row["iteration_s"])
             self.assertAlmostEqual(row["efficiency"], row["ideal_s"] / row["iteration_s"])
             self.assertLessEqual(row["lower_bound_s"], row["iteration_s"])
-            self.assertEqual(row["evaluations"], 4)
+            self.assertEqual((row["evaluations"], row["simulated_devices"]), (4, 16))
+            self.assertGreater(row["cpu_seconds"], 0)
         with open("c.csv", encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         self.assertLessEqual(self.COMPARED - {"gaps"}, set(rows[0]))
@@ -387,6 +388,13 @@ class Cli(unittest.TestCase):
         with open("t.json", encoding="utf-8") as file:
             answer = json.load(file)
         self.assertEqual((answer["format"], answer["devices"]), ("slimpack-tuning", 4))
+        self.assertRegex(done.stdout, r"(?m)^slimpack: 5 degrees x 4: \d+\.\d+ s; \d+ simulations, \d+\.\d CPU s$")
+        self.assertEqual([(one["degrees"], one["budget"], one["gain"]) for one in answer["results"][0]["rounds"]],
+                         [(5, 4, None)])
+        more = run(*every[:-2], "--planners", "megatron", "--finalists", "1", "--json", "-")
+        rounds = json.loads(more.stdout)["results"][0]["rounds"]
+        self.assertEqual(rounds[-1]["budget"], 128)
+        self.assertTrue(all(one["gain"] >= 0 for one in rounds[1:]))
         tried = answer["results"][0]["tried"]
         self.assertEqual([[str(one[key]) for key in ("dp", "pp", "tp")] for one in tried],
                          [list(row) for row in rows])

@@ -163,7 +163,7 @@ TEST_CASE("comparison: CSV has as many fields in each row as columns, quoted whe
     CHECK(fields == columns);
   }
   CHECK(rows == 7);
-  CHECK(columns == 5 + 7 + static_cast<std::size_t>(sim::kGapCauses) + 7 + 4);
+  CHECK(columns == 5 + 7 + static_cast<std::size_t>(sim::kGapCauses) + 7 + 7);
   CHECK(csv.find("slimpack,4,true,,chunks=1;recompute=light,2.000000000,1.000000000,,0.5,") !=
         std::string::npos);
   CHECK(csv.find("megatron,5,false,\"bytes, \"\"all\"\" of them: needed 9, available 8\",,,") !=

@@ -129,7 +129,10 @@ TEST_CASE("tune: times are sums of the steps' entries, and the split of causes a
 
 TEST_CASE("tune: ties go to the earlier choice, and best is null without a feasible one") {
   const auto none = [](const planners::PlanRequest&) {
-    return planners::PlanOutcome{Infeasible{"luck", 2, 1}, {}, 1};
+    planners::PlanOutcome outcome;
+    outcome.result = Infeasible{"luck", 2, 1};
+    outcome.evaluations = 1;
+    return outcome;
   };
   const auto steps = steps_of_lengths(1, 2);
   report::TuneOptions options;
@@ -207,7 +210,7 @@ TEST_CASE("tune: degrees whose weights do not fit are skipped, with what is lack
             std::to_string(needed.value) + ", available " + std::to_string(needed.value - 1));
 }
 
-TEST_CASE("tune: more effort goes to the best few and to a near miss") {
+TEST_CASE("tune: rounds of rising budgets for the better half, the close ones and a near miss") {
   auto steps = steps_of_lengths(1, 9);
   steps[0].effort = planners::Effort::normal;
   report::TuneOptions options;
@@ -217,18 +220,55 @@ TEST_CASE("tune: more effort goes to the best few and to a near miss") {
   Choosy::from = planners::Effort::normal;
   Choosy::needed = 110;
   const report::Tuning near = report::tune(planners::planner_info<Choosy>(), steps, options);
-  std::int64_t again = 0;
+  const auto all = static_cast<std::int64_t>(near.tried.size());
+  REQUIRE(near.rounds.size() > 2);
+  CHECK(near.rounds.front().degrees == all);
+  CHECK(near.rounds.back().budget == 128);
+  CHECK(near.rounds.back().degrees < all);
+  std::int64_t evaluations = 0;
+  for (std::size_t i = 0; i < near.rounds.size(); ++i) {
+    evaluations += near.rounds[i].evaluations;
+    CHECK(near.rounds[i].budget >= 8);
+    const auto gain = report::gain_of_round(near, i);
+    CHECK(gain.has_value() == (i > 0));
+    if (i == 0) continue;
+    CHECK(near.rounds[i].budget == 2 * near.rounds[i - 1].budget);
+    CHECK(*near.rounds[i].best <= *near.rounds[i - 1].best);
+    CHECK(*gain >= 0);
+  }
+  CHECK(evaluations == near.evaluations);
+  CHECK(near.rounds.back().best == near.best()->time);
+  CHECK(near.cpu_seconds > 0);
   for (const report::TunedDegrees& one : near.tried) {
     CHECK(one.time.has_value());
-    if (one.steps[0].evaluations > planners::evaluations(planners::Effort::fast, 24)) ++again;
+    CHECK(one.steps[0].evaluations <= one.budget);
     if (one.degrees.pp == 8) CHECK(one.effort == planners::Effort::normal);
   }
-  CHECK(again <= 3);
   Choosy::needed = 200;
   const report::Tuning far = report::tune(planners::planner_info<Choosy>(), steps, options);
   CHECK(far.tried.back().degrees.pp == 8);
   CHECK(far.tried.back().why == "patience: needed 200, available 100");
   Choosy::refused_pp = 0;
+}
+
+TEST_CASE("tune: with all degrees as finalists there is one round with the whole budget") {
+  auto steps = steps_of_lengths(1, 9);
+  steps[0].budget = 20;
+  report::TuneOptions options;
+  options.devices = 8;
+  options.finalists = 1000;
+  const auto planner = planners::planner_info<planners::Megatron>();
+  const report::Tuning tuning = report::tune(planner, steps, options);
+  REQUIRE(tuning.rounds.size() == 1);
+  CHECK(tuning.rounds[0].budget == 20);
+  CHECK(tuning.rounds[0].degrees == static_cast<std::int64_t>(tuning.tried.size()));
+  CHECK(tuning.simulated_devices == tuning.evaluations * 8);
+  options.finalists = 1;
+  const report::Tuning rounds = report::tune(planner, steps, options);
+  CHECK(rounds.rounds.size() > 1);
+  CHECK(rounds.evaluations < tuning.evaluations);
+  CHECK_THROWS_WITH_AS(static_cast<void>(report::gain_of_round(rounds, 9)),
+                       "gain_of_round: there is no such round, got 9", InvalidInput);
 }
 
 TEST_CASE("tune: what cannot be tuned is refused") {

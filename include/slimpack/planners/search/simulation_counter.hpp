@@ -13,14 +13,14 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/parallel_for.hpp"
-#include "slimpack/core/thread_clock.hpp"
+#include "slimpack/core/thread_seconds.hpp"
 #include "slimpack/planners/planner.hpp"
 
 namespace slimpack::planners {
 
 /// Starts every simulation of a request, counts it as it starts, and refuses those that the budget
 /// does not pay for. A simulation costs the devices that it simulates, whether its candidate fits
-/// into memory or not: a whole step costs all of them, a component of ranks alone its share. The
+/// into memory or not: a whole step costs all of them, a component of ranks alone its part. The
 /// budget is hard; nothing is given back.
 ///
 ///     SimulationCounter counter(request);
@@ -28,8 +28,9 @@ namespace slimpack::planners {
 ///     counter.run(costs, 0, [&](std::size_t i) { simulate(candidate[i]); });
 class SimulationCounter {
  public:
-  /// The budget of a request: `evaluations(request)` whole steps. `cpu_start` is what the thread
-  /// clock said when planning began, on this thread. The request must outlive the counter.
+  /// The budget of a request: `evaluations(request)` whole steps. `cpu_start` is what
+  /// `thread_seconds` was when planning began, on this thread. The request must outlive the
+  /// counter.
   explicit SimulationCounter(const PlanRequest& request, double cpu_start = thread_seconds())
       : SimulationCounter(planners::evaluations(request), all_devices(request), request.threads,
                           request.progress, cpu_start) {}
@@ -82,7 +83,7 @@ class SimulationCounter {
       done_ += costs[started[i]];
       if (progress_) progress_(done_ / step_devices_, steps_);
     });
-    // The caller's own part is in its own clock already.
+    // The caller's own part is in its own seconds already.
     helpers_seconds_ += std::max(0.0, all_seconds - (thread_seconds() - before));
     return started;
   }

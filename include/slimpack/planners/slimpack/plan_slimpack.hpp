@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
-#include "slimpack/core/thread_clock.hpp"
+#include "slimpack/core/thread_seconds.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/planner.hpp"

@@ -23,7 +23,7 @@ struct TuneOptions {
   std::int64_t devices = 1;  ///< that every choice of degrees uses, all of them
   /// What degrees may be; chunks and fewer last layers that the request fixes count instead.
   planners::DegreeBounds bounds;
-  std::int32_t finalists = 3;  ///< degrees that are planned with the whole budget
+  std::int32_t finalists = 3;  ///< degrees at least that are planned with the whole budget
   std::int32_t threads = 1;    ///< never changes the answer
   /// Called with candidates simulated so far and the most there will be, never by two threads at a
   /// time. May be empty.
@@ -90,7 +90,8 @@ struct TimeDifference {
 ///
 /// All others are refined by successive halving: a first round plans every choice with a small
 /// budget, each further one the better half with twice as much, the last one the best `finalists`
-/// with all that the request allows. No round has a budget below 8 steps, or the request's where
+/// with all that the request allows; and each also those that take at most a twentieth longer than
+/// the best. No round has a budget below 8 steps, or the request's where
 /// that is smaller; where two rounds would have the same, there is one. In each further round an
 /// infeasible choice that lacks no more than an eighth of what there is, the one that lacks least,
 /// takes part besides: few candidates may have missed a plan that fits. Rounds before the last plan

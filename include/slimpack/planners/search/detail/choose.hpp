@@ -13,7 +13,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/parallel_for.hpp"
-#include "slimpack/core/thread_clock.hpp"
+#include "slimpack/core/thread_seconds.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/check_request.hpp"
@@ -31,7 +31,7 @@ using BuiltStep = std::variant<Plan, SimulationOnlyPlan>;
 
 /// A planner's candidates: the space of its settings, and the step that each of them makes.
 /// `describe` adds to the texts of settings what only the built plan shows.
-/// `cpu_start` is what the thread's clock said before any work.
+/// `cpu_start` is what `thread_seconds` was before any work.
 /// Laws: all are pure, and may be called by several threads at a time; a start of the space exists;
 /// only points that exist are built or described.
 template <class Type>
@@ -58,7 +58,7 @@ class CandidateBase {
   [[nodiscard]] const SettingSpace<Settings>& space() const noexcept { return space_; }
   /// Adds nothing to the texts of the settings themselves.
   static void describe(const Settings&, const Plan&, SettingTexts&) {}
-  /// The thread's clock before the space was made.
+  /// What `thread_seconds` was before the space was made.
   [[nodiscard]] double cpu_start() const noexcept { return cpu_start_; }
 
  protected:

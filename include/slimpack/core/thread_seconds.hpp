@@ -7,7 +7,7 @@
 namespace slimpack {
 
 /// Seconds of processor time that the calling thread has used so far; of the whole process where
-/// the system has no clock of a thread. Differences of one thread's values have a meaning.
+/// the system does not tell threads apart. Differences of one thread's values have a meaning.
 [[nodiscard]] inline double thread_seconds() noexcept {
 #ifdef CLOCK_THREAD_CPUTIME_ID
   timespec time{};
