@@ -168,7 +168,7 @@ class Cli(unittest.TestCase):
     def test_compare_says_who_is_infeasible_and_refuses_what_it_does_not_know(self):
         good = self.lengths()
         every = ["compare", good, *SMALL, "--effort", "fast"]
-        done = run(*every, "--head", "shard", "--pp", "2", "--planners", "megatron,slimpipe-order",
+        done = run(*every, "--head", "shard", "--pp", "2", "--planners", "megatron-published,slimpipe-order",
                    "--json", "-")
         self.assertEqual(done.returncode, 0, done.stderr)
         first, second = json.loads(done.stdout)["results"]

@@ -89,12 +89,14 @@ struct StageRoom {
   return choice;
 }
 
-/// Modes to try, from the fastest to the leanest: those of `recompute_choices` for all, and, unless
-/// the request asks for the published form, choices by the tokens that a rank has of a micro-batch:
-/// those that would fill more than 40, 20 or 10 % of the fullest stage keep less.
+/// Modes to try, roughly from the fastest to the leanest: those of `recompute_choices` for all,
+/// and, unless the request asks for the published form, choices by the tokens that a rank has of a
+/// micro-batch: those that would fill more than 40, 20 or 10 % of the fullest stage keep less.
+/// These come after `light`, which is tried first where `none` lacks memory.
 [[nodiscard]] inline std::vector<ModeChoice> mode_choices(const PlanRequest& request) {
   const std::vector<Recompute> uniform = recompute_choices(request);
-  if (request.recompute || request.as_published) return {uniform.begin(), uniform.end()};
+  std::vector<ModeChoice> modes(uniform.begin(), uniform.end());
+  if (request.recompute || request.as_published) return modes;
   const Plan plan = plan_frame(request, "");
   Bytes always;
   for (std::int32_t pp = 0; pp < request.pp; ++pp) {
@@ -104,13 +106,11 @@ struct StageRoom {
                         layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp),
                         most_layers(plan.stages, request.pp)};
   const Tokens all = total_tokens(request.batch.samples);
-  std::vector<ModeChoice> modes;
-  for (const Recompute most : uniform) {
-    modes.push_back(most);
-    if (most > Recompute::light) continue;
+  auto next = std::find(modes.begin(), modes.end(), ModeChoice(Recompute::layer));
+  for (const Recompute most : {Recompute::none, Recompute::light}) {
     for (const std::int64_t percent : {40, 20, 10}) {
       const ModeChoice choice = mode_by_length(most, Recompute::layer, stage, percent);
-      if (choice.limit[static_cast<std::size_t>(most)] < all) modes.push_back(choice);
+      if (choice.limit[static_cast<std::size_t>(most)] < all) next = modes.insert(next, choice) + 1;
     }
   }
   return modes;
