@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -27,25 +28,25 @@ struct FcpGroup {
 /// Packs samples best fit decreasing by memory: a sample that fits beside those of a group, whose
 /// ranks hold `capacity` tokens each, joins the group with least room; any other opens a group of
 /// the fewest ranks that hold it. Ties go to the earlier sample and group. Throws InvalidInput if a
-/// length or the capacity is < 1. O(n groups).
+/// length or the capacity is < 1. O(n log n).
 [[nodiscard]] inline std::vector<FcpGroup> pack_by_memory(std::span<const Tokens> lengths,
                                                           Tokens capacity) {
   require(capacity.value >= 1, "pack_by_memory: capacity must be >= 1", capacity.value);
   std::vector<FcpGroup> groups;
-  std::vector<Tokens> room;
+  std::set<std::pair<Tokens, std::size_t>> open;  // room and group
   for (const std::size_t sample : longest_first(lengths)) {
     const Tokens length = lengths[sample];
     require(length.value >= 1, "pack_by_memory: a length must be >= 1", length.value);
-    std::size_t best = groups.size();
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      if (room[i] >= length && (best == groups.size() || room[i] < room[best])) best = i;
-    }
-    if (best == groups.size()) {
+    std::pair<Tokens, std::size_t> group{Tokens{}, groups.size()};
+    if (const auto tightest = open.lower_bound({length, 0}); tightest != open.end()) {
+      group = *tightest;
+      open.erase(tightest);
+    } else {
       groups.push_back({(length.value + capacity.value - 1) / capacity.value, {}});
-      room.push_back(capacity * groups.back().ranks);
+      group.first = capacity * groups.back().ranks;
     }
-    groups[best].samples.push_back(sample);
-    room[best] -= length;
+    groups[group.second].samples.push_back(sample);
+    open.insert({group.first - length, group.second});
   }
   return groups;
 }
@@ -53,7 +54,8 @@ struct FcpGroup {
 /// Distributes groups over micro-batches so that the fewest ranks of each add up to at most
 /// `ranks`: most work first, each to the micro-batch with least work that has ranks for it, over at
 /// least `count` micro-batches and as many more as it takes. Ties go to the lowest position. None
-/// is empty. Throws InvalidInput if a group needs more ranks than there are, or count < 1. O(n^2).
+/// is empty. Throws InvalidInput if a group needs more ranks than there are, or count < 1. O(n log
+/// n) where groups need few of the ranks, O(n^2) at worst.
 [[nodiscard]] inline std::vector<std::vector<std::size_t>> fill_micro_batches(
     std::span<const FcpGroup> groups, std::span<const Int128> work, std::int64_t ranks,
     std::int64_t count) {
@@ -65,22 +67,25 @@ struct FcpGroup {
   std::vector<std::vector<std::size_t>> batches(
       std::min(static_cast<std::size_t>(count), groups.size()));
   std::vector<std::int64_t> used(batches.size());
-  std::vector<Int128> load(batches.size());
+  std::set<std::pair<Int128, std::size_t>> open;  // work and micro-batch of those with ranks left
+  for (std::size_t i = 0; i < batches.size(); ++i) open.insert({Int128{0}, i});
   for (const std::size_t group : order) {
     const std::int64_t needed = groups[group].ranks;
     require(needed <= ranks, "fill_micro_batches: a group needs more ranks than there are", needed);
-    std::size_t best = batches.size();
-    for (std::size_t i = 0; i < batches.size(); ++i) {
-      if (used[i] + needed <= ranks && (best == batches.size() || load[i] < load[best])) best = i;
-    }
-    if (best == batches.size()) {
+    const auto least = std::find_if(open.begin(), open.end(), [&](const auto& batch) {
+      return used[batch.second] + needed <= ranks;
+    });
+    std::pair<Int128, std::size_t> batch{0, batches.size()};
+    if (least == open.end()) {
       batches.emplace_back();
       used.push_back(0);
-      load.emplace_back(0);
+    } else {
+      batch = *least;
+      open.erase(least);
     }
-    batches[best].push_back(group);
-    used[best] += needed;
-    load[best] += work[group];
+    batches[batch.second].push_back(group);
+    used[batch.second] += needed;
+    if (used[batch.second] < ranks) open.insert({batch.first + work[group], batch.second});
   }
   return batches;
 }
