@@ -104,6 +104,7 @@ void list_planners(bool json) {
       Json entry{{"name", planner.name}, {"description", planner.description}};
       if (!planner.simulated_only.empty()) entry["simulated_only"] = planner.simulated_only;
       if (has_published_form(planner)) entry["published"] = published_name(planner);
+      if (!planner.against.empty()) entry["against"] = planner.against;
       list.push_back(std::move(entry));
       continue;
     }

@@ -151,6 +151,7 @@ ComparedOutcome compare_outcome(const planners::PlannerInfo& planner, std::int64
   ComparedOutcome compared;
   ComparedPlan& entry = compared.entry;
   entry.planner = planner.name;
+  entry.against = planner.against;
   entry.step = step;
   entry.plan_seconds = plan_seconds;
   entry.settings = std::move(outcome.settings);

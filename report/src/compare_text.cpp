@@ -65,6 +65,11 @@ void write_comparison_text(std::ostream& out, const Comparison& comparison) {
       text << summary.planner << ": ";
       if (several) text << "step " << comparison.results[entry].step << ": ";
       text << settings_line(comparison.results[entry]) << '\n';
+      if (!comparison.results[entry].against.empty()) {
+        text << summary.planner << ", " << range_text(summary.iteration_s, 1, 4, several)
+             << " s, is modelled with this against it: " << comparison.results[entry].against
+             << '\n';
+      }
       if (summary.feasible < summary.steps) {
         text << summary.planner << ": " << summary.steps - summary.feasible << " of "
              << summary.steps << " steps infeasible: " << summary.why << '\n';

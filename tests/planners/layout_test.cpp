@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "planners/requests.hpp"
+#include "slimpack/core/random.hpp"
+#include "slimpack/schedule/finish.hpp"
+#include "slimpack/schedule/orders.hpp"
 
 using namespace slimpack;
 
@@ -124,4 +127,50 @@ TEST_CASE("plan_frame: what the request says") {
   CHECK(plan.parallel.granularity == Tokens{64});
   CHECK(layers_of(plan.stages) == Counts{2, 2, 2, 2});
   CHECK(plan.max_in_flight == 2);
+}
+
+TEST_CASE("heads: those of a batch run back to back, in one order on all stages") {
+  std::int64_t batched = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const auto stages = static_cast<std::int32_t>(random.between(1, 6));
+    const auto items = static_cast<std::int32_t>(random.between(1, 20));
+    const auto batch = static_cast<std::int32_t>(random.between(1, 6));
+    const schedule::Pipeline pipeline{stages, 1};
+    const schedule::StageOrders given = schedule::one_f_one_b(stages, items);
+    const schedule::StageOrders ahead =
+        schedule::run_ahead(given, static_cast<std::size_t>(batch) - 1);
+    const schedule::StageOrders orders =
+        schedule::with_heads(pipeline, ahead, LmHead::shard, 2, batch);
+    std::vector<std::int32_t> first;
+    for (std::size_t stage = 0; stage < orders.size(); ++stage) {
+      // F and B stay in the order of their kind.
+      const auto of = [&](const schedule::StageOrders& from, UnitKind kind) {
+        std::vector<std::int32_t> list;
+        for (const schedule::PipelineOp& step : from[stage]) {
+          if (step.kind == kind) list.push_back(step.item);
+        }
+        return list;
+      };
+      CHECK(of(orders, UnitKind::forward) == of(given, UnitKind::forward));
+      CHECK(of(orders, UnitKind::backward) == of(given, UnitKind::backward));
+      const std::vector<std::int32_t> heads = of(orders, UnitKind::head);
+      if (stage == 0) first = heads;
+      CHECK(heads == first);
+      CHECK(heads.size() == static_cast<std::size_t>(items));
+    }
+    std::vector<int> state(static_cast<std::size_t>(items));
+    std::int32_t run = 0, longest = 0;
+    for (const schedule::PipelineOp& step : orders.back()) {
+      int& at = state[static_cast<std::size_t>(step.item)];
+      CHECK(at == (step.kind == UnitKind::forward ? 0 : step.kind == UnitKind::head ? 1 : 2));
+      ++at;
+      run = step.kind == UnitKind::head ? run + 1 : 0;
+      longest = std::max(longest, run);
+    }
+    CHECK(longest == std::min(batch, items));
+    batched += longest > 1 ? 1 : 0;
+  }
+  CHECK(batched > 100);
 }

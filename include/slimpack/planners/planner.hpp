@@ -204,6 +204,9 @@ struct PlannerInfo {
   std::string_view simulated_only = {};
   /// Whether steps may fit although a device could not hold all weights and gradients of its stage.
   bool shards_weights = false;
+  /// Where the planner deviates against the system that it models, to be said beside its figures;
+  /// empty: nowhere.
+  std::string_view against = {};
 };
 
 /// The entry of a planner in a list.
@@ -214,6 +217,7 @@ template <Planner Type>
   info.description = Type::description;
   if constexpr (requires { Type::simulated_only; }) info.simulated_only = Type::simulated_only;
   if constexpr (requires { Type::shards_weights; }) info.shards_weights = Type::shards_weights;
+  if constexpr (requires { Type::against; }) info.against = Type::against;
   info.plan = [](const PlanRequest& request) { return Type{}.plan(request); };
   if constexpr (MultiStepPlanner<Type>) {
     info.rebatch = [](std::vector<PlanRequest> steps) { return Type{}.rebatch(std::move(steps)); };

@@ -257,6 +257,10 @@ struct Chunkflow {
   /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "ChunkFlow: chunks of one size, short samples packed, the last K of a sample kept";
+  /// Where it deviates against the system.
+  static constexpr std::string_view against =
+      "early chunks run forward again inside their backward unit, up to stages - 1 forward units "
+      "later at the end of a step, and keep each layer's input";
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.

@@ -209,6 +209,9 @@ struct Fcp {
   /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "FCP: micro-batches on context-parallel groups of any number of ranks";
+  /// Where it deviates against the system.
+  static constexpr std::string_view against =
+      "one length of context-parallel blocks for all documents, of those searched";
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.

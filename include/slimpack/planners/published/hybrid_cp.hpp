@@ -148,6 +148,9 @@ struct HybridCp {
   /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "Megatron-Core: every sample on a power of two of ranks that its length asks for";
+  /// Where it deviates against the system.
+  static constexpr std::string_view against =
+      "one length of context-parallel blocks for all documents, of those searched";
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.

@@ -276,6 +276,9 @@ struct Infinipipe {
   /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "InfiniPipe: chunks of equal time, split and packed, recomputed as memory asks";
+  /// Where it deviates against the system.
+  static constexpr std::string_view against =
+      "a chunk is recomputed alike on all stages, by modes found greedily";
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.

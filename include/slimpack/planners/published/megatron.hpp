@@ -73,6 +73,9 @@ struct MegatronCp {
   /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "Megatron-LM with context parallelism: packed documents shared by ranks, interleaved or not";
+  /// Where it deviates against the system.
+  static constexpr std::string_view against =
+      "one length of context-parallel blocks for all documents, of those searched";
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
