@@ -264,7 +264,8 @@ TEST_CASE("wlb-llm: long documents alone are shared by document, many short ones
     request.dp = 4;
     const planners::detail::WlbCandidates candidates(request, "wlb-llm");
     const planners::SettingPoint first(candidates.space().sizes().size());
-    const planners::WlbSettings settings = candidates.space().at(first);
+    planners::WlbSettings settings = candidates.space().at(first);
+    settings.pack_length = request.context;
     planners::BuiltStep step = candidates.build(settings);
     planners::SettingTexts texts;
     planners::detail::WlbCandidates::describe(settings, planners::plan_in(step), texts);

@@ -133,7 +133,9 @@ TEST_CASE("zoned_unit: attention of the slowest rank, then even linear work and 
   request.cluster.devices_per_node = 2;
   const planners::detail::ZeppelinCandidates candidates(request, "zeppelin");
   const planners::SettingPoint first(candidates.space().sizes().size());
-  planners::BuiltStep built = candidates.build(candidates.space().at(first));
+  planners::ZeppelinSettings settings = candidates.space().at(first);
+  settings.pack_length = request.context;
+  planners::BuiltStep built = candidates.build(settings);
   const Plan& plan = planners::plan_in(built);
   const AnalyticModel model(plan.model, plan.cluster, plan.memory);
   const StageLoad stage = planners::stage_load(plan, Links(plan), GroupId{0}, 0);
@@ -223,7 +225,8 @@ TEST_CASE("zeppelin: one long document is spread over nodes, short ones stay on 
     request.max_cp = 4;
     const planners::detail::ZeppelinCandidates candidates(request, "zeppelin");
     const planners::SettingPoint first(candidates.space().sizes().size());
-    const planners::ZeppelinSettings settings = candidates.space().at(first);
+    planners::ZeppelinSettings settings = candidates.space().at(first);
+    settings.pack_length = request.context;
     planners::BuiltStep step = candidates.build(settings);
     planners::SettingTexts texts;
     planners::detail::ZeppelinCandidates::describe(settings, planners::plan_in(step), texts);

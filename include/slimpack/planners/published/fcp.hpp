@@ -35,6 +35,10 @@ namespace slimpack::planners {
 struct FcpSettings : detail::SharedSettings {
   std::int64_t room = 4;      ///< quarters of what memory holds that groups may fill
   std::int64_t quarters = 4;  ///< quarters of the fewest micro-batches that hold all groups
+  /// Micro-batches over which ranks with even parts of the tokens would have them all; 0: as few as
+  /// memory allows.
+  std::int64_t rounds = 0;
+  std::int64_t slack = 12;  ///< eighths of such a part that a rank of a group may hold
 };
 
 namespace detail {
@@ -100,6 +104,17 @@ class FcpCandidates : public CandidateBase<FcpSettings> {
     std::vector<std::int64_t> quarters{4, 5, 6, 8, 12, 16};
     if (request.pp > 1) quarters = {8, 4, 16, 6, 32, 64};
     const std::size_t count = space_.add("", &FcpSettings::quarters, quarters);
+    std::vector<std::int64_t> rounds{0, 1, 2, 3, 4, 8};
+    if (request.pp > 1) {
+      const std::int64_t pp = request.pp;
+      rounds = {0, 2 * pp, 4 * pp, pp, 8 * pp, 1};
+    }
+    space_.add("rounds", &FcpSettings::rounds, rounds, {}, [](std::int64_t count) {
+      return count == 0 ? std::string("as-memory-allows") : std::to_string(count);
+    });
+    space_.add("", &FcpSettings::slack, {12, 10, 16, 9, 24},
+               {.applies = [](const FcpSettings& settings) { return settings.rounds > 0; },
+                .first_only = true});
     add_step_settings(space_, request);
     space_.add("share_tokens", &FcpSettings::cp_block, block_choices(request, most_), {},
                block_text);
@@ -169,9 +184,15 @@ class FcpCandidates : public CandidateBase<FcpSettings> {
  private:
   /// Tokens that a rank of a group holds, at least so many that the widest group holds any sample.
   [[nodiscard]] Tokens capacity(const FcpSettings& settings) const {
-    const std::int64_t held =
-        token_capacity(request_, settings.recompute.lean).value / 4 * settings.room;
-    const std::int64_t longest = longest_of(request_.batch.samples).value;
+    const std::span<const Tokens> samples = request_.batch.samples;
+    std::int64_t held = token_capacity(request_, settings.recompute.lean).value / 4 * settings.room;
+    if (settings.rounds > 0) {
+      const std::int64_t parts = 8 * settings.rounds * request_.dp;
+      const Int128 part = Int128{total_tokens(samples).value} * settings.slack / parts;
+      held = std::clamp<std::int64_t>(static_cast<std::int64_t>(part), 1,
+                                      std::max<std::int64_t>(held, 1));
+    }
+    const std::int64_t longest = longest_of(samples).value;
     return {std::max(held, (longest + most_ - 1) / most_)};
   }
 
@@ -190,8 +211,9 @@ static_assert(PlanCandidates<FcpCandidates>);
 /// runs its pack as Megatron-LM's context parallelism does: documents in one sequence, keys and
 /// values passed in a ring (all slices are `kv`), which a plan says in full.
 ///
-/// Searched: recomputation; what part of memory a pack may fill; number of micro-batches, from the
-/// fewest that hold all packs; CP blocks, as by `MegatronCp`; placement and head.
+/// Searched: recomputation; what a pack may hold, as parts of memory or of a rank's even part of
+/// the tokens; number of micro-batches, from the fewest that hold all packs; CP blocks, as by
+/// `MegatronCp`; placement and head.
 ///
 /// Written from the publication's abstract and from descriptions of it by others; its code, which
 /// it says is at github.com/ivanniu/FCP, was not to be had. Where these are silent, the choice is

@@ -82,18 +82,17 @@ namespace slimpack::planners {
   return {DeviceOrder::ranks, DeviceOrder::stages};
 }
 
-/// Lengths of packs to try: the context, the longest sample, and powers of two times the longest
+/// Lengths of packs to try: the longest sample, the context, and powers of two times the longest
 /// sample in between, from the longest down; the context alone in the published form. No sample is
 /// cut, and none is longer than the context.
 [[nodiscard]] inline std::vector<Tokens> pack_length_choices(const PlanRequest& request) {
   const Tokens longest = longest_of(request.batch.samples);
-  std::vector<Tokens> lengths{request.context};
-  if (longest == request.context || request.as_published) return lengths;
+  if (longest == request.context || request.as_published) return {request.context};
+  std::vector<Tokens> lengths{longest, request.context};
   std::vector<Tokens> between;
   for (Tokens length = longest * 2; length < request.context; length = length * 2) {
     between.insert(between.begin(), length);
   }
-  lengths.push_back(longest);
   lengths.insert(lengths.end(), between.begin(), between.end());
   return lengths;
 }
