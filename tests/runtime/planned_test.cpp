@@ -62,6 +62,11 @@ class PlannedSteps {
       return std::nullopt;
     }
     Plan plan = *planners::plan_in(outcome.result);
+    if (const auto* step = std::get_if<planners::SimulationOnlyPlan>(&outcome.result);
+        step != nullptr && !step->not_held.empty()) {
+      // The executor holds what the system shards over ranks.
+      plan.memory.capacity += *std::ranges::max_element(step->not_held);
+    }
     CHECK(plan.samples == request.batch.samples);
     CHECK(plan.target_tokens == request.batch.target_tokens);
     const Validation validation = validate(plan);
