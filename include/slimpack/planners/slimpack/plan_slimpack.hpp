@@ -46,7 +46,7 @@ class SlimpackSearch {
         space_(climb_space(settings)),
         refiner_(candidates_, space_, settings.flags(&SettingTraits<SlimpackSettings>::shared)),
         counter_(problem.request(), cpu_start),
-        most_(evaluations(problem.request())) {}
+        most_(most_fitting(problem.request())) {}
 
   [[nodiscard]] PlanOutcome run() {
     PlanOutcome outcome = best_of(choices());
@@ -59,6 +59,12 @@ class SlimpackSearch {
     SearchSpace space = search_space(settings);
     space.everywhere = false;
     return space;
+  }
+  /// As many candidates that fit as the budget has steps; of a budget that the request gives, where
+  /// that is little, up to four times as many, for each may cost a part of a step.
+  [[nodiscard]] static std::int64_t most_fitting(const PlanRequest& request) noexcept {
+    const std::int64_t steps = evaluations(request);
+    return request.budget ? std::max(steps, std::min(4 * steps, kMany)) : steps;
   }
   [[nodiscard]] std::int64_t left() const noexcept { return most_ - used_; }
   /// Whole plans that are built in the end. A second one takes as long as all of a fast search.
@@ -155,7 +161,7 @@ class SlimpackSearch {
     return texts;
   }
 
-  static constexpr std::int64_t kMany = 64;  // steps: enough to search components and plan thrice
+  static constexpr std::int64_t kMany = 64;  // enough to search components and to plan thrice
 
   const SlimpackProblem& problem_;
   const SlimpackSpace& settings_;
