@@ -54,6 +54,8 @@ Plan plan_of(std::uint64_t seed) {
   options.max_tp = 3;
   options.vary_bytes = seed % 3 == 0;
   if (seed % 4 == 0) options.pp = 2;  // both directions share links
+  if (seed % 5 == 1) options.uncut = true;
+  if (seed % 10 == 1) options.recompute = Recompute::full;
   return test::random_plan(seed, options);
 }
 
