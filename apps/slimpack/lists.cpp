@@ -83,6 +83,22 @@ void print_table(const std::vector<Row>& rows) {
   add("kernels of a layer, backward", [](const Cluster& c) { return c.backward_kernels; });
   add("kernels of the head", [](const Cluster& c) { return c.head_kernels; });
   add("kernels of the embedding", [](const Cluster& c) { return c.embedding_kernels; });
+  add("tile of matrix products, rows", [](const Cluster& c) { return c.small.matrix_tile_rows; });
+  add("reads of weights a unit", [](const Cluster& c) { return c.small.weight_traffic; });
+  add("passes over accumulators a B", [](const Cluster& c) { return c.small.accumulator_traffic; });
+  add("reads of a prefix a slice", [](const Cluster& c) { return c.small.prefix_traffic; });
+  add("memory traffic hidden, share", [](const Cluster& c) { return c.small.memory_overlap; });
+  add("tensor-parallel traffic hidden, share", [](const Cluster& c) { return c.small.tp_overlap; });
+  add("compute that a collective takes, share",
+      [](const Cluster& c) { return c.small.collective_compute; });
+  add("attention at head dimensions", [](const Cluster& c) {
+    std::string text;
+    for (const HeadDimRate& rate : c.small.head_dims) {
+      text += fmt::format("{}{}: {:g}, {:g}", text.empty() ? "" : "; ", rate.head_dim, rate.forward,
+                          rate.backward);
+    }
+    return text;
+  });
   return rows;
 }
 

@@ -18,10 +18,12 @@
 namespace slimpack {
 namespace {
 
-const std::string kHeader = std::string(kProfileHeader) + "\n";
+const std::string kOldColumns = "kind,pass,tokens,pairs,segments,layers,ranks,bytes,seconds";
+const std::string kHeader = kOldColumns + "\n";
+const std::string kWholeHeader = kOldColumns + ",keys,accumulator_bytes,weight_bytes\n";
 
 TEST_CASE("parse_profile: reads every kind, CRLF and blank lines") {
-  const Profile profile = parse_profile(std::string(kProfileHeader) +
+  const Profile profile = parse_profile(kOldColumns +
                                             "\r\n"
                                             "layer,forward,128,8192.5,2,4,1,0,0.001\r\n"
                                             "\n"
@@ -57,7 +59,7 @@ TEST_CASE(
         "# model: tiny\n# hidden: 128\n# heads: 4\n# kv_heads: 2\n# head_dim: 32\n# ffn: 384\n"
         "# vocab: 257\n# bytes_per_element: 4\n# device: A Processor, 2 threads\n"
         "# cluster: cpu\n# ranks: 2\n" +
-            kHeader + "head,-,64,0,0,0,1,0,3e-04\n");
+            kWholeHeader + "head,-,64,0,0,0,1,0,3e-04,0,0,0\n");
   CHECK(parse_profile(text.str(), "p.csv") == profile);
   CHECK(parse_profile("# on a Monday\n# note: quiet\r\n" + text.str() + "# the end", "p.csv") ==
         profile);
@@ -96,9 +98,12 @@ TEST_CASE("parse_profile: refuses with file, line, column, rule and value") {
   const std::string good = "layer,forward,128,8192,2,4,1,0,0.001\n";
   refuses("", "p.csv: no measurement");
   refuses(kHeader, "p.csv: no measurement");
-  refuses(good,
-          "p.csv:1: the header must be kind,pass,tokens,pairs,segments,layers,ranks,bytes,seconds, "
-          "got 'layer,forward,128,8192,2,4,1,0,0.001'");
+  refuses(good, "p.csv:1: the header must name columns of a profile, each once, got 'layer'");
+  refuses("kind,pass,tokens,pairs,segments,layers,ranks,bytes\n",
+          "p.csv:1: the header must have the column 'seconds', got "
+          "'kind,pass,tokens,pairs,segments,layers,ranks,bytes'");
+  refuses(kOldColumns + ",keys,keys\n",
+          "p.csv:1: the header must name columns of a profile, each once, got 'keys'");
   refuses(kHeader + good + "layer,forward,1\n", "p.csv:3: a line must have 9 columns, got 3");
   refuses(kHeader + "layer,forward,1,1,1,1,1,1,1,1\n",
           "p.csv:2: a line must have 9 columns, got 10");

@@ -37,6 +37,10 @@ std::int64_t owner(std::int64_t token, const CpShard& shard) {
 void add_by_tokens(PackLoad& load, const Slice& slice, RingMode exchange, const CpShard& shard,
                    std::int64_t tile) {
   const bool kv = shard.ranks == 1 || exchange == RingMode::pass_kv;
+  const bool computes = shard.between(slice.begin, slice.end).value > 0;
+  for (std::int64_t key = 0; key < slice.end.value; ++key) {
+    if (kv ? computes : shard.owns({key})) ++load.keys;
+  }
   std::int64_t i = slice.begin.value;
   while (i < slice.end.value) {
     std::int64_t end = i;

@@ -2,10 +2,12 @@
 // Laws of every cost model, magnitudes of the analytic one, and refusals.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "cost/model_laws.hpp"
 #include "cost/shapes.hpp"
@@ -31,6 +33,20 @@ Cluster without_fixed_costs() {
   return cluster;
 }
 
+// All prices of small units, with numbers that no preset has.
+Cluster with_small_units() {
+  Cluster cluster = h100();
+  cluster.small.matrix_tile_rows = 64;
+  cluster.small.weight_traffic = 1.25;
+  cluster.small.accumulator_traffic = 1;
+  cluster.small.prefix_traffic = 1.5;
+  cluster.small.memory_overlap = 0.7;
+  cluster.small.tp_overlap = 0.5;
+  cluster.small.collective_compute = 0.15;
+  cluster.small.head_dims = {{64, 0.75, 0.85}, {128, 1, 1}, {256, 1.1, 0.9}};
+  return cluster;
+}
+
 double ratio(Nanos a, Nanos b) {
   return static_cast<double>(a.value) / static_cast<double>(b.value);
 }
@@ -43,6 +59,21 @@ TEST_CASE("cost models: the laws hold") {
     MemorySpec memory;
     memory.optimizer = OptimizerState::replicated;
     test::check_laws(AnalyticModel(llama_7b(), without_fixed_costs(), memory));
+  }
+  SUBCASE("analytic, small units priced") {
+    test::check_laws(AnalyticModel(llama_7b(), with_small_units(), MemorySpec{}));
+  }
+  SUBCASE("fitted and table, small units priced") {
+    FittedCost cost = test::some_fit();
+    cost.layer_backward->key = 1e-10;
+    cost.layer_backward->accumulator_byte = 3e-13;
+    cost.layer_forward->weight_byte = 2e-13;
+    test::check_laws(FittedModel(cost, llama_7b(), with_small_units(), MemorySpec{}));
+    cost.layer_forward.reset();
+    cost.head.reset();
+    test::check_laws(FittedModel(cost, llama_7b(), with_small_units(), MemorySpec{}));
+    test::check_laws(TableModel(test::exact_table(4e-5, 6.6e-7, 3.3e-11), llama_7b(),
+                                with_small_units(), MemorySpec{}));
   }
   SUBCASE("fitted") {
     test::check_laws(FittedModel(test::some_fit(), llama_7b(), h100(), MemorySpec{}));
@@ -94,6 +125,82 @@ TEST_CASE(
   StageLoad first = plain_stage(4);
   first.embedding = true;
   CHECK(analytic().forward(waiting, first) == Nanos{168'000});
+}
+
+TEST_CASE("analytic: weights, accumulators and prefixes, term by term") {
+  Cluster cluster = without_fixed_costs();
+  cluster.small = with_small_units().small;
+  const ModelShape shape = llama_7b();
+  const auto weights = static_cast<double>(shape.layer_matrix_weights());
+  const auto beside = [](double a, double b) { return std::max(a, b) + 0.3 * std::min(a, b); };
+  for (const std::int64_t tokens : {1, 64, 65, 500, 4096}) {
+    for (const std::int64_t prefix : {0, 200'000}) {
+      CAPTURE(tokens);
+      CAPTURE(prefix);
+      PackLoad load = whole_slice(prefix, tokens);
+      load.keys = prefix + tokens;
+      const StageLoad stage = plain_stage(2);
+      const double rows = static_cast<double>((tokens + 63) / 64 * 64);
+      const double products = 2 * 2 * weights * rows / cluster.matrix_flops;
+      const double read = 2 * 1.25 * 2 * weights / cluster.memory_bytes_per_s;
+      const double accumulated = 2 * 8 * weights / cluster.memory_bytes_per_s;
+      const double keys =
+          2 * 1.5 * 4096.0 * static_cast<double>(load.keys) / cluster.memory_bytes_per_s;
+      const double pairs =
+          2 * 4096.0 * static_cast<double>(std::max(load.filled_pairs2, load.pairs2));
+      const double n = static_cast<double>(tokens), e = 2;
+      const double moved =
+          2 * n * e * (9 * 4096 + 4 * 4096 + 3 * 11008) / cluster.memory_bytes_per_s;
+      const double moved_back =
+          2 * n * (e * (8 * 4096 + 2 * 4096 + 4 * 4096 + 2 * 4096 + 5 * 11008) + 8 * 4096) /
+          cluster.memory_bytes_per_s;
+      const double forward = beside(products, read) + moved +
+                             beside(2 * pairs / cluster.attention_forward_flops, keys * 2 * e);
+      const double backward =
+          beside(products, read) + beside(products, accumulated) + moved_back +
+          beside(5 * pairs / cluster.attention_backward_flops, keys * (2 * e + 16));
+      const AnalyticModel model(shape, cluster, MemorySpec{});
+      CHECK(std::abs(seconds(model.forward(load, stage)) - forward) < 2e-9);
+      CHECK(std::abs(seconds(model.backward(load, stage, Recompute::none)) - backward) < 2e-9);
+    }
+  }
+}
+
+TEST_CASE("analytic: accumulators of a 7B layer take as long as the product of 850 rows") {
+  Cluster cluster = without_fixed_costs();
+  const auto weights = static_cast<double>(llama_7b().layer_matrix_weights());
+  CHECK(8 * weights == doctest::Approx(1.6e9).epsilon(0.02));
+  const double read_and_written = 8 * weights / cluster.memory_bytes_per_s;
+  CHECK(read_and_written == doctest::Approx(0.56e-3).epsilon(0.01));
+  CHECK(read_and_written * cluster.matrix_flops / (2 * weights) ==
+        doctest::Approx(850).epsilon(0.01));
+}
+
+TEST_CASE("analytic: attention's rate by head dimension lies between its neighbours'") {
+  const std::vector<HeadDimRate> rates = {{64, 0.75, 0.85}, {128, 1, 1}};
+  CHECK(rate_of_head_dim({}, 96) == HeadDimRate{96, 1, 1});
+  CHECK(rate_of_head_dim(rates, 32).forward == 0.75);
+  CHECK(rate_of_head_dim(rates, 96).forward == doctest::Approx(0.875));
+  CHECK(rate_of_head_dim(rates, 96).backward == doctest::Approx(0.925));
+  CHECK(rate_of_head_dim(rates, 128).backward == 1);
+  CHECK(rate_of_head_dim(rates, 512).forward == 1);
+}
+
+TEST_CASE("analytic: a share of tensor-parallel traffic hides behind the products") {
+  Cluster cluster = without_fixed_costs();
+  StageLoad stage = plain_stage(4);
+  stage.tensor_parallel = 4;
+  stage.tensor_link = cluster.inside;
+  const PackLoad load = whole_slice(0, 4096);
+  const auto time = [&](double overlap, double taken) {
+    cluster.small.tp_overlap = overlap;
+    cluster.small.collective_compute = taken;
+    return seconds(AnalyticModel(llama_7b(), cluster, MemorySpec{}).forward(load, stage));
+  };
+  const double traffic = 4 * 4 * 4096.0 * 4096 * 2 * 3 / 4 / cluster.inside.bytes_per_s;
+  CHECK(time(0, 0.15) - time(1, 0) == doctest::Approx(traffic).epsilon(1e-6));
+  CHECK(time(0, 0) - time(0.5, 0) == doctest::Approx(traffic / 2).epsilon(1e-6));
+  CHECK(time(0.5, 0.2) - time(0.5, 0) == doctest::Approx(0.1 * traffic).epsilon(1e-6));
 }
 
 TEST_CASE("analytic: attention of a 7B layer equals its linear part near a prefix of 25K tokens") {

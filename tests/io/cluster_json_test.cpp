@@ -43,6 +43,23 @@ TEST_CASE("clusters: every preset goes out and comes back the same") {
   }
 }
 
+TEST_CASE(
+    "clusters: prices of small units go out and come back, and are left out where there is none") {
+  Cluster cluster = parse(kSmall);
+  CHECK(cluster.small == SmallUnitPrices{});
+  CHECK(cluster_to_json(cluster).find("tp_overlap") == std::string::npos);
+  cluster.small = {64, 1.5, 2, 0.5, 0.25, 1, 0.125, {{64, 0.5, 0.75}, {256, 1.5, 1.25}}};
+  CHECK(cluster_from_json(cluster_to_json(cluster), "c.json") == cluster);
+  refused(changed(R"({"tp_overlap": 1.5})"),
+          "c.json: tp_overlap: must be a number in 0.0 .. 1.0, found 1.5");
+  refused(
+      changed(R"({"attention_head_dims": [[64, 1]]})"),
+      "c.json: attention_head_dims[0]: must be [head dimension, forward, backward], found an array of 2");
+  refused(changed(R"({"attention_head_dims": [[64, 1, 1], [64, 1, 1]]})"),
+          "c.json: attention_head_dims[1]: must have a greater head dimension than the row before, "
+          "found an array of 3");
+}
+
 TEST_CASE("clusters: a file of its own, with the defaults that the schema names") {
   const Cluster cluster = parse(kSmall);
   CHECK(cluster.name == "custom");
@@ -139,7 +156,9 @@ TEST_CASE("clusters: an unknown key is refused with the nearest one that is know
           "c.json: the key 'nodes' is not known; the keys are base, name, devices_per_node, "
           "memory, reserved, peak_flops, matrix_flops, attention_forward_flops, "
           "attention_backward_flops, memory_bytes_per_s, inside, between, kernel_s, segment_s, "
-          "tile_tokens, forward_kernels, backward_kernels, head_kernels, embedding_kernels");
+          "tile_tokens, forward_kernels, backward_kernels, head_kernels, embedding_kernels, "
+          "matrix_tile_rows, weight_traffic, accumulator_traffic, prefix_traffic, memory_overlap, "
+          "tp_overlap, collective_compute, attention_head_dims");
   refused(changed(R"({"matrix_flop": 8e13})"),
           "c.json: the key 'matrix_flop' is not known; did you mean 'matrix_flops'?");
 }

@@ -29,16 +29,18 @@ class AnalyticModel {
   /// B of a pack on a stage, with what it recomputes.
   [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
                                Recompute recompute) const noexcept {
-    const std::int64_t rows = load.tokens.value * stage.layers, tp = stage.tensor_parallel;
-    Picos time = terms_.embedding(load, stage, true) + terms_.linear_backward(rows, tp) +
+    const std::int64_t rows = load.tokens.value * stage.layers;
+    const Picos linear = terms_.linear_backward(load.tokens, stage);
+    Picos time = terms_.embedding(load, stage, true) + linear +
                  terms_.in_cp_group(terms_.attention(load, stage, true), load, stage, true) +
                  terms_.launches(load, stage.layers * (terms_.cluster().backward_kernels +
                                                        terms_.recomputed_kernels(recompute))) +
-                 terms_.tensor_parallel(load, stage, kTensorBackward) +
+                 terms_.tensor_parallel(load, stage, kTensorBackward, linear) +
                  terms_.regroup(load, stage, recompute);
-    if (recompute == Recompute::light) time += terms_.light(rows, tp);
+    if (recompute == Recompute::light) time += terms_.light(rows, stage.tensor_parallel);
     if (recompute == Recompute::layer || recompute == Recompute::full) {
-      time += terms_.linear_forward(rows, tp) + terms_.tensor_parallel(load, stage, kTensorForward);
+      const Picos again = terms_.linear_forward(load.tokens, stage);
+      time += again + terms_.tensor_parallel(load, stage, kTensorForward, again);
     }
     if (recompute == Recompute::full) {
       time += terms_.in_cp_group(terms_.attention(load, stage, false), load, stage, false);
@@ -72,10 +74,10 @@ class AnalyticModel {
 
  private:
   [[nodiscard]] Picos layers_forward(const PackLoad& load, const StageLoad& stage) const noexcept {
-    return terms_.linear_forward(load.tokens.value * stage.layers, stage.tensor_parallel) +
-           terms_.in_cp_group(terms_.attention(load, stage, false), load, stage, false) +
+    const Picos linear = terms_.linear_forward(load.tokens, stage);
+    return linear + terms_.in_cp_group(terms_.attention(load, stage, false), load, stage, false) +
            terms_.launches(load, stage.layers * terms_.cluster().forward_kernels) +
-           terms_.tensor_parallel(load, stage, kTensorForward);
+           terms_.tensor_parallel(load, stage, kTensorForward, linear);
   }
 
   Terms terms_;

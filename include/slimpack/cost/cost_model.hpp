@@ -18,11 +18,12 @@ struct PackLoad {
   Tokens tokens;                   ///< rows of matrix work
   std::int64_t pairs2 = 0;         ///< twice the (query, key) pairs, sum of s (2 prefix + s)
   std::int64_t filled_pairs2 = 0;  ///< the same with the rows of each segment filled up to tiles
-  std::int64_t segments = 0;       ///< runs of query rows that attention handles separately
-  std::int64_t runs = 0;           ///< backward: runs of saved rows contiguous in memory; else 0
-  std::int64_t ranks = 1;          ///< how many ranks the group has
-  Tokens kv_received;              ///< tokens whose keys and values arrive from other ranks
-  Tokens q_received;               ///< tokens whose queries arrive from other ranks
+  std::int64_t keys = 0;      ///< keys and values that are read: each slice, those before its end
+  std::int64_t segments = 0;  ///< runs of query rows that attention handles separately
+  std::int64_t runs = 0;      ///< backward: runs of saved rows contiguous in memory; else 0
+  std::int64_t ranks = 1;     ///< how many ranks the group has
+  Tokens kv_received;         ///< tokens whose keys and values arrive from other ranks
+  Tokens q_received;          ///< tokens whose queries arrive from other ranks
   friend bool operator==(const PackLoad&, const PackLoad&) = default;
 };
 

@@ -115,8 +115,14 @@ struct ActiveSet {
   const auto tokens = static_cast<double>(row.tokens.value);
   switch (row.kind) {
     case ProfileKind::layer:
-      return {1, layers, layers * tokens, layers * row.pairs,
-              layers * static_cast<double>(row.segments)};
+      return {1,
+              layers,
+              layers * tokens,
+              layers * row.pairs,
+              layers * static_cast<double>(row.segments),
+              layers * static_cast<double>(row.keys),
+              static_cast<double>(row.weight_bytes.value),
+              static_cast<double>(row.accumulator_bytes.value)};
     case ProfileKind::embedding:
     case ProfileKind::head:
       return {1, tokens};
@@ -133,6 +139,9 @@ struct ActiveSet {
     terms.token = x(2);
     terms.pair = x(3);
     terms.segment = x(4);
+    terms.key = x(5);
+    terms.weight_byte = x(6);
+    terms.accumulator_byte = x(7);
   } else if (kind == ProfileKind::embedding || kind == ProfileKind::head) {
     terms.token = x(1);
   } else {

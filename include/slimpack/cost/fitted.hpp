@@ -21,22 +21,26 @@ namespace detail {
 /// FittedTerms in picoseconds.
 struct FittedPicos {
   Picos unit = 0;
-  double layer = 0, token = 0, pair2 = 0, segment = 0, byte = 0;
+  double layer = 0, token = 0, pair2 = 0, key = 0, segment = 0, byte = 0;
+  double weights = 0, accumulators = 0;  // per layer
 
   [[nodiscard]] Picos linear(std::int64_t tokens, std::int64_t layers,
                              std::int64_t tp) const noexcept {
-    return picos(layers, layer) + picos(tokens * layers, token / static_cast<double>(tp));
+    return picos(layers, layer) + picos(tokens * layers, token / static_cast<double>(tp)) +
+           picos(layers, weights / static_cast<double>(tp)) +
+           picos(layers, accumulators / static_cast<double>(tp));
   }
   [[nodiscard]] Picos attention(const PackLoad& load, const StageLoad& stage) const noexcept {
     const auto tp = static_cast<double>(stage.tensor_parallel);
-    return picos(load.pairs2, stage.layers, pair2 / tp) +
+    return picos(load.pairs2, stage.layers, pair2 / tp) + picos(load.keys, stage.layers, key / tp) +
            picos(load.segments, stage.layers, segment);
   }
 };
 
 /// Throws InvalidInput naming the coefficient that is negative or not finite.
 [[nodiscard]] inline std::optional<FittedPicos> fitted_picos(
-    const std::optional<FittedTerms>& terms, const char* kind) {
+    const std::optional<FittedTerms>& terms, const char* kind, const ModelShape& model,
+    const MemorySpec& memory) {
   if (!terms) return std::nullopt;
   const auto each = [&](double value, const char* name) {
     require(value >= 0 && std::isfinite(value),
@@ -49,8 +53,15 @@ struct FittedPicos {
   result.layer = each(terms->layer, "layer");
   result.token = each(terms->token, "token");
   result.pair2 = each(terms->pair, "pair") / 2;
+  result.key = each(terms->key, "key");
   result.segment = each(terms->segment, "segment");
   result.byte = each(terms->byte, "byte");
+  const auto bytes = [](std::int64_t count) { return static_cast<double>(count); };
+  const std::int64_t weights = model.layer_matrix_weights();
+  result.weights =
+      each(terms->weight_byte, "weight_byte") * bytes(weights * model.bytes_per_element);
+  result.accumulators = each(terms->accumulator_byte, "accumulator_byte") *
+                        bytes(2 * weights * memory.gradient_bytes);
   return result;
 }
 
@@ -65,24 +76,26 @@ class FittedModel {
   FittedModel(const FittedCost& cost, const ModelShape& model, const Cluster& cluster,
               const MemorySpec& memory)
       : terms_(model, cluster, memory),
-        layer_forward_(detail::fitted_picos(cost.layer_forward, "layer_forward")),
-        layer_backward_(detail::fitted_picos(cost.layer_backward, "layer_backward")),
-        embedding_forward_(detail::fitted_picos(cost.embedding_forward, "embedding_forward")),
-        embedding_backward_(detail::fitted_picos(cost.embedding_backward, "embedding_backward")),
-        head_(detail::fitted_picos(cost.head, "head")),
-        optimizer_(detail::fitted_picos(cost.optimizer, "optimizer")),
-        p2p_(detail::fitted_picos(cost.p2p, "p2p")),
-        reduce_(detail::fitted_picos(cost.reduce, "reduce")),
-        exchange_(detail::fitted_picos(cost.exchange, "exchange")) {
+        layer_forward_(detail::fitted_picos(cost.layer_forward, "layer_forward", model, memory)),
+        layer_backward_(detail::fitted_picos(cost.layer_backward, "layer_backward", model, memory)),
+        embedding_forward_(
+            detail::fitted_picos(cost.embedding_forward, "embedding_forward", model, memory)),
+        embedding_backward_(
+            detail::fitted_picos(cost.embedding_backward, "embedding_backward", model, memory)),
+        head_(detail::fitted_picos(cost.head, "head", model, memory)),
+        optimizer_(detail::fitted_picos(cost.optimizer, "optimizer", model, memory)),
+        p2p_(detail::fitted_picos(cost.p2p, "p2p", model, memory)),
+        reduce_(detail::fitted_picos(cost.reduce, "reduce", model, memory)),
+        exchange_(detail::fitted_picos(cost.exchange, "exchange", model, memory)) {
     require(!head_ || model.vocab > 0, "model.vocab must be > 0", model.vocab);
   }
 
   /// F of a pack on a stage.
   [[nodiscard]] Nanos forward(const PackLoad& load, const StageLoad& stage) const noexcept {
-    Picos time = embedding(embedding_forward_, load, stage, false) +
-                 linear_again(load, stage, false) +
+    const Picos linear = linear_again(load, stage, false);
+    Picos time = embedding(embedding_forward_, load, stage, false) + linear +
                  in_cp_group(attention(load, stage, false), load, stage, false) +
-                 terms_.tensor_parallel(load, stage, kTensorForward);
+                 terms_.tensor_parallel(load, stage, kTensorForward, linear);
     if (layer_forward_ && stage.layers > 0 && Terms::starts(load)) {
       time += layer_forward_->unit;
     }
@@ -93,23 +106,24 @@ class FittedModel {
   [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
                                Recompute recompute) const noexcept {
     const std::int64_t rows = load.tokens.value * stage.layers, tp = stage.tensor_parallel;
-    Picos time = embedding(embedding_backward_, load, stage, true) +
-                 in_cp_group(attention(load, stage, true), load, stage, true) +
-                 terms_.tensor_parallel(load, stage, kTensorBackward) +
-                 terms_.regroup(load, stage, recompute);
+    Picos linear = 0;
     if (!layer_backward_) {
-      time += terms_.linear_backward(rows, tp) +
-              terms_.launches(load, stage.layers * terms_.cluster().backward_kernels);
+      linear = terms_.linear_backward(load.tokens, stage) +
+               terms_.launches(load, stage.layers * terms_.cluster().backward_kernels);
     } else if (stage.layers > 0 && Terms::starts(load)) {
-      time += layer_backward_->unit + layer_backward_->linear(load.tokens.value, stage.layers, tp);
+      linear = layer_backward_->unit + layer_backward_->linear(load.tokens.value, stage.layers, tp);
     }
+    Picos time = embedding(embedding_backward_, load, stage, true) + linear +
+                 in_cp_group(attention(load, stage, true), load, stage, true) +
+                 terms_.tensor_parallel(load, stage, kTensorBackward, linear) +
+                 terms_.regroup(load, stage, recompute);
     if (recompute == Recompute::light) {
       time += terms_.light(rows, tp) +
               terms_.launches(load, stage.layers * terms_.recomputed_kernels(recompute));
     }
     if (recompute == Recompute::layer || recompute == Recompute::full) {
-      time += linear_again(load, stage, recompute == Recompute::layer) +
-              terms_.tensor_parallel(load, stage, kTensorForward);
+      const Picos again = linear_again(load, stage, recompute == Recompute::layer);
+      time += again + terms_.tensor_parallel(load, stage, kTensorForward, again);
     }
     if (recompute == Recompute::full) {
       time += in_cp_group(attention(load, stage, false), load, stage, false);
@@ -201,7 +215,7 @@ class FittedModel {
     }
     const std::int64_t kernels = kept_attention ? terms_.recomputed_kernels(Recompute::layer)
                                                 : terms_.cluster().forward_kernels;
-    return terms_.linear_forward(tokens * stage.layers, tp) +
+    return terms_.linear_forward(load.tokens, stage) +
            terms_.launches(load, stage.layers * kernels);
   }
 

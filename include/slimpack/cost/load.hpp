@@ -116,10 +116,13 @@ inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, con
               [](Tokens position) { return position; });
     });
     load.kv_received += slice.end - shard.before(slice.end);
+    if (own.value > 0) load.keys += slice.end.value;
     return;
   }
   load.q_received += slice.length() - own;
-  if (shard.before(slice.end).value == 0) return;
+  const Tokens own_keys = shard.before(slice.end);
+  if (own_keys.value == 0) return;
+  load.keys += own_keys.value;
   for (Tokens first = slice.begin; first < slice.end;) {
     const Tokens last = detail::owner_run_end(first, slice.end, shard);
     const std::int64_t pairs2 = detail::own_key_pairs2(first, last, shard);

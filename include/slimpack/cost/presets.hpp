@@ -45,6 +45,13 @@ namespace detail {
   cluster.backward_kernels = 20;
   cluster.head_kernels = 10;
   cluster.embedding_kernels = 2;
+  cluster.small.matrix_tile_rows = 128;
+  cluster.small.weight_traffic = 1;
+  cluster.small.accumulator_traffic = 1;
+  cluster.small.prefix_traffic = 1;
+  cluster.small.memory_overlap = 0.75;
+  cluster.small.tp_overlap = 0.5;
+  cluster.small.collective_compute = 0.15;
   return cluster;
 }
 }  // namespace detail
@@ -59,6 +66,7 @@ namespace detail {
   a100.memory_bytes_per_s = 1.7e12;
   a100.inside = {240e9, 6e-6};
   a100.between = {22e9, 1e-5};
+  a100.small.head_dims = {{64, 0.88, 0.9}, {128, 1, 1}};
 
   Cluster h100 = detail::preset_cluster("h100", Bytes{85'500'000'000}, Bytes{6'000'000'000});
   h100.peak_flops = 989e12;
@@ -68,6 +76,7 @@ namespace detail {
   h100.memory_bytes_per_s = 2.9e12;
   h100.inside = {360e9, 6e-6};
   h100.between = {45e9, 1e-5};
+  h100.small.head_dims = {{64, 0.77, 0.84}, {128, 1, 1}};
 
   Cluster h200 = detail::preset_cluster("h200", Bytes{150'700'000'000}, Bytes{7'000'000'000});
   h200.peak_flops = 989e12;
@@ -77,6 +86,7 @@ namespace detail {
   h200.memory_bytes_per_s = 4.2e12;
   h200.inside = {360e9, 6e-6};
   h200.between = {45e9, 1e-5};
+  h200.small.head_dims = {{64, 0.77, 0.84}, {128, 1, 1}};
   return {std::move(a100), std::move(h100), std::move(h200)};
 }
 

@@ -22,6 +22,11 @@
 
 namespace slimpack {
 
+/// `share` of a time, rounded down.
+[[nodiscard]] constexpr Nanos part_of(Nanos time, double share) noexcept {
+  return {static_cast<std::int64_t>(static_cast<double>(time.value) * share)};
+}
+
 /// Elements whose gradients R of (pp, chunk) reduces: the chunk's layers, in chunk 0 also
 /// embedding, final norm and head. A tied table is counted on every stage that holds a part.
 /// O(stages).
@@ -109,7 +114,8 @@ class PricedPlan {
   [[nodiscard]] Nanos reduce(std::int32_t pp, std::int32_t chunk) const noexcept {
     return reduce_[static_cast<std::size_t>(chunk) * stages_ + static_cast<std::size_t>(pp)];
   }
-  /// O of one device; the same on all ranks of a stage.
+  /// O of one device, with the compute that its R took from the units beside them; the same on all
+  /// ranks of a stage.
   [[nodiscard]] Nanos optimizer(std::int32_t, std::int32_t pp) const noexcept {
     return optimizer_[static_cast<std::size_t>(pp)];
   }
@@ -277,8 +283,12 @@ void PricedPlan::price_stages(const Plan& plan, const Links& links, const Model&
   for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
     const Bytes gathered =
         sharded ? part(device_weights(plan, pp).total() * plan.model.bytes_per_element) : Bytes{};
+    Nanos reduced;
+    for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk)
+      reduced += reduce(pp, chunk);
     optimizer_.push_back(model.optimizer(optimizer_bytes(plan, pp), gathered, plan.parallel.dp,
-                                         links.ranks(all, pp)));
+                                         links.ranks(all, pp)) +
+                         part_of(reduced, plan.cluster.small.collective_compute));
   }
 }
 

@@ -42,6 +42,9 @@ struct ProfileRow {
   std::int64_t ranks = 1;                 ///< that take part in the traffic
   Bytes bytes;                            ///< that one device sends, or that the optimizer touches
   double seconds = 0;                     ///< above 0
+  std::int64_t keys = 0;      ///< of layers: sum over slices of prefix + length; 0: not told
+  Bytes accumulator_bytes{};  ///< of layers: gradients of weights that the unit reads and writes
+  Bytes weight_bytes{};       ///< of layers: weights that the unit reads
   friend bool operator==(const ProfileRow&, const ProfileRow&) = default;
 };
 
@@ -52,15 +55,20 @@ struct Profile {
   friend bool operator==(const Profile&, const Profile&) = default;
 };
 
-/// The line that names the columns.
-inline constexpr std::string_view kProfileHeader =
-    "kind,pass,tokens,pairs,segments,layers,ranks,bytes,seconds";
+/// The columns of a profile. A file must have the first nine; the others are 0 where it has not.
+inline constexpr std::array<std::string_view, 12> kProfileColumns = {
+    "kind",  "pass",  "tokens",  "pairs", "segments",          "layers",
+    "ranks", "bytes", "seconds", "keys",  "accumulator_bytes", "weight_bytes"};
+
+/// How many columns every file has.
+inline constexpr std::size_t kRequiredProfileColumns = 9;
 
 /// Reads the text of a profile; `name` is the file's name for messages. Lines end in LF or CRLF,
-/// blank lines are skipped, nothing is quoted. `pass` is `forward` or `backward` for layers and the
-/// embedding; the rest have one fit for both, so it may also be `-` or empty there. Lines that
-/// begin with `#` are comments, but for `# KEY: VALUE` with the keys that `write_profile` writes.
-/// Throws InvalidInput naming file, line, column or key, rule and value. O(text).
+/// blank lines are skipped, nothing is quoted. The header names the columns, in any order. `pass`
+/// is `forward` or `backward` for layers and the embedding; the rest have one fit for both, so it
+/// may also be `-` or empty there. Lines that begin with `#` are comments, but for `# KEY: VALUE`
+/// with the keys that `write_profile` writes. Throws InvalidInput naming file, line, column or key,
+/// rule and value. O(text).
 [[nodiscard]] Profile parse_profile(std::string_view text, const std::string& name);
 
 /// Writes what `parse_profile` reads back to an equal profile: what was measured on as lines
@@ -145,21 +153,21 @@ class ProfileOrigin {
 /// One line of a profile, cut into columns, with the place for messages.
 class ProfileLine {
  public:
-  static constexpr std::size_t kColumns = 9;
-  static constexpr std::array<std::string_view, kColumns> kNames = {
-      "kind", "pass", "tokens", "pairs", "segments", "layers", "ranks", "bytes", "seconds"};
-
-  ProfileLine(std::string_view line, std::string place) : place_(std::move(place)) {
-    std::size_t column = 0;
+  /// `columns` says which of kProfileColumns each field is of.
+  ProfileLine(std::string_view line, std::span<const std::size_t> columns, std::string place)
+      : place_(std::move(place)) {
+    fields_.fill("0");
+    std::size_t field = 0;
     for (;;) {
       const std::size_t comma = line.find(',');
-      if (column < kColumns) fields_[column] = line.substr(0, comma);
-      ++column;
+      if (field < columns.size()) fields_[columns[field]] = line.substr(0, comma);
+      ++field;
       if (comma == std::string_view::npos) break;
       line.remove_prefix(comma + 1);
     }
-    require(column == kColumns, place_ + ": a line must have 9 columns",
-            static_cast<std::int64_t>(column));
+    require(field == columns.size(),
+            place_ + ": a line must have " + std::to_string(columns.size()) + " columns",
+            static_cast<std::int64_t>(field));
   }
 
   [[nodiscard]] std::string_view text(std::size_t column) const { return fields_[column]; }
@@ -184,14 +192,42 @@ class ProfileLine {
   }
 
   void check(bool condition, std::size_t column, const std::string& rule) const {
-    require(condition, place_ + ": column '" + std::string(kNames[column]) + "' must be " + rule,
+    require(condition,
+            place_ + ": column '" + std::string(kProfileColumns[column]) + "' must be " + rule,
             fields_[column]);
   }
 
  private:
   std::string place_;
-  std::array<std::string_view, kColumns> fields_{};
+  std::array<std::string_view, kProfileColumns.size()> fields_{};
 };
+
+/// Which of kProfileColumns each field of the header names. Throws InvalidInput for a column that
+/// is unknown, missing or there twice.
+[[nodiscard]] inline std::vector<std::size_t> profile_columns(std::string_view line,
+                                                              const std::string& place) {
+  std::vector<std::size_t> columns;
+  for (std::string_view rest = line;;) {
+    const std::size_t comma = rest.find(',');
+    const auto* const known =
+        std::find(kProfileColumns.begin(), kProfileColumns.end(), rest.substr(0, comma));
+    const auto column = static_cast<std::size_t>(known - kProfileColumns.begin());
+    const bool again = std::find(columns.begin(), columns.end(), column) != columns.end();
+    require(known != kProfileColumns.end() && !again,
+            place + ": the header must name columns of a profile, each once",
+            rest.substr(0, comma));
+    columns.push_back(column);
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  for (std::size_t column = 0; column < kRequiredProfileColumns; ++column) {
+    require(
+        std::find(columns.begin(), columns.end(), column) != columns.end(),
+        place + ": the header must have the column '" + std::string(kProfileColumns[column]) + "'",
+        line);
+  }
+  return columns;
+}
 
 [[nodiscard]] inline ProfileRow profile_row(const ProfileLine& line) {
   ProfileRow row;
@@ -217,6 +253,9 @@ class ProfileLine {
   line.check(!by_tokens || row.ranks == 1, 6, "1 for layer, embedding and head");
   row.bytes = {line.integer(7, 0)};
   row.seconds = line.number(8, true);
+  row.keys = line.integer(9, 0);
+  row.accumulator_bytes = {line.integer(10, 0)};
+  row.weight_bytes = {line.integer(11, 0)};
   return row;
 }
 
@@ -225,7 +264,7 @@ class ProfileLine {
 inline Profile parse_profile(std::string_view text, const std::string& name) {
   Profile profile;
   detail::ProfileOrigin origin(name);
-  bool header = false;
+  std::vector<std::size_t> columns;
   for (std::int64_t number = 1; !text.empty(); ++number) {
     const std::size_t end = text.find('\n');
     std::string_view line = text.substr(0, end);
@@ -235,12 +274,10 @@ inline Profile parse_profile(std::string_view text, const std::string& name) {
     const std::string place = name + ":" + std::to_string(number);
     if (line.starts_with('#')) {
       origin.take(line, place);
-    } else if (header) {
-      profile.rows.push_back(detail::profile_row(detail::ProfileLine(line, place)));
+    } else if (columns.empty()) {
+      columns = detail::profile_columns(line, place);
     } else {
-      require(line == kProfileHeader, place + ": the header must be " + std::string(kProfileHeader),
-              line);
-      header = true;
+      profile.rows.push_back(detail::profile_row(detail::ProfileLine(line, columns, place)));
     }
   }
   require(!profile.rows.empty(), name + ": no measurement");
@@ -271,14 +308,18 @@ inline void write_profile(std::ostream& out, const Profile& profile) {
     tell("cluster", device->cluster);
     tell("ranks", std::to_string(device->ranks));
   }
-  text += kProfileHeader;
+  for (const std::string_view column : kProfileColumns) {
+    if (column != kProfileColumns.front()) text += ',';
+    text += column;
+  }
   for (const ProfileRow& row : profile.rows) {
     text += '\n';
     text += kProfileKinds[static_cast<std::size_t>(row.kind)];
     text += !row.pass ? ",-" : row.pass == Pass::forward ? ",forward" : ",backward";
     for (const std::string& column :
          {digits(row.tokens.value), digits(row.pairs), digits(row.segments), digits(row.layers),
-          digits(row.ranks), digits(row.bytes.value), digits(row.seconds)}) {
+          digits(row.ranks), digits(row.bytes.value), digits(row.seconds), digits(row.keys),
+          digits(row.accumulator_bytes.value), digits(row.weight_bytes.value)}) {
       text += ',' + column;
     }
   }

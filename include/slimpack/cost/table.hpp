@@ -177,16 +177,18 @@ class TableModel {
 
   /// F of a pack on a stage, ring and tensor-parallel traffic included.
   [[nodiscard]] Nanos forward(const PackLoad& load, const StageLoad& stage) const noexcept {
-    return to_nanos(terms_.embedding(load, stage, false) + layers(forward_, load, stage, false) +
-                    terms_.tensor_parallel(load, stage, kTensorForward));
+    return to_nanos(
+        terms_.embedding(load, stage, false) + layers(forward_, load, stage, false) +
+        terms_.tensor_parallel(load, stage, kTensorForward, linear(forward_, load, stage)));
   }
 
   /// B of a pack on a stage, with what it recomputes.
   [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
                                Recompute recompute) const noexcept {
-    Picos time = terms_.embedding(load, stage, true) + layers(backward_, load, stage, true) +
-                 terms_.tensor_parallel(load, stage, kTensorBackward) +
-                 terms_.regroup(load, stage, recompute);
+    Picos time =
+        terms_.embedding(load, stage, true) + layers(backward_, load, stage, true) +
+        terms_.tensor_parallel(load, stage, kTensorBackward, linear(backward_, load, stage)) +
+        terms_.regroup(load, stage, recompute);
     if (recompute == Recompute::light) {
       time += terms_.light(load.tokens.value * stage.layers, stage.tensor_parallel) +
               terms_.launches(load, stage.layers * terms_.recomputed_kernels(recompute));
@@ -194,7 +196,7 @@ class TableModel {
     if (recompute == Recompute::layer) time += linear(forward_, load, stage);
     if (recompute == Recompute::full) time += layers(forward_, load, stage, false);
     if (recompute == Recompute::layer || recompute == Recompute::full) {
-      time += terms_.tensor_parallel(load, stage, kTensorForward);
+      time += terms_.tensor_parallel(load, stage, kTensorForward, linear(forward_, load, stage));
     }
     return to_nanos(time);
   }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
@@ -62,6 +63,31 @@ inline constexpr Picos kMostPicos = std::int64_t{1} << 58;
   return std::max(a, b) + (std::min(a, b) + steps - 1) / steps;
 }
 
+/// `a` filled up to a multiple of `tile`; as it is where `tile` is 0.
+[[nodiscard]] constexpr std::int64_t filled(std::int64_t a, std::int64_t tile) noexcept {
+  return tile > 0 ? (a + tile - 1) / tile * tile : a;
+}
+
+/// The rates of attention at `head_dim` over those of the cluster, forward and backward:
+/// interpolated between the neighbours that are given, constant beyond them.
+[[nodiscard]] inline HeadDimRate rate_of_head_dim(const std::vector<HeadDimRate>& rates,
+                                                  std::int64_t head_dim) {
+  if (rates.empty()) return {head_dim, 1, 1};
+  if (head_dim <= rates.front().head_dim) return rates.front();
+  for (std::size_t i = 1; i < rates.size(); ++i) {
+    const HeadDimRate &low = rates[i - 1], &high = rates[i];
+    if (head_dim > high.head_dim) continue;
+    const auto span = static_cast<double>(high.head_dim - low.head_dim);
+    const auto part = static_cast<double>(head_dim - low.head_dim);
+    const auto between = [&](double a, double b) {
+      const double rise = (b - a) * part;
+      return a + rise / span;
+    };
+    return {head_dim, between(low.forward, high.forward), between(low.backward, high.backward)};
+  }
+  return rates.back();
+}
+
 /// Elements read and written per token and layer by kernels bound by memory (docs/costs.md).
 struct MovedElements {
   std::int64_t forward = 0;   ///< in F
@@ -69,6 +95,8 @@ struct MovedElements {
   std::int64_t light = 0;     ///< in B besides, where the mode is `light`
   /// Inputs of matrix products that F keeps, by recomputation mode.
   std::array<std::int64_t, kRecomputeModes> saved{};
+  /// Weights of the products that read them, a layer.
+  std::array<std::int64_t, kRecomputeModes> saved_weights{};
 };
 
 /// What kernels bound by memory move of one token in one layer.
@@ -80,6 +108,8 @@ struct MovedElements {
   moved.backward = 8 * hidden + 2 * query + 2 * (query + key) + 2 * key + 5 * ffn;
   moved.light = 4 * hidden + 3 * ffn;
   moved.saved = {2 * hidden + query + ffn, query, query, 0};
+  const std::int64_t all = model.layer_matrix_weights();
+  moved.saved_weights = {all, hidden * query, hidden * query, 0};
   return moved;
 }
 
@@ -106,13 +136,31 @@ class Terms {
   /// The rates of work as such; those that fits and tables replace are analytic here.
   [[nodiscard]] WorkRates rates() const noexcept;
 
-  /// Matrix products and kernels bound by memory of F; `rows` are tokens times layers.
-  [[nodiscard]] Picos linear_forward(std::int64_t rows, std::int64_t tp) const noexcept {
-    return picos(rows, matrix_ / d(tp)) + picos(rows, moved_forward_ / d(tp));
+  /// Matrix products and kernels bound by memory of F.
+  [[nodiscard]] Picos linear_forward(Tokens tokens, const StageLoad& stage) const noexcept {
+    return products_forward(tokens, stage) +
+           picos(tokens.value * stage.layers, moved_forward_ / d(stage.tensor_parallel));
   }
-  /// Matrix products and kernels bound by memory of B, which has twice the products of F.
-  [[nodiscard]] Picos linear_backward(std::int64_t rows, std::int64_t tp) const noexcept {
-    return picos(rows, 2 * matrix_ / d(tp)) + picos(rows, moved_backward_ / d(tp));
+  /// The same of B: gradients of inputs and of weights, each as many products as F.
+  [[nodiscard]] Picos linear_backward(Tokens tokens, const StageLoad& stage) const noexcept {
+    return products_backward(tokens, stage) +
+           picos(tokens.value * stage.layers, moved_backward_ / d(stage.tensor_parallel));
+  }
+  /// Matrix products of F: their rows fill tiles, and the weights are read meanwhile.
+  [[nodiscard]] Picos products_forward(Tokens tokens, const StageLoad& stage) const noexcept {
+    const double tp = d(stage.tensor_parallel);
+    return beside(picos(filled_rows(tokens) * stage.layers, matrix_ / tp),
+                  tokens.value > 0 ? picos(stage.layers, weights_ / tp) : 0);
+  }
+  /// Matrix products of B. Those of inputs' gradients read the weights, those of weights' gradients
+  /// read and write the accumulators.
+  [[nodiscard]] Picos products_backward(Tokens tokens, const StageLoad& stage) const noexcept {
+    const std::int64_t rows = filled_rows(tokens) * stage.layers;
+    const double tp = d(stage.tensor_parallel);
+    if (weights_ == 0 && accumulators_ == 0) return picos(rows, 2 * matrix_ / tp);
+    return products_forward(tokens, stage) +
+           beside(picos(rows, matrix_ / tp),
+                  tokens.value > 0 ? picos(stage.layers, accumulators_ / tp) : 0);
   }
   /// What B of recomputation mode `light` computes again.
   [[nodiscard]] Picos light(std::int64_t rows, std::int64_t tp) const noexcept {
@@ -122,9 +170,17 @@ class Terms {
   [[nodiscard]] Picos attention(const PackLoad& load, const StageLoad& stage,
                                 bool back) const noexcept {
     const std::int64_t pairs2 = std::max(load.filled_pairs2, load.pairs2);
-    const double each = back ? attention_backward_ : attention_forward_;
-    return picos(pairs2, stage.layers, each / d(stage.tensor_parallel)) +
+    const double pair2 = back ? attention_backward_ : attention_forward_;
+    const double key = back ? keys_backward_ : keys_forward_;
+    const double tp = d(stage.tensor_parallel);
+    return beside(picos(pairs2, stage.layers, pair2 / tp),
+                  picos(load.keys, stage.layers, key / tp)) +
            segments(load.segments, stage.layers);
+  }
+  /// Arithmetic and memory traffic of the same kernels: the longer, and of the shorter what does
+  /// not hide.
+  [[nodiscard]] Picos beside(Picos arithmetic, Picos traffic) const noexcept {
+    return std::max(arithmetic, traffic) + picos(std::min(arithmetic, traffic), not_hidden_);
   }
   /// What `count` segments add on `layers` layers.
   [[nodiscard]] Picos segments(std::int64_t count, std::int64_t layers) const noexcept {
@@ -141,9 +197,10 @@ class Terms {
   /// Gathering of saved rows that are not contiguous, or more kernels, whichever is cheaper.
   [[nodiscard]] Picos regroup(const PackLoad& load, const StageLoad& stage,
                               Recompute mode) const noexcept;
-  /// Traffic of `collectives` a layer between tensor-parallel devices.
+  /// What `collectives` a layer between tensor-parallel devices add to `arithmetic`, behind which
+  /// a share of them hides and from which they take theirs.
   [[nodiscard]] Picos tensor_parallel(const PackLoad& load, const StageLoad& stage,
-                                      std::int64_t collectives) const noexcept;
+                                      std::int64_t collectives, Picos arithmetic) const noexcept;
   /// Bytes that one layer's exchange brings to this rank.
   [[nodiscard]] std::int64_t exchange_bytes(const PackLoad& load, bool back) const noexcept {
     return load.kv_received.value * (ring_.kv + (back ? ring_.kv_back : 0)) +
@@ -156,6 +213,10 @@ class Terms {
   /// Attention with the exchange of the group's ranks hidden behind it, ring step by ring step.
   [[nodiscard]] Picos in_cp_group(Picos attention, const PackLoad& load, const StageLoad& stage,
                                   bool back) const noexcept;
+  /// What compute loses to a collective that runs beside it for `time`.
+  [[nodiscard]] Picos taken_by_collective(Picos time) const noexcept {
+    return picos(time, cluster_.small.collective_compute);
+  }
 
   /// The embedding's part of F or, where `back`, of B; 0 on a stage without it.
   [[nodiscard]] Picos embedding(const PackLoad& load, const StageLoad& stage,
@@ -172,9 +233,13 @@ class Terms {
   }
   /// The compute of H on one device for `tokens`.
   [[nodiscard]] Picos own_head(std::int64_t tokens, const HeadLoad& load) const noexcept {
-    return picos(tokens * load.vocab, head_row_matrix_ / d(load.tensor_parallel)) +
-           picos(tokens * load.vocab, head_row_moved_ / d(load.tensor_parallel)) +
-           picos(tokens, head_token_ / d(load.tensor_parallel));
+    const double tp = d(load.tensor_parallel);
+    const std::int64_t tile = std::max<std::int64_t>(load.tile.value, 1);
+    const std::int64_t tiles = (tokens + tile - 1) / tile;
+    return beside(picos(filled_rows(Tokens{tokens}) * load.vocab, head_row_matrix_ / tp),
+                  picos(tiles * load.vocab, head_weights_ / tp) +
+                      picos(tiles * load.vocab, head_accumulators_ / tp)) +
+           picos(tokens * load.vocab, head_row_moved_ / tp) + picos(tokens, head_token_ / tp);
   }
   /// The fixed cost of the kernels of H; none without tokens.
   [[nodiscard]] Picos head_launches(const HeadLoad& load) const noexcept {
@@ -208,6 +273,9 @@ class Terms {
 
  private:
   [[nodiscard]] static double d(std::int64_t count) noexcept { return static_cast<double>(count); }
+  [[nodiscard]] std::int64_t filled_rows(Tokens tokens) const noexcept {
+    return filled(tokens.value, cluster_.small.matrix_tile_rows);
+  }
 
   ModelShape model_;
   Cluster cluster_;
@@ -218,7 +286,12 @@ class Terms {
   double attention_forward_, attention_backward_;         // per pair2
   double embedding_forward_, embedding_backward_;         // per token
   double head_row_matrix_, head_row_moved_, head_token_;  // per token and row; per token
+  double weights_, accumulators_;                         // per layer
+  double keys_forward_, keys_backward_;                   // per key
+  double head_weights_, head_accumulators_;               // per row and tile of tokens
+  double not_hidden_;                                     // share
   std::array<double, kRecomputeModes> gather_{};          // of kept inputs
+  std::array<double, kRecomputeModes> regather_{};        // accumulators of products of kept inputs
   double kernel_, segment_;
   RingBytes ring_;                                  // per token and layer
   std::int64_t hidden_bytes_, head_traffic_bytes_;  // per token
@@ -244,6 +317,24 @@ inline Terms::Terms(const ModelShape& model, const Cluster& cluster, const Memor
   not_negative(cluster.between.latency_s, "cluster.between.latency_s");
   not_negative(cluster.kernel_s, "cluster.kernel_s");
   not_negative(cluster.segment_s, "cluster.segment_s");
+  const SmallUnitPrices& small = cluster.small;
+  not_negative(small.weight_traffic, "cluster.small.weight_traffic");
+  not_negative(small.accumulator_traffic, "cluster.small.accumulator_traffic");
+  not_negative(small.prefix_traffic, "cluster.small.prefix_traffic");
+  require(small.matrix_tile_rows >= 0, "cluster.small.matrix_tile_rows must be >= 0",
+          small.matrix_tile_rows);
+  const auto share = [&](double value, const char* name) {
+    require(value >= 0 && value <= 1, std::string(name) + " must be in [0, 1]",
+            std::to_string(value));
+  };
+  share(small.memory_overlap, "cluster.small.memory_overlap");
+  share(small.tp_overlap, "cluster.small.tp_overlap");
+  share(small.collective_compute, "cluster.small.collective_compute");
+  for (const HeadDimRate& rate : small.head_dims) {
+    positive(d(rate.head_dim), "cluster.small.head_dims: head_dim");
+    positive(rate.forward, "cluster.small.head_dims: forward");
+    positive(rate.backward, "cluster.small.head_dims: backward");
+  }
   require(model.hidden > 0, "model.hidden must be > 0", model.hidden);
   require(model.heads > 0, "model.heads must be > 0", model.heads);
   require(model.bytes_per_element > 0, "model.bytes_per_element must be > 0",
@@ -258,15 +349,28 @@ inline Terms::Terms(const ModelShape& model, const Cluster& cluster, const Memor
   moved_forward_ = picos_each(d(moved.forward * element), rate);
   moved_backward_ = picos_each(d(moved.backward * element + 2 * key * gradient), rate);
   light_ = picos_each(d(moved.light * element), rate);
-  attention_forward_ = picos_each(d(2 * query), cluster.attention_forward_flops);
-  attention_backward_ = picos_each(d(5 * query), cluster.attention_backward_flops);
+  const HeadDimRate of_dim = rate_of_head_dim(small.head_dims, model.head_dim);
+  attention_forward_ = picos_each(d(2 * query), cluster.attention_forward_flops) / of_dim.forward;
+  attention_backward_ =
+      picos_each(d(5 * query), cluster.attention_backward_flops) / of_dim.backward;
+  const double weight_bytes = d(model.layer_matrix_weights());
+  weights_ = picos_each(weight_bytes * d(element), rate) * small.weight_traffic;
+  accumulators_ = picos_each(weight_bytes * d(2 * gradient), rate) * small.accumulator_traffic;
+  keys_forward_ = picos_each(d(2 * key * element), rate) * small.prefix_traffic;
+  keys_backward_ =
+      picos_each(d(2 * key * element + 4 * key * gradient), rate) * small.prefix_traffic;
+  not_hidden_ = 1 - small.memory_overlap;
   for (std::size_t mode = 0; mode < gather_.size(); ++mode) {
     gather_[mode] = picos_each(d(2 * moved.saved[mode] * element), rate);
+    regather_[mode] = accumulators_ * d(moved.saved_weights[mode]) / weight_bytes;
   }
   embedding_forward_ = picos_each(d(2 * hidden * element), rate);
   embedding_backward_ = picos_each(d(hidden * element + 2 * hidden * gradient), rate);
   head_row_matrix_ = picos_each(d(6 * hidden), cluster.matrix_flops);
   head_row_moved_ = picos_each(d(3 * model.statistic_bytes()), rate);
+  // Logits and gradients of hidden states read the weights, their own gradients the accumulators.
+  head_weights_ = picos_each(d(2 * hidden * element), rate) * small.weight_traffic;
+  head_accumulators_ = picos_each(d(2 * hidden * gradient), rate) * small.accumulator_traffic;
   head_token_ = picos_each(d(6 * hidden * element), rate);
   kernel_ = cluster.kernel_s * 1e12;
   segment_ = cluster.segment_s * 1e12;
@@ -294,8 +398,12 @@ inline WorkRates Terms::rates() const noexcept {
   rates.forward_segment = rates.backward_segment = segment_;
   rates.forward_tiles = rates.backward_tiles = true;
   rates.light_token = light_;
-  rates.forward_tensor = kTensorForward * hidden_bytes_;
-  rates.backward_tensor = kTensorBackward * hidden_bytes_;
+  const double exposed = 1 - cluster_.small.tp_overlap;
+  const auto passed_on = [&](std::int64_t bytes) {
+    return static_cast<std::int64_t>(d(bytes) * exposed);
+  };
+  rates.forward_tensor = passed_on(kTensorForward * hidden_bytes_);
+  rates.backward_tensor = passed_on(kTensorBackward * hidden_bytes_);
   rates.head_tensor = 2 * hidden_bytes_;
   return rates;
 }
@@ -318,17 +426,20 @@ inline Picos Terms::regroup(const PackLoad& load, const StageLoad& stage,
                             Recompute mode) const noexcept {
   if (load.runs <= 1) return 0;
   const auto i = static_cast<std::size_t>(mode);
-  const Picos gather =
-      picos(load.tokens.value * stage.layers, gather_[i] / d(stage.tensor_parallel));
-  return std::min(gather, kernels((load.runs - 1) * kProductsOfSaved[i] * stage.layers));
+  const double tp = d(stage.tensor_parallel);
+  const Picos gather = picos(load.tokens.value * stage.layers, gather_[i] / tp);
+  const std::int64_t further = (load.runs - 1) * stage.layers;
+  return std::min(gather,
+                  kernels(further * kProductsOfSaved[i]) + picos(further, regather_[i] / tp));
 }
 
 inline Picos Terms::tensor_parallel(const PackLoad& load, const StageLoad& stage,
-                                    std::int64_t collectives) const noexcept {
+                                    std::int64_t collectives, Picos arithmetic) const noexcept {
   const std::int64_t count = collectives * stage.layers;
   const Picos bytes = collective(load.tokens.value * hidden_bytes_ * count, stage.tensor_parallel,
                                  Link{stage.tensor_link.bytes_per_s, 0});
-  return bytes +
+  const Picos hidden = std::min(picos(bytes, cluster_.small.tp_overlap), arithmetic);
+  return bytes - hidden + taken_by_collective(hidden) +
          (starts(load) ? latency(stage.tensor_link, count * (stage.tensor_parallel - 1)) : 0);
 }
 
@@ -341,6 +452,7 @@ inline Picos Terms::in_cp_group(Picos attention, const PackLoad& load, const Sta
   const std::int64_t rings =
       (load.kv_received.value > 0 ? 1 : 0) + (load.q_received.value > 0 ? 1 : 0);
   return overlapped(attention, traffic, load.ranks) +
+         taken_by_collective(std::min(attention, traffic)) +
          latency(stage.exchange_link, rings * (load.ranks - 1) * stage.layers);
 }
 
@@ -356,7 +468,8 @@ Picos Terms::head(const HeadLoad& load, const Own& own, Picos fixed) const noexc
   const auto hops = std::bit_width(static_cast<std::uint64_t>(load.shards - 1));
   const std::int64_t tile = load.tile.value > 0 ? std::min(load.tile.value, tokens) : tokens;
   return fixed + latency(load.link, 3 * static_cast<std::int64_t>(hops)) +
-         std::max(own(tokens), traffic(tokens)) + std::min(own(tile), traffic(tile));
+         std::max(own(tokens), traffic(tokens)) + std::min(own(tile), traffic(tile)) +
+         taken_by_collective(std::min(own(tokens), traffic(tokens)));
 }
 
 }  // namespace slimpack

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
@@ -103,6 +104,9 @@ class ClusterFields {
                  std::int64_t high) const {
     if (const auto value = object_.find(key)) field = value->integer(low, high);
   }
+  void defaulted(std::string_view key, double& field, double high) const {
+    if (const auto value = object_.find(key)) field = value->real(0, high);
+  }
 
  private:
   [[nodiscard]] std::optional<JsonReader> find(std::string_view key) const {
@@ -113,6 +117,46 @@ class ClusterFields {
   bool has_base_;
   ClusterSource source_;
 };
+
+/// A share, or how often traffic passes, by the key that files give it.
+struct SmallPriceMember {
+  std::string_view key;
+  double SmallUnitPrices::* value;
+  double high;
+};
+inline constexpr std::array<SmallPriceMember, 6> kSmallPrices{{
+    {"weight_traffic", &SmallUnitPrices::weight_traffic, 16},
+    {"accumulator_traffic", &SmallUnitPrices::accumulator_traffic, 16},
+    {"prefix_traffic", &SmallUnitPrices::prefix_traffic, 16},
+    {"memory_overlap", &SmallUnitPrices::memory_overlap, 1},
+    {"tp_overlap", &SmallUnitPrices::tp_overlap, 1},
+    {"collective_compute", &SmallUnitPrices::collective_compute, 1},
+}};
+
+/// Rows of head dimension and the two factors, the dimensions ascending.
+[[nodiscard]] inline std::vector<HeadDimRate> read_head_dims(const JsonReader& array) {
+  std::vector<HeadDimRate> rates;
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    const JsonReader row = array.item(i);
+    row.check(row.size() == 3, "must be [head dimension, forward, backward]");
+    rates.push_back({row.item(0).integer(1, 1 << 20), row.item(1).real(1e-3, 1e3),
+                     row.item(2).real(1e-3, 1e3)});
+    row.check(i == 0 || rates[i - 1].head_dim < rates[i].head_dim,
+              "must have a greater head dimension than the row before");
+  }
+  return rates;
+}
+
+inline void read_small_prices(const JsonReader& object, const ClusterFields& fields,
+                              SmallUnitPrices& small) {
+  fields.defaulted("matrix_tile_rows", small.matrix_tile_rows, 0, std::int64_t{1} << 16U);
+  for (const SmallPriceMember& price : kSmallPrices) {
+    fields.defaulted(price.key, small.*price.value, price.high);
+  }
+  if (const auto rates = object.find("attention_head_dims")) {
+    small.head_dims = read_head_dims(*rates);
+  }
+}
 
 /// Overwrites `cluster` with what the object says.
 inline void read_cluster_fields(const JsonReader& object, bool has_base, ClusterSource source,
@@ -136,6 +180,7 @@ inline void read_cluster_fields(const JsonReader& object, bool has_base, Cluster
   fields.defaulted("backward_kernels", cluster.backward_kernels, 0, 1'000'000);
   fields.defaulted("head_kernels", cluster.head_kernels, 0, 1'000'000);
   fields.defaulted("embedding_kernels", cluster.embedding_kernels, 0, 1'000'000);
+  read_small_prices(object, fields, cluster.small);
   if (cluster.reserved > cluster.memory) {
     object.fail("reserved must be <= memory, found " + std::to_string(cluster.reserved.value) +
                 " of " + std::to_string(cluster.memory.value));
@@ -166,7 +211,7 @@ inline void read_cluster_fields(const JsonReader& object, bool has_base, Cluster
 /// The object of a cluster file.
 [[nodiscard]] inline Cluster read_cluster_file(const JsonReader& object,
                                                std::span<const Cluster> bases) {
-  static constexpr std::array<std::string_view, 19> kKeys{"base",
+  static constexpr std::array<std::string_view, 27> kKeys{"base",
                                                           "name",
                                                           "devices_per_node",
                                                           "memory",
@@ -184,7 +229,15 @@ inline void read_cluster_fields(const JsonReader& object, bool has_base, Cluster
                                                           "forward_kernels",
                                                           "backward_kernels",
                                                           "head_kernels",
-                                                          "embedding_kernels"};
+                                                          "embedding_kernels",
+                                                          "matrix_tile_rows",
+                                                          "weight_traffic",
+                                                          "accumulator_traffic",
+                                                          "prefix_traffic",
+                                                          "memory_overlap",
+                                                          "tp_overlap",
+                                                          "collective_compute",
+                                                          "attention_head_dims"};
   check_known_keys(object, kKeys);
   std::optional<Cluster> base = read_base(object, bases);
   const bool has_base = base.has_value();
@@ -197,6 +250,20 @@ inline void read_cluster_fields(const JsonReader& object, bool has_base, Cluster
 inline void write_link(JsonWriter& out, const Link& link) {
   out.begin_object().key("bytes_per_s").number(link.bytes_per_s);
   out.key("latency_s").number(link.latency_s).end_object();
+}
+
+/// Nothing where no price is set, so that what version 1 of plan.json can say is written as there.
+inline void write_small_prices(JsonWriter& out, const SmallUnitPrices& small) {
+  if (small == SmallUnitPrices{}) return;
+  out.key("matrix_tile_rows").number(small.matrix_tile_rows);
+  for (const SmallPriceMember& price : kSmallPrices) {
+    out.key(price.key).number(small.*price.value);
+  }
+  out.key("attention_head_dims").begin_array();
+  for (const HeadDimRate& rate : small.head_dims) {
+    out.begin_array().number(rate.head_dim).number(rate.forward).number(rate.backward).end_array();
+  }
+  out.end_array();
 }
 
 inline void write_cluster(JsonWriter& out, const Cluster& cluster) {
@@ -216,7 +283,9 @@ inline void write_cluster(JsonWriter& out, const Cluster& cluster) {
   out.key("forward_kernels").number(cluster.forward_kernels);
   out.key("backward_kernels").number(cluster.backward_kernels);
   out.key("head_kernels").number(cluster.head_kernels);
-  out.key("embedding_kernels").number(cluster.embedding_kernels).end_object();
+  out.key("embedding_kernels").number(cluster.embedding_kernels);
+  write_small_prices(out, cluster.small);
+  out.end_object();
 }
 
 }  // namespace detail

@@ -55,14 +55,20 @@ struct FittedTerm {
   std::string_view key;
   double FittedTerms::* value;
 };
-inline constexpr std::array<FittedTerm, 6> kFittedTerms{{
+inline constexpr std::array<FittedTerm, 9> kFittedTerms{{
     {"unit", &FittedTerms::unit},
     {"layer", &FittedTerms::layer},
     {"token", &FittedTerms::token},
     {"pair", &FittedTerms::pair},
     {"segment", &FittedTerms::segment},
     {"byte", &FittedTerms::byte},
+    {"key", &FittedTerms::key},
+    {"weight_byte", &FittedTerms::weight_byte},
+    {"accumulator_byte", &FittedTerms::accumulator_byte},
 }};
+
+/// The first terms, which every file has; the others are written where they are not zero.
+inline constexpr std::size_t kTermsOfVersion1 = 6;
 
 [[nodiscard]] inline FittedCost read_fitted(const JsonReader& object) {
   FittedCost cost;
@@ -70,8 +76,11 @@ inline constexpr std::array<FittedTerm, 6> kFittedTerms{{
     const auto terms = object.find(member.key);
     if (!terms) continue;
     FittedTerms& read = (cost.*member.terms).emplace();
-    for (const FittedTerm& term : kFittedTerms) {
-      read.*term.value = terms->at(term.key).real(0, kLargestCost);
+    for (std::size_t i = 0; i < kFittedTerms.size(); ++i) {
+      const FittedTerm& term = kFittedTerms[i];
+      const auto value =
+          i < kTermsOfVersion1 ? std::optional(terms->at(term.key)) : terms->find(term.key);
+      if (value) read.*term.value = value->real(0, kLargestCost);
     }
   }
   return cost;
@@ -158,7 +167,10 @@ inline void write_cost_keys(JsonWriter& out, const FittedCost& cost) {
     const std::optional<FittedTerms>& terms = cost.*member.terms;
     if (!terms) continue;
     out.line(4).key(member.key).begin_object();
-    for (const FittedTerm& term : kFittedTerms) out.key(term.key).number((*terms).*term.value);
+    for (std::size_t i = 0; i < kFittedTerms.size(); ++i) {
+      const double value = (*terms).*kFittedTerms[i].value;
+      if (i < kTermsOfVersion1 || value != 0) out.key(kFittedTerms[i].key).number(value);
+    }
     out.end_object();
   }
 }

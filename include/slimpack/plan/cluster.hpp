@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "slimpack/core/units.hpp"
 
@@ -14,6 +15,39 @@ struct Link {
   double bytes_per_s = 0;  ///< achieved rate
   double latency_s = 0;    ///< seconds of each message before its first byte
   friend bool operator==(const Link&, const Link&) = default;
+};
+
+/// How attention's rates at another head dimension compare with the cluster's.
+struct HeadDimRate {
+  std::int64_t head_dim = 0;  ///< of the model, > 0
+  double forward = 1;         ///< times `attention_forward_flops`
+  double backward = 1;        ///< times `attention_backward_flops`
+  friend bool operator==(const HeadDimRate&, const HeadDimRate&) = default;
+};
+
+/// Prices that small units pay beyond FLOPs and launches (docs/costs.md). All zero: they pay none,
+/// as in version 1 of plan.json.
+struct SmallUnitPrices {
+  /// Rows of matrix products are filled up to multiples of it; 0: they are not.
+  std::int64_t matrix_tile_rows = 0;
+  /// How often a unit reads the weights of its layers, for each product that uses them.
+  double weight_traffic = 0;
+  /// How often a backward unit reads and writes the accumulators of its weights' gradients.
+  double accumulator_traffic = 0;
+  /// How often a slice reads keys and values before its end, and in the backward pass reads and
+  /// writes their gradients.
+  double prefix_traffic = 0;
+  /// Of arithmetic and memory traffic of the same kernels, the share of the shorter that hides
+  /// behind the longer, in [0, 1].
+  double memory_overlap = 0;
+  /// Share of tensor-parallel traffic that hides behind the unit's own arithmetic, in [0, 1].
+  double tp_overlap = 0;
+  /// Share of a device's compute that a running collective takes, in [0, 1].
+  double collective_compute = 0;
+  /// By ascending head dimension; rates between two are interpolated, beyond them constant. Empty:
+  /// the cluster's rates hold for all.
+  std::vector<HeadDimRate> head_dims;
+  friend bool operator==(const SmallUnitPrices&, const SmallUnitPrices&) = default;
 };
 
 /// A cluster of equal devices, numbered node by node. Rates are those that one device achieves;
@@ -37,6 +71,7 @@ struct Cluster {
   std::int64_t backward_kernels = 20;   ///< per layer of a B that recomputes nothing
   std::int64_t head_kernels = 10;       ///< per H
   std::int64_t embedding_kernels = 2;   ///< per F or B of the first virtual stage
+  SmallUnitPrices small;                ///< what small units pay besides
 
   friend bool operator==(const Cluster&, const Cluster&) = default;
 

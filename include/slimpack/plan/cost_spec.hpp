@@ -16,15 +16,19 @@ struct AnalyticCost {
 };
 
 /// The fitted time of one kind of work, in seconds:
-/// unit + layers (layer + token tokens + pair pairs + segment segments) + byte bytes,
+/// unit + layers (layer + token tokens + pair pairs + key keys + segment segments) + byte bytes +
+/// weight_byte weight_bytes + accumulator_byte accumulator_bytes,
 /// with layers = 1 for everything but layers. Every coefficient is >= 0.
 struct FittedTerms {
-  double unit = 0;     ///< seconds of a unit, whatever it holds
-  double layer = 0;    ///< seconds per layer
-  double token = 0;    ///< seconds per token and layer
-  double pair = 0;     ///< seconds per (query, key) pair and layer
-  double segment = 0;  ///< seconds per segment and layer
-  double byte = 0;     ///< seconds per byte, of traffic and of the optimizer
+  double unit = 0;              ///< seconds of a unit, whatever it holds
+  double layer = 0;             ///< seconds per layer
+  double token = 0;             ///< seconds per token and layer
+  double pair = 0;              ///< seconds per (query, key) pair and layer
+  double segment = 0;           ///< seconds per segment and layer
+  double byte = 0;              ///< seconds per byte, of traffic and of the optimizer
+  double key = 0;               ///< seconds per key that slices read and layer
+  double weight_byte = 0;       ///< seconds per byte of weights that a unit reads
+  double accumulator_byte = 0;  ///< seconds per byte of weights' gradients read and written
   friend bool operator==(const FittedTerms&, const FittedTerms&) = default;
 };
 

@@ -112,14 +112,23 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
     const auto length = static_cast<double>(slice.length().value);
     row.tokens += slice.length();
     row.pairs += length * (static_cast<double>(slice.begin.value) + length / 2);
+    row.keys += slice.end.value;
     ++row.segments;
   }
   if (unit.kind == UnitKind::head) {
-    return ProfileRow{ProfileKind::head, std::nullopt, row.tokens, 0, 0, 0, 1,
-                      Bytes{},           row.seconds};
+    ProfileRow head;
+    head.kind = ProfileKind::head;
+    head.tokens = row.tokens;
+    head.seconds = row.seconds;
+    return head;
   }
   row.pass = pack.pass;
   row.layers = profile.layers;
+  const std::int64_t weights = row.layers * profile.plan.model.layer_matrix_weights();
+  row.weight_bytes = {weights * profile.plan.model.bytes_per_element};
+  if (pack.pass == Pass::backward) {
+    row.accumulator_bytes = {2 * weights * profile.plan.memory.gradient_bytes};
+  }
   row.seconds = std::max(row.seconds - embedding.at({pack.pass, row.tokens}), 1e-9);
   return row;
 }
