@@ -207,7 +207,7 @@ class InfinipipeCandidates : public CandidateBase<InfinipipeSettings> {
   }
 
   /// Chooses the modes of all chunks, then counts exactly and corrects the room for what was
-  /// counted too little or too much.
+  /// counted too little or too much; `full` for all where corrections do not end.
   static void fit(Plan& plan, const std::vector<GroupPacks>& packs,
                   const std::vector<schedule::StageOrders>& orders,
                   const std::vector<std::vector<ChunkCosts>>& costs) {
@@ -215,7 +215,7 @@ class InfinipipeCandidates : public CandidateBase<InfinipipeSettings> {
     constexpr int kCorrections = 6;
     std::vector<std::vector<std::int64_t>> correction(
         packs.size(), std::vector<std::int64_t>(static_cast<std::size_t>(plan.parallel.pp)));
-    for (int round = 0; round <= kCorrections; ++round) {
+    for (int round = 0; round < kCorrections; ++round) {
       for (std::size_t i = 0; i < packs.size(); ++i) {
         std::vector<StageRoomBytes> stages;
         for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
@@ -229,7 +229,6 @@ class InfinipipeCandidates : public CandidateBase<InfinipipeSettings> {
           plan.micropacks[index(packs[i].backward[item])].recompute = modes[item];
         }
       }
-      if (round == kCorrections) return;
       const std::vector<Bytes> worst = worst_memory(plan);
       bool fits = true;
       for (std::size_t device = 0; device < worst.size(); ++device) {
@@ -241,6 +240,9 @@ class InfinipipeCandidates : public CandidateBase<InfinipipeSettings> {
         fits = false;
       }
       if (fits) return;
+    }
+    for (MicroPack& pack : plan.micropacks) {
+      if (pack.pass == Pass::backward) pack.recompute = Recompute::full;
     }
   }
 };

@@ -35,6 +35,7 @@ struct ChunkGroup {
     load.tokens += one.tokens;
     load.pairs2 += one.pairs2;
     load.filled_pairs2 += one.filled_pairs2;
+    load.keys += one.keys;
     load.segments += one.segments;
   }
   return load;

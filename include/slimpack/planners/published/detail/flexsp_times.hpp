@@ -71,6 +71,7 @@ class HeadSplitTimes {
     load.tokens.value = part(load.tokens.value);
     load.pairs2 = part(load.pairs2);
     load.filled_pairs2 = part(load.filled_pairs2);
+    load.keys = part(load.keys);
     load.runs = pass == Pass::backward ? 1 : 0;
     return load;
   }

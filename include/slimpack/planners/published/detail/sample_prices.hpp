@@ -107,6 +107,7 @@ class StagePrices {
     twice.tokens += load.tokens;
     twice.pairs2 += load.pairs2;
     twice.filled_pairs2 += load.filled_pairs2;
+    twice.keys += load.keys;
     twice.segments += load.segments;
     const std::int64_t once = both_passes(load, mode, stage);
     return std::clamp<std::int64_t>(2 * once - both_passes(twice, mode, stage), 0, once - 1);

@@ -36,6 +36,7 @@ enum class Sharding : std::uint8_t { document, sequence };
 inline void add_queries(PackLoad& load, Tokens first, Tokens last, Tokens tile) {
   if (first >= last) return;
   load.tokens += last - first;
+  load.keys += last.value;
   add_run(load, first, last, square(last) - square(first), tile,
           [](Tokens position) { return position; });
 }

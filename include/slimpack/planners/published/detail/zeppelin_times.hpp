@@ -16,6 +16,7 @@
 #include "slimpack/cost/communication.hpp"
 #include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/links.hpp"
+#include "slimpack/cost/price.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/published/detail/unit_parts.hpp"
 #include "slimpack/planners/published/detail/zeppelin_zones.hpp"
@@ -77,7 +78,8 @@ template <CostModel Model>
           over_nodes ? zones.ranks.size() : nodes.ranks[nodes.node[place]].size());
       longest += Nanos{(std::min(own.attention, rings).value + members - 1) / members} +
                  model.transfer(Bytes{}, over_nodes ? plan.cluster.between : plan.cluster.inside) *
-                     ((members - 1) * stage.layers);
+                     ((members - 1) * stage.layers) +
+                 part_of(std::min(own.attention, rings), plan.cluster.small.collective_compute);
     }
     ++place;
     attention = std::max(attention, longest);
