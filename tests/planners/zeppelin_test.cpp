@@ -187,7 +187,8 @@ TEST_CASE("zoned_unit: attention of the slowest rank, then even linear work and 
                model.transfer(Bytes{1950 * keys}, plan.cluster.between) - latency);
   const Nanos shorter = std::min(parts.attention, rings);
   const Nanos expected = parts.linear + std::max(parts.attention, rings) +
-                         Nanos{(shorter.value + 3) / 4} + latency * (3 * stage.layers);
+                         Nanos{(shorter.value + 3) / 4} + latency * (3 * stage.layers) +
+                         part_of(shorter, plan.cluster.small.collective_compute);
   CHECK(std::abs((spread.time - expected).value) < expected.value / 100);
 }
 
