@@ -52,9 +52,9 @@ TEST_CASE(
   CHECK(cluster_from_json(cluster_to_json(cluster), "c.json") == cluster);
   refused(changed(R"({"tp_overlap": 1.5})"),
           "c.json: tp_overlap: must be a number in 0.0 .. 1.0, found 1.5");
-  refused(
-      changed(R"({"attention_head_dims": [[64, 1]]})"),
-      "c.json: attention_head_dims[0]: must be [head dimension, forward, backward], found an array of 2");
+  refused(changed(R"({"attention_head_dims": [[64, 1]]})"),
+          "c.json: attention_head_dims[0]: must be [head dimension, forward, backward], found an "
+          "array of 2");
   refused(changed(R"({"attention_head_dims": [[64, 1, 1], [64, 1, 1]]})"),
           "c.json: attention_head_dims[1]: must have a greater head dimension than the row before, "
           "found an array of 3");
