@@ -39,7 +39,7 @@ constexpr std::int64_t kNearMiss = 125;
 
 /// Degrees that take at most 1/kClose longer than the best stay in every round: a search with a
 /// larger budget may gain as much.
-constexpr std::int64_t kClose = 20;
+constexpr std::int64_t kClose = 10;
 
 /// The budget of a first round, in steps: with fewer, good degrees may look bad.
 constexpr std::int64_t kLeastBudget = 8;

@@ -90,7 +90,7 @@ struct TimeDifference {
 ///
 /// All others are refined by successive halving: a first round plans every choice with a small
 /// budget, each further one the better half with twice as much, the last one the best `finalists`
-/// with all that the request allows; and each also those that take at most a twentieth longer than
+/// with all that the request allows; and each also those that take at most a tenth longer than
 /// the best. No round has a budget below 8 steps, or the request's where
 /// that is smaller; where two rounds would have the same, there is one. In each further round an
 /// infeasible choice that lacks no more than an eighth of what there is, the one that lacks least,
