@@ -42,7 +42,7 @@ constexpr std::int64_t kNearMiss = 125;
 constexpr std::int64_t kClose = 10;
 
 /// The budget of a first round, in steps: with fewer, good degrees may look bad.
-constexpr std::int64_t kLeastBudget = 8;
+constexpr std::int64_t kLeastBudget = 32;
 
 /// How much more is needed than there is, in thousandths of it.
 [[nodiscard]] std::int64_t lack_of(const Infeasible& none) noexcept {
@@ -116,19 +116,19 @@ class Tuner {
   struct Round {
     std::int64_t degrees = 0, budget = 0;
   };
-  /// From all choices with a small budget to the finalists with the whole one.
+  /// All choices with a small budget, then by turns half of them with twice as much, to the whole.
   [[nodiscard]] std::vector<Round> rounds_for(std::int64_t planned) const {
-    std::vector<std::int64_t> counts{planned};
-    while (counts.back() > options_.finalists) {
-      counts.push_back(std::max<std::int64_t>((counts.back() + 1) / 2, options_.finalists));
-    }
     const std::int64_t whole = planners::evaluations(steps_.front());
-    std::vector<Round> rounds;
-    for (std::size_t i = 0; i < counts.size(); ++i) {
-      std::int64_t budget = whole;
-      for (std::size_t later = i + 1; later < counts.size(); ++later) budget /= 2;
-      budget = std::min(whole, std::max(budget, kLeastBudget));
-      if (rounds.empty() || rounds.back().budget < budget) rounds.push_back({counts[i], budget});
+    std::int64_t budget = whole;
+    for (std::int64_t count = planned; count > options_.finalists; count = (count + 1) / 2) {
+      budget /= 2;
+    }
+    budget = std::min(whole, std::max(budget, kLeastBudget));
+    std::vector<Round> rounds{{planned, budget}};
+    while (budget < whole) {
+      budget = std::min(whole, 2 * budget);
+      rounds.push_back(
+          {std::max<std::int64_t>((rounds.back().degrees + 1) / 2, options_.finalists), budget});
     }
     return rounds;
   }

@@ -89,16 +89,15 @@ struct TimeDifference {
 /// own degrees do not matter. Degrees whose weights alone do not fit are skipped.
 ///
 /// All others are refined by successive halving: a first round plans every choice with a small
-/// budget, each further one the better half with twice as much, the last one the best `finalists`
-/// with all that the request allows; and each also those that take at most a tenth longer than
-/// the best. No round has a budget below 8 steps, or the request's where
-/// that is smaller; where two rounds would have the same, there is one. In each further round an
-/// infeasible choice that lacks no more than an eighth of what there is, the one that lacks least,
-/// takes part besides: few candidates may have missed a plan that fits. Rounds before the last plan
-/// at fast effort. Budgets and counts are the same for every planner. A choice keeps its best
-/// answer, so that one which was planned again never ranks behind one that was not. Ties go to the
-/// earlier choice. Throws InvalidInput as the planner and `degree_choices` do, and if there is no
-/// step or a count is < 1.
+/// budget, each further one the better half with twice as much, the last one at least
+/// `finalists` with all that the request allows; and each also those that take at most a tenth
+/// longer than the best. No round has a budget below 32 steps, or the request's where that is
+/// smaller. In each further round an infeasible choice that lacks no more than an eighth of what
+/// there is, the one that lacks least, takes part besides: few candidates may have missed a plan
+/// that fits. Rounds before the last plan at fast effort. Budgets and counts are the same for every
+/// planner. A choice keeps its best answer, so that one which was planned again never ranks behind
+/// one that was not. Ties go to the earlier choice. Throws InvalidInput as the planner and
+/// `degree_choices` do, and if there is no step or a count is < 1.
 [[nodiscard]] Tuning tune(const planners::PlannerInfo& planner,
                           std::span<const planners::PlanRequest> steps, const TuneOptions& options);
 
