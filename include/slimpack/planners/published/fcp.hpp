@@ -109,8 +109,8 @@ class FcpCandidates : public CandidateBase<FcpSettings> {
       const std::int64_t pp = request.pp;
       rounds = {0, 2 * pp, 4 * pp, pp, 8 * pp, 1};
     }
-    space_.add("rounds", &FcpSettings::rounds, rounds, {}, [](std::int64_t count) {
-      return count == 0 ? std::string("as-memory-allows") : std::to_string(count);
+    space_.add("rounds", &FcpSettings::rounds, rounds, {}, [](std::int64_t round) {
+      return round == 0 ? std::string("as-memory-allows") : std::to_string(round);
     });
     space_.add("", &FcpSettings::slack, {12, 10, 16, 9, 24},
                {.applies = [](const FcpSettings& settings) { return settings.rounds > 0; },
