@@ -148,7 +148,9 @@ TEST_CASE(
     Random random(seed);
     planners::PlanRequest request = test::request_of(
         test::random_lengths(random, random.between(1, 24), 512), random.between(8, 16));
-    request.context = {random.chance(1, 2) ? 512 : 1024};
+    // Packs of the strengthened form begin at the longest sample, those of the published one at the
+    // context.
+    request.context = *std::max_element(request.batch.samples.begin(), request.batch.samples.end());
     request.dp = static_cast<std::int32_t>(random.between(1, 6));
     request.pp = random.chance(1, 2) ? 1 : static_cast<std::int32_t>(random.between(2, 4));
     if (random.chance(1, 4)) request.recompute = Recompute::full;
