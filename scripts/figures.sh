@@ -8,12 +8,16 @@ slimpack="${1:-build/release/bin/slimpack}"
 work=build/figures
 mkdir -p "$work"
 
-# README: one step of documents up to 16K tokens on four stages, by two planners.
-for planner in megatron slimpack; do
-  "$slimpack" plan examples/data/longsft_mix.lengths --pp 4 --chunks 1 --context 16384 --overlong split \
-    --batch-tokens 160K --planner "$planner" -o "$work/$planner.json"
-  "$slimpack" simulate "$work/$planner.json" --svg "docs/$planner.svg"
-done
+# README: the eight GPUs of its table, by slimpack and by the nearest rival whose answer is a plan, each
+# at the degrees that `slimpack tune` finds best for it.
+request="examples/data/longsft_mix.lengths --context 32768 --overlong split --batch-tokens 1M"
+draw() {  # PLANNER DEGREES
+  # shellcheck disable=SC2086
+  "$slimpack" plan $request --planner "$1" $2 -o "$work/$1.json"
+  "$slimpack" simulate "$work/$1.json" --svg "docs/$1.svg"
+}
+draw kk "--dp 2 --pp 2 --tp 2"
+draw slimpack "--pp 8"
 
 # LENGTH COUNT OTHER_LENGTH OTHER_COUNT: document lengths, one a line.
 lengths() {
