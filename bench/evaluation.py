@@ -12,7 +12,7 @@ import json
 import math
 import sys
 
-VERSION = 1  # of the results that this page understands
+VERSIONS = (1, 2)  # of the results that this page understands; one store has one
 OURS = "slimpack"
 MEGATRON = ("megatron", "megatron-interleaved", "megatron-cp")
 BASE = ("contexts", "llama-13b", "llama-70b", "llama-150b")  # groups whose cells are all sets and contexts
@@ -31,6 +31,7 @@ class Store:
     def __init__(self, path):
         self.path = path
         self.results = {}
+        self.version = 0
         matrix = None
         try:
             with open(path, encoding="utf-8") as file:
@@ -43,9 +44,10 @@ class Store:
             try:
                 entry = json.loads(line)
                 version = entry["version"]
-                if version != VERSION:
-                    raise BadStore(f"{path}: line {number}: results of version {version}, not {VERSION}: "
-                                   "a page is of one version")
+                if version not in VERSIONS or version != self.version and self.version:
+                    raise BadStore(f"{path}: line {number}: results of version {version}, not "
+                                   f"{self.version or ' or '.join(map(str, VERSIONS))}: a page is of one version")
+                self.version = version
                 if "matrix" in entry:
                     matrix = entry
                     continue
@@ -209,6 +211,11 @@ class Page:
                f"planners were asked about, {len(self.others)} systems beside `{OURS}`. Everything here is *simulated* on one cost model ([costs.md](costs.md), constants of the presets); "
                "no figure comes from a device. This page is written by a script from stored results; do not edit it.")
         yield ""
+        if store.version == 1:
+            yield ("**Of version 1.** These results were computed before small units were priced ([costs.md](costs.md), \"Small units\"), before rivals were strengthened ([planners.md](planners.md)), "
+                   "before all simulations of all planners were counted alike and before all degrees were refined. All of this favoured `slimpack`: leads are smaller now, as the README's table shows. "
+                   "Packs of four of the systems were as long as the context's label, so that several settings of sets without long documents hold the same samples. The results stay here until the matrix is computed anew.")
+            yield ""
         if self.left:
             rest = ", ".join(f"`{name}` ({len(dict.fromkeys(pairs)):,} results)" for name, pairs in self.left.items())
             yield (f"**Not covered:** of the matrix `{store.matrix}` this page has the groups {', '.join(f'`{name}`' for name in store.groups)}; "
@@ -230,9 +237,11 @@ class Page:
         finalists = " or ".join("one" if count == 1 else str(count) for count in self.axis("finalists", self.compared))
         more = {"fast": " (128 at the nearest to fitting where none has a plan)", "normal": f", then 128 at the best {finalists} (and at the best that nearly fits)",
                 "thorough": f", then 128 and 1,024 at the best {finalists} (and at the best that nearly fits)"}
+        counted = (f"4 at each choice of degrees{'; or '.join(more[effort] for effort in efforts)}" if self.store.version == 1 else
+                   "all degrees are refined in rounds of rising budgets ([reports.md](reports.md)), and every simulation counts, of candidates that lack memory too")
         yield (f"A *setting* is a length set, model, cluster, number of GPUs, context and batch. In each, every planner chooses its own data-, pipeline- and tensor-parallel degrees among all that divide the GPUs, "
                "context-parallel groups inside them where its system has them, and its own settings (recomputation, packing, chunks, head, what the system has), with the same number of simulated candidates as all others: "
-               f"4 at each choice of degrees{'; or '.join(more[effort] for effort in efforts)}. Documents longer than the context are cut, for everyone.")
+               f"{counted}. Documents longer than the context are cut, for everyone.")
         yield ""
         yield (f"*Speed-up* is a planner's time for the step over `{OURS}`'s: above 1, `{OURS}` is faster. Tables give the geometric mean over models and, in brackets, the worst (least) of them. "
                "*Share of ideal* is the bare compute of all samples spread evenly, without recomputation, launches, communication or waiting, over the time of the step. What each planner models, its source and where it deviates stand in its header in "

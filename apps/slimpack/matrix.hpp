@@ -16,7 +16,7 @@ namespace slimpack::app {
 
 /// Rises when results are no longer comparable with stored ones: other prices, other planners under
 /// the same names, figures that mean something else. A store holds results of one version.
-inline constexpr std::int64_t kResultsVersion = 1;
+inline constexpr std::int64_t kResultsVersion = 2;
 
 /// What a cell is told by. A group of the file gives each one value or a list of them.
 struct Axis {

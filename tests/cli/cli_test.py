@@ -332,7 +332,7 @@ class Cli(unittest.TestCase):
             text = file.read()
         self.write("foreign.jsonl", '{"loss": 3}\n')
         self.write("newer.jsonl", '{"version": 99, "key": "a/megatron"}\n')
-        self.write("double.jsonl", '{"version": 1, "key": "a/megatron"}\n' * 2)
+        self.write("double.jsonl", '{"version": 2, "key": "a/megatron"}\n' * 2)
         self.write("text.jsonl", "results:\n")
         self.write("bad.json", text)
         cases = [  # what is changed in the matrix, by what, and what is said
