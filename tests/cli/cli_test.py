@@ -362,7 +362,7 @@ class Cli(unittest.TestCase):
                 self.refuse(2, sentence, "evaluate", "bad.json", "--store", "store.jsonl")
         good = ["evaluate", "matrix.json", "--store"]
         self.refuse(2, r"foreign\.jsonl: line 1: .*'version' is missing", *good, "foreign.jsonl")
-        self.refuse(2, r"newer\.jsonl: line 1: version: must be 1: results of several versions are not kept in "
+        self.refuse(2, r"newer\.jsonl: line 1: version: must be 2: results of several versions are not kept in "
                     r"one store; give a new file, found 99", *good, "newer.jsonl")
         self.refuse(2, r"double\.jsonl: line 2: is there twice: 'a/megatron'", *good, "double.jsonl")
         self.refuse(2, r"text\.jsonl: line 1: not valid JSON", *good, "text.jsonl")
