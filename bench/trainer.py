@@ -6,13 +6,13 @@
 
 BIN is the folder with the built programs, such as build/release/bin. Parts, all of them by default:
 
-  speed        planners `megatron` and `slimpack` on documents of LENGTHS with drawn tokens
+  speed        planners in turns, `megatron` and `slimpack` by default, on documents of LENGTHS with drawn tokens
   text         the same on this repository's own text
   calibration  the same with a cost that was fitted to a profile of this machine
   kill         runs that are killed and resumed, beside one that nothing stops
   faults       ranks that die: how long the others live on
 
-Progress goes to standard error. Times are printed and never judged. Ends with status 1 if two planners trained
+Progress goes to standard error. Times are printed and never judged. Ends with status 1 if planners trained
 on other documents, a resumed run differs in a byte, a dead rank was not reported as it must be, or a program failed.
 """
 import argparse
@@ -75,7 +75,7 @@ def table(head, rows):
     print()
 
 
-# --- steps of two planners ---
+# --- steps of planners in turns ---
 
 
 def scaled_lengths(path, context, folder):
@@ -99,14 +99,14 @@ def train(options, folder, planner, seed, steps, more):
 
 def run_rounds(options, folder, part, seed, more, prepare):
     """Steps by setting and planner, one list a round. The planners take turns, so that a machine that becomes
-    slower or faster in the meantime favours neither; a round has a seed of its own, hence other documents.
-    `prepare(degrees)` comes before both and returns options of both."""
-    runs = {(setting, planner): [] for setting in options.degrees for planner in PLANNERS}
+    slower or faster in the meantime favours none; a round has a seed of its own, hence other documents.
+    `prepare(degrees)` comes before all of them and returns options of all."""
+    runs = {(setting, planner): [] for setting in options.degrees for planner in options.planners}
     steps = -(-options.steps // options.rounds)
     for number in range(options.rounds):
         for setting, ranks in options.degrees.items():
             prepared = prepare(ranks)
-            for planner in PLANNERS if number % 2 == 0 else PLANNERS[::-1]:
+            for planner in options.planners if number % 2 == 0 else options.planners[::-1]:
                 tell(f"{part}: round {number + 1} of {options.rounds}, {setting}, {planner}")
                 runs[setting, planner].append(train(options, folder, planner, seed + number, steps,
                                                       [*ranks, *more, *prepared]))
@@ -116,8 +116,8 @@ def run_rounds(options, folder, part, seed, more, prepare):
 def check_same_batches(options, runs):
     for setting in options.degrees:
         batches = [[[line[key] for key in ("step", "tokens", "targets", "samples")] for run in runs[setting, planner]
-                    for line in run] for planner in PLANNERS]
-        if batches[0] != batches[1]:
+                    for line in run] for planner in options.planners]
+        if any(batch != batches[0] for batch in batches):
             raise Failure(f"{setting}: the planners had other documents: {batches}")
 
 
@@ -129,10 +129,9 @@ def print_runs(options, runs, seed):
     """Every measured step counts, and is printed."""
     rows, ratios, every = [], [], []
     for setting in options.degrees:
-        both = []
-        for planner in PLANNERS:
-            steps = [step for run in runs[setting, planner] for step in run]
-            both.append(steps)
+        of_planner = {}
+        for planner in options.planners:
+            steps = of_planner[planner] = [step for run in runs[setting, planner] for step in run]
             seconds = total(steps, "measured_s")
             peak = max((step["peak_bytes"] / step["predicted_peak_bytes"] for step in steps),
                        key=lambda ratio: abs(ratio - 1))
@@ -144,15 +143,18 @@ def print_runs(options, runs, seed):
                          f"{100 * total(steps, 'waited_for_plan_s') / seconds:.2f} %"])
             for number, run in enumerate(runs[setting, planner]):
                 every.append([setting, f"`{planner}`", seed + number, " ".join(f"{step['measured_s']:.3f}" for step in run)])
-        each = [a["measured_s"] / b["measured_s"] for a, b in zip(*both)]
-        sums = total(both[0], "measured_s") / total(both[1], "measured_s")
-        predicted = total(both[0], "predicted_s") / total(both[1], "predicted_s")
-        ratios.append([setting, len(each), f"{sums:.3f}", f"{median(each):.3f}", f"{min(each):.3f}", f"{max(each):.3f}",
-                       f"{predicted:.3f}"])
+        *others, last = of_planner
+        for planner in others:
+            a, b = of_planner[planner], of_planner[last]
+            each = [one["measured_s"] / other["measured_s"] for one, other in zip(a, b)]
+            ratios.append([setting, f"`{planner}`", len(each), f"{total(a, 'measured_s') / total(b, 'measured_s'):.3f}",
+                           f"{median(each):.3f}", f"{min(each):.3f}", f"{max(each):.3f}",
+                           f"{total(a, 'predicted_s') / total(b, 'predicted_s'):.3f}"])
     table(["degrees", "planner", "|", "median step", "tokens/s", "MFU", "predicted / measured, median",
            "peak bytes counted / predicted, worst", "planning, median", "waited for plans"], rows)
-    print("Time of `megatron` over `slimpack`:\n")
-    table(["degrees", "|", "steps", "of sums", "median", "least", "most", "of predicted sums"], ratios)
+    if ratios:
+        print(f"Time over that of `{options.planners[-1]}`:\n")
+        table(["degrees", "planner", "|", "steps", "of sums", "median", "least", "most", "of predicted sums"], ratios)
     print(f"Seconds of every measured step; {options.warmup} before those of each run are not:\n")
     table(["degrees", "planner", "|", "seed", "steps"], every)
 
@@ -193,7 +195,7 @@ def calibration(options, folder):
         call([options.bin / "slimpack", "calibrate", profile, "-o", cost])
         return ["--cost", cost]
 
-    print(f"### Steps with a fitted cost\n\nBy `mini_trainer --profile` and `slimpack calibrate` before both planners' runs of a "
+    print(f"### Steps with a fitted cost\n\nBy `mini_trainer --profile` and `slimpack calibrate` before the planners' runs of a "
           f"round, which see none of the documents; then as under *Steps on lengths*, with documents drawn by other seeds; "
           f"{about(options)}.\n")
     lengths = scaled_lengths(options.lengths, options.context, folder)
@@ -303,6 +305,8 @@ def parse():
     parser.add_argument("--program", default="mini_trainer", help="in BIN, for steps and profiles [mini_trainer]")
     parser.add_argument("--more", type=str.split, default=[], metavar="OPTIONS",
                         help='for steps and profiles, in one word: "--backend cuda" [none]')
+    parser.add_argument("--planners", type=lambda names: tuple(names.split(",")), default=PLANNERS, metavar="NAME,...",
+                        help="of steps, in turns [megatron,slimpack]")
     parser.add_argument("--degrees", type=degrees_of, default=SETTINGS, metavar="PPxDP,...", help="of steps [2x1,1x2]")
     for name, default, text_of in [
             ("model", "tiny", "preset, or a config.json"), ("batch-tokens", 65536, "of a step"),
