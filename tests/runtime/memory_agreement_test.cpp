@@ -74,9 +74,9 @@ TEST_CASE("memory: samples that are not cut hold what the simulator says, in eve
     CAPTURE(seed);
     test::RandomPlanOptions options;
     options.uncut = true;
-    options.recompute = static_cast<Recompute>(seed / 2 % kRecomputeModes);
-    options.version = seed % 8 == 7 ? 1 : 2;
-    if (seed % 2 == 0) options.cp_groups = true;
+    options.recompute = static_cast<Recompute>(seed % kRecomputeModes);
+    options.version = seed % 8 == 6 ? 1 : 2;
+    if (seed / kRecomputeModes % 2 == 0) options.cp_groups = true;
     const Plan plan = test::random_plan(seed, options);
     for (const KeptKeys& kept : kept_keys(plan)) {
       unpaged += kept.pages ? 0 : 1;
