@@ -294,4 +294,10 @@ void PricedPlan::price_stages(const Plan& plan, const Links& links, const Model&
 
 static_assert(UnitTimes<PricedPlan>);
 
+#ifdef SLIMPACK_COMPILED_PLANNERS
+extern template void PricedPlan::price(const Plan&, const AnalyticModel&);
+extern template void PricedPlan::price(const Plan&, const FittedModel&);
+extern template void PricedPlan::price(const Plan&, const TableModel&);
+#endif
+
 }  // namespace slimpack

@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "slimpack/core/compiled.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/unit_time_overrides.hpp"
@@ -24,14 +25,6 @@
 #include "slimpack/plan/model.hpp"
 #include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
-
-/// Planners are compiled where their headers are included, or once, in the target
-/// slimpack::planners, which defines SLIMPACK_COMPILED_PLANNERS for whoever links it.
-#ifdef SLIMPACK_COMPILED_PLANNERS
-#define SLIMPACK_PLANNERS_API
-#else
-#define SLIMPACK_PLANNERS_API inline
-#endif
 
 namespace slimpack::planners {
 

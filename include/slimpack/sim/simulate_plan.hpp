@@ -47,6 +47,11 @@ template <UnitTimes Times>
   return simulate_plan(plan, times, ignore);
 }
 
+#ifdef SLIMPACK_COMPILED_PLANNERS
+extern template Dag build_dag(const Plan&, const PricedPlan&);
+extern template Timeline simulate(const Dag&, IgnoreMemory&);
+#endif
+
 /// Simulates a plan at the prices of its own `cost` and `cluster`.
 [[nodiscard]] inline PlanSimulation simulate_plan(const Plan& plan) {
   return simulate_plan(plan, PricedPlan(plan));
