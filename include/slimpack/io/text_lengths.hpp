@@ -34,6 +34,18 @@ namespace slimpack {
   return line.substr(first, line.find_last_not_of(kBlanks) - first + 1);
 }
 
+/// Calls `read(content, number)` for each line that is not blank, trimmed, numbered from 1.
+/// O(bytes).
+template <class Read>
+void for_each_line(std::string_view text, const Read& read) {
+  for (std::size_t line = 1; !text.empty(); ++line) {
+    const std::size_t end = text.find('\n');
+    const std::string_view content = trimmed(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    if (!content.empty()) read(content, line);
+  }
+}
+
 namespace detail {
 
 /// The value of a line of digits. Throws InvalidInput.
@@ -59,19 +71,14 @@ namespace detail {
 inline LengthSet parse_text_lengths(std::string_view text, const std::string& name) {
   LengthSet set{{}, name};
   std::int64_t total = 0;
-  std::size_t line = 0;
-  while (!text.empty()) {
-    ++line;
-    const std::size_t end = text.find('\n');
-    const std::string_view content = trimmed(text.substr(0, end));
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-    if (content.empty() || content.front() == '#') continue;
+  for_each_line(text, [&](std::string_view content, std::size_t line) {
+    if (content.front() == '#') return;
     const std::int64_t length = detail::parse_length(content, name, line);
     if (!append_length(set, length, total)) {
       refuse_line(name, line, "the sum of all lengths must fit in 63 bits",
                   in_quotes(content) + " after " + std::to_string(total));
     }
-  }
+  });
   require_some(set);
   return set;
 }

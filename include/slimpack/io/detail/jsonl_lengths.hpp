@@ -183,13 +183,7 @@ inline LengthSet parse_jsonl_lengths(std::string_view text, const std::string& n
   LengthSet set{{}, name};
   LengthKeyCounts used{};
   std::int64_t total = 0;
-  std::size_t line = 0;
-  while (!text.empty()) {
-    ++line;
-    const std::size_t end = text.find('\n');
-    const std::string_view content = trimmed(text.substr(0, end));
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-    if (content.empty()) continue;
+  for_each_line(text, [&](std::string_view content, std::size_t line) {
     detail::JsonLineEvents events(name, line);
     nlohmann::json::sax_parse(content.begin(), content.end(), &events);
     const LengthKey key = events.key_of_length();
@@ -199,7 +193,7 @@ inline LengthSet parse_jsonl_lengths(std::string_view text, const std::string& n
       refuse_line(name, line, "the sum of all lengths must fit in 63 bits",
                   std::to_string(length) + " after " + std::to_string(total));
     }
-  }
+  });
   require_some(set);
   if (counts != nullptr) *counts = used;
   return set;

@@ -13,6 +13,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/file_bytes.hpp"
 #include "slimpack/io/json_reader.hpp"
+#include "slimpack/io/text_lengths.hpp"
 #include "slimpack/runtime/token_source.hpp"
 
 namespace slimpack::runtime {
@@ -100,14 +101,9 @@ inline TokenSource parse_jsonl_tokens(std::string_view text, const std::string& 
   store.name = name;
   store.blocks.push_back({TokenType::u8, std::string()});
   store.blocks.push_back({TokenType::i32, std::string()});
-  std::size_t line = 0;
-  while (!text.empty()) {
-    ++line;
-    const std::size_t end = text.find('\n');
-    const std::string_view content = trimmed(text.substr(0, end));
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-    if (!content.empty()) detail::append_line(store, content, line);
-  }
+  for_each_line(text, [&](std::string_view content, std::size_t line) {
+    detail::append_line(store, content, line);
+  });
   return TokenSource(std::move(store));
 }
 
