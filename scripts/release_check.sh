@@ -24,9 +24,9 @@ stage_optimised() {
 # The laws of planners, the exhaustive search and the programs of apps/ under sanitizers.
 stage_planners_asan() {
   cmake --preset asan -B "$logs/asan" -DCMAKE_CXX_COMPILER=clang++-14 -DSLIMPACK_BUILD_BENCH=OFF \
-    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 "-DSLIMPACK_TEST_FOLDERS=planners;bound" &&
+    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 "-DSLIMPACK_TEST_FOLDERS=cost;schedule;planners;bound" &&
     cmake --build "$logs/asan" -j "$jobs" &&
-    ctest --test-dir "$logs/asan" -j "$jobs" --no-tests=error -R '^(planners|bound|cli|trainer|examples)'
+    ctest --test-dir "$logs/asan" -j "$jobs" --no-tests=error -R '^(cost|schedule|planners|bound|cli|trainer|examples)'
 }
 
 # Plans by headers alone, with all that each compiler may do to floating point and with nothing of it.
