@@ -41,6 +41,7 @@ void write_cell(JsonWriter& json, const EvaluationCell& cell) {
       json.member(kAxes[i].key, cell.values[i]);
     }
   }
+  json.member("lengths", cell.lengths);
   json.member("lengths_sha256", cell.requests.front().sources.front().sha256);
 }
 
@@ -63,6 +64,9 @@ void write_best(JsonWriter& json, const report::TunedDegrees& best) {
   json.begin_object();
   write_degrees(json, best.degrees);
   json.end_object();
+  json.member("simulated_only",
+              std::any_of(best.steps.begin(), best.steps.end(),
+                          [](const report::ComparedPlan& step) { return step.simulated_only; }));
   json.key("settings");
   json.begin_object();
   for (const auto& [name, ignored] : best.steps.front().settings) {
@@ -122,13 +126,15 @@ report::Tuning evaluate_cell(const EvaluationCell& cell, const planners::Planner
   return again;
 }
 
-std::string result_line(const EvaluationCell& cell, const report::Tuning& tuning) {
+std::string result_line(const EvaluationCell& cell, const report::Tuning& tuning,
+                        const std::string& commit) {
   std::ostringstream out;
   JsonWriter json(out);
   const report::TunedDegrees* best = tuning.best();
   json.begin_object(JsonLayout::flat);
   json.member("version", kResultsVersion);
   json.member("key", result_key(cell, tuning.planner));
+  json.member("commit", commit);
   json.key("cell");
   json.begin_object();
   write_cell(json, cell);

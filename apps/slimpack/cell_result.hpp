@@ -18,7 +18,9 @@ namespace slimpack::app {
                                            const planners::PlannerInfo& planner);
 
 /// One line of JSON (docs/schemas.md).
-[[nodiscard]] std::string result_line(const EvaluationCell& cell, const report::Tuning& tuning);
+/// `commit` says which planner made it.
+[[nodiscard]] std::string result_line(const EvaluationCell& cell, const report::Tuning& tuning,
+                                      const std::string& commit);
 
 /// The line that says which results a matrix consists of. Every group must have its planners.
 [[nodiscard]] std::string matrix_line(const EvaluationMatrix& matrix);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <iostream>
@@ -313,6 +314,10 @@ const RequestMaker::Loaded& RequestMaker::load(const std::string& path, bool qui
   loaded.source = {path, static_cast<std::int64_t>(loaded.lengths.documents.size()), {}};
   if (path != "-") loaded.source.sha256 = sha256_of_file(path);
   return loaded_.emplace(path, std::move(loaded)).first->second;
+}
+
+Tokens RequestMaker::longest(const std::string& path) const {
+  return std::ranges::max(loaded_.at(path).lengths.documents);
 }
 
 std::vector<planners::PlanRequest> RequestMaker::make(const CommonOptions& options,

@@ -87,6 +87,9 @@ class RequestMaker {
   [[nodiscard]] std::vector<planners::PlanRequest> make(const CommonOptions& options,
                                                         std::int64_t steps);
 
+  /// The longest document of a file that requests were made of. O(documents).
+  [[nodiscard]] Tokens longest(const std::string& path) const;
+
  private:
   struct Loaded {
     LengthSet lengths;

@@ -34,7 +34,7 @@ namespace {
 struct EvaluateOptions {
   std::string matrix, store;
   std::vector<std::string> planners;
-  std::string csv, json, limit, threads = "auto";
+  std::string csv, json, limit, sample, commit, threads = "auto";
 };
 
 /// A result that is not there yet.
@@ -57,15 +57,20 @@ void restrict_planners(EvaluationMatrix& matrix, const std::vector<std::string>&
   for (EvaluationGroup& group : matrix.groups) std::erase_if(group.planners, other);
 }
 
-/// What is left to do, in the order of the file, of at most `most_cells` cells.
+/// What is left to do, in the order of the file, of one in `every` families and of at most
+/// `most_cells` cells.
 [[nodiscard]] std::vector<Job> jobs_of(const EvaluationMatrix& matrix, const ResultStore& store,
-                                       std::optional<std::int64_t> most_cells) {
+                                       std::int64_t every, std::optional<std::int64_t> most_cells) {
+  const std::vector<std::vector<bool>> sampled = sampled_cells(matrix, every);
   std::vector<Job> jobs;
   std::set<std::string> queued;  // groups share cells
   std::vector<bool> begun(matrix.cells.size());
   std::int64_t cells = 0;
-  for (const EvaluationGroup& group : matrix.groups) {
-    for (const std::size_t i : group.cells) {
+  for (std::size_t at = 0; at < matrix.groups.size(); ++at) {
+    const EvaluationGroup& group = matrix.groups[at];
+    for (std::size_t place = 0; place < group.cells.size(); ++place) {
+      if (!sampled[at][place]) continue;
+      const std::size_t i = group.cells[place];
       const EvaluationCell& cell = matrix.cells[i];
       for (const std::string& name : group.planners) {
         const std::string key = result_key(cell, name);
@@ -93,7 +98,7 @@ void restrict_planners(EvaluationMatrix& matrix, const std::vector<std::string>&
 
 /// Runs all jobs; what fails is said at the end and costs no other job. The number that failed.
 [[nodiscard]] std::size_t run_jobs(const std::vector<Job>& jobs, ResultStore& store,
-                                   std::int32_t threads) {
+                                   const std::string& commit, std::int32_t threads) {
   Progress progress("evaluating");
   const auto start = std::chrono::steady_clock::now();
   std::mutex mutex;
@@ -106,7 +111,7 @@ void restrict_planners(EvaluationMatrix& matrix, const std::vector<std::string>&
       const Job& job = jobs[i];
       std::string line, failure;
       try {
-        line = result_line(*job.cell, evaluate_cell(*job.cell, *job.planner));
+        line = result_line(*job.cell, evaluate_cell(*job.cell, *job.planner), commit);
       } catch (const std::exception& error) {
         failure = fmt::format("{}: {}", result_key(*job.cell, job.planner->name), error.what());
       }
@@ -142,6 +147,7 @@ int run(const EvaluateOptions& options) {
           : parse_count("--threads", options.threads);
   std::optional<std::int64_t> limit;
   if (!options.limit.empty()) limit = parse_size("--limit", options.limit);
+  const std::int64_t every = options.sample.empty() ? 1 : parse_size("--sample", options.sample);
   const bool to_standard = check_outputs({{"--json", options.json}, {"--csv", options.csv}});
   EvaluationMatrix matrix = read_matrix(options.matrix);
   restrict_planners(matrix, options.planners);
@@ -150,8 +156,8 @@ int run(const EvaluateOptions& options) {
     std::cerr << fmt::format("{}: a last line that a killed run left was cut off\n", options.store);
   }
   if (options.planners.empty()) store.describe(matrix_line(matrix));
-  const std::vector<Job> jobs = jobs_of(matrix, store, limit);
-  const std::size_t failed = run_jobs(jobs, store, threads);
+  const std::vector<Job> jobs = jobs_of(matrix, store, every, limit);
+  const std::size_t failed = run_jobs(jobs, store, options.commit, threads);
 
   write_report(options.json, [&](auto& out) { write_evaluation_json(out, matrix, store); });
   write_report(options.csv, [&](auto& out) { write_evaluation_csv(out, matrix, store); });
@@ -174,6 +180,14 @@ Run add_evaluate(CLI::App& command) {
   add_with_alias(command, "--planners", "--planner", options->planners,
                  "only these, names with commas between [those of the matrix]");
   command.add_option("--limit", options->limit, "compute at most so many cells, then stop");
+  command.add_option("--sample", options->sample,
+                     "compute one in so many settings of each name of groups, those with the "
+                     "smallest digests [1: all]");
+  options->commit = "slimpack " SLIMPACK_VERSION;
+  command
+      .add_option("--commit", options->commit,
+                  "which planner this is, written beside each new result")
+      ->capture_default_str();
   command.add_option("--csv", options->csv, "write a row for each result of the matrix");
   command.add_option("--json", options->json, "write all results of the matrix as one JSON");
   command

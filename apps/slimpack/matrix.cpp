@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/cost/presets.hpp"
 #include "slimpack/io/cluster_json.hpp"
 #include "slimpack/io/json_reader.hpp"
 #include "slimpack/io/known_keys.hpp"
@@ -74,6 +77,7 @@ constexpr std::int64_t kMostCells = 100'000;
 struct LengthFile {
   std::string path;
   std::string sha256;
+  std::string kind;
 };
 using LengthFiles = std::map<std::string, LengthFile, std::less<>>;
 
@@ -83,19 +87,46 @@ using LengthFiles = std::map<std::string, LengthFile, std::less<>>;
   sets.check(sets.is_object(), "must be an object of names and paths");
   for (const std::string& name : sets.keys()) {
     const JsonReader entry = sets.at(name);
+    entry.check(entry.is_object(), "must be an object with 'path' and 'kind'");
+    static constexpr std::array<std::string_view, 2> kKeys{"path", "kind"};
+    check_known_keys(entry, kKeys);
+    const std::string& kind = entry.at("kind").text();
+    entry.at("kind").check(kind == "measured" || kind == "mixed" || kind == "drawn",
+                           "must be measured, mixed or drawn");
+    const JsonReader file = entry.at("path");
     const std::filesystem::path found =
-        std::filesystem::path(path).parent_path() / std::filesystem::path(entry.text());
+        std::filesystem::path(path).parent_path() / std::filesystem::path(file.text());
     try {
-      files[name] = {found.lexically_normal().string(), sha256_of_file(found.string())};
+      files[name] = {found.lexically_normal().string(), sha256_of_file(found.string()), kind};
     } catch (const InvalidInput& error) {
-      entry.fail(error.what());
+      file.fail(error.what());
     }
   }
   return files;
 }
 
+using Clusters = std::map<std::string, Cluster, std::less<>>;
+
+/// The matrix's own clusters, each an object of a cluster file.
+[[nodiscard]] Clusters read_clusters(const nlohmann::json& matrix, const JsonReader& reader,
+                                     const std::string& path) {
+  Clusters clusters;
+  const auto own = reader.find("clusters");
+  if (!own) return clusters;
+  own->check(own->is_object(), "must be an object of names and clusters");
+  for (const std::string& name : own->keys()) {
+    if (cluster_preset(name)) own->at(name).fail("'" + name + "' is the name of a preset");
+    Cluster cluster = cluster_from_json(matrix.at("clusters").at(name).dump(),
+                                        path + ": clusters." + name, cluster_presets());
+    cluster.name = name;
+    clusters.emplace(name, std::move(cluster));
+  }
+  return clusters;
+}
+
 /// Fills in what follows from the values. Throws as `make_requests` does.
-void complete(EvaluationCell& cell, const LengthFile& lengths) {
+void complete(EvaluationCell& cell, const LengthFile& lengths, const Clusters& clusters,
+              RequestMaker& maker) {
   CommonOptions options;
   options.lengths = lengths.path;
   options.quiet = true;
@@ -103,10 +134,16 @@ void complete(EvaluationCell& cell, const LengthFile& lengths) {
   for (std::size_t i = 0; i < kAxes.size(); ++i) {
     if (kAxes[i].option != nullptr) options.*kAxes[i].option = cell.values[i];
   }
+  const auto own = clusters.find(options.cluster);
+  if (own != clusters.end()) options.cluster = "h100";  // replaced below
   options.seed = std::stoull(cell.value("seed"));
   cell.gpus = std::stoi(cell.value("gpus"));
   cell.finalists = std::stoi(cell.value("finalists"));
-  cell.requests = make_requests(options, std::stoll(cell.value("steps")));
+  cell.lengths = lengths.kind;
+  cell.requests = maker.make(options, std::stoll(cell.value("steps")));
+  if (own != clusters.end()) {
+    for (planners::PlanRequest& request : cell.requests) request.cluster = own->second;
+  }
   const planners::PlanRequest& request = cell.requests.front();
   std::string inputs = "results " + std::to_string(kResultsVersion) + "\n";
   for (std::size_t i = 0; i < kAxes.size(); ++i) {
@@ -115,6 +152,36 @@ void complete(EvaluationCell& cell, const LengthFile& lengths) {
   inputs += lengths.sha256 + "\n" + model_to_json(request.model) + "\n" +
             cluster_to_json(request.cluster) + "\n";
   cell.key = sha256_of(inputs).substr(0, 16);
+}
+
+/// All that planners are given, whatever it is called: equal for cells that are one workload.
+[[nodiscard]] std::string workload_of(const EvaluationCell& cell) {
+  const planners::PlanRequest& request = cell.requests.front();
+  Cluster cluster = request.cluster;
+  cluster.name.clear();
+  std::string text = model_to_json(request.model) + cluster_to_json(cluster);
+  for (std::size_t i = axis_at("gpus"); i < kAxes.size(); ++i) {
+    const std::string_view key = kAxes[i].key;
+    if (key == "context" || key == "overlong" || key == "seed") continue;
+    text.append(key).append("=").append(cell.values[i]).append("\n");
+  }
+  for (const planners::PlanRequest& step : cell.requests) {
+    for (const Tokens length : step.batch.samples) {
+      text.append(std::to_string(length.value)).append(" ");
+    }
+    text += "\n";
+  }
+  return sha256_of(text);
+}
+
+/// What a cell and those have in common that are compared with it.
+[[nodiscard]] std::string family_of(const EvaluationCell& cell) {
+  std::string text;
+  for (std::size_t i = 0; i < kAxes.size(); ++i) {
+    if (kAxes[i].key == "cluster" || kAxes[i].key == "seed") continue;
+    text.append(kAxes[i].key).append("=").append(cell.values[i]).append("\n");
+  }
+  return sha256_of(text);
 }
 
 class MatrixFile {
@@ -128,14 +195,15 @@ class MatrixFile {
                             "must be 'slimpack-matrix'");
     top_.at("version").check(top_.at("version").integer(1, 1 << 30) == 1,
                              "must be 1: this program reads no newer matrix");
-    static constexpr std::array<std::string_view, 7> kKeys{"format",   "version", "name",  "sets",
-                                                           "planners", "without", "groups"};
+    static constexpr std::array<std::string_view, 8> kKeys{
+        "format", "version", "name", "sets", "clusters", "planners", "without", "groups"};
     check_known_keys(top_, kKeys);
     matrix_.name = top_.at("name").text();
     for (const planners::PlannerInfo& planner : planners::registry())
       planners_.emplace_back(planner.name);
     planners_ = chosen_planners(top_);
     files_ = read_sets(top_, path_);
+    clusters_ = read_clusters(document_, top_, path_);
     const JsonReader groups = top_.at("groups");
     groups.check(groups.size() > 0, "must have an element");
     for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -188,11 +256,27 @@ class MatrixFile {
     return names;
   }
 
+  void refuse_same_workload(const EvaluationCell& cell) {
+    const auto [other, is_new] = workloads_.emplace(workload_of(cell), matrix_.cells.size());
+    if (is_new) return;
+    const auto named = [](const EvaluationCell& one) {
+      return "context " + one.value("context") + " of '" + one.value("set") + "'";
+    };
+    throw InvalidInput(named(cell) + ": the same samples as " +
+                       named(matrix_.cells[other->second]) + ", so both are one setting");
+  }
+
   [[nodiscard]] std::size_t place_of(EvaluationCell cell, const JsonReader& group) {
     const auto found = known_.find(cell.values);
     if (found != known_.end()) return found->second;
     try {
-      complete(cell, files_.at(cell.value("set")));
+      complete(cell, files_.at(cell.value("set")), clusters_, maker_);
+      const Tokens longest = maker_.longest(files_.at(cell.value("set")).path);
+      require(cell.requests.front().context <= longest,
+              "context: must be at most the longest document of '" + cell.value("set") + "', " +
+                  std::to_string(longest.value) + " tokens",
+              cell.requests.front().context.value);
+      refuse_same_workload(cell);
     } catch (const InvalidInput& error) {
       std::string said = error.what();
       if (said.starts_with("--")) said.erase(0, 2);  // an axis is the option of its name
@@ -208,6 +292,9 @@ class MatrixFile {
   nlohmann::json document_;
   JsonReader top_;
   LengthFiles files_;
+  Clusters clusters_;
+  RequestMaker maker_;
+  std::map<std::string, std::size_t, std::less<>> workloads_;  ///< first cell of each
   std::vector<std::string> planners_;
   EvaluationMatrix matrix_;
   std::map<std::array<std::string, kAxes.size()>, std::size_t> known_;
@@ -223,6 +310,26 @@ const std::string& EvaluationCell::value(std::string_view axis) const {
 
 EvaluationMatrix read_matrix(const std::string& path) {
   return MatrixFile(path).read();
+}
+
+std::vector<std::vector<bool>> sampled_cells(const EvaluationMatrix& matrix, std::int64_t every) {
+  std::map<std::string, std::set<std::string>> families;  // by the name of the group
+  for (const EvaluationGroup& group : matrix.groups) {
+    for (const std::size_t i : group.cells) {
+      families[group.name].insert(family_of(matrix.cells[i]));
+    }
+  }
+  std::vector<std::vector<bool>> sampled;
+  for (const EvaluationGroup& group : matrix.groups) {
+    const std::set<std::string>& all = families.at(group.name);
+    const auto count = static_cast<std::int64_t>(all.size());
+    const std::string& last = *std::next(all.begin(), (count + every - 1) / every - 1);
+    std::vector<bool>& chosen = sampled.emplace_back();
+    for (const std::size_t i : group.cells) {
+      chosen.push_back(family_of(matrix.cells[i]) <= last);
+    }
+  }
+  return sampled;
 }
 
 }  // namespace slimpack::app

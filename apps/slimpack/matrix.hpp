@@ -51,6 +51,7 @@ struct EvaluationCell {
   std::int32_t gpus = 1;       ///< devices, for planners to divide
   std::int32_t finalists = 1;  ///< degrees that are planned again with more effort
   std::vector<planners::PlanRequest> requests;  ///< one a step, of one device
+  std::string lengths;  ///< kind of its length set: measured, mixed or drawn
   [[nodiscard]] const std::string& value(std::string_view axis) const;
 };
 
@@ -68,8 +69,17 @@ struct EvaluationMatrix {
 };
 
 /// Reads a matrix (docs/schemas.md) and draws the batches of every cell. Length files are found
-/// from the matrix's folder. Throws InvalidInput naming file, place, rule and value, before any
-/// work.
+/// from the matrix's folder. A context beyond the longest document of its set is refused, and so
+/// are two cells that differ in name, set or context alone and have the same samples. Throws
+/// InvalidInput naming file, place, rule and value, before any work.
 [[nodiscard]] EvaluationMatrix read_matrix(const std::string& path);
+
+/// For each of `matrix.groups` which of its cells a sample of one in `every` has. Cells that differ
+/// in cluster or seed alone are a family, which comes whole, so that what they are compared for can
+/// be compared. Of the families of all groups of one name those with the smallest digests of their
+/// values are in, rounded up, so that there are cells of every name; neither prices nor the order
+/// of the file change the choice. `every` >= 1. O(cells log cells).
+[[nodiscard]] std::vector<std::vector<bool>> sampled_cells(const EvaluationMatrix& matrix,
+                                                           std::int64_t every);
 
 }  // namespace slimpack::app

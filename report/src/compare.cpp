@@ -166,6 +166,7 @@ ComparedOutcome compare_outcome(const planners::PlannerInfo& planner, std::int64
   if (auto* modelled = std::get_if<planners::SimulationOnlyPlan>(&outcome.result)) {
     sim::PlanSimulation simulation = sim::simulate_plan(modelled->plan, modelled->times);
     entry.simulate_seconds = seconds_since(start);
+    entry.simulated_only = true;
     entry.metrics = metrics_of(*modelled, simulation);
     compared.timeline = {std::move(modelled->plan), std::move(simulation)};
   } else {

@@ -193,7 +193,7 @@ class Cli(unittest.TestCase):
         steps = {**group, "name": "steps", "gpus": 4, "context": 4096, "samples": 32, "steps": 2,
                  "without": ["megatron"]}
         again = {**group, "name": "again", "gpus": [4]}
-        matrix = {"format": "slimpack-matrix", "version": 1, "name": "tiny", "sets": {"mix": "mix.lengths"},
+        matrix = {"format": "slimpack-matrix", "version": 1, "name": "tiny", "sets": {"mix": {"path": "mix.lengths", "kind": "mixed"}},
                   "planners": ["slimpack", "megatron"], "groups": [group, steps, again], **changes}
         with open(self.lengths(), encoding="utf-8") as file:
             self.write("mix.lengths", file.read())
@@ -307,9 +307,33 @@ class Cli(unittest.TestCase):
                 done = run("evaluate", "other.json", "--store", "copy.jsonl")
                 self.assertIn(f"{count} of them new", done.stdout, done.stderr)
 
+    def test_evaluate_takes_clusters_of_the_matrix_and_samples_whole_families(self):
+        self.matrix(clusters={"slow": {"base": "h100", "kernel_s": 8e-6}, "same": {"base": "h100"}}, planners=["megatron"],
+                    groups=[{"name": "a", "set": "mix", "model": "tiny", "cluster": ["h100", "slow"], "gpus": [2, 4], "context": [2048, 4096],
+                             "samples": [24, 32], "seed": [0, 1]}, {"name": "b", "set": "mix", "model": "tiny", "cluster": "h100", "gpus": 2,
+                                                                    "context": 1024, "samples": 24}])
+        done = run("evaluate", "matrix.json", "--store", "store.jsonl", "--sample", "4", "--commit", "abc")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("tiny: 9 of 33 results, 9 of them new", done.stdout)  # 2 of 8 families of 4, and the only one of b
+        families = {}
+        for result in self.stored().values():
+            cell = result["cell"]
+            self.assertEqual((result["commit"], cell["lengths"], result["simulated_only"]), ("abc", "mixed", False))
+            families.setdefault((cell["gpus"], cell["context"], cell["samples"]), {})[cell["cluster"], cell["seed"]] = result
+        self.assertEqual(sorted(map(len, families.values())), [1, 4, 4])
+        for cells in families.values():
+            if len(cells) == 4:
+                self.assertLess(cells["h100", 0]["iteration_s"], cells["slow", 0]["iteration_s"])
+                self.assertNotEqual(cells["h100", 0]["tokens"], cells["h100", 1]["tokens"])
+        self.assertIn("24 of them new", run("evaluate", "matrix.json", "--store", "store.jsonl").stdout)
+        with open("matrix.json", encoding="utf-8") as file:
+            text = file.read()
+        self.write("bad.json", text.replace('["h100", "slow"]', '["h100", "same"]'))
+        self.refuse(2, r"the same samples as", "evaluate", "bad.json", "--store", "store.jsonl")
+
     def test_evaluate_shows_progress_and_the_time_left_on_a_terminal(self):
         self.matrix(groups=[{"name": "a", "set": "mix", "model": "llama-7b", "cluster": "h100", "gpus": 64,
-                             "context": [32768, 65536], "samples": 256, "planners": ["slimpack"]}])
+                             "context": [16384, 65536], "samples": 512, "planners": ["slimpack"]}])
         began = time.monotonic()
         ours, theirs = os.openpty()
         with subprocess.Popen([PROGRAM, "evaluate", "matrix.json", "--store", "store.jsonl", "--threads", "1"],
@@ -347,7 +371,16 @@ class Cli(unittest.TestCase):
             ('"cluster": "h100"', '"cluster": "h100", "effort": "much"', r"groups\[0\]: effort: 'much' is not one of fast"),
             ('"cluster": "h100"', '"cluster": "h100", "overlong": "error"', r"groups\[0\]: .*more than the context of 2048"),
             ('"set": "mix"', '"set": "mox"', r"bad\.json: groups\[0\]\.set: 'mox' is none of the matrix's sets"),
-            ('"mix.lengths"', '"absent.lengths"', r"bad\.json: sets\.mix: .*absent\.lengths"),
+            ('"mix.lengths"', '"absent.lengths"', r"bad\.json: sets\.mix\.path: .*absent\.lengths"),
+            ('"mixed"', '"real"', r"bad\.json: sets\.mix\.kind: must be measured, mixed or drawn, found 'real'"),
+            ('{"path": "mix.lengths", "kind": "mixed"}', '"mix.lengths"', r"bad\.json: sets\.mix: must be an object with 'path' and 'kind'"),
+            ('"context": [2048, 4096]', '"context": [2048, 524288]',
+             r"bad\.json: groups\[0\]: context: must be at most the longest document of 'mix', \d+ tokens, got 524288"),
+            ('"context": [2048, 4096], "samples": [24, 32]', '"context": [200000, 200001], "samples": 24',
+             r"bad\.json: groups\[0\]: context 200001 of 'mix': the same samples as context 200000 of 'mix', so both are one setting"),
+            ('"planners": ["slimpack"', '"clusters": {"h100": {"base": "h100"}}, "planners": ["slimpack"', r"clusters\.h100: 'h100' is the name of a preset"),
+            ('"planners": ["slimpack"', '"clusters": {"slow": {"base": "h100", "kernels": 1}}, "planners": ["slimpack"',
+             r"bad\.json: clusters\.slow: the key 'kernels' is not known"),
             ('["slimpack", "megatron"]', '["slimpack", "best"]', r"bad\.json: planners\[1\]: must be one of slimpack --list-planners, found 'best'"),
             ('["slimpack", "megatron"]', '["megatron"]', r"bad\.json: groups\[1\]: there must be a planner left"),
             ('slimpack-matrix', 'slimpack-plan', r"bad\.json: format: must be 'slimpack-matrix', found 'slimpack-plan'"),
@@ -370,6 +403,7 @@ class Cli(unittest.TestCase):
         self.refuse(2, r"absent\.json", "evaluate", "absent.json", "--store", "store.jsonl")
         self.refuse(2, r"--store is required", "evaluate", "matrix.json")
         self.refuse(2, r"--limit: 'none' is not a whole number", *good, "store.jsonl", "--limit", "none")
+        self.refuse(2, r"--sample: '0' is not a whole number", *good, "store.jsonl", "--sample", "0")
         self.refuse(2, r"planner must be one of .*, got 'best'", *good, "store.jsonl", "--planners", "best")
         self.refuse(2, r"only one of them can go to standard output", *good, "store.jsonl", "--json", "-", "--csv", "-")
         with open("held.jsonl", "w", encoding="utf-8") as file:

@@ -33,6 +33,7 @@ struct ComparedPlan {
   double cpu_seconds = 0;                       ///< processor time of all threads of the planner
   double plan_seconds = 0;                      ///< of the planner's whole search
   double simulate_seconds = 0;                  ///< of one simulation of the plan
+  bool simulated_only = false;                  ///< the answer is no plan (`SimulationOnlyPlan`)
   std::string against;  ///< where the planner deviates against the system that it models
 };
 
