@@ -138,6 +138,10 @@ class Page:
             nearest = collections.Counter(self.store.nearest(cell, self.others)[1] for cell in self.compared if self.store.nearest(cell, self.others))
             named = ", ".join(f"`{planner}` {count}" for planner, count in sorted(nearest.items(), key=lambda item: (-item[1], item[0])))
             behind = sum(ratio < 1 for ratio in best)
+            fewer = len({tuple(sorted(p for p in self.others if self.store.result(cell, p))) for cell in self.compared}) > 1
+            if fewer:
+                yield "Not every setting was asked of every planner: the table above has how many were, and \"best\" is of these."
+                yield ""
             yield (f"In each of {len(best)} settings `{OURS}` is compared with whichever other planner is fastest there: mean {mean(best):.3f}x, worst {min(best):.3f}x, half of the settings at least {quantile(best, 0.5):.3f}x; "
                    f"in {behind} of them `{OURS}` is behind. Fastest of the others: {named}.")
             yield ""
@@ -268,9 +272,10 @@ class Page:
         for cell in self.of_random:
             nearest = self.store.nearest(cell, asked)
             rows.append([self.text(cell), mean_and_worst([self.store.speedup(cell, asked)]), f"`{nearest[1]}`" if nearest else "-",
-                         degrees_text(self.store.result(cell, OURS)), degrees_text(self.store.result(cell, nearest[1])) if nearest else "-"])
-        lines = table(["setting", "margin", "nearest", f"`{OURS}`: dp x pp x tp", "nearest: dp x pp x tp"], rows)
-        lines[1] = "|---|---:|---|---|---|"
+                         degrees_text(self.store.result(cell, OURS)), self.executable(cell, OURS),
+                         degrees_text(self.store.result(cell, nearest[1])) if nearest else "-", self.executable(cell, nearest[1]) if nearest else "-"])
+        lines = table(["setting", "margin", "nearest", f"`{OURS}`: dp x pp x tp", "executed", "nearest: dp x pp x tp", "executed"], rows)
+        lines[1] = "|---|---:|---|---|---|---|---|"
         yield from lines
 
     def families(self, group, key):
@@ -392,6 +397,13 @@ class Page:
         refused = sum(result["degrees"]["tp"] > 1 for result in results)
         return len(results) - refused, refused
 
+    def executable(self, cell, planner):
+        """Whether today's executor takes the answer, in words."""
+        result = self.store.result(cell, planner)
+        if not result or not result["feasible"]:
+            return "-"
+        return "simulated only" if self.simulated_only(cell, planner) else "refused: tp > 1" if result["degrees"]["tp"] > 1 else "yes"
+
     def executor(self):
         yield "## What is executed"
         yield ""
@@ -466,8 +478,8 @@ class Page:
             for names in (MEGATRON, self.others):
                 nearest = self.store.nearest(cell, names)
                 row.append(f"`{nearest[1]}` {degrees_text(self.store.result(cell, nearest[1]))}" if nearest else "no plan")
-            rows.append(row + [mean_and_worst([self.store.speedup(cell, self.others)])])
-        yield from table(["setting", f"`{OURS}`", "best Megatron", "best other", "margin"], rows, left=4)
+            rows.append(row + [self.executable(cell, OURS), mean_and_worst([self.store.speedup(cell, self.others)])])
+        yield from table(["setting", f"`{OURS}`", "best Megatron", "best other", f"`{OURS}` executed", "margin"], rows, left=5)
 
     def without_plan(self):
         rows = []
