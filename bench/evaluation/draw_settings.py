@@ -30,6 +30,7 @@ GPUS = {
 }
 CLUSTERS = ("a100", "h100", "h200")
 SAMPLES = (64, 128, 256, 512, 1024)
+BOOKS = (16, 32, 64)  # samples of books, which have 167 thousand tokens on average: up to 11 million tokens
 ALIKE = {"effort": "normal", "finalists": 3}
 
 
@@ -44,7 +45,7 @@ def setting(seed, number):
     model = draw(seed, number, "model", tuple(GPUS))
     return {"set": name, "model": model, "cluster": draw(seed, number, "cluster", CLUSTERS),
             "gpus": draw(seed, number, "gpus", GPUS[model]), "context": draw(seed, number, "context", CONTEXTS[name]),
-            "samples": draw(seed, number, "samples", SAMPLES)}
+            "samples": draw(seed, number, "samples", BOOKS if name == "books" else SAMPLES)}
 
 
 def settings(seed, count):

@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT / "bench"))
 from evaluation_store import Store, cell_text, degrees_text  # noqa: E402
 
 
-def evaluate(store, *arguments):
-    return subprocess.run([PROGRAM, "evaluate", ROOT / "bench" / "evaluation" / "small.json", "--store", store, *arguments],
+def evaluate(store, *arguments, matrix="small"):
+    return subprocess.run([PROGRAM, "evaluate", ROOT / "bench" / "evaluation" / f"{matrix}.json", "--store", store, *arguments],
                           capture_output=True, text=True)
 
 
@@ -70,6 +70,12 @@ class SmallMatrix(unittest.TestCase):
         if WRITE:
             GOLDEN.write_text(text, encoding="utf-8")
         self.assertEqual(text, GOLDEN.read_text(encoding="utf-8"))
+
+    def test_the_full_matrix_has_distinct_settings(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for matrix in ("full", "nearest"):
+                done = evaluate(os.path.join(folder, "store.jsonl"), "--limit", "1", "--planners", "megatron", matrix=matrix)
+                self.assertEqual(done.returncode, 0, done.stderr)
 
 
 if __name__ == "__main__":
