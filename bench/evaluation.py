@@ -95,7 +95,7 @@ class Page:
                "This page is written by a script from stored results; do not edit it.")
         yield ""
         if computed < whole:
-            yield f"**A part of the matrix: {computed} of {whole} settings computed.** What is said below holds of these, and of no others:"
+            yield f"**A part of the matrix: {computed} of {whole} settings computed.** What is said below holds of these, and of no others. Groups share some settings:"
             yield ""
         yield from table(["group", "settings computed", "of", "planners"],
                          [[f"`{name}`", len(self.groups[name]), len(wanted), max(map(len, wanted.values()), default=0)]

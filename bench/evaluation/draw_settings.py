@@ -30,7 +30,7 @@ GPUS = {
 }
 CLUSTERS = ("a100", "h100", "h200")
 SAMPLES = (64, 128, 256, 512, 1024)
-BOOKS = (16, 32, 64)  # samples of books, which have 167 thousand tokens on average: up to 11 million tokens
+BOOKS = (8, 16, 32)  # samples of books, cut ones too: up to 5 million tokens a step
 ALIKE = {"effort": "normal", "finalists": 3}
 
 
