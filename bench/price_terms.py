@@ -18,12 +18,13 @@ PLANNERS = "slimpack,slimpack-symmetric,slimpipe,chunkflow,zeppelin,kk,megatron-
 # A row's name, and what it changes in the cluster.
 ROWS = (
     ("no price of small units", {"matrix_tile_rows": 0, "weight_traffic": 0, "accumulator_traffic": 0, "prefix_traffic": 0,
-                                 "tp_overlap": 0, "collective_compute": 0}),
+                                 "tp_overlap": 0, "collective_compute": 0, "shared_links": False}),
     ("no tiles of matrix products", {"matrix_tile_rows": 0}),
     ("weights not read", {"weight_traffic": 0}),
     ("accumulators not read and written", {"accumulator_traffic": 0}),
     ("prefixes not read and written", {"prefix_traffic": 0}),
     ("collectives take no compute", {"collective_compute": 0}),
+    ("links not shared", {"shared_links": False}),
     ("no memory traffic hidden", {"memory_overlap": 0}),
     ("all memory traffic hidden", {"memory_overlap": 1}),
     ("no tensor-parallel traffic hidden", {"tp_overlap": 0}),

@@ -91,6 +91,8 @@ void print_table(const std::vector<Row>& rows) {
   add("tensor-parallel traffic hidden, share", [](const Cluster& c) { return c.small.tp_overlap; });
   add("compute that a collective takes, share",
       [](const Cluster& c) { return c.small.collective_compute; });
+  add("links shared by all that is sent",
+      [](const Cluster& c) { return std::string(c.small.shared_links ? "yes" : "no"); });
   add("attention at head dimensions", [](const Cluster& c) {
     std::string text;
     for (const HeadDimRate& rate : c.small.head_dims) {

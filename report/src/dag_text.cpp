@@ -70,6 +70,8 @@ std::string to_string(const sim::Resource& resource) {
       return "link dp " + dp + " pp " + pp + " to pp " + std::to_string(resource.to_pp);
     case sim::ResourceKind::reduce:
       return "reduction links of pp " + pp;
+    case sim::ResourceKind::port:
+      return "links dp " + dp + " pp " + pp + " to both neighbours";
   }
   return "resource";
 }

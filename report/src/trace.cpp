@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <optional>
 #include <ostream>
+#include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "json_parts.hpp"
@@ -94,15 +96,16 @@ class PlanTrace {
       trace_.name_device(device.dp, device.pp, options_.gaps,
                          reducing[static_cast<std::size_t>(device.pp)]);
     }
-    for (const sim::Resource& resource : dag_.resources) {
-      if (resource.kind != sim::ResourceKind::link) continue;
-      const std::string from = std::to_string(resource.pp);
-      const std::string to = std::to_string(resource.to_pp);
-      trace_.events().thread(resource.dp,
-                             trace_.thread(resource.pp, TraceStream::send, resource.to_pp),
+    std::set<std::tuple<std::int32_t, std::int32_t, std::int32_t>> named;
+    for (const sim::Channel& channel : dag_.channels) {
+      if (!named.emplace(channel.dp, channel.from_pp, channel.to_pp).second) continue;
+      const std::string from = std::to_string(channel.from_pp);
+      const std::string to = std::to_string(channel.to_pp);
+      trace_.events().thread(channel.dp,
+                             trace_.thread(channel.from_pp, TraceStream::send, channel.to_pp),
                              "stage " + from + " send to " + to);
-      trace_.events().thread(resource.dp,
-                             trace_.thread(resource.to_pp, TraceStream::receive, resource.pp),
+      trace_.events().thread(channel.dp,
+                             trace_.thread(channel.to_pp, TraceStream::receive, channel.from_pp),
                              "stage " + to + " receive from " + from);
     }
   }

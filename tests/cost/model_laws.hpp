@@ -36,6 +36,10 @@ inline StageLoad random_stage(Random& random) {
   stage.tensor_parallel = std::int64_t{1} << random.between(0, 3);
   stage.tensor_link = cluster.inside;
   stage.exchange_link = random.chance(1, 2) ? cluster.inside : cluster.between;
+  for (Link* message : {&stage.forward_message, &stage.backward_message}) {
+    if (random.chance(1, 3)) continue;
+    *message = random.chance(1, 2) ? cluster.inside : cluster.between;
+  }
   return stage;
 }
 

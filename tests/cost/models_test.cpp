@@ -324,6 +324,57 @@ TEST_CASE("analytic: a sharded head hides its traffic but for the first tile") {
   CHECK(seconds(model.head(head)) == doctest::Approx(slow + seconds(own) / 8).epsilon(1e-3));
 }
 
+TEST_CASE("analytic: on shared links a unit's other traffic waits for its message") {
+  Cluster cluster = without_fixed_costs();
+  cluster.small.collective_compute = 0;
+  const AnalyticModel model(llama_7b(), cluster, MemorySpec{});
+  PackLoad load = whole_slice(60'000, 4096);
+  load.ranks = 4;
+  load.kv_received = {45'000};
+  load.runs = 1;
+  StageLoad stage = plain_stage(1);
+  const auto added = [&](const auto& price) {
+    StageLoad shared = stage;
+    shared.forward_message = shared.backward_message = cluster.inside;
+    return seconds(price(shared) - price(stage));
+  };
+  const auto forward = [&](const StageLoad& on) { return model.forward(load, on); };
+  const double message = 4096.0 * 4096 * 2 / 360e9;
+  // A fourth of the ring stays visible.
+  CHECK(added(forward) == doctest::Approx(message / 4).epsilon(1e-3));
+  for (const Recompute mode : {Recompute::none, Recompute::full}) {
+    const auto backward = [&](const StageLoad& on) { return model.backward(load, on, mode); };
+    CHECK(added(backward) == doctest::Approx(message / 4).epsilon(1e-3));
+  }
+  stage.exchange_link = cluster.between;
+  CHECK(added(forward) == 0);
+  // Of tensor-parallel traffic nothing hides here; each device sends a part of the message.
+  stage.tensor_parallel = 4;
+  CHECK(added(forward) == doctest::Approx(message / 4).epsilon(1e-3));
+  stage.exchange_link = cluster.inside;
+  CHECK(added(forward) == doctest::Approx(message / 4).epsilon(1e-3));
+  load.ranks = 1;
+  stage.tensor_parallel = 1;
+  CHECK(added(forward) == 0);
+}
+
+TEST_CASE("analytic: on shared links the sharded head's traffic waits for messages") {
+  Cluster cluster = without_fixed_costs();
+  HeadLoad head;
+  head.tokens = {8192};
+  head.vocab = 4000;
+  head.shards = 8;
+  head.tile = {1024};
+  head.link = cluster.between;
+  const Nanos before = AnalyticModel(llama_7b(), cluster, MemorySpec{}).head(head);
+  cluster.small.shared_links = true;
+  const Nanos after = AnalyticModel(llama_7b(), cluster, MemorySpec{}).head(head);
+  CHECK(seconds(after - before) == doctest::Approx(8192.0 * 4096 * 2 / 45e9).epsilon(1e-3));
+  head.shards = 1;
+  CHECK(AnalyticModel(llama_7b(), cluster, MemorySpec{}).head(head) ==
+        AnalyticModel(llama_7b(), without_fixed_costs(), MemorySpec{}).head(head));
+}
+
 TEST_CASE("analytic: tensor parallelism divides compute and adds exposed traffic") {
   const AnalyticModel model(llama_7b(), without_fixed_costs(), MemorySpec{});
   const PackLoad load = whole_slice(0, 8192);

@@ -177,6 +177,56 @@ TEST_CASE("PricedPlan: tensor-parallel devices send and reduce a part each") {
   CHECK(priced.reduce(0, 0) == model.reduce({2 * weights}, 2, plan.cluster.inside));
 }
 
+TEST_CASE("PricedPlan: on shared links R takes what units leave of its link") {
+  // Stages and ranks of one node: messages, exchange and R all go inside it.
+  Plan plan = two_by_two();
+  plan.placement = {{0, 0, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 2}, {1, 1, 0, 3}};
+  const PricedPlan alone(plan);
+  plan.cluster.small.shared_links = true;
+  const PricedPlan shared(plan);
+  const PackLoads loads(plan);
+  const double inside = plan.cluster.inside.bytes_per_s;
+  const double hidden = 4096 * 2, keys = 4096 * 2;
+  for (std::int32_t pp = 0; pp < 2; ++pp) {
+    double longest = 0;
+    for (std::uint32_t dp = 0; dp < 2; ++dp) {
+      double bytes = 0, units = 0;
+      for (const std::uint32_t pack : {2 * dp, 2 * dp + 1, 4U, 5U}) {
+        const PackLoad& load = loads(PackId{pack}, pack < 4 ? 0 : dp);
+        const bool forward = pack % 2 == 0;
+        if (forward == (pp == 0)) bytes += static_cast<double>(load.tokens.value) * hidden;
+        bytes += static_cast<double>(load.kv_received.value) * (pp == 0 ? 15 : 17) *
+                 (forward ? 2 * keys : 2 * keys + 4 * keys);
+        units += seconds(shared.compute(PackId{pack}, pp));
+        if (forward && pp == 1) {
+          units += seconds(shared.head(PackId{pack}, pack < 4 ? 0 : dp, pp));
+        }
+      }
+      const double share = bytes / inside / units;
+      REQUIRE(share > 1e-4);
+      REQUIRE(share < 0.5);
+      longest = std::max(longest, seconds(alone.reduce(pp, 0)) / (1 - share));
+    }
+    CHECK(seconds(shared.reduce(pp, 0)) == doctest::Approx(longest).epsilon(1e-5));
+  }
+  // Over other links than those of messages R is as fast as alone.
+  plan.groups[2] = {0};
+  plan.micropacks[4].exchange = plan.micropacks[5].exchange = {};
+  plan.placement = {{0, 0, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 8}, {1, 1, 0, 9}};
+  const Nanos between = PricedPlan(plan).reduce(0, 0);
+  plan.cluster.small.shared_links = false;
+  CHECK(PricedPlan(plan).reduce(0, 0) == between);
+}
+
+TEST_CASE("beside_traffic: at most twice as long") {
+  CHECK(beside_traffic({90}, {10}, {100}) == Nanos{100});
+  CHECK(beside_traffic({91}, {10}, {100}) == Nanos{102});
+  CHECK(beside_traffic({90}, {80}, {100}) == Nanos{180});
+  CHECK(beside_traffic({90}, {300}, {100}) == Nanos{180});
+  CHECK(beside_traffic({90}, {0}, {100}) == Nanos{90});
+  CHECK(beside_traffic({90}, {10}, {0}) == Nanos{90});
+}
+
 TEST_CASE("PricedPlan: refuses a placement or a group that does not fit") {
   const auto refuses = [](const auto& change, const char* message) {
     Plan plan = two_by_two();
@@ -210,6 +260,40 @@ CostSpec small_cost(std::uint64_t kind) {
     return table;
   }
   return AnalyticCost{};
+}
+
+TEST_CASE("PricedPlan: sharing links makes nothing cheaper") {
+  std::int64_t dearer = 0;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options;
+    options.max_tp = 2;
+    Plan plan = test::random_plan(seed, options);
+    plan.cost = small_cost(seed % 3);
+    const PricedPlan alone(plan);
+    plan.cluster.small.shared_links = true;
+    const PricedPlan shared(plan);
+    const auto check = [&](Nanos before, Nanos after) {
+      CHECK(after >= before);
+      if (after > before) ++dearer;
+    };
+    const std::int32_t lines = virtual_stages_of(plan).size();
+    for (std::uint32_t pack = 0; pack < plan.micropacks.size(); ++pack) {
+      for (std::int32_t line = 0; line < lines; ++line) {
+        check(alone.compute(PackId{pack}, line), shared.compute(PackId{pack}, line));
+      }
+      if (plan.micropacks[pack].pass == Pass::backward) continue;
+      check(alone.head(PackId{pack}, 0, 0), shared.head(PackId{pack}, 0, 0));
+    }
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
+        check(alone.reduce(pp, chunk), shared.reduce(pp, chunk));
+        CHECK(shared.reduce(pp, chunk) <= alone.reduce(pp, chunk) * 2);
+      }
+      check(alone.optimizer(0, pp), shared.optimizer(0, pp));
+    }
+  }
+  CHECK(dearer > 500);
 }
 
 Nanos total_compute(const Plan& plan) {

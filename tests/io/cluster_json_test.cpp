@@ -82,6 +82,17 @@ TEST_CASE("clusters: a base keeps what is not given, inside links too") {
                   "between": {"bytes_per_s": 25e9}, "kernel_s": 0})") == expected);
 }
 
+TEST_CASE("clusters: links are shared in presets, and elsewhere where a file says so") {
+  CHECK(cluster_preset("h100").value().small.shared_links);
+  CHECK_FALSE(parse(kSmall).small.shared_links);
+  CHECK(parse(changed(R"({"shared_links": true})")).small.shared_links);
+  const Cluster apart = parse(R"({"base": "h100", "shared_links": false})");
+  CHECK_FALSE(apart.small.shared_links);
+  // A cluster that does not share links is written as before there was the key.
+  CHECK(cluster_to_json(apart).find("shared_links") == std::string::npos);
+  CHECK(parse(cluster_to_json(apart)) == apart);
+}
+
 TEST_CASE("clusters: wrong values are named with their key") {
   refused(R"({"base": "h20"})", "c.json: base: must be one of 'a100', 'h100', 'h200', found 'h20'");
   refused(R"({"base": 5})", "c.json: base: must be a string, found 5");
@@ -98,6 +109,8 @@ TEST_CASE("clusters: wrong values are named with their key") {
   refused(changed(R"({"tile_tokens": 100000})"),
           "c.json: tile_tokens: must be an integer in 1 .. 65536, found 100000");
   refused(changed(R"({"name": true})"), "c.json: name: must be a string, found true");
+  refused(changed(R"({"shared_links": 1})"),
+          "c.json: shared_links: must be true or false, found 1");
 }
 
 TEST_CASE("clusters: a value in another unit is refused with key, unit, range and an example") {
@@ -158,7 +171,7 @@ TEST_CASE("clusters: an unknown key is refused with the nearest one that is know
           "attention_backward_flops, memory_bytes_per_s, inside, between, kernel_s, segment_s, "
           "tile_tokens, forward_kernels, backward_kernels, head_kernels, embedding_kernels, "
           "matrix_tile_rows, weight_traffic, accumulator_traffic, prefix_traffic, memory_overlap, "
-          "tp_overlap, collective_compute, attention_head_dims");
+          "tp_overlap, collective_compute, shared_links, attention_head_dims");
   refused(changed(R"({"matrix_flop": 8e13})"),
           "c.json: the key 'matrix_flop' is not known; did you mean 'matrix_flops'?");
 }

@@ -138,7 +138,7 @@ TEST_CASE("zoned_unit: attention of the slowest rank, then even linear work and 
   planners::BuiltStep built = candidates.build(settings);
   const Plan& plan = planners::plan_in(built);
   const AnalyticModel model(plan.model, plan.cluster, plan.memory);
-  const StageLoad stage = planners::stage_load(plan, Links(plan), GroupId{0}, 0);
+  const StageLoad stage = stage_load(plan, Links(plan), plan.groups[0], 0);
   const MicroPack& pack = plan.micropacks.front();
   const planners::detail::RankNodes nodes = planners::detail::rank_nodes(kTwoNodes);
   const std::vector<Tokens> documents{{4000}, {1000}, {100}, {100}};

@@ -38,7 +38,8 @@ TEST_CASE("plan_figures: those of the simulated DAG, on random plans and times o
     options.large_model = seed % 3 == 0;
     if (seed % 5 == 0) options.pp = 2;
     if (seed % 7 == 0) options.pp = 1;
-    const Plan plan = test::random_plan(seed, options);
+    Plan plan = test::random_plan(seed, options);
+    plan.cluster.small.shared_links = seed % 2 == 1;
     CHECK((clock(plan, PricedPlan(plan)) == figures_of(sim::simulate_plan(plan))));
     const test::RandomTimes times{seed};
     const sim::PlanSimulation simulation = sim::simulate_plan(plan, times);

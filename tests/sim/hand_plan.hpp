@@ -126,6 +126,8 @@ struct HandPlan {
       out << "dp" << facts.dp << " pp" << facts.pp << ":";
     } else if (facts.kind == sim::ResourceKind::link) {
       out << "dp" << facts.dp << " " << facts.pp << ">" << facts.to_pp << ":";
+    } else if (facts.kind == sim::ResourceKind::port) {
+      out << "dp" << facts.dp << " " << facts.pp << ">:";
     } else {
       out << "R pp" << facts.pp << ":";
     }

@@ -66,6 +66,53 @@ R pp2: 0/0[36,38)
 )");
 }
 
+TEST_CASE("simulate: on shared links messages to both neighbours take turns") {
+  test::HandPlan hand;
+  hand.pp = 3;
+  hand.sample_group = {0, 0};
+  hand.orders = {"F0 F2 B1 B3 R0 O", "F0 B1 F2 B3 R0 O", "F0 H0 B1 F2 H2 B3 R0 O"};
+  test::HandTimes times;
+  times.transfer_time = 4;
+  times.unit = [](std::uint32_t, std::int32_t stage) { return stage == 1 ? 1 : 2; };
+  Plan plan = hand.plan();
+  plan.placement = {{0, 0, 0, 0}, {0, 1, 0, 1}, {0, 2, 0, 2}};
+  const auto text = [&] {
+    const sim::Dag dag = sim::build_dag(plan, times);
+    return "\n" + test::timeline_text(dag, sim::simulate(dag));
+  };
+  plan.cluster.devices_per_node = 8;
+  plan.cluster.inside = {2e9, 0};
+  plan.cluster.between = {1e9, 0};
+  const std::string apart = text();
+  CHECK(apart == R"(
+dp0 pp0: F0[0,2) F2[2,4) B1[25,27) B3[40,42) O[42,43)
+dp0 pp1: F0[6,7) B1[20,21) F2[21,22) B3[35,36) O[36,37)
+dp0 pp2: F0[11,13) H0[13,14) B1[14,16) F2[26,28) H2[28,29) B3[29,31) O[31,32)
+dp0 0>1: 0[2,6) 2[6,10)
+dp0 1>2: 0[7,11) 2[22,26)
+dp0 1>0: 1[21,25) 3[36,40)
+dp0 2>1: 1[16,20) 3[31,35)
+R pp0: 0/0[42,42)
+R pp1: 0/0[36,36)
+R pp2: 0/0[31,31)
+)");
+  plan.cluster.small.shared_links = true;
+  CHECK(text() == R"(
+dp0 pp0: F0[0,2) F2[2,4) B1[25,27) B3[43,45) O[45,46)
+dp0 pp1: F0[6,7) B1[20,21) F2[21,22) B3[38,39) O[39,40)
+dp0 pp2: F0[11,13) H0[13,14) B1[14,16) F2[29,31) H2[31,32) B3[32,34) O[34,35)
+dp0 0>1: 0[2,6) 2[6,10)
+dp0 1>: 0[7,11) 1[21,25) 2[25,29) 3[39,43)
+dp0 2>1: 1[16,20) 3[34,38)
+R pp0: 0/0[45,45)
+R pp1: 0/0[39,39)
+R pp2: 0/0[34,34)
+)");
+  // The last stage is on another node, so that the way there is another link.
+  plan.cluster.devices_per_node = 2;
+  CHECK(text() == apart);
+}
+
 TEST_CASE("simulate: 1F1B on four stages with unequal units") {
   test::HandPlan hand;
   hand.pp = 4;

@@ -650,9 +650,27 @@ class PlanMachine {
       }
     }
   }
+  [[nodiscard]] std::int64_t node(std::size_t device, std::int32_t tp) const {
+    for (const Placement& place : plan_.placement) {
+      if (this->device(place.dp, place.pp) == device && place.tp == tp) {
+        return place.device / plan_.cluster.devices_per_node;
+      }
+    }
+    return -1;
+  }
+  [[nodiscard]] bool crosses_nodes(const Channel& channel) const {
+    for (std::int32_t tp = 0; tp < plan_.parallel.tp; ++tp) {
+      if (node(channel.from, tp) != node(channel.to, tp)) return true;
+    }
+    return false;
+  }
   bool start_transfers() {
     std::map<std::pair<std::size_t, std::size_t>, std::vector<Channel*>> links;
-    for (auto& [key, channel] : channels_) links[{channel.from, channel.to}].push_back(&channel);
+    for (auto& [key, channel] : channels_) {
+      const bool shared = plan_.cluster.small.shared_links;
+      const std::size_t way = shared ? (crosses_nodes(channel) ? 1U : 0U) : channel.to;
+      links[{channel.from, way}].push_back(&channel);
+    }
     bool any = false;
     for (auto& [ends, sharing] : links) {
       Channel* best = nullptr;

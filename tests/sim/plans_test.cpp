@@ -56,7 +56,9 @@ Plan plan_of(std::uint64_t seed) {
   if (seed % 4 == 0) options.pp = 2;  // both directions share links
   if (seed % 5 == 1) options.uncut = true;
   if (seed % 10 == 1) options.recompute = Recompute::full;
-  return test::random_plan(seed, options);
+  Plan plan = test::random_plan(seed, options);
+  plan.cluster.small.shared_links = seed % 2 == 1;
+  return plan;
 }
 
 template <class Times>
@@ -101,9 +103,12 @@ TEST_CASE("simulate_plan: times and memory of a machine that reads the plan itse
     ++seen[plan.model.tied ? "tied" : "not tied"];
     ++seen["window " + std::to_string(plan.max_in_flight)];
     if (plan.parallel.pp == 1 && plan.parallel.chunks > 1) ++seen["handed over in place"];
-    if (plan.parallel.pp == 2 && plan.parallel.chunks > 1) ++seen["shared links"];
+    if (plan.parallel.pp == 2 && plan.parallel.chunks > 1) ++seen["one neighbour"];
+    if (plan.parallel.pp > 2 && plan.cluster.small.shared_links) {
+      for (const bool one : one_port(plan)) ++seen[one ? "one port" : "two ports"];
+    }
   }
-  CHECK(seen.size() == 13);
+  CHECK(seen.size() == 15);
   for (const auto& kind : seen) {
     CAPTURE(kind.first);
     CHECK(kind.second >= slimpack::test::draws(20));

@@ -32,10 +32,12 @@ class AnalyticModel {
     const std::int64_t rows = load.tokens.value * stage.layers;
     const Picos linear = terms_.linear_backward(load.tokens, stage);
     Picos time = terms_.embedding(load, stage, true) + linear +
-                 terms_.in_cp_group(terms_.attention(load, stage, true), load, stage, true) +
+                 terms_.in_cp_group(terms_.attention(load, stage, true), load, stage, true,
+                                    terms_.beside_exchange(load, stage, true)) +
                  terms_.launches(load, stage.layers * (terms_.cluster().backward_kernels +
                                                        terms_.recomputed_kernels(recompute))) +
-                 terms_.tensor_parallel(load, stage, kTensorBackward, linear) +
+                 terms_.tensor_parallel(load, stage, kTensorBackward, linear,
+                                        terms_.beside_tensor(load, stage, true)) +
                  terms_.regroup(load, stage, recompute);
     if (recompute == Recompute::light) time += terms_.light(rows, stage.tensor_parallel);
     if (recompute == Recompute::layer || recompute == Recompute::full) {
@@ -75,9 +77,12 @@ class AnalyticModel {
  private:
   [[nodiscard]] Picos layers_forward(const PackLoad& load, const StageLoad& stage) const noexcept {
     const Picos linear = terms_.linear_forward(load.tokens, stage);
-    return linear + terms_.in_cp_group(terms_.attention(load, stage, false), load, stage, false) +
+    return linear +
+           terms_.in_cp_group(terms_.attention(load, stage, false), load, stage, false,
+                              terms_.beside_exchange(load, stage, false)) +
            terms_.launches(load, stage.layers * terms_.cluster().forward_kernels) +
-           terms_.tensor_parallel(load, stage, kTensorForward, linear);
+           terms_.tensor_parallel(load, stage, kTensorForward, linear,
+                                  terms_.beside_tensor(load, stage, false));
   }
 
   Terms terms_;

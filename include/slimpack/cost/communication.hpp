@@ -9,6 +9,7 @@
 #include "slimpack/cost/load.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
+#include "slimpack/cost/unit_bytes.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
@@ -32,37 +33,6 @@ struct CommunicationBytes {
   friend bool operator==(const CommunicationBytes&, const CommunicationBytes&) = default;
 };
 
-/// Bytes that one received token brings per layer; what a full recomputation repeats is added.
-struct ExchangeBytes {
-  std::int64_t kv = 0;  ///< RingMode::pass_kv: of a token whose keys and values arrive
-  std::int64_t q = 0;   ///< RingMode::pass_q: of a token whose queries arrive
-};
-
-/// What a MicroPack's ring brings in its pass. O(1).
-[[nodiscard]] constexpr ExchangeBytes exchange_bytes(const Plan& plan,
-                                                     const MicroPack& pack) noexcept {
-  const RingBytes ring =
-      ring_bytes(plan.model, element_bytes_of(plan.model, plan.memory.gradient_bytes));
-  const ExchangeBytes forward{ring.kv, ring.q};
-  if (pack.pass == Pass::forward) return forward;
-  ExchangeBytes bytes{ring.kv + ring.kv_back, ring.q_back};
-  if (pack.recompute == Recompute::full) {
-    bytes.kv += forward.kv;
-    bytes.q += forward.q;
-  }
-  return bytes;
-}
-
-namespace detail {
-
-[[nodiscard]] constexpr std::int64_t tensor_collectives(const MicroPack& pack) noexcept {
-  if (pack.pass == Pass::forward) return kTensorForward;
-  const bool again = pack.recompute == Recompute::layer || pack.recompute == Recompute::full;
-  return kTensorBackward + (again ? kTensorForward : 0);
-}
-
-}  // namespace detail
-
 /// Counts what the plan sends. A ring over n devices sends n - 1 times the bytes it reduces or
 /// gathers, twice for an all-reduce. O(slices x ranks).
 [[nodiscard]] inline CommunicationBytes communication_of(const Plan& plan) {
@@ -79,7 +49,7 @@ namespace detail {
     for (const Slice& slice : pack.slices) tokens += slice.length().value;
     bytes.transfers.value += tokens * hidden * borders;
     bytes.tensor_parallel.value +=
-        (tp - 1) * tokens * hidden * model.layers * detail::tensor_collectives(pack);
+        (tp - 1) * tokens * hidden * model.layers * tensor_collectives(pack);
     if (pack.pass == Pass::forward) {
       if (sharded_head) bytes.head.value += (pp - 1) * tokens * head_row;
       bytes.tensor_parallel.value += (tp - 1) * 2 * tokens * hidden * (sharded_head ? pp : 1);

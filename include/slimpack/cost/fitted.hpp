@@ -94,8 +94,10 @@ class FittedModel {
   [[nodiscard]] Nanos forward(const PackLoad& load, const StageLoad& stage) const noexcept {
     const Picos linear = linear_again(load, stage, false);
     Picos time = embedding(embedding_forward_, load, stage, false) + linear +
-                 in_cp_group(attention(load, stage, false), load, stage, false) +
-                 terms_.tensor_parallel(load, stage, kTensorForward, linear);
+                 in_cp_group(attention(load, stage, false), load, stage, false,
+                             terms_.beside_exchange(load, stage, false)) +
+                 terms_.tensor_parallel(load, stage, kTensorForward, linear,
+                                        terms_.beside_tensor(load, stage, false));
     if (layer_forward_ && stage.layers > 0 && Terms::starts(load)) {
       time += layer_forward_->unit;
     }
@@ -114,8 +116,10 @@ class FittedModel {
       linear = layer_backward_->unit + layer_backward_->linear(load.tokens.value, stage.layers, tp);
     }
     Picos time = embedding(embedding_backward_, load, stage, true) + linear +
-                 in_cp_group(attention(load, stage, true), load, stage, true) +
-                 terms_.tensor_parallel(load, stage, kTensorBackward, linear) +
+                 in_cp_group(attention(load, stage, true), load, stage, true,
+                             terms_.beside_exchange(load, stage, true)) +
+                 terms_.tensor_parallel(load, stage, kTensorBackward, linear,
+                                        terms_.beside_tensor(load, stage, true)) +
                  terms_.regroup(load, stage, recompute);
     if (recompute == Recompute::light) {
       time += terms_.light(rows, tp) +
@@ -226,15 +230,15 @@ class FittedModel {
   }
 
   [[nodiscard]] Picos in_cp_group(Picos attention, const PackLoad& load, const StageLoad& stage,
-                                  bool back) const noexcept {
+                                  bool back, Picos kept = 0) const noexcept {
     if (!exchange_ || stage.exchange_link != terms_.cluster().inside) {
-      return terms_.in_cp_group(attention, load, stage, back);
+      return terms_.in_cp_group(attention, load, stage, back, kept);
     }
     const std::int64_t bytes = terms_.exchange_bytes(load, back) * stage.layers;
     if (load.ranks <= 1 || bytes == 0) return attention;
     const auto tp = static_cast<double>(stage.tensor_parallel);
     const Picos traffic = picos(stage.layers, static_cast<double>(exchange_->unit)) +
-                          picos(bytes, exchange_->byte / tp);
+                          picos(bytes, exchange_->byte / tp) + kept;
     return overlapped(attention, traffic, load.ranks);
   }
 

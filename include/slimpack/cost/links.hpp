@@ -13,6 +13,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 
 namespace slimpack {
 
@@ -120,5 +121,34 @@ class Links {
   std::int32_t dp_, pp_, tp_;
   std::vector<std::int64_t> nodes_;
 };
+
+/// The link of the message that (dp, pp) sends forward, or back, round the ring of stages; absent
+/// with one stage.
+[[nodiscard]] inline std::optional<Link> message_link(const Plan& plan, const Links& links,
+                                                      std::int32_t dp, std::int32_t pp, Pass pass) {
+  const std::int32_t stages = plan.parallel.pp;
+  if (stages == 1) return std::nullopt;
+  return links.stages(dp, pp, (pp + (pass == Pass::forward ? 1 : stages - 1)) % stages);
+}
+
+/// Of each device, dp by dp, whether its messages forward and back take turns: always where both go
+/// to one neighbour, and on links that are shared where both take links of one class. O(devices x
+/// tp). Throws as `Links` does, but only where links are shared.
+[[nodiscard]] inline std::vector<bool> one_port(const Plan& plan) {
+  const std::int32_t dp_count = plan.parallel.dp, pp_count = plan.parallel.pp;
+  std::vector<bool> one(static_cast<std::size_t>(dp_count) * static_cast<std::size_t>(pp_count),
+                        pp_count <= 2);
+  if (pp_count <= 2 || !plan.cluster.small.shared_links) return one;
+  const Links links(plan);
+  // With one chunk the ends of the pipeline send one way only.
+  const std::int32_t first = plan.parallel.chunks > 1 ? 0 : 1;
+  for (std::int32_t dp = 0; dp < dp_count; ++dp) {
+    for (std::int32_t pp = first; pp < pp_count - first; ++pp) {
+      one[device_index(plan, dp, pp)] = message_link(plan, links, dp, pp, Pass::forward) ==
+                                        message_link(plan, links, dp, pp, Pass::backward);
+    }
+  }
+  return one;
+}
 
 }  // namespace slimpack

@@ -52,6 +52,7 @@ namespace detail {
   cluster.small.memory_overlap = 0.75;
   cluster.small.tp_overlap = 0.5;
   cluster.small.collective_compute = 0.15;
+  cluster.small.shared_links = true;
   return cluster;
 }
 }  // namespace detail

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -13,9 +14,11 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/cost_model.hpp"
+#include "slimpack/cost/link_shares.hpp"
 #include "slimpack/cost/links.hpp"
 #include "slimpack/cost/load.hpp"
 #include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/stage_load.hpp"
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
@@ -134,7 +137,8 @@ class PricedPlan {
   [[nodiscard]] std::vector<std::vector<StageLoad>> find_kinds(const Plan& plan,
                                                                const Links& links);
   template <CostModel Model>
-  void price_stages(const Plan& plan, const Links& links, const Model& model);
+  void price_stages(const Plan& plan, const Links& links, const PackLoads& loads,
+                    const Model& model);
 
   std::size_t virtual_stages_ = 1, stages_ = 1;
   std::vector<std::size_t> group_;          // of a pack
@@ -170,16 +174,7 @@ inline std::vector<std::vector<StageLoad>> PricedPlan::find_kinds(const Plan& pl
       require(dp >= 0 && dp < plan.parallel.dp, "groups: data-parallel rank does not exist", dp);
     }
     for (std::int32_t i = 0; i < virtual_stages.size(); ++i) {
-      const std::int32_t pp = virtual_stages.stage(i);
-      StageLoad stage;
-      stage.layers = chunk_layers(plan, pp, virtual_stages.chunk(i));
-      stage.embedding = i == 0;
-      stage.tensor_parallel = plan.parallel.tp;
-      stage.tensor_link = plan.cluster.inside;
-      for (const std::int32_t dp : plan.groups[group]) {
-        stage.tensor_link = slower(stage.tensor_link, links.tensor(dp, pp));
-      }
-      stage.exchange_link = links.ranks(plan.groups[group], pp);
+      const StageLoad stage = stage_load(plan, links, plan.groups[group], i);
       const auto found = std::find(kinds[group].begin(), kinds[group].end(), stage);
       kind_.push_back(static_cast<std::size_t>(found - kinds[group].begin()));
       if (found == kinds[group].end()) kinds[group].push_back(stage);
@@ -197,7 +192,6 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
   stages_ = static_cast<std::size_t>(plan.parallel.pp);
   find_borders(plan, links);
   const std::vector<std::vector<StageLoad>> kinds = find_kinds(plan, links);
-  price_stages(plan, links, model);
 
   HeadLoad head;
   head.tensor_parallel = plan.parallel.tp;
@@ -253,19 +247,27 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
       ranked_.push_back(ranked);
     }
   }
+  price_stages(plan, links, loads, model);
 }
 
 template <CostModel Model>
-void PricedPlan::price_stages(const Plan& plan, const Links& links, const Model& model) {
+void PricedPlan::price_stages(const Plan& plan, const Links& links, const PackLoads& loads,
+                              const Model& model) {
   const std::int64_t tp = plan.parallel.tp;
   const auto part = [&](std::int64_t bytes) { return Bytes{(bytes + tp - 1) / tp}; };
   const bool sharded = plan.memory.optimizer == OptimizerState::sharded;
   std::vector<std::int32_t> all;
   for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) all.push_back(dp);
+  std::optional<LinkShares> shares;
+  if (plan.cluster.small.shared_links && plan.parallel.dp > 1) {
+    shares.emplace(plan, links, loads, *this);
+  }
   for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
       const Bytes bytes = part(reduced_weights(plan, pp, chunk) * plan.memory.gradient_bytes);
-      reduce_.push_back(model.reduce(bytes, plan.parallel.dp, links.ranks(all, pp)));
+      const Link& link = links.ranks(all, pp);
+      const Nanos alone = model.reduce(bytes, plan.parallel.dp, link);
+      reduce_.push_back(shares ? shares->beside_units(alone, pp, link) : alone);
     }
   }
   const std::vector<std::int32_t> tied = tied_stages(plan);

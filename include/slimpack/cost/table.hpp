@@ -178,16 +178,20 @@ class TableModel {
   /// F of a pack on a stage, ring and tensor-parallel traffic included.
   [[nodiscard]] Nanos forward(const PackLoad& load, const StageLoad& stage) const noexcept {
     return to_nanos(
-        terms_.embedding(load, stage, false) + layers(forward_, load, stage, false) +
-        terms_.tensor_parallel(load, stage, kTensorForward, linear(forward_, load, stage)));
+        terms_.embedding(load, stage, false) +
+        layers(forward_, load, stage, false, terms_.beside_exchange(load, stage, false)) +
+        terms_.tensor_parallel(load, stage, kTensorForward, linear(forward_, load, stage),
+                               terms_.beside_tensor(load, stage, false)));
   }
 
   /// B of a pack on a stage, with what it recomputes.
   [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
                                Recompute recompute) const noexcept {
     Picos time =
-        terms_.embedding(load, stage, true) + layers(backward_, load, stage, true) +
-        terms_.tensor_parallel(load, stage, kTensorBackward, linear(backward_, load, stage)) +
+        terms_.embedding(load, stage, true) +
+        layers(backward_, load, stage, true, terms_.beside_exchange(load, stage, true)) +
+        terms_.tensor_parallel(load, stage, kTensorBackward, linear(backward_, load, stage),
+                               terms_.beside_tensor(load, stage, true)) +
         terms_.regroup(load, stage, recompute);
     if (recompute == Recompute::light) {
       time += terms_.light(load.tokens.value * stage.layers, stage.tensor_parallel) +
@@ -245,13 +249,13 @@ class TableModel {
   /// What pairs add to the table's least context counts as attention, behind which the exchange
   /// of a context-parallel group hides.
   [[nodiscard]] Picos layers(const detail::TableSurface& surface, const PackLoad& load,
-                             const StageLoad& stage, bool back) const noexcept {
+                             const StageLoad& stage, bool back, Picos kept = 0) const noexcept {
     const Picos base = linear(surface, load, stage);
     const Picos whole =
         Terms::starts(load) ? spread(surface.at(load.tokens.value, load.pairs2), stage) : 0;
     const Picos further =
         terms_.segments(std::max<std::int64_t>(load.segments - 1, 0), stage.layers);
-    return base + terms_.in_cp_group(whole - base + further, load, stage, back);
+    return base + terms_.in_cp_group(whole - base + further, load, stage, back, kept);
   }
 
   Terms terms_;

@@ -197,10 +197,30 @@ class Terms {
   /// Gathering of saved rows that are not contiguous, or more kernels, whichever is cheaper.
   [[nodiscard]] Picos regroup(const PackLoad& load, const StageLoad& stage,
                               Recompute mode) const noexcept;
+  /// How long the message of F or, where `back`, B keeps `link` from other traffic of the unit.
+  [[nodiscard]] Picos own_message(const PackLoad& load, const StageLoad& stage, bool back,
+                                  const Link& link) const noexcept {
+    const Link& sent = back ? stage.backward_message : stage.forward_message;
+    if (sent.bytes_per_s == 0 || sent != link) return 0;
+    return picos(load.tokens.value * hidden_bytes_,
+                 picos_each(1, link.bytes_per_s) / d(stage.tensor_parallel));
+  }
+  /// The same on the link of tensor-parallel devices.
+  [[nodiscard]] Picos beside_tensor(const PackLoad& load, const StageLoad& stage,
+                                    bool back) const noexcept {
+    return stage.tensor_parallel == 1 ? 0 : own_message(load, stage, back, stage.tensor_link);
+  }
+  /// The same on the link of the exchange, unless tensor-parallel traffic has waited.
+  [[nodiscard]] Picos beside_exchange(const PackLoad& load, const StageLoad& stage,
+                                      bool back) const noexcept {
+    if (load.ranks == 1 || beside_tensor(load, stage, back) > 0) return 0;
+    return own_message(load, stage, back, stage.exchange_link);
+  }
   /// What `collectives` a layer between tensor-parallel devices add to `arithmetic`, behind which
-  /// a share of them hides and from which they take theirs.
+  /// a share of them hides and from which they take theirs; their link is `kept` from them so long.
   [[nodiscard]] Picos tensor_parallel(const PackLoad& load, const StageLoad& stage,
-                                      std::int64_t collectives, Picos arithmetic) const noexcept;
+                                      std::int64_t collectives, Picos arithmetic,
+                                      Picos kept = 0) const noexcept;
   /// Bytes that one layer's exchange brings to this rank.
   [[nodiscard]] std::int64_t exchange_bytes(const PackLoad& load, bool back) const noexcept {
     return load.kv_received.value * (ring_.kv + (back ? ring_.kv_back : 0)) +
@@ -210,9 +230,10 @@ class Terms {
   [[nodiscard]] static bool starts(const PackLoad& load) noexcept {
     return load.tokens.value > 0 || load.ranks > 1;
   }
-  /// Attention with the exchange of the group's ranks hidden behind it, ring step by ring step.
+  /// Attention with the exchange of the group's ranks hidden behind it, ring step by ring step;
+  /// their link is `kept` from them so long.
   [[nodiscard]] Picos in_cp_group(Picos attention, const PackLoad& load, const StageLoad& stage,
-                                  bool back) const noexcept;
+                                  bool back, Picos kept = 0) const noexcept;
   /// What compute loses to a collective that runs beside it for `time`.
   [[nodiscard]] Picos taken_by_collective(Picos time) const noexcept {
     return picos(time, cluster_.small.collective_compute);
@@ -294,7 +315,7 @@ class Terms {
   std::array<double, kRecomputeModes> regather_{};        // accumulators of products of kept inputs
   double kernel_, segment_;
   RingBytes ring_;                                  // per token and layer
-  std::int64_t hidden_bytes_, head_traffic_bytes_;  // per token
+  std::int64_t hidden_bytes_, head_traffic_bytes_;  // per token; of H with the message beside it
 };
 
 inline Terms::Terms(const ModelShape& model, const Cluster& cluster, const MemorySpec& memory)
@@ -377,8 +398,9 @@ inline Terms::Terms(const ModelShape& model, const Cluster& cluster, const Memor
 
   const ElementBytes size = element_bytes_of(model, gradient);
   ring_ = ring_bytes(model, size);
-  head_traffic_bytes_ = head_traffic_bytes(model, size);
   hidden_bytes_ = hidden * element;
+  // The slowest link between the stages of a rank is one that neighbours among them send over.
+  head_traffic_bytes_ = head_traffic_bytes(model, size) + (small.shared_links ? hidden_bytes_ : 0);
 }
 
 inline WorkRates Terms::rates() const noexcept {
@@ -434,21 +456,24 @@ inline Picos Terms::regroup(const PackLoad& load, const StageLoad& stage,
 }
 
 inline Picos Terms::tensor_parallel(const PackLoad& load, const StageLoad& stage,
-                                    std::int64_t collectives, Picos arithmetic) const noexcept {
+                                    std::int64_t collectives, Picos arithmetic,
+                                    Picos kept) const noexcept {
   const std::int64_t count = collectives * stage.layers;
   const Picos bytes = collective(load.tokens.value * hidden_bytes_ * count, stage.tensor_parallel,
-                                 Link{stage.tensor_link.bytes_per_s, 0});
+                                 Link{stage.tensor_link.bytes_per_s, 0}) +
+                      (count > 0 ? kept : 0);
   const Picos hidden = std::min(picos(bytes, cluster_.small.tp_overlap), arithmetic);
   return bytes - hidden + taken_by_collective(hidden) +
          (starts(load) ? latency(stage.tensor_link, count * (stage.tensor_parallel - 1)) : 0);
 }
 
 inline Picos Terms::in_cp_group(Picos attention, const PackLoad& load, const StageLoad& stage,
-                                bool back) const noexcept {
+                                bool back, Picos kept) const noexcept {
   if (load.ranks <= 1) return attention;
   const std::int64_t bytes = exchange_bytes(load, back) * stage.layers;
   const Picos traffic =
-      picos(bytes, picos_each(1, stage.exchange_link.bytes_per_s) / d(stage.tensor_parallel));
+      picos(bytes, picos_each(1, stage.exchange_link.bytes_per_s) / d(stage.tensor_parallel)) +
+      (bytes > 0 ? kept : 0);
   const std::int64_t rings =
       (load.kv_received.value > 0 ? 1 : 0) + (load.q_received.value > 0 ? 1 : 0);
   return overlapped(attention, traffic, load.ranks) +

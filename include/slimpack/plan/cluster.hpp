@@ -44,6 +44,9 @@ struct SmallUnitPrices {
   double tp_overlap = 0;
   /// Share of a device's compute that a running collective takes, in [0, 1].
   double collective_compute = 0;
+  /// Whether all that a device sends over links of one class takes turns: messages between stages
+  /// go first come, first served, and other traffic takes what they leave.
+  bool shared_links = false;
   /// By ascending head dimension; rates between two are interpolated, beyond them constant. Empty:
   /// the cluster's rates hold for all.
   std::vector<HeadDimRate> head_dims;

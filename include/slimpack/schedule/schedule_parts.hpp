@@ -11,6 +11,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/union_find.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/cost/links.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/detail/list_sequence.hpp"
@@ -72,6 +73,8 @@ class ScheduleParts {
     }
     join_ranks(plan, {detail::queue_order(plan, Pass::forward),
                       detail::queue_order(plan, Pass::backward)});
+    stages_ = static_cast<std::size_t>(plan.parallel.pp);
+    one_port_ = slimpack::one_port(plan);
   }
 
   /// The number of parts.
@@ -92,6 +95,10 @@ class ScheduleParts {
   /// The position in `packs` of the forward pack that ends a sample.
   [[nodiscard]] std::uint32_t last_forward(SampleId sample) const noexcept {
     return last_forward_[index(sample)];
+  }
+  /// Whether the messages that (dp, pp) sends forward and back take turns.
+  [[nodiscard]] bool one_port(std::int32_t dp, std::int32_t pp) const {
+    return one_port_[static_cast<std::size_t>(dp) * stages_ + static_cast<std::size_t>(pp)];
   }
   /// The position of a rank in `ranks` of its part.
   [[nodiscard]] std::uint32_t place(std::int32_t dp) const noexcept {
@@ -140,6 +147,8 @@ class ScheduleParts {
   std::vector<std::array<std::vector<std::uint32_t>, 2>> packs_;  // by part and pass
   std::vector<std::uint32_t> position_;                           // by pack
   std::vector<std::uint32_t> last_forward_;                       // by sample
+  std::size_t stages_ = 0;
+  std::vector<bool> one_port_;  // by device
 };
 
 }  // namespace slimpack::schedule

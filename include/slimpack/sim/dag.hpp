@@ -91,8 +91,9 @@ struct NodeLabel {
   friend bool operator==(const NodeLabel&, const NodeLabel&) = default;
 };
 
-/// What a resource is: a device's compute, a link between stages, or the links that reduce a stage.
-enum class ResourceKind : std::uint8_t { compute, link, reduce };
+/// What a resource is: a device's compute, a link between stages, the links that reduce a stage, or
+/// the one port through which a device sends to both its neighbours.
+enum class ResourceKind : std::uint8_t { compute, link, reduce, port };
 
 /// What executes one node at a time. With a fixed order it executes its nodes in the order of their
 /// ids, and edges say so. With `first_come` the node that became possible first goes first, ties to

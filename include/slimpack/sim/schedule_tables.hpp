@@ -12,6 +12,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/cost/links.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
@@ -60,7 +61,7 @@ class ScheduleTables {
     std::uint32_t count = 0;  ///< of its messages
     std::uint32_t from = 0;   ///< the sending device
     std::uint32_t to = 0;     ///< the receiving device
-    std::uint32_t link = 0;   ///< 2 x device, one more for the way back
+    std::uint32_t link = 0;   ///< 2 x device, one more for the way back unless both take turns
   };
 
   /// `memory` is that of the plan. O(slices log slices + units).
@@ -248,6 +249,7 @@ class ScheduleTables {
   void add_messages() {
     if (virtual_stages_.pp == 1) return;
     message_of_.assign(cells(), kNone);
+    const std::vector<bool> one = one_port(plan_);
     std::vector<std::uint32_t> open(2 * plan_.groups.size(), kNone);  // of the device at hand
     std::vector<std::uint32_t> sent;                                  // channel, in order of sends
     for_each_send([&](std::uint32_t device, const Unit& unit, std::size_t) {
@@ -260,8 +262,7 @@ class ScheduleTables {
         const std::int32_t to = forward ? (pp + 1) % virtual_stages_.pp
                                         : (pp + virtual_stages_.pp - 1) % virtual_stages_.pp;
         const auto there = device_index(plan_, plan_.schedule[device].dp, to);
-        // With two stages both directions lead to the same neighbour.
-        const std::uint32_t way = !forward && virtual_stages_.pp > 2 ? 1 : 0;
+        const std::uint32_t way = !forward && !one[device] ? 1 : 0;
         channels_.push_back({0, 0, device, static_cast<std::uint32_t>(there), 2 * device + way});
       }
       ++channels_[channel].count;

@@ -231,7 +231,8 @@ class ListRun : ListPlaces {
     const bool turn = stage == exit(side);
     const std::uint32_t to = next(side, stage);
     const std::uint32_t sender = rank * stages_ + stage, receiver = rank * stages_ + to;
-    std::int64_t& link = state_.devices[sender].link[stages_ > 2 ? side : 0];
+    const bool one = parts_.one_port(of.dp, static_cast<std::int32_t>(stage));
+    std::int64_t& link = state_.devices[sender].link[one ? 0 : side];
     link = std::max(link, now()) + of.transfer[side][row(pass, stage) + item];
     of.arrival[side][row(pass, to) + (turn ? pass.next_chunk[item] : item)] = link;
     ask(sender);

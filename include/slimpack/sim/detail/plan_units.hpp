@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/cost/links.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/plan/plan.hpp"
@@ -43,6 +44,7 @@ class PlanUnits {
 
   /// Throws InvalidInput where a unit is missing or there twice, or a time is negative.
   void add() {
+    one_port_ = one_port(draft_.plan);
     add_devices();
     add_units();
     require_all_units();
@@ -136,19 +138,21 @@ class PlanUnits {
         draft_.add_node(time, draft_.out.channels()[index(channel)].link, label));
   }
 
-  /// The channel of a group and pass that leaves a device; two channels to the same stage use
-  /// one link.
+  /// The channel of a group and pass that leaves a device; two channels to the same stage, or
+  /// through the same port, use one resource.
   [[nodiscard]] ChannelId open_channel(const DeviceSchedule& schedule, PackId pack, Pass pass,
                                        std::size_t rank, std::int32_t to_pp) {
     const GroupId group = draft_.plan.micropacks[index(pack)].group;
     OpenChannel& open = open_channel_[2 * index(group) + static_cast<std::size_t>(pass)];
     const std::size_t device = device_index(draft_.plan, schedule.dp, schedule.pp) + 1;
     if (open.device == device) return open.channel;
-    const std::size_t direction =
-        pass == Pass::backward && draft_.plan.parallel.pp > 2 ? std::size_t{1} : std::size_t{0};
+    const bool one = one_port_[device - 1];
+    const std::size_t direction = pass == Pass::backward && !one ? std::size_t{1} : std::size_t{0};
     if (link_[direction] == kNoResource) {
+      const bool port = one && draft_.plan.parallel.pp > 2;
       link_[direction] =
-          draft_.out.add_resource({ResourceKind::link, schedule.dp, schedule.pp, to_pp, false});
+          draft_.out.add_resource({port ? ResourceKind::port : ResourceKind::link, schedule.dp,
+                                   schedule.pp, port ? 0 : to_pp, false});
     } else {
       draft_.out.serve_first_come(link_[direction]);
     }
@@ -228,6 +232,7 @@ class PlanUnits {
   const Times& times_;
   std::vector<OpenChannel> open_channel_;  // by group and pass, of the device at hand
   std::array<ResourceId, 2> link_{};       // of the device at hand
+  std::vector<bool> one_port_;             // by device: both directions take turns
   NodeId previous_ = kNoNode;
 };
 

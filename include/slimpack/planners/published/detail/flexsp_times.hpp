@@ -14,9 +14,11 @@
 #include "slimpack/cost/links.hpp"
 #include "slimpack/cost/load.hpp"
 #include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/stage_load.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
+#include "slimpack/planners/published/detail/unit_parts.hpp"
 
 namespace slimpack::planners::detail {
 
@@ -76,23 +78,17 @@ class HeadSplitTimes {
     return load;
   }
 
-  /// F or B of a pack on one virtual stage.
+  /// F or B of a pack on one virtual stage. Its all-to-alls wait for the message that it sends
+  /// where that takes the slowest of their links.
   [[nodiscard]] Nanos unit(const MicroPack& pack, const PackLoad& load, std::int32_t line) const {
     const auto& group = plan_.groups[index(pack.group)];
-    const VirtualStages places = virtual_stages_of(plan_);
-    const std::int32_t pp = places.stage(line);
-    StageLoad stage;
-    stage.layers = chunk_layers(plan_, pp, places.chunk(line));
-    stage.embedding = line == 0;
-    stage.tensor_parallel = plan_.parallel.tp;
-    stage.tensor_link = plan_.cluster.inside;
-    for (const std::int32_t dp : group) {
-      stage.tensor_link = slower(stage.tensor_link, links_.tensor(dp, pp));
-    }
-    stage.exchange_link = plan_.cluster.inside;
+    const std::int32_t pp = virtual_stages_of(plan_).stage(line);
+    const StageLoad stage = stage_load(plan_, links_, group, line);
     const Nanos compute = pack.pass == Pass::forward ? model_.forward(load, stage)
                                                      : model_.backward(load, stage, pack.recompute);
-    return compute + exchange(pack, load.tokens, pp) * stage.layers;
+    if (group.size() == 1) return compute;
+    return compute + exchange(pack, load.tokens, pp) * stage.layers +
+           own_message(model_, plan_, load.tokens, stage, pack.pass, stage.exchange_link);
   }
 
   /// The all-to-alls of one layer: each rank keeps its own part, parts of its node's ranks and of

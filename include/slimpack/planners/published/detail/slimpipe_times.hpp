@@ -19,6 +19,7 @@
 #include "slimpack/cost/communication.hpp"
 #include "slimpack/cost/links.hpp"
 #include "slimpack/cost/price.hpp"
+#include "slimpack/cost/stage_load.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/published/detail/unit_parts.hpp"
@@ -31,6 +32,7 @@ struct StageWork {
   UnitParts parts;           ///< time of attention and of the rest
   std::int64_t queries = 0;  ///< bytes of queries, outputs and statistics of all its tokens
   std::int64_t keys = 0;     ///< bytes of the keys and values that a mean query attends to
+  Nanos message;             ///< for which its own message keeps transfers waiting
 };
 
 /// What becomes of units that run at the same time.
@@ -46,7 +48,8 @@ struct ExchangedWork {
 /// outputs back, and the part of keys and values that belongs to the attention moved; it takes
 /// `transfer(bytes, from, to)`. Of attention and transfers the shorter hides behind the longer but
 /// for one of as many parts as there are units, the share by which the rings of ranks hide
-/// (docs/costs.md). If the slowest unit would not gain, nothing is exchanged. Law: the attention of
+/// (docs/costs.md); a unit's own message goes before its transfers. If the slowest unit would not
+/// gain, nothing is exchanged. Law: the attention of
 /// all units keeps its sum. O(units).
 template <class Transfer>
 [[nodiscard]] ExchangedWork exchange_attention(std::span<const StageWork> units,
@@ -94,6 +97,7 @@ template <class Transfer>
   }
   std::vector<Nanos> time(units.size());
   for (std::size_t i = 0; i < units.size(); ++i) {
+    if (traffic[i] > Nanos{}) traffic[i] += units[i].message;
     const Nanos shorter = std::min(share[i], traffic[i]);
     time[i] = units[i].parts.linear + std::max(share[i], traffic[i]) +
               Nanos{(shorter.value + count - 1) / count};
@@ -143,6 +147,7 @@ class SlimpipeTimes {
   void run(const std::vector<std::int32_t>& group) {
     const auto stages = static_cast<std::size_t>(plan_.parallel.pp);
     group_ = &group;
+    find_messages();
     steps_.assign(stages, {});
     instants_.clear();
     next_.assign(stages, 0);
@@ -307,7 +312,32 @@ class SlimpipeTimes {
     const std::int64_t layers = plan_.stages[static_cast<std::size_t>(line)].layers();
     const std::int64_t tokens = parts_.tokens(pack).value;
     const std::int64_t keys = parts_.pairs2(pack) / (2 * tokens) + 1;
-    return {pp, parts_(pack, line), layers * tokens * each.q, layers * keys * each.kv};
+    return {pp, parts_(pack, line), layers * tokens * each.q, layers * keys * each.kv,
+            message(pack, line)};
+  }
+  /// Finds the messages that take the slowest link between the stages, over which they exchange,
+  /// and for which no other traffic of their units has waited.
+  void find_messages() {
+    exchange_ = links_.rank(group_->front());
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      std::vector<bool>& keeps = keeps_exchange_[static_cast<std::size_t>(pass)];
+      keeps.assign(lines_, false);
+      if (!plan_.cluster.small.shared_links) continue;
+      for (std::int32_t line = 0; line < static_cast<std::int32_t>(lines_); ++line) {
+        const auto sent = slowest_message_link(plan_, links_, *group_, line, pass);
+        const StageLoad stage = stage_load(plan_, links_, *group_, line);
+        const bool waited = (group_->size() > 1 && sent == stage.exchange_link) ||
+                            (plan_.parallel.tp > 1 && sent == stage.tensor_link);
+        keeps[static_cast<std::size_t>(line)] = sent == exchange_ && !waited;
+      }
+    }
+  }
+  [[nodiscard]] Nanos message(PackId pack, std::int32_t line) const {
+    const Pass pass = plan_.micropacks[index(pack)].pass;
+    if (!keeps_exchange_[static_cast<std::size_t>(pass)][static_cast<std::size_t>(line)]) return {};
+    return prices_.transfer(pack, line, 0) -
+           std::visit([&](const auto& model) { return model.transfer(Bytes{}, exchange_); },
+                      model_);
   }
 
   const Plan& plan_;
@@ -317,11 +347,13 @@ class SlimpipeTimes {
   PlanParts parts_;
   std::size_t lines_;  // virtual stages
   const std::vector<std::int32_t>* group_ = nullptr;
-  std::vector<std::vector<Step>> steps_;       // of each stage
-  std::vector<std::vector<Member>> instants_;  // empty: its units do not wait
-  std::vector<std::size_t> next_;              // place of each stage
-  std::vector<Nanos> free_;                    // when each stage has run what came before
-  std::vector<Nanos> end_;                     // of units, by pack and virtual stage; -1: not yet
+  Link exchange_;                                    // slowest between the stages of the group
+  std::array<std::vector<bool>, 2> keeps_exchange_;  // by pass and virtual stage
+  std::vector<std::vector<Step>> steps_;             // of each stage
+  std::vector<std::vector<Member>> instants_;        // empty: its units do not wait
+  std::vector<std::size_t> next_;                    // place of each stage
+  std::vector<Nanos> free_;                          // when each stage has run what came before
+  std::vector<Nanos> end_;  // of units, by pack and virtual stage; -1: not yet
 };
 
 /// Gives each slice of a group of several ranks the ring mode that sends fewer bytes: keys and

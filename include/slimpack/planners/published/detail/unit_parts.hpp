@@ -14,6 +14,7 @@
 #include "slimpack/cost/links.hpp"
 #include "slimpack/cost/load.hpp"
 #include "slimpack/cost/memory_model.hpp"
+#include "slimpack/cost/stage_load.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
@@ -53,21 +54,16 @@ template <CostModel Model>
   return {linear, whole - linear};
 }
 
-/// A virtual stage as the ranks of `group` have it. O(ranks x tp).
-[[nodiscard]] inline StageLoad stage_load(const Plan& plan, const Links& links, GroupId group,
-                                          std::int32_t line) {
-  const VirtualStages places = virtual_stages_of(plan);
-  const std::int32_t pp = places.stage(line);
-  StageLoad stage;
-  stage.layers = chunk_layers(plan, pp, places.chunk(line));
-  stage.embedding = line == 0;
-  stage.tensor_parallel = plan.parallel.tp;
-  stage.tensor_link = plan.cluster.inside;
-  for (const std::int32_t dp : plan.groups[index(group)]) {
-    stage.tensor_link = slower(stage.tensor_link, links.tensor(dp, pp));
-  }
-  stage.exchange_link = links.ranks(plan.groups[index(group)], pp);
-  return stage;
+/// How long the message of a unit with so many own tokens keeps `link` from traffic that the cost
+/// model does not know: 0 where it takes another link, or has kept tensor-parallel traffic waiting.
+template <CostModel Model>
+[[nodiscard]] Nanos own_message(const Model& model, const Plan& plan, Tokens tokens,
+                                const StageLoad& stage, Pass pass, const Link& link) noexcept {
+  const Link& sent = pass == Pass::forward ? stage.forward_message : stage.backward_message;
+  if (sent.bytes_per_s == 0 || sent != link) return {};
+  if (stage.tensor_parallel > 1 && sent == stage.tensor_link) return {};
+  const std::int64_t hidden = layer_bytes(plan.model, 0, plan.parallel.tp).boundary;
+  return model.transfer(Bytes{tokens.value * hidden}, link) - model.transfer(Bytes{}, link);
 }
 
 /// The virtual stages of a group, those that cost the same as one kind.
@@ -78,7 +74,7 @@ struct StageKinds {
 [[nodiscard]] inline StageKinds stage_kinds(const Plan& plan, const Links& links, GroupId group) {
   StageKinds kinds;
   for (std::int32_t line = 0; line < virtual_stages_of(plan).size(); ++line) {
-    const StageLoad load = stage_load(plan, links, group, line);
+    const StageLoad load = stage_load(plan, links, plan.groups[index(group)], line);
     const auto found = std::find(kinds.loads.begin(), kinds.loads.end(), load);
     kinds.kind.push_back(static_cast<std::size_t>(found - kinds.loads.begin()));
     if (found == kinds.loads.end()) kinds.loads.push_back(load);

@@ -43,8 +43,9 @@ struct ZonedUnit {
 /// after another while rings run, those inside and between nodes at the same time. As in a ring of
 /// slimpack's, the shorter of attention and rings hides behind the longer but for one of as many
 /// parts as the widest ring of the rank has ranks, and each of its steps adds a latency a layer
-/// (docs/costs.md). Then, whichever is faster, tokens are remapped and all ranks do an even part of
-/// the linear work, or each does that of its own tokens.
+/// (docs/costs.md); the message that the unit sends keeps them waiting as there. Then, whichever is
+/// faster, tokens are remapped and all ranks do an even part of the linear work, or each does that
+/// of its own tokens.
 template <CostModel Model>
 [[nodiscard]] ZonedUnit zoned_unit(const Model& model, const Plan& plan, const MicroPack& pack,
                                    const Zones& zones, const RankNodes& nodes,
@@ -70,8 +71,13 @@ template <CostModel Model>
   for (const ZoneLoad& rank : zones.ranks) {
     const UnitParts own = unit_parts(model, back(rank.load), stage, pack.pass, pack.recompute);
     const bool over_nodes = rank.between.value > 0;
-    const Nanos rings = std::max(flow(rank.inside, keys, plan.cluster.inside),
-                                 flow(rank.between, keys, plan.cluster.between));
+    const auto ring = [&](Tokens tokens, const Link& link) {
+      if (tokens.value == 0) return Nanos{};
+      return flow(tokens, keys, link) +
+             own_message(model, plan, rank.load.tokens, stage, pack.pass, link);
+    };
+    const Nanos rings =
+        std::max(ring(rank.inside, plan.cluster.inside), ring(rank.between, plan.cluster.between));
     Nanos longest = std::max(own.attention, rings);
     if (rank.inside.value > 0 || over_nodes) {
       const auto members = static_cast<std::int64_t>(

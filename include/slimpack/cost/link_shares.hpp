@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the units of devices leave of their links to collectives that run beside them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "slimpack/core/int128.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/links.hpp"
+#include "slimpack/cost/load.hpp"
+#include "slimpack/cost/terms.hpp"
+#include "slimpack/cost/unit_bytes.hpp"
+#include "slimpack/cost/unit_times.hpp"
+#include "slimpack/plan/memory.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
+
+namespace slimpack {
+
+/// `alone` prolonged by what units, which take `units` in all, send meanwhile for `busy`: to alone
+/// / (1 - busy / units), rounded up, but never beyond twice, the half of a link that two who share
+/// it have each.
+[[nodiscard]] constexpr Nanos beside_traffic(Nanos alone, Nanos busy, Nanos units) noexcept {
+  if (units.value <= 0 || busy.value <= 0) return alone;
+  const std::int64_t free = std::max(units.value - busy.value, (units.value + 1) / 2);
+  return {static_cast<std::int64_t>((Int128{alone.value} * units.value + free - 1) / free)};
+}
+
+/// How much of each link the units of a plan take, on average over their own times: messages,
+/// exchanges, tensor-parallel traffic and the sharded head. Keeps plan and links, which must
+/// outlive it.
+class LinkShares {
+ public:
+  /// O(units + slices).
+  template <class Times>
+  LinkShares(const Plan& plan, const Links& links, const PackLoads& loads, const Times& times)
+      : plan_(plan),
+        links_(links),
+        lines_(static_cast<std::size_t>(virtual_stages_of(plan).size())),
+        sent_(plan.groups.size()),
+        time_(plan.groups.size() * lines_),
+        head_on_all_(plan.parallel.head == LmHead::shard) {
+    for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+      const auto id = static_cast<PackId>(i);
+      const MicroPack& pack = plan.micropacks[i];
+      const std::size_t group = index(pack.group);
+      const bool forward = pack.pass == Pass::forward;
+      sent_[group].resize(plan.groups[group].size());
+      for (std::size_t line = 0; line < lines_; ++line) {
+        time_[group * lines_ + line] += times.compute(id, static_cast<std::int32_t>(line));
+      }
+      const ExchangeBytes each = exchange_bytes(plan, pack);
+      for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
+        const PackLoad& load = loads(id, rank);
+        Sent& sent = sent_[group][rank];
+        (forward ? sent.forward : sent.backward) += load.tokens.value;
+        sent.gathered += load.tokens.value * tensor_collectives(pack);
+        sent.exchanged += load.kv_received.value * each.kv + load.q_received.value * each.q;
+        if (forward) sent.head += times.head(id, rank, plan.parallel.pp - 1);
+      }
+    }
+  }
+
+  /// The time of a collective of all ranks of a stage over `link` that takes `alone` by itself: as
+  /// long as on the rank that leaves it least. O(groups x chunks x ranks).
+  [[nodiscard]] Nanos beside_units(Nanos alone, std::int32_t pp, const Link& link) const {
+    Nanos longest = alone;
+    for (std::int32_t dp = 0; dp < plan_.parallel.dp; ++dp) {
+      const Use use = use_of(dp, pp, link);
+      const Nanos busy = to_nanos(picos(
+          use.bytes, picos_each(1, link.bytes_per_s) / static_cast<double>(plan_.parallel.tp)));
+      longest = std::max(longest, beside_traffic(alone, busy, use.time));
+    }
+    return longest;
+  }
+
+ private:
+  /// Of the packs of a group on one of its ranks: tokens, tokens times collectives a layer, bytes
+  /// of exchange a layer, and the time of H.
+  struct Sent {
+    std::int64_t forward = 0, backward = 0, gathered = 0, exchanged = 0;
+    Nanos head;
+  };
+  struct Use {
+    std::int64_t bytes = 0;  // of all tensor-parallel devices
+    Nanos time;
+  };
+
+  [[nodiscard]] Use use_of(std::int32_t dp, std::int32_t pp, const Link& link) const {
+    const VirtualStages virtual_stages = virtual_stages_of(plan_);
+    const std::int64_t hidden = plan_.model.hidden * plan_.model.bytes_per_element;
+    const std::int64_t head_row =
+        head_traffic_bytes(plan_.model, element_bytes_of(plan_.model, plan_.memory.gradient_bytes));
+    const std::int64_t tp = plan_.parallel.tp;
+    const bool ahead = message_link(plan_, links_, dp, pp, Pass::forward) == link;
+    const bool back = message_link(plan_, links_, dp, pp, Pass::backward) == link;
+    const bool tensor = tp > 1 && links_.tensor(dp, pp) == link;
+    const bool head = head_on_all_ && plan_.parallel.pp > 1 && links_.rank(dp) == link;
+    Use use;
+    for (std::size_t group = 0; group < sent_.size(); ++group) {
+      const std::vector<std::int32_t>& ranks = plan_.groups[group];
+      const auto found = std::find(ranks.begin(), ranks.end(), dp);
+      if (found == ranks.end() || sent_[group].empty()) continue;
+      const Sent& sent = sent_[group][static_cast<std::size_t>(found - ranks.begin())];
+      const bool ring = ranks.size() > 1 && links_.ranks(ranks, pp) == link;
+      for (std::int32_t chunk = 0; chunk < plan_.parallel.chunks; ++chunk) {
+        const std::int32_t line = virtual_stages.index(pp, chunk);
+        const std::int64_t layers = chunk_layers(plan_, pp, chunk);
+        use.time += time_[group * lines_ + static_cast<std::size_t>(line)];
+        if (ahead && line + 1 < virtual_stages.size()) use.bytes += sent.forward * hidden;
+        if (back && line > 0) use.bytes += sent.backward * hidden;
+        if (ring) use.bytes += sent.exchanged * layers;
+        if (tensor) use.bytes += sent.gathered * layers * hidden * (tp - 1);
+      }
+      if (head) use.bytes += sent.forward * head_row;
+      if (head_on_all_ || pp + 1 == plan_.parallel.pp) use.time += sent.head;
+    }
+    return use;
+  }
+
+  const Plan& plan_;
+  const Links& links_;
+  std::size_t lines_;                    // virtual stages
+  std::vector<std::vector<Sent>> sent_;  // by group and rank of it
+  std::vector<Nanos> time_;              // of F and B, by group and virtual stage
+  bool head_on_all_;                     // the stages share it
+};
+
+}  // namespace slimpack

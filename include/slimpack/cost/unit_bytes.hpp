@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes that units send besides their messages: exchanges and tensor-parallel collectives.
+#pragma once
+
+#include <cstdint>
+
+#include "slimpack/cost/terms.hpp"
+#include "slimpack/plan/memory.hpp"
+#include "slimpack/plan/plan.hpp"
+
+namespace slimpack {
+
+/// Bytes that one received token brings per layer; what a full recomputation repeats is added.
+struct ExchangeBytes {
+  std::int64_t kv = 0;  ///< RingMode::pass_kv: of a token whose keys and values arrive
+  std::int64_t q = 0;   ///< RingMode::pass_q: of a token whose queries arrive
+};
+
+/// What a MicroPack's ring brings in its pass. O(1).
+[[nodiscard]] constexpr ExchangeBytes exchange_bytes(const Plan& plan,
+                                                     const MicroPack& pack) noexcept {
+  const RingBytes ring =
+      ring_bytes(plan.model, element_bytes_of(plan.model, plan.memory.gradient_bytes));
+  const ExchangeBytes forward{ring.kv, ring.q};
+  if (pack.pass == Pass::forward) return forward;
+  ExchangeBytes bytes{ring.kv + ring.kv_back, ring.q_back};
+  if (pack.recompute == Recompute::full) {
+    bytes.kv += forward.kv;
+    bytes.q += forward.q;
+  }
+  return bytes;
+}
+
+/// Collectives a layer between the tensor-parallel devices that run a MicroPack.
+[[nodiscard]] constexpr std::int64_t tensor_collectives(const MicroPack& pack) noexcept {
+  if (pack.pass == Pass::forward) return kTensorForward;
+  const bool again = pack.recompute == Recompute::layer || pack.recompute == Recompute::full;
+  return kTensorBackward + (again ? kTensorForward : 0);
+}
+
+}  // namespace slimpack
