@@ -50,6 +50,7 @@ TEST_CASE("iteration_bound: no simulated plan is faster") {
     if (seed % 4 == 1) options.uncut = true;  // of one sample at times, which memory binds
     if (seed % 12 == 1) options.recompute = Recompute::full;
     Plan plan = test::random_plan(seed, options);
+    plan.cluster.small.shared_links = seed % 2 == 1;
     plan.cost = small_cost(seed % 4 == 0 ? 0 : seed % 3);
     if (seed % 7 == 0) plan.cluster.kernel_s = plan.cluster.segment_s = 0;
     if (seed % 13 == 0) plan.cluster.tile_tokens = 1 + static_cast<std::int64_t>(seed % 8);

@@ -76,6 +76,7 @@ ExactDraw draw_step(std::uint64_t seed, std::int32_t pp, LmHead head, Ranks rank
   const double overhead = kOverheads[static_cast<std::size_t>(random.between(0, 2))];
   request.cluster.kernel_s *= overhead;
   request.cluster.segment_s *= overhead;
+  request.cluster.small.shared_links = false;  // the exact searches have no links that are shared
   return draw;
 }
 

@@ -48,7 +48,7 @@ TEST_CASE(
   Cluster cluster = parse(kSmall);
   CHECK(cluster.small == SmallUnitPrices{});
   CHECK(cluster_to_json(cluster).find("tp_overlap") == std::string::npos);
-  cluster.small = {64, 1.5, 2, 0.5, 0.25, 1, 0.125, {{64, 0.5, 0.75}, {256, 1.5, 1.25}}};
+  cluster.small = {64, 1.5, 2, 0.5, 0.25, 1, 0.125, true, {{64, 0.5, 0.75}, {256, 1.5, 1.25}}};
   CHECK(cluster_from_json(cluster_to_json(cluster), "c.json") == cluster);
   refused(changed(R"({"tp_overlap": 1.5})"),
           "c.json: tp_overlap: must be a number in 0.0 .. 1.0, found 1.5");

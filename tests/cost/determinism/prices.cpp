@@ -84,6 +84,10 @@ void add_prices(Hash& hash, Random& random, const Plan& plan) {
           stage.tensor_parallel = random.between(1, 8);
           stage.tensor_link = plan.cluster.inside;
           stage.exchange_link = plan.cluster.between;
+          if (round % 2 == 1) {
+            stage.forward_message = plan.cluster.between;
+            stage.backward_message = plan.cluster.inside;
+          }
           hash.add(model.forward(load, stage));
           for (const Recompute mode :
                {Recompute::none, Recompute::light, Recompute::layer, Recompute::full}) {

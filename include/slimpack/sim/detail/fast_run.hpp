@@ -24,10 +24,9 @@
 namespace slimpack::sim::detail {
 
 /// The policy of fixed orders with links and memory: executes the orders of a plan in simulated
-/// time. Devices know what they wait for. So an event is the end of a unit, an arrival that an idle
-/// device waits for, or the end of a transfer on a link that several channels share. Other
-/// transfers get their times as soon as these are certain. Links that are shared are numbered
-/// behind the devices in the event loop.
+/// time. Devices know what they wait for. So an event is the end of a unit, or an arrival that an
+/// idle device waits for. Transfers get their times as soon as these are certain: on a link of one
+/// channel when they become possible, on a link that several share when that instant is over.
 template <UnitTimes Times>
 class FastSimulator {
  public:
@@ -47,12 +46,7 @@ class FastSimulator {
         reductions_(plan_) {
     for (const Bytes first : table.at_first()) memory_.emplace_back(first);
     for (const ScheduleTables::Channel& channel : table.channels()) ++links_[channel.link].channels;
-    for (std::uint32_t link = 0; link < links_.size(); ++link) {
-      if (links_[link].channels < 2) continue;
-      shared_.push_back(link);
-      links_[link].event = static_cast<std::uint32_t>(shared_.size());
-    }
-    loop_.reset(devices_.size() + shared_.size());
+    loop_.reset(devices_.size());
   }
 
   /// Throws Deadlock where units wait for each other.
@@ -73,31 +67,29 @@ class FastSimulator {
 
   // --- for the event loop ---
 
-  [[nodiscard]] bool busy(std::uint32_t number) const noexcept {
-    return is_link(number) ? link(number).busy : devices_[number].busy;
-  }
-  void finish(std::uint32_t number) {
-    if (is_link(number)) {
-      link(number).busy = false;
-    } else {
-      end_unit(number);
-    }
-  }
-  void decide(std::uint32_t number) {
-    if (is_link(number)) {
-      choose_later(shared_[number - devices_.size()]);
-    } else {
-      advance(number);
-    }
-  }
+  [[nodiscard]] bool busy(std::uint32_t device) const noexcept { return devices_[device].busy; }
+  void finish(std::uint32_t device) { end_unit(device); }
+  void decide(std::uint32_t device) { advance(device); }
   /// Links that are shared choose only when devices have gone on as far as they can: then all
-  /// messages of the instant are there, and ties do not depend on the order of events.
+  /// messages of the instant are there, and ties do not depend on the order of events. A message
+  /// that takes no time may bring others of the same instant; those that wait longer come later.
   [[nodiscard]] bool settle() {
     if (waiting_links_.empty()) return false;
     std::swap(waiting_links_, choosing_);
+    bool goes_on = false;
     for (const std::uint32_t number : choosing_) {
       links_[number].waits = false;
-      if (!links_[number].busy) serve(number);
+      if (links_[number].free <= loop_.now() && serve(number)) {
+        goes_on = goes_on || links_[number].free == loop_.now();
+      }
+    }
+    for (const std::uint32_t number : choosing_) {
+      if (goes_on) {
+        choose_later(number);
+      } else {
+        while (serve(number)) {
+        }
+      }
     }
     choosing_.clear();
     return true;
@@ -109,20 +101,11 @@ class FastSimulator {
     return plan_.schedule[device];
   }
 
-  [[nodiscard]] bool is_link(std::uint32_t number) const noexcept {
-    return number >= devices_.size();
-  }
-  [[nodiscard]] FastLink& link(std::uint32_t number) noexcept {
-    return links_[shared_[number - devices_.size()]];
-  }
-  [[nodiscard]] const FastLink& link(std::uint32_t number) const noexcept {
-    return links_[shared_[number - devices_.size()]];
-  }
   void ask(std::uint32_t device) {
     if (!devices_[device].busy) loop_.ask(device);
   }
   void choose_later(std::uint32_t link) {
-    if (links_[link].busy || links_[link].waits) return;
+    if (links_[link].waits) return;
     links_[link].waits = true;
     waiting_links_.push_back(link);
   }
@@ -304,7 +287,7 @@ class FastSimulator {
     const ScheduleTables::Channel& channel = table_.channels()[number];
     FastChannel& state = channels_[number];
     FastLink& link = links_[channel.link];
-    if (link.event != 0) {
+    if (link.channels > 1) {
       for (; state.sent < state.made; ++state.sent) {
         link.waiting.push_back(
             {schedule::kNever, devices_[channel.from].next, channel.first + state.sent});
@@ -338,18 +321,18 @@ class FastSimulator {
     ask(channel.to);
   }
 
-  /// A link that several channels share takes what could go first, ties to what was made first.
-  void serve(std::uint32_t number) {
+  /// A link that several channels share takes what could go first, ties to what was made first;
+  /// whether there was something.
+  bool serve(std::uint32_t number) {
     FastLink& link = links_[number];
-    if (link.waiting.empty()) return;
+    if (link.waiting.empty()) return false;
     const auto first = std::min_element(link.waiting.begin(), link.waiting.end());
-    if (first->possible == schedule::kNever) return;
+    if (first->possible == schedule::kNever) return false;
     const std::uint32_t message = first->message;
     link.waiting.erase(first);
-    link.busy = true;
-    const std::int64_t end = loop_.now() + transfer_time(message);
-    loop_.set(static_cast<std::uint32_t>(devices_.size()) + link.event - 1, end);
-    arrive(message, end);
+    link.free = std::max(loop_.now(), link.free) + transfer_time(message);
+    arrive(message, link.free);
+    return true;
   }
 
   const ScheduleTables& table_;
@@ -363,9 +346,8 @@ class FastSimulator {
   std::vector<std::int64_t> arrival_, ended_;  // by cell
   std::vector<bool> head_done_;                // by row, on the last stage
   std::vector<std::uint32_t> head_there_;      // by row: stages that have reached H
-  schedule::EventLoop loop_;                   // of devices, then of links that are shared
+  schedule::EventLoop loop_;
   std::vector<FastMemory> memory_;
-  std::vector<std::uint32_t> shared_;  // links of several channels
   std::vector<std::uint32_t> waiting_links_, choosing_;
   FastReductions reductions_;
   std::int64_t last_ = 0;

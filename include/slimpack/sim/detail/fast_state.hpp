@@ -76,12 +76,10 @@ struct FastLink {
     std::uint32_t message = 0;
     auto operator<=>(const Message&) const = default;
   };
-  std::int64_t free = 0;  ///< of a link with one channel
+  std::int64_t free = 0;  ///< when all messages that have their time have passed
   std::uint32_t channels = 0;
-  std::uint32_t event = 0;  ///< of a link with several: 1 + its number among these
-  bool busy = false;        ///< a message is on a link with several channels
-  bool waits = false;       ///< chooses its next message when the instant is over
-  std::vector<Message> waiting;
+  bool waits = false;            ///< chooses its next messages when the instant is over
+  std::vector<Message> waiting;  ///< of a link with several channels
 };
 
 }  // namespace slimpack::sim::detail
