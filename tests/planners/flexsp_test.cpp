@@ -216,6 +216,24 @@ TEST_CASE("flexsp: times of a shared micro-batch, by hand") {
   CHECK(times.sent(plan.micropacks[0], load.tokens) == Bytes{750 * 3072 * 8});
 }
 
+TEST_CASE("flexsp: on shared links an exchange waits for the message of its unit") {
+  planners::PlanRequest request = test::request_of({1000, 500});
+  request.dp = request.pp = 2;
+  const std::vector<planners::detail::SharedBatch> batches{{0, 2, {0, 1}}};
+  Plan plan = planners::detail::share_batches(request, "flexsp", {}, batches);
+  const AnalyticModel model(plan.model, plan.cluster, plan.memory);
+  const MicroPack forward = plan.micropacks[0];
+  const auto unit = [&](bool shared, std::int32_t stage) {
+    plan.cluster.small.shared_links = shared;
+    const planners::detail::HeadSplitTimes times(plan, model);
+    return times.unit(forward, times.load(forward.slices, 2, Pass::forward), stage);
+  };
+  const std::int64_t bytes = 750 * plan.model.hidden * plan.model.bytes_per_element;
+  CHECK(unit(true, 0) - unit(false, 0) == model.transfer(Bytes{bytes}, plan.cluster.inside) -
+                                              model.transfer(Bytes{}, plan.cluster.inside));
+  CHECK(unit(true, 1) == unit(false, 1));  // the last stage sends nothing forward
+}
+
 TEST_CASE("flexsp: groups over two nodes send to both at a time") {
   planners::PlanRequest request = test::request_of({1000});
   request.dp = 4;

@@ -19,7 +19,7 @@ namespace {
 constexpr auto free_of_charge = [](Bytes, std::int32_t, std::int32_t) { return Nanos{}; };
 
 planners::StageWork work(std::int32_t stage, std::int64_t linear, std::int64_t attention) {
-  return {stage, {Nanos{linear}, Nanos{attention}}, 100, 60};
+  return {stage, {Nanos{linear}, Nanos{attention}}, 100, 60, {}};
 }
 
 /// Links that cost nothing, and a model whose attention outweighs the rest.
@@ -60,6 +60,10 @@ TEST_CASE("exchange_attention: traffic hides but for its share, or is not worth 
   // 10 besides attention, the longer of 30 of attention and the transfer, half of the shorter.
   CHECK(planners::exchange_attention(units, lasting(20)).time == std::vector<Nanos>{{50}, {50}});
   CHECK(planners::exchange_attention(units, lasting(44)).time == std::vector<Nanos>{{69}, {69}});
+  // The message of stage 0 goes first: half of five more is seen.
+  std::vector<planners::StageWork> sending = units;
+  sending[0].message = Nanos{5};
+  CHECK(planners::exchange_attention(sending, lasting(20)).time == std::vector<Nanos>{{53}, {50}});
   const planners::ExchangedWork own = planners::exchange_attention(units, lasting(45));
   CHECK(!own.exchanged);
   CHECK(own.time == std::vector<Nanos>{{70}, {10}});

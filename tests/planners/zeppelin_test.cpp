@@ -190,6 +190,20 @@ TEST_CASE("zoned_unit: attention of the slowest rank, then even linear work and 
                          Nanos{(shorter.value + 3) / 4} + latency * (3 * stage.layers) +
                          part_of(shorter, plan.cluster.small.collective_compute);
   CHECK(std::abs((spread.time - expected).value) < expected.value / 100);
+  // A message between nodes goes before the ring between them.
+  StageLoad sending = stage;
+  sending.forward_message = plan.cluster.between;
+  const Nanos message =
+      model.transfer(Bytes{own.tokens.value * plan.model.hidden * 2}, plan.cluster.between) -
+      latency;
+  const Nanos waited =
+      planners::detail::zoned_unit(
+          model, plan, pack,
+          planners::detail::partition(documents, nodes, {Tokens{0}, Tokens{0}}, Tokens{128}), nodes,
+          sending)
+          .time;
+  CHECK(waited > spread.time);
+  CHECK(waited <= spread.time + message * 2);
 }
 
 TEST_CASE("zeppelin: every candidate is valid and never below the work") {
