@@ -61,6 +61,7 @@ class ScheduleTables {
     std::uint32_t count = 0;  ///< of its messages
     std::uint32_t from = 0;   ///< the sending device
     std::uint32_t to = 0;     ///< the receiving device
+    std::uint32_t way = 0;    ///< 1: to the stage before, where that is not the next one too
     std::uint32_t link = 0;   ///< 2 x device, one more for the way back unless both take turns
   };
 
@@ -262,8 +263,9 @@ class ScheduleTables {
         const std::int32_t to = forward ? (pp + 1) % virtual_stages_.pp
                                         : (pp + virtual_stages_.pp - 1) % virtual_stages_.pp;
         const auto there = device_index(plan_, plan_.schedule[device].dp, to);
-        const std::uint32_t way = !forward && !one[device] ? 1 : 0;
-        channels_.push_back({0, 0, device, static_cast<std::uint32_t>(there), 2 * device + way});
+        const std::uint32_t way = !forward && virtual_stages_.pp > 2 ? 1 : 0;
+        const std::uint32_t link = 2 * device + (one[device] ? 0 : way);
+        channels_.push_back({0, 0, device, static_cast<std::uint32_t>(there), way, link});
       }
       ++channels_[channel].count;
       sent.push_back(channel);

@@ -115,7 +115,7 @@ class WorstMemory {
         before == sim::ScheduleTables::kNone ? Bytes{} : std::exchange(held_[before], Bytes{});
     held_[message] = table_.bytes(message);
     const sim::ScheduleTables::Channel& channel = table_.channels()[table_.channel(message)];
-    unfinished_[channel.link % 2].push({unit_place_[table_.consumer(message)], message});
+    unfinished_[channel.way].push({unit_place_[table_.consumer(message)], message});
     return freed;
   }
 
