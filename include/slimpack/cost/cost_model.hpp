@@ -34,9 +34,10 @@ struct StageLoad {
   std::int64_t tensor_parallel = 1;  ///< devices that share the work of each layer
   Link tensor_link;                  ///< between tensor-parallel devices
   Link exchange_link;                ///< slowest link between the ranks of the pack's group
-  /// Links of the messages that F and B send, where other traffic of the unit has to share them; no
-  /// rate: it has not.
-  Link forward_message, backward_message;
+  /// Link of the message that F sends, where other traffic of the unit has to share it; no rate: it
+  /// has not.
+  Link forward_message;
+  Link backward_message;  ///< the same of the message that B sends
   friend bool operator==(const StageLoad&, const StageLoad&) = default;
 };
 

@@ -16,6 +16,7 @@
 #include "slimpack/validate/detail/order.hpp"
 #include "slimpack/validate/detail/partition.hpp"
 #include "slimpack/validate/detail/peak.hpp"
+#include "slimpack/validate/validate.hpp"
 #include "slimpack/validate/violation.hpp"
 
 namespace slimpack {
