@@ -1,16 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all planners simulate, counted from outside: a hook in the simulators and in the pricing of
-// plans, not the planners' own counter. So this program compiles the planners itself.
-#include <atomic>
-#include <cstdint>
-
-namespace {
-struct Heard {
-  std::atomic<std::int64_t> prices{0}, orders{0}, figures{0};
-} heard;
-}  // namespace
-#define SLIMPACK_ON_SIMULATION(kind, amount) heard.kind += static_cast<std::int64_t>(amount)
-
+// What all planners simulate, counted from outside: by a hook in the simulators and in the pricing
+// of plans, not by the planners' own counter.
 #include <doctest/doctest.h>
 #include <algorithm>
 #include <map>
@@ -20,6 +10,7 @@ struct Heard {
 
 #include "planners/requests.hpp"
 #include "slimpack/core/random.hpp"
+#include "slimpack/core/simulation_hook.hpp"
 #include "slimpack/planners/registry.hpp"
 #include "support/draws.hpp"
 
@@ -60,6 +51,7 @@ TEST_CASE("counter: no planner simulates more than its budget, nor more than it 
   constexpr std::uint64_t kDraws = test::draws(300U);
   std::vector<planners::PlannerInfo> all(planners::registry().begin(), planners::registry().end());
   all.insert(all.end(), planners::published_forms().begin(), planners::published_forms().end());
+  auto& heard = slimpack::detail::simulations_heard;
   std::int64_t infeasible = 0, ours_heard = 0, ours_said = 0;
   std::map<std::string_view, std::int64_t> full;  // by planner: budgets that were used up
   for (std::uint64_t seed = 0; seed < kDraws; ++seed) {

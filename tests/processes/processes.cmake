@@ -10,4 +10,4 @@ target_link_libraries(test_processes PRIVATE doctest::doctest)
 slimpack_test_entries(processes test_processes)
 add_test(NAME processes.faults COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/processes/faults.py
   $<TARGET_FILE:process_faults>)
-set_tests_properties(processes.faults PROPERTIES PROCESSORS 2)
+set_tests_properties(processes.faults PROPERTIES COST 20)
