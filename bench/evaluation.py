@@ -304,13 +304,18 @@ class Page:
             rows.append(row)
         yield from table(["over"] + [f"{name}, {len(cells)} seeds" for name, cells in families.items()], rows)
 
+    def feasible(self, planner):
+        """The planner's results with an answer, of the settings that all are compared in."""
+        results = (self.store.result(cell, planner) for cell in self.compared)
+        return [result for result in results if result and result["feasible"]]
+
     def sensitivity(self):
         families = self.families("sensitivity", "cluster")
         if not families:
             return
         clusters = list(dict.fromkeys(cluster for cells in families.values() for cluster in cells))
         whole = {name: cells for name, cells in families.items() if len(cells) == len(clusters)}
-        asked = [planner for planner in self.others if any(self.store.result(cell, planner) for cell in self.cells("sensitivity"))]
+        asked = [planner for planner in self.others if all(self.store.result(cell, planner) for cells in whole.values() for cell in cells.values())]
         yield "## Sensitivity"
         yield ""
         yield (f"Margins, mean (worst), over {len(whole)} of {len(families)} settings in which all of these clusters are computed, everybody searching anew on each: tensor-parallel overlap of 0, half (as preset) and all; "
@@ -393,7 +398,7 @@ class Page:
 
     def executed(self, planner):
         """Settings whose chosen plan today's executor takes, and those in which it has tp > 1."""
-        results = [result for result in (self.store.result(cell, planner) for cell in self.compared) if result and result["feasible"]]
+        results = self.feasible(planner)
         refused = sum(result["degrees"]["tp"] > 1 for result in results)
         return len(results) - refused, refused
 
@@ -411,7 +416,7 @@ class Page:
         yield ""
         rows = []
         for planner in [OURS] + self.others:
-            results = [result for result in (self.store.result(cell, planner) for cell in self.compared) if result and result["feasible"]]
+            results = self.feasible(planner)
             if not results:
                 continue
             refused = sum(result["degrees"]["tp"] > 1 for result in results)
@@ -433,7 +438,7 @@ class Page:
         yield ""
         rows = []
         for planner in [OURS] + self.others:
-            results = [result for result in (self.store.result(cell, planner) for cell in self.compared) if result and result["feasible"]]
+            results = self.feasible(planner)
             if not results:
                 continue
 
