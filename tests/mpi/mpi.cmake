@@ -18,12 +18,12 @@ endforeach()
 foreach(ranks IN LISTS ranks_of_tests)
   add_test(NAME mpi.transport_${ranks}
     COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:test_mpi> --no-colors=true)
-  set_tests_properties(mpi.transport_${ranks} PROPERTIES PROCESSORS ${ranks})
+  set_tests_properties(mpi.transport_${ranks} PROPERTIES PROCESSORS ${ranks} COST 60)
   list(APPEND names mpi.transport_${ranks})
 endforeach()
 add_test(NAME mpi.faults COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/mpi/faults.py
   --trials 1 --at-once 4 ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:mpi_faults>)
-set_tests_properties(mpi.faults PROPERTIES PROCESSORS 2)
+set_tests_properties(mpi.faults PROPERTIES COST 25)  # most of it is waiting
 # Tests run as root in containers, with more ranks than cores; MPI itself leaks, and it is built without sanitizers.
 set_tests_properties(${names} mpi.faults PROPERTIES TIMEOUT 300 ENVIRONMENT
   "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;ASAN_OPTIONS=detect_leaks=0;TSAN_OPTIONS=ignore_noninstrumented_modules=1")

@@ -71,7 +71,7 @@ TEST_CASE("MpiTransport: random exchanges bring every rank what the others gave"
 }
 
 TEST_CASE("MpiTransport: whole steps have the bits of those between threads") {
-  for (const Plan& plan : plans_of_all_ranks(test::draws(24U))) {
+  for (const Plan& plan : plans_of_all_ranks(test::draws(15U))) {
     CAPTURE(plan.parallel.dp);
     CAPTURE(plan.parallel.pp);
     const runtime::Program program = runtime::make_program(plan);

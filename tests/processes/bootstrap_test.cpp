@@ -9,6 +9,8 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,9 +27,18 @@ using processes::Launch;
 
 namespace {
 
-/// A port that is free now.
+/// A port that is free now, of those that the system gives nobody who asks for any.
 std::uint16_t free_port() {
-  return processes::listen_socket(false, 1).second;
+  static std::random_device random;
+  for (;;) {
+    const auto port = static_cast<std::uint16_t>(10000 + random() % 20000);
+    try {
+      static_cast<void>(processes::listen_at(port, 1));
+      return port;
+    } catch (const std::runtime_error&) {
+      continue;  // it is taken
+    }
+  }
 }
 
 Launch launch_of(std::size_t rank, std::size_t size, std::uint16_t port) {

@@ -5,7 +5,9 @@
     faults.py PROGRAM        PROGRAM is process_faults
 """
 import concurrent.futures
+import contextlib
 import os
+import random
 import re
 import signal
 import socket
@@ -14,12 +16,18 @@ import sys
 import time
 
 LIMIT = 10.0
+TAKEN = set()
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("", 0))
-        return one.getsockname()[1]
+    """A free port that the system gives nobody who asks for any, and that no other trial gets."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("", port))
+            if port not in TAKEN:
+                TAKEN.add(port)
+                return port
 
 
 def start(program, fault, victim, steps, rank, size, port, **more):
@@ -71,7 +79,7 @@ def trial(program, fault, size, victim):
     if fault == "missing" and victim == 0:
         expected = rf"rank 0 of {size} ranks has not answered"
     if not re.match(expected, sentence):
-        wrong.append(f"should say {expected}: {sentence}")
+        wrong.append(f"should say {expected}: {sentence}; rank {victim} said {said.get(victim)}")
     return wrong, f"{fault:8} {size} ranks, rank {victim} {seconds:6.2f} s  {sentence}"
 
 
