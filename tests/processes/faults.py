@@ -16,18 +16,18 @@ import sys
 import time
 
 LIMIT = 10.0
-TAKEN = set()
 
 
-def free_port():
-    """A free port that the system gives nobody who asks for any, and that no other trial gets."""
-    while True:
+def free_ports(count):
+    """Free ports of those that the system gives nobody who asks for any. They are tried before any
+    process starts: one that has been forked and has not begun its program keeps a port taken."""
+    ports = set()
+    while len(ports) < count:
         port = random.randrange(10_000, 30_000)
         with socket.socket() as one, contextlib.suppress(OSError):
             one.bind(("", port))
-            if port not in TAKEN:
-                TAKEN.add(port)
-                return port
+            ports.add(port)
+    return sorted(ports)
 
 
 def start(program, fault, victim, steps, rank, size, port, **more):
@@ -37,9 +37,8 @@ def start(program, fault, victim, steps, rank, size, port, **more):
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
 
 
-def trial(program, fault, size, victim):
+def trial(program, port, fault, size, victim):
     """Gives what was wrong, and a line about the trial."""
-    port = free_port()
     steps = 6 if fault == "none" else 1_000_000
     present = [rank for rank in range(size) if not (fault == "missing" and rank == victim)]
     ranks = {rank: start(program, fault, victim, steps, rank, size, port) for rank in present}
@@ -88,7 +87,7 @@ def main(program):
             ("throw", 3, 0), ("throw", 3, 2), ("bad", 2, 1), ("leave", 3, 1), ("missing", 3, 1), ("missing", 3, 0)]
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(len(work)) as pool:
-        for wrong, line in pool.map(lambda each: trial(program, *each), work):
+        for wrong, line in pool.map(lambda port, each: trial(program, port, *each), free_ports(len(work)), work):
             print(line)
             for text in wrong:
                 print(f"    WRONG: {text}")
