@@ -9,5 +9,6 @@ if command -v ccache >/dev/null 2>&1; then
   export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"
 fi
 cmake --preset release -DSLIMPACK_BUILD_BENCH=OFF "$@"
-cmake --build --preset release
-ctest --preset release -j "$(nproc)"
+cmake --build --preset release --parallel "$(nproc)"
+# One test more than cores: some only wait for processes to be given up.
+ctest --preset release -j "$(($(nproc) + 1))"
