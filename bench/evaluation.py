@@ -21,6 +21,10 @@ HOST = "two shared cores of a 2.6 GHz x86-64 server"
 PUBLISHED = "2.8x over Megatron-LM at 256K ([arXiv 2509.26246](https://arxiv.org/abs/2509.26246))"
 KINDS = {"measured": "token counts of real documents", "mixed": "token counts of real documents, in shares that we chose",
          "drawn": "draws from a distribution"}
+AGAINST = {  # what stands against a system in its planner, in few words; docs/planners.md has the whole sentence
+    "megatron-cp": "one length of CP blocks", "hybrid-cp": "one length of CP blocks", "fcp": "one length of CP blocks",
+    "chunkflow": "second forward of early chunks inside B", "dynapipe": "clusters start from quantiles",
+    "infinipipe": "one mode a chunk for all stages"}
 
 
 def spread_row(ratios):
@@ -29,6 +33,11 @@ def spread_row(ratios):
         return ["0"] + ["-"] * 7
     return [len(ratios), sum(ratio >= 1 for ratio in ratios), f"{mean(ratios):.3f}", f"{min(ratios):.3f}",
             *(f"{quantile(ratios, share):.3f}" for share in (0.1, 0.5, 0.9)), f"{max(ratios):.3f}"]
+
+
+def named(planner):
+    """A planner's name, with what stands against its system there."""
+    return f"`{planner}` (against it: {AGAINST[planner]})" if planner in AGAINST else f"`{planner}`"
 
 
 SPREAD = ["settings", "ahead in", "mean", "worst", "10 %", "median", "90 %", "best"]
@@ -167,7 +176,9 @@ class Page:
         kinds = collections.Counter(self.about(cell).get("lengths", "not said") for cell in self.compared)
         yield "- Lengths of the samples, by setting: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) + "."
         yield "- A setting is one step of one seed, but for \"Seeds and steps\", where `wlb-llm` holds long documents back over steps."
-        yield "- Each planner models a system, and deviates from it as its header and [planners.md](planners.md) say; those marked \"against it\" there would gain by what is missing."
+        yield "- Each planner models a system, and deviates from it as its header and [planners.md](planners.md) say, mostly in its favour; what stands against a system is said behind its name in the tables."
+        yield ("- Memory has one formula for all ([equations.md](equations.md)): a backward unit holds all intermediates and gradients of one layer at once. Of long micro-batches that is much (34.5 GB for 128K tokens of llama-7b), "
+               "and systems that free gradients one by one, Megatron-LM among them, need less; [planners.md](planners.md) says what it decides.")
         yield ""
 
     def behind(self):
@@ -249,11 +260,11 @@ class Page:
             if not asked:
                 continue
             if not there:
-                rows.append((math.inf, [f"`{planner}`", f"0 of {len(asked)}"] + ["-"] * 8))
+                rows.append((math.inf, [named(planner), f"0 of {len(asked)}"] + ["-"] * 9))
                 continue
             ratios = [ratio for ratio, _ in there]
             only = sum(self.simulated_only(cell, planner) for _, cell in there)
-            rows.append((mean(ratios), [f"`{planner}`", f"{len(there)} of {len(asked)}", only, *spread_row(ratios)[1:], self.text(min(there)[1])]))
+            rows.append((mean(ratios), [named(planner), f"{len(there)} of {len(asked)}", only, *spread_row(ratios)[1:], self.text(min(there)[1])]))
         rows.sort(key=lambda row: (row[0], row[1][0]))
         yield from table(["planner", "feasible", "simulated only", *SPREAD[1:], "worst at"], [row for _, row in rows], last_left=True)
 
@@ -266,7 +277,7 @@ class Page:
         yield (f"Drawn by `bench/evaluation/draw_settings.py`: set, context, model, cluster, GPUs and batch, degrees left to the planners. {len(self.of_random)} of {len(self.wanted['random'])} computed, "
                f"with the {len(asked)} systems that came nearest in a first pass: {', '.join(f'`{planner}`' for planner in asked)}. All losses stand in \"Where `{OURS}` is behind\".")
         yield ""
-        yield from table(["over", *SPREAD], [[f"`{planner}`", *spread_row(self.ratios(self.of_random, (planner,)))] for planner in asked] +
+        yield from table(["over", *SPREAD], [[named(planner), *spread_row(self.ratios(self.of_random, (planner,)))] for planner in asked] +
                          [["the best of them", *spread_row(self.ratios(self.of_random, asked))]])
         rows = []
         for cell in self.of_random:
@@ -296,7 +307,7 @@ class Page:
         yield ("Consecutive steps, with several seeds of the batches: margin over the sum of the steps, the mean over seeds, and in brackets the least and the most. `wlb-llm` alone carries documents from step to step; its queues are empty after the last.")
         yield ""
         rows = []
-        for label, planners in [(f"`{planner}`", (planner,)) for planner in asked] + [("the best of them", asked)]:
+        for label, planners in [(named(planner), (planner,)) for planner in asked] + [("the best of them", asked)]:
             row = [label]
             for cells in families.values():
                 ratios = self.ratios(cells.values(), planners)
@@ -322,7 +333,7 @@ class Page:
                "kernels at half and twice their cost; memory traffic, that of prefixes above all, hidden behind arithmetic not at all, by three quarters (as preset) and wholly.")
         yield ""
         rows = []
-        for label, planners in [(f"`{planner}`", (planner,)) for planner in asked] + [("the best of them", asked)]:
+        for label, planners in [(named(planner), (planner,)) for planner in asked] + [("the best of them", asked)]:
             rows.append([label] + [mean_and_worst([self.store.speedup(cells[cluster], planners) for cells in whole.values()]) for cluster in clusters])
         yield from table(["over"] + clusters, rows)
         rows = []
@@ -341,11 +352,12 @@ class Page:
             return
         yield "## As published and strengthened"
         yield ""
-        yield (f"Margin of `{OURS}` over a system that has no more than its publication or code has, and over the same system with every choice searched that is not a system's own ([planners.md](planners.md)); mean (worst).")
+        yield (f"Margin of `{OURS}` over a system that has no more than its publication or code has, and over the same system with every choice searched that is not a system's own ([planners.md](planners.md)); mean (worst). "
+               "A strengthened form has more to search with the same budget, and may end slower for it.")
         yield ""
         rows = []
         for name, there in pairs.items():
-            rows.append([f"`{name}`", len(there), mean_and_worst([self.store.speedup(cell, (name + AS_PUBLISHED,)) for cell in there]),
+            rows.append([named(name), len(there), mean_and_worst([self.store.speedup(cell, (name + AS_PUBLISHED,)) for cell in there]),
                          mean_and_worst([self.store.speedup(cell, (name,)) for cell in there])])
         both = [cell for cell in cells if all(cell in there for there in pairs.values())]
         rows.append(["the best of each setting", len(both), mean_and_worst([self.store.speedup(cell, [name + AS_PUBLISHED for name in pairs]) for cell in both]),
