@@ -101,7 +101,7 @@ class Page:
         results = {(cell, planner) for name, cells in self.groups.items() for cell in cells for planner in self.wanted[name][cell]}
         yield (f"How the planners of this repository compare on documents of very different lengths: {len(results):,} results in {computed} of the {whole} settings of the matrix `{store.matrix}`, "
                f"{len(self.others)} systems beside `{OURS}`. Everything here is *simulated* on one cost model ([costs.md](costs.md), constants of the presets); no figure comes from a device. "
-               "This page is written by a script from stored results; do not edit it.")
+               "What an expert asks of it is answered in [objections.md](objections.md). This page is written by a script from stored results; do not edit it.")
         yield ""
         if computed < whole:
             yield f"**A part of the matrix: {computed} of {whole} settings computed.** What is said below holds of these, and of no others. Groups share some settings:"

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What each price of small units costs planners: bench/price_terms.py PROGRAM [OPTION...]
+"""What each price of small units costs planners: bench/price_terms.py PROGRAM [--same-plans] [OPTION...]
 
 Plans one step under the preset h100, then again with one price changed, and prints each planner's time over that
-under the preset. Options go to `slimpack compare` (lengths and degrees; a small step unless given). Planners plan
-anew for every row, within the same budget.
+under the preset. Options go to `slimpack compare` (lengths and degrees); without them there are two tables of a
+small step, without tensor parallelism and with it. Planners plan anew for every row, within the same budget, so a row
+holds what their search makes of it; with --same-plans each row simulates the plans of the first one again, and
+planners whose answer is no plan are left out.
 """
 import json
 import os
@@ -12,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 
-STEP = ["examples/data/longsft_mix.lengths", "--context", "32768", "--overlong", "split", "--batch-tokens", "1M", "--dp", "2",
-        "--pp", "4"]
+STEP = ["examples/data/longsft_mix.lengths", "--context", "32768", "--overlong", "split", "--batch-tokens", "1M"]
+DEGREES = (["--dp", "2", "--pp", "4"], ["--dp", "2", "--pp", "2", "--tp", "2"])
 PLANNERS = "slimpack,slimpack-symmetric,slimpipe,chunkflow,zeppelin,kk,megatron-interleaved"
 # A row's name, and what it changes in the cluster.
 ROWS = (
@@ -34,32 +36,73 @@ ROWS = (
 )
 
 
+def run(command):
+    """What a command prints as JSON; no feasible plan is an answer too."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        sys.exit(done.stderr.strip().splitlines()[-1])
+    return done.stdout
+
+
 def times(program, options, change):
     """Seconds of each planner's step under the changed preset, None where it has no plan."""
     with tempfile.TemporaryDirectory() as folder:
         cluster = os.path.join(folder, "cluster.json")
         with open(cluster, "w", encoding="utf-8") as file:
             json.dump({"base": "h100", **change}, file)
-        done = subprocess.run([program, "compare", *options, "--cluster", cluster, "--planners", PLANNERS, "--json", "-"],
-                              capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1):
-        sys.exit(done.stderr.strip().splitlines()[-1])
-    return {result["planner"]: result["iteration_s"] for result in json.loads(done.stdout)["results"]}
+        output = run([program, "compare", *options, "--cluster", cluster, "--planners", PLANNERS, "--json", "-"])
+    return {result["planner"]: result["iteration_s"] for result in json.loads(output)["results"]}
+
+
+def made_plans(program, options, folder):
+    """The plan of each planner that has one: name to object."""
+    plans = {}
+    for name in PLANNERS.split(","):
+        path = os.path.join(folder, name + ".json")
+        if subprocess.run([program, "plan", *options, "--cluster", "h100", "--planner", name, "-o", path],
+                          capture_output=True, check=False).returncode == 0:
+            with open(path, encoding="utf-8") as file:
+                plans[name] = json.load(file)
+    return plans
+
+
+def simulated(program, plans, change, folder):
+    """Seconds of each plan's step under the changed cluster."""
+    seconds = {}
+    path = os.path.join(folder, "changed.json")
+    for name, plan in plans.items():
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({**plan, "cluster": {**plan["cluster"], **change}}, file)
+        seconds[name] = json.loads(run([program, "simulate", path, "--json"]))["iteration_s"]
+    return seconds
+
+
+def print_table(of_change):
+    base = of_change({})
+    names = list(base)
+    print(f"{'':36}" + "".join(f"{name:>22}" for name in names))
+    print(f"{'h100, seconds':36}" + "".join(f"{base[name]:22.3f}" if base[name] else f"{'-':>22}" for name in names))
+    for row, change in ROWS:
+        now = of_change(change)
+        cells = [f"{100 * (now[name] / base[name] - 1):+20.1f} %" if now[name] and base[name] else f"{'-':>22}" for name in names]
+        print(f"{row:36}" + "".join(cells), flush=True)
 
 
 def main(arguments):
     if not arguments:
         print(__doc__, file=sys.stderr)
         return 2
-    program, options = arguments[0], arguments[1:] or STEP
-    base = times(program, options, {})
-    names = list(base)
-    print(f"{'':36}" + "".join(f"{name:>22}" for name in names))
-    print(f"{'h100, seconds':36}" + "".join(f"{base[name]:22.3f}" if base[name] else f"{'-':>22}" for name in names))
-    for row, change in ROWS:
-        now = times(program, options, change)
-        cells = [f"{100 * (now[name] / base[name] - 1):+20.1f} %" if now[name] and base[name] else f"{'-':>22}" for name in names]
-        print(f"{row:36}" + "".join(cells))
+    program, options = arguments[0], arguments[1:]
+    same = options[:1] == ["--same-plans"]
+    options = options[same:]
+    for step in [options] if options else [STEP + degrees for degrees in DEGREES]:
+        print(" ".join(step))
+        if not same:
+            print_table(lambda change, step=step: times(program, step, change))
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            plans = made_plans(program, step, folder)
+            print_table(lambda change, plans=plans, folder=folder: simulated(program, plans, change, folder))
     return 0
 
 
