@@ -23,8 +23,9 @@ KINDS = {"measured": "token counts of real documents", "mixed": "token counts of
          "drawn": "draws from a distribution"}
 AGAINST = {  # what stands against a system in its planner, in few words; docs/planners.md has the whole sentence
     "megatron-cp": "one length of CP blocks", "hybrid-cp": "one length of CP blocks", "fcp": "one length of CP blocks",
+    "kk": "one length of CP blocks",
     "chunkflow": "second forward of early chunks inside B", "dynapipe": "clusters start from quantiles",
-    "infinipipe": "one mode a chunk for all stages"}
+    "infinipipe": "one mode a chunk for all stages, keys and values exchanged for heads"}
 
 
 def spread_row(ratios):

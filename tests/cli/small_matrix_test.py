@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "small_matrix.txt"
 PROGRAM = os.path.abspath(sys.argv[1])
 sys.path.insert(0, str(ROOT / "bench"))
+from evaluation import AGAINST  # noqa: E402
 from evaluation_store import Store, cell_text, degrees_text  # noqa: E402
 
 
@@ -70,6 +71,10 @@ class SmallMatrix(unittest.TestCase):
         if WRITE:
             GOLDEN.write_text(text, encoding="utf-8")
         self.assertEqual(text, GOLDEN.read_text(encoding="utf-8"))
+
+    def test_the_page_marks_the_planners_that_deviate_against_their_system(self):
+        listed = json.loads(subprocess.run([PROGRAM, "--list-planners", "--json"], capture_output=True, text=True, check=True).stdout)
+        self.assertEqual(sorted(AGAINST), sorted(one["name"] for one in listed["planners"] if "against" in one))
 
     def test_the_full_matrix_has_distinct_settings(self):
         with tempfile.TemporaryDirectory() as folder:

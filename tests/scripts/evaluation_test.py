@@ -109,7 +109,7 @@ class Evaluation(unittest.TestCase):
             "| web (drawn) 64K, llama-7b, 64 h100, 512 samples | `kk` | 0.800 | 8 x 8 x 1, none | 8 x 8 x 1, none | drain +50.0 % |",
             "| web (drawn) | - | 1.250 | 0.800 | - |",
             "| `megatron` | 4 of 4 | 0 | 4 | 2.213 | 1.500 | 1.500 | 2.000 | 4.000 | 4.000 | web (drawn) 32K, llama-7b, 64 h100, 512 samples |",
-            "| `kk` | 4 of 5 | 1 | 3 | 1.015 | 0.800 |",
+            "| `kk` (against it: one length of CP blocks) | 4 of 5 | 1 | 3 | 1.015 | 0.800 |",
             "1 of 2 computed, with the 2 systems", "| code (measured) 16K, llama-13b, 64 h100, 512 samples | 1.050 | `kk` | 8 x 4 x 2 | refused: tp > 1 | 8 x 8 x 1 | simulated only |",
             "| `slimpack` | 5 | 1 | 0 | 1.250 of 1 |", "| `kk` | 4 | 0 | 1 | - |",
             "| `slimpack-symmetric`: the same packs in both passes | 1.050 | 1.100 | 1.000 | 1.000 |",
@@ -132,7 +132,7 @@ class Evaluation(unittest.TestCase):
             store, "| over | code (measured) 64K, llama-7b, 64 h100, 512 samples, 4 steps, 3 seeds |",
             "| `megatron-cp` (against it: one length of CP blocks) | 2.000 (1.000 .. 4.000) |", "| the best of them | 1.066 (1.000 .. 1.100) |",
             "over 1 of 2 settings in which all of these clusters are computed", "| over | h100 | slow |", "| `megatron-cp` (against it: one length of CP blocks) | 1.200 | 0.900 |",
-            "| code (measured) 32K, llama-7b, 64 GPUs, 512 samples | 1.200 | 0.900 |", "| `kk` | 1 | 3.000 | 1.500 |")
+            "| code (measured) 32K, llama-7b, 64 GPUs, 512 samples | 1.200 | 0.900 |", "| `kk` (against it: one length of CP blocks) | 1 | 3.000 | 1.500 |")
 
     def test_what_stands_against_a_system_is_said_beside_its_figures(self):
         rows = (ROOT / "docs" / "planners.md").read_text(encoding="utf-8").splitlines()

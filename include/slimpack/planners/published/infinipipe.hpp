@@ -270,7 +270,9 @@ static_assert(PlanCandidates<InfinipipeCandidates>);
 /// pipeline need not wait for the first to drain, forward units may run ahead just in time, and
 /// where to part the pipelines is found by simulation instead of its estimate: in its favour.
 /// Sequence parallelism exchanges keys and values, hidden behind attention, where the system
-/// exchanges heads; tensor parallelism comes with the request.
+/// exchanges heads, unhidden: in its favour where attention is long, against it where it is too
+/// short to hide them, for in large groups heads are fewer bytes. Tensor parallelism comes with the
+/// request.
 ///
 /// Infeasible where more than one chunk is asked for; as published, a sharded head too.
 struct Infinipipe {
@@ -280,7 +282,9 @@ struct Infinipipe {
       "InfiniPipe: chunks of equal time, split and packed, recomputed as memory asks";
   /// Where it deviates against the system.
   static constexpr std::string_view against =
-      "a chunk is recomputed alike on all stages, by modes found greedily";
+      "a chunk is recomputed alike on all stages, by modes found greedily; groups of ranks "
+      "exchange "
+      "keys and values instead of heads";
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.

@@ -106,10 +106,10 @@ class KkCandidates : public CandidateBase<KkSettings> {
 /// fixes: work by its figure of a 7B model or by the model at hand, ranks with equal or free
 /// numbers of samples.
 ///
-/// Deviations, all in its favour: where ranks do not divide the samples, verl stops, here numbers
+/// Deviations in its favour: where ranks do not divide the samples, verl stops, here numbers
 /// are free; a rank with fewer samples than micro-batches has one a sample. As published, a
-/// micro-batch may exceed the budget; what does not fit into memory is not chosen. CP blocks
-/// are those of a plan (published/megatron.hpp).
+/// micro-batch may exceed the budget; what does not fit into memory is not chosen. Against it as
+/// against `MegatronCp`: one length of CP blocks for all documents (published/megatron.hpp).
 ///
 /// As published, infeasible where a sharded head is asked for.
 struct Kk {
@@ -117,6 +117,9 @@ struct Kk {
   /// The line about it in lists of planners.
   static constexpr std::string_view description =
       "verl: Karmarkar-Karp over ranks, then over micro-batches of a token budget";
+  /// Where it deviates against the system.
+  static constexpr std::string_view against =
+      "one length of context-parallel blocks for all documents, of those searched";
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
