@@ -282,9 +282,8 @@ struct Infinipipe {
       "InfiniPipe: chunks of equal time, split and packed, recomputed as memory asks";
   /// Where it deviates against the system.
   static constexpr std::string_view against =
-      "a chunk is recomputed alike on all stages, by modes found greedily; groups of ranks "
-      "exchange "
-      "keys and values instead of heads";
+      "a chunk is recomputed alike on all stages, by modes found greedily; "
+      "groups of ranks exchange keys and values instead of heads";
 
   /// Plans one step: the fastest candidate that fits, within the budget of the request. Throws
   /// InvalidInput as `check_request` does.
