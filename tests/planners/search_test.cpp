@@ -230,6 +230,72 @@ TEST_CASE("search_settings: where the first start lacks memory the others begin 
         planners::SettingPoint{3, 0});
 }
 
+TEST_CASE("search_settings: a start without memory gets finer before it gets leaner") {
+  // The first setting saves memory at a cost of 10, the second at a cost of 1.
+  const auto search = [](std::int64_t needed, std::int64_t budget) {
+    Landscape landscape{[=](const planners::SettingPoint& point) {
+      const auto saved = static_cast<std::int64_t>(2 * point[0] + point[1]);
+      return planners::CandidateScore{std::max<std::int64_t>(0, needed - saved),
+                                      {static_cast<std::int64_t>(10 * point[0] + point[1])}};
+    }};
+    planners::SearchSpace space;
+    space.sizes = {5, 6};
+    space.ordered = {true, true};
+    space.memory = 0;
+    space.finer = 1;
+    space.starts = {{0, 0}, {4, 5}};
+    planners::SimulationCounter counter(budget, 1, 1);
+    (void)planners::search_settings(space, {&counter}, landscape);
+    return landscape.asked;
+  };
+  // After the start has room, the search climbs from there.
+  CHECK(search(3, 3) == std::multiset<planners::SettingPoint>{{0, 0}, {0, 3}, {1, 3}});
+  CHECK(search(5, 4) == std::multiset<planners::SettingPoint>{{0, 0}, {0, 3}, {2, 3}, {1, 3}});
+}
+
+TEST_CASE("search_settings: a witness is asked of what would be the best, and its score counts") {
+  struct Witnessed {
+    [[nodiscard]] bool exists(const planners::SettingPoint&) const { return true; }
+    [[nodiscard]] std::int64_t devices(const planners::SettingPoint&) const { return 1; }
+    [[nodiscard]] planners::CandidateScore operator()(const planners::SettingPoint& point) const {
+      return {0, {20 - static_cast<std::int64_t>(point[0])}};
+    }
+    [[nodiscard]] std::int64_t witness_devices(const planners::SettingPoint& point) const {
+      return point[0] == 0 ? 0 : 2;
+    }
+    [[nodiscard]] planners::CandidateScore witness(const planners::SettingPoint& point) const {
+      return {point[0] == 3 ? 7 : 0, {point[0] == 2 ? 30 : 1}};
+    }
+  };
+  planners::SearchSpace space;
+  space.sizes = {4};
+  planners::SimulationCounter counter(50, 1, 1);
+  space.starts = {{0}};
+  const planners::SearchResult found = planners::search_settings(space, {&counter}, Witnessed{});
+  // Of the four points each but the first asks its witness.
+  CHECK(50 - counter.left() == 4 + 3 * 2);
+  CHECK(found.ranked == std::vector<planners::ScoredPoint>{
+                            {{0, {19}}, {1}}, {{0, {20}}, {0}}, {{0, {30}}, {2}}, {{7, {1}}, {3}}});
+}
+
+TEST_CASE("search_settings: points of one candidate are one") {
+  Landscape landscape{[](const planners::SettingPoint& point) {
+    return planners::CandidateScore{0, {static_cast<std::int64_t>(9 - point[0] + point[1])}};
+  }};
+  planners::SearchSpace space;
+  space.sizes = {3, 3};
+  space.starts = {{0, 0}};
+  // The second setting means nothing where the first one has its first value.
+  space.canonical = [](planners::SettingPoint point) {
+    if (point[0] == 0) point[1] = 0;
+    return point;
+  };
+  planners::SimulationCounter counter(50, 1, 1);
+  (void)planners::search_settings(space, {&counter}, landscape);
+  CHECK(landscape.asked.size() == 7);
+  CHECK(!landscape.asked.contains({0, 1}));
+}
+
 TEST_CASE("search_settings: known scores cost nothing, and fixed settings stay") {
   Landscape landscape{[](const planners::SettingPoint& point) {
     return planners::CandidateScore{0, {static_cast<std::int64_t>(20 - point[0] - point[1])}};

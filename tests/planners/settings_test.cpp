@@ -83,3 +83,14 @@ TEST_CASE("settings: searches begin at the points given, each once, else at the 
   CHECK(space.starts() ==
         std::vector<planners::SettingPoint>{{0, 0, 0, 0, 0}, {2, 1, 0, 0, 0}, {1, 0, 0, 1, 0}});
 }
+
+TEST_CASE("settings: one point stands for all of a candidate") {
+  planners::SettingSpace<Settings> space;
+  space.add("ranks", &Settings::ranks, {1, 2, 4});
+  space.add("block", &Settings::block, {Tokens{64}, Tokens{128}, Tokens{256}},
+            {.applies = [](const Settings& settings) { return settings.ranks > 1; }, .neutral = 1});
+  CHECK(space.canonical({0, 2}) == planners::SettingPoint{0, 1});
+  CHECK(space.canonical({0, 1}) == planners::SettingPoint{0, 1});
+  CHECK(space.canonical({1, 2}) == planners::SettingPoint{1, 2});
+  CHECK(space.exists({0, 2}));
+}

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,7 @@ void check_plan(const planners::PlanRequest& request, const planners::PlanOutcom
     if (request.recompute) CHECK(pack.recompute == *request.recompute);
     recomputed = recomputed || pack.recompute != Recompute::none;
   }
+  if (request.max_cp) CHECK(plan.parallel.max_cp <= *request.max_cp);
   bool in_cp_group = false;
   for (const auto& group : plan.groups) {
     CHECK(static_cast<std::int32_t>(group.size()) <= plan.parallel.max_cp);
@@ -153,6 +155,59 @@ TEST_CASE("slimpack: every ablation keeps the laws and its own promise") {
     }
     CHECK(counts.plans > 50);
   }
+}
+
+TEST_CASE("slimpack: more effort never ends with a slower plan") {
+  constexpr std::uint64_t kDraws = test::draws(1500U);
+  std::int64_t faster = 0, same = 0, own = 0;
+  for (std::uint64_t seed = 0; seed < kDraws; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    Strata counts;
+    planners::PlanRequest request = random_request(random, counts);
+    std::optional<Nanos> before;
+    for (const planners::Effort effort :
+         {planners::Effort::fast, planners::Effort::normal, planners::Effort::thorough}) {
+      // Thorough searches of so small steps are costly and alike.
+      if (effort == planners::Effort::thorough && seed % 16 != 0) break;
+      request.effort = effort;
+      const planners::PlanOutcome outcome = plan_by("slimpack", request);
+      CHECK(outcome.simulated_devices <=
+            planners::evaluations(request) * planners::all_devices(request));
+      const Plan* plan = std::get_if<Plan>(&outcome.result);
+      if (before) REQUIRE(plan != nullptr);
+      if (plan == nullptr) continue;
+      (outcome.settings.at("same_packs") == "yes" ? same : own) += 1;
+      if (before) {
+        CHECK(plan->prediction.iteration <= *before);
+        faster += plan->prediction.iteration < *before ? 1 : 0;
+      }
+      before = plan->prediction.iteration;
+    }
+  }
+  MESSAGE("faster with more effort: ", faster, ", the same packs in both passes: ", same);
+  CHECK(faster > 0);
+  CHECK(same > 0);
+  CHECK(own > 0);
+}
+
+TEST_CASE("slimpack: the widest group is searched") {
+  std::int64_t narrow = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    planners::PlanRequest request = test::request_of(test::random_lengths(random, 12, 4096), 4);
+    request.context = Tokens{4096};
+    request.dp = 8;
+    request.pp = 2;
+    request.effort = planners::Effort::normal;
+    const planners::PlanOutcome outcome = plan_by("slimpack", request);
+    const Plan& plan = std::get<Plan>(outcome.result);
+    const bool shared = plan.groups.size() > 8;
+    CHECK(outcome.settings.contains("widest_group") == shared);
+    if (shared && outcome.settings.at("widest_group") != "8") ++narrow;
+  }
+  CHECK(narrow > 0);
 }
 
 TEST_CASE("slimpack: threads never change the answer") {

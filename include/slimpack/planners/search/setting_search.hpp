@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -42,15 +43,30 @@ concept CandidateEvaluator = requires(const Evaluate& evaluate, const SettingPoi
   { evaluate(point) } -> std::same_as<CandidateScore>;
 };
 
+/// Scores points by a part of them, and those that would be the best so far by another part too:
+/// the worse score counts. `witness_devices` is what that other part costs, 0 where there is none.
+template <class Evaluate>
+concept WitnessedEvaluator =
+    CandidateEvaluator<Evaluate> && requires(const Evaluate& evaluate, const SettingPoint& point) {
+      { evaluate.witness_devices(point) } -> std::same_as<std::int64_t>;
+      { evaluate.witness(point) } -> std::same_as<CandidateScore>;
+    };
+
 /// The settings of a search and the points to begin at.
 struct SearchSpace {
-  std::vector<std::size_t> sizes;       ///< how many values each setting has
-  std::vector<bool> ordered = {};       ///< of each setting: neighbouring values are alike
-  std::vector<SettingPoint> starts;     ///< the best guess first; at least one exists
-  std::optional<std::size_t> memory;    ///< a setting: higher values need less memory
+  std::vector<std::size_t> sizes;     ///< how many values each setting has
+  std::vector<bool> ordered = {};     ///< of each setting: neighbouring values are alike
+  std::vector<SettingPoint> starts;   ///< the best guess first; at least one exists
+  std::optional<std::size_t> memory;  ///< a setting: higher values need less memory
+  /// Another setting of which higher values need less memory, at less cost: a start that lacks some
+  /// gets a higher value of it before it is moved up in `memory`.
+  std::optional<std::size_t> finer = {};
   std::vector<bool> fixed = {};         ///< settings that stay as a start has them; none if empty
   std::vector<ScoredPoint> known = {};  ///< scores of an earlier search, not counted again
   bool everywhere = true;               ///< spend what is left on points far from the best
+  /// The one point that stands for all of a candidate; empty: each point is another candidate.
+  /// Starts and known points must be such.
+  std::function<SettingPoint(SettingPoint)> canonical = {};
 };
 
 /// The space of a search over all settings of a planner.
@@ -96,7 +112,16 @@ class EvaluatorRef {
         }),
         score_([](const void* any, const SettingPoint& point) {
           return (*static_cast<const Evaluate*>(any))(point);
-        }) {}
+        }) {
+    if constexpr (WitnessedEvaluator<Evaluate>) {
+      witness_devices_ = [](const void* any, const SettingPoint& point) {
+        return static_cast<const Evaluate*>(any)->witness_devices(point);
+      };
+      witness_ = [](const void* any, const SettingPoint& point) {
+        return static_cast<const Evaluate*>(any)->witness(point);
+      };
+    }
+  }
 
   [[nodiscard]] bool exists(const SettingPoint& point) const { return exists_(evaluate_, point); }
   [[nodiscard]] std::int64_t devices(const SettingPoint& point) const {
@@ -105,12 +130,20 @@ class EvaluatorRef {
   [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
     return score_(evaluate_, point);
   }
+  [[nodiscard]] std::int64_t witness_devices(const SettingPoint& point) const {
+    return witness_devices_ == nullptr ? 0 : witness_devices_(evaluate_, point);
+  }
+  [[nodiscard]] CandidateScore witness(const SettingPoint& point) const {
+    return witness_(evaluate_, point);
+  }
 
  private:
   const void* evaluate_;
   bool (*exists_)(const void*, const SettingPoint&);
   std::int64_t (*devices_)(const void*, const SettingPoint&);
   CandidateScore (*score_)(const void*, const SettingPoint&);
+  std::int64_t (*witness_devices_)(const void*, const SettingPoint&) = nullptr;
+  CandidateScore (*witness_)(const void*, const SettingPoint&) = nullptr;
 };
 
 /// Points of a space in an order in which neighbours are far apart: every k-th by turns. Each once.
@@ -230,6 +263,10 @@ class SettingSearch {
     for (const SettingPoint& start : space_.starts) {
       // With less than half of the budget left it is better to climb from what has been found.
       if (half_spent() && !begins.empty() && fits(best_)) break;
+      // What is leanest from the beginning is for where nothing else fits.
+      if (space_.finer && leanness(start) + 1 == leannesses() && leannesses() > 1 && fits(best_)) {
+        continue;
+      }
       if (const auto found = fitting(start)) begins.push_back(*found);
     }
     std::stable_sort(begins.begin(), begins.end());
@@ -253,7 +290,24 @@ class SettingSearch {
       return seen->second.excess <= 0;
     };
     std::size_t low = leanness(point), high = leannesses() - 1;
-    if (fits_with(low) || low == high || !fits_with(high)) return found;
+    if (fits_with(low)) return found;
+    if (space_.finer) {
+      std::size_t& finer = point[*space_.finer];
+      const std::size_t before = finer;
+      finer = std::min(finer + kFiner, space_.sizes[*space_.finer] - 1);
+      if (finer != before && fits_with(low)) return found;
+      for (++low; low <= high;) {
+        const std::size_t middle = low + (high - low) / 2;
+        if (fits_with(middle)) {
+          if (middle == low) break;
+          high = middle - 1;
+        } else {
+          low = middle + 1;
+        }
+      }
+      return found;
+    }
+    if (low == high || !fits_with(high)) return found;
     while (high - low > 1) {
       const std::size_t middle = low + (high - low) / 2;
       (fits_with(middle) ? high : low) = middle;
@@ -352,14 +406,20 @@ class SettingSearch {
     std::vector<std::int64_t> costs;
     const std::int64_t most =
         limits_.fitting ? *limits_.fitting - fitted_ : std::numeric_limits<std::int64_t>::max();
-    for (const SettingPoint& point : points) {
+    for (const SettingPoint& given : points) {
       if (static_cast<std::int64_t>(fresh.size()) >= most) break;
-      if (scores_.contains(point) || !evaluate_.exists(point)) continue;
+      const SettingPoint point = space_.canonical ? space_.canonical(given) : given;
+      const auto same = [&](const ScoredPoint& other) { return other.second == point; };
+      if (scores_.contains(point) || std::any_of(fresh.begin(), fresh.end(), same) ||
+          !evaluate_.exists(point)) {
+        continue;
+      }
       fresh.push_back({{}, point});
       costs.push_back(evaluate_.devices(point));
     }
     const auto started = limits_.counter->run(
         costs, limits_.keep, [&](std::size_t i) { fresh[i].first = evaluate_(fresh[i].second); });
+    confirm(fresh, started);
     for (const std::size_t i : started) {
       ScoredPoint& each = fresh[i];
       scores_.emplace(each.second, each.first);
@@ -367,6 +427,26 @@ class SettingSearch {
       if (best_.second.empty() || each < best_) best_ = std::move(each);
     }
   }
+
+  /// Asks the witness of each of these points that would be the best.
+  void confirm(std::vector<ScoredPoint>& fresh, const std::vector<std::size_t>& started) {
+    std::vector<std::size_t> asked;
+    std::vector<std::int64_t> costs;
+    for (const std::size_t i : started) {
+      const ScoredPoint& each = fresh[i];
+      if (each.first.excess > 0 || (!best_.second.empty() && best_ < each)) continue;
+      const std::int64_t cost = evaluate_.witness_devices(each.second);
+      if (cost == 0) continue;
+      asked.push_back(i);
+      costs.push_back(cost);
+    }
+    limits_.counter->run(costs, limits_.keep, [&](std::size_t i) {
+      ScoredPoint& each = fresh[asked[i]];
+      each.first = std::max(each.first, evaluate_.witness(each.second));
+    });
+  }
+
+  static constexpr std::size_t kFiner = 3;  // values of `finer` that a start without room moves up
 
   const SearchSpace& space_;
   const SearchLimits& limits_;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -34,7 +35,10 @@ struct SettingTraits {
   /// it is not described, and with `first_only` only its first value makes a candidate.
   std::function<bool(const Settings&)> applies = {};
   bool first_only = false;  ///< see `applies`, which must be given with it
-  bool memory = false;      ///< higher values need less memory; of one setting at most
+  /// With `applies`: the index of the value that a point gets by `canonical` where the setting
+  /// means nothing, so that points of one candidate become one.
+  std::optional<std::size_t> neutral = {};
+  bool memory = false;  ///< higher values need less memory; of one setting at most
 };
 
 /// The text of a value, as outcomes print it.
@@ -152,6 +156,17 @@ class SettingSpace {
     }
     return std::all_of(rules_.begin(), rules_.end(),
                        [&](const auto& rule) { return rule(settings); });
+  }
+
+  /// The point of the same candidate that has the neutral value of each setting with one that does
+  /// not apply.
+  [[nodiscard]] SettingPoint canonical(SettingPoint point) const {
+    const Settings settings = at(point);
+    for (std::size_t i = 0; i < records_.size(); ++i) {
+      const Traits& traits = records_[i].traits;
+      if (traits.neutral && !traits.applies(settings)) point[i] = *traits.neutral;
+    }
+    return point;
   }
 
   /// The texts of all settings that apply.

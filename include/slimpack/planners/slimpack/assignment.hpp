@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/parallel_for.hpp"
@@ -46,10 +47,7 @@ namespace detail {
   const std::int64_t node_devices = request.cluster.devices_per_node;
   schedule::AssignRules rules;
   rules.ranks = request.dp;
-  // Beyond a node the exchange is no longer cheap.
-  const auto near =
-      static_cast<std::int32_t>(std::clamp<std::int64_t>(node_devices / request.tp, 2, request.dp));
-  rules.max_cp = request.max_cp.value_or(near);
+  rules.max_cp = settings.widest_group;
   rules.threshold_permille = settings.cp_threshold_permille;
   // The more is shared by time, the less of a device's room one sample may take.
   const std::int64_t percent =
@@ -124,6 +122,33 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
 
 }  // namespace detail
 
+/// Of at least two components one that is not the hardest: that with the sample which keeps most
+/// bytes on a device; of equal ones that with most load, then the first. O(samples).
+[[nodiscard]] inline std::size_t witness_of(const SlimpackProblem& problem,
+                                            const RankAssignment& assigned,
+                                            const SlimpackSettings& settings) {
+  const Plan& frame = problem.frame();
+  const LayerBytes layer = layer_bytes(frame.model, frame.memory.gradient_bytes, frame.parallel.tp);
+  std::vector<std::pair<std::int64_t, std::int64_t>> hardship(assigned.components.size());
+  for (std::size_t group = 0; group < assigned.members.size(); ++group) {
+    const auto& ranks = assigned.assignment.groups[group];
+    auto& [bytes, load] = hardship[assigned.component_of[static_cast<std::size_t>(ranks.front())]];
+    for (const schedule::QueuedSample& sample : assigned.members[group]) {
+      const std::int64_t kept =
+          sample.length.value * resident_bytes(layer, settings.mode.of(sample.length));
+      bytes = std::max(bytes, kept / static_cast<std::int64_t>(ranks.size()));
+    }
+    for (const std::int32_t rank : ranks) {
+      load = std::max(load, assigned.assignment.load[static_cast<std::size_t>(rank)]);
+    }
+  }
+  std::size_t witness = assigned.hardest == 0 ? 1 : 0;
+  for (std::size_t i = 0; i < hardship.size(); ++i) {
+    if (i != assigned.hardest && hardship[witness] < hardship[i]) witness = i;
+  }
+  return witness;
+}
+
 /// Assigns the samples of a step as these settings ask for.
 [[nodiscard]] inline RankAssignment assign_ranks(const SlimpackProblem& problem,
                                                  const SlimpackSettings& settings) {
@@ -171,6 +196,7 @@ class AssignmentCache {
     explicit Key(const SlimpackSettings& settings) {
       if (!settings.shares()) return;
       threshold_permille = settings.cp_threshold_permille;
+      widest_group = settings.widest_group;
       most = settings.mode.most;
       lean = settings.mode.lean;
       limit = settings.mode.limit[static_cast<std::size_t>(most)];
@@ -180,6 +206,7 @@ class AssignmentCache {
       fewer_last_layers = settings.head.place.fewer_last_layers;
     }
     std::int64_t threshold_permille = 0;
+    std::int32_t widest_group = 0;
     Recompute most{}, lean{};
     Tokens limit;
     std::int64_t units = 0;

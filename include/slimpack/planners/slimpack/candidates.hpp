@@ -39,10 +39,20 @@ class SlimpackCandidates {
     return assignments_(settings);
   }
 
-  /// Whether a point makes a candidate: where ranks may share samples, some have to.
+  /// Whether a point makes a candidate: where ranks may share samples, some have to, and another
+  /// limit of groups than the usual one has to change that.
   [[nodiscard]] bool exists(const SettingPoint& point) const {
-    const SlimpackSettings settings = at(point);
-    return space_.exists(point) && (!settings.shares() || assign(settings)->widest > 1);
+    if (!space_.exists(point)) return false;
+    SlimpackSettings settings = at(point);
+    if (!settings.shares()) return true;
+    if (assign(settings)->widest == 1) return false;
+    const std::int32_t allowed = settings.widest_group;
+    const std::int32_t usual = usual_widest_group(problem_.request());
+    if (allowed == usual) return true;
+    settings.widest_group = usual;
+    // Where all groups are narrower than the limit, no other limit from there on changes anything.
+    const std::int32_t widest = assign(settings)->widest;
+    return allowed < widest || (allowed > usual && widest == usual);
   }
   /// The devices of the rank component that stands for the step.
   [[nodiscard]] std::int64_t devices(const SettingPoint& point) const {
@@ -60,6 +70,22 @@ class SlimpackCandidates {
     const SlimpackSettings settings = at(point);
     const auto assigned = assign(settings);
     return score(*assigned, settings, assigned->hardest);
+  }
+
+  /// The devices of the component that may lack memory or end late although the first one does not;
+  /// 0 where there is only one.
+  [[nodiscard]] std::int64_t witness_devices(const SettingPoint& point) const {
+    const SlimpackSettings settings = at(point);
+    const auto assigned = assign(settings);
+    return assigned->components.size() == 1
+               ? 0
+               : devices(*assigned, witness_of(problem_, *assigned, settings));
+  }
+  /// The score of that component.
+  [[nodiscard]] CandidateScore witness(const SettingPoint& point) const {
+    const SlimpackSettings settings = at(point);
+    const auto assigned = assign(settings);
+    return score(*assigned, settings, witness_of(problem_, *assigned, settings));
   }
 
   /// The score of one component, by the samples that stand for it.

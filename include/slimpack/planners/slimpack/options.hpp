@@ -7,7 +7,7 @@ namespace slimpack::planners {
 
 /// Which ideas a planner of the slimpack family uses.
 struct SlimpackOptions {
-  bool asymmetric = true;   ///< forward and backward packs are cut apart
+  bool asymmetric = true;   ///< forward and backward packs may be cut apart
   bool slicing = true;      ///< samples may be cut
   bool merging = true;      ///< ranks may share long samples
   bool shard_head = true;   ///< the head may be split over the stages

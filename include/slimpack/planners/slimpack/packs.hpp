@@ -155,7 +155,7 @@ class PackBuilder {
     const schedule::CutRules rules = rules_of(i, pass);
     const schedule::SliceCost& back =
         cost.backward[static_cast<std::size_t>(settings_of(segment.group).mode.most)];
-    if (problem_.options().asymmetric) {
+    if (!settings_of(segment.group).same_packs) {
       const schedule::SliceCost& slice = pass == Pass::forward ? cost.forward : back;
       add_packs(segment.group, schedule::cut_packs(segment.samples, pass, slice, rules), pass);
       return;
@@ -184,7 +184,7 @@ class PackBuilder {
     // Ramps are alike at both ends of both passes, so that stages have equal work at any time.
     if (segment.first) rules.front = wanted.ramp;
     if (segment.last) rules.back = wanted.ramp;
-    const bool counts_backward = options.asymmetric && pass == Pass::backward;
+    const bool counts_backward = !wanted.same_packs && pass == Pass::backward;
     const auto counted = static_cast<std::size_t>(counts_backward);
     std::int64_t full = counts_backward ? wanted.backward_units() : wanted.units;
     if (component_) full = assigned_.sampled[*component_].part_of(full);

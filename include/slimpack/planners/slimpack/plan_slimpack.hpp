@@ -34,46 +34,73 @@ namespace slimpack::planners {
 
 namespace detail {
 
-/// The search of one request. Every simulation passes the counter, whose budget is hard. Besides,
-/// it ends after as many candidates that fit as the budget has steps, to save time: candidates of
-/// one component of many cost little of the budget.
+/// What one stage of a search may spend: a search of some effort begins with that of each lower
+/// one, so that it never ends with a slower plan.
+struct SlimpackStage {
+  Effort effort = Effort::fast;  ///< whose starts and whose number of whole plans it has
+  std::int64_t most = 1;         ///< candidates that fit
+  std::int64_t end = 0;          ///< devices of the budget that it leaves to later stages
+};
+
+/// The stages of a request. Every simulation passes the counter, whose budget is hard. Besides, a
+/// search ends after three candidates that fit for every four steps of the budget, to save time:
+/// candidates of one component of many cost little of it. Of a budget that the request gives, where
+/// that is little, it ends after up to four candidates for each.
+[[nodiscard]] inline std::vector<SlimpackStage> slimpack_stages(const PlanRequest& request) {
+  const std::int64_t steps = evaluations(request);
+  if (request.budget) {
+    constexpr std::int64_t kMany = 64;
+    return {{request.effort, std::max(steps, std::min(4 * steps, kMany)), 0}};
+  }
+  std::vector<SlimpackStage> stages;
+  std::int64_t before = 0;
+  for (const Effort effort : {Effort::fast, Effort::normal, Effort::thorough}) {
+    const std::int64_t all =
+        evaluations(effort, static_cast<std::int64_t>(request.batch.samples.size()));
+    const std::int64_t most = all / 4 * 3;
+    stages.push_back({effort, most - before, (steps - all) * all_devices(request)});
+    before = most;
+    if (effort == request.effort) break;
+  }
+  return stages;
+}
+
+/// One stage of the search of a request.
 class SlimpackSearch {
  public:
-  SlimpackSearch(const SlimpackProblem& problem, const SlimpackSpace& settings, double cpu_start)
+  SlimpackSearch(const SlimpackProblem& problem, const SlimpackSpace& settings,
+                 const SlimpackCandidates& candidates, const SlimpackStage& stage,
+                 SimulationCounter& counter)
       : problem_(problem),
         settings_(settings),
-        candidates_(problem, settings),
+        candidates_(candidates),
         space_(climb_space(settings)),
         refiner_(candidates_, space_, settings.flags(&SettingTraits<SlimpackSettings>::shared)),
-        counter_(problem.request(), cpu_start),
-        most_(most_fitting(problem.request())) {}
+        counter_(counter),
+        stage_(stage),
+        most_(stage.most) {}
 
-  [[nodiscard]] PlanOutcome run() {
-    PlanOutcome outcome = best_of(choices());
-    counter_.report(outcome);
-    return outcome;
-  }
+  [[nodiscard]] PlanOutcome run() { return best_of(choices()); }
 
  private:
   [[nodiscard]] static SearchSpace climb_space(const SlimpackSpace& settings) {
     SearchSpace space = search_space(settings);
     space.everywhere = false;
+    space.finer = kUnitsSetting;
+    space.canonical = [&settings](SettingPoint point) {
+      return settings.canonical(std::move(point));
+    };
+    for (SettingPoint& start : space.starts) start = settings.canonical(std::move(start));
     return space;
-  }
-  /// As many candidates that fit as the budget has steps; of a budget that the request gives, where
-  /// that is little, up to four times as many, for each may cost a part of a step.
-  [[nodiscard]] static std::int64_t most_fitting(const PlanRequest& request) noexcept {
-    const std::int64_t steps = evaluations(request);
-    return request.budget ? std::max(steps, std::min(4 * steps, kMany)) : steps;
   }
   [[nodiscard]] std::int64_t left() const noexcept { return most_ - used_; }
   /// Whole plans that are built in the end. A second one takes as long as all of a fast search.
   [[nodiscard]] int tries() const noexcept {
-    return problem_.request().effort == Effort::fast || most_ < kMany ? 1 : 3;
+    return stage_.effort == Effort::fast || most_ < kMany ? 1 : 3;
   }
   /// So many candidates that fit at most, and a budget that leaves whole plans and `keep` devices.
   [[nodiscard]] SearchLimits limits(std::int64_t fitting, std::int64_t keep = 0) {
-    return {&counter_, std::max(keep, tries() * counter_.step_devices()), fitting};
+    return {&counter_, stage_.end + std::max(keep, tries() * counter_.step_devices()), fitting};
   }
 
   /// What is worth planning whole, the best first; at least one.
@@ -98,7 +125,8 @@ class SlimpackSearch {
   [[nodiscard]] SearchResult climb() {
     const bool halved = most_ >= kMany && problem_.request().dp > 1;
     SearchResult found = search_settings(
-        space_, halved ? limits(most_ / 2, counter_.budget() / 2) : limits(most_), candidates_);
+        space_, halved ? limits(most_ / 2, (counter_.left() - stage_.end) / 2) : limits(most_),
+        candidates_);
     used_ = found.fitting;
     if (found.ranked.empty()) return found;
     const SettingPoint best = found.ranked.front().second;
@@ -111,7 +139,7 @@ class SlimpackSearch {
     return found;
   }
 
-  /// Plans choices whole and returns the fastest plan with its bound, or what the first one lacks.
+  /// Plans choices whole and returns the fastest plan, or what the first one lacks.
   /// Stops at a plan that takes about as long as expected: ranks that no candidate was timed on may
   /// be far slower, and then another choice may be better. Stops, too, where the budget ends.
   [[nodiscard]] PlanOutcome best_of(const std::vector<SlimpackChoice>& choices) {
@@ -126,7 +154,7 @@ class SlimpackSearch {
       std::optional<Infeasible> lacks;
       const std::int64_t cost = counter_.step_devices();
       if (counter_
-              .run({&cost, 1}, 0,
+              .run({&cost, 1}, stage_.end,
                    [&](std::size_t) {
                      std::tie(plan, lacks) = candidates_.plan(*choice.assigned, settings);
                    })
@@ -146,16 +174,13 @@ class SlimpackSearch {
       if (time.value <= choice.expected().value / 100 * 103) break;
       --left;
     }
-    if (best) {
-      best->prediction.lower_bound = iteration_bound(*best).value;
-      outcome.result = *std::move(best);
-    }
+    if (best) outcome.result = *std::move(best);
     return outcome;
   }
 
   [[nodiscard]] SettingTexts describe(const SlimpackSettings& settings) const {
     SettingTexts texts = settings_.describe(settings);
-    if (problem_.options().asymmetric) {
+    if (!settings.same_packs) {
       texts["backward_units"] = std::to_string(settings.backward_units());
     }
     return texts;
@@ -165,10 +190,11 @@ class SlimpackSearch {
 
   const SlimpackProblem& problem_;
   const SlimpackSpace& settings_;
-  SlimpackCandidates candidates_;
+  const SlimpackCandidates& candidates_;
   SearchSpace space_;
   SlimpackRefiner refiner_;
-  SimulationCounter counter_;
+  SimulationCounter& counter_;
+  const SlimpackStage& stage_;
   std::int64_t most_, used_ = 0;  // candidates that fit
 };
 
@@ -179,8 +205,27 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
   const double cpu_start = thread_seconds();
   check_request(request);
   const SlimpackProblem problem(request, name, options);
-  const SlimpackSpace space = slimpack_space(problem);
-  return detail::SlimpackSearch(problem, space, cpu_start).run();
+  const SlimpackSpace values = slimpack_space(problem, request.effort);
+  const SlimpackCandidates candidates(problem, values);
+  SimulationCounter counter(request, cpu_start);
+  std::optional<PlanOutcome> best;
+  const auto time = [](const PlanOutcome& outcome) {
+    const Plan* plan = plan_in(outcome.result);
+    return plan == nullptr ? Nanos::max() : plan->prediction.iteration;
+  };
+  for (const detail::SlimpackStage& stage : detail::slimpack_stages(request)) {
+    const SlimpackSpace space = slimpack_space(problem, stage.effort);
+    PlanOutcome outcome = detail::SlimpackSearch(problem, space, candidates, stage, counter).run();
+    if (!best || time(outcome) < time(*best) ||
+        (time(*best) == Nanos::max() && time(outcome) == Nanos::max())) {
+      best = std::move(outcome);
+    }
+  }
+  if (auto* plan = std::get_if<Plan>(&best->result)) {
+    plan->prediction.lower_bound = iteration_bound(*plan).value;
+  }
+  counter.report(*best);
+  return *std::move(best);
 }
 
 }  // namespace slimpack::planners

@@ -99,14 +99,19 @@ class SlimpackProblem {
     return plan;
   }
 
-  /// Bytes that a device of the fullest stage has for samples.
-  [[nodiscard]] Bytes room(const Plan& plan, const SlimpackSettings& settings) const {
-    const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
+  /// Bytes that a device of the fullest stage has beside weights, gradients and optimizer.
+  [[nodiscard]] static Bytes free_bytes(const Plan& plan) {
     Bytes always;
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
       always = std::max(always, static_bytes(plan, pp).total());
     }
-    const Bytes available = plan.memory.capacity - plan.memory.reserved - always;
+    return plan.memory.capacity - plan.memory.reserved - always;
+  }
+
+  /// Those of them that samples may fill, beside what a unit works with.
+  [[nodiscard]] Bytes room(const Plan& plan, const SlimpackSettings& settings) const {
+    const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
+    const Bytes available = free_bytes(plan);
     const std::int64_t units =
         std::int64_t{request_.dp} * std::max<std::int64_t>(1, settings.units);
     const std::int64_t unit = total_tokens(request_.batch.samples).value / units + 1;

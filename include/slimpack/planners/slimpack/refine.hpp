@@ -66,6 +66,15 @@ class SlimpackRefiner {
       if (others > 0 && others <= most && score_components(choice, limits)) most -= others;
       choices.push_back(std::move(choice));
     }
+    // At last the best of those that need least memory, for ranks that nobody has been timed on.
+    const auto lean = std::find_if(found.ranked.begin(), found.ranked.end(), [&](const auto& each) {
+      return each.first.excess <= 0 &&
+             each.second[*space_.memory] + 1 == space_.sizes[*space_.memory];
+    });
+    if (lean != found.ranked.end()) {
+      choices.push_back(same(lean->second));
+      choices.back().known = lean->first;
+    }
     const auto scored = std::find_if(choices.begin(), choices.end(),
                                      [](const auto& choice) { return choice.scores.empty(); });
     std::stable_sort(choices.begin(), scored, [](const auto& a, const auto& b) {

@@ -55,11 +55,13 @@ struct SlimpackSettings {
   ModeChoice mode;                            ///< recomputation
   LmHeadChoice head;                          ///< place of vocabulary projection and loss
   std::int64_t units = 1;                     ///< full forward packs that a rank's queue is worth
+  bool same_packs = false;                    ///< both passes have the same packs, without ramps
   std::int64_t backward_permille = 1000;      ///< backward packs, to so many thousandths of these
   schedule::Ramp ramp;                        ///< at both ends of each queue
   QueueOrder order = QueueOrder::long_first;  ///< of a rank's own samples
   /// Samples that take more than so many thousandths of a rank's mean time may be shared; 0: none.
   std::int64_t cp_threshold_permille = 0;
+  std::int32_t widest_group = 1;             ///< most ranks that share a sample, where any do
   std::int32_t chunks = 1;                   ///< virtual stages of a device
   DeviceOrder devices = DeviceOrder::ranks;  ///< placement of (dp, pp)
   OrderRule rule = OrderRule::list;          ///< how device orders are made

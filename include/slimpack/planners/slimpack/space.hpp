@@ -27,14 +27,27 @@ namespace slimpack::planners {
 /// The settings with the values that are tried, and where searches begin.
 using SlimpackSpace = SettingSpace<SlimpackSettings>;
 
+/// The most ranks of a group that is tried first: those of a node, beyond which the exchange is no
+/// longer cheap, as far as the request allows them.
+[[nodiscard]] inline std::int32_t usual_widest_group(const PlanRequest& request) {
+  const std::int32_t most = std::min(request.dp, request.max_cp.value_or(request.dp));
+  const std::int64_t near =
+      std::max<std::int64_t>(2, request.cluster.devices_per_node / request.tp);
+  return static_cast<std::int32_t>(std::min<std::int64_t>(near, most));
+}
+
+/// The position of the number of packs in a point.
+inline constexpr std::size_t kUnitsSetting = 2;
+
 namespace detail {
 
 /// Chooses the values of a space, one setting after the other.
 class SlimpackSpaceMaker {
  public:
-  explicit SlimpackSpaceMaker(const SlimpackProblem& problem)
+  SlimpackSpaceMaker(const SlimpackProblem& problem, Effort effort)
       : problem_(problem),
         request_(problem.request()),
+        effort_(effort),
         options_(problem.options()),
         tokens_(total_tokens(request_.batch.samples)),
         longest_(longest_of(request_.batch.samples)) {}
@@ -48,32 +61,46 @@ class SlimpackSpaceMaker {
     first.units = units.values[units.start];
     first.chunks = chunks.values.front();
     modes_ = mode_values(first);
+    units_values_ = units.values;
     const bool pipelined = request_.pp > 1;
 
     mode_ = add("", &SlimpackSettings::mode, {modes_}, {.ordered = true, .memory = true});
     head_ = add("", &SlimpackSettings::head, heads, {.ordered = true});
     units_ = add("units", &SlimpackSettings::units, units, {.ordered = true});
-    add("ramp", &SlimpackSettings::ramp, {ramp_values()}, {.ordered = true}, ramp_text);
+    const auto own_packs = [](const SlimpackSettings& settings) { return !settings.same_packs; };
+    packs_ = add("same_packs", &SlimpackSettings::same_packs, {packs_values()});
+    add("ramp", &SlimpackSettings::ramp, {ramp_values()},
+        {.ordered = true, .applies = own_packs, .neutral = 0}, ramp_text);
     threshold_ = add("merge_threshold", &SlimpackSettings::cp_threshold_permille,
                      {threshold_values()}, {.ordered = true, .shared = true}, threshold_text);
+    widest_ = add("widest_group", &SlimpackSettings::widest_group, {widest_values()},
+                  {.shared = true,
+                   .applies = [](const SlimpackSettings& settings) { return settings.shares(); },
+                   .neutral = 0});
     order_ = add("order", &SlimpackSettings::order,
                  {{QueueOrder::long_first, QueueOrder::short_first, QueueOrder::pyramid}});
     chunks_ = add("chunks", &SlimpackSettings::chunks, chunks, {.ordered = true, .shared = true});
     devices_ = add("devices", &SlimpackSettings::devices, device_values(),
                    {.ordered = true, .shared = true});
-    add("", &SlimpackSettings::backward_permille, backward_values(), {.ordered = true});
+    const Values<std::int64_t> backward = backward_values();
+    add("", &SlimpackSettings::backward_permille, backward,
+        {.ordered = true, .applies = own_packs, .neutral = backward.start});
     std::vector<OrderRule> rules{OrderRule::list};
     if (pipelined && request_.chunks.value_or(1) == 1) rules.push_back(OrderRule::lockstep);
     rule_ = add("schedule", &SlimpackSettings::rule, {rules});
-    add("forward_queue", &SlimpackSettings::forward_queue, {{1, 2}},
-        {.ordered = true, .applies = [](const SlimpackSettings& settings) {
-           return settings.rule == OrderRule::list;
-         }});
+    std::vector<std::int32_t> queues{1};
+    if (pipelined) queues.push_back(2);
+    add("forward_queue", &SlimpackSettings::forward_queue, {queues},
+        {.ordered = true,
+         .applies =
+             [](const SlimpackSettings& settings) { return settings.rule == OrderRule::list; },
+         .neutral = 0});
     space_.require_that([&request = request_](const SlimpackSettings& settings) {
       return (settings.rule == OrderRule::list || settings.chunks == 1) &&
              leaves_layers(request, settings.chunks, settings.head.place);
     });
     many_packs_ = many_packs(units);
+    heads_start_ = heads.start;
     last_head_ = heads.values.front().place.head == LmHead::last;
     while (last_head_ && last_head_start_ + 1 <= heads.start &&
            heads.values[last_head_start_ + 1].place.head == LmHead::last) {
@@ -156,6 +183,21 @@ class SlimpackSpaceMaker {
   [[nodiscard]] std::vector<std::int64_t> threshold_values() const {
     if (!options_.merging || request_.dp == 1 || request_.max_cp.value_or(2) == 1) return {0};
     return {0, 1000, 200, 50, 25, 12, 6};
+  }
+  [[nodiscard]] std::vector<bool> packs_values() const {
+    return options_.asymmetric ? std::vector<bool>{false, true} : std::vector<bool>{true};
+  }
+  /// The most ranks that may share a sample: the usual number, then every other power of two.
+  [[nodiscard]] std::vector<std::int32_t> widest_values() const {
+    const std::int32_t most = std::min(request_.dp, request_.max_cp.value_or(request_.dp));
+    if (threshold_values().size() == 1) return {1};
+    const std::int32_t usual = usual_widest_group(request_);
+    std::vector<std::int32_t> widest{usual};
+    for (std::int32_t ranks = 2; ranks <= most; ranks *= 2) {
+      if (ranks != usual) widest.push_back(ranks);
+    }
+    if (most != usual && widest.back() != most) widest.push_back(most);
+    return widest;
   }
   [[nodiscard]] Values<std::int64_t> backward_values() const {
     if (!options_.asymmetric || request_.max_units) return {{1000}};
@@ -295,6 +337,28 @@ class SlimpackSpaceMaker {
     }
     return found;
   }
+  /// The first number of packs, by index, not below `from`, of which as many as there are stages
+  /// fit into memory where samples keep what `mode` says; the last where none does.
+  [[nodiscard]] std::size_t fitting_units(const ModeChoice& mode, std::size_t from) const {
+    const Plan& frame = problem_.frame();
+    const LayerBytes layer =
+        layer_bytes(frame.model, frame.memory.gradient_bytes, frame.parallel.tp);
+    const std::int64_t layers = most_layers(frame.stages, request_.pp);
+    SlimpackSettings settings;
+    const auto most = static_cast<std::size_t>(mode.most);
+    for (std::size_t i = from; i + 1 < units_values_.size(); ++i) {
+      settings.units = units_values_[i];
+      settings.mode = mode;
+      // What waits in a pipeline, or what a sample keeps until its last token has been forward.
+      const std::int64_t pack = tokens_.value / (request_.dp * settings.units) + 1;
+      const std::int64_t each = layers * (layer.kept[most] + layer.kv) + 2 * layer.boundary;
+      const std::int64_t bytes =
+          pack * (request_.pp * each + layer.backward_workspace[most] + 4 * layer.boundary);
+      if (bytes <= problem_.free_bytes(frame).value) return i;
+    }
+    return units_values_.size() - 1;
+  }
+
   /// Good plans of several kinds: interleaved and in lockstep, with long samples on several ranks
   /// that lie next to each other or not, keeping much or little.
   void starts() {
@@ -303,12 +367,22 @@ class SlimpackSpaceMaker {
     add_start(mode_at(none, Kind::uniform), {.interleaved = true}, 0);
     add_start(mode_at(none, Kind::uniform), {}, 1);
     add_start(mode_at(light, Kind::uniform), {.shares = true}, 2);
+    add_start(mode_at(light, Kind::uniform), {.interleaved = true, .same_packs = true}, 1);
     // Where many packs wait for shared ones, smaller packs let more of them be in flight.
     if (many_packs_) {
       add_start(mode_at(light, Kind::fullest), {.shares = true, .interleaved = true}, 5);
     }
+    add_start(mode_at(light, Kind::uniform), {.shares = true, .interleaved = true, .few = true}, 1);
+    add_start(mode_at(light, Kind::uniform),
+              {.shares = true, .interleaved = true, .few = true, .same_packs = true}, 1);
     add_start(mode_at(light, Kind::uniform), {.shares = true, .interleaved = true}, 2);
     add_start(mode_at(light, Kind::uniform), {.interleaved = true}, 1);
+    add_start(mode_at(light, Kind::uniform), {.same_packs = true}, 2);
+    add_start(mode_at(light, Kind::uniform), {.two_chunks = true, .same_packs = true}, 2);
+    if (last_head_ && last_head_start_ != heads_start_) {
+      add_start(mode_at(light, Kind::uniform),
+                {.interleaved = true, .same_packs = true, .last_head = true}, 1);
+    }
     add_start(mode_at(light, Kind::fullest), {.interleaved = true, .short_first = true}, 3);
     add_start(mode_at(light, Kind::leanest), {.interleaved = true}, 2);
     for (const std::size_t finer : {std::size_t{4}, units_.size}) {
@@ -326,7 +400,11 @@ class SlimpackSpaceMaker {
   struct StartKind {
     bool shares = false;       ///< ranks share long samples
     bool interleaved = false;  ///< as many chunks as there may be, else lockstep
+    bool two_chunks = false;   ///< two of them, or as many as there may be if fewer
     bool short_first = false;
+    bool few = false;         ///< of those that share, only the longest, two ranks each
+    bool same_packs = false;  ///< in both passes
+    bool last_head = false;   ///< the head on the last stage, where it may be elsewhere
   };
   /// Adds a start whose number of packs is `finer` values above the usual one.
   void add_start(std::size_t mode, StartKind kind, std::size_t finer) {
@@ -336,40 +414,55 @@ class SlimpackSpaceMaker {
     if (kind.short_first) {
       point[order_.position] = static_cast<std::size_t>(QueueOrder::short_first);
     }
+    // So many packs fill and drain in no time: there is no other reason for smaller ones.
+    if (many_packs_ && !kind.shares && mode + 1 < modes_.size()) finer = 0;
+    if (kind.last_head) point[head_.position] = last_head_start_;
+    if (kind.same_packs) point[packs_.position] = packs_.size - 1;
     if (kind.shares) {
       if (threshold_.size == 1) return;
       point[threshold_.position] = threshold_.size / 2 + 1;
       point[devices_.position] = devices_.size - 1;
+      if (kind.few) {
+        point[threshold_.position] = 1;
+        if (widest_.size > 1) point[widest_.position] = 1;
+      }
     }
     if (kind.interleaved) {
       point[chunks_.position] = chunks_.size - 1;
       // Chunks shorten fill and drain, so larger packs will do; they are planned sooner.
-      if (request_.effort == Effort::fast) units -= std::min(units, chunks_.size - 1);
+      if (effort_ == Effort::fast) units -= std::min(units, chunks_.size - 1);
+    } else if (kind.two_chunks) {
+      point[chunks_.position] = std::min<std::size_t>(1, chunks_.size - 1);
     } else {
       point[rule_.position] = rule_.size - 1;
     }
     units = std::min(units + finer, units_.size - 1);
+    units = fitting_units(modes_[mode], units);
     space_.start_at(std::move(point));
   }
 
   const SlimpackProblem& problem_;
   const PlanRequest& request_;
+  Effort effort_;
   const SlimpackOptions& options_;
   Tokens tokens_, longest_;
   SlimpackSpace space_;
   SettingPoint start_;
   std::vector<ModeChoice> modes_;
-  Setting mode_, head_, units_, threshold_, order_, chunks_, devices_, rule_;
+  std::vector<std::int64_t> units_values_;
+  Setting mode_, head_, units_, packs_, threshold_, widest_, order_, chunks_, devices_, rule_;
   bool many_packs_ = false;
   bool last_head_ = false;           // on the last stage, among others
   std::size_t last_head_start_ = 0;  // the last such value up to the start
+  std::size_t heads_start_ = 0;      // the value at the start
 };
 
 }  // namespace detail
 
-/// The values of each setting that are worth trying for a request, and where to begin.
-[[nodiscard]] inline SlimpackSpace slimpack_space(const SlimpackProblem& problem) {
-  return detail::SlimpackSpaceMaker(problem).make();
+/// The values of each setting that are worth trying for a request, and where searches of an effort
+/// begin; the values are the same for all efforts.
+[[nodiscard]] inline SlimpackSpace slimpack_space(const SlimpackProblem& problem, Effort effort) {
+  return detail::SlimpackSpaceMaker(problem, effort).make();
 }
 
 }  // namespace slimpack::planners
