@@ -210,6 +210,19 @@ TEST_CASE("slimpack: the widest group is searched") {
   CHECK(narrow > 0);
 }
 
+TEST_CASE("slimpack: more samples than packs share packs") {
+  planners::PlanRequest request = test::request_of(std::vector<std::int64_t>(40, 4096));
+  request.model = model_preset("llama-7b").value();
+  request.context = {4096};
+  request.pp = 4;
+  request.chunks = 1;
+  request.max_units = 24;
+  for (const planners::Effort effort : {planners::Effort::fast, planners::Effort::normal}) {
+    request.effort = effort;
+    CHECK(std::holds_alternative<Plan>(plan_by("slimpack", request).result));
+  }
+}
+
 TEST_CASE("slimpack: threads never change the answer") {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     CAPTURE(seed);

@@ -184,7 +184,9 @@ class SlimpackSpaceMaker {
     if (!options_.merging || request_.dp == 1 || request_.max_cp.value_or(2) == 1) return {0};
     return {0, 1000, 200, 50, 25, 12, 6};
   }
+  /// The same packs in both passes have no most number: each long sample begins one.
   [[nodiscard]] std::vector<bool> packs_values() const {
+    if (options_.asymmetric && request_.max_units) return {false};
     return options_.asymmetric ? std::vector<bool>{false, true} : std::vector<bool>{true};
   }
   /// The most ranks that may share a sample: the usual number, then every other power of two.
