@@ -314,7 +314,7 @@ class Page(unittest.TestCase):
 
     def test_twenty_thousand_units_stay_smooth(self):
         run("plan", os.path.join(DATA, "wikipedia_en.lengths"), *COMMON, "--dp", "2", "--pp", "8", "--chunks", "4", "--context",
-            "32768", "--batch-tokens", "2M", "--planner", "slimpack-samples", "-o", "large.json")
+            "32768", "--batch-tokens", "3M", "--planner", "slimpack-samples", "-o", "large.json")
         run("simulate", "large.json", "--html", "large.html")
         start = time.monotonic()
         self.open("large.html")
