@@ -29,6 +29,7 @@
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan_hash.hpp"
+#include "slimpack/plan/structure.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/validate/validate.hpp"
 
@@ -136,8 +137,8 @@ void add_pack(const Plan& plan, PackId id, std::int32_t dp, DeviceArrays& arrays
 /// A unit as plan.json has it.
 void write_unit(const Unit& unit, JsonWriter& out) {
   out.begin_array(JsonLayout::flat).text(to_string(unit.kind));
-  if (unit.kind <= UnitKind::head) out.number(index(unit.pack));
-  if (unit.kind != UnitKind::head && unit.kind != UnitKind::optimizer) out.number(unit.chunk);
+  if (names_pack(unit.kind)) out.number(index(unit.pack));
+  if (names_chunk(unit.kind)) out.number(unit.chunk);
   out.end_array();
 }
 
@@ -227,6 +228,7 @@ int run(const std::string& path, const std::string& dp_text, const std::string& 
               (fs::is_directory(output, error) && fs::is_empty(output, error)),
           "-o: must be a new or an empty folder", output);
   const Plan plan = read_plan_file(path);
+  require_weights_with(plan, "export");
   const auto rank = [](std::string_view option, const std::string& text, std::int32_t degree) {
     const std::int32_t value = text == "0" ? 0 : parse_count(option, text);
     require(value < degree, fmt::format("{}: must be below the plan's {}", option, degree), value);

@@ -117,7 +117,7 @@ class TraceMatch {
   }
 
   void add_units(TraceComparison& comparison, std::size_t worst) const {
-    std::array<std::vector<ComparedTime>, 5> kinds;
+    std::array<std::vector<ComparedTime>, kWords<UnitKind>.size()> kinds;
     std::vector<ComparedTime> all;
     std::vector<ComparedUnit> apart;
     for (const auto& [key, pair] : pairs_) {

@@ -80,10 +80,10 @@ void write_trace_comparison_json(std::ostream& out, const TraceComparison& compa
     json.member("unit", kind_name(kind));
     json.member("dp", worst.dp);
     json.member("pp", worst.pp);
-    if (kind != UnitKind::reduce && kind != UnitKind::optimizer) {
+    if (names_pack(kind)) {
       json.member("pack", index(worst.unit.pack));
     }
-    if (kind != UnitKind::head && kind != UnitKind::optimizer) {
+    if (names_chunk(kind)) {
       json.member("chunk", worst.unit.chunk);
     }
     write_times(json, worst.time);

@@ -116,8 +116,8 @@ class TraceLanes {
     };
     for (const TracedUnit& traced : device.units) {
       idle_until(traced.begin);
-      constexpr std::array<Paint, 5> kPaint{Paint::forward, Paint::backward, Paint::head,
-                                            Paint::reduce, Paint::optimizer};
+      constexpr std::array<Paint, 6> kPaint{Paint::forward, Paint::backward,  Paint::head,
+                                            Paint::reduce,  Paint::optimizer, Paint::backward};
       const UnitKind kind = traced.unit.kind;
       Stretch stretch{traced.begin,
                       traced.end,
@@ -139,7 +139,7 @@ class TraceLanes {
 };
 
 [[nodiscard]] std::vector<LegendEntry> timelines_legend(std::span<const TraceLanes> timelines) {
-  std::array<bool, 5> kinds{};
+  std::array<bool, 6> kinds{};
   bool chunks = false, in_cp_group = false, reduces = false;
   for (const TraceLanes& lanes : timelines) {
     lanes.for_each_unit([&](const TracedUnit& traced) {
@@ -154,7 +154,7 @@ class TraceLanes {
     if (seen) legend.push_back({style, shade, text});
   };
   offer(kinds[0], "forward", 0, "forward");
-  offer(kinds[1], "backward", 0, "backward");
+  offer(kinds[1] || kinds[5], "backward", 0, "backward");
   offer(kinds[2], "head-unit", 0, "head");
   offer(kinds[4], "optimizer", 0, "optimizer");
   offer(chunks, "forward", 1, "later chunks, weaker");

@@ -49,8 +49,8 @@ void for_each_traced(const Plan& plan, const sim::PlanSimulation& simulation, st
     constexpr std::array<UnitKind, 4> kKinds{UnitKind::forward, UnitKind::backward, UnitKind::head,
                                              UnitKind::optimizer};
     Unit unit{kKinds[static_cast<std::size_t>(label.kind)], {}, 0};
-    if (has_pack(unit.kind)) unit.pack = label.pack;
-    if (unit.kind == UnitKind::forward || unit.kind == UnitKind::backward) unit.chunk = label.chunk;
+    if (names_pack(unit.kind)) unit.pack = label.pack;
+    if (runs_layers(unit.kind)) unit.chunk = label.chunk;
     visit(traced_unit(plan, label.dp, label.pp, unit, begin, end));
   } else if (takes_reduction(simulation.dag, node)) {
     for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {

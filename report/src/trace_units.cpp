@@ -39,7 +39,7 @@ const std::vector<std::int32_t>& ranks_of(const Plan& plan, PackId pack) {
 TracedUnit traced_unit(const Plan& plan, std::int32_t dp, std::int32_t pp, const Unit& unit,
                        Nanos begin, Nanos end) {
   TracedUnit traced{dp, pp, unit, {}, {}, false, begin, end};
-  if (has_pack(unit.kind)) {
+  if (names_pack(unit.kind)) {
     traced.tokens = tokens_of(plan.micropacks[index(unit.pack)]);
     traced.in_cp_group = ranks_of(plan, unit.pack).size() > 1;
   }

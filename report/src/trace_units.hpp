@@ -23,10 +23,6 @@ namespace slimpack::report::detail {
 
 [[nodiscard]] Tokens tokens_of(const MicroPack& pack);
 
-[[nodiscard]] inline bool has_pack(UnitKind kind) noexcept {
-  return kind != UnitKind::reduce && kind != UnitKind::optimizer;
-}
-
 [[nodiscard]] const std::vector<std::int32_t>& ranks_of(const Plan& plan, PackId pack);
 
 /// A unit of a plan as it appears in a trace of that plan.
@@ -71,16 +67,16 @@ class PlanTraceWriter {
                    traced.end, arguments);
       return;
     }
-    constexpr std::array<std::string_view, 5> kLetters{"F", "B", "H", "R", "O"};
-    constexpr std::array<std::string_view, 5> kCategories{"forward", "backward", "head", "reduce",
-                                                          "optimizer"};
+    constexpr std::array<std::string_view, 6> kLetters{"F", "B", "H", "R", "O", "W"};
+    constexpr std::array<std::string_view, 6> kCategories{"forward", "backward",  "head",
+                                                          "reduce",  "optimizer", "weight"};
     const auto kind = static_cast<std::size_t>(unit.kind);
     std::vector<TraceArgument> arguments{
         {"unit", std::string(kLetters[kind])}, {"dp", traced.dp}, {"stage", traced.pp}};
-    if (unit.kind == UnitKind::forward || unit.kind == UnitKind::backward) {
+    if (runs_layers(unit.kind)) {
       arguments.push_back({"chunk", unit.chunk});
     }
-    if (has_pack(unit.kind)) add_pack(arguments, unit.pack);
+    if (names_pack(unit.kind)) add_pack(arguments, unit.pack);
     events_.span(traced.dp, thread(traced.pp, TraceStream::compute), sim::unit_name(unit),
                  kCategories[kind], traced.begin, traced.end, arguments);
   }

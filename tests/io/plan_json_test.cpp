@@ -207,6 +207,57 @@ TEST_CASE("plan.json: format and version") {
                        InvalidInput);
 }
 
+TEST_CASE("plan.json: gradients of weights apart") {
+  const auto apart = [](const auto& change) {
+    nlohmann::json document = nlohmann::json::parse(plan_to_json(small_plan()));
+    document["version"] = 2;
+    nlohmann::json& packs = document["micropacks"];
+    packs[1]["weights"] = "apart";
+    packs.push_back({{"id", packs.size()},
+                     {"pass", "weight"},
+                     {"group", packs[1]["group"]},
+                     {"slices", packs[1]["slices"]}});
+    document["schedule"][0]["order"].insert(document["schedule"][0]["order"].begin(),
+                                            nlohmann::json::array({"W", packs.size() - 1, 0}));
+    change(document);
+    return document.dump();
+  };
+  const auto unchanged = [](nlohmann::json&) {};
+  const Plan plan = parse(apart(unchanged));
+  CHECK(plan.micropacks[1].weights == WeightGradients::apart);
+  CHECK(plan.micropacks.back().pass == Pass::weight);
+  CHECK(plan.micropacks.back().exchange.empty());
+  CHECK(plan.micropacks.back().weights == WeightGradients::with);
+  const auto id = static_cast<std::uint32_t>(plan.micropacks.size() - 1);
+  CHECK(plan.schedule[0].order[0] == Unit{UnitKind::weight, PackId{id}, 0});
+  const std::string text = plan_to_json(plan);
+  CHECK(text.find("[\"W\"," + std::to_string(id) + ",0]") != std::string::npos);
+  CHECK((parse(text) == plan));
+  CHECK(plan_to_json(parse(text)) == text);
+  CHECK(plan_to_json(small_plan()).find("weights") == std::string::npos);
+  const auto refuses = [&](const auto& change, const std::string& message) {
+    CAPTURE(message);
+    CHECK_THROWS_WITH_AS(static_cast<void>(parse(apart(change))), message.c_str(), InvalidInput);
+  };
+  refuses([](nlohmann::json& d) { d["version"] = 1; },
+          "plan.json: micropacks[1]: gradients of weights are computed apart from version 2 of "
+          "plans on, not in 1");
+  refuses([](nlohmann::json& d) { d["micropacks"][1]["weights"] = "later"; },
+          "plan.json: micropacks[1].weights: must be one of 'with', 'apart', found 'later'");
+  refuses([](nlohmann::json& d) { d["micropacks"][0]["weights"] = "apart"; },
+          "plan.json: micropacks[0].weights: only backward MicroPacks may leave gradients of "
+          "weights to others, found 'apart'");
+  refuses([&](nlohmann::json& d) { d["micropacks"][id]["recompute"] = "none"; },
+          "plan.json: micropacks[" + std::to_string(id) +
+              "].recompute: a weight MicroPack recomputes nothing, found 'none'");
+  refuses([&](nlohmann::json& d) { d["micropacks"][id]["exchange"] = {"kv"}; },
+          "plan.json: micropacks[" + std::to_string(id) +
+              "].exchange: a weight MicroPack exchanges nothing, found an array of 1");
+  refuses([](nlohmann::json& d) { d["schedule"][0]["order"][0] = nlohmann::json::array({"W", 1}); },
+          "plan.json: schedule[0].order[0]: must have 3 elements, the unit, its MicroPack and its "
+          "chunk, found an array of 2");
+}
+
 TEST_CASE("plan.json: every key that is missing is named") {
   const std::vector<std::pair<const char*, const char*>> keys{{"", "planner"},
                                                               {"", "step"},
@@ -299,8 +350,9 @@ TEST_CASE("plan.json: indices out of range are named with their place") {
           "plan.json: schedule[0].order[0][2]: must be an integer in 0 .. 0, found 1");
   refused("/schedule/0/order/7/1", "1",
           "plan.json: schedule[0].order[7][1]: must be an integer in 0 .. 0, found 1");
-  refused("/schedule/0/order/0/0", "\"X\"",
-          "plan.json: schedule[0].order[0][0]: must be one of 'F', 'B', 'H', 'R', 'O', found 'X'");
+  refused(
+      "/schedule/0/order/0/0", "\"X\"",
+      "plan.json: schedule[0].order[0][0]: must be one of 'F', 'B', 'H', 'R', 'O', 'W', found 'X'");
   refused("/schedule/1/dp", "2",
           "plan.json: schedule[1].dp: must be an integer in 0 .. 1, found 2");
   refused("/schedule/1/dp", "0",
@@ -393,7 +445,8 @@ TEST_CASE("plan.json: wrong types, words and amounts are named") {
   refused("/step/target_tokens", "19453",
           "plan.json: step.target_tokens: must be an integer in 0 .. 19452, found 19453");
   refused("/micropacks/0/pass", "\"sideways\"",
-          "plan.json: micropacks[0].pass: must be one of 'forward', 'backward', found 'sideways'");
+          "plan.json: micropacks[0].pass: must be one of 'forward', 'backward', 'weight', found "
+          "'sideways'");
   refused("/micropacks/0/exchange/0", "\"v\"",
           "plan.json: micropacks[0].exchange[0]: must be one of 'kv', 'q', found 'v'");
   refused("/micropacks/1/recompute", "\"some\"",

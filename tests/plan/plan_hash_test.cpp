@@ -150,6 +150,12 @@ TEST_CASE("plan_hash: any change of what decides execution changes it") {
       [](Plan& p) { p.micropacks[0].exchange[0] = RingMode::pass_q; },
       [](Plan& p) { p.micropacks[0].exchange.clear(); },
       [](Plan& p) { p.micropacks[1].recompute = Recompute::full; },
+      [](Plan& p) { p.micropacks[1].weights = WeightGradients::apart; },
+      [](Plan& p) {
+        p.micropacks[1].recompute = Recompute::full;
+        p.micropacks[1].weights = WeightGradients::apart;
+      },
+      [](Plan& p) { p.micropacks[1].pass = Pass::weight; },
       [](Plan& p) { p.micropacks.pop_back(); },
       [](Plan& p) { ++p.schedule[0].dp; },
       [](Plan& p) { ++p.schedule[0].pp; },

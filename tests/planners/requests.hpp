@@ -89,6 +89,9 @@ inline std::string plan_text(const Plan& plan) {
         case UnitKind::optimizer:
           text.append("O");
           break;
+        case UnitKind::weight:
+          text.append("W").append(pack).append(".").append(chunk);
+          break;
       }
     }
     text.append("\n");

@@ -39,6 +39,9 @@ inline std::string order_text(const std::vector<schedule::PipelineOp>& order, st
       case UnitKind::optimizer:
         text.append("O");
         break;
+      case UnitKind::weight:
+        text.append("W").append(std::to_string(step.item)).append(chunk);
+        break;
     }
   }
   return text;

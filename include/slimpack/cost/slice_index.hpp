@@ -100,13 +100,17 @@ inline void require_pack(const Plan& plan, PackId id) {
   require(index(id) < plan.micropacks.size(), "MicroPack does not exist",
           static_cast<std::int64_t>(index(id)));
   require_group_of(plan, id, "cost");
+  const MicroPack& pack = plan.micropacks[index(id)];
+  require(pack.pass != Pass::weight && pack.weights == WeightGradients::with,
+          "cost: gradients of weights apart from B are not priced yet, but are in MicroPack",
+          static_cast<std::int64_t>(index(id)));
   const auto check = [&](bool condition, const char* rule, std::int64_t value) {
     if (condition) return;
     throw InvalidInput("cost: micropacks[" + std::to_string(index(id)) + "]: " + rule + ", got " +
                        std::to_string(value));
   };
   std::int64_t reach = 0;
-  for (const Slice& slice : plan.micropacks[index(id)].slices) {
+  for (const Slice& slice : pack.slices) {
     check(slice.begin.value >= 0 && slice.begin < slice.end,
           "a slice must not be empty or begin before 0", slice.begin.value);
     check(slice.end.value <= kMostReach - reach, "the ends of its slices sum to more than 2^31",

@@ -51,12 +51,13 @@ class TraceReader {
     if (event.at("ph").text() != "X") return;
     const auto category = event.find("cat");
     if (!category) return;
-    constexpr std::array<std::pair<std::string_view, UnitKind>, 5> kCategories{
+    constexpr std::array<std::pair<std::string_view, UnitKind>, 6> kCategories{
         {{"forward", UnitKind::forward},
          {"backward", UnitKind::backward},
          {"head", UnitKind::head},
          {"reduce", UnitKind::reduce},
-         {"optimizer", UnitKind::optimizer}}};
+         {"optimizer", UnitKind::optimizer},
+         {"weight", UnitKind::weight}}};
     const auto known = std::find_if(kCategories.begin(), kCategories.end(), [&](const auto& entry) {
       return entry.first == category->text();
     });
@@ -73,7 +74,7 @@ class TraceReader {
     const auto dp = arguments.find("dp");  // a reduction has it from its process alone
     traced.dp = dp ? dp->integer32(0, kMost) : event.at("pid").integer32(1, kMost) - 1;
     traced.pp = arguments.at("stage").integer32(0, kMost);
-    if (kind == UnitKind::forward || kind == UnitKind::backward || kind == UnitKind::head) {
+    if (names_pack(kind)) {
       traced.unit.pack =
           PackId{static_cast<std::uint32_t>(arguments.at("pack").integer(0, kMostPacks))};
       if (const auto tokens = arguments.find("tokens")) {
@@ -81,7 +82,7 @@ class TraceReader {
       }
       traced.in_cp_group = arguments.find("merged_ranks").has_value();
     }
-    if (kind == UnitKind::forward || kind == UnitKind::backward || kind == UnitKind::reduce) {
+    if (names_chunk(kind)) {
       traced.unit.chunk = arguments.at("chunk").integer32(0, kMost);
     }
     if (kind == UnitKind::reduce) {

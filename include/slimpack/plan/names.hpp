@@ -20,14 +20,16 @@ namespace slimpack {
 template <class Enumeration>
 inline constexpr std::array<std::string_view, 0> kWords{};
 template <>
-inline constexpr std::array<std::string_view, 2> kWords<Pass>{"forward", "backward"};
+inline constexpr std::array<std::string_view, 3> kWords<Pass>{"forward", "backward", "weight"};
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<RingMode>{"kv", "q"};
 template <>
 inline constexpr std::array<std::string_view, 4> kWords<Recompute>{"none", "light", "layer",
                                                                    "full"};
 template <>
-inline constexpr std::array<std::string_view, 5> kWords<UnitKind>{"F", "B", "H", "R", "O"};
+inline constexpr std::array<std::string_view, 2> kWords<WeightGradients>{"with", "apart"};
+template <>
+inline constexpr std::array<std::string_view, 6> kWords<UnitKind>{"F", "B", "H", "R", "O", "W"};
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<LmHead>{"last", "shard"};
 template <>
@@ -61,6 +63,7 @@ template <NamedEnumeration Enumeration>
   switch (unit.kind) {
     case UnitKind::forward:
     case UnitKind::backward:
+    case UnitKind::weight:
       return std::string(to_string(unit.kind)) + pack + ", " + chunk;
     case UnitKind::head:
       return "H" + pack;

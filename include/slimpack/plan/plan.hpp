@@ -40,8 +40,9 @@ struct Slice {
   friend auto operator<=>(const Slice&, const Slice&) = default;
 };
 
-/// Direction in which a MicroPack runs through the layers.
-enum class Pass : std::uint8_t { forward, backward };
+/// What a MicroPack computes as it runs through the layers: forward, backward, or, last layer
+/// first, the gradients of weights that backward packs have left to it.
+enum class Pass : std::uint8_t { forward, backward, weight };
 
 /// What travels round the ring of a context-parallel group: keys and values, or queries and partial
 /// outputs.
@@ -52,24 +53,54 @@ enum class Recompute : std::uint8_t { none, light, layer, full };
 /// How many recomputation modes there are.
 inline constexpr int kRecomputeModes = 4;
 
+/// Where the gradients of layers' matrices are computed: with those of inputs in B, or apart, in W.
+enum class WeightGradients : std::uint8_t { with, apart };
+
 /// The scheduling unit: slices of different samples that run together. Its id is its index in
 /// `Plan::micropacks`.
 struct MicroPack {
   Pass pass = Pass::forward;              ///< of all its slices
   GroupId group{};                        ///< the CP group whose ranks compute the pack together
   std::vector<Slice> slices;              ///< at least one, of samples of the group
-  std::vector<RingMode> exchange;         ///< in groups of several ranks one a slice, else empty
+  std::vector<RingMode> exchange;         ///< in groups of several ranks one a slice, else empty;
+                                          ///< empty in weight packs
   Recompute recompute = Recompute::none;  ///< backward packs only: what was kept of their tokens
+  WeightGradients weights = WeightGradients::with;  ///< backward packs only: `apart` leaves them
+                                                    ///< to weight packs (version 2)
   friend bool operator==(const MicroPack&, const MicroPack&) = default;
 };
 
-/// What a unit does: forward, backward, loss (H), reduction of gradients (R) or optimizer (O).
-enum class UnitKind : std::uint8_t { forward, backward, head, reduce, optimizer };
+/// What a unit does: forward, backward, loss (H), reduction of gradients (R), optimizer (O) or
+/// gradients of weights (W).
+enum class UnitKind : std::uint8_t { forward, backward, head, reduce, optimizer, weight };
 
-/// One entry of a device's schedule. `pack` has a meaning for forward, backward and head; `chunk`
-/// for forward, backward and reduce; both are zero elsewhere.
+/// Whether units of this kind run a MicroPack through the layers of a chunk: F, B and W.
+[[nodiscard]] constexpr bool runs_layers(UnitKind kind) noexcept {
+  return kind == UnitKind::forward || kind == UnitKind::backward || kind == UnitKind::weight;
+}
+/// Whether a unit of this kind names a MicroPack: F, B, W and H.
+[[nodiscard]] constexpr bool names_pack(UnitKind kind) noexcept {
+  return runs_layers(kind) || kind == UnitKind::head;
+}
+/// Whether a unit of this kind names a chunk: F, B, W and R.
+[[nodiscard]] constexpr bool names_chunk(UnitKind kind) noexcept {
+  return runs_layers(kind) || kind == UnitKind::reduce;
+}
+/// The pass of the MicroPacks that units of this kind name.
+[[nodiscard]] constexpr Pass pass_of(UnitKind kind) noexcept {
+  if (kind == UnitKind::weight) return Pass::weight;
+  return kind == UnitKind::backward ? Pass::backward : Pass::forward;
+}
+/// The units that run a MicroPack of this pass through layers.
+[[nodiscard]] constexpr UnitKind unit_of(Pass pass) noexcept {
+  if (pass == Pass::weight) return UnitKind::weight;
+  return pass == Pass::backward ? UnitKind::backward : UnitKind::forward;
+}
+
+/// One entry of a device's schedule. `pack` and `chunk` have a meaning for the kinds that name one;
+/// they are zero elsewhere.
 struct Unit {
-  UnitKind kind = UnitKind::forward;  ///< F, B, H, R or O
+  UnitKind kind = UnitKind::forward;  ///< F, B, H, R, O or W
   PackId pack{};           ///< index in `Plan::micropacks`, of the unit's own pass; H: of forward
   std::int32_t chunk = 0;  ///< which of its device's chunks, from 0
   friend auto operator<=>(const Unit&, const Unit&) = default;
@@ -182,7 +213,7 @@ struct Plan {
   std::vector<Stage> stages;            ///< one a virtual stage, in their order
   std::vector<std::vector<std::int32_t>> groups;  ///< the data-parallel ranks of each, ascending
   std::vector<GroupId> sample_group;              ///< one a sample: the group that computes it
-  std::vector<MicroPack> micropacks;              ///< of both passes; a PackId is an index in it
+  std::vector<MicroPack> micropacks;              ///< of all passes; a PackId is an index in it
   std::vector<DeviceSchedule> schedule;           ///< one a device, by dp, then pp
   std::int32_t max_in_flight = 2;  ///< most unfinished sends, and posted receives, of a channel
   Prediction prediction;           ///< no part of what is executed

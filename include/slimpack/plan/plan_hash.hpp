@@ -79,7 +79,10 @@ class PlanHasher {
   void add(const Source& source) noexcept { add(source.documents), add(source.sha256); }
   void add(const Slice& slice) noexcept { add(slice.sample), add(slice.begin), add(slice.end); }
   void add(const MicroPack& pack) noexcept {
-    add(pack.pass), add(pack.group), add(pack.slices), add(pack.exchange), add(pack.recompute);
+    add(pack.pass), add(pack.group), add(pack.slices), add(pack.exchange);
+    // One number for both: packs without `apart` keep the hash that they had before there was one.
+    add(std::uint64_t{static_cast<std::uint64_t>(pack.recompute) +
+                      (pack.weights == WeightGradients::apart ? kRecomputeModes : 0U)});
   }
   void add(const Unit& unit) noexcept { add(unit.kind), add(unit.pack), add(unit.chunk); }
   void add(const DeviceSchedule& device) noexcept {

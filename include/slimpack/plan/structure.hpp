@@ -136,8 +136,7 @@ inline void require_unit(const Plan& plan, const DeviceSchedule& device, std::si
   if (unit.kind == UnitKind::reduce || unit.kind == UnitKind::optimizer) return;
   check(index(unit.pack) < plan.micropacks.size(), "name a MicroPack of the plan");
   const MicroPack& pack = plan.micropacks[index(unit.pack)];
-  check((pack.pass == Pass::backward) == (unit.kind == UnitKind::backward),
-        "name a MicroPack of its pass");
+  check(pack.pass == pass_of(unit.kind), "name a MicroPack of its pass");
   const std::vector<std::int32_t>& ranks = plan.groups[index(pack.group)];
   check(std::binary_search(ranks.begin(), ranks.end(), device.dp),
         "name a MicroPack of a group of its rank");
@@ -148,8 +147,9 @@ inline void require_unit(const Plan& plan, const DeviceSchedule& device, std::si
 
 }  // namespace detail
 
-/// Throws InvalidInput unless a MicroPack's group exists, has ranks, and, where it has several, the
-/// pack names a ring mode for each of its slices. `caller` begins the message. O(1).
+/// Throws InvalidInput unless a MicroPack's group exists, has ranks, and, where it has several and
+/// is not of pass `weight`, the pack names a ring mode for each of its slices. `caller` begins the
+/// message. O(1).
 inline void require_group_of(const Plan& plan, PackId id, std::string_view caller) {
   const MicroPack& pack = plan.micropacks[index(id)];
   const auto place = [&] { return detail::entry_name("micropacks", index(id)); };
@@ -160,9 +160,22 @@ inline void require_group_of(const Plan& plan, PackId id, std::string_view calle
   const std::size_t ranks = plan.groups[index(pack.group)].size();
   detail::require_table(ranks > 0, caller, [&] { return place() + ".group must have ranks"; });
   detail::require_table(
-      ranks == 1 || pack.exchange.size() == pack.slices.size(), caller,
+      ranks == 1 || pack.pass == Pass::weight || pack.exchange.size() == pack.slices.size(), caller,
       [&] { return place() + ".exchange must have one entry a slice"; },
       static_cast<std::int64_t>(pack.exchange.size()));
+}
+
+/// Throws InvalidInput if a MicroPack is of pass `weight` or leaves weights' gradients to one: for
+/// callers that compute them in B. `caller` begins the message. O(MicroPacks).
+inline void require_weights_with(const Plan& plan, std::string_view caller) {
+  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+    const MicroPack& pack = plan.micropacks[i];
+    detail::require_table(pack.pass != Pass::weight && pack.weights == WeightGradients::with,
+                          caller, [&] {
+                            return detail::entry_name("micropacks", i) +
+                                   " must leave no gradients of weights to units of their own (W)";
+                          });
+  }
 }
 
 /// Throws InvalidInput unless degrees and sizes are at least 1 and the tables of stages, groups,

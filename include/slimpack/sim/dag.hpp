@@ -254,7 +254,7 @@ struct Dag {
   return "dp " + std::to_string(dp) + " pp " + std::to_string(pp);
 }
 
-/// "F 3 chunk 0", "H 3", "R chunk 0", "O".
+/// "F 3 chunk 0", "H 3", "R chunk 0", "O", "W 4 chunk 0".
 [[nodiscard]] inline std::string unit_name(const Unit& unit) {
   const std::string pack = std::to_string(index(unit.pack));
   const std::string chunk = "chunk " + std::to_string(unit.chunk);
@@ -267,6 +267,8 @@ struct Dag {
       return "H " + pack;
     case UnitKind::reduce:
       return "R " + chunk;
+    case UnitKind::weight:
+      return "W " + pack + " " + chunk;
     case UnitKind::optimizer:
       break;
   }

@@ -222,19 +222,31 @@ inline void read_groups(const JsonReader& root, Plan& plan) {
          Tokens{slice.item(1).integer(0, kLongestSample)},
          Tokens{slice.item(2).integer(0, kLongestSample)}});
   }
-  if (plan.groups[index(pack.group)].size() > 1) {
+  const bool exchanges = plan.groups[index(pack.group)].size() > 1 && pack.pass != Pass::weight;
+  if (exchanges) {
     const JsonReader exchange = object.at("exchange");
     check_size(exchange, pack.slices.size(), "one for each slice");
     for (std::size_t i = 0; i < pack.slices.size(); ++i) {
       pack.exchange.push_back(exchange.item(i).choice<RingMode>());
     }
   } else if (const auto exchange = object.find("exchange"); exchange && exchange->size() > 0) {
-    exchange->refuse("a group of one rank exchanges nothing");
+    exchange->refuse(pack.pass == Pass::weight ? "a weight MicroPack exchanges nothing"
+                                               : "a group of one rank exchanges nothing");
   }
   if (const auto recompute = object.find("recompute")) {
+    if (pack.pass == Pass::weight) recompute->refuse("a weight MicroPack recomputes nothing");
     pack.recompute = recompute->choice<Recompute>();
   } else if (pack.pass == Pass::backward) {
     object.fail("the key 'recompute' is missing");
+  }
+  if (const auto weights = object.find("weights")) {
+    pack.weights = weights->choice<WeightGradients>();
+    weights->check(pack.pass == Pass::backward || pack.weights == WeightGradients::with,
+                   "only backward MicroPacks may leave gradients of weights to others");
+  }
+  if (plan.version < 2 && (pack.pass == Pass::weight || pack.weights == WeightGradients::apart)) {
+    object.fail("gradients of weights are computed apart from version 2 of plans on, not in " +
+                std::to_string(plan.version));
   }
   return pack;
 }
@@ -243,10 +255,7 @@ inline void read_groups(const JsonReader& root, Plan& plan) {
   array.check(array.size() > 0, "must name a unit");
   Unit unit;
   unit.kind = array.item(0).choice<UnitKind>();
-  const bool has_pack = unit.kind == UnitKind::forward || unit.kind == UnitKind::backward ||
-                        unit.kind == UnitKind::head;
-  const bool has_chunk = unit.kind == UnitKind::forward || unit.kind == UnitKind::backward ||
-                         unit.kind == UnitKind::reduce;
+  const bool has_pack = names_pack(unit.kind), has_chunk = names_chunk(unit.kind);
   const std::size_t size = 1 + (has_pack ? 1U : 0U) + (has_chunk ? 1U : 0U);
   check_size(array, size,
              has_pack && has_chunk ? "the unit, its MicroPack and its chunk"

@@ -101,6 +101,7 @@ inline void write_pack(JsonWriter& out, const MicroPack& pack, std::size_t id) {
   if (pack.pass == Pass::backward || pack.recompute != Recompute::none) {
     out.key("recompute").text(to_string(pack.recompute));
   }
+  if (pack.weights != WeightGradients::with) out.key("weights").text(to_string(pack.weights));
   out.end_object();
 }
 
@@ -109,12 +110,8 @@ inline void write_pack(JsonWriter& out, const MicroPack& pack, std::size_t id) {
   std::string text = "[\"";
   text += to_string(unit.kind);
   text += '"';
-  const bool has_pack = unit.kind == UnitKind::forward || unit.kind == UnitKind::backward ||
-                        unit.kind == UnitKind::head;
-  const bool has_chunk = unit.kind == UnitKind::forward || unit.kind == UnitKind::backward ||
-                         unit.kind == UnitKind::reduce;
-  if (has_pack) text += ',' + std::to_string(index(unit.pack));
-  if (has_chunk) text += ',' + std::to_string(unit.chunk);
+  if (names_pack(unit.kind)) text += ',' + std::to_string(index(unit.pack));
+  if (names_chunk(unit.kind)) text += ',' + std::to_string(unit.chunk);
   return text + ']';
 }
 

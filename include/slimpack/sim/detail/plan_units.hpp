@@ -31,6 +31,7 @@ namespace slimpack::sim::detail {
       return NodeKind::head;
     case UnitKind::reduce:
       return NodeKind::reduce;
+    case UnitKind::weight:  // PlanDraft has refused it
     case UnitKind::optimizer:
       break;
   }

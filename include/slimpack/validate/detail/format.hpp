@@ -207,6 +207,9 @@ inline void check_packs(const Plan& plan, Findings& found) {
     const MicroPack& pack = plan.micropacks[i];
     const Where where = Where{}.pack(i);
     if (pack.slices.empty()) found.add(0, "micropack", where, "a MicroPack holds at least a slice");
+    if (pack.pass == Pass::weight || pack.weights == WeightGradients::apart) {
+      found.add(0, "micropack", where, "gradients of weights apart from B are not checked yet");
+    }
     if (pack.pass == Pass::forward && pack.recompute != Recompute::none) {
       found.add(0, "micropack", where, "recompute belongs to backward MicroPacks");
     }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/step_trace.hpp"
 
@@ -67,13 +68,14 @@ struct ComparedUnit {
 
 /// The buckets of a reduction count together as one unit.
 struct TraceComparison {
-  std::string planner;                                ///< empty where neither trace names it
-  std::int64_t step = 0;                              ///< the same in both traces
-  ComparedTime iteration;                             ///< from the step's begin to its end
-  std::array<std::optional<ComparedUnits>, 5> kinds;  ///< by UnitKind, those that are there
-  ComparedUnits all;                                  ///< units of every kind together
-  std::vector<ComparedDevice> devices;                ///< by dp, then pp
-  std::vector<ComparedUnit> worst;  ///< the most different times first, equal ones by device
+  std::string planner;     ///< empty where neither trace names it
+  std::int64_t step = 0;   ///< the same in both traces
+  ComparedTime iteration;  ///< from the step's begin to its end
+  /// By UnitKind, those that are there.
+  std::array<std::optional<ComparedUnits>, kWords<UnitKind>.size()> kinds;
+  ComparedUnits all;                    ///< units of every kind together
+  std::vector<ComparedDevice> devices;  ///< by dp, then pp
+  std::vector<ComparedUnit> worst;      ///< the most different times first, equal ones by device
   friend bool operator==(const TraceComparison&, const TraceComparison&) = default;
 };
 
@@ -85,8 +87,7 @@ struct TraceMismatch {
 
 /// The names that comparisons use for kinds of units.
 [[nodiscard]] constexpr std::string_view kind_name(UnitKind kind) noexcept {
-  constexpr std::array<std::string_view, 5> kNames{"F", "B", "H", "R", "O"};
-  return kNames[static_cast<std::size_t>(kind)];
+  return to_string(kind);
 }
 
 /// Matches the units of two traces of one step by device, kind, MicroPack and chunk, and compares

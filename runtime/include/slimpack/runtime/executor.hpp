@@ -36,8 +36,7 @@ namespace slimpack::runtime {
 /// `run_step` does this on a thread for each device; a process for each device calls it itself. The
 /// backend must be that device's, and the plan one that `validate` passes. Throws ExecutionError if
 /// a unit fails, after telling all other devices (`Transport::abort`), and passes on Aborted and
-/// Deadlock of the transport. Ends with the drained test: ExecutionError if anything but what is
-/// always held is left, since whatever is saved is freed by the unit that docs/equations.md names.
+/// Deadlock of the transport, and ExecutionError if anything but what is always held is left.
 template <class Device, class Link>
   requires Backend<Device, Link>
 class DeviceRun {
@@ -228,6 +227,7 @@ class DeviceRun {
       case UnitKind::reduce:
         backend_.reduce(work.unit.chunk, link_);
         break;
+      case UnitKind::weight:  // `check_executable` has refused it
       case UnitKind::optimizer:
         backend_.optimize(link_);
         break;

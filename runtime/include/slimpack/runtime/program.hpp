@@ -118,13 +118,14 @@ struct Program {
 /// O(n log n) in slices and units, times the ranks of a group.
 [[nodiscard]] Program make_program(const Plan& plan);
 
-/// Throws InvalidInput if a plan cannot be executed at all: tensor parallelism, or tables of
-/// stages, devices, groups and samples that do not fit together.
+/// Throws InvalidInput if a plan cannot be executed at all: tensor parallelism, units W, or tables
+/// of stages, devices, groups and samples that do not fit together.
 void check_executable(const Plan& plan);
 
 inline void check_executable(const Plan& plan) {
   require(plan.parallel.tp == 1, "execution: parallel.tp must be 1", plan.parallel.tp);
   require_layout(plan, "execution");
+  require_weights_with(plan, "execution");
   require(plan.memory.head_tile >= Tokens{1}, "execution: memory.head_tile must be >= 1",
           plan.memory.head_tile.value);
   std::int64_t layer = 0;
