@@ -42,6 +42,7 @@ struct RandomPlanOptions {
   std::optional<RingMode> exchange;     ///< one mode for all slices of such groups
   std::optional<bool> same_cuts;        ///< backward packs are the forward packs reversed
   std::optional<bool> uncut;            ///< true: every sample is one slice in either pass
+  bool weights = false;                 ///< version 2 plans may leave gradients of weights to W
   std::optional<std::int32_t> version;  ///< of the rules; else 1 for one seed in four
 };
 
@@ -75,7 +76,8 @@ class RandomSchedule {
   struct Item {
     UnitKind kind{};
     std::size_t pack = 0;
-    std::size_t place = 0;  ///< line of F and B, data-parallel rank of H, device of R
+    std::size_t place = 0;  ///< line of F and B, data-parallel rank of H, device of R; of W rank x
+                            ///< lines + line
   };
   struct Channel {
     std::vector<std::pair<std::size_t, std::size_t>> sent;  ///< (pack, line of the receiver)
@@ -111,6 +113,10 @@ class RandomSchedule {
       const bool forward = plan_.micropacks[pack].pass == Pass::forward;
       for (const std::size_t next : after_[pack]) {
         for (std::size_t line = 0; line < lines(); ++line) ++waiting_[slot(next, line)];
+      }
+      if (is_weight(pack)) {
+        left_ += lines() * ranks(pack).size();
+        continue;
       }
       for (std::size_t line = 0; line < lines(); ++line) {
         if (forward ? line > 0 : line + 1 < lines()) ++waiting_[slot(pack, line)];
@@ -160,15 +166,15 @@ class RandomSchedule {
       std::int64_t begin, end;
       std::size_t pack;
     };
-    std::vector<std::array<std::vector<Cut>, 2>> cuts(plan_.samples.size());
+    std::vector<std::array<std::vector<Cut>, 3>> cuts(plan_.samples.size());
     for (std::size_t pack = 0; pack < plan_.micropacks.size(); ++pack) {
       const MicroPack& micropack = plan_.micropacks[pack];
       for (const Slice& slice : micropack.slices) {
-        cuts[index(slice.sample)][micropack.pass == Pass::forward ? 0 : 1].push_back(
+        cuts[index(slice.sample)][static_cast<std::size_t>(micropack.pass)].push_back(
             {slice.begin.value, slice.end.value, pack});
       }
     }
-    for (auto& [forward, backward] : cuts) {
+    for (auto& [forward, backward, weight] : cuts) {
       const auto rising = [](const Cut& a, const Cut& b) { return a.begin < b.begin; };
       std::sort(forward.begin(), forward.end(), rising);
       std::sort(backward.begin(), backward.end(), rising);
@@ -183,10 +189,23 @@ class RandomSchedule {
           if (f.begin < b.end && b.begin < f.end) heads_[f.pack].push_back(b.pack);
         }
       }
+      for (const Cut& b : backward) {
+        for (const Cut& w : weight) {
+          if (b.begin < w.end && w.begin < b.end) after_[b.pack].push_back(w.pack);
+        }
+      }
     }
   }
 
+  bool is_weight(std::size_t pack) const { return plan_.micropacks[pack].pass == Pass::weight; }
+
   void add(std::size_t pack, std::size_t line) {
+    if (is_weight(pack)) {
+      for (const std::int32_t rank : ranks(pack)) {
+        ready_.push_back({UnitKind::weight, pack, static_cast<std::size_t>(rank) * lines() + line});
+      }
+      return;
+    }
     ready_.push_back(
         {plan_.micropacks[pack].pass == Pass::forward ? UnitKind::forward : UnitKind::backward,
          pack, line});
@@ -279,6 +298,13 @@ class RandomSchedule {
     }
     --left_;
     const auto id = static_cast<PackId>(item.pack);
+    if (item.kind == UnitKind::weight) {
+      const std::size_t dp = item.place / lines(), line = item.place % lines();
+      const auto chunk = static_cast<std::int32_t>(line / stages());
+      device(dp, line % stages()).order.push_back({UnitKind::weight, id, chunk});
+      count_gradients(dp, line);
+      return;
+    }
     if (item.kind == UnitKind::head) {
       for (std::size_t pp = 0; pp < stages(); ++pp) {
         if (plan_.parallel.head == LmHead::shard || pp + 1 == stages()) {
@@ -292,13 +318,7 @@ class RandomSchedule {
     for (const std::int32_t rank : ranks(item.pack)) {
       const auto dp = static_cast<std::size_t>(rank);
       device(dp, item.place % stages()).order.push_back({item.kind, id, chunk});
-      if (item.kind == UnitKind::backward && --backward_left_[backward_slot(dp, item.place)] == 0) {
-        const std::size_t i = dp * stages() + item.place % stages();
-        if (reduced_[i] < chunks() &&
-            reduce_order_[i % stages()][reduced_[i]] == item.place / stages()) {
-          add_reduce(i);
-        }
-      }
+      if (item.kind == UnitKind::backward) count_gradients(dp, item.place);
     }
     if (Channel* from = incoming(item); from != nullptr) ++from->consumed;
     const bool forward = item.kind == UnitKind::forward;
@@ -315,6 +335,15 @@ class RandomSchedule {
     }
   }
 
+  /// A B or W of a device has run: R may be possible.
+  void count_gradients(std::size_t dp, std::size_t line) {
+    if (--backward_left_[backward_slot(dp, line)] > 0) return;
+    const std::size_t i = dp * stages() + line % stages();
+    if (reduced_[i] < chunks() && reduce_order_[i % stages()][reduced_[i]] == line / stages()) {
+      add_reduce(i);
+    }
+  }
+
   void release(std::size_t pack, std::size_t line) {
     if (--waiting_[slot(pack, line)] == 0) add(pack, line);
   }
@@ -326,7 +355,7 @@ class RandomSchedule {
   std::vector<std::vector<std::size_t>> after_, heads_;
   std::vector<Channel> channels_;  ///< by (group, direction, sending stage)
   std::vector<Item> ready_;
-  std::vector<std::size_t> backward_left_;  ///< by (device, chunk)
+  std::vector<std::size_t> backward_left_;  ///< B and W by (device, chunk)
   std::vector<std::vector<std::size_t>> reduce_order_;
   std::vector<std::size_t> reduced_;
   std::size_t left_ = 0, reduces_ = 0;
@@ -379,6 +408,63 @@ inline std::vector<std::vector<Slice>> random_packs(Random& random, const Plan& 
     }
   }
   return packs;
+}
+
+/// Leaves the weights of some backward packs apart, and adds weight packs that hold their tokens,
+/// cut anew and in any order.
+inline void random_weights(Random& random, Plan& plan) {
+  struct Region {
+    SampleId sample{};
+    std::int64_t begin, end;
+  };
+  const std::uint64_t share = 1 + random.below(4);  // of four
+  std::vector<std::vector<Region>> regions(plan.groups.size());
+  for (MicroPack& pack : plan.micropacks) {
+    if (pack.pass != Pass::backward || !random.chance(share, 4)) continue;
+    pack.weights = WeightGradients::apart;
+    for (const Slice& slice : pack.slices) {
+      regions[index(pack.group)].push_back({slice.sample, slice.begin.value, slice.end.value});
+    }
+  }
+  const std::int64_t granularity = plan.parallel.granularity.value;
+  for (std::size_t group = 0; group < regions.size(); ++group) {
+    auto& of_group = regions[group];
+    std::sort(of_group.begin(), of_group.end(), [](const Region& a, const Region& b) {
+      return std::pair(index(a.sample), a.begin) < std::pair(index(b.sample), b.begin);
+    });
+    const std::uint64_t density = random.below(9);
+    const bool join = random.chance(1, 2);  // across boundaries of backward slices
+    std::vector<Slice> slices;
+    for (std::size_t i = 0; i < of_group.size(); ++i) {
+      const Region& region = of_group[i];
+      const bool joins = join && i > 0 && of_group[i - 1].sample == region.sample &&
+                         of_group[i - 1].end == region.begin;
+      if (!joins) slices.push_back({region.sample, {region.begin}, {region.begin}});
+      for (std::int64_t at = (region.begin / granularity + 1) * granularity; at < region.end;
+           at += granularity) {
+        if (!random.chance(density, 8)) continue;
+        slices.back().end = {at};
+        slices.push_back({region.sample, {at}, {at}});
+      }
+      slices.back().end = {region.end};
+    }
+    random.shuffle(std::span(slices));
+    const std::uint64_t stay = random.below(4);
+    const std::size_t first = plan.micropacks.size();
+    for (const Slice& slice : slices) {
+      const auto holds = [&](const Slice& other) { return other.sample == slice.sample; };
+      const bool fits = plan.micropacks.size() > first && random.chance(stay, 4) &&
+                        std::none_of(plan.micropacks.back().slices.begin(),
+                                     plan.micropacks.back().slices.end(), holds);
+      if (!fits) {
+        MicroPack pack;
+        pack.pass = Pass::weight;
+        pack.group = static_cast<GroupId>(group);
+        plan.micropacks.push_back(std::move(pack));
+      }
+      plan.micropacks.back().slices.push_back(slice);
+    }
+  }
 }
 
 inline ModelShape random_model(Random& random, const RandomPlanOptions& options,
@@ -562,6 +648,7 @@ inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOption
   detail::random_cluster(random, plan, options);
   detail::random_groups(random, plan, options);
   detail::random_micropacks(random, plan, options);
+  if (options.weights && plan.version >= 2) detail::random_weights(random, plan);
   for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
       plan.prediction.devices.push_back({dp, pp, {}, {}});
@@ -588,7 +675,8 @@ struct Features {
   std::array<std::int64_t, kRecomputeModes> recompute{};
   std::int64_t mixed_recompute = 0;  ///< a sample whose tokens have different modes
   std::int64_t uneven_stages = 0, empty_stages = 0, idle_ranks = 0, tensor_parallel = 0;
-  std::array<std::int64_t, 4> max_in_flight{};  ///< 1, 2, 3 and above
+  std::int64_t weights = 0, weights_in_groups = 0;  ///< W, and W of groups of several ranks
+  std::array<std::int64_t, 4> max_in_flight{};      ///< 1, 2, 3 and above
   friend bool operator==(const Features&, const Features&) = default;
 
   Features& operator+=(const Features& other) {
@@ -607,6 +695,8 @@ struct Features {
     empty_stages += other.empty_stages;
     idle_ranks += other.idle_ranks;
     tensor_parallel += other.tensor_parallel;
+    weights += other.weights;
+    weights_in_groups += other.weights_in_groups;
     for (std::size_t i = 0; i < max_in_flight.size(); ++i)
       max_in_flight[i] += other.max_in_flight[i];
     return *this;
@@ -629,6 +719,11 @@ struct Features {
     }
     for (const RingMode exchange : pack.exchange) {
       (exchange == RingMode::pass_kv ? found.merged_kv : found.merged_q) = 1;
+    }
+    if (pack.pass == Pass::weight) {
+      found.weights = 1;
+      if (plan.groups[index(pack.group)].size() > 1) found.weights_in_groups = 1;
+      continue;
     }
     for (const Slice& slice : pack.slices) {
       cuts[index(slice.sample)][pack.pass == Pass::forward ? 0 : 1].insert(slice.begin.value);
@@ -686,6 +781,8 @@ struct Features {
   add("stages without layers", found.empty_stages);
   add("idle ranks", found.idle_ranks);
   add("tp", found.tensor_parallel);
+  add("W", found.weights);
+  add("W in groups", found.weights_in_groups);
   add("window 1", found.max_in_flight[0]);
   add("window 2", found.max_in_flight[1]);
   add("window 3", found.max_in_flight[2]);

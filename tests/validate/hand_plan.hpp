@@ -19,6 +19,9 @@ inline Unit f(std::uint32_t pack, std::int32_t chunk = 0) {
 inline Unit b(std::uint32_t pack, std::int32_t chunk = 0) {
   return {UnitKind::backward, PackId{pack}, chunk};
 }
+inline Unit w(std::uint32_t pack, std::int32_t chunk = 0) {
+  return {UnitKind::weight, PackId{pack}, chunk};
+}
 inline Unit h(std::uint32_t pack) {
   return {UnitKind::head, PackId{pack}, 0};
 }
@@ -79,23 +82,27 @@ inline std::uint32_t add_pack(Plan& plan, Pass pass, std::uint32_t group, std::v
   pack.pass = pass;
   pack.group = GroupId{group};
   pack.slices = std::move(slices);
-  if (plan.groups[group].size() > 1) pack.exchange.assign(pack.slices.size(), RingMode::pass_kv);
+  if (plan.groups[group].size() > 1 && pass != Pass::weight)
+    pack.exchange.assign(pack.slices.size(), RingMode::pass_kv);
   if (pass == Pass::backward) pack.recompute = mode;
   plan.micropacks.push_back(std::move(pack));
   return static_cast<std::uint32_t>(plan.micropacks.size() - 1);
 }
 
 /// All forward packs by rising id, chunk after chunk, then all H, then all backward packs by rising
-/// id, last chunk first, R, O.
+/// id, last chunk first, all weight packs likewise, R, O.
 inline void schedule_in_order(Plan& plan) {
   plan.schedule.clear();
   for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-      std::vector<std::uint32_t> forward, backward;
+      std::vector<std::uint32_t> forward, backward, weight;
       for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
         const auto& ranks = plan.groups[index(plan.micropacks[id].group)];
         if (std::find(ranks.begin(), ranks.end(), dp) == ranks.end()) continue;
-        (plan.micropacks[id].pass == Pass::forward ? forward : backward)
+        const Pass pass = plan.micropacks[id].pass;
+        (pass == Pass::forward    ? forward
+         : pass == Pass::backward ? backward
+                                  : weight)
             .push_back(static_cast<std::uint32_t>(id));
       }
       DeviceSchedule device{dp, pp, {}};
@@ -107,6 +114,7 @@ inline void schedule_in_order(Plan& plan) {
       }
       for (std::int32_t chunk = plan.parallel.chunks; chunk-- > 0;) {
         for (const auto id : backward) device.order.push_back(b(id, chunk));
+        for (const auto id : weight) device.order.push_back(w(id, chunk));
       }
       for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
         device.order.push_back(r(chunk));
@@ -159,6 +167,23 @@ inline Plan usual_plan(const HandShape& shape) {
     add_pack(plan, Pass::forward, in_cp_group, {{shared, {0}, {4}}});
     add_pack(plan, Pass::forward, in_cp_group, {{shared, {4}, {12}}});
     add_pack(plan, Pass::backward, in_cp_group, {{shared, {0}, {12}}}, Recompute::layer);
+  }
+  schedule_in_order(plan);
+  return plan;
+}
+
+/// The usual plan with the weights of backward pack 3, tokens [0, 6) of sample 0, left to two
+/// weight packs, [2, 6) and [0, 2); with a second rank those of pack 8, in the context-parallel
+/// group, too: [0, 12) in a third.
+inline Plan weight_plan(const HandShape& shape) {
+  Plan plan = usual_plan(shape);
+  plan.micropacks[3].weights = WeightGradients::apart;
+  add_pack(plan, Pass::weight, 0, {{SampleId{0}, {2}, {6}}});
+  add_pack(plan, Pass::weight, 0, {{SampleId{0}, {0}, {2}}});
+  if (shape.dp > 1) {
+    plan.micropacks[8].weights = WeightGradients::apart;
+    add_pack(plan, Pass::weight, static_cast<std::uint32_t>(plan.groups.size() - 1),
+             {{SampleId{2}, {0}, {12}}});
   }
   schedule_in_order(plan);
   return plan;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -31,7 +32,7 @@ class Recount {
       }
     }
     for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
-      if (plan.micropacks[id].pass == Pass::forward) continue;
+      if (plan.micropacks[id].pass != Pass::backward) continue;
       for (const Slice& slice : plan.micropacks[id].slices) {
         if (slice.begin.value > 0) cut_back_.insert(index(slice.sample));
         for (std::int64_t i = slice.begin.value; i < slice.end.value; ++i) {
@@ -117,6 +118,23 @@ class Recount {
     }
     return input;
   }
+  /// What matrix products read, and the part of it that a mode keeps; the gradients of what they
+  /// write.
+  std::int64_t inputs() const {
+    const std::int64_t norm = h() * e(), output = q() * e(), second = h() * e();
+    return norm + output + second + ffn() * e();
+  }
+  std::int64_t kept_inputs(Recompute mode) const {
+    if (mode == Recompute::none) return inputs();
+    return mode == Recompute::full ? 0 : q() * e();
+  }
+  std::int64_t output_gradients() const {
+    const std::int64_t query = q() * e(), keys = k() * e(), values = k() * e();
+    const std::int64_t mid = h() * e(), gate = ffn() * e(), up = ffn() * e(), output = h() * e();
+    return query + keys + values + mid + gate + up + output;
+  }
+  std::int64_t left() const { return rows(inputs()) + rows(output_gradients()); }
+
   std::int64_t again(Recompute mode) const { return kept(Recompute::none) - kept(mode); }
   std::int64_t layers(std::int32_t chunk) const {
     for (const Stage& stage : plan_.stages) {
@@ -154,6 +172,9 @@ class Recount {
       const auto tokens = static_cast<std::int64_t>(own(unit).size());
       return std::min(tokens, plan_.memory.head_tile.value) *
              rows(vocabulary() * t() + 3 * h() * e() + h() * g() + 4 * t());
+    }
+    if (unit.kind == UnitKind::weight) {
+      return static_cast<std::int64_t>(own(unit).size()) * left();
     }
     const bool forward = unit.kind == UnitKind::forward;
     for (const Token& token : own(unit)) {
@@ -242,7 +263,8 @@ class Recount {
     std::int64_t bytes = always();
     // Started: [0, at]. Over: [0, at), and `at` with `ended`.
     const std::size_t over = n + (ended ? 1 : 0);
-    if (!ended && (computes((*order_)[n]) || (*order_)[n].kind == UnitKind::head)) {
+    const UnitKind running = (*order_)[n].kind;
+    if (!ended && running != UnitKind::reduce && running != UnitKind::optimizer) {
       bytes += workspace((*order_)[n]);
     }
     std::set<std::tuple<std::size_t, std::int64_t, std::int32_t>> live, closed_tokens;
@@ -265,6 +287,17 @@ class Recount {
     }
     for (std::size_t i = 0; i <= n; ++i) {
       const Unit& unit = (*order_)[i];
+      if (unit.kind == UnitKind::weight && i < over) {
+        bytes -= layers(unit.chunk) * static_cast<std::int64_t>(own(unit).size()) * left();
+      }
+      if (unit.kind == UnitKind::backward && pack(unit).weights == WeightGradients::apart) {
+        for (const Token& token : own(unit)) {
+          const Recompute mode = mode_.at(token);
+          bytes +=
+              layers(unit.chunk) *
+              (i < over ? left() : rows(inputs() - kept_inputs(mode)) + rows(output_gradients()));
+        }
+      }
       if (unit.kind == UnitKind::forward) {
         for (const Token& token : own(unit)) {
           if (closed_tokens.count({token.first, token.second, unit.chunk}) == 0) {
@@ -369,6 +402,7 @@ TEST_CASE("rule 7: peaks equal a recount token by token") {
     options.max_tp = 3;
     options.vary_bytes = true;
     if (seed % 2 == 0) options.cp_groups = true;
+    options.weights = seed % 3 > 0;
     const Plan plan = test::random_plan(seed, options);
     found += test::features_of(plan);
     const Validation validation = validate(plan);
@@ -438,6 +472,50 @@ TEST_CASE("rule 7: a sample that is not cut keeps no gradients, and in full no p
   test::add_pack(cut, Pass::backward, 0, {{sample, {0}, {2}}}, Recompute::full);
   test::schedule_in_order(cut);
   CHECK(peak(cut) == 32 + 2 * 184 + 32 + 64 + 64);
+}
+
+TEST_CASE("rule 7: what B leaves to W, worked out by hand") {
+  // The sizes above, one sample of 4 tokens in one page of 8. A token's inputs of products are
+  // 2 (2 x 4 + 4 + 6) = 36 bytes, gradients of their outputs 2 (2 x 4 + 4 + 2 x 2 + 2 x 6) = 56.
+  Plan plan = test::hand_plan({1, 1, 1, LmHead::last, 2});
+  plan.memory.page_tokens = Tokens{8};
+  const SampleId sample = test::add_sample(plan, 4, 0);
+  test::add_pack(plan, Pass::forward, 0, {{sample, {0}, {4}}});
+  test::add_pack(plan, Pass::backward, 0, {{sample, {0}, {4}}});
+  test::add_pack(plan, Pass::weight, 0, {{sample, {0}, {4}}});
+  plan.micropacks[1].weights = WeightGradients::apart;
+  test::schedule_in_order(plan);
+  const auto peak = [](const Plan& of) { return validate(of).worst_case_peak.at(0).value - 3816; };
+  // B: kept and work 4 x (100 + 92), hidden gradients 32, a page 64, output gradients 4 x 56.
+  CHECK(peak(plan) == 768 + 32 + 64 + 224);
+  // light makes 2 (4 + 4 + 6) again, in the workspace the 36 bytes of a layer besides.
+  plan.micropacks[1].recompute = Recompute::light;
+  CHECK(peak(plan) == 4 * (64 + 92 + 36) + 32 + 64 + 224 + 4 * 28);
+  // full makes all 36 again, and keys and values in the workspace.
+  plan.micropacks[1].recompute = Recompute::full;
+  CHECK(peak(plan) == 4 * (8 + 92 + 92 + 8) + 32 + 224 + 4 * 36);
+  // Two samples, all B first: the second has the first's 4 x (36 + 56) beside it.
+  const SampleId other = test::add_sample(plan, 4, 0);
+  test::add_pack(plan, Pass::forward, 0, {{other, {0}, {4}}});
+  test::add_pack(plan, Pass::backward, 0, {{other, {0}, {4}}}, Recompute::full);
+  test::add_pack(plan, Pass::weight, 0, {{other, {0}, {4}}});
+  plan.micropacks[4].weights = WeightGradients::apart;
+  test::schedule_in_order(plan);
+  const std::int64_t alone = 4 * (8 + 92 + 92 + 8) + 32 + 224 + 4 * 36;
+  CHECK(peak(plan) == alone + 368);
+  // W right after its B has made room: F of the second and its hidden gradients are there.
+  test::order_of(plan, 0, 0) = {test::f(0), test::f(3), test::h(0), test::h(3), test::b(1),
+                                test::w(2), test::b(4), test::w(5), test::r(),  test::o()};
+  CHECK(peak(plan) == alone + 4 * 8 + 32);
+  const std::int64_t most = 3816 + alone + 4 * 8 + 32;
+  plan.memory.capacity = Bytes{most + 1000 - 1};
+  const Validation validation = validate(plan);
+  REQUIRE(validation.violations.size() == 1);
+  CHECK(validation.violations[0].message ==
+        "rule 7, dp 0, pp 0, unit 4: memory may reach " + std::to_string(most) +
+            " bytes in B of MicroPack 1, chunk 0, of which weights, gradients and optimizer state "
+            "are 3816; capacity - reserved is " +
+            std::to_string(most - 1));
 }
 
 TEST_CASE("rule 7: send buffers are held until their end is certain") {

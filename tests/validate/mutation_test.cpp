@@ -61,6 +61,9 @@ TEST_CASE("hand plans: the undamaged ones are valid") {
           const Validation validation = validate(usual_plan({dp, pp, chunks, head, 2}));
           INFO(all_messages(validation));
           CHECK(validation.valid());
+          const Validation apart = validate(weight_plan({dp, pp, chunks, head, 2}));
+          INFO(all_messages(apart));
+          CHECK(apart.valid());
         }
       }
     }
@@ -222,7 +225,7 @@ TEST_CASE("rule 3: what a device executes") {
     first.insert(first.begin(), f(2, 0));
     expect_only(plan, 3,
                 "rule 3, MicroPack 2, dp 0, pp 0, unit 0: F of MicroPack 2, chunk 0 is of a "
-                "MicroPack of the other pass");
+                "MicroPack of another pass");
   }
   SUBCASE("MicroPack that does not exist") {
     first.insert(first.begin(), b(77, 0));
@@ -395,6 +398,136 @@ TEST_CASE("rule 5: what a unit needs") {
                     ": R of chunk 0 runs before B of MicroPack 8, chunk 0 (unit " +
                     std::to_string(place_of(order, b(8, 0))) + "): R follows the chunk's last B");
     CHECK(validate(plan).violations.size() == 1);
+  }
+}
+
+TEST_CASE("weights apart: the format, and rules 1 and 2") {
+  // One rank: weight packs 4 and 5. Two: 9, 10, and 11 in the group of ranks 0 and 1.
+  Plan plan = weight_plan({1, 2, 1, LmHead::last, 2});
+  SUBCASE("version 1 has no weight packs") {
+    plan.version = 1;
+    expect_only(plan, 0, "format, MicroPack 3: gradients of weights apart from B need version 2");
+    CHECK(validate(plan).violations.size() == 3);
+  }
+  SUBCASE("apart belongs to backward packs") {
+    plan.micropacks[0].weights = WeightGradients::apart;
+    expect_only(plan, 0, "format, MicroPack 0: weights belongs to backward MicroPacks");
+  }
+  SUBCASE("weight packs recompute nothing") {
+    plan.micropacks[4].recompute = Recompute::light;
+    expect_only(plan, 0, "format, MicroPack 4: recompute belongs to backward MicroPacks");
+  }
+  SUBCASE("weight packs exchange nothing") {
+    Plan wide = weight_plan({2, 2, 1, LmHead::last, 2});
+    wide.micropacks[11].exchange = {RingMode::pass_kv};
+    expect_only(wide, 0,
+                "format, MicroPack 11: exchange belongs to forward and backward MicroPacks, 1 "
+                "slices, 1 entries");
+  }
+  SUBCASE("tokens left out between slices") {
+    slice(plan, 4).begin = {4};
+    expect_only(plan, 1,
+                "rule 1, sample 0: weight slices leave out tokens [2, 4), which backward leaves "
+                "apart");
+  }
+  SUBCASE("tokens left out at the end") {
+    slice(plan, 4).end = {4};
+    expect_only(plan, 1,
+                "rule 1, sample 0: weight slices leave out tokens [4, 6), which backward leaves "
+                "apart");
+  }
+  SUBCASE("tokens whose weights B has") {
+    slice(plan, 4).end = {8};
+    expect_only(plan, 1,
+                "rule 1, sample 0: weight slices hold tokens [6, 8), which backward does not leave "
+                "apart");
+    CHECK(validate(plan).violations.size() == 1);
+  }
+  SUBCASE("backward packs that leave nothing apart") {
+    plan.micropacks[3].weights = WeightGradients::with;
+    expect_only(plan, 1,
+                "rule 1, sample 0: weight slices hold tokens [0, 6), which backward does not leave "
+                "apart");
+  }
+  SUBCASE("overlap") {
+    slice(plan, 5).end = {4};
+    expect_only(plan, 1,
+                "rule 1, sample 0, MicroPack 4: weight slices hold tokens [2, 4) more than once");
+  }
+  SUBCASE("empty slice") {
+    slice(plan, 5).end = {0};
+    expect_only(plan, 1, "rule 1, sample 0, MicroPack 5: weight slice [0, 0) is empty");
+  }
+  SUBCASE("off the granularity") {
+    slice(plan, 4).begin = {3};
+    slice(plan, 5).end = {3};
+    expect_only(
+        plan, 1,
+        "rule 1, sample 0, MicroPack 5: weight boundary 3 is not a multiple of granularity 2");
+    CHECK(validate(plan).violations.size() == 1);
+  }
+  SUBCASE("several slices of a sample") {
+    Plan one = plan;
+    one.micropacks[4].slices = {{SampleId{0}, {0}, {2}}, {SampleId{0}, {2}, {6}}};
+    one.micropacks.pop_back();
+    schedule_in_order(one);
+    expect_only(
+        one, 2,
+        "rule 2, sample 0, MicroPack 4: the MicroPack holds more than one slice of the sample");
+    CHECK(validate(one).violations.size() == 1);
+  }
+  SUBCASE("sample of another group") {
+    Plan wide = weight_plan({2, 2, 1, LmHead::last, 2});
+    wide.micropacks[10].group = GroupId{1};
+    schedule_in_order(wide);
+    expect_only(
+        wide, 2,
+        "rule 2, sample 0, MicroPack 10: the MicroPack is of group 1, the sample of group 0");
+    CHECK(validate(wide).violations.size() == 1);
+  }
+}
+
+TEST_CASE("weights apart: rules 3 and 5") {
+  Plan plan = weight_plan({2, 2, 2, LmHead::last, 2});
+  auto& order = order_of(plan, 1, 1);
+  SUBCASE("W missing") {
+    order.erase(order.begin() + place_of(order, w(11, 1)));
+    expect_only(plan, 3, "rule 3, MicroPack 11, dp 1, pp 1: W of MicroPack 11, chunk 1 is missing");
+    CHECK(validate(plan).violations.size() == 1);
+  }
+  SUBCASE("W twice") {
+    order.insert(order.end() - 1, w(11, 0));
+    expect_only(plan, 3,
+                "rule 3, MicroPack 11, dp 1, pp 1, unit " + std::to_string(order.size() - 2) +
+                    ": W of MicroPack 11, chunk 0 comes a second time");
+  }
+  SUBCASE("W of a backward pack") {
+    order.insert(order.begin(), w(8, 0));
+    expect_only(plan, 3,
+                "rule 3, MicroPack 8, dp 1, pp 1, unit 0: W of MicroPack 8, chunk 0 is of a "
+                "MicroPack of another pass");
+  }
+  SUBCASE("W before B") {
+    move_unit(order, w(11, 0), place_of(order, b(8, 0)));
+    expect_only(
+        plan, 5,
+        "rule 5, MicroPack 11, dp 1, pp 1, unit " + std::to_string(place_of(order, w(11, 0))) +
+            ": W of MicroPack 11, chunk 0 runs before B of MicroPack 8, chunk 0 (unit " +
+            std::to_string(place_of(order, b(8, 0))) + "): W needs B of every token it holds");
+    CHECK(validate(plan).violations.size() == 1);
+  }
+  SUBCASE("R before the last W") {
+    move_unit(order, r(0), place_of(order, w(11, 0)));
+    expect_only(plan, 5,
+                "rule 5, dp 1, pp 1, unit " + std::to_string(place_of(order, r(0))) +
+                    ": R of chunk 0 runs before W of MicroPack 11, chunk 0 (unit " +
+                    std::to_string(place_of(order, w(11, 0))) + "): R follows the chunk's last W");
+    CHECK(validate(plan).violations.size() == 1);
+  }
+  SUBCASE("ranks of a group run their W when they like") {
+    move_unit(order, w(11, 1), place_of(order, r(0)) - 1);
+    CHECK(order[static_cast<std::size_t>(place_of(order, r(0)) - 1)] == w(11, 1));
+    CHECK(validate(plan).valid());
   }
 }
 

@@ -36,6 +36,7 @@ test::RandomPlanOptions options_of(std::uint64_t seed) {
     options.max_in_flight = 1;
     options.chunks = 3;
   }
+  options.weights = seed % 2 == 0;
   return options;
 }
 
@@ -65,7 +66,7 @@ void damage(Random& random, Plan& plan) {
   };
   auto& pack = pick(plan.micropacks);
   auto& device = pick(plan.schedule);
-  switch (random.below(24)) {
+  switch (random.below(26)) {
     case 0:
       return wide(pick(pack.slices).begin.value);
     case 1:
@@ -77,7 +78,7 @@ void damage(Random& random, Plan& plan) {
       pack.group = GroupId(random.below(8));
       return;
     case 4:
-      pack.pass = pack.pass == Pass::forward ? Pass::backward : Pass::forward;
+      pack.pass = static_cast<Pass>((static_cast<int>(pack.pass) + random.between(1, 2)) % 3);
       return;
     case 5:
       pack.slices.clear();
@@ -111,7 +112,7 @@ void damage(Random& random, Plan& plan) {
       pick(device.order).pack = PackId(random.below(30));
       return;
     case 19:
-      pick(device.order).kind = static_cast<UnitKind>(random.below(5));
+      pick(device.order).kind = static_cast<UnitKind>(random.below(6));
       return;
     case 20:
       random.shuffle(std::span(device.order));
@@ -121,6 +122,13 @@ void damage(Random& random, Plan& plan) {
       return;
     case 22:
       device.order.pop_back();
+      return;
+    case 23:
+      pack.weights =
+          pack.weights == WeightGradients::with ? WeightGradients::apart : WeightGradients::with;
+      return;
+    case 24:
+      plan.version = 3 - plan.version;
       return;
     default:
       return narrow(device.pp);
@@ -159,6 +167,8 @@ TEST_CASE("validate: random valid plans have no violation") {
   CHECK(found.empty_stages > slimpack::test::draws(50));
   CHECK(found.idle_ranks > slimpack::test::draws(200));
   CHECK(found.tensor_parallel > slimpack::test::draws(50));
+  CHECK(found.weights > slimpack::test::draws(800));
+  CHECK(found.weights_in_groups > slimpack::test::draws(200));
   CHECK(found.max_in_flight[0] > slimpack::test::draws(200));
   CHECK(found.max_in_flight[1] > slimpack::test::draws(200));
   CHECK(found.max_in_flight[2] > slimpack::test::draws(200));

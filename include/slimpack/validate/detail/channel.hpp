@@ -22,10 +22,11 @@ struct Peer {
   bool gradients = false;
 };
 
-/// Where the input of F or B at (stage, chunk) comes from; absent for F on the first virtual stage
-/// and B on the last. With one stage it is the device itself.
+/// Where the input of F or B at (stage, chunk) comes from; absent for F on the first virtual stage,
+/// B on the last, and W. With one stage it is the device itself.
 [[nodiscard]] inline std::optional<Peer> source_of(const Frame& frame, UnitKind kind,
                                                    std::size_t stage, std::size_t chunk) {
+  if (kind == UnitKind::weight) return std::nullopt;
   if (kind == UnitKind::forward) {
     if (stage > 0) return Peer{stage - 1, chunk, false};
     if (chunk > 0) return Peer{frame.pp - 1, chunk - 1, false};
@@ -39,6 +40,7 @@ struct Peer {
 /// Where the output of F or B at (stage, chunk) goes.
 [[nodiscard]] inline std::optional<Peer> target_of(const Frame& frame, UnitKind kind,
                                                    std::size_t stage, std::size_t chunk) {
+  if (kind == UnitKind::weight) return std::nullopt;
   if (kind == UnitKind::forward) {
     if (stage + 1 < frame.pp) return Peer{stage + 1, chunk, false};
     if (chunk + 1 < frame.chunks) return Peer{0, chunk + 1, false};

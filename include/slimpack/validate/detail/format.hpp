@@ -207,10 +207,14 @@ inline void check_packs(const Plan& plan, Findings& found) {
     const MicroPack& pack = plan.micropacks[i];
     const Where where = Where{}.pack(i);
     if (pack.slices.empty()) found.add(0, "micropack", where, "a MicroPack holds at least a slice");
-    if (pack.pass == Pass::weight || pack.weights == WeightGradients::apart) {
-      found.add(0, "micropack", where, "gradients of weights apart from B are not checked yet");
+    const bool apart = pack.weights != WeightGradients::with;
+    if (plan.version < 2 && (pack.pass == Pass::weight || apart)) {
+      found.add(0, "micropack", where, "gradients of weights apart from B need version 2");
     }
-    if (pack.pass == Pass::forward && pack.recompute != Recompute::none) {
+    if (pack.pass != Pass::backward && apart) {
+      found.add(0, "micropack", where, "weights belongs to backward MicroPacks");
+    }
+    if (pack.pass != Pass::backward && pack.recompute != Recompute::none) {
       found.add(0, "micropack", where, "recompute belongs to backward MicroPacks");
     }
     if (index(pack.group) >= plan.groups.size()) {
@@ -220,10 +224,12 @@ inline void check_packs(const Plan& plan, Findings& found) {
       });
     } else {
       const bool in_cp_group = plan.groups[index(pack.group)].size() > 1;
-      if (pack.exchange.size() != (in_cp_group ? pack.slices.size() : 0)) {
+      const bool exchanges = in_cp_group && pack.pass != Pass::weight;
+      if (pack.exchange.size() != (exchanges ? pack.slices.size() : 0)) {
         found.add(0, "micropack", where, [&] {
-          return std::string(in_cp_group ? "exchange must have one entry a slice, "
-                                         : "exchange belongs to groups of several ranks, ") +
+          return std::string(exchanges     ? "exchange must have one entry a slice, "
+                             : in_cp_group ? "exchange belongs to forward and backward MicroPacks, "
+                                           : "exchange belongs to groups of several ranks, ") +
                  std::to_string(pack.slices.size()) + " slices, " +
                  std::to_string(pack.exchange.size()) + " entries";
         });

@@ -53,11 +53,12 @@ struct Frame {
                          [](const Membership& m, std::size_t g) { return m.group < g; });
     return at != all.end() && at->group == group ? &*at : nullptr;
   }
-  /// Where F or B of a MicroPack's slot is in the table of a device.
+  /// Where F, B or W of a MicroPack's slot is in the table of a device.
   [[nodiscard]] std::size_t entry(const Membership& member, PackId pack, std::size_t chunk) const {
     return (member.first + slot[index(pack)]) * (chunks + 1) + chunk;
   }
-  /// Position of F or B (chunk < chunks) or H (chunk == chunks) on a device of the member's rank.
+  /// Position of F, B or W (chunk < chunks) or H (chunk == chunks) on a device of the member's
+  /// rank.
   [[nodiscard]] Position at(Position on, const Membership& member, PackId pack,
                             std::size_t chunk) const {
     return on == kNowhere ? kNowhere : position[on][entry(member, pack, chunk)];
@@ -133,8 +134,7 @@ struct Frame {
   }
   if (index(unit.pack) >= plan.micropacks.size()) return "is of a MicroPack that does not exist";
   const MicroPack& pack = plan.micropacks[index(unit.pack)];
-  const bool backward = unit.kind == UnitKind::backward;
-  if (backward != (pack.pass == Pass::backward)) return "is of a MicroPack of the other pass";
+  if (pack.pass != pass_of(unit.kind)) return "is of a MicroPack of another pass";
   if (index(pack.group) >= plan.groups.size()) return "is of a MicroPack without a group";
   const Membership* member = frame.find(static_cast<std::size_t>(device.dp), index(pack.group));
   if (member == nullptr) return "is of a group that the rank is not in";
@@ -157,12 +157,12 @@ inline void check_missing(const Plan& plan, const Frame& frame, Position on, Fin
   };
   for (const Membership& member : frame.membership[static_cast<std::size_t>(device.dp)]) {
     for (const PackId pack : frame.packs[member.group]) {
-      const bool forward = plan.micropacks[index(pack)].pass == Pass::forward;
+      const Pass pass = plan.micropacks[index(pack)].pass;
       for (std::size_t chunk = 0; chunk < frame.chunks; ++chunk) {
         if (frame.at(on, member, pack, chunk) != kNowhere) continue;
-        lacks(where.pack(pack), forward ? UnitKind::forward : UnitKind::backward, pack, chunk);
+        lacks(where.pack(pack), unit_of(pass), pack, chunk);
       }
-      if (forward && joins_head(plan, device.pp) &&
+      if (pass == Pass::forward && joins_head(plan, device.pp) &&
           frame.at(on, member, pack, frame.chunks) == kNowhere) {
         lacks(where.pack(pack), UnitKind::head, pack, 0);
       }

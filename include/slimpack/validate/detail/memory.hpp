@@ -21,6 +21,8 @@ struct TokenBytes {
   std::array<Size, kRecomputeModes> kept{};           ///< per layer
   std::array<Size, kRecomputeModes> forward_work{};   ///< workspace of F, by mode
   std::array<Size, kRecomputeModes> backward_work{};  ///< of B
+  std::array<Size, kRecomputeModes> for_weights{};    ///< per layer, that B apart makes, by mode
+  Size left_apart;                                    ///< per layer, from the end of B to W's
   Size keys_values, key_value_gradients;              ///< per layer
   Size hidden;                                        ///< a hidden state, or its gradient
   Size kv_forward, kv_backward;                       ///< exchange of keys and values
@@ -46,6 +48,14 @@ struct TokenBytes {
     bytes.forward_work[mode] = ((h * 2 + k * 2) * e + again).part(tp);
     bytes.backward_work[mode] = ((h * 3 + q * 2 + f * 3) * e + k * 2 * g + again).part(tp);
   }
+  // Inputs of matrix products are two norms, the attention's output and the product of gate and
+  // up; outputs are q, k and v, both sums with the residual, gate and up.
+  const Size inputs = (h * 2 + q + f) * e, outputs = (h * 2 + q + k * 2 + f * 2) * e;
+  const std::array<Size, kRecomputeModes> kept_inputs = {inputs, q * e, q * e, 0};
+  for (std::size_t mode = 0; mode < kept.size(); ++mode) {
+    bytes.for_weights[mode] = (inputs - kept_inputs[mode]).part(tp) + outputs.part(tp);
+  }
+  bytes.left_apart = inputs.part(tp) + outputs.part(tp);
   bytes.keys_values = (k * 2 * e).part(tp);
   bytes.key_value_gradients = (k * 2 * g).part(tp);
   bytes.hidden = (h * e).part(tp);
@@ -76,6 +86,8 @@ struct PackPart {
   Size tokens;  ///< own
   Size kept;    ///< bytes per layer, allocated by F, freed by B
   Size work;    ///< workspace, without exchange
+  Size made;    ///< B apart: bytes per layer that it makes for W
+  Size left;    ///< B apart: bytes per layer that it leaves, W: that it frees
   Size pages;   ///< F: of keys and values that it opens, over its samples
   Size opens;   ///< B: own tokens of the samples whose backward begins here
   Size closes;  ///< B: own tokens of the samples whose backward ends here
@@ -123,6 +135,10 @@ class Parts {
           }
           part(piece.forward).work += tokens * bytes_.forward_work[mode];
           part(piece.backward).work += tokens * bytes_.backward_work[mode];
+          if (plan_.micropacks[index(piece.backward)].weights == WeightGradients::apart) {
+            part(piece.backward).made += tokens * bytes_.for_weights[mode];
+            part(piece.backward).left += tokens * bytes_.left_apart;
+          }
           if (is_paged(sample)) part(piece.forward).pages += pages(piece.end) - pages(piece.begin);
         }
         const Tokens length = plan_.samples[sample];
@@ -136,6 +152,13 @@ class Parts {
           part(pieces_[sample].back().backward).opens += own(length);
           last.closes += own(length);
         }
+      }
+      for (const PackId pack : frame.packs[member.group]) {
+        if (plan_.micropacks[index(pack)].pass != Pass::weight) continue;
+        for (const Slice& slice : plan_.micropacks[index(pack)].slices) {
+          part(pack).tokens += own(slice.end) - own(slice.begin);
+        }
+        part(pack).left = part(pack).work = part(pack).tokens * bytes_.left_apart;
       }
     }
     return parts;

@@ -16,12 +16,16 @@
 
 namespace slimpack::validation {
 
-/// Forward MicroPacks that hold tokens of each backward MicroPack's slices, ascending.
-[[nodiscard]] inline std::vector<std::vector<PackId>> head_needs(
-    const Plan& plan, const std::vector<std::vector<Piece>>& pieces) {
+/// The MicroPacks that hold tokens of each one's slices in the pass before its own, ascending: of
+/// backward ones the forward ones, whose H they need, of weight ones the backward ones.
+[[nodiscard]] inline std::vector<std::vector<PackId>> needed_packs(
+    const Plan& plan, const std::vector<std::vector<Piece>>& pieces,
+    const std::vector<std::vector<Piece>>& weight_pieces) {
   std::vector<std::vector<PackId>> needs(plan.micropacks.size());
-  for (const auto& of_sample : pieces) {
-    for (const Piece& piece : of_sample) needs[index(piece.backward)].push_back(piece.forward);
+  for (const auto* all : {&pieces, &weight_pieces}) {
+    for (const auto& of_sample : *all) {
+      for (const Piece& piece : of_sample) needs[index(piece.backward)].push_back(piece.forward);
+    }
   }
   for (auto& packs : needs) {
     std::sort(packs.begin(), packs.end());
@@ -97,9 +101,10 @@ inline void check_sample_order(const DeviceView& view, const Membership& member,
 
 /// Rule 5 for one MicroPack on one device.
 inline void check_pack_order(const DeviceView& view, const Membership& member, PackId pack,
-                             const std::vector<PackId>& heads) {
+                             const std::vector<PackId>& others) {
   const Frame& frame = view.frame;
-  const bool forward = view.plan.micropacks[index(pack)].pass == Pass::forward;
+  const Pass pass = view.plan.micropacks[index(pack)].pass;
+  const bool forward = pass == Pass::forward;
   const auto at = [&](PackId id, std::size_t chunk) {
     return frame.at(view.on, member, id, chunk);
   };
@@ -112,6 +117,20 @@ inline void check_pack_order(const DeviceView& view, const Membership& member, P
              "): " + reason;
     });
   };
+  const auto needs_all = [&](std::size_t chunk, std::size_t needed_at, const char* reason) {
+    for (const PackId id : others) {
+      if (view.plan.micropacks[index(id)].group != view.plan.micropacks[index(pack)].group) {
+        continue;
+      }
+      needs(at(pack, chunk), at(id, needed_at), reason);
+    }
+  };
+  if (pass == Pass::weight) {
+    for (std::size_t chunk = 0; chunk < frame.chunks; ++chunk) {
+      needs_all(chunk, chunk, "W needs B of every token it holds");
+    }
+    return;
+  }
   for (std::size_t chunk = 1; chunk < frame.chunks; ++chunk) {
     if (forward) {
       needs(at(pack, chunk), at(pack, chunk - 1), "F of a chunk needs F of the chunk before");
@@ -125,20 +144,16 @@ inline void check_pack_order(const DeviceView& view, const Membership& member, P
     needs(at(pack, frame.chunks), at(pack, last), "H needs F of the last chunk");
     return;
   }
-  for (const PackId head : heads) {
-    if (view.plan.micropacks[index(head)].group != view.plan.micropacks[index(pack)].group) {
-      continue;
-    }
-    needs(at(pack, last), at(head, frame.chunks), "B needs H of every forward token it holds");
-  }
+  needs_all(last, frame.chunks, "B needs H of every forward token it holds");
 }
 
-/// Rule 5 for R: after the last B of its chunk.
+/// Rule 5 for R: after the last B or W of its chunk.
 inline void check_reduce_order(const DeviceView& view) {
   std::vector<Position> last(view.frame.chunks, kNowhere);
   const auto& order = view.device.order;
   for (std::size_t i = 0; i < order.size(); ++i) {
-    if (order[i].kind != UnitKind::backward || view.frame.faulty[view.on][i]) continue;
+    const bool gradients = order[i].kind == UnitKind::backward || order[i].kind == UnitKind::weight;
+    if (!gradients || view.frame.faulty[view.on][i]) continue;
     last[static_cast<std::size_t>(order[i].chunk)] = static_cast<Position>(i);
   }
   for (std::size_t chunk = 0; chunk < view.frame.chunks; ++chunk) {
@@ -146,7 +161,8 @@ inline void check_reduce_order(const DeviceView& view) {
     if (reduce == kNowhere || last[chunk] == kNowhere || reduce > last[chunk]) continue;
     view.found.add(5, "R before the last B", view.where(reduce), [&] {
       return to_string(order[reduce]) + " runs before " + to_string(order[last[chunk]]) +
-             " (unit " + std::to_string(last[chunk]) + "): R follows the chunk's last B";
+             " (unit " + std::to_string(last[chunk]) + "): R follows the chunk's last " +
+             std::string(to_string(order[last[chunk]].kind));
     });
   }
 }
@@ -154,8 +170,9 @@ inline void check_reduce_order(const DeviceView& view) {
 /// Adds every violation of rules 4 and 5 that one device's order shows; marks the units at fault.
 /// O(slices x chunks) a device.
 inline void check_orders(const Plan& plan, Frame& frame, const Cuts& forward, const Cuts& backward,
-                         const std::vector<std::vector<Piece>>& pieces, Findings& found) {
-  const auto needs = head_needs(plan, pieces);
+                         const std::vector<std::vector<Piece>>& pieces,
+                         const std::vector<std::vector<Piece>>& weight_pieces, Findings& found) {
+  const auto needs = needed_packs(plan, pieces, weight_pieces);
   std::vector<std::vector<std::size_t>> samples(plan.groups.size());
   for (std::size_t i = 0; i < std::min(plan.samples.size(), plan.sample_group.size()); ++i) {
     const std::size_t group = index(plan.sample_group[i]);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/validate/detail/findings.hpp"
 
@@ -23,7 +24,8 @@ struct Cut {
 /// The slices of one pass by sample, in order of rising `begin`.
 using Cuts = std::vector<std::vector<Cut>>;
 
-/// Tokens of a sample that share their forward and their backward MicroPack.
+/// Tokens of a sample that share their MicroPacks of two passes, one of which needs the other:
+/// forward and backward, or, in the same places, backward and weight.
 struct Piece {
   Tokens begin, end;
   PackId forward{}, backward{};
@@ -66,10 +68,11 @@ struct Piece {
   return pieces;
 }
 
-/// Rule 1 for one pass of one sample.
+/// Rule 1 for one pass of one sample; which tokens weight slices hold, `check_weight_cuts` asks.
 inline void check_cuts(const Plan& plan, std::size_t sample, const std::vector<Cut>& cuts,
                        Pass pass, Findings& found) {
-  const std::string kind = pass == Pass::forward ? "forward" : "backward";
+  const std::string kind(to_string(pass));
+  const bool whole = pass != Pass::weight;
   const Tokens length = plan.samples[sample];
   const std::int64_t granularity = plan.parallel.granularity.value;
   const Where where = Where{}.sample(sample);
@@ -98,7 +101,7 @@ inline void check_cuts(const Plan& plan, std::size_t sample, const std::vector<C
                range_name({}, length);
       });
     }
-    if (cut.begin > covered) {
+    if (cut.begin > covered && whole) {
       found.add(1, "tokens in no slice", here, [&] {
         return kind + " slices leave out tokens " + range_name(covered, cut.begin);
       });
@@ -112,18 +115,80 @@ inline void check_cuts(const Plan& plan, std::size_t sample, const std::vector<C
     boundary(cut.end, cut.pack);
     covered = std::max(covered, cut.end);
   }
-  if (covered < length) {
+  if (covered < length && whole) {
     found.add(1, "tokens in no slice", where,
               [&] { return kind + " slices leave out tokens " + range_name(covered, length); });
   }
 }
 
+/// Tokens [begin, end) of a sample.
+struct Stretch {
+  Tokens begin, end;
+};
+
+/// Sorted slices for which `keep` holds, those that touch as one stretch.
+template <class Keep>
+[[nodiscard]] std::vector<Stretch> joined(const std::vector<Cut>& cuts, const Keep& keep) {
+  std::vector<Stretch> stretches;
+  for (const Cut& cut : cuts) {
+    if (cut.end <= cut.begin || !keep(cut)) continue;
+    if (stretches.empty() || stretches.back().end < cut.begin) {
+      stretches.push_back({cut.begin, cut.end});
+    } else {
+      stretches.back().end = std::max(stretches.back().end, cut.end);
+    }
+  }
+  return stretches;
+}
+
+/// Calls visit(begin, end) for the tokens of `all` that are not in `some`, both as `joined` makes
+/// them. Linear.
+template <class Visit>
+void for_each_outside(const std::vector<Stretch>& all, const std::vector<Stretch>& some,
+                      const Visit& visit) {
+  std::size_t next = 0;
+  for (const Stretch& stretch : all) {
+    Tokens position = stretch.begin;
+    while (next < some.size() && some[next].end <= position) ++next;
+    for (std::size_t i = next; i < some.size() && some[i].begin < stretch.end; ++i) {
+      if (position < some[i].begin) visit(position, some[i].begin);
+      position = std::max(position, some[i].end);
+    }
+    if (position < stretch.end) visit(position, stretch.end);
+  }
+}
+
+/// Rule 1 for the weight slices of one sample: they hold what its backward slices leave apart.
+inline void check_weight_cuts(const Plan& plan, std::size_t sample,
+                              const std::vector<Cut>& backward, const std::vector<Cut>& weight,
+                              Findings& found) {
+  check_cuts(plan, sample, weight, Pass::weight, found);
+  const auto apart = joined(backward, [&](const Cut& cut) {
+    return plan.micropacks[index(cut.pack)].weights == WeightGradients::apart;
+  });
+  const auto held = joined(weight, [](const Cut&) { return true; });
+  const Where where = Where{}.sample(sample);
+  for_each_outside(apart, held, [&](Tokens begin, Tokens end) {
+    found.add(1, "tokens in no weight slice", where, [&] {
+      return "weight slices leave out tokens " + range_name(begin, end) +
+             ", which backward leaves apart";
+    });
+  });
+  for_each_outside(held, apart, [&](Tokens begin, Tokens end) {
+    found.add(1, "weights that are not apart", where, [&] {
+      return "weight slices hold tokens " + range_name(begin, end) +
+             ", which backward does not leave apart";
+    });
+  });
+}
+
 /// Adds every violation of rule 1. O(n) in slices that `cuts_of` has sorted.
 inline void check_partition(const Plan& plan, const Cuts& forward, const Cuts& backward,
-                            Findings& found) {
+                            const Cuts& weight, Findings& found) {
   for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
     check_cuts(plan, sample, forward[sample], Pass::forward, found);
     check_cuts(plan, sample, backward[sample], Pass::backward, found);
+    check_weight_cuts(plan, sample, backward[sample], weight[sample], found);
   }
   for (std::size_t group = 0; group < plan.groups.size(); ++group) {
     const std::size_t ranks = plan.groups[group].size();

@@ -66,6 +66,8 @@ class MemoryWalk {
         run_head(unit, k);
       } else if (computes(unit)) {
         run_pack(unit, k);
+      } else if (unit.kind == UnitKind::weight) {
+        run_weight(unit, k);
       }
     }
   }
@@ -171,6 +173,16 @@ class MemoryWalk {
     if (last) level_ -= output(pack);  // the last layer's output
   }
 
+  /// W gathers the rows of one layer at a time.
+  void run_weight(const Unit& unit, std::size_t i) {
+    const PackPart& pack = part(unit);
+    const auto chunk = static_cast<std::size_t>(unit.chunk);
+    level_ += pack.work;
+    note(i);
+    level_ -= pack.work;
+    level_ -= Size{plan_.stages[chunk * frame_.pp + stage_].layers()} * pack.left;
+  }
+
   void run_pack(const Unit& unit, std::size_t i) {
     const PackPart& pack = part(unit);
     const TokenBytes& bytes = parts_.bytes();
@@ -197,13 +209,15 @@ class MemoryWalk {
       if (end_of_line) level_ += hidden;  // the last layer's output
     } else {
       level_ += gradients * pack.opens;
+      level_ += layers * pack.made;
     }
     level_ += work;
     note(i);
 
     level_ -= work;
     if (!forward) {
-      level_ -= layers * pack.kept;
+      level_ -= layers * (pack.kept + pack.made);
+      level_ += layers * pack.left;
       level_ -= pages * pack.closed_pages;
       level_ -= gradients * pack.closes;
       if (end_of_line) level_ -= hidden;  // hidden gradients

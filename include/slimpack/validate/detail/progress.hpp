@@ -126,6 +126,10 @@ class Progress {
       }
       return;
     }
+    if (here.kind == UnitKind::weight) {  // each rank its own tokens
+      goes_on(on, s.rank);
+      return;
+    }
     for (const std::int32_t rank : plan_.groups[s.member->group]) {
       const auto dp = static_cast<std::size_t>(rank);
       if (!goes_on(frame_.device_of(dp, s.stage), dp)) return;

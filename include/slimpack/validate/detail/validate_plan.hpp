@@ -28,16 +28,19 @@ SLIMPACK_PLANNERS_API Validation validate(const Plan& plan) {
   const Sound sound = check_format(plan, found);
   const Cuts forward = cuts_of(plan, Pass::forward);
   const Cuts backward = cuts_of(plan, Pass::backward);
-  check_partition(plan, forward, backward, found);
+  const Cuts weight = cuts_of(plan, Pass::weight);
+  check_partition(plan, forward, backward, weight, found);
   check_contents(plan, found);
   if (sound.parallel && sound.stages && sound.groups) {
     if (auto frame = check_units(plan, found)) {
-      std::vector<std::vector<Piece>> pieces;
+      std::vector<std::vector<Piece>> pieces, weight_pieces;
       pieces.reserve(plan.samples.size());
+      weight_pieces.reserve(plan.samples.size());
       for (std::size_t i = 0; i < plan.samples.size(); ++i) {
         pieces.push_back(pieces_of(forward[i], backward[i]));
+        weight_pieces.push_back(pieces_of(backward[i], weight[i]));
       }
-      check_orders(plan, *frame, forward, backward, pieces, found);
+      check_orders(plan, *frame, forward, backward, pieces, weight_pieces, found);
       const Channels channels = check_channels(plan, *frame, found);
       check_progress(plan, *frame, channels, found);
       if (sound.sizes && !found.any(0, 5)) {
