@@ -15,6 +15,7 @@
 #include "sizes.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/io/plan_json.hpp"
+#include "slimpack/plan/structure.hpp"
 #include "slimpack/report/dag_text.hpp"
 #include "slimpack/report/page.hpp"
 #include "slimpack/report/summary.hpp"
@@ -60,6 +61,7 @@ int run(const SimulateOptions& options) {
     }
   }
   const Plan plan = read_plan_file(options.plan);
+  if (!options.html.empty()) require_weights_with(plan, "--html");
   // Only what fits too much into memory can still be simulated in a way that means something.
   for (const Violation& violation : validate(plan).violations) {
     std::cerr << fmt::format(

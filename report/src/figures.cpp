@@ -27,6 +27,7 @@ ComputeTimes compute_times(const Plan& plan, const sim::Dag& dag) {
     if (plan.groups[index(group)].front() == label.dp) pack[index(label.pack)] += dag.duration[i];
   }
   for (std::size_t i = 0; i < pack.size(); ++i) {
+    if (plan.micropacks[i].pass == Pass::weight) continue;
     const bool forward = plan.micropacks[i].pass == Pass::forward;
     (forward ? times.forward : times.backward).push_back(pack[i]);
   }

@@ -100,7 +100,7 @@ class PlanPicture {
       const sim::NodeId node{static_cast<std::uint32_t>(i)};
       if (sim::is_compute(label.kind)) {
         compute_[device_of[index(dag_.resource[i])]].push_back(node);
-        const auto paint = static_cast<std::size_t>(label.kind);
+        const auto paint = static_cast<std::size_t>(paint_of(label.kind));
         spent_[paint] += dag_.duration[i];
         if (in_cp_group(label)) merged_ = true;
       } else if (label.kind == sim::NodeKind::reduce && dag_.duration[i] > Nanos{}) {
@@ -119,6 +119,11 @@ class PlanPicture {
       while (gap < gaps_.gaps.size() && index(gaps_.gaps[gap].device) == i) ++gap;
     }
     first_gap_.push_back(gap);
+  }
+
+  /// W is drawn as B.
+  [[nodiscard]] static Paint paint_of(sim::NodeKind kind) noexcept {
+    return kind == sim::NodeKind::weight ? Paint::backward : static_cast<Paint>(kind);
   }
 
   [[nodiscard]] bool in_cp_group(const sim::NodeLabel& label) const {
@@ -189,12 +194,9 @@ class PlanPicture {
     for (const sim::NodeId node : nodes) {
       const sim::NodeLabel& label = dag_.label[index(node)];
       add_gaps(timeline_.start[index(node)]);
-      Stretch stretch{timeline_.start[index(node)],
-                      timeline_.end[index(node)],
-                      static_cast<Paint>(label.kind),
-                      0,
-                      in_cp_group(label),
-                      {}};
+      Stretch stretch{timeline_.start[index(node)], timeline_.end[index(node)],
+                      paint_of(label.kind),         0,
+                      in_cp_group(label),           {}};
       if (label.kind != sim::NodeKind::optimizer)
         stretch.mark = static_cast<std::uint32_t>(label.pack);
       stretch.shade = static_cast<std::uint8_t>(

@@ -84,7 +84,10 @@ class SummaryText {
            count_text(metrics.tokens.value) + " tokens (" +
            count_text(metrics.merged_tokens.value) + " merged), MicroPacks " +
            std::to_string(metrics.forward_packs) + " forward, " +
-           std::to_string(metrics.backward_packs) + " backward\n";
+           std::to_string(metrics.backward_packs) + " backward";
+    const auto weights = std::ranges::count(plan_.micropacks, Pass::weight, &MicroPack::pass);
+    if (weights > 0) out += ", " + std::to_string(weights) + " weight";
+    out += "\n";
     out += "iteration      " + time_text(metrics.iteration) + ", ideal " +
            time_text(metrics.ideal) + ", efficiency " + percent(metrics.efficiency);
     if (metrics.lower_bound > Nanos{}) {

@@ -28,6 +28,12 @@ namespace {
     const auto id = static_cast<PackId>(i);
     const MicroPack& pack = plan.micropacks[i];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
+    if (pack.pass == Pass::weight) {
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        for (std::int32_t place = 0; place < places; ++place) sum += prices.weight(id, place, rank);
+      }
+      continue;
+    }
     Nanos line;
     for (std::int32_t place = 0; place < places; ++place) line += prices.compute(id, place);
     sum += line * static_cast<std::int64_t>(ranks);

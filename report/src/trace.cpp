@@ -46,9 +46,7 @@ void for_each_traced(const Plan& plan, const sim::PlanSimulation& simulation, st
   const Nanos begin = simulation.timeline.start[node];
   const Nanos end = simulation.timeline.end[node];
   if (sim::is_compute(label.kind)) {
-    constexpr std::array<UnitKind, 4> kKinds{UnitKind::forward, UnitKind::backward, UnitKind::head,
-                                             UnitKind::optimizer};
-    Unit unit{kKinds[static_cast<std::size_t>(label.kind)], {}, 0};
+    Unit unit{sim::unit_kind(label.kind), {}, 0};
     if (names_pack(unit.kind)) unit.pack = label.pack;
     if (runs_layers(unit.kind)) unit.chunk = label.chunk;
     visit(traced_unit(plan, label.dp, label.pp, unit, begin, end));

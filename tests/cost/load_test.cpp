@@ -77,11 +77,12 @@ void add_by_tokens(PackLoad& load, const Slice& slice, RingMode exchange, const 
   }
 }
 
-// Runs of saved rows, from the address of each row.
+// Runs of the rows that packs of the pass before have saved, from the address of each row.
 std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, const CpShard& shard) {
+  const Pass before = pack.pass == Pass::weight ? Pass::backward : Pass::forward;
   std::map<std::pair<std::size_t, std::int64_t>, std::pair<std::size_t, std::int64_t>> address;
   for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
-    if (plan.micropacks[id].pass != Pass::forward || plan.micropacks[id].group != pack.group) {
+    if (plan.micropacks[id].pass != before || plan.micropacks[id].group != pack.group) {
       continue;
     }
     std::int64_t next = 0;
@@ -107,12 +108,13 @@ std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, const CpSha
 }
 
 TEST_CASE("PackLoads: equal to counting token by token") {
-  std::int64_t cp_kv = 0, cp_q = 0, several_runs = 0;
+  std::int64_t cp_kv = 0, cp_q = 0, several_runs = 0, weight_runs = 0;
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options;
     options.max_tokens = 90;
     if (seed % 2 == 0) options.cp_groups = true;
+    options.weights = seed % 3 > 0;
     Plan plan = test::random_plan(seed, options);
     plan.cluster.tile_tokens = 1 + static_cast<std::int64_t>(seed % 9);
     const PackLoads loads(plan);
@@ -124,6 +126,18 @@ TEST_CASE("PackLoads: equal to counting token by token") {
       for (std::size_t rank = 0; rank < loads.ranks(pack_id); ++rank) {
         const CpShard shard = cp_shard_of(plan, pack.group, rank);
         PackLoad expected;
+        if (pack.pass == Pass::weight) {
+          for (const Slice& slice : pack.slices) {
+            for (Tokens i = slice.begin; i < slice.end; i += Tokens{1}) {
+              if (shard.owns(i)) expected.tokens += Tokens{1};
+            }
+          }
+          expected.runs = runs_by_tokens(plan, pack, shard);
+          if (expected.runs > 1) ++weight_runs;
+          CHECK(loads(pack_id, rank) == expected);
+          CHECK(pack_load(plan, pack_id, rank) == expected);
+          continue;
+        }
         expected.ranks = shard.ranks;
         for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
           const RingMode exchange = shard.ranks == 1 ? RingMode::pass_kv : pack.exchange[slot];
@@ -140,6 +154,7 @@ TEST_CASE("PackLoads: equal to counting token by token") {
   CHECK(cp_kv > 1000);
   CHECK(cp_q > 1000);
   CHECK(several_runs > 500);
+  CHECK(weight_runs > 50);
 }
 
 TEST_CASE("add_slice: the ranks of a group share tokens and pairs without loss") {

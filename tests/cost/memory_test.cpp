@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -104,6 +105,7 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
     options.vary_bytes = true;
     if (seed >= 100) options.uncut = true;
     if (seed >= 125) options.recompute = Recompute::full;
+    options.weights = seed % 3 > 0;
     const Plan plan = test::random_plan(seed, options);
     const MemoryModel memory(plan);
     const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes);
@@ -127,11 +129,41 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
     }
     std::map<std::pair<Pass, std::size_t>, std::int64_t> kept, paged;  // by pass and group
     std::int64_t begun = 0, ended = 0;
+    std::map<std::size_t, std::int64_t> left;  // by group: by B less by W
     for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
       const MicroPack& pack = plan.micropacks[id];
       const auto pack_id = static_cast<PackId>(id);
       for (std::size_t rank = 0; rank < plan.groups[index(pack.group)].size(); ++rank) {
         const CpShard shard = cp_shard_of(plan, pack.group, rank);
+        const bool apart = pack.weights == WeightGradients::apart;
+        if (pack.pass == Pass::weight || apart) {
+          const std::int64_t e = plan.model.bytes_per_element, h = plan.model.hidden;
+          const std::int64_t q = plan.model.query_width(), k = plan.model.key_width();
+          const std::int64_t f = plan.model.ffn;
+          std::int64_t own = 0;
+          for (const Slice& slice : pack.slices) {
+            for (Tokens i = slice.begin; i < slice.end; i += Tokens{1})
+              own += shard.owns(i) ? 1 : 0;
+          }
+          const std::int64_t gradients = (2 * h + q + 2 * k + 2 * f) * e;
+          const std::int64_t all = own * ((2 * h + q + f) * e + gradients);
+          CHECK(memory.left_apart(pack_id, rank, 3) == Bytes{3 * all});
+          left[index(pack.group)] += apart ? all : -all;
+          constexpr std::array<std::array<std::int64_t, 2>, kRecomputeModes> kAgain{
+              {{0, 0}, {1, 0}, {1, 0}, {1, 1}}};
+          const auto& [linear, attended] = kAgain[static_cast<std::size_t>(pack.recompute)];
+          const std::int64_t made = own * ((linear * (2 * h + f) + attended * q) * e + gradients);
+          CHECK(memory.made_apart(pack_id, rank, 3) == Bytes{apart ? 3 * made : 0});
+          CHECK(memory.own_tokens(pack_id, rank) == Tokens{own});
+          if (!apart) {
+            CHECK(memory.pack_workspace(pack_id, rank) == Bytes{all});
+            CHECK(memory.workspace({UnitKind::weight, pack_id, 0}, 0, rank) == Bytes{all});
+            continue;
+          }
+        } else {
+          CHECK(memory.left_apart(pack_id, rank, 3) == Bytes{});
+          CHECK(memory.made_apart(pack_id, rank, 3) == Bytes{});
+        }
         std::int64_t tokens = 0, bytes = 0, work = 0, exchange = 0;
         std::int64_t pages = 0, opens = 0, closes = 0;
         const bool back = pack.pass == Pass::backward;
@@ -208,6 +240,7 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
       CHECK(paged[key] == (paged[{Pass::backward, key.second}]));
     }
     CHECK(begun == ended);
+    for (const auto& [group, bytes] : left) CHECK(bytes == 0);
   }
   CHECK(unpaged > 100);
   CHECK(unsummed > unpaged);

@@ -18,7 +18,7 @@ using namespace slimpack;
 TEST_CASE("worst_memory: what the validator counts, on random plans of every kind") {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::random_plan(seed);
+    const Plan plan = test::random_plan(seed, test::may_have_weights(seed % 2 == 0));
     const Validation validation = validate(plan);
     REQUIRE(validation.valid());
     const auto worst = planners::worst_memory(plan);
@@ -30,7 +30,7 @@ TEST_CASE("worst_memory: no simulated peak exceeds it, and some reach it") {
   std::int64_t reached = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::random_plan(1000 + seed);
+    const Plan plan = test::random_plan(1000 + seed, test::may_have_weights(seed % 2 == 0));
     const std::vector<Bytes> worst = planners::worst_memory(plan);
     for (std::uint64_t draw = 0; draw < 8; ++draw) {
       const sim::PlanSimulation simulation =

@@ -64,7 +64,7 @@ TEST_CASE("dag.txt: run again, a plan takes as long as predicted") {
   std::size_t shared = 0;
   for (std::uint64_t seed = 0; seed < test::draws(150U); ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::random_plan(seed);
+    const Plan plan = test::random_plan(seed, test::may_have_weights(seed % 2 == 0));
     const sim::PlanSimulation simulation = sim::simulate_plan(plan);
     const test::DagFile file = test::read_dag(text_of(simulation.dag, simulation.timeline));
     CHECK(file.nanos.size() == simulation.dag.size());

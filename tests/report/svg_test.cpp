@@ -112,7 +112,7 @@ void check_layout(const std::string& svg) {
 TEST_CASE("write_svg: well-formed, self-contained, texts apart from each other") {
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
     CAPTURE(seed);
-    Plan plan = test::random_plan(seed);
+    Plan plan = test::random_plan(seed, test::may_have_weights(seed % 2 == 0));
     plan.planner = "<a & \"b\">\n\x02\xFF]]>";
     const std::string svg = svg_of(plan, sim::simulate_plan(plan));
     const auto elements = test::read_xml(svg);

@@ -60,7 +60,7 @@ StepTrace stair(std::int32_t dp, std::int32_t stages) {
 TEST_CASE("write_timelines_svg: each step under its title, a lane a device, one axis") {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::random_plan(seed);
+    const Plan plan = test::random_plan(seed, test::may_have_weights(seed % 2 == 0));
     const sim::PlanSimulation simulation = sim::simulate_plan(plan);
     const StepTrace simulated = report::simulated_trace(plan, simulation);
     StepTrace measured = report::measured_trace(plan, test::measured_units(simulation));

@@ -81,7 +81,7 @@ Trace parse(const std::string& text) {
 TEST_CASE("write_trace: threads do not overlap, and say what the simulation says") {
   for (std::uint64_t seed = 0; seed < test::draws(24U); ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::random_plan(seed);
+    const Plan plan = test::random_plan(seed, test::may_have_weights(seed % 2 == 0));
     const sim::PlanSimulation simulation = sim::simulate_plan(plan);
     const sim::Timeline& timeline = simulation.timeline;
     Trace trace = parse(trace_of(plan, simulation));
@@ -126,6 +126,7 @@ TEST_CASE("write_trace: threads do not overlap, and say what the simulation says
     }
     CHECK(spans["forward"] == nodes[sim::NodeKind::forward]);
     CHECK(spans["backward"] == nodes[sim::NodeKind::backward]);
+    CHECK(spans["weight"] == nodes[sim::NodeKind::weight]);
     CHECK(spans["head"] == nodes[sim::NodeKind::head]);
     CHECK(spans["optimizer"] == nodes[sim::NodeKind::optimizer]);
     CHECK(spans["activations"] == 2 * sent[Pass::forward]);
@@ -136,7 +137,7 @@ TEST_CASE("write_trace: threads do not overlap, and say what the simulation says
 TEST_CASE("write_trace: memory counters rise to the peak and return to what is always there") {
   for (std::uint64_t seed = 0; seed < test::draws(24U); ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::random_plan(seed);
+    const Plan plan = test::random_plan(seed, test::may_have_weights(seed % 2 == 0));
     const sim::PlanSimulation simulation = sim::simulate_plan(plan);
     const Trace trace = parse(trace_of(plan, simulation, {.gaps = false, .memory = true}));
     for (std::size_t i = 0; i < simulation.dag.devices.size(); ++i) {

@@ -38,6 +38,7 @@ TEST_CASE("plan_figures: those of the simulated DAG, on random plans and times o
     options.large_model = seed % 3 == 0;
     if (seed % 5 == 0) options.pp = 2;
     if (seed % 7 == 0) options.pp = 1;
+    options.weights = seed % 4 < 2;
     Plan plan = test::random_plan(seed, options);
     plan.cluster.small.shared_links = seed % 2 == 1;
     CHECK((clock(plan, PricedPlan(plan)) == figures_of(sim::simulate_plan(plan))));
@@ -60,7 +61,7 @@ TEST_CASE("plan_figures: units that take no time") {
   };
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     CAPTURE(seed);
-    Plan plan = test::random_plan(seed);
+    Plan plan = test::random_plan(seed, test::may_have_weights(seed % 2 == 0));
     plan.cluster.small.shared_links = seed % 2 == 1;
     CHECK((clock(plan, NoTimes{}) == figures_of(sim::simulate_plan(plan, NoTimes{}))));
   }

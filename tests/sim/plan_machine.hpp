@@ -29,7 +29,7 @@ class PlanMachine {
     bool working = false;  // on a unit whose end has not been carried out
     std::int64_t busy = 0;
     std::map<std::int64_t, std::int64_t> memory;             // changes by time
-    std::vector<std::pair<std::int64_t, std::int64_t>> ran;  // each F, B, H, O in order
+    std::vector<std::pair<std::int64_t, std::int64_t>> ran;  // each F, B, W, H, O in order
   };
 
   PlanMachine(const Plan& plan, const Times& times) : plan_(plan), times_(times) {
@@ -141,7 +141,7 @@ class PlanMachine {
   }
   [[nodiscard]] Recompute mode(std::size_t sample, std::int64_t token) const {
     for (const MicroPack& candidate : plan_.micropacks) {
-      if (candidate.pass == Pass::forward) continue;
+      if (candidate.pass != Pass::backward) continue;
       for (const Slice& slice : candidate.slices) {
         if (index(slice.sample) == sample && slice.begin.value <= token &&
             token < slice.end.value) {
@@ -203,13 +203,33 @@ class PlanMachine {
     return std::max(kv, travelling);
   }
 
+  /// Of one token and layer: inputs of matrix products that a mode has not kept, and all that W
+  /// needs.
+  [[nodiscard]] std::int64_t outputs_of_products() const {
+    const ModelShape& m = plan_.model;
+    const std::int64_t q = m.heads * m.head_dim, k = m.kv_heads * m.head_dim;
+    return (q + k + k + m.hidden + m.ffn + m.ffn + m.hidden) * m.bytes_per_element;
+  }
+  [[nodiscard]] std::int64_t inputs_of_products(bool norms, bool attention) const {
+    const ModelShape& m = plan_.model;
+    return ((norms ? 2 * m.hidden + m.ffn : 0) + (attention ? m.heads * m.head_dim : 0)) *
+           m.bytes_per_element;
+  }
+  [[nodiscard]] std::int64_t made_for_weights(Recompute how) const {
+    return tp_part(inputs_of_products(how != Recompute::none, how == Recompute::full)) +
+           tp_part(outputs_of_products());
+  }
+  [[nodiscard]] std::int64_t left_for_weights() const {
+    return tp_part(inputs_of_products(true, true)) + tp_part(outputs_of_products());
+  }
+
   void change(std::size_t device, std::int64_t i, std::int64_t bytes) {
     devices[device].memory[i] += bytes;
   }
 
   void account(const DeviceSchedule& schedule, const Unit& unit, std::int64_t start,
                std::int64_t end) {
-    if (!on_line(unit) && unit.kind != UnitKind::head) return;
+    if (!names_pack(unit.kind)) return;
     const ModelShape& m = plan_.model;
     const std::size_t on = device(schedule.dp, schedule.pp);
     const auto id = static_cast<std::uint32_t>(unit.pack);
@@ -236,6 +256,16 @@ class PlanMachine {
     }
     const std::int32_t line = line_of_unit(unit, schedule.pp);
     const std::int64_t n = layers(line);
+    if (unit.kind == UnitKind::weight) {
+      change(on, start, own * left_for_weights());
+      change(on, end, -(n + 1) * own * left_for_weights());
+      return;
+    }
+    if (pack(id).weights == WeightGradients::apart) {
+      const std::int64_t made = n * own * made_for_weights(pack(id).recompute);
+      change(on, start, made);
+      change(on, end, n * own * left_for_weights() - made);
+    }
     const bool forward = unit.kind == UnitKind::forward;
     std::int64_t work = exchange_bytes(id), saved = 0;
     for_own(id, schedule.dp, [&](std::size_t sample, std::int64_t token) {
@@ -348,11 +378,12 @@ class PlanMachine {
     while (before > 0 && schedule.order[before - 1].kind == UnitKind::reduce) --before;
     if (before == 0) return false;
     const Unit& unit = schedule.order[before - 1];
-    if (unit.kind != UnitKind::backward || unit.chunk != chunk) return false;
+    const auto has_gradients = [&](const Unit& one) {
+      return (one.kind == UnitKind::backward || one.kind == UnitKind::weight) && one.chunk == chunk;
+    };
+    if (!has_gradients(unit)) return false;
     return std::none_of(schedule.order.begin() + static_cast<std::ptrdiff_t>(before),
-                        schedule.order.end(), [&](const Unit& later) {
-                          return later.kind == UnitKind::backward && later.chunk == chunk;
-                        });
+                        schedule.order.end(), has_gradients);
   }
 
   void prepare_reduction() {
@@ -521,8 +552,14 @@ class PlanMachine {
     }
     if (unit.kind == UnitKind::backward && line == line_ - 1) {
       for (std::uint32_t id = 0; id < plan_.micropacks.size(); ++id) {
-        if (pack(id).pass == Pass::backward || !cp_block_tokens(id, unit.pack)) continue;
+        if (pack(id).pass != Pass::forward || !cp_block_tokens(id, unit.pack)) continue;
         if (done_.count({on, Unit{UnitKind::head, PackId{id}, 0}}) == 0) return false;
+      }
+    }
+    if (unit.kind == UnitKind::weight) {
+      for (std::uint32_t id = 0; id < plan_.micropacks.size(); ++id) {
+        if (pack(id).pass != Pass::backward || !cp_block_tokens(id, unit.pack)) continue;
+        if (done_.count({on, Unit{UnitKind::backward, PackId{id}, unit.chunk}}) == 0) return false;
       }
     }
     return true;
@@ -556,6 +593,11 @@ class PlanMachine {
     const DeviceSchedule& schedule = plan_.schedule[on];
     if (unit.kind == UnitKind::optimizer) return times_.optimizer(schedule.dp, schedule.pp).value;
     if (on_line(unit)) return times_.compute(unit.pack, line_of_unit(unit, schedule.pp)).value;
+    if (unit.kind == UnitKind::weight) {
+      return weight_time(times_, unit.pack, line_of_unit(unit, schedule.pp),
+                         rank(static_cast<std::uint32_t>(unit.pack), schedule.dp))
+          .value;
+    }
     return times_
         .head(unit.pack, rank(static_cast<std::uint32_t>(unit.pack), schedule.dp), schedule.pp)
         .value;

@@ -35,6 +35,9 @@ struct TiedTimes {
   [[nodiscard]] Nanos compute(PackId pack, std::int32_t line) const {
     return draw(1, index(pack), static_cast<std::uint64_t>(line));
   }
+  [[nodiscard]] Nanos weight(PackId pack, std::int32_t line, std::size_t rank) const {
+    return draw(50 + rank, index(pack), static_cast<std::uint64_t>(line));
+  }
   [[nodiscard]] Nanos head(PackId pack, std::size_t rank, std::int32_t) const {
     return draw(2, index(pack), rank);
   }
@@ -56,6 +59,7 @@ Plan plan_of(std::uint64_t seed) {
   if (seed % 4 == 0) options.pp = 2;  // both directions share links
   if (seed % 5 == 1) options.uncut = true;
   if (seed % 10 == 1) options.recompute = Recompute::full;
+  options.weights = seed % 3 != 1;
   Plan plan = test::random_plan(seed, options);
   plan.cluster.small.shared_links = seed % 2 == 1;
   return plan;
@@ -101,6 +105,9 @@ TEST_CASE("simulate_plan: times and memory of a machine that reads the plan itse
     ++seen[plan.parallel.head == LmHead::shard ? "sharded head" : "head on the last stage"];
     ++seen[plan.groups.size() > static_cast<std::size_t>(plan.parallel.dp) ? "merged" : "alone"];
     ++seen[plan.model.tied ? "tied" : "not tied"];
+    const test::Features found = test::features_of(plan);
+    if (found.weights > 0) ++seen["W"];
+    if (found.weights_in_groups > 0) ++seen["W of merged groups"];
     ++seen["window " + std::to_string(plan.max_in_flight)];
     if (plan.parallel.pp == 1 && plan.parallel.chunks > 1) ++seen["handed over in place"];
     if (plan.parallel.pp == 2 && plan.parallel.chunks > 1) ++seen["one neighbour"];
@@ -108,11 +115,53 @@ TEST_CASE("simulate_plan: times and memory of a machine that reads the plan itse
       for (const bool one : one_port(plan)) ++seen[one ? "one port" : "two ports"];
     }
   }
-  CHECK(seen.size() == 15);
+  CHECK(seen.size() == 17);
   for (const auto& kind : seen) {
     CAPTURE(kind.first);
     CHECK(kind.second >= slimpack::test::draws(20));
   }
+}
+
+TEST_CASE("build_dag: weight slices must hold what is left apart, and W has a name") {
+  test::RandomPlanOptions options = test::may_have_weights();
+  options.version = 2;
+  options.max_granularity = 1;
+  std::int64_t named = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::random_plan(seed, options);
+    const auto weight = std::ranges::find(plan.micropacks, Pass::weight, &MicroPack::pass);
+    if (weight == plan.micropacks.end()) continue;
+    const auto id = static_cast<std::size_t>(weight - plan.micropacks.begin());
+    const sim::Dag dag = sim::build_dag(plan, TiedTimes{seed});
+    for (std::uint32_t i = 0; i < dag.size(); ++i) {
+      const std::string name = sim::node_name(dag, sim::NodeId{i});
+      const auto& label = dag.label[i];
+      if (!sim::is_compute(label.kind) || label.kind == sim::NodeKind::optimizer) continue;
+      if (index(label.pack) != id) continue;
+      CHECK(name == sim::device_name(label.dp, label.pp) + " W " + std::to_string(id) + " chunk " +
+                        std::to_string(label.chunk));
+      ++named;
+    }
+    const auto refuses = [&](const auto& change) {
+      Plan wrong = plan;
+      Slice& slice = wrong.micropacks[id].slices.front();
+      const std::string message =
+          "build_dag: the weight slices of sample " + std::to_string(index(slice.sample)) +
+          " do not hold what its backward slices leave apart, each token once";
+      change(slice);
+      CHECK_THROWS_WITH_AS(static_cast<void>(sim::build_dag(wrong, TiedTimes{seed})),
+                           message.c_str(), InvalidInput);
+    };
+    if (weight->slices.front().length() > Tokens{1}) {
+      refuses([](Slice& slice) { slice.begin += Tokens{1}; });
+      refuses([](Slice& slice) { slice.end -= Tokens{1}; });
+    }
+    if (weight->slices.front().begin > Tokens{0}) {
+      refuses([](Slice& slice) { slice.begin -= Tokens{1}; });
+    }
+  }
+  CHECK(named > 20);
 }
 
 TEST_CASE("simulate_plan: memory returns to what is always there") {

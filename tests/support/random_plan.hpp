@@ -46,6 +46,13 @@ struct RandomPlanOptions {
   std::optional<std::int32_t> version;  ///< of the rules; else 1 for one seed in four
 };
 
+/// The usual options, for plans that may have units W.
+[[nodiscard]] inline RandomPlanOptions may_have_weights(bool weights = true) {
+  RandomPlanOptions options;
+  options.weights = weights;
+  return options;
+}
+
 namespace detail {
 
 inline constexpr int kScheduleAttempts = 9;

@@ -22,6 +22,9 @@ struct RandomTimes {
   [[nodiscard]] Nanos compute(PackId pack, std::int32_t line) const {
     return draw(index(pack), static_cast<std::uint64_t>(line));
   }
+  [[nodiscard]] Nanos weight(PackId pack, std::int32_t line, std::size_t rank) const {
+    return draw(index(pack), 400 + 50 * rank + static_cast<std::uint64_t>(line));
+  }
   [[nodiscard]] Nanos head(PackId pack, std::size_t rank, std::int32_t) const {
     return draw(index(pack), 100 + rank);
   }

@@ -30,6 +30,9 @@ struct WildTimes {
     return {static_cast<std::int64_t>(Random(state).below(most))};
   }
   Nanos compute(PackId pack, std::int32_t line) const { return draw(1, index(pack), line); }
+  Nanos weight(PackId pack, std::int32_t line, std::size_t rank) const {
+    return draw(6, index(pack), line, rank);
+  }
   Nanos head(PackId pack, std::size_t rank, std::int32_t) const {
     return draw(2, index(pack), rank);
   }
@@ -51,6 +54,7 @@ TEST_CASE("rule 7: no timing exceeds the worst case") {
     options.max_tp = 2;
     options.vary_bytes = true;
     if (seed % 3 == 0) options.cp_groups = true;
+    options.weights = seed % 2 == 0;
     const Plan plan = test::random_plan(seed, options);
     const Validation validation = validate(plan);
     REQUIRE(validation.valid());
@@ -84,6 +88,7 @@ TEST_CASE("rule 6: the validator finds a deadlock where the simulator does") {
     test::RandomPlanOptions options;
     options.max_samples = 6;
     if (seed % 2 == 0) options.cp_groups = true;
+    options.weights = seed % 8 >= 4;
     Plan plan = test::random_plan(seed, options);
     if (random.chance(1, 4)) plan.max_in_flight = 1;
     for (std::int64_t swaps = random.between(1, 4); swaps > 0; --swaps) {
@@ -119,6 +124,7 @@ TEST_CASE("plan.json: random plans come back as they were") {
     test::RandomPlanOptions options;
     options.max_tp = 2;
     options.vary_bytes = true;
+    options.weights = seed % 2 == 0;
     const Plan plan = test::random_plan(seed, options);
     const Plan again = plan_from_json(plan_to_json(plan), "random");
     REQUIRE(again == plan);

@@ -29,25 +29,26 @@ class AnalyticModel {
   /// B of a pack on a stage, with what it recomputes.
   [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
                                Recompute recompute) const noexcept {
-    const std::int64_t rows = load.tokens.value * stage.layers;
-    const Picos linear = terms_.linear_backward(load.tokens, stage);
-    Picos time = terms_.embedding(load, stage, true) + linear +
-                 terms_.in_cp_group(terms_.attention(load, stage, true), load, stage, true,
-                                    terms_.beside_exchange(load, stage, true)) +
-                 terms_.launches(load, stage.layers * (terms_.cluster().backward_kernels +
-                                                       terms_.recomputed_kernels(recompute))) +
-                 terms_.tensor_parallel(load, stage, kTensorBackward, linear,
-                                        terms_.beside_tensor(load, stage, true)) +
-                 terms_.regroup(load, stage, recompute);
-    if (recompute == Recompute::light) time += terms_.light(rows, stage.tensor_parallel);
-    if (recompute == Recompute::layer || recompute == Recompute::full) {
-      const Picos again = terms_.linear_forward(load.tokens, stage);
-      time += again + terms_.tensor_parallel(load, stage, kTensorForward, again);
-    }
-    if (recompute == Recompute::full) {
-      time += terms_.in_cp_group(terms_.attention(load, stage, false), load, stage, false);
-    }
-    return to_nanos(time);
+    return to_nanos(layers_backward(load, stage, recompute,
+                                    terms_.linear_backward(load.tokens, stage),
+                                    terms_.cluster().backward_kernels, kTensorBackward) +
+                    terms_.regroup(load, stage, recompute));
+  }
+
+  /// B of a pack that leaves the gradients of weights apart.
+  [[nodiscard]] Nanos backward_apart(const PackLoad& load, const StageLoad& stage,
+                                     Recompute recompute) const noexcept {
+    return to_nanos(layers_backward(load, stage, recompute,
+                                    terms_.linear_backward_apart(load.tokens, stage),
+                                    terms_.backward_apart_kernels(), kTensorBackwardApart));
+  }
+
+  /// W of a pack: the gradients of weights alone.
+  [[nodiscard]] Nanos weight(const PackLoad& load, const StageLoad& stage) const noexcept {
+    const Picos linear = terms_.linear_weight(load.tokens, stage);
+    return to_nanos(linear + terms_.launches(load, stage.layers * terms_.weight_kernels()) +
+                    terms_.tensor_parallel(load, stage, kTensorWeight, linear) +
+                    terms_.regroup_weight(load, stage));
   }
 
   /// H: final norm, logits, loss and their gradients.
@@ -85,8 +86,32 @@ class AnalyticModel {
                                   terms_.beside_tensor(load, stage, false));
   }
 
+  /// B with `linear` work and `kernels` a layer, but for regrouping.
+  [[nodiscard]] Picos layers_backward(const PackLoad& load, const StageLoad& stage,
+                                      Recompute recompute, Picos linear, std::int64_t kernels,
+                                      std::int64_t collectives) const noexcept {
+    Picos time =
+        terms_.embedding(load, stage, true) + linear +
+        terms_.in_cp_group(terms_.attention(load, stage, true), load, stage, true,
+                           terms_.beside_exchange(load, stage, true)) +
+        terms_.launches(load, stage.layers * (kernels + terms_.recomputed_kernels(recompute))) +
+        terms_.tensor_parallel(load, stage, collectives, linear,
+                               terms_.beside_tensor(load, stage, true));
+    if (recompute == Recompute::light) {
+      time += terms_.light(load.tokens.value * stage.layers, stage.tensor_parallel);
+    }
+    if (recompute == Recompute::layer || recompute == Recompute::full) {
+      const Picos again = terms_.linear_forward(load.tokens, stage);
+      time += again + terms_.tensor_parallel(load, stage, kTensorForward, again);
+    }
+    if (recompute == Recompute::full) {
+      time += terms_.in_cp_group(terms_.attention(load, stage, false), load, stage, false);
+    }
+    return time;
+  }
+
   Terms terms_;
 };
-static_assert(RatedCostModel<AnalyticModel> && !CostModel<int>);
+static_assert(RatedCostModel<AnalyticModel> && SplitCostModel<AnalyticModel> && !CostModel<int>);
 
 }  // namespace slimpack

@@ -47,7 +47,7 @@ struct CommunicationBytes {
   for (const MicroPack& pack : plan.micropacks) {
     std::int64_t tokens = 0;
     for (const Slice& slice : pack.slices) tokens += slice.length().value;
-    bytes.transfers.value += tokens * hidden * borders;
+    if (pack.pass != Pass::weight) bytes.transfers.value += tokens * hidden * borders;
     bytes.tensor_parallel.value +=
         (tp - 1) * tokens * hidden * model.layers * tensor_collectives(pack);
     if (pack.pass == Pass::forward) {
@@ -55,7 +55,7 @@ struct CommunicationBytes {
       bytes.tensor_parallel.value += (tp - 1) * 2 * tokens * hidden * (sharded_head ? pp : 1);
     }
     const std::size_t ranks = plan.groups[index(pack.group)].size();
-    if (ranks == 1) continue;
+    if (ranks == 1 || pack.pass == Pass::weight) continue;
     const ExchangeBytes each = exchange_bytes(plan, pack);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       PackLoad load;

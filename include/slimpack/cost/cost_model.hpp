@@ -20,8 +20,8 @@ struct PackLoad {
   std::int64_t filled_pairs2 = 0;  ///< the same with the rows of each segment filled up to tiles
   std::int64_t keys = 0;      ///< keys and values that are read: each slice, those before its end
   std::int64_t segments = 0;  ///< runs of query rows that attention handles separately
-  std::int64_t runs = 0;      ///< backward: runs of saved rows contiguous in memory; else 0
-  std::int64_t ranks = 1;     ///< how many ranks the group has
+  std::int64_t runs = 0;      ///< backward and weight: runs of saved rows contiguous in memory
+  std::int64_t ranks = 1;     ///< that compute it together: those of the group, of weight packs 1
   Tokens kv_received;         ///< tokens whose keys and values arrive from other ranks
   Tokens q_received;          ///< tokens whose queries arrive from other ranks
   friend bool operator==(const PackLoad&, const PackLoad&) = default;
@@ -77,6 +77,16 @@ concept CostModel =
       /// `gathered` bytes of weights over `ranks` (0 where the state is replicated).
       { model.optimizer(bytes, bytes, ranks, link) } noexcept -> std::same_as<Nanos>;
     };
+
+/// A model that also prices B without the gradients of weights, and W. Laws as above.
+template <class Model>
+concept SplitCostModel = CostModel<Model> && requires(const Model& model, const PackLoad& pack,
+                                                      const StageLoad& stage, Recompute recompute) {
+  /// Backward that leaves the gradients of weights apart, recomputation included.
+  { model.backward_apart(pack, stage, recompute) } noexcept -> std::same_as<Nanos>;
+  /// The gradients of weights alone, regrouping of what B has left included.
+  { model.weight(pack, stage) } noexcept -> std::same_as<Nanos>;
+};
 
 /// What a model charges for work as such, whatever the units: picoseconds on one device without
 /// tensor parallelism. `pair2` counts half (query, key) pairs, as PackLoad does.

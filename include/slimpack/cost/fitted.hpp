@@ -88,6 +88,7 @@ class FittedModel {
         reduce_(detail::fitted_picos(cost.reduce, "reduce", model, memory)),
         exchange_(detail::fitted_picos(cost.exchange, "exchange", model, memory)) {
     require(!head_ || model.vocab > 0, "model.vocab must be > 0", model.vocab);
+    divide_backward();
   }
 
   /// F of a pack on a stage.
@@ -107,32 +108,34 @@ class FittedModel {
   /// B of a pack on a stage, with what is computed again because F has not kept it.
   [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& stage,
                                Recompute recompute) const noexcept {
-    const std::int64_t rows = load.tokens.value * stage.layers, tp = stage.tensor_parallel;
-    Picos linear = 0;
-    if (!layer_backward_) {
-      linear = terms_.linear_backward(load.tokens, stage) +
-               terms_.launches(load, stage.layers * terms_.cluster().backward_kernels);
-    } else if (stage.layers > 0 && Terms::starts(load)) {
-      linear = layer_backward_->unit + layer_backward_->linear(load.tokens.value, stage.layers, tp);
-    }
-    Picos time = embedding(embedding_backward_, load, stage, true) + linear +
-                 in_cp_group(attention(load, stage, true), load, stage, true,
-                             terms_.beside_exchange(load, stage, true)) +
-                 terms_.tensor_parallel(load, stage, kTensorBackward, linear,
-                                        terms_.beside_tensor(load, stage, true)) +
-                 terms_.regroup(load, stage, recompute);
-    if (recompute == Recompute::light) {
-      time += terms_.light(rows, tp) +
-              terms_.launches(load, stage.layers * terms_.recomputed_kernels(recompute));
-    }
-    if (recompute == Recompute::layer || recompute == Recompute::full) {
-      const Picos again = linear_again(load, stage, recompute == Recompute::layer);
-      time += again + terms_.tensor_parallel(load, stage, kTensorForward, again);
-    }
-    if (recompute == Recompute::full) {
-      time += in_cp_group(attention(load, stage, false), load, stage, false);
-    }
-    return to_nanos(time);
+    const Picos linear =
+        layer_backward_
+            ? linear_of(*layer_backward_, load, stage)
+            : terms_.linear_backward(load.tokens, stage) +
+                  terms_.launches(load, stage.layers * terms_.cluster().backward_kernels);
+    return to_nanos(layers_backward(load, stage, recompute, linear, kTensorBackward) +
+                    terms_.regroup(load, stage, recompute));
+  }
+
+  /// B of a pack that leaves the gradients of weights apart. A fitted layer is divided between B
+  /// and W as the analytic one.
+  [[nodiscard]] Nanos backward_apart(const PackLoad& load, const StageLoad& stage,
+                                     Recompute recompute) const noexcept {
+    const Picos linear =
+        layer_apart_ ? linear_of(*layer_apart_, load, stage)
+                     : terms_.linear_backward_apart(load.tokens, stage) +
+                           terms_.launches(load, stage.layers * terms_.backward_apart_kernels());
+    return to_nanos(layers_backward(load, stage, recompute, linear, kTensorBackwardApart));
+  }
+
+  /// W of a pack: the gradients of weights alone.
+  [[nodiscard]] Nanos weight(const PackLoad& load, const StageLoad& stage) const noexcept {
+    const Picos linear = layer_weight_
+                             ? linear_of(*layer_weight_, load, stage)
+                             : terms_.linear_weight(load.tokens, stage) +
+                                   terms_.launches(load, stage.layers * terms_.weight_kernels());
+    return to_nanos(linear + terms_.tensor_parallel(load, stage, kTensorWeight, linear) +
+                    terms_.regroup_weight(load, stage));
   }
 
   /// H: final norm, vocabulary projection, loss and their gradients.
@@ -201,6 +204,49 @@ class FittedModel {
  private:
   using Fitted = std::optional<detail::FittedPicos>;
 
+  /// Work per token is divided as in the analytic model, the fixed cost of a layer as its kernels
+  /// are; W has the accumulators, B reads the weights, and each has the fixed cost of a unit.
+  void divide_backward() {
+    if (!layer_backward_) return;
+    layer_apart_ = layer_weight_ = layer_backward_;
+    const double kernels =
+        static_cast<double>(std::max<std::int64_t>(terms_.cluster().backward_kernels, 1));
+    const double share = terms_.weight_share();
+    const double launches = static_cast<double>(terms_.weight_kernels()) / kernels;
+    layer_weight_->token = layer_backward_->token * share;
+    layer_apart_->token = layer_backward_->token * (1 - share);
+    layer_weight_->layer = layer_backward_->layer * launches;
+    layer_apart_->layer = layer_backward_->layer * (1 - launches);
+    layer_weight_->weights = layer_apart_->accumulators = 0;
+  }
+  [[nodiscard]] static Picos linear_of(const detail::FittedPicos& fitted, const PackLoad& load,
+                                       const StageLoad& stage) noexcept {
+    if (stage.layers == 0 || !Terms::starts(load)) return 0;
+    return fitted.unit + fitted.linear(load.tokens.value, stage.layers, stage.tensor_parallel);
+  }
+  /// B with `linear` work, but for regrouping.
+  [[nodiscard]] Picos layers_backward(const PackLoad& load, const StageLoad& stage,
+                                      Recompute recompute, Picos linear,
+                                      std::int64_t collectives) const noexcept {
+    Picos time = embedding(embedding_backward_, load, stage, true) + linear +
+                 in_cp_group(attention(load, stage, true), load, stage, true,
+                             terms_.beside_exchange(load, stage, true)) +
+                 terms_.tensor_parallel(load, stage, collectives, linear,
+                                        terms_.beside_tensor(load, stage, true));
+    if (recompute == Recompute::light) {
+      time += terms_.light(load.tokens.value * stage.layers, stage.tensor_parallel) +
+              terms_.launches(load, stage.layers * terms_.recomputed_kernels(recompute));
+    }
+    if (recompute == Recompute::layer || recompute == Recompute::full) {
+      const Picos again = linear_again(load, stage, recompute == Recompute::layer);
+      time += again + terms_.tensor_parallel(load, stage, kTensorForward, again);
+    }
+    if (recompute == Recompute::full) {
+      time += in_cp_group(attention(load, stage, false), load, stage, false);
+    }
+    return time;
+  }
+
   [[nodiscard]] double rows() const noexcept { return static_cast<double>(terms_.model().vocab); }
 
   [[nodiscard]] Picos embedding(const Fitted& fitted, const PackLoad& load, const StageLoad& stage,
@@ -251,8 +297,9 @@ class FittedModel {
 
   Terms terms_;
   Fitted layer_forward_, layer_backward_, embedding_forward_, embedding_backward_;
+  Fitted layer_apart_, layer_weight_;  // of `layer_backward_`, where weights are apart
   Fitted head_, optimizer_, p2p_, reduce_, exchange_;
 };
-static_assert(RatedCostModel<FittedModel>);
+static_assert(RatedCostModel<FittedModel> && SplitCostModel<FittedModel>);
 
 }  // namespace slimpack

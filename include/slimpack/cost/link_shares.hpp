@@ -56,7 +56,8 @@ class LinkShares {
       for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
         const PackLoad& load = loads(id, rank);
         Sent& sent = sent_[group][rank];
-        (forward ? sent.forward : sent.backward) += load.tokens.value;
+        if (forward) sent.forward += load.tokens.value;
+        if (pack.pass == Pass::backward) sent.backward += load.tokens.value;
         sent.gathered += load.tokens.value * tensor_collectives(pack);
         sent.exchanged += load.kv_received.value * each.kv + load.q_received.value * each.q;
         if (forward) sent.head += times.head(id, rank, plan.parallel.pp - 1);
@@ -125,7 +126,7 @@ class LinkShares {
   const Links& links_;
   std::size_t lines_;                    // virtual stages
   std::vector<std::vector<Sent>> sent_;  // by group and rank of it
-  std::vector<Nanos> time_;              // of F and B, by group and virtual stage
+  std::vector<Nanos> time_;              // of F, B and W, by group and virtual stage
   bool head_on_all_;                     // the stages share it
 };
 

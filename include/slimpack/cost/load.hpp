@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -26,8 +27,8 @@ namespace slimpack {
 inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, const CpShard& shard,
                       Tokens tile);
 
-/// The load of a pack on one rank of its group. O(plan) for backward packs, because `runs` asks
-/// where the forward packs laid the rows; for many packs take PackLoads.
+/// The load of a pack on one rank of its group. O(plan) for backward and weight packs, because
+/// `runs` asks where the packs before laid the rows; for many packs take PackLoads.
 /// Throws InvalidInput if the pack, the rank, its group or a sample does not exist.
 [[nodiscard]] inline PackLoad pack_load(const Plan& plan, PackId pack, std::size_t rank);
 
@@ -35,7 +36,9 @@ inline void add_slice(PackLoad& load, const Slice& slice, RingMode exchange, con
 ///
 /// `runs` of a backward pack: saved tensors lie forward pack by forward pack, a rank's own tokens
 /// in the order of the slices. A run is a maximal stretch of the backward pack's rows that is
-/// contiguous inside one forward pack; the order of slices in the backward pack does not matter.
+/// contiguous inside one forward pack; the order of slices in the backward pack does not matter. Of
+/// a weight pack the same, in the backward packs that have left its rows. A weight pack has neither
+/// pairs, keys nor exchange.
 class PackLoads {
  public:
   /// O(n log n) in slices times ranks. Throws InvalidInput if a group or sample does not exist or a
@@ -141,6 +144,10 @@ namespace detail {
   const CpShard shard = cp_shard_of(plan, pack.group, rank);
   const Tokens tile{plan.cluster.tile_tokens};
   PackLoad load;
+  if (pack.pass == Pass::weight) {
+    for (const Slice& slice : pack.slices) load.tokens += shard.between(slice.begin, slice.end);
+    return load;
+  }
   load.ranks = shard.ranks;
   for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
     const RingMode exchange = shard.ranks == 1 ? RingMode::pass_kv : pack.exchange[slot];
@@ -149,12 +156,13 @@ namespace detail {
   return load;
 }
 
-/// A stretch of a backward pack's rows inside one forward slice.
+/// A stretch of a backward pack's rows inside one forward slice, or of a weight pack's inside one
+/// backward slice.
 struct SavedPiece {
   std::size_t pack = 0;
   std::uint32_t slot = 0;
   Tokens begin, end;              // in the sample
-  Tokens slice_begin, slice_end;  // of the forward slice
+  Tokens slice_begin, slice_end;  // of that slice
 };
 
 /// Runs of saved rows on one rank; `pieces` are sorted by pack and slot, one a slot.
@@ -180,12 +188,12 @@ struct SavedPiece {
   return runs;
 }
 
-/// Fills `pieces` with what forward packs saved for a backward pack, by pack and slot.
+/// Fills `pieces` with what packs of the pass before saved for a pack, by pack and slot.
 inline void find_saved_pieces(std::vector<SavedPiece>& pieces, const MicroPack& pack,
-                              const SliceIndex& forward) {
+                              const SliceIndex& before) {
   pieces.clear();
   for (const Slice& slice : pack.slices) {
-    forward.for_each_overlap(slice.sample, slice.begin, slice.end, [&](const IndexedSlice& found) {
+    before.for_each_overlap(slice.sample, slice.begin, slice.end, [&](const IndexedSlice& found) {
       pieces.push_back({index(found.pack), found.slot, std::max(slice.begin, found.begin),
                         std::min(slice.end, found.end), found.begin, found.end});
     });
@@ -206,9 +214,11 @@ inline PackLoad pack_load(const Plan& plan, PackId pack, std::size_t rank) {
   require(rank < plan.groups[index(micropack.group)].size(), "rank of the group does not exist",
           static_cast<std::int64_t>(rank));
   PackLoad load = detail::load_without_runs(plan, pack, rank);
-  if (micropack.pass == Pass::backward) {
+  if (micropack.pass != Pass::forward) {
     std::vector<detail::SavedPiece> pieces;
-    detail::find_saved_pieces(pieces, micropack, SliceIndex(plan, Pass::forward));
+    const bool back = micropack.pass == Pass::backward;
+    detail::find_saved_pieces(pieces, micropack,
+                              SliceIndex(plan, back ? Pass::forward : Pass::backward));
     load.runs = detail::count_runs(plan, pieces, cp_shard_of(plan, micropack.group, rank));
   }
   return load;
@@ -216,6 +226,7 @@ inline PackLoad pack_load(const Plan& plan, PackId pack, std::size_t rank) {
 
 inline PackLoads::PackLoads(const Plan& plan) : first_(plan.micropacks.size() + 1, 0) {
   const SliceIndex forward(plan, Pass::forward);
+  std::optional<SliceIndex> backward;  // where a pack is a weight pack
   loads_.reserve(plan.micropacks.size());
   std::vector<detail::SavedPiece> pieces;
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
@@ -225,6 +236,10 @@ inline PackLoads::PackLoads(const Plan& plan) : first_(plan.micropacks.size() + 
     const std::size_t ranks = plan.groups[index(pack.group)].size();
     first_[i + 1] = first_[i] + ranks;
     if (pack.pass == Pass::backward) detail::find_saved_pieces(pieces, pack, forward);
+    if (pack.pass == Pass::weight) {
+      if (!backward) backward.emplace(plan, Pass::backward);
+      detail::find_saved_pieces(pieces, pack, *backward);
+    }
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       loads_.push_back(detail::load_without_runs(plan, id, rank));
       if (pack.pass == Pass::forward) continue;

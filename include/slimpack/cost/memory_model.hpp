@@ -39,7 +39,7 @@ class MemoryModel {
   /// Tokens of a pack that the rank owns.
   [[nodiscard]] Tokens own_tokens(PackId pack, std::size_t rank) const noexcept;
   /// Activations of a pack's tokens on one chunk: allocated when a forward pack starts, freed when
-  /// a backward pack ends. Both sum to the same over all packs.
+  /// a backward pack ends. Both sum to the same over all packs. Not of weight packs.
   [[nodiscard]] Bytes kept(PackId pack, std::size_t rank, std::int64_t layers) const noexcept;
   /// Hidden states of a pack's tokens: message, buffer, last layer's output, hidden gradients.
   [[nodiscard]] Bytes boundary(PackId pack, std::size_t rank) const noexcept {
@@ -61,7 +61,13 @@ class MemoryModel {
                                       std::int64_t layers) const noexcept {
     return Bytes{layers * layer_.kv_gradient * entry(pack, rank).ended.value};
   }
-  /// Workspace of F or B of a pack, ring buffers included; the same on every stage.
+  /// What B of a pack makes for W on one chunk, from its start to its end, if it leaves weights
+  /// apart; else nothing.
+  [[nodiscard]] Bytes made_apart(PackId pack, std::size_t rank, std::int64_t layers) const noexcept;
+  /// What such a B leaves on one chunk at its end, or a weight pack's W frees at its own. Both sum
+  /// to the same over all packs; nothing of other packs.
+  [[nodiscard]] Bytes left_apart(PackId pack, std::size_t rank, std::int64_t layers) const noexcept;
+  /// Workspace of F, B or W of a pack, ring buffers included; the same on every stage.
   [[nodiscard]] Bytes pack_workspace(PackId pack, std::size_t rank) const noexcept;
   /// Workspace of any unit of device (dp, pp), 0 of R and O; `rank` is dp's position in the pack's
   /// group.
@@ -96,7 +102,7 @@ namespace detail {
 [[nodiscard]] inline Bytes exchange_workspace(const Plan& plan, const MicroPack& pack,
                                               const LayerBytes& layer) {
   const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
-  if (ranks == 1) return {};
+  if (ranks == 1 || pack.pass == Pass::weight) return {};
   std::int64_t most = 0;
   for (std::size_t slot = 0; slot < pack.slices.size(); ++slot) {
     most =
@@ -133,11 +139,11 @@ inline MemoryModel::MemoryModel(const Plan& plan)
       }
     };
     for (const Slice& slice : pack.slices) {
-      for (std::size_t rank = 0; rank < ranks; ++rank) {
+      for (std::size_t rank = 0; rank < ranks && pack.pass != Pass::weight; ++rank) {
         add_keys(entries_[first_[i] + rank], pack, slice, cp_shard_of(plan, pack.group, rank),
                  keys[index(slice.sample)]);
       }
-      if (pack.pass == Pass::backward) {
+      if (pack.pass != Pass::forward) {
         add(pack.recompute, slice, slice.begin, slice.end);
         continue;
       }
@@ -180,7 +186,23 @@ inline Bytes MemoryModel::kept(PackId pack, std::size_t rank, std::int64_t layer
   return sum;
 }
 
+inline Bytes MemoryModel::made_apart(PackId pack, std::size_t rank,
+                                     std::int64_t layers) const noexcept {
+  const MicroPack& facts = plan_->micropacks[index(pack)];
+  if (facts.weights == WeightGradients::with) return {};
+  return Bytes{layers * layer_.made_apart[static_cast<std::size_t>(facts.recompute)] *
+               own_tokens(pack, rank).value};
+}
+
+inline Bytes MemoryModel::left_apart(PackId pack, std::size_t rank,
+                                     std::int64_t layers) const noexcept {
+  const MicroPack& facts = plan_->micropacks[index(pack)];
+  if (facts.pass != Pass::weight && facts.weights == WeightGradients::with) return {};
+  return Bytes{layers * layer_.left_apart * own_tokens(pack, rank).value};
+}
+
 inline Bytes MemoryModel::pack_workspace(PackId pack, std::size_t rank) const noexcept {
+  if (plan_->micropacks[index(pack)].pass == Pass::weight) return left_apart(pack, rank, 1);
   const bool back = plan_->micropacks[index(pack)].pass == Pass::backward;
   const auto& per_token = back ? layer_.backward_workspace : layer_.forward_workspace;
   Bytes sum = exchange_[index(pack)] + Bytes{layer_.kv * entry(pack, rank).made_again.value};
@@ -195,6 +217,7 @@ inline Bytes MemoryModel::workspace(const Unit& unit, std::int32_t pp,
   switch (unit.kind) {
     case UnitKind::forward:
     case UnitKind::backward:
+    case UnitKind::weight:
       return pack_workspace(unit.pack, rank);
     case UnitKind::head:
       return head_workspace(*plan_, pp, own_tokens(unit.pack, rank));

@@ -21,6 +21,7 @@
 #include "slimpack/cost/stage_load.hpp"
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/structure.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 
 namespace slimpack {
@@ -86,11 +87,18 @@ class PricedPlan {
   }
 
   /// F or B of a pack on one virtual stage: the slowest of the group's ranks, whose ring ends
-  /// together.
+  /// together. W of a weight pack: the slowest of them too.
   [[nodiscard]] Nanos compute(PackId pack, std::int32_t virtual_stage) const noexcept {
     const std::size_t kind =
         kind_[group_[index(pack)] * virtual_stages_ + static_cast<std::size_t>(virtual_stage)];
     return compute_[first_compute_[index(pack)] + kind];
+  }
+  /// W of a weight pack on one virtual stage of one rank of its group.
+  [[nodiscard]] Nanos weight(PackId pack, std::int32_t virtual_stage,
+                             std::size_t rank) const noexcept {
+    const std::size_t kind =
+        kind_[group_[index(pack)] * virtual_stages_ + static_cast<std::size_t>(virtual_stage)];
+    return compute_[first_compute_[index(pack)] + kinds_[group_[index(pack)]] * (rank + 1) + kind];
   }
   /// H of a forward pack for one rank of its group; the same on all stages that share it.
   [[nodiscard]] Nanos head(PackId pack, std::size_t rank, std::int32_t) const noexcept {
@@ -143,7 +151,9 @@ class PricedPlan {
   std::size_t virtual_stages_ = 1, stages_ = 1;
   std::vector<std::size_t> group_;          // of a pack
   std::vector<std::size_t> kind_;           // of a virtual stage, by group
-  std::vector<std::size_t> first_compute_;  // of a pack in compute_, then by kind
+  std::vector<std::size_t> kinds_;          // how many there are, by group
+  std::vector<std::size_t> first_compute_;  // of a pack in compute_, then by kind; behind those of
+                                            // a weight pack the same of each rank
   std::vector<Nanos> compute_;
   std::vector<std::size_t> first_rank_;  // of a pack in ranked_
   std::vector<Ranked> ranked_;
@@ -179,13 +189,33 @@ inline std::vector<std::vector<StageLoad>> PricedPlan::find_kinds(const Plan& pl
       kind_.push_back(static_cast<std::size_t>(found - kinds[group].begin()));
       if (found == kinds[group].end()) kinds[group].push_back(stage);
     }
+    kinds_.push_back(kinds[group].size());
   }
   return kinds;
 }
 
+namespace detail {
+
+/// F, B or W of a pack on one rank, by its pass. A model that is not split has none that are apart.
+template <CostModel Model>
+[[nodiscard]] Nanos pack_price(const Model& model, const MicroPack& pack, const PackLoad& load,
+                               const StageLoad& stage) noexcept {
+  if (pack.pass == Pass::forward) return model.forward(load, stage);
+  if constexpr (SplitCostModel<Model>) {
+    if (pack.pass == Pass::weight) return model.weight(load, stage);
+    if (pack.weights == WeightGradients::apart) {
+      return model.backward_apart(load, stage, pack.recompute);
+    }
+  }
+  return model.backward(load, stage, pack.recompute);
+}
+
+}  // namespace detail
+
 template <CostModel Model>
 void PricedPlan::price(const Plan& plan, const Model& model) {
   SLIMPACK_ON_SIMULATION(prices, 1);
+  if constexpr (!SplitCostModel<Model>) require_weights_with(plan, "prices of whole B alone");
   require(plan.parallel.chunks > 0, "parallel.chunks must be > 0", plan.parallel.chunks);
   const Links links(plan);
   virtual_stages_ = static_cast<std::size_t>(virtual_stages_of(plan).size());
@@ -225,11 +255,14 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
     for (const StageLoad& stage : kinds[index(pack.group)]) {
       Nanos slowest;
       for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
-        slowest =
-            std::max(slowest, forward ? model.forward(loads(id, rank), stage)
-                                      : model.backward(loads(id, rank), stage, pack.recompute));
+        slowest = std::max(slowest, detail::pack_price(model, pack, loads(id, rank), stage));
       }
       compute_.push_back(slowest);
+    }
+    for (std::size_t rank = 0; pack.pass == Pass::weight && rank < loads.ranks(id); ++rank) {
+      for (const StageLoad& stage : kinds[index(pack.group)]) {
+        compute_.push_back(detail::pack_price(model, pack, loads(id, rank), stage));
+      }
     }
     first_rank_.push_back(ranked_.size());
     for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
@@ -241,6 +274,10 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
         head.link = head_link[dp];
         head.tensor_link = head_tensor_link[dp];
         ranked.head = model.head(head);
+      }
+      if (pack.pass == Pass::weight) {  // it sends nothing
+        ranked_.push_back(ranked);
+        continue;
       }
       ranked.inside = model.transfer(Bytes{own.value * hidden}, plan.cluster.inside);
       ranked.between = model.transfer(Bytes{own.value * hidden}, plan.cluster.between);
@@ -294,7 +331,7 @@ void PricedPlan::price_stages(const Plan& plan, const Links& links, const PackLo
   }
 }
 
-static_assert(UnitTimes<PricedPlan>);
+static_assert(RankedWeightTimes<PricedPlan>);
 
 #ifdef SLIMPACK_COMPILED_PLANNERS
 extern template void PricedPlan::price(const Plan&, const AnalyticModel&);

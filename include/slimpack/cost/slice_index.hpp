@@ -101,9 +101,6 @@ inline void require_pack(const Plan& plan, PackId id) {
           static_cast<std::int64_t>(index(id)));
   require_group_of(plan, id, "cost");
   const MicroPack& pack = plan.micropacks[index(id)];
-  require(pack.pass != Pass::weight && pack.weights == WeightGradients::with,
-          "cost: gradients of weights apart from B are not priced yet, but are in MicroPack",
-          static_cast<std::int64_t>(index(id)));
   const auto check = [&](bool condition, const char* rule, std::int64_t value) {
     if (condition) return;
     throw InvalidInput("cost: micropacks[" + std::to_string(index(id)) + "]: " + rule + ", got " +

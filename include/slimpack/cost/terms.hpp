@@ -13,60 +13,13 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
+#include "slimpack/cost/picos.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack {
-
-/// Integer picoseconds: terms are rounded to them one by one and then summed without error, so
-/// that no compiler's contraction or reordering changes a price.
-using Picos = std::int64_t;
-
-/// Where one term stops growing, 80 hours: sums of a dozen stay inside 64 bits.
-inline constexpr Picos kMostPicos = std::int64_t{1} << 58;
-
-/// The nearest integer, halves upwards, of 0 <= value < 2^63: as std::llround, without a call.
-[[nodiscard]] constexpr Picos rounded(double value) noexcept {
-  const auto whole = static_cast<Picos>(value);
-  // The difference is exact: below 2^53 by its size, above it there is none.
-  return value - static_cast<double>(whole) < 0.5 ? whole : whole + 1;
-}
-
-/// `amount` at `each` picoseconds, to the nearest. One product, no sum.
-[[nodiscard]] inline Picos picos(std::int64_t amount, double each) noexcept {
-  if (amount <= 0) return 0;
-  const double exact = static_cast<double>(amount) * each;
-  return exact < static_cast<double>(kMostPicos) ? rounded(exact) : kMostPicos;
-}
-
-/// The same for an amount that counts `times` over.
-[[nodiscard]] inline Picos picos(std::int64_t amount, std::int64_t times, double each) noexcept {
-  if (amount <= 0 || times <= 0) return 0;
-  const double exact = static_cast<double>(amount) * static_cast<double>(times) * each;
-  return exact < static_cast<double>(kMostPicos) ? rounded(exact) : kMostPicos;
-}
-
-/// Picoseconds for `count` things where a device does `rate` of them in a second.
-[[nodiscard]] inline double picos_each(double count, double rate) noexcept {
-  return count * 1e12 / rate;
-}
-
-/// The one rounding of a price: up to the next nanosecond.
-[[nodiscard]] constexpr Nanos to_nanos(Picos time) noexcept {
-  return {(time + 999) / 1000};
-}
-
-/// Two activities of which the shorter hides behind the longer but for one of `steps` parts.
-[[nodiscard]] constexpr Picos overlapped(Picos a, Picos b, std::int64_t steps) noexcept {
-  return std::max(a, b) + (std::min(a, b) + steps - 1) / steps;
-}
-
-/// `a` filled up to a multiple of `tile`; as it is where `tile` is 0.
-[[nodiscard]] constexpr std::int64_t filled(std::int64_t a, std::int64_t tile) noexcept {
-  return tile > 0 ? (a + tile - 1) / tile * tile : a;
-}
 
 /// The rates of attention at `head_dim` over those of the cluster, forward and backward:
 /// interpolated between the neighbours that are given, constant beyond them.
@@ -95,6 +48,7 @@ struct MovedElements {
   std::int64_t light = 0;     ///< in B besides, where the mode is `light`
   /// Inputs of matrix products that F keeps, by recomputation mode.
   std::array<std::int64_t, kRecomputeModes> saved{};
+  std::int64_t left_apart = 0;  ///< inputs of products and gradients of what these make, for W
   /// Weights of the products that read them, a layer.
   std::array<std::int64_t, kRecomputeModes> saved_weights{};
 };
@@ -108,6 +62,7 @@ struct MovedElements {
   moved.backward = 8 * hidden + 2 * query + 2 * (query + key) + 2 * key + 5 * ffn;
   moved.light = 4 * hidden + 3 * ffn;
   moved.saved = {2 * hidden + query + ffn, query, query, 0};
+  moved.left_apart = 4 * hidden + 2 * query + 2 * key + 3 * ffn;
   const std::int64_t all = model.layer_matrix_weights();
   moved.saved_weights = {all, hidden * query, hidden * query, 0};
   return moved;
@@ -122,6 +77,14 @@ inline constexpr std::int64_t kTensorForward = 4;
 /// Collectives of tensor-parallel devices in a layer of B: two gathers and two reductions of
 /// gradients, and two more gathers of the inputs of weight gradients.
 inline constexpr std::int64_t kTensorBackward = 6;
+
+/// The same of B that leaves weights apart: two gathers and two reductions of gradients.
+inline constexpr std::int64_t kTensorBackwardApart = 4;
+/// Collectives of tensor-parallel devices in a layer of W: of inputs and of output gradients, those
+/// that are sharded by rows.
+inline constexpr std::int64_t kTensorWeight = 4;
+/// Kernels of a layer of W, which B does without where it leaves weights apart.
+inline constexpr std::int64_t kWeightKernels = 4;
 
 /// The coefficients of one model on one cluster and the terms built from them.
 class Terms {
@@ -146,6 +109,28 @@ class Terms {
     return products_backward(tokens, stage) +
            picos(tokens.value * stage.layers, moved_backward_ / d(stage.tensor_parallel));
   }
+  /// The same of B that leaves weights apart.
+  [[nodiscard]] Picos linear_backward_apart(Tokens tokens, const StageLoad& stage) const noexcept {
+    return products_forward(tokens, stage) +
+           picos(tokens.value * stage.layers, moved_backward_ / d(stage.tensor_parallel));
+  }
+  /// Matrix products of W, which read and write the accumulators.
+  [[nodiscard]] Picos linear_weight(Tokens tokens, const StageLoad& stage) const noexcept {
+    const double tp = d(stage.tensor_parallel);
+    return beside(picos(filled_rows(tokens) * stage.layers, matrix_ / tp),
+                  tokens.value > 0 ? picos(stage.layers, accumulators_ / tp) : 0);
+  }
+  /// What part of B's work per token is in W where it is apart.
+  [[nodiscard]] double weight_share() const noexcept {
+    return matrix_ / (2 * matrix_ + moved_backward_);
+  }
+  /// Kernels of a layer of W, and of B without them.
+  [[nodiscard]] std::int64_t weight_kernels() const noexcept {
+    return std::min(kWeightKernels, cluster_.backward_kernels);
+  }
+  [[nodiscard]] std::int64_t backward_apart_kernels() const noexcept {
+    return cluster_.backward_kernels - weight_kernels();
+  }
   /// Matrix products of F: their rows fill tiles, and the weights are read meanwhile.
   [[nodiscard]] Picos products_forward(Tokens tokens, const StageLoad& stage) const noexcept {
     const double tp = d(stage.tensor_parallel);
@@ -158,9 +143,7 @@ class Terms {
     const std::int64_t rows = filled_rows(tokens) * stage.layers;
     const double tp = d(stage.tensor_parallel);
     if (weights_ == 0 && accumulators_ == 0) return picos(rows, 2 * matrix_ / tp);
-    return products_forward(tokens, stage) +
-           beside(picos(rows, matrix_ / tp),
-                  tokens.value > 0 ? picos(stage.layers, accumulators_ / tp) : 0);
+    return products_forward(tokens, stage) + linear_weight(tokens, stage);
   }
   /// What B of recomputation mode `light` computes again.
   [[nodiscard]] Picos light(std::int64_t rows, std::int64_t tp) const noexcept {
@@ -197,6 +180,8 @@ class Terms {
   /// Gathering of saved rows that are not contiguous, or more kernels, whichever is cheaper.
   [[nodiscard]] Picos regroup(const PackLoad& load, const StageLoad& stage,
                               Recompute mode) const noexcept;
+  /// The same for W: inputs and output gradients lie backward pack by backward pack.
+  [[nodiscard]] Picos regroup_weight(const PackLoad& load, const StageLoad& stage) const noexcept;
   /// How long the message of F or, where `back`, B keeps `link` from other traffic of the unit.
   [[nodiscard]] Picos own_message(const PackLoad& load, const StageLoad& stage, bool back,
                                   const Link& link) const noexcept {
@@ -313,6 +298,7 @@ class Terms {
   double not_hidden_;                                     // share
   std::array<double, kRecomputeModes> gather_{};          // of kept inputs
   std::array<double, kRecomputeModes> regather_{};        // accumulators of products of kept inputs
+  double gather_apart_;                                   // of what is left to W
   double kernel_, segment_;
   RingBytes ring_;                                  // per token and layer
   std::int64_t hidden_bytes_, head_traffic_bytes_;  // per token; of H with the message beside it
@@ -385,6 +371,7 @@ inline Terms::Terms(const ModelShape& model, const Cluster& cluster, const Memor
     gather_[mode] = picos_each(d(2 * moved.saved[mode] * element), rate);
     regather_[mode] = accumulators_ * d(moved.saved_weights[mode]) / weight_bytes;
   }
+  gather_apart_ = picos_each(d(2 * moved.left_apart * element), rate);
   embedding_forward_ = picos_each(d(2 * hidden * element), rate);
   embedding_backward_ = picos_each(d(hidden * element + 2 * hidden * gradient), rate);
   head_row_matrix_ = picos_each(d(6 * hidden), cluster.matrix_flops);
@@ -453,6 +440,14 @@ inline Picos Terms::regroup(const PackLoad& load, const StageLoad& stage,
   const std::int64_t further = (load.runs - 1) * stage.layers;
   return std::min(gather,
                   kernels(further * kProductsOfSaved[i]) + picos(further, regather_[i] / tp));
+}
+
+inline Picos Terms::regroup_weight(const PackLoad& load, const StageLoad& stage) const noexcept {
+  if (load.runs <= 1) return 0;
+  const double tp = d(stage.tensor_parallel);
+  const Picos gather = picos(load.tokens.value * stage.layers, gather_apart_ / tp);
+  const std::int64_t further = (load.runs - 1) * stage.layers;
+  return std::min(gather, kernels(further * weight_kernels()) + picos(further, accumulators_ / tp));
 }
 
 inline Picos Terms::tensor_parallel(const PackLoad& load, const StageLoad& stage,

@@ -16,7 +16,7 @@ struct ExchangeBytes {
   std::int64_t q = 0;   ///< RingMode::pass_q: of a token whose queries arrive
 };
 
-/// What a MicroPack's ring brings in its pass. O(1).
+/// What a MicroPack's ring brings in its pass; a weight pack has none. O(1).
 [[nodiscard]] constexpr ExchangeBytes exchange_bytes(const Plan& plan,
                                                      const MicroPack& pack) noexcept {
   const RingBytes ring =
@@ -34,8 +34,10 @@ struct ExchangeBytes {
 /// Collectives a layer between the tensor-parallel devices that run a MicroPack.
 [[nodiscard]] constexpr std::int64_t tensor_collectives(const MicroPack& pack) noexcept {
   if (pack.pass == Pass::forward) return kTensorForward;
+  if (pack.pass == Pass::weight) return kTensorWeight;
   const bool again = pack.recompute == Recompute::layer || pack.recompute == Recompute::full;
-  return kTensorBackward + (again ? kTensorForward : 0);
+  const bool apart = pack.weights == WeightGradients::apart;
+  return (apart ? kTensorBackwardApart : kTensorBackward) + (again ? kTensorForward : 0);
 }
 
 }  // namespace slimpack

@@ -16,7 +16,7 @@
 
 namespace slimpack {
 
-/// Satisfies UnitTimes: F and B take the times of `compute`, everything else what `prices` says.
+/// Satisfies UnitTimes: F, B and W take the times of `compute`, everything else what `prices` says.
 /// For systems that run the units of a plan in a way that no plan can express. Answers are O(1).
 class UnitTimeOverrides {
  public:
@@ -34,7 +34,7 @@ class UnitTimeOverrides {
     }
   }
 
-  /// F or B of a pack on a virtual stage: the time given.
+  /// F, B or W of a pack on a virtual stage: the time given.
   [[nodiscard]] Nanos compute(PackId pack, std::int32_t virtual_stage) const noexcept {
     return compute_[index(pack) * virtual_stages_ + static_cast<std::size_t>(virtual_stage)];
   }

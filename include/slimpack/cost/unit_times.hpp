@@ -20,7 +20,7 @@ template <class Times>
 concept UnitTimes =
     requires(const Times& times, PackId pack, std::int32_t virtual_stage, std::size_t rank,
              std::int32_t dp, std::int32_t pp, std::int32_t chunk) {
-      /// F or B of a pack on one virtual stage.
+      /// F or B of a pack on one virtual stage; of a weight pack W, the longest of its ranks.
       { times.compute(pack, virtual_stage) } -> std::same_as<Nanos>;
       /// H of a forward pack for one rank of its group on stage `pp`; equal on all stages that
       /// share it.
@@ -33,5 +33,25 @@ concept UnitTimes =
       /// O of one device.
       { times.optimizer(dp, pp) } -> std::same_as<Nanos>;
     };
+
+/// Times that tell W of each rank, since ranks of a group run it without each other.
+template <class Times>
+concept RankedWeightTimes =
+    UnitTimes<Times> &&
+    requires(const Times& times, PackId pack, std::int32_t virtual_stage, std::size_t rank) {
+      /// W of a weight pack on one virtual stage of one rank of its group.
+      { times.weight(pack, virtual_stage, rank) } -> std::same_as<Nanos>;
+    };
+
+/// W of a weight pack for one rank of its group, or `compute` where `times` tells no more.
+template <UnitTimes Times>
+[[nodiscard]] Nanos weight_time(const Times& times, PackId pack, std::int32_t virtual_stage,
+                                std::size_t rank) {
+  if constexpr (RankedWeightTimes<Times>) {
+    return times.weight(pack, virtual_stage, rank);
+  } else {
+    return times.compute(pack, virtual_stage);
+  }
+}
 
 }  // namespace slimpack

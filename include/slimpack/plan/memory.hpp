@@ -70,8 +70,12 @@ struct LayerBytes {
   std::array<std::int64_t, kRecomputeModes> recomputed{};
   std::array<std::int64_t, kRecomputeModes> forward_workspace{};   ///< of F, by mode
   std::array<std::int64_t, kRecomputeModes> backward_workspace{};  ///< of B, by mode
-  std::int64_t kv = 0;                                             ///< keys and values
-  std::int64_t kv_gradient = 0;                                    ///< their accumulated gradients
+  /// Made by B that leaves weights apart, for W and by mode: inputs of matrix products that are not
+  /// kept, gradients of what the products make.
+  std::array<std::int64_t, kRecomputeModes> made_apart{};
+  std::int64_t left_apart = 0;        ///< all inputs and those gradients, from the end of B to W's
+  std::int64_t kv = 0;                ///< keys and values
+  std::int64_t kv_gradient = 0;       ///< their accumulated gradients
   std::int64_t boundary = 0;          ///< hidden state that passes between stages
   std::int64_t kv_exchange = 0;       ///< two ring buffers of `pass_kv`, forward
   std::int64_t kv_exchange_back = 0;  ///< in backward besides: their gradients
@@ -104,6 +108,15 @@ struct LayerBytes {
     bytes.backward_workspace[mode] =
         part(3 * hidden + 2 * query + 3 * ffn + ring.kv_back + made_again);
   }
+  // Two norms, the attention's output, the product of gate and up; q, k and v, both sums with the
+  // residual, gate and up.
+  const std::int64_t inputs = 2 * hidden + query + ffn;
+  const std::int64_t gradients = part(2 * hidden + query + ring.kv + 2 * ffn);
+  const std::array<std::int64_t, kRecomputeModes> kept_inputs = {inputs, query, query, 0};
+  for (std::size_t mode = 0; mode < kept.size(); ++mode) {
+    bytes.made_apart[mode] = part(inputs - kept_inputs[mode]) + gradients;
+  }
+  bytes.left_apart = part(inputs) + gradients;
   bytes.kv = part(ring.kv);
   bytes.kv_gradient = part(ring.kv_back);
   bytes.boundary = part(hidden);

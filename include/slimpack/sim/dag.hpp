@@ -54,7 +54,8 @@ enum class NodeKind : std::uint8_t {
   transfer,   ///< a message between stages
   reduce,     ///< a gradient bucket of R
   join,       ///< the instant at which a collective starts; occupies no resource
-  release     ///< the part of a B after which a gradient bucket may go; occupies no resource
+  release,    ///< the part of a B or W after which a gradient bucket may go; occupies no resource
+  weight      ///< W
 };
 
 }  // namespace slimpack::sim
@@ -62,8 +63,8 @@ enum class NodeKind : std::uint8_t {
 namespace slimpack {
 // The words of `sim::NodeKind`.
 template <>
-inline constexpr std::array<std::string_view, 8> kWords<sim::NodeKind>{
-    "F", "B", "H", "O", "transfer", "R", "join", "release"};
+inline constexpr std::array<std::string_view, 9> kWords<sim::NodeKind>{
+    "F", "B", "H", "O", "transfer", "R", "join", "release", "W"};
 }  // namespace slimpack
 
 namespace slimpack::sim {
@@ -73,7 +74,34 @@ inline constexpr int kNodeKinds = static_cast<int>(kWords<NodeKind>.size());
 
 /// Whether nodes of this kind are entries of a schedule that occupy a device's compute.
 [[nodiscard]] constexpr bool is_compute(NodeKind kind) noexcept {
-  return kind <= NodeKind::optimizer;
+  return kind <= NodeKind::optimizer || kind == NodeKind::weight;
+}
+
+/// The kind of the nodes of a unit, and of R that of its buckets.
+[[nodiscard]] constexpr NodeKind node_kind(UnitKind kind) noexcept {
+  switch (kind) {
+    case UnitKind::forward:
+      return NodeKind::forward;
+    case UnitKind::backward:
+      return NodeKind::backward;
+    case UnitKind::head:
+      return NodeKind::head;
+    case UnitKind::reduce:
+      return NodeKind::reduce;
+    case UnitKind::weight:
+      return NodeKind::weight;
+    case UnitKind::optimizer:
+      break;
+  }
+  return NodeKind::optimizer;
+}
+/// The unit whose nodes are of a kind that is compute, or of R; O for others.
+[[nodiscard]] constexpr UnitKind unit_kind(NodeKind kind) noexcept {
+  for (const UnitKind unit : {UnitKind::forward, UnitKind::backward, UnitKind::head,
+                              UnitKind::reduce, UnitKind::weight}) {
+    if (node_kind(unit) == kind) return unit;
+  }
+  return UnitKind::optimizer;
 }
 
 /// What a node is in its plan. Members without a meaning for the kind are zero.
@@ -82,9 +110,9 @@ struct NodeLabel {
   std::int32_t dp = 0;     ///< of the device; of the sender of a transfer; 0 in an R of all ranks
   std::int32_t pp = 0;     ///< of the device; of the sender of a transfer; of the stage of an R
   std::uint32_t unit = 0;  ///< place in the device's schedule: of the sending unit of a transfer,
-                           ///< of the B of a release, of the first participant of a join or R
-  PackId pack{};           ///< F, B, H, and transfers, joins, releases of such a unit
-  std::int32_t chunk = 0;  ///< F, B, R, and transfers, joins, releases of such a unit
+                           ///< of the B or W of a release, of the first participant of a join or R
+  PackId pack{};           ///< F, B, W, H, and transfers, joins, releases of such a unit
+  std::int32_t chunk = 0;  ///< F, B, W, R, and transfers, joins, releases of such a unit
   ChannelId channel{};     ///< transfers
   std::uint32_t message = 0;  ///< transfers: place in the channel
   std::uint32_t bucket = 0;   ///< R and releases: from 0, in the order in which they go
@@ -122,7 +150,7 @@ struct Channel {
 
 /// What memory holds. The last three are there for the whole step.
 enum class MemoryKind : std::uint8_t {
-  kept,              ///< activations kept from F to B
+  kept,              ///< activations kept from F to B, and what B leaves to W
   keys_values,       ///< pages of keys and values
   kv_gradients,      ///< their gradients
   last_output,       ///< hidden states behind the last virtual stage, until H
@@ -294,6 +322,8 @@ namespace detail {
       return device + " " + detail::labelled_unit(label, UnitKind::backward);
     case NodeKind::head:
       return device + " " + detail::labelled_unit(label, UnitKind::head);
+    case NodeKind::weight:
+      return device + " " + detail::labelled_unit(label, UnitKind::weight);
     case NodeKind::optimizer:
       return device + " O";
     case NodeKind::transfer: {
@@ -312,8 +342,12 @@ namespace detail {
     case NodeKind::release:
       break;
   }
+  UnitKind released = UnitKind::backward;
+  for (const Part& part : dag.parts) {
+    if (part.node == node) released = unit_kind(dag.label[index(part.whole)].kind);
+  }
   return "bucket " + std::to_string(label.bucket) + " of " + device + " " +
-         detail::labelled_unit(label, UnitKind::backward);
+         detail::labelled_unit(label, released);
 }
 
 }  // namespace slimpack::sim

@@ -21,8 +21,8 @@
 namespace slimpack::sim {
 
 /// What execution without a DAG looks up. A row is a pack on one rank of its group. A cell is a row
-/// on one virtual stage: an F or a B. A message has a number among all messages; those of a channel
-/// follow each other in the order in which they are sent. Bytes are those of the DAG
+/// on one virtual stage: an F, a B or a W. A message has a number among all messages; those of a
+/// channel follow each other in the order in which they are sent. Bytes are those of the DAG
 /// (docs/equations.md, "Memory").
 ///
 ///     const MemoryModel memory(plan);
@@ -36,11 +36,11 @@ class ScheduleTables {
   /// The number of no message.
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
-  /// Where F, B or H of a device stands in the tables.
+  /// Where F, B, W or H of a device stands in the tables.
   struct Place {
     std::size_t row = 0;             ///< of the pack
-    std::size_t cell = 0;            ///< F and B
-    std::int32_t virtual_stage = 0;  ///< F and B
+    std::size_t cell = 0;            ///< F, B and W
+    std::int32_t virtual_stage = 0;  ///< F, B and W
     std::uint32_t receives = kNone;  ///< the message that it consumes
     std::uint32_t sends = kNone;     ///< the message that it sends
   };
@@ -49,9 +49,11 @@ class ScheduleTables {
     PackId pack{};                 ///< the pack
     std::uint32_t rank = 0;        ///< position in the pack's group
     std::int64_t hidden = 0;       ///< a boundary tensor
-    std::int64_t workspace = 0;    ///< of F or B
-    std::int64_t held = 0;         ///< a layer: activations, keys and values
+    std::int64_t workspace = 0;    ///< of F, B or W
+    std::int64_t held = 0;         ///< a layer: activations, keys and values; W: what B has left
     std::int64_t begun = 0;        ///< a layer, B: gradients of samples that it begins
+    std::int64_t made = 0;         ///< a layer, B: for W, of which it leaves ...
+    std::int64_t left = 0;         ///< ... a layer, B: so much, what it has kept included
     std::int64_t ended = 0;        ///< a layer, B: gradients of samples that it ends
     std::int64_t head_tokens = 0;  ///< that H has in work at a time
   };
@@ -108,6 +110,11 @@ class ScheduleTables {
     return needs_.heads(backward);
   }
 
+  /// The backward packs whose B the W of a weight pack awaits.
+  [[nodiscard]] std::span<const PackId> backwards(PackId weight) const noexcept {
+    return needs_.backwards(weight);
+  }
+
   /// All channels, by sending device.
   [[nodiscard]] std::span<const Channel> channels() const noexcept { return channels_; }
   /// The channel of a message.
@@ -136,14 +143,14 @@ class ScheduleTables {
         rows_[message_cell_[message] / static_cast<std::size_t>(virtual_stages_.size())].hidden};
   }
 
-  /// The place of F, B or H of device (dp, pp).
+  /// The place of F, B, W or H of device (dp, pp).
   [[nodiscard]] Place place(const Unit& unit, std::int32_t dp, std::int32_t pp) const noexcept {
     Place place;
     place.row = row(unit.pack, dp);
     if (unit.kind == UnitKind::head) return place;
     place.virtual_stage = virtual_stages_.index(pp, unit.chunk);
     place.cell = cell(place.row, place.virtual_stage);
-    if (virtual_stages_.pp == 1) return place;
+    if (virtual_stages_.pp == 1 || unit.kind == UnitKind::weight) return place;
     place.receives = message_of_[place.cell];
     const std::int32_t next =
         unit.kind == UnitKind::forward ? place.virtual_stage + 1 : place.virtual_stage - 1;
@@ -161,9 +168,10 @@ class ScheduleTables {
       return Bytes{head_token_[static_cast<std::size_t>(pp)] * row.head_tokens +
                    (last_stage ? row.hidden : 0)};
     }
+    if (unit.kind == UnitKind::weight) return Bytes{row.workspace};
     const bool forward = unit.kind == UnitKind::forward;
     const std::int64_t layers = layers_[static_cast<std::size_t>(place.virtual_stage)];
-    std::int64_t sum = row.workspace + layers * (forward ? row.held : row.begun);
+    std::int64_t sum = row.workspace + layers * (forward ? row.held : row.begun + row.made);
     if (forward && place.virtual_stage + 1 == virtual_stages_.size()) sum += row.hidden;
     if (goes_on(forward, place.virtual_stage)) sum += row.hidden;
     return Bytes{sum};
@@ -177,11 +185,12 @@ class ScheduleTables {
       return Bytes{-head_token_[static_cast<std::size_t>(pp)] * row.head_tokens -
                    (last_stage ? row.hidden : 0)};
     }
-    const bool forward = unit.kind == UnitKind::forward;
     const std::int64_t layers = layers_[static_cast<std::size_t>(place.virtual_stage)];
+    if (unit.kind == UnitKind::weight) return Bytes{-row.workspace - layers * row.held};
+    const bool forward = unit.kind == UnitKind::forward;
     std::int64_t sum = -row.workspace;
     if (!forward) {
-      sum -= layers * (row.held + row.ended);
+      sum -= layers * (row.held + row.ended + row.made - row.left);
       if (place.virtual_stage + 1 == virtual_stages_.size()) sum -= row.hidden;
     }
     if (forward ? place.virtual_stage > 0 : place.virtual_stage + 1 < virtual_stages_.size())
@@ -223,11 +232,18 @@ class ScheduleTables {
         row.rank = static_cast<std::uint32_t>(rank);
         row.hidden = memory.boundary(pack, rank).value;
         row.workspace = memory.pack_workspace(pack, rank).value;
-        row.held = (memory.kept(pack, rank, 1) + memory.keys_values(pack, rank, 1)).value;
-        row.begun = memory.begun_gradients(pack, rank, 1).value;
-        row.ended = memory.ended_gradients(pack, rank, 1).value;
         row.head_tokens = std::min(memory.own_tokens(pack, rank), plan_.memory.head_tile).value;
         rows_.push_back(row);
+        if (plan_.micropacks[i].pass == Pass::weight) {
+          rows_.back().held = memory.left_apart(pack, rank, 1).value;
+          continue;
+        }
+        row.held = (memory.kept(pack, rank, 1) + memory.keys_values(pack, rank, 1)).value;
+        row.made = memory.made_apart(pack, rank, 1).value;
+        row.left = memory.left_apart(pack, rank, 1).value;
+        row.begun = memory.begun_gradients(pack, rank, 1).value;
+        row.ended = memory.ended_gradients(pack, rank, 1).value;
+        rows_.back() = row;
       }
     }
   }

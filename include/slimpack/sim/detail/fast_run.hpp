@@ -141,7 +141,7 @@ class FastSimulator {
       return;
     }
     const bool in_cp_group =
-        unit.kind != UnitKind::head &&
+        unit.kind != UnitKind::head && unit.kind != UnitKind::weight &&
         plan_.groups[index(plan_.micropacks[index(unit.pack)].group)].size() > 1;
     if (in_cp_group || (shard_ && unit.kind == UnitKind::head)) {
       reach_collective(device, unit);
@@ -150,15 +150,17 @@ class FastSimulator {
     }
   }
 
-  /// Whether the unit before this R is the last B of its chunk and of several layers.
+  /// Whether the unit before this R is the last B or W of its chunk and of several layers.
   [[nodiscard]] bool by_layers(std::uint32_t device, std::int32_t chunk) const {
     const FastDevice& state = devices_[device];
-    if (state.last.kind != UnitKind::backward || state.last.chunk != chunk) return false;
+    const auto has_gradients = [&](const Unit& unit) {
+      return (unit.kind == UnitKind::backward || unit.kind == UnitKind::weight) &&
+             unit.chunk == chunk;
+    };
+    if (!has_gradients(state.last)) return false;
     const auto& order = schedule(device).order;
     const auto rest = order.begin() + static_cast<std::ptrdiff_t>(state.next);
-    const auto later = std::find_if(rest, order.end(), [&](const Unit& unit) {
-      return unit.kind == UnitKind::backward && unit.chunk == chunk;
-    });
+    const auto later = std::find_if(rest, order.end(), has_gradients);
     const std::int32_t virtual_stage = table_.virtual_stages().index(schedule(device).pp, chunk);
     return later == order.end() &&
            plan_.stages[static_cast<std::size_t>(virtual_stage)].layers() > 1;
@@ -173,6 +175,15 @@ class FastSimulator {
       const bool last = static_cast<std::size_t>(pp) + 1 == stages_;
       return last && ended_[table_.cell(place.row, end)] == schedule::kNever ? schedule::kNever
                                                                              : loop_.now();
+    }
+    if (unit.kind == UnitKind::weight) {
+      for (const PackId back : table_.backwards(unit.pack)) {
+        const std::size_t row = table_.row(back, schedule(device).dp);
+        if (ended_[table_.cell(row, place.virtual_stage)] == schedule::kNever) {
+          return schedule::kNever;
+        }
+      }
+      return loop_.now();
     }
     std::int64_t ready = loop_.now();
     if (place.receives != ScheduleTables::kNone) {
@@ -199,6 +210,10 @@ class FastSimulator {
 
   [[nodiscard]] std::int64_t duration(const Unit& unit, const ScheduleTables::Place& place,
                                       std::int32_t pp) const {
+    if (unit.kind == UnitKind::weight) {
+      const std::size_t rank = table_[place.row].rank;
+      return weight_time(times_, unit.pack, place.virtual_stage, rank).value;
+    }
     if (unit.kind != UnitKind::head) return times_.compute(unit.pack, place.virtual_stage).value;
     return times_.head(unit.pack, table_[place.row].rank, pp).value;
   }

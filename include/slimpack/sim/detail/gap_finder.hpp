@@ -45,9 +45,11 @@ class GapFinder {
     std::vector<std::size_t> places;  // rising, in nodes_[device]
     std::size_t next = 0;
   };
-  static constexpr std::size_t kOwnStreams = 3;  // F, B, H; chunks of one stage come in order
+  static constexpr std::size_t kOwnStreams = 4;  // F, B, H, W; chunks of one stage come in order
 
-  static bool is_work(NodeKind kind) noexcept { return kind < NodeKind::optimizer; }
+  static bool is_work(NodeKind kind) noexcept {
+    return is_compute(kind) && kind != NodeKind::optimizer;
+  }
 
   void find_work() {
     std::vector<std::size_t> device_of(dag_.resources.size(), dag_.devices.size());
@@ -200,7 +202,9 @@ class GapFinder {
     for (std::size_t place = 0; place < nodes.size(); ++place) {
       const NodeKind kind = dag_.label[index(nodes[place])].kind;
       if (!is_work(kind)) continue;
-      std::size_t key = dag_.channels.size() + static_cast<std::size_t>(kind);
+      std::size_t key =
+          dag_.channels.size() +
+          (kind == NodeKind::weight ? kOwnStreams - 1 : static_cast<std::size_t>(kind));
       for_each_need(nodes[place], [&](NodeId need, bool own) {
         const NodeLabel& label = dag_.label[index(need)];
         if (own && label.kind == NodeKind::transfer && !is_sent_here(need)) {

@@ -61,6 +61,7 @@ struct PlanDraft {
     require_structure(of, "build_dag");
     require_partition(of, Pass::forward);
     require_partition(of, Pass::backward);
+    require_weight_partition(of);
     return of;
   }
 

@@ -41,10 +41,24 @@ class PlanLinks {
                               draft_.entry(draft_.head_node(pack, rank, last)));
           continue;
         }
+        if (draft_.plan.micropacks[i].pass == Pass::weight) {
+          add_weight_edges(pack, rank);
+          continue;
+        }
         for (const PackId head : draft_.needs.heads(pack)) {
           draft_.out.add_edge(draft_.head_node(head, rank, last),
                               draft_.entry(draft_.unit_node(pack, rank, end)));
         }
+      }
+    }
+  }
+
+  /// W follows the B of all its tokens.
+  void add_weight_edges(PackId pack, std::size_t rank) {
+    for (std::int32_t place = 0; place < draft_.virtual_stages.size(); ++place) {
+      for (const PackId back : draft_.needs.backwards(pack)) {
+        draft_.out.add_edge(draft_.unit_node(back, rank, place),
+                            draft_.entry(draft_.unit_node(pack, rank, place)));
       }
     }
   }
@@ -104,6 +118,7 @@ class PlanLinks {
     for (std::size_t i = 0; i < draft_.plan.micropacks.size(); ++i) {
       const PackId pack{static_cast<std::uint32_t>(i)};
       const MicroPack& facts = draft_.plan.micropacks[i];
+      if (facts.pass == Pass::weight) continue;
       for (std::size_t rank = 0; rank < draft_.needs.ranks(pack); ++rank) {
         const DeviceId on = draft_.device(draft_.plan.groups[index(facts.group)][rank], 0);
         const Bytes bytes = draft_.memory.boundary(pack, rank);
@@ -149,6 +164,11 @@ class PlanLinks {
     }
     const std::int32_t i = draft_.virtual_stages.index(schedule.pp, unit.chunk);
     const std::int64_t layers = draft_.layers(i);
+    const Bytes left = draft_.memory.left_apart(unit.pack, rank, layers);
+    if (unit.kind == UnitKind::weight) {
+      add(Moment::end, MemoryKind::kept, -left);
+      return;
+    }
     const Bytes kept = draft_.memory.kept(unit.pack, rank, layers);
     const Bytes pages = draft_.memory.keys_values(unit.pack, rank, layers);
     const bool last = i == draft_.virtual_stages.size() - 1;
@@ -162,7 +182,9 @@ class PlanLinks {
         draft_.memory.begun_gradients(unit.pack, rank, layers));
     add(Moment::end, MemoryKind::kv_gradients,
         -draft_.memory.ended_gradients(unit.pack, rank, layers));
-    add(Moment::end, MemoryKind::kept, -kept);
+    const Bytes made = draft_.memory.made_apart(unit.pack, rank, layers);
+    add(Moment::start, MemoryKind::kept, made);
+    add(Moment::end, MemoryKind::kept, left - made - kept);
     add(Moment::end, MemoryKind::keys_values, -pages);
     if (last) add(Moment::end, MemoryKind::hidden_gradients, -hidden);
   }

@@ -26,16 +26,16 @@ class PlanReductions {
   PlanReductions(PlanDraft& draft, const Times& times) : draft_(draft), times_(times) {}
 
   /// Before anything awaits a unit: finds each R's release, and gives a start of its own to each B
-  /// that releases by parts.
+  /// or W that releases by parts.
   void plan() { plan_releases(); }
   /// Throws InvalidInput where a rank lacks the R of another, or a time is negative.
   void add() { add_reductions(); }
 
  private:
-  /// Where a device's R of a chunk is queued, and the B that releases its buckets one by one.
+  /// Where a device's R of a chunk is queued, and the B or W that releases its buckets one by one.
   struct Release {
     NodeId after = kNoNode;  // the compute unit before R
-    bool bucketed = false;   // that unit is the chunk's last B
+    bool bucketed = false;   // that unit is the chunk's last B or W
     bool present = false;
     std::uint32_t place = 0;
   };
@@ -43,14 +43,14 @@ class PlanReductions {
   void plan_releases() {
     const auto chunks = static_cast<std::size_t>(draft_.plan.parallel.chunks);
     releases_.assign(draft_.plan.schedule.size() * chunks, {});
-    std::vector<NodeId> last_backward(chunks);
+    std::vector<NodeId> last_gradients(chunks);
     for (std::size_t i = 0; i < draft_.plan.schedule.size(); ++i) {
       const DeviceSchedule& schedule = draft_.plan.schedule[i];
-      std::fill(last_backward.begin(), last_backward.end(), kNoNode);
+      std::fill(last_gradients.begin(), last_gradients.end(), kNoNode);
       for (std::size_t place = 0; place < schedule.order.size(); ++place) {
         const Unit& unit = schedule.order[place];
-        if (unit.kind != UnitKind::backward) continue;
-        last_backward[static_cast<std::size_t>(unit.chunk)] = draft_.node_at(i, place);
+        if (unit.kind != UnitKind::backward && unit.kind != UnitKind::weight) continue;
+        last_gradients[static_cast<std::size_t>(unit.chunk)] = draft_.node_at(i, place);
       }
       for (std::size_t place = 0; place < schedule.order.size(); ++place) {
         const Unit& unit = schedule.order[place];
@@ -62,7 +62,7 @@ class PlanReductions {
         release.present = true;
         release.place = static_cast<std::uint32_t>(place);
         release.after = draft_.node_at(i, place);
-        release.bucketed = release.after != kNoNode && release.after == last_backward[chunk] &&
+        release.bucketed = release.after != kNoNode && release.after == last_gradients[chunk] &&
                            draft_.layers(draft_.virtual_stages.index(schedule.pp, unit.chunk)) > 1;
         if (release.bucketed && draft_.entry(release.after) == release.after) {
           draft_.enter_by(draft_.add_join(release.after), release.after);

@@ -21,23 +21,6 @@
 
 namespace slimpack::sim::detail {
 
-[[nodiscard]] constexpr NodeKind node_kind(UnitKind kind) noexcept {
-  switch (kind) {
-    case UnitKind::forward:
-      return NodeKind::forward;
-    case UnitKind::backward:
-      return NodeKind::backward;
-    case UnitKind::head:
-      return NodeKind::head;
-    case UnitKind::reduce:
-      return NodeKind::reduce;
-    case UnitKind::weight:  // PlanDraft has refused it
-    case UnitKind::optimizer:
-      break;
-  }
-  return NodeKind::optimizer;
-}
-
 template <UnitTimes Times>
 class PlanUnits {
  public:
@@ -89,7 +72,7 @@ class PlanUnits {
     label.pp = schedule.pp;
     label.unit = static_cast<std::uint32_t>(place);
     if (unit.kind != UnitKind::optimizer) label.pack = unit.pack;
-    const bool on_virtual_stage = unit.kind == UnitKind::forward || unit.kind == UnitKind::backward;
+    const bool on_virtual_stage = runs_layers(unit.kind);
     if (on_virtual_stage) label.chunk = unit.chunk;
     const std::size_t rank =
         unit.kind == UnitKind::optimizer ? 0 : draft_.rank_of(unit.pack, schedule.dp);
@@ -105,7 +88,8 @@ class PlanUnits {
                         : draft_.head_node(unit.pack, rank, schedule.pp);
     require_built(known == kNoNode, [&] { return unit_place(schedule, unit) + " is there twice"; });
     known = node;
-    if (on_virtual_stage) add_transfer(schedule, unit, rank, label);
+    if (on_virtual_stage && unit.kind != UnitKind::weight)
+      add_transfer(schedule, unit, rank, label);
   }
 
   [[nodiscard]] Nanos unit_time(const DeviceSchedule& schedule, const Unit& unit,
@@ -115,6 +99,9 @@ class PlanUnits {
       time = times_.optimizer(schedule.dp, schedule.pp);
     } else if (unit.kind == UnitKind::head) {
       time = times_.head(unit.pack, rank, schedule.pp);
+    } else if (unit.kind == UnitKind::weight) {
+      time = weight_time(times_, unit.pack, draft_.virtual_stages.index(schedule.pp, unit.chunk),
+                         rank);
     } else {
       time = times_.compute(unit.pack, draft_.virtual_stages.index(schedule.pp, unit.chunk));
     }
@@ -171,7 +158,7 @@ class PlanUnits {
     for (std::size_t i = 0; i < draft_.plan.micropacks.size(); ++i) {
       const PackId pack{static_cast<std::uint32_t>(i)};
       const MicroPack& facts = draft_.plan.micropacks[i];
-      const UnitKind kind = facts.pass == Pass::forward ? UnitKind::forward : UnitKind::backward;
+      const UnitKind kind = unit_of(facts.pass);
       for (std::size_t rank = 0; rank < draft_.needs.ranks(pack); ++rank) {
         const std::int32_t dp = draft_.plan.groups[index(facts.group)][rank];
         for (std::int32_t place = 0; place < draft_.virtual_stages.size(); ++place) {
@@ -180,7 +167,7 @@ class PlanUnits {
                    unit_name({kind, pack, draft_.virtual_stages.chunk(place)});
           });
         }
-        if (facts.pass == Pass::backward) continue;
+        if (facts.pass != Pass::forward) continue;
         for (std::int32_t pp = first_head_stage(); pp < draft_.plan.parallel.pp; ++pp) {
           require_built(draft_.head_node(pack, rank, pp) != kNoNode, [&] {
             return device_name(dp, pp) + " never runs " + unit_name({UnitKind::head, pack, 0});
@@ -196,6 +183,7 @@ class PlanUnits {
     std::vector<NodeId> nodes;
     for (std::size_t i = 0; i < draft_.plan.micropacks.size(); ++i) {
       const PackId pack{static_cast<std::uint32_t>(i)};
+      if (draft_.plan.micropacks[i].pass == Pass::weight) continue;  // ranks run it alone
       for (std::int32_t place = 0;
            draft_.needs.ranks(pack) > 1 && place < draft_.virtual_stages.size(); ++place) {
         nodes.clear();

@@ -33,10 +33,10 @@ inline constexpr int kPathWorks = 6;
   return kNames[static_cast<std::size_t>(work)];
 }
 
-/// What a node of the simulated graph counts as. A release, the part of a backward unit after which
-/// a bucket of gradients may leave, counts as backward; so does a join, which takes no time.
+/// What a node of the simulated graph counts as. W counts as backward; so does a release, the part
+/// of a B or W after which a bucket of gradients may leave, and a join, which takes no time.
 [[nodiscard]] constexpr PathWork path_work(sim::NodeKind kind) noexcept {
-  if (kind == sim::NodeKind::release || kind == sim::NodeKind::join) return PathWork::backward;
+  if (kind >= sim::NodeKind::join) return PathWork::backward;
   return static_cast<PathWork>(kind);
 }
 
