@@ -118,6 +118,12 @@ class CpuDevice : public cpu::BasicDevice<Math> {
     });
   }
   template <class Link>
+  void weight(const runtime::PackCall& call, Link& link) {
+    timed([&] {
+      if (!evaluating_) Base::weight(call, link);
+    });
+  }
+  template <class Link>
   void head(const runtime::HeadCall& call, Link& link) {
     timed([&] { Base::head(call, link); });
   }

@@ -51,7 +51,7 @@ TEST_CASE("memory: the executor's bytes are the simulator's, event by event and 
   std::int64_t plans = 0, events = 0, devices = 0;
   for (std::uint64_t seed = 0; seed < slimpack::test::draws(200U); ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::random_plan(seed);
+    const Plan plan = test::random_plan(seed, test::may_have_weights(seed % 2 == 0));
     test::Executed executed(plan);
     auto ranks = cpu::make_devices(plan, seed);
     (void)runtime::run_step(plan, cpu::step_data(plan, cpu::random_tokens(plan, seed)),
@@ -77,6 +77,7 @@ TEST_CASE("memory: samples that are not cut hold what the simulator says, in eve
     options.recompute = static_cast<Recompute>(seed % kRecomputeModes);
     options.version = seed % 8 == 6 ? 1 : 2;
     if (seed / kRecomputeModes % 2 == 0) options.cp_groups = true;
+    options.weights = seed % 3 == 0;
     const Plan plan = test::random_plan(seed, options);
     for (const KeptKeys& kept : kept_keys(plan)) {
       unpaged += kept.pages ? 0 : 1;

@@ -47,6 +47,14 @@ TEST_CASE("execution: random plans give the loss, gradients and weights of the u
     options.recompute = static_cast<Recompute>(seed / 2 % kRecomputeModes);
     check(seed, options);
   }
+  for (std::uint64_t seed = 400; seed < 480; ++seed) {
+    test::RandomPlanOptions options = test::may_have_weights();
+    options.version = 2;
+    if (seed % 2 == 0) options.cp_groups = true;
+    if (seed % 4 == 1) options.uncut = true;
+    if (seed >= 460) options.recompute = static_cast<Recompute>(seed % kRecomputeModes);
+    check(seed, options);
+  }
   table.print();
   for (const char* name : {"keys made again",
                            "key gradients not kept",

@@ -276,6 +276,19 @@ class BasicDevice {
     }
   }
 
+  /// W of a pack on a virtual stage: the gradients of matrices of rows that B has left apart.
+  template <DeviceLink<Number> Link>
+  void weight(const runtime::PackCall& call, Link& link) {
+    math_.forget();
+    const Stage& stage = stage_of(call);
+    for (std::int64_t layer = stage.layers(); layer-- > 0;) {
+      const std::int64_t model_layer = stage.first_layer + layer;
+      const Layer<Math> work(math_, model_, layer_of<In>(std::as_const(weights_), model_layer));
+      work.add_weight_gradients(layer_of<Out>(gradients_, model_layer), weight_rows(call, layer));
+      if (call.releases) buckets_.pass(model_layer, queue_on(link));
+    }
+  }
+
   /// H of a pack, tile by tile. Throws std::runtime_error naming samples whose loss is not finite.
   template <DeviceLink<Number> Link>
   void head(const runtime::HeadCall& call, Link& link) {
@@ -522,6 +535,16 @@ class BasicDevice {
     return pieces;
   }
 
+  /// What W needs of the pack's pieces, in the parts of `rows_of_pieces`.
+  [[nodiscard]] std::vector<WeightRows<Number>> weight_rows(const runtime::PackCall& call,
+                                                            std::int64_t layer) const {
+    std::vector<WeightRows<Number>> rows;
+    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t) {
+      add_weight_rows(rows, model_, memory, layer);
+    });
+    return rows;
+  }
+
   /// By segment of the call: keys and values in F, and in B where no pages hold them; their
   /// gradients in B.
   [[nodiscard]] std::vector<KeyRows<Number>> key_rows(const runtime::PackCall& call, Pass pass,
@@ -607,11 +630,15 @@ class BasicDevice {
       piece.dkey = dkeys[i];
       piece.dvalue = dvalues[i];
     }
+    std::vector<WeightRows<Number>> apart;
+    if (call.weights == WeightGradients::apart) apart = weight_rows(call, layer);
     const std::size_t mark = workspace.mark();
     const auto by_group = [&](const auto& visit) {
       for_each_group(Pieces(pieces), [&](std::size_t first, std::size_t count) {
+        const std::span<const WeightRows<Number>> all(apart);
         visit(Pieces(pieces).subspan(first, count),
-              std::span(std::as_const(scratch)).subspan(first, count));
+              std::span(std::as_const(scratch)).subspan(first, count),
+              all.empty() ? all : all.subspan(first, count));
       });
     };
     for_each_group(Pieces(pieces), [&](std::size_t first, std::size_t count) {
@@ -626,9 +653,9 @@ class BasicDevice {
         slice.forward(own, workspace, link);
       });
     }
-    by_group([&](Pieces group, auto group_scratch) {
+    by_group([&](Pieces group, auto group_scratch, auto group_apart) {
       work.recompute_behind(group, call.recompute);
-      work.backward_behind_attention(gradients, group, group_scratch, In(gradient));
+      work.backward_behind_attention(gradients, group, group_scratch, In(gradient), group_apart);
     });
     std::size_t piece = 0;
     for_each_slice(call, layer, pieces, own_keys, [&](const auto& slice, Pieces own) {
@@ -640,8 +667,8 @@ class BasicDevice {
       }
       piece += own.size();
     });
-    by_group([&](Pieces group, auto group_scratch) {
-      work.backward_before_attention(gradients, group, group_scratch, gradient);
+    by_group([&](Pieces group, auto group_scratch, auto group_apart) {
+      work.backward_before_attention(gradients, group, group_scratch, gradient, group_apart);
     });
   }
 

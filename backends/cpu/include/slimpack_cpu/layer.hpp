@@ -225,6 +225,60 @@ struct PieceGradients {
   OutOf<Number> dvalue;      ///< of the piece's own values, rows x key width
 };
 
+/// What W needs of some rows of a piece in one layer: inputs of matrix products and gradients of
+/// what these make, in the memory that B has left to it.
+template <std::floating_point Number>
+struct WeightRows {
+  std::int64_t rows = 0;     ///< tokens
+  OutOf<Number> input_norm;  ///< read by query, key and value: rows x hidden
+  OutOf<Number> attention;   ///< read by the output projection: rows x query width
+  OutOf<Number> mid_norm;    ///< read by gate and up: rows x hidden
+  OutOf<Number> product;     ///< read by down: rows x ffn
+  OutOf<Number> dquery;      ///< before rotation, rows x query width
+  OutOf<Number> dkey;        ///< before rotation, rows x key width
+  OutOf<Number> dvalue;      ///< rows x key width
+  OutOf<Number> dmid;        ///< of the output projection, rows x hidden
+  OutOf<Number> dgate;       ///< rows x ffn
+  OutOf<Number> dup;         ///< rows x ffn
+  OutOf<Number> doutput;     ///< of down, rows x hidden
+};
+
+/// The rows of a piece in its `layer`-th layer on this stage, in parts of at most a group, at the
+/// end of `all`.
+template <std::floating_point Number>
+void add_weight_rows(std::vector<WeightRows<Number>>& all, const ModelShape& model,
+                     const runtime::PieceMemory& memory, std::int64_t layer) {
+  const std::int64_t n = memory.piece.length().value;
+  const std::int64_t h = model.hidden, q = model.query_width(), k = model.key_width();
+  const std::int64_t f = model.ffn;
+  const auto size =
+      static_cast<std::size_t>(layer_bytes(model, element_bytes_of<Number>()).left_apart * n);
+  Workspace<Number> left(
+      numbers<Number>(memory.apart.subspan(static_cast<std::size_t>(layer) * size, size)));
+  const auto take = [&](std::int64_t cols) { return left.take(n, cols); };
+  WeightRows<Number> whole;
+  whole.input_norm = take(h);
+  whole.attention = take(q);
+  whole.mid_norm = take(h);
+  whole.product = take(f);
+  whole.dquery = take(q);
+  whole.dkey = take(k);
+  whole.dvalue = take(k);
+  whole.dmid = take(h);
+  whole.dgate = take(f);
+  whole.dup = take(f);
+  whole.doutput = take(h);
+  for_each_part(n, [&](std::int64_t i, std::int64_t count) {
+    const auto part = [&](OutOf<Number> rows, std::int64_t cols) {
+      return detail::rows(rows, i, count, cols);
+    };
+    all.push_back({count, part(whole.input_norm, h), part(whole.attention, q),
+                   part(whole.mid_norm, h), part(whole.product, f), part(whole.dquery, q),
+                   part(whole.dkey, k), part(whole.dvalue, k), part(whole.dmid, h),
+                   part(whole.dgate, f), part(whole.dup, f), part(whole.doutput, h)});
+  });
+}
+
 /// The parts of one layer on some pieces of a pack. Each operator runs on all of them before the
 /// next one does, so that a weight is fetched once; pieces are added to gradients in their order.
 template <Mathematics Math>
@@ -240,6 +294,8 @@ class Layer {
   using Pieces = std::span<const PieceRows<Number>>;
   /// One entry a piece, in their order.
   using Scratch = std::span<const PieceGradients<Number>>;
+  /// One entry a piece where weights are apart, else none.
+  using Apart = std::span<const WeightRows<Number>>;
 
   /// `math` and `model` are kept by reference; `weights` are the layer's.
   Layer(Math& math, const ModelShape& model, const LayerTensors<In>& weights)
@@ -309,9 +365,9 @@ class Layer {
   }
 
   /// Backward from the layer's output to the attention output: fills dmid and dattention, clears
-  /// dquery. `doutput` is that of the whole pack.
+  /// dquery. `doutput` is that of the whole pack. Fills its part of `apart`, where weights are.
   void backward_behind_attention(const LayerTensors<Out>& gradients, Pieces pieces, Scratch scratch,
-                                 In doutput) const {
+                                 In doutput, Apart apart) const {
     const auto dout = [&](std::size_t i) {
       return detail::rows(doutput, pieces[i].first_row, pieces[i].rows, model_.hidden);
     };
@@ -335,7 +391,7 @@ class Layer {
       math_.swiglu_backward(scratch[i].dgate, scratch[i].dup, scratch[i].dproduct, rows.gate,
                             rows.up);
     }
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < count && apart.empty(); ++i) {
       math_.linear_backward_weight(gradients.down, dout(i), pieces[i].product, down(i));
     }
     for (std::size_t i = 0; i < count; ++i) {
@@ -346,8 +402,10 @@ class Layer {
     }
     for (std::size_t i = 0; i < count; ++i) {
       const auto& rows = pieces[i];
-      math_.linear_backward_weight(gradients.gate, scratch[i].dgate, rows.mid_norm, wide(i));
-      math_.linear_backward_weight(gradients.up, scratch[i].dup, rows.mid_norm, wide(i));
+      if (apart.empty()) {
+        math_.linear_backward_weight(gradients.gate, scratch[i].dgate, rows.mid_norm, wide(i));
+        math_.linear_backward_weight(gradients.up, scratch[i].dup, rows.mid_norm, wide(i));
+      }
       std::ranges::copy(dout(i), scratch[i].dmid.begin());
       math_.rms_norm_backward(scratch[i].dmid, gradients.mid_norm, scratch[i].dnorm, rows.mid,
                               weights_.mid_norm, rows.mid_inverse, {rows.rows, model_.hidden});
@@ -356,16 +414,25 @@ class Layer {
       math_.linear_backward_input(scratch[i].dattention, scratch[i].dmid, weights_.output,
                                   projection(i));
     }
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < count && apart.empty(); ++i) {
       math_.linear_backward_weight(gradients.output, scratch[i].dmid, pieces[i].attention,
                                    projection(i));
+    }
+    for (std::size_t i = 0; i < apart.size(); ++i) {
+      std::ranges::copy(pieces[i].attention, apart[i].attention.begin());
+      std::ranges::copy(pieces[i].mid_norm, apart[i].mid_norm.begin());
+      std::ranges::copy(pieces[i].product, apart[i].product.begin());
+      std::ranges::copy(scratch[i].dmid, apart[i].dmid.begin());
+      std::ranges::copy(scratch[i].dgate, apart[i].dgate.begin());
+      std::ranges::copy(scratch[i].dup, apart[i].dup.begin());
+      std::ranges::copy(dout(i), apart[i].doutput.begin());
     }
   }
 
   /// Backward from dquery, dkey and dvalue (of rotated queries and keys) to the layer's input;
-  /// `dinput`, of the whole pack, is overwritten.
+  /// `dinput`, of the whole pack, is overwritten. Fills the rest of `apart`, where weights are.
   void backward_before_attention(const LayerTensors<Out>& gradients, Pieces pieces, Scratch scratch,
-                                 Out dinput) const {
+                                 Out dinput, Apart apart) const {
     const auto query = [&](std::size_t i) {
       return LinearShape{pieces[i].rows, model_.hidden, model_.query_width()};
     };
@@ -389,15 +456,38 @@ class Layer {
     }
     for (std::size_t i = 0; i < count; ++i) {
       const auto& rows = pieces[i];
-      math_.linear_backward_weight(gradients.query, scratch[i].dquery, rows.input_norm, query(i));
-      math_.linear_backward_weight(gradients.key, scratch[i].dkey, rows.input_norm,
-                                   key_shape(rows));
-      math_.linear_backward_weight(gradients.value, scratch[i].dvalue, rows.input_norm,
-                                   key_shape(rows));
+      if (apart.empty()) {
+        math_.linear_backward_weight(gradients.query, scratch[i].dquery, rows.input_norm, query(i));
+        math_.linear_backward_weight(gradients.key, scratch[i].dkey, rows.input_norm,
+                                     key_shape(rows));
+        math_.linear_backward_weight(gradients.value, scratch[i].dvalue, rows.input_norm,
+                                     key_shape(rows));
+      } else {
+        std::ranges::copy(rows.input_norm, apart[i].input_norm.begin());
+        std::ranges::copy(scratch[i].dquery, apart[i].dquery.begin());
+        std::ranges::copy(scratch[i].dkey, apart[i].dkey.begin());
+        std::ranges::copy(scratch[i].dvalue, apart[i].dvalue.begin());
+      }
       const Out dx = detail::rows(dinput, rows.first_row, rows.rows, model_.hidden);
       std::ranges::copy(scratch[i].dmid, dx.begin());
       math_.rms_norm_backward(dx, gradients.input_norm, scratch[i].dnorm, rows.input,
                               weights_.input_norm, rows.input_inverse, {rows.rows, model_.hidden});
+    }
+  }
+
+  /// Adds the gradients of the layer's matrices, of rows that B has left apart.
+  void add_weight_gradients(const LayerTensors<Out>& gradients, Apart apart) const {
+    const std::int64_t h = model_.hidden, q = model_.query_width(), k = model_.key_width();
+    const std::int64_t f = model_.ffn;
+    for (const WeightRows<Number>& left : apart) {
+      const std::int64_t n = left.rows;
+      math_.linear_backward_weight(gradients.down, left.doutput, left.product, {n, f, h});
+      math_.linear_backward_weight(gradients.gate, left.dgate, left.mid_norm, {n, h, f});
+      math_.linear_backward_weight(gradients.up, left.dup, left.mid_norm, {n, h, f});
+      math_.linear_backward_weight(gradients.output, left.dmid, left.attention, {n, q, h});
+      math_.linear_backward_weight(gradients.query, left.dquery, left.input_norm, {n, h, q});
+      math_.linear_backward_weight(gradients.key, left.dkey, left.input_norm, {n, h, k});
+      math_.linear_backward_weight(gradients.value, left.dvalue, left.input_norm, {n, h, k});
     }
   }
 

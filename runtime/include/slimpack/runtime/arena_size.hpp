@@ -79,6 +79,8 @@ class ReplayDevice {
   template <class Link>
   void backward(const PackCall&, Link&) noexcept {}
   template <class Link>
+  void weight(const PackCall&, Link&) noexcept {}
+  template <class Link>
   void head(const HeadCall&, Link&) noexcept {}
   template <class Link>
   void reduce(std::int32_t, Link&) noexcept {}

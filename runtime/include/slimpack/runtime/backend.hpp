@@ -13,9 +13,12 @@
 #include <vector>
 
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/memory_events.hpp"
+#include "slimpack/runtime/process_groups.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/transport.hpp"
 
@@ -41,6 +44,8 @@ struct PieceMemory {
   Piece piece;            ///< as in `Program::pieces`
   std::size_t block = 0;  ///< position among the blocks of the call, not in `Program::blocks`
   Tokens row;             ///< of its first token in that block
+  /// B that leaves weights apart, and W: layers x left_apart bytes (`LayerBytes`) x rows.
+  std::span<std::byte> apart{};
 };
 
 /// One rank's part of a slice with its memory. Own token i of the sample (counted from 0) has its
@@ -77,12 +82,12 @@ struct SegmentMemory {
   return memory;
 }
 
-/// F or B of a pack on one virtual stage. `input` and `output` are rows x hidden: activations in F,
-/// gradients in B. `input` is empty where the backend has it otherwise: token embeddings in F of
+/// F, B or W of a pack on one virtual stage. `input` and `output` are rows x hidden: activations in
+/// F, gradients in B. `input` is empty where the backend has it otherwise: token embeddings in F of
 /// virtual stage 0, hidden gradients in B of the last one. `output` is empty in B of virtual stage
-/// 0.
+/// 0. W has neither, nor blocks: all that it needs is in the memory `apart` of its pieces.
 struct PackCall {
-  PackId pack{};                          ///< forward pack for F, backward pack for B
+  PackId pack{};                          ///< forward pack for F, backward for B, weight for W
   std::int32_t chunk = 0;                 ///< chunk of the device that holds the layers
   std::int32_t virtual_stage = 0;         ///< in `Plan::stages`
   Recompute recompute = Recompute::none;  ///< B: what was kept
@@ -94,8 +99,30 @@ struct PackCall {
   std::span<const std::byte> input;       ///< from the neighbouring virtual stage
   std::span<std::byte> output;            ///< for the neighbouring one; of F on the last one: for H
   std::span<std::byte> workspace;         ///< of any content; its size is in docs/equations.md
-  bool releases = false;  ///< B: gradients of a layer that it has passed may be summed at once
+  WeightGradients weights = WeightGradients::with;  ///< B: `apart` fills `apart` of its pieces
+  bool releases =
+      false;  ///< B and W: gradients of a layer that it has passed may be summed at once
 };
+
+/// The call of F, B or W of a device of stage `pp`, without memory. O(ranks of the group).
+[[nodiscard]] inline PackCall pack_call(const Plan& plan, const Program& program,
+                                        const UnitWork& work, std::int32_t pp) {
+  const MicroPack& pack = plan.micropacks[index(work.unit.pack)];
+  PackCall call;
+  call.pack = work.unit.pack;
+  call.chunk = work.unit.chunk;
+  call.virtual_stage = work.virtual_stage;
+  call.recompute = pack.recompute;
+  call.weights = pack.weights;
+  call.releases = work.releases;
+  call.shard = cp_shard_of(plan, pack.group, work.rank);
+  call.ring.self = work.rank;
+  for (const std::int32_t dp : plan.groups[index(pack.group)]) {
+    call.ring.members.push_back(device_index(plan, dp, pp));
+  }
+  call.rows = program.packs[index(work.unit.pack)][work.rank].rows;
+  return call;
+}
 
 /// H of a forward pack. On the last stage `hidden` is the last layer's output, rows x hidden, the
 /// hidden gradients of the blocks are to be filled, and `losses` gets one number a row, zero where
@@ -110,6 +137,24 @@ struct HeadCall {
   std::span<double> losses;           ///< in the order of the rows
   std::span<std::byte> workspace;     ///< of any content, for min(rows, head_tile) rows
 };
+
+/// The call of H of device (dp, pp), without memory. O(pieces x blocks).
+[[nodiscard]] inline HeadCall head_call(const Plan& plan, const Program& program,
+                                        const UnitWork& work, std::int32_t dp, std::int32_t pp) {
+  const PackWork& part = program.packs[index(work.unit.pack)][work.rank];
+  HeadCall call;
+  call.pack = work.unit.pack;
+  call.rows = part.rows;
+  call.stages = plan.parallel.head == LmHead::shard
+                    ? StageProcessGroups{plan.parallel, dp, pp}.stages()
+                    : ProcessGroup{{device_index(plan, dp, pp)}, 0};
+  for (const Segment& segment : part.segments) {
+    for (const std::size_t piece : segment.pieces) {
+      call.pieces.push_back(piece_memory(program, part, piece));
+    }
+  }
+  return call;
+}
 
 /// One device's computation and memory.
 /// Laws:
@@ -142,6 +187,16 @@ concept Backend =
       backend.reduce(chunk, link);
       backend.optimize(link);
     };
+
+/// A backend that can leave gradients of weights apart.
+/// Laws:
+/// - `backward` of a call whose `weights` are apart fills `apart` of every piece instead of adding
+///   to the gradients of the layers' matrices; `weight` reads it and adds to them. Those of norms
+///   and embedding stay with `backward`.
+template <class Candidate, class Link>
+concept WeightBackend =
+    Backend<Candidate, Link> &&
+    requires(Candidate& backend, Link& link, const PackCall& pack) { backend.weight(pack, link); };
 
 /// Calls visit(piece, its losses) for each piece; `losses` has one number a row, in the order of
 /// the pieces. O(pieces).

@@ -19,6 +19,7 @@
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
+#include "slimpack/runtime/apart_rows.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/process_groups.hpp"
@@ -55,7 +56,10 @@ class DeviceRun {
         link_(link),
         observer_(observer),
         size_(backend.element_bytes()),
-        layer_(layer_bytes(plan.model, size_)) {}
+        layer_(layer_bytes(plan.model, size_)),
+        apart_(backend, program, layer_) {
+    if constexpr (!WeightBackend<Device, Link>) require_weights_with(plan, "execution");
+  }
 
   /// Runs all units. To be called once.
   [[nodiscard]] DeviceResult run() {
@@ -227,9 +231,11 @@ class DeviceRun {
       case UnitKind::reduce:
         backend_.reduce(work.unit.chunk, link_);
         break;
-      case UnitKind::weight:  // `check_executable` has refused it
       case UnitKind::optimizer:
         backend_.optimize(link_);
+        break;
+      case UnitKind::weight:
+        weight(work);
         break;
     }
     emit_changes(Moment::unit_end);
@@ -276,28 +282,12 @@ class DeviceRun {
     handed_.erase(handed);
   }
 
-  [[nodiscard]] PackCall begin_call(const UnitWork& work) {
-    const MicroPack& pack = plan_.micropacks[index(work.unit.pack)];
-    PackCall call;
-    call.pack = work.unit.pack;
-    call.chunk = work.unit.chunk;
-    call.virtual_stage = work.virtual_stage;
-    call.recompute = pack.recompute;
-    call.shard = cp_shard_of(plan_, pack.group, work.rank);
-    call.ring.self = work.rank;
-    for (const std::int32_t dp : plan_.groups[index(pack.group)]) {
-      call.ring.members.push_back(device_index(plan_, dp, own_.pp));
-    }
-    call.rows = part(work).rows;
-    return call;
-  }
-
   [[nodiscard]] const PackWork& part(const UnitWork& work) const {
     return program_.packs[index(work.unit.pack)][work.rank];
   }
 
   void forward(const UnitWork& work) {
-    PackCall call = begin_call(work);
+    PackCall call = pack_call(plan_, program_, work, own_.pp);
     const std::int64_t layers = stage(work).layers();
     const std::int64_t page_bytes = layers * layer_.kv * plan_.memory.page_tokens.value;
     for (const std::size_t id : part(work).blocks) {
@@ -341,8 +331,7 @@ class DeviceRun {
   }
 
   void backward(const UnitWork& work) {
-    PackCall call = begin_call(work);
-    call.releases = work.releases;
+    PackCall call = pack_call(plan_, program_, work, own_.pp);
     const std::int64_t layers = stage(work).layers();
     for (const Segment& segment : part(work).segments) {
       SegmentMemory memory = segment_memory(program_, part(work), segment);
@@ -372,6 +361,8 @@ class DeviceRun {
       }
       call.blocks.push_back(memory);
     }
+    const bool apart = call.weights == WeightGradients::apart;
+    if (apart) apart_.begin(call, part(work), layers, kept_change());
     if (!is_last(work)) call.input = input(work);
     if (work.virtual_stage > 0) call.output = output(work, work.virtual_stage - 1, call.rows);
     Held workspace =
@@ -381,7 +372,24 @@ class DeviceRun {
     backend_.backward(call, link_);
     drop(MemoryKind::workspace, std::move(workspace));
     drop_handed(work);
+    if (apart) apart_.leave(call, part(work), kept_change());
     release(work);
+  }
+
+  void weight(const UnitWork& work) {
+    PackCall call = pack_call(plan_, program_, work, own_.pp);
+    apart_.fill(call, part(work));
+    Held workspace =
+        hold(MemoryKind::workspace, workspace_bytes(plan_, program_, layer_, work, Pass::weight));
+    call.workspace = bytes(workspace);
+    emit_changes(Moment::unit_start);
+    if constexpr (WeightBackend<Device, Link>) backend_.weight(call, link_);
+    drop(MemoryKind::workspace, std::move(workspace));
+    apart_.free(call, part(work), kept_change());
+  }
+
+  [[nodiscard]] Bytes& kept_change() noexcept {
+    return changes_[static_cast<std::size_t>(MemoryKind::activations)];
   }
 
   /// Frees what was kept of a B's tokens, and keys and values of samples whose first token it held.
@@ -407,13 +415,8 @@ class DeviceRun {
   }
 
   void head(const UnitWork& work) {
-    const bool sharded = plan_.parallel.head == LmHead::shard;
     const bool last = own_.pp + 1 == plan_.parallel.pp;
-    HeadCall call;
-    call.pack = work.unit.pack;
-    call.rows = part(work).rows;
-    call.stages = sharded ? StageProcessGroups{plan_.parallel, own_.dp, own_.pp}.stages()
-                          : ProcessGroup{{device_}, 0};
+    HeadCall call = head_call(plan_, program_, work, own_.dp, own_.pp);
     for (const std::size_t id : part(work).blocks) {
       const Block& block = program_.blocks[id];
       BlockMemory memory{{}, {}, block.rows, block.recompute};
@@ -422,11 +425,6 @@ class DeviceRun {
             keep(hidden_, id, MemoryKind::hidden_gradients, boundary_bytes(block.rows));
       }
       call.blocks.push_back(memory);
-    }
-    for (const Segment& segment : part(work).segments) {
-      for (const std::size_t piece : segment.pieces) {
-        call.pieces.push_back(piece_memory(program_, part(work), piece));
-      }
     }
     const auto output = last_outputs_.find(call.pack);
     if (last) {
@@ -461,6 +459,7 @@ class DeviceRun {
     };
     none(kept_.size(), "kept activations");
     none(samples_.size(), "keys and values");
+    none(apart_.size(), "what is left to W");
     none(last_outputs_.size(), "outputs of the last layer");
     none(hidden_.size(), "hidden gradients");
     none(handed_.size(), "tensors between chunks");
@@ -483,6 +482,7 @@ class DeviceRun {
   const MemoryObserver& observer_;
   ElementBytes size_;
   LayerBytes layer_;
+  ApartRows<Device> apart_;
   bool started_ = false;
   std::size_t unit_ = 0;
   Bytes now_;

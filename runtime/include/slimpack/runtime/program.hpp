@@ -25,8 +25,8 @@
 
 namespace slimpack::runtime {
 
-/// Tokens [begin, end) of a sample that one rank owns and that lie in one forward and one backward
-/// pack: they are in one block.
+/// Tokens [begin, end) of a sample that one rank owns and that lie in one forward, one backward
+/// and, where weights are apart, one weight pack: they are in one block.
 struct Piece {
   SampleId sample{};                      ///< in `Plan::samples`
   Tokens begin;                           ///< position of its first token in the sample
@@ -36,6 +36,7 @@ struct Piece {
   Recompute recompute = Recompute::none;  ///< mode of the backward pack: what F keeps of it
   std::size_t block = 0;                  ///< in `Program::blocks`
   Tokens block_row;                       ///< row of its first token in that block
+  std::optional<PackId> weight{};  ///< weight pack that holds its tokens, where weights are apart
   /// Number of tokens.
   [[nodiscard]] constexpr Tokens length() const noexcept { return end - begin; }
 };
@@ -61,7 +62,8 @@ struct Segment {
 /// One rank's part of a pack. Its rows are its tokens, slice by slice, ascending in each.
 struct PackWork {
   std::vector<Segment> segments;    ///< one a slice of the pack, in the pack's order
-  std::vector<std::size_t> blocks;  ///< in `Program::blocks`, in the order of their first rows
+  std::vector<std::size_t> blocks;  ///< in `Program::blocks`, in the order of their first rows;
+                                    ///< none in weight packs
   Tokens rows;                      ///< sum of the segments' rows; can be 0 in a CP group
 };
 
@@ -90,7 +92,7 @@ struct UnitWork {
   std::size_t rank = 0;               ///< position in the pack's group; 0 for R and O
   std::optional<MessageRef> receive;  ///< message that it consumes; none where none arrives
   std::optional<MessageRef> send;  ///< message that it makes; none where nothing leaves the device
-  bool releases = false;  ///< B: only R come between it and its chunk's R (docs/equations.md)
+  bool releases = false;  ///< B and W: only R come between it and its chunk's R (docs/equations.md)
 };
 
 /// The order of device (dp, pp), with what each unit receives and sends.
@@ -118,14 +120,13 @@ struct Program {
 /// O(n log n) in slices and units, times the ranks of a group.
 [[nodiscard]] Program make_program(const Plan& plan);
 
-/// Throws InvalidInput if a plan cannot be executed at all: tensor parallelism, units W, or tables
-/// of stages, devices, groups and samples that do not fit together.
+/// Throws InvalidInput if a plan cannot be executed at all: tensor parallelism, or tables of
+/// stages, devices, groups and samples that do not fit together.
 void check_executable(const Plan& plan);
 
 inline void check_executable(const Plan& plan) {
   require(plan.parallel.tp == 1, "execution: parallel.tp must be 1", plan.parallel.tp);
   require_layout(plan, "execution");
-  require_weights_with(plan, "execution");
   require(plan.memory.head_tile >= Tokens{1}, "execution: memory.head_tile must be >= 1",
           plan.memory.head_tile.value);
   std::int64_t layer = 0;
@@ -170,6 +171,7 @@ inline std::vector<std::vector<PlacedSlice>> slices_of(const Plan& plan, Pass pa
       whole = whole && part.slice.begin == end && part.slice.end > part.slice.begin;
       end = part.slice.end;
     }
+    if (pass == Pass::weight) continue;  // they hold what backward leaves apart
     require(whole && end == plan.samples[sample],
             "execution: the " + std::string(to_string(pass)) + " slices must partition sample",
             static_cast<std::int64_t>(sample));
@@ -192,31 +194,51 @@ inline void add_pieces(const Plan& plan, Program& program) {
   }
   const auto forward = slices_of(plan, Pass::forward);
   const auto backward = slices_of(plan, Pass::backward);
+  const auto weight = slices_of(plan, Pass::weight);
   for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
     const GroupId group = plan.sample_group[sample];
     const std::size_t ranks = plan.groups[index(group)].size();
     auto f = forward[sample].begin();
     auto b = backward[sample].begin();
+    auto w = weight[sample].begin();
+    const auto ended = weight[sample].end();
+    const auto require_apart = [&](bool condition) {
+      require(condition,
+              "execution: the weight slices must hold what backward leaves apart of sample",
+              static_cast<std::int64_t>(sample));
+    };
     for (Tokens begin; begin < plan.samples[sample];) {
-      const Tokens end = std::min(f->slice.end, b->slice.end);
+      Tokens end = std::min(f->slice.end, b->slice.end);
+      const bool apart = plan.micropacks[index(b->pack)].weights == WeightGradients::apart;
+      if (apart) {
+        require_apart(w != ended && w->slice.begin <= begin && begin < w->slice.end);
+        end = std::min(end, w->slice.end);
+      } else {
+        require_apart(w == ended || w->slice.begin >= end);
+      }
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         Segment& down = program.packs[index(f->pack)][rank].segments[f->slot];
         Segment& up = program.packs[index(b->pack)][rank].segments[b->slot];
         cp_shard_of(plan, group, rank).for_each_run(begin, end, [&](Tokens first, Tokens last) {
-          for (Segment* segment : {&down, &up}) {
-            segment->pieces.push_back(program.pieces.size());
-            segment->rows += last - first;
-          }
-          program.packs[index(f->pack)][rank].rows += last - first;
-          program.packs[index(b->pack)][rank].rows += last - first;
+          const auto add = [&](PackId pack, Segment& segment) {
+            segment.pieces.push_back(program.pieces.size());
+            segment.rows += last - first;
+            program.packs[index(pack)][rank].rows += last - first;
+          };
+          add(f->pack, down);
+          add(b->pack, up);
+          if (apart) add(w->pack, program.packs[index(w->pack)][rank].segments[w->slot]);
           program.pieces.push_back({static_cast<SampleId>(sample), first, last, f->pack, b->pack,
-                                    plan.micropacks[index(b->pack)].recompute, 0, Tokens{}});
+                                    plan.micropacks[index(b->pack)].recompute, 0, Tokens{},
+                                    apart ? std::optional(w->pack) : std::nullopt});
         });
       }
+      if (apart && w->slice.end == end) ++w;
       if (f->slice.end == end) ++f;
       if (b->slice.end == end) ++b;
       begin = end;
     }
+    require_apart(w == ended);
   }
 }
 
@@ -269,7 +291,8 @@ inline UnitWork locate(const Plan& plan, const DeviceSchedule& order, std::size_
   const auto rank = std::lower_bound(ranks.begin(), ranks.end(), order.dp);
   work.rank = static_cast<std::size_t>(rank - ranks.begin());
   for (const Unit& next : std::span(order.order).subspan(place + 1)) {
-    if (unit.kind != UnitKind::backward || next.kind != UnitKind::reduce) break;
+    const bool gradients = unit.kind == UnitKind::backward || unit.kind == UnitKind::weight;
+    if (!gradients || next.kind != UnitKind::reduce) break;
     work.releases = work.releases || next.chunk == unit.chunk;
   }
   return work;
@@ -402,13 +425,16 @@ inline Program make_program(const Plan& plan) {
   return program;
 }
 
-/// Workspace of an F or B of a device whose elements have the sizes of `layer`: that of its rows,
-/// with the keys and values that B makes again, and the largest ring buffers of a slice. O(pieces +
-/// slices x ranks).
+/// Workspace of an F, B or W of a device whose elements have the sizes of `layer`: that of its
+/// rows, with the keys and values that B makes again, and the largest ring buffers of a slice.
+/// O(pieces + slices x ranks).
 [[nodiscard]] inline std::int64_t workspace_bytes(const Plan& plan, const Program& program,
                                                   const LayerBytes& layer, const UnitWork& work,
                                                   Pass pass) {
   const MicroPack& pack = plan.micropacks[index(work.unit.pack)];
+  if (pass == Pass::weight) {
+    return program.packs[index(work.unit.pack)][work.rank].rows.value * layer.left_apart;
+  }
   const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
   const auto& per_token =
       pass == Pass::forward ? layer.forward_workspace : layer.backward_workspace;
