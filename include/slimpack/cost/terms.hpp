@@ -124,10 +124,11 @@ class Terms {
   [[nodiscard]] double weight_share() const noexcept {
     return matrix_ / (2 * matrix_ + moved_backward_);
   }
-  /// Kernels of a layer of W, and of B without them.
+  /// Kernels of a layer of W.
   [[nodiscard]] std::int64_t weight_kernels() const noexcept {
     return std::min(kWeightKernels, cluster_.backward_kernels);
   }
+  /// Kernels of a layer of B where W is apart.
   [[nodiscard]] std::int64_t backward_apart_kernels() const noexcept {
     return cluster_.backward_kernels - weight_kernels();
   }
