@@ -62,12 +62,19 @@ def setting(seed, number):
             "--tp", str(tp), "--batch-tokens", str(tokens), "--seed", str(number)]
 
 
+class Refused(Exception):
+    """A comparison that the program does not make; the message says why."""
+
+
 def compare(program, arguments, planners, effort):
     """Results by planner of `slimpack compare` with these arguments."""
     command = [program, "compare", *arguments, "--planners", ",".join(planners), "--effort", effort, "--threads", "1", "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1):
-        sys.exit(f"{' '.join(command)}: {done.stderr}")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise Refused(f"{program}: {error.strerror}") from error
+    if done.returncode not in (0, 1) or not done.stdout:
+        raise Refused(f"{' '.join(command)}: {done.stderr.strip()}")
     return {one["planner"]: one for one in json.loads(done.stdout)["results"]}
 
 
@@ -146,4 +153,8 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Refused as refusal:
+        print(f"random_settings.py: {refusal}", file=sys.stderr)
+        sys.exit(2)
