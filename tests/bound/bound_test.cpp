@@ -35,7 +35,7 @@ CostSpec small_cost(std::uint64_t kind) {
 /// Half of the draws get the memory that they need at their peaks and no more.
 TEST_CASE("iteration_bound: no simulated plan is faster") {
   std::map<std::string, int> terms;
-  int in_cp_group = 0, chunks = 0, tight = 0, forced = 0;
+  int in_cp_group = 0, chunks = 0, tight = 0, forced = 0, weights = 0;
   double closest = 0;
   constexpr std::uint64_t kDraws = slimpack::test::draws(4000U);
   for (std::uint64_t seed = 0; seed < kDraws; ++seed) {
@@ -49,9 +49,11 @@ TEST_CASE("iteration_bound: no simulated plan is faster") {
     if (seed % 11 == 0) options.recompute = static_cast<Recompute>(1 + seed % 3);
     if (seed % 4 == 1) options.uncut = true;  // of one sample at times, which memory binds
     if (seed % 12 == 1) options.recompute = Recompute::full;
+    const std::uint64_t cost = seed % 4 == 0 ? 0 : seed % 3;
+    options.weights = seed % 8 < 3 && cost != 2;  // a table has no prices of W
     Plan plan = test::random_plan(seed, options);
     plan.cluster.small.shared_links = seed % 2 == 1;
-    plan.cost = small_cost(seed % 4 == 0 ? 0 : seed % 3);
+    plan.cost = small_cost(cost);
     if (seed % 7 == 0) plan.cluster.kernel_s = plan.cluster.segment_s = 0;
     if (seed % 13 == 0) plan.cluster.tile_tokens = 1 + static_cast<std::int64_t>(seed % 8);
     const sim::PlanSimulation simulation = sim::simulate_plan(plan);
@@ -70,14 +72,20 @@ TEST_CASE("iteration_bound: no simulated plan is faster") {
     in_cp_group += plan.parallel.max_cp > 1 ? 1 : 0;
     chunks += plan.parallel.chunks > 1 ? 1 : 0;
     forced += bound.term.ends_with("+memory") ? 1 : 0;
+    weights += std::any_of(plan.micropacks.begin(), plan.micropacks.end(),
+                           [](const MicroPack& pack) { return pack.pass == Pass::weight; })
+                   ? 1
+                   : 0;
     closest = std::max(closest, seconds(bound.value) / seconds(simulated));
     CHECK(planners::iteration_bound(plan) == bound);
   }
   MESSAGE(kDraws, " plans, merging allowed ", in_cp_group, ", chunks ", chunks, ", tight memory ",
-          tight, ", recomputation forced ", forced, "; closest bound over simulated: ", closest);
+          tight, ", recomputation forced ", forced, ", W ", weights,
+          "; closest bound over simulated: ", closest);
   for (const auto& [term, count] : terms) MESSAGE(term, ": ", count);
   for (const char* term : {"work", "sample", "ranks", "path"}) CHECK(terms[term] > 0);
   CHECK(forced > 0);
+  CHECK(weights > 0);
   CHECK(closest > 0.95);
 }
 

@@ -163,6 +163,28 @@ void check_laws(const Model& model) {
       CHECK(static_cast<double>(model.backward(load, stage, mode).value) + 2 >=
             (backward + repeated) / (1000 * tp));
     }
+    // B apart has the rates of its own; with W together, those of B.
+    const double apart =
+        backward - layers * (tokens * (rates.backward_token - rates.apart_token) +
+                             tokens * passed *
+                                 static_cast<double>(rates.backward_tensor - rates.apart_tensor) +
+                             tp * units * (rates.backward_launch - rates.apart_launch));
+    CHECK(apart <= backward);
+    if constexpr (SplitCostModel<Model>) {
+      PackLoad own = load;
+      own.ranks = 1;
+      const double weight = static_cast<double>(model.weight(own, stage).value);
+      const double without_rows = load.tokens.value > 0 ? 0 : backward - apart;
+      for (const Recompute mode : kModes) {
+        const double repeated = layers * tokens * again[static_cast<std::size_t>(mode)];
+        const double time = static_cast<double>(model.backward_apart(load, stage, mode).value);
+        CHECK(time + 2 >= (apart + repeated) / (1000 * tp));
+        CHECK(time + weight + 3 >= (backward - without_rows + repeated) / (1000 * tp));
+        CHECK(model.backward_apart(load, stage, mode) >= model.backward_apart(own, stage, mode));
+      }
+    } else {
+      CHECK(apart == backward);
+    }
     const auto head_tp = static_cast<double>(head.tensor_parallel);
     const double head_passed = 1e12 * (head_tp - 1) / head.tensor_link.bytes_per_s;
     const double projected =

@@ -116,13 +116,19 @@ struct WorkRates {
   std::int64_t forward_tensor = 0;   ///< bytes of F, per token and layer
   std::int64_t backward_tensor = 0;  ///< bytes of B, per token and layer, nothing recomputed
   std::int64_t head_tensor = 0;      ///< bytes of H, per token
+  // B that leaves weights apart; those of B where the model has no price of it. What is less than
+  // in B is in W, at least.
+  double apart_token = 0;         ///< per token and layer
+  double apart_launch = 0;        ///< per B and layer
+  std::int64_t apart_tensor = 0;  ///< bytes per token and layer
   friend bool operator==(const WorkRates&, const WorkRates&) = default;
 };
 
 /// Laws: the rates of tokens, pairs and rows are those that large units approach, without launch,
 /// segment, tile or communication; no price is below the sum of all rates times amounts, those of
 /// tokens, pairs and rows over `tensor_parallel` (but for the rounding of each term to a
-/// picosecond), nor below the price of the same load with `ranks` 1.
+/// picosecond), nor below the price of the same load with `ranks` 1. The same holds of B that
+/// leaves weights apart, and of it and W together, beside the rates of B.
 template <class Model>
 concept RatedCostModel = CostModel<Model> && requires(const Model& model) {
   { model.rates() } noexcept -> std::same_as<WorkRates>;

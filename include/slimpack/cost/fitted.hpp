@@ -190,6 +190,8 @@ class FittedModel {
       rates.backward_launch = layer_backward_->layer;
       rates.backward_segment = layer_backward_->segment;
       rates.backward_tiles = false;
+      rates.apart_token = layer_apart_->token;
+      rates.apart_launch = layer_apart_->layer;
     }
     if (embedding_forward_) rates.embedding_forward = embedding_forward_->token;
     if (embedding_backward_) rates.embedding_backward = embedding_backward_->token;

@@ -233,6 +233,9 @@ class TableModel {
     rates.forward_launch = rates.backward_launch = 0;
     rates.forward_segment = rates.backward_segment = 0;
     rates.forward_tiles = rates.backward_tiles = false;
+    rates.apart_token = rates.backward_token;
+    rates.apart_launch = rates.backward_launch;
+    rates.apart_tensor = rates.backward_tensor;
     return rates;
   }
 

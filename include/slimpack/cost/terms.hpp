@@ -415,6 +415,9 @@ inline WorkRates Terms::rates() const noexcept {
   rates.forward_tensor = passed_on(kTensorForward * hidden_bytes_);
   rates.backward_tensor = passed_on(kTensorBackward * hidden_bytes_);
   rates.head_tensor = 2 * hidden_bytes_;
+  rates.apart_token = matrix_ + moved_backward_;
+  rates.apart_launch = kernel_ * d(backward_apart_kernels());
+  rates.apart_tensor = passed_on(kTensorBackwardApart * hidden_bytes_);
   return rates;
 }
 

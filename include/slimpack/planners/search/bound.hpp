@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -28,10 +29,11 @@ namespace slimpack::planners {
 struct LowerBound {
   Nanos value;  ///< no valid plan's step is shorter
   /// The term that gives the bound, the first of equals:
-  /// `work`: a stage's work over its data-parallel ranks, after the fill and before the drain;
-  /// `sample`: the same of the ranks that share the longest sample;
-  /// `ranks`: the same of a rank that must hold several long samples (no rank shares any);
-  /// `path`: the longest sample through all virtual stages and back.
+  /// `work`: a stage's work over its data-parallel ranks, after the fill and before what follows
+  /// the last of it: all work and the end of the step, or all but W and the drain; `sample`: the
+  /// same of the ranks that share the longest sample; `ranks`: the same of a rank that must hold
+  /// several long samples (no rank shares any); `path`: the longest sample through all virtual
+  /// stages and back.
   /// `+memory` behind a name says that recomputation which memory forces is part of it.
   std::string term;
   std::int32_t pp = 0;  ///< the stage that binds
@@ -85,15 +87,28 @@ class BoundTerms {
     }
     return sum;
   }
-  /// From the last unit with tokens on a virtual stage to the end.
+  /// From the last B with tokens on a virtual stage to the end.
   [[nodiscard]] Nanos tail(std::int32_t i) const {
     Nanos drained, longest;
     for (std::int32_t line = i;; --line) {
       if (line < virtual_stages_.pp)
         longest = std::max(longest, drained + last_bucket(line) + optimizer(line));
       if (line == 0) return longest;
-      drained += hop() + model_.backward(first_, stage(line - 1), Recompute::none);
+      drained += hop() + backward(first_, line - 1);
     }
+  }
+  /// From the last B or W with tokens of a virtual stage to the end.
+  [[nodiscard]] Nanos end(std::int32_t i) const {
+    return last_bucket(i) + optimizer(virtual_stages_.stage(i));
+  }
+  /// The same of a stage, whichever chunk's comes last.
+  [[nodiscard]] Nanos end_of_stage(std::int32_t pp) const {
+    Nanos least = end(pp);
+    for (std::int32_t chunk = 1; chunk < virtual_stages_.chunks; ++chunk) {
+      const std::int32_t i = virtual_stages_.index(pp, chunk);
+      if (stage(i).layers > 0) least = std::min(least, end(i));
+    }
+    return least;
   }
   /// The longest sample's last slice from a virtual stage to the last one, and back to it.
   [[nodiscard]] Nanos onward(std::int32_t i) const {
@@ -106,7 +121,7 @@ class BoundTerms {
   [[nodiscard]] Nanos back(std::int32_t i) const {
     Nanos sum;
     for (std::int32_t line = i + 1; line < virtual_stages_.size(); ++line) {
-      sum += hop() + model_.backward(last_, stage(line), Recompute::none);
+      sum += hop() + backward(last_, line);
     }
     return sum;
   }
@@ -131,10 +146,20 @@ class BoundTerms {
     const Bytes bytes{most_ranks(plan_) == 1 ? boundary : 0};
     return over_links([&](const Link& link) { return model_.transfer(bytes, link); });
   }
-  /// R of the layer that the last B passes last, with what is reduced beside chunk 0's layers.
-  [[nodiscard]] Nanos last_bucket(std::int32_t pp) const {
-    const std::int64_t layers = chunk_layers(plan_, pp, 0), tp = plan_.parallel.tp;
-    const std::int64_t weights = reduced_weights(plan_, pp, 0);
+  /// The shorter B, with the gradients of weights or without.
+  [[nodiscard]] Nanos backward(const PackLoad& load, std::int32_t line) const {
+    const Nanos with = model_.backward(load, stage(line), Recompute::none);
+    if constexpr (SplitCostModel<Model>) {
+      return std::min(with, model_.backward_apart(load, stage(line), Recompute::none));
+    } else {
+      return with;
+    }
+  }
+  /// R of the layer that the last unit passes last, with what is reduced beside chunk 0's layers.
+  [[nodiscard]] Nanos last_bucket(std::int32_t i) const {
+    const std::int32_t pp = virtual_stages_.stage(i), chunk = virtual_stages_.chunk(i);
+    const std::int64_t layers = chunk_layers(plan_, pp, chunk), tp = plan_.parallel.tp;
+    const std::int64_t weights = reduced_weights(plan_, pp, chunk);
     if (weights == 0) return {};
     const Bytes bytes{(weights * plan_.memory.gradient_bytes + tp - 1) / tp};
     const std::int64_t all = over_links([&](const Link& link) {
@@ -176,6 +201,11 @@ class BoundTerms {
 /// Sums over the longest n samples, for each n: work of one stage, and its forced recomputation.
 struct StageSums {
   std::vector<Int128> work, again;
+
+  /// Of the n longest samples without the m longest.
+  [[nodiscard]] Int128 between(std::size_t m, std::size_t n) const { return work[n] - work[m]; }
+  /// Whether these have recomputation that memory forces.
+  [[nodiscard]] bool forced(std::size_t m, std::size_t n) const { return again[n] > again[m]; }
 };
 [[nodiscard]] inline StageSums stage_sums(const BoundWork& work, std::int32_t pp,
                                           const std::vector<Tokens>& longest) {
@@ -214,7 +244,10 @@ LowerBound iteration_bound(const Plan& plan, const Model& model) {
           longest.back().value > 0 ? longest.front().value : longest.back().value);
 
   const detail::BoundTerms<Model> terms(plan, model, longest.back(), longest.front());
-  const detail::BoundWork work(plan, model.rates());
+  // All work, and all but W of plans whose B all leave weights apart: W may fill the drain.
+  const std::array<detail::BoundWork, 2> work{
+      detail::BoundWork(plan, model.rates()),
+      detail::BoundWork(plan, detail::without_weights(model.rates()))};
   LowerBound best;
   const auto offer = [&](Nanos value, const char* term, bool memory, std::int32_t pp) {
     if (!best.term.empty() && value <= best.value) return;
@@ -222,36 +255,49 @@ LowerBound iteration_bound(const Plan& plan, const Model& model) {
   };
   const auto ranks = static_cast<std::size_t>(degrees.dp);
   const std::int64_t most = detail::most_ranks(plan);
-  std::vector<detail::StageSums> sums;
+  std::vector<std::array<detail::StageSums, 2>> sums;
   std::vector<std::size_t> sums_of;
   for (std::int32_t pp = 0; pp < degrees.pp; ++pp) {
-    const Nanos around = terms.fill(pp) + terms.tail(pp) + work.launches(pp);
+    const Nanos before = terms.fill(pp) + work[1].launches(pp);
+    const std::array<Nanos, 2> after{terms.end_of_stage(pp), terms.tail(pp)};
     std::size_t kind = sums.size();
     for (std::int32_t other = 0; other < pp && kind == sums.size(); ++other) {
-      if (work.alike(other, pp)) kind = sums_of[static_cast<std::size_t>(other)];
+      if (work[0].alike(other, pp)) kind = sums_of[static_cast<std::size_t>(other)];
     }
     sums_of.push_back(kind);
-    if (kind == sums.size()) sums.push_back(detail::stage_sums(work, pp, longest));
-    const auto& [all, again] = sums[kind];
-    offer(around + work.each(all.back(), degrees.dp), "work", again.back() > 0, pp);
-    offer(around + work.each(all[1], most), "sample", again[1] > 0, pp);
-    for (std::size_t k = 1; most == 1 && k * ranks < longest.size(); ++k) {
-      const std::size_t last = k * ranks + 1, first = k * ranks - k;
-      offer(around + work.each(all[last] - all[first], 1), "ranks", again[last] > again[first], pp);
+    if (kind == sums.size()) {
+      sums.push_back(
+          {detail::stage_sums(work[0], pp, longest), detail::stage_sums(work[1], pp, longest)});
+    }
+    for (std::size_t part = 0; part < 2; ++part) {
+      const detail::StageSums& sum = sums[kind][part];
+      const auto offer_some = [&](std::size_t first, std::size_t last, std::int64_t devices,
+                                  const char* term) {
+        offer(before + work[part].each(sum.between(first, last), devices) + after[part], term,
+              sum.forced(first, last), pp);
+      };
+      offer_some(0, longest.size(), degrees.dp, "work");
+      offer_some(0, 1, most, "sample");
+      for (std::size_t k = 1; most == 1 && k * ranks < longest.size(); ++k) {
+        offer_some(k * ranks - k, k * ranks + 1, 1, "ranks");
+      }
     }
   }
   const VirtualStages virtual_stages = virtual_stages_of(plan);
   Nanos there, home;
   std::int32_t stage = 0;
   for (std::int32_t i = 0; i < virtual_stages.size(); ++i) {
-    const Nanos forward = work.each(work.line(i, longest.front(), false), most);
-    const Nanos backward = work.each(work.line(i, longest.front(), true), most);
-    const Nanos forth = terms.fill(i) + forward + work.launch(i, false) + terms.onward(i);
+    const Nanos forward = work[0].each(work[0].line(i, longest.front(), false), most);
+    const Nanos forth = terms.fill(i) + forward + work[0].launch(i, false) + terms.onward(i);
     if (forth > there) {
       there = forth;
       stage = virtual_stages.stage(i);
     }
-    home = std::max(home, terms.back(i) + work.launch(i, true) + backward + terms.tail(i));
+    const std::array<Nanos, 2> after{terms.end(i), terms.tail(i)};
+    for (std::size_t part = 0; part < 2; ++part) {
+      const Nanos backward = work[part].each(work[part].line(i, longest.front(), true), most);
+      home = std::max(home, terms.back(i) + work[1].launch(i, true) + backward + after[part]);
+    }
   }
   offer(there + terms.last_head() + home, "path", false, stage);
   return best;

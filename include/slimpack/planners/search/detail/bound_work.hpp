@@ -60,6 +60,14 @@ struct ModeEffect {
   return least >= 0 ? least : modes.back().added;
 }
 
+/// The rates of plans whose B all leave weights apart, but for what W takes.
+[[nodiscard]] constexpr WorkRates without_weights(WorkRates rates) noexcept {
+  rates.backward_token = rates.apart_token;
+  rates.backward_launch = rates.apart_launch;
+  rates.backward_tensor = rates.apart_tensor;
+  return rates;
+}
+
 /// The work of samples in picoseconds of one device without tensor parallelism.
 class BoundWork {
  public:
