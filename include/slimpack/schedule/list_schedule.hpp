@@ -30,12 +30,12 @@ namespace slimpack::schedule {
 struct ListWorkspace {
   std::vector<detail::ListRank> ranks;  ///< of the part that was scheduled last
   detail::ListState state;              ///< of that run
-  Nanos end;  ///< the last `list_schedule`: when its last F, B or H ends in its own simulation
+  Nanos end;  ///< the last `list_schedule`: when its last F, B, W or H ends in its own simulation
 };
 
 /// The result of scheduling one part.
 struct ListOutcome {
-  Nanos end;                             ///< of the last F, B or H in the list's own simulation
+  Nanos end;                             ///< of the last F, B, W or H in the list's own simulation
   std::optional<Infeasible> infeasible;  ///< set if memory does not suffice; there are no orders
 };
 
@@ -58,6 +58,16 @@ void fill_times(ListRank& rank, const Plan& plan, const Times& times) {
         rank.transfer[side][i] =
             stages > 1 ? times.transfer(pack, virtual_stage, pass.place[item]).value : 0;
       }
+    }
+  }
+  RankWeights& weights = rank.weights;
+  weights.time.clear();
+  for (std::int32_t pp = 0; pp < stages; ++pp) {
+    for (std::size_t item = 0; item < weights.size(); ++item) {
+      weights.time.push_back(weight_time(times, static_cast<PackId>(weights.pack[item]),
+                                         virtual_stages.index(pp, weights.chunk[item]),
+                                         weights.place[item])
+                                 .value);
     }
   }
   rank.head_time.clear();
@@ -120,6 +130,7 @@ template <UnitTimes Times>
     const auto stages = static_cast<std::size_t>(plan.parallel.pp);
     rank.least.resize(rank.pass[0].size() * stages);
     rank.gate.resize(rank.pass[1].size() * stages);
+    rank.weights.due.resize(rank.weights.size() * stages);
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
       const std::int64_t needed = room.fill(rank, plan, pp, available);
       if (needed <= worst) continue;
@@ -145,7 +156,9 @@ template <UnitTimes Times>
 /// A free device runs B if it can, but F first while the next stage has no F to run. F runs only
 /// where memory then suffices for every B until the next F is needed, whatever the times are. H
 /// runs behind F on the last stage. Where the head is sharded, the stages of a rank run the H of
-/// several packs in one collective (`ListOptions`). R follows the last B of its chunk.
+/// several packs in one collective (`ListOptions`). R follows the last B or W of its chunk. W runs
+/// where a device would otherwise wait about as long, behind the last B, and before all else where
+/// what B leaves to it exceeds what fills the drain or what there is memory for.
 ///
 ///     auto result = list_schedule(plan, PricedPlan(plan), MemoryModel(plan));
 ///     if (const auto* lacking = std::get_if<Infeasible>(&result)) return *lacking;

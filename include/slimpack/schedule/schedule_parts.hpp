@@ -12,6 +12,7 @@
 #include "slimpack/core/union_find.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/links.hpp"
+#include "slimpack/cost/slice_index.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/detail/list_sequence.hpp"
@@ -72,7 +73,8 @@ class ScheduleParts {
       }
     }
     join_ranks(plan, {detail::queue_order(plan, Pass::forward),
-                      detail::queue_order(plan, Pass::backward)});
+                      detail::queue_order(plan, Pass::backward), detail::weight_packs(plan)});
+    find_last_backward(plan);
     stages_ = static_cast<std::size_t>(plan.parallel.pp);
     one_port_ = slimpack::one_port(plan);
   }
@@ -83,7 +85,7 @@ class ScheduleParts {
   [[nodiscard]] const std::vector<std::int32_t>& ranks(std::size_t part) const noexcept {
     return ranks_[part];
   }
-  /// The packs of one pass of a part, in the order in which they run.
+  /// The packs of one pass of a part, in the order in which they run; weight packs as listed.
   [[nodiscard]] const std::vector<std::uint32_t>& packs(std::size_t part,
                                                         Pass pass) const noexcept {
     return packs_[part][static_cast<std::size_t>(pass)];
@@ -96,6 +98,10 @@ class ScheduleParts {
   [[nodiscard]] std::uint32_t last_forward(SampleId sample) const noexcept {
     return last_forward_[index(sample)];
   }
+  /// The position in `packs` of the last backward pack that leaves tokens to a weight pack.
+  [[nodiscard]] std::uint32_t last_backward(std::uint32_t weight_pack) const noexcept {
+    return last_backward_[weight_pack];
+  }
   /// Whether the messages that (dp, pp) sends forward and back take turns.
   [[nodiscard]] bool one_port(std::int32_t dp, std::int32_t pp) const {
     return one_port_[static_cast<std::size_t>(dp) * stages_ + static_cast<std::size_t>(pp)];
@@ -106,7 +112,7 @@ class ScheduleParts {
   }
 
  private:
-  void join_ranks(const Plan& plan, const std::array<std::vector<std::uint32_t>, 2>& order) {
+  void join_ranks(const Plan& plan, const std::array<std::vector<std::uint32_t>, 3>& order) {
     const auto ranks = static_cast<std::size_t>(plan.parallel.dp);
     UnionFind sets(ranks);
     std::vector<bool> used(plan.groups.size(), false);
@@ -142,11 +148,45 @@ class ScheduleParts {
     }
   }
 
+  /// Weight slices must name tokens that backward packs of their group leave apart.
+  void find_last_backward(const Plan& plan) {
+    last_backward_.assign(plan.micropacks.size(), 0);
+    std::int64_t apart = 0;
+    bool weights = false;
+    for (const MicroPack& pack : plan.micropacks) {
+      weights = weights || pack.pass == Pass::weight;
+      if (pack.pass != Pass::backward || pack.weights == WeightGradients::with) continue;
+      for (const Slice& slice : pack.slices) apart += slice.length().value;
+    }
+    if (weights) {
+      const SliceIndex backward(plan, Pass::backward);
+      for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+        const MicroPack& pack = plan.micropacks[id];
+        if (pack.pass != Pass::weight) continue;
+        for (const Slice& slice : pack.slices) {
+          backward.for_each_overlap(
+              slice.sample, slice.begin, slice.end, [&](const IndexedSlice& found) {
+                const MicroPack& left = plan.micropacks[index(found.pack)];
+                require(
+                    left.weights == WeightGradients::apart && left.group == pack.group,
+                    "list_schedule: a backward MicroPack of its group must leave its weights to "
+                    "weight MicroPack",
+                    static_cast<std::int64_t>(id));
+                last_backward_[id] = std::max(last_backward_[id], position_[index(found.pack)]);
+              });
+          apart -= slice.length().value;
+        }
+      }
+    }
+    require(apart == 0, "list_schedule: weight MicroPacks must hold all tokens that are apart");
+  }
+
   std::vector<std::vector<std::int32_t>> ranks_;                  // by part
   std::vector<std::uint32_t> place_;                              // by rank
-  std::vector<std::array<std::vector<std::uint32_t>, 2>> packs_;  // by part and pass
+  std::vector<std::array<std::vector<std::uint32_t>, 3>> packs_;  // by part and pass
   std::vector<std::uint32_t> position_;                           // by pack
   std::vector<std::uint32_t> last_forward_;                       // by sample
+  std::vector<std::uint32_t> last_backward_;                      // by weight pack
   std::size_t stages_ = 0;
   std::vector<bool> one_port_;  // by device
 };

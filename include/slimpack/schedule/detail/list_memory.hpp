@@ -42,11 +42,15 @@ inline void fill_bytes(ListRank& rank, const MemoryModel& memory) {
   rank.freed.resize(backward.size());
   rank.opens.resize(backward.size());
   rank.closes.resize(backward.size());
+  rank.made.resize(backward.size());
+  rank.left.resize(backward.size());
   for (std::size_t i = 0; i < backward.size(); ++i) {
     if (const std::uint32_t known = backward.previous_chunk[i]; known != kNoItem) {
       rank.freed[i] = rank.freed[known];
       rank.opens[i] = rank.opens[known];
       rank.closes[i] = rank.closes[known];
+      rank.made[i] = rank.made[known];
+      rank.left[i] = rank.left[known];
       continue;
     }
     const auto id = static_cast<PackId>(backward.pack[i]);
@@ -54,13 +58,22 @@ inline void fill_bytes(ListRank& rank, const MemoryModel& memory) {
     rank.freed[i] = (memory.kept(id, place, 1) + memory.keys_values(id, place, 1)).value;
     rank.opens[i] = memory.begun_gradients(id, place, 1).value;
     rank.closes[i] = memory.ended_gradients(id, place, 1).value;
+    rank.made[i] = memory.made_apart(id, place, 1).value;
+    rank.left[i] = memory.left_apart(id, place, 1).value;
+  }
+  RankWeights& weights = rank.weights;
+  weights.freed.resize(weights.size());
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    weights.freed[i] =
+        memory.left_apart(static_cast<PackId>(weights.pack[i]), weights.place[i], 1).value;
   }
 }
 
 /// The room that one device has and needs. A device's bytes are a sum of what its count of forward
 /// items says and what its count of backward items says, because each pass has one order: buffers
 /// of receives as posted, of sends as a ring of `max_in_flight` on each channel. So one table says,
-/// for each forward item, after how many backward items it may run.
+/// for each forward item, after how many backward items it may run. What B leaves to W counts until
+/// W is due, however early it runs.
 class ListMemory {
  public:
   explicit ListMemory(const MemoryModel& memory) : hidden_(memory.layer().boundary) {}
@@ -71,8 +84,7 @@ class ListMemory {
   [[nodiscard]] std::int64_t fill(ListRank& rank, const Plan& plan, std::int32_t pp,
                                   std::int64_t available) {
     count_forward(rank, plan, pp);
-    count_backward(rank, plan, pp);
-    const std::int64_t needed = needed_at_least(rank);
+    const std::int64_t needed = needed_for_backward(rank, plan, pp, available);
     if (needed <= available) find_least(rank, pp, available);
     return needed;
   }
@@ -161,25 +173,63 @@ class ListMemory {
     }
   }
 
+  /// Lets as much wait for W as fills the drain; less where F could not run ahead of B by as many
+  /// items as there are stages from here on.
+  [[nodiscard]] std::int64_t needed_for_backward(ListRank& rank, const Plan& plan, std::int32_t pp,
+                                                 std::int64_t available) {
+    RankWeights& weights = rank.weights;
+    if (weights.empty()) {
+      count_backward(rank, plan, pp);
+      return needed_at_least(rank);
+    }
+    const RankPass& forward = rank.pass[0];
+    const std::int32_t chunks = plan.parallel.chunks;
+    std::int64_t held = 0;
+    for (std::size_t i = 0; i < forward.size(); ++i) {
+      held += chunk_layers(plan, pp, forward.chunk[i]) * rank.held[i];
+    }
+    const std::int64_t ahead =
+        held / static_cast<std::int64_t>(forward.size()) * (plan.parallel.pp - pp) * chunks;
+    std::int64_t most = most_left(rank.pass[1], rank.left, plan, pp,
+                                  static_cast<std::size_t>(std::max(plan.parallel.pp - 1, chunks)));
+    for (;; most /= 2) {
+      if (most < weights.freed.front()) most = 0;
+      find_due(weights, rank.pass[1], rank.left, plan, pp, most);
+      count_backward(rank, plan, pp);
+      const std::int64_t needed = needed_at_least(rank);
+      if (most == 0 || needed + ahead <= available) return needed;
+    }
+  }
+
   void count_backward(const ListRank& rank, const Plan& plan, std::int32_t pp) {
     const RankPass& pass = rank.pass[1];
     const std::size_t count = pass.size();
     const bool last = pp + 1 == plan.parallel.pp;
     const bool hands = plan.parallel.pp == 1;
+    const RankWeights& weights = rank.weights;
+    const std::uint32_t* due = weights.due.data() + static_cast<std::size_t>(pp) * weights.size();
+    const std::int64_t regrouped =
+        weights.empty() ? 0 : *std::max_element(weights.freed.begin(), weights.freed.end());
+    std::size_t run = 0;  // W that are due
     count_rings(pass, plan, pp, false);
     std::int64_t held = 0;
     after_backward_.assign(count + 1, posted_[0]);
     from_backward_.assign(count + 1, 0);
     for (std::size_t i = 0; i < count; ++i) {
       const Stage& stage = plan.stages[index_of(plan, pp, pass.chunk[i])];
-      held += stage.layers() * rank.opens[i];
+      held += stage.layers() * (rank.opens[i] + rank.made[i]);
       if (hands && pass.leaves[i] == 0) held += pass.message[i];
-      const std::int64_t within = held + posted_[i] + sent_[i + 1] + rank.workspace[1][i];
-      from_backward_[i] = std::max(within, after_backward_[i] + head_);
-      held -= stage.layers() * (rank.freed[i] + rank.closes[i]);
+      std::int64_t within = held + posted_[i] + sent_[i + 1] + rank.workspace[1][i];
+      held -= stage.layers() * (rank.freed[i] + rank.closes[i] + rank.made[i] - rank.left[i]);
       if (last && pass.enters[i] != 0) held -= pass.message[i];
       if (hands && pass.enters[i] == 0) held -= pass.message[i];
-      after_backward_[i + 1] = held + posted_[i + 1] + sent_[i + 1];
+      const std::int64_t buffers = posted_[i + 1] + sent_[i + 1];
+      for (; run < weights.size() && due[run] <= i + 1; ++run) {
+        within = std::max(within, held + buffers + weights.freed[run]);
+        held -= chunk_layers(plan, pp, weights.chunk[run]) * weights.freed[run];
+      }
+      from_backward_[i] = std::max(within, after_backward_[i] + std::max(head_, regrouped));
+      after_backward_[i + 1] = held + buffers;
     }
   }
 

@@ -11,6 +11,7 @@
 
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/detail/list_sequence.hpp"
+#include "slimpack/schedule/detail/list_weights.hpp"
 #include "slimpack/schedule/schedule_parts.hpp"
 
 namespace slimpack::schedule::detail {
@@ -19,6 +20,7 @@ namespace slimpack::schedule::detail {
 struct ListRank {
   std::int32_t dp = 0;
   std::array<RankPass, 2> pass;
+  RankWeights weights;
   /// Forward items that have ended before a backward item must be able to run: the safe order of
   /// the part runs them all first. Never falls from item to item.
   std::vector<std::uint32_t> reserve;
@@ -29,6 +31,7 @@ struct ListRank {
   // Bytes of items, per layer of the item's chunk.
   std::vector<std::int64_t> held;                         ///< F allocates
   std::vector<std::int64_t> freed, opens, closes;         ///< B frees; of gradients
+  std::vector<std::int64_t> made, left;                   ///< B makes for W, and leaves
   std::array<std::vector<std::int64_t>, 2> workspace;     ///< by pass
   std::vector<std::int64_t> head_bytes, head_last_bytes;  ///< scratch of H: any stage, last stage
 
@@ -199,6 +202,7 @@ inline void lay_out(std::vector<ListRank>& ranks, const Plan& plan, const Schedu
   for (ListRank& rank : ranks) {
     link_items(rank.pass[0], plan, 0, chunks - 1, scratch);
     link_items(rank.pass[1], plan, chunks - 1, 0, scratch);
+    lay_out_weights(rank.weights, rank.pass[1], rank.dp, plan, parts, part);
   }
   find_needs(ranks, plan, parts, part, blocks);
 }

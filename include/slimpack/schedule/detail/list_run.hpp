@@ -24,7 +24,7 @@ class ListRun : ListPlaces {
  public:
   using ListPlaces::ListPlaces;
 
-  /// Appends the orders of all devices of the part; the time at which the last F, B or H ends.
+  /// Appends the orders of all devices of the part; the time at which the last unit but R, O ends.
   Nanos run() {
     prepare();
     state_.loop.run(*this);
@@ -45,6 +45,7 @@ class ListRun : ListPlaces {
     ++state_.heads[rank_of(device)].idle;
     if (doing == Doing::head) return;
     --left_;
+    if (doing == Doing::weight) return;
     const std::size_t side = doing == Doing::forward ? 0 : 1;
     const std::uint32_t rank = rank_of(device), stage = stage_of(device);
     const RankPass& pass = ranks_[rank].pass[side];
@@ -67,6 +68,10 @@ class ListRun : ListPlaces {
     const std::uint32_t rank = rank_of(device), stage = stage_of(device);
     ListHead& head = state_.heads[rank];
     state_.devices[device].wanted = 0;
+    if (weight_due(device)) {
+      begin_weight(device);
+      return;
+    }
     if (shard_ && !head.called && stage == last_ && time_to_call(device)) call(rank);
     if (head.called) {
       join(device);
@@ -107,7 +112,11 @@ class ListRun : ListPlaces {
       run_head(device);
       return;
     }
-    wake(device, ready_times);
+    if (weight_fills(device, ready_times)) {
+      begin_weight(device);
+    } else {
+      wake(device, ready_times);
+    }
   }
 
   /// Nothing runs and nothing is known to come: calls the stages of a rank together for H that they
@@ -131,6 +140,8 @@ class ListRun : ListPlaces {
     state_.loop.reset(devices);
     state_.devices.assign(devices, {});
     state_.heads.assign(ranks_.size(), {});
+    const auto chunks = static_cast<std::size_t>(plan_.parallel.chunks);
+    state_.gradients.assign(devices * chunks, 0);
     left_ = 0;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       ListRank& rank = ranks_[i];
@@ -148,25 +159,39 @@ class ListRun : ListPlaces {
         DeviceSchedule& schedule =
             schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))];
         schedule.order.clear();
-        schedule.order.reserve(rank.pass[0].size() + rank.pass[1].size() +
+        std::uint32_t* gradients = state_.gradients.data() + (i * stages_ + stage) * chunks;
+        for (const std::int32_t chunk : rank.pass[1].chunk) ++gradients[chunk];
+        for (const std::int32_t chunk : rank.weights.chunk) ++gradients[chunk];
+        schedule.order.reserve(rank.pass[0].size() + rank.pass[1].size() + rank.weights.size() +
                                (shard_ || stage == last_ ? rank.head_item.size() : 0) +
                                static_cast<std::size_t>(plan_.parallel.chunks) + 1);
       }
-      left_ += rank.head_item.size();
+      left_ += rank.head_item.size() + rank.weights.size() * stages_;
     }
   }
 
   void close() {
-    for (const ListRank& rank : ranks_) {
-      for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-        auto& order = order_of(rank, stage);
-        for (std::int32_t chunk = plan_.parallel.chunks - 1; rank.pass[1].size() == 0 && chunk >= 0;
-             --chunk) {
-          order.push_back({UnitKind::reduce, PackId{}, chunk});
-        }
-        order.push_back({UnitKind::optimizer, PackId{}, 0});
-      }
+    for (std::uint32_t device = 0; device < state_.devices.size(); ++device) {
+      add_reductions(device);
+      order_of(ranks_[rank_of(device)], stage_of(device))
+          .push_back({UnitKind::optimizer, PackId{}, 0});
     }
+  }
+
+  /// R of each chunk of which no B or W is left, the last chunk first, on all ranks alike.
+  void add_reductions(std::uint32_t device) {
+    const std::int32_t chunks = plan_.parallel.chunks;
+    const std::uint32_t* gradients =
+        state_.gradients.data() + std::size_t{device} * static_cast<std::size_t>(chunks);
+    std::int32_t& done = state_.devices[device].reductions;
+    for (; done < chunks && gradients[chunks - 1 - done] == 0; ++done) {
+      order_of(ranks_[rank_of(device)], stage_of(device))
+          .push_back({UnitKind::reduce, PackId{}, chunks - 1 - done});
+    }
+  }
+  [[nodiscard]] std::uint32_t& gradients_left(std::uint32_t device, std::int32_t chunk) {
+    return state_.gradients[std::size_t{device} * static_cast<std::size_t>(plan_.parallel.chunks) +
+                            static_cast<std::size_t>(chunk)];
   }
 
   [[nodiscard]] std::vector<Unit>& order_of(const ListRank& rank, std::uint32_t stage) {
@@ -189,19 +214,18 @@ class ListRun : ListPlaces {
     order.push_back({side == 0 ? UnitKind::forward : UnitKind::backward,
                      static_cast<PackId>(pass.pack[item]), pass.chunk[item]});
     ++state.begun[side];
-    if (side == 1 && (item + 1 == pass.size() || pass.chunk[item + 1] != pass.chunk[item]) &&
-        last_of_chunk(pass, item)) {
-      order.push_back({UnitKind::reduce, PackId{}, pass.chunk[item]});
-    }
+    if (side == 1 && --gradients_left(device, pass.chunk[item]) == 0) add_reductions(device);
     occupy(device, side == 0 ? Doing::forward : Doing::backward, now() + time);
   }
-  /// No later item is of the same chunk: every block has all chunks, so only the last has none.
-  [[nodiscard]] static bool last_of_chunk(const RankPass& pass, std::uint32_t item) noexcept {
-    for (std::size_t later = pass.size(); later-- > item + 1;) {
-      if (pass.chunk[later] == pass.chunk[item]) return false;
-      if (pass.enters[later] != 0) return true;
-    }
-    return true;
+  void begin_weight(std::uint32_t device) {
+    const ListRank& rank = ranks_[rank_of(device)];
+    const std::int64_t time = weight_duration(device);
+    const std::uint32_t item = state_.devices[device].weights++;
+    order_of(rank, stage_of(device))
+        .push_back({UnitKind::weight, static_cast<PackId>(rank.weights.pack[item]),
+                    rank.weights.chunk[item]});
+    if (--gradients_left(device, rank.weights.chunk[item]) == 0) add_reductions(device);
+    occupy(device, Doing::weight, now() + time);
   }
 
   void occupy(std::uint32_t device, Doing doing, std::int64_t ends) {
@@ -290,6 +314,26 @@ class ListRun : ListPlaces {
   }
 
   // --- what runs next ---
+
+  /// Whether W is better than to wait: the next F or B comes later, or not much sooner, than W
+  /// ends.
+  [[nodiscard]] bool weight_fills(std::uint32_t device,
+                                  const std::array<std::int64_t, 2>& ready_times) const {
+    if (!weight_ready(device)) return false;
+    const std::int64_t time = weight_duration(device);
+    for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
+      const std::int64_t next = expected(device, side, ready_times[side]);
+      if (next < now() + time - time / kWeightSlack) return false;
+    }
+    return true;
+  }
+  /// Whether no stage of a rank has W that has to run before all else.
+  [[nodiscard]] bool none_due(std::uint32_t rank) const {
+    for (std::uint32_t stage = 0; stage < stages_; ++stage) {
+      if (weight_due(rank * stages_ + stage)) return false;
+    }
+    return true;
+  }
 
   /// Sets the next time at which something that is known to come makes an item ready.
   void wake(std::uint32_t device, const std::array<std::int64_t, 2>& ready_times) {
@@ -413,7 +457,9 @@ class ListRun : ListPlaces {
       head.readiness = std::max(head.readiness, now() + time[side]);
       return;
     }
-    if (head.idle == stages_) {
+    if (weight_ready(device) && weight_duration(device) <= left) {
+      begin_weight(device);
+    } else if (head.idle == stages_ && none_due(rank_of(device))) {
       run_collective(rank_of(device));
     } else {
       wake(device, ready_times);

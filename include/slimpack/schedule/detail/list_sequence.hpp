@@ -101,6 +101,24 @@ inline constexpr std::uint32_t kNoItem = std::numeric_limits<std::uint32_t>::max
   return order;
 }
 
+/// The weight packs as listed. Throws InvalidInput where one has no slice.
+[[nodiscard]] inline std::vector<std::uint32_t> weight_packs(const Plan& plan) {
+  std::vector<std::uint32_t> order;
+  for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+    if (plan.micropacks[id].pass != Pass::weight) continue;
+    require_pack(plan, static_cast<PackId>(id));
+    require(!plan.micropacks[id].slices.empty(),
+            "list_schedule: a MicroPack must have a slice, but not number",
+            static_cast<std::int64_t>(id));
+    for (const Slice& slice : plan.micropacks[id].slices) {
+      require(index(slice.sample) < plan.samples.size(), "slice: sample does not exist",
+              static_cast<std::int64_t>(index(slice.sample)));
+    }
+    order.push_back(static_cast<std::uint32_t>(id));
+  }
+  return order;
+}
+
 /// The position of a rank in a group that holds it.
 [[nodiscard]] inline std::size_t place_in_group(const Plan& plan, GroupId group, std::int32_t dp) {
   const std::vector<std::int32_t>& ranks = plan.groups[index(group)];

@@ -19,13 +19,17 @@ namespace slimpack::schedule::detail {
 inline constexpr std::size_t kCollectiveNotice = 1;
 /// A unit may end after the start of a collective by its own time over this.
 inline constexpr std::int64_t kCollectiveSlack = 10;
+/// W may keep the next item waiting for its own time over this.
+inline constexpr std::int64_t kWeightSlack = 3;
 
 /// What a device is doing.
 struct ListDevice {
-  enum class Doing : std::uint8_t { nothing, forward, backward, head };
+  enum class Doing : std::uint8_t { nothing, forward, backward, head, weight };
   Doing doing = Doing::nothing;
   std::uint8_t wanted = 0;  ///< waits for the other ranks of an item: 1 forward, 2 backward
   std::array<std::uint32_t, 2> begun{};  ///< items, by pass
+  std::uint32_t weights = 0;             ///< W that have begun
+  std::int32_t reductions = 0;           ///< R that are in its order
   std::int64_t ends = 0;                 ///< of the unit that runs
   std::array<std::int64_t, 2> link{};    ///< when the link of each direction is free
 };
@@ -44,6 +48,7 @@ struct ListState {
   EventLoop loop;
   std::vector<ListDevice> devices;
   std::vector<ListHead> heads;
+  std::vector<std::uint32_t> gradients;  ///< by device and chunk: B and W that have not begun
 };
 
 /// What a run over a part reads and keeps, and when its next units are ready.
@@ -108,6 +113,25 @@ class ListPlaces {
         .time[side][row(rank.pass[side], stage_of(device)) + state_.devices[device].begun[side]];
   }
 
+  /// Whether the B have ended that the next W of a device awaits.
+  [[nodiscard]] bool weight_ready(std::uint32_t device) const noexcept {
+    const RankWeights& weights = ranks_[rank_of(device)].weights;
+    const std::uint32_t next = state_.devices[device].weights;
+    return next < weights.size() && weights.after[next] <= ended(device, 1);
+  }
+  /// Whether it has to run before all else.
+  [[nodiscard]] bool weight_due(std::uint32_t device) const noexcept {
+    const RankWeights& weights = ranks_[rank_of(device)].weights;
+    const std::uint32_t next = state_.devices[device].weights;
+    return next < weights.size() &&
+           weights.due[std::size_t{stage_of(device)} * weights.size() + next] <= ended(device, 1);
+  }
+  [[nodiscard]] std::int64_t weight_duration(std::uint32_t device) const noexcept {
+    const RankWeights& weights = ranks_[rank_of(device)].weights;
+    return weights
+        .time[std::size_t{stage_of(device)} * weights.size() + state_.devices[device].weights];
+  }
+
   /// When the next item of a pass may begin on a device, as far as that is known: now or before, at
   /// a later time, or kNever while it waits for something that has not happened.
   [[nodiscard]] std::int64_t ready(std::uint32_t device, std::size_t side) const {
@@ -115,7 +139,7 @@ class ListPlaces {
     const RankPass& pass = rank.pass[side];
     const ListDevice& state = state_.devices[device];
     const std::uint32_t item = state.begun[side];
-    if (item == pass.size()) return kNever;
+    if (item == pass.size() || weight_due(device)) return kNever;
     const std::uint32_t stage = stage_of(device);
     const std::size_t first = row(pass, stage);
     std::int64_t time = rank.arrival[side][first + item];
@@ -138,6 +162,27 @@ class ListPlaces {
       }
     }
     return time;
+  }
+
+  /// When the next item of a pass will be there, as far as can be told: `ready_time` where that is
+  /// known and still to come, else what its sender has to run at least. kNever where it waits for
+  /// other ranks, for memory or for H.
+  [[nodiscard]] std::int64_t expected(std::uint32_t device, std::size_t side,
+                                      std::int64_t ready_time) const {
+    const ListRank& rank = ranks_[rank_of(device)];
+    const RankPass& pass = rank.pass[side];
+    const std::uint32_t item = state_.devices[device].begun[side], stage = stage_of(device);
+    if (item == pass.size() || ready_time <= now()) return kNever;
+    if (ready_time != kNever) return ready_time;
+    if (!receives(pass, side, stage, item)) return kNever;
+    if (rank.arrival[side][row(pass, stage) + item] != kNever) return kNever;
+    const std::uint32_t sent = stage == entry(side) ? pass.previous_chunk[item] : item;
+    const std::uint32_t from = device - stage + previous(side, stage);
+    const ListDevice& sender = state_.devices[from];
+    std::int64_t time = sender.doing == Doing::nothing ? now() : sender.ends;
+    if (ended(from, side) > sent) return kNever;  // the message waits for something else
+    if (sender.begun[side] <= sent) time += duration(from, side);
+    return time + rank.transfer[side][row(pass, stage_of(from)) + sent];
   }
 
   const Plan& plan_;
