@@ -155,6 +155,12 @@ class CudaDevice {
     });
   }
   template <class Link>
+  void weight(const runtime::PackCall& call, Link& link) {
+    timed([&] {
+      if (!evaluating_) rank_->weight(call, link);
+    });
+  }
+  template <class Link>
   void head(const runtime::HeadCall& call, Link& link) {
     timed([&] { rank_->head(call, link); });
   }

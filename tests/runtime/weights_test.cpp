@@ -13,23 +13,10 @@
 #include "slimpack/runtime/run_step.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "support/draws.hpp"
+#include "support/joined_plan.hpp"
 #include "support/random_plan.hpp"
 
 using namespace slimpack;
-
-namespace {
-
-/// The plan without W: every B computes the gradients of weights.
-Plan joined(Plan plan) {
-  std::erase_if(plan.micropacks, [](const MicroPack& pack) { return pack.pass == Pass::weight; });
-  for (MicroPack& pack : plan.micropacks) pack.weights = WeightGradients::with;
-  for (DeviceSchedule& device : plan.schedule) {
-    std::erase_if(device.order, [](const Unit& unit) { return unit.kind == UnitKind::weight; });
-  }
-  return plan;
-}
-
-}  // namespace
 
 TEST_CASE("W: gradients equal those of the same plan without W") {
   std::int64_t apart = 0, in_groups = 0;
@@ -40,7 +27,7 @@ TEST_CASE("W: gradients equal those of the same plan without W") {
     options.version = 2;
     if (seed % 2 == 0) options.cp_groups = true;
     const Plan plan = test::random_plan(seed, options);
-    const Plan whole = joined(plan);  // weight packs come last: other packs keep their numbers
+    const Plan whole = test::joined(plan);
     const runtime::StepData data = cpu::step_data(plan, cpu::random_tokens(plan, seed));
     auto split = cpu::make_devices(plan, seed), together = cpu::make_devices(whole, seed);
     const runtime::StepResult a = runtime::run_step(plan, data, std::span(split));

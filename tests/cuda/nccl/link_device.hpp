@@ -60,6 +60,13 @@ class LinkDevice {
     }
   }
   template <class Link>
+  void weight(const runtime::PackCall& call, Link& link) {
+    const Stage& stage = plan_.stages[static_cast<std::size_t>(call.virtual_stage)];
+    for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
+      if (call.releases) buckets_.pass(layer, queue_on(link));
+    }
+  }
+  template <class Link>
   void head(const runtime::HeadCall& call, Link& link) {
     const std::size_t members = call.stages.members.size();
     if (members == 1) return;

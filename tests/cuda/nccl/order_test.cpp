@@ -152,6 +152,7 @@ TEST_CASE("NcclTransport: what ranks queue for random plans meets and ends on an
     test::RandomPlanOptions options;
     if (seed >= 300) options.cp_groups = true;
     if (seed >= 350) options.chunks = 3;
+    options.weights = seed % 4 == 1;
     const Plan plan = test::random_plan(seed, options);
     Recording ranks(plan.schedule.size());
     const auto records = ranks.run(plan);

@@ -273,6 +273,7 @@ Plan plan_of(std::uint64_t seed, bool cp_groups) {
   options.max_pp = 3;
   options.max_tokens = 40;
   if (cp_groups) options.cp_groups = true;
+  options.weights = seed % 2 == 1;
   return test::random_plan(seed, options);
 }
 

@@ -100,6 +100,7 @@ TEST_CASE("ranks: two runs are equal to the last bit, as late as streams may run
     CAPTURE(seed);
     test::RandomPlanOptions options = few();
     if (seed % 2 == 1) options.cp_groups = true;
+    options.weights = seed >= 2;
     const Plan plan = test::rank_plan(seed, options);
     const std::vector<float> first = trained(plan, seed);
     CHECK(trained(plan, seed) == first);
@@ -111,13 +112,14 @@ TEST_CASE("ranks: two runs are equal to the last bit, as late as streams may run
 }
 
 TEST_CASE("ranks: units read nothing that was not written or kept for them") {
-  for (std::uint64_t seed = 20; seed < 30; ++seed) {
+  for (std::uint64_t seed = 20; seed < 36; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options = few();
     if (seed % 2 == 1) options.cp_groups = true;
     if (seed >= 24) options.version = 2;
     if (seed >= 24) options.uncut = seed < 28;
-    if (seed >= 26) options.recompute = Recompute::full;
+    if (seed >= 26 && seed < 30) options.recompute = Recompute::full;
+    options.weights = seed >= 30;
     const Plan plan = test::rank_plan(seed, options);
     const runtime::StepData data = test::random_data(plan, seed);
     test::RankDevices devices = test::rank_devices(plan, seed);
@@ -136,7 +138,9 @@ TEST_CASE("ranks: units read nothing that was not written or kept for them") {
 TEST_CASE("ranks: an evaluation gives the losses of a step and changes nothing") {
   for (std::uint64_t seed = 40; seed < 43; ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::rank_plan(seed, few());
+    test::RandomPlanOptions options = few();
+    options.weights = seed == 42;
+    const Plan plan = test::rank_plan(seed, options);
     const runtime::StepData data = test::random_data(plan, seed);
     test::RankDevices devices = test::rank_devices(plan, seed);
     for (cuda::RankDevice& device : devices) device.set_evaluating(true);
@@ -211,10 +215,11 @@ TEST_CASE("ranks: gradients that are not finite stop the step before the update"
 }
 
 TEST_CASE("ranks: devices hold what plans count, the arena and fixed_bytes, no more") {
-  for (std::uint64_t seed = 55; seed < 58; ++seed) {
+  for (std::uint64_t seed = 55; seed < 60; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options = few();
     if (seed % 2 == 1) options.cp_groups = true;
+    options.weights = seed >= 58;
     const Plan plan = test::rank_plan(seed, options);
     const runtime::Program program = runtime::make_program(plan);
     const std::int64_t before = cuda::free_memory();

@@ -3,11 +3,15 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <span>
 
 #include "cuda/ranks/rank_plans.hpp"
 #include "support/executed_memory.hpp"
+#include "support/joined_plan.hpp"
 
 namespace random_plans_test {
 
@@ -102,6 +106,57 @@ TEST_CASE("ranks: samples that are not cut, every recompute mode, alone and in g
   CHECK(again >= 20);
   CHECK(unsummed > again);
   worst.print();
+}
+
+TEST_CASE("ranks: plans with W, every recompute mode, alone and in groups") {
+  Worst worst;
+  test::Features found;
+  for (std::uint64_t seed = 600; seed < 616; ++seed) {
+    test::RandomPlanOptions options = test::small_plans();
+    options.version = 2;
+    options.weights = true;
+    options.cp_groups = seed % 2 == 1;
+    if (seed < 608) options.recompute = static_cast<Recompute>(seed / 2 % kRecomputeModes);
+    check(seed, options, worst);
+    found += test::features_of(test::rank_plan(seed, options));
+  }
+  CHECK(found.weights >= 12);
+  CHECK(found.weights_in_groups >= 4);
+  worst.print();
+}
+
+TEST_CASE("ranks: gradients with W are those of the same plan without, added up in another order") {
+  double worst = 0;
+  for (std::uint64_t seed = 620; seed < 632; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options = test::small_plans();
+    options.version = 2;
+    options.weights = true;
+    options.cp_groups = seed % 2 == 1;
+    const Plan plan = test::rank_plan(seed, options), whole = test::joined(plan);
+    const runtime::StepData data = test::random_data(plan, seed);
+    test::RankDevices split = test::rank_devices(plan, seed);
+    test::RankDevices together = test::rank_devices(whole, seed);
+    CHECK(test::run_ranks(plan, data, std::span(split)).loss ==
+          test::run_ranks(whole, data, std::span(together)).loss);
+    for (std::size_t device = 0; device < split.size(); ++device) {
+      const auto apart = split[device].gradient_parts(), with = together[device].gradient_parts();
+      REQUIRE(apart.size() == with.size());
+      for (std::size_t part = 0; part < apart.size(); ++part) {
+        CAPTURE(apart[part].tensor);
+        double largest = 0, difference = 0;
+        for (std::size_t i = 0; i < apart[part].values.size(); ++i) {
+          const auto want = static_cast<double>(with[part].values[i]);
+          largest = std::max(largest, std::abs(want));
+          difference = cpu::detail::worse(
+              difference, std::abs(static_cast<double>(apart[part].values[i]) - want));
+        }
+        CHECK(difference <= 1e-5 * largest);
+        if (largest > 0) worst = std::max(worst, difference / largest);
+      }
+    }
+  }
+  std::printf("  largest difference: %.1e\n", worst);
 }
 
 TEST_CASE("ranks: chunks with sharded heads and tied tables") {

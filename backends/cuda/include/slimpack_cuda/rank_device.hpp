@@ -35,6 +35,7 @@
 #include "slimpack_cuda/rank/head.hpp"
 #include "slimpack_cuda/rank/limits.hpp"
 #include "slimpack_cuda/rank/reports.hpp"
+#include "slimpack_cuda/rank/weight_rows.hpp"
 #include "slimpack_cuda/rows.hpp"
 
 namespace slimpack::cuda {
@@ -313,10 +314,22 @@ class RankDevice {
                            ring_.span(tables.rope_again));
       if (attends) attention.forward(i, link);
       layer.recompute_behind(matrices, call.recompute);
+      // dqkv and dgate_up share memory: a half is done with before the next begins.
+      const auto weight_gradients = [&](LayerHalf half, auto add) {
+        if (call.weights == WeightGradients::apart) {
+          leave_weight_rows(call, matrices, rows, half, model_, i, stream());
+          return;
+        }
+        for (const BlockRows& block : matrices) {
+          (layer.*add)(gradients, weight_rows(block, rows, model_));
+        }
+      };
       layer.backward_behind(matrices, gradients, rows);
+      weight_gradients(LayerHalf::behind_attention, &RankLayer::add_gradients_behind);
       attention.backward(i, rows, link);
       const auto [dkey, dvalue] = attention.summed();
       layer.backward_before(matrices, gradients, rows, dkey, dvalue, rope);
+      weight_gradients(LayerHalf::before_attention, &RankLayer::add_gradients_before);
       if (call.releases) sums_.pass(stage.first_layer + i, weights_, link);
     }
     report_gradient(call, blocks, rows);
@@ -325,6 +338,25 @@ class RankDevice {
     } else if (stage.embedding) {
       embedding_backward(weights_.gradients(weights_.embedding()), rows.gradient,
                          tables.token_rows.on(ring_), model_.vocab, model_.hidden, stream());
+    }
+  }
+
+  /// W of a pack: the gradients of matrices of rows that B has left apart.
+  template <RankLink Link>
+  void weight(const runtime::PackCall& call, Link& link) {
+    if (evaluating_) return;
+    const Stage& stage = stage_of(call);
+    Carver workspace(call.workspace);
+    const WeightRows gathered = place_weight_rows(workspace, model_, call.rows.value);
+    const LayerTools tools = this->tools();
+    for (std::int64_t i = stage.layers(); i-- > 0;) {
+      const std::int64_t model_layer = stage.first_layer + i;
+      const LayerMatrices<float> gradients = weights_.layer_gradients(model_layer);
+      RankLayer layer(tools, model_, weights_.layer_weights(model_layer));
+      const WeightRows rows = gather_weight_rows(call, gathered, model_, i, stream());
+      layer.add_gradients_behind(gradients, rows);
+      layer.add_gradients_before(gradients, rows);
+      if (call.releases) sums_.pass(model_layer, weights_, link);
     }
   }
 
@@ -412,7 +444,6 @@ class RankDevice {
  private:
   static std::size_t checked(const Plan& plan, std::size_t device) {
     runtime::check_executable(plan);
-    require_weights_with(plan, "RankDevice");
     require(device < plan.schedule.size(), "RankDevice: device must be one of the plan",
             static_cast<std::int64_t>(device));
     if (const auto why = why_not_rank(plan)) throw InvalidInput(*why);
@@ -533,7 +564,7 @@ class RankDevice {
   Event reached_;
 };
 
-static_assert(runtime::Backend<RankDevice, runtime::ThreadTransport> &&
+static_assert(runtime::WeightBackend<RankDevice, runtime::ThreadTransport> &&
               !runtime::Backend<DeviceArena, runtime::ThreadTransport>);
 
 }  // namespace slimpack::cuda

@@ -321,7 +321,8 @@ class OrderRun {
     events_.push_back(std::move(event));
   }
 
-  /// Time of a unit, in proportion to the operations of the device's part; B has twice those of F.
+  /// Time of a unit, in proportion to the operations of the device's part; B has twice those of F,
+  /// W those of F without attention.
   [[nodiscard]] Time cost(std::size_t place, const runtime::UnitWork& work) const {
     const ModelShape& model = plan_.model;
     const std::int64_t h = model.hidden, q = model.query_width(), k = model.key_width();
@@ -337,7 +338,8 @@ class OrderRun {
     const std::int64_t row = (2 * h * (q + k) + 3 * h * model.ffn) / 1024 + 1;
     Time time = 1;
     for (const runtime::Segment& segment : pack.segments) {
-      const std::int64_t context = (segment.slice.begin.value + segment.slice.end.value) / 2;
+      const std::int64_t context =
+          kind == UnitKind::weight ? 0 : (segment.slice.begin + segment.slice.end).value / 2;
       time += segment.rows.value * layers * (row + 2 * q * context / 1024);
     }
     return kind == UnitKind::backward ? 2 * time : time;

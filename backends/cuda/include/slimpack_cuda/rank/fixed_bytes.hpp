@@ -81,8 +81,10 @@ inline constexpr std::int64_t kTableRounding = 16;
                                               std::size_t device) {
   std::int64_t most = 0;
   for (const runtime::UnitWork& work : program.devices[device].units) {
-    if (work.unit.kind == UnitKind::reduce || work.unit.kind == UnitKind::optimizer) continue;
     const bool head = work.unit.kind == UnitKind::head;
+    const bool tables =
+        head || work.unit.kind == UnitKind::forward || work.unit.kind == UnitKind::backward;
+    if (!tables) continue;
     const std::int64_t layers =
         head ? 0 : plan.stages[static_cast<std::size_t>(work.virtual_stage)].layers();
     most = std::max(most, detail::table_bytes(plan, program, work, layers));

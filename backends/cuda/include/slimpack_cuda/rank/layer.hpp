@@ -60,6 +60,29 @@ struct BackwardRows {
   return scratch;
 }
 
+/// Rows of inputs of a layer's matrix products, and of the gradients of what these make.
+struct WeightRows {
+  std::int64_t rows = 0;
+  DeviceSpan<Bf16> input_norm, attention, mid_norm,
+      product;                                     ///< read by q, k, v; o; gate, up; down
+  DeviceSpan<Bf16> dqkv, dmid, dgate_up, doutput;  ///< made by the same
+};
+
+/// The rows of a block in B, those of one half of the layer at a time: others share their memory.
+[[nodiscard]] inline WeightRows weight_rows(const BlockRows& block, const BackwardRows& rows,
+                                            const ModelShape& model) {
+  const std::int64_t h = model.hidden;
+  return {block.rows,
+          block.input_norm,
+          block.attention,
+          block.mid_norm,
+          block.product,
+          rows_at(rows.dqkv, block, model.query_width() + 2 * model.key_width()),
+          rows_at(rows.dmid, block, h),
+          rows_at(rows.dgate_up, block, 2 * model.ffn),
+          rows_at(rows.gradient, block, h)};
+}
+
 class RankLayer {
  public:
   using Blocks = std::span<const BlockRows>;
@@ -144,7 +167,7 @@ class RankLayer {
   }
 
   /// From the gradient of the layer's output to those of the residual behind attention and of
-  /// attention's output.
+  /// attention's output. Matrices get no gradients here, norms do.
   void backward_behind(Blocks blocks, const LayerMatrices<float>& gradients,
                        const BackwardRows& rows) {
     const std::int64_t n = rows.rows;
@@ -153,15 +176,10 @@ class RankLayer {
     for (const BlockRows& block : blocks) {
       swiglu_backward(rows_at(rows.dgate_up, block, 2 * f_), rows_at(rows.dproduct, block, f_),
                       block.gate_up, {block.rows, f_}, tools_.stream);
-      tools_.gemm.weight_gradient(gradients.down, rows_at(rows.gradient, block, h_), block.product,
-                                  {block.rows, f_, h_}, Into::add, tools_.stream);
     }
     tools_.gemm.input_gradient(rows.dnorm, rows.dgate_up, weights_.gate_up, {n, h_, 2 * f_},
                                Into::overwrite, tools_.stream);
     for (const BlockRows& block : blocks) {
-      tools_.gemm.weight_gradient(gradients.gate_up, rows_at(rows.dgate_up, block, 2 * f_),
-                                  block.mid_norm, {block.rows, h_, 2 * f_}, Into::add,
-                                  tools_.stream);
       rms_norm_backward(rows_at(rows.dmid, block, h_), gradients.mid_norm, tools_.norm_workspace,
                         rows_at(rows.dnorm, block, h_), rows_at(rows.gradient, block, h_),
                         block.mid, weights_.mid_norm, block.mid_inverse, {block.rows, h_},
@@ -169,14 +187,10 @@ class RankLayer {
     }
     tools_.gemm.input_gradient(rows.dattention, rows.dmid, weights_.output, {n, q_, h_},
                                Into::overwrite, tools_.stream);
-    for (const BlockRows& block : blocks) {
-      tools_.gemm.weight_gradient(gradients.output, rows_at(rows.dmid, block, h_), block.attention,
-                                  {block.rows, q_, h_}, Into::add, tools_.stream);
-    }
   }
 
   /// From the gradients of queries, in `rows`, and of keys and values, in rows of `dkey` and
-  /// `dvalue`, to that of the layer's input.
+  /// `dvalue`, to that of the layer's input. Matrices get no gradients here, norms do.
   void backward_before(Blocks blocks, const LayerMatrices<float>& gradients,
                        const BackwardRows& rows, DeviceSpan<const float> dkey,
                        DeviceSpan<const float> dvalue, DeviceSpan<const RopeRow> places) {
@@ -186,9 +200,6 @@ class RankLayer {
     tools_.gemm.input_gradient(rows.dnorm, rows.dqkv, weights_.query_key_value,
                                {rows.rows, h_, wide}, Into::overwrite, tools_.stream);
     for (const BlockRows& block : blocks) {
-      tools_.gemm.weight_gradient(gradients.query_key_value, rows_at(rows.dqkv, block, wide),
-                                  block.input_norm, {block.rows, h_, wide}, Into::add,
-                                  tools_.stream);
       rms_norm_backward(rows_at(rows.gradient, block, h_), gradients.input_norm,
                         tools_.norm_workspace, rows_at(rows.dnorm, block, h_),
                         rows_at(rows.dmid, block, h_), block.input, weights_.input_norm,
@@ -196,7 +207,23 @@ class RankLayer {
     }
   }
 
+  /// Adds to the gradients of the matrices behind attention.
+  void add_gradients_behind(const LayerMatrices<float>& gradients, const WeightRows& rows) {
+    add_gradient(gradients.down, rows.doutput, rows.product, {rows.rows, f_, h_});
+    add_gradient(gradients.gate_up, rows.dgate_up, rows.mid_norm, {rows.rows, h_, 2 * f_});
+    add_gradient(gradients.output, rows.dmid, rows.attention, {rows.rows, q_, h_});
+  }
+  /// Adds to those of the matrices before it.
+  void add_gradients_before(const LayerMatrices<float>& gradients, const WeightRows& rows) {
+    add_gradient(gradients.query_key_value, rows.dqkv, rows.input_norm,
+                 {rows.rows, h_, q_ + 2 * k_});
+  }
+
  private:
+  void add_gradient(DeviceSpan<float> gradient, DeviceSpan<const Bf16> dout,
+                    DeviceSpan<const Bf16> in, const LinearShape& shape) {
+    tools_.gemm.weight_gradient(gradient, dout, in, shape, Into::add, tools_.stream);
+  }
   [[nodiscard]] RopeShape rope_shape(std::int64_t rows, std::int64_t kv_heads) const {
     return {rows, static_cast<std::int32_t>(model_.heads), static_cast<std::int32_t>(kv_heads),
             static_cast<std::int32_t>(model_.head_dim)};
