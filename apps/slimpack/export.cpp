@@ -29,7 +29,6 @@
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan_hash.hpp"
-#include "slimpack/plan/structure.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/validate/validate.hpp"
 
@@ -122,6 +121,7 @@ void add_pack(const Plan& plan, PackId id, std::int32_t dp, DeviceArrays& arrays
   write_numbers(out.key("segments"), {segment, count(arrays.segment_sample.size())});
   write_numbers(out.key("cu_seqlens"), {cu_seqlen, count(arrays.cu_seqlens_q.size())});
   if (pack.pass == Pass::backward) out.member("recompute", to_string(pack.recompute));
+  if (pack.weights == WeightGradients::apart) out.member("weights", to_string(pack.weights));
   if (!pack.exchange.empty()) {
     out.key("slices").begin_array();
     for (const Slice& slice : pack.slices) {
@@ -144,7 +144,11 @@ void write_unit(const Unit& unit, JsonWriter& out) {
 
 /// What does not depend on the device.
 void write_step(const Plan& plan, JsonWriter& out) {
-  out.member("format", "slimpack-export").member("version", 2);
+  // Who does not know of weights apart would compute their gradients twice, or never.
+  const bool apart = std::ranges::any_of(plan.micropacks, [](const MicroPack& pack) {
+    return pack.weights == WeightGradients::apart;
+  });
+  out.member("format", "slimpack-export").member("version", apart ? 3 : 2);
   out.member("plan_hash", to_string(plan_hash(plan))).member("step", plan.step_index);
   out.member("target_tokens", plan.target_tokens).key("sources").begin_array();
   for (const Source& source : plan.sources) out.text(source.path);
@@ -180,9 +184,7 @@ void write_parts(const Plan& plan, const DeviceSchedule& device, JsonWriter& out
 [[nodiscard]] std::vector<PackId> packs_of(const DeviceSchedule& device) {
   std::vector<PackId> packs;
   for (const Unit& unit : device.order) {
-    if (unit.kind == UnitKind::forward || unit.kind == UnitKind::backward) {
-      packs.push_back(unit.pack);
-    }
+    if (runs_layers(unit.kind)) packs.push_back(unit.pack);
   }
   std::ranges::sort(packs);
   packs.erase(std::unique(packs.begin(), packs.end()), packs.end());
@@ -228,7 +230,6 @@ int run(const std::string& path, const std::string& dp_text, const std::string& 
               (fs::is_directory(output, error) && fs::is_empty(output, error)),
           "-o: must be a new or an empty folder", output);
   const Plan plan = read_plan_file(path);
-  require_weights_with(plan, "export");
   const auto rank = [](std::string_view option, const std::string& text, std::int32_t degree) {
     const std::int32_t value = text == "0" ? 0 : parse_count(option, text);
     require(value < degree, fmt::format("{}: must be below the plan's {}", option, degree), value);

@@ -14,6 +14,8 @@ import time
 import unittest
 import xml.etree.ElementTree
 
+from weight_plan import with_weights
+
 PROGRAM, DATA, SIMULATE_DAG = (os.path.abspath(path) for path in sys.argv[1:4])
 SMALL = ["--model", "tiny", "--context", "4096", "--overlong", "split", "--batch-tokens", "40K"]
 
@@ -618,6 +620,38 @@ class Cli(unittest.TestCase):
                     "export", "plan.json", "--dp", "0", "--pp", "0", "-o", "out0")
         self.refuse(2, r"--dp: must be below the plan's 2, got 2",
                     "export", "plan.json", "--dp", "2", "--pp", "0", "-o", "new")
+
+    def plan_with_weights(self, *arguments):
+        """A plan whose B leave the gradients of weights to W."""
+        self.plan(*arguments)
+        with open("plan.json", encoding="utf-8") as file:
+            plan = with_weights(json.load(file))
+        self.write("plan.json", json.dumps(plan))
+        done = run("validate", "plan.json")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return plan
+
+    def test_export_tells_which_weights_are_apart(self):
+        plan = self.plan_with_weights("--pp", "2", "--dp", "2")
+        rows = {"forward": 0, "backward": 0, "weight": 0}
+        for dp in ("0", "1"):
+            done = run("export", "plan.json", "--dp", dp, "--pp", "0", "-o", f"out{dp}")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(f"out{dp}/index.json", encoding="utf-8") as file:
+                index = json.load(file)
+            self.assertEqual(index["version"], 3)
+            positions = read_npy(f"out{dp}/position_ids.npy")
+            for pack in index["micropacks"]:
+                begin, end = pack["tokens"]
+                rows[pack["pass"]] += len(positions[begin:end])
+                self.assertEqual(pack.get("weights"), "apart" if pack["pass"] == "backward" else None)
+                if pack["pass"] == "weight":
+                    self.assertNotIn("exchange", pack)
+            known = {pack["id"] for pack in index["micropacks"]}
+            units = [unit for unit in index["order"] if unit[0] == "W"]
+            self.assertEqual(index["order"], plan["schedule"][2 * int(dp)]["order"])
+            self.assertTrue(units and all(unit[1] in known for unit in units))
+        self.assertEqual(set(rows.values()), {sum(plan["samples"])})
 
     def test_calibrate_fits_and_prints_its_error_on_held_out_rows(self):
         rows = ["kind,pass,tokens,pairs,segments,layers,ranks,bytes,seconds"]

@@ -4,6 +4,7 @@
 
 Needs NumPy, here or in build/python, where scripts/python_packages.sh installs it; ends with status 77 (skipped)
 where it is missing."""
+import json
 import os
 import pathlib
 import re
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import unittest
+
+from weight_plan import with_weights
 
 PROGRAM, DOCUMENT = (os.path.abspath(path) for path in sys.argv[1:3])
 INSTALLED = pathlib.Path(__file__).resolve().parents[2] / "build" / "python" / "bin" / "python"
@@ -43,11 +46,14 @@ class ExportExample(unittest.TestCase):
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
-    def exports(self, name, dp, pp, *options):
-        """The folders of all devices of a plan."""
+    def exports(self, name, dp, pp, *options, weights=False):
+        """The folders of all devices of a plan; `weights`: with the gradients of weights apart."""
         self.run_in_root(PROGRAM, "plan", "a.lengths", "--model", "tiny", "--context", "2048", "--overlong", "split",
                          "--granularity", "64", "--merge", "off", "--dp", str(dp), "--pp", str(pp), *options,
                          "-o", f"{name}.json")
+        if weights:
+            path = self.root / f"{name}.json"
+            path.write_text(json.dumps(with_weights(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
         folders = {(d, p): f"{name}-{d}-{p}" for d in range(dp) for p in range(pp)}
         for (d, p), folder in folders.items():
             self.run_in_root(PROGRAM, "export", f"{name}.json", "--dp", str(d), "--pp", str(p), "-o", folder)
@@ -56,8 +62,9 @@ class ExportExample(unittest.TestCase):
     def test_the_example_walks_every_device_and_counts_every_target(self):
         simple = ["--planner", "slimpack-symmetric", "--head", "last", "--chunks", "1"]
         for name, dp, pp, options in [("simple", 1, 2, simple), ("full", 2, 2, ["--chunks", "2", "--head", "shard"]),
-                                      ("cut", 1, 4, ["--planner", "slimpipe-order"])]:
-            folders = self.exports(name, dp, pp, *options)
+                                      ("cut", 1, 4, ["--planner", "slimpipe-order"]),
+                                      ("apart", 2, 2, ["--chunks", "2"])]:
+            folders = self.exports(name, dp, pp, *options, weights=name == "apart")
             printed = self.run_in_root(PYTHON, "example.py", "a.lengths", *folders.values())
             heads = re.findall(r"^dp (\d+) pp (\d+): .* (\d+) of (\d+) targets$", printed, re.M)
             self.assertEqual(len(heads), dp * pp, printed)
