@@ -61,7 +61,6 @@ int run(const SimulateOptions& options) {
     }
   }
   const Plan plan = read_plan_file(options.plan);
-  if (!options.html.empty()) require_weights_with(plan, "--html");
   // Only what fits too much into memory can still be simulated in a way that means something.
   for (const Violation& violation : validate(plan).violations) {
     std::cerr << fmt::format(

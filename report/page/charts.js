@@ -124,24 +124,28 @@ function workBars(plan, most) {
   const bars = plan.work.map((parts, dp) => ({
     parts: parts.map((part) => part / plan.pp),
     words: `rank ${dp}: a stage works ${duration(sums[dp])} on average (${percent(sums[dp] / plan.span)} of the step): ` +
-      KIND_NAMES.map((name, at) => `${name} ${duration(parts[at] / plan.pp)}`).join(", "),
+      KIND_NAMES.map((name, at) => `${name} ${duration(parts[at] / plan.pp)}`)
+        .filter((_, at) => at < KIND_NAMES.length - 1 || plan.weightTimes.length > 0).join(", "),
   }));
   return new Bars(plan.planner, {
     bars, most, line: plan.span, format: duration,
-    colours: () => colours.codes.slice(0, 4),
+    colours: () => colours.codes.slice(0, KINDS.length),
     note: `most over mean ${decimals(Math.max(...sums) / mean, 4)}; the line is the step, ${duration(plan.span)}`,
   });
 }
 
 function timeBars(plan) {
-  const most = Math.max(largest(plan.forwardTimes), largest(plan.backwardTimes));
+  const passes = [["forward", plan.forwardTimes], ["backward", plan.backwardTimes]];
+  if (plan.weightTimes.length > 0) passes.push(["weight", plan.weightTimes]);
+  const most = Math.max(...passes.map(([, times]) => largest(times)));
   const bins = 48;
-  const bars = Array.from({length: bins}, (_, at) => ({parts: [0, 0], from: at * most / bins, to: (at + 1) * most / bins}));
-  [plan.forwardTimes, plan.backwardTimes].forEach((times, pass) => {
+  const bars = Array.from({length: bins}, (_, at) => ({parts: passes.map(() => 0), from: at * most / bins, to: (at + 1) * most / bins}));
+  passes.forEach(([, times], pass) => {
     for (const time of times) ++bars[Math.min(bins - 1, Math.floor(time / most * bins))].parts[pass];
   });
   for (const bar of bars) {
-    bar.words = `${duration(bar.from)} to ${duration(bar.to)}: ${count(bar.parts[0])} forward and ${count(bar.parts[1])} backward MicroPacks`;
+    bar.words = `${duration(bar.from)} to ${duration(bar.to)}: ` +
+      passes.map(([name], pass) => `${count(bar.parts[pass])} ${name}`).join(" and ") + " MicroPacks";
   }
   const spread = (times) => {
     if (times.length === 0) return "none";
@@ -151,8 +155,8 @@ function timeBars(plan) {
   };
   return new Bars(plan.planner, {
     bars, overlaid: true, most: Math.max(1, ...bars.flatMap((bar) => bar.parts)), format: (value) => count(Math.round(value)),
-    colours: () => [colours.forward, colours.backward], foot: ["0", duration(most)],
-    note: `forward ${spread(plan.forwardTimes)}; backward ${spread(plan.backwardTimes)}`,
+    colours: () => passes.map(([name]) => colours[name]), foot: ["0", duration(most)],
+    note: passes.map(([name, times]) => `${name} ${spread(times)}`).join("; "),
   });
 }
 
@@ -175,7 +179,8 @@ function stretches(path) {
 /** What the critical paths consist of, a bar a plan, and the steps of the plan that is chosen. */
 function showPaths(plans, box, reveal) {
   const longest = largest(plans.map((plan) => plan.span));
-  const shade = {forward: "forward", backward: "backward", head: "head", optimizer: "optimizer", transfer: "gap-peer", reduce: "reduce"};
+  const shade = {forward: "forward", backward: "backward", head: "head", optimizer: "optimizer", transfer: "gap-peer", reduce: "reduce",
+                 weight: "weight"};
   const choice = element("select", {id: "path-of"});
   choice.setAttribute("aria-label", "planner whose critical path is listed");
   plans.forEach((plan, at) => {

@@ -2,12 +2,14 @@
 // Reads the plans that the page carries as packed numbers.
 "use strict";
 
-const KINDS = ["F", "B", "H", "O"];
-const KIND_NAMES = ["forward", "backward", "head", "optimizer"];
-const FIRST_GAP = 4;
+const KINDS = ["F", "B", "H", "O", "W"];
+const KIND_NAMES = ["forward", "backward", "head", "optimizer", "weight"];
+const HEAD = 2, OPTIMIZER = 3, FIRST_GAP = 5;
 const TIMED = 16, BLOCKED = 32, CHUNKED = 64, INSTEAD = 16;
 // Kinds of nodes beyond those of units.
-const TRANSFER = 4, REDUCE = 5;
+const TRANSFER = 5, REDUCE = 6;
+/** Whether units of a kind run the layers of a chunk. */
+const runsLayers = (code) => code !== HEAD && code !== OPTIMIZER;
 
 /** Numbers as src/packed_bytes.hpp writes them. */
 class Reader {
@@ -51,12 +53,13 @@ class Plan {
     this.tokens = this.samples.reduce((sum, length) => sum + length, 0);
     this.forwardTimes = Plan.times(data.forward_times);
     this.backwardTimes = Plan.times(data.backward_times);
+    this.weightTimes = Plan.times(data.weight_times);
     this.readPacks(new Reader(data.packs));
     this.readPeaks(new Reader(data.peaks));
     this.readReductions(new Reader(data.reductions));
     this.readPath(new Reader(data.path));
     const work = new Reader(data.rank_work);
-    this.work = Array.from({length: data.dp}, () => [0, 0, 0, 0].map(() => work.signed()));
+    this.work = Array.from({length: data.dp}, () => KINDS.map(() => work.signed()));
     this.byWork = this.work.map((parts, dp) => ({dp, sum: parts.reduce((a, b) => a + b, 0)}))
       .sort((a, b) => b.sum - a.sum || a.dp - b.dp);
   }
@@ -82,7 +85,7 @@ class Plan {
         longest = Math.max(longest, this.samples[sample]);
         return {sample, begin, end: begin + length};
       });
-      return {pass: flags & 1, recompute: flags >> 1, group, slices, tokens, longest,
+      return {pass: flags & 3, apart: (flags & 4) !== 0, recompute: flags >> 3, group, slices, tokens, longest,
               merged: this.groups[group].length > 1};
     });
   }
@@ -118,7 +121,7 @@ class Plan {
       dp += reader.signed();
       pp += reader.signed();
       pack += reader.signed();
-      const step = {kind: head % 8, reason: head >> 3, dp, pp, pack, chunk: reader.unsigned()};
+      const step = {kind: head % 16, reason: head >> 4, dp, pp, pack, chunk: reader.unsigned()};
       step.other = reader.unsigned();
       step.begin = reader.signed();
       step.end = step.begin + reader.signed();
@@ -134,7 +137,7 @@ class Plan {
     if (rank) return rank;
     const packed = this.packed.get(dp);
     const reader = new Reader(packed.rows);
-    const seen = new Float64Array(3 * this.packs.length);
+    const seen = new Float64Array(KINDS.length * this.packs.length);
     const rows = [];
     for (let pp = 0; pp < this.pp; ++pp) rows.push(this.readRow(reader, seen, dp, pp));
     this.readCurves(new Reader(packed.memory), rows);
@@ -148,7 +151,7 @@ class Plan {
     const row = {dp, pp, count, start: new Float64Array(count + 1), code: new Uint8Array(count),
                  pack: new Int32Array(count), chunk: new Uint16Array(count), blockers: new Map(), instead: new Map(),
                  busy: 0, units: 0};
-    const last = [0, 0, 0];
+    const last = KINDS.map(() => 0);
     let now = 0;
     for (let at = 0; at < count; ++at) {
       row.start[at] = now;
@@ -161,14 +164,14 @@ class Plan {
         if (head & INSTEAD) row.instead.set(at, {code: reader.unsigned(), pack: reader.unsigned(), chunk: reader.unsigned()});
         continue;
       }
-      if (code < 3) {
+      if (code !== OPTIMIZER) {
         last[code] += reader.signed();
         row.pack[at] = last[code];
       }
       if (head & CHUNKED) row.chunk[at] = reader.unsigned();
-      const key = 3 * row.pack[at] + code;
+      const key = KINDS.length * row.pack[at] + code;
       const duration = head & TIMED ? reader.signed() : seen[key];
-      if (code < 3) seen[key] = duration;
+      if (code !== OPTIMIZER) seen[key] = duration;
       if (head & BLOCKED) row.blockers.set(at, reader.list(() => this.readBlocker(reader, row, now)));
       now += duration;
       row.busy += duration;

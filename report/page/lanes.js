@@ -20,12 +20,12 @@ const colours = {
   read() {
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue("--" + name).trim();
-    this.codes = ["forward", "backward", "head", "optimizer", ...page.gapCauses.map((cause) => "gap-" + cause)].map(colour);
+    this.codes = [...KIND_NAMES, ...page.gapCauses.map((cause) => "gap-" + cause)].map(colour);
     this.kinds = page.memoryKinds.map((_, at) => colour("kind-" + at));
     this.numbers = this.codes.map(rgb);
     this.paper = rgb(colour("page"));
     for (const name of ["page", "panel", "text", "quiet", "line", "accent", "reduce", "on-unit", "merged", "path", "chosen",
-                        "held", "always", "limit", "forward", "backward"]) this[name] = colour(name);
+                        "held", "always", "limit", "forward", "backward", "weight"]) this[name] = colour(name);
   },
 };
 
@@ -255,21 +255,21 @@ class Lanes {
 
   drawEntry(context, row, at, x, y, width, height) {
     const code = row.code[at];
-    if (code >= FIRST_GAP || code === 3) {
+    if (code >= FIRST_GAP || code === OPTIMIZER) {
       context.fillStyle = colours.codes[code];
       context.fillRect(x, y, width, height);
       return;
     }
     const pack = this.plan.packs[row.pack[at]];
     context.globalAlpha = strength(row.chunk[at]);
-    context.fillStyle = this.chart.byLength && code < 2 ? lengthColour(pack.longest, this.chart.longest) : colours.codes[code];
+    context.fillStyle = this.chart.byLength && runsLayers(code) ? lengthColour(pack.longest, this.chart.longest) : colours.codes[code];
     context.fillRect(x, y, width, height);
     context.globalAlpha = 1;
     if (pack.merged && height > 5) {
       context.fillStyle = colours.merged;
       context.fillRect(x, y, width, 2);
     }
-    if (this.chart.byLength && code === 1) {  // tell the passes apart all the same
+    if (this.chart.byLength && runsLayers(code) && code > 0) {  // tell the passes apart all the same
       context.fillStyle = colours.page;
       context.fillRect(x, y + height - 3, width, 1);
     }
@@ -278,7 +278,7 @@ class Lanes {
     const font = Math.min(11, height - 2), fits = (width - 5) / (0.6 * font);  // characters
     if (number.length > fits) return;
     let text = number.length + 2 > fits ? number : `${KINDS[code]} ${number}`;
-    if (fits > 28 && this.plan.chunks > 1 && code < 2) text += ` chunk ${row.chunk[at]}`;
+    if (fits > 28 && this.plan.chunks > 1 && runsLayers(code)) text += ` chunk ${row.chunk[at]}`;
     if (fits > 36) text += `, ${count(pack.tokens)} tokens`;
     context.fillStyle = strength(row.chunk[at]) < 0.7 ? colours.text : colours["on-unit"];
     context.fillText(text, x + 3, y + height / 2 + 1);
@@ -370,7 +370,7 @@ class Lanes {
       context.lineWidth = width;
       context.strokeRect(left, lane.y + 0.5, Math.max(1.5, right - left - 1), unit - 1);
     };
-    if (row.code[at] < 3) {
+    if (row.code[at] < FIRST_GAP && row.code[at] !== OPTIMIZER) {
       const {begin, end} = this.chart.view;
       for (const lane of shown) {
         const other = lane.row;

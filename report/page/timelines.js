@@ -39,7 +39,7 @@ class Timelines {
     this.byLength = byId("colour").value === "length";
     const key = byId("length-key");
     key.hidden = !this.byLength;
-    key.textContent = `wide units by the longest sample of their MicroPack: blue to ${count(SHORT)} tokens, red from ${count(this.longest)}; backward with a line below`;
+    key.textContent = `wide units by the longest sample of their MicroPack: blue to ${count(SHORT)} tokens, red from ${count(this.longest)}; backward and weight with a line below`;
     this.left = window.innerWidth < 640 ? 48 : 92;
   }
 

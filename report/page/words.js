@@ -61,9 +61,9 @@ function listed(values, most) {
 }
 
 function unitName(code, pack, chunk, plan) {
-  if (code === 3) return "O";
+  if (code === OPTIMIZER) return "O";
   const name = `${KINDS[code]} ${pack}`;
-  return code < 2 && plan.chunks > 1 ? `${name} chunk ${chunk}` : name;
+  return runsLayers(code) && plan.chunks > 1 ? `${name} chunk ${chunk}` : name;
 }
 const place = (dp, pp) => `rank ${dp} stage ${pp}`;
 
@@ -80,7 +80,7 @@ function describeEntry(plan, row, at) {
   if (row.code[at] >= FIRST_GAP) return describeGap(plan, row, at, when);
   const code = row.code[at];
   const lines = [`${unitName(code, row.pack[at], row.chunk[at], plan)}: ${KIND_NAMES[code]}, ${place(row.dp, row.pp)}`, when];
-  if (code < 3) lines.push(...describePack(plan, row.pack[at]));
+  if (code !== OPTIMIZER) lines.push(...describePack(plan, row.pack[at]));
   if (plan.onPath.has(`${plan.device(row)} ${begin}`)) lines.push("on the critical path");
   return lines;
 }
@@ -95,8 +95,12 @@ function describePack(plan, id) {
     return `${slice.sample}: ${all ? `all ${count(whole)}` : `[${count(slice.begin)}, ${count(slice.end)}) of ${count(whole)}`}`;
   });
   lines.push(`tokens of samples ${listed(slices, 5)}`);
-  if (pack.merged) lines.push(`context-parallel: ranks ${listed(plan.groups[pack.group], 12)} run it together`);
+  const ranks = pack.merged ? listed(plan.groups[pack.group], 12) : "";
+  if (pack.merged && pack.pass === 2) lines.push(`context-parallel: each of ranks ${ranks} runs its own tokens`);
+  else if (pack.merged) lines.push(`context-parallel: ranks ${ranks} run it together`);
   if (pack.pass === 1) lines.push(RECOMPUTE[pack.recompute]);
+  if (pack.apart) lines.push("gradients of weights are left to W");
+  if (pack.pass === 2) lines.push("gradients of weights that B has left");
   return lines;
 }
 
@@ -117,7 +121,7 @@ function describeGap(plan, row, at, when) {
 }
 
 function describeBlocker(plan, row, next, blocker) {
-  const pack = (row.code[next] === 3 ? 0 : row.pack[next]) + blocker.packBy;
+  const pack = (row.code[next] === OPTIMIZER ? 0 : row.pack[next]) + blocker.packBy;
   const end = duration(blocker.end);
   if (blocker.kind === REDUCE) return `it needs the gradients of chunk ${blocker.chunk}, reduced at ${end}`;
   if (blocker.kind === TRANSFER) {
@@ -129,7 +133,7 @@ function describeBlocker(plan, row, next, blocker) {
     const to = blocker.dp === row.dp && blocker.toPp === row.pp ? "here" : `at ${place(blocker.dp, blocker.toPp)}`;
     return `last came the message of ${unit} from ${place(blocker.dp, blocker.pp)}, ${to} at ${took}`;
   }
-  if (blocker.kind > 3) return `it needs what was done at ${end}`;
+  if (blocker.kind >= TRANSFER) return `it needs what was done at ${end}`;
   const unit = unitName(blocker.kind, pack, blocker.chunk, plan);
   return `last was ${place(blocker.dp, blocker.pp)}, busy with ${unit} until ${end}`;
 }
@@ -144,7 +148,7 @@ function describeStep(plan, step) {
   if (step.kind === REDUCE) {
     return {name: `R chunk ${step.chunk}, bucket ${step.other}`, where: `stage ${step.pp}`, reason};
   }
-  const code = step.kind > REDUCE ? 1 : step.kind;
+  const code = step.kind <= REDUCE ? step.kind : plan.packs[step.pack].pass === 2 ? KINDS.indexOf("W") : 1;
   const part = step.kind > REDUCE ? "part of " : "";
   return {name: part + unitName(code, step.pack, step.chunk, plan), where: place(step.dp, step.pp), reason};
 }

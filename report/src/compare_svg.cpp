@@ -50,6 +50,7 @@ class SharedLegend {
     offer("backward", 0, "backward");
     offer("head-unit", 0, "head");
     offer("optimizer", 0, "optimizer");
+    offer("weight", 0, "weight gradients apart");
     offer("forward", 1, "later chunks, weaker");
     offer("merged", 0, "context-parallel group");
     offer("reduce", 0, "reduction of gradients");

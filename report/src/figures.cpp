@@ -27,9 +27,17 @@ ComputeTimes compute_times(const Plan& plan, const sim::Dag& dag) {
     if (plan.groups[index(group)].front() == label.dp) pack[index(label.pack)] += dag.duration[i];
   }
   for (std::size_t i = 0; i < pack.size(); ++i) {
-    if (plan.micropacks[i].pass == Pass::weight) continue;
-    const bool forward = plan.micropacks[i].pass == Pass::forward;
-    (forward ? times.forward : times.backward).push_back(pack[i]);
+    switch (plan.micropacks[i].pass) {
+      case Pass::forward:
+        times.forward.push_back(pack[i]);
+        break;
+      case Pass::backward:
+        times.backward.push_back(pack[i]);
+        break;
+      case Pass::weight:
+        times.weight.push_back(pack[i]);
+        break;
+    }
   }
   return times;
 }

@@ -20,11 +20,12 @@ namespace slimpack::report::detail {
 }
 
 struct ComputeTimes {
-  std::vector<Nanos> forward, backward;  ///< by MicroPack of the pass, over all virtual stages
-  std::vector<Nanos> rank;               ///< F, B and H of a data-parallel rank, all its stages
+  std::vector<Nanos> forward, backward, weight;  ///< by MicroPack of the pass, all virtual stages
+  std::vector<Nanos> rank;  ///< F, B, W and H of a data-parallel rank, all its stages
 };
 
-/// A MicroPack of a context-parallel group counts as its first rank runs it; all take equally long.
+/// A MicroPack of a context-parallel group counts as its first rank runs it; all take equally long,
+/// but for W, in which every rank has its own tokens.
 [[nodiscard]] ComputeTimes compute_times(const Plan& plan, const sim::Dag& dag);
 
 /// The entry of a planner for a step; absent where there is none or it is infeasible.

@@ -19,9 +19,9 @@
 namespace slimpack::report::detail {
 
 /// How a stretch of a lane is drawn. Gaps carry their cause as `shade`, units their chunk.
-enum class Paint : std::uint8_t { forward, backward, head, optimizer, reduce, gap };
+enum class Paint : std::uint8_t { forward, backward, head, optimizer, weight, reduce, gap };
 
-inline constexpr std::size_t kPaints = 6;
+inline constexpr std::size_t kPaints = 7;
 
 inline constexpr std::size_t kShades = 9;
 

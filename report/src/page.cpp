@@ -18,7 +18,6 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/io/json_writer.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/structure.hpp"
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/compare_report.hpp"
 #include "slimpack/report/summary.hpp"
@@ -46,7 +45,6 @@ class PageData {
            const HtmlOptions& options)
       : comparison_(comparison), options_(options) {
     for (const DrawnPlan& one : drawn) {
-      require_weights_with(one.plan, "a page of HTML");  // it has no colour and no words for W
       plans_.push_back(std::make_unique<PagePlan>(one.plan, one.simulation));
       entries_ += plans_.back()->entries();
       lanes_ += one.plan.schedule.size();

@@ -108,7 +108,8 @@ class PagePlan {
     PackedBytes bytes;
     bytes.add_size(plan_.micropacks.size());
     for (const MicroPack& pack : plan_.micropacks) {
-      bytes.add(static_cast<unsigned>(pack.pass) | static_cast<unsigned>(pack.recompute) << 1U);
+      bytes.add(static_cast<unsigned>(pack.pass) | static_cast<unsigned>(pack.weights) << 2U |
+                static_cast<unsigned>(pack.recompute) << 3U);
       bytes.add_size(index(pack.group));
       bytes.add_size(pack.slices.size());
       std::int64_t last = 0;
@@ -133,17 +134,18 @@ class PagePlan {
     };
     json.member("forward_times", packed(times.forward));
     json.member("backward_times", packed(times.backward));
+    json.member("weight_times", packed(times.weight));
   }
 
-  /// F, B, H and O of each rank, all its stages.
+  /// F, B, H, O and W of each rank, all its stages.
   [[nodiscard]] PackedBytes rank_work() const {
     const sim::Dag& dag = simulation_.dag;
-    std::vector<std::array<Nanos, 4>> work(static_cast<std::size_t>(plan_.parallel.dp));
+    std::vector<std::array<Nanos, PageRows::kFirstGap>> work(
+        static_cast<std::size_t>(plan_.parallel.dp));
     for (std::size_t i = 0; i < dag.size(); ++i) {
       const sim::NodeLabel& label = dag.label[i];
       if (!sim::is_compute(label.kind)) continue;
-      work[static_cast<std::size_t>(label.dp)][static_cast<std::size_t>(label.kind)] +=
-          dag.duration[i];
+      work[static_cast<std::size_t>(label.dp)][page_kind(label.kind)] += dag.duration[i];
     }
     PackedBytes bytes;
     for (const auto& rank : work) {
@@ -202,7 +204,7 @@ class PagePlan {
     std::int64_t dp = 0, pp = 0, pack = 0;
     for (const sim::PathStep& step : summary.shown) {
       const sim::NodeLabel& label = dag.label[index(step.node)];
-      bytes.add(static_cast<unsigned>(label.kind) | static_cast<unsigned>(step.reason) << 3U);
+      bytes.add(page_kind(label.kind) | static_cast<unsigned>(step.reason) << 4U);
       bytes.add_signed(label.dp - dp);
       bytes.add_signed(label.pp - pp);
       bytes.add_signed(static_cast<std::int64_t>(index(label.pack)) - pack);

@@ -19,12 +19,18 @@
 
 namespace slimpack::report::detail {
 
+/// How the page numbers kinds of nodes: F, B, H, O and W as it numbers units, then the others.
+[[nodiscard]] constexpr unsigned page_kind(sim::NodeKind kind) noexcept {
+  if (kind == sim::NodeKind::weight) return 4;
+  return static_cast<unsigned>(kind) + (kind > sim::NodeKind::optimizer ? 1U : 0U);
+}
+
 /// Writes rows for page/decode.js, which names the fields in the same order. A row is a device's
 /// time from 0 to the makespan without a hole, units and gaps; entries carry durations alone. A
 /// duration is left out where the same unit took as long on the stage before, as it mostly does.
 class PageRows {
  public:
-  static constexpr unsigned kFirstGap = 4;  ///< codes: F, B, H, O, then the causes of gaps
+  static constexpr unsigned kFirstGap = 5;  ///< codes: F, B, H, O, W, then the causes of gaps
   static constexpr unsigned kTimed = 16, kBlocked = 32, kChunked = 64;  // of units
   static constexpr unsigned kInstead = 16;                              // of gaps
 
@@ -64,7 +70,7 @@ class PageRows {
   [[nodiscard]] PackedBytes rank(std::size_t rank) {
     const auto stages = static_cast<std::size_t>(plan_.parallel.pp);
     PackedBytes bytes;
-    seen_.assign(3 * plan_.micropacks.size(), Nanos{-1});
+    seen_.assign(kFirstGap * plan_.micropacks.size(), Nanos{-1});
     for (std::size_t i = rank * stages; i < (rank + 1) * stages; ++i) add_row(bytes, i);
     return bytes;
   }
@@ -74,7 +80,7 @@ class PageRows {
     const std::size_t end = first_gap_[device + 1];
     bytes.add_size(nodes_[device].size() + end - first_gap_[device]);
     std::size_t gap = first_gap_[device];
-    std::array<std::int64_t, 3> last{};
+    std::array<std::int64_t, kFirstGap> last{};
     for (const sim::NodeId node : nodes_[device]) {
       const Nanos start = timeline_.start[index(node)];
       const std::size_t first = gap;
@@ -89,28 +95,28 @@ class PageRows {
     bytes.add_signed((gap.end - gap.begin).value);
     if (!gap.instead) return;
     const sim::NodeLabel& label = dag_.label[index(*gap.instead)];
-    bytes.add(static_cast<unsigned>(label.kind));
+    bytes.add(page_kind(label.kind));
     bytes.add_size(index(label.pack));
     bytes.add(static_cast<std::uint64_t>(label.chunk));
   }
 
   void add_unit(PackedBytes& bytes, std::size_t device, sim::NodeId node,
-                std::array<std::int64_t, 3>& last, bool waited) {
+                std::array<std::int64_t, kFirstGap>& last, bool waited) {
     const sim::NodeLabel& label = dag_.label[index(node)];
     const Nanos duration = dag_.duration[index(node)];
-    const auto kind = static_cast<std::size_t>(label.kind);
+    const unsigned kind = page_kind(label.kind);
     const bool packed = label.kind != sim::NodeKind::optimizer;
     bool timed = true;
     if (packed) {
-      Nanos& seen = seen_[3 * index(label.pack) + kind];
+      Nanos& seen = seen_[kFirstGap * index(label.pack) + kind];
       timed = seen != duration;
       seen = duration;
     }
     const std::vector<sim::NodeId> blockers =
         waited ? find_blockers(device, node) : std::vector<sim::NodeId>{};
     const bool chunked = packed && label.chunk != 0 && label.kind != sim::NodeKind::head;
-    bytes.add(static_cast<unsigned>(kind) | (timed ? kTimed : 0U) |
-              (blockers.empty() ? 0U : kBlocked) | (chunked ? kChunked : 0U));
+    bytes.add(kind | (timed ? kTimed : 0U) | (blockers.empty() ? 0U : kBlocked) |
+              (chunked ? kChunked : 0U));
     if (packed) {
       const auto pack = static_cast<std::int64_t>(index(label.pack));
       bytes.add_signed(pack - last[kind]);
@@ -166,7 +172,7 @@ class PageRows {
     const bool transfer = label.kind == sim::NodeKind::transfer;
     std::int32_t dp = label.dp;
     std::int32_t to_pp = label.pp;
-    bytes.add(static_cast<unsigned>(label.kind));
+    bytes.add(page_kind(label.kind));
     if (transfer) {
       const sim::Channel& channel = dag_.channels[index(label.channel)];
       dp = channel.dp;

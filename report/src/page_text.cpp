@@ -141,6 +141,7 @@ unit. Keys on a timeline: arrows from unit to unit, + and - zoom, a and d pan, H
             std::string(name) + "</span>";
   };
   for (const std::string_view name : {"forward", "backward", "head", "optimizer"}) key(name, name);
+  key("weight", "weight gradients apart");
   key("merged", "context-parallel group (line on top)");
   key("reduce", "reduction of gradients");
   key("path", "critical path");
@@ -203,10 +204,11 @@ unit. Keys on a timeline: arrows from unit to unit, + and - zoom, a and d pan, H
                        "Peaks by what is held then, on one scale; the dashed line is the limit.",
                        "<div class=\"keys\" id=\"memory-keys\"></div>"
                        "<div class=\"cards\" id=\"memory-cards\"></div>");
-  text += page_section("times", "Times of MicroPacks",
-                       "Compute time of a MicroPack over all virtual stages: forward blue, "
-                       "backward green. CV is standard deviation over mean.",
-                       "<div class=\"cards\" id=\"time-cards\"></div>");
+  text += page_section(
+      "times", "Times of MicroPacks",
+      "Compute time of a MicroPack over all virtual stages: forward blue, "
+      "backward green, weight gradients apart olive. CV is standard deviation over mean.",
+      "<div class=\"cards\" id=\"time-cards\"></div>");
   text += page_section("ranks", "Work of data-parallel ranks",
                        "Compute time of a rank, an average stage of it, on one scale.",
                        "<div class=\"cards\" id=\"rank-cards\"></div>");

@@ -48,6 +48,7 @@ text{font-family:system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,sans-
 .grid{stroke:#d0d7de;stroke-width:1;fill:none}
 .forward{stroke:#2f7ed8;fill:#2f7ed8}.backward{stroke:#2a9d6a;fill:#2a9d6a}
 .head-unit{stroke:#e07b00;fill:#e07b00}.optimizer{stroke:#7b5cc4;fill:#7b5cc4}
+.weight{stroke:#93a01b;fill:#93a01b}
 .reduce{stroke:#b0569f;fill:#b0569f}.merged{stroke:#111820;fill:#111820}
 .gap0{stroke:#e4e7eb;fill:#e4e7eb}.gap1{stroke:#cdd3da;fill:#cdd3da}.gap2{stroke:#d9c8f0;fill:#d9c8f0}
 .gap3{stroke:#efc3e6;fill:#efc3e6}.gap4{stroke:#f4d58a;fill:#f4d58a}.gap5{stroke:#a9dbe3;fill:#a9dbe3}
@@ -58,6 +59,7 @@ text{font-family:system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,sans-
 text{fill:#e6edf3}.bg{fill:#0d1117}.sub,.note,.axis{fill:#9ba5b0}.grid{stroke:#30363d}
 .forward{stroke:#4a94e8;fill:#4a94e8}.backward{stroke:#35a873;fill:#35a873}
 .head-unit{stroke:#f0922b;fill:#f0922b}.optimizer{stroke:#9a80e0;fill:#9a80e0}
+.weight{stroke:#b3c13a;fill:#b3c13a}
 .reduce{stroke:#cf77be;fill:#cf77be}.merged{stroke:#ffffff;fill:#ffffff}
 .gap0{stroke:#21262d;fill:#21262d}.gap1{stroke:#373e47;fill:#373e47}.gap2{stroke:#4b3a6e;fill:#4b3a6e}
 .gap3{stroke:#6a2f60;fill:#6a2f60}.gap4{stroke:#6b5417;fill:#6b5417}.gap5{stroke:#1f5560;fill:#1f5560}
@@ -102,7 +104,7 @@ class PictureWriter {
   static constexpr int kWidth = 1640, kLeft = 92, kPlot = 1400, kHeaderHeight = 20,
                        kHeadingHeight = 36;
   static constexpr std::size_t kMostBytes = 1800000;
-  static constexpr std::int64_t kFewestColumns = 40;
+  static constexpr std::int64_t kFewestColumns = 20;
 
   /// A generous guess, since fonts differ.
   static int text_width(std::string_view text, int font) {
@@ -314,8 +316,8 @@ class PictureWriter {
 }  // namespace
 
 std::string paint_class(std::size_t paint, std::size_t shade) {
-  constexpr std::array<std::string_view, kPaints - 1> kNames{"forward", "backward", "head-unit",
-                                                             "optimizer", "reduce"};
+  constexpr std::array<std::string_view, kPaints - 1> kNames{"forward",   "backward", "head-unit",
+                                                             "optimizer", "weight",   "reduce"};
   if (paint < kNames.size()) return std::string(kNames[paint]);
   return "gap" + std::to_string(shade);
 }

@@ -121,9 +121,8 @@ class PlanPicture {
     first_gap_.push_back(gap);
   }
 
-  /// W is drawn as B.
   [[nodiscard]] static Paint paint_of(sim::NodeKind kind) noexcept {
-    return kind == sim::NodeKind::weight ? Paint::backward : static_cast<Paint>(kind);
+    return kind == sim::NodeKind::weight ? Paint::weight : static_cast<Paint>(kind);
   }
 
   [[nodiscard]] bool in_cp_group(const sim::NodeLabel& label) const {
@@ -133,10 +132,12 @@ class PlanPicture {
   }
 
   [[nodiscard]] std::string lines_of_plan() const {
+    const auto weights = std::ranges::count(plan_.micropacks, Pass::weight, &MicroPack::pass);
+    const std::string apart = weights > 0 ? ", " + std::to_string(weights) + " weight" : "";
     return describe_setting(plan_) + "; " + count_text(metrics_.samples) + " samples, " +
            count_text(metrics_.tokens.value) + " tokens in " +
            std::to_string(metrics_.forward_packs) + " forward and " +
-           std::to_string(metrics_.backward_packs) + " backward MicroPacks";
+           std::to_string(metrics_.backward_packs) + " backward MicroPacks" + apart;
   }
   [[nodiscard]] std::string lines_of_figures() const {
     return rate_text(metrics_.tokens_per_s) + " tokens/s, MFU " + percent(metrics_.mfu) +
@@ -151,7 +152,8 @@ class PlanPicture {
     return " " + percent(ratio(static_cast<double>(time.value), all));
   }
   void add_legend(Picture& picture) const {
-    constexpr std::array<std::string_view, 4> kNames{"forward", "backward", "head", "optimizer"};
+    constexpr std::array<std::string_view, 5> kNames{"forward", "backward", "head", "optimizer",
+                                                     "weight gradients apart"};
     for (std::size_t paint = 0; paint < kNames.size(); ++paint) {
       if (spent_[paint] == Nanos{}) continue;
       picture.legend.push_back(
@@ -233,7 +235,7 @@ class PlanPicture {
   std::vector<std::vector<sim::TimedChange>> changes_;
   std::vector<std::vector<sim::NodeId>> compute_, reductions_;
   std::vector<std::size_t> first_gap_;
-  std::array<Nanos, 4> spent_{};
+  std::array<Nanos, 5> spent_{};
   bool merged_ = false;
   bool reduces_ = false;
 };

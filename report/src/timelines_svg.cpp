@@ -117,7 +117,7 @@ class TraceLanes {
     for (const TracedUnit& traced : device.units) {
       idle_until(traced.begin);
       constexpr std::array<Paint, 6> kPaint{Paint::forward, Paint::backward,  Paint::head,
-                                            Paint::reduce,  Paint::optimizer, Paint::backward};
+                                            Paint::reduce,  Paint::optimizer, Paint::weight};
       const UnitKind kind = traced.unit.kind;
       Stretch stretch{traced.begin,
                       traced.end,
@@ -154,9 +154,10 @@ class TraceLanes {
     if (seen) legend.push_back({style, shade, text});
   };
   offer(kinds[0], "forward", 0, "forward");
-  offer(kinds[1] || kinds[5], "backward", 0, "backward");
+  offer(kinds[1], "backward", 0, "backward");
   offer(kinds[2], "head-unit", 0, "head");
   offer(kinds[4], "optimizer", 0, "optimizer");
+  offer(kinds[5], "weight", 0, "weight gradients apart");
   offer(chunks, "forward", 1, "later chunks, weaker");
   offer(in_cp_group, "merged", 0, "context-parallel group");
   offer(reduces, "reduce", 0, "reduction of gradients");

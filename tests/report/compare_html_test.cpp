@@ -59,6 +59,8 @@ Json data_of(const std::string& page) {
   return Json::parse(between(page, "id=\"data\">", "</script>"));
 }
 
+constexpr unsigned kFirstGap = report::detail::PageRows::kFirstGap, kOptimizer = 3, kTransfer = 5;
+
 /// An entry of a row as the page's script reads it.
 struct Entry {
   unsigned code;
@@ -77,18 +79,20 @@ std::vector<std::vector<Entry>> rows_of(const std::string& packed, std::int32_t 
       const std::uint64_t head = reader.number();
       Entry entry{static_cast<unsigned>(head & 15U)};
       entry.begin = now;
-      if (entry.code >= 4) {
+      if (entry.code >= kFirstGap) {
         now += reader.whole();
-        const bool chosen = entry.code == 4 + static_cast<unsigned>(sim::GapCause::memory) ||
-                            entry.code == 4 + static_cast<unsigned>(sim::GapCause::order);
+        const bool chosen =
+            entry.code == kFirstGap + static_cast<unsigned>(sim::GapCause::memory) ||
+            entry.code == kFirstGap + static_cast<unsigned>(sim::GapCause::order);
         CHECK(chosen == ((head & report::detail::PageRows::kInstead) != 0));
         if (chosen) {
-          CHECK(reader.number() < 3);
+          const std::uint64_t other = reader.number();
+          CHECK((other < kFirstGap && other != kOptimizer));
           entry.pack = static_cast<std::int64_t>(reader.number());
           static_cast<void>(reader.number());
         }
       } else {
-        if (entry.code < 3) entry.pack = last[entry.code] += reader.whole();
+        if (entry.code != kOptimizer) entry.pack = last[entry.code] += reader.whole();
         if (head & report::detail::PageRows::kChunked) {
           entry.chunk = static_cast<std::int64_t>(reader.number());
         }
@@ -99,10 +103,11 @@ std::vector<std::vector<Entry>> rows_of(const std::string& packed, std::int32_t 
             const std::uint64_t kind = reader.number();
             static_cast<void>(reader.whole() + reader.whole() + reader.whole());
             static_cast<void>(reader.number());
-            if (kind == 4) static_cast<void>(reader.whole() + reader.whole());
+            if (kind == kTransfer) static_cast<void>(reader.whole() + reader.whole());
             const std::int64_t before = reader.whole();
             CHECK(before >= 0);
-            if (blockers == 1 && entry.code < 3) CHECK(before == 0);  // nothing else held it up
+            if (blockers == 1 && entry.code != kOptimizer)
+              CHECK(before == 0);  // nothing else held it up
           }
         }
         now += duration;
@@ -147,9 +152,10 @@ TEST_CASE("packed bytes: numbers come back") {
 }
 
 TEST_CASE("page: its rows are the simulation, without a hole, and gaps carry their causes") {
+  std::int64_t weights = 0;
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::random_plan(seed);
+    const Plan plan = test::random_plan(seed, test::may_have_weights(seed % 2 == 0));
     const sim::PlanSimulation simulation = sim::simulate_plan(plan);
     const sim::Gaps gaps =
         sim::find_gaps(simulation.dag, simulation.timeline, report::memory_limit(plan));
@@ -167,15 +173,17 @@ TEST_CASE("page: its rows are the simulation, without a hole, and gaps carry the
           const sim::NodeLabel& label = simulation.dag.label[i];
           if (simulation.dag.resource[i] != compute || !sim::is_compute(label.kind)) continue;
           expected.emplace_back(simulation.timeline.start[i].value,
-                                simulation.timeline.end[i].value, static_cast<unsigned>(label.kind),
+                                simulation.timeline.end[i].value,
+                                report::detail::page_kind(label.kind),
                                 label.kind == sim::NodeKind::optimizer ? 0 : index(label.pack));
         }
         for (const Entry& entry : row) {
-          if (entry.code < 4) {
+          weights += entry.code == report::detail::page_kind(sim::NodeKind::weight) ? 1 : 0;
+          if (entry.code < kFirstGap) {
             found.emplace_back(entry.begin, entry.end, entry.code,
                                static_cast<std::size_t>(entry.pack));
           } else {
-            idle[entry.code - 4] += entry.end - entry.begin;
+            idle[entry.code - kFirstGap] += entry.end - entry.begin;
           }
         }
         std::sort(expected.begin(), expected.end());
@@ -190,6 +198,7 @@ TEST_CASE("page: its rows are the simulation, without a hole, and gaps carry the
     }
     CHECK(drawn.at("entries") == entries);
   }
+  CHECK(weights > 20);
 }
 
 TEST_CASE("page: memory is never drawn below what is held, and peaks stay") {

@@ -17,7 +17,9 @@ import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 import browser  # noqa: E402
+from weight_plan import with_weights  # noqa: E402
 
 PROGRAM, DATA = (os.path.abspath(path) for path in sys.argv[1:3])
 PICTURES = os.path.abspath(sys.argv[3]) if len(sys.argv) > 3 else None
@@ -32,7 +34,7 @@ def run(*arguments):
 
 
 def setUpModule():
-    """One comparison, one plan and one large plan for all tests."""
+    """One comparison, one plan, the same plan with weights apart and one large plan for all tests."""
     global folder, page
     folder = tempfile.TemporaryDirectory(prefix="slimpack-html-")
     os.chdir(folder.name)
@@ -41,6 +43,9 @@ def setUpModule():
         "--steps", "2", "--planners", ",".join(PLANNERS), "--json", "c.json", "--html", "c.html")
     run("plan", mix, *COMMON, "--dp", "2", "--pp", "4", "--context", "65536", "--batch-samples", "64", "-o", "plan.json")
     run("simulate", "plan.json", "--trace", "trace.json", "--html", "plan.html")
+    apart = with_weights(json.loads(pathlib.Path("plan.json").read_text(encoding="utf-8")))
+    pathlib.Path("apart.json").write_text(json.dumps(apart), encoding="utf-8")
+    run("simulate", "apart.json", "--trace", "apart_trace.json", "--html", "apart.html")
     page = browser.Browser(browser.find(), 1280, 900)
 
 
@@ -207,6 +212,35 @@ class Page(unittest.TestCase):
         page.run("byId('memories').checked = true; page.timelines.resize()")
         page.move(*self.to_lane(0, 0, 0, begin, strip="memory"))
         self.assertRegex(self.tip(), r"GB held, rank 0 stage 0")
+
+    def test_units_of_weights_apart_have_their_colour_and_words(self):
+        self.open("apart.html")
+        with open("apart_trace.json", encoding="utf-8") as file:
+            spans = [event for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
+        unit = max((event for event in spans if event["cat"] == "weight"), key=lambda event: event["dur"])
+        begin, end = unit["ts"] * 1000, (unit["ts"] + unit["dur"]) * 1000
+        page.run(f"page.timelines.lookAt({begin}, {end})")
+        page.move(*self.to_lane(0, unit["args"]["dp"], unit["args"]["stage"], (begin + end) / 2))
+        self.assertRegex(self.tip(), rf"^W {unit['args']['pack']}\b.*: weight, rank")
+        self.assertIn(f"{unit['args']['tokens']:,} tokens", self.tip())
+        self.assertIn("gradients of weights that B has left", self.tip())
+        picture("weights")
+        self.assertIn("weight gradients apart", page.run("document.querySelector('.keys').textContent"))
+        self.assertEqual(len(set(page.run("colours.codes"))), page.run("colours.codes.length"))
+        before = max((event for event in spans if event["cat"] == "backward"), key=lambda event: event["dur"])
+        begin, end = before["ts"] * 1000, (before["ts"] + before["dur"]) * 1000
+        page.run(f"page.timelines.lookAt({begin}, {end})")
+        page.move(*self.to_lane(0, before["args"]["dp"], before["args"]["stage"], (begin + end) / 2))
+        self.assertIn("gradients of weights are left to W", self.tip())
+        self.assertRegex(page.run("document.querySelector('#time-cards .note').textContent"), r"; weight \d+, mean ")
+        page.run("document.querySelector('#rank-cards canvas').focus()")
+        page.key("ArrowRight")
+        self.assertRegex(page.run("document.querySelector('#rank-cards .note').textContent"), r"weight [\d.]+ m?s$")
+        works = page.run("page.pathWorks")
+        path = page.run("page.timelines.plans[0].path_time")
+        self.assertGreater(path[works.index("weight")], 0)
+        names = page.run("page.timelines.plans[0].path.map((step) => describeStep(page.timelines.plans[0], step).name)")
+        self.assertTrue(any(name.startswith("W ") for name in names))
 
     def test_zoom_and_pan(self):
         self.open("c.html")

@@ -21,21 +21,22 @@
 namespace slimpack::report {
 
 /// What the time of a critical path was spent on.
-enum class PathWork : std::uint8_t { forward, backward, head, optimizer, transfer, reduce };
+enum class PathWork : std::uint8_t { forward, backward, head, optimizer, transfer, reduce, weight };
 
 /// How many values PathWork has.
-inline constexpr int kPathWorks = 6;
+inline constexpr int kPathWorks = 7;
 
 /// The name of a kind of work, as files have it.
 [[nodiscard]] constexpr std::string_view to_string(PathWork work) noexcept {
-  constexpr std::array<std::string_view, kPathWorks> kNames = {"forward",   "backward", "head",
-                                                               "optimizer", "transfer", "reduce"};
+  constexpr std::array<std::string_view, kPathWorks> kNames = {
+      "forward", "backward", "head", "optimizer", "transfer", "reduce", "weight"};
   return kNames[static_cast<std::size_t>(work)];
 }
 
-/// What a node of the simulated graph counts as. W counts as backward; so does a release, the part
-/// of a B or W after which a bucket of gradients may leave, and a join, which takes no time.
+/// What a node of the simulated graph counts as. Backward are a release too, the part of a B or W
+/// after which a bucket of gradients may leave, and a join, which takes no time.
 [[nodiscard]] constexpr PathWork path_work(sim::NodeKind kind) noexcept {
+  if (kind == sim::NodeKind::weight) return PathWork::weight;
   if (kind >= sim::NodeKind::join) return PathWork::backward;
   return static_cast<PathWork>(kind);
 }
