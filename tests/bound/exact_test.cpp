@@ -26,17 +26,18 @@
 #include "support/exact_milp.hpp"
 #include "support/exact_plan.hpp"
 #include "support/exact_schedule.hpp"
+#include "support/joined_plan.hpp"
 #include "support/skip.hpp"
 
 namespace slimpack {
 namespace {
 
 #ifdef SLIMPACK_FEW_DRAWS
-constexpr std::uint64_t kPlanDraws = 360, kOrderDraws = 90, kMilpDraws = 12;
+constexpr std::uint64_t kPlanDraws = 360, kOrderDraws = 90, kMilpDraws = 12, kWeightDraws = 90;
 #elif defined(SLIMPACK_ALL_DRAWS)
-constexpr std::uint64_t kPlanDraws = 2160, kOrderDraws = 720, kMilpDraws = 48;
+constexpr std::uint64_t kPlanDraws = 2160, kOrderDraws = 720, kMilpDraws = 48, kWeightDraws = 1080;
 #else
-constexpr std::uint64_t kPlanDraws = 720, kOrderDraws = 240, kMilpDraws = 24;
+constexpr std::uint64_t kPlanDraws = 720, kOrderDraws = 240, kMilpDraws = 24, kWeightDraws = 360;
 #endif
 
 enum class Ranks : std::uint8_t { one, two, in_cp_group };
@@ -228,6 +229,59 @@ TEST_CASE("exact_plan: between the bound and the slimpack planner") {
   CHECK(recomputed > 0);
 }
 
+// What W can bring at most: the shortest plans with and without it, three slices in each pass.
+TEST_CASE("exact_plan: no plan with weights apart is below the bound") {
+  std::map<std::string, Quotients> gain, above;
+  int unproven = 0, helped = 0;
+  std::int64_t searched = 0;
+  for (std::uint64_t seed = 0; seed < kWeightDraws; ++seed) {
+    CAPTURE(seed);
+    const auto pp = static_cast<std::int32_t>(1 + seed % 3);
+    const LmHead head = seed / 3 % 2 == 0 ? LmHead::last : LmHead::shard;
+    const auto ranks = static_cast<Ranks>(seed / 6 % 3);
+    const ExactDraw draw = draw_step(seed + 30'000, pp, head, ranks, 3, 3);
+    const planners::PlanOutcome outcome = planners::find_planner("slimpack").plan(draw.request);
+    REQUIRE(std::holds_alternative<Plan>(outcome.result));
+    const Plan& plan = std::get<Plan>(outcome.result);
+    const std::array<Recompute, 1> none{Recompute::none};
+    test::ExactLimits limits;
+    limits.modes = none;
+    limits.most_nodes = 200'000;
+    const test::ExactOptimum with = test::exact_plan(plan, limits);
+    limits.weights = true;
+    limits.limit = with.makespan + 1;
+    const test::ExactOptimum apart = test::exact_plan(plan, limits);
+    searched += apart.searched;
+    if (!with.proven || !apart.proven) {
+      ++unproven;
+      continue;
+    }
+    REQUIRE(apart.plan);
+    const Nanos bound = planners::iteration_bound(plan).value;
+    CHECK(bound <= Nanos{apart.makespan});
+    CHECK(apart.makespan <= with.makespan);
+    check_exact_plan(*apart.plan, apart.makespan);
+    helped += apart.makespan < with.makespan ? 1 : 0;
+    const std::array<std::string, 4> kinds{
+        "all", stages_text(pp), kRanksText[static_cast<std::size_t>(ranks)],
+        head == LmHead::last ? "head on the last stage" : "head sharded"};
+    for (const std::string& kind : kinds) {
+      gain[kind].values.push_back(static_cast<double>(with.makespan) /
+                                  static_cast<double>(apart.makespan));
+      above[kind].values.push_back(static_cast<double>(apart.makespan) /
+                                   static_cast<double>(bound.value));
+    }
+  }
+  MESSAGE("weights apart: ", kWeightDraws, " draws, ", unproven, " without a proven optimum, ",
+          helped, " shorter with W; ", searched, " pairs searched through");
+  for (auto& [kind, row] : gain) {
+    MESSAGE(kind, ": ", row.values.size(), " draws; without W / with W ", row.text(),
+            "; optimum / bound ", above[kind].text());
+  }
+  CHECK(helped > 0);
+  CHECK(unproven * 5 < static_cast<int>(kWeightDraws));
+}
+
 // Steps of up to ten slices, both passes together: the packs are the planner's, their orders are
 // all tried.
 TEST_CASE("exact_schedule: no order of the planner's packs is shorter than the optimum") {
@@ -304,7 +358,7 @@ TEST_CASE("exact_schedule: a mixed integer program agrees" * doctest::test_suite
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("slimpack-milp-" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);
-  std::uint64_t solved = 0, in_cp_group = 0;
+  std::uint64_t solved = 0, in_cp_group = 0, with_weights = 0;
   std::size_t most = 0;
   for (std::uint64_t seed = 0; solved < kMilpDraws && seed < 20 * kMilpDraws; ++seed) {
     CAPTURE(seed);
@@ -314,7 +368,9 @@ TEST_CASE("exact_schedule: a mixed integer program agrees" * doctest::test_suite
     const ExactDraw draw = draw_step(seed + 20'000, pp, head, ranks, 3, 3);
     const planners::PlanOutcome outcome = planners::find_planner("slimpack").plan(draw.request);
     REQUIRE(std::holds_alternative<Plan>(outcome.result));
-    const Plan& plan = std::get<Plan>(outcome.result);
+    const bool apart = seed / 8 % 2 == 1;
+    const Plan& whole = std::get<Plan>(outcome.result);
+    const Plan plan = apart ? test::split(test::joined(whole)) : whole;
     const CoarseTimes times{PricedPlan(plan)};
     const test::ExactProblem problem(plan, times);
     if (problem.ops.size() < 9 || problem.ops.size() > 30) continue;
@@ -326,13 +382,15 @@ TEST_CASE("exact_schedule: a mixed integer program agrees" * doctest::test_suite
     CHECK(*least == exact.makespan);
     ++solved;
     in_cp_group += plan.groups.size() > 2 ? 1U : 0U;
+    with_weights += apart ? 1U : 0U;
     most = std::max(most, problem.ops.size());
   }
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
   MESSAGE("mixed integer program: ", solved, " optima of up to ", most, " units, ", in_cp_group,
-          " with merged packs");
+          " with merged packs, ", with_weights, " with weights apart");
   CHECK(solved == kMilpDraws);
+  CHECK(with_weights > 0);
 }
 
 /// Times of two samples of one slice on two stages; H takes 1, all else nothing.
@@ -416,6 +474,17 @@ TEST_CASE("exact_plan: every set of packs once") {
   CHECK(count(Pass::backward, none) == 2 + 3 + 3 + 6);
   // A forward pack of two slices counts twice.
   CHECK(count(Pass::forward, none) == 3 + 5 + 5 + 1 + 8 + 4);
+  // Weights of a run across two backward slices may be cut or not, of both samples as in backward
+  // but for the crossed two, which W may have too.
+  const auto weights = [&](std::vector<Slice> slices) {
+    test::detail::PackSet backward{
+        {Pass::backward, GroupId{}, std::move(slices), {}, Recompute::none}};
+    backward.front().weights = WeightGradients::apart;
+    return test::detail::PackSets(plan, GroupId{}, backward).all().size();
+  };
+  CHECK(weights({}) == 1);
+  CHECK(weights({{SampleId{0}, {0}, {50}}, {SampleId{0}, {50}, {100}}}) == 2);
+  CHECK(weights({{SampleId{0}, {0}, {100}}, {SampleId{1}, {0}, {100}}}) == 2 + 3 + 3 + 7);
 }
 
 TEST_CASE("exact search: what it does not cover is refused") {

@@ -27,6 +27,7 @@ namespace slimpack::test {
 struct ExactLimits {
   std::int64_t limit = kNoLimit;        ///< plans that are not shorter do not count
   std::span<const Recompute> modes;     ///< of backward packs
+  bool weights = false;                 ///< backward packs may leave weights apart
   std::size_t most_pairs = 40'000;      ///< of a forward and a backward set of packs
   std::int64_t most_nodes = 2'000'000;  ///< in all orders of one way to give samples to ranks
 };
@@ -73,13 +74,34 @@ using PackSet = std::vector<MicroPack>;
 }
 
 /// All sets of packs of one group's samples in one pass. Forward packs are tried with their slices
-/// in every order, because backward packs gather from them.
+/// in every order, because backward packs gather from them. Weight packs are cut and joined freely.
 class PackSets {
  public:
-  PackSets(const Plan& frame, GroupId group, Pass pass, std::span<const Recompute> modes)
-      : frame_(frame), group_(group), pass_(pass), modes_(modes) {
+  PackSets(const Plan& frame, GroupId group, Pass pass, std::span<const Recompute> modes,
+           bool weights = false)
+      : frame_(frame), group_(group), pass_(pass), modes_(modes), weights_(weights) {
     for (std::size_t sample = 0; sample < frame.samples.size(); ++sample) {
-      if (frame.sample_group[sample] == group) samples_.push_back(static_cast<SampleId>(sample));
+      if (frame.sample_group[sample] != group) continue;
+      runs_.push_back({static_cast<SampleId>(sample), Tokens{0}, frame.samples[sample]});
+    }
+  }
+  /// Of weight packs for all tokens that `backward`, packs of one group, leave apart.
+  PackSets(const Plan& frame, GroupId group, const PackSet& backward)
+      : frame_(frame), group_(group), pass_(Pass::weight) {
+    for (const MicroPack& pack : backward) {
+      if (pack.weights != WeightGradients::apart) continue;
+      runs_.insert(runs_.end(), pack.slices.begin(), pack.slices.end());
+    }
+    std::sort(runs_.begin(), runs_.end(), [](const Slice& a, const Slice& b) {
+      return std::pair(a.sample, a.begin) < std::pair(b.sample, b.begin);
+    });
+    for (std::size_t i = 1; i < runs_.size();) {
+      if (runs_[i].sample == runs_[i - 1].sample && runs_[i].begin == runs_[i - 1].end) {
+        runs_[i - 1].end = runs_[i].end;
+        runs_.erase(runs_.begin() + static_cast<std::ptrdiff_t>(i));
+      } else {
+        ++i;
+      }
     }
   }
 
@@ -89,32 +111,35 @@ class PackSets {
   }
 
  private:
-  void cut(std::size_t sample) {
-    if (sample == samples_.size()) {
+  void cut(std::size_t run) {
+    if (run == runs_.size()) {
       PackSet packs;
       join(packs, 0);
       return;
     }
-    const Tokens length = frame_.samples[index(samples_[sample])];
+    const Slice whole = runs_[run];
     const Tokens granularity = frame_.parallel.granularity;
-    const std::int64_t places = (length.value - 1) / granularity.value;  // inner boundaries
+    const std::int64_t places = (whole.length().value - 1) / granularity.value;  // inner boundaries
     for (std::uint32_t cuts = 0; cuts < std::uint32_t{1} << places; ++cuts) {
       const std::size_t before = slices_.size();
-      Tokens begin;
+      Tokens begin = whole.begin;
       for (std::int64_t place = 1; place <= places; ++place) {
         if ((cuts >> (place - 1) & 1U) == 0) continue;
-        slices_.push_back({samples_[sample], begin, granularity * place});
-        begin = granularity * place;
+        const Tokens end = whole.begin + granularity * place;
+        slices_.push_back({whole.sample, begin, end});
+        begin = end;
       }
-      slices_.push_back({samples_[sample], begin, length});
-      cut(sample + 1);
+      slices_.push_back({whole.sample, begin, whole.end});
+      cut(run + 1);
       slices_.resize(before);
     }
   }
 
   void join(PackSet& packs, std::size_t i) {
     if (i == slices_.size()) {
-      if (can_be_ordered(packs, frame_.samples.size(), pass_ == Pass::forward)) choose(packs, 0);
+      if (pass_ == Pass::weight ||
+          can_be_ordered(packs, frame_.samples.size(), pass_ == Pass::forward))
+        choose(packs, 0);
       return;
     }
     const Slice slice = slices_[i];
@@ -137,14 +162,18 @@ class PackSets {
     packs.pop_back();
   }
 
-  /// Modes of backward packs.
+  /// Modes of backward packs, and where their gradients of weights are computed.
   void choose(PackSet& packs, std::size_t i) {
-    if (i == packs.size() || pass_ == Pass::forward) {
+    if (i == packs.size() || pass_ != Pass::backward) {
       sets_.push_back(packs);
       return;
     }
     for (const Recompute mode : modes_) {
       packs[i].recompute = mode;
+      packs[i].weights = WeightGradients::with;
+      choose(packs, i + 1);
+      if (!weights_) continue;
+      packs[i].weights = WeightGradients::apart;
       choose(packs, i + 1);
     }
   }
@@ -153,7 +182,8 @@ class PackSets {
   GroupId group_;
   Pass pass_;
   std::span<const Recompute> modes_;
-  std::vector<SampleId> samples_;
+  bool weights_ = false;
+  std::vector<Slice> runs_;  // of samples, to be cut
   std::vector<Slice> slices_;
   std::vector<PackSet> sets_;
 };
@@ -213,10 +243,11 @@ class ExactPlans {
     std::vector<PackSet> all{{}};
     for (std::size_t group = 0; group < frame_.groups.size(); ++group) {
       std::vector<PackSet> sets =
-          PackSets(frame_, static_cast<GroupId>(group), pass, limits_.modes).all();
+          PackSets(frame_, static_cast<GroupId>(group), pass, limits_.modes, limits_.weights).all();
       if (frame_.groups[group].size() > 1) {
         for (PackSet& set : sets) choose_exchange(set);
       }
+      if (pass == Pass::backward) sets = with_weights(sets, static_cast<GroupId>(group));
       std::vector<PackSet> product;
       for (const PackSet& left : all) {
         for (const PackSet& right : sets) {
@@ -225,6 +256,19 @@ class ExactPlans {
         }
       }
       all = std::move(product);
+    }
+    return all;
+  }
+
+  /// Each set with every set of weight packs that it asks for.
+  [[nodiscard]] std::vector<PackSet> with_weights(const std::vector<PackSet>& sets,
+                                                  GroupId group) const {
+    std::vector<PackSet> all;
+    for (const PackSet& set : sets) {
+      for (const PackSet& weights : PackSets(frame_, group, set).all()) {
+        all.push_back(set);
+        all.back().insert(all.back().end(), weights.begin(), weights.end());
+      }
     }
     return all;
   }
@@ -272,18 +316,19 @@ class ExactPlans {
       const auto id = static_cast<PackId>(i);
       const bool forward = packs[i].pass == Pass::forward;
       const auto& ranks = frame_.groups[index(packs[i].group)];
+      const bool apart = packs[i].pass == Pass::weight;
       std::int64_t way = 0;
       for (std::int32_t pp = 0; pp < stages; ++pp) {
         for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
           const std::size_t device = device_index(frame_, ranks[rank], pp);
-          load.time[device] += times.compute(id, pp).value;
+          load.time[device] += (apart ? times.weight(id, pp, rank) : times.compute(id, pp)).value;
           const bool head = frame_.parallel.head == LmHead::shard || pp == stages - 1;
           if (forward && head) load.time[device] += times.head(id, rank, pp).value;
           const std::int64_t end =
               forward ? 0 : (times.reduce(pp, 0) + times.optimizer(ranks[rank], pp)).value;
           load.outside[device] = std::min(load.outside[device], way + end);
         }
-        way += times.compute(id, pp).value;
+        if (!apart) way += times.compute(id, pp).value;
       }
     }
     for (std::int64_t& outside : load.outside) outside = outside == kNoLimit ? 0 : outside;
@@ -294,6 +339,8 @@ class ExactPlans {
     Plan plan = frame_;
     plan.micropacks = forward;
     plan.micropacks.insert(plan.micropacks.end(), backward.begin(), backward.end());
+    std::stable_partition(plan.micropacks.begin(), plan.micropacks.end(),
+                          [](const MicroPack& pack) { return pack.pass != Pass::weight; });
     const ExactProblem problem(plan, price(plan));
     const ExactSchedule found =
         exact_schedule(problem, best_.makespan, limits_.most_nodes - best_.nodes);

@@ -18,7 +18,7 @@
 
 namespace slimpack::test {
 
-/// F, B or H on all devices that meet for it.
+/// F, B, W or H on all devices that meet for it.
 struct ExactOp {
   struct After {
     std::size_t op = 0;
@@ -46,7 +46,8 @@ struct ExactOp {
 /// H's input and output, workspaces and the buffers of the unit at work; without the exchange of
 /// groups of several ranks). Left out are max_in_flight, receives posted ahead, sends in flight and
 /// waiting for links, so a plan is never faster or smaller here than it would be there. For one
-/// chunk, untied embeddings and stages of one layer, whose R is one bucket behind the last B.
+/// chunk, untied embeddings and stages of one layer, whose R is one bucket behind the last B or W.
+/// Weight packs must come last.
 struct ExactProblem {
   std::vector<ExactOp> ops;
   std::size_t devices = 0;
@@ -62,7 +63,16 @@ struct ExactProblem {
   void add_passes(const Plan& plan, const Times& times, const MemoryModel& memory);
   template <UnitTimes Times>
   void add_heads(const Plan& plan, const Times& times, const MemoryModel& memory);
+  template <UnitTimes Times>
+  void add_weights(const Plan& plan, const Times& times, const MemoryModel& memory);
   void add_order(const Plan& plan);
+  [[nodiscard]] static bool overlap(const MicroPack& a, const MicroPack& b) {
+    return std::any_of(a.slices.begin(), a.slices.end(), [&](const Slice& x) {
+      return std::any_of(b.slices.begin(), b.slices.end(), [&](const Slice& y) {
+        return x.sample == y.sample && x.begin < y.end && y.begin < x.end;
+      });
+    });
+  }
 
   std::vector<std::vector<std::size_t>> heads_;  // H of each forward pack
 };
@@ -83,7 +93,9 @@ namespace detail {
   const std::int64_t ends = forward ? 0 : memory.ended_gradients(id, rank, layers).value + held;
   std::int64_t unit = (first ? 0 : boundary) + (last ? 0 : boundary);
   if (plan.groups[index(pack.group)].size() == 1) unit += memory.pack_workspace(id, rank).value;
-  return {begins + unit, begins - ends};
+  const std::int64_t made = forward ? 0 : memory.made_apart(id, rank, layers).value;
+  const std::int64_t left = forward ? 0 : memory.left_apart(id, rank, layers).value;
+  return {begins + made + unit, begins - ends + left};
 }
 
 }  // namespace detail
@@ -106,6 +118,7 @@ ExactProblem::ExactProblem(const Plan& plan, const Times& times) {
   }
   add_passes(plan, times, memory);
   add_heads(plan, times, memory);
+  add_weights(plan, times, memory);
   add_order(plan);
 }
 
@@ -114,6 +127,9 @@ void ExactProblem::add_passes(const Plan& plan, const Times& times, const Memory
   const std::int32_t last = plan.parallel.pp - 1;
   for (std::size_t pack = 0; pack < plan.micropacks.size(); ++pack) {
     const auto id = static_cast<PackId>(pack);
+    if (plan.micropacks[pack].pass == Pass::weight) continue;
+    require(ops.size() == pack * (static_cast<std::size_t>(last) + 1),
+            "ExactProblem: weight packs must come last");
     const bool forward = plan.micropacks[pack].pass == Pass::forward;
     const auto& ranks = plan.groups[index(plan.micropacks[pack].group)];
     for (std::int32_t pp = 0; pp <= last; ++pp) {
@@ -173,10 +189,43 @@ void ExactProblem::add_heads(const Plan& plan, const Times& times, const MemoryM
   }
 }
 
+/// Each rank runs its own tokens, behind the B of all of them.
+template <UnitTimes Times>
+void ExactProblem::add_weights(const Plan& plan, const Times& times, const MemoryModel& memory) {
+  const auto stages = static_cast<std::size_t>(plan.parallel.pp);
+  for (std::size_t pack = 0; pack < plan.micropacks.size(); ++pack) {
+    if (plan.micropacks[pack].pass != Pass::weight) continue;
+    const auto id = static_cast<PackId>(pack);
+    const auto& ranks = plan.groups[index(plan.micropacks[pack].group)];
+    for (std::size_t place = 0; place < stages * ranks.size(); ++place) {
+      const auto pp = static_cast<std::int32_t>(place % stages);
+      const std::size_t rank = place / stages;
+      ExactOp op;
+      op.unit = {UnitKind::weight, id, 0};
+      op.pack = pack;
+      op.duration = weight_time(times, id, pp, rank).value;
+      op.tail = (times.reduce(pp, 0) + times.optimizer(ranks[rank], pp)).value;
+      op.devices = {device_index(plan, ranks[rank], pp)};
+      op.memory = {{memory.pack_workspace(id, rank).value,
+                    -memory.left_apart(id, rank, chunk_layers(plan, pp, 0)).value}};
+      for (std::size_t other = 0; other < plan.micropacks.size(); ++other) {
+        if (plan.micropacks[other].pass != Pass::backward) continue;
+        if (overlap(plan.micropacks[other], plan.micropacks[pack])) {
+          op.after.push_back({other * stages + static_cast<std::size_t>(pp), 0});
+        }
+      }
+      ops.push_back(std::move(op));
+    }
+  }
+}
+
 inline void ExactProblem::add_order(const Plan& plan) {
   const auto stages = static_cast<std::size_t>(plan.parallel.pp);
   for (std::size_t a = 0; a < plan.micropacks.size(); ++a) {
     for (std::size_t b = 0; b < plan.micropacks.size(); ++b) {
+      if (plan.micropacks[a].pass == Pass::weight || plan.micropacks[b].pass == Pass::weight) {
+        continue;
+      }
       const bool forward = plan.micropacks[a].pass == Pass::forward;
       const bool same = plan.micropacks[b].pass == plan.micropacks[a].pass;
       bool before = false;
