@@ -35,12 +35,13 @@ class AnalyticModel {
                     terms_.regroup(load, stage, recompute));
   }
 
-  /// B of a pack that leaves the gradients of weights apart.
+  /// B of a pack that leaves the gradients of weights apart, with the gathering of what F kept.
   [[nodiscard]] Nanos backward_apart(const PackLoad& load, const StageLoad& stage,
                                      Recompute recompute) const noexcept {
     return to_nanos(layers_backward(load, stage, recompute,
                                     terms_.linear_backward_apart(load.tokens, stage),
-                                    terms_.backward_apart_kernels(), kTensorBackwardApart));
+                                    terms_.backward_apart_kernels(), kTensorBackwardApart) +
+                    terms_.regroup(load, stage, recompute, true));
   }
 
   /// W of a pack: the gradients of weights alone.

@@ -125,7 +125,8 @@ class FittedModel {
         layer_apart_ ? linear_of(*layer_apart_, load, stage)
                      : terms_.linear_backward_apart(load.tokens, stage) +
                            terms_.launches(load, stage.layers * terms_.backward_apart_kernels());
-    return to_nanos(layers_backward(load, stage, recompute, linear, kTensorBackwardApart));
+    return to_nanos(layers_backward(load, stage, recompute, linear, kTensorBackwardApart) +
+                    terms_.regroup(load, stage, recompute, true));
   }
 
   /// W of a pack: the gradients of weights alone.

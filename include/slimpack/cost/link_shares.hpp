@@ -65,15 +65,18 @@ class LinkShares {
     }
   }
 
-  /// The time of a collective of all ranks of a stage over `link` that takes `alone` by itself: as
-  /// long as on the rank that leaves it least. O(groups x chunks x ranks).
-  [[nodiscard]] Nanos beside_units(Nanos alone, std::int32_t pp, const Link& link) const {
-    Nanos longest = alone;
+  /// The times of collectives of all ranks of a stage over `link` that take `alone` by themselves:
+  /// as long as on the rank that leaves them least. O((groups x chunks + collectives) x ranks).
+  [[nodiscard]] std::vector<Nanos> beside_units(const std::vector<Nanos>& alone, std::int32_t pp,
+                                                const Link& link) const {
+    std::vector<Nanos> longest = alone;
     for (std::int32_t dp = 0; dp < plan_.parallel.dp; ++dp) {
       const Use use = use_of(dp, pp, link);
       const Nanos busy = to_nanos(picos(
           use.bytes, picos_each(1, link.bytes_per_s) / static_cast<double>(plan_.parallel.tp)));
-      longest = std::max(longest, beside_traffic(alone, busy, use.time));
+      for (std::size_t i = 0; i < alone.size(); ++i) {
+        longest[i] = std::max(longest[i], beside_traffic(alone[i], busy, use.time));
+      }
     }
     return longest;
   }

@@ -41,13 +41,16 @@ class Links {
                                                    static_cast<std::size_t>(tp_));
     for (std::size_t i = 0; i < plan.placement.size(); ++i) {
       const Placement& place = plan.placement[i];
-      const std::string name = "placement[" + std::to_string(i) + "]";
-      require(place.dp >= 0 && place.dp < dp_, name + ": dp is out of range", place.dp);
-      require(place.pp >= 0 && place.pp < pp_, name + ": pp is out of range", place.pp);
-      require(place.tp >= 0 && place.tp < tp_, name + ": tp is out of range", place.tp);
-      require(place.device >= 0, name + ": device must be >= 0", place.device);
+      const auto check = [i](bool condition, const char* rule, auto... value) {
+        if (condition) return;
+        require(false, "placement[" + std::to_string(i) + "]: " + rule, value...);
+      };
+      check(place.dp >= 0 && place.dp < dp_, "dp is out of range", place.dp);
+      check(place.pp >= 0 && place.pp < pp_, "pp is out of range", place.pp);
+      check(place.tp >= 0 && place.tp < tp_, "tp is out of range", place.tp);
+      check(place.device >= 0, "device must be >= 0", place.device);
       auto& node = nodes[slot(place.dp, place.pp, place.tp)];
-      require(!node, name + ": these ranks have a device already");
+      check(!node, "these ranks have a device already");
       node = place.device / plan.cluster.devices_per_node;
     }
     for (std::size_t i = 0; i < nodes.size(); ++i) {
@@ -60,7 +63,9 @@ class Links {
   /// Between two stages of one data-parallel rank. O(tp).
   [[nodiscard]] const Link& stages(std::int32_t dp, std::int32_t a, std::int32_t b) const {
     Collective collective;
-    for (std::int32_t tp = 0; tp < tp_; ++tp) collective.add({node(dp, a, tp), node(dp, b, tp)});
+    for (std::int32_t tp = 0; tp < tp_; ++tp) {
+      (node(dp, a, tp) == node(dp, b, tp) ? collective.inside : collective.between) = true;
+    }
     return link(collective);
   }
   /// Between all stages of one data-parallel rank. O(pp log pp tp).

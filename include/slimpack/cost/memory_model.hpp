@@ -123,14 +123,14 @@ inline MemoryModel::MemoryModel(const Plan& plan)
   const SliceIndex backward(plan, Pass::backward);
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     require_pack(plan, static_cast<PackId>(i));
+    first_[i + 1] = first_[i] + plan.groups[index(plan.micropacks[i].group)].size();
   }
+  entries_.resize(first_.back());
   const std::vector<KeptKeys> keys = kept_keys(plan);
   exchange_.reserve(plan.micropacks.size());
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const MicroPack& pack = plan.micropacks[i];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
-    first_[i + 1] = first_[i] + ranks;
-    entries_.resize(first_[i + 1]);
     const auto add = [&](Recompute mode, const Slice& slice, Tokens begin, Tokens end) {
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         entries_[first_[i] + rank].by_mode[static_cast<std::size_t>(mode)] +=

@@ -246,6 +246,7 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
   first_compute_.reserve(loads.packs());
   first_rank_.reserve(loads.packs());
   ranked_.reserve(loads.packs());
+  compute_.reserve(loads.packs());
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const auto id = static_cast<PackId>(i);
     const MicroPack& pack = plan.micropacks[i];
@@ -299,12 +300,18 @@ void PricedPlan::price_stages(const Plan& plan, const Links& links, const PackLo
   if (plan.cluster.small.shared_links && plan.parallel.dp > 1) {
     shares.emplace(plan, links, loads, *this);
   }
-  for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
-    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+  const auto chunks = static_cast<std::size_t>(plan.parallel.chunks);
+  reduce_.resize(chunks * stages_);
+  for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+    const Link& link = links.ranks(all, pp);
+    std::vector<Nanos> times;
+    for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
       const Bytes bytes = part(reduced_weights(plan, pp, chunk) * plan.memory.gradient_bytes);
-      const Link& link = links.ranks(all, pp);
-      const Nanos alone = model.reduce(bytes, plan.parallel.dp, link);
-      reduce_.push_back(shares ? shares->beside_units(alone, pp, link) : alone);
+      times.push_back(model.reduce(bytes, plan.parallel.dp, link));
+    }
+    if (shares) times = shares->beside_units(times, pp, link);
+    for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+      reduce_[chunk * stages_ + static_cast<std::size_t>(pp)] = times[chunk];
     }
   }
   const std::vector<std::int32_t> tied = tied_stages(plan);

@@ -179,8 +179,9 @@ class Terms {
   /// Kernels of a layer that B repeats.
   [[nodiscard]] std::int64_t recomputed_kernels(Recompute mode) const noexcept;
   /// Gathering of saved rows that are not contiguous, or more kernels, whichever is cheaper.
-  [[nodiscard]] Picos regroup(const PackLoad& load, const StageLoad& stage,
-                              Recompute mode) const noexcept;
+  /// Only gathering, of what F kept for W, where B leaves weights `apart`.
+  [[nodiscard]] Picos regroup(const PackLoad& load, const StageLoad& stage, Recompute mode,
+                              bool apart = false) const noexcept;
   /// The same for W: inputs and output gradients lie backward pack by backward pack.
   [[nodiscard]] Picos regroup_weight(const PackLoad& load, const StageLoad& stage) const noexcept;
   /// How long the message of F or, where `back`, B keeps `link` from other traffic of the unit.
@@ -435,12 +436,13 @@ inline std::int64_t Terms::recomputed_kernels(Recompute mode) const noexcept {
   }
 }
 
-inline Picos Terms::regroup(const PackLoad& load, const StageLoad& stage,
-                            Recompute mode) const noexcept {
+inline Picos Terms::regroup(const PackLoad& load, const StageLoad& stage, Recompute mode,
+                            bool apart) const noexcept {
   if (load.runs <= 1) return 0;
   const auto i = static_cast<std::size_t>(mode);
   const double tp = d(stage.tensor_parallel);
   const Picos gather = picos(load.tokens.value * stage.layers, gather_[i] / tp);
+  if (apart) return gather;
   const std::int64_t further = (load.runs - 1) * stage.layers;
   return std::min(gather,
                   kernels(further * kProductsOfSaved[i]) + picos(further, regather_[i] / tp));
@@ -483,9 +485,7 @@ inline Picos Terms::in_cp_group(Picos attention, const PackLoad& load, const Sta
 template <class Own>
 Picos Terms::head(const HeadLoad& load, const Own& own, Picos fixed) const noexcept {
   const std::int64_t tokens = load.tokens.value, tp = load.tensor_parallel;
-  if (tp > 1) {
-    fixed += 2 * collective(tokens * hidden_bytes_, tp, load.tensor_link);
-  }
+  if (tp > 1) fixed += 2 * collective(tokens * hidden_bytes_, tp, load.tensor_link);
   if (load.shards <= 1) return fixed + own(tokens);
   const double each = picos_each(1, load.link.bytes_per_s) / d(tp);
   const auto traffic = [&](std::int64_t some) { return picos(some * head_traffic_bytes_, each); };
