@@ -42,7 +42,7 @@ TOKENS = (8192, 30000, 120000)  # a device
 BEHIND = 1.001
 SLIMPACK = "slimpack"
 BEST = "the best of them"
-ABLATIONS = ("slimpack-symmetric", "slimpack-samples", "slimpack-unmerged", "slimpack-lasthead")
+ABLATIONS = ("slimpack-symmetric", "slimpack-samples", "slimpack-unmerged", "slimpack-lasthead", "slimpack-fused")
 
 
 def draw(seed, number, name, values):

@@ -90,6 +90,7 @@ planners::PlanRequest make_request() {
   request.dp = 2;
   request.pp = 8;
   request.effort = planners::Effort::fast;
+  request.weights = WeightGradients::with;  // a table has no prices of W
   return request;
 }
 

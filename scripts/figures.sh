@@ -28,10 +28,10 @@ lengths() {
 lengths 49152 1 4096 20 | "$slimpack" compare - --model llama-1b --dp 4 --max-units 6 \
   --planners slimpack-unmerged,slimpack --svg docs/phase1.svg
 # Phase 2: one long sample, four stages, at most 24 packs a pass.
-lengths 32768 1 4096 16 | "$slimpack" compare - --pp 4 --chunks 1 --max-units 24 \
+lengths 32768 1 4096 16 | "$slimpack" compare - --pp 4 --chunks 1 --max-units 24 --weights with \
   --planners slimpack-samples,slimpack --svg docs/phase2.svg
 # Device orders: list scheduling with the head on the last stage, lockstep with a sharded head.
-lengths 4096 40 | "$slimpack" compare - --pp 4 --chunks 1 --max-units 24 \
+lengths 4096 40 | "$slimpack" compare - --pp 4 --chunks 1 --max-units 24 --weights with --effort thorough \
   --planners slimpack-lasthead,slimpack --svg docs/orders.svg
 # The search: 4 candidates, then 128.
 for effort in fast normal; do

@@ -102,6 +102,7 @@ void add_common_options(CLI::App& command, CommonOptions& options) {
   add("--chunks", options.chunks, "virtual stages a device, or auto");
   add("--head", options.head, "vocabulary projection and loss: last, shard or auto");
   add("--recompute", options.recompute, "none, light, layer, full or auto");
+  add("--weights", options.weights, "gradients of weights in B or after it: with, apart or auto");
   add("--granularity", options.granularity, "slice boundaries fall on multiples of it");
   add("--max-units", options.max_units, "most MicroPacks a pass and rank, or auto");
   add("--max-cp,--merge", options.max_cp,
@@ -246,6 +247,9 @@ void refuse_overlong(const LengthSet& lengths, Tokens context) {
   });
   request.recompute = unless("auto", options.recompute, [](const auto& text) {
     return parse_word<Recompute>("--recompute", text, "auto");
+  });
+  request.weights = unless("auto", options.weights, [](const auto& text) {
+    return parse_word<WeightGradients>("--weights", text, "auto");
   });
   request.granularity = {parse_size("--granularity", options.granularity)};
   request.max_units = unless("auto", options.max_units,

@@ -29,7 +29,7 @@ struct CommonOptions {
   std::string model = "llama-7b";
   std::string cluster = "h100";
   std::string dp = "1", pp = "1", tp = "1";
-  std::string chunks = "auto", head = "auto", recompute = "auto";
+  std::string chunks = "auto", head = "auto", recompute = "auto", weights = "auto";
   std::string granularity = "128", max_units = "auto", max_cp = "auto";
   std::string optimizer = "sharded";
   std::string context = "131072", overlong = "error";

@@ -68,6 +68,7 @@ ExactDraw draw_step(std::uint64_t seed, std::int32_t pp, LmHead head, Ranks rank
   request.max_cp = ranks == Ranks::in_cp_group ? 2 : 1;
   request.head = head;
   request.chunks = 1;
+  request.weights = WeightGradients::with;
   request.granularity = {granularity};
   request.model = {"layers", pp, 4096, 32, 8, 128, 11008, 16'000, false, 1e4, 1e-5, 2};
   request.context = {1 << 17};

@@ -623,7 +623,7 @@ class Cli(unittest.TestCase):
 
     def plan_with_weights(self, *arguments):
         """A plan whose B leave the gradients of weights to W."""
-        self.plan(*arguments)
+        self.plan(*arguments, "--weights", "with")
         with open("plan.json", encoding="utf-8") as file:
             plan = with_weights(json.load(file))
         self.write("plan.json", json.dumps(plan))
@@ -918,7 +918,7 @@ class Cli(unittest.TestCase):
         listed = run("--list-planners").stdout.splitlines()
         answer = json.loads(run("--list-planners", "--json").stdout)["planners"]
         self.assertEqual([planner["published"] for planner in answer if "published" in planner],
-                         [planner["name"] + "-published" for planner in answer[5:]])
+                         [planner["name"] + "-published" for planner in answer[6:]])
         self.assertEqual([line.split()[0] for line in listed], [planner["name"] for planner in answer])
         for line, planner in zip(listed, answer):
             self.assertEqual("simulated only" in line, "simulated_only" in planner)

@@ -50,7 +50,7 @@ class ExportExample(unittest.TestCase):
         """The folders of all devices of a plan; `weights`: with the gradients of weights apart."""
         self.run_in_root(PROGRAM, "plan", "a.lengths", "--model", "tiny", "--context", "2048", "--overlong", "split",
                          "--granularity", "64", "--merge", "off", "--dp", str(dp), "--pp", str(pp), *options,
-                         "-o", f"{name}.json")
+                         "--weights", "with", "-o", f"{name}.json")
         if weights:
             path = self.root / f"{name}.json"
             path.write_text(json.dumps(with_weights(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")

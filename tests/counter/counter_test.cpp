@@ -72,7 +72,8 @@ TEST_CASE("counter: no planner simulates more than its budget, nor more than it 
       CHECK(outcome.cpu_seconds >= 0);
       if (is_ours(planner.name)) {
         CHECK(figures <= outcome.simulated_devices);
-        CHECK(heard.prices == outcome.evaluations);
+        // A candidate that is asked for again is counted, but has its score already.
+        CHECK(heard.prices <= outcome.evaluations);
         ours_heard += orders;
         ours_said += outcome.simulated_devices;
       } else {
@@ -100,8 +101,8 @@ TEST_CASE("counter: a component of ranks costs its share of the step") {
   request.max_cp = 1;  // every rank is a component
   const planners::PlanOutcome outcome = planners::find_planner("slimpack").plan(request);
   REQUIRE(std::holds_alternative<Plan>(outcome.result));
-  // One whole plan of 16 devices; all other evaluations, three candidates and witnesses of two,
-  // simulate the two devices of a rank.
+  // One whole plan of 16 devices; all other evaluations, three candidates and witnesses of those
+  // that would be the best, simulate the two devices of a rank.
   CHECK(outcome.simulated_devices == 16 + (outcome.evaluations - 1) * 2);
-  CHECK(outcome.evaluations == 6);
+  CHECK(outcome.evaluations == 7);
 }

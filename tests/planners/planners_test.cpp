@@ -100,15 +100,17 @@ TEST_CASE("registry: names are unique, known ones are found, others refused with
 TEST_CASE("published forms: one a system, within its publication") {
   const auto all = planners::registry();
   const auto forms = planners::published_forms();
-  REQUIRE(forms.size() + 5 == all.size());
+  REQUIRE(forms.size() + planners::kSlimpackVariants.size() == all.size());
   std::int64_t planned = 0;
   for (std::size_t i = 0; i < forms.size(); ++i) {
     const planners::PlannerInfo& form = forms[i];
     CAPTURE(form.name);
-    CHECK(form.name == std::string(all[5 + i].name) + "-published");
+    CHECK(form.name ==
+          std::string(all[planners::kSlimpackVariants.size() + i].name) + "-published");
     CHECK(&planners::find_planner(form.name) == &form);
-    CHECK((form.rebatch == nullptr) == (all[5 + i].rebatch == nullptr));
-    CHECK(form.simulated_only == all[5 + i].simulated_only);
+    CHECK((form.rebatch == nullptr) ==
+          (all[planners::kSlimpackVariants.size() + i].rebatch == nullptr));
+    CHECK(form.simulated_only == all[planners::kSlimpackVariants.size() + i].simulated_only);
     for (const std::int32_t pp : {1, 4}) {
       Random random(17);
       planners::PlanRequest request = test::request_of(test::random_lengths(random, 24, 512), 16);
@@ -159,7 +161,7 @@ TEST_CASE(
     for (std::size_t i = 0; i < forms.size(); ++i) {
       CAPTURE(forms[i].name);
       const planners::PlanOutcome held = forms[i].plan(request);
-      const planners::PlanOutcome begun = all[5 + i].plan(request);
+      const planners::PlanOutcome begun = all[planners::kSlimpackVariants.size() + i].plan(request);
       if (held.evaluations == 0) continue;  // stages that it does not have as published
       ++compared;
       CHECK(held.evaluations == 1);

@@ -260,11 +260,14 @@ TEST_CASE("search_settings: a witness is asked of what would be the best, and it
     [[nodiscard]] planners::CandidateScore operator()(const planners::SettingPoint& point) const {
       return {0, {20 - static_cast<std::int64_t>(point[0])}};
     }
-    [[nodiscard]] std::int64_t witness_devices(const planners::SettingPoint& point) const {
-      return point[0] == 0 ? 0 : 2;
+    [[nodiscard]] std::vector<std::int64_t> witness_devices(
+        const planners::SettingPoint& point) const {
+      return point[0] == 0 ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{2, 3};
     }
-    [[nodiscard]] planners::CandidateScore witness(const planners::SettingPoint& point) const {
-      return {point[0] == 3 ? 7 : 0, {point[0] == 2 ? 30 : 1}};
+    [[nodiscard]] planners::CandidateScore witness(const planners::SettingPoint& point,
+                                                   std::size_t number) const {
+      if (number == 0) return {point[0] == 3 ? 7 : 0, {1}};
+      return {0, {point[0] == 2 ? 30 : 1}};
     }
   };
   planners::SearchSpace space;
@@ -272,8 +275,8 @@ TEST_CASE("search_settings: a witness is asked of what would be the best, and it
   planners::SimulationCounter counter(50, 1, 1);
   space.starts = {{0}};
   const planners::SearchResult found = planners::search_settings(space, {&counter}, Witnessed{});
-  // Of the four points each but the first asks its witness.
-  CHECK(50 - counter.left() == 4 + 3 * 2);
+  // Of the four points each but the first asks its two witnesses.
+  CHECK(50 - counter.left() == 4 + 3 * 5);
   CHECK(found.ranked == std::vector<planners::ScoredPoint>{
                             {{0, {19}}, {1}}, {{0, {20}}, {0}}, {{0, {30}}, {2}}, {{7, {1}}, {3}}});
 }

@@ -19,7 +19,7 @@ namespace {
 
 struct Strata {
   std::int64_t plans = 0, infeasible = 0, in_cp_group = 0, chunked = 0, tight = 0, tiny = 0,
-               list = 0, lockstep = 0, sharded = 0, recomputed = 0;
+               list = 0, lockstep = 0, sharded = 0, recomputed = 0, apart = 0;
 };
 
 planners::PlanRequest random_request(Random& random, Strata& counts) {
@@ -37,6 +37,9 @@ planners::PlanRequest random_request(Random& random, Strata& counts) {
   if (random.chance(1, 4)) request.chunks = request.pp == 3 ? 1 : 2;
   if (random.chance(1, 5)) request.head = random.chance(1, 2) ? LmHead::last : LmHead::shard;
   if (random.chance(1, 6)) request.recompute = static_cast<Recompute>(random.between(0, 3));
+  if (random.chance(1, 6)) {
+    request.weights = random.chance(1, 2) ? WeightGradients::with : WeightGradients::apart;
+  }
   if (random.chance(1, 6)) request.max_units = random.between(1, 6);
   if (random.chance(1, 6)) request.max_cp = static_cast<std::int32_t>(random.between(1, 4));
   if (random.chance(1, 4)) request.granularity = Tokens{random.between(1, 200)};
@@ -76,10 +79,12 @@ void check_plan(const planners::PlanRequest& request, const planners::PlanOutcom
   if (request.max_units) CHECK(planners::most_units(plan) <= *request.max_units);
   if (request.chunks) CHECK(plan.parallel.chunks == *request.chunks);
   if (request.head) CHECK(plan.parallel.head == *request.head);
-  bool recomputed = false;
+  bool recomputed = false, apart = false;
   for (const MicroPack& pack : plan.micropacks) {
-    if (pack.pass == Pass::forward) continue;
+    if (pack.pass != Pass::backward) continue;
     if (request.recompute) CHECK(pack.recompute == *request.recompute);
+    if (request.weights) CHECK(pack.weights == *request.weights);
+    apart = apart || pack.weights == WeightGradients::apart;
     recomputed = recomputed || pack.recompute != Recompute::none;
   }
   if (request.max_cp) CHECK(plan.parallel.max_cp <= *request.max_cp);
@@ -90,6 +95,7 @@ void check_plan(const planners::PlanRequest& request, const planners::PlanOutcom
   }
   counts.in_cp_group += in_cp_group ? 1 : 0;
   counts.recomputed += recomputed ? 1 : 0;
+  counts.apart += apart ? 1 : 0;
   counts.chunked += plan.parallel.chunks > 1 ? 1 : 0;
   counts.sharded += plan.parallel.head == LmHead::shard ? 1 : 0;
   (outcome.settings.at("schedule") == "list" ? counts.list : counts.lockstep) += 1;
@@ -109,18 +115,20 @@ TEST_CASE("slimpack: laws over many small draws") {
   MESSAGE("plans ", counts.plans, ", infeasible ", counts.infeasible, ", merged ",
           counts.in_cp_group, ", several chunks ", counts.chunked, ", tight memory ", counts.tight,
           ", tiny ", counts.tiny, ", lockstep ", counts.lockstep, ", list ", counts.list,
-          ", sharded head ", counts.sharded, ", recomputed ", counts.recomputed);
+          ", sharded head ", counts.sharded, ", recomputed ", counts.recomputed, ", weights apart ",
+          counts.apart);
   CHECK(counts.plans > static_cast<std::int64_t>(kDraws) / 2);
   CHECK(counts.infeasible > 0);
   CHECK(counts.in_cp_group > 0);
   CHECK(counts.chunked > 0);
   CHECK(counts.lockstep > 0);
   CHECK(counts.list > 0);
+  CHECK(counts.apart > 0);
 }
 
 TEST_CASE("slimpack: every ablation keeps the laws and its own promise") {
-  for (const std::string_view name :
-       {"slimpack-symmetric", "slimpack-samples", "slimpack-unmerged", "slimpack-lasthead"}) {
+  for (const std::string_view name : {"slimpack-symmetric", "slimpack-samples", "slimpack-unmerged",
+                                      "slimpack-lasthead", "slimpack-fused"}) {
     CAPTURE(name);
     Strata counts;
     for (std::uint64_t seed = 0; seed < 150; ++seed) {
@@ -128,6 +136,7 @@ TEST_CASE("slimpack: every ablation keeps the laws and its own promise") {
       Random random(seed);
       planners::PlanRequest request = random_request(random, counts);
       request.head.reset();
+      if (name == "slimpack-fused") request.weights.reset();
       const planners::PlanOutcome outcome = plan_by(name, request);
       check_plan(request, outcome, name, counts);
       const Plan* plan = std::get_if<Plan>(&outcome.result);
@@ -141,9 +150,16 @@ TEST_CASE("slimpack: every ablation keeps the laws and its own promise") {
           }
         }
       }
+      if (name == "slimpack-fused") {
+        for (const MicroPack& pack : plan->micropacks) {
+          CHECK(pack.pass != Pass::weight);
+          CHECK(pack.weights == WeightGradients::with);
+        }
+      }
       if (name == "slimpack-symmetric") {
         std::vector<std::vector<Slice>> forward, backward;
         for (const MicroPack& pack : plan->micropacks) {
+          if (pack.pass == Pass::weight) continue;
           std::vector<Slice> slices = pack.slices;
           std::sort(slices.begin(), slices.end());
           (pack.pass == Pass::forward ? forward : backward).push_back(std::move(slices));

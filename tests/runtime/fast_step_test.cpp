@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "runtime/feature_table.hpp"
+#include "runtime/rounding.hpp"
 #include "runtime/tiny_plan.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/plan/memory.hpp"
@@ -50,27 +51,6 @@ std::vector<float> fast_values(FastDevices& devices) {
     }
   }
   return values;
-}
-
-/// The largest change of the oracle's gradients, over each tensor's largest, if every weight moves
-/// by up to an fp32 unit: no fp32 computation can be held to less.
-double change_by_rounding(const Plan& plan, const runtime::StepData& data, std::uint64_t seed) {
-  cpu::Tensors weights = cpu::initial_weights(plan.model, seed);
-  const auto before = cpu::reference_step(plan.model, weights, data);
-  Random random(seed);
-  for (auto& [name, weight] : weights) {
-    for (double& value : weight.values) value *= 1.0 + (random.unit() - 0.5) * 0x1p-22;
-  }
-  const auto after = cpu::reference_step(plan.model, weights, data);
-  double worst = 0;
-  for (const auto& [name, gradient] : before.gradients) {
-    const double largest = cpu::detail::largest_value(gradient);
-    if (largest == 0) continue;
-    worst = std::max(worst, cpu::detail::largest_difference<double>(after.gradients.at(name).values,
-                                                                    gradient, 0) /
-                                largest);
-  }
-  return worst;
 }
 
 test::RandomPlanOptions in_fp32() {
@@ -232,7 +212,7 @@ TEST_CASE("fp32 steps: loss and gradients of random plans are those of the fp64 
       return;
     }
     ++shaky;
-    CHECK(found.gradient_difference <= 8 * change_by_rounding(plan, data, seed));
+    CHECK(found.gradient_difference <= 8 * test::change_by_rounding(plan, data, seed));
   };
   for (std::uint64_t seed = 0; seed < slimpack::test::draws(110U); ++seed) check(seed, {});
   for (std::uint64_t seed = 300; seed < 324; ++seed) {

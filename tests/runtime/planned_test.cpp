@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/feature_table.hpp"
+#include "runtime/rounding.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/planners/registry.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
@@ -80,7 +81,10 @@ class PlannedSteps {
     if (in_fp32_.plans("fp32, by " + name) < 2) {
       const auto fast = cpu::check_plan<cpu::FastMath>(plan, cpu::random_tokens(plan, seed), seed);
       CHECK(fast.loss_difference <= 1e-6);
-      CHECK(fast.gradient_difference <= 2e-5);
+      if (fast.gradient_difference > 2e-5) {
+        const auto data = cpu::step_data(plan, cpu::random_tokens(plan, seed));
+        CHECK(fast.gradient_difference <= 8 * test::change_by_rounding(plan, data, seed));
+      }
       in_fp32_.add("fp32, by " + name, fast);
     }
     for (const Bytes peak : found.peak) {

@@ -70,9 +70,9 @@ template <Planner System>
 /// The lists of all planners, made from those of published systems.
 template <Planner... Systems>
 struct PlannerLists {
-  static constexpr std::array strengthened{slimpack_info<0>(), slimpack_info<1>(),
-                                           slimpack_info<2>(), slimpack_info<3>(),
-                                           slimpack_info<4>(), planner_info<Systems>()...};
+  static constexpr std::array strengthened{
+      slimpack_info<0>(), slimpack_info<1>(), slimpack_info<2>(),        slimpack_info<3>(),
+      slimpack_info<4>(), slimpack_info<5>(), planner_info<Systems>()...};
   static constexpr std::array published{published_info<Systems>()...};
 };
 

@@ -157,11 +157,13 @@ inline void check_memory(const MemoryOverrides& memory) {
 /// bounds, budget and threads >= 1; tp divides heads, kv_heads and ffn; at least one layer for each
 /// of the pp x chunks virtual stages, on the last one also with `fewer_last_layers`; at least one
 /// sample, none longer than the context, all from known documents; at least one target; sizes and
-/// rates > 0. O(samples).
-inline void check_request(const PlanRequest& request) {
+/// rates > 0; weights apart only where the planner `splits` B. O(samples).
+inline void check_request(const PlanRequest& request, bool splits = false) {
   detail::check_model(request.model);
   detail::check_cluster(request.cluster);
   detail::check_degrees(request);
+  require(splits || request.weights != WeightGradients::apart,
+          "weights must not be apart with a planner that computes them in B");
   require(request.granularity.value >= 1, "granularity must be >= 1", request.granularity.value);
   if (request.max_units)
     require(*request.max_units >= 1, "max-units must be >= 1", *request.max_units);

@@ -81,7 +81,10 @@ struct PlanRequest {
   /// Layers that the last virtual stage holds fewer than an even part: weights stay where an
   /// earlier step of the same training had them. A sharded head has 0.
   std::optional<std::int32_t> fewer_last_layers;
-  std::optional<Recompute> recompute;     ///< the mode of every backward pack
+  std::optional<Recompute> recompute;  ///< the mode of every backward pack
+  /// Where gradients of weights are computed, of every backward pack; `apart` is known to planners
+  /// of the slimpack family alone.
+  std::optional<WeightGradients> weights;
   Tokens granularity{128};                ///< inner slice boundaries are multiples of it
   std::optional<std::int64_t> max_units;  ///< most MicroPacks of a pass and rank
   std::optional<std::int32_t> max_cp;     ///< most ranks of a CP group; 1: each is alone

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <span>
@@ -33,6 +34,9 @@ struct AssignRules {
   std::int64_t threshold_permille = 1000;
   Bytes room = Bytes::max();       ///< a sample that needs more bytes on a rank goes to a group
   std::vector<std::int64_t> node;  ///< the node of each rank; empty: all ranks are in one node
+  /// Time of each rank of a group that has so many and shares the sample with this index; an even
+  /// part where absent.
+  std::function<std::int64_t(std::size_t, std::int32_t)> part = {};
 };
 
 /// Which ranks hold each sample. Groups 0 .. ranks-1 are the single ranks. Context-parallel groups
@@ -81,13 +85,21 @@ class CpGroups {
       : rules_(rules), most_(std::min(rules.max_cp, rules.ranks)) {}
 
   /// The smallest group, 1 if none is needed, for a sample of this need.
-  [[nodiscard]] std::int32_t size_for(const SampleNeed& need, Int128 total) const {
+  [[nodiscard]] std::int32_t size_for(std::size_t sample, const SampleNeed& need,
+                                      Int128 total) const {
     for (std::int32_t size = 1; size < most_; ++size) {
-      const bool quick = Int128{need.time} * 1000 * rules_.ranks <=
-                         total * Int128{rules_.threshold_permille} * Int128{size};
+      const bool quick = Int128{part(sample, need, size)} * 1000 * rules_.ranks <=
+                         total * Int128{rules_.threshold_permille};
       if (quick && need.bytes.value / size + 1 <= rules_.room.value) return size;
     }
     return most_;
+  }
+
+  /// Time of each of `size` ranks that share a sample.
+  [[nodiscard]] std::int64_t part(std::size_t sample, const SampleNeed& need,
+                                  std::int32_t size) const {
+    if (size == 1) return need.time;
+    return rules_.part ? rules_.part(sample, size) : (need.time + size - 1) / size;
   }
 
   /// The first rank of the block of `size` ranks that a sample goes to.
@@ -135,15 +147,17 @@ inline Assignment assign_samples(std::span<const SampleNeed> samples, const Assi
   std::vector<std::uint32_t> alone;
   alone.reserve(order.size());
   for (const std::uint32_t sample : order) {
-    const std::int32_t size = rules.max_cp == 1 ? 1 : in_cp_group.size_for(samples[sample], total);
+    const std::int32_t size =
+        rules.max_cp == 1 ? 1 : in_cp_group.size_for(sample, samples[sample], total);
     if (size == 1) {
       alone.push_back(sample);
       continue;
     }
     const std::int32_t first = in_cp_group.block(size, result.load);
     blocks[{size, first}].push_back(sample);
+    const std::int64_t each = in_cp_group.part(sample, samples[sample], size);
     for (std::int32_t rank = first; rank < first + size; ++rank) {
-      result.load[static_cast<std::size_t>(rank)] += (samples[sample].time + size - 1) / size;
+      result.load[static_cast<std::size_t>(rank)] += each;
     }
   }
   const auto time = [&](std::uint32_t sample) { return samples[sample].time; };

@@ -101,8 +101,9 @@ inline void check_options(const ListOptions& options) {
 }
 
 /// Schedules one part of a plan and writes the orders of its devices into `schedule`, which has an
-/// entry for each device of the plan (`empty_schedule`). Parts may be scheduled by different
-/// threads, each with a workspace of its own. Throws as `list_schedule` does.
+/// entry for each device of the plan (`empty_schedule`), or none: then only the end is found. Parts
+/// may be scheduled by different threads, each with a workspace of its own. Throws as
+/// `list_schedule` does.
 template <UnitTimes Times>
 [[nodiscard]] ListOutcome list_schedule_part(const Plan& plan, const ScheduleParts& parts,
                                              std::size_t part, const Times& times,
@@ -112,13 +113,14 @@ template <UnitTimes Times>
   detail::check_options(options);
   require(part < parts.size(), "list_schedule_part: part does not exist",
           static_cast<std::int64_t>(part));
-  require(schedule.size() == static_cast<std::size_t>(plan.parallel.dp) *
-                                 static_cast<std::size_t>(plan.parallel.pp),
+  const std::size_t devices =
+      static_cast<std::size_t>(plan.parallel.dp) * static_cast<std::size_t>(plan.parallel.pp);
+  require(schedule.empty() || schedule.size() == devices,
           "list_schedule_part: there must be one schedule a device",
           static_cast<std::int64_t>(schedule.size()));
   if (!parts.packs(part, Pass::forward).empty()) {
-    SLIMPACK_ON_SIMULATION(orders, parts.ranks(part).size() * schedule.size() /
-                                       static_cast<std::size_t>(plan.parallel.dp));
+    SLIMPACK_ON_SIMULATION(
+        orders, parts.ranks(part).size() * devices / static_cast<std::size_t>(plan.parallel.dp));
   }
   detail::lay_out(workspace.ranks, plan, parts, part, options);
   const std::int64_t available = (plan.memory.capacity - plan.memory.reserved).value;

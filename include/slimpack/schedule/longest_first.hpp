@@ -6,10 +6,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <numeric>
 #include <optional>
-#include <queue>
 #include <span>
 #include <utility>
 #include <vector>
@@ -76,6 +74,38 @@ template <class Time>
   return order;
 }
 
+/// Numbers 0 .. n-1, each with a key that may grow; the least key comes first, the lowest number of
+/// equals. Growing takes O(log n).
+template <class Key>
+class LeastFirst {
+ public:
+  /// Numbers with these keys. O(n log n).
+  explicit LeastFirst(const std::vector<Key>& keys) {
+    heap_.reserve(keys.size());
+    for (const Key& key : keys) heap_.emplace_back(key, heap_.size());
+    std::sort(heap_.begin(), heap_.end());
+  }
+  /// The number with the least key; there must be one.
+  [[nodiscard]] std::size_t number() const noexcept { return heap_.front().second; }
+  /// Adds to that key and returns it.
+  Key grow(Key by) noexcept {
+    std::pair<Key, std::size_t> grown = heap_.front();
+    const Key key = grown.first += by;
+    std::size_t i = 0;
+    for (std::size_t child = 1; child < heap_.size(); child = 2 * i + 1) {
+      if (child + 1 < heap_.size() && heap_[child + 1] < heap_[child]) ++child;
+      if (!(heap_[child] < grown)) break;
+      heap_[i] = heap_[child];
+      i = child;
+    }
+    heap_[i] = grown;
+    return key;
+  }
+
+ private:
+  std::vector<std::pair<Key, std::size_t>> heap_;
+};
+
 /// The items of each rank.
 using ItemsByRank = std::vector<std::vector<std::uint32_t>>;
 
@@ -86,20 +116,11 @@ template <class Time>
                                      std::vector<std::int64_t>& load, const Time& time) {
   ItemsByRank assigned(load.size());
   for (auto& own : assigned) own.reserve(items.size() / load.size() + 1);
-  using Rank = std::pair<std::int64_t, std::uint32_t>;
-  std::vector<Rank> heap;
-  for (std::size_t rank = 0; rank < load.size(); ++rank) {
-    heap.push_back({load[rank], static_cast<std::uint32_t>(rank)});
-  }
-  std::priority_queue<Rank, std::vector<Rank>, std::greater<>> least(std::greater<>(),
-                                                                     std::move(heap));
+  LeastFirst<std::int64_t> least(load);
   for (const std::uint32_t item : items) {
-    Rank rank = least.top();
-    least.pop();
-    assigned[rank.second].push_back(item);
-    rank.first += time(item);
-    load[rank.second] = rank.first;
-    least.push(rank);
+    const std::size_t rank = least.number();
+    assigned[rank].push_back(item);
+    load[rank] = least.grow(time(item));
   }
   return assigned;
 }

@@ -65,6 +65,7 @@ class ScheduleTables {
     std::uint32_t to = 0;     ///< the receiving device
     std::uint32_t way = 0;    ///< 1: to the stage before, where that is not the next one too
     std::uint32_t link = 0;   ///< 2 x device, one more for the way back unless both take turns
+    bool forward = true;      ///< whether its messages are of F
   };
 
   /// `memory` is that of the plan. O(slices log slices + units).
@@ -93,11 +94,13 @@ class ScheduleTables {
   }
   /// The row of a pack on a data-parallel rank. O(log ranks of the group).
   [[nodiscard]] std::size_t row(PackId pack, std::int32_t dp) const noexcept {
+    if (needs_.ranks(pack) == 1) return needs_.row(pack, 0);
     const auto& ranks = plan_.groups[index(plan_.micropacks[index(pack)].group)];
-    if (ranks.size() == 1) return needs_.row(pack, 0);
     const auto rank = std::lower_bound(ranks.begin(), ranks.end(), dp) - ranks.begin();
     return needs_.row(pack, static_cast<std::size_t>(rank));
   }
+  /// How many ranks have a row of a pack.
+  [[nodiscard]] std::size_t ranks(PackId pack) const noexcept { return needs_.ranks(pack); }
   /// A row by its number.
   [[nodiscard]] const Row& operator[](std::size_t row) const noexcept { return rows_[row]; }
   /// The cell of a row on a virtual stage.
@@ -128,8 +131,7 @@ class ScheduleTables {
   /// The cell that sends a message.
   [[nodiscard]] std::size_t sender(std::uint32_t message) const noexcept {
     const std::size_t to = message_cell_[message];
-    const PackId pack = rows_[to / static_cast<std::size_t>(virtual_stages_.size())].pack;
-    return plan_.micropacks[index(pack)].pass == Pass::forward ? to - 1 : to + 1;
+    return channels_[channel_[message]].forward ? to - 1 : to + 1;
   }
   /// The message `max_in_flight` before this one on its channel, kNone if there is none.
   [[nodiscard]] std::uint32_t before(std::uint32_t message) const noexcept {
@@ -281,7 +283,7 @@ class ScheduleTables {
         const auto there = device_index(plan_, plan_.schedule[device].dp, to);
         const std::uint32_t way = !forward && virtual_stages_.pp > 2 ? 1 : 0;
         const std::uint32_t link = 2 * device + (one[device] ? 0 : way);
-        channels_.push_back({0, 0, device, static_cast<std::uint32_t>(there), way, link});
+        channels_.push_back({0, 0, device, static_cast<std::uint32_t>(there), way, link, forward});
       }
       ++channels_[channel].count;
       sent.push_back(channel);

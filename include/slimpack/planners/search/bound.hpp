@@ -77,13 +77,20 @@ class BoundTerms {
     if (ranks == 1) last_.pairs2 = last_.filled_pairs2 = last * (2 * longest.value - last);
     last_.segments = ranks == 1 ? 1 : 0;
     last_.runs = 1;
+    hop_ = hop();
+    for (std::int32_t line = 0; line < virtual_stages_.size(); ++line) {
+      const StageLoad of = stage(line);
+      lines_.push_back({model_.forward(first_, of), backward(first_, of), model_.forward(last_, of),
+                        backward(last_, of), last_bucket(line)});
+    }
+    for (std::int32_t pp = 0; pp < virtual_stages_.pp; ++pp) optimizer_.push_back(optimizer(pp));
   }
 
   /// From the start to the first unit with tokens on a virtual stage.
   [[nodiscard]] Nanos fill(std::int32_t i) const {
     Nanos sum;
     for (std::int32_t line = 0; line < i; ++line) {
-      sum += model_.forward(first_, stage(line)) + hop();
+      sum += at(line).first_forward + hop_;
     }
     return sum;
   }
@@ -91,15 +98,14 @@ class BoundTerms {
   [[nodiscard]] Nanos tail(std::int32_t i) const {
     Nanos drained, longest;
     for (std::int32_t line = i;; --line) {
-      if (line < virtual_stages_.pp)
-        longest = std::max(longest, drained + last_bucket(line) + optimizer(line));
+      if (line < virtual_stages_.pp) longest = std::max(longest, drained + end(line));
       if (line == 0) return longest;
-      drained += hop() + backward(first_, line - 1);
+      drained += hop_ + at(line - 1).first_backward;
     }
   }
   /// From the last B or W with tokens of a virtual stage to the end.
   [[nodiscard]] Nanos end(std::int32_t i) const {
-    return last_bucket(i) + optimizer(virtual_stages_.stage(i));
+    return at(i).last_bucket + optimizer_[static_cast<std::size_t>(virtual_stages_.stage(i))];
   }
   /// The same of a stage, whichever chunk's comes last.
   [[nodiscard]] Nanos end_of_stage(std::int32_t pp) const {
@@ -114,14 +120,14 @@ class BoundTerms {
   [[nodiscard]] Nanos onward(std::int32_t i) const {
     Nanos sum;
     for (std::int32_t line = i + 1; line < virtual_stages_.size(); ++line) {
-      sum += hop() + model_.forward(last_, stage(line));
+      sum += hop_ + at(line).last_forward;
     }
     return sum;
   }
   [[nodiscard]] Nanos back(std::int32_t i) const {
     Nanos sum;
     for (std::int32_t line = i + 1; line < virtual_stages_.size(); ++line) {
-      sum += hop() + backward(last_, line);
+      sum += hop_ + at(line).last_backward;
     }
     return sum;
   }
@@ -139,6 +145,13 @@ class BoundTerms {
   }
 
  private:
+  /// Prices on a virtual stage.
+  struct Line {
+    Nanos first_forward, first_backward, last_forward, last_backward, last_bucket;
+  };
+  [[nodiscard]] const Line& at(std::int32_t line) const {
+    return lines_[static_cast<std::size_t>(line)];
+  }
   [[nodiscard]] Nanos hop() const {
     if (virtual_stages_.pp == 1) return {};
     const std::int64_t boundary =
@@ -147,10 +160,10 @@ class BoundTerms {
     return over_links([&](const Link& link) { return model_.transfer(bytes, link); });
   }
   /// The shorter B, with the gradients of weights or without.
-  [[nodiscard]] Nanos backward(const PackLoad& load, std::int32_t line) const {
-    const Nanos with = model_.backward(load, stage(line), Recompute::none);
+  [[nodiscard]] Nanos backward(const PackLoad& load, const StageLoad& on) const {
+    const Nanos with = model_.backward(load, on, Recompute::none);
     if constexpr (SplitCostModel<Model>) {
-      return std::min(with, model_.backward_apart(load, stage(line), Recompute::none));
+      return std::min(with, model_.backward_apart(load, on, Recompute::none));
     } else {
       return with;
     }
@@ -196,6 +209,9 @@ class BoundTerms {
   VirtualStages virtual_stages_;
   Link fast_;
   PackLoad first_, last_;
+  Nanos hop_;
+  std::vector<Line> lines_;       // by virtual stage
+  std::vector<Nanos> optimizer_;  // by stage
 };
 
 /// Sums over the longest n samples, for each n: work of one stage, and its forced recomputation.

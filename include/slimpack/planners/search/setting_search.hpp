@@ -3,180 +3,27 @@
 #pragma once
 
 #include <algorithm>
-#include <compare>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <optional>
-#include <span>
+#include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/planners/search/detail/evaluator_ref.hpp"
+#include "slimpack/planners/search/detail/scattered_points.hpp"
+#include "slimpack/planners/search/search_space.hpp"
 #include "slimpack/planners/search/settings.hpp"
 #include "slimpack/planners/search/simulation_counter.hpp"
 
 namespace slimpack::planners {
 
-/// How good a candidate is; the lower the better. Feasible candidates, which exceed nothing, come
-/// before all others and are compared by time.
-struct CandidateScore {
-  std::int64_t excess = 0;  ///< how much it needs beyond what there is; 0 or less where it fits
-  Nanos time;               ///< simulated time of the step
-  friend auto operator<=>(const CandidateScore&, const CandidateScore&) = default;
-};
-/// A candidate with its score. Of equal scores the lexicographically lowest point is the better.
-using ScoredPoint = std::pair<CandidateScore, SettingPoint>;
-
-/// Scores points; `devices` says how many devices that simulates.
-/// Laws: all are pure; points may be scored by several threads at a time; only points that exist
-/// are scored.
-template <class Evaluate>
-concept CandidateEvaluator = requires(const Evaluate& evaluate, const SettingPoint& point) {
-  { evaluate.exists(point) } -> std::same_as<bool>;
-  { evaluate.devices(point) } -> std::same_as<std::int64_t>;
-  { evaluate(point) } -> std::same_as<CandidateScore>;
-};
-
-/// Scores points by a part of them, and those that would be the best so far by another part too:
-/// the worse score counts. `witness_devices` is what that other part costs, 0 where there is none.
-template <class Evaluate>
-concept WitnessedEvaluator =
-    CandidateEvaluator<Evaluate> && requires(const Evaluate& evaluate, const SettingPoint& point) {
-      { evaluate.witness_devices(point) } -> std::same_as<std::int64_t>;
-      { evaluate.witness(point) } -> std::same_as<CandidateScore>;
-    };
-
-/// The settings of a search and the points to begin at.
-struct SearchSpace {
-  std::vector<std::size_t> sizes;     ///< how many values each setting has
-  std::vector<bool> ordered = {};     ///< of each setting: neighbouring values are alike
-  std::vector<SettingPoint> starts;   ///< the best guess first; at least one exists
-  std::optional<std::size_t> memory;  ///< a setting: higher values need less memory
-  /// Another setting of which higher values need less memory, at less cost: a start that lacks some
-  /// gets a higher value of it before it is moved up in `memory`.
-  std::optional<std::size_t> finer = {};
-  std::vector<bool> fixed = {};         ///< settings that stay as a start has them; none if empty
-  std::vector<ScoredPoint> known = {};  ///< scores of an earlier search, not counted again
-  bool everywhere = true;               ///< spend what is left on points far from the best
-  /// The one point that stands for all of a candidate; empty: each point is another candidate.
-  /// Starts and known points must be such.
-  std::function<SettingPoint(SettingPoint)> canonical = {};
-};
-
-/// The space of a search over all settings of a planner.
-template <class Settings>
-[[nodiscard]] SearchSpace search_space(const SettingSpace<Settings>& settings) {
-  SearchSpace space;
-  space.sizes = settings.sizes();
-  space.ordered = settings.flags(&SettingTraits<Settings>::ordered);
-  const std::vector<bool> memory = settings.flags(&SettingTraits<Settings>::memory);
-  const auto found = std::find(memory.begin(), memory.end(), true);
-  if (found != memory.end()) space.memory = static_cast<std::size_t>(found - memory.begin());
-  space.starts = settings.starts();
-  return space;
-}
-
-/// What a search may spend.
-struct SearchLimits {
-  SimulationCounter* counter = nullptr;  ///< that all simulations of the request share
-  std::int64_t keep = 0;                 ///< devices of its budget that the search leaves
-  /// Ends after so many candidates that fit, to save time; absent: the budget alone counts.
-  std::optional<std::int64_t> fitting = {};
-};
-
-/// What a search found.
-struct SearchResult {
-  std::vector<ScoredPoint> ranked;  ///< all points scored, best first
-  std::int64_t fitting = 0;         ///< candidates among them that fit, without known ones
-};
-
 namespace detail {
-
-/// Any evaluator, so that searches are compiled once. The evaluator must outlive it.
-class EvaluatorRef {
- public:
-  template <CandidateEvaluator Evaluate>
-  explicit EvaluatorRef(const Evaluate& evaluate)
-      : evaluate_(&evaluate),
-        exists_([](const void* any, const SettingPoint& point) {
-          return static_cast<const Evaluate*>(any)->exists(point);
-        }),
-        devices_([](const void* any, const SettingPoint& point) {
-          return static_cast<const Evaluate*>(any)->devices(point);
-        }),
-        score_([](const void* any, const SettingPoint& point) {
-          return (*static_cast<const Evaluate*>(any))(point);
-        }) {
-    if constexpr (WitnessedEvaluator<Evaluate>) {
-      witness_devices_ = [](const void* any, const SettingPoint& point) {
-        return static_cast<const Evaluate*>(any)->witness_devices(point);
-      };
-      witness_ = [](const void* any, const SettingPoint& point) {
-        return static_cast<const Evaluate*>(any)->witness(point);
-      };
-    }
-  }
-
-  [[nodiscard]] bool exists(const SettingPoint& point) const { return exists_(evaluate_, point); }
-  [[nodiscard]] std::int64_t devices(const SettingPoint& point) const {
-    return devices_(evaluate_, point);
-  }
-  [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
-    return score_(evaluate_, point);
-  }
-  [[nodiscard]] std::int64_t witness_devices(const SettingPoint& point) const {
-    return witness_devices_ == nullptr ? 0 : witness_devices_(evaluate_, point);
-  }
-  [[nodiscard]] CandidateScore witness(const SettingPoint& point) const {
-    return witness_(evaluate_, point);
-  }
-
- private:
-  const void* evaluate_;
-  bool (*exists_)(const void*, const SettingPoint&);
-  std::int64_t (*devices_)(const void*, const SettingPoint&);
-  CandidateScore (*score_)(const void*, const SettingPoint&);
-  std::int64_t (*witness_devices_)(const void*, const SettingPoint&) = nullptr;
-  CandidateScore (*witness_)(const void*, const SettingPoint&) = nullptr;
-};
-
-/// Points of a space in an order in which neighbours are far apart: every k-th by turns. Each once.
-class ScatteredPoints {
- public:
-  /// Of settings with so many values each.
-  explicit ScatteredPoints(std::span<const std::size_t> sizes) : sizes_(sizes) {
-    for (const std::size_t size : sizes) {
-      // Nobody tries so many points; what lies beyond is left out.
-      if (count_ < (std::uint64_t{1} << 40)) count_ *= size;
-    }
-    step_ = std::max<std::uint64_t>(1, count_ / 1000 * 618 + count_ % 1000 * 618 / 1000);
-    while (std::gcd(step_, count_) != 1) ++step_;
-  }
-
-  /// The next point; absent where all have been given.
-  [[nodiscard]] std::optional<SettingPoint> next() {
-    if (given_ == count_) return std::nullopt;
-    ++given_;
-    SettingPoint point(sizes_.size());
-    std::uint64_t rest = place_;
-    for (std::size_t i = 0; i < point.size(); ++i) {
-      point[i] = rest % sizes_[i];
-      rest /= sizes_[i];
-    }
-    place_ = (place_ + step_) % count_;
-    return point;
-  }
-
- private:
-  std::span<const std::size_t> sizes_;
-  std::uint64_t count_ = 1, step_ = 1, place_ = 0, given_ = 0;
-};
 
 /// One search.
 class SettingSearch {
@@ -190,10 +37,14 @@ class SettingSearch {
   }
 
   [[nodiscard]] SearchResult run() {
-    for (const ScoredPoint& begin : begins()) {
-      if (!more()) break;
-      best_ = begin;
-      climb();
+    if (space_.everywhere) {
+      for (const ScoredPoint& begin : begins()) {
+        if (!more()) break;
+        best_ = begin;
+        climb();
+      }
+    } else {
+      explore();
     }
     leap();
     if (space_.everywhere) scatter();
@@ -315,6 +166,38 @@ class SettingSearch {
     return found;
   }
 
+  /// Climbs from each start, the best first, as long as a round gains something worth its budget
+  /// and a part of the budget is left, then to the end from the best of all.
+  void explore() {
+    for (const ScoredPoint& begin : begins()) {
+      if (!more() || mostly_spent()) break;
+      best_ = begin;
+      for (bool again = true; again && more() && !mostly_spent();) {
+        const CandidateScore before = best_.first;
+        for (std::size_t setting = 0; setting < space_.sizes.size(); ++setting) {
+          improve(setting, true);
+        }
+        again = worth_another(before, best_.first);
+      }
+    }
+    const auto best =
+        std::min_element(scores_.begin(), scores_.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (best == scores_.end()) return;
+    best_ = {best->second, best->first};
+    climb();
+  }
+  /// Whether a round has gained so much that another one may.
+  [[nodiscard]] static bool worth_another(const CandidateScore& before,
+                                          const CandidateScore& after) noexcept {
+    return before.excess > 0 ? after < before : after.time.value < before.time.value / 1000 * 998;
+  }
+  /// Three quarters of what may be spent have been.
+  [[nodiscard]] bool mostly_spent() const noexcept {
+    return 4 * (limits_.counter->left() - limits_.keep) < allowed_ ||
+           (limits_.fitting && 4 * fitted_ > 3 * *limits_.fitting);
+  }
+
   void climb() {
     for (bool moved = true; moved && more();) {
       moved = false;
@@ -383,16 +266,26 @@ class SettingSearch {
   }
 
   /// Tries the neighbours of the best point in one setting, of an ordered one on while it helps.
-  bool improve(std::size_t setting) {
+  /// With `promising`, values that made the step far longer elsewhere are left out.
+  bool improve(std::size_t setting, bool promising = false) {
     bool moved = false;
     while (more()) {
       const SettingPoint from = best_.second;
+      const CandidateScore score = best_.first;
       std::vector<SettingPoint> points;
       for (const std::size_t value : neighbours(from, setting)) {
+        if (promising && longer_.contains({setting, from[setting], value})) continue;
         points.push_back(from);
         points.back()[setting] = value;
       }
       consider(points);
+      for (const SettingPoint& point : points) {
+        const auto seen = scores_.find(point);
+        if (seen == scores_.end() || seen->second.excess > 0 || score.excess > 0) continue;
+        if (seen->second.time.value > score.time.value / 100 * 101) {
+          longer_.insert({setting, from[setting], point[setting]});
+        }
+      }
       if (best_.second == from) break;
       moved = true;
       if (space_.ordered.empty() || !space_.ordered[setting]) break;
@@ -428,22 +321,27 @@ class SettingSearch {
     }
   }
 
-  /// Asks the witness of each of these points that would be the best.
+  /// Asks the witnesses of each of these points that would be the best.
   void confirm(std::vector<ScoredPoint>& fresh, const std::vector<std::size_t>& started) {
-    std::vector<std::size_t> asked;
+    std::vector<std::pair<std::size_t, std::size_t>> asked;  // point, number of the witness
     std::vector<std::int64_t> costs;
     for (const std::size_t i : started) {
       const ScoredPoint& each = fresh[i];
       if (each.first.excess > 0 || (!best_.second.empty() && best_ < each)) continue;
-      const std::int64_t cost = evaluate_.witness_devices(each.second);
-      if (cost == 0) continue;
-      asked.push_back(i);
-      costs.push_back(cost);
+      const std::vector<std::int64_t> witnesses = evaluate_.witness_devices(each.second);
+      for (std::size_t number = 0; number < witnesses.size(); ++number) {
+        asked.emplace_back(i, number);
+        costs.push_back(witnesses[number]);
+      }
     }
-    limits_.counter->run(costs, limits_.keep, [&](std::size_t i) {
-      ScoredPoint& each = fresh[asked[i]];
-      each.first = std::max(each.first, evaluate_.witness(each.second));
+    std::vector<CandidateScore> said(asked.size());
+    const auto heard = limits_.counter->run(costs, limits_.keep, [&](std::size_t i) {
+      said[i] = evaluate_.witness(fresh[asked[i].first].second, asked[i].second);
     });
+    for (const std::size_t i : heard) {
+      CandidateScore& score = fresh[asked[i].first].first;
+      score = std::max(score, said[i]);
+    }
   }
 
   static constexpr std::size_t kFiner = 3;  // values of `finer` that a start without room moves up
@@ -454,6 +352,7 @@ class SettingSearch {
   std::int64_t allowed_;
   std::map<SettingPoint, CandidateScore> scores_;
   ScoredPoint best_;
+  std::set<std::tuple<std::size_t, std::size_t, std::size_t>> longer_;  // setting, from, to
   std::int64_t fitted_ = 0;  // candidates that fitted into memory
 };
 

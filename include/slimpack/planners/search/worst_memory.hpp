@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <queue>
 #include <utility>
 #include <vector>
 
@@ -51,7 +50,7 @@ class WorstMemory {
   }
 
   [[nodiscard]] Bytes device(std::size_t on) {
-    unfinished_ = {};
+    for (Sends& sends : unfinished_) sends.clear();
     Bytes level = level_[on], most = level_[on];
     const DeviceSchedule& device = plan_.schedule[on];
     for (const Unit& unit : device.order) {
@@ -71,7 +70,23 @@ class WorstMemory {
   struct Send {
     std::uint32_t consumer = 0;  // place at the receiver
     std::uint32_t message = 0;
-    bool operator<(const Send& other) const noexcept { return consumer > other.consumer; }
+  };
+  /// Sends by place of their consumers. Those of one channel are consumed in turn, so that a new
+  /// one mostly comes last.
+  struct Sends {
+    std::vector<Send> all;
+    std::size_t first = 0;  // that has not ended
+
+    void add(const Send& send) {
+      std::size_t at = all.size();
+      all.push_back(send);
+      for (; at > first && all[at - 1].consumer > send.consumer; --at) all[at] = all[at - 1];
+      all[at] = send;
+    }
+    void clear() {
+      all.clear();
+      first = 0;
+    }
   };
 
   /// Sends to the next stage, and to the one before: with two stages that is the same.
@@ -82,10 +97,10 @@ class WorstMemory {
   /// Frees what is sent that way to a device that has ended its first `units` units.
   Bytes ended(std::size_t way, std::size_t units) {
     Bytes freed;
-    auto& unfinished = unfinished_[way];
-    while (!unfinished.empty() && unfinished.top().consumer < units) {
-      freed += std::exchange(held_[unfinished.top().message], Bytes{});
-      unfinished.pop();
+    Sends& sends = unfinished_[way];
+    for (; sends.first < sends.all.size() && sends.all[sends.first].consumer < units;
+         ++sends.first) {
+      freed += std::exchange(held_[sends.all[sends.first].message], Bytes{});
     }
     return freed;
   }
@@ -115,7 +130,7 @@ class WorstMemory {
         before == sim::ScheduleTables::kNone ? Bytes{} : std::exchange(held_[before], Bytes{});
     held_[message] = table_.bytes(message);
     const sim::ScheduleTables::Channel& channel = table_.channels()[table_.channel(message)];
-    unfinished_[channel.way].push({unit_place_[table_.consumer(message)], message});
+    unfinished_[channel.way].add({unit_place_[table_.consumer(message)], message});
     return freed;
   }
 
@@ -126,7 +141,7 @@ class WorstMemory {
   std::vector<std::uint32_t> unit_place_;  // by cell, in its device's order
   std::vector<std::uint32_t> head_place_;  // by row and stage, where stages run H together
   std::vector<Bytes> held_;                // by message; zero once freed
-  std::array<std::priority_queue<Send>, 2> unfinished_;
+  std::array<Sends, 2> unfinished_;
 };
 
 }  // namespace detail

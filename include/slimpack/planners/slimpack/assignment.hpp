@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -122,31 +123,41 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
 
 }  // namespace detail
 
-/// Of at least two components one that is not the hardest: that with the sample which keeps most
-/// bytes on a device; of equal ones that with most load, then the first. O(samples).
-[[nodiscard]] inline std::size_t witness_of(const SlimpackProblem& problem,
-                                            const RankAssignment& assigned,
-                                            const SlimpackSettings& settings) {
+/// Components beside the hardest that may lack memory or end later than it does: that with the
+/// sample which keeps most bytes on a device, of equal ones with most load, and that with most
+/// load; the first of equals, each once. O(samples).
+[[nodiscard]] inline std::vector<std::size_t> witnesses_of(const SlimpackProblem& problem,
+                                                           const RankAssignment& assigned,
+                                                           const SlimpackSettings& settings) {
   const Plan& frame = problem.frame();
   const LayerBytes layer = layer_bytes(frame.model, frame.memory.gradient_bytes, frame.parallel.tp);
-  std::vector<std::pair<std::int64_t, std::int64_t>> hardship(assigned.components.size());
+  std::vector<std::int64_t> fullest(assigned.components.size()), load(fullest);
   for (std::size_t group = 0; group < assigned.members.size(); ++group) {
     const auto& ranks = assigned.assignment.groups[group];
-    auto& [bytes, load] = hardship[assigned.component_of[static_cast<std::size_t>(ranks.front())]];
+    const std::size_t at = assigned.component_of[static_cast<std::size_t>(ranks.front())];
     for (const schedule::QueuedSample& sample : assigned.members[group]) {
       const std::int64_t kept =
           sample.length.value * resident_bytes(layer, settings.mode.of(sample.length));
-      bytes = std::max(bytes, kept / static_cast<std::int64_t>(ranks.size()));
+      fullest[at] = std::max(fullest[at], kept / static_cast<std::int64_t>(ranks.size()));
     }
     for (const std::int32_t rank : ranks) {
-      load = std::max(load, assigned.assignment.load[static_cast<std::size_t>(rank)]);
+      load[at] = std::max(load[at], assigned.assignment.load[static_cast<std::size_t>(rank)]);
     }
   }
-  std::size_t witness = assigned.hardest == 0 ? 1 : 0;
-  for (std::size_t i = 0; i < hardship.size(); ++i) {
-    if (i != assigned.hardest && hardship[witness] < hardship[i]) witness = i;
-  }
-  return witness;
+  std::vector<std::size_t> witnesses;
+  const auto add = [&](const auto& hardship) {
+    std::size_t most = assigned.hardest;
+    for (std::size_t i = 0; i < fullest.size(); ++i) {
+      if (i == assigned.hardest) continue;
+      if (most == assigned.hardest || hardship(most) < hardship(i)) most = i;
+    }
+    if (most != assigned.hardest && std::count(witnesses.begin(), witnesses.end(), most) == 0) {
+      witnesses.push_back(most);
+    }
+  };
+  add([&](std::size_t i) { return std::pair(fullest[i], load[i]); });
+  add([&](std::size_t i) { return load[i]; });
+  return witnesses;
 }
 
 /// Assigns the samples of a step as these settings ask for.
@@ -154,11 +165,22 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
                                                  const SlimpackSettings& settings) {
   schedule::AssignRules rules;
   rules.ranks = problem.request().dp;
-  std::vector<schedule::SampleNeed> needs = problem.needs();
+  std::vector<schedule::SampleNeed> needs = problem.needs(settings.mode);
+  std::map<std::int32_t, PassCosts> costs;  // by ranks of a group
   if (settings.shares()) {
     const Plan plan = problem.outline(settings);
     rules = detail::sharing_rules(problem, plan, settings);
     detail::add_bytes(needs, problem, plan, settings);
+    rules.part = [&problem, &settings, &costs, plan](std::size_t sample, std::int32_t ranks) {
+      auto found = costs.find(ranks);
+      if (found == costs.end()) {
+        std::vector<std::int32_t> group(static_cast<std::size_t>(ranks));
+        std::iota(group.begin(), group.end(), 0);
+        found = costs.emplace(ranks, problem.costs(plan, group)).first;
+      }
+      return problem.part(problem.request().batch.samples[problem.order()[sample]], settings.mode,
+                          found->second, ranks);
+    };
   }
   RankAssignment assigned;
   assigned.assignment = schedule::assign_samples(needs, rules);
@@ -169,7 +191,7 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
         {static_cast<SampleId>(sample), problem.request().batch.samples[sample]});
   }
   detail::find_components(assigned, rules.ranks);
-  assigned.sampled = sample_workload(assigned.assignment, assigned.members, problem.needs(),
+  assigned.sampled = sample_workload(assigned.assignment, assigned.members, needs,
                                      assigned.component_of, assigned.components.size());
   assigned.hardest = detail::hardest_component(assigned);
   return assigned;
@@ -191,24 +213,23 @@ class AssignmentCache {
   }
 
  private:
-  /// The settings that an assignment depends on; where ranks share nothing, on none.
+  /// The settings that an assignment depends on.
   struct Key {
-    explicit Key(const SlimpackSettings& settings) {
+    explicit Key(const SlimpackSettings& settings) : limits(settings.mode.limit) {
+      most = settings.mode.most;
+      lean = settings.mode.lean;
       if (!settings.shares()) return;
       threshold_permille = settings.cp_threshold_permille;
       widest_group = settings.widest_group;
-      most = settings.mode.most;
-      lean = settings.mode.lean;
-      limit = settings.mode.limit[static_cast<std::size_t>(most)];
       units = settings.units;
       chunks = settings.chunks;
       devices = settings.devices;
-      fewer_last_layers = settings.head.place.fewer_last_layers;
+      fewer_last_layers = settings.head.fewer_last_layers;
     }
     std::int64_t threshold_permille = 0;
     std::int32_t widest_group = 0;
     Recompute most{}, lean{};
-    Tokens limit;
+    decltype(ModeChoice::limit) limits;
     std::int64_t units = 0;
     std::int32_t chunks = 0;
     DeviceOrder devices{};

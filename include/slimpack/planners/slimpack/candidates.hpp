@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/parallel_for.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
@@ -72,38 +75,40 @@ class SlimpackCandidates {
     return score(*assigned, settings, assigned->hardest);
   }
 
-  /// The devices of the component that may lack memory or end late although the first one does not;
-  /// 0 where there is only one.
-  [[nodiscard]] std::int64_t witness_devices(const SettingPoint& point) const {
+  /// The devices of each component that may lack memory or end late although the first one does
+  /// not; none where there is only one.
+  [[nodiscard]] std::vector<std::int64_t> witness_devices(const SettingPoint& point) const {
     const SlimpackSettings settings = at(point);
     const auto assigned = assign(settings);
-    return assigned->components.size() == 1
-               ? 0
-               : devices(*assigned, witness_of(problem_, *assigned, settings));
+    std::vector<std::int64_t> all;
+    for (const std::size_t witness : witnesses_of(problem_, *assigned, settings)) {
+      all.push_back(devices(*assigned, witness));
+    }
+    return all;
   }
-  /// The score of that component.
-  [[nodiscard]] CandidateScore witness(const SettingPoint& point) const {
+  /// The score of one of those components.
+  [[nodiscard]] CandidateScore witness(const SettingPoint& point, std::size_t number) const {
     const SlimpackSettings settings = at(point);
     const auto assigned = assign(settings);
-    return score(*assigned, settings, witness_of(problem_, *assigned, settings));
+    return score(*assigned, settings, witnesses_of(problem_, *assigned, settings)[number]);
   }
 
-  /// The score of one component, by the samples that stand for it.
+  /// The score of one component, by the samples that stand for it. `assigned` is one of `assign`.
   [[nodiscard]] CandidateScore score(const RankAssignment& assigned,
                                      const SlimpackSettings& settings,
                                      std::size_t component) const {
-    Plan plan = build_packs(problem_, assigned, {&settings, 1}, component);
-    const PricedPlan times(plan);
-    const MemoryModel memory(plan);
-    const OrderOutcome outcome = orders_.add(plan, assigned, {&settings, 1}, times, memory, true);
-    CandidateScore score;
-    if (outcome.infeasible) {
-      score.excess = outcome.infeasible->needed - outcome.infeasible->available;
+    const auto same = [&](const Scored& scored) {
+      return scored.component == component && scored.settings == settings;
+    };
+    {
+      const Lock lock(mutex_);
+      const auto& known = scored_[&assigned];
+      const auto found = std::find_if(known.begin(), known.end(), same);
+      if (found != known.end()) return found->score;
     }
-    // The samples that are left out lengthen the time between fill and drain in proportion.
-    const Nanos fill = std::min(fill_and_drain(plan, times), outcome.end);
-    score.time = outcome.end + assigned.sampled[component].left_out(outcome.end - fill) +
-                 end_of_step(plan, times);
+    const CandidateScore score = new_score(assigned, settings, component);
+    const Lock lock(mutex_);
+    scored_[&assigned].push_back({component, settings, score});
     return score;
   }
 
@@ -121,6 +126,29 @@ class SlimpackCandidates {
   }
 
  private:
+  struct Scored {
+    std::size_t component;
+    SlimpackSettings settings;
+    CandidateScore score;
+  };
+
+  [[nodiscard]] CandidateScore new_score(const RankAssignment& assigned,
+                                         const SlimpackSettings& settings,
+                                         std::size_t component) const {
+    Plan plan = build_packs(problem_, assigned, {&settings, 1}, component);
+    const PricedPlan times(plan);
+    const MemoryModel memory(plan);
+    const OrderOutcome outcome = orders_.add(plan, assigned, {&settings, 1}, times, memory, true);
+    CandidateScore score;
+    if (outcome.infeasible) {
+      score.excess = outcome.infeasible->needed - outcome.infeasible->available;
+    }
+    // The samples that are left out lengthen the time between fill and drain in proportion.
+    const Nanos fill = std::min(fill_and_drain(plan, times), outcome.end);
+    score.time = outcome.step_end + assigned.sampled[component].left_out(outcome.end - fill);
+    return score;
+  }
+
   /// The first forward pack on its way to the last stage and the last backward pack on its way
   /// back, as if nothing kept them waiting.
   [[nodiscard]] static Nanos fill_and_drain(const Plan& plan, const PricedPlan& times) {
@@ -138,18 +166,12 @@ class SlimpackCandidates {
     return sum;
   }
 
-  /// What follows the last B on the slowest stage.
-  [[nodiscard]] static Nanos end_of_step(const Plan& plan, const PricedPlan& times) {
-    Nanos longest;
-    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-      longest = std::max(longest, times.reduce(pp, 0) + times.optimizer(0, pp));
-    }
-    return longest;
-  }
-
   const SlimpackProblem& problem_;
   const SlimpackSpace& space_;
   AssignmentCache assignments_;
+  /// Stages of a search, starts and components ask for some candidates again. Never iterated over.
+  mutable std::map<const RankAssignment*, std::vector<Scored>> scored_;
+  mutable Mutex mutex_;
   DeviceOrders orders_;
 };
 

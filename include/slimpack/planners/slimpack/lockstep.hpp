@@ -89,8 +89,8 @@ class Lockstep {
     }
   }
 
-  /// When the last B ends, if sends never wait for one another or for a link.
-  [[nodiscard]] Nanos end(const PricedPlan& times) const;
+  /// The last B of each stage, if sends never wait for one another or for a link.
+  [[nodiscard]] std::vector<schedule::LastGradients> last_gradients(const PricedPlan& times) const;
 
  private:
   class Replay;
@@ -259,6 +259,7 @@ class Lockstep {
 /// Bytes that the fullest device of a rank has for activations, keys and values.
 inline std::int64_t Lockstep::room(const Rank& rank) const {
   Bytes always, most_work, most_boundary;
+  Tokens most_tokens;
   for (std::int32_t pp = 0; pp < stages_; ++pp) {
     always = std::max(always, static_bytes(plan_, pp).total());
   }
@@ -267,11 +268,11 @@ inline std::int64_t Lockstep::room(const Rank& rank) const {
       const auto pack = static_cast<PackId>(item.pack);
       most_work = std::max(most_work, memory_.pack_workspace(pack, item.place));
       most_boundary = std::max(most_boundary, memory_.boundary(pack, item.place));
-      for (std::int32_t pp = 0; pp < stages_; ++pp) {
-        most_work =
-            std::max(most_work, head_workspace(plan_, pp, memory_.own_tokens(pack, item.place)));
-      }
+      most_tokens = std::max(most_tokens, memory_.own_tokens(pack, item.place));
     }
+  }
+  for (std::int32_t pp = 0; pp < stages_; ++pp) {
+    most_work = std::max(most_work, head_workspace(plan_, pp, most_tokens));
   }
   const std::int64_t buffers = stages_ > 1 ? 4 * plan_.max_in_flight * most_boundary.value : 0;
   return (plan_.memory.capacity - plan_.memory.reserved - always - most_work).value - buffers;
@@ -325,7 +326,10 @@ class Lockstep::Replay {
  public:
   /// Both must outlive it; the orders must have run.
   Replay(const Lockstep& lockstep, const PricedPlan& times)
-      : lockstep_(lockstep), times_(times), stages_(static_cast<std::size_t>(lockstep.stages_)) {
+      : lockstep_(lockstep),
+        times_(times),
+        stages_(static_cast<std::size_t>(lockstep.stages_)),
+        last_(stages_) {
     for (const Rank& rank : lockstep.ranks_) {
       Cursor& cursor = cursors_.emplace_back();
       cursor.ready[0].resize(rank.forward.size());
@@ -339,8 +343,8 @@ class Lockstep::Replay {
     }
   }
 
-  /// When the last unit ends, without R and O.
-  [[nodiscard]] Nanos end() {
+  /// The last B of each stage.
+  [[nodiscard]] std::vector<schedule::LastGradients> run() {
     for (std::int64_t slot = 0; slot < slots_; ++slot) {
       for (std::size_t pp = 0; pp < stages_; ++pp) {
         for (const Pass pass : {Pass::backward, Pass::forward}) {
@@ -351,11 +355,7 @@ class Lockstep::Replay {
       }
       for (std::size_t i = 0; i < cursors_.size(); ++i) run_heads(i, slot);
     }
-    std::int64_t end = 0;
-    for (const Cursor& cursor : cursors_) {
-      end = std::max(end, *std::max_element(cursor.free.begin(), cursor.free.end()));
-    }
-    return {end};
+    return std::move(last_);
   }
 
  private:
@@ -395,7 +395,9 @@ class Lockstep::Replay {
     }
     const auto pack = static_cast<PackId>(item.pack);
     const auto stage = static_cast<std::int32_t>(pp);
-    const std::int64_t end = begin + times_.compute(pack, stage).value;
+    const Nanos time = times_.compute(pack, stage);
+    const std::int64_t end = begin + time.value;
+    if (pass == Pass::backward && last_[pp].end.value <= end) last_[pp] = {{end}, time};
     for (std::size_t rank = 0; rank < group.size(); ++rank) {
       Cursor& other = cursors_[group.size() == 1 ? i : rank_of(group[rank])];
       other.free[pp] = end;
@@ -424,11 +426,13 @@ class Lockstep::Replay {
   const PricedPlan& times_;
   std::size_t stages_;
   std::int64_t slots_ = 0;
-  std::vector<Cursor> cursors_;  // by rank
+  std::vector<schedule::LastGradients> last_;  // by stage
+  std::vector<Cursor> cursors_;                // by rank
 };
 
-inline Nanos Lockstep::end(const PricedPlan& times) const {
-  return Replay(*this, times).end();
+inline std::vector<schedule::LastGradients> Lockstep::last_gradients(
+    const PricedPlan& times) const {
+  return Replay(*this, times).run();
 }
 
 }  // namespace slimpack::planners

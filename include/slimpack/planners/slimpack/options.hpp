@@ -12,6 +12,7 @@ struct SlimpackOptions {
   bool merging = true;      ///< ranks may share long samples
   bool shard_head = true;   ///< the head may be split over the stages
   bool mixed_modes = true;  ///< long samples may recompute more than others
+  bool weights = true;      ///< gradients of weights may be computed apart from B
 };
 
 }  // namespace slimpack::planners

@@ -19,27 +19,29 @@
 #include "slimpack/planners/slimpack/assignment.hpp"
 #include "slimpack/planners/slimpack/lockstep.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"
+#include "slimpack/planners/slimpack/step_end.hpp"
 #include "slimpack/schedule/list_schedule.hpp"
 
 namespace slimpack::planners {
 
 /// What came of ordering the devices of a plan.
 struct OrderOutcome {
-  Nanos end;                             ///< when the last B ends; may be 0 where nobody asked
+  Nanos end;       ///< when the last unit but R and O ends, where that was asked for
+  Nanos step_end;  ///< the same of the last O
   std::optional<Infeasible> infeasible;  ///< what the orders lack; absent: nothing
 };
 
 /// Orders the devices of candidates. Thread-safe.
 class DeviceOrders {
  public:
-  /// Gives a plan of packs its schedule; the outcome has an end if `timed` asks for it. Settings
-  /// are one for all rank components, or one each.
+  /// Gives a plan of packs its schedule, or, if `timed`, only finds when it would end. Settings are
+  /// one for all rank components, or one each.
   [[nodiscard]] OrderOutcome add(Plan& plan, const RankAssignment& assigned,
                                  std::span<const SlimpackSettings> settings,
                                  const PricedPlan& times, const MemoryModel& memory,
                                  bool timed) const {
     const schedule::ScheduleParts parts(plan);
-    plan.schedule = schedule::empty_schedule(plan);
+    if (!timed) plan.schedule = schedule::empty_schedule(plan);
     OrderOutcome all;
     std::unique_ptr<schedule::ListWorkspace> workspace = take();
     for (std::size_t part = 0; part < parts.size(); ++part) {
@@ -51,13 +53,17 @@ class DeviceOrders {
         one = lockstep(plan, parts, part, own, times, memory, timed);
       } else {
         schedule::ListOptions options;
-        options.head_batch = own.head.batch;
+        options.head_batch = own.head_batch;
         options.forward_queue = own.forward_queue;
         schedule::ListOutcome listed = schedule::list_schedule_part(
             plan, parts, part, times, memory, options, *workspace, plan.schedule);
-        one = {listed.end, std::move(listed.infeasible)};
+        one = {listed.end, {}, std::move(listed.infeasible)};
+        if (timed && !one.infeasible) {
+          one.step_end = step_end(plan, times, workspace->state.last);
+        }
       }
       all.end = std::max(all.end, one.end);
+      all.step_end = std::max(all.step_end, one.step_end);
       if (one.infeasible && (!all.infeasible || all.infeasible->needed < one.infeasible->needed)) {
         all.infeasible = std::move(one.infeasible);
       }
@@ -71,19 +77,26 @@ class DeviceOrders {
                                              std::size_t part, const SlimpackSettings& settings,
                                              const PricedPlan& times, const MemoryModel& memory,
                                              bool timed) {
-    const bool shard = settings.head.place.head == LmHead::shard;
-    Lockstep lockstep(plan, parts, part, memory, shard ? settings.head.batch : 1);
+    const bool shard = settings.head.head == LmHead::shard;
+    Lockstep lockstep(plan, parts, part, memory, shard ? settings.head_batch : 1);
     if (lockstep.lacks() > 0) {
       const Bytes available = plan.memory.capacity - plan.memory.reserved;
       return {{},
+              {},
               Infeasible{"bytes of memory on data-parallel rank " +
                              std::to_string(lockstep.lacking_rank()),
                          available.value + lockstep.lacks(), available.value}};
     }
     if (!lockstep.run())
-      return {{}, Infeasible{"slots of context-parallel packs that fit together", 1, 0}};
-    lockstep.write(plan.schedule);
-    return {timed ? lockstep.end(times) : Nanos{}, std::nullopt};
+      return {{}, {}, Infeasible{"slots of context-parallel packs that fit together", 1, 0}};
+    if (!timed) {
+      lockstep.write(plan.schedule);
+      return {};
+    }
+    const std::vector<schedule::LastGradients> last = lockstep.last_gradients(times);
+    Nanos end;
+    for (const schedule::LastGradients& stage : last) end = std::max(end, stage.end);
+    return {end, step_end(plan, times, last), std::nullopt};
   }
 
   /// Workspaces are used by one candidate after the other, as many as there are threads.

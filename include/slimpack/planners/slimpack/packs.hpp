@@ -22,6 +22,7 @@
 #include "slimpack/planners/slimpack/settings.hpp"
 #include "slimpack/planners/slimpack/slice_costs.hpp"
 #include "slimpack/planners/slimpack/symmetric.hpp"
+#include "slimpack/planners/slimpack/weights.hpp"
 #include "slimpack/schedule/cut.hpp"
 
 namespace slimpack::planners {
@@ -74,9 +75,11 @@ class PackBuilder {
       if (!costs_.contains(group.size())) costs_[group.size()] = problem_.costs(plan_, group);
     }
     measure();
+    symmetric_.resize(segments_.size());
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       for (std::size_t i = 0; i < segments_.size(); ++i) cut(i, pass);
     }
+    add_weight_packs(plan_, [this](GroupId group) { return settings_of(group).weights; });
     return std::move(plan_);
   }
 
@@ -160,16 +163,17 @@ class PackBuilder {
       add_packs(segment.group, schedule::cut_packs(segment.samples, pass, slice, rules), pass);
       return;
     }
-    const schedule::SliceCost both{cost.forward.per_slice + back.per_slice,
-                                   cost.forward.per_token + back.per_token,
-                                   cost.forward.per_pair2 + back.per_pair2};
-    add_packs(segment.group,
-              pack_symmetrically(segment.samples, both, rules.units, rules).cuts(pass), pass);
+    if (pass == Pass::forward) {
+      const schedule::SliceCost both{cost.forward.per_slice + back.per_slice,
+                                     cost.forward.per_token + back.per_token,
+                                     cost.forward.per_pair2 + back.per_pair2};
+      symmetric_[i] = pack_symmetrically(segment.samples, both, rules.units, rules);
+    }
+    add_packs(segment.group, symmetric_[i].cuts(pass), pass);
   }
 
   [[nodiscard]] schedule::CutRules rules_of(std::size_t i, Pass pass) const {
     const PlanRequest& request = problem_.request();
-    const SlimpackOptions& options = problem_.options();
     const QueueSegment& segment = segments_[i];
     const SlimpackSettings& wanted = settings_of(segment.group);
     const auto width = static_cast<std::int64_t>(plan_.groups[index(segment.group)].size());
@@ -180,7 +184,7 @@ class PackBuilder {
       rules.granularity = {
           std::lcm(rules.granularity.value, plan_.memory.cp_block_tokens.value * width)};
     }
-    rules.whole = options.slicing ? Tokens{} : Tokens::max();
+    rules.whole = wanted.whole_samples ? Tokens::max() : Tokens{};
     // Ramps are alike at both ends of both passes, so that stages have equal work at any time.
     if (segment.first) rules.front = wanted.ramp;
     if (segment.last) rules.back = wanted.ramp;
@@ -226,6 +230,7 @@ class PackBuilder {
   std::optional<std::size_t> component_;
   Plan plan_;
   std::vector<QueueSegment> segments_;
+  std::vector<SymmetricPacks> symmetric_;           // by segment, where both passes have the same
   std::map<std::size_t, PassCosts> costs_;          // by ranks of a group
   std::array<std::vector<Int128>, 2> work_, most_;  // by pass, then segment, component
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How slimpack plans a step. Reading order: settings.hpp (what is decided), problem.hpp,
 // assignment.hpp (phase 1), packs.hpp (phase 2), orders.hpp, candidates.hpp (a candidate's score),
-// space.hpp (what is tried), refine.hpp, and this.
+// estimate.hpp (a first guess), space.hpp (what is tried), refine.hpp, and this.
 #pragma once
 
 #include <algorithm>
@@ -43,21 +43,24 @@ struct SlimpackStage {
 };
 
 /// The stages of a request. Every simulation passes the counter, whose budget is hard. Besides, a
-/// search ends after three candidates that fit for every four steps of the budget, to save time:
-/// candidates of one component of many cost little of it. Of a budget that the request gives, where
-/// that is little, it ends after up to four candidates for each.
+/// search ends after three candidates that fit for every four steps of the budget, to save time;
+/// where samples are few, and so candidates soon timed, a normal one after twice as many. Of a
+/// budget that the request gives, where that is little, it ends after up to four candidates for
+/// each step: those of one component of many cost little of it.
 [[nodiscard]] inline std::vector<SlimpackStage> slimpack_stages(const PlanRequest& request) {
   const std::int64_t steps = evaluations(request);
   if (request.budget) {
     constexpr std::int64_t kMany = 64;
     return {{request.effort, std::max(steps, std::min(4 * steps, kMany)), 0}};
   }
+  const auto samples = static_cast<std::int64_t>(request.batch.samples.size());
+  constexpr std::int64_t kFewSamples = 8192;
   std::vector<SlimpackStage> stages;
   std::int64_t before = 0;
   for (const Effort effort : {Effort::fast, Effort::normal, Effort::thorough}) {
-    const std::int64_t all =
-        evaluations(effort, static_cast<std::int64_t>(request.batch.samples.size()));
-    const std::int64_t most = all / 4 * 3;
+    const std::int64_t all = evaluations(effort, samples);
+    const bool soon = effort == Effort::normal && samples <= kFewSamples;
+    const std::int64_t most = soon ? all * 3 / 2 : all / 4 * 3;
     stages.push_back({effort, most - before, (steps - all) * all_devices(request)});
     before = most;
     if (effort == request.effort) break;
@@ -111,10 +114,10 @@ class SlimpackSearch {
           *std::find_if(space_.starts.begin(), space_.starts.end(),
                         [&](const SettingPoint& start) { return candidates_.exists(start); }))};
     }
-    const std::int64_t before = counter_.evaluations();
     std::vector<SlimpackChoice> choices =
         refiner_.choices(found, std::min(most_ / 8, left()), limits(left()));
-    used_ += counter_.evaluations() - before;
+    used_ += std::count_if(choices.begin(), choices.end(),
+                           [](const SlimpackChoice& choice) { return !choice.scores.empty(); });
     if (!choices.front().scores.empty()) refiner_.improve(choices.front(), limits(left()));
     return choices;
   }
@@ -140,8 +143,8 @@ class SlimpackSearch {
   }
 
   /// Plans choices whole and returns the fastest plan, or what the first one lacks.
-  /// Stops at a plan that takes about as long as expected: ranks that no candidate was timed on may
-  /// be far slower, and then another choice may be better. Stops, too, where the budget ends.
+  /// Stops where the next choice is not expected to be faster: ranks that no candidate was timed on
+  /// may be far slower, and then another choice may be better. Stops, too, where the budget ends.
   [[nodiscard]] PlanOutcome best_of(const std::vector<SlimpackChoice>& choices) {
     PlanOutcome outcome;
     std::optional<Plan> best;
@@ -171,7 +174,10 @@ class SlimpackSearch {
         continue;
       }
       if (!best || time < best->prediction.iteration) best = std::move(plan);
-      if (time.value <= choice.expected().value / 100 * 103) break;
+      if (i + 1 < choices.size() &&
+          CandidateScore{0, best->prediction.iteration} < choices[i + 1].expected()) {
+        break;
+      }
       --left;
     }
     if (best) outcome.result = *std::move(best);
@@ -203,7 +209,7 @@ class SlimpackSearch {
 SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std::string_view name,
                                                 const SlimpackOptions& options) {
   const double cpu_start = thread_seconds();
-  check_request(request);
+  check_request(request, options.weights);
   const SlimpackProblem problem(request, name, options);
   const SlimpackSpace values = slimpack_space(problem, request.effort);
   const SlimpackCandidates candidates(problem, values);

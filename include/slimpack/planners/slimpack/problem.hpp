@@ -55,12 +55,34 @@ class SlimpackProblem {
   [[nodiscard]] const SlimpackOptions& options() const noexcept { return options_; }
   /// The cost model of the request.
   [[nodiscard]] const AnyModel& model() const noexcept { return model_; }
+  /// Whether gradients of weights may be apart: the idea is used, the request allows it, and its
+  /// cost has prices of them.
+  [[nodiscard]] bool splits() const {
+    return options_.weights && request_.weights != WeightGradients::with &&
+           std::visit([]<class Model>(const Model&) { return SplitCostModel<Model>; }, model_);
+  }
   /// A plan of the request without samples, evenly on one chunk a stage.
   [[nodiscard]] const Plan& frame() const noexcept { return frame_; }
   /// Positions of samples, longest first.
   [[nodiscard]] const std::vector<std::uint32_t>& order() const noexcept { return order_; }
-  /// Times of samples in that order; bytes are not set.
+  /// Times of samples in that order, nothing recomputed; bytes are not set.
   [[nodiscard]] const std::vector<schedule::SampleNeed>& needs() const noexcept { return needs_; }
+  /// The same with recomputation as `mode` has it. O(n).
+  [[nodiscard]] std::vector<schedule::SampleNeed> needs(const ModeChoice& mode) const {
+    std::vector<schedule::SampleNeed> needs;
+    needs.reserve(order_.size());
+    for (const std::uint32_t sample : order_) {
+      const Tokens length = request_.batch.samples[sample];
+      needs.push_back({scaled(work(alone_, length, mode.of(length), 1)), Bytes{}});
+    }
+    return needs;
+  }
+  /// Time of each rank of a group of `ranks` that shares a sample, in the unit of needs; `costs`
+  /// are those of the group. The sample has a pack of each pass for itself.
+  [[nodiscard]] std::int64_t part(Tokens length, const ModeChoice& mode, const PassCosts& costs,
+                                  std::int32_t ranks) const {
+    return scaled(work(costs, length, mode.of(length), ranks) + costs.pack);
+  }
 
   /// Mean work of a rank in a pass, in nanoseconds over 2^20, if each sample is on one rank and
   /// nothing is recomputed.
@@ -86,10 +108,10 @@ class SlimpackProblem {
   [[nodiscard]] Plan outline(const SlimpackSettings& settings) const {
     Plan plan = frame_;
     plan.parallel.chunks = settings.chunks;
-    plan.parallel.head = settings.head.place.head;
-    plan.stages = spread_layers(request_.model.layers, virtual_stages_of(plan),
-                                settings.head.place.fewer_last_layers,
-                                settings.head.place.head == LmHead::last);
+    plan.parallel.head = settings.head.head;
+    plan.stages =
+        spread_layers(request_.model.layers, virtual_stages_of(plan),
+                      settings.head.fewer_last_layers, settings.head.head == LmHead::last);
     plan.placement = place_devices(plan.parallel, settings.devices);
     if (settings.chunks > 1 && settings.shares()) {
       // Where ranks share packs, at most twice as many as may be in flight pass chunk after chunk.
@@ -139,21 +161,23 @@ class SlimpackProblem {
     head.tensor_parallel = request_.tp;
     head.tile = frame_.memory.head_tile;
     head.link = head.tensor_link = request_.cluster.inside;
-    const std::int64_t head_token = CostProbe(model_, StageLoad{}, 1).head_token(head);
-    const auto work = [&](Tokens length) {
-      return alone_.forward.slice({}, length) + alone_.backward[0].slice({}, length) +
-             Int128{length.value} * head_token;
-    };
-    Int128 total = 0;
-    for (const Tokens length : samples) total += work(length);
-    int shift = 0;
-    while (total >> shift >= Int128{1} << 58) ++shift;
+    head_token_ = CostProbe(model_, StageLoad{}, 1).head_token(head);
+    Int128 total = 0;  // at most, everything recomputed
+    for (const Tokens length : samples) total += work(alone_, length, Recompute::full, 1);
+    while (total >> shift_ >= Int128{1} << 58) ++shift_;
     order_ = schedule::longest_first(samples.size(),
                                      [&](std::uint32_t sample) { return samples[sample].value; });
-    needs_.reserve(samples.size());
-    for (const std::uint32_t sample : order_) {
-      needs_.push_back({static_cast<std::int64_t>(work(samples[sample]) >> shift) + 1, Bytes{}});
-    }
+    needs_ = needs(ModeChoice(Recompute::none));
+  }
+  /// F, B and H of a sample on each of the ranks that share it, in nanoseconds over 2^20.
+  [[nodiscard]] Int128 work(const PassCosts& costs, Tokens length, Recompute mode,
+                            std::int32_t ranks) const {
+    return Int128{costs.forward.slice({}, length)} +
+           costs.backward[static_cast<std::size_t>(mode)].slice({}, length) +
+           Int128{length.value} * head_token_ / ranks;
+  }
+  [[nodiscard]] std::int64_t scaled(Int128 work) const {
+    return static_cast<std::int64_t>(work >> shift_) + 1;
   }
 
   PlanRequest request_;
@@ -163,6 +187,8 @@ class SlimpackProblem {
   std::vector<std::uint32_t> order_;
   std::vector<schedule::SampleNeed> needs_;
   PassCosts alone_;  // of a rank that shares nothing
+  std::int64_t head_token_ = 0;
+  int shift_ = 0;
 };
 
 }  // namespace slimpack::planners

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -25,9 +26,9 @@ struct SlimpackChoice {
   std::vector<CandidateScore> scores;              ///< none where components have not been scored
   CandidateScore known;                            ///< of the hardest component
 
-  /// When the step should end.
-  [[nodiscard]] Nanos expected() const noexcept {
-    return scores.empty() ? known.time : scores[slowest()].time;
+  /// When the step should end, and what memory it should lack.
+  [[nodiscard]] CandidateScore expected() const noexcept {
+    return scores.empty() ? known : scores[slowest()];
   }
   /// The component with the worst score, the first of equal ones.
   [[nodiscard]] std::size_t slowest() const noexcept {
@@ -45,13 +46,14 @@ class SlimpackRefiner {
     space_.fixed = std::move(shared);
   }
 
-  /// The best points that were found, a few of each kind, on all components alike. As many as
-  /// `most` evaluations and the budget allow are scored on every component and sorted by the
-  /// slowest; the others follow as they were found.
+  /// The best points that were found, a few of each kind, on all components alike. One after the
+  /// other, as many as `most` and the budget allow, they are scored on every component, until the
+  /// next cannot be better; these are sorted by the slowest, the others follow as they were found.
   [[nodiscard]] std::vector<SlimpackChoice> choices(const SearchResult& found, std::int64_t most,
                                                     const SearchLimits& limits) const {
     std::vector<SlimpackChoice> choices;
     std::map<SettingPoint, int> kinds;
+    std::optional<CandidateScore> best;  // of all components
     for (const auto& [score, point] : found.ranked) {
       if (choices.size() == kMostChoices || (score.excess > 0 && !choices.empty())) break;
       // Plans that have much in common may all have the same slow component.
@@ -62,8 +64,12 @@ class SlimpackRefiner {
       if (++kinds[kind] > kMostOfKind) continue;
       SlimpackChoice choice = same(point);
       choice.known = score;
-      const auto others = static_cast<std::int64_t>(choice.points.size()) - 1;
-      if (others > 0 && others <= most && score_components(choice, limits)) most -= others;
+      const bool may_be_better = !best || score < *best;
+      if (choice.points.size() > 1 && may_be_better && most > 0 &&
+          score_components(choice, limits)) {
+        --most;
+        if (!best || choice.expected() < *best) best = choice.expected();
+      }
       choices.push_back(std::move(choice));
     }
     // At last the best of those that need least memory, for ranks that nobody has been timed on.
@@ -77,9 +83,8 @@ class SlimpackRefiner {
     }
     const auto scored = std::find_if(choices.begin(), choices.end(),
                                      [](const auto& choice) { return choice.scores.empty(); });
-    std::stable_sort(choices.begin(), scored, [](const auto& a, const auto& b) {
-      return a.scores[a.slowest()] < b.scores[b.slowest()];
-    });
+    std::stable_sort(choices.begin(), scored,
+                     [](const auto& a, const auto& b) { return a.expected() < b.expected(); });
     return choices;
   }
 
@@ -149,7 +154,7 @@ class SlimpackRefiner {
     [[nodiscard]] bool exists(const SettingPoint& point) const {
       const SlimpackSettings settings = candidates.at(point);
       const SlimpackSettings shared = candidates.at(choice.points[component]);
-      return settings.head.place == shared.head.place &&
+      return settings.head == shared.head &&
              (settings.rule == OrderRule::list || settings.chunks == 1);
     }
     [[nodiscard]] std::int64_t devices(const SettingPoint&) const {

@@ -26,6 +26,10 @@ enum class QueueOrder : std::uint8_t { long_first, short_first, pyramid };
 /// How devices get their orders: by list scheduling, or slot by slot.
 enum class OrderRule : std::uint8_t { list, lockstep };
 
+/// Which backward packs leave the gradients of weights to packs of their own: none, those of the
+/// drain, or all.
+enum class WeightRule : std::uint8_t { with, tail, apart };
+
 }  // namespace planners
 
 template <>
@@ -33,28 +37,21 @@ inline constexpr std::array<std::string_view, 3> kWords<planners::QueueOrder>{
     "long-first", "short-first", "pyramid"};
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<planners::OrderRule>{"list", "lockstep"};
+template <>
+inline constexpr std::array<std::string_view, 3> kWords<planners::WeightRule>{"with", "tail",
+                                                                              "apart"};
 
 }  // namespace slimpack
 
 namespace slimpack::planners {
 
-/// The place of the head and how its units run.
-struct LmHeadChoice {
-  LmHeadPlacement place;   ///< last or sharded, and layers of the last stage
-  std::int32_t batch = 1;  ///< packs that run their H back to back where it is sharded
-
-  /// The texts of the placement, and "head_batch" of a sharded head.
-  void describe(SettingTexts& texts) const {
-    place.describe(texts);
-    if (place.head == LmHead::shard) texts["head_batch"] = std::to_string(batch);
-  }
-};
-
 /// One candidate of slimpack's own planner.
 struct SlimpackSettings {
   ModeChoice mode;                            ///< recomputation
-  LmHeadChoice head;                          ///< place of vocabulary projection and loss
+  LmHeadPlacement head;                       ///< place of vocabulary projection and loss
+  std::int32_t head_batch = 1;                ///< packs that run their H back to back, if sharded
   std::int64_t units = 1;                     ///< full forward packs that a rank's queue is worth
+  bool whole_samples = false;                 ///< no sample is cut
   bool same_packs = false;                    ///< both passes have the same packs, without ramps
   std::int64_t backward_permille = 1000;      ///< backward packs, to so many thousandths of these
   schedule::Ramp ramp;                        ///< at both ends of each queue
@@ -66,6 +63,7 @@ struct SlimpackSettings {
   DeviceOrder devices = DeviceOrder::ranks;  ///< placement of (dp, pp)
   OrderRule rule = OrderRule::list;          ///< how device orders are made
   std::int32_t forward_queue = 1;  ///< F that list scheduling keeps waiting at the next stage
+  WeightRule weights = WeightRule::with;  ///< packs that leave weights apart, by list scheduling
 
   /// Whether ranks may share samples.
   [[nodiscard]] constexpr bool shares() const noexcept { return cp_threshold_permille > 0; }
@@ -73,6 +71,7 @@ struct SlimpackSettings {
   [[nodiscard]] constexpr std::int64_t backward_units() const noexcept {
     return std::max<std::int64_t>(1, units * backward_permille / 1000);
   }
+  friend bool operator==(const SlimpackSettings&, const SlimpackSettings&) = default;
 };
 
 }  // namespace slimpack::planners

@@ -27,6 +27,8 @@ inline constexpr std::int64_t kCostScale = std::int64_t{1} << 20U;
 struct PassCosts {
   schedule::SliceCost forward;                                ///< of F
   std::array<schedule::SliceCost, kRecomputeModes> backward;  ///< of B, by recomputation mode
+  /// Of F and B of a pack by themselves, nothing recomputed, in nanoseconds over 2^20.
+  std::int64_t pack = 0;
 };
 
 /// Asks a cost model what a token, a pair and a slice add to a large pack.
@@ -43,6 +45,7 @@ class CostProbe {
     for (std::size_t mode = 0; mode < kRecomputeModes; ++mode) {
       costs.backward[mode] = slice_cost(true, static_cast<Recompute>(mode));
     }
+    costs.pack = (fixed(false, Recompute::none) + fixed(true, Recompute::none)) * kCostScale;
     return costs;
   }
 

@@ -39,7 +39,7 @@ struct SlimpackVariant {
 };
 
 /// slimpack, and its ablations: each the same code with one idea switched off.
-inline constexpr std::array<SlimpackVariant, 5> kSlimpackVariants{{
+inline constexpr std::array<SlimpackVariant, 6> kSlimpackVariants{{
     {"slimpack",
      "slimpack: balanced slices, packs of their own for each pass, long samples in "
      "context-parallel groups",
@@ -50,6 +50,7 @@ inline constexpr std::array<SlimpackVariant, 5> kSlimpackVariants{{
     {"slimpack-samples", "slimpack on whole samples", {.slicing = false}},
     {"slimpack-unmerged", "slimpack with every sample on one rank", {.merging = false}},
     {"slimpack-lasthead", "slimpack with the head on the last stage", {.shard_head = false}},
+    {"slimpack-fused", "slimpack with the gradients of weights in B", {.weights = false}},
 }};
 
 /// The entry of a variant in a list of planners.

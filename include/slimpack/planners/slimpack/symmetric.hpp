@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <queue>
 #include <span>
 #include <utility>
 #include <vector>
@@ -15,6 +13,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/cut.hpp"
+#include "slimpack/schedule/longest_first.hpp"
 
 namespace slimpack::planners {
 
@@ -72,19 +71,14 @@ struct SymmetricPacks {
     result.packs.emplace_back();
     time.push_back(0);
   }
-  using Pack = std::pair<Int128, std::size_t>;
-  std::priority_queue<Pack, std::vector<Pack>, std::greater<>> least;
-  for (std::size_t i = 0; i < time.size(); ++i) least.push({time[i], i});
+  schedule::LeastFirst<Int128> least(time);
   std::sort(rest.begin(), rest.end(),
             [](const schedule::QueuedSample& a, const schedule::QueuedSample& b) {
               return a.length != b.length ? a.length > b.length : a.id < b.id;
             });
   for (const schedule::QueuedSample& sample : rest) {
-    Pack pack = least.top();
-    least.pop();
-    result.packs[pack.second].push_back({sample.id, Tokens{}, sample.length});
-    pack.first += cost.slice({}, sample.length);
-    least.push(pack);
+    result.packs[least.number()].push_back({sample.id, Tokens{}, sample.length});
+    least.grow(cost.slice({}, sample.length));
   }
   // Packs that nothing was left for.
   std::vector<std::size_t> moved(result.packs.size());

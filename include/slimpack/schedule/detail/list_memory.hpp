@@ -10,7 +10,6 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/schedule/detail/list_rank.hpp"
 
 namespace slimpack::schedule::detail {
@@ -81,15 +80,41 @@ class ListMemory {
   /// Fills rows `least` and `gate` of stage `pp` of a rank. Returns the bytes that the safe order
   /// needs, which runs every forward item as late as it can; if they exceed `available` the rows
   /// mean nothing. O(items log items) at worst.
+  /// Stages of a rank come in their order.
   [[nodiscard]] std::int64_t fill(ListRank& rank, const Plan& plan, std::int32_t pp,
                                   std::int64_t available) {
+    if (is_as_before(rank, plan, pp)) {
+      const auto copy = [pp](std::vector<std::uint32_t>& rows, std::size_t size) {
+        const auto row = rows.begin() + pp * static_cast<std::ptrdiff_t>(size);
+        std::copy_n(row - static_cast<std::ptrdiff_t>(size), size, row);
+      };
+      copy(rank.least, rank.pass[0].size());
+      copy(rank.gate, rank.pass[1].size());
+      return needed_;
+    }
+    layers_.clear();
+    for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
+      layers_.push_back(chunk_layers(plan, pp, chunk));
+    }
     count_forward(rank, plan, pp);
-    const std::int64_t needed = needed_for_backward(rank, plan, pp, available);
-    if (needed <= available) find_least(rank, pp, available);
-    return needed;
+    needed_ = needed_for_backward(rank, plan, pp, available);
+    if (needed_ <= available) find_least(rank, pp, available);
+    return needed_;
   }
 
  private:
+  /// Whether a stage, which follows the one that was filled last, holds what that one holds: both
+  /// lie between the first and the last and have as many layers and rows of the vocabulary. What W
+  /// may wait for depends on the stage's place.
+  [[nodiscard]] static bool is_as_before(const ListRank& rank, const Plan& plan, std::int32_t pp) {
+    if (pp < 2 || pp + 1 >= plan.parallel.pp || !rank.weights.empty()) return false;
+    for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
+      if (chunk_layers(plan, pp, chunk) != chunk_layers(plan, pp - 1, chunk)) return false;
+    }
+    return head_rows(plan, pp) == head_rows(plan, pp - 1) &&
+           static_bytes(plan, pp).total() == static_bytes(plan, pp - 1).total();
+  }
+
   /// Bytes of the messages of a channel's ring. `in`: posted before each item; else sent.
   struct Ring {
     bool line = false, turn = false;  // between stages; back from the last stage to the first
@@ -150,18 +175,15 @@ class ListMemory {
     count_rings(pass, plan, pp, true);
     head_ = 0;
     if (last || plan.parallel.head == LmHead::shard) {
-      for (const std::uint32_t item : rank.head_item) {
-        const std::int64_t own = last ? pass.message[item] : 0;
-        const Tokens tokens{pass.message[item] / hidden_};
-        head_ = std::max(head_, own + head_workspace(plan, pp, tokens).value);
-      }
+      std::int64_t most = 0;
+      for (const std::uint32_t item : rank.head_item) most = std::max(most, pass.message[item]);
+      head_ = (last ? most : 0) + head_workspace(plan, pp, Tokens{most / hidden_}).value;
     }
     std::int64_t held = static_bytes(plan, pp).total().value;
     after_forward_.assign(count + 1, held + posted_[0]);
     in_forward_.assign(count + 1, held + posted_[0]);
     for (std::size_t i = 0; i < count; ++i) {
-      const Stage& stage = plan.stages[index_of(plan, pp, pass.chunk[i])];
-      held += stage.layers() * rank.held[i];
+      held += layers(pass.chunk[i]) * rank.held[i];
       if (last && pass.leaves[i] != 0) held += pass.message[i];
       if (hands && pass.leaves[i] == 0) held += pass.message[i];
       in_forward_[i + 1] = held + posted_[i] + sent_[i + 1] + rank.workspace[0][i];
@@ -178,6 +200,7 @@ class ListMemory {
   [[nodiscard]] std::int64_t needed_for_backward(ListRank& rank, const Plan& plan, std::int32_t pp,
                                                  std::int64_t available) {
     RankWeights& weights = rank.weights;
+    count_rings(rank.pass[1], plan, pp, false);
     if (weights.empty()) {
       count_backward(rank, plan, pp);
       return needed_at_least(rank);
@@ -186,21 +209,22 @@ class ListMemory {
     const std::int32_t chunks = plan.parallel.chunks;
     std::int64_t held = 0;
     for (std::size_t i = 0; i < forward.size(); ++i) {
-      held += chunk_layers(plan, pp, forward.chunk[i]) * rank.held[i];
+      held += layers(forward.chunk[i]) * rank.held[i];
     }
     const std::int64_t ahead =
         held / static_cast<std::int64_t>(forward.size()) * (plan.parallel.pp - pp) * chunks;
-    std::int64_t most = most_left(rank.pass[1], rank.left, plan, pp,
+    std::int64_t most = most_left(rank.pass[1], rank.left, layers_,
                                   static_cast<std::size_t>(std::max(plan.parallel.pp - 1, chunks)));
     for (;; most /= 2) {
       if (most < weights.freed.front()) most = 0;
-      find_due(weights, rank.pass[1], rank.left, plan, pp, most);
+      find_due(weights, rank.pass[1], rank.left, layers_, pp, most);
       count_backward(rank, plan, pp);
       const std::int64_t needed = needed_at_least(rank);
       if (most == 0 || needed + ahead <= available) return needed;
     }
   }
 
+  /// After `count_rings` of the pass.
   void count_backward(const ListRank& rank, const Plan& plan, std::int32_t pp) {
     const RankPass& pass = rank.pass[1];
     const std::size_t count = pass.size();
@@ -211,30 +235,30 @@ class ListMemory {
     const std::int64_t regrouped =
         weights.empty() ? 0 : *std::max_element(weights.freed.begin(), weights.freed.end());
     std::size_t run = 0;  // W that are due
-    count_rings(pass, plan, pp, false);
     std::int64_t held = 0;
     after_backward_.assign(count + 1, posted_[0]);
     from_backward_.assign(count + 1, 0);
     for (std::size_t i = 0; i < count; ++i) {
-      const Stage& stage = plan.stages[index_of(plan, pp, pass.chunk[i])];
-      held += stage.layers() * (rank.opens[i] + rank.made[i]);
+      const std::int64_t layers_here = layers(pass.chunk[i]);
+      held += layers_here * (rank.opens[i] + rank.made[i]);
       if (hands && pass.leaves[i] == 0) held += pass.message[i];
       std::int64_t within = held + posted_[i] + sent_[i + 1] + rank.workspace[1][i];
-      held -= stage.layers() * (rank.freed[i] + rank.closes[i] + rank.made[i] - rank.left[i]);
+      held -= layers_here * (rank.freed[i] + rank.closes[i] + rank.made[i] - rank.left[i]);
       if (last && pass.enters[i] != 0) held -= pass.message[i];
       if (hands && pass.enters[i] == 0) held -= pass.message[i];
       const std::int64_t buffers = posted_[i + 1] + sent_[i + 1];
       for (; run < weights.size() && due[run] <= i + 1; ++run) {
         within = std::max(within, held + buffers + weights.freed[run]);
-        held -= chunk_layers(plan, pp, weights.chunk[run]) * weights.freed[run];
+        held -= layers(weights.chunk[run]) * weights.freed[run];
       }
       from_backward_[i] = std::max(within, after_backward_[i] + std::max(head_, regrouped));
       after_backward_[i + 1] = held + buffers;
     }
   }
 
-  static std::size_t index_of(const Plan& plan, std::int32_t pp, std::int32_t chunk) noexcept {
-    return static_cast<std::size_t>(virtual_stages_of(plan).index(pp, chunk));
+  /// Layers of a chunk of the stage at hand.
+  [[nodiscard]] std::int64_t layers(std::int32_t chunk) const noexcept {
+    return layers_[static_cast<std::size_t>(chunk)];
   }
 
   [[nodiscard]] std::int64_t needed_at_least(const ListRank& rank) const {
@@ -253,22 +277,34 @@ class ListMemory {
   /// Values of a sequence of which none later is larger, by place: finds the last above a bound.
   class Descent {
    public:
-    void clear() { place_.clear(); }
+    void clear() {
+      place_.clear();
+      above_ = 0;
+    }
     void add(const std::vector<std::int64_t>& values, std::size_t i) {
       while (!place_.empty() && values[place_.back()] <= values[i]) place_.pop_back();
       place_.push_back(static_cast<std::uint32_t>(i));
     }
-    /// One more than the last place above `bound`, 0 if there is none.
+    /// One more than the last place above `bound`, 0 if there is none. O(1) where it is near the
+    /// one of the bound before, else O(log n).
     [[nodiscard]] std::uint32_t beyond(const std::vector<std::int64_t>& values,
-                                       std::int64_t bound) const {
-      if (place_.empty() || values[place_.front()] <= bound) return 0;
-      const auto found = std::partition_point(place_.begin(), place_.end(),
-                                              [&](std::uint32_t i) { return values[i] > bound; });
-      return *(found - 1) + 1;
+                                       std::int64_t bound) {
+      const auto is_above = [&](std::uint32_t i) { return values[i] > bound; };
+      above_ = std::min(above_, place_.size());
+      std::size_t steps = kNear;
+      for (; steps > 0 && above_ > 0 && !is_above(place_[above_ - 1]); --steps) --above_;
+      for (; steps > 0 && above_ < place_.size() && is_above(place_[above_]); --steps) ++above_;
+      if (steps == 0) {
+        const auto found = std::partition_point(place_.begin(), place_.end(), is_above);
+        above_ = static_cast<std::size_t>(found - place_.begin());
+      }
+      return above_ == 0 ? 0 : place_[above_ - 1] + 1;
     }
 
    private:
+    static constexpr std::size_t kNear = 8;
     std::vector<std::uint32_t> place_;
+    std::size_t above_ = 0;  // how many are above the bound that was asked for last
   };
 
   /// The safe order needs no more than `available`.
@@ -276,38 +312,43 @@ class ListMemory {
     const std::size_t forward = rank.pass[0].size(), backward = rank.pass[1].size();
     std::uint32_t* least = rank.least.data() + static_cast<std::size_t>(pp) * forward;
     std::uint32_t* gate = rank.gate.data() + static_cast<std::size_t>(pp) * backward;
-    std::fill_n(gate, backward, 0U);
     inside_.clear();
     between_.clear();
+    crowded_.clear();
     const std::int64_t most_after =
         *std::max_element(after_backward_.begin(), after_backward_.end());
     std::size_t first = 0;  // backward items that run without this forward item
-    std::size_t able = 0;   // that can, if H is all they wait for
+    // With reserves rounded up a backward item can run before its turn in the safe order, if H is
+    // all that it waits for; it then waits for the last forward item beside which it has no room.
+    const auto find_gate = [&](std::size_t item) {
+      const std::uint32_t beyond =
+          crowded_.beyond(in_forward_, available - after_backward_[item + 1]);
+      gate[item] = beyond > rank.heads_item[item] + 1 ? beyond - 1 : 0;
+    };
     for (std::size_t i = 0; i < forward; ++i) {
       while (first < backward && rank.reserve[first] < i + 1) {
+        find_gate(first);
         inside_.add(from_backward_, first);
         between_.add(after_backward_, first++);
       }
       least[i] = std::max(inside_.beyond(from_backward_, available - after_forward_[i + 1]),
                           between_.beyond(after_backward_, available - in_forward_[i + 1]));
-      // With reserves rounded up a backward item can run before its turn in the safe order.
-      while (able < backward && rank.heads_item[able] < i + 1) ++able;
-      if (in_forward_[i + 1] + most_after <= available) continue;
-      for (std::size_t item = first + 1; item <= able; ++item) {
-        if (in_forward_[i + 1] + after_backward_[item] <= available) continue;
-        gate[item - 1] = std::max(gate[item - 1], static_cast<std::uint32_t>(i + 1));
-      }
+      if (in_forward_[i + 1] + most_after > available) crowded_.add(in_forward_, i + 1);
     }
+    for (; first < backward; ++first) find_gate(first);
   }
 
   std::int64_t hidden_ = 1;
   std::int64_t head_ = 0;
+  std::int64_t needed_ = 0;           // of the stage that was filled last
+  std::vector<std::int64_t> layers_;  // by chunk of the stage at hand
   std::vector<std::int64_t> posted_, sent_;
   std::vector<std::int64_t> in_forward_;      // by forward items: in and after the last of them
   std::vector<std::int64_t> after_forward_;   // by forward items ended, never falling
   std::vector<std::int64_t> from_backward_;   // by backward items ended: in the next, or in an H
   std::vector<std::int64_t> after_backward_;  // by backward items ended
   Descent inside_, between_;
+  Descent crowded_;  // forward items that have no room beside some backward item
 };
 
 }  // namespace slimpack::schedule::detail

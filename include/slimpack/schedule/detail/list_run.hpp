@@ -79,7 +79,7 @@ class ListRun : ListPlaces {
     }
     const std::array<std::int64_t, 2> ready_times{ready(device, 0), ready(device, 1)};
     for (const std::size_t side : {std::size_t{1}, std::size_t{0}}) {
-      if (ready_times[side] <= now() && is_context_parallel(device, side) &&
+      if (!alone() && ready_times[side] <= now() && is_context_parallel(device, side) &&
           readiness(device, side) == Readiness::wanted) {
         begin_on_group(device, side);
         return;
@@ -94,7 +94,7 @@ class ListRun : ListPlaces {
         return;
       }
       if (ready_times[side] > now()) continue;
-      if (!is_context_parallel(device, side)) {
+      if (alone() || !is_context_parallel(device, side)) {
         begin(device, side);
         return;
       }
@@ -139,9 +139,16 @@ class ListRun : ListPlaces {
     const std::size_t devices = ranks_.size() * stages_;
     state_.loop.reset(devices);
     state_.devices.assign(devices, {});
+    for (std::uint32_t device = 0; device < devices; ++device) {
+      state_.devices[device].rank = device / stages_;
+      state_.devices[device].stage = device % stages_;
+      state_.devices[device].one_port =
+          parts_.one_port(ranks_[device / stages_].dp, static_cast<std::int32_t>(device % stages_));
+    }
     state_.heads.assign(ranks_.size(), {});
     const auto chunks = static_cast<std::size_t>(plan_.parallel.chunks);
     state_.gradients.assign(devices * chunks, 0);
+    state_.last.assign(stages_ * chunks, {});
     left_ = 0;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       ListRank& rank = ranks_[i];
@@ -156,15 +163,16 @@ class ListRun : ListPlaces {
         }
       }
       for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-        DeviceSchedule& schedule =
-            schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))];
-        schedule.order.clear();
         std::uint32_t* gradients = state_.gradients.data() + (i * stages_ + stage) * chunks;
         for (const std::int32_t chunk : rank.pass[1].chunk) ++gradients[chunk];
         for (const std::int32_t chunk : rank.weights.chunk) ++gradients[chunk];
-        schedule.order.reserve(rank.pass[0].size() + rank.pass[1].size() + rank.weights.size() +
-                               (shard_ || stage == last_ ? rank.head_item.size() : 0) +
-                               static_cast<std::size_t>(plan_.parallel.chunks) + 1);
+        if (schedule_.empty()) continue;
+        std::vector<Unit>& order =
+            schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))].order;
+        order.clear();
+        order.reserve(rank.pass[0].size() + rank.pass[1].size() + rank.weights.size() +
+                      (shard_ || stage == last_ ? rank.head_item.size() : 0) +
+                      static_cast<std::size_t>(plan_.parallel.chunks) + 1);
       }
       left_ += rank.head_item.size() + rank.weights.size() * stages_;
     }
@@ -173,8 +181,7 @@ class ListRun : ListPlaces {
   void close() {
     for (std::uint32_t device = 0; device < state_.devices.size(); ++device) {
       add_reductions(device);
-      order_of(ranks_[rank_of(device)], stage_of(device))
-          .push_back({UnitKind::optimizer, PackId{}, 0});
+      write(ranks_[rank_of(device)], stage_of(device), {UnitKind::optimizer, PackId{}, 0});
     }
   }
 
@@ -185,17 +192,24 @@ class ListRun : ListPlaces {
         state_.gradients.data() + std::size_t{device} * static_cast<std::size_t>(chunks);
     std::int32_t& done = state_.devices[device].reductions;
     for (; done < chunks && gradients[chunks - 1 - done] == 0; ++done) {
-      order_of(ranks_[rank_of(device)], stage_of(device))
-          .push_back({UnitKind::reduce, PackId{}, chunks - 1 - done});
+      write(ranks_[rank_of(device)], stage_of(device),
+            {UnitKind::reduce, PackId{}, chunks - 1 - done});
     }
   }
-  [[nodiscard]] std::uint32_t& gradients_left(std::uint32_t device, std::int32_t chunk) {
-    return state_.gradients[std::size_t{device} * static_cast<std::size_t>(plan_.parallel.chunks) +
-                            static_cast<std::size_t>(chunk)];
+  /// A B or W of a chunk begins and takes `time`; behind the last of them come R.
+  void gradients_end(std::uint32_t device, std::int32_t chunk, std::int64_t time) {
+    const auto chunks = static_cast<std::size_t>(plan_.parallel.chunks);
+    const auto own = static_cast<std::size_t>(chunk);
+    if (--state_.gradients[std::size_t{device} * chunks + own] > 0) return;
+    LastGradients& last = state_.last[stage_of(device) * chunks + own];
+    if (last.end <= Nanos{now() + time}) last = {Nanos{now() + time}, Nanos{time}};
+    add_reductions(device);
   }
 
-  [[nodiscard]] std::vector<Unit>& order_of(const ListRank& rank, std::uint32_t stage) {
-    return schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))].order;
+  /// Appends a unit to its device's order, where orders are asked for.
+  void write(const ListRank& rank, std::uint32_t stage, const Unit& unit) {
+    if (schedule_.empty()) return;
+    schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))].order.push_back(unit);
   }
 
   /// Later stages decide first: what they take makes room for earlier ones.
@@ -210,21 +224,21 @@ class ListRun : ListPlaces {
     const std::uint32_t item = state.begun[side];
     const std::uint32_t stage = stage_of(device);
     const std::int64_t time = rank.time[side][row(pass, stage) + item];
-    std::vector<Unit>& order = order_of(rank, stage);
-    order.push_back({side == 0 ? UnitKind::forward : UnitKind::backward,
-                     static_cast<PackId>(pass.pack[item]), pass.chunk[item]});
+    write(rank, stage,
+          {side == 0 ? UnitKind::forward : UnitKind::backward, static_cast<PackId>(pass.pack[item]),
+           pass.chunk[item]});
     ++state.begun[side];
-    if (side == 1 && --gradients_left(device, pass.chunk[item]) == 0) add_reductions(device);
+    if (side == 1) gradients_end(device, pass.chunk[item], time);
     occupy(device, side == 0 ? Doing::forward : Doing::backward, now() + time);
   }
   void begin_weight(std::uint32_t device) {
     const ListRank& rank = ranks_[rank_of(device)];
     const std::int64_t time = weight_duration(device);
     const std::uint32_t item = state_.devices[device].weights++;
-    order_of(rank, stage_of(device))
-        .push_back({UnitKind::weight, static_cast<PackId>(rank.weights.pack[item]),
-                    rank.weights.chunk[item]});
-    if (--gradients_left(device, rank.weights.chunk[item]) == 0) add_reductions(device);
+    write(
+        rank, stage_of(device),
+        {UnitKind::weight, static_cast<PackId>(rank.weights.pack[item]), rank.weights.chunk[item]});
+    gradients_end(device, rank.weights.chunk[item], time);
     occupy(device, Doing::weight, now() + time);
   }
 
@@ -255,8 +269,7 @@ class ListRun : ListPlaces {
     const bool turn = stage == exit(side);
     const std::uint32_t to = next(side, stage);
     const std::uint32_t sender = rank * stages_ + stage, receiver = rank * stages_ + to;
-    const bool one = parts_.one_port(of.dp, static_cast<std::int32_t>(stage));
-    std::int64_t& link = state_.devices[sender].link[one ? 0 : side];
+    std::int64_t& link = state_.devices[sender].link[state_.devices[sender].one_port ? 0 : side];
     link = std::max(link, now()) + of.transfer[side][row(pass, stage) + item];
     of.arrival[side][row(pass, to) + (turn ? pass.next_chunk[item] : item)] = link;
     ask(sender);
@@ -265,6 +278,8 @@ class ListRun : ListPlaces {
 
   // --- what may run ---
 
+  /// Whether there is one rank, which then shares nothing.
+  [[nodiscard]] bool alone() const noexcept { return ranks_.size() == 1; }
   [[nodiscard]] bool is_context_parallel(std::uint32_t device, std::size_t side) const noexcept {
     const RankPass& pass = ranks_[rank_of(device)].pass[side];
     const std::uint32_t item = state_.devices[device].begun[side];
@@ -314,26 +329,6 @@ class ListRun : ListPlaces {
   }
 
   // --- what runs next ---
-
-  /// Whether W is better than to wait: the next F or B comes later, or not much sooner, than W
-  /// ends.
-  [[nodiscard]] bool weight_fills(std::uint32_t device,
-                                  const std::array<std::int64_t, 2>& ready_times) const {
-    if (!weight_ready(device)) return false;
-    const std::int64_t time = weight_duration(device);
-    for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
-      const std::int64_t next = expected(device, side, ready_times[side]);
-      if (next < now() + time - time / kWeightSlack) return false;
-    }
-    return true;
-  }
-  /// Whether no stage of a rank has W that has to run before all else.
-  [[nodiscard]] bool none_due(std::uint32_t rank) const {
-    for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-      if (weight_due(rank * stages_ + stage)) return false;
-    }
-    return true;
-  }
 
   /// Sets the next time at which something that is known to come makes an item ready.
   void wake(std::uint32_t device, const std::array<std::int64_t, 2>& ready_times) {
@@ -385,9 +380,8 @@ class ListRun : ListPlaces {
     ListHead& head = state_.heads[rank_of(device)];
     const std::uint32_t pack = head.done++;
     --left_;
-    order_of(rank, last_)
-        .push_back(
-            {UnitKind::head, static_cast<PackId>(rank.pass[0].pack[rank.head_item[pack]]), 0});
+    write(rank, last_,
+          {UnitKind::head, static_cast<PackId>(rank.pass[0].pack[rank.head_item[pack]]), 0});
     occupy(device, Doing::head, now() + rank.head_time[pack]);
   }
 
@@ -475,7 +469,7 @@ class ListRun : ListPlaces {
     for (; head.done < head.reached; ++head.done) {
       const auto pack = static_cast<PackId>(rank.pass[0].pack[rank.head_item[head.done]]);
       for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-        order_of(rank, stage).push_back({UnitKind::head, pack, 0});
+        write(rank, stage, {UnitKind::head, pack, 0});
       }
       time += rank.head_time[head.done];
       --left_;

@@ -8,10 +8,21 @@
 #include <cstdint>
 #include <vector>
 
+#include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/detail/list_rank.hpp"
 #include "slimpack/schedule/event_loop.hpp"
 #include "slimpack/schedule/schedule_parts.hpp"
+
+namespace slimpack::schedule {
+
+/// The unit that is the last of all ranks to add to the gradients of a stage and chunk.
+struct LastGradients {
+  Nanos end;   ///< when it ends; 0 where there is none
+  Nanos took;  ///< how long it runs
+};
+
+}  // namespace slimpack::schedule
 
 namespace slimpack::schedule::detail {
 
@@ -25,7 +36,9 @@ inline constexpr std::int64_t kWeightSlack = 3;
 /// What a device is doing.
 struct ListDevice {
   enum class Doing : std::uint8_t { nothing, forward, backward, head, weight };
+  std::uint32_t rank = 0, stage = 0;  ///< position of its rank in the part; its stage
   Doing doing = Doing::nothing;
+  bool one_port = false;    ///< its messages forward and back take turns
   std::uint8_t wanted = 0;  ///< waits for the other ranks of an item: 1 forward, 2 backward
   std::array<std::uint32_t, 2> begun{};  ///< items, by pass
   std::uint32_t weights = 0;             ///< W that have begun
@@ -45,6 +58,7 @@ struct ListHead {
 
 /// Memory of a run that later runs use again.
 struct ListState {
+  std::vector<LastGradients> last;  ///< by stage and chunk
   EventLoop loop;
   std::vector<ListDevice> devices;
   std::vector<ListHead> heads;
@@ -64,17 +78,19 @@ class ListPlaces {
         state_(state),
         stages_(static_cast<std::uint32_t>(plan.parallel.pp)),
         last_(stages_ - 1),
-        shard_(plan.parallel.head == LmHead::shard && stages_ > 1) {}
+        shard_(plan.parallel.head == LmHead::shard && stages_ > 1),
+        weights_(std::any_of(ranks.begin(), ranks.end(),
+                             [](const ListRank& rank) { return !rank.weights.empty(); })) {}
 
  protected:
   using Doing = ListDevice::Doing;
 
   [[nodiscard]] std::int64_t now() const noexcept { return state_.loop.now(); }
   [[nodiscard]] std::uint32_t rank_of(std::uint32_t device) const noexcept {
-    return device / stages_;
+    return state_.devices[device].rank;
   }
   [[nodiscard]] std::uint32_t stage_of(std::uint32_t device) const noexcept {
-    return device % stages_;
+    return state_.devices[device].stage;
   }
   /// The stage where a pass leaves the pipeline, and the one where it enters.
   [[nodiscard]] std::uint32_t exit(std::size_t pass) const noexcept {
@@ -115,12 +131,14 @@ class ListPlaces {
 
   /// Whether the B have ended that the next W of a device awaits.
   [[nodiscard]] bool weight_ready(std::uint32_t device) const noexcept {
+    if (!weights_) return false;
     const RankWeights& weights = ranks_[rank_of(device)].weights;
     const std::uint32_t next = state_.devices[device].weights;
     return next < weights.size() && weights.after[next] <= ended(device, 1);
   }
   /// Whether it has to run before all else.
   [[nodiscard]] bool weight_due(std::uint32_t device) const noexcept {
+    if (!weights_) return false;
     const RankWeights& weights = ranks_[rank_of(device)].weights;
     const std::uint32_t next = state_.devices[device].weights;
     return next < weights.size() &&
@@ -185,6 +203,26 @@ class ListPlaces {
     return time + rank.transfer[side][row(pass, stage_of(from)) + sent];
   }
 
+  /// Whether W is better than to wait: the next F or B comes later, or not much sooner, than W
+  /// ends.
+  [[nodiscard]] bool weight_fills(std::uint32_t device,
+                                  const std::array<std::int64_t, 2>& ready_times) const {
+    if (!weight_ready(device)) return false;
+    const std::int64_t time = weight_duration(device);
+    for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
+      const std::int64_t next = expected(device, side, ready_times[side]);
+      if (next < now() + time - time / kWeightSlack) return false;
+    }
+    return true;
+  }
+  /// Whether no stage of a rank has W that has to run before all else.
+  [[nodiscard]] bool none_due(std::uint32_t rank) const {
+    for (std::uint32_t stage = 0; stage < stages_; ++stage) {
+      if (weight_due(rank * stages_ + stage)) return false;
+    }
+    return true;
+  }
+
   const Plan& plan_;
   std::vector<ListRank>& ranks_;
   const ScheduleParts& parts_;
@@ -193,6 +231,7 @@ class ListPlaces {
   ListState& state_;
   std::uint32_t stages_, last_;
   bool shard_;
+  bool weights_;          // whether some rank has W
   std::size_t left_ = 0;  // units that have not ended; of H, that have not begun
 };
 

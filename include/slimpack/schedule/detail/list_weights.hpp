@@ -64,11 +64,15 @@ inline void lay_out_weights(RankWeights& weights, const RankPass& backward, std:
 }
 
 /// Sets when W of stage `pp` of a rank is due, where its B may leave `most` bytes to wait: `left`
-/// are the bytes per layer of each backward item. What more is left makes the first of them due.
+/// are the bytes per layer of each backward item, `layers_of` the layers of each chunk of the
+/// stage. What more is left makes the first of them due.
 inline void find_due(RankWeights& weights, const RankPass& backward,
-                     const std::vector<std::int64_t>& left, const Plan& plan, std::int32_t pp,
+                     const std::vector<std::int64_t>& left,
+                     const std::vector<std::int64_t>& layers_of, std::int32_t pp,
                      std::int64_t most) {
-  const auto layers = [&](std::int32_t chunk) { return chunk_layers(plan, pp, chunk); };
+  const auto layers = [&](std::int32_t chunk) {
+    return layers_of[static_cast<std::size_t>(chunk)];
+  };
   std::uint32_t* due = weights.due.data() + static_cast<std::size_t>(pp) * weights.size();
   std::size_t next = 0;
   std::int64_t waiting = 0;
@@ -82,12 +86,13 @@ inline void find_due(RankWeights& weights, const RankPass& backward,
   std::fill(due + next, due + weights.size(), static_cast<std::uint32_t>(backward.size()));
 }
 
-/// Bytes that so many neighbouring backward items of a rank leave to W on stage `pp`, at most.
+/// Bytes that so many neighbouring backward items of a rank leave to W on a stage, at most.
 [[nodiscard]] inline std::int64_t most_left(const RankPass& backward,
-                                            const std::vector<std::int64_t>& left, const Plan& plan,
-                                            std::int32_t pp, std::size_t items) {
+                                            const std::vector<std::int64_t>& left,
+                                            const std::vector<std::int64_t>& layers_of,
+                                            std::size_t items) {
   const auto bytes = [&](std::size_t item) {
-    return chunk_layers(plan, pp, backward.chunk[item]) * left[item];
+    return layers_of[static_cast<std::size_t>(backward.chunk[item])] * left[item];
   };
   std::int64_t sum = 0, most = 0;
   for (std::size_t item = 0; item < backward.size(); ++item) {

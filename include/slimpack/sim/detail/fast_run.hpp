@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/union_find.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/plan/cp_shard.hpp"
@@ -46,12 +47,16 @@ class FastSimulator {
         reductions_(plan_) {
     for (const Bytes first : table.at_first()) memory_.emplace_back(first);
     for (const ScheduleTables::Channel& channel : table.channels()) ++links_[channel.link].channels;
-    loop_.reset(devices_.size());
+    loop_.clear(devices_.size());
   }
 
   /// Throws Deadlock where units wait for each other.
   PlanFigures run() {
-    loop_.run(*this);
+    // Ranks that share no pack meet in reductions alone: one after the other they need less cache.
+    for (const std::vector<std::uint32_t>& apart : devices_apart()) {
+      loop_.restart(apart);
+      loop_.run(*this);
+    }
     for (std::size_t device = 0; device < devices_.size(); ++device) {
       if (devices_[device].next == plan_.schedule[device].order.size()) continue;
       // The DAG tells who waits for whom.
@@ -100,6 +105,24 @@ class FastSimulator {
   [[nodiscard]] const DeviceSchedule& schedule(std::uint32_t device) const noexcept {
     return plan_.schedule[device];
   }
+  /// The devices of ranks that share packs, directly or by others.
+  [[nodiscard]] std::vector<std::vector<std::uint32_t>> devices_apart() const {
+    UnionFind ranks(static_cast<std::size_t>(plan_.parallel.dp));
+    for (const std::vector<std::int32_t>& group : plan_.groups) {
+      for (const std::int32_t rank : group) {
+        ranks.join(static_cast<std::size_t>(group.front()), static_cast<std::size_t>(rank));
+      }
+    }
+    const std::vector<std::size_t> part = ranks.numbered();
+    std::vector<std::vector<std::uint32_t>> apart;
+    for (std::size_t device = 0; device < devices_.size(); ++device) {
+      const std::size_t of =
+          part[static_cast<std::size_t>(schedule(static_cast<std::uint32_t>(device)).dp)];
+      apart.resize(std::max(apart.size(), of + 1));
+      apart[of].push_back(static_cast<std::uint32_t>(device));
+    }
+    return apart;
+  }
 
   void ask(std::uint32_t device) {
     if (!devices_[device].busy) loop_.ask(device);
@@ -141,8 +164,7 @@ class FastSimulator {
       return;
     }
     const bool in_cp_group =
-        unit.kind != UnitKind::head && unit.kind != UnitKind::weight &&
-        plan_.groups[index(plan_.micropacks[index(unit.pack)].group)].size() > 1;
+        unit.kind != UnitKind::head && unit.kind != UnitKind::weight && table_.ranks(unit.pack) > 1;
     if (in_cp_group || (shard_ && unit.kind == UnitKind::head)) {
       reach_collective(device, unit);
     } else {
@@ -271,7 +293,7 @@ class FastSimulator {
     state.busy = state.there = state.known = false;
     state.last = unit;
     ++state.next;
-    last_ = now;
+    last_ = std::max(last_, now);
     memory_[device].change(now, table_.at_end(unit, state.place, schedule(device).pp).value);
     if (unit.kind == UnitKind::head) {
       if (static_cast<std::size_t>(schedule(device).pp) + 1 == stages_) {

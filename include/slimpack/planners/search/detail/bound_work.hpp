@@ -119,10 +119,15 @@ class BoundWork {
 
   /// Of all chunks of a stage, both passes, and the head.
   [[nodiscard]] Int128 stage(std::int32_t pp, Tokens length) const noexcept {
-    Int128 work = 0;
+    Int128 work = 0, same = 0;
     for (std::int32_t chunk = 0; chunk < virtual_stages_.chunks; ++chunk) {
       const std::int32_t i = virtual_stages_.index(pp, chunk);
-      work += line(i, length, false) + line(i, length, true);
+      // Chunks with as many layers do the same work, but for the embedding's.
+      const std::int32_t before = i - virtual_stages_.pp;
+      if (before <= 0 || layers_at(before) != layers_at(i)) {
+        same = line(i, length, false) + line(i, length, true);
+      }
+      work += same;
     }
     const std::int64_t rows = rows_at(pp);
     if (rows == 0) return work;

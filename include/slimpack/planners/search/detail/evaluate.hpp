@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -26,12 +27,11 @@ namespace slimpack::planners {
 
 /// The most MicroPacks of one pass that a group has. O(packs).
 [[nodiscard]] inline std::int64_t most_units(const Plan& plan) {
-  std::vector<std::int64_t> forward(plan.groups.size());
-  std::vector<std::int64_t> backward(plan.groups.size());
+  std::array<std::vector<std::int64_t>, 3> units;
+  for (auto& of_pass : units) of_pass.resize(plan.groups.size());
   std::int64_t most = 0;
   for (const MicroPack& pack : plan.micropacks) {
-    auto& units = pack.pass == Pass::forward ? forward : backward;
-    most = std::max(most, ++units[index(pack.group)]);
+    most = std::max(most, ++units[static_cast<std::size_t>(pack.pass)][index(pack.group)]);
   }
   return most;
 }

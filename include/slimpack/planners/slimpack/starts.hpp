@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where searches of slimpack's own settings begin.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/memory_model.hpp"
+#include "slimpack/planners/search/detail/choices.hpp"
+#include "slimpack/planners/search/settings.hpp"
+#include "slimpack/planners/slimpack/estimate.hpp"
+#include "slimpack/planners/slimpack/problem.hpp"
+#include "slimpack/planners/slimpack/settings.hpp"
+
+namespace slimpack::planners {
+
+/// The settings with the values that are tried, and where searches begin.
+using SlimpackSpace = SettingSpace<SlimpackSettings>;
+
+/// The most ranks of a group that is tried first: those of a node, beyond which the exchange is no
+/// longer cheap, as far as the request allows them.
+[[nodiscard]] inline std::int32_t usual_widest_group(const PlanRequest& request) {
+  const std::int32_t most = std::min(request.dp, request.max_cp.value_or(request.dp));
+  const std::int64_t near =
+      std::max<std::int64_t>(2, request.cluster.devices_per_node / request.tp);
+  return static_cast<std::int32_t>(std::min<std::int64_t>(near, most));
+}
+
+namespace detail {
+
+/// What starts have to know about a space.
+struct SpaceLayout {
+  /// The position of a setting in a point, and how many values it has.
+  struct Setting {
+    std::size_t position = 0, size = 1;
+  };
+
+  SettingPoint start;  ///< the usual value of each setting
+  std::vector<ModeChoice> modes;
+  std::vector<std::int64_t> unit_values;
+  std::vector<std::int32_t> chunk_values;
+  Setting mode, head, units, whole, packs, threshold, widest, order, chunks, devices, rule, weights;
+  bool many_packs = false;               ///< fill and drain do not count
+  std::optional<std::size_t> last_head;  ///< the usual value of a head on the last stage, if any
+};
+
+/// Adds starts to a space.
+class SlimpackStarts {
+ public:
+  /// All must outlive it; `overhead` is what a unit costs by itself.
+  SlimpackStarts(const SlimpackProblem& problem, Effort effort, const SpaceLayout& layout,
+                 Nanos overhead, SlimpackSpace& space)
+      : problem_(problem),
+        effort_(effort),
+        layout_(layout),
+        tokens_(total_tokens(problem.request().batch.samples)),
+        ranks_(problem.request().dp),
+        pipeline_(problem.request().pp),
+        overhead_(overhead),
+        space_(space) {}
+
+  /// Good plans of several kinds: interleaved and in lockstep, with long samples on several ranks
+  /// that lie next to each other or not, keeping much or little.
+  void add_all() {
+    using enum Recompute;
+    const std::size_t leanest = layout_.modes.size() - 1;
+    add_estimated();
+    add_start(mode_at(none, Kind::uniform), {.interleaved = true}, 0);
+    if (layout_.weights.size > 1) {
+      add_start(mode_at(none, Kind::uniform),
+                {.interleaved = true, .same_packs = true, .apart = true}, 0);
+      add_start(mode_at(light, Kind::uniform), {.interleaved = true, .apart = true}, 0);
+    }
+    add_start(mode_at(none, Kind::uniform), {}, 1);
+    add_start(mode_at(light, Kind::uniform), {.shares = true}, 2);
+    add_start(mode_at(light, Kind::uniform), {.interleaved = true, .same_packs = true}, 1);
+    // Where many packs wait for shared ones, smaller packs let more of them be in flight.
+    if (layout_.many_packs) {
+      add_start(mode_at(light, Kind::fullest), {.shares = true, .interleaved = true}, 5);
+    }
+    if (layout_.whole.size > 1) {
+      add_start(mode_at(light, Kind::uniform), {.interleaved = true, .whole = true}, 1);
+      add_start(mode_at(light, Kind::uniform),
+                {.shares = true, .interleaved = true, .few = true, .whole = true}, 1);
+    }
+    add_start(mode_at(light, Kind::uniform), {.shares = true, .interleaved = true, .few = true}, 1);
+    add_start(mode_at(light, Kind::uniform),
+              {.shares = true, .interleaved = true, .few = true, .same_packs = true}, 1);
+    add_start(mode_at(light, Kind::uniform), {.shares = true, .interleaved = true}, 2);
+    add_start(mode_at(light, Kind::uniform), {.interleaved = true}, 1);
+    add_start(mode_at(light, Kind::uniform), {.same_packs = true}, 2);
+    add_start(mode_at(light, Kind::uniform), {.two_chunks = true, .same_packs = true}, 2);
+    if (layout_.last_head && *layout_.last_head != layout_.start[layout_.head.position]) {
+      add_start(mode_at(light, Kind::uniform),
+                {.interleaved = true, .same_packs = true, .last_head = true}, 1);
+    }
+    add_start(mode_at(light, Kind::fullest), {.interleaved = true, .short_first = true}, 3);
+    add_start(mode_at(light, Kind::leanest), {.interleaved = true}, 2);
+    for (const std::size_t finer : {std::size_t{4}, layout_.units.size}) {
+      add_start(leanest, {.shares = true}, finer);
+      add_start(leanest, {}, finer);
+    }
+    if (layout_.last_head) {
+      SettingPoint point = layout_.start;
+      point[layout_.head.position] = *layout_.last_head;
+      point[layout_.units.position] = layout_.units.size / 4;
+      space_.start_at(std::move(point));
+    }
+  }
+
+ private:
+  /// Which of several modes with one `most`: the same for all samples, or the one whose long
+  /// samples are leaner from the greatest length (`fullest`) or from the least (`leanest`).
+  enum class Kind : std::uint8_t { uniform, fullest, leanest };
+  /// The index of a mode; if there is none of this kind, of one with the same `most`, or the first.
+  [[nodiscard]] std::size_t mode_at(Recompute most, Kind kind) const {
+    std::size_t found = layout_.start[layout_.mode.position];
+    bool mixed = false;
+    for (std::size_t i = 0; i < layout_.modes.size(); ++i) {
+      const ModeChoice& mode = layout_.modes[i];
+      if (mode.most != most) continue;
+      if (mode.lean == most) {
+        found = i;
+      } else if (kind == Kind::leanest || (kind == Kind::fullest && !mixed)) {
+        found = i;
+        mixed = true;
+      }
+    }
+    return found;
+  }
+  /// The first number of packs, by index, not below `from`, of which as many as there are stages
+  /// fit into memory where samples keep what `mode` says; the last where none does.
+  [[nodiscard]] std::size_t fitting_units(const ModeChoice& mode, std::size_t from) const {
+    const Plan& frame = problem_.frame();
+    const LayerBytes layer =
+        layer_bytes(frame.model, frame.memory.gradient_bytes, frame.parallel.tp);
+    const std::int64_t layers = most_layers(frame.stages, pipeline_);
+    SlimpackSettings settings;
+    const auto most = static_cast<std::size_t>(mode.most);
+    for (std::size_t i = from; i + 1 < layout_.unit_values.size(); ++i) {
+      settings.units = layout_.unit_values[i];
+      settings.mode = mode;
+      // What waits in a pipeline, or what a sample keeps until its last token has been forward.
+      const std::int64_t pack = tokens_.value / (ranks_ * settings.units) + 1;
+      const std::int64_t each = layers * (layer.kept[most] + layer.kv) + 2 * layer.boundary;
+      const std::int64_t bytes =
+          pack * (pipeline_ * each + layer.backward_workspace[most] + 4 * layer.boundary);
+      if (bytes <= problem_.free_bytes(frame).value) return i;
+    }
+    return layout_.unit_values.size() - 1;
+  }
+
+  /// What should be fastest by estimate with as many chunks as there may be, gradients of weights
+  /// in B and apart, and with as few. A sample that alone takes longer than a rank's mean is
+  /// shared.
+  void add_estimated() {
+    const SettingEstimate estimate(problem_, overhead_);
+    const bool shares = layout_.threshold.size > 1 && estimate.outsized();
+    const std::int32_t ranks = shares ? usual_widest_group(problem_.request()) : 1;
+    const std::vector<std::int32_t>& chunks = layout_.chunk_values;
+    for (std::size_t i = chunks.size(); i > 0; i = i > 1 ? 1 : 0) {
+      const auto best = estimate.best(layout_.modes, layout_.unit_values, chunks[i - 1], ranks);
+      if (!best) continue;
+      SettingPoint point = layout_.start;
+      point[layout_.mode.position] = best->mode;
+      point[layout_.units.position] = best->units;
+      point[layout_.chunks.position] = i - 1;
+      if (i == 1) point[layout_.packs.position] = layout_.packs.size - 1;
+      if (shares) {
+        point[layout_.threshold.position] = 1;
+        point[layout_.devices.position] = layout_.devices.size - 1;
+      }
+      space_.start_at(point);
+      if (i < chunks.size() || layout_.weights.size == 1) continue;
+      point[layout_.weights.position] = layout_.weights.size - 1;
+      space_.start_at(std::move(point));
+    }
+  }
+
+  struct StartKind {
+    bool shares = false;       ///< ranks share long samples
+    bool interleaved = false;  ///< as many chunks as there may be, else lockstep
+    bool two_chunks = false;   ///< two of them, or as many as there may be if fewer
+    bool short_first = false;
+    bool few = false;         ///< of those that share, only the longest, two ranks each
+    bool same_packs = false;  ///< in both passes
+    bool whole = false;       ///< samples are not cut
+    bool last_head = false;   ///< the head on the last stage, where it may be elsewhere
+    bool apart = false;       ///< gradients of weights in packs of their own, where they may be
+  };
+  /// Adds a start whose number of packs is `finer` values above the usual one.
+  void add_start(std::size_t mode, StartKind kind, std::size_t finer) {
+    SettingPoint point = layout_.start;
+    std::size_t& units = point[layout_.units.position];
+    point[layout_.mode.position] = mode;
+    if (kind.short_first) {
+      point[layout_.order.position] = static_cast<std::size_t>(QueueOrder::short_first);
+    }
+    // So many packs fill and drain in no time: there is no other reason for smaller ones.
+    if (layout_.many_packs && !kind.shares && mode + 1 < layout_.modes.size()) finer = 0;
+    if (kind.apart) point[layout_.weights.position] = layout_.weights.size - 1;
+    if (kind.last_head) point[layout_.head.position] = *layout_.last_head;
+    if (kind.same_packs) point[layout_.packs.position] = layout_.packs.size - 1;
+    if (kind.whole) point[layout_.whole.position] = layout_.whole.size - 1;
+    if (kind.shares) {
+      if (layout_.threshold.size == 1) return;
+      point[layout_.threshold.position] = layout_.threshold.size / 2 + 1;
+      point[layout_.devices.position] = layout_.devices.size - 1;
+      if (kind.few) {
+        point[layout_.threshold.position] = 1;
+        if (layout_.widest.size > 1) point[layout_.widest.position] = 1;
+      }
+    }
+    if (kind.interleaved) {
+      point[layout_.chunks.position] = layout_.chunks.size - 1;
+      // Chunks shorten fill and drain, so larger packs will do; they are planned sooner.
+      if (effort_ == Effort::fast) units -= std::min(units, layout_.chunks.size - 1);
+    } else if (kind.two_chunks) {
+      point[layout_.chunks.position] = std::min<std::size_t>(1, layout_.chunks.size - 1);
+    } else {
+      point[layout_.rule.position] = layout_.rule.size - 1;
+    }
+    units = std::min(units + finer, layout_.units.size - 1);
+    units = fitting_units(layout_.modes[mode], units);
+    space_.start_at(std::move(point));
+  }
+
+  const SlimpackProblem& problem_;
+  Effort effort_;
+  const SpaceLayout& layout_;
+  Tokens tokens_;
+  std::int64_t ranks_;
+  std::int32_t pipeline_;
+  Nanos overhead_;
+  SlimpackSpace& space_;
+};
+
+}  // namespace detail
+}  // namespace slimpack::planners

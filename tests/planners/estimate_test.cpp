@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slimpack/planners/slimpack/estimate.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "planners/requests.hpp"
+#include "slimpack/core/random.hpp"
+#include "slimpack/planners/slimpack/slimpack.hpp"
+
+using namespace slimpack;
+
+namespace {
+
+const std::vector<std::int64_t> kUnits{1, 2, 4, 8, 16, 32, 64, 128, 256};
+const std::vector<planners::ModeChoice> kModes{Recompute::none, Recompute::light, Recompute::layer,
+                                               Recompute::full};
+
+planners::PlanRequest many_samples(std::int64_t count, Bytes capacity) {
+  Random random(7);
+  planners::PlanRequest request = test::request_of(test::random_lengths(random, count, 8192), 8);
+  request.context = {8192};
+  request.dp = 2;
+  request.pp = 4;
+  request.memory.reserved = Bytes{0};
+  request.memory.capacity = capacity;
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("estimate: with much memory nothing is recomputed and fill and overhead are least") {
+  const planners::SlimpackProblem problem(many_samples(2000, Bytes{1'000'000'000'000}), "slimpack",
+                                          {});
+  const double work = (static_cast<double>(problem.mean_work(Pass::forward)) +
+                       static_cast<double>(problem.mean_work(Pass::backward))) /
+                      static_cast<double>(planners::kCostScale);
+  for (const std::int64_t overhead : {1'000, 100'000, 10'000'000}) {
+    const planners::SettingEstimate estimate(problem, Nanos{overhead});
+    std::size_t before = kUnits.size();
+    for (const std::int32_t chunks : {1, 2, 4}) {
+      CAPTURE(overhead);
+      CAPTURE(chunks);
+      const auto best = estimate.best(kModes, kUnits, chunks, 1);
+      REQUIRE(best.has_value());
+      CHECK(best->mode == 0);
+      std::size_t least = 0;
+      const auto time = [&](std::size_t i) {
+        const auto units = static_cast<double>(kUnits[i]);
+        return 3 * work / (units * chunks) + static_cast<double>(overhead) * units;
+      };
+      for (std::size_t i = 1; i < kUnits.size(); ++i) {
+        if (time(i) < time(least)) least = i;
+      }
+      CHECK(best->units == least);
+      CHECK(best->units <= before);  // chunks shorten fill and drain
+      before = best->units;
+    }
+  }
+}
+
+TEST_CASE(
+    "estimate: less memory never asks for fewer packs of the same mode, in the end for none") {
+  std::optional<planners::SettingEstimate::Choice> before;
+  bool absent = false, leaner = false;
+  for (std::int64_t megabytes = 40'000; megabytes >= 20; megabytes = megabytes * 3 / 4) {
+    CAPTURE(megabytes);
+    const planners::SlimpackProblem problem(many_samples(500, Bytes{megabytes * 1'000'000}),
+                                            "slimpack", {});
+    const auto best = planners::SettingEstimate(problem, Nanos{100'000}).best(kModes, kUnits, 1, 1);
+    if (!best) {
+      absent = true;
+      continue;
+    }
+    CHECK(!absent);
+    if (before && best->mode == before->mode) CHECK(best->units >= before->units);
+    leaner = leaner || best->mode > 0;
+    before = best;
+  }
+  CHECK(leaner);
+  CHECK(absent);
+}
+
+TEST_CASE("estimate: a sample is outsized if it takes longer than all of a rank on average") {
+  const auto outsized = [](const std::vector<std::int64_t>& lengths) {
+    planners::PlanRequest request = test::request_of(lengths);
+    request.dp = 4;
+    const planners::SlimpackProblem problem(request, "slimpack", {});
+    return planners::SettingEstimate(problem, Nanos{1}).outsized();
+  };
+  CHECK(outsized({1024, 1, 1, 1}));
+  CHECK(!outsized({1024, 1024, 1024, 1024, 1024}));
+}
+
+TEST_CASE("slimpack: with many samples a fast search ends near a normal one") {
+  planners::PlanRequest request = many_samples(3000, Bytes{2'500'000'000});
+  const auto efficiency = [&](planners::Effort effort) {
+    request.effort = effort;
+    const planners::PlanOutcome outcome = planners::plan_slimpack(request);
+    const Prediction& made = std::get<Plan>(outcome.result).prediction;
+    return static_cast<double>(made.ideal.value) / static_cast<double>(made.iteration.value);
+  };
+  const double fast = efficiency(planners::Effort::fast);
+  const double normal = efficiency(planners::Effort::normal);
+  CAPTURE(normal);
+  CHECK(fast >= .9 * normal);
+}
