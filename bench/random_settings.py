@@ -2,15 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does slimpack, at degrees that nobody tuned, end behind its own ablations or another planner?
 
-bench/random_settings.py PROGRAM [--seed S] [--count N] [--planners A,B] [--effort E] [--jobs J] [--store FILE]
+bench/random_settings.py PROGRAM [--seed S] [--count N] [--planners ablations|published|A,B] [--free] [--effort E]
+                         [--most R] [--mean R] [--jobs J] [--store FILE]
 
 Draws COUNT settings by SEED: length set, context, model, cluster, dp x pp x tp, tokens a device of a step, and the
 step. Runs `slimpack compare` at each for slimpack and the planners named (its ablations where none are), all at the same
-degrees and effort. Prints each setting where slimpack takes more than 0.1 % longer than another planner, with the
-arguments that run it again, and for each planner the geometric mean of slimpack's time over its time, the worst, and in
-how many settings slimpack is behind. Draws are SHA-256 of seed, number and name: the same seed draws the same anywhere; a
-setting that no planner has a plan for is left out and counted. Run from the root of the repository. Ends with status 1
-where slimpack is behind an ablation by more than 0.1 %, with 2 for options that are wrong.
+degrees and effort; with --free `slimpack tune`, each at its own best degrees for as many devices. Prints each setting
+where slimpack takes more than 0.1 % longer than another planner, with the arguments that run it again, and for each
+planner, the best of each kind, and the proven lower bound, slimpack's time over it: geometric mean, median, worst, and in
+how many settings slimpack is behind; last how far the fullest rank is above the mean. Draws are SHA-256 of seed, number
+and name: the same seed draws the same anywhere; a setting that no planner has a plan for is left out and counted. Run
+from the root of the repository. Ends with status 1 where slimpack is behind an ablation by a ratio above --most (1.001),
+or its mean over the best of them is above --mean (--most), with 2 for options that are wrong.
 """
 import argparse
 import concurrent.futures
@@ -41,7 +44,8 @@ DEGREES = {  # dp, pp, tp: of models with so few weights that they fit
 TOKENS = (8192, 30000, 120000)  # a device
 BEHIND = 1.001
 SLIMPACK = "slimpack"
-BEST = "the best of them"
+KINDS = ("the best ablation", "the best plan of a published system", "the best that is simulated only")
+BOUND = "its lower bound"
 ABLATIONS = ("slimpack-symmetric", "slimpack-samples", "slimpack-unmerged", "slimpack-lasthead", "slimpack-fused")
 
 
@@ -66,24 +70,48 @@ class Refused(Exception):
     """A comparison that the program does not make; the message says why."""
 
 
-def compare(program, arguments, planners, effort):
-    """Results by planner of `slimpack compare` with these arguments."""
-    command = [program, "compare", *arguments, "--planners", ",".join(planners), "--effort", effort, "--threads", "1", "--json", "-"]
+def answer(program, arguments):
+    """What the program prints as JSON."""
+    command = [program, *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise Refused(f"{program}: {error.strerror}") from error
     if done.returncode not in (0, 1) or not done.stdout:
         raise Refused(f"{' '.join(command)}: {done.stderr.strip()}")
-    return {one["planner"]: one for one in json.loads(done.stdout)["results"]}
+    return json.loads(done.stdout)
+
+
+def compare(arguments, program, planners, effort):
+    """Results by planner of `slimpack compare` with these arguments."""
+    found = answer(program, ["compare", *arguments, "--planners", ",".join(planners), "--effort", effort, "--threads", "1",
+                             "--json", "-"])
+    return {one["planner"]: one for one in found["results"]}
+
+
+def tune(arguments, program, planners, effort):
+    """The best of each planner by `slimpack tune` on as many devices, in the form of `compare`."""
+    degrees = [arguments.index(name) for name in ("--dp", "--pp", "--tp")]
+    devices = math.prod(int(arguments[at + 1]) for at in degrees)
+    rest = [one for i, one in enumerate(arguments) if not degrees[0] <= i < degrees[0] + 6]
+    found = answer(program, ["tune", *rest, "--gpus", str(devices), "--planners", ",".join(planners), "--effort", effort, "--threads", "1",
+                             "--json", "-"])
+    results = {}
+    for one in found["results"]:
+        times = [tried["time_s"] for tried in one["tried"] if tried["feasible"] and tried["time_s"]]
+        results[one["planner"]] = {"iteration_s": min(times, default=None), "cpu_seconds": one["cpu_seconds"]}
+    return results
 
 
 class Summary:
     """Ratios of slimpack's time over each planner's, one a setting."""
 
-    def __init__(self, planners):
+    def __init__(self, planners, simulated_only):
         self.planners = planners
-        self.ratios = {planner: [] for planner in [*planners, BEST]}
+        self.kind = {planner: KINDS[0] if planner.startswith(SLIMPACK) else KINDS[2 if planner in simulated_only else 1]
+                     for planner in planners}
+        self.ratios = {row: [] for row in [*planners, *KINDS, BOUND]}
+        self.fullest = []  # the fullest rank over the mean
         self.none = 0  # settings without any plan
         self.alone = 0  # where only others have a plan
         self.seconds = dict.fromkeys([SLIMPACK, *planners], 0.0)
@@ -95,35 +123,48 @@ class Summary:
         if not seconds:
             self.none += 1
             return
-        best = min((planner for planner in seconds if planner != SLIMPACK), key=seconds.get, default=None)
+        others = {planner: time for planner, time in seconds.items() if planner != SLIMPACK}
         if SLIMPACK not in seconds:
             self.alone += 1
-            print(f"no plan by slimpack, {seconds[best]:.3f} s by {best}: {' '.join(arguments)}", flush=True)
+            best = min(others, key=others.get)
+            print(f"no plan by slimpack, {others[best]:.3f} s by {best}: {' '.join(arguments)}", flush=True)
             return
-        for planner in self.planners:
-            if planner in seconds:
-                self.ratios[planner].append(seconds[SLIMPACK] / seconds[planner])
-        if best is None:
-            return
-        ratio = seconds[SLIMPACK] / seconds[best]
-        self.ratios[BEST].append(ratio)
-        if ratio > BEHIND:
-            print(f"{ratio:.4f} slimpack {seconds[SLIMPACK]:.3f} s, {best} {seconds[best]:.3f} s: {' '.join(arguments)}", flush=True)
+        ours = seconds[SLIMPACK]
+        if results[SLIMPACK].get("lower_bound_s"):
+            self.ratios[BOUND].append(ours / results[SLIMPACK]["lower_bound_s"])
+            self.fullest.append(results[SLIMPACK]["dp_imbalance"])
+        for planner, time in others.items():
+            self.ratios[planner].append(ours / time)
+        for kind in KINDS:
+            best = min((planner for planner in others if self.kind[planner] == kind), key=others.get, default=None)
+            if best is None:
+                continue
+            ratio = ours / others[best]
+            self.ratios[kind].append(ratio)
+            if ratio > BEHIND:
+                print(f"{ratio:.4f} slimpack {ours:.3f} s, {best} {others[best]:.3f} s: {' '.join(arguments)}", flush=True)
+
+    def mean(self, row):
+        return math.exp(math.fsum(map(math.log, self.ratios[row])) / len(self.ratios[row]))
 
     def table(self):
         print("\n| slimpack's time over that of | settings | geometric mean | median | worst | behind by more than 0.1 % |")
         print("|---|---:|---:|---:|---:|---:|")
-        for planner, ratios in self.ratios.items():
+        for row, ratios in self.ratios.items():
             if not ratios:
                 continue
-            mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
-            behind = sum(ratio > BEHIND for ratio in ratios)
-            print(f"| {planner} | {len(ratios)} | {mean:.4f} | {statistics.median(ratios):.4f} | {max(ratios):.4f} | {behind} |")
+            behind = "" if row == BOUND else sum(ratio > BEHIND for ratio in ratios)
+            print(f"| {row} | {len(ratios)} | {self.mean(row):.4f} | {statistics.median(ratios):.4f} | {max(ratios):.4f} | {behind} |")
+        if self.fullest:
+            print(f"\nThe fullest rank of slimpack's plans is {statistics.mean(self.fullest):.4f} of the mean rank on average, "
+                  f"{max(self.fullest):.4f} at most, above 1.01 in {sum(most > 1.01 for most in self.fullest)} of {len(self.fullest)}.")
         print(f"\nNo planner has a plan in {self.none} settings, only others than slimpack in {self.alone}. Processor seconds: " +
               ", ".join(f"{planner} {seconds:.1f}" for planner, seconds in self.seconds.items()) + ".")
 
-    def behind_ablations(self):
-        return self.alone > 0 or any(ratio > BEHIND for planner in ABLATIONS for ratio in self.ratios.get(planner, ()))
+    def beyond(self, most, mean):
+        """Whether slimpack is behind its ablations by more than these ratios, or has no plan where one of them has."""
+        ratios = self.ratios[KINDS[0]]
+        return self.alone > 0 or (bool(ratios) and (max(ratios) > most or self.mean(KINDS[0]) > mean))
 
 
 def main():
@@ -131,25 +172,30 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--seed", type=int, default=1, help="of the draws")
     parser.add_argument("--count", type=int, default=40, help="settings drawn")
-    parser.add_argument("--planners", default=",".join(ABLATIONS), help="that slimpack is held against, commas between")
+    parser.add_argument("--planners", default="ablations", help="that slimpack is held against: ablations, published, or names, commas between")
+    parser.add_argument("--free", action="store_true", help="each planner at its own best degrees")
+    parser.add_argument("--most", type=float, default=BEHIND, help="ratio to the best ablation that ends with status 1")
+    parser.add_argument("--mean", type=float, help="the same of the geometric mean")
     parser.add_argument("--effort", default="normal", choices=("fast", "normal", "thorough"))
     parser.add_argument("--jobs", type=int, default=1, help="settings at a time")
     parser.add_argument("--store", help="write arguments and results of each setting here, a line of JSON each")
     given = parser.parse_args()
-    planners = [name for name in given.planners.split(",") if name and name != SLIMPACK]
     if given.count < 1 or given.jobs < 1:
         parser.error("--count and --jobs must be >= 1")
+    listed = answer(given.program, ["--list-planners", "--json"])["planners"]
+    named = {"ablations": ABLATIONS, "published": [one["name"] for one in listed if not one["name"].startswith(SLIMPACK)]}
+    planners = [name for name in named.get(given.planners) or given.planners.split(",") if name and name != SLIMPACK]
     drawn = [setting(given.seed, number) for number in range(given.count)]
-    summary = Summary(planners)
+    summary = Summary(planners, {one["name"] for one in listed if one.get("simulated_only")})
     store = open(given.store, "w", encoding="utf-8") if given.store else None
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        run = functools.partial(compare, given.program, planners=[SLIMPACK, *planners], effort=given.effort)
+        run = functools.partial(tune if given.free else compare, program=given.program, planners=[SLIMPACK, *planners], effort=given.effort)
         for arguments, results in zip(drawn, pool.map(run, drawn)):
             summary.add(arguments, results)
             if store:
                 print(json.dumps({"arguments": arguments, "results": results}), file=store, flush=True)
     summary.table()
-    return 1 if summary.behind_ablations() else 0
+    return 1 if summary.beyond(given.most, given.mean or given.most) else 0
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ class SettingEstimate {
  public:
   /// A mode and a number of packs, by index.
   struct Choice {
-    std::size_t mode = 0, units = 0;
+    std::size_t mode = 0;   ///< of the modes given
+    std::size_t units = 0;  ///< of the numbers of packs given
   };
 
   /// `overhead` is what a unit costs by itself. The problem must outlive it. O(samples).
