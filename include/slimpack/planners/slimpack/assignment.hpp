@@ -61,6 +61,12 @@ namespace detail {
   return rules;
 }
 
+/// Whether ranks share nothing and all samples have one mode: then recomputation, which is linear,
+/// hardly changes what is balanced, and one assignment does for all modes.
+[[nodiscard]] inline bool recomputes_alike(const SlimpackSettings& settings) {
+  return !settings.shares() && settings.mode.most == settings.mode.lean;
+}
+
 /// Sets the bytes of samples, longest first, that stay on a device until their backward passes.
 inline void add_bytes(std::vector<schedule::SampleNeed>& needs, const SlimpackProblem& problem,
                       const Plan& plan, const SlimpackSettings& settings) {
@@ -165,7 +171,8 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
                                                  const SlimpackSettings& settings) {
   schedule::AssignRules rules;
   rules.ranks = problem.request().dp;
-  std::vector<schedule::SampleNeed> needs = problem.needs(settings.mode);
+  std::vector<schedule::SampleNeed> needs =
+      detail::recomputes_alike(settings) ? problem.needs() : problem.needs(settings.mode);
   std::map<std::int32_t, PassCosts> costs;  // by ranks of a group
   if (settings.shares()) {
     const Plan plan = problem.outline(settings);
@@ -215,7 +222,9 @@ class AssignmentCache {
  private:
   /// The settings that an assignment depends on.
   struct Key {
-    explicit Key(const SlimpackSettings& settings) : limits(settings.mode.limit) {
+    explicit Key(const SlimpackSettings& settings) {
+      if (detail::recomputes_alike(settings)) return;
+      limits = settings.mode.limit;
       most = settings.mode.most;
       lean = settings.mode.lean;
       if (!settings.shares()) return;
@@ -229,7 +238,7 @@ class AssignmentCache {
     std::int64_t threshold_permille = 0;
     std::int32_t widest_group = 0;
     Recompute most{}, lean{};
-    decltype(ModeChoice::limit) limits;
+    decltype(ModeChoice::limit) limits{};
     std::int64_t units = 0;
     std::int32_t chunks = 0;
     DeviceOrder devices{};

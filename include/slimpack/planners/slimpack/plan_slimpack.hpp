@@ -43,10 +43,10 @@ struct SlimpackStage {
 };
 
 /// The stages of a request. Every simulation passes the counter, whose budget is hard. Besides, a
-/// search ends after three candidates that fit for every four steps of the budget, to save time;
-/// where samples are few, and so candidates soon timed, a normal one after twice as many. Of a
-/// budget that the request gives, where that is little, it ends after up to four candidates for
-/// each step: those of one component of many cost little of it.
+/// search ends after three candidates that fit for every four steps of the budget, to save time; a
+/// normal one after twice as many where samples are few, and so candidates soon timed, and half as
+/// many where they are not. Of a budget that the request gives, where that is little, it ends after
+/// up to four candidates for each step: those of one component of many cost little of it.
 [[nodiscard]] inline std::vector<SlimpackStage> slimpack_stages(const PlanRequest& request) {
   const std::int64_t steps = evaluations(request);
   if (request.budget) {
@@ -59,8 +59,8 @@ struct SlimpackStage {
   std::int64_t before = 0;
   for (const Effort effort : {Effort::fast, Effort::normal, Effort::thorough}) {
     const std::int64_t all = evaluations(effort, samples);
-    const bool soon = effort == Effort::normal && samples <= kFewSamples;
-    const std::int64_t most = soon ? all * 3 / 2 : all / 4 * 3;
+    std::int64_t most = all / 4 * 3;
+    if (effort == Effort::normal) most = samples <= kFewSamples ? 2 * most : most / 2;
     stages.push_back({effort, most - before, (steps - all) * all_devices(request)});
     before = most;
     if (effort == request.effort) break;

@@ -176,7 +176,8 @@ class SlimpackStarts {
         point[layout_.devices.position] = layout_.devices.size - 1;
       }
       space_.start_at(point);
-      if (i < chunks.size() || layout_.weights.size == 1) continue;
+      // With many packs there are few waits for W to fill.
+      if (i < chunks.size() || layout_.weights.size == 1 || layout_.many_packs) continue;
       point[layout_.weights.position] = layout_.weights.size - 1;
       space_.start_at(std::move(point));
     }
