@@ -45,6 +45,7 @@ struct SpaceLayout {
   std::vector<std::int64_t> unit_values;
   std::vector<std::int32_t> chunk_values;
   Setting mode, head, units, whole, packs, threshold, widest, order, chunks, devices, rule, weights;
+  std::size_t widest_most = 0;           ///< the value of `widest` that is greatest
   bool many_packs = false;               ///< fill and drain do not count
   std::optional<std::size_t> last_head;  ///< the usual value of a head on the last stage, if any
 };
@@ -92,6 +93,13 @@ class SlimpackStarts {
     add_start(mode_at(light, Kind::uniform),
               {.shares = true, .interleaved = true, .few = true, .same_packs = true}, 1);
     add_start(mode_at(light, Kind::uniform), {.shares = true, .interleaved = true}, 2);
+    if (layout_.widest.size > 1) {
+      add_start(mode_at(light, Kind::uniform),
+                {.shares = true, .wide = true, .two_chunks = true, .same_packs = true}, 1);
+      add_start(
+          mode_at(light, Kind::uniform),
+          {.shares = true, .wide = true, .two_chunks = true, .same_packs = true, .whole = true}, 1);
+    }
     add_start(mode_at(light, Kind::uniform), {.interleaved = true}, 1);
     add_start(mode_at(light, Kind::uniform), {.same_packs = true}, 2);
     add_start(mode_at(light, Kind::uniform), {.two_chunks = true, .same_packs = true}, 2);
@@ -185,6 +193,7 @@ class SlimpackStarts {
 
   struct StartKind {
     bool shares = false;       ///< ranks share long samples
+    bool wide = false;         ///< of those that share, up to all ranks
     bool interleaved = false;  ///< as many chunks as there may be, else lockstep
     bool two_chunks = false;   ///< two of them, or as many as there may be if fewer
     bool short_first = false;
@@ -212,6 +221,7 @@ class SlimpackStarts {
       if (layout_.threshold.size == 1) return;
       point[layout_.threshold.position] = layout_.threshold.size / 2 + 1;
       point[layout_.devices.position] = layout_.devices.size - 1;
+      if (kind.wide) point[layout_.widest.position] = layout_.widest_most;
       if (kind.few) {
         point[layout_.threshold.position] = 1;
         if (layout_.widest.size > 1) point[layout_.widest.position] = 1;
