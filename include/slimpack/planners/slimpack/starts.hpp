@@ -167,14 +167,14 @@ class SlimpackStarts {
     const bool shares = layout_.threshold.size > 1 && estimate.outsized();
     const std::int32_t ranks = shares ? usual_widest_group(problem_.request()) : 1;
     const std::vector<std::int32_t>& chunks = layout_.chunk_values;
+    bool settled = false;  // fast, and so many packs that the estimate leaves little open
     for (std::size_t i = chunks.size(); i > 0; i = i > 1 ? 1 : 0) {
       const auto best = estimate.best(layout_.modes, layout_.unit_values, chunks[i - 1], ranks);
       if (!best) continue;
       // Where memory asks for so many packs, chunks gain little and take several times as long.
-      if (effort_ == Effort::fast && chunks[i - 1] > 1 &&
-          layout_.unit_values[best->units] >= 2 * kManyFulls * pipeline_) {
-        continue;
-      }
+      settled = settled || (effort_ == Effort::fast && !shares &&
+                            layout_.unit_values[best->units] >= 2 * kManyFulls * pipeline_);
+      if (settled && i > 1) continue;
       SettingPoint point = layout_.start;
       point[layout_.mode.position] = best->mode;
       point[layout_.units.position] = best->units;
@@ -190,6 +190,16 @@ class SlimpackStarts {
         point[layout_.devices.position] = layout_.devices.size - 1;
       }
       space_.start_at(point);
+      if (settled) {
+        // Smaller batches of H keep less in flight. Whatever differs by more only seems faster on
+        // samples that stand for many.
+        std::size_t& batch = point[layout_.head_batch.position];
+        for (int less = 0; less < 2 && batch > 0; ++less) {
+          --batch;
+          space_.start_at(point);
+        }
+        continue;
+      }
       // With many packs there are few waits for W to fill.
       if (i < chunks.size() || layout_.weights.size == 1 || layout_.many_packs) continue;
       point[layout_.weights.position] = layout_.weights.size - 1;
