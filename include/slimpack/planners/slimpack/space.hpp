@@ -72,7 +72,8 @@ class SlimpackSpaceMaker {
     layout_.order = add("order", &SlimpackSettings::order,
                         {{QueueOrder::long_first, QueueOrder::short_first, QueueOrder::pyramid}});
     const Values<std::int32_t> batches = head_batch_values(heads);
-    add("head_batch", &SlimpackSettings::head_batch, batches,
+    layout_.head_batch = add(
+        "head_batch", &SlimpackSettings::head_batch, batches,
         {.ordered = true,
          .applies =
              [](const SlimpackSettings& settings) { return settings.head.head == LmHead::shard; },
@@ -145,9 +146,6 @@ class SlimpackSpaceMaker {
   [[nodiscard]] static std::string threshold_text(std::int64_t permille) {
     return permille == 0 ? "off" : std::to_string(permille) + "/1000";
   }
-
-  /// With so many times the packs that fill a pipeline, fill and drain no longer count.
-  static constexpr std::int64_t kManyFulls = 100;
 
   /// The head on the last stage, from fewest layers there to an even part; then sharded.
   [[nodiscard]] Values<LmHeadPlacement> head_values() const {
