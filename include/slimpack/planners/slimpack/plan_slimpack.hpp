@@ -42,18 +42,26 @@ struct SlimpackStage {
   std::int64_t end = 0;          ///< devices of the budget that it leaves to others
 };
 
+/// With more, fill and drain hardly count, and a normal search is for those who wait for it.
+inline constexpr std::size_t kFewSamples = 16'384;
+
 /// The ideas of each search of a request, all of `options` first. A climb over all settings may end
-/// where one without some of them does not pass by, and no space without an idea is left out that
-/// is a planner by itself: so none of those planners ends ahead.
+/// where one without some of them does not pass by. So a thorough effort, and a normal one with few
+/// samples, searches each space without one idea too: each is a planner by itself, and none of them
+/// ends ahead.
 [[nodiscard]] inline std::vector<SlimpackOptions> slimpack_parts(const PlanRequest& request,
                                                                  const SlimpackOptions& options) {
   std::vector<SlimpackOptions> parts{options};
-  if (request.budget || request.effort == Effort::fast || options != SlimpackOptions{}) {
+  const bool few = request.batch.samples.size() <= kFewSamples;
+  if (request.budget || options != SlimpackOptions{} || request.effort == Effort::fast ||
+      (request.effort == Effort::normal && !few)) {
     return parts;
   }
   for (bool SlimpackOptions::* idea :
        {&SlimpackOptions::asymmetric, &SlimpackOptions::slicing, &SlimpackOptions::merging,
         &SlimpackOptions::shard_head, &SlimpackOptions::weights}) {
+    // Weights that have to be apart leave no space without them.
+    if (idea == &SlimpackOptions::weights && request.weights == WeightGradients::apart) continue;
     parts.push_back(options);
     parts.back().*idea = false;
   }
@@ -74,13 +82,13 @@ struct SlimpackStage {
     return {{request.effort, std::max(steps, std::min(4 * steps, kMany)), 0}};
   }
   const auto samples = static_cast<std::int64_t>(request.batch.samples.size());
-  constexpr std::int64_t kFewSamples = 16384;
+  const bool few = request.batch.samples.size() <= kFewSamples;
   std::vector<SlimpackStage> stages;
   std::int64_t before = 0;
   for (const Effort effort : {Effort::fast, Effort::normal, Effort::thorough}) {
     const std::int64_t all = search_evaluations(effort, samples);
     std::int64_t most = all / 4 * 3;
-    if (effort == Effort::normal) most = samples <= kFewSamples ? 2 * most : most / 2;
+    if (effort == Effort::normal) most = few ? 2 * most : most / 2;
     stages.push_back({effort, most - before, counter.left() - all * counter.step_devices()});
     before = most;
     if (effort == request.effort) break;

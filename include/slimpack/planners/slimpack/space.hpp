@@ -117,6 +117,10 @@ class SlimpackSpaceMaker {
       if (heads.values[i].head == LmHead::last) layout_.last_head = i;
     }
     layout_.chunk_values = chunks.values;
+    while (layout_.usual_chunks + 1 < chunks.values.size() &&
+           chunks.values[layout_.usual_chunks + 1] <= kUsualChunks) {
+      ++layout_.usual_chunks;
+    }
     const std::vector<std::int32_t> widest = widest_values();
     layout_.widest_most =
         static_cast<std::size_t>(std::max_element(widest.begin(), widest.end()) - widest.begin());
@@ -166,11 +170,16 @@ class SlimpackSpaceMaker {
   [[nodiscard]] bool many_packs(const Values<std::int64_t>& units) const {
     return units.values[units.start] >= kManyFulls * request_.pp;
   }
+  static constexpr std::int32_t kUsualChunks = 4;
+  /// One, two, four, and those that leave all chunks as many layers.
   [[nodiscard]] Values<std::int32_t> chunk_values(const Values<std::int64_t>& units) const {
     if (request_.chunks) return {{*request_.chunks}};
     Values<std::int32_t> chunks{{1}};
-    for (const std::int32_t more : {2, 4}) {
-      if (request_.pp > 1 && !many_packs(units) &&
+    if (request_.pp == 1 || many_packs(units)) return chunks;
+    const std::vector<std::int32_t> even = chunk_choices(request_, 2);
+    for (std::int32_t more = 2; more <= 8; ++more) {
+      const bool usual = more == 2 || more == kUsualChunks;
+      if ((usual || std::find(even.begin(), even.end(), more) != even.end()) &&
           std::int64_t{request_.pp} * more <= request_.model.layers) {
         chunks.values.push_back(more);
       }

@@ -49,6 +49,7 @@ struct SpaceLayout {
   std::vector<std::int32_t> chunk_values;
   Setting mode, head, head_batch, units, whole, packs, threshold, widest, order, chunks, devices,
       rule, weights;
+  std::size_t usual_chunks = 0;          ///< the value of `chunks` at which interleaved starts are
   std::size_t widest_most = 0;           ///< the value of `widest` that is greatest
   bool many_packs = false;               ///< fill and drain do not count
   std::optional<std::size_t> last_head;  ///< the usual value of a head on the last stage, if any
@@ -167,7 +168,7 @@ class SlimpackStarts {
     return layout_.unit_values.size() - 1;
   }
 
-  /// What should be fastest by estimate with as many chunks as there may be, gradients of weights
+  /// What should be fastest by estimate with the usual most chunks, gradients of weights
   /// in B and apart, and with as few. A sample that alone takes longer than a rank's mean is
   /// shared.
   void add_estimated() {
@@ -176,7 +177,8 @@ class SlimpackStarts {
     const std::int32_t ranks = shares ? usual_widest_group(problem_.request()) : 1;
     const std::vector<std::int32_t>& chunks = layout_.chunk_values;
     bool settled = false;  // fast, and so many packs that the estimate leaves little open
-    for (std::size_t i = chunks.size(); i > 0; i = i > 1 ? 1 : 0) {
+    const std::size_t most = layout_.usual_chunks + 1;
+    for (std::size_t i = most; i > 0; i = i > 1 ? 1 : 0) {
       const auto best = estimate.best(layout_.modes, layout_.unit_values, chunks[i - 1], ranks);
       if (!best) continue;
       // Where memory asks for so many packs, chunks gain little and take several times as long.
@@ -209,7 +211,7 @@ class SlimpackStarts {
         continue;
       }
       // With many packs there are few waits for W to fill.
-      if (i < chunks.size() || layout_.weights.size == 1 || layout_.many_packs) continue;
+      if (i < most || layout_.weights.size == 1 || layout_.many_packs) continue;
       point[layout_.weights.position] = layout_.weights.size - 1;
       space_.start_at(std::move(point));
     }
@@ -218,7 +220,7 @@ class SlimpackStarts {
   struct StartKind {
     bool shares = false;       ///< ranks share long samples
     bool wide = false;         ///< of those that share, up to all ranks
-    bool interleaved = false;  ///< as many chunks as there may be, else lockstep
+    bool interleaved = false;  ///< the usual most chunks, else lockstep
     bool two_chunks = false;   ///< two of them, or as many as there may be if fewer
     bool short_first = false;
     bool few = false;         ///< of those that share, only the longest, two ranks each
@@ -252,11 +254,11 @@ class SlimpackStarts {
       }
     }
     if (kind.interleaved) {
-      point[layout_.chunks.position] = layout_.chunks.size - 1;
+      point[layout_.chunks.position] = layout_.usual_chunks;
       // Chunks shorten fill and drain, so larger packs will do; they are planned sooner.
-      if (effort_ == Effort::fast) units -= std::min(units, layout_.chunks.size - 1);
+      if (effort_ == Effort::fast) units -= std::min(units, layout_.usual_chunks);
     } else if (kind.two_chunks) {
-      point[layout_.chunks.position] = std::min<std::size_t>(1, layout_.chunks.size - 1);
+      point[layout_.chunks.position] = std::min<std::size_t>(1, layout_.usual_chunks);
     } else {
       point[layout_.rule.position] = layout_.rule.size - 1;
     }
