@@ -33,7 +33,7 @@ lengths 32768 1 4096 16 | "$slimpack" compare - --pp 4 --chunks 1 --max-units 24
 # Device orders: list scheduling with the head on the last stage, lockstep with a sharded head.
 lengths 4096 40 | "$slimpack" compare - --pp 4 --chunks 1 --max-units 24 --weights with --effort thorough \
   --planners slimpack-lasthead,slimpack --svg docs/orders.svg
-# The search: 4 candidates, then 128.
+# The search: fast, then normal.
 for effort in fast normal; do
   lengths 32768 1 4096 16 | "$slimpack" plan - --dp 2 --pp 2 --effort "$effort" -o "$work/$effort.json"
   "$slimpack" simulate "$work/$effort.json" --svg "docs/search_$effort.svg"
