@@ -8,7 +8,7 @@ from ._errors import Infeasible, InvalidInput
 from ._plan import MicroPack, Plan
 from ._search import compare, plan, planners, presets, tune
 from ._simulation import Simulation, simulate, validate
-from ._core import __version__
+from ._core import version as __version__
 
 # Shown, and pickled, by the name that users import.
 for _public in (Infeasible, InvalidInput, MicroPack, Plan, Simulation, compare, plan, planners, presets, simulate, tune,

@@ -17,7 +17,7 @@ Path = Union[str, "os.PathLike[str]"]
 Number = Union[int, float, str]
 
 
-class Options(TypedDict, total=False):
+class TuneOptions(TypedDict, total=False):
     """What `plan`, `compare` and `tune` share; the defaults are those of `plan`."""
 
     model: Path
@@ -29,7 +29,6 @@ class Options(TypedDict, total=False):
     effort: str
     threads: Optional[int]
     overlong: str
-    batch_tokens: Optional[Number]
     batch_samples: Optional[Number]
     step: int
     seed: int
@@ -46,6 +45,12 @@ class Options(TypedDict, total=False):
     cost: Optional[Path]
 
 
+class Options(TuneOptions, total=False):
+    """The same, with what `tune` has as an argument of its own."""
+
+    batch_tokens: Optional[Number]
+
+
 DEFAULTS: dict[str, str] = _core.defaults()
 
 
@@ -60,7 +65,7 @@ def words(options: dict[str, Any]) -> dict[str, str]:
 def word(value: Any) -> str:
     """One value as a word; a float is written so that no digit is lost."""
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
+        return str(os.fspath(value))
     if isinstance(value, np.generic):
         value = value.item()
     return repr(value) if isinstance(value, float) else str(value)

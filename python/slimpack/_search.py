@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
+import numpy as np
+
 from . import _core
-from ._arguments import Bar, Lengths, Number, Options, Path, lengths_of, tell, word, words
+from ._arguments import Bar, Lengths, Number, Options, Path, TuneOptions, lengths_of, tell, word, words
 from ._errors import InvalidInput
 from ._plan import Plan
 
@@ -134,7 +136,7 @@ def tune(
     steps: int = 1,
     finalists: Union[int, str] = 3,
     progress: bool = False,
-    **options: Unpack[Options],
+    **options: Unpack[TuneOptions],
 ) -> list[dict[str, Any]]:
     """Searches the best dp x pp x tp of a number of devices.
 
@@ -154,10 +156,8 @@ def tune(
 
     Raises InvalidInput as `plan` does.
     """
-    given: dict[str, Any] = dict(options)
-    if batch_tokens is not None:
-        several = isinstance(batch_tokens, Sequence) and not isinstance(batch_tokens, str)
-        given["batch_tokens"] = ",".join(word(one) for one in batch_tokens) if several else batch_tokens
+    bounds: Any = batch_tokens
+    given = {**options, "batch_tokens": bounds if np.ndim(bounds) == 0 else ",".join(map(word, bounds))}
     names = [planners] if isinstance(planners, str) else list(planners)
     with Bar(progress, "tuning") as bar:
         text, notes = _core.tune(

@@ -5,7 +5,7 @@
 NB_MODULE(_core, module) {
   using namespace slimpack::python;  // NOLINT(google-build-using-namespace)
   module.doc() = "The compiled part of slimpack. Call slimpack's own functions, not these.";
-  module.attr("__version__") = SLIMPACK_VERSION;
+  module.attr("version") = SLIMPACK_VERSION;
   bind_errors(module);
   bind_plan(module);
   bind_search(module);

@@ -114,7 +114,11 @@ class Cumulative {
   std::int64_t most_ = 0;
 };
 
-[[nodiscard]] nb::tuple cu_seqlens(const SharedPlan& shared, std::int64_t number,
+/// Of queries and of keys: cumulative lengths, then the longest segment.
+using CuSeqlens = nb::typed<nb::tuple, NumpyArray<std::int32_t>, NumpyArray<std::int32_t>,
+                            std::int64_t, std::int64_t>;
+
+[[nodiscard]] CuSeqlens cu_seqlens(const SharedPlan& shared, std::int64_t number,
                                    std::int64_t rank) {
   const Plan& plan = shared->plan;
   require(number >= 0 && number < static_cast<std::int64_t>(plan.micropacks.size()),

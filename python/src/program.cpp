@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "binding.hpp"
+#include "request.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/io/cluster_json.hpp"
 #include "slimpack/io/model_json.hpp"
@@ -31,7 +32,7 @@ void bind_program(nb::module_& module) {
   module.def(
       "planners",
       [] {
-        nb::dict planners;
+        Words planners;
         for (const planners::PlannerInfo& info : planners::registry()) {
           planners[nb::str(info.name.data(), info.name.size())] =
               nb::str(info.description.data(), info.description.size());
@@ -42,7 +43,7 @@ void bind_program(nb::module_& module) {
   module.def(
       "models",
       [] {
-        nb::dict models;
+        Words models;
         for (const ModelShape& model : model_presets()) {
           models[model.name.c_str()] = model_to_json(model);
         }
@@ -52,7 +53,7 @@ void bind_program(nb::module_& module) {
   module.def(
       "clusters",
       [] {
-        nb::dict clusters;
+        Words clusters;
         for (const Cluster& cluster : cluster_presets()) {
           clusters[cluster.name.c_str()] = cluster_to_json(cluster);
         }

@@ -84,7 +84,7 @@ void Arguments::set_lengths(const nb::object& lengths) {
   maker.put_standard_input(lengths_of(nb::cast<AnyVector>(lengths)));
 }
 
-void Arguments::set_options(const nb::dict& words) {
+void Arguments::set_options(const Words& words) {
   for (const auto& [key, value] : words) {
     const auto name = nb::cast<std::string>(key);
     const auto text = nb::cast<std::string>(value);
@@ -103,8 +103,8 @@ void Arguments::set_options(const nb::dict& words) {
   }
 }
 
-nb::dict default_words(const Options& options) {
-  nb::dict words;
+Words default_words(const Options& options) {
+  Words words;
   for (const Word& word : kWordArguments) words[word.name] = options.*word.text;
   for (const Number& number : kNumberArguments)
     words[number.name] = std::to_string(options.*number.value);

@@ -10,6 +10,9 @@
 
 namespace slimpack::python {
 
+/// Values by name, as Python has them.
+using Words = nb::typed<nb::dict, nb::str, nb::str>;
+
 /// What the command line would be given, and the requests it makes of that.
 struct Arguments {
   Arguments() = default;
@@ -25,10 +28,10 @@ struct Arguments {
   void set_lengths(const nb::object& lengths);
   /// Takes words by the names of arguments (slimpack.plan). Throws InvalidInput for one that is
   /// not known.
-  void set_options(const nb::dict& words);
+  void set_options(const Words& words);
 };
 
 /// The defaults of all arguments, as words.
-[[nodiscard]] nb::dict default_words(const app::CommonOptions& options);
+[[nodiscard]] Words default_words(const app::CommonOptions& options);
 
 }  // namespace slimpack::python

@@ -23,8 +23,12 @@
 namespace slimpack::python {
 namespace {
 
-[[nodiscard]] nb::tuple plan(const nb::object& lengths, const nb::dict& words,
-                             const std::string& planner, const nb::object& report) {
+/// What a search gives: a plan or JSON, and lines about the input.
+template <class Made>
+using Found = nb::typed<nb::tuple, Made, std::vector<std::string>>;
+
+[[nodiscard]] Found<SharedPlan> plan(const nb::object& lengths, const Words& words,
+                                     const std::string& planner, const nb::object& report) {
   Arguments arguments;
   const planners::PlannerInfo& info = planners::find_planner(planner);
   arguments.set_options(words);
@@ -43,9 +47,10 @@ namespace {
   return nb::make_tuple(std::move(made), std::move(arguments.notes));
 }
 
-[[nodiscard]] nb::tuple compare(const nb::object& lengths, const nb::dict& words,
-                                const std::vector<std::string>& planners, const std::string& steps,
-                                const std::string& baseline, const nb::object& report) {
+[[nodiscard]] Found<std::string> compare(const nb::object& lengths, const Words& words,
+                                         const std::vector<std::string>& planners,
+                                         const std::string& steps, const std::string& baseline,
+                                         const nb::object& report) {
   Arguments arguments;
   arguments.set_options(words);
   arguments.set_lengths(lengths);
@@ -60,10 +65,10 @@ namespace {
   return nb::make_tuple(std::move(json), std::move(arguments.notes));
 }
 
-[[nodiscard]] nb::tuple tune(const nb::object& lengths, const nb::dict& words,
-                             const std::vector<std::string>& planners, const std::string& gpus,
-                             const std::string& steps, const std::string& finalists,
-                             const nb::object& report) {
+[[nodiscard]] Found<std::string> tune(const nb::object& lengths, const Words& words,
+                                      const std::vector<std::string>& planners,
+                                      const std::string& gpus, const std::string& steps,
+                                      const std::string& finalists, const nb::object& report) {
   Arguments arguments;
   arguments.options = app::any_degrees();
   arguments.set_options(words);

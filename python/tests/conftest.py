@@ -13,7 +13,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def run_command(*words, stdin=""):
     """The command line: the program that SLIMPACK_PROGRAM names, else the package's own."""
-    program = [os.environ["SLIMPACK_PROGRAM"]] if "SLIMPACK_PROGRAM" in os.environ else [sys.executable, "-m", "slimpack"]
+    given = os.environ.get("SLIMPACK_PROGRAM")
+    program = [given] if given else [sys.executable, "-m", "slimpack"]
     return subprocess.run([*program, *map(str, words)], input=stdin, capture_output=True, text=True, timeout=120)
 
 

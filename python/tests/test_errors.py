@@ -23,7 +23,8 @@ def refuses(match):
     (np.array([3, -2], "i2"), r"lengths: element 1 \(from 0\) must be a positive integer of 63 bits, got -2"),
     (np.array([2**63], "u8"), r"must be a positive integer of 63 bits, got 9223372036854775808"),
     (np.array([2**62, 2**62]), "lengths: the sum of all lengths must fit in 63 bits"),
-    ([100, 131073], r"lengths: document 1 \(from 0\) has 131073 tokens, more than the context of 131072; overlong split"),
+    ([100, 131073],
+     r"lengths: document 1 \(from 0\) has 131073 tokens, more than the context of 131072; overlong split"),
     ("there/is/no/such.lengths", "cannot open 'there/is/no/such.lengths'"),
 ])
 def test_lengths(lengths, sentence):

@@ -84,7 +84,8 @@ def repeat_slice(made):
         pack[key].append(copy.deepcopy(pack[key][0]))
 
 
-@pytest.mark.parametrize("change, rule", [(drop_slice, 1), (swap_first_units, 3), (shrink_memory, 7), (repeat_slice, 2)])
+@pytest.mark.parametrize("change, rule", [
+    (drop_slice, 1), (swap_first_units, 3), (shrink_memory, 7), (repeat_slice, 2)])
 def test_the_validator_names_the_rule_as_the_command_line_does(small, command, change, rule):
     made = mutated(small, change)
     sentences = slimpack.validate(made)
