@@ -18,7 +18,9 @@
 #include "slimpack/io/cost_file.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/model_json.hpp"
+#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/registry.hpp"
+#include "slimpack/planners/slimpack/slimpack.hpp"
 
 namespace slimpack::app {
 namespace {
@@ -160,6 +162,13 @@ std::vector<planners::PlannerInfo> chosen_planners(const std::vector<std::string
     chosen.push_back(planner);
   }
   return chosen;
+}
+
+void check_request_for(const planners::PlannerInfo& planner, const planners::PlanRequest& request) {
+  const auto splits = [&](const planners::SlimpackVariant& variant) {
+    return variant.name == planner.name && variant.options.weights;
+  };
+  planners::check_request(request, std::ranges::any_of(planners::kSlimpackVariants, splits));
 }
 
 namespace {

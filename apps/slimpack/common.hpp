@@ -129,6 +129,10 @@ class RequestMaker {
 [[nodiscard]] std::vector<planners::PlannerInfo> chosen_planners(
     const std::vector<std::string>& names);
 
+/// Checks all of a request but what the planner alone knows: whether B may leave weights apart is
+/// known to the slimpack family. Throws InvalidInput.
+void check_request_for(const planners::PlannerInfo& planner, const planners::PlanRequest& request);
+
 /// What `options` say about batches.
 [[nodiscard]] BatchOptions batch_options(const CommonOptions& options);
 

@@ -18,7 +18,6 @@
 #include "notes.hpp"
 #include "progress.hpp"
 #include "sizes.hpp"
-#include "slimpack/planners/check_request.hpp"
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/compare_report.hpp"
 #include "slimpack/report/page.hpp"
@@ -33,7 +32,9 @@ CheckedComparison check_comparison(const CompareTask& task, RequestMaker& maker)
                           [&](const auto& planner) { return planner.name == task.baseline; }),
           "--baseline: must be one of the planners that are compared", task.baseline);
   checked.requests = maker.make(task.common, steps);
-  planners::check_request(checked.requests.front());
+  for (const planners::PlannerInfo& planner : checked.planners) {
+    check_request_for(planner, checked.requests.front());
+  }
   return checked;
 }
 

@@ -48,7 +48,7 @@ def main(arguments):
     few = [120, 4096, 7000, 800]
     small = dict(model="tiny", effort="fast", threads=1)
     call = least_s(lambda: slimpack.plan(few, **small), 200)
-    core = least_s(lambda: _core.plan(np.array(few), words(small), "slimpack", None), 200)
+    core = least_s(lambda: _core.plan(np.array(few), words(small), "slimpack", False, None), 200)
     print(f"a call on four lengths: {1e6 * call:.0f} us, the compiled call of it {1e6 * core:.0f} us")
 
     lengths = np.minimum(np.random.default_rng(0).lognormal(7, 1.4, 1_000_000).astype(np.int64) + 1, 131072)

@@ -71,7 +71,9 @@ def plan(
         optimizer: its state: "sharded" or "replicated".
         memory: bytes of a device, such as 80e9 or "80G"; None: the cluster's.
         cost: a calibrated cost model (`slimpack calibrate`); None: the analytic one.
-        runtime: None. Other values are refused: no plan is made for a certain runtime yet.
+        runtime: "torch": a plan that PyTorch's pipeline runtime executes as it is planned. Head on the
+            last stage, H right after F, weight packs that are unions of backward packs; predicted as
+            such. The search does not know of it: H moves afterwards.
         progress: shows tqdm's bar where tqdm is installed.
 
     Raises:
@@ -82,14 +84,18 @@ def plan(
     are being simulated.
     """
     if runtime is not None:
-        raise InvalidInput(f"runtime: {runtime!r} is not a runtime that plans are made for; leave it out")
+        if runtime != "torch":
+            raise InvalidInput(f"runtime: {runtime!r} is not one of torch")
+        if head not in (None, "auto", "last"):
+            raise InvalidInput(f"head: {head!r} is not last, which runtime 'torch' needs")
+        head = "last"
     options = dict(
         model=model, cluster=cluster, dp=dp, pp=pp, tp=tp, context=context, effort=effort, threads=threads,
         overlong=overlong, batch_tokens=batch_tokens, batch_samples=batch_samples, step=step, seed=seed,
         shuffle=shuffle, chunks=chunks, head=head, recompute=recompute, weights=weights, granularity=granularity,
         merge=merge, max_units=max_units, optimizer=optimizer, memory=memory, cost=cost)
     with Bar(progress, "planning") as bar:
-        made, notes = _core.plan(lengths_of(lengths), words(options), planner, bar.report)
+        made, notes = _core.plan(lengths_of(lengths), words(options), planner, runtime is not None, bar.report)
     tell(notes)
     return Plan(made)
 

@@ -60,7 +60,9 @@ def test_lengths(lengths, sentence):
     (dict(optimizer="split"), "^optimizer: 'split' is not one of sharded, replicated"),
     (dict(memory=80), "^memory: 80 bytes are not more than .* for 80 GB write 80G"),
     (dict(cost="there/is/no/such.json"), "cannot open 'there/is/no/such.json'"),
-    (dict(runtime="torch"), "^runtime: 'torch' is not a runtime"),
+    (dict(runtime="jax"), "^runtime: 'jax' is not one of torch"),
+    (dict(runtime="torch", head="shard"), "^head: 'shard' is not last"),
+    (dict(weights="apart", planner="kk"), "^weights must not be apart"),
     (dict(pp=64), "pp"),
     (dict(planner="flexsp", dp=2), "simulator only"),
 ])

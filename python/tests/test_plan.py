@@ -166,6 +166,37 @@ def test_plans_are_saved_loaded_and_pickled(small, tmp_path):
     assert copied.hash == small.hash and copied.settings == small.settings
 
 
+@pytest.mark.parametrize("options", [dict(chunks=1), dict(chunks=2), dict(weights="with"), dict(weights="apart")])
+def test_plans_for_torch_have_h_right_after_f(lengths, options):
+    plan = slimpack.plan(lengths, **SMALL, **options, runtime="torch")
+    made = plan.to_dict()
+    assert slimpack.validate(plan) == []
+    assert made["parallel"]["head"] == "last"
+    assert slimpack.simulate(plan).iteration_s == pytest.approx(plan.iteration_s, abs=1e-9)
+    assert plan.lower_bound_s <= plan.iteration_s
+    for dp in range(2):
+        order = plan.order(dp, 1)
+        assert sum(unit[0] == "H" for unit in order) > 0
+        for before, unit in zip(order, order[1:]):
+            assert (unit[0] == "H") == (before[0] == "F" and before[2] == plan.chunks - 1)
+            assert unit[0] != "H" or unit[1] == before[1]
+        assert all(unit[0] != "H" for unit in plan.order(dp, 0))
+    later = [pack for pack in plan.micropacks if pack.pass_ == "weight"]
+    assert bool(later) == (plan.settings["weights"] != "with")
+    backward = [set(map(tuple, pack.slices.tolist())) for pack in plan.micropacks if pack.weights == "apart"]
+    for pack in later:
+        slices = set(map(tuple, pack.slices.tolist()))
+        assert slices == set().union(*(one for one in backward if one <= slices))
+
+
+def test_a_plan_for_torch_that_does_not_fit_says_so(lengths):
+    made = slimpack.plan(lengths, **SMALL, head="last").to_dict()
+    made["memory"]["capacity"] = made["memory"]["reserved"] + 10**9
+    with pytest.raises(slimpack.Infeasible, match="bytes of memory on a device, with H right after F") as caught:
+        _core.ordered_for_torch(slimpack.Plan.from_dict(made)._core)
+    assert caught.value.needed > caught.value.available == 10**9
+
+
 def test_notes_on_the_input_are_warnings(tmp_path):
     with pytest.warns(UserWarning, match=r"lengths: 1 documents \(9000 tokens\) longer than 4096 tokens were cut"):
         slimpack.plan([9000, 10], model="tiny", context=4096, overlong="split", effort="fast")

@@ -121,6 +121,14 @@ class Cli(unittest.TestCase):
             with open(path, "rb") as file:
                 self.assertEqual(source["sha256"], hashlib.sha256(file.read()).hexdigest())
 
+    def test_weights_apart_are_planned_and_refused_where_no_planner_has_them(self):
+        with open(self.plan("--weights", "apart", "--pp", "2"), encoding="utf-8") as file:
+            self.assertTrue(any(pack["pass"] == "weight" for pack in json.load(file)["micropacks"]))
+        self.refuse(2, "weights must not be apart", "plan", self.lengths(), *SMALL, "--weights", "apart",
+                    "--planner", "kk", "-o", "no.json")
+        self.refuse(2, "weights must not be apart", "compare", self.lengths(), *SMALL, "--weights", "apart",
+                    "--planners", "slimpack,kk")
+
     def test_simulate_prints_a_summary_and_jitter_draws(self):
         self.plan("--pp", "2")
         self.assertIn("efficiency", run("simulate", "plan.json").stdout)
