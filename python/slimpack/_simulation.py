@@ -2,6 +2,7 @@
 """Simulated plans, and the rules that plans keep."""
 from __future__ import annotations
 
+import base64
 import html
 import json
 import os
@@ -83,7 +84,9 @@ class Simulation:
     def _repr_html_(self) -> str:
         text = (f"{self.plan.planner}: {self.iteration_s:.3f} s a step, efficiency {self.plan.efficiency:.1%}, "
                 f"hash {self.plan.hash}")
-        return f"<p>{html.escape(text)}</p>{self.svg()}"
+        # As an image, so that its styles are its own and not the page's.
+        picture = base64.b64encode(self.svg().encode()).decode()
+        return f'<p>{html.escape(text)}</p><img style="width:100%" src="data:image/svg+xml;base64,{picture}">'
 
 
 def simulate(plan: Plan) -> Simulation:

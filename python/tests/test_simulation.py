@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulations, pictures, the validator and cu_seqlens, each beside the command line or plain Python."""
+import base64
 import copy
 import json
+import re
 import xml.etree.ElementTree
 
 import numpy as np
@@ -52,7 +54,9 @@ def test_pictures_and_traces_are_those_of_the_command_line(small, simulated, com
         assert getattr(simulation, kind)(mine) == mine.read_text() == theirs.read_text()
     for shown in (small, simulation):
         assert xml.etree.ElementTree.fromstring(shown._repr_svg_()).tag.endswith("svg")
-        assert "<svg" in shown._repr_html_() and small.hash in shown._repr_html_()
+        page = shown._repr_html_()
+        picture = re.fullmatch(r'<p>(.*)</p><img .* src="data:image/svg\+xml;base64,(.*)">', page)
+        assert small.hash in picture[1] and base64.b64decode(picture[2]).decode() == simulation.svg()
 
 
 def mutated(plan, change):
