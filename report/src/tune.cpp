@@ -43,6 +43,8 @@ constexpr std::int64_t kClose = 10;
 
 /// The budget of a first round, in steps: with fewer, good degrees may look bad.
 constexpr std::int64_t kLeastBudget = 32;
+/// With more, a round ranks degrees no better; only the last one has it.
+constexpr std::int64_t kMostBudget = 128;
 
 /// How much more is needed than there is, in thousandths of it.
 [[nodiscard]] std::int64_t lack_of(const Infeasible& none) noexcept {
@@ -121,12 +123,12 @@ class Tuner {
     const std::int64_t whole = planners::evaluations(steps_.front());
     std::int64_t budget = whole;
     for (std::int64_t count = planned; count > options_.finalists; count = (count + 1) / 2) {
-      budget /= 2;
+      budget = std::min(kMostBudget, budget / 2);
     }
     budget = std::min(whole, std::max(budget, kLeastBudget));
     std::vector<Round> rounds{{planned, budget}};
     while (budget < whole) {
-      budget = std::min(whole, 2 * budget);
+      budget = budget < kMostBudget ? std::min(whole, 2 * budget) : whole;
       rounds.push_back(
           {std::max<std::int64_t>((rounds.back().degrees + 1) / 2, options_.finalists), budget});
     }
@@ -181,7 +183,8 @@ class Tuner {
       for (planners::PlanRequest& step : steps) {
         step = planners::at_degrees(std::move(step), choices_[chosen[i]].tuned.degrees);
         if (!last) step.effort = planners::Effort::fast;
-        step.budget = budget;
+        // The whole budget of a higher effort is more than one search.
+        if (step.effort == planners::Effort::fast) step.budget = budget;
         step.threads = std::max(1, options_.threads / static_cast<std::int32_t>(workers));
         step.progress = nullptr;
       }

@@ -448,7 +448,7 @@ class Cli(unittest.TestCase):
                          [(5, 4, None)])
         more = run(*every[:-2], "--planners", "megatron", "--finalists", "1", "--json", "-")
         rounds = json.loads(more.stdout)["results"][0]["rounds"]
-        self.assertEqual(rounds[-1]["budget"], 128)
+        self.assertEqual(rounds[-1]["budget"], 768)
         self.assertTrue(all(one["gain"] >= 0 for one in rounds[1:]))
         tried = answer["results"][0]["tried"]
         self.assertEqual([[str(one[key]) for key in ("dp", "pp", "tp")] for one in tried],

@@ -223,7 +223,7 @@ TEST_CASE("tune: rounds of rising budgets for the better half, the close ones an
   const auto all = static_cast<std::int64_t>(near.tried.size());
   REQUIRE(near.rounds.size() > 2);
   CHECK(near.rounds.front().degrees == all);
-  CHECK(near.rounds.back().budget == 128);
+  CHECK(near.rounds.back().budget == 768);
   CHECK(near.rounds.back().degrees < all);
   std::int64_t evaluations = 0;
   for (std::size_t i = 0; i < near.rounds.size(); ++i) {
@@ -232,7 +232,8 @@ TEST_CASE("tune: rounds of rising budgets for the better half, the close ones an
     const auto gain = report::gain_of_round(near, i);
     CHECK(gain.has_value() == (i > 0));
     if (i == 0) continue;
-    CHECK(near.rounds[i].budget == 2 * near.rounds[i - 1].budget);
+    const std::int64_t before = near.rounds[i - 1].budget;
+    CHECK(near.rounds[i].budget == (before < 128 ? 2 * before : 768));
     CHECK(*near.rounds[i].best <= *near.rounds[i - 1].best);
     CHECK(*gain >= 0);
   }

@@ -54,7 +54,7 @@ TEST_CASE("assign_samples: merges by time and by bytes, in the smallest group, i
   rules.max_cp = 4;
   const schedule::Assignment by_time =
       schedule::assign_samples(needs_of({100, 10, 10, 10, 10}), rules);
-  CHECK(by_time.groups.back() == std::vector<std::int32_t>{0, 1, 2});
+  CHECK(by_time.groups.back() == std::vector<std::int32_t>{0, 1, 2, 3});  // sizes divide 4
   CHECK(index(by_time.sample_group[0]) == 4);
   rules.threshold_permille = 1'000'000;
   rules.room = Bytes{60};

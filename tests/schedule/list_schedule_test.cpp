@@ -520,6 +520,40 @@ TEST_CASE("list_schedule: parts, threads and used workspaces change nothing") {
   }
 }
 
+TEST_CASE("list_schedule: parts that are laid out before any is scheduled get the same orders") {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    Plan plan = test::random_plan(seed, options_of(seed));
+    plan.schedule.clear();
+    if (seed % 4 == 3) plan.memory.capacity = plan.memory.reserved + Bytes{1};
+    const PricedPlan times(plan);
+    const MemoryModel memory(plan);
+    const schedule::ListOptions options = settings_of(seed);
+    const schedule::ScheduleParts parts(plan);
+    std::vector<schedule::ListPart> laid_out(parts.size());
+    std::int64_t needed = 0;
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      schedule::lay_out_part(plan, parts, part, memory, options, laid_out[part]);
+      if (laid_out[part].lacks) needed = std::max(needed, laid_out[part].lacks->needed);
+    }
+    schedule::ListWorkspace workspace, own;
+    const auto expected = schedule::list_schedule(plan, times, memory, options, own);
+    if (const auto* lacks = std::get_if<Infeasible>(&expected)) {
+      CHECK(needed == lacks->needed);
+      continue;
+    }
+    CHECK(needed == 0);
+    std::vector<DeviceSchedule> schedule = schedule::empty_schedule(plan);
+    Nanos end;
+    for (schedule::ListPart& part : laid_out) {
+      end = std::max(end, schedule::list_laid_out_part(plan, parts, part, times, options, workspace,
+                                                       schedule));
+    }
+    CHECK(end == own.end);
+    CHECK(schedule == std::get<0>(expected));
+  }
+}
+
 TEST_CASE("list_schedule: what it refuses") {
   const Plan plan = even_plan(1, 2, 1, LmHead::last, 2);
   const HandTimes times{&plan};

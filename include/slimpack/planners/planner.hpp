@@ -41,14 +41,24 @@ inline constexpr std::array<std::string_view, 3> kWords<planners::Effort>{"fast"
 
 namespace slimpack::planners {
 
-/// The budget of a search in simulated steps, the same for every planner: 4, 128 or 1024, with more
-/// than 32768 samples fewer in proportion, but at least 4, 24 or 128.
+/// The budget of a planner in simulated steps, the same for every planner: 4, 768 or 3072, with
+/// more than 32768 samples fewer in proportion, but at least 4, 144 or 768.
 [[nodiscard]] constexpr std::int64_t evaluations(Effort effort, std::int64_t samples) noexcept {
-  constexpr std::array<std::int64_t, 3> kMost{4, 128, 1024}, kLeast{4, 24, 128};
+  constexpr std::array<std::int64_t, 3> kMost{4, 768, 3072}, kLeast{4, 144, 768};
   constexpr std::int64_t kMany = 32'768;
   const auto i = static_cast<std::size_t>(effort);
   const std::int64_t share = kMost[i] * kMany / std::max(samples, kMany);
   return std::max(share, kLeast[i]);
+}
+
+/// Searches that the budget of a normal or thorough effort pays for. A planner that makes one goes
+/// on while that finds better settings.
+inline constexpr std::int64_t kSearches = 6;
+
+/// The steps of one of them; those of the whole budget where the effort is fast.
+[[nodiscard]] constexpr std::int64_t search_evaluations(Effort effort,
+                                                        std::int64_t samples) noexcept {
+  return evaluations(effort, samples) / (effort == Effort::fast ? 1 : kSearches);
 }
 
 /// What a request says about memory in place of the cluster's figures and the rules' defaults.

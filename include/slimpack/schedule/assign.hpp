@@ -49,9 +49,10 @@ struct Assignment {
 
 /// Assigns samples to ranks so that the largest load is small. Samples above the rules' threshold
 /// or room come first, the longest one first. Each goes to the smallest group size g at which a
-/// part exceeds neither, or to the largest allowed size. A group consists of the ranks k g .. k g +
-/// g - 1. Groups inside one node are preferred, then the least loaded, then the lowest. The other
-/// samples follow, longest first, each to the least loaded rank (LPT). Moves and swaps then
+/// part exceeds neither, or to the largest allowed size; sizes are a chain of divisors of the
+/// number of ranks, each the least multiple of the one before. A group consists of the ranks k g ..
+/// k g + g - 1. Groups inside one node are preferred, then the least loaded, then the lowest. The
+/// other samples follow, longest first, each to the least loaded rank (LPT). Moves and swaps then
 /// rebalance the most loaded rank while its load falls. Equal times go in input order, equal ranks
 /// by number.
 ///
@@ -87,7 +88,7 @@ class CpGroups {
   /// The smallest group, 1 if none is needed, for a sample of this need.
   [[nodiscard]] std::int32_t size_for(std::size_t sample, const SampleNeed& need,
                                       Int128 total) const {
-    for (std::int32_t size = 1; size < most_; ++size) {
+    for (std::int32_t size = 1; size < most_; size = larger(size)) {
       const bool quick = Int128{part(sample, need, size)} * 1000 * rules_.ranks <=
                          total * Int128{rules_.threshold_permille};
       if (quick && need.bytes.value / size + 1 <= rules_.room.value) return size;
@@ -119,6 +120,13 @@ class CpGroups {
   }
 
  private:
+  /// The least multiple of a size that divides all ranks, or the largest size: so that groups lie
+  /// inside one another, and few ranks wait for each other.
+  [[nodiscard]] std::int32_t larger(std::int32_t size) const {
+    std::int32_t next = 2 * size;
+    while (next < most_ && rules_.ranks % next != 0) next += size;
+    return std::min(next, most_);
+  }
   [[nodiscard]] bool crosses(std::int32_t first, std::int32_t size) const {
     if (rules_.node.empty()) return false;
     const auto from = rules_.node.begin() + first;

@@ -100,6 +100,117 @@ inline void check_options(const ListOptions& options) {
   return schedule;
 }
 
+/// Lays out one part of a plan for `list_laid_out_part`, and says what memory it lacks, if
+/// anything. Throws as `list_schedule` does. O(slices + items log items) at worst.
+[[nodiscard]] inline std::optional<Infeasible> lay_out_part(
+    const Plan& plan, const ScheduleParts& parts, std::size_t part, const MemoryModel& memory,
+    const ListOptions& options, std::vector<detail::ListRank>& ranks) {
+  detail::check_options(options);
+  require(part < parts.size(), "list_schedule_part: part does not exist",
+          static_cast<std::int64_t>(part));
+  const auto stages = static_cast<std::size_t>(plan.parallel.pp);
+  if (!parts.packs(part, Pass::forward).empty()) {
+    SLIMPACK_ON_SIMULATION(orders, parts.ranks(part).size() * stages);
+  }
+  detail::lay_out(ranks, plan, parts, part, options);
+  const std::int64_t available = (plan.memory.capacity - plan.memory.reserved).value;
+  detail::ListMemory room(memory);
+  std::optional<Infeasible> lacks;
+  std::int64_t worst = available;
+  for (detail::ListRank& rank : ranks) {
+    detail::fill_bytes(rank, memory);
+    rank.least.resize(rank.pass[0].size() * stages);
+    rank.gate.resize(rank.pass[1].size() * stages);
+    rank.weights.due.resize(rank.weights.size() * stages);
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      const std::int64_t needed = room.fill(rank, plan, pp, available);
+      if (needed <= worst) continue;
+      worst = needed;
+      lacks = Infeasible{
+          "bytes of memory on device dp " + std::to_string(rank.dp) + ", pp " + std::to_string(pp),
+          needed, available};
+    }
+  }
+  return lacks;
+}
+
+/// Schedules a part whose ranks `lay_out_part` has laid out in the workspace, with the same
+/// options, and which lacks nothing; `schedule` as for `list_schedule_part`. Returns when its last
+/// F, B, W or H ends in the list's own simulation.
+template <UnitTimes Times>
+[[nodiscard]] Nanos list_laid_out_part(const Plan& plan, const ScheduleParts& parts,
+                                       const Times& times, const ListOptions& options,
+                                       ListWorkspace& workspace,
+                                       std::vector<DeviceSchedule>& schedule) {
+  const std::size_t devices =
+      static_cast<std::size_t>(plan.parallel.dp) * static_cast<std::size_t>(plan.parallel.pp);
+  require(schedule.empty() || schedule.size() == devices,
+          "list_schedule_part: there must be one schedule a device",
+          static_cast<std::int64_t>(schedule.size()));
+  for (detail::ListRank& rank : workspace.ranks) detail::fill_times(rank, plan, times);
+  return detail::ListRun(plan, workspace.ranks, parts, options, workspace.state, schedule).run();
+}
+
+/// One part of a plan, laid out before it is scheduled.
+struct ListPart {
+  std::vector<detail::ListRank>
+      ranks;                        ///< the items of its ranks, and which of them have room when
+  std::optional<Infeasible> lacks;  ///< set if memory does not suffice; absent: nothing
+};
+
+/// Lays out one part of a plan in place of what `laid_out` held, whose memory is used again. Throws
+/// as `list_schedule` does. O(slices + items log items) at worst.
+inline void lay_out_part(const Plan& plan, const ScheduleParts& parts, std::size_t part,
+                         const MemoryModel& memory, const ListOptions& options,
+                         ListPart& laid_out) {
+  detail::check_options(options);
+  require(part < parts.size(), "list_schedule_part: part does not exist",
+          static_cast<std::int64_t>(part));
+  const auto stages = static_cast<std::size_t>(plan.parallel.pp);
+  if (!parts.packs(part, Pass::forward).empty()) {
+    SLIMPACK_ON_SIMULATION(orders, parts.ranks(part).size() * stages);
+  }
+  detail::lay_out(laid_out.ranks, plan, parts, part, options);
+  const std::int64_t available = (plan.memory.capacity - plan.memory.reserved).value;
+  detail::ListMemory room(memory);
+  laid_out.lacks.reset();
+  std::int64_t worst = available;
+  for (detail::ListRank& rank : laid_out.ranks) {
+    detail::fill_bytes(rank, memory);
+    rank.least.resize(rank.pass[0].size() * stages);
+    rank.gate.resize(rank.pass[1].size() * stages);
+    rank.weights.due.resize(rank.weights.size() * stages);
+    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
+      const std::int64_t needed = room.fill(rank, plan, pp, available);
+      if (needed <= worst) continue;
+      worst = needed;
+      laid_out.lacks = Infeasible{
+          "bytes of memory on device dp " + std::to_string(rank.dp) + ", pp " + std::to_string(pp),
+          needed, available};
+    }
+  }
+}
+
+/// Schedules a part that `lay_out_part` has laid out with the same plan and options, and that lacks
+/// nothing, as `list_schedule_part` does. The part goes into the workspace; what that held before
+/// comes back in `laid_out`, to be used again. Returns when the last F, B, W or H ends.
+template <UnitTimes Times>
+[[nodiscard]] Nanos list_laid_out_part(const Plan& plan, const ScheduleParts& parts,
+                                       ListPart& laid_out, const Times& times,
+                                       const ListOptions& options, ListWorkspace& workspace,
+                                       std::vector<DeviceSchedule>& schedule) {
+  SLIMPACK_ASSERT(!laid_out.lacks);
+  // Rows of times are the largest part of a rank: the next one fills those of the one before.
+  for (std::size_t i = 0; i < std::min(laid_out.ranks.size(), workspace.ranks.size()); ++i) {
+    laid_out.ranks[i].time.swap(workspace.ranks[i].time);
+    laid_out.ranks[i].transfer.swap(workspace.ranks[i].transfer);
+    laid_out.ranks[i].arrival.swap(workspace.ranks[i].arrival);
+  }
+  laid_out.ranks.swap(workspace.ranks);
+  for (detail::ListRank& rank : workspace.ranks) detail::fill_times(rank, plan, times);
+  return detail::ListRun(plan, workspace.ranks, parts, options, workspace.state, schedule).run();
+}
+
 /// Schedules one part of a plan and writes the orders of its devices into `schedule`, which has an
 /// entry for each device of the plan (`empty_schedule`), or none: then only the end is found. Parts
 /// may be scheduled by different threads, each with a workspace of its own. Throws as
@@ -110,43 +221,19 @@ template <UnitTimes Times>
                                              const MemoryModel& memory, const ListOptions& options,
                                              ListWorkspace& workspace,
                                              std::vector<DeviceSchedule>& schedule) {
-  detail::check_options(options);
-  require(part < parts.size(), "list_schedule_part: part does not exist",
-          static_cast<std::int64_t>(part));
   const std::size_t devices =
       static_cast<std::size_t>(plan.parallel.dp) * static_cast<std::size_t>(plan.parallel.pp);
   require(schedule.empty() || schedule.size() == devices,
           "list_schedule_part: there must be one schedule a device",
           static_cast<std::int64_t>(schedule.size()));
-  if (!parts.packs(part, Pass::forward).empty()) {
-    SLIMPACK_ON_SIMULATION(
-        orders, parts.ranks(part).size() * devices / static_cast<std::size_t>(plan.parallel.dp));
+  ListPart laid_out{std::move(workspace.ranks), {}};
+  workspace.ranks.clear();
+  lay_out_part(plan, parts, part, memory, options, laid_out);
+  if (laid_out.lacks) {
+    workspace.ranks.swap(laid_out.ranks);
+    return {{}, std::move(laid_out.lacks)};
   }
-  detail::lay_out(workspace.ranks, plan, parts, part, options);
-  const std::int64_t available = (plan.memory.capacity - plan.memory.reserved).value;
-  detail::ListMemory room(memory);
-  ListOutcome outcome;
-  std::int64_t worst = available;
-  for (detail::ListRank& rank : workspace.ranks) {
-    detail::fill_bytes(rank, memory);
-    const auto stages = static_cast<std::size_t>(plan.parallel.pp);
-    rank.least.resize(rank.pass[0].size() * stages);
-    rank.gate.resize(rank.pass[1].size() * stages);
-    rank.weights.due.resize(rank.weights.size() * stages);
-    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-      const std::int64_t needed = room.fill(rank, plan, pp, available);
-      if (needed <= worst) continue;
-      worst = needed;
-      outcome.infeasible = Infeasible{
-          "bytes of memory on device dp " + std::to_string(rank.dp) + ", pp " + std::to_string(pp),
-          needed, available};
-    }
-  }
-  if (outcome.infeasible) return outcome;
-  for (detail::ListRank& rank : workspace.ranks) detail::fill_times(rank, plan, times);
-  outcome.end =
-      detail::ListRun(plan, workspace.ranks, parts, options, workspace.state, schedule).run();
-  return outcome;
+  return {list_laid_out_part(plan, parts, laid_out, times, options, workspace, schedule), {}};
 }
 
 /// The orders of all devices of a plan that is complete but for its schedule, or the memory that it

@@ -83,6 +83,9 @@ struct SearchLimits {
   std::int64_t keep = 0;                 ///< devices of its budget that the search leaves
   /// Ends after so many candidates that fit, to save time; absent: the budget alone counts.
   std::optional<std::int64_t> fitting = {};
+  /// Ends, once so many devices have been spent, where the second half of all that have been found
+  /// nothing better; absent: goes on.
+  std::optional<std::int64_t> patience = {};
 };
 
 /// What a search found.

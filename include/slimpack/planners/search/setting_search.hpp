@@ -57,7 +57,15 @@ class SettingSearch {
  private:
   [[nodiscard]] bool more() const noexcept {
     return limits_.counter->left() > limits_.keep &&
-           (!limits_.fitting || fitted_ < *limits_.fitting);
+           (!limits_.fitting || fitted_ < *limits_.fitting) && !tired();
+  }
+  /// What has been spent.
+  [[nodiscard]] std::int64_t spent() const noexcept {
+    return allowed_ - (limits_.counter->left() - limits_.keep);
+  }
+  /// The second half of what has been spent has found nothing better.
+  [[nodiscard]] bool tired() const noexcept {
+    return limits_.patience && spent() >= *limits_.patience && spent() >= 2 * spent_at_best_;
   }
   /// More than half of what may be spent has been.
   [[nodiscard]] bool half_spent() const noexcept {
@@ -317,7 +325,10 @@ class SettingSearch {
       ScoredPoint& each = fresh[i];
       scores_.emplace(each.second, each.first);
       if (each.first.excess <= 0) ++fitted_;
-      if (best_.second.empty() || each < best_) best_ = std::move(each);
+      if (best_.second.empty() || each < best_) {
+        best_ = std::move(each);
+        spent_at_best_ = spent();
+      }
     }
   }
 
@@ -349,7 +360,7 @@ class SettingSearch {
   const SearchSpace& space_;
   const SearchLimits& limits_;
   EvaluatorRef evaluate_;
-  std::int64_t allowed_;
+  std::int64_t allowed_, spent_at_best_ = 0;
   std::map<SettingPoint, CandidateScore> scores_;
   ScoredPoint best_;
   std::set<std::tuple<std::size_t, std::size_t, std::size_t>> longer_;  // setting, from, to

@@ -27,72 +27,20 @@
 
 namespace slimpack::planners {
 
-/// Scores points of a space by scheduling the rank component that is likely to take longest.
-class SlimpackCandidates {
+/// Schedules rank components, and remembers how long each takes. Thread-safe.
+class SlimpackScores {
  public:
-  /// Candidates of a space; problem and space must outlive them.
-  SlimpackCandidates(const SlimpackProblem& problem, const SlimpackSpace& space)
-      : problem_(problem), space_(space), assignments_(problem) {}
+  /// Of a problem, which must outlive it.
+  explicit SlimpackScores(const SlimpackProblem& problem)
+      : problem_(problem), assignments_(problem) {}
 
-  /// The settings of a point.
-  [[nodiscard]] SlimpackSettings at(const SettingPoint& point) const { return space_.at(point); }
+  /// What is planned.
+  [[nodiscard]] const SlimpackProblem& problem() const noexcept { return problem_; }
   /// Phase 1 of a candidate: which ranks compute which samples.
   [[nodiscard]] std::shared_ptr<const RankAssignment> assign(
       const SlimpackSettings& settings) const {
     return assignments_(settings);
   }
-
-  /// Whether a point makes a candidate: where ranks may share samples, some have to, and another
-  /// limit of groups than the usual one has to change that.
-  [[nodiscard]] bool exists(const SettingPoint& point) const {
-    if (!space_.exists(point)) return false;
-    SlimpackSettings settings = at(point);
-    if (!settings.shares()) return true;
-    if (assign(settings)->widest == 1) return false;
-    const std::int32_t allowed = settings.widest_group;
-    const std::int32_t usual = usual_widest_group(problem_.request());
-    if (allowed == usual) return true;
-    settings.widest_group = usual;
-    // Where all groups are narrower than the limit, no other limit from there on changes anything.
-    const std::int32_t widest = assign(settings)->widest;
-    return allowed < widest || (allowed > usual && widest == usual);
-  }
-  /// The devices of the rank component that stands for the step.
-  [[nodiscard]] std::int64_t devices(const SettingPoint& point) const {
-    const auto assigned = assign(at(point));
-    return devices(*assigned, assigned->hardest);
-  }
-  /// The devices of a component.
-  [[nodiscard]] std::int64_t devices(const RankAssignment& assigned, std::size_t component) const {
-    const PlanRequest& request = problem_.request();
-    return static_cast<std::int64_t>(assigned.components[component].size()) * request.pp *
-           request.tp;
-  }
-  /// The score of the rank component that is likely to take longest.
-  [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
-    const SlimpackSettings settings = at(point);
-    const auto assigned = assign(settings);
-    return score(*assigned, settings, assigned->hardest);
-  }
-
-  /// The devices of each component that may lack memory or end late although the first one does
-  /// not; none where there is only one.
-  [[nodiscard]] std::vector<std::int64_t> witness_devices(const SettingPoint& point) const {
-    const SlimpackSettings settings = at(point);
-    const auto assigned = assign(settings);
-    std::vector<std::int64_t> all;
-    for (const std::size_t witness : witnesses_of(problem_, *assigned, settings)) {
-      all.push_back(devices(*assigned, witness));
-    }
-    return all;
-  }
-  /// The score of one of those components.
-  [[nodiscard]] CandidateScore witness(const SettingPoint& point, std::size_t number) const {
-    const SlimpackSettings settings = at(point);
-    const auto assigned = assign(settings);
-    return score(*assigned, settings, witnesses_of(problem_, *assigned, settings)[number]);
-  }
-
   /// The score of one component, by the samples that stand for it. `assigned` is one of `assign`.
   [[nodiscard]] CandidateScore score(const RankAssignment& assigned,
                                      const SlimpackSettings& settings,
@@ -167,12 +115,97 @@ class SlimpackCandidates {
   }
 
   const SlimpackProblem& problem_;
-  const SlimpackSpace& space_;
   AssignmentCache assignments_;
-  /// Stages of a search, starts and components ask for some candidates again. Never iterated over.
+  /// Searches, their stages, starts and components ask for some candidates again. Never iterated
+  /// over.
   mutable std::map<const RankAssignment*, std::vector<Scored>> scored_;
   mutable Mutex mutex_;
   DeviceOrders orders_;
+};
+
+/// Scores points of a space by scheduling the rank component that is likely to take longest.
+class SlimpackCandidates {
+ public:
+  /// Candidates of a space; scores and space must outlive them.
+  SlimpackCandidates(const SlimpackScores& scores, const SlimpackSpace& space)
+      : scores_(scores), problem_(scores.problem()), space_(space) {}
+
+  /// The settings of a point.
+  [[nodiscard]] SlimpackSettings at(const SettingPoint& point) const { return space_.at(point); }
+  /// Phase 1 of a candidate: which ranks compute which samples.
+  [[nodiscard]] std::shared_ptr<const RankAssignment> assign(
+      const SlimpackSettings& settings) const {
+    return scores_.assign(settings);
+  }
+
+  /// Whether a point makes a candidate: where ranks may share samples, some have to, and another
+  /// limit of groups than the usual one has to change that.
+  [[nodiscard]] bool exists(const SettingPoint& point) const {
+    if (!space_.exists(point)) return false;
+    SlimpackSettings settings = at(point);
+    if (!settings.shares()) return true;
+    if (assign(settings)->widest == 1) return false;
+    const std::int32_t allowed = settings.widest_group;
+    const std::int32_t usual = usual_widest_group(problem_.request());
+    if (allowed == usual) return true;
+    settings.widest_group = usual;
+    // Where all groups are narrower than the limit, no other limit from there on changes anything.
+    const std::int32_t widest = assign(settings)->widest;
+    return allowed < widest || (allowed > usual && widest == usual);
+  }
+  /// The devices of the rank component that stands for the step.
+  [[nodiscard]] std::int64_t devices(const SettingPoint& point) const {
+    const auto assigned = assign(at(point));
+    return devices(*assigned, assigned->hardest);
+  }
+  /// The devices of a component.
+  [[nodiscard]] std::int64_t devices(const RankAssignment& assigned, std::size_t component) const {
+    const PlanRequest& request = problem_.request();
+    return static_cast<std::int64_t>(assigned.components[component].size()) * request.pp *
+           request.tp;
+  }
+  /// The score of the rank component that is likely to take longest.
+  [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
+    const SlimpackSettings settings = at(point);
+    const auto assigned = assign(settings);
+    return score(*assigned, settings, assigned->hardest);
+  }
+
+  /// The devices of each component that may lack memory or end late although the first one does
+  /// not; none where there is only one.
+  [[nodiscard]] std::vector<std::int64_t> witness_devices(const SettingPoint& point) const {
+    const SlimpackSettings settings = at(point);
+    const auto assigned = assign(settings);
+    std::vector<std::int64_t> all;
+    for (const std::size_t witness : witnesses_of(problem_, *assigned, settings)) {
+      all.push_back(devices(*assigned, witness));
+    }
+    return all;
+  }
+  /// The score of one of those components.
+  [[nodiscard]] CandidateScore witness(const SettingPoint& point, std::size_t number) const {
+    const SlimpackSettings settings = at(point);
+    const auto assigned = assign(settings);
+    return score(*assigned, settings, witnesses_of(problem_, *assigned, settings)[number]);
+  }
+
+  /// The score of one component, by the samples that stand for it. `assigned` is one of `assign`.
+  [[nodiscard]] CandidateScore score(const RankAssignment& assigned,
+                                     const SlimpackSettings& settings,
+                                     std::size_t component) const {
+    return scores_.score(assigned, settings, component);
+  }
+  /// The whole plan with its prediction, and what it lacks, if anything; `settings` for all
+  /// components or for each.
+  [[nodiscard]] std::pair<Plan, std::optional<Infeasible>> plan(
+      const RankAssignment& assigned, std::span<const SlimpackSettings> settings) const {
+    return scores_.plan(assigned, settings);
+  }
+
+ private:
+  const SlimpackScores& scores_;
+  const SlimpackProblem& problem_;
+  const SlimpackSpace& space_;
 };
 
 }  // namespace slimpack::planners

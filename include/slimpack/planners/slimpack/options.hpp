@@ -13,6 +13,7 @@ struct SlimpackOptions {
   bool shard_head = true;   ///< the head may be split over the stages
   bool mixed_modes = true;  ///< long samples may recompute more than others
   bool weights = true;      ///< gradients of weights may be computed apart from B
+  friend bool operator==(const SlimpackOptions&, const SlimpackOptions&) = default;
 };
 
 }  // namespace slimpack::planners

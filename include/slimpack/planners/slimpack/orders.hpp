@@ -21,6 +21,7 @@
 #include "slimpack/planners/slimpack/settings.hpp"
 #include "slimpack/planners/slimpack/step_end.hpp"
 #include "slimpack/schedule/list_schedule.hpp"
+#include "slimpack/schedule/schedule_parts.hpp"
 
 namespace slimpack::planners {
 
@@ -42,25 +43,28 @@ class DeviceOrders {
                                  bool timed) const {
     const schedule::ScheduleParts parts(plan);
     if (!timed) plan.schedule = schedule::empty_schedule(plan);
-    OrderOutcome all;
     std::unique_ptr<schedule::ListWorkspace> workspace = take();
-    for (std::size_t part = 0; part < parts.size(); ++part) {
+    const auto settings_of = [&](std::size_t part) -> const SlimpackSettings& {
       const auto rank = static_cast<std::size_t>(parts.ranks(part).front());
-      const SlimpackSettings& own =
-          settings[settings.size() == 1 ? 0 : assigned.component_of[rank]];
+      return settings[settings.size() == 1 ? 0 : assigned.component_of[rank]];
+    };
+    // No part is scheduled where another one lacks memory: first all are laid out. A candidate has
+    // one part that is not empty.
+    std::vector<schedule::ListPart> laid_out(timed ? 0 : parts.size());
+    OrderOutcome all;
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      const SlimpackSettings& own = settings_of(part);
       OrderOutcome one;
       if (own.rule == OrderRule::lockstep) {
         one = lockstep(plan, parts, part, own, times, memory, timed);
-      } else {
-        schedule::ListOptions options;
-        options.head_batch = own.head_batch;
-        options.forward_queue = own.forward_queue;
+      } else if (timed) {
         schedule::ListOutcome listed = schedule::list_schedule_part(
-            plan, parts, part, times, memory, options, *workspace, plan.schedule);
+            plan, parts, part, times, memory, list_options(own), *workspace, plan.schedule);
         one = {listed.end, {}, std::move(listed.infeasible)};
-        if (timed && !one.infeasible) {
-          one.step_end = step_end(plan, times, workspace->state.last);
-        }
+        if (!one.infeasible) one.step_end = step_end(plan, times, workspace->state.last);
+      } else {
+        schedule::lay_out_part(plan, parts, part, memory, list_options(own), laid_out[part]);
+        one.infeasible = std::move(laid_out[part].lacks);
       }
       all.end = std::max(all.end, one.end);
       all.step_end = std::max(all.step_end, one.step_end);
@@ -68,11 +72,25 @@ class DeviceOrders {
         all.infeasible = std::move(one.infeasible);
       }
     }
+    for (std::size_t part = 0; part < laid_out.size() && !all.infeasible; ++part) {
+      const SlimpackSettings& own = settings_of(part);
+      if (own.rule == OrderRule::lockstep) continue;
+      all.end = std::max(
+          all.end, schedule::list_laid_out_part(plan, parts, laid_out[part], times,
+                                                list_options(own), *workspace, plan.schedule));
+      laid_out[part].ranks.clear();
+    }
     give_back(std::move(workspace));
     return all;
   }
 
  private:
+  [[nodiscard]] static schedule::ListOptions list_options(const SlimpackSettings& settings) {
+    schedule::ListOptions options;
+    options.head_batch = settings.head_batch;
+    options.forward_queue = settings.forward_queue;
+    return options;
+  }
   [[nodiscard]] static OrderOutcome lockstep(Plan& plan, const schedule::ScheduleParts& parts,
                                              std::size_t part, const SlimpackSettings& settings,
                                              const PricedPlan& times, const MemoryModel& memory,

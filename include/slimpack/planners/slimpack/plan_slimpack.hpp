@@ -39,29 +39,49 @@ namespace detail {
 struct SlimpackStage {
   Effort effort = Effort::fast;  ///< whose starts and whose number of whole plans it has
   std::int64_t most = 1;         ///< candidates that fit
-  std::int64_t end = 0;          ///< devices of the budget that it leaves to later stages
+  std::int64_t end = 0;          ///< devices of the budget that it leaves to others
 };
 
-/// The stages of a request. Every simulation passes the counter, whose budget is hard. Besides, a
-/// search ends after three candidates that fit for every four steps of the budget, to save time; a
-/// normal one after twice as many where samples are few, and so candidates soon timed, and half as
-/// many where they are not. Of a budget that the request gives, where that is little, it ends after
-/// up to four candidates for each step: those of one component of many cost little of it.
-[[nodiscard]] inline std::vector<SlimpackStage> slimpack_stages(const PlanRequest& request) {
-  const std::int64_t steps = evaluations(request);
+/// The ideas of each search of a request, all of `options` first. A climb over all settings may end
+/// where one without some of them does not pass by, and no space without an idea is left out that
+/// is a planner by itself: so none of those planners ends ahead.
+[[nodiscard]] inline std::vector<SlimpackOptions> slimpack_parts(const PlanRequest& request,
+                                                                 const SlimpackOptions& options) {
+  std::vector<SlimpackOptions> parts{options};
+  if (request.budget || request.effort == Effort::fast || options != SlimpackOptions{}) {
+    return parts;
+  }
+  for (bool SlimpackOptions::* idea :
+       {&SlimpackOptions::asymmetric, &SlimpackOptions::slicing, &SlimpackOptions::merging,
+        &SlimpackOptions::shard_head, &SlimpackOptions::weights}) {
+    parts.push_back(options);
+    parts.back().*idea = false;
+  }
+  return parts;
+}
+
+/// The stages of one search of a request. Every simulation passes the counter, whose budget is
+/// hard. Besides, a search ends after three candidates that fit for every four steps of the budget,
+/// to save time; a normal one after twice as many where samples are few, and so candidates soon
+/// timed, and half as many where they are not. Of a budget that the request gives, where that is
+/// little, it ends after up to four candidates for each step: those of one component of many cost
+/// little of it. What the counter has beside this search is left to others.
+[[nodiscard]] inline std::vector<SlimpackStage> slimpack_stages(const PlanRequest& request,
+                                                                const SimulationCounter& counter) {
   if (request.budget) {
     constexpr std::int64_t kMany = 64;
+    const std::int64_t steps = evaluations(request);
     return {{request.effort, std::max(steps, std::min(4 * steps, kMany)), 0}};
   }
   const auto samples = static_cast<std::int64_t>(request.batch.samples.size());
-  constexpr std::int64_t kFewSamples = 8192;
+  constexpr std::int64_t kFewSamples = 16384;
   std::vector<SlimpackStage> stages;
   std::int64_t before = 0;
   for (const Effort effort : {Effort::fast, Effort::normal, Effort::thorough}) {
-    const std::int64_t all = evaluations(effort, samples);
+    const std::int64_t all = search_evaluations(effort, samples);
     std::int64_t most = all / 4 * 3;
     if (effort == Effort::normal) most = samples <= kFewSamples ? 2 * most : most / 2;
-    stages.push_back({effort, most - before, (steps - all) * all_devices(request)});
+    stages.push_back({effort, most - before, counter.left() - all * counter.step_devices()});
     before = most;
     if (effort == request.effort) break;
   }
@@ -211,20 +231,27 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
   const double cpu_start = thread_seconds();
   check_request(request, options.weights);
   const SlimpackProblem problem(request, name, options);
-  const SlimpackSpace values = slimpack_space(problem, request.effort);
-  const SlimpackCandidates candidates(problem, values);
+  const SlimpackScores scores(problem);
   SimulationCounter counter(request, cpu_start);
   std::optional<PlanOutcome> best;
   const auto time = [](const PlanOutcome& outcome) {
     const Plan* plan = plan_in(outcome.result);
     return plan == nullptr ? Nanos::max() : plan->prediction.iteration;
   };
-  for (const detail::SlimpackStage& stage : detail::slimpack_stages(request)) {
-    const SlimpackSpace space = slimpack_space(problem, stage.effort);
-    PlanOutcome outcome = detail::SlimpackSearch(problem, space, candidates, stage, counter).run();
-    if (!best || time(outcome) < time(*best) ||
-        (time(*best) == Nanos::max() && time(outcome) == Nanos::max())) {
-      best = std::move(outcome);
+  std::vector<std::size_t> whole;  // how many values each setting has
+  for (const SlimpackOptions& part : detail::slimpack_parts(request, options)) {
+    const SlimpackSpace values = slimpack_space(problem, part, request.effort);
+    if (values.sizes() == whole) continue;  // no setting has more values with this idea
+    if (whole.empty()) whole = values.sizes();
+    const SlimpackCandidates candidates(scores, values);
+    for (const detail::SlimpackStage& stage : detail::slimpack_stages(request, counter)) {
+      const SlimpackSpace space = slimpack_space(problem, part, stage.effort);
+      PlanOutcome outcome =
+          detail::SlimpackSearch(problem, space, candidates, stage, counter).run();
+      if (!best || time(outcome) < time(*best) ||
+          (time(*best) == Nanos::max() && time(outcome) == Nanos::max())) {
+        best = std::move(outcome);
+      }
     }
   }
   if (auto* plan = std::get_if<Plan>(&best->result)) {

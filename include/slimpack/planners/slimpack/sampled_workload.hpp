@@ -17,7 +17,7 @@
 namespace slimpack::planners {
 
 /// Candidates are timed on no more than about so many samples a group.
-inline constexpr std::size_t kSampledSamples = 1024;
+inline constexpr std::size_t kSampledSamples = 512;
 /// The longest samples of a group decide what fits: so many are always there.
 inline constexpr std::size_t kSampledLongest = 64;
 

@@ -33,11 +33,11 @@ namespace detail {
 /// Chooses the values of a space, one setting after the other.
 class SlimpackSpaceMaker {
  public:
-  SlimpackSpaceMaker(const SlimpackProblem& problem, Effort effort)
+  SlimpackSpaceMaker(const SlimpackProblem& problem, const SlimpackOptions& options, Effort effort)
       : problem_(problem),
         request_(problem.request()),
         effort_(effort),
-        options_(problem.options()),
+        options_(options),
         tokens_(total_tokens(request_.batch.samples)),
         longest_(longest_of(request_.batch.samples)) {}
 
@@ -72,7 +72,8 @@ class SlimpackSpaceMaker {
     layout_.order = add("order", &SlimpackSettings::order,
                         {{QueueOrder::long_first, QueueOrder::short_first, QueueOrder::pyramid}});
     const Values<std::int32_t> batches = head_batch_values(heads);
-    add("head_batch", &SlimpackSettings::head_batch, batches,
+    layout_.head_batch = add(
+        "head_batch", &SlimpackSettings::head_batch, batches,
         {.ordered = true,
          .applies =
              [](const SlimpackSettings& settings) { return settings.head.head == LmHead::shard; },
@@ -116,6 +117,9 @@ class SlimpackSpaceMaker {
       if (heads.values[i].head == LmHead::last) layout_.last_head = i;
     }
     layout_.chunk_values = chunks.values;
+    const std::vector<std::int32_t> widest = widest_values();
+    layout_.widest_most =
+        static_cast<std::size_t>(std::max_element(widest.begin(), widest.end()) - widest.begin());
     SlimpackStarts(problem_, effort_, layout_, unit_overhead(), space_).add_all();
     return std::move(space_);
   }
@@ -142,9 +146,6 @@ class SlimpackSpaceMaker {
   [[nodiscard]] static std::string threshold_text(std::int64_t permille) {
     return permille == 0 ? "off" : std::to_string(permille) + "/1000";
   }
-
-  /// With so many times the packs that fill a pipeline, fill and drain no longer count.
-  static constexpr std::int64_t kManyFulls = 100;
 
   /// The head on the last stage, from fewest layers there to an even part; then sharded.
   [[nodiscard]] Values<LmHeadPlacement> head_values() const {
@@ -192,7 +193,7 @@ class SlimpackSpaceMaker {
   }
   /// On one stage nothing waits for a drain.
   [[nodiscard]] std::vector<WeightRule> weight_values() const {
-    if (!problem_.splits()) return {WeightRule::with};
+    if (!options_.weights || !problem_.splits()) return {WeightRule::with};
     if (request_.weights == WeightGradients::apart) return {WeightRule::apart};
     if (request_.pp == 1) return {WeightRule::with};
     return {WeightRule::with, WeightRule::tail, WeightRule::apart};
@@ -339,7 +340,7 @@ class SlimpackSpaceMaker {
   const SlimpackProblem& problem_;
   const PlanRequest& request_;
   Effort effort_;
-  const SlimpackOptions& options_;
+  SlimpackOptions options_;
   Tokens tokens_, longest_;
   SlimpackSpace space_;
   SpaceLayout layout_;
@@ -347,10 +348,11 @@ class SlimpackSpaceMaker {
 
 }  // namespace detail
 
-/// The values of each setting that are worth trying for a request, and where searches of an effort
-/// begin; the values are the same for all efforts.
-[[nodiscard]] inline SlimpackSpace slimpack_space(const SlimpackProblem& problem, Effort effort) {
-  return detail::SlimpackSpaceMaker(problem, effort).make();
+/// The values of each setting that are worth trying for a request with these ideas, and where
+/// searches of an effort begin; the values are the same for all efforts.
+[[nodiscard]] inline SlimpackSpace slimpack_space(const SlimpackProblem& problem,
+                                                  const SlimpackOptions& options, Effort effort) {
+  return detail::SlimpackSpaceMaker(problem, options, effort).make();
 }
 
 }  // namespace slimpack::planners

@@ -33,6 +33,9 @@ using SlimpackSpace = SettingSpace<SlimpackSettings>;
 
 namespace detail {
 
+/// With so many times the packs that fill a pipeline, fill and drain no longer count.
+inline constexpr std::int64_t kManyFulls = 100;
+
 /// What starts have to know about a space.
 struct SpaceLayout {
   /// The position of a setting in a point, and how many values it has.
@@ -44,7 +47,9 @@ struct SpaceLayout {
   std::vector<ModeChoice> modes;
   std::vector<std::int64_t> unit_values;
   std::vector<std::int32_t> chunk_values;
-  Setting mode, head, units, whole, packs, threshold, widest, order, chunks, devices, rule, weights;
+  Setting mode, head, head_batch, units, whole, packs, threshold, widest, order, chunks, devices,
+      rule, weights;
+  std::size_t widest_most = 0;           ///< the value of `widest` that is greatest
   bool many_packs = false;               ///< fill and drain do not count
   std::optional<std::size_t> last_head;  ///< the usual value of a head on the last stage, if any
 };
@@ -92,6 +97,13 @@ class SlimpackStarts {
     add_start(mode_at(light, Kind::uniform),
               {.shares = true, .interleaved = true, .few = true, .same_packs = true}, 1);
     add_start(mode_at(light, Kind::uniform), {.shares = true, .interleaved = true}, 2);
+    if (layout_.widest.size > 1) {
+      add_start(mode_at(light, Kind::uniform),
+                {.shares = true, .wide = true, .two_chunks = true, .same_packs = true}, 1);
+      add_start(
+          mode_at(light, Kind::uniform),
+          {.shares = true, .wide = true, .two_chunks = true, .same_packs = true, .whole = true}, 1);
+    }
     add_start(mode_at(light, Kind::uniform), {.interleaved = true}, 1);
     add_start(mode_at(light, Kind::uniform), {.same_packs = true}, 2);
     add_start(mode_at(light, Kind::uniform), {.two_chunks = true, .same_packs = true}, 2);
@@ -163,19 +175,39 @@ class SlimpackStarts {
     const bool shares = layout_.threshold.size > 1 && estimate.outsized();
     const std::int32_t ranks = shares ? usual_widest_group(problem_.request()) : 1;
     const std::vector<std::int32_t>& chunks = layout_.chunk_values;
+    bool settled = false;  // fast, and so many packs that the estimate leaves little open
     for (std::size_t i = chunks.size(); i > 0; i = i > 1 ? 1 : 0) {
       const auto best = estimate.best(layout_.modes, layout_.unit_values, chunks[i - 1], ranks);
       if (!best) continue;
+      // Where memory asks for so many packs, chunks gain little and take several times as long.
+      settled = settled || (effort_ == Effort::fast && !shares &&
+                            layout_.unit_values[best->units] >= 2 * kManyFulls * pipeline_);
+      if (settled && i > 1) continue;
       SettingPoint point = layout_.start;
       point[layout_.mode.position] = best->mode;
       point[layout_.units.position] = best->units;
       point[layout_.chunks.position] = i - 1;
-      if (i == 1) point[layout_.packs.position] = layout_.packs.size - 1;
+      if (i == 1) {
+        point[layout_.packs.position] = layout_.packs.size - 1;
+        // Without chunks the collectives of H are all that stages of equal packs wait for.
+        std::size_t& batch = point[layout_.head_batch.position];
+        batch = std::min(batch + 1, layout_.head_batch.size - 1);
+      }
       if (shares) {
         point[layout_.threshold.position] = 1;
         point[layout_.devices.position] = layout_.devices.size - 1;
       }
       space_.start_at(point);
+      if (settled) {
+        // Smaller batches of H keep less in flight. Whatever differs by more only seems faster on
+        // samples that stand for many.
+        std::size_t& batch = point[layout_.head_batch.position];
+        for (int less = 0; less < 2 && batch > 0; ++less) {
+          --batch;
+          space_.start_at(point);
+        }
+        continue;
+      }
       // With many packs there are few waits for W to fill.
       if (i < chunks.size() || layout_.weights.size == 1 || layout_.many_packs) continue;
       point[layout_.weights.position] = layout_.weights.size - 1;
@@ -185,6 +217,7 @@ class SlimpackStarts {
 
   struct StartKind {
     bool shares = false;       ///< ranks share long samples
+    bool wide = false;         ///< of those that share, up to all ranks
     bool interleaved = false;  ///< as many chunks as there may be, else lockstep
     bool two_chunks = false;   ///< two of them, or as many as there may be if fewer
     bool short_first = false;
@@ -212,6 +245,7 @@ class SlimpackStarts {
       if (layout_.threshold.size == 1) return;
       point[layout_.threshold.position] = layout_.threshold.size / 2 + 1;
       point[layout_.devices.position] = layout_.devices.size - 1;
+      if (kind.wide) point[layout_.widest.position] = layout_.widest_most;
       if (kind.few) {
         point[layout_.threshold.position] = 1;
         if (layout_.widest.size > 1) point[layout_.widest.position] = 1;

@@ -147,8 +147,11 @@ template <PlanCandidates Candidates>
 [[nodiscard]] PlanOutcome choose(const PlanRequest& request, const Candidates& candidates) {
   SimulationCounter counter(request, candidates.cpu_start());
   detail::StepEvaluator<Candidates> evaluate(request, candidates);
-  static_cast<void>(
-      search_settings(search_space(candidates.space()), SearchLimits{&counter}, evaluate));
+  SearchLimits limits{&counter};
+  limits.patience = counter.step_devices() *
+                    search_evaluations(std::max(request.effort, Effort::normal),
+                                       static_cast<std::int64_t>(request.batch.samples.size()));
+  static_cast<void>(search_settings(search_space(candidates.space()), limits, evaluate));
   auto& best = evaluate.best().value();  // the budget pays for one step at least
   const auto settings = candidates.space().at(best.point);
   PlanOutcome outcome{Infeasible{}, candidates.space().describe(settings)};
