@@ -32,7 +32,6 @@ find_missing() {
   need_header fmt/core.h libfmt-dev
   need_header doctest/doctest.h doctest-dev
   need_header benchmark/benchmark.h libbenchmark-dev
-  need_header openssl/evp.h libssl-dev
   need_header Eigen/Core libeigen3-dev /usr/include/eigen3
   need_command mpicxx libopenmpi-dev
   need_command mpirun openmpi-bin

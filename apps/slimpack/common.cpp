@@ -2,26 +2,25 @@
 #include "common.hpp"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
-#include <iostream>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "notes.hpp"
+#include "sha256.hpp"
 #include "sizes.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/io/cluster_json.hpp"
 #include "slimpack/io/cost_file.hpp"
 #include "slimpack/io/file.hpp"
-#include "slimpack/io/file_bytes.hpp"
 #include "slimpack/io/model_json.hpp"
+#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/registry.hpp"
+#include "slimpack/planners/slimpack/slimpack.hpp"
 
 namespace slimpack::app {
 namespace {
@@ -69,21 +68,6 @@ BatchOptions batch_options(const CommonOptions& options) {
   batch.seed = options.seed;
   batch.shuffle = !options.no_shuffle;
   return batch;
-}
-
-std::string sha256_of(std::string_view bytes) {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned int size = 0;
-  if (EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr) != 1) {
-    throw std::runtime_error("SHA-256 is not available in this OpenSSL");
-  }
-  std::string text;
-  for (unsigned int i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
-  return text;
-}
-
-std::string sha256_of_file(const std::string& path) {
-  return sha256_of(FileBytes::open(path).text());
 }
 
 void add_common_options(CLI::App& command, CommonOptions& options) {
@@ -178,6 +162,13 @@ std::vector<planners::PlannerInfo> chosen_planners(const std::vector<std::string
     chosen.push_back(planner);
   }
   return chosen;
+}
+
+void check_request_for(const planners::PlannerInfo& planner, const planners::PlanRequest& request) {
+  const auto splits = [&](const planners::SlimpackVariant& variant) {
+    return variant.name == planner.name && variant.options.weights;
+  };
+  planners::check_request(request, std::ranges::any_of(planners::kSlimpackVariants, splits));
 }
 
 namespace {
@@ -311,10 +302,16 @@ void check_options(const CommonOptions& options) {
   static_cast<void>(batch_options(options));
 }
 
+void RequestMaker::put_standard_input(LengthSet lengths) {
+  require_some(lengths);
+  const auto documents = static_cast<std::int64_t>(lengths.documents.size());
+  loaded_["-"] = {std::move(lengths), {"-", documents, {}}};
+}
+
 const RequestMaker::Loaded& RequestMaker::load(const std::string& path, bool quiet) {
   const auto found = loaded_.find(path);
   if (found != loaded_.end()) return found->second;
-  Loaded loaded{load_lengths(path, quiet), {}};
+  Loaded loaded{load_lengths(path, quiet ? Tell{} : tell_), {}};
   loaded.source = {path, static_cast<std::int64_t>(loaded.lengths.documents.size()), {}};
   if (path != "-") loaded.source.sha256 = sha256_of_file(path);
   return loaded_.emplace(path, std::move(loaded)).first->second;
@@ -329,7 +326,7 @@ std::vector<planners::PlanRequest> RequestMaker::make(const CommonOptions& optio
   std::string warning;
   planners::PlanRequest request = request_without_batch(options, warning);
   if (!warning.empty() && told_.insert(warning).second) {
-    std::cerr << "slimpack: " << warning << '\n';
+    tell_("slimpack: " + warning);
   }
   const BatchOptions batch = batch_options(options);
   request.context = batch.context;
@@ -340,10 +337,10 @@ std::vector<planners::PlanRequest> RequestMaker::make(const CommonOptions& optio
   const std::string what =
       fmt::format("{} {} {}", options.lengths, batch.context.value, options.overlong);
   if (stream.overlong().documents > 0 && !options.quiet && told_.insert(what).second) {
-    std::cerr << fmt::format("{}: {} documents ({} tokens) longer than {} tokens were {}\n",
-                             options.lengths, stream.overlong().documents,
-                             stream.overlong().tokens.value, batch.context.value,
-                             batch.overlong == Overlong::drop ? "dropped" : "cut");
+    tell_(fmt::format("{}: {} documents ({} tokens) longer than {} tokens were {}",
+                      loaded.lengths.name, stream.overlong().documents,
+                      stream.overlong().tokens.value, batch.context.value,
+                      batch.overlong == Overlong::drop ? "dropped" : "cut"));
   }
   stream.skip(static_cast<std::int64_t>(options.step));
   std::vector<planners::PlanRequest> requests(static_cast<std::size_t>(steps), request);

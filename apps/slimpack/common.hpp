@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "notes.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/data/sample.hpp"
 #include "slimpack/io/file.hpp"
@@ -39,7 +40,7 @@ struct CommonOptions {
   bool no_shuffle = false;
   std::string memory, cost;
   std::string effort = "normal", threads = "auto";
-  bool quiet = false;  ///< nothing on standard error about what the length files hold
+  bool quiet = false;  ///< nothing is told about what the length files hold
 };
 
 /// Adds an option with a second spelling, which help does not show, and gives the first. Parsing
@@ -81,9 +82,15 @@ bool check_outputs(std::initializer_list<Output> outputs);
 /// Makes requests of options. Each length file is read once, standard input too.
 class RequestMaker {
  public:
+  /// A maker that says what users should know of their input by `tell`, which is not empty.
+  explicit RequestMaker(Tell tell = tell_on_standard_error) : tell_(std::move(tell)) {}
+
+  /// Takes these lengths, at least one, where options name standard input, `-`.
+  void put_standard_input(LengthSet lengths);
+
   /// Checks every option, reads the files they name and draws the batches of `steps` consecutive
   /// steps; the requests differ in these alone. Throws InvalidInput. Documents that the context cut
-  /// or dropped are reported on standard error, once.
+  /// or dropped are told, once.
   [[nodiscard]] std::vector<planners::PlanRequest> make(const CommonOptions& options,
                                                         std::int64_t steps);
 
@@ -97,6 +104,7 @@ class RequestMaker {
   };
   [[nodiscard]] const Loaded& load(const std::string& path, bool quiet);
 
+  Tell tell_;
   std::map<std::string, Loaded> loaded_;
   std::set<std::string> told_;
 };
@@ -121,14 +129,12 @@ class RequestMaker {
 [[nodiscard]] std::vector<planners::PlannerInfo> chosen_planners(
     const std::vector<std::string>& names);
 
+/// Checks all of a request but what the planner alone knows: whether B may leave weights apart is
+/// known to the slimpack family. Throws InvalidInput.
+void check_request_for(const planners::PlannerInfo& planner, const planners::PlanRequest& request);
+
 /// What `options` say about batches.
 [[nodiscard]] BatchOptions batch_options(const CommonOptions& options);
-
-/// The SHA-256 of a text, lower-case hexadecimal.
-[[nodiscard]] std::string sha256_of(std::string_view bytes);
-
-/// The SHA-256 of a file's bytes, lower-case hexadecimal. Throws InvalidInput if it is unreadable.
-[[nodiscard]] std::string sha256_of_file(const std::string& path);
 
 /// Writes what `write(stream)` puts out to `path`, whole or not at all; nothing if `path` is empty.
 /// Throws InvalidInput if it cannot be written.

@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "sha256.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/io/cluster_json.hpp"

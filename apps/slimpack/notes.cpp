@@ -29,16 +29,20 @@ namespace {
 
 }  // namespace
 
-LengthSet load_lengths(const std::string& path, bool quiet) {
+void tell_on_standard_error(const std::string& line) {
+  std::cerr << line << '\n';
+}
+
+LengthSet load_lengths(const std::string& path, const Tell& tell) {
   if (!path.ends_with(".jsonl")) return read_lengths(path);
   LengthKeyCounts counts{};
   LengthSet lengths = read_jsonl_lengths(path, &counts);
-  if (quiet) return lengths;
+  if (!tell) return lengths;
   const bool bytes = counts[static_cast<std::size_t>(LengthKey::text)] > 0;
-  std::cerr << fmt::format("{}: document lengths: {}{}\n", path, keys_used(counts),
-                           bytes ? "; the UTF-8 bytes of 'text' were counted as tokens, and a "
-                                   "tokenizer makes fewer of them"
-                                 : "");
+  tell(fmt::format("{}: document lengths: {}{}", path, keys_used(counts),
+                   bytes ? "; the UTF-8 bytes of 'text' were counted as tokens, and a "
+                           "tokenizer makes fewer of them"
+                         : ""));
   return lengths;
 }
 
@@ -57,7 +61,7 @@ std::string shape_text(const ModelShape& model, const Cluster& cluster, std::int
 }
 
 void tell_shape(const planners::PlanRequest& request, std::int64_t devices) {
-  std::cerr << shape_text(request.model, request.cluster, devices) << '\n';
+  tell_on_standard_error(shape_text(request.model, request.cluster, devices));
 }
 
 MemoryLimit memory_limit(const planners::PlanRequest& request) {

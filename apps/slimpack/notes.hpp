@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "slimpack/core/units.hpp"
@@ -13,9 +14,15 @@
 
 namespace slimpack::app {
 
-/// The lengths in a file. Of JSON lines it is said which key they are from, and that the UTF-8
-/// bytes of `text` are counted as tokens, unless `quiet`. Throws InvalidInput.
-[[nodiscard]] LengthSet load_lengths(const std::string& path, bool quiet = false);
+/// Takes one line for the user, without its end.
+using Tell = std::function<void(const std::string& line)>;
+/// Writes the line on standard error.
+void tell_on_standard_error(const std::string& line);
+
+/// The lengths in a file. Of JSON lines it is told which key they are from, and that the UTF-8
+/// bytes of `text` are counted as tokens, unless `tell` is empty. Throws InvalidInput.
+[[nodiscard]] LengthSet load_lengths(const std::string& path,
+                                     const Tell& tell = tell_on_standard_error);
 
 /// "llama3-8b: 32 layers, 32/8 heads, 8.03 B parameters; 32 devices on 4 nodes of h100".
 [[nodiscard]] std::string shape_text(const ModelShape& model, const Cluster& cluster,

@@ -17,7 +17,6 @@
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/plan_json.hpp"
 #include "slimpack/plan/plan_hash.hpp"
-#include "slimpack/planners/check_request.hpp"
 #include "slimpack/planners/registry.hpp"
 
 namespace slimpack::app {
@@ -53,7 +52,7 @@ int run(const PlanOptions& options) {
           "--planner: one planner makes the plan; slimpack compare takes several", options.planner);
   const planners::PlannerInfo& planner = planners::find_planner(options.planner);
   planners::PlanRequest request = make_request(options.common);
-  planners::check_request(request);
+  check_request_for(planner, request);
   tell_shape(request, std::int64_t{request.dp} * request.pp * request.tp);
   planners::PlanOutcome outcome;
   {

@@ -14,7 +14,6 @@
 #include "common.hpp"
 #include "progress.hpp"
 #include "sizes.hpp"
-#include "slimpack/planners/check_request.hpp"
 #include "slimpack/report/compare.hpp"
 #include "slimpack/report/sweep.hpp"
 
@@ -93,9 +92,12 @@ struct SweepCommand {
 
 /// What makes it senseless to ask for a plan at all; absent where planners may be asked.
 [[nodiscard]] std::optional<std::string> refusal(
+    const std::vector<planners::PlannerInfo>& chosen,
     const std::vector<planners::PlanRequest>& requests) {
   try {
-    for (const planners::PlanRequest& request : requests) planners::check_request(request);
+    for (const planners::PlannerInfo& planner : chosen) {
+      for (const planners::PlanRequest& request : requests) check_request_for(planner, request);
+    }
   } catch (const InvalidInput& error) {
     return error.what();
   }
@@ -141,7 +143,7 @@ int run(const SweepCommand& command) {
       point.comparison.task = task_of(options, requests.front());
       point.comparison.steps = compared_steps(requests);
       const std::int64_t each = point.comparison.task.evaluations;
-      const auto why = refusal(requests);
+      const auto why = refusal(chosen, requests);
       for (const planners::PlannerInfo& planner : chosen) {
         for (planners::PlanRequest& request :
              why ? std::vector(requests) : report::steps_of(planner, requests)) {

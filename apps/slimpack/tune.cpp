@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // slimpack tune: the best degrees, recomputation and batch for a number of devices.
+#include "tune.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -12,23 +15,13 @@
 #include <vector>
 
 #include "command.hpp"
-#include "common.hpp"
 #include "notes.hpp"
 #include "progress.hpp"
 #include "sizes.hpp"
 #include "slimpack/planners/search/degrees.hpp"
-#include "slimpack/report/tune.hpp"
-#include "slimpack/report/tune_report.hpp"
 
 namespace slimpack::app {
 namespace {
-
-struct TuneCommand {
-  CommonOptions common;
-  std::vector<std::string> planners{"slimpack"};
-  std::string gpus, steps = "1", finalists = "3";
-  std::string json;
-};
 
 /// "1M,2M" as its parts; one empty part where nothing is asked for.
 [[nodiscard]] std::vector<std::string> parts_of(const std::string& text) {
@@ -93,51 +86,74 @@ void print_headroom(const report::TunedDegrees& tuned, const planners::PlanReque
   if (!hint.empty()) std::cout << fmt::format("memory: {}\n", hint);
 }
 
-int run(const TuneCommand& command) {
-  const bool to_standard = check_outputs({{"--json", command.json}});
-  const std::vector<planners::PlannerInfo> chosen = chosen_planners(command.planners);
-  CommonOptions common = command.common;
-  report::TuneOptions options;
-  options.devices = parse_count("--gpus", command.gpus);
+}  // namespace
+
+CheckedTuning check_tuning(const TuneTask& task, RequestMaker& maker) {
+  CheckedTuning checked;
+  checked.planners = chosen_planners(task.planners);
+  CommonOptions common = task.common;
+  report::TuneOptions& options = checked.options;
+  options.devices = parse_count("--gpus", task.gpus);
   options.bounds.dp = take_degree("--dp", common.dp);
   options.bounds.pp = take_degree("--pp", common.pp);
   options.bounds.tp = take_degree("--tp", common.tp);
-  options.finalists = command.finalists == "all" ? std::numeric_limits<std::int32_t>::max()
-                                                 : parse_count("--finalists", command.finalists);
+  options.finalists = task.finalists == "all" ? std::numeric_limits<std::int32_t>::max()
+                                              : parse_count("--finalists", task.finalists);
   check_divides(options);
-  const std::int64_t steps = parse_count("--steps", command.steps);
-
-  report::TuneReport report;
-  report.devices = options.devices;
-  RequestMaker maker;
-  std::vector<std::vector<planners::PlanRequest>> requests;
+  const std::int64_t steps = parse_count("--steps", task.steps);
+  checked.report.devices = options.devices;
   for (const std::string& tokens : parts_of(common.batch_tokens)) {
     CommonOptions one = common;
     one.batch_tokens = tokens;
     require(!tokens.empty() || common.batch_tokens.empty(),
             "--batch-tokens: there is nothing between two commas", common.batch_tokens);
-    requests.push_back(maker.make(one, steps));
-    if (requests.size() == 1) report.task = task_of(one, requests.back().front());
-    report.batches.push_back({batch_options(one).batch_tokens, compared_steps(requests.back())});
+    checked.requests.push_back(maker.make(one, steps));
+    const std::vector<planners::PlanRequest>& made = checked.requests.back();
+    if (checked.requests.size() == 1) checked.report.task = task_of(one, made.front());
+    checked.report.batches.push_back({batch_options(one).batch_tokens, compared_steps(made)});
   }
-  const planners::PlanRequest& first = requests.front().front();
+  const planners::PlanRequest& first = checked.requests.front().front();
   options.threads = first.threads;
   check_choices(first, options);
-  tell_shape(first, options.devices);
+  return checked;
+}
+
+report::TuneReport tune_planners(
+    CheckedTuning checked,
+    const std::function<void(std::int64_t done, std::int64_t most)>& progress) {
+  const auto parts = static_cast<std::int64_t>(checked.planners.size() * checked.requests.size());
+  std::int64_t before = 0;
+  for (std::size_t batch = 0; batch < checked.requests.size(); ++batch) {
+    for (const planners::PlannerInfo& planner : checked.planners) {
+      // Every part fills an equal piece of the bar.
+      checked.options.progress = [&](std::int64_t done, std::int64_t most) {
+        progress(before * 1000 + (most > 0 ? done * 1000 / most : 0), parts * 1000);
+      };
+      checked.report.results.push_back(
+          {batch, report::tune(planner, checked.requests[batch], checked.options)});
+      ++before;
+    }
+  }
+  return std::move(checked.report);
+}
+
+namespace {
+
+struct TuneCommand {
+  TuneTask task;
+  std::string json;
+};
+
+int run(const TuneCommand& command) {
+  const bool to_standard = check_outputs({{"--json", command.json}});
+  RequestMaker maker;
+  CheckedTuning checked = check_tuning(command.task, maker);
+  const planners::PlanRequest first = checked.requests.front().front();
+  tell_shape(first, checked.options.devices);
+  report::TuneReport report;
   {
     Progress progress("tuning");
-    const auto parts = static_cast<std::int64_t>(chosen.size() * requests.size());
-    std::int64_t before = 0;
-    for (std::size_t batch = 0; batch < requests.size(); ++batch) {
-      for (const planners::PlannerInfo& planner : chosen) {
-        // Every part fills an equal piece of the bar.
-        options.progress = [&](std::int64_t done, std::int64_t most) {
-          progress(before * 1000 + (most > 0 ? done * 1000 / most : 0), parts * 1000);
-        };
-        report.results.push_back({batch, report::tune(planner, requests[batch], options)});
-        ++before;
-      }
-    }
+    report = tune_planners(std::move(checked), std::ref(progress));
   }
   write_report(command.json, [&](auto& out) { report::write_tuning_json(out, report); });
   const std::vector<report::TunedPlace> ranking = report::tuned_ranking(report);
@@ -157,16 +173,15 @@ int run(const TuneCommand& command) {
 
 Run add_tune(CLI::App& command) {
   auto options = std::make_shared<TuneCommand>();
-  options->common.dp = options->common.pp = options->common.tp = "auto";
-  add_common_options(command, options->common);
-  command.add_option("--gpus", options->gpus, "devices: dp x pp x tp")->required();
-  add_with_alias(command, "--planners", "--planner", options->planners,
+  add_common_options(command, options->task.common);
+  command.add_option("--gpus", options->task.gpus, "devices: dp x pp x tp")->required();
+  add_with_alias(command, "--planners", "--planner", options->task.planners,
                  "names with commas between, see slimpack --list-planners")
       ->capture_default_str();
-  command.add_option("--steps", options->steps, "consecutive steps, from --step on")
+  command.add_option("--steps", options->task.steps, "consecutive steps, from --step on")
       ->capture_default_str();
   command
-      .add_option("--finalists", options->finalists,
+      .add_option("--finalists", options->task.finalists,
                   "degrees that are planned with the whole budget of --effort; all: every one")
       ->capture_default_str();
   command.add_option("--json", options->json, "write all figures as JSON (docs/reports.md)");

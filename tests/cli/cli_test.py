@@ -3,6 +3,7 @@
 """Runs the slimpack program as a user does: cli_test.py PROGRAM DATA_FOLDER SIMULATE_DAG."""
 import csv
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -111,6 +112,22 @@ class Cli(unittest.TestCase):
         self.plan("--pp", "2", "--threads", "2", output="b.json")
         with open("a.json", "rb") as a, open("b.json", "rb") as b:
             self.assertEqual(a.read(), b.read())
+
+    def test_a_plan_has_the_digest_of_its_length_file(self):
+        for size in (1, 55, 56, 63, 64, 65, 1000):
+            path = self.write("some.lengths", "#" + "x" * size + "\n512\n")
+            with open(self.plan(lengths=path), encoding="utf-8") as file:
+                source = json.load(file)["sources"][0]
+            with open(path, "rb") as file:
+                self.assertEqual(source["sha256"], hashlib.sha256(file.read()).hexdigest())
+
+    def test_weights_apart_are_planned_and_refused_where_no_planner_has_them(self):
+        with open(self.plan("--weights", "apart", "--pp", "2"), encoding="utf-8") as file:
+            self.assertTrue(any(pack["pass"] == "weight" for pack in json.load(file)["micropacks"]))
+        self.refuse(2, "weights must not be apart", "plan", self.lengths(), *SMALL, "--weights", "apart",
+                    "--planner", "kk", "-o", "no.json")
+        self.refuse(2, "weights must not be apart", "compare", self.lengths(), *SMALL, "--weights", "apart",
+                    "--planners", "slimpack,kk")
 
     def test_simulate_prints_a_summary_and_jitter_draws(self):
         self.plan("--pp", "2")

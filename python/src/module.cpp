@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// slimpack._core: planning, simulation and the command line, for the package's own modules.
+#include "binding.hpp"
+
+NB_MODULE(_core, module) {
+  using namespace slimpack::python;  // NOLINT(google-build-using-namespace)
+  module.doc() = "The compiled part of slimpack. Call slimpack's own functions, not these.";
+  module.attr("version") = SLIMPACK_VERSION;
+  bind_errors(module);
+  bind_plan(module);
+  bind_search(module);
+  bind_simulation(module);
+  bind_balance(module);
+  bind_program(module);
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes the Python package's sdist, builds the wheel from what is in it, installs that into a fresh venv
+# (build/python_tests) and runs python/tests. Arguments go to pytest. Ends with status 77 and a line that
+# says so where Python or the packages cannot be had. SLIMPACK_PROGRAM names a slimpack program to compare with,
+# PYTHON an interpreter other than python3.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+venv=build/python_tests
+made=build/wheel/made
+log=build/python_tests.log
+mkdir -p build
+: >"$log"
+skip() {
+  echo "skipped: Python tests: $1"
+  exit 77
+}
+python="${PYTHON:-python3}"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null || skip "there is no Python 3.9 or newer"
+"$python" -m venv --clear "$venv" >>"$log" 2>&1 || skip "this Python has no venv ($log)"
+pip=("$venv/bin/python" -m pip -q --disable-pip-version-check)
+"${pip[@]}" install --timeout 10 --retries 1 scikit-build-core nanobind numpy pytest >>"$log" 2>&1 ||
+  skip "scikit-build-core, nanobind, NumPy and pytest cannot be installed ($log)"
+# Tests do without: no bar is shown, and a notebook's cells run as a script.
+"${pip[@]}" install --timeout 10 --retries 1 nbclient ipykernel tqdm >>"$log" 2>&1 ||
+  echo "note: nbclient, ipykernel and tqdm cannot be installed ($log)"
+
+set -e
+if command -v ccache >/dev/null 2>&1; then
+  export CMAKE_CXX_COMPILER_LAUNCHER="${CMAKE_CXX_COMPILER_LAUNCHER-ccache}"
+fi
+export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
+rm -rf "$made" && mkdir -p "$made/from"
+"$venv/bin/python" -c "import scikit_build_core.build as build; build.build_sdist('$made')" >>"$log"
+tar -xf "$made"/slimpack-*.tar.gz -C "$made/from" --strip-components 1
+# Paths below the sources do not matter to the cache.
+CCACHE_BASEDIR="$PWD/$made/from" "${pip[@]}" wheel --no-build-isolation --no-deps -w "$made" "$made/from" >>"$log" 2>&1 ||
+  { cat "$log" && exit 1; }
+"${pip[@]}" install --no-deps "$made"/slimpack-*.whl
+for file in "$made"/slimpack-*.{tar.gz,whl}; do echo "made: ${file##*/}, $(stat -c %s "$file") bytes"; done
+"$venv/bin/python" -m pytest -q "$@"
