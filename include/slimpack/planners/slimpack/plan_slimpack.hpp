@@ -42,19 +42,21 @@ struct SlimpackStage {
   std::int64_t end = 0;          ///< devices of the budget that it leaves to others
 };
 
-/// With more, fill and drain hardly count, and a normal search is for those who wait for it.
+/// With more, a normal search times fewer candidates.
 inline constexpr std::size_t kFewSamples = 16'384;
+/// With more, fill and drain hardly count, and a normal search is over all settings alone.
+inline constexpr std::size_t kManySamples = 65'536;
 
 /// The ideas of each search of a request, all of `options` first. A climb over all settings may end
-/// where one without some of them does not pass by. So a thorough effort, and a normal one with few
-/// samples, searches each space without one idea too: each is a planner by itself, and none of them
-/// ends ahead.
+/// where one without some of them does not pass by. So a thorough effort, and a normal one without
+/// many samples, searches each space without one idea too: each is a planner by itself, and none of
+/// them ends ahead.
 [[nodiscard]] inline std::vector<SlimpackOptions> slimpack_parts(const PlanRequest& request,
                                                                  const SlimpackOptions& options) {
   std::vector<SlimpackOptions> parts{options};
-  const bool few = request.batch.samples.size() <= kFewSamples;
+  const bool many = request.batch.samples.size() > kManySamples;
   if (request.budget || options != SlimpackOptions{} || request.effort == Effort::fast ||
-      (request.effort == Effort::normal && !few)) {
+      (request.effort == Effort::normal && many)) {
     return parts;
   }
   for (bool SlimpackOptions::* idea :
