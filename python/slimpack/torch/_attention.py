@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of slices: queries of a cell over all earlier keys of their samples.
+
+A stage keeps keys and values of cut samples, by layer, in a store. Backward slices come last to first,
+so what later queries give to a key's gradient waits in the store until the key's own slice is backward.
+"""
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, NamedTuple, Optional
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ._layout import Cell, Share
+
+_BLOCK = 512  # query rows that the reference computes at once: bounds its score matrix
+
+
+class Keys(NamedTuple):
+    """Keys and values, or their gradients: [rows, kv heads, head dim] each."""
+
+    k: Tensor
+    v: Tensor
+
+
+class Store:
+    """Keys and values of a stage's cut samples, by layer and sample, and their gradients. A rank of a
+    group holds the rows of its own positions."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[int, int], Keys] = {}
+        self.gradients: dict[tuple[int, int], Keys] = {}
+
+    def write(self, key: tuple[int, int], rows: int, first: int, last: int, k: Tensor, v: Tensor) -> None:
+        kept = self.kept.get(key)
+        if kept is None:
+            kept = self.kept[key] = Keys(k.new_empty(rows, *k.shape[1:]), v.new_empty(rows, *v.shape[1:]))
+        kept.k[first:last] = k
+        kept.v[first:last] = v
+
+    def add_gradients(self, key: tuple[int, int], rows: int, last: int, dk: Tensor, dv: Tensor) -> None:
+        """Adds to those of the sample's own rows [0, last)."""
+        if last == 0:
+            return
+        found = self.gradients.get(key)
+        if found is None:
+            found = self.gradients[key] = Keys(dk.new_zeros(rows, *dk.shape[1:]), dv.new_zeros(rows, *dv.shape[1:]))
+        found.k[:last] += dk
+        found.v[:last] += dv
+
+
+class Exchange:
+    """Gathers the keys that a cell's queries read from the ranks of its group, and scatters their
+    gradients. Every rank of the group calls it for the same cells in the same order."""
+
+    def __init__(self, cell: Cell, share: Share, group: dist.ProcessGroup, device: torch.device) -> None:
+        self.group, self.ranks = group, share.ranks
+        counts = np.array([[share.count(piece.end, rank) for piece in cell.pieces] for rank in range(share.ranks)])
+        begins = np.cumsum(counts, axis=1) - counts
+        self.most = max(int(counts.sum(axis=1).max()), 1)
+        self.begins: list[int] = begins[share.place].tolist()
+        self.counts: list[int] = counts[share.place].tolist()
+        # Where position p of a piece lies among the gathered rows of all ranks.
+        self.places = []
+        for i, piece in enumerate(cell.pieces):
+            places = np.empty(piece.end, np.int64)
+            for rank in range(share.ranks):
+                places[share.positions(0, piece.end, rank)] = (
+                    rank * self.most + begins[rank, i] + np.arange(counts[rank, i]))
+            self.places.append(torch.from_numpy(places).to(device))
+
+    def gather(self, own: list[Keys]) -> list[Keys]:
+        """All keys of each piece, by position."""
+        k = own[0].k
+        send = k.new_zeros(2, self.most, *k.shape[1:])
+        for begin, count, keys in zip(self.begins, self.counts, own):
+            send[0, begin : begin + count] = keys.k
+            send[1, begin : begin + count] = keys.v
+        parts = [torch.empty_like(send) for _ in range(self.ranks)]
+        dist.all_gather(parts, send, group=self.group)
+        k, v = torch.stack(parts, 1).flatten(1, 2)
+        return [Keys(k[places], v[places]) for places in self.places]
+
+    def scatter(self, gradients: list[Keys]) -> list[Keys]:
+        """The sums over all ranks of the gradients of this rank's rows of each piece."""
+        like = gradients[0].k
+        send = like.new_zeros(2, self.ranks * self.most, *like.shape[1:])
+        for places, keys in zip(self.places, gradients):
+            send[0, places] = keys.k
+            send[1, places] = keys.v
+        parts = send.unflatten(1, (self.ranks, self.most)).transpose(0, 1).contiguous()
+        if dist.get_backend(self.group) == "nccl":
+            received = torch.empty_like(parts[0])
+            dist.reduce_scatter_tensor(received, parts, group=self.group)
+        else:  # gloo has no reduce-scatter
+            dist.all_reduce(parts, group=self.group)
+            received = parts[dist.get_rank(self.group)]
+        return [Keys(received[0, begin : begin + count], received[1, begin : begin + count])
+                for begin, count in zip(self.begins, self.counts)]
+
+
+class Rows:
+    """A cell on a stage, while its layers run: what attention and matrix products ask for."""
+
+    def __init__(self, cell: Cell, share: Share, store: Store, exchange: Optional[Exchange],
+                 lengths: "np.ndarray[Any, Any]", keep_attention: bool) -> None:
+        self.cell, self.share, self.store, self.exchange = cell, share, store, exchange
+        self.lengths = lengths
+        self.keep_attention = keep_attention
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}  # attention output and log-sum-exp, by layer
+        # Where gradients of weights are computed later: weight, bias, input, gradient of output.
+        self.deferred: Optional[list[tuple[Tensor, Optional[Tensor], Tensor, Tensor]]] = [] if cell.apart else None
+
+    def own_rows(self, sample: int) -> int:
+        """How many rows of a sample this rank holds."""
+        return self.share.count(int(self.lengths[sample]))
+
+    def keys(self, layer: int, k: Tensor, v: Tensor) -> list[Keys]:
+        """All keys and values that each piece reads: [end, kv heads, head dim]."""
+        own = []
+        for piece in self.cell.pieces:
+            if piece.alone:
+                own.append(Keys(k[piece.low : piece.high], v[piece.low : piece.high]))
+            else:
+                kept = self.store.kept[layer, piece.sample]
+                own.append(Keys(kept.k[: piece.last], kept.v[: piece.last]))
+        return own if self.exchange is None else self.exchange.gather(own)
+
+
+_local = threading.local()
+
+
+class running:
+    """Within it layers run for `rows`. Re-entered by each thread that computes activations again."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    def __enter__(self) -> None:
+        self.before = current()
+        _local.rows = self.rows
+
+    def __exit__(self, *_: object) -> None:
+        _local.rows = self.before
+
+
+def current() -> Optional[Rows]:
+    """The cell whose layers run in this thread."""
+    return getattr(_local, "rows", None)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, rows: Rows, layer: int, scale: float) -> Tensor:
+        for piece in rows.cell.pieces:
+            if not piece.alone:
+                rows.store.write((layer, piece.sample), rows.own_rows(piece.sample), piece.first, piece.last,
+                                 k[piece.low : piece.high], v[piece.low : piece.high])
+        found = rows.kept.pop(layer, None)
+        if found is None:
+            keys = rows.keys(layer, k, v)
+            out, lse = core_of(q).forward(q, keys, rows.cell.runs, scale)
+            if rows.keep_attention:
+                rows.kept[layer] = (out.detach(), lse)
+        else:
+            out, lse = found
+            out = out.clone()
+        alone = any(piece.alone for piece in rows.cell.pieces)
+        ctx.save_for_backward(q, out, lse, k if alone else None, v if alone else None)
+        ctx.rows, ctx.layer, ctx.scale, ctx.like = rows, layer, scale, (k.shape, k.dtype)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        q, out, lse, k, v = ctx.saved_tensors
+        rows, layer = ctx.rows, ctx.layer
+        keys = rows.keys(layer, k, v)
+        dq, gradients = core_of(q).backward(gradient, q, keys, out, lse, rows.cell.runs, ctx.scale)
+        if rows.exchange is not None:
+            gradients = rows.exchange.scatter(gradients)
+        shape, dtype = ctx.like
+        dk, dv = (torch.zeros(shape, dtype=dtype, device=q.device) for _ in range(2))
+        for piece, (gk, gv) in zip(rows.cell.pieces, gradients):
+            key = (layer, piece.sample)
+            low, high = slice(piece.low, piece.high), slice(piece.first, piece.last)
+            if not piece.alone:
+                rows.store.add_gradients(key, rows.own_rows(piece.sample), piece.first,
+                                         gk[: piece.first], gv[: piece.first])
+                later = rows.store.gradients.get(key)
+                if later is not None:
+                    gk[high] += later.k[high]
+                    gv[high] += later.v[high]
+                if piece.begin == 0:
+                    rows.store.kept.pop(key, None)
+                    rows.store.gradients.pop(key, None)
+            dk[low] = gk[high]
+            dv[low] = gv[high]
+        return dq, dk, dv, None, None, None
+
+
+class _Reference:
+    """Attention and its gradients by matrix products, blocks of queries at a time. Half precision is
+    computed in fp32."""
+
+    @staticmethod
+    def forward(q: Tensor, keys: list[Keys], runs: tuple[Any, ...], scale: float) -> tuple[Tensor, Tensor]:
+        out, lse = torch.zeros_like(q), torch.zeros(q.shape[:2], dtype=_exact(q.dtype), device=q.device)
+        for low, high, k, v in _blocks(runs, keys):
+            scores, heads = _scores(q[low:high], k, scale)
+            sums = torch.logsumexp(scores, -1, keepdim=True)
+            out[low:high] = _rows(torch.exp(scores - sums).flatten(1, 2) @ _by_head(v), heads).to(q.dtype)
+            lse[low:high] = sums[..., 0].permute(2, 0, 1).flatten(1)
+        return out, lse
+
+    @staticmethod
+    def backward(gradient: Tensor, q: Tensor, keys: list[Keys], out: Tensor, lse: Tensor, runs: tuple[Any, ...],
+                 scale: float) -> tuple[Tensor, list[Keys]]:
+        exact = _exact(q.dtype)
+        dq = torch.zeros_like(q)
+        found = [Keys(torch.zeros_like(k, dtype=exact), torch.zeros_like(v, dtype=exact)) for k, v in keys]
+        delta = (gradient.to(exact) * out.to(exact)).sum(-1)
+        for (low, high, k, v), (gk, gv) in zip(_blocks(runs, keys), _gradients(runs, found)):
+            scores, heads = _scores(q[low:high], k, scale)
+            many = (scores.shape[0], heads, high - low)
+            by_row = [x[low:high].T.reshape(*many, 1) for x in (lse, delta)]
+            p = torch.exp(scores - by_row[0]).flatten(1, 2)
+            dout = _queries(gradient[low:high], many[0])
+            gv += (p.transpose(1, 2) @ dout).transpose(0, 1)
+            ds = p * (dout @ _by_head(v).transpose(1, 2) - by_row[1].flatten(1, 2)) * scale
+            dq[low:high] = _rows(ds @ _by_head(k), heads).to(q.dtype)
+            gk += (ds.transpose(1, 2) @ _queries(q[low:high], many[0])).transpose(0, 1)
+        return dq, found
+
+
+def _exact(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _blocks(runs: tuple[Any, ...], keys: list[Keys]) -> Any:
+    """(low, high, keys, values) of at most _BLOCK rows; the last row sees all of these keys."""
+    for piece, low, high, last in runs:
+        for begin in range(low, high, _BLOCK):
+            end = min(begin + _BLOCK, high)
+            seen = last - (high - end)
+            yield begin, end, keys[piece].k[:seen], keys[piece].v[:seen]
+
+
+def _gradients(runs: tuple[Any, ...], found: list[Keys]) -> Any:
+    return ((k, v) for _, _, k, v in _blocks(runs, found))
+
+
+def _by_head(x: Tensor) -> Tensor:
+    return x.to(_exact(x.dtype)).transpose(0, 1)
+
+
+def _queries(x: Tensor, groups: int) -> Tensor:
+    """[rows, heads, d] as [kv heads, heads of each x rows, d]."""
+    return x.to(_exact(x.dtype)).unflatten(1, (groups, -1)).permute(1, 2, 0, 3).flatten(1, 2)
+
+
+def _rows(x: Tensor, heads: int) -> Tensor:
+    """What `_queries` took apart."""
+    return x.unflatten(1, (heads, -1)).permute(2, 0, 1, 3).flatten(1, 2)
+
+
+def _scores(q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, int]:
+    """[kv heads, heads of each, rows, keys], causal: the last row sees all keys."""
+    groups, heads, rows, seen = k.shape[1], q.shape[1] // k.shape[1], q.shape[0], k.shape[0]
+    scores = (_queries(q, groups) @ _by_head(k).transpose(1, 2)).unflatten(1, (heads, rows)) * scale
+    hidden = torch.ones(rows, rows, dtype=torch.bool, device=q.device).triu(1)
+    scores[..., seen - rows :].masked_fill_(hidden, float("-inf"))
+    return scores, heads
+
+
+class _Varlen:
+    """torch's variable-length flash attention: one call for all runs of a cell, or, where several runs
+    read one piece's keys (groups of ranks), one for each, so that no key is copied."""
+
+    @staticmethod
+    def forward(q: Tensor, keys: list[Keys], runs: tuple[Any, ...], scale: float) -> tuple[Tensor, Tensor]:
+        out = torch.zeros_like(q)
+        lse = torch.zeros(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
+        for low, high, k, v, many in _calls(q, keys, runs):
+            out[low:high], lse[:, low:high], _ = torch.ops.torch_attn._varlen_attn(
+                q[low:high], k, v, *many, True, scale, [-1, 0], k.shape[1] != q.shape[1])
+        return out, lse
+
+    @staticmethod
+    def backward(gradient: Tensor, q: Tensor, keys: list[Keys], out: Tensor, lse: Tensor, runs: tuple[Any, ...],
+                 scale: float) -> tuple[Tensor, list[Keys]]:
+        dq = torch.zeros_like(q)
+        found = [Keys(torch.zeros_like(k, dtype=torch.float32), torch.zeros_like(v, dtype=torch.float32))
+                 for k, v in keys]
+        unused = torch.zeros(2, dtype=torch.uint64, device=q.device)
+        rest = list(runs)
+        for low, high, k, v, many in _calls(q, keys, runs):
+            dq[low:high], dk, dv = torch.ops.torch_attn._varlen_attn_backward(
+                gradient[low:high].contiguous(), q[low:high], k, v, out[low:high], lse[:, low:high].contiguous(),
+                *many, True, unused, scale, [-1, 0])
+            at = 0
+            while rest and rest[0].high <= high:
+                run = rest.pop(0)
+                found[run.piece].k[: run.keys] += dk[at : at + run.keys]
+                found[run.piece].v[: run.keys] += dv[at : at + run.keys]
+                at += run.keys
+        return dq, found
+
+
+def _calls(q: Tensor, keys: list[Keys], runs: tuple[Any, ...]) -> Any:
+    """(low, high, keys, values, (cu_q, cu_k, max_q, max_k)) of each call."""
+    pieces = [run.piece for run in runs]
+    batches = [tuple(runs)] if len(set(pieces)) == len(pieces) else [(run,) for run in runs]
+    for batch in batches:
+        if not batch:
+            continue
+        k, v = (torch.cat([keys[run.piece][i][: run.keys] for run in batch]) for i in (0, 1))
+        rows, seen = [run.high - run.low for run in batch], [run.keys for run in batch]
+        ends = [torch.tensor(np.concatenate([[0], np.cumsum(x)]), dtype=torch.int32, device=q.device)
+                for x in (rows, seen)]
+        yield batch[0].low, batch[-1].high, k, v, (*ends, max(rows), max(seen))
+
+
+def core_of(q: Tensor) -> Any:
+    """Flash attention on GPUs in half precision, the reference elsewhere."""
+    return _Varlen if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) else _Reference
+
+
+def attend(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor],
+           scaling: Optional[float] = None, dropout: float = 0.0, **_: Any) -> tuple[Tensor, None]:
+    """Hugging Face's attention interface: [1, heads, rows, head dim] each; gives [1, rows, heads, head dim]."""
+    rows = current()
+    if rows is None:
+        raise RuntimeError("slimpack's attention runs within run_plan alone")
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
+    apply: Callable[..., Tensor] = _Attention.apply
+    return apply(q, k, v, rows, int(module.layer_idx), scale)[None], None  # type: ignore[arg-type]
