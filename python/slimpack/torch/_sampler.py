@@ -7,8 +7,9 @@ import os
 import threading
 import weakref
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property, partial
+from concurrent.futures import Future
+from functools import cached_property
+from queue import SimpleQueue
 from typing import Any, Iterable, Iterator, Optional
 
 import numpy as np
@@ -167,8 +168,7 @@ class _Planner:
     """Plans consecutive steps in a thread. The thread knows no planner, so that an abandoned one ends it."""
 
     def __init__(self, lengths: Any, options: dict[str, Any], ahead: int) -> None:
-        self._make = partial(_plan, lengths, options)
-        self._ahead = ahead
+        self._lengths, self._options, self._ahead = lengths, options, ahead
         self._end: Optional[weakref.finalize[Any, _Planner]] = None
 
     def take(self, step: int) -> Plan:
@@ -177,41 +177,52 @@ class _Planner:
             self.stop()
             self._start()
         while len(self._futures) <= self._ahead:
-            number = step + len(self._futures)
-            self._futures.append((number, self._executor.submit(self._make, number, self._stopped)))
+            number, future = step + len(self._futures), Future[Plan]()
+            self._futures.append((number, future))
+            self._steps.put((number, future))
         return self._futures.popleft()[1].result()
 
     def stop(self) -> None:
-        """Drops what is being planned, and waits for the thread."""
+        """Ends what is being planned, and waits for the thread."""
         if self._end is not None:
             self._end()
-            self._executor.shutdown(wait=True)
             self._end = None
 
     def _start(self) -> None:
-        self._stopped = threading.Event()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="slimpack-plan")
         self._futures: deque[tuple[int, Future[Plan]]] = deque()
-        self._end = weakref.finalize(self, _stop, self._stopped, self._executor)
-
-
-def _stop(stopped: threading.Event, executor: ThreadPoolExecutor) -> None:
-    stopped.set()
-    executor.shutdown(wait=False, cancel_futures=True)
+        self._steps: SimpleQueue[Optional[tuple[int, Future[Plan]]]] = SimpleQueue()
+        stopped = threading.Event()
+        # A daemon, so that the interpreter does not wait for it before the finalizer ends it.
+        thread = threading.Thread(
+            target=_work, args=(self._steps, stopped, self._lengths, self._options), name="slimpack-plan", daemon=True)
+        thread.start()
+        self._end = weakref.finalize(self, _stop, self._steps, stopped, thread)
 
 
 class _Stopped(Exception):
-    """Nobody waits for the plan."""
+    """The sampler was closed while a plan was waited for."""
 
 
-def _plan(lengths: Any, options: dict[str, Any], step: int, stopped: threading.Event) -> Plan:
+def _work(steps: SimpleQueue[Optional[tuple[int, Future[Plan]]]], stopped: threading.Event, lengths: Any,
+          options: dict[str, Any]) -> None:
     def check(*ignored: int) -> None:
-        # The interpreter waits for threads when it ends.
-        if stopped.is_set() or not threading.main_thread().is_alive():
-            raise _Stopped
+        if stopped.is_set():
+            raise _Stopped("the sampler was closed")
 
-    check()
-    return plan(lengths, step=step, progress=check, **options)
+    while (asked := steps.get()) is not None:
+        step, future = asked
+        try:
+            check()
+            future.set_result(plan(lengths, step=step, progress=check, **options))
+        except BaseException as error:
+            future.set_exception(error)
+
+
+def _stop(steps: SimpleQueue[Any], stopped: threading.Event, thread: threading.Thread) -> None:
+    stopped.set()
+    steps.put(None)
+    if thread is not threading.current_thread():  # which may be collecting the sampler
+        thread.join()
 
 
 def _digest(lengths: Any) -> str:
