@@ -185,6 +185,27 @@ def test_documents_that_are_not_those_of_the_plan_are_refused(drawn):
         slimpack_torch.collate(slimpack.Plan.from_dict(made), documents, dp_rank)
 
 
+def test_packs_of_whole_documents_are_those_of_hugging_face():
+    transformers = pytest.importorskip("transformers")
+    lengths = drawn_lengths(8, 30, 900)
+    documents = [np.random.default_rng(number).integers(0, 257, length) for number, length in enumerate(lengths)]
+    plan = slimpack.plan(lengths, model="tiny", merge="off", effort="fast", planner="megatron", context=1000)
+    flatten = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)
+    compared = 0
+    for number, pack in slimpack_torch.collate(plan, documents, 0).items():
+        slices = plan.micropacks[number].slices
+        if (slices[:, 1] > 0).any() or (slices[:, 2] < plan.samples[slices[:, 0]]).any():
+            continue
+        expected = flatten([{"input_ids": documents[plan.origin[sample, 1]].tolist()} for sample in slices[:, 0]])
+        # The other's labels are shifted by whoever computes the loss.
+        expected["labels"] = torch.cat([expected["labels"][:, 1:], torch.tensor([[-100]])], 1)
+        assert set(pack._fields) == set(expected)
+        for name, value in pack._asdict().items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(expected[name])), name
+        compared += 1
+    assert compared > 1
+
+
 def test_another_torch_is_refused(monkeypatch):
     from slimpack.torch._version import check_torch
 
