@@ -15,6 +15,7 @@ from ._errors import InvalidInput
 Lengths = Union[str, "os.PathLike[str]", Sequence[int], "np.ndarray[Any, Any]"]
 Path = Union[str, "os.PathLike[str]"]
 Number = Union[int, float, str]
+Progress = Union[bool, Callable[[int, int], None]]
 
 
 class TuneOptions(TypedDict, total=False):
@@ -92,11 +93,12 @@ def tell(notes: Sequence[str]) -> None:
 
 
 class Bar:
-    """tqdm's bar while a search runs, where it is wanted and tqdm is installed."""
+    """What is told of a search while it runs: tqdm's bar, where it is wanted and tqdm is installed, or a call."""
 
-    def __init__(self, wanted: bool, label: str) -> None:
+    def __init__(self, wanted: Progress, label: str) -> None:
         self._bar: Any = None
-        if wanted:
+        self._call = wanted if callable(wanted) else None
+        if wanted and self._call is None:
             try:
                 from tqdm.auto import tqdm
             except ImportError:
@@ -106,7 +108,7 @@ class Bar:
 
     @property
     def report(self) -> Optional[Callable[[int, int], None]]:
-        return None if self._bar is None else self._show
+        return self._call if self._bar is None else self._show
 
     def _show(self, done: int, most: int) -> None:
         self._bar.total = most or None

@@ -158,6 +158,21 @@ class Plan:
             begin = end
         return tuple(packs)
 
+    @cached_property
+    def _objects(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        made = self.to_dict()
+        return made["model"], made["memory"]
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The shape of the model, with the keys of plan.json: "layers", "hidden", "vocab" and so on."""
+        return dict(self._objects[0])
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What memory was planned with, with the keys of plan.json: "capacity", "share_tokens" and so on."""
+        return dict(self._objects[1])
+
     def order(self, dp: int, pp: int) -> list[tuple[Any, ...]]:
         """What device (dp, pp) does, in order: ("F" | "B" | "W", micropack, chunk), ("H", micropack),
         ("R", chunk), ("O",), as in plan.json."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 import numpy as np
 
 from . import _core
-from ._arguments import Bar, Lengths, Number, Options, Path, TuneOptions, lengths_of, tell, word, words
+from ._arguments import Bar, Lengths, Number, Options, Path, Progress, TuneOptions, lengths_of, tell, word, words
 from ._errors import InvalidInput
 from ._plan import Plan
 
@@ -45,7 +45,7 @@ def plan(
     memory: Optional[Number] = None,
     cost: Optional[Path] = None,
     runtime: Optional[str] = None,
-    progress: bool = False,
+    progress: Progress = False,
 ) -> Plan:
     """Plans one training step. The same request gives the plan of the command line, byte for byte.
 
@@ -74,7 +74,9 @@ def plan(
         runtime: "torch": a plan that PyTorch's pipeline runtime executes as it is planned. Head on the
             last stage, H right after F, weight packs that are unions of backward packs; predicted as
             such. The search does not know of it: H moves afterwards.
-        progress: shows tqdm's bar where tqdm is installed.
+        progress: True shows tqdm's bar where tqdm is installed. A function is called some 20 times a
+            second with how many candidates were simulated and how many may be; what it raises ends the
+            search.
 
     Raises:
         InvalidInput: an argument breaks a rule, before any work.
@@ -106,7 +108,7 @@ def compare(
     *,
     steps: int = 1,
     baseline: str = "megatron",
-    progress: bool = False,
+    progress: Progress = False,
     **options: Unpack[Options],
 ) -> list[dict[str, Any]]:
     """Plans the same steps with several planners.
@@ -116,7 +118,7 @@ def compare(
         planners: names of `slimpack.planners()`; None: all.
         steps: consecutive steps, from `step` on.
         baseline: the planner that speed-ups are over.
-        progress: shows tqdm's bar where tqdm is installed.
+        progress: as `plan` takes it.
 
     Returns:
         A dict for each planner and step, with the keys of `slimpack compare --json`
@@ -141,7 +143,7 @@ def tune(
     batch_tokens: Union[None, Number, Sequence[Number]] = None,
     steps: int = 1,
     finalists: Union[int, str] = 3,
-    progress: bool = False,
+    progress: Progress = False,
     **options: Unpack[TuneOptions],
 ) -> list[dict[str, Any]]:
     """Searches the best dp x pp x tp of a number of devices.
@@ -154,7 +156,7 @@ def tune(
         batch_tokens: one bound on a step's tokens, or several that are compared.
         steps: consecutive steps, from `step` on.
         finalists: degrees that are planned with the whole budget of `effort`, or "all".
-        progress: shows tqdm's bar where tqdm is installed.
+        progress: as `plan` takes it.
 
     Returns:
         A dict for each planner and batch size, with the keys of `slimpack tune --json`

@@ -39,8 +39,11 @@ def test_the_notebook_shows_a_timeline():
     assert any("data:image/svg+xml" in one and "hash" in one for one in shown)
 
 
-@pytest.mark.parametrize("name", ["docs/python.md", "README.md"])
+@pytest.mark.parametrize("name", ["docs/python.md", "README.md", "docs/torch.md"])
 def test_code_in_the_documents_runs(name, tmp_path, monkeypatch):
+    if name == "docs/torch.md":
+        pytest.importorskip("slimpack.torch", exc_type=ImportError)
+        pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     scope = {}
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)

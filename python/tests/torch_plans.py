@@ -50,7 +50,7 @@ def scaled_down(plan: Plan, block: int = 8) -> Plan:
     made["model"].update(hidden=32, heads=4, kv_heads=2, head_dim=8, ffn=48, vocab=VOCABULARY)
     made["samples"] = [tokens // SCALE for tokens in made["samples"]]
     made["origin"] = [[source, document, first // SCALE] for source, document, first in made["origin"]]
-    made["step"]["target_tokens"] //= SCALE
+    made["step"]["target_tokens"] = sum(made["samples"]) - len(made["samples"])  # a document has one sample
     made["parallel"]["granularity"] //= SCALE
     made["memory"].update(share_tokens=block, head_tile=40)
     for pack in made["micropacks"]:
@@ -121,7 +121,7 @@ def reference(plan: Plan, documents: dict[int, Any], whole: Any) -> tuple[float,
         logits = whole(ids[None, first : first + tokens], use_cache=False).logits[0]
         loss = torch.nn.functional.cross_entropy(logits, after, ignore_index=-100, reduction="sum") / plan.target_tokens
         loss.backward()
-        total += float(loss)
+        total += loss.item()
     return total, {name: parameter.grad for name, parameter in whole.named_parameters()}
 
 

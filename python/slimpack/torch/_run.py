@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from .. import InvalidInput, Plan
+from ._data import Pack
 from ._layout import Layout
 from ._model import StageModule, parts_of, use_slices
 from ._schedule import PlanSchedule, last_backward
@@ -75,6 +76,10 @@ class PlanStages(Sequence[PlanStage]):
     def __len__(self) -> int:
         return len(self.stages)
 
+    def holds(self, plan: Plan) -> bool:
+        """Whether the plan places the layers as these stages hold them."""
+        return plan.chunks == len(self) and _placement(plan) == self.placement
+
     def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         """This device's parameters by the model's own names."""
         return [named for stage in self.stages for named in stage.module.named_parameters()]
@@ -126,8 +131,8 @@ class PlanStages(Sequence[PlanStage]):
                             if dp == self.dp_rank:
                                 self.channels[kind, tuple(group)] = made
 
-    def load(self, layout: Layout, batch: Mapping[int, Any]) -> None:
-        """Takes the plan and the tensors of the next step."""
+    def load(self, layout: Layout, batch: Mapping[int, Pack], targets: int) -> None:
+        """Takes the plan, the tensors and the number of labels of the next step."""
         plan = layout.plan
         self._prepare_groups(plan)
         groups = {i: self.groups[tuple(group)] for i, group in enumerate(plan.groups)
@@ -141,7 +146,7 @@ class PlanStages(Sequence[PlanStage]):
         chunks = [unit[1] for unit in layout.order(self.pp_rank) if unit[0] == "R"]
         for chunk in chunks:
             stage = self.stages[chunk]
-            stage.load(layout, batch, channel, groups, last_backward(layout, self.pp_rank, chunk))
+            stage.load(layout, batch, targets, channel, groups, last_backward(layout, self.pp_rank, chunk))
             stage.gradients.begin_step(before)
             before = stage.gradients
         self.schedule.load(layout, self.pp_rank)
@@ -166,7 +171,7 @@ class PlanStages(Sequence[PlanStage]):
                     dist.all_reduce(parameter.grad, group=self.ends)
 
 
-def run_plan(plan: Plan, stages: PlanStages, batch: Mapping[int, Any]) -> float:
+def run_plan(plan: Plan, stages: PlanStages, batch: Mapping[int, Pack]) -> float:
     """Executes one step: forward, loss, backward, and the sums over data-parallel ranks.
 
     Afterwards `grad` of each parameter of `stages` is the gradient of the step's loss, the same on all
@@ -184,18 +189,18 @@ def run_plan(plan: Plan, stages: PlanStages, batch: Mapping[int, Any]) -> float:
         InvalidInput: the plan cannot be executed as it is, on this rank.
         StepFailed: on all ranks, where plans differ, a batch does not match its plan or a rank died.
     """
-    problem, layout = "", None
+    problem, layout, labels = "", None, 0
     try:
-        if _placement(plan) != stages.placement or plan.chunks != len(stages):
+        if not stages.holds(plan):
             raise InvalidInput("plan: its stages hold other layers than those of this run")
-        layout = _layout_of(plan, stages.dp_rank)
-        _check_batch(layout, batch)
+        layout = Layout(plan, stages.dp_rank)
+        labels = _check_batch(layout, batch)
     except InvalidInput as error:
         problem = str(error)
     try:
-        _agree(plan, problem, stages.device)
+        targets = _agree(plan, problem, labels if stages.pp_rank == 0 else 0, stages.device)
         assert layout is not None
-        stages.load(layout, batch)
+        stages.load(layout, batch, targets)
         stages.schedule.run()
         return float(stages.finish())
     except (dist.DistError, RuntimeError) as error:
@@ -210,33 +215,36 @@ def _placement(plan: Plan) -> list[tuple[int, int]]:
     return [tuple(stage["layers"]) for stage in placed]
 
 
-def _layout_of(plan: Plan, dp_rank: int) -> Layout:
-    return Layout(plan, dp_rank)
-
-
-def _check_batch(layout: Layout, batch: Mapping[int, Any]) -> None:
+def _check_batch(layout: Layout, batch: Mapping[int, Pack]) -> int:
+    """How many labels this rank's packs have."""
+    labels = 0
     vocabulary = layout.dict["model"]["vocab"]
     for pack in layout.forward:
         if pack.id not in batch:
             raise InvalidInput(f"batch: forward MicroPack {pack.id} is missing")
         for name, least in (("input_ids", 0), ("labels", -100)):
-            tensor = batch[pack.id][name]
+            tensor = getattr(batch[pack.id], name)
             if tuple(tensor.shape) != (1, pack.rows):
                 raise InvalidInput(f"batch: {name} of MicroPack {pack.id} must have shape [1, {pack.rows}], "
                                    f"got {list(tensor.shape)}")
             if pack.rows and not (least <= int(tensor.min()) and int(tensor.max()) < vocabulary):
                 raise InvalidInput(f"batch: {name} of MicroPack {pack.id} must be from {least} to {vocabulary - 1}")
+        labels += int((batch[pack.id].labels >= 0).sum())
+    return labels
 
 
-def _agree(plan: Plan, problem: str, device: torch.device) -> None:
-    """All ranks go on with the same plan, or all raise StepFailed. One small gather."""
+def _agree(plan: Plan, problem: str, labels: int, device: torch.device) -> int:
+    """All ranks go on with the same plan, or all raise StepFailed. One small gather. Gives the sum of `labels`."""
     mine = np.frombuffer(bytes.fromhex(plan.hash), np.int64)
-    sent = torch.tensor([*mine.tolist(), bool(problem)], device=device)
+    sent = torch.tensor([*mine.tolist(), bool(problem), labels], device=device)
     every = [torch.empty_like(sent) for _ in range(dist.get_world_size())]
     dist.all_gather(every, sent)
     rows = torch.stack(every).tolist()
-    if all(row == rows[0] and not row[-1] for row in rows):
-        return
+    if all(row[:3] == [*rows[0][:2], 0] for row in rows):
+        targets = sum(row[3] for row in rows)
+        if targets == 0:
+            raise StepFailed(f"batch: step {plan.step} has no label")
+        return targets
     told: list[Any] = [None] * len(rows)
     dist.all_gather_object(told, (plan.hash, problem))
     for rank, (_, why) in enumerate(told):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from pathlib import Path
 from typing import Any, Iterator
 
 from torch.distributed.pipelining import schedules as runtime
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 
+from .. import InvalidInput, Plan
 from ._layout import Layout
 from ._stage import PlanStage
 
@@ -122,3 +124,35 @@ def last_backward(layout: Layout, pp: int, chunk: int) -> int:
 
 def _computing(layout: Layout, pp: int) -> Iterator[tuple[Any, ...]]:
     return (unit for unit in layout.order(pp) if unit[0] in "FBW")
+
+
+def write_schedule_csv(plan: Plan, path: Any, dp_rank: int = 0) -> None:
+    """Writes the order of a data-parallel rank's stages as PyTorch's pipeline runtime reads it (`_load_csv`,
+    format "compute_only"; torchtitan's `pipeline_parallel_schedule_csv`).
+
+    Line i is rank i of the pipeline, a cell is `<stage><F|B|I|W><micro-batch>`. A micro-batch is a MicroPack of both
+    passes, numbered as the rank runs its F.
+
+    Raises InvalidInput where the passes are not packed alike: such plans are `run_plan`'s.
+    """
+    layout = Layout(plan, dp_rank)
+    numbers: dict[tuple[tuple[int, ...], ...], int] = {}
+    for kind, pack, chunk in (unit for unit in layout.order(0) if unit[0] == "F"):
+        numbers.setdefault(_content(layout, pack), len(numbers))
+    lines = []
+    for pp in range(plan.pp):
+        cells = []
+        for kind, pack, chunk in (unit for unit in layout.order(pp) if unit[0] in "FBW"):
+            number = numbers.get(_content(layout, pack))
+            if number is None:
+                raise InvalidInput(f"plan: MicroPack {pack} is not one of the forward pass, which a schedule file needs; "
+                                   "execute such plans with run_plan")
+            if kind == "B" and layout.backward[layout.number[pack]].apart:
+                kind = "I"
+            cells.append(f"{chunk * plan.pp + pp}{kind}{number}")
+        lines.append(",".join(cells))
+    Path(path).write_text("\n".join(lines) + "\n")
+
+
+def _content(layout: Layout, pack: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(sorted(map(tuple, layout.plan.micropacks[pack].slices.tolist())))

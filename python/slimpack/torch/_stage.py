@@ -12,6 +12,7 @@ from torch.distributed.pipelining.stage import _PipelineStageBase
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from ._attention import Exchange, Rows, Store, running
+from ._data import Pack
 from ._layout import Cell, Layout
 from ._linear import accumulate
 from ._model import StageModule
@@ -35,11 +36,12 @@ class PlanStage(_PipelineStageBase):
         self.hidden = next(module.model.layers.parameters()).new_empty(0)
         self.width: int = module.rotary[0].config.hidden_size
 
-    def load(self, layout: Layout, batch: Mapping[int, Any], channel: Channel,
+    def load(self, layout: Layout, batch: Mapping[int, Pack], targets: int, channel: Channel,
              groups: Mapping[int, dist.ProcessGroup], last_backward: int) -> None:
-        """Takes the plan of the next step: `batch` holds tensors by number of MicroPack, `groups` the
-        process groups of groups with several ranks, `last_backward` the backward pack that this stage
-        runs last, or -1 where weight packs come after it."""
+        """Takes the plan of the next step: `batch` holds tensors by number of MicroPack, `targets` how many labels
+        all ranks have, `groups` the process groups of groups with several ranks, `last_backward` the backward
+        pack that this stage runs last, or -1 where weight packs come after it."""
+        self.targets = targets
         self.layout, self.batch, self.channel, self.groups = layout, batch, channel, groups
         self.store = Store()
         self.exchanges: dict[int, Exchange] = {}
@@ -102,14 +104,14 @@ class PlanStage(_PipelineStageBase):
         tensors = self.batch[pack.id]
         if self.is_first:
             with torch.no_grad():
-                x = self.module.embedding(tensors["input_ids"][0])  # type: ignore[misc]
+                x = self.module.embedding(tensors.input_ids[0])  # type: ignore[misc]
         else:
             x = self.inputs.pop(fwd_chunk_id)
         cells = self.layout.forward_cells[fwd_chunk_id]
         parts = [(cell.forward_rows, self._forward(cell, _take(x, cell.forward_rows))) for cell in cells]
         out = _assemble(parts, pack.rows, self._buffer)
         if self.is_last:
-            self._head(fwd_chunk_id, out, tensors["labels"][0])
+            self._head(fwd_chunk_id, out, tensors.labels[0])
         elif not self._next_is_here():
             self.outputs[fwd_chunk_id] = out
         return out
@@ -161,7 +163,7 @@ class PlanStage(_PipelineStageBase):
                 if logits.dtype in (torch.float16, torch.bfloat16):
                     logits = logits.float()
                 loss = torch.nn.functional.cross_entropy(logits, labels[rows], ignore_index=-100, reduction="sum")
-                loss = loss / self.layout.plan.target_tokens
+                loss = loss / self.targets
             loss.backward()
             self.loss += loss.detach()
             gradient[rows] = x.grad
@@ -195,7 +197,7 @@ class PlanStage(_PipelineStageBase):
     def _embedding(self, cell: Cell, gradient: Tensor) -> None:
         embedding: Any = self.module.embedding
         if embedding.weight.requires_grad and len(cell.positions):
-            ids = _take(self.batch[self.layout.forward[cell.forward].id]["input_ids"][0], cell.forward_rows)
+            ids = _take(self.batch[self.layout.forward[cell.forward].id].input_ids[0], cell.forward_rows)
             total = embedding.weight.grad
             total.index_add_(0, ids, gradient.to(total.dtype))
 

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles that PyTorch measures: their rows, attention, and what calibration makes of them."""
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import slimpack
+
+pytest.importorskip("slimpack.torch", exc_type=ImportError)
+pytest.importorskip("transformers")
+import torch  # noqa: E402
+from slimpack.torch import profile as measuring  # noqa: E402
+
+CPU = torch.device("cpu")
+SHAPE = dict(hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=96, vocab=300)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "config.json"
+    path.write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 300, "torch_dtype": "float32"}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def text(config):
+    return measuring.profile(config, context=256, rounds=3, budget=5.0)
+
+
+def rows_of(text):
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    names = lines[0].split(",")
+    return [dict(zip(names, line.split(","))) for line in lines[1:]]
+
+
+def one_by_one(q, k, v, slices):
+    """Attention of each query by itself; keys of a slice are all of its sample's so far."""
+    made, row, key = [], 0, 0
+    for prefix, length in slices:
+        for i in range(length):
+            seen = slice(key, key + prefix + i + 1)
+            for head in range(q.shape[1]):
+                of = head * k.shape[1] // q.shape[1]
+                weights = torch.softmax(k[seen, of] @ q[row, head] / q.shape[2] ** 0.5, 0)
+                made.append(weights @ v[seen, of])
+            row += 1
+        key += prefix + length
+    return torch.stack(made).view(*q.shape)
+
+
+@pytest.mark.parametrize("slices", [[(0, 5)], [(3, 4)], [(0, 3), (7, 2), (0, 1), (2, 6)]])
+def test_attention_is_that_of_each_query(slices):
+    torch.manual_seed(0)
+    segments = measuring.segments_of(slices, CPU)
+    q, k, v = (torch.randn(rows, heads, 8, dtype=torch.float64) for rows, heads in (
+        (sum(segments.queries), 4), (sum(segments.keys), 2), (sum(segments.keys), 2)))
+    assert torch.allclose(measuring.attend(q, k, v, segments), one_by_one(q, k, v, slices))
+    # The same where keys of earlier slices are kept apart from the slices' own.
+    old = np.concatenate([np.arange(prefix + length) < prefix for prefix, length in slices])
+    kept = torch.stack([k[old], v[old]])
+    found, _ = measuring._attention(None, *(x.transpose(0, 1)[None] for x in (q, k[~old], v[~old])), None,
+                                    segments=segments, kept=kept)
+    assert torch.allclose(found[0], one_by_one(q, k, v, slices))
+
+
+def test_cumulative_lengths_are_those_of_the_segments():
+    segments = measuring.segments_of([(0, 3), (7, 2)], CPU)
+    assert segments.cu_queries.tolist() == [0, 3, 5] and segments.cu_keys.tolist() == [0, 3, 12]
+    assert segments.cu_queries.dtype == segments.cu_keys.dtype == torch.int32
+
+
+@pytest.mark.parametrize("context", [1, 128, 1000, 8192])
+def test_units_span_prefixes_segments_and_layers(context):
+    units = list(measuring.slices_to_measure(context))
+    for _, slices in units:
+        assert all(prefix >= 0 and length >= 1 for prefix, length in slices)
+        assert context < 8192 or sum(length for _, length in slices) <= 1.25 * context
+    assert {layers for layers, _ in units} == {1, 2, 4}
+    assert len({prefix for _, slices in units for prefix, _ in slices}) >= 8
+    assert len({len(slices) for _, slices in units}) >= 5
+
+
+def test_rows_are_those_of_the_units(text):
+    rows = rows_of(text)
+    units = list(measuring.slices_to_measure(256))
+    matrices = 64 * (4 + 2 + 2 + 4) * 16 + 3 * 64 * 96
+    for pass_ in ("forward", "backward"):
+        found = [row for row in rows if row["kind"] == "layer" and row["pass"] == pass_]
+        assert len(found) == len(units)
+        for row, (layers, slices) in zip(found, units):
+            layers = min(layers, 3)
+            assert int(row["tokens"]) == sum(length for _, length in slices)
+            assert float(row["pairs"]) == sum(length * (prefix + length / 2) for prefix, length in slices)
+            assert int(row["segments"]) == len(slices)
+            assert int(row["keys"]) == sum(prefix + length for prefix, length in slices)
+            assert (int(row["layers"]), int(row["ranks"]), int(row["bytes"])) == (layers, 1, 0)
+            assert int(row["weight_bytes"]) == 4 * layers * matrices
+            assert int(row["accumulator_bytes"]) == (8 * layers * matrices if pass_ == "backward" else 0)
+        assert sum(row["kind"] == "embedding" and row["pass"] == pass_ for row in rows) >= 5
+    assert sum(row["kind"] == "head" for row in rows) >= 5
+    layer = matrices + 2 * 64
+    assert sorted(int(row["bytes"]) for row in rows if row["kind"] == "optimizer") == sorted(
+        24 * weights for weights in (layer, 2 * layer, 3 * layer, 300 * 64))
+    assert all(float(row["seconds"]) > 0 for row in rows)
+
+
+def test_calibration_fits_a_profile_and_plans_are_made_with_it(text, config, tmp_path, command):
+    profile, cost, cluster = tmp_path / "profile.csv", tmp_path / "cost.json", tmp_path / "cluster.json"
+    profile.write_text(text)
+    done = command("calibrate", profile, "-o", cost)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    for kind in ("layer", "embedding", "head", "optimizer"):
+        assert kind in done.stdout
+    fitted = json.loads(cost.read_text())
+    assert fitted["shape"] == {"model": "llama", **SHAPE, "bytes_per_element": 4}
+    assert fitted["device"]["cluster"] == "cpu" and fitted["device"]["ranks"] == 1
+    # Work grows with tokens, and its fit is closer than a factor of two on average.
+    rows = rows_of(text)
+    for pass_ in ("forward", "backward"):
+        terms = fitted[f"layer_{pass_}"]
+        assert terms["token"] > 0
+        errors = [abs(terms["unit"] + int(row["layers"]) * (
+            terms["layer"] + terms["token"] * int(row["tokens"]) + terms["pair"] * float(row["pairs"])
+            + terms["segment"] * int(row["segments"]) + terms.get("key", 0) * int(row["keys"]))
+            + terms.get("weight_byte", 0) * int(row["weight_bytes"])
+            + terms.get("accumulator_byte", 0) * int(row["accumulator_bytes"]) - float(row["seconds"]))
+            / float(row["seconds"]) for row in rows if row["kind"] == "layer" and row["pass"] == pass_]
+        assert np.mean(errors) < 0.5
+    cluster.write_text('{"base": "h100", "name": "cpu", "memory": 4e9, "reserved": 1e9}')
+    plan = slimpack.plan([300, 20, 1000], model=config, cluster=cluster, cost=cost, pp=2, effort="fast")
+    assert plan.to_dict()["cost"]["kind"] == "fitted" and plan.iteration_s > 0
+    with pytest.raises(slimpack.InvalidInput, match="shape.hidden: the costs were measured for model 'llama'"):
+        slimpack.plan([300], model="tiny", cluster=cluster, cost=cost)
+
+
+def test_ranks_measure_together(config, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "slimpack.torch.profile",
+         "--model", config, "--device", "cpu", "--context", "128", "--rounds", "1", "--output", tmp_path / "p.csv"],
+        capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "p.csv").read_text()
+    assert done.stdout == f"{tmp_path / 'p.csv'}: {len(rows_of(text))} measurements\n"
+    assert "# ranks: 2\n" in text
+    rows = [row for row in rows_of(text) if row["kind"] in ("p2p", "reduce")]
+    assert [int(row["bytes"]) for row in rows if row["kind"] == "p2p"] == [4**i * 16384 for i in range(6)]
+    # A ring collective of two ranks sends half of its bytes.
+    assert [int(row["bytes"]) for row in rows if row["kind"] == "reduce"] == [4**i * 8192 for i in range(6)]
+    assert all(row["ranks"] == "2" and float(row["seconds"]) > 0 for row in rows)
+
+
+def test_no_round_begins_after_the_budget(config):
+    rounds = []
+
+    def unit():
+        rounds.append(1)
+        return [({"kind": "head"}, 1.0)]
+
+    bench = measuring.Bench(dict(SHAPE), CPU, torch.float32)
+    assert bench.measure([unit], 5, 0.0) == [{"kind": "head", "seconds": 1.0}]
+    assert len(rounds) == 2  # the first round is not counted
+    bench.measure([unit], 5, 60.0)
+    assert len(rounds) == 8
+
+
+@pytest.mark.parametrize("words, sentence", [
+    (["--model", "llama-9b"], "llama-9b"),
+    (["--context", "0"], "context: must be at least 1, got 0"),
+    (["--rounds", "0"], "rounds: must be at least 1, got 0"),
+    (["--device", "tpu"], "device: must be one that is there, cpu or cuda, got 'tpu'"),
+    (["--dtype", "int8"], "dtype: must be a type of torch's floating-point numbers, got 'int8'"),
+    (["--dtype", "nothing"], "dtype: must be a type of torch's floating-point numbers, got 'nothing'"),
+    (["--output", "/nowhere/p.csv"], "output: cannot write '/nowhere/p.csv'"),
+])
+def test_bad_input_is_refused(words, sentence, capsys):
+    given = [] if "--model" in words else ["--model", "tiny"]
+    assert measuring.main([*given, *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("slimpack: ") and sentence in error and error.count("\n") == 1
+
+
+def test_clusters_are_told_by_the_name_of_the_device():
+    assert measuring._cluster_of("NVIDIA H100 80GB HBM3", "cuda") == "h100"
+    assert measuring._cluster_of("Some GPU", "cuda") == "Some GPU"
+    assert measuring._cluster_of("Some CPU", "cpu") == "cpu"
