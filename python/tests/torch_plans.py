@@ -61,6 +61,7 @@ def scaled_down(plan: Plan, block: int = 8) -> Plan:
 def draw(seed: int, dp: int, pp: int, tied: bool = False) -> tuple[Plan, dict[str, Any]]:
     """A plan, and what it was asked with."""
     rng = np.random.default_rng([seed, dp, pp])
+    effort = str(rng.choice(["fast", "normal"]))
     lengths = np.minimum(rng.lognormal(3.5, 1.0, int(rng.integers(2 * dp, 14))).astype(int) + 2, 200)
     asked: dict[str, Any] = dict(dp=dp, pp=pp, chunks=int(rng.choice([1, 1, 2])) if pp > 1 else 1,
                                  weights=str(rng.choice(["with", "apart"])), head="last",
@@ -77,7 +78,7 @@ def draw(seed: int, dp: int, pp: int, tied: bool = False) -> tuple[Plan, dict[st
                 path = Path(folder, "config.json")
                 path.write_text(json.dumps(dict(LARGE, architectures=["LlamaForCausalLM"], model_type="llama",
                                                 tie_word_embeddings=tied, rope_theta=10000.0)))
-                plan = slimpack.plan(lengths * SCALE, model=str(path), cluster="h100", context=4096 * SCALE, effort="fast",
+                plan = slimpack.plan(lengths * SCALE, model=str(path), cluster="h100", context=4096 * SCALE, effort=effort,
                                      granularity=8 * SCALE, memory="400G", threads=1, runtime="torch", **asked)
             break
         except (slimpack.Infeasible, slimpack.InvalidInput):
@@ -166,6 +167,24 @@ def spawn(ranks: int, call: Callable[..., Any], *arguments: Any, timeout: float 
             process.join(timeout=20)
             process.kill()
     return [told[rank] for rank in range(ranks)]
+
+
+def run_to_the_end(ranks: int, call: Callable[..., Any], *arguments: Any, timeout: float = 120) -> list[Any]:
+    """The exit status of each process that runs `call(rank, *arguments)`; None: it had to be killed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    every = [context.Process(target=_enter, args=(rank, ranks, port, queue, call, arguments)) for rank in range(ranks)]
+    for process in every:
+        process.start()
+    codes = []
+    for process in every:
+        process.join(timeout=timeout)
+        codes.append(process.exitcode)
+        process.kill()
+    return codes
 
 
 def _enter(rank: int, ranks: int, port: int, queue: Any, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

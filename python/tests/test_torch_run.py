@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""run_plan on processes of this machine."""
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch.distributed as dist  # noqa: E402
+
+import torch_plans  # noqa: E402
+from slimpack import InvalidInput, Plan  # noqa: E402
+from slimpack.torch import PlanStages, StepFailed, collate, run_plan, write_schedule_csv  # noqa: E402
+from slimpack.torch._layout import Layout, Share  # noqa: E402
+
+
+@pytest.mark.parametrize("dp, pp, kind, tied", [(1, 2, "qwen3", True), (2, 2, "llama", False)])
+def test_gradients_are_those_of_the_unsliced_model(dp: int, pp: int, kind: str, tied: bool) -> None:
+    plans = [(seed, torch_plans.draw(seed, dp, pp, tied)[0]) for seed in range(6)]
+    plans.sort(key=lambda one: one[1].chunks)
+    used = {name for _, plan in plans for name in torch_plans.features(plan)}
+    assert {"prefixes", "weights apart"} <= used and ("merged" in used or dp == 1)
+    for worst in torch_plans.spawn(dp * pp, torch_plans.compare, [(s, p.to_dict()) for s, p in plans], kind, tied):
+        assert not isinstance(worst, Exception), worst
+        assert max(worst) < 1e-10
+
+
+def test_shares_are_counted_as_they_are_listed() -> None:
+    for ranks in (1, 2, 3, 5):
+        for place in range(ranks):
+            share = Share(place, ranks, 4)
+            for end in (0, 1, 7, 40, 83):
+                assert share.count(end) == len(share.positions(0, end))
+        assert sum(Share(i, ranks, 4).count(83) for i in range(ranks)) == 83
+
+
+def test_cells_cover_every_row_once() -> None:
+    for seed in range(8):
+        plan, _ = torch_plans.draw(seed, 2, 2)
+        for dp in range(2):
+            layout = Layout(plan, dp)
+            for packs, cells, rows in ((layout.forward, layout.forward_cells, "forward_rows"),
+                                       (layout.backward, layout.backward_cells, "backward_rows")):
+                for pack, found in zip(packs, cells):
+                    covered = sorted(row for cell in found for row in getattr(cell, rows).tolist())
+                    assert covered == list(range(pack.rows))
+
+
+def _mixed_plans(rank: int, plans: list[Any]) -> str:
+    plan = Plan.from_dict(plans[rank])
+    stages = PlanStages(torch_plans.model(), Plan.from_dict(plans[0]))
+    try:
+        run_plan(plan, stages, collate(plan, torch_plans.documents_of(plan, 0), stages.dp_rank))
+    except StepFailed as error:
+        return str(error)
+    return "ran"
+
+
+def test_plans_that_differ_between_ranks_end_the_step_everywhere() -> None:
+    plans = [torch_plans.draw(seed, 1, 2)[0] for seed in range(40)]
+    first = plans[0]
+    other = next(p for p in plans[1:] if p.chunks == first.chunks and p.to_dict()["stages"] == first.to_dict()["stages"])
+    told = torch_plans.spawn(2, _mixed_plans, [first.to_dict(), other.to_dict()])
+    assert told == [f"plan: rank 1 has the plan {other.hash}, rank 0 has {first.hash}"] * 2
+
+
+def _wrong_batch(rank: int, made: Any) -> list[str]:
+    plan = Plan.from_dict(made)
+    stages = PlanStages(torch_plans.model(), plan)
+    batch = collate(plan, torch_plans.documents_of(plan, 0), stages.dp_rank)
+    told = []
+    for change in ("gone", "short", "none"):
+        wrong = dict(batch)
+        number = next(iter(wrong))
+        pack = wrong[number]
+        if rank == 1 and change == "gone":
+            del wrong[number]
+        elif rank == 1:
+            wrong[number] = pack._replace(input_ids=pack.input_ids[:, 1:])
+        if change == "none":
+            wrong = {key: one._replace(labels=torch.full_like(one.labels, -100)) for key, one in batch.items()}
+        try:
+            run_plan(plan, stages, wrong)
+        except StepFailed as error:
+            told.append(str(error))
+    told.append(f"{run_plan(plan, stages, batch) > 0}")  # a refused step leaves nothing behind
+    return told
+
+
+def test_a_batch_that_does_not_match_its_plan_ends_the_step_everywhere() -> None:
+    plan = torch_plans.draw(1, 1, 2)[0]
+    told = torch_plans.spawn(2, _wrong_batch, plan.to_dict())
+    assert told[0] == told[1]
+    gone, short, none, ran = told[0]
+    assert gone.startswith("rank 1: batch: forward MicroPack") and gone.endswith("is missing")
+    assert short.startswith("rank 1: batch: input_ids of MicroPack") and "must have shape" in short
+    assert none == f"batch: step {plan.step} has no label"
+    assert ran == "True"
+
+
+def _dying(rank: int, made: Any) -> str:
+    plan = Plan.from_dict(made)
+    stages = PlanStages(torch_plans.model(), plan)
+    batch = collate(plan, torch_plans.documents_of(plan, 0), stages.dp_rank)
+    run_plan(plan, stages, batch)
+    if rank == 1:
+        stages.stages[0].backward_one_chunk = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        run_plan(plan, stages, batch)
+    except StepFailed as error:
+        return str(error)
+    return "ran"
+
+
+def _watch(rank: int, made: Any) -> str:
+    told = _dying(rank, made)
+    os.write(1, f"[rank {rank}] {told}\n".encode())
+    os._exit(3)  # as an uncaught exception ends a program: its neighbours see it
+
+
+def test_a_rank_that_dies_ends_all(capfd: pytest.CaptureFixture[str]) -> None:
+    plan = torch_plans.draw(3, 2, 2)[0]
+    begin = time.monotonic()
+    codes = torch_plans.run_to_the_end(4, _watch, plan.to_dict())
+    assert time.monotonic() - begin < 120
+    assert codes[1] == -signal.SIGKILL and all(code == 3 for i, code in enumerate(codes) if i != 1)
+    told = [line for line in capfd.readouterr().out.splitlines() if line.startswith("[rank")]
+    assert len(told) == 3 and all(f"step {plan.step} ended early: " in line for line in told)
+
+
+def test_schedule_files_are_what_the_runtime_reads(tmp_path: Any) -> None:
+    torch_plans.spawn(1, _schedule_files, str(tmp_path))
+
+
+def _schedule_files(rank: int, folder: str) -> None:
+    from torch.distributed.pipelining.schedules import _Action, _validate_schedule
+
+    written = 0
+    for seed in range(8):
+        plan, _ = torch_plans.draw(seed, 1, 2)
+        path = os.path.join(folder, f"{seed}.csv")
+        try:
+            write_schedule_csv(plan, path)
+        except InvalidInput as error:
+            assert "execute such plans with run_plan" in str(error)
+            continue
+        lines = open(path).read().splitlines()
+        actions = {rank: [_Action.from_str(cell) for cell in line.split(",")] for rank, line in enumerate(lines)}
+        packs = sum(pack.pass_ == "forward" for pack in plan.micropacks)
+        assert _validate_schedule(actions, 2, 2 * plan.chunks, packs) == {i: i % 2 for i in range(2 * plan.chunks)}
+        written += 1
+    assert written > 3
+
+
+def test_plans_for_other_runtimes_are_refused_by_name() -> None:
+    plan, _ = torch_plans.draw(0, 1, 2)
+    for change, sentence in ((lambda d: d["parallel"].update(tp=2), "tp 1"),
+                             (lambda d: d["parallel"].update(head="shard"), "head on the last stage"),
+                             (_late_head, "does not follow its F")):
+        made = plan.to_dict()
+        change(made)
+        if made["parallel"]["tp"] == 2:
+            made["placement"] = [[dp, pp, tp, 2 * pp + tp] for dp, pp, tp, _ in
+                                 [(*row[:2], t, 0) for row in made["placement"] for t in range(2)]]
+        try:
+            other = Plan.from_dict(made)
+        except InvalidInput:
+            continue  # refused even earlier
+        with pytest.raises(InvalidInput, match=sentence):
+            Layout(other, 0)
+
+
+def _late_head(made: Any) -> None:
+    order = made["schedule"][-1]["order"]
+    head = next(i for i, unit in enumerate(order) if unit[0] == "H")
+    after = next(i for i, unit in enumerate(order) if i > head + 1 and unit[0] in "FB")
+    order.insert(after, order.pop(head))
