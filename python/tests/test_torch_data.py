@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows and tensors of MicroPacks beside plain Python over plan.json."""
+import sys
 import warnings
 
 import numpy as np
@@ -28,6 +29,8 @@ def drawn_plan(seed):
             context=32768 if shared else 1500, overlong="split", granularity=64, effort="fast", seed=seed,
             batch_tokens=None if shared else "30K", step=seed % 3)
     documents = [draw.integers(0, 257, length).tolist() for length in lengths]
+    for document in documents[::3]:
+        document[-1] = EOD
     return plan, documents
 
 
@@ -215,6 +218,9 @@ def test_another_torch_is_refused(monkeypatch):
             check_torch()
     monkeypatch.setattr(torch, "__version__", "2.15.3+cpu")
     check_torch()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"^slimpack.torch needs torch 2\.15\.\*, which cannot be imported: "):
+        check_torch()
 
 
 def test_names_are_exported():

@@ -154,18 +154,18 @@ def test_ranks_measure_together(config, tmp_path):
     assert all(row["ranks"] == "2" and float(row["seconds"]) > 0 for row in rows)
 
 
-def test_no_round_begins_after_the_budget(config):
+def test_the_median_counts_and_no_round_begins_after_the_budget():
     rounds = []
 
     def unit():
         rounds.append(1)
-        return [({"kind": "head"}, 1.0)]
+        return [({"kind": "head"}, 10.0 - len(rounds))]
 
     bench = measuring.Bench(dict(SHAPE), CPU, torch.float32)
-    assert bench.measure([unit], 5, 0.0) == [{"kind": "head", "seconds": 1.0}]
+    assert bench.measure([unit], 5, 0.0) == [{"kind": "head", "seconds": 8.0}]
     assert len(rounds) == 2  # the first round is not counted
-    bench.measure([unit], 5, 60.0)
-    assert len(rounds) == 8
+    assert bench.measure([unit], 3, 60.0) == [{"kind": "head", "seconds": 5.0}]
+    assert len(rounds) == 6
 
 
 @pytest.mark.parametrize("words, sentence", [

@@ -157,6 +157,16 @@ def test_a_data_loader_gives_the_documents(workers):
         assert states == [1, 2, 3, 4]
 
 
+def test_a_rank_may_have_nothing_to_do():
+    for dp_rank in (0, 1):
+        with slimpack_torch.BatchSampler([5], model="tiny", dp=2, merge="off", dp_rank=dp_rank, steps=1) as sampler:
+            loader = torch.utils.data.DataLoader([list(range(5))], batch_sampler=sampler, collate_fn=list)
+            (plan, documents), = sampler.batches(loader)
+            packs = slimpack_torch.collate(plan, documents, dp_rank)
+            busy = plan.groups[plan.micropacks[0].group] == [dp_rank]
+            assert len(documents) == len(packs) == busy
+
+
 def test_a_loader_that_gives_something_else_is_refused():
     with sampler_of() as sampler:
         loader = torch.utils.data.DataLoader(Documents(), batch_sampler=sampler, collate_fn=lambda items: items[1:])

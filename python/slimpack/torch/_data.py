@@ -73,7 +73,8 @@ def collate(plan: Plan, documents: Documents, dp_rank: int, *, eod: Optional[int
     sum over all ranks.
 
     Raises InvalidInput, naming sample and document, where a document is not there, has another length than was
-    planned, or holds an id outside of the plan's vocabulary.
+    planned, or holds an id outside of the plan's vocabulary. A plan does not say where a document ends whose sample
+    is as long as the longest one of the step: that may be a piece, and more tokens may follow.
     """
     check_dp_rank(dp_rank, plan.dp)
     vocab = plan.model["vocab"]
@@ -89,9 +90,9 @@ def collate(plan: Plan, documents: Documents, dp_rank: int, *, eod: Optional[int
         samples, positions = rows(plan, pack, rank).T
         at = begins[samples] + positions
         cu_q, cu_k, most_q, most_k = plan.cu_seqlens(pack, rank)
-        ids, labels, places, cu_q, cu_k = (
+        ids, labels, places, queries, keys = (
             torch.from_numpy(array).to(device) for array in (tokens[at], targets[at], positions.copy(), cu_q, cu_k))
-        packs[pack.id] = Pack(ids[None], labels[None], places[None], cu_q, cu_k, most_q, most_k)
+        packs[pack.id] = Pack(ids[None], labels[None], places[None], queries, keys, most_q, most_k)
     return packs
 
 
@@ -116,7 +117,6 @@ def _flattened(plan: Plan, samples: IntArray, get: Callable[[int], Any], eod: Op
     begins[samples] = np.cumsum(lengths[samples]) - lengths[samples]
     tokens = np.empty(lengths[samples].sum(), np.int64)
     targets = np.empty_like(tokens)
-    first_tokens = {(document, first) for _, document, first in plan.origin.tolist()}
     longest = lengths.max()
     kept: dict[int, Any] = {}
     # Sorted by document: the pieces of one follow each other, so one at a time is kept.
@@ -127,9 +127,8 @@ def _flattened(plan: Plan, samples: IntArray, get: Callable[[int], Any], eod: Op
         if number not in kept:
             kept = {number: _document(get, number, place)}
         document = kept[number]
-        # A document is cut where the next piece begins, in this step or, after a piece of full length, in the next.
-        may_go_on = (number, end) in first_tokens or lengths[sample] == longest
-        if len(document) < end or (len(document) > end and not may_go_on):
+        # A piece that is not its document's last is as long as the context, so no sample is longer.
+        if len(document) < end or (len(document) > end and lengths[sample] < longest):
             raise InvalidInput(f"documents: {place} has {len(document)} tokens, but {end} were planned")
         piece = document[first : end + 1]
         if piece.min() < 0 or piece.max() >= vocab:

@@ -33,11 +33,11 @@ def rows(plan: Plan, pack: Union[int, MicroPack], rank: int = 0) -> IntArray:
     samples, begins, ends = pack.slices.T
     counts = ends - begins
     positions = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
-    made = np.stack([np.repeat(samples, counts), positions], axis=1)
-    if ranks == 1:
-        return made
-    turn = positions // plan.memory["share_tokens"] % (2 * ranks)
-    return made[np.minimum(turn, 2 * ranks - 1 - turn) == rank]
+    made: IntArray = np.stack([np.repeat(samples, counts), positions], axis=1)
+    if ranks > 1:
+        turn = positions // plan.memory["share_tokens"] % (2 * ranks)
+        made = made[np.minimum(turn, 2 * ranks - 1 - turn) == rank]
+    return made
 
 
 def micropack(plan: Plan, pack: Union[int, MicroPack]) -> MicroPack:

@@ -7,6 +7,7 @@ import os
 import statistics
 import sys
 import time
+from functools import partial
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
@@ -27,6 +28,7 @@ _MESSAGES = tuple(1 << power for power in range(14, 25, 2))  # bytes
 _REPETITIONS = 9  # of a message
 
 Row = dict[str, Union[str, int, float]]
+Unit = Callable[[], list[tuple[Row, float]]]  # runs once, and gives rows with their seconds
 
 
 class Segments(NamedTuple):
@@ -58,9 +60,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
     Returns [queries of all segments, heads, head dim]. One kernel on CUDA below fp32, else one for each segment.
     """
     if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16):
-        out: Tensor = varlen_attn(q, k, v, segments.cu_queries, segments.cu_keys, max(segments.queries),
-                                  max(segments.keys), window_size=(-1, 0), enable_gqa=True)
-        return out
+        return varlen_attn(q, k, v, segments.cu_queries, segments.cu_keys, max(segments.queries),
+                           max(segments.keys), window_size=(-1, 0), enable_gqa=True)  # type: ignore[return-value]
     parts = []
     for one, keys, values in zip(q.split(segments.queries), k.split(segments.keys), v.split(segments.keys)):
         rows, most = len(one), len(keys)
@@ -113,14 +114,14 @@ class Bench:
             work()
             end.record()
             end.synchronize()
-            return begin.elapsed_time(end) / 1e3
+            return float(begin.elapsed_time(end)) / 1e3
         start = time.perf_counter()
         work()
         return time.perf_counter() - start
 
-    def measure(self, units: Sequence[Callable[[], list[tuple[Row, float]]]], rounds: int, budget: float) -> list[Row]:
-        """The rows of all units, of which each gives rows and their seconds: the median over rounds, the mean of that
-        over ranks, sorted by kind and pass. No round but the first begins that would end after `budget` seconds."""
+    def measure(self, units: Sequence[Unit], rounds: int, budget: float) -> list[Row]:
+        """The rows of all units with the median over rounds, the mean of that over ranks, sorted by kind and pass. No
+        round but the first begins that would end after `budget` seconds."""
         start = time.perf_counter()
         measured: list[list[tuple[Row, float]]] = []
         for round_ in range(rounds + 1):
@@ -169,14 +170,14 @@ class LayerUnits:
             self.layers = [llama.LlamaDecoderLayer(config, i).to(bench.dtype) for i in range(most)]
         self.weights = shape["hidden"] * (2 * (shape["heads"] + shape["kv_heads"]) * shape["head_dim"]
                                           + 3 * shape["ffn"])
-        self.units = [lambda one=one: self.run(*one) for one in slices_to_measure(context)]
+        self.units: list[Unit] = [partial(self.run, *one) for one in slices_to_measure(context)]
 
     def run(self, layers: int, slices: list[tuple[int, int]]) -> list[tuple[Row, float]]:
         """Rows and seconds of F and B of a pack, everything kept."""
         bench, layers = self.bench, min(layers, len(self.layers))
         segments = segments_of(slices, bench.device)
         tokens = sum(segments.queries)
-        options = dict(device=bench.device, dtype=bench.dtype)
+        options: dict[str, Any] = dict(device=bench.device, dtype=bench.dtype)
         x = torch.randn(1, tokens, bench.shape["hidden"], **options, requires_grad=True)
         positions = torch.cat([torch.arange(prefix, prefix + length) for prefix, length in slices])[None].to(x.device)
         # Keys and values of earlier slices: their gradients are computed as for the slice's own.
@@ -212,7 +213,7 @@ class OtherUnits:
             self.norm = llama.LlamaRMSNorm(shape["hidden"], shape["norm_eps"]).to(bench.dtype)
             self.projection = torch.nn.Linear(shape["hidden"], shape["vocab"], bias=False, dtype=bench.dtype)
         counts = sorted({max(context // parts, 2) for parts in (96, 64, 48, 32, 24, 16, 12, 8, 6, 4)})
-        self.units = [lambda run=run, count=count: run(count) for run in (self.embed, self.head) for count in counts]
+        self.units: list[Unit] = [partial(run, count) for run in (self.embed, self.head) for count in counts]
         for count in sorted({min(count, len(layers)) for count in (1, 2, 4)}):
             self.units.append(self.update([weight for layer in layers[:count] for weight in layer.parameters()]))
         self.units.append(self.update([self.embedding.weight]))
@@ -243,7 +244,7 @@ class OtherUnits:
 
         return [(dict(kind="head", tokens=tokens), bench.timed(run))]
 
-    def update(self, like: Sequence[Tensor]) -> Callable[[], list[tuple[Row, float]]]:
+    def update(self, like: Sequence[Tensor]) -> Unit:
         """AdamW of weights of these sizes, with both moments in their type."""
         weights = [torch.zeros_like(weight, requires_grad=True) for weight in like]
         for weight in weights:
@@ -257,7 +258,8 @@ class OtherUnits:
 def traffic(bench: Bench) -> list[Row]:
     """Messages between two ranks, and collectives of all, as rank 0 sees them. One collective is half of gloo's
     all-reduce, which has no reduce-scatter."""
-    rank, ranks, rows = dist.get_rank(), bench.ranks, []
+    rank, ranks = dist.get_rank(), bench.ranks
+    rows: list[Row] = []
     other = rank + 1 if rank % 2 == 0 else rank - 1
     for size in _MESSAGES:
         buffer = torch.zeros(size // 4, device=bench.device)
