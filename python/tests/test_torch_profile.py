@@ -12,7 +12,8 @@ import slimpack
 pytest.importorskip("slimpack.torch", exc_type=ImportError)
 pytest.importorskip("transformers")
 import torch  # noqa: E402
-from slimpack.torch import profile as measuring  # noqa: E402
+from slimpack.torch import _attention as attention, profile as measuring  # noqa: E402
+from slimpack.torch._layout import cell_of  # noqa: E402
 
 CPU = torch.device("cpu")
 SHAPE = dict(hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=96, vocab=300)
@@ -54,24 +55,25 @@ def one_by_one(q, k, v, slices):
 
 
 @pytest.mark.parametrize("slices", [[(0, 5)], [(3, 4)], [(0, 3), (7, 2), (0, 1), (2, 6)]])
-def test_attention_is_that_of_each_query(slices):
+def test_attention_is_that_of_each_query(slices, monkeypatch):
+    """Output and gradients, in blocks of two queries as well as whole."""
     torch.manual_seed(0)
-    segments = measuring.segments_of(slices, CPU)
-    q, k, v = (torch.randn(rows, heads, 8, dtype=torch.float64) for rows, heads in (
-        (sum(segments.queries), 4), (sum(segments.keys), 2), (sum(segments.keys), 2)))
-    assert torch.allclose(measuring.attend(q, k, v, segments), one_by_one(q, k, v, slices))
-    # The same where keys of earlier slices are kept apart from the slices' own.
-    old = np.concatenate([np.arange(prefix + length) < prefix for prefix, length in slices])
-    kept = torch.stack([k[old], v[old]])
-    found, _ = measuring._attention(None, *(x.transpose(0, 1)[None] for x in (q, k[~old], v[~old])), None,
-                                    segments=segments, kept=kept)
-    assert torch.allclose(found[0], one_by_one(q, k, v, slices))
-
-
-def test_cumulative_lengths_are_those_of_the_segments():
-    segments = measuring.segments_of([(0, 3), (7, 2)], CPU)
-    assert segments.cu_queries.tolist() == [0, 3, 5] and segments.cu_keys.tolist() == [0, 3, 12]
-    assert segments.cu_queries.dtype == segments.cu_keys.dtype == torch.int32
+    cell = cell_of(slices)
+    rows, keys = len(cell.positions), sum(prefix + length for prefix, length in slices)
+    q, k, v = (torch.randn(count, heads, 8, dtype=torch.float64, requires_grad=True)
+               for count, heads in ((rows, 4), (keys, 2), (keys, 2)))
+    expected = one_by_one(q, k, v, slices)
+    gradient = torch.randn_like(expected)
+    expected.backward(gradient)
+    of_pieces = [attention.Keys(*pair) for pair in zip(*(x.detach().split([p + n for p, n in slices]) for x in (k, v)))]
+    for block in (512, 2):
+        monkeypatch.setattr(attention, "_BLOCK", block)
+        core = attention.core_of(q)
+        out, lse = core.forward(q.detach(), of_pieces, cell.runs, 8**-0.5)
+        dq, found = core.backward(gradient, q.detach(), of_pieces, out, lse, cell.runs, 8**-0.5)
+        assert torch.allclose(out, expected) and torch.allclose(dq, q.grad)
+        assert torch.allclose(torch.cat([one.k for one in found]), k.grad)
+        assert torch.allclose(torch.cat([one.v for one in found]), v.grad)
 
 
 @pytest.mark.parametrize("context", [1, 128, 1000, 8192])

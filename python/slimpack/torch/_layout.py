@@ -2,7 +2,7 @@
 """What one data-parallel rank executes of a plan, in rows of its MicroPacks. NumPy alone."""
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -83,7 +83,20 @@ class Cell(NamedTuple):
     apart: bool
 
 
-class Pack(NamedTuple):
+def cell_of(slices: Sequence[tuple[int, int]]) -> Cell:
+    """A cell of one rank with these (prefix, length) slices, each of another sample that ends with it."""
+    pieces, runs, positions, low = [], [], [np.empty(0, np.int64)], 0
+    for sample, (prefix, length) in enumerate(slices):
+        end = prefix + length
+        pieces.append(Piece(sample, prefix, end, low, low + length, prefix, end, prefix == 0))
+        runs.append(Run(sample, low, low + length, end))
+        positions.append(np.arange(prefix, end))
+        low += length
+    rows = np.arange(low)
+    return Cell(0, 0, 0, 0, tuple(pieces), tuple(runs), np.concatenate(positions), rows, rows, "none", False)
+
+
+class OwnPack(NamedTuple):
     """A MicroPack of a rank: its rows are its slices' own positions, in the plan's order of slices."""
 
     id: int
@@ -124,8 +137,8 @@ class Layout:
         self.forward_cells, self.backward_cells = self._sorted_cells()
         self.weight_packs = self._weight_packs()
 
-    def _packs(self, pass_: str) -> list[Pack]:
-        packs: list[Pack] = []
+    def _packs(self, pass_: str) -> list[OwnPack]:
+        packs: list[OwnPack] = []
         for pack in self.plan.micropacks:
             share = self.shares[pack.group]
             if pack.pass_ != pass_ or share.place < 0:
@@ -133,7 +146,7 @@ class Layout:
             own = [share.positions(begin, end) for _, begin, end in pack.slices.tolist()]
             samples = np.repeat(pack.slices[:, 0], [len(positions) for positions in own])
             self.number[pack.id] = len(packs)
-            packs.append(Pack(pack.id, pack.group, len(samples), samples, np.concatenate(own),
+            packs.append(OwnPack(pack.id, pack.group, len(samples), samples, np.concatenate(own),
                               pack.weights == "apart"))
         return packs
 

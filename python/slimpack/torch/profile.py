@@ -8,16 +8,18 @@ import statistics
 import sys
 import time
 from functools import partial
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
-from torch.nn.attention.varlen import varlen_attn
 
 from .. import InvalidInput, _core, plan, presets
+from ._attention import Keys, Rows, Store, attend, running
+from ._layout import Share, cell_of
+from ._linear import hold_products
+from ._model import ATTENTION
 
 COLUMNS = ("kind", "pass", "tokens", "pairs", "segments", "layers", "ranks", "bytes", "seconds", "keys",
            "accumulator_bytes", "weight_bytes")
@@ -29,48 +31,6 @@ _REPETITIONS = 9  # of a message
 
 Row = dict[str, Union[str, int, float]]
 Unit = Callable[[], list[tuple[Row, float]]]  # runs once, and gives rows with their seconds
-
-
-class Segments(NamedTuple):
-    """Slices of a pack: `queries[i]` new rows of a sample that has `keys[i]` in all.
-
-    `cu_queries` and `cu_keys` are int32 [segments + 1] on the device, from 0.
-    """
-
-    queries: list[int]
-    keys: list[int]
-    cu_queries: Tensor
-    cu_keys: Tensor
-
-
-def segments_of(slices: Sequence[tuple[int, int]], device: torch.device) -> Segments:
-    """Of slices as (prefix, length)."""
-    queries, keys = [length for _, length in slices], [prefix + length for prefix, length in slices]
-    cu = [torch.tensor([0, *np.cumsum(counts)], dtype=torch.int32, device=device) for counts in (queries, keys)]
-    return Segments(queries, keys, *cu)
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
-    """Attention of each segment's queries to its own keys, bottom-right causal.
-
-    Args:
-        q: [queries of all segments, heads, head dim].
-        k, v: [keys of all segments, kv heads, head dim]; heads of q share them evenly.
-
-    Returns [queries of all segments, heads, head dim]. One kernel on CUDA below fp32, else one for each segment.
-    """
-    if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16):
-        return varlen_attn(q, k, v, segments.cu_queries, segments.cu_keys, max(segments.queries),
-                           max(segments.keys), window_size=(-1, 0), enable_gqa=True)  # type: ignore[return-value]
-    parts = []
-    for one, keys, values in zip(q.split(segments.queries), k.split(segments.keys), v.split(segments.keys)):
-        rows, most = len(one), len(keys)
-        one, keys, values = (x.transpose(0, 1)[None] for x in (one, keys, values))
-        part = torch.nn.functional.scaled_dot_product_attention(
-            one, keys, values, attn_mask=None if rows == most else causal_lower_right(rows, most),
-            is_causal=rows == most, enable_gqa=True)
-        parts.append(part[0].transpose(0, 1))
-    return torch.cat(parts)
 
 
 def slices_to_measure(context: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
@@ -153,7 +113,7 @@ class Bench:
 
 
 class LayerUnits:
-    """Forward and backward passes of Hugging Face's own Llama layers."""
+    """Forward and backward passes of Hugging Face's own Llama layers, as `run_plan` runs them."""
 
     def __init__(self, bench: Bench, context: int) -> None:
         transformers, llama = _transformers()
@@ -162,12 +122,16 @@ class LayerUnits:
             hidden_size=shape["hidden"], intermediate_size=shape["ffn"], num_attention_heads=shape["heads"],
             num_key_value_heads=shape["kv_heads"], head_dim=shape["head_dim"], rms_norm_eps=shape["norm_eps"],
             rope_parameters={"rope_type": "default", "rope_theta": shape["rope_theta"]})
-        transformers.AttentionInterface.register("slimpack-profile", _attention)
-        config._attn_implementation = "slimpack-profile"
+        transformers.AttentionInterface.register(ATTENTION, attend)
+        config._attn_implementation = ATTENTION
         most = min(4, shape["layers"])
         with torch.device(bench.device):
             self.rotary = llama.LlamaRotaryEmbedding(config)
             self.layers = [llama.LlamaDecoderLayer(config, i).to(bench.dtype) for i in range(most)]
+        for layer in self.layers:
+            hold_products(layer)
+            for weight in layer.parameters():
+                weight.grad = torch.zeros_like(weight)
         self.weights = shape["hidden"] * (2 * (shape["heads"] + shape["kv_heads"]) * shape["head_dim"]
                                           + 3 * shape["ffn"])
         self.units: list[Unit] = [partial(self.run, *one) for one in slices_to_measure(context)]
@@ -175,27 +139,32 @@ class LayerUnits:
     def run(self, layers: int, slices: list[tuple[int, int]]) -> list[tuple[Row, float]]:
         """Rows and seconds of F and B of a pack, everything kept."""
         bench, layers = self.bench, min(layers, len(self.layers))
-        segments = segments_of(slices, bench.device)
-        tokens = sum(segments.queries)
+        cell = cell_of(slices)
+        tokens, keys = len(cell.positions), sum(prefix + length for prefix, length in slices)
         options: dict[str, Any] = dict(device=bench.device, dtype=bench.dtype)
         x = torch.randn(1, tokens, bench.shape["hidden"], **options, requires_grad=True)
-        positions = torch.cat([torch.arange(prefix, prefix + length) for prefix, length in slices])[None].to(x.device)
-        # Keys and values of earlier slices: their gradients are computed as for the slice's own.
-        kept = torch.randn(2, sum(segments.keys) - tokens, bench.shape["kv_heads"], bench.shape["head_dim"], **options,
-                           requires_grad=True)
+        positions = torch.from_numpy(cell.positions)[None].to(x.device)
+        store = Store()
+        for i, (prefix, length) in enumerate(slices):
+            for layer in range(layers if prefix else 0):
+                store.kept[layer, i] = Keys(*torch.randn(2, prefix + length, bench.shape["kv_heads"],
+                                                         bench.shape["head_dim"], **options))
+        lengths = np.array([prefix + length for prefix, length in slices])
+        rows = Rows(cell, Share(0, 1, 1), store, None, lengths, keep_attention=False)
         out = x
 
         def forward() -> None:
             nonlocal out
             with torch.no_grad():
                 turned = self.rotary(x, positions)
-            for layer in self.layers[:layers]:
-                out = layer(out, position_embeddings=turned, segments=segments, kept=kept)
+            with running(rows):
+                for layer in self.layers[:layers]:
+                    out = layer(out, position_embeddings=turned)
 
         took = bench.timed(forward)
         gradient = torch.randn_like(out)
         weights = layers * self.weights * bench.element
-        row: Row = dict(kind="layer", tokens=tokens, segments=len(slices), layers=layers, keys=sum(segments.keys),
+        row: Row = dict(kind="layer", tokens=tokens, segments=len(slices), layers=layers, keys=keys,
                         pairs=sum(length * (prefix + length / 2) for prefix, length in slices), weight_bytes=weights)
         return [({**row, "pass": "forward"}, took),
                 ({**row, "pass": "backward", "accumulator_bytes": 2 * weights},
@@ -326,18 +295,6 @@ def profile(model: Any, *, device: str = "cpu", dtype: Optional[str] = None, con
     lines = [f"# {key}: {value}" for key, value in told.items()] + [",".join(COLUMNS)]
     lines += [",".join(str({**absent, **row}.get(column, 0)) for column in COLUMNS) for row in rows]
     return "\n".join(lines) + "\n"
-
-
-def _attention(module: torch.nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: None, *, segments: Segments,
-               kept: Tensor, **ignored: Any) -> tuple[Tensor, None]:
-    """What Hugging Face calls for attention: [1, heads, rows, head dim] to [1, rows, heads, head dim]."""
-    q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
-    if kept.shape[1]:
-        # The keys of a segment are those kept, then its own.
-        before = [keys - queries for queries, keys in zip(segments.queries, segments.keys)]
-        k, v = (torch.cat([part for pair in zip(old.split(before), new.split(segments.queries)) for part in pair])
-                for old, new in ((kept[0], k), (kept[1], v)))
-    return attend(q, k, v, segments)[None], None
 
 
 def _median(bench: Bench, work: Callable[[], Any]) -> float:
