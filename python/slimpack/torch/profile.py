@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import statistics
 import sys
@@ -361,6 +362,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     finally:
         if together and dist.is_initialized():
             dist.destroy_process_group()
+            gc.collect()  # else gloo's threads may outlive the interpreter, which then aborts
     return 0
 
 
