@@ -4,6 +4,8 @@
 
 NB_MODULE(_core, module) {
   using namespace slimpack::python;  // NOLINT(google-build-using-namespace)
+  // Other threads may hold objects when a process ends; its memory goes with it.
+  nanobind::set_leak_warnings(false);
   module.doc() = "The compiled part of slimpack. Call slimpack's own functions, not these.";
   module.attr("version") = SLIMPACK_VERSION;
   bind_errors(module);

@@ -52,6 +52,7 @@ using Found = nb::typed<nb::tuple, Made, std::vector<std::string>>;
     planners::PlanRequest request = std::move(arguments.maker.make(arguments.options, 1).front());
     app::check_request_for(info, request);
     request.progress = progress;
+    if (for_torch) request.fewer_last_layers = 0;  // a run's stages hold the same layers every step
     PlanObject found = plan_of(info.plan(request));
     if (for_torch) {
       if (!weight_packs_are_unions(found.plan)) {
