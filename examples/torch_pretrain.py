@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import slimpack
 import slimpack.torch as plans
 
 END = 256  # of a document, in bytes' vocabulary
+WEIGHTS = "model.safetensors.index.json"
 
 
 def arguments() -> argparse.Namespace:
@@ -65,10 +67,17 @@ def read_documents(path: str, tokenizer: Any) -> list[torch.Tensor]:
     return documents
 
 
+def replace(path: Path, value: Any) -> None:
+    """Writes JSON, whole or not at all."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(value, indent=1))
+    os.replace(new, path)
+
+
 def write(folder: Path, asked: argparse.Namespace, stages: plans.PlanStages, optimizer: Any, sampler: Any, plan: Any,
           config: Any, tokenizer: Any) -> None:
-    """A model folder in shards, one a stage, written by data-parallel rank 0; the run's state beside it. The file that
-    says where tensors are comes last and names only shards of this step."""
+    """A model folder in shards, one a stage, written by data-parallel rank 0; the run's state beside it. run.json comes
+    last and names all that belongs to it, so that a run that ends meanwhile resumes from the files of before."""
     index = f"step-{plan.step + 1:06d}"
     if stages.dp_rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,11 +96,10 @@ def write(folder: Path, asked: argparse.Namespace, stages: plans.PlanStages, opt
             config.save_pretrained(folder)
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
-            state = {"sampler": sampler.state_dict(after=plan), "index": index, "placement": stages.placement}
-            for name, value in (("run.json", state),
-                                ("model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": where})):
-                (folder / f"{name}.new").write_text(json.dumps(value, indent=1))
-                os.replace(folder / f"{name}.new", folder / name)
+            weights = {"metadata": {"total_size": size}, "weight_map": where}
+            replace(folder / WEIGHTS, weights)
+            replace(folder / "run.json", {"sampler": sampler.state_dict(after=plan), "index": index,
+                                          "placement": stages.placement, "weights": weights})
             for old in [*folder.glob("model-step-*"), *folder.glob("optimizer-step-*")]:
                 if index not in old.name:
                     old.unlink()
@@ -123,6 +131,11 @@ def main() -> None:
     folder = Path(asked.save) if asked.save else None
     if asked.resume and (folder is None or not (folder / "run.json").exists()):
         raise slimpack.InvalidInput(f"--resume: there is no run in {asked.save!r}")
+    if asked.resume:
+        state = json.loads((folder / "run.json").read_text())
+        if dist.get_rank() == 0:
+            replace(folder / WEIGHTS, state["weights"])
+        dist.barrier()
 
     source = str(folder) if asked.resume else asked.model
     tokenizer = AutoTokenizer.from_pretrained(asked.model) if asked.model else None
@@ -141,12 +154,11 @@ def main() -> None:
     model.to(device)
 
     documents = read_documents(asked.data, tokenizer)
-    # Every rank writes and reads a configuration of its own, so that none reads half a file.
-    described = Path(asked.save or "build", f".config-{dist.get_rank()}")
-    described.mkdir(parents=True, exist_ok=True)
+    # The planner reads the model's shape from a file; each rank has its own.
+    described = tempfile.TemporaryDirectory()
     config.dtype = dtype
-    config.save_pretrained(described)
-    request = dict(model=str(described / "config.json"), cluster=asked.cluster, cost=asked.cost, dp=ranks // pp, pp=pp,
+    config.save_pretrained(described.name)
+    request = dict(model=str(Path(described.name, "config.json")), cluster=asked.cluster, cost=asked.cost, dp=ranks // pp, pp=pp,
                    chunks=asked.chunks, context=asked.context, overlong="split", planner=asked.planner,
                    runtime="torch")
     stages = plans.PlanStages(model, slimpack.plan([asked.context], **request))
@@ -158,7 +170,6 @@ def main() -> None:
                                  batch_tokens=asked.batch_tokens, **request)
     first = 0
     if asked.resume:
-        state = json.loads((folder / "run.json").read_text())
         sampler.load_state_dict(state["sampler"])
         first = state["sampler"]["step"]
         if [list(one) for one in stages.placement] == state["placement"]:

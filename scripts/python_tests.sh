@@ -3,7 +3,7 @@
 # Makes the Python package's sdist, builds the wheel from what is in it, installs that into a fresh venv
 # (build/python_tests) and runs python/tests. Arguments go to pytest. Ends with status 77 and a line that
 # says so where Python or the packages cannot be had. SLIMPACK_PROGRAM names a slimpack program to compare with,
-# PYTHON an interpreter other than python3.
+# PYTHON an interpreter other than python3. SLIMPACK_PYTHON_TORCH=yes installs torch and transformers too, 2.4 GB.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=build/python_tests
@@ -24,6 +24,16 @@ pip=("$venv/bin/python" -m pip -q --disable-pip-version-check)
 # Tests do without: no bar is shown, and a notebook's cells run as a script.
 "${pip[@]}" install --timeout 10 --retries 1 nbclient ipykernel tqdm >>"$log" 2>&1 ||
   echo "note: nbclient, ipykernel and tqdm cannot be installed ($log)"
+# PyTorch's own requirements would bring CUDA's libraries again; those that a toolkit has not are named.
+if [[ ${SLIMPACK_PYTHON_TORCH:-no} == yes ]]; then
+  nvidia=(nvidia-cufile nvidia-cusparselt-cu13 nvidia-nvshmem-cu13 nvidia-nccl-cu13)
+  { "${pip[@]}" install --no-deps 'torch==2.15.*' 'transformers==5.23.*' "${nvidia[@]}" &&
+    "${pip[@]}" install filelock typing_extensions sympy networkx jinja2 fsspec safetensors tokenizers huggingface_hub \
+      regex pyyaml packaging requests && "$venv/bin/python" -c 'import torch, transformers'; } >>"$log" 2>&1 ||
+    echo "note: torch and transformers cannot be installed: tests of slimpack.torch are skipped ($log)"
+else
+  echo "note: SLIMPACK_PYTHON_TORCH=yes would install torch (2.4 GB): tests of slimpack.torch are skipped"
+fi
 
 set -e
 if command -v ccache >/dev/null 2>&1; then
@@ -38,4 +48,4 @@ CCACHE_BASEDIR="$PWD/$made/from" "${pip[@]}" wheel --no-build-isolation --no-dep
   { cat "$log" && exit 1; }
 "${pip[@]}" install --no-deps "$made"/slimpack-*.whl
 for file in "$made"/slimpack-*.{tar.gz,whl}; do echo "made: ${file##*/}, $(stat -c %s "$file") bytes"; done
-"$venv/bin/python" -m pytest -q "$@"
+OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest -q -rs "$@"
