@@ -23,6 +23,7 @@ optimizer = torch.optim.AdamW(stages.parameters(), lr=1e-3)
 for _ in sampler:
     loss = plans.run_plan(sampler.plan, stages, plans.collate(sampler.plan, documents, stages.dp_rank))
     optimizer.step()
-    print(f"rank {dist.get_rank()} step {sampler.plan.step} loss {loss:.4f}")
+    if dist.get_rank() == 0:
+        print(f"step {sampler.plan.step} loss {loss:.4f}")
 dist.barrier()
 dist.destroy_process_group()

@@ -33,8 +33,7 @@ def test_twenty_lines_train(tmp_path: Path) -> None:
     assert len([line for line in source.splitlines() if line and not line.startswith(("#", "import", "from", '"""'))]) <= 20
     done = torchrun("torch_twenty_lines.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = re.findall(r"rank (\d) step (\d) loss (\S+)", done.stdout)
-    assert len(found) == 6 and len({(step, loss) for _, step, loss in found}) == 3
+    assert re.findall(r"^step (\d) loss \d", done.stdout, re.M) == ["0", "1", "2"]
 
 
 def test_a_resumed_run_is_the_run(tmp_path: Path) -> None:
