@@ -12,8 +12,7 @@ import slimpack
 pytest.importorskip("slimpack.torch", exc_type=ImportError)
 pytest.importorskip("transformers")
 import torch  # noqa: E402
-from slimpack.torch import _attention as attention, profile as measuring  # noqa: E402
-from slimpack.torch._layout import cell_of  # noqa: E402
+from slimpack.torch import profile as measuring  # noqa: E402
 
 CPU = torch.device("cpu")
 SHAPE = dict(hidden=64, heads=4, kv_heads=2, head_dim=16, ffn=96, vocab=300)
@@ -37,43 +36,6 @@ def rows_of(text):
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     names = lines[0].split(",")
     return [dict(zip(names, line.split(","))) for line in lines[1:]]
-
-
-def one_by_one(q, k, v, slices):
-    """Attention of each query by itself; keys of a slice are all of its sample's so far."""
-    made, row, key = [], 0, 0
-    for prefix, length in slices:
-        for i in range(length):
-            seen = slice(key, key + prefix + i + 1)
-            for head in range(q.shape[1]):
-                of = head * k.shape[1] // q.shape[1]
-                weights = torch.softmax(k[seen, of] @ q[row, head] / q.shape[2] ** 0.5, 0)
-                made.append(weights @ v[seen, of])
-            row += 1
-        key += prefix + length
-    return torch.stack(made).view(*q.shape)
-
-
-@pytest.mark.parametrize("slices", [[(0, 5)], [(3, 4)], [(0, 3), (7, 2), (0, 1), (2, 6)]])
-def test_attention_is_that_of_each_query(slices, monkeypatch):
-    """Output and gradients, in blocks of two queries as well as whole."""
-    torch.manual_seed(0)
-    cell = cell_of(slices)
-    rows, keys = len(cell.positions), sum(prefix + length for prefix, length in slices)
-    q, k, v = (torch.randn(count, heads, 8, dtype=torch.float64, requires_grad=True)
-               for count, heads in ((rows, 4), (keys, 2), (keys, 2)))
-    expected = one_by_one(q, k, v, slices)
-    gradient = torch.randn_like(expected)
-    expected.backward(gradient)
-    of_pieces = [attention.Keys(*pair) for pair in zip(*(x.detach().split([p + n for p, n in slices]) for x in (k, v)))]
-    for block in (512, 2):
-        monkeypatch.setattr(attention, "_BLOCK", block)
-        core = attention.core_of(q)
-        out, lse = core.forward(q.detach(), of_pieces, cell.runs, 8**-0.5)
-        dq, found = core.backward(gradient, q.detach(), of_pieces, out, lse, cell.runs, 8**-0.5)
-        assert torch.allclose(out, expected) and torch.allclose(dq, q.grad)
-        assert torch.allclose(torch.cat([one.k for one in found]), k.grad)
-        assert torch.allclose(torch.cat([one.v for one in found]), v.grad)
 
 
 @pytest.mark.parametrize("context", [1, 128, 1000, 8192])

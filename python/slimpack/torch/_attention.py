@@ -284,22 +284,19 @@ class _Varlen:
         out = torch.zeros_like(q)
         lse = torch.zeros(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
         for low, high, k, v, many in _calls(q, keys, runs):
-            out[low:high], lse[:, low:high], _ = torch.ops.torch_attn._varlen_attn(
-                q[low:high], k, v, *many, True, scale, [-1, 0], k.shape[1] != q.shape[1])
+            out[low:high], lse[:, low:high] = _flash(q[low:high], k, v, many, scale)
         return out, lse
 
     @staticmethod
     def backward(gradient: Tensor, q: Tensor, keys: list[Keys], out: Tensor, lse: Tensor, runs: tuple[Any, ...],
                  scale: float) -> tuple[Tensor, list[Keys]]:
         dq = torch.zeros_like(q)
-        found = [Keys(torch.zeros_like(k, dtype=torch.float32), torch.zeros_like(v, dtype=torch.float32))
-                 for k, v in keys]
-        unused = torch.zeros(2, dtype=torch.uint64, device=q.device)
+        exact = _exact(q.dtype)
+        found = [Keys(torch.zeros_like(k, dtype=exact), torch.zeros_like(v, dtype=exact)) for k, v in keys]
         rest = list(runs)
         for low, high, k, v, many in _calls(q, keys, runs):
-            dq[low:high], dk, dv = torch.ops.torch_attn._varlen_attn_backward(
-                gradient[low:high].contiguous(), q[low:high], k, v, out[low:high], lse[:, low:high].contiguous(),
-                *many, True, unused, scale, [-1, 0])
+            dq[low:high], dk, dv = _flash_backward(gradient[low:high].contiguous(), q[low:high], k, v, out[low:high],
+                                                   lse[:, low:high].contiguous(), many, scale)
             at = 0
             while rest and rest[0].high <= high:
                 run = rest.pop(0)
@@ -307,6 +304,24 @@ class _Varlen:
                 found[run.piece].v[: run.keys] += dv[at : at + run.keys]
                 at += run.keys
         return dq, found
+
+
+Lengths = tuple[Tensor, Tensor, int, int]  # cu_seqlens_q, cu_seqlens_k, most queries, most keys
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, scale: float) -> tuple[Tensor, Tensor]:
+    """Output [rows, heads, head dim] and log-sum-exp [heads, rows], bottom-right causal."""
+    out, lse, _ = torch.ops.torch_attn._varlen_attn(q, k, v, *lengths, True, scale, [-1, 0], k.shape[1] != q.shape[1])
+    return out, lse
+
+
+def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, lengths: Lengths,
+                    scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v."""
+    seed = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of dropout, which is off
+    found: tuple[Tensor, Tensor, Tensor] = torch.ops.torch_attn._varlen_attn_backward(
+        gradient, q, k, v, out, lse, *lengths, True, seed, scale, [-1, 0])
+    return found
 
 
 def _calls(q: Tensor, keys: list[Keys], runs: tuple[Any, ...]) -> Any:
