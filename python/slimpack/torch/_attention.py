@@ -311,6 +311,8 @@ Lengths = tuple[Tensor, Tensor, int, int]  # cu_seqlens_q, cu_seqlens_k, most qu
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, scale: float) -> tuple[Tensor, Tensor]:
     """Output [rows, heads, head dim] and log-sum-exp [heads, rows], bottom-right causal."""
+    import torch.nn.attention.varlen  # registers the operators
+
     out, lse, _ = torch.ops.torch_attn._varlen_attn(q, k, v, *lengths, True, scale, [-1, 0], k.shape[1] != q.shape[1])
     return out, lse
 
@@ -318,6 +320,8 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, scale: float) -> t
 def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, lengths: Lengths,
                     scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
+    import torch.nn.attention.varlen
+
     seed = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of dropout, which is off
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.torch_attn._varlen_attn_backward(
         gradient, q, k, v, out, lse, *lengths, True, seed, scale, [-1, 0])
