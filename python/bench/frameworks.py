@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""slimpack's balance beside verl's own functions, on verl's own cost: python python/bench/frameworks.py
+"""slimpack's balance beside verl's and Megatron-Core's own functions, on their own costs.
 
-Ten sets of lengths, three steps of each: 512 samples to 16 ranks, and one rank's 64 samples to micro-batches under a
-cap. Prints the largest over the mean cost of a part, wall time, micro-batches, tokens over the cap.
+    python python/bench/frameworks.py
+
+Ten sets of lengths, three steps of each. verl: 512 samples to 16 ranks, and one rank's 64 samples to micro-batches
+under a cap; the largest over the mean cost of a part, wall time, micro-batches, tokens over the cap. Megatron-Core: 256
+samples to 16 ranks of at most 4096 tokens each, hybrid context parallelism; a step's time, the sum over groups of the
+longest rank's work, over the work's even share.
 """
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python/tests"))
 import frameworks  # noqa: E402
 
+import slimpack.megatron  # noqa: E402
 import slimpack.verl  # noqa: E402
 
 CAP = 16384
@@ -36,20 +41,56 @@ def sets() -> dict[str, Any]:
     return dict((name, np.clip(lengths, 1, CAP)) for name, lengths in list(found.items())[-10:])
 
 
-def main() -> None:
+def megatron() -> None:
+    """Megatron-Core's table."""
+    frameworks.package("megatron.core", hollow=["megatron.core.pipeline_parallel"],
+                       absent=["megatron.core.parallel_state", "megatron.core.rerun_state_machine"])
+    from megatron.core.pipeline_parallel.hybrid_cp_schedule import BalancedCPScheduler
+
+    class Ranks:
+        def size(self) -> int:
+            return 16
+
+    print("\n| lengths | step over even share: Megatron-Core | slimpack | groups: Megatron-Core | slimpack | ms: Megatron-Core "
+          "| slimpack |\n|---|" + "---:|" * 6)
+    for name, lengths in sets().items():
+        told: list[list[float]] = []
+        for step in range(3):
+            whole = np.random.default_rng(step).choice(lengths, 256, replace=len(lengths) < 256).tolist()
+            samples = list(enumerate(whole))
+            row: list[float] = []
+            for scheduler in (BalancedCPScheduler, slimpack.megatron.balanced_cp_scheduler()):
+                try:
+                    took, (groups, ids) = timed(lambda: scheduler(4096, Ranks()).get_groups_and_subsamples(samples, None))
+                    step_time = 0.0
+                    for tokens, numbers in zip(groups, ids):
+                        width = {number: sum(number in other for other in numbers) for rank in numbers for number in rank}
+                        step_time += max(sum(n * n / width[number] for n, number in zip(*rank)) for rank in zip(tokens, numbers))
+                    row += [step_time / (sum(n * n for n in whole) / 16), len(groups), took]
+                except (AssertionError, IndexError):
+                    row += [float("nan")] * 3
+            told.append(row)
+        a, n, t, b, m, u = (statistics.mean(column) for column in zip(*told))
+        print(f"| {name} | {a:.4f} | {b:.4f} | {n:.1f} | {m:.1f} | {t:.1f} | {u:.2f} |", flush=True)
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Milliseconds, the median of three, and what is made."""
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        made = call()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times) * 1e3, made
+
+
+def verl() -> None:
+    """verl's table."""
     import torch
     from tensordict import TensorDict
 
     frameworks.package("verl", hollow=["verl.utils"], absent=["verl.protocol"])
     import verl.utils.seqlen_balancing as theirs
-
-    def took(call: Callable[[], Any]) -> tuple[float, Any]:
-        times = []
-        for _ in range(3):
-            begin = time.perf_counter()
-            made = call()
-            times.append(time.perf_counter() - begin)
-        return statistics.median(times) * 1e3, made
 
     def spread(parts: list[list[int]], costs: list[int]) -> float:
         sums = [sum(costs[i] for i in part) for part in parts]
@@ -65,7 +106,7 @@ def main() -> None:
             costs = [int(cost) for cost in theirs.calculate_workload(torch.tensor(whole))]
             row: list[Any] = []
             for function in (theirs.get_seqlen_balanced_partitions, slimpack.verl.get_seqlen_balanced_partitions):
-                time_, parts = took(lambda: function(costs, 16, True))
+                time_, parts = timed(lambda: function(costs, 16, True))
                 row += [spread(parts, costs), time_]
             one = [whole[i] for i in parts[0] + parts[1]]
             batch = TensorDict({"input_ids": torch.nested.as_nested_tensor(
@@ -86,4 +127,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    verl()
+    megatron()

@@ -21,7 +21,7 @@ def package(name: str, *, hollow: Sequence[str] = (), absent: Sequence[str] = ()
     for place in [name, *hollow]:
         if place not in sys.modules:
             made = types.ModuleType(place)
-            made.__path__ = [str(root.joinpath(*place.split(".")[1:]))]
+            made.__path__ = [str(root.joinpath(*place[len(name) + 1 :].split(".")))]
             sys.modules[place] = made
     for place in absent:
         stub: Any = types.ModuleType(place)
