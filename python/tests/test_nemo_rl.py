@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packer for NeMo-RL, which no registry has: its documented base class stands in."""
+"""The packer for NeMo-RL, whose package on PyPI is empty: its documented base class stands in."""
 from __future__ import annotations
 
 import re
