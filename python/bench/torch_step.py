@@ -36,7 +36,7 @@ from torch_whole import WholeSteps, best_fit
 
 ROOT = Path(__file__).resolve().parents[2]
 VOCABULARY = 1024
-SIZES = dict(vocab_size=VOCABULARY, hidden_size=256, intermediate_size=768, num_hidden_layers=8,
+SIZES = dict(vocab_size=VOCABULARY, hidden_size=256, intermediate_size=768, num_hidden_layers=4,
              num_attention_heads=4, num_key_value_heads=4, head_dim=64, max_position_embeddings=8192,
              rms_norm_eps=1e-6, tie_word_embeddings=False)
 # Rates are overruled by the prices that the profile gives.
@@ -116,7 +116,12 @@ def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str) -> dic
 
 def measure(rank: int, settings: list[dict[str, Any]], rounds: int, sizes: dict[str, Any]) -> list[Any]:
     """For each setting: contenders to ([seconds of each round], loss). The slower rank's time counts."""
-    return [_in_turns(setting, rounds, sizes) for setting in settings]
+    found = []
+    for setting in settings:
+        found.append(_in_turns(setting, rounds, sizes))
+        if rank == 0:
+            print(rows_of(setting, found[-1]), file=sys.stderr, flush=True)  # steps take long: something to see
+    return found
 
 
 def _in_turns(setting: dict[str, Any], rounds: int, sizes: dict[str, Any]) -> dict[str, tuple[list[float], float]]:
@@ -129,7 +134,7 @@ def _in_turns(setting: dict[str, Any], rounds: int, sizes: dict[str, Any]) -> di
         for bins in best_fit(setting["lengths"], multiple=2):
             step = whole.step(documents, bins)
             _timed(step)
-            tried[min(_timed(step)[0] for _ in range(2))] = (f"{name}, {len(bins)} micro-batches", step)
+            tried[_timed(step)[0]] = (f"{name}, {len(bins)} micro-batches", step)
         label, step = tried[min(tried)]
         contenders[label] = _with_update(step, whole.parameters())
     for name, made in setting["plans"].items():
@@ -188,24 +193,22 @@ def _enter(rank: int, port: int, path: str, call: Callable[..., Any], arguments:
     dist.destroy_process_group()
 
 
-def table(settings: list[dict[str, Any]], told: list[Any]) -> str:
-    """The rows of all settings as markdown. Raises RuntimeError where losses of a setting differ."""
-    lines = ["| setting | contender | s, median (least to most) | over slimpack | predicted | predicted / measured |",
-             "|---|---|---:|---:|---:|---:|"]
-    for setting, found in zip(settings, told):
-        losses = [loss for _, loss in found.values()]
-        if max(losses) - min(losses) > 1e-4 * min(losses):
-            raise RuntimeError(f"losses differ: { {name: loss for name, (_, loss) in found.items()} }")
-        lengths = setting["lengths"]
-        label = (f"{setting['shape']}, {len(lengths)} documents, {sum(lengths)} tokens, longest {max(lengths)}, "
-                 f"chunks to {setting['chunks']}")
-        ours, told_ours = statistics.median(found["slimpack"][0]), setting["predicted"]["slimpack"]
-        for name, (seconds, _) in found.items():
-            median, predicted = statistics.median(seconds), setting["predicted"].get(name)
-            last = f"{predicted / told_ours:.3f} | {predicted / median:.2f}" if predicted else "- | -"
-            lines.append(f"| {label} | {name} | {median:.3f} ({min(seconds):.3f} to {max(seconds):.3f}) "
-                         f"| {median / ours:.3f} | {last} |")
-            label = ""
+def rows_of(setting: dict[str, Any], found: dict[str, tuple[list[float], float]]) -> str:
+    """A setting's rows as markdown. Raises RuntimeError where its losses differ."""
+    losses = [loss for _, loss in found.values()]
+    if max(losses) - min(losses) > 1e-4 * min(losses):
+        raise RuntimeError(f"losses differ: { {name: loss for name, (_, loss) in found.items()} }")
+    lengths = setting["lengths"]
+    label = (f"{setting['shape']}: {len(lengths)} documents, {sum(lengths):,} tokens, longest {max(lengths):,}, "
+             f"chunks up to {setting['chunks']}")
+    ours, ours_predicted = statistics.median(found["slimpack"][0]), setting["predicted"]["slimpack"]
+    lines = []
+    for name, (seconds, _) in found.items():
+        median, predicted = statistics.median(seconds), setting["predicted"].get(name)
+        last = f"{predicted / ours_predicted:.3f} | {predicted / median:.2f}" if predicted else "- | -"
+        lines.append(f"| {label} | {name} | {median:.3f} ({min(seconds):.3f} to {max(seconds):.3f}) "
+                     f"| {median / ours:.3f} | {last} |")
+        label = ""
     return "\n".join(lines)
 
 
@@ -214,7 +217,7 @@ def main() -> None:
     options.add_argument("--settings", type=int, default=7)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--tokens", type=int, default=6000, help="of a step, about")
+    options.add_argument("--tokens", type=int, default=4000, help="of a step, about")
     options.add_argument("--effort", default="normal")
     options.add_argument("--budget", type=float, default=40.0, help="seconds of the profile")
     options.add_argument("--tiny", action="store_true", help="a tiny model, to see that it runs")
@@ -228,7 +231,10 @@ def main() -> None:
             setting["plans"] = {name: plan.to_dict() for name, plan in plans.items()}
             setting["predicted"] = {name: plan.iteration_s for name, plan in plans.items()}
             print(setting["shape"], sum(setting["lengths"]), setting["predicted"], file=sys.stderr)
-    print(table(settings, on_two_ranks(measure, settings, asked.rounds, sizes)))
+    print("| setting | contender | s, median (least to most) | over slimpack | predicted | predicted / measured |\n"
+          "|---|---|---:|---:|---:|---:|")
+    for setting, found in zip(settings, on_two_ranks(measure, settings, asked.rounds, sizes)):
+        print(rows_of(setting, found))
 
 
 if __name__ == "__main__":
