@@ -46,7 +46,7 @@ def train(rank: int, steps: int, rate: float) -> list[tuple[float, float]]:
         alone = 0.0
         if rank == 0:
             told.zero_grad()
-            for n in numbers:
+            for n in plan.origin[:, 1].tolist():  # a step between two shuffles may have a document twice
                 ids = documents[n][None]
                 logits = whole(ids, use_cache=False).logits[0, :-1]
                 part = torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum") / plan.target_tokens
