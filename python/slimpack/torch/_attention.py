@@ -203,7 +203,7 @@ class _Attention(torch.autograd.Function):
 
 class _Reference:
     """Attention and its gradients by matrix products, blocks of queries at a time. Half precision is
-    computed in fp32."""
+    computed in fp32. In place where it can be: fresh score matrices cost a CPU as much as products."""
 
     @staticmethod
     def forward(q: Tensor, keys: list[Keys], runs: tuple[Any, ...], scale: float) -> tuple[Tensor, Tensor]:
@@ -211,7 +211,7 @@ class _Reference:
         for low, high, k, v in _blocks(runs, keys):
             scores, heads = _scores(q[low:high], k, scale)
             sums = torch.logsumexp(scores, -1, keepdim=True)
-            out[low:high] = _rows(torch.exp(scores - sums).flatten(1, 2) @ _by_head(v), heads).to(q.dtype)
+            out[low:high] = _rows(scores.sub_(sums).exp_().flatten(1, 2) @ _by_head(v), heads).to(q.dtype)
             lse[low:high] = sums[..., 0].permute(2, 0, 1).flatten(1)
         return out, lse
 
@@ -226,10 +226,10 @@ class _Reference:
             scores, heads = _scores(q[low:high], k, scale)
             many = (scores.shape[0], heads, high - low)
             by_row = [x[low:high].T.reshape(*many, 1) for x in (lse, delta)]
-            p = torch.exp(scores - by_row[0]).flatten(1, 2)
+            p = scores.sub_(by_row[0]).exp_().flatten(1, 2)
             dout = _queries(gradient[low:high], many[0])
             gv += (p.transpose(1, 2) @ dout).transpose(0, 1)
-            ds = p * (dout @ _by_head(v).transpose(1, 2) - by_row[1].flatten(1, 2)) * scale
+            ds = (dout @ _by_head(v).transpose(1, 2)).sub_(by_row[1].flatten(1, 2)).mul_(p).mul_(scale)
             dq[low:high] = _rows(ds @ _by_head(k), heads).to(q.dtype)
             gk += (ds.transpose(1, 2) @ _queries(q[low:high], many[0])).transpose(0, 1)
         return dq, found
@@ -269,7 +269,7 @@ def _rows(x: Tensor, heads: int) -> Tensor:
 def _scores(q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, int]:
     """[kv heads, heads of each, rows, keys], causal: the last row sees all keys."""
     groups, heads, rows, seen = k.shape[1], q.shape[1] // k.shape[1], q.shape[0], k.shape[0]
-    scores = (_queries(q, groups) @ _by_head(k).transpose(1, 2)).unflatten(1, (heads, rows)) * scale
+    scores = (_queries(q, groups) @ _by_head(k).transpose(1, 2)).unflatten(1, (heads, rows)).mul_(scale)
     hidden = torch.ones(rows, rows, dtype=torch.bool, device=q.device).triu(1)
     scores[..., seen - rows :].masked_fill_(hidden, float("-inf"))
     return scores, heads

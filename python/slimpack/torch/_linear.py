@@ -12,6 +12,8 @@ from ._attention import Rows, current
 
 Deferred = tuple[Tensor, Optional[Tensor], Tensor, Tensor]  # weight, bias, input, gradient of output
 
+_ALONE = 128  # rows from which a product on a CPU is as fast as a larger one
+
 
 class _Product(torch.autograd.Function):
     @staticmethod
@@ -32,13 +34,12 @@ class _Product(torch.autograd.Function):
 
 @torch.no_grad()
 def accumulate(parts: Iterable[Deferred]) -> None:
-    """Adds to `weight.grad` and `bias.grad`: one product a weight, over the rows of all its parts."""
+    """Adds to `weight.grad` and `bias.grad`: one product a weight, over the rows of all its parts, unless those are large on a
+    CPU."""
     by_weight: dict[int, list[Deferred]] = {}
     for part in parts:
         by_weight.setdefault(id(part[0]), []).append(part)
-    for found in by_weight.values():
-        weight, bias = found[0][:2]
-        x, gradient = (_rows([part[i] for part in found]) for i in (2, 3))
+    for weight, bias, x, gradient in (one for found in by_weight.values() for one in _joined(found)):
         if weight.requires_grad:
             assert weight.grad is not None
             if weight.grad.dtype == x.dtype:
@@ -50,6 +51,15 @@ def accumulate(parts: Iterable[Deferred]) -> None:
         if bias is not None and bias.requires_grad:
             assert bias.grad is not None
             bias.grad.add_(gradient.sum(0, dtype=bias.grad.dtype))
+
+
+def _joined(parts: list[Deferred]) -> list[Deferred]:
+    """Parts of one weight as the products that are made. On CPUs copying many rows together takes longer than a
+    product of their own saves."""
+    weight, bias, x, _ = parts[0]
+    if not x.is_cuda and all(part[2].shape[-2] >= _ALONE for part in parts):
+        return [(weight, bias, part[2].flatten(0, -2), part[3].flatten(0, -2)) for part in parts]
+    return [(weight, bias, _rows([part[2] for part in parts]), _rows([part[3] for part in parts]))]
 
 
 def _rows(parts: list[Tensor]) -> Tensor:

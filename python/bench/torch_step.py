@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whole training steps on two CPU processes, each plan and torch's own schedules in turns.
+
+    python python/bench/torch_step.py --settings 7 --rounds 5
+
+profiles the machine, calibrates prices, draws settings by seed, and prints a markdown table: medians (least to most)
+of each contender's step with its update by AdamW, the ratio to slimpack's plan as measured and as predicted, and
+predicted over measured time. torch's schedules run the same layers and the same attention on whole documents without
+padding between them; micro-batches are padded at their end to the common size that torch needs, and the fastest of
+several numbers of them counts. All losses of a setting have to agree.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+
+import slimpack
+from slimpack import Plan
+from slimpack.torch import PlanStages, collate, run_plan
+from torch_whole import WholeSteps, best_fit
+
+ROOT = Path(__file__).resolve().parents[2]
+VOCABULARY = 1024
+SIZES = dict(vocab_size=VOCABULARY, hidden_size=256, intermediate_size=768, num_hidden_layers=4,
+             num_attention_heads=4, num_key_value_heads=4, head_dim=64, max_position_embeddings=8192,
+             rms_norm_eps=1e-6, tie_word_embeddings=False)
+# Rates are overruled by the prices that the profile gives.
+CLUSTER = dict(base="h100", name="cpu", devices_per_node=2, memory=64e9, reserved=1e9, peak_flops=1e11,
+               matrix_flops=8e10, attention_forward_flops=4e10, attention_backward_flops=4e10,
+               memory_bytes_per_s=1e10, inside=dict(bytes_per_s=2e9, latency_s=5e-5), kernel_s=1e-5)
+FIXED = ["megatron", "megatron-interleaved", "slimpipe-order"]
+OTHERS = ["kk", "bfd", "dynapipe", "chunkflow", "wlb-llm", "infinipipe", "slimpipe", "zeppelin"]
+
+
+def draw(seed: int, tokens: int) -> dict[str, Any]:
+    """A setting: lengths of one step of about so many tokens, and what is asked for them."""
+    rng = np.random.default_rng(seed)
+    context = int(rng.choice([2048, 4096]))
+    shape = ["log-normal", "webpages", "wikipedia_en", "longsft_mix", "long tail"][seed % 5]
+    if shape == "log-normal":
+        drawn = rng.lognormal(5.5, 1.0, 4000)
+    elif shape == "long tail":
+        drawn = 60 * (1 + rng.pareto(1.1, 4000))
+    else:
+        drawn = np.loadtxt(ROOT / "examples/data" / f"{shape}.lengths")
+        drawn = rng.permutation(drawn) * context / np.quantile(drawn, 0.999)
+    drawn = np.clip(drawn, 8, context).astype(int)
+    wanted = int(tokens * rng.choice([0.6, 1.0, 1.6]))
+    count = int(np.searchsorted(np.cumsum(drawn), wanted)) + 1
+    return dict(seed=seed, shape=shape, context=context, chunks=int(rng.choice([1, 2])), lengths=drawn[:count].tolist())
+
+
+def model(sizes: dict[str, Any], seed: int = 0) -> Any:
+    """A Llama in fp32, the same weights in every process."""
+    import transformers
+
+    torch.manual_seed(seed)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).float()
+
+
+def prices(folder: Path, sizes: dict[str, Any], context: int, budget: float) -> dict[str, Any]:
+    """What slimpack.plan takes for this model and machine, from a profile of two loaded processes."""
+    paths = {name: str(folder / f"{name}.json") for name in ("model", "cluster", "cost")}
+    config = dict(sizes, architectures=["LlamaForCausalLM"], model_type="llama", rope_theta=10000.0,
+                  torch_dtype="float32")
+    Path(paths["model"]).write_text(json.dumps(config))
+    Path(paths["cluster"]).write_text(json.dumps(CLUSTER))
+    profile = str(folder / "profile.csv")
+    for command in (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m",
+                     "slimpack.torch.profile", "--model", paths["model"], "--device", "cpu", "--dtype", "float32",
+                     "--context", str(context), "--budget", str(budget), "-o", profile],
+                    ["-m", "slimpack", "calibrate", profile, "-o", paths["cost"]]):
+        done = subprocess.run([sys.executable, *command], env={**os.environ, "OMP_NUM_THREADS": "1"},
+                              capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        print(done.stdout, file=sys.stderr)
+    return dict(paths, pp=2, runtime="torch", memory=60e9, threads=1)
+
+
+def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str) -> dict[str, Plan]:
+    """Plans by planner: slimpack's, three rivals, and of all other rivals the one that predicts best."""
+    def plan(planner: str, **options: Any) -> Optional[Plan]:
+        try:
+            return slimpack.plan(setting["lengths"], context=setting["context"], planner=planner, effort=effort,
+                                 granularity=32, **asked, **options)
+        except (slimpack.Infeasible, slimpack.InvalidInput):
+            return None
+
+    def best(planner: str) -> Optional[Plan]:
+        # Interleaving is what that rival is; all others have the same freedom as slimpack.
+        free = [1, 2] if setting["chunks"] == 2 else [1]
+        made = [plan(planner)] if planner == "megatron-interleaved" else [plan(planner, chunks=n) for n in free]
+        return min((one for one in made if one is not None), key=lambda one: one.iteration_s, default=None)
+
+    found = {name: best(name) for name in [*FIXED, "slimpack", *OTHERS]}
+    others = [name for name in OTHERS if found[name] is not None]
+    others.sort(key=lambda name: found[name].iteration_s)  # type: ignore[union-attr]
+    return {name: made for name in [*FIXED, *others[:1], "slimpack"] if (made := found[name]) is not None}
+
+
+def measure(rank: int, settings: list[dict[str, Any]], rounds: int, sizes: dict[str, Any]) -> list[Any]:
+    """For each setting: contenders to ([seconds of each round], loss). The slower rank's time counts."""
+    found = []
+    for setting in settings:
+        found.append(_in_turns(setting, rounds, sizes))
+        if rank == 0:
+            print(rows_of(setting, found[-1]), file=sys.stderr, flush=True)  # steps take long: something to see
+    return found
+
+
+def _in_turns(setting: dict[str, Any], rounds: int, sizes: dict[str, Any]) -> dict[str, tuple[list[float], float]]:
+    rng = np.random.default_rng(setting["seed"])
+    documents = [rng.integers(0, sizes["vocab_size"], length) for length in setting["lengths"]]
+    contenders: dict[str, Callable[[], float]] = {}
+    for chunks, name in ((1, "torch 1F1B"), (2, "torch Interleaved1F1B")):
+        whole = WholeSteps(model(sizes), chunks)
+        tried = {}
+        for bins in best_fit(setting["lengths"], multiple=2):
+            step = whole.step(documents, bins)
+            _timed(step)
+            tried[_timed(step)[0]] = (f"{name}, {len(bins)} micro-batches", step)
+        label, step = tried[min(tried)]
+        contenders[label] = _with_update(step, whole.parameters())
+    for name, made in setting["plans"].items():
+        plan = Plan.from_dict(made)
+        stages = PlanStages(model(sizes), plan)
+        batch = collate(plan, documents, stages.dp_rank)
+        contenders[name] = _with_update(lambda p=plan, s=stages, b=batch: run_plan(p, s, b), stages.parameters())
+    found: dict[str, tuple[list[float], float]] = {}
+    for name, step in contenders.items():
+        found[name] = ([], _timed(step)[1])  # the first loss is before any update
+    for _ in range(rounds):
+        for name, step in contenders.items():
+            found[name][0].append(_timed(step)[0])
+    return found
+
+
+def _with_update(step: Callable[[], float], parameters: list[Any]) -> Callable[[], float]:
+    optimizer = torch.optim.AdamW(parameters, lr=1e-5, fused=True)
+
+    def run() -> float:
+        loss = step()
+        optimizer.step()
+        return loss
+
+    return run
+
+
+def _timed(step: Callable[[], float]) -> tuple[float, float]:
+    dist.barrier()
+    begin = time.perf_counter()
+    loss = step()
+    took = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    return took.item(), loss
+
+
+def on_two_ranks(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What `call(rank, *arguments)` gives on rank 0 of two gloo processes with one thread each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "told")
+        multiprocessing.spawn(_enter, (port, path, call, arguments), nprocs=2)
+        return torch.load(path, weights_only=False)
+
+
+def _enter(rank: int, port: int, path: str, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    told = call(rank, *arguments)
+    if rank == 0:
+        torch.save(told, path)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def rows_of(setting: dict[str, Any], found: dict[str, tuple[list[float], float]]) -> str:
+    """A setting's rows as markdown. Raises RuntimeError where its losses differ."""
+    losses = [loss for _, loss in found.values()]
+    if max(losses) - min(losses) > 1e-4 * min(losses):
+        raise RuntimeError(f"losses differ: { {name: loss for name, (_, loss) in found.items()} }")
+    lengths = setting["lengths"]
+    label = (f"{setting['shape']}: {len(lengths)} documents, {sum(lengths):,} tokens, longest {max(lengths):,}, "
+             f"chunks up to {setting['chunks']}")
+    ours, ours_predicted = statistics.median(found["slimpack"][0]), setting["predicted"]["slimpack"]
+    lines = []
+    for name, (seconds, _) in found.items():
+        median, predicted = statistics.median(seconds), setting["predicted"].get(name)
+        last = f"{predicted / ours_predicted:.3f} | {predicted / median:.2f}" if predicted else "- | -"
+        lines.append(f"| {label} | {name} | {median:.3f} ({min(seconds):.3f} to {max(seconds):.3f}) "
+                     f"| {median / ours:.3f} | {last} |")
+        label = ""
+    return "\n".join(lines)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--settings", type=int, default=7)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--tokens", type=int, default=4000, help="of a step, about")
+    options.add_argument("--effort", default="normal")
+    options.add_argument("--budget", type=float, default=40.0, help="seconds of the profile")
+    options.add_argument("--tiny", action="store_true", help="a tiny model, to see that it runs")
+    asked = options.parse_args()
+    sizes = dict(SIZES, hidden_size=64, intermediate_size=64, num_hidden_layers=4, head_dim=16) if asked.tiny else SIZES
+    settings = [draw(asked.seed + i, asked.tokens) for i in range(asked.settings)]
+    with tempfile.TemporaryDirectory() as folder:
+        request = prices(Path(folder), sizes, min(4096, asked.tokens), asked.budget)
+        for setting in settings:
+            plans = plans_of(setting, request, asked.effort)
+            setting["plans"] = {name: plan.to_dict() for name, plan in plans.items()}
+            setting["predicted"] = {name: plan.iteration_s for name, plan in plans.items()}
+            print(setting["shape"], sum(setting["lengths"]), setting["predicted"], file=sys.stderr)
+    print("| setting | contender | s, median (least to most) | over slimpack | predicted | predicted / measured |\n"
+          "|---|---|---:|---:|---:|---:|")
+    for setting, found in zip(settings, on_two_ranks(measure, settings, asked.rounds, sizes)):
+        print(rows_of(setting, found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The measurements in python/bench run, and what they compare computes the same."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+pytest.importorskip("slimpack.torch", exc_type=ImportError)
+pytest.importorskip("transformers")
+
+
+def run(program: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, ROOT / "python/bench" / program, *arguments], capture_output=True, text=True,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_steps_of_all_contenders_have_one_loss() -> None:
+    told = run("torch_step.py", "--tiny", "--settings", "1", "--rounds", "1", "--tokens", "600", "--effort", "fast",
+               "--budget", "0.1")
+    for name in ("torch 1F1B", "torch Interleaved1F1B", "megatron", "slimpack"):
+        assert f"| {name}" in told
+
+
+def test_losses_are_those_of_the_unsliced_model() -> None:
+    told = run("torch_losses.py", "--steps", "4")
+    assert float(told.rsplit(" ", 1)[1]) < 1e-5
