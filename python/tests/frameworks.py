@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one module of a framework that a test needs, without what the rest of the framework imports."""
+import importlib
+import importlib.util
+import sys
+import types
+
+import pytest
+
+
+def load_verl():
+    """verl.utils.seqlen_balancing as it is installed; of what it imports only DataProto, which needs Ray, is a stub."""
+    pytest.importorskip("torch")
+    pytest.importorskip("tensordict")
+    if "verl.utils.seqlen_balancing" not in sys.modules:
+        spec = importlib.util.find_spec("verl")
+        if spec is None:
+            pytest.skip("verl is not installed")
+        for name in ("verl", "verl.utils"):  # packages without what their __init__ imports
+            package = types.ModuleType(name)
+            package.__path__ = [f"{spec.submodule_search_locations[0]}/{name[5:]}"]
+            sys.modules[name] = package
+        protocol = types.ModuleType("verl.protocol")
+        protocol.DataProto = type("DataProto", (), {})
+        sys.modules["verl.protocol"] = protocol
+    return importlib.import_module("verl.utils.seqlen_balancing")
