@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import sys
 import types
+import warnings
 
 import pytest
 
@@ -24,3 +25,11 @@ def load_verl():
         protocol.DataProto = type("DataProto", (), {})
         sys.modules["verl.protocol"] = protocol
     return importlib.import_module("verl.utils.seqlen_balancing")
+
+
+def load_megatron_schedule():
+    """megatron.core.datasets.data_schedule as it is installed."""
+    pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of kernels that are not installed
+        return pytest.importorskip("megatron.core.datasets.data_schedule", exc_type=ImportError)
