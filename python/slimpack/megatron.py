@@ -103,14 +103,14 @@ def _filled(lengths: Any, costs: Any, sizes: list[int], ranks: int, cap: int, mu
     wider = dict(zip(sizes, sizes[1:]))
     spare = -sum(one.size for one in bins) % (ranks * multiple)
     while spare:
-        # A bin of several samples is divided before one is widened: exchanges of keys and values cost time.
-        best = max(((len(one.samples) > 1, costs[one.samples].sum() / one.size, i) for i, one in enumerate(bins)
+        # The costliest bin sets the time of its micro-batch, whether it is divided or, of one sample, widened.
+        best = max(((costs[one.samples].sum() / one.size, len(one.samples) > 1, i) for i, one in enumerate(bins)
                     if (one.size if len(one.samples) > 1 else wider.get(one.size, ranks * ranks) - one.size) <= spare),
                    default=None)
         if best is None:
             return None
         size, samples = bins.pop(best[2])
-        if best[0]:
+        if best[1]:
             spare -= size
             bins += [_Bin(size, [samples[i] for i in half])
                      for half in _core.karmarkar_karp(costs[samples], 2, False)]
