@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from typing import Any, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
@@ -105,7 +106,7 @@ def _filled(lengths: Any, costs: Any, sizes: list[int], ranks: int, cap: int, mu
     while spare:
         # The costliest bin sets the time of its micro-batch, whether it is divided or, of one sample, widened.
         best = max(((costs[one.samples].sum() / one.size, len(one.samples) > 1, i) for i, one in enumerate(bins)
-                    if (one.size if len(one.samples) > 1 else wider.get(one.size, ranks * ranks) - one.size) <= spare),
+                    if (one.size if len(one.samples) > 1 else wider.get(one.size, math.inf) - one.size) <= spare),
                    default=None)
         if best is None:
             return None

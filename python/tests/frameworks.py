@@ -33,3 +33,23 @@ def load_megatron_schedule():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of kernels that are not installed
         return pytest.importorskip("megatron.core.datasets.data_schedule", exc_type=ImportError)
+
+
+def nemo_rl_contract():
+    """Modules of NeMo-RL with the base class that a packer extends, as far as its documentation describes it."""
+    class SequencePacker:
+        def __init__(self, bin_capacity, collect_metrics=False, min_bin_count=None, bin_count_multiple=None):
+            self.bin_capacity, self.collect_metrics = bin_capacity, collect_metrics
+            self.min_bin_count, self.bin_count_multiple = min_bin_count, bin_count_multiple
+
+        def pack(self, sequence_lengths):
+            bins = self._pack_implementation(sequence_lengths)
+            assert len(bins) >= (self.min_bin_count or 0) and len(bins) % (self.bin_count_multiple or 1) == 0
+            return bins
+
+    names = ["nemo_rl", "nemo_rl.data", "nemo_rl.data.packing", "nemo_rl.data.packing.algorithms"]
+    modules = {name: types.ModuleType(name) for name in names}
+    modules["nemo_rl.data.packing"].algorithms = modules[names[-1]]
+    modules[names[-1]].SequencePacker = SequencePacker
+    modules[names[-1]].get_packer = lambda algorithm, bin_capacity, **options: None
+    return modules
