@@ -61,7 +61,7 @@ def verl_tables(sets):
     import torch
     from tensordict import TensorDict
 
-    print(f"\nverl, {SAMPLES} samples, {RANKS} equal partitions: max over mean, ms; tensors as its trainers pass them\n")
+    print(f"\nverl, {SAMPLES} samples, {RANKS} equal partitions: max over mean, ms; its trainers pass tensors\n")
     row("lengths", "verl", "slimpack", "longest sample", "verl ms", "verl ms, tensors", "slimpack ms, tensors")
     row(*["---"] * 7)
     for name, lengths in sets:
@@ -72,7 +72,8 @@ def verl_tables(sets):
         with slimpack.verl.patch():
             made, ours = least_ms(lambda: verl.get_seqlen_balanced_partitions(costs, RANKS, True))
         sums = [[sum(listed[i] for i in part) for part in parts] for parts in (own, made)]
-        row(name, above(sums[0]), above(sums[1]), f"{max(listed) * RANKS / sum(listed):.4f}", spent, spent_tensors, ours)
+        longest = f"{max(listed) * RANKS / sum(listed):.4f}"
+        row(name, above(sums[0]), above(sums[1]), longest, spent, spent_tensors, ours)
 
     print(f"\nverl, micro-batches of at most {CAP} tokens: their number, max over mean, tokens over the cap, ms\n")
     row("lengths", "verl", "slimpack", "verl max/mean", "slimpack max/mean", "over", "over", "verl ms", "slimpack ms")

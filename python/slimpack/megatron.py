@@ -17,7 +17,8 @@ from ._arguments import lengths_of
 from ._errors import InvalidInput
 from ._plan import MicroPack, Plan
 
-__all__ = ["DynamicCPScheduler", "HybridCPScheduler", "PackingScheduler", "group_sizes", "packed_seq_params", "schedule"]
+__all__ = ["DynamicCPScheduler", "HybridCPScheduler", "PackingScheduler", "group_sizes", "packed_seq_params",
+           "schedule"]
 
 
 class _Bin(NamedTuple):
@@ -81,19 +82,19 @@ def schedule(
         raise InvalidInput(f"sample_id_seqlens: sample {ids[longest]} has {lengths[longest]} tokens, more than "
                            f"{chain[-1]} ranks of {max_seqlen_per_rank} hold")
     costs = balance.sample_costs(lengths)
-    # Blocks of the greatest size alone always tile where there are samples enough; sizes that jump may not.
-    for allowed in (chain, chain[-1:]):
-        bins = _filled(lengths, costs, allowed, ranks, max_seqlen_per_rank, multiple, max_num_seqs)
+    # Sizes that jump may need more micro-batches; blocks of the greatest size alone tile where samples are enough.
+    for allowed, more in ((chain, 0), (chain, 1), (chain, 2), (chain[-1:], 0)):
+        bins = _filled(lengths, costs, allowed, ranks, max_seqlen_per_rank, multiple, more, max_num_seqs)
         if bins is not None:
             return [[[ids[i] for i in samples] for size, samples in blocks for _ in range(size)]
                     for blocks in _micro_batches(bins, costs, ranks)]
-    raise InvalidInput(f"sample_id_seqlens: {len(ids)} samples cannot give each of {ranks} ranks as many micro-batches, "
-                       f"a multiple of {multiple}")
+    raise InvalidInput(f"sample_id_seqlens: {len(ids)} samples cannot give each of {ranks} ranks as many "
+                       f"micro-batches, a multiple of {multiple}")
 
 
 def _filled(lengths: Any, costs: Any, sizes: list[int], ranks: int, cap: int, multiple: int,
-            most: Optional[int]) -> Optional[list[_Bin]]:
-    """Bins whose sizes add up to the ranks of a multiple of `multiple` micro-batches; None where there are none."""
+            more: int, most: Optional[int]) -> Optional[list[_Bin]]:
+    """Bins that fill `multiple` micro-batches as often as needed, and `more` times; None where there are none."""
     needed = np.searchsorted(np.array(sizes) * cap, lengths)  # the index of the least size
     bins: list[_Bin] = []
     for place in np.unique(needed).tolist():
@@ -102,7 +103,7 @@ def _filled(lengths: Any, costs: Any, sizes: list[int], ranks: int, cap: int, mu
             step = most or len(part)
             bins += [_Bin(sizes[place], members[part[i : i + step]].tolist()) for i in range(0, len(part), step)]
     wider = dict(zip(sizes, sizes[1:]))
-    spare = -sum(one.size for one in bins) % (ranks * multiple)
+    spare = -sum(one.size for one in bins) % (ranks * multiple) + more * ranks * multiple
     while spare:
         # The costliest bin sets the time of its micro-batch, whether it is divided or, of one sample, widened.
         best = max(((costs[one.samples].sum() / one.size, len(one.samples) > 1, i) for i, one in enumerate(bins)

@@ -54,6 +54,8 @@ def test_few_samples_are_spread_over_all_ranks():
           100, [1, 2, 4, 8])
     check(schedule([(i, 9) for i in range(5)], ranks=6, max_seqlen_per_rank=9), [(i, 9) for i in range(5)], 6, 9,
           [1, 2, 6])
+    lone = [(i, 9) for i in range(200)]  # 200 packs of one sample each fill 24 micro-batches, not 23
+    check(schedule(lone, ranks=3, max_seqlen_per_rank=9, multiple=3, max_num_seqs=1), lone, 3, 9, [1, 3], 3, 1)
 
 
 @pytest.mark.parametrize("change, words", [
@@ -104,7 +106,8 @@ def test_the_schedulers_of_the_main_branch(monkeypatch):
     class DpBalancedScheduler:
         def __init__(self, per_rank, cp_size, dp_size, microbatch_group_size_per_vp_stage, max_num_seqs=None):
             self.max_seqlen_per_dp_cp_rank, self.cp_size, self.dp_size = per_rank, cp_size, dp_size
-            self.microbatch_group_size_per_vp_stage, self.max_num_seqs = microbatch_group_size_per_vp_stage, max_num_seqs
+            self.microbatch_group_size_per_vp_stage = microbatch_group_size_per_vp_stage
+            self.max_num_seqs = max_num_seqs
 
     class DefaultDynamicCPScheduler(DpBalancedScheduler):
         min_cp_size = 2
