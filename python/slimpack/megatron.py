@@ -192,8 +192,7 @@ def _packing(name: str, dynamic: bool) -> type:
     module = importlib.import_module("megatron.core.datasets.data_schedule")
     base = getattr(module, "DefaultDynamicCPScheduler" if dynamic else "DpBalancedScheduler", None)
     if base is None:
-        raise ImportError(f"slimpack.megatron.{name}: this Megatron-Core has no such scheduler; 0.16 has "
-                          "HybridCPScheduler")
+        raise ImportError("its data_schedule has none; for 0.16 there is HybridCPScheduler")
 
     def get_groups_and_subsamples(self: Any, sample_id_seqlens: Any) -> list[list[list[int]]]:
         ranks = self.dp_size * self.cp_size
@@ -211,11 +210,11 @@ def _packing(name: str, dynamic: bool) -> type:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "HybridCPScheduler":
-        made = _hybrid()
-    elif name in ("PackingScheduler", "DynamicCPScheduler"):
-        made = _packing(name, name == "DynamicCPScheduler")
-    else:
+    if name not in ("HybridCPScheduler", "PackingScheduler", "DynamicCPScheduler"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        made = _hybrid() if name == "HybridCPScheduler" else _packing(name, name == "DynamicCPScheduler")
+    except ImportError as error:
+        raise ImportError(f"slimpack.megatron.{name}: Megatron-Core has no base class for it: {error}") from error
     globals()[name] = made
     return made

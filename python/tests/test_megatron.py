@@ -101,6 +101,13 @@ def test_the_scheduler_of_megatron_core(ranks):
         slimpack.megatron.DynamicCPScheduler
 
 
+def test_without_megatron_core_the_scheduler_says_so(monkeypatch):
+    slimpack.megatron.__dict__.pop("HybridCPScheduler", None)
+    monkeypatch.setitem(sys.modules, "megatron.core.pipeline_parallel.hybrid_cp_schedule", None)
+    with pytest.raises(ImportError, match="slimpack.megatron.HybridCPScheduler: Megatron-Core"):
+        slimpack.megatron.HybridCPScheduler
+
+
 def test_the_schedulers_of_the_main_branch(monkeypatch):
     """Its documented constructor and attributes; Megatron-Core's package has these classes only after 0.16."""
     class DpBalancedScheduler:
