@@ -1,131 +1,134 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""slimpack's balance beside verl's and Megatron-Core's own functions, on their own costs.
+"""slimpack's adapters beside the frameworks' own functions: python python/bench/frameworks.py
 
-    python python/bench/frameworks.py
-
-Ten sets of lengths, three steps of each. verl: 512 samples to 16 ranks, and one rank's 64 samples to micro-batches
-under a cap; the largest over the mean cost of a part, wall time, micro-batches, tokens over the cap. Megatron-Core: 256
-samples to 16 ranks of at most 4096 tokens each, hybrid context parallelism; a step's time, the sum over groups of the
-longest rank's work, over the work's even share.
+On ten length sets, of whichever frameworks are installed (verl with tensordict, Megatron-Core), prints tables of
+max over mean of verl's cost (24576 L + L^2) over equal partitions and over micro-batches, tokens over the cap, how
+many micro-batches there are, and milliseconds (the least of three calls). A Megatron schedule is measured by the
+time its ranks take, in per cent above an even share: each group ends with its slowest rank.
 """
-from __future__ import annotations
-
-import statistics
+import pathlib
 import sys
 import time
-from pathlib import Path
-from typing import Any, Callable
+import warnings
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
+import slimpack.megatron
+import slimpack.verl
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python/tests"))
-import frameworks  # noqa: E402
-
-import slimpack.megatron  # noqa: E402
-import slimpack.verl  # noqa: E402
-
-CAP = 16384
+SAMPLES, CAP, RANKS = 512, 32768, 16
 
 
-def sets() -> dict[str, Any]:
-    """Lengths by name: at most 16384 tokens each."""
-    rng = np.random.default_rng(0)
-    found = {path.stem: np.loadtxt(path, dtype=np.int64, comments="#", ndmin=1)
-             for folder in ("examples/data", "bench/evaluation/data") for path in sorted((ROOT / folder).glob("*.lengths"))}
-    found["log-normal(7, 1.3)"] = rng.lognormal(7, 1.3, 20000).astype(np.int64)
-    found["two lengths"] = rng.choice([60 * 128, 68 * 128], 20000)
-    found["uniform"] = rng.integers(1, 16384, 20000)
-    found["one in fifty long"] = np.where(rng.random(20000) < 0.02, 16000, 300)
-    found["just over half"] = rng.integers(8200, 9000, 20000)
-    return dict((name, np.clip(lengths, 1, CAP)) for name, lengths in list(found.items())[-10:])
+def length_sets():
+    """Ten lists of 512 lengths, none above the cap."""
+    for seed, (mean, sigma) in enumerate([(6, 1.0), (7, 1.5), (8, 1.2)]):
+        yield f"log-normal {mean}, {sigma}", np.random.default_rng(seed).lognormal(mean, sigma, SAMPLES)
+    for seed, name in enumerate(["examples/data/books", "examples/data/longsft_mix", "examples/data/wikipedia_en",
+                                 "bench/evaluation/data/code", "bench/evaluation/data/web"]):
+        known = np.loadtxt(ROOT / f"{name}.lengths", dtype=np.int64, comments="#")
+        yield name.split("/")[-1], np.random.default_rng(seed).choice(known, SAMPLES)
+    yield "just above half", np.full(SAMPLES, CAP // 2 + 1) - 2 * (np.arange(SAMPLES) % 2 == 0)
+    yield "one long, all short", np.where(np.arange(SAMPLES) == 7, CAP, 64)
 
 
-def megatron() -> None:
-    """Megatron-Core's table."""
-    frameworks.package("megatron.core", hollow=["megatron.core.pipeline_parallel"],
-                       absent=["megatron.core.parallel_state", "megatron.core.rerun_state_machine"])
-    from megatron.core.pipeline_parallel.hybrid_cp_schedule import BalancedCPScheduler
-
-    class Ranks:
-        def size(self) -> int:
-            return 16
-
-    print("\n| lengths | step over even share: Megatron-Core | slimpack | groups: Megatron-Core | slimpack | ms: Megatron-Core "
-          "| slimpack |\n|---|" + "---:|" * 6)
-    for name, lengths in sets().items():
-        told: list[list[float]] = []
-        for step in range(3):
-            whole = np.random.default_rng(step).choice(lengths, 256, replace=len(lengths) < 256).tolist()
-            samples = list(enumerate(whole))
-            row: list[float] = []
-            for scheduler in (BalancedCPScheduler, slimpack.megatron.balanced_cp_scheduler()):
-                try:
-                    took, (groups, ids) = timed(lambda: scheduler(4096, Ranks()).get_groups_and_subsamples(samples, None))
-                    step_time = 0.0
-                    for tokens, numbers in zip(groups, ids):
-                        width = {number: sum(number in other for other in numbers) for rank in numbers for number in rank}
-                        step_time += max(sum(n * n / width[number] for n, number in zip(*rank)) for rank in zip(tokens, numbers))
-                    row += [step_time / (sum(n * n for n in whole) / 16), len(groups), took]
-                except (AssertionError, IndexError):
-                    row += [float("nan")] * 3
-            told.append(row)
-        a, n, t, b, m, u = (statistics.mean(column) for column in zip(*told))
-        print(f"| {name} | {a:.4f} | {b:.4f} | {n:.1f} | {m:.1f} | {t:.1f} | {u:.2f} |", flush=True)
-
-
-def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Milliseconds, the median of three, and what is made."""
-    times = []
-    for _ in range(3):
+def least_ms(work, runs=3):
+    times, made = [], None
+    for _ in range(runs):
         begin = time.perf_counter()
-        made = call()
+        try:
+            made = work()
+        except (AssertionError, IndexError, TypeError, ValueError) as error:
+            return None, f"{type(error).__name__}"
         times.append(time.perf_counter() - begin)
-    return statistics.median(times) * 1e3, made
+    return made, f"{1e3 * min(times):.2f}"
 
 
-def verl() -> None:
-    """verl's table."""
+def above(sums):
+    return f"{max(sums) / (sum(sums) / len(sums)):.4f}"
+
+
+def row(*cells):
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+
+
+def verl_tables(sets):
+    from frameworks import load_verl
+
+    verl = load_verl()
     import torch
     from tensordict import TensorDict
 
-    frameworks.package("verl", hollow=["verl.utils"], absent=["verl.protocol"])
-    import verl.utils.seqlen_balancing as theirs
+    print(f"\nverl, {SAMPLES} samples, {RANKS} equal partitions: max over mean, ms; its trainers pass tensors\n")
+    row("lengths", "verl", "slimpack", "longest sample", "verl ms", "verl ms, tensors", "slimpack ms, tensors")
+    row(*["---"] * 7)
+    for name, lengths in sets:
+        costs = verl.calculate_workload(torch.tensor(lengths))
+        listed = costs.tolist()
+        own, spent = least_ms(lambda: verl.get_seqlen_balanced_partitions(listed, RANKS, True))
+        _, spent_tensors = least_ms(lambda: verl.get_seqlen_balanced_partitions(costs, RANKS, True))
+        with slimpack.verl.patch():
+            made, ours = least_ms(lambda: verl.get_seqlen_balanced_partitions(costs, RANKS, True))
+        sums = [[sum(listed[i] for i in part) for part in parts] for parts in (own, made)]
+        longest = f"{max(listed) * RANKS / sum(listed):.4f}"
+        row(name, above(sums[0]), above(sums[1]), longest, spent, spent_tensors, ours)
 
-    def spread(parts: list[list[int]], costs: list[int]) -> float:
-        sums = [sum(costs[i] for i in part) for part in parts]
-        return max(sums) / (sum(sums) / len(sums))
+    print(f"\nverl, micro-batches of at most {CAP} tokens: their number, max over mean, tokens over the cap, ms\n")
+    row("lengths", "verl", "slimpack", "verl max/mean", "slimpack max/mean", "over", "over", "verl ms", "slimpack ms")
+    row(*["---"] * 9)
+    for name, lengths in sets:
+        # Nothing but lengths is needed: one column that is as many rows as there are samples.
+        rows = [torch.zeros(length, dtype=torch.uint8) for length in lengths]
+        batch = TensorDict({"input_ids": torch.nested.as_nested_tensor(rows, layout=torch.jagged)}, [len(lengths)])
+        select, verl.tu.index_select_tensor_dict = verl.tu.index_select_tensor_dict, lambda batch, part: None
+        own, spent = least_ms(lambda: verl.rearrange_micro_batches(batch, CAP)[1])
+        with slimpack.verl.patch():
+            made, ours = least_ms(lambda: verl.rearrange_micro_batches(batch, CAP)[1])
+        verl.tu.index_select_tensor_dict = select
+        cells = [[len(parts), above([sum(24576 * lengths[i] + lengths[i] ** 2 for i in part) for part in parts]),
+                  sum(max(0, sum(lengths[i] for i in part) - CAP) for part in parts)] if parts else ["fails", "", ""]
+                 for parts in (own, made)]
+        row(name, *[cell for pair in zip(*cells) for cell in pair], spent, ours)
 
-    print("| lengths | 16 ranks, max / mean: verl | slimpack | ms: verl | slimpack | micro-batches: verl | slimpack | max / mean: verl "
-          "| slimpack | over the cap: verl | slimpack |\n|---|" + "---:|" * 10)
-    for name, lengths in sets().items():
-        told: list[list[Any]] = []
-        for step in range(3):
-            rng = np.random.default_rng(step)
-            whole = rng.choice(lengths, 512, replace=len(lengths) < 512).tolist()
-            costs = [int(cost) for cost in theirs.calculate_workload(torch.tensor(whole))]
-            row: list[Any] = []
-            for function in (theirs.get_seqlen_balanced_partitions, slimpack.verl.get_seqlen_balanced_partitions):
-                time_, parts = timed(lambda: function(costs, 16, True))
-                row += [spread(parts, costs), time_]
-            one = [whole[i] for i in parts[0] + parts[1]]
-            batch = TensorDict({"input_ids": torch.nested.as_nested_tensor(
-                [torch.zeros(n, dtype=torch.int8) for n in one], layout=torch.jagged)}, [len(one)])
-            of_one = [costs[i] for i in parts[0] + parts[1]]
-            for function in (theirs.rearrange_micro_batches, slimpack.verl.rearrange_micro_batches):
-                try:
-                    _, chosen = function(batch, CAP)
-                    over = sum(max(sum(one[i] for i in part) - CAP, 0) for part in chosen)
-                    row += [len(chosen), spread(chosen, of_one), over]
-                except ValueError:
-                    row += [float("nan")] * 3
-            told.append(row)
-        means = [statistics.mean(column) for column in zip(*told)]
-        a, at, b, bt, n, s, o, m, r, v = means
-        print(f"| {name} | {a:.4f} | {b:.4f} | {at:.1f} | {bt:.2f} | {n:.1f} | {m:.1f} | {s:.4f} | {r:.4f} | {o:.0f} | {v:.0f} |",
-              flush=True)
+
+def megatron_table(sets):
+    from test_megatron import Group
+
+    warnings.simplefilter("ignore")
+    from megatron.core.pipeline_parallel.hybrid_cp_schedule import BalancedCPScheduler
+
+    def excess(ids, lengths, linear):
+        """Time above an even share, in per cent, and the groups."""
+        times = [[sum((linear * lengths[i] + lengths[i] ** 2) / sum(i in other for other in group) for i in own)
+                  for own in group] for group in ids]
+        return f"{100 * (sum(map(max, times)) * RANKS / sum(map(sum, times)) - 1):.1f} %"
+
+    print(f"\nMegatron-Core's scheduler, {RANKS} ranks of {CAP // 4} tokens: groups, time above an even share by its "
+          "own cost L^2 and by verl's, ms\n")
+    row("lengths", "Megatron", "slimpack", "Megatron L^2", "slimpack L^2", "Megatron", "slimpack", "Megatron ms",
+        "slimpack ms")
+    row(*["---"] * 9)
+    for name, lengths in sets:
+        given, cells, spent = list(enumerate(lengths)), [], []
+        for kind in (BalancedCPScheduler, slimpack.megatron.HybridCPScheduler):
+            scheduler = kind(CAP // 4, Group(RANKS))
+            made, ms = least_ms(lambda scheduler=scheduler: scheduler.get_groups_and_subsamples(given, None), 1)
+            spent.append(ms)
+            cells.append([len(made[1]), excess(made[1], lengths, 0), excess(made[1], lengths, 24576)]
+                         if made else ["fails", "", ""])
+        row(name, *[cell for pair in zip(*cells) for cell in pair], *spent)
+
+
+def main():
+    sets = [(name, np.clip(lengths.astype(np.int64), 1, CAP).tolist()) for name, lengths in length_sets()]
+    for table in (verl_tables, megatron_table):
+        try:
+            table(sets)
+        except ImportError as error:
+            print(f"\n{table.__name__}: not measured: {error}")
 
 
 if __name__ == "__main__":
-    verl()
-    megatron()
+    main()

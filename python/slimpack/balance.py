@@ -91,6 +91,18 @@ def within_cap(items: Any, costs: Any, cap: int, least: int, multiple: int) -> l
     if items[longest] > cap:
         raise InvalidInput(
             f"lengths: element {longest} (from 0) has {items[longest]} tokens, more than max_token_len of {cap}")
+    items = items.astype(np.int64, copy=False)
+    costs = sample_costs(items) if model is None else _core.sample_work(os.fspath(model), items)
+    return cut(items, costs, cap, least, multiple)
+
+
+def sample_costs(lengths: Any) -> Any:
+    """verl's cost of samples of so many tokens: 24576 L + L^2, int64."""
+    return lengths * (_OF_SEVEN + lengths)
+
+
+def cut(items: Any, costs: Any, cap: int, least: int, multiple: int) -> list[list[int]]:
+    """`micro_batches` of int64 arrays of lengths, each from 1 to `cap`, and their costs, each > 0."""
     bins = _core.best_fit(items, cap)
     most = _rounded_up(max(len(bins), least), multiple)
     count = _rounded_up(max(-(-int(items.sum()) // cap), least), multiple)
@@ -105,10 +117,10 @@ def within_cap(items: Any, costs: Any, cap: int, least: int, multiple: int) -> l
             if all(items[part].sum() <= cap for part in parts):
                 return parts
         count += multiple
-    return _split(bins, most, costs)
+    return split(bins, most, costs)
 
 
-def _split(bins: list[list[int]], count: int, costs: Any) -> list[list[int]]:
+def split(bins: list[list[int]], count: int, costs: Any) -> list[list[int]]:
     """Divides the costliest bin that has several items until there are so many."""
     while len(bins) < count:
         i = max((i for i, one in enumerate(bins) if len(one) > 1), key=lambda i: costs[bins[i]].sum())

@@ -1,47 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences to packs for NeMo-RL. NeMo-RL is imported by `sequence_packer` alone."""
+"""NeMo-RL's sequence packing by slimpack: as few bins as best fit decreasing needs, even by cost, largest first.
+
+`pack` needs no NeMo-RL. `SequencePacker` is made where it is first read, a subclass of NeMo-RL's.
+"""
 from __future__ import annotations
 
-from typing import Any, Sequence
+import importlib
+from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from ._arguments import lengths_of
+from . import balance
 from ._errors import InvalidInput
-from .balance import micro_batches
 
-__all__ = ["pack", "sequence_packer"]
+__all__ = ["SequencePacker", "pack"]
 
 
-def pack(lengths: Sequence[int], bin_capacity: int, *, min_bin_count: int = 1, bin_count_multiple: int = 1) -> list[list[int]]:
-    """Packs of nearly equal cost, none above the capacity, the one with most tokens first: memory is then reserved
-    once, for the largest.
+def pack(
+    sequence_lengths: Sequence[int],
+    bin_capacity: int,
+    *,
+    min_bin_count: Optional[int] = None,
+    bin_count_multiple: Optional[int] = None,
+) -> list[list[int]]:
+    """Divides sequences into bins of nearly equal cost (24576 L + L^2) that keep the capacity.
 
-    Args: as `slimpack.balance.micro_batches` under NeMo-RL's names. Returns the indices of each pack, ascending, ties
-    in the order of their first index. Raises InvalidInput.
+    The bin of most tokens is first: the memory it reserves serves all that follow.
+
+    Args:
+        sequence_lengths: tokens of each sequence, from 1 to `bin_capacity`.
+        bin_capacity: the most tokens of a bin.
+        min_bin_count: the fewest bins; None or 0: any number.
+        bin_count_multiple: the number of bins is a multiple of it.
+
+    Returns:
+        The indices of each bin, ascending, none empty. Raises InvalidInput.
     """
-    items = lengths_of(lengths)
-    packs = micro_batches(items, bin_capacity, min_num_micro_batch=min_bin_count, num_batches_divided_by=bin_count_multiple)
-    return sorted(packs, key=lambda one: (-int(np.asarray(items)[one].sum()), one[0]))
+    bins = balance.micro_batches(
+        sequence_lengths, bin_capacity, min_num_micro_batch=min_bin_count or 1,
+        num_batches_divided_by=1 if bin_count_multiple is None else bin_count_multiple)
+    lengths = np.asarray(sequence_lengths)
+    return sorted(bins, key=lambda one: (-int(lengths[one].sum()), one[0]))
 
 
-def sequence_packer() -> Any:
-    """A subclass of NeMo-RL's `SequencePacker` that packs by `pack`: a class to construct as theirs are.
+def _packer() -> type:
+    base = importlib.import_module("nemo_rl.data.packing.algorithms").SequencePacker
 
-    Raises ImportError where NeMo-RL is not there; the packer raises ValueError for a sequence above its capacity.
-    """
-    from nemo_rl.data.packing.algorithms import SequencePacker
+    class SequencePacker(base):  # type: ignore[misc, valid-type]
+        """NeMo-RL's SequencePacker by `pack`, with its own counts of bins, which it then need not adjust."""
 
-    class Packer(SequencePacker):  # type: ignore[misc]
-        """Balanced packs, largest first."""
+        def _pack_implementation(self, sequence_lengths: Sequence[int]) -> list[list[int]]:
+            most = getattr(self, "max_sequences_per_bin", None)
+            if most not in (None, -1):
+                raise InvalidInput(f"max_sequences_per_bin: must be left out, got {most!r}")
+            return pack(sequence_lengths, self.bin_capacity, min_bin_count=self.min_bin_count,
+                        bin_count_multiple=self.bin_count_multiple)
 
-        def _pack_implementation(self, sequence_lengths: list[int]) -> list[list[int]]:
-            if not sequence_lengths:
-                return []
-            try:
-                return pack(sequence_lengths, self.bin_capacity, min_bin_count=getattr(self, "min_bin_count", None) or 1,
-                            bin_count_multiple=getattr(self, "bin_count_multiple", None) or 1)
-            except InvalidInput as error:
-                raise ValueError(str(error)) from None
+    SequencePacker.__module__ = __name__
+    SequencePacker.__qualname__ = SequencePacker.__name__
+    return SequencePacker
 
-    return Packer
+
+def __getattr__(name: str) -> Any:
+    if name != "SequencePacker":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        made = globals()[name] = _packer()
+    except ImportError as error:
+        raise ImportError(f"slimpack.nemo_rl.SequencePacker: NeMo-RL cannot be imported: {error}") from error
+    return made

@@ -3,9 +3,11 @@
 import contextlib
 import json
 import re
+import sys
 
 import pytest
 from conftest import ROOT
+from frameworks import load_megatron_schedule, load_verl, nemo_rl_contract
 
 NOTEBOOK = ROOT / "python/examples/plan_lengths.ipynb"
 
@@ -39,11 +41,19 @@ def test_the_notebook_shows_a_timeline():
     assert any("data:image/svg+xml" in one and "hash" in one for one in shown)
 
 
-@pytest.mark.parametrize("name", ["docs/python.md", "README.md", "docs/torch.md"])
+@pytest.mark.parametrize("name", ["docs/python.md", "README.md", "docs/torch.md", "docs/verl.md", "docs/megatron.md", "docs/nemo_rl.md"])
 def test_code_in_the_documents_runs(name, tmp_path, monkeypatch):
     if name == "docs/torch.md":
         pytest.importorskip("slimpack.torch", exc_type=ImportError)
         pytest.importorskip("transformers")
+    if name == "docs/verl.md":
+        load_verl()
+    if name == "docs/megatron.md":
+        schedule = load_megatron_schedule()
+        monkeypatch.setattr(schedule, "BalancedCPScheduler", schedule.BalancedCPScheduler)
+    if name == "docs/nemo_rl.md":
+        for module, made in nemo_rl_contract().items():
+            monkeypatch.setitem(sys.modules, module, made)
     monkeypatch.chdir(tmp_path)
     scope = {}
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S)
