@@ -75,18 +75,6 @@ def micro_batches(
     multiple = _count("num_batches_divided_by", num_batches_divided_by)
     least = _count("min_num_micro_batch", min_num_micro_batch)
     _check_positive("lengths", items)
-    items = items.astype(np.int64, copy=False)
-    costs = verl_cost(items) if model is None else _core.sample_work(os.fspath(model), items)
-    return within_cap(items, costs, cap, least, multiple)
-
-
-def verl_cost(lengths: Any) -> Any:
-    """verl's cost of each sample: 24576 L + L^2 for L tokens."""
-    return lengths * (_OF_SEVEN + lengths)
-
-
-def within_cap(items: Any, costs: Any, cap: int, least: int, multiple: int) -> list[list[int]]:
-    """`micro_batches` of int64 items whose costs are given."""
     longest = int(items.argmax())
     if items[longest] > cap:
         raise InvalidInput(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from typing import Any, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from ._arguments import lengths_of
 from ._errors import InvalidInput
 from ._plan import MicroPack, Plan
 
-__all__ = ["DynamicCPScheduler", "HybridCPScheduler", "PackingScheduler", "group_sizes", "packed_seq_params",
-           "schedule"]
+__all__ = ["DynamicCPScheduler", "HybridCPScheduler", "PackingScheduler", "group_sizes", "groups_and_subsamples",
+           "packed_seq_params", "schedule"]
 
 
 class _Bin(NamedTuple):
@@ -157,6 +157,82 @@ def _micro_batches(bins: list[_Bin], costs: Any, ranks: int) -> list[list[_Bin]]
     return made
 
 
+Workload = Callable[[int, int], float]  # of a sample of so many tokens, on each of so many ranks
+
+
+def _quadratic(tokens: int, ranks: int) -> float:
+    return tokens * tokens / ranks
+
+
+def groups_and_subsamples(
+    samples: Sequence[tuple[int, int]], ranks: int, max_seq_len_per_rank: int, workload: Workload = _quadratic
+) -> tuple[list[list[list[int]]], list[list[list[int]]]]:
+    """Samples to data-parallel ranks and context-parallel groups, for Megatron's hybrid context parallelism.
+
+    A sample takes 2^k consecutive ranks from a multiple of 2^k on: the groups that Megatron makes. Their number
+    keeps `max_seq_len_per_rank`; a sample that alone is more than a rank's even share of the work takes more.
+    Every rank runs its samples from wide groups to narrow ones, so ranks of a group come to it together and one
+    Megatron group, without a barrier, holds the whole step.
+
+    Args:
+        samples: (id, tokens) of each, tokens > 0.
+        ranks: data-parallel times context-parallel ranks, a power of two.
+        max_seq_len_per_rank: the most tokens of a sample on a rank.
+        workload: of a sample on each rank of its group; None: Megatron's own, tokens squared over ranks.
+
+    Returns:
+        groups, ids: [group][rank][sample] tokens and ids, as `BalancedCPScheduler.get_groups_and_subsamples`. No
+        rank of a group is without a sample.
+
+    Raises InvalidInput. Longest work first onto the least loaded ranks, the first such; O(n (log n + ranks)).
+    """
+    if ranks < 1 or ranks & (ranks - 1):
+        raise InvalidInput(f"ranks: must be a power of two, got {ranks}")
+    if max_seq_len_per_rank < 1:
+        raise InvalidInput(f"max_seq_len_per_rank: must be >= 1, got {max_seq_len_per_rank}")
+    if not samples:
+        return [], []
+    widths: dict[int, int] = {}
+    for number, tokens in samples:
+        if not 0 < tokens <= ranks * max_seq_len_per_rank:
+            raise InvalidInput(f"samples: sample {number} must have from 1 to {ranks * max_seq_len_per_rank} tokens, "
+                               f"got {tokens}")
+        width = 1
+        while width * max_seq_len_per_rank < tokens:
+            width *= 2
+        widths[number] = width
+    _widen(samples, widths, ranks, workload)
+    loads = np.zeros(ranks)
+    groups: list[list[int]] = [[] for _ in range(ranks)]
+    ids: list[list[int]] = [[] for _ in range(ranks)]
+    work = {number: workload(tokens, widths[number]) for number, tokens in samples}
+    for number, tokens in sorted(samples, key=lambda one: (-widths[one[0]], -work[one[0]])):
+        width = widths[number]
+        # Wider samples came first, so ranks of a block have had the same work until now.
+        first = int(loads[::width].argmin()) * width
+        loads[first : first + width] += work[number]
+        for rank in range(first, first + width):
+            groups[rank].append(tokens)
+            ids[rank].append(number)
+    return [groups], [ids]
+
+
+def _widen(samples: Sequence[tuple[int, int]], widths: dict[int, int], ranks: int, workload: Workload) -> None:
+    """Doubles groups of samples above an even share, and of the largest ones until no rank is without."""
+    for _ in range(64):
+        share = sum(workload(tokens, widths[number]) * widths[number] for number, tokens in samples) / ranks
+        large = [number for number, tokens in samples
+                 if widths[number] < ranks and workload(tokens, widths[number]) > share]
+        if not large:
+            break
+        for number in large:
+            widths[number] *= 2
+    while sum(widths.values()) < ranks:
+        number = max((one for one in samples if widths[one[0]] < ranks),
+                     key=lambda one: workload(one[1], widths[one[0]]))[0]
+        widths[number] *= 2
+
+
 def packed_seq_params(plan: Plan, pack: Union[int, MicroPack], rank: int = 0, *, device: Any = None) -> Any:
     """Megatron-Core's PackedSeqParams of a MicroPack, format "thd", for the place `rank` in its group.
 
@@ -177,9 +253,14 @@ def _hybrid() -> type:
     base = importlib.import_module("megatron.core.pipeline_parallel.hybrid_cp_schedule").BalancedCPScheduler
 
     class HybridCPScheduler(base):  # type: ignore[misc, valid-type]
-        """Megatron-Core's BalancedCPScheduler by `schedule`; put it in its place in `datasets.data_schedule`."""
+        """Megatron-Core's BalancedCPScheduler by `groups_and_subsamples`, where the ranks are no power of two by
+        `schedule`; put it in its place in `datasets.data_schedule`."""
 
         def get_groups_and_subsamples(self, sample_id_seqlens: Any, config: Any) -> tuple[Any, Any]:
+            ranks = self.total_hdp_gpus
+            if ranks & (ranks - 1) == 0:
+                return groups_and_subsamples(sample_id_seqlens, ranks, self.max_seq_len_per_rank,
+                                             self.get_total_workload)
             made = schedule(sample_id_seqlens, ranks=self.total_hdp_gpus, max_seqlen_per_rank=self.max_seq_len_per_rank)
             tokens = dict(sample_id_seqlens)
             return [[[tokens[i] for i in own] for own in group] for group in made], made

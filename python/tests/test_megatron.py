@@ -82,7 +82,7 @@ class Group:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("ranks", [2, 8, 16])
+@pytest.mark.parametrize("ranks", [6, 12])
 def test_the_scheduler_of_megatron_core(ranks):
     pytest.importorskip("torch")
     own = pytest.importorskip("megatron.core.pipeline_parallel.hybrid_cp_schedule", exc_type=ImportError)
@@ -96,7 +96,7 @@ def test_the_scheduler_of_megatron_core(ranks):
         for rank, own_ids in enumerate(batch):  # Megatron's forward-backward counts the partners of each sample
             for i in own_ids:
                 partners = len([True for ids_of in batch if i in ids_of])
-                assert partners >= made.gpus_needed(dict(samples)[i]) and partners in group_sizes(ranks)
+                assert partners >= min(made.gpus_needed(dict(samples)[i]), ranks) and partners in group_sizes(ranks)
     with pytest.raises(ImportError, match="slimpack.megatron.DynamicCPScheduler"):
         slimpack.megatron.DynamicCPScheduler
 
