@@ -150,8 +150,8 @@ def compare(rank: int, plans: list[tuple[int, dict[str, Any]]], kind: str, tied:
     return found
 
 
-def spawn(ranks: int, call: Callable[..., Any], *arguments: Any, timeout: float = 300) -> list[Any]:
-    """What `call(rank, *arguments)` gives on each of so many gloo processes."""
+def _start(ranks: int, call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[list[Any], Any]:
+    """The processes, and the queue of what `call` gives on each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -160,6 +160,12 @@ def spawn(ranks: int, call: Callable[..., Any], *arguments: Any, timeout: float 
     every = [context.Process(target=_enter, args=(rank, ranks, port, queue, call, arguments)) for rank in range(ranks)]
     for process in every:
         process.start()
+    return every, queue
+
+
+def spawn(ranks: int, call: Callable[..., Any], *arguments: Any, timeout: float = 300) -> list[Any]:
+    """What `call(rank, *arguments)` gives on each of so many gloo processes."""
+    every, queue = _start(ranks, call, arguments)
     try:
         told = dict(queue.get(timeout=timeout) for _ in every)
     finally:
@@ -171,14 +177,7 @@ def spawn(ranks: int, call: Callable[..., Any], *arguments: Any, timeout: float 
 
 def run_to_the_end(ranks: int, call: Callable[..., Any], *arguments: Any, timeout: float = 120) -> list[Any]:
     """The exit status of each process that runs `call(rank, *arguments)`; None: it had to be killed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    every = [context.Process(target=_enter, args=(rank, ranks, port, queue, call, arguments)) for rank in range(ranks)]
-    for process in every:
-        process.start()
+    every, _ = _start(ranks, call, arguments)
     codes = []
     for process in every:
         process.join(timeout=timeout)
