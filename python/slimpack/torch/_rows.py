@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from .. import InvalidInput, MicroPack, Plan
+from ._layout import Share
 
 if TYPE_CHECKING:
     IntArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -35,8 +36,7 @@ def rows(plan: Plan, pack: Union[int, MicroPack], rank: int = 0) -> IntArray:
     positions = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
     made: IntArray = np.stack([np.repeat(samples, counts), positions], axis=1)
     if ranks > 1:
-        turn = positions // plan.memory["share_tokens"] % (2 * ranks)
-        made = made[np.minimum(turn, 2 * ranks - 1 - turn) == rank]
+        made = made[Share(rank, ranks, plan.memory["share_tokens"]).owner(positions) == rank]
     return made
 
 
