@@ -160,7 +160,7 @@ def main() -> None:
     config.save_pretrained(described.name)
     request = dict(model=str(Path(described.name, "config.json")), cluster=asked.cluster, cost=asked.cost, dp=ranks // pp, pp=pp,
                    chunks=asked.chunks, context=asked.context, overlong="split", planner=asked.planner,
-                   runtime="torch")
+                   runtime="torch", optimizer="replicated")
     stages = plans.PlanStages(model, slimpack.plan([asked.context], **request))
     weights = stages.parameters()
     # AdamW updates fp32 copies of weights in half precision.

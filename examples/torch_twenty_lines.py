@@ -5,6 +5,7 @@ import tempfile
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import slimpack
@@ -19,7 +20,8 @@ request = dict(model=f"{folder}/config.json", pp=2, chunks=1, context=1024,
                batch_tokens="4K", runtime="torch")
 sampler = plans.BatchSampler([len(one) for one in documents], dp_rank=0, steps=3, **request)
 stages = plans.PlanStages(LlamaForCausalLM(config), slimpack.plan([1024], **request))
-optimizer = torch.optim.AdamW(stages.parameters(), lr=1e-3)
+optimizer = ZeroRedundancyOptimizer(  # each data-parallel rank holds its part of the state
+    stages.parameters(), torch.optim.AdamW, process_group=stages.mesh.get_group("dp"), lr=1e-3)
 for _ in sampler:
     loss = plans.run_plan(sampler.plan, stages, plans.collate(sampler.plan, documents, stages.dp_rank))
     optimizer.step()

@@ -43,6 +43,11 @@ class Simulation:
         return self._core.peak_bytes()
 
     @cached_property
+    def static_bytes(self) -> IntArray:
+        """Those of weights, gradients and optimizer, which each device always holds: int64 [dp, pp]."""
+        return self._core.static_bytes()
+
+    @cached_property
     def _summary(self) -> dict[str, Any]:
         summary: dict[str, Any] = json.loads(self._core.summary_json())
         return summary

@@ -16,6 +16,7 @@
 #include "binding.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/io/file.hpp"
+#include "slimpack/plan/memory.hpp"
 #include "slimpack/report/page.hpp"
 #include "slimpack/report/summary.hpp"
 #include "slimpack/report/svg.hpp"
@@ -97,6 +98,13 @@ void bind_simulation(nb::module_& module) {
              return by_device<std::int64_t>(
                  self, [&](std::size_t i) { return self.simulation.timeline.peak[i].bytes.value; });
            })
+      .def(
+          "static_bytes",
+          [](const SimulationObject& self) {
+            return by_device<std::int64_t>(self, [&](std::size_t i) {
+              return static_bytes(self.plan->plan, self.simulation.dag.devices[i].pp).total().value;
+            });
+          })
       .def("summary_json", &summary_json, Released())
       .def("svg", text_of(report::write_svg), Released())
       .def("html", text_of([](auto&... all) { report::write_html(all...); }), Released())

@@ -2,6 +2,7 @@
 """run_plan on processes of this machine."""
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -14,10 +15,12 @@ pytest.importorskip("transformers")
 
 import torch.distributed as dist  # noqa: E402
 
+import slimpack  # noqa: E402
 import torch_plans  # noqa: E402
 from slimpack import InvalidInput, Plan  # noqa: E402
-from slimpack.torch import PlanStages, StepFailed, collate, run_plan, write_schedule_csv  # noqa: E402
+from slimpack.torch import PlanStages, StepFailed, collate, measure_memory, run_plan, write_schedule_csv  # noqa: E402
 from slimpack.torch._layout import Layout, Share  # noqa: E402
+from slimpack.torch._memory import Allocations  # noqa: E402
 
 
 @pytest.mark.parametrize("dp, pp, kind, tied", [(1, 2, "qwen3", True), (2, 2, "llama", False)])
@@ -29,6 +32,81 @@ def test_gradients_are_those_of_the_unsliced_model(dp: int, pp: int, kind: str, 
     for worst in torch_plans.spawn(dp * pp, torch_plans.compare, [(s, p.to_dict()) for s, p in plans], kind, tied):
         assert not isinstance(worst, Exception), worst
         assert max(worst) < 1e-10
+
+
+def _memory(rank: int, made: list[Any], sizes: Any) -> list[Any]:
+    import transformers
+
+    found = []
+    torch.manual_seed(0)
+    whole = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    for one in made:
+        plan = Plan.from_dict(one)
+        stages = PlanStages(whole, plan)
+        batch = collate(plan, torch_plans.documents_of(plan, 0), stages.dp_rank)
+        loss = run_plan(plan, stages, batch)
+        with Allocations() as step:
+            run_plan(plan, stages, batch)
+        optimizer = torch.optim.AdamW(stages.parameters())
+        found.append((loss, step.live, *measure_memory(plan, stages, batch, 1e9)))
+        optimizer.step()
+        found[-1] += (measure_memory(plan, stages, batch, 1e9, optimizer).memory,)
+        with pytest.raises(InvalidInput, match="leave nothing of 1000"):
+            measure_memory(plan, stages, batch, 1000)
+    return found
+
+
+def test_memory_is_measured_beside_what_is_planned_and_given_back(tmp_path: Any) -> None:
+    # Every head has keys of its own: attention copies nothing, which recomputation must not rely on.
+    sizes = dict(torch_plans.SIZES, num_key_value_heads=4, num_hidden_layers=4)
+    (tmp_path / "config.json").write_text(json.dumps(dict(sizes, architectures=["LlamaForCausalLM"],
+                                                          torch_dtype="float32")))
+    asked = [(mode, weights) for mode in ("none", "light", "layer", "full") for weights in ("with", "apart")]
+    plans = [slimpack.plan([90, 200, 40, 130], model=tmp_path / "config.json", pp=2, context=256, granularity=16,
+                           chunks=1, max_units=4, effort="fast", runtime="torch", optimizer="replicated",
+                           recompute=mode, weights=weights) for mode, weights in asked]
+    told = torch_plans.spawn(2, _memory, [plan.to_dict() for plan in plans], sizes)
+    for rank in told:
+        assert not isinstance(rank, Exception), rank
+        measured = {}
+        for one, (loss, left, found, predicted, memory, again) in zip(asked, rank):
+            measured[one] = found
+            assert loss == pytest.approx(rank[0][0], rel=1e-5)
+            assert left < 0.02 * found  # nothing of a step outlives it
+            assert 0.3 < found / predicted < 10 and 1e8 < memory < 1e10
+            assert again == pytest.approx(memory, rel=0.05)
+        assert measured["full", "with"] < measured["layer", "with"] < measured["none", "with"]
+    assert [one[4] for one in told[0]] == [one[4] for one in told[1]]
+
+
+def _sharded_optimizer(rank: int, made: Any) -> list[float]:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    plan = Plan.from_dict(made)
+    trained, elements = [], []
+    for sharded in (False, True):
+        stages = PlanStages(torch_plans.model(), plan)
+        optimizer: Any = (ZeroRedundancyOptimizer(stages.parameters(), torch.optim.AdamW, lr=1e-2,
+                                                  process_group=stages.mesh.get_group("dp"))
+                          if sharded else torch.optim.AdamW(stages.parameters(), lr=1e-2))
+        batch = collate(plan, torch_plans.documents_of(plan, 0), stages.dp_rank)
+        for _ in range(3):
+            run_plan(plan, stages, batch)
+            stages.clip_grad_norm_(1.0)
+            optimizer.step()
+        trained.append(stages.parameters())
+        state = (optimizer.optim if sharded else optimizer).state
+        elements.append(sum(one["exp_avg"].numel() for one in state.values()))
+    return [*elements, max(float((a - b).abs().max()) for a, b in zip(*trained))]
+
+
+def test_an_optimizer_with_a_sharded_state_trains_alike() -> None:
+    plan, _ = torch_plans.draw(2, 2, 1)
+    told = torch_plans.spawn(2, _sharded_optimizer, plan.to_dict())
+    assert not any(isinstance(one, Exception) for one in told), told
+    whole = told[0][0]
+    assert [one[0] for one in told] == [whole, whole] and told[0][1] + told[1][1] == whole
+    assert max(one[1] for one in told) < 0.6 * whole and max(one[2] for one in told) == 0
 
 
 def test_shares_are_counted_as_they_are_listed() -> None:

@@ -16,6 +16,7 @@ check_torch()
 
 if TYPE_CHECKING:
     from ._data import Pack as Pack, collate as collate, documents_of as documents_of
+    from ._memory import StepMemory as StepMemory, measure_memory as measure_memory
     from ._rows import rows as rows
     from ._run import PlanStages as PlanStages, StepFailed as StepFailed, run_plan as run_plan
     from ._sampler import BatchSampler as BatchSampler
@@ -30,8 +31,10 @@ _PLACES = {
     "PlanStage": "_stage",
     "PlanStages": "_run",
     "StepFailed": "_run",
+    "StepMemory": "_memory",
     "collate": "_data",
     "documents_of": "_data",
+    "measure_memory": "_memory",
     "rows": "_rows",
     "run_plan": "_run",
     "write_schedule_csv": "_schedule",

@@ -167,7 +167,7 @@ class _Attention(torch.autograd.Function):
                 rows.kept[layer] = (out.detach(), lse)
         else:
             out, lse = found
-            out = out.clone()
+            out = out.detach()  # checkpointing knows each operator of the first pass, and a clone need not be one
         alone = any(piece.alone for piece in rows.cell.pieces)
         ctx.save_for_backward(q, out, lse, k if alone else None, v if alone else None)
         ctx.rows, ctx.layer, ctx.scale, ctx.like = rows, layer, scale, (k.shape, k.dtype)

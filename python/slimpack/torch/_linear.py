@@ -28,7 +28,8 @@ class _Product(torch.autograd.Function):
         if ctx.rows is None or ctx.rows.deferred is None:
             accumulate([(ctx.weight, ctx.bias, x, gradient)])
         else:
-            ctx.rows.deferred.append((ctx.weight, ctx.bias, x, gradient))
+            # Detached: x would hold the graph, which holds `rows`.
+            ctx.rows.deferred.append((ctx.weight, ctx.bias, x.detach(), gradient))
         return (gradient @ ctx.weight if ctx.needs_input_grad[0] else None), None, None, None
 
 

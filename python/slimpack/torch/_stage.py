@@ -53,6 +53,7 @@ class PlanStage(_PipelineStageBase):
         self.input_gradients: dict[int, Tensor] = {}
         self.graphs: dict[int, tuple[Tensor, Tensor, Rows]] = {}
         self.head_gradients: dict[int, Tensor] = {}
+        self.cells_left = [len(cells) for cells in layout.forward_cells]  # whose B is to come
         self.waiting: dict[int, list[Any]] = {}
 
     # Transfers: whole packs, rows in the plan's order.
@@ -178,6 +179,9 @@ class PlanStage(_PipelineStageBase):
             leaf, out, rows = self.graphs.pop(cell.number)
             if incoming is None:
                 gradient = _take(self.head_gradients[cell.forward], cell.forward_rows)
+                self.cells_left[cell.forward] -= 1
+                if self.cells_left[cell.forward] == 0:
+                    del self.head_gradients[cell.forward]
             else:
                 gradient = _take(incoming, cell.backward_rows)
             if len(cell.positions) == 0:
