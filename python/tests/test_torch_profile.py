@@ -53,18 +53,23 @@ def test_rows_are_those_of_the_units(text):
     rows = rows_of(text)
     units = list(measuring.slices_to_measure(256))
     matrices = 64 * (4 + 2 + 2 + 4) * 16 + 3 * 64 * 96
-    for pass_ in ("forward", "backward"):
-        found = [row for row in rows if row["kind"] == "layer" and row["pass"] == pass_]
+    for kind, pass_ in (("layer", "forward"), ("layer", "backward"), ("apart", "-"), ("weight", "-")):
+        found = [row for row in rows if row["kind"] == kind and row["pass"] == pass_]
         assert len(found) == len(units)
         for row, (layers, slices) in zip(found, units):
             layers = min(layers, 3)
             assert int(row["tokens"]) == sum(length for _, length in slices)
+            assert (int(row["layers"]), int(row["ranks"]), int(row["bytes"])) == (layers, 1, 0)
+            accumulates = kind == "weight" or pass_ == "backward"
+            assert int(row["accumulator_bytes"]) == (8 * layers * matrices if accumulates else 0)
+            if kind == "weight":
+                assert [row[name] for name in ("pairs", "segments", "keys", "weight_bytes")] == ["0"] * 4
+                continue
             assert float(row["pairs"]) == sum(length * (prefix + length / 2) for prefix, length in slices)
             assert int(row["segments"]) == len(slices)
             assert int(row["keys"]) == sum(prefix + length for prefix, length in slices)
-            assert (int(row["layers"]), int(row["ranks"]), int(row["bytes"])) == (layers, 1, 0)
             assert int(row["weight_bytes"]) == 4 * layers * matrices
-            assert int(row["accumulator_bytes"]) == (8 * layers * matrices if pass_ == "backward" else 0)
+    for pass_ in ("forward", "backward"):
         assert sum(row["kind"] == "embedding" and row["pass"] == pass_ for row in rows) >= 5
     assert sum(row["kind"] == "head" for row in rows) >= 5
     layer = matrices + 2 * 64
@@ -78,11 +83,12 @@ def test_calibration_fits_a_profile_and_plans_are_made_with_it(text, config, tmp
     profile.write_text(text)
     done = command("calibrate", profile, "-o", cost)
     assert done.returncode == 0 and done.stderr == "", done.stderr
-    for kind in ("layer", "embedding", "head", "optimizer"):
+    for kind in ("layer", "apart", "weight", "embedding", "head", "optimizer"):
         assert kind in done.stdout
     fitted = json.loads(cost.read_text())
     assert fitted["shape"] == {"model": "llama", **SHAPE, "bytes_per_element": 4}
     assert fitted["device"]["cluster"] == "cpu" and fitted["device"]["ranks"] == 1
+    assert fitted["layer_apart"]["token"] > 0 and fitted["layer_weight"]["token"] > 0
     # Work grows with tokens, and its fit is closer than a factor of two on average.
     rows = rows_of(text)
     for pass_ in ("forward", "backward"):
@@ -98,6 +104,11 @@ def test_calibration_fits_a_profile_and_plans_are_made_with_it(text, config, tmp
     cluster.write_text('{"base": "h100", "name": "cpu", "memory": 4e9, "reserved": 1e9}')
     plan = slimpack.plan([300, 20, 1000], model=config, cluster=cluster, cost=cost, pp=2, effort="fast")
     assert plan.to_dict()["cost"]["kind"] == "fitted" and plan.iteration_s > 0
+    apart = slimpack.plan([300, 20, 1000], model=config, cluster=cluster, cost=cost, pp=2, effort="fast",
+                          weights="apart", runtime="torch")
+    dearer = apart.to_dict()
+    dearer["cost"]["layer_weight"]["unit"] += 1.0  # W has a price of its own
+    assert slimpack.simulate(slimpack.Plan.from_dict(dearer)).iteration_s > apart.iteration_s + 1
     with pytest.raises(slimpack.InvalidInput, match="shape.hidden: the costs were measured for model 'llama'"):
         slimpack.plan([300], model="tiny", cluster=cluster, cost=cost)
 

@@ -32,11 +32,13 @@ TEST_CASE("parse_profile: reads every kind, CRLF and blank lines") {
                                             "optimizer,,0,0,0,0,1,4096,1e-5\n"
                                             "p2p,-,0,0,0,0,2,1048576,1e-5\n"
                                             "reduce,-,0,0,0,0,4,1048576,1e-5\n"
-                                            "exchange,-,0,0,0,0,2,1048576,1.5e-5",
+                                            "exchange,-,0,0,0,0,2,1048576,1.5e-5\n"
+                                            "apart,-,128,8192.5,2,4,1,0,0.001\n"
+                                            "weight,-,128,0,0,4,1,0,0.001",
                                         "p.csv");
   CHECK(profile.measured == MeasuredOn{});
   const std::vector<ProfileRow>& rows = profile.rows;
-  REQUIRE(rows.size() == 7);
+  REQUIRE(rows.size() == 9);
   CHECK(rows[0] ==
         ProfileRow{ProfileKind::layer, Pass::forward, {128}, 8192.5, 2, 4, 1, {0}, 0.001});
   CHECK(rows[1].kind == ProfileKind::embedding);
@@ -45,6 +47,9 @@ TEST_CASE("parse_profile: reads every kind, CRLF and blank lines") {
   CHECK(rows[4].bytes == Bytes{1048576});
   CHECK(rows[5].ranks == 4);
   CHECK(rows[6].seconds == doctest::Approx(1.5e-5));
+  CHECK(rows[7] ==
+        ProfileRow{ProfileKind::apart, std::nullopt, {128}, 8192.5, 2, 4, 1, {0}, 0.001});
+  CHECK(rows[8].kind == ProfileKind::weight);
 }
 
 TEST_CASE(
@@ -108,8 +113,8 @@ TEST_CASE("parse_profile: refuses with file, line, column, rule and value") {
   refuses(kHeader + "layer,forward,1,1,1,1,1,1,1,1\n",
           "p.csv:2: a line must have 9 columns, got 10");
   refuses(kHeader + "lyer,forward,128,8192,2,4,1,0,0.001\n",
-          "p.csv:2: column 'kind' must be layer, embedding, head, optimizer, p2p, reduce or "
-          "exchange, got 'lyer'");
+          "p.csv:2: column 'kind' must be layer, apart, weight, embedding, head, optimizer, "
+          "p2p, reduce or exchange, got 'lyer'");
   refuses(kHeader + "layer,both,128,8192,2,4,1,0,0.001\n",
           "p.csv:2: column 'pass' must be forward or backward, got 'both'");
   refuses(kHeader + "head,both,128,0,0,0,1,0,0.001\n",
@@ -128,10 +133,15 @@ TEST_CASE("parse_profile: refuses with file, line, column, rule and value") {
           "p.csv:2: column 'segments' must be an integer >= 1, got '0'");
   refuses(kHeader + "layer,forward,128,1,1,0,1,0,0.001\n",
           "p.csv:2: column 'layers' must be an integer >= 1, got '0'");
+  refuses(kHeader + "apart,-,128,0,1,1,1,0,0.001\n",
+          "p.csv:2: column 'pairs' must be a finite number > 0, got '0'");
+  refuses(kHeader + "weight,-,128,0,0,0,1,0,0.001\n",
+          "p.csv:2: column 'layers' must be an integer >= 1, got '0'");
   refuses(kHeader + "p2p,-,0,0,0,0,0,1,0.001\n",
           "p.csv:2: column 'ranks' must be an integer >= 1, got '0'");
   refuses(kHeader + "layer,forward,128,1,1,1,2,0,0.001\n",
-          "p.csv:2: column 'ranks' must be 1 for layer, embedding and head, got '2'");
+          "p.csv:2: column 'ranks' must be 1 for layer, apart, weight, embedding and head, got "
+          "'2'");
   refuses(kHeader + "p2p,-,0,0,0,0,2,1.5,0.001\n",
           "p.csv:2: column 'bytes' must be an integer >= 0, got '1.5'");
   refuses(kHeader + "p2p,-,0,0,0,0,2,1,0\n",
@@ -206,7 +216,7 @@ std::vector<ProfileRow> synthetic(std::uint64_t seed, const FittedTerms& terms, 
     row.pairs = static_cast<double>(row.tokens.value) *
                 (prefix + static_cast<double>(row.tokens.value) / 2);
     row.bytes = {std::int64_t{1} << random.between(4, 28)};
-    const double layers = kind == ProfileKind::layer ? static_cast<double>(row.layers) : 1;
+    const double layers = kind <= ProfileKind::weight ? static_cast<double>(row.layers) : 1;
     row.seconds =
         terms.unit +
         layers * (terms.layer + terms.token * static_cast<double>(row.tokens.value) +
@@ -257,6 +267,47 @@ TEST_CASE("fit_cost: recovers the coefficients of noisy profiles and judges itse
       CHECK(fit.fitted_mean_error <= (noise == 0 ? 1e-9 : 0.03));
     }
   }
+}
+
+TEST_CASE("fit_cost: B that leaves weights apart and W are fitted together, beside B") {
+  const FittedTerms apart{1e-5, 2e-5, 3.6e-7, 3.3e-11, 5e-7, 0};
+  FittedTerms weight{1e-5, 2e-5, 3e-7, 0, 0, 0};
+  const auto whole = synthetic(4, apart, ProfileKind::layer, Pass::backward, 0);
+  std::vector<ProfileRow> rows = whole;
+  const auto more = [&](const std::vector<ProfileRow>& others) {
+    rows.insert(rows.end(), others.begin(), others.end());
+  };
+  const auto refused = [&] {
+    CHECK_THROWS_WITH_AS(static_cast<void>(fit_cost(rows)),
+                         "cost: B that leaves weights apart (apart, layer_apart) and W (weight, "
+                         "layer_weight) must be measured together, beside B (layer backward, "
+                         "layer_backward)",
+                         InvalidInput);
+  };
+  more(synthetic(5, apart, ProfileKind::apart, std::nullopt, 0));
+  refused();
+  std::vector<ProfileRow> of_weights = synthetic(6, weight, ProfileKind::weight, std::nullopt, 0);
+  weight.accumulator_byte = 2e-12;
+  Random random(7);
+  for (ProfileRow& row : of_weights) {
+    row.pairs = 0;
+    row.segments = 0;
+    row.accumulator_bytes = {random.between(1, 1'000'000)};
+    row.seconds += weight.accumulator_byte * static_cast<double>(row.accumulator_bytes.value);
+  }
+  more(of_weights);
+  const FitResult result = fit_cost(rows);
+  REQUIRE(result.cost.layer_apart.has_value());
+  REQUIRE(result.cost.layer_weight.has_value());
+  CHECK(result.cost.layer_apart->token == doctest::Approx(apart.token).epsilon(1e-6));
+  CHECK(result.cost.layer_apart->pair == doctest::Approx(apart.pair).epsilon(1e-6));
+  CHECK(result.cost.layer_weight->token == doctest::Approx(weight.token).epsilon(1e-6));
+  CHECK(result.cost.layer_weight->layer == doctest::Approx(weight.layer).epsilon(1e-6));
+  CHECK(result.cost.layer_weight->accumulator_byte ==
+        doctest::Approx(weight.accumulator_byte).epsilon(1e-6));
+  CHECK(result.cost.layer_weight->pair == 0);
+  rows.erase(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(whole.size()));
+  refused();
 }
 
 TEST_CASE("fit_cost: small kernels count as much as large ones") {

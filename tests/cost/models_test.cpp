@@ -78,6 +78,16 @@ TEST_CASE("cost models: the laws hold") {
   SUBCASE("fitted") {
     test::check_laws(FittedModel(test::some_fit(), llama_7b(), h100(), MemorySpec{}));
   }
+  SUBCASE("fitted, B apart and W measured") {
+    FittedCost cost = test::some_fit();
+    for (const double part : {0.3, 0.6, 1.1}) {
+      cost.layer_apart = cost.layer_backward;
+      cost.layer_apart->token *= part;
+      cost.layer_apart->pair *= 1.05 - part / 10;
+      cost.layer_weight = FittedTerms{1e-6, 3e-5, 0.5e-6, 0, 0, 0, 0, 0, 1e-13};
+      test::check_laws(FittedModel(cost, llama_7b(), h100(), MemorySpec{}));
+    }
+  }
   SUBCASE("fitted in part") {
     FittedCost cost = test::some_fit();
     cost.layer_forward.reset();

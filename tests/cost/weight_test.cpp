@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cost/shapes.hpp"
+#include "slimpack/core/random.hpp"
 #include "slimpack/cost/analytic.hpp"
 #include "slimpack/cost/communication.hpp"
 #include "slimpack/cost/fitted.hpp"
@@ -96,9 +97,79 @@ TEST_CASE("B apart and W together are B, but for rounding, where rows lie togeth
   }
 }
 
+// Prices of B apart and W that were measured too: some terms are less than those of B, some more.
+FittedCost fitted_apart(std::uint64_t seed) {
+  Random random(seed);
+  FittedCost cost = test::some_fit();
+  const auto near = [&](double most) {
+    FittedTerms terms = *cost.layer_backward;
+    for (double* term : {&terms.unit, &terms.layer, &terms.token, &terms.pair, &terms.segment}) {
+      *term *= most * random.unit();
+    }
+    return terms;
+  };
+  cost.layer_apart = near(1.3);
+  cost.layer_weight = near(1);
+  cost.layer_weight->pair = cost.layer_weight->segment = 0;
+  cost.layer_weight->accumulator_byte = 1e-13;
+  return cost;
+}
+
+TEST_CASE("B apart and W that were measured: prices are the formula") {
+  FittedCost cost = test::some_fit();
+  cost.layer_apart = FittedTerms{3e-6, 4e-5, 9e-7, 2e-10, 7e-7, 0, 1e-9};
+  cost.layer_weight = FittedTerms{1e-6, 2e-5, 5e-7, 0, 0, 0, 0, 0, 2e-13};
+  const FittedModel model(cost, llama_7b(), h100(), usual_memory());
+  StageLoad stage = test::plain_stage(4);
+  PackLoad load = test::whole_slice(300, 1000);
+  load.runs = 1;
+  load.keys = 1300;
+  const double pairs = 1000 * (300 + 500.0);
+  CHECK(
+      model.backward_apart(load, stage, Recompute::none).value ==
+      doctest::Approx(1e9 * (3e-6 + 4 * (4e-5 + 9e-7 * 1000 + 2e-10 * pairs + 7e-7 + 1e-9 * 1300)))
+          .epsilon(1e-6));
+  const double accumulators = 2.0 * 4 * (4.0 * 4096 * 4096 + 3.0 * 4096 * 11008);
+  CHECK(model.weight(load, stage).value ==
+        doctest::Approx(1e9 * (1e-6 + 4 * (2e-5 + 5e-7 * 1000 + 2e-13 * accumulators)))
+            .epsilon(1e-6));
+  const FittedModel whole(test::some_fit(), llama_7b(), h100(), usual_memory());
+  CHECK(model.backward(load, stage, Recompute::none) ==
+        whole.backward(load, stage, Recompute::none));
+  cost.layer_weight.reset();
+  CHECK_THROWS_AS(FittedModel(cost, llama_7b(), h100(), usual_memory()), InvalidInput);
+}
+
+TEST_CASE("B apart and W that were measured: no price is below the rates") {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const FittedModel model(fitted_apart(seed), llama_7b(), h100(), usual_memory());
+    const WorkRates rates = model.rates();
+    PackLoad load = test::whole_slice(random.between(0, 10'000), random.between(1, 10'000));
+    load.runs = random.between(1, 3);
+    const StageLoad stage = test::plain_stage(random.between(1, 9));
+    const auto tokens = static_cast<double>(load.tokens.value);
+    const auto layers = static_cast<double>(stage.layers);
+    const double attention = rates.backward_pair2 * static_cast<double>(load.pairs2) +
+                             rates.backward_segment * static_cast<double>(load.segments);
+    const double whole = rates.backward_unit + layers * (rates.backward_launch + attention +
+                                                         rates.backward_token * tokens);
+    const double apart = rates.backward_unit +
+                         layers * (rates.apart_launch + attention + rates.apart_token * tokens);
+    const Nanos b = model.backward_apart(load, stage, Recompute::none);
+    CHECK(rates.apart_token <= rates.backward_token);
+    CHECK(static_cast<double>(model.backward(load, stage, Recompute::none).value) >=
+          whole / 1000 - 1);
+    CHECK(static_cast<double>(b.value) >= apart / 1000 - 1);
+    CHECK(static_cast<double>((b + model.weight(load, stage)).value) >= whole / 1000 - 1);
+  }
+}
+
 TEST_CASE("B apart and W: more of anything costs no less") {
   const AnalyticModel analytic(llama_7b(), with_small_prices(), usual_memory());
   const FittedModel measured(test::some_fit(), llama_7b(), with_small_prices(), usual_memory());
+  const FittedModel in_parts(fitted_apart(1), llama_7b(), with_small_prices(), usual_memory());
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     Random random(seed);
@@ -124,6 +195,7 @@ TEST_CASE("B apart and W: more of anything costs no less") {
     };
     check(analytic);
     check(measured);
+    check(in_parts);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/cost/fitted.hpp"
 #include "slimpack/cost/profile.hpp"
 #include "slimpack/plan/cost_spec.hpp"
 #include "slimpack/plan/plan.hpp"
@@ -47,7 +48,8 @@ struct FitResult {
 /// Fits each kind and pass by least squares over coefficients >= 0, each row divided by its
 /// measured seconds, so that a small kernel counts as much as a large one. Errors come from a fit
 /// without the held-out rows, the coefficients from one with all. Throws InvalidInput if
-/// `holdout.every` < 2 or there is no row.
+/// `holdout.every` < 2, there is no row, or one of the kinds `apart` and `weight` has rows without
+/// the other or without B of whole layers.
 [[nodiscard]] FitResult fit_cost(std::span<const ProfileRow> rows, Holdout holdout = {});
 
 /// The x >= 0 that minimises |Ax - b|: the active-set method of Lawson and Hanson, "Solving Least
@@ -115,6 +117,7 @@ struct ActiveSet {
   const auto tokens = static_cast<double>(row.tokens.value);
   switch (row.kind) {
     case ProfileKind::layer:
+    case ProfileKind::apart:
       return {1,
               layers,
               layers * tokens,
@@ -123,6 +126,8 @@ struct ActiveSet {
               layers * static_cast<double>(row.keys),
               static_cast<double>(row.weight_bytes.value),
               static_cast<double>(row.accumulator_bytes.value)};
+    case ProfileKind::weight:
+      return {1, layers, layers * tokens, static_cast<double>(row.accumulator_bytes.value)};
     case ProfileKind::embedding:
     case ProfileKind::head:
       return {1, tokens};
@@ -134,7 +139,7 @@ struct ActiveSet {
 [[nodiscard]] inline FittedTerms fitted_terms(ProfileKind kind, const Eigen::VectorXd& x) {
   FittedTerms terms;
   terms.unit = x(0);
-  if (kind == ProfileKind::layer) {
+  if (kind <= ProfileKind::apart) {
     terms.layer = x(1);
     terms.token = x(2);
     terms.pair = x(3);
@@ -142,6 +147,10 @@ struct ActiveSet {
     terms.key = x(5);
     terms.weight_byte = x(6);
     terms.accumulator_byte = x(7);
+  } else if (kind == ProfileKind::weight) {
+    terms.layer = x(1);
+    terms.token = x(2);
+    terms.accumulator_byte = x(3);
   } else if (kind == ProfileKind::embedding || kind == ProfileKind::head) {
     terms.token = x(1);
   } else {
@@ -179,6 +188,10 @@ struct ActiveSet {
   switch (kind) {
     case ProfileKind::layer:
       return back ? cost.layer_backward : cost.layer_forward;
+    case ProfileKind::apart:
+      return cost.layer_apart;
+    case ProfileKind::weight:
+      return cost.layer_weight;
     case ProfileKind::embedding:
       return back ? cost.embedding_backward : cost.embedding_forward;
     case ProfileKind::head:
@@ -279,6 +292,7 @@ inline FitResult fit_cost(std::span<const ProfileRow> rows, Holdout holdout) {
       if (!same.empty()) detail::fit_kind(same, holdout, result);
     }
   }
+  require_whole(result.cost);
   return result;
 }
 

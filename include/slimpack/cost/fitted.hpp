@@ -67,6 +67,15 @@ struct FittedPicos {
 
 }  // namespace detail
 
+/// Throws InvalidInput unless prices of B apart and of W are there together, beside those of B.
+inline void require_whole(const FittedCost& cost) {
+  require(
+      cost.layer_apart.has_value() == cost.layer_weight.has_value() &&
+          (!cost.layer_apart || cost.layer_backward),
+      "cost: B that leaves weights apart (apart, layer_apart) and W (weight, layer_weight) must "
+      "be measured together, beside B (layer backward, layer_backward)");
+}
+
 /// Fitted costs (docs/costs.md). `layer` repeats the linear terms of the forward pass, `full` all
 /// of them, `light` the analytic model's bytes. Coefficients hold for one tensor-parallel device
 /// and for links inside a node; the rest is analytic. All answers are O(1).
@@ -78,6 +87,8 @@ class FittedModel {
       : terms_(model, cluster, memory),
         layer_forward_(detail::fitted_picos(cost.layer_forward, "layer_forward", model, memory)),
         layer_backward_(detail::fitted_picos(cost.layer_backward, "layer_backward", model, memory)),
+        layer_apart_(detail::fitted_picos(cost.layer_apart, "layer_apart", model, memory)),
+        layer_weight_(detail::fitted_picos(cost.layer_weight, "layer_weight", model, memory)),
         embedding_forward_(
             detail::fitted_picos(cost.embedding_forward, "embedding_forward", model, memory)),
         embedding_backward_(
@@ -88,14 +99,16 @@ class FittedModel {
         reduce_(detail::fitted_picos(cost.reduce, "reduce", model, memory)),
         exchange_(detail::fitted_picos(cost.exchange, "exchange", model, memory)) {
     require(!head_ || model.vocab > 0, "model.vocab must be > 0", model.vocab);
-    divide_backward();
+    require_whole(cost);
+    measured_apart_ = cost.layer_apart.has_value();
+    if (!measured_apart_) divide_backward();
   }
 
   /// F of a pack on a stage.
   [[nodiscard]] Nanos forward(const PackLoad& load, const StageLoad& stage) const noexcept {
     const Picos linear = linear_again(load, stage, false);
     Picos time = embedding(embedding_forward_, load, stage, false) + linear +
-                 in_cp_group(attention(load, stage, false), load, stage, false,
+                 in_cp_group(attention(layer_forward_, load, stage, false), load, stage, false,
                              terms_.beside_exchange(load, stage, false)) +
                  terms_.tensor_parallel(load, stage, kTensorForward, linear,
                                         terms_.beside_tensor(load, stage, false));
@@ -113,20 +126,22 @@ class FittedModel {
             ? linear_of(*layer_backward_, load, stage)
             : terms_.linear_backward(load.tokens, stage) +
                   terms_.launches(load, stage.layers * terms_.cluster().backward_kernels);
-    return to_nanos(layers_backward(load, stage, recompute, linear, kTensorBackward) +
-                    terms_.regroup(load, stage, recompute));
+    return to_nanos(
+        layers_backward(layer_backward_, load, stage, recompute, linear, kTensorBackward) +
+        terms_.regroup(load, stage, recompute));
   }
 
-  /// B of a pack that leaves the gradients of weights apart. A fitted layer is divided between B
-  /// and W as the analytic one.
+  /// B of a pack that leaves the gradients of weights apart. Where it was not measured, a fitted
+  /// layer is divided between B and W as the analytic one.
   [[nodiscard]] Nanos backward_apart(const PackLoad& load, const StageLoad& stage,
                                      Recompute recompute) const noexcept {
     const Picos linear =
         layer_apart_ ? linear_of(*layer_apart_, load, stage)
                      : terms_.linear_backward_apart(load.tokens, stage) +
                            terms_.launches(load, stage.layers * terms_.backward_apart_kernels());
-    return to_nanos(layers_backward(load, stage, recompute, linear, kTensorBackwardApart) +
-                    terms_.regroup(load, stage, recompute, true));
+    return to_nanos(
+        layers_backward(layer_apart_, load, stage, recompute, linear, kTensorBackwardApart) +
+        terms_.regroup(load, stage, recompute, true));
   }
 
   /// W of a pack: the gradients of weights alone.
@@ -193,6 +208,7 @@ class FittedModel {
       rates.backward_tiles = false;
       rates.apart_token = layer_apart_->token;
       rates.apart_launch = layer_apart_->layer;
+      if (measured_apart_) at_most_in_parts(rates);
     }
     if (embedding_forward_) rates.embedding_forward = embedding_forward_->token;
     if (embedding_backward_) rates.embedding_backward = embedding_backward_->token;
@@ -227,12 +243,23 @@ class FittedModel {
     if (stage.layers == 0 || !Terms::starts(load)) return 0;
     return fitted.unit + fitted.linear(load.tokens.value, stage.layers, stage.tensor_parallel);
   }
-  /// B with `linear` work, but for regrouping.
-  [[nodiscard]] Picos layers_backward(const PackLoad& load, const StageLoad& stage,
-                                      Recompute recompute, Picos linear,
+  /// What was measured apart may be less than B: rates hold for both.
+  void at_most_in_parts(WorkRates& rates) const noexcept {
+    const auto least = [](double& rate, double other) { rate = std::min(rate, other); };
+    least(rates.backward_token, layer_apart_->token + layer_weight_->token);
+    least(rates.apart_token, rates.backward_token);
+    least(rates.backward_launch, layer_apart_->layer + layer_weight_->layer);
+    least(rates.apart_launch, rates.backward_launch);
+    least(rates.backward_pair2, layer_apart_->pair2);
+    least(rates.backward_segment, layer_apart_->segment);
+    least(rates.backward_unit, static_cast<double>(layer_apart_->unit));
+  }
+  /// B with `linear` work and attention by `fitted`, but for regrouping.
+  [[nodiscard]] Picos layers_backward(const Fitted& fitted, const PackLoad& load,
+                                      const StageLoad& stage, Recompute recompute, Picos linear,
                                       std::int64_t collectives) const noexcept {
     Picos time = embedding(embedding_backward_, load, stage, true) + linear +
-                 in_cp_group(attention(load, stage, true), load, stage, true,
+                 in_cp_group(attention(fitted, load, stage, true), load, stage, true,
                              terms_.beside_exchange(load, stage, true)) +
                  terms_.tensor_parallel(load, stage, collectives, linear,
                                         terms_.beside_tensor(load, stage, true));
@@ -245,7 +272,7 @@ class FittedModel {
       time += again + terms_.tensor_parallel(load, stage, kTensorForward, again);
     }
     if (recompute == Recompute::full) {
-      time += in_cp_group(attention(load, stage, false), load, stage, false);
+      time += in_cp_group(attention(layer_forward_, load, stage, false), load, stage, false);
     }
     return time;
   }
@@ -272,9 +299,8 @@ class FittedModel {
            terms_.launches(load, stage.layers * kernels);
   }
 
-  [[nodiscard]] Picos attention(const PackLoad& load, const StageLoad& stage,
+  [[nodiscard]] Picos attention(const Fitted& fitted, const PackLoad& load, const StageLoad& stage,
                                 bool back) const noexcept {
-    const Fitted& fitted = back ? layer_backward_ : layer_forward_;
     return fitted ? fitted->attention(load, stage) : terms_.attention(load, stage, back);
   }
 
@@ -299,8 +325,10 @@ class FittedModel {
   }
 
   Terms terms_;
-  Fitted layer_forward_, layer_backward_, embedding_forward_, embedding_backward_;
-  Fitted layer_apart_, layer_weight_;  // of `layer_backward_`, where weights are apart
+  Fitted layer_forward_, layer_backward_;
+  Fitted layer_apart_, layer_weight_;  // measured, or of `layer_backward_`
+  bool measured_apart_ = false;
+  Fitted embedding_forward_, embedding_backward_;
   Fitted head_, optimizer_, p2p_, reduce_, exchange_;
 };
 static_assert(RatedCostModel<FittedModel> && SplitCostModel<FittedModel>);

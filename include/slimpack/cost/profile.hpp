@@ -25,11 +25,21 @@
 namespace slimpack {
 
 /// What a row of a profile measures.
-enum class ProfileKind : std::uint8_t { layer, embedding, head, optimizer, p2p, reduce, exchange };
+enum class ProfileKind : std::uint8_t {
+  layer,
+  apart,
+  weight,
+  embedding,
+  head,
+  optimizer,
+  p2p,
+  reduce,
+  exchange
+};
 
 /// The words of ProfileKind in files, in its order.
-inline constexpr std::array<std::string_view, 7> kProfileKinds = {
-    "layer", "embedding", "head", "optimizer", "p2p", "reduce", "exchange"};
+inline constexpr std::array<std::string_view, 9> kProfileKinds = {
+    "layer", "apart", "weight", "embedding", "head", "optimizer", "p2p", "reduce", "exchange"};
 
 /// One measurement; docs/costs.md says what each kind measures and which columns it uses.
 struct ProfileRow {
@@ -37,14 +47,15 @@ struct ProfileRow {
   std::optional<Pass> pass;               ///< of layers and the embedding alone
   Tokens tokens;                          ///< of the unit, where it has any
   double pairs = 0;                       ///< sum over slices of s (prefix + s/2)
-  std::int64_t segments = 0;              ///< of layers alone: runs of query rows
-  std::int64_t layers = 0;                ///< of layers alone: how many the unit ran through
-  std::int64_t ranks = 1;                 ///< that take part in the traffic
-  Bytes bytes;                            ///< that one device sends, or that the optimizer touches
-  double seconds = 0;                     ///< above 0
-  std::int64_t keys = 0;      ///< of layers: sum over slices of prefix + length; 0: not told
-  Bytes accumulator_bytes{};  ///< of layers: gradients of weights that the unit reads and writes
-  Bytes weight_bytes{};       ///< of layers: weights that the unit reads
+  std::int64_t segments = 0;              ///< of layers and B apart: runs of query rows
+  std::int64_t layers = 0;  ///< of layers, B apart and W: how many the unit ran through
+  std::int64_t ranks = 1;   ///< that take part in the traffic
+  Bytes bytes;              ///< that one device sends, or that the optimizer touches
+  double seconds = 0;       ///< above 0
+  std::int64_t keys =
+      0;  ///< of layers and B apart: sum over slices of prefix + length; 0: not told
+  Bytes accumulator_bytes{};  ///< of layers and W: gradients of weights that are read and written
+  Bytes weight_bytes{};       ///< of layers and B apart: weights that the unit reads
   friend bool operator==(const ProfileRow&, const ProfileRow&) = default;
 };
 
@@ -233,7 +244,7 @@ class ProfileLine {
   ProfileRow row;
   const auto* kind = std::find(kProfileKinds.begin(), kProfileKinds.end(), line.text(0));
   line.check(kind != kProfileKinds.end(), 0,
-             "layer, embedding, head, optimizer, p2p, reduce or exchange");
+             "layer, apart, weight, embedding, head, optimizer, p2p, reduce or exchange");
   row.kind = static_cast<ProfileKind>(kind - kProfileKinds.begin());
   const std::string_view pass = line.text(1);
   if (row.kind == ProfileKind::layer || row.kind == ProfileKind::embedding) {
@@ -244,13 +255,13 @@ class ProfileLine {
                "forward, backward, - or empty");
   }
   const bool by_tokens = row.kind <= ProfileKind::head;
-  const bool layer = row.kind == ProfileKind::layer;
+  const bool attends = row.kind <= ProfileKind::apart, layers = row.kind <= ProfileKind::weight;
   row.tokens = {line.integer(2, by_tokens ? 1 : 0)};
-  row.pairs = line.number(3, layer);
-  row.segments = line.integer(4, layer ? 1 : 0);
-  row.layers = line.integer(5, layer ? 1 : 0);
+  row.pairs = line.number(3, attends);
+  row.segments = line.integer(4, attends ? 1 : 0);
+  row.layers = line.integer(5, layers ? 1 : 0);
   row.ranks = line.integer(6, 1);
-  line.check(!by_tokens || row.ranks == 1, 6, "1 for layer, embedding and head");
+  line.check(!by_tokens || row.ranks == 1, 6, "1 for layer, apart, weight, embedding and head");
   row.bytes = {line.integer(7, 0)};
   row.seconds = line.number(8, true);
   row.keys = line.integer(9, 0);

@@ -38,9 +38,11 @@ struct FittedMember {
   std::string_view key;
   std::optional<FittedTerms> FittedCost::* terms;
 };
-inline constexpr std::array<FittedMember, 9> kFittedMembers{{
+inline constexpr std::array<FittedMember, 11> kFittedMembers{{
     {"layer_forward", &FittedCost::layer_forward},
     {"layer_backward", &FittedCost::layer_backward},
+    {"layer_apart", &FittedCost::layer_apart},
+    {"layer_weight", &FittedCost::layer_weight},
     {"embedding_forward", &FittedCost::embedding_forward},
     {"embedding_backward", &FittedCost::embedding_backward},
     {"head", &FittedCost::head},

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import statistics
 import sys
 import time
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 import numpy as np
@@ -17,10 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .. import InvalidInput, _core, plan, presets
-from ._attention import Keys, Rows, Store, attend, running
-from ._layout import Share, cell_of
-from ._linear import hold_products
-from ._model import ATTENTION
+from ._attention import Keys
+from ._layout import OwnPack, Share, cell_of
+from ._model import StageModule, use_slices
+from ._stage import PlanStage
 
 COLUMNS = ("kind", "pass", "tokens", "pairs", "segments", "layers", "ranks", "bytes", "seconds", "keys",
            "accumulator_bytes", "weight_bytes")
@@ -102,7 +104,7 @@ class Bench:
             dist.all_reduce(seconds)
         rows = [{**row, "seconds": max(took / self.ranks, 1e-9)}
                 for (row, _), took in zip(measured[0], seconds.tolist())]
-        kinds = ("layer", "embedding", "head", "optimizer")
+        kinds = ("layer", "apart", "weight", "embedding", "head", "optimizer")
         return sorted(rows, key=lambda row: (kinds.index(str(row["kind"])), row.get("pass") == "backward"))
 
     def _slowest(self, seconds: float) -> float:
@@ -113,106 +115,108 @@ class Bench:
         return slowest.item()
 
 
-class LayerUnits:
-    """Forward and backward passes of Hugging Face's own Llama layers, as `run_plan` runs them."""
+class Units:
+    """Units of `run_plan` on a stage of Hugging Face's own Llama with random weights, and updates."""
 
     def __init__(self, bench: Bench, context: int) -> None:
-        transformers, llama = _transformers()
+        from transformers import LlamaConfig, LlamaForCausalLM
+
         self.bench, shape = bench, bench.shape
-        config = transformers.LlamaConfig(
+        most = min(4, shape["layers"])
+        config = LlamaConfig(
             hidden_size=shape["hidden"], intermediate_size=shape["ffn"], num_attention_heads=shape["heads"],
             num_key_value_heads=shape["kv_heads"], head_dim=shape["head_dim"], rms_norm_eps=shape["norm_eps"],
-            rope_parameters={"rope_type": "default", "rope_theta": shape["rope_theta"]})
-        transformers.AttentionInterface.register(ATTENTION, attend)
-        config._attn_implementation = ATTENTION
-        most = min(4, shape["layers"])
+            rope_parameters={"rope_type": "default", "rope_theta": shape["rope_theta"]}, num_hidden_layers=most,
+            vocab_size=shape["vocab"], tie_word_embeddings=False, dtype=bench.dtype)
         with torch.device(bench.device):
-            self.rotary = llama.LlamaRotaryEmbedding(config)
-            self.layers = [llama.LlamaDecoderLayer(config, i).to(bench.dtype) for i in range(most)]
-        for layer in self.layers:
-            hold_products(layer)
-            for weight in layer.parameters():
-                weight.grad = torch.zeros_like(weight)
+            model = LlamaForCausalLM(config).to(bench.dtype)
+        use_slices(model)
+        self.whole = StageModule(model, 0, most, embedding=True, head=True)
+        # In the middle of a pipeline, alone in its group: it receives and sends nothing.
+        mesh = SimpleNamespace(get_group=lambda _: dist.new_subgroups(1)[0])
+        self.stage = PlanStage(self.whole, 1, 3, bench.device, mesh)
         self.weights = shape["hidden"] * (2 * (shape["heads"] + shape["kv_heads"]) * shape["head_dim"]
                                           + 3 * shape["ffn"])
-        self.units: list[Unit] = [partial(self.run, *one) for one in slices_to_measure(context)]
+        self.units: list[Unit] = [partial(self.layers, *one) for one in slices_to_measure(context)]
+        counts = sorted({max(context // parts, 2) for parts in (96, 64, 48, 32, 24, 16, 12, 8, 6, 4)})
+        self.units += [partial(run, count) for run in (self.embed, self.head) for count in counts]
+        for count in sorted({min(count, most) for count in (1, 2, 4)}):
+            self.units.append(self.update([one for layer in self.whole.layers[:count] for one in layer.parameters()]))
+        self.units.append(self.update([model.model.embed_tokens.weight]))
 
-    def run(self, layers: int, slices: list[tuple[int, int]]) -> list[tuple[Row, float]]:
-        """Rows and seconds of F and B of a pack, everything kept."""
-        bench, layers = self.bench, min(layers, len(self.layers))
-        cell = cell_of(slices)
-        tokens, keys = len(cell.positions), sum(prefix + length for prefix, length in slices)
-        options: dict[str, Any] = dict(device=bench.device, dtype=bench.dtype)
-        x = torch.randn(1, tokens, bench.shape["hidden"], **options, requires_grad=True)
-        positions = torch.from_numpy(cell.positions)[None].to(x.device)
-        store = Store()
+    def load(self, slices: list[tuple[int, int]], layers: int, apart: bool) -> OwnPack:
+        """Gives the stage a step of one pack. Keys of prefixes are there already."""
+        shape, stage = self.bench.shape, self.stage
+        cell = cell_of(slices)._replace(apart=apart)
+        samples = np.array([prefix + length for prefix, length in slices])
+        rows = len(cell.positions)
+        pack = OwnPack(0, 0, rows, np.repeat(np.arange(len(slices)), [n for _, n in slices]), cell.positions, apart)
+        layout: Any = SimpleNamespace(
+            plan=SimpleNamespace(samples=samples), forward=[pack], backward=[pack], weight_packs=[[0]],
+            forward_cells=[[cell]], backward_cells=[[cell]], shares=[Share(0, 1, 1)], head_tile=_HEAD_TILE)
+        ids = torch.randint(shape["vocab"], (1, rows), device=self.bench.device)
+        batch: Any = {0: SimpleNamespace(input_ids=ids, labels=ids)}
+        stage.load(layout, batch, rows, _no_channel, {}, -1)
+        stage.module = SimpleNamespace(  # type: ignore[assignment]
+            layers=self.whole.layers[:layers], positions=self.whole.positions, embedding=None)
         for i, (prefix, length) in enumerate(slices):
             for layer in range(layers if prefix else 0):
-                store.kept[layer, i] = Keys(*torch.randn(2, prefix + length, bench.shape["kv_heads"],
-                                                         bench.shape["head_dim"], **options))
-        lengths = np.array([prefix + length for prefix, length in slices])
-        rows = Rows(cell, Share(0, 1, 1), store, None, lengths, keep_attention=False)
-        out = x
+                stage.store.kept[layer, i] = Keys(*self.random(2, prefix + length, shape["kv_heads"],
+                                                               shape["head_dim"]))
+        return pack
 
-        def forward() -> None:
-            nonlocal out
-            with torch.no_grad():
-                turned = self.rotary(x, positions)
-            with running(rows):
-                for layer in self.layers[:layers]:
-                    out = layer(out, position_embeddings=turned)
+    def random(self, *sizes: int) -> Tensor:
+        return torch.randn(*sizes, device=self.bench.device, dtype=self.bench.dtype)
 
-        took = bench.timed(forward)
-        gradient = torch.randn_like(out)
-        weights = layers * self.weights * bench.element
-        row: Row = dict(kind="layer", tokens=tokens, segments=len(slices), layers=layers, keys=keys,
-                        pairs=sum(length * (prefix + length / 2) for prefix, length in slices), weight_bytes=weights)
-        return [({**row, "pass": "forward"}, took),
-                ({**row, "pass": "backward", "accumulator_bytes": 2 * weights},
-                 bench.timed(lambda: out.backward(gradient)))]
-
-
-class OtherUnits:
-    """Embedding, head and optimizer."""
-
-    def __init__(self, bench: Bench, context: int, layers: Sequence[torch.nn.Module]) -> None:
-        _, llama = _transformers()
-        self.bench, shape = bench, bench.shape
-        with torch.device(bench.device):
-            self.embedding = torch.nn.Embedding(shape["vocab"], shape["hidden"], dtype=bench.dtype)
-            self.norm = llama.LlamaRMSNorm(shape["hidden"], shape["norm_eps"]).to(bench.dtype)
-            self.projection = torch.nn.Linear(shape["hidden"], shape["vocab"], bias=False, dtype=bench.dtype)
-        counts = sorted({max(context // parts, 2) for parts in (96, 64, 48, 32, 24, 16, 12, 8, 6, 4)})
-        self.units: list[Unit] = [partial(run, count) for run in (self.embed, self.head) for count in counts]
-        for count in sorted({min(count, len(layers)) for count in (1, 2, 4)}):
-            self.units.append(self.update([weight for layer in layers[:count] for weight in layer.parameters()]))
-        self.units.append(self.update([self.embedding.weight]))
+    def layers(self, layers: int, slices: list[tuple[int, int]]) -> list[tuple[Row, float]]:
+        """Rows and seconds of F, B, B that leaves gradients of weights apart, and W of a pack, everything kept."""
+        bench, stage, hidden = self.bench, self.stage, self.bench.shape["hidden"]
+        layers = min(layers, len(self.whole.layers))
+        found: list[tuple[Row, float]] = []
+        for apart in (False, True):
+            pack = self.load(slices, layers, apart)
+            accumulators = 2 * layers * self.weights * stage.gradients.buffer.element_size()
+            held = dict(tokens=pack.rows, layers=layers)
+            row: Row = dict(held, kind="layer", segments=len(slices),
+                            keys=sum(prefix + length for prefix, length in slices),
+                            pairs=sum(length * (prefix + length / 2) for prefix, length in slices),
+                            weight_bytes=layers * self.weights * bench.element)
+            stage.inputs[0] = self.random(pack.rows, hidden)
+            forward = bench.timed(lambda: stage.forward_one_chunk(0, None))
+            stage.output_gradients[0] = self.random(pack.rows, hidden)
+            backward = bench.timed(lambda: stage.backward_one_chunk(0))
+            if apart:
+                found.append(({**row, "kind": "apart"}, backward))
+                found.append((dict(held, kind="weight", accumulator_bytes=accumulators),
+                              bench.timed(lambda: stage.backward_weight_one_chunk(0))))
+            else:
+                found.append(({**row, "pass": "forward"}, forward))
+                found.append(({**row, "pass": "backward", "accumulator_bytes": accumulators}, backward))
+        return found
 
     def embed(self, tokens: int) -> list[tuple[Row, float]]:
         """Lookup, and the sum of its gradients."""
-        bench = self.bench
-        ids = torch.randint(bench.shape["vocab"], (1, tokens), device=bench.device)
-        out: list[Tensor] = []
-        took = bench.timed(lambda: out.append(self.embedding(ids)))
-        gradient = torch.randn_like(out[0])
+        stage = self.stage
+        self.load([(0, tokens)], 0, False)
+        stage.module.embedding = embedding = self.whole.embedding  # type: ignore[misc]
+        gradient = self.random(tokens, self.bench.shape["hidden"])
         row: Row = dict(kind="embedding", tokens=tokens)
-        return [({**row, "pass": "forward"}, took),
-                ({**row, "pass": "backward"}, bench.timed(lambda: out[0].backward(gradient)))]
+
+        def forward() -> None:
+            with torch.no_grad():
+                embedding(stage.batch[0].input_ids[0])  # type: ignore[misc]
+
+        return [({**row, "pass": "forward"}, self.bench.timed(forward)),
+                ({**row, "pass": "backward"},
+                 self.bench.timed(lambda: stage._embedding(stage.layout.forward_cells[0][0], gradient)))]
 
     def head(self, tokens: int) -> list[tuple[Row, float]]:
         """Final norm, whole vocabulary, loss and all gradients."""
-        bench = self.bench
-        hidden = torch.randn(tokens, bench.shape["hidden"], device=bench.device, dtype=bench.dtype, requires_grad=True)
-        labels = torch.randint(bench.shape["vocab"], (tokens,), device=bench.device)
-
-        def run() -> None:
-            normed = self.norm(hidden)
-            cut = normed.detach().requires_grad_()
-            for rows, targets in zip(cut.split(_HEAD_TILE), labels.split(_HEAD_TILE)):
-                torch.nn.functional.cross_entropy(self.projection(rows).float(), targets, reduction="sum").backward()
-            normed.backward(cut.grad)
-
-        return [(dict(kind="head", tokens=tokens), bench.timed(run))]
+        self.load([(0, tokens)], 0, False)
+        self.stage.module = self.whole
+        hidden = self.random(tokens, self.bench.shape["hidden"])
+        took = self.bench.timed(lambda: self.stage._head(0, hidden, self.stage.batch[0].labels[0]))
+        return [(dict(kind="head", tokens=tokens), took)]
 
     def update(self, like: Sequence[Tensor]) -> Unit:
         """AdamW of weights of these sizes, with both moments in their type."""
@@ -280,14 +284,14 @@ def profile(model: Any, *, device: str = "cpu", dtype: Optional[str] = None, con
         raise InvalidInput(f"dtype: must be a type of torch's floating-point numbers, got {dtype!r}")
     # By the planner's own reader, on a device that holds any model.
     shape = plan([2], model=model, memory=1e14, effort="fast", threads=1).model
-    _transformers()
+    _check_transformers()
     wanted = found or _DTYPES.get(shape["bytes_per_element"])
     if wanted is None:
         raise InvalidInput(f"dtype: must be given where a model has {shape['bytes_per_element']} bytes an element")
     place = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
     bench = Bench(shape, place, wanted)
-    layers = LayerUnits(bench, context)
-    rows = bench.measure([*layers.units, *OtherUnits(bench, context, layers.layers).units], rounds, budget)
+    with _process_group():
+        rows = bench.measure(Units(bench, context).units, rounds, budget)
     rows += traffic(bench) if bench.ranks > 1 else []
     name = torch.cuda.get_device_name() if device == "cuda" else _processor()
     told = {"model": shape["name"], **{key: shape[key] for key in _SHAPE}, "bytes_per_element": bench.element,
@@ -298,6 +302,23 @@ def profile(model: Any, *, device: str = "cpu", dtype: Optional[str] = None, con
     return "\n".join(lines) + "\n"
 
 
+@contextlib.contextmanager
+def _process_group() -> Iterator[None]:
+    """A process alone has a group of itself meanwhile, which stages ask for."""
+    if dist.is_initialized():
+        yield
+        return
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _no_channel(kind: str, group: int) -> Any:
+    raise AssertionError("units are measured without messages")
+
+
 def _median(bench: Bench, work: Callable[[], Any]) -> float:
     times = []
     for _ in range(_REPETITIONS + 1):
@@ -306,13 +327,11 @@ def _median(bench: Bench, work: Callable[[], Any]) -> float:
     return statistics.median(times[1:])
 
 
-def _transformers() -> tuple[Any, Any]:
+def _check_transformers() -> None:
     try:
-        import transformers
-        from transformers.models.llama import modeling_llama
+        import transformers  # noqa: F401
     except ImportError as error:
         raise InvalidInput(f"profile: needs the package transformers, which cannot be imported: {error}") from error
-    return transformers, modeling_llama
 
 
 def _processor() -> str:
