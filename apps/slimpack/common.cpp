@@ -92,6 +92,8 @@ void add_common_options(CLI::App& command, CommonOptions& options) {
   add("--max-cp,--merge", options.max_cp,
       "most ranks a context-parallel group may have: auto, off or a number");
   add("--optimizer", options.optimizer, "optimizer state: sharded or replicated");
+  add("--runtime", options.runtime,
+      "what executes the plan: any, or torch, PyTorch's pipeline runtime");
   add("--context", options.context, "longest sample, in tokens");
   add("--overlong", options.overlong, "documents above the context: split, drop or error");
   command.add_option("--batch-tokens", options.batch_tokens,
@@ -249,6 +251,13 @@ void refuse_overlong(const LengthSet& lengths, Tokens context) {
     return text == "off" ? std::int32_t{1} : parse_count("--max-cp", text);
   });
   request.optimizer = parse_word<OptimizerState>("--optimizer", options.optimizer);
+  request.runtime = parse_word<planners::Runtime>("--runtime", options.runtime);
+  if (request.runtime == planners::Runtime::torch) {
+    require(request.tp == 1, "--tp: must be 1 with --runtime torch", request.tp);
+    require(request.head != LmHead::shard, "--head: must be last with --runtime torch");
+    request.head = LmHead::last;
+    request.fewer_last_layers = 0;
+  }
   if (!options.memory.empty()) {
     request.memory.capacity = parse_memory(options.memory, request.cluster);
   }

@@ -96,6 +96,7 @@ CheckedTuning check_tuning(const TuneTask& task, RequestMaker& maker) {
   options.devices = parse_count("--gpus", task.gpus);
   options.bounds.dp = take_degree("--dp", common.dp);
   options.bounds.pp = take_degree("--pp", common.pp);
+  if (common.runtime == "torch" && common.tp == "auto") common.tp = "1";
   options.bounds.tp = take_degree("--tp", common.tp);
   options.finalists = task.finalists == "all" ? std::numeric_limits<std::int32_t>::max()
                                               : parse_count("--finalists", task.finalists);

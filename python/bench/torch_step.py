@@ -2,13 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole training steps on two CPU processes, each plan and torch's own schedules in turns.
 
-    python python/bench/torch_step.py --settings 7 --rounds 5
+    python python/bench/torch_step.py FOLDER --settings 8 --rounds 5
 
-profiles the machine, calibrates prices, draws settings by seed, and prints a markdown table: medians (least to most)
-of each contender's step with its update by AdamW, the ratio to slimpack's plan as measured and as predicted, and
-predicted over measured time. torch's schedules run the same layers and the same attention on whole documents without
-padding between them; micro-batches are padded at their end to the common size that torch needs, and the fastest of
-several numbers of them counts. All losses of a setting have to agree.
+profiles the machine, calibrates prices, plans settings drawn by seed, runs them, and prints a markdown table: medians
+(least to most) of each contender's step with its update by AdamW, the ratio to slimpack's plan as measured and as
+predicted, and predicted over measured time. torch's schedules run the same layers and the same attention on whole
+documents without padding between them; micro-batches are padded at their end to the common size that torch needs,
+and the fastest of several numbers of them counts. All losses of a setting have to agree.
+
+FOLDER keeps what was made: a call goes on where one before it ended, so that a machine can be had to oneself for some
+minutes at a time: `--only prices`, then `--only plans`, which needs no quiet, then
+`--only steps --setting 0 --seconds 60` as often as rounds are missing, at last `--only table`.
 """
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ from torch_whole import WholeSteps, best_fit
 
 ROOT = Path(__file__).resolve().parents[2]
 VOCABULARY = 1024
-SIZES = dict(vocab_size=VOCABULARY, hidden_size=256, intermediate_size=768, num_hidden_layers=4,
+SIZES = dict(vocab_size=VOCABULARY, hidden_size=256, intermediate_size=768, num_hidden_layers=8,
              num_attention_heads=4, num_key_value_heads=4, head_dim=64, max_position_embeddings=8192,
              rms_norm_eps=1e-6, tie_word_embeddings=False)
 # Rates are overruled by the prices that the profile gives.
@@ -62,7 +66,7 @@ def draw(seed: int, tokens: int) -> dict[str, Any]:
     drawn = np.clip(drawn, 8, context).astype(int)
     wanted = int(tokens * rng.choice([0.6, 1.0, 1.6]))
     count = int(np.searchsorted(np.cumsum(drawn), wanted)) + 1
-    return dict(seed=seed, shape=shape, context=context, chunks=int(rng.choice([1, 2])), lengths=drawn[:count].tolist())
+    return dict(seed=seed, shape=shape, context=context, chunks=int(rng.choice([1, 2, 4])), lengths=drawn[:count].tolist())
 
 
 def model(sizes: dict[str, Any], seed: int = 0) -> Any:
@@ -73,24 +77,28 @@ def model(sizes: dict[str, Any], seed: int = 0) -> Any:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).float()
 
 
-def prices(folder: Path, sizes: dict[str, Any], context: int, budget: float) -> dict[str, Any]:
-    """What slimpack.plan takes for this model and machine, from a profile of two loaded processes."""
-    paths = {name: str(folder / f"{name}.json") for name in ("model", "cluster", "cost")}
+def request_of(folder: Path) -> dict[str, Any]:
+    """What slimpack.plan takes for the model, machine and prices in a folder."""
+    return dict({name: str(folder / f"{name}.json") for name in ("model", "cluster", "cost")}, pp=2, runtime="torch",
+                memory=60e9, threads=1)
+
+
+def measure_prices(folder: Path, sizes: dict[str, Any], context: int, budget: float) -> None:
+    """Writes them, from a profile of two loaded processes."""
     config = dict(sizes, architectures=["LlamaForCausalLM"], model_type="llama", rope_theta=10000.0,
                   torch_dtype="float32")
-    Path(paths["model"]).write_text(json.dumps(config))
-    Path(paths["cluster"]).write_text(json.dumps(CLUSTER))
-    profile = str(folder / "profile.csv")
+    model, profile = folder / "model.json", folder / "profile.csv"
+    model.write_text(json.dumps(config))
+    (folder / "cluster.json").write_text(json.dumps(CLUSTER))
     for command in (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m",
-                     "slimpack.torch.profile", "--model", paths["model"], "--device", "cpu", "--dtype", "float32",
+                     "slimpack.torch.profile", "--model", model, "--device", "cpu", "--dtype", "float32",
                      "--context", str(context), "--budget", str(budget), "-o", profile],
-                    ["-m", "slimpack", "calibrate", profile, "-o", paths["cost"]]):
+                    ["-m", "slimpack", "calibrate", profile, "-o", folder / "cost.json"]):
         done = subprocess.run([sys.executable, *command], env={**os.environ, "OMP_NUM_THREADS": "1"},
                               capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stderr)
         print(done.stdout, file=sys.stderr)
-    return dict(paths, pp=2, runtime="torch", memory=60e9, threads=1)
 
 
 def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str) -> dict[str, Plan]:
@@ -104,7 +112,7 @@ def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str) -> dic
 
     def best(planner: str) -> Optional[Plan]:
         # Interleaving is what that rival is; all others have the same freedom as slimpack.
-        free = [1, 2] if setting["chunks"] == 2 else [1]
+        free = [n for n in (1, 2, 4) if n <= setting["chunks"]]
         made = [plan(planner)] if planner == "megatron-interleaved" else [plan(planner, chunks=n) for n in free]
         return min((one for one in made if one is not None), key=lambda one: one.iteration_s, default=None)
 
@@ -114,41 +122,46 @@ def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str) -> dic
     return {name: made for name in [*FIXED, *others[:1], "slimpack"] if (made := found[name]) is not None}
 
 
-def measure(rank: int, settings: list[dict[str, Any]], rounds: int, sizes: dict[str, Any]) -> list[Any]:
-    """For each setting: contenders to ([seconds of each round], loss). The slower rank's time counts."""
-    found = []
-    for setting in settings:
-        found.append(_in_turns(setting, rounds, sizes))
-        if rank == 0:
-            print(rows_of(setting, found[-1]), file=sys.stderr, flush=True)  # steps take long: something to see
-    return found
-
-
-def _in_turns(setting: dict[str, Any], rounds: int, sizes: dict[str, Any]) -> dict[str, tuple[list[float], float]]:
+def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], rounds: int, seconds: float,
+            sizes: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a setting with rounds added to it, up to so many in all, none that would end after `seconds`:
+    {"torch": numbers of micro-batches, "losses": by contender, "seconds": by contender, one a round}. The slower
+    rank's time counts."""
+    begin = time.perf_counter()
     rng = np.random.default_rng(setting["seed"])
     documents = [rng.integers(0, sizes["vocab_size"], length) for length in setting["lengths"]]
     contenders: dict[str, Callable[[], float]] = {}
+    found: dict[str, Any] = known or {"torch": {}, "losses": {}, "seconds": {}}
     for chunks, name in ((1, "torch 1F1B"), (2, "torch Interleaved1F1B")):
         whole = WholeSteps(model(sizes), chunks)
-        tried = {}
-        for bins in best_fit(setting["lengths"], multiple=2):
-            step = whole.step(documents, bins)
-            _timed(step)
-            tried[_timed(step)[0]] = (f"{name}, {len(bins)} micro-batches", step)
-        label, step = tried[min(tried)]
-        contenders[label] = _with_update(step, whole.parameters())
+        choices = {len(bins): bins for bins in best_fit(setting["lengths"], multiple=2)}
+        if name not in found["torch"]:
+            whole.step(documents, next(iter(choices.values())))()
+            found["torch"][name] = min(choices, key=lambda count: _timed(whole.step(documents, choices[count]))[0])
+        count = found["torch"][name]
+        contenders[f"{name}, {count} micro-batches"] = _with_update(whole.step(documents, choices[count]),
+                                                                     whole.parameters())
     for name, made in setting["plans"].items():
         plan = Plan.from_dict(made)
         stages = PlanStages(model(sizes), plan)
         batch = collate(plan, documents, stages.dp_rank)
         contenders[name] = _with_update(lambda p=plan, s=stages, b=batch: run_plan(p, s, b), stages.parameters())
-    found: dict[str, tuple[list[float], float]] = {}
+    longest = 0.0
     for name, step in contenders.items():
-        found[name] = ([], _timed(step)[1])  # the first loss is before any update
-    for _ in range(rounds):
+        took, loss = _timed(step)
+        longest += took
+        found["losses"].setdefault(name, loss)  # before any update
+        found["seconds"].setdefault(name, [])
+    while len(found["seconds"]["slimpack"]) < rounds and _agreed(time.perf_counter() - begin + longest) < seconds:
         for name, step in contenders.items():
-            found[name][0].append(_timed(step)[0])
+            found["seconds"][name].append(_timed(step)[0])
     return found
+
+
+def _agreed(seconds: float) -> float:
+    most = torch.tensor(seconds, dtype=torch.float64)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return most.item()
 
 
 def _with_update(step: Callable[[], float], parameters: list[Any]) -> Callable[[], float]:
@@ -166,9 +179,7 @@ def _timed(step: Callable[[], float]) -> tuple[float, float]:
     dist.barrier()
     begin = time.perf_counter()
     loss = step()
-    took = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)
-    dist.all_reduce(took, dist.ReduceOp.MAX)
-    return took.item(), loss
+    return _agreed(time.perf_counter() - begin), loss
 
 
 def on_two_ranks(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -193,17 +204,17 @@ def _enter(rank: int, port: int, path: str, call: Callable[..., Any], arguments:
     dist.destroy_process_group()
 
 
-def rows_of(setting: dict[str, Any], found: dict[str, tuple[list[float], float]]) -> str:
+def rows_of(setting: dict[str, Any], found: dict[str, Any]) -> str:
     """A setting's rows as markdown. Raises RuntimeError where its losses differ."""
-    losses = [loss for _, loss in found.values()]
+    losses = found["losses"].values()
     if max(losses) - min(losses) > 1e-4 * min(losses):
-        raise RuntimeError(f"losses differ: { {name: loss for name, (_, loss) in found.items()} }")
+        raise RuntimeError(f"losses differ: {found['losses']}")
     lengths = setting["lengths"]
-    label = (f"{setting['shape']}: {len(lengths)} documents, {sum(lengths):,} tokens, longest {max(lengths):,}, "
-             f"chunks up to {setting['chunks']}")
-    ours, ours_predicted = statistics.median(found["slimpack"][0]), setting["predicted"]["slimpack"]
+    label = (f"{setting['seed']}, {setting['shape']}: {len(lengths)} documents, {sum(lengths):,} tokens, longest "
+             f"{max(lengths):,}, chunks up to {setting['chunks']}")
+    ours, ours_predicted = statistics.median(found["seconds"]["slimpack"]), setting["predicted"]["slimpack"]
     lines = []
-    for name, (seconds, _) in found.items():
+    for name, seconds in found["seconds"].items():
         median, predicted = statistics.median(seconds), setting["predicted"].get(name)
         last = f"{predicted / ours_predicted:.3f} | {predicted / median:.2f}" if predicted else "- | -"
         lines.append(f"| {label} | {name} | {median:.3f} ({min(seconds):.3f} to {max(seconds):.3f}) "
@@ -214,27 +225,46 @@ def rows_of(setting: dict[str, Any], found: dict[str, tuple[list[float], float]]
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--settings", type=int, default=7)
+    options.add_argument("folder", type=Path, help="keeps prices, plans and measured steps")
+    options.add_argument("--settings", type=int, default=8)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--tokens", type=int, default=4000, help="of a step, about")
     options.add_argument("--effort", default="normal")
-    options.add_argument("--budget", type=float, default=40.0, help="seconds of the profile")
+    options.add_argument("--budget", type=float, default=60.0, help="seconds of the profile")
+    options.add_argument("--only", choices=["prices", "plans", "steps", "table"], help="a part of it")
+    options.add_argument("--setting", type=int, help="only this one, from 0")
+    options.add_argument("--seconds", type=float, default=1e9, help="after which no round of a setting begins")
     options.add_argument("--tiny", action="store_true", help="a tiny model, to see that it runs")
     asked = options.parse_args()
     sizes = dict(SIZES, hidden_size=64, intermediate_size=64, num_hidden_layers=4, head_dim=16) if asked.tiny else SIZES
-    settings = [draw(asked.seed + i, asked.tokens) for i in range(asked.settings)]
-    with tempfile.TemporaryDirectory() as folder:
-        request = prices(Path(folder), sizes, min(4096, asked.tokens), asked.budget)
-        for setting in settings:
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    parts = [asked.only] if asked.only else ["prices", "plans", "steps", "table"]
+    numbers = [asked.setting] if asked.setting is not None else list(range(asked.settings))
+    request = request_of(asked.folder)
+    if "prices" in parts and not (asked.folder / "cost.json").exists():
+        measure_prices(asked.folder, sizes, min(4096, asked.tokens), asked.budget)
+    if "table" in parts:
+        print("| setting | contender | s, median (least to most) | over slimpack | predicted | predicted / measured |\n"
+              "|---|---|---:|---:|---:|---:|")
+    for number in numbers:
+        planned, measured = (asked.folder / f"{kind}-{asked.seed + number}.json" for kind in ("plans", "steps"))
+        if "plans" in parts and not planned.exists():
+            setting = draw(asked.seed + number, asked.tokens)
             plans = plans_of(setting, request, asked.effort)
             setting["plans"] = {name: plan.to_dict() for name, plan in plans.items()}
             setting["predicted"] = {name: plan.iteration_s for name, plan in plans.items()}
-            print(setting["shape"], sum(setting["lengths"]), setting["predicted"], file=sys.stderr)
-    print("| setting | contender | s, median (least to most) | over slimpack | predicted | predicted / measured |\n"
-          "|---|---|---:|---:|---:|---:|")
-    for setting, found in zip(settings, on_two_ranks(measure, settings, asked.rounds, sizes)):
-        print(rows_of(setting, found))
+            planned.write_text(json.dumps(setting))
+        if not planned.exists():
+            continue
+        setting = json.loads(planned.read_text())
+        known = json.loads(measured.read_text()) if measured.exists() else {}
+        if "steps" in parts and len(known.get("seconds", {}).get("slimpack", [])) < asked.rounds:
+            known = on_two_ranks(measure, setting, known, asked.rounds, asked.seconds, sizes)
+            measured.write_text(json.dumps(known))
+            print(len(known["seconds"]["slimpack"]), "rounds of setting", number, file=sys.stderr, flush=True)
+        if "table" in parts and known.get("seconds", {}).get("slimpack"):
+            print(rows_of(setting, known))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import numpy as np
 
 from . import _core
 from ._arguments import Bar, Lengths, Number, Options, Path, Progress, TuneOptions, lengths_of, tell, word, words
-from ._errors import InvalidInput
 from ._plan import Plan
 
 if TYPE_CHECKING:
@@ -71,9 +70,9 @@ def plan(
         optimizer: its state: "sharded" or "replicated".
         memory: bytes of a device, such as 80e9 or "80G"; None: the cluster's.
         cost: a calibrated cost model (`slimpack calibrate`); None: the analytic one.
-        runtime: "torch": a plan that PyTorch's pipeline runtime executes as it is planned. Head on the
-            last stage, H right after F, weight packs that are unions of backward packs; predicted as
-            such. The search does not know of it: H moves afterwards.
+        runtime: "torch": a plan that PyTorch's pipeline runtime executes as it is planned, of a search
+            for it. Head on the last stage, H right after F, weight packs that are unions of backward
+            packs, layers spread evenly.
         progress: True shows tqdm's bar where tqdm is installed. A function is called some 20 times a
             second with how many candidates were simulated and how many may be; what it raises ends the
             search.
@@ -85,19 +84,13 @@ def plan(
     The interpreter lock is released meanwhile, and Ctrl-C ends the search after the candidates that
     are being simulated.
     """
-    if runtime is not None:
-        if runtime != "torch":
-            raise InvalidInput(f"runtime: {runtime!r} is not one of torch")
-        if head not in (None, "auto", "last"):
-            raise InvalidInput(f"head: {head!r} is not last, which runtime 'torch' needs")
-        head = "last"
     options = dict(
         model=model, cluster=cluster, dp=dp, pp=pp, tp=tp, context=context, effort=effort, threads=threads,
         overlong=overlong, batch_tokens=batch_tokens, batch_samples=batch_samples, step=step, seed=seed,
         shuffle=shuffle, chunks=chunks, head=head, recompute=recompute, weights=weights, granularity=granularity,
-        merge=merge, max_units=max_units, optimizer=optimizer, memory=memory, cost=cost)
+        merge=merge, max_units=max_units, optimizer=optimizer, memory=memory, cost=cost, runtime=runtime)
     with Bar(progress, "planning") as bar:
-        made, notes = _core.plan(lengths_of(lengths), words(options), planner, runtime is not None, bar.report)
+        made, notes = _core.plan(lengths_of(lengths), words(options), planner, bar.report)
     tell(notes)
     return Plan(made)
 

@@ -17,7 +17,6 @@
 #include "request.hpp"
 #include "slimpack/planners/registry.hpp"
 #include "slimpack/report/compare_report.hpp"
-#include "torch_order.hpp"
 #include "tune.hpp"
 
 namespace slimpack::python {
@@ -26,12 +25,6 @@ namespace {
 /// What a search gives: a plan or JSON, and lines about the input.
 template <class Made>
 using Found = nb::typed<nb::tuple, Made, std::vector<std::string>>;
-
-/// The plan in the order of PyTorch's runtime. Throws NoFeasiblePlan where that does not fit.
-[[nodiscard]] SharedPlan ordered_for_torch(PlanObject found) {
-  if (auto none = order_for_torch(found.plan)) throw NoFeasiblePlan(*std::move(none));
-  return std::make_shared<PlanObject>(std::move(found));
-}
 
 /// Throws NoFeasiblePlan where there is none.
 [[nodiscard]] PlanObject plan_of(planners::PlanOutcome outcome) {
@@ -42,8 +35,7 @@ using Found = nb::typed<nb::tuple, Made, std::vector<std::string>>;
 }
 
 [[nodiscard]] Found<SharedPlan> plan(const nb::object& lengths, const Words& words,
-                                     const std::string& planner, bool for_torch,
-                                     const nb::object& report) {
+                                     const std::string& planner, const nb::object& report) {
   Arguments arguments;
   const planners::PlannerInfo& info = planners::find_planner(planner);
   arguments.set_options(words);
@@ -52,16 +44,7 @@ using Found = nb::typed<nb::tuple, Made, std::vector<std::string>>;
     planners::PlanRequest request = std::move(arguments.maker.make(arguments.options, 1).front());
     app::check_request_for(info, request);
     request.progress = progress;
-    if (for_torch) request.fewer_last_layers = 0;  // a run's stages hold the same layers every step
-    PlanObject found = plan_of(info.plan(request));
-    if (for_torch) {
-      if (!weight_packs_are_unions(found.plan)) {
-        request.weights = WeightGradients::with;
-        found = plan_of(info.plan(request));
-      }
-      return ordered_for_torch(std::move(found));
-    }
-    return std::make_shared<PlanObject>(std::move(found));
+    return std::make_shared<PlanObject>(plan_of(info.plan(request)));
   });
   return nb::make_tuple(std::move(made), std::move(arguments.notes));
 }
@@ -106,7 +89,7 @@ using Found = nb::typed<nb::tuple, Made, std::vector<std::string>>;
 
 void bind_search(nb::module_& module) {
   using namespace nb::literals;  // NOLINT(google-build-using-namespace)
-  module.def("plan", &plan, "lengths"_a, "words"_a, "planner"_a, "for_torch"_a, "report"_a.none(),
+  module.def("plan", &plan, "lengths"_a, "words"_a, "planner"_a, "report"_a.none(),
              "Plans one step: the plan, and lines about the input.");
   module.def("compare", &compare, "lengths"_a, "words"_a, "planners"_a, "steps"_a, "baseline"_a,
              "report"_a.none(),
@@ -114,9 +97,6 @@ void bind_search(nb::module_& module) {
   module.def("tune", &tune, "lengths"_a, "words"_a, "planners"_a, "gpus"_a, "steps"_a,
              "finalists"_a, "report"_a.none(),
              "Searches the degrees of so many devices: JSON, and lines about the input.");
-  module.def(
-      "ordered_for_torch", [](const SharedPlan& plan) { return ordered_for_torch(*plan); },
-      "plan"_a, "A plan with its head on the last stage, with H right after F.");
   module.def(
       "defaults", [] { return default_words(app::CommonOptions{}); },
       "The command line's default of each option, as words.");

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -20,8 +21,10 @@ def run(program: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_steps_of_all_contenders_have_one_loss() -> None:
-    told = run("torch_step.py", "--tiny", "--settings", "1", "--rounds", "1", "--tokens", "600", "--effort", "fast",
-               "--budget", "0.1")
+def test_steps_of_all_contenders_have_one_loss(tmp_path: Path) -> None:
+    asked = ("torch_step.py", str(tmp_path), "--tiny", "--settings", "1", "--rounds", "1", "--tokens", "600",
+             "--effort", "fast", "--budget", "0.1")
+    told = run(*asked)
     for name in ("torch 1F1B", "torch Interleaved1F1B", "megatron", "slimpack"):
         assert f"| {name}" in told
+    assert run(*asked, "--only", "table") == told  # nothing is measured again

@@ -132,7 +132,8 @@ TEST_CASE("fcp: one stage, groups of three and one ranks, by hand") {
   const planners::detail::FcpCandidates candidates(request, "fcp");
   const std::vector<planners::detail::SharedBatch> batches{{0, 3, {0}, 0}, {3, 1, {1}, 0}};
   Plan plan = planners::detail::share_batches(request, "fcp", {}, batches);
-  planners::detail::schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan), 1);
+  planners::detail::schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan), 1,
+                                    planners::Runtime::any);
   CHECK(test::plan_text(plan) ==
         "0F[0:0-3000] 1B[0:0-3000] 2F[1:0-900] 3B[1:0-900]\n"
         "0.0: F0.0 H0 B1.0 R0 O\n"

@@ -113,7 +113,8 @@ TEST_CASE("hybrid-cp: one stage, four ranks, by hand") {
   const auto batches =
       planners::detail::hybrid_batches(request.batch.samples, rounds, std::nullopt);
   Plan plan = planners::detail::share_batches(request, "hybrid-cp", {}, batches);
-  planners::detail::schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan), 1);
+  planners::detail::schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan), 1,
+                                    planners::Runtime::any);
   CHECK(plan.groups ==
         std::vector<std::vector<std::int32_t>>{{0}, {1}, {2}, {3}, {0, 1}, {2, 3}, {0, 1, 2, 3}});
   CHECK(plan.parallel.max_cp == 4);

@@ -14,6 +14,7 @@
 #include "slimpack/planners/search/bound.hpp"
 #include "slimpack/planners/search/detail/evaluate.hpp"
 #include "slimpack/planners/search/detail/packed_sequences.hpp"
+#include "slimpack/planners/search/layout.hpp"
 #include "slimpack/planners/search/worst_memory.hpp"
 #include "slimpack/schedule/orders.hpp"
 #include "slimpack/sim/build_dag.hpp"
@@ -62,6 +63,36 @@ void check_plan(const Plan& plan) {
   CHECK(plan.prediction.ideal < plan.prediction.iteration);
   CHECK(plan.prediction.lower_bound > Nanos{});
   CHECK(plan.prediction.lower_bound <= plan.prediction.iteration);
+}
+
+/// What PyTorch's pipeline runtime executes: H right behind the F that it reads on the last stage
+/// and nowhere else, each weight pack one backward pack, layers where every step has them.
+void check_for_torch(const Plan& plan) {
+  CHECK(plan.parallel.head == LmHead::last);
+  CHECK(plan.stages ==
+        planners::spread_layers(plan.model.layers, virtual_stages_of(plan), 0, true));
+  for (const DeviceSchedule& device : plan.schedule) {
+    const bool last = device.pp + 1 == plan.parallel.pp;
+    bool due = false;
+    PackId pack{};
+    for (const Unit& unit : device.order) {
+      CHECK((unit.kind == UnitKind::head) == due);
+      if (due) CHECK(unit.pack == pack);
+      due = last && unit.kind == UnitKind::forward && unit.chunk + 1 == plan.parallel.chunks;
+      pack = unit.pack;
+    }
+  }
+  std::set<std::vector<Slice>> apart;
+  std::size_t weights = 0;
+  for (const MicroPack& one : plan.micropacks) {
+    if (one.weights == WeightGradients::apart) apart.insert(one.slices);
+  }
+  for (const MicroPack& one : plan.micropacks) {
+    if (one.pass != Pass::weight) continue;
+    CHECK(apart.contains(one.slices));
+    ++weights;
+  }
+  CHECK(weights == apart.size());
 }
 
 void check_infeasible(const planners::PlanOutcome& outcome, const std::string& constraint,
@@ -339,6 +370,49 @@ TEST_CASE("planners: plans of every degree are valid, complete and the same on a
   }
 }
 
+TEST_CASE("planners: plans for torch are executed by it as they are, in little memory too") {
+  std::int64_t apart = 0, shared = 0;
+  for (std::uint64_t seed = 0; seed < 16; ++seed) {
+    CAPTURE(seed);
+    Random random(seed + 500);
+    planners::PlanRequest request =
+        test::request_of(test::random_lengths(random, random.between(4, 40), 1024), 8);
+    request.dp = std::int32_t{1} << random.between(0, 2);
+    request.pp = std::int32_t{1} << random.between(0, 2);
+    if (seed % 4 < 2) request.chunks = static_cast<std::int32_t>(random.between(1, 2));
+    if (seed % 4 == 3) request.weights = WeightGradients::apart;
+    request.runtime = planners::Runtime::torch;
+    request.head = LmHead::last;
+    request.fewer_last_layers = 0;
+    Bytes most;
+    for (const bool tight : {false, true}) {
+      if (tight) request.memory.capacity = request.cluster.reserved + most;
+      for (const planners::PlannerInfo& planner : planners::registry()) {
+        CAPTURE(planner.name);
+        if (request.weights == WeightGradients::apart && planner.name != "slimpack") continue;
+        const planners::PlanOutcome outcome = planner.plan(request);
+        const Plan* const plan = planners::plan_in(outcome.result);
+        if (plan == nullptr) {
+          CHECK((tight || request.chunks == 2));
+          continue;
+        }
+        // A system that shards weights may say a plan that a device cannot hold.
+        if (!planner.shards_weights) check_plan(*plan);
+        check_for_torch(*plan);
+        for (const MicroPack& pack : plan->micropacks) {
+          apart += pack.pass == Pass::weight ? 1 : 0;
+          shared += plan->groups[index(pack.group)].size() > 1 ? 1 : 0;
+        }
+        if (tight || planner.name != "slimpack") continue;
+        for (const Bytes peak : planners::worst_memory(*plan)) most = std::max(most, peak);
+        most = Bytes{most.value / 10 * 9};
+      }
+    }
+  }
+  CHECK(apart > 50);
+  CHECK(shared > 50);
+}
+
 TEST_CASE("planners: every candidate is a valid plan") {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     CAPTURE(seed);
@@ -562,6 +636,24 @@ TEST_CASE("planners: nonsense is refused") {
           [](planners::PlanRequest& r) {
             r.pp = 4;
             r.chunks = 3;
+          });
+  const auto for_torch = [](planners::PlanRequest& r) {
+    r.runtime = planners::Runtime::torch;
+    r.head = LmHead::last;
+    r.fewer_last_layers = 0;
+  };
+  refuses("tp must be 1 with runtime torch, got 2", [&](planners::PlanRequest& r) {
+    for_torch(r);
+    r.tp = 2;
+  });
+  refuses("head must be last with runtime torch", [&](planners::PlanRequest& r) {
+    for_torch(r);
+    r.head.reset();
+  });
+  refuses("fewer layers on the last stage must be 0 with runtime torch",
+          [&](planners::PlanRequest& r) {
+            for_torch(r);
+            r.fewer_last_layers.reset();
           });
   refuses("chunks must be >= 1, got 0", [](planners::PlanRequest& r) { r.chunks = 0; });
   refuses("granularity must be >= 1, got 0", [](planners::PlanRequest& r) { r.granularity = {0}; });

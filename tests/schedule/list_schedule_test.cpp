@@ -151,6 +151,21 @@ std::string first_messages(const Validation& validation) {
   return text;
 }
 
+/// Whether H is right behind the F that it reads, wherever the last stage runs it.
+bool heads_follow(const Plan& plan) {
+  for (const DeviceSchedule& device : plan.schedule) {
+    for (std::size_t i = 0; i < device.order.size(); ++i) {
+      if (device.order[i].kind != UnitKind::head) continue;
+      if (i == 0 || device.order[i - 1].kind != UnitKind::forward ||
+          device.order[i - 1].pack != device.order[i].pack ||
+          device.order[i - 1].chunk + 1 != plan.parallel.chunks) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 /// Schedules a plan that must be feasible, checks it, and returns the list's end.
 template <UnitTimes Times>
 Nanos fill(Plan& plan, const Times& times, const schedule::ListOptions& options = {}) {
@@ -161,6 +176,7 @@ Nanos fill(Plan& plan, const Times& times, const schedule::ListOptions& options 
   const Validation validation = validate(plan);
   INFO(first_messages(validation));
   REQUIRE(validation.valid());
+  if (options.head_at_once && plan.parallel.head == LmHead::last) CHECK(heads_follow(plan));
   return workspace.end;
 }
 
@@ -192,6 +208,7 @@ schedule::ListOptions settings_of(std::uint64_t seed) {
   options.head_batch = static_cast<std::int32_t>(random.between(1, 8));
   options.forward_queue = static_cast<std::int32_t>(random.between(-1, 3));
   options.chunk_block = static_cast<std::int32_t>(random.between(0, 12));
+  options.head_at_once = random.chance(1, 3);
   return options;
 }
 
@@ -343,6 +360,25 @@ TEST_CASE("list_schedule: W fills the waits of the drain, by hand") {
         "F0 F1 F2 F3 B0 F4 B1 B2 W0 W1 B3 W2 W3 B4 W4 R O\n"
         "F0 H0 B0 F1 H1 B1 F2 H2 B2 W0 F3 H3 B3 W1 F4 H4 B4 W2 W3 W4 R O\n");
   CHECK(end == Nanos{17});
+}
+
+// Without `head_at_once` the last stage runs a B that is ready before an H.
+TEST_CASE("list_schedule: H waits for B, or runs at once, as is asked for") {
+  std::int64_t waits = 0;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    Plan plan = test::random_plan(seed, options_of(seed));
+    if (plan.parallel.head == LmHead::shard) continue;
+    plan.schedule.clear();
+    const PricedPlan times(plan);
+    schedule::ListOptions options = settings_of(seed);
+    options.head_at_once = false;
+    static_cast<void>(fill(plan, times, options));
+    waits += heads_follow(plan) ? 0 : 1;
+    options.head_at_once = true;
+    static_cast<void>(fill(plan, times, options));
+  }
+  CHECK(waits > 10);
 }
 
 TEST_CASE("list_schedule: a capacity for one pack at a time runs them one after another") {

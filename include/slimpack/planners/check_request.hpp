@@ -91,6 +91,15 @@ inline void check_degrees(const PlanRequest& request) {
           fewer_last_layers);
 }
 
+/// Refuses what PyTorch's pipeline runtime does not execute.
+inline void check_runtime(const PlanRequest& request) {
+  if (request.runtime == Runtime::any) return;
+  require(request.tp == 1, "tp must be 1 with runtime torch", request.tp);
+  require(request.head == LmHead::last, "head must be last with runtime torch");
+  require(request.fewer_last_layers == 0,
+          "fewer layers on the last stage must be 0 with runtime torch");
+}
+
 inline void check_batch(const PlanRequest& request) {
   const Batch& batch = request.batch;
   require(!batch.samples.empty(), "batch: there must be at least one sample");
@@ -155,13 +164,15 @@ inline void check_memory(const MemoryOverrides& memory) {
 
 /// Throws InvalidInput for the first rule that the request breaks: degrees, chunks, granularity,
 /// bounds, budget and threads >= 1; tp divides heads, kv_heads and ffn; at least one layer for each
-/// of the pp x chunks virtual stages, on the last one also with `fewer_last_layers`; at least one
-/// sample, none longer than the context, all from known documents; at least one target; sizes and
-/// rates > 0; weights apart only where the planner `splits` B. O(samples).
+/// of the pp x chunks virtual stages, on the last one also with `fewer_last_layers`; what
+/// `runtime` asks for; at least one sample, none longer than the context, all from known documents;
+/// at least one target; sizes and rates > 0; weights apart only where the planner `splits` B.
+/// O(samples).
 inline void check_request(const PlanRequest& request, bool splits = false) {
   detail::check_model(request.model);
   detail::check_cluster(request.cluster);
   detail::check_degrees(request);
+  detail::check_runtime(request);
   require(splits || request.weights != WeightGradients::apart,
           "weights must not be apart with a planner that computes them in B");
   require(request.granularity.value >= 1, "granularity must be >= 1", request.granularity.value);

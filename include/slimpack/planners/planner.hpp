@@ -31,12 +31,20 @@ namespace slimpack::planners {
 /// How many whole steps a planner may simulate.
 enum class Effort : std::uint8_t { fast, normal, thorough };
 
+/// What has to execute a plan as it is planned.
+enum class Runtime : std::uint8_t {
+  any,   ///< whatever runs all that a plan can say
+  torch  ///< PyTorch's pipeline runtime, whose last stage runs H right behind the F that it reads
+};
+
 }  // namespace slimpack::planners
 
 namespace slimpack {
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<planners::Effort>{"fast", "normal",
                                                                           "thorough"};
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<planners::Runtime>{"any", "torch"};
 }  // namespace slimpack
 
 namespace slimpack::planners {
@@ -95,6 +103,9 @@ struct PlanRequest {
   /// Where gradients of weights are computed, of every backward pack; `apart` is known to planners
   /// of the slimpack family alone.
   std::optional<WeightGradients> weights;
+  /// `torch` asks for tp 1, `head` last and `fewer_last_layers` 0, since a run's stages hold the
+  /// same layers in every step.
+  Runtime runtime = Runtime::any;
   Tokens granularity{128};                ///< inner slice boundaries are multiples of it
   std::optional<std::int64_t> max_units;  ///< most MicroPacks of a pass and rank
   std::optional<std::int32_t> max_cp;     ///< most ranks of a CP group; 1: each is alone

@@ -244,7 +244,8 @@ template <UnitTimes Times>
 ///
 /// A free device runs B if it can, but F first while the next stage has no F to run. F runs only
 /// where memory then suffices for every B until the next F is needed, whatever the times are. H
-/// runs behind F on the last stage. Where the head is sharded, the stages of a rank run the H of
+/// runs behind F on the last stage, once it is F's turn again or nothing else can run, or at once
+/// (`ListOptions`). Where the head is sharded, the stages of a rank run the H of
 /// several packs in one collective (`ListOptions`). R follows the last B or W of its chunk. W runs
 /// where a device would otherwise wait about as long, behind the last B, and before all else where
 /// what B leaves to it exceeds what fills the drain or what there is memory for.

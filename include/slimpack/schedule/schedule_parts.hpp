@@ -28,6 +28,8 @@ struct ListOptions {
   std::int32_t head_batch = 8;
   /// F goes before a ready B while at most so many F units wait at the next stage, >= -1.
   std::int32_t forward_queue = 1;
+  /// Head on the last stage: H runs right behind the F that it reads, whatever else is ready.
+  bool head_at_once = false;
   /// Packs of a rank that pass chunk after chunk together; 0: 3/2 of the stages, rounded up.
   /// Messages in flight bound it: at most 2 max_in_flight pp - 1, and 2 max_in_flight for each
   /// group among ranks that share packs.

@@ -128,7 +128,8 @@ class FcpCandidates : public CandidateBase<FcpSettings> {
   [[nodiscard]] Plan build(const FcpSettings& settings) const {
     const std::vector<SharedBatch> batches = batches_of(settings);
     Plan plan = share_batches(request_, planner_, settings, batches);
-    schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan), settings.head_batch);
+    schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan), settings.head_batch,
+                    request_.runtime);
     return plan;
   }
   /// Adds how many micro-batches of groups there are, and the largest group.

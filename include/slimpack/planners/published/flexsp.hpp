@@ -95,7 +95,8 @@ class FlexSpCandidates : public CandidateBase<FlexSpSettings> {
         },
         make_model(plan));
     UnitTimeOverrides times(plan, prices, std::move(compute));
-    schedule_shared(plan, batches, times, MemoryModel(plan), settings.head_batch, not_held);
+    schedule_shared(plan, batches, times, MemoryModel(plan), settings.head_batch, request_.runtime,
+                    not_held);
     const bool groups = plan.parallel.max_cp > 1;
     if (!groups && !settings.shard_weights) return plan;
     return SimulationOnlyPlan{

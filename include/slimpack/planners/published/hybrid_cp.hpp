@@ -106,7 +106,8 @@ class HybridCpCandidates : public CandidateBase<HybridCpSettings> {
     const auto batches = hybrid_batches(
         samples, rounds, settings.packed ? std::optional(settings.per_rank) : std::nullopt);
     Plan plan = share_batches(request_, planner_, settings, batches);
-    schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan), settings.head_batch);
+    schedule_shared(plan, batches, PricedPlan(plan), MemoryModel(plan), settings.head_batch,
+                    request_.runtime);
     return plan;
   }
   static void describe(const HybridCpSettings&, const Plan& plan, SettingTexts& texts) {

@@ -32,7 +32,7 @@ class SlimpackScores {
  public:
   /// Of a problem, which must outlive it.
   explicit SlimpackScores(const SlimpackProblem& problem)
-      : problem_(problem), assignments_(problem) {}
+      : problem_(problem), assignments_(problem), orders_(problem.request().runtime) {}
 
   /// What is planned.
   [[nodiscard]] const SlimpackProblem& problem() const noexcept { return problem_; }

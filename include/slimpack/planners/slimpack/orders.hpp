@@ -16,6 +16,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
+#include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/slimpack/assignment.hpp"
 #include "slimpack/planners/slimpack/lockstep.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"
@@ -35,6 +36,9 @@ struct OrderOutcome {
 /// Orders the devices of candidates. Thread-safe.
 class DeviceOrders {
  public:
+  /// For plans that `runtime` executes.
+  explicit DeviceOrders(Runtime runtime) noexcept : runtime_(runtime) {}
+
   /// Gives a plan of packs its schedule, or, if `timed`, only finds when it would end. Settings are
   /// one for all rank components, or one each.
   [[nodiscard]] OrderOutcome add(Plan& plan, const RankAssignment& assigned,
@@ -85,10 +89,11 @@ class DeviceOrders {
   }
 
  private:
-  [[nodiscard]] static schedule::ListOptions list_options(const SlimpackSettings& settings) {
+  [[nodiscard]] schedule::ListOptions list_options(const SlimpackSettings& settings) const {
     schedule::ListOptions options;
     options.head_batch = settings.head_batch;
     options.forward_queue = settings.forward_queue;
+    options.head_at_once = runtime_ == Runtime::torch;
     return options;
   }
   [[nodiscard]] static OrderOutcome lockstep(Plan& plan, const schedule::ScheduleParts& parts,
@@ -130,6 +135,7 @@ class DeviceOrders {
     free_.push_back(std::move(workspace));
   }
 
+  Runtime runtime_;
   mutable Mutex mutex_;
   mutable std::vector<std::unique_ptr<schedule::ListWorkspace>> free_;
 };

@@ -68,6 +68,11 @@ class ListRun : ListPlaces {
     const std::uint32_t rank = rank_of(device), stage = stage_of(device);
     ListHead& head = state_.heads[rank];
     state_.devices[device].wanted = 0;
+    const bool head_waits = this->head_waits(device);
+    if (head_waits && options_.head_at_once) {
+      run_head(device);
+      return;
+    }
     if (weight_due(device)) {
       begin_weight(device);
       return;
@@ -85,7 +90,6 @@ class ListRun : ListPlaces {
         return;
       }
     }
-    const bool head_waits = !shard_ && stage == last_ && head.done < head.reached;
     std::array<std::size_t, 2> wish{1, 0};
     if (forward_first(device, ready_times)) std::swap(wish[0], wish[1]);
     for (const std::size_t side : wish) {
@@ -286,6 +290,12 @@ class ListRun : ListPlaces {
     return item < pass.size() && pass.in_cp_group[item] != 0;
   }
 
+  /// Whether an H waits on the last stage, which runs it alone.
+  [[nodiscard]] bool head_waits(std::uint32_t device) const noexcept {
+    const ListHead& head = state_.heads[rank_of(device)];
+    return !shard_ && stage_of(device) == last_ && head.done < head.reached;
+  }
+
   enum class Readiness : std::uint8_t { impossible, wait, wanted, possible };
 
   /// Whether the other ranks of a device's next item may run it too: an item of a context-parallel
@@ -304,8 +314,9 @@ class ListRun : ListPlaces {
         result = Readiness::impossible;
         return;
       }
-      const bool called = state_.heads[rank_of(other)].called;
-      if ((state.doing != Doing::nothing || called) && result != Readiness::impossible) {
+      const bool owes =
+          state_.heads[rank_of(other)].called || (options_.head_at_once && head_waits(other));
+      if ((state.doing != Doing::nothing || owes) && result != Readiness::impossible) {
         result = Readiness::wait;
       }
       wanted = wanted || (other != device && state.wanted == side + 1);
