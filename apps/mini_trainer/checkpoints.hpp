@@ -28,7 +28,11 @@ void load_weights(Ranks& ranks, const runtime::LlamaFolder& folder) {
   ranks.each([&](auto& device) {
     for (const runtime::HeldTensor& tensor : device.tensors()) {
       device.fill_weights(tensor, [&](auto weights) {
-        folder.read(tensor.shape.name, tensor.first_row * tensor.shape.cols, weights);
+        tensor.for_each_run(0, tensor.size(),
+                            [&](std::size_t first, std::size_t i, std::size_t count) {
+                              folder.read(tensor.shape.name, static_cast<std::int64_t>(first),
+                                          weights.subspan(i, count));
+                            });
       });
     }
   });
@@ -49,13 +53,15 @@ void load_training(Ranks& ranks, const runtime::Checkpoint& saved) {
   });
 }
 
-/// Writes what device (dp, pp) alone is to write: weights, and its own moments. Stage 0 writes a
-/// tied table.
+/// Writes what device (dp, pp, tp) alone is to write: weights, and its own moments. Stage 0 writes
+/// a tied table, the first tensor-parallel device gains of norms.
 template <class Device>
-void write_part(Device& device, const DeviceSchedule& schedule, OptimizerState optimizer,
-                runtime::CheckpointPart& part) {
+void write_part(Device& device, const DeviceSchedule& schedule, std::size_t tp,
+                OptimizerState optimizer, runtime::CheckpointPart& part) {
   using Values = std::span<const typename Device::Stored>;
-  const auto is_copy = [&](const std::string& name) { return schedule.pp > 0 && name == kTable; };
+  const auto is_copy = [&](const std::string& name) {
+    return (schedule.pp > 0 && name == kTable) || (tp > 0 && name.ends_with("norm.weight"));
+  };
   device.visit_weights(schedule, optimizer,
                        [&](const std::string& name, std::int64_t first, Values weights) {
                          if (!is_copy(name))
@@ -89,9 +95,11 @@ void save_training(Ranks& ranks, const std::string& folder, const Plan& plan, st
   if (ranks.is_root()) draft.emplace(folder, form_of<Ranks>(plan.model, context), state);
   ranks.await_all();
   runtime::CheckpointPart part(folder);
-  std::size_t device_number = ranks.first();
+  const auto parts = static_cast<std::size_t>(plan.parallel.tp);
+  std::size_t number = ranks.first();
   ranks.each([&](auto& device) {
-    write_part(device, plan.schedule[device_number++], plan.memory.optimizer, part);
+    write_part(device, plan.schedule[number / parts], number % parts, plan.memory.optimizer, part);
+    ++number;
   });
   const std::int64_t written = ranks.sum(part.finish().value);
   if (draft) draft->commit(Bytes{written});

@@ -61,8 +61,11 @@ class CpuDevice : public cpu::BasicDevice<Math> {
   template <class Visit>
   void visit_gradients(const Visit& visit) const {
     for (const runtime::HeldTensor& tensor : Base::tensors()) {
-      visit(tensor.shape.name, static_cast<std::size_t>(tensor.first_row * tensor.shape.cols),
-            std::span<const Stored>(Base::gradients(tensor)));
+      const std::span<const Stored> gradients = Base::gradients(tensor);
+      tensor.for_each_run(0, tensor.size(),
+                          [&](std::size_t first, std::size_t i, std::size_t count) {
+                            visit(tensor.shape.name, first, gradients.subspan(i, count));
+                          });
     }
   }
   /// fill(elements) writes all weights of a held tensor.
@@ -83,8 +86,11 @@ class CpuDevice : public cpu::BasicDevice<Math> {
   void visit_weights(const DeviceSchedule& place, OptimizerState, const Visit& visit) const {
     if (place.dp > 0) return;
     for (const runtime::HeldTensor& tensor : Base::tensors()) {
-      visit(tensor.shape.name, tensor.first_row * tensor.shape.cols,
-            std::span<const Stored>(Base::weights(tensor)));
+      const std::span<const Stored> weights = Base::weights(tensor);
+      tensor.for_each_run(
+          0, tensor.size(), [&](std::size_t first, std::size_t i, std::size_t count) {
+            visit(tensor.shape.name, static_cast<std::int64_t>(first), weights.subspan(i, count));
+          });
     }
   }
   /// visit(name, first element, first moments, second moments).

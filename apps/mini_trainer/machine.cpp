@@ -57,8 +57,9 @@ planners::PlanRequest base_request(const Options& options, const ModelShape& mod
     request.sources.push_back({source.name(), static_cast<std::int64_t>(source.documents()), {}});
   }
   const auto count = static_cast<std::int32_t>(ranks.count);
-  request.pp = options.pp.value_or(options.dp ? count / *options.dp : 1);
-  request.dp = options.dp.value_or(count / request.pp);
+  request.tp = options.tp;
+  request.pp = options.pp.value_or(options.dp ? count / *options.dp / options.tp : 1);
+  request.dp = options.dp.value_or(count / request.pp / options.tp);
   request.chunks = options.chunks;
   request.head = options.head;
   request.recompute = options.recompute;

@@ -51,7 +51,7 @@ struct OptionTexts {
   std::vector<std::string> data, eval_data;
   std::string model = "tiny", vocabulary;
   std::string plan, planner = "slimpack";
-  std::string dp, pp, chunks = "auto", head = "auto", recompute = "auto";
+  std::string dp, pp, tp, chunks = "auto", head = "auto", recompute = "auto";
   std::string backend = "cpu", transport = "threads", dtype;
   std::string cost, memory;
   std::string steps, batch_tokens, context = "1024", overlong = "split";
@@ -69,6 +69,7 @@ struct Options {
   std::optional<std::string> plan;
   std::string planner;
   std::optional<std::int32_t> dp, pp, chunks;
+  std::int32_t tp = 1;
   std::optional<LmHead> head;
   std::optional<Recompute> recompute;
   Backend backend = Backend::cpu;

@@ -46,7 +46,7 @@ class CpuRanks {
 
   [[nodiscard]] bool is_root() { return first() == 0; }
   [[nodiscard]] virtual std::size_t size() = 0;
-  /// Position in `Plan::schedule` of the first device that is here, and how many are.
+  /// Number of the first device that is here (`device_number`), and how many are.
   [[nodiscard]] virtual std::size_t first() = 0;
   [[nodiscard]] virtual std::size_t here() = 0;
   [[nodiscard]] std::span<Device> local() noexcept { return devices_; }

@@ -6,6 +6,7 @@
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/io/plan_json.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/llama_config.hpp"
 #include "slimpack/runtime/llama_folder.hpp"
 #include "slimpack/runtime/program.hpp"
@@ -44,11 +45,11 @@ std::optional<Plan> plan_of(const Options& options) {
 }
 
 std::size_t rank_count(const Options& options, const std::optional<Plan>& plan, std::size_t most) {
-  if (plan) return plan->schedule.size();
+  if (plan) return device_count(*plan);
   const auto dp = options.dp ? static_cast<std::size_t>(*options.dp) : 0;
-  const auto pp = options.pp ? static_cast<std::size_t>(*options.pp) : 0;
-  if (dp > 0) return dp * std::max<std::size_t>(pp, 1);
-  return pp > 0 ? pp * std::max<std::size_t>(1, most / pp) : most;
+  const auto tp = static_cast<std::size_t>(options.tp);
+  const std::size_t rank = static_cast<std::size_t>(options.pp.value_or(1)) * tp;
+  return rank * (dp > 0 ? dp : std::max<std::size_t>(1, most / rank));
 }
 
 }  // namespace slimpack::trainer

@@ -73,7 +73,7 @@ struct RankKind {
   bool placed = false;         ///< whether devices follow runtime::buffer_layout
   Tokens granularity{64};      ///< of slices
   std::size_t count = 1;       ///< ranks of the run
-  std::size_t first_here = 0;  ///< index in `Plan::schedule` of the first device of this process
+  std::size_t first_here = 0;  ///< number of the first device of this process
   std::size_t here = 1;        ///< devices of this process
 };
 

@@ -95,10 +95,11 @@ class Run {
   [[nodiscard]] StepMaker maker(const Corpus& corpus, bool shuffle) {
     RankKind kind = rank_kind();
     planners::PlanRequest request = base_request(options_, model_, cost_, kind, corpus);
-    require(static_cast<std::size_t>(request.dp) * static_cast<std::size_t>(request.pp) ==
-                ranks_.size(),
-            "--dp x --pp must be the number of devices (" + std::to_string(ranks_.size()) + ")",
-            std::int64_t{request.dp} * request.pp);
+    const std::int64_t devices = planners::all_devices(request);
+    require(devices == static_cast<std::int64_t>(ranks_.size()),
+            std::string("--dp x --pp") + (request.tp > 1 ? " x --tp" : "") +
+                " must be the number of devices (" + std::to_string(ranks_.size()) + ")",
+            devices);
     return {corpus, options_, std::move(request), shuffle, std::move(kind)};
   }
   [[nodiscard]] RankKind rank_kind() {
@@ -197,11 +198,12 @@ class Run {
       weights += tensor.elements();
     const auto [documents, tokens] = size_of(training_);
     return fmt::format(
-        "{}, {} weights in {}, vocabulary {}; {} documents, {} tokens; {} ranks (dp {}, pp {}, "
+        "{}, {} weights in {}, vocabulary {}; {} documents, {} tokens; {} ranks (dp {}, pp {}, {}"
         "chunks {}, head "
         "{}), planner {}",
         model_.name, weights, Device::kNumbers, model_.vocab, documents, tokens, ranks_.size(),
-        plan.parallel.dp, plan.parallel.pp, plan.parallel.chunks,
+        plan.parallel.dp, plan.parallel.pp,
+        plan.parallel.tp > 1 ? fmt::format("tp {}, ", plan.parallel.tp) : "", plan.parallel.chunks,
         plan.parallel.head == LmHead::shard ? "on all stages" : "on the last stage", plan.planner);
   }
 
@@ -332,10 +334,12 @@ template <class Ranks>
 void Run<Ranks>::write_trace() {
   const auto times = ranks_.times();
   if (!ranks_.is_root()) return;
+  // Tensor-parallel devices run in step; the first shows what a stage does.
+  const auto parts = static_cast<std::size_t>(current_.plan.parallel.tp);
   std::vector<report::MeasuredUnit> units;
-  for (std::size_t device = 0; device < times.size(); ++device) {
+  for (std::size_t device = 0; device < times.size(); device += parts) {
     for (std::size_t unit = 0; unit < times[device].size(); ++unit) {
-      units.push_back({device, unit, times[device][unit].begin, times[device][unit].end});
+      units.push_back({device / parts, unit, times[device][unit].begin, times[device][unit].end});
     }
   }
   std::ostringstream trace;

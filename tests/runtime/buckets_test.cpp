@@ -18,9 +18,19 @@ using namespace slimpack;
 
 namespace {
 
-std::vector<runtime::Bucket> buckets_of(const Plan& plan, const DeviceSchedule& place) {
-  return runtime::buckets_of(plan.model, plan.stages, {plan.parallel, place.dp, place.pp},
-                             runtime::layout_of(plan, place.pp));
+Plan plan_of(std::uint64_t seed) {
+  test::RandomPlanOptions options;
+  options.max_tp = 3;
+  return test::random_plan(seed, options);
+}
+
+/// Of a device, by its number.
+std::vector<runtime::Bucket> buckets_of(const Plan& plan, std::size_t device) {
+  const auto parts = static_cast<std::size_t>(plan.parallel.tp);
+  const DeviceSchedule& place = plan.schedule[device / parts];
+  const auto tp = static_cast<std::int32_t>(device % parts);
+  return runtime::buckets_of(plan.model, plan.stages, {plan.parallel, place.dp, place.pp, tp},
+                             runtime::layout_of(plan, place.pp, tp));
 }
 
 }  // namespace
@@ -28,12 +38,15 @@ std::vector<runtime::Bucket> buckets_of(const Plan& plan, const DeviceSchedule& 
 TEST_CASE("buckets_of: they make up a device's gradients, layers one by one") {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::random_plan(seed);
-    for (const DeviceSchedule& place : plan.schedule) {
-      std::vector<int> covered(runtime::layout_of(plan, place.pp).size());
+    const Plan plan = plan_of(seed);
+    for (std::size_t device = 0; device < device_count(plan); ++device) {
+      const auto parts = static_cast<std::size_t>(plan.parallel.tp);
+      const DeviceSchedule& place = plan.schedule[device / parts];
+      std::vector<int> covered(
+          runtime::layout_of(plan, place.pp, static_cast<std::int32_t>(device % parts)).size());
       std::set<std::pair<std::vector<std::size_t>, std::int64_t>> names;
       std::int64_t layers = 0, held = 0;
-      for (const runtime::Bucket& bucket : buckets_of(plan, place)) {
+      for (const runtime::Bucket& bucket : buckets_of(plan, device)) {
         for (std::size_t i = bucket.begin; i < bucket.begin + bucket.size; ++i) ++covered.at(i);
         CHECK(names.emplace(bucket.process_group.members, bucket.tag).second);
         layers += bucket.layer ? 1 : 0;
@@ -48,10 +61,10 @@ TEST_CASE("buckets_of: they make up a device's gradients, layers one by one") {
 TEST_CASE("buckets_of: devices that share a sum have as many elements of it") {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::random_plan(seed);
+    const Plan plan = plan_of(seed);
     std::map<std::pair<std::vector<std::size_t>, std::int64_t>, std::vector<std::size_t>> sizes;
-    for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
-      for (const runtime::Bucket& bucket : buckets_of(plan, plan.schedule[device])) {
+    for (std::size_t device = 0; device < device_count(plan); ++device) {
+      for (const runtime::Bucket& bucket : buckets_of(plan, device)) {
         CHECK(bucket.process_group.members[bucket.process_group.self] == device);
         sizes[{bucket.process_group.members, bucket.tag}].push_back(bucket.size);
       }

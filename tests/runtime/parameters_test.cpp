@@ -32,38 +32,79 @@ TEST_CASE("initialise: any rows of a tensor are those of the whole, and seeds an
   for (const double value : gain) CHECK((value >= 0.9 && value < 1.1));
 }
 
-TEST_CASE("layout_of: the stages of a rank hold every row of every tensor, tied tables once more") {
+TEST_CASE("initialise: columns of a tensor are those of the whole one") {
+  const runtime::TensorShape shape{"some.weight", 5, 12};
+  std::vector<double> whole(60), part(2 * 4);
+  runtime::initialise(whole, shape, 0, 3);
+  runtime::initialise(part, shape, 2, 3, 8, 4);
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    CHECK(part[i] == whole[(2 + i / 4) * 12 + 8 + i % 4]);
+  }
+}
+
+TEST_CASE("HeldTensor: runs are the elements of the named tensor, for any range of the part") {
+  const runtime::HeldTensor part{{"some.weight", 3, 4}, 2, 7, 0, 5, 11};
+  for (std::size_t from = 0; from <= part.size(); ++from) {
+    for (std::size_t to = from; to <= part.size(); ++to) {
+      std::size_t next = from;
+      part.for_each_run(from, to, [&](std::size_t first, std::size_t i, std::size_t count) {
+        CHECK(i == next);
+        next += count;
+        for (std::size_t k = 0; k < count; ++k) {
+          CHECK(first + k == (2 + (i + k) / 4) * 11 + 5 + (i + k) % 4);
+        }
+      });
+      CHECK(next == to);
+    }
+  }
+}
+
+TEST_CASE("layout_of: the devices of a rank hold every element of every tensor once") {
+  test::RandomPlanOptions options;
+  options.max_tp = 3;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::random_plan(seed);
+    const Plan plan = test::random_plan(seed, options);
     const bool shard = plan.parallel.head == LmHead::shard;
-    std::map<std::string, std::vector<int>> held;
-    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-      const runtime::ParameterLayout layout = runtime::layout_of(plan, pp);
+    std::map<std::string, std::vector<int>> held;  // times, by row; tied tables once more
+    for (std::int32_t device = 0; device < plan.parallel.pp * plan.parallel.tp; ++device) {
+      const runtime::ParameterLayout layout =
+          runtime::layout_of(plan, device / plan.parallel.tp, device % plan.parallel.tp);
       std::size_t end = 0;
       for (const runtime::HeldTensor& tensor : layout.tensors) {
         CHECK(tensor.offset == end);
         end += tensor.size();
-        auto& rows = held[tensor.shape.name];
-        rows.resize(static_cast<std::size_t>(tensor.whole_rows));
-        for (std::int64_t row = 0; row < tensor.shape.rows; ++row) {
-          ++rows[static_cast<std::size_t>(tensor.first_row + row)];
-        }
+        const auto cols = static_cast<std::size_t>(tensor.whole_cols);
+        std::vector<int>& times = held[tensor.shape.name];
+        times.resize(static_cast<std::size_t>(tensor.whole_rows) * cols);
+        tensor.for_each_run(0, tensor.size(),
+                            [&](std::size_t first, std::size_t, std::size_t count) {
+                              for (std::size_t i = first; i < first + count; ++i) ++times[i];
+                            });
       }
       CHECK(layout.size() == end);
       CHECK(layout.chunk_begin.size() == static_cast<std::size_t>(plan.parallel.chunks) + 1);
     }
-    const auto own =
-        static_cast<std::size_t>(vocabulary_shard(plan.model.vocab, 0, plan.parallel.pp).last);
+    // Rows of a tied table that stage 0 alone has: its shards of the head.
+    const auto own = [&](std::size_t row) {
+      for (std::int32_t tp = 0; tp < plan.parallel.tp; ++tp) {
+        const VocabularyShard rows = head_shard(plan.model.vocab, plan.parallel, 0, tp);
+        const auto at = static_cast<std::int64_t>(row);
+        if (at >= rows.first && at < rows.last) return true;
+      }
+      return false;
+    };
     std::size_t tensors = 0;
     for (const runtime::TensorShape& tensor : runtime::model_tensors(plan.model)) {
       const auto found = held.find(tensor.name);
       REQUIRE(found != held.end());
       ++tensors;
-      for (std::size_t row = 0; row < found->second.size(); ++row) {
+      const auto cols = static_cast<std::size_t>(tensor.cols);
+      for (std::size_t i = 0; i < found->second.size(); ++i) {
         const bool twice = plan.model.tied && tensor.name == runtime::kEmbedding &&
-                           plan.parallel.pp > 1 && (!shard || row >= own);
-        CHECK(found->second[row] == (twice ? 2 : 1));
+                           plan.parallel.pp > 1 && (!shard || !own(i / cols));
+        const int gains = tensor.rows == 1 ? plan.parallel.tp : 1;
+        CHECK(found->second[i] == (twice ? 2 : gains));
       }
     }
     CHECK(held.size() == tensors);

@@ -86,7 +86,7 @@ TEST_CASE("make_program: what cannot be executed is refused with its place") {
     change(plan);
     CHECK_THROWS_WITH_AS((void)runtime::make_program(plan), sentence.c_str(), InvalidInput);
   };
-  refused([](Plan& p) { p.parallel.tp = 4; }, "execution: parallel.tp must be 1, got 4");
+  refused([](Plan& p) { p.parallel.tp = 0; }, "execution: parallel.tp must be >= 1, got 0");
   refused([](Plan& p) { p.parallel.dp = 0; }, "execution: parallel.dp must be >= 1, got 0");
   refused([](Plan& p) { p.parallel.pp = 0; }, "execution: parallel.pp must be >= 1, got 0");
   refused([](Plan& p) { p.parallel.chunks = 0; }, "execution: parallel.chunks must be >= 1, got 0");

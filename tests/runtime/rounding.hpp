@@ -26,8 +26,10 @@ namespace slimpack::test {
   for (const auto& [name, gradient] : before.gradients) {
     const double largest = cpu::detail::largest_value(gradient);
     if (largest == 0) continue;
+    const runtime::HeldTensor whole{
+        {name, gradient.rows, gradient.cols}, 0, gradient.rows, 0, 0, gradient.cols};
     worst = std::max(worst, cpu::detail::largest_difference<double>(after.gradients.at(name).values,
-                                                                    gradient, 0) /
+                                                                    gradient, whole) /
                                 largest);
   }
   return worst;

@@ -177,8 +177,7 @@ TEST_CASE("run_step: weights after several steps of AdamW are those of the unsli
     for (const cpu::Device& device : devices) {
       for (const runtime::HeldTensor& tensor : device.tensors()) {
         const cpu::Matrix& expected = weights.at(tensor.shape.name);
-        CHECK(cpu::detail::largest_difference<double>(device.weights(tensor), expected,
-                                                      tensor.first_row) <=
+        CHECK(cpu::detail::largest_difference<double>(device.weights(tensor), expected, tensor) <=
               1e-9 * cpu::detail::largest_value(expected));
       }
     }
@@ -236,18 +235,29 @@ TEST_CASE("run_step: a backend of another model ends all at the start, and so do
                        runtime::ExecutionError);
 }
 
-TEST_CASE("run_step: tensor parallel plans are refused by name, before any work") {
+TEST_CASE("run_step: tensor parallelism that does not divide is refused by name, before any work") {
   test::RandomPlanOptions options;
   options.tp = 2;
-  const Plan plan = test::random_plan(3, options);
-  Plan single = plan;
-  single.parallel.tp = 1;
-  auto devices = cpu::make_devices(single, 1);
-  const auto data = cpu::step_data(plan, cpu::random_tokens(plan, 1));
-  const char* sentence = "execution: parallel.tp must be 1, got 2";
-  CHECK_THROWS_WITH_AS((void)runtime::run_step(plan, data, std::span(devices)), sentence,
-                       InvalidInput);
-  CHECK_THROWS_WITH_AS((void)cpu::make_devices(plan, 1), sentence, InvalidInput);
+  options.version = 2;
+  const Plan good = test::random_plan(3, options);
+  const auto data = cpu::step_data(good, cpu::random_tokens(good, 1));
+  auto devices = cpu::make_devices(good, 1);
+  const auto refused = [&](auto change, const std::string& sentence) {
+    Plan plan = good;
+    change(plan);
+    CAPTURE(sentence);
+    CHECK_THROWS_WITH_AS((void)runtime::run_step(plan, data, std::span(devices)), sentence.c_str(),
+                         InvalidInput);
+    CHECK_THROWS_WITH_AS((void)cpu::make_devices(plan, 1), sentence.c_str(), InvalidInput);
+  };
+  refused([](Plan& p) { p.model.heads = 3; },
+          "execution: parallel.tp must divide model.heads (3), got 2");
+  refused([](Plan& p) { p.model.kv_heads = 1; },
+          "execution: parallel.tp must divide model.kv_heads (1), got 2");
+  refused([](Plan& p) { p.model.ffn = 15; },
+          "execution: parallel.tp must divide model.ffn (15), got 2");
+  refused([](Plan& p) { p.version = 1; },
+          "execution: tensor parallelism needs a plan of version 2, got 1");
 }
 
 TEST_CASE("run_step: the drained test names what is left") {

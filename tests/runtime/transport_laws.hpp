@@ -21,7 +21,17 @@
 
 namespace slimpack::test {
 
-enum class Act : std::uint8_t { send, receive, ring, reduce, broadcast, gather, queue, await };
+enum class Act : std::uint8_t {
+  send,
+  receive,
+  ring,
+  reduce,
+  broadcast,
+  gather,
+  scatter,
+  queue,
+  await
+};
 
 /// Something that `devices` do: both ends of a message at two acts, process groups together,
 /// members of a sum one by one.
@@ -158,8 +168,9 @@ class ExchangeDraw {
       random_.shuffle(std::span(sum.to_await));
       sums_.push_back(std::move(sum));
     } else {
-      constexpr Act kProcessGroups[] = {Act::ring, Act::reduce, Act::broadcast, Act::gather};
-      plan_.acts.push_back(new_process_group(kProcessGroups[random_.below(4)]));
+      constexpr Act kProcessGroups[] = {Act::ring, Act::reduce, Act::broadcast, Act::gather,
+                                        Act::scatter};
+      plan_.acts.push_back(new_process_group(kProcessGroups[random_.below(5)]));
     }
   }
 
@@ -337,6 +348,7 @@ class ExchangeRun {
       return;
     }
     if (act.act == Act::gather) return gather(act, process_group);
+    if (act.act == Act::scatter) return scatter(act, process_group);
     Buffer own = memory_.write(member_values(act, process_group.self));
     switch (act.act) {
       case Act::ring: {
@@ -361,6 +373,7 @@ class ExchangeRun {
       }
       case Act::await:
       case Act::gather:
+      case Act::scatter:
       case Act::send:
       case Act::receive:
         break;
@@ -384,6 +397,19 @@ class ExchangeRun {
     link_.all_gather(process_group, memory_.span(values), first(process_group.self),
                      first(process_group.self + 1));
     expect(values, want, "gathering", act.process_group);
+    memory_.free(std::move(values));
+  }
+
+  /// What the members are left with, together.
+  void scatter(const ExchangeAct& act, const runtime::ProcessGroup& process_group) {
+    const std::size_t members = act.members.size();
+    const std::size_t size = plan_.process_group_sizes[act.process_group];
+    const std::size_t first = size * process_group.self / members;
+    const std::size_t last = size * (process_group.self + 1) / members;
+    Buffer values = memory_.write(member_values(act, process_group.self));
+    link_.reduce_scatter(process_group, memory_.span(values), first, last);
+    link_.all_gather(process_group, memory_.span(values), first, last);
+    expect(values, reduced(act, runtime::Reduction::sum), "scattering", act.process_group);
     memory_.free(std::move(values));
   }
 

@@ -16,6 +16,7 @@
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "support/counted_rows.hpp"
 
 namespace slimpack::test {
 
@@ -32,7 +33,8 @@ class PlanMachine {
     std::vector<std::pair<std::int64_t, std::int64_t>> ran;  // each F, B, W, H, O in order
   };
 
-  PlanMachine(const Plan& plan, const Times& times) : plan_(plan), times_(times) {
+  PlanMachine(const Plan& plan, const Times& times)
+      : plan_(plan), times_(times), counted_(counted_rows(plan)) {
     devices.resize(plan.schedule.size());
     line_ = plan.parallel.pp * plan.parallel.chunks;
     prepare_channels();
@@ -125,6 +127,36 @@ class PlanMachine {
   [[nodiscard]] std::int64_t tp_part(std::int64_t bytes) const {
     return (bytes + plan_.parallel.tp - 1) / plan_.parallel.tp;
   }
+  /// Of a token, bytes that devices split by width, and by rows.
+  [[nodiscard]] std::int64_t split(std::size_t sample, std::int64_t token, std::int64_t width,
+                                   std::int64_t row) const {
+    if (!has_rows()) return tp_part(width + row);
+    return tp_part(width) + (counted_.contains({sample, token}) ? row : 0);
+  }
+  [[nodiscard]] bool has_rows() const { return plan_.parallel.tp > 1 && plan_.version > 1; }
+  /// Rows that count of a pack's own tokens, and of one tile of them.
+  [[nodiscard]] std::int64_t rows_of(std::uint32_t id, std::int32_t dp) const {
+    std::int64_t rows = 0;
+    for_own(id, dp, [&](std::size_t sample, std::int64_t token) {
+      rows += counted_.contains({sample, token}) ? 1 : 0;
+    });
+    return rows;
+  }
+  [[nodiscard]] std::int64_t tile_rows(std::uint32_t id, std::int32_t dp) const {
+    return std::min(rows_of(id, dp), tp_part(plan_.memory.head_tile.value));
+  }
+  [[nodiscard]] std::int64_t whole_rows(std::uint32_t id, std::int32_t dp) const {
+    if (!has_rows()) return 0;
+    return 2 * plan_.parallel.tp * tile_rows(id, dp) * plan_.model.hidden *
+           plan_.model.bytes_per_element;
+  }
+  [[nodiscard]] std::int64_t hidden_of(std::uint32_t id, std::int32_t dp) const {
+    std::int64_t bytes = 0;
+    for_own(id, dp, [&](std::size_t sample, std::int64_t token) {
+      bytes += split(sample, token, 0, plan_.model.hidden * plan_.model.bytes_per_element);
+    });
+    return bytes;
+  }
   [[nodiscard]] bool owns(std::uint32_t id, std::int32_t dp, std::int64_t token) const {
     const auto ranks = static_cast<std::int64_t>(plan_.groups[index(pack(id).group)].size());
     const std::int64_t turn = token / plan_.memory.cp_block_tokens.value % (2 * ranks);
@@ -151,20 +183,27 @@ class PlanMachine {
     }
     return Recompute::none;
   }
+  /// Split by width, and by rows.
   [[nodiscard]] std::int64_t kept(Recompute mode) const {
     const ModelShape& m = plan_.model;
     const std::int64_t e = m.bytes_per_element, t = std::max<std::int64_t>(e, 4);
-    const std::int64_t h = m.hidden, q = m.heads * m.head_dim, f = m.ffn;
+    const std::int64_t q = m.heads * m.head_dim, f = m.ffn;
     switch (mode) {
       case Recompute::none:
-        return (h + h + q + q + h + h + f + f + f) * e + (m.heads + 2) * t;
+        return (q + q + f + f + f) * e + m.heads * t;
       case Recompute::light:
-        return (h + q + q + h + f + f) * e + m.heads * t;
+        return (q + q + f + f) * e + m.heads * t;
       case Recompute::layer:
-        return (h + q) * e + m.heads * t;
+        return q * e + m.heads * t;
       default:
-        return h * e;
+        return 0;
     }
+  }
+  [[nodiscard]] std::int64_t kept_rows(Recompute mode) const {
+    const std::int64_t e = plan_.model.bytes_per_element, t = std::max<std::int64_t>(e, 4);
+    const std::int64_t h = plan_.model.hidden;
+    if (mode == Recompute::none) return (h + h + h + h) * e + 2 * t;
+    return (mode == Recompute::light ? h + h : h) * e;
   }
   [[nodiscard]] std::int64_t own_before(std::uint32_t id, std::int32_t dp, std::int64_t end) const {
     std::int64_t count = 0;
@@ -203,24 +242,27 @@ class PlanMachine {
     return std::max(kv, travelling);
   }
 
-  /// Of one token and layer: inputs of matrix products that a mode has not kept, and all that W
-  /// needs.
-  [[nodiscard]] std::int64_t outputs_of_products() const {
+  /// Of a pack's own tokens and a layer: inputs of matrix products, those that a mode has not kept,
+  /// and gradients of what they make.
+  [[nodiscard]] std::int64_t for_weights(std::uint32_t id, std::int32_t dp, bool norms,
+                                         bool attention) const {
     const ModelShape& m = plan_.model;
+    const std::int64_t e = m.bytes_per_element;
     const std::int64_t q = m.heads * m.head_dim, k = m.kv_heads * m.head_dim;
-    return (q + k + k + m.hidden + m.ffn + m.ffn + m.hidden) * m.bytes_per_element;
+    const std::int64_t inputs = (norms ? m.ffn : 0) + (attention ? q : 0);
+    std::int64_t bytes = 0;
+    for_own(id, dp, [&](std::size_t sample, std::int64_t token) {
+      bytes += split(sample, token, inputs * e, norms ? 2 * m.hidden * e : 0) +
+               split(sample, token, (q + k + k + m.ffn + m.ffn) * e, 2 * m.hidden * e);
+    });
+    return bytes;
   }
-  [[nodiscard]] std::int64_t inputs_of_products(bool norms, bool attention) const {
-    const ModelShape& m = plan_.model;
-    return ((norms ? 2 * m.hidden + m.ffn : 0) + (attention ? m.heads * m.head_dim : 0)) *
-           m.bytes_per_element;
+  [[nodiscard]] std::int64_t made_for_weights(std::uint32_t id, std::int32_t dp) const {
+    const Recompute how = pack(id).recompute;
+    return for_weights(id, dp, how != Recompute::none, how == Recompute::full);
   }
-  [[nodiscard]] std::int64_t made_for_weights(Recompute how) const {
-    return tp_part(inputs_of_products(how != Recompute::none, how == Recompute::full)) +
-           tp_part(outputs_of_products());
-  }
-  [[nodiscard]] std::int64_t left_for_weights() const {
-    return tp_part(inputs_of_products(true, true)) + tp_part(outputs_of_products());
+  [[nodiscard]] std::int64_t left_for_weights(std::uint32_t id, std::int32_t dp) const {
+    return for_weights(id, dp, true, true);
   }
 
   void change(std::size_t device, std::int64_t i, std::int64_t bytes) {
@@ -236,7 +278,7 @@ class PlanMachine {
     const std::int64_t e = m.bytes_per_element, t = std::max<std::int64_t>(e, 4);
     const std::int64_t g = plan_.memory.gradient_bytes;
     const std::int64_t h = m.hidden, q = m.heads * m.head_dim, k = m.kv_heads * m.head_dim;
-    const std::int64_t hidden = tp_part(h * e);
+    const std::int64_t hidden = hidden_of(id, schedule.dp);
     std::int64_t own = 0;
     for_own(id, schedule.dp, [&](std::size_t, std::int64_t) { ++own; });
     if (unit.kind == UnitKind::head) {
@@ -245,35 +287,44 @@ class PlanMachine {
         rows = m.vocab * (schedule.pp + 1) / plan_.parallel.pp -
                m.vocab * schedule.pp / plan_.parallel.pp;
       }
-      const std::int64_t work = std::min(own, plan_.memory.head_tile.value) *
-                                tp_part(rows * t + 3 * h * e + h * g + 4 * t);
+      const std::int64_t tile = tile_rows(id, schedule.dp);
+      const std::int64_t work = has_rows()
+                                    ? tile * (3 * h * e + h * g) +
+                                          tile * plan_.parallel.tp * (tp_part(rows) * t + 4 * t) +
+                                          whole_rows(id, schedule.dp)
+                                    : std::min(own, plan_.memory.head_tile.value) *
+                                          tp_part(rows * t + 3 * h * e + h * g + 4 * t);
       change(on, start, work);
       change(on, end, -work);
       if (schedule.pp != plan_.parallel.pp - 1) return;
-      change(on, end, -own * hidden);
-      change(on, start, own * hidden);
+      change(on, end, -hidden);
+      change(on, start, hidden);
       return;
     }
     const std::int32_t line = line_of_unit(unit, schedule.pp);
     const std::int64_t n = layers(line);
     if (unit.kind == UnitKind::weight) {
-      change(on, start, own * left_for_weights());
-      change(on, end, -(n + 1) * own * left_for_weights());
+      const std::int64_t left = left_for_weights(id, schedule.dp);
+      const std::int64_t whole = whole_rows(id, schedule.dp);
+      change(on, start, left + whole);
+      change(on, end, -(n + 1) * left - whole);
       return;
     }
     if (pack(id).weights == WeightGradients::apart) {
-      const std::int64_t made = n * own * made_for_weights(pack(id).recompute);
+      const std::int64_t made = n * made_for_weights(id, schedule.dp);
       change(on, start, made);
-      change(on, end, n * own * left_for_weights() - made);
+      change(on, end, n * left_for_weights(id, schedule.dp) - made);
     }
     const bool forward = unit.kind == UnitKind::forward;
-    std::int64_t work = exchange_bytes(id), saved = 0;
+    std::int64_t work = exchange_bytes(id) + whole_rows(id, schedule.dp), saved = 0;
     for_own(id, schedule.dp, [&](std::size_t sample, std::int64_t token) {
       const Recompute how = mode(sample, token);
       const std::int64_t again = kept(Recompute::none) - kept(how);
-      saved += n * tp_part(kept(how));
-      work += forward ? tp_part((2 * h + 2 * k) * e + again)
-                      : tp_part((3 * h + 2 * q + 3 * m.ffn) * e + 2 * k * g + again);
+      const std::int64_t again_rows = kept_rows(Recompute::none) - kept_rows(how);
+      saved += n * split(sample, token, kept(how), kept_rows(how));
+      work += forward ? split(sample, token, 2 * k * e + again, 2 * h * e + again_rows)
+                      : split(sample, token, (2 * q + 3 * m.ffn) * e + 2 * k * g + again,
+                              3 * h * e + again_rows);
       if (!forward && !has_pages(sample)) work += tp_part(2 * k * e);
     });
     change(on, start, work);
@@ -283,8 +334,7 @@ class PlanMachine {
     } else {
       change(on, end, -saved);
     }
-    if (line == line_ - 1)
-      change(on, forward ? start : end, forward ? own * hidden : -own * hidden);
+    if (line == line_ - 1) change(on, forward ? start : end, forward ? hidden : -hidden);
     const std::int64_t page = plan_.memory.page_tokens.value;
     const auto pages = [&](std::int64_t tokens) { return (tokens + page - 1) / page; };
     for (const Slice& slice : pack(id).slices) {
@@ -308,8 +358,8 @@ class PlanMachine {
       }
     }
     if (plan_.parallel.pp == 1) {  // handed over in place
-      if (line != (forward ? line_ - 1 : 0)) change(on, start, own * hidden);
-      if (line != (forward ? 0 : line_ - 1)) change(on, end, -own * hidden);
+      if (line != (forward ? line_ - 1 : 0)) change(on, start, hidden);
+      if (line != (forward ? 0 : line_ - 1)) change(on, end, -hidden);
     }
   }
 
@@ -345,9 +395,7 @@ class PlanMachine {
         message.pack = id;
         message.line = line;
         message.unit = i;
-        for_own(id, schedule.dp, [&](std::size_t, std::int64_t) {
-          message.bytes += tp_part(plan_.model.hidden * plan_.model.bytes_per_element);
-        });
+        message.bytes = hidden_of(id, schedule.dp);
         message.time = times_.transfer(unit.pack, line, rank(id, schedule.dp)).value;
         channel.messages.push_back(message);
       }
@@ -779,6 +827,7 @@ class PlanMachine {
 
   const Plan& plan_;
   const Times& times_;
+  std::set<std::pair<std::size_t, std::int64_t>> counted_;  // tokens, of tensor parallelism
   std::int32_t line_ = 1;
   std::int64_t now_ = 0;
   std::map<Key, Channel> channels_;

@@ -494,6 +494,13 @@ inline ModelShape random_model(Random& random, const RandomPlanOptions& options,
   return model;
 }
 
+/// As many times the heads, and the next multiple of ffn.
+inline void make_divisible(ModelShape& model, std::int64_t tensor_parallel) {
+  model.heads *= tensor_parallel;
+  model.kv_heads *= tensor_parallel;
+  model.ffn = (model.ffn + tensor_parallel - 1) / tensor_parallel * tensor_parallel;
+}
+
 inline void random_stages(Random& random, Plan& plan) {
   const std::int32_t lines = plan.parallel.pp * plan.parallel.chunks;
   std::vector<std::int64_t> layers(static_cast<std::size_t>(lines), 0);
@@ -639,6 +646,7 @@ inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOption
   }
   plan.sources.push_back({"random.lengths", samples, ""});
   plan.model = detail::random_model(random, options, plan.parallel.pp * plan.parallel.chunks);
+  detail::make_divisible(plan.model, plan.parallel.tp);
   plan.memory.capacity = options.capacity;
   plan.memory.optimizer =
       random.chance(1, 2) ? OptimizerState::sharded : OptimizerState::replicated;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "slimpack/validate/validate.hpp"
+#include "support/counted_rows.hpp"
 #include "support/random_plan.hpp"
 #include "validate/hand_plan.hpp"
 
@@ -56,8 +57,23 @@ class Recount {
  private:
   using Token = std::pair<std::size_t, std::int64_t>;
 
-  std::int64_t rows(std::int64_t bytes) const {
+  std::int64_t part(std::int64_t bytes) const {
     return (bytes + plan_.parallel.tp - 1) / plan_.parallel.tp;
+  }
+  bool has_rows() const { return plan_.parallel.tp > 1 && plan_.version > 1; }
+  /// Of a token, bytes that tensor-parallel devices split by width, and by rows.
+  std::int64_t split(const Token& token, std::int64_t width, std::int64_t row) const {
+    if (!has_rows()) return part(width + row);
+    return part(width) + (counted_.contains(token) ? row : 0);
+  }
+  /// Rows that count of one tile of a unit's tokens, and two whole rows for each device's.
+  std::int64_t tile_rows(const Unit& unit) const {
+    std::int64_t count = 0;
+    for (const Token& token : own(unit)) count += counted_.contains(token) ? 1 : 0;
+    return std::min(count, part(plan_.memory.head_tile.value));
+  }
+  std::int64_t whole_rows(const Unit& unit) const {
+    return has_rows() ? 2 * plan_.parallel.tp * tile_rows(unit) * h() * e() : 0;
   }
   const MicroPack& pack(const Unit& unit) const { return plan_.micropacks[index(unit.pack)]; }
   const std::vector<std::int32_t>& ranks(const Unit& unit) const {
@@ -102,40 +118,47 @@ class Recount {
   std::int64_t k() const { return plan_.model.kv_heads * plan_.model.head_dim; }
   std::int64_t ffn() const { return plan_.model.ffn; }
   std::int64_t kept(Recompute mode) const {
-    const std::int64_t input = h() * e(), norm = h() * e(), query = q() * e(), output = q() * e();
-    const std::int64_t mid = h() * e(), second = h() * e(), gate = ffn() * e(), up = ffn() * e();
-    const std::int64_t product = ffn() * e(), log_sum = plan_.model.heads * t(), inverse = 2 * t();
+    const std::int64_t query = q() * e(), output = q() * e(), gate = ffn() * e(), up = ffn() * e();
+    const std::int64_t product = ffn() * e(), log_sum = plan_.model.heads * t();
     switch (mode) {
       case Recompute::none:
-        return input + norm + query + output + mid + second + gate + up + product + log_sum +
-               inverse;
+        return query + output + gate + up + product + log_sum;
       case Recompute::light:
-        return input + query + output + mid + gate + up + log_sum;
+        return query + output + gate + up + log_sum;
       case Recompute::layer:
-        return input + output + log_sum;
+        return output + log_sum;
       case Recompute::full:
         break;
     }
-    return input;
+    return 0;
+  }
+  std::int64_t kept_rows(Recompute mode) const {
+    const std::int64_t input = h() * e(), norm = h() * e(), mid = h() * e(), second = h() * e();
+    const std::int64_t inverse = 2 * t();
+    if (mode == Recompute::none) return input + norm + mid + second + inverse;
+    return mode == Recompute::light ? input + mid : input;
   }
   /// What matrix products read, and the part of it that a mode keeps; the gradients of what they
   /// write.
-  std::int64_t inputs() const {
+  std::int64_t inputs(const Token& token, bool norms, bool attention) const {
     const std::int64_t norm = h() * e(), output = q() * e(), second = h() * e();
-    return norm + output + second + ffn() * e();
+    return split(token, (attention ? output : 0) + (norms ? ffn() * e() : 0),
+                 norms ? norm + second : 0);
   }
-  std::int64_t kept_inputs(Recompute mode) const {
-    if (mode == Recompute::none) return inputs();
-    return mode == Recompute::full ? 0 : q() * e();
-  }
-  std::int64_t output_gradients() const {
+  std::int64_t output_gradients(const Token& token) const {
     const std::int64_t query = q() * e(), keys = k() * e(), values = k() * e();
     const std::int64_t mid = h() * e(), gate = ffn() * e(), up = ffn() * e(), output = h() * e();
-    return query + keys + values + mid + gate + up + output;
+    return split(token, query + keys + values + gate + up, mid + output);
   }
-  std::int64_t left() const { return rows(inputs()) + rows(output_gradients()); }
+  std::int64_t left(const Token& token) const {
+    return inputs(token, true, true) + output_gradients(token);
+  }
+  std::int64_t left(const Unit& unit) const {
+    std::int64_t bytes = 0;
+    for (const Token& token : own(unit)) bytes += left(token);
+    return bytes;
+  }
 
-  std::int64_t again(Recompute mode) const { return kept(Recompute::none) - kept(mode); }
   std::int64_t layers(std::int32_t chunk) const {
     for (const Stage& stage : plan_.stages) {
       if (stage.pp == stage_ && stage.chunk == chunk) return stage.end_layer - stage.first_layer;
@@ -149,39 +172,50 @@ class Recount {
   }
   std::int64_t always() const {
     std::int64_t weights = 0;
+    const auto shard = [&](std::int64_t all) { return has_rows() ? part(all) : all; };
     for (std::int32_t chunk = 0; chunk < plan_.parallel.chunks; ++chunk) {
-      weights +=
-          layers(chunk) * (h() * q() + 2 * h() * k() + q() * h() + 3 * h() * ffn() + 2 * h());
+      weights += layers(chunk) *
+                 (shard(h() * q() + 2 * h() * k() + q() * h() + 3 * h() * ffn()) + 2 * h());
     }
-    if (stage_ == 0) weights += plan_.model.vocab * h();
+    if (stage_ == 0) weights += shard(plan_.model.vocab) * h();
     if (stage_ == plan_.parallel.pp - 1) weights += h();
-    if (!plan_.model.tied || stage_ != 0) weights += vocabulary() * h();
+    if (!plan_.model.tied || stage_ != 0) weights += shard(vocabulary()) * h();
     const std::int64_t state = weights * (2 * t() + (e() < 4 ? 4 : 0));
+    const std::int64_t tp = has_rows() ? 1 : plan_.parallel.tp;
     const std::int64_t parts =
-        plan_.parallel.tp *
-        (plan_.memory.optimizer == OptimizerState::sharded ? plan_.parallel.dp : 1);
-    return rows(weights * e()) + rows(weights * g()) + (state + parts - 1) / parts;
+        tp * (plan_.memory.optimizer == OptimizerState::sharded ? plan_.parallel.dp : 1);
+    return (weights * e() + tp - 1) / tp + (weights * g() + tp - 1) / tp +
+           (state + parts - 1) / parts;
   }
   std::int64_t hidden(const Unit& unit) const {
-    return static_cast<std::int64_t>(own(unit).size()) * rows(h() * e());
+    std::int64_t bytes = 0;
+    for (const Token& token : own(unit)) bytes += split(token, 0, h() * e());
+    return bytes;
   }
 
   std::int64_t workspace(const Unit& unit) const {
     std::int64_t bytes = 0;
     if (unit.kind == UnitKind::head) {
       const auto tokens = static_cast<std::int64_t>(own(unit).size());
-      return std::min(tokens, plan_.memory.head_tile.value) *
-             rows(vocabulary() * t() + 3 * h() * e() + h() * g() + 4 * t());
+      if (!has_rows()) {
+        return std::min(tokens, plan_.memory.head_tile.value) *
+               part(vocabulary() * t() + 3 * h() * e() + h() * g() + 4 * t());
+      }
+      return tile_rows(unit) * (3 * h() * e() + h() * g()) +
+             tile_rows(unit) * plan_.parallel.tp * (part(vocabulary()) * t() + 4 * t()) +
+             whole_rows(unit);
     }
-    if (unit.kind == UnitKind::weight) {
-      return static_cast<std::int64_t>(own(unit).size()) * left();
-    }
+    bytes += whole_rows(unit);
+    if (unit.kind == UnitKind::weight) return bytes + left(unit);
     const bool forward = unit.kind == UnitKind::forward;
     for (const Token& token : own(unit)) {
-      const std::int64_t made = again(mode_.at(token));
-      bytes += forward ? rows((2 * h() + 2 * k()) * e() + made)
-                       : rows((3 * h() + 2 * q() + 3 * ffn()) * e() + 2 * k() * g() + made);
-      if (!forward && !has_pages(token.first)) bytes += rows(2 * k() * e());
+      const Recompute mode = mode_.at(token);
+      const std::int64_t made = kept(Recompute::none) - kept(mode);
+      const std::int64_t made_rows = kept_rows(Recompute::none) - kept_rows(mode);
+      bytes += forward ? split(token, 2 * k() * e() + made, 2 * h() * e() + made_rows)
+                       : split(token, (2 * q() + 3 * ffn()) * e() + 2 * k() * g() + made,
+                               3 * h() * e() + made_rows);
+      if (!forward && !has_pages(token.first)) bytes += part(2 * k() * e());
     }
     std::int64_t exchange = 0;
     for (std::size_t i = 0; i < pack(unit).exchange.size(); ++i) {
@@ -194,11 +228,11 @@ class Recount {
       const std::int64_t statistics = plan_.model.heads * t();
       std::int64_t each = 0;
       if (kv) {
-        each = rows(2 * 2 * k() * e()) + (forward ? 0 : rows(2 * 2 * k() * g()));
+        each = part(2 * 2 * k() * e()) + (forward ? 0 : part(2 * 2 * k() * g()));
       } else if (forward) {
-        each = rows(2 * (2 * q() * e() + statistics));
+        each = part(2 * (2 * q() * e() + statistics));
       } else {
-        each = rows(2 * (2 * q() * e() + q() * g() + 2 * statistics));
+        each = part(2 * (2 * q() * e() + q() * g() + 2 * statistics));
       }
       exchange = std::max(exchange, share * each);
     }
@@ -288,20 +322,22 @@ class Recount {
     for (std::size_t i = 0; i <= n; ++i) {
       const Unit& unit = (*order_)[i];
       if (unit.kind == UnitKind::weight && i < over) {
-        bytes -= layers(unit.chunk) * static_cast<std::int64_t>(own(unit).size()) * left();
+        bytes -= layers(unit.chunk) * left(unit);
       }
       if (unit.kind == UnitKind::backward && pack(unit).weights == WeightGradients::apart) {
         for (const Token& token : own(unit)) {
           const Recompute mode = mode_.at(token);
-          bytes +=
-              layers(unit.chunk) *
-              (i < over ? left() : rows(inputs() - kept_inputs(mode)) + rows(output_gradients()));
+          const std::int64_t made =
+              inputs(token, mode != Recompute::none, mode == Recompute::full) +
+              output_gradients(token);
+          bytes += layers(unit.chunk) * (i < over ? left(token) : made);
         }
       }
       if (unit.kind == UnitKind::forward) {
         for (const Token& token : own(unit)) {
           if (closed_tokens.count({token.first, token.second, unit.chunk}) == 0) {
-            bytes += layers(unit.chunk) * rows(kept(mode_.at(token)));
+            const Recompute mode = mode_.at(token);
+            bytes += layers(unit.chunk) * split(token, kept(mode), kept_rows(mode));
           }
           if (closed.count({token.first, unit.chunk}) == 0 && has_pages(token.first)) {
             const std::int64_t before = own_in(unit, 0, token.second, rank_);
@@ -319,7 +355,7 @@ class Recount {
         for (const Token& token : own(unit)) {
           const std::int32_t last = plan_.parallel.chunks - 1;
           if (closed_tokens.count({token.first, token.second, last}) == 0) {
-            bytes += rows(h() * e());
+            bytes += split(token, 0, h() * e());
           }
         }
       }
@@ -345,13 +381,13 @@ class Recount {
       }
     }
     for (const auto& page : pages) {
-      bytes += layers(std::get<2>(page)) * plan_.memory.page_tokens.value * rows(2 * k() * e());
+      bytes += layers(std::get<2>(page)) * plan_.memory.page_tokens.value * part(2 * k() * e());
     }
     for (const auto& [sample, chunk] : begun) {
       if (closed.count({sample, chunk}) != 0 || !has_gradients(sample)) continue;
       const auto& group = plan_.groups[index(plan_.sample_group[sample])];
       for (std::int64_t token = 0; token < plan_.samples[sample].value; ++token) {
-        if (owner(group, token) == rank_) bytes += layers(chunk) * rows(2 * k() * g());
+        if (owner(group, token) == rank_) bytes += layers(chunk) * part(2 * k() * g());
       }
     }
     if (pp > 1) bytes += receives(over);
@@ -380,6 +416,7 @@ class Recount {
   }
 
   const Plan& plan_;
+  std::set<Token> counted_ = test::counted_rows(plan_);
   std::map<Token, Recompute> mode_;
   std::set<std::size_t> cut_forth_, cut_back_;  ///< samples of several slices
   const std::vector<Unit>* order_ = nullptr;

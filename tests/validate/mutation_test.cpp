@@ -795,6 +795,19 @@ TEST_CASE("format: what is asked outside the seven rules") {
       {"format: model.hidden must be >= 1, got 0", [](Plan& p) { p.model.hidden = 0; }},
       {"format: model.kv_heads must divide model.heads 2, got 3",
        [](Plan& p) { p.model.kv_heads = 3; }},
+      {"format: parallel.tp must divide model.kv_heads (2), got 3",
+       [](Plan& p) {
+         p.parallel.tp = 3;
+         p.model.heads = 6;
+         p.model.ffn = 6;
+         p.model.kv_heads = 2;
+       }},
+      {"format: parallel.tp must divide model.ffn (7), got 2",
+       [](Plan& p) {
+         p.parallel.tp = 2;
+         p.model.heads = p.model.kv_heads = 2;
+         p.model.ffn = 7;
+       }},
       {"format: memory.page_tokens must be >= 1, got 0",
        [](Plan& p) { p.memory.page_tokens = {0}; }},
       {"format: memory.capacity must be >= 0, got -1", [](Plan& p) { p.memory.capacity = {-1}; }},

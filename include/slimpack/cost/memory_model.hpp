@@ -6,6 +6,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -14,6 +17,7 @@
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/tensor_rows.hpp"
 
 namespace slimpack {
 
@@ -33,33 +37,38 @@ class MemoryModel {
   /// Throws InvalidInput if a pack, group or sample does not exist.
   explicit MemoryModel(const Plan& plan);
 
-  /// Bytes of one layer and token, by kind.
+  /// Bytes of one layer and token, by kind; with tensor parallelism a tp-th.
   [[nodiscard]] const LayerBytes& layer() const noexcept { return layer_; }
 
   /// Tokens of a pack that the rank owns.
   [[nodiscard]] Tokens own_tokens(PackId pack, std::size_t rank) const noexcept;
+  /// Rows of these tokens that a tensor-parallel device holds at most: summed over the pack's parts
+  /// of one forward, one backward and one weight pack, of each the largest share
+  /// (docs/equations.md). All tokens without tensor parallelism.
+  [[nodiscard]] Tokens own_share(PackId pack, std::size_t rank) const noexcept;
   /// Activations of a pack's tokens on one chunk: allocated when a forward pack starts, freed when
   /// a backward pack ends. Both sum to the same over all packs. Not of weight packs.
   [[nodiscard]] Bytes kept(PackId pack, std::size_t rank, std::int64_t layers) const noexcept;
   /// Hidden states of a pack's tokens: message, buffer, last layer's output, hidden gradients.
   [[nodiscard]] Bytes boundary(PackId pack, std::size_t rank) const noexcept {
-    return Bytes{layer_.boundary * own_tokens(pack, rank).value};
+    return Bytes{split_.token.boundary * own_tokens(pack, rank).value +
+                 split_.row.boundary * own_share(pack, rank).value};
   }
   /// Pages of keys and values on one chunk: F: those that it touches first; B: all of the samples
   /// whose backward ends here. Both sum to the same over all packs.
   [[nodiscard]] Bytes keys_values(PackId pack, std::size_t rank,
                                   std::int64_t layers) const noexcept {
-    return Bytes{layers * layer_.kv * page_.value * entry(pack, rank).pages};
+    return Bytes{layers * split_.token.kv * page_.value * entry(pack, rank).pages};
   }
   /// Gradients of keys and values on one chunk, of samples whose backward begins in this B.
   [[nodiscard]] Bytes begun_gradients(PackId pack, std::size_t rank,
                                       std::int64_t layers) const noexcept {
-    return Bytes{layers * layer_.kv_gradient * entry(pack, rank).begun.value};
+    return Bytes{layers * split_.token.kv_gradient * entry(pack, rank).begun.value};
   }
   /// The same of samples whose backward ends in this B.
   [[nodiscard]] Bytes ended_gradients(PackId pack, std::size_t rank,
                                       std::int64_t layers) const noexcept {
-    return Bytes{layers * layer_.kv_gradient * entry(pack, rank).ended.value};
+    return Bytes{layers * split_.token.kv_gradient * entry(pack, rank).ended.value};
   }
   /// What B of a pack makes for W on one chunk, from its start to its end, if it leaves weights
   /// apart; else nothing.
@@ -76,9 +85,10 @@ class MemoryModel {
  private:
   struct Entry {
     std::array<Tokens, kRecomputeModes> by_mode{};
-    std::int64_t pages = 0;  // F: first touched; B: of samples that end here
-    Tokens begun, ended;     // B: of samples that keep gradients and begin or end here
-    Tokens made_again;       // B: whose keys and values no page holds
+    std::array<Tokens, kRecomputeModes> share{};  // of the rows of these
+    std::int64_t pages = 0;                       // F: first touched; B: of samples that end here
+    Tokens begun, ended;  // B: of samples that keep gradients and begin or end here
+    Tokens made_again;    // B: whose keys and values no page holds
   };
   [[nodiscard]] const Entry& entry(PackId pack, std::size_t rank) const noexcept {
     SLIMPACK_ASSERT(first_[index(pack)] + rank < first_[index(pack) + 1]);
@@ -87,9 +97,20 @@ class MemoryModel {
 
   void add_keys(Entry& entry, const MicroPack& pack, const Slice& slice, const CpShard& own,
                 KeptKeys kept) const;
+  void add_shares(const SliceIndex& backward);
+  [[nodiscard]] Bytes by_mode(const std::array<std::int64_t, kRecomputeModes>& token,
+                              const std::array<std::int64_t, kRecomputeModes>& row,
+                              const Entry& entry) const noexcept {
+    Bytes sum;
+    for (std::size_t mode = 0; mode < kRecomputeModes; ++mode) {
+      sum += Bytes{token[mode] * entry.by_mode[mode].value + row[mode] * entry.share[mode].value};
+    }
+    return sum;
+  }
 
   const Plan* plan_;
   LayerBytes layer_;
+  SplitBytes split_;
   Tokens page_;
   std::vector<std::size_t> first_;  // of a pack in entries_, and one past the last
   std::vector<Entry> entries_;
@@ -117,6 +138,7 @@ namespace detail {
 inline MemoryModel::MemoryModel(const Plan& plan)
     : plan_(&plan),
       layer_(layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp)),
+      split_(split_bytes(plan, element_bytes_of(plan.model, plan.memory.gradient_bytes))),
       page_(plan.memory.page_tokens),
       first_(plan.micropacks.size() + 1, 0) {
   require(page_.value > 0, "memory.page_tokens must be > 0", page_.value);
@@ -152,7 +174,54 @@ inline MemoryModel::MemoryModel(const Plan& plan)
             add(plan.micropacks[index(found.pack)].recompute, slice, found.begin, found.end);
           });
     }
-    exchange_.push_back(detail::exchange_workspace(plan, pack, layer_));
+    exchange_.push_back(detail::exchange_workspace(plan, pack, split_.token));
+  }
+  if (splits_rows(plan)) {
+    add_shares(backward);
+  } else {
+    for (Entry& entry : entries_) entry.share = entry.by_mode;
+  }
+}
+
+/// Parts of a pack are found from its forward pack.
+inline void MemoryModel::add_shares(const SliceIndex& backward) {
+  const Plan& plan = *plan_;
+  const SliceIndex weight(plan, Pass::weight);
+  using Part = std::pair<PackId, std::optional<PackId>>;  // of its backward and weight pack
+  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+    const MicroPack& pack = plan.micropacks[i];
+    if (pack.pass != Pass::forward) continue;
+    const std::size_t ranks = plan.groups[index(pack.group)].size();
+    std::map<Part, std::vector<TensorShares>> parts;
+    for (const Slice& slice : pack.slices) {
+      const auto add = [&](const Part& part, Tokens begin, Tokens end) {
+        auto& shares = parts.try_emplace(part, ranks, TensorShares(plan.parallel.tp)).first->second;
+        for (std::size_t rank = 0; rank < ranks; ++rank) {
+          cp_shard_of(plan, pack.group, rank)
+              .for_each_run(begin, end, [&](Tokens first, Tokens last) {
+                shares[rank].add(slice.sample, first, last);
+              });
+        }
+      };
+      backward.for_each_overlap(slice.sample, slice.begin, slice.end, [&](const auto& back) {
+        const Tokens begin = std::max(slice.begin, back.begin), end = std::min(slice.end, back.end);
+        if (plan.micropacks[index(back.pack)].weights == WeightGradients::with) {
+          return add({back.pack, std::nullopt}, begin, end);
+        }
+        weight.for_each_overlap(slice.sample, begin, end, [&](const auto& left) {
+          add({back.pack, left.pack}, std::max(begin, left.begin), std::min(end, left.end));
+        });
+      });
+    }
+    for (const auto& [part, shares] : parts) {
+      const auto mode = static_cast<std::size_t>(plan.micropacks[index(part.first)].recompute);
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        const Tokens share = shares[rank].largest();
+        entries_[first_[i] + rank].share[mode] += share;
+        entries_[first_[index(part.first)] + rank].share[mode] += share;
+        if (part.second) entries_[first_[index(*part.second)] + rank].share[0] += share;
+      }
+    }
   }
 }
 
@@ -178,38 +247,44 @@ inline Tokens MemoryModel::own_tokens(PackId pack, std::size_t rank) const noexc
   return sum;
 }
 
-inline Bytes MemoryModel::kept(PackId pack, std::size_t rank, std::int64_t layers) const noexcept {
-  Bytes sum;
-  for (std::size_t mode = 0; mode < kRecomputeModes; ++mode) {
-    sum += Bytes{layers * layer_.kept[mode] * entry(pack, rank).by_mode[mode].value};
-  }
+inline Tokens MemoryModel::own_share(PackId pack, std::size_t rank) const noexcept {
+  Tokens sum{0};
+  for (const Tokens rows : entry(pack, rank).share) sum += rows;
   return sum;
+}
+
+inline Bytes MemoryModel::kept(PackId pack, std::size_t rank, std::int64_t layers) const noexcept {
+  return by_mode(split_.token.kept, split_.row.kept, entry(pack, rank)) * layers;
 }
 
 inline Bytes MemoryModel::made_apart(PackId pack, std::size_t rank,
                                      std::int64_t layers) const noexcept {
   const MicroPack& facts = plan_->micropacks[index(pack)];
   if (facts.weights == WeightGradients::with) return {};
-  return Bytes{layers * layer_.made_apart[static_cast<std::size_t>(facts.recompute)] *
-               own_tokens(pack, rank).value};
+  return by_mode(split_.token.made_apart, split_.row.made_apart, entry(pack, rank)) * layers;
 }
 
 inline Bytes MemoryModel::left_apart(PackId pack, std::size_t rank,
                                      std::int64_t layers) const noexcept {
   const MicroPack& facts = plan_->micropacks[index(pack)];
   if (facts.pass != Pass::weight && facts.weights == WeightGradients::with) return {};
-  return Bytes{layers * layer_.left_apart * own_tokens(pack, rank).value};
+  return Bytes{layers * (split_.token.left_apart * own_tokens(pack, rank).value +
+                         split_.row.left_apart * own_share(pack, rank).value)};
 }
 
 inline Bytes MemoryModel::pack_workspace(PackId pack, std::size_t rank) const noexcept {
-  if (plan_->micropacks[index(pack)].pass == Pass::weight) return left_apart(pack, rank, 1);
-  const bool back = plan_->micropacks[index(pack)].pass == Pass::backward;
-  const auto& per_token = back ? layer_.backward_workspace : layer_.forward_workspace;
-  Bytes sum = exchange_[index(pack)] + Bytes{layer_.kv * entry(pack, rank).made_again.value};
-  for (std::size_t mode = 0; mode < kRecomputeModes; ++mode) {
-    sum += Bytes{per_token[mode] * entry(pack, rank).by_mode[mode].value};
+  const Bytes gathered{gathered_bytes(
+      *plan_, element_bytes_of(plan_->model, plan_->memory.gradient_bytes), own_share(pack, rank))};
+  if (plan_->micropacks[index(pack)].pass == Pass::weight) {
+    return left_apart(pack, rank, 1) + gathered;
   }
-  return sum;
+  const bool back = plan_->micropacks[index(pack)].pass == Pass::backward;
+  const auto workspace = [back](const LayerBytes& layer) {
+    return back ? layer.backward_workspace : layer.forward_workspace;
+  };
+  return exchange_[index(pack)] + gathered +
+         Bytes{split_.token.kv * entry(pack, rank).made_again.value} +
+         by_mode(workspace(split_.token), workspace(split_.row), entry(pack, rank));
 }
 
 inline Bytes MemoryModel::workspace(const Unit& unit, std::int32_t pp,
@@ -220,7 +295,7 @@ inline Bytes MemoryModel::workspace(const Unit& unit, std::int32_t pp,
     case UnitKind::weight:
       return pack_workspace(unit.pack, rank);
     case UnitKind::head:
-      return head_workspace(*plan_, pp, own_tokens(unit.pack, rank));
+      return head_workspace(*plan_, pp, own_tokens(unit.pack, rank), own_share(unit.pack, rank));
     default:
       return {};
   }

@@ -38,27 +38,59 @@ struct RingBytes {
   friend bool operator==(const RingBytes&, const RingBytes&) = default;
 };
 
-/// The ring's messages for elements of `size` bytes.
-[[nodiscard]] constexpr RingBytes ring_bytes(const ModelShape& model,
-                                             const ElementBytes& size) noexcept {
-  const std::int64_t queries = 2 * model.query_width() * size.element;
-  const std::int64_t log_sums = model.heads * size.statistic;
-  return {2 * model.key_width() * size.element, 2 * model.key_width() * size.gradient,
-          queries + log_sums, queries + model.query_width() * size.gradient + 2 * log_sums};
+/// Numbers of elements and statistics that a token has in one layer. The formulas of memory are
+/// linear in them, so those of what tensor-parallel devices split by rows and those of what they
+/// split by heads or ffn are the same formulas with the others at zero.
+struct TokenWidths {
+  std::int64_t hidden = 0;  ///< of a row
+  std::int64_t query = 0;   ///< of all query heads
+  std::int64_t key = 0;     ///< of all key heads
+  std::int64_t ffn = 0;     ///< between the matrices of SwiGLU
+  std::int64_t heads = 0;   ///< log-sum-exps
+  std::int64_t norms = 0;   ///< inverse RMS of rows
+  /// What is split by rows.
+  [[nodiscard]] constexpr TokenWidths rows() const noexcept { return {hidden, 0, 0, 0, 0, norms}; }
+  /// What is split by heads and ffn.
+  [[nodiscard]] constexpr TokenWidths without_rows() const noexcept {
+    return {0, query, key, ffn, heads, 0};
+  }
+};
+/// All of a model's.
+[[nodiscard]] constexpr TokenWidths token_widths(const ModelShape& model) noexcept {
+  return {model.hidden, model.query_width(), model.key_width(), model.ffn, model.heads, 2};
 }
 
 /// Bytes that one layer keeps of one token from F to B, by recomputation mode; keys and values are
 /// counted apart.
 [[nodiscard]] constexpr std::array<std::int64_t, kRecomputeModes> kept_bytes(
-    const ModelShape& model, const ElementBytes& size) noexcept {
-  const std::int64_t hidden = model.hidden * size.element;
-  const std::int64_t query = model.query_width() * size.element;
-  const std::int64_t ffn = model.ffn * size.element;
-  const std::int64_t log_sum = model.heads * size.statistic;
-  return {4 * hidden + 2 * query + log_sum + 3 * ffn + 2 * size.statistic,
+    const TokenWidths& widths, const ElementBytes& size) noexcept {
+  const std::int64_t hidden = widths.hidden * size.element;
+  const std::int64_t query = widths.query * size.element;
+  const std::int64_t ffn = widths.ffn * size.element;
+  const std::int64_t log_sum = widths.heads * size.statistic;
+  return {4 * hidden + 2 * query + log_sum + 3 * ffn + widths.norms * size.statistic,
           2 * hidden + 2 * query + log_sum + 2 * ffn,  //
           hidden + query + log_sum,                    //
           hidden};
+}
+/// The same of all that a model has.
+[[nodiscard]] constexpr std::array<std::int64_t, kRecomputeModes> kept_bytes(
+    const ModelShape& model, const ElementBytes& size) noexcept {
+  return kept_bytes(token_widths(model), size);
+}
+
+/// The ring's messages for elements of `size` bytes.
+[[nodiscard]] constexpr RingBytes ring_bytes(const TokenWidths& widths,
+                                             const ElementBytes& size) noexcept {
+  const std::int64_t queries = 2 * widths.query * size.element;
+  const std::int64_t log_sums = widths.heads * size.statistic;
+  return {2 * widths.key * size.element, 2 * widths.key * size.gradient, queries + log_sums,
+          queries + widths.query * size.gradient + 2 * log_sums};
+}
+/// The same of all heads of a model.
+[[nodiscard]] constexpr RingBytes ring_bytes(const ModelShape& model,
+                                             const ElementBytes& size) noexcept {
+  return ring_bytes(token_widths(model), size);
 }
 
 /// Bytes of one layer and token on one of `tensor_parallel` devices: each entry is that part of the
@@ -89,16 +121,16 @@ struct LayerBytes {
 };
 
 /// The tables of docs/equations.md for elements of `size` bytes.
-[[nodiscard]] constexpr LayerBytes layer_bytes(const ModelShape& model, const ElementBytes& size,
+[[nodiscard]] constexpr LayerBytes layer_bytes(const TokenWidths& widths, const ElementBytes& size,
                                                std::int64_t tensor_parallel = 1) noexcept {
-  const std::int64_t hidden = model.hidden * size.element;
-  const std::int64_t query = model.query_width() * size.element;
-  const std::int64_t ffn = model.ffn * size.element;
-  const RingBytes ring = ring_bytes(model, size);
+  const std::int64_t hidden = widths.hidden * size.element;
+  const std::int64_t query = widths.query * size.element;
+  const std::int64_t ffn = widths.ffn * size.element;
+  const RingBytes ring = ring_bytes(widths, size);
   const auto part = [&](std::int64_t bytes) {
     return (bytes + tensor_parallel - 1) / tensor_parallel;
   };
-  const std::array<std::int64_t, kRecomputeModes> kept = kept_bytes(model, size);
+  const std::array<std::int64_t, kRecomputeModes> kept = kept_bytes(widths, size);
   LayerBytes bytes;
   for (std::size_t mode = 0; mode < kept.size(); ++mode) {
     const std::int64_t made_again = kept[0] - kept[mode];
@@ -127,11 +159,56 @@ struct LayerBytes {
   return bytes;
 }
 
+/// The same of all that a model has.
+[[nodiscard]] constexpr LayerBytes layer_bytes(const ModelShape& model, const ElementBytes& size,
+                                               std::int64_t tensor_parallel = 1) noexcept {
+  return layer_bytes(token_widths(model), size, tensor_parallel);
+}
+
 /// The tables for the elements that a plan counts with.
 [[nodiscard]] constexpr LayerBytes layer_bytes(const ModelShape& model,
                                                std::int64_t gradient_bytes = 4,
                                                std::int64_t tensor_parallel = 1) noexcept {
   return layer_bytes(model, element_bytes_of(model, gradient_bytes), tensor_parallel);
+}
+
+/// Whether the plan's bytes are counted for devices that split rows and widths: tensor parallelism,
+/// since version 2.
+[[nodiscard]] constexpr bool splits_rows(const Plan& plan) noexcept {
+  return plan.parallel.tp > 1 && plan.version >= 2;
+}
+
+/// Bytes of one layer on one tensor-parallel device, apart by how the devices split them. A set of
+/// tokens takes `token` bytes for each and `row` bytes for each row of the device that holds most
+/// of their rows. Without tensor parallelism everything is a token's.
+struct SplitBytes {
+  LayerBytes token;  ///< split by heads and ffn: of every token a tp-th, rounded up
+  LayerBytes row;    ///< split by rows (`TensorRows`): whole
+};
+
+/// What a device of the plan holds, for elements of `size` bytes. In version 1 of plans everything
+/// is a tp-th of every token.
+[[nodiscard]] constexpr SplitBytes split_bytes(const Plan& plan,
+                                               const ElementBytes& size) noexcept {
+  const TokenWidths all = token_widths(plan.model);
+  const std::int64_t tp = plan.parallel.tp;
+  if (!splits_rows(plan)) return {layer_bytes(all, size, tp), {}};
+  return {layer_bytes(all.without_rows(), size, tp), layer_bytes(all.rows(), size)};
+}
+
+/// Rows that each tensor-parallel device brings to a collective inside layers or head at most, in a
+/// unit of which it holds `share`: collectives make `head_tile` tokens whole at one time.
+[[nodiscard]] constexpr std::int64_t gathered_share(const Plan& plan, Tokens share) noexcept {
+  return std::min(share.value,
+                  (plan.memory.head_tile.value + plan.parallel.tp - 1) / plan.parallel.tp);
+}
+
+/// Workspace for whole rows in F, B and W, none without tensor parallelism: once in the order of
+/// devices, as collectives move them, and once in that of tokens.
+[[nodiscard]] constexpr std::int64_t gathered_bytes(const Plan& plan, const ElementBytes& size,
+                                                    Tokens share) noexcept {
+  if (!splits_rows(plan)) return 0;
+  return 2 * plan.parallel.tp * gathered_share(plan, share) * plan.model.hidden * size.element;
 }
 
 /// Ring buffers of one slice in a context-parallel group of `ranks`, two of the largest message;
@@ -262,27 +339,69 @@ struct StaticBytes {
   friend bool operator==(const StaticBytes&, const StaticBytes&) = default;
 };
 
-/// Weights, gradients and optimizer state of one tensor-parallel device of stage `pp`. O(stages).
+/// Weights that a tensor-parallel device of stage `pp` holds at most: a tp-th of every matrix, of
+/// the vocabulary's the largest shard, and all gains of norms. O(stages).
+[[nodiscard]] constexpr std::int64_t held_weights(const Plan& plan, std::int32_t pp) noexcept {
+  const ModelShape& model = plan.model;
+  const auto part = [&](std::int64_t all) {
+    return (all + plan.parallel.tp - 1) / plan.parallel.tp;
+  };
+  std::int64_t layers = 0;
+  for (const Stage& stage : plan.stages) layers += stage.pp == pp ? stage.layers() : 0;
+  const std::int64_t embedding = pp == 0 ? part(model.vocab) : 0;
+  const std::int64_t head = model.tied && pp == 0 ? 0 : part(head_rows(plan, pp));
+  const std::int64_t norms = 2 * layers + (pp == plan.parallel.pp - 1 ? 1 : 0);
+  return layers * part(model.layer_matrix_weights()) + (embedding + head + norms) * model.hidden;
+}
+
+/// Weights, gradients and optimizer state of one tensor-parallel device of stage `pp`, of the one
+/// that holds most. In version 1 of plans they are a tp-th of the stage's. O(stages).
 [[nodiscard]] constexpr StaticBytes static_bytes(const Plan& plan, std::int32_t pp) noexcept {
-  const std::int64_t weights = device_weights(plan, pp).total();
+  const bool split = splits_rows(plan);
+  const std::int64_t weights = split ? held_weights(plan, pp) : device_weights(plan, pp).total();
   const auto part = [](std::int64_t bytes, std::int64_t parts) {
     return Bytes{(bytes + parts - 1) / parts};
   };
-  const std::int64_t tp = plan.parallel.tp;
+  const std::int64_t tp = split ? 1 : plan.parallel.tp;
   const bool sharded = plan.memory.optimizer == OptimizerState::sharded;
   return {part(weights * plan.model.bytes_per_element, tp),
           part(weights * plan.memory.gradient_bytes, tp),
           part(weights * state_bytes(plan.model), sharded ? tp * plan.parallel.dp : tp)};
 }
 
-/// Workspace of H on one tensor-parallel device of stage `pp` for `tokens` of a rank, of which one
-/// tile exists at a time.
+/// What H has in work at one time of `tokens` of a rank: tokens, at most `head_tile`; with tensor
+/// parallelism rows of each device, which holds `share` of them at most.
+[[nodiscard]] constexpr std::int64_t head_tile_rows(const Plan& plan, Tokens tokens,
+                                                    Tokens share) noexcept {
+  if (splits_rows(plan)) return gathered_share(plan, share);
+  return std::min(tokens, plan.memory.head_tile).value;
+}
+
+/// Workspace of H on a device of stage `pp` for each of `head_tile_rows`. With tensor parallelism a
+/// device has logits, statistics and whole rows, twice, of the rows of all, beside hidden states
+/// and gradients of its own.
+[[nodiscard]] constexpr std::int64_t head_row_bytes(const Plan& plan, std::int32_t pp,
+                                                    const ElementBytes& size) noexcept {
+  const std::int64_t tp = plan.parallel.tp, rows = head_rows(plan, pp);
+  const std::int64_t all = head_token_bytes(plan.model, rows, size);
+  if (!splits_rows(plan)) return (all + tp - 1) / tp;
+  const std::int64_t statistics = 4 * size.statistic;
+  const std::int64_t own = head_token_bytes(plan.model, 0, size) - statistics;
+  return own + tp * ((rows + tp - 1) / tp * size.statistic + statistics +
+                     2 * plan.model.hidden * size.element);
+}
+
+/// Workspace of H on a device of stage `pp` for `tokens` of a rank, `share` rows at most a device.
+[[nodiscard]] constexpr Bytes head_workspace(const Plan& plan, std::int32_t pp, Tokens tokens,
+                                             Tokens share) noexcept {
+  return Bytes{head_tile_rows(plan, tokens, share) *
+               head_row_bytes(plan, pp, element_bytes_of(plan.model, plan.memory.gradient_bytes))};
+}
+/// The same of tokens whose rows are split evenly.
 [[nodiscard]] constexpr Bytes head_workspace(const Plan& plan, std::int32_t pp,
                                              Tokens tokens) noexcept {
-  const std::int64_t row = head_token_bytes(
-      plan.model, head_rows(plan, pp), element_bytes_of(plan.model, plan.memory.gradient_bytes));
   const std::int64_t tp = plan.parallel.tp;
-  return Bytes{(row + tp - 1) / tp} * std::min(tokens, plan.memory.head_tile).value;
+  return head_workspace(plan, pp, tokens, Tokens{(tokens.value + tp - 1) / tp});
 }
 
 }  // namespace slimpack

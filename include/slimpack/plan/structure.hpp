@@ -189,6 +189,24 @@ inline void require_layout(const Plan& plan, std::string_view caller) {
   detail::require_schedules(plan, caller);
 }
 
+/// Throws InvalidInput, naming which does not divide, unless tensor-parallel devices can share the
+/// model's heads, key heads and ffn evenly. `caller` begins the message. O(1).
+inline void require_divisible(const Plan& plan, std::string_view caller) {
+  const ModelShape& model = plan.model;
+  const auto divides = [&](std::int64_t value, const char* name) {
+    detail::require_table(
+        value % plan.parallel.tp == 0, caller,
+        [&] {
+          return "parallel.tp must divide model." + std::string(name) + " (" +
+                 std::to_string(value) + ")";
+        },
+        plan.parallel.tp);
+  };
+  divides(model.heads, "heads");
+  divides(model.kv_heads, "kv_heads");
+  divides(model.ffn, "ffn");
+}
+
 /// Throws InvalidInput unless MicroPacks name groups and samples that exist, and units name chunks
 /// and MicroPacks that their device runs. The plan must have passed `require_layout`.
 /// O(slices + units x log ranks).

@@ -43,7 +43,21 @@ struct VirtualStages {
          static_cast<std::size_t>(pp);
 }
 
-/// Rows [first, last) of the vocabulary that a stage holds under a sharded head.
+/// How many devices execute a plan: tp for each (dp, pp).
+[[nodiscard]] constexpr std::size_t device_count(const Plan& plan) noexcept {
+  return static_cast<std::size_t>(plan.parallel.dp) * static_cast<std::size_t>(plan.parallel.pp) *
+         static_cast<std::size_t>(plan.parallel.tp);
+}
+
+/// Number of device (dp, pp, tp) among those that execute a plan: by dp, then pp, then tp. Without
+/// tensor parallelism it is `device_index`.
+[[nodiscard]] constexpr std::size_t device_number(const Plan& plan, std::int32_t dp,
+                                                  std::int32_t pp, std::int32_t tp) noexcept {
+  return device_index(plan, dp, pp) * static_cast<std::size_t>(plan.parallel.tp) +
+         static_cast<std::size_t>(tp);
+}
+
+/// Rows [first, last) of the vocabulary that a device holds.
 struct VocabularyShard {
   std::int64_t first = 0;  ///< first row
   std::int64_t last = 0;   ///< one past the last row
@@ -51,10 +65,23 @@ struct VocabularyShard {
   [[nodiscard]] constexpr std::int64_t size() const noexcept { return last - first; }
 };
 
-/// The rows of stage `pp` of `stages`: shards are contiguous and differ by one row at most.
-[[nodiscard]] constexpr VocabularyShard vocabulary_shard(std::int64_t vocab, std::int32_t pp,
-                                                         std::int32_t stages) noexcept {
-  return {vocab * pp / stages, vocab * (pp + 1) / stages};
+/// The rows of shard `i` of `shards`: they are contiguous and differ by one row at most.
+[[nodiscard]] constexpr VocabularyShard vocabulary_shard(std::int64_t vocab, std::int32_t i,
+                                                         std::int32_t shards) noexcept {
+  return {vocab * i / shards, vocab * (i + 1) / shards};
+}
+
+/// The rows that device (pp, tp) of a rank projects onto in H. A sharded head is cut in one shard a
+/// device, number tp x stages + pp, so that those of a part tp lie in its rows of the embedding,
+/// [V tp / n, V (tp + 1) / n), from the first row on those of stage 0. Otherwise the devices of the
+/// last stage share all rows.
+[[nodiscard]] constexpr VocabularyShard head_shard(std::int64_t vocab, const Parallel& parallel,
+                                                   std::int32_t pp, std::int32_t tp) noexcept {
+  if (parallel.head == LmHead::shard) {
+    return vocabulary_shard(vocab, tp * parallel.pp + pp, parallel.pp * parallel.tp);
+  }
+  if (pp + 1 < parallel.pp) return {};
+  return vocabulary_shard(vocab, tp, parallel.tp);
 }
 
 }  // namespace slimpack

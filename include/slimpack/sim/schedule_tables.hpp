@@ -46,16 +46,16 @@ class ScheduleTables {
   };
   /// Bytes of a pack on one rank.
   struct Row {
-    PackId pack{};                 ///< the pack
-    std::uint32_t rank = 0;        ///< position in the pack's group
-    std::int64_t hidden = 0;       ///< a boundary tensor
-    std::int64_t workspace = 0;    ///< of F, B or W
-    std::int64_t held = 0;         ///< a layer: activations, keys and values; W: what B has left
-    std::int64_t begun = 0;        ///< a layer, B: gradients of samples that it begins
-    std::int64_t made = 0;         ///< a layer, B: for W, of which it leaves ...
-    std::int64_t left = 0;         ///< ... a layer, B: so much, what it has kept included
-    std::int64_t ended = 0;        ///< a layer, B: gradients of samples that it ends
-    std::int64_t head_tokens = 0;  ///< that H has in work at a time
+    PackId pack{};               ///< the pack
+    std::uint32_t rank = 0;      ///< position in the pack's group
+    std::int64_t hidden = 0;     ///< a boundary tensor
+    std::int64_t workspace = 0;  ///< of F, B or W
+    std::int64_t held = 0;       ///< a layer: activations, keys and values; W: what B has left
+    std::int64_t begun = 0;      ///< a layer, B: gradients of samples that it begins
+    std::int64_t made = 0;       ///< a layer, B: for W, of which it leaves ...
+    std::int64_t left = 0;       ///< ... a layer, B: so much, what it has kept included
+    std::int64_t ended = 0;      ///< a layer, B: gradients of samples that it ends
+    std::int64_t head_rows = 0;  ///< that H has in work at a time
   };
   /// One direction of data that leaves a device for one group.
   struct Channel {
@@ -75,7 +75,8 @@ class ScheduleTables {
       layers_.push_back(plan.stages[static_cast<std::size_t>(i)].layers());
     }
     for (std::int32_t pp = 0; pp < virtual_stages_.pp; ++pp) {
-      head_token_.push_back(head_workspace(plan, pp, Tokens{1}).value);
+      head_row_.push_back(
+          head_row_bytes(plan, pp, element_bytes_of(plan.model, plan.memory.gradient_bytes)));
       always_.push_back(static_bytes(plan, pp).total().value);
     }
     add_rows(memory);
@@ -167,7 +168,7 @@ class ScheduleTables {
     const Row& row = rows_[place.row];
     const bool last_stage = pp + 1 == virtual_stages_.pp;
     if (unit.kind == UnitKind::head) {
-      return Bytes{head_token_[static_cast<std::size_t>(pp)] * row.head_tokens +
+      return Bytes{head_row_[static_cast<std::size_t>(pp)] * row.head_rows +
                    (last_stage ? row.hidden : 0)};
     }
     if (unit.kind == UnitKind::weight) return Bytes{row.workspace};
@@ -184,7 +185,7 @@ class ScheduleTables {
     const Row& row = rows_[place.row];
     const bool last_stage = pp + 1 == virtual_stages_.pp;
     if (unit.kind == UnitKind::head) {
-      return Bytes{-head_token_[static_cast<std::size_t>(pp)] * row.head_tokens -
+      return Bytes{-head_row_[static_cast<std::size_t>(pp)] * row.head_rows -
                    (last_stage ? row.hidden : 0)};
     }
     const std::int64_t layers = layers_[static_cast<std::size_t>(place.virtual_stage)];
@@ -234,7 +235,8 @@ class ScheduleTables {
         row.rank = static_cast<std::uint32_t>(rank);
         row.hidden = memory.boundary(pack, rank).value;
         row.workspace = memory.pack_workspace(pack, rank).value;
-        row.head_tokens = std::min(memory.own_tokens(pack, rank), plan_.memory.head_tile).value;
+        row.head_rows =
+            head_tile_rows(plan_, memory.own_tokens(pack, rank), memory.own_share(pack, rank));
         rows_.push_back(row);
         if (plan_.micropacks[i].pass == Pass::weight) {
           rows_.back().held = memory.left_apart(pack, rank, 1).value;
@@ -308,8 +310,8 @@ class ScheduleTables {
   const Plan& plan_;
   VirtualStages virtual_stages_;
   detail::PackNeeds needs_;
-  std::vector<std::int64_t> layers_;               // by virtual stage
-  std::vector<std::int64_t> head_token_, always_;  // by stage
+  std::vector<std::int64_t> layers_;             // by virtual stage
+  std::vector<std::int64_t> head_row_, always_;  // by stage
   std::vector<Row> rows_;
   std::vector<Channel> channels_;
   std::vector<std::uint32_t> channel_, message_cell_;  // by message

@@ -23,14 +23,14 @@
 
 namespace slimpack::cpu {
 
-/// One backend a device of the plan, in the order of its schedule, with weights drawn from `seed`.
+/// One backend a device of the plan, by dp, pp, tp, with weights drawn from `seed`.
 template <class Candidate = Device>
   requires std::constructible_from<Candidate, const Plan&, std::size_t, std::uint64_t, AdamW>
 [[nodiscard]] std::vector<Candidate> make_devices(const Plan& plan, std::uint64_t seed,
                                                   AdamW settings = {}) {
   std::vector<Candidate> devices;
-  devices.reserve(plan.schedule.size());
-  for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
+  devices.reserve(device_count(plan));
+  for (std::size_t device = 0; device < device_count(plan); ++device) {
     devices.emplace_back(plan, device, seed, settings);
   }
   return devices;
@@ -109,16 +109,17 @@ struct PlanCheck {
 
 namespace detail {
 
-/// The largest |got - expected| over the rows that a device holds.
+/// The largest |got - expected| over the part of a tensor that a device holds.
 template <std::floating_point Element>
 double largest_difference(std::span<const Element> got, const Matrix& expected,
-                          std::int64_t first_row) {
-  const In want = rows(In(expected.values), first_row,
-                       static_cast<std::int64_t>(got.size()) / expected.cols, expected.cols);
+                          const runtime::HeldTensor& tensor) {
   double largest = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    largest = worse(largest, std::abs(static_cast<double>(got[i]) - want[i]));
-  }
+  tensor.for_each_run(0, tensor.size(), [&](std::size_t first, std::size_t i, std::size_t count) {
+    for (std::size_t k = 0; k < count; ++k) {
+      largest =
+          worse(largest, std::abs(static_cast<double>(got[i + k]) - expected.values[first + k]));
+    }
+  });
   return largest;
 }
 
@@ -160,7 +161,7 @@ template <Mathematics Math = PlainMath>
       const std::string& name = tensor.shape.name;
       const Matrix& expected = reference.gradients.at(name);
       const double gradient = detail::relative(
-          detail::largest_difference<Number>(device.gradients(tensor), expected, tensor.first_row),
+          detail::largest_difference<Number>(device.gradients(tensor), expected, tensor),
           detail::largest_value(expected));
       double& worst = check.gradient_by_tensor[name];
       worst = detail::worse(worst, gradient);
@@ -168,7 +169,7 @@ template <Mathematics Math = PlainMath>
       check.gradient_difference = detail::worse(check.gradient_difference, gradient);
       const Matrix& updated = weights.at(name);
       const double weight = detail::relative(
-          detail::largest_difference<Number>(device.weights(tensor), updated, tensor.first_row),
+          detail::largest_difference<Number>(device.weights(tensor), updated, tensor),
           detail::largest_value(updated));
       check.weight_difference = detail::worse(check.weight_difference, weight);
     }

@@ -20,6 +20,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/tensor_rows.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/memory_events.hpp"
@@ -32,6 +33,8 @@
 #include "slimpack_cpu/layer.hpp"
 #include "slimpack_cpu/mathematics.hpp"
 #include "slimpack_cpu/ops.hpp"
+#include "slimpack_cpu/tensor.hpp"
+#include "slimpack_cpu/workspace.hpp"
 
 namespace slimpack::cpu {
 
@@ -50,7 +53,7 @@ struct OptimizerPart {
 
 /// A backend (runtime/backend.hpp) for one device of a plan.
 ///
-///     FastDevice device(plan, 0, seed);             // position in plan.schedule
+///     FastDevice device(plan, 0, seed);             // number among those of the plan
 ///     device.reserve(runtime::arena_bytes(plan, program, 0, device.element_bytes(),
 ///                                         kBufferAlignment));
 ///     runtime::DeviceRun run(plan, program, data, 0, device, link, observer);
@@ -69,7 +72,7 @@ class BasicDevice {
   /// What `allocate` gives, from the heap or from the arena.
   using Buffer = cpu::Buffer;
 
-  /// The device at position `device` of `plan.schedule`, with weights drawn from `seed`. Throws
+  /// Device `device` of the plan (`device_number`), with weights drawn from `seed`. Throws
   /// InvalidInput where the plan is none that can be executed or the model's sizes do not fit.
   BasicDevice(const Plan& plan, std::size_t device, std::uint64_t seed, AdamW settings = {})
       : settings_(settings) {
@@ -81,23 +84,27 @@ class BasicDevice {
             "Device: kv_heads must divide heads", model.kv_heads);
     require(model.head_dim > 0 && model.head_dim % 2 == 0, "Device: head_dim must be even",
             model.head_dim);
-    require(device < plan.schedule.size(), "Device: device must be one of the plan",
+    require(device < device_count(plan), "Device: device must be one of the plan",
             static_cast<std::int64_t>(device));
+    const auto parts = static_cast<std::size_t>(plan.parallel.tp);
+    dp_ = plan.schedule[device / parts].dp;
+    pp_ = plan.schedule[device / parts].pp;
+    tp_ = static_cast<std::int32_t>(device % parts);
     adopt(plan);
-    dp_ = plan.schedule[device].dp;
-    pp_ = plan.schedule[device].pp;
-    layout_ = runtime::layout_of(plan, pp_);
+    layout_ = runtime::layout_of(plan, pp_, tp_);
     buckets_ = runtime::BucketQueue(runtime::buckets_of(model, stages_, process_groups(), layout_));
     weights_.resize(layout_.size());
     gradients_.resize(layout_.size());
     for (const runtime::HeldTensor& tensor : layout_.tensors) {
-      runtime::TensorShape whole = tensor.shape;
-      whole.rows = tensor.whole_rows;
+      const auto draw = [&](std::span<double> into) {
+        runtime::initialise(into, tensor.whole(), tensor.first_row, seed, tensor.first_col,
+                            tensor.shape.cols);
+      };
       if constexpr (std::same_as<Number, double>) {
-        runtime::initialise(of(weights_, tensor), whole, tensor.first_row, seed);
+        draw(of(weights_, tensor));
       } else {
         std::vector<double> drawn(tensor.size());
-        runtime::initialise(drawn, whole, tensor.first_row, seed);
+        draw(drawn);
         std::ranges::transform(drawn, of(weights_, tensor).begin(),
                                [](double value) { return static_cast<Number>(value); });
       }
@@ -140,8 +147,10 @@ class BasicDevice {
   /// Norm of the whole model's gradients in the last step, before clipping.
   [[nodiscard]] double gradient_norm() const noexcept { return gradient_norm_; }
   /// The optimizer state that is here, in the order of memory: all that the device holds, or where
-  /// it is sharded its rank's part. The parts of all devices make up every tensor, copies (of
-  /// ranks with replicated state, of a tied table) holding equal numbers.
+  /// it is sharded its rank's part, each part elements that follow each other in their tensor: of
+  /// matrices that tensor-parallel devices hold by columns one a row. The parts of all devices make
+  /// up every tensor, copies (of ranks with replicated state, of a tied table, of norms on
+  /// tensor-parallel devices) holding equal numbers.
   [[nodiscard]] std::vector<OptimizerPart<Number>> optimizer_state() {
     const auto [first, last] = optimizer_range();
     std::vector<OptimizerPart<Number>> parts;
@@ -149,12 +158,13 @@ class BasicDevice {
       const std::size_t begin = std::max(first, tensor.offset);
       const std::size_t end = std::min(last, tensor.offset + tensor.size());
       if (begin >= end) continue;
-      runtime::TensorShape whole = tensor.shape;
-      whole.rows = tensor.whole_rows;
-      const auto skipped = static_cast<std::size_t>(tensor.first_row * tensor.shape.cols);
-      parts.push_back({std::move(whole), skipped + begin - tensor.offset,
-                       std::span(first_moment_).subspan(begin - first, end - begin),
-                       std::span(second_moment_).subspan(begin - first, end - begin)});
+      tensor.for_each_run(
+          begin - tensor.offset, end - tensor.offset,
+          [&](std::size_t element, std::size_t i, std::size_t count) {
+            const std::size_t here = tensor.offset + i - first;
+            parts.push_back({tensor.whole(), element, std::span(first_moment_).subspan(here, count),
+                             std::span(second_moment_).subspan(here, count)});
+          });
     }
     return parts;
   }
@@ -197,8 +207,8 @@ class BasicDevice {
   /// InvalidInput if the plan's model or partition is not that of the first.
   void begin_step(const Plan& plan, const runtime::StepData& data) {
     require(plan.model == model_ && plan.stages == stages_ && plan.parallel.dp == parallel_.dp &&
-                plan.parallel.pp == parallel_.pp && plan.parallel.head == parallel_.head &&
-                plan.memory.optimizer == optimizer_,
+                plan.parallel.pp == parallel_.pp && plan.parallel.tp == parallel_.tp &&
+                plan.parallel.head == parallel_.head && plan.memory.optimizer == optimizer_,
             "Device: model and partition must stay from step to step");
     adopt(plan);
     buckets_.begin_step();
@@ -211,23 +221,24 @@ class BasicDevice {
   void forward(const runtime::PackCall& call, Link& link) {
     math_.forget();
     Workspace<Number> workspace(numbers<Number>(call.workspace));
+    auto tensor = tensor_group(call, workspace, link);
+    const std::size_t unit = workspace.mark();
     const Stage& stage = stage_of(call);
     std::vector<Out> next = layer_inputs(call, 0);
-    enter(call, next);
+    enter(call, next, tensor);
     for (std::int64_t layer = 0; layer < stage.layers(); ++layer) {
-      workspace.rewind(0);
-      const Layer<Math> work(math_, model_,
-                             layer_of<In>(std::as_const(weights_), stage.first_layer + layer));
+      workspace.rewind(unit);
+      const Layer<Math, Link> work(
+          math_, part_, layer_of<In>(std::as_const(weights_), stage.first_layer + layer), tensor);
       const std::vector<PieceRows<Number>> pieces = rows_of_pieces(call, layer, workspace);
       const std::vector<KeyRows<Number>> own_keys = key_rows(call, Pass::forward, workspace);
       const std::vector<Out> keys = by_part(call, own_keys, &KeyRows<Number>::key);
       const std::vector<Out> values = by_part(call, own_keys, &KeyRows<Number>::value);
-      for_each_group(Pieces(pieces), [&](std::size_t first, std::size_t count) {
+      by_group(pieces, [&](std::size_t first, std::size_t count) {
         const Pieces group = Pieces(pieces).subspan(first, count);
         work.normalise_input(group);
-        work.project_query(group);
-        work.project_key_value(group, std::span(keys).subspan(first, count),
-                               std::span(values).subspan(first, count));
+        work.project(group, std::span(keys).subspan(first, count),
+                     std::span(values).subspan(first, count));
       });
       std::size_t piece = 0;
       for_each_slice(call, layer, pieces, own_keys, [&](const auto& slice, Pieces own) {
@@ -242,7 +253,7 @@ class BasicDevice {
         slice.forward(own, workspace, link);
       });
       next = layer_inputs(call, layer + 1);
-      for_each_group(Pieces(pieces), [&](std::size_t first, std::size_t count) {
+      by_group(pieces, [&](std::size_t first, std::size_t count) {
         work.finish(Pieces(pieces).subspan(first, count), std::span(next).subspan(first, count));
       });
     }
@@ -254,25 +265,21 @@ class BasicDevice {
   void backward(const runtime::PackCall& call, Link& link) {
     math_.forget();
     Workspace<Number> workspace(numbers<Number>(call.workspace));
+    auto tensor = tensor_group(call, workspace, link);
     const Stage& stage = stage_of(call);
-    const Out gradient = workspace.take(call.rows.value, model_.hidden);
+    const Out gradient = workspace.take(own_rows(call), model_.hidden);
     load_gradient(call, gradient);
     const std::size_t mark = workspace.mark();
     for (std::int64_t layer = stage.layers(); layer-- > 0;) {
       workspace.rewind(mark);
-      backward_layer(call, stage.first_layer + layer, layer, gradient, workspace, link);
+      backward_layer(call, stage.first_layer + layer, layer, gradient, workspace, tensor, link);
       if (call.releases) buckets_.pass(stage.first_layer + layer, queue_on(link));
     }
     check_gradient(call, gradient);
     if (!call.output.empty()) {
       std::ranges::copy(gradient, numbers<Number>(call.output).begin());
     } else if (stage.embedding) {
-      for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
-        math_.embedding_backward(
-            of(gradients_, layout_.tensors[layout_.embedding.front()]),
-            detail::rows(In(gradient), first_row, memory.piece.length().value, model_.hidden),
-            tokens(memory.piece), model_.vocab, model_.hidden);
-      });
+      embedding_backward(call, gradient, tensor);
     }
   }
 
@@ -280,11 +287,18 @@ class BasicDevice {
   template <DeviceLink<Number> Link>
   void weight(const runtime::PackCall& call, Link& link) {
     math_.forget();
+    Workspace<Number> workspace(numbers<Number>(call.workspace));
+    auto tensor = tensor_group(call, workspace, link);
     const Stage& stage = stage_of(call);
     for (std::int64_t layer = stage.layers(); layer-- > 0;) {
       const std::int64_t model_layer = stage.first_layer + layer;
-      const Layer<Math> work(math_, model_, layer_of<In>(std::as_const(weights_), model_layer));
-      work.add_weight_gradients(layer_of<Out>(gradients_, model_layer), weight_rows(call, layer));
+      const Layer<Math, Link> work(math_, part_, layer_of<In>(std::as_const(weights_), model_layer),
+                                   tensor);
+      const LayerTensors<Out> gradients = layer_of<Out>(gradients_, model_layer);
+      const std::vector<WeightRows<Number>> rows = weight_rows(call, layer);
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        work.add_weight_gradients(gradients, std::span(rows).subspan(i, 1));
+      }
       if (call.releases) buckets_.pass(model_layer, queue_on(link));
     }
   }
@@ -293,16 +307,24 @@ class BasicDevice {
   template <DeviceLink<Number> Link>
   void head(const runtime::HeadCall& call, Link& link) {
     math_.forget();
-    std::vector<Row> rows;
-    for (const runtime::PieceMemory& memory : call.pieces) {
-      for (std::int64_t r = 0; r < memory.piece.length().value; ++r) rows.push_back({&memory, r});
-    }
-    for (std::int64_t first = 0; first < call.rows.value; first += head_tile_.value) {
-      const std::int64_t count = std::min(head_tile_.value, call.rows.value - first);
-      head_tile(
-          call, first,
-          std::span(rows).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
-          link);
+    const std::vector<std::vector<Row>> rows = rows_by_device(call);
+    const std::int64_t most = call.own.devices == 1
+                                  ? head_tile_.value
+                                  : (head_tile_.value + call.own.devices - 1) / call.own.devices;
+    for (std::size_t first = 0;; first += static_cast<std::size_t>(most)) {
+      HeadTile tile;
+      for (const std::vector<Row>& of_device : rows) {
+        const std::size_t begin = std::min(first, of_device.size());
+        const std::size_t end = std::min(of_device.size(), begin + static_cast<std::size_t>(most));
+        if (&of_device == &rows[static_cast<std::size_t>(call.own.device)]) {
+          tile.first = tile.rows.size();
+          tile.own = end - begin;
+        }
+        tile.rows.insert(tile.rows.end(), of_device.begin() + static_cast<std::ptrdiff_t>(begin),
+                         of_device.begin() + static_cast<std::ptrdiff_t>(end));
+      }
+      if (tile.rows.empty()) break;
+      head_tile(call, tile, link);
     }
     check_losses(call);
   }
@@ -322,8 +344,21 @@ class BasicDevice {
     const runtime::StageProcessGroups process_groups = this->process_groups();
     for (const runtime::Bucket& bucket : buckets_.all())
       link.await_sum(bucket.process_group, bucket.tag);
-    // Every rank adds up its own stages; the table counts on stage 0 only.
-    double sum = math_.squares(std::span(gradients_).subspan(pp_ == 0 ? 0 : layout_.table));
+    // Every rank adds up its own stages and parts; the table counts on stage 0 only, and gains of
+    // norms, which all parts have, on part 0 only.
+    const std::size_t table = pp_ == 0 ? 0 : layout_.table;
+    double sum = 0;
+    if (tp_ == 0) {
+      sum = math_.squares(std::span(gradients_).subspan(table));
+    } else {
+      for (const runtime::HeldTensor& tensor : layout_.tensors) {
+        if (tensor.whole_rows == 1 || tensor.offset < table) continue;
+        sum += math_.squares(of(std::as_const(gradients_), tensor));
+      }
+    }
+    if (parallel_.tp > 1) {
+      link.all_reduce(process_groups.tensor(), std::span(&sum, 1), runtime::Reduction::sum);
+    }
     if (parallel_.pp > 1) {
       link.all_reduce(process_groups.stages(), std::span(&sum, 1), runtime::Reduction::sum);
     }
@@ -341,9 +376,16 @@ class BasicDevice {
   }
 
  private:
+  /// A token in H: row `row` of its piece, own row `own` where the device holds it, and its place
+  /// among the rows of the call and among its own ones.
   struct Row {
     const runtime::PieceMemory* memory;
-    std::int64_t row;
+    std::int64_t row, own, place, own_place;
+  };
+  /// Rows whose logits exist at one time, device by device. Own ones are rows [first, first + own).
+  struct HeadTile {
+    std::vector<Row> rows;
+    std::size_t first = 0, own = 0;
   };
   using Pieces = std::span<const PieceRows<Number>>;
 
@@ -356,6 +398,8 @@ class BasicDevice {
 
   void adopt(const Plan& plan) {
     model_ = plan.model;
+    part_ = part_of(model_, plan.parallel.tp);
+    group_rows_ = group_rows({tp_, plan.parallel.tp}, plan.memory.head_tile);
     stages_ = plan.stages;
     parallel_ = plan.parallel;
     optimizer_ = plan.memory.optimizer;
@@ -365,10 +409,23 @@ class BasicDevice {
   }
 
   [[nodiscard]] bool is_last() const { return pp_ + 1 == parallel_.pp; }
-  [[nodiscard]] runtime::StageProcessGroups process_groups() const { return {parallel_, dp_, pp_}; }
+  [[nodiscard]] runtime::StageProcessGroups process_groups() const {
+    return {parallel_, dp_, pp_, tp_};
+  }
+  /// Queues a bucket's sum over ranks. Tensor-parallel devices have added to the gradients of norms
+  /// by their own rows, so they make these equal first.
   template <class Link>
   [[nodiscard]] auto queue_on(Link& link) {
     return [&](const runtime::Bucket& bucket) {
+      if (parallel_.tp > 1) {
+        const runtime::ProcessGroup tensor = process_groups().tensor();
+        for (const runtime::HeldTensor& held : layout_.tensors) {
+          const bool within =
+              held.offset >= bucket.begin && held.offset < bucket.begin + bucket.size;
+          if (held.whole_rows != 1 || !within) continue;
+          link.all_reduce(tensor, of(gradients_, held), runtime::Reduction::sum);
+        }
+      }
       link.queue_sum(bucket.process_group, bucket.tag,
                      std::span(gradients_).subspan(bucket.begin, bucket.size));
     };
@@ -393,8 +450,8 @@ class BasicDevice {
   /// all rows in the stage's layers have come to.
   void check_gradient(const runtime::PackCall& call, In gradient) const {
     runtime::SampleList samples;
-    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
-      const In rows = detail::rows(gradient, first_row, memory.piece.length().value, model_.hidden);
+    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_own) {
+      const In rows = detail::rows(gradient, first_own, memory.own.value, model_.hidden);
       if (!detail::all_finite(rows)) samples.add(memory.piece.sample);
     });
     if (!samples.text().empty()) throw not_finite("the gradient", " in samples " + samples.text());
@@ -409,7 +466,10 @@ class BasicDevice {
       throw not_finite("the gradient", " in '" + tensor.shape.name +
                                            "', where the MicroPacks' gradients are added up");
     }
-    // A stage that can say more never comes here.
+    // A device that can say more never comes here.
+    if (parallel_.tp > 1) {
+      link.all_reduce(process_groups().tensor(), std::span(&norm, 1), runtime::Reduction::sum);
+    }
     if (parallel_.pp > 1) {
       link.all_reduce(process_groups().stages(), std::span(&norm, 1), runtime::Reduction::sum);
     }
@@ -448,76 +508,150 @@ class BasicDevice {
 
   template <class Call>
     requires std::same_as<Call, runtime::PackCall> || std::same_as<Call, runtime::HeadCall>
-  static std::span<std::byte> hidden_gradient_of(const Call& call,
-                                                 const runtime::PieceMemory& piece) {
-    const runtime::BlockMemory& block = call.blocks[piece.block];
-    return part_of(block.hidden_gradient, block.rows, piece);
+  [[nodiscard]] std::span<std::byte> hidden_gradient_of(const Call& call,
+                                                        const runtime::PieceMemory& piece) const {
+    const auto row = static_cast<std::int64_t>(sizeof(Number)) * model_.hidden;
+    return slimpack::cpu::part_of(call.blocks[piece.block].hidden_gradient, {0, row}, piece);
   }
 
-  /// Calls visit(memory, first row in the pack).
+  /// Calls visit(memory, its first own row among those of the pack).
   template <std::invocable<const runtime::PieceMemory&, std::int64_t> Visit>
   static void for_each_piece(const runtime::PackCall& call, Visit visit) {
     std::int64_t row = 0;
     for (const runtime::SegmentMemory& segment : call.segments) {
       for (const runtime::PieceMemory& memory : segment.pieces) {
         visit(memory, row);
-        row += memory.piece.length().value;
+        row += memory.own.value;
       }
     }
   }
+  [[nodiscard]] static std::int64_t own_rows(const runtime::PackCall& call) {
+    std::int64_t rows = 0;
+    for_each_piece(call, [&](const auto& memory, std::int64_t) { rows += memory.own.value; });
+    return rows;
+  }
+
+  /// What the tensor-parallel devices of a unit do together, with its place in the workspace.
+  template <class Link>
+  [[nodiscard]] TensorGroup<Number, Link> tensor_group(const runtime::PackCall& call,
+                                                       Workspace<Number>& workspace, Link& link) {
+    return {call.tensor,   call.own,  std::min(group_rows_, call.rows.value),
+            model_.hidden, workspace, link};
+  }
+  /// Calls visit(first piece, number of pieces) for groups of pieces.
+  template <std::invocable<std::size_t, std::size_t> Visit>
+  void by_group(Pieces pieces, Visit visit) const {
+    for_each_group(pieces, group_rows_, visit);
+  }
+
+  /// Calls visit(run of tokens, first own row among those of the pack, own rows, tokens) for the
+  /// parts of the pack's pieces.
+  template <class Visit>
+    requires std::invocable<Visit&, RowRun, std::int64_t, std::int64_t,
+                            std::span<const std::int32_t>>
+  void for_each_run(const runtime::PackCall& call, Visit visit) const {
+    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_own) {
+      const std::int64_t holder = call.own.owner(memory.piece.sample, memory.piece.begin);
+      for_each_part(
+          memory.piece.length().value, group_rows_, [&](std::int64_t i, std::int64_t count) {
+            const std::int64_t first = (holder + i) % call.own.devices;
+            visit(RowRun{count, first}, first_own + call.own.among(holder, i),
+                  call.own.among(first, count),
+                  tokens(memory.piece)
+                      .subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(count)));
+          });
+    });
+  }
 
   /// Where the input of layer `layer` of this stage belongs, by part of a piece: what is kept, or
-  /// behind the last layer the unit's output.
+  /// behind the last layer the unit's output. Own rows.
   [[nodiscard]] std::vector<Out> layer_inputs(const runtime::PackCall& call,
                                               std::int64_t layer) const {
     std::vector<Out> inputs;
-    const bool behind = layer == stage_of(call).layers();
-    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
-      const std::int64_t rows = memory.piece.length().value;
-      const std::int64_t kept =
-          rows *
-          kept_bytes(model_, element_bytes())[static_cast<std::size_t>(memory.piece.recompute)];
-      const Out whole =
-          behind ? detail::rows(numbers<Number>(call.output), first_row, rows, model_.hidden)
-                 : numbers<Number>(
-                       kept_of(call, memory).subspan(static_cast<std::size_t>(layer * kept)));
-      for_each_part(rows, [&](std::int64_t i, std::int64_t count) {
-        inputs.push_back(detail::rows(whole, i, count, model_.hidden));
-      });
+    const std::int64_t layers = stage_of(call).layers();
+    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_own) {
+      const std::int64_t holder = call.own.owner(memory.piece.sample, memory.piece.begin);
+      const Out whole = layer == layers
+                            ? detail::rows(numbers<Number>(call.output), first_own,
+                                           memory.own.value, model_.hidden)
+                            : numbers<Number>(kept_of<Number>(part_, call, memory, layer, layers));
+      for_each_part(memory.piece.length().value, group_rows_,
+                    [&](std::int64_t i, std::int64_t count) {
+                      const std::int64_t before = call.own.among(holder, i);
+                      const std::int64_t end = call.own.among(holder, i + count);
+                      inputs.push_back(detail::rows(whole, before, end - before, model_.hidden));
+                    });
     });
     return inputs;
   }
 
   /// Fills the first layer's input from token embeddings or from what was received.
-  void enter(const runtime::PackCall& call, std::span<const Out> inputs) const {
+  template <class Link>
+  void enter(const runtime::PackCall& call, std::span<const Out> inputs,
+             TensorGroup<Number, Link>& tensor) {
     std::size_t part = 0;
-    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
-      for_each_part(memory.piece.length().value, [&](std::int64_t i, std::int64_t count) {
-        const Out into = inputs[part++];
-        if (stage_of(call).embedding) {
-          Math::embedding_forward(
-              into, of(weights_, layout_.tensors[layout_.embedding.front()]),
-              tokens(memory.piece)
-                  .subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(count)),
-              model_.vocab, model_.hidden);
-        } else {
-          std::ranges::copy(
-              detail::rows(numbers<Number>(call.input), first_row + i, count, model_.hidden),
-              into.begin());
-        }
+    for_each_run(call, [&](const RowRun& run, std::int64_t first_own, std::int64_t own,
+                           std::span<const std::int32_t> ids) {
+      const Out into = inputs[part++];
+      if (!stage_of(call).embedding) {
+        std::ranges::copy(detail::rows(numbers<Number>(call.input), first_own, own, model_.hidden),
+                          into.begin());
+        return;
+      }
+      tensor.sum(std::span(&run, 1), std::span(&into, 1), [&](std::span<const Out> sums) {
+        for_each_embedded(ids, sums.front(), [&](auto row, In table, const std::int32_t* id) {
+          if (id == nullptr) {
+            std::ranges::fill(row, Number{0});
+          } else {
+            Math::embedding_forward(row, table, std::span(id, 1), rows_of_table(), model_.hidden);
+          }
+        });
       });
     });
   }
 
+  /// Adds the gradients of the stage's input to those of the embedding.
+  template <class Link>
+  void embedding_backward(const runtime::PackCall& call, Out gradient,
+                          TensorGroup<Number, Link>& tensor) {
+    const Out table = of(gradients_, embedding());
+    for_each_run(call, [&](const RowRun& run, std::int64_t first_own, std::int64_t own,
+                           std::span<const std::int32_t> ids) {
+      const Out rows = detail::rows(gradient, first_own, own, model_.hidden);
+      const In whole = tensor.gather(std::span(&run, 1), std::span(&rows, 1)).front();
+      for_each_embedded(ids, whole, [&](In row, In, const std::int32_t* id) {
+        if (id == nullptr) return;
+        math_.embedding_backward(table, row, std::span(id, 1), rows_of_table(), model_.hidden);
+      });
+    });
+  }
+
+  [[nodiscard]] const runtime::HeldTensor& embedding() const {
+    return layout_.tensors[layout_.embedding.front()];
+  }
+  [[nodiscard]] std::int64_t rows_of_table() const { return embedding().shape.rows; }
+
+  /// Calls visit(row, table, id) for every token: `id` is its row of the table, null where another
+  /// tensor-parallel device has that.
+  template <class Rows, class Visit>
+  void for_each_embedded(std::span<const std::int32_t> ids, Rows rows, Visit visit) const {
+    const In table = of(weights_, embedding());
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto row = static_cast<std::int32_t>(ids[i] - embedding().first_row);
+      const bool here = row >= 0 && row < rows_of_table();
+      visit(detail::row(rows, static_cast<std::int64_t>(i), model_.hidden), table,
+            here ? &row : nullptr);
+    }
+  }
+
   void load_gradient(const runtime::PackCall& call, Out gradient) const {
     if (call.virtual_stage + 1 < static_cast<std::int32_t>(stages_.size())) {
-      std::ranges::copy(numbers<Number>(call.input), gradient.begin());
+      std::ranges::copy(numbers<Number>(call.input).first(gradient.size()), gradient.begin());
       return;
     }
-    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
-      std::ranges::copy(
-          numbers<Number>(hidden_gradient_of(call, memory)),
-          detail::rows(gradient, first_row, memory.piece.length().value, model_.hidden).begin());
+    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_own) {
+      std::ranges::copy(numbers<Number>(hidden_gradient_of(call, memory)),
+                        detail::rows(gradient, first_own, memory.own.value, model_.hidden).begin());
     });
   }
 
@@ -526,10 +660,11 @@ class BasicDevice {
                                                               std::int64_t layer,
                                                               Workspace<Number>& workspace) const {
     std::vector<PieceRows<Number>> pieces;
-    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_row) {
-      const auto whole = rows_of(model_, call, memory, first_row, layer, workspace);
-      for_each_part(whole.rows, [&](std::int64_t i, std::int64_t count) {
-        pieces.push_back(part_of(whole, i, count));
+    for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t first_own) {
+      const auto whole =
+          rows_of(part_, call, memory, first_own, layer, stage_of(call).layers(), workspace);
+      for_each_part(whole.rows, group_rows_, [&](std::int64_t i, std::int64_t count) {
+        pieces.push_back(slimpack::cpu::part_of(whole, call.own, i, count));
       });
     });
     return pieces;
@@ -540,7 +675,7 @@ class BasicDevice {
                                                             std::int64_t layer) const {
     std::vector<WeightRows<Number>> rows;
     for_each_piece(call, [&](const runtime::PieceMemory& memory, std::int64_t) {
-      add_weight_rows(rows, model_, memory, layer);
+      add_weight_rows(rows, part_, call.own, group_rows_, memory, layer, stage_of(call).layers());
     });
     return rows;
   }
@@ -551,7 +686,7 @@ class BasicDevice {
                                                       Workspace<Number>& workspace) const {
     std::vector<KeyRows<Number>> all;
     for (const runtime::SegmentMemory& segment : call.segments) {
-      const auto take = [&] { return workspace.take(segment.rows.value, model_.key_width()); };
+      const auto take = [&] { return workspace.take(segment.rows.value, part_.key_width()); };
       KeyRows<Number>& rows = all.emplace_back();
       if (pass == Pass::backward) {
         rows.dkey = take();
@@ -573,11 +708,12 @@ class BasicDevice {
       const Out whole = rows[i].*matrix;
       std::int64_t row = 0;
       for (const runtime::PieceMemory& memory : call.segments[i].pieces) {
-        for_each_part(memory.piece.length().value, [&](std::int64_t, std::int64_t count) {
-          parts.push_back(whole.empty() ? whole
-                                        : detail::rows(whole, row, count, model_.key_width()));
-          row += count;
-        });
+        for_each_part(
+            memory.piece.length().value, group_rows_, [&](std::int64_t, std::int64_t count) {
+              parts.push_back(whole.empty() ? whole
+                                            : detail::rows(whole, row, count, part_.key_width()));
+              row += count;
+            });
       }
     }
     return parts;
@@ -591,11 +727,12 @@ class BasicDevice {
                       std::span<const KeyRows<Number>> keys, Visit visit) {
     for (std::size_t i = 0; i < call.segments.size(); ++i) {
       const runtime::SegmentMemory& segment = call.segments[i];
-      const SliceAttention<Math> slice(math_, model_, page_tokens_, call, segment, keys[i], layer,
+      const SliceAttention<Math> slice(math_, part_, page_tokens_, call, segment, keys[i], layer,
                                        stage_of(call).layers());
       std::size_t parts = 0;
       for (const runtime::PieceMemory& memory : segment.pieces) {
-        for_each_part(memory.piece.length().value, [&](std::int64_t, std::int64_t) { ++parts; });
+        for_each_part(memory.piece.length().value, group_rows_,
+                      [&](std::int64_t, std::int64_t) { ++parts; });
       }
       visit(slice, pieces.first(parts));
       pieces = pieces.subspan(parts);
@@ -605,8 +742,10 @@ class BasicDevice {
   /// Backward of one layer: `gradient` is that of its output and becomes that of its input.
   template <DeviceLink<Number> Link>
   void backward_layer(const runtime::PackCall& call, std::int64_t model_layer, std::int64_t layer,
-                      Out gradient, Workspace<Number>& workspace, Link& link) {
-    const Layer<Math> work(math_, model_, layer_of<In>(std::as_const(weights_), model_layer));
+                      Out gradient, Workspace<Number>& workspace, TensorGroup<Number, Link>& tensor,
+                      Link& link) {
+    const Layer<Math, Link> work(math_, part_, layer_of<In>(std::as_const(weights_), model_layer),
+                                 tensor);
     const LayerTensors<Out> gradients = layer_of<Out>(gradients_, model_layer);
     const std::vector<PieceRows<Number>> pieces = rows_of_pieces(call, layer, workspace);
     const std::vector<KeyRows<Number>> own_keys = key_rows(call, Pass::backward, workspace);
@@ -618,10 +757,10 @@ class BasicDevice {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const auto& rows = pieces[i];
       const auto take = [&](std::int64_t cols) { return workspace.take(rows.rows, cols); };
-      const std::int64_t h = model_.hidden, q = model_.query_width(), f = model_.ffn;
+      const std::int64_t q = part_.query_width(), f = part_.ffn;
       PieceGradients<Number>& piece = scratch.emplace_back();
-      piece.dmid = take(h);
-      piece.dnorm = take(h);
+      piece.dmid = workspace.take(rows.own, model_.hidden);
+      piece.dnorm = workspace.take(rows.own, model_.hidden);
       piece.dattention = take(q);
       piece.dquery = take(q);
       piece.dproduct = take(f);
@@ -633,19 +772,18 @@ class BasicDevice {
     std::vector<WeightRows<Number>> apart;
     if (call.weights == WeightGradients::apart) apart = weight_rows(call, layer);
     const std::size_t mark = workspace.mark();
-    const auto by_group = [&](const auto& visit) {
-      for_each_group(Pieces(pieces), [&](std::size_t first, std::size_t count) {
+    const auto each_group = [&](const auto& visit) {
+      by_group(pieces, [&](std::size_t first, std::size_t count) {
         const std::span<const WeightRows<Number>> all(apart);
         visit(Pieces(pieces).subspan(first, count),
               std::span(std::as_const(scratch)).subspan(first, count),
               all.empty() ? all : all.subspan(first, count));
       });
     };
-    for_each_group(Pieces(pieces), [&](std::size_t first, std::size_t count) {
-      const Pieces group = Pieces(pieces).subspan(first, count);
-      work.recompute_before(group, call.recompute);
-      work.project_key_value(group, std::span(keys).subspan(first, count),
-                             std::span(values).subspan(first, count));
+    by_group(pieces, [&](std::size_t first, std::size_t count) {
+      work.recompute_before(Pieces(pieces).subspan(first, count), call.recompute,
+                            std::span(keys).subspan(first, count),
+                            std::span(values).subspan(first, count));
     });
     if (call.recompute == Recompute::full) {
       for_each_slice(call, layer, pieces, own_keys, [&](const auto& slice, Pieces own) {
@@ -653,9 +791,9 @@ class BasicDevice {
         slice.forward(own, workspace, link);
       });
     }
-    by_group([&](Pieces group, auto group_scratch, auto group_apart) {
+    each_group([&](Pieces group, auto group_scratch, auto group_apart) {
       work.recompute_behind(group, call.recompute);
-      work.backward_behind_attention(gradients, group, group_scratch, In(gradient), group_apart);
+      work.backward_behind_attention(gradients, group, group_scratch, gradient, group_apart);
     });
     std::size_t piece = 0;
     for_each_slice(call, layer, pieces, own_keys, [&](const auto& slice, Pieces own) {
@@ -667,42 +805,72 @@ class BasicDevice {
       }
       piece += own.size();
     });
-    by_group([&](Pieces group, auto group_scratch, auto group_apart) {
+    each_group([&](Pieces group, auto group_scratch, auto group_apart) {
       work.backward_before_attention(gradients, group, group_scratch, gradient, group_apart);
     });
   }
 
-  /// Loss and gradients of at most `head_tile` rows. Every stage computes the logits of its part of
-  /// the vocabulary; the last one owns hidden states, losses and hidden gradients.
+  /// The rows of H by the tensor-parallel device that holds them, in the order of the call.
+  [[nodiscard]] static std::vector<std::vector<Row>> rows_by_device(const runtime::HeadCall& call) {
+    std::vector<std::vector<Row>> rows(static_cast<std::size_t>(call.own.devices));
+    std::int64_t place = 0;
+    for (const runtime::PieceMemory& memory : call.pieces) {
+      std::int64_t device = call.own.owner(memory.piece.sample, memory.piece.begin);
+      const std::int64_t first = device;
+      for (std::int64_t r = 0; r < memory.piece.length().value; ++r) {
+        auto& of_device = rows[static_cast<std::size_t>(device)];
+        const std::int64_t own = TensorRows{device, call.own.devices}.among(first, r);
+        of_device.push_back(
+            {&memory, r, own, place++, static_cast<std::int64_t>(of_device.size())});
+        device = (device + 1) % call.own.devices;
+      }
+    }
+    return rows;
+  }
+
+  /// Loss and gradients of the rows of a tile. Every device computes the logits of its part of the
+  /// vocabulary; those of the last stage own hidden states, losses and hidden gradients, each of
+  /// its rows.
   template <DeviceLink<Number> Link>
-  void head_tile(const runtime::HeadCall& call, std::int64_t first, std::span<const Row> rows,
-                 Link& link) {
-    const auto n = static_cast<std::int64_t>(rows.size());
+  void head_tile(const runtime::HeadCall& call, const HeadTile& tile, Link& link) {
+    const auto n = static_cast<std::int64_t>(tile.rows.size());
+    const auto own = static_cast<std::int64_t>(tile.own);
     const std::int64_t h = model_.hidden;
+    const auto width = static_cast<std::size_t>(h);
+    const std::size_t first = tile.first * width, last = first + tile.own * width;
     const bool sharded = call.stages.members.size() > 1;
-    const VocabularyShard shard = sharded ? vocabulary_shard(model_.vocab, pp_, parallel_.pp)
-                                          : VocabularyShard{0, model_.vocab};
+    const bool several = call.own.devices > 1;
+    const VocabularyShard shard = head_shard(model_.vocab, parallel_, pp_, tp_);
     const std::size_t root = call.stages.members.size() - 1;
     Workspace<Number> workspace(numbers<Number>(call.workspace));
-    const Out normed = workspace.take_zeros(n, h), dnormed = workspace.take_zeros(n, h),
-              dhidden = workspace.take_zeros(n, h), inverse = workspace.take_zeros(n, 1);
+    // All rows, own ones at their place.
+    const Out normed = workspace.take_zeros(n, h), dnormed = workspace.take_zeros(n, h);
+    const Out dhidden = workspace.take_zeros(own, h), inverse = workspace.take_zeros(own, 1);
     const Out logits = workspace.take(n, shard.size());
     const Out maximum = workspace.take(n, 1), sum = workspace.take(n, 1),
               target_logit = workspace.take(n, 1);
-    const In hidden = is_last() ? detail::rows(numbers<Number>(call.hidden), first, n, h) : In{};
-    const RowShape norm_shape{n, h};
+    const Out own_normed = normed.subspan(first, last - first);
+    const In hidden = is_last() && own > 0 ? detail::rows(numbers<Number>(call.hidden),
+                                                          tile.rows[tile.first].own_place, own, h)
+                                           : In{};
+    const RowShape norm_shape{own, h};
     if (is_last()) {
       const runtime::HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
-      math_.rms_norm_forward(normed, inverse, hidden, of(std::as_const(weights_), norm), norm_shape,
-                             model_.norm_eps);
+      math_.rms_norm_forward(own_normed, inverse, hidden, of(std::as_const(weights_), norm),
+                             norm_shape, model_.norm_eps);
     }
-    if (sharded) link.broadcast(call.stages, root, normed);
+    if (sharded) link.broadcast(call.stages, root, own_normed);
+    if (several) link.all_gather(call.tensor, normed, first, last);
 
     std::vector<std::optional<std::int32_t>> targets;
-    for (const Row& row : rows) {
+    for (const Row& row : tile.rows) {
       targets.push_back(data_->targets[index(row.memory->piece.sample)][static_cast<std::size_t>(
           row.memory->piece.begin.value + row.row)]);
     }
+    const auto all_reduce = [&](Out values, runtime::Reduction reduction) {
+      if (several) link.all_reduce(call.tensor, values, reduction);
+      if (sharded) link.all_reduce(call.stages, values, reduction);
+    };
     const std::size_t head_offset = layout_.tensors[layout_.head.front()].offset;
     const auto head_size = static_cast<std::size_t>(shard.size() * h);
     const In head_weights = std::span(weights_).subspan(head_offset, head_size);
@@ -710,44 +878,45 @@ class BasicDevice {
     const LogitShape logit_shape{n, shard.first, shard.size()};
     math_.linear_forward(logits, normed, head_weights, projection);
     math_.logit_maximum(maximum, logits, logit_shape);
-    if (sharded) link.all_reduce(call.stages, maximum, runtime::Reduction::maximum);
+    all_reduce(maximum, runtime::Reduction::maximum);
     math_.logit_sums(sum, target_logit, logits, maximum, targets, logit_shape);
-    if (sharded) {
-      link.all_reduce(call.stages, sum, runtime::Reduction::sum);
-      link.all_reduce(call.stages, target_logit, runtime::Reduction::sum);
-    }
+    all_reduce(sum, runtime::Reduction::sum);
+    all_reduce(target_logit, runtime::Reduction::sum);
     math_.logit_gradients(logits, maximum, sum, targets, logit_shape, scale_);
     math_.linear_backward_input(dnormed, logits, head_weights, projection);
     math_.linear_backward_weight(std::span(gradients_).subspan(head_offset, head_size), logits,
                                  normed, projection);
-    if (sharded) link.all_reduce(call.stages, dnormed, runtime::Reduction::sum);
+    if (several) link.reduce_scatter(call.tensor, dnormed, first, last);
+    const Out own_dnormed = dnormed.subspan(first, last - first);
+    if (sharded) link.all_reduce(call.stages, own_dnormed, runtime::Reduction::sum);
     if (!is_last()) return;
 
     const runtime::HeldTensor& norm = layout_.tensors[layout_.final_norm.front()];
-    math_.rms_norm_backward(dhidden, of(gradients_, norm), dnormed, hidden,
+    math_.rms_norm_backward(dhidden, of(gradients_, norm), own_dnormed, hidden,
                             of(std::as_const(weights_), norm), inverse, norm_shape);
-    for (std::int64_t r = 0; r < n; ++r) {
-      const auto i = static_cast<std::size_t>(r);
-      if (targets[i]) {
-        call.losses[static_cast<std::size_t>(first) + i] = static_cast<double>(maximum[i]) +
-                                                           std::log(static_cast<double>(sum[i])) -
-                                                           static_cast<double>(target_logit[i]);
-      }
+    for (std::size_t i = 0; i < tile.rows.size(); ++i) {
+      if (!targets[i]) continue;
+      call.losses[static_cast<std::size_t>(tile.rows[i].place)] =
+          static_cast<double>(maximum[i]) + std::log(static_cast<double>(sum[i])) -
+          static_cast<double>(target_logit[i]);
+    }
+    for (std::int64_t r = 0; r < own; ++r) {
+      const Row& row = tile.rows[tile.first + static_cast<std::size_t>(r)];
       std::ranges::copy(
           detail::row(dhidden, r, h),
-          detail::row(numbers<Number>(hidden_gradient_of(call, *rows[i].memory)), rows[i].row, h)
-              .begin());
+          detail::row(numbers<Number>(hidden_gradient_of(call, *row.memory)), row.own, h).begin());
     }
   }
 
   AdamW settings_;
-  ModelShape model_;
+  ModelShape model_, part_;  ///< whole, and what a tensor-parallel device has of a layer
   std::vector<Stage> stages_;
   Parallel parallel_;
   OptimizerState optimizer_ = OptimizerState::sharded;
   Tokens page_tokens_, head_tile_;
   double scale_ = 0;
-  std::int32_t dp_ = 0, pp_ = 0;
+  std::int64_t group_rows_ = kGroupRows;
+  std::int32_t dp_ = 0, pp_ = 0, tp_ = 0;
   runtime::ParameterLayout layout_;
   runtime::BucketQueue buckets_;
   std::vector<Number> weights_, gradients_, first_moment_, second_moment_;

@@ -444,6 +444,7 @@ class RankDevice {
  private:
   static std::size_t checked(const Plan& plan, std::size_t device) {
     runtime::check_executable(plan);
+    runtime::require_no_tensor_parallelism(plan, "RankDevice");
     require(device < plan.schedule.size(), "RankDevice: device must be one of the plan",
             static_cast<std::int64_t>(device));
     if (const auto why = why_not_rank(plan)) throw InvalidInput(*why);

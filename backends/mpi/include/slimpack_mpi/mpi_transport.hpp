@@ -26,8 +26,8 @@
 
 namespace slimpack::mpi {
 
-/// One rank's end. It lives over all steps of a session and is used by one thread; rank and
-/// position in `Plan::schedule` are the same number. Where another rank has failed, was killed or
+/// One rank's end. It lives over all steps of a session and is used by one thread; rank and number
+/// of the device (`device_number`) are the same. Where another rank has failed, was killed or
 /// stopped, calls throw Aborted with the first cause; the rank must then end (`mpi::run`), for
 /// messages may be under way into memory that is gone.
 class MpiTransport {
@@ -44,13 +44,17 @@ class MpiTransport {
   /// The engine, for what all ranks do together, inside or outside of a step.
   [[nodiscard]] Engine& engine() noexcept { return engine_; }
 
-  /// Begins a step of a plan with so many stages a data-parallel rank. Throws InvalidInput unless
-  /// both are >= 1.
-  void begin_step(std::int32_t stages, std::int32_t max_in_flight) {
+  /// Begins a step of a plan with so many stages a data-parallel rank and so many tensor-parallel
+  /// devices a stage. Throws InvalidInput unless all are >= 1.
+  void begin_step(std::int32_t stages, std::int32_t max_in_flight,
+                  std::int32_t tensor_parallel = 1) {
     require(max_in_flight >= 1, "MpiTransport: window must be >= 1", max_in_flight);
     require(stages >= 1, "MpiTransport: stages must be >= 1", stages);
+    require(tensor_parallel >= 1, "MpiTransport: tensor-parallel devices must be >= 1",
+            tensor_parallel);
     engine_.locked([&] {
       stages_ = static_cast<std::size_t>(stages);
+      parts_ = static_cast<std::size_t>(tensor_parallel);
       max_in_flight_ = static_cast<std::size_t>(max_in_flight);
       channels_.clear();
       sums_.clear();
@@ -80,7 +84,7 @@ class MpiTransport {
                   runtime::to_string(channel),
               static_cast<std::int64_t>(message));
       ++state.posted;
-      state.receives.emplace_back().receive(comm_, device(channel.dp, channel.from), tag(channel),
+      state.receives.emplace_back().receive(comm_, device(channel, channel.from), tag(channel),
                                             into);
     });
   }
@@ -112,7 +116,7 @@ class MpiTransport {
                   runtime::to_string(channel),
               static_cast<std::int64_t>(message));
       ++state.sent;
-      state.sends.emplace_back().send(comm_, device(channel.dp, channel.to), tag(channel), from);
+      state.sends.emplace_back().send(comm_, device(channel, channel.to), tag(channel), from);
     });
   }
 
@@ -181,27 +185,41 @@ class MpiTransport {
   template <std::floating_point Element>
   void all_gather(const runtime::ProcessGroup& process_group, std::span<Element> values,
                   std::size_t first, std::size_t last) {
-    require(first <= last && last <= values.size(), "transport: all_gather past the end",
-            static_cast<std::int64_t>(last));
-    using Range = std::array<std::uint64_t, 2>;
-    std::vector<Range> ranges(process_group.members.size(), Range{first, last});
-    const Range own{first, last};
+    const std::vector<Range> ranges =
+        ranges_of(process_group, {first, last}, values.size(), "all_gather");
     run_collective(process_group, [&](Flight& flight, int tag) {
-      exchange(flight, tag, process_group, std::as_bytes(std::span(own)), [&](std::size_t member) {
-        return std::as_writable_bytes(std::span(ranges[member]));
+      const auto own = std::as_bytes(values.subspan(first, last - first));
+      for_each_other(process_group, [&](std::size_t member, std::size_t rank) {
+        flight.receive(comm_, rank, tag, std::as_writable_bytes(part(values, ranges[member])));
+        flight.send(comm_, rank, tag, own);
       });
     });
-    for (const Range& range : ranges) {
-      require(range[0] <= range[1] && range[1] <= values.size(),
-              "transport: all_gather past the end", static_cast<std::int64_t>(range[1]));
-    }
+  }
+
+  /// Every member gets its part of all others, and adds them up in the order of members.
+  template <std::floating_point Element>
+  void reduce_scatter(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                      std::size_t first, std::size_t last) {
+    const std::vector<Range> ranges =
+        ranges_of(process_group, {first, last}, values.size(), "reduce_scatter");
+    const std::size_t size = last - first;
+    std::vector<Element> parts(process_group.members.size() * size);
+    const auto brought = [&](std::size_t member) {
+      return std::span(parts).subspan(member * size, size);
+    };
+    const std::span<Element> own = values.subspan(first, size);
+    std::copy(own.begin(), own.end(), brought(process_group.self).begin());
     run_collective(process_group, [&](Flight& flight, int tag) {
-      exchange(flight, tag, process_group, std::as_bytes(values.subspan(first, last - first)),
-               [&](std::size_t member) {
-                 const Range& range = ranges[member];
-                 return std::as_writable_bytes(values.subspan(range[0], range[1] - range[0]));
-               });
+      for_each_other(process_group, [&](std::size_t member, std::size_t rank) {
+        flight.receive(comm_, rank, tag, std::as_writable_bytes(brought(member)));
+        flight.send(comm_, rank, tag, std::as_bytes(part(values, ranges[member])));
+      });
     });
+    for (std::size_t member = 1; member < process_group.members.size(); ++member) {
+      runtime::combine(brought(0), std::span<const Element>(brought(member)),
+                       runtime::Reduction::sum);
+    }
+    std::copy(brought(0).begin(), brought(0).end(), own.begin());
   }
 
   template <std::floating_point Element>
@@ -254,8 +272,10 @@ class MpiTransport {
   };
   using SumKey = std::pair<std::vector<std::size_t>, std::int64_t>;
 
-  [[nodiscard]] std::size_t device(std::int32_t dp, std::int32_t stage) const {
-    return static_cast<std::size_t>(dp) * stages_ + static_cast<std::size_t>(stage);
+  [[nodiscard]] std::size_t device(const runtime::Channel& channel, std::int32_t stage) const {
+    return (static_cast<std::size_t>(channel.dp) * stages_ + static_cast<std::size_t>(stage)) *
+               parts_ +
+           static_cast<std::size_t>(channel.tp);
   }
 
   /// Messages of one pair of ranks with one tag stay in order. What must not be confused has
@@ -316,15 +336,37 @@ class MpiTransport {
     engine_.fly([&](Flight& flight) { begin(flight, number); },
                 [&] { return "a collective with" + others(process_group); });
   }
-  /// Sends `bytes` to every other member, and receives what each sends into into(member).
-  template <std::invocable<std::size_t> Into>
-  void exchange(Flight& flight, int tag, const runtime::ProcessGroup& process_group,
-                std::span<const std::byte> bytes, Into into) {
+  /// Elements [first, second) of values that all members have.
+  using Range = std::array<std::uint64_t, 2>;
+  template <class Element>
+  [[nodiscard]] static std::span<Element> part(std::span<Element> values, const Range& range) {
+    return values.subspan(range[0], range[1] - range[0]);
+  }
+  /// Calls visit(member, rank) for every other member.
+  template <std::invocable<std::size_t, std::size_t> Visit>
+  static void for_each_other(const runtime::ProcessGroup& process_group, Visit visit) {
     for (std::size_t member = 0; member < process_group.members.size(); ++member) {
-      if (member == process_group.self) continue;
-      flight.receive(comm_, process_group.members[member], tag, into(member));
-      flight.send(comm_, process_group.members[member], tag, bytes);
+      if (member != process_group.self) visit(member, process_group.members[member]);
     }
+  }
+  /// The ranges of all members of `size` elements.
+  [[nodiscard]] std::vector<Range> ranges_of(const runtime::ProcessGroup& process_group,
+                                             const Range& own, std::size_t size, const char* what) {
+    const auto check = [&](const Range& range) {
+      require(range[0] <= range[1] && range[1] <= size,
+              "transport: " + std::string(what) + " past the end",
+              static_cast<std::int64_t>(range[1]));
+    };
+    check(own);
+    std::vector<Range> ranges(process_group.members.size(), own);
+    run_collective(process_group, [&](Flight& flight, int tag) {
+      for_each_other(process_group, [&](std::size_t member, std::size_t rank) {
+        flight.receive(comm_, rank, tag, std::as_writable_bytes(std::span(ranges[member])));
+        flight.send(comm_, rank, tag, std::as_bytes(std::span(own)));
+      });
+    });
+    for (const Range& range : ranges) check(range);
+    return ranges;
   }
 
   [[nodiscard]] std::vector<std::byte> take_staging() {
@@ -336,7 +378,7 @@ class MpiTransport {
 
   MPI_Comm comm_;
   std::uint64_t tag_end_ = 0;
-  std::size_t stages_ = 1, max_in_flight_ = 1;
+  std::size_t stages_ = 1, parts_ = 1, max_in_flight_ = 1;
   std::vector<std::byte> spare_;
 
   // Touched with the engine's lock held.

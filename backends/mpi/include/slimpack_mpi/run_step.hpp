@@ -35,10 +35,10 @@ template <class Link, class Device>
                                                    const runtime::MemoryObserver& observer = {}) {
   runtime::check_data(plan, data);
   const std::size_t rank = link.session().rank();
-  require(link.session().size() == program.devices.size(),
+  require(link.session().size() == program.device_count(),
           "run_step: ranks must be one a device of the plan",
           static_cast<std::int64_t>(link.session().size()));
-  link.begin_step(plan.parallel.pp, plan.max_in_flight);
+  link.begin_step(plan.parallel.pp, plan.max_in_flight, plan.parallel.tp);
   runtime::DeviceRun<Device, Link> run(plan, program, data, rank, backend, through, observer);
   const runtime::DeviceResult mine = run.run();
   link.end_step(processes::device_of(plan, rank) + ", between steps");

@@ -38,8 +38,11 @@ template <class Value>
 /// The device of a rank, for sentences.
 [[nodiscard]] inline std::string device_of(const Plan& plan, std::size_t rank) {
   const auto stages = static_cast<std::size_t>(plan.parallel.pp);
-  return "device (dp " + std::to_string(rank / stages) + ", pp " + std::to_string(rank % stages) +
-         ")";
+  const auto parts = static_cast<std::size_t>(plan.parallel.tp);
+  const std::size_t device = rank / parts;
+  return "device (dp " + std::to_string(device / stages) + ", pp " +
+         std::to_string(device % stages) +
+         (parts > 1 ? ", tp " + std::to_string(rank % parts) : std::string()) + ")";
 }
 
 /// Throws InvalidInput on every rank unless all have a plan of one hash, naming the ranks whose

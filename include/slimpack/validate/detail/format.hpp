@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/units.hpp"
@@ -66,6 +67,14 @@ inline void check_sizes(const Plan& plan, Findings& found, Sound& sound) {
     found.add(0, "value out of range", {}, [&] {
       return "model.kv_heads must divide model.heads " + std::to_string(model.heads) + ", got " +
              std::to_string(model.kv_heads);
+    });
+  }
+  for (const auto& [name, value] :
+       {std::pair{"heads", model.heads}, {"kv_heads", model.kv_heads}, {"ffn", model.ffn}}) {
+    if (parallel.tp < 1 || value % parallel.tp == 0) continue;
+    found.add(0, "value out of range", {}, [&, name = name, value = value] {
+      return "parallel.tp must divide model." + std::string(name) + " (" + std::to_string(value) +
+             "), got " + std::to_string(parallel.tp);
     });
   }
   const MemorySpec& memory = plan.memory;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "slimpack/core/units.hpp"
@@ -16,7 +17,7 @@
 
 namespace slimpack::validation {
 
-/// Bytes of one token from the tables of docs/equations.md, each entry a tp-th, rounded up.
+/// Bytes of one token, or of one row of a device, from the tables of docs/equations.md.
 struct TokenBytes {
   std::array<Size, kRecomputeModes> kept{};           ///< per layer
   std::array<Size, kRecomputeModes> forward_work{};   ///< workspace of F, by mode
@@ -29,14 +30,24 @@ struct TokenBytes {
   Size q_forward, q_backward;                         ///< exchange of queries
 };
 
-[[nodiscard]] inline TokenBytes token_bytes(const Plan& plan) {
+/// Whether tensor-parallel devices split hidden states by rows and the rest by width, which version
+/// 1 did not tell apart.
+[[nodiscard]] inline bool has_rows(const Plan& plan) {
+  return plan.version > 1 && plan.parallel.tp > 1;
+}
+
+/// What of a token one of `tp` devices holds: of widths a tp-th, rounded up. Hidden states and the
+/// statistics of norms are in it if `rows` are, the rest if `widths` are.
+[[nodiscard]] inline TokenBytes token_bytes(const Plan& plan, bool rows, bool widths,
+                                            std::int64_t tp) {
   const ModelShape& model = plan.model;
-  const std::int64_t tp = plan.parallel.tp;
   const Size e = model.bytes_per_element, t = std::max<std::int64_t>(model.bytes_per_element, 4);
-  const Size g = plan.memory.gradient_bytes, h = model.hidden, f = model.ffn, heads = model.heads;
-  const Size q = heads * Size{model.head_dim}, k = Size{model.kv_heads} * Size{model.head_dim};
+  const Size g = plan.memory.gradient_bytes, h = rows ? model.hidden : 0, norms = rows ? 2 : 0;
+  const Size f = widths ? model.ffn : 0, heads = widths ? model.heads : 0;
+  const Size kv_heads = widths ? model.kv_heads : 0;
+  const Size q = heads * Size{model.head_dim}, k = kv_heads * Size{model.head_dim};
   const std::array<Size, kRecomputeModes> kept = {
-      (h * 4 + q * 2 + f * 3) * e + (heads + 2) * t,
+      (h * 4 + q * 2 + f * 3) * e + (heads + norms) * t,
       (h * 2 + q * 2 + f * 2) * e + heads * t,
       (h + q) * e + heads * t,
       h * e,
@@ -81,9 +92,20 @@ struct TokenBytes {
   return owned;
 }
 
+/// Of [begin, end) of a sample, positions x with (x + sample) mod `devices` = `device`.
+[[nodiscard]] inline std::int64_t rows_between(std::int64_t begin, std::int64_t end,
+                                               std::size_t sample, std::int64_t device,
+                                               std::int64_t devices) {
+  const auto shift = static_cast<std::int64_t>(sample % static_cast<std::size_t>(devices));
+  const std::int64_t first = (device - shift + devices) % devices;  // the least such position
+  const auto below = [&](std::int64_t x) { return x > first ? (x - 1 - first) / devices + 1 : 0; };
+  return below(end) - below(begin);
+}
+
 /// What a MicroPack is to one rank of its group.
 struct PackPart {
   Size tokens;  ///< own
+  Size rows;    ///< of them, that a tensor-parallel device holds at most
   Size kept;    ///< bytes per layer, allocated by F, freed by B
   Size work;    ///< workspace, without exchange
   Size made;    ///< B apart: bytes per layer that it makes for W
@@ -98,7 +120,12 @@ struct PackPart {
 class Parts {
  public:
   Parts(const Plan& plan, const std::vector<std::vector<Piece>>& pieces)
-      : plan_(plan), pieces_(pieces), bytes_(token_bytes(plan)), samples_(plan.groups.size()) {
+      : plan_(plan),
+        pieces_(pieces),
+        weights_(cuts_of(plan, Pass::weight)),
+        bytes_(token_bytes(plan, !has_rows(plan), true, plan.parallel.tp)),
+        row_bytes_(has_rows(plan) ? token_bytes(plan, true, false, 1) : TokenBytes{}),
+        samples_(plan.groups.size()) {
     for (std::size_t i = 0; i < plan.samples.size(); ++i) {
       samples_[index(plan.sample_group[i])].push_back(i);
     }
@@ -107,6 +134,10 @@ class Parts {
   }
 
   [[nodiscard]] const TokenBytes& bytes() const noexcept { return bytes_; }
+  /// Hidden states of the pack on the device that holds most of its rows.
+  [[nodiscard]] Size hidden(const PackPart& pack) const {
+    return pack.tokens * bytes_.hidden + pack.rows * row_bytes_.hidden;
+  }
   [[nodiscard]] Size exchange(PackId pack) const { return exchange_[index(pack)]; }
 
   [[nodiscard]] std::vector<PackPart> of_rank(const Frame& frame, std::size_t rank) const {
@@ -160,11 +191,75 @@ class Parts {
         }
         part(pack).left = part(pack).work = part(pack).tokens * bytes_.left_apart;
       }
+      if (!has_rows(plan_)) continue;
+      add_rows(member, part);
+      const std::int64_t tp = plan_.parallel.tp;
+      const Size tile = Size{plan_.memory.head_tile.value}.part(tp);
+      for (const PackId pack : frame.packs[member.group]) {
+        part(pack).work += Size{2} * Size{tp} * std::min(part(pack).rows, tile) * row_bytes_.hidden;
+      }
     }
     return parts;
   }
 
  private:
+  /// Adds what the device holds that has most rows of the tokens of one forward, one backward and
+  /// one weight MicroPack, for all of those.
+  template <class PartOf>
+  void add_rows(const Membership& member, const PartOf& part) const {
+    const std::int64_t tp = plan_.parallel.tp, block = plan_.memory.cp_block_tokens.value;
+    const auto ranks = static_cast<std::int64_t>(plan_.groups[member.group].size());
+    using Key = std::array<std::size_t, 3>;  // forward, backward and weight, one too many: none
+    std::map<Key, std::vector<std::int64_t>> rows;
+    const auto count = [&](const Key& key, std::size_t sample, std::int64_t begin,
+                           std::int64_t end) {
+      auto& counted = rows.try_emplace(key, static_cast<std::size_t>(tp), 0).first->second;
+      for (std::int64_t from = begin; from < end;) {  // block by block
+        const std::int64_t to = ranks == 1 ? end : std::min(end, (from / block + 1) * block);
+        const std::int64_t turn = from / block % (2 * ranks);
+        const bool own = ranks == 1 || std::min(turn, 2 * ranks - 1 - turn) ==
+                                           static_cast<std::int64_t>(member.place);
+        for (std::int64_t device = 0; own && device < tp; ++device) {
+          counted[static_cast<std::size_t>(device)] += rows_between(from, to, sample, device, tp);
+        }
+        from = to;
+      }
+    };
+    for (const std::size_t sample : samples_[member.group]) {
+      for (const Piece& piece : pieces_[sample]) {
+        const Key key{index(piece.forward), index(piece.backward), plan_.micropacks.size()};
+        if (plan_.micropacks[index(piece.backward)].weights == WeightGradients::with) {
+          count(key, sample, piece.begin.value, piece.end.value);
+          continue;
+        }
+        for (const Cut& cut : weights_[sample]) {
+          const Tokens begin = std::max(piece.begin, cut.begin), end = std::min(piece.end, cut.end);
+          if (begin < end) count({key[0], key[1], index(cut.pack)}, sample, begin.value, end.value);
+        }
+      }
+    }
+    for (const auto& [key, counted] : rows) {
+      const Size most = *std::max_element(counted.begin(), counted.end());
+      const MicroPack& backward = plan_.micropacks[key[1]];
+      const auto mode = static_cast<std::size_t>(backward.recompute);
+      PackPart& down = part(static_cast<PackId>(key[0]));
+      PackPart& up = part(static_cast<PackId>(key[1]));
+      for (PackPart* const pack : {&down, &up}) {
+        pack->rows += most;
+        pack->kept += most * row_bytes_.kept[mode];
+      }
+      down.work += most * row_bytes_.forward_work[mode];
+      up.work += most * row_bytes_.backward_work[mode];
+      if (backward.weights == WeightGradients::with) continue;
+      up.made += most * row_bytes_.for_weights[mode];
+      up.left += most * row_bytes_.left_apart;
+      PackPart& weight = part(static_cast<PackId>(key[2]));
+      weight.rows += most;
+      weight.left += most * row_bytes_.left_apart;
+      weight.work += most * row_bytes_.left_apart;
+    }
+  }
+
   /// Whether a sample's gradients of keys and values are summed over several B, which version 1
   /// takes for granted.
   [[nodiscard]] bool is_summed(std::size_t sample) const {
@@ -203,7 +298,8 @@ class Parts {
 
   const Plan& plan_;
   const std::vector<std::vector<Piece>>& pieces_;
-  TokenBytes bytes_;
+  Cuts weights_;
+  TokenBytes bytes_, row_bytes_;
   std::vector<std::vector<std::size_t>> samples_;  ///< by group
   std::vector<Size> exchange_;
 };
@@ -219,11 +315,18 @@ class Parts {
   return whole + rest * (pp + 1) / stages - rest * pp / stages;
 }
 
-/// Workspace of H on a stage for each token of a tile.
-[[nodiscard]] inline Size head_work(const Plan& plan, std::int64_t pp) {
+/// Workspace of H on a stage. Of a tile's rows a tensor-parallel device has logits, statistics and
+/// two whole rows each, of its own the hidden states.
+[[nodiscard]] inline Size head_work(const Plan& plan, std::int64_t pp, const PackPart& pack) {
   const Size e = plan.model.bytes_per_element, t = std::max<std::int64_t>(4, e.value());
-  const Size h = plan.model.hidden, g = plan.memory.gradient_bytes;
-  return (vocabulary_rows(plan, pp) * t + h * 3 * e + h * g + t * 4).part(plan.parallel.tp);
+  const Size h = plan.model.hidden, g = plan.memory.gradient_bytes, v = vocabulary_rows(plan, pp);
+  const Size tile = plan.memory.head_tile.value, tp = plan.parallel.tp;
+  const Size hidden = h * 3 * e + h * g;
+  if (!has_rows(plan)) {
+    return std::min(pack.tokens, tile) * (v * t + hidden + t * 4).part(tp.value());
+  }
+  const Size rows = std::min(pack.rows, tile.part(tp.value()));
+  return rows * hidden + rows * tp * (v.part(tp.value()) * t + t * 4 + h * 2 * e);
 }
 
 /// Weights, gradients and optimizer state of a stage.
@@ -231,16 +334,18 @@ class Parts {
   const ModelShape& model = plan.model;
   const Size h = model.hidden, q = Size{model.heads} * Size{model.head_dim};
   const Size k = Size{model.kv_heads} * Size{model.head_dim};
-  const Size layer = h * q * 2 + h * k * 2 + h * Size{model.ffn} * 3 + h * 2;
+  // Norms are on all tensor-parallel devices, matrices in parts; version 1 counts parts of all.
+  const std::int64_t split = has_rows(plan) ? plan.parallel.tp : 1;
+  const Size layer = (h * q * 2 + h * k * 2 + h * Size{model.ffn} * 3).part(split) + h * 2;
   Size weights;
   for (const Stage& stage : plan.stages) {
     if (stage.pp == pp) weights += layer * Size{stage.layers()};
   }
   const bool table = pp == 0, last = pp + 1 == plan.parallel.pp;
-  if (table) weights += h * Size{model.vocab};
+  if (table) weights += h * Size{model.vocab}.part(split);
   if (last) weights += h;
-  if (!(model.tied && table)) weights += h * vocabulary_rows(plan, pp);
-  const std::int64_t e = model.bytes_per_element, tp = plan.parallel.tp;
+  if (!(model.tied && table)) weights += h * vocabulary_rows(plan, pp).part(split);
+  const std::int64_t e = model.bytes_per_element, tp = split > 1 ? 1 : plan.parallel.tp;
   const Size state = Size{2} * Size{std::max<std::int64_t>(4, e)} + Size{e < 4 ? 4 : 0};
   const std::int64_t sharers =
       plan.memory.optimizer == OptimizerState::sharded ? plan.parallel.dp : 1;

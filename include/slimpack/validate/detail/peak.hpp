@@ -101,7 +101,7 @@ class MemoryWalk {
   const PackPart& part(const Unit& unit) const {
     return rank_parts_[member(unit.pack).first + frame_.slot[index(unit.pack)]];
   }
-  Size output(const PackPart& pack) const { return pack.tokens * parts_.bytes().hidden; }
+  Size output(const PackPart& pack) const { return parts_.hidden(pack); }
   std::size_t box(const Unit& unit, const Peer& peer) const {
     const auto place =
         static_cast<std::size_t>(&member(unit.pack) - frame_.membership[rank_].data());
@@ -164,8 +164,7 @@ class MemoryWalk {
         if (stage != stage_) hear(stage, position(unit, stage, frame_.chunks));
       }
     }
-    const Size work = std::min(pack.tokens, Size{plan_.memory.head_tile.value}) *
-                      head_work(plan_, static_cast<std::int64_t>(stage_));
+    const Size work = head_work(plan_, static_cast<std::int64_t>(stage_), pack);
     if (last) level_ += output(pack);  // hidden gradients
     level_ += work;
     note(i);

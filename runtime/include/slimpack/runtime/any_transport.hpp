@@ -61,6 +61,12 @@ class AnyTransport {
   /// Gathers the parts of all ranks in `values`; this one has [first, last).
   virtual void all_gather(const ProcessGroup& process_group, std::span<double> values,
                           std::size_t first, std::size_t last) = 0;
+  /// Leaves the sum over the ranks of the group in the [first, last) of each.
+  virtual void reduce_scatter(const ProcessGroup& process_group, std::span<float> values,
+                              std::size_t first, std::size_t last) = 0;
+  /// Leaves the sum over the ranks of the group in the [first, last) of each.
+  virtual void reduce_scatter(const ProcessGroup& process_group, std::span<double> values,
+                              std::size_t first, std::size_t last) = 0;
   /// Queues a sum over the ranks of the group, in place, which runs beside units.
   virtual void queue_sum(const ProcessGroup& process_group, std::int64_t tag,
                          std::span<float> values) = 0;
@@ -132,6 +138,14 @@ class ErasedTransport final : public AnyTransport {
   void all_gather(const ProcessGroup& process_group, std::span<double> values, std::size_t first,
                   std::size_t last) override {
     link_.all_gather(process_group, values, first, last);
+  }
+  void reduce_scatter(const ProcessGroup& process_group, std::span<float> values, std::size_t first,
+                      std::size_t last) override {
+    link_.reduce_scatter(process_group, values, first, last);
+  }
+  void reduce_scatter(const ProcessGroup& process_group, std::span<double> values,
+                      std::size_t first, std::size_t last) override {
+    link_.reduce_scatter(process_group, values, first, last);
   }
   void queue_sum(const ProcessGroup& process_group, std::int64_t tag,
                  std::span<float> values) override {

@@ -120,7 +120,7 @@ inline BufferLayout replay(const Plan& plan, const Program& program, std::size_t
 
 }  // namespace detail
 
-/// Where the buffers of device `device` (in `Plan::schedule`) lie, each at a multiple of
+/// Where the buffers of device `device` (`device_number`) lie, each at a multiple of
 /// `alignment`, weights, gradients and optimizer state apart. A send's buffer has its place until
 /// `max_in_flight` or the step's end makes the device wait for it: no send ends later, so that
 /// buffers that are in use at one time never overlap, whenever sends end. Throws as run_step where

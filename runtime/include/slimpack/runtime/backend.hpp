@@ -16,6 +16,7 @@
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/tensor_rows.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/process_groups.hpp"
@@ -31,10 +32,11 @@ struct StepData {
   std::vector<std::vector<std::optional<std::int32_t>>> targets;
 };
 
-/// A block and its own memory.
+/// A block and its own memory. With tensor parallelism it has room for the largest share of rows of
+/// any device: "own rows" below are those of this device (`TensorRows`), all rows without it.
 struct BlockMemory {
-  std::span<std::byte> kept;              ///< F and B: layers x kept_bytes x rows
-  std::span<std::byte> hidden_gradient;   ///< H, and B of the last virtual stage: rows x hidden
+  std::span<std::byte> kept;  ///< F and B: layers x kept_bytes x rows, of hidden states own rows
+  std::span<std::byte> hidden_gradient;   ///< H, and B of the last virtual stage: own rows x hidden
   Tokens rows;                            ///< tokens of the block
   Recompute recompute = Recompute::none;  ///< what `kept` holds of each layer and row
 };
@@ -46,6 +48,8 @@ struct PieceMemory {
   Tokens row;             ///< of its first token in that block
   /// B that leaves weights apart, and W: layers x left_apart bytes (`LayerBytes`) x rows.
   std::span<std::byte> apart{};
+  Tokens own{};      ///< own rows of the piece; all without tensor parallelism
+  Tokens own_row{};  ///< of the first of them among the own rows of that block
 };
 
 /// One rank's part of a slice with its memory. Own token i of the sample (counted from 0) has its
@@ -63,29 +67,39 @@ struct SegmentMemory {
   std::span<std::byte> gradients;           ///< layers x 2 x key width x own tokens of the sample
 };
 
-/// A piece of `work` with its place among the blocks of the call.
+/// A piece of `work` with its place among the blocks of the call and its rows on a device.
 [[nodiscard]] inline PieceMemory piece_memory(const Program& program, const PackWork& work,
-                                              std::size_t piece) {
+                                              std::size_t piece, const TensorRows& rows = {}) {
   const Piece& found = program.pieces[piece];
   const auto block = std::find(work.blocks.begin(), work.blocks.end(), found.block);
-  return {found, static_cast<std::size_t>(block - work.blocks.begin()), found.block_row};
-}
-
-/// A segment of `work` without keys and values.
-[[nodiscard]] inline SegmentMemory segment_memory(const Program& program, const PackWork& work,
-                                                  const Segment& segment) {
-  const KeptKeys kept = program.keys[index(segment.slice.sample)];
-  SegmentMemory memory{segment.slice, segment.exchange, segment.rows, kept, {}, {}, {}};
-  for (const std::size_t piece : segment.pieces) {
-    memory.pieces.push_back(piece_memory(program, work, piece));
+  PieceMemory memory{found,           static_cast<std::size_t>(block - work.blocks.begin()),
+                     found.block_row, {},
+                     found.length(),  found.block_row};
+  if (rows.devices > 1) {
+    memory.own = rows.between(found.sample, found.begin, found.end);
+    memory.own_row = program.own_block_rows[piece * static_cast<std::size_t>(rows.devices) +
+                                            static_cast<std::size_t>(rows.device)];
   }
   return memory;
 }
 
-/// F, B or W of a pack on one virtual stage. `input` and `output` are rows x hidden: activations in
-/// F, gradients in B. `input` is empty where the backend has it otherwise: token embeddings in F of
-/// virtual stage 0, hidden gradients in B of the last one. `output` is empty in B of virtual stage
-/// 0. W has neither, nor blocks: all that it needs is in the memory `apart` of its pieces.
+/// A segment of `work` without keys and values.
+[[nodiscard]] inline SegmentMemory segment_memory(const Program& program, const PackWork& work,
+                                                  const Segment& segment,
+                                                  const TensorRows& rows = {}) {
+  const KeptKeys kept = program.keys[index(segment.slice.sample)];
+  SegmentMemory memory{segment.slice, segment.exchange, segment.rows, kept, {}, {}, {}};
+  for (const std::size_t piece : segment.pieces) {
+    memory.pieces.push_back(piece_memory(program, work, piece, rows));
+  }
+  return memory;
+}
+
+/// F, B or W of a pack on one virtual stage. `input` and `output` are own rows x hidden:
+/// activations in F, gradients in B; with tensor parallelism they have room for the largest share.
+/// `input` is empty where the backend has it otherwise: token embeddings in F of virtual stage 0,
+/// hidden gradients in B of the last one. `output` is empty in B of virtual stage 0. W has neither,
+/// nor blocks: all that it needs is in the memory `apart` of its pieces.
 struct PackCall {
   PackId pack{};                          ///< forward pack for F, backward for B, weight for W
   std::int32_t chunk = 0;                 ///< chunk of the device that holds the layers
@@ -101,12 +115,15 @@ struct PackCall {
   std::span<std::byte> workspace;         ///< of any content; its size is in docs/equations.md
   WeightGradients weights = WeightGradients::with;  ///< B: `apart` fills `apart` of its pieces
   bool releases =
-      false;  ///< B and W: gradients of a layer that it has passed may be summed at once
+      false;            ///< B and W: gradients of a layer that it has passed may be summed at once
+  TensorRows own;       ///< which rows the device holds
+  ProcessGroup tensor;  ///< the tensor-parallel devices of rank and stage, in step with this one
 };
 
-/// The call of F, B or W of a device of stage `pp`, without memory. O(ranks of the group).
+/// The call of F, B or W of a device, without memory. O(ranks of the group + tp).
 [[nodiscard]] inline PackCall pack_call(const Plan& plan, const Program& program,
-                                        const UnitWork& work, std::int32_t pp) {
+                                        const UnitWork& work,
+                                        const StageProcessGroups& process_groups) {
   const MicroPack& pack = plan.micropacks[index(work.unit.pack)];
   PackCall call;
   call.pack = work.unit.pack;
@@ -116,17 +133,16 @@ struct PackCall {
   call.weights = pack.weights;
   call.releases = work.releases;
   call.shard = cp_shard_of(plan, pack.group, work.rank);
-  call.ring.self = work.rank;
-  for (const std::int32_t dp : plan.groups[index(pack.group)]) {
-    call.ring.members.push_back(device_index(plan, dp, pp));
-  }
+  call.ring = process_groups.of_ranks(plan.groups[index(pack.group)], work.rank);
+  call.own = {process_groups.tp, plan.parallel.tp};
+  call.tensor = process_groups.tensor();
   call.rows = program.packs[index(work.unit.pack)][work.rank].rows;
   return call;
 }
 
-/// H of a forward pack. On the last stage `hidden` is the last layer's output, rows x hidden, the
-/// hidden gradients of the blocks are to be filled, and `losses` gets one number a row, zero where
-/// a token has no target, by the end of the step; elsewhere they are empty.
+/// H of a forward pack. On the last stage `hidden` is the last layer's output, own rows x hidden,
+/// the hidden gradients of the blocks are to be filled, and `losses` gets one number a row, zero
+/// where a token has no target, by the end of the step; elsewhere they are empty.
 struct HeadCall {
   PackId pack{};                      ///< a forward pack
   Tokens rows;                        ///< tokens of the pack that the rank owns; can be 0
@@ -136,21 +152,27 @@ struct HeadCall {
   std::span<const std::byte> hidden;  ///< output of the last layer, before the final norm
   std::span<double> losses;           ///< in the order of the rows
   std::span<std::byte> workspace;     ///< of any content, for min(rows, head_tile) rows
+  TensorRows own;                     ///< which rows the device holds
+  ProcessGroup tensor;                ///< the tensor-parallel devices of rank and stage
 };
 
-/// The call of H of device (dp, pp), without memory. O(pieces x blocks).
+/// The call of H of a device, without memory. O(pieces x blocks).
 [[nodiscard]] inline HeadCall head_call(const Plan& plan, const Program& program,
-                                        const UnitWork& work, std::int32_t dp, std::int32_t pp) {
+                                        const UnitWork& work,
+                                        const StageProcessGroups& process_groups) {
   const PackWork& part = program.packs[index(work.unit.pack)][work.rank];
   HeadCall call;
   call.pack = work.unit.pack;
   call.rows = part.rows;
-  call.stages = plan.parallel.head == LmHead::shard
-                    ? StageProcessGroups{plan.parallel, dp, pp}.stages()
-                    : ProcessGroup{{device_index(plan, dp, pp)}, 0};
+  call.stages =
+      plan.parallel.head == LmHead::shard
+          ? process_groups.stages()
+          : ProcessGroup{{process_groups.device_at(process_groups.dp, process_groups.pp)}, 0};
+  call.own = {process_groups.tp, plan.parallel.tp};
+  call.tensor = process_groups.tensor();
   for (const Segment& segment : part.segments) {
     for (const std::size_t piece : segment.pieces) {
-      call.pieces.push_back(piece_memory(program, part, piece));
+      call.pieces.push_back(piece_memory(program, part, piece, call.own));
     }
   }
   return call;
@@ -168,6 +190,8 @@ struct HeadCall {
 ///   awaits all sums, then updates the weights.
 /// - A backend that has `finish(link)` gets this call behind the last unit: what it has queued,
 ///   losses above all, has happened when it returns.
+/// - With tensor parallelism the devices `tensor` of a call run it at the same time: each holds its
+///   heads, its part of ffn and vocabulary, its rows, and all gains of norms, which stay equal.
 /// - Equal input gives equal bits, in any interleaving of devices.
 template <class Candidate, class Link>
 concept Backend =

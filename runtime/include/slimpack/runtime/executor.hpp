@@ -2,7 +2,9 @@
 // Walks one device's order of a plan: receives, allocates, computes, sends, frees.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -15,9 +17,9 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
-#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/tensor_rows.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/apart_rows.hpp"
 #include "slimpack/runtime/backend.hpp"
@@ -25,10 +27,11 @@
 #include "slimpack/runtime/process_groups.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/transport.hpp"
+#include "slimpack/runtime/workspace.hpp"
 
 namespace slimpack::runtime {
 
-/// Runs the order of device `device` (in `Plan::schedule`) once.
+/// Runs the order of device `device` (`device_number`) once.
 ///
 ///     const Program program = make_program(plan);
 ///     DeviceRun run(plan, program, data, device, backend, link, observer);
@@ -49,15 +52,18 @@ class DeviceRun {
             Device& backend, Link& link, const MemoryObserver& observer)
       : plan_(plan),
         program_(program),
-        own_(program.devices[device]),
+        own_(program.of_device(device)),
+        rows_(program.rows_of_device(device)),
+        process_groups_{plan.parallel, own_.dp, own_.pp, static_cast<std::int32_t>(rows_.device)},
         data_(data),
         device_(device),
         backend_(backend),
         link_(link),
         observer_(observer),
         size_(backend.element_bytes()),
-        layer_(layer_bytes(plan.model, size_)),
-        apart_(backend, program, layer_) {
+        layer_(split_bytes(plan, size_)),
+        boundary_(program, layer_, rows_),
+        apart_(backend, program, layer_, rows_) {
     if constexpr (!WeightBackend<Device, Link>) require_weights_with(plan, "execution");
   }
 
@@ -99,6 +105,7 @@ class DeviceRun {
 
   [[nodiscard]] std::string place() const {
     std::string text = "device (dp " + std::to_string(own_.dp) + ", pp " + std::to_string(own_.pp);
+    if (rows_.devices > 1) text += ", tp " + std::to_string(rows_.device);
     if (!started_) return text + "), start of the step";
     if (unit_ >= own_.units.size()) return text + "), end of the step";
     return text + "), unit " + std::to_string(unit_) + ", " + to_string(own_.units[unit_].unit);
@@ -152,18 +159,14 @@ class DeviceRun {
 
   // --- messages ---
 
-  [[nodiscard]] std::int64_t boundary_bytes(Tokens rows) const {
-    return rows.value * layer_.boundary;
-  }
-
   void post(Moment moment, MessageRef message) {
-    const ChannelWork& channel = program_.channels[message.channel];
-    if (message.index >= channel.messages.size()) return;
-    const std::int64_t size = boundary_bytes(channel.messages[message.index].rows);
+    if (message.index >= program_.channels[message.channel].messages.size()) return;
+    const std::int64_t size = boundary_.bytes(boundary_.sent(message));
     Held& held =
         receives_.emplace(message, Held{backend_.allocate(Bytes{size}), Bytes{size}}).first->second;
     emit(moment, MemoryKind::receive_buffer, message, unit_, held.bytes);
-    link_.post_receive(channel.channel, message.index, bytes(held));
+    link_.post_receive(boundary_.channel(message.channel), message.index,
+                       boundary_.travelling(message, bytes(held)));
   }
 
   void emit_sent(MessageRef message, const Held& held) {
@@ -176,7 +179,7 @@ class DeviceRun {
       const auto& [message, held] = send;
       const ChannelWork& work = program_.channels[message.channel];
       const bool ended = work.messages[message.index].kept_until <= unit_ &&
-                         link_.send_ended(work.channel, message.index);
+                         link_.send_ended(boundary_.channel(message.channel), message.index);
       if (ended) emit_sent(message, held);
       return ended;
     });
@@ -185,7 +188,7 @@ class DeviceRun {
   void await_send(MessageRef message) {
     const auto send = sends_.find(message);
     if (send == sends_.end()) return;
-    link_.await_send(program_.channels[message.channel].channel, message.index);
+    link_.await_send(boundary_.channel(message.channel), message.index);
     emit_sent(message, send->second);
     sends_.erase(send);
   }
@@ -215,7 +218,7 @@ class DeviceRun {
       await_send({work.send->channel, work.send->index - max_in_flight});
     }
     if (const auto& from = work.receive) {
-      link_.await_receive(program_.channels[from->channel].channel, from->index);
+      link_.await_receive(boundary_.channel(from->channel), from->index);
     }
     collect_sends();
     switch (work.unit.kind) {
@@ -241,8 +244,8 @@ class DeviceRun {
     emit_changes(Moment::unit_end);
     if (work.send) {
       const MessageRef message = *work.send;
-      link_.queue_send(program_.channels[message.channel].channel, message.index,
-                       bytes(sends_.at(message)));
+      link_.queue_send(boundary_.channel(message.channel), message.index,
+                       boundary_.travelling(message, bytes(sends_.at(message))));
     }
     if (work.receive) {
       const auto done = receives_.find(*work.receive);
@@ -267,8 +270,8 @@ class DeviceRun {
   }
 
   /// The buffer for what leaves the unit towards virtual stage `to`.
-  [[nodiscard]] std::span<std::byte> output(const UnitWork& work, std::int32_t to, Tokens rows) {
-    const std::int64_t size = boundary_bytes(rows);
+  [[nodiscard]] std::span<std::byte> output(const UnitWork& work, std::int32_t to) {
+    const std::int64_t size = boundary_.bytes(part(work));
     if (!work.send) return keep(handed_, {work.unit.pack, to}, MemoryKind::receive_buffer, size);
     Held held{backend_.allocate(Bytes{size}), Bytes{size}};
     emit(Moment::unit_start, MemoryKind::send_buffer, *work.send, unit_, held.bytes);
@@ -286,21 +289,33 @@ class DeviceRun {
     return program_.packs[index(work.unit.pack)][work.rank];
   }
 
+  /// Runs a unit with its workspace.
+  template <class Call, std::invocable Run>
+  void run_in(const UnitWork& work, Call& call, Run run) {
+    Held held =
+        hold(MemoryKind::workspace, workspace_bytes(plan_, program_, size_, layer_, work, own_.pp));
+    call.workspace = bytes(held);
+    emit_changes(Moment::unit_start);
+    run();
+    drop(MemoryKind::workspace, std::move(held));
+  }
+
   void forward(const UnitWork& work) {
-    PackCall call = pack_call(plan_, program_, work, own_.pp);
+    PackCall call = pack_call(plan_, program_, work, process_groups_);
     const std::int64_t layers = stage(work).layers();
-    const std::int64_t page_bytes = layers * layer_.kv * plan_.memory.page_tokens.value;
+    const std::int64_t page_bytes = layers * layer_.token.kv * plan_.memory.page_tokens.value;
     for (const std::size_t id : part(work).blocks) {
       const Block& block = program_.blocks[id];
-      const std::int64_t row = layers * layer_.kept[static_cast<std::size_t>(block.recompute)];
-      call.blocks.push_back(
-          {keep(kept_, {call.chunk, id}, MemoryKind::activations, row * block.rows.value),
-           {},
-           block.rows,
-           block.recompute});
+      const auto mode = static_cast<std::size_t>(block.recompute);
+      const std::int64_t size = layers * (block.rows.value * layer_.token.kept[mode] +
+                                          block.share.value * layer_.row.kept[mode]);
+      call.blocks.push_back({keep(kept_, {call.chunk, id}, MemoryKind::activations, size),
+                             {},
+                             block.rows,
+                             block.recompute});
     }
     for (const Segment& segment : part(work).segments) {
-      SegmentMemory memory = segment_memory(program_, part(work), segment);
+      SegmentMemory memory = segment_memory(program_, part(work), segment, rows_);
       Sample& sample = samples_[{call.chunk, segment.slice.sample}];
       const std::int64_t pages =
           pages_of(call.shard.before(segment.slice.end), plan_.memory.page_tokens);
@@ -317,24 +332,19 @@ class DeviceRun {
     if (work.virtual_stage > 0) call.input = input(work);
     if (is_last(work)) {
       call.output =
-          keep(last_outputs_, call.pack, MemoryKind::last_output, boundary_bytes(call.rows));
+          keep(last_outputs_, call.pack, MemoryKind::last_output, boundary_.bytes(part(work)));
     } else {
-      call.output = output(work, work.virtual_stage + 1, call.rows);
+      call.output = output(work, work.virtual_stage + 1);
     }
-    Held workspace =
-        hold(MemoryKind::workspace, workspace_bytes(plan_, program_, layer_, work, Pass::forward));
-    call.workspace = bytes(workspace);
-    emit_changes(Moment::unit_start);
-    backend_.forward(call, link_);
-    drop(MemoryKind::workspace, std::move(workspace));
+    run_in(work, call, [&] { backend_.forward(call, link_); });
     drop_handed(work);
   }
 
   void backward(const UnitWork& work) {
-    PackCall call = pack_call(plan_, program_, work, own_.pp);
+    PackCall call = pack_call(plan_, program_, work, process_groups_);
     const std::int64_t layers = stage(work).layers();
     for (const Segment& segment : part(work).segments) {
-      SegmentMemory memory = segment_memory(program_, part(work), segment);
+      SegmentMemory memory = segment_memory(program_, part(work), segment, rows_);
       Sample& sample = samples_[{call.chunk, segment.slice.sample}];
       const Tokens length = plan_.samples[index(segment.slice.sample)];
       require(sample.forward == length && sample.backward == segment.slice.end,
@@ -342,7 +352,8 @@ class DeviceRun {
               static_cast<std::int64_t>(index(segment.slice.sample)));
       sample.backward = segment.slice.begin;
       if (memory.kept.gradients && sample.gradients.empty()) {
-        const std::int64_t size = layers * layer_.kv_gradient * call.shard.before(length).value;
+        const std::int64_t size =
+            layers * layer_.token.kv_gradient * call.shard.before(length).value;
         sample.gradients.push_back(hold(MemoryKind::key_value_gradients, size));
         backend_.clear(sample.gradients.back().buffer);
       }
@@ -364,27 +375,19 @@ class DeviceRun {
     const bool apart = call.weights == WeightGradients::apart;
     if (apart) apart_.begin(call, part(work), layers, kept_change());
     if (!is_last(work)) call.input = input(work);
-    if (work.virtual_stage > 0) call.output = output(work, work.virtual_stage - 1, call.rows);
-    Held workspace =
-        hold(MemoryKind::workspace, workspace_bytes(plan_, program_, layer_, work, Pass::backward));
-    call.workspace = bytes(workspace);
-    emit_changes(Moment::unit_start);
-    backend_.backward(call, link_);
-    drop(MemoryKind::workspace, std::move(workspace));
+    if (work.virtual_stage > 0) call.output = output(work, work.virtual_stage - 1);
+    run_in(work, call, [&] { backend_.backward(call, link_); });
     drop_handed(work);
-    if (apart) apart_.leave(call, part(work), kept_change());
+    if (apart) apart_.leave(part(work), layers, kept_change());
     release(work);
   }
 
   void weight(const UnitWork& work) {
-    PackCall call = pack_call(plan_, program_, work, own_.pp);
+    PackCall call = pack_call(plan_, program_, work, process_groups_);
     apart_.fill(call, part(work));
-    Held workspace =
-        hold(MemoryKind::workspace, workspace_bytes(plan_, program_, layer_, work, Pass::weight));
-    call.workspace = bytes(workspace);
-    emit_changes(Moment::unit_start);
-    if constexpr (WeightBackend<Device, Link>) backend_.weight(call, link_);
-    drop(MemoryKind::workspace, std::move(workspace));
+    run_in(work, call, [&] {
+      if constexpr (WeightBackend<Device, Link>) backend_.weight(call, link_);
+    });
     apart_.free(call, part(work), kept_change());
   }
 
@@ -416,13 +419,13 @@ class DeviceRun {
 
   void head(const UnitWork& work) {
     const bool last = own_.pp + 1 == plan_.parallel.pp;
-    HeadCall call = head_call(plan_, program_, work, own_.dp, own_.pp);
+    HeadCall call = head_call(plan_, program_, work, process_groups_);
     for (const std::size_t id : part(work).blocks) {
       const Block& block = program_.blocks[id];
       BlockMemory memory{{}, {}, block.rows, block.recompute};
       if (last) {
         memory.hidden_gradient =
-            keep(hidden_, id, MemoryKind::hidden_gradients, boundary_bytes(block.rows));
+            keep(hidden_, id, MemoryKind::hidden_gradients, boundary_.bytes(block));
       }
       call.blocks.push_back(memory);
     }
@@ -434,13 +437,7 @@ class DeviceRun {
                            std::vector<double>(static_cast<std::size_t>(call.rows.value)));
       call.losses = losses_.back().second;
     }
-    Held workspace = hold(MemoryKind::workspace,
-                          std::min(call.rows, plan_.memory.head_tile).value *
-                              head_token_bytes(plan_.model, head_rows(plan_, own_.pp), size_));
-    call.workspace = bytes(workspace);
-    emit_changes(Moment::unit_start);
-    backend_.head(call, link_);
-    drop(MemoryKind::workspace, std::move(workspace));
+    run_in(work, call, [&] { backend_.head(call, link_); });
     if (!last) return;
     drop(MemoryKind::last_output, std::move(output->second));
     last_outputs_.erase(output);
@@ -475,13 +472,16 @@ class DeviceRun {
   const Plan& plan_;
   const Program& program_;
   const DeviceProgram& own_;
+  TensorRows rows_;
+  StageProcessGroups process_groups_;
   const StepData& data_;
   std::size_t device_;
   Device& backend_;
   Link& link_;
   const MemoryObserver& observer_;
   ElementBytes size_;
-  LayerBytes layer_;
+  SplitBytes layer_;
+  BoundaryRows boundary_;
   ApartRows<Device> apart_;
   bool started_ = false;
   std::size_t unit_ = 0;

@@ -41,7 +41,7 @@ struct MessageRef {
 /// One change. Bytes of one kind that change at one moment are one event, except buffers of
 /// messages, which have one each; changes of zero bytes are left out.
 struct MemoryEvent {
-  std::size_t device = 0;              ///< position in `Plan::schedule`
+  std::size_t device = 0;              ///< by dp, pp, tp (`device_number`)
   Moment moment = Moment::step_start;  ///< when in the course of `unit`, or of the step
   std::size_t unit = 0;  ///< position in the device's order; of a transfer's end: the sending unit
   MemoryKind kind = MemoryKind::weights;  ///< what the bytes are held for

@@ -2,12 +2,16 @@
 // The decoder's weights as named tensors, and which of them a device holds.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -71,36 +75,60 @@ enum class LayerTensor : std::uint8_t {
   return tensors;
 }
 
-/// Fills rows [first_row, first_row + values.size() / cols) of a tensor. A row depends on seed,
-/// name and row number only, so that every partition of a model begins with the same weights:
-/// matrices normal with variance 1 / cols, gains uniform in [0.9, 1.1) lest a wrong gain go unseen.
+/// Fills rows [first_row, first_row + values.size() / cols) of a tensor, of them columns
+/// [first_col, first_col + cols), by default all. A row depends on seed, name and row number only,
+/// so that every partition of a model begins with the same weights: matrices normal with variance
+/// 1 / columns of the tensor, gains uniform in [0.9, 1.1) lest a wrong gain go unseen.
 inline void initialise(std::span<double> values, const TensorShape& tensor, std::int64_t first_row,
-                       std::uint64_t seed) {
+                       std::uint64_t seed, std::int64_t first_col = 0,
+                       std::optional<std::int64_t> held_cols = std::nullopt) {
   std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a
   for (const char letter : tensor.name) {
     hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3U;
   }
-  const auto cols = static_cast<std::size_t>(tensor.cols);
+  const auto cols = static_cast<std::size_t>(held_cols.value_or(tensor.cols));
   const double deviation = 1.0 / std::sqrt(static_cast<double>(tensor.cols));
   for (std::size_t row = 0; row * cols < values.size(); ++row) {
     Random mixer(seed ^ hash);
     Random random(mixer.bits() + static_cast<std::uint64_t>(first_row) + row);
-    for (double& value : values.subspan(row * cols, cols)) {
-      value = tensor.rows == 1 ? 0.9 + 0.2 * random.unit() : deviation * random.normal();
-    }
+    const auto draw = [&] {
+      return tensor.rows == 1 ? 0.9 + 0.2 * random.unit() : deviation * random.normal();
+    };
+    for (std::int64_t col = 0; col < first_col; ++col) static_cast<void>(draw());
+    for (double& value : values.subspan(row * cols, cols)) value = draw();
   }
 }
 
-/// Rows [first_row, first_row + shape.rows) of the named tensor, which lie at `offset` of a
-/// device's weights.
+/// Rows [first_row, first_row + shape.rows) of the named tensor, of them columns [first_col,
+/// first_col + shape.cols), which lie row by row at `offset` of a device's weights.
 struct HeldTensor {
-  TensorShape shape;            ///< name of the whole tensor, rows of the part that is held
+  TensorShape shape;            ///< name of the whole tensor, rows and columns that are held
   std::int64_t first_row = 0;   ///< of the part in the named tensor
   std::int64_t whole_rows = 0;  ///< of the named tensor
   std::size_t offset = 0;       ///< element of the device's weights at which the part begins
+  std::int64_t first_col = 0;   ///< of the part in the named tensor
+  std::int64_t whole_cols = 0;  ///< of the named tensor
   /// Elements of the part.
   [[nodiscard]] std::size_t size() const noexcept {
     return static_cast<std::size_t>(shape.rows * shape.cols);
+  }
+  /// The named tensor.
+  [[nodiscard]] TensorShape whole() const { return {shape.name, whole_rows, whole_cols}; }
+  /// Calls visit(first, begin, count) for elements [begin, begin + count) of [from, to) of the part
+  /// that are elements [first, first + count) of the named tensor, counted row by row: all at once
+  /// where whole rows are held, else row by row. O(rows).
+  template <std::invocable<std::size_t, std::size_t, std::size_t> Visit>
+  void for_each_run(std::size_t from, std::size_t to, Visit visit) const {
+    const auto cols = static_cast<std::size_t>(shape.cols);
+    const auto all = static_cast<std::size_t>(whole_cols);
+    const auto first =
+        static_cast<std::size_t>(first_row) * all + static_cast<std::size_t>(first_col);
+    if (from < to && cols == all) return visit(first + from, from, to - from);
+    for (std::size_t i = from; i < to;) {
+      const std::size_t row = i / cols, end = std::min(to, (row + 1) * cols);
+      visit(first + row * all + i % cols, i, end - i);
+      i = end;
+    }
   }
 };
 
@@ -123,48 +151,85 @@ struct ParameterLayout {
   [[nodiscard]] std::size_t size() const noexcept { return chunk_begin.back(); }
 };
 
-/// What the devices of stage `pp` hold, and where in their memory. The plan must have passed
-/// `check_executable`. O(tensors).
-[[nodiscard]] inline ParameterLayout layout_of(const Plan& plan, std::int32_t pp) {
+namespace detail {
+
+/// Which elements of a layer's tensor the tensor-parallel part tp of n holds: query, key and value
+/// rows of its heads and rows of gate and up, of the matrices behind them the columns, of gains
+/// all.
+[[nodiscard]] inline HeldTensor tensor_part(TensorShape shape, LayerTensor tensor, std::int32_t tp,
+                                            std::int32_t n) {
+  HeldTensor held{std::move(shape), 0, 0, 0, 0, 0};
+  held.whole_rows = held.shape.rows;
+  held.whole_cols = held.shape.cols;
+  switch (tensor) {
+    case LayerTensor::input_norm:
+    case LayerTensor::mid_norm:
+      break;
+    case LayerTensor::output:
+    case LayerTensor::down:
+      held.shape.cols /= n;
+      held.first_col = tp * held.shape.cols;
+      break;
+    default:
+      held.shape.rows /= n;
+      held.first_row = tp * held.shape.rows;
+  }
+  return held;
+}
+
+}  // namespace detail
+
+/// What the devices of stage `pp` and tensor-parallel part `tp` hold, and where in their memory.
+/// The plan must have passed `check_executable`. O(tensors).
+[[nodiscard]] inline ParameterLayout layout_of(const Plan& plan, std::int32_t pp,
+                                               std::int32_t tp = 0) {
   const ModelShape& model = plan.model;
   ParameterLayout layout;
   layout.layer.resize(static_cast<std::size_t>(model.layers), 0);
   std::size_t offset = 0;
-  const auto hold = [&](TensorShape shape, std::int64_t first_row, std::int64_t whole_rows) {
-    layout.tensors.push_back({std::move(shape), first_row, whole_rows, offset});
-    offset += layout.tensors.back().size();
+  const auto hold = [&](HeldTensor tensor) {
+    tensor.offset = offset;
+    offset += tensor.size();
+    layout.tensors.push_back(std::move(tensor));
     return layout.tensors.size() - 1;
+  };
+  const auto hold_rows = [&](std::string_view name, VocabularyShard rows) {
+    return hold({{std::string(name), rows.size(), model.hidden},
+                 rows.first,
+                 model.vocab,
+                 0,
+                 0,
+                 model.hidden});
   };
   const bool last = pp + 1 == plan.parallel.pp;
   const bool sharded = plan.parallel.head == LmHead::shard;
-  const VocabularyShard shard = sharded ? vocabulary_shard(model.vocab, pp, plan.parallel.pp)
-                                        : VocabularyShard{0, last ? model.vocab : 0};
   for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
     layout.chunk_begin.push_back(offset);
     const Stage& stage =
         plan.stages[static_cast<std::size_t>(virtual_stages_of(plan).index(pp, chunk))];
     if (stage.embedding) {
       layout.embedding.push_back(
-          hold({std::string(kEmbedding), model.vocab, model.hidden}, 0, model.vocab));
+          hold_rows(kEmbedding, vocabulary_shard(model.vocab, tp, plan.parallel.tp)));
     }
     if (chunk == 0 && (sharded || last)) {
       if (model.tied && stage.embedding) {
-        layout.head = layout.embedding;  // the whole table is here, shard 0 its first rows
+        layout.head = layout.embedding;  // the part's whole table is here, its shard the first rows
       } else {
-        layout.head.push_back(
-            hold({std::string(model.tied ? kEmbedding : kHead), shard.size(), model.hidden},
-                 shard.first, model.vocab));
+        layout.head.push_back(hold_rows(model.tied ? kEmbedding : kHead,
+                                        head_shard(model.vocab, plan.parallel, pp, tp)));
       }
     }
     if (chunk == 0 && model.tied) layout.table = offset;
     if (chunk == 0 && last) {
-      layout.final_norm.push_back(hold({std::string(kFinalNorm), 1, model.hidden}, 0, 1));
+      layout.final_norm.push_back(
+          hold({{std::string(kFinalNorm), 1, model.hidden}, 0, 1, 0, 0, model.hidden}));
     }
     for (std::int64_t i = stage.first_layer; i < stage.end_layer; ++i) {
       layout.layer[static_cast<std::size_t>(i)] = layout.tensors.size();
+      auto tensor = LayerTensor::input_norm;
       for (TensorShape& shape : layer_tensors(model, i)) {
-        const std::int64_t rows = shape.rows;
-        hold(std::move(shape), 0, rows);
+        hold(detail::tensor_part(std::move(shape), tensor, tp, plan.parallel.tp));
+        tensor = static_cast<LayerTensor>(static_cast<std::uint8_t>(tensor) + 1);
       }
     }
   }

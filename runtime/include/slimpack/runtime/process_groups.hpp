@@ -27,16 +27,38 @@ struct TablePart {
   std::int64_t tag = 0;        ///< of the sum: chunks + the other stage
 };
 
-/// The process groups of the device (dp, pp).
+/// The process groups of the device (dp, pp, tp). Those over ranks or stages consist of devices of
+/// one tensor-parallel part: each of these has its own.
 struct StageProcessGroups {
   Parallel parallel;    ///< degrees of the plan
   std::int32_t dp = 0;  ///< data-parallel rank of the device
   std::int32_t pp = 0;  ///< stage of the device
+  std::int32_t tp = 0;  ///< tensor-parallel part of the device
 
-  /// Position of a device in `Plan::schedule`.
+  /// Number of the device of a rank and stage in this part (`device_number`).
   [[nodiscard]] std::size_t device_at(std::int32_t rank, std::int32_t stage) const {
-    return static_cast<std::size_t>(rank) * static_cast<std::size_t>(parallel.pp) +
-           static_cast<std::size_t>(stage);
+    return (static_cast<std::size_t>(rank) * static_cast<std::size_t>(parallel.pp) +
+            static_cast<std::size_t>(stage)) *
+               static_cast<std::size_t>(parallel.tp) +
+           static_cast<std::size_t>(tp);
+  }
+
+  /// The tensor-parallel devices of the rank and stage.
+  [[nodiscard]] ProcessGroup tensor() const {
+    ProcessGroup process_group{{}, static_cast<std::size_t>(tp)};
+    const std::size_t first = device_at(dp, pp) - static_cast<std::size_t>(tp);
+    for (std::int32_t part = 0; part < parallel.tp; ++part) {
+      process_group.members.push_back(first + static_cast<std::size_t>(part));
+    }
+    return process_group;
+  }
+
+  /// The data-parallel ranks `members` of the stage, of which `self` is this one.
+  [[nodiscard]] ProcessGroup of_ranks(std::span<const std::int32_t> members,
+                                      std::size_t self) const {
+    ProcessGroup process_group{{}, self};
+    for (const std::int32_t rank : members) process_group.members.push_back(device_at(rank, pp));
+    return process_group;
   }
 
   /// The data-parallel ranks of the stage.
@@ -63,10 +85,12 @@ struct StageProcessGroups {
                                                    const ParameterLayout& layout) const {
     if (layout.table == 0) return {};
     const std::int32_t last = parallel.pp - 1;
-    if (parallel.head == LmHead::last) return {table_part(model, last, {0, model.vocab})};
+    if (parallel.head == LmHead::last) {
+      return {table_part(model, last, vocabulary_shard(model.vocab, tp, parallel.tp))};
+    }
     std::vector<TablePart> parts;
     for (std::int32_t other = pp; other <= (pp == 0 ? last : pp); ++other) {
-      parts.push_back(table_part(model, other, vocabulary_shard(model.vocab, other, parallel.pp)));
+      parts.push_back(table_part(model, other, head_shard(model.vocab, parallel, other, tp)));
     }
     return parts;
   }
@@ -77,7 +101,8 @@ struct StageProcessGroups {
                                      VocabularyShard rows) const {
     const auto cols = static_cast<std::size_t>(model.hidden);
     TablePart part;
-    part.begin = pp == 0 ? static_cast<std::size_t>(rows.first) * cols : 0;
+    const VocabularyShard held = vocabulary_shard(model.vocab, tp, parallel.tp);
+    part.begin = pp == 0 ? static_cast<std::size_t>(rows.first - held.first) * cols : 0;
     part.size = static_cast<std::size_t>(rows.size()) * cols;
     part.tag = parallel.chunks + other;
     for (std::int32_t rank = 0; rank < parallel.dp; ++rank) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -19,7 +20,9 @@
 #include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/structure.hpp"
+#include "slimpack/plan/tensor_rows.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
+#include "slimpack/runtime/executable.hpp"
 #include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/transport.hpp"
 
@@ -49,6 +52,17 @@ struct Block {
   PackId backward{};                      ///< backward pack that holds its tokens
   Recompute recompute = Recompute::none;  ///< mode of the backward pack: what F keeps of it
   Tokens rows;                            ///< number of its tokens, > 0
+  Tokens share;  ///< rows of them that a tensor-parallel device holds at most (`Share`)
+};
+
+/// Tokens of a rank that lie in one forward, one backward and, where weights are apart, one weight
+/// pack, of whose rows a tensor-parallel device holds `rows` at most. Buffers are counted, and
+/// collectives padded, by these: sums of them are the same from whichever pass they are seen.
+struct Share {
+  std::size_t block = 0;           ///< in `Program::blocks`
+  std::optional<PackId> weight{};  ///< weight pack that holds the tokens, where weights are apart
+  Tokens tokens;                   ///< number of tokens
+  Tokens rows;                     ///< of the device that has most rows; all without tp
 };
 
 /// One rank's part of a slice: the pieces that it owns.
@@ -61,18 +75,20 @@ struct Segment {
 
 /// One rank's part of a pack. Its rows are its tokens, slice by slice, ascending in each.
 struct PackWork {
-  std::vector<Segment> segments;    ///< one a slice of the pack, in the pack's order
-  std::vector<std::size_t> blocks;  ///< in `Program::blocks`, in the order of their first rows;
-                                    ///< none in weight packs
-  Tokens rows;                      ///< sum of the segments' rows; can be 0 in a CP group
+  std::vector<Segment> segments;      ///< one a slice of the pack, in the pack's order
+  std::vector<std::size_t> blocks;    ///< in `Program::blocks`, in the order of their first rows;
+                                      ///< none in weight packs
+  Tokens rows;                        ///< sum of the segments' rows; can be 0 in a CP group
+  std::vector<std::size_t> shares{};  ///< in `Program::shares`: parts of its tokens
+  Tokens share{};                     ///< sum of their rows
 };
 
 /// A message: what the `sender_unit`-th unit of the sending device makes.
 struct Message {
   PackId pack{};                   ///< of the unit that makes it and of the one that consumes it
   std::int32_t virtual_stage = 0;  ///< of the sender
-  Tokens rows;                    ///< tokens of the pack that the rank owns; 0 is sent all the same
-  std::size_t sender_unit = 0;    ///< position in the order of the sending device
+  std::size_t rank = 0;         ///< of both ends in the pack's group; without tokens it is sent too
+  std::size_t sender_unit = 0;  ///< position in the order of the sending device
   std::size_t receiver_unit = 0;  ///< position, in the receiver's order, of the unit that consumes
   /// Position in the sender's order of the first unit before which the buffer may be freed, once
   /// the message is sent (`keep_sends`).
@@ -95,7 +111,8 @@ struct UnitWork {
   bool releases = false;  ///< B and W: only R come between it and its chunk's R (docs/equations.md)
 };
 
-/// The order of device (dp, pp), with what each unit receives and sends.
+/// The order of device (dp, pp), with what each unit receives and sends. With tensor parallelism
+/// its tp devices run it in step: each sends its rows to its like on the neighbouring stage.
 struct DeviceProgram {
   std::int32_t dp = 0;                ///< data-parallel rank
   std::int32_t pp = 0;                ///< stage
@@ -105,41 +122,39 @@ struct DeviceProgram {
 
 /// A plan as its devices read it. Indices count within these vectors.
 struct Program {
-  std::vector<KeptKeys> keys;                ///< by sample: what is held from unit to unit
-  std::vector<Piece> pieces;                 ///< by sample, then slices, then rank, then position
-  std::vector<Block> blocks;                 ///< by forward pack, then rank of its group
+  std::vector<KeptKeys> keys;  ///< by sample: what is held from unit to unit
+  std::vector<Piece> pieces;   ///< by sample, then slices, then rank, then position
+  std::vector<Block> blocks;   ///< by forward pack, then rank of its group
+  std::vector<Share> shares;   ///< by block, then weight pack
+  /// With tensor parallelism, by piece and tensor-parallel part: rows of that device in the piece's
+  /// block that come before the piece.
+  std::vector<Tokens> own_block_rows;
+  std::int32_t tensor_parallel = 1;          ///< devices that run each order
   std::vector<std::vector<PackWork>> packs;  ///< by pack, then rank of its group
   std::vector<ChannelWork> channels;         ///< in the order of the first units that send on them
   std::vector<DeviceProgram> devices;        ///< as in `Plan::schedule`
+
+  /// How many devices run the program: a position below is (dp, pp), then tp.
+  [[nodiscard]] std::size_t device_count() const noexcept {
+    return devices.size() * static_cast<std::size_t>(tensor_parallel);
+  }
+  /// The order of one of them.
+  [[nodiscard]] const DeviceProgram& of_device(std::size_t device) const {
+    return devices[device / static_cast<std::size_t>(tensor_parallel)];
+  }
+  /// Its part among the tensor-parallel devices of its stage.
+  [[nodiscard]] TensorRows rows_of_device(std::size_t device) const noexcept {
+    return {static_cast<std::int64_t>(device % static_cast<std::size_t>(tensor_parallel)),
+            tensor_parallel};
+  }
 };
 
-/// The program of a plan that `validate` passes. Throws InvalidInput, before any work, if the plan
-/// has tensor parallelism, if its tables do not fit together, if the slices of a pass do not
-/// partition a sample, if a receiver consumes in another order than the sender sends, or if ranks
-/// or stages run their common collectives in different orders.
-/// O(n log n) in slices and units, times the ranks of a group.
+/// The program of a plan that `validate` passes. Throws InvalidInput, before any work, as
+/// `check_executable` does, if the plan's tables do not fit together, if the slices of a pass do
+/// not partition a sample, if a receiver consumes in another order than the sender sends, or if
+/// ranks or stages run their common collectives in different orders. O(n log n) in slices and
+/// units, times the ranks of a group.
 [[nodiscard]] Program make_program(const Plan& plan);
-
-/// Throws InvalidInput if a plan cannot be executed at all: tensor parallelism, or tables of
-/// stages, devices, groups and samples that do not fit together.
-void check_executable(const Plan& plan);
-
-inline void check_executable(const Plan& plan) {
-  require(plan.parallel.tp == 1, "execution: parallel.tp must be 1", plan.parallel.tp);
-  require_layout(plan, "execution");
-  require(plan.memory.head_tile >= Tokens{1}, "execution: memory.head_tile must be >= 1",
-          plan.memory.head_tile.value);
-  std::int64_t layer = 0;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const Stage& stage = plan.stages[i];
-    const std::string place = "execution: stages[" + std::to_string(i) + "]";
-    require(stage.first_layer == layer, place + ".layers must continue at " + std::to_string(layer),
-            stage.first_layer);
-    require(stage.embedding == (i == 0), place + ".embedding must be true of the first stage only");
-    layer = stage.end_layer;
-  }
-  require(layer == plan.model.layers, "execution: stages must end at model.layers", layer);
-}
 
 namespace detail {
 
@@ -259,7 +274,8 @@ inline void add_blocks(const Plan& plan, Program& program) {
       for_each_piece(program, work, [&](Piece& piece) {
         const auto [entry, added] = found.try_emplace(piece.backward, program.blocks.size());
         if (added) {
-          program.blocks.push_back({piece.forward, piece.backward, piece.recompute, Tokens{}});
+          program.blocks.push_back(
+              {piece.forward, piece.backward, piece.recompute, Tokens{}, Tokens{}});
           work.blocks.push_back(entry->second);
         }
         Block& block = program.blocks[entry->second];
@@ -277,6 +293,53 @@ inline void add_blocks(const Plan& plan, Program& program) {
             std::find(work.blocks.begin(), work.blocks.end(), piece.block) != work.blocks.end();
         if (!known) work.blocks.push_back(piece.block);
       });
+    }
+  }
+}
+
+/// The largest shares of rows, and where each device's rows lie in blocks.
+inline void add_shares(const Plan& plan, Program& program) {
+  const std::int64_t tp = plan.parallel.tp;
+  struct Counted {
+    Tokens tokens;
+    TensorShares rows;
+  };
+  const auto devices = static_cast<std::size_t>(tp);
+  if (tp > 1) program.own_block_rows.resize(program.pieces.size() * devices);
+  for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+    if (plan.micropacks[id].pass != Pass::forward) continue;
+    for (std::size_t rank = 0; rank < program.packs[id].size(); ++rank) {
+      PackWork& work = program.packs[id][rank];
+      std::map<std::pair<std::size_t, std::optional<PackId>>, Counted> parts;
+      std::map<std::pair<std::size_t, std::int64_t>, Tokens> before;  // by block and device
+      for (const Segment& segment : work.segments) {
+        for (const std::size_t place : segment.pieces) {
+          const Piece& piece = program.pieces[place];
+          Counted& counted =
+              parts.try_emplace({piece.block, piece.weight}, Counted{{}, TensorShares(tp)})
+                  .first->second;
+          counted.tokens += piece.length();
+          counted.rows.add(piece.sample, piece.begin, piece.end);
+          for (std::int64_t device = 0; tp > 1 && device < tp; ++device) {
+            Tokens& rows = before[{piece.block, device}];
+            program.own_block_rows[place * devices + static_cast<std::size_t>(device)] = rows;
+            rows += TensorRows{device, tp}.between(piece.sample, piece.begin, piece.end);
+          }
+        }
+      }
+      for (const auto& [key, counted] : parts) {
+        const Share share{key.first, key.second, counted.tokens, counted.rows.largest()};
+        Block& block = program.blocks[share.block];
+        block.share += share.rows;
+        const auto add = [&](PackWork& of_pass) {
+          of_pass.shares.push_back(program.shares.size());
+          of_pass.share += share.rows;
+        };
+        add(work);
+        add(program.packs[index(block.backward)][rank]);
+        if (share.weight) add(program.packs[index(*share.weight)][rank]);
+        program.shares.push_back(share);
+      }
     }
   }
 }
@@ -324,8 +387,7 @@ inline void add_messages(const Plan& plan, Program& program) {
       if (added) program.channels.push_back({channel, {}});
       auto& messages = program.channels[found->second].messages;
       work.send = MessageRef{found->second, messages.size()};
-      messages.push_back({work.unit.pack, work.virtual_stage,
-                          program.packs[index(work.unit.pack)][work.rank].rows, place, 0, 0});
+      messages.push_back({work.unit.pack, work.virtual_stage, work.rank, place, 0, 0});
     }
   }
   std::vector<std::size_t> consumed(program.channels.size(), 0);
@@ -361,58 +423,17 @@ inline void add_messages(const Plan& plan, Program& program) {
   }
 }
 
-/// Throws unless all of `devices` list the units that take part in the same order.
-template <std::predicate<const Unit&> TakesPart>
-void check_same_order(const Plan& plan, const std::vector<std::size_t>& devices,
-                      const std::string& what, TakesPart takes_part) {
-  std::vector<Unit> first;
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    std::vector<Unit> units;
-    for (const Unit& unit : plan.schedule[devices[i]].order) {
-      if (takes_part(unit)) units.push_back(unit);
-    }
-    if (i == 0) first = units;
-    require(units == first,
-            "execution: " + what + " must run their collectives in one order, not so device",
-            static_cast<std::int64_t>(devices[i]));
-  }
-}
-
-inline void check_process_groups(const Plan& plan) {
-  for (std::size_t group = 0; group < plan.groups.size(); ++group) {
-    if (plan.groups[group].size() == 1) continue;
-    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-      std::vector<std::size_t> devices;
-      for (const std::int32_t dp : plan.groups[group]) {
-        devices.push_back(device_index(plan, dp, pp));
-      }
-      check_same_order(
-          plan, devices, "the ranks of group " + std::to_string(group), [&](const Unit& unit) {
-            return (unit.kind == UnitKind::forward || unit.kind == UnitKind::backward) &&
-                   index(plan.micropacks[index(unit.pack)].group) == group;
-          });
-    }
-  }
-  if (plan.parallel.head == LmHead::last) return;
-  for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
-    std::vector<std::size_t> devices;
-    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-      devices.push_back(device_index(plan, dp, pp));
-    }
-    check_same_order(plan, devices, "the stages of rank " + std::to_string(dp),
-                     [](const Unit& unit) { return unit.kind == UnitKind::head; });
-  }
-}
-
 }  // namespace detail
 
 inline Program make_program(const Plan& plan) {
   check_executable(plan);
   require_contents(plan, "execution");
   Program program;
+  program.tensor_parallel = plan.parallel.tp;
   program.keys = kept_keys(plan);
   detail::add_pieces(plan, program);
   detail::add_blocks(plan, program);
+  detail::add_shares(plan, program);
   for (const DeviceSchedule& order : plan.schedule) {
     DeviceProgram device{order.dp, order.pp, {}, {}};
     for (std::size_t place = 0; place < order.order.size(); ++place) {
@@ -423,34 +444,6 @@ inline Program make_program(const Plan& plan) {
   detail::check_process_groups(plan);
   detail::add_messages(plan, program);
   return program;
-}
-
-/// Workspace of an F, B or W of a device whose elements have the sizes of `layer`: that of its
-/// rows, with the keys and values that B makes again, and the largest ring buffers of a slice.
-/// O(pieces + slices x ranks).
-[[nodiscard]] inline std::int64_t workspace_bytes(const Plan& plan, const Program& program,
-                                                  const LayerBytes& layer, const UnitWork& work,
-                                                  Pass pass) {
-  const MicroPack& pack = plan.micropacks[index(work.unit.pack)];
-  if (pass == Pass::weight) {
-    return program.packs[index(work.unit.pack)][work.rank].rows.value * layer.left_apart;
-  }
-  const auto ranks = static_cast<std::int64_t>(plan.groups[index(pack.group)].size());
-  const auto& per_token =
-      pass == Pass::forward ? layer.forward_workspace : layer.backward_workspace;
-  std::int64_t rows = 0, ring = 0;
-  for (const Segment& segment : program.packs[index(work.unit.pack)][work.rank].segments) {
-    for (const std::size_t place : segment.pieces) {
-      const Piece& piece = program.pieces[place];
-      rows += piece.length().value * per_token[static_cast<std::size_t>(piece.recompute)];
-    }
-    if (pass == Pass::backward && !program.keys[index(segment.slice.sample)].pages) {
-      rows += segment.rows.value * layer.kv;
-    }
-    ring = std::max(ring, ring_buffer_bytes(layer, segment.slice, pass, segment.exchange, ranks,
-                                            plan.memory.cp_block_tokens));
-  }
-  return rows + ring;
 }
 
 /// Has the buffers of messages stay as long as a simulation says (`send_ends`), by device and unit,

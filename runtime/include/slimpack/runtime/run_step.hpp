@@ -30,7 +30,7 @@ namespace slimpack::runtime {
 struct StepResult {
   double loss = 0;                  ///< sum of all losses over the step's targets
   std::vector<double> sample_loss;  ///< sum over the sample's targets, not divided
-  std::vector<Bytes> peak;          ///< one a device, in the order of `Plan::schedule`
+  std::vector<Bytes> peak;          ///< one a device, by dp, pp, tp
 };
 
 /// Throws InvalidInput unless the data fit the plan: as many tokens as each sample is long, tokens
@@ -65,7 +65,7 @@ inline void check_data(const Plan& plan, const StepData& data) {
           targets);
 }
 
-/// The results of the step's devices, in the order of `Plan::schedule`, as one. Losses are
+/// The results of the step's devices, by dp, pp, tp, as one. Losses are
 /// summed in the order of samples and tokens, so that they do not depend on how the plan is cut nor
 /// on which devices computed them. O(tokens).
 [[nodiscard]] inline StepResult step_result(const Plan& plan,
@@ -99,13 +99,13 @@ concept LinkMaker = requires(const Make& make, RendezvousType& rendezvous, std::
   { make(rendezvous, device) } -> std::derived_from<Link>;
 };
 
-/// Runs one step: forward, loss, backward, reduction, optimizer, on one backend a device in the
-/// order of `Plan::schedule`, each on its own of `device_threads`. `program` is the plan's. The
-/// plan must be one that `validate` passes. `Link` is a BasicThreadTransport or is used as one, as
-/// AnyTransport with the rendezvous of what is behind it. Throws InvalidInput before any work if
-/// the data do not fit it; ExecutionError naming device and unit if a unit fails, if a device does
-/// not answer (`DeviceThreadsOptions::hang_timeouts`) or something is left at the end; Deadlock if
-/// no device can go on. All devices have ended when it returns or throws.
+/// Runs one step: forward, loss, backward, reduction, optimizer, on one backend a device (dp, pp,
+/// tp) in this order (`device_number`), each on its own of `device_threads`. `program` is the
+/// plan's. The plan must be one that `validate` passes. `Link` is a BasicThreadTransport or is used
+/// as one, as AnyTransport with the rendezvous of what is behind it. Throws InvalidInput before any
+/// work if the data do not fit it; ExecutionError naming device and unit if a unit fails, if a
+/// device does not answer (`DeviceThreadsOptions::hang_timeouts`) or something is left at the end;
+/// Deadlock if no device can go on. All devices have ended when it returns or throws.
 template <class Link, class RendezvousType = typename Link::RendezvousType, class Device,
           LinkMaker<Link, RendezvousType> Make>
   requires Backend<Device, Link>
@@ -114,7 +114,7 @@ template <class Link, class RendezvousType = typename Link::RendezvousType, clas
                                        std::span<Device> backends, const Make& make_link,
                                        const MemoryObserver& observer = {}) {
   check_data(plan, data);
-  const std::size_t devices = program.devices.size();
+  const std::size_t devices = program.device_count();
   require(backends.size() == devices, "run_step: backends must be one a device",
           static_cast<std::int64_t>(backends.size()));
   require(device_threads.size() == devices, "run_step: there must be one thread a device",
@@ -177,13 +177,13 @@ template <class Device>
 ///     const StepResult result = run_step(plan, data, std::span(devices));
 ///     std::cout << "loss " << result.loss << '\n';
 ///
-/// Throws InvalidInput, too, if the plan cannot be executed (tensor parallelism).
+/// Throws InvalidInput, too, if the plan cannot be executed.
 template <class Device>
   requires Backend<Device, ThreadTransport>
 [[nodiscard]] StepResult run_step(const Plan& plan, const StepData& data,
                                   std::span<Device> backends, const MemoryObserver& observer = {}) {
   const Program program = make_program(plan);
-  DeviceThreads device_threads(program.devices.size());
+  DeviceThreads device_threads(program.device_count());
   return run_step(device_threads, plan, program, data, backends, observer);
 }
 

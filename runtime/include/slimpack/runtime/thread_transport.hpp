@@ -168,6 +168,29 @@ class BasicThreadTransport {
                    });
   }
 
+  /// Leaves the sum of all members in the [first, last) of each.
+  template <std::floating_point Element>
+  void reduce_scatter(const ProcessGroup& process_group, std::span<Element> values,
+                      std::size_t first, std::size_t last) {
+    require(first <= last && last <= values.size(), "transport: reduce_scatter past the end",
+            static_cast<std::int64_t>(last));
+    auto contribution = whole(values);
+    contribution.first = first * sizeof(Element);
+    contribution.last = last * sizeof(Element);
+    run_collective(
+        process_group, contribution, check_equal_sizes, [this](Lane lane, Contributions all) {
+          std::vector<Contribution> part(all.size());
+          for (std::size_t member = 0; member < all.size(); ++member) {
+            const std::size_t i = all[member].first, size = all[member].last - i;
+            if (size == 0) continue;
+            for (std::size_t other = 0; other < all.size(); ++other) {
+              part[other] = {all[other].from.subspan(i, size), all[other].into.subspan(i, size)};
+            }
+            mover_.template reduce<Element>(lane, part, Reduction::sum, member);
+          }
+        });
+  }
+
   /// Gives all members the parts that each owns by the layout.
   template <class Element>
     requires std::is_trivially_copyable_v<Element>

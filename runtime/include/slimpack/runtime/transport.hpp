@@ -29,6 +29,7 @@ struct Channel {
   Direction direction = Direction::down;  ///< what travels: activations or gradients
   std::int32_t from = 0;                  ///< stage that sends
   std::int32_t to = 0;                    ///< stage that receives
+  std::int32_t tp = 0;                    ///< tensor-parallel part of both ends
   friend auto operator<=>(const Channel&, const Channel&) = default;
 };
 
@@ -36,13 +37,14 @@ struct Channel {
 [[nodiscard]] inline std::string to_string(const Channel& channel) {
   return "the channel of group " + std::to_string(index(channel.group)) + ", rank " +
          std::to_string(channel.dp) +
+         (channel.tp > 0 ? ", tp " + std::to_string(channel.tp) : std::string()) +
          (channel.direction == Direction::down ? ", activations" : ", gradients") + " from stage " +
          std::to_string(channel.from) + " to stage " + std::to_string(channel.to);
 }
 
 /// Devices that run collectives together, in one order on all of them.
 struct ProcessGroup {
-  std::vector<std::size_t> members;  ///< positions in `Plan::schedule`
+  std::vector<std::size_t> members;  ///< numbers of devices (`device_number`)
   std::size_t self = 0;              ///< position in `members`
 };
 
@@ -72,7 +74,8 @@ class Aborted : public std::runtime_error {
 /// - Collectives: all members of a process group call the same ones in the same relative order; a
 ///   call returns when its result is there. `ring` hands `from` to the next member and fills `into`
 ///   from the previous one. Reductions combine in the order of members, so that all get equal bits.
-///   `all_gather` makes whole what each member holds of [first, last).
+///   `all_gather` makes whole what each member holds of [first, last); `reduce_scatter` leaves the
+///   sum of all members in the [first, last) of each and anything elsewhere.
 /// - `queue_sum` never blocks, in whatever order members call it: a sum is known by its members
 ///   and tag; `await_sum` returns when `values` is the sum. Between both nobody touches `values`.
 /// - After `abort(sentence)` on any device, every blocked or later call of every other throws
@@ -92,6 +95,7 @@ concept Transport = requires(Candidate& link, const Channel& channel, std::size_
   link.broadcast(process_group, position, values);
   link.all_reduce(process_group, values, Reduction::sum);
   link.all_gather(process_group, values, position, position);
+  link.reduce_scatter(process_group, values, position, position);
   link.queue_sum(process_group, tag, values);
   link.await_sum(process_group, tag);
   link.announce(text);

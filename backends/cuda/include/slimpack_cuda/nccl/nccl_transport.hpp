@@ -232,6 +232,15 @@ class NcclTransport {
     });
   }
 
+  /// NCCL's own wants equal parts, which rows of tokens are not: all members get all sums.
+  template <std::floating_point Element>
+  void reduce_scatter(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                      std::size_t first, std::size_t last) {
+    require(first <= last && last <= values.size(), "transport: reduce_scatter past the end",
+            static_cast<std::int64_t>(last));
+    all_reduce(process_group, values, runtime::Reduction::sum);
+  }
+
   /// Parts must be those of `parts_of`.
   template <class Element>
     requires std::is_trivially_copyable_v<Element>

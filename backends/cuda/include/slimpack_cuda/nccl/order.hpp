@@ -362,6 +362,7 @@ class OrderRun {
 /// where the plan's units wait for each other for ever. O(n log n) in units and messages, times the
 /// ranks of a group.
 [[nodiscard]] inline StepOrder order_of(const Plan& plan, const runtime::Program& program) {
+  runtime::require_no_tensor_parallelism(plan, "NcclTransport");
   return detail::OrderRun(plan, program).run();
 }
 
