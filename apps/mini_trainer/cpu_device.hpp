@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -40,6 +41,7 @@ class CpuDevice : public cpu::BasicDevice<Math> {
   /// The largest relative difference from the reference.
   static constexpr double kTolerance = std::is_same_v<Stored, float> ? 2e-5 : 1e-10;
   static constexpr Tokens kGranularity{64};
+  static constexpr std::optional<Tokens> kHeadTile = std::nullopt;
   [[nodiscard]] static constexpr ElementBytes element_sizes() {
     return cpu::element_bytes_of<Stored>();
   }

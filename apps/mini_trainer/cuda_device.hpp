@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -54,6 +55,8 @@ class CudaDevice {
   /// The largest relative difference from the reference.
   static constexpr double kTolerance = 2e-2;
   static constexpr Tokens kGranularity{64};
+  /// Each tile of the head reads and writes the whole fp32 gradient of the projection: few, large.
+  static constexpr std::optional<Tokens> kHeadTile = Tokens{4096};
   [[nodiscard]] static constexpr ElementBytes element_sizes() { return cuda::kRankElements; }
   /// Whether buffers lie where runtime::buffer_layout says.
   static constexpr bool kPlaced = true;

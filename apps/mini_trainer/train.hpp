@@ -107,6 +107,7 @@ class Run {
             Device::alignment(model_),
             Device::kPlaced,
             Device::kGranularity,
+            Device::kHeadTile,
             ranks_.size(),
             ranks_.first(),
             ranks_.here()};

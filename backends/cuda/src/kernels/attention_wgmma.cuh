@@ -80,6 +80,14 @@ SLIMPACK_DEVICE void init_ring(std::uint32_t full, std::uint32_t empty, int acti
   }
 }
 
+/// Keeps what comes before it ahead of the wait that follows: the compiler moves a wait for
+/// products up over all that does not need them, so that nothing would run beside them, but not
+/// into another basic block. `barrier` has ended the phase of `parity` and does not end the next
+/// one meanwhile, so that this never waits.
+SLIMPACK_DEVICE void keep_order(std::uint32_t barrier, std::uint32_t parity) {
+  simt::barrier_wait(barrier, parity);
+}
+
 /// Lets one thread initialise barriers, then one warp produce and `active` warpgroups consume, each
 /// given its number. `init` is given the address of shared memory.
 template <class Init, class Produce, class Consume>
@@ -208,8 +216,8 @@ SLIMPACK_DEVICE void pack(std::array<std::array<std::uint32_t, 4>, kSums / 8>& p
 
 /// Largest and sum over the four lanes that share a row, in a fixed order.
 SLIMPACK_DEVICE float quad_max(float value) {
-  value = std::max(value, simt::shuffle_xor(value, 1));
-  return std::max(value, simt::shuffle_xor(value, 2));
+  value = simt::maximum(value, simt::shuffle_xor(value, 1));
+  return simt::maximum(value, simt::shuffle_xor(value, 2));
 }
 SLIMPACK_DEVICE float quad_sum(float value) {
   value += simt::shuffle_xor(value, 1);

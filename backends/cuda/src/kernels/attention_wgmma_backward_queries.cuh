@@ -129,6 +129,7 @@ SLIMPACK_DEVICE void queries_consume(Out* dquery, const BackwardTask& task,
       const float weight = simt::exp2_fast(weights[i] * scale_log2 - log_sum[i / 2 % 2]);
       weights[i] = hidden(i) ? 0.0F : weight;
     }
+    keep_order(base + Shared::kFull + ring.stage * 8, ring.parity);
     simt::product_wait<0>();
     simt::products_arrived(gradients);
     SLIMPACK_UNROLL

@@ -66,6 +66,10 @@ class Emulator {
     if (address + bytes > grid_.shared_bytes) fail("an access leaves shared memory");
     return shared_ + address;
   }
+  [[nodiscard]] bool is_shared(const void* pointer) const {
+    const auto* at = static_cast<const std::byte*>(pointer);
+    return at >= shared_ && at < shared_ + grid_.shared_bytes;
+  }
   [[nodiscard]] std::uint32_t address_of(const void* pointer) const {
     return static_cast<std::uint32_t>(static_cast<const std::byte*>(pointer) - shared_);
   }
