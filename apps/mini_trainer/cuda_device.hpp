@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -67,6 +68,10 @@ class CudaDevice {
   [[nodiscard]] static double rounded(double weight) {
     return static_cast<double>(cuda::to_float(cuda::to_bf16(static_cast<float>(weight))));
   }
+
+  /// What of the plan's computation depends on the GPU, for people: the path of attention. Throws
+  /// CudaError.
+  [[nodiscard]] static std::string describe(const Plan& plan);
 
   CudaDevice() = default;  ///< none yet
   CudaDevice(const Plan& plan, std::size_t device, std::uint64_t seed, const cuda::AdamW& settings,
@@ -195,7 +200,7 @@ class CudaDevice {
 
  private:
   void mark() {
-    if (marks_ == events_.size()) events_.emplace_back();
+    if (marks_ == events_.size()) events_.emplace_back(cuda::EventUse::time);
     events_[marks_++].record(stream());
   }
   template <class Work>

@@ -200,10 +200,11 @@ class Run {
     return fmt::format(
         "{}, {} weights in {}, vocabulary {}; {} documents, {} tokens; {} ranks (dp {}, pp {}, "
         "chunks {}, head "
-        "{}), planner {}",
+        "{}), planner {}{}",
         model_.name, weights, Device::kNumbers, model_.vocab, documents, tokens, ranks_.size(),
         plan.parallel.dp, plan.parallel.pp, plan.parallel.chunks,
-        plan.parallel.head == LmHead::shard ? "on all stages" : "on the last stage", plan.planner);
+        plan.parallel.head == LmHead::shard ? "on all stages" : "on the last stage", plan.planner,
+        Device::describe(plan));
   }
 
   /// Buffers come from arenas that grow with the largest step so far.

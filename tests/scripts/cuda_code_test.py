@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """scripts/check_cuda_code.py reads machine code as cuobjdump prints it and finds each breach it knows."""
 import pathlib
+import re
 import sys
 import unittest
 
@@ -72,6 +73,20 @@ class MachineCode(unittest.TestCase):
         for rule in ("LDG.128", "LDG=many", "tail:LDG=1"):
             with self.assertRaisesRegex(budget.BadInput, "b.txt:1: a rule is"):
                 breaches_of(rule)
+
+
+class Toolkit(unittest.TestCase):
+    def test_one_version_is_asked_for_and_it_has_what_is_called(self):
+        wanted = {}
+        for path in (*ROOT.glob("backends/cuda/**/CMakeLists.txt"), *ROOT.glob("cmake/*.cmake")):
+            wanted |= {tuple(map(int, version.split("."))): path
+                       for version in re.findall(r"CUDAToolkit (\d+\.\d+)", path.read_text(encoding="utf-8"))}
+        self.assertEqual(len(wanted), 1, wanted)
+        called = (ROOT / "backends/cuda/src/partition.cu").read_text(encoding="utf-8")
+        if "cudaGetDriverEntryPointByVersion" in called:  # since 12.5
+            self.assertGreaterEqual(next(iter(wanted)), (12, 5))
+        version = ".".join(map(str, next(iter(wanted))))
+        self.assertIn(f"the CUDA Toolkit {version} or newer", (ROOT / "docs/cuda.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

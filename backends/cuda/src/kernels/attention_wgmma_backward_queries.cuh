@@ -156,7 +156,7 @@ SLIMPACK_DEVICE void queries_consume(Out* dquery, const BackwardTask& task,
   if constexpr (std::is_same_v<Out, float>) {
     add_rows<kHeadDim>(to, width, rows, sums, work.scale);
   } else {
-    store_rows<kHeadDim>(to, width, rows, sums, {work.scale, work.scale}, queries - base,
+    store_rows<kHeadDim>(to, width, rows, sums, {work.scale, work.scale}, queries,
                          1 + static_cast<unsigned>(consumer));
   }
 }

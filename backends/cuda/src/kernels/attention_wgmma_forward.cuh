@@ -235,7 +235,7 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const AttentionSeg
   }
   const std::int64_t width = static_cast<std::int64_t>(work.heads) * kHeadDim;
   store_rows<kHeadDim>(task.output + (segment.output_row + begin) * width + head * kHeadDim, width,
-                       rows, out, inverse, queries - base, kOwn + self);
+                       rows, out, inverse, queries, kOwn + self);
 }
 
 /// One block: a query tile and a head, heads of a tile next to each other.

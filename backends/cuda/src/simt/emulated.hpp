@@ -67,6 +67,7 @@ Slot in_warp(const char* name, const Slot& mine, const Work& work) {
 }  // namespace detail
 
 inline void sync_warp() {
+  Emulator::now().note_barrier();
   (void)detail::in_warp("sync_warp", 0, [](int*) {});
 }
 template <class Number>
@@ -152,6 +153,7 @@ Vector load_shared(std::uint32_t from) {
 template <detail::OneAccess Vector>
 void store_shared(std::uint32_t to, const Vector& value) {
   std::byte* into = Emulator::now().shared(to, sizeof(Vector));
+  Emulator::now().note_store(to, sizeof(Vector));
   detail::check_aligned(into, sizeof(Vector), "stored to");
   std::memcpy(into, &value, sizeof value);
 }
