@@ -8,11 +8,11 @@
 
 The build of slimpack_cuda leaves a report beside each object (OBJECT.ptxas). A line of BUDGETS is
 
-    PATTERN  REGISTERS  SHARED
+    PATTERN  REGISTERS  SHARED  RULE...
 
 where PATTERN stands for kernels, with * and ?, by their source and their names without namespaces, spaces and
 parameters, such as rope/row_kernel<128,*>; the first line that fits counts. REGISTERS is the most a thread may use, SHARED the
-most bytes of static shared memory. Ends with status 1 if a kernel uses more, spills, keeps an array in local
+most bytes of static shared memory; rules are for scripts/check_cuda_code.py. Ends with status 1 if a kernel uses more, spills, keeps an array in local
 memory, has no line, ptxas warns, a line fits no kernel, or a .cu file has no report; with 2 on bad input.
 """
 import dataclasses
@@ -54,6 +54,7 @@ class Budget:
     pattern: str
     registers: int
     shared: int
+    rules: tuple = ()
 
 
 def parse_report(text):
@@ -116,17 +117,22 @@ def parse_budgets(text, name):
         words = line.split("#")[0].split()
         if not words:
             continue
-        if len(words) != 3 or not words[1].isdecimal() or not words[2].isdecimal():
-            raise BadInput(f"{name}:{number}: a line is PATTERN REGISTERS SHARED, found '{line}'")
-        budgets.append(Budget(number, words[0], int(words[1]), int(words[2])))
+        if len(words) < 3 or not words[1].isdecimal() or not words[2].isdecimal():
+            raise BadInput(f"{name}:{number}: a line is PATTERN REGISTERS SHARED RULE..., found '{line}'")
+        budgets.append(Budget(number, words[0], int(words[1]), int(words[2]), tuple(words[3:])))
     return budgets
+
+
+def budget_of(kernel, budgets):
+    """The first line that fits a kernel's name."""
+    return next((budget for budget in budgets if fnmatch.fnmatchcase(kernel, budget.pattern)), None)
 
 
 def check(kernels, budgets, name):
     """Yields each breach as a sentence."""
     used = set()
     for kernel in kernels:
-        budget = next((budget for budget in budgets if fnmatch.fnmatchcase(kernel.name, budget.pattern)), None)
+        budget = budget_of(kernel.name, budgets)
         if kernel.spilled:
             yield f"{kernel.name}: spills, {kernel.spilled} bytes stored and loaded"
         elif kernel.stack:

@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# All that needs a CUDA device, in less than ten minutes: builds the CUDA backend, runs its tests, runs
-# some of them under compute-sanitizer, measures, measures PyTorch on the same shapes, writes a report.
+# All that needs a CUDA device, in two parts of less than ten minutes each: `check` builds the CUDA backend,
+# runs its tests and some of them under compute-sanitizer; `measure`, where that has been built, measures,
+# measures PyTorch on the same shapes, writes a report, and runs the sanitizer's other tools.
 #
-#   scripts/gpu.sh [OUT]     OUT: where results go, build/gpu unless said otherwise
+#   scripts/gpu.sh [OUT [check|measure ...]]     OUT: where results go, build/gpu unless said otherwise; both parts
 #
 # Needs a device, the CUDA Toolkit, CMake and the header doctest/doctest.h, in the system or in
 # FOLDER/include with CMAKE_PREFIX_PATH=FOLDER; Python with PyTorch for the comparison. No network.
 # Stages run in turn even after one has failed; those that need what is missing are skipped and say so.
-# Each has a bound of seconds and all together SLIMPACK_GPU_SECONDS (570). Ends with status 1 if a stage failed.
+# Each has a bound of seconds and a part SLIMPACK_GPU_SECONDS (570). Ends with status 1 if a stage failed.
 # SLIMPACK_GPU_STAGES: only these, e.g. "configure build tests". SLIMPACK_GPU_BUILD: the build folder.
 #
 # In OUT: summary.txt, log.txt, bench.json, pytorch.json, report.md.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 results="bench.json pytorch.json report.md"
-source scripts/gpu_stages.sh "${1:-build/gpu}"
+all_parts=(check measure)
+source scripts/gpu_stages.sh "${1:-build/gpu}" "${@:2}"
 
 sanitize() {  # TOOL
   local tool status
@@ -68,15 +70,17 @@ export -f sanitize test_all one_rank_of_nccl compare write_report configure
 
 describe_machine >>"$log"
 
+part check
 stage configure 60 bash -c configure
 stage build 240 cmake --build "$build" -j "$(nproc)" --target test_cuda bench_cuda cuda_attention
 stage tests 120 bash -c test_all
 stage nccl 60 bash -c one_rank_of_nccl
 stage example 20 "$build/bin/cuda_attention"
 stage memcheck 60 bash -c 'sanitize memcheck'
-stage racecheck 60 bash -c 'sanitize racecheck'
-stage synccheck 40 bash -c 'sanitize synccheck'
+part measure
 stage bench 180 "$build/bin/bench_cuda" --json "$out/bench.json" --budget-ms 200 --seconds 150
 stage pytorch 130 bash -c compare
 stage report 20 bash -c write_report
+stage racecheck 120 bash -c 'sanitize racecheck'
+stage synccheck 80 bash -c 'sanitize synccheck'
 finish

@@ -1,7 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # For gpu.sh and gpu_train.sh: a folder for results, stages that each have a bound of seconds, a summary.
-# Sets out, build, scratch, log, summary; files named in `results` are removed. Call `finish` at the end.
+#   source scripts/gpu_stages.sh OUT [PART ...]
+# Stages belong to the part named last by `part`; only PARTs of those listed in `all_parts` run, or all of
+# them. A part has SLIMPACK_GPU_SECONDS (570), which its stages' bounds are not to exceed together.
+# Sets out, build, scratch, log, summary; files named in `results` are removed where all parts run, or where
+# the first does. Call `finish` at the end.
 out="${1:-build/gpu}"
+parts=("${@:2}")
+((${#parts[@]})) || parts=("${all_parts[@]}")
+for chosen in "${parts[@]}"; do
+  [[ " ${all_parts[*]} " == *" $chosen "* ]] || {
+    echo "$(basename "$0"): a part must be one of ${all_parts[*]}, got $chosen" >&2
+    exit 2
+  }
+done
 build="${SLIMPACK_GPU_BUILD:-build/cuda}"
 mkdir -p "$out"
 out="$(cd "$out" && pwd)"
@@ -9,10 +21,8 @@ log="$out/log.txt"
 summary="$out/summary.txt"
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
-: >"$log"
-: >"$summary"
-for result in $results; do rm -f "$out/$result"; done
-last=$((SECONDS + ${SLIMPACK_GPU_SECONDS:-570}))
+if [[ " ${parts[*]} " == *" ${all_parts[0]} "* ]]; then : >"$log" && : >"$summary"; fi
+[[ " ${parts[*]} " != *" ${all_parts[0]} "* ]] || for result in $results; do rm -f "$out/$result"; done
 python=python3
 export out build scratch python
 failed=0
@@ -20,7 +30,14 @@ skip=77
 
 say() { printf '%s\n' "$*" | tee -a "$summary"; }
 
+part() {  # NAME
+  runs=0
+  [[ " ${parts[*]} " != *" $1 "* ]] || runs=1
+  last=$((SECONDS + ${SLIMPACK_GPU_SECONDS:-570}))
+}
+
 stage() {  # NAME SECONDS COMMAND...
+  ((runs)) || return 0
   local name="$1" bound="$2" begin=$SECONDS left=$((last - SECONDS)) status verdict
   shift 2
   [[ $name == report ]] || left=$((left - 10))  # whatever was measured is reported

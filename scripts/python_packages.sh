@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs from PyPI into build/python what checks need and Debian has not: NumPy and safetensors for
-# scripts/check_hugging_face.py, clang-format and clang-tidy, whose versions decide what they say. Where
-# that cannot be done it says so and ends well: those checks are then skipped.
+# scripts/check_hugging_face.py, clang-format and clang-tidy, whose versions decide what they say, and
+# where nvcc is without cuobjdump and nvdisasm, these for scripts/check_cuda_code.py. Where that cannot be
+# done it says so and ends well: those checks are then skipped.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=build/python/bin/python
@@ -25,4 +26,9 @@ has_tools() {
 }
 has_tools || install "${tools[@]}" ||
   echo "${tools[*]} cannot be installed ($log): the stages format and tidy of .ci/run are skipped"
+nvcc="$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc)"
+reads_code() { [[ -x $(dirname "$(readlink -f "$nvcc")")/$1 ]] || compgen -G "build/python/lib/python3*/site-packages/nvidia/cu*/bin/$1" >/dev/null; }
+readers=(nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37)
+[[ -z $nvcc ]] || { reads_code cuobjdump && reads_code nvdisasm; } || install "${readers[@]}" ||
+  echo "${readers[*]} cannot be installed ($log): scripts/check_cuda_code.py is skipped"
 exit 0

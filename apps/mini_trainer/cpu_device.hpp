@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -39,7 +41,10 @@ class CpuDevice : public cpu::BasicDevice<Math> {
   static constexpr std::string_view kNumbers = std::is_same_v<Stored, float> ? "fp32" : "fp64";
   /// The largest relative difference from the reference.
   static constexpr double kTolerance = std::is_same_v<Stored, float> ? 2e-5 : 1e-10;
+  /// What of the plan's computation depends on the device, for people: nothing.
+  [[nodiscard]] static std::string describe(const Plan&) { return ""; }
   static constexpr Tokens kGranularity{64};
+  static constexpr std::optional<Tokens> kHeadTile = std::nullopt;
   [[nodiscard]] static constexpr ElementBytes element_sizes() {
     return cpu::element_bytes_of<Stored>();
   }

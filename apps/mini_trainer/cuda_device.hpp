@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -54,6 +56,8 @@ class CudaDevice {
   /// The largest relative difference from the reference.
   static constexpr double kTolerance = 2e-2;
   static constexpr Tokens kGranularity{64};
+  /// Each tile of the head reads and writes the whole fp32 gradient of the projection: few, large.
+  static constexpr std::optional<Tokens> kHeadTile = Tokens{4096};
   [[nodiscard]] static constexpr ElementBytes element_sizes() { return cuda::kRankElements; }
   /// Whether buffers lie where runtime::buffer_layout says.
   static constexpr bool kPlaced = true;
@@ -64,6 +68,10 @@ class CudaDevice {
   [[nodiscard]] static double rounded(double weight) {
     return static_cast<double>(cuda::to_float(cuda::to_bf16(static_cast<float>(weight))));
   }
+
+  /// What of the plan's computation depends on the GPU, for people: the path of attention. Throws
+  /// CudaError.
+  [[nodiscard]] static std::string describe(const Plan& plan);
 
   CudaDevice() = default;  ///< none yet
   CudaDevice(const Plan& plan, std::size_t device, std::uint64_t seed, const cuda::AdamW& settings,
@@ -192,7 +200,7 @@ class CudaDevice {
 
  private:
   void mark() {
-    if (marks_ == events_.size()) events_.emplace_back();
+    if (marks_ == events_.size()) events_.emplace_back(cuda::EventUse::time);
     events_[marks_++].record(stream());
   }
   template <class Work>

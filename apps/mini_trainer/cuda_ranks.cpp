@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdint>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -137,6 +139,26 @@ std::vector<std::vector<UnitTime>> CudaThreadRanks::times() const {
   std::vector<std::vector<UnitTime>> all;
   for (const Device& device : devices_) all.push_back(device.times());
   return all;
+}
+
+std::string CudaDevice::describe(const Plan& plan) {
+  std::int64_t page = plan.memory.page_tokens.value;
+  for (const auto& group : plan.groups) {
+    if (group.size() > 1) page = std::gcd(page, plan.memory.cp_block_tokens.value);
+  }
+  const cuda::AttentionShape shape{
+      static_cast<std::int32_t>(plan.model.heads), static_cast<std::int32_t>(plan.model.kv_heads),
+      static_cast<std::int32_t>(plan.model.head_dim), static_cast<std::int32_t>(page)};
+  const cuda::DeviceProperties gpu = cuda::device_properties();
+  switch (cuda::best_path(shape, gpu.major, gpu.minor)) {
+    case cuda::AttentionPath::wgmma:
+      return ", attention on wgmma";
+    case cuda::AttentionPath::mma:
+      return ", attention on mma";
+    case cuda::AttentionPath::plain:
+      break;
+  }
+  return ", attention plain";
 }
 
 Cluster gpu_as_cluster(const Options& options, const ModelShape& model, std::size_t devices,

@@ -53,6 +53,7 @@ planners::PlanRequest base_request(const Options& options, const ModelShape& mod
   request.cluster = ranks.cluster;
   request.cost = cost;
   request.memory.gradient_bytes = ranks.element.gradient;
+  request.memory.head_tile = ranks.head_tile;
   for (const runtime::TokenSource& source : corpus.sources) {
     request.sources.push_back({source.name(), static_cast<std::int64_t>(source.documents()), {}});
   }

@@ -44,6 +44,9 @@ class NcclRanks {
   explicit NcclRanks(processes::Session& session)
       : session_(session), control_(session), api_(cuda::nccl::make_nccl()) {
     choose_gpu(session);
+    const Bytes mine = cuda::nccl::communicator_bytes(*api_, control_, size());
+    const auto all = processes::everyone(session_, mine.value);
+    communicator_bytes_ = *std::max_element(all.begin(), all.end());
   }
   NcclRanks(const NcclRanks&) = delete;
   NcclRanks& operator=(const NcclRanks&) = delete;
@@ -67,6 +70,13 @@ class NcclRanks {
   }
   [[nodiscard]] Cluster cluster(const Options& options, const ModelShape& model) const {
     Cluster cluster = gpu_as_cluster(options, model, size(), 1);
+    // What NCCL takes cannot be had for buffers.
+    const auto count = static_cast<std::int32_t>(size());
+    const std::int32_t pp = options.pp.value_or(options.dp ? count / *options.dp : 1);
+    const std::int64_t communicators =
+        cuda::nccl::most_communicators(options.dp.value_or(count / pp), pp);
+    cluster.reserved = std::min(
+        cluster.memory, Bytes{cluster.reserved.value + communicators * communicator_bytes_});
     cluster.devices_per_node =
         std::count(session_.hosts().begin(), session_.hosts().end(), session_.hosts().front());
     return cluster;
@@ -110,6 +120,7 @@ class NcclRanks {
   cuda::nccl::SessionControl control_;
   int exceptions_ = std::uncaught_exceptions();
   std::unique_ptr<cuda::nccl::NcclApi> api_;
+  std::int64_t communicator_bytes_ = 0;  ///< of one, the most of all ranks
   std::optional<Device> device_;
   std::unique_ptr<cuda::nccl::NcclTransport> link_;  ///< ends before its device and NCCL
 };

@@ -69,12 +69,13 @@ struct PreparedStep {
 struct RankKind {
   Cluster cluster;
   ElementBytes element;
-  std::size_t alignment = 1;   ///< of buffers in an arena, bytes
-  bool placed = false;         ///< whether devices follow runtime::buffer_layout
-  Tokens granularity{64};      ///< of slices
-  std::size_t count = 1;       ///< ranks of the run
-  std::size_t first_here = 0;  ///< number of the first device of this process
-  std::size_t here = 1;        ///< devices of this process
+  std::size_t alignment = 1;        ///< of buffers in an arena, bytes
+  bool placed = false;              ///< whether devices follow runtime::buffer_layout
+  Tokens granularity{64};           ///< of slices
+  std::optional<Tokens> head_tile;  ///< tokens whose logits exist at one time; none: the planner's
+  std::size_t count = 1;            ///< ranks of the run
+  std::size_t first_here = 0;       ///< number of the first device of this process
+  std::size_t here = 1;             ///< devices of this process
 };
 
 /// Prepares steps one after the other. All ranks prepare the same.

@@ -108,6 +108,7 @@ class Run {
             Device::alignment(model_),
             Device::kPlaced,
             Device::kGranularity,
+            Device::kHeadTile,
             ranks_.size(),
             ranks_.first(),
             ranks_.here()};
@@ -200,11 +201,12 @@ class Run {
     return fmt::format(
         "{}, {} weights in {}, vocabulary {}; {} documents, {} tokens; {} ranks (dp {}, pp {}, {}"
         "chunks {}, head "
-        "{}), planner {}",
+        "{}), planner {}{}",
         model_.name, weights, Device::kNumbers, model_.vocab, documents, tokens, ranks_.size(),
         plan.parallel.dp, plan.parallel.pp,
         plan.parallel.tp > 1 ? fmt::format("tp {}, ", plan.parallel.tp) : "", plan.parallel.chunks,
-        plan.parallel.head == LmHead::shard ? "on all stages" : "on the last stage", plan.planner);
+        plan.parallel.head == LmHead::shard ? "on all stages" : "on the last stage", plan.planner,
+        Device::describe(plan));
   }
 
   /// Buffers come from arenas that grow with the largest step so far.

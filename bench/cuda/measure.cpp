@@ -29,7 +29,7 @@ Times measure(const Case& of, const Machine& machine, double budget_ms) {
   const Launch launch = of.prepare(machine, times.sets);
   std::int64_t turn = 0;
   const auto stretch = [&](std::int64_t launches) {
-    cuda::Event begin, end;
+    cuda::Event begin(cuda::EventUse::time), end(cuda::EventUse::time);
     begin.record(machine.stream);
     for (std::int64_t i = 0; i < launches; ++i) launch(turn++ % times.sets);
     end.record(machine.stream);

@@ -254,6 +254,39 @@ double difference(const std::vector<Number>& found, const std::vector<double>& e
   return difference(widened(found), expected);
 }
 
+/// The largest over rows of `width` numbers, each a head's of a token, of the norm of the row's
+/// difference, relative to the row's own norm or a quarter of an average row's, whichever is more:
+/// the norm over all rows would hide a few that are wholly wrong.
+inline double row_difference(const std::vector<double>& found, const std::vector<double>& expected,
+                             std::int64_t width) {
+  if (found.size() != expected.size()) return std::numeric_limits<double>::infinity();
+  const auto row = static_cast<std::size_t>(width);
+  double sum = 0;
+  std::int64_t rows = 0;
+  std::vector<std::pair<double, double>> squares;  // of each row's difference and of the row
+  for (std::size_t begin = 0; begin < found.size(); begin += row) {
+    auto& [off, own] = squares.emplace_back();
+    for (std::size_t i = begin; i < begin + row; ++i) {
+      if (std::isnan(expected[i])) continue;
+      off += (found[i] - expected[i]) * (found[i] - expected[i]);
+      own += expected[i] * expected[i];
+    }
+    if (own > 0) sum += own, ++rows;
+  }
+  const double least = rows == 0 ? 0 : sum / static_cast<double>(rows) / 16;
+  double most = 0;
+  for (const auto& [off, own] : squares) {
+    if (std::isnan(off)) return off;
+    if (off > 0) most = std::max(most, std::sqrt(off / std::max(own, least)));
+  }
+  return most;
+}
+template <class Number>
+double row_difference(const std::vector<Number>& found, const std::vector<double>& expected,
+                      std::int64_t width) {
+  return row_difference(widened(found), expected, width);
+}
+
 /// Bits, so that NaN equals NaN.
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return std::ranges::equal(

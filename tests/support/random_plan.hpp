@@ -29,7 +29,7 @@ struct RandomPlanOptions {
   std::int64_t min_samples = 1, max_samples = 12;
   std::int64_t min_tokens = 5, max_tokens = 60;  ///< one sample in eight has one token instead
   std::int64_t max_granularity = 16;
-  std::int64_t max_page = 8, max_share = 8, max_head_tile = 32;
+  std::int64_t min_page = 1, max_page = 8, min_share = 1, max_share = 8, max_head_tile = 32;
   bool large_model = false;  ///< sizes of a real layer, for tests that do not execute
   bool vary_bytes = false;   ///< draw element and gradient sizes too
   std::int64_t bytes_per_element = 8, gradient_bytes = 8;
@@ -656,8 +656,8 @@ inline void random_micropacks(Random& random, Plan& plan, const RandomPlanOption
     plan.memory.gradient_bytes = std::max<std::int64_t>(4, plan.model.bytes_per_element)
                                  << random.below(2);
   }
-  plan.memory.page_tokens = {random.between(1, options.max_page)};
-  plan.memory.cp_block_tokens = {random.between(1, options.max_share)};
+  plan.memory.page_tokens = {random.between(options.min_page, options.max_page)};
+  plan.memory.cp_block_tokens = {random.between(options.min_share, options.max_share)};
   plan.memory.head_tile = {random.between(1, options.max_head_tile)};
   detail::random_stages(random, plan);
   detail::random_cluster(random, plan, options);

@@ -48,6 +48,7 @@ struct Item {
 /// A stream. After a failure nothing of it runs, nor of what waits for it.
 struct Queue {
   int context = 0;
+  StreamPriority priority = StreamPriority::normal;
   std::deque<Item> items;
   std::string failure;
 };
@@ -159,6 +160,7 @@ struct CUstream_st {
 };
 struct CUevent_st {
   int context = 0;
+  slimpack::cuda::EventUse use = slimpack::cuda::EventUse::order;
   std::shared_ptr<slimpack::cuda::emulated::Point> point;
 };
 
@@ -230,11 +232,18 @@ void StreamView::synchronize() const {
   report("cudaStreamSynchronize", queue.failure);
 }
 
-Stream::Stream() {
+StreamPriority StreamView::priority() const {
+  Runtime& all = runtime();
+  const std::lock_guard hold(all.lock);
+  return queue_of(all, *this).priority;
+}
+
+Stream::Stream(StreamPriority priority) {
   Runtime& all = runtime();
   const std::lock_guard hold(all.lock);
   stream_ = new CUstream_st{std::make_shared<Queue>()};
   stream_->queue->context = current_context;
+  stream_->queue->priority = priority;
   all.queues.push_back(stream_->queue);
 }
 Stream::~Stream() {
@@ -245,7 +254,7 @@ Stream::~Stream() {
   delete stream_;
 }
 
-Event::Event() : event_(new CUevent_st{current_context, nullptr}) {}
+Event::Event(EventUse use) : event_(new CUevent_st{current_context, use, nullptr}) {}
 Event::~Event() {
   delete event_;
 }
@@ -285,6 +294,9 @@ float Event::milliseconds_since(const Event& begin) const {
   Runtime& all = runtime();
   const std::lock_guard hold(all.lock);
   for (const CUevent_st* event : {begin.event_, event_}) {
+    if (event->use != EventUse::time) {
+      throw CudaError("cudaEventElapsedTime failed: an event was made without its time");
+    }
     if (!event->point || !event->point->reached) {
       throw CudaError("cudaEventElapsedTime failed: an event has not been reached");
     }

@@ -31,15 +31,34 @@ void StreamView::synchronize() const {
   SLIMPACK_CUDA_CHECK(cudaStreamSynchronize(stream_));
 }
 
-Stream::Stream() {
-  SLIMPACK_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+namespace {
+
+/// CUDA's number of a priority on the current device: the smaller, the sooner.
+int number_of(StreamPriority priority) {
+  int least = 0, greatest = 0;
+  SLIMPACK_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  return priority == StreamPriority::high ? greatest : least;
+}
+
+}  // namespace
+
+StreamPriority StreamView::priority() const {
+  int number = 0;
+  SLIMPACK_CUDA_CHECK(cudaStreamGetPriority(stream_, &number));
+  return number < number_of(StreamPriority::normal) ? StreamPriority::high : StreamPriority::normal;
+}
+
+Stream::Stream(StreamPriority priority) {
+  SLIMPACK_CUDA_CHECK(
+      cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, number_of(priority)));
 }
 Stream::~Stream() {
   if (stream_ != nullptr) log_failure(cudaStreamDestroy(stream_), "cudaStreamDestroy");
 }
 
-Event::Event() {
-  SLIMPACK_CUDA_CHECK(cudaEventCreate(&event_));
+Event::Event(EventUse use) {
+  SLIMPACK_CUDA_CHECK(cudaEventCreateWithFlags(
+      &event_, use == EventUse::time ? cudaEventDefault : cudaEventDisableTiming));
 }
 Event::~Event() {
   if (event_ != nullptr) log_failure(cudaEventDestroy(event_), "cudaEventDestroy");

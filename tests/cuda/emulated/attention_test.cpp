@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <stdexcept>
 #include <vector>
 
 #include "cuda/attention_cases.hpp"
@@ -13,6 +14,7 @@
 #include "kernels/attention_plain.cuh"
 #include "kernels/attention_rows.cuh"
 #include "kernels/attention_wgmma_backward.cuh"
+#include "kernels/attention_wgmma_backward_fused.cuh"
 #include "kernels/attention_wgmma_backward_queries.cuh"
 #include "kernels/attention_wgmma_forward.cuh"
 
@@ -25,7 +27,7 @@ using namespace slimpack::cuda::test;
 
 namespace {
 
-constexpr double kForward = 5e-3, kBackward = 1e-2;
+constexpr double kForward = 5e-3, kBackward = 1e-2, kBackwardRow = 4e-2;
 
 template <class Element>
 DeviceSpan<const Element> view(const std::vector<Element>& elements) {
@@ -192,13 +194,54 @@ Backward backward(const Case& of, const Results& given, std::vector<float> sum, 
   return made;
 }
 
+template <int kDim>
+void run_backward_fused(const Case& of, const kernels::AttentionBackward& at, Timing timing) {
+  const Inputs inputs(of, kernels::wgmma::kQueryTile, kernels::wgmma::kKeyTile);
+  std::vector<std::int32_t> turns(static_cast<std::size_t>(of.rows * of.shape.heads + 1), 0);
+  kernels::wgmma::FusedTask task{{wgmma_work(inputs), at.log_sum, at.delta}};
+  task.dquery = at.dquery_sum, task.dkey = at.dkey, task.dvalue = at.dvalue;
+  task.turns = turns.data(), task.tickets = &turns.back();
+  emulate(
+      {inputs.key_blocks(), kernels::wgmma::kThreads, kernels::wgmma::FusedShared<kDim>::kBytes},
+      timing, [&] {
+        kernels::wgmma::attention_backward_fused<kDim>(query_map(of, of.query), key_map(of, of.key),
+                                                       key_map(of, of.value),
+                                                       query_map(of, of.doutput), task);
+      });
+}
+
+/// The same in one kernel; gradients of queries are added to `sum`.
+Backward backward_fused(const Case& of, const Results& given, std::vector<float> sum,
+                        Timing timing) {
+  Backward made{{}, std::move(sum), of.dkey, of.dvalue};
+  const auto log_sum = narrowed<float>(given.log_sum), delta = narrowed<float>(given.delta);
+  kernels::AttentionBackward at;
+  at.log_sum = log_sum.data();
+  at.delta = delta.data();
+  at.dquery_sum = made.dquery_sum.data();
+  at.dkey = made.dkey.data();
+  at.dvalue = made.dvalue.data();
+  of.shape.head_dim == 64 ? run_backward_fused<64>(of, at, timing)
+                          : run_backward_fused<128>(of, at, timing);
+  return made;
+}
+
 void check_forward(const Forward& found, const Results& expected) {
   CHECK(difference(found.output, expected.output) < kForward);
   CHECK(difference(found.log_sum, expected.log_sum) < 1e-5);
 }
-void check_keys(const Backward& found, const Results& expected) {
+/// Sums to which nothing is added are zero.
+std::vector<double> or_zero(std::vector<double> numbers) {
+  for (double& number : numbers) {
+    if (std::isnan(number)) number = 0;
+  }
+  return numbers;
+}
+void check_keys(const Backward& found, const Results& expected, std::int64_t dim) {
   CHECK(difference(found.dkey, expected.dkey) < kBackward);
   CHECK(difference(found.dvalue, expected.dvalue) < kBackward);
+  CHECK(row_difference(found.dkey, expected.dkey, dim) < kBackwardRow);
+  CHECK(row_difference(found.dvalue, expected.dvalue, dim) < kBackwardRow);
 }
 
 /// Checks all kernels of a path with both timings: right, and the same bits each time.
@@ -211,12 +254,25 @@ void check_all(const Case& of, AttentionPath path) {
   CHECK(same_bits(late.log_sum, early.log_sum));
 
   const Backward first = backward(of, expected, {}, path, Timing::at_once);
-  check_keys(first, expected);
+  check_keys(first, expected, of.shape.head_dim);
   CHECK(difference(first.dquery, expected.dquery) < kBackward);
+  CHECK(row_difference(first.dquery, expected.dquery, of.shape.head_dim) < kBackwardRow);
   const Backward second = backward(of, expected, {}, path, Timing::late);
   CHECK(second.dquery == first.dquery);
   CHECK(same_bits(second.dkey, first.dkey));
   CHECK(same_bits(second.dvalue, first.dvalue));
+
+  if (path != AttentionPath::wgmma) return;
+  const std::vector<float> zeros(of.query.size(), 0.0F);
+  const Backward fused = backward_fused(of, expected, zeros, Timing::at_once);
+  check_keys(fused, expected, of.shape.head_dim);
+  CHECK(difference(fused.dquery_sum, or_zero(expected.dquery)) < kBackward);
+  CHECK(row_difference(fused.dquery_sum, or_zero(expected.dquery), of.shape.head_dim) <
+        kBackwardRow);
+  const Backward again = backward_fused(of, expected, zeros, Timing::late);
+  CHECK(same_bits(again.dquery_sum, fused.dquery_sum));
+  CHECK(same_bits(again.dkey, fused.dkey));
+  CHECK(same_bits(again.dvalue, fused.dvalue));
 }
 
 /// On both paths with tiles.
@@ -284,6 +340,57 @@ TEST_CASE("attention mma, wgmma: a slice lists fewer keys than the one after it"
   check_tiled(of);
 }
 
+TEST_CASE("attention wgmma, one kernel: slices of several key tiles, pages with gaps, any order") {
+  slimpack::Random random(17);
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    CAPTURE(seed);
+    std::vector<Sample> samples;
+    for (std::int64_t count = random.between(1, 3); count > 0; --count) {
+      Sample sample;
+      sample.keys = static_cast<std::int32_t>(random.between(1, 420));
+      sample.gap = static_cast<std::int32_t>(random.below(3));
+      sample.first = static_cast<std::int32_t>(random.between(0, 90));
+      const bool partial = sample.gap > 0 || sample.first > 0;
+      std::int32_t position = static_cast<std::int32_t>(random.between(0, 100));
+      for (std::int64_t slice = random.between(1, 3); slice > 0; --slice) {
+        const auto rows = static_cast<std::int32_t>(random.between(1, 150));
+        const std::int32_t listed = std::min(sample.keys, position + rows);
+        const bool all = partial || slice == 1;
+        sample.slices.push_back({position, rows, all ? -1 : listed / 64 * 64});
+        position += rows;
+      }
+      samples.push_back(sample);
+    }
+    const std::int32_t kv_heads = 1 + static_cast<std::int32_t>(random.below(2));
+    const Case of =
+        make_case(shape_of(2, kv_heads, random.chance(1, 2) ? 64 : 128, 64), samples, 100 + seed);
+    const Results expected = reference(of);
+    const std::vector<float> zeros(of.query.size(), 0.0F);
+    const Backward fused = backward_fused(of, expected, zeros, Timing::late);
+    check_keys(fused, expected, of.shape.head_dim);
+    CHECK(difference(fused.dquery_sum, or_zero(expected.dquery)) < kBackward);
+    CHECK(row_difference(fused.dquery_sum, or_zero(expected.dquery), of.shape.head_dim) <
+          kBackwardRow);
+    CHECK(same_bits(backward_fused(of, expected, zeros, Timing::at_once).dquery_sum,
+                    fused.dquery_sum));
+  }
+}
+
+TEST_CASE("attention wgmma: without fences the emulator refuses zeros behind a last key or query") {
+  const Case of = make_case(shape_of(1, 1, 64, 64), {{{{0, 70}}, 70}}, 9);
+  const Results expected = reference(of);
+  Emulator::fences_lost() = true;
+  CHECK_THROWS_WITH_AS((void)forward(of, AttentionPath::wgmma, Timing::late),
+                       doctest::Contains("without a fence since"), std::logic_error);
+  CHECK_THROWS_WITH_AS((void)backward(of, expected, {}, AttentionPath::wgmma, Timing::late),
+                       doctest::Contains("without a fence since"), std::logic_error);
+  CHECK_THROWS_WITH_AS(
+      (void)backward_fused(of, expected, std::vector<float>(of.query.size(), 0.0F), Timing::late),
+      doctest::Contains("without a fence since"), std::logic_error);
+  Emulator::fences_lost() = false;
+  check_all(of, AttentionPath::wgmma);
+}
+
 TEST_CASE("attention forward: rows have the same bits however a sample is sliced") {
   const AttentionShape shape = shape_of(1, 1, 128, 128);
   const Case whole = make_case(shape, {{{{30, 150}}, 180}}, 5);
@@ -321,7 +428,7 @@ TEST_CASE("attention backward: gradients of keys gather over launches of a sampl
     const Backward after = backward(last, expected, {}, path, Timing::late);
     first.dkey = after.dkey;
     first.dvalue = after.dvalue;
-    check_keys(backward(first, expected, {}, path, Timing::late), expected);
+    check_keys(backward(first, expected, {}, path, Timing::late), expected, 64);
   }
 }
 
@@ -354,18 +461,25 @@ TEST_CASE("attention: partial results over two ranks' pages make the whole") {
     });
     check_forward(sum, expected);
 
+    if (path == AttentionPath::wgmma) {
+      std::vector<float> fused(whole.query.size(), 0.0F);
+      for (const Case& rank : ranks) {
+        const Backward part = backward_fused(rank, expected, fused, Timing::late);
+        check_keys(part, reference(rank, &expected), 128);
+        fused = part.dquery_sum;
+      }
+      CHECK(difference(fused, or_zero(expected.dquery)) < kBackward);
+    }
     std::vector<float> dquery(whole.query.size(), 0.0F);
     for (const Case& rank : ranks) {
       const Backward part = backward(rank, expected, dquery, path, Timing::late);
-      check_keys(part, reference(rank, &expected));
+      check_keys(part, reference(rank, &expected), 128);
       CHECK(part.dquery == std::vector<Bf16>(whole.query.size(), kPoison));
       dquery = part.dquery_sum;
     }
-    std::vector<double> all = expected.dquery;
-    for (double& number : all) {
-      if (std::isnan(number)) number = 0;
-    }
+    const std::vector<double> all = or_zero(expected.dquery);
     CHECK(difference(dquery, all) < kBackward);
+    CHECK(row_difference(dquery, all, 128) < kBackwardRow);
   }
 }
 

@@ -94,6 +94,43 @@ TEST_CASE("Hopper: sums that nobody waited for are NaN, and what they read must 
         }).find("without a fence") != std::string::npos);
 }
 
+TEST_CASE("Hopper: what threads write is read by products and TMA behind a fence and a barrier") {
+  const std::vector<Bf16> source(64 * 64, to_bf16(1.0F));
+  const auto kernel = [&source](bool fence, bool barrier, bool copies) {
+    return [&source, fence, barrier, copies] {
+      const std::uint32_t mbarrier = 16384;
+      if (thread_index() == 0) barrier_init(mbarrier, 1);
+      for (std::uint32_t at = 16 * thread_index(); at < 16384; at += 16 * 128) {
+        store_shared(at, std::array<std::uint32_t, 4>{});
+      }
+      if (fence) async_proxy_fence();
+      if (barrier) sync_block();
+      if (copies) {
+        if (thread_index() != 0) return;
+        barrier_expect(mbarrier, kBoxBytes);
+        load_tile(0, {source.data(), 64, 64}, mbarrier, 0, 0);
+        barrier_arrive(mbarrier);
+        return barrier_wait(mbarrier, 0);
+      }
+      std::array<float, 32> d{};
+      product_fence();
+      multiply_shared<64>(d, matrix_descriptor(0, 0), matrix_descriptor(8192, 0), true);
+      product_commit();
+      product_wait<0>();
+    };
+  };
+  for (const Timing timing : {Timing::at_once, Timing::late}) {
+    for (const bool copies : {false, true}) {
+      const auto said = [&](bool fence, bool barrier) {
+        return failure({1, 128, 16400}, timing, kernel(fence, barrier, copies));
+      };
+      CHECK(said(true, true).empty());
+      CHECK(said(false, true).find("without a fence since") != std::string::npos);
+      CHECK(said(true, false).find("without a barrier since") != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("Hopper: a barrier's phase ends with the last arrival and the last byte") {
   const auto source = small_integers(64 * 64, 4);
   for (const Timing timing : {Timing::at_once, Timing::late}) {

@@ -17,6 +17,7 @@
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/elements.hpp"
 #include "slimpack_cuda/emulation.hpp"
+#include "slimpack_cuda/stream_transport.hpp"
 
 namespace streams_test {
 
@@ -125,7 +126,7 @@ TEST_CASE("emulated streams: no more runs than has to") {
   const ScopedEmulation during(with(EmulatedTiming::late));
   const Stream first, second;
   const DeviceBuffer<Number> number = zero();
-  Event early, late;
+  Event early(EventUse::time), late(EventUse::time);
   add_to(number.span(), 1, first.view());
   early.record(first.view());
   add_to(number.span(), 10, first.view());
@@ -140,6 +141,18 @@ TEST_CASE("emulated streams: no more runs than has to") {
   first.view().synchronize();
   CHECK(read(number) == 111);
   CHECK(late.milliseconds_since(early) >= 0);
+  const Event untimed;
+  CHECK_THROWS_AS((void)late.milliseconds_since(untimed), CudaError);
+}
+
+TEST_CASE("streams: what moves bytes comes before what computes") {
+  const Stream compute;
+  const RankStreams streams(compute.view());
+  CHECK(compute.view().priority() == StreamPriority::normal);
+  for (std::size_t lane = 0; lane < slimpack::runtime::kLanes; ++lane) {
+    CHECK(streams.lane(static_cast<slimpack::runtime::Lane>(lane)).priority() ==
+          StreamPriority::high);
+  }
 }
 
 TEST_CASE("emulated events: a wait is for what was recorded when it was queued") {

@@ -25,7 +25,7 @@ namespace {
 
 using slimpack::test::sized;
 
-constexpr double kForward = 5e-3, kBackward = 1e-2;
+constexpr double kForward = 5e-3, kBackward = 1e-2, kBackwardRow = 4e-2;
 
 template <class Element>
 DeviceBuffer<Element> to_device(const std::vector<Element>& elements, StreamView stream) {
@@ -91,13 +91,16 @@ Found run(const Case& of, AttentionPath path) {
           download(dkey.span(), stream),    download(dvalue.span(), stream)};
 }
 
-void check(const Found& found, const Results& expected) {
+void check(const Found& found, const Results& expected, std::int64_t dim) {
   CHECK(difference(found.output, expected.output) < kForward);
   CHECK(difference(found.log_sum, expected.log_sum) < 1e-5);
   CHECK(difference(found.delta, expected.delta) < kBackward);
   CHECK(difference(found.dquery, expected.dquery) < kBackward);
+  CHECK(row_difference(found.dquery, expected.dquery, dim) < kBackwardRow);
   CHECK(difference(found.dkey, expected.dkey) < kBackward);
+  CHECK(row_difference(found.dkey, expected.dkey, dim) < kBackwardRow);
   CHECK(difference(found.dvalue, expected.dvalue) < kBackward);
+  CHECK(row_difference(found.dvalue, expected.dvalue, dim) < kBackwardRow);
 }
 
 /// The paths that every device has, and the one that Hopper adds.
@@ -134,7 +137,7 @@ void check_against_fp64(Paths paths) {
       CAPTURE(dim);
       CAPTURE(static_cast<int>(path));
       const Found found = run(of, path);
-      check(found, expected);
+      check(found, expected, dim);
       CHECK(same(run(of, path), found));
     }
   }
@@ -153,8 +156,11 @@ void check_at_training_sizes(Paths paths) {
         CHECK(difference(found.output, widened(plain.output)) < kForward);
         CHECK(difference(found.log_sum, widened(plain.log_sum)) < 1e-5);
         CHECK(difference(found.dquery, widened(plain.dquery)) < kBackward);
+        CHECK(row_difference(found.dquery, widened(plain.dquery), dim) < kBackwardRow);
         CHECK(difference(found.dkey, widened(plain.dkey)) < kBackward);
+        CHECK(row_difference(found.dkey, widened(plain.dkey), dim) < kBackwardRow);
         CHECK(difference(found.dvalue, widened(plain.dvalue)) < kBackward);
+        CHECK(row_difference(found.dvalue, widened(plain.dvalue), dim) < kBackwardRow);
       }
     }
   }
@@ -188,8 +194,9 @@ void check_sliced(Paths paths) {
 
 void check_partial(Paths paths) {
   constexpr std::int32_t kKeys = sized(900, 300), kPage = 128, kPages = (kKeys + kPage - 1) / kPage;
-  for (const AttentionPath path : paths) {
+  const auto check_path = [&](AttentionPath path, bool in_one_kernel) {
     CAPTURE(static_cast<int>(path));
+    CAPTURE(in_one_kernel);
     Case whole = make_case(shape_of(sized(4, 2), sized(2, 1), 128),
                            {{{{kKeys - sized(200, 60), sized(200, 60)}}, kKeys}}, 15);
     whole.segments[0].output_row = whole.segments[0].log_sum_row;
@@ -200,6 +207,8 @@ void check_partial(Paths paths) {
     const auto delta = to_device(narrowed<float>(expected.delta), stream);
     const DeviceBuffer<float> dquery =
         to_device(std::vector<float>(whole.query.size(), 0.0F), stream);
+    const DeviceBuffer<std::int32_t> turns(
+        in_one_kernel ? attention_turns(whole.rows, whole.shape, path) : 0);
     const std::vector<Bf16> poison(whole.query.size(), kPoison);
     const std::vector<float> nan(static_cast<std::size_t>(whole.rows * whole.shape.heads), kNan);
     std::vector<DeviceBuffer<Bf16>> outputs;
@@ -227,7 +236,7 @@ void check_partial(Paths paths) {
       attention_backward_partial(dquery.span(), dkey.span(), dvalue.span(), device.query.span(),
                                  device.key.span(), device.value.span(), log_sum.span(),
                                  delta.span(), device.doutput.span(), device.work, part.shape, path,
-                                 stream);
+                                 turns.span(), stream);
       const Results of_part = reference(part, &expected);
       CHECK(difference(download(dkey.span(), stream), of_part.dkey) < kBackward);
       CHECK(difference(download(dvalue.span(), stream), of_part.dvalue) < kBackward);
@@ -241,6 +250,11 @@ void check_partial(Paths paths) {
       if (std::isnan(number)) number = 0;
     }
     CHECK(difference(download(dquery.span(), stream), all) < kBackward);
+    CHECK(row_difference(download(dquery.span(), stream), all, 128) < kBackwardRow);
+  };
+  for (const AttentionPath path : paths) {
+    check_path(path, false);
+    if (attention_turns(1, shape_of(1, 1, 128), path) > 0) check_path(path, true);
   }
 }
 

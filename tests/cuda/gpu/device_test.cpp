@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "ops/placement.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/elements.hpp"
 
@@ -73,6 +74,42 @@ TEST_CASE("split_device: work of a part of the card gives what the whole card's 
     set_device(0);
   }
 }
+
+TEST_CASE("streams, events: priority, and times where they were asked for") {
+  const Stream normal, high(StreamPriority::high);
+  CHECK(normal.view().priority() == StreamPriority::normal);
+  CHECK(high.view().priority() == StreamPriority::high);
+  Event begin(EventUse::time), end(EventUse::time), untimed;
+  begin.record(high.view());
+  untimed.record(high.view());
+  end.record(high.view());
+  end.synchronize();
+  CHECK(end.milliseconds_since(begin) >= 0);
+  CHECK_THROWS_AS((void)end.milliseconds_since(untimed), CudaError);
+}
+
+#ifndef SLIMPACK_EMULATED
+TEST_CASE("split_device: partitions run on multiprocessors that no other one has") {
+  const auto size = static_cast<std::int64_t>(2 * device_properties().multiprocessors);
+  std::vector<std::int32_t> parts(static_cast<std::size_t>(size), 0);  // that have run on each
+  for (const Partition& part : split_device(4)) {
+    part.make_current();
+    {
+      const Stream here(StreamPriority::high);
+      const DeviceBuffer<std::int32_t> seen(size);
+      const std::vector<std::int32_t> none(static_cast<std::size_t>(size), 0);
+      upload(seen.span(), std::span<const std::int32_t>(none), here.view());
+      detail::note_multiprocessors(seen.span(), 4096, here.view());
+      int own = 0;
+      const std::vector<std::int32_t> found = download(seen.span(), here.view());
+      for (std::size_t i = 0; i < found.size(); ++i) parts[i] += found[i], own += found[i];
+      CHECK(own == part.multiprocessors());
+    }
+    set_device(0);
+  }
+  for (const std::int32_t count : parts) CHECK(count <= 1);
+}
+#endif
 
 TEST_CASE("free_memory: less while memory is held") {
   const std::int64_t before = free_memory();

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -92,6 +94,15 @@ std::size_t operations(std::span<const Record> records) {
   return all;
 }
 
+/// Operations that are not on a stream of high priority.
+std::size_t misplaced(const Record& record) {
+  std::size_t all = 0;
+  for (const test::Group& group : record) {
+    for (const Operation& one : group) all += one.urgent ? 0 : 1;
+  }
+  return all;
+}
+
 std::string replay(std::span<const Record> records) {
   return test::DeviceReplay(records).run();
 }
@@ -157,6 +168,7 @@ TEST_CASE("NcclTransport: what ranks queue for random plans meets and ends on an
     Recording ranks(plan.schedule.size());
     const auto records = ranks.run(plan);
     CHECK(replay(records) == "");
+    for (const Record& record : records) CHECK(misplaced(record) == 0);
     all += operations(records);
     for (const Record& record : records) {
       for (const test::Group& group : record) groups += group.size() > 1 ? 1 : 0;
@@ -227,7 +239,7 @@ TEST_CASE(
     for (const auto& [comm, used] : streams) CHECK(used.size() == 1);
     std::size_t shared = 0;
     for (const auto& [stream, used] : comms) shared += used.size() > 1 ? 1 : 0;
-    CHECK(shared <= 1);  // the compute stream
+    CHECK(shared == 0);
   }
 }
 
@@ -301,6 +313,51 @@ TEST_CASE("device replay: planted errors are found") {
   CHECK(sized > 40);
   CHECK(ungrouped > 20);
   CHECK(again > 40);
+}
+
+TEST_CASE("communicators: limits reach NCCL, and short waits are not slept on") {
+  /// One that settles after many questions.
+  class SlowNccl : public test::RecordingNccl {
+   public:
+    [[nodiscard]] bool settled(nccl::Comm) override { return ++asked % 4000 == 0; }
+    int asked = 0;
+  };
+  SlowNccl api;
+  test::CountingControl control(0);
+  nccl::NcclOptions options;
+  options.spin = std::chrono::seconds(10);
+  options.most_blocks = 7;
+  const nccl::CommunicatorKey key{nccl::CommunicatorKey::Use::sum, {0, 1}};
+  const auto begin = std::chrono::steady_clock::now();
+  nccl::Communicators communicators(api, control, options);
+  communicators.make(std::span(&key, 1));
+  CHECK(api.asked == 4000);
+  // With the pauses of a long wait this would take 0.8 s.
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(400));
+  CHECK(api.most_blocks() == 7);
+}
+
+TEST_CASE("communicators: what one takes of the device's memory is measured") {
+  /// One that takes memory when it joins and when it first sums.
+  class HungryNccl : public test::RecordingNccl {
+   public:
+    [[nodiscard]] nccl::Comm join(const nccl::Id& id, std::size_t size, std::size_t rank,
+                                  int most) override {
+      taken[0] = cuda::DeviceBuffer<std::byte>(3 << 20);
+      return RecordingNccl::join(id, size, rank, most);
+    }
+    void all_reduce(nccl::Comm comm, void* values, std::size_t count, nccl::Number number,
+                    runtime::Reduction reduction, cuda::StreamView stream) override {
+      taken[1] = cuda::DeviceBuffer<std::byte>(4 << 20);
+      RecordingNccl::all_reduce(comm, values, count, number, reduction, stream);
+    }
+    std::array<cuda::DeviceBuffer<std::byte>, 2> taken;
+  };
+  HungryNccl api;
+  test::CountingControl control(0);
+  CHECK(nccl::communicator_bytes(api, control, 2) == Bytes{7 << 20});
+  CHECK(api.left() == 1);
+  CHECK(nccl::communicator_bytes(api, control, 1) == Bytes{});
 }
 
 TEST_CASE("NcclTransport: parts of a gathering") {

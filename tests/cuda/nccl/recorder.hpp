@@ -36,6 +36,7 @@ struct Operation {
   std::size_t peer = 0;                      ///< or root, or the reduction and number
   std::size_t bytes = 0;
   cuda::StreamView stream;
+  bool urgent = false;  ///< whether the stream has high priority
 };
 
 /// Operations that a rank queues together.
@@ -47,7 +48,9 @@ using Record = std::vector<Group>;
 class RecordingNccl : public nccl::NcclApi {
  public:
   [[nodiscard]] nccl::Id new_id() override { return {}; }
-  [[nodiscard]] nccl::Comm join(const nccl::Id& id, std::size_t size, std::size_t rank) override {
+  [[nodiscard]] nccl::Comm join(const nccl::Id& id, std::size_t size, std::size_t rank,
+                                int most_blocks) override {
+    most_blocks_ = most_blocks;
     std::size_t number = 0;
     std::memcpy(&number, id.data(), sizeof(number));
     joined_.push_back(std::make_unique<Operation>());
@@ -96,6 +99,7 @@ class RecordingNccl : public nccl::NcclApi {
   }
 
   Record record;
+  [[nodiscard]] int most_blocks() const noexcept { return most_blocks_; }
   [[nodiscard]] std::size_t joined() const noexcept { return joined_.size(); }
   [[nodiscard]] std::size_t left() const noexcept { return left_; }
   [[nodiscard]] std::size_t aborted() const noexcept { return aborted_; }
@@ -108,6 +112,7 @@ class RecordingNccl : public nccl::NcclApi {
     operation.bytes = bytes;
     operation.peer = peer;
     operation.stream = stream;
+    operation.urgent = stream.priority() == cuda::StreamPriority::high;
     if (open_) return open_->push_back(operation);
     record.push_back({operation});
   }
@@ -115,6 +120,7 @@ class RecordingNccl : public nccl::NcclApi {
   std::vector<std::unique_ptr<Operation>> joined_;
   std::optional<Group> open_;
   std::size_t left_ = 0, aborted_ = 0;
+  int most_blocks_ = -1;
 };
 
 /// The host's side of a rank in tests: ids are counted, alike on all ranks.

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "cuda/ranks/rank_plans.hpp"
+#include "slimpack_cuda/emulation.hpp"
 #include "support/executed_memory.hpp"
 #include "support/joined_plan.hpp"
 
@@ -69,6 +70,39 @@ void check(std::uint64_t seed, const test::RandomPlanOptions& options, Worst& wo
 TEST_CASE("ranks: random plans give the oracle's loss and gradients in the simulator's memory") {
   Worst worst;
   for (std::uint64_t seed = 0; seed < 12; ++seed) check(seed, test::small_plans(), worst);
+  worst.print();
+}
+
+TEST_CASE("ranks: attention on wgmma, both head dimensions that it has") {
+  cuda::Emulation hopper;
+  hopper.major = 9;
+  const cuda::ScopedEmulation emulated(hopper);
+  cuda::RankOptions fastest = test::plain_path();
+  fastest.path.reset();
+  Worst worst;
+  for (const std::int64_t dim : {64, 128}) {
+    for (std::uint64_t seed = 900; seed < 903; ++seed) {
+      CAPTURE(dim);
+      CAPTURE(seed);
+      test::RandomPlanOptions options = test::small_plans();
+      options.max_pp = options.max_dp = 2;
+      options.max_chunks = 1;
+      options.max_samples = 2;
+      options.max_tokens = 150;
+      options.min_page = options.max_page = options.min_share = options.max_share = 64;
+      options.cp_groups = seed == 902;
+      Plan plan = test::rank_plan(seed, options);
+      plan.model.heads = 4;
+      plan.model.kv_heads = 2 - static_cast<std::int64_t>(seed % 2);
+      plan.model.head_dim = dim;
+      plan.model.hidden = 2 * dim;
+      plan.model.ffn = 3 * dim;
+      const cuda::AttentionShape shape{4, static_cast<std::int32_t>(plan.model.kv_heads),
+                                       static_cast<std::int32_t>(dim), 64};
+      REQUIRE(cuda::best_path(shape, 9, 0) == cuda::AttentionPath::wgmma);
+      worst.add(test::check_ranks(plan, seed, {}, fastest));
+    }
+  }
   worst.print();
 }
 

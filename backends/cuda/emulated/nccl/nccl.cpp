@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
@@ -66,11 +65,10 @@ struct Shared {
   std::atomic<std::uint32_t> joined, aborted;
 };
 
-/// A message with a head that says how long it is.
+/// Both sides name as many bytes: the replay of what ranks ask for (tests/cuda/nccl) sees to that.
 struct Message {
-  std::array<std::byte, sizeof(std::uint64_t)> head{};
   std::byte* data = nullptr;
-  std::size_t size = 0, done = 0;  ///< with the head
+  std::size_t size = 0, done = 0;
 };
 
 /// One member's end.
@@ -102,18 +100,11 @@ class Communicator {
   void give_up() noexcept { shared_->aborted = 1; }
 
   void send(std::size_t to, const void* from, std::size_t bytes) {
-    Message message;
-    const std::uint64_t length = bytes;
-    std::memcpy(message.head.data(), &length, sizeof(length));
-    message.data = const_cast<std::byte*>(static_cast<const std::byte*>(from));  // NOLINT
-    message.size = bytes;
-    out_.at(to).push_back(message);
+    out_.at(to).push_back(
+        {const_cast<std::byte*>(static_cast<const std::byte*>(from)), bytes, 0});  // NOLINT
   }
   void receive(std::size_t from, void* into, std::size_t bytes) {
-    Message message;
-    message.data = static_cast<std::byte*>(into);
-    message.size = bytes;
-    in_.at(from).push_back(message);
+    in_.at(from).push_back({static_cast<std::byte*>(into), bytes, 0});
   }
   /// Has `work` called when all messages have moved.
   void behind(std::function<void()> work) { after_.push_back(std::move(work)); }
@@ -143,23 +134,9 @@ class Communicator {
   static void move(std::deque<Message>& messages, const Go& go) {
     while (!messages.empty()) {
       Message& one = messages.front();
-      constexpr std::size_t kHead = sizeof(one.head);
-      const bool head = one.done < kHead;
-      const std::span<std::byte> rest =
-          head ? std::span(one.head).subspan(one.done)
-               : std::span(one.data, one.size).subspan(one.done - kHead);
-      one.done += go(rest);
-      std::uint64_t length = 0;
-      std::memcpy(&length, one.head.data(), kHead);
-      if (one.done >= kHead && length != one.size) {
-        throw NcclError("both sides must name as many bytes, not " + std::to_string(one.size) +
-                        " and " + std::to_string(length));
-      }
-      if (one.done == kHead + one.size) {
-        messages.pop_front();
-      } else if (!head || one.done < kHead) {
-        return;
-      }
+      one.done += go(std::span(one.data, one.size).subspan(one.done));
+      if (one.done < one.size) return;
+      messages.pop_front();
     }
   }
 
@@ -186,7 +163,7 @@ class EmulatedNccl : public NcclApi {
     std::copy(name.begin(), name.end(), id.begin());
     return id;
   }
-  [[nodiscard]] Comm join(const Id& id, std::size_t size, std::size_t rank) override {
+  [[nodiscard]] Comm join(const Id& id, std::size_t size, std::size_t rank, int) override {
     return reinterpret_cast<Comm>(new Communicator(std::string(id.data()), size, rank));  // NOLINT
   }
   [[nodiscard]] bool settled(Comm comm) override { return of(comm).settled(); }
@@ -229,71 +206,54 @@ class EmulatedNccl : public NcclApi {
       own.receive(peer, bytes + peer * part, part);
     }
   }
-  // Sums are in the order of members.
+  // Sums are in the order of members, and of all numbers, of which a member keeps what it is to
+  // have.
   void all_reduce(Comm comm, void* values, std::size_t count, Number number,
                   runtime::Reduction reduction, StreamView stream) override {
     stream.synchronize();
-    typed(number, values, [&](auto* numbers) { everybody(of(comm), numbers, count, reduction); });
+    combine(of(comm), values, count, number, reduction, 0, count);
   }
   void reduce_scatter(Comm comm, void* values, std::size_t part, Number number,
                       StreamView stream) override {
     stream.synchronize();
-    typed(number, values, [&](auto* numbers) {
-      for (std::size_t root = 0; root < of(comm).size(); ++root) {
-        one(of(comm), numbers + root * part, part, root);
-      }
-    });
+    const std::size_t self = of(comm).self();
+    combine(of(comm), values, part * of(comm).size(), number, runtime::Reduction::sum, self * part,
+            (self + 1) * part);
   }
   void reduce(Comm comm, void* values, std::size_t count, Number number, std::size_t root,
               StreamView stream) override {
     stream.synchronize();
-    typed(number, values, [&](auto* numbers) { one(of(comm), numbers, count, root); });
+    combine(of(comm), values, count, number, runtime::Reduction::sum, 0,
+            of(comm).self() == root ? count : 0);
   }
 
  private:
-  template <class Work>
-  static void typed(Number number, void* values, const Work& work) {
-    if (number == Number::f32) return work(static_cast<float*>(values));
-    work(static_cast<double*>(values));
-  }
-
-  template <class Element>
-  static void one(Communicator& own, Element* values, std::size_t count, std::size_t root) {
-    if (own.self() != root) return own.send(root, values, count * sizeof(Element));
-    auto all = std::make_shared<std::vector<std::vector<Element>>>(own.size());
-    for (std::size_t peer = 0; peer < own.size(); ++peer) {
-      if (peer == root) continue;
-      (*all)[peer].resize(count);
-      own.receive(peer, (*all)[peer].data(), count * sizeof(Element));
+  static void combine(Communicator& own, void* values, std::size_t count, Number number,
+                      runtime::Reduction reduction, std::size_t first, std::size_t last) {
+    if (number == Number::f32) {
+      combine(own, static_cast<float*>(values), count, reduction, first, last);
+    } else {
+      combine(own, static_cast<double*>(values), count, reduction, first, last);
     }
-    combine(own, all, values, count, runtime::Reduction::sum);
   }
-
+  /// Numbers [first, last) become the combined ones when the others' have come.
   template <class Element>
-  static void everybody(Communicator& own, Element* values, std::size_t count,
-                        runtime::Reduction reduction) {
+  static void combine(Communicator& own, Element* values, std::size_t count,
+                      runtime::Reduction reduction, std::size_t first, std::size_t last) {
     auto all = std::make_shared<std::vector<std::vector<Element>>>(own.size());
     for (std::size_t peer = 0; peer < own.size(); ++peer) {
+      (*all)[peer].assign(values, values + count);
       if (peer == own.self()) continue;
-      (*all)[peer].resize(count);
       own.send(peer, values, count * sizeof(Element));
       own.receive(peer, (*all)[peer].data(), count * sizeof(Element));
     }
-    combine(own, all, values, count, reduction);
-  }
-
-  /// When the others' have come.
-  template <class Element>
-  static void combine(Communicator& own,
-                      const std::shared_ptr<std::vector<std::vector<Element>>>& all,
-                      Element* values, std::size_t count, runtime::Reduction reduction) {
-    own.behind([all, values, count, reduction, self = own.self()] {
-      (*all)[self].assign(values, values + count);
+    own.behind([all, values, reduction, first, last] {
       const std::span<Element> sum((*all)[0]);
       for (std::size_t member = 1; member < all->size(); ++member) {
         runtime::combine(sum, std::span<const Element>((*all)[member]), reduction);
       }
-      std::copy(sum.begin(), sum.end(), values);
+      std::copy(sum.begin() + static_cast<std::ptrdiff_t>(first),
+                sum.begin() + static_cast<std::ptrdiff_t>(last), values + first);
     });
   }
 };

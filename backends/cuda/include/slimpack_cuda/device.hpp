@@ -47,6 +47,10 @@ struct DeviceSpan {
   }
 };
 
+/// Whose blocks a device starts first when multiprocessors come free. What moves bytes is `high`: a
+/// kernel of attention fills the device, and its next blocks would otherwise all come before.
+enum class StreamPriority : std::uint8_t { normal, high };
+
 /// A stream that somebody else owns. The default is CUDA's legacy default stream.
 class StreamView {
  public:
@@ -57,6 +61,8 @@ class StreamView {
   /// Waits until all that was launched on it has ended. Throws CudaError, also for what failed
   /// there.
   void synchronize() const;
+  /// The priority that the stream was made with. Throws CudaError.
+  [[nodiscard]] StreamPriority priority() const;
 
  private:
   CUstream_st* stream_ = nullptr;
@@ -66,7 +72,7 @@ class StreamView {
 /// Kernels are launched on it by threads to which the same is current; copies by any.
 class Stream {
  public:
-  Stream();  ///< Throws CudaError.
+  explicit Stream(StreamPriority priority = StreamPriority::normal);  ///< Throws CudaError.
   Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
   Stream& operator=(Stream&& other) noexcept {
     std::swap(stream_, other.stream_);
@@ -81,11 +87,14 @@ class Stream {
   CUstream_st* stream_ = nullptr;
 };
 
-/// A point of a stream's work, with time. It is recorded on streams of the device and Partition
-/// that it was made in; any stream may wait for it.
+/// What an event is for: others wait for it, or besides its time is taken, which costs more.
+enum class EventUse : std::uint8_t { order, time };
+
+/// A point of a stream's work. It is recorded on streams of the device and Partition that it was
+/// made in; any stream may wait for it.
 class Event {
  public:
-  Event();  ///< Throws CudaError.
+  explicit Event(EventUse use = EventUse::order);  ///< Throws CudaError.
   Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
   Event& operator=(Event&& other) noexcept {
     std::swap(event_, other.event_);
@@ -101,7 +110,7 @@ class Event {
   /// Whether the recorded point has been reached; true of an event that was never recorded. Does
   /// not wait. Throws CudaError where work before it failed.
   [[nodiscard]] bool reached() const;
-  /// Milliseconds from `begin` to this, both reached.
+  /// Milliseconds from `begin` to this, both reached and both for EventUse::time. Throws CudaError.
   [[nodiscard]] float milliseconds_since(const Event& begin) const;
 
  private:

@@ -53,9 +53,20 @@ struct RankOptions {
 
 /// What one rank needs of a transport. Spans lie in device memory, and "has happened" means behind
 /// the rank's stream: what is queued there comes before a call, what is queued later behind it.
+/// Laws: `begin_ring` and `end_ring` are `ring`, `begin_gather` and `end_gathers` are
+/// `gather_parts`, in two calls; what is queued between them runs beside the exchange. Nothing
+/// there touches what arrives or writes to what is sent, and one ring at a time is under way.
 template <class Candidate>
 concept RankLink =
-    runtime::ScatterTransport<Candidate, float> && runtime::Transport<Candidate, double>;
+    runtime::ScatterTransport<Candidate, float> && runtime::Transport<Candidate, double> &&
+    requires(Candidate& link, const runtime::ProcessGroup& process_group,
+             std::span<const std::byte> from, std::span<std::byte> into, std::span<Bf16> values,
+             const runtime::ShardLayout& shard_layout) {
+      link.begin_ring(process_group, from, into);
+      link.end_ring();
+      link.begin_gather(process_group, values, shard_layout);
+      link.end_gathers();
+    };
 
 /// A backend (exec/backend.hpp) for one device of a plan, on the device and in the context that
 /// were current when it was made. It lives over any number of steps, whose plans share model,
@@ -315,21 +326,24 @@ class RankDevice {
       if (attends) attention.forward(i, link);
       layer.recompute_behind(matrices, call.recompute);
       // dqkv and dgate_up share memory: a half is done with before the next begins.
-      const auto weight_gradients = [&](LayerHalf half, auto add) {
-        if (call.weights == WeightGradients::apart) {
-          leave_weight_rows(call, matrices, rows, half, model_, i, stream());
-          return;
-        }
-        for (const BlockRows& block : matrices) {
-          (layer.*add)(gradients, weight_rows(block, rows, model_));
-        }
+      const bool apart = call.weights == WeightGradients::apart;
+      const auto leave = [&](LayerHalf half) {
+        leave_weight_rows(call, matrices, rows, half, model_, i, stream());
       };
       layer.backward_behind(matrices, gradients, rows);
-      weight_gradients(LayerHalf::behind_attention, &RankLayer::add_gradients_behind);
+      if (apart) {
+        leave(LayerHalf::behind_attention);
+      } else {
+        layer.add_gradients_behind(matrices, gradients, rows);
+      }
       attention.backward(i, rows, link);
       const auto [dkey, dvalue] = attention.summed();
       layer.backward_before(matrices, gradients, rows, dkey, dvalue, rope);
-      weight_gradients(LayerHalf::before_attention, &RankLayer::add_gradients_before);
+      if (apart) {
+        leave(LayerHalf::before_attention);
+      } else {
+        layer.add_gradients_before(matrices, gradients, rows);
+      }
       if (call.releases) sums_.pass(stage.first_layer + i, weights_, link);
     }
     report_gradient(call, blocks, rows);
@@ -424,15 +438,14 @@ class RankDevice {
                                " is not finite");
     }
     ++steps_;
-    for (const OwnedRange& range : weights_.ranges()) {
+    sums_.update(weights_, link, [&](const OwnedRange& range) {
       const auto begin = static_cast<std::int64_t>(range.begin);
       const auto size = static_cast<std::int64_t>(range.size());
       adamw_step(weights_.master(range), weights_.all().subspan(begin, size),
                  weights_.first_moment(range), weights_.second_moment(range),
                  weights_.all_gradients().subspan(begin, size), norm_.clipping(), settings_, steps_,
                  stream());
-    }
-    sums_.gather(weights_, link);
+    });
   }
 
   /// Waits for the losses of a step that had no `optimize`. Throws as it does.

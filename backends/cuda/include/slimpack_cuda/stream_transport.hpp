@@ -60,7 +60,9 @@ class EventPool {
 class RankStreams {
  public:
   /// The compute stream must outlive the object. Throws CudaError.
-  explicit RankStreams(StreamView compute) : compute_(compute) {}
+  explicit RankStreams(StreamView compute) : compute_(compute) {
+    for (Stream& lane : lanes_) lane = Stream(StreamPriority::high);
+  }
   RankStreams(const RankStreams&) = delete;
   RankStreams& operator=(const RankStreams&) = delete;
 

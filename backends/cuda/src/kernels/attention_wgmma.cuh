@@ -80,11 +80,24 @@ SLIMPACK_DEVICE void init_ring(std::uint32_t full, std::uint32_t empty, int acti
   }
 }
 
+/// Keeps what comes before it ahead of the wait that follows: the compiler moves a wait for
+/// products up over all that does not need them, so that nothing would run beside them, but not
+/// into another basic block. `barrier` has ended the phase of `parity` and does not end the next
+/// one meanwhile, so that this never waits.
+SLIMPACK_DEVICE void keep_order(std::uint32_t barrier, std::uint32_t parity) {
+  simt::barrier_wait(barrier, parity);
+}
+
+struct NoRole {
+  SLIMPACK_DEVICE void operator()() const {}
+};
+
 /// Lets one thread initialise barriers, then one warp produce and `active` warpgroups consume, each
-/// given its number. `init` is given the address of shared memory.
-template <class Init, class Produce, class Consume>
+/// given its number, and the warp next to the producer do what else there is. `init` is given the
+/// address of shared memory.
+template <class Init, class Produce, class Consume, class Assist = NoRole>
 SLIMPACK_DEVICE void run_roles(int active, const Init& init, const Produce& produce,
-                               const Consume& consume) {
+                               const Consume& consume, const Assist& assist = {}) {
   if (simt::thread_index() == 0) {
     init(simt::shared_address(simt::shared_memory()));
     simt::barrier_init_fence();
@@ -93,7 +106,12 @@ SLIMPACK_DEVICE void run_roles(int active, const Init& init, const Produce& prod
   const int warpgroup = static_cast<int>(simt::shuffle(simt::thread_index() / kWarpgroup, 0));
   if (warpgroup == 0) {
     simt::registers_decrease<kProducerRegisters>();
-    if (simt::thread_index() < 32) produce();
+    const unsigned warp = simt::shuffle(simt::thread_index() / 32, 0);
+    if (warp == 0) {
+      produce();
+    } else if (warp == 1) {
+      assist();
+    }
   } else {
     simt::registers_increase<kConsumerRegisters>();
     if (warpgroup <= active) consume(warpgroup - 1);
@@ -154,16 +172,13 @@ SLIMPACK_DEVICE void load_keys(std::uint32_t to, const simt::TileMap& map, std::
 /// be NaN, which times zero is NaN.
 template <int kHeadDim>
 SLIMPACK_DEVICE void zero_rows(std::uint32_t tile, int first, int rows) {
-  struct alignas(16) Chunk {
-    std::array<std::uint32_t, 4> words;
-  };
+  using Chunk = std::array<std::uint32_t, 4>;
   constexpr int kChunks = simt::kPanelRowBytes / sizeof(Chunk);
-  std::byte* memory = simt::shared_memory() + (tile - simt::shared_address(simt::shared_memory()));
   for (int panel = 0; panel < kHeadDim / simt::kPanelCols; ++panel) {
-    auto* chunks = reinterpret_cast<Chunk*>(memory) + panel * rows * kChunks;
     for (int i = first * kChunks + static_cast<int>(simt::lane_index()); i < rows * kChunks;
          i += 32) {
-      chunks[i] = {};
+      simt::store_shared(tile + static_cast<std::uint32_t>((panel * rows * kChunks + i) * 16),
+                         Chunk{});
     }
   }
   simt::async_proxy_fence();
@@ -208,8 +223,8 @@ SLIMPACK_DEVICE void pack(std::array<std::array<std::uint32_t, 4>, kSums / 8>& p
 
 /// Largest and sum over the four lanes that share a row, in a fixed order.
 SLIMPACK_DEVICE float quad_max(float value) {
-  value = std::max(value, simt::shuffle_xor(value, 1));
-  return std::max(value, simt::shuffle_xor(value, 2));
+  value = simt::maximum(value, simt::shuffle_xor(value, 1));
+  return simt::maximum(value, simt::shuffle_xor(value, 2));
 }
 SLIMPACK_DEVICE float quad_sum(float value) {
   value += simt::shuffle_xor(value, 1);
@@ -217,19 +232,15 @@ SLIMPACK_DEVICE float quad_sum(float value) {
 }
 
 /// Writes sums[64 x kHeadDim], row j of a thread's two times factor[j], as bf16 to `rows` rows of
-/// `row_stride` numbers, by way of 64 rows of shared memory at offset `staging` that nobody reads
+/// `row_stride` numbers, by way of 64 rows of shared memory at `staging` that nobody reads
 /// any more. Barrier `barrier` is the warpgroup's own.
 template <int kHeadDim>
 SLIMPACK_DEVICE void store_rows(Bf16* to, std::int64_t row_stride, int rows,
                                 const std::array<float, kHeadDim / 2>& sums,
                                 const std::array<float, 2>& factor, std::uint32_t staging,
                                 unsigned barrier) {
-  struct alignas(16) Chunk {
-    std::array<std::uint32_t, 4> words;
-  };
   const unsigned lane = simt::lane_index();
   const unsigned warp_row = simt::thread_index() % kWarpgroup / 32 * 16;
-  std::byte* memory = simt::shared_memory() + staging;
   simt::sync_threads(barrier, kWarpgroup);  // all products that read it have ended
   SLIMPACK_UNROLL
   for (unsigned i = 0; i < kHeadDim / 4; ++i) {
@@ -237,9 +248,9 @@ SLIMPACK_DEVICE void store_rows(Bf16* to, std::int64_t row_stride, int rows,
     // plus zero: no sign of zero tells which keys were skipped
     const std::uint32_t pair =
         simt::pack_bf16(sums[2 * i] * factor[i % 2] + 0.0F, sums[2 * i + 1] * factor[i % 2] + 0.0F);
-    *reinterpret_cast<std::uint32_t*>(memory + block / 8 * simt::kBoxBytes +
-                                      simt::swizzled(row * 128 + block % 8 * 16 + lane % 4 * 4)) =
-        pair;
+    simt::store_shared(staging + block / 8 * simt::kBoxBytes +
+                           simt::swizzled(row * 128 + block % 8 * 16 + lane % 4 * 4),
+                       pair);
   }
   simt::sync_warp();
   constexpr unsigned kRowChunks = kHeadDim / 8;
@@ -247,8 +258,10 @@ SLIMPACK_DEVICE void store_rows(Bf16* to, std::int64_t row_stride, int rows,
   for (unsigned i = lane; i < 16 * kRowChunks; i += 32) {
     const unsigned row = warp_row + i / kRowChunks, chunk = i % kRowChunks;
     if (static_cast<int>(row) >= rows) continue;
-    *reinterpret_cast<Chunk*>(to + row * row_stride + chunk * 8) = *reinterpret_cast<const Chunk*>(
-        memory + chunk / 8 * simt::kBoxBytes + simt::swizzled(row * 128 + chunk % 8 * 16));
+    simt::store_16(
+        to + row * row_stride + chunk * 8,
+        simt::load_shared<std::array<std::uint32_t, 4>>(
+            staging + chunk / 8 * simt::kBoxBytes + simt::swizzled(row * 128 + chunk % 8 * 16)));
   }
 }
 

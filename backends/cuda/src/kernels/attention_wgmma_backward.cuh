@@ -43,6 +43,7 @@ struct Arrival {
   std::int32_t rows = 0;      ///< 0: no more come
   std::int32_t position = 0;  ///< of its first query
   std::int32_t keys = 0;      ///< of the block's that its segment lists
+  std::int32_t unused = 0;    ///< one access of 16 bytes
 };
 
 template <class Number>
@@ -118,14 +119,14 @@ SLIMPACK_DEVICE void keys_produce(const simt::TileMap& query, const simt::TileMa
             load_rows<kHeadDim>(gradients + to, Shared::kPanelBytes, dout, landed, head * kHeadDim,
                                 segment.gradient_row + begin + part);
           }
-          *in_shared<Arrival>(Shared::kArrival + ring.stage * 16) = {rows, segment.position + begin,
-                                                                     segment.keys - tile.first};
+          simt::store_shared(base + Shared::kArrival + ring.stage * 16,
+                             Arrival{rows, segment.position + begin, segment.keys - tile.first, 0});
         }
         SLIMPACK_UNROLL
         for (unsigned i = 0; i < kOfLane; ++i) {
-          const unsigned to = ring.stage * Shared::kQueries + lane + 32 * i;
-          in_shared<float>(Shared::kLogSum)[to] = log_sums[i];
-          in_shared<float>(Shared::kDelta)[to] = deltas[i];
+          const std::uint32_t to = base + 4 * (ring.stage * Shared::kQueries + lane + 32 * i);
+          simt::store_shared(to + Shared::kLogSum, log_sums[i]);
+          simt::store_shared(to + Shared::kDelta, deltas[i]);
         }
         if (rows < Shared::kQueries) {
           if (leader) simt::barrier_arrive(landed);
@@ -140,7 +141,7 @@ SLIMPACK_DEVICE void keys_produce(const simt::TileMap& query, const simt::TileMa
   }
   simt::barrier_wait(base + Shared::kEmpty + ring.stage * 8, ring.parity ^ 1U);
   if (leader) {
-    *in_shared<Arrival>(Shared::kArrival + ring.stage * 16) = {};
+    simt::store_shared(base + Shared::kArrival + ring.stage * 16, Arrival{});
     simt::barrier_arrive(base + Shared::kFull + ring.stage * 8);
   }
 }

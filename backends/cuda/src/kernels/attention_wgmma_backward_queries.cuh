@@ -129,6 +129,7 @@ SLIMPACK_DEVICE void queries_consume(Out* dquery, const BackwardTask& task,
       const float weight = simt::exp2_fast(weights[i] * scale_log2 - log_sum[i / 2 % 2]);
       weights[i] = hidden(i) ? 0.0F : weight;
     }
+    keep_order(base + Shared::kFull + ring.stage * 8, ring.parity);
     simt::product_wait<0>();
     simt::products_arrived(gradients);
     SLIMPACK_UNROLL
@@ -155,7 +156,7 @@ SLIMPACK_DEVICE void queries_consume(Out* dquery, const BackwardTask& task,
   if constexpr (std::is_same_v<Out, float>) {
     add_rows<kHeadDim>(to, width, rows, sums, work.scale);
   } else {
-    store_rows<kHeadDim>(to, width, rows, sums, {work.scale, work.scale}, queries - base,
+    store_rows<kHeadDim>(to, width, rows, sums, {work.scale, work.scale}, queries,
                          1 + static_cast<unsigned>(consumer));
   }
 }

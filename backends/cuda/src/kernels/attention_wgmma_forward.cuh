@@ -93,7 +93,7 @@ struct Softmax {
       SLIMPACK_UNROLL
       for (unsigned block = 0; block < kKeyTile / 8; ++block) {
         const unsigned i = 4 * block + 2 * row;
-        most = std::max(most, std::max(scores[i], scores[i + 1]));
+        most = simt::maximum(most, simt::maximum(scores[i], scores[i + 1]));
       }
       most = quad_max(most);
       const float from = most == -kInfinity ? 0.0F : most * scale_log2;
@@ -174,10 +174,10 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const AttentionSeg
     simt::products_arrived(scores);
     release(base + Shared::kKeyEmpty);
     key_ring.advance();
+    if (last && tiles > 1) pass_turn();
     if (tiles > unmasked) mask_keys(scores, (tiles - 1) * kKeyTile, limit);
     softmax.add(scores, scale_log2);
     pack(weights, scores);
-    if (last && tiles > 1) pass_turn();
 
     // Scores of a tile while the values of the one before are summed.
     const auto step = [&](int tile, auto masked) {
@@ -199,6 +199,7 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const AttentionSeg
       key_ring.advance();
       if constexpr (decltype(masked)::value) mask_keys(scores, tile * kKeyTile, limit);
       softmax.add(scores, scale_log2);
+      keep_order(base + Shared::kQueryFull, 0);
       simt::product_wait<0>();
       simt::products_arrived(out);
       release(base + Shared::kValueEmpty + value_ring.stage * 8);
@@ -234,7 +235,7 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const AttentionSeg
   }
   const std::int64_t width = static_cast<std::int64_t>(work.heads) * kHeadDim;
   store_rows<kHeadDim>(task.output + (segment.output_row + begin) * width + head * kHeadDim, width,
-                       rows, out, inverse, queries - base, kOwn + self);
+                       rows, out, inverse, queries, kOwn + self);
 }
 
 /// One block: a query tile and a head, heads of a tile next to each other.

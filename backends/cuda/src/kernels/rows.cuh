@@ -149,7 +149,7 @@ SLIMPACK_DEVICE void embedding_backward_token(const EmbeddingBackward& work) {
       for (unsigned n = 0; n < 4; ++n) sum[n] += values[n];
     }
   }
-  if (warp > 0) store<4>(scratch + 128 * warp + 4 * lane, sum);
+  if (warp > 0) simt::store_shared(simt::shared_address(scratch + 128 * warp + 4 * lane), sum);
   simt::sync_block();
   if (warp > 0 || !inside) return;
   float* into = work.dtable + work.tokens[token] * work.hidden + col;

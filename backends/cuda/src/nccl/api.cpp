@@ -30,11 +30,13 @@ class Nccl : public NcclApi {
     return id;
   }
 
-  [[nodiscard]] Comm join(const Id& id, std::size_t size, std::size_t rank) override {
+  [[nodiscard]] Comm join(const Id& id, std::size_t size, std::size_t rank,
+                          int most_blocks) override {
     ncclUniqueId shared;
     std::memcpy(&shared, id.data(), sizeof(shared));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    if (most_blocks > 0) config.maxCTAs = most_blocks;
     Comm comm = nullptr;
     check(ncclCommInitRankConfig(&comm, static_cast<int>(size), shared, static_cast<int>(rank),
                                  &config),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -81,29 +82,69 @@ SLIMPACK_DEVICE float maximum(float a, float b) {
   return fmaxf(a, b);
 }
 
+SLIMPACK_DEVICE std::array<std::uint32_t, 4> load_16(const void* from) {
+  const uint4 words = *static_cast<const uint4*>(from);
+  return {words.x, words.y, words.z, words.w};
+}
+SLIMPACK_DEVICE std::array<std::uint32_t, 2> load_8(const void* from) {
+  const uint2 words = *static_cast<const uint2*>(from);
+  return {words.x, words.y};
+}
+// In PTX, for the compiler takes stores of vectors apart and does not always find them again.
+SLIMPACK_DEVICE void store_16(void* to, const std::array<std::uint32_t, 4>& words) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+               "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+SLIMPACK_DEVICE void store_8(void* to, const std::array<std::uint32_t, 2>& words) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
+               "r"(words[0]), "r"(words[1])
+               : "memory");
+}
+
 namespace detail {
-/// Tells the compiler that one access will do.
 template <class Vector>
-struct alignas(sizeof(Vector)) Aligned {
-  Vector value;
-};
+concept OneAccess = sizeof(Vector) == 4 || sizeof(Vector) == 8 || sizeof(Vector) == 16;
+template <class Vector>
+using WordsOf = std::array<std::uint32_t, sizeof(Vector) / 4>;
 }  // namespace detail
 
-template <class Vector>
+template <detail::OneAccess Vector>
 SLIMPACK_DEVICE Vector load_vector(const void* from) {
-  return static_cast<const detail::Aligned<Vector>*>(from)->value;
+  if constexpr (sizeof(Vector) == 16) {
+    return std::bit_cast<Vector>(load_16(from));
+  } else if constexpr (sizeof(Vector) == 8) {
+    return std::bit_cast<Vector>(load_8(from));
+  } else {
+    return *static_cast<const Vector*>(from);
+  }
 }
-template <class Vector>
+template <detail::OneAccess Vector>
 SLIMPACK_DEVICE void store_vector(void* to, const Vector& value) {
-  static_cast<detail::Aligned<Vector>*>(to)->value = value;
+  const auto words = std::bit_cast<detail::WordsOf<Vector>>(value);
+  if constexpr (sizeof(Vector) == 16) {
+    store_16(to, words);
+  } else if constexpr (sizeof(Vector) == 8) {
+    store_8(to, words);
+  } else {
+    *static_cast<std::uint32_t*>(to) = words[0];
+  }
 }
-template <class Vector>
+template <detail::OneAccess Vector>
 SLIMPACK_DEVICE Vector load_shared(std::uint32_t from) {
   return load_vector<Vector>(__cvta_shared_to_generic(from));
 }
-template <class Vector>
+template <detail::OneAccess Vector>
 SLIMPACK_DEVICE void store_shared(std::uint32_t to, const Vector& value) {
-  store_vector(__cvta_shared_to_generic(to), value);
+  const auto words = std::bit_cast<detail::WordsOf<Vector>>(value);
+  if constexpr (sizeof(Vector) == 16) {
+    *static_cast<uint4*>(__cvta_shared_to_generic(to)) =
+        make_uint4(words[0], words[1], words[2], words[3]);
+  } else if constexpr (sizeof(Vector) == 8) {
+    *static_cast<uint2*>(__cvta_shared_to_generic(to)) = make_uint2(words[0], words[1]);
+  } else {
+    *static_cast<std::uint32_t*>(__cvta_shared_to_generic(to)) = words[0];
+  }
 }
 
 SLIMPACK_DEVICE std::uint32_t pack_bf16(float low, float high) {
@@ -116,21 +157,6 @@ SLIMPACK_DEVICE float reciprocal_fast(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-SLIMPACK_DEVICE std::array<std::uint32_t, 4> load_16(const void* from) {
-  const uint4 words = *static_cast<const uint4*>(from);
-  return {words.x, words.y, words.z, words.w};
-}
-SLIMPACK_DEVICE std::array<std::uint32_t, 2> load_8(const void* from) {
-  const uint2 words = *static_cast<const uint2*>(from);
-  return {words.x, words.y};
-}
-SLIMPACK_DEVICE void store_16(void* to, const std::array<std::uint32_t, 4>& words) {
-  *static_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
-}
-SLIMPACK_DEVICE void store_8(void* to, const std::array<std::uint32_t, 2>& words) {
-  *static_cast<uint2*>(to) = make_uint2(words[0], words[1]);
 }
 
 template <std::size_t kWords>

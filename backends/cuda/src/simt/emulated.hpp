@@ -67,6 +67,7 @@ Slot in_warp(const char* name, const Slot& mine, const Work& work) {
 }  // namespace detail
 
 inline void sync_warp() {
+  Emulator::now().note_barrier();
   (void)detail::in_warp("sync_warp", 0, [](int*) {});
 }
 template <class Number>
@@ -116,31 +117,45 @@ inline float maximum(float a, float b) {
   return std::fmax(a, b);
 }
 
-/// All bytes of a vector by one access; its address must be a multiple of its size.
+namespace detail {
 template <class Vector>
-Vector load_vector(const void* from) {
-  if (std::bit_cast<std::uintptr_t>(from) % sizeof(Vector) != 0) {
-    Emulator::now().fail("a vector is loaded from an address that is not aligned");
+concept OneAccess = sizeof(Vector) == 4 || sizeof(Vector) == 8 || sizeof(Vector) == 16;
+
+inline void check_aligned(const void* address, std::size_t bytes, const char* what) {
+  if (std::bit_cast<std::uintptr_t>(address) % bytes != 0) {
+    Emulator::now().fail(std::string("a vector is ") + what + " an address that is not aligned");
   }
+}
+}  // namespace detail
+
+/// All bytes of a vector by one access; its address must be a multiple of its size.
+template <detail::OneAccess Vector>
+Vector load_vector(const void* from) {
+  detail::check_aligned(from, sizeof(Vector), "loaded from");
   Vector value;
   std::memcpy(&value, from, sizeof value);
   return value;
 }
-template <class Vector>
+/// The same to global memory.
+template <detail::OneAccess Vector>
 void store_vector(void* to, const Vector& value) {
-  if (std::bit_cast<std::uintptr_t>(to) % sizeof(Vector) != 0) {
-    Emulator::now().fail("a vector is stored to an address that is not aligned");
+  detail::check_aligned(to, sizeof(Vector), "stored to");
+  if (Emulator::now().is_shared(to)) {
+    Emulator::now().fail("a store to global memory goes to shared memory");
   }
   std::memcpy(to, &value, sizeof value);
 }
 /// The same in shared memory.
-template <class Vector>
+template <detail::OneAccess Vector>
 Vector load_shared(std::uint32_t from) {
   return load_vector<Vector>(Emulator::now().shared(from, sizeof(Vector)));
 }
-template <class Vector>
+template <detail::OneAccess Vector>
 void store_shared(std::uint32_t to, const Vector& value) {
-  store_vector(Emulator::now().shared(to, sizeof(Vector)), value);
+  std::byte* into = Emulator::now().shared(to, sizeof(Vector));
+  Emulator::now().note_store(to, sizeof(Vector));
+  detail::check_aligned(into, sizeof(Vector), "stored to");
+  std::memcpy(into, &value, sizeof value);
 }
 
 /// Two numbers rounded to bf16, the first in the lower half.
@@ -153,37 +168,18 @@ inline float reciprocal_fast(float x) {
   return 1.0F / x;
 }
 
-namespace detail {
-template <std::size_t kWords>
-std::array<std::uint32_t, kWords> load_words(const void* from) {
-  if (std::bit_cast<std::uintptr_t>(from) % (4 * kWords) != 0) {
-    Emulator::now().fail("a load is not aligned to its size");
-  }
-  std::array<std::uint32_t, kWords> words;
-  std::memcpy(words.data(), from, sizeof(words));
-  return words;
-}
-template <std::size_t kWords>
-void store_words(void* to, const std::array<std::uint32_t, kWords>& words) {
-  if (std::bit_cast<std::uintptr_t>(to) % (4 * kWords) != 0) {
-    Emulator::now().fail("a store is not aligned to its size");
-  }
-  std::memcpy(to, words.data(), sizeof(words));
-}
-}  // namespace detail
-
-/// One access of 16 bytes, or of 8, to memory aligned to as many.
+/// One access of 16 bytes, or of 8, to memory aligned to as many; stores are to global memory.
 inline std::array<std::uint32_t, 4> load_16(const void* from) {
-  return detail::load_words<4>(from);
+  return load_vector<std::array<std::uint32_t, 4>>(from);
 }
 inline std::array<std::uint32_t, 2> load_8(const void* from) {
-  return detail::load_words<2>(from);
+  return load_vector<std::array<std::uint32_t, 2>>(from);
 }
 inline void store_16(void* to, const std::array<std::uint32_t, 4>& words) {
-  detail::store_words(to, words);
+  store_vector(to, words);
 }
 inline void store_8(void* to, const std::array<std::uint32_t, 2>& words) {
-  detail::store_words(to, words);
+  store_vector(to, words);
 }
 
 /// Says that words may have changed. The device's compiler then keeps them as they are, and not

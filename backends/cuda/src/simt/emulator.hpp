@@ -66,8 +66,51 @@ class Emulator {
     if (address + bytes > grid_.shared_bytes) fail("an access leaves shared memory");
     return shared_ + address;
   }
+  [[nodiscard]] bool is_shared(const void* pointer) const {
+    const auto* at = static_cast<const std::byte*>(pointer);
+    return at >= shared_ && at < shared_ + grid_.shared_bytes;
+  }
   [[nodiscard]] std::uint32_t address_of(const void* pointer) const {
     return static_cast<std::uint32_t>(static_cast<const std::byte*>(pointer) - shared_);
+  }
+
+  // --- the two proxies of shared memory ---
+  // What a thread writes is read by products and by TMA, and may be overwritten by TMA, only after
+  // its fence, and after a barrier that it passes behind the fence. Stores by simt's names are
+  // noted.
+
+  void note_store(std::uint32_t address, std::size_t bytes) {
+    if (stores_.empty()) stores_.resize(grid_.shared_bytes / 4 + 1);
+    for (std::size_t word = address / 4; word < (address + bytes + 3) / 4; ++word) {
+      if (stores_[word].thread != running_ + 1) stored_[running_].push_back(word);
+      stores_[word] = {running_ + 1, false};
+    }
+  }
+  void note_fence() {
+    for (const std::size_t word : stored_[running_]) {
+      if (stores_[word].thread == running_ + 1) stores_[word].fenced = true;
+    }
+  }
+  void note_barrier() {
+    std::erase_if(stored_[running_], [&](std::size_t word) {
+      if (stores_[word].thread != running_ + 1) return true;
+      if (stores_[word].fenced) stores_[word] = {};
+      return stores_[word].thread == 0;
+    });
+  }
+  void check_proxy(std::uint32_t address, std::size_t bytes, const char* what) const {
+    for (std::size_t word = address / 4; !stores_.empty() && word < (address + bytes + 3) / 4;
+         ++word) {
+      if (stores_[word].thread == 0) continue;
+      fail(std::string(what) + " meets what thread " + std::to_string(stores_[word].thread - 1) +
+           " wrote to shared memory, without a " + (stores_[word].fenced ? "barrier" : "fence") +
+           " since");
+    }
+  }
+  /// Whether fences do nothing: a test that the check sees it.
+  static bool& fences_lost() {
+    static thread_local bool lost = false;
+    return lost;
   }
 
   /// Lets others run until `ready()`.
@@ -113,6 +156,7 @@ class Emulator {
   /// Barrier `id` of `count` threads; those that only arrive do not wait.
   void barrier(unsigned id, unsigned count, bool wait, const char* name) {
     Barrier& barrier = barriers_[id];
+    note_barrier();
     if (barrier.arrived > 0 && barrier.count != count) fail("a barrier is met with two counts");
     barrier.count = count;
     const std::uint64_t generation = barrier.generation;
@@ -159,6 +203,11 @@ class Emulator {
   struct Barrier {
     unsigned arrived = 0, count = 0;
     std::uint64_t generation = 0;
+  };
+  /// Who wrote a word of shared memory that the other proxy has not been told of; 0: nobody.
+  struct SharedStore {
+    unsigned thread = 0;
+    bool fenced = false;
   };
   static constexpr std::size_t kSharedAlignment = 1024;
 
@@ -235,7 +284,8 @@ class Emulator {
     void* at = shared_storage_.data();
     std::size_t space = shared_storage_.size();
     shared_ = static_cast<std::byte*>(std::align(kSharedAlignment, grid_.shared_bytes, at, space));
-    swaps_.clear(), barriers_.clear(), states_.clear(), background_.clear();
+    swaps_.clear(), barriers_.clear(), states_.clear(), background_.clear(), stores_.clear();
+    stored_.assign(threads, {});
     warps_.resize(threads / 32 + 1);
     for (Swap& warp : warps_) warp.arrived = 0;
     done_.assign(threads, false);
@@ -286,6 +336,8 @@ class Emulator {
   std::uint64_t progress_ = 0;
   std::byte* shared_ = nullptr;
   std::vector<std::byte> shared_storage_;
+  std::vector<SharedStore> stores_;               ///< by word, empty before the first
+  std::vector<std::vector<std::size_t>> stored_;  ///< words, by thread
   std::map<std::pair<unsigned, unsigned>, Swap> swaps_;
   std::map<unsigned, Barrier> barriers_;
   std::map<std::pair<const void*, unsigned>, std::shared_ptr<void>> states_;

@@ -108,6 +108,13 @@ class BasicThreadTransport {
   /// come moves the bytes of all.
   void ring(const ProcessGroup& process_group, std::span<const std::byte> from,
             std::span<std::byte> into) {
+    begin_ring(process_group, from, into);
+    end_ring();
+  }
+  /// The beginning of `ring`, and what makes the bytes be there: between both nobody writes to
+  /// `from` or touches `into`, and no other ring begins.
+  void begin_ring(const ProcessGroup& process_group, std::span<const std::byte> from,
+                  std::span<std::byte> into) {
     const auto check = [](Contributions all) {
       for (std::size_t member = 0; member < all.size(); ++member) {
         const auto& next = all[(member + 1) % all.size()];
@@ -116,12 +123,13 @@ class BasicThreadTransport {
                 static_cast<std::int64_t>(next.into.size()));
       }
     };
-    run_collective(process_group, {from, into}, check, [this](Lane lane, Contributions all) {
+    ringed_ = meet(process_group, {from, into}, check, [this](Lane lane, Contributions all) {
       for (std::size_t member = 0; member < all.size(); ++member) {
         mover_.copy(lane, all[member].from, all[(member + 1) % all.size()].into);
       }
     });
   }
+  void end_ring() { mover_.follow(ringed_); }
 
   /// Fills the `values` of all members with those of member `root`.
   template <class Element>
@@ -196,18 +204,31 @@ class BasicThreadTransport {
     requires std::is_trivially_copyable_v<Element>
   void gather_parts(const ProcessGroup& process_group, std::span<Element> values,
                     const ShardLayout& shard_layout) {
+    begin_gather(process_group, values, shard_layout);
+    end_gathers();
+  }
+  /// The beginning of `gather_parts`, and what makes all that have begun be there: between both
+  /// nobody touches `values`.
+  template <class Element>
+    requires std::is_trivially_copyable_v<Element>
+  void begin_gather(const ProcessGroup& process_group, std::span<Element> values,
+                    const ShardLayout& shard_layout) {
     check_shard_layout(process_group, values.size(), shard_layout);
-    run_collective(process_group, whole(values), check_equal_sizes,
-                   [&](Lane lane, Contributions all) {
-                     for_each_part(shard_layout, sizeof(Element),
-                                   [&](std::size_t member, std::size_t i, std::size_t size) {
-                                     for (std::size_t other = 0; other < all.size(); ++other) {
-                                       if (other == member) continue;
-                                       mover_.copy(lane, all[member].from.subspan(i, size),
-                                                   all[other].into.subspan(i, size));
-                                     }
-                                   });
-                   });
+    gathered_.push_back(
+        meet(process_group, whole(values), check_equal_sizes, [&](Lane lane, Contributions all) {
+          for_each_part(shard_layout, sizeof(Element),
+                        [&](std::size_t member, std::size_t i, std::size_t size) {
+                          for (std::size_t other = 0; other < all.size(); ++other) {
+                            if (other == member) continue;
+                            mover_.copy(lane, all[member].from.subspan(i, size),
+                                        all[other].into.subspan(i, size));
+                          }
+                        });
+        }));
+  }
+  void end_gathers() {
+    for (const auto& mark : gathered_) mover_.follow(mark);
+    gathered_.clear();
   }
 
   /// As queue_sum, but only the parts that this member owns by the layout become the sum.
@@ -318,9 +339,10 @@ class BasicThreadTransport {
     block(lock, wait);
   }
 
+  /// Waits on the host until all members have come; gives the mark of what was then done.
   template <std::invocable<Contributions> Check, std::invocable<Lane, Contributions> Work>
-  void run_collective(const ProcessGroup& process_group, const Contribution& contribution,
-                      Check check, Work work) {
+  [[nodiscard]] typename Move::Mark meet(const ProcessGroup& process_group,
+                                         const Contribution& contribution, Check check, Work work) {
     Lock lock(rendezvous_->mutex_);
     rendezvous_->check_aborted(lock);
     auto& gathering = rendezvous_->groups_[process_group.members].collective;
@@ -331,9 +353,16 @@ class BasicThreadTransport {
     rendezvous_->arrive(lock, process_group, gathering, contribution, mover_, Lane::collectives,
                         check, work);
     block(lock, wait);
-    mover_.follow(gathering.done);
+    return gathering.done;
+  }
+  template <std::invocable<Contributions> Check, std::invocable<Lane, Contributions> Work>
+  void run_collective(const ProcessGroup& process_group, const Contribution& contribution,
+                      Check check, Work work) {
+    mover_.follow(meet(process_group, contribution, check, work));
   }
 
+  typename Move::Mark ringed_{};                 ///< the end of the ring that has begun
+  std::vector<typename Move::Mark> gathered_{};  ///< of gatherings
   RendezvousType* rendezvous_;
   std::size_t device_;
   [[no_unique_address]] Move mover_;

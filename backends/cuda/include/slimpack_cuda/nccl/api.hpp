@@ -44,7 +44,9 @@ class NcclApi {
   virtual ~NcclApi() = default;
 
   [[nodiscard]] virtual Id new_id() = 0;
-  [[nodiscard]] virtual Comm join(const Id& id, std::size_t size, std::size_t rank) = 0;
+  /// `most_blocks`: that its kernels may have, 0 for NCCL's own choice.
+  [[nodiscard]] virtual Comm join(const Id& id, std::size_t size, std::size_t rank,
+                                  int most_blocks) = 0;
   /// False while the last call goes on in the background. Throws where the communicator has failed,
   /// also on the device.
   [[nodiscard]] virtual bool settled(Comm comm) = 0;

@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstddef>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <span>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/units.hpp"
 #include "slimpack/runtime/transport.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/nccl/api.hpp"
@@ -32,10 +34,14 @@ struct NcclOptions {
   /// After NCCL has failed, until the monitor must have said which rank is to blame.
   std::chrono::milliseconds blame{1000};
   std::size_t bucket = std::size_t{32} << 20U;  ///< bytes of a sum that travel at one time
+  /// Blocks of a communicator's kernels: what several of them take beside attention, and, by their
+  /// buffers, memory. 0: NCCL's own choice.
+  int most_blocks = 16;
+  /// How long the host asks without a pause whether NCCL has queued what it was told to.
+  std::chrono::microseconds spin{100};
 };
 
-/// A communicator with the stream that its messages and sums run on; process groups have none, they
-/// run on the compute stream.
+/// A communicator with the stream that it runs on.
 struct Member {
   Comm comm = nullptr;
   std::size_t self = 0;
@@ -82,8 +88,8 @@ class Communicators {
         if (self == all.end()) continue;
         Member& member = members_[fresh[i]];
         member.self = static_cast<std::size_t>(self - all.begin());
-        if (fresh[i].use != CommunicatorKey::Use::process_group) member.stream.emplace();
-        member.comm = api_.join(ids[i], all.size(), member.self);
+        member.stream.emplace(StreamPriority::high);
+        member.comm = api_.join(ids[i], all.size(), member.self, options_.most_blocks);
         settle(member.comm, options_.join, [&] { return "a communicator with" + others(all); });
       }
     });
@@ -160,8 +166,10 @@ class Communicators {
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
     for (std::chrono::microseconds pause{5}; !api_.settled(comm);) {
+      const auto waited = Clock::now() - begin;
+      if (waited < options_.spin) continue;  // mostly it takes less than a thread takes to wake up
       control_.check();
-      if (Clock::now() - begin >= limit) {
+      if (waited >= limit) {
         throw runtime::ExecutionError("NCCL has waited " + std::to_string(limit.count() / 1000) +
                                       " s for " + what());
       }
@@ -201,5 +209,30 @@ class Communicators {
   std::map<CommunicatorKey, Member> members_;
   bool failed_ = false;
 };
+
+/// Bytes of device memory that a communicator of all ranks takes, which NCCL allocates when it is
+/// made and when it is first used: this makes one, sums 16 MiB and ends it. All ranks call it.
+[[nodiscard]] inline Bytes communicator_bytes(NcclApi& api, Control& control, std::size_t ranks,
+                                              const NcclOptions& options = {}) {
+  if (ranks == 1) return Bytes{};
+  CommunicatorKey all{CommunicatorKey::Use::sum, std::vector<std::size_t>(ranks)};
+  std::iota(all.members.begin(), all.members.end(), std::size_t{0});
+  const DeviceBuffer<float> numbers(std::int64_t{4} << 20U);
+  const std::int64_t before = free_memory();
+  Communicators communicators(api, control, options);
+  communicators.make(std::span(&all, 1));
+  const Member& member = communicators.at(all);
+  const StreamView stream = member.stream->view();
+  cuda::detail::fill_bytes(numbers.span().data, 0,
+                           static_cast<std::size_t>(numbers.size()) * sizeof(float), stream);
+  communicators.issue(member, [&](NcclApi& nccl) {
+    nccl.all_reduce(member.comm, numbers.span().data, static_cast<std::size_t>(numbers.size()),
+                    Number::f32, runtime::Reduction::sum, stream);
+  });
+  Event summed;
+  summed.record(stream);
+  communicators.await(summed);
+  return Bytes{std::max<std::int64_t>(0, before - free_memory())};
+}
 
 }  // namespace slimpack::cuda::nccl

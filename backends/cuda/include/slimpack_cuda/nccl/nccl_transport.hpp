@@ -59,10 +59,11 @@ using Parts = std::vector<std::pair<std::size_t, std::size_t>>;
 /// One rank's end. It lives over all steps of a run and is used by one thread; rank and position in
 /// `Plan::schedule` are the same number. Every call means "in the order of the device's compute
 /// stream": the host waits for nothing but NCCL's own beginnings, and for the device in
-/// `await_device` alone. Messages and sums run on streams of their own, process groups on the
-/// compute stream. What is issued, and when, follows from the plan (StepOrder), so that neither
-/// hosts nor devices can wait in a circle; NCCL adds up in its own order. Where another rank has
-/// failed, calls throw Aborted with the first cause, and all communicators are gone.
+/// `await_device` alone. Each communicator has a stream of its own; the compute stream waits for
+/// what a process group does there at once, for a ring or a gathering when that is ended. What is
+/// issued, and when, follows from the plan (StepOrder), so that neither hosts nor devices can wait
+/// in a circle; NCCL adds up in its own order. Where another rank has failed, calls throw Aborted
+/// with the first cause, and all communicators are gone.
 class NcclTransport {
  public:
   /// `compute` is the stream on which the device of the steps computes.
@@ -186,6 +187,13 @@ class NcclTransport {
 
   void ring(const runtime::ProcessGroup& process_group, std::span<const std::byte> from,
             std::span<std::byte> into) {
+    begin_ring(process_group, from, into);
+    end_ring();
+  }
+  /// The beginning of `ring`, behind what the compute stream has done so far. Until end_ring nobody
+  /// writes to `from` or touches `into`.
+  void begin_ring(const runtime::ProcessGroup& process_group, std::span<const std::byte> from,
+                  std::span<std::byte> into) {
     const std::size_t members = process_group.members.size();
     if (members == 1) {
       if (!into.empty()) copy_on_device(into.data(), from.data(), into.size(), compute_);
@@ -194,19 +202,22 @@ class NcclTransport {
     if (from.empty() && into.empty()) return;
     const Member& member =
         communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
-    communicators_.issue(member, [&](NcclApi& api) {
-      api.group_begin();
-      if (!from.empty()) {
-        api.send(member.comm, from.data(), from.size(), (process_group.self + 1) % members,
-                 compute_);
-      }
-      if (!into.empty()) {
-        api.receive(member.comm, into.data(), into.size(),
-                    (process_group.self + members - 1) % members, compute_);
-      }
-      api.group_end();
+    beside(member, rings_, [&](StreamView stream) {
+      communicators_.issue(member, [&](NcclApi& api) {
+        api.group_begin();
+        if (!from.empty()) {
+          api.send(member.comm, from.data(), from.size(), (process_group.self + 1) % members,
+                   stream);
+        }
+        if (!into.empty()) {
+          api.receive(member.comm, into.data(), into.size(),
+                      (process_group.self + members - 1) % members, stream);
+        }
+        api.group_end();
+      });
     });
   }
+  void end_ring() { join(rings_); }
 
   template <class Element>
     requires std::is_trivially_copyable_v<Element>
@@ -215,8 +226,10 @@ class NcclTransport {
     if (process_group.members.size() == 1 || values.empty()) return;
     const Member& member =
         communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
-    communicators_.issue(member, [&](NcclApi& api) {
-      api.broadcast(member.comm, values.data(), values.size_bytes(), root, compute_);
+    at_once(member, [&](StreamView stream) {
+      communicators_.issue(member, [&](NcclApi& api) {
+        api.broadcast(member.comm, values.data(), values.size_bytes(), root, stream);
+      });
     });
   }
 
@@ -226,9 +239,11 @@ class NcclTransport {
     if (process_group.members.size() == 1 || values.empty()) return;
     const Member& member =
         communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
-    communicators_.issue(member, [&](NcclApi& api) {
-      api.all_reduce(member.comm, values.data(), values.size(), number<Element>(), reduction,
-                     compute_);
+    at_once(member, [&](StreamView stream) {
+      communicators_.issue(member, [&](NcclApi& api) {
+        api.all_reduce(member.comm, values.data(), values.size(), number<Element>(), reduction,
+                       stream);
+      });
     });
   }
 
@@ -251,24 +266,36 @@ class NcclTransport {
     if (members == 1 || values.empty()) return;
     const Member& member =
         communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
-    gather(member, values, parts);
+    at_once(member, [&](StreamView stream) { gather(member, values, parts, stream); });
   }
 
   template <class Element>
     requires std::is_trivially_copyable_v<Element>
   void gather_parts(const runtime::ProcessGroup& process_group, std::span<Element> values,
                     const runtime::ShardLayout& shard_layout) {
+    begin_gather(process_group, values, shard_layout);
+    end_gathers();
+  }
+  /// The beginning of `gather_parts`, behind what the compute stream has done so far. Until
+  /// end_gathers nobody touches `values`.
+  template <class Element>
+    requires std::is_trivially_copyable_v<Element>
+  void begin_gather(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                    const runtime::ShardLayout& shard_layout) {
     runtime::check_shard_layout(process_group, values.size(), shard_layout);
     if (shard_layout.members == 1) return;
     const Member& member =
         communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
-    for (const runtime::ShardPiece& piece : shard_layout.pieces()) {
-      Parts parts;
-      for (std::size_t root = 0; root < shard_layout.members; ++root)
-        parts.push_back(piece.of(root));
-      gather(member, values, parts);
-    }
+    beside(member, gathers_, [&](StreamView stream) {
+      for (const runtime::ShardPiece& piece : shard_layout.pieces()) {
+        Parts parts;
+        for (std::size_t root = 0; root < shard_layout.members; ++root)
+          parts.push_back(piece.of(root));
+        gather(member, values, parts, stream);
+      }
+    });
   }
+  void end_gathers() { join(gathers_); }
 
   template <std::floating_point Element>
   void queue_scatter(const runtime::ProcessGroup& process_group, std::int64_t tag,
@@ -341,20 +368,47 @@ class NcclTransport {
            " is awaited before its turn in the plan, ";
   }
 
+  /// What a process group does beside the compute stream: behind what that has done so far.
+  template <std::invocable<StreamView> Work>
+  void beside(const Member& member, std::vector<Event>& ends, Work work) {
+    const StreamView stream = member.stream->view();
+    Event event = take_event();
+    event.record(compute_);
+    event.make_wait(stream);
+    work(stream);
+    event.record(stream);
+    ends.push_back(std::move(event));
+  }
+  template <std::invocable<StreamView> Work>
+  void at_once(const Member& member, Work work) {
+    std::vector<Event> end;
+    beside(member, end, work);
+    join(end);
+  }
+  /// From here on the compute stream is behind all that ended there.
+  void join(std::vector<Event>& ends) {
+    for (Event& event : ends) {
+      event.make_wait(compute_);
+      spare_.push_back(std::move(event));
+    }
+    ends.clear();
+  }
+
   /// Each member brings its own part, in the order of members.
   template <class Element>
-  void gather(const Member& member, std::span<Element> values, const Parts& parts) {
+  void gather(const Member& member, std::span<Element> values, const Parts& parts,
+              StreamView stream) {
     const std::size_t begin = parts.front().first, part = parts.front().second - begin;
     const auto at = [&](std::size_t place) { return values.data() + place; };
     communicators_.issue(member, [&](NcclApi& api) {
       if (part * parts.size() == parts.back().second - begin) {
-        return api.all_gather(member.comm, at(begin), part * sizeof(Element), compute_);
+        return api.all_gather(member.comm, at(begin), part * sizeof(Element), stream);
       }
       api.group_begin();
       for (std::size_t root = 0; root < parts.size(); ++root) {
         const auto [first, last] = parts[root];
         if (first == last) continue;
-        api.broadcast(member.comm, at(first), (last - first) * sizeof(Element), root, compute_);
+        api.broadcast(member.comm, at(first), (last - first) * sizeof(Element), root, stream);
       }
       api.group_end();
     });
@@ -494,7 +548,7 @@ class NcclTransport {
   Control& control_;
   StreamView compute_;
   std::size_t bucket_;
-  std::vector<Event> spare_;
+  std::vector<Event> spare_, rings_, gathers_;
   Communicators communicators_;
 
   // Of the step.

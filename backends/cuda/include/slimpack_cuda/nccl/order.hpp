@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -25,8 +26,8 @@
 namespace slimpack::cuda::nccl {
 
 /// What a communicator is known by: its members, and what they use it for: messages of one
-/// direction from the first member to the second, collectives of a process group on the compute
-/// stream, or sums beside it.
+/// direction from the first member to the second, collectives of a process group, or
+/// sums beside all else.
 struct CommunicatorKey {
   enum class Use : std::uint8_t { down, up, process_group, sum };
   Use use = Use::process_group;
@@ -404,6 +405,14 @@ class OrderRun {
     }
   }
   return communicators;
+}
+
+/// How many communicators a rank may be a member of, in plans whose context-parallel groups have
+/// sizes that divide one another: messages to both neighbours in both directions, collectives and
+/// sums over ranks, the stages, a tied table, and a group of each size.
+[[nodiscard]] constexpr std::int64_t most_communicators(std::int32_t dp, std::int32_t pp) noexcept {
+  const auto ranks = static_cast<std::uint32_t>(dp);
+  return (pp > 1 ? 6 : 0) + (dp > 1 ? 2 : 0) + std::bit_width(ranks) - 1;
 }
 
 }  // namespace slimpack::cuda::nccl

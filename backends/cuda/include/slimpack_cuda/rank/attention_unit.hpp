@@ -85,20 +85,36 @@ class RankAttention {
       fill_zeros(places_.keys.dkey, stream_);
       fill_zeros(places_.keys.dvalue, stream_);
     }
+    const bool in_sums = places_.call.shard.ranks == 1 && turns_for(rows, rows.dquery_sum).size > 0;
+    if (in_sums) fill_zeros(rows.dquery_sum, stream_);
     for (const auto& [kept, part] : tables_.own) {
       const AttentionWork work = part.work(ring_, layer);
       attention_delta(rows.delta, queries(), rows.dattention, work, places_.shape, path_, stream_);
       if (places_.call.shard.ranks > 1) continue;
       const OwnKeys own = own_keys(kept, layer);
+      if (const auto turns = turns_for(rows, rows.dquery_sum); turns.size > 0) {
+        attention_backward_partial(rows.dquery_sum, own.dkey, own.dvalue, queries(), own.key,
+                                   own.value, log_sums(), rows.delta, rows.dattention, work,
+                                   places_.shape, path_, turns, stream_);
+        continue;
+      }
       attention_backward(rows.dquery, own.dkey, own.dvalue, queries(), own.key, own.value,
                          log_sums(), rows.delta, rows.dattention, work, places_.shape, path_,
                          stream_);
     }
+    if (in_sums) convert(rows.dquery, rows.dquery_sum, stream_);
     ring_backward(layer, rows, link);
     if (!places_.keys.summed) collect_sums(layer);
   }
 
  private:
+  /// What a backward pass that adds to `dquery` works with where the path has it and there is room.
+  [[nodiscard]] DeviceSpan<std::int32_t> turns_for(const BackwardRows& rows,
+                                                   DeviceSpan<float> dquery) const {
+    const std::int64_t size = attention_turns(dquery.size / q_, places_.shape, path_);
+    if (size > rows.turns.size) return {};
+    return rows.turns.subspan(0, size);
+  }
   template <class Link>
   void ring_backward(std::int64_t layer, const BackwardRows& rows, Link& link) const {
     if (places_.call.shard.ranks == 1) return;
@@ -183,18 +199,27 @@ class RankAttention {
     const auto current = buffers.take_bytes(most.value * row);
     return {current, buffers.take_bytes(most.value * row)};
   }
-  /// Hands the rows of `rank` on and takes those of the rank before it.
+  /// Begins to hand bytes [first, last) of each token of `rank` on, and to take those of the rank
+  /// before it; matrices of a token lie apart, each of all tokens.
   template <class Link>
-  void hand_on(Travelling& buffers, const runtime::SegmentMemory& segment, std::int64_t& rank,
-               Tokens begin, std::int64_t row, Link& link) const {
+  void begin_to_hand(const Travelling& buffers, const runtime::SegmentMemory& segment,
+                     std::int64_t rank, Tokens begin, std::int64_t first, std::int64_t last,
+                     Link& link) const {
     const auto part = [&](std::span<std::byte> buffer, std::int64_t owner) {
-      const Tokens rows = cp_shard_of(owner).between(begin, segment.slice.end);
-      return buffer.first(static_cast<std::size_t>(rows.value * row));
+      const std::int64_t rows = cp_shard_of(owner).between(begin, segment.slice.end).value;
+      return buffer.subspan(static_cast<std::size_t>(rows * first),
+                            static_cast<std::size_t>(rows * (last - first)));
     };
-    link.ring(places_.call.ring, part(buffers.current, rank),
-              part(buffers.incoming, before_me(rank)));
+    link.begin_ring(places_.call.ring, part(buffers.current, rank),
+                    part(buffers.incoming, before_me(rank)));
+  }
+  /// What has come is what is worked on from here on.
+  void take_over(Travelling& buffers, std::int64_t& rank) const {
     std::swap(buffers.current, buffers.incoming);
     rank = before_me(rank);
+  }
+  [[nodiscard]] bool comes_home(std::int64_t step) const {
+    return step + 1 == places_.call.shard.ranks;
   }
 
   // --- keys and values travel ---
@@ -230,21 +255,25 @@ class RankAttention {
     std::int64_t rank = places_.call.shard.rank;
     load_keys(keys_of(buffers.current, segment, rank, false), i, layer);
     for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
-      if (step > 0) hand_on(buffers, segment, rank, Tokens{0}, row, link);
+      // The next keys come while these are attended to.
+      if (!comes_home(step)) begin_to_hand(buffers, segment, rank, Tokens{0}, 0, row, link);
       const Keys keys = keys_of(buffers.current, segment, rank, false);
       const bool first = step == 0;
       attention_forward(first ? queries() : partial_, first ? log_sums() : partial_log_sum_,
                         queries(), keys.key, keys.value,
                         tables_.ring[i].forward[static_cast<std::size_t>(step)].work(ring_, layer),
                         places_.shape, path_, stream_);
-      if (first) continue;
       for (const runtime::PieceMemory& piece : segment.pieces) {
+        if (first) break;
         const BlockRows& block = block_of(piece, layer);
         attention_merge(rows_of(block.attention, piece, q_), rows_of(block.log_sum, piece, heads_),
                         all_rows_of(partial_, piece, q_),
                         all_rows_of(partial_log_sum_, piece, heads_), piece.piece.length().value,
                         places_.shape, stream_);
       }
+      if (comes_home(step)) break;
+      link.end_ring();
+      take_over(buffers, rank);
     }
   }
 
@@ -252,7 +281,7 @@ class RankAttention {
   void backward_keys(std::size_t i, std::int64_t layer, const BackwardRows& rows,
                      Link& link) const {
     const runtime::SegmentMemory& segment = places_.call.segments[i];
-    const std::int64_t row = 2 * k_ * (2 + 4);
+    const std::int64_t fixed = 2 * k_ * 2, row = fixed + 2 * k_ * 4;
     Travelling buffers = travelling(segment, Tokens{0}, row);
     std::int64_t rank = places_.call.shard.rank;
     Keys keys = keys_of(buffers.current, segment, rank, true);
@@ -263,13 +292,18 @@ class RankAttention {
       fill_zeros(all_rows_of(rows.dquery_sum, piece, q_), stream_);
     }
     for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
+      // Keys and values go ahead of their gradients; nobody needs them when those come home.
+      if (!comes_home(step)) begin_to_hand(buffers, segment, rank, Tokens{0}, 0, fixed, link);
       keys = keys_of(buffers.current, segment, rank, true);
       attention_backward_partial(
           rows.dquery_sum, keys.dkey, keys.dvalue, queries(), keys.key, keys.value, log_sums(),
           rows.delta, rows.dattention,
           tables_.ring[i].backward[static_cast<std::size_t>(step)].work(ring_, layer),
-          places_.shape, path_, stream_);
-      hand_on(buffers, segment, rank, Tokens{0}, row, link);
+          places_.shape, path_, turns_for(rows, rows.dquery_sum), stream_);
+      if (!comes_home(step)) link.end_ring();
+      begin_to_hand(buffers, segment, rank, Tokens{0}, fixed, row, link);
+      link.end_ring();
+      take_over(buffers, rank);
     }
     keys = keys_of(buffers.current, segment, rank, true);
     const OwnKeys own = own_keys(segment.kept, layer);
@@ -337,7 +371,9 @@ class RankAttention {
         attention_merge(current.attention, current.log_sum, made.attention, made.log_sum,
                         current.log_sum.size / heads_, places_.shape, stream_);
       }
-      hand_on(buffers, segment, rank, segment.slice.begin, row, link);
+      begin_to_hand(buffers, segment, rank, segment.slice.begin, 0, row, link);
+      link.end_ring();
+      take_over(buffers, rank);
     }
     own = queries_of(buffers.current, segment, rank, false);
     for (const runtime::PieceMemory& piece : segment.pieces) {
@@ -353,7 +389,7 @@ class RankAttention {
   void backward_queries(std::size_t i, std::int64_t layer, const BackwardRows& rows,
                         Link& link) const {
     const runtime::SegmentMemory& segment = places_.call.segments[i];
-    const std::int64_t row = 2 * q_ * 2 + q_ * 4 + 2 * heads_ * 4;
+    const std::int64_t fixed = 2 * q_ * 2 + 2 * heads_ * 4, row = fixed + q_ * 4;
     Travelling buffers = travelling(segment, segment.slice.begin, row);
     std::int64_t rank = places_.call.shard.rank;
     const OwnKeys keys = own_keys(segment.kept, layer);
@@ -372,12 +408,18 @@ class RankAttention {
     fill_zeros(own.dquery, stream_);
     for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
       const Queries current = queries_of(buffers.current, segment, rank, true);
+      if (!comes_home(step)) {
+        begin_to_hand(buffers, segment, rank, segment.slice.begin, 0, fixed, link);
+      }
       attention_backward_partial(
           current.dquery, keys.dkey, keys.dvalue, current.query, keys.key, keys.value,
           current.log_sum, current.delta, current.dattention,
           tables_.ring[i].backward[static_cast<std::size_t>(step)].work(ring_, layer),
-          places_.shape, path_, stream_);
-      hand_on(buffers, segment, rank, segment.slice.begin, row, link);
+          places_.shape, path_, turns_for(rows, current.dquery), stream_);
+      if (!comes_home(step)) link.end_ring();
+      begin_to_hand(buffers, segment, rank, segment.slice.begin, fixed, row, link);
+      link.end_ring();
+      take_over(buffers, rank);
     }
     own = queries_of(buffers.current, segment, rank, true);
     for (const runtime::PieceMemory& piece : segment.pieces) {

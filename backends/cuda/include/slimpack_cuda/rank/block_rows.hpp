@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "slimpack/plan/model.hpp"
@@ -136,6 +137,26 @@ struct RowRun {
     place_kept(all.emplace_back(blocks.begin(), blocks.end()), model, call, layers, layer);
   }
   return all;
+}
+
+/// Calls visit(run) for runs of neighbouring blocks whose rows go on from one to the next in each
+/// of `matrices`, as what no block keeps does; in `run` these are of all its rows. Work is for many
+/// rows at a time: a product of few leaves multiprocessors idle, and one that adds to the gradient
+/// of weights reads and writes all of it. O(blocks).
+template <class Visit, class... Element>
+void for_each_run(std::span<const BlockRows> blocks, Visit visit,
+                  DeviceSpan<Element> BlockRows::*... matrices) {
+  for (std::size_t i = 0; i < blocks.size();) {
+    BlockRows run = blocks[i];
+    const auto goes_on = [&](auto matrix) {
+      return (blocks[i].*matrix).data == (run.*matrix).data + (run.*matrix).size;
+    };
+    for (++i; i < blocks.size() && (goes_on(matrices) && ...); ++i) {
+      run.rows += blocks[i].rows;
+      (((run.*matrices).size += (blocks[i].*matrices).size), ...);
+    }
+    visit(std::as_const(run));
+  }
 }
 
 /// Rows [row, row + rows) of a matrix.

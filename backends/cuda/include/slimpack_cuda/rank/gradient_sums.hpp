@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -62,15 +63,23 @@ class GradientSums {
     return counted;
   }
 
-  /// All ranks of the stage get what each has updated.
-  template <class Link>
-  void gather(const RankWeights& weights, Link& link) const {
-    if (!sharded_) return;
+  /// Calls update(range) for all that this rank updates; all ranks of the stage get what each has
+  /// updated, bucket by bucket, while the next ones are updated.
+  template <class Link, std::invocable<const OwnedRange&> Update>
+  void update(const RankWeights& weights, Link& link, Update update) const {
+    if (!sharded_) {
+      for (const OwnedRange& range : weights.ranges()) update(range);
+      return;
+    }
     for (const runtime::Bucket& bucket : queue_.all()) {
-      link.gather_parts(process_groups_.ranks(),
-                        host_span(part(weights.all(), bucket.begin, bucket.begin + bucket.size)),
+      const std::size_t end = bucket.begin + bucket.size;
+      for (const OwnedRange& range : weights.ranges()) {
+        if (bucket.begin <= range.begin && range.begin < end) update(range);
+      }
+      link.begin_gather(process_groups_.ranks(), host_span(part(weights.all(), bucket.begin, end)),
                         shard_layout(bucket));
     }
+    link.end_gathers();
   }
 
  private:

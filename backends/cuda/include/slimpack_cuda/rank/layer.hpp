@@ -2,6 +2,7 @@
 // One decoder layer on the blocks of a pack, attention apart: forward, recomputation, backward.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -33,6 +34,7 @@ struct BackwardRows {
   DeviceSpan<Bf16> dqkv;           ///< over dattention, dproduct and dgate_up
   DeviceSpan<float> delta;         ///< over dnorm
   DeviceSpan<float> dquery_sum;    ///< over dproduct and dgate_up
+  DeviceSpan<std::int32_t> turns;  ///< of attention, behind dquery_sum as far as there is room
   DeviceSpan<float> dkey, dvalue;  ///< slice after slice (UnitKeys)
 };
 
@@ -57,6 +59,8 @@ struct BackwardRows {
   scratch.dgate_up = forward.subspan(rows * f, rows * 2 * f);
   scratch.delta = {reinterpret_cast<float*>(scratch.dnorm.data), rows * model.heads};
   scratch.dquery_sum = {reinterpret_cast<float*>(forward.data), rows * q};
+  scratch.turns = {reinterpret_cast<std::int32_t*>(forward.data + 2 * rows * q),
+                   std::max<std::int64_t>(0, (forward.size - 2 * rows * q) / 2)};
   return scratch;
 }
 
@@ -101,11 +105,14 @@ class RankLayer {
   /// to those of the pages. `projected` is scratch of rows x (q + 2k).
   void project(Blocks blocks, DeviceSpan<Bf16> projected, DeviceSpan<Bf16> query,
                DeviceSpan<Bf16> key, DeviceSpan<Bf16> value, DeviceSpan<const RopeRow> places) {
-    for (const BlockRows& block : blocks) {
-      normalise_input(block);
-      tools_.gemm.forward(rows_at(projected, block, q_ + 2 * k_), block.input_norm,
-                          weights_.query_key_value, {block.rows, h_, q_ + 2 * k_}, tools_.stream);
-    }
+    for (const BlockRows& block : blocks) normalise_input(block);
+    for_each_run(
+        blocks,
+        [&](const BlockRows& run) {
+          tools_.gemm.forward(rows_at(projected, run, q_ + 2 * k_), run.input_norm,
+                              weights_.query_key_value, {run.rows, h_, q_ + 2 * k_}, tools_.stream);
+        },
+        &BlockRows::input_norm);
     rope_forward(query, key, value, projected, places, tools_.frequencies,
                  rope_shape(places.size, model_.kv_heads), tools_.stream);
   }
@@ -113,11 +120,11 @@ class RankLayer {
   /// Everything behind attention; `next(block)` is where the layer's output belongs.
   template <class Next>
   void finish(Blocks blocks, Next next) {
+    for (const BlockRows& block : blocks) make_mid(block);
+    normalise_mid(blocks);
+    make_gate_up(blocks);
+    make_product(blocks);
     for (const BlockRows& block : blocks) {
-      make_mid(block);
-      normalise_mid(block);
-      make_gate_up(block);
-      make_product(block);
       tools_.gemm.forward_add(next(block), block.mid, block.product, weights_.down,
                               {block.rows, f_, h_}, tools_.stream);
     }
@@ -128,13 +135,15 @@ class RankLayer {
   void recompute_before(Blocks blocks, Recompute mode, DeviceSpan<Bf16> projected,
                         DeviceSpan<Bf16> query, DeviceSpan<const RopeRow> places) {
     if (mode == Recompute::none) return;
-    for (const BlockRows& block : blocks) {
-      normalise_input(block);
-      if (mode == Recompute::light) continue;
-      tools_.gemm.forward(rows_at(projected, block, q_), block.input_norm, weights_.query,
-                          {block.rows, h_, q_}, tools_.stream);
-    }
+    for (const BlockRows& block : blocks) normalise_input(block);
     if (mode == Recompute::light) return;
+    for_each_run(
+        blocks,
+        [&](const BlockRows& run) {
+          tools_.gemm.forward(rows_at(projected, run, q_), run.input_norm, weights_.query,
+                              {run.rows, h_, q_}, tools_.stream);
+        },
+        &BlockRows::input_norm);
     rope_forward(query, {}, {}, projected, places, tools_.frequencies, rope_shape(places.size, 0),
                  tools_.stream);
   }
@@ -158,12 +167,12 @@ class RankLayer {
   /// What comes behind attention, whose output must be there.
   void recompute_behind(Blocks blocks, Recompute mode) {
     if (mode == Recompute::none) return;
-    for (const BlockRows& block : blocks) {
-      if (mode != Recompute::light) make_mid(block);
-      normalise_mid(block);
-      if (mode != Recompute::light) make_gate_up(block);
-      make_product(block);
+    if (mode != Recompute::light) {
+      for (const BlockRows& block : blocks) make_mid(block);
     }
+    normalise_mid(blocks);
+    if (mode != Recompute::light) make_gate_up(blocks);
+    make_product(blocks);
   }
 
   /// From the gradient of the layer's output to those of the residual behind attention and of
@@ -173,18 +182,23 @@ class RankLayer {
     const std::int64_t n = rows.rows;
     tools_.gemm.input_gradient(rows.dproduct, rows.gradient, weights_.down, {n, f_, h_},
                                Into::overwrite, tools_.stream);
-    for (const BlockRows& block : blocks) {
-      swiglu_backward(rows_at(rows.dgate_up, block, 2 * f_), rows_at(rows.dproduct, block, f_),
-                      block.gate_up, {block.rows, f_}, tools_.stream);
-    }
+    for_each_run(
+        blocks,
+        [&](const BlockRows& run) {
+          swiglu_backward(rows_at(rows.dgate_up, run, 2 * f_), rows_at(rows.dproduct, run, f_),
+                          run.gate_up, {run.rows, f_}, tools_.stream);
+        },
+        &BlockRows::gate_up);
     tools_.gemm.input_gradient(rows.dnorm, rows.dgate_up, weights_.gate_up, {n, h_, 2 * f_},
                                Into::overwrite, tools_.stream);
-    for (const BlockRows& block : blocks) {
-      rms_norm_backward(rows_at(rows.dmid, block, h_), gradients.mid_norm, tools_.norm_workspace,
-                        rows_at(rows.dnorm, block, h_), rows_at(rows.gradient, block, h_),
-                        block.mid, weights_.mid_norm, block.mid_inverse, {block.rows, h_},
-                        tools_.stream);
-    }
+    for_each_run(
+        blocks,
+        [&](const BlockRows& run) {
+          rms_norm_backward(rows_at(rows.dmid, run, h_), gradients.mid_norm, tools_.norm_workspace,
+                            rows_at(rows.dnorm, run, h_), rows_at(rows.gradient, run, h_), run.mid,
+                            weights_.mid_norm, run.mid_inverse, {run.rows, h_}, tools_.stream);
+        },
+        &BlockRows::mid, &BlockRows::mid_inverse);
     tools_.gemm.input_gradient(rows.dattention, rows.dmid, weights_.output, {n, q_, h_},
                                Into::overwrite, tools_.stream);
   }
@@ -207,19 +221,40 @@ class RankLayer {
     }
   }
 
-  /// Adds to the gradients of the matrices behind attention.
+  /// Adds to the gradients of the matrices behind attention what rows of W make.
   void add_gradients_behind(const LayerMatrices<float>& gradients, const WeightRows& rows) {
     add_gradient(gradients.down, rows.doutput, rows.product, {rows.rows, f_, h_});
     add_gradient(gradients.gate_up, rows.dgate_up, rows.mid_norm, {rows.rows, h_, 2 * f_});
     add_gradient(gradients.output, rows.dmid, rows.attention, {rows.rows, q_, h_});
   }
-  /// Adds to those of the matrices before it.
+  /// The same of the matrices before it.
   void add_gradients_before(const LayerMatrices<float>& gradients, const WeightRows& rows) {
     add_gradient(gradients.query_key_value, rows.dqkv, rows.input_norm,
                  {rows.rows, h_, q_ + 2 * k_});
   }
+  /// The same of what B has at hand.
+  void add_gradients_behind(Blocks blocks, const LayerMatrices<float>& gradients,
+                            const BackwardRows& rows) {
+    add_gradients(blocks, gradients.down, rows.gradient, h_, &BlockRows::product, f_);
+    add_gradients(blocks, gradients.gate_up, rows.dgate_up, 2 * f_, &BlockRows::mid_norm, h_);
+    add_gradients(blocks, gradients.output, rows.dmid, h_, &BlockRows::attention, q_);
+  }
+  void add_gradients_before(Blocks blocks, const LayerMatrices<float>& gradients,
+                            const BackwardRows& rows) {
+    add_gradients(blocks, gradients.query_key_value, rows.dqkv, q_ + 2 * k_, &BlockRows::input_norm,
+                  h_);
+  }
 
  private:
+  void add_gradients(Blocks blocks, DeviceSpan<float> gradient, DeviceSpan<const Bf16> dout,
+                     std::int64_t outputs, DeviceSpan<Bf16> BlockRows::* in, std::int64_t inputs) {
+    for_each_run(
+        blocks,
+        [&](const BlockRows& run) {
+          add_gradient(gradient, rows_at(dout, run, outputs), run.*in, {run.rows, inputs, outputs});
+        },
+        in);
+  }
   void add_gradient(DeviceSpan<float> gradient, DeviceSpan<const Bf16> dout,
                     DeviceSpan<const Bf16> in, const LinearShape& shape) {
     tools_.gemm.weight_gradient(gradient, dout, in, shape, Into::add, tools_.stream);
@@ -239,16 +274,31 @@ class RankLayer {
     tools_.gemm.forward_add(block.mid, block.input, block.attention, weights_.output,
                             {block.rows, q_, h_}, tools_.stream);
   }
-  void normalise_mid(const BlockRows& block) {
-    rms_norm_forward(block.mid_norm, block.mid_inverse, block.mid, weights_.mid_norm,
-                     {block.rows, h_}, epsilon(), tools_.stream);
+  void normalise_mid(Blocks blocks) {
+    for_each_run(
+        blocks,
+        [&](const BlockRows& run) {
+          rms_norm_forward(run.mid_norm, run.mid_inverse, run.mid, weights_.mid_norm,
+                           {run.rows, h_}, epsilon(), tools_.stream);
+        },
+        &BlockRows::mid, &BlockRows::mid_norm, &BlockRows::mid_inverse);
   }
-  void make_gate_up(const BlockRows& block) {
-    tools_.gemm.forward(block.gate_up, block.mid_norm, weights_.gate_up, {block.rows, h_, 2 * f_},
-                        tools_.stream);
+  void make_gate_up(Blocks blocks) {
+    for_each_run(
+        blocks,
+        [&](const BlockRows& run) {
+          tools_.gemm.forward(run.gate_up, run.mid_norm, weights_.gate_up, {run.rows, h_, 2 * f_},
+                              tools_.stream);
+        },
+        &BlockRows::mid_norm, &BlockRows::gate_up);
   }
-  void make_product(const BlockRows& block) {
-    swiglu_forward(block.product, block.gate_up, {block.rows, f_}, tools_.stream);
+  void make_product(Blocks blocks) {
+    for_each_run(
+        blocks,
+        [&](const BlockRows& run) {
+          swiglu_forward(run.product, run.gate_up, {run.rows, f_}, tools_.stream);
+        },
+        &BlockRows::gate_up, &BlockRows::product);
   }
 
   const LayerTools& tools_;
