@@ -63,11 +63,13 @@ class DeviceOrders {
         one = lockstep(plan, parts, part, own, times, memory, timed);
       } else if (timed) {
         schedule::ListOutcome listed = schedule::list_schedule_part(
-            plan, parts, part, times, memory, list_options(own), *workspace, plan.schedule);
+            plan, parts, part, times, memory, list_options(own, plan.parallel.pp), *workspace,
+            plan.schedule);
         one = {listed.end, {}, std::move(listed.infeasible)};
         if (!one.infeasible) one.step_end = step_end(plan, times, workspace->state.last);
       } else {
-        schedule::lay_out_part(plan, parts, part, memory, list_options(own), laid_out[part]);
+        schedule::lay_out_part(plan, parts, part, memory, list_options(own, plan.parallel.pp),
+                               laid_out[part]);
         one.infeasible = std::move(laid_out[part].lacks);
       }
       all.end = std::max(all.end, one.end);
@@ -79,9 +81,9 @@ class DeviceOrders {
     for (std::size_t part = 0; part < laid_out.size() && !all.infeasible; ++part) {
       const SlimpackSettings& own = settings_of(part);
       if (own.rule == OrderRule::lockstep) continue;
-      all.end = std::max(
-          all.end, schedule::list_laid_out_part(plan, parts, laid_out[part], times,
-                                                list_options(own), *workspace, plan.schedule));
+      all.end = std::max(all.end, schedule::list_laid_out_part(plan, parts, laid_out[part], times,
+                                                               list_options(own, plan.parallel.pp),
+                                                               *workspace, plan.schedule));
       laid_out[part].ranks.clear();
     }
     give_back(std::move(workspace));
@@ -89,11 +91,13 @@ class DeviceOrders {
   }
 
  private:
-  [[nodiscard]] schedule::ListOptions list_options(const SlimpackSettings& settings) const {
+  [[nodiscard]] schedule::ListOptions list_options(const SlimpackSettings& settings,
+                                                   std::int32_t stages) const {
     schedule::ListOptions options;
     options.head_batch = settings.head_batch;
     options.forward_queue = settings.forward_queue;
     options.head_at_once = runtime_ == Runtime::torch;
+    if (settings.short_blocks) options.chunk_block = stages;
     return options;
   }
   [[nodiscard]] static OrderOutcome lockstep(Plan& plan, const schedule::ScheduleParts& parts,
