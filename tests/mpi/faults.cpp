@@ -15,11 +15,13 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "slimpack/runtime/run_step.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "slimpack_mpi/run_step.hpp"
+#include "slimpack_processes/together.hpp"
 #include "support/random_plan.hpp"
 
 namespace {
@@ -82,10 +84,15 @@ class FaultyDevice : public cpu::Device {
   }
 };
 
-Plan plan_of(std::int32_t dp, std::int32_t pp) {
+struct Degrees {
+  std::int32_t dp = 1, pp = 1, tp = 1;
+};
+
+Plan plan_of(std::int32_t dp, std::int32_t pp, std::int32_t tp) {
   test::RandomPlanOptions options;
   options.dp = dp;
   options.pp = pp;
+  options.tp = tp;
   options.min_samples = 8;
   options.min_tokens = 40;
   return test::random_plan(5, options);
@@ -105,10 +112,9 @@ void arm(FaultyDevice& device, const Order& order, int step) {
   device.left = step == order.step ? order.call : -1;
 }
 
-int run_processes(int argc, char** argv, const Order& order) {
+int run_processes(int argc, char** argv, const Order& order, const Degrees& degrees) {
   return mpi::run(argc, argv, {}, [&](mpi::Session& session) {
-    const auto ranks = static_cast<std::int32_t>(session.size());
-    const Plan plan = ranks == 4 ? plan_of(2, 2) : plan_of(1, ranks);
+    const Plan plan = plan_of(degrees.dp, degrees.pp, degrees.tp);
     const runtime::Program program = runtime::make_program(plan);
     mpi::MpiTransport link(session);
     FaultyDevice device = device_of(plan, session.rank(), order);
@@ -124,14 +130,13 @@ int run_processes(int argc, char** argv, const Order& order) {
   });
 }
 
-int run_threads(const Order& order, std::int32_t dp, std::int32_t pp) {
-  const Plan plan = plan_of(dp, pp);
+int run_threads(const Order& order, const Degrees& degrees) {
+  const Plan plan = plan_of(degrees.dp, degrees.pp, degrees.tp);
   const runtime::Program program = runtime::make_program(plan);
   std::vector<FaultyDevice> devices;
-  for (std::size_t rank = 0; rank < plan.schedule.size(); ++rank) {
+  for (std::size_t rank = 0; rank < device_count(plan); ++rank) {
     devices.push_back(device_of(plan, rank, order));
-    devices.back().place = "device (dp " + std::to_string(plan.schedule[rank].dp) + ", pp " +
-                           std::to_string(plan.schedule[rank].pp) + ")";
+    devices.back().place = processes::device_of(plan, rank);
   }
   runtime::DeviceThreads device_threads(devices.size(), {{}, runtime::HangTimeouts{}});
   write(order.folder / "pid.0", std::to_string(::getpid()));
@@ -150,8 +155,9 @@ int run_threads(const Order& order, std::int32_t dp, std::int32_t pp) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 6 && argc != 9) return 2;
+  if (argc != 10) return 2;
   const Order order{argv[1], argv[2], std::stoul(argv[3]), std::stoi(argv[4]), std::stoi(argv[5])};
-  if (argc == 9) return run_threads(order, std::stoi(argv[7]), std::stoi(argv[8]));
-  return run_processes(argc, argv, order);
+  const Degrees degrees{std::stoi(argv[7]), std::stoi(argv[8]), std::stoi(argv[9])};
+  if (std::string_view(argv[6]) == "threads") return run_threads(order, degrees);
+  return run_processes(argc, argv, order, degrees);
 }

@@ -26,7 +26,7 @@ LIMIT = 10.0
 TOO_LONG = "took too long"
 OUTSIDE = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 FAULTS = ["kill", "stop", "throw", "hang", "unit-kill", "unit-stop", "leave", "threads-throw", "threads-hang"]
-PLACE = r"device \(dp \d+, pp \d+\), (unit \d+, (F|B|H) of MicroPack \d+|unit \d+, [RO]\b|(start|end) of the step|between steps)"
+PLACE = r"device \(dp \d+, pp \d+(, tp \d+)?\), (unit \d+, (F|B|H) of MicroPack \d+|unit \d+, [RO]\b|(start|end) of the step|between steps)"
 ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 
@@ -57,9 +57,12 @@ def trial(options, fault, ranks, number):
     inside = fault.split("-")[-1] if fault not in OUTSIDE else "none"
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryFile("w+") as output:
         folder = pathlib.Path(name)
-        dp, pp = (2, ranks // 2) if ranks == 4 else (1, ranks)
         command = [options.program, name, inside, str(victim), str(draw.randrange(2, 12)), str(draw.randrange(6))]
-        command = command + ["threads", str(dp), str(pp)] if threads else [options.mpirun, "-n", str(ranks)] + command
+        tp = draw.choice([1, 2])  # tensor parallelism in every other trial
+        dp = 2 if ranks == 4 and tp == 1 else 1
+        command += ["threads" if threads else "processes", str(dp), str(ranks // dp // tp), str(tp)]
+        if not threads:
+            command = [options.mpirun, "-n", str(ranks)] + command
         program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True,
                                    env={**os.environ, **ENVIRONMENT})
         processes = 1 if threads else ranks

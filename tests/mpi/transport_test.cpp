@@ -34,7 +34,7 @@ void exchange(std::uint64_t seed) {
   mpi_link().end_step("between exchanges");
 }
 
-/// Random plans of one device a rank.
+/// Random plans of one device a rank, with tensor parallelism where there are several.
 std::vector<Plan> plans_of_all_ranks(std::size_t count) {
   std::vector<Plan> plans;
   const auto ranks = static_cast<std::int32_t>(mpi_ranks());
@@ -42,8 +42,10 @@ std::vector<Plan> plans_of_all_ranks(std::size_t count) {
     Random random(seed);
     test::RandomPlanOptions options;
     options.dp = static_cast<std::int32_t>(random.between(1, ranks));
-    if (ranks % *options.dp != 0) continue;
-    options.pp = ranks / *options.dp;
+    options.tp = static_cast<std::int32_t>(random.between(1, ranks));
+    if (ranks % (*options.dp * *options.tp) != 0) continue;
+    options.pp = ranks / (*options.dp * *options.tp);
+    if (*options.tp > 1) options.version = 2;
     plans.push_back(test::random_plan(seed, options));
   }
   return plans;
@@ -74,6 +76,7 @@ TEST_CASE("MpiTransport: whole steps have the bits of those between threads") {
   for (const Plan& plan : plans_of_all_ranks(test::draws(15U))) {
     CAPTURE(plan.parallel.dp);
     CAPTURE(plan.parallel.pp);
+    CAPTURE(plan.parallel.tp);
     const runtime::Program program = runtime::make_program(plan);
     constexpr std::uint64_t kSeed = 3;
     auto threads = cpu::make_devices(plan, kSeed);

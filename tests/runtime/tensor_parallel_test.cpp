@@ -2,12 +2,21 @@
 // Tensor parallelism with sequence parallelism, executed, against the unsliced oracle.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
 #include "runtime/feature_table.hpp"
+#include "runtime/rounding.hpp"
+#include "slimpack/cost/communication.hpp"
+#include "slimpack/runtime/device_threads.hpp"
+#include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/run_step.hpp"
+#include "slimpack/runtime/thread_transport.hpp"
+#include "slimpack/runtime/transport.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "support/draws.hpp"
 #include "support/executed_memory.hpp"
@@ -33,7 +42,95 @@ test::RandomPlanOptions tensor_parallel(std::uint64_t seed) {
   return options;
 }
 
+/// A transport that counts what a device sends to its tensor-parallel devices, rows of tokens
+/// alone.
+class CountingLink : public runtime::ThreadTransport {
+ public:
+  CountingLink(runtime::Rendezvous& rendezvous, std::size_t device, std::atomic<std::int64_t>& sent)
+      : runtime::ThreadTransport(rendezvous, device), sent_(&sent) {}
+
+  template <class Element>
+  void all_gather(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                  std::size_t first, std::size_t last) {
+    if (in_step(process_group)) count(process_group, (last - first) * sizeof(Element));
+    runtime::ThreadTransport::all_gather(process_group, values, first, last);
+  }
+  template <class Element>
+  void reduce_scatter(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                      std::size_t first, std::size_t last) {
+    count(process_group, (last - first) * sizeof(Element));  // what arrives, as much as is sent
+    runtime::ThreadTransport::reduce_scatter(process_group, values, first, last);
+  }
+
+ private:
+  /// Devices of ranks and stages are never neighbours in number where tp > 1.
+  static bool in_step(const runtime::ProcessGroup& process_group) {
+    return process_group.members.size() > 1 &&
+           process_group.members[1] == process_group.members[0] + 1;
+  }
+  void count(const runtime::ProcessGroup& process_group, std::size_t bytes) {
+    *sent_ += static_cast<std::int64_t>(bytes * (process_group.members.size() - 1));
+  }
+
+  std::atomic<std::int64_t>* sent_;
+};
+
 }  // namespace
+
+TEST_CASE("tensor parallelism: devices send what the plan's bytes say, collective by collective") {
+  std::int64_t all = 0, predicted = 0;
+  for (std::uint64_t seed = 0; seed < test::draws(60U); ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::random_plan(seed, tensor_parallel(seed));
+    const runtime::Program program = runtime::make_program(plan);
+    auto devices = cpu::make_devices(plan, seed);
+    runtime::DeviceThreads device_threads(devices.size());
+    std::atomic<std::int64_t> sent{0};
+    (void)runtime::run_step_with<CountingLink>(
+        device_threads, plan, program, cpu::step_data(plan, cpu::random_tokens(plan, seed)),
+        std::span(devices), [&](runtime::Rendezvous& rendezvous, std::size_t device) {
+          return CountingLink(rendezvous, device, sent);
+        });
+    // By the counts of docs/equations.md: of each token and layer; of the embedding; of H.
+    std::int64_t rows = 0;
+    for (const MicroPack& pack : plan.micropacks) {
+      std::int64_t tokens = 0, layer = 4;
+      for (const Slice& slice : pack.slices) tokens += slice.length().value;
+      if (pack.pass == Pass::backward) {
+        const bool again = pack.recompute == Recompute::layer || pack.recompute == Recompute::full;
+        layer = (pack.weights == WeightGradients::with ? 6 : 4) + (again ? 3 : 0);
+      }
+      rows += tokens * (layer * plan.model.layers + (pack.pass == Pass::weight ? 0 : 1));
+      const bool sharded = plan.parallel.head == LmHead::shard;
+      if (pack.pass == Pass::forward) rows += tokens * 2 * (sharded ? plan.parallel.pp : 1);
+    }
+    CHECK(sent == rows * (plan.parallel.tp - 1) * plan.model.hidden * 8);
+    all += sent;
+    predicted += communication_of(plan).tensor_parallel.value;
+  }
+  MESSAGE("tensor-parallel bytes counted ", all, ", predicted ", predicted);
+  CHECK(static_cast<double>(all) < 1.1 * static_cast<double>(predicted));
+  CHECK(static_cast<double>(all) > 0.9 * static_cast<double>(predicted));
+}
+
+TEST_CASE("tensor parallelism: the fast backend is within 2e-5 of the oracle") {
+  double worst = 0;
+  for (std::uint64_t seed = 0; seed < test::draws(60U); ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::random_plan(seed, tensor_parallel(seed));
+    const auto tokens = cpu::random_tokens(plan, seed);
+    const auto found = cpu::check_plan<cpu::FastMath>(plan, tokens, seed);
+    CAPTURE(found.worst_tensor);
+    CHECK(found.loss_difference <= 1e-6);
+    if (found.gradient_difference > 2e-5) {  // gradients may cancel: no fp32 can do better
+      CHECK(found.gradient_difference <=
+            8 * test::change_by_rounding(plan, cpu::step_data(plan, tokens), seed));
+    } else {
+      worst = std::max(worst, found.gradient_difference);
+    }
+  }
+  MESSAGE("largest relative difference of a gradient within it ", worst);
+}
 
 TEST_CASE("tensor parallelism: random plans give the loss, gradients and weights of the oracle") {
   test::FeatureTable table;

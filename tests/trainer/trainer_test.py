@@ -63,6 +63,8 @@ class TrainerTest(unittest.TestCase):
                               (["--save-every", "2"], "--save-every: needs --save"),
                               (["--steps", "3", "--warmup", "4"], "--warmup: must be at most --steps (3), got 4"),
                               (["--dp", "2", "--pp", "9"], "layers"),
+                              (["--tp", "3"], "tp must divide the model's heads (4), got 3"),
+                              (["--tp", "4"], "tp must divide the model's kv_heads (2), got 4"),
                               (["--resume", self.path("nowhere")], "nowhere"),
                               (["--overlong", "error"], "context"),
                               (["--log", self.path("no/such/file")], "--log: cannot write"),
@@ -91,7 +93,8 @@ class TrainerTest(unittest.TestCase):
     def test_a_step_equals_the_unsliced_reference(self):
         for options in (["--dp", "2"], ["--pp", "2"], ["--pp", "2", "--head", "shard"], ["--pp", "2", "--chunks", "2"],
                         ["--dp", "2", "--pp", "2", "--recompute", "full"], ["--dp", "1", "--planner", "megatron"],
-                        ["--dp", "2", "--planner", "megatron-cp"], ["--pp", "2", "--planner", "slimpipe-order"]):
+                        ["--dp", "2", "--planner", "megatron-cp"], ["--pp", "2", "--planner", "slimpipe-order"],
+                        ["--dp", "1", "--tp", "2"], ["--dp", "2", "--pp", "2", "--tp", "2", "--recompute", "layer"]):
             self.assertIn("passed", self.run_trainer("--check", *options).stdout, options)
             self.assertIn("passed", self.run_trainer("--check", "--dtype", "fp64", *options).stdout, options)
 
@@ -115,8 +118,30 @@ class TrainerTest(unittest.TestCase):
         again = self.run_trainer("--plan", plan, "--steps", "2")
         self.assertEqual(sum(line.startswith("step ") for line in again.stdout.splitlines()), 2)
 
+    def test_a_run_goes_on_with_other_degrees_of_tensor_parallelism(self):
+        """In fp64, so that the order of sums shows in the last digits alone."""
+        def losses(*options):
+            done = self.run_trainer("--dtype", "fp64", "--steps", "4", *options)
+            return [float(line.split()[3]) for line in done.stdout.splitlines() if line.startswith("step ")]
+        one, two, other = ["--dp", "1"], ["--dp", "1", "--tp", "2"], ["--dp", "2", "--pp", "2", "--tp", "2"]
+        whole = losses(*one)
+        self.assertEqual(losses(*two), whole)
+        for begin, end in ((one, two), (two, one), (two, other), (other, two)):
+            folder = self.path("-".join(begin + end))
+            stopped = subprocess.Popen(self.command("--dtype", "fp64", "--steps", "4", *begin, "--save", folder,
+                                                    "--save-every", "2"),
+                                       stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+            for line in stopped.stdout:
+                if line.startswith("saved step 2"):
+                    stopped.send_signal(signal.SIGKILL)
+                    break
+            stopped.communicate()
+            self.assertEqual(losses(*end, "--resume", folder), whole[2:], (begin, end))
+        done = self.run_trainer("--check", "--dtype", "fp64", *other, "--init", folder)  # a Hugging Face folder
+        self.assertIn("passed", done.stdout)
+
     def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(self):
-        for options in (["--dp", "2"], ["--pp", "2", "--head", "shard"]):
+        for options in (["--dp", "2"], ["--pp", "2", "--head", "shard"], ["--tp", "2"]):
             whole, parts = "whole" + options[0], "parts" + options[0]
             self.run_trainer("--steps", "6", *options, "--save", self.path(whole))
             stopped = subprocess.Popen(self.command("--steps", "6", *options, "--save", self.path(parts),
@@ -280,8 +305,11 @@ class TrainerTest(unittest.TestCase):
 
     @unittest.skipUnless(MPIRUN, "built without MPI")
     def test_mpi_processes_have_the_bits_of_threads(self):
-        for ranks, options in ((2, ["--pp", "2"]), (4, ["--dp", "2", "--pp", "2", "--chunks", "2"])):
-            threads, processes = f"threads{ranks}", f"processes{ranks}"
+        for ranks, options in ((2, ["--pp", "2"]), (2, ["--dp", "1", "--tp", "2"]),
+                               (4, ["--dp", "2", "--pp", "2", "--chunks", "2"]),
+                               (4, ["--dp", "1", "--pp", "2", "--tp", "2"])):
+            name = "".join(options)
+            threads, processes = f"threads{name}", f"processes{name}"
             here = self.run_trainer("--steps", "3", *options, "--save", self.path(threads))
             there = self.run_trainer("--steps", "3", *options, "--save", self.path(processes), ranks=ranks)
             self.assertEqual(self.weights(threads), self.weights(processes))

@@ -80,9 +80,18 @@ class BoundWork {
     const bool aligned = tile > 0 && plan.parallel.granularity.value % tile == 0 &&
                          (ranks_ == 1 || plan.memory.cp_block_tokens.value % tile == 0);
     tile_ = aligned ? tile : 0;
-    const LayerBytes bytes = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
+    // A device that holds most rows holds a tp-th of them at least: what is kept counts no more,
+    // what recomputation frees no less.
+    const SplitBytes bytes =
+        split_bytes(plan, element_bytes_of(plan.model, plan.memory.gradient_bytes));
+    const std::int64_t tp = plan.parallel.tp;
+    const auto kept = [&](std::size_t mode) {
+      return bytes.token.kept[mode] + bytes.row.kept[mode] / tp;
+    };
     for (std::size_t mode = 0; mode < freed_.size(); ++mode) {
-      freed_[mode] = std::max<std::int64_t>(bytes.kept[0] - bytes.kept[mode], 0);
+      const std::int64_t rows = bytes.row.kept[0] - bytes.row.kept[mode];
+      freed_[mode] = std::max<std::int64_t>(
+          bytes.token.kept[0] - bytes.token.kept[mode] + (rows + tp - 1) / tp, 0);
     }
     for (std::int32_t pp = 0; pp < virtual_stages_.pp; ++pp) {
       Room room;
@@ -91,9 +100,13 @@ class BoundWork {
       }
       // A sample that is cut holds its gradients of keys and values; of one that is not, B's
       // workspace holds all tokens.
-      std::int64_t begun = chunk_layers(plan, pp, virtual_stages_.chunks - 1) * bytes.kv_gradient;
-      if (plan.version >= 2) begun = std::min(begun, bytes.backward_workspace[0]);
-      room.token = room.layers * (bytes.kept[0] + bytes.kv) + begun;
+      std::int64_t begun =
+          chunk_layers(plan, pp, virtual_stages_.chunks - 1) * bytes.token.kv_gradient;
+      if (plan.version >= 2) {
+        begun = std::min(begun,
+                         bytes.token.backward_workspace[0] + bytes.row.backward_workspace[0] / tp);
+      }
+      room.token = room.layers * (kept(0) + bytes.token.kv) + begun;
       rows_ = std::max(rows_, head_rows(plan, pp));
       const Bytes free =
           plan.memory.capacity - plan.memory.reserved - static_bytes(plan, pp).total();

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Plans the settings of an evaluation again, with the degrees that it chose, and executes these
+plans scaled down (bench/execute_scaled.cpp): loss and gradients must equal those of the unsliced
+oracle. Settings are those of slimpack's results in the store with at most so many devices.
+
+    bench/execute_scaled.py build/release/bin --devices 64
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def settings(store, planner, devices):
+    """The results to plan again, each setting with its degrees once."""
+    seen = set()
+    for line in store.read_text().splitlines():
+        result = json.loads(line)
+        if result.get("planner") != planner or not result["feasible"]:
+            continue
+        cell = result["cell"]
+        if cell["gpus"] > devices:
+            continue
+        key = tuple(str(cell.get(name)) for name in ("set", "model", "cluster", "context", "samples", "seed"))
+        key += tuple(result["degrees"].values())
+        if key not in seen:
+            seen.add(key)
+            yield cell, result["degrees"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("bin", type=pathlib.Path, help="folder of slimpack and execute_scaled")
+    parser.add_argument("--matrix", type=pathlib.Path, default=HERE / "evaluation/full.json")
+    parser.add_argument("--store", type=pathlib.Path, default=HERE / "results/evaluation.jsonl")
+    parser.add_argument("--planner", default="slimpack")
+    parser.add_argument("--devices", type=int, default=64, help="at most so many")
+    parser.add_argument("--first", type=int, help="only so many settings, those of the fewest devices")
+    arguments = parser.parse_args()
+    matrix = json.loads(arguments.matrix.read_text())
+    todo = sorted(settings(arguments.store, arguments.planner, arguments.devices), key=lambda s: s[0]["gpus"])
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (cell, degrees) in enumerate(todo[: arguments.first]):
+            cluster = cell["cluster"]
+            if cluster in matrix["clusters"]:  # an edit of a preset, which decides times alone
+                cluster = matrix["clusters"][cluster]["base"]
+            lengths = arguments.matrix.parent / matrix["sets"][cell["set"]]["path"]
+            plan = pathlib.Path(folder) / f"{number}-{cell['set']}-{cell['model']}-{cell['context']}.json"
+            command = [arguments.bin / "slimpack", "plan", lengths, "--planner", arguments.planner,
+                       "--model", cell["model"], "--cluster", cluster, "--context", cell["context"],
+                       "--overlong", cell["overlong"], "--batch-samples", cell["samples"],
+                       "--seed", cell["seed"], "--granularity", cell["granularity"], "--effort", "fast",
+                       "-o", plan]
+            for name, degree in degrees.items():
+                command += [f"--{name}", degree]
+            subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+            run = subprocess.run([str(arguments.bin / "execute_scaled"), plan.name], cwd=folder, check=False)
+            failed += run.returncode != 0
+    print(f"{len(todo[: arguments.first])} plans executed, {failed} failed")
+    return 1 if failed or not todo else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
