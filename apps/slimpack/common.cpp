@@ -257,6 +257,7 @@ void refuse_overlong(const LengthSet& lengths, Tokens context) {
     require(request.head != LmHead::shard, "--head: must be last with --runtime torch");
     request.head = LmHead::last;
     request.fewer_last_layers = 0;
+    request.cluster.small.run_graphs = true;
   }
   if (!options.memory.empty()) {
     request.memory.capacity = parse_memory(options.memory, request.cluster);

@@ -10,9 +10,9 @@ predicted, and predicted over measured time. torch's schedules run the same laye
 documents without padding between them; micro-batches are padded at their end to the common size that torch needs,
 and the fastest of several numbers of them counts. All losses of a setting have to agree.
 
-FOLDER keeps what was made: a call goes on where one before it ended, so that a machine can be had to oneself for some
-minutes at a time: `--only prices`, then `--only plans`, which needs no quiet, then
-`--only steps --setting 0 --seconds 60` as often as rounds are missing, at last `--only table`.
+FOLDER keeps what was made: a call goes on where one before it ended. Where a machine can be had to oneself for a
+while at a time only: `--only prices`, then `--only plans`, which needs no quiet, then `--only steps --gate FILE`, whose
+timed steps begin while FILE is there, at last `--only table`.
 """
 from __future__ import annotations
 
@@ -122,12 +122,10 @@ def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str) -> dic
     return {name: made for name in [*FIXED, *others[:1], "slimpack"] if (made := found[name]) is not None}
 
 
-def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], rounds: int, seconds: float,
+def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], rounds: int, gate: Optional[Path],
             sizes: dict[str, Any]) -> dict[str, Any]:
-    """What is known of a setting with rounds added to it, up to so many in all, none that would end after `seconds`:
-    {"torch": numbers of micro-batches, "losses": by contender, "seconds": by contender, one a round}. The slower
-    rank's time counts."""
-    begin = time.perf_counter()
+    """What is known of a setting with rounds added to it, up to so many in all: {"torch": numbers of micro-batches,
+    "losses": by contender, "seconds": by contender, one a round}. The slower rank's time counts."""
     rng = np.random.default_rng(setting["seed"])
     documents = [rng.integers(0, sizes["vocab_size"], length) for length in setting["lengths"]]
     contenders: dict[str, Callable[[], float]] = {}
@@ -137,7 +135,7 @@ def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], rounds: i
         choices = {len(bins): bins for bins in best_fit(setting["lengths"], multiple=2)}
         if name not in found["torch"]:
             whole.step(documents, next(iter(choices.values())))()
-            found["torch"][name] = min(choices, key=lambda count: _timed(whole.step(documents, choices[count]))[0])
+            found["torch"][name] = min(choices, key=lambda count: _timed(whole.step(documents, choices[count]), gate)[0])
         count = found["torch"][name]
         contenders[f"{name}, {count} micro-batches"] = _with_update(whole.step(documents, choices[count]),
                                                                      whole.parameters())
@@ -146,22 +144,13 @@ def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], rounds: i
         stages = PlanStages(model(sizes), plan)
         batch = collate(plan, documents, stages.dp_rank)
         contenders[name] = _with_update(lambda p=plan, s=stages, b=batch: run_plan(p, s, b), stages.parameters())
-    longest = 0.0
     for name, step in contenders.items():
-        took, loss = _timed(step)
-        longest += took
-        found["losses"].setdefault(name, loss)  # before any update
+        found["losses"].setdefault(name, step())  # before any update
         found["seconds"].setdefault(name, [])
-    while len(found["seconds"]["slimpack"]) < rounds and _agreed(time.perf_counter() - begin + longest) < seconds:
+    while len(found["seconds"]["slimpack"]) < rounds:
         for name, step in contenders.items():
-            found["seconds"][name].append(_timed(step)[0])
+            found["seconds"][name].append(_timed(step, gate)[0])
     return found
-
-
-def _agreed(seconds: float) -> float:
-    most = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    return most.item()
 
 
 def _with_update(step: Callable[[], float], parameters: list[Any]) -> Callable[[], float]:
@@ -175,11 +164,15 @@ def _with_update(step: Callable[[], float], parameters: list[Any]) -> Callable[[
     return run
 
 
-def _timed(step: Callable[[], float]) -> tuple[float, float]:
+def _timed(step: Callable[[], float], gate: Optional[Path]) -> tuple[float, float]:
+    while gate is not None and dist.get_rank() == 0 and not gate.exists():
+        time.sleep(0.05)
     dist.barrier()
     begin = time.perf_counter()
     loss = step()
-    return _agreed(time.perf_counter() - begin), loss
+    took = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    return took.item(), loss
 
 
 def on_two_ranks(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -234,7 +227,7 @@ def main() -> None:
     options.add_argument("--budget", type=float, default=60.0, help="seconds of the profile")
     options.add_argument("--only", choices=["prices", "plans", "steps", "table"], help="a part of it")
     options.add_argument("--setting", type=int, help="only this one, from 0")
-    options.add_argument("--seconds", type=float, default=1e9, help="after which no round of a setting begins")
+    options.add_argument("--gate", type=Path, help="timed steps begin only while this file is there")
     options.add_argument("--tiny", action="store_true", help="a tiny model, to see that it runs")
     asked = options.parse_args()
     sizes = dict(SIZES, hidden_size=64, intermediate_size=64, num_hidden_layers=4, head_dim=16) if asked.tiny else SIZES
@@ -260,10 +253,10 @@ def main() -> None:
         setting = json.loads(planned.read_text())
         known = json.loads(measured.read_text()) if measured.exists() else {}
         if "steps" in parts and len(known.get("seconds", {}).get("slimpack", [])) < asked.rounds:
-            known = on_two_ranks(measure, setting, known, asked.rounds, asked.seconds, sizes)
+            known = on_two_ranks(measure, setting, known, asked.rounds, asked.gate, sizes)
             measured.write_text(json.dumps(known))
-            print(len(known["seconds"]["slimpack"]), "rounds of setting", number, file=sys.stderr, flush=True)
-        if "table" in parts and known.get("seconds", {}).get("slimpack"):
+            print(rows_of(setting, known), file=sys.stderr, flush=True)  # steps take long: something to see
+        if "table" in parts and known:
             print(rows_of(setting, known))
 
 

@@ -58,6 +58,30 @@ def scaled_down(plan: Plan, block: int = 8) -> Plan:
     return Plan.from_dict(made)
 
 
+def with_halved_backward(plan: Plan) -> Plan:
+    """The plan with backward packs of several slices in two, one after the other: passes differ then, and weight
+    packs are unions."""
+    made = plan.to_dict()
+    packs = made["micropacks"]
+    halves: dict[int, list[int]] = {}
+    for pack in [one for one in packs if one["pass"] == "backward" and len(one["slices"]) > 1]:
+        middle = len(pack["slices"]) // 2
+        other = dict(pack, id=len(packs), slices=pack["slices"][middle:])
+        pack["slices"] = pack["slices"][:middle]
+        if "exchange" in pack:
+            other["exchange"], pack["exchange"] = pack["exchange"][middle:], pack["exchange"][:middle]
+        halves[pack["id"]] = [pack["id"], other["id"]]
+        packs.append(other)
+    for device in made["schedule"]:
+        order: list[Any] = []
+        for unit in device["order"]:
+            order += [["B", pack, *unit[2:]] for pack in halves.get(unit[1], [unit[1]])] if unit[0] == "B" else [unit]
+        device["order"] = order
+    halved = Plan.from_dict(made)
+    assert slimpack.validate(halved) == []
+    return halved
+
+
 def draw(seed: int, dp: int, pp: int, tied: bool = False) -> tuple[Plan, dict[str, Any]]:
     """A plan, and what it was asked with."""
     rng = np.random.default_rng([seed, dp, pp])
@@ -85,7 +109,8 @@ def draw(seed: int, dp: int, pp: int, tied: bool = False) -> tuple[Plan, dict[st
             asked.pop("planner", None)  # a rival may have no such plan
             if asked.pop("recompute", None) is None:
                 raise
-    return scaled_down(plan), asked
+    plan = scaled_down(plan)
+    return with_halved_backward(plan) if rng.random() < 0.3 else plan, asked
 
 
 def features(plan: Plan) -> list[str]:

@@ -140,6 +140,42 @@ TEST_CASE("B apart and W that were measured: prices are the formula") {
   CHECK_THROWS_AS(FittedModel(cost, llama_7b(), h100(), usual_memory()), InvalidInput);
 }
 
+TEST_CASE("B of several runs, each a graph: the fixed costs of both passes for each further run") {
+  Cluster cluster = h100();
+  cluster.small.run_graphs = true;
+  FittedCost cost = test::some_fit();
+  cost.layer_forward->weight_byte = 1e-13;
+  cost.layer_apart = FittedTerms{3e-6, 4e-5, 9e-7, 2e-10, 7e-7, 0};
+  cost.layer_weight = FittedTerms{1e-6, 2e-5, 5e-7, 0, 0, 0};
+  const AnalyticModel analytic(llama_7b(), cluster, usual_memory());
+  const FittedModel fitted(cost, llama_7b(), cluster, usual_memory());
+  const StageLoad stage = test::plain_stage(6);
+  const double bytes = 2.0 * (4.0 * 4096 * 4096 + 3.0 * 4096 * 11008);
+  for (const std::int64_t runs : {1, 2, 5}) {
+    PackLoad one = test::whole_slice(0, 1000), load = one;
+    one.runs = 1;
+    load.runs = runs;
+    // Seconds for each further run.
+    const auto more = [&](const auto& model, bool apart) {
+      const Recompute none = Recompute::none;
+      const Nanos time =
+          apart ? model.backward_apart(load, stage, none) - model.backward_apart(one, stage, none)
+                : model.backward(load, stage, none) - model.backward(one, stage, none);
+      return static_cast<double>(time.value) * 1e-9 / static_cast<double>(runs > 1 ? runs - 1 : 1);
+    };
+    const double some = runs > 1 ? 1 : 0;
+    // 10 kernels of F, 20 of B, of which 4 are W's, of 4 microseconds each.
+    CHECK(more(analytic, false) == doctest::Approx(some * 30 * 6 * 4e-6).epsilon(1e-4));
+    CHECK(more(analytic, true) == doctest::Approx(some * 26 * 6 * 4e-6).epsilon(1e-4));
+    const FittedTerms &f = *cost.layer_forward, &b = *cost.layer_backward, &a = *cost.layer_apart;
+    const double forward = f.unit + 6 * (f.layer + f.weight_byte * bytes);
+    CHECK(more(fitted, false) ==
+          doctest::Approx(some * (forward + b.unit + 6 * b.layer)).epsilon(1e-4));
+    CHECK(more(fitted, true) ==
+          doctest::Approx(some * (forward + a.unit + 6 * a.layer)).epsilon(1e-4));
+  }
+}
+
 TEST_CASE("B apart and W that were measured: no price is below the rates") {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);

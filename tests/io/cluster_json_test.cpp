@@ -48,7 +48,8 @@ TEST_CASE(
   Cluster cluster = parse(kSmall);
   CHECK(cluster.small == SmallUnitPrices{});
   CHECK(cluster_to_json(cluster).find("tp_overlap") == std::string::npos);
-  cluster.small = {64, 1.5, 2, 0.5, 0.25, 1, 0.125, true, {{64, 0.5, 0.75}, {256, 1.5, 1.25}}};
+  cluster.small = {64, 1.5,   2,    0.5,  0.25,
+                   1,  0.125, true, true, {{64, 0.5, 0.75}, {256, 1.5, 1.25}}};
   CHECK(cluster_from_json(cluster_to_json(cluster), "c.json") == cluster);
   refused(changed(R"({"tp_overlap": 1.5})"),
           "c.json: tp_overlap: must be a number in 0.0 .. 1.0, found 1.5");
@@ -90,6 +91,10 @@ TEST_CASE("clusters: links are shared in presets, and elsewhere where a file say
   CHECK_FALSE(apart.small.shared_links);
   // A cluster that does not share links is written as before there was the key.
   CHECK(cluster_to_json(apart).find("shared_links") == std::string::npos);
+  CHECK_FALSE(apart.small.run_graphs);
+  const Cluster graphs = parse(R"({"base": "h100", "run_graphs": true})");
+  CHECK(graphs.small.run_graphs);
+  CHECK(parse(cluster_to_json(graphs)).small == graphs.small);
   CHECK(parse(cluster_to_json(apart)) == apart);
 }
 
@@ -171,7 +176,7 @@ TEST_CASE("clusters: an unknown key is refused with the nearest one that is know
           "attention_backward_flops, memory_bytes_per_s, inside, between, kernel_s, segment_s, "
           "tile_tokens, forward_kernels, backward_kernels, head_kernels, embedding_kernels, "
           "matrix_tile_rows, weight_traffic, accumulator_traffic, prefix_traffic, memory_overlap, "
-          "tp_overlap, collective_compute, shared_links, attention_head_dims");
+          "tp_overlap, collective_compute, shared_links, run_graphs, attention_head_dims");
   refused(changed(R"({"matrix_flop": 8e13})"),
           "c.json: the key 'matrix_flop' is not known; did you mean 'matrix_flops'?");
 }

@@ -128,7 +128,7 @@ class FittedModel {
                   terms_.launches(load, stage.layers * terms_.cluster().backward_kernels);
     return to_nanos(
         layers_backward(layer_backward_, load, stage, recompute, linear, kTensorBackward) +
-        terms_.regroup(load, stage, recompute));
+        regroup(layer_backward_, load, stage, recompute, false));
   }
 
   /// B of a pack that leaves the gradients of weights apart. Where it was not measured, a fitted
@@ -141,7 +141,7 @@ class FittedModel {
                            terms_.launches(load, stage.layers * terms_.backward_apart_kernels());
     return to_nanos(
         layers_backward(layer_apart_, load, stage, recompute, linear, kTensorBackwardApart) +
-        terms_.regroup(load, stage, recompute, true));
+        regroup(layer_apart_, load, stage, recompute, true));
   }
 
   /// W of a pack: the gradients of weights alone.
@@ -277,6 +277,18 @@ class FittedModel {
     return time;
   }
 
+  /// What rows in several runs add. Where each run is a graph, a further one has the fixed costs of
+  /// F and B once more.
+  [[nodiscard]] Picos regroup(const Fitted& fitted, const PackLoad& load, const StageLoad& stage,
+                              Recompute recompute, bool apart) const noexcept {
+    if (!terms_.cluster().small.run_graphs || !layer_forward_ || !fitted || stage.layers == 0) {
+      return terms_.regroup(load, stage, recompute, apart);
+    }
+    const auto fixed = [&](const detail::FittedPicos& pass) {
+      return pass.unit + pass.linear(0, stage.layers, stage.tensor_parallel);
+    };
+    return std::max<std::int64_t>(load.runs - 1, 0) * (fixed(*layer_forward_) + fixed(*fitted));
+  }
   [[nodiscard]] double rows() const noexcept { return static_cast<double>(terms_.model().vocab); }
 
   [[nodiscard]] Picos embedding(const Fitted& fitted, const PackLoad& load, const StageLoad& stage,

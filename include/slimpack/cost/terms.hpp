@@ -74,14 +74,11 @@ inline constexpr std::array<std::int64_t, kRecomputeModes> kProductsOfSaved = {4
 inline constexpr std::int64_t kLightKernels = 3;
 /// Collectives of tensor-parallel devices in a layer of F: two gathers and two reductions.
 inline constexpr std::int64_t kTensorForward = 4;
-/// Collectives of tensor-parallel devices in a layer of B: two gathers and two reductions of
-/// gradients, and two more gathers of the inputs of weight gradients.
+/// The same of B: as many of gradients, and two more gathers of the inputs of weight gradients.
 inline constexpr std::int64_t kTensorBackward = 6;
-
 /// The same of B that leaves weights apart: two gathers and two reductions of gradients.
 inline constexpr std::int64_t kTensorBackwardApart = 4;
-/// Collectives of tensor-parallel devices in a layer of W: of inputs and of output gradients, those
-/// that are sharded by rows.
+/// The same of W: of inputs and of output gradients, those that are sharded by rows.
 inline constexpr std::int64_t kTensorWeight = 4;
 /// Kernels of a layer of W, which B does without where it leaves weights apart.
 inline constexpr std::int64_t kWeightKernels = 4;
@@ -439,11 +436,15 @@ inline std::int64_t Terms::recomputed_kernels(Recompute mode) const noexcept {
 inline Picos Terms::regroup(const PackLoad& load, const StageLoad& stage, Recompute mode,
                             bool apart) const noexcept {
   if (load.runs <= 1) return 0;
+  const std::int64_t further = (load.runs - 1) * stage.layers;
+  if (cluster_.small.run_graphs) {
+    const std::int64_t back = apart ? backward_apart_kernels() : cluster_.backward_kernels;
+    return kernels(further * (cluster_.forward_kernels + back + recomputed_kernels(mode)));
+  }
   const auto i = static_cast<std::size_t>(mode);
   const double tp = d(stage.tensor_parallel);
   const Picos gather = picos(load.tokens.value * stage.layers, gather_[i] / tp);
   if (apart) return gather;
-  const std::int64_t further = (load.runs - 1) * stage.layers;
   return std::min(gather,
                   kernels(further * kProductsOfSaved[i]) + picos(further, regather_[i] / tp));
 }

@@ -154,6 +154,7 @@ inline void read_small_prices(const JsonReader& object, const ClusterFields& fie
     fields.defaulted(price.key, small.*price.value, price.high);
   }
   if (const auto shared = object.find("shared_links")) small.shared_links = shared->boolean();
+  if (const auto graphs = object.find("run_graphs")) small.run_graphs = graphs->boolean();
   if (const auto rates = object.find("attention_head_dims")) {
     small.head_dims = read_head_dims(*rates);
   }
@@ -212,7 +213,7 @@ inline void read_cluster_fields(const JsonReader& object, bool has_base, Cluster
 /// The object of a cluster file.
 [[nodiscard]] inline Cluster read_cluster_file(const JsonReader& object,
                                                std::span<const Cluster> bases) {
-  static constexpr std::array<std::string_view, 28> kKeys{"base",
+  static constexpr std::array<std::string_view, 29> kKeys{"base",
                                                           "name",
                                                           "devices_per_node",
                                                           "memory",
@@ -239,6 +240,7 @@ inline void read_cluster_fields(const JsonReader& object, bool has_base, Cluster
                                                           "tp_overlap",
                                                           "collective_compute",
                                                           "shared_links",
+                                                          "run_graphs",
                                                           "attention_head_dims"};
   check_known_keys(object, kKeys);
   std::optional<Cluster> base = read_base(object, bases);
@@ -263,6 +265,7 @@ inline void write_small_prices(JsonWriter& out, const SmallUnitPrices& small) {
   }
   // Plans that were made before links were shared are written as they were read.
   if (small.shared_links) out.key("shared_links").boolean(true);
+  if (small.run_graphs) out.key("run_graphs").boolean(true);
   out.key("attention_head_dims").begin_array();
   for (const HeadDimRate& rate : small.head_dims) {
     out.begin_array().number(rate.head_dim).number(rate.forward).number(rate.backward).end_array();

@@ -47,6 +47,9 @@ struct SmallUnitPrices {
   /// Whether all that a device sends over links of one class takes turns: messages between stages
   /// go first come, first served, and other traffic takes what they leave.
   bool shared_links = false;
+  /// Whether the rows that a backward pack has of one forward pack, a run, are a graph of their
+  /// own, whose kernels are launched apart in both passes, as in PyTorch.
+  bool run_graphs = false;
   /// By ascending head dimension; rates between two are interpolated, beyond them constant. Empty:
   /// the cluster's rates hold for all.
   std::vector<HeadDimRate> head_dims;
