@@ -216,6 +216,11 @@ class HostLink {
     link_.all_gather(process_group, values, first, last);
     wait();
   }
+  void reduce_scatter(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                      std::size_t first, std::size_t last) {
+    link_.reduce_scatter(process_group, values, first, last);
+    wait();
+  }
   void queue_sum(const runtime::ProcessGroup& process_group, std::int64_t tag,
                  std::span<Element> values) {
     link_.queue_sum(process_group, tag, values);
