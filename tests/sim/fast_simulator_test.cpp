@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "slimpack/cost/price.hpp"
+#include "slimpack/schedule/list_schedule.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "support/random_plan.hpp"
 #include "support/random_times.hpp"
@@ -65,6 +66,50 @@ TEST_CASE("plan_figures: units that take no time") {
     plan.cluster.small.shared_links = seed % 2 == 1;
     CHECK((clock(plan, NoTimes{}) == figures_of(sim::simulate_plan(plan, NoTimes{}))));
   }
+}
+
+TEST_CASE("plan_figures: the times that list scheduling finds are those of its orders") {
+  std::int64_t exact = 0, exact_drawn = 0, weights = 0, plans = 0;
+  const auto check = [](Plan& plan, const auto& times, std::uint64_t seed) {
+    const MemoryModel memory(plan);
+    const schedule::ScheduleParts parts(plan);
+    schedule::ListOptions options;
+    options.head_batch = static_cast<std::int32_t>(1 + seed % 8);
+    options.forward_queue = static_cast<std::int32_t>(seed / 8 % 4) - 1;
+    schedule::OrderTimes order;
+    schedule::ListWorkspace workspace;
+    plan.schedule = schedule::empty_schedule(plan);
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      schedule::ListPart laid_out;
+      schedule::lay_out_part(plan, parts, part, memory, options, laid_out);
+      REQUIRE(!laid_out.lacks);
+      static_cast<void>(schedule::list_laid_out_part(plan, parts, laid_out, times, options,
+                                                     workspace, plan.schedule, &order));
+    }
+    if (!order.exact) return false;
+    CHECK((sim::plan_figures(plan, order, times) == clock(plan, times)));
+    return true;
+  };
+  for (std::uint64_t seed = 0; seed < 800; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options;
+    options.large_model = seed % 3 == 0;
+    options.cp_groups = seed % 4 == 1;
+    if (seed % 5 == 0) options.pp = 2;
+    if (seed % 7 == 0) options.pp = 1;
+    if (seed % 6 == 0) options.head = LmHead::shard;
+    options.weights = seed % 4 < 2;
+    Plan plan = test::random_plan(seed, options);
+    plan.cluster.small.shared_links = seed % 2 == 1;
+    for (const MicroPack& pack : plan.micropacks) weights += pack.pass == Pass::weight ? 1 : 0;
+    ++plans;
+    if (check(plan, PricedPlan(plan), seed)) ++exact;
+    if (check(plan, test::RandomTimes{seed}, seed)) ++exact_drawn;
+  }
+  MESSAGE("exact ", exact, ", with drawn times ", exact_drawn, " of ", plans);
+  CHECK(weights > 1000);
+  CHECK(exact * 100 >= plans * 90);
+  CHECK(exact_drawn * 4 >= plans);
 }
 
 TEST_CASE("plan_figures: orders in which units wait for each other") {

@@ -19,8 +19,9 @@ inline constexpr Picos kMostPicos = std::int64_t{1} << 58;
 /// The nearest integer, halves upwards, of 0 <= value < 2^63: as std::llround, without a call.
 [[nodiscard]] constexpr Picos rounded(double value) noexcept {
   const auto whole = static_cast<Picos>(value);
-  // The difference is exact: below 2^53 by its size, above it there is none.
-  return value - static_cast<double>(whole) < 0.5 ? whole : whole + 1;
+  // The difference is exact: below 2^53 by its size, above it there is none. Whether it is a half
+  // cannot be foreseen, so it is added, not asked for.
+  return whole + static_cast<Picos>(value - static_cast<double>(whole) >= 0.5);
 }
 
 /// `amount` at `each` picoseconds, to the nearest. One product, no sum.

@@ -21,6 +21,8 @@
 #include "slimpack/schedule/detail/list_memory.hpp"
 #include "slimpack/schedule/detail/list_rank.hpp"
 #include "slimpack/schedule/detail/list_run.hpp"
+#include "slimpack/schedule/detail/list_times.hpp"
+#include "slimpack/schedule/order_times.hpp"
 #include "slimpack/schedule/schedule_parts.hpp"
 
 namespace slimpack::schedule {
@@ -100,57 +102,6 @@ inline void check_options(const ListOptions& options) {
   return schedule;
 }
 
-/// Lays out one part of a plan for `list_laid_out_part`, and says what memory it lacks, if
-/// anything. Throws as `list_schedule` does. O(slices + items log items) at worst.
-[[nodiscard]] inline std::optional<Infeasible> lay_out_part(
-    const Plan& plan, const ScheduleParts& parts, std::size_t part, const MemoryModel& memory,
-    const ListOptions& options, std::vector<detail::ListRank>& ranks) {
-  detail::check_options(options);
-  require(part < parts.size(), "list_schedule_part: part does not exist",
-          static_cast<std::int64_t>(part));
-  const auto stages = static_cast<std::size_t>(plan.parallel.pp);
-  if (!parts.packs(part, Pass::forward).empty()) {
-    SLIMPACK_ON_SIMULATION(orders, parts.ranks(part).size() * stages);
-  }
-  detail::lay_out(ranks, plan, parts, part, options);
-  const std::int64_t available = (plan.memory.capacity - plan.memory.reserved).value;
-  detail::ListMemory room(memory);
-  std::optional<Infeasible> lacks;
-  std::int64_t worst = available;
-  for (detail::ListRank& rank : ranks) {
-    detail::fill_bytes(rank, memory);
-    rank.least.resize(rank.pass[0].size() * stages);
-    rank.gate.resize(rank.pass[1].size() * stages);
-    rank.weights.due.resize(rank.weights.size() * stages);
-    for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-      const std::int64_t needed = room.fill(rank, plan, pp, available);
-      if (needed <= worst) continue;
-      worst = needed;
-      lacks = Infeasible{
-          "bytes of memory on device dp " + std::to_string(rank.dp) + ", pp " + std::to_string(pp),
-          needed, available};
-    }
-  }
-  return lacks;
-}
-
-/// Schedules a part whose ranks `lay_out_part` has laid out in the workspace, with the same
-/// options, and which lacks nothing; `schedule` as for `list_schedule_part`. Returns when its last
-/// F, B, W or H ends in the list's own simulation.
-template <UnitTimes Times>
-[[nodiscard]] Nanos list_laid_out_part(const Plan& plan, const ScheduleParts& parts,
-                                       const Times& times, const ListOptions& options,
-                                       ListWorkspace& workspace,
-                                       std::vector<DeviceSchedule>& schedule) {
-  const std::size_t devices =
-      static_cast<std::size_t>(plan.parallel.dp) * static_cast<std::size_t>(plan.parallel.pp);
-  require(schedule.empty() || schedule.size() == devices,
-          "list_schedule_part: there must be one schedule a device",
-          static_cast<std::int64_t>(schedule.size()));
-  for (detail::ListRank& rank : workspace.ranks) detail::fill_times(rank, plan, times);
-  return detail::ListRun(plan, workspace.ranks, parts, options, workspace.state, schedule).run();
-}
-
 /// One part of a plan, laid out before it is scheduled.
 struct ListPart {
   std::vector<detail::ListRank>
@@ -193,13 +144,21 @@ inline void lay_out_part(const Plan& plan, const ScheduleParts& parts, std::size
 
 /// Schedules a part that `lay_out_part` has laid out with the same plan and options, and that lacks
 /// nothing, as `list_schedule_part` does. The part goes into the workspace; what that held before
-/// comes back in `laid_out`, to be used again. Returns when the last F, B, W or H ends.
+/// comes back in `laid_out`, to be used again. Returns when the last F, B, W or H ends. Where there
+/// are orders, `order_times` gets the times of the part's devices by them, and is no longer exact
+/// where it was and these are not.
 template <UnitTimes Times>
 [[nodiscard]] Nanos list_laid_out_part(const Plan& plan, const ScheduleParts& parts,
                                        ListPart& laid_out, const Times& times,
                                        const ListOptions& options, ListWorkspace& workspace,
-                                       std::vector<DeviceSchedule>& schedule) {
+                                       std::vector<DeviceSchedule>& schedule,
+                                       OrderTimes* order_times = nullptr) {
   SLIMPACK_ASSERT(!laid_out.lacks);
+  const std::size_t devices =
+      static_cast<std::size_t>(plan.parallel.dp) * static_cast<std::size_t>(plan.parallel.pp);
+  require(schedule.empty() || schedule.size() == devices,
+          "list_schedule_part: there must be one schedule a device",
+          static_cast<std::int64_t>(schedule.size()));
   // Rows of times are the largest part of a rank: the next one fills those of the one before.
   for (std::size_t i = 0; i < std::min(laid_out.ranks.size(), workspace.ranks.size()); ++i) {
     laid_out.ranks[i].time.swap(workspace.ranks[i].time);
@@ -208,7 +167,13 @@ template <UnitTimes Times>
   }
   laid_out.ranks.swap(workspace.ranks);
   for (detail::ListRank& rank : workspace.ranks) detail::fill_times(rank, plan, times);
-  return detail::ListRun(plan, workspace.ranks, parts, options, workspace.state, schedule).run();
+  detail::ListRun run(plan, workspace.ranks, parts, options, workspace.state, schedule);
+  if (order_times == nullptr) return run.run();
+  detail::ListTimes order(plan, workspace.ranks);
+  run.tell(order);
+  const Nanos end = run.run();
+  order.close(*order_times);
+  return end;
 }
 
 /// Schedules one part of a plan and writes the orders of its devices into `schedule`, which has an
@@ -221,11 +186,6 @@ template <UnitTimes Times>
                                              const MemoryModel& memory, const ListOptions& options,
                                              ListWorkspace& workspace,
                                              std::vector<DeviceSchedule>& schedule) {
-  const std::size_t devices =
-      static_cast<std::size_t>(plan.parallel.dp) * static_cast<std::size_t>(plan.parallel.pp);
-  require(schedule.empty() || schedule.size() == devices,
-          "list_schedule_part: there must be one schedule a device",
-          static_cast<std::int64_t>(schedule.size()));
   ListPart laid_out{std::move(workspace.ranks), {}};
   workspace.ranks.clear();
   lay_out_part(plan, parts, part, memory, options, laid_out);

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -22,6 +22,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/planners/search/detail/bound_work.hpp"
+#include "slimpack/schedule/longest_first.hpp"
 
 namespace slimpack::planners {
 
@@ -214,30 +215,57 @@ class BoundTerms {
   std::vector<Nanos> optimizer_;  // by stage
 };
 
-/// Sums over the longest n samples, for each n: work of one stage, and its forced recomputation.
-struct StageSums {
-  std::vector<Int128> work, again;
-
-  /// Of the n longest samples without the m longest.
-  [[nodiscard]] Int128 between(std::size_t m, std::size_t n) const { return work[n] - work[m]; }
-  /// Whether these have recomputation that memory forces.
-  [[nodiscard]] bool forced(std::size_t m, std::size_t n) const { return again[n] > again[m]; }
+/// Work of some samples on one stage, and the part of it that is recomputation which memory forces.
+struct SampleWork {
+  Int128 work = 0, again = 0;
 };
+/// Samples of which a stage's work bounds the step.
+struct StageSums {
+  SampleWork all, longest;  ///< of all samples; of the longest
+  /// Of the samples that some rank has at least where no rank shares any: of the k ranks + 1
+  /// longest, for some k, the k + 1 shortest. That k which takes longest, the first of equals.
+  std::optional<SampleWork> rank;
+};
+/// `longest` are the lengths, falling; `ranks` is 0 where ranks may share samples.
 [[nodiscard]] inline StageSums stage_sums(const BoundWork& work, std::int32_t pp,
-                                          const std::vector<Tokens>& longest) {
-  StageSums sums{{0}, {0}};
-  sums.work.reserve(longest.size() + 1);
-  sums.again.reserve(longest.size() + 1);
-  Int128 each = 0, again = 0;
-  for (std::size_t i = 0; i < longest.size(); ++i) {
-    if (i == 0 || longest[i] != longest[i - 1]) {
-      const Int128 least = work.stage(pp, longest[i]), more = work.recomputed(pp, longest[i]);
-      // What rounding gives back must not make a shorter sample count for more than a longer one.
-      each = i == 0 ? least : std::min(each, least);
-      again = i == 0 ? more : std::min(again, more);
-    }
-    sums.work.push_back(sums.work.back() + each + again);
-    sums.again.push_back(sums.again.back() + again);
+                                          const std::vector<Tokens>& longest, std::size_t ranks) {
+  struct Run {  // samples of one length: the first, each of them, and all before
+    std::size_t first;
+    SampleWork each, before;
+  };
+  std::vector<Run> runs;
+  SampleWork each, before;
+  for (std::size_t i = 0; i < longest.size();) {
+    const Int128 least = work.stage(pp, longest[i]), more = work.recomputed(pp, longest[i]);
+    // What rounding gives back must not make a shorter sample count for more than a longer one.
+    const Int128 again = i == 0 ? more : std::min(each.again, more);
+    each = {(i == 0 ? least : std::min(each.work - each.again, least)) + again, again};
+    runs.push_back({i, each, before});
+    std::size_t end = i + 1;
+    while (end < longest.size() && longest[end] == longest[i]) ++end;
+    const auto count = static_cast<Int128>(end - i);
+    before = {before.work + count * each.work, before.again + count * each.again};
+    i = end;
+  }
+  StageSums sums{before, runs.front().each, std::nullopt};
+  if (ranks == 0) return sums;
+  // Of the n longest; n never falls for one `run`.
+  const auto upto = [&](std::size_t n, std::size_t& run) {
+    while (run + 1 < runs.size() && runs[run + 1].first <= n) ++run;
+    const auto count = static_cast<Int128>(n - runs[run].first);
+    return SampleWork{runs[run].before.work + count * runs[run].each.work,
+                      runs[run].before.again + count * runs[run].each.again};
+  };
+  std::size_t from = 0, to = 0;
+  Nanos most{-1};
+  Int128 enough = 0;  // work that takes longer than `most`
+  for (std::size_t k = 1; k * ranks < longest.size(); ++k) {
+    const SampleWork first = upto(k * ranks - k, from), last = upto(k * ranks + 1, to);
+    const SampleWork held{last.work - first.work, last.again - first.again};
+    if (held.work < enough) continue;
+    sums.rank = held;
+    most = work.each(held.work, 1);
+    enough = work.longer_than(most);
   }
   return sums;
 }
@@ -253,11 +281,16 @@ LowerBound iteration_bound(const Plan& plan, const Model& model) {
   require(degrees.granularity.value > 0, "iteration_bound: granularity must be > 0",
           degrees.granularity.value);
   if (plan.samples.empty()) return {Nanos{}, "work", 0};
-  std::vector<Tokens> longest = plan.samples;
-  std::sort(longest.begin(), longest.end(), std::greater<>());
-  require(longest.back().value > 0 && longest.front().value <= std::int64_t{1} << 31,
+  const auto [shortest, most_tokens] =
+      std::minmax_element(plan.samples.begin(), plan.samples.end());
+  require(shortest->value > 0 && most_tokens->value <= std::int64_t{1} << 31,
           "iteration_bound: a sample's length must be in [1, 2^31]",
-          longest.back().value > 0 ? longest.front().value : longest.back().value);
+          shortest->value > 0 ? most_tokens->value : shortest->value);
+  const std::vector<std::uint32_t> order = schedule::longest_first(
+      plan.samples.size(), [&](std::uint32_t sample) { return plan.samples[sample].value; });
+  std::vector<Tokens> longest(order.size());
+  std::transform(order.begin(), order.end(), longest.begin(),
+                 [&](std::uint32_t sample) { return plan.samples[sample]; });
 
   const detail::BoundTerms<Model> terms(plan, model, longest.back(), longest.front());
   // All work, and all but W of plans whose B all leave weights apart: W may fill the drain.
@@ -282,21 +315,19 @@ LowerBound iteration_bound(const Plan& plan, const Model& model) {
     }
     sums_of.push_back(kind);
     if (kind == sums.size()) {
-      sums.push_back(
-          {detail::stage_sums(work[0], pp, longest), detail::stage_sums(work[1], pp, longest)});
+      const std::size_t apart = most == 1 ? ranks : 0;
+      sums.push_back({detail::stage_sums(work[0], pp, longest, apart),
+                      detail::stage_sums(work[1], pp, longest, apart)});
     }
     for (std::size_t part = 0; part < 2; ++part) {
-      const detail::StageSums& sum = sums[kind][part];
-      const auto offer_some = [&](std::size_t first, std::size_t last, std::int64_t devices,
+      const auto offer_some = [&](const detail::SampleWork& some, std::int64_t devices,
                                   const char* term) {
-        offer(before + work[part].each(sum.between(first, last), devices) + after[part], term,
-              sum.forced(first, last), pp);
+        offer(before + work[part].each(some.work, devices) + after[part], term, some.again > 0, pp);
       };
-      offer_some(0, longest.size(), degrees.dp, "work");
-      offer_some(0, 1, most, "sample");
-      for (std::size_t k = 1; most == 1 && k * ranks < longest.size(); ++k) {
-        offer_some(k * ranks - k, k * ranks + 1, 1, "ranks");
-      }
+      const detail::StageSums& sum = sums[kind][part];
+      offer_some(sum.all, degrees.dp, "work");
+      offer_some(sum.longest, most, "sample");
+      if (sum.rank) offer_some(*sum.rank, 1, "ranks");
     }
   }
   const VirtualStages virtual_stages = virtual_stages_of(plan);

@@ -24,6 +24,8 @@
 #include "slimpack/planners/slimpack/orders.hpp"
 #include "slimpack/planners/slimpack/packs.hpp"
 #include "slimpack/planners/slimpack/space.hpp"
+#include "slimpack/schedule/order_times.hpp"
+#include "slimpack/sim/fast_simulator.hpp"
 
 namespace slimpack::planners {
 
@@ -67,9 +69,16 @@ class SlimpackScores {
     Plan plan = build_packs(problem_, assigned, settings, std::nullopt);
     const PricedPlan times(plan);
     const MemoryModel memory(plan);
+    schedule::OrderTimes order;
     std::optional<Infeasible> lacks =
-        orders_.add(plan, assigned, settings, times, memory, false).infeasible;
-    if (!lacks) lacks = predict(plan, problem_.request(), times, memory);
+        orders_.add(plan, assigned, settings, times, memory, false, &order).infeasible;
+    if (!lacks && order.exact) {
+      // List scheduling keeps to the memory of devices whatever the times are.
+      write_prediction(plan, sim::plan_figures(plan, order, times));
+      lacks = exceeds_units(plan, problem_.request());
+    } else if (!lacks) {
+      lacks = predict(plan, problem_.request(), times, memory);
+    }
     return {std::move(plan), std::move(lacks)};
   }
 

@@ -22,6 +22,7 @@
 #include "slimpack/planners/slimpack/settings.hpp"
 #include "slimpack/planners/slimpack/step_end.hpp"
 #include "slimpack/schedule/list_schedule.hpp"
+#include "slimpack/schedule/order_times.hpp"
 #include "slimpack/schedule/schedule_parts.hpp"
 
 namespace slimpack::planners {
@@ -40,11 +41,12 @@ class DeviceOrders {
   explicit DeviceOrders(Runtime runtime) noexcept : runtime_(runtime) {}
 
   /// Gives a plan of packs its schedule, or, if `timed`, only finds when it would end. Settings are
-  /// one for all rank components, or one each.
+  /// one for all rank components, or one each. `order_times`, if given, gets the times of the
+  /// schedule, which are exact only where all of it comes from list scheduling.
   [[nodiscard]] OrderOutcome add(Plan& plan, const RankAssignment& assigned,
                                  std::span<const SlimpackSettings> settings,
-                                 const PricedPlan& times, const MemoryModel& memory,
-                                 bool timed) const {
+                                 const PricedPlan& times, const MemoryModel& memory, bool timed,
+                                 schedule::OrderTimes* order_times = nullptr) const {
     const schedule::ScheduleParts parts(plan);
     if (!timed) plan.schedule = schedule::empty_schedule(plan);
     std::unique_ptr<schedule::ListWorkspace> workspace = take();
@@ -61,6 +63,7 @@ class DeviceOrders {
       OrderOutcome one;
       if (own.rule == OrderRule::lockstep) {
         one = lockstep(plan, parts, part, own, times, memory, timed);
+        if (order_times != nullptr) order_times->exact = false;
       } else if (timed) {
         schedule::ListOutcome listed = schedule::list_schedule_part(
             plan, parts, part, times, memory, list_options(own, plan.parallel.pp), *workspace,
@@ -81,9 +84,10 @@ class DeviceOrders {
     for (std::size_t part = 0; part < laid_out.size() && !all.infeasible; ++part) {
       const SlimpackSettings& own = settings_of(part);
       if (own.rule == OrderRule::lockstep) continue;
-      all.end = std::max(all.end, schedule::list_laid_out_part(plan, parts, laid_out[part], times,
-                                                               list_options(own, plan.parallel.pp),
-                                                               *workspace, plan.schedule));
+      all.end =
+          std::max(all.end, schedule::list_laid_out_part(plan, parts, laid_out[part], times,
+                                                         list_options(own, plan.parallel.pp),
+                                                         *workspace, plan.schedule, order_times));
       laid_out[part].ranks.clear();
     }
     give_back(std::move(workspace));

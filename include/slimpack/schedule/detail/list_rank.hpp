@@ -29,17 +29,53 @@ struct ListRank {
   std::vector<std::uint32_t> head_item;  ///< by pack: its item of the last chunk
 
   // Bytes of items, per layer of the item's chunk.
-  std::vector<std::int64_t> held;                         ///< F allocates
-  std::vector<std::int64_t> freed, opens, closes;         ///< B frees; of gradients
-  std::vector<std::int64_t> made, left;                   ///< B makes for W, and leaves
-  std::array<std::vector<std::int64_t>, 2> workspace;     ///< by pass
-  std::vector<std::int64_t> head_bytes, head_last_bytes;  ///< scratch of H: any stage, last stage
+  std::vector<std::int64_t> held;                      ///< F allocates
+  std::vector<std::int64_t> freed, opens, closes;      ///< B frees; of gradients
+  std::vector<std::int64_t> made, left;                ///< B makes for W, and leaves
+  std::array<std::vector<std::int64_t>, 2> workspace;  ///< by pass
 
   // Rows of one entry an item for each stage.
   std::vector<std::uint32_t> least;  ///< F: backward items that must have ended before
   std::vector<std::uint32_t> gate;   ///< B: forward items that must have ended before
   std::array<std::vector<std::int64_t>, 2> time, transfer, arrival;
   std::vector<std::int64_t> head_time;  ///< by pack
+};
+
+/// Where passes enter and leave the pipeline of a rank, and what goes between stages.
+class ListLine {
+ public:
+  explicit ListLine(const Plan& plan)
+      : stages_(static_cast<std::uint32_t>(plan.parallel.pp)), last_(stages_ - 1) {}
+
+ protected:
+  /// The stage where a pass leaves the pipeline, and the one where it enters.
+  [[nodiscard]] std::uint32_t exit(std::size_t pass) const noexcept {
+    return pass == 0 ? last_ : 0;
+  }
+  [[nodiscard]] std::uint32_t entry(std::size_t pass) const noexcept {
+    return pass == 0 ? 0 : last_;
+  }
+  [[nodiscard]] std::uint32_t next(std::size_t pass, std::uint32_t stage) const noexcept {
+    if (stage == exit(pass)) return entry(pass);
+    return pass == 0 ? stage + 1 : stage - 1;
+  }
+  [[nodiscard]] std::uint32_t previous(std::size_t pass, std::uint32_t stage) const noexcept {
+    if (stage == entry(pass)) return exit(pass);
+    return pass == 0 ? stage - 1 : stage + 1;
+  }
+  [[nodiscard]] static std::size_t row(const RankPass& pass, std::uint32_t stage) noexcept {
+    return static_cast<std::size_t>(stage) * pass.size();
+  }
+  [[nodiscard]] bool sends(const RankPass& pass, std::size_t side, std::uint32_t stage,
+                           std::uint32_t item) const noexcept {
+    return stages_ > 1 && (stage != exit(side) || pass.leaves[item] == 0);
+  }
+  [[nodiscard]] bool receives(const RankPass& pass, std::size_t side, std::uint32_t stage,
+                              std::uint32_t item) const noexcept {
+    return stages_ > 1 && (stage != entry(side) || pass.enters[item] == 0);
+  }
+
+  std::uint32_t stages_, last_;
 };
 
 /// Blocks of packs that pass chunk after chunk: at most `most` packs of a rank, `most_group` of a

@@ -14,6 +14,7 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/detail/list_rank.hpp"
 #include "slimpack/schedule/detail/list_state.hpp"
+#include "slimpack/schedule/detail/list_times.hpp"
 #include "slimpack/schedule/schedule_parts.hpp"
 
 namespace slimpack::schedule::detail {
@@ -23,6 +24,9 @@ namespace slimpack::schedule::detail {
 class ListRun : ListPlaces {
  public:
   using ListPlaces::ListPlaces;
+
+  /// Lets `times` hear of everything that begins.
+  void tell(ListTimes& times) noexcept { times_ = &times; }
 
   /// Appends the orders of all devices of the part; the time at which the last unit but R, O ends.
   Nanos run() {
@@ -47,18 +51,16 @@ class ListRun : ListPlaces {
     --left_;
     if (doing == Doing::weight) return;
     const std::size_t side = doing == Doing::forward ? 0 : 1;
-    const std::uint32_t rank = rank_of(device), stage = stage_of(device);
+    const std::uint32_t rank = state.rank, stage = state.stage, item = state.begun[side] - 1;
     const RankPass& pass = ranks_[rank].pass[side];
-    const std::uint32_t item = state.begun[side] - 1;
-    if (receives(pass, side, stage, item)) post_next(rank, side, stage, item);
-    if (sends(pass, side, stage, item)) {
-      const bool turn = stage == exit(side);
-      const std::uint32_t earlier = (turn ? pass.before_turn : pass.before)[item];
-      const std::uint32_t consumer =
-          earlier == kNoItem || !turn ? earlier : pass.next_chunk[earlier];
-      if (earlier == kNoItem || ended(rank * stages_ + next(side, stage), side) > consumer) {
-        transfer(rank, side, stage, item);
-      }
+    const ListRow& of = state_.rows[device][side];
+    // An item that has been consumed posts the receive `max_in_flight` later on its channel.
+    if (of.posts != nullptr && of.posts[item] != kNoItem && ended(of.from, side) > of.posts[item]) {
+      transfer(of.from, side, of.posts[item], false);
+    }
+    if (sends(pass, side, stage, item) &&
+        (of.awaits[item] == kNoItem || ended(of.to, side) > of.awaits[item])) {
+      transfer(device, side, item, true);
     }
     if (side == 0 && stage == last_ && pass.leaves[item] != 0) ++state_.heads[rank].reached;
   }
@@ -99,7 +101,7 @@ class ListRun : ListPlaces {
       }
       if (ready_times[side] > now()) continue;
       if (alone() || !is_context_parallel(device, side)) {
-        begin(device, side);
+        begin(device, side, ready_times[side]);
         return;
       }
       const Readiness found = readiness(device, side);
@@ -149,6 +151,8 @@ class ListRun : ListPlaces {
       state_.devices[device].one_port =
           parts_.one_port(ranks_[device / stages_].dp, static_cast<std::int32_t>(device % stages_));
     }
+    state_.rows.resize(devices);
+    state_.orders.assign(devices, nullptr);
     state_.heads.assign(ranks_.size(), {});
     const auto chunks = static_cast<std::size_t>(plan_.parallel.chunks);
     state_.gradients.assign(devices * chunks, 0);
@@ -173,19 +177,26 @@ class ListRun : ListPlaces {
         if (schedule_.empty()) continue;
         std::vector<Unit>& order =
             schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))].order;
+        state_.orders[i * stages_ + stage] = &order;
         order.clear();
         order.reserve(rank.pass[0].size() + rank.pass[1].size() + rank.weights.size() +
                       (shard_ || stage == last_ ? rank.head_item.size() : 0) +
                       static_cast<std::size_t>(plan_.parallel.chunks) + 1);
       }
       left_ += rank.head_item.size() + rank.weights.size() * stages_;
+      for (std::uint32_t stage = 0; stage < stages_; ++stage) {
+        for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
+          state_.rows[i * stages_ + stage][side] =
+              row_of(static_cast<std::uint32_t>(i), stage, side);
+        }
+      }
     }
   }
 
   void close() {
     for (std::uint32_t device = 0; device < state_.devices.size(); ++device) {
       add_reductions(device);
-      write(ranks_[rank_of(device)], stage_of(device), {UnitKind::optimizer, PackId{}, 0});
+      write(device, UnitKind::optimizer, 0, 0);
     }
   }
 
@@ -196,24 +207,30 @@ class ListRun : ListPlaces {
         state_.gradients.data() + std::size_t{device} * static_cast<std::size_t>(chunks);
     std::int32_t& done = state_.devices[device].reductions;
     for (; done < chunks && gradients[chunks - 1 - done] == 0; ++done) {
-      write(ranks_[rank_of(device)], stage_of(device),
-            {UnitKind::reduce, PackId{}, chunks - 1 - done});
+      write(device, UnitKind::reduce, 0, chunks - 1 - done);
+      if (times_ != nullptr) {
+        times_->reduce(rank_of(device), stage_of(device), chunks - 1 - done);
+      }
     }
   }
-  /// A B or W of a chunk begins and takes `time`; behind the last of them come R.
-  void gradients_end(std::uint32_t device, std::int32_t chunk, std::int64_t time) {
+  /// A B or W of a chunk has begun; behind the last of them come R.
+  void gradients_end(std::uint32_t device, std::int32_t chunk, const LastGradients& unit) {
     const auto chunks = static_cast<std::size_t>(plan_.parallel.chunks);
     const auto own = static_cast<std::size_t>(chunk);
     if (--state_.gradients[std::size_t{device} * chunks + own] > 0) return;
     LastGradients& last = state_.last[stage_of(device) * chunks + own];
-    if (last.end <= Nanos{now() + time}) last = {Nanos{now() + time}, Nanos{time}};
+    if (last.end <= unit.end) last = unit;
     add_reductions(device);
   }
 
   /// Appends a unit to its device's order, where orders are asked for.
-  void write(const ListRank& rank, std::uint32_t stage, const Unit& unit) {
-    if (schedule_.empty()) return;
-    schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))].order.push_back(unit);
+  void write(std::uint32_t device, UnitKind kind, std::uint32_t pack, std::int32_t chunk) {
+    std::vector<Unit>* order = state_.orders[device];
+    if (order == nullptr) return;
+    Unit& unit = order->emplace_back();
+    unit.kind = kind;
+    unit.pack = static_cast<PackId>(pack);
+    unit.chunk = chunk;
   }
 
   /// Later stages decide first: what they take makes room for earlier ones.
@@ -221,29 +238,39 @@ class ListRun : ListPlaces {
     if (!busy(device)) state_.loop.ask(device);
   }
 
-  void begin(std::uint32_t device, std::size_t side) {
-    ListRank& rank = ranks_[rank_of(device)];
-    RankPass& pass = rank.pass[side];
+  /// Begins the next item of a pass, which could begin from `ready_time` on.
+  void begin(std::uint32_t device, std::size_t side, std::int64_t ready_time) {
     ListDevice& state = state_.devices[device];
+    const RankPass& pass = ranks_[state.rank].pass[side];
     const std::uint32_t item = state.begun[side];
-    const std::uint32_t stage = stage_of(device);
-    const std::int64_t time = rank.time[side][row(pass, stage) + item];
-    write(rank, stage,
-          {side == 0 ? UnitKind::forward : UnitKind::backward, static_cast<PackId>(pass.pack[item]),
-           pass.chunk[item]});
+    if (times_ != nullptr) {
+      if (std::max(state.ends, ready_time) < now()) times_->doubt();
+      times_->begin(state.rank, state.stage, side, item, now());
+    }
+    const std::int64_t time = state_.rows[device][side].time[item];
+    write(device, side == 0 ? UnitKind::forward : UnitKind::backward, pass.pack[item],
+          pass.chunk[item]);
     ++state.begun[side];
-    if (side == 1) gradients_end(device, pass.chunk[item], time);
+    if (side == 1) gradients_end(device, pass.chunk[item], {Nanos{now() + time}, Nanos{time}});
     occupy(device, side == 0 ? Doing::forward : Doing::backward, now() + time);
   }
+  /// W has run since the device became idle: what it has waited for in vain does not keep it.
   void begin_weight(std::uint32_t device) {
     const ListRank& rank = ranks_[rank_of(device)];
-    const std::int64_t time = weight_duration(device);
-    const std::uint32_t item = state_.devices[device].weights++;
-    write(
-        rank, stage_of(device),
-        {UnitKind::weight, static_cast<PackId>(rank.weights.pack[item]), rank.weights.chunk[item]});
-    gradients_end(device, rank.weights.chunk[item], time);
-    occupy(device, Doing::weight, now() + time);
+    ListDevice& state = state_.devices[device];
+    const std::int64_t time = weight_duration(device), end = state.ends + time;
+    const std::uint32_t item = state.weights++;
+    if (times_ != nullptr) times_->begin_weight(state.rank, state.stage, item, state.ends);
+    write(device, UnitKind::weight, rank.weights.pack[item], rank.weights.chunk[item]);
+    gradients_end(device, rank.weights.chunk[item], {Nanos{end}, Nanos{time}});
+    if (end > now()) {
+      occupy(device, Doing::weight, end);
+      return;
+    }
+    state.ends = end;
+    state.wanted = 0;
+    --left_;
+    ask(device);
   }
 
   void occupy(std::uint32_t device, Doing doing, std::int64_t ends) {
@@ -255,29 +282,47 @@ class ListRun : ListPlaces {
     state_.loop.set(device, ends);
   }
 
-  /// An item that has been consumed posts the receive `max_in_flight` later on its channel.
-  void post_next(std::uint32_t rank, std::size_t side, std::uint32_t stage, std::uint32_t item) {
-    const RankPass& pass = ranks_[rank].pass[side];
-    const bool turn = stage == entry(side);
-    const std::uint32_t sent = turn ? pass.previous_chunk[item] : item;
-    const std::uint32_t later = (turn ? pass.after_turn : pass.after)[sent];
-    if (later == kNoItem) return;
-    const std::uint32_t from = previous(side, stage);
-    if (ended(rank * stages_ + from, side) > later) transfer(rank, side, from, later);
-  }
-
-  /// Both sides of the message that an item sends from `stage` are posted now.
-  void transfer(std::uint32_t rank, std::size_t side, std::uint32_t stage, std::uint32_t item) {
-    ListRank& of = ranks_[rank];
-    const RankPass& pass = of.pass[side];
-    const bool turn = stage == exit(side);
-    const std::uint32_t to = next(side, stage);
-    const std::uint32_t sender = rank * stages_ + stage, receiver = rank * stages_ + to;
-    std::int64_t& link = state_.devices[sender].link[state_.devices[sender].one_port ? 0 : side];
-    link = std::max(link, now()) + of.transfer[side][row(pass, stage) + item];
-    of.arrival[side][row(pass, to) + (turn ? pass.next_chunk[item] : item)] = link;
+  /// Both sides of a message that a device sends are posted now. Of two that can go over a link
+  /// from the same instant on, that of the earlier unit goes first.
+  /// `fresh`: the unit has just ended.
+  void transfer(std::uint32_t sender, std::size_t side, std::uint32_t item, bool fresh) {
+    ListDevice& device = state_.devices[sender];
+    ListDevice::Link& link = device.link[device.one_port ? 0 : side];
+    const std::int64_t time = state_.rows[sender][side].transfer[item];
+    const bool tie = link.used == now();
+    if (times_ != nullptr &&
+        ((tie && (link.several || (fresh && link.fresh))) || (time == 0 && device.one_port))) {
+      times_->doubt();
+    }
+    if (tie && !link.several && !fresh && (link.fresh || began_sooner(sender, side, item, link))) {
+      const std::int64_t arrived = link.free;
+      link.free = std::max(link.before, now()) + time;
+      arrive(sender, side, item, link.free);
+      link.free += state_.rows[sender][link.side].transfer[link.item];
+      arrive(sender, link.side, link.item, link.free, arrived);
+    } else {
+      link.before = link.free;
+      link.free = std::max(link.free, now()) + time;
+      arrive(sender, side, item, link.free);
+      link.item = item;
+      link.side = static_cast<std::uint8_t>(side);
+      link.fresh = fresh;
+    }
+    link.several = tie;
+    link.used = now();
     ask(sender);
-    ask(receiver);
+  }
+  /// A message has its time of arrival, in place of `before` if that is given.
+  void arrive(std::uint32_t sender, std::size_t side, std::uint32_t item, std::int64_t time,
+              std::int64_t before = kNever) {
+    const ListRow& of = state_.rows[sender][side];
+    of.there[of.consumer == nullptr ? item : of.consumer[item]] = time;
+    if (times_ != nullptr) {
+      const ListDevice& device = state_.devices[sender];
+      times_->arrives(device.rank, device.stage, ranks_[device.rank].pass[side].message[item], time,
+                      before);
+    }
+    ask(of.to);
   }
 
   // --- what may run ---
@@ -310,7 +355,8 @@ class ListRun : ListPlaces {
       const ListDevice& state = state_.devices[other];
       const std::uint32_t theirs = state.begun[side];
       if (theirs == pass.size() || pass.pack[theirs] != own.pack[item] ||
-          pass.chunk[theirs] != own.chunk[item] || ready(other, side) > now()) {
+          pass.chunk[theirs] != own.chunk[item] || weight_due(other) ||
+          ready(other, side) > now()) {
         result = Readiness::impossible;
         return;
       }
@@ -324,19 +370,14 @@ class ListRun : ListPlaces {
     return result == Readiness::possible && wanted ? Readiness::wanted : result;
   }
 
-  template <class Visit>
-  void for_each_partner(std::uint32_t device, std::size_t side, Visit&& visit) const {
-    const RankPass& pass = ranks_[rank_of(device)].pass[side];
-    const std::uint32_t pack = pass.pack[state_.devices[device].begun[side]];
-    for (const std::int32_t dp : plan_.groups[index(plan_.micropacks[pack].group)]) {
-      visit(parts_.place(dp) * stages_ + stage_of(device));
-    }
-  }
-
   void begin_on_group(std::uint32_t device, std::size_t side) {
     partners_.clear();
     for_each_partner(device, side, [&](std::uint32_t other) { partners_.push_back(other); });
-    for (const std::uint32_t other : partners_) begin(other, side);
+    std::int64_t ready_time = 0;
+    for (const std::uint32_t other : partners_) {
+      ready_time = std::max({ready_time, state_.devices[other].ends, ready(other, side)});
+    }
+    for (const std::uint32_t other : partners_) begin(other, side, ready_time);
   }
 
   // --- what runs next ---
@@ -350,67 +391,21 @@ class ListRun : ListPlaces {
     if (next_time != state_.loop.time(device)) state_.loop.set(device, next_time);
   }
 
-  /// Whether F goes before a B that is ready as well.
-  [[nodiscard]] bool forward_first(std::uint32_t device,
-                                   const std::array<std::int64_t, 2>& ready_times) const {
-    if (ready_times[0] > now() || ready_times[1] > now()) return false;
-    const std::uint32_t stage = stage_of(device);
-    if (stage == last_) {
-      const ListHead& head = state_.heads[rank_of(device)];
-      if (shard_ && head.reached - head.done < static_cast<std::uint32_t>(options_.head_batch)) {
-        return true;
-      }
-      if (!shard_ && plan_.parallel.chunks > 1) {
-        const ListRank& rank = ranks_[rank_of(device)];
-        const std::uint32_t needed = rank.heads[state_.devices[device].begun[1]];
-        if (head.reached < needed + static_cast<std::uint32_t>(options_.head_batch)) return true;
-      }
-      return stages_ > 1 && feeds_next_chunk(device);
-    }
-    const std::int64_t queue = static_cast<std::int64_t>(state_.devices[device].begun[0]) -
-                               state_.devices[device + 1].begun[0];
-    return queue <= options_.forward_queue;
-  }
-
-  /// On the last stage: the next F goes on to the first stage, where few F of later chunks wait.
-  [[nodiscard]] bool feeds_next_chunk(std::uint32_t device) const {
-    const RankPass& pass = ranks_[rank_of(device)].pass[0];
-    const std::uint32_t item = state_.devices[device].begun[0];
-    if (pass.leaves[item] != 0) return false;
-    const std::int64_t earlier = std::int64_t{item} - 1 - options_.forward_queue;
-    if (earlier < 0 || earlier >= item || pass.leaves[static_cast<std::size_t>(earlier)] != 0) {
-      return true;
-    }
-    return pass.next_chunk[static_cast<std::size_t>(earlier)] <
-           state_.devices[device - last_].begun[0];
-  }
-
   /// H of the next pack on the last stage alone.
   void run_head(std::uint32_t device) {
     ListRank& rank = ranks_[rank_of(device)];
     ListHead& head = state_.heads[rank_of(device)];
     const std::uint32_t pack = head.done++;
     --left_;
-    write(rank, last_,
-          {UnitKind::head, static_cast<PackId>(rank.pass[0].pack[rank.head_item[pack]]), 0});
+    if (times_ != nullptr) {
+      times_->begin_heads(rank_of(device), last_, pack, pack + 1, now());
+      if (state_.devices[device].ends < now()) times_->doubt();
+    }
+    write(device, UnitKind::head, rank.pass[0].pack[rank.head_item[pack]], 0);
     occupy(device, Doing::head, now() + rank.head_time[pack]);
   }
 
   // --- H of all stages ---
-
-  [[nodiscard]] bool time_to_call(std::uint32_t device) const {
-    const std::uint32_t i = rank_of(device);
-    const ListRank& rank = ranks_[i];
-    const ListHead& head = state_.heads[i];
-    const std::uint32_t waiting = head.reached - head.done;
-    if (waiting == 0) return false;
-    // As long as B is left that needs no further H, a larger collective costs nothing.
-    const std::size_t later = state_.devices[device].begun[1] + kCollectiveNotice;
-    if (later < rank.heads.size() && rank.heads[later] <= head.done) return false;
-    if (waiting >= static_cast<std::uint32_t>(options_.head_batch)) return true;
-    if (head.reached == rank.head_item.size()) return true;
-    return ready(device, 0) > now() && ready(device, 1) > now();
-  }
 
   void call(std::uint32_t i) {
     const ListRank& rank = ranks_[i];
@@ -424,12 +419,12 @@ class ListRun : ListPlaces {
     }
     // The last stage still runs the B that need no further H; so the others know the time early.
     const ListDevice& device = state_.devices[i * stages_ + last_];
-    const std::size_t first = row(rank.pass[1], last_);
+    const ListRow& backward = state_.rows[i * stages_ + last_][1];
     std::int64_t spare = device.doing == Doing::nothing ? now() : device.ends;
     for (std::size_t item = device.begun[1];
          item < rank.heads.size() && rank.heads[item] <= head.done; ++item) {
       if (item - device.begun[1] >= kCollectiveNotice) break;
-      spare += rank.time[1][first + item];
+      spare += backward.time[item];
     }
     head.readiness = std::max(head.readiness, spare);
   }
@@ -444,6 +439,8 @@ class ListRun : ListPlaces {
     std::array<std::int64_t, 2> time{};
     for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
       if (ready_times[side] > now() || is_context_parallel(device, side)) continue;
+      // What has not fitted once is behind H, even where the others come later than they thought.
+      if (std::max(ready_times[side], state_.devices[device].ends) < now()) continue;
       time[side] = duration(device, side);
       fits[side] = time[side] <= left + time[side] / kCollectiveSlack;
     }
@@ -458,7 +455,7 @@ class ListRun : ListPlaces {
           side = std::abs(rest_f) < std::abs(after_b) ? 0 : 1;
         }
       }
-      begin(device, side);
+      begin(device, side, ready_times[side]);
       head.readiness = std::max(head.readiness, now() + time[side]);
       return;
     }
@@ -471,16 +468,27 @@ class ListRun : ListPlaces {
     }
   }
 
+  void tell_heads(std::uint32_t i) {
+    const ListHead& head = state_.heads[i];
+    std::int64_t idle = 0;  // when the last stage has become idle
+    for (std::uint32_t stage = 0; stage < stages_; ++stage) {
+      idle = std::max(idle, state_.devices[i * stages_ + stage].ends);
+      times_->begin_heads(i, stage, head.done, head.reached, now());
+    }
+    if (idle < now()) times_->doubt();
+  }
+
   /// Starts H of all packs that wait for it, on all stages of a rank.
   void run_collective(std::uint32_t i) {
     ListRank& rank = ranks_[i];
     ListHead& head = state_.heads[i];
     head.called = false;
+    if (times_ != nullptr) tell_heads(i);
     std::int64_t time = now();
     for (; head.done < head.reached; ++head.done) {
-      const auto pack = static_cast<PackId>(rank.pass[0].pack[rank.head_item[head.done]]);
+      const std::uint32_t pack = rank.pass[0].pack[rank.head_item[head.done]];
       for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-        write(rank, stage, {UnitKind::head, pack, 0});
+        write(i * stages_ + stage, UnitKind::head, pack, 0);
       }
       time += rank.head_time[head.done];
       --left_;
@@ -491,6 +499,7 @@ class ListRun : ListPlaces {
   }
 
   std::vector<std::uint32_t> partners_;
+  ListTimes* times_ = nullptr;  // none where nobody asks for the times of the orders
 };
 
 }  // namespace slimpack::schedule::detail

@@ -140,7 +140,10 @@ struct RankPass {
   /// between neighbouring stages, and on the channel from the last stage back to the first.
   std::vector<std::uint32_t> before, after, before_turn, after_turn;
   std::vector<std::uint32_t> next_chunk, previous_chunk;  ///< the same pack's items
-  std::vector<std::int64_t> message;                      ///< bytes of the hidden states
+  /// By item that is sent on that channel, the item that consumes the message `max_in_flight`
+  /// before; by item that is received, the one whose message is posted behind it.
+  std::vector<std::uint32_t> awaits_turn, posts_turn;
+  std::vector<std::int64_t> message;  ///< bytes of the hidden states
   [[nodiscard]] std::size_t size() const noexcept { return pack.size(); }
 
   void clear() {
@@ -184,6 +187,8 @@ inline void link_items(RankPass& pass, const Plan& plan, std::int32_t entering,
     pass.after_turn.assign(count, kNoItem);
     pass.next_chunk.assign(count, kNoItem);
     pass.previous_chunk.assign(count, kNoItem);
+    pass.awaits_turn.clear();
+    pass.posts_turn.clear();
     return;
   }
   link(pass.before_turn, pass.after_turn, true);
@@ -195,6 +200,15 @@ inline void link_items(RankPass& pass, const Plan& plan, std::int32_t entering,
     pass.previous_chunk[i] = previous;
     if (previous != kNoItem) pass.next_chunk[previous] = static_cast<std::uint32_t>(i);
     previous = static_cast<std::uint32_t>(i);
+  }
+  const auto at = [](const std::vector<std::uint32_t>& of, std::uint32_t item) {
+    return item == kNoItem ? kNoItem : of[item];
+  };
+  pass.awaits_turn.resize(count);
+  pass.posts_turn.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    pass.awaits_turn[i] = at(pass.next_chunk, pass.before_turn[i]);
+    pass.posts_turn[i] = at(pass.after_turn, pass.previous_chunk[i]);
   }
 }
 

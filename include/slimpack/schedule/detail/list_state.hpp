@@ -43,8 +43,33 @@ struct ListDevice {
   std::array<std::uint32_t, 2> begun{};  ///< items, by pass
   std::uint32_t weights = 0;             ///< W that have begun
   std::int32_t reductions = 0;           ///< R that are in its order
-  std::int64_t ends = 0;                 ///< of the unit that runs
-  std::array<std::int64_t, 2> link{};    ///< when the link of each direction is free
+  std::int64_t ends = 0;                 ///< of the unit that runs or ran last
+  struct Link {
+    std::int64_t free = 0;    ///< from when on ...
+    std::int64_t before = 0;  ///< ... and before the last message
+    std::int64_t used = -1;   ///< the instant from which the last message could go
+    std::uint32_t item = 0;   ///< of that message, and its pass
+    std::uint8_t side = 0;
+    bool fresh = false;    ///< its unit had just ended
+    bool several = false;  ///< others could go from that instant on too
+  };
+  std::array<Link, 2> link;  ///< of each direction
+};
+
+/// The items of a pass on one device: where all about them is.
+struct ListRow {
+  std::uint32_t items = 0;
+  std::uint32_t to = 0, from = 0;      ///< devices that its messages go to, and come from
+  const std::int64_t* time = nullptr;  ///< by item, as all that follow
+  const std::int64_t* transfer = nullptr;
+  std::int64_t* arrival = nullptr;
+  std::int64_t* there = nullptr;          ///< the same of the receiver
+  const std::uint32_t* others = nullptr;  ///< items of the other pass that must have begun before
+  const std::uint32_t* heads = nullptr;   ///< H that must have begun; none where none is awaited
+  /// The item of the receiver behind which the message can go, the one that posts a receive here
+  /// when it ends, and the receiver's item; none where nothing is sent or received, and where the
+  /// receiver's item is the same.
+  const std::uint32_t *awaits = nullptr, *posts = nullptr, *consumer = nullptr;
 };
 
 /// H of one rank.
@@ -61,23 +86,24 @@ struct ListState {
   std::vector<LastGradients> last;  ///< by stage and chunk
   EventLoop loop;
   std::vector<ListDevice> devices;
+  std::vector<std::array<ListRow, 2>> rows;  ///< by device and pass
+  std::vector<std::vector<Unit>*> orders;    ///< by device; none where none are asked for
   std::vector<ListHead> heads;
   std::vector<std::uint32_t> gradients;  ///< by device and chunk: B and W that have not begun
 };
 
 /// What a run over a part reads and keeps, and when its next units are ready.
-class ListPlaces {
+class ListPlaces : protected ListLine {
  public:
   ListPlaces(const Plan& plan, std::vector<ListRank>& ranks, const ScheduleParts& parts,
              const ListOptions& options, ListState& state, std::vector<DeviceSchedule>& schedule)
-      : plan_(plan),
+      : ListLine(plan),
+        plan_(plan),
         ranks_(ranks),
         parts_(parts),
         options_(options),
         schedule_(schedule),
         state_(state),
-        stages_(static_cast<std::uint32_t>(plan.parallel.pp)),
-        last_(stages_ - 1),
         shard_(plan.parallel.head == LmHead::shard && stages_ > 1),
         weights_(std::any_of(ranks.begin(), ranks.end(),
                              [](const ListRank& rank) { return !rank.weights.empty(); })) {}
@@ -92,41 +118,23 @@ class ListPlaces {
   [[nodiscard]] std::uint32_t stage_of(std::uint32_t device) const noexcept {
     return state_.devices[device].stage;
   }
-  /// The stage where a pass leaves the pipeline, and the one where it enters.
-  [[nodiscard]] std::uint32_t exit(std::size_t pass) const noexcept {
-    return pass == 0 ? last_ : 0;
-  }
-  [[nodiscard]] std::uint32_t entry(std::size_t pass) const noexcept {
-    return pass == 0 ? 0 : last_;
-  }
-  [[nodiscard]] std::uint32_t next(std::size_t pass, std::uint32_t stage) const noexcept {
-    if (stage == exit(pass)) return entry(pass);
-    return pass == 0 ? stage + 1 : stage - 1;
-  }
-  [[nodiscard]] std::uint32_t previous(std::size_t pass, std::uint32_t stage) const noexcept {
-    if (stage == entry(pass)) return exit(pass);
-    return pass == 0 ? stage - 1 : stage + 1;
-  }
-  [[nodiscard]] static std::size_t row(const RankPass& pass, std::uint32_t stage) noexcept {
-    return static_cast<std::size_t>(stage) * pass.size();
-  }
-  [[nodiscard]] bool sends(const RankPass& pass, std::size_t side, std::uint32_t stage,
-                           std::uint32_t item) const noexcept {
-    return stages_ > 1 && (stage != exit(side) || pass.leaves[item] == 0);
-  }
-  [[nodiscard]] bool receives(const RankPass& pass, std::size_t side, std::uint32_t stage,
-                              std::uint32_t item) const noexcept {
-    return stages_ > 1 && (stage != entry(side) || pass.enters[item] == 0);
-  }
   [[nodiscard]] std::uint32_t ended(std::uint32_t device, std::size_t side) const noexcept {
     const ListDevice& state = state_.devices[device];
     const Doing doing = side == 0 ? Doing::forward : Doing::backward;
     return state.begun[side] - (state.doing == doing ? 1U : 0U);
   }
   [[nodiscard]] std::int64_t duration(std::uint32_t device, std::size_t side) const noexcept {
-    const ListRank& rank = ranks_[rank_of(device)];
-    return rank
-        .time[side][row(rank.pass[side], stage_of(device)) + state_.devices[device].begun[side]];
+    return state_.rows[device][side].time[state_.devices[device].begun[side]];
+  }
+
+  /// Calls `visit` for the devices that run the next item of a pass of a device together with it.
+  template <class Visit>
+  void for_each_partner(std::uint32_t device, std::size_t side, Visit&& visit) const {
+    const RankPass& pass = ranks_[rank_of(device)].pass[side];
+    const std::uint32_t pack = pass.pack[state_.devices[device].begun[side]];
+    for (const std::int32_t dp : plan_.groups[index(plan_.micropacks[pack].group)]) {
+      visit(parts_.place(dp) * stages_ + stage_of(device));
+    }
   }
 
   /// Whether the B have ended that the next W of a device awaits.
@@ -150,36 +158,70 @@ class ListPlaces {
         .time[std::size_t{stage_of(device)} * weights.size() + state_.devices[device].weights];
   }
 
-  /// When the next item of a pass may begin on a device, as far as that is known: now or before, at
-  /// a later time, or kNever while it waits for something that has not happened.
-  [[nodiscard]] std::int64_t ready(std::uint32_t device, std::size_t side) const {
-    const ListRank& rank = ranks_[rank_of(device)];
+  /// Where the items of a pass are on a stage of a rank.
+  [[nodiscard]] ListRow row_of(std::uint32_t i, std::uint32_t stage, std::size_t side) {
+    ListRank& rank = ranks_[i];
     const RankPass& pass = rank.pass[side];
+    const std::size_t here = row(pass, stage);
+    ListRow of;
+    of.items = static_cast<std::uint32_t>(pass.size());
+    of.to = i * stages_ + next(side, stage);
+    of.from = i * stages_ + previous(side, stage);
+    of.time = rank.time[side].data() + here;
+    of.transfer = rank.transfer[side].data() + here;
+    of.arrival = rank.arrival[side].data() + here;
+    of.there = rank.arrival[side].data() + row(pass, next(side, stage));
+    of.others = (side == 0 ? rank.least : rank.gate).data() + here;
+    if (side == 1 && stage == last_) of.heads = rank.heads.data();
+    if (stages_ == 1) return of;
+    const bool turns = plan_.parallel.chunks > 1;
+    if (stage != exit(side)) {
+      of.awaits = pass.before.data();
+    } else if (turns) {
+      of.awaits = pass.awaits_turn.data();
+      of.consumer = pass.next_chunk.data();
+    }
+    if (stage != entry(side)) {
+      of.posts = pass.after.data();
+    } else if (turns) {
+      of.posts = pass.posts_turn.data();
+    }
+    return of;
+  }
+
+  /// When the next item of a pass may begin on a device on which no W is due, as far as that is
+  /// known: now or before, at a later time, or kNever while it waits for something that has not
+  /// happened.
+  [[nodiscard]] std::int64_t ready(std::uint32_t device, std::size_t side) const {
+    const ListRow& of = state_.rows[device][side];
     const ListDevice& state = state_.devices[device];
     const std::uint32_t item = state.begun[side];
-    if (item == pass.size() || weight_due(device)) return kNever;
-    const std::uint32_t stage = stage_of(device);
-    const std::size_t first = row(pass, stage);
-    std::int64_t time = rank.arrival[side][first + item];
-    if (time == kNever) return kNever;
-    if (side == 0) {
-      if (state.begun[1] < rank.least[first + item]) return kNever;
-    } else {
-      if (state.begun[0] < rank.gate[first + item]) return kNever;
-      if (stage == last_ && pass.enters[item] != 0 &&
-          state_.heads[rank_of(device)].done < rank.heads[item]) {
-        return kNever;
-      }
+    if (item == of.items) return kNever;
+    const std::int64_t time = of.arrival[item];
+    if (time == kNever || state.begun[1 - side] < of.others[item]) return kNever;
+    if (of.heads != nullptr && state_.heads[state.rank].done < of.heads[item] &&
+        ranks_[state.rank].pass[side].enters[item] != 0) {
+      return kNever;
     }
-    if (sends(pass, side, stage, item)) {
-      const bool turn = stage == exit(side);
-      const std::uint32_t earlier = (turn ? pass.before_turn : pass.before)[item];
-      if (earlier != kNoItem) {
-        const std::uint32_t consumer = turn ? pass.next_chunk[earlier] : earlier;
-        time = std::max(time, rank.arrival[side][row(pass, next(side, stage)) + consumer]);
-      }
-    }
-    return time;
+    if (of.awaits == nullptr || of.awaits[item] == kNoItem) return time;
+    return std::max(time, of.there[of.awaits[item]]);
+  }
+
+  /// Whether the unit of an item has begun before that of the last message on a link, where orders
+  /// are asked for: both have ended not long ago.
+  [[nodiscard]] bool began_sooner(std::uint32_t device, std::size_t side, std::uint32_t item,
+                                  const ListDevice::Link& link) const {
+    if (state_.orders[device] == nullptr) return false;
+    const auto is = [&](const Unit& unit, std::size_t of_side, std::uint32_t of_item) {
+      const RankPass& pass = ranks_[rank_of(device)].pass[of_side];
+      return unit.kind == (of_side == 0 ? UnitKind::forward : UnitKind::backward) &&
+             index(unit.pack) == pass.pack[of_item] && unit.chunk == pass.chunk[of_item];
+    };
+    const std::vector<Unit>& order = *state_.orders[device];
+    const auto later = std::find_if(order.rbegin(), order.rend(), [&](const Unit& unit) {
+      return is(unit, side, item) || is(unit, link.side, link.item);
+    });
+    return later != order.rend() && is(*later, link.side, link.item);
   }
 
   /// When the next item of a pass will be there, as far as can be told: `ready_time` where that is
@@ -200,18 +242,18 @@ class ListPlaces {
     std::int64_t time = sender.doing == Doing::nothing ? now() : sender.ends;
     if (ended(from, side) > sent) return kNever;  // the message waits for something else
     if (sender.begun[side] <= sent) time += duration(from, side);
-    return time + rank.transfer[side][row(pass, stage_of(from)) + sent];
+    return time + state_.rows[from][side].transfer[sent];
   }
 
   /// Whether W is better than to wait: the next F or B comes later, or not much sooner, than W
-  /// ends.
+  /// ends if it has run since the device became idle.
   [[nodiscard]] bool weight_fills(std::uint32_t device,
                                   const std::array<std::int64_t, 2>& ready_times) const {
     if (!weight_ready(device)) return false;
     const std::int64_t time = weight_duration(device);
     for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
       const std::int64_t next = expected(device, side, ready_times[side]);
-      if (next < now() + time - time / kWeightSlack) return false;
+      if (next < state_.devices[device].ends + time - time / kWeightSlack) return false;
     }
     return true;
   }
@@ -223,13 +265,62 @@ class ListPlaces {
     return true;
   }
 
+  /// Whether F goes before a B that is ready as well.
+  [[nodiscard]] bool forward_first(std::uint32_t device,
+                                   const std::array<std::int64_t, 2>& ready_times) const {
+    if (ready_times[0] > now() || ready_times[1] > now()) return false;
+    const std::uint32_t stage = stage_of(device);
+    if (stage == last_) {
+      const ListHead& head = state_.heads[rank_of(device)];
+      if (shard_ && head.reached - head.done < static_cast<std::uint32_t>(options_.head_batch)) {
+        return true;
+      }
+      if (!shard_ && plan_.parallel.chunks > 1) {
+        const ListRank& rank = ranks_[rank_of(device)];
+        const std::uint32_t needed = rank.heads[state_.devices[device].begun[1]];
+        if (head.reached < needed + static_cast<std::uint32_t>(options_.head_batch)) return true;
+      }
+      return stages_ > 1 && feeds_next_chunk(device);
+    }
+    const std::int64_t queue = static_cast<std::int64_t>(state_.devices[device].begun[0]) -
+                               state_.devices[device + 1].begun[0];
+    return queue <= options_.forward_queue;
+  }
+
+  /// On the last stage: the next F goes on to the first stage, where few F of later chunks wait.
+  [[nodiscard]] bool feeds_next_chunk(std::uint32_t device) const {
+    const RankPass& pass = ranks_[rank_of(device)].pass[0];
+    const std::uint32_t item = state_.devices[device].begun[0];
+    if (pass.leaves[item] != 0) return false;
+    const std::int64_t earlier = std::int64_t{item} - 1 - options_.forward_queue;
+    if (earlier < 0 || earlier >= item || pass.leaves[static_cast<std::size_t>(earlier)] != 0) {
+      return true;
+    }
+    return pass.next_chunk[static_cast<std::size_t>(earlier)] <
+           state_.devices[device - last_].begun[0];
+  }
+
+  /// Whether the last stage calls the stages of its rank together for H.
+  [[nodiscard]] bool time_to_call(std::uint32_t device) const {
+    const std::uint32_t i = rank_of(device);
+    const ListRank& rank = ranks_[i];
+    const ListHead& head = state_.heads[i];
+    const std::uint32_t waiting = head.reached - head.done;
+    if (waiting == 0) return false;
+    // As long as B is left that needs no further H, a larger collective costs nothing.
+    const std::size_t later = state_.devices[device].begun[1] + kCollectiveNotice;
+    if (later < rank.heads.size() && rank.heads[later] <= head.done) return false;
+    if (waiting >= static_cast<std::uint32_t>(options_.head_batch)) return true;
+    if (head.reached == rank.head_item.size()) return true;
+    return ready(device, 0) > now() && ready(device, 1) > now();
+  }
+
   const Plan& plan_;
   std::vector<ListRank>& ranks_;
   const ScheduleParts& parts_;
   const ListOptions& options_;
   std::vector<DeviceSchedule>& schedule_;
   ListState& state_;
-  std::uint32_t stages_, last_;
   bool shard_;
   bool weights_;          // whether some rank has W
   std::size_t left_ = 0;  // units that have not ended; of H, that have not begun

@@ -14,6 +14,7 @@
 #include "slimpack/cost/unit_times.hpp"
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/schedule/device_memory.hpp"
 #include "slimpack/schedule/event_loop.hpp"
 #include "slimpack/sim/build_dag.hpp"
 #include "slimpack/sim/detail/fast_state.hpp"
@@ -66,7 +67,7 @@ class FastSimulator {
     PlanFigures figures;
     for (FastDevice& device : devices_) figures.busy.push_back(Nanos{device.worked});
     figures.iteration = Nanos{std::max(last_, reductions_.run(times_, figures.busy))};
-    for (FastMemory& memory : memory_) figures.peak.push_back(memory.close());
+    for (schedule::DeviceMemory& memory : memory_) figures.peak.push_back(memory.close());
     return figures;
   }
 
@@ -384,7 +385,7 @@ class FastSimulator {
   std::vector<bool> head_done_;                // by row, on the last stage
   std::vector<std::uint32_t> head_there_;      // by row: stages that have reached H
   schedule::EventLoop loop_;
-  std::vector<FastMemory> memory_;
+  std::vector<schedule::DeviceMemory> memory_;
   std::vector<std::uint32_t> waiting_links_, choosing_;
   FastReductions reductions_;
   std::int64_t last_ = 0;

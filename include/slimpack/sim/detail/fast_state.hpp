@@ -2,14 +2,11 @@
 // Where the devices, channels and links of a plan that is being timed stand.
 #pragma once
 
-#include <algorithm>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
-#include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/sim/schedule_tables.hpp"
 
@@ -24,45 +21,6 @@ struct FastDevice {
   Unit last{};                         ///< that ended; its times, and of all of them the sum
   std::int64_t started = 0, ends = 0;  ///< of the unit that runs or ran last
   std::int64_t worked = 0;
-};
-
-/// Bytes of a device; what changes at one instant counts together.
-class FastMemory {
- public:
-  explicit FastMemory(Bytes first) : level_(first.value) {}
-
-  /// Bytes that come or go at `now`, which never falls.
-  void change(std::int64_t now, std::int64_t bytes) {
-    if (now != last_) {
-      settle();
-      last_ = now;
-    }
-    level_ += bytes;
-  }
-  /// Bytes that go at a time that is now or later.
-  void free(std::int64_t time, std::int64_t bytes) { sends_.push_back({time, bytes}); }
-
-  [[nodiscard]] Bytes close() {
-    settle();
-    return Bytes{peak_};
-  }
-
- private:
-  void settle() {
-    for (std::size_t send = 0; send < sends_.size();) {
-      if (sends_[send].first > last_) {
-        ++send;
-        continue;
-      }
-      level_ -= sends_[send].second;
-      sends_[send] = sends_.back();
-      sends_.pop_back();
-    }
-    peak_ = std::max(peak_, level_);
-  }
-
-  std::int64_t last_ = 0, level_ = 0, peak_ = 0;
-  std::vector<std::pair<std::int64_t, std::int64_t>> sends_;  // (end, bytes); few
 };
 
 struct FastChannel {

@@ -209,6 +209,10 @@ class BoundWork {
   [[nodiscard]] Nanos each(Int128 work, std::int64_t devices) const noexcept {
     return {static_cast<std::int64_t>(work / (Int128{devices} * plan_.parallel.tp * 1000))};
   }
+  /// The least work that takes one device longer, by that rule.
+  [[nodiscard]] Int128 longer_than(Nanos time) const noexcept {
+    return (Int128{time.value} + 1) * plan_.parallel.tp * 1000;
+  }
 
  private:
   struct Room {

@@ -36,6 +36,31 @@ namespace slimpack::planners {
   return most;
 }
 
+/// Writes iteration and ideal time, busy times and peaks into a plan's prediction; `not_held` are
+/// bytes of each stage that do not count (empty: none).
+inline void write_prediction(Plan& plan, const sim::PlanFigures& figures,
+                             std::span<const Bytes> not_held = {}) {
+  plan.prediction.iteration = figures.iteration;
+  plan.prediction.ideal = ideal_time(plan);
+  plan.prediction.devices.clear();
+  for (std::size_t i = 0; i < plan.schedule.size(); ++i) {
+    const auto pp = static_cast<std::size_t>(plan.schedule[i].pp);
+    plan.prediction.devices.push_back(
+        {plan.schedule[i].dp, plan.schedule[i].pp, figures.busy[i],
+         figures.peak[i] - (not_held.empty() ? Bytes{} : not_held[pp])});
+  }
+}
+
+/// What a plan has too many of: MicroPacks of a pass and rank, if the request bounds them.
+/// O(packs).
+[[nodiscard]] inline std::optional<Infeasible> exceeds_units(const Plan& plan,
+                                                             const PlanRequest& request) {
+  if (!request.max_units) return std::nullopt;
+  const std::int64_t units = most_units(plan);
+  if (units <= *request.max_units) return std::nullopt;
+  return Infeasible{"MicroPacks of a pass and rank", units, *request.max_units};
+}
+
 /// Times a plan whose units take `times`, writes iteration and ideal time, busy times and peaks
 /// into its prediction, and says what it lacks, if anything: a device's memory, at any times of its
 /// units and transfers, must not exceed capacity - reserved, nor a rank's MicroPacks of a pass the
@@ -49,18 +74,8 @@ template <UnitTimes Times>
     return not_held.empty() ? Bytes{} : not_held[static_cast<std::size_t>(pp)];
   };
   const sim::ScheduleTables table(plan, memory);
-  sim::PlanFigures figures = sim::plan_figures(table, times);
-  plan.prediction.iteration = figures.iteration;
-  plan.prediction.ideal = ideal_time(plan);
-  plan.prediction.devices.clear();
-  for (std::size_t i = 0; i < plan.schedule.size(); ++i) {
-    plan.prediction.devices.push_back({plan.schedule[i].dp, plan.schedule[i].pp, figures.busy[i],
-                                       figures.peak[i] - less(plan.schedule[i].pp)});
-  }
-  if (const std::int64_t units = most_units(plan);
-      request.max_units && units > *request.max_units) {
-    return Infeasible{"MicroPacks of a pass and rank", units, *request.max_units};
-  }
+  write_prediction(plan, sim::plan_figures(table, times), not_held);
+  if (std::optional<Infeasible> units = exceeds_units(plan, request)) return units;
   std::vector<Bytes> worst = worst_memory(table);
   for (std::size_t i = 0; i < worst.size(); ++i) worst[i] -= less(plan.schedule[i].pp);
   const auto fullest = std::max_element(worst.begin(), worst.end());
