@@ -55,8 +55,8 @@ class _Whole(torch.nn.Module):
         rotary = self.stage.positions(hidden, positions)
         with running(rows):
             for layer in self.stage.layers:
-                hidden = layer(hidden, attention_mask=None, position_ids=positions, past_key_values=None,
-                               use_cache=False, position_embeddings=rotary)
+                hidden = layer(hidden, attention_mask=None, position_ids=positions, use_cache=False,
+                               position_embeddings=rotary)
         out: Tensor = hidden[0]
         return self.stage.logits(out) if self.stage.has_head else out
 

@@ -229,7 +229,7 @@ class PlanStage(_PipelineStageBase):
 
 def _run_layer(layer: Any, rows: Rows, positions: Tensor, rotary: Any, hidden: Tensor) -> Tensor:
     with running(rows):
-        out = layer(hidden, attention_mask=None, position_ids=positions, past_key_values=None, use_cache=False,
+        out = layer(hidden, attention_mask=None, position_ids=positions, use_cache=False,
                     position_embeddings=rotary)
     return out[0] if isinstance(out, tuple) else out
 
