@@ -195,7 +195,7 @@ std::vector<planners::PlanRequest> steps_of(const planners::PlannerInfo& planner
 Metrics summed_metrics(std::span<const ComparedPlan> steps) {
   require(!steps.empty(), "summed_metrics: there must be a step");
   Metrics sum;
-  double flops = 0, idle = 0, imbalance = 0, forward = 0, backward = 0;
+  double flops = 0, idle = 0, imbalance = 0, forward = 0, backward = 0, over_least = 0;
   bool bounded = true;
   for (const ComparedPlan& step : steps) {
     require(step.metrics.has_value(), "summed_metrics: every step must be feasible", step.step);
@@ -208,6 +208,7 @@ Metrics summed_metrics(std::span<const ComparedPlan> steps) {
     flops += one.mfu * time;
     idle += one.bubble * time;
     imbalance += one.dp_imbalance * time;
+    over_least += one.dp_over_least * time;
     forward += one.forward_cv * time;
     backward += one.backward_cv * time;
     for (std::size_t cause = 0; cause < sum.gaps.size(); ++cause)
@@ -236,6 +237,7 @@ Metrics summed_metrics(std::span<const ComparedPlan> steps) {
   sum.mfu = ratio(flops, whole);
   sum.bubble = ratio(idle, whole);
   sum.dp_imbalance = ratio(imbalance, whole);
+  sum.dp_over_least = ratio(over_least, whole);
   sum.forward_cv = ratio(forward, whole);
   sum.backward_cv = ratio(backward, whole);
   return sum;

@@ -22,8 +22,8 @@ namespace {
 void write_no_metrics(JsonWriter& json) {
   for (const std::string_view key :
        {"iteration_s", "ideal_s", "lower_bound_s", "efficiency", "tokens_per_s", "mfu", "bubble",
-        "gaps", "dp_imbalance", "forward_cv", "backward_cv", "peak_bytes", "communication_bytes",
-        "communication", "merged_tokens", "micropacks"}) {
+        "gaps", "dp_imbalance", "dp_over_least", "forward_cv", "backward_cv", "peak_bytes",
+        "communication_bytes", "communication", "merged_tokens", "micropacks"}) {
     json.key(key);
     json.null();
   }

@@ -15,6 +15,7 @@
 #include "slimpack/cost/ideal.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/slimpack/rank_balance.hpp"
 #include "slimpack/sim/bottlenecks.hpp"
 #include "slimpack/sim/dag.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
@@ -86,6 +87,8 @@ Metrics metrics_of(const Plan& plan, const sim::PlanSimulation& simulation, cons
   }
   metrics.dp_imbalance =
       ratio(static_cast<double>((most * plan.parallel.dp).value), static_cast<double>(sum.value));
+  const planners::RankBalance balance = planners::rank_balance(plan);
+  metrics.dp_over_least = ratio(balance.fullest, balance.least);
   metrics.forward_cv = variation(times.forward);
   metrics.backward_cv = variation(times.backward);
   metrics.forward_packs = static_cast<std::int64_t>(times.forward.size());

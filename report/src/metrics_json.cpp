@@ -42,6 +42,7 @@ void write_metrics(JsonWriter& json, const Metrics& metrics) {
   json.member("bubble", metrics.bubble);
   write_gaps(json, metrics.gaps);
   json.member("dp_imbalance", metrics.dp_imbalance);
+  json.member("dp_over_least", metrics.dp_over_least);
   json.member("forward_cv", metrics.forward_cv);
   json.member("backward_cv", metrics.backward_cv);
   json.member("peak_bytes", metrics.peak);

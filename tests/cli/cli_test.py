@@ -140,7 +140,7 @@ class Cli(unittest.TestCase):
 
     COMPARED = {"planner", "step", "feasible", "why", "settings", "iteration_s", "ideal_s",
                 "lower_bound_s", "efficiency", "tokens_per_s", "mfu", "speedup_over_megatron",
-                "bubble", "gaps", "dp_imbalance", "forward_cv", "backward_cv", "peak_bytes",
+                "bubble", "gaps", "dp_imbalance", "dp_over_least", "forward_cv", "backward_cv", "peak_bytes",
                 "communication_bytes", "merged_tokens", "micropacks", "plan_seconds",
                 "simulate_seconds"}
 

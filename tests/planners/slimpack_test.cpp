@@ -10,6 +10,7 @@
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
 #include "slimpack/planners/search/detail/evaluate.hpp"
+#include "slimpack/planners/slimpack/rank_balance.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "support/draws.hpp"
 
@@ -19,7 +20,8 @@ namespace {
 
 struct Strata {
   std::int64_t plans = 0, infeasible = 0, in_cp_group = 0, chunked = 0, tight = 0, tiny = 0,
-               list = 0, lockstep = 0, sharded = 0, recomputed = 0, apart = 0;
+               list = 0, lockstep = 0, sharded = 0, recomputed = 0, apart = 0, narrow = 0,
+               by_tokens = 0, short_blocks = 0;
 };
 
 planners::PlanRequest random_request(Random& random, Strata& counts) {
@@ -98,6 +100,17 @@ void check_plan(const planners::PlanRequest& request, const planners::PlanOutcom
   counts.apart += apart ? 1 : 0;
   counts.chunked += plan.parallel.chunks > 1 ? 1 : 0;
   counts.sharded += plan.parallel.head == LmHead::shard ? 1 : 0;
+  const auto is = [&](const std::string& name, std::string_view value) {
+    const auto found = outcome.settings.find(name);
+    return found != outcome.settings.end() && found->second == value;
+  };
+  counts.narrow += is("narrowest_group", "1") ? 0 : 1;
+  counts.by_tokens += is("balance", "time") ? 0 : 1;
+  counts.short_blocks += is("short_blocks", "yes") ? 1 : 0;
+  const planners::RankBalance balance = planners::rank_balance(plan);
+  CHECK(balance.least <= balance.fullest);
+  CHECK(balance.mean <= balance.fullest);
+  CHECK(balance.least > 0);
   (outcome.settings.at("schedule") == "list" ? counts.list : counts.lockstep) += 1;
 }
 
@@ -116,7 +129,11 @@ TEST_CASE("slimpack: laws over many small draws") {
           counts.in_cp_group, ", several chunks ", counts.chunked, ", tight memory ", counts.tight,
           ", tiny ", counts.tiny, ", lockstep ", counts.lockstep, ", list ", counts.list,
           ", sharded head ", counts.sharded, ", recomputed ", counts.recomputed, ", weights apart ",
-          counts.apart);
+          counts.apart, ", all samples shared ", counts.narrow, ", packs by tokens ",
+          counts.by_tokens, ", short blocks ", counts.short_blocks);
+  CHECK(counts.narrow > 0);
+  CHECK(counts.by_tokens > 0);
+  CHECK(counts.short_blocks > 0);
   CHECK(counts.plans > static_cast<std::int64_t>(kDraws) / 2);
   CHECK(counts.infeasible > 0);
   CHECK(counts.in_cp_group > 0);
@@ -207,8 +224,8 @@ TEST_CASE("slimpack: more effort never ends with a slower plan") {
   CHECK(own > 0);
 }
 
-TEST_CASE("slimpack: the widest group is searched") {
-  std::int64_t narrow = 0;
+TEST_CASE("slimpack: the widest and the narrowest group are searched") {
+  std::int64_t widest = 0, narrowest = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
     Random random(seed);
@@ -220,10 +237,14 @@ TEST_CASE("slimpack: the widest group is searched") {
     const planners::PlanOutcome outcome = plan_by("slimpack", request);
     const Plan& plan = std::get<Plan>(outcome.result);
     const bool shared = plan.groups.size() > 8;
-    CHECK(outcome.settings.contains("widest_group") == shared);
-    if (shared && outcome.settings.at("widest_group") != "8") ++narrow;
+    const bool by_length = outcome.settings.contains("widest_group");
+    const bool all = outcome.settings.at("narrowest_group") != "1";
+    CHECK((by_length || all) == shared);
+    if (by_length && outcome.settings.at("widest_group") != "8") ++widest;
+    if (all && outcome.settings.at("narrowest_group") != "8") ++narrowest;
   }
-  CHECK(narrow > 0);
+  CHECK(widest > 0);
+  CHECK(narrowest > 0);
 }
 
 TEST_CASE("slimpack: more samples than packs share packs") {

@@ -118,6 +118,7 @@ TEST_CASE("metrics_of: every second of every device is busy or a gap with a caus
     CHECK(metrics.bubble < 1);
     CHECK(metrics.dp_imbalance >= 1);
     CHECK(metrics.dp_imbalance <= plan.parallel.dp);
+    CHECK(metrics.dp_over_least >= 1);
     CHECK(sim::total(metrics.at_peak) == metrics.peak);
     CHECK(metrics.forward_packs + metrics.backward_packs ==
           std::ranges::count_if(plan.micropacks,

@@ -4,12 +4,15 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "slimpack/core/random.hpp"
+#include "slimpack/schedule/assign_bound.hpp"
 
 using namespace slimpack;
 
@@ -31,6 +34,27 @@ std::int64_t best_load(const std::vector<std::int64_t>& times, std::size_t i,
     best = std::min(best, best_load(times, i + 1, load));
     rank -= times[i];
     if (rank == 0) break;
+  }
+  return best;
+}
+
+/// The least possible largest load where any ranks, up to `max_cp`, may share a sample.
+std::int64_t best_shared(const std::vector<std::vector<std::int64_t>>& parts, std::size_t i,
+                         std::int32_t max_cp, std::vector<std::int64_t>& load) {
+  if (i == parts.size()) return *std::max_element(load.begin(), load.end());
+  std::int64_t best = INT64_MAX;
+  for (std::uint32_t members = 1; members < 1U << load.size(); ++members) {
+    const int size = std::popcount(members);
+    if (size > max_cp) continue;
+    const auto add = [&](std::int64_t sign) {
+      for (std::size_t rank = 0; rank < load.size(); ++rank) {
+        if ((members >> rank & 1U) == 0) continue;
+        load[rank] += sign * parts[i][static_cast<std::size_t>(size - 1)];
+      }
+    };
+    add(1);
+    best = std::min(best, best_shared(parts, i + 1, max_cp, load));
+    add(-1);
   }
   return best;
 }
@@ -67,6 +91,44 @@ TEST_CASE("assign_samples: merges by time and by bytes, in the smallest group, i
         std::vector<std::int32_t>{2, 3});
   rules.max_cp = 1;
   CHECK(schedule::assign_samples(needs_of({100, 10}), rules).groups.size() == 6);
+}
+
+TEST_CASE("assign_samples: the smallest groups are balanced like single ranks") {
+  schedule::AssignRules rules;
+  rules.ranks = 4;
+  rules.min_cp = rules.max_cp = 2;
+  const schedule::Assignment two = schedule::assign_samples(needs_of({6, 6, 4, 4, 4}), rules);
+  CHECK(two.load == std::vector<std::int64_t>{6, 6, 6, 6});
+  CHECK(two.groups == std::vector<std::vector<std::int32_t>>{{0}, {1}, {2}, {3}, {0, 1}, {2, 3}});
+  rules.max_cp = 4;
+  rules.threshold_permille = 500;
+  const schedule::Assignment both = schedule::assign_samples(needs_of({40, 6, 6, 4, 4, 4}), rules);
+  CHECK(index(both.sample_group[0]) == 6);
+  CHECK(both.load == std::vector<std::int64_t>{16, 16, 16, 16});
+
+  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    std::vector<std::int64_t> times;
+    for (std::int64_t i = random.between(1, 8); i > 0; --i) times.push_back(random.between(1, 20));
+    const auto width = static_cast<std::int32_t>(random.between(1, 3));
+    schedule::AssignRules wide;
+    wide.ranks = 3 * width;
+    wide.min_cp = wide.max_cp = width;
+    wide.part = [&](std::size_t sample, std::int32_t) { return times[sample]; };
+    schedule::AssignRules single;
+    single.ranks = 3;
+    const schedule::Assignment groups = schedule::assign_samples(needs_of(times), wide);
+    const schedule::Assignment alone = schedule::assign_samples(needs_of(times), single);
+    for (std::size_t rank = 0; rank < groups.load.size(); ++rank) {
+      CHECK(groups.load[rank] == alone.load[rank / static_cast<std::size_t>(width)]);
+    }
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      const auto& ranks = groups.groups[index(groups.sample_group[i])];
+      CHECK(ranks.size() == static_cast<std::size_t>(width));
+      CHECK(ranks.front() == width * static_cast<std::int32_t>(index(alone.sample_group[i])));
+    }
+  }
 }
 
 TEST_CASE("assign_samples: laws and brute force over many draws") {
@@ -117,6 +179,60 @@ TEST_CASE("assign_samples: laws and brute force over many draws") {
   CHECK(exact * 10 > (draws - in_cp_group) * 8);
 }
 
+TEST_CASE("least_fullest_load: no assignment of tiny instances does better") {
+  // By hand: 30 shared by two takes 16 each; alone it takes longer than all of a rank.
+  const std::vector<std::int64_t> times{30, 4, 4};
+  CHECK(schedule::least_fullest_load(times, 2, 1, {}) == 30);
+  CHECK(schedule::least_fullest_load(times, 2, 2, [](std::size_t, std::int32_t) { return 16; }) ==
+        20);
+  CHECK(schedule::least_fullest_load(std::vector<std::int64_t>{7, 7, 7}, 2, 1, {}) == 14);
+  CHECK(schedule::least_fullest_load({}, 2, 1, {}) == 0);
+
+  std::int64_t exact = 0, above_mean = 0;
+  constexpr std::int64_t kDraws = 1500;
+  for (std::uint64_t seed = 0; seed < kDraws; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const auto ranks = static_cast<std::int32_t>(random.between(1, 4));
+    const auto max_cp = static_cast<std::int32_t>(random.between(1, ranks));
+    std::vector<std::vector<std::int64_t>> parts;
+    std::vector<std::int64_t> alone;
+    Int128 sum = 0;
+    for (std::int64_t i = random.between(1, 4); i > 0; --i) {
+      alone.push_back(random.between(1, random.chance(1, 3) ? 90 : 20));
+      sum += alone.back();
+      parts.push_back({alone.back()});
+      for (std::int32_t size = 2; size <= ranks; ++size) {
+        parts.back().push_back((alone.back() + size - 1) / size + random.between(0, 9));
+      }
+    }
+    const std::int64_t least =
+        schedule::least_fullest_load(alone, ranks, max_cp, [&](std::size_t i, std::int32_t size) {
+          return parts[i][static_cast<std::size_t>(size - 1)];
+        });
+    std::vector<std::int64_t> empty(static_cast<std::size_t>(ranks));
+    const std::int64_t best = best_shared(parts, 0, max_cp, empty);
+    CHECK(least <= best);
+    CHECK(Int128{least} * ranks >= sum);
+    exact += least == best ? 1 : 0;
+    above_mean += Int128{least} * ranks >= sum + ranks ? 1 : 0;
+
+    schedule::AssignRules rules;
+    rules.ranks = ranks;
+    rules.max_cp = max_cp;
+    rules.part = [&](std::size_t i, std::int32_t size) {
+      return parts[i][static_cast<std::size_t>(size - 1)];
+    };
+    const std::vector<std::int64_t> load = schedule::assign_samples(needs_of(alone), rules).load;
+    CHECK(*std::max_element(load.begin(), load.end()) >= best);
+  }
+  MESSAGE("exact in ", exact, " of ", kDraws, ", above the mean in ", above_mean);
+  CHECK(exact * 2 > kDraws);
+  CHECK(above_mean * 3 > kDraws);
+  CHECK_THROWS_WITH_AS(static_cast<void>(schedule::least_fullest_load(times, 0, 1, {})),
+                       "least_fullest_load: ranks must be >= 1, got 0", InvalidInput);
+}
+
 TEST_CASE("assign_samples: refuses what makes no sense") {
   const auto needs = needs_of({1, 2});
   schedule::AssignRules rules;
@@ -126,7 +242,15 @@ TEST_CASE("assign_samples: refuses what makes no sense") {
   rules = {};
   rules.max_cp = 0;
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_samples(needs, rules)),
-                       "assign_samples: max_cp must be >= 1, got 0", InvalidInput);
+                       "assign_samples: max_cp must be >= 1 and >= min_cp, got 0", InvalidInput);
+  rules = {};
+  rules.ranks = 3;
+  rules.min_cp = 2;
+  CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_samples(needs, rules)),
+                       "assign_samples: min_cp must divide the ranks, got 2", InvalidInput);
+  rules.ranks = 4;
+  CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_samples(needs, rules)),
+                       "assign_samples: max_cp must be >= 1 and >= min_cp, got 1", InvalidInput);
   rules = {};
   rules.threshold_permille = 0;
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_samples(needs, rules)),

@@ -29,7 +29,8 @@ struct SampleNeed {
 /// Which samples go to a context-parallel group, and how large groups may be.
 struct AssignRules {
   std::int32_t ranks = 1;   ///< data-parallel ranks, >= 1
-  std::int32_t max_cp = 1;  ///< the most ranks of a group, >= 1
+  std::int32_t min_cp = 1;  ///< the ranks that share the smallest sample; a divisor of `ranks`
+  std::int32_t max_cp = 1;  ///< the most ranks of a group, >= min_cp
   /// A sample goes to a group if its time exceeds so many thousandths of a rank's mean load, >= 1.
   std::int64_t threshold_permille = 1000;
   Bytes room = Bytes::max();       ///< a sample that needs more bytes on a rank goes to a group
@@ -50,16 +51,17 @@ struct Assignment {
 /// Assigns samples to ranks so that the largest load is small. Samples above the rules' threshold
 /// or room come first, the longest one first. Each goes to the smallest group size g at which a
 /// part exceeds neither, or to the largest allowed size; sizes are a chain of divisors of the
-/// number of ranks, each the least multiple of the one before. A group consists of the ranks k g ..
-/// k g + g - 1. Groups inside one node are preferred, then the least loaded, then the lowest. The
-/// other samples follow, longest first, each to the least loaded rank (LPT). Moves and swaps then
-/// rebalance the most loaded rank while its load falls. Equal times go in input order, equal ranks
-/// by number.
+/// number of ranks, from `min_cp` on each the least multiple of the one before. A group consists of
+/// the ranks k g .. k g + g - 1. Groups inside one node are preferred, then the least loaded, then
+/// the lowest. The other samples follow, longest first, each to the least loaded rank (LPT), or
+/// group of `min_cp` ranks. Moves and swaps then rebalance the most loaded one while its load
+/// falls. Equal times go in input order, equal ranks by number.
 ///
 ///     const Assignment assigned = assign_samples(needs, {.ranks = 8, .max_cp = 4});
 ///     const auto& ranks = assigned.groups[index(assigned.sample_group[0])];  // of sample 0
 ///
-/// Throws InvalidInput if a rule is < 1, a time is < 1 or `node` does not name every rank.
+/// Throws InvalidInput if a rule is < 1, min_cp does not divide the ranks or is above max_cp, a
+/// time is < 1 or `node` does not name every rank.
 /// O(n log n).
 [[nodiscard]] inline Assignment assign_samples(std::span<const SampleNeed> samples,
                                                const AssignRules& rules);
@@ -68,7 +70,10 @@ namespace detail {
 
 inline void check_assign(std::span<const SampleNeed> samples, const AssignRules& rules) {
   require(rules.ranks >= 1, "assign_samples: ranks must be >= 1", rules.ranks);
-  require(rules.max_cp >= 1, "assign_samples: max_cp must be >= 1", rules.max_cp);
+  require(rules.min_cp >= 1 && rules.ranks % rules.min_cp == 0,
+          "assign_samples: min_cp must divide the ranks", rules.min_cp);
+  require(rules.max_cp >= rules.min_cp, "assign_samples: max_cp must be >= 1 and >= min_cp",
+          rules.max_cp);
   require(rules.threshold_permille >= 1, "assign_samples: the threshold must be >= 1",
           rules.threshold_permille);
   require(rules.node.empty() || rules.node.size() == static_cast<std::size_t>(rules.ranks),
@@ -88,7 +93,7 @@ class CpGroups {
   /// The smallest group, 1 if none is needed, for a sample of this need.
   [[nodiscard]] std::int32_t size_for(std::size_t sample, const SampleNeed& need,
                                       Int128 total) const {
-    for (std::int32_t size = 1; size < most_; size = larger(size)) {
+    for (std::int32_t size = rules_.min_cp; size < most_; size = larger(size)) {
       const bool quick = Int128{part(sample, need, size)} * 1000 * rules_.ranks <=
                          total * Int128{rules_.threshold_permille};
       if (quick && need.bytes.value / size + 1 <= rules_.room.value) return size;
@@ -152,13 +157,14 @@ inline Assignment assign_samples(std::span<const SampleNeed> samples, const Assi
   result.sample_group.resize(samples.size());
   const detail::CpGroups in_cp_group(rules);
   std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::uint32_t>> blocks;
-  std::vector<std::uint32_t> alone;
-  alone.reserve(order.size());
+  std::vector<std::uint32_t> least;  // samples of the smallest groups
+  least.reserve(order.size());
   for (const std::uint32_t sample : order) {
-    const std::int32_t size =
-        rules.max_cp == 1 ? 1 : in_cp_group.size_for(sample, samples[sample], total);
-    if (size == 1) {
-      alone.push_back(sample);
+    const std::int32_t size = rules.max_cp == rules.min_cp
+                                  ? rules.min_cp
+                                  : in_cp_group.size_for(sample, samples[sample], total);
+    if (size == rules.min_cp) {
+      least.push_back(sample);
       continue;
     }
     const std::int32_t first = in_cp_group.block(size, result.load);
@@ -168,14 +174,37 @@ inline Assignment assign_samples(std::span<const SampleNeed> samples, const Assi
       result.load[static_cast<std::size_t>(rank)] += each;
     }
   }
-  const auto time = [&](std::uint32_t sample) { return samples[sample].time; };
-  auto assigned = assign_lpt(alone, result.load, time);
-  rebalance(assigned, result.load, time);
+  // Groups of the smallest size are balanced like single ranks, each as loaded as its fullest rank.
+  const auto width = static_cast<std::size_t>(rules.min_cp);
+  std::vector<std::int64_t> load(ranks / width);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    load[rank / width] = std::max(load[rank / width], result.load[rank]);
+  }
+  const std::vector<std::int64_t> before = load;
+  std::vector<std::int64_t> shared;  // by sample, where no rank has one alone
+  if (width > 1) {
+    shared.resize(samples.size());
+    for (const std::uint32_t sample : least) {
+      shared[sample] = in_cp_group.part(sample, samples[sample], rules.min_cp);
+    }
+  }
+  const auto time = [&](std::uint32_t sample) {
+    return width > 1 ? shared[sample] : samples[sample].time;
+  };
+  auto assigned = assign_lpt(least, load, time);
+  rebalance(assigned, load, time);
 
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     result.groups.push_back({static_cast<std::int32_t>(rank)});
-    for (const std::uint32_t sample : assigned[rank]) {
-      result.sample_group[sample] = static_cast<GroupId>(rank);
+    result.load[rank] += load[rank / width] - before[rank / width];
+  }
+  for (std::size_t group = 0; group < load.size(); ++group) {
+    if (width > 1 && !assigned[group].empty()) {
+      blocks[{rules.min_cp, static_cast<std::int32_t>(group * width)}] = std::move(assigned[group]);
+      continue;
+    }
+    for (const std::uint32_t sample : assigned[group]) {
+      result.sample_group[sample] = static_cast<GroupId>(group);
     }
   }
   for (const auto& [block, members] : blocks) {

@@ -48,8 +48,11 @@ namespace detail {
   const std::int64_t node_devices = request.cluster.devices_per_node;
   schedule::AssignRules rules;
   rules.ranks = request.dp;
-  rules.max_cp = settings.widest_group;
-  rules.threshold_permille = settings.cp_threshold_permille;
+  rules.min_cp = settings.narrowest_group;
+  rules.max_cp = settings.cp_threshold_permille > 0
+                     ? std::max(settings.widest_group, settings.narrowest_group)
+                     : settings.narrowest_group;
+  rules.threshold_permille = std::max<std::int64_t>(1, settings.cp_threshold_permille);
   // The more is shared by time, the less of a device's room one sample may take.
   const std::int64_t percent =
       std::clamp<std::int64_t>(30 + settings.cp_threshold_permille * 5 / 4, 30, 100);
@@ -186,7 +189,7 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
         found = costs.emplace(ranks, problem.costs(plan, group)).first;
       }
       return problem.part(problem.request().batch.samples[problem.order()[sample]], settings.mode,
-                          found->second, ranks);
+                          found->second, ranks, ranks > settings.narrowest_group);
     };
   }
   RankAssignment assigned;
@@ -230,13 +233,14 @@ class AssignmentCache {
       if (!settings.shares()) return;
       threshold_permille = settings.cp_threshold_permille;
       widest_group = settings.widest_group;
+      narrowest_group = settings.narrowest_group;
       units = settings.units;
       chunks = settings.chunks;
       devices = settings.devices;
       fewer_last_layers = settings.head.fewer_last_layers;
     }
     std::int64_t threshold_permille = 0;
-    std::int32_t widest_group = 0;
+    std::int32_t widest_group = 0, narrowest_group = 0;
     Recompute most{}, lean{};
     decltype(ModeChoice::limit) limits{};
     std::int64_t units = 0;

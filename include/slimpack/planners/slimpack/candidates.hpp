@@ -138,13 +138,13 @@ class SlimpackCandidates {
     return scores_.assign(settings);
   }
 
-  /// Whether a point makes a candidate: where ranks may share samples, some have to, and another
-  /// limit of groups than the usual one has to change that.
+  /// Whether a point makes a candidate: where more ranks may share long samples than share all
+  /// others, some have to, and another limit of groups than the usual one has to change that.
   [[nodiscard]] bool exists(const SettingPoint& point) const {
     if (!space_.exists(point)) return false;
     SlimpackSettings settings = at(point);
-    if (!settings.shares()) return true;
-    if (assign(settings)->widest == 1) return false;
+    if (settings.cp_threshold_permille == 0) return true;
+    if (assign(settings)->widest == settings.narrowest_group) return false;
     const std::int32_t allowed = settings.widest_group;
     const std::int32_t usual = usual_widest_group(problem_.request());
     if (allowed == usual) return true;

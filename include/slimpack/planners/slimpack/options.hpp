@@ -13,6 +13,9 @@ struct SlimpackOptions {
   bool shard_head = true;   ///< the head may be split over the stages
   bool mixed_modes = true;  ///< long samples may recompute more than others
   bool weights = true;      ///< gradients of weights may be computed apart from B
+  /// Packs may be few and large, as other systems have them: equal in tokens, in short blocks of
+  /// chunks, of samples that all are on several ranks.
+  bool consolidation = true;
   friend bool operator==(const SlimpackOptions&, const SlimpackOptions&) = default;
 };
 

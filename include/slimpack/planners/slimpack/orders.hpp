@@ -59,11 +59,13 @@ class DeviceOrders {
         one = lockstep(plan, parts, part, own, times, memory, timed);
       } else if (timed) {
         schedule::ListOutcome listed = schedule::list_schedule_part(
-            plan, parts, part, times, memory, list_options(own), *workspace, plan.schedule);
+            plan, parts, part, times, memory, list_options(own, plan.parallel.pp), *workspace,
+            plan.schedule);
         one = {listed.end, {}, std::move(listed.infeasible)};
         if (!one.infeasible) one.step_end = step_end(plan, times, workspace->state.last);
       } else {
-        schedule::lay_out_part(plan, parts, part, memory, list_options(own), laid_out[part]);
+        schedule::lay_out_part(plan, parts, part, memory, list_options(own, plan.parallel.pp),
+                               laid_out[part]);
         one.infeasible = std::move(laid_out[part].lacks);
       }
       all.end = std::max(all.end, one.end);
@@ -75,9 +77,9 @@ class DeviceOrders {
     for (std::size_t part = 0; part < laid_out.size() && !all.infeasible; ++part) {
       const SlimpackSettings& own = settings_of(part);
       if (own.rule == OrderRule::lockstep) continue;
-      all.end = std::max(
-          all.end, schedule::list_laid_out_part(plan, parts, laid_out[part], times,
-                                                list_options(own), *workspace, plan.schedule));
+      all.end = std::max(all.end, schedule::list_laid_out_part(plan, parts, laid_out[part], times,
+                                                               list_options(own, plan.parallel.pp),
+                                                               *workspace, plan.schedule));
       laid_out[part].ranks.clear();
     }
     give_back(std::move(workspace));
@@ -85,10 +87,12 @@ class DeviceOrders {
   }
 
  private:
-  [[nodiscard]] static schedule::ListOptions list_options(const SlimpackSettings& settings) {
+  [[nodiscard]] static schedule::ListOptions list_options(const SlimpackSettings& settings,
+                                                          std::int32_t stages) {
     schedule::ListOptions options;
     options.head_batch = settings.head_batch;
     options.forward_queue = settings.forward_queue;
+    if (settings.short_blocks) options.chunk_block = stages;
     return options;
   }
   [[nodiscard]] static OrderOutcome lockstep(Plan& plan, const schedule::ScheduleParts& parts,

@@ -159,7 +159,7 @@ class PackBuilder {
     const schedule::SliceCost& back =
         cost.backward[static_cast<std::size_t>(settings_of(segment.group).mode.most)];
     if (!settings_of(segment.group).same_packs) {
-      const schedule::SliceCost& slice = pass == Pass::forward ? cost.forward : back;
+      const schedule::SliceCost slice = measure_of(i, pass == Pass::forward ? cost.forward : back);
       add_packs(segment.group, schedule::cut_packs(segment.samples, pass, slice, rules), pass);
       return;
     }
@@ -167,9 +167,26 @@ class PackBuilder {
       const schedule::SliceCost both{cost.forward.per_slice + back.per_slice,
                                      cost.forward.per_token + back.per_token,
                                      cost.forward.per_pair2 + back.per_pair2};
-      symmetric_[i] = pack_symmetrically(segment.samples, both, rules.units, rules);
+      symmetric_[i] = pack_symmetrically(segment.samples, measure_of(i, both), rules.units, rules);
     }
     add_packs(segment.group, symmetric_[i].cuts(pass), pass);
+  }
+
+  /// By what packs of a segment are cut: time, or tokens at the segment's mean time of a token, or
+  /// half of either.
+  [[nodiscard]] schedule::SliceCost measure_of(std::size_t i,
+                                               const schedule::SliceCost& time) const {
+    const PackBalance balance = settings_of(segments_[i].group).balance;
+    if (balance == PackBalance::time) return time;
+    Int128 work = 0;
+    std::int64_t tokens = 0;
+    for (const schedule::QueuedSample& sample : segments_[i].samples) {
+      work += time.slice({}, sample.length);
+      tokens += sample.length.value;
+    }
+    const auto mean = std::max<std::int64_t>(1, static_cast<std::int64_t>(work / tokens));
+    if (balance == PackBalance::tokens) return {0, mean, 0};
+    return {time.per_slice / 2, (time.per_token + mean + 1) / 2, time.per_pair2 / 2};
   }
 
   [[nodiscard]] schedule::CutRules rules_of(std::size_t i, Pass pass) const {
@@ -194,6 +211,11 @@ class PackBuilder {
     if (component_) full = assigned_.sampled[*component_].part_of(full);
     rules.units =
         segment_units(work_[counted][i], most_[counted][component_of(segment.group)], full);
+    if (wanted.short_blocks && wanted.chunks > 1) {
+      // A block of fewer packs than stages leaves some of them idle.
+      const std::int64_t stages = plan_.parallel.pp;
+      rules.units = std::max<std::int64_t>(1, (rules.units + stages / 2) / stages) * stages;
+    }
     if (request.max_units) {
       rules.front = rules.back = {};
       rules.units = std::max<std::int64_t>(

@@ -49,8 +49,9 @@ inline constexpr std::size_t kManySamples = 65'536;
 
 /// The ideas of each search of a request, all of `options` first. A climb over all settings may end
 /// where one without some of them does not pass by. So a thorough effort, and a normal one without
-/// many samples, searches each space without one idea too: each is a planner by itself, and none of
-/// them ends ahead.
+/// many samples, searches each space without consolidation and one idea too: each is a planner by
+/// itself, and none of them ends ahead. What these leave of the budget is for all other ideas
+/// without consolidation.
 [[nodiscard]] inline std::vector<SlimpackOptions> slimpack_parts(const PlanRequest& request,
                                                                  const SlimpackOptions& options) {
   std::vector<SlimpackOptions> parts{options};
@@ -59,15 +60,25 @@ inline constexpr std::size_t kManySamples = 65'536;
       (request.effort == Effort::normal && many)) {
     return parts;
   }
+  SlimpackOptions plain = options;
+  plain.consolidation = false;
   for (bool SlimpackOptions::* idea :
        {&SlimpackOptions::asymmetric, &SlimpackOptions::slicing, &SlimpackOptions::merging,
         &SlimpackOptions::shard_head, &SlimpackOptions::weights}) {
     // Weights that have to be apart leave no space without them.
     if (idea == &SlimpackOptions::weights && request.weights == WeightGradients::apart) continue;
-    parts.push_back(options);
+    parts.push_back(plain);
     parts.back().*idea = false;
   }
+  parts.push_back(plain);
   return parts;
+}
+
+/// Whether a budget has half of what one search may spend.
+[[nodiscard]] inline bool pays_for_more(const PlanRequest& request,
+                                        const SimulationCounter& counter) noexcept {
+  const auto samples = static_cast<std::int64_t>(request.batch.samples.size());
+  return 2 * counter.left() >= search_evaluations(request.effort, samples) * counter.step_devices();
 }
 
 /// The stages of one search of a request. Every simulation passes the counter, whose budget is
@@ -91,7 +102,8 @@ inline constexpr std::size_t kManySamples = 65'536;
     const std::int64_t all = search_evaluations(effort, samples);
     std::int64_t most = all / 4 * 3;
     if (effort == Effort::normal) most = few ? 2 * most : most / 2;
-    stages.push_back({effort, most - before, counter.left() - all * counter.step_devices()});
+    stages.push_back({effort, most - before,
+                      std::max<std::int64_t>(0, counter.left() - all * counter.step_devices())});
     before = most;
     if (effort == request.effort) break;
   }
@@ -248,11 +260,21 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
     const Plan* plan = plan_in(outcome.result);
     return plan == nullptr ? Nanos::max() : plan->prediction.iteration;
   };
-  std::vector<std::size_t> whole;  // how many values each setting has
-  for (const SlimpackOptions& part : detail::slimpack_parts(request, options)) {
+  const std::vector<SlimpackOptions> parts = detail::slimpack_parts(request, options);
+  const auto sizes = [&](const SlimpackOptions& part) {
+    return slimpack_space(problem, part, request.effort).sizes();
+  };
+  for (const SlimpackOptions& part : parts) {
     const SlimpackSpace values = slimpack_space(problem, part, request.effort);
-    if (values.sizes() == whole) continue;  // no setting has more values with this idea
-    if (whole.empty()) whole = values.sizes();
+    // Where no setting has more values with an idea, the space without it is that of the last part,
+    // which may be that of the first and has what the others leave.
+    const bool first = &part == &parts.front();
+    const bool last = &part == &parts.back();
+    if (!first && !last && values.sizes() == sizes(parts.back())) continue;
+    if (!first && last &&
+        (values.sizes() == sizes(parts.front()) || !detail::pays_for_more(request, counter))) {
+      continue;
+    }
     const SlimpackCandidates candidates(scores, values);
     for (const detail::SlimpackStage& stage : detail::slimpack_stages(request, counter)) {
       const SlimpackSpace space = slimpack_space(problem, part, stage.effort);

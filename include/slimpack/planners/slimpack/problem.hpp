@@ -13,6 +13,7 @@
 #include "slimpack/cost/any_model.hpp"
 #include "slimpack/cost/links.hpp"
 #include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/detail/lengths.hpp"
@@ -78,10 +79,18 @@ class SlimpackProblem {
     return needs;
   }
   /// Time of each rank of a group of `ranks` that shares a sample, in the unit of needs; `costs`
-  /// are those of the group. The sample has a pack of each pass for itself.
+  /// are those of the group. The sample is in packs with others, or has one of each pass for itself
+  /// (`own_packs`).
   [[nodiscard]] std::int64_t part(Tokens length, const ModeChoice& mode, const PassCosts& costs,
-                                  std::int32_t ranks) const {
-    return scaled(work(costs, length, mode.of(length), ranks) + costs.pack);
+                                  std::int32_t ranks, bool own_packs) const {
+    // The first rank owns the first block of every sample: of many short ones it has most.
+    const CpShard first{0, ranks, frame_.memory.cp_block_tokens};
+    const std::int64_t uneven = first.before(length).value * ranks - length.value;
+    const auto recompute = static_cast<std::size_t>(mode.of(length));
+    const Int128 rows =
+        Int128{costs.forward.per_token + costs.backward[recompute].per_token} * uneven;
+    return scaled(std::max<Int128>(0, work(costs, length, mode.of(length), ranks) + rows) +
+                  (own_packs ? costs.pack : 0));
   }
 
   /// Mean work of a rank in a pass, in nanoseconds over 2^20, if each sample is on one rank and

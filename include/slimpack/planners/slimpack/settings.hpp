@@ -23,6 +23,9 @@ namespace planners {
 /// Samples of a rank in its queue: longest first, shortest first, or short ones at both ends.
 enum class QueueOrder : std::uint8_t { long_first, short_first, pyramid };
 
+/// What the packs of a pass are equal in: time, tokens, or half in either. Memory goes with tokens.
+enum class PackBalance : std::uint8_t { time, both, tokens };
+
 /// How devices get their orders: by list scheduling, or slot by slot.
 enum class OrderRule : std::uint8_t { list, lockstep };
 
@@ -35,6 +38,9 @@ enum class WeightRule : std::uint8_t { with, tail, apart };
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<planners::QueueOrder>{
     "long-first", "short-first", "pyramid"};
+template <>
+inline constexpr std::array<std::string_view, 3> kWords<planners::PackBalance>{"time", "both",
+                                                                               "tokens"};
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<planners::OrderRule>{"list", "lockstep"};
 template <>
@@ -52,21 +58,26 @@ struct SlimpackSettings {
   std::int32_t head_batch = 1;                ///< packs that run their H back to back, if sharded
   std::int64_t units = 1;                     ///< full forward packs that a rank's queue is worth
   bool whole_samples = false;                 ///< no sample is cut
+  PackBalance balance = PackBalance::time;    ///< what packs are equal in
   bool same_packs = false;                    ///< both passes have the same packs, without ramps
   std::int64_t backward_permille = 1000;      ///< backward packs, to so many thousandths of these
   schedule::Ramp ramp;                        ///< at both ends of each queue
   QueueOrder order = QueueOrder::long_first;  ///< of a rank's own samples
   /// Samples that take more than so many thousandths of a rank's mean time may be shared; 0: none.
   std::int64_t cp_threshold_permille = 0;
-  std::int32_t widest_group = 1;             ///< most ranks that share a sample, where any do
+  std::int32_t widest_group = 1;             ///< most ranks that share such a sample
+  std::int32_t narrowest_group = 1;          ///< ranks that share every other sample
   std::int32_t chunks = 1;                   ///< virtual stages of a device
   DeviceOrder devices = DeviceOrder::ranks;  ///< placement of (dp, pp)
   OrderRule rule = OrderRule::list;          ///< how device orders are made
   std::int32_t forward_queue = 1;  ///< F that list scheduling keeps waiting at the next stage
+  bool short_blocks = false;       ///< as many packs as stages pass chunk after chunk together
   WeightRule weights = WeightRule::with;  ///< packs that leave weights apart, by list scheduling
 
   /// Whether ranks may share samples.
-  [[nodiscard]] constexpr bool shares() const noexcept { return cp_threshold_permille > 0; }
+  [[nodiscard]] constexpr bool shares() const noexcept {
+    return cp_threshold_permille > 0 || narrowest_group > 1;
+  }
   /// Full backward packs that a rank's queue is worth.
   [[nodiscard]] constexpr std::int64_t backward_units() const noexcept {
     return std::max<std::int64_t>(1, units * backward_permille / 1000);

@@ -38,7 +38,8 @@ struct SlimpackVariant {
   SlimpackOptions options;       ///< the ideas that it uses
 };
 
-/// slimpack, and its ablations: each the same code with one idea switched off.
+/// slimpack, and its ablations: each the same code with one idea switched off, and without
+/// consolidation, which would make up for a part of it.
 inline constexpr std::array<SlimpackVariant, 6> kSlimpackVariants{{
     {"slimpack",
      "slimpack: balanced slices, packs of their own for each pass, long samples in "
@@ -46,11 +47,17 @@ inline constexpr std::array<SlimpackVariant, 6> kSlimpackVariants{{
      {}},
     {"slimpack-symmetric",
      "slimpack with the same packs forward and backward",
-     {.asymmetric = false}},
-    {"slimpack-samples", "slimpack on whole samples", {.slicing = false}},
-    {"slimpack-unmerged", "slimpack with every sample on one rank", {.merging = false}},
-    {"slimpack-lasthead", "slimpack with the head on the last stage", {.shard_head = false}},
-    {"slimpack-fused", "slimpack with the gradients of weights in B", {.weights = false}},
+     {.asymmetric = false, .consolidation = false}},
+    {"slimpack-samples", "slimpack on whole samples", {.slicing = false, .consolidation = false}},
+    {"slimpack-unmerged",
+     "slimpack with every sample on one rank",
+     {.merging = false, .consolidation = false}},
+    {"slimpack-lasthead",
+     "slimpack with the head on the last stage",
+     {.shard_head = false, .consolidation = false}},
+    {"slimpack-fused",
+     "slimpack with the gradients of weights in B",
+     {.weights = false, .consolidation = false}},
 }};
 
 /// The entry of a variant in a list of planners.

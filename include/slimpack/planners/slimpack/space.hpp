@@ -59,16 +59,21 @@ class SlimpackSpaceMaker {
     layout_.units = add("units", &SlimpackSettings::units, units, {.ordered = true});
     const auto own_packs = [](const SlimpackSettings& settings) { return !settings.same_packs; };
     layout_.packs = add("same_packs", &SlimpackSettings::same_packs, {packs_values()});
+    layout_.balance =
+        add("balance", &SlimpackSettings::balance, {balance_values()}, {.ordered = true});
     layout_.chunks =
         add("chunks", &SlimpackSettings::chunks, chunks, {.ordered = true, .shared = true});
     layout_.threshold =
         add("merge_threshold", &SlimpackSettings::cp_threshold_permille, {threshold_values()},
             {.ordered = true, .shared = true}, threshold_text);
-    layout_.widest =
-        add("widest_group", &SlimpackSettings::widest_group, {widest_values()},
-            {.shared = true,
-             .applies = [](const SlimpackSettings& settings) { return settings.shares(); },
-             .neutral = 0});
+    layout_.widest = add(
+        "widest_group", &SlimpackSettings::widest_group, {widest_values()},
+        {.shared = true,
+         .applies =
+             [](const SlimpackSettings& settings) { return settings.cp_threshold_permille > 0; },
+         .neutral = 0});
+    layout_.narrowest = add("narrowest_group", &SlimpackSettings::narrowest_group,
+                            {narrowest_values()}, {.ordered = true, .shared = true});
     layout_.order = add("order", &SlimpackSettings::order,
                         {{QueueOrder::long_first, QueueOrder::short_first, QueueOrder::pyramid}});
     const Values<std::int32_t> batches = head_batch_values(heads);
@@ -103,6 +108,12 @@ class SlimpackSpaceMaker {
         {.ordered = true, .applies = own_packs, .neutral = backward.start});
     layout_.devices = add("devices", &SlimpackSettings::devices, device_values(),
                           {.ordered = true, .shared = true});
+    std::vector<bool> blocks{false};
+    if (options_.consolidation && pipelined && chunks.values.back() > 1) blocks.push_back(true);
+    layout_.blocks =
+        add("short_blocks", &SlimpackSettings::short_blocks, {blocks},
+            {.applies = [](const SlimpackSettings& settings) { return settings.chunks > 1; },
+             .neutral = 0});
     std::vector<std::int32_t> queues{1};
     if (pipelined) queues.push_back(2);
     add("forward_queue", &SlimpackSettings::forward_queue, {queues},
@@ -223,6 +234,20 @@ class SlimpackSpaceMaker {
     }
     if (most != usual && widest.back() != most) widest.push_back(most);
     return widest;
+  }
+  /// The ranks that share every sample, or every one that is not long: divisors of all ranks.
+  [[nodiscard]] std::vector<std::int32_t> narrowest_values() const {
+    const std::int32_t most = std::min(request_.dp, request_.max_cp.value_or(request_.dp));
+    std::vector<std::int32_t> narrowest{1};
+    if (!options_.merging || !options_.consolidation) return narrowest;
+    for (std::int32_t ranks = 2; ranks <= most; ++ranks) {
+      if (request_.dp % ranks == 0) narrowest.push_back(ranks);
+    }
+    return narrowest;
+  }
+  [[nodiscard]] std::vector<PackBalance> balance_values() const {
+    if (!options_.consolidation || request_.max_units) return {PackBalance::time};
+    return {PackBalance::time, PackBalance::both, PackBalance::tokens};
   }
   [[nodiscard]] Values<std::int64_t> backward_values() const {
     if (!options_.asymmetric || request_.max_units) return {{1000}};

@@ -47,8 +47,8 @@ struct SpaceLayout {
   std::vector<ModeChoice> modes;
   std::vector<std::int64_t> unit_values;
   std::vector<std::int32_t> chunk_values;
-  Setting mode, head, head_batch, units, whole, packs, threshold, widest, order, chunks, devices,
-      rule, weights;
+  Setting mode, head, head_batch, units, whole, packs, balance, threshold, widest, narrowest, order,
+      chunks, blocks, devices, rule, weights;
   std::size_t usual_chunks = 0;          ///< the value of `chunks` at which interleaved starts are
   std::size_t widest_most = 0;           ///< the value of `widest` that is greatest
   bool many_packs = false;               ///< fill and drain do not count
@@ -104,6 +104,17 @@ class SlimpackStarts {
       add_start(
           mode_at(light, Kind::uniform),
           {.shares = true, .wide = true, .two_chunks = true, .same_packs = true, .whole = true}, 1);
+    }
+    // As other systems have them: few packs in short blocks, of whole samples, of equal tokens, or
+    // all on several ranks.
+    if (layout_.blocks.size > 1) {
+      add_start(mode_at(none, Kind::uniform), {.same_packs = true, .few_packs = true}, 0);
+      add_start(mode_at(light, Kind::uniform),
+                {.same_packs = true, .few_packs = true, .tokens = true}, 0);
+    }
+    for (std::size_t narrowest = 1; narrowest < layout_.narrowest.size; ++narrowest) {
+      add_start(mode_at(none, Kind::uniform),
+                {.same_packs = true, .few_packs = true, .narrowest = narrowest}, 0);
     }
     add_start(mode_at(light, Kind::uniform), {.interleaved = true}, 1);
     add_start(mode_at(light, Kind::uniform), {.same_packs = true}, 2);
@@ -223,11 +234,15 @@ class SlimpackStarts {
     bool interleaved = false;  ///< the usual most chunks, else lockstep
     bool two_chunks = false;   ///< two of them, or as many as there may be if fewer
     bool short_first = false;
-    bool few = false;         ///< of those that share, only the longest, two ranks each
-    bool same_packs = false;  ///< in both passes
-    bool whole = false;       ///< samples are not cut
-    bool last_head = false;   ///< the head on the last stage, where it may be elsewhere
-    bool apart = false;       ///< gradients of weights in packs of their own, where they may be
+    bool few = false;           ///< of those that share, only the longest, two ranks each
+    bool same_packs = false;    ///< in both passes
+    bool whole = false;         ///< samples are not cut
+    bool last_head = false;     ///< the head on the last stage, where it may be elsewhere
+    bool apart = false;         ///< gradients of weights in packs of their own, where they may be
+    bool few_packs = false;     ///< less than half as many as usual, most chunks in short blocks,
+                                ///< and the head on the last stage
+    bool tokens = false;        ///< packs of equal tokens
+    std::size_t narrowest = 0;  ///< the value of the ranks that share every sample
   };
   /// Adds a start whose number of packs is `finer` values above the usual one.
   void add_start(std::size_t mode, StartKind kind, std::size_t finer) {
@@ -241,6 +256,23 @@ class SlimpackStarts {
     if (layout_.many_packs && !kind.shares && mode + 1 < layout_.modes.size()) finer = 0;
     if (kind.apart) point[layout_.weights.position] = layout_.weights.size - 1;
     if (kind.last_head) point[layout_.head.position] = *layout_.last_head;
+    if (kind.few_packs) {
+      point[layout_.chunks.position] = layout_.chunks.size - 1;
+      point[layout_.blocks.position] = layout_.blocks.size - 1;
+      if (layout_.last_head) point[layout_.head.position] = *layout_.last_head;
+      units -= std::min<std::size_t>(units, 3);
+    } else if (kind.interleaved) {
+      point[layout_.chunks.position] = layout_.usual_chunks;
+      // Chunks shorten fill and drain, so larger packs will do; they are planned sooner.
+      if (effort_ == Effort::fast) units -= std::min(units, layout_.usual_chunks);
+    } else if (kind.two_chunks) {
+      point[layout_.chunks.position] = std::min<std::size_t>(1, layout_.usual_chunks);
+    } else {
+      point[layout_.rule.position] = layout_.rule.size - 1;
+    }
+    if (kind.tokens) point[layout_.balance.position] = layout_.balance.size - 1;
+    point[layout_.narrowest.position] = kind.narrowest;
+    if (kind.narrowest > 0) point[layout_.devices.position] = layout_.devices.size - 1;
     if (kind.same_packs) point[layout_.packs.position] = layout_.packs.size - 1;
     if (kind.whole) point[layout_.whole.position] = layout_.whole.size - 1;
     if (kind.shares) {
@@ -252,15 +284,6 @@ class SlimpackStarts {
         point[layout_.threshold.position] = 1;
         if (layout_.widest.size > 1) point[layout_.widest.position] = 1;
       }
-    }
-    if (kind.interleaved) {
-      point[layout_.chunks.position] = layout_.usual_chunks;
-      // Chunks shorten fill and drain, so larger packs will do; they are planned sooner.
-      if (effort_ == Effort::fast) units -= std::min(units, layout_.usual_chunks);
-    } else if (kind.two_chunks) {
-      point[layout_.chunks.position] = std::min<std::size_t>(1, layout_.usual_chunks);
-    } else {
-      point[layout_.rule.position] = layout_.rule.size - 1;
     }
     units = std::min(units + finer, layout_.units.size - 1);
     units = fitting_units(layout_.modes[mode], units);

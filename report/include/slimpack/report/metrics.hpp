@@ -21,16 +21,17 @@ namespace slimpack::report {
 
 /// Figures of one simulated step (docs/reports.md). A ratio whose denominator is zero is zero.
 struct Metrics {
-  Nanos iteration;          ///< simulated time of the step
-  Nanos ideal;              ///< bare compute, spread evenly over all devices (`ideal_time`)
-  Nanos lower_bound;        ///< as the plan's prediction has it, 0 where it has none
-  double efficiency = 0;    ///< ideal over iteration
-  double tokens_per_s = 0;  ///< tokens of all samples
-  double mfu = 0;           ///< `model_flops` over what all devices could do at peak
-  double bubble = 0;        ///< part of the devices' time in which they do not compute
-  double dp_imbalance = 0;  ///< most over mean compute of a data-parallel rank
-  double forward_cv = 0;    ///< standard deviation over mean of forward MicroPacks' compute times
-  double backward_cv = 0;   ///< the same of backward MicroPacks
+  Nanos iteration;           ///< simulated time of the step
+  Nanos ideal;               ///< bare compute, spread evenly over all devices (`ideal_time`)
+  Nanos lower_bound;         ///< as the plan's prediction has it, 0 where it has none
+  double efficiency = 0;     ///< ideal over iteration
+  double tokens_per_s = 0;   ///< tokens of all samples
+  double mfu = 0;            ///< `model_flops` over what all devices could do at peak
+  double bubble = 0;         ///< part of the devices' time in which they do not compute
+  double dp_imbalance = 0;   ///< most over mean compute of a data-parallel rank
+  double dp_over_least = 0;  ///< fullest rank over the least that any assignment has of it
+  double forward_cv = 0;     ///< standard deviation over mean of forward MicroPacks' compute times
+  double backward_cv = 0;    ///< the same of backward MicroPacks
   std::array<Nanos, sim::kGapCauses> gaps{};  ///< sums over devices
   Bytes peak;                                 ///< most of any device
   sim::DeviceId peak_device{};                ///< the first that holds it

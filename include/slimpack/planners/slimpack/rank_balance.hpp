@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// How near a plan's data-parallel ranks come to the least that its fullest rank could have.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "slimpack/core/int128.hpp"
+#include "slimpack/core/units.hpp"
+#include "slimpack/cost/any_model.hpp"
+#include "slimpack/cost/links.hpp"
+#include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/search/detail/recompute_by_length.hpp"
+#include "slimpack/planners/slimpack/slice_costs.hpp"
+#include "slimpack/schedule/assign_bound.hpp"
+
+namespace slimpack::planners {
+
+/// Loads of data-parallel ranks by what samples cost where they lie in large packs: F and B on the
+/// fullest stage with the plan's recomputation, exchange included, but neither the cost of a unit
+/// by itself nor any wait. In nanoseconds.
+struct RankBalance {
+  double mean = 0;     ///< of all ranks, as the plan has them
+  double fullest = 0;  ///< the rank with most
+  /// What no assignment of these samples has less of on its fullest rank (`least_fullest_load`),
+  /// every group exchanging over links inside a node as far as a node has room for it.
+  double least = 0;
+};
+
+namespace detail {
+
+/// Prices whole samples on groups of ranks.
+class SamplePrices {
+ public:
+  explicit SamplePrices(const Plan& plan)
+      : plan_(plan), model_(make_model(plan)), modes_(plan.samples.size()) {
+    stage_.layers = most_layers(plan.stages, plan.parallel.pp);
+    stage_.tensor_parallel = plan.parallel.tp;
+    stage_.tensor_link = plan.cluster.inside;
+    for (const MicroPack& pack : plan.micropacks) {
+      if (pack.pass != Pass::backward) continue;
+      for (const Slice& slice : pack.slices) {
+        Recompute& mode = modes_[index(slice.sample)];
+        mode = std::max(mode, pack.recompute);
+      }
+    }
+  }
+
+  /// Time on each of so many ranks that exchange over this link, never below an even part of the
+  /// time on one rank; `even` is the least that it may be where rows divide evenly.
+  [[nodiscard]] std::int64_t time(std::size_t sample, std::int32_t ranks, bool near,
+                                  bool even) const {
+    const std::int64_t alone = price(sample, 1, true, true);
+    if (ranks == 1) return alone;
+    return std::max((alone + ranks - 1) / ranks, price(sample, ranks, near, even));
+  }
+  /// Of a nanosecond: times are in sixteenths, so that none is lost.
+  static constexpr std::int64_t kPerNano = 16;
+
+ private:
+  static constexpr std::int64_t kNanosParts = kCostScale / kPerNano;
+
+  [[nodiscard]] std::int64_t price(std::size_t sample, std::int32_t ranks, bool near,
+                                   bool even) const {
+    auto found = costs_.find({ranks, near});
+    if (found == costs_.end()) {
+      StageLoad stage = stage_;
+      stage.exchange_link = near ? plan_.cluster.inside : plan_.cluster.between;
+      found =
+          costs_.emplace(std::pair(ranks, near), CostProbe(model_, stage, ranks).passes()).first;
+    }
+    const Tokens length = plan_.samples[sample];
+    const PassCosts& costs = found->second;
+    const schedule::SliceCost& back = costs.backward[static_cast<std::size_t>(modes_[sample])];
+    Int128 work = costs.forward.slice({}, length) + back.slice({}, length);
+    if (!even) {
+      const CpShard first{0, ranks, plan_.memory.cp_block_tokens};
+      const std::int64_t rows = first.before(length).value * ranks - length.value;
+      work += Int128{costs.forward.per_token + back.per_token} * std::max<std::int64_t>(0, rows);
+    }
+    return static_cast<std::int64_t>(work / kNanosParts) + 1;
+  }
+
+  const Plan& plan_;
+  AnyModel model_;
+  StageLoad stage_;
+  std::vector<Recompute> modes_;  // by sample
+  mutable std::map<std::pair<std::int32_t, bool>, PassCosts> costs_;
+};
+
+}  // namespace detail
+
+/// The balance of a plan's ranks. `fullest` is at least `least`. O(samples log samples).
+[[nodiscard]] inline RankBalance rank_balance(const Plan& plan) {
+  const detail::SamplePrices prices(plan);
+  const Links links(plan);
+  std::vector<bool> near;  // by group
+  for (const auto& group : plan.groups) {
+    near.push_back(links.ranks(group, 0) == plan.cluster.inside);
+  }
+  const auto scaled = [](double load) { return load / detail::SamplePrices::kPerNano; };
+  std::vector<std::int64_t> load(static_cast<std::size_t>(plan.parallel.dp));
+  for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
+    const std::size_t group = index(plan.sample_group[sample]);
+    const auto ranks = static_cast<std::int32_t>(plan.groups[group].size());
+    const std::int64_t each = prices.time(sample, ranks, near[group], false);
+    for (const std::int32_t rank : plan.groups[group]) {
+      load[static_cast<std::size_t>(rank)] += each;
+    }
+  }
+  std::vector<std::int64_t> times;
+  for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
+    times.push_back(prices.time(sample, 1, true, true));
+  }
+  const std::int64_t node = std::max<std::int64_t>(
+      1, plan.cluster.devices_per_node / std::max<std::int64_t>(1, plan.parallel.tp));
+  const std::int64_t least = schedule::least_fullest_load(
+      times, plan.parallel.dp, plan.parallel.dp, [&](std::size_t sample, std::int32_t ranks) {
+        return prices.time(sample, ranks, ranks <= node, true);
+      });
+  const auto sum = std::accumulate(load.begin(), load.end(), 0.0);
+  const auto fullest = static_cast<double>(*std::max_element(load.begin(), load.end()));
+  return {scaled(sum / static_cast<double>(load.size())), scaled(fullest),
+          scaled(static_cast<double>(least))};
+}
+
+}  // namespace slimpack::planners
