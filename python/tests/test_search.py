@@ -85,7 +85,7 @@ def test_an_exception_of_the_progress_callback_ends_a_search():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        _core.plan(drawn_lengths(3, 20000, 30000), words(LONG), "slimpack", False, report)
+        _core.plan(drawn_lengths(3, 20000, 30000), words(LONG), "slimpack", report)
 
 
 def test_other_threads_run_while_planning():
