@@ -4,7 +4,8 @@
 plans scaled down (bench/execute_scaled.cpp): loss and gradients must equal those of the unsliced
 oracle. Settings are those of slimpack's results in the store with at most so many devices.
 
-    bench/execute_scaled.py build/release/bin --devices 64
+    bench/execute_scaled.py build/release/bin                # all of them, some minutes each on two cores
+    bench/execute_scaled.py build/release/bin --devices 16 --least-tp 2
 """
 import argparse
 import json
@@ -16,7 +17,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def settings(store, planner, devices):
+def settings(store, planner, devices, least_tp):
     """The results to plan again, each setting with its degrees once."""
     seen = set()
     for line in store.read_text().splitlines():
@@ -24,7 +25,7 @@ def settings(store, planner, devices):
         if result.get("planner") != planner or not result["feasible"]:
             continue
         cell = result["cell"]
-        if cell["gpus"] > devices:
+        if cell["gpus"] > devices or result["degrees"]["tp"] < least_tp:
             continue
         key = tuple(str(cell.get(name)) for name in ("set", "model", "cluster", "context", "samples", "seed"))
         key += tuple(result["degrees"].values())
@@ -40,10 +41,12 @@ def main():
     parser.add_argument("--store", type=pathlib.Path, default=HERE / "results/evaluation.jsonl")
     parser.add_argument("--planner", default="slimpack")
     parser.add_argument("--devices", type=int, default=64, help="at most so many")
+    parser.add_argument("--least-tp", type=int, default=1, help="tensor-parallel devices at least")
     parser.add_argument("--first", type=int, help="only so many settings, those of the fewest devices")
     arguments = parser.parse_args()
     matrix = json.loads(arguments.matrix.read_text())
-    todo = sorted(settings(arguments.store, arguments.planner, arguments.devices), key=lambda s: s[0]["gpus"])
+    found = settings(arguments.store, arguments.planner, arguments.devices, arguments.least_tp)
+    todo = sorted(found, key=lambda setting: setting[0]["gpus"])
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for number, (cell, degrees) in enumerate(todo[: arguments.first]):

@@ -19,6 +19,7 @@
 #include "slimpack/cost/price.hpp"
 #include "slimpack/io/file_bytes.hpp"
 #include "slimpack/io/plan_json.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "slimpack_cpu/check_plan.hpp"
@@ -107,7 +108,7 @@ int run(const std::string& path, std::uint64_t seed) {
   const auto began = std::chrono::steady_clock::now();
   const slimpack::cpu::PlanCheck check = slimpack::cpu::check_plan(plan, data, seed);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  std::printf("executed on %zu threads and once unsliced, %.1f s\n", plan.schedule.size(),
+  std::printf("executed on %zu threads and once unsliced, %.1f s\n", device_count(plan),
               took.count());
   std::printf("  loss      %.15f\n  unsliced  %.15f   relative difference %.1e\n", check.loss,
               check.reference, check.loss_difference);

@@ -296,9 +296,11 @@ class BasicDevice {
                                    tensor);
       const LayerTensors<Out> gradients = layer_of<Out>(gradients_, model_layer);
       const std::vector<WeightRows<Number>> rows = weight_rows(call, layer);
-      for (std::size_t i = 0; i < rows.size(); ++i) {
-        work.add_weight_gradients(gradients, std::span(rows).subspan(i, 1));
-      }
+      for_each_group(
+          rows.size(), [&](std::size_t i) { return rows[i].run.rows; }, group_rows_,
+          [&](std::size_t first, std::size_t count) {
+            work.add_weight_gradients(gradients, std::span(rows).subspan(first, count));
+          });
       if (call.releases) buckets_.pass(model_layer, queue_on(link));
     }
   }
@@ -541,7 +543,8 @@ class BasicDevice {
   /// Calls visit(first piece, number of pieces) for groups of pieces.
   template <std::invocable<std::size_t, std::size_t> Visit>
   void by_group(Pieces pieces, Visit visit) const {
-    for_each_group(pieces, group_rows_, visit);
+    for_each_group(
+        pieces.size(), [&](std::size_t i) { return pieces[i].rows; }, group_rows_, visit);
   }
 
   /// Calls visit(run of tokens, first own row among those of the pack, own rows, tokens) for the

@@ -123,15 +123,14 @@ template <std::floating_point Number>
   return part;
 }
 
-/// Calls visit(first piece, number of pieces) for runs of pieces that together have `most` rows, or
-/// are one larger piece.
-template <std::floating_point Number, std::invocable<std::size_t, std::size_t> Visit>
-void for_each_group(std::span<const PieceRows<Number>> pieces, std::int64_t most, Visit visit) {
-  for (std::size_t first = 0; first < pieces.size();) {
+/// Calls visit(first piece, number of pieces) for runs of `count` pieces, of rows(piece) each, that
+/// together have at most `most` rows, or are one larger piece.
+template <std::invocable<std::size_t> Rows, std::invocable<std::size_t, std::size_t> Visit>
+void for_each_group(std::size_t count, Rows rows, std::int64_t most, Visit visit) {
+  for (std::size_t first = 0; first < count;) {
     std::size_t end = first;
-    for (std::int64_t rows = 0;
-         end < pieces.size() && (end == first || rows + pieces[end].rows <= most); ++end) {
-      rows += pieces[end].rows;
+    for (std::int64_t all = 0; end < count && (end == first || all + rows(end) <= most); ++end) {
+      all += rows(end);
     }
     visit(first, end - first);
     first = end;
