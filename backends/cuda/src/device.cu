@@ -19,6 +19,9 @@ namespace {
 /// What kernels may ask for on a device, in the context that is current to this thread.
 thread_local std::map<std::pair<const void*, int>, std::size_t> allowed;
 
+/// Multiprocessors of the partition that is current to this thread, 0 where there is none.
+thread_local int partition_size = 0;
+
 /// Destructors must not throw, and nobody else would see the error.
 void log_failure(cudaError_t error, const char* what) noexcept {
   if (error == cudaSuccess || error == cudaErrorCudartUnloading) return;
@@ -133,6 +136,23 @@ Capability current_capability() {
   return found;
 }
 
+int current_multiprocessors() {
+  if (partition_size > 0) return partition_size;
+  constexpr std::size_t kKept = 64;
+  static std::array<std::atomic<int>, kKept> known{};  // 0: not asked yet
+  int device = 0, found = 0;
+  SLIMPACK_CUDA_CHECK(cudaGetDevice(&device));
+  const auto at = static_cast<std::size_t>(device);
+  if (at < kKept) found = known[at].load(std::memory_order_relaxed);
+  if (found > 0) return found;
+  SLIMPACK_CUDA_CHECK(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device));
+  if (at < kKept) known[at].store(found, std::memory_order_relaxed);
+  return found;
+}
+void set_partition_size(int multiprocessors) {
+  partition_size = multiprocessors;
+}
+
 void allow_shared_memory(const void* kernel, std::size_t bytes) {
   int device = 0;
   SLIMPACK_CUDA_CHECK(cudaGetDevice(&device));
@@ -192,6 +212,7 @@ int device_count() {
 void set_device(int device) {
   SLIMPACK_CUDA_CHECK(cudaSetDevice(device));
   detail::forget_shared_memory();
+  detail::set_partition_size(0);
 }
 void reach_memory_of(int device) {
   const cudaError_t result = cudaDeviceEnablePeerAccess(device, 0);

@@ -125,8 +125,7 @@ struct QueryBlock {
   int active;                ///< consumers with queries
   int tiles;                 ///< of keys that some query sees
 };
-SLIMPACK_DEVICE QueryBlock query_block(const Work& work) {
-  const int block = static_cast<int>(simt::block_index());
+SLIMPACK_DEVICE QueryBlock query_block(const Work& work, int block) {
   const QueryTile tile = work.query_tiles[block / work.heads];
   const AttentionSegment segment = work.segments[tile.segment];
   const int rows = std::min(int{kQueryTile}, segment.rows - tile.first);

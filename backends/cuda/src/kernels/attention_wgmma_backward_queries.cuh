@@ -170,7 +170,7 @@ SLIMPACK_DEVICE void attention_backward_queries(Out* dquery, const simt::TileMap
                                                 const simt::TileMap& dout,
                                                 const BackwardTask& task) {
   using Shared = QueryShared<kHeadDim>;
-  const QueryBlock at = query_block(task.work);
+  const QueryBlock at = query_block(task.work, static_cast<int>(simt::block_index()));
   run_roles(
       at.active,
       [&](std::uint32_t base) {

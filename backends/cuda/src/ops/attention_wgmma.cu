@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/attention_wgmma.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -9,6 +10,7 @@
 #include "kernels/attention_wgmma_backward_fused.cuh"
 #include "kernels/attention_wgmma_backward_queries.cuh"
 #include "kernels/attention_wgmma_forward.cuh"
+#include "ops/capability.hpp"
 #include "ops/launch.hpp"
 #include "ops/tile_map.hpp"
 #include "slimpack/core/error.hpp"
@@ -96,11 +98,13 @@ void forward(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum, DeviceSpan<cons
              DeviceSpan<const Bf16> key, DeviceSpan<const Bf16> value, const AttentionWork& work,
              const AttentionShape& shape, StreamView stream) {
   const auto [query_width, key_width] = widths(shape);
-  start(forward_kernel<kHeadDim>,
-        {block_count(work.query_tiles.size, shape.heads), wgmma::kThreads,
-         wgmma::ForwardShared<kHeadDim>::kBytes},
+  // One block fits on a multiprocessor.
+  const unsigned items = block_count(work.query_tiles.size, shape.heads);
+  const auto blocks = std::min(items, static_cast<unsigned>(current_multiprocessors()));
+  start(forward_kernel<kHeadDim>, {blocks, wgmma::kThreads, wgmma::ForwardShared<kHeadDim>::kBytes},
         stream, tile_map(query, query_width), tile_map(key, key_width), tile_map(value, key_width),
-        wgmma::ForwardTask{kernel_work(work, shape), output.data, log_sum.data});
+        wgmma::ForwardTask{kernel_work(work, shape), output.data, log_sum.data,
+                           static_cast<int>(items)});
 }
 
 template <int kHeadDim, class Out>
