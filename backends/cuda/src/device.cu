@@ -19,6 +19,9 @@ namespace {
 /// What kernels may ask for on a device, in the context that is current to this thread.
 thread_local std::map<std::pair<const void*, int>, std::size_t> allowed;
 
+/// Devices of which is remembered what CUDA was asked.
+constexpr std::size_t kKept = 64;
+
 /// Multiprocessors of the partition that is current to this thread, 0 where there is none.
 thread_local int partition_size = 0;
 
@@ -119,7 +122,6 @@ void fill_bytes(void* to, int value, std::size_t bytes, StreamView stream) {
 }
 
 Capability current_capability() {
-  constexpr std::size_t kKept = 64;
   static std::array<std::atomic<int>, kKept> known{};  // 256 major + minor, 0: not asked yet
   int device = 0;
   SLIMPACK_CUDA_CHECK(cudaGetDevice(&device));
@@ -138,7 +140,6 @@ Capability current_capability() {
 
 int current_multiprocessors() {
   if (partition_size > 0) return partition_size;
-  constexpr std::size_t kKept = 64;
   static std::array<std::atomic<int>, kKept> known{};  // 0: not asked yet
   int device = 0, found = 0;
   SLIMPACK_CUDA_CHECK(cudaGetDevice(&device));

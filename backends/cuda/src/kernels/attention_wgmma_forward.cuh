@@ -13,6 +13,7 @@ template <int kHeadDim>
 struct ForwardShared {
   static constexpr int kStages = kHeadDim == 64 ? 3 : 2;
   static constexpr std::uint32_t kTileBytes = 2 * kRowsBytes<kHeadDim>;
+  static constexpr int kConsumers = ForwardSize<kHeadDim>::kConsumers;
   static constexpr std::uint32_t kKeys = kConsumers * kRowsBytes<kHeadDim>;
   static constexpr std::uint32_t kValues = kKeys + kStages * kTileBytes;
   static constexpr std::uint32_t kQueryFull = kValues + kStages * kTileBytes;
@@ -152,7 +153,7 @@ template <int kHeadDim>
 SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const QueryBlock& at, int consumer,
                                      ForwardState<kHeadDim>& state) {
   using Shared = ForwardShared<kHeadDim>;
-  constexpr unsigned kTurn = 1, kOwn = kTurn + kConsumers;  // barriers of threads
+  constexpr unsigned kTurn = 1, kOwn = kTurn + Shared::kConsumers;  // barriers of threads
   const Work& work = task.work;
   const std::uint32_t base = simt::shared_address(simt::shared_memory());
   const unsigned lane = simt::lane_index();
@@ -290,17 +291,21 @@ SLIMPACK_DEVICE void attention_forward(const simt::TileMap& query, const simt::T
                                        const simt::TileMap& value, const ForwardTask& task) {
   using Shared = ForwardShared<kHeadDim>;
   const auto each = [&](const auto& work_on) {
-    for_each_item(task.items, [&](int item) { work_on(query_block(task.work, item)); });
+    for_each_item(task.items, [&](int item) {
+      work_on(query_block(task.work, item, 0, ForwardSize<kHeadDim>::kQueryTile));
+    });
   };
-  run_roles(
-      kConsumers,
+  using Size = ForwardSize<kHeadDim>;
+  run_roles<Size::kProducerRegisters, Size::kConsumerRegisters>(
+      Shared::kConsumers,
       [&](std::uint32_t base) {
         simt::barrier_init(base + Shared::kQueryFull, 1);
-        simt::barrier_init(base + Shared::kQueryEmpty, kConsumers * (kWarpgroup / 32));
+        simt::barrier_init(base + Shared::kQueryEmpty, Shared::kConsumers * (kWarpgroup / 32));
         simt::barrier_init(base + Shared::kTailLanded, 1);
-        init_ring<Shared::kStages>(base + Shared::kKeyFull, base + Shared::kKeyEmpty, kConsumers);
+        init_ring<Shared::kStages>(base + Shared::kKeyFull, base + Shared::kKeyEmpty,
+                                   Shared::kConsumers);
         init_ring<Shared::kStages>(base + Shared::kValueFull, base + Shared::kValueEmpty,
-                                   kConsumers);
+                                   Shared::kConsumers);
       },
       [&] {
         if (simt::lane_index() == 0) {

@@ -23,7 +23,7 @@ namespace wgmma = kernels::wgmma;
 // Only sm_90a and the emulator have the instructions; elsewhere the kernels are empty, and
 // why_not_wgmma says so.
 template <int kHeadDim>
-__global__ void __launch_bounds__(wgmma::kThreads, 1)
+__global__ void __launch_bounds__(wgmma::ForwardSize<kHeadDim>::kThreads, 1)
     forward_kernel(const __grid_constant__ simt::TileMap query,
                    const __grid_constant__ simt::TileMap key,
                    const __grid_constant__ simt::TileMap value,
@@ -101,7 +101,8 @@ void forward(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum, DeviceSpan<cons
   // One block fits on a multiprocessor.
   const unsigned items = block_count(work.query_tiles.size, shape.heads);
   const auto blocks = std::min(items, static_cast<unsigned>(current_multiprocessors()));
-  start(forward_kernel<kHeadDim>, {blocks, wgmma::kThreads, wgmma::ForwardShared<kHeadDim>::kBytes},
+  start(forward_kernel<kHeadDim>,
+        {blocks, wgmma::ForwardSize<kHeadDim>::kThreads, wgmma::ForwardShared<kHeadDim>::kBytes},
         stream, tile_map(query, query_width), tile_map(key, key_width), tile_map(value, key_width),
         wgmma::ForwardTask{kernel_work(work, shape), output.data, log_sum.data,
                            static_cast<int>(items)});
@@ -124,10 +125,11 @@ void backward(DeviceSpan<Out> dquery, DeviceSpan<float> dkey, DeviceSpan<float> 
            wgmma::KeyShared<kHeadDim>::kBytes},
           stream, dkey.data, dvalue.data, query_map, key_map, value_map, doutput_map, task);
   }
-  start(backward_queries_kernel<kHeadDim, Out>,
-        {block_count(work.query_tiles.size, shape.heads), wgmma::kThreads,
-         wgmma::QueryShared<kHeadDim>::kBytes},
-        stream, dquery.data, query_map, key_map, value_map, doutput_map, task);
+  start(
+      backward_queries_kernel<kHeadDim, Out>,
+      {block_count(work.query_tiles.size, std::int64_t{shape.heads} * wgmma::kQueryParts<kHeadDim>),
+       wgmma::kThreads, wgmma::QueryShared<kHeadDim>::kBytes},
+      stream, dquery.data, query_map, key_map, value_map, doutput_map, task);
 }
 
 template <int kHeadDim>
@@ -181,8 +183,9 @@ std::optional<std::string> why_not_wgmma(const AttentionShape& shape, int major,
   return std::nullopt;
 }
 
-AttentionTiles attention_tiles_wgmma() {
-  return {wgmma::kQueryTile, wgmma::kKeyTile};
+AttentionTiles attention_tiles_wgmma(int head_dim) {
+  return {head_dim == 64 ? wgmma::ForwardSize<64>::kQueryTile : wgmma::ForwardSize<128>::kQueryTile,
+          wgmma::kKeyTile};
 }
 
 void attention_forward_wgmma(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum,
