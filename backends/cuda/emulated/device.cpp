@@ -75,6 +75,8 @@ thread_local int current_device = 0;
 /// The context that is current in this thread: that of a partition, a number from 1 on, or that of
 /// a whole device, minus its number.
 thread_local int current_context = 0;
+/// Multiprocessors of the partition that is current to this thread, 0 where there is none.
+thread_local int partition_size_here = 0;
 
 void run_first(Queue& queue);
 
@@ -370,6 +372,12 @@ Capability current_capability() {
   const Emulation settings = emulation();
   return {settings.major, settings.minor};
 }
+int current_multiprocessors() {
+  return partition_size_here > 0 ? partition_size_here : emulation().multiprocessors;
+}
+void set_partition_size(int multiprocessors) {
+  partition_size_here = multiprocessors;
+}
 
 }  // namespace detail
 
@@ -409,6 +417,7 @@ void set_device(int device) {
   }
   current_device = device;
   current_context = -device;
+  detail::set_partition_size(0);
 }
 void reach_memory_of(int device) {
   if (device < 0 || device >= device_count() || device == current_device) {
@@ -435,6 +444,7 @@ int Partition::multiprocessors() const noexcept {
 }
 void Partition::make_current() const {
   current_context = state_->context;
+  detail::set_partition_size(state_->multiprocessors);
 }
 
 std::vector<Partition> split_device(int count, int multiprocessors) {

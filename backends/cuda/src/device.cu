@@ -19,6 +19,12 @@ namespace {
 /// What kernels may ask for on a device, in the context that is current to this thread.
 thread_local std::map<std::pair<const void*, int>, std::size_t> allowed;
 
+/// Devices of which is remembered what CUDA was asked.
+constexpr std::size_t kKept = 64;
+
+/// Multiprocessors of the partition that is current to this thread, 0 where there is none.
+thread_local int partition_size = 0;
+
 /// Destructors must not throw, and nobody else would see the error.
 void log_failure(cudaError_t error, const char* what) noexcept {
   if (error == cudaSuccess || error == cudaErrorCudartUnloading) return;
@@ -116,7 +122,6 @@ void fill_bytes(void* to, int value, std::size_t bytes, StreamView stream) {
 }
 
 Capability current_capability() {
-  constexpr std::size_t kKept = 64;
   static std::array<std::atomic<int>, kKept> known{};  // 256 major + minor, 0: not asked yet
   int device = 0;
   SLIMPACK_CUDA_CHECK(cudaGetDevice(&device));
@@ -131,6 +136,22 @@ Capability current_capability() {
       cudaDeviceGetAttribute(&found.minor, cudaDevAttrComputeCapabilityMinor, device));
   if (at < kKept) known[at].store(256 * found.major + found.minor, std::memory_order_relaxed);
   return found;
+}
+
+int current_multiprocessors() {
+  if (partition_size > 0) return partition_size;
+  static std::array<std::atomic<int>, kKept> known{};  // 0: not asked yet
+  int device = 0, found = 0;
+  SLIMPACK_CUDA_CHECK(cudaGetDevice(&device));
+  const auto at = static_cast<std::size_t>(device);
+  if (at < kKept) found = known[at].load(std::memory_order_relaxed);
+  if (found > 0) return found;
+  SLIMPACK_CUDA_CHECK(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device));
+  if (at < kKept) known[at].store(found, std::memory_order_relaxed);
+  return found;
+}
+void set_partition_size(int multiprocessors) {
+  partition_size = multiprocessors;
 }
 
 void allow_shared_memory(const void* kernel, std::size_t bytes) {
@@ -192,6 +213,7 @@ int device_count() {
 void set_device(int device) {
   SLIMPACK_CUDA_CHECK(cudaSetDevice(device));
   detail::forget_shared_memory();
+  detail::set_partition_size(0);
 }
 void reach_memory_of(int device) {
   const cudaError_t result = cudaDeviceEnablePeerAccess(device, 0);

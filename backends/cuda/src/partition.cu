@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "check.hpp"
+#include "ops/capability.hpp"
 #include "ops/launch.hpp"
 #include "ops/partition_size.hpp"
 #include "slimpack_cuda/device.hpp"
@@ -94,6 +95,7 @@ void Partition::make_current() const {
   // Streams made while a green context is current belong to it.
   driver().check(driver().set_current(state_->context), "cuCtxSetCurrent");
   detail::forget_shared_memory();
+  detail::set_partition_size(state_->multiprocessors);
 }
 
 std::vector<Partition> split_device(int count, int multiprocessors) {

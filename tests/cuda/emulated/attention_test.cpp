@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -93,11 +94,17 @@ simt::TileMap key_map(const Case& of, const std::vector<Bf16>& matrix) {
 }
 
 template <int kDim>
-void run_forward_wgmma(const Case& of, const Inputs& inputs, const kernels::AttentionForward& at,
-                       Timing timing) {
+void run_forward_wgmma(const Case& of, Forward& made, Timing timing) {
   using Shared = kernels::wgmma::ForwardShared<kDim>;
-  const kernels::wgmma::ForwardTask task{wgmma_work(inputs), at.output, at.log_sum};
-  emulate({inputs.query_blocks(), kernels::wgmma::kThreads, Shared::kBytes}, timing, [&] {
+  using Size = kernels::wgmma::ForwardSize<kDim>;
+  const Inputs inputs(of, Size::kQueryTile, kernels::wgmma::kKeyTile);
+  const kernels::wgmma::ForwardTask task{wgmma_work(inputs), made.output.data(),
+                                         made.log_sum.data(),
+                                         static_cast<int>(inputs.query_blocks())};
+  // Once a block for each item, once two blocks for all.
+  const unsigned blocks =
+      timing == Timing::at_once ? inputs.query_blocks() : std::min(inputs.query_blocks(), 2U);
+  emulate({blocks, Size::kThreads, Shared::kBytes}, timing, [&] {
     kernels::wgmma::attention_forward<kDim>(query_map(of, of.query), key_map(of, of.key),
                                             key_map(of, of.value), task);
   });
@@ -116,8 +123,8 @@ Forward forward(const Case& of, AttentionPath path, Timing timing) {
     of.shape.head_dim == 64 ? run_forward_mma<64>(inputs, at, timing)
                             : run_forward_mma<128>(inputs, at, timing);
   } else {
-    of.shape.head_dim == 64 ? run_forward_wgmma<64>(of, inputs, at, timing)
-                            : run_forward_wgmma<128>(of, inputs, at, timing);
+    of.shape.head_dim == 64 ? run_forward_wgmma<64>(of, made, timing)
+                            : run_forward_wgmma<128>(of, made, timing);
   }
   return made;
 }
@@ -140,7 +147,7 @@ void run_backward_mma(const Case& of, kernels::AttentionBackward& at, Timing tim
 
 template <int kDim>
 void run_backward_wgmma(const Case& of, const kernels::AttentionBackward& at, Timing timing) {
-  const Inputs inputs(of, kernels::wgmma::kQueryTile, kernels::wgmma::kKeyTile);
+  const Inputs inputs(of, kernels::wgmma::ForwardSize<kDim>::kQueryTile, kernels::wgmma::kKeyTile);
   const kernels::wgmma::BackwardTask task{wgmma_work(inputs), at.log_sum, at.delta};
   const simt::TileMap query = query_map(of, of.query), key = key_map(of, of.key),
                       value = key_map(of, of.value), doutput = query_map(of, of.doutput);
@@ -149,7 +156,8 @@ void run_backward_wgmma(const Case& of, const kernels::AttentionBackward& at, Ti
     kernels::wgmma::attention_backward_keys<kDim>(at.dkey, at.dvalue, query, key, value, doutput,
                                                   task);
   });
-  emulate({inputs.query_blocks(), threads, kernels::wgmma::QueryShared<kDim>::kBytes}, timing, [&] {
+  const unsigned blocks = inputs.query_blocks() * kernels::wgmma::kQueryParts<kDim>;
+  emulate({blocks, threads, kernels::wgmma::QueryShared<kDim>::kBytes}, timing, [&] {
     if (at.dquery != nullptr) {
       kernels::wgmma::attention_backward_queries<kDim>(at.dquery, query, key, value, doutput, task);
     } else {

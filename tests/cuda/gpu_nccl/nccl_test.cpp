@@ -30,7 +30,7 @@ void settle(nccl::NcclApi& api, nccl::Comm comm) {
 TEST_CASE("NCCL: a communicator of one rank gives back what it is given") {
   const auto api = nccl::make_nccl();
   const cuda::Stream stream;
-  const nccl::Comm comm = api->join(api->new_id(), 1, 0);
+  const nccl::Comm comm = api->join(api->new_id(), 1, 0, 0);
   settle(*api, comm);
   std::vector<float> values(10'000);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) / 7;
@@ -62,7 +62,7 @@ TEST_CASE("NCCL: a communicator can be aborted, and another one made") {
   const auto api = nccl::make_nccl();
   const cuda::Stream stream;
   for (int turn = 0; turn < 2; ++turn) {
-    const nccl::Comm comm = api->join(api->new_id(), 1, 0);
+    const nccl::Comm comm = api->join(api->new_id(), 1, 0, 0);
     settle(*api, comm);
     const cuda::DeviceBuffer<double> sum(1);
     const std::vector<double> value{3};

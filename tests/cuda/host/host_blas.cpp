@@ -255,7 +255,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
 namespace slimpack::cuda {
 
 void StreamView::synchronize() const {}
-Stream::Stream() = default;
+Stream::Stream(StreamPriority) {}
 Stream::~Stream() = default;
 
 namespace detail {

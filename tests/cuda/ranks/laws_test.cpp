@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/ranks/rank_plans.hpp"
+#include "slimpack/core/random.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack_cuda/emulation.hpp"
 
@@ -94,6 +95,43 @@ std::string said_of(const Plan& plan, const runtime::StepData& data, std::vector
 }
 
 }  // namespace
+
+TEST_CASE("for_each_run: neighbours are one where all matrices go on, and all rows come once") {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    Random random(seed);
+    std::vector<cuda::Bf16> norms(1000), products(1000);
+    std::vector<cuda::BlockRows> blocks;
+    std::vector<bool> goes_on;
+    std::int64_t row = 0, norm = 0, product = 0;  // norms of one number a row, products of two
+    for (std::int64_t count = random.between(0, 8); count > 0; --count) {
+      const std::int64_t gap = random.below(3) == 0 ? 1 : 0, other = random.below(3) == 0 ? 1 : 0;
+      goes_on.push_back(!blocks.empty() && gap == 0 && other == 0);
+      norm += gap, product += other;
+      cuda::BlockRows& block = blocks.emplace_back();
+      block.rows = random.between(1, 9), block.first = row;
+      block.mid_norm = {norms.data() + norm, block.rows};
+      block.product = {products.data() + product, 2 * block.rows};
+      row += block.rows, norm += block.rows, product += 2 * block.rows;
+    }
+    std::size_t at = 0;
+    cuda::for_each_run(
+        blocks,
+        [&](const cuda::BlockRows& run) {
+          REQUIRE(at < blocks.size());
+          CHECK_FALSE(goes_on[at]);
+          CHECK(run.first == blocks[at].first);
+          CHECK(run.mid_norm.data == blocks[at].mid_norm.data);
+          CHECK(run.product.data == blocks[at].product.data);
+          std::int64_t rows = blocks[at].rows;
+          for (++at; at < blocks.size() && goes_on[at]; ++at) rows += blocks[at].rows;
+          CHECK(run.rows == rows);
+          CHECK(run.mid_norm.size == rows);
+          CHECK(run.product.size == 2 * rows);
+        },
+        &cuda::BlockRows::mid_norm, &cuda::BlockRows::product);
+    CHECK(at == blocks.size());
+  }
+}
 
 TEST_CASE("ranks: two runs are equal to the last bit, as late as streams may run too") {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {

@@ -23,6 +23,16 @@ inline constexpr unsigned kWarpgroup = 128;
 inline constexpr unsigned kThreads = (1 + kConsumers) * kWarpgroup;
 /// Of 65536 registers: 168 a thread to begin with, then shared out again.
 inline constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+/// The forward pass has more consumers where a head is one panel: their sums are half as many, and
+/// each computes weights while two others' products run.
+template <int kHeadDim>
+struct ForwardSize {
+  static constexpr int kConsumers = kHeadDim == 64 ? 3 : 2;
+  static constexpr int kQueryTile = kConsumers * kRows;
+  static constexpr unsigned kThreads = (1 + kConsumers) * kWarpgroup;
+  static constexpr int kProducerRegisters = kHeadDim == 64 ? 32 : 24;
+  static constexpr int kConsumerRegisters = kHeadDim == 64 ? 160 : 240;
+};
 inline constexpr float kLog2E = 1.44269504088896341F, kLn2 = 0.693147180559945309F;
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -95,7 +105,8 @@ struct NoRole {
 /// Lets one thread initialise barriers, then one warp produce and `active` warpgroups consume, each
 /// given its number, and the warp next to the producer do what else there is. `init` is given the
 /// address of shared memory.
-template <class Init, class Produce, class Consume, class Assist = NoRole>
+template <int kOfProducer = kProducerRegisters, int kOfConsumer = kConsumerRegisters, class Init,
+          class Produce, class Consume, class Assist = NoRole>
 SLIMPACK_DEVICE void run_roles(int active, const Init& init, const Produce& produce,
                                const Consume& consume, const Assist& assist = {}) {
   if (simt::thread_index() == 0) {
@@ -105,7 +116,7 @@ SLIMPACK_DEVICE void run_roles(int active, const Init& init, const Produce& prod
   simt::sync_block();
   const int warpgroup = static_cast<int>(simt::shuffle(simt::thread_index() / kWarpgroup, 0));
   if (warpgroup == 0) {
-    simt::registers_decrease<kProducerRegisters>();
+    simt::registers_decrease<kOfProducer>();
     const unsigned warp = simt::shuffle(simt::thread_index() / 32, 0);
     if (warp == 0) {
       produce();
@@ -113,25 +124,27 @@ SLIMPACK_DEVICE void run_roles(int active, const Init& init, const Produce& prod
       assist();
     }
   } else {
-    simt::registers_increase<kConsumerRegisters>();
+    simt::registers_increase<kOfConsumer>();
     if (warpgroup <= active) consume(warpgroup - 1);
   }
 }
 
-/// A block's query tile and head; heads of a tile are next to each other.
+/// A query tile and head, or a part of one; heads of a tile are next to each other.
 struct QueryBlock {
   int head, first;           ///< query of the segment
   AttentionSegment segment;  ///< of the tile
   int active;                ///< consumers with queries
   int tiles;                 ///< of keys that some query sees
 };
-SLIMPACK_DEVICE QueryBlock query_block(const Work& work) {
-  const int block = static_cast<int>(simt::block_index());
+/// Queries [begin, end) of the tile of an item; none where its segment ends before.
+SLIMPACK_DEVICE QueryBlock query_block(const Work& work, int block, int begin, int end) {
   const QueryTile tile = work.query_tiles[block / work.heads];
   const AttentionSegment segment = work.segments[tile.segment];
-  const int rows = std::min(int{kQueryTile}, segment.rows - tile.first);
-  return {block % work.heads, tile.first, segment, (rows + kRows - 1) / kRows,
-          (visible_keys(work, segment, tile.first + rows - 1) + kKeyTile - 1) / kKeyTile};
+  const int first = tile.first + begin;
+  const int rows = std::min(end - begin, segment.rows - first);
+  if (rows <= 0) return {block % work.heads, first, segment, 0, 0};
+  return {block % work.heads, first, segment, (rows + kRows - 1) / kRows,
+          (visible_keys(work, segment, first + rows - 1) + kKeyTile - 1) / kKeyTile};
 }
 
 /// Copies 64 rows, kHeadDim columns wide.

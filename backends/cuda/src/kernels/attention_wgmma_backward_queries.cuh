@@ -161,8 +161,13 @@ SLIMPACK_DEVICE void queries_consume(Out* dquery, const BackwardTask& task,
   }
 }
 
-/// One block: a query tile and a head, heads of a tile next to each other. Overwrites bf16
-/// gradients, adds to fp32 ones.
+/// Blocks that a query tile of the tables makes.
+template <int kHeadDim>
+inline constexpr int kQueryParts =
+    (ForwardSize<kHeadDim>::kQueryTile + kQueryTile - 1) / kQueryTile;
+
+/// One block: a part of a query tile and a head, heads of a tile next to each other. Overwrites
+/// bf16 gradients, adds to fp32 ones.
 template <int kHeadDim, class Out>
 SLIMPACK_DEVICE void attention_backward_queries(Out* dquery, const simt::TileMap& query,
                                                 const simt::TileMap& key,
@@ -170,7 +175,12 @@ SLIMPACK_DEVICE void attention_backward_queries(Out* dquery, const simt::TileMap
                                                 const simt::TileMap& dout,
                                                 const BackwardTask& task) {
   using Shared = QueryShared<kHeadDim>;
-  const QueryBlock at = query_block(task.work);
+  constexpr int kParts = kQueryParts<kHeadDim>;
+  const auto block = static_cast<int>(simt::block_index());
+  const int begin = block % kParts * kQueryTile;
+  const QueryBlock at =
+      query_block(task.work, block / kParts, begin,
+                  std::min(begin + kQueryTile, int{ForwardSize<kHeadDim>::kQueryTile}));
   run_roles(
       at.active,
       [&](std::uint32_t base) {

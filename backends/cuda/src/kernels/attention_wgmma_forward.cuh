@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention forward on Hopper: 128 queries of a head a block, keys and values 128 at a time.
+// Attention forward on Hopper: 128 queries of a head at a time, keys and values 128 at a time. A
+// block goes from one tile of queries to the next: what comes first of the next is loaded while the
+// one before is written.
 #pragma once
 
 #include "kernels/attention_wgmma.cuh"
@@ -11,10 +13,12 @@ template <int kHeadDim>
 struct ForwardShared {
   static constexpr int kStages = kHeadDim == 64 ? 3 : 2;
   static constexpr std::uint32_t kTileBytes = 2 * kRowsBytes<kHeadDim>;
+  static constexpr int kConsumers = ForwardSize<kHeadDim>::kConsumers;
   static constexpr std::uint32_t kKeys = kConsumers * kRowsBytes<kHeadDim>;
   static constexpr std::uint32_t kValues = kKeys + kStages * kTileBytes;
   static constexpr std::uint32_t kQueryFull = kValues + kStages * kTileBytes;
-  static constexpr std::uint32_t kTailLanded = kQueryFull + 8;
+  static constexpr std::uint32_t kQueryEmpty = kQueryFull + 8;
+  static constexpr std::uint32_t kTailLanded = kQueryEmpty + 8;
   static constexpr std::uint32_t kKeyFull = kTailLanded + 8;
   static constexpr std::uint32_t kKeyEmpty = kKeyFull + 8 * kStages;
   static constexpr std::uint32_t kValueFull = kKeyEmpty + 8 * kStages;
@@ -26,33 +30,55 @@ struct ForwardTask {
   Work work;
   Bf16* output = nullptr;
   float* log_sum = nullptr;
+  int items = 0;  ///< query tiles x heads
+};
+
+/// Calls visit(item) for what a block works on: in turn from both ends of as many items as there
+/// are blocks, which are sorted, so that all blocks get about as much.
+template <class Visit>
+SLIMPACK_DEVICE void for_each_item(int items, const Visit& visit) {
+  const int blocks = static_cast<int>(simt::grid_blocks());
+  const int block = static_cast<int>(simt::block_index());
+  bool backwards = false;
+  for (int begin = 0; begin < items; begin += blocks, backwards = !backwards) {
+    const int item = begin + (backwards ? blocks - 1 - block : block);
+    if (item < items) visit(item);
+  }
+}
+
+/// What goes on from one tile of queries to the next.
+template <int kHeadDim>
+struct ForwardState {
+  using Slots = Ring<ForwardShared<kHeadDim>::kStages>;
+  Slots keys, values;
+  std::uint32_t queries = 0;  ///< parity of their full barrier
+  std::uint32_t tails = 0;    ///< parity of the barrier of tiles that end early
 };
 
 /// The producer's warp: queries, then keys and values from the last visible tile to the first.
 template <int kHeadDim>
 SLIMPACK_DEVICE void forward_produce(const simt::TileMap& query, const simt::TileMap& key,
                                      const simt::TileMap& value, const Work& work,
-                                     const AttentionSegment& segment, int first, int head,
-                                     int active, int tiles) {
+                                     const QueryBlock& at, ForwardState<kHeadDim>& state) {
   using Shared = ForwardShared<kHeadDim>;
   const std::uint32_t base = simt::shared_address(simt::shared_memory());
   const bool leader = simt::lane_index() == 0;
-  const int kv_head = head / (work.heads / work.kv_heads);
+  const AttentionSegment& segment = at.segment;
+  const int kv_head = at.head / (work.heads / work.kv_heads);
+  simt::barrier_wait(base + Shared::kQueryEmpty, state.queries ^ 1U);
+  state.queries ^= 1U;
   if (leader) {
-    simt::prefetch_map(query);
-    simt::prefetch_map(key);
-    simt::prefetch_map(value);
-    for (int part = 0; part < active; ++part) {
+    for (int part = 0; part < at.active && at.tiles > 0; ++part) {
       const std::uint32_t full = base + Shared::kQueryFull;
       simt::barrier_expect(full, kRowsBytes<kHeadDim>);
       load_rows<kHeadDim>(base + static_cast<std::uint32_t>(part) * kRowsBytes<kHeadDim>,
-                          simt::kBoxBytes, query, full, head * kHeadDim,
-                          segment.query_row + first + part * kRows);
+                          simt::kBoxBytes, query, full, at.head * kHeadDim,
+                          segment.query_row + at.first + part * kRows);
     }
     simt::barrier_arrive(base + Shared::kQueryFull);
   }
-  Ring<Shared::kStages> ring;
-  for (int tile = tiles - 1; tile >= 0; --tile, ring.advance()) {
+  auto& ring = state.keys;
+  for (int tile = at.tiles - 1; tile >= 0; --tile, ring.advance()) {
     const std::uint32_t slot = ring.stage * 8, offset = ring.stage * Shared::kTileBytes;
     simt::barrier_wait(base + Shared::kKeyEmpty + slot, ring.parity ^ 1U);
     if (leader) {
@@ -70,8 +96,9 @@ SLIMPACK_DEVICE void forward_produce(const simt::TileMap& query, const simt::Til
       load_keys<kHeadDim>(values, value, landed, work, segment, kv_head, tile * kKeyTile);
       simt::barrier_arrive(landed);
     }
-    if (listed < kKeyTile) {  // at most once: the last tile of the list
-      simt::barrier_wait(landed, 0);
+    if (listed < kKeyTile) {
+      simt::barrier_wait(landed, state.tails);
+      state.tails ^= 1U;
       zero_rows<kHeadDim>(values, listed, kKeyTile);
       simt::sync_warp();
       if (leader) simt::barrier_arrive(full);
@@ -123,18 +150,37 @@ SLIMPACK_DEVICE void mask_keys(std::array<float, kKeyTile / 2>& scores, int firs
 }
 
 template <int kHeadDim>
-SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const AttentionSegment& segment,
-                                     int first, int head, int consumer, int active, int tiles) {
+SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const QueryBlock& at, int consumer,
+                                     ForwardState<kHeadDim>& state) {
   using Shared = ForwardShared<kHeadDim>;
-  constexpr unsigned kTurn = 1, kOwn = kTurn + kConsumers;  // barriers of threads
+  constexpr unsigned kTurn = 1, kOwn = kTurn + Shared::kConsumers;  // barriers of threads
   const Work& work = task.work;
   const std::uint32_t base = simt::shared_address(simt::shared_memory());
   const unsigned lane = simt::lane_index();
   const auto self = static_cast<unsigned>(consumer);
   const std::uint32_t queries = base + self * kRowsBytes<kHeadDim>;
+  const auto& [head, first, segment, active, tiles] = at;
   const int begin = first + consumer * kRows;  // query of the segment
   const int row = static_cast<int>(simt::thread_index() % kWarpgroup / 32 * 16 + lane / 4);
   const float scale_log2 = work.scale * kLog2E;
+  const auto release = [&](std::uint32_t barrier) {
+    if (lane == 0) simt::barrier_arrive(barrier);
+  };
+  const std::uint32_t parity = state.queries;
+  state.queries ^= 1U;
+  simt::barrier_wait(base + Shared::kQueryFull, parity);
+  auto& key_ring = state.keys;
+  auto& value_ring = state.values;
+  if (consumer >= active) {  // no queries: what comes is not looked at
+    for (int tile = 0; tile < tiles; ++tile) {
+      simt::barrier_wait(base + Shared::kKeyFull + key_ring.stage * 8, key_ring.parity);
+      release(base + Shared::kKeyEmpty + key_ring.stage * 8);
+      simt::barrier_wait(base + Shared::kValueFull + value_ring.stage * 8, value_ring.parity);
+      release(base + Shared::kValueEmpty + value_ring.stage * 8);
+      key_ring.advance(), value_ring.advance();
+    }
+    return release(base + Shared::kQueryEmpty);
+  }
 
   std::array<int, 2> limit;
   SLIMPACK_UNROLL
@@ -158,21 +204,17 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const AttentionSeg
   const auto pass_turn = [&] {
     if (turns) simt::arrive_threads(kTurn + (last ? 0 : self + 1), 2 * kWarpgroup);
   };
-  const auto release = [&](std::uint32_t barrier) {
-    if (lane == 0) simt::barrier_arrive(barrier);
-  };
 
   if (tiles > 0) {
-    simt::barrier_wait(base + Shared::kQueryFull, 0);
-    Ring<Shared::kStages> key_ring, value_ring;
-    simt::barrier_wait(base + Shared::kKeyFull, 0);
+    simt::barrier_wait(base + Shared::kKeyFull + key_ring.stage * 8, key_ring.parity);
     simt::product_fence();
-    multiply_tiles<kHeadDim, kKeyTile>(scores, queries, simt::kBoxBytes, base + Shared::kKeys,
+    multiply_tiles<kHeadDim, kKeyTile>(scores, queries, simt::kBoxBytes,
+                                       base + Shared::kKeys + key_ring.stage * Shared::kTileBytes,
                                        kKeyPanelBytes);
     simt::product_commit();
     simt::product_wait<0>();
     simt::products_arrived(scores);
-    release(base + Shared::kKeyEmpty);
+    release(base + Shared::kKeyEmpty + key_ring.stage * 8);
     key_ring.advance();
     if (last && tiles > 1) pass_turn();
     if (tiles > unmasked) mask_keys(scores, (tiles - 1) * kKeyTile, limit);
@@ -199,7 +241,7 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const AttentionSeg
       key_ring.advance();
       if constexpr (decltype(masked)::value) mask_keys(scores, tile * kKeyTile, limit);
       softmax.add(scores, scale_log2);
-      keep_order(base + Shared::kQueryFull, 0);
+      keep_order(base + Shared::kQueryFull, parity);
       simt::product_wait<0>();
       simt::products_arrived(out);
       release(base + Shared::kValueEmpty + value_ring.stage * 8);
@@ -219,6 +261,8 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const AttentionSeg
     simt::product_commit();
     simt::product_wait<0>();
     simt::products_arrived(out);
+    release(base + Shared::kValueEmpty + value_ring.stage * 8);
+    value_ring.advance();
   }
 
   const int rows = std::min(int{kRows}, segment.rows - begin);
@@ -236,31 +280,47 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const AttentionSeg
   const std::int64_t width = static_cast<std::int64_t>(work.heads) * kHeadDim;
   store_rows<kHeadDim>(task.output + (segment.output_row + begin) * width + head * kHeadDim, width,
                        rows, out, inverse, queries, kOwn + self);
+  simt::async_proxy_fence();  // the next queries come to where outputs have been
+  simt::sync_warp();
+  release(base + Shared::kQueryEmpty);
 }
 
-/// One block: a query tile and a head, heads of a tile next to each other.
+/// Some blocks, each several query tiles and heads; heads of a tile are next to each other.
 template <int kHeadDim>
 SLIMPACK_DEVICE void attention_forward(const simt::TileMap& query, const simt::TileMap& key,
                                        const simt::TileMap& value, const ForwardTask& task) {
   using Shared = ForwardShared<kHeadDim>;
-  const QueryBlock at = query_block(task.work);
-  run_roles(
-      at.active,
+  const auto each = [&](const auto& work_on) {
+    for_each_item(task.items, [&](int item) {
+      work_on(query_block(task.work, item, 0, ForwardSize<kHeadDim>::kQueryTile));
+    });
+  };
+  using Size = ForwardSize<kHeadDim>;
+  run_roles<Size::kProducerRegisters, Size::kConsumerRegisters>(
+      Shared::kConsumers,
       [&](std::uint32_t base) {
         simt::barrier_init(base + Shared::kQueryFull, 1);
+        simt::barrier_init(base + Shared::kQueryEmpty, Shared::kConsumers * (kWarpgroup / 32));
         simt::barrier_init(base + Shared::kTailLanded, 1);
-        init_ring<Shared::kStages>(base + Shared::kKeyFull, base + Shared::kKeyEmpty, at.active);
+        init_ring<Shared::kStages>(base + Shared::kKeyFull, base + Shared::kKeyEmpty,
+                                   Shared::kConsumers);
         init_ring<Shared::kStages>(base + Shared::kValueFull, base + Shared::kValueEmpty,
-                                   at.active);
+                                   Shared::kConsumers);
       },
       [&] {
-        if (at.tiles == 0) return;
-        forward_produce<kHeadDim>(query, key, value, task.work, at.segment, at.first, at.head,
-                                  at.active, at.tiles);
+        if (simt::lane_index() == 0) {
+          simt::prefetch_map(query);
+          simt::prefetch_map(key);
+          simt::prefetch_map(value);
+        }
+        ForwardState<kHeadDim> state;
+        each([&](const QueryBlock& at) {
+          forward_produce<kHeadDim>(query, key, value, task.work, at, state);
+        });
       },
       [&](int consumer) {
-        forward_consume<kHeadDim>(task, at.segment, at.first, at.head, consumer, at.active,
-                                  at.tiles);
+        ForwardState<kHeadDim> state;
+        each([&](const QueryBlock& at) { forward_consume<kHeadDim>(task, at, consumer, state); });
       });
 }
 

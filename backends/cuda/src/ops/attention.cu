@@ -192,7 +192,7 @@ AttentionTiles attention_tiles(const AttentionShape& shape, AttentionPath path) 
                                   : AttentionTiles{kernels::MmaForward<128>::kRows,
                                                    kernels::MmaBackwardKeys<128>::kKeys};
     case AttentionPath::wgmma:
-      return detail::attention_tiles_wgmma();
+      return detail::attention_tiles_wgmma(shape.head_dim);
   }
   return {};
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/attention_wgmma.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -9,6 +10,7 @@
 #include "kernels/attention_wgmma_backward_fused.cuh"
 #include "kernels/attention_wgmma_backward_queries.cuh"
 #include "kernels/attention_wgmma_forward.cuh"
+#include "ops/capability.hpp"
 #include "ops/launch.hpp"
 #include "ops/tile_map.hpp"
 #include "slimpack/core/error.hpp"
@@ -21,7 +23,7 @@ namespace wgmma = kernels::wgmma;
 // Only sm_90a and the emulator have the instructions; elsewhere the kernels are empty, and
 // why_not_wgmma says so.
 template <int kHeadDim>
-__global__ void __launch_bounds__(wgmma::kThreads, 1)
+__global__ void __launch_bounds__(wgmma::ForwardSize<kHeadDim>::kThreads, 1)
     forward_kernel(const __grid_constant__ simt::TileMap query,
                    const __grid_constant__ simt::TileMap key,
                    const __grid_constant__ simt::TileMap value,
@@ -96,11 +98,14 @@ void forward(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum, DeviceSpan<cons
              DeviceSpan<const Bf16> key, DeviceSpan<const Bf16> value, const AttentionWork& work,
              const AttentionShape& shape, StreamView stream) {
   const auto [query_width, key_width] = widths(shape);
+  // One block fits on a multiprocessor.
+  const unsigned items = block_count(work.query_tiles.size, shape.heads);
+  const auto blocks = std::min(items, static_cast<unsigned>(current_multiprocessors()));
   start(forward_kernel<kHeadDim>,
-        {block_count(work.query_tiles.size, shape.heads), wgmma::kThreads,
-         wgmma::ForwardShared<kHeadDim>::kBytes},
+        {blocks, wgmma::ForwardSize<kHeadDim>::kThreads, wgmma::ForwardShared<kHeadDim>::kBytes},
         stream, tile_map(query, query_width), tile_map(key, key_width), tile_map(value, key_width),
-        wgmma::ForwardTask{kernel_work(work, shape), output.data, log_sum.data});
+        wgmma::ForwardTask{kernel_work(work, shape), output.data, log_sum.data,
+                           static_cast<int>(items)});
 }
 
 template <int kHeadDim, class Out>
@@ -120,10 +125,11 @@ void backward(DeviceSpan<Out> dquery, DeviceSpan<float> dkey, DeviceSpan<float> 
            wgmma::KeyShared<kHeadDim>::kBytes},
           stream, dkey.data, dvalue.data, query_map, key_map, value_map, doutput_map, task);
   }
-  start(backward_queries_kernel<kHeadDim, Out>,
-        {block_count(work.query_tiles.size, shape.heads), wgmma::kThreads,
-         wgmma::QueryShared<kHeadDim>::kBytes},
-        stream, dquery.data, query_map, key_map, value_map, doutput_map, task);
+  start(
+      backward_queries_kernel<kHeadDim, Out>,
+      {block_count(work.query_tiles.size, std::int64_t{shape.heads} * wgmma::kQueryParts<kHeadDim>),
+       wgmma::kThreads, wgmma::QueryShared<kHeadDim>::kBytes},
+      stream, dquery.data, query_map, key_map, value_map, doutput_map, task);
 }
 
 template <int kHeadDim>
@@ -177,8 +183,9 @@ std::optional<std::string> why_not_wgmma(const AttentionShape& shape, int major,
   return std::nullopt;
 }
 
-AttentionTiles attention_tiles_wgmma() {
-  return {wgmma::kQueryTile, wgmma::kKeyTile};
+AttentionTiles attention_tiles_wgmma(int head_dim) {
+  return {head_dim == 64 ? wgmma::ForwardSize<64>::kQueryTile : wgmma::ForwardSize<128>::kQueryTile,
+          wgmma::kKeyTile};
 }
 
 void attention_forward_wgmma(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum,

@@ -13,7 +13,7 @@ namespace slimpack::cuda::detail {
 /// Head dimensions 64 and 128, pages of multiples of 64 keys, compute capability 9.0.
 [[nodiscard]] std::optional<std::string> why_not_wgmma(const AttentionShape& shape, int major,
                                                        int minor);
-[[nodiscard]] AttentionTiles attention_tiles_wgmma();
+[[nodiscard]] AttentionTiles attention_tiles_wgmma(int head_dim);
 
 void attention_forward_wgmma(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum,
                              DeviceSpan<const Bf16> query, DeviceSpan<const Bf16> key,
