@@ -100,8 +100,8 @@ void check_plan(const planners::PlanRequest& request, const planners::PlanOutcom
   counts.apart += apart ? 1 : 0;
   counts.chunked += plan.parallel.chunks > 1 ? 1 : 0;
   counts.sharded += plan.parallel.head == LmHead::shard ? 1 : 0;
-  const auto is = [&](const std::string& name, std::string_view value) {
-    const auto found = outcome.settings.find(name);
+  const auto is = [&](const std::string& setting, std::string_view value) {
+    const auto found = outcome.settings.find(setting);
     return found != outcome.settings.end() && found->second == value;
   };
   counts.narrow += is("narrowest_group", "1") ? 0 : 1;

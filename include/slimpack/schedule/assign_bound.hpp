@@ -27,8 +27,7 @@ namespace slimpack::schedule {
 ///
 ///     const std::int64_t least = least_fullest_load(times, 8, 4, part);
 ///
-/// Throws InvalidInput if a number of ranks or a time is < 1. O(n log n + k max_cp log T) where k
-/// samples take longer than the mean of all ranks.
+/// Throws InvalidInput if a number of ranks or a time is < 1. O(n + ranks max_cp log T).
 [[nodiscard]] inline std::int64_t least_fullest_load(
     std::span<const std::int64_t> times, std::int32_t ranks, std::int32_t max_cp,
     const std::function<std::int64_t(std::size_t, std::int32_t)>& part) {
@@ -41,25 +40,23 @@ namespace slimpack::schedule {
   }
   const auto mean = static_cast<std::int64_t>((total + ranks - 1) / ranks);
 
-  // Samples of at most the mean are alone, whatever T is, for T is not below the mean.
-  std::vector<std::int64_t> alone;
+  // Samples of at most half the mean are best alone, and no rank is theirs, whatever T is: T is not
+  // below the mean.
   std::vector<std::vector<std::int64_t>> parts;  // of each other sample, by ranks from 1 on
   Int128 work_alone = 0;
   const std::int32_t widest = std::min(ranks, max_cp);
   for (std::size_t sample = 0; sample < times.size(); ++sample) {
-    if (times[sample] <= mean) {
-      alone.push_back(times[sample]);
+    if (times[sample] <= mean / 2) {
       work_alone += times[sample];
       continue;
     }
     parts.push_back({times[sample]});
     for (std::int32_t size = 2; size <= widest; ++size) parts.back().push_back(part(sample, size));
   }
-  std::sort(alone.begin(), alone.end());
 
   const auto possible = [&](std::int64_t most) {
     Int128 work = work_alone;
-    std::int64_t needed = alone.end() - std::upper_bound(alone.begin(), alone.end(), most / 2);
+    std::int64_t needed = 0;
     for (const std::vector<std::int64_t>& sample : parts) {
       Int128 least_work = -1;
       std::int64_t least_ranks = 0;
