@@ -439,8 +439,6 @@ class ListRun : ListPlaces {
     std::array<std::int64_t, 2> time{};
     for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
       if (ready_times[side] > now() || is_context_parallel(device, side)) continue;
-      // What has not fitted once is behind H, even where the others come later than they thought.
-      if (std::max(ready_times[side], state_.devices[device].ends) < now()) continue;
       time[side] = duration(device, side);
       fits[side] = time[side] <= left + time[side] / kCollectiveSlack;
     }
