@@ -39,7 +39,8 @@ struct FittedCost {
   std::optional<FittedTerms> layer_backward;  ///< B of layers that kept everything, no traffic
   /// The same of B that leaves the gradients of weights apart, and W. Both are there beside
   /// `layer_backward`, or neither: then that is divided between them.
-  std::optional<FittedTerms> layer_apart, layer_weight;
+  std::optional<FittedTerms> layer_apart;
+  std::optional<FittedTerms> layer_weight;        ///< W of layers; see `layer_apart`
   std::optional<FittedTerms> embedding_forward;   ///< lookup of rows of the table
   std::optional<FittedTerms> embedding_backward;  ///< adding up of the table's gradients
   /// Final norm, projection onto the whole vocabulary, loss and both gradients.

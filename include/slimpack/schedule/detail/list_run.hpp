@@ -71,10 +71,7 @@ class ListRun : ListPlaces {
     ListHead& head = state_.heads[rank];
     state_.devices[device].wanted = 0;
     const bool head_waits = this->head_waits(device);
-    if (head_waits && options_.head_at_once) {
-      run_head(device);
-      return;
-    }
+    if (head_waits && options_.head_at_once) return run_head(device);
     if (weight_due(device)) {
       begin_weight(device);
       return;
@@ -283,8 +280,8 @@ class ListRun : ListPlaces {
   }
 
   /// Both sides of a message that a device sends are posted now. Of two that can go over a link
-  /// from the same instant on, that of the earlier unit goes first.
-  /// `fresh`: the unit has just ended.
+  /// from the same instant on, that of the earlier unit goes first. `fresh`: the unit has just
+  /// ended.
   void transfer(std::uint32_t sender, std::size_t side, std::uint32_t item, bool fresh) {
     ListDevice& device = state_.devices[sender];
     ListDevice::Link& link = device.link[device.one_port ? 0 : side];
@@ -429,8 +426,7 @@ class ListRun : ListPlaces {
     head.readiness = std::max(head.readiness, spare);
   }
 
-  /// A stage that is called to the collective: starts it if all are there, or fills the time until
-  /// then.
+  /// A stage called to the collective: starts it if all are there, or fills the time until then.
   void join(std::uint32_t device) {
     ListHead& head = state_.heads[rank_of(device)];
     const std::array<std::int64_t, 2> ready_times{ready(device, 0), ready(device, 1)};

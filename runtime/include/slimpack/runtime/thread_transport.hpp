@@ -129,6 +129,7 @@ class BasicThreadTransport {
       }
     });
   }
+  /// The ring that began last has moved its bytes for whatever comes next.
   void end_ring() { mover_.follow(ringed_); }
 
   /// Fills the `values` of all members with those of member `root`.
@@ -226,6 +227,7 @@ class BasicThreadTransport {
                         });
         }));
   }
+  /// All gathers that have begun have moved their bytes for whatever comes next.
   void end_gathers() {
     for (const auto& mark : gathered_) mover_.follow(mark);
     gathered_.clear();
