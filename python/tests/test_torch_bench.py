@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 def run(program: str, *arguments: str) -> str:
     done = subprocess.run([sys.executable, ROOT / "python/bench" / program, *arguments], capture_output=True, text=True,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
+                          env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
