@@ -42,7 +42,7 @@ constexpr std::chrono::minutes kHangTimeouts{2};
 struct Bench {
   cuda::Stream compute;
   cuda::RankStreams streams{compute.view()};
-  cuda::Event begin(cuda::EventUse::time), end(cuda::EventUse::time);
+  cuda::Event begin{cuda::EventUse::time}, end{cuda::EventUse::time};
 
   /// The median of some calls, which queue work on the compute stream.
   template <class Call>

@@ -191,6 +191,11 @@ TEST_CASE("NcclTransport: what ranks queue for the plans of every planner meets 
       const planners::PlanOutcome outcome = planner.plan(request);
       if (planners::plan_in(outcome.result) == nullptr) continue;
       const Plan plan = *planners::plan_in(outcome.result);
+      std::map<std::size_t, std::int64_t> joined;
+      for (const nccl::CommunicatorKey& key : nccl::communicators_of(plan)) {
+        for (const std::size_t rank : key.members) ++joined[rank];
+      }
+      for (const auto& [rank, count] : joined) CHECK(count <= nccl::most_communicators(dp, pp));
       Recording ranks(plan.schedule.size());
       CHECK(replay(ranks.run(plan)) == "");
       ++found;
