@@ -173,7 +173,7 @@ class Page:
         yield "- Times are simulated with rates and latencies of the presets, rounded from public measurements; nothing was run on GPUs."
         yield ("- Shares that hide are assumed: half of tensor-parallel traffic, three quarters of memory traffic beside arithmetic; collectives take 15 % of a device while they run ([costs.md](costs.md)). "
                "\"Sensitivity\" below has other shares, and kernels at half and twice their cost.")
-        yield (f"- In {self.executed(OURS)[1]} of {sum(self.executed(OURS))} settings the plan that `{OURS}` chose has tensor parallelism, which today's executor refuses (\"What is executed\" below).")
+        yield (f"- In {self.executed(OURS)[1]} of {sum(self.executed(OURS))} settings the plan that `{OURS}` chose has tensor parallelism, which the CPU backend executes and the CUDA backend refuses (\"What is executed\" below).")
         kinds = collections.Counter(self.about(cell).get("lengths", "not said") for cell in self.compared)
         yield "- Lengths of the samples, by setting: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) + "."
         yield "- A setting is one step of one seed, but for \"Seeds and steps\", where `wlb-llm` holds long documents back over steps."
@@ -410,37 +410,37 @@ class Page:
         yield from table(["fixed", "setting", "time", "dp x pp x tp"], rows, left=2)
 
     def executed(self, planner):
-        """Settings whose chosen plan today's executor takes, and those in which it has tp > 1."""
+        """Settings whose chosen plan every backend executes, and those in which it has tp > 1, which the CPU backend does."""
         results = self.feasible(planner)
-        refused = sum(result["degrees"]["tp"] > 1 for result in results)
-        return len(results) - refused, refused
+        split = sum(result["degrees"]["tp"] > 1 for result in results)
+        return len(results) - split, split
 
     def executable(self, cell, planner):
-        """Whether today's executor takes the answer, in words."""
+        """Which backends execute the answer, in words."""
         result = self.store.result(cell, planner)
         if not result or not result["feasible"]:
             return "-"
-        return "simulated only" if self.simulated_only(cell, planner) else "refused: tp > 1" if result["degrees"]["tp"] > 1 else "yes"
+        return "simulated only" if self.simulated_only(cell, planner) else "on CPUs: tp > 1" if result["degrees"]["tp"] > 1 else "yes"
 
     def executor(self):
         yield "## What is executed"
         yield ""
-        yield ("Today's executor refuses plans with tensor parallelism (tp > 1), and no answer that is simulated only can be executed. How many of the chosen answers that are, and what the best is worth that a planner tried without tensor parallelism.")
+        yield ("The CPU backend executes plans with tensor parallelism (tp > 1), the CUDA backend refuses them, and no answer that is simulated only can be executed. How many of the chosen answers that are, and what the best is worth that a planner tried without tensor parallelism.")
         yield ""
         rows = []
         for planner in [OURS] + self.others:
             results = self.feasible(planner)
             if not results:
                 continue
-            refused = sum(result["degrees"]["tp"] > 1 for result in results)
+            split = sum(result["degrees"]["tp"] > 1 for result in results)
             only = sum(bool(result.get("simulated_only")) for result in results)
             losses = []
             for result in results:
                 times = [other["iteration_s"] for other in result["others"] if other["tp"] == 1 and other["iteration_s"] is not None]
                 if result["degrees"]["tp"] > 1 and times:
                     losses.append(min(times) / result["iteration_s"])
-            rows.append([f"`{planner}`", len(results), refused, only, f"{mean(losses):.3f} of {len(losses)}" if losses else "-"])
-        yield from table(["planner", "answers", "refused: tp > 1", "simulated only", "time without tp over time with it, where tried among the best four"], rows)
+            rows.append([f"`{planner}`", len(results), split, only, f"{mean(losses):.3f} of {len(losses)}" if losses else "-"])
+        yield from table(["planner", "answers", "on CPUs alone: tp > 1", "simulated only", "time without tp over time with it, where tried among the best four"], rows)
 
     def figures(self):
         yield "## MicroPacks, memory, bytes sent, planning time"

@@ -110,7 +110,7 @@ class Evaluation(unittest.TestCase):
             "| web (drawn) | - | 1.250 | 0.800 | - |",
             "| `megatron` | 4 of 4 | 0 | 4 | 2.213 | 1.500 | 1.500 | 2.000 | 4.000 | 4.000 | web (drawn) 32K, llama-7b, 64 h100, 512 samples |",
             "| `kk` (against it: one length of CP blocks) | 4 of 5 | 1 | 3 | 1.015 | 0.800 |",
-            "1 of 2 computed, with the 2 systems", "| code (measured) 16K, llama-13b, 64 h100, 512 samples | 1.050 | `kk` | 8 x 4 x 2 | refused: tp > 1 | 8 x 8 x 1 | simulated only |",
+            "1 of 2 computed, with the 2 systems", "| code (measured) 16K, llama-13b, 64 h100, 512 samples | 1.050 | `kk` | 8 x 4 x 2 | on CPUs: tp > 1 | 8 x 8 x 1 | simulated only |",
             "| `slimpack` | 5 | 1 | 0 | 1.250 of 1 |", "| `kk` | 4 | 0 | 1 | - |",
             "| `slimpack-symmetric`: the same packs in both passes | 1.050 | 1.100 | 1.000 | 1.000 |",
             "| `kk` | 1 | code (measured) 256K, llama-7b, 64 h100, 512 samples | bytes on a device: needed 9, available 8 |")
