@@ -76,6 +76,7 @@ TEST_CASE("plan_figures: the times that list scheduling finds are those of its o
     schedule::ListOptions options;
     options.head_batch = static_cast<std::int32_t>(1 + seed % 8);
     options.forward_queue = static_cast<std::int32_t>(seed / 8 % 4) - 1;
+    options.head_at_once = seed % 10 == 0;
     schedule::OrderTimes order;
     schedule::ListWorkspace workspace;
     plan.schedule = schedule::empty_schedule(plan);
@@ -99,6 +100,7 @@ TEST_CASE("plan_figures: the times that list scheduling finds are those of its o
     if (seed % 7 == 0) options.pp = 1;
     if (seed % 6 == 0) options.head = LmHead::shard;
     options.weights = seed % 4 < 2;
+    options.max_tp = seed % 9 < 3 ? 4 : 1;
     Plan plan = test::random_plan(seed, options);
     plan.cluster.small.shared_links = seed % 2 == 1;
     for (const MicroPack& pack : plan.micropacks) weights += pack.pass == Pass::weight ? 1 : 0;

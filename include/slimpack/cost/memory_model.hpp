@@ -46,6 +46,10 @@ class MemoryModel {
   /// of one forward, one backward and one weight pack, of each the largest share
   /// (docs/equations.md). All tokens without tensor parallelism.
   [[nodiscard]] Tokens own_share(PackId pack, std::size_t rank) const noexcept;
+  /// Rows of a pack that H has in work at a time on the device that has most (`head_tile_rows`).
+  [[nodiscard]] std::int64_t head_rows(PackId pack, std::size_t rank) const noexcept {
+    return head_tile_rows(*plan_, own_tokens(pack, rank), own_share(pack, rank));
+  }
   /// Activations of a pack's tokens on one chunk: allocated when a forward pack starts, freed when
   /// a backward pack ends. Both sum to the same over all packs. Not of weight packs.
   [[nodiscard]] Bytes kept(PackId pack, std::size_t rank, std::int64_t layers) const noexcept;

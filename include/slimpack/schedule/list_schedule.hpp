@@ -123,7 +123,7 @@ inline void lay_out_part(const Plan& plan, const ScheduleParts& parts, std::size
   }
   detail::lay_out(laid_out.ranks, plan, parts, part, options);
   const std::int64_t available = (plan.memory.capacity - plan.memory.reserved).value;
-  detail::ListMemory room(memory);
+  detail::ListMemory room;
   laid_out.lacks.reset();
   std::int64_t worst = available;
   for (detail::ListRank& rank : laid_out.ranks) {

@@ -259,7 +259,7 @@ class Lockstep {
 /// Bytes that the fullest device of a rank has for activations, keys and values.
 inline std::int64_t Lockstep::room(const Rank& rank) const {
   Bytes always, most_work, most_boundary;
-  Tokens most_tokens;
+  Tokens most_tokens, most_share;
   for (std::int32_t pp = 0; pp < stages_; ++pp) {
     always = std::max(always, static_bytes(plan_, pp).total());
   }
@@ -269,10 +269,11 @@ inline std::int64_t Lockstep::room(const Rank& rank) const {
       most_work = std::max(most_work, memory_.pack_workspace(pack, item.place));
       most_boundary = std::max(most_boundary, memory_.boundary(pack, item.place));
       most_tokens = std::max(most_tokens, memory_.own_tokens(pack, item.place));
+      most_share = std::max(most_share, memory_.own_share(pack, item.place));
     }
   }
   for (std::int32_t pp = 0; pp < stages_; ++pp) {
-    most_work = std::max(most_work, head_workspace(plan_, pp, most_tokens));
+    most_work = std::max(most_work, head_workspace(plan_, pp, most_tokens, most_share));
   }
   const std::int64_t buffers = stages_ > 1 ? 4 * plan_.max_in_flight * most_boundary.value : 0;
   return (plan_.memory.capacity - plan_.memory.reserved - always - most_work).value - buffers;

@@ -38,6 +38,11 @@ inline void fill_bytes(ListRank& rank, const MemoryModel& memory) {
     rank.held[i] =
         (memory.kept(id, forward.place[i], 1) + memory.keys_values(id, forward.place[i], 1)).value;
   }
+  rank.head_rows.clear();
+  for (const std::uint32_t item : rank.head_item) {
+    rank.head_rows.push_back(
+        memory.head_rows(static_cast<PackId>(forward.pack[item]), forward.place[item]));
+  }
   rank.freed.resize(backward.size());
   rank.opens.resize(backward.size());
   rank.closes.resize(backward.size());
@@ -62,9 +67,11 @@ inline void fill_bytes(ListRank& rank, const MemoryModel& memory) {
   }
   RankWeights& weights = rank.weights;
   weights.freed.resize(weights.size());
+  weights.workspace.resize(weights.size());
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    weights.freed[i] =
-        memory.left_apart(static_cast<PackId>(weights.pack[i]), weights.place[i], 1).value;
+    const auto id = static_cast<PackId>(weights.pack[i]);
+    weights.freed[i] = memory.left_apart(id, weights.place[i], 1).value;
+    weights.workspace[i] = memory.pack_workspace(id, weights.place[i]).value;
   }
 }
 
@@ -75,8 +82,6 @@ inline void fill_bytes(ListRank& rank, const MemoryModel& memory) {
 /// W is due, however early it runs.
 class ListMemory {
  public:
-  explicit ListMemory(const MemoryModel& memory) : hidden_(memory.layer().boundary) {}
-
   /// Fills rows `least` and `gate` of stage `pp` of a rank. Returns the bytes that the safe order
   /// needs, which runs every forward item as late as it can; if they exceed `available` the rows
   /// mean nothing. O(items log items) at worst.
@@ -175,9 +180,11 @@ class ListMemory {
     count_rings(pass, plan, pp, true);
     head_ = 0;
     if (last || plan.parallel.head == LmHead::shard) {
-      std::int64_t most = 0;
+      std::int64_t most = 0, rows = 0;
       for (const std::uint32_t item : rank.head_item) most = std::max(most, pass.message[item]);
-      head_ = (last ? most : 0) + head_workspace(plan, pp, Tokens{most / hidden_}).value;
+      for (const std::int64_t of_pack : rank.head_rows) rows = std::max(rows, of_pack);
+      const ElementBytes size = element_bytes_of(plan.model, plan.memory.gradient_bytes);
+      head_ = (last ? most : 0) + rows * head_row_bytes(plan, pp, size);
     }
     std::int64_t held = static_bytes(plan, pp).total().value;
     after_forward_.assign(count + 1, held + posted_[0]);
@@ -233,7 +240,7 @@ class ListMemory {
     const RankWeights& weights = rank.weights;
     const std::uint32_t* due = weights.due.data() + static_cast<std::size_t>(pp) * weights.size();
     const std::int64_t regrouped =
-        weights.empty() ? 0 : *std::max_element(weights.freed.begin(), weights.freed.end());
+        weights.empty() ? 0 : *std::max_element(weights.workspace.begin(), weights.workspace.end());
     std::size_t run = 0;  // W that are due
     std::int64_t held = 0;
     after_backward_.assign(count + 1, posted_[0]);
@@ -248,7 +255,7 @@ class ListMemory {
       if (hands && pass.enters[i] == 0) held -= pass.message[i];
       const std::int64_t buffers = posted_[i + 1] + sent_[i + 1];
       for (; run < weights.size() && due[run] <= i + 1; ++run) {
-        within = std::max(within, held + buffers + weights.freed[run]);
+        within = std::max(within, held + buffers + weights.workspace[run]);
         held -= layers(weights.chunk[run]) * weights.freed[run];
       }
       from_backward_[i] = std::max(within, after_backward_[i] + std::max(head_, regrouped));
@@ -338,7 +345,6 @@ class ListMemory {
     for (; first < backward; ++first) find_gate(first);
   }
 
-  std::int64_t hidden_ = 1;
   std::int64_t head_ = 0;
   std::int64_t needed_ = 0;           // of the stage that was filled last
   std::vector<std::int64_t> layers_;  // by chunk of the stage at hand

@@ -27,6 +27,7 @@ struct ListRank {
   /// Packs whose H a backward item awaits on the last stage, and the forward items up to there.
   std::vector<std::uint32_t> heads, heads_item;
   std::vector<std::uint32_t> head_item;  ///< by pack: its item of the last chunk
+  std::vector<std::int64_t> head_rows;   ///< by pack: rows that H has in work at a time
 
   // Bytes of items, per layer of the item's chunk.
   std::vector<std::int64_t> held;                      ///< F allocates

@@ -28,13 +28,13 @@ class ListTimes : ListLine {
       : ListLine(plan),
         plan_(plan),
         ranks_(ranks),
-        boundary_(layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp).boundary),
         chunks_(static_cast<std::size_t>(plan.parallel.chunks)) {
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
       for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
         layers_.push_back(chunk_layers(plan, pp, chunk));
       }
-      head_token_.push_back(head_workspace(plan, pp, Tokens{1}).value);
+      head_row_.push_back(
+          head_row_bytes(plan, pp, element_bytes_of(plan.model, plan.memory.gradient_bytes)));
     }
     devices_.reserve(ranks.size() * stages_);
     for (const ListRank& rank : ranks) {
@@ -73,8 +73,8 @@ class ListTimes : ListLine {
   void begin_weight(std::uint32_t rank, std::uint32_t stage, std::uint32_t item,
                     std::int64_t start) {
     const RankWeights& weights = ranks_[rank].weights;
-    const std::int64_t workspace = weights.freed[item];
-    const std::int64_t held = layers_of(stage, weights.chunk[item]) * workspace;
+    const std::int64_t workspace = weights.workspace[item];
+    const std::int64_t held = layers_of(stage, weights.chunk[item]) * weights.freed[item];
     Device& device = devices_[rank * stages_ + stage];
     end_last(device);
     run(device, start, weights.time[stage * weights.size() + item], workspace, -workspace - held);
@@ -88,8 +88,8 @@ class ListTimes : ListLine {
     end_last(device);
     for (std::uint32_t pack = first; pack < end; ++pack) {
       const std::int64_t hidden = of.pass[0].message[of.head_item[pack]];
-      const std::int64_t tokens = std::min(hidden / boundary_, plan_.memory.head_tile.value);
-      const std::int64_t bytes = head_token_[stage] * tokens + (stage == last_ ? hidden : 0);
+      const std::int64_t bytes =
+          head_row_[stage] * of.head_rows[pack] + (stage == last_ ? hidden : 0);
       // What is sent meanwhile is known only later.
       device.changes.push_back({start, bytes});
       start += of.head_time[pack];
@@ -189,11 +189,10 @@ class ListTimes : ListLine {
 
   const Plan& plan_;
   const std::vector<ListRank>& ranks_;
-  std::int64_t boundary_;  // bytes of a token's hidden states
   std::size_t chunks_;
-  std::vector<std::int64_t> layers_;      // by stage and chunk
-  std::vector<std::int64_t> head_token_;  // by stage
-  std::vector<Device> devices_;           // by rank and stage
+  std::vector<std::int64_t> layers_;    // by stage and chunk
+  std::vector<std::int64_t> head_row_;  // bytes of H by stage
+  std::vector<Device> devices_;         // by rank and stage
   bool exact_ = true;
 };
 

@@ -20,10 +20,10 @@ namespace slimpack::schedule::detail {
 struct RankWeights {
   std::vector<std::uint32_t> pack;
   std::vector<std::int32_t> chunk;
-  std::vector<std::uint32_t> place;  ///< of the rank in the pack's group
-  std::vector<std::uint32_t> after;  ///< backward items that must have ended before
-  std::vector<std::int64_t> freed;   ///< bytes per layer of the item's chunk; one layer's is its
-                                     ///< workspace
+  std::vector<std::uint32_t> place;     ///< of the rank in the pack's group
+  std::vector<std::uint32_t> after;     ///< backward items that must have ended before
+  std::vector<std::int64_t> freed;      ///< bytes per layer of the item's chunk
+  std::vector<std::int64_t> workspace;  ///< bytes
   // Rows of one entry an item for each stage.
   /// Backward items that may have ended before: when so many have, it runs before all else.
   std::vector<std::uint32_t> due;
