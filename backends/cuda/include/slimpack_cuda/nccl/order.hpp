@@ -408,11 +408,12 @@ class OrderRun {
 }
 
 /// How many communicators a rank may be a member of, in plans whose context-parallel groups have
-/// sizes that divide one another: messages to both neighbours in both directions, collectives and
-/// sums over ranks, the stages, a tied table, and a group of each size.
+/// sizes that divide one another: messages to both neighbours in both directions and, with chunks,
+/// from the last stage to the first; collectives and sums over ranks, the stages, a tied table, and
+/// a group of each size.
 [[nodiscard]] constexpr std::int64_t most_communicators(std::int32_t dp, std::int32_t pp) noexcept {
   const auto ranks = static_cast<std::uint32_t>(dp);
-  return (pp > 1 ? 6 : 0) + (dp > 1 ? 2 : 0) + std::bit_width(ranks) - 1;
+  return (pp > 1 ? 8 : 0) + (dp > 1 ? 2 : 0) + std::bit_width(ranks) - 1;
 }
 
 }  // namespace slimpack::cuda::nccl
