@@ -90,7 +90,8 @@ TEST_CASE("counter: no planner simulates more than its budget, nor more than it 
   CHECK(infeasible > static_cast<std::int64_t>(kDraws));
   // Every published system uses budgets up, in both forms.
   CHECK(full.size() == 2 * planners::published_forms().size());
-  // Ranks without a sample are said to be simulated, and are not heard of.
+  // Ranks without a sample, and candidates that another search of the request has scored, are said
+  // to be simulated, and are not heard of.
   CHECK(ours_heard > ours_said / 100 * 88);
 }
 
