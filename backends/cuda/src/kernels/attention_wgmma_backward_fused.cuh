@@ -392,12 +392,12 @@ SLIMPACK_DEVICE void fused_consume(const FusedTask& task, int consumer, int keys
   simt::products_arrived(value_sums);
   const int rows = keys - consumer * kRows;
   if (rows <= 0) return;
-  const auto [tile, kv_head] = fused_place<kHeadDim>(work);
-  const AttentionSegment& sample = work.segments[tile.first_segment];
+  const FusedPlace place = fused_place<kHeadDim>(work);
+  const AttentionSegment& sample = work.segments[place.tile.first_segment];
   const std::int64_t width = static_cast<std::int64_t>(work.kv_heads) * kHeadDim;
   const int first = first_key();
   const auto to = [&](std::int32_t numbered) {
-    return (std::int64_t{numbered} + first) * width + std::int64_t{kv_head} * kHeadDim;
+    return (std::int64_t{numbered} + first) * width + std::int64_t{place.kv_head} * kHeadDim;
   };
   add_rows<kHeadDim>(task.dvalue + to(sample.value_gradient_row), width, rows, value_sums, 1.0F);
   add_rows<kHeadDim>(task.dkey + to(sample.key_gradient_row), width, rows, key_sums, work.scale);
@@ -416,7 +416,8 @@ SLIMPACK_DEVICE void attention_backward_fused(const simt::TileMap& query, const 
     simt::store_shared(base + Shared::kTicket, simt::take_ticket(task.tickets));
   }
   simt::sync_block();
-  const auto [tile, kv_head] = fused_place<kHeadDim>(work);
+  const FusedPlace place = fused_place<kHeadDim>(work);
+  const auto& tile = place.tile;
   int keys = 0;
   for (int i = tile.first_segment; i < tile.last_segment; ++i) {
     keys = std::max(keys, work.segments[i].keys - tile.first);
@@ -436,7 +437,7 @@ SLIMPACK_DEVICE void attention_backward_fused(const simt::TileMap& query, const 
           simt::barrier_init(barriers + Shared::kEmpty + slot, kConsumers * kWarps + 1);
         }
       },
-      [&] { fused_produce<kHeadDim>(query, key, value, dout, task.of, tile, kv_head, keys); },
+      [&] { fused_produce<kHeadDim>(query, key, value, dout, task.of, tile, place.kv_head, keys); },
       [&](int consumer) { fused_consume<kHeadDim>(task, consumer, keys); },
       [&] { fused_add<kHeadDim>(task, tile.first / kKeyTile); });
 }
