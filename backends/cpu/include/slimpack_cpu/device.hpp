@@ -152,16 +152,16 @@ class BasicDevice {
   /// up every tensor, copies (of ranks with replicated state, of a tied table, of norms on
   /// tensor-parallel devices) holding equal numbers.
   [[nodiscard]] std::vector<OptimizerPart<Number>> optimizer_state() {
-    const auto [first, last] = optimizer_range();
+    const auto range = optimizer_range();
     std::vector<OptimizerPart<Number>> parts;
     for (const runtime::HeldTensor& tensor : layout_.tensors) {
-      const std::size_t begin = std::max(first, tensor.offset);
-      const std::size_t end = std::min(last, tensor.offset + tensor.size());
+      const std::size_t begin = std::max(range.first, tensor.offset);
+      const std::size_t end = std::min(range.second, tensor.offset + tensor.size());
       if (begin >= end) continue;
       tensor.for_each_run(
           begin - tensor.offset, end - tensor.offset,
           [&](std::size_t element, std::size_t i, std::size_t count) {
-            const std::size_t here = tensor.offset + i - first;
+            const std::size_t here = tensor.offset + i - range.first;
             parts.push_back({tensor.whole(), element, std::span(first_moment_).subspan(here, count),
                              std::span(second_moment_).subspan(here, count)});
           });
