@@ -3,13 +3,17 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planners/outcome.hpp"
 #include "planners/requests.hpp"
+#include "slimpack/cost/price.hpp"
 #include "slimpack/planners/search/detail/evaluate.hpp"
+#include "slimpack/planners/slimpack/packs.hpp"
 #include "slimpack/planners/slimpack/rank_balance.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "support/draws.hpp"
@@ -292,4 +296,68 @@ TEST_CASE("slimpack: a memory too small for any plan is told with bytes") {
   CHECK(why.constraint.starts_with("bytes of memory on "));
   CHECK(why.needed > 50'000'000);
   CHECK(why.available == 50'000'000);
+}
+
+TEST_CASE("slimpack: as many packs as asked keep less, evenly spread") {
+  Random random(5);
+  for (int draw = 0; draw < 100; ++draw) {
+    const std::int64_t permille = random.between(0, 999);
+    const planners::ModeChoice mode(Recompute::light, Recompute::full, permille);
+    CAPTURE(permille);
+    const auto begin = static_cast<std::size_t>(random.between(0, 2000));
+    std::int64_t leaner = 0;
+    for (std::size_t count = 1; count <= 1000; ++count) {
+      leaner += mode.leaner(begin + count - 1) ? 1 : 0;
+      const std::int64_t even = static_cast<std::int64_t>(count) * permille;
+      REQUIRE(leaner * 1000 > even - 1000);
+      REQUIRE(leaner * 1000 < even + 1000);
+    }
+    CHECK(leaner == permille);
+  }
+}
+
+TEST_CASE("slimpack: packs of one long sample that recompute more are smaller, not later") {
+  planners::PlanRequest request = test::request_of({262'144}, 8);
+  request.context = Tokens{262'144};
+  request.pp = 4;
+  const planners::SlimpackProblem problem(request, "slimpack", {});
+  planners::SlimpackSettings settings;
+  settings.units = 16;
+  // By pack: as many packs are leaner. By token: those of the first tokens.
+  for (const auto& [permille, early] : {std::pair<std::int64_t, std::int64_t>{250, 0},
+                                        {500, 0},
+                                        {750, 0},
+                                        {250, 65'536},
+                                        {500, 131'072}}) {
+    CAPTURE(permille);
+    CAPTURE(early);
+    settings.mode = planners::ModeChoice(Recompute::light, Recompute::full, permille);
+    settings.mode.early = Tokens{early};
+    const planners::RankAssignment assigned = planners::assign_ranks(problem, settings);
+    const Plan plan = planners::build_packs(problem, assigned, {&settings, 1}, std::nullopt);
+    const PricedPlan times(plan);
+    std::int64_t packs = 0, leaner = 0, lean_tokens = 0;
+    Nanos shortest = Nanos::max(), longest;
+    for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+      if (plan.micropacks[i].pass != Pass::backward) continue;
+      ++packs;
+      const Slice& slice = plan.micropacks[i].slices.front();
+      if (plan.micropacks[i].recompute == Recompute::full) {
+        ++leaner;
+        lean_tokens += slice.length().value;
+        if (early > 0) CHECK(slice.begin.value < early);
+      }
+      const Nanos time = times.compute(static_cast<PackId>(i), 0);
+      shortest = std::min(shortest, time);
+      longest = std::max(longest, time);
+    }
+    CHECK(packs == 16);
+    if (early == 0) {
+      CHECK(leaner == 16 * permille / 1000);
+    } else {
+      CHECK(std::abs(lean_tokens - early) < 262'144 / 16);
+    }
+    // One pack may have tokens of both kinds.
+    CHECK(longest.value * 10 < shortest.value * (early == 0 ? 11 : 13));
+  }
 }

@@ -79,8 +79,12 @@ TEST_CASE("cut_packs: laws over many draws") {
       lengths.push_back(random.between(1, random.chance(1, 4) ? 5000 : 300));
     }
     const auto samples = line_of_lengths(lengths);
-    const schedule::SliceCost cost{random.between(0, 500), random.between(1, 1000),
-                                   random.between(0, 3)};
+    schedule::SliceCost cost{random.between(0, 500), random.between(1, 1000), random.between(0, 3)};
+    if (random.chance(1, 3)) {
+      cost.early = Tokens{random.between(1, 6000)};
+      cost.early_token = random.between(0, 1000);
+      cost.early_pair2 = random.between(0, 3);
+    }
     schedule::CutRules rules;
     rules.units = random.between(1, 60);
     rules.granularity = Tokens{random.chance(1, 3) ? 1 : random.between(1, 300)};
@@ -131,7 +135,13 @@ TEST_CASE("cut_packs: laws over many draws") {
     for (const std::int64_t length : lengths) {
       const std::int64_t piece =
           Tokens{length} <= rules.whole ? length : std::min(length, rules.granularity.value);
-      uncut = std::max(uncut, cost.slice(Tokens{length - piece}, Tokens{length}));
+      // The last piece has most pairs; of those that cost more the last ones do.
+      const std::int64_t last = std::min(cost.early.value, length - 1) / piece * piece;
+      for (const std::int64_t begin : {std::max<std::int64_t>(0, last - piece), last,
+                                       std::max<std::int64_t>(0, length - piece)}) {
+        const Tokens end{std::min(begin + piece, length)};
+        uncut = std::max(uncut, cost.slice(Tokens{begin}, end));
+      }
     }
     const Int128 full = total * 65536 / Int128{[&] {
                           std::int64_t sum = 0;

@@ -18,16 +18,21 @@
 namespace slimpack::schedule {
 
 /// The time of a slice [a, b) in one pass, in any unit: per_slice + per_token (b - a) + per_pair2
-/// (b^2 - a^2), the last two with the pairs of causal attention counted twice. Exact integers, so
-/// that cuts are the same on every compiler.
+/// (b^2 - a^2), the last two with the pairs of causal attention counted twice; of the first `early`
+/// tokens of a sample more. Exact integers, so that cuts are the same on every compiler.
 struct SliceCost {
-  std::int64_t per_slice = 0;  ///< >= 0
-  std::int64_t per_token = 1;  ///< >= 1
-  std::int64_t per_pair2 = 0;  ///< >= 0
+  std::int64_t per_slice = 0;    ///< >= 0
+  std::int64_t per_token = 1;    ///< >= 1
+  std::int64_t per_pair2 = 0;    ///< >= 0
+  Tokens early{0};               ///< >= 0
+  std::int64_t early_token = 0;  ///< >= 0, besides per_token
+  std::int64_t early_pair2 = 0;  ///< >= 0, besides per_pair2
 
   /// Time of the first `end` tokens, without per_slice.
   [[nodiscard]] constexpr Int128 upto(Tokens end) const noexcept {
-    return Int128{end.value} * per_token + Int128{end.value} * end.value * per_pair2;
+    const Int128 all = end.value, first = std::min(end, early).value;
+    return all * per_token + all * all * per_pair2 + first * early_token +
+           first * first * early_pair2;
   }
   /// Time of a slice [begin, end).
   [[nodiscard]] constexpr Int128 slice(Tokens begin, Tokens end) const noexcept {
@@ -92,6 +97,12 @@ struct PackCuts {
 [[nodiscard]] inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass,
                                         const SliceCost& cost, const CutRules& rules);
 
+/// The same with packs of these sizes, in any unit; units and ramps of the rules have no meaning.
+/// Throws InvalidInput besides if there is no weight, or one < 1.
+[[nodiscard]] inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass,
+                                        const SliceCost& cost, const CutRules& rules,
+                                        std::span<const std::int64_t> weights);
+
 namespace detail {
 
 inline constexpr std::int64_t kFullWeight = 65536;
@@ -120,9 +131,13 @@ inline void check_ramp(const Ramp& ramp) {
 [[nodiscard]] inline Tokens last_within(Int128 work, const SliceCost& cost, Tokens granularity,
                                         Tokens end) {
   // The float only guesses; the integers below decide.
-  const auto linear = static_cast<double>(cost.per_token);
-  const auto square = static_cast<double>(cost.per_pair2);
-  const auto target = static_cast<double>(work);
+  const bool early = cost.early.value > 0 && work < cost.upto(cost.early);
+  const Int128 besides = early ? Int128{0}
+                               : Int128{cost.early.value} * cost.early_token +
+                                     Int128{cost.early.value} * cost.early.value * cost.early_pair2;
+  const auto linear = static_cast<double>(cost.per_token + (early ? cost.early_token : 0));
+  const auto square = static_cast<double>(cost.per_pair2 + (early ? cost.early_pair2 : 0));
+  const auto target = static_cast<double>(work - besides);
   const double guess =
       2 * target / (linear + std::sqrt(std::fma(4 * square, target, linear * linear)));
   const auto steps = static_cast<std::int64_t>(guess / static_cast<double>(granularity.value));
@@ -150,7 +165,7 @@ inline void check_ramp(const Ramp& ramp) {
 class PackCutter {
  public:
   PackCutter(std::size_t samples, Pass pass, const SliceCost& cost, const CutRules& rules,
-             const std::vector<std::int64_t>& weights, Int128 total)
+             std::span<const std::int64_t> weights, Int128 total)
       : back_(pass == Pass::backward), cost_(cost), rules_(rules), weights_(weights) {
     for (const std::int64_t weight : weights) weight_sum_ += weight;
     total_ = total;
@@ -201,7 +216,7 @@ class PackCutter {
   bool back_;
   const SliceCost& cost_;
   const CutRules& rules_;
-  const std::vector<std::int64_t>& weights_;
+  std::span<const std::int64_t> weights_;
   Int128 total_ = 0, gone_ = 0, boundary_ = 0;
   std::int64_t weight_sum_ = 0, passed_ = 0;
   std::size_t pack_ = 0;
@@ -232,11 +247,20 @@ inline std::vector<std::int64_t> pack_weights(std::int64_t units, const Ramp& fr
 
 inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass, const SliceCost& cost,
                           const CutRules& rules) {
+  return cut_packs(samples, pass, cost, rules, pack_weights(rules.units, rules.front, rules.back));
+}
+
+inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass, const SliceCost& cost,
+                          const CutRules& rules, std::span<const std::int64_t> weights) {
   require(rules.granularity.value >= 1, "cut_packs: granularity must be >= 1",
           rules.granularity.value);
-  require(cost.per_token >= 1 && cost.per_slice >= 0 && cost.per_pair2 >= 0,
+  require(cost.per_token >= 1 && cost.per_slice >= 0 && cost.per_pair2 >= 0 &&
+              cost.early.value >= 0 && cost.early_token >= 0 && cost.early_pair2 >= 0,
           "cut_packs: costs must be >= 0, per token >= 1");
-  const std::vector<std::int64_t> weights = pack_weights(rules.units, rules.front, rules.back);
+  require(!weights.empty(), "cut_packs: there must be a weight");
+  for (const std::int64_t weight : weights) {
+    require(weight >= 1, "cut_packs: a weight must be >= 1", weight);
+  }
   Int128 total = 0;
   for (const QueuedSample& sample : samples) {
     require(sample.length.value >= 1, "cut_packs: a sample must have >= 1 tokens",

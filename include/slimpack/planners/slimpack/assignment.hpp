@@ -64,10 +64,11 @@ namespace detail {
   return rules;
 }
 
-/// Whether ranks share nothing and all samples have one mode: then recomputation, which is linear,
-/// hardly changes what is balanced, and one assignment does for all modes.
+/// Whether ranks share nothing and all samples recompute alike: then recomputation, which is
+/// linear, hardly changes what is balanced, and one assignment does for all modes.
 [[nodiscard]] inline bool recomputes_alike(const SlimpackSettings& settings) {
-  return !settings.shares() && settings.mode.most == settings.mode.lean;
+  const ModeChoice& mode = settings.mode;
+  return !settings.shares() && (mode.most == mode.lean || mode.lean_permille > 0);
 }
 
 /// Sets the bytes of samples, longest first, that stay on a device until their backward passes.
@@ -77,8 +78,8 @@ inline void add_bytes(std::vector<schedule::SampleNeed>& needs, const SlimpackPr
   const std::int64_t layers = most_layers(plan.stages, plan.parallel.pp);
   for (std::size_t i = 0; i < needs.size(); ++i) {
     const Tokens length = problem.request().batch.samples[problem.order()[i]];
-    needs[i].bytes = {length.value * (layers * resident_bytes(layer, settings.mode.of(length)) +
-                                      2 * layer.boundary)};
+    needs[i].bytes = {length.value *
+                      (layers * resident_bytes(layer, settings.mode, length) + 2 * layer.boundary)};
   }
 }
 
@@ -146,7 +147,7 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
     const std::size_t at = assigned.component_of[static_cast<std::size_t>(ranks.front())];
     for (const schedule::QueuedSample& sample : assigned.members[group]) {
       const std::int64_t kept =
-          sample.length.value * resident_bytes(layer, settings.mode.of(sample.length));
+          sample.length.value * resident_bytes(layer, settings.mode, sample.length);
       fullest[at] = std::max(fullest[at], kept / static_cast<std::int64_t>(ranks.size()));
     }
     for (const std::int32_t rank : ranks) {
@@ -230,6 +231,8 @@ class AssignmentCache {
       limits = settings.mode.limit;
       most = settings.mode.most;
       lean = settings.mode.lean;
+      lean_permille = settings.mode.lean_permille;
+      early = settings.mode.early;
       if (!settings.shares()) return;
       threshold_permille = settings.cp_threshold_permille;
       widest_group = settings.widest_group;
@@ -243,6 +246,8 @@ class AssignmentCache {
     std::int32_t widest_group = 0, narrowest_group = 0;
     Recompute most{}, lean{};
     decltype(ModeChoice::limit) limits{};
+    std::int64_t lean_permille = 0;
+    Tokens early;
     std::int64_t units = 0;
     std::int32_t chunks = 0;
     DeviceOrder devices{};

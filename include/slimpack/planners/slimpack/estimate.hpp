@@ -88,7 +88,8 @@ class SettingEstimate {
       return Int128{cost.per_slice} * static_cast<std::int64_t>(problem_.order().size()) +
              Int128{cost.per_token} * tokens_.value + pairs2_ * cost.per_pair2;
     };
-    Int128 sum = all(costs_.forward) + all(back(mode.most));
+    Int128 sum =
+        all(costs_.forward) + mode.mean(Tokens{}, [&](Recompute of) { return all(back(of)); });
     for (const std::uint32_t sample : problem_.order()) {
       const Tokens length = problem_.request().batch.samples[sample];
       const Recompute own = mode.of(length);
@@ -112,7 +113,8 @@ class SettingEstimate {
       const Tokens length = problem_.request().batch.samples[sample];
       const Recompute own = mode.of(length);
       if (own != before) {
-        longest.push_back({{length.value / ranks}, Int128{layers_} * resident_bytes(layer_, own)});
+        longest.push_back(
+            {{length.value / ranks}, Int128{layers_} * resident_bytes(layer_, mode, length)});
       }
       before = own;
       if (own == mode.most) break;  // all others are shorter
@@ -130,7 +132,9 @@ class SettingEstimate {
     const auto most = static_cast<std::size_t>(mode.most);
     const std::int64_t block = schedule::ListOptions{}.block(request.pp);
     const Int128 pack = tokens_.value / (request.dp * units) + 1;
-    const Int128 kept = pack * (layers_ * (layer_.kept[most] + layer_.kv) + 2 * layer_.boundary);
+    const std::int64_t each = mode.mean(
+        Tokens{}, [&](Recompute of) { return layer_.kept[static_cast<std::size_t>(of)]; });
+    const Int128 kept = pack * (layers_ * (each + layer_.kv) + 2 * layer_.boundary);
     const Int128 work = pack * (layer_.backward_workspace[most] + 4 * layer_.boundary);
     Int128 held = 2 * block * kept;
     const std::int64_t around = (chunks == 1 ? 0 : block) + 2;

@@ -137,9 +137,8 @@ class PackBuilder {
         const PassCosts& cost = costs_of(group);
         const ModeChoice& mode = settings_of(group).mode;
         for (const schedule::QueuedSample& sample : segments_[i].samples) {
-          const auto recompute = static_cast<std::size_t>(mode.of(sample.length));
-          work_[pass][i] +=
-              (pass == 0 ? cost.forward : cost.backward[recompute]).slice({}, sample.length);
+          work_[pass][i] += (pass == 0 ? cost.forward : cost.back(mode, mode.of(sample.length)))
+                                .slice({}, sample.length);
         }
         Int128& most = most_[pass][component_of(group)];
         for (const std::int32_t rank : plan_.groups[index(group)]) {
@@ -156,17 +155,20 @@ class PackBuilder {
     const QueueSegment& segment = segments_[i];
     const PassCosts& cost = costs_of(segment.group);
     const schedule::CutRules rules = rules_of(i, pass);
-    const schedule::SliceCost& back =
-        cost.backward[static_cast<std::size_t>(settings_of(segment.group).mode.most)];
+    const ModeChoice& mode = settings_of(segment.group).mode;
+    const schedule::SliceCost back = cost.back(mode, mode.most);
     if (!settings_of(segment.group).same_packs) {
       const schedule::SliceCost slice = measure_of(i, pass == Pass::forward ? cost.forward : back);
-      add_packs(segment.group, schedule::cut_packs(segment.samples, pass, slice, rules), pass);
+      const std::vector<std::int64_t> weights = weights_of(i, pass, rules);
+      add_packs(segment.group, schedule::cut_packs(segment.samples, pass, slice, rules, weights),
+                pass);
       return;
     }
     if (pass == Pass::forward) {
-      const schedule::SliceCost both{cost.forward.per_slice + back.per_slice,
-                                     cost.forward.per_token + back.per_token,
-                                     cost.forward.per_pair2 + back.per_pair2};
+      schedule::SliceCost both = back;
+      both.per_slice += cost.forward.per_slice;
+      both.per_token += cost.forward.per_token;
+      both.per_pair2 += cost.forward.per_pair2;
       symmetric_[i] = pack_symmetrically(segment.samples, measure_of(i, both), rules.units, rules);
     }
     add_packs(segment.group, symmetric_[i].cuts(pass), pass);
@@ -186,7 +188,13 @@ class PackBuilder {
     }
     const auto mean = std::max<std::int64_t>(1, static_cast<std::int64_t>(work / tokens));
     if (balance == PackBalance::tokens) return {0, mean, 0};
-    return {time.per_slice / 2, (time.per_token + mean + 1) / 2, time.per_pair2 / 2};
+    schedule::SliceCost half = time;
+    half.per_slice /= 2;
+    half.per_token = (time.per_token + mean + 1) / 2;
+    half.per_pair2 /= 2;
+    half.early_token /= 2;
+    half.early_pair2 /= 2;
+    return half;
   }
 
   [[nodiscard]] schedule::CutRules rules_of(std::size_t i, Pass pass) const {
@@ -224,6 +232,36 @@ class PackBuilder {
     return rules;
   }
 
+  /// Sizes of the packs of a segment in one pass: those that recompute more than others have fewer
+  /// tokens, so that all take about the same time.
+  [[nodiscard]] std::vector<std::int64_t> weights_of(std::size_t i, Pass pass,
+                                                     const schedule::CutRules& rules) const {
+    std::vector<std::int64_t> weights =
+        schedule::pack_weights(rules.units, rules.front, rules.back);
+    const QueueSegment& segment = segments_[i];
+    const SlimpackSettings& settings = settings_of(segment.group);
+    const ModeChoice& mode = settings.mode;
+    if (pass == Pass::forward || mode.lean_permille == 0 || mode.early.value > 0 ||
+        settings.balance == PackBalance::tokens) {
+      return weights;
+    }
+    const PassCosts& cost = costs_of(segment.group);
+    const auto work = [&](Recompute recompute) {
+      Int128 sum = 0;
+      for (const schedule::QueuedSample& sample : segment.samples) {
+        sum += cost.backward[static_cast<std::size_t>(recompute)].slice({}, sample.length);
+      }
+      return sum;
+    };
+    const Int128 usual = work(mode.most), more = work(mode.lean);
+    for (std::size_t pack = 0; pack < weights.size(); ++pack) {
+      if (!mode.leaner(pack)) continue;
+      weights[pack] = std::max<std::int64_t>(
+          1, static_cast<std::int64_t>(Int128{weights[pack]} * usual / more));
+    }
+    return weights;
+  }
+
   void add_packs(GroupId group, const schedule::PackCuts& cuts, Pass pass) {
     const ModeChoice& mode = settings_of(group).mode;
     const bool in_cp_group = plan_.groups[index(group)].size() > 1;
@@ -233,9 +271,11 @@ class PackBuilder {
       pack.pass = pass;
       pack.group = group;
       pack.slices.assign(slices.begin(), slices.end());
+      if (pass == Pass::backward && mode.leaner(i)) pack.recompute = mode.lean;
       for (const Slice& slice : pack.slices) {
         if (pass == Pass::backward) {
           pack.recompute = std::max(pack.recompute, mode.of(plan_.samples[index(slice.sample)]));
+          if (slice.begin + slice.end < 2 * mode.early) pack.recompute = mode.lean;
         }
         if (in_cp_group) {
           pack.exchange.push_back(

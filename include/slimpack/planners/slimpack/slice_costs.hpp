@@ -14,6 +14,7 @@
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/planner.hpp"
+#include "slimpack/planners/search/detail/recompute_by_length.hpp"
 #include "slimpack/planners/search/layout.hpp"
 #include "slimpack/schedule/assign.hpp"
 #include "slimpack/schedule/cut.hpp"
@@ -29,6 +30,18 @@ struct PassCosts {
   std::array<schedule::SliceCost, kRecomputeModes> backward;  ///< of B, by recomputation mode
   /// Of F and B of a pack by themselves, nothing recomputed, in nanoseconds over 2^20.
   std::int64_t pack = 0;
+
+  /// Of B where samples have the mode `usual` but for those of their first tokens that `mode` makes
+  /// leaner.
+  [[nodiscard]] schedule::SliceCost back(const ModeChoice& mode, Recompute usual) const noexcept {
+    schedule::SliceCost cost = backward[static_cast<std::size_t>(usual)];
+    if (mode.early.value == 0) return cost;
+    const schedule::SliceCost& lean = backward[static_cast<std::size_t>(mode.lean)];
+    cost.early = mode.early;
+    cost.early_token = std::max<std::int64_t>(0, lean.per_token - cost.per_token);
+    cost.early_pair2 = std::max<std::int64_t>(0, lean.per_pair2 - cost.per_pair2);
+    return cost;
+  }
 };
 
 /// Asks a cost model what a token, a pair and a slice add to a large pack.

@@ -359,18 +359,47 @@ class SlimpackSpaceMaker {
         return;
       modes.push_back(choice);
     };
+    const auto add_packs = [&](Recompute most, Recompute lean, std::int64_t permille) {
+      if (options_.mixed_modes) modes.push_back(ModeChoice(most, lean, permille));
+    };
     add(none, none, 0);
     for (const std::int64_t percent : {80, 60, 40}) add(none, layer, percent);
+    add_packs(none, light, 500);
     add(light, light, 0);
     for (const std::int64_t percent : {80, 60, 40}) add(light, layer, percent);
+    for (const std::int64_t permille : {250, 500, 750}) add_packs(light, layer, permille);
     // Where the longest do not fit so either, they alone keep nothing.
     const ModeChoice three = mode_by_length(light, full, stage, 60);
     if (longest_ > three.limit[static_cast<std::size_t>(layer)]) add(light, full, 60);
     add(layer, layer, 0);
     add(layer, full, 60);
+    for (const std::int64_t permille : {333, 667}) add_packs(layer, full, permille);
+    // Where long samples are most of a rank's tokens, the first of their tokens are made again.
+    if (options_.mixed_modes && 2 * longest_.value * request_.dp >= tokens_.value) {
+      for (const std::int64_t permille : {200, 400, 600, 800}) {
+        modes.push_back(early(layer, full, permille));
+      }
+    }
     add(full, full, 0);
     return modes;
   }
+  /// The choice in which the first tokens of samples are leaner, in all so many thousandths.
+  [[nodiscard]] ModeChoice early(Recompute most, Recompute lean, std::int64_t permille) const {
+    ModeChoice choice(most, lean, permille);
+    std::vector<Tokens> lengths = request_.batch.samples;
+    std::sort(lengths.begin(), lengths.end());
+    // Short samples are early as a whole, of all others as many tokens each.
+    auto wanted = static_cast<std::int64_t>(Int128{tokens_.value} * permille / 1000);
+    auto left = static_cast<std::int64_t>(lengths.size());
+    for (const Tokens length : lengths) {
+      if (length.value * left >= wanted) break;
+      wanted -= length.value;
+      --left;
+    }
+    choice.early = {std::max<std::int64_t>(1, wanted / left)};
+    return choice;
+  }
+
   const SlimpackProblem& problem_;
   const PlanRequest& request_;
   Effort effort_;

@@ -147,7 +147,7 @@ class SlimpackStarts {
     bool mixed = false;
     for (std::size_t i = 0; i < layout_.modes.size(); ++i) {
       const ModeChoice& mode = layout_.modes[i];
-      if (mode.most != most) continue;
+      if (mode.most != most || mode.lean_permille > 0) continue;
       if (mode.lean == most) {
         found = i;
       } else if (kind == Kind::leanest || (kind == Kind::fullest && !mixed)) {
@@ -171,7 +171,9 @@ class SlimpackStarts {
       settings.mode = mode;
       // What waits in a pipeline, or what a sample keeps until its last token has been forward.
       const std::int64_t pack = tokens_.value / (ranks_ * settings.units) + 1;
-      const std::int64_t each = layers * (layer.kept[most] + layer.kv) + 2 * layer.boundary;
+      const std::int64_t kept = mode.mean(
+          Tokens{}, [&](Recompute of) { return layer.kept[static_cast<std::size_t>(of)]; });
+      const std::int64_t each = layers * (kept + layer.kv) + 2 * layer.boundary;
       const std::int64_t bytes =
           pack * (pipeline_ * each + layer.backward_workspace[most] + 4 * layer.boundary);
       if (bytes <= problem_.free_bytes(frame).value) return i;

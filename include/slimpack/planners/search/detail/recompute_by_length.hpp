@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recomputation by length: what is short keeps much, what is long keeps little.
+// Recomputation by length: what is short keeps much, what is long keeps little; or pack by pack.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,10 @@
 namespace slimpack::planners {
 
 /// Recomputation by length: short samples (of planners that decide by micro-batch: short
-/// micro-batches) keep what `most` says, longer ones less, down to `lean`.
+/// micro-batches) keep what `most` says, longer ones less, down to `lean`. Or pack by pack,
+/// whatever the lengths: `lean_permille` thousandths of the backward packs keep what `lean` says,
+/// evenly spread over them, the others what `most` says. Or token by token: the first `early` of
+/// each sample, whose attention takes least time to make again, keep what `lean` says.
 struct ModeChoice {
   /// One mode for all.
   constexpr ModeChoice(Recompute all = Recompute::none) noexcept : most(all), lean(all) {}
@@ -30,23 +33,52 @@ struct ModeChoice {
   constexpr ModeChoice(Recompute shortest, Recompute longest) noexcept
       : most(shortest), lean(longest) {}
 
+  /// `others` for all packs but `permille` thousandths of them, which have `leaner`.
+  constexpr ModeChoice(Recompute others, Recompute leaner, std::int64_t permille) noexcept
+      : most(others), lean(leaner), lean_permille(permille) {}
+
   Recompute most;  ///< of the shortest samples
   Recompute lean;  ///< of the longest samples; `most` or a leaner mode
   /// The longest sample of each mode from `most` on; that of `lean` has no meaning.
   std::array<Tokens, kRecomputeModes> limit{Tokens::max(), Tokens::max(), Tokens::max(),
                                             Tokens::max()};
+  std::int64_t lean_permille = 0;  ///< of the packs, or of all tokens: 0 .. 999; 0: by length
+  Tokens early{0};                 ///< of each sample are leaner; 0: by length or by pack
 
   friend constexpr bool operator==(const ModeChoice&, const ModeChoice&) = default;
 
-  /// The mode of a sample.
+  /// Whether a backward pack, counted from the first of its queue, is one of those that keep less.
+  [[nodiscard]] constexpr bool leaner(std::size_t pack) const noexcept {
+    if (early.value > 0) return false;
+    const auto before = static_cast<std::int64_t>(pack) * lean_permille;
+    return (before + lean_permille) / 1000 > before / 1000;
+  }
+  /// A figure of the modes for a sample, on average over the packs.
+  template <class Figure>
+  [[nodiscard]] constexpr auto mean(Tokens length, const Figure& figure) const {
+    const auto usual = figure(of(length));
+    return lean_permille == 0 ? usual : usual + (figure(lean) - usual) * lean_permille / 1000;
+  }
+  /// The mode of a sample; where its packs or tokens differ, that of most.
   [[nodiscard]] constexpr Recompute of(Tokens length) const noexcept {
     auto mode = static_cast<std::size_t>(most);
     while (mode < static_cast<std::size_t>(lean) && length > limit[mode]) ++mode;
     return static_cast<Recompute>(mode);
   }
-  /// The text "recompute", and "recompute_long" where samples differ.
+  /// The text "recompute", and "recompute_long" where samples, "recompute_packs" where packs,
+  /// "recompute_early" where tokens differ.
   void describe(SettingTexts& texts) const {
     texts["recompute"] = to_string(most);
+    if (early.value > 0) {
+      texts["recompute_early"] =
+          std::string(to_string(lean)) + " in the first " + std::to_string(early.value);
+      return;
+    }
+    if (lean_permille > 0) {
+      texts["recompute_packs"] =
+          std::string(to_string(lean)) + " in " + std::to_string(lean_permille) + "/1000";
+      return;
+    }
     for (auto i = static_cast<std::size_t>(most); i < static_cast<std::size_t>(lean); ++i) {
       std::string& text = texts["recompute_long"];
       if (!text.empty()) text += ", ";
@@ -60,6 +92,12 @@ struct ModeChoice {
 [[nodiscard]] constexpr std::int64_t resident_bytes(const LayerBytes& layer,
                                                     Recompute mode) noexcept {
   return layer.kept[static_cast<std::size_t>(mode)] + layer.kv + layer.kv_gradient;
+}
+
+/// The same of a sample of this length, on average over its packs.
+[[nodiscard]] constexpr std::int64_t resident_bytes(const LayerBytes& layer, const ModeChoice& mode,
+                                                    Tokens length) {
+  return mode.mean(length, [&](Recompute of) { return resident_bytes(layer, of); });
 }
 
 /// Layers of the fullest stage.
