@@ -7,6 +7,7 @@ lengths on one thread, the processor time of the whole call beside that of the C
 batch that is drawn before. With PROGRAM, the command line built apart, its time on the same lengths in a file is
 printed beside that of the call and of writing the plan.
 """
+import argparse
 import os
 import subprocess
 import sys
@@ -41,6 +42,10 @@ def refused(lengths, bad):
 
 
 def main(arguments):
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("program", nargs="?", help="the command line, measured too")
+    options.add_argument("--lengths", type=int, default=1_000_000, help="of the large call [1000000]")
+    asked = options.parse_args(arguments)
     for name in ("numpy", "slimpack"):
         spent = least_s(lambda: subprocess.run([sys.executable, "-c", f"import {name}"], check=True))
         print(f"a process that imports {name}: {1e3 * spent:.1f} ms")
@@ -48,30 +53,30 @@ def main(arguments):
     few = [120, 4096, 7000, 800]
     small = dict(model="tiny", effort="fast", threads=1)
     call = least_s(lambda: slimpack.plan(few, **small), 200)
-    core = least_s(lambda: _core.plan(np.array(few), words(small), "slimpack", False, None), 200)
+    core = least_s(lambda: _core.plan(np.array(few), words(small), "slimpack", None), 200)
     print(f"a call on four lengths: {1e6 * call:.0f} us, the compiled call of it {1e6 * core:.0f} us")
 
-    lengths = np.minimum(np.random.default_rng(0).lognormal(7, 1.4, 1_000_000).astype(np.int64) + 1, 131072)
+    lengths = np.minimum(np.random.default_rng(0).lognormal(7, 1.4, asked.lengths).astype(np.int64) + 1, 131072)
     planner = min(
         slimpack.compare(lengths, ["slimpack"], **REQUEST)[0]["cpu_seconds"] for _ in range(RUNS))
     # The first request is refused before a batch is drawn, the second right after.
     read, drawn = (least_s(lambda bad=bad: refused(lengths, bad), clock=time.process_time)
                    for bad in ({"step": 2**41}, {"chunks": 1000}))
     inside = planner + drawn - read
-    print(f"1,000,000 lengths: C++ plans for {inside:.3f} s of the processor; the array is read in {1e3 * read:.1f} ms")
+    print(f"{asked.lengths:,} lengths: C++ plans for {inside:.3f} s of the processor; the array is read in {1e3 * read:.1f} ms")
     for name, given in (("an array", lengths), ("a list", lengths.tolist())):
         spent = least_s(lambda given=given: slimpack.plan(given, **REQUEST), clock=time.process_time)
-        print(f"1,000,000 lengths, a call with {name}: {spent:.3f} s, {spent / inside - 1:+.1%}")
+        print(f"{asked.lengths:,} lengths, a call with {name}: {spent:.3f} s, {spent / inside - 1:+.1%}")
     plan = slimpack.plan(lengths, **REQUEST)
     begin = time.perf_counter()
     packs = plan.micropacks
     print(f"{len(packs)} MicroPacks of {len(plan.samples)} samples as arrays: {time.perf_counter() - begin:.3f} s")
-    if arguments:
+    if asked.program:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "lengths.npy")
             np.save(path, lengths)
             options = [f"--{name}={value}" for name, value in REQUEST.items()]
-            command = [arguments[0], "plan", path, *options, "-o", os.devnull]
+            command = [asked.program, "plan", path, *options, "-o", os.devnull]
             spent = least_s(lambda: subprocess.run(command, check=True, capture_output=True))
             print(f"the command line on the same lengths, plan written: {spent:.3f} s")
             spent = least_s(lambda: slimpack.plan(path, **REQUEST).save(os.devnull))

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import subprocess
 import sys
 
 import pytest
@@ -61,3 +62,9 @@ def test_code_in_the_documents_runs(name, tmp_path, monkeypatch):
     for block in blocks:
         with contextlib.redirect_stdout(None):
             exec(block, scope)
+
+
+def test_the_measurement_of_overhead_runs():
+    done = subprocess.run([sys.executable, ROOT / "python/bench/overhead.py", "--lengths", "2000"], check=True,
+                          capture_output=True, text=True)
+    assert "a call on four lengths" in done.stdout and "2,000 lengths, a call with an array" in done.stdout
