@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does slimpack, at degrees that nobody tuned, end behind its own ablations or another planner?
 
-bench/random_settings.py PROGRAM [--seed S] [--count N] [--planners ablations|published|A,B] [--free] [--effort E]
-                         [--most R] [--mean R] [--jobs J] [--store FILE]
+bench/random_settings.py PROGRAM [--seed S ..] [--count N] [--most-tokens T] [--planners ablations|published|A,B] [--free]
+                         [--effort E] [--most R] [--mean R] [--jobs J] [--store FILE]
 
-Draws COUNT settings by SEED: length set, context, model, cluster, dp x pp x tp, tokens a device of a step, and the
+Draws COUNT settings by each SEED: length set, context, model, cluster, dp x pp x tp, tokens a device of a step, and the
 step. Runs `slimpack compare` at each for slimpack and the planners named (its ablations where none are), all at the same
 degrees and effort; with --free `slimpack tune`, each at its own best degrees for as many devices. Prints each setting
 where slimpack takes more than 0.1 % longer than another planner, with the arguments that run it again, and for each
@@ -204,8 +204,9 @@ class Summary:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
-    parser.add_argument("--seed", type=int, default=1, help="of the draws")
-    parser.add_argument("--count", type=int, default=40, help="settings drawn")
+    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="of the draws")
+    parser.add_argument("--count", type=int, default=40, help="settings drawn by each seed")
+    parser.add_argument("--most-tokens", type=int, help="leave out settings whose step has more, for they take long")
     parser.add_argument("--planners", default="ablations", help="that slimpack is held against: ablations, published, or names, commas between")
     parser.add_argument("--free", action="store_true", help="each planner at its own best degrees")
     parser.add_argument("--most", type=float, default=BEHIND, help="ratio to the best ablation that ends with status 1")
@@ -219,7 +220,13 @@ def main():
     listed = answer(given.program, ["--list-planners", "--json"])["planners"]
     named = {"ablations": ABLATIONS, "published": [one["name"] for one in listed if not one["name"].startswith(SLIMPACK)]}
     planners = [name for name in named.get(given.planners) or given.planners.split(",") if name and name != SLIMPACK]
-    drawn = [setting(given.seed, number) for number in range(given.count)]
+    drawn = [setting(seed, number) for seed in given.seed for number in range(given.count)]
+    if given.most_tokens:
+        all_drawn = len(drawn)
+        drawn = [one for one in drawn if int(one[one.index("--batch-tokens") + 1]) <= given.most_tokens]
+        if not drawn:
+            parser.error(f"--most-tokens {given.most_tokens} leaves no setting of {all_drawn}")
+        print(f"{len(drawn)} of {all_drawn} settings have at most {given.most_tokens} tokens a step.", flush=True)
     summary = Summary(planners, {one["name"] for one in listed if one.get("simulated_only")})
     store = Store(given.store, f"{given.effort}, {'free' if given.free else 'same'} degrees")
     run = functools.partial(tune if given.free else compare, program=given.program, effort=given.effort)
