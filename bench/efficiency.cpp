@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Efficiency, distance to the bound of its own degrees, max_cp, chunks and head, and planning time
-// of a planner on folders of length files.
+// Efficiency, distance to the bound of its own degrees, max_cp, chunks and head, where the time of
+// steps goes, and planning time of a planner on folders of length files.
 #include <algorithm>
-#include <chrono>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <fstream>
 #include <limits>
 #include <string>
-#include <utility>
-#include <variant>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -19,6 +18,8 @@
 #include "slimpack/data/sample.hpp"
 #include "slimpack/io/text_lengths.hpp"
 #include "slimpack/planners/registry.hpp"
+#include "slimpack/report/compare.hpp"
+#include "slimpack/report/time_split.hpp"
 
 using namespace slimpack;
 
@@ -96,31 +97,49 @@ planners::PlanRequest make_request(const Options& options, const LengthSet& set,
   return request;
 }
 
+/// One step, or sums over several.
 struct Row {
+  std::int64_t steps = 0;
   double efficiency = 0, over_bound = 0, seconds = 0;
-  bool feasible = false;
+  std::array<double, report::kTimeCauses> split{};  ///< of the step's bound, by cause
+
+  Row& operator+=(const Row& other) {
+    steps += other.steps;
+    efficiency += other.efficiency;
+    over_bound += other.over_bound;
+    seconds += other.seconds;
+    for (std::size_t i = 0; i < split.size(); ++i) split[i] += other.split[i];
+    return *this;
+  }
+  /// A sum over these steps as their mean.
+  [[nodiscard]] double mean(double sum) const {
+    return sum / static_cast<double>(std::max<std::int64_t>(1, steps));
+  }
 };
 
+/// The row of one step; `steps` is 0 if there is no plan for it.
 Row measure(const planners::PlanRequest& request, const Options& options) {
   const planners::PlannerInfo& planner = planners::find_planner(options.planner);
-  const auto before = std::chrono::steady_clock::now();
-  const planners::PlanOutcome outcome = planner.plan(request);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - before;
+  const report::ComparedOutcome outcome = report::compare_step(planner, request);
   Row row;
-  row.seconds = took.count();
-  if (const auto* plan = std::get_if<Plan>(&outcome.result)) {
-    const Prediction& made = plan->prediction;
-    row.feasible = true;
-    row.efficiency = seconds(made.ideal) / seconds(made.iteration);
-    row.over_bound = seconds(made.iteration) / seconds(made.lower_bound);
+  row.seconds = outcome.entry.plan_seconds;
+  if (outcome.timeline) {
+    const report::Metrics& metrics = *outcome.entry.metrics;
+    const double bound = seconds(metrics.lower_bound);
+    row.steps = 1;
+    row.efficiency = metrics.efficiency;
+    row.over_bound = seconds(metrics.iteration) / bound;
+    const report::TimeSplit split = report::time_split(*outcome.timeline, metrics);
+    for (std::size_t i = 0; i < split.time.size(); ++i) {
+      row.split[i] = seconds(split.time[i]) / bound;
+    }
   } else {
-    const auto& why = std::get<Infeasible>(outcome.result);
-    std::printf("    infeasible: %s, needed %lld, available %lld\n", why.constraint.c_str(),
-                static_cast<long long>(why.needed), static_cast<long long>(why.available));
+    std::printf("    infeasible: %s\n", outcome.entry.why.c_str());
   }
   if (options.settings) {
-    std::printf("    %.4f %lld:", row.efficiency, static_cast<long long>(outcome.evaluations));
-    for (const auto& [name, value] : outcome.settings) {
+    std::printf("    %.4f %lld:", row.efficiency,
+                static_cast<long long>(outcome.entry.evaluations));
+    for (const auto& [name, value] : outcome.entry.settings) {
       std::printf(" %s=%s", name.c_str(), value.c_str());
     }
     std::printf("\n");
@@ -128,11 +147,22 @@ Row measure(const planners::PlanRequest& request, const Options& options) {
   return row;
 }
 
+/// In hundredths of the bound: 100 of it is ideal work, less where no plan can do it alone.
+void print_split(const Row& sum) {
+  std::printf("\nmean time in hundredths of the bound, by cause:");
+  for (std::size_t i = 0; i < sum.split.size(); ++i) {
+    const std::string name(report::time_cause(i));
+    std::printf(" %s %.2f", name.c_str(), 100 * sum.mean(sum.split[i]));
+  }
+  std::printf("\n");
+}
+
 void run(const Options& options) {
   std::printf("%-20s %8s  %10s %10s  %10s  %9s\n", "set", "context", "efficiency", "least",
               "time/bound", "plan s");
-  double sum = 0, least = 1, bound = 0;
-  std::int64_t rows = 0, missing = 0;
+  Row all;
+  double least = 1;
+  std::int64_t missing = 0;
   for (const std::string& name : options.sets) {
     const LengthSet set = read_set(options.folder + "/" + name + ".lengths");
     for (const std::int64_t context : options.contexts) {
@@ -142,36 +172,27 @@ void run(const Options& options) {
       batches.batch_tokens = Tokens{options.tokens};
       BatchStream stream(std::span(&set, 1), batches);
       planners::PlanRequest request = make_request(options, set, context);
-      Row mean;
+      Row sum;
       double worst = 1;
-      std::int64_t feasible = 0;
       for (std::int64_t step = 0; step < options.steps; ++step) {
         request.batch = stream.next();
         const Row row = measure(request, options);
-        mean.seconds += row.seconds / static_cast<double>(options.steps);
-        if (!row.feasible) {
-          ++missing;
-          continue;
-        }
-        ++feasible;
-        ++rows;
-        mean.efficiency += row.efficiency;
-        mean.over_bound += row.over_bound;
-        worst = std::min(worst, row.efficiency);
-        sum += row.efficiency;
-        bound += row.over_bound;
-        least = std::min(least, row.efficiency);
+        sum += row;
+        missing += 1 - row.steps;
+        if (row.steps > 0) worst = std::min(worst, row.efficiency);
       }
-      const auto count = static_cast<double>(std::max<std::int64_t>(1, feasible));
       std::printf("%-20s %8lld  %10.4f %10.4f  %10.4f  %9.4f\n", name.c_str(),
-                  static_cast<long long>(context), mean.efficiency / count, worst,
-                  mean.over_bound / count, mean.seconds);
+                  static_cast<long long>(context), sum.mean(sum.efficiency), worst,
+                  sum.mean(sum.over_bound), sum.seconds / static_cast<double>(options.steps));
       std::fflush(stdout);
+      all += sum;
+      least = std::min(least, worst);
     }
   }
-  const auto count = static_cast<double>(std::max<std::int64_t>(1, rows));
-  std::printf("%-20s %8s  %10.4f %10.4f  %10.4f   infeasible %lld\n", "all", "", sum / count, least,
-              bound / count, static_cast<long long>(missing));
+  std::printf("%-20s %8s  %10.4f %10.4f  %10.4f   infeasible %lld\n", "all", "",
+              all.mean(all.efficiency), least, all.mean(all.over_bound),
+              static_cast<long long>(missing));
+  print_split(all);
 }
 
 }  // namespace
