@@ -332,7 +332,11 @@ TEST_CASE("slimpack: packs of one long sample that recompute more are smaller, n
     CAPTURE(permille);
     CAPTURE(early);
     settings.mode = planners::ModeChoice(Recompute::light, Recompute::full, permille);
-    settings.mode.early = Tokens{early};
+    if (early > 0) {
+      settings.mode.lean = Recompute::light;
+      settings.mode.first = Recompute::full;
+      settings.mode.early = Tokens{early};
+    }
     const planners::RankAssignment assigned = planners::assign_ranks(problem, settings);
     const Plan plan = planners::build_packs(problem, assigned, {&settings, 1}, std::nullopt);
     const PricedPlan times(plan);
@@ -360,4 +364,32 @@ TEST_CASE("slimpack: packs of one long sample that recompute more are smaller, n
     // One pack may have tokens of both kinds.
     CHECK(longest.value * 10 < shortest.value * (early == 0 ? 11 : 13));
   }
+}
+
+TEST_CASE("slimpack: packs of samples that recompute more by length have fewer tokens") {
+  planners::PlanRequest request = test::request_of(std::vector<std::int64_t>(64, 4096), 8);
+  request.batch.samples.push_back({131'072});
+  request.batch.origin.push_back({0, 64, {}});
+  request.context = Tokens{131'072};
+  const planners::SlimpackProblem problem(request, "slimpack", {});
+  planners::SlimpackSettings settings;
+  settings.units = 16;
+  settings.mode = planners::ModeChoice(Recompute::none, Recompute::layer);
+  settings.mode.limit = {Tokens{8192}, Tokens{8192}, Tokens::max(), Tokens::max()};
+  const planners::RankAssignment assigned = planners::assign_ranks(problem, settings);
+  const Plan plan = planners::build_packs(problem, assigned, {&settings, 1}, std::nullopt);
+  const PricedPlan times(plan);
+  std::vector<Nanos> taken;
+  bool lean = false, usual = false;
+  for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+    const MicroPack& pack = plan.micropacks[i];
+    if (pack.pass != Pass::backward) continue;
+    lean = lean || pack.recompute == Recompute::layer;
+    usual = usual || pack.recompute == Recompute::none;
+    taken.push_back(times.compute(static_cast<PackId>(i), 0));
+  }
+  CHECK(lean);
+  CHECK(usual);
+  const auto [least, most] = std::minmax_element(taken.begin(), taken.end());
+  CHECK(most->value * 10 < least->value * 12);
 }

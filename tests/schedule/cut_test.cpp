@@ -50,10 +50,12 @@ TEST_CASE("cut_packs: hand-solved forward and backward") {
         Packs{{slice(0, 20, 40)}, {slice(0, 0, 20)}, {slice(1, 0, 5), slice(2, 0, 15)}});
   // Half of the pairs lies behind 1/sqrt 2 of the sample.
   rules.units = 2;
-  CHECK(packs_of(schedule::cut_packs(line_of_lengths({100}), Pass::forward, {0, 1, 1000}, rules)) ==
+  CHECK(packs_of(schedule::cut_packs(line_of_lengths({100}), Pass::forward,
+                                     schedule::SliceCost{0, 1, 1000}, rules)) ==
         Packs{{slice(0, 0, 70)}, {slice(0, 70, 100)}});
-  CHECK(packs_of(schedule::cut_packs(line_of_lengths({100}), Pass::backward, {0, 1, 1000},
-                                     rules)) == Packs{{slice(0, 70, 100)}, {slice(0, 0, 70)}});
+  CHECK(packs_of(schedule::cut_packs(line_of_lengths({100}), Pass::backward,
+                                     schedule::SliceCost{0, 1, 1000}, rules)) ==
+        Packs{{slice(0, 70, 100)}, {slice(0, 0, 70)}});
   rules.whole = Tokens{100};
   CHECK(schedule::cut_packs(line_of_lengths({100}), Pass::forward, {}, rules).packs() == 1);
   CHECK(schedule::cut_packs({}, Pass::forward, {}, rules).packs() == 0);
@@ -85,6 +87,12 @@ TEST_CASE("cut_packs: laws over many draws") {
       cost.early_token = random.between(0, 1000);
       cost.early_pair2 = random.between(0, 3);
     }
+    schedule::SliceCosts costs(cost);
+    if (random.chance(1, 3)) {
+      costs.limits = {Tokens{random.between(1, 1000)}};
+      costs.costs.push_back(
+          {random.between(0, 500), random.between(1, 1000), random.between(0, 3)});
+    }
     schedule::CutRules rules;
     rules.units = random.between(1, 60);
     rules.granularity = Tokens{random.chance(1, 3) ? 1 : random.between(1, 300)};
@@ -92,7 +100,7 @@ TEST_CASE("cut_packs: laws over many draws") {
     if (random.chance(1, 3)) rules.front = {random.between(1, 1000), random.between(1, 500)};
     if (random.chance(1, 3)) rules.back = {random.between(1, 1000), random.between(1, 500)};
     const Pass pass = random.chance(1, 2) ? Pass::forward : Pass::backward;
-    const schedule::PackCuts line = schedule::cut_packs(samples, pass, cost, rules);
+    const schedule::PackCuts line = schedule::cut_packs(samples, pass, costs, rules);
     const auto weights = schedule::pack_weights(rules.units, rules.front, rules.back);
     CHECK(line.packs() <= weights.size());
     CHECK(line.packs() >= 1);
@@ -101,7 +109,8 @@ TEST_CASE("cut_packs: laws over many draws") {
     if (pass == Pass::backward) position = lengths;
     std::size_t open = 0;  // samples come one after the other
     Int128 total = 0, largest = 0;
-    for (const schedule::QueuedSample& sample : samples) total += cost.slice({}, sample.length);
+    for (const schedule::QueuedSample& sample : samples)
+      total += costs.of(sample.length).slice({}, sample.length);
     for (std::size_t number = 0; number < line.packs(); ++number) {
       Int128 work = 0;
       CHECK(!line.pack(number).empty());
@@ -123,7 +132,8 @@ TEST_CASE("cut_packs: laws over many draws") {
         } else if (part.length().value < lengths[sample]) {
           ++cut;
         }
-        work += cost.upto(part.end) - cost.upto(part.begin);
+        const schedule::SliceCost& own = costs.of(Tokens{lengths[sample]});
+        work += own.upto(part.end) - own.upto(part.begin);
       }
       largest = std::max(largest, work);
     }
@@ -135,12 +145,13 @@ TEST_CASE("cut_packs: laws over many draws") {
     for (const std::int64_t length : lengths) {
       const std::int64_t piece =
           Tokens{length} <= rules.whole ? length : std::min(length, rules.granularity.value);
+      const schedule::SliceCost& own = costs.of(Tokens{length});
       // The last piece has most pairs; of those that cost more the last ones do.
-      const std::int64_t last = std::min(cost.early.value, length - 1) / piece * piece;
+      const std::int64_t last = std::min(own.early.value, length - 1) / piece * piece;
       for (const std::int64_t begin : {std::max<std::int64_t>(0, last - piece), last,
                                        std::max<std::int64_t>(0, length - piece)}) {
         const Tokens end{std::min(begin + piece, length)};
-        uncut = std::max(uncut, cost.slice(Tokens{begin}, end));
+        uncut = std::max(uncut, own.slice(Tokens{begin}, end));
       }
     }
     const Int128 full = total * 65536 / Int128{[&] {
@@ -178,8 +189,9 @@ TEST_CASE("cut_packs: refuses what makes no sense") {
   refuse(rules, "cut_packs: the first of a ramp must be 1 .. 1000 thousandths, got 0");
   rules.front = {1, 0};
   refuse(rules, "cut_packs: the growth of a ramp must be >= 1, got 0");
-  CHECK_THROWS_WITH_AS(static_cast<void>(schedule::cut_packs(line, Pass::forward, {0, 0, 0}, {})),
-                       "cut_packs: costs must be >= 0, per token >= 1", InvalidInput);
+  CHECK_THROWS_WITH_AS(
+      static_cast<void>(schedule::cut_packs(line, Pass::forward, schedule::SliceCost{0, 0, 0}, {})),
+      "cut_packs: costs must be >= 0, per token >= 1", InvalidInput);
   CHECK_THROWS_WITH_AS(
       static_cast<void>(schedule::cut_packs(line_of_lengths({0}), Pass::forward, {}, {})),
       "cut_packs: a sample must have >= 1 tokens, got 0", InvalidInput);

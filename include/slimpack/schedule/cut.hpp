@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -39,6 +40,26 @@ struct SliceCost {
     return Int128{per_slice} + upto(end) - upto(begin);
   }
   friend bool operator==(const SliceCost&, const SliceCost&) = default;
+};
+
+/// The same by the length of a slice's sample.
+struct SliceCosts {
+  /// One for all.
+  SliceCosts(const SliceCost& all = {}) : costs{all} {}
+  /// costs[i] of samples of at most limits[i] tokens, the last of all longer ones; limits rise, and
+  /// are one fewer.
+  SliceCosts(std::vector<SliceCost> each, std::vector<Tokens> ends)
+      : costs(std::move(each)), limits(std::move(ends)) {}
+
+  std::vector<SliceCost> costs;  ///< at least one
+  std::vector<Tokens> limits;    ///< of samples that have all but the last of them
+
+  /// That of a sample. O(limits).
+  [[nodiscard]] const SliceCost& of(Tokens length) const noexcept {
+    std::size_t i = 0;
+    while (i < limits.size() && length > limits[i]) ++i;
+    return costs[i];
+  }
 };
 
 /// A sample in a queue of samples that is cut into packs.
@@ -95,12 +116,12 @@ struct PackCuts {
 /// Throws InvalidInput if a length, a rule or per_token is < 1, or another cost < 0. O(samples +
 /// units).
 [[nodiscard]] inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass,
-                                        const SliceCost& cost, const CutRules& rules);
+                                        const SliceCosts& costs, const CutRules& rules);
 
 /// The same with packs of these sizes, in any unit; units and ramps of the rules have no meaning.
 /// Throws InvalidInput besides if there is no weight, or one < 1.
 [[nodiscard]] inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass,
-                                        const SliceCost& cost, const CutRules& rules,
+                                        const SliceCosts& costs, const CutRules& rules,
                                         std::span<const std::int64_t> weights);
 
 namespace detail {
@@ -164,9 +185,9 @@ inline void check_ramp(const Ramp& ramp) {
 /// Walks the queue and closes packs.
 class PackCutter {
  public:
-  PackCutter(std::size_t samples, Pass pass, const SliceCost& cost, const CutRules& rules,
+  PackCutter(std::size_t samples, Pass pass, const SliceCosts& costs, const CutRules& rules,
              std::span<const std::int64_t> weights, Int128 total)
-      : back_(pass == Pass::backward), cost_(cost), rules_(rules), weights_(weights) {
+      : back_(pass == Pass::backward), costs_(costs), rules_(rules), weights_(weights) {
     for (const std::int64_t weight : weights) weight_sum_ += weight;
     total_ = total;
     cuts_.slices.reserve(samples + weights.size());
@@ -175,11 +196,12 @@ class PackCutter {
   }
 
   void add(const QueuedSample& sample) {
-    const Int128 work = cost_.slice(Tokens{}, sample.length);
+    const SliceCost& cost = costs_.of(sample.length);
+    const Int128 work = cost.slice(Tokens{}, sample.length);
     Tokens open = back_ ? sample.length : Tokens{};  // the near end of what is left
     while (boundary_ < gone_ + work && pack_ + 1 < weights_.size()) {
-      const Int128 before = std::max<Int128>(boundary_ - gone_ - cost_.per_slice, 0);
-      const Tokens cut = place(before, sample.length);
+      const Int128 before = std::max<Int128>(boundary_ - gone_ - cost.per_slice, 0);
+      const Tokens cut = place(before, sample.length, cost);
       take(sample.id, open, cut);
       open = cut;
       close();
@@ -194,9 +216,9 @@ class PackCutter {
   }
 
  private:
-  [[nodiscard]] Tokens place(Int128 before, Tokens length) const {
-    if (!back_) return cut_before(before, length, cost_, rules_);
-    return cut_before(std::max<Int128>(cost_.upto(length) - before, 0), length, cost_, rules_);
+  [[nodiscard]] Tokens place(Int128 before, Tokens length, const SliceCost& cost) const {
+    if (!back_) return cut_before(before, length, cost, rules_);
+    return cut_before(std::max<Int128>(cost.upto(length) - before, 0), length, cost, rules_);
   }
   void take(SampleId sample, Tokens open, Tokens cut) {
     const Tokens begin = back_ ? cut : open;
@@ -214,7 +236,7 @@ class PackCutter {
   }
 
   bool back_;
-  const SliceCost& cost_;
+  const SliceCosts& costs_;
   const CutRules& rules_;
   std::span<const std::int64_t> weights_;
   Int128 total_ = 0, gone_ = 0, boundary_ = 0;
@@ -245,18 +267,20 @@ inline std::vector<std::int64_t> pack_weights(std::int64_t units, const Ramp& fr
   return weights;
 }
 
-inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass, const SliceCost& cost,
+inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass, const SliceCosts& costs,
                           const CutRules& rules) {
-  return cut_packs(samples, pass, cost, rules, pack_weights(rules.units, rules.front, rules.back));
+  return cut_packs(samples, pass, costs, rules, pack_weights(rules.units, rules.front, rules.back));
 }
 
-inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass, const SliceCost& cost,
+inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass, const SliceCosts& costs,
                           const CutRules& rules, std::span<const std::int64_t> weights) {
   require(rules.granularity.value >= 1, "cut_packs: granularity must be >= 1",
           rules.granularity.value);
-  require(cost.per_token >= 1 && cost.per_slice >= 0 && cost.per_pair2 >= 0 &&
-              cost.early.value >= 0 && cost.early_token >= 0 && cost.early_pair2 >= 0,
-          "cut_packs: costs must be >= 0, per token >= 1");
+  for (const SliceCost& cost : costs.costs) {
+    require(cost.per_token >= 1 && cost.per_slice >= 0 && cost.per_pair2 >= 0 &&
+                cost.early.value >= 0 && cost.early_token >= 0 && cost.early_pair2 >= 0,
+            "cut_packs: costs must be >= 0, per token >= 1");
+  }
   require(!weights.empty(), "cut_packs: there must be a weight");
   for (const std::int64_t weight : weights) {
     require(weight >= 1, "cut_packs: a weight must be >= 1", weight);
@@ -265,9 +289,9 @@ inline PackCuts cut_packs(std::span<const QueuedSample> samples, Pass pass, cons
   for (const QueuedSample& sample : samples) {
     require(sample.length.value >= 1, "cut_packs: a sample must have >= 1 tokens",
             sample.length.value);
-    total += cost.slice(Tokens{}, sample.length);
+    total += costs.of(sample.length).slice(Tokens{}, sample.length);
   }
-  detail::PackCutter cutter(samples.size(), pass, cost, rules, weights, total);
+  detail::PackCutter cutter(samples.size(), pass, costs, rules, weights, total);
   for (const QueuedSample& sample : samples) cutter.add(sample);
   return cutter.finish();
 }

@@ -233,6 +233,7 @@ class AssignmentCache {
       lean = settings.mode.lean;
       lean_permille = settings.mode.lean_permille;
       early = settings.mode.early;
+      first = settings.mode.first;
       if (!settings.shares()) return;
       threshold_permille = settings.cp_threshold_permille;
       widest_group = settings.widest_group;
@@ -248,6 +249,7 @@ class AssignmentCache {
     decltype(ModeChoice::limit) limits{};
     std::int64_t lean_permille = 0;
     Tokens early;
+    Recompute first{};
     std::int64_t units = 0;
     std::int32_t chunks = 0;
     DeviceOrder devices{};

@@ -135,10 +135,10 @@ class PackBuilder {
       for (std::size_t i = 0; i < segments_.size(); ++i) {
         const GroupId group = segments_[i].group;
         const PassCosts& cost = costs_of(group);
-        const ModeChoice& mode = settings_of(group).mode;
+        const schedule::SliceCosts costs =
+            pass == 0 ? schedule::SliceCosts(cost.forward) : cost.back(settings_of(group).mode);
         for (const schedule::QueuedSample& sample : segments_[i].samples) {
-          work_[pass][i] += (pass == 0 ? cost.forward : cost.back(mode, mode.of(sample.length)))
-                                .slice({}, sample.length);
+          work_[pass][i] += costs.of(sample.length).slice({}, sample.length);
         }
         Int128& most = most_[pass][component_of(group)];
         for (const std::int32_t rank : plan_.groups[index(group)]) {
@@ -155,20 +155,22 @@ class PackBuilder {
     const QueueSegment& segment = segments_[i];
     const PassCosts& cost = costs_of(segment.group);
     const schedule::CutRules rules = rules_of(i, pass);
-    const ModeChoice& mode = settings_of(segment.group).mode;
-    const schedule::SliceCost back = cost.back(mode, mode.most);
+    const schedule::SliceCosts back = cost.back(settings_of(segment.group).mode);
     if (!settings_of(segment.group).same_packs) {
-      const schedule::SliceCost slice = measure_of(i, pass == Pass::forward ? cost.forward : back);
+      const schedule::SliceCosts slice =
+          measure_of(i, pass == Pass::forward ? schedule::SliceCosts(cost.forward) : back);
       const std::vector<std::int64_t> weights = weights_of(i, pass, rules);
       add_packs(segment.group, schedule::cut_packs(segment.samples, pass, slice, rules, weights),
                 pass);
       return;
     }
     if (pass == Pass::forward) {
-      schedule::SliceCost both = back;
-      both.per_slice += cost.forward.per_slice;
-      both.per_token += cost.forward.per_token;
-      both.per_pair2 += cost.forward.per_pair2;
+      schedule::SliceCosts both = back;
+      for (schedule::SliceCost& each : both.costs) {
+        each.per_slice += cost.forward.per_slice;
+        each.per_token += cost.forward.per_token;
+        each.per_pair2 += cost.forward.per_pair2;
+      }
       symmetric_[i] = pack_symmetrically(segment.samples, measure_of(i, both), rules.units, rules);
     }
     add_packs(segment.group, symmetric_[i].cuts(pass), pass);
@@ -176,24 +178,26 @@ class PackBuilder {
 
   /// By what packs of a segment are cut: time, or tokens at the segment's mean time of a token, or
   /// half of either.
-  [[nodiscard]] schedule::SliceCost measure_of(std::size_t i,
-                                               const schedule::SliceCost& time) const {
+  [[nodiscard]] schedule::SliceCosts measure_of(std::size_t i,
+                                                const schedule::SliceCosts& time) const {
     const PackBalance balance = settings_of(segments_[i].group).balance;
     if (balance == PackBalance::time) return time;
     Int128 work = 0;
     std::int64_t tokens = 0;
     for (const schedule::QueuedSample& sample : segments_[i].samples) {
-      work += time.slice({}, sample.length);
+      work += time.of(sample.length).slice({}, sample.length);
       tokens += sample.length.value;
     }
     const auto mean = std::max<std::int64_t>(1, static_cast<std::int64_t>(work / tokens));
-    if (balance == PackBalance::tokens) return {0, mean, 0};
-    schedule::SliceCost half = time;
-    half.per_slice /= 2;
-    half.per_token = (time.per_token + mean + 1) / 2;
-    half.per_pair2 /= 2;
-    half.early_token /= 2;
-    half.early_pair2 /= 2;
+    if (balance == PackBalance::tokens) return schedule::SliceCost{0, mean, 0};
+    schedule::SliceCosts half = time;
+    for (schedule::SliceCost& each : half.costs) {
+      each.per_slice /= 2;
+      each.per_token = (each.per_token + mean + 1) / 2;
+      each.per_pair2 /= 2;
+      each.early_token /= 2;
+      each.early_pair2 /= 2;
+    }
     return half;
   }
 
@@ -274,8 +278,9 @@ class PackBuilder {
       if (pass == Pass::backward && mode.leaner(i)) pack.recompute = mode.lean;
       for (const Slice& slice : pack.slices) {
         if (pass == Pass::backward) {
-          pack.recompute = std::max(pack.recompute, mode.of(plan_.samples[index(slice.sample)]));
-          if (slice.begin + slice.end < 2 * mode.early) pack.recompute = mode.lean;
+          const Recompute own = mode.of(plan_.samples[index(slice.sample)]);
+          const bool early = own == mode.lean && slice.begin + slice.end < 2 * mode.early;
+          pack.recompute = std::max(pack.recompute, early ? mode.first : own);
         }
         if (in_cp_group) {
           pack.exchange.push_back(

@@ -31,16 +31,24 @@ struct PassCosts {
   /// Of F and B of a pack by themselves, nothing recomputed, in nanoseconds over 2^20.
   std::int64_t pack = 0;
 
-  /// Of B where samples have the mode `usual` but for those of their first tokens that `mode` makes
-  /// leaner.
-  [[nodiscard]] schedule::SliceCost back(const ModeChoice& mode, Recompute usual) const noexcept {
-    schedule::SliceCost cost = backward[static_cast<std::size_t>(usual)];
-    if (mode.early.value == 0) return cost;
-    const schedule::SliceCost& lean = backward[static_cast<std::size_t>(mode.lean)];
-    cost.early = mode.early;
-    cost.early_token = std::max<std::int64_t>(0, lean.per_token - cost.per_token);
-    cost.early_pair2 = std::max<std::int64_t>(0, lean.per_pair2 - cost.per_pair2);
-    return cost;
+  /// Of B as `mode` has it, by the length of samples.
+  [[nodiscard]] schedule::SliceCosts back(const ModeChoice& mode) const {
+    schedule::SliceCosts costs(backward[static_cast<std::size_t>(mode.most)]);
+    if (mode.lean_permille == 0 || mode.early.value > 0) {
+      for (auto next = static_cast<std::size_t>(mode.most);
+           next < static_cast<std::size_t>(mode.lean); ++next) {
+        costs.limits.push_back(mode.limit[next]);
+        costs.costs.push_back(backward[next + 1]);
+      }
+    }
+    if (mode.early.value > 0) {
+      schedule::SliceCost& cost = costs.costs.back();
+      const schedule::SliceCost& first = backward[static_cast<std::size_t>(mode.first)];
+      cost.early = mode.early;
+      cost.early_token = std::max<std::int64_t>(0, first.per_token - cost.per_token);
+      cost.early_pair2 = std::max<std::int64_t>(0, first.per_pair2 - cost.per_pair2);
+    }
+    return costs;
   }
 };
 

@@ -374,29 +374,34 @@ class SlimpackSpaceMaker {
     add(layer, layer, 0);
     add(layer, full, 60);
     for (const std::int64_t permille : {333, 667}) add_packs(layer, full, permille);
-    // Where long samples are most of a rank's tokens, the first of their tokens are made again.
+    // Where long samples are most of a rank's tokens, the first tokens of all samples keep nothing;
+    // where the longest do not fit otherwise, the first of theirs.
     if (options_.mixed_modes && 2 * longest_.value * request_.dp >= tokens_.value) {
       for (const std::int64_t permille : {200, 400, 600, 800}) {
-        modes.push_back(early(layer, full, permille));
+        modes.push_back(early(layer, permille));
+      }
+    }
+    const ModeChoice two = mode_by_length(light, layer, stage, 60);
+    if (options_.mixed_modes && longest_ > two.limit[static_cast<std::size_t>(light)]) {
+      for (const std::int64_t permille : {300, 500, 700, 850}) {
+        modes.push_back(early(two, permille));
       }
     }
     add(full, full, 0);
     return modes;
   }
-  /// The choice in which the first tokens of samples are leaner, in all so many thousandths.
-  [[nodiscard]] ModeChoice early(Recompute most, Recompute lean, std::int64_t permille) const {
-    ModeChoice choice(most, lean, permille);
-    std::vector<Tokens> lengths = request_.batch.samples;
-    std::sort(lengths.begin(), lengths.end());
-    // Short samples are early as a whole, of all others as many tokens each.
-    auto wanted = static_cast<std::int64_t>(Int128{tokens_.value} * permille / 1000);
-    auto left = static_cast<std::int64_t>(lengths.size());
-    for (const Tokens length : lengths) {
-      if (length.value * left >= wanted) break;
-      wanted -= length.value;
-      --left;
+  /// The choice in which of each sample that has its leanest mode as many first tokens keep nothing
+  /// as are these thousandths of the longest sample.
+  [[nodiscard]] ModeChoice early(ModeChoice choice, std::int64_t permille) const {
+    choice.early = {std::max<std::int64_t>(1, longest_.value * permille / 1000)};
+    choice.first = Recompute::full;
+    Int128 first = 0, all = 1;
+    for (const Tokens length : request_.batch.samples) {
+      if (choice.of(length) != choice.lean) continue;
+      first += std::min(length, choice.early).value;
+      all += length.value;
     }
-    choice.early = {std::max<std::int64_t>(1, wanted / left)};
+    choice.lean_permille = static_cast<std::int64_t>(first * 999 / all);
     return choice;
   }
 

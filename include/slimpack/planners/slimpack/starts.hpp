@@ -123,6 +123,14 @@ class SlimpackStarts {
       add_start(mode_at(light, Kind::uniform),
                 {.interleaved = true, .same_packs = true, .last_head = true}, 1);
     }
+    // Long samples that fit only where their first tokens keep nothing: half of them, or most.
+    for (std::size_t mode = 0; mode < layout_.modes.size(); ++mode) {
+      const ModeChoice& choice = layout_.modes[mode];
+      if (choice.early.value == 0 || choice.most == choice.lean) continue;
+      if (choice.lean_permille < 400 || choice.lean_permille > 900) continue;
+      add_start(mode, {.shares = true, .interleaved = true}, 2);
+      add_start(mode, {.shares = true, .interleaved = true, .few = true, .same_packs = true}, 1);
+    }
     add_start(mode_at(light, Kind::fullest), {.interleaved = true, .short_first = true}, 3);
     add_start(mode_at(light, Kind::leanest), {.interleaved = true}, 2);
     for (const std::size_t finer : {std::size_t{4}, layout_.units.size}) {

@@ -39,15 +39,17 @@ struct SymmetricPacks {
 /// with the least time. Samples keep their order by their first slices; backward the packs of a cut
 /// sample come in reverse. O(n log n).
 [[nodiscard]] inline SymmetricPacks pack_symmetrically(
-    std::span<const schedule::QueuedSample> samples, const schedule::SliceCost& cost,
+    std::span<const schedule::QueuedSample> samples, const schedule::SliceCosts& costs,
     std::int64_t units, const schedule::CutRules& rules) {
   Int128 total = 0;
-  for (const schedule::QueuedSample& sample : samples) total += cost.slice({}, sample.length);
+  for (const schedule::QueuedSample& sample : samples)
+    total += costs.of(sample.length).slice({}, sample.length);
   const Int128 unit = std::max<Int128>(1, total / std::max<std::int64_t>(1, units));
   SymmetricPacks result;
   std::vector<Int128> time;
   std::vector<schedule::QueuedSample> rest;
   for (const schedule::QueuedSample& sample : samples) {
+    const schedule::SliceCost& cost = costs.of(sample.length);
     const Int128 work = cost.slice({}, sample.length);
     if (2 * work <= unit) {
       rest.push_back(sample);
@@ -78,7 +80,7 @@ struct SymmetricPacks {
             });
   for (const schedule::QueuedSample& sample : rest) {
     result.packs[least.number()].push_back({sample.id, Tokens{}, sample.length});
-    least.grow(cost.slice({}, sample.length));
+    least.grow(costs.of(sample.length).slice({}, sample.length));
   }
   // Packs that nothing was left for.
   std::vector<std::size_t> moved(result.packs.size());

@@ -24,8 +24,9 @@ namespace slimpack::planners {
 /// Recomputation by length: short samples (of planners that decide by micro-batch: short
 /// micro-batches) keep what `most` says, longer ones less, down to `lean`. Or pack by pack,
 /// whatever the lengths: `lean_permille` thousandths of the backward packs keep what `lean` says,
-/// evenly spread over them, the others what `most` says. Or token by token: the first `early` of
-/// each sample, whose attention takes least time to make again, keep what `lean` says.
+/// evenly spread over them, the others what `most` says. Or token by token: of samples that have
+/// `lean`, the first `early`, whose attention takes least time to make again, keep only what
+/// `first` says.
 struct ModeChoice {
   /// One mode for all.
   constexpr ModeChoice(Recompute all = Recompute::none) noexcept : most(all), lean(all) {}
@@ -42,8 +43,10 @@ struct ModeChoice {
   /// The longest sample of each mode from `most` on; that of `lean` has no meaning.
   std::array<Tokens, kRecomputeModes> limit{Tokens::max(), Tokens::max(), Tokens::max(),
                                             Tokens::max()};
-  std::int64_t lean_permille = 0;  ///< of the packs, or of all tokens: 0 .. 999; 0: by length
-  Tokens early{0};                 ///< of each sample are leaner; 0: by length or by pack
+  /// 0 .. 999: of the packs; with `early` about the part of tokens that are; 0: by length alone.
+  std::int64_t lean_permille = 0;
+  Tokens early{0};         ///< tokens of each sample that has `lean`; 0: by length or by pack
+  Recompute first = most;  ///< of these tokens
 
   friend constexpr bool operator==(const ModeChoice&, const ModeChoice&) = default;
 
@@ -56,8 +59,10 @@ struct ModeChoice {
   /// A figure of the modes for a sample, on average over the packs.
   template <class Figure>
   [[nodiscard]] constexpr auto mean(Tokens length, const Figure& figure) const {
-    const auto usual = figure(of(length));
-    return lean_permille == 0 ? usual : usual + (figure(lean) - usual) * lean_permille / 1000;
+    const Recompute usual = of(length);
+    if (lean_permille == 0 || (early.value > 0 && usual != lean)) return figure(usual);
+    const auto some = figure(early.value > 0 ? first : lean);
+    return figure(usual) + (some - figure(usual)) * lean_permille / 1000;
   }
   /// The mode of a sample; where its packs or tokens differ, that of most.
   [[nodiscard]] constexpr Recompute of(Tokens length) const noexcept {
@@ -71,10 +76,9 @@ struct ModeChoice {
     texts["recompute"] = to_string(most);
     if (early.value > 0) {
       texts["recompute_early"] =
-          std::string(to_string(lean)) + " in the first " + std::to_string(early.value);
-      return;
+          std::string(to_string(first)) + " in the first " + std::to_string(early.value);
     }
-    if (lean_permille > 0) {
+    if (lean_permille > 0 && early.value == 0) {
       texts["recompute_packs"] =
           std::string(to_string(lean)) + " in " + std::to_string(lean_permille) + "/1000";
       return;
