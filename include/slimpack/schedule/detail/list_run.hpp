@@ -98,7 +98,7 @@ class ListRun : ListPlaces {
       }
       if (ready_times[side] > now()) continue;
       if (alone() || !is_context_parallel(device, side)) {
-        begin(device, side, ready_times[side]);
+        begin(device, side);
         return;
       }
       const Readiness found = readiness(device, side);
@@ -205,9 +205,7 @@ class ListRun : ListPlaces {
     std::int32_t& done = state_.devices[device].reductions;
     for (; done < chunks && gradients[chunks - 1 - done] == 0; ++done) {
       write(device, UnitKind::reduce, 0, chunks - 1 - done);
-      if (times_ != nullptr) {
-        times_->reduce(rank_of(device), stage_of(device), chunks - 1 - done);
-      }
+      if (times_ != nullptr) times_->reduce(device, chunks - 1 - done);
     }
   }
   /// A B or W of a chunk has begun; behind the last of them come R.
@@ -235,15 +233,12 @@ class ListRun : ListPlaces {
     if (!busy(device)) state_.loop.ask(device);
   }
 
-  /// Begins the next item of a pass, which could begin from `ready_time` on.
-  void begin(std::uint32_t device, std::size_t side, std::int64_t ready_time) {
+  /// Begins the next item of a pass.
+  void begin(std::uint32_t device, std::size_t side) {
     ListDevice& state = state_.devices[device];
     const RankPass& pass = ranks_[state.rank].pass[side];
     const std::uint32_t item = state.begun[side];
-    if (times_ != nullptr) {
-      if (std::max(state.ends, ready_time) < now()) times_->doubt();
-      times_->begin(state.rank, state.stage, side, item, now());
-    }
+    if (times_ != nullptr) times_->begin(device, side, item);
     const std::int64_t time = state_.rows[device][side].time[item];
     write(device, side == 0 ? UnitKind::forward : UnitKind::backward, pass.pack[item],
           pass.chunk[item]);
@@ -257,7 +252,7 @@ class ListRun : ListPlaces {
     ListDevice& state = state_.devices[device];
     const std::int64_t time = weight_duration(device), end = state.ends + time;
     const std::uint32_t item = state.weights++;
-    if (times_ != nullptr) times_->begin_weight(state.rank, state.stage, item, state.ends);
+    if (times_ != nullptr) times_->begin_weight(device, item);
     write(device, UnitKind::weight, rank.weights.pack[item], rank.weights.chunk[item]);
     gradients_end(device, rank.weights.chunk[item], {Nanos{end}, Nanos{time}});
     if (end > now()) {
@@ -287,16 +282,14 @@ class ListRun : ListPlaces {
     ListDevice::Link& link = device.link[device.one_port ? 0 : side];
     const std::int64_t time = state_.rows[sender][side].transfer[item];
     const bool tie = link.used == now();
-    if (times_ != nullptr &&
-        ((tie && (link.several || (fresh && link.fresh))) || (time == 0 && device.one_port))) {
-      times_->doubt();
-    }
-    if (tie && !link.several && !fresh && (link.fresh || began_sooner(sender, side, item, link))) {
-      const std::int64_t arrived = link.free;
+    const bool overtakes =
+        tie && !link.several && !fresh && (link.fresh || began_sooner(sender, side, item, link));
+    if (times_ != nullptr) times_->transfer(sender, side, item, overtakes);
+    if (overtakes) {
       link.free = std::max(link.before, now()) + time;
       arrive(sender, side, item, link.free);
       link.free += state_.rows[sender][link.side].transfer[link.item];
-      arrive(sender, link.side, link.item, link.free, arrived);
+      arrive(sender, link.side, link.item, link.free);
     } else {
       link.before = link.free;
       link.free = std::max(link.free, now()) + time;
@@ -309,16 +302,10 @@ class ListRun : ListPlaces {
     link.used = now();
     ask(sender);
   }
-  /// A message has its time of arrival, in place of `before` if that is given.
-  void arrive(std::uint32_t sender, std::size_t side, std::uint32_t item, std::int64_t time,
-              std::int64_t before = kNever) {
+  /// A message has its time of arrival.
+  void arrive(std::uint32_t sender, std::size_t side, std::uint32_t item, std::int64_t time) {
     const ListRow& of = state_.rows[sender][side];
     of.there[of.consumer == nullptr ? item : of.consumer[item]] = time;
-    if (times_ != nullptr) {
-      const ListDevice& device = state_.devices[sender];
-      times_->arrives(device.rank, device.stage, ranks_[device.rank].pass[side].message[item], time,
-                      before);
-    }
     ask(of.to);
   }
 
@@ -370,11 +357,8 @@ class ListRun : ListPlaces {
   void begin_on_group(std::uint32_t device, std::size_t side) {
     partners_.clear();
     for_each_partner(device, side, [&](std::uint32_t other) { partners_.push_back(other); });
-    std::int64_t ready_time = 0;
-    for (const std::uint32_t other : partners_) {
-      ready_time = std::max({ready_time, state_.devices[other].ends, ready(other, side)});
-    }
-    for (const std::uint32_t other : partners_) begin(other, side, ready_time);
+    if (times_ != nullptr) times_->meet(partners_, side);
+    for (const std::uint32_t other : partners_) begin(other, side);
   }
 
   // --- what runs next ---
@@ -394,10 +378,7 @@ class ListRun : ListPlaces {
     ListHead& head = state_.heads[rank_of(device)];
     const std::uint32_t pack = head.done++;
     --left_;
-    if (times_ != nullptr) {
-      times_->begin_heads(rank_of(device), last_, pack, pack + 1, now());
-      if (state_.devices[device].ends < now()) times_->doubt();
-    }
+    if (times_ != nullptr) times_->begin_heads(rank_of(device), last_, pack, pack + 1);
     write(device, UnitKind::head, rank.pass[0].pack[rank.head_item[pack]], 0);
     occupy(device, Doing::head, now() + rank.head_time[pack]);
   }
@@ -449,7 +430,7 @@ class ListRun : ListPlaces {
           side = std::abs(rest_f) < std::abs(after_b) ? 0 : 1;
         }
       }
-      begin(device, side, ready_times[side]);
+      begin(device, side);
       head.readiness = std::max(head.readiness, now() + time[side]);
       return;
     }
@@ -462,22 +443,12 @@ class ListRun : ListPlaces {
     }
   }
 
-  void tell_heads(std::uint32_t i) {
-    const ListHead& head = state_.heads[i];
-    std::int64_t idle = 0;  // when the last stage has become idle
-    for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-      idle = std::max(idle, state_.devices[i * stages_ + stage].ends);
-      times_->begin_heads(i, stage, head.done, head.reached, now());
-    }
-    if (idle < now()) times_->doubt();
-  }
-
   /// Starts H of all packs that wait for it, on all stages of a rank.
   void run_collective(std::uint32_t i) {
     ListRank& rank = ranks_[i];
     ListHead& head = state_.heads[i];
     head.called = false;
-    if (times_ != nullptr) tell_heads(i);
+    if (times_ != nullptr) times_->begin_heads(i, 0, head.done, head.reached);
     std::int64_t time = now();
     for (; head.done < head.reached; ++head.done) {
       const std::uint32_t pack = rank.pass[0].pack[rank.head_item[head.done]];
