@@ -46,10 +46,6 @@ class DeviceMemory {
     }
     return time > settled_;
   }
-  /// Takes back such bytes, which have not gone yet. O(sends that end later).
-  void take_back(std::int64_t time, std::int64_t bytes) {
-    sends_.erase(std::find(sends_.rbegin(), sends_.rend(), std::pair(time, bytes)).base() - 1);
-  }
 
   /// The most bytes at any instant.
   [[nodiscard]] Bytes close() {

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,7 +15,6 @@
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/detail/list_rank.hpp"
 #include "slimpack/schedule/detail/list_state.hpp"
-#include "slimpack/schedule/device_memory.hpp"
 #include "slimpack/schedule/order_times.hpp"
 
 namespace slimpack::schedule::detail {
@@ -45,55 +43,60 @@ class ListTimes : ListLine {
     std::size_t cells = 0;
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       const ListRank& rank = ranks[i];
+      for (std::size_t side = 0; side < 2; ++side) {
+        auto& bytes = bytes_.emplace_back();
+        bytes.reserve(rank.pass[side].size());
+        for (std::size_t item = 0; item < rank.pass[side].size(); ++item) {
+          bytes.push_back(side == 0 ? forward_bytes(rank, item) : backward_bytes(rank, item));
+        }
+      }
       const std::array<std::size_t, 2> first{cells, cells + rank.pass[0].size() * stages_};
       cells = first[1] + rank.pass[1].size() * stages_;
       for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-        Device& device = devices_.emplace_back(
-            static_bytes(plan, static_cast<std::int32_t>(stage)).total() + posted(rank, stage));
+        Device& device = devices_.emplace_back();
+        device.always = static_bytes(plan, static_cast<std::int32_t>(stage)).total();
+        device.always += posted(rank, stage);
         device.rank = static_cast<std::uint32_t>(i);
         device.stage = stage;
         for (std::size_t side = 0; side < 2; ++side) {
           device.own[side] = first[side] + row(rank.pass[side], stage);
           device.there[side] = first[side] + row(rank.pass[side], next(side, stage));
         }
-        device.changes.reserve(2 *
-                               (rank.pass[0].size() + rank.pass[1].size() + rank.weights.size()));
+        device.changes.resize(2 * (rank.pass[0].size() + rank.pass[1].size() +
+                                   rank.head_item.size() + rank.weights.size()));
       }
     }
     cells_.resize(cells);
   }
 
   /// F or B of an item begins.
-  void begin(std::uint32_t number, std::size_t side, std::uint32_t item) {
+  void begin(const ListDevice& on, std::uint32_t number, std::size_t side, std::uint32_t item) {
     Device& device = devices_[number];
-    const ListRank& of = ranks_[device.rank];
-    const RankPass& pass = of.pass[side];
-    const ListRow& row = state_.rows[number][side];
+    const ListRow& row = on.row[side];
+    const RankPass& pass = *row.pass;
     const std::int32_t chunk = pass.chunk[item];
     const std::int64_t layers = layers_of(device.stage, chunk), hidden = pass.message[item];
-    const std::int64_t workspace = of.workspace[side][item];
-    // A buffer that is sent goes by itself when the message arrives.
-    std::int64_t taken = workspace, left = -workspace;
-    if (row.posts != nullptr && row.posts[item] != kNoItem) left += pass.message[row.posts[item]];
+    const ItemBytes& bytes = bytes_[2 * on.rank + side][item];
+    std::int64_t taken = bytes.taken + layers * bytes.taken_layer;
+    std::int64_t left = bytes.left + layers * bytes.left_layer;
     if (side == 0) {
-      taken += layers * of.held[item] + hidden;
-      if (device.stage != entry(side) || pass.enters[item] == 0) left -= hidden;
-    } else {
-      taken += layers * (of.opens[item] + of.made[item]);
-      if (device.stage != exit(side) || pass.leaves[item] == 0) taken += hidden;
-      left -= layers * (of.freed[item] + of.closes[item] + of.made[item] - of.left[item]) + hidden;
+      if (on.stage == entry(side) && pass.enters[item] != 0) left += hidden;
+    } else if (on.stage == exit(side) && pass.leaves[item] != 0) {
+      taken -= hidden;
     }
-    run(device, ready(number, side, item), row.time[item], taken, left);
+    if (row.posts != nullptr && row.posts[item] != kNoItem) left += pass.message[row.posts[item]];
+    run(device, ready(device, row, side, item), row.time[item], taken, left);
     cells_[device.own[side] + item].ended = device.end;
     device.gradients = side == 0 ? -1 : chunk;
   }
   /// F or B of an item of a context-parallel group is the next unit that all these devices run.
   void meet(std::span<const std::uint32_t> devices, std::size_t side) {
     std::int64_t start = 0;
-    for (const std::uint32_t device : devices) {
-      start = std::max(start, ready(device, side, state_.devices[device].begun[side]));
+    for (const std::uint32_t number : devices) {
+      const ListDevice& on = state_.devices[number];
+      start = std::max(start, ready(devices_[number], on.row[side], side, on.begun[side]));
     }
-    for (const std::uint32_t device : devices) devices_[device].from = start;
+    for (const std::uint32_t number : devices) devices_[number].from = start;
   }
   /// W begins.
   void begin_weight(std::uint32_t number, std::uint32_t item) {
@@ -130,28 +133,28 @@ class ListTimes : ListLine {
   }
   /// The message of an item goes over its sender's link, behind all others so far, or, if it
   /// `overtakes`, before the last of them.
-  void transfer(std::uint32_t sender, std::size_t side, std::uint32_t item, bool overtakes) {
+  void transfer(const ListDevice& on, std::uint32_t sender, std::size_t side, std::uint32_t item,
+                bool overtakes) {
     Device& device = devices_[sender];
-    const bool one_port = state_.devices[sender].one_port;
-    Link& link = device.link[one_port ? 0 : side];
-    const ListRow& row = state_.rows[sender][side];
-    const std::int64_t made = cells_[device.own[side] + item].ended;
-    Message message{made, made, item, side};
+    const ListRow& row = on.row[side];
+    Message message;
+    message.item = item;
+    message.side = static_cast<std::uint32_t>(side);
+    message.made = message.possible = cells_[device.own[side] + item].ended;
     if (row.awaits[item] != kNoItem) {
       message.possible =
           std::max(message.possible, cells_[device.there[side] + row.awaits[item]].ended);
     }
-    if (row.transfer[item] == 0 && (one_port || ranks_.size() > 1)) doubt();
+    if (row.transfer[item] == 0 && (on.one_port || ranks_.size() > 1)) doubt();
+    std::vector<Message>& sent = device.sent[on.one_port ? 0 : side];
     if (!overtakes) {
-      serve(sender, link, message);
+      serve(on, device, sent, message);
       return;
     }
-    const Message last = link.last;
-    device.memory.take_back(arrival(sender, last), bytes(sender, last));
-    link.last = link.before;
-    link.free = link.free_before;
-    serve(sender, link, message);
-    serve(sender, link, last);
+    const Message last = sent.back();
+    sent.pop_back();
+    serve(on, device, sent, message);
+    serve(on, device, sent, last);
   }
   /// These are perhaps not the times of the orders.
   void doubt() noexcept { exact_ = false; }
@@ -160,11 +163,11 @@ class ListTimes : ListLine {
   void close(OrderTimes& times) {
     times.exact = times.exact && exact_;
     times.devices.resize(plan_.schedule.size());
-    for (Device& device : devices_) {
-      for (const Change& change : device.changes) device.memory.change(change.time, change.bytes);
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      Device& device = devices_[i];
       times.devices[device_index(plan_, ranks_[device.rank].dp,
                                  static_cast<std::int32_t>(device.stage))] = {
-          device.worked, device.end, device.memory.close(), std::move(device.reductions)};
+          device.worked, device.end, peak(state_.devices[i], device), std::move(device.reductions)};
     }
   }
 
@@ -176,29 +179,41 @@ class ListTimes : ListLine {
   struct Change {
     std::int64_t time, bytes;
   };
-  /// Of an item of a pass: it can go from `possible` on; its unit ends at `made`.
+  /// Of an item of a pass: its unit ends at `made`, it can go from `possible` on and is there at
+  /// `arrival`.
   struct Message {
-    std::int64_t possible = -1, made = -1;
-    std::uint32_t item = 0;
-    std::size_t side = 0;
+    std::int64_t possible = 0, made = 0, arrival = 0;
+    std::uint32_t item = 0, side = 0;
   };
-  struct Link {
-    std::int64_t free = 0, free_before = 0;  ///< from when on, and before the last message
-    Message last, before;                    ///< the last message, and the one before it
+  /// What an item allocates at its start and leaves at its end, and more of it for each layer.
+  /// A buffer that is sent goes by itself when the message arrives.
+  struct ItemBytes {
+    std::int64_t taken = 0, taken_layer = 0, left = 0, left_layer = 0;
   };
   struct Device {
-    explicit Device(Bytes first) : memory(first) {}
     std::uint32_t rank = 0, stage = 0;
     std::int32_t gradients = -1;                  ///< the chunk of the last unit, if that is B or W
     std::array<std::size_t, 2> own{}, there{};    ///< cells of its items and of their receiver
     std::int64_t start = 0, end = 0, worked = 0;  ///< of the last unit; of all
     std::int64_t from = 0;                        ///< before that the next unit does not begin
-    std::array<Link, 2> link;                     ///< of each direction
-    DeviceMemory memory;
-    std::vector<Change> changes;  ///< of bytes but for those that are sent, as time goes on
+    std::array<std::vector<Message>, 2> sent;     ///< on the link of each direction
+    Bytes always;                                 ///< that it holds before its first unit
+    std::size_t changed = 0;
+    std::vector<Change>
+        changes;  ///< `changed` of bytes, as time goes on; what is sent goes by itself
     std::vector<DeviceTimes::Reduction> reductions;
   };
 
+  /// Of an item that receives and sends.
+  [[nodiscard]] static ItemBytes forward_bytes(const ListRank& rank, std::size_t item) {
+    const std::int64_t workspace = rank.workspace[0][item], hidden = rank.pass[0].message[item];
+    return {workspace + hidden, rank.held[item], -workspace - hidden, 0};
+  }
+  [[nodiscard]] static ItemBytes backward_bytes(const ListRank& rank, std::size_t item) {
+    const std::int64_t workspace = rank.workspace[1][item], hidden = rank.pass[1].message[item];
+    return {workspace + hidden, rank.opens[item] + rank.made[item], -workspace - hidden,
+            rank.left[item] - rank.freed[item] - rank.closes[item] - rank.made[item]};
+  }
   [[nodiscard]] std::int64_t layers_of(std::uint32_t stage, std::int32_t chunk) const noexcept {
     return layers_[stage * chunks_ + static_cast<std::size_t>(chunk)];
   }
@@ -220,60 +235,90 @@ class ListTimes : ListLine {
   }
 
   /// When the next item of a pass of a device begins.
-  [[nodiscard]] std::int64_t ready(std::uint32_t number, std::size_t side,
+  [[nodiscard]] std::int64_t ready(const Device& device, const ListRow& row, std::size_t side,
                                    std::uint32_t item) const {
-    const Device& device = devices_[number];
-    const std::uint32_t* awaits = state_.rows[number][side].awaits;
-    const std::int64_t start =
-        std::max({device.end, device.from, cells_[device.own[side] + item].arrival});
-    if (awaits == nullptr || awaits[item] == kNoItem) return start;
-    return std::max(start, cells_[device.there[side] + awaits[item]].arrival);
+    std::int64_t start = std::max(device.end, device.from);
+    start = std::max(start, cells_[device.own[side] + item].arrival);
+    if (row.awaits == nullptr || row.awaits[item] == kNoItem) return start;
+    return std::max(start, cells_[device.there[side] + row.awaits[item]].arrival);
   }
   static void run(Device& device, std::int64_t start, std::int64_t time, std::int64_t taken,
                   std::int64_t left) {
     device.start = start;
     device.end = start + time;
     device.worked += time;
-    device.changes.push_back({device.start, taken});
-    device.changes.push_back({device.end, left});
+    device.changes[device.changed] = {device.start, taken};
+    device.changes[device.changed + 1] = {device.end, left};
+    device.changed += 2;
   }
 
-  [[nodiscard]] std::int64_t& arrival(std::uint32_t sender, const Message& message) {
-    const std::uint32_t* consumer = state_.rows[sender][message.side].consumer;
-    const std::uint32_t item = consumer == nullptr ? message.item : consumer[message.item];
-    return cells_[devices_[sender].there[message.side] + item].arrival;
+  /// The most bytes of a device at any instant, at which all that comes and goes counts together.
+  [[nodiscard]] static Bytes peak(const ListDevice& on, const Device& device) {
+    const std::span<const Change> changes(device.changes.data(), device.changed);
+    std::int64_t level = device.always.value;
+    std::int64_t most = changes.empty() || changes.front().time > 0 ? level : 0;
+    std::array<std::size_t, 2> gone{};  // messages that have arrived
+    std::array<std::int64_t, 2> next{next_arrival(device.sent[0], 0),
+                                     next_arrival(device.sent[1], 0)};
+    for (std::size_t i = 0; i < changes.size(); ++i) {
+      level += changes[i].bytes;
+      const std::int64_t now = changes[i].time;
+      if (i + 1 < changes.size() && changes[i + 1].time == now) continue;
+      for (std::size_t way = 0; way < 2; ++way) {
+        for (; next[way] <= now; next[way] = next_arrival(device.sent[way], ++gone[way])) {
+          level -= bytes(on, device.sent[way][gone[way]]);
+        }
+      }
+      most = std::max(most, level);
+    }
+    return Bytes{most};
   }
-  [[nodiscard]] std::int64_t bytes(std::uint32_t sender, const Message& message) const {
-    return ranks_[devices_[sender].rank].pass[message.side].message[message.item];
+  [[nodiscard]] static std::int64_t next_arrival(const std::vector<Message>& sent,
+                                                 std::size_t gone) {
+    return gone < sent.size() ? sent[gone].arrival : kNever;
+  }
+
+  [[nodiscard]] std::int64_t& arrival(const ListDevice& on, const Device& device,
+                                      const Message& message) {
+    const std::uint32_t* consumer = on.row[message.side].consumer;
+    const std::uint32_t item = consumer == nullptr ? message.item : consumer[message.item];
+    return cells_[device.there[message.side] + item].arrival;
+  }
+  [[nodiscard]] static std::int64_t bytes(const ListDevice& on, const Message& message) {
+    return on.row[message.side].pass->message[message.item];
   }
   /// Whether two messages go over one channel, on which they keep their order.
-  [[nodiscard]] bool one_channel(std::uint32_t sender, const Message& a, const Message& b) const {
-    const RankPass& pass = ranks_[devices_[sender].rank].pass[a.side];
+  [[nodiscard]] bool one_channel(const ListDevice& on, const Message& a, const Message& b) const {
+    const RankPass& pass = *on.row[a.side].pass;
     return a.side == b.side &&
            plan_.micropacks[pass.pack[a.item]].group == plan_.micropacks[pass.pack[b.item]].group;
   }
-  /// A message goes as soon as it can. Of two that can at the same instant that of the earlier unit
-  /// goes first.
-  void serve(std::uint32_t sender, Link& link, const Message& message) {
-    if (std::tie(message.possible, message.made) <= std::tie(link.last.possible, link.last.made) &&
-        !one_channel(sender, message, link.last)) {
-      doubt();
+  /// A message goes as soon as it can, behind those that its link has sent. Of two that can at the
+  /// same instant that of the earlier unit goes first.
+  void serve(const ListDevice& on, Device& device, std::vector<Message>& sent, Message message) {
+    std::int64_t start = message.possible;
+    if (!sent.empty()) {
+      const Message& last = sent.back();
+      if ((message.possible < last.possible ||
+           (message.possible == last.possible && message.made <= last.made)) &&
+          !one_channel(on, message, last)) {
+        doubt();
+      }
+      start = std::max(start, last.arrival);
     }
-    link.before = std::exchange(link.last, message);
-    link.free_before = link.free;
-    link.free = std::max(link.free, message.possible) +
-                state_.rows[sender][message.side].transfer[message.item];
-    arrival(sender, message) = link.free;
-    devices_[sender].memory.free(link.free, bytes(sender, message));
+    message.arrival = start + on.row[message.side].transfer[message.item];
+    arrival(on, device, message) = message.arrival;
+    sent.push_back(message);
   }
 
   const Plan& plan_;
   const std::vector<ListRank>& ranks_;
   const ListState& state_;
   std::size_t chunks_;
-  std::vector<std::int64_t> layers_;    // by stage and chunk
-  std::vector<std::int64_t> head_row_;  // bytes of H by stage
-  std::vector<Device> devices_;         // by rank and stage
+  std::vector<std::int64_t> layers_;           // by stage and chunk
+  std::vector<std::int64_t> head_row_;         // bytes of H by stage
+  std::vector<Device> devices_;                // by rank and stage
+  std::vector<std::vector<ItemBytes>> bytes_;  // by rank and pass
   std::vector<Cell> cells_;
   bool exact_ = true;
 };
