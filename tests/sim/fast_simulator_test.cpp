@@ -110,8 +110,8 @@ TEST_CASE("plan_figures: the times that list scheduling finds are those of its o
   }
   MESSAGE("exact ", exact, ", with drawn times ", exact_drawn, " of ", plans);
   CHECK(weights > 1000);
-  CHECK(exact * 100 >= plans * 90);
-  CHECK(exact_drawn * 4 >= plans);
+  CHECK(exact * 100 >= plans * 95);
+  CHECK(exact_drawn * 2 >= plans);
 }
 
 TEST_CASE("plan_figures: orders in which units wait for each other") {

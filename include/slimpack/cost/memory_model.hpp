@@ -157,16 +157,19 @@ inline MemoryModel::MemoryModel(const Plan& plan)
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const MicroPack& pack = plan.micropacks[i];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
+    Entry* entries = entries_.data() + first_[i];
+    const auto shard = [&](std::size_t rank) { return cp_shard_of(plan, pack.group, rank); };
+    const CpShard alone = shard(0);  // of a group of one rank
     const auto add = [&](Recompute mode, const Slice& slice, Tokens begin, Tokens end) {
+      const Tokens from = std::max(begin, slice.begin), to = std::min(end, slice.end);
       for (std::size_t rank = 0; rank < ranks; ++rank) {
-        entries_[first_[i] + rank].by_mode[static_cast<std::size_t>(mode)] +=
-            cp_shard_of(plan, pack.group, rank)
-                .between(std::max(begin, slice.begin), std::min(end, slice.end));
+        entries[rank].by_mode[static_cast<std::size_t>(mode)] +=
+            ranks == 1 ? to - from : shard(rank).between(from, to);
       }
     };
     for (const Slice& slice : pack.slices) {
       for (std::size_t rank = 0; rank < ranks && pack.pass != Pass::weight; ++rank) {
-        add_keys(entries_[first_[i] + rank], pack, slice, cp_shard_of(plan, pack.group, rank),
+        add_keys(entries[rank], pack, slice, ranks == 1 ? alone : shard(rank),
                  keys[index(slice.sample)]);
       }
       if (pack.pass != Pass::forward) {

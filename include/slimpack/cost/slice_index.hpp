@@ -53,10 +53,16 @@ class SliceIndex {
   /// O(log n + visits).
   template <class Visit>
   void for_each_overlap(SampleId sample, Tokens begin, Tokens end, Visit&& visit) const {
-    const auto last = slices_.begin() + static_cast<std::ptrdiff_t>(first_[index(sample) + 1]);
+    const std::size_t first = first_[index(sample)], past = first_[index(sample) + 1];
+    if (past - first == 1) {  // as of nearly all samples
+      const IndexedSlice& only = slices_[first];
+      if (only.end > begin && only.begin < end) visit(only);
+      return;
+    }
+    const auto last = slices_.begin() + static_cast<std::ptrdiff_t>(past);
     auto found =
-        std::partition_point(slices_.begin() + static_cast<std::ptrdiff_t>(first_[index(sample)]),
-                             last, [&](const IndexedSlice& slice) { return slice.end <= begin; });
+        std::partition_point(slices_.begin() + static_cast<std::ptrdiff_t>(first), last,
+                             [&](const IndexedSlice& slice) { return slice.end <= begin; });
     for (; found != last && found->begin < end; ++found) visit(*found);
   }
 
@@ -100,18 +106,18 @@ inline void require_pack(const Plan& plan, PackId id) {
   require(index(id) < plan.micropacks.size(), "MicroPack does not exist",
           static_cast<std::int64_t>(index(id)));
   require_group_of(plan, id, "cost");
-  const MicroPack& pack = plan.micropacks[index(id)];
-  const auto check = [&](bool condition, const char* rule, std::int64_t value) {
-    if (condition) return;
+  const auto fail = [id](const char* rule, std::int64_t value) {
     throw InvalidInput("cost: micropacks[" + std::to_string(index(id)) + "]: " + rule + ", got " +
                        std::to_string(value));
   };
   std::int64_t reach = 0;
-  for (const Slice& slice : pack.slices) {
-    check(slice.begin.value >= 0 && slice.begin < slice.end,
-          "a slice must not be empty or begin before 0", slice.begin.value);
-    check(slice.end.value <= kMostReach - reach, "the ends of its slices sum to more than 2^31",
-          slice.end.value);
+  for (const Slice& slice : plan.micropacks[index(id)].slices) {
+    if (slice.begin.value < 0 || slice.begin >= slice.end) {
+      fail("a slice must not be empty or begin before 0", slice.begin.value);
+    }
+    if (slice.end.value > kMostReach - reach) {
+      fail("the ends of its slices sum to more than 2^31", slice.end.value);
+    }
     reach += slice.end.value;
   }
   require(plan.memory.cp_block_tokens.value > 0, "memory.share_tokens must be > 0",

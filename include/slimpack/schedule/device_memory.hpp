@@ -46,11 +46,6 @@ class DeviceMemory {
     }
     return time > settled_;
   }
-  /// Takes back such bytes, which have not gone yet.
-  void take_back(std::int64_t time, std::int64_t bytes) {
-    sends_.erase(std::find(sends_.begin() + static_cast<std::ptrdiff_t>(first_), sends_.end(),
-                           std::pair(time, bytes)));
-  }
 
   /// The most bytes at any instant.
   [[nodiscard]] Bytes close() {

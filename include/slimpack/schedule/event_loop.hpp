@@ -18,100 +18,130 @@ namespace slimpack::schedule {
 inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 /// The earliest of one event a device, ties to the lowest device: a tree of least times with eight
-/// children a node. Setting a time or finding the earliest device takes O(log devices), the time of
-/// the earliest one O(1).
+/// children a node. Times are less than 2^60 (36 years). Setting a time takes O(log devices), the
+/// time of the earliest one O(1), and its device O(log devices).
 class NextEvent {
  public:
   /// Forgets everything; no device has an event.
   void reset(std::size_t devices) {
     first_.clear();
-    std::size_t size = 0, nodes = devices;
+    std::size_t nodes = 0, count = devices;
     do {
-      nodes = (nodes + kChildren - 1) / kChildren;
-      first_.push_back(size);
-      size += nodes * kChildren;
-    } while (nodes > 1);
-    times_.assign(size, kNever);
-    least_ = kNever;
+      first_.push_back(nodes);
+      count = (count + kChildren - 1) / kChildren;
+      nodes += count;
+    } while (count > 1);
+    keys_.resize(nodes * kChildren);
+    for (std::size_t i = 0; i < keys_.size(); ++i) keys_[i] = key(kNever, i);
+    least_.assign(nodes, key(kNever, 0));
+    top_ = key(kNever, 0);
   }
   /// Replaces the time of a device's event; kNever removes the event.
   void set(std::uint32_t device, std::int64_t time) noexcept {
-    std::size_t i = device;
-    for (std::size_t level = 0; level < first_.size(); ++level) {
-      const std::int64_t before = std::exchange(times_[first_[level] + i], time);
-      i /= kChildren;
-      std::int64_t& least = level + 1 < first_.size() ? times_[first_[level + 1] + i] : least_;
-      if (time >= least) {
-        if (before != least) return;
-        time = least_of(first_[level] + i * kChildren);
-        if (time == least) return;
-      }
-      if (level + 1 == first_.size()) least_ = time;
+    const std::int64_t now = key(time, device);
+    const std::int64_t before = std::exchange(keys_[device], now);
+    if (first_.size() > 1) {
+      raise(device);
+    } else {
+      top_ = before == top_ ? least_of(keys_.data()) : std::min(top_, now);
     }
   }
   /// The device with the earliest event, if there is one.
   [[nodiscard]] std::uint32_t device() const noexcept {
-    std::size_t i = 0;
-    for (std::size_t level = first_.size(); level-- > 0;) {
-      const std::int64_t* child = times_.data() + first_[level] + i * kChildren;
-      // All are compared: where the first one is cannot be foreseen.
-      unsigned earliest = 0;
-      for (std::size_t of = 0; of < kChildren; ++of) {
-        earliest |= static_cast<unsigned>(child[of] == least_) << of;
-      }
-      i = i * kChildren + static_cast<std::size_t>(std::countr_zero(earliest));
+    std::size_t i = child(top_);
+    for (std::size_t level = first_.size() - 1; level-- > 0;) {
+      i = i * kChildren + child(least_[first_[level] + i]);
     }
     return static_cast<std::uint32_t>(i);
   }
   /// The earliest time, kNever if there is no event.
-  [[nodiscard]] std::int64_t time() const noexcept { return least_; }
+  [[nodiscard]] std::int64_t time() const noexcept { return time_of(top_); }
   /// The time of one device's event.
-  [[nodiscard]] std::int64_t time(std::uint32_t device) const noexcept { return times_[device]; }
-
- private:
-  static constexpr std::size_t kChildren = 8;
-
-  [[nodiscard]] std::int64_t least_of(std::size_t first) const noexcept {
-    const std::int64_t* child = times_.data() + first;
-    const std::int64_t a = std::min(child[0], child[1]), b = std::min(child[2], child[3]);
-    const std::int64_t c = std::min(child[4], child[5]), d = std::min(child[6], child[7]);
-    return std::min(std::min(a, b), std::min(c, d));
+  [[nodiscard]] std::int64_t time(std::uint32_t device) const noexcept {
+    return time_of(keys_[device]);
   }
 
-  std::vector<std::size_t> first_;   // of each level in times_; level 0 are the devices
-  std::vector<std::int64_t> times_;  // each level filled up to whole nodes
-  std::int64_t least_ = kNever;
+ private:
+  static constexpr unsigned kBits = 3;
+  static constexpr std::size_t kChildren = 1U << kBits;
+  static constexpr std::int64_t kEnd = kNever >> kBits;
+
+  /// A time, and below it which child of its node has it: the least key is the first of the
+  /// earliest.
+  [[nodiscard]] static std::int64_t key(std::int64_t time, std::size_t i) noexcept {
+    return std::min(time, kEnd) << kBits | static_cast<std::int64_t>(i % kChildren);
+  }
+  [[nodiscard]] static std::int64_t time_of(std::int64_t key) noexcept {
+    const std::int64_t time = key >> kBits;
+    return time == kEnd ? kNever : time;
+  }
+  [[nodiscard]] static std::size_t child(std::int64_t key) noexcept {
+    return static_cast<std::size_t>(key) % kChildren;
+  }
+  [[nodiscard]] static std::int64_t least_of(const std::int64_t* keys) noexcept {
+    const std::int64_t a = std::min(keys[0], keys[1]), b = std::min(keys[2], keys[3]);
+    const std::int64_t c = std::min(keys[4], keys[5]), d = std::min(keys[6], keys[7]);
+    return std::min(std::min(a, b), std::min(c, d));
+  }
+  /// Finds the least keys above a device's new one.
+  void raise(std::uint32_t device) noexcept {
+    std::size_t i = device;
+    for (std::size_t level = 0;; ++level) {
+      i /= kChildren;
+      const std::size_t node = first_[level] + i;
+      const std::int64_t before = std::exchange(least_[node], least_of(&keys_[node * kChildren]));
+      if (level + 1 == first_.size()) {
+        top_ = least_[node];
+        return;
+      }
+      if (least_[node] == before) return;
+      keys_[first_[level + 1] * kChildren + i] = key(time_of(least_[node]), i);
+    }
+  }
+
+  std::vector<std::size_t> first_;   // node of each level; level 0 has the devices as children
+  std::vector<std::int64_t> keys_;   // of the children of each node
+  std::vector<std::int64_t> least_;  // of each node, where there are several levels
+  std::int64_t top_ = 0;             // of the last node
 };
 
-/// Numbers, of which the highest leaves first. Adding takes O(1), taking O(1) for up to 64 numbers.
+/// Numbers, of which the highest leaves first. Adding and taking one takes O(1) for up to 64
+/// numbers; for more, taking takes O(numbers / 64).
 class HighestFirst {
  public:
   /// Forgets everything; numbers will be below `count`.
   void reset(std::size_t count) {
-    words_.assign(count / kBits + 1, 0);
+    low_ = 0;
+    high_.assign((count + kBits - 1) / kBits, 0);
     top_ = 0;
   }
   /// Adds a number unless it is there.
   void add(std::uint32_t number) noexcept {
-    words_[number / kBits] |= std::uint64_t{1} << number % kBits;
+    if (number < kBits) {
+      low_ |= std::uint64_t{1} << number;
+      return;
+    }
+    high_[number / kBits] |= std::uint64_t{1} << number % kBits;
     top_ = std::max(top_, std::size_t{number} / kBits);
   }
   /// Whether there is none. Finds the next one.
   [[nodiscard]] bool empty() noexcept {
-    while (words_[top_] == 0 && top_ > 0) --top_;
-    return words_[top_] == 0;
+    while (top_ > 0 && high_[top_] == 0) --top_;
+    return top_ == 0 && low_ == 0;
   }
   /// Takes the highest; `empty` has just said that there is one.
   [[nodiscard]] std::uint32_t take() noexcept {
-    const auto bit = static_cast<std::size_t>(std::bit_width(words_[top_]) - 1);
-    words_[top_] &= ~(std::uint64_t{1} << bit);
+    std::uint64_t& word = top_ == 0 ? low_ : high_[top_];
+    const auto bit = static_cast<std::size_t>(std::bit_width(word) - 1);
+    word &= ~(std::uint64_t{1} << bit);
     return static_cast<std::uint32_t>(top_ * kBits + bit);
   }
 
  private:
   static constexpr std::size_t kBits = 64;
-  std::vector<std::uint64_t> words_{0};
-  std::size_t top_ = 0;  // no word behind it holds a number
+  std::uint64_t low_ = 0;            // numbers below 64
+  std::vector<std::uint64_t> high_;  // all others; the first is not used
+  std::size_t top_ = 0;              // no word behind it holds a number
 };
 
 /// What devices do in an EventLoop: fixed orders, a rule that chooses, or anything else.

@@ -169,7 +169,7 @@ template <UnitTimes Times>
   for (detail::ListRank& rank : workspace.ranks) detail::fill_times(rank, plan, times);
   detail::ListRun run(plan, workspace.ranks, parts, options, workspace.state, schedule);
   if (order_times == nullptr) return run.run();
-  detail::ListTimes order(plan, workspace.ranks);
+  detail::ListTimes order(plan, workspace.ranks, workspace.state);
   run.tell(order);
   const Nanos end = run.run();
   order.close(*order_times);

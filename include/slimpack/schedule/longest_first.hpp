@@ -74,36 +74,41 @@ template <class Time>
   return order;
 }
 
-/// Numbers 0 .. n-1, each with a key that may grow; the least key comes first, the lowest number of
-/// equals. Growing takes O(log n).
+/// Numbers 0 .. n-1 below 2^32, each with a key in [0, 2^94) that may grow; the least key comes
+/// first, the lowest number of equals. Growing takes O(log n).
 template <class Key>
 class LeastFirst {
  public:
   /// Numbers with these keys. O(n log n).
   explicit LeastFirst(const std::vector<Key>& keys) {
     heap_.reserve(keys.size());
-    for (const Key& key : keys) heap_.emplace_back(key, heap_.size());
-    std::sort(heap_.begin(), heap_.end());
+    for (const Key& key : keys) {
+      heap_.push_back(Int128{key} << kBits | static_cast<Int128>(heap_.size()));
+    }
+    if (!std::is_sorted(heap_.begin(), heap_.end())) std::sort(heap_.begin(), heap_.end());
   }
   /// The number with the least key; there must be one.
-  [[nodiscard]] std::size_t number() const noexcept { return heap_.front().second; }
+  [[nodiscard]] std::size_t number() const noexcept {
+    return static_cast<std::uint32_t>(heap_.front());
+  }
   /// Adds to that key and returns it.
   Key grow(Key by) noexcept {
-    std::pair<Key, std::size_t> grown = heap_.front();
-    const Key key = grown.first += by;
+    const Int128 grown = heap_.front() + (Int128{by} << kBits);
     std::size_t i = 0;
     for (std::size_t child = 1; child < heap_.size(); child = 2 * i + 1) {
-      if (child + 1 < heap_.size() && heap_[child + 1] < heap_[child]) ++child;
+      // Which child is less cannot be foreseen, so it is added, not asked for.
+      if (child + 1 < heap_.size()) child += heap_[child + 1] < heap_[child] ? 1 : 0;
       if (!(heap_[child] < grown)) break;
       heap_[i] = heap_[child];
       i = child;
     }
     heap_[i] = grown;
-    return key;
+    return static_cast<Key>(grown >> kBits);
   }
 
  private:
-  std::vector<std::pair<Key, std::size_t>> heap_;
+  static constexpr unsigned kBits = 32;
+  std::vector<Int128> heap_;  // keys, and below them their numbers
 };
 
 /// The items of each rank.

@@ -27,9 +27,8 @@ struct DeviceTimes {
 /// The same of all devices of a plan, by their places in `Plan::schedule`.
 struct OrderTimes {
   std::vector<DeviceTimes> devices;  ///< one a device
-  /// Whether these are the times at which the orders run. False where list scheduling has begun a
-  /// unit later than its order asks for, or messages may share a link in another turn; then the
-  /// orders have to be simulated.
+  /// Whether these are the times at which the orders run. False where messages may share a link in
+  /// another turn; then the orders have to be simulated.
   bool exact = true;
 };
 

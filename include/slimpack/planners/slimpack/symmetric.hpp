@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "slimpack/core/int128.hpp"
@@ -19,14 +19,17 @@ namespace slimpack::planners {
 
 /// Packs of a queue that have the same slices in both passes.
 struct SymmetricPacks {
-  std::vector<std::vector<Slice>> packs;  ///< in forward order
-  std::vector<std::size_t> backward;      ///< indices in `packs`, in backward order
+  schedule::PackCuts forward;         ///< in forward order
+  std::vector<std::size_t> backward;  ///< their numbers, in backward order
 
   /// The packs of one pass in its order.
   [[nodiscard]] schedule::PackCuts cuts(Pass pass) const {
+    if (pass == Pass::forward) return forward;
     schedule::PackCuts cuts;
-    for (std::size_t i = 0; i < packs.size(); ++i) {
-      const auto& pack = packs[pass == Pass::forward ? i : backward[i]];
+    cuts.slices.reserve(forward.slices.size());
+    cuts.first.reserve(forward.first.size());
+    for (const std::size_t i : backward) {
+      const auto pack = forward.pack(i);
       cuts.slices.insert(cuts.slices.end(), pack.begin(), pack.end());
       cuts.first.push_back(cuts.slices.size());
     }
@@ -45,8 +48,14 @@ struct SymmetricPacks {
   for (const schedule::QueuedSample& sample : samples)
     total += costs.of(sample.length).slice({}, sample.length);
   const Int128 unit = std::max<Int128>(1, total / std::max<std::int64_t>(1, units));
-  SymmetricPacks result;
-  std::vector<Int128> time;
+  std::vector<Slice> slices;
+  std::vector<std::uint32_t> pack_of;  // of each slice
+  std::vector<Int128> time;            // of each pack
+  std::vector<std::size_t> backward;
+  const auto add = [&](std::size_t pack, const Slice& slice) {
+    slices.push_back(slice);
+    pack_of.push_back(static_cast<std::uint32_t>(pack));
+  };
   std::vector<schedule::QueuedSample> rest;
   for (const schedule::QueuedSample& sample : samples) {
     const schedule::SliceCost& cost = costs.of(sample.length);
@@ -60,44 +69,46 @@ struct SymmetricPacks {
     own.front = own.back = {};
     const schedule::PackCuts cuts =
         schedule::cut_packs(std::span(&sample, 1), Pass::forward, cost, own);
-    const std::size_t first = result.packs.size();
+    const std::size_t first = time.size();
     for (std::size_t i = 0; i < cuts.packs(); ++i) {
       const Slice& slice = cuts.pack(i).front();
-      result.packs.push_back({slice});
+      add(time.size(), slice);
       time.push_back(cost.slice(slice.begin, slice.end));
     }
-    for (std::size_t i = result.packs.size(); i > first; --i) result.backward.push_back(i - 1);
+    for (std::size_t i = time.size(); i > first; --i) backward.push_back(i - 1);
   }
-  while (static_cast<std::int64_t>(result.packs.size()) < units && !rest.empty()) {
-    result.backward.push_back(result.packs.size());
-    result.packs.emplace_back();
+  while (static_cast<std::int64_t>(time.size()) < units && !rest.empty()) {
+    backward.push_back(time.size());
     time.push_back(0);
   }
   schedule::LeastFirst<Int128> least(time);
-  std::sort(rest.begin(), rest.end(),
-            [](const schedule::QueuedSample& a, const schedule::QueuedSample& b) {
-              return a.length != b.length ? a.length > b.length : a.id < b.id;
-            });
+  const auto longer = [](const schedule::QueuedSample& a, const schedule::QueuedSample& b) {
+    return a.length != b.length ? a.length > b.length : a.id < b.id;
+  };
+  if (!std::is_sorted(rest.begin(), rest.end(), longer)) {
+    std::sort(rest.begin(), rest.end(), longer);
+  }
   for (const schedule::QueuedSample& sample : rest) {
-    result.packs[least.number()].push_back({sample.id, Tokens{}, sample.length});
+    add(least.number(), {sample.id, Tokens{}, sample.length});
     least.grow(costs.of(sample.length).slice({}, sample.length));
   }
-  // Packs that nothing was left for.
-  std::vector<std::size_t> moved(result.packs.size());
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < result.packs.size(); ++i) {
-    moved[i] = kept;
-    if (result.packs[i].empty()) continue;
-    if (kept != i) result.packs[kept] = std::move(result.packs[i]);
-    ++kept;
+
+  std::vector<std::size_t> next(time.size() + 1, 0);  // where the next slice of a pack goes
+  for (const std::uint32_t pack : pack_of) ++next[pack + 1];
+  std::partial_sum(next.begin(), next.end(), next.begin());
+  SymmetricPacks result;
+  std::vector<std::size_t> moved(time.size());  // some packs may have nothing left for them
+  for (std::size_t i = 0; i < time.size(); ++i) {
+    moved[i] = result.forward.packs();
+    if (next[i] < next[i + 1]) result.forward.first.push_back(next[i + 1]);
   }
-  std::vector<std::size_t> backward;
-  for (const std::size_t i : result.backward) {
-    const bool empty = i + 1 < moved.size() ? moved[i + 1] == moved[i] : kept == moved[i];
-    if (!empty) backward.push_back(moved[i]);
+  for (const std::size_t i : backward) {
+    if (next[i] < next[i + 1]) result.backward.push_back(moved[i]);
   }
-  result.packs.resize(kept);
-  result.backward = std::move(backward);
+  result.forward.slices.resize(slices.size());
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    result.forward.slices[next[pack_of[i]]++] = slices[i];
+  }
   return result;
 }
 

@@ -88,31 +88,38 @@ class ListMemory {
   /// Stages of a rank come in their order.
   [[nodiscard]] std::int64_t fill(ListRank& rank, const Plan& plan, std::int32_t pp,
                                   std::int64_t available) {
-    if (is_as_before(rank, plan, pp)) {
-      const auto copy = [pp](std::vector<std::uint32_t>& rows, std::size_t size) {
-        const auto row = rows.begin() + pp * static_cast<std::ptrdiff_t>(size);
-        std::copy_n(row - static_cast<std::ptrdiff_t>(size), size, row);
-      };
-      copy(rank.least, rank.pass[0].size());
-      copy(rank.gate, rank.pass[1].size());
-      return needed_;
+    if (is_as_before(plan, pp)) {
+      const std::size_t tried = tried_.size();
+      tried_.resize(first_fitting(plan, pp, available) + 1);
+      if (tried_.size() == tried) {
+        const auto copy = [pp](std::vector<std::uint32_t>& rows, std::size_t size) {
+          const auto row = rows.begin() + pp * static_cast<std::ptrdiff_t>(size);
+          std::copy_n(row - static_cast<std::ptrdiff_t>(size), size, row);
+        };
+        copy(rank.least, rank.pass[0].size());
+        copy(rank.gate, rank.pass[1].size());
+        copy(rank.weights.due, rank.weights.size());
+        return tried_.back().needed;
+      }
+      let_wait(rank, plan, pp, tried_.back().most);
+    } else {
+      layers_.clear();
+      for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
+        layers_.push_back(chunk_layers(plan, pp, chunk));
+      }
+      count_forward(rank, plan, pp);
+      count_rings(rank.pass[1], plan, pp, false);
+      try_waits(rank, plan, pp, available);
     }
-    layers_.clear();
-    for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
-      layers_.push_back(chunk_layers(plan, pp, chunk));
-    }
-    count_forward(rank, plan, pp);
-    needed_ = needed_for_backward(rank, plan, pp, available);
-    if (needed_ <= available) find_least(rank, pp, available);
-    return needed_;
+    if (tried_.back().needed <= available) find_least(rank, pp, available);
+    return tried_.back().needed;
   }
 
  private:
   /// Whether a stage, which follows the one that was filled last, holds what that one holds: both
-  /// lie between the first and the last and have as many layers and rows of the vocabulary. What W
-  /// may wait for depends on the stage's place.
-  [[nodiscard]] static bool is_as_before(const ListRank& rank, const Plan& plan, std::int32_t pp) {
-    if (pp < 2 || pp + 1 >= plan.parallel.pp || !rank.weights.empty()) return false;
+  /// lie between the first and the last and have as many layers and rows of the vocabulary.
+  [[nodiscard]] static bool is_as_before(const Plan& plan, std::int32_t pp) {
+    if (pp < 2 || pp + 1 >= plan.parallel.pp) return false;
     for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
       if (chunk_layers(plan, pp, chunk) != chunk_layers(plan, pp - 1, chunk)) return false;
     }
@@ -203,32 +210,44 @@ class ListMemory {
   }
 
   /// Lets as much wait for W as fills the drain; less where F could not run ahead of B by as many
-  /// items as there are stages from here on.
-  [[nodiscard]] std::int64_t needed_for_backward(ListRank& rank, const Plan& plan, std::int32_t pp,
-                                                 std::int64_t available) {
-    RankWeights& weights = rank.weights;
-    count_rings(rank.pass[1], plan, pp, false);
-    if (weights.empty()) {
-      count_backward(rank, plan, pp);
-      return needed_at_least(rank);
+  /// items as there are stages from here on. After `count_rings` of the backward pass.
+  void try_waits(ListRank& rank, const Plan& plan, std::int32_t pp, std::int64_t available) {
+    tried_.clear();
+    each_ahead_ = 0;
+    std::int64_t most = 0;
+    if (!rank.weights.empty()) {
+      const RankPass& forward = rank.pass[0];
+      const std::int32_t chunks = plan.parallel.chunks;
+      std::int64_t held = 0;
+      for (std::size_t i = 0; i < forward.size(); ++i) {
+        held += layers(forward.chunk[i]) * rank.held[i];
+      }
+      each_ahead_ = held / static_cast<std::int64_t>(forward.size()) * chunks;
+      most = most_left(rank.pass[1], rank.left, layers_,
+                       static_cast<std::size_t>(std::max(plan.parallel.pp - 1, chunks)));
     }
-    const RankPass& forward = rank.pass[0];
-    const std::int32_t chunks = plan.parallel.chunks;
-    std::int64_t held = 0;
-    for (std::size_t i = 0; i < forward.size(); ++i) {
-      held += layers(forward.chunk[i]) * rank.held[i];
+    do {
+      if (!tried_.empty()) most /= 2;
+      if (!rank.weights.empty() && most < rank.weights.freed.front()) most = 0;
+      let_wait(rank, plan, pp, most);
+      tried_.push_back({most, needed_at_least(rank)});
+    } while (most > 0 && first_fitting(plan, pp, available) == tried_.size());
+  }
+  /// The first of the bytes that have been tried with which F can run ahead as far as it should on
+  /// a stage; the last where that are none; their number where others are left to try.
+  [[nodiscard]] std::size_t first_fitting(const Plan& plan, std::int32_t pp,
+                                          std::int64_t available) const {
+    const std::int64_t ahead = each_ahead_ * (plan.parallel.pp - pp);
+    std::size_t i = 0;
+    while (i < tried_.size() && tried_[i].most > 0 && tried_[i].needed + ahead > available) ++i;
+    return i;
+  }
+  /// Counts the backward items where so many bytes may wait for W.
+  void let_wait(ListRank& rank, const Plan& plan, std::int32_t pp, std::int64_t most) {
+    if (!rank.weights.empty()) {
+      find_due(rank.weights, rank.pass[1], rank.left, layers_, pp, most);
     }
-    const std::int64_t ahead =
-        held / static_cast<std::int64_t>(forward.size()) * (plan.parallel.pp - pp) * chunks;
-    std::int64_t most = most_left(rank.pass[1], rank.left, layers_,
-                                  static_cast<std::size_t>(std::max(plan.parallel.pp - 1, chunks)));
-    for (;; most /= 2) {
-      if (most < weights.freed.front()) most = 0;
-      find_due(weights, rank.pass[1], rank.left, layers_, pp, most);
-      count_backward(rank, plan, pp);
-      const std::int64_t needed = needed_at_least(rank);
-      if (most == 0 || needed + ahead <= available) return needed;
-    }
+    count_backward(rank, plan, pp);
   }
 
   /// After `count_rings` of the pass.
@@ -346,7 +365,11 @@ class ListMemory {
   }
 
   std::int64_t head_ = 0;
-  std::int64_t needed_ = 0;           // of the stage that was filled last
+  struct Tried {
+    std::int64_t most = 0, needed = 0;
+  };
+  std::vector<Tried> tried_;          // bytes that may wait for W, and what is needed then
+  std::int64_t each_ahead_ = 0;       // bytes that F holds for each stage that it runs ahead for
   std::vector<std::int64_t> layers_;  // by chunk of the stage at hand
   std::vector<std::int64_t> posted_, sent_;
   std::vector<std::int64_t> in_forward_;      // by forward items: in and after the last of them

@@ -33,7 +33,32 @@ inline constexpr std::int64_t kCollectiveSlack = 10;
 /// W may keep the next item waiting for its own time over this.
 inline constexpr std::int64_t kWeightSlack = 3;
 
-/// What a device is doing.
+/// The items of a pass on one device: where all about them is.
+struct ListRow {
+  const RankPass* pass = nullptr;
+  std::uint32_t items = 0;
+  std::uint32_t to = 0, from = 0;      ///< devices that its messages go to, and come from
+  const std::int64_t* time = nullptr;  ///< by item, as all that follow
+  const std::int64_t* transfer = nullptr;
+  std::int64_t* arrival = nullptr;
+  std::int64_t* there = nullptr;          ///< the same of the receiver
+  const std::uint32_t* others = nullptr;  ///< items of the other pass that must have begun before
+  const std::uint32_t* heads = nullptr;   ///< H that must have begun; none where none is awaited
+  /// The item of the receiver behind which the message can go, the one that posts a receive here
+  /// when it ends, and the receiver's item; none where nothing is sent or received, and where the
+  /// receiver's item is the same.
+  const std::uint32_t *awaits = nullptr, *posts = nullptr, *consumer = nullptr;
+};
+
+/// W of one device: where all about them is.
+struct ListWeights {
+  std::uint32_t items = 0;
+  const std::uint32_t* after = nullptr;  ///< by item, as all that follow
+  const std::uint32_t* due = nullptr;
+  const std::int64_t* time = nullptr;
+};
+
+/// What a device has to do, and what it is doing.
 struct ListDevice {
   enum class Doing : std::uint8_t { nothing, forward, backward, head, weight };
   std::uint32_t rank = 0, stage = 0;  ///< position of its rank in the part; its stage
@@ -53,23 +78,11 @@ struct ListDevice {
     bool fresh = false;    ///< its unit had just ended
     bool several = false;  ///< others could go from that instant on too
   };
-  std::array<Link, 2> link;  ///< of each direction
-};
-
-/// The items of a pass on one device: where all about them is.
-struct ListRow {
-  std::uint32_t items = 0;
-  std::uint32_t to = 0, from = 0;      ///< devices that its messages go to, and come from
-  const std::int64_t* time = nullptr;  ///< by item, as all that follow
-  const std::int64_t* transfer = nullptr;
-  std::int64_t* arrival = nullptr;
-  std::int64_t* there = nullptr;          ///< the same of the receiver
-  const std::uint32_t* others = nullptr;  ///< items of the other pass that must have begun before
-  const std::uint32_t* heads = nullptr;   ///< H that must have begun; none where none is awaited
-  /// The item of the receiver behind which the message can go, the one that posts a receive here
-  /// when it ends, and the receiver's item; none where nothing is sent or received, and where the
-  /// receiver's item is the same.
-  const std::uint32_t *awaits = nullptr, *posts = nullptr, *consumer = nullptr;
+  std::array<Link, 2> link;    ///< of each direction
+  std::array<ListRow, 2> row;  ///< by pass
+  ListWeights weight;
+  Unit* order = nullptr;      ///< its units; none where none are asked for
+  std::uint32_t written = 0;  ///< of them
 };
 
 /// H of one rank.
@@ -86,8 +99,6 @@ struct ListState {
   std::vector<LastGradients> last;  ///< by stage and chunk
   EventLoop loop;
   std::vector<ListDevice> devices;
-  std::vector<std::array<ListRow, 2>> rows;  ///< by device and pass
-  std::vector<std::vector<Unit>*> orders;    ///< by device; none where none are asked for
   std::vector<ListHead> heads;
   std::vector<std::uint32_t> gradients;  ///< by device and chunk: B and W that have not begun
 };
@@ -104,58 +115,42 @@ class ListPlaces : protected ListLine {
         options_(options),
         schedule_(schedule),
         state_(state),
-        shard_(plan.parallel.head == LmHead::shard && stages_ > 1),
-        weights_(std::any_of(ranks.begin(), ranks.end(),
-                             [](const ListRank& rank) { return !rank.weights.empty(); })) {}
+        shard_(plan.parallel.head == LmHead::shard && stages_ > 1) {}
 
  protected:
   using Doing = ListDevice::Doing;
 
   [[nodiscard]] std::int64_t now() const noexcept { return state_.loop.now(); }
-  [[nodiscard]] std::uint32_t rank_of(std::uint32_t device) const noexcept {
-    return state_.devices[device].rank;
+  [[nodiscard]] ListDevice& at(std::uint32_t device) const noexcept {
+    return state_.devices[device];
   }
-  [[nodiscard]] std::uint32_t stage_of(std::uint32_t device) const noexcept {
-    return state_.devices[device].stage;
-  }
-  [[nodiscard]] std::uint32_t ended(std::uint32_t device, std::size_t side) const noexcept {
-    const ListDevice& state = state_.devices[device];
+  [[nodiscard]] static std::uint32_t ended(const ListDevice& on, std::size_t side) noexcept {
     const Doing doing = side == 0 ? Doing::forward : Doing::backward;
-    return state.begun[side] - (state.doing == doing ? 1U : 0U);
+    return on.begun[side] - (on.doing == doing ? 1U : 0U);
   }
-  [[nodiscard]] std::int64_t duration(std::uint32_t device, std::size_t side) const noexcept {
-    return state_.rows[device][side].time[state_.devices[device].begun[side]];
+  [[nodiscard]] static std::int64_t duration(const ListDevice& on, std::size_t side) noexcept {
+    return on.row[side].time[on.begun[side]];
   }
 
   /// Calls `visit` for the devices that run the next item of a pass of a device together with it.
   template <class Visit>
-  void for_each_partner(std::uint32_t device, std::size_t side, Visit&& visit) const {
-    const RankPass& pass = ranks_[rank_of(device)].pass[side];
-    const std::uint32_t pack = pass.pack[state_.devices[device].begun[side]];
+  void for_each_partner(const ListDevice& on, std::size_t side, Visit&& visit) const {
+    const std::uint32_t pack = on.row[side].pass->pack[on.begun[side]];
     for (const std::int32_t dp : plan_.groups[index(plan_.micropacks[pack].group)]) {
-      visit(parts_.place(dp) * stages_ + stage_of(device));
+      visit(parts_.place(dp) * stages_ + on.stage);
     }
   }
 
   /// Whether the B have ended that the next W of a device awaits.
-  [[nodiscard]] bool weight_ready(std::uint32_t device) const noexcept {
-    if (!weights_) return false;
-    const RankWeights& weights = ranks_[rank_of(device)].weights;
-    const std::uint32_t next = state_.devices[device].weights;
-    return next < weights.size() && weights.after[next] <= ended(device, 1);
+  [[nodiscard]] static bool weight_ready(const ListDevice& on) noexcept {
+    return on.weights < on.weight.items && on.weight.after[on.weights] <= ended(on, 1);
   }
   /// Whether it has to run before all else.
-  [[nodiscard]] bool weight_due(std::uint32_t device) const noexcept {
-    if (!weights_) return false;
-    const RankWeights& weights = ranks_[rank_of(device)].weights;
-    const std::uint32_t next = state_.devices[device].weights;
-    return next < weights.size() &&
-           weights.due[std::size_t{stage_of(device)} * weights.size() + next] <= ended(device, 1);
+  [[nodiscard]] static bool weight_due(const ListDevice& on) noexcept {
+    return on.weights < on.weight.items && on.weight.due[on.weights] <= ended(on, 1);
   }
-  [[nodiscard]] std::int64_t weight_duration(std::uint32_t device) const noexcept {
-    const RankWeights& weights = ranks_[rank_of(device)].weights;
-    return weights
-        .time[std::size_t{stage_of(device)} * weights.size() + state_.devices[device].weights];
+  [[nodiscard]] static std::int64_t weight_duration(const ListDevice& on) noexcept {
+    return on.weight.time[on.weights];
   }
 
   /// Where the items of a pass are on a stage of a rank.
@@ -164,6 +159,7 @@ class ListPlaces : protected ListLine {
     const RankPass& pass = rank.pass[side];
     const std::size_t here = row(pass, stage);
     ListRow of;
+    of.pass = &pass;
     of.items = static_cast<std::uint32_t>(pass.size());
     of.to = i * stages_ + next(side, stage);
     of.from = i * stages_ + previous(side, stage);
@@ -189,18 +185,24 @@ class ListPlaces : protected ListLine {
     return of;
   }
 
+  /// Where W of a stage are.
+  [[nodiscard]] static ListWeights weights_of(const RankWeights& weights, std::uint32_t stage) {
+    const std::size_t here = std::size_t{stage} * weights.size();
+    return {static_cast<std::uint32_t>(weights.size()), weights.after.data(),
+            weights.due.data() + here, weights.time.data() + here};
+  }
+
   /// When the next item of a pass may begin on a device on which no W is due, as far as that is
   /// known: now or before, at a later time, or kNever while it waits for something that has not
   /// happened.
-  [[nodiscard]] std::int64_t ready(std::uint32_t device, std::size_t side) const {
-    const ListRow& of = state_.rows[device][side];
-    const ListDevice& state = state_.devices[device];
-    const std::uint32_t item = state.begun[side];
+  [[nodiscard]] std::int64_t ready(const ListDevice& on, std::size_t side) const {
+    const ListRow& of = on.row[side];
+    const std::uint32_t item = on.begun[side];
     if (item == of.items) return kNever;
     const std::int64_t time = of.arrival[item];
-    if (time == kNever || state.begun[1 - side] < of.others[item]) return kNever;
-    if (of.heads != nullptr && state_.heads[state.rank].done < of.heads[item] &&
-        ranks_[state.rank].pass[side].enters[item] != 0) {
+    if (time == kNever || on.begun[1 - side] < of.others[item]) return kNever;
+    if (of.heads != nullptr && state_.heads[on.rank].done < of.heads[item] &&
+        of.pass->enters[item] != 0) {
       return kNever;
     }
     if (of.awaits == nullptr || of.awaits[item] == kNoItem) return time;
@@ -209,110 +211,103 @@ class ListPlaces : protected ListLine {
 
   /// Whether the unit of an item has begun before that of the last message on a link, where orders
   /// are asked for: both have ended not long ago.
-  [[nodiscard]] bool began_sooner(std::uint32_t device, std::size_t side, std::uint32_t item,
-                                  const ListDevice::Link& link) const {
-    if (state_.orders[device] == nullptr) return false;
+  [[nodiscard]] static bool began_sooner(const ListDevice& on, std::size_t side, std::uint32_t item,
+                                         const ListDevice::Link& link) {
     const auto is = [&](const Unit& unit, std::size_t of_side, std::uint32_t of_item) {
-      const RankPass& pass = ranks_[rank_of(device)].pass[of_side];
+      const RankPass& pass = *on.row[of_side].pass;
       return unit.kind == (of_side == 0 ? UnitKind::forward : UnitKind::backward) &&
              index(unit.pack) == pass.pack[of_item] && unit.chunk == pass.chunk[of_item];
     };
-    const std::vector<Unit>& order = *state_.orders[device];
-    const auto later = std::find_if(order.rbegin(), order.rend(), [&](const Unit& unit) {
-      return is(unit, side, item) || is(unit, link.side, link.item);
-    });
-    return later != order.rend() && is(*later, link.side, link.item);
+    for (std::uint32_t i = on.order == nullptr ? 0 : on.written; i > 0; --i) {
+      const Unit& unit = on.order[i - 1];
+      if (is(unit, link.side, link.item)) return true;
+      if (is(unit, side, item)) return false;
+    }
+    return false;
   }
 
   /// When the next item of a pass will be there, as far as can be told: `ready_time` where that is
   /// known and still to come, else what its sender has to run at least. kNever where it waits for
   /// other ranks, for memory or for H.
-  [[nodiscard]] std::int64_t expected(std::uint32_t device, std::size_t side,
+  [[nodiscard]] std::int64_t expected(const ListDevice& on, std::size_t side,
                                       std::int64_t ready_time) const {
-    const ListRank& rank = ranks_[rank_of(device)];
-    const RankPass& pass = rank.pass[side];
-    const std::uint32_t item = state_.devices[device].begun[side], stage = stage_of(device);
-    if (item == pass.size() || ready_time <= now()) return kNever;
+    const ListRow& of = on.row[side];
+    const std::uint32_t item = on.begun[side];
+    if (item == of.items || ready_time <= now()) return kNever;
     if (ready_time != kNever) return ready_time;
-    if (!receives(pass, side, stage, item)) return kNever;
-    if (rank.arrival[side][row(pass, stage) + item] != kNever) return kNever;
-    const std::uint32_t sent = stage == entry(side) ? pass.previous_chunk[item] : item;
-    const std::uint32_t from = device - stage + previous(side, stage);
-    const ListDevice& sender = state_.devices[from];
+    if (!receives(*of.pass, side, on.stage, item)) return kNever;
+    if (of.arrival[item] != kNever) return kNever;
+    const std::uint32_t sent = on.stage == entry(side) ? of.pass->previous_chunk[item] : item;
+    const ListDevice& sender = at(of.from);
     std::int64_t time = sender.doing == Doing::nothing ? now() : sender.ends;
-    if (ended(from, side) > sent) return kNever;  // the message waits for something else
-    if (sender.begun[side] <= sent) time += duration(from, side);
-    return time + state_.rows[from][side].transfer[sent];
+    if (ended(sender, side) > sent) return kNever;  // the message waits for something else
+    if (sender.begun[side] <= sent) time += duration(sender, side);
+    return time + sender.row[side].transfer[sent];
   }
 
   /// Whether W is better than to wait: the next F or B comes later, or not much sooner, than W
   /// ends if it has run since the device became idle.
-  [[nodiscard]] bool weight_fills(std::uint32_t device,
+  [[nodiscard]] bool weight_fills(const ListDevice& on,
                                   const std::array<std::int64_t, 2>& ready_times) const {
-    if (!weight_ready(device)) return false;
-    const std::int64_t time = weight_duration(device);
+    if (!weight_ready(on)) return false;
+    const std::int64_t time = weight_duration(on);
     for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
-      const std::int64_t next = expected(device, side, ready_times[side]);
-      if (next < state_.devices[device].ends + time - time / kWeightSlack) return false;
+      const std::int64_t next = expected(on, side, ready_times[side]);
+      if (next < on.ends + time - time / kWeightSlack) return false;
     }
     return true;
   }
   /// Whether no stage of a rank has W that has to run before all else.
   [[nodiscard]] bool none_due(std::uint32_t rank) const {
     for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-      if (weight_due(rank * stages_ + stage)) return false;
+      if (weight_due(at(rank * stages_ + stage))) return false;
     }
     return true;
   }
 
   /// Whether F goes before a B that is ready as well.
-  [[nodiscard]] bool forward_first(std::uint32_t device,
+  [[nodiscard]] bool forward_first(const ListDevice& on, std::uint32_t device,
                                    const std::array<std::int64_t, 2>& ready_times) const {
     if (ready_times[0] > now() || ready_times[1] > now()) return false;
-    const std::uint32_t stage = stage_of(device);
-    if (stage == last_) {
-      const ListHead& head = state_.heads[rank_of(device)];
+    if (on.stage == last_) {
+      const ListHead& head = state_.heads[on.rank];
       if (shard_ && head.reached - head.done < static_cast<std::uint32_t>(options_.head_batch)) {
         return true;
       }
       if (!shard_ && plan_.parallel.chunks > 1) {
-        const ListRank& rank = ranks_[rank_of(device)];
-        const std::uint32_t needed = rank.heads[state_.devices[device].begun[1]];
+        const std::uint32_t needed = ranks_[on.rank].heads[on.begun[1]];
         if (head.reached < needed + static_cast<std::uint32_t>(options_.head_batch)) return true;
       }
-      return stages_ > 1 && feeds_next_chunk(device);
+      return stages_ > 1 && feeds_next_chunk(on, device);
     }
-    const std::int64_t queue = static_cast<std::int64_t>(state_.devices[device].begun[0]) -
-                               state_.devices[device + 1].begun[0];
+    const std::int64_t queue = static_cast<std::int64_t>(on.begun[0]) - at(device + 1).begun[0];
     return queue <= options_.forward_queue;
   }
 
   /// On the last stage: the next F goes on to the first stage, where few F of later chunks wait.
-  [[nodiscard]] bool feeds_next_chunk(std::uint32_t device) const {
-    const RankPass& pass = ranks_[rank_of(device)].pass[0];
-    const std::uint32_t item = state_.devices[device].begun[0];
+  [[nodiscard]] bool feeds_next_chunk(const ListDevice& on, std::uint32_t device) const {
+    const RankPass& pass = *on.row[0].pass;
+    const std::uint32_t item = on.begun[0];
     if (pass.leaves[item] != 0) return false;
     const std::int64_t earlier = std::int64_t{item} - 1 - options_.forward_queue;
     if (earlier < 0 || earlier >= item || pass.leaves[static_cast<std::size_t>(earlier)] != 0) {
       return true;
     }
-    return pass.next_chunk[static_cast<std::size_t>(earlier)] <
-           state_.devices[device - last_].begun[0];
+    return pass.next_chunk[static_cast<std::size_t>(earlier)] < at(device - last_).begun[0];
   }
 
   /// Whether the last stage calls the stages of its rank together for H.
-  [[nodiscard]] bool time_to_call(std::uint32_t device) const {
-    const std::uint32_t i = rank_of(device);
-    const ListRank& rank = ranks_[i];
-    const ListHead& head = state_.heads[i];
+  [[nodiscard]] bool time_to_call(const ListDevice& on) const {
+    const ListRank& rank = ranks_[on.rank];
+    const ListHead& head = state_.heads[on.rank];
     const std::uint32_t waiting = head.reached - head.done;
     if (waiting == 0) return false;
     // As long as B is left that needs no further H, a larger collective costs nothing.
-    const std::size_t later = state_.devices[device].begun[1] + kCollectiveNotice;
+    const std::size_t later = on.begun[1] + kCollectiveNotice;
     if (later < rank.heads.size() && rank.heads[later] <= head.done) return false;
     if (waiting >= static_cast<std::uint32_t>(options_.head_batch)) return true;
     if (head.reached == rank.head_item.size()) return true;
-    return ready(device, 0) > now() && ready(device, 1) > now();
+    return ready(on, 0) > now() && ready(on, 1) > now();
   }
 
   const Plan& plan_;
@@ -322,7 +317,6 @@ class ListPlaces : protected ListLine {
   std::vector<DeviceSchedule>& schedule_;
   ListState& state_;
   bool shard_;
-  bool weights_;          // whether some rank has W
   std::size_t left_ = 0;  // units that have not ended; of H, that have not begun
 };
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What devices do, hold and reduce while list scheduling finds their orders.
+// When units begin by the orders that list scheduling writes, and what devices then hold.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -12,22 +14,24 @@
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/schedule/detail/list_rank.hpp"
-#include "slimpack/schedule/device_memory.hpp"
-#include "slimpack/schedule/event_loop.hpp"
+#include "slimpack/schedule/detail/list_state.hpp"
 #include "slimpack/schedule/order_times.hpp"
 
 namespace slimpack::schedule::detail {
 
-/// What a list run makes of the devices of a part. Its times are those of the orders as long as it
-/// begins every unit as soon as the one before has ended and what it awaits is there, and messages
-/// that share a link go in the order of their units where they could go at the same instant.
+/// The times of the orders of a part while a list run finds them. A list run may keep a device
+/// waiting for what suits it better; the orders do not: a unit begins as soon as the one before has
+/// ended and what it awaits is there. The run begins everything in an order in which it can run. So
+/// each unit and each message gets its time by the orders when the run begins it. The times are
+/// exact as long as messages that share a link go over it in the same turn.
 class ListTimes : ListLine {
  public:
-  /// `ranks` are laid out and have their times.
-  ListTimes(const Plan& plan, const std::vector<ListRank>& ranks)
+  /// `ranks` are laid out and have their times; `state` is that of the run.
+  ListTimes(const Plan& plan, const std::vector<ListRank>& ranks, const ListState& state)
       : ListLine(plan),
         plan_(plan),
         ranks_(ranks),
+        state_(state),
         chunks_(static_cast<std::size_t>(plan.parallel.chunks)) {
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
       for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
@@ -36,82 +40,121 @@ class ListTimes : ListLine {
       head_row_.push_back(
           head_row_bytes(plan, pp, element_bytes_of(plan.model, plan.memory.gradient_bytes)));
     }
-    devices_.reserve(ranks.size() * stages_);
-    for (const ListRank& rank : ranks) {
+    std::size_t cells = 0;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const ListRank& rank = ranks[i];
+      for (std::size_t side = 0; side < 2; ++side) {
+        auto& bytes = bytes_.emplace_back();
+        bytes.reserve(rank.pass[side].size());
+        for (std::size_t item = 0; item < rank.pass[side].size(); ++item) {
+          bytes.push_back(side == 0 ? forward_bytes(rank, item) : backward_bytes(rank, item));
+        }
+      }
+      const std::array<std::size_t, 2> first{cells, cells + rank.pass[0].size() * stages_};
+      cells = first[1] + rank.pass[1].size() * stages_;
       for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-        devices_.emplace_back(static_bytes(plan, static_cast<std::int32_t>(stage)).total() +
-                              posted(rank, stage));
+        Device& device = devices_.emplace_back();
+        device.always = static_bytes(plan, static_cast<std::int32_t>(stage)).total();
+        device.always += posted(rank, stage);
+        device.rank = static_cast<std::uint32_t>(i);
+        device.stage = stage;
+        for (std::size_t side = 0; side < 2; ++side) {
+          device.own[side] = first[side] + row(rank.pass[side], stage);
+          device.there[side] = first[side] + row(rank.pass[side], next(side, stage));
+        }
+        device.changes.resize(2 * (rank.pass[0].size() + rank.pass[1].size() +
+                                   rank.head_item.size() + rank.weights.size()));
       }
     }
+    cells_.resize(cells);
   }
 
   /// F or B of an item begins.
-  void begin(std::uint32_t rank, std::uint32_t stage, std::size_t side, std::uint32_t item,
-             std::int64_t start) {
-    const ListRank& of = ranks_[rank];
-    const RankPass& pass = of.pass[side];
+  void begin(const ListDevice& on, std::uint32_t number, std::size_t side, std::uint32_t item) {
+    Device& device = devices_[number];
+    const ListRow& row = on.row[side];
+    const RankPass& pass = *row.pass;
     const std::int32_t chunk = pass.chunk[item];
-    const std::int64_t layers = layers_of(stage, chunk), hidden = pass.message[item];
-    const std::int64_t workspace = of.workspace[side][item];
-    // A buffer that is sent goes by itself when the message arrives.
-    std::int64_t taken = workspace;
-    std::int64_t left = posted_behind(pass, side, stage, item) - workspace;
+    const std::int64_t layers = layers_of(device.stage, chunk), hidden = pass.message[item];
+    const ItemBytes& bytes = bytes_[2 * on.rank + side][item];
+    std::int64_t taken = bytes.taken + layers * bytes.taken_layer;
+    std::int64_t left = bytes.left + layers * bytes.left_layer;
     if (side == 0) {
-      taken += layers * of.held[item] + hidden;
-      if (stage != entry(side) || pass.enters[item] == 0) left -= hidden;
-    } else {
-      taken += layers * (of.opens[item] + of.made[item]);
-      if (stage != exit(side) || pass.leaves[item] == 0) taken += hidden;
-      left -= layers * (of.freed[item] + of.closes[item] + of.made[item] - of.left[item]) + hidden;
+      if (on.stage == entry(side) && pass.enters[item] != 0) left += hidden;
+    } else if (on.stage == exit(side) && pass.leaves[item] != 0) {
+      taken -= hidden;
     }
-    Device& device = devices_[rank * stages_ + stage];
-    end_last(device);
-    run(device, start, of.time[side][row(pass, stage) + item], taken, left);
+    if (row.posts != nullptr && row.posts[item] != kNoItem) left += pass.message[row.posts[item]];
+    run(device, ready(device, row, side, item), row.time[item], taken, left);
+    cells_[device.own[side] + item].ended = device.end;
     device.gradients = side == 0 ? -1 : chunk;
   }
+  /// F or B of an item of a context-parallel group is the next unit that all these devices run.
+  void meet(std::span<const std::uint32_t> devices, std::size_t side) {
+    std::int64_t start = 0;
+    for (const std::uint32_t number : devices) {
+      const ListDevice& on = state_.devices[number];
+      start = std::max(start, ready(devices_[number], on.row[side], side, on.begun[side]));
+    }
+    for (const std::uint32_t number : devices) devices_[number].from = start;
+  }
   /// W begins.
-  void begin_weight(std::uint32_t rank, std::uint32_t stage, std::uint32_t item,
-                    std::int64_t start) {
-    const RankWeights& weights = ranks_[rank].weights;
+  void begin_weight(std::uint32_t number, std::uint32_t item) {
+    Device& device = devices_[number];
+    const RankWeights& weights = ranks_[device.rank].weights;
     const std::int64_t workspace = weights.workspace[item];
-    const std::int64_t held = layers_of(stage, weights.chunk[item]) * weights.freed[item];
-    Device& device = devices_[rank * stages_ + stage];
-    end_last(device);
-    run(device, start, weights.time[stage * weights.size() + item], workspace, -workspace - held);
+    const std::int64_t held = layers_of(device.stage, weights.chunk[item]) * weights.freed[item];
+    run(device, device.end, weights.time[device.stage * weights.size() + item], workspace,
+        -workspace - held);
     device.gradients = weights.chunk[item];
   }
-  /// H of packs [first, end) begin on a stage, one behind the other.
-  void begin_heads(std::uint32_t rank, std::uint32_t stage, std::uint32_t first, std::uint32_t end,
-                   std::int64_t start) {
+  /// H of packs [first, end) begin on stages [stage, pp) of a rank together, one behind the other.
+  void begin_heads(std::uint32_t rank, std::uint32_t stage, std::uint32_t first,
+                   std::uint32_t end) {
     const ListRank& of = ranks_[rank];
-    Device& device = devices_[rank * stages_ + stage];
-    end_last(device);
-    for (std::uint32_t pack = first; pack < end; ++pack) {
-      const std::int64_t hidden = of.pass[0].message[of.head_item[pack]];
-      const std::int64_t bytes =
-          head_row_[stage] * of.head_rows[pack] + (stage == last_ ? hidden : 0);
-      // What is sent meanwhile is known only later.
-      device.changes.push_back({start, bytes});
-      start += of.head_time[pack];
-      device.changes.push_back({start, -bytes});
-      device.worked += of.head_time[pack];
-      device.start = start - of.head_time[pack];
+    const std::span<Device> devices(&devices_[rank * stages_ + stage], stages_ - stage);
+    std::int64_t start = 0;
+    for (const Device& device : devices) start = std::max(start, device.end);
+    for (Device& device : devices) {
+      device.end = start;
+      for (std::uint32_t pack = first; pack < end; ++pack) {
+        const std::int64_t hidden = of.pass[0].message[of.head_item[pack]];
+        const std::int64_t bytes =
+            head_row_[device.stage] * of.head_rows[pack] + (device.stage == last_ ? hidden : 0);
+        run(device, device.end, of.head_time[pack], bytes, -bytes);
+      }
+      device.gradients = -1;
     }
-    device.end = start;
-    device.gradients = -1;
   }
   /// R of a chunk comes behind what a device has begun.
-  void reduce(std::uint32_t rank, std::uint32_t stage, std::int32_t chunk) {
-    Device& device = devices_[rank * stages_ + stage];
+  void reduce(std::uint32_t number, std::int32_t chunk) {
+    Device& device = devices_[number];
     device.reductions.push_back({chunk, device.start, device.end, device.gradients == chunk});
   }
-  /// A message of so many bytes that a stage sends has its time of arrival, in place of `before`,
-  /// unless that is kNever.
-  void arrives(std::uint32_t rank, std::uint32_t stage, std::int64_t bytes, std::int64_t time,
-               std::int64_t before) {
-    DeviceMemory& memory = devices_[rank * stages_ + stage].memory;
-    if (before != kNever) memory.take_back(before, bytes);
-    if (!memory.free(time, bytes)) doubt();
+  /// The message of an item goes over its sender's link, behind all others so far, or, if it
+  /// `overtakes`, before the last of them.
+  void transfer(const ListDevice& on, std::uint32_t sender, std::size_t side, std::uint32_t item,
+                bool overtakes) {
+    Device& device = devices_[sender];
+    const ListRow& row = on.row[side];
+    Message message;
+    message.item = item;
+    message.side = static_cast<std::uint32_t>(side);
+    message.made = message.possible = cells_[device.own[side] + item].ended;
+    if (row.awaits[item] != kNoItem) {
+      message.possible =
+          std::max(message.possible, cells_[device.there[side] + row.awaits[item]].ended);
+    }
+    if (row.transfer[item] == 0 && (on.one_port || ranks_.size() > 1)) doubt();
+    std::vector<Message>& sent = device.sent[on.one_port ? 0 : side];
+    if (!overtakes) {
+      serve(on, device, sent, message);
+      return;
+    }
+    const Message last = sent.back();
+    sent.pop_back();
+    serve(on, device, sent, message);
+    serve(on, device, sent, last);
   }
   /// These are perhaps not the times of the orders.
   void doubt() noexcept { exact_ = false; }
@@ -121,39 +164,58 @@ class ListTimes : ListLine {
     times.exact = times.exact && exact_;
     times.devices.resize(plan_.schedule.size());
     for (std::size_t i = 0; i < devices_.size(); ++i) {
-      const auto pp = static_cast<std::int32_t>(i % stages_);
       Device& device = devices_[i];
-      end_last(device);
-      times.devices[device_index(plan_, ranks_[i / stages_].dp, pp)] = {
-          device.worked, device.end, device.memory.close(), std::move(device.reductions)};
+      times.devices[device_index(plan_, ranks_[device.rank].dp,
+                                 static_cast<std::int32_t>(device.stage))] = {
+          device.worked, device.end, peak(state_.devices[i], device), std::move(device.reductions)};
     }
   }
 
  private:
+  /// Of an item of a pass on a stage: when its message is there, and when it ends.
+  struct Cell {
+    std::int64_t arrival = 0, ended = 0;
+  };
   struct Change {
     std::int64_t time, bytes;
   };
+  /// Of an item of a pass: its unit ends at `made`, it can go from `possible` on and is there at
+  /// `arrival`.
+  struct Message {
+    std::int64_t possible = 0, made = 0, arrival = 0;
+    std::uint32_t item = 0, side = 0;
+  };
+  /// What an item allocates at its start and leaves at its end, and more of it for each layer.
+  /// A buffer that is sent goes by itself when the message arrives.
+  struct ItemBytes {
+    std::int64_t taken = 0, taken_layer = 0, left = 0, left_layer = 0;
+  };
   struct Device {
-    explicit Device(Bytes first) : memory(first) {}
-    std::int64_t start = 0, end = 0, worked = 0;  ///< of the unit that was begun last; of all
-    std::int32_t gradients = -1;                  ///< its chunk, if it is B or W
-    DeviceMemory memory;
-    std::int64_t left = 0;        ///< bytes that come or go at `end`
-    std::vector<Change> changes;  ///< before that, where several H were begun
+    std::uint32_t rank = 0, stage = 0;
+    std::int32_t gradients = -1;                  ///< the chunk of the last unit, if that is B or W
+    std::array<std::size_t, 2> own{}, there{};    ///< cells of its items and of their receiver
+    std::int64_t start = 0, end = 0, worked = 0;  ///< of the last unit; of all
+    std::int64_t from = 0;                        ///< before that the next unit does not begin
+    std::array<std::vector<Message>, 2> sent;     ///< on the link of each direction
+    Bytes always;                                 ///< that it holds before its first unit
+    std::size_t changed = 0;
+    std::vector<Change>
+        changes;  ///< `changed` of bytes, as time goes on; what is sent goes by itself
     std::vector<DeviceTimes::Reduction> reductions;
   };
 
+  /// Of an item that receives and sends.
+  [[nodiscard]] static ItemBytes forward_bytes(const ListRank& rank, std::size_t item) {
+    const std::int64_t workspace = rank.workspace[0][item], hidden = rank.pass[0].message[item];
+    return {workspace + hidden, rank.held[item], -workspace - hidden, 0};
+  }
+  [[nodiscard]] static ItemBytes backward_bytes(const ListRank& rank, std::size_t item) {
+    const std::int64_t workspace = rank.workspace[1][item], hidden = rank.pass[1].message[item];
+    return {workspace + hidden, rank.opens[item] + rank.made[item], -workspace - hidden,
+            rank.left[item] - rank.freed[item] - rank.closes[item] - rank.made[item]};
+  }
   [[nodiscard]] std::int64_t layers_of(std::uint32_t stage, std::int32_t chunk) const noexcept {
     return layers_[stage * chunks_ + static_cast<std::size_t>(chunk)];
-  }
-  /// The receive that an item posts at its end.
-  [[nodiscard]] std::int64_t posted_behind(const RankPass& pass, std::size_t side,
-                                           std::uint32_t stage, std::uint32_t item) const noexcept {
-    if (!receives(pass, side, stage, item)) return 0;
-    const bool turn = stage == entry(side);
-    const std::uint32_t later =
-        (turn ? pass.after_turn : pass.after)[turn ? pass.previous_chunk[item] : item];
-    return later == kNoItem ? 0 : pass.message[later];
   }
   /// The receives that are posted on a stage before anything runs.
   [[nodiscard]] Bytes posted(const ListRank& rank, std::uint32_t stage) const noexcept {
@@ -172,27 +234,92 @@ class ListTimes : ListLine {
     return sum;
   }
 
+  /// When the next item of a pass of a device begins.
+  [[nodiscard]] std::int64_t ready(const Device& device, const ListRow& row, std::size_t side,
+                                   std::uint32_t item) const {
+    std::int64_t start = std::max(device.end, device.from);
+    start = std::max(start, cells_[device.own[side] + item].arrival);
+    if (row.awaits == nullptr || row.awaits[item] == kNoItem) return start;
+    return std::max(start, cells_[device.there[side] + row.awaits[item]].arrival);
+  }
   static void run(Device& device, std::int64_t start, std::int64_t time, std::int64_t taken,
                   std::int64_t left) {
     device.start = start;
     device.end = start + time;
     device.worked += time;
-    device.memory.change(start, taken);
-    device.left = left;
+    device.changes[device.changed] = {device.start, taken};
+    device.changes[device.changed + 1] = {device.end, left};
+    device.changed += 2;
   }
-  /// All that has been begun on a device has ended.
-  static void end_last(Device& device) {
-    for (const Change& change : device.changes) device.memory.change(change.time, change.bytes);
-    device.changes.clear();
-    device.memory.change(device.end, std::exchange(device.left, 0));
+
+  /// The most bytes of a device at any instant, at which all that comes and goes counts together.
+  [[nodiscard]] static Bytes peak(const ListDevice& on, const Device& device) {
+    const std::span<const Change> changes(device.changes.data(), device.changed);
+    std::int64_t level = device.always.value;
+    std::int64_t most = changes.empty() || changes.front().time > 0 ? level : 0;
+    std::array<std::size_t, 2> gone{};  // messages that have arrived
+    std::array<std::int64_t, 2> next{next_arrival(device.sent[0], 0),
+                                     next_arrival(device.sent[1], 0)};
+    for (std::size_t i = 0; i < changes.size(); ++i) {
+      level += changes[i].bytes;
+      const std::int64_t now = changes[i].time;
+      if (i + 1 < changes.size() && changes[i + 1].time == now) continue;
+      for (std::size_t way = 0; way < 2; ++way) {
+        for (; next[way] <= now; next[way] = next_arrival(device.sent[way], ++gone[way])) {
+          level -= bytes(on, device.sent[way][gone[way]]);
+        }
+      }
+      most = std::max(most, level);
+    }
+    return Bytes{most};
+  }
+  [[nodiscard]] static std::int64_t next_arrival(const std::vector<Message>& sent,
+                                                 std::size_t gone) {
+    return gone < sent.size() ? sent[gone].arrival : kNever;
+  }
+
+  [[nodiscard]] std::int64_t& arrival(const ListDevice& on, const Device& device,
+                                      const Message& message) {
+    const std::uint32_t* consumer = on.row[message.side].consumer;
+    const std::uint32_t item = consumer == nullptr ? message.item : consumer[message.item];
+    return cells_[device.there[message.side] + item].arrival;
+  }
+  [[nodiscard]] static std::int64_t bytes(const ListDevice& on, const Message& message) {
+    return on.row[message.side].pass->message[message.item];
+  }
+  /// Whether two messages go over one channel, on which they keep their order.
+  [[nodiscard]] bool one_channel(const ListDevice& on, const Message& a, const Message& b) const {
+    const RankPass& pass = *on.row[a.side].pass;
+    return a.side == b.side &&
+           plan_.micropacks[pass.pack[a.item]].group == plan_.micropacks[pass.pack[b.item]].group;
+  }
+  /// A message goes as soon as it can, behind those that its link has sent. Of two that can at the
+  /// same instant that of the earlier unit goes first.
+  void serve(const ListDevice& on, Device& device, std::vector<Message>& sent, Message message) {
+    std::int64_t start = message.possible;
+    if (!sent.empty()) {
+      const Message& last = sent.back();
+      if ((message.possible < last.possible ||
+           (message.possible == last.possible && message.made <= last.made)) &&
+          !one_channel(on, message, last)) {
+        doubt();
+      }
+      start = std::max(start, last.arrival);
+    }
+    message.arrival = start + on.row[message.side].transfer[message.item];
+    arrival(on, device, message) = message.arrival;
+    sent.push_back(message);
   }
 
   const Plan& plan_;
   const std::vector<ListRank>& ranks_;
+  const ListState& state_;
   std::size_t chunks_;
-  std::vector<std::int64_t> layers_;    // by stage and chunk
-  std::vector<std::int64_t> head_row_;  // bytes of H by stage
-  std::vector<Device> devices_;         // by rank and stage
+  std::vector<std::int64_t> layers_;           // by stage and chunk
+  std::vector<std::int64_t> head_row_;         // bytes of H by stage
+  std::vector<Device> devices_;                // by rank and stage
+  std::vector<std::vector<ItemBytes>> bytes_;  // by rank and pass
+  std::vector<Cell> cells_;
   bool exact_ = true;
 };
 

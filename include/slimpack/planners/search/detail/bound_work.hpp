@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "slimpack/core/int128.hpp"
@@ -111,6 +112,9 @@ class BoundWork {
       const Bytes free =
           plan.memory.capacity - plan.memory.reserved - static_bytes(plan, pp).total();
       room.bytes = Int128{std::max<std::int64_t>(free.value, 0)} * ranks_;
+      if (room.layers > 0 && room.token > 0) {
+        always_fits_ = std::min(always_fits_, static_cast<std::int64_t>(room.bytes / room.token));
+      }
       rooms_.push_back(room);
     }
   }
@@ -151,6 +155,7 @@ class BoundWork {
 
   /// Of a stage, the recomputation without which the sample does not fit.
   [[nodiscard]] Int128 recomputed(std::int32_t pp, Tokens length) const noexcept {
+    if (length.value <= always_fits_) return 0;
     const std::int64_t layers = rooms_[static_cast<std::size_t>(pp)].layers;
     const std::array<double, kRecomputeModes> each = {0, rates_.light_token, rates_.forward_token,
                                                       rates_.forward_token};
@@ -223,6 +228,7 @@ class BoundWork {
   [[nodiscard]] Int128 passed_on(std::int64_t tokens, std::int64_t layers,
                                  std::int64_t bytes) const noexcept {
     const std::int64_t steps = plan_.parallel.tp - 1;
+    if (steps == 0) return 0;
     return picos(tokens * steps, layers * bytes,
                  picos_each(1, fastest_link(plan_.cluster).bytes_per_s));
   }
@@ -239,6 +245,8 @@ class BoundWork {
   std::int64_t ranks_, tile_ = 0, rows_ = 0;
   std::array<std::int64_t, kRecomputeModes> freed_{};
   std::vector<Room> rooms_;
+  std::int64_t always_fits_ =
+      std::numeric_limits<std::int64_t>::max();  // tokens that no room lacks
 };
 
 }  // namespace slimpack::planners::detail
