@@ -339,7 +339,7 @@ class ChakraWriter {
   }
 
   [[nodiscard]] std::string name(const LocalNode& node) const {
-    const std::string of = node_name(dag_, node.of);
+    std::string of = node_name(dag_, node.of);
     switch (node.kind) {
       case LocalKind::compute:
         if (node.parts == 1) return of;
