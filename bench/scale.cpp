@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Planning and simulating at thousands of devices: time and memory of each planner, one process
-// each.
+// each, how they grow, and what a planner service does with a plan.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <new>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -24,11 +27,16 @@
 
 #include <CLI/CLI.hpp>
 
+#include "slimpack/core/union_find.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/data/sample.hpp"
+#include "slimpack/io/file.hpp"
+#include "slimpack/io/plan_json.hpp"
 #include "slimpack/io/text_lengths.hpp"
+#include "slimpack/plan/plan_hash.hpp"
 #include "slimpack/planners/registry.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
+#include "slimpack/validate/validate.hpp"
 
 using namespace slimpack;
 
@@ -43,6 +51,7 @@ struct Options {
   std::int64_t context = 131'072, tokens = 64'000'000;  ///< of a step on the most devices
   unsigned limit_s = 300;
   std::uint64_t memory_gb = 12;
+  bool service = false;
 };
 
 void add_options(CLI::App& program, Options& options) {
@@ -68,6 +77,8 @@ void add_options(CLI::App& program, Options& options) {
       ->check(count);
   program.add_option("--limit", options.limit_s, "seconds for a planner's step")->check(count);
   program.add_option("--memory", options.memory_gb, "GiB for a planner's step")->check(count);
+  program.add_flag("--service", options.service,
+                   "also what a planner service does with a plan: validate, hash, write, read");
 }
 
 /// The request of one step on so many devices.
@@ -112,6 +123,8 @@ struct Spent {
 struct Figures {
   bool feasible = false;
   Spent plan, simulate;
+  Spent validate, hash, serialize, write, read, parse, check;  ///< with --service
+  std::int64_t json_bytes = 0, components = 0, largest_component = 0;
   double iteration_s = 0, efficiency = 0;
   std::int64_t units = 0, nodes = 0, evaluations = 0;
   char why[160] = {};
@@ -151,7 +164,47 @@ void explain(Figures& figures, const std::string& why) {
   std::snprintf(figures.why, sizeof figures.why, "%s", why.c_str());
 }
 
-Figures figures_of(const planners::PlannerInfo& planner, const planners::PlanRequest& request) {
+/// Ranks that context-parallel groups join: components are planned apart.
+void count_components(Figures& figures, const Plan& plan) {
+  UnionFind joined(static_cast<std::size_t>(plan.parallel.dp));
+  for (const MicroPack& pack : plan.micropacks) {
+    const std::vector<std::int32_t>& ranks = plan.groups[index(pack.group)];
+    for (const std::int32_t rank : ranks) {
+      joined.join(static_cast<std::size_t>(ranks.front()), static_cast<std::size_t>(rank));
+    }
+  }
+  std::map<std::size_t, std::int64_t> ranks_of;
+  for (const std::size_t component : joined.numbered()) {
+    figures.largest_component = std::max(figures.largest_component, ++ranks_of[component]);
+  }
+  figures.components = static_cast<std::int64_t>(ranks_of.size());
+}
+
+/// One rank validates the plan and sends it with its hash; the others read it and compare.
+void serve(Figures& figures, const Plan& plan) {
+  count_components(figures, plan);
+  figures.validate = measure([&] {
+    if (!validate(plan).valid()) explain(figures, "the plan is not valid");
+  });
+  PlanHash hash;
+  figures.hash = measure([&] { hash = plan_hash(plan); });
+  std::string text;
+  figures.serialize = measure([&] { text = plan_to_json(plan); });
+  figures.json_bytes = static_cast<std::int64_t>(text.size());
+  const std::string path = "/tmp/bench_scale." + std::to_string(getpid()) + ".json";
+  figures.write = measure([&] { write_file(path, text); });
+  text = {};
+  figures.read = measure([&] { text = read_file(path); });
+  std::remove(path.c_str());
+  Plan received;
+  figures.parse = measure([&] { received = plan_from_json(text, path); });
+  figures.check = measure([&] {
+    if (plan_hash(received) != hash) explain(figures, "the plan that was read has another hash");
+  });
+}
+
+Figures figures_of(const Options& options, const planners::PlannerInfo& planner,
+                   const planners::PlanRequest& request) {
   Figures figures;
   planners::PlanOutcome outcome;
   figures.plan = measure([&] { outcome = planner.plan(request); });
@@ -177,6 +230,7 @@ Figures figures_of(const planners::PlannerInfo& planner, const planners::PlanReq
       explain(figures, "the simulation differs from the prediction");
     }
   });
+  if (options.service) serve(figures, plan);
   return figures;
 }
 
@@ -196,7 +250,7 @@ Figures in_a_process(const Options& options, const planners::PlannerInfo& planne
     alarm(options.limit_s);
     Figures figures;
     try {
-      figures = figures_of(planner, request);
+      figures = figures_of(options, planner, request);
     } catch (const std::bad_alloc&) {
       explain(figures, "more than " + std::to_string(options.memory_gb) + " GiB of memory");
     } catch (const std::exception& error) {
@@ -246,21 +300,91 @@ void print_row(const std::string& set, const planners::PlannerInfo& planner, std
   std::fflush(stdout);
 }
 
+/// What a planner needed for one number of devices.
+struct Row {
+  std::int64_t devices = 0;
+  Figures figures;
+};
+
+/// The exponent e of `devices^e` that fits best, over rows in which the amount is above 0.
+template <class Amount>
+double exponent(const std::vector<Row>& rows, const Amount& amount) {
+  double count = 0, x = 0, y = 0, xx = 0, xy = 0;
+  for (const Row& row : rows) {
+    const double value = static_cast<double>(amount(row.figures));
+    if (value <= 0) continue;
+    const double a = std::log(static_cast<double>(row.devices)), b = std::log(value);
+    count += 1, x += a, y += b, xx += a * a, xy += a * b;
+  }
+  const double spread = count * xx - x * x;
+  return spread > 0 ? (count * xy - x * y) / spread : 0;
+}
+
+void print_exponents(const std::string& set, std::string_view planner,
+                     const std::vector<Row>& rows) {
+  std::printf("| %s | `%s` | exponent | | | %.2f | %.2f | %.2f | | %.2f | %.2f | |\n", set.c_str(),
+              std::string(planner).c_str(),
+              exponent(rows, [](const Figures& f) { return f.plan.cpu_s; }),
+              exponent(rows, [](const Figures& f) { return f.plan.peak_mb; }),
+              exponent(rows, [](const Figures& f) { return f.units; }),
+              exponent(rows, [](const Figures& f) { return f.simulate.cpu_s; }),
+              exponent(rows, [](const Figures& f) { return f.simulate.peak_mb; }));
+}
+
+void print_service(const std::string& set, std::string_view planner, const std::vector<Row>& rows) {
+  std::printf(
+      "\nProcessor seconds of what a service does with the plans of `%s` on %s:\n\n"
+      "| devices | step | components | ranks of the largest | plan | validate | hash | serialize | "
+      "MB | "
+      "write | read | parse | hash again | peak MB |\n"
+      "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+      std::string(planner).c_str(), set.c_str());
+  const auto print = [](const Figures& f) {
+    std::printf(" %.2f | %.3f | %.4f | %.3f | %.1f | %.3f | %.3f | %.3f | %.4f | %.0f |\n",
+                f.plan.cpu_s, f.validate.cpu_s, f.hash.cpu_s, f.serialize.cpu_s,
+                static_cast<double>(f.json_bytes) * 1e-6, f.write.cpu_s, f.read.cpu_s,
+                f.parse.cpu_s, f.check.cpu_s, f.parse.peak_mb);
+  };
+  for (const Row& row : rows) {
+    std::printf("| %lld | %.2f | %lld | %lld |", static_cast<long long>(row.devices),
+                row.figures.iteration_s, static_cast<long long>(row.figures.components),
+                static_cast<long long>(row.figures.largest_component));
+    print(row.figures);
+  }
+  const auto grows = [&](Spent Figures::* part) {
+    return exponent(rows, [&](const Figures& f) { return (f.*part).cpu_s; });
+  };
+  std::printf(
+      "| exponent | | | | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f |\n",
+      grows(&Figures::plan), grows(&Figures::validate), grows(&Figures::hash),
+      grows(&Figures::serialize), exponent(rows, [](const Figures& f) { return f.json_bytes; }),
+      grows(&Figures::write), grows(&Figures::read), grows(&Figures::parse), grows(&Figures::check),
+      exponent(rows, [](const Figures& f) { return f.parse.peak_mb; }));
+}
+
 void run(const Options& options) {
   std::printf(
       "| lengths | planner | devices | samples | plan s | CPU s | peak MB | units | simulate s | "
       "CPU s | peak MB | efficiency "
       "|\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+  std::vector<std::tuple<std::string, std::string, std::vector<Row>>> served;
   for (const std::string& file : options.files) {
+    const std::string set = name_of_file(file);
     for (const std::string& name : options.planners) {
       const planners::PlannerInfo& planner = planners::find_planner(name);
+      std::vector<Row> rows;
       for (const std::int64_t devices : options.devices) {
         const planners::PlanRequest request = request_of(options, file, devices);
-        print_row(name_of_file(file), planner, devices, request,
-                  in_a_process(options, planner, request));
+        const Figures figures = in_a_process(options, planner, request);
+        print_row(set, planner, devices, request, figures);
+        if (figures.feasible) rows.push_back({devices, figures});
       }
+      if (rows.size() > 1) print_exponents(set, planner.name, rows);
+      served.emplace_back(set, name, std::move(rows));
     }
   }
+  if (!options.service) return;
+  for (const auto& [set, planner, rows] : served) print_service(set, planner, rows);
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs from PyPI into build/python what checks need and Debian has not: NumPy and safetensors for
-# scripts/check_hugging_face.py, clang-format and clang-tidy, whose versions decide what they say, and
-# where nvcc is without cuobjdump and nvdisasm, these for scripts/check_cuda_code.py. Where that cannot be
-# done it says so and ends well: those checks are then skipped.
+# scripts/check_hugging_face.py, protobuf for tests/cli/chakra_test.py, clang-format and clang-tidy, whose
+# versions decide what they say, and where nvcc is without cuobjdump and nvdisasm, these for
+# scripts/check_cuda_code.py. Where that cannot be done it says so and ends well: those checks are then
+# skipped.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=build/python/bin/python
@@ -18,6 +19,9 @@ install() { # PACKAGE...
 has_arrays() { "$1" -c 'import numpy, safetensors' >/dev/null 2>&1; }
 has_arrays python3 || has_arrays "$python" || install numpy safetensors ||
   echo "NumPy and safetensors cannot be installed ($log): scripts/check_hugging_face.py is skipped"
+reads_messages() { "$1" -c 'import google.protobuf' >/dev/null 2>&1; }
+reads_messages python3 || reads_messages "$python" || install protobuf ||
+  echo "protobuf cannot be installed ($log): tests/cli/chakra_test.py is skipped"
 tools=(clang-format==19.1.7 clang-tidy==19.1.0)
 has_tools() {
   for tool in "${tools[@]}"; do

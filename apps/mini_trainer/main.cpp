@@ -7,6 +7,7 @@
 #include <new>
 #include <string>
 
+#include "commit.hpp"
 #include "options.hpp"
 #include "runs.hpp"
 #include "slimpack/core/error.hpp"
@@ -63,7 +64,7 @@ int main(int argc, char** argv) {
   // Without this a limit on the size of files ends the process without a word.
   std::signal(SIGXFSZ, SIG_IGN);
   CLI::App program{"Trains a small Llama-style model, step by planned step."};
-  program.set_version_flag("--version", "mini_trainer " SLIMPACK_VERSION);
+  program.set_version_flag("--version", slimpack::version_line("mini_trainer"));
   trainer::OptionTexts texts;
   trainer::add_options(program, texts);
   try {

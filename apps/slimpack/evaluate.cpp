@@ -26,6 +26,7 @@
 #include "progress.hpp"
 #include "result_store.hpp"
 #include "sizes.hpp"
+#include "slimpack/core/version.hpp"
 #include "slimpack/planners/registry.hpp"
 
 namespace slimpack::app {
@@ -183,7 +184,7 @@ Run add_evaluate(CLI::App& command) {
   command.add_option("--sample", options->sample,
                      "compute one in so many settings of each name of groups, those with the "
                      "smallest digests [1: all]");
-  options->commit = "slimpack " SLIMPACK_VERSION;
+  options->commit = "slimpack " SLIMPACK_VERSION_TEXT;
   command
       .add_option("--commit", options->commit,
                   "which planner this is, written beside each new result")

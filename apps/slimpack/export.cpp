@@ -2,7 +2,6 @@
 // slimpack export: what the variable-length attention of each MicroPack of a device reads, one
 // array of each kind for the whole device (docs/export.md).
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "command.hpp"
+#include "folder.hpp"
 #include "progress.hpp"
 #include "sizes.hpp"
 #include "slimpack/io/file.hpp"
@@ -225,10 +225,7 @@ void write_all(const Plan& plan, const DeviceSchedule& device, const fs::path& r
 /// Exports device (dp, pp) of a plan and gives the exit status.
 int run(const std::string& path, const std::string& dp_text, const std::string& pp_text,
         const std::string& output) {
-  std::error_code error;
-  require(!fs::exists(output, error) ||
-              (fs::is_directory(output, error) && fs::is_empty(output, error)),
-          "-o: must be a new or an empty folder", output);
+  check_folder("-o", output);
   const Plan plan = read_plan_file(path);
   const auto rank = [](std::string_view option, const std::string& text, std::int32_t degree) {
     const std::int32_t value = text == "0" ? 0 : parse_count(option, text);
@@ -244,21 +241,10 @@ int run(const std::string& path, const std::string& dp_text, const std::string& 
                              validation.violations.front().message);
     return 1;
   }
-  // Written beside the folder and renamed, so that no half-written export is ever found there.
-  const fs::path target = fs::path(output).lexically_normal();
-  const fs::path named = target.has_filename() ? target : target.parent_path();
-  const fs::path staging = named.string() + fmt::format(".partial.{}", ::getpid());
-  require(fs::create_directories(staging, error),
-          fmt::format("-o: '{}' cannot be made ({})", staging.string(), error.message()));
-  try {
-    write_all(plan, plan.schedule[device_index(plan, dp, pp)], staging);
-    fs::remove(named, error);
-    fs::rename(staging, named);
-  } catch (...) {
-    fs::remove_all(staging, error);
-    throw;
-  }
-  std::cout << fmt::format("{}: device dp {} pp {} of {}\n", named.string(), dp, pp, path);
+  const std::string named = write_folder("-o", output, [&](const std::string& folder) {
+    write_all(plan, plan.schedule[device_index(plan, dp, pp)], folder);
+  });
+  std::cout << fmt::format("{}: device dp {} pp {} of {}\n", named, dp, pp, path);
   return 0;
 }
 

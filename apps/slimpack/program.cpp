@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "command.hpp"
+#include "commit.hpp"
 #include "slimpack/core/error.hpp"
 
 namespace slimpack::app {
@@ -25,7 +26,7 @@ int run_program(int argc, const char* const* argv) {
   CLI::App program{
       "Plans training steps on documents of very different lengths, and predicts their time and "
       "memory."};
-  program.set_version_flag("--version", "slimpack " SLIMPACK_VERSION);
+  program.set_version_flag("--version", version_line("slimpack"));
   bool planners = false;
   bool presets = false;
   program.add_flag("--list-planners", planners, "print every planner with a line on what it does");

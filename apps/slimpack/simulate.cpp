@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// slimpack simulate: a plan's predicted time and memory, as text, JSON, trace, graph, picture and
-// page.
+// slimpack simulate: a plan's predicted time and memory, as text, JSON, trace, graph, picture, page
+// and Chakra traces.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -12,10 +12,12 @@
 
 #include "command.hpp"
 #include "common.hpp"
+#include "folder.hpp"
 #include "sizes.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/io/plan_json.hpp"
 #include "slimpack/plan/structure.hpp"
+#include "slimpack/report/chakra.hpp"
 #include "slimpack/report/dag_text.hpp"
 #include "slimpack/report/page.hpp"
 #include "slimpack/report/summary.hpp"
@@ -29,7 +31,7 @@ namespace slimpack::app {
 namespace {
 
 struct SimulateOptions {
-  std::string plan, trace, dag, html, svg;
+  std::string plan, trace, dag, html, svg, chakra;
   std::string jitter, draws = "100";
   std::uint64_t seed = 0;
   bool json = false;
@@ -53,6 +55,7 @@ int run(const SimulateOptions& options) {
                                           {"--html", options.html}});
   require(!to_standard || !options.json,
           "--json, --trace, --dag, --svg, --html: only one of them can go to standard output");
+  if (!options.chakra.empty()) check_folder("--chakra", options.chakra);
   std::vector<sim::JitterOptions> draws;
   if (!options.jitter.empty()) {
     for (const sim::JitterKind kind : {sim::JitterKind::noise, sim::JitterKind::slow_device}) {
@@ -83,6 +86,14 @@ int run(const SimulateOptions& options) {
                [&](auto& out) { report::write_dag(out, simulation.dag, simulation.timeline); });
   write_report(options.svg, [&](auto& out) { report::write_svg(out, plan, simulation); });
   write_report(options.html, [&](auto& out) { report::write_html(out, plan, simulation); });
+  if (!options.chakra.empty()) {
+    write_folder("--chakra", options.chakra, [&](const std::string& folder) {
+      report::write_chakra(plan, simulation,
+                           [&](const std::string& name, const std::string& bytes) {
+                             write_file(folder + "/" + name, bytes);
+                           });
+    });
+  }
   if (options.json) {
     report::write_summary_json(std::cout, plan, simulation, summary);
   } else if (!to_standard) {
@@ -101,6 +112,9 @@ Run add_simulate(CLI::App& command) {
   command.add_option("--svg", options->svg, "write the timeline as a picture");
   command.add_option("--html", options->html,
                      "write a page with the timeline to zoom into, memory and critical path");
+  command.add_option("--chakra", options->chakra,
+                     "write Chakra execution traces into this folder, new or empty, one a device "
+                     "(docs/chakra.md)");
   command.add_option("--jitter", options->jitter,
                      "also predict the step with every unit up to this much faster or slower, "
                      "say 5%, and with one device this much slower");

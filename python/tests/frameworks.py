@@ -53,3 +53,25 @@ def nemo_rl_contract():
     modules[names[-1]].SequencePacker = SequencePacker
     modules[names[-1]].get_packer = lambda algorithm, bin_capacity, **options: None
     return modules
+
+
+def trl_contract():
+    """Modules of TRL with the collator of its SFT trainer, as far as its documentation describes it without padding."""
+    import torch
+
+    class DataCollatorForLanguageModeling:
+        def __init__(self, pad_token_id, padding_free=False):
+            assert padding_free
+            self.pad_token_id = pad_token_id
+
+        def __call__(self, examples):
+            rows = [torch.tensor(example["input_ids"]) for example in examples]
+            position_ids = torch.cat([torch.arange(len(row)) for row in rows])[None]
+            input_ids = torch.cat(rows)[None]
+            return {"input_ids": input_ids, "position_ids": position_ids,
+                    "labels": input_ids.masked_fill(position_ids == 0, -100)}
+
+    names = ["trl", "trl.trainer", "trl.trainer.sft_trainer"]
+    modules = {name: types.ModuleType(name) for name in names}
+    modules[names[-1]].DataCollatorForLanguageModeling = DataCollatorForLanguageModeling
+    return modules

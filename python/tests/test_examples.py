@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from conftest import ROOT
-from frameworks import load_megatron_schedule, load_verl, nemo_rl_contract
+from frameworks import load_megatron_schedule, load_verl, nemo_rl_contract, trl_contract
 
 NOTEBOOK = ROOT / "python/examples/plan_lengths.ipynb"
 
@@ -42,18 +42,22 @@ def test_the_notebook_shows_a_timeline():
     assert any("data:image/svg+xml" in one and "hash" in one for one in shown)
 
 
-@pytest.mark.parametrize("name", ["docs/python.md", "README.md", "docs/torch.md", "docs/verl.md", "docs/megatron.md", "docs/nemo_rl.md"])
+@pytest.mark.parametrize("name", ["docs/python.md", "README.md", "docs/torch.md", "docs/verl.md", "docs/megatron.md", "docs/nemo_rl.md",
+                                  "docs/coming_from.md"])
 def test_code_in_the_documents_runs(name, tmp_path, monkeypatch):
-    if name == "docs/torch.md":
+    if name in ("docs/torch.md", "docs/coming_from.md"):
         pytest.importorskip("slimpack.torch", exc_type=ImportError)
         pytest.importorskip("transformers")
-    if name == "docs/verl.md":
+    if name in ("docs/verl.md", "docs/coming_from.md"):
         load_verl()
     if name == "docs/megatron.md":
         schedule = load_megatron_schedule()
         monkeypatch.setattr(schedule, "BalancedCPScheduler", schedule.BalancedCPScheduler)
     if name == "docs/nemo_rl.md":
         for module, made in nemo_rl_contract().items():
+            monkeypatch.setitem(sys.modules, module, made)
+    if name == "docs/coming_from.md":
+        for module, made in trl_contract().items():
             monkeypatch.setitem(sys.modules, module, made)
     monkeypatch.chdir(tmp_path)
     scope = {}

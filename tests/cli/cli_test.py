@@ -70,7 +70,7 @@ class Cli(unittest.TestCase):
 
     def test_help_version_and_lists(self):
         self.assertEqual(run("--help").returncode, 0)
-        self.assertRegex(run("--version").stdout, r"^slimpack \d+\.\d+\.\d+\n$")
+        self.assertRegex(run("--version").stdout, r"^slimpack \d+\.\d+\.\d+ \(commit ([0-9a-f]{7,}(-dirty)?|unknown)\)\n$")
         for command in ("plan", "simulate", "validate", "export", "compare", "tune", "sweep", "lengths",
                         "calibrate", "compare-traces", "evaluate"):
             done = run(command, "--help")
