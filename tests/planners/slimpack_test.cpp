@@ -110,7 +110,8 @@ void check_plan(const planners::PlanRequest& request, const planners::PlanOutcom
     const auto found = outcome.settings.find(setting);
     return found != outcome.settings.end() && found->second == value;
   };
-  counts.narrow += is("narrowest_group", "1") ? 0 : 1;
+  const bool nested = is("disjoint_groups", "no");
+  counts.narrow += !nested || is("narrowest_group", "1") ? 0 : 1;
   counts.by_tokens += is("balance", "time") ? 0 : 1;
   counts.short_blocks += is("short_blocks", "yes") ? 1 : 0;
   const planners::RankBalance balance = planners::rank_balance(plan);
@@ -231,7 +232,7 @@ TEST_CASE("slimpack: more effort never ends with a slower plan") {
 }
 
 TEST_CASE("slimpack: the widest and the narrowest group are searched") {
-  std::int64_t widest = 0, narrowest = 0;
+  std::int64_t widest = 0, narrowest = 0, disjoint = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
     Random random(seed);
@@ -244,13 +245,16 @@ TEST_CASE("slimpack: the widest and the narrowest group are searched") {
     const Plan& plan = std::get<Plan>(outcome.result);
     const bool shared = plan.groups.size() > 8;
     const bool by_length = outcome.settings.contains("widest_group");
-    const bool all = outcome.settings.at("narrowest_group") != "1";
+    const bool any_size = outcome.settings.at("disjoint_groups") == "yes";
+    const bool all = !any_size && outcome.settings.at("narrowest_group") != "1";
     CHECK((by_length || all) == shared);
     if (by_length && outcome.settings.at("widest_group") != "8") ++widest;
     if (all && outcome.settings.at("narrowest_group") != "8") ++narrowest;
+    if (any_size) ++disjoint;
   }
   CHECK(widest > 0);
   CHECK(narrowest > 0);
+  CHECK(disjoint > 0);
 }
 
 TEST_CASE("slimpack: more samples than packs share packs") {

@@ -179,6 +179,89 @@ TEST_CASE("assign_samples: laws and brute force over many draws") {
   CHECK(exact * 10 > (draws - in_cp_group) * 8);
 }
 
+TEST_CASE("assign_samples: groups of any size share no rank and lie on few nodes") {
+  schedule::AssignRules rules;
+  rules.ranks = 16;
+  rules.max_cp = 16;
+  rules.disjoint = true;
+  for (std::int64_t rank = 0; rank < 16; ++rank) rules.node.push_back(rank / 4);
+  // 64, 64, 48 and 33 on 5, 5, 3 and 3 ranks: 16 at most; one rank less of any takes longer.
+  const schedule::Assignment four = schedule::assign_samples(needs_of({64, 33, 48, 64}), rules);
+  using Ranks = std::vector<std::int32_t>;
+  REQUIRE(four.groups.size() == 20);
+  CHECK(four.groups[16] == Ranks{6, 7, 15});
+  CHECK(four.groups[17] == Ranks{12, 13, 14});
+  CHECK(four.groups[18] == Ranks{0, 1, 2, 3, 4});
+  CHECK(four.groups[19] == Ranks{5, 8, 9, 10, 11});
+  CHECK(*std::max_element(four.load.begin(), four.load.end()) == 16);
+  // What takes no longer than others stays alone; a sample without room is shared all the same.
+  CHECK(schedule::assign_samples(needs_of(std::vector<std::int64_t>(32, 5)), rules).groups.size() ==
+        16);
+  rules.room = Bytes{1};
+  std::vector<schedule::SampleNeed> large = needs_of({5, 5});
+  large[1].bytes = Bytes{2};
+  CHECK(schedule::assign_samples(large, rules).groups.back().size() >= 2);
+  rules.min_cp = 2;
+  CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_samples(large, rules)),
+                       "assign_samples: groups that share no rank have a min_cp of 1, got 2",
+                       InvalidInput);
+}
+
+TEST_CASE("assign_samples: laws of groups of any size, beside the bound, over many draws") {
+  std::int64_t shared = 0, ranks_of_three = 0, exact = 0, draws = 0;
+  double over_least = 0;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    std::vector<std::int64_t> times;
+    for (std::int64_t i = random.between(1, 20); i > 0; --i) {
+      times.push_back(random.between(1, random.chance(1, 4) ? 2000 : 100));
+    }
+    schedule::AssignRules rules;
+    rules.ranks = static_cast<std::int32_t>(random.between(1, 12));
+    rules.max_cp = static_cast<std::int32_t>(random.between(1, rules.ranks));
+    rules.disjoint = true;
+    const std::int64_t overhead = random.between(0, 20), node = random.between(1, 5);
+    for (std::int64_t rank = 0; rank < rules.ranks; ++rank) rules.node.push_back(rank / node);
+    rules.part = [&](std::size_t sample, std::int32_t size) {
+      return (times[sample] + size - 1) / size + overhead;
+    };
+    const schedule::Assignment result = schedule::assign_samples(needs_of(times), rules);
+    std::vector<std::int64_t> load(static_cast<std::size_t>(rules.ranks)), groups(load);
+    for (const auto& group : result.groups) {
+      CHECK(std::is_sorted(group.begin(), group.end()));
+      CHECK(static_cast<std::int32_t>(group.size()) <= rules.max_cp);
+      if (group.size() == 1) continue;
+      ++shared;
+      ranks_of_three += group.size() % 3 == 0 ? 1 : 0;
+      for (const std::int32_t rank : group) {
+        CHECK(++groups[static_cast<std::size_t>(rank)] == 1);
+      }
+    }
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      const auto& group = result.groups[index(result.sample_group[i])];
+      const auto size = static_cast<std::int32_t>(group.size());
+      for (const std::int32_t rank : group) {
+        load[static_cast<std::size_t>(rank)] += size == 1 ? times[i] : rules.part(i, size);
+      }
+    }
+    CHECK(load == result.load);
+    const std::int64_t most = *std::max_element(load.begin(), load.end());
+    const std::int64_t least =
+        schedule::least_fullest_load(times, rules.ranks, rules.max_cp, rules.part);
+    CHECK(most >= least);
+    CHECK(most <= std::max(2 * least, *std::max_element(times.begin(), times.end())));
+    over_least += static_cast<double>(most) / static_cast<double>(least);
+    exact += most == least ? 1 : 0;
+    ++draws;
+  }
+  MESSAGE("groups ", shared, ", fullest rank over the bound ",
+          over_least / static_cast<double>(draws), ", at the bound ", exact, " of ", draws);
+  CHECK(shared > 1000);
+  CHECK(ranks_of_three > 100);
+  CHECK(over_least < 1.1 * static_cast<double>(draws));
+}
+
 TEST_CASE("least_fullest_load: no assignment of tiny instances does better") {
   // By hand: 30 shared by two takes 16 each; alone it takes longer than all of a rank.
   const std::vector<std::int64_t> times{30, 4, 4};

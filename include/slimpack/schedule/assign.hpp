@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <span>
@@ -35,6 +36,9 @@ struct AssignRules {
   std::int64_t threshold_permille = 1000;
   Bytes room = Bytes::max();       ///< a sample that needs more bytes on a rank goes to a group
   std::vector<std::int64_t> node;  ///< the node of each rank; empty: all ranks are in one node
+  /// Groups have any size, and none has a rank of another; min_cp is 1, and the threshold has no
+  /// meaning.
+  bool disjoint = false;
   /// Time of each rank of a group that has so many and shares the sample with this index; an even
   /// part where absent.
   std::function<std::int64_t(std::size_t, std::int32_t)> part = {};
@@ -57,6 +61,11 @@ struct Assignment {
 /// group of `min_cp` ranks. Moves and swaps then rebalance the most loaded one while its load
 /// falls. Equal times go in input order, equal ranks by number.
 ///
+/// With `disjoint` the largest load T is sought at which each sample has a smallest number of ranks
+/// whose parts exceed neither T nor the room, those that need more than one find as many as they
+/// need together, and all parts are at most T on all ranks. These samples have a group each, the
+/// largest first on the node that it fills best, or else on those with most free ranks; the others
+/// follow as before.
 ///     const Assignment assigned = assign_samples(needs, {.ranks = 8, .max_cp = 4});
 ///     const auto& ranks = assigned.groups[index(assigned.sample_group[0])];  // of sample 0
 ///
@@ -76,6 +85,8 @@ inline void check_assign(std::span<const SampleNeed> samples, const AssignRules&
           rules.max_cp);
   require(rules.threshold_permille >= 1, "assign_samples: the threshold must be >= 1",
           rules.threshold_permille);
+  require(!rules.disjoint || rules.min_cp == 1,
+          "assign_samples: groups that share no rank have a min_cp of 1", rules.min_cp);
   require(rules.node.empty() || rules.node.size() == static_cast<std::size_t>(rules.ranks),
           "assign_samples: there must be a node for every rank",
           static_cast<std::int64_t>(rules.node.size()));
@@ -142,6 +153,157 @@ class CpGroups {
   std::int32_t most_;
 };
 
+/// Groups of any size, none of which has a rank of another.
+class DisjointGroups {
+ public:
+  /// A sample and the ranks that share it.
+  struct Group {
+    std::uint32_t sample = 0;
+    std::vector<std::int32_t> ranks;
+  };
+
+  /// `order` has the samples, longest first. All must outlive it.
+  DisjointGroups(std::span<const SampleNeed> samples, std::span<const std::uint32_t> order,
+                 const AssignRules& rules)
+      : samples_(samples), rules_(rules), sizes_(rules) {
+    for (const SampleNeed& need : samples) total_ += need.time;
+    mean_ = std::max<std::int64_t>(
+        1, static_cast<std::int64_t>((total_ + rules.ranks - 1) / rules.ranks));
+    std::copy_if(order.begin(), order.end(), std::back_inserter(large_), [&](std::uint32_t sample) {
+      return samples[sample].time > mean_ || samples[sample].bytes >= rules.room;
+    });
+  }
+
+  /// The groups, largest first, of equal ones that of the longer sample. O((n + s ranks) log T), s
+  /// samples being shared.
+  [[nodiscard]] std::vector<Group> groups() {
+    std::int64_t low = mean_, high = mean_;
+    for (const std::uint32_t sample : large_) high = std::max(high, samples_[sample].time);
+    while (low < high) {
+      const std::int64_t middle = low + (high - low) / 2;
+      if (choose(middle)) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    static_cast<void>(choose(high));
+    std::stable_sort(chosen_.begin(), chosen_.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
+    std::vector<std::vector<std::int32_t>> free(1);  // ranks of each node, descending
+    for (std::int32_t rank = rules_.ranks - 1; rank >= 0; --rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      if (!free.back().empty() && !rules_.node.empty() &&
+          rules_.node[at] != rules_.node[static_cast<std::size_t>(free.back().back())]) {
+        free.emplace_back();
+      }
+      free.back().push_back(rank);
+    }
+    std::vector<Group> groups;
+    for (const auto& [sample, size] : chosen_) groups.push_back({sample, take(free, size)});
+    return groups;
+  }
+
+ private:
+  /// Chooses sizes for a largest load; false if that is too little. Sizes that ranks do not suffice
+  /// for are cut off, so that there always is a choice.
+  [[nodiscard]] bool choose(std::int64_t most) {
+    chosen_.clear();
+    Int128 work = total_;
+    std::int32_t left = rules_.ranks;
+    bool enough = true;
+    for (const std::uint32_t sample : large_) {
+      const SampleNeed& need = samples_[sample];
+      const auto within = [&](std::int32_t size) {
+        return sizes_.part(sample, need, size) <= most &&
+               need.bytes.value / size + 1 <= rules_.room.value;
+      };
+      if (within(1)) continue;
+      const std::int32_t widest = std::min({rules_.max_cp, rules_.ranks, left});
+      std::int32_t size = 2;
+      while (size < widest && !within(size)) ++size;
+      if (size > widest || !within(size)) enough = false;
+      size = std::min(size, widest);
+      if (size < 2) continue;
+      work += Int128{sizes_.part(sample, need, size)} * size - need.time;
+      left -= size;
+      chosen_.emplace_back(sample, size);
+    }
+    return enough && work <= Int128{most} * rules_.ranks;
+  }
+
+  /// Takes ranks from the node with fewest free ones that has as many, or from those with most.
+  [[nodiscard]] static std::vector<std::int32_t> take(std::vector<std::vector<std::int32_t>>& free,
+                                                      std::int32_t size) {
+    std::vector<std::int32_t> ranks;
+    const auto wanted = static_cast<std::size_t>(size);
+    while (ranks.size() < wanted) {
+      // Nodes stand with the highest ranks first: of equal ones the last has the lowest.
+      std::size_t best = free.size() - 1;
+      for (std::size_t node = free.size(); node-- > 0;) {
+        const std::size_t here = free[node].size(), there = free[best].size();
+        const bool whole = here >= wanted - ranks.size(), other = there >= wanted - ranks.size();
+        if (whole != other ? whole : whole ? here < there : here > there) best = node;
+      }
+      while (!free[best].empty() && ranks.size() < wanted) {
+        ranks.push_back(free[best].back());
+        free[best].pop_back();
+      }
+    }
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  }
+
+  std::span<const SampleNeed> samples_;
+  const AssignRules& rules_;
+  CpGroups sizes_;
+  Int128 total_ = 0;
+  std::int64_t mean_ = 1;             // load of a rank, nothing shared: no largest load is less
+  std::vector<std::uint32_t> large_;  // samples that may not fit on one rank, longest first
+  std::vector<std::pair<std::uint32_t, std::int32_t>> chosen_;  // samples and sizes
+};
+
+/// Where samples of groups of any size go, and all others.
+[[nodiscard]] inline Assignment assign_disjoint(std::span<const SampleNeed> samples,
+                                                std::span<const std::uint32_t> order,
+                                                const AssignRules& rules) {
+  Assignment result;
+  const auto ranks = static_cast<std::size_t>(rules.ranks);
+  result.load.assign(ranks, 0);
+  result.sample_group.resize(samples.size());
+  std::vector<DisjointGroups::Group> groups = DisjointGroups(samples, order, rules).groups();
+  const CpGroups sizes(rules);
+  std::vector<bool> shared(samples.size());
+  for (const DisjointGroups::Group& group : groups) {
+    shared[group.sample] = true;
+    const auto size = static_cast<std::int32_t>(group.ranks.size());
+    for (const std::int32_t rank : group.ranks) {
+      result.load[static_cast<std::size_t>(rank)] =
+          sizes.part(group.sample, samples[group.sample], size);
+    }
+  }
+  std::vector<std::uint32_t> alone;
+  std::copy_if(order.begin(), order.end(), std::back_inserter(alone),
+               [&](std::uint32_t sample) { return !shared[sample]; });
+  const auto time = [&](std::uint32_t sample) { return samples[sample].time; };
+  auto assigned = assign_lpt(alone, result.load, time);
+  rebalance(assigned, result.load, time);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    result.groups.push_back({static_cast<std::int32_t>(rank)});
+    for (const std::uint32_t sample : assigned[rank]) {
+      result.sample_group[sample] = static_cast<GroupId>(rank);
+    }
+  }
+  std::sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.ranks.size(), a.ranks.front()) < std::pair(b.ranks.size(), b.ranks.front());
+  });
+  for (DisjointGroups::Group& group : groups) {
+    result.sample_group[group.sample] = static_cast<GroupId>(result.groups.size());
+    result.groups.push_back(std::move(group.ranks));
+  }
+  return result;
+}
+
 }  // namespace detail
 
 inline Assignment assign_samples(std::span<const SampleNeed> samples, const AssignRules& rules) {
@@ -151,6 +313,7 @@ inline Assignment assign_samples(std::span<const SampleNeed> samples, const Assi
   for (const SampleNeed& need : samples) total += need.time;
   const std::vector<std::uint32_t> order =
       longest_first(samples.size(), [&](std::uint32_t sample) { return samples[sample].time; });
+  if (rules.disjoint) return detail::assign_disjoint(samples, order, rules);
 
   Assignment result;
   result.load.assign(ranks, 0);

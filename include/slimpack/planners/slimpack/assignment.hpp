@@ -49,13 +49,16 @@ namespace detail {
   schedule::AssignRules rules;
   rules.ranks = request.dp;
   rules.min_cp = settings.narrowest_group;
-  rules.max_cp = settings.cp_threshold_permille > 0
+  rules.disjoint = settings.disjoint_groups;
+  rules.max_cp = settings.cp_threshold_permille > 0 || settings.disjoint_groups
                      ? std::max(settings.widest_group, settings.narrowest_group)
                      : settings.narrowest_group;
   rules.threshold_permille = std::max<std::int64_t>(1, settings.cp_threshold_permille);
   // The more is shared by time, the less of a device's room one sample may take.
   const std::int64_t percent =
-      std::clamp<std::int64_t>(30 + settings.cp_threshold_permille * 5 / 4, 30, 100);
+      settings.disjoint_groups
+          ? 100
+          : std::clamp<std::int64_t>(30 + settings.cp_threshold_permille * 5 / 4, 30, 100);
   rules.room = std::max(Bytes{problem.room(plan, settings).value / 100 * percent}, Bytes{1});
   for (std::int32_t dp = 0; dp < request.dp; ++dp) {
     const std::size_t first = device_index(plan, dp, 0) * static_cast<std::size_t>(request.tp);
@@ -237,6 +240,7 @@ class AssignmentCache {
       if (!settings.shares()) return;
       threshold_permille = settings.cp_threshold_permille;
       widest_group = settings.widest_group;
+      disjoint_groups = settings.disjoint_groups;
       narrowest_group = settings.narrowest_group;
       units = settings.units;
       chunks = settings.chunks;
@@ -245,6 +249,7 @@ class AssignmentCache {
     }
     std::int64_t threshold_permille = 0;
     std::int32_t widest_group = 0, narrowest_group = 0;
+    bool disjoint_groups = false;
     Recompute most{}, lean{};
     decltype(ModeChoice::limit) limits{};
     std::int64_t lean_permille = 0;

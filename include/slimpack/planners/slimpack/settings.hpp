@@ -65,9 +65,10 @@ struct SlimpackSettings {
   QueueOrder order = QueueOrder::long_first;  ///< of a rank's own samples
   /// Samples that take more than so many thousandths of a rank's mean time may be shared; 0: none.
   std::int64_t cp_threshold_permille = 0;
-  std::int32_t widest_group = 1;             ///< most ranks that share such a sample
-  std::int32_t narrowest_group = 1;          ///< ranks that share every other sample
-  std::int32_t chunks = 1;                   ///< virtual stages of a device
+  std::int32_t widest_group = 1;     ///< most ranks that share such a sample
+  std::int32_t narrowest_group = 1;  ///< ranks that share every other sample
+  bool disjoint_groups = false;  ///< groups have any size, a long sample each, and share no rank
+  std::int32_t chunks = 1;       ///< virtual stages of a device
   DeviceOrder devices = DeviceOrder::ranks;  ///< placement of (dp, pp)
   OrderRule rule = OrderRule::list;          ///< how device orders are made
   std::int32_t forward_queue = 1;  ///< F that list scheduling keeps waiting at the next stage
@@ -76,7 +77,7 @@ struct SlimpackSettings {
 
   /// Whether ranks may share samples.
   [[nodiscard]] constexpr bool shares() const noexcept {
-    return cp_threshold_permille > 0 || narrowest_group > 1;
+    return cp_threshold_permille > 0 || narrowest_group > 1 || disjoint_groups;
   }
   /// Full backward packs that a rank's queue is worth.
   [[nodiscard]] constexpr std::int64_t backward_units() const noexcept {

@@ -63,17 +63,25 @@ class SlimpackSpaceMaker {
         add("balance", &SlimpackSettings::balance, {balance_values()}, {.ordered = true});
     layout_.chunks =
         add("chunks", &SlimpackSettings::chunks, chunks, {.ordered = true, .shared = true});
+    const auto nested = [](const SlimpackSettings& settings) { return !settings.disjoint_groups; };
     layout_.threshold =
         add("merge_threshold", &SlimpackSettings::cp_threshold_permille, {threshold_values()},
-            {.ordered = true, .shared = true}, threshold_text);
-    layout_.widest = add(
-        "widest_group", &SlimpackSettings::widest_group, {widest_values()},
-        {.shared = true,
-         .applies =
-             [](const SlimpackSettings& settings) { return settings.cp_threshold_permille > 0; },
-         .neutral = 0});
-    layout_.narrowest = add("narrowest_group", &SlimpackSettings::narrowest_group,
-                            {narrowest_values()}, {.ordered = true, .shared = true});
+            {.ordered = true, .shared = true, .applies = nested, .neutral = 0}, threshold_text);
+    layout_.widest =
+        add("widest_group", &SlimpackSettings::widest_group, {widest_values()},
+            {.shared = true,
+             .applies =
+                 [](const SlimpackSettings& settings) {
+                   return settings.cp_threshold_permille > 0 || settings.disjoint_groups;
+                 },
+             .neutral = 0});
+    layout_.narrowest =
+        add("narrowest_group", &SlimpackSettings::narrowest_group, {narrowest_values()},
+            {.ordered = true, .shared = true, .applies = nested, .neutral = 0});
+    std::vector<bool> disjoint{false};
+    if (narrowest_values().size() > 1) disjoint.push_back(true);
+    layout_.disjoint =
+        add("disjoint_groups", &SlimpackSettings::disjoint_groups, {disjoint}, {.shared = true});
     layout_.order = add("order", &SlimpackSettings::order,
                         {{QueueOrder::long_first, QueueOrder::short_first, QueueOrder::pyramid}});
     const Values<std::int32_t> batches = head_batch_values(heads);

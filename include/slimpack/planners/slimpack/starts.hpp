@@ -47,8 +47,8 @@ struct SpaceLayout {
   std::vector<ModeChoice> modes;
   std::vector<std::int64_t> unit_values;
   std::vector<std::int32_t> chunk_values;
-  Setting mode, head, head_batch, units, whole, packs, balance, threshold, widest, narrowest, order,
-      chunks, blocks, devices, rule, weights;
+  Setting mode, head, head_batch, units, whole, packs, balance, threshold, widest, narrowest,
+      disjoint, order, chunks, blocks, devices, rule, weights;
   std::size_t usual_chunks = 0;          ///< the value of `chunks` at which interleaved starts are
   std::size_t widest_most = 0;           ///< the value of `widest` that is greatest
   bool many_packs = false;               ///< fill and drain do not count
@@ -115,6 +115,10 @@ class SlimpackStarts {
     for (std::size_t narrowest = 1; narrowest < layout_.narrowest.size; ++narrowest) {
       add_start(mode_at(none, Kind::uniform),
                 {.same_packs = true, .few_packs = true, .narrowest = narrowest}, 0);
+    }
+    for (const bool wide : {false, true}) {
+      add_start(mode_at(none, Kind::uniform),
+                {.wide = wide, .same_packs = true, .few_packs = true, .disjoint = true}, 0);
     }
     add_start(mode_at(light, Kind::uniform), {.interleaved = true}, 1);
     add_start(mode_at(light, Kind::uniform), {.same_packs = true}, 2);
@@ -253,6 +257,7 @@ class SlimpackStarts {
                                 ///< and the head on the last stage
     bool tokens = false;        ///< packs of equal tokens
     std::size_t narrowest = 0;  ///< the value of the ranks that share every sample
+    bool disjoint = false;      ///< groups of any size
   };
   /// Adds a start whose number of packs is `finer` values above the usual one.
   void add_start(std::size_t mode, StartKind kind, std::size_t finer) {
@@ -283,6 +288,12 @@ class SlimpackStarts {
     if (kind.tokens) point[layout_.balance.position] = layout_.balance.size - 1;
     point[layout_.narrowest.position] = kind.narrowest;
     if (kind.narrowest > 0) point[layout_.devices.position] = layout_.devices.size - 1;
+    if (kind.disjoint) {
+      if (layout_.disjoint.size == 1) return;
+      point[layout_.disjoint.position] = 1;
+      point[layout_.devices.position] = layout_.devices.size - 1;
+      if (kind.wide) point[layout_.widest.position] = layout_.widest_most;
+    }
     if (kind.same_packs) point[layout_.packs.position] = layout_.packs.size - 1;
     if (kind.whole) point[layout_.whole.position] = layout_.whole.size - 1;
     if (kind.shares) {

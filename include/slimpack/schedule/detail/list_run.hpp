@@ -158,14 +158,17 @@ class ListRun : ListPlaces {
             schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))].order;
         order.resize(units + (shard_ || stage == last_ ? rank.head_item.size() : 0) + chunks + 1);
         on.order = order.data();
+        on.units = static_cast<std::uint32_t>(order.size());
       }
     }
   }
 
   void close() {
     for (std::uint32_t device = 0; device < state_.devices.size(); ++device) {
-      add_reductions(at(device), device);
-      write(at(device), UnitKind::optimizer, 0, 0);
+      ListDevice& on = at(device);
+      add_reductions(on, device);
+      write(on, UnitKind::optimizer, 0, 0);
+      SLIMPACK_ASSERT(on.order == nullptr || on.written == on.units);
     }
   }
 

@@ -82,6 +82,7 @@ struct ListDevice {
   std::array<ListRow, 2> row;  ///< by pass
   ListWeights weight;
   Unit* order = nullptr;      ///< its units; none where none are asked for
+  std::uint32_t units = 0;    ///< how many it will have
   std::uint32_t written = 0;  ///< of them
 };
 
