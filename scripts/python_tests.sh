@@ -33,7 +33,7 @@ if [[ ${SLIMPACK_PYTHON_TORCH:-no} == yes ]]; then
     echo "note: torch and transformers cannot be installed: tests of slimpack.torch are skipped ($log)"
   # Frameworks whose own modules the adapters are tested with, without what those do not import.
   "${pip[@]}" install --no-deps verl==0.9.1 tensordict pyvers cloudpickle orjson importlib_metadata zipp \
-    megatron-core==0.16.1 >>"$log" 2>&1 ||
+    megatron-core==0.16.1 trl==1.16.0 accelerate==1.15.0 psutil >>"$log" 2>&1 ||
     echo "note: training frameworks cannot be installed: tests of their adapters are skipped ($log)"
 else
   echo "note: SLIMPACK_PYTHON_TORCH=yes would install torch (2.4 GB): tests of slimpack.torch are skipped"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one module of a framework that a test needs, without what the rest of the framework imports."""
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 import types
@@ -55,23 +56,28 @@ def nemo_rl_contract():
     return modules
 
 
-def trl_contract():
-    """Modules of TRL with the collator of its SFT trainer, as far as its documentation describes it without padding."""
-    import torch
+class Absent(types.ModuleType):
+    """A package that is not installed, with a class for every name that is asked of it."""
+    __path__: list = []
+    __version__ = "4.0.0"
 
-    class DataCollatorForLanguageModeling:
-        def __init__(self, pad_token_id, padding_free=False):
-            assert padding_free
-            self.pad_token_id = pad_token_id
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        setattr(self, name, type(name, (), {}))
+        return getattr(self, name)
 
-        def __call__(self, examples):
-            rows = [torch.tensor(example["input_ids"]) for example in examples]
-            position_ids = torch.cat([torch.arange(len(row)) for row in rows])[None]
-            input_ids = torch.cat(rows)[None]
-            return {"input_ids": input_ids, "position_ids": position_ids,
-                    "labels": input_ids.masked_fill(position_ids == 0, -100)}
 
-    names = ["trl", "trl.trainer", "trl.trainer.sft_trainer"]
-    modules = {name: types.ModuleType(name) for name in names}
-    modules[names[-1]].DataCollatorForLanguageModeling = DataCollatorForLanguageModeling
+def trl_modules():
+    """trl.trainer.sft_trainer as it is installed; of what it imports only what holds tables of data is a stub."""
+    pytest.importorskip("torch")
+    for name in ("trl", "accelerate"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+    modules = {}
+    for name in ("datasets", "pyarrow", "pyarrow.compute", "pyarrow.types", "pandas"):
+        if importlib.util.find_spec(name.partition(".")[0]) is not None:
+            continue
+        modules[name] = Absent(name)
+        modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
     return modules

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from conftest import ROOT
-from frameworks import load_megatron_schedule, load_verl, nemo_rl_contract, trl_contract
+from frameworks import load_megatron_schedule, load_verl, nemo_rl_contract, trl_modules
 
 NOTEBOOK = ROOT / "python/examples/plan_lengths.ipynb"
 
@@ -57,7 +57,7 @@ def test_code_in_the_documents_runs(name, tmp_path, monkeypatch):
         for module, made in nemo_rl_contract().items():
             monkeypatch.setitem(sys.modules, module, made)
     if name == "docs/coming_from.md":
-        for module, made in trl_contract().items():
+        for module, made in trl_modules().items():
             monkeypatch.setitem(sys.modules, module, made)
     monkeypatch.chdir(tmp_path)
     scope = {}

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Reads Chakra traces with the protobuf package and holds them to laws: chakra_test.py PROGRAM
+"""Reads Chakra traces with the protobuf package and holds them to laws: chakra_test.py PROGRAM PLANS
+
+PROGRAM is slimpack, PLANS writes random plans with their traces (chakra_plans.cpp).
 
 Knows the schema of MLCommons Chakra and plan.json, nothing of how traces are made. Ends with status 77 (skipped)
 where the package `protobuf` is missing, here and in build/python, where scripts/python_packages.sh installs it."""
@@ -24,7 +26,7 @@ except ImportError:
     print("skipped: the Python package protobuf is missing")
     sys.exit(77)
 
-PROGRAM = os.path.abspath(sys.argv[1])
+PROGRAM, PLANS = (os.path.abspath(path) for path in sys.argv[1:3])
 LENGTHS = [700, 40, 1500, 90, 90, 300, 1, 2, 640, 1100, 13, 257, 512, 4000, 33, 2047]
 TIED = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 64,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96, "vocab_size": 300,
@@ -135,24 +137,30 @@ class Chakra(unittest.TestCase):
             (self.root / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
         shutil.rmtree(self.root / "traces", ignore_errors=True)
         simulation = json.loads(self.run_program("simulate", "plan.json", "--json", "--chakra", "traces"))
-        groups = json.loads((self.root / "traces" / "comm_groups.json").read_text(encoding="utf-8"))
+        return plan, simulation, *self.read_traces(plan, self.root / "traces")
+
+    def read_traces(self, plan, folder):
+        groups = json.loads((folder / "comm_groups.json").read_text(encoding="utf-8"))
         devices = {}
         for _, _, _, device in plan["placement"]:
-            metadata, nodes = read_trace(self.root / "traces" / f"rank.{device}.et")
+            metadata, nodes = read_trace(folder / f"rank.{device}.et")
             self.assertEqual({one.name: one.string_val for one in metadata.attr}["made_by"], "slimpack")
             devices[device] = nodes
-        self.assertEqual(len(list((self.root / "traces").iterdir())), len(devices) + 1)
-        return plan, simulation, groups, devices
+        self.assertEqual(len(list(folder.iterdir())), len(devices) + 1)
+        return groups, devices
 
     def check(self, *options, change=None):
         plan, simulation, groups, devices = self.traces(*options, change=change)
+        self.check_all(plan, simulation, groups, devices)
+        return plan, devices
+
+    def check_all(self, plan, simulation, groups, devices):
         self.check_nodes(devices)
         self.check_units(plan, simulation, devices)
         self.check_messages(devices)
         self.check_collectives(groups, devices)
         self.check_traffic(simulation, groups, devices)
         self.check_times(simulation, groups, devices)
-        return plan, devices
 
     def check_nodes(self, devices):
         for nodes in devices.values():
@@ -350,6 +358,15 @@ class Chakra(unittest.TestCase):
                     self.check(*options)
                 planned += 1
         self.assertGreater(planned, len(names) // 2)
+
+    def test_random_plans(self):
+        """Any order that is legal, groups of any ranks, tensor parallelism, ties, weights apart, pages of any size."""
+        subprocess.run([PLANS, self.root / "random", "0", "60"], check=True)
+        for folder in sorted((self.root / "random").iterdir()):
+            with self.subTest(folder.name):
+                plan, simulation = (json.loads((folder / name).read_text(encoding="utf-8"))
+                                    for name in ("plan.json", "simulation.json"))
+                self.check_all(plan, simulation, *self.read_traces(plan, folder / "traces"))
 
     def test_same_bytes_again(self):
         self.traces("--model", "tiny", "--dp", "2", "--pp", "2")
