@@ -24,6 +24,7 @@
 #include "slimpack_cuda/rank/memory.hpp"
 #include "slimpack_cuda/rank/row_groups.hpp"
 #include "slimpack_cuda/rank/staging.hpp"
+#include "slimpack_cuda/rank/token_tables.hpp"
 #include "slimpack_cuda/rope_tables.hpp"
 #include "slimpack_cuda/row_tables.hpp"
 
@@ -436,49 +437,6 @@ struct KeysAgain {
   return tokens;
 }
 
-/// TokenRows among the tables of a unit.
-struct TokenRowsPart {
-  TablePart<std::int32_t> tokens, begin, rows;
-  [[nodiscard]] DeviceTokenRows on(const TableRing& ring) const {
-    return {ring.span(tokens), ring.span(begin), ring.span(rows)};
-  }
-};
-[[nodiscard]] inline TokenRowsPart add_token_rows(Tables& tables, const TokenRows& order) {
-  return {tables.add(order.tokens), tables.add(order.begin), tables.add(order.rows)};
-}
-
-/// The tokens of a group of rows whose embeddings this one of several devices has: rows of its
-/// table.
-struct EmbeddedGroup {
-  TablePart<std::int32_t> tokens, places;  ///< F: one an embedding, and where devices' order has it
-  TokenRowsPart token_rows;                ///< B, by the group's rows
-};
-
-/// `tokens` are those of the unit's rows, `table` the rows of the embedding that are here.
-[[nodiscard]] inline EmbeddedGroup embedded_group(Tables& tables, Pass pass,
-                                                  std::span<const std::int32_t> tokens,
-                                                  const RowGroups& groups, const RowGroup& group,
-                                                  const VocabularyShard& table) {
-  std::vector<std::int32_t> here, rows, places;
-  for (std::int64_t row = 0; row < group.rows; ++row) {
-    const auto i = static_cast<std::size_t>(group.first + row);
-    if (tokens[i] < table.first || tokens[i] >= table.first + table.size()) continue;
-    here.push_back(static_cast<std::int32_t>(tokens[i] - table.first));
-    rows.push_back(to_table(row));
-    places.push_back(groups.places[i]);
-  }
-  EmbeddedGroup made;
-  if (pass == Pass::forward) {
-    made.tokens = tables.add(here);
-    made.places = tables.add(places);
-  } else {
-    TokenRows order = token_rows(here, table.size());
-    for (std::int32_t& row : order.rows) row = rows[static_cast<std::size_t>(row)];
-    made.token_rows = add_token_rows(tables, order);
-  }
-  return made;
-}
-
 /// All tables of an F or B.
 struct PackTables {
   bool in_order = true;  ///< own rows of the pack are those of its blocks
@@ -492,12 +450,6 @@ struct PackTables {
   TablePart<RopeRow> rope_again;
   std::vector<std::pair<KeptKeys, AttentionPart>> own;  ///< by what slices keep
   std::vector<RingPart> ring;                           ///< by segment, in context-parallel groups
-};
-
-/// What of a unit's tables follows from its tokens: nothing but on the first virtual stage.
-struct TokenTables {
-  const runtime::StepData* data = nullptr;
-  VocabularyShard table;  ///< rows of the embedding that are here
 };
 
 /// `attends`: B computes attention's output again.
