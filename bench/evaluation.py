@@ -173,7 +173,7 @@ class Page:
         yield "- Times are simulated with rates and latencies of the presets, rounded from public measurements; nothing was run on GPUs."
         yield ("- Shares that hide are assumed: half of tensor-parallel traffic, three quarters of memory traffic beside arithmetic; collectives take 15 % of a device while they run ([costs.md](costs.md)). "
                "\"Sensitivity\" below has other shares, and kernels at half and twice their cost.")
-        yield (f"- In {self.executed(OURS)[1]} of {sum(self.executed(OURS))} settings the plan that `{OURS}` chose has tensor parallelism, which the CPU backend executes and the CUDA backend refuses (\"What is executed\" below).")
+        yield (f"- In {self.executed(OURS)[1]} of {sum(self.executed(OURS))} settings the plan that `{OURS}` chose has tensor parallelism (\"What is executed\" below).")
         kinds = collections.Counter(self.about(cell).get("lengths", "not said") for cell in self.compared)
         yield "- Lengths of the samples, by setting: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) + "."
         yield "- A setting is one step of one seed, but for \"Seeds and steps\", where `wlb-llm` holds long documents back over steps."
@@ -425,7 +425,7 @@ class Page:
     def executor(self):
         yield "## What is executed"
         yield ""
-        yield ("The CPU backend executes plans with tensor parallelism (tp > 1), the CUDA backend refuses them, and no answer that is simulated only can be executed. How many of the chosen answers that are, and what the best is worth that a planner tried without tensor parallelism.")
+        yield ("Both backends execute plans with tensor parallelism (tp > 1), and no answer that is simulated only can be executed. How many of the chosen answers that are, and what the best is worth that a planner tried without tensor parallelism.")
         yield ""
         rows = []
         for planner in [OURS] + self.others:

@@ -35,11 +35,12 @@ configure() {
 # tiny has head dimension 32, which only the plain path has.
 wide=bench/cuda/head_dim_128.json
 check() {
-  local ranks checked
+  local degrees checked
   for checked in "tiny 4096" "$wide 2048"; do
-    for ranks in 1x1 2x1 2x2; do
-      echo "model ${checked% *}, pp x dp $ranks"
-      "$bin/$program" --backend cuda --model "${checked% *}" --pp "${ranks%x*}" --dp "${ranks#*x}" --check \
+    for degrees in "--pp 1 --dp 1" "--pp 2 --dp 1" "--pp 2 --dp 2" "--pp 1 --dp 1 --tp 2"; do
+      echo "model ${checked% *}, $degrees"
+      # shellcheck disable=SC2086
+      "$bin/$program" --backend cuda --model "${checked% *}" $degrees --check \
         --batch-tokens "${checked#* }" || return
     done
   done >"$out/check.txt"

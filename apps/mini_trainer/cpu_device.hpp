@@ -50,7 +50,9 @@ class CpuDevice : public cpu::BasicDevice<Math> {
   }
   /// Whether buffers lie where runtime::buffer_layout says. Here the arena finds room as they come.
   static constexpr bool kPlaced = false;
+  /// Of buffers of a device that has this part of the model, and bytes that are free behind them.
   [[nodiscard]] static std::size_t alignment(const ModelShape&) { return cpu::kBufferAlignment; }
+  [[nodiscard]] static std::size_t behind(const ModelShape&) { return 0; }
   /// A weight as the device computes with it.
   [[nodiscard]] static double rounded(double weight) {
     return static_cast<double>(static_cast<Stored>(weight));

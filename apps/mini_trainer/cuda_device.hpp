@@ -61,8 +61,12 @@ class CudaDevice {
   [[nodiscard]] static constexpr ElementBytes element_sizes() { return cuda::kRankElements; }
   /// Whether buffers lie where runtime::buffer_layout says.
   static constexpr bool kPlaced = true;
-  [[nodiscard]] static std::size_t alignment(const ModelShape& model) {
-    return cuda::rank_alignment(model);
+  /// Of buffers of a device that has this part of the model, and bytes that are free behind them.
+  [[nodiscard]] static std::size_t alignment(const ModelShape& part) {
+    return cuda::rank_alignment(part);
+  }
+  [[nodiscard]] static std::size_t behind(const ModelShape& part) {
+    return cuda::bytes_behind(part);
   }
   /// A weight as the device computes with it.
   [[nodiscard]] static double rounded(double weight) {

@@ -146,9 +146,10 @@ std::string CudaDevice::describe(const Plan& plan) {
   for (const auto& group : plan.groups) {
     if (group.size() > 1) page = std::gcd(page, plan.memory.cp_block_tokens.value);
   }
+  const ModelShape part = runtime::part_of(plan.model, plan.parallel.tp);
   const cuda::AttentionShape shape{
-      static_cast<std::int32_t>(plan.model.heads), static_cast<std::int32_t>(plan.model.kv_heads),
-      static_cast<std::int32_t>(plan.model.head_dim), static_cast<std::int32_t>(page)};
+      static_cast<std::int32_t>(part.heads), static_cast<std::int32_t>(part.kv_heads),
+      static_cast<std::int32_t>(part.head_dim), static_cast<std::int32_t>(page)};
   const cuda::DeviceProperties gpu = cuda::device_properties();
   switch (cuda::best_path(shape, gpu.major, gpu.minor)) {
     case cuda::AttentionPath::wgmma:

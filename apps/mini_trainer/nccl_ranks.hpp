@@ -71,10 +71,10 @@ class NcclRanks {
   [[nodiscard]] Cluster cluster(const Options& options, const ModelShape& model) const {
     Cluster cluster = gpu_as_cluster(options, model, size(), 1);
     // What NCCL takes cannot be had for buffers.
-    const auto count = static_cast<std::int32_t>(size());
-    const std::int32_t pp = options.pp.value_or(options.dp ? count / *options.dp : 1);
+    const std::int32_t tp = options.tp, stages = static_cast<std::int32_t>(size()) / tp;
+    const std::int32_t pp = options.pp.value_or(options.dp ? stages / *options.dp : 1);
     const std::int64_t communicators =
-        cuda::nccl::most_communicators(options.dp.value_or(count / pp), pp);
+        cuda::nccl::most_communicators(options.dp.value_or(stages / pp), pp, tp);
     cluster.reserved = std::min(
         cluster.memory, Bytes{cluster.reserved.value + communicators * communicator_bytes_});
     cluster.devices_per_node =

@@ -91,7 +91,7 @@ void add_options(CLI::App& program, OptionTexts& texts) {
   add_default("--planner", texts.planner, "see slimpack --list-planners");
   add("--dp", texts.dp, "data-parallel ranks [devices / pp / tp]");
   add("--pp", texts.pp, "pipeline stages [1]");
-  add("--tp", texts.tp, "tensor-parallel devices of a stage, on the cpu [1]");
+  add("--tp", texts.tp, "tensor-parallel devices of a stage [1]");
   add_default("--chunks", texts.chunks, "virtual stages a device, or auto");
   add_default("--head", texts.head, "vocabulary projection and loss: last, shard or auto");
   add_default("--recompute", texts.recompute, "none, light, layer, full or auto");
@@ -141,8 +141,6 @@ Options check(const OptionTexts& texts, const Features& built) {
   options.dp = if_given(texts.dp, count("--dp"));
   options.pp = if_given(texts.pp, count("--pp"));
   options.tp = if_given(texts.tp, count("--tp")).value_or(1);
-  require(options.tp == 1 || options.backend == Backend::cpu,
-          "--tp: the cuda backend executes no tensor parallelism yet", options.tp);
   options.chunks = if_given(texts.chunks, count("--chunks"));
   options.head = if_given(
       texts.head, [](const std::string& text) { return parse_word<LmHead>("--head", text); });

@@ -113,8 +113,8 @@ template <class Read>
   for (std::size_t here = 0; here < ranks.here; ++here) {
     const std::size_t device = ranks.first_here + here;
     if (ranks.placed) {
-      arenas.push_back(
-          runtime::buffer_layout(plan, program, device, ranks.element, ranks.alignment));
+      arenas.push_back(runtime::buffer_layout(plan, program, device, ranks.element, ranks.alignment,
+                                              ranks.behind));
     } else {
       arenas.push_back(
           {runtime::arena_bytes(plan, program, device, ranks.element, ranks.alignment), {}});

@@ -70,6 +70,7 @@ struct RankKind {
   Cluster cluster;
   ElementBytes element;
   std::size_t alignment = 1;        ///< of buffers in an arena, bytes
+  std::size_t behind = 0;           ///< bytes behind each of them (runtime::buffer_layout)
   bool placed = false;              ///< whether devices follow runtime::buffer_layout
   Tokens granularity{64};           ///< of slices
   std::optional<Tokens> head_tile;  ///< tokens whose logits exist at one time; none: the planner's

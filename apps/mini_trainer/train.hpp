@@ -103,9 +103,11 @@ class Run {
     return {corpus, options_, std::move(request), shuffle, std::move(kind)};
   }
   [[nodiscard]] RankKind rank_kind() {
+    const ModelShape part = runtime::part_of(model_, fixed_ ? fixed_->parallel.tp : options_.tp);
     return {ranks_.cluster(options_, model_),
             Device::element_sizes(),
-            Device::alignment(model_),
+            Device::alignment(part),
+            Device::behind(part),
             Device::kPlaced,
             Device::kGranularity,
             Device::kHeadTile,

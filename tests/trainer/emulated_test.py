@@ -50,6 +50,7 @@ class EmulatedTest(unittest.TestCase):
         self.runs.sizes = ["--batch-tokens", "1024", "--context", "512"]  # few tokens round more
         for options in (["--dp", "2"], ["--pp", "2", "--head", "shard"], ["--pp", "2", "--chunks", "2"],
                         ["--dp", "2", "--pp", "2", "--recompute", "full"],
+                        ["--dp", "1", "--tp", "2"], ["--dp", "1", "--pp", "2", "--tp", "2", "--head", "shard"],
                         ["--dp", "2", "--planner", "megatron-cp"]):
             done = self.run_trainer("--check", *options)
             self.assertIn("passed", done.stdout, options)
@@ -84,19 +85,35 @@ class EmulatedTest(unittest.TestCase):
         self.run_trainer(*options, "--save", self.path("parts"), "--resume", self.path("parts"))
         self.assertEqual(self.weights("whole"), self.weights("parts"))
 
+    def losses(self, log):
+        lines = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
+        return {line["step"]: line["loss"] for line in lines if "step" in line}
+
+    def test_tensor_parallel_runs_are_saved_whole_and_go_on_at_other_degrees(self):
+        steps, one, two = ["--steps", "3"], ["--dp", "2"], ["--dp", "2", "--tp", "2"]
+        self.run_trainer(*steps, *two, "--save", self.path("whole"), "--log", self.path("whole.jsonl"))
+        whole = self.losses(self.path("whole.jsonl"))
+        for before, after in ((two, two), (one, two), (two, one)):
+            folder = self.path("run" + str(len(before)) + str(len(after)))
+            self.stopped(folder, 1, *steps, *before)
+            self.run_trainer(*steps, *after, "--save", folder, "--resume", folder, "--log", folder + ".jsonl")
+            for step, loss in self.losses(folder + ".jsonl").items():
+                self.assertLess(abs(loss - whole[step]), 2e-2 * whole[step], (before, after, step))
+            if before == after:
+                self.assertEqual(self.weights("whole"), self.weights(folder))
+        self.runs.sizes = ["--batch-tokens", "1024", "--context", "512"]
+        for cpu in (False, True):  # the folder is a model in the Hugging Face layout
+            done = self.run_trainer("--check", "--init", self.path("whole"), "--dp", "1", "--tp", "2", cpu=cpu)
+            self.assertIn("passed", done.stdout)
+
     def test_checkpoints_go_on_on_the_other_backend(self):
         options = ["--steps", "3", "--dp", "2"]
-
-        def losses(log):
-            lines = [json.loads(line) for line in pathlib.Path(log).read_text().splitlines()]
-            return {line["step"]: line["loss"] for line in lines if "step" in line}
-
         for cpu in (False, True):
             whole, folder = self.path(f"whole{int(cpu)}.jsonl"), self.path(f"run{int(cpu)}")
             self.run_trainer(*options, "--log", whole, cpu=cpu)
             self.stopped(folder, 1, *options, cpu=cpu)
             self.run_trainer(*options, "--resume", folder, "--log", folder + ".jsonl", cpu=not cpu)
-            expected, found = losses(whole), losses(folder + ".jsonl")
+            expected, found = self.losses(whole), self.losses(folder + ".jsonl")
             self.assertEqual(sorted(found)[-1], 3)
             for step, loss in found.items():
                 self.assertLess(abs(loss - expected[step]), 2e-2 * expected[step], (cpu, step))
@@ -119,6 +136,7 @@ class EmulatedTest(unittest.TestCase):
         for options, status, text in [
                 (["--dtype", "fp32"], 2, "--dtype: the cuda backend computes in bf16, with weights kept in fp32"),
                 (["--transport", "mpi"], 2, "--transport: "),
+                (["--tp", "3"], 2, "tp must divide the model's heads (4), got 3"),
                 (["--dp", "40"], 1, "40 ranks on GPU 0 would have fewer than 8 multiprocessors each"),
                 (["--memory", "1K", "--steps", "1"], 1, "no feasible plan")]:
             done = self.run_trainer(*options, status=status)

@@ -69,16 +69,22 @@ class NcclTest(unittest.TestCase):
     def test_a_step_equals_the_unsliced_reference(self):
         self.runs.sizes = ["--batch-tokens", "1024", "--context", "512"]  # few tokens round more
         for ranks, options in ((1, []), (2, ["--dp", "2", "--planner", "megatron-cp"]),
-                               (2, ["--pp", "2", "--head", "shard", "--chunks", "2", "--recompute", "full"])):
+                               (2, ["--pp", "2", "--head", "shard", "--chunks", "2", "--recompute", "full"]),
+                               (2, ["--dp", "1", "--tp", "2"])):
             ends = self.finish(self.start(["--check", *options], ranks))
             self.assertIn("passed", ends[0][1], options)
             for _, out, _ in ends[1:]:
                 self.assertEqual(out, "", options)
 
     def test_steps_have_the_bits_of_ranks_on_threads(self):
-        common = ["--steps", "4", "--dp", "2", "--pp", "2"]
+        self.same_bits(["--steps", "4", "--dp", "2", "--pp", "2"], 4)
+
+    def test_tensor_parallel_steps_have_the_bits_of_ranks_on_threads(self):
+        self.same_bits(["--steps", "4", "--dp", "1", "--pp", "2", "--tp", "2"], 4)
+
+    def same_bits(self, common, ranks):
         log, trace = self.path("log.jsonl"), self.path("trace.json")
-        self.finish(self.start([*common, "--save", self.path("processes"), "--log", log, "--trace", trace], 4))
+        self.finish(self.start([*common, "--save", self.path("processes"), "--log", log, "--trace", trace], ranks))
         command = self.runs.command("--backend", "cuda", *common, "--save", self.path("threads"))
         subprocess.run(command, check=True, capture_output=True, timeout=120, env=ENVIRONMENT)
         self.assertEqual(self.weights("processes"), self.weights("threads"))
@@ -131,7 +137,13 @@ class NcclTest(unittest.TestCase):
             self.assertEqual(len(ends[0][2].strip().splitlines()), 1, ends)
 
     def test_a_rank_that_is_killed_ends_all_in_time(self):
-        processes = self.start(["--steps", "500", "--dp", "2", "--pp", "2"], 4)
+        self.killed_in_time(["--dp", "2", "--pp", "2"], "rank 2, device (dp 1, pp 0), ")
+
+    def test_a_tensor_parallel_rank_that_is_killed_ends_all_in_time(self):
+        self.killed_in_time(["--dp", "1", "--pp", "2", "--tp", "2"], "rank 2, device (dp 0, pp 1, tp 0), ")
+
+    def killed_in_time(self, degrees, name):
+        processes = self.start(["--steps", "500", *degrees], 4)
         for line in processes[0].stdout:
             if step_of(line) == 2:
                 break
@@ -141,7 +153,7 @@ class NcclTest(unittest.TestCase):
         self.assertLess(time.monotonic() - begin, 10)
         told = self.sentences(ends, but=(2,))
         self.assertEqual(len(told), 1, told)
-        self.assertIn("rank 2, device (dp 1, pp 0), ", told.pop())
+        self.assertIn(name, told.pop())
         self.assertTrue(all(end[0] != 0 for end in ends))
 
 

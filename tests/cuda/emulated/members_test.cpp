@@ -56,7 +56,39 @@ void check(std::size_t count, std::int64_t size, std::optional<std::size_t> only
   }
 }
 
+/// Members as bf16: their sum in fp32 is rounded once.
+void check_bf16(std::size_t count, std::int64_t size) {
+  std::vector<std::vector<cuda::Bf16>> members(count);
+  std::vector<float> sum(static_cast<std::size_t>(size));
+  cuda::kernels::Members<cuda::Bf16> work;
+  work.size = size;
+  for (std::size_t member = 0; member < count; ++member) {
+    const auto values = drawn<float>(size, static_cast<std::uint32_t>(member + 1));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      members[member].push_back(cuda::to_bf16(values[i]));
+      sum[i] += cuda::to_float(members[member].back());
+    }
+    work.values[work.count++] = members[member].data();
+  }
+  const std::vector<cuda::Bf16> first = members.front();
+  work.first_taker = work.count - 1;
+  work.end_taker = work.count;
+  const auto launch = cuda::kernels::members_launch(size);
+  cuda::simt::emulate({launch.blocks, launch.threads, launch.shared_bytes}, Timing::late,
+                      [&] { cuda::kernels::combine_members<false>(work); });
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    CHECK(members.back()[i] == cuda::to_bf16(sum[i]));
+  }
+  CHECK(members.front() == first);
+}
+
 }  // namespace
+
+TEST_CASE("members: bf16 is added up in fp32 and rounded once") {
+  for (const std::size_t count : {2U, 3U, 8U}) {
+    for (const std::int64_t size : {1, 255, 1025}) check_bf16(count, size);
+  }
+}
 
 TEST_CASE("members: every one gets the sum or the largest, combined in the order of members") {
   for (const std::size_t count : {2U, 3U, 8U, 64U}) {

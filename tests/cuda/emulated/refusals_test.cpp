@@ -278,7 +278,8 @@ TEST_CASE("rows, embedding: all that does not fit is refused") {
                    [](auto& at) { at.hidden = 12; });
   backward.refuses(name + "rows must be >= 0", [](auto& at) { at.rows.size = -1; });
   backward.refuses(name + "dtable is not vocab * hidden", [](auto& at) { shorten(at.dtable); });
-  backward.refuses(name + "dout is not rows * hidden", [](auto& at) { shorten(at.dout); });
+  backward.refuses(name + "dout is not whole rows, as many as are summed",
+                   [](auto& at) { shorten(at.dout); });
   backward.refuses(name + "there are more distinct tokens than rows",
                    [](auto& at) { at.tokens.size = 4; });
   backward.refuses(name + "begin is not one longer than tokens",

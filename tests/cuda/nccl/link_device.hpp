@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "slimpack/plan/cp_shard.hpp"
@@ -16,6 +17,10 @@
 #include "slimpack/runtime/parameters.hpp"
 #include "slimpack/runtime/process_groups.hpp"
 #include "slimpack/runtime/transport.hpp"
+#include "slimpack_cuda/rank/head.hpp"
+#include "slimpack_cuda/rank/pack_tables.hpp"
+#include "slimpack_cuda/rank/row_groups.hpp"
+#include "slimpack_cuda/rank/weights.hpp"
 
 namespace slimpack::test {
 
@@ -28,8 +33,8 @@ class LinkDevice {
 
   LinkDevice(const Plan& plan, std::size_t device)
       : plan_(plan),
-        process_groups_{plan.parallel, plan.schedule[device].dp, plan.schedule[device].pp},
-        layout_(runtime::layout_of(plan, plan.schedule[device].pp)),
+        process_groups_(cuda::place_of(plan, device)),
+        layout_(runtime::layout_of(plan, process_groups_.pp, process_groups_.tp)),
         buckets_(runtime::buckets_of(plan.model, plan.stages, process_groups_, layout_)) {}
 
   [[nodiscard]] ElementBytes element_bytes() const noexcept { return {2, 4, 4}; }
@@ -46,8 +51,11 @@ class LinkDevice {
   template <class Link>
   void forward(const runtime::PackCall& call, Link& link) {
     const Stage& stage = plan_.stages[static_cast<std::size_t>(call.virtual_stage)];
+    if (stage.embedding) in_step(call, 1, link);
     for (std::int64_t layer = 0; layer < stage.layers(); ++layer) {
+      in_step(call, 1, link);
       exchange(call, Pass::forward, link);
+      in_step(call, 3, link);
     }
   }
   template <class Link>
@@ -55,31 +63,55 @@ class LinkDevice {
     const Stage& stage = plan_.stages[static_cast<std::size_t>(call.virtual_stage)];
     for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
       if (call.recompute == Recompute::full) exchange(call, Pass::forward, link);
+      in_step(call, 3, link);
       exchange(call, Pass::backward, link);
+      in_step(call, 2, link);
       if (call.releases) buckets_.pass(layer, queue_on(link));
     }
+    if (stage.embedding) in_step(call, 1, link);
   }
   template <class Link>
   void weight(const runtime::PackCall& call, Link& link) {
     const Stage& stage = plan_.stages[static_cast<std::size_t>(call.virtual_stage)];
     for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
+      in_step(call, 4, link);
       if (call.releases) buckets_.pass(layer, queue_on(link));
     }
   }
   template <class Link>
   void head(const runtime::HeadCall& call, Link& link) {
-    const std::size_t members = call.stages.members.size();
-    if (members == 1) return;
-    for (std::int64_t first = 0; first < call.rows.value; first += plan_.memory.head_tile.value) {
-      const auto rows =
-          static_cast<std::size_t>(std::min(plan_.memory.head_tile.value, call.rows.value - first));
-      const std::size_t hidden = rows * static_cast<std::size_t>(plan_.model.hidden);
-      link.broadcast(call.stages, members - 1, some<std::uint16_t>(hidden));
-      link.all_reduce(call.stages, some<float>(rows), runtime::Reduction::maximum);
-      const std::size_t self = call.stages.self;
-      link.all_gather(call.stages, some<float>(3 * rows * members), 3 * rows * self,
-                      3 * rows * (self + 1));
-      link.all_reduce(call.stages, some<float>(hidden), runtime::Reduction::sum);
+    const std::size_t members = call.stages.members.size(), devices = call.tensor.members.size();
+    const std::int64_t most = cuda::most_gathered(plan_.memory.head_tile, call.own.devices);
+    std::vector<cuda::BlockRows> blocks(call.blocks.size());
+    std::int64_t first = 0;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      blocks[i].first = first;
+      first += call.blocks[i].rows.value;
+    }
+    for (const cuda::HeadTile& tile :
+         cuda::head_rows(call.pieces, blocks, call.own, call.rows, most).tiles) {
+      const auto rows = static_cast<std::size_t>(tile.rows);
+      const auto hidden = static_cast<std::size_t>(tile.padded * plan_.model.hidden);
+      const std::size_t self = call.stages.self, part = call.tensor.self;
+      if (members > 1) link.broadcast(call.stages, members - 1, some<std::uint16_t>(hidden));
+      if (devices > 1) {
+        link.all_gather(call.tensor, some<cuda::Bf16>(devices * hidden), part * hidden,
+                        (part + 1) * hidden);
+        link.all_gather(call.tensor, some<float>(3 * rows * devices), 3 * rows * part,
+                        3 * rows * (part + 1));
+      }
+      if (members > 1) {
+        link.all_gather(call.stages, some<float>(3 * rows * members), 3 * rows * self,
+                        3 * rows * (self + 1));
+      }
+      if (devices > 1) {
+        link.reduce_scatter(call.tensor, some<cuda::Bf16>(devices * hidden), part * hidden,
+                            (part + 1) * hidden);
+      }
+      if (members == 1) continue;
+      link.all_reduce(call.stages,
+                      some<float>(static_cast<std::size_t>(tile.own * plan_.model.hidden)),
+                      runtime::Reduction::sum);
     }
   }
   template <class Link>
@@ -90,6 +122,7 @@ class LinkDevice {
   void optimize(Link& link) {
     for (const runtime::Bucket& bucket : buckets_.all())
       link.await_sum(bucket.process_group, bucket.tag);
+    link.all_reduce(process_groups_.tensor(), some<double>(1), runtime::Reduction::sum);
     link.all_reduce(process_groups_.stages(), some<double>(1), runtime::Reduction::sum);
     if (!sharded()) return;
     link.all_reduce(process_groups_.ranks(), some<double>(1), runtime::Reduction::sum);
@@ -108,6 +141,11 @@ class LinkDevice {
   template <class Link>
   [[nodiscard]] auto queue_on(Link& link) const {
     return [&](const runtime::Bucket& bucket) {
+      if (plan_.parallel.tp > 1) {  // gains of norms
+        link.all_reduce(process_groups_.tensor(),
+                        some<float>(static_cast<std::size_t>(plan_.model.hidden)),
+                        runtime::Reduction::sum);
+      }
       if (sharded() && bucket.process_group.members.size() == shard_layout(bucket).members) {
         link.queue_scatter(bucket.process_group, bucket.tag, some<float>(bucket.size),
                            shard_layout(bucket));
@@ -122,6 +160,33 @@ class LinkDevice {
   }
   [[nodiscard]] runtime::ShardLayout shard_layout(const runtime::Bucket& bucket) const {
     return {bucket.size, static_cast<std::size_t>(plan_.parallel.dp), 1000};
+  }
+
+  /// So many collectives of the tensor-parallel devices, gathers and sums by turns, of each group
+  /// of the unit's rows.
+  template <class Link>
+  void in_step(const runtime::PackCall& call, int count, Link& link) const {
+    if (plan_.parallel.tp == 1) return;
+    std::vector<runtime::PieceMemory> pieces = cuda::pieces_of(call);
+    std::int64_t next = 0;
+    const auto owners =
+        cuda::owners_of(pieces, call.own, call.rows, [&](const runtime::PieceMemory& piece) {
+          return std::exchange(next, next + piece.piece.length().value);
+        });
+    const cuda::RowGroups groups = cuda::row_groups(
+        owners, call.own, cuda::most_gathered(plan_.memory.head_tile, call.own.devices));
+    for (const cuda::RowGroup& group : groups.groups) {
+      const auto part = static_cast<std::size_t>(group.padded * plan_.model.hidden);
+      const auto rows = some<cuda::Bf16>(part * call.tensor.members.size());
+      const std::size_t first = part * call.tensor.self;
+      for (int i = 0; i < count; ++i) {
+        if (i % 2 == 0) {
+          link.all_gather(call.tensor, rows, first, first + part);
+        } else {
+          link.reduce_scatter(call.tensor, rows, first, first + part);
+        }
+      }
+    }
   }
 
   /// Of one layer.

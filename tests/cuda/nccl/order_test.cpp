@@ -107,6 +107,17 @@ std::string replay(std::span<const Record> records) {
   return test::DeviceReplay(records).run();
 }
 
+/// What a rank joins at most, of all ranks.
+std::int64_t most_joined(const Plan& plan) {
+  std::map<std::size_t, std::int64_t> joined;
+  for (const nccl::CommunicatorKey& key : nccl::communicators_of(plan)) {
+    for (const std::size_t rank : key.members) ++joined[rank];
+  }
+  std::int64_t most = 0;
+  for (const auto& [rank, count] : joined) most = std::max(most, count);
+  return most;
+}
+
 Plan plan_of(std::uint64_t seed, std::int32_t dp, std::int32_t pp) {
   test::RandomPlanOptions options;
   options.dp = dp;
@@ -179,6 +190,34 @@ TEST_CASE("NcclTransport: what ranks queue for random plans meets and ends on an
   CHECK(groups > 100);
 }
 
+TEST_CASE("NcclTransport: what ranks queue with tensor parallelism meets and ends") {
+  std::size_t all = 0, groups = 0;
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options;
+    options.version = 2;
+    options.tp = seed % 3 == 0 ? 4 : 2;
+    options.max_dp = options.max_pp = 3;
+    options.cp_groups = seed % 2 == 0;
+    options.weights = seed % 4 == 1;
+    if (seed >= 100) options.chunks = 3;
+    if (seed % 5 == 0) options.head = LmHead::shard;
+    const Plan plan = test::random_plan(seed, options);
+    Recording ranks(device_count(plan));
+    const auto records = ranks.run(plan);
+    CHECK(replay(records) == "");
+    for (const Record& record : records) CHECK(misplaced(record) == 0);
+    all += operations(records);
+    for (const auto& group : plan.groups) groups += group.size() > 1 ? 1 : 0;
+    const Parallel& parallel = plan.parallel;
+    CHECK(most_joined(plan) <= nccl::most_communicators(parallel.dp, parallel.pp, parallel.tp) +
+                                   static_cast<std::int64_t>(plan.groups.size()));
+  }
+  MESSAGE(all, " operations, ", groups, " context-parallel groups");
+  CHECK(all > 10000);
+  CHECK(groups > 50);
+}
+
 TEST_CASE("NcclTransport: what ranks queue for the plans of every planner meets and ends") {
   std::size_t planned = 0, cp_groups = 0;
   std::uint64_t seed = 0;
@@ -191,11 +230,7 @@ TEST_CASE("NcclTransport: what ranks queue for the plans of every planner meets 
       const planners::PlanOutcome outcome = planner.plan(request);
       if (planners::plan_in(outcome.result) == nullptr) continue;
       const Plan plan = *planners::plan_in(outcome.result);
-      std::map<std::size_t, std::int64_t> joined;
-      for (const nccl::CommunicatorKey& key : nccl::communicators_of(plan)) {
-        for (const std::size_t rank : key.members) ++joined[rank];
-      }
-      for (const auto& [rank, count] : joined) CHECK(count <= nccl::most_communicators(dp, pp));
+      CHECK(most_joined(plan) <= nccl::most_communicators(dp, pp, 1));
       Recording ranks(plan.schedule.size());
       CHECK(replay(ranks.run(plan)) == "");
       ++found;

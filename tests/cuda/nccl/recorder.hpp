@@ -81,7 +81,7 @@ class RecordingNccl : public nccl::NcclApi {
   }
   void all_reduce(nccl::Comm comm, void*, std::size_t count, nccl::Number number,
                   runtime::Reduction reduction, cuda::StreamView stream) override {
-    const std::size_t element = number == nccl::Number::f32 ? 4 : 8;
+    const std::size_t element = nccl::bytes_of(number);
     add(comm, Operation::Kind::all_reduce, count * element,
         element * 2 + (reduction == runtime::Reduction::sum ? 0 : 1), stream);
   }

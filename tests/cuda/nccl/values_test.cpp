@@ -114,6 +114,13 @@ std::vector<std::string> on_ranks(std::size_t ranks, const Work& work,
   return sentences;
 }
 
+/// Degrees of devices that are stages of one rank.
+Parallel stages(std::size_t devices) {
+  Parallel parallel;
+  parallel.pp = static_cast<std::int32_t>(devices);
+  return parallel;
+}
+
 /// The turns of an exchange: its acts are the units of all devices, in one order that is possible.
 struct ExchangeOrder {
   nccl::StepOrder order;
@@ -257,7 +264,7 @@ void exchange(std::uint64_t seed, std::size_t devices) {
   const auto ends = on_ranks(
       devices,
       [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView stream) {
-        link.begin_step(made.order, made.channels, made.communicators, devices,
+        link.begin_step(made.order, made.channels, made.communicators, stages(devices),
                         static_cast<std::int32_t>(plan.max_in_flight));
         std::vector<std::size_t> acts;
         for (const nccl::Turn& turn : made.order.devices[rank]) {
@@ -327,7 +334,7 @@ TEST_CASE("NcclTransport: scattered sums give members their parts, and gathering
           {nccl::CommunicatorKey::Use::sum, all.members},
           {nccl::CommunicatorKey::Use::process_group, all.members}};
       link.begin_step(order, {}, ranks > 1 ? communicators : std::vector<nccl::CommunicatorKey>{},
-                      ranks, 1);
+                      stages(ranks), 1);
       const cuda::DeviceBuffer<float> values(static_cast<std::int64_t>(shard_layout.size));
       cuda::upload(values.span(), std::span<const float>(drawn(rank)), stream);
       const std::span<float> there(values.span().data, shard_layout.size);
@@ -416,7 +423,7 @@ TEST_CASE("NcclTransport: whole steps have the bits of those between threads") {
 TEST_CASE(
     "NcclTransport: ranks on devices learn the same bits as over streams, whenever these run") {
   std::size_t cp_groups = 0, sharded = 0;
-  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options = test::small_plans();
     options.max_tokens = 24;
@@ -425,6 +432,12 @@ TEST_CASE(
     if (seed % 4 == 1) {
       options.pp = 2;
       options.head = LmHead::shard;
+    }
+    if (seed >= 8) {
+      options.version = 2;
+      options.tp = seed % 2 == 0 ? 2 : 4;
+      options.max_dp = options.max_pp = 2;
+      options.weights = seed == 9;
     }
     const Plan plan = test::rank_plan(seed, options);
     for (const auto& group : plan.groups) cp_groups += group.size() > 1 ? 1 : 0;
@@ -456,6 +469,37 @@ TEST_CASE(
   }
   CHECK(cp_groups >= 3);
   CHECK(sharded >= 1);
+}
+
+TEST_CASE("NcclTransport: a tensor-parallel rank that ends before its time ends all others") {
+  test::RandomPlanOptions options = test::small_plans();
+  options.version = 2;
+  options.tp = 2;
+  options.dp = options.pp = 2;
+  const Plan plan = test::rank_plan(3, options);
+  const runtime::Program program = runtime::make_program(plan);
+  const runtime::StepData data = test::random_data(plan, 1);
+  test::RankDevices devices = test::rank_devices(plan, 1);
+  std::vector<cuda::StreamView> streams;
+  for (const cuda::RankDevice& device : devices) streams.push_back(device.stream());
+  const auto ends = on_ranks(
+      devices.size(),
+      [&](std::size_t rank, nccl::NcclTransport& link, cuda::StreamView) {
+        link.begin_step(plan, program);
+        if (rank == 3) {
+          link.abort("rank 3 is out of luck");
+          throw std::runtime_error("out of luck");
+        }
+        static_cast<void>(runtime::DeviceRun<cuda::RankDevice, nccl::NcclTransport>(
+                              plan, program, data, rank, devices[rank], link, {})
+                              .run());
+        link.end_step("between steps");
+      },
+      {}, streams);
+  for (std::size_t rank = 0; rank < ends.size(); ++rank) {
+    CAPTURE(rank);
+    CHECK(ends[rank] == (rank == 3 ? "out of luck" : "rank 3 is out of luck"));
+  }
 }
 
 TEST_CASE("NcclTransport: a rank that fails ends all others with the first cause") {
@@ -491,7 +535,7 @@ TEST_CASE("NcclTransport: members that do not come are waited for no longer than
         order.devices.resize(2);
         const std::vector<nccl::CommunicatorKey> communicators{
             {nccl::CommunicatorKey::Use::process_group, {0, 1}}};
-        link.begin_step(order, {}, communicators, 2, 1);
+        link.begin_step(order, {}, communicators, stages(2), 1);
         std::vector<float> values{1, 2, 3};
         if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
         link.all_reduce({{0, 1}, rank}, std::span(values), runtime::Reduction::sum);
@@ -508,7 +552,7 @@ TEST_CASE(
   const auto ends = on_ranks(1, [&](std::size_t, nccl::NcclTransport& link, cuda::StreamView) {
     nccl::StepOrder order;
     order.devices.resize(1);
-    link.begin_step(order, {}, {}, 1, 1);
+    link.begin_step(order, {}, {}, stages(1), 1);
     const runtime::Channel channel{GroupId{0}, 0, runtime::Direction::down, 0, 0};
     const std::string name =
         "the channel of group 0, rank 0, activations from stage 0 to stage 0, got ";

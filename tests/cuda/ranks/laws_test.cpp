@@ -134,11 +134,12 @@ TEST_CASE("for_each_run: neighbours are one where all matrices go on, and all ro
 }
 
 TEST_CASE("ranks: two runs are equal to the last bit, as late as streams may run too") {
-  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
     CAPTURE(seed);
-    test::RandomPlanOptions options = few();
+    test::RandomPlanOptions options =
+        seed < 4 ? few() : test::tensor_parallel_plans(seed % 2 == 0 ? 2 : 4);
     if (seed % 2 == 1) options.cp_groups = true;
-    options.weights = seed >= 2;
+    options.weights = seed == 2 || seed == 3 || seed == 5;
     const Plan plan = test::rank_plan(seed, options);
     const std::vector<float> first = trained(plan, seed);
     CHECK(trained(plan, seed) == first);
@@ -150,14 +151,15 @@ TEST_CASE("ranks: two runs are equal to the last bit, as late as streams may run
 }
 
 TEST_CASE("ranks: units read nothing that was not written or kept for them") {
-  for (std::uint64_t seed = 20; seed < 36; ++seed) {
+  for (std::uint64_t seed = 20; seed < 44; ++seed) {
     CAPTURE(seed);
-    test::RandomPlanOptions options = few();
+    test::RandomPlanOptions options =
+        seed < 36 ? few() : test::tensor_parallel_plans(seed % 4 < 2 ? 2 : 4);
     if (seed % 2 == 1) options.cp_groups = true;
     if (seed >= 24) options.version = 2;
-    if (seed >= 24) options.uncut = seed < 28;
-    if (seed >= 26 && seed < 30) options.recompute = Recompute::full;
-    options.weights = seed >= 30;
+    if (seed >= 24) options.uncut = seed < 28 || seed >= 40;
+    if ((seed >= 26 && seed < 30) || seed >= 41) options.recompute = Recompute::full;
+    options.weights = seed >= 30 && seed < 40;
     const Plan plan = test::rank_plan(seed, options);
     const runtime::StepData data = test::random_data(plan, seed);
     test::RankDevices devices = test::rank_devices(plan, seed);
@@ -174,9 +176,9 @@ TEST_CASE("ranks: units read nothing that was not written or kept for them") {
 }
 
 TEST_CASE("ranks: an evaluation gives the losses of a step and changes nothing") {
-  for (std::uint64_t seed = 40; seed < 43; ++seed) {
+  for (std::uint64_t seed = 40; seed < 44; ++seed) {
     CAPTURE(seed);
-    test::RandomPlanOptions options = few();
+    test::RandomPlanOptions options = seed < 43 ? few() : test::tensor_parallel_plans(2);
     options.weights = seed == 42;
     const Plan plan = test::rank_plan(seed, options);
     const runtime::StepData data = test::random_data(plan, seed);
@@ -217,11 +219,11 @@ TEST_CASE("ranks: losses that are not finite stop the step before the update") {
 }
 
 TEST_CASE("ranks: gradients that are not finite stop the step before the update") {
-  test::RandomPlanOptions options = few();
-  options.tied = false;
-  for (std::int32_t pp = 1; pp <= 2; ++pp) {
+  for (std::int32_t pp = 1; pp <= 3; ++pp) {
     CAPTURE(pp);
-    options.pp = pp;
+    test::RandomPlanOptions options = pp < 3 ? few() : test::tensor_parallel_plans(2);
+    options.tied = false;
+    options.pp = pp < 3 ? pp : 1;
     const Plan plan = test::rank_plan(51, options);
     const runtime::StepData data = test::random_data(plan, 51);
     std::vector<SpoiltRank> spoilt;
@@ -253,11 +255,12 @@ TEST_CASE("ranks: gradients that are not finite stop the step before the update"
 }
 
 TEST_CASE("ranks: devices hold what plans count, the arena and fixed_bytes, no more") {
-  for (std::uint64_t seed = 55; seed < 60; ++seed) {
+  for (std::uint64_t seed = 55; seed < 64; ++seed) {
     CAPTURE(seed);
-    test::RandomPlanOptions options = few();
+    test::RandomPlanOptions options =
+        seed < 60 ? few() : test::tensor_parallel_plans(seed % 2 == 0 ? 2 : 4);
     if (seed % 2 == 1) options.cp_groups = true;
-    options.weights = seed >= 58;
+    options.weights = seed >= 58 && seed < 62;
     const Plan plan = test::rank_plan(seed, options);
     const runtime::Program program = runtime::make_program(plan);
     const std::int64_t before = cuda::free_memory();
@@ -308,8 +311,8 @@ TEST_CASE("ranks: models that a device cannot compute are refused in a sentence"
         "RankDevice: ffn must be a positive multiple of 8, got 12");
   CHECK(refused([](Plan& plan) { plan.model.head_dim = 24; }) ==
         "RankDevice: head_dim must be a multiple of 16 from 16 to 512, got 24");
-  CHECK(refused([](Plan& plan) { plan.model.heads = plan.model.kv_heads = 6; }) ==
-        "RankDevice: heads must be a positive multiple of 4, got 6");
+  CHECK(refused([](Plan& plan) { plan.model.heads = plan.model.kv_heads = 0; }) ==
+        "RankDevice: heads must be >= 1, got 0");
   CHECK(refused([](Plan& plan) { plan.model.kv_heads = 3; }) ==
         "RankDevice: kv_heads must divide heads, got 3");
   CHECK(refused([](Plan& plan) {
@@ -318,6 +321,19 @@ TEST_CASE("ranks: models that a device cannot compute are refused in a sentence"
         }) == "RankDevice: 3 * ffn must be >= 2 * kv_heads * head_dim, got 120");
   CHECK(refused([](Plan& plan) { plan.model.heads = 8; }) ==
         "RankDevice: heads * head_dim must be at most 2 * hidden, got 128");
+  const auto with = [](std::int64_t kv_heads, std::int64_t ffn) {
+    return [=](Plan& plan) {
+      plan.version = 2;
+      plan.parallel.tp = 2;
+      plan.model.kv_heads = kv_heads;
+      plan.model.ffn = ffn;
+    };
+  };
+  CHECK(refused(with(1, 64)) == "execution: parallel.tp must divide model.kv_heads (1), got 2");
+  CHECK(refused(with(2, 56)) ==
+        "RankDevice: ffn must be a multiple of 8 on each tensor-parallel device, got 28");
+  CHECK(refused(with(4, 48)) ==
+        "RankDevice: tensor parallelism needs ffn >= kv_heads * head_dim, got 48");
 }
 
 }  // namespace laws_test

@@ -76,9 +76,10 @@ cpu::Tensors tensors_of(const ModelShape& model, const Values& values) {
 }  // namespace
 
 TEST_CASE("ranks: updates are those of AdamW in fp64, clipped by the norm of all gradients") {
-  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::rank_plan(seed, few());
+    const Plan plan = test::rank_plan(
+        seed, seed < 6 ? few() : test::tensor_parallel_plans(seed % 2 == 0 ? 2 : 4));
     cuda::AdamW settings;
     settings.largest_norm = seed % 2 == 0 ? 0.05 : 100.0;
     test::RankDevices devices = test::rank_devices(plan, seed, settings);
@@ -114,12 +115,14 @@ TEST_CASE("ranks: updates are those of AdamW in fp64, clipped by the norm of all
       for (const runtime::HeldTensor& tensor : device.tensors()) {
         const std::vector<float> copy = device.weights(tensor);
         const auto& whole = masters.at(tensor.shape.name);
-        const auto first = static_cast<std::size_t>(tensor.first_row * tensor.shape.cols);
         bool equal = true;
-        for (std::size_t i = 0; i < copy.size(); ++i) {
-          equal = equal &&
-                  copy[i] == cuda::to_float(cuda::to_bf16(static_cast<float>(whole[first + i])));
-        }
+        tensor.for_each_run(
+            0, tensor.size(), [&](std::size_t first, std::size_t i, std::size_t count) {
+              for (std::size_t k = 0; k < count; ++k) {
+                const auto master = static_cast<float>(whole[first + k]);
+                equal = equal && copy[i + k] == cuda::to_float(cuda::to_bf16(master));
+              }
+            });
         CHECK(equal);
       }
     }
@@ -127,9 +130,10 @@ TEST_CASE("ranks: updates are those of AdamW in fp64, clipped by the norm of all
 }
 
 TEST_CASE("ranks: training goes on from saved state as if it had never stopped") {
-  for (std::uint64_t seed = 10; seed < 13; ++seed) {
+  for (std::uint64_t seed = 10; seed < 15; ++seed) {
     CAPTURE(seed);
-    const Plan plan = test::rank_plan(seed, few());
+    const Plan plan = test::rank_plan(
+        seed, seed < 13 ? few() : test::tensor_parallel_plans(seed % 2 == 0 ? 2 : 4));
     const auto data = [&](std::uint64_t step) { return test::random_data(plan, 10 * seed + step); };
     test::RankDevices devices = test::rank_devices(plan, seed);
     (void)test::run_ranks(plan, data(0), std::span(devices));

@@ -41,11 +41,12 @@ struct Worst {
 /// Most pieces in which a device's gradients are given to ranks.
 std::int64_t pieces_of(const Plan& plan) {
   std::size_t most = 0;
-  for (const DeviceSchedule& place : plan.schedule) {
+  for (std::size_t device = 0; device < device_count(plan); ++device) {
     std::size_t pieces = 0;
-    const runtime::ParameterLayout layout = runtime::layout_of(plan, place.pp);
-    for (const runtime::Bucket& bucket : runtime::buckets_of(
-             plan.model, plan.stages, {plan.parallel, place.dp, place.pp}, layout)) {
+    const runtime::StageProcessGroups place = cuda::place_of(plan, device);
+    const runtime::ParameterLayout layout = runtime::layout_of(plan, place.pp, place.tp);
+    for (const runtime::Bucket& bucket :
+         runtime::buckets_of(plan.model, plan.stages, place, layout)) {
       pieces += cuda::layout_of(bucket, plan.parallel.dp, test::plain_path().piece).pieces().size();
     }
     most = std::max(most, pieces);

@@ -35,6 +35,16 @@ inline RandomPlanOptions small_plans() {
   return options;
 }
 
+/// The same with tensor parallelism.
+inline RandomPlanOptions tensor_parallel_plans(std::int32_t tp) {
+  RandomPlanOptions options = small_plans();
+  options.version = 2;
+  options.tp = tp;
+  options.max_dp = options.max_pp = 2;
+  options.max_samples = 3;
+  return options;
+}
+
 /// A random plan whose model has sizes that the CUDA backend takes.
 inline Plan rank_plan(std::uint64_t seed, RandomPlanOptions options = small_plans()) {
   options.bytes_per_element = 2;
@@ -48,6 +58,10 @@ inline Plan rank_plan(std::uint64_t seed, RandomPlanOptions options = small_plan
   model.head_dim = 16;
   model.ffn = 8 * random.between(6, 9);
   model.vocab = random.between(150, 190);
+  if (const std::int64_t tp = plan.parallel.tp; tp > 1) {
+    model.kv_heads = tp == 2 ? std::int64_t{2} << random.below(2) : 4;
+    model.ffn = 8 * tp * random.between(8 / tp, 12 / tp);
+  }
   return plan;
 }
 
@@ -77,10 +91,16 @@ inline cpu::Tensors calm_weights(const ModelShape& model, std::uint64_t seed) {
   return weights;
 }
 
-/// The rows of a whole tensor that a device holds.
+/// The part of a whole tensor that a device holds.
 inline std::vector<float> held(const cpu::Matrix& whole, const runtime::HeldTensor& tensor) {
-  const auto begin = whole.values.begin() + tensor.first_row * whole.cols;
-  return {begin, begin + static_cast<std::ptrdiff_t>(tensor.size())};
+  std::vector<float> values(tensor.size());
+  tensor.for_each_run(0, tensor.size(), [&](std::size_t first, std::size_t i, std::size_t count) {
+    const auto begin = whole.values.begin() + static_cast<std::ptrdiff_t>(first);
+    std::transform(begin, begin + static_cast<std::ptrdiff_t>(count),
+                   values.begin() + static_cast<std::ptrdiff_t>(i),
+                   [](double value) { return static_cast<float>(value); });
+  });
+  return values;
 }
 
 /// One device a rank of the plan, with calm weights.
@@ -88,7 +108,7 @@ inline RankDevices rank_devices(const Plan& plan, std::uint64_t seed, cuda::Adam
                                 const cuda::RankOptions& options = plain_path()) {
   const cpu::Tensors weights = calm_weights(plan.model, seed);
   RankDevices devices;
-  for (std::size_t device = 0; device < plan.schedule.size(); ++device) {
+  for (std::size_t device = 0; device < device_count(plan); ++device) {
     devices.emplace_back(plan, device, seed, settings, options);
     const auto tensors = devices.back().tensors();
     for (const runtime::HeldTensor& tensor : std::vector(tensors.begin(), tensors.end())) {

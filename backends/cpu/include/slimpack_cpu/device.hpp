@@ -400,7 +400,7 @@ class BasicDevice {
 
   void adopt(const Plan& plan) {
     model_ = plan.model;
-    part_ = part_of(model_, plan.parallel.tp);
+    part_ = runtime::part_of(model_, plan.parallel.tp);
     group_rows_ = group_rows({tp_, plan.parallel.tp}, plan.memory.head_tile);
     stages_ = plan.stages;
     parallel_ = plan.parallel;

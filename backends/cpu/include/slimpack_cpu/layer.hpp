@@ -22,15 +22,6 @@
 
 namespace slimpack::cpu {
 
-/// What one of `devices` tensor-parallel devices has of a model's layers: its part of the heads and
-/// of ffn. Hidden states are as wide as the model's; of their rows it has its own.
-[[nodiscard]] inline ModelShape part_of(ModelShape model, std::int64_t devices) {
-  model.heads /= devices;
-  model.kv_heads /= devices;
-  model.ffn /= devices;
-  return model;
-}
-
 /// Weights (spans of constant numbers) or gradients of one layer. Matrices are outputs x inputs,
 /// row by row; widths are the device's part.
 template <class Span>

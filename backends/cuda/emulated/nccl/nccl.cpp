@@ -17,10 +17,12 @@
 #include <random>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "slimpack/runtime/transport.hpp"
+#include "slimpack_cuda/bf16.hpp"
 #include "slimpack_cuda/nccl/api.hpp"
 
 namespace slimpack::cuda::nccl {
@@ -230,7 +232,9 @@ class EmulatedNccl : public NcclApi {
  private:
   static void combine(Communicator& own, void* values, std::size_t count, Number number,
                       runtime::Reduction reduction, std::size_t first, std::size_t last) {
-    if (number == Number::f32) {
+    if (number == Number::bf16) {
+      combine(own, static_cast<Bf16*>(values), count, reduction, first, last);
+    } else if (number == Number::f32) {
       combine(own, static_cast<float*>(values), count, reduction, first, last);
     } else {
       combine(own, static_cast<double*>(values), count, reduction, first, last);
@@ -249,8 +253,18 @@ class EmulatedNccl : public NcclApi {
     }
     own.behind([all, values, reduction, first, last] {
       const std::span<Element> sum((*all)[0]);
-      for (std::size_t member = 1; member < all->size(); ++member) {
-        runtime::combine(sum, std::span<const Element>((*all)[member]), reduction);
+      if constexpr (std::is_same_v<Element, Bf16>) {  // a sum, rounded once
+        for (std::size_t i = first; i < last; ++i) {
+          float total = to_float(sum[i]);
+          for (std::size_t member = 1; member < all->size(); ++member) {
+            total += to_float((*all)[member][i]);
+          }
+          sum[i] = to_bf16(total);
+        }
+      } else {
+        for (std::size_t member = 1; member < all->size(); ++member) {
+          runtime::combine(sum, std::span<const Element>((*all)[member]), reduction);
+        }
       }
       std::copy(sum.begin() + static_cast<std::ptrdiff_t>(first),
                 sum.begin() + static_cast<std::ptrdiff_t>(last), values + first);

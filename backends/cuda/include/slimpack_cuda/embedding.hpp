@@ -24,8 +24,8 @@ void embedding_forward(DeviceSpan<Bf16> out, DeviceSpan<const Bf16> table,
                        DeviceSpan<const std::int32_t> tokens, std::int64_t vocab,
                        std::int64_t hidden, StreamView stream);
 
-/// dtable[token] += the sum of its rows of `dout`, in an order that depends on their number alone:
-/// two runs give the same bits.
+/// dtable[token] += the sum of its rows of `dout`, which may have others too, in an order that
+/// depends on their number alone: two runs give the same bits.
 void embedding_backward(DeviceSpan<float> dtable, DeviceSpan<const Bf16> dout,
                         const DeviceTokenRows& order, std::int64_t vocab, std::int64_t hidden,
                         StreamView stream);

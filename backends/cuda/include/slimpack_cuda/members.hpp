@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "slimpack_cuda/bf16.hpp"
 #include "slimpack_cuda/device.hpp"
 
 namespace slimpack::cuda {
@@ -22,6 +23,9 @@ inline constexpr std::size_t kMostMembers = 64;
 void sum_members(std::span<const DeviceSpan<float>> members, StreamView stream,
                  std::optional<std::size_t> only = std::nullopt);
 void sum_members(std::span<const DeviceSpan<double>> members, StreamView stream,
+                 std::optional<std::size_t> only = std::nullopt);
+/// The same of bf16: added up in fp32, rounded once.
+void sum_members(std::span<const DeviceSpan<Bf16>> members, StreamView stream,
                  std::optional<std::size_t> only = std::nullopt);
 void largest_of_members(std::span<const DeviceSpan<float>> members, StreamView stream,
                         std::optional<std::size_t> only = std::nullopt);

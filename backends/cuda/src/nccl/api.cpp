@@ -90,7 +90,7 @@ class Nccl : public NcclApi {
   }
   void reduce_scatter(Comm comm, void* values, std::size_t part, Number number,
                       StreamView stream) override {
-    const std::size_t bytes = part * (number == Number::f32 ? 4 : 8);
+    const std::size_t bytes = part * bytes_of(number);
     check(ncclReduceScatter(values, part_of(comm, values, bytes), part, type_of(number), ncclSum,
                             comm, stream.get()),
           "ncclReduceScatter", comm);
@@ -108,6 +108,7 @@ class Nccl : public NcclApi {
 
  private:
   static ncclDataType_t type_of(Number number) {
+    if (number == Number::bf16) return ncclBfloat16;
     return number == Number::f32 ? ncclFloat32 : ncclFloat64;
   }
   /// This member's place among parts of so many bytes.

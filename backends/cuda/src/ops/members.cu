@@ -49,6 +49,10 @@ void sum_members(std::span<const DeviceSpan<double>> members, StreamView stream,
                  std::optional<std::size_t> only) {
   launch_members<false>(members, stream, only);
 }
+void sum_members(std::span<const DeviceSpan<Bf16>> members, StreamView stream,
+                 std::optional<std::size_t> only) {
+  launch_members<false>(members, stream, only);
+}
 void largest_of_members(std::span<const DeviceSpan<float>> members, StreamView stream,
                         std::optional<std::size_t> only) {
   launch_members<true>(members, stream, only);

@@ -93,8 +93,8 @@ void embedding_backward(DeviceSpan<float> dtable, DeviceSpan<const Bf16> dout,
           "embedding_backward: hidden must be a positive multiple of 8", hidden);
   detail::require_shape(order.rows.size, hidden, "embedding_backward: rows must be >= 0");
   detail::require_size(dtable, vocab * hidden, "embedding_backward: dtable is not vocab * hidden");
-  detail::require_size(dout, order.rows.size * hidden,
-                       "embedding_backward: dout is not rows * hidden");
+  require(dout.size % hidden == 0 && dout.size >= order.rows.size * hidden,
+          "embedding_backward: dout is not whole rows, as many as are summed", dout.size);
   require(order.tokens.size <= order.rows.size,
           "embedding_backward: there are more distinct tokens than rows", order.tokens.size);
   detail::require_size(order.begin, order.tokens.size + 1,

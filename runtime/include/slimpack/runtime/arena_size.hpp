@@ -61,13 +61,16 @@ class ReplayDevice {
     std::size_t place_, bytes_;
   };
 
-  ReplayDevice(const ElementBytes& size, std::size_t alignment)
-      : size_(size), places_(Bytes{std::numeric_limits<std::int64_t>::max() / 2}, alignment) {}
+  ReplayDevice(const ElementBytes& size, std::size_t alignment, std::size_t behind)
+      : size_(size),
+        behind_(behind),
+        places_(Bytes{std::numeric_limits<std::int64_t>::max() / 2}, alignment) {}
 
   [[nodiscard]] ElementBytes element_bytes() const noexcept { return size_; }
   [[nodiscard]] StaticBytes static_bytes() const noexcept { return {}; }
   [[nodiscard]] Buffer allocate(Bytes bytes) {
-    Buffer buffer(places_, static_cast<std::size_t>(bytes.value));
+    const auto size = static_cast<std::size_t>(bytes.value);
+    Buffer buffer(places_, size == 0 ? 0 : size + behind_);
     taken_.push_back(buffer.place());
     return buffer;
   }
@@ -90,6 +93,7 @@ class ReplayDevice {
 
  private:
   ElementBytes size_;
+  std::size_t behind_;
   BufferPlaces places_;
   std::vector<std::size_t> taken_;
 };
@@ -108,10 +112,11 @@ struct ReplayLink {
 };
 
 inline BufferLayout replay(const Plan& plan, const Program& program, std::size_t device,
-                           const ElementBytes& size, std::size_t alignment, bool at_once) {
+                           const ElementBytes& size, std::size_t alignment, bool at_once,
+                           std::size_t behind = 0) {
   const StepData data;
   const MemoryObserver observer;
-  ReplayDevice replay(size, alignment);
+  ReplayDevice replay(size, alignment, behind);
   ReplayLink link{at_once};
   (void)DeviceRun<ReplayDevice, ReplayLink>(plan, program, data, device, replay, link, observer)
       .run();
@@ -121,14 +126,15 @@ inline BufferLayout replay(const Plan& plan, const Program& program, std::size_t
 }  // namespace detail
 
 /// Where the buffers of device `device` (`device_number`) lie, each at a multiple of
-/// `alignment`, weights, gradients and optimizer state apart. A send's buffer has its place until
+/// `alignment` and with `behind` bytes that no other one has behind it, weights, gradients and
+/// optimizer state apart. A send's buffer has its place until
 /// `max_in_flight` or the step's end makes the device wait for it: no send ends later, so that
 /// buffers that are in use at one time never overlap, whenever sends end. Throws as run_step where
 /// the device's order is impossible. O(units x buffers).
 [[nodiscard]] inline BufferLayout buffer_layout(const Plan& plan, const Program& program,
                                                 std::size_t device, const ElementBytes& size,
-                                                std::size_t alignment) {
-  return detail::replay(plan, program, device, size, alignment, false);
+                                                std::size_t alignment, std::size_t behind = 0) {
+  return detail::replay(plan, program, device, size, alignment, false, behind);
 }
 
 /// Bytes of an arena with which a device runs the plan that finds places as it goes (BufferPlaces).

@@ -16,13 +16,6 @@
 
 namespace slimpack::runtime {
 
-/// Throws InvalidInput, in the name of `what`, unless the plan has no tensor parallelism: for
-/// backends and transports that do not execute it.
-inline void require_no_tensor_parallelism(const Plan& plan, const std::string& what) {
-  require(plan.parallel.tp == 1, what + ": parallel.tp must be 1, other degrees are not executed",
-          plan.parallel.tp);
-}
-
 /// Throws InvalidInput if a plan cannot be executed at all: tensor parallelism that does not divide
 /// the model or is of version 1, whose memory has no room for whole rows, or tables of stages,
 /// devices, groups and samples that do not fit together.

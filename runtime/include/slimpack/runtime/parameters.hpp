@@ -28,6 +28,15 @@ struct TensorShape {
   std::int64_t cols = 0;  ///< inputs; of the embedding the hidden width
 };
 
+/// What one of `devices` tensor-parallel devices has of a model's layers: its part of the heads and
+/// of ffn. Hidden states are as wide as the model's; of their rows it has its own (`TensorRows`).
+[[nodiscard]] inline ModelShape part_of(ModelShape model, std::int64_t devices) {
+  model.heads /= devices;
+  model.kv_heads /= devices;
+  model.ffn /= devices;
+  return model;
+}
+
 /// Name of the embedding, vocabulary x hidden; with tied embeddings the head's table too.
 inline constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 /// Name of the gain of the norm behind the last layer.

@@ -177,8 +177,10 @@ class BasicThreadTransport {
                    });
   }
 
-  /// Leaves the sum of all members in the [first, last) of each.
-  template <std::floating_point Element>
+  /// Leaves the sum of all members in the [first, last) of each, of any type that the mover adds
+  /// up.
+  template <class Element>
+    requires std::is_trivially_copyable_v<Element>
   void reduce_scatter(const ProcessGroup& process_group, std::span<Element> values,
                       std::size_t first, std::size_t last) {
     require(first <= last && last <= values.size(), "transport: reduce_scatter past the end",

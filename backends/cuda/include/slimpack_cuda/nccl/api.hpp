@@ -30,7 +30,12 @@ using Id = std::array<char, 128>;
 using Comm = ncclComm*;
 
 /// Type of the numbers that are summed.
-enum class Number : std::uint8_t { f32, f64 };
+enum class Number : std::uint8_t { f32, f64, bf16 };
+
+/// Bytes of a number.
+[[nodiscard]] constexpr std::size_t bytes_of(Number number) noexcept {
+  return number == Number::bf16 ? 2 : number == Number::f32 ? 4 : 8;
+}
 
 /// One process' NCCL. Communicators do not block: after `join`, after each operation outside of a
 /// group and after `group_end`, `settled` must have said true of each communicator concerned before

@@ -17,8 +17,10 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/runtime/process_groups.hpp"
 #include "slimpack/runtime/program.hpp"
 #include "slimpack/runtime/transport.hpp"
+#include "slimpack_cuda/bf16.hpp"
 #include "slimpack_cuda/device.hpp"
 #include "slimpack_cuda/nccl/api.hpp"
 #include "slimpack_cuda/nccl/communicators.hpp"
@@ -56,9 +58,16 @@ using Parts = std::vector<std::pair<std::size_t, std::size_t>>;
   return parts;
 }
 
-/// One rank's end. It lives over all steps of a run and is used by one thread; rank and position in
-/// `Plan::schedule` are the same number. Every call means "in the order of the device's compute
-/// stream": the host waits for nothing but NCCL's own beginnings, and for the device in
+/// Elements of each member in a piece.
+[[nodiscard]] inline Parts parts_in(const runtime::ShardPiece& piece, std::size_t members) {
+  Parts parts;
+  for (std::size_t member = 0; member < members; ++member) parts.push_back(piece.of(member));
+  return parts;
+}
+
+/// One rank's end. It lives over all steps of a run and is used by one thread; rank and
+/// device (`device_number`) are the same number. Every call means "in the order of the device's
+/// compute stream": the host waits for nothing but NCCL's own beginnings, and for the device in
 /// `await_device` alone. Each communicator has a stream of its own; the compute stream waits for
 /// what a process group does there at once, for a ring or a gathering when that is ended. What is
 /// issued, and when, follows from the plan (StepOrder), so that neither hosts nor devices can wait
@@ -77,24 +86,31 @@ class NcclTransport {
   void begin_step(const Plan& plan, const runtime::Program& program) {
     std::vector<runtime::Channel> channels;
     for (const runtime::ChannelWork& work : program.channels) channels.push_back(work.channel);
-    begin_step(order_of(plan, program), std::move(channels), communicators_of(plan),
-               static_cast<std::size_t>(plan.parallel.pp), plan.max_in_flight);
+    begin_step(order_of(plan, program), std::move(channels), communicators_of(plan), plan.parallel,
+               plan.max_in_flight);
   }
 
-  /// The same for any order of a plan with `stages` stages a data-parallel rank. `channels` are
-  /// those that turns of the order count in. Throws InvalidInput also unless max_in_flight >= 1.
+  /// The same for any order of a plan of such degrees. `channels` are those that turns of the order
+  /// count in. Throws InvalidInput also unless max_in_flight >= 1.
   void begin_step(StepOrder order, std::vector<runtime::Channel> channels,
-                  std::span<const CommunicatorKey> communicators, std::size_t stages,
+                  std::span<const CommunicatorKey> communicators, const Parallel& parallel,
                   std::int32_t max_in_flight) {
+    const auto parts = static_cast<std::size_t>(parallel.tp);
     require(max_in_flight >= 1, "NcclTransport: window must be >= 1", max_in_flight);
-    require(control_.rank() < order.devices.size(),
+    require(control_.rank() < order.devices.size() * parts,
             "NcclTransport: ranks must be devices of the plan",
             static_cast<std::int64_t>(control_.rank()));
+    // Tensor-parallel devices have one order, each with devices and channels of its own part.
+    const std::size_t part = control_.rank() % parts;
+    for (StepSum& sum : order.sums) {
+      for (std::size_t& member : sum.members) member = member * parts + part;
+    }
+    for (runtime::Channel& channel : channels) channel.tp = static_cast<std::int32_t>(part);
     communicators_.make(communicators);
-    turns_ = std::move(order.devices[control_.rank()]);
+    turns_ = std::move(order.devices[control_.rank() / parts]);
     step_sums_ = std::move(order.sums);
     names_ = std::move(channels);
-    stages_ = stages;
+    parallel_ = parallel;
     max_in_flight_ = static_cast<std::size_t>(max_in_flight);
     next_ = unit_ = 0;
     channels_.clear();
@@ -247,13 +263,20 @@ class NcclTransport {
     });
   }
 
-  /// NCCL's own wants equal parts, which rows of tokens are not: all members get all sums.
-  template <std::floating_point Element>
+  /// Parts must be those of `parts_of`.
+  template <class Element>
+    requires std::floating_point<Element> || std::same_as<Element, Bf16>
   void reduce_scatter(const runtime::ProcessGroup& process_group, std::span<Element> values,
                       std::size_t first, std::size_t last) {
-    require(first <= last && last <= values.size(), "transport: reduce_scatter past the end",
-            static_cast<std::int64_t>(last));
-    all_reduce(process_group, values, runtime::Reduction::sum);
+    const std::size_t members = process_group.members.size();
+    const auto parts = parts_of(members, process_group.self, values.size(), first, last);
+    if (members == 1 || values.empty()) return;
+    const Member& member =
+        communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
+    at_once(member, [&](StreamView stream) {
+      scatter(member, reinterpret_cast<std::byte*>(values.data()), number<Element>(), parts,
+              stream);
+    });
   }
 
   /// Parts must be those of `parts_of`.
@@ -288,10 +311,7 @@ class NcclTransport {
         communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
     beside(member, gathers_, [&](StreamView stream) {
       for (const runtime::ShardPiece& piece : shard_layout.pieces()) {
-        Parts parts;
-        for (std::size_t root = 0; root < shard_layout.members; ++root)
-          parts.push_back(piece.of(root));
-        gather(member, values, parts, stream);
+        gather(member, values, parts_in(piece, shard_layout.members), stream);
       }
     });
   }
@@ -358,9 +378,10 @@ class NcclTransport {
     bool issued = false;
   };
 
-  template <std::floating_point Element>
+  template <class Element>
   [[nodiscard]] static constexpr Number number() {
-    static_assert(sizeof(Element) == 4 || sizeof(Element) == 8);
+    if constexpr (std::same_as<Element, Bf16>) return Number::bf16;
+    static_assert(std::same_as<Element, Bf16> || sizeof(Element) == 4 || sizeof(Element) == 8);
     return sizeof(Element) == 4 ? Number::f32 : Number::f64;
   }
   [[nodiscard]] static std::string early(const char* what, std::size_t number) {
@@ -456,7 +477,8 @@ class NcclTransport {
 
   [[nodiscard]] Member& link_of(const runtime::Channel& channel) {
     const auto device = [&](std::int32_t stage) {
-      return static_cast<std::size_t>(channel.dp) * stages_ + static_cast<std::size_t>(stage);
+      return runtime::StageProcessGroups{parallel_, channel.dp, stage, channel.tp}.device_at(
+          channel.dp, stage);
     };
     const bool down = channel.direction == runtime::Direction::down;
     return communicators_.at({down ? CommunicatorKey::Use::down : CommunicatorKey::Use::up,
@@ -511,8 +533,10 @@ class NcclTransport {
     const Member& member = communicators_.at({CommunicatorKey::Use::sum, key.members});
     sum.event.make_wait(member.stream->view());
     if (sum.shard_layout) {
-      for (const runtime::ShardPiece& piece : sum.shard_layout->pieces())
-        scatter(member, sum, piece);
+      for (const runtime::ShardPiece& piece : sum.shard_layout->pieces()) {
+        scatter(member, sum.values, sum.number, parts_in(piece, sum.shard_layout->members),
+                member.stream->view());
+      }
     } else {
       const std::size_t most = std::max<std::size_t>(1, bucket_ / sum.element);
       for (std::size_t i = 0; i < sum.count; i += most) {
@@ -526,20 +550,20 @@ class NcclTransport {
     sum.issued = true;
   }
 
-  void scatter(const Member& member, const Sum& sum, const runtime::ShardPiece& piece) {
-    const StreamView stream = member.stream->view();
-    const std::size_t members = sum.shard_layout->members;
+  /// Each member gets the sums of its own part, in the order of members.
+  void scatter(const Member& member, std::byte* values, Number number, const Parts& parts,
+               StreamView stream) {
+    const std::size_t begin = parts.front().first, part = parts.front().second - begin;
+    const auto at = [&](std::size_t place) { return values + place * bytes_of(number); };
     communicators_.issue(member, [&](NcclApi& api) {
-      if (piece.even(members)) {
-        return api.reduce_scatter(member.comm, sum.values + piece.begin * sum.element, piece.part,
-                                  sum.number, stream);
+      if (part * parts.size() == parts.back().second - begin) {
+        return api.reduce_scatter(member.comm, at(begin), part, number, stream);
       }
       api.group_begin();
-      for (std::size_t root = 0; root < members; ++root) {
-        const auto [first, last] = piece.of(root);
+      for (std::size_t root = 0; root < parts.size(); ++root) {
+        const auto [first, last] = parts[root];
         if (first == last) continue;
-        api.reduce(member.comm, sum.values + first * sum.element, last - first, sum.number, root,
-                   stream);
+        api.reduce(member.comm, at(first), last - first, number, root, stream);
       }
       api.group_end();
     });
@@ -555,7 +579,8 @@ class NcclTransport {
   std::vector<Turn> turns_;
   std::vector<StepSum> step_sums_;
   std::vector<runtime::Channel> names_;
-  std::size_t stages_ = 1, max_in_flight_ = 1, next_ = 0, unit_ = 0;
+  Parallel parallel_;
+  std::size_t max_in_flight_ = 1, next_ = 0, unit_ = 0;
   std::map<runtime::Channel, ChannelState> channels_;
   std::map<StepSum, Sum> sums_;
 };

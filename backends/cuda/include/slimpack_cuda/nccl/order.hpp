@@ -31,7 +31,7 @@ namespace slimpack::cuda::nccl {
 struct CommunicatorKey {
   enum class Use : std::uint8_t { down, up, process_group, sum };
   Use use = Use::process_group;
-  std::vector<std::size_t> members;  ///< positions in `Plan::schedule`
+  std::vector<std::size_t> members;  ///< numbers of devices (`device_number`)
   friend auto operator<=>(const CommunicatorKey&, const CommunicatorKey&) = default;
 };
 
@@ -60,9 +60,11 @@ struct StepSum {
 /// that it needs, and both its ends are next in their devices' queues. Units of a context-parallel
 /// group, and of a sharded head, are one for all their devices, and so are the parts between which
 /// they pass layers: where not all of them release, sums of layers are issued behind the unit.
+/// Tensor-parallel devices of a rank and stage are one here: they run every unit in step, so each
+/// of them has this order, and messages and sums with the devices of its own part.
 struct StepOrder {
-  std::vector<std::vector<Turn>> devices;
-  std::vector<StepSum> sums;
+  std::vector<std::vector<Turn>> devices;  ///< as in `Plan::schedule`
+  std::vector<StepSum> sums;               ///< members are positions in `Plan::schedule`
 };
 
 namespace detail {
@@ -74,6 +76,7 @@ class OrderRun {
   OrderRun(const Plan& plan, const runtime::Program& program)
       : plan_(plan),
         program_(program),
+        parallel_(alone(plan.parallel)),
         devices_(program.devices.size()),
         channels_(program.channels.size()) {
     for (std::size_t place = 0; place < channels_.size(); ++place) {
@@ -88,7 +91,7 @@ class OrderRun {
     for (std::size_t place = 0; place < devices_.size(); ++place) {
       const runtime::DeviceProgram& own = program.devices[place];
       devices_[place].buckets = runtime::BucketQueue(
-          runtime::buckets_of(plan.model, plan.stages, {plan.parallel, own.dp, own.pp},
+          runtime::buckets_of(plan.model, plan.stages, {parallel_, own.dp, own.pp},
                               layouts[static_cast<std::size_t>(own.pp)]));
       devices_[place].buckets.begin_step();
     }
@@ -132,6 +135,11 @@ class OrderRun {
 
  private:
   using Time = std::int64_t;
+  /// The degrees without tensor parallelism: devices are numbered as in `Plan::schedule`.
+  [[nodiscard]] static Parallel alone(Parallel parallel) {
+    parallel.tp = 1;
+    return parallel;
+  }
   struct Event {
     Time time = 0;
     std::vector<std::pair<std::size_t, Turn>> turns;
@@ -217,7 +225,7 @@ class OrderRun {
         members.push_back(device_index(plan_, dp, own.pp));
       }
     } else if (work.unit.kind == UnitKind::head && plan_.parallel.head == LmHead::shard) {
-      members = runtime::StageProcessGroups{plan_.parallel, own.dp, own.pp}.stages().members;
+      members = runtime::StageProcessGroups{parallel_, own.dp, own.pp}.stages().members;
     } else {
       members = {place};
     }
@@ -348,6 +356,7 @@ class OrderRun {
 
   const Plan& plan_;
   const runtime::Program& program_;
+  Parallel parallel_;
   std::vector<Device> devices_;
   std::vector<Channel> channels_;
   std::deque<std::size_t> awake_;
@@ -363,12 +372,12 @@ class OrderRun {
 /// where the plan's units wait for each other for ever. O(n log n) in units and messages, times the
 /// ranks of a group.
 [[nodiscard]] inline StepOrder order_of(const Plan& plan, const runtime::Program& program) {
-  runtime::require_no_tensor_parallelism(plan, "NcclTransport");
   return detail::OrderRun(plan, program).run();
 }
 
 /// The communicators of a plan, in an order that all ranks agree on: those of its degrees first, so
-/// that later steps of a run add context-parallel groups at most. O(devices + groups x stages).
+/// that later steps of a run add context-parallel groups at most. O(devices + groups x stages x
+/// tp).
 [[nodiscard]] inline std::vector<CommunicatorKey> communicators_of(const Plan& plan) {
   const Parallel& parallel = plan.parallel;
   std::vector<CommunicatorKey> communicators;
@@ -377,31 +386,42 @@ class OrderRun {
     CommunicatorKey key{use, std::move(members)};
     if (key.members.size() > 1 && known.insert(key).second) communicators.push_back(key);
   };
-  for (std::int32_t dp = 0; dp < parallel.dp; ++dp) {
-    for (std::int32_t pp = 0; pp < parallel.pp && parallel.pp > 1; ++pp) {
-      const std::int32_t next = (pp + 1) % parallel.pp;
-      if (next == 0 && parallel.chunks == 1) continue;
-      const std::size_t here = device_index(plan, dp, pp), there = device_index(plan, dp, next);
-      add(CommunicatorKey::Use::down, {here, there});
-      add(CommunicatorKey::Use::up, {there, here});
+  const auto for_each_part = [&](std::int32_t dp, std::int32_t pp, const auto& visit) {
+    for (std::int32_t tp = 0; tp < parallel.tp; ++tp) {
+      visit(runtime::StageProcessGroups{parallel, dp, pp, tp});
     }
-    add(CommunicatorKey::Use::process_group,
-        runtime::StageProcessGroups{parallel, dp, 0}.stages().members);
+  };
+  for (std::int32_t dp = 0; dp < parallel.dp; ++dp) {
+    for (std::int32_t pp = 0; pp < parallel.pp; ++pp) {
+      const std::int32_t next = (pp + 1) % parallel.pp;
+      for_each_part(dp, pp, [&](const runtime::StageProcessGroups& process_groups) {
+        add(CommunicatorKey::Use::process_group, process_groups.tensor().members);
+        if (parallel.pp == 1 || (next == 0 && parallel.chunks == 1)) return;
+        const std::size_t here = process_groups.device_at(dp, pp);
+        const std::size_t there = process_groups.device_at(dp, next);
+        add(CommunicatorKey::Use::down, {here, there});
+        add(CommunicatorKey::Use::up, {there, here});
+      });
+    }
+    for_each_part(dp, 0, [&](const runtime::StageProcessGroups& process_groups) {
+      add(CommunicatorKey::Use::process_group, process_groups.stages().members);
+    });
   }
   for (std::int32_t pp = 0; pp < parallel.pp; ++pp) {
-    const runtime::StageProcessGroups process_groups{parallel, 0, pp};
-    add(CommunicatorKey::Use::process_group, process_groups.ranks().members);
-    add(CommunicatorKey::Use::sum, process_groups.ranks().members);
-    for (const runtime::TablePart& part :
-         process_groups.table_parts(plan.model, runtime::layout_of(plan, pp))) {
-      add(CommunicatorKey::Use::sum, part.process_group.members);
-    }
+    for_each_part(0, pp, [&](const runtime::StageProcessGroups& process_groups) {
+      add(CommunicatorKey::Use::process_group, process_groups.ranks().members);
+      add(CommunicatorKey::Use::sum, process_groups.ranks().members);
+      const auto layout = runtime::layout_of(plan, pp, process_groups.tp);
+      for (const runtime::TablePart& part : process_groups.table_parts(plan.model, layout)) {
+        add(CommunicatorKey::Use::sum, part.process_group.members);
+      }
+    });
   }
   for (const auto& ranks : plan.groups) {
     for (std::int32_t pp = 0; pp < parallel.pp; ++pp) {
-      std::vector<std::size_t> members;
-      for (const std::int32_t dp : ranks) members.push_back(device_index(plan, dp, pp));
-      add(CommunicatorKey::Use::process_group, std::move(members));
+      for_each_part(0, pp, [&](const runtime::StageProcessGroups& process_groups) {
+        add(CommunicatorKey::Use::process_group, process_groups.of_ranks(ranks, 0).members);
+      });
     }
   }
   return communicators;
@@ -409,11 +429,12 @@ class OrderRun {
 
 /// How many communicators a rank may be a member of, in plans whose context-parallel groups have
 /// sizes that divide one another: messages to both neighbours in both directions and, with chunks,
-/// from the last stage to the first; collectives and sums over ranks, the stages, a tied table, and
-/// a group of each size.
-[[nodiscard]] constexpr std::int64_t most_communicators(std::int32_t dp, std::int32_t pp) noexcept {
+/// from the last stage to the first; collectives and sums over ranks, the stages, a tied table, the
+/// tensor-parallel devices, and a group of each size.
+[[nodiscard]] constexpr std::int64_t most_communicators(std::int32_t dp, std::int32_t pp,
+                                                        std::int32_t tp) noexcept {
   const auto ranks = static_cast<std::uint32_t>(dp);
-  return (pp > 1 ? 8 : 0) + (dp > 1 ? 2 : 0) + std::bit_width(ranks) - 1;
+  return (pp > 1 ? 8 : 0) + (dp > 1 ? 2 : 0) + (tp > 1 ? 1 : 0) + std::bit_width(ranks) - 1;
 }
 
 }  // namespace slimpack::cuda::nccl

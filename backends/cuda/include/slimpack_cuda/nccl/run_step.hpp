@@ -27,7 +27,7 @@ template <class Device>
                                            const runtime::StepData& data, Device& backend,
                                            const runtime::MemoryObserver& observer = {}) {
   runtime::check_data(plan, data);
-  require(session.size() == program.devices.size(),
+  require(session.size() == program.device_count(),
           "run_step: ranks must be one a device of the plan",
           static_cast<std::int64_t>(session.size()));
   link.begin_step(plan, program);

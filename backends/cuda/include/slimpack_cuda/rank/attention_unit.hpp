@@ -197,6 +197,7 @@ class RankAttention {
     const Tokens most = largest_owned(shard.ranks, shard.block, begin, segment.slice.end);
     Carver buffers(exchange_);
     const auto current = buffers.take_bytes(most.value * row);
+    buffers.align();
     return {current, buffers.take_bytes(most.value * row)};
   }
   /// Begins to hand bytes [first, last) of each token of `rank` on, and to take those of the rank
@@ -330,12 +331,11 @@ class RankAttention {
         cp_shard_of(rank).between(segment.slice.begin, segment.slice.end).value;
     Carver rest(buffer);
     Queries queries;
+    if (backward) queries.dquery = rest.take<float>(count, q_);
     queries.query = rest.take<Bf16>(count, q_);
     (backward ? queries.dattention : queries.attention) = rest.take<Bf16>(count, q_);
     queries.log_sum = rest.take<float>(count, heads_);
-    if (!backward) return queries;
-    queries.delta = rest.take<float>(count, heads_);
-    queries.dquery = rest.take<float>(count, q_);
+    if (backward) queries.delta = rest.take<float>(count, heads_);
     return queries;
   }
   /// The rows of a piece among its rank's rows of the slice.
@@ -389,7 +389,7 @@ class RankAttention {
   void backward_queries(std::size_t i, std::int64_t layer, const BackwardRows& rows,
                         Link& link) const {
     const runtime::SegmentMemory& segment = places_.call.segments[i];
-    const std::int64_t fixed = 2 * q_ * 2 + 2 * heads_ * 4, row = fixed + q_ * 4;
+    const std::int64_t sums = q_ * 4, row = sums + 2 * q_ * 2 + 2 * heads_ * 4;
     Travelling buffers = travelling(segment, segment.slice.begin, row);
     std::int64_t rank = places_.call.shard.rank;
     const OwnKeys keys = own_keys(segment.kept, layer);
@@ -409,7 +409,7 @@ class RankAttention {
     for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
       const Queries current = queries_of(buffers.current, segment, rank, true);
       if (!comes_home(step)) {
-        begin_to_hand(buffers, segment, rank, segment.slice.begin, 0, fixed, link);
+        begin_to_hand(buffers, segment, rank, segment.slice.begin, sums, row, link);
       }
       attention_backward_partial(
           current.dquery, keys.dkey, keys.dvalue, current.query, keys.key, keys.value,
@@ -417,7 +417,7 @@ class RankAttention {
           tables_.ring[i].backward[static_cast<std::size_t>(step)].work(ring_, layer),
           places_.shape, path_, turns_for(rows, current.dquery), stream_);
       if (!comes_home(step)) link.end_ring();
-      begin_to_hand(buffers, segment, rank, segment.slice.begin, fixed, row, link);
+      begin_to_hand(buffers, segment, rank, segment.slice.begin, 0, sums, link);
       link.end_ring();
       take_over(buffers, rank);
     }

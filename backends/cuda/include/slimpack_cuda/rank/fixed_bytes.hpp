@@ -17,6 +17,7 @@
 #include "slimpack_cuda/norm.hpp"
 #include "slimpack_cuda/optimizer.hpp"
 #include "slimpack_cuda/rank/pack_tables.hpp"
+#include "slimpack_cuda/rank/row_groups.hpp"
 #include "slimpack_cuda/rank/weights.hpp"
 
 namespace slimpack::cuda {
@@ -65,9 +66,15 @@ inline constexpr std::int64_t kTableRounding = 16;
                                       1, page) +
             all.value * 4 + kTableRounding;
   }
-  // The pack's rows, tokens or targets, and the three tables of tokens' rows.
-  // Keys that are made again have a rotary table too, and attention's tables are up to three.
-  return 4 * (6 * rows + 2) + 6 * kTableRounding + 2 * (layers + 3) * kTableRounding +
+  // The pack's rows, tokens or targets, and the three tables of tokens' rows. Keys that are made
+  // again have a rotary table too, and attention's tables are up to three. With tensor parallelism
+  // places of rows, targets of as many rows of each device, and tokens group by group.
+  const std::int64_t devices = plan.parallel.tp;
+  const std::int64_t groups = rows / most_gathered(plan.memory.head_tile, devices) + 1;
+  const std::int64_t several =
+      devices == 1 ? 0
+                   : 4 * (rows + devices * part.share.value) + groups * (4 + 4 * kTableRounding);
+  return several + 4 * (6 * rows + 2) + 6 * kTableRounding + 2 * (layers + 3) * kTableRounding +
          (layers + 1) * (rows * static_cast<std::int64_t>(sizeof(RopeRow)) + kTableRounding) +
          attention_table_bytes(layers, pieces, rows, keys,
                                static_cast<std::int64_t>(part.segments.size()), page) +
@@ -76,17 +83,18 @@ inline constexpr std::int64_t kTableRounding = 16;
 
 }  // namespace detail
 
-/// Most bytes of the tables of a unit of the device.
+/// Most bytes of the tables of a unit of a device (`device_number`).
 [[nodiscard]] inline std::int64_t table_bytes(const Plan& plan, const runtime::Program& program,
                                               std::size_t device) {
   std::int64_t most = 0;
-  for (const runtime::UnitWork& work : program.devices[device].units) {
+  for (const runtime::UnitWork& work : program.of_device(device).units) {
     const bool head = work.unit.kind == UnitKind::head;
+    const bool weight = work.unit.kind == UnitKind::weight;
     const bool tables =
         head || work.unit.kind == UnitKind::forward || work.unit.kind == UnitKind::backward;
-    if (!tables) continue;
+    if (!tables && !(weight && plan.parallel.tp > 1)) continue;
     const std::int64_t layers =
-        head ? 0 : plan.stages[static_cast<std::size_t>(work.virtual_stage)].layers();
+        head || weight ? 0 : plan.stages[static_cast<std::size_t>(work.virtual_stage)].layers();
     most = std::max(most, detail::table_bytes(plan, program, work, layers));
   }
   return most;
@@ -109,12 +117,12 @@ inline constexpr std::int64_t kTableRounding = 16;
   // Each allocation takes up a multiple of 256 bytes; there are fewer than 16.
   constexpr std::int64_t kRounding = 16 * 256;
   const ModelShape& model = plan.model;
-  const DeviceSchedule& place = plan.schedule[device];
-  const runtime::ParameterLayout layout = runtime::layout_of(plan, place.pp);
-  const auto buckets =
-      runtime::buckets_of(model, plan.stages, {plan.parallel, place.dp, place.pp}, layout);
-  const std::int64_t sums =
-      norm_sums(owned_ranges(plan, buckets, layout.size(), place.dp, runtime::ShardLayout::kMost));
+  const runtime::StageProcessGroups place = place_of(plan, device);
+  const runtime::ParameterLayout layout = runtime::layout_of(plan, place.pp, place.tp);
+  const auto buckets = runtime::buckets_of(model, plan.stages, place, layout);
+  const auto ranges =
+      owned_ranges(plan, buckets, layout.size(), place.dp, runtime::ShardLayout::kMost);
+  const std::int64_t sums = norm_sums(counted_ranges(ranges, layout, place));
   const auto whole = static_cast<std::int64_t>(RankWeights::kWhole);
   return Bytes{kRounding + gemm_workspace + norm_workspace(model) * 4 +
                table_bytes(plan, program, device) + whole * model.hidden * (2 + 4) +

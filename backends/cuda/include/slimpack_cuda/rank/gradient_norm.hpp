@@ -18,8 +18,9 @@ class GradientNorm {
   /// The norm of a device whose gradients give so many sums of squares. Throws CudaError.
   explicit GradientNorm(std::int64_t sums) : sums_(sums), total_(1), clipping_(1), here_(1) {}
 
-  /// Queues the norm of all that is counted, which every stage of a rank has a part of, where it is
-  /// `sharded` every rank of a stage too, and its copy to the host.
+  /// Queues the norm of all that is counted, which every stage of a rank and each of its
+  /// tensor-parallel devices has a part of, where it is `sharded` every rank of a stage too, and
+  /// its copy to the host.
   template <class Link>
   void queue(std::span<const DeviceSpan<const float>> counted, bool sharded, double largest_norm,
              const runtime::StageProcessGroups& process_groups, Link& link, StreamView stream) {
@@ -30,6 +31,9 @@ class GradientNorm {
       count += more;
     }
     ordered_sum(total_.span(), sums_.span().subspan(0, count), stream);
+    if (process_groups.parallel.tp > 1) {
+      link.all_reduce(process_groups.tensor(), host_span(total_.span()), runtime::Reduction::sum);
+    }
     if (process_groups.parallel.pp > 1) {
       link.all_reduce(process_groups.stages(), host_span(total_.span()), runtime::Reduction::sum);
     }
@@ -43,11 +47,11 @@ class GradientNorm {
   /// The norm, once the device has done what was queued.
   [[nodiscard]] double value() const noexcept { return here_.span().front().norm; }
 
-  /// A barrier of all ranks and stages. A rank that has an error to tell of ends the step before.
+  /// A barrier of all devices. A rank that has an error to tell of ends the step before.
   template <class Link>
   void meet(const runtime::StageProcessGroups& process_groups, Link& link) {
     for (const runtime::ProcessGroup& process_group :
-         {process_groups.ranks(), process_groups.stages()}) {
+         {process_groups.ranks(), process_groups.stages(), process_groups.tensor()}) {
       link.all_reduce(process_group, host_span(total_.span()), runtime::Reduction::maximum);
     }
   }

@@ -51,14 +51,12 @@ class GradientSums {
   }
 
   /// Gradients of the weights that this rank updates, for the sum of the norm: where all ranks
-  /// update all, each data-parallel rank sums over its own stages. A tied table counts on stage 0
-  /// alone.
+  /// update all, each data-parallel rank sums over its own stages.
   [[nodiscard]] std::vector<DeviceSpan<const float>> counted(const RankWeights& weights) const {
-    const std::size_t skipped = process_groups_.pp == 0 ? 0 : weights.layout().table;
     std::vector<DeviceSpan<const float>> counted;
-    for (const OwnedRange& range : weights.ranges()) {
-      const std::size_t begin = std::max(range.begin, skipped);
-      if (begin < range.end) counted.push_back(part(weights.all_gradients(), begin, range.end));
+    for (const OwnedRange& range :
+         counted_ranges(weights.ranges(), weights.layout(), process_groups_)) {
+      counted.push_back(part(weights.all_gradients(), range.begin, range.end));
     }
     return counted;
   }
@@ -90,8 +88,16 @@ class GradientSums {
   [[nodiscard]] runtime::ShardLayout shard_layout(const runtime::Bucket& bucket) const {
     return layout_of(bucket, process_groups_.parallel.dp, most_);
   }
+  /// Tensor-parallel devices have added to the gradients of norms by their own rows, so they make
+  /// these equal first.
   template <class Link>
   void send(const runtime::Bucket& bucket, const RankWeights& weights, Link& link) const {
+    for (const runtime::HeldTensor& held : weights.layout().tensors) {
+      const bool within = held.offset >= bucket.begin && held.offset < bucket.begin + bucket.size;
+      if (process_groups_.parallel.tp == 1 || held.whole_rows != 1 || !within) continue;
+      link.all_reduce(process_groups_.tensor(), host_span(weights.gradients(held)),
+                      runtime::Reduction::sum);
+    }
     const std::span<float> values =
         host_span(part(weights.all_gradients(), bucket.begin, bucket.begin + bucket.size));
     const runtime::ShardLayout assigned = shard_layout(bucket);

@@ -5,9 +5,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "slimpack/plan/cp_shard.hpp"
+#include "slimpack/plan/tensor_rows.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack/runtime/memory_events.hpp"
 #include "slimpack/runtime/transport.hpp"
@@ -15,6 +19,8 @@
 #include "slimpack_cuda/elements.hpp"
 #include "slimpack_cuda/rank/layer.hpp"
 #include "slimpack_cuda/rank/memory.hpp"
+#include "slimpack_cuda/rank/pack_tables.hpp"
+#include "slimpack_cuda/rank/row_groups.hpp"
 #include "slimpack_cuda/rank/weights.hpp"
 #include "slimpack_cuda/rows.hpp"
 
@@ -30,14 +36,88 @@ struct VocabularyPart {
   [[nodiscard]] constexpr std::int64_t rest() const noexcept { return size % kWhole; }
 };
 
-/// Bytes that H needs for a token of a tile; docs/equations.md grants runtime::head_workspace.
-[[nodiscard]] constexpr std::int64_t head_row_bytes(const ModelShape& model,
-                                                    const VocabularyPart& part,
-                                                    std::int64_t stages) noexcept {
-  const std::int64_t sums = stages + (part.rest() > 0 ? 1 : 0);
-  return 3 * model.hidden * 2 + model.hidden * 4 +
-         2 * (part.whole() + (part.rest() > 0 ? VocabularyPart::kWhole : 0)) +
-         sums * static_cast<std::int64_t>(sizeof(LogitSum)) + 2 * 4;
+/// Bytes that H needs for each row of a device in a tile, where `devices` tensor-parallel ones and
+/// `stages` divide the vocabulary; docs/equations.md grants slimpack::head_row_bytes.
+[[nodiscard]] constexpr std::int64_t head_bytes_used(const ModelShape& model,
+                                                     const VocabularyPart& part,
+                                                     std::int64_t stages,
+                                                     std::int64_t devices) noexcept {
+  constexpr auto kSum = static_cast<std::int64_t>(sizeof(LogitSum));
+  const std::int64_t h = model.hidden, rest = part.rest() > 0 ? 1 : 0;
+  const std::int64_t gradients = 2 * h * devices + 4 * h;
+  const std::int64_t sums = devices * kSum * (std::max(stages, devices) + rest) + 12;
+  return 2 * h * devices + 2 * h + std::max(gradients, sums) +
+         devices * (2 * (part.whole() + rest * VocabularyPart::kWhole) + kSum + 4) + 4;
+}
+
+/// Rows of a tile: as many of each tensor-parallel device as of the one that has most, device by
+/// device; behind a device's own there are rows of zeros without targets.
+struct HeadTile {
+  std::int64_t first = 0, rows = 0;     ///< among those of all tiles
+  std::int64_t first_own = 0, own = 0;  ///< of this device, among its own rows of the blocks
+  std::int64_t padded = 0;              ///< rows of each device
+};
+
+/// The tiles of a H, and what each of their rows is.
+struct HeadRows {
+  std::vector<HeadTile> tiles;
+  std::vector<std::int32_t> pack_rows;  ///< by row of the tiles: that of the pack, or -1
+};
+
+/// Tiles of at most `most` rows of each device. Every device makes the same ones. O(rows).
+[[nodiscard]] inline HeadRows head_rows(std::span<const runtime::PieceMemory> pieces,
+                                        std::span<const BlockRows> blocks, const TensorRows& own,
+                                        Tokens rows, std::int64_t most) {
+  std::vector<std::vector<std::int32_t>> by_device(static_cast<std::size_t>(own.devices));
+  const std::vector<std::int32_t> owners = owners_of(pieces, blocks, own, rows);
+  std::vector<std::int32_t> order(owners.size());
+  for_each_piece(pieces, blocks,
+                 [&](const runtime::Piece& piece, std::int64_t first, std::int64_t row) {
+                   for (std::int64_t r = 0; r < piece.length().value; ++r) {
+                     order[static_cast<std::size_t>(first + r)] = to_table(row + r);
+                   }
+                 });
+  for (std::size_t row = 0; row < owners.size(); ++row) {
+    by_device[static_cast<std::size_t>(owners[row])].push_back(order[row]);
+  }
+  HeadRows made;
+  const auto size = [](const auto& list) { return static_cast<std::int64_t>(list.size()); };
+  std::int64_t largest = 0;
+  for (const auto& list : by_device) largest = std::max(largest, size(list));
+  const std::int64_t mine = size(by_device[static_cast<std::size_t>(own.device)]);
+  for (std::int64_t first = 0; first < largest; first += most) {
+    HeadTile& tile = made.tiles.emplace_back();
+    tile.padded = std::min(most, largest - first);
+    tile.first = size(made.pack_rows);
+    tile.rows = own.devices * tile.padded;
+    tile.first_own = std::min(first, mine);
+    tile.own = std::min(mine, first + tile.padded) - tile.first_own;
+    for (const auto& list : by_device) {
+      for (std::int64_t row = first; row < first + tile.padded; ++row) {
+        made.pack_rows.push_back(row < size(list) ? list[static_cast<std::size_t>(row)] : -1);
+      }
+    }
+  }
+  return made;
+}
+
+/// The targets of a H by the rows of its tiles.
+[[nodiscard]] inline std::vector<std::int32_t> targets_of(
+    std::span<const runtime::PieceMemory> pieces, const HeadRows& rows,
+    const runtime::StepData& data) {
+  std::vector<std::int32_t> of_pack, targets;
+  for (const runtime::PieceMemory& memory : pieces) {
+    const auto& sample = data.targets[index(memory.piece.sample)];
+    std::transform(
+        sample.begin() + memory.piece.begin.value, sample.begin() + memory.piece.end.value,
+        std::back_inserter(of_pack),
+        [](const std::optional<std::int32_t>& target) { return target.value_or(kNoTarget); });
+  }
+  targets.reserve(rows.pack_rows.size());
+  for (const std::int32_t row : rows.pack_rows) {
+    targets.push_back(row < 0 ? kNoTarget : of_pack[static_cast<std::size_t>(row)]);
+  }
+  return targets;
 }
 
 /// What H of one call works on.
@@ -48,10 +128,10 @@ struct HeadWork {
   DeviceSpan<float> gradients;     ///< of the part and of what follows up to whole kWhole rows
   DeviceSpan<const Bf16> norm;     ///< final norm; the last stage alone has this and what follows
   DeviceSpan<float> norm_gradient;
-  DeviceSpan<const Bf16> hidden;           ///< rows of the pack
+  DeviceSpan<const Bf16> hidden;           ///< own rows of the pack
   DeviceSpan<const std::int32_t> rows;     ///< of the pack by those of the blocks; none if alike
-  DeviceSpan<const std::int32_t> targets;  ///< by rows of the blocks, as everything else
-  std::span<float> losses;                 ///< pinned
+  DeviceSpan<const std::int32_t> targets;  ///< by rows of the tiles
+  std::span<float> losses;                 ///< pinned, by rows of the tiles
   float scale = 0;                         ///< of the gradients
   bool last = false;
 };
@@ -66,30 +146,46 @@ class RankHead {
         call_(call),
         blocks_(blocks),
         h_(model.hidden),
-        stages_(call.stages.members.size()) {}
+        stages_(call.stages.members.size()),
+        devices_(call.tensor.members.size()) {}
 
-  /// Loss and gradients of rows [first, first + rows). Every stage computes the logits of its part
-  /// of the vocabulary; the last one owns hidden states, losses and hidden gradients.
+  /// Loss and gradients of the rows of a tile. Every device computes the logits of its part of the
+  /// vocabulary; those of the last stage own hidden states, losses and hidden gradients, each of
+  /// its rows.
   template <class Link>
-  void tile(std::int64_t first, std::int64_t rows, Link& link) {
-    place(first, rows);
+  void tile(const HeadTile& tile, Link& link) {
+    place(tile);
     if (work_.last) normalise();
     if (sharded()) {
       // Pairs of bf16 travel as numbers of fp32: the same bits.
       link.broadcast(call_.stages, stages_ - 1,
-                     std::span(reinterpret_cast<float*>(normed_.data),
-                               static_cast<std::size_t>(normed_.size / 2)));
+                     std::span(reinterpret_cast<float*>(own_normed_.data),
+                               static_cast<std::size_t>(own_normed_.size / 2)));
     }
+    if (several()) link.all_gather(call_.tensor, host_span(normed_), own_begin(), own_end());
     sum_logits(link);
     make_gradients();
+    if (several()) {
+      link.reduce_scatter(call_.tensor, host_span(partial_), own_begin(), own_end());
+    }
     if (sharded()) {
-      link.all_reduce(call_.stages, host_span(dnormed_), runtime::Reduction::sum);
+      const DeviceSpan<float> sums = dnormed_.subspan(0, tile_.own * h_);
+      if (several()) convert(sums, rounded_, tools_.stream);
+      link.all_reduce(call_.stages, host_span(sums), runtime::Reduction::sum);
     }
     if (work_.last) hand_back();
   }
 
  private:
   [[nodiscard]] bool sharded() const noexcept { return stages_ > 1; }
+  [[nodiscard]] bool several() const noexcept { return devices_ > 1; }
+  /// Elements of the tile's rows that are the device's.
+  [[nodiscard]] std::size_t own_begin() const noexcept {
+    return call_.tensor.self * static_cast<std::size_t>(tile_.padded * h_);
+  }
+  [[nodiscard]] std::size_t own_end() const noexcept {
+    return (call_.tensor.self + 1) * static_cast<std::size_t>(tile_.padded * h_);
+  }
   [[nodiscard]] LinearShape shape(std::int64_t columns) const { return {rows_, h_, columns}; }
   [[nodiscard]] LogitShape whole_shape() const {
     const std::int64_t whole = work_.vocabulary.whole();
@@ -104,72 +200,95 @@ class RankHead {
     return work_.weights.subspan(0, work_.vocabulary.whole() * h_);
   }
 
-  void place(std::int64_t first, std::int64_t rows) {
-    first_ = first;
-    rows_ = rows;
+  void place(const HeadTile& tile) {
+    tile_ = tile;
+    rows_ = tile.rows;
     Carver workspace(call_.workspace);
-    normed_ = workspace.take<Bf16>(rows, h_);
-    dnormed_rounded_ = workspace.take<Bf16>(rows, h_);
-    gathered_ = workspace.take<Bf16>(rows, h_);
-    dnormed_ = workspace.take<float>(rows, h_);
-    logits_ = workspace.take<Bf16>(rows, work_.vocabulary.whole());
-    if (has_rest()) rest_logits_ = workspace.take<Bf16>(rows, VocabularyPart::kWhole);
-    all_sums_ = workspace.take<LogitSum>(static_cast<std::int64_t>(stages_), rows);
-    if (has_rest()) rest_sums_ = workspace.take<LogitSum>(rows, 1);
-    inverse_ = workspace.take<float>(rows, 1);
-    losses_ = workspace.take<float>(rows, 1);
-    targets_ = work_.targets.subspan(first, rows);
+    normed_ = workspace.take<Bf16>(rows_, h_);
+    own_normed_ = normed_.subspan(static_cast<std::int64_t>(own_begin()), tile.padded * h_);
+    gathered_ = workspace.take<Bf16>(tile.padded, h_);
+    // Sums of logits are done with before their gradients come to be.
+    const auto devices = static_cast<std::int64_t>(devices_);
+    const auto shards = static_cast<std::int64_t>(std::max(stages_, devices_));
+    const std::int64_t sums = rows_ * (shards + (has_rest() ? 1 : 0));
+    const std::int64_t whole = several() ? devices : 1;
+    const std::span<std::byte> shared = workspace.take_bytes(std::max(
+        tile.padded * h_ * (2 * whole + 4), sums * static_cast<std::int64_t>(sizeof(LogitSum))));
+    workspace.align();
+    Carver gradients(shared);
+    dnormed_ = gradients.take<float>(tile.padded, h_);
+    partial_ = gradients.take<Bf16>(whole * tile.padded, h_);
+    rounded_ = rows_at(partial_, several() ? static_cast<std::int64_t>(own_begin()) / h_ : 0,
+                       tile.own, h_);
+    Carver shards_of(shared);
+    all_sums_ = shards_of.take<LogitSum>(shards, rows_);
+    if (has_rest()) rest_sums_ = shards_of.take<LogitSum>(rows_, 1);
+    logits_ = workspace.take<Bf16>(rows_, work_.vocabulary.whole());
+    if (has_rest()) rest_logits_ = workspace.take<Bf16>(rows_, VocabularyPart::kWhole);
+    sums_ = workspace.take<LogitSum>(rows_, 1);
+    inverse_ = workspace.take<float>(tile.padded, 1);
+    losses_ = workspace.take<float>(rows_, 1);
+    targets_ = work_.targets.subspan(tile.first, rows_);
   }
 
   void normalise() {
-    hidden_ = work_.rows.size == 0 ? work_.hidden.subspan(first_ * h_, rows_ * h_) : gathered_;
+    const DeviceSpan<Bf16> mine = gathered_.subspan(0, tile_.own * h_);
+    hidden_ = work_.rows.size == 0 ? rows_at(work_.hidden, tile_.first_own, tile_.own, h_) : mine;
     if (work_.rows.size > 0) {
-      gather_rows(gathered_, work_.hidden, work_.rows.subspan(first_, rows_), {rows_, h_},
-                  tools_.stream);
+      gather_rows(mine, work_.hidden, work_.rows.subspan(tile_.first_own, tile_.own),
+                  {tile_.own, h_}, tools_.stream);
     }
-    rms_norm_forward(normed_, inverse_, hidden_, work_.norm, {rows_, h_},
-                     static_cast<float>(model_.norm_eps), tools_.stream);
+    rms_norm_forward(own_normed_.subspan(0, tile_.own * h_), inverse_.subspan(0, tile_.own),
+                     hidden_, work_.norm, {tile_.own, h_}, static_cast<float>(model_.norm_eps),
+                     tools_.stream);
+    fill_zeros(rows_at(own_normed_, tile_.own, tile_.padded - tile_.own, h_), tools_.stream);
   }
 
   /// Logits, and their sums over the whole vocabulary: gathered, and combined in the order of
-  /// stages.
+  /// tensor-parallel devices, then of stages.
   template <class Link>
   void sum_logits(Link& link) {
-    const auto self = static_cast<std::int64_t>(call_.stages.self);
-    const DeviceSpan<LogitSum> mine = all_sums_.subspan(self * rows_, rows_);
     if (work_.vocabulary.whole() > 0) {
       tools_.gemm.forward(logits_, normed_, whole_weights(), shape(work_.vocabulary.whole()),
                           tools_.stream);
     }
-    logit_sums(mine, logits_, targets_, whole_shape(), tools_.stream);
+    logit_sums(sums_, logits_, targets_, whole_shape(), tools_.stream);
     if (has_rest()) {
       tools_.gemm.forward(rest_logits_, normed_, work_.rest, shape(VocabularyPart::kWhole),
                           tools_.stream);
       logit_sums(rest_sums_, rest_logits_, targets_, rest_shape(), tools_.stream);
-      merge_logit_sums(mine, rest_sums_, tools_.stream);
+      merge_logit_sums(sums_, rest_sums_, tools_.stream);
     }
-    sums_ = all_sums_.subspan(0, rows_);
-    if (!sharded()) return;
+    combine_sums(call_.tensor, link);
+    combine_sums(call_.stages, link);
+  }
+  template <class Link>
+  void combine_sums(const runtime::ProcessGroup& process_group, Link& link) {
+    const std::size_t members = process_group.members.size();
+    if (members == 1) return;
+    const auto part = [&](std::size_t member) {
+      return all_sums_.subspan(static_cast<std::int64_t>(member) * rows_, rows_);
+    };
+    copy(part(process_group.self), sums_, tools_.stream);
     constexpr std::size_t kNumbers = sizeof(LogitSum) / sizeof(float);
-    const std::size_t part = static_cast<std::size_t>(rows_) * kNumbers;
-    link.all_gather(call_.stages,
-                    std::span(reinterpret_cast<float*>(all_sums_.data), stages_ * part),
-                    call_.stages.self * part, (call_.stages.self + 1) * part);
-    for (std::size_t stage = 1; stage < stages_; ++stage) {
-      merge_logit_sums(sums_, all_sums_.subspan(static_cast<std::int64_t>(stage) * rows_, rows_),
-                       tools_.stream);
+    const std::size_t size = static_cast<std::size_t>(rows_) * kNumbers;
+    link.all_gather(process_group,
+                    std::span(reinterpret_cast<float*>(all_sums_.data), members * size),
+                    process_group.self * size, (process_group.self + 1) * size);
+    copy(sums_, part(0), tools_.stream);
+    for (std::size_t member = 1; member < members; ++member) {
+      merge_logit_sums(sums_, part(member), tools_.stream);
     }
   }
 
-  /// Gradients of the logits, of the projection, and of what it reads as far as this stage's rows
+  /// Gradients of the logits, of the projection, and of what it reads as far as this device's rows
   /// of the vocabulary contribute.
   void make_gradients() {
     const std::int64_t whole = work_.vocabulary.whole();
     Into into = Into::overwrite;
     if (whole > 0) {
       logit_gradients(logits_, sums_, targets_, whole_shape(), work_.scale, tools_.stream);
-      tools_.gemm.input_gradient(dnormed_, logits_, whole_weights(), shape(whole), into,
-                                 tools_.stream);
+      input_gradient(logits_, whole_weights(), whole, into);
       tools_.gemm.weight_gradient(work_.gradients.subspan(0, whole * h_), logits_, normed_,
                                   shape(whole), Into::add, tools_.stream);
       into = Into::add;
@@ -177,32 +296,43 @@ class RankHead {
     if (has_rest()) {
       constexpr std::int64_t kColumns = VocabularyPart::kWhole;
       logit_gradients(rest_logits_, sums_, targets_, rest_shape(), work_.scale, tools_.stream);
-      tools_.gemm.input_gradient(dnormed_, rest_logits_, work_.rest, shape(kColumns), into,
-                                 tools_.stream);
+      input_gradient(rest_logits_, work_.rest, kColumns, into);
       // Columns past the vocabulary are zero, and so is what they add to the rows behind it.
       tools_.gemm.weight_gradient(work_.gradients.subspan(whole * h_, kColumns * h_), rest_logits_,
                                   normed_, shape(kColumns), Into::add, tools_.stream);
+    }
+  }
+  void input_gradient(DeviceSpan<const Bf16> logits, DeviceSpan<const Bf16> weights,
+                      std::int64_t columns, Into into) {
+    if (several()) {
+      tools_.gemm.input_gradient(partial_, logits, weights, shape(columns), into, tools_.stream);
+    } else {
+      tools_.gemm.input_gradient(dnormed_, logits, weights, shape(columns), into, tools_.stream);
     }
   }
 
   /// Losses to the host, hidden gradients to the blocks.
   void hand_back() {
     cross_entropy_losses(losses_, sums_, targets_, tools_.stream);
-    copy_to_host(
-        work_.losses.subspan(static_cast<std::size_t>(first_), static_cast<std::size_t>(rows_)),
-        losses_, tools_.stream);
-    convert(dnormed_rounded_, dnormed_, tools_.stream);
+    copy_to_host(work_.losses.subspan(static_cast<std::size_t>(tile_.first),
+                                      static_cast<std::size_t>(rows_)),
+                 losses_, tools_.stream);
+    if (sharded() || !several()) {
+      convert(rounded_, dnormed_.subspan(0, tile_.own * h_), tools_.stream);
+    }
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       const BlockRows& block = blocks_[i];
-      const std::int64_t begin = std::max(first_, block.first);
-      const std::int64_t count = std::min(first_ + rows_, block.first + block.rows) - begin;
+      const std::int64_t begin = std::max(tile_.first_own, block.first_own);
+      const std::int64_t count =
+          std::min(tile_.first_own + tile_.own, block.first_own + block.own) - begin;
       if (count <= 0) continue;
-      rms_norm_backward(
-          rows_at(elements<Bf16>(call_.blocks[i].hidden_gradient), begin - block.first, count, h_),
-          work_.norm_gradient, tools_.norm_workspace,
-          rows_at(dnormed_rounded_, begin - first_, count, h_), {},
-          rows_at(hidden_, begin - first_, count, h_), work_.norm,
-          rows_at(inverse_, begin - first_, count, 1), {count, h_}, tools_.stream);
+      const std::int64_t within = begin - tile_.first_own;
+      rms_norm_backward(rows_at(elements<Bf16>(call_.blocks[i].hidden_gradient),
+                                begin - block.first_own, count, h_),
+                        work_.norm_gradient, tools_.norm_workspace,
+                        rows_at(rounded_, within, count, h_), {},
+                        rows_at(hidden_, within, count, h_), work_.norm,
+                        rows_at(inverse_, within, count, 1), {count, h_}, tools_.stream);
     }
   }
 
@@ -212,10 +342,13 @@ class RankHead {
   const runtime::HeadCall& call_;
   std::span<const BlockRows> blocks_;
   std::int64_t h_;
-  std::size_t stages_;
+  std::size_t stages_, devices_;
 
-  std::int64_t first_ = 0, rows_ = 0;
-  DeviceSpan<Bf16> normed_, dnormed_rounded_, gathered_, logits_, rest_logits_;
+  HeadTile tile_;
+  std::int64_t rows_ = 0;
+  DeviceSpan<Bf16> normed_, own_normed_, gathered_, logits_, rest_logits_;
+  DeviceSpan<Bf16> partial_;  ///< of several devices: gradients of `normed_`, a part of each sum
+  DeviceSpan<Bf16> rounded_;  ///< those of own rows
   DeviceSpan<const Bf16> hidden_;
   DeviceSpan<float> dnormed_, inverse_, losses_;
   DeviceSpan<LogitSum> all_sums_, sums_, rest_sums_;

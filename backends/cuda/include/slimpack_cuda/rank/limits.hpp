@@ -16,18 +16,19 @@
 
 namespace slimpack::cuda {
 
-/// The rows of the vocabulary that stage `pp` projects onto; none where it has no head.
+/// The rows of the vocabulary that device `tp` of stage `pp` projects onto; none where it has no
+/// head.
 [[nodiscard]] constexpr VocabularyPart vocabulary_part(const ModelShape& model,
-                                                       const Parallel& parallel,
-                                                       std::int32_t pp) noexcept {
-  if (parallel.head == LmHead::last) return {0, pp + 1 == parallel.pp ? model.vocab : 0};
-  const VocabularyShard shard = vocabulary_shard(model.vocab, pp, parallel.pp);
+                                                       const Parallel& parallel, std::int32_t pp,
+                                                       std::int32_t tp) noexcept {
+  const VocabularyShard shard = head_shard(model.vocab, parallel, pp, tp);
   return {shard.first, shard.size()};
 }
 
-/// Why a model cannot be computed with what docs/equations.md grants a unit, one sentence; nothing
-/// where it can.
-[[nodiscard]] inline std::optional<std::string> why_not_model(const ModelShape& model) {
+/// Why a model cannot be computed by so many tensor-parallel devices with what docs/equations.md
+/// grants a unit, one sentence; nothing where it can. They must divide heads, kv_heads and ffn.
+[[nodiscard]] inline std::optional<std::string> why_not_model(const ModelShape& model,
+                                                              std::int64_t devices = 1) {
   const auto wrong = [](const char* rule, std::int64_t value) {
     return std::string("RankDevice: ") + rule + ", got " + std::to_string(value);
   };
@@ -38,10 +39,13 @@ namespace slimpack::cuda {
     return wrong("hidden must be a multiple of 8 from 8 to 16384", model.hidden);
   }
   if (!whole(model.ffn, 8)) return wrong("ffn must be a positive multiple of 8", model.ffn);
+  if (!whole(model.ffn, 8 * devices)) {
+    return wrong("ffn must be a multiple of 8 on each tensor-parallel device", model.ffn / devices);
+  }
   if (!whole(model.head_dim, 16) || model.head_dim > 512) {
     return wrong("head_dim must be a multiple of 16 from 16 to 512", model.head_dim);
   }
-  if (!whole(model.heads, 4)) return wrong("heads must be a positive multiple of 4", model.heads);
+  if (model.heads < 1) return wrong("heads must be >= 1", model.heads);
   if (model.kv_heads < 1 || model.heads % model.kv_heads != 0) {
     return wrong("kv_heads must divide heads", model.kv_heads);
   }
@@ -53,6 +57,9 @@ namespace slimpack::cuda {
   }
   if (3 * model.ffn < 2 * model.key_width()) {
     return wrong("3 * ffn must be >= 2 * kv_heads * head_dim", 3 * model.ffn);
+  }
+  if (devices > 1 && model.ffn < model.key_width()) {
+    return wrong("tensor parallelism needs ffn >= kv_heads * head_dim", model.ffn);
   }
   if (model.vocab < 1) return wrong("vocab must be >= 1", model.vocab);
   return std::nullopt;
@@ -71,18 +78,21 @@ namespace slimpack::cuda {
 
 /// The same of a plan's model and partition.
 [[nodiscard]] inline std::optional<std::string> why_not_rank(const Plan& plan) {
-  if (auto why = why_not_model(plan.model)) return why;
-  const std::int64_t stages = plan.parallel.head == LmHead::shard ? plan.parallel.pp : 1;
-  for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
-    const VocabularyPart part = vocabulary_part(plan.model, plan.parallel, pp);
-    const bool heads = plan.parallel.head == LmHead::shard || pp + 1 == plan.parallel.pp;
-    if (!heads || head_row_bytes(plan.model, part, stages) <=
-                      head_token_bytes(plan.model, part.size, kRankElements)) {
-      continue;
+  const Parallel& parallel = plan.parallel;
+  if (auto why = why_not_model(plan.model, parallel.tp)) return why;
+  const std::int64_t stages = parallel.head == LmHead::shard ? parallel.pp : 1;
+  for (std::int32_t pp = 0; pp < parallel.pp; ++pp) {
+    const bool heads = parallel.head == LmHead::shard || pp + 1 == parallel.pp;
+    for (std::int32_t tp = 0; heads && tp < parallel.tp; ++tp) {
+      const VocabularyPart part = vocabulary_part(plan.model, parallel, pp, tp);
+      if (head_bytes_used(plan.model, part, stages, parallel.tp) <=
+          head_row_bytes(plan, pp, kRankElements)) {
+        continue;
+      }
+      return "RankDevice: the part of the vocabulary on stage " + std::to_string(pp) +
+             " is too small to be split over " + std::to_string(stages * parallel.tp) +
+             " devices, it has " + std::to_string(part.size) + " rows";
     }
-    return "RankDevice: the part of the vocabulary on stage " + std::to_string(pp) +
-           " is too small to be split over " + std::to_string(stages) + " stages, it has " +
-           std::to_string(part.size) + " rows";
   }
   return why_not_plan(plan);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -24,11 +25,21 @@ namespace slimpack::cuda {
 /// What a rank stores: bf16, statistics and accumulated gradients in fp32.
 inline constexpr ElementBytes kRankElements{2, 4, 4};
 
-/// Of the buffers of a rank: rows of queries, of keys and of keys' fp32 gradients begin at
-/// multiples of their size from the arena's base on, so that attention's tables can number them.
-[[nodiscard]] constexpr std::size_t rank_alignment(const ModelShape& model) noexcept {
-  const std::int64_t rows = std::lcm(2 * model.query_width(), 4 * model.key_width());
+/// Bytes that a matrix begins at a multiple of.
+inline constexpr std::size_t kMatrixAlignment = 16;
+
+/// Of the buffers of a rank that has `part` of a model (`runtime::part_of`): rows of queries, of
+/// keys and of keys' fp32 gradients begin at multiples of their size from the arena's base on, so
+/// that attention's tables can number them.
+[[nodiscard]] constexpr std::size_t rank_alignment(const ModelShape& part) noexcept {
+  const std::int64_t rows = std::lcm(2 * part.query_width(), 4 * part.key_width());
   return static_cast<std::size_t>(std::lcm(rows, std::int64_t{256}));
+}
+
+/// Bytes that a unit may use behind each of its buffers: log-sum-exps of a row are no multiple of
+/// kMatrixAlignment with every number of heads, and what comes behind them begins at one.
+[[nodiscard]] constexpr std::size_t bytes_behind(const ModelShape& part) noexcept {
+  return part.heads % 4 == 0 ? 0 : 4 * kMatrixAlignment;
 }
 
 /// Throws std::logic_error unless the value fits the tables.
@@ -115,7 +126,16 @@ struct ArenaBuffer {
 /// docs/equations.md grants it: a fault of this backend.
 class Carver {
  public:
-  explicit Carver(std::span<std::byte> all) : rest_(all) {}
+  /// `behind` bytes (bytes_behind) may be used past the end.
+  explicit Carver(std::span<std::byte> all, std::size_t behind = 0)
+      : rest_(all.data(), all.empty() ? 0 : all.size() + behind) {}
+
+  /// What is taken next begins at a multiple of kMatrixAlignment.
+  void align() {
+    const auto over = std::bit_cast<std::uintptr_t>(rest_.data()) % kMatrixAlignment;
+    if (over != 0)
+      static_cast<void>(take_bytes(static_cast<std::int64_t>(kMatrixAlignment - over)));
+  }
 
   template <class Element>
   [[nodiscard]] DeviceSpan<Element> take(std::int64_t rows, std::int64_t cols) {

@@ -13,6 +13,8 @@
 
 #include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/tensor_rows.hpp"
+#include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/runtime/backend.hpp"
 #include "slimpack_cuda/attention.hpp"
 #include "slimpack_cuda/attention_tables.hpp"
@@ -20,7 +22,9 @@
 #include "slimpack_cuda/embedding.hpp"
 #include "slimpack_cuda/rank/block_rows.hpp"
 #include "slimpack_cuda/rank/memory.hpp"
+#include "slimpack_cuda/rank/row_groups.hpp"
 #include "slimpack_cuda/rank/staging.hpp"
+#include "slimpack_cuda/rank/token_tables.hpp"
 #include "slimpack_cuda/rope_tables.hpp"
 #include "slimpack_cuda/row_tables.hpp"
 
@@ -72,9 +76,9 @@ struct PackPlaces {
   const UnitKeys& keys;
   std::span<const std::vector<BlockRows>> layers;  ///< of the stage
   const DeviceArena& arena;
-  const ModelShape& model;
-  Tokens page;           ///< of memory
-  AttentionShape shape;  ///< with attention's page
+  const ModelShape& model;  ///< what the device has of it
+  Tokens page;              ///< of memory
+  AttentionShape shape;     ///< with attention's page
   AttentionTiles tiles;
 
   [[nodiscard]] std::int64_t layer_count() const {
@@ -311,16 +315,34 @@ void for_each_piece(std::span<const runtime::PieceMemory> pieces, std::span<cons
   }
 }
 
-/// Rows of the pack by the rows of its blocks.
-[[nodiscard]] inline std::vector<std::int32_t> pack_rows(
-    std::span<const runtime::PieceMemory> pieces, std::span<const BlockRows> blocks, Tokens rows) {
-  std::vector<std::int32_t> table(static_cast<std::size_t>(rows.value));
-  for_each_piece(pieces, blocks,
-                 [&](const runtime::Piece& piece, std::int64_t first, std::int64_t row) {
-                   for (std::int64_t r = 0; r < piece.length().value; ++r) {
-                     table[static_cast<std::size_t>(first + r)] = to_table(row + r);
-                   }
-                 });
+/// The own rows of the pack by the own rows of its blocks.
+[[nodiscard]] inline std::vector<std::int32_t> own_pack_rows(
+    std::span<const runtime::PieceMemory> pieces, std::span<const BlockRows> blocks) {
+  std::vector<std::int32_t> table(static_cast<std::size_t>(own_rows(blocks)));
+  std::int64_t row = 0;
+  for (const runtime::PieceMemory& piece : pieces) {
+    const std::int64_t first = blocks[piece.block].first_own + piece.own_row.value;
+    for (std::int64_t r = 0; r < piece.own.value; ++r) {
+      table[static_cast<std::size_t>(first + r)] = to_table(row++);
+    }
+  }
+  return table;
+}
+/// The pack's row of each own row of its blocks.
+[[nodiscard]] inline std::vector<std::int32_t> pack_rows_of_own(
+    std::span<const runtime::PieceMemory> pieces, std::span<const BlockRows> blocks,
+    const TensorRows& own) {
+  std::vector<std::int32_t> table(static_cast<std::size_t>(own_rows(blocks)));
+  std::int64_t row = 0;
+  for (const runtime::PieceMemory& piece : pieces) {
+    auto into = static_cast<std::size_t>(blocks[piece.block].first_own + piece.own_row.value);
+    const std::int64_t holder = own.owner(piece.piece.sample, piece.piece.begin);
+    for (std::int64_t r = (own.device + own.devices - holder) % own.devices;
+         r < piece.piece.length().value; r += own.devices) {
+      table[into++] = to_table(row + r);
+    }
+    row += piece.piece.length().value;
+  }
   return table;
 }
 [[nodiscard]] inline bool is_in_order(std::span<const std::int32_t> rows) {
@@ -385,13 +407,12 @@ struct KeysAgain {
   for (const runtime::SegmentMemory& segment : places.call.segments) {
     if (segment.kept.pages) continue;
     for (const runtime::PieceMemory& piece : segment.pieces) {
-      const std::int64_t rows = piece.piece.length().value;
+      const std::int64_t rows = piece.piece.length().value, first = places.row_of(piece);
       const auto into = static_cast<std::int64_t>(again.rope.size());
-      if (!again.runs.empty() && again.runs.back().block == piece.block &&
-          again.runs.back().row + again.runs.back().rows == piece.row.value) {
+      if (!again.runs.empty() && again.runs.back().first + again.runs.back().rows == first) {
         again.runs.back().rows += rows;
       } else {
-        again.runs.push_back({piece.block, piece.row.value, into, rows});
+        again.runs.push_back({first, into, rows});
       }
       for (std::int64_t r = 0; r < rows; ++r) {
         again.rope.push_back(
@@ -416,36 +437,14 @@ struct KeysAgain {
   return tokens;
 }
 
-/// The targets of a call by the rows of its blocks.
-[[nodiscard]] inline std::vector<std::int32_t> targets_of(
-    std::span<const runtime::PieceMemory> pieces, std::span<const BlockRows> blocks, Tokens rows,
-    const runtime::StepData& data) {
-  std::vector<std::int32_t> targets(static_cast<std::size_t>(rows.value));
-  for_each_piece(
-      pieces, blocks, [&](const runtime::Piece& piece, std::int64_t first, std::int64_t) {
-        const auto& sample = data.targets[index(piece.sample)];
-        std::transform(sample.begin() + piece.begin.value, sample.begin() + piece.end.value,
-                       targets.begin() + first, [](const std::optional<std::int32_t>& target) {
-                         return target.value_or(kNoTarget);
-                       });
-      });
-  return targets;
-}
-
-/// TokenRows among the tables of a unit.
-struct TokenRowsPart {
-  TablePart<std::int32_t> tokens, begin, rows;
-  [[nodiscard]] DeviceTokenRows on(const TableRing& ring) const {
-    return {ring.span(tokens), ring.span(begin), ring.span(rows)};
-  }
-};
-
 /// All tables of an F or B.
 struct PackTables {
-  bool in_order = true;  ///< rows of the pack are those of its blocks
+  bool in_order = true;  ///< own rows of the pack are those of its blocks
   TablePart<std::int32_t> rows;
+  TablePart<std::int32_t> row_places;    ///< RowGroups::places
   TablePart<std::int32_t> tokens;        ///< F of the first virtual stage
   TokenRowsPart token_rows;              ///< B of the first virtual stage
+  std::vector<EmbeddedGroup> embedded;   ///< instead of both where there are several devices
   std::vector<TablePart<RopeRow>> rope;  ///< by layer
   std::vector<RowRun> again;             ///< B: rows whose keys and values it makes again
   TablePart<RopeRow> rope_again;
@@ -456,20 +455,24 @@ struct PackTables {
 /// `attends`: B computes attention's output again.
 [[nodiscard]] inline PackTables pack_tables(Tables& tables, const PackPlaces& places, Pass pass,
                                             bool attends, std::span<const BlockRows> blocks,
-                                            const runtime::StepData* tokens) {
+                                            const RowGroups& groups, const TokenTables& tokens) {
   const runtime::PackCall& call = places.call;
   PackTables made;
   const std::vector<runtime::PieceMemory> pieces = pieces_of(call);
-  const std::vector<std::int32_t> rows = pack_rows(pieces, blocks, call.rows);
+  const std::vector<std::int32_t> rows = own_pack_rows(pieces, blocks);
   made.in_order = is_in_order(rows);
   if (!made.in_order) made.rows = tables.add(rows);
-  if (tokens != nullptr && pass == Pass::forward) {
-    made.tokens = tables.add(tokens_of(pieces, blocks, call.rows, *tokens));
-  }
-  if (tokens != nullptr && pass == Pass::backward) {
-    const TokenRows order =
-        token_rows(tokens_of(pieces, blocks, call.rows, *tokens), places.model.vocab);
-    made.token_rows = {tables.add(order.tokens), tables.add(order.begin), tables.add(order.rows)};
+  if (groups.devices > 1) made.row_places = tables.add(groups.places);
+  if (tokens.data != nullptr) {
+    const std::vector<std::int32_t> ids = tokens_of(pieces, blocks, call.rows, *tokens.data);
+    for (const RowGroup& group : groups.groups) {
+      if (groups.devices == 1) break;
+      made.embedded.push_back(embedded_group(tables, pass, ids, groups, group, tokens.table));
+    }
+    if (groups.devices == 1 && pass == Pass::forward) made.tokens = tables.add(ids);
+    if (groups.devices == 1 && pass == Pass::backward) {
+      made.token_rows = add_token_rows(tables, token_rows(ids, tokens.table.size()));
+    }
   }
   if (places.layer_count() == 0) return made;
   for (std::int64_t layer = 0; layer < places.layer_count(); ++layer) {

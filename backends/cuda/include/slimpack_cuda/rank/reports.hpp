@@ -19,14 +19,18 @@ namespace slimpack::cuda {
 
 class RankReports {
  public:
-  /// Room for one number a row of every B of a step of the device, and of every H where it is one
-  /// of the last stage. No copy may be on its way. Throws CudaError.
+  /// Room for one number a row of every B of a step of a device (`device_number`), and of every H
+  /// where it is one of the last stage. No copy may be on its way. Throws CudaError.
   void reserve(const runtime::Program& program, std::size_t device, bool last) {
     std::int64_t rows = 0;
-    for (const runtime::UnitWork& work : program.devices[device].units) {
+    for (const runtime::UnitWork& work : program.of_device(device).units) {
       const bool reports =
           work.unit.kind == UnitKind::backward || (last && work.unit.kind == UnitKind::head);
-      if (reports) rows += program.packs[index(work.unit.pack)][work.rank].rows.value;
+      // H has as many rows of each tensor-parallel device as of the one that has most.
+      if (reports) {
+        rows +=
+            program.tensor_parallel * program.packs[index(work.unit.pack)][work.rank].share.value;
+      }
     }
     if (rows > pinned_.size()) pinned_ = PinnedBuffer<float>(rows);
   }
@@ -39,20 +43,22 @@ class RankReports {
   /// Whether there is nothing for `deliver`.
   [[nodiscard]] bool empty() const noexcept { return losses_.empty(); }
 
-  /// Where the losses of an H are to be copied, one a row of its blocks; `rows` are those of the
-  /// pack.
+  /// Where the losses of an H are to be copied, one a row of its tiles; `rows` are those of the
+  /// pack, or -1.
   [[nodiscard]] std::span<float> place_losses(const runtime::HeadCall& call,
                                               std::vector<std::int32_t> rows) {
-    const auto here = take(call.losses.size());
+    const auto here = take(rows.size());
     losses_.push_back({{call.pack, call.pieces, std::move(rows), here}, call.losses});
     return here;
   }
-  /// Where a number of each row of a B is to be copied that is finite where the row's gradient is.
+  /// Where a number of each own row of a B is to be copied that is finite where the row's gradient
+  /// is; `rows` are those of the pack, which has `all`.
   [[nodiscard]] std::span<float> place_gradients(PackId pack,
                                                  std::vector<runtime::PieceMemory> pieces,
-                                                 std::vector<std::int32_t> rows) {
+                                                 std::vector<std::int32_t> rows, Tokens all) {
     const auto here = take(rows.size());
-    gradients_.push_back({pack, std::move(pieces), std::move(rows), here});
+    gradients_.push_back(
+        {{pack, std::move(pieces), std::move(rows), here}, static_cast<std::size_t>(all.value)});
     return here;
   }
 
@@ -66,10 +72,10 @@ class RankReports {
   /// Throws as `deliver` where the gradient of a row is not finite.
   void check_gradients(std::int64_t step) const {
     std::vector<double> numbers;
-    for (const Rows& rows : gradients_) {
-      numbers.resize(rows.rows.size());
-      rows.write(numbers);
-      rows.check(numbers, "the gradient", step);
+    for (const Gradients& gradients : gradients_) {
+      numbers.assign(gradients.all, 0);
+      gradients.rows.write(numbers);
+      gradients.rows.check(numbers, "the gradient", step);
     }
   }
 
@@ -77,11 +83,12 @@ class RankReports {
   struct Rows {
     PackId pack{};
     std::vector<runtime::PieceMemory> pieces;
-    std::vector<std::int32_t> rows;  ///< of the pack, by those of the blocks
+    std::vector<std::int32_t> rows;  ///< of the pack, or -1
     std::span<const float> from;
 
     void write(std::span<double> to) const {
       for (std::size_t row = 0; row < rows.size(); ++row) {
+        if (rows[row] < 0) continue;
         to[static_cast<std::size_t>(rows[row])] = static_cast<double>(from[row]);
       }
     }
@@ -97,6 +104,10 @@ class RankReports {
     Rows rows;
     std::span<double> to;
   };
+  struct Gradients {
+    Rows rows;
+    std::size_t all = 0;  ///< rows of the pack
+  };
 
   [[nodiscard]] std::span<float> take(std::size_t rows) {
     const auto here = pinned_.span().subspan(used_, rows);
@@ -107,7 +118,7 @@ class RankReports {
   PinnedBuffer<float> pinned_;
   std::size_t used_ = 0;
   std::vector<Losses> losses_;
-  std::vector<Rows> gradients_;
+  std::vector<Gradients> gradients_;
 };
 
 }  // namespace slimpack::cuda

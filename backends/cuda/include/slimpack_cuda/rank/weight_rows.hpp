@@ -21,90 +21,98 @@ namespace slimpack::cuda {
 /// its first.
 enum class LayerHalf : std::uint8_t { behind_attention, before_attention };
 
-/// Calls visit(matrix, its width) for what one half has of `WeightRows`, in the order in which they
-/// lie in memory: that of `behind_attention`, then the other.
+/// Calls visit(matrix, its width, its rows) for what one half has of `WeightRows`, in the order in
+/// which they lie in memory: that of `behind_attention`, then the other.
 template <class Visit>
-void for_each_weight_matrix(LayerHalf half, const ModelShape& model, Visit visit) {
-  const std::int64_t h = model.hidden, q = model.query_width(), f = model.ffn;
+void for_each_weight_matrix(LayerHalf half, const ModelShape& part, Visit visit) {
+  const std::int64_t h = part.hidden, q = part.query_width(), f = part.ffn;
   switch (half) {
     case LayerHalf::behind_attention:
-      visit(&WeightRows::attention, q);
-      visit(&WeightRows::mid_norm, h);
-      visit(&WeightRows::product, f);
-      visit(&WeightRows::dmid, h);
-      visit(&WeightRows::dgate_up, 2 * f);
-      visit(&WeightRows::doutput, h);
+      visit(&WeightRows::attention, q, RowsOf::all);
+      visit(&WeightRows::mid_norm, h, RowsOf::own);
+      visit(&WeightRows::product, f, RowsOf::all);
+      visit(&WeightRows::dmid, h, RowsOf::own);
+      visit(&WeightRows::dgate_up, 2 * f, RowsOf::all);
+      visit(&WeightRows::doutput, h, RowsOf::own);
       break;
     case LayerHalf::before_attention:
-      visit(&WeightRows::input_norm, h);
-      visit(&WeightRows::dqkv, q + 2 * model.key_width());
+      visit(&WeightRows::input_norm, h, RowsOf::own);
+      visit(&WeightRows::dqkv, q + 2 * part.key_width(), RowsOf::all);
       break;
   }
 }
 
-/// Matrices of so many rows, one behind the other.
-[[nodiscard]] inline WeightRows place_weight_rows(Carver& memory, const ModelShape& model,
-                                                  std::int64_t rows) {
+/// Some rows of WeightRows, or a place for as many.
+struct WeightPlace {
+  std::int64_t row = 0, own = 0;  ///< first row, first own row
+};
+
+/// Matrices of so many rows and own rows, one behind the other.
+[[nodiscard]] inline WeightRows place_weight_rows(Carver& memory, const ModelShape& part,
+                                                  std::int64_t rows, std::int64_t own) {
   WeightRows placed;
   placed.rows = rows;
+  placed.own = own;
   for (const LayerHalf half : {LayerHalf::behind_attention, LayerHalf::before_attention}) {
-    for_each_weight_matrix(half, model,
-                           [&](DeviceSpan<Bf16> WeightRows::* matrix, std::int64_t width) {
-                             placed.*matrix = memory.take<Bf16>(rows, width);
-                           });
+    for_each_weight_matrix(
+        half, part, [&](DeviceSpan<Bf16> WeightRows::* matrix, std::int64_t width, RowsOf which) {
+          placed.*matrix = memory.take<Bf16>(which == RowsOf::all ? rows : own, width);
+        });
   }
   return placed;
 }
 
-/// What B has left of a piece in its `layer`-th layer on this stage; layers lie one behind the
-/// other.
-[[nodiscard]] inline WeightRows left_of(const runtime::PieceMemory& piece, const ModelShape& model,
-                                        std::int64_t layer) {
-  const std::int64_t rows = piece.piece.length().value;
-  const auto size = static_cast<std::size_t>(layer_bytes(model, kRankElements).left_apart * rows);
+/// What B has left of a piece in its `layer`-th of `layers` layers on this stage; layers lie one
+/// behind the other.
+[[nodiscard]] inline WeightRows left_of(const runtime::PieceMemory& piece, const ModelShape& part,
+                                        std::int64_t layer, std::int64_t layers) {
+  const std::size_t size = piece.apart.size() / static_cast<std::size_t>(layers);
   Carver memory(piece.apart.subspan(static_cast<std::size_t>(layer) * size, size));
-  return place_weight_rows(memory, model, rows);
+  return place_weight_rows(memory, part, piece.piece.length().value, piece.own.value);
 }
 
-/// Rows [row, row + to.rows) of what `from` has of one half, copied.
-inline void copy_weight_rows(const WeightRows& to, std::int64_t to_row, const WeightRows& from,
-                             std::int64_t from_row, std::int64_t rows, LayerHalf half,
-                             const ModelShape& model, StreamView stream) {
-  for_each_weight_matrix(half, model,
-                         [&](DeviceSpan<Bf16> WeightRows::* matrix, std::int64_t width) {
-                           copy(rows_at(to.*matrix, to_row, rows, width),
-                                rows_at(from.*matrix, from_row, rows, width), stream);
-                         });
+/// Copies what `from` has of one half, as many rows as `count` has, from `first` on to `to_first`.
+inline void copy_weight_rows(const WeightRows& to, const WeightPlace& to_first,
+                             const WeightRows& from, const WeightPlace& first,
+                             const WeightRows& count, LayerHalf half, const ModelShape& part,
+                             StreamView stream) {
+  for_each_weight_matrix(
+      half, part, [&](DeviceSpan<Bf16> WeightRows::* matrix, std::int64_t width, RowsOf which) {
+        const bool all = which == RowsOf::all;
+        const std::int64_t rows = all ? count.rows : count.own;
+        copy(rows_at(to.*matrix, all ? to_first.row : to_first.own, rows, width),
+             rows_at(from.*matrix, all ? first.row : first.own, rows, width), stream);
+      });
 }
 
-/// Leaves what one half of B's `layer`-th layer has made to W, piece by piece.
+/// Leaves what one half of B's `layer`-th of `layers` layers has made to W, piece by piece.
 inline void leave_weight_rows(const runtime::PackCall& call, std::span<const BlockRows> blocks,
-                              const BackwardRows& rows, LayerHalf half, const ModelShape& model,
-                              std::int64_t layer, StreamView stream) {
+                              const BackwardRows& rows, LayerHalf half, const ModelShape& part,
+                              std::int64_t layer, std::int64_t layers, StreamView stream) {
   for (const runtime::SegmentMemory& segment : call.segments) {
     for (const runtime::PieceMemory& piece : segment.pieces) {
-      const WeightRows left = left_of(piece, model, layer);
-      copy_weight_rows(left, 0, weight_rows(blocks[piece.block], rows, model), piece.row.value,
-                       left.rows, half, model, stream);
+      const WeightRows left = left_of(piece, part, layer, layers);
+      copy_weight_rows(left, {}, weight_rows(blocks[piece.block], rows, part),
+                       {piece.row.value, piece.own_row.value}, left, half, part, stream);
     }
   }
 }
 
-/// The rows of a W in its `layer`-th layer: those of its pieces, one behind the other in
-/// `gathered`, or where they lie if there is only one.
-[[nodiscard]] inline WeightRows gather_weight_rows(const runtime::PackCall& call,
+/// The rows of a W in its `layer`-th of `layers` layers: those of its pieces, one behind the other
+/// in `gathered`, or where they lie if there is only one.
+[[nodiscard]] inline WeightRows gather_weight_rows(std::span<const runtime::PieceMemory> pieces,
                                                    const WeightRows& gathered,
-                                                   const ModelShape& model, std::int64_t layer,
-                                                   StreamView stream) {
-  const std::vector<runtime::PieceMemory> pieces = pieces_of(call);
-  if (pieces.size() == 1) return left_of(pieces.front(), model, layer);
-  std::int64_t row = 0;
+                                                   const ModelShape& part, std::int64_t layer,
+                                                   std::int64_t layers, StreamView stream) {
+  if (pieces.size() == 1) return left_of(pieces.front(), part, layer, layers);
+  WeightPlace next;
   for (const runtime::PieceMemory& piece : pieces) {
-    const WeightRows left = left_of(piece, model, layer);
+    const WeightRows left = left_of(piece, part, layer, layers);
     for (const LayerHalf half : {LayerHalf::behind_attention, LayerHalf::before_attention}) {
-      copy_weight_rows(gathered, row, left, 0, left.rows, half, model, stream);
+      copy_weight_rows(gathered, next, left, {}, left, half, part, stream);
     }
-    row += left.rows;
+    next.row += left.rows;
+    next.own += left.own;
   }
   return gathered;
 }

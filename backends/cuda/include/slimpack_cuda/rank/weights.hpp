@@ -82,6 +82,36 @@ struct OwnedRange {
   return ranges;
 }
 
+/// Where device `device` (`device_number`) of a plan is.
+[[nodiscard]] inline runtime::StageProcessGroups place_of(const Plan& plan, std::size_t device) {
+  const auto parts = static_cast<std::size_t>(plan.parallel.tp);
+  const DeviceSchedule& schedule = plan.schedule[device / parts];
+  return {plan.parallel, schedule.dp, schedule.pp, static_cast<std::int32_t>(device % parts)};
+}
+
+/// Of the ranges of a device those elements that count in the norm of the whole model's gradients:
+/// a tied table on stage 0 alone, gains of norms, which all tensor-parallel devices have, on the
+/// first of them. O(ranges + tensors).
+[[nodiscard]] inline std::vector<OwnedRange> counted_ranges(
+    std::span<const OwnedRange> ranges, const runtime::ParameterLayout& layout,
+    const runtime::StageProcessGroups& place) {
+  std::vector<OwnedRange> counted;
+  std::size_t next = place.pp == 0 ? 0 : layout.table;  // what is left out of what comes before
+  const auto add_until = [&](std::size_t end) {
+    for (const OwnedRange& range : ranges) {
+      const std::size_t begin = std::max(range.begin, next), last = std::min(range.end, end);
+      if (begin < last) counted.push_back({begin, last, range.at + begin - range.begin});
+    }
+  };
+  for (const runtime::HeldTensor& tensor : layout.tensors) {
+    if (place.tp == 0 || tensor.whole_rows != 1) continue;
+    add_until(tensor.offset);
+    next = tensor.offset + tensor.size();
+  }
+  add_until(layout.size());
+  return counted;
+}
+
 /// Weights in bf16, gradients in fp32, both whole; fp32 weights and moments of the elements that
 /// are the rank's to update.
 class RankWeights {
@@ -90,10 +120,10 @@ class RankWeights {
   static constexpr std::size_t kWhole = 8;
 
   /// Pieces of at most `most` elements are given to ranks.
-  RankWeights(const Plan& plan, std::int32_t dp, std::int32_t pp, std::size_t most)
-      : layout_(runtime::layout_of(plan, pp)),
-        buckets_(runtime::buckets_of(plan.model, plan.stages, {plan.parallel, dp, pp}, layout_)),
-        ranges_(owned_ranges(plan, buckets_, layout_.size(), dp, most)) {
+  RankWeights(const Plan& plan, const runtime::StageProcessGroups& place, std::size_t most)
+      : layout_(runtime::layout_of(plan, place.pp, place.tp)),
+        buckets_(runtime::buckets_of(plan.model, plan.stages, place, layout_)),
+        ranges_(owned_ranges(plan, buckets_, layout_.size(), place.dp, most)) {
     const std::size_t size = layout_.size();
     for (const OwnedRange& range : owned_ranges(plan, buckets_, size, 0, most)) {
       part_ += range.size();
@@ -134,13 +164,12 @@ class RankWeights {
   /// Draws weights from `seed`, as every backend does, and clears the moments.
   void initialise(std::uint64_t seed, StreamView stream) {
     for (const runtime::HeldTensor& tensor : layout_.tensors) {
-      runtime::TensorShape whole = tensor.shape;
-      whole.rows = tensor.whole_rows;
       const std::int64_t at_once = std::max<std::int64_t>(1, kDrawn / tensor.shape.cols);
       for (std::int64_t row = 0; row < tensor.shape.rows; row += at_once) {
         const std::int64_t rows = std::min(at_once, tensor.shape.rows - row);
         std::vector<double> drawn(static_cast<std::size_t>(rows * tensor.shape.cols));
-        runtime::initialise(drawn, whole, tensor.first_row + row, seed);
+        runtime::initialise(drawn, tensor.whole(), tensor.first_row + row, seed, tensor.first_col,
+                            tensor.shape.cols);
         std::vector<float> values(drawn.size());
         std::ranges::transform(drawn, values.begin(),
                                [](double value) { return static_cast<float>(value); });
@@ -170,49 +199,60 @@ class RankWeights {
     stream.synchronize();  // the values are the caller's
   }
 
-  /// The rank's part of the optimizer, in the order of memory.
+  /// The rank's part of the optimizer, in the order of memory; of matrices that are held by columns
+  /// one part a row.
   [[nodiscard]] std::vector<MasterPart> master_parts(StreamView stream) const {
     std::vector<MasterPart> parts;
-    for_each_part(
-        [&](const runtime::HeldTensor& tensor, std::size_t first, const OwnedRange& range) {
-          runtime::TensorShape whole = tensor.shape;
-          whole.rows = tensor.whole_rows;
-          parts.push_back({std::move(whole), first, download(here(master_, range), stream),
-                           download(here(first_moment_, range), stream),
-                           download(here(second_moment_, range), stream)});
-        });
+    for_each_part([&](const runtime::HeldTensor& tensor, const OwnedRange& range) {
+      const std::vector<float> weights = download(here(master_, range), stream);
+      const std::vector<float> first = download(here(first_moment_, range), stream);
+      const std::vector<float> second = download(here(second_moment_, range), stream);
+      for_each_run(tensor, range, [&](std::size_t element, std::size_t i, std::size_t count) {
+        parts.push_back({tensor.whole(), element, cut(weights, i, count), cut(first, i, count),
+                         cut(second, i, count)});
+      });
+    });
     return parts;
   }
   /// Sets moments and fp32 weights, with their bf16 copies, as master_parts gave them. Throws
   /// InvalidInput unless these are the parts that are here.
   void set_master_parts(std::span<const MasterPart> parts, StreamView stream) {
-    std::size_t i = 0;
-    for_each_part(
-        [&](const runtime::HeldTensor& tensor, std::size_t first, const OwnedRange& range) {
-          const std::size_t size = range.size();
-          require(i < parts.size() && parts[i].tensor.name == tensor.shape.name &&
-                      parts[i].first == first && parts[i].weights.size() == size &&
-                      parts[i].first_moment.size() == size && parts[i].second_moment.size() == size,
-                  "RankDevice: parts of the optimizer must be those of the device",
-                  static_cast<std::int64_t>(i));
-          const MasterPart& part = parts[i++];
-          set(range.begin, part.weights, stream);
-          upload(here(first_moment_, range), std::span<const float>(part.first_moment), stream);
-          upload(here(second_moment_, range), std::span<const float>(part.second_moment), stream);
-        });
-    require(i == parts.size(), "RankDevice: parts of the optimizer must be those of the device",
+    std::size_t next = 0;
+    for_each_part([&](const runtime::HeldTensor& tensor, const OwnedRange& range) {
+      std::vector<float> weights(range.size()), first(range.size()), second(range.size());
+      for_each_run(tensor, range, [&](std::size_t element, std::size_t i, std::size_t count) {
+        require(next < parts.size() && parts[next].tensor.name == tensor.shape.name &&
+                    parts[next].first == element && parts[next].weights.size() == count &&
+                    parts[next].first_moment.size() == count &&
+                    parts[next].second_moment.size() == count,
+                "RankDevice: parts of the optimizer must be those of the device",
+                static_cast<std::int64_t>(next));
+        const MasterPart& part = parts[next++];
+        const auto into = static_cast<std::ptrdiff_t>(i);
+        std::ranges::copy(part.weights, weights.begin() + into);
+        std::ranges::copy(part.first_moment, first.begin() + into);
+        std::ranges::copy(part.second_moment, second.begin() + into);
+      });
+      set(range.begin, weights, stream);
+      upload(here(first_moment_, range), std::span<const float>(first), stream);
+      upload(here(second_moment_, range), std::span<const float>(second), stream);
+      stream.synchronize();  // the values are of this call
+    });
+    require(next == parts.size(), "RankDevice: parts of the optimizer must be those of the device",
             static_cast<std::int64_t>(parts.size()));
-    stream.synchronize();
   }
 
-  /// Gradients of the elements that are the rank's to update, in the order of memory.
+  /// Gradients of the elements that are the rank's to update, in the order of memory; of matrices
+  /// that are held by columns one part a row.
   [[nodiscard]] std::vector<GradientPart> gradient_parts(StreamView stream) const {
     std::vector<GradientPart> parts;
-    for_each_part(
-        [&](const runtime::HeldTensor& tensor, std::size_t first, const OwnedRange& range) {
-          const auto values = gradients_from(range.begin, static_cast<std::int64_t>(range.size()));
-          parts.push_back({tensor.shape.name, first, download(values, stream)});
-        });
+    for_each_part([&](const runtime::HeldTensor& tensor, const OwnedRange& range) {
+      const std::vector<float> values =
+          download(gradients_from(range.begin, static_cast<std::int64_t>(range.size())), stream);
+      for_each_run(tensor, range, [&](std::size_t element, std::size_t i, std::size_t count) {
+        parts.push_back({tensor.shape.name, element, cut(values, i, count)});
+      });
+    });
     return parts;
   }
 
@@ -280,24 +320,36 @@ class RankWeights {
             from_to(down, down)};
   }
 
-  /// Calls visit(tensor, first element of the whole tensor, range) for every run of elements of one
-  /// tensor whose optimizer state is here.
+  /// Calls visit(tensor, range) for every run of elements of one tensor whose optimizer state is
+  /// here.
   template <class Visit>
   void for_each_part(Visit visit) const {
     auto range = ranges_.begin();
     for (const runtime::HeldTensor& tensor : layout_.tensors) {
-      const auto skipped = static_cast<std::size_t>(tensor.first_row * tensor.shape.cols);
       const std::size_t behind = tensor.offset + tensor.size();
       for (; range != ranges_.end() && range->begin < behind; ++range) {
         const std::size_t begin = std::max(range->begin, tensor.offset);
         const std::size_t end = std::min(range->end, behind);
-        if (begin < end) {
-          visit(tensor, skipped + begin - tensor.offset,
-                OwnedRange{begin, end, range->at + begin - range->begin});
-        }
+        if (begin < end) visit(tensor, OwnedRange{begin, end, range->at + begin - range->begin});
         if (range->end > behind) break;  // the next tensor has the rest
       }
     }
+  }
+  /// Calls visit(element, i, count) for elements [i, i + count) of the range that are elements from
+  /// `element` on of the whole tensor.
+  template <class Visit>
+  static void for_each_run(const runtime::HeldTensor& tensor, const OwnedRange& range,
+                           Visit visit) {
+    const std::size_t begin = range.begin - tensor.offset;
+    tensor.for_each_run(begin, range.end - tensor.offset,
+                        [&](std::size_t element, std::size_t i, std::size_t count) {
+                          visit(element, i - begin, count);
+                        });
+  }
+  [[nodiscard]] static std::vector<float> cut(const std::vector<float>& values, std::size_t i,
+                                              std::size_t count) {
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(i);
+    return {begin, begin + static_cast<std::ptrdiff_t>(count)};
   }
   [[nodiscard]] static DeviceSpan<float> here(const DeviceBuffer<float>& buffer,
                                               const OwnedRange& range) noexcept {
