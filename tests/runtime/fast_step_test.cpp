@@ -115,7 +115,7 @@ class PlacedDevice : public runtime::detail::ReplayDevice {
   };
 
   PlacedDevice(const runtime::BufferLayout& layout, const ElementBytes& size)
-      : runtime::detail::ReplayDevice(size, 1), layout_(layout) {}
+      : runtime::detail::ReplayDevice(size, 1, 0), layout_(layout) {}
   [[nodiscard]] Buffer allocate(Bytes bytes) {
     const std::size_t i = layout_.places.at(taken_++);
     if (Bytes{static_cast<std::int64_t>(i)} + bytes > layout_.capacity) {

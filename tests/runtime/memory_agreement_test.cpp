@@ -37,7 +37,7 @@ Bytes replayed_peak(const Plan& plan, const runtime::Program& program, std::size
   using runtime::detail::ReplayDevice, runtime::detail::ReplayLink;
   const runtime::StepData data;
   const runtime::MemoryObserver observer;
-  runtime::detail::ReplayDevice replay(ElementBytes{}, 16);
+  runtime::detail::ReplayDevice replay(ElementBytes{}, 16, 0);
   runtime::detail::ReplayLink link{true};
   return runtime::DeviceRun<runtime::detail::ReplayDevice, runtime::detail::ReplayLink>(
              plan, program, data, device, replay, link, observer)
