@@ -185,15 +185,21 @@ TEST_CASE("assign_samples: groups of any size share no rank and lie on few nodes
   rules.max_cp = 16;
   rules.disjoint = true;
   for (std::int64_t rank = 0; rank < 16; ++rank) rules.node.push_back(rank / 4);
-  // 64, 64, 48 and 33 on 5, 5, 3 and 3 ranks: 16 at most; one rank less of any takes longer.
+  // 64, 64, 48 and 33 on 4, 4, 3 and 3 ranks take 16 at most; with less all ranks would not do.
   const schedule::Assignment four = schedule::assign_samples(needs_of({64, 33, 48, 64}), rules);
   using Ranks = std::vector<std::int32_t>;
   REQUIRE(four.groups.size() == 20);
-  CHECK(four.groups[16] == Ranks{6, 7, 15});
+  CHECK(four.groups[16] == Ranks{8, 9, 10});
   CHECK(four.groups[17] == Ranks{12, 13, 14});
-  CHECK(four.groups[18] == Ranks{0, 1, 2, 3, 4});
-  CHECK(four.groups[19] == Ranks{5, 8, 9, 10, 11});
+  CHECK(four.groups[18] == Ranks{0, 1, 2, 3});
+  CHECK(four.groups[19] == Ranks{4, 5, 6, 7});
   CHECK(*std::max_element(four.load.begin(), four.load.end()) == 16);
+  // Groups that no node holds take what is free on those with most: 20 takes 5 ranks at T = 4.
+  const schedule::Assignment wide = schedule::assign_samples(needs_of({20, 20, 20}), rules);
+  REQUIRE(wide.groups.size() == 19);
+  CHECK(wide.groups[16] == Ranks{0, 1, 2, 3, 4});
+  CHECK(wide.groups[17] == Ranks{5, 8, 9, 10, 11});
+  CHECK(wide.groups[18] == Ranks{6, 12, 13, 14, 15});
   // What takes no longer than others stays alone; a sample without room is shared all the same.
   CHECK(schedule::assign_samples(needs_of(std::vector<std::int64_t>(32, 5)), rules).groups.size() ==
         16);
