@@ -32,7 +32,7 @@ struct Options {
   std::vector<std::int64_t> contexts{32768, 131072, 262144};
   std::string planner = "slimpack", model = "llama-7b", cluster = "h100", effort = "normal";
   std::int32_t dp = 4, pp = 8, tp = 1, threads = 1;
-  std::int64_t tokens = 4'000'000, steps = 3;
+  std::int64_t tokens = 4'000'000, samples = 0, steps = 3;
   double kernels = 1;     ///< factor on the cost of a kernel and a segment
   bool no_links = false;  ///< transfers take no time
   bool settings = false;  ///< print what was chosen
@@ -55,6 +55,8 @@ void add_options(CLI::App& program, Options& options) {
   program.add_option("--tp", options.tp)->check(CLI::PositiveNumber);
   program.add_option("--threads", options.threads)->check(CLI::PositiveNumber);
   program.add_option("--tokens", options.tokens, "of a step")->check(CLI::PositiveNumber);
+  program.add_option("--samples", options.samples, "of a step, in place of tokens; 0: by tokens")
+      ->check(CLI::NonNegativeNumber);
   program.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
   program.add_option("--kernels", options.kernels, "factor on the cost of a kernel and a segment")
       ->check(CLI::NonNegativeNumber);
@@ -169,7 +171,11 @@ void run(const Options& options) {
       BatchOptions batches;
       batches.context = {context};
       batches.overlong = Overlong::split;
-      batches.batch_tokens = Tokens{options.tokens};
+      if (options.samples > 0) {
+        batches.batch_samples = options.samples;
+      } else {
+        batches.batch_tokens = Tokens{options.tokens};
+      }
       BatchStream stream(std::span(&set, 1), batches);
       planners::PlanRequest request = make_request(options, set, context);
       Row sum;
