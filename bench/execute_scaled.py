@@ -44,6 +44,7 @@ def main():
     parser.add_argument("--least-tp", type=int, default=1, help="tensor-parallel devices at least")
     parser.add_argument("--first", type=int, help="only so many settings, those of the fewest devices")
     arguments = parser.parse_args()
+    arguments.bin = arguments.bin.resolve()  # it runs in a folder of its own
     matrix = json.loads(arguments.matrix.read_text())
     found = settings(arguments.store, arguments.planner, arguments.devices, arguments.least_tp)
     todo = sorted(found, key=lambda setting: setting[0]["gpus"])

@@ -175,12 +175,14 @@ def compare(rank: int, plans: list[tuple[int, dict[str, Any]]], kind: str, tied:
     return found
 
 
-def _start(ranks: int, call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[list[Any], Any]:
+def _start(ranks: int, call: Callable[..., Any], arguments: tuple[Any, ...], method: str) -> tuple[list[Any], Any]:
     """The processes, and the queue of what `call` gives on each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":  # importing these takes longer than most tests
+        context.set_forkserver_preload(["torch", "transformers.models.llama.modeling_llama", "transformers.models.qwen3.modeling_qwen3"])
     queue = context.Queue()
     every = [context.Process(target=_enter, args=(rank, ranks, port, queue, call, arguments)) for rank in range(ranks)]
     for process in every:
@@ -190,7 +192,7 @@ def _start(ranks: int, call: Callable[..., Any], arguments: tuple[Any, ...]) -> 
 
 def spawn(ranks: int, call: Callable[..., Any], *arguments: Any, timeout: float = 300) -> list[Any]:
     """What `call(rank, *arguments)` gives on each of so many gloo processes."""
-    every, queue = _start(ranks, call, arguments)
+    every, queue = _start(ranks, call, arguments, "forkserver")
     try:
         told = dict(queue.get(timeout=timeout) for _ in every)
     finally:
@@ -202,7 +204,7 @@ def spawn(ranks: int, call: Callable[..., Any], *arguments: Any, timeout: float 
 
 def run_to_the_end(ranks: int, call: Callable[..., Any], *arguments: Any, timeout: float = 120) -> list[Any]:
     """The exit status of each process that runs `call(rank, *arguments)`; None: it had to be killed."""
-    every, _ = _start(ranks, call, arguments)
+    every, _ = _start(ranks, call, arguments, "spawn")  # what they write goes where this process writes
     codes = []
     for process in every:
         process.join(timeout=timeout)
