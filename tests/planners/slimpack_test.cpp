@@ -2,11 +2,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "planners/outcome.hpp"
@@ -328,11 +328,10 @@ TEST_CASE("slimpack: packs of one long sample that recompute more are smaller, n
   planners::SlimpackSettings settings;
   settings.units = 16;
   // By pack: as many packs are leaner. By token: those of the first tokens.
-  for (const auto& [permille, early] : {std::pair<std::int64_t, std::int64_t>{250, 0},
-                                        {500, 0},
-                                        {750, 0},
-                                        {250, 65'536},
-                                        {500, 131'072}}) {
+  constexpr std::array<std::array<std::int64_t, 2>, 5> kCases{
+      {{250, 0}, {500, 0}, {750, 0}, {250, 65'536}, {500, 131'072}}};
+  for (const auto& each : kCases) {
+    const std::int64_t permille = each[0], early = each[1];
     CAPTURE(permille);
     CAPTURE(early);
     settings.mode = planners::ModeChoice(Recompute::light, Recompute::full, permille);
