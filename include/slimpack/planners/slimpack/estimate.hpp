@@ -66,6 +66,8 @@ class SettingEstimate {
     for (std::size_t mode = 0; mode < modes.size(); ++mode) {
       // Those who keep all of some samples and little of others wait for memory most of the time.
       if (modes[mode].most == Recompute::none && modes[mode].lean != Recompute::none) continue;
+      // Those by pack or token are for what turns out to lack a little.
+      if (modes[mode].lean_permille > 0) continue;
       const Int128 work = rank_work(modes[mode]);
       const std::vector<Longest> longest = longest_of_modes(modes[mode], ranks);
       for (std::size_t i = 0; i < units.size(); ++i) {
@@ -88,8 +90,7 @@ class SettingEstimate {
       return Int128{cost.per_slice} * static_cast<std::int64_t>(problem_.order().size()) +
              Int128{cost.per_token} * tokens_.value + pairs2_ * cost.per_pair2;
     };
-    Int128 sum =
-        all(costs_.forward) + mode.mean(Tokens{}, [&](Recompute of) { return all(back(of)); });
+    Int128 sum = all(costs_.forward) + all(back(mode.most));
     for (const std::uint32_t sample : problem_.order()) {
       const Tokens length = problem_.request().batch.samples[sample];
       const Recompute own = mode.of(length);
@@ -113,8 +114,7 @@ class SettingEstimate {
       const Tokens length = problem_.request().batch.samples[sample];
       const Recompute own = mode.of(length);
       if (own != before) {
-        longest.push_back(
-            {{length.value / ranks}, Int128{layers_} * resident_bytes(layer_, mode, length)});
+        longest.push_back({{length.value / ranks}, Int128{layers_} * resident_bytes(layer_, own)});
       }
       before = own;
       if (own == mode.most) break;  // all others are shorter
@@ -132,9 +132,7 @@ class SettingEstimate {
     const auto most = static_cast<std::size_t>(mode.most);
     const std::int64_t block = schedule::ListOptions{}.block(request.pp);
     const Int128 pack = tokens_.value / (request.dp * units) + 1;
-    const std::int64_t each = mode.mean(
-        Tokens{}, [&](Recompute of) { return layer_.kept[static_cast<std::size_t>(of)]; });
-    const Int128 kept = pack * (layers_ * (each + layer_.kv) + 2 * layer_.boundary);
+    const Int128 kept = pack * (layers_ * (layer_.kept[most] + layer_.kv) + 2 * layer_.boundary);
     const Int128 work = pack * (layer_.backward_workspace[most] + 4 * layer_.boundary);
     Int128 held = 2 * block * kept;
     const std::int64_t around = (chunks == 1 ? 0 : block) + 2;
