@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/evaluation.md from the stored results of slimpack evaluate: bench/evaluation.py STORE > docs/evaluation.md
+"""Writes docs/evaluation.md and its pictures from the stored results of slimpack evaluate:
+bench/evaluation.py STORE --pictures docs > docs/evaluation.md
 
 Reads the store alone, so the same store gives the same bytes. A setting is on the page where all planners that the
 matrix wants of it have results; how many there are, of how many, is said by group, so a part of a matrix makes a
@@ -10,8 +11,10 @@ what its matrix is, or has no whole setting.
 import argparse
 import collections
 import math
+import pathlib
 import sys
 
+from evaluation_pictures import distributions, trends
 from evaluation_store import (AS_PUBLISHED, MEGATRON, OURS, BadStore, Store, average, cell_text, context_name, degrees_text,
                               mean, mean_and_worst, quantile, table)
 
@@ -90,8 +93,8 @@ class Page:
     def lines(self):
         yield "# Evaluation"
         yield ""
-        for part in (self.introduction, self.headline, self.assumptions, self.behind, self.by_set, self.every_planner,
-                     self.random_settings, self.seeds, self.sensitivity, self.as_published, self.ablations, self.options,
+        for part in (self.introduction, self.headline, self.assumptions, self.behind, self.ablations, self.options, self.along_axes,
+                     self.by_set, self.sensitivity, self.seeds, self.every_planner, self.random_settings, self.as_published,
                      self.executor, self.figures, self.where_time_goes, self.chosen_degrees, self.without_plan):
             yield from part()
 
@@ -114,7 +117,7 @@ class Page:
         yield "Results by the planners' commit: " + ", ".join(f"`{commit}` {count:,}" for commit, count in sorted(commits.items())) + "."
         yield ""
         yield "```sh"
-        yield "bench/evaluation.py bench/results/evaluation.jsonl > docs/evaluation.md # this page, byte for byte"
+        yield "bench/evaluation.py bench/results/evaluation.jsonl --pictures docs > docs/evaluation.md # this page and its pictures, byte for byte"
         yield f"build/release/bin/slimpack evaluate bench/evaluation/{store.matrix}.json --store new.jsonl # all results anew; goes on where it was stopped"
         yield f"build/release/bin/slimpack evaluate bench/evaluation/{store.matrix}.json --store new.jsonl --sample 10 # of a tenth of the settings of each group"
         yield "```"
@@ -137,10 +140,6 @@ class Page:
     def headline(self):
         kinds = [("chosen settings", self.of_chosen), ("random settings", self.of_random), ("all", self.compared)]
         kinds = [(name, cells) for name, cells in kinds if cells and (name == "all" or cells != self.compared)]
-        rivals = [("over the best published system of each setting", lambda cell: self.others),
-                  ("over the best whose answer is a plan", self.with_plans),
-                  ("over the best that is simulated only", lambda cell: self.with_plans(cell, True)),
-                  ("over the best Megatron planner", lambda cell: MEGATRON)]
         yield "## The headline: the best published system of each setting"
         yield ""
         best = self.ratios(self.compared, self.others)
@@ -156,7 +155,7 @@ class Page:
                    f"in {behind} of them `{OURS}` is behind. Fastest of the others: {named}.")
             yield ""
         rows = []
-        for rival, of_cell in rivals:
+        for rival, of_cell in self.rivals():
             for name, cells in kinds:
                 ratios = [ratio for ratio in (self.store.speedup(cell, of_cell(cell)) for cell in cells) if ratio is not None]
                 rows.append([rival, name, *spread_row(ratios)])
@@ -165,6 +164,14 @@ class Page:
         if plain:
             yield (f"Published: up to {PUBLISHED}, on GPUs, whose settings beyond model sizes, data sets and GPU counts are not public. Over the best of the Megatron planners in each setting, "
                    f"context parallelism and interleaving among them: mean {mean(plain):.2f}x, worst {min(plain):.2f}x, most {max(plain):.2f}x.")
+            yield ""
+
+            yield "Each dot is a setting; the bar holds eight tenths of them, the stroke is the mean. Red: the other is faster."
+            yield ""
+            yield "![Margins as distributions: over the best of each setting, over the best of each kind, and over each planner](evaluation_margins.svg)"
+            yield ""
+            yield ("The nearest rival whose answer is a plan beside `slimpack`, each at its own best degrees for the eight GPUs of the [README](../README.md): "
+                   "[`kk`](kk.svg), [`slimpack`](slimpack.svg).")
             yield ""
 
     def assumptions(self):
@@ -223,6 +230,49 @@ class Page:
             for split in (ours, theirs):
                 split["what units add to bare work"] = math.fsum(split.pop(cause, 0) for cause in ("recompute", "communication", "overhead"))
         return sorted(((ours[cause] - theirs[cause], cause) for cause in ours), key=lambda pair: (-pair[0], pair[1]))
+
+    def rivals(self):
+        """What a margin is over, in words, and which planners those are in a setting."""
+        return [("over the best published system of each setting", lambda cell: self.others),
+                ("over the best whose answer is a plan", self.with_plans),
+                ("over the best that is simulated only", lambda cell: self.with_plans(cell, True)),
+                ("over the best Megatron planner", lambda cell: MEGATRON)]
+
+    def points(self, cells, of_cell):
+        """(margin, setting in words) of the settings in which both have an answer."""
+        ratios = ((self.store.speedup(cell, of_cell(cell)), self.text(cell)) for cell in cells)
+        return [(ratio, text) for ratio, text in ratios if ratio is not None]
+
+    def axes(self):
+        """(name, {value in words: settings}) of what a setting differs in."""
+        for name, key in (("context", "context"), ("samples a step", "samples"), ("GPUs", "gpus")):
+            values = collections.defaultdict(list)
+            for cell in self.compared:
+                values[self.about(cell)[key]].append(cell)
+            yield name, {context_name(value) if key == "context" else f"{value:,}": values[value] for value in sorted(values)}
+
+    def along_axes(self):
+        yield "## By context, batch and GPUs"
+        yield ""
+        yield "Margins, mean (worst), over the settings that have each value; these differ in all else too, so a trend is one of the matrix."
+        yield ""
+        rivals = [(words.replace(" of each setting", ""), of_cell) for words, of_cell in self.rivals()]
+        rows = [[name, value, len(cells)] + [mean_and_worst([ratio for ratio, _ in self.points(cells, of_cell)]) for _, of_cell in rivals]
+                for name, values in self.axes() for value, cells in values.items()]
+        yield from table(["", "value", "settings"] + [words for words, _ in rivals], rows)
+        yield "![The margin over the best published system along context, samples a step and GPUs](evaluation_trends.svg)"
+        yield ""
+
+    def pictures(self):
+        """{file name: SVG text}."""
+        best = [(words, self.points(self.compared, of_cell)) for words, of_cell in self.rivals()]
+        each = [(planner, self.points(self.compared, lambda cell, planner=planner: (planner,))) for planner in self.others]
+        each.sort(key=lambda row: (mean([ratio for ratio, _ in row[1]]) if row[1] else math.inf, row[0]))
+        settings = f"{len(self.compared)} settings of the matrix {self.store.matrix}, simulated; right of 1 {OURS} is faster"
+        return {"evaluation_margins.svg": distributions(f"Time of other planners over that of {OURS}", settings + "; mean (settings) on the right", best + each),
+                "evaluation_trends.svg": trends(f"Time of the best published system over that of {OURS}", settings.replace("right of", "above") + "; shaded from least to most",
+                                                [(name, {value: self.points(cells, lambda cell: self.others) for value, cells in values.items()})
+                                                 for name, values in self.axes()])}
 
     def by_set(self):
         yield "## By length set and context"
@@ -370,7 +420,8 @@ class Page:
             cell for cell in self.compared if self.switched and all(self.store.result(cell, planner) for planner in self.switched)]
         if cells and self.switched:
             meaning = {"slimpack-symmetric": "the same packs in both passes", "slimpack-samples": "no sample is cut",
-                       "slimpack-unmerged": "no DP-Merge", "slimpack-lasthead": "the head on the last stage"}
+                       "slimpack-unmerged": "no context-parallel groups", "slimpack-lasthead": "the head on the last stage",
+                       "slimpack-fused": "gradients of weights inside B"}
             yield f"## One idea of `{OURS}` off"
             yield ""
             yield ("Time without the idea over time with it: above 1 the idea pays. Each variant searches all else again with the same budget, degrees too, so a value below 1 means that its search ended at something better than that of the whole.")
@@ -410,22 +461,22 @@ class Page:
         yield from table(["fixed", "setting", "time", "dp x pp x tp"], rows, left=2)
 
     def executed(self, planner):
-        """Settings whose chosen plan every backend executes, and those in which it has tp > 1, which the CPU backend does."""
+        """Settings whose chosen plan has no tensor parallelism, and those in which it has."""
         results = self.feasible(planner)
         split = sum(result["degrees"]["tp"] > 1 for result in results)
         return len(results) - split, split
 
     def executable(self, cell, planner):
-        """Which backends execute the answer, in words."""
+        """Whether the backends execute the answer, in words."""
         result = self.store.result(cell, planner)
         if not result or not result["feasible"]:
             return "-"
-        return "simulated only" if self.simulated_only(cell, planner) else "on CPUs: tp > 1" if result["degrees"]["tp"] > 1 else "yes"
+        return "simulated only" if self.simulated_only(cell, planner) else "yes"
 
     def executor(self):
         yield "## What is executed"
         yield ""
-        yield ("Both backends execute plans with tensor parallelism (tp > 1), and no answer that is simulated only can be executed. How many of the chosen answers that are, and what the best is worth that a planner tried without tensor parallelism.")
+        yield ("Both backends execute every plan, tensor parallelism (tp > 1) and all, the one for CUDA on emulated devices so far ([cuda.md](cuda.md)); an answer that is simulated only cannot be executed. How many of the chosen answers these are, and what the best is worth that a planner tried without tensor parallelism.")
         yield ""
         rows = []
         for planner in [OURS] + self.others:
@@ -440,7 +491,7 @@ class Page:
                 if result["degrees"]["tp"] > 1 and times:
                     losses.append(min(times) / result["iteration_s"])
             rows.append([f"`{planner}`", len(results), split, only, f"{mean(losses):.3f} of {len(losses)}" if losses else "-"])
-        yield from table(["planner", "answers", "on CPUs alone: tp > 1", "simulated only", "time without tp over time with it, where tried among the best four"], rows)
+        yield from table(["planner", "answers", "tp > 1", "simulated only", "time without tp over time with it, where tried among the best four"], rows)
 
     def figures(self):
         yield "## MicroPacks, memory, bytes sent, planning time"
@@ -520,11 +571,18 @@ class Page:
 def main(arguments):
     parser = argparse.ArgumentParser(description="Writes the page of the evaluation from a store of results.")
     parser.add_argument("store", help="what slimpack evaluate --store has written")
+    parser.add_argument("--pictures", type=pathlib.Path, metavar="FOLDER", help="write the page's pictures there")
     options = parser.parse_args(arguments)
     try:
-        text = "\n".join(Page(Store(options.store, VERSIONS)).lines())
+        page = Page(Store(options.store, VERSIONS))
+        text = "\n".join(page.lines())
+        for name, picture in page.pictures().items() if options.pictures else ():
+            (options.pictures / name).write_text(picture, encoding="utf-8")
     except BadStore as error:
         print(f"evaluation.py: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"evaluation.py: {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
     sys.stdout.write(text.rstrip("\n") + "\n")
     return 0

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.dom.minidom
 
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -110,7 +111,7 @@ class Evaluation(unittest.TestCase):
             "| web (drawn) | - | 1.250 | 0.800 | - |",
             "| `megatron` | 4 of 4 | 0 | 4 | 2.213 | 1.500 | 1.500 | 2.000 | 4.000 | 4.000 | web (drawn) 32K, llama-7b, 64 h100, 512 samples |",
             "| `kk` (against it: one length of CP blocks) | 4 of 5 | 1 | 3 | 1.015 | 0.800 |",
-            "1 of 2 computed, with the 2 systems", "| code (measured) 16K, llama-13b, 64 h100, 512 samples | 1.050 | `kk` | 8 x 4 x 2 | on CPUs: tp > 1 | 8 x 8 x 1 | simulated only |",
+            "1 of 2 computed, with the 2 systems", "| code (measured) 16K, llama-13b, 64 h100, 512 samples | 1.050 | `kk` | 8 x 4 x 2 | yes | 8 x 8 x 1 | simulated only |",
             "| `slimpack` | 5 | 1 | 0 | 1.250 of 1 |", "| `kk` | 4 | 0 | 1 | - |",
             "| `slimpack-symmetric`: the same packs in both passes | 1.050 | 1.100 | 1.000 | 1.000 |",
             "| `kk` | 1 | code (measured) 256K, llama-7b, 64 h100, 512 samples | bytes on a device: needed 9, available 8 |")
@@ -172,8 +173,30 @@ class Evaluation(unittest.TestCase):
     def test_the_committed_page_is_made_from_the_committed_store(self):
         text = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
         command = re.search(r"(?m)^(bench/evaluation\.py .*) > docs/evaluation\.md", text).group(1)
-        made = subprocess.run([sys.executable, *command.split()], cwd=ROOT, capture_output=True, text=True, check=True)
-        self.assertEqual(made.stdout, text)
+        with tempfile.TemporaryDirectory() as folder:
+            made = subprocess.run([sys.executable, *command.replace("--pictures docs", f"--pictures {folder}").split()],
+                                  cwd=ROOT, capture_output=True, text=True, check=True)
+            self.assertEqual(made.stdout, text)
+            pictures = sorted(pathlib.Path(folder).iterdir())
+            self.assertEqual([path.name for path in pictures], re.findall(r"\]\((evaluation_\w+\.svg)\)", text))
+            for path in pictures:
+                self.assertEqual((ROOT / "docs" / path.name).read_bytes(), path.read_bytes())
+
+    def test_pictures_have_a_dot_for_every_figure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            status, _, complaint = said(evaluation.main, [written(folder, "store.jsonl", lines()), "--pictures", folder])
+            self.assertEqual((status, complaint), (0, ""))
+            margins, trends = (xml.dom.minidom.parse(f"{folder}/evaluation_{name}.svg") for name in ("margins", "trends"))
+            words = [dot.firstChild.firstChild.data for dot in margins.getElementsByTagName("circle")]
+            # Over the best 5, with plans 5, simulated only 1, Megatron 5; megatron 4, megatron-cp 5, kk 4.
+            self.assertEqual(len(words), 29)
+            self.assertEqual(words.count("web (drawn) 64K, llama-7b, 64 h100, 512 samples: 0.800"), 3)
+            behind = [dot for dot in margins.getElementsByTagName("circle") if dot.getAttribute("class") == "behind"]
+            self.assertEqual(len(behind), 3)
+            self.assertEqual(len(trends.getElementsByTagName("circle")), 3 * 5)
+            status, text, complaint = said(evaluation.main, [f"{folder}/store.jsonl", "--pictures", f"{folder}/absent"])
+            self.assertEqual((status, text), (2, ""))
+            self.assertRegex(complaint, r"absent/evaluation_margins\.svg: No such file")
 
     def test_old_and_new_stores_are_joined_by_workload(self):
         old = [{**line, "version": 1, "key": "old" + line["key"]} for line in lines()[2:12]]
