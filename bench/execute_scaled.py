@@ -59,7 +59,7 @@ def main():
             command = [arguments.bin / "slimpack", "plan", lengths, "--planner", arguments.planner,
                        "--model", cell["model"], "--cluster", cluster, "--context", cell["context"],
                        "--overlong", cell["overlong"], "--batch-samples", cell["samples"],
-                       "--seed", cell["seed"], "--granularity", cell["granularity"], "--effort", "fast",
+                       "--seed", cell["seed"], "--granularity", cell["granularity"], "--effort", cell["effort"],
                        "-o", plan]
             for name, degree in degrees.items():
                 command += [f"--{name}", degree]
