@@ -235,15 +235,18 @@ inline PackLoads::PackLoads(const Plan& plan) : first_(plan.micropacks.size() + 
     const MicroPack& pack = plan.micropacks[i];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
     first_[i + 1] = first_[i] + ranks;
-    if (pack.pass == Pass::backward) detail::find_saved_pieces(pieces, pack, forward);
-    if (pack.pass == Pass::weight) {
-      if (!backward) backward.emplace(plan, Pass::backward);
-      detail::find_saved_pieces(pieces, pack, *backward);
-    }
+    if (pack.pass == Pass::weight && !backward) backward.emplace(plan, Pass::backward);
+    const SliceIndex* before = nullptr;  // of the pass that saved its rows
+    if (pack.pass != Pass::forward) before = pack.pass == Pass::weight ? &*backward : &forward;
+    const bool saved_alike = before != nullptr && before->twin(plan, pack);
+    if (before != nullptr && !saved_alike) detail::find_saved_pieces(pieces, pack, *before);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      loads_.push_back(detail::load_without_runs(plan, id, rank));
-      if (pack.pass == Pass::forward) continue;
-      loads_.back().runs = detail::count_runs(plan, pieces, cp_shard_of(plan, pack.group, rank));
+      PackLoad& load = loads_.emplace_back(detail::load_without_runs(plan, id, rank));
+      if (saved_alike) {
+        load.runs = load.tokens.value > 0 ? 1 : 0;
+      } else if (before != nullptr) {
+        load.runs = detail::count_runs(plan, pieces, cp_shard_of(plan, pack.group, rank));
+      }
     }
   }
 }

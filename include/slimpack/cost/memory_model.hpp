@@ -167,13 +167,17 @@ inline MemoryModel::MemoryModel(const Plan& plan)
             ranks == 1 ? to - from : shard(rank).between(from, to);
       }
     };
+    // Where both passes have the same packs nobody has to ask where each slice goes.
+    const std::optional<PackId> twin =
+        pack.pass == Pass::forward ? backward.twin(plan, pack) : std::nullopt;
     for (const Slice& slice : pack.slices) {
       for (std::size_t rank = 0; rank < ranks && pack.pass != Pass::weight; ++rank) {
         add_keys(entries[rank], pack, slice, ranks == 1 ? alone : shard(rank),
                  keys[index(slice.sample)]);
       }
-      if (pack.pass != Pass::forward) {
-        add(pack.recompute, slice, slice.begin, slice.end);
+      if (pack.pass != Pass::forward || twin) {
+        add(twin ? plan.micropacks[index(*twin)].recompute : pack.recompute, slice, slice.begin,
+            slice.end);
         continue;
       }
       backward.for_each_overlap(
