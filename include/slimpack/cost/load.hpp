@@ -229,6 +229,7 @@ inline PackLoads::PackLoads(const Plan& plan) : first_(plan.micropacks.size() + 
   std::optional<SliceIndex> backward;  // where a pack is a weight pack
   loads_.reserve(plan.micropacks.size());
   std::vector<detail::SavedPiece> pieces;
+  std::optional<PackId> twin;  // the pack that saved all rows of the last one alike
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const auto id = static_cast<PackId>(i);
     require_pack(plan, id);
@@ -238,13 +239,14 @@ inline PackLoads::PackLoads(const Plan& plan) : first_(plan.micropacks.size() + 
     if (pack.pass == Pass::weight && !backward) backward.emplace(plan, Pass::backward);
     const SliceIndex* before = nullptr;  // of the pass that saved its rows
     if (pack.pass != Pass::forward) before = pack.pass == Pass::weight ? &*backward : &forward;
-    const bool saved_alike = before != nullptr && before->twin(plan, pack);
-    if (before != nullptr && !saved_alike) detail::find_saved_pieces(pieces, pack, *before);
+    if (before != nullptr) twin = before->twin(plan, pack, twin);
+    if (before != nullptr && !twin) detail::find_saved_pieces(pieces, pack, *before);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       PackLoad& load = loads_.emplace_back(detail::load_without_runs(plan, id, rank));
-      if (saved_alike) {
+      if (before == nullptr) continue;
+      if (twin) {
         load.runs = load.tokens.value > 0 ? 1 : 0;
-      } else if (before != nullptr) {
+      } else {
         load.runs = detail::count_runs(plan, pieces, cp_shard_of(plan, pack.group, rank));
       }
     }

@@ -32,7 +32,7 @@ class SliceIndex {
  public:
   /// O(n log n) in the slices, of which there may be 2^32 - 1. Throws InvalidInput if a slice names
   /// a sample that is not there.
-  SliceIndex(const Plan& plan, Pass pass) : first_(plan.samples.size() + 1, 0) {
+  SliceIndex(const Plan& plan, Pass pass) : pass_(pass), first_(plan.samples.size() + 1, 0) {
     for_each_slice(plan, pass, [&](const Slice& slice, PackId, std::uint32_t) {
       require(index(slice.sample) < plan.samples.size(), "slice: sample does not exist",
               static_cast<std::int64_t>(index(slice.sample)));
@@ -54,9 +54,16 @@ class SliceIndex {
   }
 
   /// The pack of this pass that has the same slices as a pack of another one, in the same order;
-  /// absent if there is none. O(slices + log n).
-  [[nodiscard]] std::optional<PackId> twin(const Plan& plan, const MicroPack& pack) const {
+  /// absent if there is none. Twins of neighbours are often neighbours: the pack behind `before`,
+  /// the twin of the pack before, is tried first. O(slices + log n).
+  [[nodiscard]] std::optional<PackId> twin(const Plan& plan, const MicroPack& pack,
+                                           std::optional<PackId> before = std::nullopt) const {
     if (pack.slices.empty()) return std::nullopt;
+    if (const std::size_t next = before ? index(*before) + 1 : plan.micropacks.size();
+        next < plan.micropacks.size() && plan.micropacks[next].pass == pass_ &&
+        plan.micropacks[next].slices == pack.slices) {
+      return static_cast<PackId>(next);
+    }
     const Slice& slice = pack.slices.front();
     std::optional<PackId> found;
     for_each_overlap(slice.sample, slice.begin, slice.begin + Tokens{1},
@@ -109,6 +116,7 @@ class SliceIndex {
     }
   }
 
+  Pass pass_;
   std::vector<std::uint32_t> first_;  // of a sample in slices_, and one past the last
   std::vector<IndexedSlice> slices_;
 };
