@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -108,7 +109,7 @@ std::int64_t runs_by_tokens(const Plan& plan, const MicroPack& pack, const CpSha
 }
 
 TEST_CASE("PackLoads: equal to counting token by token") {
-  std::int64_t cp_kv = 0, cp_q = 0, several_runs = 0, weight_runs = 0;
+  std::int64_t cp_kv = 0, cp_q = 0, several_runs = 0, weight_runs = 0, twins = 0, no_twins = 0;
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options;
@@ -118,6 +119,7 @@ TEST_CASE("PackLoads: equal to counting token by token") {
     Plan plan = test::random_plan(seed, options);
     plan.cluster.tile_tokens = 1 + static_cast<std::int64_t>(seed % 9);
     const PackLoads loads(plan);
+    const SliceIndex forward(plan, Pass::forward);
     REQUIRE(loads.packs() == plan.micropacks.size());
     for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
       const MicroPack& pack = plan.micropacks[id];
@@ -144,7 +146,10 @@ TEST_CASE("PackLoads: equal to counting token by token") {
           add_by_tokens(expected, pack.slices[slot], exchange, shard, plan.cluster.tile_tokens);
           if (shard.ranks > 1) ++(exchange == RingMode::pass_kv ? cp_kv : cp_q);
         }
-        if (pack.pass == Pass::backward) expected.runs = runs_by_tokens(plan, pack, shard);
+        if (pack.pass == Pass::backward) {
+          expected.runs = runs_by_tokens(plan, pack, shard);
+          ++(forward.twin(plan, pack) ? twins : no_twins);
+        }
         if (expected.runs > 1) ++several_runs;
         CHECK(loads(pack_id, rank) == expected);
         CHECK(pack_load(plan, pack_id, rank) == expected);
@@ -155,6 +160,30 @@ TEST_CASE("PackLoads: equal to counting token by token") {
   CHECK(cp_q > 1000);
   CHECK(several_runs > 500);
   CHECK(weight_runs > 50);
+  CHECK(twins > 200);
+  CHECK(no_twins > 200);
+}
+
+TEST_CASE("SliceIndex: finds the pack with the same slices, as comparing all packs does") {
+  std::int64_t found = 0, absent = 0;
+  for (std::uint64_t seed = 0; seed < 120; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::random_plan(seed, test::may_have_weights(seed % 2 == 0));
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      const SliceIndex slices(plan, pass);
+      for (const MicroPack& pack : plan.micropacks) {
+        std::optional<PackId> expected;
+        for (std::size_t id = 0; id < plan.micropacks.size(); ++id) {
+          const MicroPack& other = plan.micropacks[id];
+          if (other.pass == pass && other.slices == pack.slices) expected = static_cast<PackId>(id);
+        }
+        CHECK(slices.twin(plan, pack) == expected);
+        ++(expected ? found : absent);
+      }
+    }
+  }
+  CHECK(found > 500);
+  CHECK(absent > 500);
 }
 
 TEST_CASE("add_slice: the ranks of a group share tokens and pairs without loss") {

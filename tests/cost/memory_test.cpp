@@ -98,7 +98,7 @@ TEST_CASE("static_bytes: weights, gradients and state of every kind of stage") {
 }
 
 TEST_CASE("MemoryModel: equal to counting token by token") {
-  std::int64_t unpaged = 0, unsummed = 0;
+  std::int64_t unpaged = 0, unsummed = 0, twins = 0, no_twins = 0;
   for (std::uint64_t seed = 0; seed < 150; ++seed) {
     CAPTURE(seed);
     test::RandomPlanOptions options;
@@ -108,6 +108,10 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
     options.weights = seed % 3 > 0;
     const Plan plan = test::random_plan(seed, options);
     const MemoryModel memory(plan);
+    const SliceIndex backward(plan, Pass::backward);
+    for (const MicroPack& pack : plan.micropacks) {
+      if (pack.pass == Pass::forward) ++(backward.twin(plan, pack) ? twins : no_twins);
+    }
     const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes);
     CHECK(memory.layer() == layer);
     std::vector<std::vector<Recompute>> mode(plan.samples.size());
@@ -244,6 +248,8 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
   }
   CHECK(unpaged > 100);
   CHECK(unsummed > unpaged);
+  CHECK(twins > 200);
+  CHECK(no_twins > 200);
 }
 
 TEST_CASE("kept_keys: what is not cut keeps no gradients, and no pages where all is made again") {

@@ -58,12 +58,12 @@ static_assert(schedule::EventPolicy<Recorder> && !schedule::EventPolicy<int>);
 }  // namespace
 
 TEST_CASE("NextEvent: the earliest event, equal ones by device, whatever is set") {
+  schedule::NextEvent events;  // the same for few and for many devices
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     CAPTURE(seed);
     Random random(seed);
     std::vector<std::int64_t> times(static_cast<std::size_t>(random.between(1, 20)),
                                     schedule::kNever);
-    schedule::NextEvent events;
     events.reset(times.size());
     CHECK(events.time() == schedule::kNever);
     for (int change = 0; change < 100; ++change) {

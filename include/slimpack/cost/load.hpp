@@ -229,21 +229,26 @@ inline PackLoads::PackLoads(const Plan& plan) : first_(plan.micropacks.size() + 
   std::optional<SliceIndex> backward;  // where a pack is a weight pack
   loads_.reserve(plan.micropacks.size());
   std::vector<detail::SavedPiece> pieces;
+  std::optional<PackId> twin;  // the pack that saved all rows of the last one alike
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const auto id = static_cast<PackId>(i);
     require_pack(plan, id);
     const MicroPack& pack = plan.micropacks[i];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
     first_[i + 1] = first_[i] + ranks;
-    if (pack.pass == Pass::backward) detail::find_saved_pieces(pieces, pack, forward);
-    if (pack.pass == Pass::weight) {
-      if (!backward) backward.emplace(plan, Pass::backward);
-      detail::find_saved_pieces(pieces, pack, *backward);
-    }
+    if (pack.pass == Pass::weight && !backward) backward.emplace(plan, Pass::backward);
+    const SliceIndex* before = nullptr;  // of the pass that saved its rows
+    if (pack.pass != Pass::forward) before = pack.pass == Pass::weight ? &*backward : &forward;
+    if (before != nullptr) twin = before->twin(plan, pack, twin);
+    if (before != nullptr && !twin) detail::find_saved_pieces(pieces, pack, *before);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      loads_.push_back(detail::load_without_runs(plan, id, rank));
-      if (pack.pass == Pass::forward) continue;
-      loads_.back().runs = detail::count_runs(plan, pieces, cp_shard_of(plan, pack.group, rank));
+      PackLoad& load = loads_.emplace_back(detail::load_without_runs(plan, id, rank));
+      if (before == nullptr) continue;
+      if (twin) {
+        load.runs = load.tokens.value > 0 ? 1 : 0;
+      } else {
+        load.runs = detail::count_runs(plan, pieces, cp_shard_of(plan, pack.group, rank));
+      }
     }
   }
 }

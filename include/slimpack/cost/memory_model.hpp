@@ -87,16 +87,21 @@ class MemoryModel {
   [[nodiscard]] Bytes workspace(const Unit& unit, std::int32_t pp, std::size_t rank) const noexcept;
 
  private:
+  using ByMode = std::array<Tokens, kRecomputeModes>;
   struct Entry {
-    std::array<Tokens, kRecomputeModes> by_mode{};
-    std::array<Tokens, kRecomputeModes> share{};  // of the rows of these
-    std::int64_t pages = 0;                       // F: first touched; B: of samples that end here
-    Tokens begun, ended;  // B: of samples that keep gradients and begin or end here
-    Tokens made_again;    // B: whose keys and values no page holds
+    ByMode by_mode{};
+    std::int64_t pages = 0;  // F: first touched; B: of samples that end here
+    Tokens begun, ended;     // B: of samples that keep gradients and begin or end here
+    Tokens made_again;       // B: whose keys and values no page holds
   };
   [[nodiscard]] const Entry& entry(PackId pack, std::size_t rank) const noexcept {
     SLIMPACK_ASSERT(first_[index(pack)] + rank < first_[index(pack) + 1]);
     return entries_[first_[index(pack)] + rank];
+  }
+  /// The largest share of the rows of the entry's tokens.
+  [[nodiscard]] const ByMode& share(const Entry& entry) const noexcept {
+    return shares_.empty() ? entry.by_mode
+                           : shares_[static_cast<std::size_t>(&entry - entries_.data())];
   }
 
   void add_keys(Entry& entry, const MicroPack& pack, const Slice& slice, const CpShard& own,
@@ -105,9 +110,10 @@ class MemoryModel {
   [[nodiscard]] Bytes by_mode(const std::array<std::int64_t, kRecomputeModes>& token,
                               const std::array<std::int64_t, kRecomputeModes>& row,
                               const Entry& entry) const noexcept {
+    const ByMode& shares = share(entry);
     Bytes sum;
     for (std::size_t mode = 0; mode < kRecomputeModes; ++mode) {
-      sum += Bytes{token[mode] * entry.by_mode[mode].value + row[mode] * entry.share[mode].value};
+      sum += Bytes{token[mode] * entry.by_mode[mode].value + row[mode] * shares[mode].value};
     }
     return sum;
   }
@@ -118,6 +124,7 @@ class MemoryModel {
   Tokens page_;
   std::vector<std::size_t> first_;  // of a pack in entries_, and one past the last
   std::vector<Entry> entries_;
+  std::vector<ByMode> shares_;   // of each entry; none where each device has all rows
   std::vector<Bytes> exchange_;  // ring buffers, one a pack
 };
 
@@ -154,6 +161,7 @@ inline MemoryModel::MemoryModel(const Plan& plan)
   entries_.resize(first_.back());
   const std::vector<KeptKeys> keys = kept_keys(plan);
   exchange_.reserve(plan.micropacks.size());
+  std::optional<PackId> twin;  // of the last forward pack
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const MicroPack& pack = plan.micropacks[i];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
@@ -167,13 +175,17 @@ inline MemoryModel::MemoryModel(const Plan& plan)
             ranks == 1 ? to - from : shard(rank).between(from, to);
       }
     };
+    // Where both passes have the same packs nobody has to ask where each slice goes.
+    if (pack.pass == Pass::forward) twin = backward.twin(plan, pack, twin);
+    const bool alike = pack.pass == Pass::forward && twin;
     for (const Slice& slice : pack.slices) {
       for (std::size_t rank = 0; rank < ranks && pack.pass != Pass::weight; ++rank) {
         add_keys(entries[rank], pack, slice, ranks == 1 ? alone : shard(rank),
                  keys[index(slice.sample)]);
       }
-      if (pack.pass != Pass::forward) {
-        add(pack.recompute, slice, slice.begin, slice.end);
+      if (pack.pass != Pass::forward || alike) {
+        add(alike ? plan.micropacks[index(*twin)].recompute : pack.recompute, slice, slice.begin,
+            slice.end);
         continue;
       }
       backward.for_each_overlap(
@@ -183,17 +195,14 @@ inline MemoryModel::MemoryModel(const Plan& plan)
     }
     exchange_.push_back(detail::exchange_workspace(plan, pack, split_.token));
   }
-  if (splits_rows(plan)) {
-    add_shares(backward);
-  } else {
-    for (Entry& entry : entries_) entry.share = entry.by_mode;
-  }
+  if (splits_rows(plan)) add_shares(backward);
 }
 
 /// Parts of a pack are found from its forward pack.
 inline void MemoryModel::add_shares(const SliceIndex& backward) {
   const Plan& plan = *plan_;
   const SliceIndex weight(plan, Pass::weight);
+  shares_.resize(entries_.size());
   using Part = std::pair<PackId, std::optional<PackId>>;  // of its backward and weight pack
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const MicroPack& pack = plan.micropacks[i];
@@ -224,9 +233,9 @@ inline void MemoryModel::add_shares(const SliceIndex& backward) {
       const auto mode = static_cast<std::size_t>(plan.micropacks[index(part.first)].recompute);
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         const Tokens share = shares[rank].largest();
-        entries_[first_[i] + rank].share[mode] += share;
-        entries_[first_[index(part.first)] + rank].share[mode] += share;
-        if (part.second) entries_[first_[index(*part.second)] + rank].share[0] += share;
+        shares_[first_[i] + rank][mode] += share;
+        shares_[first_[index(part.first)] + rank][mode] += share;
+        if (part.second) shares_[first_[index(*part.second)] + rank][0] += share;
       }
     }
   }
@@ -239,7 +248,8 @@ inline void MemoryModel::add_keys(Entry& entry, const MicroPack& pack, const Sli
     entry.pages += pages(slice.end) - pages(slice.begin);
     return;
   }
-  const Tokens length = plan_->samples[index(slice.sample)];
+  // What keeps no gradients is one backward slice.
+  const Tokens length = kept.gradients ? plan_->samples[index(slice.sample)] : slice.end;
   const Tokens tokens = own.before(length);
   if (slice.begin == Tokens{}) entry.pages += pages(length);
   if (!kept.pages) entry.made_again += tokens;
@@ -256,7 +266,7 @@ inline Tokens MemoryModel::own_tokens(PackId pack, std::size_t rank) const noexc
 
 inline Tokens MemoryModel::own_share(PackId pack, std::size_t rank) const noexcept {
   Tokens sum{0};
-  for (const Tokens rows : entry(pack, rank).share) sum += rows;
+  for (const Tokens rows : share(entry(pack, rank))) sum += rows;
   return sum;
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,9 @@ struct IndexedSlice {
 /// answers mean nothing but nothing breaks. Linear space.
 class SliceIndex {
  public:
-  /// O(n log n) in the slices. Throws InvalidInput if a slice names a sample that is not there.
-  SliceIndex(const Plan& plan, Pass pass) : first_(plan.samples.size() + 1, 0) {
+  /// O(n log n) in the slices, of which there may be 2^32 - 1. Throws InvalidInput if a slice names
+  /// a sample that is not there.
+  SliceIndex(const Plan& plan, Pass pass) : pass_(pass), first_(plan.samples.size() + 1, 0) {
     for_each_slice(plan, pass, [&](const Slice& slice, PackId, std::uint32_t) {
       require(index(slice.sample) < plan.samples.size(), "slice: sample does not exist",
               static_cast<std::int64_t>(index(slice.sample)));
@@ -40,13 +42,34 @@ class SliceIndex {
       first_[sample] += first_[sample - 1];
     }
     slices_.resize(first_.back());
-    std::vector<std::size_t> next(first_.begin(), first_.end() - 1);
+    // Each place moves on to the next sample's while its own slices come.
     for_each_slice(plan, pass, [&](const Slice& slice, PackId pack, std::uint32_t slot) {
-      slices_[next[index(slice.sample)]++] = {slice.begin, slice.end, pack, slot};
+      slices_[first_[index(slice.sample)]++] = {slice.begin, slice.end, pack, slot};
     });
+    std::copy_backward(first_.begin(), first_.end() - 1, first_.end());
+    first_.front() = 0;
     for (std::size_t sample = 0; sample + 1 < first_.size(); ++sample) {
       if (first_[sample + 1] - first_[sample] > 1) sort(first_[sample], first_[sample + 1]);
     }
+  }
+
+  /// The pack of this pass that has the same slices as a pack of another one, in the same order;
+  /// absent if there is none. Twins of neighbours are often neighbours: the pack behind `before`,
+  /// the twin of the pack before, is tried first. O(slices + log n).
+  [[nodiscard]] std::optional<PackId> twin(const Plan& plan, const MicroPack& pack,
+                                           std::optional<PackId> before = std::nullopt) const {
+    if (pack.slices.empty()) return std::nullopt;
+    if (const std::size_t next = before ? index(*before) + 1 : plan.micropacks.size();
+        next < plan.micropacks.size() && plan.micropacks[next].pass == pass_ &&
+        plan.micropacks[next].slices == pack.slices) {
+      return static_cast<PackId>(next);
+    }
+    const Slice& slice = pack.slices.front();
+    std::optional<PackId> found;
+    for_each_overlap(slice.sample, slice.begin, slice.begin + Tokens{1},
+                     [&](const IndexedSlice& there) { found = there.pack; });
+    if (found && plan.micropacks[index(*found)].slices == pack.slices) return found;
+    return std::nullopt;
   }
 
   /// Calls visit(slice) for each slice of `sample` that shares a token with [begin, end), rising.
@@ -93,7 +116,8 @@ class SliceIndex {
     }
   }
 
-  std::vector<std::size_t> first_;  // of a sample in slices_, and one past the last
+  Pass pass_;
+  std::vector<std::uint32_t> first_;  // of a sample in slices_, and one past the last
   std::vector<IndexedSlice> slices_;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <concepts>
 #include <cstddef>
@@ -24,6 +25,10 @@ class NextEvent {
  public:
   /// Forgets everything; no device has an event.
   void reset(std::size_t devices) {
+    deep_ = devices > kChildren;
+    for (std::size_t i = 0; i < few_.size(); ++i) few_[i] = key(kNever, i);
+    top_ = key(kNever, 0);
+    if (!deep_) return;
     first_.clear();
     std::size_t nodes = 0, count = devices;
     do {
@@ -34,21 +39,22 @@ class NextEvent {
     keys_.resize(nodes * kChildren);
     for (std::size_t i = 0; i < keys_.size(); ++i) keys_[i] = key(kNever, i);
     least_.assign(nodes, key(kNever, 0));
-    top_ = key(kNever, 0);
   }
   /// Replaces the time of a device's event; kNever removes the event.
   void set(std::uint32_t device, std::int64_t time) noexcept {
     const std::int64_t now = key(time, device);
-    const std::int64_t before = std::exchange(keys_[device], now);
-    if (first_.size() > 1) {
+    if (deep_) {
+      keys_[device] = now;
       raise(device);
-    } else {
-      top_ = before == top_ ? least_of(keys_.data()) : std::min(top_, now);
+      return;
     }
+    const std::int64_t before = std::exchange(few_[device], now);
+    top_ = before == top_ ? least_of(few_.data()) : std::min(top_, now);
   }
   /// The device with the earliest event, if there is one.
   [[nodiscard]] std::uint32_t device() const noexcept {
     std::size_t i = child(top_);
+    if (!deep_) return static_cast<std::uint32_t>(i);
     for (std::size_t level = first_.size() - 1; level-- > 0;) {
       i = i * kChildren + child(least_[first_[level] + i]);
     }
@@ -58,7 +64,7 @@ class NextEvent {
   [[nodiscard]] std::int64_t time() const noexcept { return time_of(top_); }
   /// The time of one device's event.
   [[nodiscard]] std::int64_t time(std::uint32_t device) const noexcept {
-    return time_of(keys_[device]);
+    return time_of(deep_ ? keys_[device] : few_[device]);
   }
 
  private:
@@ -99,9 +105,11 @@ class NextEvent {
     }
   }
 
+  bool deep_ = false;                          // there are several nodes, else none
+  std::array<std::int64_t, kChildren> few_{};  // keys of the devices, where one node has all
   std::vector<std::size_t> first_;   // node of each level; level 0 has the devices as children
   std::vector<std::int64_t> keys_;   // of the children of each node
-  std::vector<std::int64_t> least_;  // of each node, where there are several levels
+  std::vector<std::int64_t> least_;  // of each node
   std::int64_t top_ = 0;             // of the last node
 };
 

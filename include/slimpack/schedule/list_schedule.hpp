@@ -32,6 +32,7 @@ namespace slimpack::schedule {
 struct ListWorkspace {
   std::vector<detail::ListRank> ranks;  ///< of the part that was scheduled last
   detail::ListState state;              ///< of that run
+  detail::ListTimes::Memory times;      ///< of its orders' times
   Nanos end;  ///< the last `list_schedule`: when its last F, B, W or H ends in its own simulation
 };
 
@@ -49,18 +50,18 @@ void fill_times(ListRank& rank, const Plan& plan, const Times& times) {
   const std::int32_t stages = plan.parallel.pp;
   for (std::size_t side = 0; side < 2; ++side) {
     const RankPass& pass = rank.pass[side];
-    rank.time[side].resize(pass.size() * static_cast<std::size_t>(stages));
-    rank.transfer[side].resize(rank.time[side].size());
-    std::size_t i = 0;
-    for (std::int32_t pp = 0; pp < stages; ++pp) {
-      for (std::size_t item = 0; item < pass.size(); ++item, ++i) {
-        const auto pack = static_cast<PackId>(pass.pack[item]);
-        const std::int32_t virtual_stage = virtual_stages.index(pp, pass.chunk[item]);
-        rank.time[side][i] = times.compute(pack, virtual_stage).value;
-        rank.transfer[side][i] =
-            stages > 1 ? times.transfer(pack, virtual_stage, pass.place[item]).value : 0;
-      }
-    }
+    rank.time[side].fill(stages, pass.size(), [&](std::int32_t pp, std::size_t item) {
+      return times
+          .compute(static_cast<PackId>(pass.pack[item]), virtual_stages.index(pp, pass.chunk[item]))
+          .value;
+    });
+    rank.transfer[side].fill(stages, pass.size(), [&](std::int32_t pp, std::size_t item) {
+      if (stages == 1) return std::int64_t{0};
+      return times
+          .transfer(static_cast<PackId>(pass.pack[item]),
+                    virtual_stages.index(pp, pass.chunk[item]), pass.place[item])
+          .value;
+    });
   }
   RankWeights& weights = rank.weights;
   weights.time.clear();
@@ -169,7 +170,7 @@ template <UnitTimes Times>
   for (detail::ListRank& rank : workspace.ranks) detail::fill_times(rank, plan, times);
   detail::ListRun run(plan, workspace.ranks, parts, options, workspace.state, schedule);
   if (order_times == nullptr) return run.run();
-  detail::ListTimes order(plan, workspace.ranks, workspace.state);
+  detail::ListTimes order(plan, workspace.ranks, workspace.state, workspace.times);
   run.tell(order);
   const Nanos end = run.run();
   order.close(*order_times);

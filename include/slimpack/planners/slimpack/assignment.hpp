@@ -80,7 +80,7 @@ inline void add_bytes(std::vector<schedule::SampleNeed>& needs, const SlimpackPr
   const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
   const std::int64_t layers = most_layers(plan.stages, plan.parallel.pp);
   for (std::size_t i = 0; i < needs.size(); ++i) {
-    const Tokens length = problem.request().batch.samples[problem.order()[i]];
+    const Tokens length = problem.lengths()[i];
     needs[i].bytes = {length.value *
                       (layers * resident_bytes(layer, settings.mode, length) + 2 * layer.boundary)};
   }
@@ -192,17 +192,16 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
         std::iota(group.begin(), group.end(), 0);
         found = costs.emplace(ranks, problem.costs(plan, group)).first;
       }
-      return problem.part(problem.request().batch.samples[problem.order()[sample]], settings.mode,
-                          found->second, ranks, ranks > settings.narrowest_group);
+      return problem.part(problem.lengths()[sample], settings.mode, found->second, ranks,
+                          ranks > settings.narrowest_group);
     };
   }
   RankAssignment assigned;
   assigned.assignment = schedule::assign_samples(needs, rules);
   assigned.members.resize(assigned.assignment.groups.size());
   for (std::size_t i = 0; i < needs.size(); ++i) {
-    const std::uint32_t sample = problem.order()[i];
     assigned.members[index(assigned.assignment.sample_group[i])].push_back(
-        {static_cast<SampleId>(sample), problem.request().batch.samples[sample]});
+        {static_cast<SampleId>(problem.order()[i]), problem.lengths()[i]});
   }
   detail::find_components(assigned, rules.ranks);
   assigned.sampled = sample_workload(assigned.assignment, assigned.members, needs,

@@ -91,8 +91,7 @@ class SettingEstimate {
              Int128{cost.per_token} * tokens_.value + pairs2_ * cost.per_pair2;
     };
     Int128 sum = all(costs_.forward) + all(back(mode.most));
-    for (const std::uint32_t sample : problem_.order()) {
-      const Tokens length = problem_.request().batch.samples[sample];
+    for (const Tokens length : problem_.lengths()) {
       const Recompute own = mode.of(length);
       if (own == mode.most) break;  // the samples come longest first
       sum += back(own).slice({}, length) - back(mode.most).slice({}, length);
@@ -110,8 +109,7 @@ class SettingEstimate {
                                                       std::int32_t ranks) const {
     std::vector<Longest> longest;
     std::optional<Recompute> before;
-    for (const std::uint32_t sample : problem_.order()) {
-      const Tokens length = problem_.request().batch.samples[sample];
+    for (const Tokens length : problem_.lengths()) {
       const Recompute own = mode.of(length);
       if (own != before) {
         longest.push_back({{length.value / ranks}, Int128{layers_} * resident_bytes(layer_, own)});

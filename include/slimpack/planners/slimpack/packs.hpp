@@ -76,6 +76,11 @@ class PackBuilder {
     }
     measure();
     symmetric_.resize(segments_.size());
+    std::int64_t packs = 0;
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+      packs += rules_of(i, Pass::forward).units + rules_of(i, Pass::backward).units;
+    }
+    plan_.micropacks.reserve(static_cast<std::size_t>(packs));
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       for (std::size_t i = 0; i < segments_.size(); ++i) cut(i, pass);
     }
@@ -137,8 +142,15 @@ class PackBuilder {
         const PassCosts& cost = costs_of(group);
         const schedule::SliceCosts costs =
             pass == 0 ? schedule::SliceCosts(cost.forward) : cost.back(settings_of(group).mode);
+        // Samples of one length come one behind the other.
+        Tokens length{-1};
+        Int128 each = 0;
         for (const schedule::QueuedSample& sample : segments_[i].samples) {
-          work_[pass][i] += costs.of(sample.length).slice({}, sample.length);
+          if (sample.length != length) {
+            length = sample.length;
+            each = costs.of(length).slice({}, length);
+          }
+          work_[pass][i] += each;
         }
         Int128& most = most_[pass][component_of(group)];
         for (const std::int32_t rank : plan_.groups[index(group)]) {

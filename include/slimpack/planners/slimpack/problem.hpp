@@ -66,15 +66,17 @@ class SlimpackProblem {
   [[nodiscard]] const Plan& frame() const noexcept { return frame_; }
   /// Positions of samples, longest first.
   [[nodiscard]] const std::vector<std::uint32_t>& order() const noexcept { return order_; }
+  /// Lengths of samples in that order.
+  [[nodiscard]] const std::vector<Tokens>& lengths() const noexcept { return lengths_; }
   /// Times of samples in that order, nothing recomputed; bytes are not set.
   [[nodiscard]] const std::vector<schedule::SampleNeed>& needs() const noexcept { return needs_; }
   /// The same with recomputation as `mode` has it. O(n).
   [[nodiscard]] std::vector<schedule::SampleNeed> needs(const ModeChoice& mode) const {
-    std::vector<schedule::SampleNeed> needs;
-    needs.reserve(order_.size());
-    for (const std::uint32_t sample : order_) {
-      const Tokens length = request_.batch.samples[sample];
-      needs.push_back({scaled(work(alone_, length, mode.of(length), 1)), Bytes{}});
+    std::vector<schedule::SampleNeed> needs(lengths_.size());
+    for (std::size_t i = 0; i < needs.size(); ++i) {
+      const Tokens length = lengths_[i];
+      const bool same = i > 0 && length == lengths_[i - 1];
+      needs[i].time = same ? needs[i - 1].time : scaled(work(alone_, length, mode.of(length), 1));
     }
     return needs;
   }
@@ -97,9 +99,7 @@ class SlimpackProblem {
   /// nothing is recomputed.
   [[nodiscard]] Int128 mean_work(Pass pass) const {
     const schedule::SliceCost& cost = pass == Pass::forward ? alone_.forward : alone_.backward[0];
-    Int128 sum = 0;
-    for (const Tokens length : request_.batch.samples) sum += cost.slice({}, length);
-    return sum / request_.dp;
+    return sum_of_lengths([&](Tokens length) { return cost.slice({}, length); }) / request_.dp;
   }
 
   /// What slices cost on the fullest stage of a group of ranks.
@@ -171,11 +171,13 @@ class SlimpackProblem {
     head.tile = frame_.memory.head_tile;
     head.link = head.tensor_link = request_.cluster.inside;
     head_token_ = CostProbe(model_, StageLoad{}, 1).head_token(head);
-    Int128 total = 0;  // at most, everything recomputed
-    for (const Tokens length : samples) total += work(alone_, length, Recompute::full, 1);
-    while (total >> shift_ >= Int128{1} << 58) ++shift_;
     order_ = schedule::longest_first(samples.size(),
                                      [&](std::uint32_t sample) { return samples[sample].value; });
+    lengths_.reserve(order_.size());
+    for (const std::uint32_t sample : order_) lengths_.push_back(samples[sample]);
+    const Int128 total = sum_of_lengths(  // at most, everything recomputed
+        [&](Tokens length) { return work(alone_, length, Recompute::full, 1); });
+    while (total >> shift_ >= Int128{1} << 58) ++shift_;
     needs_ = needs(ModeChoice(Recompute::none));
   }
   /// F, B and H of a sample on each of the ranks that share it, in nanoseconds over 2^20.
@@ -184,6 +186,16 @@ class SlimpackProblem {
     return Int128{costs.forward.slice({}, length)} +
            costs.backward[static_cast<std::size_t>(mode)].slice({}, length) +
            Int128{length.value} * head_token_ / ranks;
+  }
+  /// The sum of a figure over all samples, found once for those of one length. O(n).
+  template <class Figure>
+  [[nodiscard]] Int128 sum_of_lengths(const Figure& figure) const {
+    Int128 sum = 0, each = 0;
+    for (std::size_t i = 0; i < lengths_.size(); ++i) {
+      if (i == 0 || lengths_[i] != lengths_[i - 1]) each = figure(lengths_[i]);
+      sum += each;
+    }
+    return sum;
   }
   [[nodiscard]] std::int64_t scaled(Int128 work) const {
     return static_cast<std::int64_t>(work >> shift_) + 1;
@@ -194,6 +206,7 @@ class SlimpackProblem {
   AnyModel model_;
   Plan frame_;
   std::vector<std::uint32_t> order_;
+  std::vector<Tokens> lengths_;
   std::vector<schedule::SampleNeed> needs_;
   PassCosts alone_;  // of a rank that shares nothing
   std::int64_t head_token_ = 0;

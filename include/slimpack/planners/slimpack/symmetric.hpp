@@ -44,9 +44,18 @@ struct SymmetricPacks {
 [[nodiscard]] inline SymmetricPacks pack_symmetrically(
     std::span<const schedule::QueuedSample> samples, const schedule::SliceCosts& costs,
     std::int64_t units, const schedule::CutRules& rules) {
+  // Samples of one length come one behind the other.
+  Tokens length{-1};
+  Int128 each = 0;
+  const auto work_of = [&](Tokens sample) {
+    if (sample != length) {
+      length = sample;
+      each = costs.of(sample).slice({}, sample);
+    }
+    return each;
+  };
   Int128 total = 0;
-  for (const schedule::QueuedSample& sample : samples)
-    total += costs.of(sample.length).slice({}, sample.length);
+  for (const schedule::QueuedSample& sample : samples) total += work_of(sample.length);
   const Int128 unit = std::max<Int128>(1, total / std::max<std::int64_t>(1, units));
   std::vector<Slice> slices;
   std::vector<std::uint32_t> pack_of;  // of each slice
@@ -57,13 +66,16 @@ struct SymmetricPacks {
     pack_of.push_back(static_cast<std::uint32_t>(pack));
   };
   std::vector<schedule::QueuedSample> rest;
+  slices.reserve(samples.size());
+  pack_of.reserve(samples.size());
+  rest.reserve(samples.size());
   for (const schedule::QueuedSample& sample : samples) {
-    const schedule::SliceCost& cost = costs.of(sample.length);
-    const Int128 work = cost.slice({}, sample.length);
+    const Int128 work = work_of(sample.length);
     if (2 * work <= unit) {
       rest.push_back(sample);
       continue;
     }
+    const schedule::SliceCost& cost = costs.of(sample.length);
     schedule::CutRules own = rules;
     own.units = std::max<std::int64_t>(1, static_cast<std::int64_t>((work + unit - 1) / unit));
     own.front = own.back = {};
@@ -90,7 +102,7 @@ struct SymmetricPacks {
   }
   for (const schedule::QueuedSample& sample : rest) {
     add(least.number(), {sample.id, Tokens{}, sample.length});
-    least.grow(costs.of(sample.length).slice({}, sample.length));
+    least.grow(work_of(sample.length));
   }
 
   std::vector<std::size_t> next(time.size() + 1, 0);  // where the next slice of a pack goes

@@ -16,6 +16,39 @@
 
 namespace slimpack::schedule::detail {
 
+/// A row of one number an item for each stage. Stages that have the numbers of the stage before
+/// share its row: a list run then reads less memory.
+class StageRows {
+ public:
+  /// The number of each stage and item is `value(pp, item)`.
+  template <class Value>
+  void fill(std::int32_t stages, std::size_t items, const Value& value) {
+    values_.resize(static_cast<std::size_t>(stages) * items);
+    first_.clear();
+    for (std::int32_t pp = 0; pp < stages; ++pp) {
+      const std::size_t here = static_cast<std::size_t>(pp) * items;
+      const std::size_t before = pp == 0 ? here : first_.back();
+      bool same = pp > 0;
+      for (std::size_t item = 0; item < items; ++item) {
+        const std::int64_t number = value(pp, item);
+        if (same && number == values_[before + item]) continue;
+        if (same) std::copy_n(&values_[before], item, &values_[here]);
+        same = false;
+        values_[here + item] = number;
+      }
+      first_.push_back(same ? before : here);
+    }
+  }
+  /// The numbers of a stage.
+  [[nodiscard]] const std::int64_t* row(std::uint32_t stage) const noexcept {
+    return values_.data() + first_[stage];
+  }
+
+ private:
+  std::vector<std::int64_t> values_;
+  std::vector<std::size_t> first_;  // of each stage
+};
+
 /// One rank of a part: what it runs, what each backward item needs, bytes and times.
 struct ListRank {
   std::int32_t dp = 0;
@@ -38,7 +71,8 @@ struct ListRank {
   // Rows of one entry an item for each stage.
   std::vector<std::uint32_t> least;  ///< F: backward items that must have ended before
   std::vector<std::uint32_t> gate;   ///< B: forward items that must have ended before
-  std::array<std::vector<std::int64_t>, 2> time, transfer, arrival;
+  std::array<std::vector<std::int64_t>, 2> arrival;
+  std::array<StageRows, 2> time, transfer;
   std::vector<std::int64_t> head_time;  ///< by pack
 };
 

@@ -164,8 +164,8 @@ class ListPlaces : protected ListLine {
     of.items = static_cast<std::uint32_t>(pass.size());
     of.to = i * stages_ + next(side, stage);
     of.from = i * stages_ + previous(side, stage);
-    of.time = rank.time[side].data() + here;
-    of.transfer = rank.transfer[side].data() + here;
+    of.time = rank.time[side].row(stage);
+    of.transfer = rank.transfer[side].row(stage);
     of.arrival = rank.arrival[side].data() + here;
     of.there = rank.arrival[side].data() + row(pass, next(side, stage));
     of.others = (side == 0 ? rank.least : rank.gate).data() + here;

@@ -26,13 +26,21 @@ namespace slimpack::schedule::detail {
 /// exact as long as messages that share a link go over it in the same turn.
 class ListTimes : ListLine {
  public:
-  /// `ranks` are laid out and have their times; `state` is that of the run.
-  ListTimes(const Plan& plan, const std::vector<ListRank>& ranks, const ListState& state)
+  struct Memory;
+
+  /// `ranks` are laid out and have their times; `state` is that of the run. `memory` is used until
+  /// `close`.
+  ListTimes(const Plan& plan, const std::vector<ListRank>& ranks, const ListState& state,
+            Memory& memory)
       : ListLine(plan),
         plan_(plan),
         ranks_(ranks),
         state_(state),
+        memory_(memory),
         chunks_(static_cast<std::size_t>(plan.parallel.chunks)) {
+    devices_.swap(memory.devices);
+    cells_.swap(memory.cells);
+    devices_.resize(ranks.size() * stages_);
     for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
       for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
         layers_.push_back(chunk_layers(plan, pp, chunk));
@@ -53,7 +61,9 @@ class ListTimes : ListLine {
       const std::array<std::size_t, 2> first{cells, cells + rank.pass[0].size() * stages_};
       cells = first[1] + rank.pass[1].size() * stages_;
       for (std::uint32_t stage = 0; stage < stages_; ++stage) {
-        Device& device = devices_.emplace_back();
+        Device& device = devices_[i * stages_ + stage];
+        device.begin_anew(rank.pass[0].size() + rank.pass[1].size() + rank.head_item.size() +
+                          rank.weights.size());
         device.always = static_bytes(plan, static_cast<std::int32_t>(stage)).total();
         device.always += posted(rank, stage);
         device.rank = static_cast<std::uint32_t>(i);
@@ -62,11 +72,9 @@ class ListTimes : ListLine {
           device.own[side] = first[side] + row(rank.pass[side], stage);
           device.there[side] = first[side] + row(rank.pass[side], next(side, stage));
         }
-        device.changes.resize(2 * (rank.pass[0].size() + rank.pass[1].size() +
-                                   rank.head_item.size() + rank.weights.size()));
       }
     }
-    cells_.resize(cells);
+    cells_.assign(cells, {});
   }
 
   /// F or B of an item begins.
@@ -169,6 +177,8 @@ class ListTimes : ListLine {
                                  static_cast<std::int32_t>(device.stage))] = {
           device.worked, device.end, peak(state_.devices[i], device), std::move(device.reductions)};
     }
+    devices_.swap(memory_.devices);
+    cells_.swap(memory_.cells);
   }
 
  private:
@@ -202,6 +212,16 @@ class ListTimes : ListLine {
     std::vector<Change>
         changes;  ///< `changed` of bytes, as time goes on; what is sent goes by itself
     std::vector<DeviceTimes::Reduction> reductions;
+
+    /// Forgets all but the memory that it has, which suffices for so many units.
+    void begin_anew(std::size_t units) {
+      Device fresh;
+      fresh.changes.swap(changes);
+      fresh.changes.resize(std::max(fresh.changes.size(), 2 * units));
+      fresh.sent.swap(sent);
+      for (std::vector<Message>& way : fresh.sent) way.clear();
+      *this = std::move(fresh);
+    }
   };
 
   /// Of an item that receives and sends.
@@ -314,6 +334,7 @@ class ListTimes : ListLine {
   const Plan& plan_;
   const std::vector<ListRank>& ranks_;
   const ListState& state_;
+  Memory& memory_;
   std::size_t chunks_;
   std::vector<std::int64_t> layers_;           // by stage and chunk
   std::vector<std::int64_t> head_row_;         // bytes of H by stage
@@ -321,6 +342,13 @@ class ListTimes : ListLine {
   std::vector<std::vector<ItemBytes>> bytes_;  // by rank and pass
   std::vector<Cell> cells_;
   bool exact_ = true;
+
+ public:
+  /// Memory of an object that the next one uses again.
+  struct Memory {
+    std::vector<Device> devices;
+    std::vector<Cell> cells;
+  };
 };
 
 }  // namespace slimpack::schedule::detail

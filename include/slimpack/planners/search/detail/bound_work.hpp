@@ -77,6 +77,9 @@ class BoundWork {
         virtual_stages_(virtual_stages_of(plan)),
         rates_(rates),
         ranks_(most_ranks(plan)) {
+    for (std::int32_t i = 0; i < virtual_stages_.size(); ++i) {
+      layers_.push_back(chunk_layers(plan, virtual_stages_.stage(i), virtual_stages_.chunk(i)));
+    }
     const std::int64_t tile = plan.cluster.tile_tokens;
     const bool aligned = tile > 0 && plan.parallel.granularity.value % tile == 0 &&
                          (ranks_ == 1 || plan.memory.cp_block_tokens.value % tile == 0);
@@ -208,7 +211,7 @@ class BoundWork {
     return plan_.parallel.head == LmHead::shard || pp + 1 == virtual_stages_.pp ? rows_ : 0;
   }
   [[nodiscard]] std::int64_t layers_at(std::int32_t i) const noexcept {
-    return chunk_layers(plan_, virtual_stages_.stage(i), virtual_stages_.chunk(i));
+    return layers_[static_cast<std::size_t>(i)];
   }
   /// Picoseconds of `devices` devices as nanoseconds of each, rounded down.
   [[nodiscard]] Nanos each(Int128 work, std::int64_t devices) const noexcept {
@@ -244,6 +247,7 @@ class BoundWork {
   WorkRates rates_;
   std::int64_t ranks_, tile_ = 0, rows_ = 0;
   std::array<std::int64_t, kRecomputeModes> freed_{};
+  std::vector<std::int64_t> layers_;  // by virtual stage
   std::vector<Room> rooms_;
   std::int64_t always_fits_ =
       std::numeric_limits<std::int64_t>::max();  // tokens that no room lacks
