@@ -287,15 +287,22 @@ class RankDevice {
                    });
     for (std::int64_t i = 0; i < stage.layers(); ++i) {
       RankLayer<Link> layer(tools, part_, weights_.layer_weights(stage.first_layer + i), tensor);
+      if (i == 0) layer.normalise_inputs(rows);
       layer.project(rows, scratch.subspan(0, n * (q + 2 * k)), attention.queries(),
                     attention.key_rows(), attention.key_rows(),
                     ring_.span(tables.rope[static_cast<std::size_t>(i)]));
       attention.forward(i, link);
       const bool last = i + 1 == stage.layers();
       std::vector<BlockGroup> next;
-      if (!last) next = unit.of(layers[static_cast<std::size_t>(i + 1)], part_);
-      layer.finish(rows, [&](std::size_t group, std::size_t block) {
-        return last ? leaving(group, block) : next[group].blocks[block].input;
+      DeviceSpan<const Bf16> gain;
+      if (!last) {
+        next = unit.of(layers[static_cast<std::size_t>(i + 1)], part_);
+        gain = weights_.layer_weights(stage.first_layer + i + 1).input_norm;
+      }
+      layer.finish(rows, [&](std::size_t group, std::size_t block) -> LayerOutput {
+        if (last) return {leaving(group, block)};
+        const BlockRows& rows_of_next = next[group].blocks[block];
+        return {rows_of_next.input, rows_of_next.input_norm, rows_of_next.input_inverse, gain};
       });
       if (!last) rows = std::move(next);
     }
