@@ -47,6 +47,7 @@ struct RankOptions {
   int multiprocessors = 0;            ///< that matrix products are for: a part of a card; 0: all
   std::optional<AttentionPath> path;  ///< of attention; none: the fastest that can
   std::int64_t gemm_workspace = kGemmWorkspaceBytes;
+  GemmChoices* gemm_choices = nullptr;  ///< of algorithms by their times; must outlive the device
   /// Elements of gradients and weights that travel at one time where the optimizer is sharded. The
   /// same on all ranks.
   std::size_t piece = runtime::ShardLayout::kMost;
@@ -99,7 +100,7 @@ class RankDevice {
               plan.memory.optimizer == OptimizerState::sharded && plan.parallel.dp > 1,
               options.piece),
         gemm_workspace_(options.gemm_workspace),
-        gemm_(gemm_workspace_.span(), options.multiprocessors),
+        gemm_(gemm_workspace_.span(), options.multiprocessors, options.gemm_choices),
         norm_workspace_(norm_workspace(plan.model)),
         frequencies_(plan.model.head_dim / 2),
         vocabulary_rest_(VocabularyPart::kWhole * plan.model.hidden),
