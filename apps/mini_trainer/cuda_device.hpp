@@ -42,6 +42,9 @@ namespace slimpack::trainer {
 /// preset's name, anything else by its own. Throws CudaError.
 [[nodiscard]] MeasuredDevice gpu_as_device(std::size_t devices, std::size_t ranks_a_gpu);
 
+/// What ranks of a process choose algorithms of products with; null for one candidate.
+[[nodiscard]] std::unique_ptr<cuda::GemmChoices> gemm_choices(int candidates);
+
 /// One thread makes, uses and destroys it; that thread's current device, or part of one, is the
 /// rank's. Members that do not touch memory on the device may be called by other threads too.
 class CudaDevice {

@@ -25,6 +25,7 @@
 #include "slimpack_cpu/profile_rows.hpp"
 #include "slimpack_cuda/embedding.hpp"
 #include "slimpack_cuda/row_tables.hpp"
+#include "slimpack_cuda/rows.hpp"
 #include "steps.hpp"
 
 namespace slimpack::trainer {
@@ -235,7 +236,42 @@ class ProfileOnCuda {
                                 std::as_writable_bytes(others));
                     }
                   }));
+      tensor(bytes);
     }
+  }
+
+  /// A collective between tensor-parallel devices as layers have it: whole rows are gathered and
+  /// put in another order, or put in another order and summed. Half of what both take.
+  void tensor(std::int64_t bytes) {
+    const auto ranks = static_cast<std::int64_t>(ranks_.size());
+    const std::int64_t h = model_.hidden, row = h * static_cast<std::int64_t>(sizeof(cuda::Bf16));
+    const std::int64_t part = std::max<std::int64_t>(bytes / row / ranks, 1), rows = part * ranks;
+    cuda::StreamRendezvous rendezvous(ranks_.size(), 1);
+    const double both = on_all_ranks([&](Bench& bench, std::size_t rank) {
+      const cuda::StreamView stream = bench.compute.view();
+      cuda::StreamTransport link(rendezvous, rank, cuda::StreamMover(bench.streams));
+      const runtime::ProcessGroup process_group = profile_process_group(ranks_.size(), rank);
+      const cuda::DeviceBuffer<cuda::Bf16> by_device(rows * h), by_token(rows * h);
+      cuda::fill_zeros(by_device.span(), stream);
+      std::vector<std::int32_t> places;  // neighbouring tokens are on different devices
+      for (std::int64_t i = 0; i < rows; ++i) {
+        places.push_back(static_cast<std::int32_t>(i % ranks * part + i / ranks));
+      }
+      const cuda::DeviceBuffer<std::int32_t> table(rows);
+      cuda::upload(table.span(), std::span<const std::int32_t>(places), stream);
+      stream.synchronize();
+      const std::span<cuda::Bf16> all(by_device.span().data, static_cast<std::size_t>(rows * h));
+      const auto own = static_cast<std::size_t>(part * h);
+      const double seconds = bench.timed([&] {
+        link.all_gather(process_group, all, rank * own, (rank + 1) * own);
+        cuda::gather_rows(by_token.span(), by_device.span(), table.span(), {rows, h}, stream);
+        cuda::scatter_rows(by_device.span(), by_token.span(), table.span(), {rows, h}, stream);
+        link.reduce_scatter(process_group, all, rank * own, (rank + 1) * own);
+      });
+      rendezvous.leave(rank);
+      return seconds;
+    });
+    traffic_row(ProfileKind::tensor, Bytes{part * (ranks - 1) * row}, both / 2);
   }
 
   void traffic_row(ProfileKind kind, Bytes bytes, double seconds) {

@@ -57,8 +57,13 @@ constexpr int kMultiprocessorsAtOnce = 8;
 
 }  // namespace
 
-CudaThreadRanks::CudaThreadRanks(std::size_t ranks)
-    : gpus_(gpus_for(ranks)),
+std::unique_ptr<cuda::GemmChoices> gemm_choices(int candidates) {
+  return candidates > 1 ? std::make_unique<cuda::GemmChoices>(candidates) : nullptr;
+}
+
+CudaThreadRanks::CudaThreadRanks(std::size_t ranks, int gemm_candidates)
+    : gemm_choices_(gemm_choices(gemm_candidates)),
+      gpus_(gpus_for(ranks)),
       device_threads_(ranks, device_threads_options()),
       devices_(ranks),
       streams_(ranks) {
@@ -109,6 +114,7 @@ cuda::RankOptions CudaThreadRanks::rank_options(std::size_t rank) const {
   cuda::RankOptions options;
   const auto& parts = partitions_[rank % gpus_];
   if (!parts.empty()) options.multiprocessors = parts[rank / gpus_].multiprocessors();
+  options.gemm_choices = gemm_choices_.get();
   return options;
 }
 

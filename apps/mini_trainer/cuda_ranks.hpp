@@ -28,9 +28,10 @@ class CudaThreadRanks {
  public:
   using Device = CudaDevice;
 
-  /// Throws std::runtime_error with a sentence where there is no GPU, CudaError where one cannot
-  /// be divided.
-  explicit CudaThreadRanks(std::size_t ranks);
+  /// So many `gemm_candidates` are timed for a product, by one rank for all; with 1 none is. Throws
+  /// std::runtime_error with a sentence where there is no GPU, CudaError where one cannot be
+  /// divided.
+  explicit CudaThreadRanks(std::size_t ranks, int gemm_candidates = 1);
   CudaThreadRanks(const CudaThreadRanks&) = delete;
   CudaThreadRanks& operator=(const CudaThreadRanks&) = delete;
   ~CudaThreadRanks();
@@ -71,6 +72,8 @@ class CudaThreadRanks {
   /// Calls work() on the thread of the rank.
   void on_thread(std::size_t rank, const std::function<void()>& work);
 
+  /// On GPUs of one kind; ranks with parts of other sizes choose apart.
+  std::unique_ptr<cuda::GemmChoices> gemm_choices_;
   std::size_t gpus_ = 1;
   std::vector<std::vector<cuda::Partition>> partitions_;  ///< by GPU; none where it has one rank
   runtime::DeviceThreads device_threads_;

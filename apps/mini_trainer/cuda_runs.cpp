@@ -21,7 +21,7 @@ int run_on_cuda(const Options& options, [[maybe_unused]] int argc, [[maybe_unuse
   if (const auto why = cuda::why_no_device()) throw std::runtime_error("--backend cuda: " + *why);
   const auto gpus = static_cast<std::size_t>(cuda::device_count());
   std::optional<Plan> plan = plan_of(options);
-  CudaThreadRanks ranks(rank_count(options, plan, gpus));
+  CudaThreadRanks ranks(rank_count(options, plan, gpus), options.gemm_candidates);
   if (!options.profile.empty()) return profile_on_cuda(options, ranks);
   return Run<CudaThreadRanks>(ranks, options, std::move(plan)).go();
 }

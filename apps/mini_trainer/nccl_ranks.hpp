@@ -41,8 +41,12 @@ class NcclRanks {
  public:
   using Device = CudaDevice;
 
-  explicit NcclRanks(processes::Session& session)
-      : session_(session), control_(session), api_(cuda::nccl::make_nccl()) {
+  /// Each rank times so many `gemm_candidates` for itself; with 1 none.
+  explicit NcclRanks(processes::Session& session, int gemm_candidates = 1)
+      : session_(session),
+        control_(session),
+        api_(cuda::nccl::make_nccl()),
+        gemm_choices_(gemm_choices(gemm_candidates)) {
     choose_gpu(session);
     const Bytes mine = cuda::nccl::communicator_bytes(*api_, control_, size());
     const auto all = processes::everyone(session_, mine.value);
@@ -85,7 +89,9 @@ class NcclRanks {
   [[nodiscard]] MeasuredDevice device() const { return gpu_as_device(size(), 1); }
 
   void make_devices(const Plan& plan, std::uint64_t seed, const cuda::AdamW& settings) {
-    device_.emplace(plan, first(), seed, settings);
+    cuda::RankOptions rank_options;
+    rank_options.gemm_choices = gemm_choices_.get();
+    device_.emplace(plan, first(), seed, settings, rank_options);
     cuda::nccl::NcclOptions options;
     options.device = cuda::RankOptions{}.hang_timeouts;
     link_ =
@@ -121,6 +127,7 @@ class NcclRanks {
   int exceptions_ = std::uncaught_exceptions();
   std::unique_ptr<cuda::nccl::NcclApi> api_;
   std::int64_t communicator_bytes_ = 0;  ///< of one, the most of all ranks
+  std::unique_ptr<cuda::GemmChoices> gemm_choices_;
   std::optional<Device> device_;
   std::unique_ptr<cuda::nccl::NcclTransport> link_;  ///< ends before its device and NCCL
 };

@@ -67,6 +67,10 @@ void check_devices(const OptionTexts& texts, const Features& built, Options& opt
   require(!mpi || !cuda, "--transport: the cuda backend has threads and nccl", texts.transport);
   require(!nccl || built.nccl, "--transport: this program is built without NCCL", texts.transport);
   require(!nccl || cuda, "--transport: nccl needs --backend cuda", texts.transport);
+
+  options.gemm_candidates = parse_count("--gemm-candidates", texts.gemm_candidates);
+  require(options.gemm_candidates == 1 || cuda, "--gemm-candidates: needs --backend cuda",
+          options.gemm_candidates);
 }
 
 }  // namespace
@@ -101,6 +105,10 @@ void add_options(CLI::App& program, OptionTexts& texts) {
   add_default("--transport", texts.transport,
               "threads, mpi (cpu; start with mpirun) or nccl (cuda; a process a GPU)");
   add("--dtype", texts.dtype, "fp32 or fp64 [fp32]; on cuda bf16, with weights kept in fp32");
+  add_default("--gemm-candidates", texts.gemm_candidates,
+              "on cuda, algorithms of a matrix product that are timed when it comes up for the "
+              "first time; 1 takes the first that cuBLASLt proposes. With more, another run may "
+              "choose otherwise and compute other last bits");
   add("--cost", texts.cost,
       "a calibrated cost model [constants of a CPU core, or of the GPU's kind]");
   add("--memory", texts.memory, "bytes of a device [the machine's or GPU's, divided by its ranks]");

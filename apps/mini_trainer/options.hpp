@@ -52,7 +52,7 @@ struct OptionTexts {
   std::string model = "tiny", vocabulary;
   std::string plan, planner = "slimpack";
   std::string dp, pp, tp, chunks = "auto", head = "auto", recompute = "auto";
-  std::string backend = "cpu", transport = "threads", dtype;
+  std::string backend = "cpu", transport = "threads", dtype, gemm_candidates = "1";
   std::string cost, memory;
   std::string steps, batch_tokens, context = "1024", overlong = "split";
   std::string learning_rate = "4e-3", warmup, clip = "1", seed = "0";
@@ -75,6 +75,7 @@ struct Options {
   Backend backend = Backend::cpu;
   Transport transport = Transport::threads;
   Precision precision = Precision::fp32;
+  int gemm_candidates = 1;  ///< of proposed algorithms that are timed; 1: the first is taken
   std::string cost;
   std::optional<Bytes> memory;
   std::int64_t steps = 1;

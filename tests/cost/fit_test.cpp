@@ -114,7 +114,7 @@ TEST_CASE("parse_profile: refuses with file, line, column, rule and value") {
           "p.csv:2: a line must have 9 columns, got 10");
   refuses(kHeader + "lyer,forward,128,8192,2,4,1,0,0.001\n",
           "p.csv:2: column 'kind' must be layer, apart, weight, embedding, head, optimizer, "
-          "p2p, reduce or exchange, got 'lyer'");
+          "p2p, reduce, exchange or tp, got 'lyer'");
   refuses(kHeader + "layer,both,128,8192,2,4,1,0,0.001\n",
           "p.csv:2: column 'pass' must be forward or backward, got 'both'");
   refuses(kHeader + "head,both,128,0,0,0,1,0,0.001\n",

@@ -88,6 +88,14 @@ TEST_CASE("cost models: the laws hold") {
       test::check_laws(FittedModel(cost, llama_7b(), h100(), MemorySpec{}));
     }
   }
+  SUBCASE("fitted, tensor-parallel collectives too") {
+    FittedCost cost = test::some_fit();
+    for (const double byte : {0.0, 1e-12, 1e-10}) {
+      cost.tensor = FittedTerms{2e-6, 0, 0, 0, 0, byte};
+      test::check_laws(FittedModel(cost, llama_7b(), h100(), MemorySpec{}));
+      test::check_laws(FittedModel(cost, llama_7b(), with_small_units(), MemorySpec{}));
+    }
+  }
   SUBCASE("fitted in part") {
     FittedCost cost = test::some_fit();
     cost.layer_forward.reset();
@@ -194,6 +202,49 @@ TEST_CASE("analytic: attention's rate by head dimension lies between its neighbo
   CHECK(rate_of_head_dim(rates, 96).backward == doctest::Approx(0.925));
   CHECK(rate_of_head_dim(rates, 128).backward == 1);
   CHECK(rate_of_head_dim(rates, 512).forward == 1);
+}
+
+TEST_CASE("fitted: tensor-parallel collectives inside a node have their measured price") {
+  FittedCost cost;
+  cost.layer_forward = FittedTerms{};  // costs nothing
+  cost.head = FittedTerms{};
+  const Cluster cluster = h100();
+  const ModelShape model = llama_7b();
+  StageLoad stage = test::plain_stage(3);
+  stage.tensor_parallel = 4;
+  stage.tensor_link = cluster.inside;
+  PackLoad load = test::whole_slice(0, 1000);
+  load.runs = 1;
+  HeadLoad head;
+  head.tokens = {1000};
+  head.vocab = model.vocab;
+  head.tensor_parallel = 4;
+  head.tensor_link = cluster.inside;
+  const double bytes = 1000.0 * static_cast<double>(model.hidden * model.bytes_per_element) * 3 / 4;
+  for (const double byte : {1e-13, 5e-12, 1e-10}) {
+    CAPTURE(byte);
+    cost.tensor = FittedTerms{2e-6, 0, 0, 0, 0, byte};
+    const FittedModel fitted(cost, model, cluster, MemorySpec{});
+    const double collective = 1e9 * (2e-6 + byte * bytes);
+    CHECK(static_cast<double>(fitted.forward(load, stage).value) ==
+          doctest::Approx(12 * collective).epsilon(1e-4));
+    CHECK(static_cast<double>(fitted.head(head).value) ==
+          doctest::Approx(2 * collective).epsilon(2e-4));
+    // Another link keeps the analytic price.
+    StageLoad across = stage;
+    across.tensor_link = cluster.between;
+    FittedCost without = cost;
+    without.tensor.reset();
+    const FittedModel analytic(without, model, cluster, MemorySpec{});
+    CHECK(fitted.forward(load, across) == analytic.forward(load, across));
+    CHECK(fitted.forward(load, stage) != analytic.forward(load, stage));
+    // What bounds count over the fastest link is no more than that.
+    const WorkRates rates = fitted.rates();
+    const double fastest = std::max(cluster.inside.bytes_per_s, cluster.between.bytes_per_s);
+    CHECK(1e9 * 1000 * 3 * 0.75 * static_cast<double>(rates.forward_tensor) / fastest <=
+          12 * collective);
+    CHECK(1e9 * 1000 * 0.75 * static_cast<double>(rates.head_tensor) / fastest <= 2 * collective);
+  }
 }
 
 TEST_CASE("analytic: a share of tensor-parallel traffic hides behind the products") {

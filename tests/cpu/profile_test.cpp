@@ -67,7 +67,8 @@ TEST_CASE("profile: measured rows can be written, read to equal rows, and fitted
       CHECK(rows_of(rows, kind) >= 10);
     }
     CHECK(rows_of(rows, ProfileKind::optimizer) == 3);
-    for (const ProfileKind kind : {ProfileKind::p2p, ProfileKind::reduce, ProfileKind::exchange}) {
+    for (const ProfileKind kind :
+         {ProfileKind::p2p, ProfileKind::reduce, ProfileKind::exchange, ProfileKind::tensor}) {
       CHECK(rows_of(rows, kind) == (ranks > 1 ? 5U : 0U));
     }
     std::ostringstream text;
@@ -81,6 +82,7 @@ TEST_CASE("profile: measured rows can be written, read to equal rows, and fitted
     CHECK(cost.layer_forward->token > 0);
     CHECK(cost.layer_backward->token > 0);
     CHECK(cost.p2p.has_value() == (ranks > 1));
+    CHECK(cost.tensor.has_value() == (ranks > 1));
   }
 }
 

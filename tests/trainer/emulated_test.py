@@ -122,15 +122,17 @@ class EmulatedTest(unittest.TestCase):
 
     def test_a_profile_is_what_calibrate_fits(self):
         profile, cost = self.path("profile.csv"), self.path("cost.json")
-        done = self.run_trainer("--profile", profile, "--dp", "2")
+        done = self.run_trainer("--profile", profile, "--dp", "2", "--gemm-candidates", "3")
         self.assertIn("times as long as on one rank alone", done.stdout)
         lines = pathlib.Path(profile).read_text().splitlines()
         self.assertTrue(any(line.startswith("# ") for line in lines), "a profile tells what it was measured on")
         rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
         self.assertEqual({row["kind"] for row in rows},
-                         {"layer", "embedding", "head", "optimizer", "p2p", "reduce", "exchange"})
+                         {"layer", "embedding", "head", "optimizer", "p2p", "reduce", "exchange", "tp"})
         subprocess.run([SLIMPACK, "calibrate", profile, "-o", cost], check=True, capture_output=True)
+        self.assertIn("tp", json.loads(pathlib.Path(cost).read_text()))
         self.run_trainer("--steps", "1", "--dp", "2", "--cost", cost)
+        self.run_trainer("--steps", "1", "--dp", "1", "--tp", "2", "--cost", cost)
 
     def test_bad_input_is_one_sentence(self):
         for options, status, text in [

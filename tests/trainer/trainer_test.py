@@ -59,6 +59,7 @@ class TrainerTest(unittest.TestCase):
                                "--backend: this program is built for cpu alone"),
                               (["--transport", "nccl"], "--transport: "),
                               (["--dtype", "bf16"], "--dtype: the cpu backend computes in fp32 or fp64"),
+                              (["--gemm-candidates", "2"], "--gemm-candidates: needs --backend cuda, got 2"),
                               (["--planner", "none"], "planner must be one of"),
                               (["--save-every", "2"], "--save-every: needs --save"),
                               (["--steps", "3", "--warmup", "4"], "--warmup: must be at most --steps (3), got 4"),

@@ -94,7 +94,7 @@ class EmulatedProducts : public Products {
 
 }  // namespace
 
-std::unique_ptr<Products> make_products(DeviceSpan<std::byte>, int) {
+std::unique_ptr<Products> make_products(DeviceSpan<std::byte>, int, GemmChoices*) {
   return std::make_unique<EmulatedProducts>();
 }
 

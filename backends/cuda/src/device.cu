@@ -97,7 +97,9 @@ namespace detail {
 
 void* device_allocate(std::size_t bytes) {
   void* memory = nullptr;
-  SLIMPACK_CUDA_CHECK(cudaMalloc(&memory, bytes));
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error != cudaSuccess) (void)cudaGetLastError();  // the next launch's check is not to find it
+  check(error, "cudaMalloc", __FILE__, __LINE__);
   return memory;
 }
 void device_free(void* memory) noexcept {

@@ -202,8 +202,10 @@ struct ActiveSet {
       return cost.p2p;
     case ProfileKind::reduce:
       return cost.reduce;
-    default:
+    case ProfileKind::exchange:
       return cost.exchange;
+    default:
+      return cost.tensor;
   }
 }
 

@@ -97,7 +97,8 @@ class FittedModel {
         optimizer_(detail::fitted_picos(cost.optimizer, "optimizer", model, memory)),
         p2p_(detail::fitted_picos(cost.p2p, "p2p", model, memory)),
         reduce_(detail::fitted_picos(cost.reduce, "reduce", model, memory)),
-        exchange_(detail::fitted_picos(cost.exchange, "exchange", model, memory)) {
+        exchange_(detail::fitted_picos(cost.exchange, "exchange", model, memory)),
+        tensor_(detail::fitted_picos(cost.tensor, "tp", model, memory)) {
     require(!head_ || model.vocab > 0, "model.vocab must be > 0", model.vocab);
     require_whole(cost);
     measured_apart_ = cost.layer_apart.has_value();
@@ -110,8 +111,8 @@ class FittedModel {
     Picos time = embedding(embedding_forward_, load, stage, false) + linear +
                  in_cp_group(attention(layer_forward_, load, stage, false), load, stage, false,
                              terms_.beside_exchange(load, stage, false)) +
-                 terms_.tensor_parallel(load, stage, kTensorForward, linear,
-                                        terms_.beside_tensor(load, stage, false));
+                 tensor_parallel(load, stage, kTensorForward, linear,
+                                 terms_.beside_tensor(load, stage, false));
     if (layer_forward_ && stage.layers > 0 && Terms::starts(load)) {
       time += layer_forward_->unit;
     }
@@ -150,17 +151,21 @@ class FittedModel {
                              ? linear_of(*layer_weight_, load, stage)
                              : terms_.linear_weight(load.tokens, stage) +
                                    terms_.launches(load, stage.layers * terms_.weight_kernels());
-    return to_nanos(linear + terms_.tensor_parallel(load, stage, kTensorWeight, linear) +
+    return to_nanos(linear + tensor_parallel(load, stage, kTensorWeight, linear) +
                     terms_.regroup_weight(load, stage));
   }
 
   /// H: final norm, vocabulary projection, loss and their gradients.
   [[nodiscard]] Nanos head(const HeadLoad& load) const noexcept {
-    if (!head_) return to_nanos(terms_.head(load));
+    const Picos tensor = head_tensor_beyond(load);
+    if (!head_) {
+      const auto own = [&](std::int64_t tokens) { return terms_.own_head(tokens, load); };
+      return to_nanos(terms_.head(load, own, terms_.head_launches(load) + tensor));
+    }
     const double row = head_->token / rows() / static_cast<double>(load.tensor_parallel);
     const auto own = [&](std::int64_t tokens) { return picos(tokens * load.vocab, row); };
-    return to_nanos(
-        terms_.head(load, own, load.tokens.value > 0 || load.shards > 1 ? head_->unit : 0));
+    const bool starts = load.tokens.value > 0 || load.shards > 1;
+    return to_nanos(terms_.head(load, own, (starts ? head_->unit : 0) + tensor));
   }
 
   /// One message over a link.
@@ -210,6 +215,7 @@ class FittedModel {
       rates.apart_launch = layer_apart_->layer;
       if (measured_apart_) at_most_in_parts(rates);
     }
+    if (tensor_) at_most_measured(rates);
     if (embedding_forward_) rates.embedding_forward = embedding_forward_->token;
     if (embedding_backward_) rates.embedding_backward = embedding_backward_->token;
     if (head_) {
@@ -254,22 +260,65 @@ class FittedModel {
     least(rates.backward_segment, layer_apart_->segment);
     least(rates.backward_unit, static_cast<double>(layer_apart_->unit));
   }
+  /// Rates count bytes over the fastest link: as many as it takes for the price that was measured,
+  /// where that is lower.
+  void at_most_measured(WorkRates& rates) const noexcept {
+    const double fastest =
+        std::max(terms_.cluster().inside.bytes_per_s, terms_.cluster().between.bytes_per_s);
+    const double share = std::min(1.0, tensor_->byte * 1e-12 * fastest);
+    for (std::int64_t* bytes :
+         {&rates.forward_tensor, &rates.backward_tensor, &rates.apart_tensor, &rates.head_tensor}) {
+      *bytes = static_cast<std::int64_t>(static_cast<double>(*bytes) * share);
+    }
+  }
+  /// Terms::tensor_parallel, where measured with the fixed cost of each collective.
+  [[nodiscard]] Picos tensor_parallel(const PackLoad& load, const StageLoad& stage,
+                                      std::int64_t collectives, Picos arithmetic,
+                                      Picos kept = 0) const noexcept {
+    if (!measured_tensor(stage.tensor_link)) {
+      return terms_.tensor_parallel(load, stage, collectives, arithmetic, kept);
+    }
+    const std::int64_t count = collectives * stage.layers;
+    if (stage.tensor_parallel == 1 || count == 0) return 0;
+    const Picos traffic = tensor_bytes(load.tokens.value * count, stage.tensor_parallel) + kept;
+    const Picos hidden = std::min(picos(traffic, terms_.cluster().small.tp_overlap), arithmetic);
+    return traffic - hidden + terms_.taken_by_collective(hidden) +
+           (Terms::starts(load) ? count * tensor_->unit : 0);
+  }
+  /// What the collectives of H take beyond their analytic price, which Terms::head has.
+  [[nodiscard]] Picos head_tensor_beyond(const HeadLoad& load) const noexcept {
+    const std::int64_t tokens = load.tokens.value, tp = load.tensor_parallel;
+    if (!measured_tensor(load.tensor_link) || tp == 1 || tokens == 0) return 0;
+    return 2 * (tensor_->unit + tensor_bytes(tokens, tp) -
+                terms_.collective(tokens * hidden_row(), tp, load.tensor_link));
+  }
+  [[nodiscard]] bool measured_tensor(const Link& link) const noexcept {
+    return tensor_ && link == terms_.cluster().inside;
+  }
+  /// The time of what each of `tp` devices sends of so many rows.
+  [[nodiscard]] Picos tensor_bytes(std::int64_t rows, std::int64_t tp) const noexcept {
+    return picos(rows * hidden_row() * (tp - 1), tensor_->byte / static_cast<double>(tp));
+  }
+  /// Bytes of a token's hidden state.
+  [[nodiscard]] std::int64_t hidden_row() const noexcept {
+    return terms_.model().hidden * terms_.model().bytes_per_element;
+  }
   /// B with `linear` work and attention by `fitted`, but for regrouping.
   [[nodiscard]] Picos layers_backward(const Fitted& fitted, const PackLoad& load,
                                       const StageLoad& stage, Recompute recompute, Picos linear,
                                       std::int64_t collectives) const noexcept {
-    Picos time = embedding(embedding_backward_, load, stage, true) + linear +
-                 in_cp_group(attention(fitted, load, stage, true), load, stage, true,
-                             terms_.beside_exchange(load, stage, true)) +
-                 terms_.tensor_parallel(load, stage, collectives, linear,
-                                        terms_.beside_tensor(load, stage, true));
+    Picos time =
+        embedding(embedding_backward_, load, stage, true) + linear +
+        in_cp_group(attention(fitted, load, stage, true), load, stage, true,
+                    terms_.beside_exchange(load, stage, true)) +
+        tensor_parallel(load, stage, collectives, linear, terms_.beside_tensor(load, stage, true));
     if (recompute == Recompute::light) {
       time += terms_.light(load.tokens.value * stage.layers, stage.tensor_parallel) +
               terms_.launches(load, stage.layers * terms_.recomputed_kernels(recompute));
     }
     if (recompute == Recompute::layer || recompute == Recompute::full) {
       const Picos again = linear_again(load, stage, recompute == Recompute::layer);
-      time += again + terms_.tensor_parallel(load, stage, kTensorForward, again);
+      time += again + tensor_parallel(load, stage, kTensorForward, again);
     }
     if (recompute == Recompute::full) {
       time += in_cp_group(attention(layer_forward_, load, stage, false), load, stage, false);
@@ -341,7 +390,7 @@ class FittedModel {
   Fitted layer_apart_, layer_weight_;  // measured, or of `layer_backward_`
   bool measured_apart_ = false;
   Fitted embedding_forward_, embedding_backward_;
-  Fitted head_, optimizer_, p2p_, reduce_, exchange_;
+  Fitted head_, optimizer_, p2p_, reduce_, exchange_, tensor_;
 };
 static_assert(RatedCostModel<FittedModel> && SplitCostModel<FittedModel>);
 

@@ -34,12 +34,14 @@ enum class ProfileKind : std::uint8_t {
   optimizer,
   p2p,
   reduce,
-  exchange
+  exchange,
+  tensor
 };
 
 /// The words of ProfileKind in files, in its order.
-inline constexpr std::array<std::string_view, 9> kProfileKinds = {
-    "layer", "apart", "weight", "embedding", "head", "optimizer", "p2p", "reduce", "exchange"};
+inline constexpr std::array<std::string_view, 10> kProfileKinds = {
+    "layer",     "apart", "weight", "embedding", "head",
+    "optimizer", "p2p",   "reduce", "exchange",  "tp"};
 
 /// One measurement; docs/costs.md says what each kind measures and which columns it uses.
 struct ProfileRow {
@@ -244,7 +246,7 @@ class ProfileLine {
   ProfileRow row;
   const auto* kind = std::find(kProfileKinds.begin(), kProfileKinds.end(), line.text(0));
   line.check(kind != kProfileKinds.end(), 0,
-             "layer, apart, weight, embedding, head, optimizer, p2p, reduce or exchange");
+             "layer, apart, weight, embedding, head, optimizer, p2p, reduce, exchange or tp");
   row.kind = static_cast<ProfileKind>(kind - kProfileKinds.begin());
   const std::string_view pass = line.text(1);
   if (row.kind == ProfileKind::layer || row.kind == ProfileKind::embedding) {

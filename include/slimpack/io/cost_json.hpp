@@ -38,7 +38,7 @@ struct FittedMember {
   std::string_view key;
   std::optional<FittedTerms> FittedCost::* terms;
 };
-inline constexpr std::array<FittedMember, 11> kFittedMembers{{
+inline constexpr std::array<FittedMember, 12> kFittedMembers{{
     {"layer_forward", &FittedCost::layer_forward},
     {"layer_backward", &FittedCost::layer_backward},
     {"layer_apart", &FittedCost::layer_apart},
@@ -50,6 +50,7 @@ inline constexpr std::array<FittedMember, 11> kFittedMembers{{
     {"p2p", &FittedCost::p2p},
     {"reduce", &FittedCost::reduce},
     {"exchange", &FittedCost::exchange},
+    {"tp", &FittedCost::tensor},
 }};
 
 /// A coefficient of a part by the key that files give it.

@@ -49,6 +49,7 @@ struct FittedCost {
   std::optional<FittedTerms> p2p;        ///< one message inside a node, by its bytes
   std::optional<FittedTerms> reduce;     ///< one ring collective inside a node, by bytes sent
   std::optional<FittedTerms> exchange;   ///< one layer's ring inside a node, by bytes sent
+  std::optional<FittedTerms> tensor;     ///< one tensor-parallel collective there, by bytes sent
   friend bool operator==(const FittedCost&, const FittedCost&) = default;
 };
 

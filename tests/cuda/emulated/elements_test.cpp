@@ -42,7 +42,8 @@ void check(std::vector<To> to, const std::vector<From>& from) {
   for (const Timing timing : {Timing::at_once, Timing::late}) {
     auto result = to;
     const auto launch = cuda::kernels::elements_launch<To, From>(size);
-    const cuda::kernels::Elements<To, From> work{result.data(), from.data(), size};
+    const cuda::kernels::Elements<To, From> work{result.data(), kAdd ? result.data() : nullptr,
+                                                 from.data(), size};
     cuda::simt::emulate({launch.blocks, launch.threads, launch.shared_bytes}, timing,
                         [&] { cuda::kernels::write_elements<kAdd>(work); });
     CHECK(test::same_bits(result, expected));
@@ -50,6 +51,22 @@ void check(std::vector<To> to, const std::vector<From>& from) {
 }
 
 }  // namespace
+
+TEST_CASE("elements: a sum may stand apart from what it adds up") {
+  for (const std::int64_t size : {1, 8, 4101}) {
+    CAPTURE(size);
+    const auto left = test::random_bf16(size, 5), right = test::random_bf16(size, 6);
+    auto expected = test::poisoned<Bf16>(size + 16), result = expected;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      set(expected[i], number(left[i]) + number(right[i]));
+    }
+    const auto launch = cuda::kernels::elements_launch<Bf16, Bf16>(size);
+    const cuda::kernels::Elements<Bf16, Bf16> work{result.data(), left.data(), right.data(), size};
+    cuda::simt::emulate({launch.blocks, launch.threads, launch.shared_bytes}, Timing::late,
+                        [&] { cuda::kernels::write_elements<true>(work); });
+    CHECK(test::same_bits(result, expected));
+  }
+}
 
 TEST_CASE("elements: sums and conversions of any length, rounded once") {
   for (const std::int64_t size : {1, 7, 8, 4101, 16397}) {

@@ -151,10 +151,14 @@ TEST_CASE("rms_norm: all that does not fit is refused") {
 TEST_CASE("swiglu, elements: all that does not fit is refused") {
   Zeros zeros;
   struct Arguments {
-    DeviceSpan<Bf16> product, gate_up, more;
+    DeviceSpan<Bf16> product, gate_up, more, again;
     RowShape shape{3, 16};
   };
-  const Arguments good{zeros.take<Bf16>(48), zeros.take<Bf16>(96), zeros.take<Bf16>(96), {3, 16}};
+  const Arguments good{zeros.take<Bf16>(48),
+                       zeros.take<Bf16>(96),
+                       zeros.take<Bf16>(96),
+                       zeros.take<Bf16>(96),
+                       {3, 16}};
   const Launcher forward(good, [&](const Arguments& at) {
     swiglu_forward(at.product, at.gate_up, at.shape, zeros.stream());
   });
@@ -173,8 +177,11 @@ TEST_CASE("swiglu, elements: all that does not fit is refused") {
   backward.refuses("swiglu_backward: dgate_up is not aligned", [](auto& at) { shift(at.more); });
   backward.refuses("swiglu_backward: dproduct is not aligned", [](auto& at) { shift(at.product); });
   backward.refuses("swiglu_backward: gate_up is not aligned", [](auto& at) { shift(at.gate_up); });
-  const Launcher sum(good, [&](const Arguments& at) { add(at.gate_up, at.more, zeros.stream()); });
+  const Launcher sum(
+      good, [&](const Arguments& at) { add(at.gate_up, at.again, at.more, zeros.stream()); });
   sum.refuses("elements: both spans must be as long", [](auto& at) { shorten(at.more); });
+  sum.refuses("elements: all spans must be as long", [](auto& at) { shorten(at.again); });
+  sum.refuses("elements: an addend is not aligned", [](auto& at) { shift(at.again); });
   sum.refuses("elements: the first span is not aligned", [](auto& at) { shift(at.gate_up); });
   sum.refuses("elements: the second span is not aligned", [](auto& at) { shift(at.more); });
 }

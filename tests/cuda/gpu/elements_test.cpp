@@ -33,8 +33,11 @@ TEST_CASE("elements: launchers round once, at any length") {
     }
     const OnDevice a(narrow, stream), b(other, stream), into(narrow, stream);
     const OnDevice x(wide, stream), y(more, stream), z(wide, stream);
-    cuda::add(into.span(), b.view(), stream);
+    cuda::add(into.span(), a.view(), b.view(), stream);
     CHECK(test::same_bits(into.read(), narrow_sum));
+    const OnDevice in_place(other, stream);
+    cuda::add(in_place.span(), a.view(), in_place.view(), stream);
+    CHECK(test::same_bits(in_place.read(), narrow_sum));
     cuda::add(z.span(), y.view(), stream);
     CHECK(test::same_bits(z.read(), wide_sum));
     cuda::convert(z.span(), a.view(), stream);
@@ -55,6 +58,10 @@ TEST_CASE("elements: bad spans are refused") {
                        "elements: both spans must be as long, got 3", InvalidInput);
   CHECK_THROWS_WITH_AS(cuda::add(two, cuda::DeviceSpan<const float>(crooked), {}),
                        "elements: the second span is not aligned to 16 bytes", InvalidInput);
+  alignas(16) static cuda::Bf16 narrow[8];
+  const cuda::DeviceSpan<cuda::Bf16> sums{narrow, 4};
+  CHECK_THROWS_WITH_AS(cuda::add(sums, cuda::DeviceSpan<const cuda::Bf16>{narrow, 3}, sums, {}),
+                       "elements: all spans must be as long, got 3", InvalidInput);
   CHECK_NOTHROW(cuda::add(cuda::DeviceSpan<float>{}, cuda::DeviceSpan<const float>{}, {}));
 }
 

@@ -9,6 +9,7 @@
 #include "cuda/op_data.hpp"
 #include "slimpack/core/error.hpp"
 #include "slimpack_cpu/ops.hpp"
+#include "slimpack_cuda/elements.hpp"
 
 namespace norm_test {
 
@@ -89,6 +90,36 @@ TEST_CASE("rms_norm_forward: a row's bits do not depend on the pack, and the sum
                                   gain.view(), {kRows, kCols}, 1e-5F, stream);
   CHECK(test::same_bits(apart, out.read()));
   CHECK(test::same_bits(sum.read(), more.read()));
+}
+
+TEST_CASE(
+    "rms_norm_forward_residual: has the bits of a sum and a norm behind it, also of no rows") {
+  const cuda::Stream owner;
+  const auto stream = owner.view();
+  for (const std::int64_t cols : {8, 1032, 4096}) {
+    for (const std::int64_t rows : {0, 1, 19}) {
+      CAPTURE(cols);
+      CAPTURE(rows);
+      const std::int64_t size = rows * cols;
+      const OnDevice x(test::random_bf16(size, 1, 2), stream);
+      const OnDevice more(test::random_bf16(size, 2, 2), stream);
+      const OnDevice gain(test::random_bf16(cols, 3), stream);
+      const auto poison = test::poisoned<Bf16>(size + kGuard);
+      const OnDevice sum(poison, stream), out(poison, stream);
+      const OnDevice sum_apart(poison, stream), out_apart(poison, stream);
+      const OnDevice inverse(test::poisoned<float>(rows + kGuard), stream);
+      const OnDevice inverse_apart(test::poisoned<float>(rows + kGuard), stream);
+      cuda::rms_norm_forward_residual(out.first(size), inverse.first(rows), sum.first(size),
+                                      x.view(), more.view(), gain.view(), {rows, cols}, 1e-5F,
+                                      stream);
+      cuda::add(sum_apart.first(size), x.view(), more.view(), stream);
+      cuda::rms_norm_forward(out_apart.first(size), inverse_apart.first(rows),
+                             sum_apart.first(size), gain.view(), {rows, cols}, 1e-5F, stream);
+      CHECK(test::same_bits(sum.read(), sum_apart.read()));
+      CHECK(test::same_bits(out.read(), out_apart.read()));
+      CHECK(test::same_bits(inverse.read(), inverse_apart.read()));
+    }
+  }
 }
 
 TEST_CASE("rms_norm_backward: follows fp64, twice the same bits") {

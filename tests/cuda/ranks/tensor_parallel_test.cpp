@@ -251,6 +251,23 @@ TEST_CASE("ranks: tensor parallelism gives the oracle's loss and gradients, feat
   }
 }
 
+TEST_CASE("ranks: packs of single tokens, where most tensor-parallel devices have no row") {
+  double worst = 0;
+  for (std::uint64_t seed = 780; seed < 792; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options = tensor_parallel(seed);
+    options.min_tokens = 1;
+    options.max_tokens = 3;
+    const Plan plan = test::rank_plan(seed, options);
+    const test::RankCheck found = test::check_ranks(plan, seed);
+    CAPTURE(found.worst_tensor);
+    CHECK(found.loss <= 2e-3);
+    CHECK(found.norm <= 3e-2);
+    worst = std::max(worst, found.gradient);
+  }
+  std::printf("  largest difference of gradients %.1e\n", worst);
+}
+
 TEST_CASE("ranks: any number of heads a device, alone and in groups") {
   double worst = 0;
   for (std::uint64_t seed = 730; seed < 738; ++seed) {

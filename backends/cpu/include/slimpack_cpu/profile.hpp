@@ -275,6 +275,19 @@ class ProfileRun {
                   link.ring(process_group, std::as_bytes(values), std::as_writable_bytes(others));
                 }
               }));
+      // A gather and a sum of as many whole rows, each with the rows put in another order.
+      const double both = together(
+          Bytes{bytes}, [](auto& link, const runtime::ProcessGroup& process_group,
+                           std::span<Number> values, std::span<Number> others, std::int64_t) {
+            const std::size_t members = process_group.members.size();
+            const std::size_t part = values.size() / members, first = process_group.self * part;
+            const std::span<Number> all = values.first(part * members);
+            link.all_gather(process_group, all, first, first + part);
+            std::ranges::copy(all, others.begin());
+            std::ranges::copy(others.first(all.size()), all.begin());
+            link.reduce_scatter(process_group, all, first, first + part);
+          });
+      traffic_row(ProfileKind::tensor, Bytes{bytes * (ranks - 1) / ranks}, both / 2);
     }
   }
 

@@ -12,8 +12,10 @@
 /// allocate nor synchronize.
 namespace slimpack::cuda {
 
-/// into += values, each sum rounded once.
-void add(DeviceSpan<Bf16> into, DeviceSpan<const Bf16> values, StreamView stream);
+/// sums = left + right, each rounded once; `sums` may be `left` or `right`.
+void add(DeviceSpan<Bf16> sums, DeviceSpan<const Bf16> left, DeviceSpan<const Bf16> right,
+         StreamView stream);
+/// into += values.
 void add(DeviceSpan<float> into, DeviceSpan<const float> values, StreamView stream);
 void add(DeviceSpan<float> into, DeviceSpan<const Bf16> values, StreamView stream);
 

@@ -8,6 +8,7 @@
 
 #include "slimpack_cuda/bf16.hpp"
 #include "slimpack_cuda/device.hpp"
+#include "slimpack_cuda/gemm_choices.hpp"
 #include "slimpack_cuda/gemm_layout.hpp"
 
 namespace slimpack::cuda {
@@ -22,23 +23,29 @@ inline constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{32} << 20U;
 /// a GemmKey comes up for the first time (host work, some 10 to 100 us) and kept: the same product
 /// always runs the same algorithm, none of which depends on the order in which blocks end. On one
 /// kind of device and one version of cuBLASLt equal inputs give equal bits. A row's bits do depend
-/// on the number of rows, by which algorithms are chosen.
+/// on the number of rows, by which algorithms are chosen. The first that cuBLASLt proposes is
+/// taken; with GemmChoices, the fastest of several: each is warmed up and timed when the product
+/// comes up for the first time, on its operands and into memory that is taken for as long; where
+/// there is none left, the first stays.
 ///
 /// Not to be used by two threads at a time. All calls share the workspace: they must be on one
 /// stream, or ordered by events.
 ///
 /// Products throw InvalidInput where why_not has a sentence or a span is not of its matrix's size,
 /// CudaError where cuBLASLt fails; no output may overlap an input. They neither allocate device
-/// memory nor synchronize. Sums are rounded to bf16 once, after what is added.
+/// memory nor synchronize, but to time a product. Sums are rounded to bf16 once, after what is
+/// added.
 ///
 /// Of cuBLASLt's fused epilogues Llama needs only the addition: there is none for SwiGLU or for
 /// RMSNorm, and Llama's linear layers have no bias.
 class Gemm {
  public:
   /// Products on the current device. The workspace, aligned to 256 bytes, must outlive the object.
-  /// With `multiprocessors` > 0 algorithms are chosen for a part of the card of that size. Throws
-  /// InvalidInput, CudaError.
-  explicit Gemm(DeviceSpan<std::byte> workspace, int multiprocessors = 0);
+  /// With `multiprocessors` > 0 algorithms are chosen for a part of the card of that size. `timed`
+  /// may be null; the emulated library has one algorithm and times nothing. Throws InvalidInput,
+  /// CudaError.
+  explicit Gemm(DeviceSpan<std::byte> workspace, int multiprocessors = 0,
+                GemmChoices* timed = nullptr);
   Gemm(Gemm&&) noexcept;
   Gemm& operator=(Gemm&&) noexcept;
   Gemm(const Gemm&) = delete;

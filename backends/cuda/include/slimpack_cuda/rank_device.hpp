@@ -47,6 +47,7 @@ struct RankOptions {
   int multiprocessors = 0;            ///< that matrix products are for: a part of a card; 0: all
   std::optional<AttentionPath> path;  ///< of attention; none: the fastest that can
   std::int64_t gemm_workspace = kGemmWorkspaceBytes;
+  GemmChoices* gemm_choices = nullptr;  ///< of algorithms by their times; must outlive the device
   /// Elements of gradients and weights that travel at one time where the optimizer is sharded. The
   /// same on all ranks.
   std::size_t piece = runtime::ShardLayout::kMost;
@@ -99,7 +100,7 @@ class RankDevice {
               plan.memory.optimizer == OptimizerState::sharded && plan.parallel.dp > 1,
               options.piece),
         gemm_workspace_(options.gemm_workspace),
-        gemm_(gemm_workspace_.span(), options.multiprocessors),
+        gemm_(gemm_workspace_.span(), options.multiprocessors, options.gemm_choices),
         norm_workspace_(norm_workspace(plan.model)),
         frequencies_(plan.model.head_dim / 2),
         vocabulary_rest_(VocabularyPart::kWhole * plan.model.hidden),
@@ -287,15 +288,22 @@ class RankDevice {
                    });
     for (std::int64_t i = 0; i < stage.layers(); ++i) {
       RankLayer<Link> layer(tools, part_, weights_.layer_weights(stage.first_layer + i), tensor);
+      if (i == 0) layer.normalise_inputs(rows);
       layer.project(rows, scratch.subspan(0, n * (q + 2 * k)), attention.queries(),
                     attention.key_rows(), attention.key_rows(),
                     ring_.span(tables.rope[static_cast<std::size_t>(i)]));
       attention.forward(i, link);
       const bool last = i + 1 == stage.layers();
       std::vector<BlockGroup> next;
-      if (!last) next = unit.of(layers[static_cast<std::size_t>(i + 1)], part_);
-      layer.finish(rows, [&](std::size_t group, std::size_t block) {
-        return last ? leaving(group, block) : next[group].blocks[block].input;
+      DeviceSpan<const Bf16> gain;
+      if (!last) {
+        next = unit.of(layers[static_cast<std::size_t>(i + 1)], part_);
+        gain = weights_.layer_weights(stage.first_layer + i + 1).input_norm;
+      }
+      layer.finish(rows, [&](std::size_t group, std::size_t block) -> LayerOutput {
+        if (last) return {leaving(group, block)};
+        const BlockRows& rows_of_next = next[group].blocks[block];
+        return {rows_of_next.input, rows_of_next.input_norm, rows_of_next.input_inverse, gain};
       });
       if (!last) rows = std::move(next);
     }

@@ -72,15 +72,15 @@ struct Gemm::State {
   }
 };
 
-Gemm::Gemm(DeviceSpan<std::byte> workspace, int multiprocessors) {
+Gemm::Gemm(DeviceSpan<std::byte> workspace, int multiprocessors, GemmChoices* timed) {
   require(workspace.size >= 0, "Gemm: the workspace's size must be >= 0", workspace.size);
   require(address(workspace.data) % 256 == 0, "Gemm: the workspace must be aligned to 256 bytes");
   require(multiprocessors >= 0, "Gemm: multiprocessors must be >= 0", multiprocessors);
   const DeviceProperties device = device_properties();
   require(multiprocessors <= device.multiprocessors,
           "Gemm: the device has fewer multiprocessors than asked for", multiprocessors);
-  state_.reset(
-      new State{detail::make_products(workspace, multiprocessors), device.major, device.minor});
+  state_.reset(new State{detail::make_products(workspace, multiprocessors, timed), device.major,
+                         device.minor});
 }
 Gemm::Gemm(Gemm&&) noexcept = default;
 Gemm& Gemm::operator=(Gemm&&) noexcept = default;

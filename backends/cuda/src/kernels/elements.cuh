@@ -15,6 +15,7 @@ namespace slimpack::cuda::kernels {
 template <StoredNumber To, StoredNumber From>
 struct Elements {
   To* to;
+  const To* addend;  ///< may be `to`; of bf16 sums alone, all others add to what is at `to`
   const From* from;
   std::int64_t size;
 };
@@ -33,7 +34,7 @@ template <StoredNumber To, StoredNumber From>
   return {checked_blocks(divide_up(size, kBlock)), kElementThreads, 0};
 }
 
-/// to = from, or to += from if `kAdd`.
+/// to = from, or the sum of the addend and `from` if `kAdd`.
 template <bool kAdd, StoredNumber To, StoredNumber From>
 SLIMPACK_DEVICE void write_elements(const Elements<To, From>& work) {
   constexpr std::size_t kGroup = kElementGroup<To, From>;
@@ -41,6 +42,8 @@ SLIMPACK_DEVICE void write_elements(const Elements<To, From>& work) {
   const std::int64_t first =
       static_cast<std::int64_t>(simt::block_index()) * kElementThreads * kElementGroups +
       simt::thread_index();
+  const To* addend = work.to;  // an address less, and more threads have the registers they need
+  if constexpr (std::is_same_v<To, Bf16>) addend = work.addend;
   std::array<Floats<kGroup>, kElementGroups> values{}, sums{};
   SLIMPACK_UNROLL
   for (unsigned i = 0; i < kElementGroups; ++i) {
@@ -48,7 +51,7 @@ SLIMPACK_DEVICE void write_elements(const Elements<To, From>& work) {
     if (group >= groups) continue;
     const std::int64_t k = group * static_cast<std::int64_t>(kGroup);
     values[i] = load<kGroup>(work.from + k);
-    if constexpr (kAdd) sums[i] = load<kGroup>(work.to + k);
+    if constexpr (kAdd) sums[i] = load<kGroup>(addend + k);
   }
   SLIMPACK_UNROLL
   for (unsigned i = 0; i < kElementGroups; ++i) {
@@ -64,7 +67,7 @@ SLIMPACK_DEVICE void write_elements(const Elements<To, From>& work) {
   const std::int64_t rest = groups * static_cast<std::int64_t>(kGroup) + simt::thread_index();
   if (simt::block_index() + 1 == simt::grid_blocks() && rest < work.size) {
     const float value = load_one(work.from + rest);
-    store_one(work.to + rest, kAdd ? load_one(work.to + rest) + value : value);
+    store_one(work.to + rest, kAdd ? load_one(addend + rest) + value : value);
   }
 }
 

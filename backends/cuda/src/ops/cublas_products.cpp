@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cublasLt.h>
 
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "ops/products.hpp"
 
@@ -68,8 +75,11 @@ std::string text_of(const GemmKey& key) {
          " inputs, " + std::to_string(key.shape.outputs) + " outputs";
 }
 
-void choose(Choice& choice, cublasLtHandle_t handle, const GemmKey& key, std::int64_t workspace,
-            int multiprocessors) {
+/// Sets the descriptors of `choice`. Gives at most `most` algorithms, the one first that cuBLASLt
+/// thinks the fastest.
+std::vector<cublasLtMatmulHeuristicResult_t> propose(Choice& choice, cublasLtHandle_t handle,
+                                                     const GemmKey& key, std::int64_t workspace,
+                                                     int multiprocessors, int most) {
   const ColumnProduct product = column_product(key.product, key.shape);
   const cudaDataType result = key.single ? CUDA_R_32F : CUDA_R_16BF;
   SLIMPACK_CUBLAS_CHECK(cublasLtMatmulDescInit(&choice.product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -97,24 +107,38 @@ void choose(Choice& choice, cublasLtHandle_t handle, const GemmKey& key, std::in
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     set(&preference, attribute, static_cast<std::uint32_t>(key.aligned));
   }
-  cublasLtMatmulHeuristicResult_t best{};
+  std::vector<cublasLtMatmulHeuristicResult_t> proposed(static_cast<std::size_t>(most));
   int found = 0;
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(handle, &choice.product, &choice.a, &choice.b, &choice.d,
-                                     &choice.d, &preference, 1, &best, &found);
+                                     &choice.d, &preference, most, proposed.data(), &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
     throw CudaError("gemm: cuBLASLt has no algorithm for the " + text_of(key));
   }
   SLIMPACK_CUBLAS_CHECK(status);
-  SLIMPACK_CUBLAS_CHECK(best.state);
-  choice.algorithm = best.algo;
-  choice.workspace = best.workspaceSize;
+  SLIMPACK_CUBLAS_CHECK(proposed.front().state);
+  proposed.resize(static_cast<std::size_t>(found));
+  return proposed;
+}
+
+void take(Choice& choice, const cublasLtMatmulHeuristicResult_t& proposed) {
+  choice.algorithm = proposed.algo;
+  choice.workspace = proposed.workspaceSize;
+}
+
+constexpr std::size_t kTimings = 5;  ///< of a candidate, behind one that warms it up
+constexpr std::chrono::minutes kHangTimeouts{2};
+
+[[nodiscard]] std::int64_t result_bytes(const GemmKey& key) {
+  const ColumnProduct product = column_product(key.product, key.shape);
+  return product.m * product.n *
+         static_cast<std::int64_t>(key.single ? sizeof(float) : sizeof(Bf16));
 }
 
 class CublasProducts : public Products {
  public:
-  CublasProducts(DeviceSpan<std::byte> workspace, int multiprocessors)
-      : workspace_(workspace), multiprocessors_(multiprocessors) {
+  CublasProducts(DeviceSpan<std::byte> workspace, int multiprocessors, GemmChoices* timed)
+      : workspace_(workspace), multiprocessors_(multiprocessors), timed_(timed) {
     cublasLtHandle_t handle = nullptr;
     SLIMPACK_CUBLAS_CHECK(cublasLtCreate(&handle));
     handle_.reset(handle);
@@ -126,17 +150,13 @@ class CublasProducts : public Products {
     Choice& choice = found->second;
     if (is_new) {
       try {
-        choose(choice, handle_.get(), key, workspace_.size, multiprocessors_);
+        choose(choice, {key, d, addend, left, right, stream});
       } catch (...) {
         choices_.erase(found);
         throw;
       }
     }
-    const float one = 1, beta = key.adds ? 1 : 0;
-    SLIMPACK_CUBLAS_CHECK(cublasLtMatmul(handle_.get(), &choice.product, &one, right, &choice.a,
-                                         left, &choice.b, &beta, addend, &choice.d, d, &choice.d,
-                                         &choice.algorithm, workspace_.data, choice.workspace,
-                                         stream.get()));
+    SLIMPACK_CUBLAS_CHECK(multiply(choice, {key, d, addend, left, right, stream}));
   }
 
   [[nodiscard]] std::int64_t choices() const noexcept override {
@@ -144,16 +164,90 @@ class CublasProducts : public Products {
   }
 
  private:
+  /// One product as `run` was given it.
+  struct Call {
+    const GemmKey& key;
+    void* d;
+    const void* addend;
+    const Bf16* left;
+    const Bf16* right;
+    StreamView stream;
+  };
+
+  [[nodiscard]] cublasStatus_t multiply(Choice& choice, const Call& call) const {
+    const float one = 1, beta = call.key.adds ? 1 : 0;
+    return cublasLtMatmul(handle_.get(), &choice.product, &one, call.right, &choice.a, call.left,
+                          &choice.b, &beta, call.addend, &choice.d, call.d, &choice.d,
+                          &choice.algorithm, workspace_.data, choice.workspace, call.stream.get());
+  }
+
+  void choose(Choice& choice, const Call& call) {
+    const auto proposed = propose(choice, handle_.get(), call.key, workspace_.size,
+                                  multiprocessors_, timed_ == nullptr ? 1 : timed_->candidates());
+    std::size_t chosen = 0;
+    if (timed_ != nullptr) {
+      const auto kept = timed_->find(multiprocessors_, call.key);
+      chosen =
+          kept ? *kept : timed_->keep(multiprocessors_, call.key, fastest(choice, call, proposed));
+    }
+    // Another device of the process may have been proposed more.
+    take(choice, proposed[std::min(chosen, proposed.size() - 1)]);
+  }
+
+  [[nodiscard]] std::size_t fastest(
+      Choice& choice, Call call,
+      const std::vector<cublasLtMatmulHeuristicResult_t>& proposed) const {
+    std::optional<DeviceBuffer<std::byte>> room;
+    try {
+      room.emplace(result_bytes(call.key));
+    } catch (const CudaError&) {
+      return 0;  // the first, as without times
+    }
+    // What is added up where it stands must be added once, so results of timings go elsewhere.
+    call.d = room->span().data;
+    if (!call.key.adds) call.addend = call.d;
+    std::vector<double> times;
+    for (const cublasLtMatmulHeuristicResult_t& candidate : proposed) {
+      times.push_back(std::numeric_limits<double>::infinity());
+      if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
+      take(choice, candidate);
+      if (const auto time = median_time(choice, call)) times.back() = *time;
+    }
+    return fastest_candidate(times);
+  }
+
+  /// Milliseconds; nothing where the algorithm does not take the call.
+  [[nodiscard]] std::optional<double> median_time(Choice& choice, const Call& call) const {
+    std::array<Event, kTimings + 1> ends{Event(EventUse::time), Event(EventUse::time),
+                                         Event(EventUse::time), Event(EventUse::time),
+                                         Event(EventUse::time), Event(EventUse::time)};
+    for (Event& end : ends) {
+      if (multiply(choice, call) != CUBLAS_STATUS_SUCCESS) return std::nullopt;
+      end.record(call.stream);
+    }
+    if (!wait_until(ends.back(), std::chrono::steady_clock::now() + kHangTimeouts)) {
+      throw CudaError("gemm: the " + text_of(call.key) + " was not timed within two minutes");
+    }
+    std::array<double, kTimings> times{};
+    for (std::size_t i = 0; i < kTimings; ++i) {
+      times[i] = static_cast<double>(ends[i + 1].milliseconds_since(ends[i]));
+    }
+    std::ranges::nth_element(times, times.begin() + kTimings / 2);
+    return times[kTimings / 2];
+  }
+
   Handle handle_;
   DeviceSpan<std::byte> workspace_;
   int multiprocessors_;
+  GemmChoices* timed_;
   std::map<GemmKey, Choice> choices_;
 };
 
 }  // namespace
 
-std::unique_ptr<Products> make_products(DeviceSpan<std::byte> workspace, int multiprocessors) {
-  return std::make_unique<CublasProducts>(workspace, multiprocessors);
+std::unique_ptr<Products> make_products(DeviceSpan<std::byte> workspace, int multiprocessors,
+                                        GemmChoices* timed) {
+  return std::make_unique<CublasProducts>(workspace, multiprocessors, timed);
 }
 
 }  // namespace slimpack::cuda::detail

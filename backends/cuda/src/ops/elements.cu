@@ -15,32 +15,38 @@ __global__ void __launch_bounds__(kElementThreads) elements_kernel(Elements<To, 
   write_elements<kAdd>(work);
 }
 
+/// `addend` is for sums of bf16; else null.
 template <bool kAdd, class To, class From>
-void launch_elements(DeviceSpan<To> to, DeviceSpan<const From> from, StreamView stream) {
+void launch_elements(DeviceSpan<To> to, const To* addend, DeviceSpan<const From> from,
+                     StreamView stream) {
   detail::require_size(from, to.size, "elements: both spans must be as long");
   detail::require_aligned(to, "elements: the first span is not aligned to 16 bytes");
   detail::require_aligned(from, "elements: the second span is not aligned to 16 bytes");
   if (to.size == 0) return;
   const Launch launch = elements_launch<To, From>(to.size);
-  detail::start(elements_kernel<kAdd, To, From>, launch, stream, {to.data, from.data, to.size});
+  detail::start(elements_kernel<kAdd, To, From>, launch, stream,
+                {to.data, addend, from.data, to.size});
 }
 
 }  // namespace
 
-void add(DeviceSpan<Bf16> into, DeviceSpan<const Bf16> values, StreamView stream) {
-  launch_elements<true>(into, values, stream);
+void add(DeviceSpan<Bf16> sums, DeviceSpan<const Bf16> left, DeviceSpan<const Bf16> right,
+         StreamView stream) {
+  detail::require_size(left, sums.size, "elements: all spans must be as long");
+  detail::require_aligned(left, "elements: an addend is not aligned to 16 bytes");
+  launch_elements<true>(sums, left.data, right, stream);
 }
 void add(DeviceSpan<float> into, DeviceSpan<const float> values, StreamView stream) {
-  launch_elements<true>(into, values, stream);
+  launch_elements<true>(into, static_cast<const float*>(nullptr), values, stream);
 }
 void add(DeviceSpan<float> into, DeviceSpan<const Bf16> values, StreamView stream) {
-  launch_elements<true>(into, values, stream);
+  launch_elements<true>(into, static_cast<const float*>(nullptr), values, stream);
 }
 void convert(DeviceSpan<Bf16> to, DeviceSpan<const float> from, StreamView stream) {
-  launch_elements<false>(to, from, stream);
+  launch_elements<false>(to, static_cast<const Bf16*>(nullptr), from, stream);
 }
 void convert(DeviceSpan<float> to, DeviceSpan<const Bf16> from, StreamView stream) {
-  launch_elements<false>(to, from, stream);
+  launch_elements<false>(to, static_cast<const float*>(nullptr), from, stream);
 }
 
 }  // namespace slimpack::cuda

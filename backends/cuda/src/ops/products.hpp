@@ -24,9 +24,8 @@ class Products {
   [[nodiscard]] virtual std::int64_t choices() const noexcept = 0;
 };
 
-/// Products on the current device; the workspace, and how many multiprocessors, as Gemm was given
-/// them.
+/// Products on the current device; all arguments as Gemm was given them.
 [[nodiscard]] std::unique_ptr<Products> make_products(DeviceSpan<std::byte> workspace,
-                                                      int multiprocessors);
+                                                      int multiprocessors, GemmChoices* timed);
 
 }  // namespace slimpack::cuda::detail

@@ -38,6 +38,15 @@ struct KeysToMake {
   DeviceSpan<const RopeRow> places;  ///< their rows in `key` and `value`
 };
 
+/// Where the layer's output of a block's own rows belongs: to the next layer, whose norm is made in
+/// the same pass, or out of the unit.
+struct LayerOutput {
+  DeviceSpan<Bf16> rows;
+  DeviceSpan<Bf16> norm = {};  ///< nothing, and so what follows, where the rows leave
+  DeviceSpan<float> inverse = {};
+  DeviceSpan<const Bf16> gain = {};
+};
+
 /// A layer's operators on groups of rows; of tensor-parallel devices each comes to every call with
 /// the same groups.
 template <class Link>
@@ -58,12 +67,18 @@ class RankLayer {
         k_(part.key_width()),
         f_(part.ffn) {}
 
-  /// Norm, projection and rotary positions: queries to the blocks' rows of `query`, keys and values
-  /// to those of the pages. `projected` is scratch of rows x (q + 2k).
+  /// The norms of the blocks' inputs, as `project` wants them: of a layer whose input is not the
+  /// output of another one's `finish`.
+  void normalise_inputs(Groups groups) {
+    for (const BlockGroup& group : groups) {
+      for (const BlockRows& block : group.blocks) normalise_input(block);
+    }
+  }
+  /// Projection of the norms and rotary positions: queries to the blocks' rows of `query`, keys and
+  /// values to those of the pages. `projected` is scratch of rows x (q + 2k).
   void project(Groups groups, DeviceSpan<Bf16> projected, DeviceSpan<Bf16> query,
                DeviceSpan<Bf16> key, DeviceSpan<Bf16> value, DeviceSpan<const RopeRow> places) {
     for (const BlockGroup& group : groups) {
-      for (const BlockRows& block : group.blocks) normalise_input(block);
       with_whole(
           group, &BlockRows::input_norm, [&](const BlockRows& run, DeviceSpan<const Bf16> normed) {
             tools_.gemm.forward(rows_at(projected, run, q_ + 2 * k_), normed,
@@ -74,10 +89,11 @@ class RankLayer {
                  rope_shape(places.size, model_.kv_heads), stream());
   }
 
-  /// Everything behind attention; `next(group, block)` is where the layer's output of a block's own
-  /// rows belongs, by their numbers.
-  template <class Next>
-  void finish(Groups groups, Next next) {
+  /// Everything behind attention; `output_of(group, block)` is a LayerOutput, by their numbers.
+  /// Where a device is alone the product adds the residual, and the norm reads the sum; behind a
+  /// collective one kernel does both.
+  template <class OutputOf>
+  void finish(Groups groups, OutputOf output_of) {
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const BlockGroup& group = groups[g];
       make_mid_and_norm(group);
@@ -86,16 +102,26 @@ class RankLayer {
       if (!tensor_.several()) {
         for (std::size_t i = 0; i < group.blocks.size(); ++i) {
           const BlockRows& block = group.blocks[i];
-          tools_.gemm.forward_add(next(g, i), block.mid, block.product, weights_.down,
+          const LayerOutput output = output_of(g, i);
+          tools_.gemm.forward_add(output.rows, block.mid, block.product, weights_.down,
                                   {block.rows, f_, h_}, stream());
+          if (output.gain.size == 0) continue;
+          rms_norm_forward(output.norm, output.inverse, output.rows, output.gain, {block.own, h_},
+                           epsilon(), stream());
         }
         continue;
       }
       const auto sums = sum_of(group, &BlockRows::product, weights_.down, f_);
       for (std::size_t i = 0; i < group.blocks.size(); ++i) {
         const BlockRows& block = group.blocks[i];
-        copy(next(g, i), sums_of(group, block, sums), stream());
-        add(next(g, i), block.mid, stream());
+        const LayerOutput output = output_of(g, i);
+        const DeviceSpan<const Bf16> sum = sums_of(group, block, sums);
+        if (output.gain.size == 0) {
+          add(output.rows, sum, block.mid, stream());
+        } else {
+          rms_norm_forward_residual(output.norm, output.inverse, output.rows, sum, block.mid,
+                                    output.gain, {block.own, h_}, epsilon(), stream());
+        }
       }
     }
   }
