@@ -2,18 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mini-trainer's figures as Markdown tables.
 
-    bench/trainer.py BIN [speed|text|calibration|kill|faults ...] [options]
+    bench/trainer.py BIN [speed|text|calibration|kill|faults|clock ...] [options]
 
-BIN is the folder with the built programs, such as build/release/bin. Parts, all of them by default:
+BIN is the folder with the built programs, such as build/release/bin. Parts, all but the last by default:
 
   speed        planners in turns, `megatron` and `slimpack` by default, on documents of LENGTHS with drawn tokens
   text         the same on this repository's own text
   calibration  the same with a cost that was fitted to a profile of this machine
   kill         runs that are killed and resumed, beside one that nothing stops
   faults       ranks that die: how long the others live on
+  clock        every planner that can be executed, each at its own best settings, step by step in turns with a fixed
+               reference, with a cost fitted to a profile made just before. Where the reference's times spread by more
+               than --reference-limit there is no figure but one sentence that says why, and the status is 1
 
-Progress goes to standard error. Times are printed and never judged. Ends with status 1 if planners trained
-on other documents, a resumed run differs in a byte, a dead rank was not reported as it must be, or a program failed.
+Progress goes to standard error. Times are printed and never judged, but those of the reference. Ends with status 1 if
+planners trained on other documents, a resumed run differs in a byte, a dead rank was not reported as it must be, the
+reference was unsteady, or a program failed.
 """
 import argparse
 import datetime
@@ -21,6 +25,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -31,21 +36,24 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT / "tests" / "trainer"), str(ROOT / "tests" / "mpi")]
 
 import faults  # noqa: E402
+import reference  # noqa: E402
 from small_runs import SmallRuns  # noqa: E402
 
 PLANNERS = ("megatron", "slimpack")
 SETTINGS = {"pp 2": ["--pp", "2", "--dp", "1"], "dp 2": ["--dp", "2", "--pp", "1"]}  # unless --degrees says otherwise
+CLOCK_SETTINGS = dict(SETTINGS, **{"tp 2": ["--pp", "1", "--dp", "1", "--tp", "2"]})
 
 
 def degrees_of(text):
-    """Runs by name, of PPxDP,PPxDP..."""
+    """Runs by name, of PPxDP or PPxDPxTP,..."""
     runs = {}
     for one in text.split(","):
-        pp, _, dp = one.partition("x")
-        if not (pp.isdigit() and dp.isdigit() and int(pp) > 0 and int(dp) > 0):
-            raise argparse.ArgumentTypeError(f"must be PPxDP,... like 2x1,1x2, got {text!r}")
-        name = " ".join(f"{kind} {count}" for kind, count in (("pp", pp), ("dp", dp)) if count != "1") or "one rank"
-        runs[name] = ["--pp", pp, "--dp", dp]
+        counts = one.split("x")
+        if len(counts) not in (2, 3) or not all(count.isdigit() and int(count) > 0 for count in counts):
+            raise argparse.ArgumentTypeError(f"must be PPxDP,... or PPxDPxTP,... like 2x1,1x2,1x1x2, got {text!r}")
+        kinds = list(zip(("pp", "dp", "tp"), counts))
+        name = " ".join(f"{kind} {count}" for kind, count in kinds if count != "1") or "one rank"
+        runs[name] = [word for kind, count in kinds for word in ("--" + kind, count)]
     return runs
 
 
@@ -113,12 +121,17 @@ def run_rounds(options, folder, part, seed, more, prepare):
     return runs
 
 
+def check_equal(setting, steps_of):
+    """Refuses planners that had other documents than the first one."""
+    batches = [[[line[key] for key in ("step", "tokens", "targets", "samples")] for line in steps]
+               for steps in steps_of.values()]
+    if any(batch != batches[0] for batch in batches):
+        raise Failure(f"{setting}: the planners had other documents: {batches}")
+
+
 def check_same_batches(options, runs):
     for setting in options.degrees:
-        batches = [[[line[key] for key in ("step", "tokens", "targets", "samples")] for run in runs[setting, planner]
-                    for line in run] for planner in options.planners]
-        if any(batch != batches[0] for batch in batches):
-            raise Failure(f"{setting}: the planners had other documents: {batches}")
+        check_equal(setting, {planner: sum(runs[setting, planner], []) for planner in options.planners})
 
 
 def total(steps, key):
@@ -183,23 +196,223 @@ def text(options, folder):
     compare(options, folder, "text", options.seed, [])
 
 
+def fit(options, folder, degrees):
+    """A cost by a profile of so many loaded ranks."""
+    tell("profile")
+    profile, cost = folder / "profile.csv", folder / "cost.json"
+    call([options.bin / options.program, *options.more, "--model", options.model, *degrees,
+          "--context", options.context, "--profile", profile])
+    call([options.bin / "slimpack", "calibrate", profile, "-o", cost])
+    return cost
+
+
 def calibration(options, folder):
     """Goes through the commands that users have, and judges steps of the trainer, which plans the next one while
     one runs. bench_calibration fits and runs in one process, without the trainer, and looks at single units."""
-    profile, cost = folder / "profile.csv", folder / "cost.json"
-
-    def fit(degrees):
-        tell("calibration: profile")
-        call([options.bin / options.program, *options.more, "--model", options.model, *degrees,
-              "--context", options.context, "--profile", profile])
-        call([options.bin / "slimpack", "calibrate", profile, "-o", cost])
-        return ["--cost", cost]
-
     print(f"### Steps with a fitted cost\n\nBy `mini_trainer --profile` and `slimpack calibrate` before the planners' runs of a "
           f"round, which see none of the documents; then as under *Steps on lengths*, with documents drawn by other seeds; "
           f"{about(options)}.\n")
     lengths = scaled_lengths(options.lengths, options.context, folder)
-    compare(options, folder, "calibration", options.seed + options.rounds, ["--data", lengths], fit)
+    compare(options, folder, "calibration", options.seed + options.rounds, ["--data", lengths],
+            lambda degrees: ["--cost", fit(options, folder, degrees)])
+
+
+# --- single steps in turns with a fixed reference ---
+
+
+class Turns:
+    """A trainer that begins each step when it is told to: `ready` says that the next one is planned and nothing runs."""
+
+    def __init__(self, options, folder, name, *more):
+        self.name, self.log = name, folder / f"{name}.jsonl"
+        self.errors = open(folder / f"{name}.txt", "w+", encoding="utf-8")
+        command = [options.bin / options.program, *options.more, "--model", options.model, "--seed", options.seed,
+                   "--turns", "--log", self.log, *more]
+        self.run = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                    stderr=self.errors, text=True)
+        self.partition = ""
+
+    def ready(self):
+        """False where it has ended."""
+        for line in self.run.stdout:
+            found = re.search(r"chunks (\d+), head on (.*?)\), planner", line)
+            if found:
+                self.partition = f"{found[1]}, {found[2].removeprefix('the ').removesuffix(' stage').removesuffix(' stages')}"
+            if line.startswith("ready for step "):
+                return True
+        self.run.wait()
+        return False
+
+    def go(self):
+        self.run.stdin.write("\n")
+        self.run.stdin.flush()
+
+    def steps(self):
+        return [line for line in map(json.loads, self.log.read_text().splitlines()) if "step" in line]
+
+    def why(self):
+        """What it said of its end; nothing where it was a good one."""
+        self.errors.seek(0)
+        said = self.errors.read().strip()
+        return (said or f"status {self.run.returncode}") if self.run.returncode else ""
+
+    def end(self):
+        self.run.kill()
+        self.run.wait()
+        self.errors.close()
+        self.run.stdin.close()
+        self.run.stdout.close()
+
+
+class Reference:
+    """Steps that are all alike: documents of one length, one data-parallel rank a core."""
+
+    def __init__(self, options, folder, ranks):
+        length = max(2, options.context // 4)
+        documents = ranks * max(1, round(options.batch_tokens / 3 / ranks / length))
+        lengths = folder / "reference.lengths"
+        lengths.write_text(f"{length}\n" * documents)
+        self.turns = Turns(options, folder, "reference", "--data", lengths, "--planner", "megatron", "--dp", ranks, "--pp", 1,
+                           "--context", length, "--batch-tokens", documents * length, "--steps", 1_000_000)
+        self.told = 0
+        self.work = f"{documents} documents of {length:,} tokens on {ranks} data-parallel ranks"
+
+    def turn(self):
+        """Runs it once, and gives the number of its time in `seconds`."""
+        if self.told == 0 and not self.turns.ready():
+            raise Failure(f"reference: {self.turns.why()}")
+        self.turns.go()
+        self.told += 1
+        if not self.turns.ready():
+            raise Failure(f"reference: {self.turns.why()}")
+        return self.told - 1
+
+    def seconds(self):
+        return [step["measured_s"] for step in self.turns.steps()]
+
+
+REFERENCE_WARMUP = 3  # turns that touch memory for the first time
+REFERENCE_AROUND = 10  # turns before a profile, and after it
+
+
+def clock_of(options, folder, ranks, lengths):
+    """Steps by planner, each with `reference_s`, the mean of the turns before and behind it; the reference's times, and
+    its median around the profile; and why a planner is not among them."""
+    def around():
+        return [fixed.turn() for _ in range(REFERENCE_AROUND)]
+
+    count = 1
+    for degree in ranks[1::2]:
+        count *= int(degree)
+    running, left_out = [], {}
+    fixed = Reference(options, folder, count)
+    try:
+        for _ in range(REFERENCE_WARMUP):
+            fixed.turn()
+        beside = around()
+        cost = fit(options, folder, ranks)
+        beside += around()
+        steps = options.warmup + options.steps
+        for planner in options.planners:
+            one = Turns(options, folder, planner, "--planner", planner, *ranks, "--data", lengths, "--cost", cost, "--effort",
+                        options.effort, "--batch-tokens", options.batch_tokens, "--context", options.context, "--steps", steps)
+            running.append(one)
+            if not one.ready():
+                left_out[planner] = one.why()
+        neighbours = {one.name: [] for one in running}
+        for step in range(steps):
+            tell(f"clock: step {step + 1} of {steps}")
+            before = fixed.turn()
+            for one in running[step % len(running):] + running[:step % len(running)]:
+                if one.name in left_out:
+                    continue
+                one.go()
+                ended = not one.ready()
+                after = fixed.turn()
+                if ended and step + 1 < steps:
+                    left_out[one.name] = one.why()
+                neighbours[one.name].append((before, after))
+                before = after
+        seconds = fixed.seconds()
+        measured = {}
+        for one in running:
+            if one.name in left_out:
+                continue
+            measured[one.name] = one.steps()[options.warmup:]
+            for line, (before, after) in zip(measured[one.name], neighbours[one.name][options.warmup:]):
+                line.update(reference_s=(seconds[before] + seconds[after]) / 2, partition=one.partition)
+    finally:
+        for one in [*running, fixed.turns]:
+            one.end()
+    return {"steps": measured, "left_out": left_out, "work": fixed.work, "reference": seconds[REFERENCE_WARMUP:],
+            "beside_profile": median(seconds[place] for place in beside)}
+
+
+def clock_rows(setting, found):
+    """A row a planner, and how far its prediction is off."""
+    last = found["steps"].get("slimpack")
+    rows, off = [], []
+    for planner, steps in found["steps"].items():
+        raw = [step["predicted_s"] / step["measured_s"] for step in steps]
+        by_reference = [ratio * step["reference_s"] / found["beside_profile"] for ratio, step in zip(raw, steps)]
+        off.append((abs(median(raw) - 1), planner, setting))
+        exact = sum(step["peak_bytes"] == step["predicted_peak_bytes"] for step in steps)
+        worst = max((step["peak_bytes"] / step["predicted_peak_bytes"] for step in steps), key=lambda one: abs(one - 1))
+        over, predicted = "-", "-"
+        if last:
+            over = reference.of_ranges([one["measured_s"] / one["reference_s"] * other["reference_s"] / other["measured_s"]
+                                        for one, other in zip(steps, last)], "{:.3f}".format)
+            predicted = f"{total(steps, 'predicted_s') / total(last, 'predicted_s'):.3f}"
+        rows.append([setting, f"`{planner}`", steps[0]["partition"],
+                     reference.of_ranges([step["measured_s"] for step in steps], "{:.3f}".format), over, predicted,
+                     f"{median(raw):.3f}", reference.of_ranges(by_reference, "{:.3f}".format),
+                     "exact" if exact == len(steps) else f"{worst:.4f} at worst, {exact} of {len(steps)} exact"])
+    return rows, off
+
+
+def clock(options, folder):
+    print(f"### Steps on the clock\n\n{options.lengths.name}, scaled so that the longest document is the context, drawn "
+          f"tokens; model `{options.model}`, {' '.join(options.more) or 'fp32'}, {options.batch_tokens:,} tokens a step, "
+          f"context {options.context:,}, ranks on threads; {options.steps} steps a planner in turns, {options.warmup} before "
+          f"them not counted; effort {options.effort}; prices by `mini_trainer --profile` and `slimpack calibrate` "
+          "just before.\n")
+    lengths = scaled_lengths(options.lengths, options.context, folder)
+    rows, off, references, left_out, refused = [], [], [], [], []
+    for setting, ranks in options.degrees.items():
+        tell(f"clock: {setting}")
+        place = folder / setting
+        place.mkdir()
+        found = clock_of(options, place, ranks, lengths)
+        left_out += [f"{setting}, `{planner}`: {why}" for planner, why in found["left_out"].items()]
+        check_equal(setting, found["steps"])
+        why = reference.unsteady(found["reference"], options.reference_limit / 100)
+        if why:
+            refused.append(f"{setting}: {why}")
+            continue
+        more, far = clock_rows(setting, found)
+        rows += more
+        off += far
+        references.append([setting, found["work"], len(found["reference"]),
+                           reference.of_ranges(found["reference"], "{:.4f}".format),
+                           f"{100 * reference.spread(found['reference']):.2f} %"])
+    if rows:
+        print("Medians, and from the 10th to the 90th percentile. *Over* is the ratio of each step's time over the mean "
+              "of the reference's turns before and behind it, so that a machine that changes its speed favours none. "
+              "*By the reference* scales a measured time by the reference's beside it over the reference's around the "
+              "profile.\n")
+        table(["degrees", "planner", "chunks, head on", "|", "step, s", "over `slimpack`", "predicted", "predicted / measured",
+               "by the reference", "peak bytes counted / predicted"], rows)
+        table(["degrees", "reference", "|", "turns", "s", "interquartile range over median"], references)
+        worst = max(off)
+        print(f"Predicted within {100 * AIM:g} % of measured, by the median: {sum(one[0] <= AIM for one in off)} of {len(off)}; "
+              f"furthest off {100 * worst[0]:.1f} %, `{worst[1]}` at {worst[2]}.\n")
+    if left_out:
+        print("Not executed:\n\n" + "\n".join("- " + one for one in left_out) + "\n")
+    if refused:
+        raise Failure("; ".join(refused))
+
+
+AIM = 0.03  # how far a prediction should be off at most
 
 
 # --- runs that end before their time ---
@@ -286,7 +499,7 @@ def dead_ranks(options, folder):
         raise Failure("dead ranks: " + "; ".join(wrong))
 
 
-PARTS = {"speed": speed, "text": text, "calibration": calibration, "kill": kill, "faults": dead_ranks}
+PARTS = {"speed": speed, "text": text, "calibration": calibration, "kill": kill, "faults": dead_ranks, "clock": clock}
 
 
 def machine():
@@ -299,15 +512,19 @@ def machine():
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", type=pathlib.Path, metavar="BIN")
-    parser.add_argument("parts", nargs="*", metavar="PART", help="of " + ", ".join(PARTS) + " [all]")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="of " + ", ".join(PARTS) + " [all but clock]")
     parser.add_argument("--lengths", type=pathlib.Path, default=ROOT / "examples/data/longsft_mix.lengths",
                         help="lengths of documents, one a line [examples/data/longsft_mix.lengths]")
     parser.add_argument("--program", default="mini_trainer", help="in BIN, for steps and profiles [mini_trainer]")
     parser.add_argument("--more", type=str.split, default=[], metavar="OPTIONS",
                         help='for steps and profiles, in one word: "--backend cuda" [none]')
-    parser.add_argument("--planners", type=lambda names: tuple(names.split(",")), default=PLANNERS, metavar="NAME,...",
-                        help="of steps, in turns [megatron,slimpack]")
-    parser.add_argument("--degrees", type=degrees_of, default=SETTINGS, metavar="PPxDP,...", help="of steps [2x1,1x2]")
+    parser.add_argument("--planners", type=lambda names: tuple(names.split(",")), metavar="NAME,...",
+                        help="of steps, in turns [megatron,slimpack; of clock all but ablations and those as published]")
+    parser.add_argument("--degrees", type=degrees_of, metavar="PPxDP[xTP],...",
+                        help="of steps [2x1,1x2; of clock 1x1x2 too]")
+    parser.add_argument("--effort", default="normal", help="with which clock plans its steps [normal]")
+    parser.add_argument("--reference-limit", type=float, default=100 * reference.LIMIT, metavar="PERCENT",
+                        help="of clock: interquartile range over median of the reference [1]")
     for name, default, text_of in [
             ("model", "tiny", "preset, or a config.json"), ("batch-tokens", 65536, "of a step"),
             ("context", 8192, "longest sample"), ("steps", 12, "measured of each planner, at least"),
@@ -334,15 +551,30 @@ def parse():
     return options
 
 
+def of_part(options, part):
+    """The options with the planners and degrees that the part has where none are given."""
+    made = argparse.Namespace(**vars(options))
+    made.planners = options.planners or (all_planners(options) if part == "clock" else PLANNERS)
+    made.degrees = options.degrees or (CLOCK_SETTINGS if part == "clock" else SETTINGS)
+    return made
+
+
+def all_planners(options):
+    """Published systems in their strengthened form, and slimpack."""
+    listed = json.loads(call([options.bin / "slimpack", "--list-planners", "--json"]))["planners"]
+    names = [one["name"] for one in listed]
+    return [name for name in names if not name.endswith("-published") and not name.startswith("slimpack-")]
+
+
 def main():
     options = parse()
     sys.stdout.reconfigure(line_buffering=True)
     failed = False
     print(machine() + "\n")
-    for part in options.parts or PARTS:
+    for part in options.parts or [part for part in PARTS if part != "clock"]:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                PARTS[part](options, pathlib.Path(folder))
+                PARTS[part](of_part(options, part), pathlib.Path(folder))
             except (Failure, RuntimeError, subprocess.TimeoutExpired) as error:
                 failed = True
                 print(f"**{part} failed.**\n", flush=True)

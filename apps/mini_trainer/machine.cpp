@@ -66,8 +66,7 @@ planners::PlanRequest base_request(const Options& options, const ModelShape& mod
   request.recompute = options.recompute;
   request.granularity = ranks.granularity;
   request.context = options.context;
-  // Planning shares the cores with training.
-  request.effort = planners::Effort::fast;
+  request.effort = options.effort;
   return request;
 }
 

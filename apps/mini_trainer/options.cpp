@@ -112,6 +112,8 @@ void add_options(CLI::App& program, OptionTexts& texts) {
   add("--cost", texts.cost,
       "a calibrated cost model [constants of a CPU core, or of the GPU's kind]");
   add("--memory", texts.memory, "bytes of a device [the machine's or GPU's, divided by its ranks]");
+  add_default("--effort", texts.effort,
+              "how many candidates of each step are simulated: fast, normal or thorough");
   add("--steps", texts.steps, "[650; with --plan 1]");
   add("--batch-tokens", texts.batch_tokens, "tokens a step holds at most [4096]");
   add_default("--context", texts.context, "longest sample, in tokens");
@@ -126,6 +128,9 @@ void add_options(CLI::App& program, OptionTexts& texts) {
   add("--resume", texts.resume, "go on with the training that was saved in this folder");
   add("--log", texts.log, "what is printed, as JSON lines");
   add("--trace", texts.trace, "measured times of the last step; its plan is put beside it");
+  program.add_flag("--turns", texts.turns,
+                   "begin each step, once it is planned and a line says so, at a line on standard "
+                   "input: runs of several planners can take turns");
   program.add_flag("--check", texts.check,
                    "compare one planned step with the unsliced reference, and end");
   add("--profile", texts.profile, "measure what slimpack calibrate fits, and end");
@@ -157,6 +162,7 @@ Options check(const OptionTexts& texts, const Features& built) {
   });
   options.cost = texts.cost;
   if (!texts.memory.empty()) options.memory = Bytes{parse_size("--memory", texts.memory)};
+  options.effort = parse_word<planners::Effort>("--effort", texts.effort);
   options.steps =
       texts.steps.empty() ? (options.plan ? 1 : 650) : parse_size("--steps", texts.steps);
   options.batch_tokens = {
@@ -184,6 +190,9 @@ Options check(const OptionTexts& texts, const Features& built) {
   options.log = texts.log;
   options.trace = texts.trace;
   options.profile = texts.profile;
+  options.turns = texts.turns;
+  require(!options.turns || options.transport == Transport::threads,
+          "--turns: ranks must be threads", texts.transport);
   options.check = texts.check;
   return options;
 }

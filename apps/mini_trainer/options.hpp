@@ -13,6 +13,7 @@
 #include "slimpack/data/sample.hpp"
 #include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/planner.hpp"
 
 namespace CLI {  // NOLINT(readability-identifier-naming)
 class App;
@@ -54,10 +55,10 @@ struct OptionTexts {
   std::string dp, pp, tp, chunks = "auto", head = "auto", recompute = "auto";
   std::string backend = "cpu", transport = "threads", dtype, gemm_candidates = "1";
   std::string cost, memory;
-  std::string steps, batch_tokens, context = "1024", overlong = "split";
+  std::string effort = "fast", steps, batch_tokens, context = "1024", overlong = "split";
   std::string learning_rate = "4e-3", warmup, clip = "1", seed = "0";
   std::string init, save, save_every, resume, log, trace, profile;
-  bool check = false;
+  bool turns = false, check = false;
 };
 
 /// The same as checked values. Where a model is saved that a run begins from, `model` is ignored.
@@ -78,6 +79,7 @@ struct Options {
   int gemm_candidates = 1;  ///< of proposed algorithms that are timed; 1: the first is taken
   std::string cost;
   std::optional<Bytes> memory;
+  planners::Effort effort = planners::Effort::fast;
   std::int64_t steps = 1;
   Tokens batch_tokens, context;
   Overlong overlong = Overlong::split;
@@ -86,6 +88,7 @@ struct Options {
   std::uint64_t seed = 0;
   std::string init, save, resume, log, trace, profile;
   std::int64_t save_every = 0;  ///< 0: at the end alone
+  bool turns = false;           ///< a line on standard input begins each step
   bool check = false;
 };
 

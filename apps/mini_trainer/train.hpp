@@ -66,7 +66,9 @@ class Run {
     begin();
     if (options_.check) return check();
     for (std::int64_t step = done_ + 1; step <= options_.steps; ++step) {
-      train(step);
+      const double waited = take_step(step);
+      if (options_.turns) await_turn(step);
+      train(step, waited);
       const bool last = step == options_.steps;
       if (last && !options_.trace.empty()) write_trace();
       const bool save = options_.save_every > 0 && step % options_.save_every == 0;
@@ -217,13 +219,27 @@ class Run {
     ranks_.each([&](Device& device) { device.prepare(step.arena[i++]); });
   }
 
-  void train(std::int64_t step) {
-    const auto waited_from = Clock::now();
+  /// Makes `current_` the step that is next, and gives the seconds that it was waited for.
+  double take_step(std::int64_t step) {
+    const auto begin = Clock::now();
     if (!fixed_ && step > done_ + 1) current_ = ahead_->take();
+    return since(begin);
+  }
+
+  /// Returns when another process gives this one the cores.
+  void await_turn(std::int64_t step) {
+    report_.say(fmt::format("ready for step {}", step));
+    std::string line;
+    require(static_cast<bool>(std::getline(std::cin, line)),
+            "--turns: standard input ended before step " + std::to_string(step));
+  }
+
+  void train(std::int64_t step, double waited) {
     StepReport line;
-    line.waited = since(waited_from);
+    line.waited = waited;
     line.planning = current_.seconds;
-    if (!fixed_ && step < options_.steps) ahead_->begin();
+    // Where runs take turns nobody plans while another one is measured.
+    if (!fixed_ && !options_.turns && step < options_.steps) ahead_->begin();
     const Plan& plan = current_.plan;
     ranks_.check_same_plan(plan);
     prepare(current_);

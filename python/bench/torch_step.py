@@ -5,8 +5,10 @@
     python python/bench/torch_step.py FOLDER --settings 8 --rounds 5
 
 profiles the machine, calibrates prices, plans settings drawn by seed, runs them, and prints a markdown table: medians
-(least to most) of each contender's step with its update by AdamW, the ratio to slimpack's plan as measured and as
-predicted, and predicted over measured time. torch's schedules run the same layers and the same attention on whole
+(10th to 90th percentile) of each contender's step with its update by AdamW, the ratio to slimpack's plan as measured and
+as predicted, and predicted over measured time. Before and behind each step both processes run the same products: a
+measured ratio is of times over theirs, so that a machine that changes its speed favours none, and where theirs spread by
+more than --reference-limit there is no row of the setting but one sentence that says why, and the status is 1. torch's schedules run the same layers and the same attention on whole
 documents without padding between them; micro-batches are padded at their end to the common size that torch needs,
 and the fastest of several numbers of them counts. All losses of a setting have to agree.
 
@@ -39,6 +41,8 @@ from slimpack.torch import PlanStages, collate, run_plan
 from torch_whole import WholeSteps, best_fit
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "bench"))
+import reference  # noqa: E402
 VOCABULARY = 1024
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=256, intermediate_size=768, num_hidden_layers=8,
              num_attention_heads=4, num_key_value_heads=4, head_dim=64, max_position_embeddings=8192,
@@ -125,11 +129,12 @@ def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str) -> dic
 def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], rounds: int, gate: Optional[Path],
             sizes: dict[str, Any]) -> dict[str, Any]:
     """What is known of a setting with rounds added to it, up to so many in all: {"torch": numbers of micro-batches,
-    "losses": by contender, "seconds": by contender, one a round}. The slower rank's time counts."""
+    "losses": by contender, "seconds": by contender, one a round, "reference": times of the fixed products, one more a
+    round than there are contenders}. The slower rank's time counts."""
     rng = np.random.default_rng(setting["seed"])
     documents = [rng.integers(0, sizes["vocab_size"], length) for length in setting["lengths"]]
     contenders: dict[str, Callable[[], float]] = {}
-    found: dict[str, Any] = known or {"torch": {}, "losses": {}, "seconds": {}}
+    found: dict[str, Any] = known or {"torch": {}, "losses": {}, "seconds": {}, "reference": []}
     for chunks, name in ((1, "torch 1F1B"), (2, "torch Interleaved1F1B")):
         whole = WholeSteps(model(sizes), chunks)
         choices = {len(bins): bins for bins in best_fit(setting["lengths"], multiple=2)}
@@ -147,10 +152,31 @@ def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], rounds: i
     for name, step in contenders.items():
         found["losses"].setdefault(name, step())  # before any update
         found["seconds"].setdefault(name, [])
+    fixed = _products(sizes)
+    fixed()
     while len(found["seconds"]["slimpack"]) < rounds:
+        found["reference"].append(_timed(fixed, gate)[0])
         for name, step in contenders.items():
             found["seconds"][name].append(_timed(step, gate)[0])
+            found["reference"].append(_timed(fixed, gate)[0])
     return found
+
+
+def _products(sizes: dict[str, Any]) -> Callable[[], float]:
+    """The same work whenever it is called, a fraction of a second of the products that the model is made of."""
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(1024, sizes["hidden_size"], generator=draw)
+    up = torch.randn(sizes["hidden_size"], 4 * sizes["hidden_size"], generator=draw)
+    out, back = torch.empty(1024, 4 * sizes["hidden_size"]), torch.empty_like(rows)
+    times = max(1, int(1e10 / (rows.numel() * 4 * sizes["hidden_size"] * 4)))
+
+    def run() -> float:
+        for _ in range(times):
+            torch.mm(rows, up, out=out)
+            torch.mm(out, up.T, out=back)
+        return 0.0
+
+    return run
 
 
 def _with_update(step: Callable[[], float], parameters: list[Any]) -> Callable[[], float]:
@@ -199,6 +225,14 @@ def _enter(rank: int, port: int, path: str, call: Callable[..., Any], arguments:
     dist.destroy_process_group()
 
 
+def by_reference(found: dict[str, Any], name: str) -> list[float]:
+    """A contender's times, each over the mean of the reference's before and behind it."""
+    place = list(found["seconds"]).index(name)
+    times, width = found["reference"], len(found["seconds"]) + 1
+    return [seconds / statistics.mean(times[round * width + place:][:2])
+            for round, seconds in enumerate(found["seconds"][name])]
+
+
 def rows_of(setting: dict[str, Any], found: dict[str, Any]) -> str:
     """A setting's rows as markdown. Raises RuntimeError where its losses differ."""
     losses = found["losses"].values()
@@ -207,13 +241,13 @@ def rows_of(setting: dict[str, Any], found: dict[str, Any]) -> str:
     lengths = setting["lengths"]
     label = (f"{setting['seed']}, {setting['shape']}: {len(lengths)} documents, {sum(lengths):,} tokens, longest "
              f"{max(lengths):,}, chunks up to {setting['chunks']}")
-    ours, ours_predicted = statistics.median(found["seconds"]["slimpack"]), setting["predicted"]["slimpack"]
+    ours, ours_predicted = by_reference(found, "slimpack"), setting["predicted"]["slimpack"]
     lines = []
     for name, seconds in found["seconds"].items():
         median, predicted = statistics.median(seconds), setting["predicted"].get(name)
         last = f"{predicted / ours_predicted:.3f} | {predicted / median:.2f}" if predicted else "- | -"
-        lines.append(f"| {label} | {name} | {median:.3f} ({min(seconds):.3f} to {max(seconds):.3f}) "
-                     f"| {median / ours:.3f} | {last} |")
+        over = statistics.median(one / other for one, other in zip(by_reference(found, name), ours))
+        lines.append(f"| {label} | {name} | {reference.of_ranges(seconds, '{:.3f}'.format)} | {over:.3f} | {last} |")
         label = ""
     return "\n".join(lines)
 
@@ -230,6 +264,8 @@ def main() -> None:
     options.add_argument("--only", choices=["prices", "plans", "steps", "table"], help="a part of it")
     options.add_argument("--setting", type=int, help="only this one, from 0")
     options.add_argument("--gate", type=Path, help="timed steps begin only where this file changed in the last two seconds")
+    options.add_argument("--reference-limit", type=float, default=100 * reference.LIMIT, metavar="PERCENT",
+                         help="interquartile range over median of the fixed products")
     options.add_argument("--tiny", action="store_true", help="a tiny model, to see that it runs")
     asked = options.parse_args()
     sizes = dict(SIZES, hidden_size=64, intermediate_size=64, num_hidden_layers=4, head_dim=16) if asked.tiny else SIZES
@@ -240,8 +276,9 @@ def main() -> None:
     if "prices" in parts and not (asked.folder / "cost.json").exists():
         measure_prices(asked.folder, sizes, min(4096, asked.tokens), asked.budget)
     if "table" in parts:
-        print("| setting | contender | s, median (least to most) | over slimpack | predicted | predicted / measured |\n"
+        print("| setting | contender | s, median (10 to 90 %) | over slimpack | predicted | predicted / measured |\n"
               "|---|---|---:|---:|---:|---:|")
+    refused = []
     for number in numbers:
         planned, measured = (asked.folder / f"{kind}-{asked.seed + number}.json" for kind in ("plans", "steps"))
         if "plans" in parts and not planned.exists():
@@ -254,12 +291,21 @@ def main() -> None:
             continue
         setting = json.loads(planned.read_text())
         known = json.loads(measured.read_text()) if measured.exists() else {}
+        if "reference" not in known:
+            known = {}  # measured without
         if "steps" in parts and len(known.get("seconds", {}).get("slimpack", [])) < asked.rounds:
             known = on_two_ranks(measure, setting, known, asked.rounds, asked.gate, sizes)
             measured.write_text(json.dumps(known))
-            print(rows_of(setting, known), file=sys.stderr, flush=True)  # steps take long: something to see
+            print(f"setting {setting['seed']}: measured", file=sys.stderr, flush=True)  # steps take long: something to see
         if "table" in parts and known:
-            print(rows_of(setting, known))
+            rows = rows_of(setting, known)
+            why = reference.unsteady(known["reference"], asked.reference_limit / 100)
+            if why:
+                refused.append(f"setting {setting['seed']}: {why}")
+            else:
+                print(rows)
+    if refused:
+        sys.exit("torch_step.py: " + "; ".join(refused))
 
 
 if __name__ == "__main__":

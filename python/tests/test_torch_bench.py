@@ -14,17 +14,26 @@ pytest.importorskip("slimpack.torch", exc_type=ImportError)
 pytest.importorskip("transformers")
 
 
-def run(program: str, *arguments: str) -> str:
-    done = subprocess.run([sys.executable, ROOT / "python/bench" / program, *arguments], capture_output=True, text=True,
+def start(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, ROOT / "python/bench" / program, *arguments], capture_output=True, text=True,
                           env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
+
+
+def run(program: str, *arguments: str) -> str:
+    done = start(program, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_steps_of_all_contenders_have_one_loss(tmp_path: Path) -> None:
     asked = ("torch_step.py", str(tmp_path), "--tiny", "--settings", "1", "--rounds", "1", "--tokens", "600",
-             "--effort", "fast", "--budget", "0.1")
+             "--effort", "fast", "--budget", "0.1", "--reference-limit", "100000")
     told = run(*asked)
     for name in ("torch 1F1B", "torch Interleaved1F1B", "megatron", "slimpack"):
         assert f"| {name}" in told
     assert run(*asked, "--only", "table") == told  # nothing is measured again
+    unsteady = start(*asked[:-1], "0", "--only", "table")
+    assert unsteady.returncode == 1
+    assert "| slimpack" not in unsteady.stdout
+    assert unsteady.stderr.startswith("torch_step.py: setting 0: the fixed reference varies by ")
+    assert len(unsteady.stderr.splitlines()) == 1

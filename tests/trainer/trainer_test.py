@@ -61,6 +61,7 @@ class TrainerTest(unittest.TestCase):
                               (["--dtype", "bf16"], "--dtype: the cpu backend computes in fp32 or fp64"),
                               (["--gemm-candidates", "2"], "--gemm-candidates: needs --backend cuda, got 2"),
                               (["--planner", "none"], "planner must be one of"),
+                              (["--effort", "most"], "--effort: 'most'"),
                               (["--save-every", "2"], "--save-every: needs --save"),
                               (["--steps", "3", "--warmup", "4"], "--warmup: must be at most --steps (3), got 4"),
                               (["--dp", "2", "--pp", "9"], "layers"),
@@ -118,6 +119,25 @@ class TrainerTest(unittest.TestCase):
         json.loads(compared.stdout)
         again = self.run_trainer("--plan", plan, "--steps", "2")
         self.assertEqual(sum(line.startswith("step ") for line in again.stdout.splitlines()), 2)
+
+    def test_steps_in_turns_wait_for_a_line_each(self):
+        self.run_trainer("--steps", "3", "--pp", "2", "--log", self.path("alone.jsonl"))
+        log = pathlib.Path(self.path("turns.jsonl"))
+        command = self.command("--steps", "3", "--pp", "2", "--log", str(log), "--turns")
+        run = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        for step in range(1, 4):
+            for line in run.stdout:
+                if line == f"ready for step {step}\n":
+                    break
+            self.assertEqual(len(log.read_text().splitlines()), step - 1)
+            run.stdin.write("\n")
+            run.stdin.flush()
+        run.communicate(timeout=120)
+        self.assertEqual(run.returncode, 0)
+        self.assertEqual(self.runs.losses("turns"), self.runs.losses("alone"))
+        done = self.run_trainer("--steps", "3", "--turns", status=2, input="\n")
+        self.assertIn("step     1", done.stdout)
+        self.assertEqual(done.stderr, "mini_trainer: --turns: standard input ended before step 2\n")
 
     def test_a_run_goes_on_with_other_degrees_of_tensor_parallelism(self):
         """In fp64, so that the order of sums shows in the last digits alone."""
