@@ -42,9 +42,10 @@ struct SlimpackStage {
   std::int64_t end = 0;          ///< devices of the budget that it leaves to others
 };
 
-/// With more, fill and drain count little and a candidate takes long to time: a normal effort is
-/// then one search, over all settings, which times few candidates.
-inline constexpr std::size_t kManySamples = 16'384;
+/// With more, a normal search times fewer candidates.
+inline constexpr std::size_t kFewSamples = 16'384;
+/// With more, fill and drain hardly count, and a normal search is over all settings alone.
+inline constexpr std::size_t kManySamples = 65'536;
 
 /// The ideas of each search of a request, all of `options` first. A climb over all settings may end
 /// where one without some of them does not pass by. So a thorough effort, and a normal one without
@@ -82,10 +83,10 @@ inline constexpr std::size_t kManySamples = 16'384;
 
 /// The stages of one search of a request. Every simulation passes the counter, whose budget is
 /// hard. Besides, a search ends after three candidates that fit for every four steps of the budget,
-/// to save time; a normal one after twice as many, and a quarter as many where samples are many. Of
-/// a budget that the request gives, where that is little, it ends after up to four candidates for
-/// each step: those of one component of many cost little of it. What the counter has beside this
-/// search is left to others.
+/// to save time; a normal one after twice as many where samples are few, and so candidates soon
+/// timed, and half as many where they are not. Of a budget that the request gives, where that is
+/// little, it ends after up to four candidates for each step: those of one component of many cost
+/// little of it. What the counter has beside this search is left to others.
 [[nodiscard]] inline std::vector<SlimpackStage> slimpack_stages(const PlanRequest& request,
                                                                 const SimulationCounter& counter) {
   if (request.budget) {
@@ -94,13 +95,13 @@ inline constexpr std::size_t kManySamples = 16'384;
     return {{request.effort, std::max(steps, std::min(4 * steps, kMany)), 0}};
   }
   const auto samples = static_cast<std::int64_t>(request.batch.samples.size());
-  const bool many = request.batch.samples.size() > kManySamples;
+  const bool few = request.batch.samples.size() <= kFewSamples;
   std::vector<SlimpackStage> stages;
   std::int64_t before = 0;
   for (const Effort effort : {Effort::fast, Effort::normal, Effort::thorough}) {
     const std::int64_t all = search_evaluations(effort, samples);
     std::int64_t most = all / 4 * 3;
-    if (effort == Effort::normal) most = many ? most / 4 : 2 * most;
+    if (effort == Effort::normal) most = few ? 2 * most : most / 2;
     stages.push_back({effort, most - before,
                       std::max<std::int64_t>(0, counter.left() - all * counter.step_devices())});
     before = most;
