@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 def start(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, ROOT / "python/bench" / program, *arguments], capture_output=True, text=True,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300)
+                          env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=900)
 
 
 def run(program: str, *arguments: str) -> str:
