@@ -124,19 +124,25 @@ class Sizes {
     }
     return bytes * layers(label) / plan_.parallel.tp;
   }
-  /// How often all rows are gathered or reduced in a unit: in each layer, or once in H.
+  /// How often all rows are gathered or reduced in a unit: in each layer and in the embedding,
+  /// whose sums F reduces and whose gradients B gathers, or once in H.
   [[nodiscard]] std::int64_t collectives(LocalKind kind, const sim::NodeLabel& label) const {
     if (label.kind == sim::NodeKind::head) return 1;
     const MicroPack& pack = plan_.micropacks[index(label.pack)];
     const std::int64_t reductions = tensor_reductions(pack);
-    return layers(label) *
-           (kind == LocalKind::tensor_reduce ? reductions : tensor_collectives(pack) - reductions);
+    const Pass of_embedding = kind == LocalKind::tensor_reduce ? Pass::forward : Pass::backward;
+    const bool embedding = label.pp == 0 && label.chunk == 0 && pack.pass == of_embedding;
+    return layers(label) * (kind == LocalKind::tensor_reduce
+                                ? reductions
+                                : tensor_collectives(pack) - reductions) +
+           (embedding ? 1 : 0);
   }
-  /// Of the collectives of a layer, those that are reductions: two in F, two in B, none in W.
+  /// Of the collectives of a layer, those that are reductions: two in F, two in B, none in W. B
+  /// that computes a layer again has one more, that of attention's output.
   [[nodiscard]] static std::int64_t tensor_reductions(const MicroPack& pack) {
     if (pack.pass == Pass::weight) return 0;
     const bool again = pack.recompute == Recompute::layer || pack.recompute == Recompute::full;
-    return pack.pass == Pass::backward && again ? 4 : 2;
+    return pack.pass == Pass::backward && again ? 3 : 2;
   }
   /// A layer's gradients; the last bucket of a chunk has what is left.
   [[nodiscard]] std::int64_t bucket(const sim::NodeLabel& label) const {

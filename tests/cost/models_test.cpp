@@ -247,6 +247,34 @@ TEST_CASE("fitted: tensor-parallel collectives inside a node have their measured
   }
 }
 
+TEST_CASE("cost models: what is computed again and the embedding pay their collectives") {
+  Cluster cluster = without_fixed_costs();
+  cluster.inside.latency_s = 1;  // all else is invisible beside it
+  StageLoad stage = plain_stage(4);
+  stage.tensor_parallel = 3;
+  stage.tensor_link = cluster.inside;
+  const PackLoad load = whole_slice(0, 4096);
+  const auto latencies = [](Nanos time) { return std::lround(seconds(time)); };
+  const auto check = [&](const auto& model) {
+    // Three a layer and two latencies each: the layer's output is not reduced again.
+    const Nanos kept = model.backward(load, stage, Recompute::none);
+    CHECK(latencies(model.backward(load, stage, Recompute::layer) - kept) == 3 * 4 * 2);
+    CHECK(latencies(model.backward(load, stage, Recompute::full) - kept) == 3 * 4 * 2);
+    CHECK(latencies(model.backward(load, stage, Recompute::light) - kept) == 0);
+    StageLoad first = stage;
+    first.embedding = true;
+    CHECK(latencies(model.forward(load, first) - model.forward(load, stage)) == 2);
+    CHECK(latencies(model.backward(load, first, Recompute::none) - kept) == 2);
+  };
+  check(AnalyticModel(llama_7b(), cluster, MemorySpec{}));
+  check(FittedModel(FittedCost{}, llama_7b(), cluster, MemorySpec{}));
+  FittedCost fitted;
+  fitted.embedding_forward = fitted.embedding_backward = FittedTerms{};
+  check(FittedModel(fitted, llama_7b(), cluster, MemorySpec{}));
+  fitted.tensor = FittedTerms{2, 0, 0, 0, 0, 0};  // as long as two latencies
+  check(FittedModel(fitted, llama_7b(), cluster, MemorySpec{}));
+}
+
 TEST_CASE("analytic: a share of tensor-parallel traffic hides behind the products") {
   Cluster cluster = without_fixed_costs();
   StageLoad stage = plain_stage(4);

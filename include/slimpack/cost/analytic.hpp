@@ -103,7 +103,7 @@ class AnalyticModel {
     }
     if (recompute == Recompute::layer || recompute == Recompute::full) {
       const Picos again = terms_.linear_forward(load.tokens, stage);
-      time += again + terms_.tensor_parallel(load, stage, kTensorForward, again);
+      time += again + terms_.tensor_parallel(load, stage, kTensorAgain, again);
     }
     if (recompute == Recompute::full) {
       time += terms_.in_cp_group(terms_.attention(load, stage, false), load, stage, false);

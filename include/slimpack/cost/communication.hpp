@@ -25,7 +25,7 @@ struct CommunicationBytes {
   Bytes head;       ///< hidden states, their gradients and statistics of a sharded head
   Bytes reduction;  ///< gradients of weights
   Bytes gathering;  ///< updated weights, where the optimizer is sharded
-  Bytes tensor_parallel;  ///< collectives inside layers and head
+  Bytes tensor_parallel;  ///< collectives inside embedding, layers and head
   /// All bytes.
   [[nodiscard]] constexpr Bytes total() const noexcept {
     return transfers + exchange + head + reduction + gathering + tensor_parallel;
@@ -47,9 +47,12 @@ struct CommunicationBytes {
   for (const MicroPack& pack : plan.micropacks) {
     std::int64_t tokens = 0;
     for (const Slice& slice : pack.slices) tokens += slice.length().value;
-    if (pack.pass != Pass::weight) bytes.transfers.value += tokens * hidden * borders;
     bytes.tensor_parallel.value +=
         (tp - 1) * tokens * hidden * model.layers * tensor_collectives(pack);
+    if (pack.pass != Pass::weight) {
+      bytes.transfers.value += tokens * hidden * borders;
+      bytes.tensor_parallel.value += (tp - 1) * tokens * hidden;  // of the embedding
+    }
     if (pack.pass == Pass::forward) {
       if (sharded_head) bytes.head.value += (pp - 1) * tokens * head_row;
       bytes.tensor_parallel.value += (tp - 1) * 2 * tokens * hidden * (sharded_head ? pp : 1);

@@ -157,7 +157,8 @@ class FittedModel {
 
   /// H: final norm, vocabulary projection, loss and their gradients.
   [[nodiscard]] Nanos head(const HeadLoad& load) const noexcept {
-    const Picos tensor = head_tensor_beyond(load);
+    const Picos tensor =
+        2 * beyond_rows_collective(load.tokens.value, load.tensor_parallel, load.tensor_link);
     if (!head_) {
       const auto own = [&](std::int64_t tokens) { return terms_.own_head(tokens, load); };
       return to_nanos(terms_.head(load, own, terms_.head_launches(load) + tensor));
@@ -285,12 +286,11 @@ class FittedModel {
     return traffic - hidden + terms_.taken_by_collective(hidden) +
            (Terms::starts(load) ? count * tensor_->unit : 0);
   }
-  /// What the collectives of H take beyond their analytic price, which Terms::head has.
-  [[nodiscard]] Picos head_tensor_beyond(const HeadLoad& load) const noexcept {
-    const std::int64_t tokens = load.tokens.value, tp = load.tensor_parallel;
-    if (!measured_tensor(load.tensor_link) || tp == 1 || tokens == 0) return 0;
-    return 2 * (tensor_->unit + tensor_bytes(tokens, tp) -
-                terms_.collective(tokens * hidden_row(), tp, load.tensor_link));
+  /// What a collective of rows takes beyond Terms::rows_collective.
+  [[nodiscard]] Picos beyond_rows_collective(std::int64_t tokens, std::int64_t tp,
+                                             const Link& link) const noexcept {
+    if (!measured_tensor(link) || tp == 1 || tokens == 0) return 0;
+    return tensor_->unit + tensor_bytes(tokens, tp) - terms_.rows_collective(tokens, tp, link);
   }
   [[nodiscard]] bool measured_tensor(const Link& link) const noexcept {
     return tensor_ && link == terms_.cluster().inside;
@@ -318,7 +318,7 @@ class FittedModel {
     }
     if (recompute == Recompute::layer || recompute == Recompute::full) {
       const Picos again = linear_again(load, stage, recompute == Recompute::layer);
-      time += again + tensor_parallel(load, stage, kTensorForward, again);
+      time += again + tensor_parallel(load, stage, kTensorAgain, again);
     }
     if (recompute == Recompute::full) {
       time += in_cp_group(attention(layer_forward_, load, stage, false), load, stage, false);
@@ -342,9 +342,12 @@ class FittedModel {
 
   [[nodiscard]] Picos embedding(const Fitted& fitted, const PackLoad& load, const StageLoad& stage,
                                 bool back) const noexcept {
-    if (!fitted) return terms_.embedding(load, stage, back);
     if (!stage.embedding || !Terms::starts(load)) return 0;
-    return fitted->unit + fitted->linear(load.tokens.value, 1, stage.tensor_parallel);
+    const std::int64_t tokens = load.tokens.value, tp = stage.tensor_parallel;
+    const Picos beyond = beyond_rows_collective(tokens, tp, stage.tensor_link);
+    if (!fitted) return terms_.embedding(load, stage, back) + beyond;
+    return fitted->unit + fitted->linear(tokens, 1, tp) +
+           terms_.rows_collective(tokens, tp, stage.tensor_link) + beyond;
   }
 
   /// The forward pass but for attention; `kept_attention` leaves out its kernel too.

@@ -118,6 +118,7 @@ class LinkShares {
         if (back && line > 0) use.bytes += sent.backward * hidden;
         if (ring) use.bytes += sent.exchanged * layers;
         if (tensor) use.bytes += sent.gathered * layers * hidden * (tp - 1);
+        if (tensor && line == 0) use.bytes += (sent.forward + sent.backward) * hidden * (tp - 1);
       }
       if (head) use.bytes += sent.forward * head_row;
       if (head_on_all_ || pp + 1 == plan_.parallel.pp) use.time += sent.head;

@@ -200,7 +200,7 @@ class TableModel {
     if (recompute == Recompute::layer) time += linear(forward_, load, stage);
     if (recompute == Recompute::full) time += layers(forward_, load, stage, false);
     if (recompute == Recompute::layer || recompute == Recompute::full) {
-      time += terms_.tensor_parallel(load, stage, kTensorForward, linear(forward_, load, stage));
+      time += terms_.tensor_parallel(load, stage, kTensorAgain, linear(forward_, load, stage));
     }
     return to_nanos(time);
   }

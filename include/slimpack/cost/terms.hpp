@@ -74,6 +74,8 @@ inline constexpr std::array<std::int64_t, kRecomputeModes> kProductsOfSaved = {4
 inline constexpr std::int64_t kLightKernels = 3;
 /// Collectives of tensor-parallel devices in a layer of F: two gathers and two reductions.
 inline constexpr std::int64_t kTensorForward = 4;
+/// The same of what B repeats of F: the layer's output is not made again, nor its reduction.
+inline constexpr std::int64_t kTensorAgain = 3;
 /// The same of B: as many of gradients, and two more gathers of the inputs of weight gradients.
 inline constexpr std::int64_t kTensorBackward = 6;
 /// The same of B that leaves weights apart: two gathers and two reductions of gradients.
@@ -223,13 +225,21 @@ class Terms {
     return picos(time, cluster_.small.collective_compute);
   }
 
-  /// The embedding's part of F or, where `back`, of B; 0 on a stage without it.
+  /// The embedding's part of F or, where `back`, of B, its traffic included; 0 on a stage without
+  /// it.
   [[nodiscard]] Picos embedding(const PackLoad& load, const StageLoad& stage,
                                 bool back) const noexcept {
     if (!stage.embedding) return 0;
     const double each = back ? embedding_backward_ : embedding_forward_;
     return picos(load.tokens.value, each / d(stage.tensor_parallel)) +
-           launches(load, cluster_.embedding_kernels);
+           launches(load, cluster_.embedding_kernels) +
+           rows_collective(load.tokens.value, stage.tensor_parallel, stage.tensor_link);
+  }
+  /// A gather or reduction of so many tokens' rows between tensor-parallel devices, behind which
+  /// nothing runs: one in each pass of the embedding, two in H.
+  [[nodiscard]] Picos rows_collective(std::int64_t tokens, std::int64_t tp,
+                                      const Link& link) const noexcept {
+    return collective(tokens * hidden_bytes_, tp, link);
   }
   /// H on one device, its traffic included.
   [[nodiscard]] Picos head(const HeadLoad& load) const noexcept {
@@ -486,7 +496,7 @@ inline Picos Terms::in_cp_group(Picos attention, const PackLoad& load, const Sta
 template <class Own>
 Picos Terms::head(const HeadLoad& load, const Own& own, Picos fixed) const noexcept {
   const std::int64_t tokens = load.tokens.value, tp = load.tensor_parallel;
-  if (tp > 1) fixed += 2 * collective(tokens * hidden_bytes_, tp, load.tensor_link);
+  fixed += 2 * rows_collective(tokens, tp, load.tensor_link);
   if (load.shards <= 1) return fixed + own(tokens);
   const double each = picos_each(1, load.link.bytes_per_s) / d(tp);
   const auto traffic = [&](std::int64_t some) { return picos(some * head_traffic_bytes_, each); };

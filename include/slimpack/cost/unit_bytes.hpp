@@ -37,7 +37,7 @@ struct ExchangeBytes {
   if (pack.pass == Pass::weight) return kTensorWeight;
   const bool again = pack.recompute == Recompute::layer || pack.recompute == Recompute::full;
   const bool apart = pack.weights == WeightGradients::apart;
-  return (apart ? kTensorBackwardApart : kTensorBackward) + (again ? kTensorForward : 0);
+  return (apart ? kTensorBackwardApart : kTensorBackward) + (again ? kTensorAgain : 0);
 }
 
 }  // namespace slimpack

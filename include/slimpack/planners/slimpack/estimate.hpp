@@ -30,6 +30,7 @@ class SettingEstimate {
   struct Choice {
     std::size_t mode = 0;   ///< of the modes given
     std::size_t units = 0;  ///< of the numbers of packs given
+    Int128 time = 0;        ///< of the step, in nanoseconds over 2^20
   };
 
   /// `overhead` is what a unit costs by itself. The problem must outlive it. O(samples).
@@ -62,7 +63,6 @@ class SettingEstimate {
                                            std::span<const std::int64_t> units, std::int32_t chunks,
                                            std::int32_t ranks) const {
     std::optional<Choice> best;
-    Int128 least = 0;
     for (std::size_t mode = 0; mode < modes.size(); ++mode) {
       // Those who keep all of some samples and little of others wait for memory most of the time.
       if (modes[mode].most == Recompute::none && modes[mode].lean != Recompute::none) continue;
@@ -74,9 +74,8 @@ class SettingEstimate {
         if (!fits(modes[mode], longest, units[i], chunks)) continue;
         const Int128 time = work + (problem_.request().pp - 1) * work / (units[i] * chunks) +
                             Int128{overhead_.value} * kCostScale * units[i];
-        if (best && least <= time) continue;
-        best = Choice{mode, i};
-        least = time;
+        if (best && best->time <= time) continue;
+        best = Choice{mode, i, time};
       }
     }
     return best;

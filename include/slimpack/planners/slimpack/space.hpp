@@ -143,6 +143,8 @@ class SlimpackSpaceMaker {
     const std::vector<std::int32_t> widest = widest_values();
     layout_.widest_most =
         static_cast<std::size_t>(std::max_element(widest.begin(), widest.end()) - widest.begin());
+    const auto pair = std::find(widest.begin(), widest.end(), 2);
+    layout_.pair = pair == widest.end() ? 0 : static_cast<std::size_t>(pair - widest.begin());
     SlimpackStarts(problem_, effort_, layout_, unit_overhead(), space_).add_all();
     return std::move(space_);
   }

@@ -51,6 +51,7 @@ struct SpaceLayout {
       disjoint, order, chunks, blocks, devices, rule, weights;
   std::size_t usual_chunks = 0;          ///< the value of `chunks` at which interleaved starts are
   std::size_t widest_most = 0;           ///< the value of `widest` that is greatest
+  std::size_t pair = 0;                  ///< the value of `widest` that is two ranks, if any
   bool many_packs = false;               ///< fill and drain do not count
   std::optional<std::size_t> last_head;  ///< the usual value of a head on the last stage, if any
 };
@@ -195,17 +196,28 @@ class SlimpackStarts {
 
   /// What should be fastest by estimate with the usual most chunks, gradients of weights
   /// in B and apart, and with as few. A sample that alone takes longer than a rank's mean is
-  /// shared.
+  /// shared; so are, by two ranks, those that take room from all others.
   void add_estimated() {
     const SettingEstimate estimate(problem_, overhead_);
-    const bool shares = layout_.threshold.size > 1 && estimate.outsized();
-    const std::int32_t ranks = shares ? usual_widest_group(problem_.request()) : 1;
+    const bool may_share = layout_.threshold.size > 1;
+    const bool outsized = may_share && estimate.outsized();
     const std::vector<std::int32_t>& chunks = layout_.chunk_values;
     bool settled = false;  // fast, and so many packs that the estimate leaves little open
     const std::size_t most = layout_.usual_chunks + 1;
     for (std::size_t i = most; i > 0; i = i > 1 ? 1 : 0) {
-      const auto best = estimate.best(layout_.modes, layout_.unit_values, chunks[i - 1], ranks);
+      const auto estimated = [&](std::int32_t ranks) {
+        return estimate.best(layout_.modes, layout_.unit_values, chunks[i - 1], ranks);
+      };
+      auto best = estimated(outsized ? usual_widest_group(problem_.request()) : 1);
+      // Long samples that let little of others be kept are worth a second rank.
+      bool pairs = false;
+      if (may_share && !outsized) {
+        const auto shared = estimated(2);
+        pairs = shared && (!best || 100 * shared->time < 98 * best->time);
+        if (pairs) best = shared;
+      }
       if (!best) continue;
+      const bool shares = outsized || pairs;
       // Where memory asks for so many packs, chunks gain little and take several times as long.
       settled = settled || (effort_ == Effort::fast && !shares &&
                             layout_.unit_values[best->units] >= 2 * kManyFulls * pipeline_);
@@ -221,8 +233,9 @@ class SlimpackStarts {
         batch = std::min(batch + 1, layout_.head_batch.size - 1);
       }
       if (shares) {
-        point[layout_.threshold.position] = 1;
+        point[layout_.threshold.position] = pairs ? layout_.threshold.size / 2 + 1 : 1;
         point[layout_.devices.position] = layout_.devices.size - 1;
+        if (pairs) point[layout_.widest.position] = layout_.pair;
       }
       space_.start_at(point);
       if (settled) {
