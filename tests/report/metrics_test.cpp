@@ -84,8 +84,8 @@ TEST_CASE("communication_of: a plan of four devices, by hand") {
         Bytes{2 * (8 * (16 + 8) + 4 * (16 + 16 + 16) + 4 * (8 + 16 + 8))});
   other = plan;
   other.parallel.tp = 2;
-  // Of each of 16 tokens and 2 layers: forward 4 collectives, backward 6; head 2.
-  CHECK(communication_of(other).tensor_parallel == Bytes{16 * 8 * (2 * (4 + 6) + 2)});
+  // Of each of 16 tokens and 2 layers: forward 4 collectives, backward 6; embedding 2, head 2.
+  CHECK(communication_of(other).tensor_parallel == Bytes{16 * 8 * (2 * (4 + 6) + 2 + 2)});
   other = plan;
   other.model.tied = true;
   // The whole table on stage 0, its copy on the last: 40 weights on either, and once between.

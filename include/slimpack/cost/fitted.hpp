@@ -158,7 +158,7 @@ class FittedModel {
   /// H: final norm, vocabulary projection, loss and their gradients.
   [[nodiscard]] Nanos head(const HeadLoad& load) const noexcept {
     const Picos tensor =
-        2 * beyond_rows_collective(load.tokens.value, load.tensor_parallel, load.tensor_link);
+        2 * beyond_collective(load.tokens.value, load.tensor_parallel, load.tensor_link);
     if (!head_) {
       const auto own = [&](std::int64_t tokens) { return terms_.own_head(tokens, load); };
       return to_nanos(terms_.head(load, own, terms_.head_launches(load) + tensor));
@@ -286,11 +286,12 @@ class FittedModel {
     return traffic - hidden + terms_.taken_by_collective(hidden) +
            (Terms::starts(load) ? count * tensor_->unit : 0);
   }
-  /// What a collective of rows takes beyond Terms::rows_collective.
-  [[nodiscard]] Picos beyond_rows_collective(std::int64_t tokens, std::int64_t tp,
-                                             const Link& link) const noexcept {
+  /// What a collective of rows behind which nothing runs takes beyond its analytic price.
+  [[nodiscard]] Picos beyond_collective(std::int64_t tokens, std::int64_t tp,
+                                        const Link& link) const noexcept {
     if (!measured_tensor(link) || tp == 1 || tokens == 0) return 0;
-    return tensor_->unit + tensor_bytes(tokens, tp) - terms_.rows_collective(tokens, tp, link);
+    return tensor_->unit + tensor_bytes(tokens, tp) -
+           terms_.collective(tokens * hidden_row(), tp, link);
   }
   [[nodiscard]] bool measured_tensor(const Link& link) const noexcept {
     return tensor_ && link == terms_.cluster().inside;
@@ -344,10 +345,10 @@ class FittedModel {
                                 bool back) const noexcept {
     if (!stage.embedding || !Terms::starts(load)) return 0;
     const std::int64_t tokens = load.tokens.value, tp = stage.tensor_parallel;
-    const Picos beyond = beyond_rows_collective(tokens, tp, stage.tensor_link);
+    const Picos beyond = beyond_collective(tokens, tp, stage.tensor_link);
     if (!fitted) return terms_.embedding(load, stage, back) + beyond;
     return fitted->unit + fitted->linear(tokens, 1, tp) +
-           terms_.rows_collective(tokens, tp, stage.tensor_link) + beyond;
+           terms_.collective(tokens * hidden_row(), tp, stage.tensor_link) + beyond;
   }
 
   /// The forward pass but for attention; `kept_attention` leaves out its kernel too.

@@ -46,8 +46,7 @@ struct MovedElements {
   std::int64_t forward = 0;   ///< in F
   std::int64_t backward = 0;  ///< in B, nothing recomputed
   std::int64_t light = 0;     ///< in B besides, where the mode is `light`
-  /// Inputs of matrix products that F keeps, by recomputation mode.
-  std::array<std::int64_t, kRecomputeModes> saved{};
+  std::array<std::int64_t, kRecomputeModes> saved{};  ///< inputs of products that F keeps, by mode
   std::int64_t left_apart = 0;  ///< inputs of products and gradients of what these make, for W
   /// Weights of the products that read them, a layer.
   std::array<std::int64_t, kRecomputeModes> saved_weights{};
@@ -74,7 +73,7 @@ inline constexpr std::array<std::int64_t, kRecomputeModes> kProductsOfSaved = {4
 inline constexpr std::int64_t kLightKernels = 3;
 /// Collectives of tensor-parallel devices in a layer of F: two gathers and two reductions.
 inline constexpr std::int64_t kTensorForward = 4;
-/// The same of what B repeats of F: the layer's output is not made again, nor its reduction.
+/// The same of what B repeats of F: a layer's output is not made again.
 inline constexpr std::int64_t kTensorAgain = 3;
 /// The same of B: as many of gradients, and two more gathers of the inputs of weight gradients.
 inline constexpr std::int64_t kTensorBackward = 6;
@@ -137,8 +136,7 @@ class Terms {
     return beside(picos(filled_rows(tokens) * stage.layers, matrix_ / tp),
                   tokens.value > 0 ? picos(stage.layers, weights_ / tp) : 0);
   }
-  /// Matrix products of B. Those of inputs' gradients read the weights, those of weights' gradients
-  /// read and write the accumulators.
+  /// Matrix products of B: half read the weights, half read and write the accumulators.
   [[nodiscard]] Picos products_backward(Tokens tokens, const StageLoad& stage) const noexcept {
     const std::int64_t rows = filled_rows(tokens) * stage.layers;
     const double tp = d(stage.tensor_parallel);
@@ -160,8 +158,7 @@ class Terms {
                   picos(load.keys, stage.layers, key / tp)) +
            segments(load.segments, stage.layers);
   }
-  /// Arithmetic and memory traffic of the same kernels: the longer, and of the shorter what does
-  /// not hide.
+  /// Arithmetic and memory traffic of the same kernels: the longer, and what the longer does not hide.
   [[nodiscard]] Picos beside(Picos arithmetic, Picos traffic) const noexcept {
     return std::max(arithmetic, traffic) + picos(std::min(arithmetic, traffic), not_hidden_);
   }
@@ -225,21 +222,14 @@ class Terms {
     return picos(time, cluster_.small.collective_compute);
   }
 
-  /// The embedding's part of F or, where `back`, of B, its traffic included; 0 on a stage without
-  /// it.
+  /// The embedding's part of F or, where `back`, of B, with its collective; 0 without it.
   [[nodiscard]] Picos embedding(const PackLoad& load, const StageLoad& stage,
                                 bool back) const noexcept {
     if (!stage.embedding) return 0;
     const double each = back ? embedding_backward_ : embedding_forward_;
     return picos(load.tokens.value, each / d(stage.tensor_parallel)) +
            launches(load, cluster_.embedding_kernels) +
-           rows_collective(load.tokens.value, stage.tensor_parallel, stage.tensor_link);
-  }
-  /// A gather or reduction of so many tokens' rows between tensor-parallel devices, behind which
-  /// nothing runs: one in each pass of the embedding, two in H.
-  [[nodiscard]] Picos rows_collective(std::int64_t tokens, std::int64_t tp,
-                                      const Link& link) const noexcept {
-    return collective(tokens * hidden_bytes_, tp, link);
+           collective(load.tokens.value * hidden_bytes_, stage.tensor_parallel, stage.tensor_link);
   }
   /// H on one device, its traffic included.
   [[nodiscard]] Picos head(const HeadLoad& load) const noexcept {
@@ -496,7 +486,7 @@ inline Picos Terms::in_cp_group(Picos attention, const PackLoad& load, const Sta
 template <class Own>
 Picos Terms::head(const HeadLoad& load, const Own& own, Picos fixed) const noexcept {
   const std::int64_t tokens = load.tokens.value, tp = load.tensor_parallel;
-  fixed += 2 * rows_collective(tokens, tp, load.tensor_link);
+  fixed += 2 * collective(tokens * hidden_bytes_, tp, load.tensor_link);
   if (load.shards <= 1) return fixed + own(tokens);
   const double each = picos_each(1, load.link.bytes_per_s) / d(tp);
   const auto traffic = [&](std::int64_t some) { return picos(some * head_traffic_bytes_, each); };
