@@ -43,9 +43,9 @@ namespace slimpack {
 
 /// Elements read and written per token and layer by kernels bound by memory (docs/costs.md).
 struct MovedElements {
-  std::int64_t forward = 0;   ///< in F
-  std::int64_t backward = 0;  ///< in B, nothing recomputed
-  std::int64_t light = 0;     ///< in B besides, where the mode is `light`
+  std::int64_t forward = 0;                           ///< in F
+  std::int64_t backward = 0;                          ///< in B, nothing recomputed
+  std::int64_t light = 0;                             ///< in B besides, where the mode is `light`
   std::array<std::int64_t, kRecomputeModes> saved{};  ///< inputs of products that F keeps, by mode
   std::int64_t left_apart = 0;  ///< inputs of products and gradients of what these make, for W
   /// Weights of the products that read them, a layer.
@@ -158,7 +158,7 @@ class Terms {
                   picos(load.keys, stage.layers, key / tp)) +
            segments(load.segments, stage.layers);
   }
-  /// Arithmetic and memory traffic of the same kernels: the longer, and what the longer does not hide.
+  /// Arithmetic and traffic of the same kernels: the longer, and of the shorter what does not hide.
   [[nodiscard]] Picos beside(Picos arithmetic, Picos traffic) const noexcept {
     return std::max(arithmetic, traffic) + picos(std::min(arithmetic, traffic), not_hidden_);
   }
