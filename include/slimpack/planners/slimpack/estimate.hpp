@@ -121,8 +121,8 @@ class SettingEstimate {
 
   /// Beside what one pack works with: two blocks of packs, which keep stages busy although packs
   /// differ, or the longest sample of each mode with the packs around it, which keep about as much
-  /// a token: one at either end, and with chunks a block, for all packs of a block are forward
-  /// before the first is backward.
+  /// a token: one at either end, and with chunks half a block. All packs of a block are forward
+  /// before the first is backward, but the order lets some wait where memory lacks.
   [[nodiscard]] bool fits(const ModeChoice& mode, std::span<const Longest> longest,
                           std::int64_t units, std::int32_t chunks) const {
     const PlanRequest& request = problem_.request();
@@ -132,7 +132,7 @@ class SettingEstimate {
     const Int128 kept = pack * (layers_ * (layer_.kept[most] + layer_.kv) + 2 * layer_.boundary);
     const Int128 work = pack * (layer_.backward_workspace[most] + 4 * layer_.boundary);
     Int128 held = 2 * block * kept;
-    const std::int64_t around = (chunks == 1 ? 0 : block) + 2;
+    const std::int64_t around = (chunks == 1 ? 0 : block / 2) + 2;
     for (const Longest& one : longest) {
       held = std::max(held, (one.length.value + around * pack) * one.each);
     }

@@ -201,41 +201,32 @@ class SlimpackStarts {
     const SettingEstimate estimate(problem_, overhead_);
     const bool may_share = layout_.threshold.size > 1;
     const bool outsized = may_share && estimate.outsized();
+    const std::int32_t ranks = outsized ? usual_widest_group(problem_.request()) : 1;
     const std::vector<std::int32_t>& chunks = layout_.chunk_values;
     bool settled = false;  // fast, and so many packs that the estimate leaves little open
     const std::size_t most = layout_.usual_chunks + 1;
     for (std::size_t i = most; i > 0; i = i > 1 ? 1 : 0) {
-      const auto estimated = [&](std::int32_t ranks) {
-        return estimate.best(layout_.modes, layout_.unit_values, chunks[i - 1], ranks);
+      const auto estimated = [&](std::int32_t sharing) {
+        return estimate.best(layout_.modes, layout_.unit_values, chunks[i - 1], sharing);
       };
-      auto best = estimated(outsized ? usual_widest_group(problem_.request()) : 1);
-      // Long samples that let little of others be kept are worth a second rank.
-      bool pairs = false;
-      if (may_share && !outsized) {
-        const auto shared = estimated(2);
-        pairs = shared && (!best || 100 * shared->time < 98 * best->time);
-        if (pairs) best = shared;
+      const auto best = estimated(ranks);
+      const auto pairs = may_share && !outsized ? estimated(2) : std::nullopt;
+      if (pairs && (!best || 100 * pairs->time < 98 * best->time)) {
+        SettingPoint point = estimated_point(*pairs, i - 1);
+        point[layout_.threshold.position] = layout_.threshold.size / 2 + 1;
+        point[layout_.widest.position] = layout_.pair;
+        point[layout_.devices.position] = layout_.devices.size - 1;
+        space_.start_at(std::move(point));
       }
       if (!best) continue;
-      const bool shares = outsized || pairs;
       // Where memory asks for so many packs, chunks gain little and take several times as long.
-      settled = settled || (effort_ == Effort::fast && !shares &&
+      settled = settled || (effort_ == Effort::fast && !outsized &&
                             layout_.unit_values[best->units] >= 2 * kManyFulls * pipeline_);
       if (settled && i > 1) continue;
-      SettingPoint point = layout_.start;
-      point[layout_.mode.position] = best->mode;
-      point[layout_.units.position] = best->units;
-      point[layout_.chunks.position] = i - 1;
-      if (i == 1) {
-        point[layout_.packs.position] = layout_.packs.size - 1;
-        // Without chunks the collectives of H are all that stages of equal packs wait for.
-        std::size_t& batch = point[layout_.head_batch.position];
-        batch = std::min(batch + 1, layout_.head_batch.size - 1);
-      }
-      if (shares) {
-        point[layout_.threshold.position] = pairs ? layout_.threshold.size / 2 + 1 : 1;
+      SettingPoint point = estimated_point(*best, i - 1);
+      if (outsized) {
+        point[layout_.threshold.position] = 1;
         point[layout_.devices.position] = layout_.devices.size - 1;
-        if (pairs) point[layout_.widest.position] = layout_.pair;
       }
       space_.start_at(point);
       if (settled) {
@@ -253,6 +244,22 @@ class SlimpackStarts {
       point[layout_.weights.position] = layout_.weights.size - 1;
       space_.start_at(std::move(point));
     }
+  }
+
+  /// The usual settings with what an estimate chose for the value `chunks` of chunks.
+  [[nodiscard]] SettingPoint estimated_point(const SettingEstimate::Choice& best,
+                                             std::size_t chunks) const {
+    SettingPoint point = layout_.start;
+    point[layout_.mode.position] = best.mode;
+    point[layout_.units.position] = best.units;
+    point[layout_.chunks.position] = chunks;
+    if (chunks == 0) {
+      point[layout_.packs.position] = layout_.packs.size - 1;
+      // Without chunks the collectives of H are all that stages of equal packs wait for.
+      std::size_t& batch = point[layout_.head_batch.position];
+      batch = std::min(batch + 1, layout_.head_batch.size - 1);
+    }
+    return point;
   }
 
   struct StartKind {
