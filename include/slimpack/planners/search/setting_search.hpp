@@ -82,8 +82,7 @@ class SettingSearch {
 
   /// Scores the starts as they are given. Where all need as much memory and the first one lacks
   /// some, the others begin where that one fits, or at the leanest value. Where they differ, only
-  /// what is left of a budget at its end goes to the leanest value; where few are timed, the first
-  /// one that lacks memory is moved up to fit before those behind it are looked at.
+  /// what is left of a budget at its end goes to the leanest value.
   void score_starts() {
     const std::size_t first = leanness(space_.starts.front());
     const bool alike =
@@ -94,26 +93,22 @@ class SettingSearch {
       // Starts that may already fit first: to find what the others lack may end the budget.
       if (leannesses() > 1 && leanness(given) + 1 == leannesses()) continue;
       SettingPoint start = given;
-      if (alike && lacking) {
-        start[*space_.memory] = fits(best_) ? leanness(best_.second) : leannesses() - 1;
-      } else if (!alike && !fits(best_) && nearly_spent(start)) {
+      if (lacking && fits(best_)) {
+        start[*space_.memory] = leanness(best_.second);
+      } else if (lacking || (!alike && !fits(best_) && nearly_spent(start))) {
         start[*space_.memory] = leannesses() - 1;
       }
       consider({start});
-      if (lacking || leannesses() == 1 || fits(best_) || !scores_.contains(start)) continue;
-      lacking = true;
-      if (!alike) {
-        if (few()) static_cast<void>(fitting(start));
+      if (!alike || lacking || leannesses() == 1 || fits(best_) || !scores_.contains(start)) {
         continue;
       }
+      lacking = true;
       for (const std::size_t leaner : {first + 1, leannesses() - 1}) {
         start[*space_.memory] = leaner;
         if (!fits(best_)) consider({start});
       }
     }
   }
-  /// So few candidates may be timed that starts alone are.
-  [[nodiscard]] bool few() const noexcept { return limits_.fitting && *limits_.fitting <= 4; }
   /// What may still be spent does not pay for three points like this one.
   [[nodiscard]] bool nearly_spent(const SettingPoint& point) const {
     return evaluate_.exists(point) &&

@@ -21,6 +21,9 @@
 
 namespace slimpack::planners {
 
+/// With so many times the packs that fill a pipeline, fill and drain no longer count.
+inline constexpr std::int64_t kManyFulls = 100;
+
 /// Ranks settings of which no rank shares samples, before any candidate is built: recomputation,
 /// chunks and number of packs. A guess, not a bound: it sees neither waits nor the packs
 /// themselves.
@@ -121,8 +124,8 @@ class SettingEstimate {
 
   /// Beside what one pack works with: two blocks of packs, which keep stages busy although packs
   /// differ, or the longest sample of each mode with the packs around it, which keep about as much
-  /// a token: one at either end, and with chunks half a block. All packs of a block are forward
-  /// before the first is backward, but the order lets some wait where memory lacks.
+  /// a token: one at either end, and with chunks a block, for all packs of a block are forward
+  /// before the first is backward; half of it where few packs may wait for memory.
   [[nodiscard]] bool fits(const ModeChoice& mode, std::span<const Longest> longest,
                           std::int64_t units, std::int32_t chunks) const {
     const PlanRequest& request = problem_.request();
@@ -132,7 +135,8 @@ class SettingEstimate {
     const Int128 kept = pack * (layers_ * (layer_.kept[most] + layer_.kv) + 2 * layer_.boundary);
     const Int128 work = pack * (layer_.backward_workspace[most] + 4 * layer_.boundary);
     Int128 held = 2 * block * kept;
-    const std::int64_t around = (chunks == 1 ? 0 : block / 2) + 2;
+    const bool many = units >= kManyFulls * request.pp;
+    const std::int64_t around = (chunks == 1 ? 0 : many ? block : block / 2) + 2;
     for (const Longest& one : longest) {
       held = std::max(held, (one.length.value + around * pack) * one.each);
     }

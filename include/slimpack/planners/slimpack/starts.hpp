@@ -33,9 +33,6 @@ using SlimpackSpace = SettingSpace<SlimpackSettings>;
 
 namespace detail {
 
-/// With so many times the packs that fill a pipeline, fill and drain no longer count.
-inline constexpr std::int64_t kManyFulls = 100;
-
 /// What starts have to know about a space.
 struct SpaceLayout {
   /// The position of a setting in a point, and how many values it has.
@@ -204,6 +201,7 @@ class SlimpackStarts {
     const std::int32_t ranks = outsized ? usual_widest_group(problem_.request()) : 1;
     const std::vector<std::int32_t>& chunks = layout_.chunk_values;
     bool settled = false;  // fast, and so many packs that the estimate leaves little open
+    std::vector<SettingPoint> of_pairs;  // for where the others lack memory
     const std::size_t most = layout_.usual_chunks + 1;
     for (std::size_t i = most; i > 0; i = i > 1 ? 1 : 0) {
       const auto estimated = [&](std::int32_t sharing) {
@@ -212,11 +210,14 @@ class SlimpackStarts {
       const auto best = estimated(ranks);
       const auto pairs = may_share && !outsized ? estimated(2) : std::nullopt;
       if (pairs && (!best || 100 * pairs->time < 98 * best->time)) {
+        // More packs than that: what fits only by estimate is no help to the others.
         SettingPoint point = estimated_point(*pairs, i - 1);
+        std::size_t& units = point[layout_.units.position];
+        units = std::min(units + 3, layout_.units.size - 1);
         point[layout_.threshold.position] = layout_.threshold.size / 2 + 1;
         point[layout_.widest.position] = layout_.pair;
         point[layout_.devices.position] = layout_.devices.size - 1;
-        space_.start_at(std::move(point));
+        of_pairs.push_back(std::move(point));
       }
       if (!best) continue;
       // Where memory asks for so many packs, chunks gain little and take several times as long.
@@ -244,6 +245,7 @@ class SlimpackStarts {
       point[layout_.weights.position] = layout_.weights.size - 1;
       space_.start_at(std::move(point));
     }
+    for (SettingPoint& point : of_pairs) space_.start_at(std::move(point));
   }
 
   /// The usual settings with what an estimate chose for the value `chunks` of chunks.
