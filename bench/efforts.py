@@ -17,7 +17,7 @@ import subprocess
 import sys
 
 LONGEST = 262144
-DEGREES = ("--model", "llama-7b", "--cluster", "h100", "--dp", "8", "--pp", "8", "--context", "256K")
+DEGREES = ("--model", "llama-7b", "--cluster", "h100", "--dp", "8", "--pp", "8", "--context", str(LONGEST))
 
 
 def efficiency(program, lengths, effort, threads):
