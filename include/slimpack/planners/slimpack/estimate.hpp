@@ -21,8 +21,12 @@
 
 namespace slimpack::planners {
 
+namespace detail {
+
 /// With so many times the packs that fill a pipeline, fill and drain no longer count.
 inline constexpr std::int64_t kManyFulls = 100;
+
+}  // namespace detail
 
 /// Ranks settings of which no rank shares samples, before any candidate is built: recomputation,
 /// chunks and number of packs. A guess, not a bound: it sees neither waits nor the packs
@@ -135,7 +139,7 @@ class SettingEstimate {
     const Int128 kept = pack * (layers_ * (layer_.kept[most] + layer_.kv) + 2 * layer_.boundary);
     const Int128 work = pack * (layer_.backward_workspace[most] + 4 * layer_.boundary);
     Int128 held = 2 * block * kept;
-    const bool many = units >= kManyFulls * request.pp;
+    const bool many = units >= detail::kManyFulls * request.pp;
     const std::int64_t around = (chunks == 1 ? 0 : many ? block : block / 2) + 2;
     for (const Longest& one : longest) {
       held = std::max(held, (one.length.value + around * pack) * one.each);
