@@ -29,16 +29,24 @@ def efficiency(program, lengths, effort, threads):
     return prediction["ideal_s"] / prediction["iteration_s"]
 
 
+def counts(text):
+    if not all(part.isdecimal() and int(part) > 0 for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"numbers of samples, at least 1, with commas between, not {text!r}")
+    return [int(part) for part in text.split(",")]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--draws", type=int, default=12)
-    parser.add_argument("--samples", default="512,4096", type=lambda text: [int(part) for part in text.split(",")])
+    parser.add_argument("--samples", default="512,4096", type=counts)
     parser.add_argument("--threads", default="1")
     options = parser.parse_args()
-    if options.draws < 1 or min(options.samples) < 1:
-        parser.error("--draws and --samples must be at least 1")
+    if options.draws < 1:
+        parser.error(f"--draws must be at least 1, not {options.draws}")
+    if not options.program.is_file():
+        parser.error(f"{options.program}: no such program")
     print("| samples | draw | longest | `fast` | `normal` | ratio |\n|---|---|---|---|---|---|")
     summary = []
     for samples in options.samples:

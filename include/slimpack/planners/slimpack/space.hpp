@@ -156,8 +156,10 @@ class SlimpackSpaceMaker {
     std::vector<Value> values;
     std::size_t start = 0;
   };
+  template <class Value>
+  using Member = Value SlimpackSettings::*;
   template <class Value, class Text = SettingText>
-  SpaceLayout::Setting add(std::string_view name, Value SlimpackSettings::* member,
+  SpaceLayout::Setting add(std::string_view name, Member<Value> member,
                            const Values<std::type_identity_t<Value>>& values,
                            const SettingTraits<SlimpackSettings>& traits = {}, Text text = {}) {
     layout_.start.push_back(values.start);
