@@ -1,32 +1,44 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How near does effort `fast` come to `normal`, over many draws of the lengths that the solver is timed on?
+"""How near does effort `fast` come to `normal`, over many steps?
 
-bench/efforts.py PROGRAM [--seed S] [--draws N] [--samples 512,4096] [--threads T]
+bench/efforts.py PROGRAM [--seed S] [--draws N] [--samples 512,4096] [--settings] [--beside OTHER] [--threads T]
 
 Draws N steps of each number of samples from log-normal(7.0, 1.3), at most 256K tokens, and plans each with both efforts
-(llama-7b on h100, dp 8, pp 8). Prints the efficiency of both, their ratio, its geometric mean and the worst. A draw has
-its own seed: the same numbers are drawn anywhere. Ends with 2 for options that are wrong, with 1 where the program fails.
+(llama-7b on h100, dp 8, pp 8); with --settings N settings of bench/random_settings.py in their place. With --beside, `fast`
+of another PROGRAM takes the place of `normal`. Prints the efficiency of both, 0 where no plan is found, their ratio, its
+geometric mean, the worst and the best, and in how many steps each finds no plan; these have no ratio. A draw has its own
+seed: the same numbers are drawn anywhere. Run from the root of the repository. Ends with 2 for options that are wrong, with
+1 where a program fails.
 """
 import argparse
-import json
 import math
 import pathlib
 import random
-import subprocess
 import sys
+import tempfile
+
+from random_settings import Refused, compare, setting
 
 LONGEST = 262144
 DEGREES = ("--model", "llama-7b", "--cluster", "h100", "--dp", "8", "--pp", "8", "--context", str(LONGEST))
 
 
-def efficiency(program, lengths, effort, threads):
-    done = subprocess.run([program, "plan", "-", *DEGREES, "--effort", effort, "--threads", threads, "-o", "-"],
-                          input="\n".join(map(str, lengths)), capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stderr.strip())
-    prediction = json.loads(done.stdout)["prediction"]
-    return prediction["ideal_s"] / prediction["iteration_s"]
+def steps(options, folder):
+    """Of each group of steps its name, of each step its name and the arguments of `slimpack compare`."""
+    if options.settings:
+        yield "settings", ((" ".join(arguments), arguments) for arguments in
+                           (setting(options.seed, draw) for draw in range(options.draws)))
+        return
+    for samples in options.samples:
+        def drawn(samples=samples):
+            for draw in range(options.draws):
+                source = random.Random(f"{options.seed}/{samples}/{draw}")
+                lengths = [min(LONGEST, max(1, round(source.lognormvariate(7.0, 1.3)))) for _ in range(samples)]
+                path = folder / "drawn.lengths"
+                path.write_text("\n".join(map(str, lengths)), encoding="utf-8")
+                yield f"{draw}, longest {max(lengths):,}", [str(path), *DEGREES]
+        yield f"{samples:,} samples", drawn()
 
 
 def counts(text):
@@ -41,27 +53,41 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--draws", type=int, default=12)
     parser.add_argument("--samples", default="512,4096", type=counts)
+    parser.add_argument("--settings", action="store_true")
+    parser.add_argument("--beside", type=pathlib.Path)
     parser.add_argument("--threads", default="1")
     options = parser.parse_args()
     if options.draws < 1:
         parser.error(f"--draws must be at least 1, not {options.draws}")
-    if not options.program.is_file():
-        parser.error(f"{options.program}: no such program")
-    print("| samples | draw | longest | `fast` | `normal` | ratio |\n|---|---|---|---|---|---|")
+    for program in filter(None, (options.program, options.beside)):
+        if not program.is_file():
+            parser.error(f"{program}: no such program")
+    other = (options.beside, "fast", "`fast` of the other") if options.beside else (options.program, "normal", "`normal`")
+
+    def efficiency(arguments, program, effort):
+        one = compare(arguments, program, ["slimpack"], effort, options.threads)["slimpack"]
+        return one["efficiency"] if one["feasible"] else 0
+
+    print(f"| steps | step | `fast` | {other[2]} | ratio |\n|---|---|---|---|---|")
     summary = []
-    for samples in options.samples:
-        ratios = []
-        for draw in range(options.draws):
-            source = random.Random(f"{options.seed}/{samples}/{draw}")
-            lengths = [min(LONGEST, max(1, round(source.lognormvariate(7.0, 1.3)))) for _ in range(samples)]
-            fast, normal = (efficiency(options.program, lengths, effort, options.threads) for effort in ("fast", "normal"))
-            ratios.append(fast / normal)
-            print(f"| {samples:,} | {draw} | {max(lengths):,} | {fast:.3f} | {normal:.3f} | {ratios[-1]:.3f} |", flush=True)
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        summary.append(f"{samples:,} samples, {len(ratios)} draws: `fast` has {mean:.3f} of the efficiency of `normal` "
-                       f"in geometric mean, {min(ratios):.3f} at worst")
+    with tempfile.TemporaryDirectory() as folder:
+        for group, members in steps(options, pathlib.Path(folder)):
+            pairs = []
+            for name, arguments in members:
+                pairs.append((efficiency(arguments, options.program, "fast"), efficiency(arguments, *other[:2])))
+                ratio = f"{pairs[-1][0] / pairs[-1][1]:.3f}" if all(pairs[-1]) else "-"
+                print(f"| {group} | {name} | {pairs[-1][0]:.3f} | {pairs[-1][1]:.3f} | {ratio} |", flush=True)
+            ratios = [one / two for one, two in pairs if one and two]
+            line = f"{group}: of {len(pairs)} steps `fast` plans {sum(one > 0 for one, _ in pairs)}, {other[2]} {sum(two > 0 for _, two in pairs)}"
+            if ratios:
+                mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+                line += f"; ratio {mean:.3f} in geometric mean, {min(ratios):.3f} at worst, {max(ratios):.3f} at best"
+            summary.append(line)
     print("\n" + "\n".join(summary))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Refused as error:
+        sys.exit(str(error))

@@ -83,9 +83,9 @@ def answer(program, arguments):
     return json.loads(done.stdout)
 
 
-def compare(arguments, program, planners, effort):
+def compare(arguments, program, planners, effort, threads="1"):
     """Results by planner of `slimpack compare` with these arguments."""
-    found = answer(program, ["compare", *arguments, "--planners", ",".join(planners), "--effort", effort, "--threads", "1",
+    found = answer(program, ["compare", *arguments, "--planners", ",".join(planners), "--effort", effort, "--threads", threads,
                              "--json", "-"])
     return {one["planner"]: one for one in found["results"]}
 

@@ -209,7 +209,8 @@ PreparedStep StepMaker::next() {
   request_.batch = stream_.next();
   runtime::StepTokens tokens = within_vocabulary(
       options_, [&] { return runtime::read_step(corpus_.sources, request_.batch, corpus_.rules); });
-  planners::PlanOutcome outcome = planners::find_planner(options_.planner).plan(request_);
+  planners::PlanOutcome outcome =
+      planners::plan_step(planners::find_planner(options_.planner), request_);
   if (const auto* none = std::get_if<Infeasible>(&outcome.result)) {
     throw Unplannable(fmt::format("step {}: no feasible plan: {}: needed {}, available {}",
                                   request_.batch.step, none->constraint, none->needed,

@@ -58,7 +58,7 @@ int run(const PlanOptions& options) {
   {
     Progress progress("planning");
     request.progress = std::ref(progress);
-    outcome = planner.plan(request);
+    outcome = planners::plan_step(planner, request);
   }
   if (const auto* none = std::get_if<Infeasible>(&outcome.result)) {
     std::cerr << fmt::format("slimpack: no feasible plan: {}: needed {}, available {}\n",

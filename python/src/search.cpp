@@ -44,7 +44,7 @@ using Found = nb::typed<nb::tuple, Made, std::vector<std::string>>;
     planners::PlanRequest request = std::move(arguments.maker.make(arguments.options, 1).front());
     app::check_request_for(info, request);
     request.progress = progress;
-    return std::make_shared<PlanObject>(plan_of(info.plan(request)));
+    return std::make_shared<PlanObject>(plan_of(planners::plan_step(info, request)));
   });
   return nb::make_tuple(std::move(made), std::move(arguments.notes));
 }

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,7 +11,9 @@
 #include <vector>
 
 #include "planners/requests.hpp"
+#include "slimpack/core/int128.hpp"
 #include "slimpack/core/random.hpp"
+#include "slimpack/planners/registry.hpp"
 #include "slimpack/planners/slimpack/slimpack.hpp"
 
 using namespace slimpack;
@@ -46,7 +49,7 @@ TEST_CASE("estimate: with much memory nothing is recomputed and fill and overhea
     for (const std::int32_t chunks : {1, 2, 4}) {
       CAPTURE(overhead);
       CAPTURE(chunks);
-      const auto best = estimate.best(kModes, kUnits, chunks, 1);
+      const auto best = estimate.best(kModes, kUnits, chunks, {});
       REQUIRE(best.has_value());
       CHECK(best->mode == 0);
       std::size_t least = 0;
@@ -72,7 +75,8 @@ TEST_CASE(
     CAPTURE(megabytes);
     const planners::SlimpackProblem problem(many_samples(500, Bytes{megabytes * 1'000'000}),
                                             "slimpack", {});
-    const auto best = planners::SettingEstimate(problem, Nanos{100'000}).best(kModes, kUnits, 1, 1);
+    const auto best =
+        planners::SettingEstimate(problem, Nanos{100'000}).best(kModes, kUnits, 1, {});
     if (!best) {
       absent = true;
       continue;
@@ -95,6 +99,83 @@ TEST_CASE("estimate: a sample is outsized if it takes longer than all of a rank 
   };
   CHECK(outsized({1024, 1, 1, 1}));
   CHECK(!outsized({1024, 1024, 1024, 1024, 1024}));
+}
+
+TEST_CASE("estimate: more packs around long samples never help, more ranks for these never harm") {
+  using Sharing = planners::SettingEstimate::Sharing;
+  Random random(11);
+  int shorter = 0, longer = 0;
+  for (int draw = 0; draw < 60; ++draw) {
+    CAPTURE(draw);
+    std::vector<std::int64_t> lengths = test::random_lengths(random, 200, 2048);
+    for (std::int64_t more = random.between(1, 3); more > 0; --more) {
+      lengths.push_back(random.between(4096, 32768));
+    }
+    planners::PlanRequest request = test::request_of(lengths, 8);
+    request.context = {32768};
+    request.dp = request.pp = 4;
+    request.memory.reserved = Bytes{0};
+    request.memory.capacity = Bytes{random.between(150, 1200) * 1'000'000};
+    const planners::SlimpackProblem problem(request, "slimpack", {});
+    const planners::SettingEstimate estimate(problem, Nanos{100'000});
+    const auto time = [&](const Sharing& sharing) {
+      const auto best = estimate.best(kModes, kUnits, 2, sharing);
+      return best ? std::optional(best->time) : std::nullopt;
+    };
+    const auto not_after = [](const std::optional<Int128>& one, const std::optional<Int128>& two) {
+      return !two || (one && *one <= *two);
+    };
+    const auto alone = time({});
+    CHECK(not_after(alone, time({.loose = true})));
+    longer += not_after(time({.loose = true}), alone) ? 0 : 1;
+    const auto one = time({.ranks = 1, .as_needed = true});
+    const auto four = time({.ranks = 4, .as_needed = true});
+    CHECK(not_after(four, one));
+    shorter += not_after(one, four) ? 0 : 1;
+  }
+  CHECK(longer > 5);
+  CHECK(shorter > 20);
+}
+
+TEST_CASE("slimpack: samples far longer than others, little memory: fast ends near normal") {
+  Random random(12);
+  int plans = 0, at_once = 0;
+  double logs = 0;
+  for (int draw = 0; draw < 24; ++draw) {
+    CAPTURE(draw);
+    std::vector<std::int64_t> lengths = test::random_lengths(random, 60, 2048);
+    for (std::int64_t more = random.between(1, 2); more > 0; --more) {
+      lengths.push_back(random.between(8192, 32768));
+    }
+    planners::PlanRequest request = test::request_of(lengths, 8);
+    request.context = {32768};
+    request.dp = request.pp = 4;
+    request.memory.reserved = Bytes{0};
+    request.memory.capacity = Bytes{random.between(400, 1500) * 1'000'000};
+    const auto time = [](const planners::PlanOutcome& outcome) -> std::optional<double> {
+      const auto* plan = std::get_if<Plan>(&outcome.result);
+      if (plan == nullptr) return std::nullopt;
+      return static_cast<double>(plan->prediction.iteration.value);
+    };
+    const auto fast = time(planners::plan_slimpack(request));
+    const auto step = time(planners::plan_step(planners::find_planner("slimpack"), request));
+    request.effort = planners::Effort::normal;
+    const auto normal = time(planners::plan_slimpack(request));
+    CHECK(step.has_value() == normal.has_value());
+    if (!normal) continue;
+    ++plans;
+    if (!fast) continue;
+    ++at_once;
+    CHECK(*step == *fast);
+    CHECK(*fast >= *normal);
+    logs += std::log(*normal / *fast);
+  }
+  CAPTURE(plans);
+  CAPTURE(at_once);
+  CAPTURE(std::exp(logs / at_once));
+  CHECK(plans >= 15);
+  CHECK(at_once >= plans - 2);
+  CHECK(std::exp(logs / at_once) >= .75);
 }
 
 TEST_CASE("slimpack: with many samples a fast search ends near a normal one") {

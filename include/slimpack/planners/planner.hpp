@@ -228,6 +228,21 @@ struct PlannerInfo {
   std::string_view against = {};
 };
 
+/// The outcome of a planner for whoever needs a plan of every step: where effort `fast` finds none
+/// and the request gives no budget of its own, that of `normal`. What was spent is of both. Throws
+/// what the planner throws.
+[[nodiscard]] inline PlanOutcome plan_step(const PlannerInfo& planner, PlanRequest request) {
+  PlanOutcome outcome = planner.plan(request);
+  const bool lacks = std::holds_alternative<Infeasible>(outcome.result);
+  if (!lacks || request.effort != Effort::fast || request.budget) return outcome;
+  request.effort = Effort::normal;
+  PlanOutcome more = planner.plan(request);
+  more.evaluations += outcome.evaluations;
+  more.simulated_devices += outcome.simulated_devices;
+  more.cpu_seconds += outcome.cpu_seconds;
+  return more;
+}
+
 /// The entry of a planner in a list.
 template <Planner Type>
 [[nodiscard]] constexpr PlannerInfo planner_info() noexcept {

@@ -40,6 +40,13 @@ class SettingEstimate {
     Int128 time = 0;        ///< of the step, in nanoseconds over 2^20
   };
 
+  /// Which ranks share samples, and what memory is left to the packs around these.
+  struct Sharing {
+    std::int32_t ranks = 1;  ///< that share the longest samples
+    bool as_needed = false;  ///< of these no more than a sample's time and bytes ask for
+    bool loose = false;      ///< half a block of packs more around a long sample
+  };
+
   /// `overhead` is what a unit costs by itself. The problem must outlive it. O(samples).
   SettingEstimate(const SlimpackProblem& problem, Nanos overhead)
       : problem_(problem),
@@ -53,32 +60,31 @@ class SettingEstimate {
       tokens_ += length;
       pairs2_ += Int128{length.value} * length.value;
     }
+    for (const schedule::SampleNeed& need : problem_.needs()) all_time_ += need.time;
   }
 
   /// Whether the longest sample takes longer than all of a rank on average.
   [[nodiscard]] bool outsized() const {
-    Int128 sum = 0;
-    for (const schedule::SampleNeed& need : problem_.needs()) sum += need.time;
-    return Int128{problem_.needs().front().time} * problem_.request().dp > sum;
+    return Int128{problem_.needs().front().time} * problem_.request().dp > all_time_;
   }
 
   /// The mode and the number of packs with the shortest time that should fit into memory with so
-  /// many chunks, the longest samples on `ranks` ranks; equal ones go to the earlier mode, then to
-  /// fewer packs. Absent where none fits.
+  /// many chunks, long samples shared; equal ones go to the earlier mode, then to fewer packs.
+  /// Absent where none fits.
   /// O(modes (samples that their limits make leaner + units)).
   [[nodiscard]] std::optional<Choice> best(std::span<const ModeChoice> modes,
                                            std::span<const std::int64_t> units, std::int32_t chunks,
-                                           std::int32_t ranks) const {
+                                           const Sharing& sharing) const {
     std::optional<Choice> best;
     for (std::size_t mode = 0; mode < modes.size(); ++mode) {
       // Those who keep all of some samples and little of others wait for memory most of the time.
       if (modes[mode].most == Recompute::none && modes[mode].lean != Recompute::none) continue;
       // Those by pack or token are for what turns out to lack a little.
       if (modes[mode].lean_permille > 0) continue;
-      const Int128 work = rank_work(modes[mode]);
-      const std::vector<Longest> longest = longest_of_modes(modes[mode], ranks);
+      const Int128 work = std::max(rank_work(modes[mode]), longest_work(modes[mode], sharing));
+      const std::vector<Longest> longest = longest_of_modes(modes[mode], sharing);
       for (std::size_t i = 0; i < units.size(); ++i) {
-        if (!fits(modes[mode], longest, units[i], chunks)) continue;
+        if (!fits(modes[mode], longest, units[i], chunks, sharing)) continue;
         const Int128 time = work + (problem_.request().pp - 1) * work / (units[i] * chunks) +
                             Int128{overhead_.value} * kCostScale * units[i];
         if (best && best->time <= time) continue;
@@ -105,6 +111,17 @@ class SettingEstimate {
     return sum / problem_.request().dp;
   }
 
+  /// Work of each rank that shares the longest sample, that sample alone.
+  [[nodiscard]] Int128 longest_work(const ModeChoice& mode, const Sharing& sharing) const {
+    const Tokens length = problem_.lengths().front();
+    const Recompute own = mode.of(length);
+    const Int128 each = Int128{layers_} * resident_bytes(layer_, own);
+    const std::int32_t ranks = sharing.as_needed ? needed(0, each, sharing.ranks) : sharing.ranks;
+    return (Int128{costs_.forward.slice({}, length)} +
+            costs_.backward[static_cast<std::size_t>(own)].slice({}, length)) /
+           ranks;
+  }
+
   /// The longest sample of a mode, and what each of its tokens keeps on a device of the fullest
   /// stage.
   struct Longest {
@@ -112,26 +129,45 @@ class SettingEstimate {
     Int128 each = 0;
   };
   [[nodiscard]] std::vector<Longest> longest_of_modes(const ModeChoice& mode,
-                                                      std::int32_t ranks) const {
+                                                      const Sharing& sharing) const {
     std::vector<Longest> longest;
     std::optional<Recompute> before;
-    for (const Tokens length : problem_.lengths()) {
+    for (std::size_t i = 0; i < problem_.lengths().size(); ++i) {
+      const Tokens length = problem_.lengths()[i];
       const Recompute own = mode.of(length);
+      const Int128 each = Int128{layers_} * resident_bytes(layer_, own);
+      const std::int32_t ranks = sharing.as_needed ? needed(i, each, sharing.ranks) : sharing.ranks;
+      const Tokens part{length.value / ranks};
       if (own != before) {
-        longest.push_back({{length.value / ranks}, Int128{layers_} * resident_bytes(layer_, own)});
+        longest.push_back({part, each});
+      } else {
+        longest.back().length = std::max(longest.back().length, part);
       }
       before = own;
-      if (own == mode.most) break;  // all others are shorter
+      // All others are shorter, and no sample is shared.
+      if (own == mode.most && (!sharing.as_needed || ranks == 1)) break;
     }
     return longest;
+  }
+  /// The least power of two, at most `widest`, of ranks whose parts of a sample take no longer than
+  /// a rank on average and fit into memory.
+  [[nodiscard]] std::int32_t needed(std::size_t sample, Int128 each, std::int32_t widest) const {
+    const Int128 time = Int128{problem_.needs()[sample].time} * problem_.request().dp;
+    const Int128 bytes = problem_.lengths()[sample].value * each;
+    std::int32_t ranks = 1;
+    while (ranks < widest && (time > ranks * all_time_ || bytes > ranks * Int128{free_.value})) {
+      ranks *= 2;
+    }
+    return std::min(ranks, widest);
   }
 
   /// Beside what one pack works with: two blocks of packs, which keep stages busy although packs
   /// differ, or the longest sample of each mode with the packs around it, which keep about as much
   /// a token: one at either end, and with chunks a block, for all packs of a block are forward
-  /// before the first is backward; half of it where few packs may wait for memory.
+  /// before the first is backward; half of it where few packs may wait for memory and no rank for
+  /// another.
   [[nodiscard]] bool fits(const ModeChoice& mode, std::span<const Longest> longest,
-                          std::int64_t units, std::int32_t chunks) const {
+                          std::int64_t units, std::int32_t chunks, const Sharing& sharing) const {
     const PlanRequest& request = problem_.request();
     const auto most = static_cast<std::size_t>(mode.most);
     const std::int64_t block = schedule::ListOptions{}.block(request.pp);
@@ -140,7 +176,8 @@ class SettingEstimate {
     const Int128 work = pack * (layer_.backward_workspace[most] + 4 * layer_.boundary);
     Int128 held = 2 * block * kept;
     const bool many = units >= detail::kManyFulls * request.pp;
-    const std::int64_t around = (chunks == 1 ? 0 : many ? block : block / 2) + 2;
+    const std::int64_t halves = (many || sharing.as_needed ? 2 : 1) + (sharing.loose ? 1 : 0);
+    const std::int64_t around = (chunks == 1 ? 0 : halves * block / 2) + 2;
     for (const Longest& one : longest) {
       held = std::max(held, (one.length.value + around * pack) * one.each);
     }
@@ -154,7 +191,8 @@ class SettingEstimate {
   std::int64_t layers_;
   Bytes free_;
   Tokens tokens_;
-  Int128 pairs2_ = 0;  // sum of squares of lengths
+  Int128 pairs2_ = 0;    // sum of squares of lengths
+  Int128 all_time_ = 0;  // of all samples, in the unit of their needs
 };
 
 }  // namespace slimpack::planners

@@ -62,7 +62,8 @@ inline constexpr std::size_t kManySamples = 65'536;
   }
   SlimpackOptions plain = options;
   plain.consolidation = false;
-  for (bool SlimpackOptions::* idea :
+  using Idea = bool SlimpackOptions::*;
+  for (const Idea idea :
        {&SlimpackOptions::asymmetric, &SlimpackOptions::slicing, &SlimpackOptions::merging,
         &SlimpackOptions::shard_head, &SlimpackOptions::weights}) {
     // Weights that have to be apart leave no space without them.
@@ -123,7 +124,8 @@ class SlimpackSearch {
         refiner_(candidates_, space_, settings.flags(&SettingTraits<SlimpackSettings>::shared)),
         counter_(counter),
         stage_(stage),
-        most_(stage.most) {}
+        most_(stage.most),
+        spare_(spare()) {}
 
   [[nodiscard]] PlanOutcome run() { return best_of(choices()); }
 
@@ -143,9 +145,19 @@ class SlimpackSearch {
   [[nodiscard]] int tries() const noexcept {
     return stage_.effort == Effort::fast || most_ < kMany ? 1 : 3;
   }
+  /// Whole plans kept for what turns out to lack memory on ranks that no candidate is timed on: one
+  /// in a fast search whose candidates take little of its budget.
+  [[nodiscard]] int spare() const {
+    const SettingPoint& first = space_.starts.front();
+    return stage_.effort == Effort::fast && candidates_.exists(first) &&
+                   candidates_.devices(first) * kSmallParts <= counter_.step_devices()
+               ? 1
+               : 0;
+  }
   /// So many candidates that fit at most, and a budget that leaves whole plans and `keep` devices.
   [[nodiscard]] SearchLimits limits(std::int64_t fitting, std::int64_t keep = 0) {
-    return {&counter_, stage_.end + std::max(keep, tries() * counter_.step_devices()), fitting};
+    const std::int64_t plans = (tries() + spare_) * counter_.step_devices();
+    return {&counter_, stage_.end + std::max(keep, plans), fitting};
   }
 
   /// What is worth planning whole, the best first; at least one.
@@ -187,12 +199,15 @@ class SlimpackSearch {
   /// Plans choices whole and returns the fastest plan, or what the first one lacks.
   /// Stops where the next choice is not expected to be faster: ranks that no candidate was timed on
   /// may be far slower, and then another choice may be better. Stops, too, where the budget ends.
-  [[nodiscard]] PlanOutcome best_of(const std::vector<SlimpackChoice>& choices) {
+  /// After one that lacks memory come those with other samples on ranks, for they may not lack it;
+  /// where there are none it is tried with finer packs, once.
+  [[nodiscard]] PlanOutcome best_of(std::vector<SlimpackChoice> choices) {
     PlanOutcome outcome;
     std::optional<Plan> best;
     int left = tries();
-    for (std::size_t i = 0; i < choices.size() && left > 0; ++i) {
-      const SlimpackChoice& choice = choices[i];
+    bool refined = false;
+    for (std::size_t next = 0; next < choices.size() && left > 0;) {
+      SlimpackChoice& choice = choices[next];
       std::vector<SlimpackSettings> settings;
       for (const SettingPoint& point : choice.points) settings.push_back(candidates_.at(point));
       Plan plan;
@@ -206,18 +221,26 @@ class SlimpackSearch {
               .empty()) {
         break;
       }
-      if (lacks && i > 0) continue;
       const Nanos time = plan.prediction.iteration;
-      if (!best || time < best->prediction.iteration) {
+      if (outcome.settings.empty() || (!lacks && (!best || time < best->prediction.iteration))) {
         outcome.settings = describe(settings[choice.assigned->hardest]);
+        if (lacks) outcome.result = *lacks;
+        if (!lacks) best = std::move(plan);
       }
-      if (lacks) {
-        outcome.result = *std::move(lacks);
-        continue;
+      if (lacks && !best) {
+        const auto rest = choices.begin() + static_cast<std::ptrdiff_t>(next) + 1;
+        const auto others = std::stable_partition(rest, choices.end(), [&](const auto& each) {
+          return refined ? refiner_.differ(each, choice) : each.assigned != choice.assigned;
+        });
+        if (others == rest && !refined && refiner_.refine_packs(choice)) {
+          refined = true;
+          continue;
+        }
       }
-      if (!best || time < best->prediction.iteration) best = std::move(plan);
-      if (i + 1 < choices.size() &&
-          CandidateScore{0, best->prediction.iteration} < choices[i + 1].expected()) {
+      ++next;
+      if (lacks) continue;
+      if (next < choices.size() &&
+          CandidateScore{0, best->prediction.iteration} < choices[next].expected()) {
         break;
       }
       --left;
@@ -234,7 +257,8 @@ class SlimpackSearch {
     return texts;
   }
 
-  static constexpr std::int64_t kMany = 64;  // enough to search components and to plan thrice
+  static constexpr std::int64_t kSmallParts = 8;  // or more components: a candidate takes little
+  static constexpr std::int64_t kMany = 64;       // enough to search components and to plan thrice
 
   const SlimpackProblem& problem_;
   const SlimpackSpace& settings_;
@@ -244,6 +268,7 @@ class SlimpackSearch {
   SimulationCounter& counter_;
   const SlimpackStage& stage_;
   std::int64_t most_, used_ = 0;  // candidates that fit
+  int spare_;
 };
 
 }  // namespace detail

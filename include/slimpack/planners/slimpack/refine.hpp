@@ -57,11 +57,7 @@ class SlimpackRefiner {
     for (const auto& [score, point] : found.ranked) {
       if (choices.size() == kMostChoices || (score.excess > 0 && !choices.empty())) break;
       // Plans that have much in common may all have the same slow component.
-      SettingPoint kind = point;
-      for (std::size_t i = 0; i < kind.size(); ++i) {
-        if (!space_.fixed[i]) kind[i] = 0;
-      }
-      if (++kinds[kind] > kMostOfKind) continue;
+      if (++kinds[kind_of(point)] > kMostOfKind) continue;
       SlimpackChoice choice = same(point);
       choice.known = score;
       const bool may_be_better = !best || score < *best;
@@ -120,7 +116,31 @@ class SlimpackRefiner {
     }
   }
 
+  /// Whether two choices differ in settings that components share.
+  [[nodiscard]] bool differ(const SlimpackChoice& one, const SlimpackChoice& other) const {
+    return kind_of(one.points.front()) != kind_of(other.points.front());
+  }
+
+  /// Gives a choice that lacks memory when it is planned whole the next finer packs on all
+  /// components, which are not scored; false, and nothing changes, where there are none.
+  [[nodiscard]] bool refine_packs(SlimpackChoice& choice) const {
+    const std::size_t values = space_.sizes[*space_.finer];
+    for (const SettingPoint& point : choice.points) {
+      if (point[*space_.finer] + 1 >= values) return false;
+    }
+    for (SettingPoint& point : choice.points) ++point[*space_.finer];
+    choice.scores.clear();
+    return true;
+  }
+
  private:
+  /// The settings that components share, the others at their first values.
+  [[nodiscard]] SettingPoint kind_of(SettingPoint point) const {
+    for (std::size_t i = 0; i < point.size(); ++i) {
+      if (!space_.fixed[i]) point[i] = 0;
+    }
+    return point;
+  }
   static constexpr std::int64_t kClimb = 24;
   static constexpr std::size_t kMostChoices = 8;
   static constexpr int kMostOfKind = 2;

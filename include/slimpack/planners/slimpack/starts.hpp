@@ -13,6 +13,7 @@
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/settings.hpp"
+#include "slimpack/planners/slimpack/assignment.hpp"
 #include "slimpack/planners/slimpack/estimate.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"
@@ -191,61 +192,151 @@ class SlimpackStarts {
     return layout_.unit_values.size() - 1;
   }
 
-  /// What should be fastest by estimate with the usual most chunks, gradients of weights
-  /// in B and apart, and with as few. A sample that alone takes longer than a rank's mean is
-  /// shared; so are, by two ranks, those that take room from all others.
+  using Choice = SettingEstimate::Choice;
+  using Sharing = SettingEstimate::Sharing;
+
+  /// What should be fastest by estimate. A sample that alone takes longer than a rank's mean has to
+  /// be shared.
   void add_estimated() {
     const SettingEstimate estimate(problem_, overhead_);
-    const bool may_share = layout_.threshold.size > 1;
-    const bool outsized = may_share && estimate.outsized();
-    const std::int32_t ranks = outsized ? usual_widest_group(problem_.request()) : 1;
-    const std::vector<std::int32_t>& chunks = layout_.chunk_values;
+    if (layout_.threshold.size > 1 && estimate.outsized()) {
+      add_outsized(estimate);
+    } else {
+      add_unshared(estimate);
+    }
+  }
+  /// The best of an estimate with the value `chunks` of chunks.
+  [[nodiscard]] std::optional<Choice> estimated(const SettingEstimate& estimate, std::size_t chunks,
+                                                const Sharing& sharing) const {
+    return estimate.best(layout_.modes, layout_.unit_values, layout_.chunk_values[chunks], sharing);
+  }
+
+  /// With the usual most chunks, gradients of weights in B and apart, and with fewest. Then what is
+  /// for where these lack memory: more packs around a long sample, the same packs in both passes,
+  /// and long samples, which take room from all others, on two ranks.
+  void add_unshared(const SettingEstimate& estimate) {
     bool settled = false;  // fast, and so many packs that the estimate leaves little open
-    std::vector<SettingPoint> of_pairs;  // for where the others lack memory
-    const std::size_t most = layout_.usual_chunks + 1;
-    for (std::size_t i = most; i > 0; i = i > 1 ? 1 : 0) {
-      const auto estimated = [&](std::int32_t sharing) {
-        return estimate.best(layout_.modes, layout_.unit_values, chunks[i - 1], sharing);
-      };
-      const auto best = estimated(ranks);
-      const auto pairs = may_share && !outsized ? estimated(2) : std::nullopt;
+    std::vector<SettingPoint> others, of_pairs;
+    const std::size_t most = layout_.usual_chunks;
+    std::vector<std::size_t> tried{most};
+    if (most > 0) tried.push_back(0);
+    for (const std::size_t chunks : tried) {
+      const auto best = estimated(estimate, chunks, {});
+      const auto pairs =
+          layout_.threshold.size > 1 ? estimated(estimate, chunks, {.ranks = 2}) : std::nullopt;
       if (pairs && (!best || 100 * pairs->time < 98 * best->time)) {
         // More packs than that: what fits only by estimate is no help to the others.
-        SettingPoint point = estimated_point(*pairs, i - 1);
+        SettingPoint point = estimated_point(*pairs, chunks);
         std::size_t& units = point[layout_.units.position];
         units = std::min(units + 3, layout_.units.size - 1);
-        point[layout_.threshold.position] = layout_.threshold.size / 2 + 1;
+        share(point, layout_.threshold.size / 2 + 1);
         point[layout_.widest.position] = layout_.pair;
-        point[layout_.devices.position] = layout_.devices.size - 1;
         of_pairs.push_back(std::move(point));
       }
       if (!best) continue;
       // Where memory asks for so many packs, chunks gain little and take several times as long.
-      settled = settled || (effort_ == Effort::fast && !outsized &&
+      settled = settled || (effort_ == Effort::fast &&
                             layout_.unit_values[best->units] >= 2 * kManyFulls * pipeline_);
-      if (settled && i > 1) continue;
-      SettingPoint point = estimated_point(*best, i - 1);
-      if (outsized) {
-        point[layout_.threshold.position] = 1;
-        point[layout_.devices.position] = layout_.devices.size - 1;
-      }
-      space_.start_at(point);
       if (settled) {
-        // Smaller batches of H keep less in flight. Whatever differs by more only seems faster on
-        // samples that stand for many.
-        std::size_t& batch = point[layout_.head_batch.position];
-        for (int less = 0; less < 2 && batch > 0; ++less) {
-          --batch;
-          space_.start_at(point);
-        }
+        if (chunks == 0) add_settled(estimated_point(*best, chunks));
         continue;
       }
+      SettingPoint point = estimated_point(*best, chunks);
+      space_.start_at(point);
       // With many packs there are few waits for W to fill.
-      if (i < most || layout_.weights.size == 1 || layout_.many_packs) continue;
-      point[layout_.weights.position] = layout_.weights.size - 1;
-      space_.start_at(std::move(point));
+      if (chunks == most && apart(point)) space_.start_at(point);
+      if (chunks == 0) continue;
+      add_other(others, point, estimated(estimate, chunks, {.loose = true}));
+      others.push_back(same_packs(std::move(point)));
     }
+    for (SettingPoint& point : others) space_.start_at(std::move(point));
     for (SettingPoint& point : of_pairs) space_.start_at(std::move(point));
+  }
+
+  /// Long samples on as many ranks as their time and bytes ask for by themselves, and on so many as
+  /// leave room for others, gradients of weights apart; the latter with fewest chunks; then what is
+  /// for where these lack memory.
+  void add_outsized(const SettingEstimate& estimate) {
+    const Sharing wide{.ranks = usual_widest_group(problem_.request())};
+    const Sharing needed{.ranks = wide.ranks, .as_needed = true};
+    const Sharing loose{.ranks = wide.ranks, .as_needed = true, .loose = true};
+    const std::size_t most = layout_.usual_chunks;
+    const auto start = [&](std::size_t chunks, const Sharing& sharing) {
+      const auto best = estimated(estimate, chunks, sharing);
+      if (!best) return;
+      SettingPoint point = estimated_point(*best, chunks);
+      share_evenly(point);
+      if (chunks == most) static_cast<void>(apart(point));
+      space_.start_at(std::move(point));
+    };
+    start(most, needed);
+    start(most, wide);
+    if (most > 0) start(0, wide);
+    start(most, loose);
+    if (const auto best = estimated(estimate, most, needed); best && most > 0) {
+      SettingPoint point = estimated_point(*best, most);
+      share_evenly(point);
+      space_.start_at(point);
+      static_cast<void>(apart(point));
+      space_.start_at(same_packs(std::move(point)));
+    }
+  }
+
+  /// Lets ranks share samples beyond a value of the threshold.
+  void share(SettingPoint& point, std::size_t threshold) const {
+    point[layout_.threshold.position] = threshold;
+    point[layout_.devices.position] = layout_.devices.size - 1;
+  }
+  /// Lets ranks share what takes longer than a rank on average, or far shorter samples where
+  /// otherwise one rank has much more than others.
+  void share_evenly(SettingPoint& point) const {
+    const auto most = [&](std::size_t threshold) {
+      share(point, threshold);
+      const RankAssignment assigned = assign_ranks(problem_, space_.at(point));
+      const std::vector<std::int64_t>& load = assigned.assignment.load;
+      return *std::max_element(load.begin(), load.end());
+    };
+    const std::size_t lower = layout_.threshold.size / 2 + 1;
+    const std::int64_t even = most(lower), usual = most(1);
+    if (even < usual / 100 * 95) share(point, lower);
+  }
+  /// Gradients of weights in packs of their own, if that may gain something.
+  [[nodiscard]] bool apart(SettingPoint& point) const {
+    if (layout_.weights.size == 1 || layout_.many_packs) return false;
+    point[layout_.weights.position] = layout_.weights.size - 1;
+    return true;
+  }
+  [[nodiscard]] SettingPoint same_packs(SettingPoint point) const {
+    point[layout_.packs.position] = layout_.packs.size - 1;
+    return point;
+  }
+  /// The same point with what another estimate chose, if that differs.
+  void add_other(std::vector<SettingPoint>& points, SettingPoint point,
+                 const std::optional<Choice>& other) const {
+    if (!other) return;
+    SettingPoint same = point;
+    point[layout_.mode.position] = other->mode;
+    point[layout_.units.position] = other->units;
+    if (point != same) points.push_back(std::move(point));
+  }
+
+  /// A point of so many packs that little else matters, and others near it. Whatever differs by
+  /// more only seems faster on samples that stand for many.
+  void add_settled(SettingPoint point) {
+    space_.start_at(point);
+    if (layout_.threshold.size > 1 && layout_.disjoint.size > 1) {
+      // What leaves hardly any room on one rank goes to ranks that share nothing else.
+      SettingPoint apart = point;
+      apart[layout_.disjoint.position] = 1;
+      apart[layout_.devices.position] = layout_.devices.size - 1;
+      space_.start_at(std::move(apart));
+    }
+    // Smaller batches of H keep less in flight.
+    std::size_t& batch = point[layout_.head_batch.position];
+    for (int less = 0; less < 2 && batch > 0; ++less) {
+      --batch;
+      space_.start_at(point);
+    }
   }
 
   /// The usual settings with what an estimate chose for the value `chunks` of chunks.
