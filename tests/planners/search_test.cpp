@@ -253,6 +253,26 @@ TEST_CASE("search_settings: a start without memory gets finer before it gets lea
   CHECK(search(5, 4) == std::multiset<planners::SettingPoint>{{0, 0}, {0, 3}, {2, 3}, {1, 3}});
 }
 
+TEST_CASE("search_settings: starts to fall back on are for where none of the first fits") {
+  // Point i begins the search as start i; `fits` has those with room.
+  const auto search = [](const std::set<std::size_t>& fits, std::int64_t budget) {
+    Landscape landscape{[&](const planners::SettingPoint& point) {
+      return planners::CandidateScore{fits.contains(point[0]) ? 0 : 5, {10}};
+    }};
+    planners::SearchSpace space;
+    space.sizes = {9};
+    space.starts = {{0}, {2}, {4}, {6}, {8}};
+    space.first = 2;
+    space.everywhere = false;
+    planners::SimulationCounter counter(budget, 1, 1);
+    (void)planners::search_settings(space, {&counter}, landscape);
+    return landscape.asked;
+  };
+  CHECK(search({2, 6}, 2) == std::multiset<planners::SettingPoint>{{0}, {2}});
+  CHECK(search({6}, 4) == std::multiset<planners::SettingPoint>{{0}, {2}, {4}, {6}});
+  CHECK(search({}, 5) == std::multiset<planners::SettingPoint>{{0}, {2}, {4}, {6}, {8}});
+}
+
 TEST_CASE("search_settings: a witness is asked of what would be the best, and its score counts") {
   struct Witnessed {
     [[nodiscard]] bool exists(const planners::SettingPoint&) const { return true; }

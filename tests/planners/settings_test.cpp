@@ -82,6 +82,11 @@ TEST_CASE("settings: searches begin at the points given, each once, else at the 
   space.start_at({1, 0, 0, 1, 0});
   CHECK(space.starts() ==
         std::vector<planners::SettingPoint>{{0, 0, 0, 0, 0}, {2, 1, 0, 0, 0}, {1, 0, 0, 1, 0}});
+  CHECK(space.first_starts() == 3);
+  space.fall_back();
+  space.start_at({1, 1, 0, 0, 0});
+  CHECK(space.starts().size() == 4);
+  CHECK(space.first_starts() == 3);
 }
 
 TEST_CASE("settings: one point stands for all of a candidate") {

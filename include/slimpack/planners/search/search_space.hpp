@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -49,9 +50,11 @@ concept WitnessedEvaluator =
 
 /// The settings of a search and the points to begin at.
 struct SearchSpace {
-  std::vector<std::size_t> sizes;     ///< how many values each setting has
-  std::vector<bool> ordered = {};     ///< of each setting: neighbouring values are alike
-  std::vector<SettingPoint> starts;   ///< the best guess first; at least one exists
+  std::vector<std::size_t> sizes;    ///< how many values each setting has
+  std::vector<bool> ordered = {};    ///< of each setting: neighbouring values are alike
+  std::vector<SettingPoint> starts;  ///< the best guess first; at least one exists
+  /// Starts that are scored in any case; further ones only while none has been found that fits.
+  std::size_t first = std::numeric_limits<std::size_t>::max();
   std::optional<std::size_t> memory;  ///< a setting: higher values need less memory
   /// Another setting of which higher values need less memory, at less cost: a start that lacks some
   /// gets a higher value of it before it is moved up in `memory`.
@@ -74,6 +77,7 @@ template <class Settings>
   const auto found = std::find(memory.begin(), memory.end(), true);
   if (found != memory.end()) space.memory = static_cast<std::size_t>(found - memory.begin());
   space.starts = settings.starts();
+  space.first = settings.first_starts();
   return space;
 }
 

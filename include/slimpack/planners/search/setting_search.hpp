@@ -89,7 +89,9 @@ class SettingSearch {
         std::all_of(space_.starts.begin(), space_.starts.end(),
                     [&](const SettingPoint& start) { return leanness(start) == first; });
     bool lacking = false;
-    for (const SettingPoint& given : space_.starts) {
+    for (std::size_t i = 0; i < space_.starts.size(); ++i) {
+      if (i >= space_.first && fits(best_)) break;
+      const SettingPoint& given = space_.starts[i];
       // Starts that may already fit first: to find what the others lack may end the budget.
       if (leannesses() > 1 && leanness(given) + 1 == leannesses()) continue;
       SettingPoint start = given;
@@ -119,7 +121,9 @@ class SettingSearch {
   [[nodiscard]] std::vector<ScoredPoint> begins() {
     score_starts();
     std::vector<ScoredPoint> begins;
-    for (const SettingPoint& start : space_.starts) {
+    for (std::size_t i = 0; i < space_.starts.size(); ++i) {
+      const SettingPoint& start = space_.starts[i];
+      if (i >= space_.first && fits(best_) && !scores_.contains(start)) break;
       // With less than half of the budget left it is better to climb from what has been found.
       if (half_spent() && !begins.empty() && fits(best_)) break;
       // What is leanest from the beginning is for where nothing else fits.

@@ -115,16 +115,18 @@ class SettingSpace {
   }
   /// The same with the index of each setting's value.
   void start_at(SettingPoint point) { starts_.push_back(std::move(point)); }
+  /// Starts that are added from here on are for where none before them fits.
+  void fall_back() { first_ = starts_.size(); }
   /// Where searches begin, in this order, each once; at the first value of every setting if nothing
   /// was said.
   [[nodiscard]] std::vector<SettingPoint> starts() const {
-    std::vector<SettingPoint> starts;
-    for (SettingPoint point : starts_) {
-      point.resize(records_.size());
-      if (std::find(starts.begin(), starts.end(), point) == starts.end()) starts.push_back(point);
-    }
+    std::vector<SettingPoint> starts = distinct(starts_.size());
     if (starts.empty()) starts.emplace_back(records_.size());
     return starts;
+  }
+  /// How many of these come before those to fall back on; all where there are none of these.
+  [[nodiscard]] std::size_t first_starts() const {
+    return first_ ? distinct(*first_).size() : starts().size();
   }
 
   /// How many values each setting has.
@@ -186,9 +188,21 @@ class SettingSpace {
     std::function<void(Settings&, std::size_t)> set;
     std::function<void(const Settings&, SettingTexts&)> describe;
   };
+  /// The first so many starts, each once.
+  [[nodiscard]] std::vector<SettingPoint> distinct(std::size_t count) const {
+    std::vector<SettingPoint> starts;
+    for (std::size_t i = 0; i < count; ++i) {
+      SettingPoint point = starts_[i];
+      point.resize(records_.size());
+      if (std::find(starts.begin(), starts.end(), point) == starts.end()) starts.push_back(point);
+    }
+    return starts;
+  }
+
   std::vector<Record> records_;
   std::vector<std::function<bool(const Settings&)>> rules_;
   std::vector<SettingPoint> starts_;
+  std::optional<std::size_t> first_;  // starts before those to fall back on
 };
 
 }  // namespace slimpack::planners

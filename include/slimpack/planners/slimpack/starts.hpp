@@ -75,6 +75,8 @@ class SlimpackStarts {
     using enum Recompute;
     const std::size_t leanest = layout_.modes.size() - 1;
     add_estimated();
+    // With one stage the estimate knows little of what matters.
+    if (effort_ == Effort::fast && pipeline_ > 1) space_.fall_back();
     add_start(mode_at(none, Kind::uniform), {.interleaved = true}, 0);
     if (layout_.weights.size > 1) {
       add_start(mode_at(none, Kind::uniform),
