@@ -65,7 +65,7 @@ def main():
     other = (options.beside, "fast", "`fast` of the other") if options.beside else (options.program, "normal", "`normal`")
 
     def efficiency(arguments, program, effort):
-        one = compare(arguments, program, ["slimpack"], effort, options.threads)["slimpack"]
+        one = compare(arguments, str(program), ["slimpack"], effort, options.threads)["slimpack"]
         return one["efficiency"] if one["feasible"] else 0
 
     print(f"| steps | step | `fast` | {other[2]} | ratio |\n|---|---|---|---|---|")

@@ -35,6 +35,22 @@ planners::PlanRequest many_samples(std::int64_t count, Bytes capacity) {
   return request;
 }
 
+/// Short samples and up to `longest` that are far longer, on four ranks of four stages with a
+/// capacity between these megabytes.
+planners::PlanRequest far_longer(Random& random, std::int64_t count, std::int64_t longest,
+                                 std::int64_t least_mb, std::int64_t most_mb) {
+  std::vector<std::int64_t> lengths = test::random_lengths(random, count, 2048);
+  for (std::int64_t more = random.between(1, longest); more > 0; --more) {
+    lengths.push_back(random.between(8192, 32768));
+  }
+  planners::PlanRequest request = test::request_of(lengths, 8);
+  request.context = {32768};
+  request.dp = request.pp = 4;
+  request.memory.reserved = Bytes{0};
+  request.memory.capacity = Bytes{random.between(least_mb, most_mb) * 1'000'000};
+  return request;
+}
+
 }  // namespace
 
 TEST_CASE("estimate: with much memory nothing is recomputed and fill and overhead are least") {
@@ -107,15 +123,7 @@ TEST_CASE("estimate: more packs around long samples never help, more ranks for t
   int shorter = 0, longer = 0;
   for (int draw = 0; draw < 60; ++draw) {
     CAPTURE(draw);
-    std::vector<std::int64_t> lengths = test::random_lengths(random, 200, 2048);
-    for (std::int64_t more = random.between(1, 3); more > 0; --more) {
-      lengths.push_back(random.between(4096, 32768));
-    }
-    planners::PlanRequest request = test::request_of(lengths, 8);
-    request.context = {32768};
-    request.dp = request.pp = 4;
-    request.memory.reserved = Bytes{0};
-    request.memory.capacity = Bytes{random.between(150, 1200) * 1'000'000};
+    const planners::PlanRequest request = far_longer(random, 200, 3, 150, 1200);
     const planners::SlimpackProblem problem(request, "slimpack", {});
     const planners::SettingEstimate estimate(problem, Nanos{100'000});
     const auto time = [&](const Sharing& sharing) {
@@ -143,15 +151,7 @@ TEST_CASE("slimpack: samples far longer than others, little memory: fast ends ne
   double logs = 0;
   for (int draw = 0; draw < 24; ++draw) {
     CAPTURE(draw);
-    std::vector<std::int64_t> lengths = test::random_lengths(random, 60, 2048);
-    for (std::int64_t more = random.between(1, 2); more > 0; --more) {
-      lengths.push_back(random.between(8192, 32768));
-    }
-    planners::PlanRequest request = test::request_of(lengths, 8);
-    request.context = {32768};
-    request.dp = request.pp = 4;
-    request.memory.reserved = Bytes{0};
-    request.memory.capacity = Bytes{random.between(400, 1500) * 1'000'000};
+    planners::PlanRequest request = far_longer(random, 60, 2, 400, 1500);
     const auto time = [](const planners::PlanOutcome& outcome) -> std::optional<double> {
       const auto* plan = std::get_if<Plan>(&outcome.result);
       if (plan == nullptr) return std::nullopt;

@@ -128,6 +128,32 @@ TEST_CASE("registry: names are unique, known ones are found, others refused with
                        InvalidInput);
 }
 
+TEST_CASE("plan_step: where fast finds no plan, and no budget is given, it goes on with normal") {
+  planners::PlannerInfo info;
+  info.plan = [](const planners::PlanRequest& request) {
+    planners::PlanOutcome outcome;
+    outcome.result = Infeasible{"at this effort", 2, 1};
+    if (request.effort == planners::Effort::normal) outcome.result = Plan{};
+    outcome.evaluations = request.effort == planners::Effort::fast ? 4 : 700;
+    outcome.simulated_devices = 2 * outcome.evaluations;
+    outcome.cpu_seconds = 0.5;
+    return outcome;
+  };
+  planners::PlanRequest request = test::request_of({100});
+  const planners::PlanOutcome both = planners::plan_step(info, request);
+  CHECK(std::holds_alternative<Plan>(both.result));
+  CHECK(both.evaluations == 704);
+  CHECK(both.simulated_devices == 1408);
+  CHECK(both.cpu_seconds == 1.0);
+  request.budget = 4;
+  CHECK(std::holds_alternative<Infeasible>(planners::plan_step(info, request).result));
+  request.budget.reset();
+  request.effort = planners::Effort::thorough;
+  const planners::PlanOutcome once = planners::plan_step(info, request);
+  CHECK(std::holds_alternative<Infeasible>(once.result));
+  CHECK(once.evaluations == 700);
+}
+
 TEST_CASE("published forms: one a system, within its publication") {
   const auto all = planners::registry();
   const auto forms = planners::published_forms();
