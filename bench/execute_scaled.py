@@ -42,15 +42,21 @@ def main():
     parser.add_argument("--planner", default="slimpack")
     parser.add_argument("--devices", type=int, default=64, help="at most so many")
     parser.add_argument("--least-tp", type=int, default=1, help="tensor-parallel devices at least")
+    parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="only these, counted from 0 as they are printed")
     parser.add_argument("--first", type=int, help="only so many settings, those of the fewest devices")
     arguments = parser.parse_args()
     arguments.bin = arguments.bin.resolve()  # it runs in a folder of its own
     matrix = json.loads(arguments.matrix.read_text())
     found = settings(arguments.store, arguments.planner, arguments.devices, arguments.least_tp)
     todo = sorted(found, key=lambda setting: setting[0]["gpus"])
+    chosen = list(enumerate(todo))[: arguments.first]
+    if arguments.only is not None:
+        if max(arguments.only) >= len(todo) or min(arguments.only) < 0:
+            parser.error(f"--only: the store has the settings 0 to {len(todo) - 1}")
+        chosen = [(number, todo[number]) for number in arguments.only]
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        for number, (cell, degrees) in enumerate(todo[: arguments.first]):
+        for number, (cell, degrees) in chosen:
             cluster = cell["cluster"]
             if cluster in matrix["clusters"]:  # an edit of a preset, which decides times alone
                 cluster = matrix["clusters"][cluster]["base"]
@@ -66,7 +72,7 @@ def main():
             subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
             run = subprocess.run([str(arguments.bin / "execute_scaled"), plan.name], cwd=folder, check=False)
             failed += run.returncode != 0
-    print(f"{len(todo[: arguments.first])} plans executed, {failed} failed")
+    print(f"{len(chosen)} plans executed, {failed} failed")
     return 1 if failed or not todo else 0
 
 

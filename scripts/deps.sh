@@ -38,6 +38,7 @@ find_missing() {
   if [[ "${1:-}" == --ci ]]; then
     need_command g++ g++
     need_command clang++-14 clang-14
+    [[ -e /usr/lib/python3/dist-packages/clang/cindex.py ]] || lacks python3-clang-14
     need_command glpsol glpk-utils
     need_command doxygen doxygen
     # Elsewhere a browser has other names, or is no package; its tests are skipped where there is none.
