@@ -23,6 +23,7 @@ import tempfile
 import time
 
 LIMIT = 10.0
+BEGIN = 180.0  # no promise: other programs may have the cores
 TOO_LONG = "took too long"
 OUTSIDE = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 FAULTS = ["kill", "stop", "throw", "hang", "unit-kill", "unit-stop", "leave", "threads-throw", "threads-hang"]
@@ -66,7 +67,7 @@ def trial(options, fault, ranks, number):
         program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True,
                                    env={**os.environ, **ENVIRONMENT})
         processes = 1 if threads else ranks
-        begun = wait_for(lambda: all((folder / f"begun.{rank}").exists() for rank in range(processes)), 60)
+        begun = wait_for(lambda: all((folder / f"begun.{rank}").exists() for rank in range(processes)), BEGIN)
         pids = [int((folder / f"pid.{rank}").read_text()) for rank in range(processes)] if begun else []
         fault_file = folder / "fault"
         if fault in OUTSIDE and begun:
@@ -74,7 +75,7 @@ def trial(options, fault, ranks, number):
             os.kill(pids[victim], OUTSIDE[fault])
             since = time.time()
         else:
-            begun = begun and wait_for(fault_file.exists, 60)
+            begun = begun and wait_for(fault_file.exists, BEGIN)
             since = fault_file.stat().st_mtime if begun else time.time()
         ended = wait_for(lambda: program.poll() is not None and not any(map(alive, pids)), LIMIT + 20)
         seconds = time.time() - since

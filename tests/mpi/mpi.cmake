@@ -25,5 +25,5 @@ add_test(NAME mpi.faults COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DI
   --trials 1 --at-once 4 ${MPIEXEC_EXECUTABLE} $<TARGET_FILE:mpi_faults>)
 set_tests_properties(mpi.faults PROPERTIES COST 25)  # most of it is waiting
 # Tests run as root in containers, with more ranks than cores; MPI itself leaks, and it is built without sanitizers.
-set_tests_properties(${names} mpi.faults PROPERTIES TIMEOUT 300 ENVIRONMENT
+set_tests_properties(${names} mpi.faults PROPERTIES TIMEOUT 900 ENVIRONMENT
   "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;ASAN_OPTIONS=detect_leaks=0;TSAN_OPTIONS=ignore_noninstrumented_modules=1")
