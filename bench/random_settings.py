@@ -107,8 +107,11 @@ def tune(arguments, program, planners, effort):
 class Store:
     """Results by setting and planner, a line of JSON a setting, of a file that earlier runs may have begun."""
 
-    def __init__(self, path, kind):
+    KEPT = ("iteration_s", "lower_bound_s", "dp_imbalance", "dp_over_least", "cpu_seconds")  # of a result, what is printed
+
+    def __init__(self, path, kind, program):
         self.kind = kind  # effort and kind of comparison, in which a line must agree
+        self.program = program  # version, for who reads the file
         self.known = {}  # by arguments, then by planner
         self.file = None
         if path:
@@ -127,10 +130,12 @@ class Store:
         known = self.known.setdefault(tuple(arguments), {})
         missing = [planner for planner in planners if planner not in known]
         if missing:
-            found = run(arguments, planners=missing)
+            found = {planner: {name: result.get(name) for name in self.KEPT}
+                     for planner, result in run(arguments, planners=missing).items()}
             known.update(found)
             if self.file:
-                print(json.dumps({"arguments": arguments, "kind": self.kind, "results": found}), file=self.file, flush=True)
+                print(json.dumps({"arguments": arguments, "kind": self.kind, "program": self.program, "results": found}),
+                      file=self.file, flush=True)
         return {planner: known[planner] for planner in planners}
 
 
@@ -228,7 +233,8 @@ def main():
             parser.error(f"--most-tokens {given.most_tokens} leaves no setting of {all_drawn}")
         print(f"{len(drawn)} of {all_drawn} settings have at most {given.most_tokens} tokens a step.", flush=True)
     summary = Summary(planners, {one["name"] for one in listed if one.get("simulated_only")})
-    store = Store(given.store, f"{given.effort}, {'free' if given.free else 'same'} degrees")
+    version = subprocess.run([given.program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    store = Store(given.store, f"{given.effort}, {'free' if given.free else 'same'} degrees", version)
     run = functools.partial(tune if given.free else compare, program=given.program, effort=given.effort)
     find = functools.partial(store.results, planners=[SLIMPACK, *planners], run=run)
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
