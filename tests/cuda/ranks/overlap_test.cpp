@@ -71,7 +71,7 @@ class WatchedLink : public cuda::StreamTransport {
 struct Rows {
   explicit Rows(std::int64_t rows, std::int64_t most) {
     for (std::int64_t row = 0; row < rows; ++row) {
-      owners.push_back(static_cast<std::int32_t>(row % kRanks));
+      owners.push_back(static_cast<std::int32_t>(row % static_cast<std::int64_t>(kRanks)));
     }
     for (std::int64_t rank = 0; rank < static_cast<std::int64_t>(kRanks); ++rank) {
       groups.push_back(cuda::row_groups(owners, {rank, kRanks}, most));
