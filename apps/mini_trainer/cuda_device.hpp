@@ -42,8 +42,19 @@ namespace slimpack::trainer {
 /// preset's name, anything else by its own. Throws CudaError.
 [[nodiscard]] MeasuredDevice gpu_as_device(std::size_t devices, std::size_t ranks_a_gpu);
 
-/// What ranks of a process choose algorithms of products with; null for one candidate.
-[[nodiscard]] std::unique_ptr<cuda::GemmChoices> gemm_choices(int candidates);
+/// The text of the file of --gemm-choices where that is to be read; empty where it is to be
+/// written, which must be possible, or is not given. Throws where the file cannot be read or
+/// written.
+[[nodiscard]] std::string gemm_choices_text_of(const Options& options);
+/// What ranks of a process choose algorithms of products with, from such a text; null where the
+/// first that is proposed is taken. Throws InvalidInput where the text is none for the current GPU.
+[[nodiscard]] std::unique_ptr<cuda::GemmChoices> gemm_choices(const Options& options,
+                                                              std::string_view text);
+/// What ranks of a process have chosen, as the text of a file; empty where they have not.
+[[nodiscard]] std::string chosen_text(const cuda::GemmChoices* choices);
+/// Writes to the file of --gemm-choices, where it is to be written, what processes have chosen: of
+/// a product what the first of them took that had it.
+void save_gemm_choices(const Options& options, std::span<const std::string> texts);
 
 /// One thread makes, uses and destroys it; that thread's current device, or part of one, is the
 /// rank's. Members that do not touch memory on the device may be called by other threads too.

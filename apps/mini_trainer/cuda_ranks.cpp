@@ -13,6 +13,8 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/cost/presets.hpp"
+#include "slimpack/io/file.hpp"
+#include "slimpack_cuda/gemm_choices_file.hpp"
 
 namespace slimpack::trainer {
 namespace {
@@ -47,6 +49,11 @@ constexpr int kMultiprocessorsAtOnce = 8;
   return std::nullopt;
 }
 
+/// What choices of algorithms hold for on the current GPU.
+[[nodiscard]] cuda::GemmOrigin gemm_origin() {
+  return {cuda::device_properties().name, cuda::gemm_library_version()};
+}
+
 [[nodiscard]] runtime::DeviceThreadsOptions device_threads_options() {
   runtime::DeviceThreadsOptions options;
   // Threads sleep while they wait for a device, and for each other when they allocate memory there.
@@ -57,12 +64,42 @@ constexpr int kMultiprocessorsAtOnce = 8;
 
 }  // namespace
 
-std::unique_ptr<cuda::GemmChoices> gemm_choices(int candidates) {
-  return candidates > 1 ? std::make_unique<cuda::GemmChoices>(candidates) : nullptr;
+std::string gemm_choices_text_of(const Options& options) {
+  if (options.gemm_choices.empty()) return {};
+  if (options.gemm_candidates == 1) return read_file(options.gemm_choices);
+  check_writable(options.gemm_choices);
+  return {};
 }
 
-CudaThreadRanks::CudaThreadRanks(std::size_t ranks, int gemm_candidates)
-    : gemm_choices_(gemm_choices(gemm_candidates)),
+std::unique_ptr<cuda::GemmChoices> gemm_choices(const Options& options, std::string_view text) {
+  if (options.gemm_candidates > 1) {
+    return std::make_unique<cuda::GemmChoices>(options.gemm_candidates);
+  }
+  if (options.gemm_choices.empty()) return nullptr;
+  const cuda::GemmChoicesFile file =
+      cuda::parse_gemm_choices(text, options.gemm_choices, gemm_origin());
+  return std::make_unique<cuda::GemmChoices>(file.candidates, file.choices);
+}
+
+std::string chosen_text(const cuda::GemmChoices* choices) {
+  if (choices == nullptr) return {};
+  return cuda::gemm_choices_text({gemm_origin(), choices->candidates(), choices->made()});
+}
+
+void save_gemm_choices(const Options& options, std::span<const std::string> texts) {
+  if (options.gemm_choices.empty() || options.gemm_candidates == 1) return;
+  cuda::GemmChoices all(options.gemm_candidates);
+  for (const std::string& text : texts) {
+    for (const cuda::GemmChoice& choice :
+         cuda::parse_gemm_choices(text, options.gemm_choices, gemm_origin()).choices) {
+      all.keep(choice.multiprocessors, choice.key, choice.choice);
+    }
+  }
+  write_file(options.gemm_choices, chosen_text(&all));
+}
+
+CudaThreadRanks::CudaThreadRanks(std::size_t ranks, std::unique_ptr<cuda::GemmChoices> gemm_choices)
+    : gemm_choices_(std::move(gemm_choices)),
       gpus_(gpus_for(ranks)),
       device_threads_(ranks, device_threads_options()),
       devices_(ranks),

@@ -28,10 +28,11 @@ class CudaThreadRanks {
  public:
   using Device = CudaDevice;
 
-  /// So many `gemm_candidates` are timed for a product, by one rank for all; with 1 none is. Throws
-  /// std::runtime_error with a sentence where there is no GPU, CudaError where one cannot be
+  /// Algorithms of products are those of `gemm_choices`, one for all ranks, or the first ones.
+  /// Throws std::runtime_error with a sentence where there is no GPU, CudaError where one cannot be
   /// divided.
-  explicit CudaThreadRanks(std::size_t ranks, int gemm_candidates = 1);
+  explicit CudaThreadRanks(std::size_t ranks,
+                           std::unique_ptr<cuda::GemmChoices> gemm_choices = nullptr);
   CudaThreadRanks(const CudaThreadRanks&) = delete;
   CudaThreadRanks& operator=(const CudaThreadRanks&) = delete;
   ~CudaThreadRanks();
@@ -65,6 +66,10 @@ class CudaThreadRanks {
   [[nodiscard]] double most(double here) const noexcept { return here; }
   [[nodiscard]] std::vector<std::vector<UnitTime>> times() const;
 
+  /// What all ranks choose algorithms of products with; null where they take the first.
+  [[nodiscard]] const cuda::GemmChoices* gemm_choices() const noexcept {
+    return gemm_choices_.get();
+  }
   /// How RankDevice is to be made for a rank.
   [[nodiscard]] cuda::RankOptions rank_options(std::size_t rank) const;
 

@@ -2,7 +2,9 @@
 // Training and profiles on GPUs.
 #include <cstdlib>
 #include <optional>
+#include <span>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "cuda_profile.hpp"
@@ -21,9 +23,14 @@ int run_on_cuda(const Options& options, [[maybe_unused]] int argc, [[maybe_unuse
   if (const auto why = cuda::why_no_device()) throw std::runtime_error("--backend cuda: " + *why);
   const auto gpus = static_cast<std::size_t>(cuda::device_count());
   std::optional<Plan> plan = plan_of(options);
-  CudaThreadRanks ranks(rank_count(options, plan, gpus), options.gemm_candidates);
-  if (!options.profile.empty()) return profile_on_cuda(options, ranks);
-  return Run<CudaThreadRanks>(ranks, options, std::move(plan)).go();
+  CudaThreadRanks ranks(rank_count(options, plan, gpus),
+                        gemm_choices(options, gemm_choices_text_of(options)));
+  const int status = options.profile.empty()
+                         ? Run<CudaThreadRanks>(ranks, options, std::move(plan)).go()
+                         : profile_on_cuda(options, ranks);
+  const std::string chosen = chosen_text(ranks.gemm_choices());
+  save_gemm_choices(options, std::span(&chosen, 1));
+  return status;
 }
 
 }  // namespace slimpack::trainer

@@ -41,13 +41,15 @@ class NcclRanks {
  public:
   using Device = CudaDevice;
 
-  /// Each rank times so many `gemm_candidates` for itself; with 1 none.
-  explicit NcclRanks(processes::Session& session, int gemm_candidates = 1)
-      : session_(session),
-        control_(session),
-        api_(cuda::nccl::make_nccl()),
-        gemm_choices_(gemm_choices(gemm_candidates)) {
+  /// Each rank times candidates for itself, where any are; choices of a file are those that rank 0
+  /// has read, for all.
+  NcclRanks(processes::Session& session, const Options& options)
+      : session_(session), control_(session), api_(cuda::nccl::make_nccl()) {
     choose_gpu(session);
+    const std::string mine_read = is_root() ? gemm_choices_text_of(options) : std::string();
+    const auto read = session.share(processes::bytes_of(std::span<const char>(mine_read)));
+    gemm_choices_ =
+        gemm_choices(options, {reinterpret_cast<const char*>(read.data()), read.size()});
     const Bytes mine = cuda::nccl::communicator_bytes(*api_, control_, size());
     const auto all = processes::everyone(session_, mine.value);
     communicator_bytes_ = *std::max_element(all.begin(), all.end());
@@ -100,6 +102,15 @@ class NcclRanks {
   [[nodiscard]] runtime::StepResult run(const Plan& plan, const runtime::Program& program,
                                         const runtime::StepData& data) {
     return cuda::nccl::run_step(*link_, session_, plan, program, data, *device_);
+  }
+  /// Writes what all ranks have chosen, where that is asked for; all of them call it.
+  void save_choices(const Options& options) {
+    const std::string mine = chosen_text(gemm_choices_.get());
+    std::vector<std::string> all;
+    for (const auto& bytes : session_.gather(std::as_bytes(std::span(mine)))) {
+      all.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+    if (is_root()) save_gemm_choices(options, all);
   }
   void check_same_plan(const Plan& plan) { processes::check_same_plan(session_, plan); }
   void await_all() { session_.pass(); }

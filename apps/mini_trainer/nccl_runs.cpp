@@ -68,8 +68,10 @@ int train_with_nccl(const Options& options) {
           "--profile: ranks are threads while it measures; leave --transport out");
   processes::Session session(processes::launch_of(processes::environment()));
   return processes::run(session, [&](processes::Session& here) {
-    NcclRanks ranks(here, options.gemm_candidates);
-    return Run<NcclRanks>(ranks, options, plan_of(options)).go();
+    NcclRanks ranks(here, options);
+    const int status = Run<NcclRanks>(ranks, options, plan_of(options)).go();
+    ranks.save_choices(options);
+    return status;
   });
 }
 

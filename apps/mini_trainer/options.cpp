@@ -71,6 +71,9 @@ void check_devices(const OptionTexts& texts, const Features& built, Options& opt
   options.gemm_candidates = parse_count("--gemm-candidates", texts.gemm_candidates);
   require(options.gemm_candidates == 1 || cuda, "--gemm-candidates: needs --backend cuda",
           options.gemm_candidates);
+  options.gemm_choices = texts.gemm_choices;
+  require(options.gemm_choices.empty() || cuda, "--gemm-choices: needs --backend cuda",
+          texts.gemm_choices);
 }
 
 }  // namespace
@@ -109,6 +112,9 @@ void add_options(CLI::App& program, OptionTexts& texts) {
               "on cuda, algorithms of a matrix product that are timed when it comes up for the "
               "first time; 1 takes the first that cuBLASLt proposes. With more, another run may "
               "choose otherwise and compute other last bits");
+  add("--gemm-choices", texts.gemm_choices,
+      "file for what --gemm-candidates above 1 has chosen, written at the end; without these, the "
+      "file is read: its products take what it says, others the first, and none is timed");
   add("--cost", texts.cost,
       "a calibrated cost model [constants of a CPU core, or of the GPU's kind]");
   add("--memory", texts.memory, "bytes of a device [the machine's or GPU's, divided by its ranks]");

@@ -53,7 +53,7 @@ struct OptionTexts {
   std::string model = "tiny", vocabulary;
   std::string plan, planner = "slimpack";
   std::string dp, pp, tp, chunks = "auto", head = "auto", recompute = "auto";
-  std::string backend = "cpu", transport = "threads", dtype, gemm_candidates = "1";
+  std::string backend = "cpu", transport = "threads", dtype, gemm_candidates = "1", gemm_choices;
   std::string cost, memory;
   std::string effort = "fast", steps, batch_tokens, context = "1024", overlong = "split";
   std::string learning_rate = "4e-3", warmup, clip = "1", seed = "0";
@@ -76,7 +76,8 @@ struct Options {
   Backend backend = Backend::cpu;
   Transport transport = Transport::threads;
   Precision precision = Precision::fp32;
-  int gemm_candidates = 1;  ///< of proposed algorithms that are timed; 1: the first is taken
+  int gemm_candidates = 1;   ///< of proposed algorithms that are timed; 1: the first is taken
+  std::string gemm_choices;  ///< file of choices: written where any are timed, else read
   std::string cost;
   std::optional<Bytes> memory;
   planners::Effort effort = planners::Effort::fast;

@@ -34,7 +34,7 @@ if(SLIMPACK_CUDA)
   add_test(NAME cuda COMMAND test_cuda --test-suite-exclude=*needs-hopper)
   add_test(NAME cuda.needs_hopper COMMAND test_cuda --test-suite=*needs-hopper)
   set_tests_properties(cuda cuda.needs_hopper PROPERTIES LABELS gpu SKIP_RETURN_CODE 77)
-  add_executable(test_cuda_gemm cuda/host/host_blas.cpp cuda/host/timed_choices_test.cpp cuda/gpu/gemm_test.cpp
+  add_executable(test_cuda_gemm cuda/host/host_blas.cpp cuda/host/choices_file_test.cpp cuda/host/timed_choices_test.cpp cuda/gpu/gemm_test.cpp
     ${PROJECT_SOURCE_DIR}/backends/cuda/src/host/gemm.cpp ${PROJECT_SOURCE_DIR}/backends/cuda/src/ops/cublas_products.cpp $<TARGET_OBJECTS:doctest_main>)
   set_target_properties(test_cuda_gemm PROPERTIES UNITY_BUILD OFF)
   target_link_libraries(test_cuda_gemm PRIVATE slimpack_private doctest::doctest)

@@ -134,6 +134,22 @@ class EmulatedTest(unittest.TestCase):
         self.run_trainer("--steps", "1", "--dp", "2", "--cost", cost)
         self.run_trainer("--steps", "1", "--dp", "1", "--tp", "2", "--cost", cost)
 
+    def test_choices_of_products_are_written_and_read(self):
+        choices, steps = self.path("choices.csv"), ["--steps", "1", "--dp", "2"]
+        plain, timed, read = (self.path(name + ".jsonl") for name in ("plain", "timed", "read"))
+        self.run_trainer(*steps, "--log", plain)
+        self.run_trainer(*steps, "--gemm-candidates", "3", "--gemm-choices", choices, "--log", timed)
+        lines = pathlib.Path(choices).read_text().splitlines()
+        self.assertEqual(lines[1:3], ["# cublaslt: 0", "# candidates: 3"])
+        self.assertGreater(len(lines), 10)
+        self.run_trainer(*steps, "--gemm-choices", choices, "--log", read)
+        self.assertEqual(self.losses(timed), self.losses(plain))
+        self.assertEqual(self.losses(read), self.losses(plain))
+        pathlib.Path(choices).write_text("\n".join([*lines[:-1], lines[-1][:-1] + "3", ""]))
+        refused = self.run_trainer(*steps, "--gemm-choices", choices, status=2)
+        self.assertIn(f"choices.csv:{len(lines)}: column 'choice' must be an integer in 0 .. 2, got '3'", refused.stderr)
+        self.assertEqual(len(refused.stderr.strip().splitlines()), 1, refused.stderr)
+
     def test_bad_input_is_one_sentence(self):
         for options, status, text in [
                 (["--dtype", "fp32"], 2, "--dtype: the cuda backend computes in bf16, with weights kept in fp32"),

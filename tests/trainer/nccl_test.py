@@ -106,6 +106,18 @@ class NcclTest(unittest.TestCase):
         self.finish(self.start([*common, "--save", self.path("parts"), "--resume", self.path("parts")], 2))
         self.assertEqual(self.weights("whole"), self.weights("parts"))
 
+    def test_choices_of_products_are_those_of_all_ranks(self):
+        choices, common = self.path("choices.csv"), ["--steps", "1", "--pp", "2"]
+        plain, read = self.path("plain"), self.path("read")
+        self.finish(self.start([*common, "--gemm-candidates", "2", "--gemm-choices", choices, "--save", plain], 2))
+        lines = pathlib.Path(choices).read_text().splitlines()
+        self.assertGreater(len(lines), 10)
+        self.finish(self.start([*common, "--gemm-choices", choices, "--save", read], 2))
+        self.assertEqual(self.weights("read"), self.weights("plain"))
+        pathlib.Path(choices).write_text("nothing")
+        ends = self.finish(self.start([*common, "--gemm-choices", choices], 2), status=2, others=1)
+        self.assertIn("choices.csv:1: the line must be '# device: VALUE', got 'nothing'", ends[0][2])
+
     def sentences(self, ends, but=()):
         """What ranks say, without who says it."""
         told = set()

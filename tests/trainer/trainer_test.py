@@ -60,6 +60,7 @@ class TrainerTest(unittest.TestCase):
                               (["--transport", "nccl"], "--transport: "),
                               (["--dtype", "bf16"], "--dtype: the cpu backend computes in fp32 or fp64"),
                               (["--gemm-candidates", "2"], "--gemm-candidates: needs --backend cuda, got 2"),
+                              (["--gemm-choices", "a.csv"], "--gemm-choices: needs --backend cuda, got 'a.csv'"),
                               (["--planner", "none"], "planner must be one of"),
                               (["--effort", "most"], "--effort: 'most'"),
                               (["--save-every", "2"], "--save-every: needs --save"),

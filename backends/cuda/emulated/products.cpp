@@ -8,6 +8,7 @@
 
 #include "emulated/runtime.hpp"
 #include "ops/products.hpp"
+#include "slimpack/core/error.hpp"
 
 namespace slimpack::cuda::detail {
 namespace {
@@ -75,10 +76,13 @@ void run_product(const GemmKey& key, void* d, const void* addend, const Bf16* le
 
 class EmulatedProducts : public Products {
  public:
+  EmulatedProducts(int multiprocessors, GemmChoices* timed)
+      : multiprocessors_(multiprocessors), timed_(timed) {}
+
   void run(const GemmKey& key, void* d, const void* addend, const Bf16* left, const Bf16* right,
            StreamView stream) override {
     emulated::require_current(stream, "cublasLtMatmul failed");
-    choices_.insert(key);
+    if (choices_.insert(key).second && timed_ != nullptr) choose(key);
     emulated::enqueue(stream, "a matrix product", [=] {
       const auto product = key.single ? run_product<float> : run_product<Bf16>;
       product(key, d, addend, left, right);
@@ -89,13 +93,23 @@ class EmulatedProducts : public Products {
   }
 
  private:
+  void choose(const GemmKey& key) {
+    if (timed_->times()) timed_->keep(multiprocessors_, key, 0);
+    const std::size_t chosen = timed_->find(multiprocessors_, key).value_or(0);
+    require(chosen == 0, "gemm: the emulated library has one algorithm, so a choice must be 0",
+            static_cast<std::int64_t>(chosen));
+  }
+
+  int multiprocessors_;
+  GemmChoices* timed_;
   std::set<GemmKey> choices_;
 };
 
 }  // namespace
 
-std::unique_ptr<Products> make_products(DeviceSpan<std::byte>, int, GemmChoices*) {
-  return std::make_unique<EmulatedProducts>();
+std::unique_ptr<Products> make_products(DeviceSpan<std::byte>, int multiprocessors,
+                                        GemmChoices* timed) {
+  return std::make_unique<EmulatedProducts>(multiprocessors, timed);
 }
 
 }  // namespace slimpack::cuda::detail

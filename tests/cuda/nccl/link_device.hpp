@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "slimpack_cuda/rank/pack_tables.hpp"
 #include "slimpack_cuda/rank/row_groups.hpp"
 #include "slimpack_cuda/rank/weights.hpp"
+#include "slimpack_cuda/rank_device.hpp"
 
 namespace slimpack::test {
 
@@ -51,30 +53,31 @@ class LinkDevice {
   template <class Link>
   void forward(const runtime::PackCall& call, Link& link) {
     const Stage& stage = plan_.stages[static_cast<std::size_t>(call.virtual_stage)];
-    if (stage.embedding) in_step(call, 1, link);
+    if (stage.embedding) in_step(call, "s", true, link);
     for (std::int64_t layer = 0; layer < stage.layers(); ++layer) {
-      in_step(call, 1, link);
+      in_step(call, "g", true, link);
       exchange(call, Pass::forward, link);
-      in_step(call, 3, link);
+      in_step(call, "sgs", true, link);
     }
   }
   template <class Link>
   void backward(const runtime::PackCall& call, Link& link) {
     const Stage& stage = plan_.stages[static_cast<std::size_t>(call.virtual_stage)];
+    const bool with = call.weights == WeightGradients::with;
     for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
       if (call.recompute == Recompute::full) exchange(call, Pass::forward, link);
-      in_step(call, 3, link);
+      in_step(call, with ? "ggsg" : "gsg", !with, link);
       exchange(call, Pass::backward, link);
-      in_step(call, 2, link);
+      in_step(call, with ? "gs" : "s", !with, link);
       if (call.releases) buckets_.pass(layer, queue_on(link));
     }
-    if (stage.embedding) in_step(call, 1, link);
+    if (stage.embedding) in_step(call, "g", !with, link);
   }
   template <class Link>
   void weight(const runtime::PackCall& call, Link& link) {
     const Stage& stage = plan_.stages[static_cast<std::size_t>(call.virtual_stage)];
     for (std::int64_t layer = stage.end_layer; layer-- > stage.first_layer;) {
-      in_step(call, 4, link);
+      in_step(call, "gggg", false, link);
       if (call.releases) buckets_.pass(layer, queue_on(link));
     }
   }
@@ -162,10 +165,11 @@ class LinkDevice {
     return {bucket.size, static_cast<std::size_t>(plan_.parallel.dp), 1000};
   }
 
-  /// So many collectives of the tensor-parallel devices, gathers and sums by turns, of each group
-  /// of the unit's rows.
+  /// Collectives of the tensor-parallel devices, gathers (g) and sums (s), each of all groups of
+  /// the unit's rows, with the beginning of the next before products.
   template <class Link>
-  void in_step(const runtime::PackCall& call, int count, Link& link) const {
+  void in_step(const runtime::PackCall& call, std::string_view kinds, bool in_pieces,
+               Link& link) const {
     if (plan_.parallel.tp == 1) return;
     std::vector<runtime::PieceMemory> pieces = cuda::pieces_of(call);
     std::int64_t next = 0;
@@ -173,18 +177,24 @@ class LinkDevice {
         cuda::owners_of(pieces, call.own, call.rows, [&](const runtime::PieceMemory& piece) {
           return std::exchange(next, next + piece.piece.length().value);
         });
+    const std::int64_t devices = call.own.devices;
+    const Tokens tile = plan_.memory.head_tile;
     const cuda::RowGroups groups = cuda::row_groups(
-        owners, call.own, cuda::most_gathered(plan_.memory.head_tile, call.own.devices));
-    for (const cuda::RowGroup& group : groups.groups) {
-      const auto part = static_cast<std::size_t>(group.padded * plan_.model.hidden);
-      const auto rows = some<cuda::Bf16>(part * call.tensor.members.size());
-      const std::size_t first = part * call.tensor.self;
-      for (int i = 0; i < count; ++i) {
-        if (i % 2 == 0) {
-          link.all_gather(call.tensor, rows, first, first + part);
+        owners, call.own,
+        in_pieces ? cuda::most_of_piece(cuda::largest_share(owners, devices), tile, devices,
+                                        cuda::RankOptions{}.smallest_piece)
+                  : cuda::most_gathered(tile, devices));
+    for (const char kind : kinds) {
+      for (const cuda::RowGroup& group : groups.groups) {
+        const auto part = static_cast<std::size_t>(group.padded * plan_.model.hidden);
+        const auto rows = some<cuda::Bf16>(part * call.tensor.members.size());
+        const std::size_t first = part * call.tensor.self;
+        if (kind == 'g') {
+          link.begin_all_gather(call.tensor, rows, first, first + part);
         } else {
-          link.reduce_scatter(call.tensor, rows, first, first + part);
+          link.begin_reduce_scatter(call.tensor, rows, first, first + part);
         }
+        link.end_collective();
       }
     }
   }

@@ -23,6 +23,7 @@
 #include "slimpack/planners/registry.hpp"
 #include "slimpack/runtime/executor.hpp"
 #include "slimpack/runtime/program.hpp"
+#include "slimpack_cuda/emulation.hpp"
 #include "slimpack_cuda/nccl/nccl_transport.hpp"
 #include "support/random_plan.hpp"
 
@@ -281,6 +282,51 @@ TEST_CASE(
     for (const auto& [stream, used] : comms) shared += used.size() > 1 ? 1 : 0;
     CHECK(shared == 0);
   }
+}
+
+TEST_CASE("NcclTransport: a collective that has begun does not wait for what is queued behind it") {
+  const cuda::ScopedEmulation mode({.timing = cuda::EmulatedTiming::late});
+  const cuda::Stream compute;
+  test::RecordingNccl api;
+  test::CountingControl control(0);
+  nccl::NcclTransport link(api, control, compute.view());
+  nccl::StepOrder order;
+  order.devices.resize(2);
+  const std::vector<nccl::CommunicatorKey> communicators{
+      {nccl::CommunicatorKey::Use::process_group, {0, 1}}};
+  Parallel stages;
+  stages.pp = 2;
+  link.begin_step(order, {}, communicators, stages, 1);
+  const cuda::DeviceBuffer<float> rows(8), one(1), before(1), behind(1);
+  cuda::fill_zeros(one.span(), compute.view());
+  const runtime::ProcessGroup both{{0, 1}, 0};
+  const std::span<float> values(rows.span().data, 8);
+  const auto is_written = [](const cuda::DeviceBuffer<float>& value) {
+    return value.span().data[0] == 0.0F;
+  };
+  for (const bool gathers : {true, false}) {
+    CAPTURE(gathers);
+    cuda::copy_on_device(before.span().data, one.span().data, sizeof(float), compute.view());
+    if (gathers) {
+      link.begin_all_gather(both, values, 0, 4);
+    } else {
+      link.begin_reduce_scatter(both, values, 0, 4);
+    }
+    cuda::copy_on_device(behind.span().data, one.span().data, sizeof(float), compute.view());
+    const Operation queued = api.record.back().front();
+    CHECK(queued.urgent);
+    queued.stream.synchronize();
+    CHECK(is_written(before));
+    CHECK_FALSE(is_written(behind));
+    link.end_collective();
+    // Nothing is left of it: the next wait is for what begins next.
+    link.end_collective();
+    if (!gathers) break;
+    compute.view().synchronize();
+    CHECK(is_written(behind));
+    for (const auto* value : {&before, &behind}) value->span().data[0] = -1.0F;
+  }
+  link.end_step("the end");
 }
 
 TEST_CASE("device replay: planted errors are found") {

@@ -112,14 +112,20 @@ class CountingLink : public cuda::StreamTransport {
   template <class Element>
   void all_gather(const runtime::ProcessGroup& process_group, std::span<Element> values,
                   std::size_t first, std::size_t last) {
-    if constexpr (std::is_same_v<Element, cuda::Bf16>) count(process_group, last - first);
-    cuda::StreamTransport::all_gather(process_group, values, first, last);
+    begin_all_gather(process_group, values, first, last);
+    end_collective();
   }
   template <class Element>
-  void reduce_scatter(const runtime::ProcessGroup& process_group, std::span<Element> values,
-                      std::size_t first, std::size_t last) {
+  void begin_all_gather(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                        std::size_t first, std::size_t last) {
+    if constexpr (std::is_same_v<Element, cuda::Bf16>) count(process_group, last - first);
+    cuda::StreamTransport::begin_all_gather(process_group, values, first, last);
+  }
+  template <class Element>
+  void begin_reduce_scatter(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                            std::size_t first, std::size_t last) {
     count(process_group, last - first);  // what arrives, as much as is sent
-    cuda::StreamTransport::reduce_scatter(process_group, values, first, last);
+    cuda::StreamTransport::begin_reduce_scatter(process_group, values, first, last);
   }
 
  private:

@@ -24,9 +24,9 @@ inline constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{32} << 20U;
 /// always runs the same algorithm, none of which depends on the order in which blocks end. On one
 /// kind of device and one version of cuBLASLt equal inputs give equal bits. A row's bits do depend
 /// on the number of rows, by which algorithms are chosen. The first that cuBLASLt proposes is
-/// taken; with GemmChoices, the fastest of several: each is warmed up and timed when the product
-/// comes up for the first time, on its operands and into memory that is taken for as long; where
-/// there is none left, the first stays.
+/// taken; with GemmChoices that time, the fastest of several: each is warmed up and timed when the
+/// product comes up for the first time, on its operands and into memory that is taken for as long;
+/// where there is none left, the first stays.
 ///
 /// Not to be used by two threads at a time. All calls share the workspace: they must be on one
 /// stream, or ordered by events.
@@ -42,7 +42,8 @@ class Gemm {
  public:
   /// Products on the current device. The workspace, aligned to 256 bytes, must outlive the object.
   /// With `multiprocessors` > 0 algorithms are chosen for a part of the card of that size. `timed`
-  /// may be null; the emulated library has one algorithm and times nothing. Throws InvalidInput,
+  /// may be null; the emulated library has one algorithm, which it keeps where others would time.
+  /// Throws InvalidInput,
   /// CudaError.
   explicit Gemm(DeviceSpan<std::byte> workspace, int multiprocessors = 0,
                 GemmChoices* timed = nullptr);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -28,21 +29,46 @@ namespace slimpack::cuda {
   return times[best] < kWorthIt * times.front() ? best : 0;
 }
 
+/// Most algorithms of a product that can be asked for.
+inline constexpr int kMostGemmCandidates = 1000;
+
+/// The algorithm of a product, as its place among those that cuBLASLt proposes.
+struct GemmChoice {
+  GemmKey key;
+  int multiprocessors = 0;  ///< that the product is for; 0: all of a device
+  std::size_t choice = 0;
+  friend auto operator<=>(const GemmChoice&, const GemmChoice&) = default;
+};
+
 /// The choices of one process, which all its Gemm objects share that are given this one: a product
 /// is timed by whoever comes to it first, and everybody takes the same algorithm from then on. For
 /// devices of one kind, on which the same algorithms are proposed. May be used by several threads;
 /// it must outlive the objects that use it.
 ///
 /// Times differ from run to run, and with them choices and the last bits of what is computed: where
-/// two runs have to agree to the bit, there must be no such object.
+/// two runs have to agree to the bit, both are given the choices of an earlier one
+/// (gemm_choices_file.hpp), or none.
 class GemmChoices {
  public:
-  /// How many proposed algorithms of a product are timed. Throws InvalidInput unless it is >= 2.
+  /// How many proposed algorithms of a product are timed. Throws InvalidInput unless it is in
+  /// 2 .. kMostGemmCandidates.
   explicit GemmChoices(int candidates) : candidates_(candidates) {
     require(candidates >= 2, "GemmChoices: candidates must be >= 2", candidates);
+    require(candidates <= kMostGemmCandidates, "GemmChoices: candidates must be <= 1000",
+            candidates);
+  }
+  /// Those of an earlier run, which timed as many `candidates`: nothing is timed, and a product
+  /// that is not among them takes the first. Throws InvalidInput as above.
+  GemmChoices(int candidates, std::span<const GemmChoice> made) : GemmChoices(candidates) {
+    times_ = false;
+    for (const GemmChoice& choice : made) {
+      chosen_.try_emplace({choice.multiprocessors, choice.key}, choice.choice);
+    }
   }
 
   [[nodiscard]] int candidates() const noexcept { return candidates_; }
+  /// Whether a product without a choice is timed.
+  [[nodiscard]] bool times() const noexcept { return times_; }
   /// What was kept for a product on so many multiprocessors (0: all), if anything.
   [[nodiscard]] std::optional<std::size_t> find(int multiprocessors, const GemmKey& key) const {
     const std::lock_guard lock(mutex_);
@@ -55,6 +81,16 @@ class GemmChoices {
     const std::lock_guard lock(mutex_);
     return chosen_.try_emplace({multiprocessors, key}, choice).first->second;
   }
+  /// All that is kept, in the order of products.
+  [[nodiscard]] std::vector<GemmChoice> made() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<GemmChoice> all;
+    for (const auto& [product, choice] : chosen_) {
+      all.push_back({product.second, product.first, choice});
+    }
+    std::ranges::sort(all);
+    return all;
+  }
   /// Products whose choice is kept, and how many of them do not take the first.
   [[nodiscard]] std::pair<std::size_t, std::size_t> counts() const {
     const std::lock_guard lock(mutex_);
@@ -65,6 +101,7 @@ class GemmChoices {
 
  private:
   const int candidates_;
+  bool times_ = true;
   mutable std::mutex mutex_;
   std::map<std::pair<int, GemmKey>, std::size_t> chosen_;
 };

@@ -51,6 +51,9 @@ struct RankOptions {
   /// Elements of gradients and weights that travel at one time where the optimizer is sharded. The
   /// same on all ranks.
   std::size_t piece = runtime::ShardLayout::kMost;
+  /// Rows of all tensor-parallel devices of a product that is one of several for the sake of
+  /// collectives beside it, >= 1. The same on all ranks.
+  std::int64_t smallest_piece = 1024;
   /// How long the host waits for the device at one time, unless the transport knows better.
   std::chrono::milliseconds hang_timeouts{600'000};
 };
@@ -58,8 +61,10 @@ struct RankOptions {
 /// What one rank needs of a transport. Spans lie in device memory, and "has happened" means behind
 /// the rank's stream: what is queued there comes before a call, what is queued later behind it.
 /// Laws: `begin_ring` and `end_ring` are `ring`, `begin_gather` and `end_gathers` are
-/// `gather_parts`, in two calls; what is queued between them runs beside the exchange. Nothing
-/// there touches what arrives or writes to what is sent, and one ring at a time is under way.
+/// `gather_parts`, `begin_all_gather` and `begin_reduce_scatter` with `end_collective` the
+/// collectives of these names, in two calls; what is queued between them runs beside the exchange.
+/// Nothing there touches what arrives or writes to what is sent, and one ring and one collective at
+/// a time is under way.
 template <class Candidate>
 concept RankLink =
     runtime::ScatterTransport<Candidate, float> && runtime::Transport<Candidate, double> &&
@@ -69,7 +74,9 @@ concept RankLink =
       link.begin_ring(process_group, from, into);
       link.end_ring();
       link.all_gather(process_group, values, std::size_t{}, std::size_t{});
-      link.reduce_scatter(process_group, values, std::size_t{}, std::size_t{});
+      link.begin_all_gather(process_group, values, std::size_t{}, std::size_t{});
+      link.begin_reduce_scatter(process_group, values, std::size_t{}, std::size_t{});
+      link.end_collective();
       link.begin_gather(process_group, values, shard_layout);
       link.end_gathers();
     };
@@ -245,7 +252,7 @@ class RankDevice {
     const std::vector<runtime::PieceMemory> pieces = pieces_of(call);
     std::vector<BlockRows> blocks = rows_of_blocks(call.blocks, pieces);
     const std::int64_t own = own_rows(blocks);
-    const UnitRows unit = unit_rows(pieces, blocks, call);
+    const UnitRows unit = unit_rows(pieces, blocks, call, true);
     Carver workspace(call.workspace, bytes_behind(part_));
     place_missing(blocks, BlockPart::numbered, part_, workspace);
     const DeviceSpan<Bf16> scratch = workspace.take<Bf16>(1, std::max(n * (q + 2 * k), own * h));
@@ -317,7 +324,7 @@ class RankDevice {
     const Stage& stage = stage_of(call);
     const std::vector<runtime::PieceMemory> pieces = pieces_of(call);
     std::vector<BlockRows> blocks = rows_of_blocks(call.blocks, pieces);
-    const UnitRows unit = unit_rows(pieces, blocks, call);
+    const UnitRows unit = unit_rows(pieces, blocks, call, call.weights != WeightGradients::with);
     Carver workspace(call.workspace, bytes_behind(part_));
     place_missing(blocks, BlockPart::numbered, part_, workspace);
     const BackwardRows rows = place_scratch(workspace, part_, n, own_rows(blocks));
@@ -498,11 +505,18 @@ class RankDevice {
       return cut_blocks(blocks, groups, owners, part);
     }
   };
+  /// `in_pieces`: products may be cut for the sake of collectives beside them. Those that add to
+  /// gradients of weights are not: each reads and writes all of these.
   [[nodiscard]] UnitRows unit_rows(std::span<const runtime::PieceMemory> pieces,
-                                   std::span<const BlockRows> blocks,
-                                   const runtime::PackCall& call) const {
+                                   std::span<const BlockRows> blocks, const runtime::PackCall& call,
+                                   bool in_pieces) const {
     UnitRows rows{owners_of(pieces, blocks, call.own, call.rows), {}};
-    rows.groups = row_groups(rows.owners, call.own, most_gathered(head_tile_, call.own.devices));
+    const std::int64_t devices = call.own.devices;
+    const std::int64_t most = in_pieces
+                                  ? most_of_piece(largest_share(rows.owners, devices), head_tile_,
+                                                  devices, options_.smallest_piece)
+                                  : most_gathered(head_tile_, devices);
+    rows.groups = row_groups(rows.owners, call.own, most);
     return rows;
   }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "ops/products.hpp"
+#include "slimpack/core/error.hpp"
 
 namespace slimpack::cuda::detail {
 namespace {
@@ -187,8 +188,15 @@ class CublasProducts : public Products {
     std::size_t chosen = 0;
     if (timed_ != nullptr) {
       const auto kept = timed_->find(multiprocessors_, call.key);
-      chosen =
-          kept ? *kept : timed_->keep(multiprocessors_, call.key, fastest(choice, call, proposed));
+      if (kept) {
+        chosen = *kept;
+      } else if (timed_->times()) {
+        chosen = timed_->keep(multiprocessors_, call.key, fastest(choice, call, proposed));
+      }
+      require(timed_->times() || chosen < proposed.size(),
+              "gemm: the choice for the " + text_of(call.key) + " must be one of the " +
+                  std::to_string(proposed.size()) + " that cuBLASLt proposes, counted from 0",
+              static_cast<std::int64_t>(chosen));
     }
     // Another device of the process may have been proposed more.
     take(choice, proposed[std::min(chosen, proposed.size() - 1)]);

@@ -159,22 +159,31 @@ class BasicThreadTransport {
     requires std::is_trivially_copyable_v<Element>
   void all_gather(const ProcessGroup& process_group, std::span<Element> values, std::size_t first,
                   std::size_t last) {
+    begin_all_gather(process_group, values, first, last);
+    end_collective();
+  }
+  /// The beginning of `all_gather`: until end_collective nobody touches `values`, and no other
+  /// collective of this kind, or of reduce_scatter, begins.
+  template <class Element>
+    requires std::is_trivially_copyable_v<Element>
+  void begin_all_gather(const ProcessGroup& process_group, std::span<Element> values,
+                        std::size_t first, std::size_t last) {
     require(first <= last && last <= values.size(), "transport: all_gather past the end",
             static_cast<std::int64_t>(last));
     auto contribution = whole(values);
     contribution.first = first * sizeof(Element);
     contribution.last = last * sizeof(Element);
-    run_collective(process_group, contribution, check_equal_sizes,
-                   [this](Lane lane, Contributions all) {
-                     for (const auto& source : all) {
-                       const std::size_t bytes = source.last - source.first;
-                       for (const auto& target : all) {
-                         if (&source == &target) continue;
-                         mover_.copy(lane, source.from.subspan(source.first, bytes),
-                                     target.into.subspan(source.first, bytes));
-                       }
-                     }
-                   });
+    began_ =
+        meet(process_group, contribution, check_equal_sizes, [this](Lane lane, Contributions all) {
+          for (const auto& source : all) {
+            const std::size_t bytes = source.last - source.first;
+            for (const auto& target : all) {
+              if (&source == &target) continue;
+              mover_.copy(lane, source.from.subspan(source.first, bytes),
+                          target.into.subspan(source.first, bytes));
+            }
+          }
+        });
   }
 
   /// Leaves the sum of all members in the [first, last) of each, of any type that the mover adds
@@ -183,13 +192,21 @@ class BasicThreadTransport {
     requires std::is_trivially_copyable_v<Element>
   void reduce_scatter(const ProcessGroup& process_group, std::span<Element> values,
                       std::size_t first, std::size_t last) {
+    begin_reduce_scatter(process_group, values, first, last);
+    end_collective();
+  }
+  /// The beginning of `reduce_scatter`, as begin_all_gather is of all_gather.
+  template <class Element>
+    requires std::is_trivially_copyable_v<Element>
+  void begin_reduce_scatter(const ProcessGroup& process_group, std::span<Element> values,
+                            std::size_t first, std::size_t last) {
     require(first <= last && last <= values.size(), "transport: reduce_scatter past the end",
             static_cast<std::int64_t>(last));
     auto contribution = whole(values);
     contribution.first = first * sizeof(Element);
     contribution.last = last * sizeof(Element);
-    run_collective(
-        process_group, contribution, check_equal_sizes, [this](Lane lane, Contributions all) {
+    began_ =
+        meet(process_group, contribution, check_equal_sizes, [this](Lane lane, Contributions all) {
           std::vector<Contribution> part(all.size());
           for (std::size_t member = 0; member < all.size(); ++member) {
             const std::size_t i = all[member].first, size = all[member].last - i;
@@ -201,6 +218,9 @@ class BasicThreadTransport {
           }
         });
   }
+
+  /// The collective that began last has moved its bytes for whatever comes next.
+  void end_collective() { mover_.follow(began_); }
 
   /// Gives all members the parts that each owns by the layout.
   template <class Element>
@@ -366,6 +386,7 @@ class BasicThreadTransport {
   }
 
   typename Move::Mark ringed_{};                 ///< the end of the ring that has begun
+  typename Move::Mark began_{};                  ///< of the other collective that has
   std::vector<typename Move::Mark> gathered_{};  ///< of gatherings
   RendezvousType* rendezvous_;
   std::size_t device_;

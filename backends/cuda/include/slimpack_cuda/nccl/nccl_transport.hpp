@@ -69,10 +69,10 @@ using Parts = std::vector<std::pair<std::size_t, std::size_t>>;
 /// device (`device_number`) are the same number. Every call means "in the order of the device's
 /// compute stream": the host waits for nothing but NCCL's own beginnings, and for the device in
 /// `await_device` alone. Each communicator has a stream of its own; the compute stream waits for
-/// what a process group does there at once, for a ring or a gathering when that is ended. What is
-/// issued, and when, follows from the plan (StepOrder), so that neither hosts nor devices can wait
-/// in a circle; NCCL adds up in its own order. Where another rank has failed, calls throw Aborted
-/// with the first cause, and all communicators are gone.
+/// what a process group does there at once, for what has a beginning and an end when that is ended.
+/// What is issued, and when, follows from the plan (StepOrder), so that neither hosts nor devices
+/// can wait in a circle; NCCL adds up in its own order. Where another rank has failed, calls throw
+/// Aborted with the first cause, and all communicators are gone.
 class NcclTransport {
  public:
   /// `compute` is the stream on which the device of the steps computes.
@@ -268,12 +268,21 @@ class NcclTransport {
     requires std::floating_point<Element> || std::same_as<Element, Bf16>
   void reduce_scatter(const runtime::ProcessGroup& process_group, std::span<Element> values,
                       std::size_t first, std::size_t last) {
+    begin_reduce_scatter(process_group, values, first, last);
+    end_collective();
+  }
+  /// The beginning of `reduce_scatter`, behind what the compute stream has done so far. Until
+  /// end_collective nobody touches `values`.
+  template <class Element>
+    requires std::floating_point<Element> || std::same_as<Element, Bf16>
+  void begin_reduce_scatter(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                            std::size_t first, std::size_t last) {
     const std::size_t members = process_group.members.size();
     const auto parts = parts_of(members, process_group.self, values.size(), first, last);
     if (members == 1 || values.empty()) return;
     const Member& member =
         communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
-    at_once(member, [&](StreamView stream) {
+    beside(member, collectives_, [&](StreamView stream) {
       scatter(member, reinterpret_cast<std::byte*>(values.data()), number<Element>(), parts,
               stream);
     });
@@ -284,13 +293,22 @@ class NcclTransport {
     requires std::is_trivially_copyable_v<Element>
   void all_gather(const runtime::ProcessGroup& process_group, std::span<Element> values,
                   std::size_t first, std::size_t last) {
+    begin_all_gather(process_group, values, first, last);
+    end_collective();
+  }
+  /// The beginning of `all_gather`, as begin_reduce_scatter is of reduce_scatter.
+  template <class Element>
+    requires std::is_trivially_copyable_v<Element>
+  void begin_all_gather(const runtime::ProcessGroup& process_group, std::span<Element> values,
+                        std::size_t first, std::size_t last) {
     const std::size_t members = process_group.members.size();
     const auto parts = parts_of(members, process_group.self, values.size(), first, last);
     if (members == 1 || values.empty()) return;
     const Member& member =
         communicators_.at({CommunicatorKey::Use::process_group, process_group.members});
-    at_once(member, [&](StreamView stream) { gather(member, values, parts, stream); });
+    beside(member, collectives_, [&](StreamView stream) { gather(member, values, parts, stream); });
   }
+  void end_collective() { join(collectives_); }
 
   template <class Element>
     requires std::is_trivially_copyable_v<Element>
@@ -572,7 +590,7 @@ class NcclTransport {
   Control& control_;
   StreamView compute_;
   std::size_t bucket_;
-  std::vector<Event> spare_, rings_, gathers_;
+  std::vector<Event> spare_, rings_, gathers_, collectives_;
   Communicators communicators_;
 
   // Of the step.

@@ -32,20 +32,13 @@ struct Boundary {
   template <class Link, class Into>
   void enter(DeviceSpan<const Bf16> table, std::span<const BlockGroup> groups,
              TensorUnit<Link>& tensor, Into into) const {
+    if (call.virtual_stage == 0 && tensor.several()) return embed(table, groups, tensor, into);
+    const DeviceSpan<const Bf16> from = elements<Bf16>(call.input);
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      const BlockGroup& group = groups[g];
-      DeviceSpan<const Bf16> embedded;
-      if (call.virtual_stage == 0 && tensor.several()) {
-        embedded = embed(table, tables.embedded[g], group.rows, tensor);
-      }
-      for (std::size_t i = 0; i < group.blocks.size(); ++i) {
-        const BlockRows& block = group.blocks[i];
+      for (std::size_t i = 0; i < groups[g].blocks.size(); ++i) {
+        const BlockRows& block = groups[g].blocks[i];
         const DeviceSpan<Bf16> to = into(g, i);
-        const DeviceSpan<const Bf16> from = elements<Bf16>(call.input);
-        if (embedded.data != nullptr) {
-          copy(to, rows_at(embedded, block.first_own - group.rows.first_own, block.own, hidden),
-               stream);
-        } else if (call.virtual_stage == 0) {
+        if (call.virtual_stage == 0) {
           embedding_forward(to, table, ring.span(tables.tokens).subspan(block.first, block.rows),
                             table.size / hidden, hidden, stream);
         } else if (tables.in_order) {
@@ -95,28 +88,52 @@ struct Boundary {
   template <class Link>
   void embedding_gradient(DeviceSpan<float> table, DeviceSpan<const Bf16> gradient,
                           std::span<const BlockGroup> groups, TensorUnit<Link>& tensor) const {
-    for (std::size_t g = 0; g < groups.size(); ++g) {
-      const TokenRowsPart& order =
-          tensor.several() ? tables.embedded[g].token_rows : tables.token_rows;
-      embedding_backward(table, tensor.gather(groups[g].rows, gradient), order.on(ring),
-                         table.size / hidden, hidden, stream);
+    const auto add = [&](const TokenRowsPart& order, DeviceSpan<const Bf16> rows) {
+      embedding_backward(table, rows, order.on(ring), table.size / hidden, hidden, stream);
+    };
+    if (!tensor.several()) {
+      if (!groups.empty()) add(tables.token_rows, gradient);
+      return;
     }
+    tensor.gather_each(
+        groups.size(), [&](std::size_t g) -> const RowGroup& { return groups[g].rows; },
+        [&](std::size_t g, DeviceSpan<Bf16> place) {
+          copy(place, rows_at(gradient, groups[g].rows.first_own, groups[g].rows.own, hidden),
+               stream);
+        },
+        [&](std::size_t g, DeviceSpan<const Bf16> rows) {
+          add(tables.embedded[g].token_rows, rows);
+        });
   }
 
  private:
-  /// The embeddings of the device's rows of a group: each device has some of their tokens.
-  template <class Link>
-  [[nodiscard]] DeviceSpan<const Bf16> embed(DeviceSpan<const Bf16> table,
-                                             const EmbeddedGroup& embedded, const RowGroup& group,
-                                             TensorUnit<Link>& tensor) const {
-    return tensor.sum_by_device(group, [&](DeviceSpan<Bf16> rows) {
-      const std::int64_t here = embedded.tokens.size;
-      const DeviceSpan<Bf16> found = tensor.by_token(group).subspan(0, here * hidden);
-      embedding_forward(found, table, ring.span(embedded.tokens), table.size / hidden, hidden,
-                        stream);
-      fill_zeros(rows, stream);
-      scatter_rows(rows, found, ring.span(embedded.places), {here, hidden}, stream);
-    });
+  /// Each tensor-parallel device has some of the tokens' embeddings.
+  template <class Link, class Into>
+  void embed(DeviceSpan<const Bf16> table, std::span<const BlockGroup> groups,
+             TensorUnit<Link>& tensor, Into into) const {
+    DeviceSpan<Bf16> found;
+    tensor.sum_placed_each(
+        groups.size(), [&](std::size_t g) -> const RowGroup& { return groups[g].rows; },
+        [&](std::size_t g, DeviceSpan<Bf16> rows) {
+          const EmbeddedGroup& embedded = tables.embedded[g];
+          found = rows.subspan(0, embedded.tokens.size * hidden);
+          embedding_forward(found, table, ring.span(embedded.tokens), table.size / hidden, hidden,
+                            stream);
+        },
+        [&](std::size_t g, DeviceSpan<Bf16> rows) {
+          const EmbeddedGroup& embedded = tables.embedded[g];
+          fill_zeros(rows, stream);
+          scatter_rows(rows, found, ring.span(embedded.places), {embedded.tokens.size, hidden},
+                       stream);
+        },
+        [&](std::size_t g, DeviceSpan<const Bf16> sums) {
+          for (std::size_t i = 0; i < groups[g].blocks.size(); ++i) {
+            const BlockRows& block = groups[g].blocks[i];
+            copy(into(g, i),
+                 rows_at(sums, block.first_own - groups[g].rows.first_own, block.own, hidden),
+                 stream);
+          }
+        });
   }
 };
 

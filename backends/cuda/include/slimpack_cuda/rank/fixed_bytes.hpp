@@ -70,7 +70,8 @@ inline constexpr std::int64_t kTableRounding = 16;
   // again have a rotary table too, and attention's tables are up to three. With tensor parallelism
   // places of rows, targets of as many rows of each device, and tokens group by group.
   const std::int64_t devices = plan.parallel.tp;
-  const std::int64_t groups = rows / most_gathered(plan.memory.head_tile, devices) + 1;
+  const std::int64_t groups =
+      rows / most_gathered(plan.memory.head_tile, devices) + 1 + kPieces * devices;
   const std::int64_t several =
       devices == 1 ? 0
                    : 4 * (rows + devices * part.share.value) + groups * (4 + 4 * kTableRounding);

@@ -164,10 +164,12 @@ class RankHead {
     }
     if (several()) link.all_gather(call_.tensor, host_span(normed_), own_begin(), own_end());
     sum_logits(link);
-    make_gradients();
+    make_input_gradients();
     if (several()) {
-      link.reduce_scatter(call_.tensor, host_span(partial_), own_begin(), own_end());
+      link.begin_reduce_scatter(call_.tensor, host_span(partial_), own_begin(), own_end());
     }
+    add_weight_gradients();  // beside the sums
+    if (several()) link.end_collective();
     if (sharded()) {
       const DeviceSpan<float> sums = dnormed_.subspan(0, tile_.own * h_);
       if (several()) convert(sums, rounded_, tools_.stream);
@@ -281,22 +283,29 @@ class RankHead {
     }
   }
 
-  /// Gradients of the logits, of the projection, and of what it reads as far as this device's rows
-  /// of the vocabulary contribute.
-  void make_gradients() {
+  /// Gradients of the logits, and of what the projection reads as far as this device's rows of the
+  /// vocabulary contribute.
+  void make_input_gradients() {
     const std::int64_t whole = work_.vocabulary.whole();
-    Into into = Into::overwrite;
     if (whole > 0) {
       logit_gradients(logits_, sums_, targets_, whole_shape(), work_.scale, tools_.stream);
-      input_gradient(logits_, whole_weights(), whole, into);
+      input_gradient(logits_, whole_weights(), whole, Into::overwrite);
+    }
+    if (has_rest()) {
+      logit_gradients(rest_logits_, sums_, targets_, rest_shape(), work_.scale, tools_.stream);
+      input_gradient(rest_logits_, work_.rest, VocabularyPart::kWhole,
+                     whole > 0 ? Into::add : Into::overwrite);
+    }
+  }
+  /// Gradients of the projection.
+  void add_weight_gradients() {
+    const std::int64_t whole = work_.vocabulary.whole();
+    if (whole > 0) {
       tools_.gemm.weight_gradient(work_.gradients.subspan(0, whole * h_), logits_, normed_,
                                   shape(whole), Into::add, tools_.stream);
-      into = Into::add;
     }
     if (has_rest()) {
       constexpr std::int64_t kColumns = VocabularyPart::kWhole;
-      logit_gradients(rest_logits_, sums_, targets_, rest_shape(), work_.scale, tools_.stream);
-      input_gradient(rest_logits_, work_.rest, kColumns, into);
       // Columns past the vocabulary are zero, and so is what they add to the rows behind it.
       tools_.gemm.weight_gradient(work_.gradients.subspan(whole * h_, kColumns * h_), rest_logits_,
                                   normed_, shape(kColumns), Into::add, tools_.stream);

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 #include "slimpack/plan/memory.hpp"
@@ -48,7 +50,8 @@ struct LayerOutput {
 };
 
 /// A layer's operators on groups of rows; of tensor-parallel devices each comes to every call with
-/// the same groups.
+/// the same groups. Each operator passes all groups before the next begins, so that one group's
+/// rows travel while another's are multiplied.
 template <class Link>
 class RankLayer {
  public:
@@ -78,13 +81,11 @@ class RankLayer {
   /// values to those of the pages. `projected` is scratch of rows x (q + 2k).
   void project(Groups groups, DeviceSpan<Bf16> projected, DeviceSpan<Bf16> query,
                DeviceSpan<Bf16> key, DeviceSpan<Bf16> value, DeviceSpan<const RopeRow> places) {
-    for (const BlockGroup& group : groups) {
-      with_whole(
-          group, &BlockRows::input_norm, [&](const BlockRows& run, DeviceSpan<const Bf16> normed) {
-            tools_.gemm.forward(rows_at(projected, run, q_ + 2 * k_), normed,
-                                weights_.query_key_value, {run.rows, h_, q_ + 2 * k_}, stream());
-          });
-    }
+    with_whole(
+        groups, &BlockRows::input_norm, [&](const BlockRows& run, DeviceSpan<const Bf16> normed) {
+          tools_.gemm.forward(rows_at(projected, run, q_ + 2 * k_), normed,
+                              weights_.query_key_value, {run.rows, h_, q_ + 2 * k_}, stream());
+        });
     rope_forward(query, key, value, projected, places, tools_.frequencies,
                  rope_shape(places.size, model_.kv_heads), stream());
   }
@@ -94,14 +95,13 @@ class RankLayer {
   /// collective one kernel does both.
   template <class OutputOf>
   void finish(Groups groups, OutputOf output_of) {
-    for (std::size_t g = 0; g < groups.size(); ++g) {
-      const BlockGroup& group = groups[g];
-      make_mid_and_norm(group);
-      make_gate_up(group);
-      make_product(group.blocks);
-      if (!tensor_.several()) {
-        for (std::size_t i = 0; i < group.blocks.size(); ++i) {
-          const BlockRows& block = group.blocks[i];
+    make_mid_and_norm(groups);
+    make_gate_up(groups);
+    for (const BlockGroup& group : groups) make_product(group.blocks);
+    if (!tensor_.several()) {
+      for (std::size_t g = 0; g < groups.size(); ++g) {
+        for (std::size_t i = 0; i < groups[g].blocks.size(); ++i) {
+          const BlockRows& block = groups[g].blocks[i];
           const LayerOutput output = output_of(g, i);
           tools_.gemm.forward_add(output.rows, block.mid, block.product, weights_.down,
                                   {block.rows, f_, h_}, stream());
@@ -109,21 +109,24 @@ class RankLayer {
           rms_norm_forward(output.norm, output.inverse, output.rows, output.gain, {block.own, h_},
                            epsilon(), stream());
         }
-        continue;
       }
-      const auto sums = sum_of(group, &BlockRows::product, weights_.down, f_);
-      for (std::size_t i = 0; i < group.blocks.size(); ++i) {
-        const BlockRows& block = group.blocks[i];
-        const LayerOutput output = output_of(g, i);
-        const DeviceSpan<const Bf16> sum = sums_of(group, block, sums);
-        if (output.gain.size == 0) {
-          add(output.rows, sum, block.mid, stream());
-        } else {
-          rms_norm_forward_residual(output.norm, output.inverse, output.rows, sum, block.mid,
-                                    output.gain, {block.own, h_}, epsilon(), stream());
-        }
-      }
+      return;
     }
+    sum_each(groups, &BlockRows::product, weights_.down, f_,
+             [&](std::size_t g, DeviceSpan<const Bf16> sums) {
+               for (std::size_t i = 0; i < groups[g].blocks.size(); ++i) {
+                 const BlockRows& block = groups[g].blocks[i];
+                 const LayerOutput output = output_of(g, i);
+                 const DeviceSpan<const Bf16> sum = sums_of(groups[g], block, sums);
+                 if (output.gain.size == 0) {
+                   add(output.rows, sum, block.mid, stream());
+                 } else {
+                   rms_norm_forward_residual(output.norm, output.inverse, output.rows, sum,
+                                             block.mid, output.gain, {block.own, h_}, epsilon(),
+                                             stream());
+                 }
+               }
+             });
   }
 
   /// What the mode has not kept and what comes before attention. `projected` is scratch of rows x q
@@ -134,18 +137,16 @@ class RankLayer {
                         const KeysToMake& keys) {
     if (mode == Recompute::none) return;
     const bool queries = mode != Recompute::light;
-    for (const BlockGroup& group : groups) {
-      for (const BlockRows& block : group.blocks) normalise_input(block);
-      if (!queries && keys.runs.empty()) continue;
-      with_whole(group, &BlockRows::input_norm,
-                 [&](const BlockRows& run, DeviceSpan<const Bf16> normed) {
-                   if (queries) {
-                     tools_.gemm.forward(rows_at(projected, run, q_), normed, weights_.query,
-                                         {run.rows, h_, q_}, stream());
-                   }
-                   project_keys(run, normed, keys);
-                 });
-    }
+    normalise_inputs(groups);
+    if (!queries && keys.runs.empty()) return;
+    with_whole(groups, &BlockRows::input_norm,
+               [&](const BlockRows& run, DeviceSpan<const Bf16> normed) {
+                 if (queries) {
+                   tools_.gemm.forward(rows_at(projected, run, q_), normed, weights_.query,
+                                       {run.rows, h_, q_}, stream());
+                 }
+                 project_keys(run, normed, keys);
+               });
     if (queries) {
       rope_forward(query, {}, {}, projected, places, tools_.frequencies, rope_shape(places.size, 0),
                    stream());
@@ -159,15 +160,13 @@ class RankLayer {
   /// What comes behind attention, whose output must be there.
   void recompute_behind(Groups groups, Recompute mode) {
     if (mode == Recompute::none) return;
-    for (const BlockGroup& group : groups) {
-      if (mode == Recompute::light) {
-        normalise_mid(group.blocks);
-      } else {
-        make_mid_and_norm(group);
-        make_gate_up(group);
-      }
-      make_product(group.blocks);
+    if (mode == Recompute::light) {
+      for (const BlockGroup& group : groups) normalise_mid(group.blocks);
+    } else {
+      make_mid_and_norm(groups);
+      make_gate_up(groups);
     }
+    for (const BlockGroup& group : groups) make_product(group.blocks);
   }
 
   /// From the gradient of the layer's output to those of the residual behind attention and of
@@ -175,11 +174,9 @@ class RankLayer {
   void backward_behind(Groups groups, const LayerMatrices<float>& gradients,
                        const BackwardRows& rows, WeightGradients matrices) {
     const bool with = matrices == WeightGradients::with;
-    for (const BlockGroup& group : groups) {
-      const std::int64_t n = group.rows.rows;
-      const DeviceSpan<const Bf16> doutput = tensor_.gather(group.rows, rows.gradient);
+    const auto down = [&](const BlockGroup& group, DeviceSpan<const Bf16> doutput) {
       tools_.gemm.input_gradient(of_group(rows.dproduct, group, f_), doutput, weights_.down,
-                                 {n, f_, h_}, Into::overwrite, stream());
+                                 {group.rows.rows, f_, h_}, Into::overwrite, stream());
       if (with) add_gradients(group, gradients.down, doutput, &BlockRows::product, f_);
       for_each_run(
           Blocks(group.blocks),
@@ -188,33 +185,50 @@ class RankLayer {
                             run.gate_up, {run.rows, f_}, stream());
           },
           &BlockRows::gate_up);
-      if (with) {
-        with_whole(group, &BlockRows::mid_norm,
-                   [&](const BlockRows& run, DeviceSpan<const Bf16> normed) {
-                     add_gradient(gradients.gate_up, rows_at(rows.dgate_up, run, 2 * f_), normed,
-                                  {run.rows, h_, 2 * f_});
-                   });
-      }
-      const auto dnorm =
-          tensor_.sum(group.rows, own_of_group(rows.dnorm, group), [&](DeviceSpan<Bf16> sums) {
-            tools_.gemm.input_gradient(sums, of_group(rows.dgate_up, group, 2 * f_),
-                                       weights_.gate_up, {n, h_, 2 * f_}, Into::overwrite,
-                                       stream());
-          });
-      for_each_run(
-          Blocks(group.blocks),
-          [&](const BlockRows& run) {
-            rms_norm_backward(own_rows_at(rows.dmid, run, h_), gradients.mid_norm,
-                              tools_.norm_workspace, sums_of(group, run, dnorm),
-                              own_rows_at(rows.gradient, run, h_), run.mid, weights_.mid_norm,
-                              run.mid_inverse, {run.own, h_}, stream());
+    };
+    const auto gate_up = [&](const BlockRows& run, DeviceSpan<const Bf16> normed) {
+      add_gradient(gradients.gate_up, rows_at(rows.dgate_up, run, 2 * f_), normed,
+                   {run.rows, h_, 2 * f_});
+    };
+    if (!tensor_.several()) {
+      own_as_whole(groups, rows.gradient, down);
+      if (with) with_whole(groups, &BlockRows::mid_norm, gate_up);
+    } else {
+      // Gradients of outputs, then norms: these come beside the last products of those.
+      const std::size_t n = groups.size();
+      tensor_.gather_each(
+          with ? 2 * n : n, [&](std::size_t i) -> const RowGroup& { return groups[i % n].rows; },
+          [&](std::size_t i, DeviceSpan<Bf16> place) {
+            if (i < n) return copy(place, own_of_group(rows.gradient, groups[i]), stream());
+            bring(groups[i - n], &BlockRows::mid_norm, place);
           },
-          &BlockRows::mid, &BlockRows::mid_inverse);
-      const DeviceSpan<const Bf16> dmid = tensor_.gather(group.rows, rows.dmid);
-      tools_.gemm.input_gradient(of_group(rows.dattention, group, q_), dmid, weights_.output,
-                                 {n, q_, h_}, Into::overwrite, stream());
-      if (with) add_gradients(group, gradients.output, dmid, &BlockRows::attention, q_);
+          [&](std::size_t i, DeviceSpan<const Bf16> whole) {
+            if (i < n) return down(groups[i], whole);
+            for_each_whole(groups[i - n], whole, gate_up);
+          });
     }
+    sum_gradients(
+        groups, rows.dnorm,
+        [&](const BlockGroup& group, DeviceSpan<Bf16> sums) {
+          tools_.gemm.input_gradient(sums, of_group(rows.dgate_up, group, 2 * f_), weights_.gate_up,
+                                     {group.rows.rows, h_, 2 * f_}, Into::overwrite, stream());
+        },
+        [&](const BlockGroup& group, DeviceSpan<const Bf16> dnorm) {
+          for_each_run(
+              Blocks(group.blocks),
+              [&](const BlockRows& run) {
+                rms_norm_backward(own_rows_at(rows.dmid, run, h_), gradients.mid_norm,
+                                  tools_.norm_workspace, sums_of(group, run, dnorm),
+                                  own_rows_at(rows.gradient, run, h_), run.mid, weights_.mid_norm,
+                                  run.mid_inverse, {run.own, h_}, stream());
+              },
+              &BlockRows::mid, &BlockRows::mid_inverse);
+        });
+    own_as_whole(groups, rows.dmid, [&](const BlockGroup& group, DeviceSpan<const Bf16> dmid) {
+      tools_.gemm.input_gradient(of_group(rows.dattention, group, q_), dmid, weights_.output,
+                                 {group.rows.rows, q_, h_}, Into::overwrite, stream());
+      if (with) add_gradients(group, gradients.output, dmid, &BlockRows::attention, q_);
+    });
   }
 
   /// From the gradients of queries, in `rows`, and of keys and values, in rows of `dkey` and
@@ -227,87 +241,161 @@ class RankLayer {
     rope_backward(rows.dqkv, rows.dquery, dkey, dvalue, places, tools_.frequencies,
                   rope_shape(rows.rows, model_.kv_heads), stream());
     const std::int64_t wide = q_ + 2 * k_;
-    for (const BlockGroup& group : groups) {
-      if (matrices == WeightGradients::with) {
-        with_whole(group, &BlockRows::input_norm,
-                   [&](const BlockRows& run, DeviceSpan<const Bf16> normed) {
-                     add_gradient(gradients.query_key_value, rows_at(rows.dqkv, run, wide), normed,
-                                  {run.rows, h_, wide});
-                   });
-      }
-      const auto dnorm =
-          tensor_.sum(group.rows, own_of_group(rows.dnorm, group), [&](DeviceSpan<Bf16> sums) {
-            tools_.gemm.input_gradient(sums, of_group(rows.dqkv, group, wide),
-                                       weights_.query_key_value, {group.rows.rows, h_, wide},
-                                       Into::overwrite, stream());
-          });
-      for (const BlockRows& block : group.blocks) {
-        rms_norm_backward(own_rows_at(rows.gradient, block, h_), gradients.input_norm,
-                          tools_.norm_workspace, sums_of(group, block, dnorm),
-                          own_rows_at(rows.dmid, block, h_), block.input, weights_.input_norm,
-                          block.input_inverse, {block.own, h_}, stream());
-      }
+    if (matrices == WeightGradients::with) {
+      with_whole(groups, &BlockRows::input_norm,
+                 [&](const BlockRows& run, DeviceSpan<const Bf16> normed) {
+                   add_gradient(gradients.query_key_value, rows_at(rows.dqkv, run, wide), normed,
+                                {run.rows, h_, wide});
+                 });
     }
+    sum_gradients(
+        groups, rows.dnorm,
+        [&](const BlockGroup& group, DeviceSpan<Bf16> sums) {
+          tools_.gemm.input_gradient(sums, of_group(rows.dqkv, group, wide),
+                                     weights_.query_key_value, {group.rows.rows, h_, wide},
+                                     Into::overwrite, stream());
+        },
+        [&](const BlockGroup& group, DeviceSpan<const Bf16> dnorm) {
+          for (const BlockRows& block : group.blocks) {
+            rms_norm_backward(own_rows_at(rows.gradient, block, h_), gradients.input_norm,
+                              tools_.norm_workspace, sums_of(group, block, dnorm),
+                              own_rows_at(rows.dmid, block, h_), block.input, weights_.input_norm,
+                              block.input_inverse, {block.own, h_}, stream());
+          }
+        });
   }
 
   /// Adds to the gradients of the matrices what rows of W make.
   void add_weight_gradients(std::span<const RowGroup> groups, const LayerMatrices<float>& gradients,
                             const WeightRows& rows) {
     const std::int64_t wide = q_ + 2 * k_;
-    for (const RowGroup& group : groups) {
+    const DeviceSpan<Bf16> gathered[] = {rows.doutput, rows.mid_norm, rows.dmid, rows.input_norm};
+    constexpr std::size_t kMatrices = std::size(gathered);
+    const auto group_of = [&](std::size_t i) -> const RowGroup& { return groups[i / kMatrices]; };
+    const auto own = [&](std::size_t i) {
+      return rows_at(gathered[i % kMatrices], group_of(i).first_own, group_of(i).own, h_);
+    };
+    const auto use = [&](std::size_t i, DeviceSpan<const Bf16> whole) {
+      const RowGroup& group = group_of(i);
       const std::int64_t n = group.rows;
       const auto all = [&](DeviceSpan<Bf16> matrix, std::int64_t width) {
         return rows_at(matrix, group.first, n, width);
       };
-      add_gradient(gradients.down, tensor_.gather(group, rows.doutput), all(rows.product, f_),
-                   {n, f_, h_});
-      add_gradient(gradients.gate_up, all(rows.dgate_up, 2 * f_),
-                   tensor_.gather(group, rows.mid_norm), {n, h_, 2 * f_});
-      add_gradient(gradients.output, tensor_.gather(group, rows.dmid), all(rows.attention, q_),
-                   {n, q_, h_});
-      add_gradient(gradients.query_key_value, all(rows.dqkv, wide),
-                   tensor_.gather(group, rows.input_norm), {n, h_, wide});
+      switch (i % kMatrices) {
+        case 0:
+          return add_gradient(gradients.down, whole, all(rows.product, f_), {n, f_, h_});
+        case 1:
+          return add_gradient(gradients.gate_up, all(rows.dgate_up, 2 * f_), whole,
+                              {n, h_, 2 * f_});
+        case 2:
+          return add_gradient(gradients.output, whole, all(rows.attention, q_), {n, q_, h_});
+        default:
+          return add_gradient(gradients.query_key_value, all(rows.dqkv, wide), whole,
+                              {n, h_, wide});
+      }
+    };
+    const std::size_t count = kMatrices * groups.size();
+    if (!tensor_.several()) {
+      for (std::size_t i = 0; i < count; ++i) use(i, own(i));
+      return;
     }
+    tensor_.gather_each(
+        count, group_of,
+        [&](std::size_t i, DeviceSpan<Bf16> place) { copy(place, own(i), stream()); }, use);
   }
 
  private:
   /// Calls visit(run, its whole rows) for a matrix of which blocks have own rows, `all` being those
   /// that the work writes to or reads beside it.
   template <class Visit, class... Element>
-  void with_whole(const BlockGroup& group, DeviceSpan<Bf16> BlockRows::* matrix, Visit visit,
+  void with_whole(Groups groups, DeviceSpan<Bf16> BlockRows::* matrix, Visit visit,
                   DeviceSpan<Element> BlockRows::*... all) {
-    const Blocks blocks(group.blocks);
     if (!tensor_.several()) {
-      return for_each_run(
-          blocks, [&](const BlockRows& run) { visit(run, DeviceSpan<const Bf16>(run.*matrix)); },
-          matrix, all...);
+      for (const BlockGroup& group : groups) {
+        for_each_run(
+            Blocks(group.blocks),
+            [&](const BlockRows& run) { visit(run, DeviceSpan<const Bf16>(run.*matrix)); }, matrix,
+            all...);
+      }
+      return;
     }
-    const DeviceSpan<const Bf16> whole = tensor_.gather(group.rows, [&](DeviceSpan<Bf16> place) {
-      for_each_run(
-          blocks,
-          [&](const BlockRows& run) { copy(sums_of(group, run, place), run.*matrix, stream()); },
-          matrix);
-    });
+    tensor_.gather_each(
+        groups.size(), rows_of(groups),
+        [&](std::size_t g, DeviceSpan<Bf16> place) { bring(groups[g], matrix, place); },
+        [&](std::size_t g, DeviceSpan<const Bf16> whole) {
+          for_each_whole(groups[g], whole, visit, all...);
+        });
+  }
+  /// Copies the own rows of a group's blocks to a place for all own rows of the group.
+  void bring(const BlockGroup& group, DeviceSpan<Bf16> BlockRows::* matrix,
+             DeviceSpan<Bf16> place) {
     for_each_run(
-        blocks,
+        Blocks(group.blocks),
+        [&](const BlockRows& run) { copy(sums_of(group, run, place), run.*matrix, stream()); },
+        matrix);
+  }
+  /// Calls visit(run, its rows in `whole`, which are those of the group).
+  template <class Visit, class... Element>
+  void for_each_whole(const BlockGroup& group, DeviceSpan<const Bf16> whole, Visit visit,
+                      DeviceSpan<Element> BlockRows::*... all) {
+    for_each_run(
+        Blocks(group.blocks),
         [&](const BlockRows& run) {
           visit(run, rows_at(whole, run.first - group.rows.first, run.rows, h_));
         },
         all...);
   }
-  /// The sums of own rows that the products of an all-rows matrix make.
-  [[nodiscard]] DeviceSpan<const Bf16> sum_of(const BlockGroup& group,
-                                              DeviceSpan<Bf16> BlockRows::* in,
-                                              DeviceSpan<const Bf16> weights, std::int64_t inputs) {
-    return tensor_.sum(group.rows, {}, [&](DeviceSpan<Bf16> sums) {
-      for_each_run(
-          Blocks(group.blocks),
-          [&](const BlockRows& run) {
-            tools_.gemm.forward(rows_at(sums, run.first - group.rows.first, run.rows, h_), run.*in,
-                                weights, {run.rows, inputs, h_}, stream());
-          },
-          in);
-    });
+  /// Calls visit(group, its whole rows) where own rows stand in a matrix of all own rows.
+  template <class Visit>
+  void own_as_whole(Groups groups, DeviceSpan<Bf16> matrix, Visit visit) {
+    if (!tensor_.several()) {
+      for (const BlockGroup& group : groups) visit(group, own_of_group(matrix, group));
+      return;
+    }
+    tensor_.gather_each(
+        groups.size(), rows_of(groups),
+        [&](std::size_t g, DeviceSpan<Bf16> place) {
+          copy(place, own_of_group(matrix, groups[g]), stream());
+        },
+        [&](std::size_t g, DeviceSpan<const Bf16> whole) { visit(groups[g], whole); });
+  }
+  /// Calls take(group's number, the sums of its own rows that the products of an all-rows matrix
+  /// make). Of several devices alone.
+  template <class Take>
+  void sum_each(Groups groups, DeviceSpan<Bf16> BlockRows::* in, DeviceSpan<const Bf16> weights,
+                std::int64_t inputs, Take take) {
+    tensor_.sum_each(
+        groups.size(), rows_of(groups),
+        [&](std::size_t g, DeviceSpan<Bf16> sums) {
+          for_each_run(
+              Blocks(groups[g].blocks),
+              [&](const BlockRows& run) {
+                tools_.gemm.forward(rows_at(sums, run.first - groups[g].rows.first, run.rows, h_),
+                                    run.*in, weights, {run.rows, inputs, h_}, stream());
+              },
+              in);
+        },
+        take);
+  }
+  /// Calls fill(group, place) for this device's part of all rows, and take(group, sums of own
+  /// rows); alone a device fills rows of `alone`.
+  template <class Fill, class Take>
+  void sum_gradients(Groups groups, DeviceSpan<Bf16> alone, Fill fill, Take take) {
+    if (!tensor_.several()) {
+      for (const BlockGroup& group : groups) {
+        const DeviceSpan<Bf16> sums = own_of_group(alone, group);
+        fill(group, sums);
+        take(group, DeviceSpan<const Bf16>(sums));
+      }
+      return;
+    }
+    tensor_.sum_each(
+        groups.size(), rows_of(groups),
+        [&](std::size_t g, DeviceSpan<Bf16> sums) { fill(groups[g], sums); },
+        [&](std::size_t g, DeviceSpan<const Bf16> sums) { take(groups[g], sums); });
+  }
+  [[nodiscard]] static auto rows_of(Groups groups) {
+    return [groups](std::size_t g) -> const RowGroup& { return groups[g].rows; };
   }
   [[nodiscard]] StreamView stream() const noexcept { return tools_.stream; }
   /// The rows of a group in a matrix of all rows, or of all own rows.
@@ -366,20 +454,25 @@ class RankLayer {
                      {block.own, h_}, epsilon(), stream());
   }
   /// The residual behind attention, and its norm.
-  void make_mid_and_norm(const BlockGroup& group) {
+  void make_mid_and_norm(Groups groups) {
     if (!tensor_.several()) {
-      for (const BlockRows& block : group.blocks) {
-        tools_.gemm.forward_add(block.mid, block.input, block.attention, weights_.output,
-                                {block.rows, q_, h_}, stream());
+      for (const BlockGroup& group : groups) {
+        for (const BlockRows& block : group.blocks) {
+          tools_.gemm.forward_add(block.mid, block.input, block.attention, weights_.output,
+                                  {block.rows, q_, h_}, stream());
+        }
+        normalise_mid(group.blocks);
       }
-      return normalise_mid(group.blocks);
+      return;
     }
-    const auto sums = sum_of(group, &BlockRows::attention, weights_.output, q_);
-    for (const BlockRows& block : group.blocks) {
-      rms_norm_forward_residual(block.mid_norm, block.mid_inverse, block.mid,
-                                sums_of(group, block, sums), block.input, weights_.mid_norm,
-                                {block.own, h_}, epsilon(), stream());
-    }
+    sum_each(groups, &BlockRows::attention, weights_.output, q_,
+             [&](std::size_t g, DeviceSpan<const Bf16> sums) {
+               for (const BlockRows& block : groups[g].blocks) {
+                 rms_norm_forward_residual(block.mid_norm, block.mid_inverse, block.mid,
+                                           sums_of(groups[g], block, sums), block.input,
+                                           weights_.mid_norm, {block.own, h_}, epsilon(), stream());
+               }
+             });
   }
   void normalise_mid(Blocks blocks) {
     for_each_run(
@@ -390,9 +483,9 @@ class RankLayer {
         },
         &BlockRows::mid, &BlockRows::mid_norm, &BlockRows::mid_inverse);
   }
-  void make_gate_up(const BlockGroup& group) {
+  void make_gate_up(Groups groups) {
     with_whole(
-        group, &BlockRows::mid_norm,
+        groups, &BlockRows::mid_norm,
         [&](const BlockRows& run, DeviceSpan<const Bf16> normed) {
           tools_.gemm.forward(run.gate_up, normed, weights_.gate_up, {run.rows, h_, 2 * f_},
                               stream());

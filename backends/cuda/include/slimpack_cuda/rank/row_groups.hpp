@@ -54,6 +54,21 @@ struct RowGroups {
   return (head_tile.value + devices - 1) / devices;
 }
 
+/// As many groups as the rows of a unit are cut into for the sake of collectives beside products.
+inline constexpr std::int64_t kPieces = 4;
+
+/// The same of a unit that is cut so, into pieces of at least `smallest` rows of all devices.
+/// `share` are the rows of the device that has most.
+[[nodiscard]] constexpr std::int64_t most_of_piece(std::int64_t share, Tokens head_tile,
+                                                   std::int64_t devices,
+                                                   std::int64_t smallest) noexcept {
+  const auto part = [](std::int64_t rows, std::int64_t parts) {
+    return (rows + parts - 1) / parts;
+  };
+  return std::min(most_gathered(head_tile, devices),
+                  std::max({part(share, kPieces), part(smallest, devices), std::int64_t{1}}));
+}
+
 /// Groups of rows that `owners` hold, each as long as no device has more than `most` of it; alone a
 /// device has one. O(rows).
 [[nodiscard]] inline RowGroups row_groups(std::span<const std::int32_t> owners,
@@ -91,6 +106,14 @@ struct RowGroups {
   }
   close();
   return made;
+}
+
+/// Rows of the device that holds most.
+[[nodiscard]] inline std::int64_t largest_share(std::span<const std::int32_t> owners,
+                                                std::int64_t devices) {
+  std::vector<std::int64_t> held(static_cast<std::size_t>(devices));
+  for (const std::int32_t owner : owners) ++held[static_cast<std::size_t>(owner)];
+  return *std::ranges::max_element(held);
 }
 
 /// The devices that hold the rows of the pieces; `row_of(piece)` is the first row of one.

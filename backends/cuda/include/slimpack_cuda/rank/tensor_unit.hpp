@@ -42,10 +42,12 @@ struct WholeRows {
 }
 
 /// What a device does with the other tensor-parallel ones between the products of a unit, a group
-/// of rows at a time. Products that are split by outputs want whole rows, of which each device
-/// holds some: `gather`. Those that are split by inputs give each device a part of every sum: `sum`
-/// adds the parts up and leaves each device its rows. All devices come to every call alike. Alone a
-/// device holds all rows and makes whole sums, and nothing moves.
+/// of rows after the other. Products that are split by outputs want whole rows, of which each
+/// device holds some: `gather_each`. Those that are split by inputs give each device a part of
+/// every sum: `sum_each` adds the parts up and leaves each device its rows. Products have the rows
+/// in the order of tokens, collectives in that of devices: while those of one group are read or
+/// made, those of another travel, beside the compute stream. All devices come to every call alike,
+/// with the same groups. Alone a device holds all rows and makes whole sums: it calls neither.
 template <class Link>
 class TensorUnit {
  public:
@@ -64,54 +66,71 @@ class TensorUnit {
   /// Whether there are several devices.
   [[nodiscard]] bool several() const noexcept { return groups_.devices > 1; }
 
-  /// All rows of a group, of which this device holds those that `bring(place)` copies to `place`.
-  /// They stay until the next call. Of several devices alone.
-  template <std::invocable<DeviceSpan<Bf16>> Bring>
-  [[nodiscard]] DeviceSpan<const Bf16> gather(const RowGroup& group, Bring bring) {
-    bring(own(group));
-    link_.all_gather(process_group_, host_span(by_device(group)), part(group) * self(),
-                     part(group) * (self() + 1));
-    const DeviceSpan<Bf16> whole = by_token(group);
-    gather_rows(whole, by_device(group), places(group), {group.rows, hidden_}, stream_);
-    return whole;
-  }
-  /// The same of own rows that stand in a matrix of all own rows; alone a device has all of them.
-  [[nodiscard]] DeviceSpan<const Bf16> gather(const RowGroup& group, DeviceSpan<const Bf16> rows) {
-    const auto mine = rows_at(rows, group.first_own, group.own, hidden_);
-    if (!several()) return mine;
-    return gather(group, [&](DeviceSpan<Bf16> place) { copy(place, mine, stream_); });
+  /// For i from 0 to count - 1: queues use(i, all rows of group_of(i)), of which this device holds
+  /// those that bring(i, place) copies to `place`. Rows of i + 1 travel beside what use(i) queues,
+  /// so bring(i + 1) comes before use(i) and reads nothing that this makes. The rows are there for
+  /// what `use` queues.
+  template <class GroupOf, class Bring, class Use>
+    requires std::invocable<GroupOf&, std::size_t> &&
+             std::invocable<Bring&, std::size_t, DeviceSpan<Bf16>> &&
+             std::invocable<Use&, std::size_t, DeviceSpan<const Bf16>>
+  void gather_each(std::size_t count, GroupOf group_of, Bring bring, Use use) {
+    const auto begin = [&](std::size_t i) {
+      const RowGroup& group = group_of(i);
+      bring(i, own(group));
+      link_.begin_all_gather(process_group_, host_span(by_device(group)), part(group) * self(),
+                             part(group) * (self() + 1));
+    };
+    if (count > 0) begin(0);
+    for (std::size_t i = 0; i < count; ++i) {
+      const RowGroup& group = group_of(i);
+      const DeviceSpan<Bf16> whole = by_token(group);
+      link_.end_collective();
+      gather_rows(whole, by_device(group), places(group), {group.rows, hidden_}, stream_);
+      if (i + 1 < count) begin(i + 1);
+      use(i, whole);
+    }
   }
 
-  /// Calls fill(place) for all rows of the group, of which each device makes a part. Gives the sums
-  /// of this device's rows, which stay until the next call; alone they are those of `alone`.
-  template <std::invocable<DeviceSpan<Bf16>> Fill>
-  [[nodiscard]] DeviceSpan<Bf16> sum(const RowGroup& group, DeviceSpan<Bf16> alone, Fill fill) {
-    if (!several()) {
-      fill(alone);
-      return alone;
+  /// For i from 0 to count - 1: fill(i, place) queues what makes this device's part of all rows of
+  /// group_of(i), then take(i, sums) what reads the sums of its own rows. Sums of i travel beside
+  /// what fill(i + 1, place) queues, so this comes before take(i) and reads nothing that it makes.
+  template <class GroupOf, class Fill, class Take>
+    requires std::invocable<GroupOf&, std::size_t> &&
+             std::invocable<Fill&, std::size_t, DeviceSpan<Bf16>> &&
+             std::invocable<Take&, std::size_t, DeviceSpan<const Bf16>>
+  void sum_each(std::size_t count, GroupOf group_of, Fill fill, Take take) {
+    sum_placed_each(
+        count, group_of, fill,
+        [&](std::size_t i, DeviceSpan<Bf16> rows) {
+          const RowGroup& group = group_of(i);
+          scatter_rows(rows, by_token(group), places(group), {group.rows, hidden_}, stream_);
+        },
+        take);
+  }
+  /// The same where place(i, rows) puts what `fill` has made to the group's rows in the order of
+  /// devices.
+  template <class GroupOf, class Fill, class Place, class Take>
+    requires std::invocable<Place&, std::size_t, DeviceSpan<Bf16>>
+  void sum_placed_each(std::size_t count, GroupOf group_of, Fill fill, Place place, Take take) {
+    const auto end = [&](std::size_t i) {
+      link_.end_collective();
+      take(i, DeviceSpan<const Bf16>(own(group_of(i))));
+    };
+    for (std::size_t i = 0; i < count; ++i) {
+      const RowGroup& group = group_of(i);
+      fill(i, by_token(group));
+      if (i > 0) end(i - 1);
+      place(i, by_device(group));
+      link_.begin_reduce_scatter(process_group_, host_span(by_device(group)), part(group) * self(),
+                                 part(group) * (self() + 1));
     }
-    const DeviceSpan<Bf16> whole = by_token(group);
-    fill(whole);
-    scatter_rows(by_device(group), whole, places(group), {group.rows, hidden_}, stream_);
-    return reduce(group);
-  }
-  /// The same where fill(rows in the order of devices) puts the parts there itself. Of several
-  /// devices alone.
-  template <std::invocable<DeviceSpan<Bf16>> Fill>
-  [[nodiscard]] DeviceSpan<Bf16> sum_by_device(const RowGroup& group, Fill fill) {
-    fill(by_device(group));
-    return reduce(group);
-  }
-  /// Scratch as large as a group's rows, until the next call.
-  [[nodiscard]] DeviceSpan<Bf16> by_token(const RowGroup& group) const {
-    return whole_.by_token.subspan(0, group.rows * hidden_);
+    if (count > 0) end(count - 1);
   }
 
  private:
-  [[nodiscard]] DeviceSpan<Bf16> reduce(const RowGroup& group) {
-    link_.reduce_scatter(process_group_, host_span(by_device(group)), part(group) * self(),
-                         part(group) * (self() + 1));
-    return own(group);
+  [[nodiscard]] DeviceSpan<Bf16> by_token(const RowGroup& group) const {
+    return whole_.by_token.subspan(0, group.rows * hidden_);
   }
   [[nodiscard]] std::size_t self() const noexcept { return static_cast<std::size_t>(groups_.self); }
   /// Elements of a device.
