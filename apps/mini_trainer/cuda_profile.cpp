@@ -232,7 +232,7 @@ class ProfileOnCuda {
                   together(bytes, [](auto& link, const runtime::ProcessGroup& process_group,
                                      auto values, auto others, std::int64_t) {
                     for (std::size_t step = 1; step < process_group.members.size(); ++step) {
-                      link.ring(process_group, std::as_bytes(values),
+                      link.ring(process_group, step - 1, std::as_bytes(values),
                                 std::as_writable_bytes(others));
                     }
                   }));

@@ -397,6 +397,41 @@ TEST_CASE(
         doctest::Approx(100.0 * 2 * 4096 * (2 + 4) / 360e9 / 4).epsilon(2e-2));
 }
 
+TEST_CASE(
+    "analytic: node by node few hops of a ring leave their node, beside their part of attention") {
+  Cluster cluster = without_fixed_costs();
+  cluster.small.collective_compute = 0;
+  const AnalyticModel model(llama_7b(), cluster, MemorySpec{});
+  PackLoad load = whole_slice(60'000, 4096);
+  const Nanos alone = model.forward(load, plain_stage(1));
+  load.ranks = 8;
+  load.kv_received = {52'500};
+  StageLoad stage = plain_stage(1);
+  stage.exchange_link = cluster.between;
+  const double attention =
+      static_cast<double>(load.filled_pairs2) * model.rates().forward_pair2 * 1e-12;
+  const double bytes = 52'500.0 * 2 * 4096 * 2;
+  for (const std::int64_t hops : {1, 3}) {
+    const auto far = static_cast<double>(hops);
+    const double inside = bytes * (7 - far) / 7 / 360e9, outside = bytes * far / 7 / 45e9;
+    const double beside_inside = attention * (7 - far) / 8;
+    const double beside_outside = attention - beside_inside;
+    REQUIRE(inside < beside_inside);
+    const double hidden = inside + std::min(beside_outside, outside);
+    stage.exchange_hops = hops;
+    CHECK(seconds(model.forward(load, stage) - alone) ==
+          doctest::Approx(std::max(beside_outside, outside) - beside_outside + hidden / 8)
+              .epsilon(1e-3));
+  }
+  stage.exchange_hops = 3;
+  const Nanos two_rings = model.forward(load, stage);
+  stage.exchange_hops = 7;
+  const Nanos all = model.forward(load, stage);
+  stage.exchange_hops = 0;
+  CHECK(model.forward(load, stage) == all);
+  CHECK(two_rings < all);
+}
+
 TEST_CASE("analytic: a sharded head hides its traffic but for the first tile") {
   const AnalyticModel model(llama_7b(), without_fixed_costs(), MemorySpec{});
   HeadLoad head;

@@ -165,7 +165,7 @@ TEST_CASE("ThreadTransport: collectives give every member the same result, in th
           rung[device].resize((device + devices - 1) % devices + 1);
           later[device] = {value(device), value(device)};
           link.queue_sum(all, 7, std::span(later[device]));
-          link.ring(all, std::as_bytes(std::span(mine)), bytes_of(rung[device]));
+          link.ring(all, 0, std::as_bytes(std::span(mine)), bytes_of(rung[device]));
           sums[device] = {value(device)};
           maxima[device] = {value(device)};
           told[device] = {value(device)};

@@ -43,6 +43,7 @@ struct ExchangeAct {
   std::vector<std::size_t> members;
   runtime::Reduction reduction = runtime::Reduction::sum;
   std::size_t root = 0;
+  std::size_t per_node = 0, hop = 0;  ///< of a ring
   friend bool operator==(const ExchangeAct&, const ExchangeAct&) = default;
 };
 
@@ -138,6 +139,14 @@ class ExchangeDraw {
     process_group.reduction =
         random_.chance(1, 2) ? runtime::Reduction::sum : runtime::Reduction::maximum;
     plan_.process_group_sizes.push_back(draw_size());
+    if (act == Act::ring) {
+      const std::size_t members = process_group.members.size();
+      process_group.per_node = random_.below(members + 1);
+      if (process_group.per_node > 0 && members % process_group.per_node != 0) {
+        process_group.per_node = 1;
+      }
+      process_group.hop = random_.below(2 * members);
+    }
     return process_group;
   }
 
@@ -292,7 +301,7 @@ class ExchangeRun {
 
   runtime::ProcessGroup process_group_of(const ExchangeAct& act) const {
     const auto self = std::find(act.members.begin(), act.members.end(), device_);
-    return {act.members, static_cast<std::size_t>(self - act.members.begin())};
+    return {act.members, static_cast<std::size_t>(self - act.members.begin()), act.per_node};
   }
 
   Values reduced(const ExchangeAct& act, runtime::Reduction reduction) const {
@@ -336,9 +345,19 @@ class ExchangeRun {
     link_.queue_send(channel, act.message, bytes(from.first->second));
   }
 
+  /// The member that hands this one something, by its own account.
+  [[nodiscard]] static std::size_t sender(const ExchangeAct& act,
+                                          const runtime::ProcessGroup& process_group) {
+    std::vector<std::size_t> found;
+    for (std::size_t member = 0; member < act.members.size(); ++member) {
+      if (process_group.next(member, act.hop) == process_group.self) found.push_back(member);
+    }
+    SLIMPACK_ASSERT(found.size() == 1);
+    return found.front();
+  }
+
   void meet(const ExchangeAct& act, const runtime::ProcessGroup& process_group) {
     const auto tag = static_cast<std::int64_t>(act.process_group);
-    const std::size_t members = act.members.size();
     if (act.act == Act::await) {
       link_.await_sum(process_group, tag);
       const auto sum = sums_.find(act.process_group);
@@ -352,9 +371,10 @@ class ExchangeRun {
     Buffer own = memory_.write(member_values(act, process_group.self));
     switch (act.act) {
       case Act::ring: {
-        const Values before = member_values(act, (process_group.self + members - 1) % members);
+        // Nothing is taken for granted of the order but that each hop has one sender and one taker.
+        const Values before = member_values(act, sender(act, process_group));
         Buffer into = memory_.write(Values(before.size(), Element{-9}));
-        link_.ring(process_group, bytes(own), bytes(into));
+        link_.ring(process_group, act.hop, bytes(own), bytes(into));
         expect(into, before, "ring", act.process_group);
         memory_.free(std::move(into));
         break;

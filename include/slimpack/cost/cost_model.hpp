@@ -34,6 +34,9 @@ struct StageLoad {
   std::int64_t tensor_parallel = 1;  ///< devices that share the work of each layer
   Link tensor_link;                  ///< between tensor-parallel devices
   Link exchange_link;                ///< slowest link between the ranks of the pack's group
+  /// Hops of these ranks over `exchange_link` where their others are inside nodes
+  /// (`RingOrder::hops_between`); 0: all of them.
+  std::int64_t exchange_hops = 0;
   /// Link of the message that F sends, where other traffic of the unit has to share it; no rate: it
   /// has not.
   Link forward_message;

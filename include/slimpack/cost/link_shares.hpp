@@ -109,14 +109,14 @@ class LinkShares {
       const auto found = std::find(ranks.begin(), ranks.end(), dp);
       if (found == ranks.end() || sent_[group].empty()) continue;
       const Sent& sent = sent_[group][static_cast<std::size_t>(found - ranks.begin())];
-      const bool ring = ranks.size() > 1 && links_.ranks(ranks, pp) == link;
+      const std::int64_t exchanged = exchanged_over(link, ranks, pp, sent.exchanged);
       for (std::int32_t chunk = 0; chunk < plan_.parallel.chunks; ++chunk) {
         const std::int32_t line = virtual_stages.index(pp, chunk);
         const std::int64_t layers = chunk_layers(plan_, pp, chunk);
         use.time += time_[group * lines_ + static_cast<std::size_t>(line)];
         if (ahead && line + 1 < virtual_stages.size()) use.bytes += sent.forward * hidden;
         if (back && line > 0) use.bytes += sent.backward * hidden;
-        if (ring) use.bytes += sent.exchanged * layers;
+        use.bytes += exchanged * layers;
         if (tensor) use.bytes += sent.gathered * layers * hidden * (tp - 1);
         if (tensor && line == 0) use.bytes += (sent.forward + sent.backward) * hidden * (tp - 1);
       }
@@ -124,6 +124,18 @@ class LinkShares {
       if (head_on_all_ || pp + 1 == plan_.parallel.pp) use.time += sent.head;
     }
     return use;
+  }
+
+  /// The part of what a group exchanges that goes over a link.
+  [[nodiscard]] std::int64_t exchanged_over(const Link& link,
+                                            const std::vector<std::int32_t>& ranks, std::int32_t pp,
+                                            std::int64_t exchanged) const {
+    if (ranks.size() == 1 || exchanged == 0) return 0;
+    const std::int64_t far = links_.ring(ranks, pp).hops_between();
+    if (far == 0) return links_.ranks(ranks, pp) == link ? exchanged : 0;
+    const std::int64_t outside = exchanged * far / (static_cast<std::int64_t>(ranks.size()) - 1);
+    return (link == plan_.cluster.between ? outside : 0) +
+           (link == plan_.cluster.inside ? exchanged - outside : 0);
   }
 
   const Plan& plan_;

@@ -13,6 +13,7 @@
 #include "slimpack/core/error.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/ring_order.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 
 namespace slimpack {
@@ -87,6 +88,13 @@ class Links {
       collective.add(std::move(nodes));
     }
     return link(collective);
+  }
+  /// How data-parallel ranks of one stage hand on what they exchange. O(ranks x tp log ranks).
+  [[nodiscard]] RingOrder ring(const std::vector<std::int32_t>& group, std::int32_t pp) const {
+    return ring_order(static_cast<std::int64_t>(group.size()), tp_,
+                      [&](std::int64_t rank, std::int32_t tp) {
+                        return node(group[static_cast<std::size_t>(rank)], pp, tp);
+                      });
   }
   /// Between the tensor-parallel devices of (dp, pp). O(tp log tp).
   [[nodiscard]] const Link& tensor(std::int32_t dp, std::int32_t pp) const {

@@ -53,6 +53,22 @@ inline constexpr Picos kMostPicos = std::int64_t{1} << 58;
   return std::max(a, b) + (std::min(a, b) + steps - 1) / steps;
 }
 
+/// Attention beside the hops of a ring, and how much of either hides behind the other. Of `ranks` -
+/// 1 hops `far` take `outside` in all, the others `inside`. Hops of a kind and the attention beside
+/// them take as long as the longer of both; of what hides a `ranks`-th does not.
+struct RingTime {
+  Picos time = 0, hidden = 0;
+};
+[[nodiscard]] constexpr RingTime ring_time(Picos attention, Picos inside, Picos outside,
+                                           std::int64_t ranks, std::int64_t far) noexcept {
+  const Picos beside_inside = attention / ranks * (ranks - 1 - far);
+  const Picos beside_outside = attention - beside_inside;
+  const Picos hidden = std::min(beside_inside, inside) + std::min(beside_outside, outside);
+  return {std::max(beside_inside, inside) + std::max(beside_outside, outside) +
+              (hidden + ranks - 1) / ranks,
+          hidden};
+}
+
 /// `a` filled up to a multiple of `tile`; as it is where `tile` is 0.
 [[nodiscard]] constexpr std::int64_t filled(std::int64_t a, std::int64_t tile) noexcept {
   return tile > 0 ? (a + tile - 1) / tile * tile : a;

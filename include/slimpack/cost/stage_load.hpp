@@ -47,6 +47,7 @@ namespace slimpack {
     stage.tensor_link = slower(stage.tensor_link, links.tensor(dp, pp));
   }
   stage.exchange_link = links.ranks(group, pp);
+  stage.exchange_hops = links.ring(group, pp).hops_between();
   if (plan.cluster.small.shared_links && (group.size() > 1 || plan.parallel.tp > 1)) {
     const auto link = [&](Pass pass) {
       return slowest_message_link(plan, links, group, virtual_stage, pass).value_or(Link{});

@@ -8,11 +8,11 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/cost_model.hpp"
+#include "slimpack/cost/head_dim_rate.hpp"
 #include "slimpack/cost/picos.hpp"
 #include "slimpack/plan/cluster.hpp"
 #include "slimpack/plan/memory.hpp"
@@ -20,26 +20,6 @@
 #include "slimpack/plan/plan.hpp"
 
 namespace slimpack {
-
-/// The rates of attention at `head_dim` over those of the cluster, forward and backward:
-/// interpolated between the neighbours that are given, constant beyond them.
-[[nodiscard]] inline HeadDimRate rate_of_head_dim(const std::vector<HeadDimRate>& rates,
-                                                  std::int64_t head_dim) {
-  if (rates.empty()) return {head_dim, 1, 1};
-  if (head_dim <= rates.front().head_dim) return rates.front();
-  for (std::size_t i = 1; i < rates.size(); ++i) {
-    const HeadDimRate &low = rates[i - 1], &high = rates[i];
-    if (head_dim > high.head_dim) continue;
-    const auto span = static_cast<double>(high.head_dim - low.head_dim);
-    const auto part = static_cast<double>(head_dim - low.head_dim);
-    const auto between = [&](double a, double b) {
-      const double rise = (b - a) * part;
-      return a + rise / span;
-    };
-    return {head_dim, between(low.forward, high.forward), between(low.backward, high.backward)};
-  }
-  return rates.back();
-}
 
 /// Elements read and written per token and layer by kernels bound by memory (docs/costs.md).
 struct MovedElements {
@@ -213,8 +193,8 @@ class Terms {
   [[nodiscard]] static bool starts(const PackLoad& load) noexcept {
     return load.tokens.value > 0 || load.ranks > 1;
   }
-  /// Attention with the exchange of the group's ranks hidden behind it, ring step by ring step;
-  /// their link is `kept` from them so long.
+  /// Attention beside the exchange of the group's ranks, hop by hop; the link of those that leave a
+  /// node, or of all, is `kept` from them so long.
   [[nodiscard]] Picos in_cp_group(Picos attention, const PackLoad& load, const StageLoad& stage,
                                   bool back, Picos kept = 0) const noexcept;
   /// What compute loses to a collective that runs beside it for `time`.
@@ -472,15 +452,19 @@ inline Picos Terms::tensor_parallel(const PackLoad& load, const StageLoad& stage
 inline Picos Terms::in_cp_group(Picos attention, const PackLoad& load, const StageLoad& stage,
                                 bool back, Picos kept) const noexcept {
   if (load.ranks <= 1) return attention;
-  const std::int64_t bytes = exchange_bytes(load, back) * stage.layers;
-  const Picos traffic =
-      picos(bytes, picos_each(1, stage.exchange_link.bytes_per_s) / d(stage.tensor_parallel)) +
+  const double tp = d(stage.tensor_parallel);
+  const std::int64_t bytes = exchange_bytes(load, back) * stage.layers, hops = load.ranks - 1;
+  const std::int64_t far = stage.exchange_hops > 0 ? std::min(stage.exchange_hops, hops) : hops;
+  const Picos inside =
+      picos(bytes - bytes * far / hops, picos_each(1, cluster_.inside.bytes_per_s) / tp);
+  const Picos outside =
+      picos(bytes * far / hops, picos_each(1, stage.exchange_link.bytes_per_s) / tp) +
       (bytes > 0 ? kept : 0);
-  const std::int64_t rings =
-      (load.kv_received.value > 0 ? 1 : 0) + (load.q_received.value > 0 ? 1 : 0);
-  return overlapped(attention, traffic, load.ranks) +
-         taken_by_collective(std::min(attention, traffic)) +
-         latency(stage.exchange_link, rings * (load.ranks - 1) * stage.layers);
+  const RingTime both = ring_time(attention, inside, outside, load.ranks, far);
+  const std::int64_t rings = (load.kv_received.value > 0) + (load.q_received.value > 0);
+  return both.time + taken_by_collective(both.hidden) +
+         latency(stage.exchange_link, rings * far * stage.layers) +
+         latency(cluster_.inside, rings * (hops - far) * stage.layers);
 }
 
 template <class Own>

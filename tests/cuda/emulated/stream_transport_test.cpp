@@ -157,7 +157,7 @@ TEST_CASE("StreamTransport: what fails while bytes are moved ends every device w
     Rank rank;
     Link link(rendezvous, self, Failing(rank.streams));
     try {
-      link.ring({{0, 1, 2}, self}, memory[self], memory[self]);
+      link.ring({{0, 1, 2}, self}, 0, memory[self], memory[self]);
     } catch (const runtime::Aborted& error) {
       thrown[self] = std::string("aborted: ") + error.what();
     } catch (const std::exception& error) {

@@ -213,12 +213,13 @@ class LinkDevice {
             shard.between(keys ? Tokens{0} : segment.slice.begin, segment.slice.end);
         return some<std::byte>(static_cast<std::size_t>(rows.value * width));
       };
-      std::int64_t rank = call.shard.rank;
       const std::int64_t steps = keys && pass == Pass::forward ? ranks - 1 : ranks;
       for (std::int64_t step = 0; step < steps; ++step) {
-        const std::int64_t before = (rank + ranks - 1) % ranks;
-        link.ring(call.ring, part(rank), part(before));
-        rank = before;
+        const auto owner = [&](std::int64_t hops) {
+          return call.ring.order().owner(call.shard.rank, hops);
+        };
+        link.ring(call.ring, static_cast<std::size_t>(step), part(owner(step)),
+                  part(owner(step + 1)));
       }
     }
   }

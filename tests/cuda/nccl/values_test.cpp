@@ -199,13 +199,13 @@ class HostLink {
     link_.await_send(channel, message);
     wait();
   }
-  void ring(const runtime::ProcessGroup& process_group, std::span<const std::byte> from,
-            std::span<std::byte> into) {
+  void ring(const runtime::ProcessGroup& process_group, std::size_t hop,
+            std::span<const std::byte> from, std::span<std::byte> into) {
     if (process_group.members.size() == 1) {  // a copy on the device, where these spans are not
       std::copy(from.begin(), from.end(), into.begin());
       return;
     }
-    link_.ring(process_group, from, into);
+    link_.ring(process_group, hop, from, into);
     wait();
   }
   void broadcast(const runtime::ProcessGroup& process_group, std::size_t root,
@@ -367,7 +367,7 @@ TEST_CASE("NcclTransport: a ring of one is a copy on the device") {
         const cuda::DeviceBuffer<float> from(3), into(3);
         const std::vector<float> values{1, 2, 3};
         cuda::upload(from.span(), std::span(values), stream);
-        link.ring({{0}, 0}, std::as_bytes(std::span(from.span().data, 3)),
+        link.ring({{0}, 0}, 0, std::as_bytes(std::span(from.span().data, 3)),
                   std::as_writable_bytes(std::span(into.span().data, 3)));
         CHECK(cuda::download(into.span(), stream) == values);
       });

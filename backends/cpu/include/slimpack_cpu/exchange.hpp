@@ -129,8 +129,9 @@ class SliceAttention {
   [[nodiscard]] CpShard cp_shard_of(std::int64_t rank) const {
     return {rank, call_.shard.ranks, call_.shard.block};
   }
-  [[nodiscard]] std::int64_t before_me(std::int64_t rank) const {
-    return (rank + call_.shard.ranks - 1) % call_.shard.ranks;
+  /// The rank whose rows are here after so many hops.
+  [[nodiscard]] std::int64_t owner(std::int64_t hops) const {
+    return call_.ring.order().owner(call_.shard.rank, hops);
   }
 
   [[nodiscard]] AttentionShape shape(std::int64_t rows, Tokens first_row, std::int64_t keys,
@@ -287,16 +288,16 @@ class SliceAttention {
     return {current, incoming};
   }
 
-  /// Hands the buffer of `rank`'s rows on and takes that of the rank before it.
+  /// Hands the rows on that are here, and takes the next ones.
   template <runtime::Transport<Number> Link>
-  void hand_on(Out& current, Out& incoming, std::int64_t rank, Tokens begin, std::int64_t row,
+  void hand_on(Out& current, Out& incoming, std::int64_t hop, Tokens begin, std::int64_t row,
                Link& link) const {
     const auto part = [&](Out buffer, std::int64_t owner) {
       const Tokens rows = cp_shard_of(owner).between(begin, segment_.slice.end);
       return buffer.first(static_cast<std::size_t>(rows.value * row));
     };
-    link.ring(call_.ring, std::as_bytes(part(current, rank)),
-              std::as_writable_bytes(part(incoming, before_me(rank))));
+    link.ring(call_.ring, static_cast<std::size_t>(hop), std::as_bytes(part(current, owner(hop))),
+              std::as_writable_bytes(part(incoming, owner(hop + 1))));
     std::swap(current, incoming);
   }
 
@@ -305,12 +306,9 @@ class SliceAttention {
     const std::int64_t row = 2 * width_;
     auto [current, incoming] = travelling(workspace, Tokens{0}, row);
     load_own_keys(current);
-    std::int64_t rank = call_.shard.rank;
     for (std::int64_t step = 0; step < call_.shard.ranks; ++step) {
-      if (step > 0) {
-        hand_on(current, incoming, rank, Tokens{0}, row, link);
-        rank = before_me(rank);
-      }
+      if (step > 0) hand_on(current, incoming, step - 1, Tokens{0}, row, link);
+      const std::int64_t rank = owner(step);
       for_each_block(pieces, {}, [&, here = current](Tokens first_row, const QueryRun& queries) {
         for_each_travelling_key(here, rank, false, [&](Tokens first, const KeyRun& keys) {
           attend(first_row, queries, first, keys);
@@ -325,18 +323,18 @@ class SliceAttention {
     const std::int64_t row = 4 * width_;
     auto [current, incoming] = travelling(workspace, Tokens{0}, row);
     load_own_keys(current);
-    std::int64_t rank = call_.shard.rank;
+    const std::int64_t own_rank = call_.shard.rank;
     for (std::int64_t step = 0; step < call_.shard.ranks; ++step) {
+      const std::int64_t rank = owner(step);
       for_each_block(
           pieces, scratch, [&, here = current](Tokens first_row, const QueryRun& queries) {
             for_each_travelling_key(here, rank, true, [&](Tokens first, const KeyRun& keys) {
               attend_backward(first_row, queries, first, keys);
             });
           });
-      hand_on(current, incoming, rank, Tokens{0}, row, link);
-      rank = before_me(rank);
+      hand_on(current, incoming, step, Tokens{0}, row, link);
     }
-    for_each_travelling_key(current, rank, true, [&](Tokens first, const KeyRun& run) {
+    for_each_travelling_key(current, own_rank, true, [&](Tokens first, const KeyRun& run) {
       const KeyRun own = stored_gradients(call_.shard.before(first).value, run.keys);
       math_.add(own.dkey, run.dkey);
       math_.add(own.dvalue, run.dvalue);
@@ -397,23 +395,22 @@ class SliceAttention {
   template <runtime::Transport<Number> Link>
   void forward_queries(Pieces pieces, Workspace<Number>& workspace, Link& link) const {
     auto [current, incoming] = travelling(workspace, segment_.slice.begin, forward_row());
-    std::int64_t rank = call_.shard.rank;
+    const std::int64_t own_rank = call_.shard.rank;
     for (const PieceRows<Number>& rows : pieces) {
-      const QueryRun run = queries_at(current, rank, place(rows), rows.rows, false);
+      const QueryRun run = queries_at(current, own_rank, place(rows), rows.rows, false);
       std::ranges::copy(rows.query, run.query.begin());
       math_.attention_begin(run.attention, run.log_sum);
     }
     for (std::int64_t step = 0; step < call_.shard.ranks; ++step) {
       for_each_process_group(
-          current, rank, false,
+          current, owner(step), false,
           [&](Tokens first_row, const QueryRun& queries, Tokens first_key, const KeyRun& keys) {
             attend(first_row, queries, first_key, keys);
           });
-      hand_on(current, incoming, rank, segment_.slice.begin, forward_row(), link);
-      rank = before_me(rank);
+      hand_on(current, incoming, step, segment_.slice.begin, forward_row(), link);
     }
     for (const PieceRows<Number>& rows : pieces) {
-      const QueryRun run = queries_at(current, rank, place(rows), rows.rows, false);
+      const QueryRun run = queries_at(current, own_rank, place(rows), rows.rows, false);
       std::ranges::copy(run.attention, rows.attention.begin());
       std::ranges::copy(run.log_sum, rows.log_sum.begin());
     }
@@ -423,10 +420,10 @@ class SliceAttention {
   void backward_queries(Pieces pieces, Scratch scratch, Workspace<Number>& workspace,
                         Link& link) const {
     auto [current, incoming] = travelling(workspace, segment_.slice.begin, backward_row());
-    std::int64_t rank = call_.shard.rank;
+    const std::int64_t own_rank = call_.shard.rank;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const PieceRows<Number>& rows = pieces[i];
-      const QueryRun run = queries_at(current, rank, place(rows), rows.rows, true);
+      const QueryRun run = queries_at(current, own_rank, place(rows), rows.rows, true);
       std::ranges::copy(rows.query, run.query.begin());
       std::ranges::copy(scratch[i].dattention, run.dattention.begin());
       std::ranges::copy(rows.log_sum, run.log_sum.begin());
@@ -436,15 +433,14 @@ class SliceAttention {
     }
     for (std::int64_t step = 0; step < call_.shard.ranks; ++step) {
       for_each_process_group(
-          current, rank, true,
+          current, owner(step), true,
           [&](Tokens first_row, const QueryRun& queries, Tokens first_key, const KeyRun& keys) {
             attend_backward(first_row, queries, first_key, keys);
           });
-      hand_on(current, incoming, rank, segment_.slice.begin, backward_row(), link);
-      rank = before_me(rank);
+      hand_on(current, incoming, step, segment_.slice.begin, backward_row(), link);
     }
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      const QueryRun run = queries_at(current, rank, place(pieces[i]), pieces[i].rows, true);
+      const QueryRun run = queries_at(current, own_rank, place(pieces[i]), pieces[i].rows, true);
       std::ranges::copy(run.dquery, scratch[i].dquery.begin());
     }
   }

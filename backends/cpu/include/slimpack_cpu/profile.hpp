@@ -266,15 +266,15 @@ class ProfileRun {
             link.queue_sum(process_group, tag, values);
             link.await_sum(process_group, tag);
           }));
-      traffic_row(
-          ProfileKind::exchange, Bytes{bytes * (ranks - 1)},
-          together(
-              Bytes{bytes}, [](auto& link, const runtime::ProcessGroup& process_group,
-                               std::span<Number> values, std::span<Number> others, std::int64_t) {
-                for (std::size_t step = 1; step < process_group.members.size(); ++step) {
-                  link.ring(process_group, std::as_bytes(values), std::as_writable_bytes(others));
-                }
-              }));
+      traffic_row(ProfileKind::exchange, Bytes{bytes * (ranks - 1)},
+                  together(Bytes{bytes}, [](auto& link, const runtime::ProcessGroup& process_group,
+                                            std::span<Number> values, std::span<Number> others,
+                                            std::int64_t) {
+                    for (std::size_t step = 1; step < process_group.members.size(); ++step) {
+                      link.ring(process_group, step - 1, std::as_bytes(values),
+                                std::as_writable_bytes(others));
+                    }
+                  }));
       // A gather and a sum of as many whole rows, each with the rows put in another order.
       const double both = together(
           Bytes{bytes}, [](auto& link, const runtime::ProcessGroup& process_group,

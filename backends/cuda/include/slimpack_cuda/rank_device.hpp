@@ -71,7 +71,7 @@ concept RankLink =
     requires(Candidate& link, const runtime::ProcessGroup& process_group,
              std::span<const std::byte> from, std::span<std::byte> into, std::span<Bf16> values,
              const runtime::ShardLayout& shard_layout) {
-      link.begin_ring(process_group, from, into);
+      link.begin_ring(process_group, std::size_t{}, from, into);
       link.end_ring();
       link.all_gather(process_group, values, std::size_t{}, std::size_t{});
       link.begin_all_gather(process_group, values, std::size_t{}, std::size_t{});

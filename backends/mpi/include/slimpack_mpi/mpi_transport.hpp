@@ -141,17 +141,16 @@ class MpiTransport {
         });
   }
 
-  void ring(const runtime::ProcessGroup& process_group, std::span<const std::byte> from,
-            std::span<std::byte> into) {
+  void ring(const runtime::ProcessGroup& process_group, std::size_t hop,
+            std::span<const std::byte> from, std::span<std::byte> into) {
     const std::size_t members = process_group.members.size();
     if (members == 1) {
       std::copy(from.begin(), from.end(), into.begin());
       return;
     }
     run_collective(process_group, [&](Flight& flight, int tag) {
-      flight.receive(comm_, process_group.members[(process_group.self + members - 1) % members],
-                     tag, into);
-      flight.send(comm_, process_group.members[(process_group.self + 1) % members], tag, from);
+      flight.receive(comm_, process_group.members[process_group.before(hop)], tag, into);
+      flight.send(comm_, process_group.members[process_group.next(hop)], tag, from);
     });
   }
 

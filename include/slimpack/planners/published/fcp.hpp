@@ -75,6 +75,7 @@ class RingGroupTimes {
     own.kv_received = load.tokens - own.tokens;
     StageLoad stage = stage_;
     stage.exchange_link = ranks <= node_ ? cluster_.inside : cluster_.between;
+    if (ranks > node_ && ranks % node_ == 0 && node_ > 1) stage.exchange_hops = ranks / node_ - 1;
     PackLoad back = own;
     back.runs = 1;
     return std::visit(

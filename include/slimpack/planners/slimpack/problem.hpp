@@ -110,6 +110,7 @@ class SlimpackProblem {
     const Links links(plan);
     stage.tensor_link = links.tensor(group.front(), 0);
     stage.exchange_link = links.ranks(group, 0);
+    stage.exchange_hops = links.ring(group, 0).hops_between();
     return CostProbe(model_, stage, static_cast<std::int64_t>(group.size())).passes();
   }
 

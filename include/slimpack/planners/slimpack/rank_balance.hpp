@@ -29,7 +29,7 @@ struct RankBalance {
   double mean = 0;     ///< of all ranks, as the plan has them
   double fullest = 0;  ///< the rank with most
   /// What no assignment of these samples has less of on its fullest rank (`least_fullest_load`),
-  /// every group exchanging over links inside a node as far as a node has room for it.
+  /// every group lying on as few nodes as have room for it.
   double least = 0;
 };
 
@@ -52,13 +52,13 @@ class SamplePrices {
     }
   }
 
-  /// Time on each of so many ranks that exchange over this link, never below an even part of the
-  /// time on one rank; `even` is the least that it may be where rows divide evenly.
-  [[nodiscard]] std::int64_t time(std::size_t sample, std::int32_t ranks, bool near,
+  /// Time on each of so many ranks of whose hops so many go from node to node, never below an even
+  /// part of the time on one rank; `even` is the least that it may be where rows divide evenly.
+  [[nodiscard]] std::int64_t time(std::size_t sample, std::int32_t ranks, std::int64_t far,
                                   bool even) const {
-    const std::int64_t alone = price(sample, 1, true, true);
+    const std::int64_t alone = price(sample, 1, 0, true);
     if (ranks == 1) return alone;
-    return std::max((alone + ranks - 1) / ranks, price(sample, ranks, near, even));
+    return std::max((alone + ranks - 1) / ranks, price(sample, ranks, far, even));
   }
   /// Of a nanosecond: times are in sixteenths, so that none is lost.
   static constexpr std::int64_t kPerNano = 16;
@@ -66,14 +66,14 @@ class SamplePrices {
  private:
   static constexpr std::int64_t kNanosParts = kCostScale / kPerNano;
 
-  [[nodiscard]] std::int64_t price(std::size_t sample, std::int32_t ranks, bool near,
+  [[nodiscard]] std::int64_t price(std::size_t sample, std::int32_t ranks, std::int64_t far,
                                    bool even) const {
-    auto found = costs_.find({ranks, near});
+    auto found = costs_.find({ranks, far});
     if (found == costs_.end()) {
       StageLoad stage = stage_;
-      stage.exchange_link = near ? plan_.cluster.inside : plan_.cluster.between;
-      found =
-          costs_.emplace(std::pair(ranks, near), CostProbe(model_, stage, ranks).passes()).first;
+      stage.exchange_link = far == 0 ? plan_.cluster.inside : plan_.cluster.between;
+      stage.exchange_hops = far;
+      found = costs_.emplace(std::pair(ranks, far), CostProbe(model_, stage, ranks).passes()).first;
     }
     const Tokens length = plan_.samples[sample];
     const PassCosts& costs = found->second;
@@ -91,7 +91,7 @@ class SamplePrices {
   AnyModel model_;
   StageLoad stage_;
   std::vector<Recompute> modes_;  // by sample
-  mutable std::map<std::pair<std::int32_t, bool>, PassCosts> costs_;
+  mutable std::map<std::pair<std::int32_t, std::int64_t>, PassCosts> costs_;
 };
 
 }  // namespace detail
@@ -100,29 +100,31 @@ class SamplePrices {
 [[nodiscard]] inline RankBalance rank_balance(const Plan& plan) {
   const detail::SamplePrices prices(plan);
   const Links links(plan);
-  std::vector<bool> near;  // by group
+  std::vector<std::int64_t> far;  // by group
   for (const auto& group : plan.groups) {
-    near.push_back(links.ranks(group, 0) == plan.cluster.inside);
+    const std::int64_t between = links.ring(group, 0).hops_between();
+    const bool near = links.ranks(group, 0) == plan.cluster.inside;
+    far.push_back(near || between > 0 ? between : static_cast<std::int64_t>(group.size()) - 1);
   }
   const auto scaled = [](double load) { return load / detail::SamplePrices::kPerNano; };
   std::vector<std::int64_t> load(static_cast<std::size_t>(plan.parallel.dp));
   for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
     const std::size_t group = index(plan.sample_group[sample]);
     const auto ranks = static_cast<std::int32_t>(plan.groups[group].size());
-    const std::int64_t each = prices.time(sample, ranks, near[group], false);
+    const std::int64_t each = prices.time(sample, ranks, far[group], false);
     for (const std::int32_t rank : plan.groups[group]) {
       load[static_cast<std::size_t>(rank)] += each;
     }
   }
   std::vector<std::int64_t> times;
   for (std::size_t sample = 0; sample < plan.samples.size(); ++sample) {
-    times.push_back(prices.time(sample, 1, true, true));
+    times.push_back(prices.time(sample, 1, 0, true));
   }
   const std::int64_t node = std::max<std::int64_t>(
       1, plan.cluster.devices_per_node / std::max<std::int64_t>(1, plan.parallel.tp));
   const std::int64_t least = schedule::least_fullest_load(
       times, plan.parallel.dp, plan.parallel.dp, [&](std::size_t sample, std::int32_t ranks) {
-        return prices.time(sample, ranks, ranks <= node, true);
+        return prices.time(sample, ranks, (ranks - 1) / node, true);
       });
   const auto sum = std::accumulate(load.begin(), load.end(), 0.0);
   const auto fullest = static_cast<double>(*std::max_element(load.begin(), load.end()));

@@ -40,9 +40,10 @@ class AnyTransport {
   [[nodiscard]] virtual bool send_ended(const Channel& channel, std::size_t message) = 0;
   /// Waits until a send has ended.
   virtual void await_send(const Channel& channel, std::size_t message) = 0;
-  /// Gives `from` to the next rank of the group and takes `into` from the one before.
-  virtual void ring(const ProcessGroup& process_group, std::span<const std::byte> from,
-                    std::span<std::byte> into) = 0;
+  /// Gives `from` to the next rank of the group and takes `into` from the one before, with one hop
+  /// of the ring.
+  virtual void ring(const ProcessGroup& process_group, std::size_t hop,
+                    std::span<const std::byte> from, std::span<std::byte> into) = 0;
   /// Gives the values of rank `root` of the group to all of its ranks.
   virtual void broadcast(const ProcessGroup& process_group, std::size_t root,
                          std::span<float> values) = 0;
@@ -111,9 +112,9 @@ class ErasedTransport final : public AnyTransport {
   void await_send(const Channel& channel, std::size_t message) override {
     link_.await_send(channel, message);
   }
-  void ring(const ProcessGroup& process_group, std::span<const std::byte> from,
+  void ring(const ProcessGroup& process_group, std::size_t hop, std::span<const std::byte> from,
             std::span<std::byte> into) override {
-    link_.ring(process_group, from, into);
+    link_.ring(process_group, hop, from, into);
   }
   void broadcast(const ProcessGroup& process_group, std::size_t root,
                  std::span<float> values) override {

@@ -106,7 +106,7 @@ struct PackCall {
   std::int32_t virtual_stage = 0;         ///< in `Plan::stages`
   Recompute recompute = Recompute::none;  ///< B: what was kept
   CpShard shard;                          ///< which tokens of the group's samples are the rank's
-  ProcessGroup ring;                      ///< the ranks of the group on this stage
+  ProcessGroup ring;                      ///< the ranks of the group on this stage, in its order
   Tokens rows;                            ///< tokens of the pack that the rank owns; can be 0
   std::vector<BlockMemory> blocks;        ///< all that the pieces of the segments lie in
   std::vector<SegmentMemory> segments;    ///< one a slice of the pack, in the pack's order
@@ -134,6 +134,10 @@ struct PackCall {
   call.releases = work.releases;
   call.shard = cp_shard_of(plan, pack.group, work.rank);
   call.ring = process_groups.of_ranks(plan.groups[index(pack.group)], work.rank);
+  const RingOrder& order =
+      program.rings[index(pack.group) * static_cast<std::size_t>(plan.parallel.pp) +
+                    static_cast<std::size_t>(process_groups.pp)];
+  if (order.nodes() > 1) call.ring.per_node = static_cast<std::size_t>(order.per_node);
   call.own = {process_groups.tp, plan.parallel.tp};
   call.tensor = process_groups.tensor();
   call.rows = program.packs[index(work.unit.pack)][work.rank].rows;

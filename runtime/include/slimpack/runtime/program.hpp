@@ -19,6 +19,7 @@
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/names.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/ring_order.hpp"
 #include "slimpack/plan/structure.hpp"
 #include "slimpack/plan/tensor_rows.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
@@ -133,6 +134,7 @@ struct Program {
   std::vector<std::vector<PackWork>> packs;  ///< by pack, then rank of its group
   std::vector<ChannelWork> channels;         ///< in the order of the first units that send on them
   std::vector<DeviceProgram> devices;        ///< as in `Plan::schedule`
+  std::vector<RingOrder> rings;              ///< by group, then stage
 
   /// How many devices run the program: a position below is (dp, pp), then tp.
   [[nodiscard]] std::size_t device_count() const noexcept {
@@ -441,6 +443,7 @@ inline Program make_program(const Plan& plan) {
     }
     program.devices.push_back(std::move(device));
   }
+  program.rings = ring_orders(plan);
   detail::check_process_groups(plan);
   detail::add_messages(plan, program);
   return program;

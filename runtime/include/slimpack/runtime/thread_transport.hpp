@@ -104,28 +104,28 @@ class BasicThreadTransport {
     mover_.follow(moved(state, message));
   }
 
-  /// Hands `from` to the next member and fills `into` from the previous one. The last member to
-  /// come moves the bytes of all.
-  void ring(const ProcessGroup& process_group, std::span<const std::byte> from,
+  /// Hands `from` to the next member and fills `into` from the one before, with a hop of the
+  /// process group's ring. The last member to come moves the bytes of all.
+  void ring(const ProcessGroup& process_group, std::size_t hop, std::span<const std::byte> from,
             std::span<std::byte> into) {
-    begin_ring(process_group, from, into);
+    begin_ring(process_group, hop, from, into);
     end_ring();
   }
   /// The beginning of `ring`, and what makes the bytes be there: between both nobody writes to
   /// `from` or touches `into`, and no other ring begins.
-  void begin_ring(const ProcessGroup& process_group, std::span<const std::byte> from,
-                  std::span<std::byte> into) {
-    const auto check = [](Contributions all) {
+  void begin_ring(const ProcessGroup& process_group, std::size_t hop,
+                  std::span<const std::byte> from, std::span<std::byte> into) {
+    const auto check = [&](Contributions all) {
       for (std::size_t member = 0; member < all.size(); ++member) {
-        const auto& next = all[(member + 1) % all.size()];
+        const auto& next = all[process_group.next(member, hop)];
         require(all[member].from.size() == next.into.size(),
                 "transport: ring members must agree on bytes",
                 static_cast<std::int64_t>(next.into.size()));
       }
     };
-    ringed_ = meet(process_group, {from, into}, check, [this](Lane lane, Contributions all) {
+    ringed_ = meet(process_group, {from, into}, check, [&](Lane lane, Contributions all) {
       for (std::size_t member = 0; member < all.size(); ++member) {
-        mover_.copy(lane, all[member].from, all[(member + 1) % all.size()].into);
+        mover_.copy(lane, all[member].from, all[process_group.next(member, hop)].into);
       }
     });
   }

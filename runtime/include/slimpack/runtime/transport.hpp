@@ -15,6 +15,7 @@
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/plan/ring_order.hpp"
 
 namespace slimpack::runtime {
 
@@ -46,6 +47,26 @@ struct Channel {
 struct ProcessGroup {
   std::vector<std::size_t> members;  ///< numbers of devices (`device_number`)
   std::size_t self = 0;              ///< position in `members`
+  /// Where rings go node by node: members of a node, one after the other; 0: one ring.
+  std::size_t per_node = 0;
+
+  /// The order in which rings go.
+  [[nodiscard]] RingOrder order() const noexcept {
+    const auto all = static_cast<std::int64_t>(members.size());
+    return {all, per_node == 0 ? all : static_cast<std::int64_t>(per_node)};
+  }
+  /// The position of the member that takes what this one hands on with a hop of a ring.
+  [[nodiscard]] std::size_t next(std::size_t hop) const noexcept { return next(self, hop); }
+  /// The same of any position.
+  [[nodiscard]] std::size_t next(std::size_t position, std::size_t hop) const noexcept {
+    return static_cast<std::size_t>(
+        order().next(static_cast<std::int64_t>(position), static_cast<std::int64_t>(hop)));
+  }
+  /// The position of the member that hands this one something with a hop of a ring.
+  [[nodiscard]] std::size_t before(std::size_t hop) const noexcept {
+    return static_cast<std::size_t>(
+        order().before(static_cast<std::int64_t>(self), static_cast<std::int64_t>(hop)));
+  }
 };
 
 /// How values of several members become one.
@@ -72,8 +93,9 @@ class Aborted : public std::runtime_error {
 ///   and unwritten from posting to the end. At most `max_in_flight` sends of a channel are
 ///   unfinished, and at most `max_in_flight` receives are posted and not yet awaited.
 /// - Collectives: all members of a process group call the same ones in the same relative order; a
-///   call returns when its result is there. `ring` hands `from` to the next member and fills `into`
-///   from the previous one. Reductions combine in the order of members, so that all get equal bits.
+///   call returns when its result is there. `ring` is one hop, counted from 0, of the ring that the
+///   process group's `order` describes: it hands `from` to the next member and fills `into` from
+///   the one before. Reductions combine in the order of members, so that all get equal bits.
 ///   `all_gather` makes whole what each member holds of [first, last); `reduce_scatter` leaves the
 ///   sum of all members in the [first, last) of each and anything elsewhere.
 /// - `queue_sum` never blocks, in whatever order members call it: a sum is known by its members
@@ -91,7 +113,7 @@ concept Transport = requires(Candidate& link, const Channel& channel, std::size_
   link.queue_send(channel, message, from);
   { link.send_ended(channel, message) } -> std::same_as<bool>;
   link.await_send(channel, message);
-  link.ring(process_group, from, into);
+  link.ring(process_group, message, from, into);
   link.broadcast(process_group, position, values);
   link.all_reduce(process_group, values, Reduction::sum);
   link.all_gather(process_group, values, position, position);

@@ -201,15 +201,15 @@ class NcclTransport {
     }
   }
 
-  void ring(const runtime::ProcessGroup& process_group, std::span<const std::byte> from,
-            std::span<std::byte> into) {
-    begin_ring(process_group, from, into);
+  void ring(const runtime::ProcessGroup& process_group, std::size_t hop,
+            std::span<const std::byte> from, std::span<std::byte> into) {
+    begin_ring(process_group, hop, from, into);
     end_ring();
   }
   /// The beginning of `ring`, behind what the compute stream has done so far. Until end_ring nobody
   /// writes to `from` or touches `into`.
-  void begin_ring(const runtime::ProcessGroup& process_group, std::span<const std::byte> from,
-                  std::span<std::byte> into) {
+  void begin_ring(const runtime::ProcessGroup& process_group, std::size_t hop,
+                  std::span<const std::byte> from, std::span<std::byte> into) {
     const std::size_t members = process_group.members.size();
     if (members == 1) {
       if (!into.empty()) copy_on_device(into.data(), from.data(), into.size(), compute_);
@@ -222,12 +222,10 @@ class NcclTransport {
       communicators_.issue(member, [&](NcclApi& api) {
         api.group_begin();
         if (!from.empty()) {
-          api.send(member.comm, from.data(), from.size(), (process_group.self + 1) % members,
-                   stream);
+          api.send(member.comm, from.data(), from.size(), process_group.next(hop), stream);
         }
         if (!into.empty()) {
-          api.receive(member.comm, into.data(), into.size(),
-                      (process_group.self + members - 1) % members, stream);
+          api.receive(member.comm, into.data(), into.size(), process_group.before(hop), stream);
         }
         api.group_end();
       });

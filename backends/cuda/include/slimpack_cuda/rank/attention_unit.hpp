@@ -170,8 +170,9 @@ class RankAttention {
   [[nodiscard]] CpShard cp_shard_of(std::int64_t rank) const {
     return {rank, places_.call.shard.ranks, places_.call.shard.block};
   }
-  [[nodiscard]] std::int64_t before_me(std::int64_t rank) const {
-    return (rank + places_.call.shard.ranks - 1) % places_.call.shard.ranks;
+  /// The rank whose rows are here after so many hops.
+  [[nodiscard]] std::int64_t owner(std::int64_t hops) const {
+    return places_.call.ring.order().owner(places_.call.shard.rank, hops);
   }
   [[nodiscard]] const BlockRows& block_of(const runtime::PieceMemory& piece,
                                           std::int64_t layer) const {
@@ -200,24 +201,24 @@ class RankAttention {
     buffers.align();
     return {current, buffers.take_bytes(most.value * row)};
   }
-  /// Begins to hand bytes [first, last) of each token of `rank` on, and to take those of the rank
-  /// before it; matrices of a token lie apart, each of all tokens.
+  /// Begins to hand bytes [first, last) of each token that is here on, with a hop of the ring, and
+  /// to take those that come next; matrices of a token lie apart, each of all tokens.
   template <class Link>
   void begin_to_hand(const Travelling& buffers, const runtime::SegmentMemory& segment,
-                     std::int64_t rank, Tokens begin, std::int64_t first, std::int64_t last,
+                     std::int64_t hop, Tokens begin, std::int64_t first, std::int64_t last,
                      Link& link) const {
-    const auto part = [&](std::span<std::byte> buffer, std::int64_t owner) {
-      const std::int64_t rows = cp_shard_of(owner).between(begin, segment.slice.end).value;
+    const auto part = [&](std::span<std::byte> buffer, std::int64_t rank) {
+      const std::int64_t rows = cp_shard_of(rank).between(begin, segment.slice.end).value;
       return buffer.subspan(static_cast<std::size_t>(rows * first),
                             static_cast<std::size_t>(rows * (last - first)));
     };
-    link.begin_ring(places_.call.ring, part(buffers.current, rank),
-                    part(buffers.incoming, before_me(rank)));
+    link.begin_ring(places_.call.ring, static_cast<std::size_t>(hop),
+                    part(buffers.current, owner(hop)), part(buffers.incoming, owner(hop + 1)));
   }
-  /// What has come is what is worked on from here on.
-  void take_over(Travelling& buffers, std::int64_t& rank) const {
+  /// What has come with a hop is what is worked on from here on.
+  void take_over(Travelling& buffers, std::int64_t& rank, std::int64_t hop) const {
     std::swap(buffers.current, buffers.incoming);
-    rank = before_me(rank);
+    rank = owner(hop + 1);
   }
   [[nodiscard]] bool comes_home(std::int64_t step) const {
     return step + 1 == places_.call.shard.ranks;
@@ -257,7 +258,7 @@ class RankAttention {
     load_keys(keys_of(buffers.current, segment, rank, false), i, layer);
     for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
       // The next keys come while these are attended to.
-      if (!comes_home(step)) begin_to_hand(buffers, segment, rank, Tokens{0}, 0, row, link);
+      if (!comes_home(step)) begin_to_hand(buffers, segment, step, Tokens{0}, 0, row, link);
       const Keys keys = keys_of(buffers.current, segment, rank, false);
       const bool first = step == 0;
       attention_forward(first ? queries() : partial_, first ? log_sums() : partial_log_sum_,
@@ -274,7 +275,7 @@ class RankAttention {
       }
       if (comes_home(step)) break;
       link.end_ring();
-      take_over(buffers, rank);
+      take_over(buffers, rank, step);
     }
   }
 
@@ -294,7 +295,7 @@ class RankAttention {
     }
     for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
       // Keys and values go ahead of their gradients; nobody needs them when those come home.
-      if (!comes_home(step)) begin_to_hand(buffers, segment, rank, Tokens{0}, 0, fixed, link);
+      if (!comes_home(step)) begin_to_hand(buffers, segment, step, Tokens{0}, 0, fixed, link);
       keys = keys_of(buffers.current, segment, rank, true);
       attention_backward_partial(
           rows.dquery_sum, keys.dkey, keys.dvalue, queries(), keys.key, keys.value, log_sums(),
@@ -302,9 +303,9 @@ class RankAttention {
           tables_.ring[i].backward[static_cast<std::size_t>(step)].work(ring_, layer),
           places_.shape, path_, turns_for(rows, rows.dquery_sum), stream_);
       if (!comes_home(step)) link.end_ring();
-      begin_to_hand(buffers, segment, rank, Tokens{0}, fixed, row, link);
+      begin_to_hand(buffers, segment, step, Tokens{0}, fixed, row, link);
       link.end_ring();
-      take_over(buffers, rank);
+      take_over(buffers, rank, step);
     }
     keys = keys_of(buffers.current, segment, rank, true);
     const OwnKeys own = own_keys(segment.kept, layer);
@@ -371,9 +372,9 @@ class RankAttention {
         attention_merge(current.attention, current.log_sum, made.attention, made.log_sum,
                         current.log_sum.size / heads_, places_.shape, stream_);
       }
-      begin_to_hand(buffers, segment, rank, segment.slice.begin, 0, row, link);
+      begin_to_hand(buffers, segment, step, segment.slice.begin, 0, row, link);
       link.end_ring();
-      take_over(buffers, rank);
+      take_over(buffers, rank, step);
     }
     own = queries_of(buffers.current, segment, rank, false);
     for (const runtime::PieceMemory& piece : segment.pieces) {
@@ -409,7 +410,7 @@ class RankAttention {
     for (std::int64_t step = 0; step < places_.call.shard.ranks; ++step) {
       const Queries current = queries_of(buffers.current, segment, rank, true);
       if (!comes_home(step)) {
-        begin_to_hand(buffers, segment, rank, segment.slice.begin, sums, row, link);
+        begin_to_hand(buffers, segment, step, segment.slice.begin, sums, row, link);
       }
       attention_backward_partial(
           current.dquery, keys.dkey, keys.dvalue, current.query, keys.key, keys.value,
@@ -417,9 +418,9 @@ class RankAttention {
           tables_.ring[i].backward[static_cast<std::size_t>(step)].work(ring_, layer),
           places_.shape, path_, turns_for(rows, current.dquery), stream_);
       if (!comes_home(step)) link.end_ring();
-      begin_to_hand(buffers, segment, rank, segment.slice.begin, 0, sums, link);
+      begin_to_hand(buffers, segment, step, segment.slice.begin, 0, sums, link);
       link.end_ring();
-      take_over(buffers, rank);
+      take_over(buffers, rank, step);
     }
     own = queries_of(buffers.current, segment, rank, true);
     for (const runtime::PieceMemory& piece : segment.pieces) {

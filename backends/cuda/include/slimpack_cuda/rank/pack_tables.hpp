@@ -278,7 +278,7 @@ struct RingPart {
     part.own_keys = tables.add(rows);
   }
   for (std::int64_t step = 0; step < shard.ranks; ++step) {
-    const CpShard owner{(shard.rank + shard.ranks - step) % shard.ranks, shard.ranks, shard.block};
+    const CpShard owner{places.call.ring.order().owner(shard.rank, step), shard.ranks, shard.block};
     if (segment.exchange == RingMode::pass_q) {
       AttentionPart queries = travelling_queries(tables, places, i, owner);
       if (forward) part.forward.push_back(queries);
