@@ -46,6 +46,7 @@ std::vector<Plan> plans_of_all_ranks(std::size_t count) {
     if (ranks % (*options.dp * *options.tp) != 0) continue;
     options.pp = ranks / (*options.dp * *options.tp);
     if (*options.tp > 1) options.version = 2;
+    if (*options.dp == 4 && random.chance(1, 2)) options = test::on_nodes(4, 1);
     plans.push_back(test::random_plan(seed, options));
   }
   return plans;

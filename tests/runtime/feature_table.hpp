@@ -2,16 +2,13 @@
 // Counts executed plans by feature, with the largest difference from the oracle of each.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <map>
 #include <string>
-#include <vector>
 
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/plan.hpp"
-#include "slimpack/plan/ring_order.hpp"
 #include "slimpack_cpu/check_plan.hpp"
 #include "support/random_plan.hpp"
 
@@ -28,10 +25,7 @@ class FeatureTable {
     count("all", 1);
     count("merged, kv exchange", found.merged_kv);
     count("merged, q exchange", found.merged_q);
-    const std::vector<RingOrder> rings = ring_orders(plan);
-    const bool node_by_node = std::any_of(
-        rings.begin(), rings.end(), [](const RingOrder& ring) { return ring.hops_between() > 0; });
-    count("rings node by node", node_by_node ? 1 : 0);
+    count("rings node by node", rings_node_by_node(plan) ? 1 : 0);
     count("ranks in several groups", found.shared_ranks);
     count("chunks", found.chunks);
     count("chunks on one stage", found.chunks != 0 && plan.parallel.pp == 1 ? 1 : 0);

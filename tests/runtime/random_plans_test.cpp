@@ -55,12 +55,16 @@ TEST_CASE("execution: random plans give the loss, gradients and weights of the u
     if (seed >= 460) options.recompute = static_cast<Recompute>(seed % kRecomputeModes);
     check(seed, options);
   }
+  for (std::uint64_t seed = 480; seed < 640; ++seed) {
+    check(seed, test::on_nodes(seed % 2 == 0 ? 4 : 6, seed % 4 < 2 ? 1 : 2));
+  }
   table.print();
   for (const char* name : {"keys made again",
                            "key gradients not kept",
                            "version 1",
                            "merged, kv exchange",
                            "merged, q exchange",
+                           "rings node by node",
                            "ranks in several groups",
                            "chunks",
                            "chunks on one stage",

@@ -18,6 +18,7 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/plan/ring_order.hpp"
 
 namespace slimpack::test {
 
@@ -35,6 +36,7 @@ struct RandomPlanOptions {
   std::int64_t bytes_per_element = 8, gradient_bytes = 8;
   Bytes capacity{1'000'000'000'000'000};
   std::optional<std::int32_t> dp, pp, tp, chunks, max_in_flight;
+  std::optional<std::int64_t> devices_per_node;
   std::optional<LmHead> head;
   std::optional<bool> tied;
   std::optional<bool> cp_groups;        ///< true forces dp >= 2 and a group of several ranks in use
@@ -45,6 +47,26 @@ struct RandomPlanOptions {
   bool weights = false;                 ///< version 2 plans may leave gradients of weights to W
   std::optional<std::int32_t> version;  ///< of the rules; else 1 for one seed in four
 };
+
+/// Groups of up to `dp` ranks, of which each node has room for two.
+[[nodiscard]] inline RandomPlanOptions on_nodes(std::int32_t dp, std::int32_t pp,
+                                                std::int32_t tp = 1) {
+  RandomPlanOptions options;
+  options.dp = dp;
+  options.max_merge = dp;
+  options.pp = pp;
+  options.tp = tp;
+  options.devices_per_node = std::int64_t{2} * pp * tp;
+  options.cp_groups = true;
+  return options;
+}
+
+/// Whether a group's ring goes node by node.
+[[nodiscard]] inline bool rings_node_by_node(const Plan& plan) {
+  const std::vector<RingOrder> rings = ring_orders(plan);
+  return std::any_of(rings.begin(), rings.end(),
+                     [](const RingOrder& ring) { return ring.hops_between() > 0; });
+}
 
 /// The usual options, for plans that may have units W.
 [[nodiscard]] inline RandomPlanOptions may_have_weights(bool weights = true) {
@@ -523,6 +545,7 @@ inline void random_cluster(Random& random, Plan& plan, const RandomPlanOptions& 
   Cluster& cluster = plan.cluster;
   cluster.name = "random";
   cluster.devices_per_node = random.between(2, 8);
+  if (options.devices_per_node) cluster.devices_per_node = *options.devices_per_node;
   cluster.memory = options.capacity;
   cluster.peak_flops = 1e10;
   cluster.matrix_flops = 5e9 * (0.5 + random.unit());

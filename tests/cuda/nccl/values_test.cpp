@@ -284,6 +284,7 @@ Plan plan_of(std::uint64_t seed, bool cp_groups) {
   options.max_dp = 3;
   options.max_pp = 3;
   options.max_tokens = 40;
+  if (cp_groups && seed % 2 == 0) options = test::on_nodes(4, 1);
   if (cp_groups) options.cp_groups = true;
   options.weights = seed % 2 == 1;
   return test::random_plan(seed, options);
@@ -375,10 +376,11 @@ TEST_CASE("NcclTransport: a ring of one is a copy on the device") {
 }
 
 TEST_CASE("NcclTransport: whole steps have the bits of those between threads") {
-  std::size_t cp_groups = 0;
-  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  std::size_t cp_groups = 0, node_by_node = 0;
+  for (std::uint64_t seed = 0; seed < 48; ++seed) {
     CAPTURE(seed);
     const Plan plan = plan_of(seed, seed % 3 == 0);
+    node_by_node += test::rings_node_by_node(plan) ? 1 : 0;
     for (const auto& group : plan.groups) cp_groups += group.size() > 1 ? 1 : 0;
     const runtime::Program program = runtime::make_program(plan);
     const runtime::MemoryObserver observer;
@@ -418,6 +420,7 @@ TEST_CASE("NcclTransport: whole steps have the bits of those between threads") {
     }
   }
   CHECK(cp_groups > 4);
+  CHECK(node_by_node > 0);
 }
 
 TEST_CASE(

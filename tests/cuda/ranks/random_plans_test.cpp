@@ -120,6 +120,22 @@ TEST_CASE("ranks: context-parallel groups, both exchanges, every recompute mode"
   worst.print();
 }
 
+TEST_CASE("ranks: rings that go node by node, both exchanges") {
+  Worst worst;
+  std::int64_t plans = 0;
+  for (std::uint64_t seed = 400; plans < 6; ++seed) {
+    test::RandomPlanOptions options = test::on_nodes(4, 1);
+    options.max_tokens = 40;
+    options.max_samples = 3;
+    options.max_chunks = 2;
+    options.exchange = seed % 2 == 0 ? RingMode::pass_kv : RingMode::pass_q;
+    if (!test::rings_node_by_node(test::rank_plan(seed, options))) continue;
+    check(seed, options, worst);
+    ++plans;
+  }
+  worst.print();
+}
+
 TEST_CASE("ranks: samples that are not cut, every recompute mode, alone and in groups") {
   Worst worst;
   std::int64_t again = 0, unsummed = 0;
