@@ -53,12 +53,13 @@ inline constexpr Picos kMostPicos = std::int64_t{1} << 58;
   return std::max(a, b) + (std::min(a, b) + steps - 1) / steps;
 }
 
-/// Attention beside the hops of a ring, and how much of either hides behind the other. Of `ranks` -
-/// 1 hops `far` take `outside` in all, the others `inside`. Hops of a kind and the attention beside
-/// them take as long as the longer of both; of what hides a `ranks`-th does not.
+/// Attention beside the hops of a ring.
 struct RingTime {
-  Picos time = 0, hidden = 0;
+  Picos time = 0;    ///< that both take
+  Picos hidden = 0;  ///< of the shorter of both, which the longer hides
 };
+/// Of `ranks` - 1 hops `far` take `outside` in all, the others `inside`. Hops of a kind and the
+/// attention beside them take as long as the longer of both; of what hides a `ranks`-th does not.
 [[nodiscard]] constexpr RingTime ring_time(Picos attention, Picos inside, Picos outside,
                                            std::int64_t ranks, std::int64_t far) noexcept {
   const Picos beside_inside = attention / ranks * (ranks - 1 - far);

@@ -31,6 +31,7 @@ struct RingOrder {
   [[nodiscard]] static constexpr RingOrder one(std::int64_t ranks) noexcept {
     return {ranks, ranks};
   }
+  /// How many nodes the group lies on; 1: one ring.
   [[nodiscard]] constexpr std::int64_t nodes() const noexcept { return ranks / per_node; }
   /// Of the first `ranks` - 1 hops, those from node to node where others stay inside one; 0: all
   /// are alike.
@@ -38,12 +39,15 @@ struct RingOrder {
     return per_node > 1 ? nodes() - 1 : 0;
   }
 
+  /// Who takes what `rank` hands on with a hop.
   [[nodiscard]] constexpr std::int64_t next(std::int64_t rank, std::int64_t hop) const noexcept {
     return at(rank / per_node + (leaves(hop) ? 1 : 0), rank % per_node + 1);
   }
+  /// Who hands something to `rank` with a hop.
   [[nodiscard]] constexpr std::int64_t before(std::int64_t rank, std::int64_t hop) const noexcept {
     return at(rank / per_node - (leaves(hop) ? 1 : 0), rank % per_node - 1);
   }
+  /// Who brought what `rank` holds after so many hops.
   [[nodiscard]] constexpr std::int64_t owner(std::int64_t rank, std::int64_t hops) const noexcept {
     return at(rank / per_node - hops / per_node, rank % per_node - hops % per_node);
   }
