@@ -19,7 +19,10 @@ import shlex
 import sys
 
 sys.path.append("/usr/lib/python3/dist-packages")  # where Debian's python3-clang-14 is, for any python3
-import clang.cindex  # noqa: E402
+try:
+    import clang.cindex
+except ImportError:
+    raise SystemExit("check_headers.py: libclang's Python module is not there; on Debian install python3-clang-14") from None
 
 SET = "_verify_interface_header_sets"
 # Parsed at once with a preamble, in which alone bodies are passed over: values of CXTranslationUnit_Flags.
@@ -41,15 +44,19 @@ def parse_arguments(command):
 
 def headers(folder):
     """Each header with the arguments to read it with."""
-    for entry in json.loads((folder / "compile_commands.json").read_text(encoding="utf-8")):
+    path = folder / "compile_commands.json"
+    if not path.is_file():
+        raise SystemExit(f"{path}: no such file; configure with -DCMAKE_EXPORT_COMPILE_COMMANDS=ON")
+    for entry in json.loads(path.read_text(encoding="utf-8")):
         at = entry["file"].find(SET + "/")
         if at < 0:
             continue
         name = entry["file"][at + len(SET) + 1 : -len(".cxx")]
         arguments = parse_arguments(shlex.split(entry["command"]))
-        found = [path for path in (os.path.join(one[2:], name) for one in arguments if one.startswith("-I")) if os.path.isfile(path)]
+        places = (os.path.join(one[2:], name) for one in arguments if one.startswith("-I"))
+        found = [place for place in places if os.path.isfile(place)]
         if not found:
-            raise SystemExit(f"{folder / 'compile_commands.json'}: {name} is in none of its folders of headers")
+            raise SystemExit(f"{path}: {name} is in none of its folders of headers")
         yield found[0], entry["file"], arguments
 
 

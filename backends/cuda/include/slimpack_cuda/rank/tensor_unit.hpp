@@ -70,10 +70,9 @@ class TensorUnit {
   /// those that bring(i, place) copies to `place`. Rows of i + 1 travel beside what use(i) queues,
   /// so bring(i + 1) comes before use(i) and reads nothing that this makes. The rows are there for
   /// what `use` queues.
-  template <class GroupOf, class Bring, class Use>
-    requires std::invocable<GroupOf&, std::size_t> &&
-             std::invocable<Bring&, std::size_t, DeviceSpan<Bf16>> &&
-             std::invocable<Use&, std::size_t, DeviceSpan<const Bf16>>
+  template <std::invocable<std::size_t> GroupOf,
+            std::invocable<std::size_t, DeviceSpan<Bf16>> Bring,
+            std::invocable<std::size_t, DeviceSpan<const Bf16>> Use>
   void gather_each(std::size_t count, GroupOf group_of, Bring bring, Use use) {
     const auto begin = [&](std::size_t i) {
       const RowGroup& group = group_of(i);
@@ -95,10 +94,8 @@ class TensorUnit {
   /// For i from 0 to count - 1: fill(i, place) queues what makes this device's part of all rows of
   /// group_of(i), then take(i, sums) what reads the sums of its own rows. Sums of i travel beside
   /// what fill(i + 1, place) queues, so this comes before take(i) and reads nothing that it makes.
-  template <class GroupOf, class Fill, class Take>
-    requires std::invocable<GroupOf&, std::size_t> &&
-             std::invocable<Fill&, std::size_t, DeviceSpan<Bf16>> &&
-             std::invocable<Take&, std::size_t, DeviceSpan<const Bf16>>
+  template <std::invocable<std::size_t> GroupOf, std::invocable<std::size_t, DeviceSpan<Bf16>> Fill,
+            std::invocable<std::size_t, DeviceSpan<const Bf16>> Take>
   void sum_each(std::size_t count, GroupOf group_of, Fill fill, Take take) {
     sum_placed_each(
         count, group_of, fill,
@@ -110,8 +107,8 @@ class TensorUnit {
   }
   /// The same where place(i, rows) puts what `fill` has made to the group's rows in the order of
   /// devices.
-  template <class GroupOf, class Fill, class Place, class Take>
-    requires std::invocable<Place&, std::size_t, DeviceSpan<Bf16>>
+  template <class GroupOf, class Fill, std::invocable<std::size_t, DeviceSpan<Bf16>> Place,
+            class Take>
   void sum_placed_each(std::size_t count, GroupOf group_of, Fill fill, Place place, Take take) {
     const auto end = [&](std::size_t i) {
       link_.end_collective();
