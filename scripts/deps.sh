@@ -3,7 +3,7 @@
 # Installs what building slimpack needs and this machine lacks.
 #
 #   scripts/deps.sh         compiler, CMake, Ninja, and the libraries of programs and tests
-#   scripts/deps.sh --ci    besides, what .ci/run needs: clang 14, a solver, doxygen and a browser for
+#   scripts/deps.sh --ci    besides, what .ci/run needs: clang 14, a compiler cache, a solver, doxygen and a browser for
 #                           tests; scripts/python_packages.sh installs clang's tools
 #
 # Looks for commands and headers first, so it does nothing where all is there, whatever the
@@ -37,6 +37,7 @@ find_missing() {
   need_command mpirun openmpi-bin
   if [[ "${1:-}" == --ci ]]; then
     need_command g++ g++
+    need_command ccache ccache
     need_command clang++-14 clang-14
     [[ -e /usr/lib/python3/dist-packages/clang/cindex.py ]] || lacks python3-clang-14
     need_command glpsol glpk-utils

@@ -13,6 +13,7 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/cost/presets.hpp"
 #include "slimpack/io/file.hpp"
+#include "support/directory.hpp"
 #include "support/draws.hpp"
 #include "support/random_plan.hpp"
 #include "support/temporary.hpp"
@@ -95,7 +96,7 @@ void refused(const char* pointer, const char* value, const char* message) {
 
 TEST_CASE("plan.json: a small plan's whole text") {
   const std::string text = plan_to_json(small_plan());
-  CHECK(text == read_file(SLIMPACK_TEST_DIR "/io/small_plan.json"));
+  CHECK(text == read_file(test::directory() + "/io/small_plan.json"));
   CHECK(parse(text) == small_plan());
   CHECK(plan_to_json(parse(text)) == text);
 }

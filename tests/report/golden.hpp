@@ -9,11 +9,13 @@
 #include <sstream>
 #include <string>
 
+#include "support/directory.hpp"
+
 namespace slimpack::test {
 
 /// Checks `text` against tests/golden/NAME; with SLIMPACK_UPDATE_GOLDEN set, writes it there.
 inline void check_golden(const std::string& name, const std::string& text) {
-  const std::string path = std::string(SLIMPACK_TEST_DIR) + "/golden/" + name;
+  const std::string path = directory() + "/golden/" + name;
   if (std::getenv("SLIMPACK_UPDATE_GOLDEN") != nullptr) {
     std::ofstream(path, std::ios::binary) << text;
     return;

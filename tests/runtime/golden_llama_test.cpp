@@ -15,6 +15,7 @@
 #include "slimpack/runtime/detail/safetensors.hpp"
 #include "slimpack/runtime/llama_folder.hpp"
 #include "slimpack_cpu/reference.hpp"
+#include "support/directory.hpp"
 
 namespace golden_llama_test {
 
@@ -23,7 +24,7 @@ using namespace slimpack;
 namespace {
 
 const std::string& golden() {
-  static const std::string folder = std::string(SLIMPACK_TEST_DIR) + "/golden/llama";
+  static const std::string folder = test::directory() + "/golden/llama";
   return folder;
 }
 

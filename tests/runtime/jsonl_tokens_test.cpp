@@ -11,6 +11,7 @@
 #include "slimpack/io/detail/jsonl_lengths.hpp"
 #include "slimpack/io/file.hpp"
 #include "slimpack/runtime/open_tokens.hpp"
+#include "support/directory.hpp"
 #include "support/temporary.hpp"
 
 namespace jsonl_tokens_test {
@@ -56,7 +57,7 @@ TEST_CASE("jsonl tokens: documents that are text are counted") {
 }
 
 TEST_CASE("jsonl tokens: as many as the reader of lengths counts") {
-  const std::string path = std::string(SLIMPACK_TEST_DIR) + "/../examples/data/text.jsonl";
+  const std::string path = test::directory() + "/../examples/data/text.jsonl";
   const runtime::TokenSource source = runtime::open_jsonl_tokens(path);
   CHECK(source.lengths() == read_jsonl_lengths(path));
 }

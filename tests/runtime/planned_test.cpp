@@ -20,6 +20,7 @@
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "slimpack_cpu/check_plan.hpp"
+#include "support/directory.hpp"
 #include "support/draws.hpp"
 #include "support/scaled_request.hpp"
 
@@ -27,7 +28,7 @@ using namespace slimpack;
 
 namespace {
 
-const std::string kData = SLIMPACK_TEST_DIR "/../examples/data";
+const std::string kData = test::directory() + "/../examples/data";
 
 /// What of a request a failing draw must tell.
 std::string describe_request(const planners::PlanRequest& request) {

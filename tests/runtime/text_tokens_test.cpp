@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "support/directory.hpp"
 #include "support/temporary.hpp"
 
 namespace text_tokens_test {
@@ -79,7 +80,7 @@ TEST_CASE("text: what holds nothing is refused") {
 }
 
 TEST_CASE("repository text: sources and documents, some held out by their path alone") {
-  const std::string root = std::filesystem::path(SLIMPACK_TEST_DIR).parent_path().string();
+  const std::string root = std::filesystem::path(test::directory()).parent_path().string();
   const runtime::TextSplit split = runtime::repository_text(root);
   CHECK(split.training.size() >= 10 * split.held_out.size());
   CHECK(split.held_out.size() >= 5);
@@ -114,8 +115,8 @@ TEST_CASE("repository text: sources and documents, some held out by their path a
 
 TEST_CASE("repository text: the root is found from inside, and nowhere else") {
   const std::filesystem::path root =
-      std::filesystem::canonical(std::filesystem::path(SLIMPACK_TEST_DIR).parent_path());
-  CHECK(runtime::find_repository(SLIMPACK_TEST_DIR) == root.string());
+      std::filesystem::canonical(std::filesystem::path(test::directory()).parent_path());
+  CHECK(runtime::find_repository(test::directory()) == root.string());
   CHECK(runtime::find_repository(root.string()) == root.string());
   CHECK(runtime::find_repository((root / "tests/data/no/such/file").string()) == root.string());
   const test::TemporaryFolder folder;

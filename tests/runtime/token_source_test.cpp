@@ -15,6 +15,7 @@
 
 #include "slimpack/core/random.hpp"
 #include "slimpack/runtime/detail/megatron_tokens.hpp"
+#include "support/directory.hpp"
 #include "support/temporary.hpp"
 
 namespace token_source_test {
@@ -137,8 +138,8 @@ TEST_CASE("megatron tokens: as Megatron's own writer writes each type") {
       {"i32", 2147483647}, {"u16", 65535}, {"i64", 2147483647}};
   for (const auto& type : types) {
     CAPTURE(type.first);
-    const runtime::TokenSource source = runtime::open_megatron_tokens(
-        std::string(SLIMPACK_TEST_DIR) + "/golden/megatron/" + type.first);
+    const runtime::TokenSource source =
+        runtime::open_megatron_tokens(test::directory() + "/golden/megatron/" + type.first);
     REQUIRE(source.documents() == lengths.size());
     std::int32_t number = 0;
     for (std::size_t document = 0; document < lengths.size(); ++document) {

@@ -11,6 +11,7 @@
 
 #include "cuda/ranks/rank_plans.hpp"
 #include "slimpack/planners/registry.hpp"
+#include "support/directory.hpp"
 #include "support/scaled_request.hpp"
 
 namespace planned_test {
@@ -27,7 +28,7 @@ TEST_CASE("ranks: every planner's plans of real lengths give the oracle's loss a
     CAPTURE(seed);
     CAPTURE(std::string(planner.name));
     set.batch_tokens = 200;
-    const LengthSet lengths = test::scaled_lengths(set, SLIMPACK_TEST_DIR "/../examples/data");
+    const LengthSet lengths = test::scaled_lengths(set, test::directory() + "/../examples/data");
     planners::PlanRequest request = test::scaled_request(set, lengths, seed, dp, pp);
     if (planner.name.starts_with("megatron")) {
       request.head.reset();
