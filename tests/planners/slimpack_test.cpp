@@ -13,8 +13,11 @@
 #include "planners/requests.hpp"
 #include "slimpack/cost/price.hpp"
 #include "slimpack/planners/search/detail/evaluate.hpp"
+#include "slimpack/planners/slimpack/candidates.hpp"
 #include "slimpack/planners/slimpack/packs.hpp"
+#include "slimpack/planners/slimpack/problem.hpp"
 #include "slimpack/planners/slimpack/rank_balance.hpp"
+#include "slimpack/planners/slimpack/space.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "support/draws.hpp"
 
@@ -25,7 +28,7 @@ namespace {
 struct Strata {
   std::int64_t plans = 0, infeasible = 0, in_cp_group = 0, chunked = 0, tight = 0, tiny = 0,
                list = 0, lockstep = 0, sharded = 0, recomputed = 0, apart = 0, narrow = 0,
-               by_tokens = 0, short_blocks = 0;
+               short_blocks = 0;
 };
 
 planners::PlanRequest random_request(Random& random, Strata& counts) {
@@ -112,7 +115,6 @@ void check_plan(const planners::PlanRequest& request, const planners::PlanOutcom
   };
   const bool nested = is("disjoint_groups", "no");
   counts.narrow += !nested || is("narrowest_group", "1") ? 0 : 1;
-  counts.by_tokens += is("balance", "time") ? 0 : 1;
   counts.short_blocks += is("short_blocks", "yes") ? 1 : 0;
   const planners::RankBalance balance = planners::rank_balance(plan);
   CHECK(balance.least <= balance.fullest);
@@ -136,10 +138,9 @@ TEST_CASE("slimpack: laws over many small draws") {
           counts.in_cp_group, ", several chunks ", counts.chunked, ", tight memory ", counts.tight,
           ", tiny ", counts.tiny, ", lockstep ", counts.lockstep, ", list ", counts.list,
           ", sharded head ", counts.sharded, ", recomputed ", counts.recomputed, ", weights apart ",
-          counts.apart, ", all samples shared ", counts.narrow, ", packs by tokens ",
-          counts.by_tokens, ", short blocks ", counts.short_blocks);
+          counts.apart, ", all samples shared ", counts.narrow, ", short blocks ",
+          counts.short_blocks);
   CHECK(counts.narrow > 0);
-  CHECK(counts.by_tokens > 0);
   CHECK(counts.short_blocks > 0);
   CHECK(counts.plans > static_cast<std::int64_t>(kDraws) / 2);
   CHECK(counts.infeasible > 0);
@@ -194,6 +195,46 @@ TEST_CASE("slimpack: every ablation keeps the laws and its own promise") {
       }
     }
     CHECK(counts.plans > 50);
+  }
+}
+
+TEST_CASE("slimpack: any point of its space makes a valid plan or lacks memory") {
+  std::int64_t plans = 0, lacking = 0, by_tokens = 0, short_blocks = 0, sample_blocks = 0,
+               between = 0;
+  for (std::uint64_t seed = 0; seed < test::draws(2000U); ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    Strata unused;
+    const planners::PlanRequest request = random_request(random, unused);
+    const planners::SlimpackProblem problem(request, "slimpack", {});
+    const planners::SlimpackScores scores(problem);
+    const planners::SlimpackSpace space =
+        planners::slimpack_space(problem, {}, planners::Effort::normal);
+    const planners::SlimpackCandidates candidates(scores, space);
+    for (int each = 0; each < 4; ++each) {
+      planners::SettingPoint point;
+      for (const std::size_t size : space.sizes()) point.push_back(random.below(size));
+      if (!candidates.exists(point)) continue;
+      const planners::SlimpackSettings settings = candidates.at(point);
+      const auto [plan, lacks] = candidates.plan(*candidates.assign(settings), {&settings, 1});
+      if (lacks) {
+        ++lacking;
+        continue;
+      }
+      ++plans;
+      const Validation validation = validate(plan);
+      for (const Violation& violation : validation.violations) FAIL_CHECK(violation.message);
+      by_tokens += settings.balance == planners::PackBalance::tokens ? 1 : 0;
+      short_blocks += settings.chunks > 1 && settings.short_blocks ? 1 : 0;
+      sample_blocks += settings.chunks > 1 && settings.sample_blocks ? 1 : 0;
+      between += settings.forward_units() != settings.units ? 1 : 0;
+    }
+  }
+  MESSAGE("plans ", plans, ", lacking ", lacking, ", packs by tokens ", by_tokens,
+          ", short blocks ", short_blocks, ", blocks of samples ", sample_blocks,
+          ", packs between two numbers ", between);
+  for (const std::int64_t count : {lacking, by_tokens, short_blocks, sample_blocks, between}) {
+    CHECK(count > 0);
   }
 }
 

@@ -14,6 +14,7 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/cost/price.hpp"
+#include "slimpack/schedule/detail/chunk_blocks.hpp"
 #include "slimpack/schedule/list_schedule.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "slimpack/validate/validate.hpp"
@@ -209,6 +210,7 @@ schedule::ListOptions settings_of(std::uint64_t seed) {
   options.forward_queue = static_cast<std::int32_t>(random.between(-1, 3));
   options.chunk_block = static_cast<std::int32_t>(random.between(0, 12));
   options.head_at_once = random.chance(1, 3);
+  options.sample_blocks = random.chance(1, 3);
   return options;
 }
 
@@ -416,6 +418,57 @@ TEST_CASE("list_schedule: blocks of packs pass chunk after chunk") {
         "F0a F1a F0b F1b F2a F2b B0b B1b B0a B1a B2b Rb B2a Ra O\n"
         "F0a F1a F0b H0 F1b H1 F2a B0b F2b B1b B0a B1a H2 B2b Rb B2a Ra O\n");
   CHECK(end == Nanos{23});
+}
+
+TEST_CASE("list_schedule: blocks go on until a sample of several packs has ended") {
+  // Sample 0 in three packs, the others, shorter ones, in one each.
+  Plan plan = even_plan(1, 2, 2, LmHead::last, 3);
+  plan.samples = {{64}, {16}, {16}};
+  plan.target_tokens = 63 + 15 + 15;
+  std::vector<MicroPack> packs;
+  for (const MicroPack& pack : plan.micropacks) {
+    if (pack.slices[0].sample != SampleId{0}) {
+      packs.push_back(pack);
+      packs.back().slices[0].end = Tokens{16};
+      continue;
+    }
+    for (const std::int64_t third : {0, 1, 2}) {
+      const std::int64_t begin = pack.pass == Pass::forward ? third : 2 - third;
+      packs.push_back(pack);
+      packs.back().slices = {{SampleId{0}, {16 * begin}, {begin == 2 ? 64 : 16 * begin + 16}}};
+    }
+  }
+  plan.micropacks = packs;
+  const schedule::ScheduleParts parts(plan);
+  const auto& forward = parts.packs(0, Pass::forward);
+  const auto& backward = parts.packs(0, Pass::backward);
+  schedule::ListOptions options;
+  options.chunk_block = 2;
+  using namespace schedule::detail;
+  using Blocks = std::vector<std::uint32_t>;
+  const std::vector<bool> never(5);
+  CHECK(chunk_blocks(plan, forward, block_size(plan, options, false), never) ==
+        Blocks{0, 0, 1, 1, 2});
+  options.sample_blocks = true;
+  const BlockSize size = block_size(plan, options, false);
+  const Blocks blocks = chunk_blocks(plan, forward, size, ends_samples(plan, parts, forward));
+  CHECK(blocks == Blocks{0, 0, 0, 1, 1});
+  CHECK(chunk_blocks(plan, backward, size, ends_needs(plan, parts, backward, blocks)) ==
+        Blocks{0, 0, 0, 1, 1});
+  // Seven packs are what messages in flight allow.
+  CHECK(size.most == 7);
+
+  // B of the sample needs no more than its own F: as much memory less as the fourth pack keeps.
+  const auto needed = [&] {
+    plan.memory.capacity = Bytes{1};
+    const auto result = schedule::list_schedule(plan, HandTimes{&plan}, MemoryModel(plan), options);
+    plan.memory.capacity = Bytes{1'000'000'000};
+    return std::get<Infeasible>(result).needed;
+  };
+  const std::int64_t with = needed();
+  static_cast<void>(fill(plan, HandTimes{&plan}, options));
+  options.sample_blocks = false;
+  CHECK(with < needed());
 }
 
 TEST_CASE("list_schedule: packs of a context-parallel group run on their ranks together") {

@@ -34,6 +34,10 @@ struct ListOptions {
   /// Messages in flight bound it: at most 2 max_in_flight pp - 1, and 2 max_in_flight for each
   /// group among ranks that share packs.
   std::int32_t chunk_block = 0;
+  /// Such blocks go on until a sample of several packs has ended, as far as messages in flight let
+  /// them. B of a sample then awaits the F of its own packs alone, and not those of half a block
+  /// behind them, which keep memory until their turn.
+  bool sample_blocks = false;
   /// `chunk_block`, or its default for so many stages.
   [[nodiscard]] constexpr std::int32_t block(std::int32_t stages) const noexcept {
     return chunk_block > 0 ? chunk_block : (3 * stages + 1) / 2;

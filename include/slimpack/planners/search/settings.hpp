@@ -39,6 +39,7 @@ struct SettingTraits {
   /// means nothing, so that points of one candidate become one.
   std::optional<std::size_t> neutral = {};
   bool memory = false;  ///< higher values need less memory; of one setting at most
+  bool late = false;    ///< a search varies it at its end alone, from the best point
 };
 
 /// The text of a value, as outcomes print it.

@@ -241,7 +241,7 @@ class AssignmentCache {
       widest_group = settings.widest_group;
       disjoint_groups = settings.disjoint_groups;
       narrowest_group = settings.narrowest_group;
-      units = settings.units;
+      units = settings.forward_units();
       chunks = settings.chunks;
       devices = settings.devices;
       fewer_last_layers = settings.head.fewer_last_layers;

@@ -102,6 +102,7 @@ class DeviceOrders {
     options.forward_queue = settings.forward_queue;
     options.head_at_once = runtime_ == Runtime::torch;
     if (settings.short_blocks) options.chunk_block = stages;
+    options.sample_blocks = settings.sample_blocks;
     return options;
   }
   [[nodiscard]] static OrderOutcome lockstep(Plan& plan, const schedule::ScheduleParts& parts,

@@ -231,7 +231,7 @@ class PackBuilder {
     if (segment.last) rules.back = wanted.ramp;
     const bool counts_backward = !wanted.same_packs && pass == Pass::backward;
     const auto counted = static_cast<std::size_t>(counts_backward);
-    std::int64_t full = counts_backward ? wanted.backward_units() : wanted.units;
+    std::int64_t full = counts_backward ? wanted.backward_units() : wanted.forward_units();
     if (component_) full = assigned_.sampled[*component_].part_of(full);
     rules.units =
         segment_units(work_[counted][i], most_[counted][component_of(segment.group)], full);

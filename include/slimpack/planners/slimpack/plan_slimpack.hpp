@@ -121,7 +121,7 @@ class SlimpackSearch {
         settings_(settings),
         candidates_(candidates),
         space_(climb_space(settings)),
-        refiner_(candidates_, space_, settings.flags(&SettingTraits<SlimpackSettings>::shared)),
+        refiner_(candidates_, space_, shared_or_late(settings)),
         counter_(counter),
         stage_(stage),
         most_(stage.most),
@@ -134,11 +134,18 @@ class SlimpackSearch {
     SearchSpace space = search_space(settings);
     space.everywhere = false;
     space.finer = kUnitsSetting;
+    space.fixed = settings.flags(&SettingTraits<SlimpackSettings>::late);
     space.canonical = [&settings](SettingPoint point) {
       return settings.canonical(std::move(point));
     };
     for (SettingPoint& start : space.starts) start = settings.canonical(std::move(start));
     return space;
+  }
+  [[nodiscard]] static std::vector<bool> shared_or_late(const SlimpackSpace& settings) {
+    std::vector<bool> either = settings.flags(&SettingTraits<SlimpackSettings>::shared);
+    const std::vector<bool> late = settings.flags(&SettingTraits<SlimpackSettings>::late);
+    for (std::size_t i = 0; i < late.size(); ++i) either[i] = either[i] || late[i];
+    return either;
   }
   [[nodiscard]] std::int64_t left() const noexcept { return most_ - used_; }
   /// Whole plans that are built in the end. A second one takes as long as all of a fast search.
@@ -186,12 +193,25 @@ class SlimpackSearch {
         candidates_);
     used_ = found.fitting;
     if (found.ranked.empty()) return found;
-    const SettingPoint best = found.ranked.front().second;
-    if (left() <= 0 || refiner_.same(best).points.size() > 1) return found;
+    if (refiner_.same(found.ranked.front().second).points.size() == 1) {
+      found = again(std::move(found), space_.fixed, left());
+    }
+    if (stage_.effort == Effort::fast) return found;
+    // What fits into memory, or costs as few launches as may be, may lie between two values.
+    std::vector<bool> fixed = space_.fixed;
+    fixed.flip();
+    fixed[*space_.memory] = fixed[*space_.finer] = false;
+    return again(std::move(found), std::move(fixed), std::min(left(), kPolish));
+  }
+  /// Goes on from the best point, some settings fixed.
+  [[nodiscard]] SearchResult again(SearchResult found, std::vector<bool> fixed,
+                                   std::int64_t fitting) {
+    if (fitting <= 0) return found;
     SearchSpace again = space_;
-    again.starts = {best};
+    again.starts = {found.ranked.front().second};
     again.known = std::move(found.ranked);
-    found = search_settings(again, limits(left()), candidates_);
+    again.fixed = std::move(fixed);
+    found = search_settings(again, limits(fitting), candidates_);
     used_ += found.fitting;
     return found;
   }
@@ -251,12 +271,14 @@ class SlimpackSearch {
 
   [[nodiscard]] SettingTexts describe(const SlimpackSettings& settings) const {
     SettingTexts texts = settings_.describe(settings);
+    texts["units"] = std::to_string(settings.forward_units());
     if (!settings.same_packs) {
       texts["backward_units"] = std::to_string(settings.backward_units());
     }
     return texts;
   }
 
+  static constexpr std::int64_t kPolish = 16;     // candidates between values
   static constexpr std::int64_t kSmallParts = 8;  // or more components: a candidate takes little
   static constexpr std::int64_t kMany = 64;       // enough to search components and to plan thrice
 

@@ -144,8 +144,7 @@ class SlimpackProblem {
   [[nodiscard]] Bytes room(const Plan& plan, const SlimpackSettings& settings) const {
     const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
     const Bytes available = free_bytes(plan);
-    const std::int64_t units =
-        std::int64_t{request_.dp} * std::max<std::int64_t>(1, settings.units);
+    const std::int64_t units = std::int64_t{request_.dp} * settings.forward_units();
     const std::int64_t unit = total_tokens(request_.batch.samples).value / units + 1;
     const auto mode = static_cast<std::size_t>(settings.mode.most);
     const std::int64_t layers = most_layers(plan.stages, plan.parallel.pp);

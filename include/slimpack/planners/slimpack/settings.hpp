@@ -56,7 +56,8 @@ struct SlimpackSettings {
   ModeChoice mode;                            ///< recomputation
   LmHeadPlacement head;                       ///< place of vocabulary projection and loss
   std::int32_t head_batch = 1;                ///< packs that run their H back to back, if sharded
-  std::int64_t units = 1;                     ///< full forward packs that a rank's queue is worth
+  std::int64_t units = 1;                     ///< full packs that a rank's queue is worth, about
+  std::int64_t units_permille = 1000;         ///< forward packs, to so many thousandths of these
   bool whole_samples = false;                 ///< no sample is cut
   PackBalance balance = PackBalance::time;    ///< what packs are equal in
   bool same_packs = false;                    ///< both passes have the same packs, without ramps
@@ -73,15 +74,20 @@ struct SlimpackSettings {
   OrderRule rule = OrderRule::list;          ///< how device orders are made
   std::int32_t forward_queue = 1;  ///< F that list scheduling keeps waiting at the next stage
   bool short_blocks = false;       ///< as many packs as stages pass chunk after chunk together
+  bool sample_blocks = false;      ///< such blocks end with samples
   WeightRule weights = WeightRule::with;  ///< packs that leave weights apart, by list scheduling
 
   /// Whether ranks may share samples.
   [[nodiscard]] constexpr bool shares() const noexcept {
     return cp_threshold_permille > 0 || narrowest_group > 1 || disjoint_groups;
   }
+  /// Full forward packs that a rank's queue is worth.
+  [[nodiscard]] constexpr std::int64_t forward_units() const noexcept {
+    return std::max<std::int64_t>(1, (units * units_permille + 500) / 1000);
+  }
   /// Full backward packs that a rank's queue is worth.
   [[nodiscard]] constexpr std::int64_t backward_units() const noexcept {
-    return std::max<std::int64_t>(1, units * backward_permille / 1000);
+    return std::max<std::int64_t>(1, forward_units() * backward_permille / 1000);
   }
   friend bool operator==(const SlimpackSettings&, const SlimpackSettings&) = default;
 };

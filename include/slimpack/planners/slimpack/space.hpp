@@ -122,11 +122,25 @@ class SlimpackSpaceMaker {
         add("short_blocks", &SlimpackSettings::short_blocks, {blocks},
             {.applies = [](const SlimpackSettings& settings) { return settings.chunks > 1; },
              .neutral = 0});
+    std::vector<bool> ends{false};
+    if (pipelined && chunks.values.back() > 1 && options_.slicing &&
+        2 * tokens_.value < longest_.value * request_.dp * units.values[units.start]) {
+      ends.push_back(true);
+    }
+    layout_.sample_blocks =
+        add("sample_blocks", &SlimpackSettings::sample_blocks, {ends},
+            {.applies = [](const SlimpackSettings& settings) { return settings.chunks > 1; },
+             .neutral = 0});
     std::vector<std::int32_t> queues{1};
     if (pipelined) queues.push_back(2);
     add("forward_queue", &SlimpackSettings::forward_queue, {queues},
         {.ordered = true, .applies = by_list, .neutral = 0});
+    const Values<std::int64_t> finer = unit_permille_values();
+    add("", &SlimpackSettings::units_permille, finer, {.ordered = true, .late = true});
     space_.require_that([&request = request_](const SlimpackSettings& settings) {
+      // Few packs are no fewer by so little.
+      if (settings.units_permille != 1000 && settings.forward_units() == settings.units)
+        return false;
       return (settings.rule == OrderRule::list ||
               (settings.chunks == 1 && settings.weights == WeightRule::with)) &&
              leaves_layers(request, settings.chunks, settings.head);
@@ -304,6 +318,11 @@ class SlimpackSpaceMaker {
       before = count;
     }
     return units;
+  }
+  /// Between the numbers of packs: what fits into memory, and costs few launches, may be there.
+  [[nodiscard]] Values<std::int64_t> unit_permille_values() const {
+    if (request_.max_units) return {{1000}};
+    return {{880, 940, 1000, 1067, 1139}, 2};
   }
   /// Thousandths of the middle, each 2^(3/8) times the one before.
   static constexpr std::array<std::int64_t, 17> kUnitSteps{

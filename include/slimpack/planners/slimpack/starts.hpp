@@ -46,7 +46,7 @@ struct SpaceLayout {
   std::vector<std::int64_t> unit_values;
   std::vector<std::int32_t> chunk_values;
   Setting mode, head, head_batch, units, whole, packs, balance, threshold, widest, narrowest,
-      disjoint, order, chunks, blocks, devices, rule, weights;
+      disjoint, order, chunks, blocks, sample_blocks, devices, rule, weights;
   std::size_t usual_chunks = 0;          ///< the value of `chunks` at which interleaved starts are
   std::size_t widest_most = 0;           ///< the value of `widest` that is greatest
   std::size_t pair = 0;                  ///< the value of `widest` that is two ranks, if any
@@ -112,6 +112,14 @@ class SlimpackStarts {
       add_start(mode_at(none, Kind::uniform), {.same_packs = true, .few_packs = true}, 0);
       add_start(mode_at(light, Kind::uniform),
                 {.same_packs = true, .few_packs = true, .tokens = true}, 0);
+    }
+    if (layout_.sample_blocks.size > 1) {
+      for (const Recompute mode : {none, light}) {
+        add_start(mode_at(mode, Kind::uniform),
+                  {.same_packs = true, .few_packs = true, .samples = true}, 1);
+        add_start(mode_at(mode, Kind::uniform),
+                  {.interleaved = true, .same_packs = true, .samples = true}, 0);
+      }
     }
     for (std::size_t narrowest = 1; narrowest < layout_.narrowest.size; ++narrowest) {
       add_start(mode_at(none, Kind::uniform),
@@ -371,6 +379,7 @@ class SlimpackStarts {
     bool few_packs = false;     ///< less than half as many as usual, most chunks in short blocks,
                                 ///< and the head on the last stage
     bool tokens = false;        ///< packs of equal tokens
+    bool samples = false;       ///< blocks end with samples
     std::size_t narrowest = 0;  ///< the value of the ranks that share every sample
     bool disjoint = false;      ///< groups of any size
   };
@@ -400,6 +409,7 @@ class SlimpackStarts {
     } else {
       point[layout_.rule.position] = layout_.rule.size - 1;
     }
+    if (kind.samples) point[layout_.sample_blocks.position] = layout_.sample_blocks.size - 1;
     if (kind.tokens) point[layout_.balance.position] = layout_.balance.size - 1;
     point[layout_.narrowest.position] = kind.narrowest;
     if (kind.narrowest > 0) point[layout_.devices.position] = layout_.devices.size - 1;

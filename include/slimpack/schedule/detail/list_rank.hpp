@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/schedule/detail/chunk_blocks.hpp"
 #include "slimpack/schedule/detail/list_sequence.hpp"
 #include "slimpack/schedule/detail/list_weights.hpp"
 #include "slimpack/schedule/schedule_parts.hpp"
@@ -113,42 +114,6 @@ class ListLine {
   std::uint32_t stages_, last_;
 };
 
-/// Blocks of packs that pass chunk after chunk: at most `most` packs of a rank, `most_group` of a
-/// context-parallel group. Packs of one block keep their order. By position in `packs`.
-[[nodiscard]] inline std::vector<std::uint32_t> chunk_blocks(
-    const Plan& plan, const std::vector<std::uint32_t>& packs, std::uint32_t most,
-    std::uint32_t most_group) {
-  struct Open {
-    std::uint32_t block = 0, count = 0;
-  };
-  std::vector<Open> rank(static_cast<std::size_t>(plan.parallel.dp)), group(plan.groups.size());
-  std::vector<std::uint32_t> blocks;
-  blocks.reserve(packs.size());
-  for (const std::uint32_t pack : packs) {
-    const std::size_t id = index(plan.micropacks[pack].group);
-    std::uint32_t block = 0;
-    for (const std::int32_t dp : plan.groups[id]) {
-      block = std::max(block, rank[static_cast<std::size_t>(dp)].block);
-    }
-    const auto full = [&](const Open& open, std::uint32_t bound) {
-      return open.block == block && open.count >= bound;
-    };
-    bool next = full(group[id], most_group);
-    for (const std::int32_t dp : plan.groups[id]) {
-      next = next || full(rank[static_cast<std::size_t>(dp)], most);
-    }
-    if (next) ++block;
-    const auto enter = [&](Open& open) {
-      if (open.block != block) open = {block, 0};
-      ++open.count;
-    };
-    enter(group[id]);
-    for (const std::int32_t dp : plan.groups[id]) enter(rank[static_cast<std::size_t>(dp)]);
-    blocks.push_back(block);
-  }
-  return blocks;
-}
-
 /// What the backward items of each rank await. `blocks` is empty for one chunk; a block of packs
 /// then stands for what is one pack here.
 inline void find_needs(std::vector<ListRank>& ranks, const Plan& plan, const ScheduleParts& parts,
@@ -215,17 +180,13 @@ inline void lay_out(std::vector<ListRank>& ranks, const Plan& plan, const Schedu
   std::vector<std::vector<std::uint32_t>> scratch(plan.groups.size());
   std::array<std::vector<std::uint32_t>, 2> blocks;
   for (std::size_t pass = 0; chunks > 1 && pass < 2; ++pass) {
-    const std::int64_t max_in_flight = plan.max_in_flight;
-    const std::int64_t wanted = options.block(plan.parallel.pp);
-    // On one stage there are no messages in flight.
-    const std::int64_t room =
-        plan.parallel.pp == 1 ? wanted : 2 * max_in_flight * plan.parallel.pp - 1;
-    const auto most = static_cast<std::uint32_t>(std::min(wanted, room));
-    const auto most_group =
-        static_cast<std::uint32_t>(ranks.size() == 1 || plan.parallel.pp == 1
-                                       ? most
-                                       : std::min<std::int64_t>(most, 2 * max_in_flight));
-    blocks[pass] = chunk_blocks(plan, parts.packs(part, static_cast<Pass>(pass)), most, most_group);
+    const auto& packs = parts.packs(part, static_cast<Pass>(pass));
+    std::vector<bool> ends(packs.size());
+    if (options.sample_blocks) {
+      ends =
+          pass == 0 ? ends_samples(plan, parts, packs) : ends_needs(plan, parts, packs, blocks[0]);
+    }
+    blocks[pass] = chunk_blocks(plan, packs, block_size(plan, options, ranks.size() > 1), ends);
   }
   for (std::size_t place = 0; place < ranks.size(); ++place) {
     ListRank& rank = ranks[place];
