@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planners/outcome.hpp"
@@ -214,6 +215,7 @@ TEST_CASE("slimpack: any point of its space makes a valid plan or lacks memory")
     for (int each = 0; each < 4; ++each) {
       planners::SettingPoint point;
       for (const std::size_t size : space.sizes()) point.push_back(random.below(size));
+      point = space.canonical(std::move(point));
       if (!candidates.exists(point)) continue;
       const planners::SlimpackSettings settings = candidates.at(point);
       const auto [plan, lacks] = candidates.plan(*candidates.assign(settings), {&settings, 1});
