@@ -18,7 +18,7 @@ draw() {  # PLANNER DEGREES
   "$slimpack" simulate "$work/$1.json" --svg "docs/$1.svg"
 }
 draw kk "--dp 2 --pp 2 --tp 2"
-draw slimpack "--pp 8"
+draw slimpack "--dp 2 --pp 4"
 
 # LENGTH COUNT OTHER_LENGTH OTHER_COUNT: document lengths, one a line.
 lengths() {
