@@ -254,7 +254,8 @@ TEST_CASE("plan.json: gradients of weights apart") {
   refuses([&](nlohmann::json& d) { d["micropacks"][id]["exchange"] = {"kv"}; },
           "plan.json: micropacks[" + std::to_string(id) +
               "].exchange: a weight MicroPack exchanges nothing, found an array of 1");
-  refuses([](nlohmann::json& d) { d["schedule"][0]["order"][0] = nlohmann::json::array({"W", 1}); },
+  const nlohmann::json unit = nlohmann::json::array({"W", 1});
+  refuses([&](nlohmann::json& d) { d["schedule"][0]["order"][0] = unit; },
           "plan.json: schedule[0].order[0]: must have 3 elements, the unit, its MicroPack and its "
           "chunk, found an array of 2");
 }

@@ -675,7 +675,8 @@ TEST_CASE("list_schedule: what it refuses") {
   CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.groups[0] = {1}; }),
                        "list_schedule: a group names a rank that does not exist, got 1",
                        InvalidInput);
-  CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.groups[0] = {0, 0}; }),
+  const std::vector<std::int32_t> twice{0, 0};
+  CHECK_THROWS_WITH_AS(broken([&](Plan& p) { p.groups[0] = twice; }),
                        "list_schedule: the ranks of a group must ascend, got 0", InvalidInput);
   CHECK_THROWS_WITH_AS(broken([](Plan& p) { p.micropacks[0].slices.clear(); }),
                        "list_schedule: a MicroPack must have a slice, but not number, got 0",
