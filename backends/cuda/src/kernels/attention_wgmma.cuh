@@ -245,16 +245,15 @@ SLIMPACK_DEVICE float quad_sum(float value) {
 }
 
 /// Writes sums[64 x kHeadDim], row j of a thread's two times factor[j], as bf16 to `rows` rows of
-/// `row_stride` numbers, by way of 64 rows of shared memory at `staging` that nobody reads
-/// any more. Barrier `barrier` is the warpgroup's own.
+/// `row_stride` numbers, by way of 64 rows of shared memory at `staging`, which no product reads. A
+/// warp uses its own 16 rows of these.
 template <int kHeadDim>
 SLIMPACK_DEVICE void store_rows(Bf16* to, std::int64_t row_stride, int rows,
                                 const std::array<float, kHeadDim / 2>& sums,
-                                const std::array<float, 2>& factor, std::uint32_t staging,
-                                unsigned barrier) {
+                                const std::array<float, 2>& factor, std::uint32_t staging) {
   const unsigned lane = simt::lane_index();
   const unsigned warp_row = simt::thread_index() % kWarpgroup / 32 * 16;
-  simt::sync_threads(barrier, kWarpgroup);  // all products that read it have ended
+  simt::sync_warp();  // what it has staged before is written
   SLIMPACK_UNROLL
   for (unsigned i = 0; i < kHeadDim / 4; ++i) {
     const unsigned row = warp_row + lane / 4 + i % 2 * 8, block = i / 2;

@@ -156,8 +156,8 @@ SLIMPACK_DEVICE void queries_consume(Out* dquery, const BackwardTask& task,
   if constexpr (std::is_same_v<Out, float>) {
     add_rows<kHeadDim>(to, width, rows, sums, work.scale);
   } else {
-    store_rows<kHeadDim>(to, width, rows, sums, {work.scale, work.scale}, queries,
-                         1 + static_cast<unsigned>(consumer));
+    simt::sync_threads(1 + static_cast<unsigned>(consumer), kWarpgroup);  // its products have ended
+    store_rows<kHeadDim>(to, width, rows, sums, {work.scale, work.scale}, queries);
   }
 }
 

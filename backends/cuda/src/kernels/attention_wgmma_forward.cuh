@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention forward on Hopper: 128 queries of a head at a time, keys and values 128 at a time. A
-// block goes from one tile of queries to the next: what comes first of the next is loaded while the
-// one before is written.
+// block goes from one tile of queries to the next: queries, keys and values of the next are loaded
+// while the one before is summed and written.
 #pragma once
 
 #include "kernels/attention_wgmma.cuh"
@@ -16,7 +16,9 @@ struct ForwardShared {
   static constexpr int kConsumers = ForwardSize<kHeadDim>::kConsumers;
   static constexpr std::uint32_t kKeys = kConsumers * kRowsBytes<kHeadDim>;
   static constexpr std::uint32_t kValues = kKeys + kStages * kTileBytes;
-  static constexpr std::uint32_t kQueryFull = kValues + kStages * kTileBytes;
+  static constexpr std::uint32_t kOutput = kValues + kStages * kTileBytes;
+  static constexpr std::uint32_t kBlock = kOutput + kConsumers * kRowsBytes<kHeadDim>;
+  static constexpr std::uint32_t kQueryFull = kBlock + (sizeof(QueryBlock) + 15) / 16 * 16;
   static constexpr std::uint32_t kQueryEmpty = kQueryFull + 8;
   static constexpr std::uint32_t kTailLanded = kQueryEmpty + 8;
   static constexpr std::uint32_t kKeyFull = kTailLanded + 8;
@@ -46,6 +48,12 @@ SLIMPACK_DEVICE void for_each_item(int items, const Visit& visit) {
   }
 }
 
+/// Where the producer says what a tile of queries is, so that consumers need not look it up.
+template <int kHeadDim>
+SLIMPACK_DEVICE QueryBlock* shared_block() {
+  return reinterpret_cast<QueryBlock*>(simt::shared_memory() + ForwardShared<kHeadDim>::kBlock);
+}
+
 /// What goes on from one tile of queries to the next.
 template <int kHeadDim>
 struct ForwardState {
@@ -55,7 +63,8 @@ struct ForwardState {
   std::uint32_t tails = 0;    ///< parity of the barrier of tiles that end early
 };
 
-/// The producer's warp: queries, then keys and values from the last visible tile to the first.
+/// The producer's warp: what consumers work on and its queries, then keys and values from the last
+/// visible tile to the first.
 template <int kHeadDim>
 SLIMPACK_DEVICE void forward_produce(const simt::TileMap& query, const simt::TileMap& key,
                                      const simt::TileMap& value, const Work& work,
@@ -68,6 +77,7 @@ SLIMPACK_DEVICE void forward_produce(const simt::TileMap& query, const simt::Til
   simt::barrier_wait(base + Shared::kQueryEmpty, state.queries ^ 1U);
   state.queries ^= 1U;
   if (leader) {
+    *shared_block<kHeadDim>() = at;
     for (int part = 0; part < at.active && at.tiles > 0; ++part) {
       const std::uint32_t full = base + Shared::kQueryFull;
       simt::barrier_expect(full, kRowsBytes<kHeadDim>);
@@ -150,25 +160,25 @@ SLIMPACK_DEVICE void mask_keys(std::array<float, kKeyTile / 2>& scores, int firs
 }
 
 template <int kHeadDim>
-SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const QueryBlock& at, int consumer,
+SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, int consumer,
                                      ForwardState<kHeadDim>& state) {
   using Shared = ForwardShared<kHeadDim>;
-  constexpr unsigned kTurn = 1, kOwn = kTurn + Shared::kConsumers;  // barriers of threads
+  constexpr unsigned kTurn = 1;  // barriers of threads
   const Work& work = task.work;
   const std::uint32_t base = simt::shared_address(simt::shared_memory());
   const unsigned lane = simt::lane_index();
   const auto self = static_cast<unsigned>(consumer);
   const std::uint32_t queries = base + self * kRowsBytes<kHeadDim>;
-  const auto& [head, first, segment, active, tiles] = at;
-  const int begin = first + consumer * kRows;  // query of the segment
-  const int row = static_cast<int>(simt::thread_index() % kWarpgroup / 32 * 16 + lane / 4);
   const float scale_log2 = work.scale * kLog2E;
   const auto release = [&](std::uint32_t barrier) {
     if (lane == 0) simt::barrier_arrive(barrier);
   };
-  const std::uint32_t parity = state.queries;
+  simt::barrier_wait(base + Shared::kQueryFull, state.queries);
   state.queries ^= 1U;
-  simt::barrier_wait(base + Shared::kQueryFull, parity);
+  const auto [head, first, segment, active, tiles] = *shared_block<kHeadDim>();
+  simt::sync_warp();                           // lane 0 lets the producer write the next one
+  const int begin = first + consumer * kRows;  // query of the segment
+  const int row = static_cast<int>(simt::thread_index() % kWarpgroup / 32 * 16 + lane / 4);
   auto& key_ring = state.keys;
   auto& value_ring = state.values;
   if (consumer >= active) {  // no queries: what comes is not looked at
@@ -181,14 +191,6 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const QueryBlock& 
     }
     return release(base + Shared::kQueryEmpty);
   }
-
-  std::array<int, 2> limit;
-  SLIMPACK_UNROLL
-  for (int j = 0; j < 2; ++j) {
-    limit[static_cast<std::size_t>(j)] =
-        visible_keys(work, segment, std::min(begin + row + 8 * j, segment.rows - 1));
-  }
-  const int unmasked = visible_keys(work, segment, begin) / kKeyTile;  // tiles
 
   std::array<float, kHeadDim / 2> out{};
   std::array<float, kKeyTile / 2> scores;
@@ -212,10 +214,18 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const QueryBlock& 
                                        base + Shared::kKeys + key_ring.stage * Shared::kTileBytes,
                                        kKeyPanelBytes);
     simt::product_commit();
+    std::array<int, 2> limit;
+    SLIMPACK_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      limit[static_cast<std::size_t>(j)] =
+          visible_keys(work, segment, std::min(begin + row + 8 * j, segment.rows - 1));
+    }
+    const int unmasked = visible_keys(work, segment, begin) / kKeyTile;  // tiles
     simt::product_wait<0>();
     simt::products_arrived(scores);
     release(base + Shared::kKeyEmpty + key_ring.stage * 8);
     key_ring.advance();
+    if (tiles == 1) release(base + Shared::kQueryEmpty);
     if (last && tiles > 1) pass_turn();
     if (tiles > unmasked) mask_keys(scores, (tiles - 1) * kKeyTile, limit);
     softmax.add(scores, scale_log2);
@@ -239,9 +249,10 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const QueryBlock& 
       simt::products_arrived(scores);
       release(base + Shared::kKeyEmpty + key_ring.stage * 8);
       key_ring.advance();
+      if (tile == 0) release(base + Shared::kQueryEmpty);
       if constexpr (decltype(masked)::value) mask_keys(scores, tile * kKeyTile, limit);
       softmax.add(scores, scale_log2);
-      keep_order(base + Shared::kQueryFull, parity);
+      keep_order(base + Shared::kValueFull + value_ring.stage * 8, value_ring.parity);
       simt::product_wait<0>();
       simt::products_arrived(out);
       release(base + Shared::kValueEmpty + value_ring.stage * 8);
@@ -263,6 +274,8 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const QueryBlock& 
     simt::products_arrived(out);
     release(base + Shared::kValueEmpty + value_ring.stage * 8);
     value_ring.advance();
+  } else {
+    release(base + Shared::kQueryEmpty);
   }
 
   const int rows = std::min(int{kRows}, segment.rows - begin);
@@ -279,10 +292,7 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, const QueryBlock& 
   }
   const std::int64_t width = static_cast<std::int64_t>(work.heads) * kHeadDim;
   store_rows<kHeadDim>(task.output + (segment.output_row + begin) * width + head * kHeadDim, width,
-                       rows, out, inverse, queries, kOwn + self);
-  simt::async_proxy_fence();  // the next queries come to where outputs have been
-  simt::sync_warp();
-  release(base + Shared::kQueryEmpty);
+                       rows, out, inverse, base + Shared::kOutput + self * kRowsBytes<kHeadDim>);
 }
 
 /// Some blocks, each several query tiles and heads; heads of a tile are next to each other.
@@ -290,11 +300,6 @@ template <int kHeadDim>
 SLIMPACK_DEVICE void attention_forward(const simt::TileMap& query, const simt::TileMap& key,
                                        const simt::TileMap& value, const ForwardTask& task) {
   using Shared = ForwardShared<kHeadDim>;
-  const auto each = [&](const auto& work_on) {
-    for_each_item(task.items, [&](int item) {
-      work_on(query_block(task.work, item, 0, ForwardSize<kHeadDim>::kQueryTile));
-    });
-  };
   using Size = ForwardSize<kHeadDim>;
   run_roles<Size::kProducerRegisters, Size::kConsumerRegisters>(
       Shared::kConsumers,
@@ -314,13 +319,14 @@ SLIMPACK_DEVICE void attention_forward(const simt::TileMap& query, const simt::T
           simt::prefetch_map(value);
         }
         ForwardState<kHeadDim> state;
-        each([&](const QueryBlock& at) {
-          forward_produce<kHeadDim>(query, key, value, task.work, at, state);
+        for_each_item(task.items, [&](int item) {
+          forward_produce<kHeadDim>(query, key, value, task.work,
+                                    query_block(task.work, item, 0, Size::kQueryTile), state);
         });
       },
       [&](int consumer) {
         ForwardState<kHeadDim> state;
-        each([&](const QueryBlock& at) { forward_consume<kHeadDim>(task, at, consumer, state); });
+        for_each_item(task.items, [&](int) { forward_consume<kHeadDim>(task, consumer, state); });
       });
 }
 
