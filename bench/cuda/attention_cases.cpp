@@ -25,7 +25,7 @@ using cuda::DeviceBuffer;
 using cuda::DeviceSpan;
 
 /// The oracle of the other paths is not made to be fast: it is measured where it soon ends.
-constexpr double kPlainFlop = 1.5e12;
+constexpr double kPlainFlop = 2e10;
 
 template <class Element>
 DeviceBuffer<Element> uploaded(const std::vector<Element>& values, cuda::StreamView stream) {

@@ -243,7 +243,8 @@ inline double difference(const std::vector<double>& found, const std::vector<dou
     if (std::isnan(found[i]) != std::isnan(expected[i])) {
       return std::numeric_limits<double>::infinity();
     }
-    if (std::isnan(expected[i]) || found[i] == expected[i]) continue;
+    if (std::isnan(expected[i])) continue;
+    if (std::isinf(expected[i]) && found[i] == expected[i]) continue;
     apart += (found[i] - expected[i]) * (found[i] - expected[i]);
     norm += expected[i] * expected[i];
   }

@@ -12,6 +12,7 @@ namespace slimpack::cuda::detail {
 
 inline void check(cudaError_t error, const char* call, const char* file, int line) {
   if (error == cudaSuccess) return;
+  (void)cudaGetLastError();  // or the next launch would report it once more
   throw CudaError(std::string(call) + " failed at " + file + ":" + std::to_string(line) + ": " +
                   cudaGetErrorString(error));
 }

@@ -38,6 +38,7 @@ struct Driver {
   }
   PFN_cuGetErrorString_v6000 error_string = find<PFN_cuGetErrorString_v6000>("cuGetErrorString");
   PFN_cuDeviceGet_v2000 device = find<PFN_cuDeviceGet_v2000>("cuDeviceGet");
+  PFN_cuCtxGetCurrent_v4000 get_current = find<PFN_cuCtxGetCurrent_v4000>("cuCtxGetCurrent");
   PFN_cuCtxSetCurrent_v4000 set_current = find<PFN_cuCtxSetCurrent_v4000>("cuCtxSetCurrent");
   PFN_cuDeviceGetDevResource_v12040 resource =
       find<PFN_cuDeviceGetDevResource_v12040>("cuDeviceGetDevResource");
@@ -76,6 +77,12 @@ struct Partition::State {
   State& operator=(const State&) = delete;
   ~State() {
     if (green == nullptr) return;
+    CUcontext current = nullptr;
+    if (driver().get_current(&current) == CUDA_SUCCESS && current == context) {
+      (void)driver().set_current(nullptr);  // the runtime's next call takes the whole device
+      detail::forget_shared_memory();
+      detail::set_partition_size(0);
+    }
     const CUresult result = driver().destroy(green);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED) {
       std::fprintf(stderr, "slimpack: cuGreenCtxDestroy failed: %s\n",
