@@ -13,7 +13,6 @@
 #include "fill.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack_cuda/attention.hpp"
-#include "slimpack_cuda/elements.hpp"
 
 namespace slimpack::bench {
 namespace {
@@ -101,8 +100,6 @@ struct Work {
 struct Set {
   DeviceBuffer<Bf16> query, key, value, output, doutput, dquery;
   DeviceBuffer<float> log_sum, delta, dkey, dvalue;
-  DeviceBuffer<float> dquery_sum;  ///< where one kernel computes all gradients
-  DeviceBuffer<std::int32_t> turns;
 };
 
 struct All {
@@ -122,15 +119,6 @@ struct All {
   }
   void backward(const Set& set) const {
     delta(set);
-    if (set.turns.size() > 0) {
-      cuda::fill_zeros(set.dquery_sum.span(), stream);
-      cuda::attention_backward_partial(set.dquery_sum.span(), set.dkey.span(), set.dvalue.span(),
-                                       set.query.span(), set.key.span(), set.value.span(),
-                                       set.log_sum.span(), set.delta.span(), set.doutput.span(),
-                                       work.view(), shape, path, set.turns.span(), stream);
-      cuda::convert(set.dquery.span(), set.dquery_sum.span(), stream);
-      return;
-    }
     cuda::attention_backward(set.dquery.span(), set.dkey.span(), set.dvalue.span(),
                              set.query.span(), set.key.span(), set.value.span(), set.log_sum.span(),
                              set.delta.span(), set.doutput.span(), work.view(), shape, path,
@@ -138,8 +126,7 @@ struct All {
   }
 };
 
-/// `fused`: all gradients by one kernel, as training has them where a path can.
-enum class Part : std::uint8_t { forward, delta, backward, fused };
+enum class Part : std::uint8_t { forward, delta, backward };
 
 Launch prepare(const std::vector<Documents>& documents, const AttentionShape& shape,
                AttentionPath path, Part part, const Machine& machine, std::int64_t count) {
@@ -163,11 +150,7 @@ Launch prepare(const std::vector<Documents>& documents, const AttentionShape& sh
       set.doutput = buffer(sizes.rows * wide, 5);
       set.delta = DeviceBuffer<float>(sizes.rows * shape.heads);
     }
-    if (part == Part::fused) {
-      set.dquery_sum = DeviceBuffer<float>(sizes.rows * wide);
-      set.turns = DeviceBuffer<std::int32_t>(cuda::attention_turns(sizes.rows, shape, path));
-    }
-    if (part == Part::backward || part == Part::fused) {
+    if (part == Part::backward) {
       set.dquery = buffer(sizes.rows * wide, 6);
       set.dkey = random_buffer<float>(sizes.keys * narrow, 1.0F, seed + 7, machine.stream);
       set.dvalue = random_buffer<float>(sizes.keys * narrow, 1.0F, seed + 8, machine.stream);
@@ -179,7 +162,7 @@ Launch prepare(const std::vector<Documents>& documents, const AttentionShape& sh
     const Set& set = all->sets[static_cast<std::size_t>(i)];
     if (part == Part::forward) all->forward(set);
     if (part == Part::delta) all->delta(set);
-    if (part == Part::backward || part == Part::fused) all->backward(set);
+    if (part == Part::backward) all->backward(set);
   };
 }
 
@@ -248,7 +231,7 @@ const char* to_string(AttentionPath path) {
 
 Case attention_case(const Shape& of, AttentionPath path, Part part, int major, int minor) {
   constexpr const char* kOperations[] = {"attention.forward", "attention.delta",
-                                         "attention.backward", "attention.backward"};
+                                         "attention.backward"};
   const AttentionShape shape = of.shape;
   const Sizes sizes = sizes_of(of.documents, shape.page_tokens);
   const auto wide = static_cast<double>(sizes.rows * shape.heads * shape.head_dim);
@@ -258,7 +241,6 @@ Case attention_case(const Shape& of, AttentionPath path, Part part, int major, i
   made.operation = kOperations[static_cast<int>(part)];
   made.name = of.name;
   made.path = part == Part::delta ? "slimpack" : to_string(path);
-  if (part == Part::fused) made.path += ", one kernel";
   made.shape = {{"heads", shape.heads},
                 {"kv_heads", shape.kv_heads},
                 {"head_dim", shape.head_dim},
@@ -296,9 +278,6 @@ std::vector<Case> attention_cases(int major, int minor) {
     for (const Shape& shape : shapes()) {
       for (const AttentionPath path :
            {AttentionPath::wgmma, AttentionPath::mma, AttentionPath::plain}) {
-        if (part == Part::backward && cuda::attention_turns(1, shape.shape, path) > 0) {
-          cases.push_back(attention_case(shape, path, Part::fused, major, minor));
-        }
         cases.push_back(attention_case(shape, path, part, major, minor));
       }
     }

@@ -15,7 +15,6 @@
 #include "kernels/attention_plain.cuh"
 #include "kernels/attention_rows.cuh"
 #include "kernels/attention_wgmma_backward.cuh"
-#include "kernels/attention_wgmma_backward_fused.cuh"
 #include "kernels/attention_wgmma_backward_queries.cuh"
 #include "kernels/attention_wgmma_forward.cuh"
 
@@ -202,38 +201,6 @@ Backward backward(const Case& of, const Results& given, std::vector<float> sum, 
   return made;
 }
 
-template <int kDim>
-void run_backward_fused(const Case& of, const kernels::AttentionBackward& at, Timing timing) {
-  const Inputs inputs(of, kernels::wgmma::kQueryTile, kernels::wgmma::kKeyTile);
-  std::vector<std::int32_t> turns(static_cast<std::size_t>(of.rows * of.shape.heads + 1), 0);
-  kernels::wgmma::FusedTask task{{wgmma_work(inputs), at.log_sum, at.delta}};
-  task.dquery = at.dquery_sum, task.dkey = at.dkey, task.dvalue = at.dvalue;
-  task.turns = turns.data(), task.tickets = &turns.back();
-  emulate(
-      {inputs.key_blocks(), kernels::wgmma::kThreads, kernels::wgmma::FusedShared<kDim>::kBytes},
-      timing, [&] {
-        kernels::wgmma::attention_backward_fused<kDim>(query_map(of, of.query), key_map(of, of.key),
-                                                       key_map(of, of.value),
-                                                       query_map(of, of.doutput), task);
-      });
-}
-
-/// The same in one kernel; gradients of queries are added to `sum`.
-Backward backward_fused(const Case& of, const Results& given, std::vector<float> sum,
-                        Timing timing) {
-  Backward made{{}, std::move(sum), of.dkey, of.dvalue};
-  const auto log_sum = narrowed<float>(given.log_sum), delta = narrowed<float>(given.delta);
-  kernels::AttentionBackward at;
-  at.log_sum = log_sum.data();
-  at.delta = delta.data();
-  at.dquery_sum = made.dquery_sum.data();
-  at.dkey = made.dkey.data();
-  at.dvalue = made.dvalue.data();
-  of.shape.head_dim == 64 ? run_backward_fused<64>(of, at, timing)
-                          : run_backward_fused<128>(of, at, timing);
-  return made;
-}
-
 void check_forward(const Forward& found, const Results& expected) {
   CHECK(difference(found.output, expected.output) < kForward);
   CHECK(difference(found.log_sum, expected.log_sum) < 1e-5);
@@ -269,18 +236,6 @@ void check_all(const Case& of, AttentionPath path) {
   CHECK(second.dquery == first.dquery);
   CHECK(same_bits(second.dkey, first.dkey));
   CHECK(same_bits(second.dvalue, first.dvalue));
-
-  if (path != AttentionPath::wgmma) return;
-  const std::vector<float> zeros(of.query.size(), 0.0F);
-  const Backward fused = backward_fused(of, expected, zeros, Timing::at_once);
-  check_keys(fused, expected, of.shape.head_dim);
-  CHECK(difference(fused.dquery_sum, or_zero(expected.dquery)) < kBackward);
-  CHECK(row_difference(fused.dquery_sum, or_zero(expected.dquery), of.shape.head_dim) <
-        kBackwardRow);
-  const Backward again = backward_fused(of, expected, zeros, Timing::late);
-  CHECK(same_bits(again.dquery_sum, fused.dquery_sum));
-  CHECK(same_bits(again.dkey, fused.dkey));
-  CHECK(same_bits(again.dvalue, fused.dvalue));
 }
 
 /// On both paths with tiles.
@@ -348,7 +303,7 @@ TEST_CASE("attention mma, wgmma: a slice lists fewer keys than the one after it"
   check_tiled(of);
 }
 
-TEST_CASE("attention wgmma, one kernel: slices of several key tiles, pages with gaps, any order") {
+TEST_CASE("attention wgmma: slices of several key tiles, pages with gaps, any order") {
   slimpack::Random random(17);
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     CAPTURE(seed);
@@ -370,17 +325,8 @@ TEST_CASE("attention wgmma, one kernel: slices of several key tiles, pages with 
       samples.push_back(sample);
     }
     const std::int32_t kv_heads = 1 + static_cast<std::int32_t>(random.below(2));
-    const Case of =
-        make_case(shape_of(2, kv_heads, random.chance(1, 2) ? 64 : 128, 64), samples, 100 + seed);
-    const Results expected = reference(of);
-    const std::vector<float> zeros(of.query.size(), 0.0F);
-    const Backward fused = backward_fused(of, expected, zeros, Timing::late);
-    check_keys(fused, expected, of.shape.head_dim);
-    CHECK(difference(fused.dquery_sum, or_zero(expected.dquery)) < kBackward);
-    CHECK(row_difference(fused.dquery_sum, or_zero(expected.dquery), of.shape.head_dim) <
-          kBackwardRow);
-    CHECK(same_bits(backward_fused(of, expected, zeros, Timing::at_once).dquery_sum,
-                    fused.dquery_sum));
+    const int dim = random.chance(1, 2) ? 64 : 128;
+    check_all(make_case(shape_of(2, kv_heads, dim, 64), samples, 100 + seed), AttentionPath::wgmma);
   }
 }
 
@@ -392,9 +338,6 @@ TEST_CASE("attention wgmma: without fences the emulator refuses zeros behind a l
                        doctest::Contains("without a fence since"), std::logic_error);
   CHECK_THROWS_WITH_AS((void)backward(of, expected, {}, AttentionPath::wgmma, Timing::late),
                        doctest::Contains("without a fence since"), std::logic_error);
-  CHECK_THROWS_WITH_AS(
-      (void)backward_fused(of, expected, std::vector<float>(of.query.size(), 0.0F), Timing::late),
-      doctest::Contains("without a fence since"), std::logic_error);
   Emulator::fences_lost() = false;
   check_all(of, AttentionPath::wgmma);
 }
@@ -469,15 +412,6 @@ TEST_CASE("attention: partial results over two ranks' pages make the whole") {
     });
     check_forward(sum, expected);
 
-    if (path == AttentionPath::wgmma) {
-      std::vector<float> fused(whole.query.size(), 0.0F);
-      for (const Case& rank : ranks) {
-        const Backward part = backward_fused(rank, expected, fused, Timing::late);
-        check_keys(part, reference(rank, &expected), 128);
-        fused = part.dquery_sum;
-      }
-      CHECK(difference(fused, or_zero(expected.dquery)) < kBackward);
-    }
     std::vector<float> dquery(whole.query.size(), 0.0F);
     for (const Case& rank : ranks) {
       const Backward part = backward(rank, expected, dquery, path, Timing::late);

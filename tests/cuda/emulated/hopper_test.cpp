@@ -44,20 +44,15 @@ TEST_CASE("Hopper: boxes and products against plain loops") {
              v = small_integers(64 * 128, 3);
   for (const Timing timing : {Timing::at_once, Timing::late}) {
     std::vector<Bf16> box(64 * 64);
-    std::vector<float> keys(64 * 128, NAN), values(64 * 128, NAN), rows(64 * 64, 1.0F);
+    std::vector<float> keys(64 * 128, NAN), values(64 * 128, NAN);
     emulate({1, 128, kernels::kHopperProbeShared}, timing, [&] {
-      kernels::hopper_probe(box.data(), keys.data(), values.data(), rows.data(), {a.data(), 64, 64},
+      kernels::hopper_probe(box.data(), keys.data(), values.data(), {a.data(), 64, 64},
                             {b.data(), kListed, 64}, {v.data(), 64, 128}, a.data());
     });
     for (unsigned row = 0; row < 64; ++row) {
       for (unsigned col = 0; col < 64; ++col) {
         const unsigned chunk = col / 8 ^ row % 8;
         CHECK(box[row * 64 + chunk * 8 + col % 8] == a[row * 64 + col]);
-        float by_row = 1;
-        for (unsigned k = 0; k < 64; ++k) {
-          by_row += to_float(a[k * 64 + row]) * to_float(v[k * 128 + col]);
-        }
-        CHECK(rows[row * 64 + col] == by_row);
       }
       for (unsigned col = 0; col < 128; ++col) {
         float by_key = 0, by_value = 0;

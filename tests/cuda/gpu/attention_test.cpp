@@ -205,9 +205,8 @@ void check_sliced(Paths paths) {
 
 void check_partial(Paths paths) {
   constexpr std::int32_t kKeys = sized(900, 300), kPage = 128, kPages = (kKeys + kPage - 1) / kPage;
-  const auto check_path = [&](AttentionPath path, bool in_one_kernel) {
+  for (const AttentionPath path : paths) {
     CAPTURE(static_cast<int>(path));
-    CAPTURE(in_one_kernel);
     Case whole = make_case(shape_of(sized(4, 2), sized(2, 1), 128),
                            {{{{kKeys - sized(200, 60), sized(200, 60)}}, kKeys}}, 15);
     whole.segments[0].output_row = whole.segments[0].log_sum_row;
@@ -218,8 +217,6 @@ void check_partial(Paths paths) {
     const auto delta = to_device(narrowed<float>(expected.delta), stream);
     const DeviceBuffer<float> dquery =
         to_device(std::vector<float>(whole.query.size(), 0.0F), stream);
-    const DeviceBuffer<std::int32_t> turns(
-        in_one_kernel ? attention_turns(whole.rows, whole.shape, path) : 0);
     const std::vector<Bf16> poison(whole.query.size(), kPoison);
     const std::vector<float> nan(static_cast<std::size_t>(whole.rows * whole.shape.heads), kNan);
     std::vector<DeviceBuffer<Bf16>> outputs;
@@ -247,7 +244,7 @@ void check_partial(Paths paths) {
       attention_backward_partial(dquery.span(), dkey.span(), dvalue.span(), device.query.span(),
                                  device.key.span(), device.value.span(), log_sum.span(),
                                  delta.span(), device.doutput.span(), device.work, part.shape, path,
-                                 turns.span(), stream);
+                                 stream);
       const Results of_part = reference(part, &expected);
       CHECK(difference(download(dkey.span(), stream), of_part.dkey) < kBackward);
       CHECK(difference(download(dvalue.span(), stream), of_part.dvalue) < kBackward);
@@ -262,10 +259,6 @@ void check_partial(Paths paths) {
     }
     CHECK(difference(download(dquery.span(), stream), all) < kBackward);
     CHECK(row_difference(download(dquery.span(), stream), all, 128) < kBackwardRow);
-  };
-  for (const AttentionPath path : paths) {
-    check_path(path, false);
-    if (attention_turns(1, shape_of(1, 1, 128), path) > 0) check_path(path, true);
   }
 }
 

@@ -81,23 +81,13 @@ void attention_backward(DeviceSpan<Bf16> dquery, DeviceSpan<float> dkey, DeviceS
                         const AttentionWork& work, const AttentionShape& shape, AttentionPath path,
                         StreamView stream);
 
-/// Numbers of workspace with which a path's attention_backward_partial on `rows` rows of dquery
-/// computes all gradients in one kernel: five products, where two kernels have seven. 0: the path
-/// has no such kernel.
-[[nodiscard]] std::int64_t attention_turns(std::int64_t rows, const AttentionShape& shape,
-                                           AttentionPath path);
-
-/// The same, but adds to `dquery` in fp32: for queries that travel round a context-parallel group,
-/// and where `turns` are not empty the faster way. They are attention_turns numbers and left with
-/// whatever is there. With them blocks add to `dquery` in a fixed order, each behind those that
-/// have begun before it: two runs give the same bits too.
+/// The same with queries that travel round a context-parallel group: adds to `dquery` in fp32.
 void attention_backward_partial(DeviceSpan<float> dquery, DeviceSpan<float> dkey,
                                 DeviceSpan<float> dvalue, DeviceSpan<const Bf16> query,
                                 DeviceSpan<const Bf16> key, DeviceSpan<const Bf16> value,
                                 DeviceSpan<const float> log_sum, DeviceSpan<const float> delta,
                                 DeviceSpan<const Bf16> doutput, const AttentionWork& work,
-                                const AttentionShape& shape, AttentionPath path,
-                                DeviceSpan<std::int32_t> turns, StreamView stream);
+                                const AttentionShape& shape, AttentionPath path, StreamView stream);
 
 /// Takes into (output, log_sum) over some keys the result (more, more_log_sum) over others. All
 /// have `rows` rows; `log_sum` and `more_log_sum` of minus infinity stand for no keys.

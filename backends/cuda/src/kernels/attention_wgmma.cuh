@@ -98,17 +98,12 @@ SLIMPACK_DEVICE void keep_order(std::uint32_t barrier, std::uint32_t parity) {
   simt::barrier_wait(barrier, parity);
 }
 
-struct NoRole {
-  SLIMPACK_DEVICE void operator()() const {}
-};
-
 /// Lets one thread initialise barriers, then one warp produce and `active` warpgroups consume, each
-/// given its number, and the warp next to the producer do what else there is. `init` is given the
-/// address of shared memory.
+/// given its number. `init` is given the address of shared memory.
 template <int kOfProducer = kProducerRegisters, int kOfConsumer = kConsumerRegisters, class Init,
-          class Produce, class Consume, class Assist = NoRole>
+          class Produce, class Consume>
 SLIMPACK_DEVICE void run_roles(int active, const Init& init, const Produce& produce,
-                               const Consume& consume, const Assist& assist = {}) {
+                               const Consume& consume) {
   if (simt::thread_index() == 0) {
     init(simt::shared_address(simt::shared_memory()));
     simt::barrier_init_fence();
@@ -117,12 +112,7 @@ SLIMPACK_DEVICE void run_roles(int active, const Init& init, const Produce& prod
   const int warpgroup = static_cast<int>(simt::shuffle(simt::thread_index() / kWarpgroup, 0));
   if (warpgroup == 0) {
     simt::registers_decrease<kOfProducer>();
-    const unsigned warp = simt::shuffle(simt::thread_index() / 32, 0);
-    if (warp == 0) {
-      produce();
-    } else if (warp == 1) {
-      assist();
-    }
+    if (simt::shuffle(simt::thread_index() / 32, 0) == 0) produce();
   } else {
     simt::registers_increase<kOfConsumer>();
     if (warpgroup <= active) consume(warpgroup - 1);

@@ -248,6 +248,7 @@ SLIMPACK_DEVICE void keys_consume(float* dkey, float* dvalue, const BackwardTask
     simt::product_commit();
     // The sums of the stage before end here; until then their factors take registers.
     simt::product_wait<1>();
+    simt::sync_warp();  // all lanes have read the numbers of that stage
     if (begun && lane == 0) simt::barrier_arrive(base + Shared::kEmpty + before * 8);
     before = ring.stage;
     simt::product_fence();

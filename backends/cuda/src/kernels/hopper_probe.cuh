@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One TMA load, one product of each kind and one addition in bulk, to see on a device whether it
-// reads panels, descriptors and fragments as the emulator does.
+// One TMA load and one product of each kind, to see on a device whether it reads panels,
+// descriptors and fragments as the emulator does.
 #pragma once
 
 #include <array>
@@ -15,11 +15,10 @@ inline constexpr std::size_t kHopperProbeShared = 5 * simt::kBoxBytes + 1024;
 
 /// One block of 128 threads. From a[64 x 64], b[up to 128 x 64] and v[64 x 128]: `box` gets the
 /// bytes of a as they lie in shared memory, `keys`[64 x 128] a * transpose(b) with a in shared
-/// memory, `values`[64 x 128] a * v with a in registers; to `rows`[64 x 64] transpose(a) times the
-/// first 64 columns of v is added, with both in shared memory.
-SLIMPACK_DEVICE void hopper_probe(Bf16* box, float* keys, float* values, float* rows,
-                                  const simt::TileMap& a_map, const simt::TileMap& b_map,
-                                  const simt::TileMap& v_map, const Bf16* a) {
+/// memory, `values`[64 x 128] a * v with a in registers.
+SLIMPACK_DEVICE void hopper_probe(Bf16* box, float* keys, float* values, const simt::TileMap& a_map,
+                                  const simt::TileMap& b_map, const simt::TileMap& v_map,
+                                  const Bf16* a) {
   const std::uint32_t base = simt::shared_address(simt::shared_memory());
   const std::uint32_t b = base + simt::kBoxBytes, v = b + 2 * simt::kBoxBytes,
                       barrier = v + 2 * simt::kBoxBytes;
@@ -49,7 +48,6 @@ SLIMPACK_DEVICE void hopper_probe(Bf16* box, float* keys, float* values, float* 
   simt::barrier_wait(barrier, 0);
 
   std::array<float, 64> by_keys{}, by_values{};
-  std::array<float, 32> by_rows{};
   simt::product_fence();
   for (std::uint32_t step = 0; step < 4; ++step) {
     simt::multiply_shared<128>(by_keys, simt::further(simt::matrix_descriptor(base, 0), 32 * step),
@@ -60,31 +58,14 @@ SLIMPACK_DEVICE void hopper_probe(Bf16* box, float* keys, float* values, float* 
     simt::multiply_registers<128>(by_values, left[step], simt::further(matrix, 2048 * step),
                                   step > 0);
   }
-  for (std::uint32_t step = 0; step < 4; ++step) {
-    simt::multiply_shared_rows<64>(
-        by_rows, simt::further(simt::matrix_descriptor(base, 0), 2048 * step),
-        simt::further(simt::matrix_descriptor(v, 0), 2048 * step), step > 0);
-  }
   simt::product_commit();
   simt::product_wait<0>();
   simt::products_arrived(by_keys);
   simt::products_arrived(by_values);
-  simt::products_arrived(by_rows);
   for (unsigned i = 0; i < 64; ++i) {
     const unsigned to = (row + i % 4 / 2 * 8) * 128 + i / 4 * 8 + col + i % 2;
     keys[to] = by_keys[i];
     values[to] = by_values[i];
-  }
-  simt::sync_block();  // b is read no more
-  for (unsigned i = 0; i < 32; ++i) {
-    const unsigned to = (row + i % 4 / 2 * 8) * 64 + i / 4 * 8 + col + i % 2;
-    simt::store_shared(b + 4 * to, by_rows[i]);
-  }
-  simt::async_proxy_fence();
-  simt::sync_block();
-  if (thread < 64) {
-    simt::add_in_bulk(rows + std::size_t{64} * thread, b + 256 * thread, 256);
-    simt::await_bulk();
   }
   const auto* bytes = reinterpret_cast<const Bf16*>(simt::shared_memory());
   for (unsigned i = thread; i < simt::kBoxBytes / 2; i += 128) box[i] = bytes[i];

@@ -225,10 +225,6 @@ AttentionPath best_path(const AttentionShape& shape, int major, int minor) {
   return AttentionPath::plain;
 }
 
-std::int64_t attention_turns(std::int64_t rows, const AttentionShape& shape, AttentionPath path) {
-  return path == AttentionPath::wgmma ? rows * shape.heads + 1 : 0;
-}
-
 void attention_forward(DeviceSpan<Bf16> output, DeviceSpan<float> log_sum,
                        DeviceSpan<const Bf16> query, DeviceSpan<const Bf16> key,
                        DeviceSpan<const Bf16> value, const AttentionWork& work,
@@ -303,16 +299,13 @@ void attention_backward_partial(DeviceSpan<float> dquery, DeviceSpan<float> dkey
                                 DeviceSpan<const float> log_sum, DeviceSpan<const float> delta,
                                 DeviceSpan<const Bf16> doutput, const AttentionWork& work,
                                 const AttentionShape& shape, AttentionPath path,
-                                DeviceSpan<std::int32_t> turns, StreamView stream) {
+                                StreamView stream) {
   check_backward(dquery, dkey, dvalue, query, key, value, log_sum, delta, doutput, shape, path);
-  require(turns.size == 0 ||
-              turns.size == attention_turns(dquery.size / query_width(shape), shape, path),
-          "attention_backward_partial: turns must be none or attention_turns", turns.size);
   if (work.query_tiles.size == 0) return;
   check_device(shape, path);
   if (path == AttentionPath::wgmma) {
     detail::attention_backward_partial_wgmma(dquery, dkey, dvalue, query, key, value, log_sum,
-                                             delta, doutput, work, shape, turns, stream);
+                                             delta, doutput, work, shape, stream);
     return;
   }
   launch_backward({inputs(query, key, value, work, shape), log_sum.data, delta.data, doutput.data,

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "kernels/attention_wgmma_backward.cuh"
-#include "kernels/attention_wgmma_backward_fused.cuh"
 #include "kernels/attention_wgmma_backward_queries.cuh"
 #include "kernels/attention_wgmma_forward.cuh"
 #include "ops/capability.hpp"
@@ -54,18 +53,6 @@ __global__ void __launch_bounds__(wgmma::kThreads, 1)
                             const __grid_constant__ wgmma::BackwardTask task) {
 #if defined(SLIMPACK_HAS_WGMMA)
   wgmma::attention_backward_queries<kHeadDim>(dquery, query, key, value, doutput, task);
-#endif
-}
-
-template <int kHeadDim>
-__global__ void __launch_bounds__(wgmma::kThreads, 1)
-    backward_fused_kernel(const __grid_constant__ simt::TileMap query,
-                          const __grid_constant__ simt::TileMap key,
-                          const __grid_constant__ simt::TileMap value,
-                          const __grid_constant__ simt::TileMap doutput,
-                          const __grid_constant__ wgmma::FusedTask task) {
-#if defined(SLIMPACK_HAS_WGMMA)
-  wgmma::attention_backward_fused<kHeadDim>(query, key, value, doutput, task);
 #endif
 }
 
@@ -132,26 +119,6 @@ void backward(DeviceSpan<Out> dquery, DeviceSpan<float> dkey, DeviceSpan<float> 
       stream, dquery.data, query_map, key_map, value_map, doutput_map, task);
 }
 
-template <int kHeadDim>
-void backward_fused(DeviceSpan<float> dquery, DeviceSpan<float> dkey, DeviceSpan<float> dvalue,
-                    DeviceSpan<const Bf16> query, DeviceSpan<const Bf16> key,
-                    DeviceSpan<const Bf16> value, DeviceSpan<const float> log_sum,
-                    DeviceSpan<const float> delta, DeviceSpan<const Bf16> doutput,
-                    const AttentionWork& work, const AttentionShape& shape,
-                    DeviceSpan<std::int32_t> turns, StreamView stream) {
-  if (work.key_tiles.size == 0) return;
-  const auto [query_width, key_width] = widths(shape);
-  fill_bytes(turns.data, 0, static_cast<std::size_t>(turns.size) * sizeof(std::int32_t), stream);
-  wgmma::FusedTask task{{kernel_work(work, shape), log_sum.data, delta.data}};
-  task.dquery = dquery.data, task.dkey = dkey.data, task.dvalue = dvalue.data;
-  task.turns = turns.data, task.tickets = turns.data + turns.size - 1;
-  start(backward_fused_kernel<kHeadDim>,
-        {block_count(work.key_tiles.size, shape.kv_heads), wgmma::kThreads,
-         wgmma::FusedShared<kHeadDim>::kBytes},
-        stream, tile_map(query, query_width), tile_map(key, key_width), tile_map(value, key_width),
-        tile_map(doutput, query_width), task);
-}
-
 template <class Out>
 void backward_by_head_dim(DeviceSpan<Out> dquery, DeviceSpan<float> dkey, DeviceSpan<float> dvalue,
                           DeviceSpan<const Bf16> query, DeviceSpan<const Bf16> key,
@@ -215,13 +182,7 @@ void attention_backward_partial_wgmma(DeviceSpan<float> dquery, DeviceSpan<float
                                       DeviceSpan<const float> log_sum,
                                       DeviceSpan<const float> delta, DeviceSpan<const Bf16> doutput,
                                       const AttentionWork& work, const AttentionShape& shape,
-                                      DeviceSpan<std::int32_t> turns, StreamView stream) {
-  if (turns.size > 0) {
-    const auto launcher = shape.head_dim == 64 ? backward_fused<64> : backward_fused<128>;
-    launcher(dquery, dkey, dvalue, query, key, value, log_sum, delta, doutput, work, shape, turns,
-             stream);
-    return;
-  }
+                                      StreamView stream) {
   backward_by_head_dim(dquery, dkey, dvalue, query, key, value, log_sum, delta, doutput, work,
                        shape, stream);
 }

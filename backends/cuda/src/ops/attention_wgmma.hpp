@@ -33,6 +33,6 @@ void attention_backward_partial_wgmma(DeviceSpan<float> dquery, DeviceSpan<float
                                       DeviceSpan<const float> log_sum,
                                       DeviceSpan<const float> delta, DeviceSpan<const Bf16> doutput,
                                       const AttentionWork& work, const AttentionShape& shape,
-                                      DeviceSpan<std::int32_t> turns, StreamView stream);
+                                      StreamView stream);
 
 }  // namespace slimpack::cuda::detail

@@ -9,10 +9,9 @@ namespace slimpack::cuda::detail {
 
 /// From a[64 x 64], b[up to 128 x 64] and v[64 x 128]: `box`[64 x 64] is a as TMA lays it out in
 /// shared memory, `keys`[64 x 128] = a * transpose(b), zero for missing rows of b, and
-/// `values`[64 x 128] = a * v; transpose(a) times the first 64 columns of v is added to
-/// `rows`[64 x 64]. Needs compute capability 9.0.
+/// `values`[64 x 128] = a * v. Needs compute capability 9.0.
 void hopper_probe(DeviceSpan<Bf16> box, DeviceSpan<float> keys, DeviceSpan<float> values,
-                  DeviceSpan<float> rows, DeviceSpan<const Bf16> a, DeviceSpan<const Bf16> b,
-                  DeviceSpan<const Bf16> v, StreamView stream);
+                  DeviceSpan<const Bf16> a, DeviceSpan<const Bf16> b, DeviceSpan<const Bf16> v,
+                  StreamView stream);
 
 }  // namespace slimpack::cuda::detail

@@ -63,38 +63,6 @@ SLIMPACK_DEVICE void async_proxy_fence() {
   SLIMPACK_HOPPER_ASM("fence.proxy.async.shared::cta;" :: : "memory");
 }
 
-SLIMPACK_DEVICE void add_in_bulk(float* to, std::uint32_t from, std::uint32_t bytes) {
-  SLIMPACK_HOPPER_ASM(
-      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
-          __cvta_generic_to_global(to)),
-      "r"(from), "r"(bytes) : "memory");
-}
-SLIMPACK_DEVICE void await_bulk() {
-  SLIMPACK_HOPPER_ASM("cp.async.bulk.commit_group;" :: : "memory");
-  SLIMPACK_HOPPER_ASM("cp.async.bulk.wait_group 0;" :: : "memory");
-  SLIMPACK_HOPPER_ASM("fence.proxy.async.global;" :: : "memory");
-}
-
-SLIMPACK_DEVICE std::int32_t take_ticket(std::int32_t* tickets) {
-  return atomicAdd(tickets, 1);
-}
-SLIMPACK_DEVICE void await_turn(const std::int32_t* turn, std::int32_t value) {
-  std::int32_t found;
-  do {
-    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];"
-                 : "=r"(found)
-                 : "l"(__cvta_generic_to_global(turn))
-                 : "memory");
-  } while (found != value);
-  SLIMPACK_HOPPER_ASM("fence.proxy.async.global;" :: : "memory");
-}
-SLIMPACK_DEVICE void give_turn(std::int32_t* turn, std::int32_t value) {
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
-  asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(turn)),
-               "r"(value)
-               : "memory");
-}
-
 template <int kRegisters>
 SLIMPACK_DEVICE void registers_increase() {
   SLIMPACK_HOPPER_ASM("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -139,27 +107,6 @@ SLIMPACK_DEVICE void multiply_shared<64>(std::array<float, 32>& d, std::uint64_t
       "%9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
       "%32, %33, add, 1, 1, 0, 0;\n"
-      "}" : "+f"(d[0]),
-      "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),
-      "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]),
-      "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]),
-      "+f"(d[29]), "+f"(d[30]), "+f"(d[31]) : "l"(a), "l"(b), "r"(add ? 1 : 0));
-}
-template <int kCols>
-SLIMPACK_DEVICE void multiply_shared_rows(std::array<float, kCols / 2>& d, std::uint64_t a,
-                                          std::uint64_t b, bool add);
-template <>
-SLIMPACK_DEVICE void multiply_shared_rows<64>(std::array<float, 32>& d, std::uint64_t a,
-                                              std::uint64_t b, bool add) {
-  SLIMPACK_HOPPER_ASM(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, "
-      "%9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "%32, %33, add, 1, 1, 1, 1;\n"
       "}" : "+f"(d[0]),
       "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -117,56 +116,6 @@ inline void async_proxy_fence() {
   if (!Emulator::fences_lost()) Emulator::now().note_fence();
 }
 
-namespace detail {
-struct BulkAdds {
-  std::uint64_t under_way = 0;
-};
-}  // namespace detail
-
-/// Starts to add fp32 numbers of shared memory to global memory, both aligned to 16 bytes, `bytes`
-/// a multiple of 16. Blocks that add to the same numbers take turns.
-inline void add_in_bulk(float* to, std::uint32_t from, std::uint32_t bytes) {
-  Emulator& emulator = Emulator::now();
-  if (from % 16 != 0 || bytes % 16 != 0 || std::bit_cast<std::uintptr_t>(to) % 16 != 0) {
-    emulator.fail("numbers are added in bulk that are not aligned to 16 bytes");
-  }
-  const std::byte* numbers = emulator.shared(from, bytes);
-  emulator.check_proxy(from, bytes, "an addition in bulk");
-  auto* adds = &emulator.of_thread<detail::BulkAdds>();
-  ++adds->under_way;
-  emulator.in_background([to, numbers, bytes, adds] {
-    for (std::uint32_t i = 0; i < bytes / 4; ++i) {
-      float number = 0;
-      std::memcpy(&number, numbers + 4 * i, 4);
-      to[i] += number;
-    }
-    --adds->under_way;
-  });
-}
-/// Waits until all additions of this thread are in memory.
-inline void await_bulk() {
-  auto& adds = Emulator::now().of_thread<detail::BulkAdds>();
-  Emulator::now().wait_until([&] { return adds.under_way == 0; }, "await_bulk");
-}
-
-/// How many blocks have taken one before: blocks that wait for each other by tickets have begun in
-/// this order.
-inline std::int32_t take_ticket(std::int32_t* tickets) {
-  return (*tickets)++;
-}
-/// Waits for the block that gives this value, and for all that it added before. Here blocks run one
-/// after the other: it must have run.
-inline void await_turn(const std::int32_t* turn, std::int32_t value) {
-  if (*turn != value) {
-    Emulator::now().fail("a block waits for turn " + std::to_string(value) +
-                         ", which no block before it has given: it is " + std::to_string(*turn));
-  }
-}
-/// One thread calls it when all threads of its warp have awaited their additions.
-inline void give_turn(std::int32_t* turn, std::int32_t value) {
-  *turn = value;
-}
-
 template <int kRegisters>
 void registers_increase() {}
 template <int kRegisters>
@@ -187,7 +136,7 @@ struct Product {
   std::array<ProductPart, kWarpgroup> parts{};
   std::array<std::array<std::uint32_t, 4>, kWarpgroup> a{};  ///< when it was issued
   unsigned cols = 0;
-  bool transposed = false, a_transposed = false;
+  bool transposed = false;
 };
 /// Sums that are under way: their registers hold NaN until the last product of them has been
 /// waited for.
@@ -271,8 +220,7 @@ inline void compute(const Product& product, Sums& sums) {
   }
   for (unsigned row = 0; part.a == nullptr && row < kRows; ++row) {
     for (unsigned k = 0; k < kDepth; ++k) {
-      a[row * kDepth + k] = product.a_transposed ? matrix_at(part.a_descriptor, k, row)
-                                                 : matrix_at(part.a_descriptor, row, k);
+      a[row * kDepth + k] = matrix_at(part.a_descriptor, row, k);
     }
   }
   for (unsigned k = 0; k < kDepth; ++k) {
@@ -292,8 +240,7 @@ inline void compute(const Product& product, Sums& sums) {
   }
 }
 
-inline void issue(unsigned cols, bool transposed, const ProductPart& mine, const char* name,
-                  bool a_transposed = false) {
+inline void issue(unsigned cols, bool transposed, const ProductPart& mine, const char* name) {
   Emulator& emulator = Emulator::now();
   if (!emulator.of_thread<ProductState>().fenced) {
     emulator.fail("a product without a fence after the last wait");
@@ -301,7 +248,7 @@ inline void issue(unsigned cols, bool transposed, const ProductPart& mine, const
   (void)emulator.together(warpgroup_begin(), kWarpgroup, name, mine, [&](const ProductPart* parts) {
     Warpgroup& group = warpgroup();
     Product product;
-    product.cols = cols, product.transposed = transposed, product.a_transposed = a_transposed;
+    product.cols = cols, product.transposed = transposed;
     for (unsigned thread = 0; thread < kWarpgroup; ++thread) {
       product.parts[thread] = parts[thread];
       if (parts[thread].a != nullptr) {
@@ -375,12 +322,6 @@ void products_arrived(std::array<float, kSize>&) {}
 template <int kCols>
 void multiply_shared(std::array<float, kCols / 2>& d, std::uint64_t a, std::uint64_t b, bool add) {
   detail::issue(kCols, false, {d.data(), nullptr, a, b, add}, "multiply_shared");
-}
-/// The same of transpose(a[16 x 64]) * b[16 x kCols], both of whose columns are those of panels.
-template <int kCols>
-void multiply_shared_rows(std::array<float, kCols / 2>& d, std::uint64_t a, std::uint64_t b,
-                          bool add) {
-  detail::issue(kCols, true, {d.data(), nullptr, a, b, add}, "multiply_shared_rows", true);
 }
 /// The same of a in registers, as multiply_16x8x16 has it, and b[16 x kCols] whose columns are
 /// those of panels. `a` must stay where it is and as it is until the product has been waited for.

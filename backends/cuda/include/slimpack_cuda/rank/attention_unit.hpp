@@ -85,36 +85,20 @@ class RankAttention {
       fill_zeros(places_.keys.dkey, stream_);
       fill_zeros(places_.keys.dvalue, stream_);
     }
-    const bool in_sums = places_.call.shard.ranks == 1 && turns_for(rows, rows.dquery_sum).size > 0;
-    if (in_sums) fill_zeros(rows.dquery_sum, stream_);
     for (const auto& [kept, part] : tables_.own) {
       const AttentionWork work = part.work(ring_, layer);
       attention_delta(rows.delta, queries(), rows.dattention, work, places_.shape, path_, stream_);
       if (places_.call.shard.ranks > 1) continue;
       const OwnKeys own = own_keys(kept, layer);
-      if (const auto turns = turns_for(rows, rows.dquery_sum); turns.size > 0) {
-        attention_backward_partial(rows.dquery_sum, own.dkey, own.dvalue, queries(), own.key,
-                                   own.value, log_sums(), rows.delta, rows.dattention, work,
-                                   places_.shape, path_, turns, stream_);
-        continue;
-      }
       attention_backward(rows.dquery, own.dkey, own.dvalue, queries(), own.key, own.value,
                          log_sums(), rows.delta, rows.dattention, work, places_.shape, path_,
                          stream_);
     }
-    if (in_sums) convert(rows.dquery, rows.dquery_sum, stream_);
     ring_backward(layer, rows, link);
     if (!places_.keys.summed) collect_sums(layer);
   }
 
  private:
-  /// What a backward pass that adds to `dquery` works with where the path has it and there is room.
-  [[nodiscard]] DeviceSpan<std::int32_t> turns_for(const BackwardRows& rows,
-                                                   DeviceSpan<float> dquery) const {
-    const std::int64_t size = attention_turns(dquery.size / q_, places_.shape, path_);
-    if (size > rows.turns.size) return {};
-    return rows.turns.subspan(0, size);
-  }
   template <class Link>
   void ring_backward(std::int64_t layer, const BackwardRows& rows, Link& link) const {
     if (places_.call.shard.ranks == 1) return;
@@ -301,7 +285,7 @@ class RankAttention {
           rows.dquery_sum, keys.dkey, keys.dvalue, queries(), keys.key, keys.value, log_sums(),
           rows.delta, rows.dattention,
           tables_.ring[i].backward[static_cast<std::size_t>(step)].work(ring_, layer),
-          places_.shape, path_, turns_for(rows, rows.dquery_sum), stream_);
+          places_.shape, path_, stream_);
       if (!comes_home(step)) link.end_ring();
       begin_to_hand(buffers, segment, step, Tokens{0}, fixed, row, link);
       link.end_ring();
@@ -416,7 +400,7 @@ class RankAttention {
           current.dquery, keys.dkey, keys.dvalue, current.query, keys.key, keys.value,
           current.log_sum, current.delta, current.dattention,
           tables_.ring[i].backward[static_cast<std::size_t>(step)].work(ring_, layer),
-          places_.shape, path_, turns_for(rows, current.dquery), stream_);
+          places_.shape, path_, stream_);
       if (!comes_home(step)) link.end_ring();
       begin_to_hand(buffers, segment, step, segment.slice.begin, 0, sums, link);
       link.end_ring();

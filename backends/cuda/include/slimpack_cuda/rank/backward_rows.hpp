@@ -21,8 +21,7 @@ struct BackwardRows {
   DeviceSpan<Bf16> dqkv;           ///< over dattention, dproduct and dgate_up
   DeviceSpan<float> delta;         ///< over dnorm
   DeviceSpan<float> largest;       ///< over dnorm: a number an own row
-  DeviceSpan<float> dquery_sum;    ///< over dproduct and dgate_up
-  DeviceSpan<std::int32_t> turns;  ///< of attention, behind dquery_sum as far as there is room
+  DeviceSpan<float> dquery_sum;    ///< in context-parallel groups: over dproduct and dgate_up
   DeviceSpan<float> dkey, dvalue;  ///< slice after slice (UnitKeys)
 };
 
@@ -53,8 +52,6 @@ struct BackwardRows {
   scratch.delta = {reinterpret_cast<float*>(norm.data), rows * part.heads};
   scratch.largest = {reinterpret_cast<float*>(norm.data), own};
   scratch.dquery_sum = {reinterpret_cast<float*>(forward.data), rows * q};
-  scratch.turns = {reinterpret_cast<std::int32_t*>(forward.data + 2 * rows * q),
-                   std::max<std::int64_t>(0, (forward.size - 2 * rows * q) / 2)};
   return scratch;
 }
 
