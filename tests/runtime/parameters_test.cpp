@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -30,6 +31,16 @@ TEST_CASE("initialise: any rows of a tensor are those of the whole, and seeds an
   std::vector<double> gain(30);
   runtime::initialise(gain, {"norm.weight", 1, 30}, 0, 7);
   for (const double value : gain) CHECK((value >= 0.9 && value < 1.1));
+}
+
+TEST_CASE("initialise: a tensor that is drawn by several threads is the same row by row") {
+  const runtime::TensorShape shape{"large.weight", 300, 1000};
+  std::vector<double> whole(300'000), row(1000);
+  runtime::initialise(whole, shape, 0, 5);
+  for (const std::int64_t i : {0, 64, 65, 66, 131, 299}) {
+    runtime::initialise(row, shape, i, 5);
+    CHECK(std::equal(row.begin(), row.end(), whole.begin() + i * 1000));
+  }
 }
 
 TEST_CASE("initialise: columns of a tensor are those of the whole one") {

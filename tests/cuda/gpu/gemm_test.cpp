@@ -63,7 +63,7 @@ void check_product(const std::vector<Element>& found,
   const std::int64_t all = rows * columns;
   const std::int64_t looked_at = std::min<std::int64_t>(all, 20000);
   const double rounding = sizeof(Element) == 2 ? 0x1p-8 : 0x1p-22;
-  double worst = 0;
+  double worst = 0, found_there = 0, expected_there = 0;
   for (std::int64_t count = 0; count < looked_at; ++count) {
     const std::int64_t i =
         looked_at == all ? count
@@ -78,8 +78,20 @@ void check_product(const std::vector<Element>& found,
     // Sums of fp32 in any order err by far less than one rounding a term.
     const double allowed = rounding * std::abs(sum) + 0x1p-18 * size;
     const double error = std::abs(number(found[static_cast<std::size_t>(i)]) - sum);
-    if (!(error <= allowed)) worst = std::max(worst, std::isnan(error) ? 1e30 : error / allowed);
+    const double over = std::isnan(error) ? 1e30 : error / allowed;
+    if (!(error <= allowed) && over > worst) {
+      worst = over;
+      found_there = number(found[static_cast<std::size_t>(i)]);
+      expected_there = sum;
+    }
   }
+  CAPTURE(rows);
+  CAPTURE(columns);
+  CAPTURE(inner);
+  CAPTURE(sizeof(Element));
+  CAPTURE(addend != nullptr);
+  CAPTURE(found_there);
+  CAPTURE(expected_there);
   CHECK(worst == 0);
 }
 

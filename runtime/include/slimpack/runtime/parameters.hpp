@@ -11,10 +11,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/parallel_for.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
@@ -87,7 +89,8 @@ enum class LayerTensor : std::uint8_t {
 /// Fills rows [first_row, first_row + values.size() / cols) of a tensor, of them columns
 /// [first_col, first_col + cols), by default all. A row depends on seed, name and row number only,
 /// so that every partition of a model begins with the same weights: matrices normal with variance
-/// 1 / columns of the tensor, gains uniform in [0.9, 1.1) lest a wrong gain go unseen.
+/// 1 / columns of the tensor, gains uniform in [0.9, 1.1) lest a wrong gain go unseen. Large
+/// tensors are drawn on all cores; a row's numbers do not depend on how many.
 inline void initialise(std::span<double> values, const TensorShape& tensor, std::int64_t first_row,
                        std::uint64_t seed, std::int64_t first_col = 0,
                        std::optional<std::int64_t> held_cols = std::nullopt) {
@@ -97,7 +100,7 @@ inline void initialise(std::span<double> values, const TensorShape& tensor, std:
   }
   const auto cols = static_cast<std::size_t>(held_cols.value_or(tensor.cols));
   const double deviation = 1.0 / std::sqrt(static_cast<double>(tensor.cols));
-  for (std::size_t row = 0; row * cols < values.size(); ++row) {
+  const auto draw_row = [&](std::size_t row) {
     Random mixer(seed ^ hash);
     Random random(mixer.bits() + static_cast<std::uint64_t>(first_row) + row);
     const auto draw = [&] {
@@ -105,7 +108,15 @@ inline void initialise(std::span<double> values, const TensorShape& tensor, std:
     };
     for (std::int64_t col = 0; col < first_col; ++col) static_cast<void>(draw());
     for (double& value : values.subspan(row * cols, cols)) value = draw();
-  }
+  };
+  constexpr std::size_t kAtOnce = std::size_t{1} << 16U;  // numbers that are worth a thread
+  const std::size_t rows = cols == 0 ? 0 : values.size() / cols;
+  const std::size_t at_once = std::max<std::size_t>(1, kAtOnce / std::max<std::size_t>(1, cols));
+  const auto cores = static_cast<std::int32_t>(std::max(1U, std::thread::hardware_concurrency()));
+  parallel_for((rows + at_once - 1) / at_once, cores, [&](std::size_t part) {
+    const std::size_t end = std::min(rows, (part + 1) * at_once);
+    for (std::size_t row = part * at_once; row < end; ++row) draw_row(row);
+  });
 }
 
 /// Rows [first_row, first_row + shape.rows) of the named tensor, of them columns [first_col,

@@ -290,7 +290,7 @@ class RankWeights {
   }
 
  private:
-  static constexpr std::int64_t kDrawn = 1 << 20;  ///< numbers drawn at a time
+  static constexpr std::int64_t kDrawn = 1 << 22;  ///< numbers drawn at a time
 
   template <class View, class Element>
   static DeviceSpan<View> part(const DeviceBuffer<Element>& buffer,
