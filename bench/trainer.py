@@ -314,11 +314,12 @@ def clock_of(options, folder, ranks, lengths):
         beside += around()
         steps = options.warmup + options.steps
         for planner in options.planners:
-            one = Turns(options, folder, planner, "--planner", planner, *ranks, "--data", lengths, "--cost", cost, "--effort",
-                        options.effort, "--batch-tokens", options.batch_tokens, "--context", options.context, "--steps", steps)
-            running.append(one)
+            running.append(Turns(options, folder, planner, "--planner", planner, *ranks, "--data", lengths, "--cost", cost,
+                                 "--effort", options.effort, "--batch-tokens", options.batch_tokens, "--context",
+                                 options.context, "--steps", steps))
+        for one in running:
             if not one.ready():
-                left_out[planner] = one.why()
+                left_out[one.name] = one.why()
         neighbours = {one.name: [] for one in running}
         for step in range(steps):
             tell(f"clock: step {step + 1} of {steps}")

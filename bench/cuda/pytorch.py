@@ -8,7 +8,8 @@
 Writes what bench_cuda writes: rows with milliseconds, or the reason why a back end does not compute a case.
 Attention by scaled_dot_product_attention where all documents are of one length and have no prefix, else by
 the functions beneath it that take documents of different lengths; flash attention and cuDNN are chosen by
-name. Rows of one back end are `torch flash`, `torch cudnn` or `torch`. Ends with 1 if PyTorch or the device is missing.
+name. Rows of one back end are `torch flash`, `torch cudnn` or `torch`. Ends with 1 if PyTorch or the device is
+missing, or where a kernel of PyTorch's leaves the device unusable: the output then has what came before.
 """
 import argparse
 import datetime
@@ -175,9 +176,9 @@ class Torch:
             return lambda: aten._flash_attention_backward(
                 doutput, query, key, value, output, log_sum, *limits, 0.0, True, state, unused)
         seed, offset = result[6], result[7]
-        empty = torch.empty(0, device="cuda")
+        no_bias = None  # an empty tensor would count as one
         return lambda: aten._cudnn_attention_backward(
-            doutput, query, key, value, output, log_sum, seed, offset, empty, *limits, 0.0, True)
+            doutput, query, key, value, output, log_sum, seed, offset, no_bias, *limits, 0.0, True)
 
     def backward_of(self, make_output, inputs):
         output = make_output()
@@ -292,13 +293,19 @@ def run(torch, cases, options):
                 launches = [make(case) for _ in range(sets)]
                 row |= measure(torch, launches, options.budget_ms)
                 print(f"{case['operation']}: {case['name']} by {path}: {row['milliseconds']:.4f} ms", file=sys.stderr)
-            except (Refused, RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
+            except (Refused, RuntimeError, AttributeError, TypeError, ValueError, LookupError) as error:
                 row["why_not"] = first_line(error)
                 print(f"{case['operation']}: {case['name']} by {path}: {row['why_not']}", file=sys.stderr)
-            launches = None  # so that the next case has the memory
-            torch.cuda.empty_cache()
             rows.append(row)
             write(options.output, result)  # whoever is cut off leaves what has been measured
+            launches = None  # so that the next case has the memory
+            try:
+                torch.cuda.empty_cache()
+            except RuntimeError as error:  # a kernel of PyTorch's has broken the context
+                print(f"pytorch.py: nothing runs after {case['operation']}: {case['name']} by {path}: {first_line(error)}",
+                      file=sys.stderr)
+                return 1
+    return 0
 
 
 def main(arguments):
@@ -318,8 +325,7 @@ def main(arguments):
     if not torch.cuda.is_available():
         print("pytorch.py: PyTorch finds no CUDA device", file=sys.stderr)
         return 1
-    run(torch, cases, options)
-    return 0
+    return run(torch, cases, options)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def operation_table(operation, bench, others):
             other = of_path.get(row["name"])
             line += [time_of(other), f"{other['milliseconds'] / row['milliseconds']:.2f}"] if other else ["", ""]
         lines.append(line)
-    return [f"## {operation}", "", *table(head, lines), ""]
+    return [f"## `{operation}`", "", *table(head, lines), ""]
 
 
 def reference_lines(bench):

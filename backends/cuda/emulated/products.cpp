@@ -82,7 +82,8 @@ class EmulatedProducts : public Products {
   void run(const GemmKey& key, void* d, const void* addend, const Bf16* left, const Bf16* right,
            StreamView stream) override {
     emulated::require_current(stream, "cublasLtMatmul failed");
-    if (choices_.insert(key).second && timed_ != nullptr) choose(key);
+    const GemmKey like = key_of_choice(key);
+    if (choices_.insert(like).second && timed_ != nullptr) choose(like);
     emulated::enqueue(stream, "a matrix product", [=] {
       const auto product = key.single ? run_product<float> : run_product<Bf16>;
       product(key, d, addend, left, right);

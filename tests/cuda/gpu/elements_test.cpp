@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <random>
 #include <vector>
 
 #include "cuda/device_data.hpp"
@@ -49,6 +52,37 @@ TEST_CASE("elements: launchers round once, at any length") {
     cuda::fill_zeros(x.span(), stream);
     CHECK(x.read() == std::vector<float>(narrow.size()));
   }
+}
+
+TEST_CASE("copy_all: small and large copies, aligned or not, and nothing beside them") {
+  const cuda::Stream owner;
+  const auto stream = owner.view();
+  constexpr std::int64_t kSize = test::sized(1'500'000, 400'000);
+  const auto from = test::random_floats(kSize, 7), before = test::random_floats(kSize, 8);
+  for (const std::uint32_t seed : {1U, 2U, 3U}) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const test::OnDevice source(from, stream), target(before, stream);
+    std::vector<float> expected = before;
+    std::vector<cuda::MemoryCopy> copies;
+    for (std::int64_t at = 0; at < kSize;) {
+      const bool whole = seed != 1 && random() % 4 != 0;  // multiples of 16 bytes
+      const std::int64_t most = random() % 50 == 0 ? 80'000 : 2000;
+      std::int64_t count = random() % most, first = random() % 5, gap = random() % 9;
+      if (whole) count = count / 4 * 4, first = 0, gap = gap / 4 * 4, at = (at + 3) / 4 * 4;
+      count = std::min(count, kSize - at - first);
+      if (count < 0) break;
+      copies.push_back({target.span().data + at, source.view().data + at + first,
+                        count * std::int64_t{sizeof(float)}});
+      std::copy_n(from.begin() + at + first, count, expected.begin() + at);
+      at += count + gap;
+    }
+    CHECK(copies.size() > 130);
+    std::shuffle(copies.begin(), copies.end(), random);
+    cuda::copy_all(copies, stream);
+    CHECK(test::same_bits(target.read(), expected));
+  }
+  cuda::copy_all({}, stream);
 }
 
 TEST_CASE("elements: bad spans are refused") {

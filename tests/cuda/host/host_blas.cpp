@@ -62,8 +62,9 @@ bool stands(const Opaque* opaque) {
 
 constexpr std::size_t kWorkspace = 512;
 
-/// Where an algorithm has its place among those that were proposed.
-constexpr std::size_t kPlace = 4;
+/// Where an algorithm has its place among those that were proposed, and the columns and the inner
+/// size of the product that it was proposed for.
+constexpr std::size_t kPlace = 4, kColumns = 5, kInner = 6;
 
 /// The milliseconds that a product took, by the place of its algorithm: the third is the fastest,
 /// the second refuses to run.
@@ -91,6 +92,11 @@ std::vector<double> factor(const void* data, const Layout& layout, bool along_co
   return values;
 }
 
+/// What a product sums over, by its left factor.
+std::uint64_t inner_of(const Product& product, const Layout& a) {
+  return product.transpose_a == CUBLAS_OP_T ? a.rows : a.columns;
+}
+
 bool aligned(const void* data, std::uint64_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }
@@ -100,6 +106,7 @@ bool aligned(const void* data, std::uint64_t bytes) {
 namespace slimpack::test {
 std::array<std::int64_t, 4> products_of_algorithm{};
 std::size_t most_allocated = std::numeric_limits<std::size_t>::max();
+bool takes_other_rows = true;
 }  // namespace slimpack::test
 
 extern "C" {
@@ -211,6 +218,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     result.workspaceSize = std::min<std::size_t>(held.workspace, kWorkspace);
     std::ranges::copy(held.alignment, result.algo.data);
     result.algo.data[kPlace] = static_cast<std::uint64_t>(i);
+    result.algo.data[kColumns] = kept<Layout>(d).columns;
+    result.algo.data[kInner] = inner_of(kept<Product>(product), kept<Layout>(a));
   }
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -234,6 +243,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
   }
   const std::uint64_t place = algorithm->data[kPlace];
   if (place == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!slimpack::test::takes_other_rows &&
+      (kept<Layout>(d_layout).columns != algorithm->data[kColumns] ||
+       inner_of(kept<Product>(product), kept<Layout>(a_layout)) != algorithm->data[kInner])) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   slimpack::test::products_of_algorithm[place] += 1;
   passed_ms += kTimes[place];
   const Product call = kept<Product>(product);

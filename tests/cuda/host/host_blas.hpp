@@ -14,5 +14,7 @@ extern std::array<std::int64_t, 4> products_of_algorithm;
 
 /// The most bytes that can be allocated at one time.
 extern std::size_t most_allocated;
+/// Whether an algorithm runs products with other numbers of rows than it was proposed for.
+extern bool takes_other_rows;
 
 }  // namespace slimpack::test

@@ -89,6 +89,21 @@ TEST_CASE("GemmChoices: each candidate is timed once for a product, for all Gemm
   CHECK(two.counts() == std::pair<std::size_t, std::size_t>{1, 0});
 }
 
+TEST_CASE("Gemm: rows that another number's algorithm does not take get one of their own") {
+  const auto forward = [](Gemm& gemm, std::int64_t rows) {
+    const DeviceBuffer<Bf16> in(rows * 8), weight(8 * 8), out(rows * 8);
+    gemm.forward(out.span(), in.span(), weight.span(), {rows, 8, 8}, {});
+  };
+  Gemm gemm(DeviceSpan<std::byte>{});
+  for (const std::int64_t rows : {18, 17, 18}) forward(gemm, rows);
+  CHECK(gemm.choices() == 1);
+  test::takes_other_rows = false;
+  CHECK(products_of([&] { forward(gemm, 17), forward(gemm, 18), forward(gemm, 17); }) ==
+        Counts{3, 0, 0, 0});
+  CHECK(gemm.choices() == 2);
+  test::takes_other_rows = true;
+}
+
 TEST_CASE("GemmChoices: what is added up where it stands is added once") {
   Layer plain(nullptr);
   GemmChoices choices(4);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element by element: sums, conversions, zeros.
+// Element by element: sums, conversions, copies, zeros.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 
 #include "slimpack_cuda/bf16.hpp"
 #include "slimpack_cuda/device.hpp"
@@ -23,6 +25,17 @@ void add(DeviceSpan<float> into, DeviceSpan<const Bf16> values, StreamView strea
 void convert(DeviceSpan<Bf16> to, DeviceSpan<const float> from, StreamView stream);
 /// to = from, exactly.
 void convert(DeviceSpan<float> to, DeviceSpan<const Bf16> from, StreamView stream);
+
+/// So many bytes from one place of device memory to another.
+struct MemoryCopy {
+  void* to = nullptr;
+  const void* from = nullptr;
+  std::int64_t bytes = 0;
+};
+/// Makes copies of which none reads or writes what another one writes, in any order. Small ones,
+/// below 256 KiB and with places and bytes that are multiples of 16, go by many in one launch; any
+/// other by itself (copy_on_device). O(copies) on the host.
+void copy_all(std::span<const MemoryCopy> copies, StreamView stream);
 
 /// All bits zero, which is zero in both formats.
 template <class Element>

@@ -20,21 +20,22 @@ enum class Into : std::uint8_t { overwrite, add };
 inline constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{32} << 20U;
 
 /// A cuBLASLt handle, a workspace and the algorithms chosen so far. An algorithm is looked for when
-/// a GemmKey comes up for the first time (host work, some 10 to 100 us) and kept: the same product
-/// always runs the same algorithm, none of which depends on the order in which blocks end. On one
-/// kind of device and one version of cuBLASLt equal inputs give equal bits. A row's bits do depend
-/// on the number of rows, by which algorithms are chosen. The first that cuBLASLt proposes is
-/// taken; with GemmChoices that time, the fastest of several: each is warmed up and timed when the
-/// product comes up for the first time, on its operands and into memory that is taken for as long;
-/// where there is none left, the first stays.
+/// a key_of_choice comes up for the first time (host work, some 10 to 100 us, and its kernel may
+/// have to be loaded) and kept: the same product always runs the same algorithm, none of which
+/// depends on the order in which blocks end. On one kind of device and one version of cuBLASLt
+/// equal inputs give equal bits. A row's bits do depend on the number of rows, by which algorithms
+/// are chosen, of eight numbers an octave. The first that cuBLASLt proposes is taken; with
+/// GemmChoices that time, the fastest of several: each is warmed up and timed when the product
+/// comes up for the first time, on its operands and into memory that is taken for as long; where
+/// there is none left, the first stays.
 ///
 /// Not to be used by two threads at a time. All calls share the workspace: they must be on one
 /// stream, or ordered by events.
 ///
 /// Products throw InvalidInput where why_not has a sentence or a span is not of its matrix's size,
 /// CudaError where cuBLASLt fails; no output may overlap an input. They neither allocate device
-/// memory nor synchronize, but to time a product. Sums are rounded to bf16 once, after what is
-/// added.
+/// memory nor synchronize, but to time a product. A sum is rounded to bf16 once, after what is
+/// added; where a product is added to bf16 in place, cuBLASLt may round the product before, too.
 ///
 /// Of cuBLASLt's fused epilogues Llama needs only the addition: there is none for SwiGLU or for
 /// RMSNorm, and Llama's linear layers have no bias.

@@ -63,7 +63,8 @@ struct ColumnProduct {
          static_cast<double>(shape.outputs);
 }
 
-/// All that an algorithm is chosen by: products with equal keys run the same one.
+/// All that an algorithm is chosen by, with rows as key_of_choice has them: products for which
+/// these are equal run the same one.
 struct GemmKey {
   LinearProduct product = LinearProduct::forward;
   LinearShape shape;
@@ -72,6 +73,21 @@ struct GemmKey {
   std::int32_t aligned = 0;  ///< bytes, common_alignment of the matrices
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
 };
+
+/// `rows` rounded up to one of eight numbers an octave: 1, 2 .. 16, 18 .. 32, 36 .. 64, 72 ...
+[[nodiscard]] constexpr std::int64_t rounded_rows(std::int64_t rows) {
+  if (rows <= 8) return rows;
+  const auto step =
+      static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows - 1))) / 8;
+  return (rows + step - 1) / step * step;
+}
+
+/// The product whose algorithm a product runs: packs have ever new numbers of rows, and looking for
+/// an algorithm takes longer than a small product.
+[[nodiscard]] constexpr GemmKey key_of_choice(GemmKey key) {
+  key.shape.rows = rounded_rows(key.shape.rows);
+  return key;
+}
 
 /// Algorithms ask for no more.
 inline constexpr std::int32_t kGemmAlignment = 16;

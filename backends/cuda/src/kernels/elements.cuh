@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums and conversions element by element.
+// Sums, conversions and copies element by element.
 #pragma once
 
 #include <array>
@@ -9,6 +9,7 @@
 
 #include "kernels/launch.hpp"
 #include "kernels/vectors.cuh"
+#include "slimpack_cuda/elements.hpp"
 
 namespace slimpack::cuda::kernels {
 
@@ -68,6 +69,24 @@ SLIMPACK_DEVICE void write_elements(const Elements<To, From>& work) {
   if (simt::block_index() + 1 == simt::grid_blocks() && rest < work.size) {
     const float value = load_one(work.from + rest);
     store_one(work.to + rest, kAdd ? load_one(addend + rest) + value : value);
+  }
+}
+
+/// Copies of one launch, each of multiples of 16 bytes and by kCopyBlocks blocks.
+struct CopyList {
+  std::array<MemoryCopy, 128> copies;  ///< as many as parameters of a kernel have room for
+};
+inline constexpr unsigned kCopyBlocks = 4;
+
+SLIMPACK_DEVICE void copy_listed(const CopyList& list) {
+  const unsigned block = simt::block_index();
+  const MemoryCopy& copy = list.copies[block / kCopyBlocks];
+  const auto* const from = static_cast<const std::byte*>(copy.from);
+  auto* const to = static_cast<std::byte*>(copy.to);
+  constexpr std::int64_t kStep = std::int64_t{kCopyBlocks} * kElementThreads * 16;
+  for (std::int64_t at = (block % kCopyBlocks * kElementThreads + simt::thread_index()) * 16;
+       at < copy.bytes; at += kStep) {
+    simt::store_16(to + at, simt::load_16(from + at));
   }
 }
 

@@ -49,7 +49,6 @@ struct Choice {
   cublasLtMatmulDescOpaque_t product{};
   cublasLtMatrixLayoutOpaque_t a{}, b{}, d{};
   cublasLtMatmulAlgo_t algorithm{};
-  std::size_t workspace = 0;
 };
 
 template <class Value>
@@ -69,6 +68,14 @@ void initialise(cublasLtMatrixLayoutOpaque_t& layout, cudaDataType type, std::in
                                                  static_cast<std::uint64_t>(columns), distance));
 }
 
+/// Sets the layouts of `choice` to a product's.
+void lay_out(Choice& choice, const GemmKey& key) {
+  const ColumnProduct product = column_product(key.product, key.shape);
+  initialise(choice.a, CUDA_R_16BF, product.a_rows(), product.a_columns(), product.lda);
+  initialise(choice.b, CUDA_R_16BF, product.b_rows(), product.b_columns(), product.ldb);
+  initialise(choice.d, key.single ? CUDA_R_32F : CUDA_R_16BF, product.m, product.n, product.ldd);
+}
+
 std::string text_of(const GemmKey& key) {
   constexpr const char* kNames[] = {"forward", "input gradient", "weight gradient"};
   return std::string(kNames[static_cast<int>(key.product)]) + " of " +
@@ -82,7 +89,6 @@ std::vector<cublasLtMatmulHeuristicResult_t> propose(Choice& choice, cublasLtHan
                                                      const GemmKey& key, std::int64_t workspace,
                                                      int multiprocessors, int most) {
   const ColumnProduct product = column_product(key.product, key.shape);
-  const cudaDataType result = key.single ? CUDA_R_32F : CUDA_R_16BF;
   SLIMPACK_CUBLAS_CHECK(cublasLtMatmulDescInit(&choice.product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(&choice.product, CUBLASLT_MATMUL_DESC_TRANSA,
       product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -92,9 +98,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> propose(Choice& choice, cublasLtHan
     set(&choice.product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
         static_cast<std::int32_t>(multiprocessors));
   }
-  initialise(choice.a, CUDA_R_16BF, product.a_rows(), product.a_columns(), product.lda);
-  initialise(choice.b, CUDA_R_16BF, product.b_rows(), product.b_columns(), product.ldb);
-  initialise(choice.d, result, product.m, product.n, product.ldd);
+  lay_out(choice, key);
 
   cublasLtMatmulPreferenceOpaque_t preference{};
   SLIMPACK_CUBLAS_CHECK(cublasLtMatmulPreferenceInit(&preference));
@@ -122,11 +126,6 @@ std::vector<cublasLtMatmulHeuristicResult_t> propose(Choice& choice, cublasLtHan
   return proposed;
 }
 
-void take(Choice& choice, const cublasLtMatmulHeuristicResult_t& proposed) {
-  choice.algorithm = proposed.algo;
-  choice.workspace = proposed.workspaceSize;
-}
-
 constexpr std::size_t kTimings = 5;  ///< of a candidate, behind one that warms it up
 constexpr std::chrono::minutes kHangTimeouts{2};
 
@@ -147,17 +146,14 @@ class CublasProducts : public Products {
 
   void run(const GemmKey& key, void* d, const void* addend, const Bf16* left, const Bf16* right,
            StreamView stream) override {
-    const auto [found, is_new] = choices_.try_emplace(key);
-    Choice& choice = found->second;
-    if (is_new) {
-      try {
-        choose(choice, {key, d, addend, left, right, stream});
-      } catch (...) {
-        choices_.erase(found);
-        throw;
-      }
+    const Call call{key, d, addend, left, right, stream};
+    const GemmKey like = choices_.contains(key) ? key : key_of_choice(key);
+    cublasStatus_t status = multiply(choice_of(like, call), call);
+    // What cuBLASLt proposes for somewhat more rows it need not take for these.
+    if (status != CUBLAS_STATUS_SUCCESS && like != key) {
+      status = multiply(choice_of(key, call), call);
     }
-    SLIMPACK_CUBLAS_CHECK(multiply(choice, {key, d, addend, left, right, stream}));
+    SLIMPACK_CUBLAS_CHECK(status);
   }
 
   [[nodiscard]] std::int64_t choices() const noexcept override {
@@ -176,30 +172,46 @@ class CublasProducts : public Products {
   };
 
   [[nodiscard]] cublasStatus_t multiply(Choice& choice, const Call& call) const {
+    lay_out(choice, call.key);
     const float one = 1, beta = call.key.adds ? 1 : 0;
     return cublasLtMatmul(handle_.get(), &choice.product, &one, call.right, &choice.a, call.left,
                           &choice.b, &beta, call.addend, &choice.d, call.d, &choice.d,
-                          &choice.algorithm, workspace_.data, choice.workspace, call.stream.get());
+                          &choice.algorithm, workspace_.data,
+                          static_cast<std::size_t>(workspace_.size), call.stream.get());
   }
 
-  void choose(Choice& choice, const Call& call) {
-    const auto proposed = propose(choice, handle_.get(), call.key, workspace_.size,
-                                  multiprocessors_, timed_ == nullptr ? 1 : timed_->candidates());
+  /// What `like` runs; chosen now if it has not come up, and where algorithms are timed by `call`.
+  [[nodiscard]] Choice& choice_of(const GemmKey& like, const Call& call) {
+    const auto [found, is_new] = choices_.try_emplace(like);
+    if (is_new) {
+      try {
+        choose(found->second, like, call);
+      } catch (...) {
+        choices_.erase(found);
+        throw;
+      }
+    }
+    return found->second;
+  }
+
+  void choose(Choice& choice, const GemmKey& like, const Call& call) {
+    const auto proposed = propose(choice, handle_.get(), like, workspace_.size, multiprocessors_,
+                                  timed_ == nullptr ? 1 : timed_->candidates());
     std::size_t chosen = 0;
     if (timed_ != nullptr) {
-      const auto kept = timed_->find(multiprocessors_, call.key);
+      const auto kept = timed_->find(multiprocessors_, like);
       if (kept) {
         chosen = *kept;
       } else if (timed_->times()) {
-        chosen = timed_->keep(multiprocessors_, call.key, fastest(choice, call, proposed));
+        chosen = timed_->keep(multiprocessors_, like, fastest(choice, call, proposed));
       }
       require(timed_->times() || chosen < proposed.size(),
-              "gemm: the choice for the " + text_of(call.key) + " must be one of the " +
+              "gemm: the choice for the " + text_of(like) + " must be one of the " +
                   std::to_string(proposed.size()) + " that cuBLASLt proposes, counted from 0",
               static_cast<std::int64_t>(chosen));
     }
     // Another device of the process may have been proposed more.
-    take(choice, proposed[std::min(chosen, proposed.size() - 1)]);
+    choice.algorithm = proposed[std::min(chosen, proposed.size() - 1)].algo;
   }
 
   [[nodiscard]] std::size_t fastest(
@@ -218,7 +230,7 @@ class CublasProducts : public Products {
     for (const cublasLtMatmulHeuristicResult_t& candidate : proposed) {
       times.push_back(std::numeric_limits<double>::infinity());
       if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
-      take(choice, candidate);
+      choice.algorithm = candidate.algo;
       if (const auto time = median_time(choice, call)) times.back() = *time;
     }
     return fastest_candidate(times);

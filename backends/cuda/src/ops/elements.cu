@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slimpack_cuda/elements.hpp"
 
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 #include "kernels/elements.cuh"
 #include "ops/checks.hpp"
 #include "ops/launch.hpp"
@@ -13,6 +18,11 @@ using namespace kernels;
 template <bool kAdd, class To, class From>
 __global__ void __launch_bounds__(kElementThreads) elements_kernel(Elements<To, From> work) {
   write_elements<kAdd>(work);
+}
+
+__global__ void __launch_bounds__(kElementThreads)
+    copy_kernel(const __grid_constant__ CopyList list) {
+  copy_listed(list);
 }
 
 /// `addend` is for sums of bf16; else null.
@@ -47,6 +57,29 @@ void convert(DeviceSpan<Bf16> to, DeviceSpan<const float> from, StreamView strea
 }
 void convert(DeviceSpan<float> to, DeviceSpan<const Bf16> from, StreamView stream) {
   launch_elements<false>(to, static_cast<const float*>(nullptr), from, stream);
+}
+
+void copy_all(std::span<const MemoryCopy> copies, StreamView stream) {
+  constexpr std::int64_t kSmall = 256 * 1024;
+  CopyList list;
+  std::size_t listed = 0;
+  const auto launch = [&] {
+    const auto blocks = static_cast<unsigned>(listed) * kCopyBlocks;
+    detail::start(copy_kernel, {blocks, kElementThreads, 0}, stream, list);
+    listed = 0;
+  };
+  for (const MemoryCopy& copy : copies) {
+    const auto together = std::bit_cast<std::uintptr_t>(copy.to) |
+                          std::bit_cast<std::uintptr_t>(copy.from) |
+                          static_cast<std::uintptr_t>(copy.bytes);
+    if (copy.bytes >= kSmall || together % 16 != 0) {
+      copy_on_device(copy.to, copy.from, static_cast<std::size_t>(copy.bytes), stream);
+    } else if (copy.bytes > 0) {
+      list.copies[listed++] = copy;
+      if (listed == list.copies.size()) launch();
+    }
+  }
+  launch();
 }
 
 }  // namespace slimpack::cuda

@@ -20,7 +20,7 @@ class Products {
   /// else `addend` is d. Both factors lie row by row as in LinearProduct.
   virtual void run(const GemmKey& key, void* d, const void* addend, const Bf16* left,
                    const Bf16* right, StreamView stream) = 0;
-  /// Keys that have come up.
+  /// Algorithms kept.
   [[nodiscard]] virtual std::int64_t choices() const noexcept = 0;
 };
 

@@ -10,6 +10,7 @@
 #include "slimpack/plan/memory.hpp"
 #include "slimpack/plan/model.hpp"
 #include "slimpack/runtime/backend.hpp"
+#include "slimpack_cuda/elements.hpp"
 #include "slimpack_cuda/rank/block_rows.hpp"
 #include "slimpack_cuda/rank/boundary.hpp"
 #include "slimpack_cuda/rank/layer.hpp"
@@ -71,17 +72,19 @@ struct WeightPlace {
   return place_weight_rows(memory, part, piece.piece.length().value, piece.own.value);
 }
 
-/// Copies what `from` has of one half, as many rows as `count` has, from `first` on to `to_first`.
-inline void copy_weight_rows(const WeightRows& to, const WeightPlace& to_first,
-                             const WeightRows& from, const WeightPlace& first,
-                             const WeightRows& count, LayerHalf half, const ModelShape& part,
-                             StreamView stream) {
+/// Lists copies of what `from` has of one half, as many rows as `count` has, from `first` on to
+/// `to_first`.
+inline void list_weight_rows(std::vector<MemoryCopy>& copies, const WeightRows& to,
+                             const WeightPlace& to_first, const WeightRows& from,
+                             const WeightPlace& first, const WeightRows& count, LayerHalf half,
+                             const ModelShape& part) {
   for_each_weight_matrix(
       half, part, [&](DeviceSpan<Bf16> WeightRows::* matrix, std::int64_t width, RowsOf which) {
         const bool all = which == RowsOf::all;
         const std::int64_t rows = all ? count.rows : count.own;
-        copy(rows_at(to.*matrix, all ? to_first.row : to_first.own, rows, width),
-             rows_at(from.*matrix, all ? first.row : first.own, rows, width), stream);
+        const auto into = rows_at(to.*matrix, all ? to_first.row : to_first.own, rows, width);
+        const auto read = rows_at(from.*matrix, all ? first.row : first.own, rows, width);
+        copies.push_back({into.data, read.data, into.size * std::int64_t{sizeof(Bf16)}});
       });
 }
 
@@ -89,13 +92,15 @@ inline void copy_weight_rows(const WeightRows& to, const WeightPlace& to_first,
 inline void leave_weight_rows(const runtime::PackCall& call, std::span<const BlockRows> blocks,
                               const BackwardRows& rows, LayerHalf half, const ModelShape& part,
                               std::int64_t layer, std::int64_t layers, StreamView stream) {
+  std::vector<MemoryCopy> copies;  // as many as there are slices and matrices
   for (const runtime::SegmentMemory& segment : call.segments) {
     for (const runtime::PieceMemory& piece : segment.pieces) {
       const WeightRows left = left_of(piece, part, layer, layers);
-      copy_weight_rows(left, {}, weight_rows(blocks[piece.block], rows, part),
-                       {piece.row.value, piece.own_row.value}, left, half, part, stream);
+      list_weight_rows(copies, left, {}, weight_rows(blocks[piece.block], rows, part),
+                       {piece.row.value, piece.own_row.value}, left, half, part);
     }
   }
+  copy_all(copies, stream);
 }
 
 /// The rows of a W in its `layer`-th of `layers` layers: those of its pieces, one behind the other
@@ -105,15 +110,17 @@ inline void leave_weight_rows(const runtime::PackCall& call, std::span<const Blo
                                                    const ModelShape& part, std::int64_t layer,
                                                    std::int64_t layers, StreamView stream) {
   if (pieces.size() == 1) return left_of(pieces.front(), part, layer, layers);
+  std::vector<MemoryCopy> copies;
   WeightPlace next;
   for (const runtime::PieceMemory& piece : pieces) {
     const WeightRows left = left_of(piece, part, layer, layers);
     for (const LayerHalf half : {LayerHalf::behind_attention, LayerHalf::before_attention}) {
-      copy_weight_rows(gathered, next, left, {}, left, half, part, stream);
+      list_weight_rows(copies, gathered, next, left, {}, left, half, part);
     }
     next.row += left.rows;
     next.own += left.own;
   }
+  copy_all(copies, stream);
   return gathered;
 }
 
