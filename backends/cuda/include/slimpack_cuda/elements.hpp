@@ -32,9 +32,9 @@ struct MemoryCopy {
   const void* from = nullptr;
   std::int64_t bytes = 0;
 };
-/// Makes copies of which none reads or writes what another one writes, in any order. Small ones,
-/// below 256 KiB and with places and bytes that are multiples of 16, go by many in one launch; any
-/// other by itself (copy_on_device). O(copies) on the host.
+/// Makes copies of which none reads or writes what another one writes, in any order. Those whose
+/// places and bytes are multiples of 16 go by 128 in one launch, any other by itself
+/// (copy_on_device). O(copies) on the host.
 void copy_all(std::span<const MemoryCopy> copies, StreamView stream);
 
 /// All bits zero, which is zero in both formats.

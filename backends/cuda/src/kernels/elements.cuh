@@ -72,21 +72,39 @@ SLIMPACK_DEVICE void write_elements(const Elements<To, From>& work) {
   }
 }
 
-/// Copies of one launch, each of multiples of 16 bytes and by kCopyBlocks blocks.
+/// Copies of one launch, each of a multiple of 16 bytes: as many as parameters of a kernel have
+/// room for.
 struct CopyList {
-  std::array<MemoryCopy, 128> copies;  ///< as many as parameters of a kernel have room for
+  static constexpr unsigned kMost = 128;
+  std::array<MemoryCopy, kMost> copies{};
+  /// Blocks before each copy's own; behind the last copy the number of all.
+  std::array<std::uint32_t, kMost> begin{};
 };
-inline constexpr unsigned kCopyBlocks = 4;
+inline constexpr unsigned kCopyGroups = 8;  ///< of 16 bytes, a thread
+inline constexpr std::int64_t kCopyBytes = std::int64_t{kElementThreads} * kCopyGroups * 16;
 
+/// kElementThreads threads; a block copies kCopyBytes, or what is left of a copy.
 SLIMPACK_DEVICE void copy_listed(const CopyList& list) {
   const unsigned block = simt::block_index();
-  const MemoryCopy& copy = list.copies[block / kCopyBlocks];
+  unsigned which = 0;  // the last copy that begins at this block or before it
+  SLIMPACK_UNROLL
+  for (unsigned step = CopyList::kMost / 2; step > 0; step /= 2) {
+    if (list.begin[which + step] <= block) which += step;
+  }
+  const MemoryCopy& copy = list.copies[which];
   const auto* const from = static_cast<const std::byte*>(copy.from);
   auto* const to = static_cast<std::byte*>(copy.to);
-  constexpr std::int64_t kStep = std::int64_t{kCopyBlocks} * kElementThreads * 16;
-  for (std::int64_t at = (block % kCopyBlocks * kElementThreads + simt::thread_index()) * 16;
-       at < copy.bytes; at += kStep) {
-    simt::store_16(to + at, simt::load_16(from + at));
+  const std::int64_t first = (block - list.begin[which]) * kCopyBytes + simt::thread_index() * 16;
+  std::array<std::array<std::uint32_t, 4>, kCopyGroups> words{};
+  SLIMPACK_UNROLL
+  for (unsigned i = 0; i < kCopyGroups; ++i) {
+    const std::int64_t at = first + i * kElementThreads * 16;
+    if (at < copy.bytes) words[i] = simt::load_16(from + at);
+  }
+  SLIMPACK_UNROLL
+  for (unsigned i = 0; i < kCopyGroups; ++i) {
+    const std::int64_t at = first + i * kElementThreads * 16;
+    if (at < copy.bytes) simt::store_16(to + at, words[i]);
   }
 }
 

@@ -25,6 +25,8 @@ __global__ void __launch_bounds__(kElementThreads)
   copy_listed(list);
 }
 
+constexpr std::int64_t kMostBlocks = 1 << 20;  ///< of a launch of copies
+
 /// `addend` is for sums of bf16; else null.
 template <bool kAdd, class To, class From>
 void launch_elements(DeviceSpan<To> to, const To* addend, DeviceSpan<const From> from,
@@ -60,24 +62,27 @@ void convert(DeviceSpan<float> to, DeviceSpan<const Bf16> from, StreamView strea
 }
 
 void copy_all(std::span<const MemoryCopy> copies, StreamView stream) {
-  constexpr std::int64_t kSmall = 256 * 1024;
   CopyList list;
-  std::size_t listed = 0;
+  unsigned listed = 0, blocks = 0;
   const auto launch = [&] {
-    const auto blocks = static_cast<unsigned>(listed) * kCopyBlocks;
+    for (unsigned i = listed; i < CopyList::kMost; ++i) list.begin[i] = blocks;
     detail::start(copy_kernel, {blocks, kElementThreads, 0}, stream, list);
-    listed = 0;
+    listed = blocks = 0;
   };
   for (const MemoryCopy& copy : copies) {
     const auto together = std::bit_cast<std::uintptr_t>(copy.to) |
                           std::bit_cast<std::uintptr_t>(copy.from) |
                           static_cast<std::uintptr_t>(copy.bytes);
-    if (copy.bytes >= kSmall || together % 16 != 0) {
+    const std::int64_t own = divide_up(copy.bytes, kCopyBytes);
+    if (together % 16 != 0 || own > kMostBlocks) {
       copy_on_device(copy.to, copy.from, static_cast<std::size_t>(copy.bytes), stream);
-    } else if (copy.bytes > 0) {
-      list.copies[listed++] = copy;
-      if (listed == list.copies.size()) launch();
+      continue;
     }
+    if (own == 0) continue;
+    if (listed == CopyList::kMost || blocks + own > kMostBlocks) launch();
+    list.copies[listed] = copy;
+    list.begin[listed++] = blocks;
+    blocks += static_cast<unsigned>(own);
   }
   launch();
 }
