@@ -148,12 +148,14 @@ class CublasProducts : public Products {
            StreamView stream) override {
     const Call call{key, d, addend, left, right, stream};
     const GemmKey like = choices_.contains(key) ? key : key_of_choice(key);
-    cublasStatus_t status = multiply(choice_of(like, call), call);
+    Choice* choice = &choice_of(like, call);
+    lay_out(*choice, key);
     // What cuBLASLt proposes for somewhat more rows it need not take for these.
-    if (status != CUBLAS_STATUS_SUCCESS && like != key) {
-      status = multiply(choice_of(key, call), call);
+    if (like != key && !takes(*choice)) {
+      choice = &choice_of(key, call);
+      lay_out(*choice, key);
     }
-    SLIMPACK_CUBLAS_CHECK(status);
+    SLIMPACK_CUBLAS_CHECK(multiply(*choice, call));
   }
 
   [[nodiscard]] std::int64_t choices() const noexcept override {
@@ -171,8 +173,17 @@ class CublasProducts : public Products {
     StreamView stream;
   };
 
+  /// Whether the algorithm computes the product that is laid out, in the workspace there is.
+  [[nodiscard]] bool takes(Choice& choice) const {
+    cublasLtMatmulHeuristicResult_t result{};
+    return cublasLtMatmulAlgoCheck(handle_.get(), &choice.product, &choice.a, &choice.b, &choice.d,
+                                   &choice.d, &choice.algorithm,
+                                   &result) == CUBLAS_STATUS_SUCCESS &&
+           result.state == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= static_cast<std::size_t>(workspace_.size);
+  }
+
   [[nodiscard]] cublasStatus_t multiply(Choice& choice, const Call& call) const {
-    lay_out(choice, call.key);
     const float one = 1, beta = call.key.adds ? 1 : 0;
     return cublasLtMatmul(handle_.get(), &choice.product, &one, call.right, &choice.a, call.left,
                           &choice.b, &beta, call.addend, &choice.d, call.d, &choice.d,
@@ -226,11 +237,13 @@ class CublasProducts : public Products {
     // What is added up where it stands must be added once, so results of timings go elsewhere.
     call.d = room->span().data;
     if (!call.key.adds) call.addend = call.d;
+    lay_out(choice, call.key);
     std::vector<double> times;
     for (const cublasLtMatmulHeuristicResult_t& candidate : proposed) {
       times.push_back(std::numeric_limits<double>::infinity());
       if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
       choice.algorithm = candidate.algo;
+      if (!takes(choice)) continue;
       if (const auto time = median_time(choice, call)) times.back() = *time;
     }
     return fastest_candidate(times);
