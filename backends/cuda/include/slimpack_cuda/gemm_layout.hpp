@@ -77,8 +77,8 @@ struct GemmKey {
 /// `rows` rounded up to one of eight numbers an octave: 1, 2 .. 16, 18 .. 32, 36 .. 64, 72 ...
 [[nodiscard]] constexpr std::int64_t rounded_rows(std::int64_t rows) {
   if (rows <= 8) return rows;
-  const auto step =
-      static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows - 1))) / 8;
+  const std::int64_t step = std::int64_t{1}
+                            << (std::bit_width(static_cast<std::uint64_t>(rows - 1)) - 4);
   return (rows + step - 1) / step * step;
 }
 
