@@ -62,13 +62,15 @@ TEST_CASE("copy_all: small and large copies, aligned or not, and nothing beside 
   for (const std::uint32_t seed : {1U, 2U, 3U}) {
     CAPTURE(seed);
     std::mt19937 random(seed);
+    const auto below = [&](std::uint32_t most) {
+      return static_cast<std::int64_t>(random() % most);
+    };
     const test::OnDevice source(from, stream), target(before, stream);
     std::vector<float> expected = before;
     std::vector<cuda::MemoryCopy> copies;
     for (std::int64_t at = 0; at < kSize;) {
-      const bool whole = seed != 1 && random() % 4 != 0;  // multiples of 16 bytes
-      const std::int64_t most = random() % 50 == 0 ? 80'000 : 2000;
-      std::int64_t count = random() % most, first = random() % 5, gap = random() % 9;
+      const bool whole = seed != 1 && below(4) != 0;  // multiples of 16 bytes
+      std::int64_t count = below(below(50) == 0 ? 80'000 : 2000), first = below(5), gap = below(9);
       if (whole) count = count / 4 * 4, first = 0, gap = gap / 4 * 4, at = (at + 3) / 4 * 4;
       count = std::min(count, kSize - at - first);
       if (count < 0) break;
