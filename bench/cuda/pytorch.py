@@ -8,8 +8,9 @@
 Writes what bench_cuda writes: rows with milliseconds, or the reason why a back end does not compute a case.
 Attention by scaled_dot_product_attention where all documents are of one length and have no prefix, else by
 the functions beneath it that take documents of different lengths; flash attention and cuDNN are chosen by
-name. Rows of one back end are `torch flash`, `torch cudnn` or `torch`. Ends with 1 if PyTorch or the device is
-missing, or where a kernel of PyTorch's leaves the device unusable: the output then has what came before.
+name. Rows of one back end are `torch flash`, `torch cudnn` or `torch`. Ends with 2 on bad input, with 1 if
+PyTorch or the device is missing or a kernel of PyTorch's leaves the device unusable: the output then has what
+came before.
 """
 import argparse
 import datetime
@@ -316,7 +317,12 @@ def main(arguments):
     parser.add_argument("--budget-ms", type=float, default=300, help="milliseconds of runs for each case")
     parser.add_argument("--seconds", type=float, default=math.inf, help="no case begins later")
     options = parser.parse_args(arguments)
-    cases = json.loads(options.cases.read_text())["cases"]
+    try:
+        cases = json.loads(options.cases.read_text(encoding="utf-8"))["cases"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"pytorch.py: {options.cases}: must be what bench_cuda --list prints: {type(error).__name__}: {error}",
+              file=sys.stderr)
+        return 2
     try:
         import torch
     except ImportError:

@@ -58,6 +58,12 @@ struct Ring {
   }
 };
 
+/// What lies at an offset of shared memory.
+template <class Element>
+SLIMPACK_DEVICE Element* in_shared(std::uint32_t offset) {
+  return reinterpret_cast<Element*>(simt::shared_memory() + offset);
+}
+
 /// Keys of the segment that its query `at` sees (visible_keys of attention_tables.hpp).
 SLIMPACK_DEVICE int visible_keys(const Work& work, const AttentionSegment& segment, int k) {
   const int position = segment.position + k;

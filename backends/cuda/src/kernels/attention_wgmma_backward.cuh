@@ -46,11 +46,6 @@ struct Arrival {
   std::int32_t unused = 0;    ///< one access of 16 bytes
 };
 
-template <class Number>
-SLIMPACK_DEVICE Number* in_shared(std::uint32_t offset) {
-  return reinterpret_cast<Number*>(simt::shared_memory() + offset);
-}
-
 /// The producer's warp: keys and values, then queries and gradients of outputs of all segments that
 /// see them and of all heads that share the key head.
 template <int kHeadDim>

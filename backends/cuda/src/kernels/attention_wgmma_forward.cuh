@@ -17,6 +17,7 @@ struct ForwardShared {
   static constexpr std::uint32_t kKeys = kConsumers * kRowsBytes<kHeadDim>;
   static constexpr std::uint32_t kValues = kKeys + kStages * kTileBytes;
   static constexpr std::uint32_t kOutput = kValues + kStages * kTileBytes;
+  /// What the producer has looked up of the tile of queries, a QueryBlock.
   static constexpr std::uint32_t kBlock = kOutput + kConsumers * kRowsBytes<kHeadDim>;
   static constexpr std::uint32_t kQueryFull = kBlock + (sizeof(QueryBlock) + 15) / 16 * 16;
   static constexpr std::uint32_t kQueryEmpty = kQueryFull + 8;
@@ -48,12 +49,6 @@ SLIMPACK_DEVICE void for_each_item(int items, const Visit& visit) {
   }
 }
 
-/// Where the producer says what a tile of queries is, so that consumers need not look it up.
-template <int kHeadDim>
-SLIMPACK_DEVICE QueryBlock* shared_block() {
-  return reinterpret_cast<QueryBlock*>(simt::shared_memory() + ForwardShared<kHeadDim>::kBlock);
-}
-
 /// What goes on from one tile of queries to the next.
 template <int kHeadDim>
 struct ForwardState {
@@ -77,7 +72,7 @@ SLIMPACK_DEVICE void forward_produce(const simt::TileMap& query, const simt::Til
   simt::barrier_wait(base + Shared::kQueryEmpty, state.queries ^ 1U);
   state.queries ^= 1U;
   if (leader) {
-    *shared_block<kHeadDim>() = at;
+    *in_shared<QueryBlock>(Shared::kBlock) = at;
     for (int part = 0; part < at.active && at.tiles > 0; ++part) {
       const std::uint32_t full = base + Shared::kQueryFull;
       simt::barrier_expect(full, kRowsBytes<kHeadDim>);
@@ -175,7 +170,7 @@ SLIMPACK_DEVICE void forward_consume(const ForwardTask& task, int consumer,
   };
   simt::barrier_wait(base + Shared::kQueryFull, state.queries);
   state.queries ^= 1U;
-  const auto [head, first, segment, active, tiles] = *shared_block<kHeadDim>();
+  const auto [head, first, segment, active, tiles] = *in_shared<QueryBlock>(Shared::kBlock);
   simt::sync_warp();                           // lane 0 lets the producer write the next one
   const int begin = first + consumer * kRows;  // query of the segment
   const int row = static_cast<int>(simt::thread_index() % kWarpgroup / 32 * 16 + lane / 4);

@@ -49,6 +49,7 @@ struct Choice {
   cublasLtMatmulDescOpaque_t product{};
   cublasLtMatrixLayoutOpaque_t a{}, b{}, d{};
   cublasLtMatmulAlgo_t algorithm{};
+  std::int64_t taken = -1;  ///< rows that the algorithm was last found to take
 };
 
 template <class Value>
@@ -151,9 +152,13 @@ class CublasProducts : public Products {
     Choice* choice = &choice_of(like, call);
     lay_out(*choice, key);
     // What cuBLASLt proposes for somewhat more rows it need not take for these.
-    if (like != key && !takes(*choice)) {
-      choice = &choice_of(key, call);
-      lay_out(*choice, key);
+    if (like != key && choice->taken != key.shape.rows) {
+      if (takes(*choice)) {
+        choice->taken = key.shape.rows;
+      } else {
+        choice = &choice_of(key, call);
+        lay_out(*choice, key);
+      }
     }
     SLIMPACK_CUBLAS_CHECK(multiply(*choice, call));
   }

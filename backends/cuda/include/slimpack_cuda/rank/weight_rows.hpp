@@ -55,10 +55,9 @@ struct WeightPlace {
   placed.rows = rows;
   placed.own = own;
   for (const LayerHalf half : {LayerHalf::behind_attention, LayerHalf::before_attention}) {
-    for_each_weight_matrix(
-        half, part, [&](DeviceSpan<Bf16> WeightRows::* matrix, std::int64_t width, RowsOf which) {
-          placed.*matrix = memory.take<Bf16>(which == RowsOf::all ? rows : own, width);
-        });
+    for_each_weight_matrix(half, part, [&](auto matrix, std::int64_t width, RowsOf which) {
+      placed.*matrix = memory.take<Bf16>(which == RowsOf::all ? rows : own, width);
+    });
   }
   return placed;
 }
@@ -78,14 +77,13 @@ inline void list_weight_rows(std::vector<MemoryCopy>& copies, const WeightRows& 
                              const WeightPlace& to_first, const WeightRows& from,
                              const WeightPlace& first, const WeightRows& count, LayerHalf half,
                              const ModelShape& part) {
-  for_each_weight_matrix(
-      half, part, [&](DeviceSpan<Bf16> WeightRows::* matrix, std::int64_t width, RowsOf which) {
-        const bool all = which == RowsOf::all;
-        const std::int64_t rows = all ? count.rows : count.own;
-        const auto into = rows_at(to.*matrix, all ? to_first.row : to_first.own, rows, width);
-        const auto read = rows_at(from.*matrix, all ? first.row : first.own, rows, width);
-        copies.push_back({into.data, read.data, into.size * std::int64_t{sizeof(Bf16)}});
-      });
+  for_each_weight_matrix(half, part, [&](auto matrix, std::int64_t width, RowsOf which) {
+    const bool all = which == RowsOf::all;
+    const std::int64_t rows = all ? count.rows : count.own;
+    const auto into = rows_at(to.*matrix, all ? to_first.row : to_first.own, rows, width);
+    const auto read = rows_at(from.*matrix, all ? first.row : first.own, rows, width);
+    copies.push_back({into.data, read.data, into.size * std::int64_t{sizeof(Bf16)}});
+  });
 }
 
 /// Leaves what one half of B's `layer`-th of `layers` layers has made to W, piece by piece.
