@@ -64,7 +64,9 @@ struct HeadRows {
   std::vector<std::int32_t> pack_rows;  ///< by row of the tiles: that of the pack, or -1
 };
 
-/// Tiles of at most `most` rows of each device. Every device makes the same ones. O(rows).
+/// As few tiles of at most `most` rows of each device as there can be, equally long up to eight
+/// rows: ever new numbers of rows of a last tile would ask for ever new matrix products, whose
+/// algorithms have to be looked for and loaded. Every device makes the same ones. O(rows).
 [[nodiscard]] inline HeadRows head_rows(std::span<const runtime::PieceMemory> pieces,
                                         std::span<const BlockRows> blocks, const TensorRows& own,
                                         Tokens rows, std::int64_t most) {
@@ -85,9 +87,12 @@ struct HeadRows {
   std::int64_t largest = 0;
   for (const auto& list : by_device) largest = std::max(largest, size(list));
   const std::int64_t mine = size(by_device[static_cast<std::size_t>(own.device)]);
-  for (std::int64_t first = 0; first < largest; first += most) {
+  const auto parts = [](std::int64_t all, std::int64_t part) { return (all + part - 1) / part; };
+  const std::int64_t tiles = std::max(parts(largest, most), std::int64_t{1});
+  const std::int64_t length = std::min(most, 8 * parts(largest, 8 * tiles));
+  for (std::int64_t first = 0; first < largest; first += length) {
     HeadTile& tile = made.tiles.emplace_back();
-    tile.padded = std::min(most, largest - first);
+    tile.padded = std::min(length, largest - first);
     tile.first = size(made.pack_rows);
     tile.rows = own.devices * tile.padded;
     tile.first_own = std::min(first, mine);
