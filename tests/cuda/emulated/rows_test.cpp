@@ -142,12 +142,13 @@ TEST_CASE("token_rows: rows of each token in their order") {
 }
 
 TEST_CASE("embedding backward: sums of few and many rows follow fp64") {
-  for (const std::int64_t hidden : {8, 136}) {
-    // Token 3 stands in most rows, more than all warps take at once.
+  for (const std::int64_t hidden : {8, 136, 264}) {
+    // Token 3 stands in most rows, more than a warp sums alone.
     std::vector<std::int32_t> tokens(75, 3);
     for (const std::size_t i : {0U, 9U, 40U}) tokens[i] = 1;
     tokens[20] = 5;
-    constexpr std::int64_t kVocab = 7;
+    for (std::int32_t token = 7; token < 16; ++token) tokens.push_back(token);  // a second block
+    constexpr std::int64_t kVocab = 16;
     const auto rows = static_cast<std::int64_t>(tokens.size());
     const auto dout = test::random_bf16(rows * hidden, 1);
     const auto before = test::random_floats(kVocab * hidden, 2);
@@ -159,11 +160,16 @@ TEST_CASE("embedding backward: sums of few and many rows follow fp64") {
       auto dtable = before;
       const auto [launch, parts] = cuda::kernels::embedding_backward_launch(
           static_cast<std::int64_t>(order.tokens.size()), hidden);
-      const cuda::kernels::EmbeddingBackward work{
-          dtable.data(), dout.data(), order.tokens.data(), order.begin.data(), order.rows.data(),
-          hidden,        parts};
+      const cuda::kernels::EmbeddingBackward work{dtable.data(),
+                                                  dout.data(),
+                                                  order.tokens.data(),
+                                                  order.begin.data(),
+                                                  order.rows.data(),
+                                                  hidden,
+                                                  static_cast<std::int32_t>(order.tokens.size()),
+                                                  parts};
       cuda::simt::emulate({launch.blocks, launch.threads, launch.shared_bytes}, timing,
-                          [&] { cuda::kernels::embedding_backward_token(work); });
+                          [&] { cuda::kernels::embedding_backward_tokens(work); });
       CHECK(test::difference(dtable, expected, 1e-5, 0) == "");
       CHECK(std::equal(dtable.begin(), dtable.begin() + hidden, before.begin()));  // no row has it
       results.push_back(dtable);

@@ -101,68 +101,107 @@ struct EmbeddingBackward {
   const std::int32_t* begin;
   const std::int32_t* rows;
   std::int64_t hidden;
-  unsigned parts;  ///< blocks a token
+  std::int32_t distinct;  ///< tokens
+  unsigned parts;         ///< blocks that share the columns of eight tokens
 };
+
+/// Tokens of a block, one a warp; a warp takes 256 columns, eight a lane.
+inline constexpr std::int32_t kEmbeddingTokens = 8;
+/// Rows that a warp sums alone. Most tokens of a pack have one or two; what all eight warps share
+/// waits for all of them.
+inline constexpr std::int32_t kEmbeddingAlone = 64;
 
 struct EmbeddingLaunch {
   Launch launch;
   unsigned parts;
 };
-/// A warp takes 128 columns, four a lane; eight warps share the rows of a token.
 [[nodiscard]] inline EmbeddingLaunch embedding_backward_launch(std::int64_t distinct,
                                                                std::int64_t hidden) {
-  const std::int64_t parts = divide_up(hidden, 128);
-  return {{checked_blocks(distinct * parts), 256, 8 * 128 * sizeof(float)},
+  const std::int64_t parts = divide_up(hidden, 256);
+  return {{checked_blocks(divide_up(distinct, kEmbeddingTokens) * parts), 32 * kEmbeddingTokens,
+           kEmbeddingTokens * 256 * sizeof(float)},
           static_cast<unsigned>(parts)};
 }
 
-/// Token block_index() / parts: warp w sums every eighth row from the w-th on, then warps are added
-/// in their order.
-SLIMPACK_DEVICE void embedding_backward_token(const EmbeddingBackward& work) {
-  auto* scratch = reinterpret_cast<float*>(simt::shared_memory());
-  constexpr std::int32_t kWarps = 8;
-  const unsigned token = simt::block_index() / work.parts, part = simt::block_index() % work.parts;
-  const auto warp = static_cast<std::int32_t>(simt::thread_index() / 32);
-  const unsigned lane = simt::lane_index();
-  const std::int64_t col = std::int64_t{part} * 128 + 4 * lane;
-  const bool inside = col < work.hidden;
-  const std::int32_t begin = work.begin[token], end = work.begin[token + 1];
-  Floats<4> sum{};
-  if (inside) {
-    const Bf16* dout = work.dout + col;
-    std::int32_t k = begin + warp;
-    for (; k + 3 * kWarps < end; k += 4 * kWarps) {
-      std::array<Floats<4>, 4> values;
-      SLIMPACK_UNROLL
-      for (std::int32_t i = 0; i < 4; ++i) {
-        values[static_cast<unsigned>(i)] = load<4>(dout + work.rows[k + i * kWarps] * work.hidden);
-      }
-      SLIMPACK_UNROLL
-      for (unsigned i = 0; i < 4; ++i) {
-        SLIMPACK_UNROLL
-        for (unsigned n = 0; n < 4; ++n) sum[n] += values[i][n];
-      }
-    }
-    for (; k < end; k += kWarps) {
-      const Floats<4> values = load<4>(dout + work.rows[k] * work.hidden);
-      SLIMPACK_UNROLL
-      for (unsigned n = 0; n < 4; ++n) sum[n] += values[n];
-    }
-  }
-  if (warp > 0) simt::store_shared(simt::shared_address(scratch + 128 * warp + 4 * lane), sum);
-  simt::sync_block();
-  if (warp > 0 || !inside) return;
-  float* into = work.dtable + work.tokens[token] * work.hidden + col;
-  Floats<4> total = load<4>(into);
-  const std::int32_t count = end - begin;
-  for (std::int32_t other = 1; other < kWarps && other < count; ++other) {
-    const Floats<4> more = load<4>(scratch + 128 * other + 4 * lane);
+/// The sum of rows first, first + step and so on below `end` of the table, in their order.
+SLIMPACK_DEVICE Floats<8> sum_of_rows(const Bf16* dout, const std::int32_t* rows,
+                                      std::int64_t hidden, std::int32_t first, std::int32_t end,
+                                      std::int32_t step) {
+  Floats<8> sum{};
+  std::int32_t k = first;
+  for (; k + 3 * step < end; k += 4 * step) {
+    std::array<Words, 4> words;
     SLIMPACK_UNROLL
-    for (unsigned n = 0; n < 4; ++n) sum[n] += more[n];
+    for (std::int32_t i = 0; i < 4; ++i) {
+      words[static_cast<unsigned>(i)] = simt::load_16(dout + rows[k + i * step] * hidden);
+    }
+    SLIMPACK_UNROLL
+    for (unsigned i = 0; i < 4; ++i) {
+      const Floats<8> values = from_bf16(words[i]);
+      SLIMPACK_UNROLL
+      for (unsigned n = 0; n < 8; ++n) sum[n] += values[n];
+    }
   }
+  for (; k < end; k += step) {
+    const Floats<8> values = load<8>(dout + rows[k] * hidden);
+    SLIMPACK_UNROLL
+    for (unsigned n = 0; n < 8; ++n) sum[n] += values[n];
+  }
+  return sum;
+}
+
+SLIMPACK_DEVICE void add_and_store(float* into, Floats<8> before, const Floats<8>& sum) {
   SLIMPACK_UNROLL
-  for (unsigned n = 0; n < 4; ++n) total[n] += sum[n];
-  store<4>(into, total);
+  for (unsigned n = 0; n < 8; ++n) before[n] += sum[n];
+  store<8>(into, before);
+}
+
+/// Eight tokens from 8 * (block_index() / parts) on: warp w sums all rows of the w-th where they
+/// are few, in their order; of a token with more, warp w sums every eighth row from the w-th on,
+/// then warps are added in their order.
+SLIMPACK_DEVICE void embedding_backward_tokens(const EmbeddingBackward& work) {
+  auto* scratch = reinterpret_cast<float*>(simt::shared_memory());
+  const auto first = static_cast<std::int32_t>(simt::block_index() / work.parts) * kEmbeddingTokens;
+  const unsigned part = simt::block_index() % work.parts;
+  const auto warp = static_cast<std::int32_t>(simt::thread_index() / 32);
+  const std::int64_t col = std::int64_t{part} * 256 + 8 * simt::lane_index();
+  const bool inside = col < work.hidden;
+  const Bf16* dout = work.dout + col;
+  const auto into = [&](std::int32_t token) {
+    return work.dtable + work.tokens[token] * work.hidden + col;
+  };
+  if (first + warp < work.distinct && inside) {
+    const std::int32_t begin = work.begin[first + warp], end = work.begin[first + warp + 1];
+    if (end - begin <= kEmbeddingAlone) {
+      float* const to = into(first + warp);
+      const Floats<8> before = load<8>(to);  // on its way while rows are
+      add_and_store(to, before, sum_of_rows(dout, work.rows, work.hidden, begin, end, 1));
+    }
+  }
+  for (std::int32_t token = first; token < first + kEmbeddingTokens; ++token) {
+    if (token >= work.distinct) return;
+    const std::int32_t begin = work.begin[token], end = work.begin[token + 1];
+    if (end - begin <= kEmbeddingAlone) continue;
+    Floats<8> sum{};
+    if (inside) {
+      sum = sum_of_rows(dout, work.rows, work.hidden, begin + warp, end, kEmbeddingTokens);
+    }
+    float* const mine = scratch + 8 * simt::thread_index();
+    simt::sync_block();  // what was there has been read
+    SLIMPACK_UNROLL
+    for (unsigned half = 0; half < 8; half += 4) {
+      simt::store_shared(simt::shared_address(mine + half),
+                         Floats<4>{sum[half], sum[half + 1], sum[half + 2], sum[half + 3]});
+    }
+    simt::sync_block();
+    if (warp > 0 || !inside) continue;
+    for (std::int32_t other = 1; other < kEmbeddingTokens; ++other) {
+      const Floats<8> more = load<8>(mine + 256 * other);
+      SLIMPACK_UNROLL
+      for (unsigned n = 0; n < 8; ++n) sum[n] += more[n];
+    }
+    add_and_store(into(token), load<8>(into(token)), sum);
+  }
 }
 
 }  // namespace slimpack::cuda::kernels

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(256) largest_kernel(LargestByRow work) {
   largest_of_rows(work);
 }
 __global__ void __launch_bounds__(256) embedding_backward_kernel(EmbeddingBackward work) {
-  embedding_backward_token(work);
+  embedding_backward_tokens(work);
 }
 
 template <RowMove kMove, class Element>
@@ -105,7 +105,7 @@ void embedding_backward(DeviceSpan<float> dtable, DeviceSpan<const Bf16> dout,
   const auto [launch, parts] = embedding_backward_launch(order.tokens.size, hidden);
   detail::start(embedding_backward_kernel, launch, stream,
                 {dtable.data, dout.data, order.tokens.data, order.begin.data, order.rows.data,
-                 hidden, parts});
+                 hidden, static_cast<std::int32_t>(order.tokens.size), parts});
 }
 
 }  // namespace slimpack::cuda
