@@ -63,7 +63,8 @@ TEST_CASE("profile: measured rows can be written, read to equal rows, and fitted
     CHECK(measured.core_share > 0);
     CHECK(measured.core_share <= 1);
     const std::vector<ProfileRow>& rows = measured.rows;
-    for (const ProfileKind kind : {ProfileKind::layer, ProfileKind::embedding, ProfileKind::head}) {
+    for (const ProfileKind kind : {ProfileKind::layer, ProfileKind::apart, ProfileKind::weight,
+                                   ProfileKind::embedding, ProfileKind::head}) {
       CHECK(rows_of(rows, kind) >= 10);
     }
     CHECK(rows_of(rows, ProfileKind::optimizer) == 3);
@@ -78,7 +79,10 @@ TEST_CASE("profile: measured rows can be written, read to equal rows, and fitted
     const FittedCost cost = fit_cost(rows).cost;
     REQUIRE(cost.layer_forward);
     REQUIRE(cost.layer_backward);
+    REQUIRE(cost.layer_apart);
+    REQUIRE(cost.layer_weight);
     REQUIRE(cost.head);
+    CHECK(cost.layer_weight->token > 0);
     CHECK(cost.layer_forward->token > 0);
     CHECK(cost.layer_backward->token > 0);
     CHECK(cost.p2p.has_value() == (ranks > 1));

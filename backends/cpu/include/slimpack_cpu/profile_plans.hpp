@@ -18,20 +18,23 @@ namespace slimpack::cpu {
 
 /// A plan whose units are timed. Forward pack i is backward pack i, on the only device.
 struct ProfilePlan {
-  Plan plan;                ///< of one device, which recomputes nothing
-  std::int64_t layers = 0;  ///< of the model that is left on the device
+  Plan plan;                                        ///< of one device, which recomputes nothing
+  std::int64_t layers = 0;                          ///< of the model that is left on the device
+  WeightGradients weights = WeightGradients::with;  ///< of all its B
 };
 
 /// Tokens [begin, end) of a profiled plan's sample, by the sample's position.
 using ProfilePack = std::vector<Slice>;
 
 /// One device with `layers` layers of the model runs F and H of all packs, then B of all packs
-/// backwards, then R and O. Nothing is recomputed. Slices of a sample must be in rising order and
-/// cover it. O(slices).
+/// backwards, each followed by its W where `weights` are apart, then R and O. Nothing is
+/// recomputed. Slices of a sample must be in rising order and cover it. O(slices).
 [[nodiscard]] inline ProfilePlan profile_plan(ModelShape model, std::int64_t layers,
-                                              const std::vector<ProfilePack>& packs) {
+                                              const std::vector<ProfilePack>& packs,
+                                              WeightGradients weights = WeightGradients::with) {
   ProfilePlan profile;
   profile.layers = layers;
+  profile.weights = weights;
   Plan& plan = profile.plan;
   plan.planner = "profile";
   model.layers = layers;
@@ -63,8 +66,12 @@ using ProfilePack = std::vector<Slice>;
   }
   for (std::size_t i = packs.size(); i-- > 0;) {
     const auto id = static_cast<PackId>(plan.micropacks.size());
-    plan.micropacks.push_back({Pass::backward, GroupId{}, packs[i], {}, Recompute::none});
+    plan.micropacks.push_back({Pass::backward, GroupId{}, packs[i], {}, Recompute::none, weights});
     order.push_back({UnitKind::backward, id, 0});
+    if (weights == WeightGradients::with) continue;
+    const auto behind = static_cast<PackId>(plan.micropacks.size());
+    plan.micropacks.push_back({Pass::weight, GroupId{}, packs[i], {}});
+    order.push_back({UnitKind::weight, behind, 0});
   }
   order.push_back({UnitKind::reduce, {}, 0});
   order.push_back({UnitKind::optimizer, {}, 0});
@@ -106,7 +113,8 @@ class PackMaker {
 
 /// The plans of a profile for samples of up to `context` tokens: one sample in slices with growing
 /// prefixes, coarse and fine; packs of 1 to 256 samples; packs of mixed lengths; packs of few
-/// tokens and of as many as a micro-batch has; on 1, 2 and 4 layers, or as many as the model has.
+/// tokens and of as many as a micro-batch has; on 1, 2 and 4 layers, or as many as the model has;
+/// those on 1 and 4 once more with the gradients of weights apart.
 [[nodiscard]] inline std::vector<ProfilePlan> profile_plans(const ModelShape& model,
                                                             Tokens context) {
   const std::int64_t most = std::max<std::int64_t>(context.value, 128);
@@ -145,12 +153,15 @@ class PackMaker {
   four.whole(beside(about(100, part(200)), part(2)));
   four.whole(about(32, part(64)));
   std::vector<ProfilePlan> plans;
-  const auto add = [&](std::int64_t layers, const detail::PackMaker& maker) {
-    plans.push_back(profile_plan(model, std::min(layers, model.layers), maker.packs));
+  const auto add = [&](std::int64_t layers, const detail::PackMaker& maker,
+                       WeightGradients weights) {
+    plans.push_back(profile_plan(model, std::min(layers, model.layers), maker.packs, weights));
   };
-  add(1, one);
-  add(2, two);
-  add(4, four);
+  add(1, one, WeightGradients::with);
+  add(2, two, WeightGradients::with);
+  add(4, four, WeightGradients::with);
+  add(1, one, WeightGradients::apart);
+  add(4, four, WeightGradients::apart);
   return plans;
 }
 

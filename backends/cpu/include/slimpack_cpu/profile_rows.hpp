@@ -84,9 +84,10 @@ template <class Link, class Timed>
 /// Seconds that a first stage takes for the tokens of a pack before its first layer, or behind it.
 using EmbeddingTimes = std::map<std::pair<Pass, Tokens>, double>;
 
-/// Adds every pack of the plan, with no time yet.
+/// Adds every forward and backward pack of the plan, with no time yet.
 inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
   for (const MicroPack& pack : plan.micropacks) {
+    if (pack.pass == Pass::weight) continue;
     Tokens tokens;
     for (const Slice& slice : pack.slices) tokens += slice.length();
     times[{pack.pass, tokens}] = 0;
@@ -94,19 +95,24 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
 }
 
 /// The row of a unit that took `seconds`, its embedding not counted; nothing for a unit that is
-/// not fitted. `held` is what the device always holds.
+/// not fitted, and of a plan whose weights are apart for all but B and W: the others are as in
+/// other plans. `held` is what the device always holds.
 [[nodiscard]] inline std::optional<ProfileRow> profile_row(const ProfilePlan& profile,
                                                            const Unit& unit, double seconds,
                                                            const StaticBytes& held,
                                                            const EmbeddingTimes& embedding) {
   ProfileRow row;
   row.seconds = std::max(seconds, 1e-9);
+  const bool apart = profile.weights == WeightGradients::apart;
+  if (apart && unit.kind != UnitKind::backward && unit.kind != UnitKind::weight) {
+    return std::nullopt;
+  }
   if (unit.kind == UnitKind::optimizer) {
     row.kind = ProfileKind::optimizer;
     row.bytes = {2 * held.optimizer.value + held.gradients.value + held.weights.value};
     return row;
   }
-  if (unit.kind > UnitKind::head) return std::nullopt;
+  if (!names_pack(unit.kind)) return std::nullopt;
   const MicroPack& pack = profile.plan.micropacks[index(unit.pack)];
   for (const Slice& slice : pack.slices) {
     const auto length = static_cast<double>(slice.length().value);
@@ -122,12 +128,24 @@ inline void list_embeddings(const Plan& plan, EmbeddingTimes& times) {
     head.seconds = row.seconds;
     return head;
   }
-  row.pass = pack.pass;
   row.layers = profile.layers;
   const std::int64_t weights = row.layers * profile.plan.model.layer_matrix_weights();
+  const Bytes accumulators{2 * weights * profile.plan.memory.gradient_bytes};
+  if (pack.pass == Pass::weight) {
+    ProfileRow weight;
+    weight.kind = ProfileKind::weight;
+    weight.tokens = row.tokens;
+    weight.layers = row.layers;
+    weight.accumulator_bytes = accumulators;
+    weight.seconds = row.seconds;
+    return weight;
+  }
   row.weight_bytes = {weights * profile.plan.model.bytes_per_element};
-  if (pack.pass == Pass::backward) {
-    row.accumulator_bytes = {2 * weights * profile.plan.memory.gradient_bytes};
+  if (apart) {
+    row.kind = ProfileKind::apart;
+  } else {
+    row.pass = pack.pass;
+    if (pack.pass == Pass::backward) row.accumulator_bytes = accumulators;
   }
   row.seconds = std::max(row.seconds - embedding.at({pack.pass, row.tokens}), 1e-9);
   return row;
