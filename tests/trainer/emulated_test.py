@@ -128,7 +128,8 @@ class EmulatedTest(unittest.TestCase):
         self.assertTrue(any(line.startswith("# ") for line in lines), "a profile tells what it was measured on")
         rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
         self.assertEqual({row["kind"] for row in rows},
-                         {"layer", "embedding", "head", "optimizer", "p2p", "reduce", "exchange", "tp"})
+                         {"layer", "apart", "weight", "embedding", "head", "optimizer", "p2p", "reduce", "exchange",
+                          "tp"})
         subprocess.run([SLIMPACK, "calibrate", profile, "-o", cost], check=True, capture_output=True)
         self.assertIn("tp", json.loads(pathlib.Path(cost).read_text()))
         self.run_trainer("--steps", "1", "--dp", "2", "--cost", cost)
