@@ -290,12 +290,17 @@ class BasicDevice {
     Workspace<Number> workspace(numbers<Number>(call.workspace));
     auto tensor = tensor_group(call, workspace, link);
     const Stage& stage = stage_of(call);
+    const std::size_t mark = workspace.mark();
     for (std::int64_t layer = stage.layers(); layer-- > 0;) {
+      workspace.rewind(mark);
       const std::int64_t model_layer = stage.first_layer + layer;
       const Layer<Math, Link> work(math_, part_, layer_of<In>(std::as_const(weights_), model_layer),
                                    tensor);
       const LayerTensors<Out> gradients = layer_of<Out>(gradients_, model_layer);
-      const std::vector<WeightRows<Number>> rows = weight_rows(call, layer);
+      std::vector<WeightRows<Number>> rows = weight_rows(call, layer);
+      if (call.own.devices == 1 && rows.size() > 1) {
+        rows = {gathered_weight_rows(std::span<const WeightRows<Number>>(rows), workspace)};
+      }
       for_each_group(
           rows.size(), [&](std::size_t i) { return rows[i].run.rows; }, group_rows_,
           [&](std::size_t first, std::size_t count) {

@@ -227,6 +227,26 @@ struct WeightRows {
   OutOf<Number> doutput;     ///< of down, own rows x hidden
 };
 
+/// The rows of all of them, which one device holds, one behind the other in matrices of the
+/// workspace: one product each, where short pieces would have many.
+template <std::floating_point Number>
+[[nodiscard]] WeightRows<Number> gathered_weight_rows(std::span<const WeightRows<Number>> all,
+                                                      Workspace<Number>& workspace) {
+  using Rows = WeightRows<Number>;
+  Rows gathered;
+  for (const Rows& rows : all) gathered.run.rows += rows.run.rows;
+  for (const auto matrix :
+       {&Rows::input_norm, &Rows::attention, &Rows::mid_norm, &Rows::product, &Rows::dquery,
+        &Rows::dkey, &Rows::dvalue, &Rows::dmid, &Rows::dgate, &Rows::dup, &Rows::doutput}) {
+    std::size_t size = 0;
+    for (const Rows& rows : all) size += (rows.*matrix).size();
+    gathered.*matrix = workspace.take(static_cast<std::int64_t>(size), 1);
+    auto into = (gathered.*matrix).begin();
+    for (const Rows& rows : all) into = std::ranges::copy(rows.*matrix, into).out;
+  }
+  return gathered;
+}
+
 /// The rows of a piece in its `layer`-th of `layers` layers on this stage, in parts of at most
 /// `most` rows, at the end of `all`.
 template <std::floating_point Number>
