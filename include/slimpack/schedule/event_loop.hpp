@@ -15,11 +15,12 @@
 
 namespace slimpack::schedule {
 
-/// The time of an event that is not known to come, in nanoseconds.
-inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+/// The time of an event that is not known to come, in nanoseconds: 36 years. Below three more bits
+/// of a number, so that `NextEvent` keeps it as it keeps any time.
+inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max() >> 3U;
 
 /// The earliest of one event a device, ties to the lowest device: a tree of least times with eight
-/// children a node. Times are less than 2^60 (36 years). Setting a time takes O(log devices), the
+/// children a node. Times are at most kNever. Setting a time takes O(log devices), the
 /// time of the earliest one O(1), and its device O(log devices).
 class NextEvent {
  public:
@@ -70,17 +71,13 @@ class NextEvent {
  private:
   static constexpr unsigned kBits = 3;
   static constexpr std::size_t kChildren = 1U << kBits;
-  static constexpr std::int64_t kEnd = kNever >> kBits;
 
   /// A time, and below it which child of its node has it: the least key is the first of the
   /// earliest.
   [[nodiscard]] static std::int64_t key(std::int64_t time, std::size_t i) noexcept {
-    return std::min(time, kEnd) << kBits | static_cast<std::int64_t>(i % kChildren);
+    return time << kBits | static_cast<std::int64_t>(i % kChildren);
   }
-  [[nodiscard]] static std::int64_t time_of(std::int64_t key) noexcept {
-    const std::int64_t time = key >> kBits;
-    return time == kEnd ? kNever : time;
-  }
+  [[nodiscard]] static std::int64_t time_of(std::int64_t key) noexcept { return key >> kBits; }
   [[nodiscard]] static std::size_t child(std::int64_t key) noexcept {
     return static_cast<std::size_t>(key) % kChildren;
   }
@@ -139,14 +136,19 @@ class HighestFirst {
   }
   /// Takes the highest; `empty` has just said that there is one.
   [[nodiscard]] std::uint32_t take() noexcept {
-    std::uint64_t& word = top_ == 0 ? low_ : high_[top_];
-    const auto bit = static_cast<std::size_t>(std::bit_width(word) - 1);
-    word &= ~(std::uint64_t{1} << bit);
-    return static_cast<std::uint32_t>(top_ * kBits + bit);
+    if (top_ == 0) return take(low_);
+    return static_cast<std::uint32_t>(top_ * kBits) + take(high_[top_]);
   }
 
  private:
   static constexpr std::size_t kBits = 64;
+
+  [[nodiscard]] static std::uint32_t take(std::uint64_t& word) noexcept {
+    const auto bit = static_cast<std::uint32_t>(std::bit_width(word) - 1);
+    word ^= std::uint64_t{1} << bit;
+    return bit;
+  }
+
   std::uint64_t low_ = 0;            // numbers below 64
   std::vector<std::uint64_t> high_;  // all others; the first is not used
   std::size_t top_ = 0;              // no word behind it holds a number

@@ -47,31 +47,21 @@ class ListRun : ListPlaces {
     ListDevice& on = at(device);
     const Doing doing = on.doing;
     on.doing = Doing::nothing;
-    ListHead& head = state_.heads[on.rank];
-    ++head.idle;
+    ++on.head->idle;
     if (doing == Doing::head) return;
     --left_;
-    if (doing == Doing::weight) return;
-    const std::size_t side = doing == Doing::forward ? 0 : 1;
-    const std::uint32_t item = on.begun[side] - 1;
-    const ListRow& of = on.row[side];
-    // An item that has been consumed posts the receive `max_in_flight` later on its channel.
-    if (of.posts != nullptr && of.posts[item] != kNoItem) {
-      ListDevice& from = at(of.from);
-      if (ended(from, side) > of.posts[item]) transfer(from, of.from, side, of.posts[item], false);
+    // Each pass by itself: then most of what its end asks for is known beforehand.
+    if (doing == Doing::forward) {
+      item_ended(on, device, 0);
+    } else if (doing == Doing::backward) {
+      item_ended(on, device, 1);
     }
-    const bool leaves = of.pass->leaves[item] != 0;
-    if (of.awaits != nullptr && (on.stage != exit(side) || !leaves) &&
-        (of.awaits[item] == kNoItem || ended(at(of.to), side) > of.awaits[item])) {
-      transfer(on, device, side, item, true);
-    }
-    if (side == 0 && on.stage == last_ && leaves) ++head.reached;
   }
 
   /// Begins what an idle device runs next, or notes when that may be possible.
   void decide(std::uint32_t device) {
     ListDevice& on = at(device);
-    ListHead& head = state_.heads[on.rank];
+    ListHead& head = *on.head;
     on.wanted = 0;
     const bool head_waits = this->head_waits(on);
     if (head_waits && options_.head_at_once) return run_head(on, device);
@@ -85,7 +75,7 @@ class ListRun : ListPlaces {
       return;
     }
     const std::array<std::int64_t, 2> ready_times{ready(on, 0), ready(on, 1)};
-    if (!alone()) {
+    if (!alone_) {
       if (run_on_group(on, device, ready_times, head_waits)) return;
     } else if (ready_times[1] <= now() && !forward_first(on, device, ready_times)) {
       return begin(on, device, 1);
@@ -121,6 +111,7 @@ class ListRun : ListPlaces {
     const auto chunks = static_cast<std::size_t>(plan_.parallel.chunks);
     state_.loop.reset(devices);
     state_.devices.assign(devices, {});
+    devices_ = state_.devices.data();
     state_.heads.assign(ranks_.size(), {});
     state_.gradients.assign(devices * chunks, 0);
     state_.last.assign(stages_ * chunks, {});
@@ -150,9 +141,9 @@ class ListRun : ListPlaces {
         on.one_port = parts_.one_port(rank.dp, static_cast<std::int32_t>(stage));
         on.row = {row_of(i, stage, 0), row_of(i, stage, 1)};
         on.weight = weights_of(rank.weights, stage);
-        std::copy(
-            gradients.begin(), gradients.end(),
-            state_.gradients.begin() + static_cast<std::ptrdiff_t>((i * stages_ + stage) * chunks));
+        on.head = &state_.heads[i];
+        on.gradients = &state_.gradients[(i * stages_ + stage) * chunks];
+        std::copy(gradients.begin(), gradients.end(), on.gradients);
         if (schedule_.empty()) continue;
         std::vector<Unit>& order =
             schedule_[device_index(plan_, rank.dp, static_cast<std::int32_t>(stage))].order;
@@ -175,9 +166,8 @@ class ListRun : ListPlaces {
   /// R of each chunk of which no B or W is left, the last chunk first, on all ranks alike.
   void add_reductions(ListDevice& on, std::uint32_t device) {
     const std::int32_t chunks = plan_.parallel.chunks;
-    const std::uint32_t* gradients =
-        state_.gradients.data() + std::size_t{device} * static_cast<std::size_t>(chunks);
-    for (; on.reductions < chunks && gradients[chunks - 1 - on.reductions] == 0; ++on.reductions) {
+    for (; on.reductions < chunks && on.gradients[chunks - 1 - on.reductions] == 0;
+         ++on.reductions) {
       write(on, UnitKind::reduce, 0, chunks - 1 - on.reductions);
       if (times_ != nullptr) times_->reduce(device, chunks - 1 - on.reductions);
     }
@@ -185,9 +175,9 @@ class ListRun : ListPlaces {
   /// A B or W of a chunk has begun; behind the last of them come R.
   void gradients_end(ListDevice& on, std::uint32_t device, std::int32_t chunk,
                      const LastGradients& unit) {
-    const auto chunks = static_cast<std::size_t>(plan_.parallel.chunks);
     const auto own = static_cast<std::size_t>(chunk);
-    if (--state_.gradients[std::size_t{device} * chunks + own] > 0) return;
+    if (--on.gradients[own] > 0) return;
+    const auto chunks = static_cast<std::size_t>(plan_.parallel.chunks);
     LastGradients& last = state_.last[on.stage * chunks + own];
     if (last.end <= unit.end) last = unit;
     add_reductions(on, device);
@@ -234,11 +224,28 @@ class ListRun : ListPlaces {
     ask(device);
   }
 
+  /// The last item of a pass that has begun has ended.
+  void item_ended(ListDevice& on, std::uint32_t device, std::size_t side) {
+    const std::uint32_t item = on.begun[side] - 1;
+    const ListRow& of = on.row[side];
+    // An item that has been consumed posts the receive `max_in_flight` later on its channel.
+    if (of.posts != nullptr && of.posts[item] != kNoItem) {
+      ListDevice& from = at(of.from);
+      if (ended(from, side) > of.posts[item]) transfer(from, of.from, side, of.posts[item], false);
+    }
+    const bool leaves = of.pass->leaves[item] != 0;
+    if (of.awaits != nullptr && (on.stage != exit(side) || !leaves) &&
+        (of.awaits[item] == kNoItem || ended(at(of.to), side) > of.awaits[item])) {
+      transfer(on, device, side, item, true);
+    }
+    if (side == 0 && on.stage == last_ && leaves) ++on.head->reached;
+  }
+
   void occupy(ListDevice& on, std::uint32_t device, Doing doing, std::int64_t ends) {
     on.doing = doing;
     on.ends = ends;
     on.wanted = 0;
-    --state_.heads[on.rank].idle;
+    --on.head->idle;
     state_.loop.set(device, ends);
   }
 
@@ -278,8 +285,6 @@ class ListRun : ListPlaces {
 
   // --- what may run ---
 
-  /// Whether there is one rank, which then shares nothing.
-  [[nodiscard]] bool alone() const noexcept { return ranks_.size() == 1; }
   [[nodiscard]] static bool is_context_parallel(const ListDevice& on, std::size_t side) noexcept {
     const ListRow& of = on.row[side];
     const std::uint32_t item = on.begun[side];
@@ -289,7 +294,7 @@ class ListRun : ListPlaces {
   /// Whether an H waits on the last stage, which runs it alone.
   [[nodiscard]] bool head_waits(const ListDevice& on) const noexcept {
     if (shard_ || on.stage != last_) return false;
-    const ListHead& head = state_.heads[on.rank];
+    const ListHead& head = *on.head;
     return head.done < head.reached;
   }
 
@@ -313,8 +318,7 @@ class ListRun : ListPlaces {
         result = Readiness::impossible;
         return;
       }
-      const bool owes =
-          state_.heads[other.rank].called || (options_.head_at_once && head_waits(other));
+      const bool owes = other.head->called || (options_.head_at_once && head_waits(other));
       if ((other.doing != Doing::nothing || owes) && result != Readiness::impossible) {
         result = Readiness::wait;
       }
@@ -377,7 +381,7 @@ class ListRun : ListPlaces {
   /// H of the next pack on the last stage alone.
   void run_head(ListDevice& on, std::uint32_t device) {
     const ListRank& rank = ranks_[on.rank];
-    const std::uint32_t pack = state_.heads[on.rank].done++;
+    const std::uint32_t pack = on.head->done++;
     --left_;
     if (times_ != nullptr) times_->begin_heads(on.rank, last_, pack, pack + 1);
     write(on, UnitKind::head, rank.pass[0].pack[rank.head_item[pack]], 0);
@@ -409,7 +413,7 @@ class ListRun : ListPlaces {
 
   /// A stage called to the collective: starts it if all are there, or fills the time until then.
   void join(ListDevice& on, std::uint32_t device) {
-    ListHead& head = state_.heads[on.rank];
+    ListHead& head = *on.head;
     const std::array<std::int64_t, 2> ready_times{ready(on, 0), ready(on, 1)};
     const std::int64_t left = head.readiness - now();
     std::array<bool, 2> fits{};

@@ -58,6 +58,15 @@ struct ListWeights {
   const std::int64_t* time = nullptr;
 };
 
+/// H of one rank.
+struct ListHead {
+  std::uint32_t reached = 0;   ///< packs whose last F has ended on the last stage
+  std::uint32_t done = 0;      ///< packs whose H has begun
+  std::uint32_t idle = 0;      ///< stages that run nothing
+  bool called = false;         ///< the stages run H together as soon as all are idle
+  std::int64_t readiness = 0;  ///< when that is, as far as it is known
+};
+
 /// What a device has to do, and what it is doing.
 struct ListDevice {
   enum class Doing : std::uint8_t { nothing, forward, backward, head, weight };
@@ -81,18 +90,11 @@ struct ListDevice {
   std::array<Link, 2> link;    ///< of each direction
   std::array<ListRow, 2> row;  ///< by pass
   ListWeights weight;
-  Unit* order = nullptr;      ///< its units; none where none are asked for
-  std::uint32_t units = 0;    ///< how many it will have
-  std::uint32_t written = 0;  ///< of them
-};
-
-/// H of one rank.
-struct ListHead {
-  std::uint32_t reached = 0;   ///< packs whose last F has ended on the last stage
-  std::uint32_t done = 0;      ///< packs whose H has begun
-  std::uint32_t idle = 0;      ///< stages that run nothing
-  bool called = false;         ///< the stages run H together as soon as all are idle
-  std::int64_t readiness = 0;  ///< when that is, as far as it is known
+  ListHead* head = nullptr;            ///< of its rank
+  std::uint32_t* gradients = nullptr;  ///< by chunk: B and W that have not begun
+  Unit* order = nullptr;               ///< its units; none where none are asked for
+  std::uint32_t units = 0;             ///< how many it will have
+  std::uint32_t written = 0;           ///< of them
 };
 
 /// Memory of a run that later runs use again.
@@ -116,15 +118,14 @@ class ListPlaces : protected ListLine {
         options_(options),
         schedule_(schedule),
         state_(state),
+        alone_(ranks.size() == 1),
         shard_(plan.parallel.head == LmHead::shard && stages_ > 1) {}
 
  protected:
   using Doing = ListDevice::Doing;
 
   [[nodiscard]] std::int64_t now() const noexcept { return state_.loop.now(); }
-  [[nodiscard]] ListDevice& at(std::uint32_t device) const noexcept {
-    return state_.devices[device];
-  }
+  [[nodiscard]] ListDevice& at(std::uint32_t device) const noexcept { return devices_[device]; }
   [[nodiscard]] static std::uint32_t ended(const ListDevice& on, std::size_t side) noexcept {
     const Doing doing = side == 0 ? Doing::forward : Doing::backward;
     return on.begun[side] - (on.doing == doing ? 1U : 0U);
@@ -202,8 +203,7 @@ class ListPlaces : protected ListLine {
     if (item == of.items) return kNever;
     const std::int64_t time = of.arrival[item];
     if (time == kNever || on.begun[1 - side] < of.others[item]) return kNever;
-    if (of.heads != nullptr && state_.heads[on.rank].done < of.heads[item] &&
-        of.pass->enters[item] != 0) {
+    if (of.heads != nullptr && on.head->done < of.heads[item] && of.pass->enters[item] != 0) {
       return kNever;
     }
     if (of.awaits == nullptr || of.awaits[item] == kNoItem) return time;
@@ -271,7 +271,7 @@ class ListPlaces : protected ListLine {
                                    const std::array<std::int64_t, 2>& ready_times) const {
     if (ready_times[0] > now() || ready_times[1] > now()) return false;
     if (on.stage == last_) {
-      const ListHead& head = state_.heads[on.rank];
+      const ListHead& head = *on.head;
       if (shard_ && head.reached - head.done < static_cast<std::uint32_t>(options_.head_batch)) {
         return true;
       }
@@ -300,7 +300,7 @@ class ListPlaces : protected ListLine {
   /// Whether the last stage calls the stages of its rank together for H.
   [[nodiscard]] bool time_to_call(const ListDevice& on) const {
     const ListRank& rank = ranks_[on.rank];
-    const ListHead& head = state_.heads[on.rank];
+    const ListHead& head = *on.head;
     const std::uint32_t waiting = head.reached - head.done;
     if (waiting == 0) return false;
     // As long as B is left that needs no further H, a larger collective costs nothing.
@@ -317,6 +317,8 @@ class ListPlaces : protected ListLine {
   const ListOptions& options_;
   std::vector<DeviceSchedule>& schedule_;
   ListState& state_;
+  ListDevice* devices_ = nullptr;  // of the state, while it runs
+  bool alone_;                     // there is one rank, which then shares nothing
   bool shard_;
   std::size_t left_ = 0;  // units that have not ended; of H, that have not begun
 };
