@@ -29,9 +29,15 @@ TEST_CASE("StageRows: each stage has its numbers, neighbours with the same ones 
         if (pp == 0 || random.chance(1, 4)) number = random.between(0, 3);
       }
     }
-    rows.fill(static_cast<std::int32_t>(stages), items, [&](std::int32_t pp, std::size_t item) {
+    // Of some stages that have the numbers of the one before it is known.
+    const auto as_before = [&](std::int32_t pp) {
+      const auto stage = static_cast<std::size_t>(pp);
+      return pp % 2 == 1 && numbers[stage] == numbers[stage - 1];
+    };
+    const auto number = [&](std::int32_t pp, std::size_t item) {
       return numbers[static_cast<std::size_t>(pp)][item];
-    });
+    };
+    rows.fill(static_cast<std::int32_t>(stages), items, as_before, number);
     for (std::uint32_t pp = 0; pp < stages; ++pp) {
       CHECK(std::vector<std::int64_t>(rows.row(pp), rows.row(pp) + items) == numbers[pp]);
       if (pp == 0 || items == 0) continue;

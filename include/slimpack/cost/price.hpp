@@ -120,6 +120,11 @@ class PricedPlan {
         return {};
     }
   }
+  /// Whether units take as long on a virtual stage as on the one before, messages that leave it
+  /// included, for all packs and ranks. False may be said of some that do.
+  [[nodiscard]] bool as_before(std::int32_t virtual_stage) const noexcept {
+    return as_before_[static_cast<std::size_t>(virtual_stage)] != 0;
+  }
   /// R of one chunk of one stage, all its traffic. With tied embeddings R of chunk 0 adds the
   /// reduction over the stages that hold the table, and lasts equally long on all of them.
   [[nodiscard]] Nanos reduce(std::int32_t pp, std::int32_t chunk) const noexcept {
@@ -144,6 +149,7 @@ class PricedPlan {
   void find_borders(const Plan& plan, const Links& links);
   [[nodiscard]] std::vector<std::vector<StageLoad>> find_kinds(const Plan& plan,
                                                                const Links& links);
+  void compare_stages();  // after both
   template <CostModel Model>
   void price_stages(const Plan& plan, const Links& links, const PackLoads& loads,
                     const Model& model);
@@ -157,7 +163,8 @@ class PricedPlan {
   std::vector<Nanos> compute_;
   std::vector<std::size_t> first_rank_;  // of a pack in ranked_
   std::vector<Ranked> ranked_;
-  std::vector<Border> border_;  // behind a virtual stage, by rank
+  std::vector<Border> border_;           // behind a virtual stage, by rank
+  std::vector<std::uint8_t> as_before_;  // of a virtual stage
   std::vector<Nanos> reduce_, optimizer_;
 };
 
@@ -194,6 +201,21 @@ inline std::vector<std::vector<StageLoad>> PricedPlan::find_kinds(const Plan& pl
   return kinds;
 }
 
+inline void PricedPlan::compare_stages() {
+  const auto alike = [&](const auto& row, std::size_t a, std::size_t b) {
+    for (; a < row.size(); a += virtual_stages_, b += virtual_stages_) {
+      if (row[a] != row[b]) return false;
+    }
+    return true;
+  };
+  as_before_.assign(virtual_stages_, 0);
+  for (std::size_t i = 2; i < virtual_stages_; ++i) {
+    // Backward messages go over the border ahead of a stage.
+    as_before_[i] =
+        alike(kind_, i, i - 1) && alike(border_, i, i - 1) && alike(border_, i - 1, i - 2);
+  }
+}
+
 namespace detail {
 
 /// F, B or W of a pack on one rank, by its pass. A model that is not split has none that are apart.
@@ -222,6 +244,7 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
   stages_ = static_cast<std::size_t>(plan.parallel.pp);
   find_borders(plan, links);
   const std::vector<std::vector<StageLoad>> kinds = find_kinds(plan, links);
+  compare_stages();
 
   HeadLoad head;
   head.tensor_parallel = plan.parallel.tp;
@@ -246,23 +269,23 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
   first_compute_.reserve(loads.packs());
   first_rank_.reserve(loads.packs());
   ranked_.reserve(loads.packs());
-  compute_.reserve(loads.packs());
+  std::size_t most_kinds = 0;
+  for (const auto& of_group : kinds) most_kinds = std::max(most_kinds, of_group.size());
+  compute_.reserve(loads.packs() * most_kinds);
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const auto id = static_cast<PackId>(i);
     const MicroPack& pack = plan.micropacks[i];
     const bool forward = pack.pass == Pass::forward;
     group_.push_back(index(pack.group));
     first_compute_.push_back(compute_.size());
-    for (const StageLoad& stage : kinds[index(pack.group)]) {
-      Nanos slowest;
-      for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
-        slowest = std::max(slowest, detail::pack_price(model, pack, loads(id, rank), stage));
-      }
-      compute_.push_back(slowest);
-    }
-    for (std::size_t rank = 0; pack.pass == Pass::weight && rank < loads.ranks(id); ++rank) {
-      for (const StageLoad& stage : kinds[index(pack.group)]) {
-        compute_.push_back(detail::pack_price(model, pack, loads(id, rank), stage));
+    const std::vector<StageLoad>& stages = kinds[index(pack.group)];
+    const std::size_t first = compute_.size();
+    compute_.resize(first + stages.size());
+    for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
+      for (std::size_t kind = 0; kind < stages.size(); ++kind) {
+        const Nanos time = detail::pack_price(model, pack, loads(id, rank), stages[kind]);
+        compute_[first + kind] = std::max(compute_[first + kind], time);
+        if (pack.pass == Pass::weight) compute_.push_back(time);
       }
     }
     first_rank_.push_back(ranked_.size());

@@ -48,24 +48,42 @@ template <UnitTimes Times>
 void fill_times(ListRank& rank, const Plan& plan, const Times& times) {
   const VirtualStages virtual_stages = virtual_stages_of(plan);
   const std::int32_t stages = plan.parallel.pp;
+  const auto as_before = [&](std::int32_t pp) {
+    if constexpr (requires { times.as_before(pp); }) {
+      bool same = true;
+      for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
+        same = same && times.as_before(virtual_stages.index(pp, chunk));
+      }
+      return same;
+    } else {
+      return false;
+    }
+  };
   for (std::size_t side = 0; side < 2; ++side) {
     const RankPass& pass = rank.pass[side];
-    rank.time[side].fill(stages, pass.size(), [&](std::int32_t pp, std::size_t item) {
+    rank.time[side].fill(stages, pass.size(), as_before, [&](std::int32_t pp, std::size_t item) {
       return times
           .compute(static_cast<PackId>(pass.pack[item]), virtual_stages.index(pp, pass.chunk[item]))
           .value;
     });
-    rank.transfer[side].fill(stages, pass.size(), [&](std::int32_t pp, std::size_t item) {
+    const auto transfer = [&](std::int32_t pp, std::size_t item) {
       if (stages == 1) return std::int64_t{0};
       return times
           .transfer(static_cast<PackId>(pass.pack[item]),
                     virtual_stages.index(pp, pass.chunk[item]), pass.place[item])
           .value;
-    });
+    };
+    rank.transfer[side].fill(stages, pass.size(), as_before, transfer);
   }
   RankWeights& weights = rank.weights;
   weights.time.clear();
   for (std::int32_t pp = 0; pp < stages; ++pp) {
+    if (pp > 0 && as_before(pp)) {
+      const std::size_t row = weights.time.size() - weights.size();
+      weights.time.resize(row + 2 * weights.size());
+      std::copy_n(&weights.time[row], weights.size(), &weights.time[row + weights.size()]);
+      continue;
+    }
     for (std::size_t item = 0; item < weights.size(); ++item) {
       weights.time.push_back(weight_time(times, static_cast<PackId>(weights.pack[item]),
                                          virtual_stages.index(pp, weights.chunk[item]),

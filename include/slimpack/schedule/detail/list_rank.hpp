@@ -21,16 +21,18 @@ namespace slimpack::schedule::detail {
 /// share its row: a list run then reads less memory.
 class StageRows {
  public:
-  /// The number of each stage and item is `value(pp, item)`.
-  template <class Value>
-  void fill(std::int32_t stages, std::size_t items, const Value& value) {
+  /// The number of each stage and item is `value(pp, item)`. Where `as_before(pp)` all of a stage
+  /// are known to be those of the stage before.
+  template <class AsBefore, class Value>
+  void fill(std::int32_t stages, std::size_t items, const AsBefore& as_before, const Value& value) {
     values_.resize(static_cast<std::size_t>(stages) * items);
     first_.clear();
     for (std::int32_t pp = 0; pp < stages; ++pp) {
       const std::size_t here = static_cast<std::size_t>(pp) * items;
       const std::size_t before = pp == 0 ? here : first_.back();
       bool same = pp > 0;
-      for (std::size_t item = 0; item < items; ++item) {
+      const std::size_t unknown = same && as_before(pp) ? 0 : items;
+      for (std::size_t item = 0; item < unknown; ++item) {
         const std::int64_t number = value(pp, item);
         if (same && number == values_[before + item]) continue;
         if (same) std::copy_n(&values_[before], item, &values_[here]);
