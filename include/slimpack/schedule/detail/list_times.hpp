@@ -284,7 +284,7 @@ class ListTimes : ListLine {
       level += changes[i].bytes;
       const std::int64_t now = changes[i].time;
       if (i + 1 < changes.size() && changes[i + 1].time == now) continue;
-      for (std::size_t way = 0; way < 2; ++way) {
+      for (std::size_t way = 0; std::min(next[0], next[1]) <= now && way < 2; ++way) {
         for (; next[way] <= now; next[way] = next_arrival(device.sent[way], ++gone[way])) {
           level -= bytes(on, device.sent[way][gone[way]]);
         }
