@@ -178,13 +178,15 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
                                                  const SlimpackSettings& settings) {
   schedule::AssignRules rules;
   rules.ranks = problem.request().dp;
-  std::vector<schedule::SampleNeed> needs =
-      detail::recomputes_alike(settings) ? problem.needs() : problem.needs(settings.mode);
+  const bool alike = detail::recomputes_alike(settings);
+  std::vector<schedule::SampleNeed> own;
+  if (!alike) own = problem.needs(settings.mode);
+  const std::vector<schedule::SampleNeed>& needs = alike ? problem.needs() : own;
   std::map<std::int32_t, PassCosts> costs;  // by ranks of a group
   if (settings.shares()) {
     const Plan plan = problem.outline(settings);
     rules = detail::sharing_rules(problem, plan, settings);
-    detail::add_bytes(needs, problem, plan, settings);
+    detail::add_bytes(own, problem, plan, settings);
     rules.part = [&problem, &settings, &costs, plan](std::size_t sample, std::int32_t ranks) {
       auto found = costs.find(ranks);
       if (found == costs.end()) {

@@ -172,8 +172,10 @@ class PackBuilder {
       const schedule::SliceCosts slice =
           measure_of(i, pass == Pass::forward ? schedule::SliceCosts(cost.forward) : back);
       const std::vector<std::int64_t> weights = weights_of(i, pass, rules);
-      add_packs(segment.group, schedule::cut_packs(segment.samples, pass, slice, rules, weights),
-                pass);
+      const schedule::PackCuts cuts =
+          schedule::cut_packs(segment.samples, pass, slice, rules, weights);
+      add_packs(segment.group, pass, cuts.packs(),
+                [&](std::size_t pack) { return cuts.pack(pack); });
       return;
     }
     if (pass == Pass::forward) {
@@ -185,7 +187,10 @@ class PackBuilder {
       }
       symmetric_[i] = pack_symmetrically(segment.samples, measure_of(i, both), rules.units, rules);
     }
-    add_packs(segment.group, symmetric_[i].cuts(pass), pass);
+    const SymmetricPacks& packs = symmetric_[i];
+    add_packs(segment.group, pass, packs.forward.packs(), [&](std::size_t pack) {
+      return packs.forward.pack(pass == Pass::forward ? pack : packs.backward[pack]);
+    });
   }
 
   /// By what packs of a segment are cut: time, or tokens at the segment's mean time of a token, or
@@ -278,28 +283,29 @@ class PackBuilder {
     return weights;
   }
 
-  void add_packs(GroupId group, const schedule::PackCuts& cuts, Pass pass) {
+  /// `slices(i)` are those of pack i.
+  template <class Slices>
+  void add_packs(GroupId group, Pass pass, std::size_t packs, const Slices& slices) {
     const ModeChoice& mode = settings_of(group).mode;
     const bool in_cp_group = plan_.groups[index(group)].size() > 1;
-    for (std::size_t i = 0; i < cuts.packs(); ++i) {
-      const auto slices = cuts.pack(i);
-      MicroPack pack;
+    for (std::size_t i = 0; i < packs; ++i) {
+      const std::span<const Slice> own = slices(i);
+      MicroPack& pack = plan_.micropacks.emplace_back();
       pack.pass = pass;
       pack.group = group;
-      pack.slices.assign(slices.begin(), slices.end());
+      pack.slices.assign(own.begin(), own.end());
       if (pass == Pass::backward && mode.leaner(i)) pack.recompute = mode.lean;
       for (const Slice& slice : pack.slices) {
         if (pass == Pass::backward) {
-          const Recompute own = mode.of(plan_.samples[index(slice.sample)]);
-          const bool early = own == mode.lean && slice.begin + slice.end < 2 * mode.early;
-          pack.recompute = std::max(pack.recompute, early ? mode.first : own);
+          const Recompute usual = mode.of(plan_.samples[index(slice.sample)]);
+          const bool early = usual == mode.lean && slice.begin + slice.end < 2 * mode.early;
+          pack.recompute = std::max(pack.recompute, early ? mode.first : usual);
         }
         if (in_cp_group) {
           pack.exchange.push_back(
               cheaper_exchange(slice, pass, plan_.model, plan_.memory.gradient_bytes));
         }
       }
-      plan_.micropacks.push_back(std::move(pack));
     }
   }
 

@@ -40,11 +40,18 @@ class SlimpackProblem {
         options_(options),
         model_(make_model(request.cost, request.model, request.cluster, memory(request))) {
     request_.as_published = false;  // slimpack is no published system
-    PlanRequest bare = request;
-    bare.batch.samples.clear();
-    bare.batch.origin.clear();
-    bare.sources.clear();
-    frame_ = plan_frame(bare, planner);
+    // The frame has no samples: there may be many, so they step aside and are not copied.
+    std::vector<Tokens> samples;
+    std::vector<Origin> origin;
+    std::vector<Source> sources;
+    const auto swap_samples = [&] {
+      samples.swap(request_.batch.samples);
+      origin.swap(request_.batch.origin);
+      sources.swap(request_.sources);
+    };
+    swap_samples();
+    frame_ = plan_frame(request_, planner);
+    swap_samples();
     frame_.memory = memory(request);
     alone_ = costs(frame_, {0});
     find_needs();

@@ -92,6 +92,7 @@ struct SplitQueue {
       add(group, 0, std::move(split.before));
       add(group, 2, std::move(split.after));
     } else {
+      if (split.before.empty()) split.before.swap(split.after);
       split.before.insert(split.before.end(), split.after.begin(), split.after.end());
       add(group, 1, std::move(split.before));
     }

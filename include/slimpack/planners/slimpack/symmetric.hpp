@@ -21,20 +21,6 @@ namespace slimpack::planners {
 struct SymmetricPacks {
   schedule::PackCuts forward;         ///< in forward order
   std::vector<std::size_t> backward;  ///< their numbers, in backward order
-
-  /// The packs of one pass in its order.
-  [[nodiscard]] schedule::PackCuts cuts(Pass pass) const {
-    if (pass == Pass::forward) return forward;
-    schedule::PackCuts cuts;
-    cuts.slices.reserve(forward.slices.size());
-    cuts.first.reserve(forward.first.size());
-    for (const std::size_t i : backward) {
-      const auto pack = forward.pack(i);
-      cuts.slices.insert(cuts.slices.end(), pack.begin(), pack.end());
-      cuts.first.push_back(cuts.slices.size());
-    }
-    return cuts;
-  }
 };
 
 /// `units` packs or a few more: each sample worth more than half a pack is cut into slices of equal
