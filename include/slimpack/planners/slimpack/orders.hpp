@@ -59,6 +59,8 @@ class DeviceOrders {
     std::vector<schedule::ListPart> laid_out(timed ? 0 : parts.size());
     OrderOutcome all;
     for (std::size_t part = 0; part < parts.size(); ++part) {
+      // A part without packs neither ends later than others nor lacks more.
+      if (timed && parts.packs(part, Pass::forward).empty() && !plan.micropacks.empty()) continue;
       const SlimpackSettings& own = settings_of(part);
       OrderOutcome one;
       if (own.rule == OrderRule::lockstep) {
