@@ -101,7 +101,7 @@ class ListMemory {
         copy(rank.weights.due, rank.weights.size());
         return tried_.back().needed;
       }
-      let_wait(rank, plan, pp, tried_.back().most);
+      let_wait(rank, pp, tried_.back().most);
     } else {
       layers_.clear();
       for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
@@ -109,6 +109,7 @@ class ListMemory {
       }
       count_forward(rank, plan, pp);
       count_rings(rank.pass[1], plan, pp, false);
+      count_backward(rank, plan, pp);
       try_waits(rank, plan, pp, available);
     }
     if (tried_.back().needed <= available) find_least(rank, pp, available);
@@ -210,7 +211,7 @@ class ListMemory {
   }
 
   /// Lets as much wait for W as fills the drain; less where F could not run ahead of B by as many
-  /// items as there are stages from here on. After `count_rings` of the backward pass.
+  /// items as there are stages from here on. After `count_backward`.
   void try_waits(ListRank& rank, const Plan& plan, std::int32_t pp, std::int64_t available) {
     tried_.clear();
     each_ahead_ = 0;
@@ -229,7 +230,7 @@ class ListMemory {
     do {
       if (!tried_.empty()) most /= 2;
       if (!rank.weights.empty() && most < rank.weights.freed.front()) most = 0;
-      let_wait(rank, plan, pp, most);
+      let_wait(rank, pp, most);
       tried_.push_back({most, needed_at_least(rank)});
     } while (most > 0 && first_fitting(plan, pp, available) == tried_.size());
   }
@@ -242,43 +243,50 @@ class ListMemory {
     while (i < tried_.size() && tried_[i].most > 0 && tried_[i].needed + ahead > available) ++i;
     return i;
   }
-  /// Counts the backward items where so many bytes may wait for W.
-  void let_wait(ListRank& rank, const Plan& plan, std::int32_t pp, std::int64_t most) {
-    if (!rank.weights.empty()) {
-      find_due(rank.weights, rank.pass[1], rank.left, layers_, pp, most);
+  /// Counts the backward items where so many bytes may wait for W. After `count_backward`.
+  void let_wait(ListRank& rank, std::int32_t pp, std::int64_t most) {
+    RankWeights& weights = rank.weights;
+    std::int64_t beside = head_;  // what may run behind an item: H, or W
+    if (!weights.empty()) {
+      find_due(weights, rank.pass[1], rank.left, layers_, pp, most);
+      beside =
+          std::max(beside, *std::max_element(weights.workspace.begin(), weights.workspace.end()));
     }
-    count_backward(rank, plan, pp);
+    const std::uint32_t* due = weights.due.data() + static_cast<std::size_t>(pp) * weights.size();
+    const std::size_t count = rank.pass[1].size();
+    std::size_t run = 0;     // W that are due
+    std::int64_t freed = 0;  // by them
+    after_backward_.assign(count + 1, left_backward_[0]);
+    from_backward_.assign(count + 1, 0);
+    for (std::size_t i = 0; i < count; ++i) {
+      std::int64_t within = in_backward_[i] - freed;
+      for (; run < weights.size() && due[run] <= i + 1; ++run) {
+        within = std::max(within, left_backward_[i + 1] - freed + weights.workspace[run]);
+        freed += layers(weights.chunk[run]) * weights.freed[run];
+      }
+      from_backward_[i] = std::max(within, after_backward_[i] + beside);
+      after_backward_[i + 1] = left_backward_[i + 1] - freed;
+    }
   }
 
-  /// After `count_rings` of the pass.
+  /// What the backward items hold as long as no W frees any of it. After `count_rings` of the pass.
   void count_backward(const ListRank& rank, const Plan& plan, std::int32_t pp) {
     const RankPass& pass = rank.pass[1];
     const std::size_t count = pass.size();
     const bool last = pp + 1 == plan.parallel.pp;
     const bool hands = plan.parallel.pp == 1;
-    const RankWeights& weights = rank.weights;
-    const std::uint32_t* due = weights.due.data() + static_cast<std::size_t>(pp) * weights.size();
-    const std::int64_t regrouped =
-        weights.empty() ? 0 : *std::max_element(weights.workspace.begin(), weights.workspace.end());
-    std::size_t run = 0;  // W that are due
     std::int64_t held = 0;
-    after_backward_.assign(count + 1, posted_[0]);
-    from_backward_.assign(count + 1, 0);
+    left_backward_.assign(count + 1, posted_[0]);
+    in_backward_.assign(count, 0);
     for (std::size_t i = 0; i < count; ++i) {
       const std::int64_t layers_here = layers(pass.chunk[i]);
       held += layers_here * (rank.opens[i] + rank.made[i]);
       if (hands && pass.leaves[i] == 0) held += pass.message[i];
-      std::int64_t within = held + posted_[i] + sent_[i + 1] + rank.workspace[1][i];
+      in_backward_[i] = held + posted_[i] + sent_[i + 1] + rank.workspace[1][i];
       held -= layers_here * (rank.freed[i] + rank.closes[i] + rank.made[i] - rank.left[i]);
       if (last && pass.enters[i] != 0) held -= pass.message[i];
       if (hands && pass.enters[i] == 0) held -= pass.message[i];
-      const std::int64_t buffers = posted_[i + 1] + sent_[i + 1];
-      for (; run < weights.size() && due[run] <= i + 1; ++run) {
-        within = std::max(within, held + buffers + weights.workspace[run]);
-        held -= layers(weights.chunk[run]) * weights.freed[run];
-      }
-      from_backward_[i] = std::max(within, after_backward_[i] + std::max(head_, regrouped));
-      after_backward_[i + 1] = held + buffers;
+      left_backward_[i + 1] = held + posted_[i + 1] + sent_[i + 1];
     }
   }
 
@@ -372,6 +380,8 @@ class ListMemory {
   std::int64_t each_ahead_ = 0;       // bytes that F holds for each stage that it runs ahead for
   std::vector<std::int64_t> layers_;  // by chunk of the stage at hand
   std::vector<std::int64_t> posted_, sent_;
+  std::vector<std::int64_t> in_backward_;     // by backward items, no W run: in each, then with so
+  std::vector<std::int64_t> left_backward_;   // many of them ended
   std::vector<std::int64_t> in_forward_;      // by forward items: in and after the last of them
   std::vector<std::int64_t> after_forward_;   // by forward items ended, never falling
   std::vector<std::int64_t> from_backward_;   // by backward items ended: in the next, or in an H
