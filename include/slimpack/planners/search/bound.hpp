@@ -226,9 +226,23 @@ struct StageSums {
   /// longest, for some k, the k + 1 shortest. That k which takes longest, the first of equals.
   std::optional<SampleWork> rank;
 };
-/// `longest` are the lengths, falling; `ranks` is 0 where ranks may share samples.
+/// F and H of a sample of each length on one stage, and the recomputation that memory forces: the
+/// same with W and without. `longest` are the lengths, falling.
+[[nodiscard]] inline std::vector<SampleWork> forward_work(const BoundWork& work, std::int32_t pp,
+                                                          const std::vector<Tokens>& longest) {
+  std::vector<SampleWork> forward;
+  for (std::size_t i = 0; i < longest.size(); ++i) {
+    if (i > 0 && longest[i] == longest[i - 1]) continue;
+    forward.push_back({work.forward(pp, longest[i]), work.recomputed(pp, longest[i])});
+  }
+  return forward;
+}
+/// `longest` are the lengths, falling, `forward` what `forward_work` says of them; `ranks` is 0
+/// where ranks may share samples.
 [[nodiscard]] inline StageSums stage_sums(const BoundWork& work, std::int32_t pp,
-                                          const std::vector<Tokens>& longest, std::size_t ranks) {
+                                          const std::vector<Tokens>& longest,
+                                          const std::vector<SampleWork>& forward,
+                                          std::size_t ranks) {
   struct Run {  // samples of one length: the first, each of them, and all before
     std::size_t first;
     SampleWork each, before;
@@ -236,7 +250,8 @@ struct StageSums {
   std::vector<Run> runs;
   SampleWork each, before;
   for (std::size_t i = 0; i < longest.size();) {
-    const Int128 least = work.stage(pp, longest[i]), more = work.recomputed(pp, longest[i]);
+    const SampleWork& known = forward[runs.size()];
+    const Int128 least = known.work + work.backward(pp, longest[i]), more = known.again;
     // What rounding gives back must not make a shorter sample count for more than a longer one.
     const Int128 again = i == 0 ? more : std::min(each.again, more);
     each = {(i == 0 ? least : std::min(each.work - each.again, least)) + again, again};
@@ -316,8 +331,9 @@ LowerBound iteration_bound(const Plan& plan, const Model& model) {
     sums_of.push_back(kind);
     if (kind == sums.size()) {
       const std::size_t apart = most == 1 ? ranks : 0;
-      sums.push_back({detail::stage_sums(work[0], pp, longest, apart),
-                      detail::stage_sums(work[1], pp, longest, apart)});
+      const std::vector<detail::SampleWork> forward = detail::forward_work(work[0], pp, longest);
+      sums.push_back({detail::stage_sums(work[0], pp, longest, forward, apart),
+                      detail::stage_sums(work[1], pp, longest, forward, apart)});
     }
     for (std::size_t part = 0; part < 2; ++part) {
       const auto offer_some = [&](const detail::SampleWork& some, std::int64_t devices,

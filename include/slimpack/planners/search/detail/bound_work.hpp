@@ -137,23 +137,18 @@ class BoundWork {
     return std::max<Int128>(work - rounding(length), 0);
   }
 
-  /// Of all chunks of a stage, both passes, and the head.
-  [[nodiscard]] Int128 stage(std::int32_t pp, Tokens length) const noexcept {
-    Int128 work = 0, same = 0;
-    for (std::int32_t chunk = 0; chunk < virtual_stages_.chunks; ++chunk) {
-      const std::int32_t i = virtual_stages_.index(pp, chunk);
-      // Chunks with as many layers do the same work, but for the embedding's.
-      const std::int32_t before = i - virtual_stages_.pp;
-      if (before <= 0 || layers_at(before) != layers_at(i)) {
-        same = line(i, length, false) + line(i, length, true);
-      }
-      work += same;
-    }
+  /// Of all chunks of a stage, forward, and the head.
+  [[nodiscard]] Int128 forward(std::int32_t pp, Tokens length) const noexcept {
+    const Int128 work = lines(pp, length, false);
     const std::int64_t rows = rows_at(pp);
     if (rows == 0) return work;
     const Int128 head =
         head_work(rates_, length, rows) + passed_on(length.value, 1, rates_.head_tensor);
     return work + std::max<Int128>(head - rounding(length), 0);
+  }
+  /// Of all chunks of a stage, backward.
+  [[nodiscard]] Int128 backward(std::int32_t pp, Tokens length) const noexcept {
+    return lines(pp, length, true);
   }
 
   /// Of a stage, the recomputation without which the sample does not fit.
@@ -228,6 +223,17 @@ class BoundWork {
     Int128 token = 0, bytes = 0;
   };
 
+  [[nodiscard]] Int128 lines(std::int32_t pp, Tokens length, bool back) const noexcept {
+    Int128 work = 0, same = 0;
+    for (std::int32_t chunk = 0; chunk < virtual_stages_.chunks; ++chunk) {
+      const std::int32_t i = virtual_stages_.index(pp, chunk);
+      // Chunks with as many layers do the same work, but for the embedding's.
+      const std::int32_t before = i - virtual_stages_.pp;
+      if (before <= 0 || layers_at(before) != layers_at(i)) same = line(i, length, back);
+      work += same;
+    }
+    return work;
+  }
   [[nodiscard]] Int128 passed_on(std::int64_t tokens, std::int64_t layers,
                                  std::int64_t bytes) const noexcept {
     const std::int64_t steps = plan_.parallel.tp - 1;
