@@ -139,9 +139,9 @@ class PricedPlan {
  private:
   enum class Border : std::uint8_t { none, inside, between };
   struct Ranked {
-    std::size_t dp = 0;
-    bool forward = true;
     Nanos head, inside, between;
+    std::uint32_t dp = 0;
+    bool forward = true;
   };
 
   template <CostModel Model>
@@ -292,7 +292,7 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
     for (std::size_t rank = 0; rank < loads.ranks(id); ++rank) {
       const Tokens own = loads(id, rank).tokens;
       const auto dp = static_cast<std::size_t>(plan.groups[index(pack.group)][rank]);
-      Ranked ranked{dp, forward, {}, {}, {}};
+      Ranked ranked{{}, {}, {}, static_cast<std::uint32_t>(dp), forward};
       if (forward) {
         head.tokens = own;
         head.link = head_link[dp];
