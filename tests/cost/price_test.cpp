@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -145,6 +146,35 @@ TEST_CASE("PricedPlan: sharded head, replicated state, tied tables") {
   CHECK(tied.reduce(0, 0) == own + model.reduce({4 * 32001 * hidden}, 2, plan.cluster.between));
   plan.parallel.head = LmHead::last;
   CHECK(tied_stages(plan) == std::vector<std::int32_t>{0, 1});
+}
+
+TEST_CASE("PricedPlan: a stage that is as the one before has its times") {
+  std::int64_t same = 0, other = 0;
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    const Plan plan = test::random_plan(seed);
+    const PricedPlan priced(plan);
+    const auto times = [&](std::int32_t virtual_stage) {
+      std::vector<Nanos> all;
+      for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
+        const auto pack = static_cast<PackId>(i);
+        all.push_back(priced.compute(pack, virtual_stage));
+        for (std::size_t rank = 0; rank < plan.groups[index(plan.micropacks[i].group)].size();
+             ++rank) {
+          all.push_back(plan.micropacks[i].pass == Pass::weight
+                            ? priced.weight(pack, virtual_stage, rank)
+                            : priced.transfer(pack, virtual_stage, rank));
+        }
+      }
+      return all;
+    };
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(plan.stages.size()); ++i) {
+      ++(priced.as_before(i) ? same : other);
+      if (priced.as_before(i)) CHECK(times(i) == times(i - 1));
+    }
+  }
+  CHECK(same > 20);
+  CHECK(other > 20);
 }
 
 TEST_CASE("PricedPlan: one stage hands over in place") {
