@@ -30,18 +30,16 @@ struct SymmetricPacks {
 [[nodiscard]] inline SymmetricPacks pack_symmetrically(
     std::span<const schedule::QueuedSample> samples, const schedule::SliceCosts& costs,
     std::int64_t units, const schedule::CutRules& rules) {
-  // Samples of one length come one behind the other.
-  Tokens length{-1};
-  Int128 each = 0;
-  const auto work_of = [&](Tokens sample) {
-    if (sample != length) {
-      length = sample;
-      each = costs.of(sample).slice({}, sample);
-    }
-    return each;
-  };
+  std::vector<Int128> works;
+  works.reserve(samples.size());
   Int128 total = 0;
-  for (const schedule::QueuedSample& sample : samples) total += work_of(sample.length);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    // Samples of one length come one behind the other.
+    const Tokens length = samples[i].length;
+    const bool same = i > 0 && length == samples[i - 1].length;
+    works.push_back(same ? works.back() : costs.of(length).slice({}, length));
+    total += works.back();
+  }
   const Int128 unit = std::max<Int128>(1, total / std::max<std::int64_t>(1, units));
   std::vector<Slice> slices;
   std::vector<std::uint32_t> pack_of;  // of each slice
@@ -51,14 +49,15 @@ struct SymmetricPacks {
     slices.push_back(slice);
     pack_of.push_back(static_cast<std::uint32_t>(pack));
   };
-  std::vector<schedule::QueuedSample> rest;
+  std::vector<std::uint32_t> rest;  // positions of samples that are not cut
   slices.reserve(samples.size());
   pack_of.reserve(samples.size());
   rest.reserve(samples.size());
-  for (const schedule::QueuedSample& sample : samples) {
-    const Int128 work = work_of(sample.length);
+  for (std::size_t at = 0; at < samples.size(); ++at) {
+    const schedule::QueuedSample& sample = samples[at];
+    const Int128 work = works[at];
     if (2 * work <= unit) {
-      rest.push_back(sample);
+      rest.push_back(static_cast<std::uint32_t>(at));
       continue;
     }
     const schedule::SliceCost& cost = costs.of(sample.length);
@@ -80,15 +79,16 @@ struct SymmetricPacks {
     time.push_back(0);
   }
   schedule::LeastFirst<Int128> least(time);
-  const auto longer = [](const schedule::QueuedSample& a, const schedule::QueuedSample& b) {
+  const auto longer = [&](std::uint32_t one, std::uint32_t other) {
+    const schedule::QueuedSample &a = samples[one], &b = samples[other];
     return a.length != b.length ? a.length > b.length : a.id < b.id;
   };
   if (!std::is_sorted(rest.begin(), rest.end(), longer)) {
     std::sort(rest.begin(), rest.end(), longer);
   }
-  for (const schedule::QueuedSample& sample : rest) {
-    add(least.number(), {sample.id, Tokens{}, sample.length});
-    least.grow(work_of(sample.length));
+  for (const std::uint32_t at : rest) {
+    add(least.number(), {samples[at].id, Tokens{}, samples[at].length});
+    least.grow(works[at]);
   }
 
   std::vector<std::size_t> next(time.size() + 1, 0);  // where the next slice of a pack goes
