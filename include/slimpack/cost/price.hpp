@@ -361,7 +361,7 @@ void PricedPlan::price_stages(const Plan& plan, const Links& links, const PackLo
   }
 }
 
-static_assert(RankedWeightTimes<PricedPlan>);
+static_assert(RankedWeightTimes<PricedPlan> && ComparedTimes<PricedPlan>);
 
 #ifdef SLIMPACK_COMPILED_PLANNERS
 extern template void PricedPlan::price(const Plan&, const AnalyticModel&);

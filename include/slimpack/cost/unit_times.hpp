@@ -43,6 +43,15 @@ concept RankedWeightTimes =
       { times.weight(pack, virtual_stage, rank) } -> std::same_as<Nanos>;
     };
 
+/// Times that tell which virtual stages have those of the one before, so that nobody asks for both.
+template <class Times>
+concept ComparedTimes =
+    UnitTimes<Times> && requires(const Times& times, std::int32_t virtual_stage) {
+      /// Whether F, B, W and the transfers that leave the virtual stage take as long as those of
+      /// the one before, for all packs and ranks. False may be said of some that do.
+      { times.as_before(virtual_stage) } -> std::same_as<bool>;
+    };
+
 /// W of a weight pack for one rank of its group, or `compute` where `times` tells no more.
 template <UnitTimes Times>
 [[nodiscard]] Nanos weight_time(const Times& times, PackId pack, std::int32_t virtual_stage,

@@ -49,7 +49,7 @@ void fill_times(ListRank& rank, const Plan& plan, const Times& times) {
   const VirtualStages virtual_stages = virtual_stages_of(plan);
   const std::int32_t stages = plan.parallel.pp;
   const auto as_before = [&](std::int32_t pp) {
-    if constexpr (requires { times.as_before(pp); }) {
+    if constexpr (ComparedTimes<Times>) {
       bool same = true;
       for (std::int32_t chunk = 0; chunk < plan.parallel.chunks; ++chunk) {
         same = same && times.as_before(virtual_stages.index(pp, chunk));
