@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "slimpack/core/random.hpp"
 #include "slimpack/plan/memory.hpp"
 #include "slimpack_cuda/emulation.hpp"
+#include "slimpack_cuda/gemm_layout.hpp"
+#include "slimpack_cuda/rank/head.hpp"
 
 namespace laws_test {
 
@@ -334,6 +337,27 @@ TEST_CASE("ranks: models that a device cannot compute are refused in a sentence"
         "RankDevice: ffn must be a multiple of 8 on each tensor-parallel device, got 28");
   CHECK(refused(with(4, 48)) ==
         "RankDevice: tensor parallelism needs ffn >= kv_heads * head_dim, got 48");
+}
+
+TEST_CASE("ranks: tiles of a head are as few as there can be, and ask for few products") {
+  for (const std::int64_t most : {1, 5, 8, 1000, 4096}) {
+    CAPTURE(most);
+    for (std::int64_t rows = 1; rows <= 20'000; rows += 37) {
+      CAPTURE(rows);
+      const std::int64_t length = cuda::head_tile_length(rows, most);
+      REQUIRE(length >= 1);
+      CHECK(length <= most);
+      const std::int64_t tiles = (rows + length - 1) / length;
+      CHECK(tiles == (rows + most - 1) / most);
+      CHECK(tiles * length - rows < 8 * tiles + (length == most ? most : 0));
+    }
+  }
+  std::set<std::int64_t> asked;  // by the last tile, of packs of 8K to 16K rows
+  for (std::int64_t rows = 8192; rows <= 16'384; ++rows) {
+    const std::int64_t length = cuda::head_tile_length(rows, 4096);
+    asked.insert(cuda::rounded_rows(rows - (rows - 1) / length * length));
+  }
+  CHECK(asked.size() <= 8);
 }
 
 }  // namespace laws_test

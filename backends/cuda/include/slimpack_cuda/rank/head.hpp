@@ -64,9 +64,18 @@ struct HeadRows {
   std::vector<std::int32_t> pack_rows;  ///< by row of the tiles: that of the pack, or -1
 };
 
-/// As few tiles of at most `most` rows of each device as there can be, equally long up to eight
-/// rows: ever new numbers of rows of a last tile would ask for ever new matrix products, whose
-/// algorithms have to be looked for and loaded. Every device makes the same ones. O(rows).
+/// Rows of all tiles but the last, where there are as few as there can be with at most `most` rows
+/// each: equally many up to a multiple of eight. Ever new numbers of rows of a last tile would ask
+/// for ever new matrix products, whose algorithms have to be looked for and loaded.
+[[nodiscard]] constexpr std::int64_t head_tile_length(std::int64_t rows,
+                                                      std::int64_t most) noexcept {
+  const auto parts = [](std::int64_t all, std::int64_t part) { return (all + part - 1) / part; };
+  const std::int64_t tiles = std::max(parts(rows, most), std::int64_t{1});
+  return std::min(most, 8 * parts(rows, 8 * tiles));
+}
+
+/// Tiles of at most `most` rows of each device, by `head_tile_length`. Every device makes the same
+/// ones. O(rows).
 [[nodiscard]] inline HeadRows head_rows(std::span<const runtime::PieceMemory> pieces,
                                         std::span<const BlockRows> blocks, const TensorRows& own,
                                         Tokens rows, std::int64_t most) {
@@ -87,9 +96,7 @@ struct HeadRows {
   std::int64_t largest = 0;
   for (const auto& list : by_device) largest = std::max(largest, size(list));
   const std::int64_t mine = size(by_device[static_cast<std::size_t>(own.device)]);
-  const auto parts = [](std::int64_t all, std::int64_t part) { return (all + part - 1) / part; };
-  const std::int64_t tiles = std::max(parts(largest, most), std::int64_t{1});
-  const std::int64_t length = std::min(most, 8 * parts(largest, 8 * tiles));
+  const std::int64_t length = head_tile_length(largest, most);
   for (std::int64_t first = 0; first < largest; first += length) {
     HeadTile& tile = made.tiles.emplace_back();
     tile.padded = std::min(length, largest - first);
