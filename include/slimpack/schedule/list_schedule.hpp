@@ -81,7 +81,8 @@ void fill_times(ListRank& rank, const Plan& plan, const Times& times) {
     if (pp > 0 && as_before(pp)) {
       const std::size_t row = weights.time.size() - weights.size();
       weights.time.resize(row + 2 * weights.size());
-      std::copy_n(&weights.time[row], weights.size(), &weights.time[row + weights.size()]);
+      std::copy_n(weights.time.data() + row, weights.size(),
+                  weights.time.data() + row + weights.size());
       continue;
     }
     for (std::size_t item = 0; item < weights.size(); ++item) {
