@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How near does effort `fast` come to `normal`, over many steps?
 
-bench/efforts.py PROGRAM [--seed S] [--draws N] [--samples 512,4096] [--settings] [--beside OTHER] [--threads T]
+bench/efforts.py PROGRAM [--seed S] [--draws N] [--samples 512,4096] [--settings] [--beside OTHER [--effort E]] [--threads T]
 
 Draws N steps of each number of samples from log-normal(7.0, 1.3), at most 256K tokens, and plans each with both efforts
-(llama-7b on h100, dp 8, pp 8); with --settings N settings of bench/random_settings.py in their place. With --beside, `fast`
-of another PROGRAM takes the place of `normal`. Prints the efficiency of both, 0 where no plan is found, their ratio, its
-geometric mean, the worst and the best, and in how many steps each finds no plan; these have no ratio. A draw has its own
-seed: the same numbers are drawn anywhere. Run from the root of the repository. Ends with 2 for options that are wrong, with
+(llama-7b on h100, dp 8, pp 8); with --settings N settings of bench/random_settings.py in their place. With --beside, the
+same effort of another PROGRAM takes the place of `normal`: `fast`, or --effort. Prints the efficiency of both, 0 where no
+plan is found, their ratio, its geometric mean, the worst and the best, in how many steps each finds no plan, which have no
+ratio, and the mean processor seconds of planning. A draw has its own seed: the same numbers are drawn anywhere. Run from the root of the repository. Ends with 2 for options that are wrong, with
 1 where a program fails.
 """
 import argparse
@@ -55,34 +55,43 @@ def main():
     parser.add_argument("--samples", default="512,4096", type=counts)
     parser.add_argument("--settings", action="store_true")
     parser.add_argument("--beside", type=pathlib.Path)
+    parser.add_argument("--effort", choices=("fast", "normal", "thorough"), default="fast")
     parser.add_argument("--threads", default="1")
     options = parser.parse_args()
     if options.draws < 1:
         parser.error(f"--draws must be at least 1, not {options.draws}")
+    if options.effort != "fast" and not options.beside:
+        parser.error("--effort needs --beside")
     for program in filter(None, (options.program, options.beside)):
         if not program.is_file():
             parser.error(f"{program}: no such program")
-    other = (options.beside, "fast", "`fast` of the other") if options.beside else (options.program, "normal", "`normal`")
+    mine = (options.program, options.effort, f"`{options.effort}`")
+    other = (options.program, "normal", "`normal`")
+    if options.beside:
+        other = (options.beside, options.effort, f"{mine[2]} of the other")
 
-    def efficiency(arguments, program, effort):
+    def planned(arguments, program, effort, _):
+        """Efficiency and processor seconds."""
         one = compare(arguments, str(program), ["slimpack"], effort, options.threads)["slimpack"]
-        return one["efficiency"] if one["feasible"] else 0
+        return one["efficiency"] if one["feasible"] else 0, one["cpu_seconds"]
 
-    print(f"| steps | step | `fast` | {other[2]} | ratio |\n|---|---|---|---|---|")
+    print(f"| steps | step | {mine[2]} | {other[2]} | ratio |\n|---|---|---|---|---|")
     summary = []
     with tempfile.TemporaryDirectory() as folder:
         for group, members in steps(options, pathlib.Path(folder)):
-            pairs = []
+            pairs, seconds = [], [0, 0]
             for name, arguments in members:
-                pairs.append((efficiency(arguments, options.program, "fast"), efficiency(arguments, *other[:2])))
+                found = [planned(arguments, *each) for each in (mine, other)]
+                pairs.append([efficiency for efficiency, _ in found])
+                seconds = [sum_ + spent for sum_, (_, spent) in zip(seconds, found)]
                 ratio = f"{pairs[-1][0] / pairs[-1][1]:.3f}" if all(pairs[-1]) else "-"
                 print(f"| {group} | {name} | {pairs[-1][0]:.3f} | {pairs[-1][1]:.3f} | {ratio} |", flush=True)
             ratios = [one / two for one, two in pairs if one and two]
-            line = f"{group}: of {len(pairs)} steps `fast` plans {sum(one > 0 for one, _ in pairs)}, {other[2]} {sum(two > 0 for _, two in pairs)}"
+            line = f"{group}: of {len(pairs)} steps {mine[2]} plans {sum(one > 0 for one, _ in pairs)}, {other[2]} {sum(two > 0 for _, two in pairs)}"
             if ratios:
                 mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
                 line += f"; ratio {mean:.3f} in geometric mean, {min(ratios):.3f} at worst, {max(ratios):.3f} at best"
-            summary.append(line)
+            summary.append(line + f"; {seconds[0] / len(pairs):.3f} and {seconds[1] / len(pairs):.3f} s of planning on average")
     print("\n" + "\n".join(summary))
 
 

@@ -42,11 +42,6 @@ struct SlimpackStage {
   std::int64_t end = 0;          ///< devices of the budget that it leaves to others
 };
 
-/// With more, a normal search times fewer candidates.
-inline constexpr std::size_t kFewSamples = 16'384;
-/// With more, fill and drain hardly count, and a normal search is over all settings alone.
-inline constexpr std::size_t kManySamples = 65'536;
-
 /// The ideas of each search of a request, all of `options` first. A climb over all settings may end
 /// where one without some of them does not pass by. So a thorough effort, and a normal one without
 /// many samples, searches each space without consolidation and one idea too: each is a planner by
@@ -55,7 +50,7 @@ inline constexpr std::size_t kManySamples = 65'536;
 [[nodiscard]] inline std::vector<SlimpackOptions> slimpack_parts(const PlanRequest& request,
                                                                  const SlimpackOptions& options) {
   std::vector<SlimpackOptions> parts{options};
-  const bool many = request.batch.samples.size() > kManySamples;
+  const bool many = has_many_samples(request);
   if (request.budget || options != SlimpackOptions{} || request.effort == Effort::fast ||
       (request.effort == Effort::normal && many)) {
     return parts;
@@ -85,9 +80,10 @@ inline constexpr std::size_t kManySamples = 65'536;
 /// The stages of one search of a request. Every simulation passes the counter, whose budget is
 /// hard. Besides, a search ends after three candidates that fit for every four steps of the budget,
 /// to save time; a normal one after twice as many where samples are few, and so candidates soon
-/// timed, and half as many where they are not. Of a budget that the request gives, where that is
-/// little, it ends after up to four candidates for each step: those of one component of many cost
-/// little of it. What the counter has beside this search is left to others.
+/// timed, half as many where they are not, and three tenths, the best of the fast one first, where
+/// they are many. Of a budget that the request gives, where that is little, it ends after up to
+/// four candidates for each step: those of one component of many cost little of it. What the
+/// counter has beside this search is left to others.
 [[nodiscard]] inline std::vector<SlimpackStage> slimpack_stages(const PlanRequest& request,
                                                                 const SimulationCounter& counter) {
   if (request.budget) {
@@ -97,12 +93,13 @@ inline constexpr std::size_t kManySamples = 65'536;
   }
   const auto samples = static_cast<std::int64_t>(request.batch.samples.size());
   const bool few = request.batch.samples.size() <= kFewSamples;
+  const bool many = has_many_samples(request);
   std::vector<SlimpackStage> stages;
   std::int64_t before = 0;
   for (const Effort effort : {Effort::fast, Effort::normal, Effort::thorough}) {
     const std::int64_t all = search_evaluations(effort, samples);
     std::int64_t most = all / 4 * 3;
-    if (effort == Effort::normal) most = few ? 2 * most : most / 2;
+    if (effort == Effort::normal) most = few ? 2 * most : many ? most * 3 / 10 : most / 2;
     stages.push_back({effort, most - before,
                       std::max<std::int64_t>(0, counter.left() - all * counter.step_devices())});
     before = most;
@@ -128,6 +125,14 @@ class SlimpackSearch {
         spare_(spare()) {}
 
   [[nodiscard]] PlanOutcome run() { return best_of(choices()); }
+
+  /// Begins at this point, then at those that the space has.
+  void begin_at(const SettingPoint& point) {
+    space_.starts.insert(space_.starts.begin(), point);
+    ++space_.first;
+  }
+  /// The best point that `run` has found; nothing where none fits into memory.
+  [[nodiscard]] const std::optional<SettingPoint>& best() const noexcept { return best_; }
 
  private:
   [[nodiscard]] static SearchSpace climb_space(const SlimpackSpace& settings) {
@@ -175,6 +180,8 @@ class SlimpackSearch {
           *std::find_if(space_.starts.begin(), space_.starts.end(),
                         [&](const SettingPoint& start) { return candidates_.exists(start); }))};
     }
+    const auto& [score, point] = found.ranked.front();
+    if (score.excess <= 0) best_ = point;
     std::vector<SlimpackChoice> choices =
         refiner_.choices(found, std::min(most_ / 8, left()), limits(left()));
     used_ += std::count_if(choices.begin(), choices.end(),
@@ -289,6 +296,7 @@ class SlimpackSearch {
   SlimpackRefiner refiner_;
   SimulationCounter& counter_;
   const SlimpackStage& stage_;
+  std::optional<SettingPoint> best_;
   std::int64_t most_, used_ = 0;  // candidates that fit
   int spare_;
 };
@@ -323,10 +331,15 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
       continue;
     }
     const SlimpackCandidates candidates(scores, values);
+    std::optional<SettingPoint> begin;
     for (const detail::SlimpackStage& stage : detail::slimpack_stages(request, counter)) {
       const SlimpackSpace space = slimpack_space(problem, part, stage.effort);
-      PlanOutcome outcome =
-          detail::SlimpackSearch(problem, space, candidates, stage, counter).run();
+      detail::SlimpackSearch search(problem, space, candidates, stage, counter);
+      if (begin && stage.effort == Effort::normal && has_many_samples(request)) {
+        search.begin_at(*begin);
+      }
+      PlanOutcome outcome = search.run();
+      begin = search.best();
       if (!best || time(outcome) < time(*best) ||
           (time(*best) == Nanos::max() && time(outcome) == Nanos::max())) {
         best = std::move(outcome);

@@ -28,6 +28,18 @@
 
 namespace slimpack::planners {
 
+/// With more samples a normal search times fewer candidates.
+inline constexpr std::size_t kFewSamples = 16'384;
+
+/// Whether fill and drain hardly count, so that a normal search is over all settings alone, of few
+/// candidates, the best of a fast one and estimated ones first: more than 2048 samples a rank and
+/// `kFewSamples` in all, or 65536.
+[[nodiscard]] inline bool has_many_samples(const PlanRequest& request) noexcept {
+  const std::size_t samples = request.batch.samples.size();
+  const std::size_t of_ranks = 2048 * static_cast<std::size_t>(request.dp);
+  return samples > std::clamp<std::size_t>(of_ranks, kFewSamples, 65'536);
+}
+
 /// A request with what does not depend on settings: its samples by falling length, the time of
 /// each, and a plan without samples.
 class SlimpackProblem {

@@ -76,7 +76,9 @@ class SlimpackStarts {
     const std::size_t leanest = layout_.modes.size() - 1;
     add_estimated();
     // With one stage the estimate knows little of what matters.
-    if (effort_ == Effort::fast && pipeline_ > 1) space_.fall_back();
+    const bool few_candidates = effort_ == Effort::fast ||
+                                (effort_ == Effort::normal && has_many_samples(problem_.request()));
+    if (few_candidates && pipeline_ > 1) space_.fall_back();
     add_start(mode_at(none, Kind::uniform), {.interleaved = true}, 0);
     if (layout_.weights.size > 1) {
       add_start(mode_at(none, Kind::uniform),
@@ -197,7 +199,7 @@ class SlimpackStarts {
       const std::int64_t each = layers * (kept + layer.kv) + 2 * layer.boundary;
       const std::int64_t bytes =
           pack * (pipeline_ * each + layer.backward_workspace[most] + 4 * layer.boundary);
-      if (bytes <= problem_.free_bytes(frame).value) return i;
+      if (bytes <= SlimpackProblem::free_bytes(frame).value) return i;
     }
     return layout_.unit_values.size() - 1;
   }
