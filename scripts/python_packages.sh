@@ -22,7 +22,7 @@ has_arrays python3 || has_arrays "$python" || install numpy safetensors ||
 reads_messages() { "$1" -c 'import google.protobuf' >/dev/null 2>&1; }
 reads_messages python3 || reads_messages "$python" || install protobuf ||
   echo "protobuf cannot be installed ($log): tests/cli/chakra_test.py is skipped"
-tools=(clang-format==19.1.7 clang-tidy==19.1.0)
+tools=(clang-format==19.1.7 clang-tidy==23.1.4)
 has_tools() {
   for tool in "${tools[@]}"; do
     [[ "$("build/python/bin/${tool%==*}" --version 2>/dev/null)" == *"version ${tool#*==}"* ]] || return 1

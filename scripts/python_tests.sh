@@ -3,7 +3,8 @@
 # Makes the Python package's sdist, builds the wheel from what is in it, installs that into a fresh venv
 # (build/python_tests) and runs python/tests. Arguments go to pytest. Ends with status 77 and a line that
 # says so where Python or the packages cannot be had. SLIMPACK_PROGRAM names a slimpack program to compare with,
-# PYTHON an interpreter other than python3. SLIMPACK_PYTHON_TORCH=yes installs torch and transformers too, 2.4 GB.
+# PYTHON an interpreter other than python3, SLIMPACK_WHEEL_FLAGS an optimisation other than the released wheel's.
+# SLIMPACK_PYTHON_TORCH=yes installs torch and transformers too, 2.4 GB.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=build/python_tests
@@ -48,7 +49,8 @@ rm -rf "$made" && mkdir -p "$made/from"
 "$venv/bin/python" -c "import scikit_build_core.build as build; build.build_sdist('$made')" >>"$log"
 tar -xf "$made"/slimpack-*.tar.gz -C "$made/from" --strip-components 1
 # Paths below the sources do not matter to the cache.
-CCACHE_BASEDIR="$PWD/$made/from" "${pip[@]}" wheel --no-build-isolation --no-deps -w "$made" "$made/from" >>"$log" 2>&1 ||
+CCACHE_BASEDIR="$PWD/$made/from" "${pip[@]}" wheel --no-build-isolation --no-deps -w "$made" "$made/from" \
+  ${SLIMPACK_WHEEL_FLAGS:+-C "cmake.define.CMAKE_CXX_FLAGS_RELEASE=$SLIMPACK_WHEEL_FLAGS -DNDEBUG"} >>"$log" 2>&1 ||
   { cat "$log" && exit 1; }
 "${pip[@]}" install --no-deps "$made"/slimpack-*.whl
 for file in "$made"/slimpack-*.{tar.gz,whl}; do echo "made: ${file##*/}, $(stat -c %s "$file") bytes"; done

@@ -21,12 +21,12 @@ stage_optimised() {
     cmake --build "$logs/optimised" -j "$jobs" && ctest --test-dir "$logs/optimised" -j "$jobs" --no-tests=error
 }
 
-# The laws of planners, the exhaustive search and the programs of apps/ under sanitizers.
+# The laws of planners, the exhaustive search, the programs of apps/ and the transport over MPI under sanitizers.
 stage_planners_asan() {
   cmake --preset asan -B "$logs/asan" -DCMAKE_CXX_COMPILER=clang++-14 -DSLIMPACK_BUILD_BENCH=OFF \
     -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 "-DSLIMPACK_TEST_FOLDERS=cost;schedule;planners;bound" &&
     cmake --build "$logs/asan" -j "$jobs" &&
-    ctest --test-dir "$logs/asan" -j "$jobs" --no-tests=error -R '^(cost|schedule|planners|bound|cli|trainer|examples)'
+    ctest --test-dir "$logs/asan" -j "$jobs" --no-tests=error -R '^(cost|schedule|planners|bound|cli|trainer|examples|mpi)'
 }
 
 # Plans by headers alone, with all that each compiler may do to floating point and with nothing of it.

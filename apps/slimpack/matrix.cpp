@@ -170,7 +170,7 @@ void complete(EvaluationCell& cell, const LengthFile& lengths, const Clusters& c
     for (const Tokens length : step.batch.samples) {
       text.append(std::to_string(length.value)).append(" ");
     }
-    text += "\n";
+    text += '\n';
   }
   return sha256_of(text);
 }

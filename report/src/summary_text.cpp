@@ -87,7 +87,7 @@ class SummaryText {
            std::to_string(metrics.backward_packs) + " backward";
     const auto weights = std::ranges::count(plan_.micropacks, Pass::weight, &MicroPack::pass);
     if (weights > 0) out += ", " + std::to_string(weights) + " weight";
-    out += "\n";
+    out += '\n';
     out += "iteration      " + time_text(metrics.iteration) + ", ideal " +
            time_text(metrics.ideal) + ", efficiency " + percent(metrics.efficiency);
     if (metrics.lower_bound > Nanos{}) {

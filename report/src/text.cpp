@@ -51,14 +51,14 @@ std::string micros_text(Nanos time) {
 }
 
 std::string shortest(double value) {
-  if (!(value - value == 0.0)) return "0";
+  if (!std::isfinite(value)) return "0";
   std::array<char, 32> digits;
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
   return {digits.data(), end};
 }
 
 std::string fixed(double value, int decimals) {
-  if (!(value - value == 0.0)) return "-";
+  if (!std::isfinite(value)) return "-";
   std::array<char, 400> digits;
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value,
                                  std::chars_format::fixed, decimals);

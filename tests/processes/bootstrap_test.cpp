@@ -158,7 +158,8 @@ TEST_CASE("bootstrap: a rank that ends before all have come is named") {
   {
     const auto socket = knock(port);
     REQUIRE(socket.open());
-    const std::string hello = processes::detail::Gate::kVersion + "\ntest\n4\n2\nelsewhere\n";
+    const std::string hello =
+        std::string(processes::detail::Gate::kVersion) + "\ntest\n4\n2\nelsewhere\n";
     CHECK(::send(socket.get(), hello.data(), hello.size(), MSG_NOSIGNAL) > 0);
     std::this_thread::sleep_for(300ms);
   }

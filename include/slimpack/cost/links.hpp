@@ -18,10 +18,12 @@
 
 namespace slimpack {
 
-/// The slower of two links: fewer bytes a second, then longer latency.
+/// The slower of two links, which have to outlive the answer: fewer bytes a second, then longer
+/// latency.
 [[nodiscard]] constexpr const Link& slower(const Link& a, const Link& b) noexcept {
-  if (a.bytes_per_s != b.bytes_per_s) return a.bytes_per_s < b.bytes_per_s ? a : b;
-  return a.latency_s >= b.latency_s ? a : b;
+  const bool first =
+      a.bytes_per_s != b.bytes_per_s ? a.bytes_per_s < b.bytes_per_s : a.latency_s >= b.latency_s;
+  return first ? a : b;  // NOLINT(bugprone-return-const-ref-from-parameter): of links that stay
 }
 
 /// Links by placement: of several devices that communicate, the slowest link between any two of

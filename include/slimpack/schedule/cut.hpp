@@ -45,7 +45,7 @@ struct SliceCost {
 /// The same by the length of a slice's sample.
 struct SliceCosts {
   /// One for all.
-  SliceCosts(const SliceCost& all = {}) : costs{all} {}
+  SliceCosts(const SliceCost& all = {}) : costs{all} {}  // NOLINT(google-explicit-constructor)
   /// costs[i] of samples of at most limits[i] tokens, the last of all longer ones; limits rise, and
   /// are one fewer.
   SliceCosts(std::vector<SliceCost> each, std::vector<Tokens> ends)

@@ -111,13 +111,12 @@ class StreamMover {
                            static_cast<std::int64_t>(one.into.size() / sizeof(Element)));
     }
     const std::span<const DeviceSpan<Element>> spans(members);
-    if constexpr (std::same_as<Element, Bf16>) {
-      sum_members(spans, streams_->lane(lane), only);  // nobody asks for their maximum
-    } else if (reduction == runtime::Reduction::sum) {
-      sum_members(spans, streams_->lane(lane), only);
-    } else {
-      largest_of_members(spans, streams_->lane(lane), only);
+    if constexpr (!std::same_as<Element, Bf16>) {  // nobody asks for their maximum
+      if (reduction != runtime::Reduction::sum) {
+        return largest_of_members(spans, streams_->lane(lane), only);
+      }
     }
+    sum_members(spans, streams_->lane(lane), only);
   }
   [[nodiscard]] Mark finish(runtime::Lane lane) { return streams_->record(streams_->lane(lane)); }
   [[nodiscard]] static bool reached(const Mark& mark) { return !mark || mark->reached(); }

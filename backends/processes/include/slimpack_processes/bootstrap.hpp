@@ -259,7 +259,7 @@ class Gate {
   }
 
  public:
-  inline static const std::string kVersion = "slimpack 1";
+  static constexpr const char* kVersion = "slimpack 1";
 
  private:
   const Launch& launch_;
@@ -313,8 +313,9 @@ class Gate {
     if (std::memcmp(greeting.data(), &kGreeting, sizeof(kGreeting)) != 0) {
       throw BootstrapError("what is at " + where + " is no rank 0 of slimpack");
     }
-    std::string hello = Gate::kVersion + '\n' + launch.job + '\n' + std::to_string(launch.size) +
-                        '\n' + std::to_string(launch.rank) + '\n' + own_host() + '\n';
+    std::string hello = std::string(Gate::kVersion) + '\n' + launch.job + '\n' +
+                        std::to_string(launch.size) + '\n' + std::to_string(launch.rank) + '\n' +
+                        own_host() + '\n';
     if (::send(ring.root.descriptor(), hello.data(), hello.size(), MSG_NOSIGNAL) !=
         static_cast<ssize_t>(hello.size())) {
       throw LineBroken("it takes nothing");

@@ -350,15 +350,19 @@ class Monitor {
     if (doing() != Doing::computing || !computed || computed != computed_) {
       computed_ = computed;
       idle_ = Millis{};
-    } else if ((idle_ += passed) >= options_.hang) {
-      hung_ = true;
-      return abort(whereabouts() + ", has not answered for " + written(idle_) +
-                   ": it neither computes nor waits for another rank");
+    } else {
+      idle_ += passed;
+      if (idle_ >= options_.hang) {
+        hung_ = true;
+        return abort(whereabouts() + ", has not answered for " + written(idle_) +
+                     ": it neither computes nor waits for another rank");
+      }
     }
     if (::getppid() != parent_) {
       return abort(whereabouts() + ", ends because the program that started it is gone");
     }
-    if (told_to_end_ && (since_signal_ += passed) >= Millis(500)) {
+    if (told_to_end_) since_signal_ += passed;
+    if (since_signal_ >= Millis(500)) {
       return abort(whereabouts() + ", was told to end (SIGTERM)");
     }
     if (rank_ == 0) judge_all(passed);
@@ -387,7 +391,8 @@ class Monitor {
     if (rank_ == 0) return settle(own);
     if (!asked_) peers_[0].wire.send({Frame::Kind::abort, 0, rank_, own, {}});
     asked_ = true;
-    if (!peers_[0].wire.open() || (since_asked_ += passed) >= options_.grace / 2) settle(own);
+    since_asked_ += passed;
+    if (!peers_[0].wire.open() || since_asked_ >= options_.grace / 2) settle(own);
   }
 
   void after_failure(Millis passed) {

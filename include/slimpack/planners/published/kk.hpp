@@ -73,7 +73,7 @@ class KkCandidates : public CandidateBase<KkSettings> {
   }
 
   [[nodiscard]] Plan build(const KkSettings& settings) const {
-    KkRules rules = settings;
+    KkRules rules = settings;  // NOLINT(cppcoreguidelines-slicing): its part
     rules.budget = group_budget(settings);
     rules.multiple = settings.chunks > 1 ? request_.pp : 1;
     return build_packed(

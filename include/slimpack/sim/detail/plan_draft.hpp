@@ -62,7 +62,7 @@ struct PlanDraft {
     require_partition(of, Pass::forward);
     require_partition(of, Pass::backward);
     require_weight_partition(of);
-    return of;
+    return of;  // NOLINT(bugprone-return-const-ref-from-parameter): outlives the draft
   }
 
   const Plan& plan;

@@ -77,7 +77,7 @@ class MemoryWalk {
   [[nodiscard]] Size fixed() const noexcept { return fixed_; }
 
  private:
-  enum Side : std::size_t { kBefore, kAfter };
+  enum Side : std::uint8_t { kBefore, kAfter };
   struct Inbox {
     std::vector<Size> bytes;  ///< of the receives, in order
     std::size_t posted = 0;

@@ -60,7 +60,7 @@ class ApartRows {
       PieceMemory memory = piece_memory(program_, work, piece, own_);
       memory.block = 0;  // W has no blocks
       memory.apart = backend_.bytes(found->second.buffer);
-      call.segments[segment].pieces.push_back(std::move(memory));
+      call.segments[segment].pieces.push_back(memory);
     });
   }
   /// That W ends.

@@ -274,7 +274,7 @@ class DeviceRun {
     const std::int64_t size = boundary_.bytes(part(work));
     if (!work.send) return keep(handed_, {work.unit.pack, to}, MemoryKind::receive_buffer, size);
     Held held{backend_.allocate(Bytes{size}), Bytes{size}};
-    emit(Moment::unit_start, MemoryKind::send_buffer, *work.send, unit_, held.bytes);
+    emit(Moment::unit_start, MemoryKind::send_buffer, work.send, unit_, held.bytes);
     return bytes(sends_.emplace(*work.send, std::move(held)).first->second);
   }
 

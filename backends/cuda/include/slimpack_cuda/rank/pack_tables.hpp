@@ -135,18 +135,16 @@ template <class Segments>
 [[nodiscard]] AttentionPart add_attention(Tables& tables, const PackPlaces& places,
                                           std::vector<KeyPage> pages, Segments segments_of) {
   AttentionPart part;
-  for (std::int64_t layer = 0; layer < places.layer_count(); ++layer) {
-    if (layer > 0) {
-      part.segments.push_back(tables.add(segments_of(layer)));
-      continue;
-    }
-    const AttentionTables first =
-        attention_tables(segments_of(layer), std::move(pages), places.shape.page_tokens,
-                         places.tiles.query, places.tiles.key);
-    part.segments.push_back(tables.add(first.segments));
-    part.pages = tables.add(first.pages);
-    part.query_tiles = tables.add(first.query_tiles);
-    part.key_tiles = tables.add(first.key_tiles);
+  if (places.layer_count() == 0) return part;
+  const AttentionTables first =
+      attention_tables(segments_of(0), std::move(pages), places.shape.page_tokens,
+                       places.tiles.query, places.tiles.key);
+  part.segments.push_back(tables.add(first.segments));
+  part.pages = tables.add(first.pages);
+  part.query_tiles = tables.add(first.query_tiles);
+  part.key_tiles = tables.add(first.key_tiles);
+  for (std::int64_t layer = 1; layer < places.layer_count(); ++layer) {
+    part.segments.push_back(tables.add(segments_of(layer)));
   }
   return part;
 }

@@ -29,6 +29,7 @@ namespace slimpack::planners {
 /// `first` says.
 struct ModeChoice {
   /// One mode for all.
+  // NOLINTNEXTLINE(google-explicit-constructor): a mode is a choice
   constexpr ModeChoice(Recompute all = Recompute::none) noexcept : most(all), lean(all) {}
   /// `shortest` for the shortest samples, down to `longest`; limits are still to be set.
   constexpr ModeChoice(Recompute shortest, Recompute longest) noexcept
