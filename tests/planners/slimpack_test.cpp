@@ -274,6 +274,43 @@ TEST_CASE("slimpack: more effort never ends with a slower plan") {
   CHECK(own > 0);
 }
 
+TEST_CASE("slimpack: many samples are those of a rank, and a normal search of them is short") {
+  planners::PlanRequest request;
+  const auto many = [&](std::size_t samples, std::int32_t dp) {
+    request.batch.samples.assign(samples, Tokens{1});
+    request.dp = dp;
+    return planners::has_many_samples(request);
+  };
+  CHECK_FALSE(many(16'384, 1));
+  CHECK(many(16'385, 8));
+  CHECK_FALSE(many(32'768, 16));
+  CHECK(many(32'769, 16));
+  CHECK_FALSE(many(65'536, 64));
+  CHECK(many(65'537, 64));
+
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    CAPTURE(seed);
+    Random random(seed);
+    std::vector<std::int64_t> lengths{65'536};
+    while (lengths.size() < 16'500) lengths.push_back(random.between(1, 4000));
+    request = test::request_of(lengths);
+    request.model = model_preset("llama-7b").value();
+    request.context = {65'536};
+    request.dp = 8;
+    request.pp = 4;
+    request.effort = planners::Effort::fast;
+    const planners::PlanOutcome fast = plan_by("slimpack", request);
+    request.effort = planners::Effort::normal;
+    const planners::PlanOutcome normal = plan_by("slimpack", request);
+    REQUIRE(std::holds_alternative<Plan>(fast.result));
+    REQUIRE(std::holds_alternative<Plan>(normal.result));
+    CHECK(std::get<Plan>(normal.result).prediction.iteration <=
+          std::get<Plan>(fast.result).prediction.iteration);
+    CHECK(normal.evaluations > fast.evaluations);
+    CHECK(normal.evaluations < planners::evaluations(planners::Effort::normal, 16'500) / 4);
+  }
+}
+
 TEST_CASE("slimpack: the widest and the narrowest group are searched") {
   std::int64_t widest = 0, narrowest = 0, disjoint = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
