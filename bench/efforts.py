@@ -8,8 +8,8 @@ Draws N steps of each number of samples from log-normal(7.0, 1.3), at most 256K 
 (llama-7b on h100, dp 8, pp 8); with --settings N settings of bench/random_settings.py in their place. With --beside, the
 same effort of another PROGRAM takes the place of `normal`: `fast`, or --effort. Prints the efficiency of both, 0 where no
 plan is found, their ratio, its geometric mean, the worst and the best, in how many steps each finds no plan, which have no
-ratio, and the mean processor seconds of planning. A draw has its own seed: the same numbers are drawn anywhere. Run from the root of the repository. Ends with 2 for options that are wrong, with
-1 where a program fails.
+ratio, and the mean processor seconds of planning. A draw has its own seed: the same numbers are drawn anywhere. Run from
+the root of the repository. Ends with 2 for options that are wrong, with 1 where a program fails.
 """
 import argparse
 import math
@@ -65,17 +65,17 @@ def main():
     for program in filter(None, (options.program, options.beside)):
         if not program.is_file():
             parser.error(f"{program}: no such program")
-    mine = (options.program, options.effort, f"`{options.effort}`")
-    other = (options.program, "normal", "`normal`")
+    mine, other = (options.program, options.effort), (options.program, "normal")
+    name_of_mine, name_of_other = f"`{options.effort}`", "`normal`"
     if options.beside:
-        other = (options.beside, options.effort, f"{mine[2]} of the other")
+        other, name_of_other = (options.beside, options.effort), f"{name_of_mine} of the other"
 
-    def planned(arguments, program, effort, _):
+    def planned(arguments, program, effort):
         """Efficiency and processor seconds."""
         one = compare(arguments, str(program), ["slimpack"], effort, options.threads)["slimpack"]
         return one["efficiency"] if one["feasible"] else 0, one["cpu_seconds"]
 
-    print(f"| steps | step | {mine[2]} | {other[2]} | ratio |\n|---|---|---|---|---|")
+    print(f"| steps | step | {name_of_mine} | {name_of_other} | ratio |\n|---|---|---|---|---|")
     summary = []
     with tempfile.TemporaryDirectory() as folder:
         for group, members in steps(options, pathlib.Path(folder)):
@@ -83,11 +83,11 @@ def main():
             for name, arguments in members:
                 found = [planned(arguments, *each) for each in (mine, other)]
                 pairs.append([efficiency for efficiency, _ in found])
-                seconds = [sum_ + spent for sum_, (_, spent) in zip(seconds, found)]
+                seconds = [before + spent for before, (_, spent) in zip(seconds, found)]
                 ratio = f"{pairs[-1][0] / pairs[-1][1]:.3f}" if all(pairs[-1]) else "-"
                 print(f"| {group} | {name} | {pairs[-1][0]:.3f} | {pairs[-1][1]:.3f} | {ratio} |", flush=True)
             ratios = [one / two for one, two in pairs if one and two]
-            line = f"{group}: of {len(pairs)} steps {mine[2]} plans {sum(one > 0 for one, _ in pairs)}, {other[2]} {sum(two > 0 for _, two in pairs)}"
+            line = f"{group}: of {len(pairs)} steps {name_of_mine} plans {sum(one > 0 for one, _ in pairs)}, {name_of_other} {sum(two > 0 for _, two in pairs)}"
             if ratios:
                 mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
                 line += f"; ratio {mean:.3f} in geometric mean, {min(ratios):.3f} at worst, {max(ratios):.3f} at best"
