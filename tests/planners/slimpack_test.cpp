@@ -201,7 +201,7 @@ TEST_CASE("slimpack: every ablation keeps the laws and its own promise") {
 
 TEST_CASE("slimpack: any point of its space makes a valid plan or lacks memory") {
   std::int64_t plans = 0, lacking = 0, by_tokens = 0, short_blocks = 0, sample_blocks = 0,
-               between = 0;
+               backward_first = 0, between = 0;
   for (std::uint64_t seed = 0; seed < test::draws(2000U); ++seed) {
     CAPTURE(seed);
     Random random(seed);
@@ -229,13 +229,15 @@ TEST_CASE("slimpack: any point of its space makes a valid plan or lacks memory")
       by_tokens += settings.balance == planners::PackBalance::tokens ? 1 : 0;
       short_blocks += settings.chunks > 1 && settings.short_blocks ? 1 : 0;
       sample_blocks += settings.chunks > 1 && settings.sample_blocks ? 1 : 0;
+      backward_first += settings.chunks > 1 && settings.backward_first ? 1 : 0;
       between += settings.forward_units() != settings.units ? 1 : 0;
     }
   }
   MESSAGE("plans ", plans, ", lacking ", lacking, ", packs by tokens ", by_tokens,
-          ", short blocks ", short_blocks, ", blocks of samples ", sample_blocks,
-          ", packs between two numbers ", between);
-  for (const std::int64_t count : {lacking, by_tokens, short_blocks, sample_blocks, between}) {
+          ", short blocks ", short_blocks, ", blocks of samples ", sample_blocks, ", B first ",
+          backward_first, ", packs between two numbers ", between);
+  for (const std::int64_t count :
+       {lacking, by_tokens, short_blocks, sample_blocks, backward_first, between}) {
     CHECK(count > 0);
   }
 }

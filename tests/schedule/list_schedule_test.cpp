@@ -211,6 +211,8 @@ schedule::ListOptions settings_of(std::uint64_t seed) {
   options.chunk_block = static_cast<std::int32_t>(random.between(0, 12));
   options.head_at_once = random.chance(1, 3);
   options.sample_blocks = random.chance(1, 3);
+  options.even_blocks = random.chance(1, 2);
+  options.backward_first = random.chance(1, 3);
   return options;
 }
 
@@ -409,22 +411,64 @@ TEST_CASE("list_schedule: the stages run the H of several packs together") {
 }
 
 TEST_CASE("list_schedule: blocks of packs pass chunk after chunk") {
-  Plan plan = even_plan(1, 2, 2, LmHead::last, 3);
+  Plan plan = even_plan(1, 2, 2, LmHead::last, 4);
   const HandTimes times{&plan};
   schedule::ListOptions options;
   options.chunk_block = 2;
   const Nanos end = fill(plan, times, options);
   CHECK(text_of(plan) ==
-        "F0a F1a F0b F1b F2a F2b B0b B1b B0a B1a B2b Rb B2a Ra O\n"
-        "F0a F1a F0b H0 F1b H1 F2a B0b F2b B1b B0a B1a H2 B2b Rb B2a Ra O\n");
-  CHECK(end == Nanos{23});
+        "F0a F1a F0b F1b F2a F3a F2b F3b B0b B1b B0a B1a B2b B3b Rb B2a B3a Ra O\n"
+        "F0a F1a F0b H0 F1b H1 F2a F3a F2b H2 F3b B0b B1b B0a B1a B2b H3 B3b Rb B2a B3a Ra O\n");
+  CHECK(end.value == 27);
+  // B0 as soon as it can run on the last stage; with equal packs that gains nothing.
+  options.backward_first = true;
+  const Nanos same = fill(plan, times, options);
+  CHECK(text_of(plan) ==
+        "F0a F1a F0b F1b F2a F3a B0b F2b F3b B1b B0a B1a B2b B3b Rb B2a B3a Ra O\n"
+        "F0a F1a F0b H0 B0b F1b H1 F2a F3a B1b B0a B1a F2b H2 B2b F3b H3 B3b Rb B2a B3a Ra O\n");
+  CHECK(same.value == 27);
+}
+
+TEST_CASE("list_schedule: no block of a rank alone has fewer packs than there are stages") {
+  struct Case {
+    std::int32_t stages;
+    std::int32_t block;  // ListOptions::chunk_block
+    std::size_t packs;
+    std::vector<std::int64_t> full, even;  // sizes
+  };
+  for (const Case& one :
+       {Case{2, 0, 1, {1}, {1}}, Case{2, 0, 3, {3}, {3}}, Case{2, 0, 4, {2, 2}, {2, 2}},
+        Case{2, 0, 5, {3, 2}, {3, 2}}, Case{2, 0, 7, {3, 2, 2}, {3, 2, 2}},
+        Case{2, 2, 7, {2, 2, 3}, {3, 2, 2}}, Case{4, 0, 6, {6}, {6}}, Case{4, 0, 7, {7}, {7}},
+        Case{4, 0, 8, {4, 4}, {4, 4}}, Case{4, 0, 13, {6, 7}, {5, 4, 4}},
+        Case{4, 0, 16, {6, 6, 4}, {6, 5, 5}}, Case{4, 4, 15, {4, 4, 7}, {5, 5, 5}},
+        // Fifteen are what messages in flight allow.
+        Case{4, 15, 15, {15}, {15}}, Case{4, 20, 16, {8, 8}, {8, 8}},
+        Case{4, 20, 19, {15, 4}, {10, 9}}}) {
+    CAPTURE(one.stages);
+    CAPTURE(one.packs);
+    const Plan plan = even_plan(1, one.stages, 2, LmHead::last, 1);
+    for (const bool even : {false, true}) {
+      CAPTURE(even);
+      schedule::ListOptions options;
+      options.chunk_block = one.block;
+      options.even_blocks = even;
+      const std::vector<std::uint32_t> blocks =
+          schedule::detail::blocks_of_rank(plan, options, one.packs);
+      REQUIRE(blocks.size() == one.packs);
+      CHECK(std::is_sorted(blocks.begin(), blocks.end()));
+      std::vector<std::int64_t> sizes(blocks.back() + 1);
+      for (const std::uint32_t block : blocks) ++sizes[block];
+      CHECK(sizes == (even ? one.even : one.full));
+    }
+  }
 }
 
 TEST_CASE("list_schedule: blocks go on until a sample of several packs has ended") {
   // Sample 0 in three packs, the others, shorter ones, in one each.
-  Plan plan = even_plan(1, 2, 2, LmHead::last, 3);
-  plan.samples = {{64}, {16}, {16}};
-  plan.target_tokens = 63 + 15 + 15;
+  Plan plan = even_plan(1, 2, 2, LmHead::last, 4);
+  plan.samples = {{64}, {16}, {16}, {16}};
+  plan.target_tokens = 63 + 15 + 15 + 15;
   std::vector<MicroPack> packs;
   for (const MicroPack& pack : plan.micropacks) {
     if (pack.slices[0].sample != SampleId{0}) {
@@ -446,15 +490,15 @@ TEST_CASE("list_schedule: blocks go on until a sample of several packs has ended
   options.chunk_block = 2;
   using namespace schedule::detail;
   using Blocks = std::vector<std::uint32_t>;
-  const std::vector<bool> never(5);
+  const std::vector<bool> never(6);
   CHECK(chunk_blocks(plan, forward, block_size(plan, options, false), never) ==
-        Blocks{0, 0, 1, 1, 2});
+        Blocks{0, 0, 1, 1, 2, 2});
   options.sample_blocks = true;
   const BlockSize size = block_size(plan, options, false);
   const Blocks blocks = chunk_blocks(plan, forward, size, ends_samples(plan, parts, forward));
-  CHECK(blocks == Blocks{0, 0, 0, 1, 1});
+  CHECK(blocks == Blocks{0, 0, 0, 1, 1, 2});
   CHECK(chunk_blocks(plan, backward, size, ends_needs(plan, parts, backward, blocks)) ==
-        Blocks{0, 0, 0, 1, 1});
+        Blocks{0, 0, 0, 1, 1, 2});
   // Seven packs are what messages in flight allow.
   CHECK(size.most == 7);
 

@@ -30,7 +30,9 @@ struct ListOptions {
   std::int32_t forward_queue = 1;
   /// Head on the last stage: H runs right behind the F that it reads, whatever else is ready.
   bool head_at_once = false;
-  /// Packs of a rank that pass chunk after chunk together; 0: 3/2 of the stages, rounded up.
+  /// Most packs of a rank that pass chunk after chunk together; 0: 3/2 of the stages, rounded up.
+  /// Where ranks share no packs and no samples end them, none has fewer packs than there are stages
+  /// but where messages in flight ask for it.
   /// Messages in flight bound it: at most 2 max_in_flight pp - 1, and 2 max_in_flight for each
   /// group among ranks that share packs.
   std::int32_t chunk_block = 0;
@@ -38,6 +40,12 @@ struct ListOptions {
   /// them. B of a sample then awaits the F of its own packs alone, and not those of half a block
   /// behind them, which keep memory until their turn.
   bool sample_blocks = false;
+  /// Such blocks of a rank that shares no packs are equal but for one pack, where samples do not
+  /// end them; else as many as can be are full.
+  bool even_blocks = false;
+  /// Head on the last stage and several chunks: B that is ready goes before F there, as in
+  /// interleaved 1F1B; else F that B will need by `head_batch` packs goes first.
+  bool backward_first = false;
   /// `chunk_block`, or its default for so many stages.
   [[nodiscard]] constexpr std::int32_t block(std::int32_t stages) const noexcept {
     return chunk_block > 0 ? chunk_block : (3 * stages + 1) / 2;

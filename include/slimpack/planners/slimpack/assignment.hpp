@@ -138,7 +138,9 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
 
 /// Components beside the hardest that may lack memory or end later than it does: that with the
 /// sample which keeps most bytes on a device, of equal ones with most load, and that with most
-/// load; the first of equals, each once. O(samples).
+/// load; where none of these is a rank alone, that with most load of those, for what is good for
+/// ranks that share samples may not be for one that shares none. The first of equals, each once.
+/// O(samples).
 [[nodiscard]] inline std::vector<std::size_t> witnesses_of(const SlimpackProblem& problem,
                                                            const RankAssignment& assigned,
                                                            const SlimpackSettings& settings) {
@@ -158,10 +160,11 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
     }
   }
   std::vector<std::size_t> witnesses;
-  const auto add = [&](const auto& hardship) {
+  const auto alone = [&](std::size_t i) { return assigned.components[i].size() == 1; };
+  const auto add = [&](const auto& hardship, bool any = true) {
     std::size_t most = assigned.hardest;
     for (std::size_t i = 0; i < fullest.size(); ++i) {
-      if (i == assigned.hardest) continue;
+      if (i == assigned.hardest || (!any && !alone(i))) continue;
       if (most == assigned.hardest || hardship(most) < hardship(i)) most = i;
     }
     if (most != assigned.hardest && std::count(witnesses.begin(), witnesses.end(), most) == 0) {
@@ -169,7 +172,11 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
     }
   };
   add([&](std::size_t i) { return std::pair(fullest[i], load[i]); });
-  add([&](std::size_t i) { return load[i]; });
+  const auto by_load = [&](std::size_t i) { return load[i]; };
+  add(by_load);
+  if (!alone(assigned.hardest) && std::none_of(witnesses.begin(), witnesses.end(), alone)) {
+    add(by_load, false);
+  }
   return witnesses;
 }
 

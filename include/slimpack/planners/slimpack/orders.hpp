@@ -105,6 +105,8 @@ class DeviceOrders {
     options.head_at_once = runtime_ == Runtime::torch;
     if (settings.short_blocks) options.chunk_block = stages;
     options.sample_blocks = settings.sample_blocks;
+    options.even_blocks = settings.even_blocks;
+    options.backward_first = settings.backward_first;
     return options;
   }
   [[nodiscard]] static OrderOutcome lockstep(Plan& plan, const schedule::ScheduleParts& parts,

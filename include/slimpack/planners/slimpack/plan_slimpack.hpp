@@ -108,6 +108,21 @@ struct SlimpackStage {
   return stages;
 }
 
+/// Searches with four times the candidates, for what the others leave of the budget: where ranks
+/// are many, each candidate is one component and costs little of it, and the starts alone may take
+/// most of the candidates of a search. What has been scored is not scored again.
+[[nodiscard]] inline std::vector<SlimpackStage> longer_stages(const PlanRequest& request,
+                                                              const SimulationCounter& counter) {
+  constexpr std::int64_t kTimes = 4;
+  std::vector<SlimpackStage> stages;
+  for (SlimpackStage stage : slimpack_stages(request, counter)) {
+    if (stage.effort == Effort::fast) continue;
+    stage.most *= kTimes;
+    stages.push_back(stage);
+  }
+  return stages;
+}
+
 /// One stage of the search of a request.
 class SlimpackSearch {
  public:
@@ -186,7 +201,15 @@ class SlimpackSearch {
         refiner_.choices(found, std::min(most_ / 8, left()), limits(left()));
     used_ += std::count_if(choices.begin(), choices.end(),
                            [](const SlimpackChoice& choice) { return !choice.scores.empty(); });
-    if (!choices.front().scores.empty()) refiner_.improve(choices.front(), limits(left()));
+    // What most components end sooner with may be better once the slow ones have settings of their
+    // own.
+    const auto scored = std::find_if(choices.begin(), choices.end(),
+                                     [](const auto& choice) { return choice.scores.empty(); });
+    for (auto choice = choices.begin(); choice != scored; ++choice) {
+      used_ += refiner_.improve(*choice, limits(left()));
+    }
+    std::stable_sort(choices.begin(), scored,
+                     [](const auto& a, const auto& b) { return a.expected() < b.expected(); });
     return choices;
   }
 
@@ -315,35 +338,46 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
     const Plan* plan = plan_in(outcome.result);
     return plan == nullptr ? Nanos::max() : plan->prediction.iteration;
   };
+  const auto search = [&](const SlimpackOptions& part,
+                          const std::vector<detail::SlimpackStage>& stages) {
+    const SlimpackSpace values = slimpack_space(problem, part, request.effort);
+    const SlimpackCandidates candidates(scores, values);
+    std::optional<SettingPoint> begin;
+    for (const detail::SlimpackStage& stage : stages) {
+      const SlimpackSpace space = slimpack_space(problem, part, stage.effort);
+      detail::SlimpackSearch one(problem, space, candidates, stage, counter);
+      if (begin && stage.effort == Effort::normal && has_many_samples(request)) {
+        one.begin_at(*begin);
+      }
+      PlanOutcome outcome = one.run();
+      begin = one.best();
+      if (!best || time(outcome) < time(*best) ||
+          (time(*best) == Nanos::max() && time(outcome) == Nanos::max())) {
+        best = std::move(outcome);
+      }
+    }
+  };
   const std::vector<SlimpackOptions> parts = detail::slimpack_parts(request, options);
   const auto sizes = [&](const SlimpackOptions& part) {
     return slimpack_space(problem, part, request.effort).sizes();
   };
   for (const SlimpackOptions& part : parts) {
-    const SlimpackSpace values = slimpack_space(problem, part, request.effort);
     // Where no setting has more values with an idea, the space without it is that of the last part,
     // which may be that of the first and has what the others leave.
     const bool first = &part == &parts.front();
     const bool last = &part == &parts.back();
-    if (!first && !last && values.sizes() == sizes(parts.back())) continue;
+    if (!first && !last && sizes(part) == sizes(parts.back())) continue;
     if (!first && last &&
-        (values.sizes() == sizes(parts.front()) || !detail::pays_for_more(request, counter))) {
+        (sizes(part) == sizes(parts.front()) || !detail::pays_for_more(request, counter))) {
       continue;
     }
-    const SlimpackCandidates candidates(scores, values);
-    std::optional<SettingPoint> begin;
-    for (const detail::SlimpackStage& stage : detail::slimpack_stages(request, counter)) {
-      const SlimpackSpace space = slimpack_space(problem, part, stage.effort);
-      detail::SlimpackSearch search(problem, space, candidates, stage, counter);
-      if (begin && stage.effort == Effort::normal && has_many_samples(request)) {
-        search.begin_at(*begin);
-      }
-      PlanOutcome outcome = search.run();
-      begin = search.best();
-      if (!best || time(outcome) < time(*best) ||
-          (time(*best) == Nanos::max() && time(outcome) == Nanos::max())) {
-        best = std::move(outcome);
-      }
+    search(part, detail::slimpack_stages(request, counter));
+  }
+  if (parts.size() > 1) {
+    for (const SlimpackOptions* part : {&parts.front(), &parts.back()}) {
+      if (part == &parts.back() && sizes(*part) == sizes(parts.front())) continue;
+      if (!detail::pays_for_more(request, counter)) break;
+      search(*part, detail::longer_stages(request, counter));
     }
   }
   if (auto* plan = std::get_if<Plan>(&best->result)) {

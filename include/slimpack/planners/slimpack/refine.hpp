@@ -93,10 +93,11 @@ class SlimpackRefiner {
   }
 
   /// Climbs on the slowest component, then on the one that is slowest after that, until it is one
-  /// that has been climbed on, or `limits` end it.
-  void improve(SlimpackChoice& choice, const SearchLimits& limits) const {
+  /// that has been climbed on, or `limits` end it. Returns how many candidates have fitted.
+  std::int64_t improve(SlimpackChoice& choice, const SearchLimits& limits) const {
     std::vector<bool> done(choice.points.size());
-    std::int64_t left = limits.fitting.value_or(0);
+    const std::int64_t all = limits.fitting.value_or(0);
+    std::int64_t left = all;
     for (std::size_t component = choice.slowest(); !done[component] && left > 0;
          component = choice.slowest()) {
       done[component] = true;
@@ -106,7 +107,7 @@ class SlimpackRefiner {
       rest.fitting = std::min(left, kClimb);
       const SearchResult found =
           search_settings(space, rest, OneComponent{candidates_, choice, component});
-      if (found.ranked.empty()) return;
+      if (found.ranked.empty()) break;
       left -= found.fitting;
       const auto& [score, point] = found.ranked.front();
       if (score < choice.scores[component]) {
@@ -114,6 +115,7 @@ class SlimpackRefiner {
         choice.points[component] = point;
       }
     }
+    return all - left;
   }
 
   /// Whether two choices differ in settings that components share.

@@ -131,6 +131,26 @@ class SlimpackSpaceMaker {
         add("sample_blocks", &SlimpackSettings::sample_blocks, {ends},
             {.applies = [](const SlimpackSettings& settings) { return settings.chunks > 1; },
              .neutral = 0});
+    // A full block behind which few packs are left suits the few candidates of a fast search best.
+    Values<bool> even{{false}};
+    if (pipelined && chunks.values.back() > 1) {
+      even = {{false, true}, effort_ == Effort::fast ? std::size_t{0} : std::size_t{1}};
+    }
+    layout_.even_blocks = add("even_blocks", &SlimpackSettings::even_blocks, even,
+                              {.applies =
+                                   [](const SlimpackSettings& settings) {
+                                     return settings.chunks > 1 && !settings.sample_blocks;
+                                   },
+                               .neutral = 0});
+    std::vector<bool> firsts{false};
+    if (pipelined && chunks.values.back() > 1) firsts.push_back(true);
+    layout_.backward_first =
+        add("backward_first", &SlimpackSettings::backward_first, {firsts},
+            {.applies =
+                 [](const SlimpackSettings& settings) {
+                   return settings.chunks > 1 && settings.head.head == LmHead::last;
+                 },
+             .neutral = 0});
     std::vector<std::int32_t> queues{1};
     if (pipelined) queues.push_back(2);
     add("forward_queue", &SlimpackSettings::forward_queue, {queues},

@@ -46,7 +46,8 @@ struct SpaceLayout {
   std::vector<std::int64_t> unit_values;
   std::vector<std::int32_t> chunk_values;
   Setting mode, head, head_batch, units, whole, packs, balance, threshold, widest, narrowest,
-      disjoint, order, chunks, blocks, sample_blocks, devices, rule, weights;
+      disjoint, order, chunks, blocks, sample_blocks, even_blocks, backward_first, devices, rule,
+      weights;
   std::size_t usual_chunks = 0;          ///< the value of `chunks` at which interleaved starts are
   std::size_t widest_most = 0;           ///< the value of `widest` that is greatest
   std::size_t pair = 0;                  ///< the value of `widest` that is two ranks, if any
@@ -112,6 +113,8 @@ class SlimpackStarts {
     // all on several ranks.
     if (layout_.blocks.size > 1) {
       add_start(mode_at(none, Kind::uniform), {.same_packs = true, .few_packs = true}, 0);
+      add_start(mode_at(none, Kind::uniform),
+                {.same_packs = true, .whole = true, .few_packs = true, .backward_first = true}, 0);
       add_start(mode_at(light, Kind::uniform),
                 {.same_packs = true, .few_packs = true, .tokens = true}, 0);
     }
@@ -373,17 +376,18 @@ class SlimpackStarts {
     bool interleaved = false;  ///< the usual most chunks, else lockstep
     bool two_chunks = false;   ///< two of them, or as many as there may be if fewer
     bool short_first = false;
-    bool few = false;           ///< of those that share, only the longest, two ranks each
-    bool same_packs = false;    ///< in both passes
-    bool whole = false;         ///< samples are not cut
-    bool last_head = false;     ///< the head on the last stage, where it may be elsewhere
-    bool apart = false;         ///< gradients of weights in packs of their own, where they may be
-    bool few_packs = false;     ///< less than half as many as usual, most chunks in short blocks,
-                                ///< and the head on the last stage
-    bool tokens = false;        ///< packs of equal tokens
-    bool samples = false;       ///< blocks end with samples
-    std::size_t narrowest = 0;  ///< the value of the ranks that share every sample
-    bool disjoint = false;      ///< groups of any size
+    bool few = false;             ///< of those that share, only the longest, two ranks each
+    bool same_packs = false;      ///< in both passes
+    bool whole = false;           ///< samples are not cut
+    bool last_head = false;       ///< the head on the last stage, where it may be elsewhere
+    bool apart = false;           ///< gradients of weights in packs of their own, where they may be
+    bool few_packs = false;       ///< less than half as many as usual, most chunks in short blocks,
+                                  ///< and the head on the last stage
+    bool tokens = false;          ///< packs of equal tokens
+    bool samples = false;         ///< blocks end with samples
+    bool backward_first = false;  ///< on the last stage
+    std::size_t narrowest = 0;    ///< the value of the ranks that share every sample
+    bool disjoint = false;        ///< groups of any size
   };
   /// Adds a start whose number of packs is `finer` values above the usual one.
   void add_start(std::size_t mode, StartKind kind, std::size_t finer) {
@@ -401,6 +405,7 @@ class SlimpackStarts {
       point[layout_.chunks.position] = layout_.chunks.size - 1;
       point[layout_.blocks.position] = layout_.blocks.size - 1;
       if (layout_.last_head) point[layout_.head.position] = *layout_.last_head;
+      point[layout_.even_blocks.position] = layout_.even_blocks.size - 1;
       units -= std::min<std::size_t>(units, 3);
     } else if (kind.interleaved) {
       point[layout_.chunks.position] = layout_.usual_chunks;
@@ -412,6 +417,9 @@ class SlimpackStarts {
       point[layout_.rule.position] = layout_.rule.size - 1;
     }
     if (kind.samples) point[layout_.sample_blocks.position] = layout_.sample_blocks.size - 1;
+    if (kind.backward_first) {
+      point[layout_.backward_first.position] = layout_.backward_first.size - 1;
+    }
     if (kind.tokens) point[layout_.balance.position] = layout_.balance.size - 1;
     point[layout_.narrowest.position] = kind.narrowest;
     if (kind.narrowest > 0) point[layout_.devices.position] = layout_.devices.size - 1;

@@ -37,6 +37,35 @@ struct BlockSize {
           static_cast<std::uint32_t>(of_group)};
 }
 
+/// The block of each of so many packs of one rank that shares none. Blocks of fewer packs than
+/// stages keep some of these waiting, chunk for chunk. So blocks are full, and where the last one
+/// would have fewer, the one before it shares with it equally; or all are equal but for one pack
+/// (`even_blocks`). The larger ones come first, and where one would still have fewer packs than
+/// stages, there is one block fewer, if messages in flight allow it. O(packs).
+[[nodiscard]] inline std::vector<std::uint32_t> blocks_of_rank(const Plan& plan,
+                                                               const ListOptions& options,
+                                                               std::size_t packs) {
+  const auto stages = static_cast<std::size_t>(plan.parallel.pp);
+  const std::size_t most = block_size(plan, options, false).most;
+  const std::size_t room = 2 * static_cast<std::size_t>(plan.max_in_flight) * stages - 1;
+  std::size_t full = packs % most == 0 || packs % most >= stages ? packs / most : 0;
+  if (packs / most > 0 && full == 0) full = packs / most - 1;
+  if (options.even_blocks) full = 0;
+  const std::size_t rest = packs - full * most;
+  std::size_t count = (rest + most - 1) / most;
+  if (count > 1 && rest < count * stages && rest <= (count - 1) * room) --count;
+  std::vector<std::uint32_t> blocks;
+  blocks.reserve(packs);
+  const auto add = [&](std::size_t size) {
+    blocks.insert(blocks.end(), size, blocks.empty() ? 0 : blocks.back() + 1);
+  };
+  for (std::size_t block = 0; block < full; ++block) add(most);
+  for (std::size_t block = 0; block < count; ++block) {
+    add(rest / count + (block < rest % count ? 1 : 0));
+  }
+  return blocks;
+}
+
 /// Behind which forward packs a sample ends that began in an earlier one, or none goes on. By
 /// position in `packs`. O(slices).
 [[nodiscard]] inline std::vector<bool> ends_samples(const Plan& plan, const ScheduleParts& parts,

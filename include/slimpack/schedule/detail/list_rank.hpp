@@ -183,6 +183,10 @@ inline void lay_out(std::vector<ListRank>& ranks, const Plan& plan, const Schedu
   std::array<std::vector<std::uint32_t>, 2> blocks;
   for (std::size_t pass = 0; chunks > 1 && pass < 2; ++pass) {
     const auto& packs = parts.packs(part, static_cast<Pass>(pass));
+    if (ranks.size() == 1 && !options.sample_blocks && plan.parallel.pp > 1) {
+      blocks[pass] = blocks_of_rank(plan, options, packs.size());
+      continue;
+    }
     std::vector<bool> ends(packs.size());
     if (options.sample_blocks) {
       ends =

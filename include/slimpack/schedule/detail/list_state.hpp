@@ -275,7 +275,7 @@ class ListPlaces : protected ListLine {
       if (shard_ && head.reached - head.done < static_cast<std::uint32_t>(options_.head_batch)) {
         return true;
       }
-      if (!shard_ && plan_.parallel.chunks > 1) {
+      if (!shard_ && plan_.parallel.chunks > 1 && !options_.backward_first) {
         const std::uint32_t needed = ranks_[on.rank].heads[on.begun[1]];
         if (head.reached < needed + static_cast<std::uint32_t>(options_.head_batch)) return true;
       }
