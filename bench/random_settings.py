@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does slimpack, at degrees that nobody tuned, end behind its own ablations or another planner?
 
-bench/random_settings.py PROGRAM [--seed S ..] [--count N] [--most-tokens T] [--planners ablations|published|A,B] [--free]
-                         [--effort E] [--most R] [--mean R] [--jobs J] [--store FILE]
+bench/random_settings.py PROGRAM [--seed S ..] [--count N] [--least-tokens T] [--most-tokens T]
+                         [--planners ablations|published|A,B] [--free] [--effort E] [--most R] [--mean R] [--jobs J] [--store FILE]
 
 Draws COUNT settings by each SEED: length set, context, model, cluster, dp x pp x tp, tokens a device of a step, and the
 step. Runs `slimpack compare` at each for slimpack and the planners named (its ablations where none are), all at the same
@@ -211,6 +211,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--seed", type=int, nargs="+", default=[1], help="of the draws")
     parser.add_argument("--count", type=int, default=40, help="settings drawn by each seed")
+    parser.add_argument("--least-tokens", type=int, default=0, help="leave out settings whose step has fewer")
     parser.add_argument("--most-tokens", type=int, help="leave out settings whose step has more, for they take long")
     parser.add_argument("--planners", default="ablations", help="that slimpack is held against: ablations, published, or names, commas between")
     parser.add_argument("--free", action="store_true", help="each planner at its own best degrees")
@@ -226,12 +227,14 @@ def main():
     named = {"ablations": ABLATIONS, "published": [one["name"] for one in listed if not one["name"].startswith(SLIMPACK)]}
     planners = [name for name in named.get(given.planners) or given.planners.split(",") if name and name != SLIMPACK]
     drawn = [setting(seed, number) for seed in given.seed for number in range(given.count)]
-    if given.most_tokens:
+    if given.most_tokens or given.least_tokens:
         all_drawn = len(drawn)
-        drawn = [one for one in drawn if int(one[one.index("--batch-tokens") + 1]) <= given.most_tokens]
+        tokens = range(given.least_tokens, (given.most_tokens or sys.maxsize - 1) + 1)
+        drawn = [one for one in drawn if int(one[one.index("--batch-tokens") + 1]) in tokens]
         if not drawn:
-            parser.error(f"--most-tokens {given.most_tokens} leaves no setting of {all_drawn}")
-        print(f"{len(drawn)} of {all_drawn} settings have at most {given.most_tokens} tokens a step.", flush=True)
+            parser.error(f"--least-tokens {given.least_tokens} and --most-tokens {given.most_tokens} leave no setting of {all_drawn}")
+        bounds = [f"{word} {bound}" for word, bound in (("at least", given.least_tokens), ("at most", given.most_tokens)) if bound]
+        print(f"{len(drawn)} of {all_drawn} settings have {' and '.join(bounds)} tokens a step.", flush=True)
     summary = Summary(planners, {one["name"] for one in listed if one.get("simulated_only")})
     version = subprocess.run([given.program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     store = Store(given.store, f"{given.effort}, {'free' if given.free else 'same'} degrees", version)
