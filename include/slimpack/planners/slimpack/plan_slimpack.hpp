@@ -351,6 +351,7 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
       }
       PlanOutcome outcome = one.run();
       begin = one.best();
+      if (best && outcome.settings.empty()) continue;  // its budget did not pay for a plan
       if (!best || time(outcome) < time(*best) ||
           (time(*best) == Nanos::max() && time(outcome) == Nanos::max())) {
         best = std::move(outcome);
