@@ -87,3 +87,39 @@ TEST_CASE("list_schedule: no later than interleaved 1F1B on the same packs") {
   CHECK(later <= plans / 10);
   CHECK(sum <= 0);
 }
+
+TEST_CASE("list_schedule: as soon as interleaved 1F1B whatever number of packs is left over") {
+  std::int64_t plans = 0;
+  double worst = 0;
+  for (const std::int32_t pp : {2, 4}) {
+    for (const std::int32_t chunks : {2, 4}) {
+      for (std::size_t samples = 1; samples <= 16; ++samples) {
+        CAPTURE(pp);
+        CAPTURE(chunks);
+        CAPTURE(samples);
+        const std::int64_t context = 8192;  // each sample is a micro-batch
+        planners::PlanRequest request =
+            test::request_of(std::vector<std::int64_t>(samples, context), 4);
+        request.model = model_preset("llama-7b").value();
+        request.context = {context};
+        request.pp = pp;
+        request.tp = 4;
+        request.chunks = chunks;
+        request.head = LmHead::last;
+        request.recompute = Recompute::full;
+        request.effort = planners::Effort::fast;
+        const planners::PlanOutcome outcome = plan_by("megatron-interleaved", request);
+        const auto* given = std::get_if<Plan>(&outcome.result);
+        if (given == nullptr || given->micropacks.size() != 2 * samples) continue;
+        const Nanos own = relisted(*given, request);
+        if (own == Nanos::max()) continue;
+        ++plans;
+        const double ratio = seconds(own) / seconds(given->prediction.iteration);
+        CHECK(ratio < 1.01);
+        worst = std::max(worst, ratio);
+      }
+    }
+  }
+  MESSAGE(plans, " plans, worst ", worst);
+  CHECK(plans >= 48);
+}

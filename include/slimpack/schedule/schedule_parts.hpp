@@ -44,7 +44,7 @@ struct ListOptions {
   /// end them; else as many as can be are full.
   bool even_blocks = false;
   /// Head on the last stage and several chunks: B that is ready goes before F there, as in
-  /// interleaved 1F1B; else F that B will need by `head_batch` packs goes first.
+  /// interleaved 1F1B; else F may run ahead as `head_batch` says.
   bool backward_first = false;
   /// `chunk_block`, or its default for so many stages.
   [[nodiscard]] constexpr std::int32_t block(std::int32_t stages) const noexcept {

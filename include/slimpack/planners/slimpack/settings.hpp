@@ -75,7 +75,7 @@ struct SlimpackSettings {
   std::int32_t forward_queue = 1;  ///< F that list scheduling keeps waiting at the next stage
   bool short_blocks = false;       ///< as many packs as stages pass chunk after chunk together
   bool sample_blocks = false;      ///< such blocks end with samples
-  bool even_blocks = false;        ///< else such blocks are equal, or as many as can be are full
+  bool even_blocks = false;        ///< they are equal but for one pack, else full but for the rest
   bool backward_first = false;     ///< on the last stage, where the head is there: B before F
   WeightRule weights = WeightRule::with;  ///< packs that leave weights apart, by list scheduling
 
