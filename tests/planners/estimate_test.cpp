@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -10,10 +11,12 @@
 #include <variant>
 #include <vector>
 
+#include "cost/shapes.hpp"
 #include "planners/requests.hpp"
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/random.hpp"
 #include "slimpack/planners/registry.hpp"
+#include "slimpack/planners/slimpack/rank_balance.hpp"
 #include "slimpack/planners/slimpack/slimpack.hpp"
 
 using namespace slimpack;
@@ -117,6 +120,30 @@ TEST_CASE("estimate: a sample is outsized if it takes longer than all of a rank 
   CHECK(!outsized({1024, 1024, 1024, 1024, 1024}));
 }
 
+TEST_CASE("estimate: weights apart pay between packs that are few for their many stages") {
+  const std::size_t few = 5, many = 8;  // 32 and 256 packs
+  const auto pays = [](std::int32_t stages, std::int32_t tp, std::size_t units,
+                       const CostSpec& cost = AnalyticCost{}) {
+    planners::PlanRequest request = test::request_of(std::vector<std::int64_t>(4096, 4096));
+    request.model = model_preset("llama-7b").value();
+    request.context = {4096};
+    request.dp = 8;
+    request.pp = stages;
+    request.tp = tp;
+    request.cost = cost;
+    const planners::SlimpackProblem problem(request, "slimpack", {});
+    const planners::SettingEstimate estimate(problem, Nanos{100'000});
+    planners::SettingEstimate::Choice choice = estimate.best(kModes, kUnits, 4, {}).value();
+    choice.units = units;
+    return estimate.apart_pays(choice, kModes, kUnits, 4);
+  };
+  CHECK(pays(8, 1, few));
+  CHECK(!pays(8, 1, many));
+  CHECK(!pays(2, 1, many));
+  CHECK(!pays(2, 8, few));  // W gathers rows that B has had once already
+  CHECK(!pays(8, 1, few, test::exact_table(4e-6, 6.6e-7, 3.3e-9)));  // has no price of W
+}
+
 TEST_CASE("estimate: more packs around long samples never help, more ranks for these never harm") {
   using Sharing = planners::SettingEstimate::Sharing;
   Random random(11);
@@ -176,6 +203,58 @@ TEST_CASE("slimpack: samples far longer than others, little memory: fast ends ne
   CHECK(plans >= 15);
   CHECK(at_once >= plans - 2);
   CHECK(std::exp(logs / at_once) >= .75);
+}
+
+TEST_CASE(
+    "slimpack: a fast search plans what is likely best at once, and searches where it lacks") {
+  Random random(13);
+  planners::PlanRequest request = test::request_of(test::random_lengths(random, 1000, 8192));
+  request.model = model_preset("llama-7b").value();
+  request.context = {8192};
+  request.dp = request.pp = 8;
+  const std::int64_t component = 8, step = 64;  // devices
+  const planners::PlanOutcome at_once = planners::plan_slimpack(request);
+  REQUIRE(std::holds_alternative<Plan>(at_once.result));
+  CHECK(at_once.evaluations == 2);
+  CHECK(at_once.simulated_devices == component + step);
+
+  request.memory.reserved = Bytes{0};
+  int smaller = 0, searched = 0;
+  for (std::int64_t megabytes = 60'000; megabytes >= 9'000; megabytes = megabytes * 9 / 10) {
+    CAPTURE(megabytes);
+    request.memory.capacity = Bytes{megabytes * 1'000'000};
+    const planners::PlanOutcome outcome = planners::plan_slimpack(request);
+    REQUIRE(std::holds_alternative<Plan>(outcome.result));
+    smaller += outcome.simulated_devices == 2 * component + step ? 1 : 0;
+    searched += outcome.simulated_devices > 2 * component + step ? 1 : 0;
+    CHECK(outcome.simulated_devices <= 4 * step);
+  }
+  CHECK(smaller > 3);
+  CHECK(searched > 0);
+}
+
+TEST_CASE("slimpack: ranks are uneven where none shares a sample and one has far more") {
+  Random random(14);
+  int shared = 0, even = 0, odd = 0;
+  for (int draw = 0; draw < 40; ++draw) {
+    CAPTURE(draw);
+    planners::PlanRequest request = test::request_of(test::random_lengths(random, 6, 16384));
+    request.context = {16384};
+    request.dp = 2;
+    const planners::PlanOutcome outcome = planners::plan_slimpack(request);
+    const Plan& plan = std::get<Plan>(outcome.result);
+    const planners::RankBalance balance = planners::rank_balance(plan);
+    const bool shares = std::any_of(plan.sample_group.begin(), plan.sample_group.end(),
+                                    [](GroupId group) { return index(group) >= 2; });
+    const bool over = balance.fullest > 1.01 * balance.mean;
+    CHECK(planners::is_uneven(plan) == (!shares && over));
+    shared += shares ? 1 : 0;
+    even += over ? 0 : 1;
+    odd += over && !shares ? 1 : 0;
+  }
+  CHECK(shared > 0);
+  CHECK(even > 0);
+  CHECK(odd > 0);
 }
 
 TEST_CASE("slimpack: with many samples a fast search ends near a normal one") {

@@ -83,8 +83,13 @@ TEST_CASE("settings: searches begin at the points given, each once, else at the 
   CHECK(space.starts() ==
         std::vector<planners::SettingPoint>{{0, 0, 0, 0, 0}, {2, 1, 0, 0, 0}, {1, 0, 0, 1, 0}});
   CHECK(space.first_starts() == 3);
+  CHECK(space.enough().starts == 0);
+  space.enough(Nanos{7});
+  CHECK(space.enough().starts == 3);
+  CHECK(space.enough().time == Nanos{7});
   space.fall_back();
   space.start_at({1, 1, 0, 0, 0});
+  CHECK(space.enough().starts == 3);
   CHECK(space.starts().size() == 4);
   CHECK(space.first_starts() == 3);
 }

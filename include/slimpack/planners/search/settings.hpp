@@ -116,6 +116,8 @@ class SettingSpace {
   }
   /// The same with the index of each setting's value.
   void start_at(SettingPoint point) { starts_.push_back(std::move(point)); }
+  /// Any start before here is good enough for a search of few candidates where it takes no longer.
+  void enough(Nanos time) { enough_ = {starts_.size(), time}; }
   /// Starts that are added from here on are for where none before them fits.
   void fall_back() { first_ = starts_.size(); }
   /// Where searches begin, in this order, each once; at the first value of every setting if nothing
@@ -129,6 +131,13 @@ class SettingSpace {
   [[nodiscard]] std::size_t first_starts() const {
     return first_ ? distinct(*first_).size() : starts().size();
   }
+  /// How many first starts are good enough where they take no longer than `time`; none where
+  /// nothing was said.
+  struct Enough {
+    std::size_t starts = 0;
+    Nanos time;
+  };
+  [[nodiscard]] Enough enough() const { return {distinct(enough_.starts).size(), enough_.time}; }
 
   /// How many values each setting has.
   [[nodiscard]] std::vector<std::size_t> sizes() const {
@@ -203,6 +212,7 @@ class SettingSpace {
   std::vector<Record> records_;
   std::vector<std::function<bool(const Settings&)>> rules_;
   std::vector<SettingPoint> starts_;
+  Enough enough_;                     // of the points in `starts_`
   std::optional<std::size_t> first_;  // starts before those to fall back on
 };
 

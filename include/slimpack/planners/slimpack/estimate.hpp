@@ -8,10 +8,12 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
+#include "slimpack/cost/cost_model.hpp"
 #include "slimpack/cost/memory_model.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/planners/search/detail/recompute_by_length.hpp"
@@ -68,6 +70,38 @@ class SettingEstimate {
     return Int128{problem_.needs().front().time} * problem_.request().dp > all_time_;
   }
 
+  /// Whether leaving the gradients of weights to packs of their own should save so much more in
+  /// fill and drain than it costs on all packs of a rank that it is worth half as many units again.
+  /// False where the cost has no price of it.
+  [[nodiscard]] bool apart_pays(const Choice& choice, std::span<const ModeChoice> modes,
+                                std::span<const std::int64_t> units, std::int32_t chunks) const {
+    const Recompute most = modes[choice.mode].most;
+    const std::int64_t packs = problem_.request().dp * units[choice.units];
+    StageLoad stage;
+    stage.layers = std::max<std::int64_t>(1, layers_ / chunks);
+    stage.tensor_parallel = problem_.request().tp;
+    stage.tensor_link = problem_.request().cluster.inside;
+    PackLoad load;
+    load.tokens = {tokens_.value / packs + 1};
+    load.segments = static_cast<std::int64_t>(problem_.order().size()) / packs + 1;
+    load.runs = 1;
+    return std::visit(
+        [&]<class Model>(const Model& model) {
+          if constexpr (SplitCostModel<Model>) {
+            const Nanos weight = model.weight(load, stage);
+            const Nanos more = model.backward_apart(load, stage, most) + weight -
+                               model.backward(load, stage, most);
+            // At either end W of each other stage may fill a wait.
+            const Nanos saved = weight * (2 * (problem_.request().pp - 1));
+            const Int128 net = (saved - more * (units[choice.units] * chunks)).value;
+            return net * kCostScale * kWorthUnits > choice.time;
+          } else {
+            return false;
+          }
+        },
+        problem_.model());
+  }
+
   /// The mode and the number of packs with the shortest time that should fit into memory with so
   /// many chunks, long samples shared; equal ones go to the earlier mode, then to fewer packs.
   /// Absent where none fits.
@@ -95,6 +129,8 @@ class SettingEstimate {
   }
 
  private:
+  static constexpr std::int64_t kWorthUnits = 200;  // what saves less of a step is not worth units
+
   /// Mean work of a rank, in nanoseconds over 2^20.
   [[nodiscard]] Int128 rank_work(const ModeChoice& mode) const {
     const auto back = [&](Recompute of) { return costs_.backward[static_cast<std::size_t>(of)]; };

@@ -25,6 +25,7 @@
 #include "slimpack/planners/search/simulation_counter.hpp"
 #include "slimpack/planners/slimpack/candidates.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
+#include "slimpack/planners/slimpack/rank_balance.hpp"
 #include "slimpack/planners/slimpack/refine.hpp"
 #include "slimpack/planners/slimpack/settings.hpp"
 #include "slimpack/planners/slimpack/slimpack.hpp"
@@ -139,7 +140,12 @@ class SlimpackSearch {
         most_(stage.most),
         spare_(spare()) {}
 
-  [[nodiscard]] PlanOutcome run() { return best_of(choices()); }
+  [[nodiscard]] PlanOutcome run() {
+    std::optional<PlanOutcome> first = likely();
+    if (first && time_of(*first) <= settings_.enough().time) return *std::move(first);
+    PlanOutcome found = best_of(choices());
+    return first && time_of(*first) < time_of(found) ? *std::move(first) : std::move(found);
+  }
 
   /// Begins at this point, then at those that the space has.
   void begin_at(const SettingPoint& point) {
@@ -168,6 +174,10 @@ class SlimpackSearch {
     return either;
   }
   [[nodiscard]] std::int64_t left() const noexcept { return most_ - used_; }
+  [[nodiscard]] static Nanos time_of(const PlanOutcome& outcome) {
+    const Plan* plan = plan_in(outcome.result);
+    return plan == nullptr ? Nanos::max() : plan->prediction.iteration;
+  }
   /// Whole plans that are built in the end. A second one takes as long as all of a fast search.
   [[nodiscard]] int tries() const noexcept {
     return stage_.effort == Effort::fast || most_ < kMany ? 1 : 3;
@@ -185,6 +195,28 @@ class SlimpackSearch {
   [[nodiscard]] SearchLimits limits(std::int64_t fitting, std::int64_t keep = 0) {
     const std::int64_t plans = (tries() + spare_) * counter_.step_devices();
     return {&counter_, stage_.end + std::max(keep, plans), fitting};
+  }
+
+  /// The first of the starts that may be enough which seems to be on the component that is likely
+  /// to take longest, planned whole if no rank lacks memory. To score others beside it takes longer
+  /// than to plan it.
+  [[nodiscard]] std::optional<PlanOutcome> likely() {
+    const auto [starts, time] = settings_.enough();
+    for (std::size_t i = 0; i < starts; ++i) {
+      const SettingPoint& point = space_.starts[i];
+      if (!candidates_.exists(point)) continue;
+      const std::int64_t devices = candidates_.devices(point), step = counter_.step_devices();
+      CandidateScore score;
+      const auto scored = counter_.run({&devices, 1}, stage_.end + step,
+                                       [&](std::size_t) { score = candidates_(point); });
+      if (scored.empty()) break;
+      if (score.excess > 0 || score.time > time) continue;
+      PlanOutcome outcome = best_of({refiner_.same(point)});
+      if (plan_in(outcome.result) == nullptr) break;
+      best_ = point;
+      return outcome;
+    }
+    return std::nullopt;
   }
 
   /// What is worth planning whole, the best first; at least one.
@@ -339,8 +371,9 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
     return plan == nullptr ? Nanos::max() : plan->prediction.iteration;
   };
   const auto search = [&](const SlimpackOptions& part,
-                          const std::vector<detail::SlimpackStage>& stages) {
-    const SlimpackSpace values = slimpack_space(problem, part, request.effort);
+                          const std::vector<detail::SlimpackStage>& stages, bool shares = false) {
+    SlimpackSpace values = slimpack_space(problem, part, request.effort);
+    if (shares) values.require_that(&SlimpackSettings::shares);
     const SlimpackCandidates candidates(scores, values);
     std::optional<SettingPoint> begin;
     for (const detail::SlimpackStage& stage : stages) {
@@ -379,6 +412,15 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
       if (part == &parts.back() && sizes(*part) == sizes(parts.front())) continue;
       if (!detail::pays_for_more(request, counter)) break;
       search(*part, detail::longer_stages(request, counter));
+    }
+    // Settings with which ranks share are tried too seldom beside those that take so much less of a
+    // budget: where one rank has more than its part, what is left is for them alone.
+    const Plan* plan = plan_in(best->result);
+    if (parts.front().merging && request.max_cp != 1 && plan != nullptr && is_uneven(*plan) &&
+        detail::pays_for_more(request, counter)) {
+      std::vector<detail::SlimpackStage> stages = detail::longer_stages(request, counter);
+      for (detail::SlimpackStage& stage : stages) stage.end = 0;
+      search(parts.front(), stages, true);
     }
   }
   if (auto* plan = std::get_if<Plan>(&best->result)) {

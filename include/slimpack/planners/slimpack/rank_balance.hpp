@@ -132,4 +132,13 @@ class SamplePrices {
           scaled(static_cast<double>(least))};
 }
 
+/// Whether the ranks of a plan share no sample and the fullest has over a hundredth more than all
+/// on average. O(samples log samples).
+[[nodiscard]] inline bool is_uneven(const Plan& plan) {
+  const auto shared = [&](GroupId group) { return plan.groups[index(group)].size() > 1; };
+  if (std::any_of(plan.sample_group.begin(), plan.sample_group.end(), shared)) return false;
+  const RankBalance balance = rank_balance(plan);
+  return balance.fullest > 1.01 * balance.mean;
+}
+
 }  // namespace slimpack::planners
