@@ -131,12 +131,12 @@ class SettingSpace {
   [[nodiscard]] std::size_t first_starts() const {
     return first_ ? distinct(*first_).size() : starts().size();
   }
-  /// How many first starts are good enough where they take no longer than `time`; none where
-  /// nothing was said.
+  /// First starts that are good enough where they take no longer than a time.
   struct Enough {
-    std::size_t starts = 0;
-    Nanos time;
+    std::size_t starts = 0;  ///< how many; none where nothing was said
+    Nanos time;              ///< of a step
   };
+  /// Which of the starts these are.
   [[nodiscard]] Enough enough() const { return {distinct(enough_.starts).size(), enough_.time}; }
 
   /// How many values each setting has.

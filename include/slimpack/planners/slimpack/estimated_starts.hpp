@@ -97,15 +97,21 @@ class EstimatedStarts {
   void add_unshared() {
     std::vector<SettingPoint> others, of_pairs;
     const std::size_t most = layout_.usual_chunks;
-    const bool settled = settles();
+    const std::optional<Choice> of_most = estimated(most, {});
+    const std::optional<Choice> of_fewest = most > 0 ? estimated(0, {}) : of_most;
+    const bool settled = settles(of_most) || settles(of_fewest);
     // Of few ranks a start takes too much of the budget to be tried beside the others.
     const bool likely =
         effort_ == Effort::fast && !settled && pipeline_ > 1 && ranks_ >= kManyRanks;
     std::vector<std::size_t> tried{most};
     if (most > 0) tried.push_back(0);
-    if (likely && likely_chunks() != most) std::swap(tried.front(), tried.back());
+    // Chunks shorten fill and drain, which is nothing where packs are many, and then take several
+    // times as long to plan.
+    if (likely && of_most && of_fewest && 200 * of_fewest->time < 201 * of_most->time) {
+      std::swap(tried.front(), tried.back());
+    }
     for (const std::size_t chunks : tried) {
-      const auto best = estimated(chunks, {});
+      const std::optional<Choice>& best = chunks == most ? of_most : of_fewest;
       const auto pairs =
           layout_.threshold.size > 1 ? estimated(chunks, {.ranks = 2}) : std::nullopt;
       if (pairs && (!best || 100 * pairs->time < 98 * best->time)) {
@@ -141,21 +147,9 @@ class EstimatedStarts {
 
   /// Whether a fast search has so many packs that the estimate leaves little open: where memory
   /// asks for them, chunks gain little and take several times as long.
-  [[nodiscard]] bool settles() const {
-    if (effort_ != Effort::fast) return false;
-    const auto many = [&](std::size_t chunks) {
-      const auto best = estimated(chunks, {});
-      return best && layout_.unit_values[best->units] >= 2 * kManyFulls * pipeline_;
-    };
-    return many(layout_.usual_chunks) || many(0);
-  }
-
-  /// The value of chunks with which a fast search should begin. Chunks shorten fill and drain,
-  /// which is nothing where packs are many, and then take several times as long to plan.
-  [[nodiscard]] std::size_t likely_chunks() const {
-    const auto most = estimated(layout_.usual_chunks, {});
-    const auto fewest = estimated(0, {});
-    return most && fewest && 200 * fewest->time < 201 * most->time ? 0 : layout_.usual_chunks;
+  [[nodiscard]] bool settles(const std::optional<Choice>& best) const {
+    return effort_ == Effort::fast && best &&
+           layout_.unit_values[best->units] >= 2 * kManyFulls * pipeline_;
   }
 
   /// Adds what is most likely best of all points like this one, weights apart or not: with chunks
@@ -180,11 +174,11 @@ class EstimatedStarts {
     space_.start_at(std::move(first));
     larger(layout_.units);
     space_.start_at(std::move(point));
-    enough(best);
+    enough(best, 104);
   }
-  /// The starts so far are enough where they take about as long as estimated.
-  void enough(const Choice& best) {
-    space_.enough({static_cast<std::int64_t>(best.time / kCostScale / 100 * 104)});
+  /// The starts so far are enough where they take at most so many hundredths of what is estimated.
+  void enough(const Choice& best, std::int64_t percent) {
+    space_.enough({static_cast<std::int64_t>(best.time / kCostScale / 100 * percent)});
   }
 
   /// Long samples on as many ranks as their time and bytes ask for by themselves, and on so many as
@@ -258,7 +252,7 @@ class EstimatedStarts {
   /// more only seems faster on samples that stand for many.
   void add_settled(SettingPoint point, const Choice& best) {
     space_.start_at(point);
-    enough(best);
+    enough(best, 110);
     if (layout_.threshold.size > 1 && layout_.disjoint.size > 1) {
       // What leaves hardly any room on one rank goes to ranks that share nothing else.
       SettingPoint apart = point;

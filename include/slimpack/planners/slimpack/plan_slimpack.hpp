@@ -377,8 +377,9 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
     const SlimpackCandidates candidates(scores, values);
     std::optional<SettingPoint> begin;
     for (const detail::SlimpackStage& stage : stages) {
-      const SlimpackSpace space = slimpack_space(problem, part, stage.effort);
-      detail::SlimpackSearch one(problem, space, candidates, stage, counter);
+      std::optional<SlimpackSpace> lower;
+      if (stage.effort != request.effort) lower = slimpack_space(problem, part, stage.effort);
+      detail::SlimpackSearch one(problem, lower ? *lower : values, candidates, stage, counter);
       if (begin && stage.effort == Effort::normal && has_many_samples(request)) {
         one.begin_at(*begin);
       }
