@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans the settings of an evaluation again, with the degrees that it chose, and executes these
 plans scaled down (bench/execute_scaled.cpp): loss and gradients must equal those of the unsliced
-oracle. Settings are those of slimpack's results in the store with at most so many devices.
+oracle. Settings are those of slimpack's results in the store, or of another planner's, with at most so
+many devices.
 
     bench/execute_scaled.py build/release/bin                # all of them, some minutes each on two cores
-    bench/execute_scaled.py build/release/bin --devices 16 --least-tp 2
+    bench/execute_scaled.py build/release/bin --degrees-of kk --devices 16 --least-tp 2
 """
 import argparse
 import json
@@ -40,6 +41,7 @@ def main():
     parser.add_argument("--matrix", type=pathlib.Path, default=HERE / "evaluation/full.json")
     parser.add_argument("--store", type=pathlib.Path, default=HERE / "results/evaluation.jsonl")
     parser.add_argument("--planner", default="slimpack")
+    parser.add_argument("--degrees-of", metavar="PLANNER", help="at the degrees that the store has of this planner")
     parser.add_argument("--devices", type=int, default=64, help="at most so many")
     parser.add_argument("--least-tp", type=int, default=1, help="tensor-parallel devices at least")
     parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="only these, counted from 0 as they are printed")
@@ -47,7 +49,7 @@ def main():
     arguments = parser.parse_args()
     arguments.bin = arguments.bin.resolve()  # it runs in a folder of its own
     matrix = json.loads(arguments.matrix.read_text())
-    found = settings(arguments.store, arguments.planner, arguments.devices, arguments.least_tp)
+    found = settings(arguments.store, arguments.degrees_of or arguments.planner, arguments.devices, arguments.least_tp)
     todo = sorted(found, key=lambda setting: setting[0]["gpus"])
     chosen = list(enumerate(todo))[: arguments.first]
     if arguments.only is not None:
