@@ -124,6 +124,12 @@ struct SlimpackStage {
   return stages;
 }
 
+/// When the plan of an outcome ends, after all others where there is none.
+[[nodiscard]] inline Nanos time_of(const PlanOutcome& outcome) noexcept {
+  const Plan* plan = plan_in(outcome.result);
+  return plan == nullptr ? Nanos::max() : plan->prediction.iteration;
+}
+
 /// One stage of the search of a request.
 class SlimpackSearch {
  public:
@@ -174,10 +180,6 @@ class SlimpackSearch {
     return either;
   }
   [[nodiscard]] std::int64_t left() const noexcept { return most_ - used_; }
-  [[nodiscard]] static Nanos time_of(const PlanOutcome& outcome) {
-    const Plan* plan = plan_in(outcome.result);
-    return plan == nullptr ? Nanos::max() : plan->prediction.iteration;
-  }
   /// Whole plans that are built in the end. A second one takes as long as all of a fast search.
   [[nodiscard]] int tries() const noexcept {
     return stage_.effort == Effort::fast || most_ < kMany ? 1 : 3;
@@ -366,10 +368,6 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
   const SlimpackScores scores(problem);
   SimulationCounter counter(request, cpu_start);
   std::optional<PlanOutcome> best;
-  const auto time = [](const PlanOutcome& outcome) {
-    const Plan* plan = plan_in(outcome.result);
-    return plan == nullptr ? Nanos::max() : plan->prediction.iteration;
-  };
   const auto search = [&](const SlimpackOptions& part,
                           const std::vector<detail::SlimpackStage>& stages, bool shares = false) {
     SlimpackSpace values = slimpack_space(problem, part, request.effort);
@@ -386,8 +384,8 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
       PlanOutcome outcome = one.run();
       begin = one.best();
       if (best && outcome.settings.empty()) continue;  // its budget did not pay for a plan
-      if (!best || time(outcome) < time(*best) ||
-          (time(*best) == Nanos::max() && time(outcome) == Nanos::max())) {
+      if (!best || detail::time_of(outcome) < detail::time_of(*best) ||
+          (detail::time_of(*best) == Nanos::max() && detail::time_of(outcome) == Nanos::max())) {
         best = std::move(outcome);
       }
     }
