@@ -114,7 +114,7 @@ void check_plan(const planners::PlanRequest& request, const planners::PlanOutcom
     const auto found = outcome.settings.find(setting);
     return found != outcome.settings.end() && found->second == value;
   };
-  const bool nested = is("disjoint_groups", "no");
+  const bool nested = !is("groups", "disjoint");
   counts.narrow += !nested || is("narrowest_group", "1") ? 0 : 1;
   counts.short_blocks += is("short_blocks", "yes") ? 1 : 0;
   const planners::RankBalance balance = planners::rank_balance(plan);
@@ -276,7 +276,7 @@ TEST_CASE("slimpack: more effort never ends with a slower plan") {
   CHECK(own > 0);
 }
 
-TEST_CASE("slimpack: many samples are those of a rank, and a normal search of them is short") {
+TEST_CASE("slimpack: many samples are those of a rank, and on eight stages a normal search is short") {
   planners::PlanRequest request;
   const auto many = [&](std::size_t samples, std::int32_t dp) {
     request.batch.samples.assign(samples, Tokens{1});
@@ -299,7 +299,7 @@ TEST_CASE("slimpack: many samples are those of a rank, and a normal search of th
     request.model = model_preset("llama-7b").value();
     request.context = {65'536};
     request.dp = 8;
-    request.pp = 4;
+    request.pp = 8;
     request.effort = planners::Effort::fast;
     const planners::PlanOutcome fast = plan_by("slimpack", request);
     request.effort = planners::Effort::normal;
@@ -314,7 +314,7 @@ TEST_CASE("slimpack: many samples are those of a rank, and a normal search of th
 }
 
 TEST_CASE("slimpack: the widest and the narrowest group are searched") {
-  std::int64_t widest = 0, narrowest = 0, disjoint = 0;
+  std::int64_t widest = 0, narrowest = 0, disjoint = 0, even = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
     Random random(seed);
@@ -327,16 +327,18 @@ TEST_CASE("slimpack: the widest and the narrowest group are searched") {
     const Plan& plan = std::get<Plan>(outcome.result);
     const bool shared = plan.groups.size() > 8;
     const bool by_length = outcome.settings.contains("widest_group");
-    const bool any_size = outcome.settings.at("disjoint_groups") == "yes";
+    const bool any_size = outcome.settings.at("groups") == "disjoint";
     const bool all = !any_size && outcome.settings.at("narrowest_group") != "1";
     CHECK((by_length || all) == shared);
     if (by_length && outcome.settings.at("widest_group") != "8") ++widest;
     if (all && outcome.settings.at("narrowest_group") != "8") ++narrowest;
     if (any_size) ++disjoint;
+    if (outcome.settings.at("groups") == "even") ++even;
   }
   CHECK(widest > 0);
   CHECK(narrowest > 0);
   CHECK(disjoint > 0);
+  CHECK(even > 0);
 }
 
 TEST_CASE("slimpack: more samples than packs share packs") {

@@ -183,7 +183,7 @@ TEST_CASE("assign_samples: groups of any size share no rank and lie on few nodes
   schedule::AssignRules rules;
   rules.ranks = 16;
   rules.max_cp = 16;
-  rules.disjoint = true;
+  rules.groups = schedule::GroupRule::disjoint;
   for (std::int64_t rank = 0; rank < 16; ++rank) rules.node.push_back(rank / 4);
   // 64, 64, 48 and 33 on 4, 4, 3 and 3 ranks take 16 at most; with less all ranks would not do.
   const schedule::Assignment four = schedule::assign_samples(needs_of({64, 33, 48, 64}), rules);
@@ -213,6 +213,96 @@ TEST_CASE("assign_samples: groups of any size share no rank and lie on few nodes
                        InvalidInput);
 }
 
+TEST_CASE("assign_samples: even groups share what would make a rank fuller than others") {
+  schedule::AssignRules rules;
+  rules.ranks = 16;
+  rules.min_cp = 4;
+  rules.max_cp = 8;
+  rules.groups = schedule::GroupRule::even;
+  for (std::int64_t rank = 0; rank < 16; ++rank) rules.node.push_back(rank / 4);
+  // Six equal samples on four nodes: one a node, and two on two nodes each.
+  const schedule::Assignment six =
+      schedule::assign_samples(needs_of(std::vector<std::int64_t>(6, 32)), rules);
+  using Ranks = std::vector<std::int32_t>;
+  REQUIRE(six.groups.size() == 22);
+  CHECK(six.groups[16] == Ranks{0, 1, 2, 3});
+  CHECK(six.groups[20] == Ranks{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(six.groups[21] == Ranks{8, 9, 10, 11, 12, 13, 14, 15});
+  CHECK(six.load == std::vector<std::int64_t>(16, 12));
+  // By threshold all or none of them are on eight ranks.
+  rules.groups = schedule::GroupRule::threshold;
+  const schedule::Assignment none =
+      schedule::assign_samples(needs_of(std::vector<std::int64_t>(6, 32)), rules);
+  CHECK(*std::max_element(none.load.begin(), none.load.end()) == 16);
+  // Three nodes of four are a size, though twelve does not divide sixteen.
+  rules.groups = schedule::GroupRule::even;
+  rules.min_cp = 1;
+  rules.max_cp = 16;
+  const schedule::Assignment twelve = schedule::assign_samples(needs_of({120, 20, 20}), rules);
+  CHECK(twelve.groups[index(twelve.sample_group[0])].size() == 12);
+  CHECK(*std::max_element(twelve.load.begin(), twelve.load.end()) == 10);
+  // A sample without room on fewer ranks goes to more of them.
+  rules.room = Bytes{10};
+  const schedule::Assignment large =
+      schedule::assign_samples(needs_of({35, 35, 35, 35, 35}), rules);
+  for (const GroupId group : large.sample_group) CHECK(large.groups[index(group)].size() >= 4);
+}
+
+TEST_CASE("assign_samples: laws of even groups, beside the bound, over many draws") {
+  std::int64_t shared = 0, draws = 0, better = 0, worse = 0;
+  double over_least = 0, by_threshold = 0;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    std::vector<std::int64_t> times;
+    for (std::int64_t i = random.between(1, 40); i > 0; --i) {
+      times.push_back(random.between(1, random.chance(1, 4) ? 2000 : 100));
+    }
+    schedule::AssignRules rules;
+    rules.min_cp = static_cast<std::int32_t>(random.between(1, 3));
+    rules.ranks = rules.min_cp * static_cast<std::int32_t>(random.between(1, 6));
+    rules.max_cp = random.chance(1, 2) ? rules.ranks : 2 * rules.min_cp;
+    rules.groups = schedule::GroupRule::even;
+    const std::int64_t overhead = random.between(0, 20), node = random.between(1, 5);
+    for (std::int64_t rank = 0; rank < rules.ranks; ++rank) rules.node.push_back(rank / node);
+    rules.part = [&](std::size_t sample, std::int32_t size) {
+      return (times[sample] + size - 1) / size + overhead;
+    };
+    const schedule::Assignment result = schedule::assign_samples(needs_of(times), rules);
+    std::vector<std::int64_t> load(static_cast<std::size_t>(rules.ranks));
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      const auto& group = result.groups[index(result.sample_group[i])];
+      const auto size = static_cast<std::int32_t>(group.size());
+      CHECK(size >= rules.min_cp);
+      CHECK(size <= rules.max_cp);
+      shared += size > rules.min_cp ? 1 : 0;
+      for (const std::int32_t rank : group) {
+        load[static_cast<std::size_t>(rank)] += size == 1 ? times[i] : rules.part(i, size);
+      }
+    }
+    CHECK(load == result.load);
+    const std::int64_t most = *std::max_element(load.begin(), load.end());
+    const std::int64_t least =
+        schedule::least_fullest_load(times, rules.ranks, rules.max_cp, rules.part);
+    CHECK(most >= least);
+    rules.groups = schedule::GroupRule::threshold;
+    const schedule::Assignment other = schedule::assign_samples(needs_of(times), rules);
+    const std::int64_t fullest = *std::max_element(other.load.begin(), other.load.end());
+    better += most < fullest ? 1 : 0;
+    worse += most > fullest ? 1 : 0;
+    over_least += static_cast<double>(most) / static_cast<double>(least);
+    by_threshold += static_cast<double>(fullest) / static_cast<double>(least);
+    ++draws;
+  }
+  const auto mean = [&](double sum) { return sum / static_cast<double>(draws); };
+  MESSAGE("samples on more than the fewest ranks ", shared, ", fullest rank over the bound ",
+          mean(over_least), ", by a threshold of the mean ", mean(by_threshold), ", better ",
+          better, ", worse ", worse, " of ", draws);
+  CHECK(shared > 1000);
+  CHECK(over_least < 1.1 * static_cast<double>(draws));
+  CHECK(better > 2 * worse);
+}
+
 TEST_CASE("assign_samples: laws of groups of any size, beside the bound, over many draws") {
   std::int64_t shared = 0, ranks_of_three = 0, exact = 0, draws = 0;
   double over_least = 0;
@@ -226,7 +316,7 @@ TEST_CASE("assign_samples: laws of groups of any size, beside the bound, over ma
     schedule::AssignRules rules;
     rules.ranks = static_cast<std::int32_t>(random.between(1, 12));
     rules.max_cp = static_cast<std::int32_t>(random.between(1, rules.ranks));
-    rules.disjoint = true;
+    rules.groups = schedule::GroupRule::disjoint;
     const std::int64_t overhead = random.between(0, 20), node = random.between(1, 5);
     for (std::int64_t rank = 0; rank < rules.ranks; ++rank) rules.node.push_back(rank / node);
     rules.part = [&](std::size_t sample, std::int32_t size) {

@@ -49,17 +49,22 @@ namespace detail {
   schedule::AssignRules rules;
   rules.ranks = request.dp;
   rules.min_cp = settings.narrowest_group;
-  rules.disjoint = settings.disjoint_groups;
-  rules.max_cp = settings.cp_threshold_permille > 0 || settings.disjoint_groups
+  rules.groups = settings.groups;
+  const bool by_threshold = settings.groups == schedule::GroupRule::threshold;
+  rules.max_cp = settings.cp_threshold_permille > 0 || !by_threshold
                      ? std::max(settings.widest_group, settings.narrowest_group)
                      : settings.narrowest_group;
   rules.threshold_permille = std::max<std::int64_t>(1, settings.cp_threshold_permille);
-  // The more is shared by time, the less of a device's room one sample may take.
-  const std::int64_t percent =
-      settings.disjoint_groups
-          ? 100
-          : std::clamp<std::int64_t>(30 + settings.cp_threshold_permille * 5 / 4, 30, 100);
-  rules.room = std::max(Bytes{problem.room(plan, settings).value / 100 * percent}, Bytes{1});
+  if (settings.groups == schedule::GroupRule::even) {
+    rules.room = {SlimpackProblem::free_bytes(plan).value / 100 * 95};
+  } else {
+    // The more is shared by time, the less of a device's room one sample may take.
+    const std::int64_t percent =
+        by_threshold
+            ? std::clamp<std::int64_t>(30 + settings.cp_threshold_permille * 5 / 4, 30, 100)
+            : 100;
+    rules.room = std::max(Bytes{problem.room(plan, settings).value / 100 * percent}, Bytes{1});
+  }
   for (std::int32_t dp = 0; dp < request.dp; ++dp) {
     const std::size_t first = device_index(plan, dp, 0) * static_cast<std::size_t>(request.tp);
     rules.node.push_back(plan.placement[first].device / node_devices);
@@ -79,10 +84,14 @@ inline void add_bytes(std::vector<schedule::SampleNeed>& needs, const SlimpackPr
                       const Plan& plan, const SlimpackSettings& settings) {
   const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes, plan.parallel.tp);
   const std::int64_t layers = most_layers(plan.stages, plan.parallel.pp);
+  // Even ranks may be worth a sample that nearly fills them; in one pack it adds up no gradients of
+  // keys and values.
+  const std::int64_t spared = settings.groups == schedule::GroupRule::even ? layer.kv_gradient : 0;
   for (std::size_t i = 0; i < needs.size(); ++i) {
     const Tokens length = problem.lengths()[i];
-    needs[i].bytes = {length.value *
-                      (layers * resident_bytes(layer, settings.mode, length) + 2 * layer.boundary)};
+    needs[i].bytes = {
+        length.value *
+        (layers * (resident_bytes(layer, settings.mode, length) - spared) + 2 * layer.boundary)};
   }
 }
 
@@ -248,7 +257,7 @@ class AssignmentCache {
       if (!settings.shares()) return;
       threshold_permille = settings.cp_threshold_permille;
       widest_group = settings.widest_group;
-      disjoint_groups = settings.disjoint_groups;
+      groups = settings.groups;
       narrowest_group = settings.narrowest_group;
       units = settings.forward_units();
       chunks = settings.chunks;
@@ -257,7 +266,7 @@ class AssignmentCache {
     }
     std::int64_t threshold_permille = 0;
     std::int32_t widest_group = 0, narrowest_group = 0;
-    bool disjoint_groups = false;
+    schedule::GroupRule groups{};
     Recompute most{}, lean{};
     decltype(ModeChoice::limit) limits{};
     std::int64_t lean_permille = 0;

@@ -152,7 +152,8 @@ class SlimpackCandidates {
   [[nodiscard]] bool exists(const SettingPoint& point) const {
     if (!space_.exists(point)) return false;
     SlimpackSettings settings = at(point);
-    if (settings.cp_threshold_permille == 0 && !settings.disjoint_groups) return true;
+    if (settings.cp_threshold_permille == 0 && settings.groups == schedule::GroupRule::threshold)
+      return true;
     if (assign(settings)->widest == settings.narrowest_group) return false;
     const std::int32_t allowed = settings.widest_group;
     const std::int32_t usual = usual_widest_group(problem_.request());

@@ -46,7 +46,7 @@ struct SpaceLayout {
   std::vector<std::int64_t> unit_values;
   std::vector<std::int32_t> chunk_values;
   Setting mode, head, head_batch, units, whole, packs, balance, threshold, widest, narrowest,
-      disjoint, order, chunks, blocks, sample_blocks, even_blocks, backward_first, devices, rule,
+      groups, order, chunks, blocks, sample_blocks, even_blocks, backward_first, devices, rule,
       weights;
   std::size_t usual_chunks = 0;          ///< the value of `chunks` at which interleaved starts are
   std::size_t widest_most = 0;           ///< the value of `widest` that is greatest
@@ -215,18 +215,28 @@ class EstimatedStarts {
     point[layout_.threshold.position] = threshold;
     point[layout_.devices.position] = layout_.devices.size - 1;
   }
-  /// Lets ranks share what takes longer than a rank on average, or far shorter samples where
-  /// otherwise one rank has much more than others.
+  /// Lets ranks share what takes longer than a rank on average; or where otherwise one rank has
+  /// much more than others, far shorter samples, or what makes ranks even.
   void share_evenly(SettingPoint& point) const {
-    const auto most = [&](std::size_t threshold) {
-      share(point, threshold);
-      const RankAssignment assigned = assign_ranks(problem_, space_.at(point));
+    const auto fullest = [&](const SettingPoint& shared) {
+      const RankAssignment assigned = assign_ranks(problem_, space_.at(shared));
       const std::vector<std::int64_t>& load = assigned.assignment.load;
       return *std::max_element(load.begin(), load.end());
     };
-    const std::size_t lower = layout_.threshold.size / 2 + 1;
-    const std::int64_t even = most(lower), usual = most(1);
-    if (even < usual / 100 * 95) share(point, lower);
+    SettingPoint lower = point;
+    share(point, 1);
+    share(lower, layout_.threshold.size / 2 + 1);
+    std::int64_t most = fullest(point);
+    if (const std::int64_t less = fullest(lower); less < most / 100 * 95) {
+      point = std::move(lower);
+      most = less;
+    }
+    if (layout_.groups.size == 1) return;
+    SettingPoint even = point;
+    share(even, 0);
+    even[layout_.groups.position] = static_cast<std::size_t>(schedule::GroupRule::even);
+    even[layout_.widest.position] = layout_.widest_most;
+    if (fullest(even) < most / 100 * 98) point = std::move(even);
   }
   /// Gradients of weights in packs of their own, if that may gain something.
   [[nodiscard]] bool apart(SettingPoint& point) const {
@@ -253,10 +263,10 @@ class EstimatedStarts {
   void add_settled(SettingPoint point, const Choice& best) {
     space_.start_at(point);
     enough(best, 110);
-    if (layout_.threshold.size > 1 && layout_.disjoint.size > 1) {
+    if (layout_.threshold.size > 1 && layout_.groups.size > 1) {
       // What leaves hardly any room on one rank goes to ranks that share nothing else.
       SettingPoint apart = point;
-      apart[layout_.disjoint.position] = 1;
+      apart[layout_.groups.position] = static_cast<std::size_t>(schedule::GroupRule::disjoint);
       apart[layout_.devices.position] = layout_.devices.size - 1;
       space_.start_at(std::move(apart));
     }

@@ -81,9 +81,10 @@ struct SlimpackStage {
 /// The stages of one search of a request. Every simulation passes the counter, whose budget is
 /// hard. Besides, a search ends after three candidates that fit for every four steps of the budget,
 /// to save time; a normal one after twice as many where samples are few, and so candidates soon
-/// timed, half as many where they are not, and three tenths, the best of the fast one first, where
-/// they are many. Of a budget that the request gives, where that is little, it ends after up to
-/// four candidates for each step: those of one component of many cost little of it. What the
+/// timed, and half as many where they are not. Where they are many it begins with the best of the
+/// fast one and ends after three tenths as many, with four stages after as many, with two after
+/// four times as many. Of a budget that the request gives, where that is little, it ends after up
+/// to four candidates for each step: those of one component of many cost little of it. What the
 /// counter has beside this search is left to others.
 [[nodiscard]] inline std::vector<SlimpackStage> slimpack_stages(const PlanRequest& request,
                                                                 const SimulationCounter& counter) {
@@ -95,12 +96,15 @@ struct SlimpackStage {
   const auto samples = static_cast<std::int64_t>(request.batch.samples.size());
   const bool few = request.batch.samples.size() <= kFewSamples;
   const bool many = has_many_samples(request);
+  // Fewer stages have fewer packs as well, and so are planned sooner.
+  const std::int64_t stages_of_eight = std::max<std::int64_t>(1, 8 / request.pp);
+  const std::int64_t tenths = std::max<std::int64_t>(3, stages_of_eight * stages_of_eight * 5 / 2);
   std::vector<SlimpackStage> stages;
   std::int64_t before = 0;
   for (const Effort effort : {Effort::fast, Effort::normal, Effort::thorough}) {
     const std::int64_t all = search_evaluations(effort, samples);
     std::int64_t most = all / 4 * 3;
-    if (effort == Effort::normal) most = few ? 2 * most : many ? most * 3 / 10 : most / 2;
+    if (effort == Effort::normal) most = few ? 2 * most : many ? most * tenths / 10 : most / 2;
     stages.push_back({effort, most - before,
                       std::max<std::int64_t>(0, counter.left() - all * counter.step_devices())});
     before = most;

@@ -15,6 +15,7 @@
 #include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/detail/recompute_by_length.hpp"
 #include "slimpack/planners/search/settings.hpp"
+#include "slimpack/schedule/assign_rules.hpp"
 #include "slimpack/schedule/cut.hpp"
 
 namespace slimpack {
@@ -42,6 +43,9 @@ template <>
 inline constexpr std::array<std::string_view, 3> kWords<planners::PackBalance>{"time", "both",
                                                                                "tokens"};
 template <>
+inline constexpr std::array<std::string_view, 3> kWords<schedule::GroupRule>{"threshold", "even",
+                                                                             "disjoint"};
+template <>
 inline constexpr std::array<std::string_view, 2> kWords<planners::OrderRule>{"list", "lockstep"};
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<planners::WeightRule>{"with", "tail",
@@ -66,10 +70,10 @@ struct SlimpackSettings {
   QueueOrder order = QueueOrder::long_first;  ///< of a rank's own samples
   /// Samples that take more than so many thousandths of a rank's mean time may be shared; 0: none.
   std::int64_t cp_threshold_permille = 0;
-  std::int32_t widest_group = 1;     ///< most ranks that share such a sample
-  std::int32_t narrowest_group = 1;  ///< ranks that share every other sample
-  bool disjoint_groups = false;  ///< groups have any size, a long sample each, and share no rank
-  std::int32_t chunks = 1;       ///< virtual stages of a device
+  std::int32_t widest_group = 1;             ///< most ranks that share such a sample
+  std::int32_t narrowest_group = 1;          ///< ranks that share every other sample
+  schedule::GroupRule groups{};              ///< how it is chosen which ranks share samples
+  std::int32_t chunks = 1;                   ///< virtual stages of a device
   DeviceOrder devices = DeviceOrder::ranks;  ///< placement of (dp, pp)
   OrderRule rule = OrderRule::list;          ///< how device orders are made
   std::int32_t forward_queue = 1;  ///< F that list scheduling keeps waiting at the next stage
@@ -81,7 +85,8 @@ struct SlimpackSettings {
 
   /// Whether ranks may share samples.
   [[nodiscard]] constexpr bool shares() const noexcept {
-    return cp_threshold_permille > 0 || narrowest_group > 1 || disjoint_groups;
+    return cp_threshold_permille > 0 || narrowest_group > 1 ||
+           groups != schedule::GroupRule::threshold;
   }
   /// Full forward packs that a rank's queue is worth.
   [[nodiscard]] constexpr std::int64_t forward_units() const noexcept {

@@ -63,25 +63,31 @@ class SlimpackSpaceMaker {
         add("balance", &SlimpackSettings::balance, {balance_values()}, {.ordered = true});
     layout_.chunks =
         add("chunks", &SlimpackSettings::chunks, chunks, {.ordered = true, .shared = true});
-    const auto nested = [](const SlimpackSettings& settings) { return !settings.disjoint_groups; };
-    layout_.threshold =
-        add("merge_threshold", &SlimpackSettings::cp_threshold_permille, {threshold_values()},
-            {.ordered = true, .shared = true, .applies = nested, .neutral = 0}, threshold_text);
-    layout_.widest =
-        add("widest_group", &SlimpackSettings::widest_group, {widest_values()},
-            {.shared = true,
-             .applies =
-                 [](const SlimpackSettings& settings) {
-                   return settings.cp_threshold_permille > 0 || settings.disjoint_groups;
-                 },
-             .neutral = 0});
+    const auto nested = [](const SlimpackSettings& settings) {
+      return settings.groups != schedule::GroupRule::disjoint;
+    };
+    const auto by_threshold = [](const SlimpackSettings& settings) {
+      return settings.groups == schedule::GroupRule::threshold;
+    };
+    layout_.threshold = add(
+        "merge_threshold", &SlimpackSettings::cp_threshold_permille, {threshold_values()},
+        {.ordered = true, .shared = true, .applies = by_threshold, .neutral = 0}, threshold_text);
+    layout_.widest = add("widest_group", &SlimpackSettings::widest_group, {widest_values()},
+                         {.shared = true,
+                          .applies =
+                              [](const SlimpackSettings& settings) {
+                                return settings.cp_threshold_permille > 0 ||
+                                       settings.groups != schedule::GroupRule::threshold;
+                              },
+                          .neutral = 0});
     layout_.narrowest =
         add("narrowest_group", &SlimpackSettings::narrowest_group, {narrowest_values()},
             {.ordered = true, .shared = true, .applies = nested, .neutral = 0});
-    std::vector<bool> disjoint{false};
-    if (narrowest_values().size() > 1) disjoint.push_back(true);
-    layout_.disjoint =
-        add("disjoint_groups", &SlimpackSettings::disjoint_groups, {disjoint}, {.shared = true});
+    std::vector<schedule::GroupRule> groups{schedule::GroupRule::threshold};
+    if (narrowest_values().size() > 1) {
+      groups.insert(groups.end(), {schedule::GroupRule::even, schedule::GroupRule::disjoint});
+    }
+    layout_.groups = add("groups", &SlimpackSettings::groups, {groups}, {.shared = true});
     layout_.order = add("order", &SlimpackSettings::order,
                         {{QueueOrder::long_first, QueueOrder::short_first, QueueOrder::pyramid}});
     const Values<std::int32_t> batches = head_batch_values(heads);
@@ -173,6 +179,18 @@ class SlimpackSpaceMaker {
     while (layout_.usual_chunks + 1 < chunks.values.size() &&
            chunks.values[layout_.usual_chunks + 1] <= kUsualChunks) {
       ++layout_.usual_chunks;
+    }
+    // Chunks of unequal layers wait for each other: one more is better where that makes them equal
+    // and leaves two layers each, or packs are so many that more of them cost little.
+    const auto alike = [&](std::int32_t each) {
+      return request_.model.layers % (std::int64_t{request_.pp} * each) == 0;
+    };
+    constexpr std::int32_t kMore = kUsualChunks + 1;
+    const std::size_t more = layout_.usual_chunks + 1;
+    if (more < chunks.values.size() && chunks.values[more] == kMore && alike(kMore) &&
+        !alike(chunks.values[layout_.usual_chunks]) &&
+        (std::int64_t{request_.pp} * kMore < request_.model.layers || has_many_samples(request_))) {
+      layout_.usual_chunks = more;
     }
     const std::vector<std::int32_t> widest = widest_values();
     layout_.widest_most =

@@ -45,7 +45,11 @@ class SlimpackStarts {
     // With one stage the estimate knows little of what matters.
     const bool few_candidates = effort_ == Effort::fast ||
                                 (effort_ == Effort::normal && has_many_samples(problem_.request()));
-    if (few_candidates && pipeline_ > 1) space_.fall_back();
+    if (few_candidates && pipeline_ > 1) {
+      // So many samples fill large packs evenly without being cut.
+      if (effort_ == Effort::normal && layout_.blocks.size > 1) add_consolidated();
+      space_.fall_back();
+    }
     add_start(mode_at(none, Kind::uniform), {.interleaved = true}, 0);
     if (layout_.weights.size > 1) {
       add_start(mode_at(none, Kind::uniform),
@@ -79,8 +83,7 @@ class SlimpackStarts {
     // all on several ranks.
     if (layout_.blocks.size > 1) {
       add_start(mode_at(none, Kind::uniform), {.same_packs = true, .few_packs = true}, 0);
-      add_start(mode_at(none, Kind::uniform),
-                {.same_packs = true, .whole = true, .few_packs = true, .backward_first = true}, 0);
+      add_consolidated();
       add_start(mode_at(light, Kind::uniform),
                 {.same_packs = true, .few_packs = true, .tokens = true}, 0);
     }
@@ -98,8 +101,13 @@ class SlimpackStarts {
     }
     for (const bool wide : {false, true}) {
       add_start(mode_at(none, Kind::uniform),
-                {.wide = wide, .same_packs = true, .few_packs = true, .disjoint = true}, 0);
+                {.wide = wide,
+                 .same_packs = true,
+                 .few_packs = true,
+                 .groups = schedule::GroupRule::disjoint},
+                0);
     }
+    add_even();
     add_start(mode_at(light, Kind::uniform), {.interleaved = true}, 1);
     add_start(mode_at(light, Kind::uniform), {.same_packs = true}, 2);
     add_start(mode_at(light, Kind::uniform), {.two_chunks = true, .same_packs = true}, 2);
@@ -130,6 +138,32 @@ class SlimpackStarts {
   }
 
  private:
+  /// Few packs of whole samples in short blocks, as other systems have them.
+  void add_consolidated() {
+    add_start(mode_at(Recompute::none, Kind::uniform),
+              {.same_packs = true, .whole = true, .few_packs = true, .backward_first = true}, 0);
+  }
+  /// Samples on groups of ranks that make ranks even: few packs of what at least one, two or more
+  /// ranks share; on one stage whole samples, of which a device has one at a time, with several
+  /// stages more packs as well.
+  void add_even() {
+    using enum Recompute;
+    StartKind kind{.wide = true, .same_packs = true, .few_packs = true};
+    kind.groups = schedule::GroupRule::even;
+    StartKind whole = kind;
+    whole.whole = true;
+    for (std::size_t narrowest = 0; narrowest < layout_.narrowest.size; ++narrowest) {
+      kind.narrowest = whole.narrowest = narrowest;
+      add_start(mode_at(none, Kind::uniform), kind, 0);
+      if (pipeline_ == 1) add_start(mode_at(light, Kind::uniform), whole, 0);
+    }
+    if (pipeline_ == 1) return;
+    const StartKind interleaved{
+        .wide = true, .interleaved = true, .apart = true, .groups = kind.groups};
+    for (const Recompute mode : {none, light}) {
+      add_start(mode_at(mode, Kind::uniform), interleaved, 1);
+    }
+  }
   /// Which of several modes with one `most`: the same for all samples, or the one whose long
   /// samples are leaner from the greatest length (`fullest`) or from the least (`leanest`).
   enum class Kind : std::uint8_t { uniform, fullest, leanest };
@@ -190,7 +224,7 @@ class SlimpackStarts {
     bool samples = false;         ///< blocks end with samples
     bool backward_first = false;  ///< on the last stage
     std::size_t narrowest = 0;    ///< the value of the ranks that share every sample
-    bool disjoint = false;        ///< groups of any size
+    schedule::GroupRule groups{};  ///< how it is chosen which ranks share samples
   };
   /// Adds a start whose number of packs is `finer` values above the usual one.
   void add_start(std::size_t mode, StartKind kind, std::size_t finer) {
@@ -226,9 +260,9 @@ class SlimpackStarts {
     if (kind.tokens) point[layout_.balance.position] = layout_.balance.size - 1;
     point[layout_.narrowest.position] = kind.narrowest;
     if (kind.narrowest > 0) point[layout_.devices.position] = layout_.devices.size - 1;
-    if (kind.disjoint) {
-      if (layout_.disjoint.size == 1) return;
-      point[layout_.disjoint.position] = 1;
+    if (kind.groups != schedule::GroupRule::threshold) {
+      if (layout_.groups.size == 1) return;
+      point[layout_.groups.position] = static_cast<std::size_t>(kind.groups);
       point[layout_.devices.position] = layout_.devices.size - 1;
       if (kind.wide) point[layout_.widest.position] = layout_.widest_most;
     }
