@@ -185,7 +185,14 @@ class PackBuilder {
         each.per_token += cost.forward.per_token;
         each.per_pair2 += cost.forward.per_pair2;
       }
-      symmetric_[i] = pack_symmetrically(segment.samples, measure_of(i, both), rules.units, rules);
+      const schedule::SliceCosts measure = measure_of(i, both);
+      const SlimpackSettings& settings = settings_of(segment.group);
+      const bool in_blocks = settings.sample_blocks && settings.short_blocks &&
+                             !settings.whole_samples &&
+                             plan_.groups[index(segment.group)].size() == 1;
+      symmetric_[i] = in_blocks ? pack_in_blocks(segment.samples, measure, rules.units,
+                                                 plan_.parallel.pp, rules)
+                                : pack_symmetrically(segment.samples, measure, rules.units, rules);
     }
     const SymmetricPacks& packs = symmetric_[i];
     add_packs(segment.group, pass, packs.forward.packs(), [&](std::size_t pack) {

@@ -12,6 +12,7 @@
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/schedule/bins.hpp"
 #include "slimpack/schedule/cut.hpp"
 #include "slimpack/schedule/longest_first.hpp"
 
@@ -106,6 +107,41 @@ struct SymmetricPacks {
   result.forward.slices.resize(slices.size());
   for (std::size_t i = 0; i < slices.size(); ++i) {
     result.forward.slices[next[pack_of[i]]++] = slices[i];
+  }
+  return result;
+}
+
+/// About `units` packs in blocks of `stages`, of which each has whole samples: these go, longest
+/// first, to the fullest block that still takes them (`pack_best_fit_decreasing`), whose capacity
+/// is an even part of all tokens, or the longest sample. Each block is then cut into packs of equal
+/// cost. Backward the packs of a block come in reverse. `samples` come longest first. O(n log n).
+[[nodiscard]] inline SymmetricPacks pack_in_blocks(std::span<const schedule::QueuedSample> samples,
+                                                   const schedule::SliceCosts& costs,
+                                                   std::int64_t units, std::int64_t stages,
+                                                   const schedule::CutRules& rules) {
+  std::vector<Tokens> lengths;
+  lengths.reserve(samples.size());
+  for (const schedule::QueuedSample& sample : samples) lengths.push_back(sample.length);
+  const std::int64_t blocks = std::max<std::int64_t>(1, units / stages);
+  const Tokens longest = *std::max_element(lengths.begin(), lengths.end());
+  const Tokens even{(total_tokens(lengths).value + blocks - 1) / blocks};
+  const Tokens capacity = std::max(even, longest);
+  schedule::CutRules own = rules;
+  own.units = stages;
+  own.front = own.back = {};
+  SymmetricPacks result;
+  std::vector<schedule::QueuedSample> block;
+  for (const auto& bin : schedule::pack_best_fit_decreasing(lengths, capacity)) {
+    block.clear();
+    for (const std::size_t item : bin) block.push_back(samples[item]);
+    const schedule::PackCuts cuts = schedule::cut_packs(block, Pass::forward, costs, own);
+    const std::size_t first = result.forward.packs();
+    for (std::size_t i = 0; i < cuts.packs(); ++i) {
+      const std::span<const Slice> pack = cuts.pack(i);
+      result.forward.slices.insert(result.forward.slices.end(), pack.begin(), pack.end());
+      result.forward.first.push_back(result.forward.slices.size());
+    }
+    for (std::size_t i = result.forward.packs(); i > first; --i) result.backward.push_back(i - 1);
   }
   return result;
 }
