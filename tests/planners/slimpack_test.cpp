@@ -276,7 +276,8 @@ TEST_CASE("slimpack: more effort never ends with a slower plan") {
   CHECK(own > 0);
 }
 
-TEST_CASE("slimpack: many samples are those of a rank, and on eight stages a normal search is short") {
+TEST_CASE(
+    "slimpack: many samples are those of a rank, and on eight stages a normal search is short") {
   planners::PlanRequest request;
   const auto many = [&](std::size_t samples, std::int32_t dp) {
     request.batch.samples.assign(samples, Tokens{1});
