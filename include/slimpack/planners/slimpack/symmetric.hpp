@@ -12,6 +12,7 @@
 #include "slimpack/core/int128.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
+#include "slimpack/planners/search/detail/lengths.hpp"
 #include "slimpack/schedule/bins.hpp"
 #include "slimpack/schedule/cut.hpp"
 #include "slimpack/schedule/longest_first.hpp"
