@@ -24,6 +24,15 @@ std::vector<schedule::SampleNeed> needs_of(const std::vector<std::int64_t>& time
   return needs;
 }
 
+/// Up to so many times, a quarter of them of up to 2000, the others of up to 100.
+std::vector<std::int64_t> random_times(Random& random, std::int64_t most) {
+  std::vector<std::int64_t> times;
+  for (std::int64_t i = random.between(1, most); i > 0; --i) {
+    times.push_back(random.between(1, random.chance(1, 4) ? 2000 : 100));
+  }
+  return times;
+}
+
 /// The least possible largest load of whole samples.
 std::int64_t best_load(const std::vector<std::int64_t>& times, std::size_t i,
                        std::vector<std::int64_t>& load) {
@@ -254,10 +263,7 @@ TEST_CASE("assign_samples: laws of even groups, beside the bound, over many draw
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     CAPTURE(seed);
     Random random(seed);
-    std::vector<std::int64_t> times;
-    for (std::int64_t i = random.between(1, 40); i > 0; --i) {
-      times.push_back(random.between(1, random.chance(1, 4) ? 2000 : 100));
-    }
+    const std::vector<std::int64_t> times = random_times(random, 40);
     schedule::AssignRules rules;
     rules.min_cp = static_cast<std::int32_t>(random.between(1, 3));
     rules.ranks = rules.min_cp * static_cast<std::int32_t>(random.between(1, 6));
@@ -309,10 +315,7 @@ TEST_CASE("assign_samples: laws of groups of any size, beside the bound, over ma
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     CAPTURE(seed);
     Random random(seed);
-    std::vector<std::int64_t> times;
-    for (std::int64_t i = random.between(1, 20); i > 0; --i) {
-      times.push_back(random.between(1, random.chance(1, 4) ? 2000 : 100));
-    }
+    const std::vector<std::int64_t> times = random_times(random, 20);
     schedule::AssignRules rules;
     rules.ranks = static_cast<std::int32_t>(random.between(1, 12));
     rules.max_cp = static_cast<std::int32_t>(random.between(1, rules.ranks));

@@ -54,10 +54,10 @@ class EvenGroups {
 
   /// The groups, that of the longest sample first. Longest first each sample goes to the smallest
   /// block of whose ranks none then has more than some limit, or where that is in no block so, to
-  /// the one whose fullest rank has least. Of limits from the mean
-  /// on, or from the least part of the longest sample, the lowest of those is taken with which the
-  /// fullest of all ranks has least when small samples have filled the others. O(s ranks^2) for s
-  /// samples of more than a small part of a rank's mean.
+  /// the one whose fullest rank has least. Of limits from the mean on, or from the least part of
+  /// the longest sample, the lowest of those is taken with which the fullest of all ranks has least
+  /// when small samples have filled the others. O(s ranks^2) for s samples of more than a small
+  /// part of a rank's mean.
   [[nodiscard]] std::vector<Group> groups() const {
     std::vector<Group> best;
     Int128 least = 0;
