@@ -47,6 +47,19 @@ std::int64_t best_load(const std::vector<std::int64_t>& times, std::size_t i,
   return best;
 }
 
+/// The same where ranks have something before.
+std::int64_t best_load_besides(const std::vector<std::int64_t>& times, std::size_t i,
+                               std::vector<std::int64_t>& load) {
+  if (i == times.size()) return *std::max_element(load.begin(), load.end());
+  std::int64_t best = INT64_MAX;
+  for (std::int64_t& rank : load) {
+    rank += times[i];
+    best = std::min(best, best_load_besides(times, i + 1, load));
+    rank -= times[i];
+  }
+  return best;
+}
+
 /// The least possible largest load where any ranks, up to `max_cp`, may share a sample.
 std::int64_t best_shared(const std::vector<std::vector<std::int64_t>>& parts, std::size_t i,
                          std::int32_t max_cp, std::vector<std::int64_t>& load) {
@@ -415,6 +428,63 @@ TEST_CASE("least_fullest_load: no assignment of tiny instances does better") {
                        "least_fullest_load: ranks must be >= 1, got 0", InvalidInput);
 }
 
+TEST_CASE("assign_samples: what ranks have besides counts as load, over many draws") {
+  using enum schedule::GroupRule;
+  std::int64_t exact = 0, alone = 0;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const std::vector<std::int64_t> times = random_times(random, 7);
+    const auto needs = needs_of(times);
+    schedule::AssignRules rules;
+    rules.ranks = static_cast<std::int32_t>(random.between(1, 4));
+    const auto ranks = static_cast<std::size_t>(rules.ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      rules.besides.push_back(random.between(0, 3000));
+    }
+    const auto fullest = [&](const schedule::Assignment& result) {
+      std::int64_t most = 0;
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        most = std::max(most, result.load[rank] + rules.besides[rank]);
+      }
+      return most;
+    };
+    std::vector<std::int64_t> load = rules.besides;
+    const std::int64_t best = best_load_besides(times, 0, load);
+    const std::int64_t most = fullest(schedule::assign_samples(needs, rules));
+    CHECK(most >= best);
+    CHECK(most <= 2 * best);
+    exact += most == best ? 1 : 0;
+    ++alone;
+
+    rules.max_cp = rules.ranks;
+    rules.room = Bytes{random.between(100, 2000)};
+    for (const schedule::GroupRule groups : {threshold, even, disjoint}) {
+      CAPTURE(static_cast<int>(groups));
+      rules.groups = groups;
+      const schedule::Assignment result = schedule::assign_samples(needs, rules);
+      std::vector<std::int64_t> parts(ranks);
+      for (std::size_t i = 0; i < times.size(); ++i) {
+        const auto& group = result.groups[index(result.sample_group[i])];
+        const auto size = static_cast<std::int64_t>(group.size());
+        for (const std::int32_t rank : group) {
+          parts[static_cast<std::size_t>(rank)] += (times[i] + size - 1) / size;
+        }
+      }
+      CHECK(parts == result.load);
+      if (groups == even) continue;
+      // What all have alike changes nothing.
+      schedule::AssignRules none = rules, all = rules;
+      none.besides.clear();
+      all.besides.assign(ranks, 500);
+      CHECK(schedule::assign_samples(needs, none).sample_group ==
+            schedule::assign_samples(needs, all).sample_group);
+    }
+  }
+  MESSAGE("best possible ", exact, " of ", alone);
+  CHECK(exact * 10 > alone * 8);
+}
+
 TEST_CASE("assign_samples: refuses what makes no sense") {
   const auto needs = needs_of({1, 2});
   schedule::AssignRules rules;
@@ -441,6 +511,14 @@ TEST_CASE("assign_samples: refuses what makes no sense") {
   rules.node = {0, 1};
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_samples(needs, rules)),
                        "assign_samples: there must be a node for every rank, got 2", InvalidInput);
+  rules = {};
+  rules.besides = {0, 1};
+  CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_samples(needs, rules)),
+                       "assign_samples: there must be a time besides for every rank, got 2",
+                       InvalidInput);
+  rules.besides = {-1};
+  CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_samples(needs, rules)),
+                       "assign_samples: a rank's time besides must be >= 0, got -1", InvalidInput);
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule::assign_samples(needs_of({0}), {})),
                        "assign_samples: a sample's time must be >= 1, got 0", InvalidInput);
 }

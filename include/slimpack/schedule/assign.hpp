@@ -55,7 +55,7 @@ struct Assignment {
 ///     const auto& ranks = assigned.groups[index(assigned.sample_group[0])];  // of sample 0
 ///
 /// Throws InvalidInput if a rule is < 1, min_cp does not divide the ranks or is above max_cp, a
-/// time is < 1 or `node` does not name every rank.
+/// time is < 1, one besides < 0, or `node` or `besides` does not name every rank.
 /// O(n log n).
 [[nodiscard]] inline Assignment assign_samples(std::span<const SampleNeed> samples,
                                                const AssignRules& rules);
@@ -75,9 +75,20 @@ inline void check_assign(std::span<const SampleNeed> samples, const AssignRules&
   require(rules.node.empty() || rules.node.size() == static_cast<std::size_t>(rules.ranks),
           "assign_samples: there must be a node for every rank",
           static_cast<std::int64_t>(rules.node.size()));
+  require(rules.besides.empty() || rules.besides.size() == static_cast<std::size_t>(rules.ranks),
+          "assign_samples: there must be a time besides for every rank",
+          static_cast<std::int64_t>(rules.besides.size()));
+  for (const std::int64_t time : rules.besides) {
+    require(time >= 0, "assign_samples: a rank's time besides must be >= 0", time);
+  }
   for (const SampleNeed& need : samples) {
     require(need.time >= 1, "assign_samples: a sample's time must be >= 1", need.time);
   }
+}
+
+/// Takes what ranks have to do besides from their loads.
+inline void leave_out(const std::vector<std::int64_t>& besides, std::vector<std::int64_t>& load) {
+  for (std::size_t rank = 0; rank < besides.size(); ++rank) load[rank] -= besides[rank];
 }
 
 /// Where samples of groups of any size go, and all others.
@@ -86,7 +97,7 @@ inline void check_assign(std::span<const SampleNeed> samples, const AssignRules&
                                                 const AssignRules& rules) {
   Assignment result;
   const auto ranks = static_cast<std::size_t>(rules.ranks);
-  result.load.assign(ranks, 0);
+  result.load = load_before(rules);
   result.sample_group.resize(samples.size());
   std::vector<DisjointGroups::Group> groups = DisjointGroups(samples, order, rules).groups();
   const CpGroups sizes(rules);
@@ -95,7 +106,7 @@ inline void check_assign(std::span<const SampleNeed> samples, const AssignRules&
     shared[group.sample] = true;
     const auto size = static_cast<std::int32_t>(group.ranks.size());
     for (const std::int32_t rank : group.ranks) {
-      result.load[static_cast<std::size_t>(rank)] =
+      result.load[static_cast<std::size_t>(rank)] +=
           sizes.part(group.sample, samples[group.sample], size);
     }
   }
@@ -118,6 +129,7 @@ inline void check_assign(std::span<const SampleNeed> samples, const AssignRules&
     result.sample_group[group.sample] = static_cast<GroupId>(result.groups.size());
     result.groups.push_back(std::move(group.ranks));
   }
+  leave_out(rules.besides, result.load);
   return result;
 }
 
@@ -133,7 +145,7 @@ inline Assignment assign_samples(std::span<const SampleNeed> samples, const Assi
   if (rules.groups == GroupRule::disjoint) return detail::assign_disjoint(samples, order, rules);
 
   Assignment result;
-  result.load.assign(ranks, 0);
+  result.load = detail::load_before(rules);
   result.sample_group.resize(samples.size());
   const detail::CpGroups in_cp_group(rules);
   std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::uint32_t>> blocks;
@@ -208,6 +220,7 @@ inline Assignment assign_samples(std::span<const SampleNeed> samples, const Assi
     result.groups.push_back(std::move(all));
     for (const std::uint32_t sample : members) result.sample_group[sample] = group;
   }
+  detail::leave_out(rules.besides, result.load);
   return result;
 }
 

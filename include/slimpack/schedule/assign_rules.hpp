@@ -35,6 +35,8 @@ struct AssignRules {
   /// Time of each rank of a group that has so many and shares the sample with this index; an even
   /// part where absent.
   std::function<std::int64_t(std::size_t, std::int32_t)> part = {};
+  /// What each rank has to do besides, >= 0: samples are placed as if it were load; none if empty.
+  std::vector<std::int64_t> besides = {};
 };
 
 }  // namespace slimpack::schedule

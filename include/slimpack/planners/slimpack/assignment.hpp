@@ -189,9 +189,10 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
   return witnesses;
 }
 
-/// Assigns the samples of a step as these settings ask for.
+/// Assigns the samples of a step as these settings ask for; `besides` as in `AssignRules`.
 [[nodiscard]] inline RankAssignment assign_ranks(const SlimpackProblem& problem,
-                                                 const SlimpackSettings& settings) {
+                                                 const SlimpackSettings& settings,
+                                                 const std::vector<std::int64_t>& besides = {}) {
   schedule::AssignRules rules;
   rules.ranks = problem.request().dp;
   const bool alike = detail::recomputes_alike(settings);
@@ -214,6 +215,7 @@ inline void find_components(RankAssignment& assigned, std::int32_t dp) {
                           ranks > settings.narrowest_group);
     };
   }
+  rules.besides = besides;
   RankAssignment assigned;
   assigned.assignment = schedule::assign_samples(needs, rules);
   assigned.members.resize(assigned.assignment.groups.size());
@@ -234,12 +236,14 @@ class AssignmentCache {
   /// An empty cache for one request; the problem must outlive it.
   explicit AssignmentCache(const SlimpackProblem& problem) : problem_(problem) {}
 
-  /// The assignment of these settings.
+  /// The assignment of these settings; `besides` as in `AssignRules`.
   [[nodiscard]] std::shared_ptr<const RankAssignment> operator()(
-      const SlimpackSettings& settings) const {
+      const SlimpackSettings& settings, const std::vector<std::int64_t>& besides = {}) const {
     const Lock lock(mutex_);
-    auto& found = assigned_[Key(settings)];
-    if (!found) found = std::make_shared<const RankAssignment>(assign_ranks(problem_, settings));
+    auto& found = assigned_[{Key(settings), besides}];
+    if (!found) {
+      found = std::make_shared<const RankAssignment>(assign_ranks(problem_, settings, besides));
+    }
     return found;
   }
 
@@ -281,7 +285,8 @@ class AssignmentCache {
 
   const SlimpackProblem& problem_;
   mutable Mutex mutex_;
-  mutable std::map<Key, std::shared_ptr<const RankAssignment>> assigned_;
+  mutable std::map<std::pair<Key, std::vector<std::int64_t>>, std::shared_ptr<const RankAssignment>>
+      assigned_;
 };
 
 }  // namespace slimpack::planners

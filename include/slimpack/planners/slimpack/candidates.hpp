@@ -38,10 +38,10 @@ class SlimpackScores {
 
   /// What is planned.
   [[nodiscard]] const SlimpackProblem& problem() const noexcept { return problem_; }
-  /// Phase 1 of a candidate: which ranks compute which samples.
+  /// Phase 1 of a candidate: which ranks compute which samples; `besides` as in `AssignRules`.
   [[nodiscard]] std::shared_ptr<const RankAssignment> assign(
-      const SlimpackSettings& settings) const {
-    return assignments_(settings);
+      const SlimpackSettings& settings, const std::vector<std::int64_t>& besides = {}) const {
+    return assignments_(settings, besides);
   }
   /// The score of one component, by the samples that stand for it. `assigned` is one of `assign`.
   [[nodiscard]] CandidateScore score(const RankAssignment& assigned,
@@ -141,10 +141,10 @@ class SlimpackCandidates {
 
   /// The settings of a point.
   [[nodiscard]] SlimpackSettings at(const SettingPoint& point) const { return space_.at(point); }
-  /// Phase 1 of a candidate: which ranks compute which samples.
+  /// Phase 1 of a candidate: which ranks compute which samples; `besides` as in `AssignRules`.
   [[nodiscard]] std::shared_ptr<const RankAssignment> assign(
-      const SlimpackSettings& settings) const {
-    return scores_.assign(settings);
+      const SlimpackSettings& settings, const std::vector<std::int64_t>& besides = {}) const {
+    return scores_.assign(settings, besides);
   }
 
   /// Whether a point makes a candidate: where more ranks may share long samples than share all

@@ -246,8 +246,16 @@ class SlimpackSearch {
     for (auto choice = choices.begin(); choice != scored; ++choice) {
       used_ += refiner_.improve(*choice, limits(left()));
     }
-    std::stable_sort(choices.begin(), scored,
-                     [](const auto& a, const auto& b) { return a.expected() < b.expected(); });
+    const auto sooner = [](const auto& a, const auto& b) { return a.expected() < b.expected(); };
+    std::stable_sort(choices.begin(), scored, sooner);
+    if (stage_.effort == Effort::fast) return choices;
+    const auto some = std::min<std::ptrdiff_t>(scored - choices.begin(), kEvened);
+    for (auto choice = choices.begin(); choice != choices.begin() + some; ++choice) {
+      if (refiner_.even_out(*choice, limits(left()))) {
+        used_ += refiner_.improve(*choice, limits(left()));
+      }
+    }
+    std::stable_sort(choices.begin(), scored, sooner);
     return choices;
   }
 
@@ -347,6 +355,7 @@ class SlimpackSearch {
   }
 
   static constexpr std::int64_t kPolish = 16;     // candidates between values
+  static constexpr std::ptrdiff_t kEvened = 2;    // choices whose components are to end together
   static constexpr std::int64_t kSmallParts = 8;  // or more components: a candidate takes little
   static constexpr std::int64_t kMany = 64;       // enough to search components and to plan thrice
 

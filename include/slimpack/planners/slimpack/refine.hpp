@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "slimpack/core/int128.hpp"
 #include "slimpack/planners/search/setting_search.hpp"
 #include "slimpack/planners/search/simulation_counter.hpp"
 #include "slimpack/planners/slimpack/candidates.hpp"
@@ -24,11 +26,11 @@ struct SlimpackChoice {
   std::shared_ptr<const RankAssignment> assigned;  ///< that all components' settings have
   std::vector<SettingPoint> points;                ///< by component
   std::vector<CandidateScore> scores;              ///< none where components have not been scored
-  CandidateScore known;                            ///< of the hardest component
+  std::optional<CandidateScore> known;             ///< of the hardest component
 
   /// When the step should end, and what memory it should lack.
   [[nodiscard]] CandidateScore expected() const noexcept {
-    return scores.empty() ? known : scores[slowest()];
+    return scores.empty() ? known.value_or(CandidateScore{}) : scores[slowest()];
   }
   /// The component with the worst score, the first of equal ones.
   [[nodiscard]] std::size_t slowest() const noexcept {
@@ -118,6 +120,37 @@ class SlimpackRefiner {
     return all - left;
   }
 
+  /// Moves samples from components that end late to others, for waits, which no load has, make some
+  /// later than others: assigns anew as if each rank had besides, in load, by how much its
+  /// component ends after the mean rank, or a part or more of that. Keeps what makes the slowest
+  /// end sooner and goes on from there, until nothing does, all end about together or the budget
+  /// ends. False where nothing has changed.
+  bool even_out(SlimpackChoice& choice, const SearchLimits& limits) const {
+    bool changed = false;
+    std::vector<std::int64_t> besides(choice.assigned->component_of.size());
+    for (std::size_t tried = 0; tried < kShares.size();) {
+      const std::optional<std::vector<std::int64_t>> more =
+          with_lateness(choice, besides, kShares[tried]);
+      if (!more) break;
+      SlimpackChoice next;
+      next.assigned = candidates_.assign(candidates_.at(choice.points.front()), *more);
+      for (const auto& component : next.assigned->components) {
+        const auto rank = static_cast<std::size_t>(component.front());
+        next.points.push_back(choice.points[choice.assigned->component_of[rank]]);
+      }
+      if (!score_components(next, limits)) break;
+      if (next.expected() < choice.expected()) {
+        choice = std::move(next);
+        besides = *more;
+        changed = true;
+        tried = 0;
+      } else {
+        ++tried;
+      }
+    }
+    return changed;
+  }
+
   /// Whether two choices differ in settings that components share.
   [[nodiscard]] bool differ(const SlimpackChoice& one, const SlimpackChoice& other) const {
     return kind_of(one.points.front()) != kind_of(other.points.front());
@@ -143,26 +176,46 @@ class SlimpackRefiner {
     }
     return point;
   }
-  static constexpr std::int64_t kClimb = 24;
-  static constexpr std::size_t kMostChoices = 8;
-  static constexpr int kMostOfKind = 2;
+  /// What ranks are to have besides, >= 0, where each component's have so many thousandths of its
+  /// lateness more; nothing where components end about together, or lack memory.
+  [[nodiscard]] static std::optional<std::vector<std::int64_t>> with_lateness(
+      const SlimpackChoice& choice, std::vector<std::int64_t> besides, std::int64_t permille) {
+    const RankAssignment& assigned = *choice.assigned;
+    Int128 times = 0, loads = 0;
+    for (std::size_t rank = 0; rank < besides.size(); ++rank) {
+      times += choice.scores[assigned.component_of[rank]].time.value;
+      loads += assigned.assignment.load[rank];
+    }
+    const auto ranks = static_cast<std::int64_t>(besides.size());
+    const auto mean = static_cast<std::int64_t>(times / ranks);
+    if (choice.expected().excess > 0 || choice.expected().time.value <= mean + mean / kTogether) {
+      return std::nullopt;
+    }
+    for (std::size_t rank = 0; rank < besides.size(); ++rank) {
+      const Int128 late = choice.scores[assigned.component_of[rank]].time.value - mean;
+      besides[rank] += static_cast<std::int64_t>(late * loads / ranks / mean * permille / 1000);
+    }
+    const std::int64_t least = *std::min_element(besides.begin(), besides.end());
+    for (std::int64_t& time : besides) time -= least;
+    return besides;
+  }
 
-  /// Scores all components but the hardest, whose score is known. False, and nothing is scored,
+  /// Scores all components but the hardest where its score is known. False, and nothing is scored,
   /// where the budget does not pay for all of them.
   [[nodiscard]] bool score_components(SlimpackChoice& choice, const SearchLimits& limits) const {
-    std::vector<std::size_t> others;
+    std::vector<std::size_t> unknown;
     std::vector<std::int64_t> costs;
     for (std::size_t component = 0; component < choice.points.size(); ++component) {
-      if (component == choice.assigned->hardest) continue;
-      others.push_back(component);
+      if (choice.known && component == choice.assigned->hardest) continue;
+      unknown.push_back(component);
       costs.push_back(candidates_.devices(*choice.assigned, component));
     }
     const std::int64_t all = std::accumulate(costs.begin(), costs.end(), std::int64_t{0});
     if (limits.counter->left() - all < limits.keep) return false;
-    choice.scores.assign(choice.points.size(), choice.known);
+    choice.scores.assign(choice.points.size(), choice.known.value_or(CandidateScore{}));
     limits.counter->run(costs, limits.keep, [&](std::size_t i) {
-      choice.scores[others[i]] =
-          candidates_.score(*choice.assigned, candidates_.at(choice.points[others[i]]), others[i]);
+      choice.scores[unknown[i]] = candidates_.score(
+          *choice.assigned, candidates_.at(choice.points[unknown[i]]), unknown[i]);
     });
     return true;
   }
@@ -186,6 +239,12 @@ class SlimpackRefiner {
       return candidates.score(*choice.assigned, candidates.at(point), component);
     }
   };
+
+  static constexpr std::int64_t kClimb = 24;
+  static constexpr std::size_t kMostChoices = 8;
+  static constexpr int kMostOfKind = 2;
+  static constexpr std::array<std::int64_t, 4> kShares{1000, 500, 1500, 250};  // thousandths
+  static constexpr std::int64_t kTogether = 2000;  // of the mean: less than this part late is not
 
   const SlimpackCandidates& candidates_;
   SearchSpace space_;

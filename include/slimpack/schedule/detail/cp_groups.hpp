@@ -13,6 +13,12 @@
 
 namespace slimpack::schedule::detail {
 
+/// By rank, what it has to do before any sample.
+[[nodiscard]] inline std::vector<std::int64_t> load_before(const AssignRules& rules) {
+  if (!rules.besides.empty()) return rules.besides;
+  return std::vector<std::int64_t>(static_cast<std::size_t>(rules.ranks));
+}
+
 /// Sizes of context-parallel groups, what a rank of one computes, and where groups lie.
 class CpGroups {
  public:

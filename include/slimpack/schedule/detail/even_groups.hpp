@@ -41,7 +41,8 @@ class EvenGroups {
     std::sort(sizes_.begin(), sizes_.end());
     sizes_.erase(std::unique(sizes_.begin(), sizes_.end()), sizes_.end());
     for (const SampleNeed& need : samples) small_ += need.time;
-    const auto mean = static_cast<std::int64_t>(small_ / rules.ranks) + 1;
+    const Int128 all = std::accumulate(rules.besides.begin(), rules.besides.end(), small_);
+    const auto mean = static_cast<std::int64_t>(all / rules.ranks) + 1;
     std::size_t large = 0;
     for (; large < order.size(); ++large) {
       const std::int64_t time = samples[order[large]].time;
@@ -64,7 +65,7 @@ class EvenGroups {
     for (const std::int64_t permille :
          {1000, 1005, 1010, 1020, 1030, 1040, 1060, 1080, 1120, 1200, 1400, 2000}) {
       const Int128 limit = Int128{lowest_} * permille / 1000;
-      std::vector<std::int64_t> load(static_cast<std::size_t>(rules_.ranks));
+      std::vector<std::int64_t> load = load_before(rules_);
       std::vector<Group> groups;
       for (const std::uint32_t sample : large_) {
         const Group group = choose(sample, load, limit);
