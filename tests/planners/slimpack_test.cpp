@@ -18,6 +18,7 @@
 #include "slimpack/planners/slimpack/packs.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
 #include "slimpack/planners/slimpack/rank_balance.hpp"
+#include "slimpack/planners/slimpack/refine.hpp"
 #include "slimpack/planners/slimpack/space.hpp"
 #include "slimpack/validate/validate.hpp"
 #include "support/draws.hpp"
@@ -240,6 +241,52 @@ TEST_CASE("slimpack: any point of its space makes a valid plan or lacks memory")
        {lacking, by_tokens, short_blocks, sample_blocks, backward_first, between}) {
     CHECK(count > 0);
   }
+}
+
+TEST_CASE(
+    "slimpack: samples move from components that end late, and stay where that gains nothing") {
+  std::int64_t choices = 0, changed = 0, plans = 0;
+  for (std::uint64_t seed = 0; seed < test::draws(2000U); ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    Strata unused;
+    const planners::PlanRequest request = random_request(random, unused);
+    if (request.dp == 1) continue;
+    const planners::SlimpackProblem problem(request, "slimpack", {});
+    const planners::SlimpackScores scores(problem);
+    const planners::SlimpackSpace space =
+        planners::slimpack_space(problem, {}, planners::Effort::normal);
+    const planners::SlimpackCandidates candidates(scores, space);
+    const planners::SettingPoint point = space.canonical(space.starts().front());
+    if (!candidates.exists(point)) continue;
+    const planners::SlimpackRefiner refiner(
+        candidates, planners::search_space(space),
+        space.flags(&planners::SettingTraits<planners::SlimpackSettings>::shared));
+    planners::SimulationCounter counter(request, 0.0);
+    const planners::SearchLimits limits{&counter};
+    const planners::SearchResult found{{{candidates(point), point}}, 1};
+    planners::SlimpackChoice choice = refiner.choices(found, 1, limits).front();
+    if (choice.scores.empty() || choice.expected().excess > 0) continue;
+    ++choices;
+    const planners::SlimpackChoice before = choice;
+    const bool moved = refiner.even_out(choice, limits);
+    CHECK(moved == (choice.expected() < before.expected()));
+    CHECK(moved == (choice.assigned != before.assigned));
+    CHECK(choice.scores.size() == choice.assigned->components.size());
+    CHECK(counter.left() >= 0);
+    if (!moved) continue;
+    ++changed;
+    std::vector<planners::SlimpackSettings> settings;
+    for (const planners::SettingPoint& each : choice.points)
+      settings.push_back(candidates.at(each));
+    const auto [plan, lacks] = candidates.plan(*choice.assigned, settings);
+    if (lacks) continue;
+    ++plans;
+    CHECK(validate(plan).violations.empty());
+  }
+  MESSAGE("choices ", choices, ", changed ", changed, ", valid plans of them ", plans);
+  CHECK(changed > 0);
+  CHECK(plans > 0);
 }
 
 TEST_CASE("slimpack: more effort never ends with a slower plan") {
