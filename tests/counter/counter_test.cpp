@@ -72,7 +72,6 @@ TEST_CASE("counter: no planner simulates more than its budget, nor more than it 
       CHECK(outcome.cpu_seconds >= 0);
       if (is_ours(planner.name)) {
         CHECK(figures <= outcome.simulated_devices);
-        // A candidate that is asked for again is counted, but has its score already.
         CHECK(heard.prices <= outcome.evaluations);
         ours_heard += orders;
         ours_said += outcome.simulated_devices;
@@ -90,9 +89,10 @@ TEST_CASE("counter: no planner simulates more than its budget, nor more than it 
   CHECK(infeasible > static_cast<std::int64_t>(kDraws));
   // Every published system uses budgets up, in both forms.
   CHECK(full.size() == 2 * planners::published_forms().size());
-  // Ranks without a sample, and candidates that another search of the request has scored, are said
-  // to be simulated, and are not heard of.
-  CHECK(ours_heard > ours_said / 100 * 80);
+  // Ranks without a sample are said to be simulated, and are not heard of; candidates that another
+  // search of the request has scored are not said to be.
+  MESSAGE("devices heard of ", ours_heard, ", said ", ours_said);
+  CHECK(ours_heard > ours_said / 100 * 95);
 }
 
 TEST_CASE("counter: a component of ranks costs its share of the step") {
@@ -102,8 +102,8 @@ TEST_CASE("counter: a component of ranks costs its share of the step") {
   request.max_cp = 1;  // every rank is a component
   const planners::PlanOutcome outcome = planners::find_planner("slimpack").plan(request);
   REQUIRE(std::holds_alternative<Plan>(outcome.result));
-  // One whole plan of 16 devices; all other evaluations, three candidates and witnesses of those
-  // that would be the best, simulate the two devices of a rank.
+  // One whole plan of 16 devices; all other evaluations, candidates and witnesses of those that
+  // would be the best, each once, simulate the two devices of a rank.
   CHECK(outcome.simulated_devices == 16 + (outcome.evaluations - 1) * 2);
-  CHECK(outcome.evaluations == 7);
+  CHECK(outcome.evaluations == 5);
 }

@@ -62,6 +62,8 @@ struct SearchSpace {
   std::vector<bool> fixed = {};         ///< settings that stay as a start has them; none if empty
   std::vector<ScoredPoint> known = {};  ///< scores of an earlier search, not counted again
   bool everywhere = true;               ///< spend what is left on points far from the best
+  /// Only climb from points a few settings away from the best of `known`, again and again.
+  bool kicks = false;
   /// The one point that stands for all of a candidate; empty: each point is another candidate.
   /// Starts and known points must be such.
   std::function<SettingPoint(SettingPoint)> canonical = {};

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "slimpack/core/error.hpp"
+#include "slimpack/core/random.hpp"
 #include "slimpack/core/units.hpp"
 #include "slimpack/planners/search/detail/evaluator_ref.hpp"
 #include "slimpack/planners/search/detail/scattered_points.hpp"
@@ -37,17 +38,21 @@ class SettingSearch {
   }
 
   [[nodiscard]] SearchResult run() {
-    if (space_.everywhere) {
-      for (const ScoredPoint& begin : begins()) {
-        if (!more()) break;
-        best_ = begin;
-        climb();
-      }
+    if (space_.kicks) {
+      kick();
     } else {
-      explore();
+      if (space_.everywhere) {
+        for (const ScoredPoint& begin : begins()) {
+          if (!more()) break;
+          best_ = begin;
+          climb();
+        }
+      } else {
+        explore();
+      }
+      leap();
+      if (space_.everywhere) scatter();
     }
-    leap();
-    if (space_.everywhere) scatter();
     SearchResult result{{}, fitted_};
     for (const auto& [point, score] : scores_) result.ranked.push_back({score, point});
     std::sort(result.ranked.begin(), result.ranked.end());
@@ -184,20 +189,25 @@ class SettingSearch {
     for (const ScoredPoint& begin : begins()) {
       if (!more() || mostly_spent()) break;
       best_ = begin;
-      for (bool again = true; again && more() && !mostly_spent();) {
-        const CandidateScore before = best_.first;
-        for (std::size_t setting = 0; setting < space_.sizes.size(); ++setting) {
-          improve(setting, true);
-        }
-        again = worth_another(before, best_.first);
+      while (more() && !mostly_spent() && climb_on()) {
       }
     }
+    if (scores_.empty()) return;
+    best_ = best_of_all();
+    climb();
+  }
+  /// One round over all settings; whether it has gained so much that another one may.
+  bool climb_on() {
+    const CandidateScore before = best_.first;
+    for (std::size_t setting = 0; setting < space_.sizes.size(); ++setting) improve(setting, true);
+    return worth_another(before, best_.first);
+  }
+  /// The best point that has been scored; there is one.
+  [[nodiscard]] ScoredPoint best_of_all() const {
     const auto best =
         std::min_element(scores_.begin(), scores_.end(),
                          [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (best == scores_.end()) return;
-    best_ = {best->second, best->first};
-    climb();
+    return {best->second, best->first};
   }
   /// Whether a round has gained so much that another one may.
   [[nodiscard]] static bool worth_another(const CandidateScore& before,
@@ -221,12 +231,8 @@ class SettingSearch {
 
   /// From the best of all points, two settings at once, as long as that helps.
   void leap() {
-    for (bool moved = true; moved && more();) {
-      const auto best =
-          std::min_element(scores_.begin(), scores_.end(),
-                           [](const auto& a, const auto& b) { return a.second < b.second; });
-      if (best == scores_.end()) return;
-      best_ = {best->second, best->first};
+    for (bool moved = true; moved && more() && !scores_.empty();) {
+      best_ = best_of_all();
       const SettingPoint from = best_.second;
       for (std::size_t one = 0; one < from.size() && best_.second == from; ++one) {
         for (std::size_t two = one + 1; two < from.size() && best_.second == from; ++two) {
@@ -244,6 +250,40 @@ class SettingSearch {
       moved = best_.second != from;
       if (moved) climb();
     }
+  }
+
+  /// From points that differ from the best in up to four settings, drawn, but not in what saves
+  /// memory: climbs from each that fits and is not far longer, and takes a better one for the best
+  /// (Lourenco, Martin, Stuetzle, "Iterated local search", 2003). Ends with the budget, or where
+  /// many in a row bring nothing.
+  void kick() {
+    constexpr std::int64_t kIdle = 200, kMostSettings = 4;
+    if (scores_.empty()) return;
+    Random random(0);
+    ScoredPoint all = best_of_all();
+    for (std::int64_t idle = 0; idle < kIdle && more(); ++idle) {
+      SettingPoint point = all.second;
+      for (std::int64_t i = random.between(2, kMostSettings); i > 0; --i) {
+        const std::size_t setting = random.below(point.size());
+        if (setting == space_.memory || (!space_.fixed.empty() && space_.fixed[setting])) continue;
+        point[setting] = random.below(space_.sizes[setting]);
+      }
+      if (space_.canonical) point = space_.canonical(std::move(point));
+      if (scores_.contains(point)) continue;
+      best_ = {};
+      consider({point});
+      if (best_.second.empty() || !fits(best_) || far_longer(best_.first, all.first)) continue;
+      while (more() && climb_on()) {
+      }
+      if (!(best_ < all)) continue;
+      climb();
+      all = best_;
+      idle = 0;
+    }
+  }
+  [[nodiscard]] static bool far_longer(const CandidateScore& score,
+                                       const CandidateScore& best) noexcept {
+    return score.time.value > best.time.value / 100 * 108;
   }
 
   /// Spends what is left on points that are far apart, and climbs from each that is the best so

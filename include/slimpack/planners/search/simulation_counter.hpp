@@ -18,10 +18,16 @@
 
 namespace slimpack::planners {
 
+/// What has been simulated.
+struct Simulations {
+  std::int64_t simulations = 0;  ///< candidates and whole plans
+  std::int64_t devices = 0;      ///< of each, summed
+};
+
 /// Starts every simulation of a request, counts it as it starts, and refuses those that the budget
 /// does not pay for. A simulation costs the devices that it simulates, whether its candidate fits
 /// into memory or not: a whole step costs all of them, a component of ranks alone its part. The
-/// budget is hard; nothing is given back.
+/// budget is hard; what turns out to have been known is given back.
 ///
 ///     SimulationCounter counter(request);
 ///     const std::vector<std::int64_t> costs(4, counter.step_devices());
@@ -86,6 +92,14 @@ class SimulationCounter {
     // The caller's own part is in its own seconds already.
     helpers_seconds_ += std::max(0.0, all_seconds - (thread_seconds() - before));
     return started;
+  }
+
+  /// Takes back what was counted but not simulated, for its results were known. To be called by the
+  /// thread that began.
+  void give_back(const Simulations& known) noexcept {
+    evaluations_ -= known.simulations;
+    devices_ -= known.devices;
+    done_ -= known.devices;
   }
 
   /// Writes what has been spent so far into an outcome. To be called by the thread that began.

@@ -20,6 +20,7 @@
 #include "slimpack/planners/search/detail/choices.hpp"
 #include "slimpack/planners/search/detail/evaluate.hpp"
 #include "slimpack/planners/search/setting_search.hpp"
+#include "slimpack/planners/search/simulation_counter.hpp"
 #include "slimpack/planners/slimpack/assignment.hpp"
 #include "slimpack/planners/slimpack/orders.hpp"
 #include "slimpack/planners/slimpack/packs.hpp"
@@ -50,16 +51,35 @@ class SlimpackScores {
     const auto same = [&](const Scored& scored) {
       return scored.component == component && scored.settings == settings;
     };
+    const auto find = [&](const std::vector<Scored>& known) {
+      const auto found = std::find_if(known.begin(), known.end(), same);
+      if (found == known.end()) return std::optional<CandidateScore>{};
+      ++repeated_.simulations;
+      repeated_.devices += devices(assigned, component);
+      return std::optional(found->score);
+    };
     {
       const Lock lock(mutex_);
-      const auto& known = scored_[&assigned];
-      const auto found = std::find_if(known.begin(), known.end(), same);
-      if (found != known.end()) return found->score;
+      if (const auto score = find(scored_[&assigned])) return *score;
     }
     const CandidateScore score = new_score(assigned, settings, component);
     const Lock lock(mutex_);
-    scored_[&assigned].push_back({component, settings, score});
+    std::vector<Scored>& known = scored_[&assigned];
+    // Another thread may have scored it meanwhile: then it counts as one thread would have it.
+    if (!find(known)) known.push_back({component, settings, score});
     return score;
+  }
+  /// The devices of a component.
+  [[nodiscard]] std::int64_t devices(const RankAssignment& assigned, std::size_t component) const {
+    const PlanRequest& request = problem_.request();
+    return static_cast<std::int64_t>(assigned.components[component].size()) * request.pp *
+           request.tp;
+  }
+  /// Scores that have been asked for again since the last call, and their devices: nothing was
+  /// simulated for them.
+  [[nodiscard]] Simulations take_repeated() const {
+    const Lock lock(mutex_);
+    return std::exchange(repeated_, {});
   }
 
   /// The whole plan with its prediction, and what it lacks, if anything; `settings` for all
@@ -128,6 +148,7 @@ class SlimpackScores {
   /// Searches, their stages, starts and components ask for some candidates again. Never iterated
   /// over.
   mutable std::map<const RankAssignment*, std::vector<Scored>> scored_;
+  mutable Simulations repeated_;
   mutable Mutex mutex_;
   DeviceOrders orders_;
 };
@@ -170,9 +191,7 @@ class SlimpackCandidates {
   }
   /// The devices of a component.
   [[nodiscard]] std::int64_t devices(const RankAssignment& assigned, std::size_t component) const {
-    const PlanRequest& request = problem_.request();
-    return static_cast<std::int64_t>(assigned.components[component].size()) * request.pp *
-           request.tp;
+    return scores_.devices(assigned, component);
   }
   /// The score of the rank component that is likely to take longest.
   [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How slimpack plans a step. Reading order: settings.hpp (what is decided), problem.hpp,
-// assignment.hpp (phase 1), packs.hpp (phase 2), orders.hpp, candidates.hpp (a candidate's score),
-// estimate.hpp (a first guess), space.hpp (what is tried), refine.hpp, and this.
+// assignment.hpp (phase 1), packs.hpp (phase 2), orders.hpp, candidates.hpp (a score), estimate.hpp
+// (a first guess), space.hpp (what is tried), stages.hpp (what that may take), refine.hpp, this.
 #pragma once
 
 #include <algorithm>
@@ -30,103 +30,11 @@
 #include "slimpack/planners/slimpack/settings.hpp"
 #include "slimpack/planners/slimpack/slimpack.hpp"
 #include "slimpack/planners/slimpack/space.hpp"
+#include "slimpack/planners/slimpack/stages.hpp"
 
 namespace slimpack::planners {
 
 namespace detail {
-
-/// What one stage of a search may spend: a search of some effort begins with that of each lower
-/// one, so that it never ends with a slower plan.
-struct SlimpackStage {
-  Effort effort = Effort::fast;  ///< whose starts and whose number of whole plans it has
-  std::int64_t most = 1;         ///< candidates that fit
-  std::int64_t end = 0;          ///< devices of the budget that it leaves to others
-};
-
-/// The ideas of each search of a request, all of `options` first. A climb over all settings may end
-/// where one without some of them does not pass by. So a thorough effort, and a normal one without
-/// many samples, searches each space without consolidation and one idea too: each is a planner by
-/// itself, and none of them ends ahead. What these leave of the budget is for all other ideas
-/// without consolidation.
-[[nodiscard]] inline std::vector<SlimpackOptions> slimpack_parts(const PlanRequest& request,
-                                                                 const SlimpackOptions& options) {
-  std::vector<SlimpackOptions> parts{options};
-  const bool many = has_many_samples(request);
-  if (request.budget || options != SlimpackOptions{} || request.effort == Effort::fast ||
-      (request.effort == Effort::normal && many)) {
-    return parts;
-  }
-  SlimpackOptions plain = options;
-  plain.consolidation = false;
-  using Idea = bool SlimpackOptions::*;
-  for (const Idea idea :
-       {&SlimpackOptions::asymmetric, &SlimpackOptions::slicing, &SlimpackOptions::merging,
-        &SlimpackOptions::shard_head, &SlimpackOptions::weights}) {
-    // Weights that have to be apart leave no space without them.
-    if (idea == &SlimpackOptions::weights && request.weights == WeightGradients::apart) continue;
-    parts.push_back(plain);
-    parts.back().*idea = false;
-  }
-  parts.push_back(plain);
-  return parts;
-}
-
-/// Whether a budget has half of what one search may spend.
-[[nodiscard]] inline bool pays_for_more(const PlanRequest& request,
-                                        const SimulationCounter& counter) noexcept {
-  const auto samples = static_cast<std::int64_t>(request.batch.samples.size());
-  return 2 * counter.left() >= search_evaluations(request.effort, samples) * counter.step_devices();
-}
-
-/// The stages of one search of a request. Every simulation passes the counter, whose budget is
-/// hard. Besides, a search ends after three candidates that fit for every four steps of the budget,
-/// to save time; a normal one after twice as many where samples are few, and so candidates soon
-/// timed, and half as many where they are not. Where they are many it begins with the best of the
-/// fast one and ends after three tenths as many, with four stages after as many, with two after
-/// four times as many. Of a budget that the request gives, where that is little, it ends after up
-/// to four candidates for each step: those of one component of many cost little of it. What the
-/// counter has beside this search is left to others.
-[[nodiscard]] inline std::vector<SlimpackStage> slimpack_stages(const PlanRequest& request,
-                                                                const SimulationCounter& counter) {
-  if (request.budget) {
-    constexpr std::int64_t kMany = 64;
-    const std::int64_t steps = evaluations(request);
-    return {{request.effort, std::max(steps, std::min(4 * steps, kMany)), 0}};
-  }
-  const auto samples = static_cast<std::int64_t>(request.batch.samples.size());
-  const bool few = request.batch.samples.size() <= kFewSamples;
-  const bool many = has_many_samples(request);
-  // Fewer stages have fewer packs as well, and so are planned sooner.
-  const std::int64_t stages_of_eight = std::max<std::int64_t>(1, 8 / request.pp);
-  const std::int64_t tenths = std::max<std::int64_t>(3, stages_of_eight * stages_of_eight * 5 / 2);
-  std::vector<SlimpackStage> stages;
-  std::int64_t before = 0;
-  for (const Effort effort : {Effort::fast, Effort::normal, Effort::thorough}) {
-    const std::int64_t all = search_evaluations(effort, samples);
-    std::int64_t most = all / 4 * 3;
-    if (effort == Effort::normal) most = few ? 2 * most : many ? most * tenths / 10 : most / 2;
-    stages.push_back({effort, most - before,
-                      std::max<std::int64_t>(0, counter.left() - all * counter.step_devices())});
-    before = most;
-    if (effort == request.effort) break;
-  }
-  return stages;
-}
-
-/// Searches with four times the candidates, for what the others leave of the budget: where ranks
-/// are many, each candidate is one component and costs little of it, and the starts alone may take
-/// most of the candidates of a search. What has been scored is not scored again.
-[[nodiscard]] inline std::vector<SlimpackStage> longer_stages(const PlanRequest& request,
-                                                              const SimulationCounter& counter) {
-  constexpr std::int64_t kTimes = 4;
-  std::vector<SlimpackStage> stages;
-  for (SlimpackStage stage : slimpack_stages(request, counter)) {
-    if (stage.effort == Effort::fast) continue;
-    stage.most *= kTimes;
-    stages.push_back(stage);
-  }
-  return stages;
-}
 
 /// When the plan of an outcome ends, after all others where there is none.
 [[nodiscard]] inline Nanos time_of(const PlanOutcome& outcome) noexcept {
@@ -153,8 +61,27 @@ class SlimpackSearch {
   [[nodiscard]] PlanOutcome run() {
     std::optional<PlanOutcome> first = likely();
     if (first && time_of(*first) <= settings_.enough().time) return *std::move(first);
-    PlanOutcome found = best_of(choices());
+    found_ = climb();
+    PlanOutcome found = best_of(choices(found_));
     return first && time_of(*first) < time_of(found) ? *std::move(first) : std::move(found);
+  }
+
+  /// Goes on from what a search of the same space has found, by kicks, where ranks share packs: a
+  /// climb then ends far from the best more often. No plan where that brings nothing.
+  [[nodiscard]] PlanOutcome kick(SearchResult found) {
+    if (found.ranked.empty()) return {};
+    const ScoredPoint before = found.ranked.front();
+    const auto assigned = refiner_.same(before.second).assigned;
+    const bool shares = assigned->components[assigned->hardest].size() > 1;
+    if (before.first.excess > 0 || !shares) return {};
+    SearchSpace kicks = space_;
+    kicks.starts = {before.second};
+    kicks.known = std::move(found.ranked);
+    kicks.kicks = true;
+    found = search_settings(kicks, limits(most_ / 4 * 3), candidates_);
+    used_ = found.fitting;
+    if (!(found.ranked.front() < before)) return {};
+    return best_of(choices(found));
   }
 
   /// Begins at this point, then at those that the space has.
@@ -164,6 +91,8 @@ class SlimpackSearch {
   }
   /// The best point that `run` has found; nothing where none fits into memory.
   [[nodiscard]] const std::optional<SettingPoint>& best() const noexcept { return best_; }
+  /// All that `run` has found, the best first.
+  [[nodiscard]] const SearchResult& found() const noexcept { return found_; }
 
  private:
   [[nodiscard]] static SearchSpace climb_space(const SlimpackSpace& settings) {
@@ -226,8 +155,7 @@ class SlimpackSearch {
   }
 
   /// What is worth planning whole, the best first; at least one.
-  [[nodiscard]] std::vector<SlimpackChoice> choices() {
-    const SearchResult found = climb();
+  [[nodiscard]] std::vector<SlimpackChoice> choices(const SearchResult& found) {
     if (found.ranked.empty()) {
       return {refiner_.same(
           *std::find_if(space_.starts.begin(), space_.starts.end(),
@@ -367,6 +295,7 @@ class SlimpackSearch {
   SimulationCounter& counter_;
   const SlimpackStage& stage_;
   std::optional<SettingPoint> best_;
+  SearchResult found_;
   std::int64_t most_, used_ = 0;  // candidates that fit
   int spare_;
 };
@@ -381,26 +310,32 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
   const SlimpackScores scores(problem);
   SimulationCounter counter(request, cpu_start);
   std::optional<PlanOutcome> best;
-  const auto search = [&](const SlimpackOptions& part,
-                          const std::vector<detail::SlimpackStage>& stages, bool shares = false) {
-    SlimpackSpace values = slimpack_space(problem, part, request.effort);
+  std::vector<SearchResult> found;  // by the stages of the last search
+  const auto keep = [&](PlanOutcome outcome, const SlimpackScores& by) {
+    counter.give_back(by.take_repeated());
+    if (best && outcome.settings.empty()) return;  // its budget did not pay for a plan
+    if (!best || detail::time_of(outcome) < detail::time_of(*best) ||
+        (detail::time_of(*best) == Nanos::max() && detail::time_of(outcome) == Nanos::max())) {
+      best = std::move(outcome);
+    }
+  };
+  const auto search = [&](const SlimpackScores& by, const SlimpackOptions& part,
+                          const std::vector<detail::SlimpackStage>& stages, bool shares) {
+    SlimpackSpace values = slimpack_space(by.problem(), part, request.effort);
     if (shares) values.require_that(&SlimpackSettings::shares);
-    const SlimpackCandidates candidates(scores, values);
+    const SlimpackCandidates candidates(by, values);
     std::optional<SettingPoint> begin;
+    found.clear();
     for (const detail::SlimpackStage& stage : stages) {
       std::optional<SlimpackSpace> lower;
-      if (stage.effort != request.effort) lower = slimpack_space(problem, part, stage.effort);
-      detail::SlimpackSearch one(problem, lower ? *lower : values, candidates, stage, counter);
+      if (stage.effort != request.effort) lower = slimpack_space(by.problem(), part, stage.effort);
+      detail::SlimpackSearch one(by.problem(), lower ? *lower : values, candidates, stage, counter);
       if (begin && stage.effort == Effort::normal && has_many_samples(request)) {
         one.begin_at(*begin);
       }
-      PlanOutcome outcome = one.run();
+      keep(one.run(), by);
       begin = one.best();
-      if (best && outcome.settings.empty()) continue;  // its budget did not pay for a plan
-      if (!best || detail::time_of(outcome) < detail::time_of(*best) ||
-          (detail::time_of(*best) == Nanos::max() && detail::time_of(outcome) == Nanos::max())) {
-        best = std::move(outcome);
-      }
+      found.push_back(one.found());
     }
   };
   const std::vector<SlimpackOptions> parts = detail::slimpack_parts(request, options);
@@ -417,13 +352,15 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
         (sizes(part) == sizes(parts.front()) || !detail::pays_for_more(request, counter))) {
       continue;
     }
-    search(part, detail::slimpack_stages(request, counter));
+    search(scores, part, detail::slimpack_stages(request, counter), false);
   }
   if (parts.size() > 1) {
+    std::vector<SearchResult> all;  // of a longer search with all ideas
     for (const SlimpackOptions* part : {&parts.front(), &parts.back()}) {
       if (part == &parts.back() && sizes(*part) == sizes(parts.front())) continue;
       if (!detail::pays_for_more(request, counter)) break;
-      search(*part, detail::longer_stages(request, counter));
+      search(scores, *part, detail::longer_stages(request, counter), false);
+      if (part == &parts.front()) all = std::move(found);
     }
     // Settings with which ranks share are tried too seldom beside those that take so much less of a
     // budget: where one rank has more than its part, what is left is for them alone.
@@ -432,7 +369,22 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
         detail::pays_for_more(request, counter)) {
       std::vector<detail::SlimpackStage> stages = detail::longer_stages(request, counter);
       for (detail::SlimpackStage& stage : stages) stage.end = 0;
-      search(parts.front(), stages, true);
+      search(scores, parts.front(), stages, true);
+    }
+    const std::optional<Tokens> block = detail::even_cp_block(request);
+    if (block && detail::pays_for_more(request, counter)) {
+      PlanRequest even = request;
+      even.memory.cp_block_tokens = block;
+      const SlimpackProblem even_problem(even, name, options);
+      search(SlimpackScores(even_problem), parts.front(), detail::slimpack_stages(request, counter),
+             false);
+    }
+    const SlimpackSpace values = slimpack_space(problem, parts.front(), request.effort);
+    const SlimpackCandidates candidates(scores, values);
+    const std::vector<detail::SlimpackStage> kicks = detail::kick_stages(request, counter);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      detail::SlimpackSearch one(problem, values, candidates, kicks[i], counter);
+      keep(one.kick(std::move(all[i])), scores);
     }
   }
   if (auto* plan = std::get_if<Plan>(&best->result)) {
