@@ -338,6 +338,48 @@ TEST_CASE("search_settings: known scores cost nothing, and fixed settings stay")
   CHECK(found.fitting == 2);
 }
 
+TEST_CASE("search_settings: kicks find what takes three settings at once, within the budget") {
+  // Shorter by a tenth with three settings; with one or two of them, or any other, longer.
+  const auto score = [](const planners::SettingPoint& point) {
+    const std::array<std::int64_t, 4> times{1000, 1004, 1002, 890};
+    const int right = (point[1] == 2) + (point[4] == 1) + (point[6] == 2);
+    const auto moved =
+        std::count_if(point.begin(), point.end(), [](std::size_t value) { return value != 0; });
+    return planners::CandidateScore{
+        0, {times[static_cast<std::size_t>(right)] + 10 * (moved - right)}};
+  };
+  for (const std::int32_t threads : {1, 4}) {
+    Landscape landscape{score};
+    planners::SearchSpace space;
+    space.sizes.assign(8, 3);
+    space.starts = {planners::SettingPoint(8)};
+    space.everywhere = false;
+    planners::SimulationCounter counter(2000, 1, threads);
+    const planners::SearchResult climbed = planners::search_settings(space, {&counter}, landscape);
+    CHECK(climbed.ranked.front().second == planners::SettingPoint(8));
+    space.known = climbed.ranked;
+    space.kicks = true;
+    planners::SimulationCounter little(1, 1, threads), more(1500, 1, threads);
+    const planners::SearchResult few = planners::search_settings(space, {&little}, landscape);
+    CHECK(few.ranked.size() <= climbed.ranked.size() + 1);
+    Landscape kicked{score};
+    const planners::SearchResult found = planners::search_settings(space, {&more}, kicked);
+    CHECK(found.ranked.front().second == planners::SettingPoint{0, 2, 0, 0, 1, 0, 2, 0});
+    CHECK(found.ranked.front().first.time == Nanos{890});
+    CHECK(more.evaluations() <= 1500);
+    CHECK(static_cast<std::int64_t>(kicked.asked.size()) == more.evaluations());
+    for (const auto& [known, point] : climbed.ranked) CHECK(kicked.asked.count(point) == 0);
+    CHECK(std::set<planners::SettingPoint>(kicked.asked.begin(), kicked.asked.end()).size() ==
+          kicked.asked.size());
+    // What is fixed stays, and so nothing better is found.
+    space.fixed.assign(8, false);
+    space.fixed[4] = true;
+    planners::SimulationCounter again(1500, 1, threads);
+    CHECK(planners::search_settings(space, {&again}, landscape).ranked.front().second ==
+          planners::SettingPoint(8));
+  }
+}
+
 TEST_CASE("search: scattered points are all points, each once, neighbours far apart") {
   for (const std::vector<std::size_t>& sizes :
        {std::vector<std::size_t>{1}, {2}, {3, 4}, {7, 2, 5, 3}, {1, 1, 9}}) {
