@@ -14,8 +14,9 @@ struct SlimpackOptions {
   bool mixed_modes = true;  ///< long samples may recompute more than others
   bool weights = true;      ///< gradients of weights may be computed apart from B
   /// Packs may be few and large, as other systems have them: equal in tokens, in short blocks of
-  /// chunks, of samples that all are on several ranks. Searches begin at chunks of equal layers.
+  /// chunks, of samples that all are on several ranks.
   bool consolidation = true;
+  bool equal_chunks = true;  ///< searches may begin at more chunks if these have equal layers
   friend bool operator==(const SlimpackOptions&, const SlimpackOptions&) = default;
 };
 

@@ -311,32 +311,39 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
   SimulationCounter counter(request, cpu_start);
   std::optional<PlanOutcome> best;
   std::vector<SearchResult> found;  // by the stages of the last search
-  const auto keep = [&](PlanOutcome outcome, const SlimpackScores& by) {
-    counter.give_back(by.take_repeated());
+  const auto keep = [&](PlanOutcome outcome) {
     if (best && outcome.settings.empty()) return;  // its budget did not pay for a plan
     if (!best || detail::time_of(outcome) < detail::time_of(*best) ||
         (detail::time_of(*best) == Nanos::max() && detail::time_of(outcome) == Nanos::max())) {
       best = std::move(outcome);
     }
   };
+  // What is known already is given back at the end: what one stage may spend depends on no other.
   const auto search = [&](const SlimpackScores& by, const SlimpackOptions& part,
                           const std::vector<detail::SlimpackStage>& stages, bool shares) {
-    SlimpackSpace values = slimpack_space(by.problem(), part, request.effort);
-    if (shares) values.require_that(&SlimpackSettings::shares);
-    const SlimpackCandidates candidates(by, values);
+    const std::vector<SlimpackOptions> begins = detail::slimpack_begins(request, part);
     std::optional<SettingPoint> begin;
     found.clear();
     for (const detail::SlimpackStage& stage : stages) {
-      std::optional<SlimpackSpace> lower;
-      if (stage.effort != request.effort) lower = slimpack_space(by.problem(), part, stage.effort);
-      detail::SlimpackSearch one(by.problem(), lower ? *lower : values, candidates, stage, counter);
-      if (begin && stage.effort == Effort::normal && has_many_samples(request)) {
-        one.begin_at(*begin);
+      std::vector<SettingPoint> starts;  // of the first of them
+      for (const SlimpackOptions& options_of : begins) {
+        const bool again = &options_of != &begins.front();
+        if (again && stage.effort == Effort::fast) continue;
+        SlimpackSpace values = slimpack_space(by.problem(), options_of, stage.effort);
+        if (again && values.starts() == starts) continue;
+        if (begins.size() > 1) starts = values.starts();
+        if (shares) values.require_that(&SlimpackSettings::shares);
+        const SlimpackCandidates candidates(by, values);
+        detail::SlimpackSearch one(by.problem(), values, candidates, stage, counter);
+        if (begin && stage.effort == Effort::normal && has_many_samples(request)) {
+          one.begin_at(*begin);
+        }
+        keep(one.run());
+        begin = one.best();
+        found.push_back(one.found());
       }
-      keep(one.run(), by);
-      begin = one.best();
-      found.push_back(one.found());
     }
+    counter.give_back(by.take_repeated());
   };
   const std::vector<SlimpackOptions> parts = detail::slimpack_parts(request, options);
   const auto sizes = [&](const SlimpackOptions& part) {
@@ -384,8 +391,9 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
     const std::vector<detail::SlimpackStage> kicks = detail::kick_stages(request, counter);
     for (std::size_t i = 0; i < all.size(); ++i) {
       detail::SlimpackSearch one(problem, values, candidates, kicks[i], counter);
-      keep(one.kick(std::move(all[i])), scores);
+      keep(one.kick(std::move(all[i])));
     }
+    counter.give_back(scores.take_repeated());
   }
   if (auto* plan = std::get_if<Plan>(&best->result)) {
     plan->prediction.lower_bound = iteration_bound(*plan).value;

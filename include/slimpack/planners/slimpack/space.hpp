@@ -187,7 +187,7 @@ class SlimpackSpaceMaker {
     };
     constexpr std::int32_t kMore = kUsualChunks + 1;
     const std::size_t more = layout_.usual_chunks + 1;
-    if (options_.consolidation && more < chunks.values.size() && chunks.values[more] == kMore &&
+    if (options_.equal_chunks && more < chunks.values.size() && chunks.values[more] == kMore &&
         alike(kMore) && !alike(chunks.values[layout_.usual_chunks]) &&
         (std::int64_t{request_.pp} * kMore < request_.model.layers || has_many_samples(request_))) {
       layout_.usual_chunks = more;

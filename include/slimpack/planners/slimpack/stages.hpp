@@ -53,6 +53,18 @@ struct SlimpackStage {
   return parts;
 }
 
+/// The spaces of each stage of a search of a request, which differ in where they begin and share
+/// what the stage may spend: without consolidation the usual number of chunks, and then, above fast
+/// effort, chunks of equal layers. A budget of the request's own, or many samples, leave the first.
+[[nodiscard]] inline std::vector<SlimpackOptions> slimpack_begins(const PlanRequest& request,
+                                                                  const SlimpackOptions& part) {
+  if (part.consolidation) return {part};
+  SlimpackOptions usual = part;
+  usual.equal_chunks = false;
+  if (request.budget || has_many_samples(request)) return {usual};
+  return {usual, part};
+}
+
 /// Whether a budget has half of what one search may spend.
 [[nodiscard]] inline bool pays_for_more(const PlanRequest& request,
                                         const SimulationCounter& counter) noexcept {
