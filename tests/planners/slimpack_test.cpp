@@ -391,7 +391,7 @@ TEST_CASE("slimpack: the widest and the narrowest group are searched") {
 
 TEST_CASE("slimpack: one sample on all ranks is shared as evenly as by megatron-cp") {
   std::int64_t other_blocks = 0;
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
     CAPTURE(seed);
     Random random(seed);
     planners::PlanRequest request = test::request_of({random.between(100'000, 256'000)});
@@ -409,10 +409,11 @@ TEST_CASE("slimpack: one sample on all ranks is shared as evenly as by megatron-
     other_blocks += plan.memory.cp_block_tokens == Tokens{128} ? 0 : 1;
     // Blocks that the request asks for are kept.
     request.memory.cp_block_tokens = Tokens{256};
+    request.effort = planners::Effort::fast;
     CHECK(plan_of(plan_by("slimpack", request)).memory.cp_block_tokens == Tokens{256});
   }
   CHECK(other_blocks > 0);
-  CHECK(other_blocks < 12);
+  CHECK(other_blocks < 6);
 }
 
 TEST_CASE("slimpack: more samples than packs share packs") {
