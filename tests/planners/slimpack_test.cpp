@@ -389,33 +389,6 @@ TEST_CASE("slimpack: the widest and the narrowest group are searched") {
   CHECK(even > 0);
 }
 
-TEST_CASE("slimpack: one sample on all ranks is shared as evenly as by megatron-cp") {
-  std::int64_t other_blocks = 0;
-  for (std::uint64_t seed = 0; seed < 6; ++seed) {
-    CAPTURE(seed);
-    Random random(seed);
-    planners::PlanRequest request = test::request_of({random.between(100'000, 256'000)});
-    request.model = model_preset("llama3-8b").value();
-    request.cluster = cluster_preset("h200").value();
-    request.context = Tokens{256'000};
-    request.dp = 16;
-    request.tp = 2;
-    request.effort = planners::Effort::normal;
-    const planners::PlanOutcome outcome = plan_by("slimpack", request);
-    const Plan& plan = plan_of(outcome);
-    const planners::PlanOutcome other = plan_by("megatron-cp", request);
-    CHECK(1000 * plan.prediction.iteration.value <=
-          1001 * plan_of(other).prediction.iteration.value);
-    other_blocks += plan.memory.cp_block_tokens == Tokens{128} ? 0 : 1;
-    // Blocks that the request asks for are kept.
-    request.memory.cp_block_tokens = Tokens{256};
-    request.effort = planners::Effort::fast;
-    CHECK(plan_of(plan_by("slimpack", request)).memory.cp_block_tokens == Tokens{256});
-  }
-  CHECK(other_blocks > 0);
-  CHECK(other_blocks < 6);
-}
-
 TEST_CASE("slimpack: more samples than packs share packs") {
   planners::PlanRequest request = test::request_of(std::vector<std::int64_t>(40, 4096));
   request.model = model_preset("llama-7b").value();

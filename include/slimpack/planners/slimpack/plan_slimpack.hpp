@@ -319,8 +319,8 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
     }
   };
   // What is known already is given back at the end: what one stage may spend depends on no other.
-  const auto search = [&](const SlimpackScores& by, const SlimpackOptions& part,
-                          const std::vector<detail::SlimpackStage>& stages, bool shares) {
+  const auto search = [&](const SlimpackOptions& part,
+                          const std::vector<detail::SlimpackStage>& stages, bool shares = false) {
     const std::vector<SlimpackOptions> begins = detail::slimpack_begins(request, part);
     std::optional<SettingPoint> begin;
     found.clear();
@@ -329,12 +329,12 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
       for (const SlimpackOptions& options_of : begins) {
         const bool again = &options_of != &begins.front();
         if (again && stage.effort == Effort::fast) continue;
-        SlimpackSpace values = slimpack_space(by.problem(), options_of, stage.effort);
+        SlimpackSpace values = slimpack_space(problem, options_of, stage.effort);
         if (again && values.starts() == starts) continue;
         if (begins.size() > 1) starts = values.starts();
         if (shares) values.require_that(&SlimpackSettings::shares);
-        const SlimpackCandidates candidates(by, values);
-        detail::SlimpackSearch one(by.problem(), values, candidates, stage, counter);
+        const SlimpackCandidates candidates(scores, values);
+        detail::SlimpackSearch one(problem, values, candidates, stage, counter);
         if (begin && stage.effort == Effort::normal && has_many_samples(request)) {
           one.begin_at(*begin);
         }
@@ -343,7 +343,7 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
         found.push_back(one.found());
       }
     }
-    counter.give_back(by.take_repeated());
+    counter.give_back(scores.take_repeated());
   };
   const std::vector<SlimpackOptions> parts = detail::slimpack_parts(request, options);
   const auto sizes = [&](const SlimpackOptions& part) {
@@ -359,14 +359,14 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
         (sizes(part) == sizes(parts.front()) || !detail::pays_for_more(request, counter))) {
       continue;
     }
-    search(scores, part, detail::slimpack_stages(request, counter), false);
+    search(part, detail::slimpack_stages(request, counter));
   }
   if (parts.size() > 1) {
     std::vector<SearchResult> all;  // of a longer search with all ideas
     for (const SlimpackOptions* part : {&parts.front(), &parts.back()}) {
       if (part == &parts.back() && sizes(*part) == sizes(parts.front())) continue;
       if (!detail::pays_for_more(request, counter)) break;
-      search(scores, *part, detail::longer_stages(request, counter), false);
+      search(*part, detail::longer_stages(request, counter));
       if (part == &parts.front()) all = std::move(found);
     }
     // Settings with which ranks share are tried too seldom beside those that take so much less of a
@@ -376,15 +376,7 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
         detail::pays_for_more(request, counter)) {
       std::vector<detail::SlimpackStage> stages = detail::longer_stages(request, counter);
       for (detail::SlimpackStage& stage : stages) stage.end = 0;
-      search(scores, parts.front(), stages, true);
-    }
-    const std::optional<Tokens> block = detail::even_cp_block(request);
-    if (block && detail::pays_for_more(request, counter)) {
-      PlanRequest even = request;
-      even.memory.cp_block_tokens = block;
-      const SlimpackProblem even_problem(even, name, options);
-      search(SlimpackScores(even_problem), parts.front(), detail::slimpack_stages(request, counter),
-             false);
+      search(parts.front(), stages, true);
     }
     const SlimpackSpace values = slimpack_space(problem, parts.front(), request.effort);
     const SlimpackCandidates candidates(scores, values);

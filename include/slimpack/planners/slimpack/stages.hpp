@@ -5,12 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
-#include "slimpack/core/units.hpp"
 #include "slimpack/planners/planner.hpp"
-#include "slimpack/planners/search/detail/lengths.hpp"
 #include "slimpack/planners/search/simulation_counter.hpp"
 #include "slimpack/planners/slimpack/options.hpp"
 #include "slimpack/planners/slimpack/problem.hpp"
@@ -132,26 +129,6 @@ struct SlimpackStage {
     if (stage.effort == Effort::thorough) stage.most *= 4;
   }
   return stages;
-}
-
-/// Other CP blocks than usual, of which each rank owns two of the longest sample, so that all ranks
-/// own as many of its tokens: those of a group with which it is no more than a rank's part of the
-/// step. Nothing where that is one rank, where there are several stages, for slices of shared
-/// samples end with blocks of all ranks, or more samples than ranks, for short ones lie in the
-/// first block; nor where the request says how long blocks are.
-[[nodiscard]] inline std::optional<Tokens> even_cp_block(const PlanRequest& request) {
-  const std::vector<Tokens>& samples = request.batch.samples;
-  if (request.memory.cp_block_tokens || request.pp > 1 ||
-      samples.size() > static_cast<std::size_t>(request.dp)) {
-    return std::nullopt;
-  }
-  const std::int64_t longest = std::max_element(samples.begin(), samples.end())->value;
-  const std::int64_t total = total_tokens(samples).value;
-  std::int64_t ranks = 1;
-  while (ranks * total < longest * request.dp) ranks *= 2;
-  ranks = std::min<std::int64_t>({ranks, request.dp, request.max_cp.value_or(request.dp)});
-  if (ranks == 1) return std::nullopt;
-  return Tokens{(longest + 2 * ranks - 1) / (2 * ranks)};
 }
 
 }  // namespace slimpack::planners::detail
