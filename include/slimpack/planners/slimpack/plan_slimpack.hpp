@@ -367,7 +367,7 @@ SLIMPACK_PLANNERS_API PlanOutcome plan_slimpack(const PlanRequest& request, std:
       if (part == &parts.back() && sizes(*part) == sizes(parts.front())) continue;
       if (!detail::pays_for_more(request, counter)) break;
       search(*part, detail::longer_stages(request, counter));
-      if (part == &parts.front()) all = std::move(found);
+      if (part == &parts.front()) all = std::exchange(found, {});
     }
     // Settings with which ranks share are tried too seldom beside those that take so much less of a
     // budget: where one rank has more than its part, what is left is for them alone.
