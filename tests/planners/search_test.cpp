@@ -141,11 +141,13 @@ TEST_CASE("search_settings: a feasible candidate beats a faster one that does no
 
 TEST_CASE("search_settings: points that do not exist are passed over") {
   const std::array<std::size_t, 2> sizes{3, 3};
-  Landscape landscape{[](const planners::SettingPoint& point) {
-                        return planners::CandidateScore{
-                            0, {-static_cast<std::int64_t>(point[0] + point[1])}};
-                      },
-                      [](const planners::SettingPoint& point) { return point[0] + point[1] != 4; }};
+  const auto sum = [](const planners::SettingPoint& point) {
+    return static_cast<std::int64_t>(point[0] + point[1]);
+  };
+  Landscape landscape{[&](const planners::SettingPoint& point) {
+    return planners::CandidateScore{0, {-sum(point)}};
+  }};
+  landscape.there = [&](const planners::SettingPoint& point) { return sum(point) != 4; };
   const Found found = search(sizes, 100, 1, landscape);
   CHECK(found.best == planners::SettingPoint{1, 2});
   CHECK(found.evaluations == 8);

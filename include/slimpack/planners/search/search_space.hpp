@@ -42,11 +42,11 @@ concept CandidateEvaluator = requires(const Evaluate& evaluate, const SettingPoi
 /// Scores points by a part of them, and those that would be the best so far by some other parts
 /// too, the witnesses: the worst score counts. `witness_devices` is what each of them costs.
 template <class Evaluate>
-concept WitnessedEvaluator =
-    CandidateEvaluator<Evaluate> && requires(const Evaluate& evaluate, const SettingPoint& point) {
-      { evaluate.witness_devices(point) } -> std::same_as<std::vector<std::int64_t>>;
-      { evaluate.witness(point, std::size_t{}) } -> std::same_as<CandidateScore>;
-    };
+concept WitnessedEvaluator = requires(const Evaluate& evaluate, const SettingPoint& point) {
+  requires CandidateEvaluator<Evaluate>;
+  { evaluate.witness_devices(point) } -> std::same_as<std::vector<std::int64_t>>;
+  { evaluate.witness(point, std::size_t{}) } -> std::same_as<CandidateScore>;
+};
 
 /// The settings of a search and the points to begin at.
 struct SearchSpace {
