@@ -419,10 +419,11 @@ class SettingSearch {
 /// (to all other values where it is not ordered, on in the same way while that helps where it is),
 /// until no setting helps. Then it goes on from the best of all, two settings at once. Last, with
 /// `space.everywhere`, it scores points that are far apart and climbs from any that is better; so a
-/// space that the budget pays for is tried whole. Points that do not exist are passed over. Equal
-/// scores go to the lexicographically lowest point; threads never change the answer. `ranked` is
-/// empty only where the budget pays for no start. Throws InvalidInput if the space is empty, a
-/// setting has no value or no start exists, and whatever `evaluate` throws.
+/// space that the budget pays for is tried whole. With `space.kicks` it does nothing of this, but
+/// climbs again and again from points near the best that is known. Points that do not exist are
+/// passed over. Equal scores go to the lexicographically lowest point; threads never change the
+/// answer. `ranked` is empty only where the budget pays for no start. Throws InvalidInput if the
+/// space is empty, a setting has no value or no start exists, and whatever `evaluate` throws.
 template <CandidateEvaluator Evaluate>
 [[nodiscard]] SearchResult search_settings(const SearchSpace& space, const SearchLimits& limits,
                                            const Evaluate& evaluate) {
