@@ -22,6 +22,7 @@ VERSIONS = (2,)
 CHOSEN = ("settings", "variations")  # groups of settings that somebody chose, all compared with everybody
 HOST = "two shared cores of a 2.6 GHz x86-64 server"
 PUBLISHED = "2.8x over Megatron-LM at 256K ([arXiv 2509.26246](https://arxiv.org/abs/2509.26246))"
+OF_HOST = {"commit", "cpu_seconds", "plan_seconds", "tune_seconds"}  # all else of a result is the same wherever it is computed
 KINDS = {"measured": "token counts of real documents", "mixed": "token counts of real documents, in shares that we chose",
          "drawn": "draws from a distribution"}
 AGAINST = {  # what stands against a system in its planner, in few words; docs/planners.md has the whole sentence
@@ -120,6 +121,7 @@ class Page:
         yield "bench/evaluation.py bench/results/evaluation.jsonl --pictures docs > docs/evaluation.md # this page and its pictures, byte for byte"
         yield f"build/release/bin/slimpack evaluate bench/evaluation/{store.matrix}.json --store new.jsonl # all results anew; goes on where it was stopped"
         yield f"build/release/bin/slimpack evaluate bench/evaluation/{store.matrix}.json --store new.jsonl --sample 10 # of a tenth of the settings of each group"
+        yield "bench/evaluation.py bench/results/evaluation.jsonl --again new.jsonl # which of them differ in more than seconds of planning"
         yield "```"
         yield ""
         seconds = math.fsum(store.result(*pair)["cpu_seconds"] for pair in results)
@@ -568,12 +570,39 @@ class Page:
         yield from lines
 
 
+def without_seconds(value):
+    """A result without what its commit and its host say."""
+    if isinstance(value, dict):
+        return {name: without_seconds(of) for name, of in value.items() if name not in OF_HOST}
+    return [without_seconds(of) for of in value] if isinstance(value, list) else value
+
+
+def computed_again(store, again):
+    """Compares what two stores have in common; 1 if something differs or nothing is in common."""
+    both = [key for key in store.results if key in again.results]
+    differ = [key for key in both if without_seconds(store.results[key]) != without_seconds(again.results[key])]
+    for key in differ:
+        old, new = store.results[key], again.results[key]
+        times = [f"{of['iteration_s']:.9g} s" if of["feasible"] else "no plan" for of in (old, new)]
+        print(f"{new['planner']} on {cell_text(new['cell'])}: {times[0]} by {old['commit']}, {times[1]} by {new['commit']}")
+    commits = ", ".join(sorted({again.results[key]["commit"] for key in both}))
+    planners = len({again.results[key]["planner"] for key in both})
+    print(f"{len(both)} results of {planners} planners in both stores, {len(differ)} differ in more than seconds of planning"
+          + (f"; computed again by {commits}" if both else ""))
+    return 1 if differ or not both else 0
+
+
 def main(arguments):
-    parser = argparse.ArgumentParser(description="Writes the page of the evaluation from a store of results.")
+    parser = argparse.ArgumentParser(description="Writes the page of the evaluation from a store of results, or compares two stores.")
     parser.add_argument("store", help="what slimpack evaluate --store has written")
-    parser.add_argument("--pictures", type=pathlib.Path, metavar="FOLDER", help="write the page's pictures there")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--pictures", type=pathlib.Path, metavar="FOLDER", help="write the page's pictures there")
+    either.add_argument("--again", metavar="STORE", help="instead: which results of another store, by another commit or host, differ in "
+                        "more than seconds of planning; status 1 if one does")
     options = parser.parse_args(arguments)
     try:
+        if options.again is not None:
+            return computed_again(Store(options.store, VERSIONS), Store(options.again, VERSIONS))
         page = Page(Store(options.store, VERSIONS))
         text = "\n".join(page.lines())
         for name, picture in page.pictures().items() if options.pictures else ():

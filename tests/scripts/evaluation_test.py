@@ -170,6 +170,25 @@ class Evaluation(unittest.TestCase):
         self.assertEqual(status, 2)
         self.assertRegex(complaint, r"absent\.jsonl: No such file")
 
+    def test_results_computed_again_are_the_same_but_for_seconds(self):
+        def compared(*stores):
+            with tempfile.TemporaryDirectory() as folder:
+                old, new = (written(folder, name, store) for name, store in zip(("old.jsonl", "new.jsonl"), stores))
+                return said(evaluation.main, [old, "--again", new])
+
+        made = lines()
+        again = [*made[:2], *({**line, "commit": "def", "cpu_seconds": 1.0, "plan_seconds": 9.0} for line in made[2:9])]
+        status, text, complaint = compared(made, again)
+        self.assertEqual((status, complaint), (0, ""))
+        self.assertEqual(text, "7 results of 5 planners in both stores, 0 differ in more than seconds of planning; computed again by def\n")
+        again[4] = {**again[4], "iteration_s": 2.5}
+        status, text, _ = compared(made, again)
+        self.assertEqual(status, 1)
+        self.assertIn("megatron on code (measured) 32K, llama-7b, 64 h100, 512 samples: 2 s by abc, 2.5 s by def\n7 results", text)
+        again[4] = {**made[4], "degrees": {"dp": 4, "pp": 16, "tp": 1}}
+        self.assertEqual(compared(made, again)[0], 1)
+        self.assertEqual(compared(made, again[:2])[0], 1)
+
     def test_the_committed_page_is_made_from_the_committed_store(self):
         text = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
         command = re.search(r"(?m)^(bench/evaluation\.py .*) > docs/evaluation\.md", text).group(1)
