@@ -108,9 +108,9 @@ TEST_CASE("MemoryModel: equal to counting token by token") {
     options.weights = seed % 3 > 0;
     const Plan plan = test::random_plan(seed, options);
     const MemoryModel memory(plan);
-    const SliceIndex backward(plan, Pass::backward);
+    PassPacks backward(plan, Pass::backward);
     for (const MicroPack& pack : plan.micropacks) {
-      if (pack.pass == Pass::forward) ++(backward.twin(plan, pack) ? twins : no_twins);
+      if (pack.pass == Pass::forward) ++(backward.twin(pack) ? twins : no_twins);
     }
     const LayerBytes layer = layer_bytes(plan.model, plan.memory.gradient_bytes);
     CHECK(memory.layer() == layer);

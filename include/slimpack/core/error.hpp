@@ -32,19 +32,34 @@ struct Infeasible {
   std::int64_t available = 0;  ///< how much of it there is
 };
 
+namespace detail {
+// Out of line, so that what is required costs a comparison where it holds.
+[[noreturn, gnu::cold, gnu::noinline]] inline void reject(std::string_view rule) {
+  throw InvalidInput(std::string(rule));
+}
+[[noreturn, gnu::cold, gnu::noinline]] inline void reject(std::string_view rule,
+                                                          std::int64_t value) {
+  throw InvalidInput(std::string(rule) + ", got " + std::to_string(value));
+}
+[[noreturn, gnu::cold, gnu::noinline]] inline void reject(std::string_view rule,
+                                                          std::string_view value) {
+  throw InvalidInput(std::string(rule) + ", got '" + std::string(value) + "'");
+}
+}  // namespace detail
+
 /// Throws InvalidInput with `rule` unless `condition` holds.
 inline void require(bool condition, std::string_view rule) {
-  if (!condition) throw InvalidInput(std::string(rule));
+  if (!condition) detail::reject(rule);
 }
 
 /// Throws InvalidInput with `rule` and the offending value unless `condition` holds.
 inline void require(bool condition, std::string_view rule, std::int64_t value) {
-  if (!condition) throw InvalidInput(std::string(rule) + ", got " + std::to_string(value));
+  if (!condition) detail::reject(rule, value);
 }
 
 /// Throws InvalidInput with `rule` and the offending text unless `condition` holds.
 inline void require(bool condition, std::string_view rule, std::string_view value) {
-  if (!condition) throw InvalidInput(std::string(rule) + ", got '" + std::string(value) + "'");
+  if (!condition) detail::reject(rule, value);
 }
 
 namespace detail {

@@ -225,22 +225,20 @@ inline PackLoad pack_load(const Plan& plan, PackId pack, std::size_t rank) {
 }
 
 inline PackLoads::PackLoads(const Plan& plan) : first_(plan.micropacks.size() + 1, 0) {
-  const SliceIndex forward(plan, Pass::forward);
-  std::optional<SliceIndex> backward;  // where a pack is a weight pack
+  PassPacks forward(plan, Pass::forward), backward(plan, Pass::backward);
   loads_.reserve(plan.micropacks.size());
   std::vector<detail::SavedPiece> pieces;
-  std::optional<PackId> twin;  // the pack that saved all rows of the last one alike
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const auto id = static_cast<PackId>(i);
-    require_pack(plan, id);
+    require_pack_of_samples(plan, id);
     const MicroPack& pack = plan.micropacks[i];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
     first_[i + 1] = first_[i] + ranks;
-    if (pack.pass == Pass::weight && !backward) backward.emplace(plan, Pass::backward);
-    const SliceIndex* before = nullptr;  // of the pass that saved its rows
-    if (pack.pass != Pass::forward) before = pack.pass == Pass::weight ? &*backward : &forward;
-    if (before != nullptr) twin = before->twin(plan, pack, twin);
-    if (before != nullptr && !twin) detail::find_saved_pieces(pieces, pack, *before);
+    PassPacks* before = nullptr;  // of the pass that saved its rows
+    if (pack.pass != Pass::forward) before = pack.pass == Pass::weight ? &backward : &forward;
+    std::optional<PackId> twin;  // the pack that saved all of its rows
+    if (before != nullptr) twin = before->twin(pack);
+    if (before != nullptr && !twin) detail::find_saved_pieces(pieces, pack, before->slices());
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       PackLoad& load = loads_.emplace_back(detail::load_without_runs(plan, id, rank));
       if (before == nullptr) continue;

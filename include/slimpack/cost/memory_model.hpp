@@ -153,15 +153,14 @@ inline MemoryModel::MemoryModel(const Plan& plan)
       page_(plan.memory.page_tokens),
       first_(plan.micropacks.size() + 1, 0) {
   require(page_.value > 0, "memory.page_tokens must be > 0", page_.value);
-  const SliceIndex backward(plan, Pass::backward);
+  PassPacks backward(plan, Pass::backward);
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
-    require_pack(plan, static_cast<PackId>(i));
+    require_pack_of_samples(plan, static_cast<PackId>(i));
     first_[i + 1] = first_[i] + plan.groups[index(plan.micropacks[i].group)].size();
   }
   entries_.resize(first_.back());
   const std::vector<KeptKeys> keys = kept_keys(plan);
   exchange_.reserve(plan.micropacks.size());
-  std::optional<PackId> twin;  // of the last forward pack
   for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
     const MicroPack& pack = plan.micropacks[i];
     const std::size_t ranks = plan.groups[index(pack.group)].size();
@@ -176,8 +175,9 @@ inline MemoryModel::MemoryModel(const Plan& plan)
       }
     };
     // Where both passes have the same packs nobody has to ask where each slice goes.
-    if (pack.pass == Pass::forward) twin = backward.twin(plan, pack, twin);
-    const bool alike = pack.pass == Pass::forward && twin;
+    std::optional<PackId> twin;
+    if (pack.pass == Pass::forward) twin = backward.twin(pack);
+    const bool alike = twin.has_value();
     for (const Slice& slice : pack.slices) {
       for (std::size_t rank = 0; rank < ranks && pack.pass != Pass::weight; ++rank) {
         add_keys(entries[rank], pack, slice, ranks == 1 ? alone : shard(rank),
@@ -188,14 +188,14 @@ inline MemoryModel::MemoryModel(const Plan& plan)
             slice.end);
         continue;
       }
-      backward.for_each_overlap(
+      backward.slices().for_each_overlap(
           slice.sample, slice.begin, slice.end, [&](const IndexedSlice& found) {
             add(plan.micropacks[index(found.pack)].recompute, slice, found.begin, found.end);
           });
     }
     exchange_.push_back(detail::exchange_workspace(plan, pack, split_.token));
   }
-  if (splits_rows(plan)) add_shares(backward);
+  if (splits_rows(plan)) add_shares(backward.slices());
 }
 
 /// Parts of a pack are found from its forward pack.

@@ -32,7 +32,7 @@ class SliceIndex {
  public:
   /// O(n log n) in the slices, of which there may be 2^32 - 1. Throws InvalidInput if a slice names
   /// a sample that is not there.
-  SliceIndex(const Plan& plan, Pass pass) : pass_(pass), first_(plan.samples.size() + 1, 0) {
+  SliceIndex(const Plan& plan, Pass pass) : first_(plan.samples.size() + 1, 0) {
     for_each_slice(plan, pass, [&](const Slice& slice, PackId, std::uint32_t) {
       require(index(slice.sample) < plan.samples.size(), "slice: sample does not exist",
               static_cast<std::int64_t>(index(slice.sample)));
@@ -51,25 +51,6 @@ class SliceIndex {
     for (std::size_t sample = 0; sample + 1 < first_.size(); ++sample) {
       if (first_[sample + 1] - first_[sample] > 1) sort(first_[sample], first_[sample + 1]);
     }
-  }
-
-  /// The pack of this pass that has the same slices as a pack of another one, in the same order;
-  /// absent if there is none. Twins of neighbours are often neighbours: the pack behind `before`,
-  /// the twin of the pack before, is tried first. O(slices + log n).
-  [[nodiscard]] std::optional<PackId> twin(const Plan& plan, const MicroPack& pack,
-                                           std::optional<PackId> before = std::nullopt) const {
-    if (pack.slices.empty()) return std::nullopt;
-    if (const std::size_t next = before ? index(*before) + 1 : plan.micropacks.size();
-        next < plan.micropacks.size() && plan.micropacks[next].pass == pass_ &&
-        plan.micropacks[next].slices == pack.slices) {
-      return static_cast<PackId>(next);
-    }
-    const Slice& slice = pack.slices.front();
-    std::optional<PackId> found;
-    for_each_overlap(slice.sample, slice.begin, slice.begin + Tokens{1},
-                     [&](const IndexedSlice& there) { found = there.pack; });
-    if (found && plan.micropacks[index(*found)].slices == pack.slices) return found;
-    return std::nullopt;
   }
 
   /// Calls visit(slice) for each slice of `sample` that shares a token with [begin, end), rising.
@@ -116,9 +97,65 @@ class SliceIndex {
     }
   }
 
-  Pass pass_;
   std::vector<std::uint32_t> first_;  // of a sample in slices_, and one past the last
   std::vector<IndexedSlice> slices_;
+};
+
+/// The packs of one pass for those of another, which are asked for as they are listed. Where both
+/// passes have the same packs they are listed alike, but for runs of packs that share cut samples,
+/// which one of the passes has backwards. So slices are indexed only where that does not hold.
+class PassPacks {
+ public:
+  /// The plan must outlive it. O(packs).
+  PassPacks(const Plan& plan, Pass pass) : plan_(plan), pass_(pass) {
+    for (std::size_t pack = 0; pack < plan.micropacks.size(); ++pack) {
+      if (plan.micropacks[pack].pass == pass) packs_.push_back(static_cast<PackId>(pack));
+    }
+  }
+
+  /// The pack of this pass that has the same slices as a pack of another one, in the same order;
+  /// absent if there is none. O(slices) on average over packs that are listed alike, else
+  /// O(slices + log n) once all slices are indexed. Throws as SliceIndex does.
+  [[nodiscard]] std::optional<PackId> twin(const MicroPack& pack) {
+    if (pack.slices.empty()) return std::nullopt;
+    const auto at = [&](std::size_t place) {
+      return place < packs_.size() && plan_.micropacks[index(packs_[place])].slices == pack.slices;
+    };
+    if (alike_) {
+      if (at(last_ + 1)) return found(last_ + 1);
+      if (at(last_ - 1)) return found(last_ - 1);
+      for (std::size_t place = ahead_; place < packs_.size(); ++place) {
+        if (at(place)) return found(place);
+      }
+      alike_ = false;
+    }
+    std::optional<PackId> twin;
+    const Slice& slice = pack.slices.front();
+    slices().for_each_overlap(slice.sample, slice.begin, slice.begin + Tokens{1},
+                              [&](const IndexedSlice& there) { twin = there.pack; });
+    if (twin && plan_.micropacks[index(*twin)].slices == pack.slices) return twin;
+    return std::nullopt;
+  }
+  /// All slices of this pass.
+  [[nodiscard]] const SliceIndex& slices() {
+    if (!slices_) slices_.emplace(plan_, pass_);
+    return *slices_;
+  }
+
+ private:
+  PackId found(std::size_t place) {
+    last_ = place;
+    ahead_ = std::max(ahead_, place + 1);
+    return packs_[place];
+  }
+
+  const Plan& plan_;
+  Pass pass_;
+  std::vector<PackId> packs_;
+  std::size_t last_ = 0;   // the place of the last twin
+  std::size_t ahead_ = 0;  // behind all twins so far
+  bool alike_ = true;      // all packs so far have been found without the index
+  std::optional<SliceIndex> slices_;
 };
 
 /// Bound on the sum of the ends of a MicroPack's slices: its square is what pairs need.
@@ -146,6 +183,15 @@ inline void require_pack(const Plan& plan, PackId id) {
   }
   require(plan.memory.cp_block_tokens.value > 0, "memory.share_tokens must be > 0",
           plan.memory.cp_block_tokens.value);
+}
+
+/// The same, and that the samples of its slices exist.
+inline void require_pack_of_samples(const Plan& plan, PackId id) {
+  require_pack(plan, id);
+  for (const Slice& slice : plan.micropacks[index(id)].slices) {
+    require(index(slice.sample) < plan.samples.size(), "slice: sample does not exist",
+            static_cast<std::int64_t>(index(slice.sample)));
+  }
 }
 
 }  // namespace slimpack

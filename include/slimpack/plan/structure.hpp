@@ -19,18 +19,24 @@
 namespace slimpack {
 namespace detail {
 
+template <class Text>
+[[noreturn, gnu::cold, gnu::noinline]] void reject_table(std::string_view caller,
+                                                         const Text& text) {
+  throw InvalidInput(std::string(caller) + ": " + text());
+}
+
 /// Throws "CALLER: text()" unless the condition holds. Plans have a million slices, so the text is
 /// made only where it is needed.
 template <class Text>
   requires std::invocable<const Text&>
 void require_table(bool condition, std::string_view caller, const Text& text) {
-  if (!condition) throw InvalidInput(std::string(caller) + ": " + text());
+  if (!condition) reject_table(caller, text);
 }
 template <class Text>
   requires std::invocable<const Text&>
 void require_table(bool condition, std::string_view caller, const Text& text, std::int64_t value) {
   if (!condition) {
-    throw InvalidInput(std::string(caller) + ": " + text() + ", got " + std::to_string(value));
+    reject_table(caller, [&] { return text() + ", got " + std::to_string(value); });
   }
 }
 

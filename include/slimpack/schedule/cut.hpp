@@ -31,9 +31,10 @@ struct SliceCost {
 
   /// Time of the first `end` tokens, without per_slice.
   [[nodiscard]] constexpr Int128 upto(Tokens end) const noexcept {
-    const Int128 all = end.value, first = std::min(end, early).value;
-    return all * per_token + all * all * per_pair2 + first * early_token +
-           first * first * early_pair2;
+    const Int128 time = end.value * (per_token + Int128{end.value} * per_pair2);
+    if (early.value == 0) return time;
+    const Int128 first = std::min(end, early).value;
+    return time + first * (early_token + first * early_pair2);
   }
   /// Time of a slice [begin, end).
   [[nodiscard]] constexpr Int128 slice(Tokens begin, Tokens end) const noexcept {

@@ -231,6 +231,7 @@ struct StageSums {
 [[nodiscard]] inline std::vector<SampleWork> forward_work(const BoundWork& work, std::int32_t pp,
                                                           const std::vector<Tokens>& longest) {
   std::vector<SampleWork> forward;
+  forward.reserve(longest.size());
   for (std::size_t i = 0; i < longest.size(); ++i) {
     if (i > 0 && longest[i] == longest[i - 1]) continue;
     forward.push_back({work.forward(pp, longest[i]), work.recomputed(pp, longest[i])});
@@ -248,6 +249,7 @@ struct StageSums {
     SampleWork each, before;
   };
   std::vector<Run> runs;
+  runs.reserve(forward.size());
   SampleWork each, before;
   for (std::size_t i = 0; i < longest.size();) {
     const SampleWork& known = forward[runs.size()];
