@@ -3,10 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <type_traits>
 #include <vector>
 
 #include "slimpack/core/error.hpp"
@@ -74,8 +74,7 @@ class PackLoads {
 
 /// Adds one run [first, last) of query rows against the keys that `keys(n)` counts in [0, n);
 /// `pairs2` is twice the pairs of the run. O(1).
-template <class Keys>
-  requires std::is_invocable_r_v<Tokens, const Keys&, Tokens>
+template <std::invocable<Tokens> Keys>
 void add_run(PackLoad& load, Tokens first, Tokens last, std::int64_t pairs2, Tokens tile,
              const Keys& keys) {
   const std::int64_t missing = missing_rows((last - first).value, tile.value);

@@ -27,13 +27,11 @@ template <class Text>
 
 /// Throws "CALLER: text()" unless the condition holds. Plans have a million slices, so the text is
 /// made only where it is needed.
-template <class Text>
-  requires std::invocable<const Text&>
+template <std::invocable Text>
 void require_table(bool condition, std::string_view caller, const Text& text) {
   if (!condition) reject_table(caller, text);
 }
-template <class Text>
-  requires std::invocable<const Text&>
+template <std::invocable Text>
 void require_table(bool condition, std::string_view caller, const Text& text, std::int64_t value) {
   if (!condition) {
     reject_table(caller, [&] { return text() + ", got " + std::to_string(value); });
@@ -47,7 +45,8 @@ void require_table(bool condition, std::string_view caller, const Text& text, st
 
 inline void require_degrees(const Plan& plan, std::string_view caller) {
   const auto at_least_one = [&](std::int64_t value, const char* name) {
-    require_table(value >= 1, caller, [&] { return std::string(name) + " must be >= 1"; }, value);
+    const auto rule = [name] { return std::string(name) + " must be >= 1"; };
+    require_table(value >= 1, caller, rule, value);
   };
   require_table(
       plan.version >= 1 && plan.version <= kPlanVersion, caller,
