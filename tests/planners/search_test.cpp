@@ -4,12 +4,15 @@
 #include <doctest/doctest.h>
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "slimpack/core/random.hpp"
@@ -43,6 +46,33 @@ struct Landscape {
 };
 static_assert(planners::CandidateEvaluator<Landscape> && !planners::CandidateEvaluator<int>);
 
+/// The same scores, except that what takes longer than the limit has the score of one that exceeds
+/// something.
+struct LimitedLandscape {
+  const Landscape& landscape;
+  mutable std::atomic<std::int64_t> limits{0}, cut{0};
+
+  [[nodiscard]] bool exists(const planners::SettingPoint& point) const {
+    return landscape.exists(point);
+  }
+  [[nodiscard]] std::int64_t devices(const planners::SettingPoint& point) const {
+    return landscape.devices(point);
+  }
+  [[nodiscard]] planners::CandidateScore operator()(const planners::SettingPoint& point) const {
+    return landscape(point);
+  }
+  [[nodiscard]] planners::CandidateScore operator()(const planners::SettingPoint& point,
+                                                    std::optional<Nanos> limit) const {
+    const planners::CandidateScore score = landscape(point);
+    if (limit) ++limits;
+    if (!limit || score.time <= *limit) return score;
+    ++cut;
+    return {1, {}};
+  }
+};
+static_assert(planners::LimitedEvaluator<LimitedLandscape> &&
+              !planners::LimitedEvaluator<Landscape>);
+
 planners::CandidateScore noise(const planners::SettingPoint& point, std::uint64_t seed) {
   std::uint64_t state = seed;
   for (const std::size_t value : point) state = Random(state ^ (value + 1)).bits();
@@ -69,6 +99,43 @@ Found search(std::span<const std::size_t> sizes, std::int64_t budget, std::int32
 }
 
 }  // namespace
+
+TEST_CASE("search_settings: an evaluator that knows limits changes no answer") {
+  std::int64_t limits = 0, cut = 0;
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    std::vector<std::size_t> sizes;
+    for (std::int64_t i = random.between(1, 5); i > 0; --i) {
+      sizes.push_back(static_cast<std::size_t>(random.between(1, 5)));
+    }
+    const Landscape landscape{
+        [&](const planners::SettingPoint& point) { return noise(point, seed); }};
+    const LimitedLandscape limited{landscape};
+    planners::SearchSpace space;
+    space.sizes = sizes;
+    space.ordered.assign(sizes.size(), random.chance(1, 2));
+    if (random.chance(1, 2)) space.memory = random.below(sizes.size());
+    for (std::int64_t i = random.between(1, 4); i > 0; --i) {
+      space.starts.emplace_back();
+      for (const std::size_t size : sizes) space.starts.back().push_back(random.below(size));
+    }
+    const std::int64_t budget = random.between(1, 200);
+    const std::int32_t threads = seed % 2 == 0 ? 1 : 2;
+    const auto best = [&](const auto& evaluate) {
+      planners::SimulationCounter counter(budget, 1, threads);
+      planners::SearchLimits within{&counter};
+      if (seed % 3 == 0) within.patience = 20;
+      const auto ranked = planners::search_settings(space, within, evaluate).ranked;
+      return std::pair{ranked.front(), counter.evaluations()};
+    };
+    CHECK(best(limited) == best(landscape));
+    limits += limited.limits;
+    cut += limited.cut;
+  }
+  CHECK(limits > 5000);
+  CHECK(cut > 3000);
+}
 
 TEST_CASE("search_settings: a space within the budget is tried whole, ties to the first point") {
   const std::array<std::size_t, 3> sizes{3, 2, 4};

@@ -9,6 +9,7 @@
 
 #include "slimpack/cost/price.hpp"
 #include "slimpack/schedule/list_schedule.hpp"
+#include "slimpack/sim/least_ends.hpp"
 #include "slimpack/sim/simulate_plan.hpp"
 #include "support/random_plan.hpp"
 #include "support/random_times.hpp"
@@ -50,6 +51,47 @@ TEST_CASE("plan_figures: those of the simulated DAG, on random plans and times o
       shared += resource.first_come ? 1 : 0;
   }
   CHECK(shared > 500);
+}
+
+TEST_CASE("plan_figures_within: the same figures, or nothing where the step takes longer") {
+  std::int64_t longer = 0, found_before = 0, of_least = 0, of_all = 0;
+  const auto check = [&](const Plan& plan, const auto& times) {
+    const MemoryModel memory(plan);
+    const sim::ScheduleTables table(plan, memory);
+    const sim::PlanFigures figures = sim::plan_figures(table, times);
+    const std::vector<Nanos> ends = sim::least_ends(plan, times);
+    REQUIRE(ends.size() == plan.schedule.size());
+    const Nanos least = *std::max_element(ends.begin(), ends.end());
+    CHECK(least <= figures.iteration);
+    of_least += least.value;
+    of_all += figures.iteration.value;
+    const Nanos quarter{(figures.iteration - least).value / 4};
+    for (const Nanos limit :
+         {figures.iteration, figures.iteration + Nanos{1}, figures.iteration - Nanos{1},
+          figures.iteration - quarter, figures.iteration - quarter * 3, least - Nanos{1}}) {
+      const auto within = sim::plan_figures_within(table, times, ends, limit);
+      CHECK(within.has_value() == (figures.iteration <= limit));
+      if (within) CHECK((*within == figures));
+      longer += within ? 0 : 1;
+      found_before += limit < least ? 1 : 0;
+    }
+  };
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options;
+    options.large_model = seed % 3 == 0;
+    if (seed % 5 == 0) options.pp = 2;
+    if (seed % 7 == 0) options.pp = 1;
+    options.weights = seed % 4 < 2;
+    Plan plan = test::random_plan(seed, options);
+    plan.cluster.small.shared_links = seed % 2 == 1;
+    check(plan, PricedPlan(plan));
+    check(plan, test::RandomTimes{seed});
+  }
+  CHECK(longer > 2000);
+  CHECK(found_before >= 800);
+  MESSAGE("least ends over times ", static_cast<double>(of_least) / static_cast<double>(of_all));
+  CHECK(of_least > of_all / 2);
 }
 
 TEST_CASE("plan_figures: units that take no time") {

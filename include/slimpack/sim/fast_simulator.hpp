@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 
 #include "slimpack/core/error.hpp"
 #include "slimpack/core/simulation_hook.hpp"
@@ -32,7 +34,21 @@ namespace slimpack::sim {
 template <UnitTimes Times>
 [[nodiscard]] PlanFigures plan_figures(const ScheduleTables& table, const Times& times) {
   SLIMPACK_ON_SIMULATION(figures, table.plan().schedule.size());
-  return detail::FastSimulator<Times>(table, times).run();
+  detail::FastSimulator<Times> simulator(table, times);
+  return simulator.run();
+}
+
+/// The same, or nothing where the step takes longer than `limit`. That shows as soon as a device
+/// has waited too long for its `least_ends`, so that plans which take far longer are found out
+/// early. Throws as `plan_figures` does, but may not find out about units that wait for each other.
+template <UnitTimes Times>
+[[nodiscard]] std::optional<PlanFigures> plan_figures_within(const ScheduleTables& table,
+                                                             const Times& times,
+                                                             std::span<const Nanos> least_ends,
+                                                             Nanos limit) {
+  SLIMPACK_ON_SIMULATION(figures, table.plan().schedule.size());
+  detail::FastSimulator<Times> simulator(table, times);
+  return simulator.run_within(least_ends, limit);
 }
 
 /// The same of orders whose times list scheduling has found (`schedule::list_laid_out_part`), which

@@ -39,6 +39,14 @@ concept CandidateEvaluator = requires(const Evaluate& evaluate, const SettingPoi
   { evaluate(point) } -> std::same_as<CandidateScore>;
 };
 
+/// Scores points within a limit: one that takes longer may get any score that exceeds something,
+/// which costs less to find out.
+template <class Evaluate>
+concept LimitedEvaluator = requires(const Evaluate& evaluate, const SettingPoint& point) {
+  requires CandidateEvaluator<Evaluate>;
+  { evaluate(point, std::optional<Nanos>{}) } -> std::same_as<CandidateScore>;
+};
+
 /// Scores points by a part of them, and those that would be the best so far by some other parts
 /// too, the witnesses: the worst score counts. `witness_devices` is what each of them costs.
 template <class Evaluate>
@@ -96,8 +104,10 @@ struct SearchLimits {
 
 /// What a search found.
 struct SearchResult {
-  std::vector<ScoredPoint> ranked;  ///< all points scored, best first
-  std::int64_t fitting = 0;         ///< candidates among them that fit, without known ones
+  /// All points scored, best first. Of an evaluator that knows limits, points that took longer than
+  /// the best of their time may exceed something.
+  std::vector<ScoredPoint> ranked;
+  std::int64_t fitting = 0;  ///< candidates among them that fit, without known ones
 };
 
 }  // namespace slimpack::planners

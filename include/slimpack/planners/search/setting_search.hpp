@@ -42,7 +42,9 @@ class SettingSearch {
       kick();
     } else {
       if (space_.everywhere) {
-        for (const ScoredPoint& begin : begins()) {
+        const std::vector<ScoredPoint> all = begins();
+        only_better_ = !limits_.fitting;
+        for (const ScoredPoint& begin : all) {
           if (!more()) break;
           best_ = begin;
           climb();
@@ -362,8 +364,11 @@ class SettingSearch {
       fresh.push_back({{}, point});
       costs.push_back(evaluate_.devices(point));
     }
-    const auto started = limits_.counter->run(
-        costs, limits_.keep, [&](std::size_t i) { fresh[i].first = evaluate_(fresh[i].second); });
+    std::optional<Nanos> limit;
+    if (only_better_ && fits(best_)) limit = best_.first.time;
+    const auto started = limits_.counter->run(costs, limits_.keep, [&](std::size_t i) {
+      fresh[i].first = evaluate_(fresh[i].second, limit);
+    });
     confirm(fresh, started);
     for (const std::size_t i : started) {
       ScoredPoint& each = fresh[i];
@@ -408,7 +413,8 @@ class SettingSearch {
   std::map<SettingPoint, CandidateScore> scores_;
   ScoredPoint best_;
   std::set<std::tuple<std::size_t, std::size_t, std::size_t>> longer_;  // setting, from, to
-  std::int64_t fitted_ = 0;  // candidates that fitted into memory
+  std::int64_t fitted_ = 0;   // candidates that fitted into memory
+  bool only_better_ = false;  // points count that are better than the best, no others
 };
 
 }  // namespace detail

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -51,6 +53,29 @@ class FastSimulator {
     loop_.clear(devices_.size());
   }
 
+  /// Nothing where the step takes longer than `limit`.
+  std::optional<PlanFigures> run_within(std::span<const Nanos> least_ends, Nanos limit) {
+    least_ends_ = least_ends;
+    limit_ = limit.value;
+    // What takes longest shows soonest that it takes too long.
+    std::vector<std::vector<std::uint32_t>> apart = devices_apart();
+    const auto least_end = [&](const std::vector<std::uint32_t>& devices) {
+      Nanos end;
+      for (const std::uint32_t device : devices) end = std::max(end, least_ends[device]);
+      return end;
+    };
+    std::stable_sort(apart.begin(), apart.end(),
+                     [&](const auto& a, const auto& b) { return least_end(a) > least_end(b); });
+    for (const std::vector<std::uint32_t>& devices : apart) {
+      loop_.restart(devices);
+      loop_.run(*this);
+      if (late_) return std::nullopt;
+    }
+    PlanFigures figures = end_run();
+    if (figures.iteration > limit) return std::nullopt;
+    return figures;
+  }
+
   /// Throws Deadlock where units wait for each other.
   PlanFigures run() {
     // Ranks that share no pack meet in reductions alone: one after the other they need less cache.
@@ -58,24 +83,16 @@ class FastSimulator {
       loop_.restart(apart);
       loop_.run(*this);
     }
-    for (std::size_t device = 0; device < devices_.size(); ++device) {
-      if (devices_[device].next == plan_.schedule[device].order.size()) continue;
-      // The DAG tells who waits for whom.
-      static_cast<void>(simulate(build_dag(plan_, times_)));
-      throw Deadlock("plan_figures: the units of a plan wait for each other");
-    }
-    PlanFigures figures;
-    for (FastDevice& device : devices_) figures.busy.push_back(Nanos{device.worked});
-    figures.iteration = Nanos{std::max(last_, reductions_.run(times_, figures.busy))};
-    for (schedule::DeviceMemory& memory : memory_) figures.peak.push_back(memory.close());
-    return figures;
+    return end_run();
   }
 
   // --- for the event loop ---
 
   [[nodiscard]] bool busy(std::uint32_t device) const noexcept { return devices_[device].busy; }
   void finish(std::uint32_t device) { end_unit(device); }
-  void decide(std::uint32_t device) { advance(device); }
+  void decide(std::uint32_t device) {
+    if (!late_) advance(device);
+  }
   /// Links that are shared choose only when devices have gone on as far as they can: then all
   /// messages of the instant are there, and ties do not depend on the order of events. A message
   /// that takes no time may bring others of the same instant; those that wait longer come later.
@@ -103,6 +120,20 @@ class FastSimulator {
   [[nodiscard]] static bool unblock() noexcept { return false; }
 
  private:
+  PlanFigures end_run() {
+    for (std::size_t device = 0; device < devices_.size(); ++device) {
+      if (devices_[device].next == plan_.schedule[device].order.size()) continue;
+      // The DAG tells who waits for whom.
+      static_cast<void>(simulate(build_dag(plan_, times_)));
+      throw Deadlock("plan_figures: the units of a plan wait for each other");
+    }
+    PlanFigures figures;
+    for (FastDevice& device : devices_) figures.busy.push_back(Nanos{device.worked});
+    figures.iteration = Nanos{std::max(last_, reductions_.run(times_, figures.busy))};
+    for (schedule::DeviceMemory& memory : memory_) figures.peak.push_back(memory.close());
+    return figures;
+  }
+
   [[nodiscard]] const DeviceSchedule& schedule(std::uint32_t device) const noexcept {
     return plan_.schedule[device];
   }
@@ -279,6 +310,10 @@ class FastSimulator {
   void begin(std::uint32_t device, const Unit& unit, std::int64_t time) {
     FastDevice& state = devices_[device];
     const std::int64_t now = loop_.now();
+    if (!least_ends_.empty()) {
+      const std::int64_t waited = now - state.worked;
+      late_ = late_ || least_ends_[device].value + waited > limit_;
+    }
     state.busy = true;
     state.started = now;
     state.ends = now + time;
@@ -389,6 +424,9 @@ class FastSimulator {
   std::vector<std::uint32_t> waiting_links_, choosing_;
   FastReductions reductions_;
   std::int64_t last_ = 0;
+  std::span<const Nanos> least_ends_;  // of devices, in runs with a limit
+  std::int64_t limit_ = 0;
+  bool late_ = false;  // the step takes longer
 };
 
 }  // namespace slimpack::sim::detail

@@ -78,6 +78,14 @@ class CandidateBase {
   return predict(modelled.plan, request, modelled.times, MemoryModel(modelled.plan),
                  modelled.not_held);
 }
+/// The same, but a step that takes longer than `limit` lacks time and has no prediction.
+[[nodiscard]] inline std::optional<Infeasible> predict_within(BuiltStep& step,
+                                                              const PlanRequest& request,
+                                                              Nanos limit) {
+  if (auto* plan = std::get_if<Plan>(&step)) return predict_within(*plan, request, limit);
+  auto& modelled = std::get<SimulationOnlyPlan>(step);
+  return predict_within(modelled.plan, request, limit, modelled.times, modelled.not_held);
+}
 /// The plan of a step.
 [[nodiscard]] inline Plan& plan_in(BuiltStep& step) {
   auto* plan = std::get_if<Plan>(&step);
@@ -97,9 +105,10 @@ class StepEvaluator {
     return candidates_.space().exists(point);
   }
   [[nodiscard]] std::int64_t devices(const SettingPoint&) const { return all_devices(request_); }
-  [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
+  [[nodiscard]] CandidateScore operator()(const SettingPoint& point,
+                                          std::optional<Nanos> limit) const {
     BuiltStep step = candidates_.build(candidates_.space().at(point));
-    auto lacks = predict(step, request_);
+    auto lacks = limit ? predict_within(step, request_, *limit) : predict(step, request_);
     const CandidateScore score{lacks ? lacks->needed - lacks->available : 0,
                                plan_in(step).prediction.iteration};
     const Lock lock(mutex_);
@@ -107,6 +116,9 @@ class StepEvaluator {
       best_ = {score, point, std::move(step), std::move(lacks)};
     }
     return score;
+  }
+  [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
+    return (*this)(point, std::nullopt);
   }
 
   /// A step that was scored.

@@ -21,6 +21,7 @@
 #include "slimpack/planners/planner.hpp"
 #include "slimpack/planners/search/worst_memory.hpp"
 #include "slimpack/sim/fast_simulator.hpp"
+#include "slimpack/sim/least_ends.hpp"
 #include "slimpack/sim/schedule_tables.hpp"
 
 namespace slimpack::planners {
@@ -61,6 +62,29 @@ inline void write_prediction(Plan& plan, const sim::PlanFigures& figures,
   return Infeasible{"MicroPacks of a pass and rank", units, *request.max_units};
 }
 
+namespace detail {
+
+/// What a plan that has been timed lacks.
+[[nodiscard]] inline std::optional<Infeasible> lacks_room(const sim::ScheduleTables& table,
+                                                          const PlanRequest& request,
+                                                          std::span<const Bytes> not_held) {
+  const Plan& plan = table.plan();
+  if (std::optional<Infeasible> units = exceeds_units(plan, request)) return units;
+  std::vector<Bytes> worst = worst_memory(table);
+  for (std::size_t i = 0; i < worst.size() && !not_held.empty(); ++i) {
+    worst[i] -= not_held[static_cast<std::size_t>(plan.schedule[i].pp)];
+  }
+  const auto fullest = std::max_element(worst.begin(), worst.end());
+  const Bytes available = plan.memory.capacity - plan.memory.reserved;
+  if (*fullest <= available) return std::nullopt;
+  const DeviceSchedule& device = plan.schedule[static_cast<std::size_t>(fullest - worst.begin())];
+  return Infeasible{"bytes of memory on device dp " + std::to_string(device.dp) + ", pp " +
+                        std::to_string(device.pp),
+                    fullest->value, available.value};
+}
+
+}  // namespace detail
+
 /// Times a plan whose units take `times`, writes iteration and ideal time, busy times and peaks
 /// into its prediction, and says what it lacks, if anything: a device's memory, at any times of its
 /// units and transfers, must not exceed capacity - reserved, nor a rank's MicroPacks of a pass the
@@ -70,27 +94,41 @@ template <UnitTimes Times>
 [[nodiscard]] std::optional<Infeasible> predict(Plan& plan, const PlanRequest& request,
                                                 const Times& times, const MemoryModel& memory,
                                                 std::span<const Bytes> not_held = {}) {
-  const auto less = [&](std::int32_t pp) {
-    return not_held.empty() ? Bytes{} : not_held[static_cast<std::size_t>(pp)];
-  };
   const sim::ScheduleTables table(plan, memory);
   write_prediction(plan, sim::plan_figures(table, times), not_held);
-  if (std::optional<Infeasible> units = exceeds_units(plan, request)) return units;
-  std::vector<Bytes> worst = worst_memory(table);
-  for (std::size_t i = 0; i < worst.size(); ++i) worst[i] -= less(plan.schedule[i].pp);
-  const auto fullest = std::max_element(worst.begin(), worst.end());
-  const Bytes available = plan.memory.capacity - plan.memory.reserved;
-  if (*fullest <= available) return std::nullopt;
-  const DeviceSchedule& device = plan.schedule[static_cast<std::size_t>(fullest - worst.begin())];
-  return Infeasible{"bytes of memory on device dp " + std::to_string(device.dp) + ", pp " +
-                        std::to_string(device.pp),
-                    fullest->value, available.value};
+  return detail::lacks_room(table, request, not_held);
 }
 /// The same at the prices of the plan's own cost model.
 [[nodiscard]] inline std::optional<Infeasible> predict(Plan& plan, const PlanRequest& request) {
   const PricedPlan times(plan);
   const MemoryModel memory(plan);
   return predict(plan, request, times, memory);
+}
+
+/// The same, but a step that takes longer than `limit` lacks time. That is found out as early as
+/// possible: before anything else that it may lack, and without its prediction.
+template <UnitTimes Times>
+[[nodiscard]] std::optional<Infeasible> predict_within(Plan& plan, const PlanRequest& request,
+                                                       Nanos limit, const Times& times,
+                                                       std::span<const Bytes> not_held = {}) {
+  const auto longer_than_limit = [&](Nanos least) {
+    return Infeasible{"nanoseconds of a step", least.value, limit.value};
+  };
+  const std::vector<Nanos> ends = sim::least_ends(plan, times);
+  const Nanos least = *std::max_element(ends.begin(), ends.end());
+  if (least > limit) return longer_than_limit(least);
+  const MemoryModel memory(plan);
+  const sim::ScheduleTables table(plan, memory);
+  const auto figures = sim::plan_figures_within(table, times, ends, limit);
+  if (!figures) return longer_than_limit(limit + Nanos{1});
+  write_prediction(plan, *figures, not_held);
+  return detail::lacks_room(table, request, not_held);
+}
+/// The same at the prices of the plan's own cost model.
+[[nodiscard]] inline std::optional<Infeasible> predict_within(Plan& plan,
+                                                              const PlanRequest& request,
+                                                              Nanos limit) {
+  return predict_within(plan, request, limit, PricedPlan(plan));
 }
 
 }  // namespace slimpack::planners

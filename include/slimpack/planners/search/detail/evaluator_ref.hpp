@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
+#include "slimpack/core/units.hpp"
 #include "slimpack/planners/search/search_space.hpp"
 #include "slimpack/planners/search/settings.hpp"
 
@@ -21,8 +23,14 @@ class EvaluatorRef {
         devices_([](const void* any, const SettingPoint& point) {
           return static_cast<const Evaluate*>(any)->devices(point);
         }),
-        score_([](const void* any, const SettingPoint& point) {
-          return (*static_cast<const Evaluate*>(any))(point);
+        score_([](const void* any, const SettingPoint& point,
+                  [[maybe_unused]] std::optional<Nanos> limit) {
+          const Evaluate& evaluator = *static_cast<const Evaluate*>(any);
+          if constexpr (LimitedEvaluator<Evaluate>) {
+            return evaluator(point, limit);
+          } else {
+            return evaluator(point);
+          }
         }) {
     if constexpr (WitnessedEvaluator<Evaluate>) {
       witness_devices_ = [](const void* any, const SettingPoint& point) {
@@ -38,8 +46,10 @@ class EvaluatorRef {
   [[nodiscard]] std::int64_t devices(const SettingPoint& point) const {
     return devices_(evaluate_, point);
   }
-  [[nodiscard]] CandidateScore operator()(const SettingPoint& point) const {
-    return score_(evaluate_, point);
+  /// Exact unless the point takes longer than `limit` and the evaluator knows limits.
+  [[nodiscard]] CandidateScore operator()(const SettingPoint& point,
+                                          std::optional<Nanos> limit) const {
+    return score_(evaluate_, point, limit);
   }
   [[nodiscard]] std::vector<std::int64_t> witness_devices(const SettingPoint& point) const {
     return witness_devices_ == nullptr ? std::vector<std::int64_t>{}
@@ -53,7 +63,7 @@ class EvaluatorRef {
   const void* evaluate_;
   bool (*exists_)(const void*, const SettingPoint&);
   std::int64_t (*devices_)(const void*, const SettingPoint&);
-  CandidateScore (*score_)(const void*, const SettingPoint&);
+  CandidateScore (*score_)(const void*, const SettingPoint&, std::optional<Nanos>);
   std::vector<std::int64_t> (*witness_devices_)(const void*, const SettingPoint&) = nullptr;
   CandidateScore (*witness_)(const void*, const SettingPoint&, std::size_t) = nullptr;
 };
