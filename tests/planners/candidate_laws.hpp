@@ -36,8 +36,8 @@ planners::SettingPoint random_point(const planners::SettingSpace<Settings>& spac
   return point;
 }
 
-/// Draws points: each candidate that exists is a valid plan which fits and says its `setting`.
-/// Calls see(plan) for each.
+/// Draws points: each candidate that exists is a valid plan which fits, within its own time too and
+/// in no less, and says its `setting`. Calls see(plan) for each.
 template <class Candidates, class See>
 void check_candidates(const Candidates& candidates, const planners::PlanRequest& request,
                       Random& random, int draws, const std::string& setting, const See& see) {
@@ -47,6 +47,16 @@ void check_candidates(const Candidates& candidates, const planners::PlanRequest&
     const auto settings = candidates.space().at(point);
     Plan plan = candidates.build(settings);
     CHECK(planners::predict(plan, request) == std::nullopt);
+    Plan again = plan;
+    again.prediction = {};
+    const Nanos time = plan.prediction.iteration;
+    const auto late = planners::predict_within(again, request, time - Nanos{1});
+    REQUIRE(late.has_value());
+    CHECK(late->constraint == "nanoseconds of a step");
+    CHECK(late->needed <= time.value);
+    CHECK(again.prediction == Prediction{});
+    CHECK(planners::predict_within(again, request, time) == std::nullopt);
+    CHECK(again == plan);
     for (const Violation& violation : validate(plan).violations) FAIL_CHECK(violation.message);
     planners::SettingTexts texts = candidates.space().describe(settings);
     candidates.describe(settings, plan, texts);

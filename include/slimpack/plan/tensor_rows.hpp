@@ -37,20 +37,26 @@ struct TensorRows {
 class TensorShares {
  public:
   /// Of `devices` devices, at least 1.
-  explicit TensorShares(std::int64_t devices) : rows_(static_cast<std::size_t>(devices)) {}
+  explicit TensorShares(std::int64_t devices) : more_(static_cast<std::size_t>(devices)) {}
   /// Counts positions [begin, end) of a sample. O(devices).
   void add(SampleId sample, Tokens begin, Tokens end) {
-    const auto devices = static_cast<std::int64_t>(rows_.size());
-    for (std::int64_t device = 0; device < devices; ++device) {
-      rows_[static_cast<std::size_t>(device)] +=
-          TensorRows{device, devices}.between(sample, begin, end);
+    const auto devices = static_cast<std::int64_t>(more_.size());
+    const std::int64_t rows = (end - begin).value, rest = rows % devices;
+    each_ += Tokens{rows / devices};
+    auto device = static_cast<std::size_t>(TensorRows{0, devices}.owner(sample, begin));
+    for (std::int64_t i = 0; i < rest; ++i) {
+      more_[device] += Tokens{1};
+      if (++device == more_.size()) device = 0;
     }
   }
   /// Rows of the device that has most.
-  [[nodiscard]] Tokens largest() const { return *std::max_element(rows_.begin(), rows_.end()); }
+  [[nodiscard]] Tokens largest() const {
+    return each_ + *std::max_element(more_.begin(), more_.end());
+  }
 
  private:
-  std::vector<Tokens> rows_;
+  Tokens each_;               // that every device has
+  std::vector<Tokens> more_;  // of each besides
 };
 
 }  // namespace slimpack
