@@ -20,7 +20,7 @@ from evaluation_store import (AS_PUBLISHED, MEGATRON, OURS, BadStore, Store, ave
 
 VERSIONS = (2,)
 CHOSEN = ("settings", "variations")  # groups of settings that somebody chose, all compared with everybody
-HOST = "two shared cores of a 2.6 GHz x86-64 server"
+HOST = "two shared cores of x86-64 servers at 2.1 to 2.6 GHz"
 PUBLISHED = "2.8x over Megatron-LM at 256K ([arXiv 2509.26246](https://arxiv.org/abs/2509.26246))"
 OF_HOST = {"commit", "cpu_seconds", "plan_seconds", "tune_seconds"}  # all else of a result is the same wherever it is computed
 KINDS = {"measured": "token counts of real documents", "mixed": "token counts of real documents, in shares that we chose",
@@ -125,7 +125,7 @@ class Page:
         yield "```"
         yield ""
         seconds = math.fsum(store.result(*pair)["cpu_seconds"] for pair in results)
-        yield f"Computing these results took {seconds / 3600:.2f} core-hours on {HOST}. Planning times below are of that host; all else is the same on any."
+        yield f"Computing these results took {seconds / 3600:.2f} core-hours on {HOST}. Planning times below are of them; all else is the same on any."
         yield ""
         yield (f"A *setting* is a length set, model, cluster, number of GPUs, context and batch. In each, every planner chooses its own data-, pipeline- and tensor-parallel degrees among all that divide the GPUs, context-parallel groups inside them, "
                "and its own settings, with the same budget of simulations as all others; all degrees are refined in rounds of rising budgets ([reports.md](reports.md)). Documents longer than the context are cut, for everyone; "
@@ -498,9 +498,10 @@ class Page:
     def figures(self):
         yield "## MicroPacks, memory, bytes sent, planning time"
         yield ""
+        newest = list(self.store.results.values())[-1].get("commit", "not said")
         yield ("Means over the settings in which the planner has a plan. *Spread* is the standard deviation of a MicroPack's compute time over its mean (units that taper on purpose count); *imbalance* the most loaded data-parallel rank over the mean; "
                "*idle* the share of the devices' time without compute; *memory* the peak of the fullest device over what it may hold; *sent* what all devices send for a token, weights' gradients too; *plan* the time to plan at the chosen degrees; "
-               "*CPU* the processor time at all degrees.")
+               f"*CPU* the processor time at all degrees, both of the results by `{newest}` alone: later searches may be faster.")
         yield ""
         rows = []
         for planner in [OURS] + self.others:
@@ -510,12 +511,16 @@ class Page:
 
             def figure(key):
                 return average([result[key] for result in results])
+
+            def seconds(key, digits):
+                those = [result[key] for result in results if result.get("commit", "not said") == newest]
+                return f"{average(those):.{digits}f}" if those else "-"
             rows.append([f"`{planner}`", f"{100 * figure('efficiency'):.1f} %", f"{figure('forward_cv'):.2f}", f"{figure('backward_cv'):.2f}",
                          f"{figure('dp_imbalance'):.3f}", f"{100 * figure('bubble'):.1f} %",
                          f"{100 * average([result['peak_bytes'] / result['limit_bytes'] for result in results]):.0f} % "
                          f"({100 * max(result['peak_bytes'] / result['limit_bytes'] for result in results):.0f} %)",
                          f"{average([result['communication_bytes'] / result['tokens'] for result in results]) / 1e6:.2f}",
-                         f"{figure('plan_seconds'):.2f}", f"{figure('cpu_seconds'):.1f}"])
+                         seconds("plan_seconds", 2), seconds("cpu_seconds", 1)])
         yield from table(["planner", "share of ideal", "forward spread", "backward spread", "imbalance", "idle", "memory (most)", "sent, MB a token", "plan, s", "CPU, s"], rows)
 
     def where_time_goes(self):
