@@ -6,7 +6,7 @@ oracle. Settings are those of slimpack's results in the store, or of another pla
 many devices.
 
     bench/execute_scaled.py build/release/bin                # all of them, some minutes each on two cores
-    bench/execute_scaled.py build/release/bin --degrees-of kk --devices 16 --least-tp 2
+    bench/execute_scaled.py build/release/bin --degrees-of kk --devices 16 --least-tp 2 --first 5
 """
 import argparse
 import json
@@ -19,7 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def settings(store, planner, devices, least_tp):
-    """The results to plan again, each setting with its degrees once."""
+    """The results to plan again, each setting with its degrees once, and its tokens."""
     seen = set()
     for line in store.read_text().splitlines():
         result = json.loads(line)
@@ -32,7 +32,7 @@ def settings(store, planner, devices, least_tp):
         key += tuple(result["degrees"].values())
         if key not in seen:
             seen.add(key)
-            yield cell, result["degrees"]
+            yield cell, result["degrees"], result["tokens"]
 
 
 def main():
@@ -45,12 +45,12 @@ def main():
     parser.add_argument("--devices", type=int, default=64, help="at most so many")
     parser.add_argument("--least-tp", type=int, default=1, help="tensor-parallel devices at least")
     parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="only these, counted from 0 as they are printed")
-    parser.add_argument("--first", type=int, help="only so many settings, those of the fewest devices")
+    parser.add_argument("--first", type=int, help="only so many settings, those of the fewest tokens")
     arguments = parser.parse_args()
     arguments.bin = arguments.bin.resolve()  # it runs in a folder of its own
     matrix = json.loads(arguments.matrix.read_text())
     found = settings(arguments.store, arguments.degrees_of or arguments.planner, arguments.devices, arguments.least_tp)
-    todo = sorted(found, key=lambda setting: setting[0]["gpus"])
+    todo = [setting[:2] for setting in sorted(found, key=lambda setting: setting[2])]
     chosen = list(enumerate(todo))[: arguments.first]
     if arguments.only is not None:
         if max(arguments.only) >= len(todo) or min(arguments.only) < 0:
