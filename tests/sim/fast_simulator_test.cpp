@@ -30,19 +30,25 @@ sim::PlanFigures clock(const Plan& plan, const Times& times) {
   return sim::plan_figures(sim::ScheduleTables(plan, memory), times);
 }
 
+/// Many kinds of plans, by seed.
+Plan drawn_plan(std::uint64_t seed) {
+  test::RandomPlanOptions options;
+  options.large_model = seed % 3 == 0;
+  if (seed % 5 == 0) options.pp = 2;
+  if (seed % 7 == 0) options.pp = 1;
+  options.weights = seed % 4 < 2;
+  Plan plan = test::random_plan(seed, options);
+  plan.cluster.small.shared_links = seed % 2 == 1;
+  return plan;
+}
+
 }  // namespace
 
 TEST_CASE("plan_figures: those of the simulated DAG, on random plans and times of every kind") {
   std::int64_t shared = 0;
   for (std::uint64_t seed = 0; seed < 600; ++seed) {
     CAPTURE(seed);
-    test::RandomPlanOptions options;
-    options.large_model = seed % 3 == 0;
-    if (seed % 5 == 0) options.pp = 2;
-    if (seed % 7 == 0) options.pp = 1;
-    options.weights = seed % 4 < 2;
-    Plan plan = test::random_plan(seed, options);
-    plan.cluster.small.shared_links = seed % 2 == 1;
+    const Plan plan = drawn_plan(seed);
     CHECK((clock(plan, PricedPlan(plan)) == figures_of(sim::simulate_plan(plan))));
     const test::RandomTimes times{seed};
     const sim::PlanSimulation simulation = sim::simulate_plan(plan, times);
@@ -78,13 +84,7 @@ TEST_CASE("plan_figures_within: the same figures, or nothing where the step take
   };
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
     CAPTURE(seed);
-    test::RandomPlanOptions options;
-    options.large_model = seed % 3 == 0;
-    if (seed % 5 == 0) options.pp = 2;
-    if (seed % 7 == 0) options.pp = 1;
-    options.weights = seed % 4 < 2;
-    Plan plan = test::random_plan(seed, options);
-    plan.cluster.small.shared_links = seed % 2 == 1;
+    const Plan plan = drawn_plan(seed);
     check(plan, PricedPlan(plan));
     check(plan, test::RandomTimes{seed});
   }

@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/plan/plan.hpp"
@@ -77,6 +78,12 @@ struct CpShard {
 [[nodiscard]] inline CpShard cp_shard_of(const Plan& plan, GroupId group, std::size_t rank) {
   return {static_cast<std::int64_t>(rank),
           static_cast<std::int64_t>(plan.groups[index(group)].size()), plan.memory.cp_block_tokens};
+}
+
+/// The position of a rank in a group that holds it. O(log ranks).
+[[nodiscard]] inline std::size_t place_in_group(const Plan& plan, GroupId group, std::int32_t dp) {
+  const std::vector<std::int32_t>& ranks = plan.groups[index(group)];
+  return static_cast<std::size_t>(std::lower_bound(ranks.begin(), ranks.end(), dp) - ranks.begin());
 }
 
 /// The largest number of tokens of [begin, end) that one rank of a group of `ranks` owns. O(ranks).

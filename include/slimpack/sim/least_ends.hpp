@@ -2,7 +2,6 @@
 // A time before which no device of a plan can have done its part of the step.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -27,11 +26,7 @@ template <UnitTimes Times>
   ends.reserve(plan.schedule.size());
   for (const DeviceSchedule& device : plan.schedule) {
     const auto rank = [&](PackId pack) {
-      const std::vector<std::int32_t>& ranks =
-          plan.groups[index(plan.micropacks[index(pack)].group)];
-      if (ranks.size() == 1) return std::size_t{0};
-      return static_cast<std::size_t>(std::lower_bound(ranks.begin(), ranks.end(), device.dp) -
-                                      ranks.begin());
+      return place_in_group(plan, plan.micropacks[index(pack)].group, device.dp);
     };
     Nanos end;
     const Unit* last = nullptr;

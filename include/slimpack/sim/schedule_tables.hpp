@@ -14,6 +14,7 @@
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/links.hpp"
 #include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/sim/detail/pack_needs.hpp"
@@ -96,9 +97,7 @@ class ScheduleTables {
   /// The row of a pack on a data-parallel rank. O(log ranks of the group).
   [[nodiscard]] std::size_t row(PackId pack, std::int32_t dp) const noexcept {
     if (needs_.ranks(pack) == 1) return needs_.row(pack, 0);
-    const auto& ranks = plan_.groups[index(plan_.micropacks[index(pack)].group)];
-    const auto rank = std::lower_bound(ranks.begin(), ranks.end(), dp) - ranks.begin();
-    return needs_.row(pack, static_cast<std::size_t>(rank));
+    return needs_.row(pack, place_in_group(plan_, plan_.micropacks[index(pack)].group, dp));
   }
   /// How many ranks have a row of a pack.
   [[nodiscard]] std::size_t ranks(PackId pack) const noexcept { return needs_.ranks(pack); }

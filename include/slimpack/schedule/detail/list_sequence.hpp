@@ -119,12 +119,6 @@ inline constexpr std::uint32_t kNoItem = std::numeric_limits<std::uint32_t>::max
   return order;
 }
 
-/// The position of a rank in a group that holds it.
-[[nodiscard]] inline std::size_t place_in_group(const Plan& plan, GroupId group, std::int32_t dp) {
-  const std::vector<std::int32_t>& ranks = plan.groups[index(group)];
-  return static_cast<std::size_t>(std::lower_bound(ranks.begin(), ranks.end(), dp) - ranks.begin());
-}
-
 /// One pass of one rank: its packs on all its chunks in the order in which every stage runs them. A
 /// block of packs passes chunk after chunk. The pass enters the pipeline at the first stage with
 /// its first chunk (backward: at the last stage with the last chunk) and leaves it with the other

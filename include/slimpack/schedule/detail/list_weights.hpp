@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
 #include "slimpack/schedule/detail/list_sequence.hpp"

@@ -11,6 +11,7 @@
 
 #include "slimpack/core/units.hpp"
 #include "slimpack/cost/memory_model.hpp"
+#include "slimpack/plan/cp_shard.hpp"
 #include "slimpack/plan/plan.hpp"
 #include "slimpack/plan/structure.hpp"
 #include "slimpack/plan/virtual_stages.hpp"
@@ -79,9 +80,7 @@ struct PlanDraft {
   std::vector<NodeId> messages;  // transfers, device by device
 
   [[nodiscard]] std::size_t rank_of(PackId pack, std::int32_t dp) const {
-    const std::vector<std::int32_t>& ranks = plan.groups[index(plan.micropacks[index(pack)].group)];
-    return static_cast<std::size_t>(std::lower_bound(ranks.begin(), ranks.end(), dp) -
-                                    ranks.begin());
+    return place_in_group(plan, plan.micropacks[index(pack)].group, dp);
   }
   [[nodiscard]] NodeId& unit_node(PackId pack, std::size_t rank, std::int32_t i) noexcept {
     return unit_nodes[needs.row(pack, rank) * static_cast<std::size_t>(virtual_stages.size()) +
