@@ -48,6 +48,8 @@ def main():
     parser.add_argument("--first", type=int, help="only so many settings, those of the fewest tokens")
     arguments = parser.parse_args()
     arguments.bin = arguments.bin.resolve()  # it runs in a folder of its own
+    if arguments.first is not None and arguments.first < 1:
+        parser.error(f"--first must be at least 1, got {arguments.first}")
     matrix = json.loads(arguments.matrix.read_text())
     found = settings(arguments.store, arguments.degrees_of or arguments.planner, arguments.devices, arguments.least_tp)
     todo = [setting[:2] for setting in sorted(found, key=lambda setting: setting[2])]
@@ -75,7 +77,7 @@ def main():
             run = subprocess.run([str(arguments.bin / "execute_scaled"), plan.name], cwd=folder, check=False)
             failed += run.returncode != 0
     print(f"{len(chosen)} plans executed, {failed} failed")
-    return 1 if failed or not todo else 0
+    return 1 if failed or not chosen else 0
 
 
 if __name__ == "__main__":
