@@ -433,10 +433,10 @@ class Page:
             yield from table(["variant"] + [self.text(cell) for cell in cells], rows)
         settings = [result["settings"] for result in (self.store.result(cell, OURS) for cell in self.compared) if result and result["feasible"]]
         rows = []
-        for name in ("recompute", "head", "merge_threshold", "ramp", "order", "chunks", "schedule"):
+        for name in ("recompute", "same_packs", "weights", "head", "groups", "merge_threshold", "ramp", "order", "chunks", "schedule"):
             chosen = collections.Counter(setting[name] for setting in settings if name in setting)
             if chosen:
-                rows.append([f"`{name}`", ", ".join(f"{value} {count}" for value, count in sorted(chosen.items(), key=lambda item: (-item[1], item[0])))])
+                rows.append([f"`{name}`", ", ".join(f"{value}: {count}" for value, count in sorted(chosen.items(), key=lambda item: (-item[1], item[0])))])
         if rows:
             yield f"What `{OURS}` chose in {len(settings)} settings, and how often:"
             yield ""
@@ -478,7 +478,7 @@ class Page:
     def executor(self):
         yield "## What is executed"
         yield ""
-        yield ("Both backends execute every plan, tensor parallelism (tp > 1) and all, the one for CUDA on emulated devices so far ([cuda.md](cuda.md)); an answer that is simulated only cannot be executed. How many of the chosen answers these are, and what the best is worth that a planner tried without tensor parallelism.")
+        yield ("Both backends execute every plan, tensor parallelism (tp > 1) and all, the one for CUDA with ranks that share one card and on emulated devices, not on several cards so far ([cuda.md](cuda.md)); an answer that is simulated only cannot be executed. How many of the chosen answers these are, and what the best is worth that a planner tried without tensor parallelism.")
         yield ""
         rows = []
         for planner in [OURS] + self.others:

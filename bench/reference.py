@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a machine kept its speed while something was measured: a fixed piece of work runs in turns with the measured
-ones, and where its own times spread, theirs say nothing. For bench/trainer.py and python/bench/torch_step.py."""
+"""Whether a machine kept its speed while something was measured: a fixed piece of work runs before and behind it, and
+where the two turns differ, the time between them says nothing. For bench/trainer.py and python/bench/torch_step.py."""
 from statistics import median
 
-LIMIT = 0.01  # of the spread, unless somebody says otherwise
+LIMIT = 0.01  # of the difference, unless somebody says otherwise
+TRIES = 10  # so many times as many as are wanted, unless somebody says otherwise
 
 
 def quantile(values, share):
@@ -19,13 +20,18 @@ def spread(seconds):
     return (quantile(seconds, 0.75) - quantile(seconds, 0.25)) / median(seconds)
 
 
-def unsteady(seconds, limit):
-    """Why nothing that ran in turns with these times may be reported; nothing where it may."""
-    found = spread(seconds)
-    if found <= limit:
+def steady(before, after, limit):
+    """Whether what was measured between these two turns counts: they differ by at most a share of their mean. The
+    measured time itself is not asked, so that none is left out for being slow or fast."""
+    return abs(after - before) <= limit * (before + after) / 2
+
+
+def too_few(name, counted, taken, wanted, limit):
+    """Why nothing may be reported of something measured so many times; nothing where it may."""
+    if counted >= wanted:
         return None
-    return (f"the fixed reference varies by {100 * found:.2f} % (interquartile range over median of {len(seconds)} turns), "
-            f"allowed are {100 * limit:g} %, so the machine does not keep its speed and no time is reported")
+    return (f"of {taken} times of {name} {counted} lie between two turns of the fixed reference that differ by at most "
+            f"{100 * limit:g} %, wanted are {wanted}, so the machine does not keep its speed and no time is reported")
 
 
 def of_ranges(values, form):

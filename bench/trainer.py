@@ -12,8 +12,9 @@ BIN is the folder with the built programs, such as build/release/bin. Parts, all
   kill         runs that are killed and resumed, beside one that nothing stops
   faults       ranks that die: how long the others live on
   clock        every planner that can be executed, each at its own best settings, step by step in turns with a fixed
-               reference, with a cost fitted to a profile made just before. Where the reference's times spread by more
-               than --reference-limit there is no figure but one sentence that says why, and the status is 1
+               reference, with a cost fitted to a profile made just before. A step counts where the reference's turns
+               before and behind it differ by at most --reference-limit. Where after --tries times as many as are wanted
+               too few count there is no figure but one sentence that says why, and the status is 1
 
 Progress goes to standard error. Times are printed and never judged, but those of the reference. Ends with status 1 if
 planners trained on other documents, a resumed run differs in a byte, a dead rank was not reported as it must be, the
@@ -295,9 +296,16 @@ REFERENCE_WARMUP = 3  # turns that touch memory for the first time
 REFERENCE_AROUND = 10  # turns before a profile, and after it
 
 
+def counted(options, seconds, turns):
+    """How many measured steps count, of those between these turns of the reference, by its times."""
+    return sum(reference.steady(seconds[before], seconds[after], options.reference_limit / 100)
+               for before, after in turns[options.warmup:])
+
+
 def clock_of(options, folder, ranks, lengths):
-    """Steps by planner, each with `reference_s`, the mean of the turns before and behind it; the reference's times, and
-    its median around the profile; and why a planner is not among them."""
+    """Steps by planner, each with `reference_s`, the mean of the turns before and behind it, and whether it `counts`;
+    the reference's times, and its median around the profile; and why a planner is not among them. Each goes on until as
+    many steps count as are wanted, `slimpack` until all have ended."""
     def around():
         return [fixed.turn() for _ in range(REFERENCE_AROUND)]
 
@@ -312,7 +320,7 @@ def clock_of(options, folder, ranks, lengths):
         beside = around()
         cost = fit(options, folder, ranks)
         beside += around()
-        steps = options.warmup + options.steps
+        steps = options.warmup + options.tries * options.steps
         for planner in options.planners:
             running.append(Turns(options, folder, planner, "--planner", planner, *ranks, "--data", lengths, "--cost", cost,
                                  "--effort", options.effort, "--batch-tokens", options.batch_tokens, "--context",
@@ -322,11 +330,15 @@ def clock_of(options, folder, ranks, lengths):
                 left_out[one.name] = one.why()
         neighbours = {one.name: [] for one in running}
         for step in range(steps):
-            tell(f"clock: step {step + 1} of {steps}")
+            seconds = fixed.seconds()
+            going = [one for one in running if one.name not in left_out
+                     and counted(options, seconds, neighbours[one.name]) < options.steps]
+            if not going:
+                break
+            going += [one for one in running if one.name == "slimpack" and one not in going and one.name not in left_out]
+            tell(f"clock: step {step + 1} of {steps} at most, {len(going)} of {len(running)} planners go on")
             before = fixed.turn()
-            for one in running[step % len(running):] + running[:step % len(running)]:
-                if one.name in left_out:
-                    continue
+            for one in going[step % len(going):] + going[:step % len(going)]:
                 one.go()
                 ended = not one.ready()
                 after = fixed.turn()
@@ -341,7 +353,8 @@ def clock_of(options, folder, ranks, lengths):
                 continue
             measured[one.name] = one.steps()[options.warmup:]
             for line, (before, after) in zip(measured[one.name], neighbours[one.name][options.warmup:]):
-                line.update(reference_s=(seconds[before] + seconds[after]) / 2, partition=one.partition)
+                line.update(reference_s=(seconds[before] + seconds[after]) / 2, partition=one.partition,
+                            counts=reference.steady(seconds[before], seconds[after], options.reference_limit / 100))
     finally:
         for one in [*running, fixed.turns]:
             one.end()
@@ -349,34 +362,42 @@ def clock_of(options, folder, ranks, lengths):
             "beside_profile": median(seconds[place] for place in beside)}
 
 
+def by_prediction(step, other):
+    """A step's time over the reference's beside it, and over what another planner's step of the same documents is
+    predicted to take: steps of different documents can be compared then, and seldom do two of the same count."""
+    return step["measured_s"] / step["reference_s"] / other["predicted_s"]
+
+
 def clock_rows(setting, found):
     """A row a planner, and how far its prediction is off."""
     last = found["steps"].get("slimpack")
+    ours = last and median(by_prediction(step, step) for step in last if step["counts"])
     rows, off = [], []
-    for planner, steps in found["steps"].items():
+    for planner, taken in found["steps"].items():
+        steps = [step for step in taken if step["counts"]]
         raw = [step["predicted_s"] / step["measured_s"] for step in steps]
         by_reference = [ratio * step["reference_s"] / found["beside_profile"] for ratio, step in zip(raw, steps)]
         off.append((abs(median(raw) - 1), planner, setting))
-        exact = sum(step["peak_bytes"] == step["predicted_peak_bytes"] for step in steps)
-        worst = max((step["peak_bytes"] / step["predicted_peak_bytes"] for step in steps), key=lambda one: abs(one - 1))
+        exact = sum(step["peak_bytes"] == step["predicted_peak_bytes"] for step in taken)
+        worst = max((step["peak_bytes"] / step["predicted_peak_bytes"] for step in taken), key=lambda one: abs(one - 1))
         over, predicted = "-", "-"
         if last:
-            over = reference.of_ranges([one["measured_s"] / one["reference_s"] * other["reference_s"] / other["measured_s"]
-                                        for one, other in zip(steps, last)], "{:.3f}".format)
-            predicted = f"{total(steps, 'predicted_s') / total(last, 'predicted_s'):.3f}"
-        rows.append([setting, f"`{planner}`", steps[0]["partition"],
+            each = [by_prediction(step, other) / ours for step, other in zip(taken, last) if step["counts"]]
+            over = reference.of_ranges(each, "{:.3f}".format)
+            predicted = f"{median(step['predicted_s'] / other['predicted_s'] for step, other in zip(taken, last)):.3f}"
+        rows.append([setting, f"`{planner}`", steps[0]["partition"], f"{len(steps)} of {len(taken)}",
                      reference.of_ranges([step["measured_s"] for step in steps], "{:.3f}".format), over, predicted,
                      f"{median(raw):.3f}", reference.of_ranges(by_reference, "{:.3f}".format),
-                     "exact" if exact == len(steps) else f"{worst:.4f} at worst, {exact} of {len(steps)} exact"])
+                     "exact" if exact == len(taken) else f"{worst:.4f} at worst, {exact} of {len(taken)} exact"])
     return rows, off
 
 
 def clock(options, folder):
     print(f"### Steps on the clock\n\n{options.lengths.name}, scaled so that the longest document is the context, drawn "
           f"tokens; model `{options.model}`, {' '.join(options.more) or 'fp32'}, {options.batch_tokens:,} tokens a step, "
-          f"context {options.context:,}, ranks on threads; {options.steps} steps a planner in turns, {options.warmup} before "
-          f"them not counted; effort {options.effort}; prices by `mini_trainer --profile` and `slimpack calibrate` "
-          "just before.\n")
+          f"context {options.context:,}, ranks on threads; steps in turns until {options.steps} of each planner count, "
+          f"{options.warmup} before them not counted; effort {options.effort}; prices by `mini_trainer --profile` and "
+          "`slimpack calibrate` just before.\n")
     lengths = scaled_lengths(options.lengths, options.context, folder)
     rows, off, references, left_out, refused = [], [], [], [], []
     for setting, ranks in options.degrees.items():
@@ -385,8 +406,11 @@ def clock(options, folder):
         place.mkdir()
         found = clock_of(options, place, ranks, lengths)
         left_out += [f"{setting}, `{planner}`: {why}" for planner, why in found["left_out"].items()]
-        check_equal(setting, found["steps"])
-        why = reference.unsteady(found["reference"], options.reference_limit / 100)
+        common = min(map(len, found["steps"].values()), default=0)
+        check_equal(setting, {planner: steps[:common] for planner, steps in found["steps"].items()})
+        few = [(sum(step["counts"] for step in steps), len(steps), planner) for planner, steps in found["steps"].items()]
+        counted, taken, planner = min(few, default=(options.steps, 0, ""))
+        why = reference.too_few(f"`{planner}`", counted, taken, options.steps, options.reference_limit / 100)
         if why:
             refused.append(f"{setting}: {why}")
             continue
@@ -397,11 +421,13 @@ def clock(options, folder):
                            reference.of_ranges(found["reference"], "{:.4f}".format),
                            f"{100 * reference.spread(found['reference']):.2f} %"])
     if rows:
-        print("Medians, and from the 10th to the 90th percentile. *Over* is the ratio of each step's time over the mean "
-              "of the reference's turns before and behind it, so that a machine that changes its speed favours none. "
+        print("Medians, and from the 10th to the 90th percentile. A step *counts* where the reference's turns before and "
+              f"behind it differ by at most {options.reference_limit:g} %. *Over* divides each step's time by their mean "
+              "and by what `slimpack` is predicted to take for the same documents, and compares that with `slimpack`'s "
+              "median. "
               "*By the reference* scales a measured time by the reference's beside it over the reference's around the "
               "profile.\n")
-        table(["degrees", "planner", "chunks, head on", "|", "step, s", "over `slimpack`", "predicted", "predicted / measured",
+        table(["degrees", "planner", "chunks, head on", "|", "steps that count", "step, s", "over `slimpack`", "predicted", "predicted / measured",
                "by the reference", "peak bytes counted / predicted"], rows)
         table(["degrees", "reference", "|", "turns", "s", "interquartile range over median"], references)
         worst = max(off)
@@ -525,10 +551,11 @@ def parse():
                         help="of steps [2x1,1x2; of clock 1x1x2 too]")
     parser.add_argument("--effort", default="normal", help="with which clock plans its steps [normal]")
     parser.add_argument("--reference-limit", type=float, default=100 * reference.LIMIT, metavar="PERCENT",
-                        help="of clock: interquartile range over median of the reference [1]")
+                        help="of clock: by how much the reference's turns before and behind a step may differ [1]")
     for name, default, text_of in [
             ("model", "tiny", "preset, or a config.json"), ("batch-tokens", 65536, "of a step"),
             ("context", 8192, "longest sample"), ("steps", 12, "measured of each planner, at least"),
+            ("tries", reference.TRIES, "of clock: times as many steps before it gives up"),
             ("warmup", 2, "steps of each run that are not measured"), ("rounds", 3, "runs of each planner"),
             ("seed", 1, "of documents, weights and kills"), ("trials", 20, "of kill, for each transport"),
             ("kill-steps", 8, "of a run that is killed"), ("fault-trials", 20, "of each fault"),
@@ -543,7 +570,7 @@ def parse():
     for fault in options.faults.split(","):
         if fault not in faults.FAULTS:
             parser.error(f"--faults: must be of {', '.join(faults.FAULTS)}, got {fault}")
-    for name in ("steps", "rounds", "trials", "fault_trials", "kill_steps"):
+    for name in ("steps", "tries", "rounds", "trials", "fault_trials", "kill_steps"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')}: must be >= 1")
     for program in ("mini_trainer", options.program):

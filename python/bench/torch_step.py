@@ -7,10 +7,12 @@
 profiles the machine, calibrates prices, plans settings drawn by seed, runs them, and prints a markdown table: medians
 (10th to 90th percentile) of each contender's step with its update by AdamW, the ratio to slimpack's plan as measured and
 as predicted, and predicted over measured time. Before and behind each step both processes run the same products: a
-measured ratio is of times over theirs, so that a machine that changes its speed favours none, and where theirs spread by
-more than --reference-limit there is no row of the setting but one sentence that says why, and the status is 1. torch's schedules run the same layers and the same attention on whole
-documents without padding between them; micro-batches are padded at their end to the common size that torch needs,
-and the fastest of several numbers of them counts. All losses of a setting have to agree.
+measured ratio is of times over theirs, so that a machine that changes its speed favours none, and a step counts where
+the two differ by at most --reference-limit. Rounds go on until so many steps of each contender count; where after --tries
+times as many too few do, there is no row of the setting but one sentence that says why, and the status is 1. torch's
+schedules run the same layers and the same attention on whole documents without padding between them; micro-batches are
+padded at their end to the common size that torch needs, and the fastest of several numbers of them counts. All losses
+of a setting have to agree.
 
 FOLDER keeps what was made: a call goes on where one before it ended. Where a machine can be had to oneself for a
 while at a time only: `--only prices`, then `--only plans`, which needs no quiet, then `--only steps --gate FILE`, whose
@@ -126,9 +128,9 @@ def plans_of(setting: dict[str, Any], asked: dict[str, Any], effort: str) -> dic
     return {name: made for name in [*FIXED, *others[:1], "slimpack"] if (made := found[name]) is not None}
 
 
-def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], rounds: int, gate: Optional[Path],
-            sizes: dict[str, Any]) -> dict[str, Any]:
-    """What is known of a setting with rounds added to it, up to so many in all: {"torch": numbers of micro-batches,
+def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], enough: Callable[[dict[str, Any]], bool],
+            gate: Optional[Path], sizes: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a setting with rounds added to it until it is enough: {"torch": numbers of micro-batches,
     "losses": by contender, "seconds": by contender, one a round, "reference": times of the fixed products, one more a
     round than there are contenders}. The slower rank's time counts."""
     rng = np.random.default_rng(setting["seed"])
@@ -154,7 +156,7 @@ def measure(rank: int, setting: dict[str, Any], known: dict[str, Any], rounds: i
         found["seconds"].setdefault(name, [])
     fixed = _products(sizes)
     fixed()
-    while len(found["seconds"]["slimpack"]) < rounds:
+    while not enough(found):
         found["reference"].append(_timed(fixed, gate)[0])
         for name, step in contenders.items():
             found["seconds"][name].append(_timed(step, gate)[0])
@@ -225,29 +227,61 @@ def _enter(rank: int, port: int, path: str, call: Callable[..., Any], arguments:
     dist.destroy_process_group()
 
 
-def by_reference(found: dict[str, Any], name: str) -> list[float]:
-    """A contender's times, each over the mean of the reference's before and behind it."""
-    place = list(found["seconds"]).index(name)
-    times, width = found["reference"], len(found["seconds"]) + 1
-    return [seconds / statistics.mean(times[round * width + place:][:2])
-            for round, seconds in enumerate(found["seconds"][name])]
+def beside(found: dict[str, Any], name: str) -> list[list[float]]:
+    """Of each of a contender's times, those of the reference before and behind it."""
+    place, width = list(found["seconds"]).index(name), len(found["seconds"]) + 1
+    return [found["reference"][round * width + place:][:2] for round in range(len(found["seconds"][name]))]
 
 
-def rows_of(setting: dict[str, Any], found: dict[str, Any]) -> str:
-    """A setting's rows as markdown. Raises RuntimeError where its losses differ."""
+def counting(found: dict[str, Any], name: str, limit: float) -> list[tuple[float, float]]:
+    """A contender's times that count, each with itself over the mean of the reference's before and behind it."""
+    return [(seconds, seconds / statistics.mean(turns))
+            for seconds, turns in zip(found["seconds"][name], beside(found, name)) if reference.steady(*turns, limit)]
+
+
+class Enough:
+    """Whether a setting has been measured often enough; the same on every rank, for all know the same times."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.rounds, self.tries, self.limit = asked.rounds, asked.tries, asked.reference_limit / 100
+
+    def fewest(self, found: dict[str, Any]) -> tuple[int, str]:
+        """The contender of which the fewest times count."""
+        return min((len(counting(found, name, self.limit)), name) for name in found["seconds"])
+
+    def __call__(self, found: dict[str, Any]) -> bool:
+        taken = len(found["seconds"]["slimpack"])
+        return taken >= self.tries * self.rounds or (taken > 0 and self.fewest(found)[0] >= self.rounds)
+
+    def why_not(self, found: dict[str, Any]) -> Optional[str]:
+        """Why nothing may be said of a setting; nothing where it may."""
+        counted, name = self.fewest(found)
+        return reference.too_few(name, counted, len(found["seconds"][name]), self.rounds, self.limit)
+
+
+def check_losses(found: dict[str, Any]) -> None:
+    """Raises RuntimeError where those of a setting differ."""
     losses = found["losses"].values()
     if max(losses) - min(losses) > 1e-4 * min(losses):
         raise RuntimeError(f"losses differ: {found['losses']}")
+
+
+def rows_of(setting: dict[str, Any], found: dict[str, Any], limit: float) -> str:
+    """A setting's rows as markdown."""
     lengths = setting["lengths"]
     label = (f"{setting['seed']}, {setting['shape']}: {len(lengths)} documents, {sum(lengths):,} tokens, longest "
              f"{max(lengths):,}, chunks up to {setting['chunks']}")
-    ours, ours_predicted = by_reference(found, "slimpack"), setting["predicted"]["slimpack"]
+    ours = statistics.median(over for _, over in counting(found, "slimpack", limit))
+    ours_predicted = setting["predicted"]["slimpack"]
     lines = []
-    for name, seconds in found["seconds"].items():
+    for name, every in found["seconds"].items():
+        own = counting(found, name, limit)
+        seconds = [each for each, _ in own]
         median, predicted = statistics.median(seconds), setting["predicted"].get(name)
         last = f"{predicted / ours_predicted:.3f} | {predicted / median:.2f}" if predicted else "- | -"
-        over = statistics.median(one / other for one, other in zip(by_reference(found, name), ours))
-        lines.append(f"| {label} | {name} | {reference.of_ranges(seconds, '{:.3f}'.format)} | {over:.3f} | {last} |")
+        over = statistics.median(over for _, over in own) / ours
+        lines.append(f"| {label} | {name} | {len(seconds)} of {len(every)} | "
+                     f"{reference.of_ranges(seconds, '{:.3f}'.format)} | {over:.3f} | {last} |")
         label = ""
     return "\n".join(lines)
 
@@ -257,7 +291,8 @@ def main() -> None:
     options.add_argument("folder", type=Path, help="keeps prices, plans and measured steps")
     options.add_argument("--settings", type=int, default=8)
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--rounds", type=int, default=5, help="that count of each contender")
+    options.add_argument("--tries", type=int, default=reference.TRIES, help="times as many rounds before it gives up")
     options.add_argument("--tokens", type=int, default=4000, help="of a step, about")
     options.add_argument("--effort", default="normal")
     options.add_argument("--budget", type=float, default=60.0, help="seconds of the profile")
@@ -265,7 +300,7 @@ def main() -> None:
     options.add_argument("--setting", type=int, help="only this one, from 0")
     options.add_argument("--gate", type=Path, help="timed steps begin only where this file changed in the last two seconds")
     options.add_argument("--reference-limit", type=float, default=100 * reference.LIMIT, metavar="PERCENT",
-                         help="interquartile range over median of the fixed products")
+                         help="by how much the fixed products before and behind a step may differ")
     options.add_argument("--tiny", action="store_true", help="a tiny model, to see that it runs")
     asked = options.parse_args()
     sizes = dict(SIZES, hidden_size=64, intermediate_size=64, num_hidden_layers=4, head_dim=16) if asked.tiny else SIZES
@@ -276,9 +311,9 @@ def main() -> None:
     if "prices" in parts and not (asked.folder / "cost.json").exists():
         measure_prices(asked.folder, sizes, min(4096, asked.tokens), asked.budget)
     if "table" in parts:
-        print("| setting | contender | s, median (10 to 90 %) | over slimpack | predicted | predicted / measured |\n"
-              "|---|---|---:|---:|---:|---:|")
-    refused = []
+        print("| setting | contender | steps that count | s, median (10 to 90 %) | over slimpack | predicted | "
+              "predicted / measured |\n|---|---|---:|---:|---:|---:|---:|")
+    refused, enough = [], Enough(asked)
     for number in numbers:
         planned, measured = (asked.folder / f"{kind}-{asked.seed + number}.json" for kind in ("plans", "steps"))
         if "plans" in parts and not planned.exists():
@@ -293,17 +328,17 @@ def main() -> None:
         known = json.loads(measured.read_text()) if measured.exists() else {}
         if "reference" not in known:
             known = {}  # measured without
-        if "steps" in parts and len(known.get("seconds", {}).get("slimpack", [])) < asked.rounds:
-            known = on_two_ranks(measure, setting, known, asked.rounds, asked.gate, sizes)
+        if "steps" in parts and not (known and enough(known)):
+            known = on_two_ranks(measure, setting, known, enough, asked.gate, sizes)
             measured.write_text(json.dumps(known))
             print(f"setting {setting['seed']}: measured", file=sys.stderr, flush=True)  # steps take long: something to see
         if "table" in parts and known:
-            rows = rows_of(setting, known)
-            why = reference.unsteady(known["reference"], asked.reference_limit / 100)
+            check_losses(known)
+            why = enough.why_not(known)
             if why:
                 refused.append(f"setting {setting['seed']}: {why}")
             else:
-                print(rows)
+                print(rows_of(setting, known, enough.limit))
     if refused:
         sys.exit("torch_step.py: " + "; ".join(refused))
 

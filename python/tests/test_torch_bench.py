@@ -35,5 +35,6 @@ def test_steps_of_all_contenders_have_one_loss(tmp_path: Path) -> None:
     unsteady = start(*asked[:-1], "0", "--only", "table")
     assert unsteady.returncode == 1
     assert "| slimpack" not in unsteady.stdout
-    assert unsteady.stderr.startswith("torch_step.py: setting 0: the fixed reference varies by ")
+    assert unsteady.stderr.startswith("torch_step.py: setting 0: of 1 times of ")
+    assert " 0 lie between two turns of the fixed reference that differ by at most 0 %" in unsteady.stderr
     assert len(unsteady.stderr.splitlines()) == 1
