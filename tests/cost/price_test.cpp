@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "cost/shapes.hpp"
+#include "slimpack/core/random.hpp"
 #include "slimpack/cost/ideal.hpp"
 #include "support/random_plan.hpp"
 
@@ -65,6 +67,115 @@ TEST_CASE("Links: a slow link inside a node counts where two of several devices 
   CHECK(Links(plan).stages(0, 0, 1) == plan.cluster.between);
   CHECK(slower({1e9, 1}, {1e9, 2}) == Link{1e9, 2});
   CHECK(slower({1e9, 1}, {2e9, 2}) == Link{1e9, 1});
+}
+
+TEST_CASE("Links: the slowest of all pairs, wherever the devices are") {
+  std::int64_t apart = 0;  // where devices of one node are not neighbours
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    Plan plan = two_by_two();
+    const auto dp = static_cast<std::int32_t>(random.between(1, 5));
+    const auto pp = static_cast<std::int32_t>(random.between(1, 5));
+    const auto tp = static_cast<std::int32_t>(random.between(1, 3));
+    plan.parallel.dp = dp;
+    plan.parallel.pp = pp;
+    plan.parallel.tp = tp;
+    plan.cluster.devices_per_node = random.between(1, 4);
+    if (seed % 3 == 0) plan.cluster.inside = {1e9, 6e-6};  // slower than between nodes
+    plan.placement.clear();
+    std::vector<std::int64_t> devices(static_cast<std::size_t>(dp * pp * tp));
+    for (std::size_t i = 0; i < devices.size(); ++i) devices[i] = static_cast<std::int64_t>(i);
+    for (std::size_t i = devices.size(); i > 1; --i) {
+      std::swap(devices[i - 1], devices[random.below(i)]);
+    }
+    for (std::int32_t i = 0; i < dp * pp * tp; ++i) {
+      plan.placement.push_back(
+          {i / (pp * tp), i / tp % pp, i % tp, devices[static_cast<std::size_t>(i)]});
+    }
+    const Links links(plan);
+    const auto node = [&](std::int32_t rank, std::int32_t stage, std::int32_t part) {
+      return plan.placement[static_cast<std::size_t>((rank * pp + stage) * tp + part)].device /
+             plan.cluster.devices_per_node;
+    };
+    // Of the devices of each part of a tensor-parallel group, or of one such group.
+    const auto slowest = [&](const std::vector<std::vector<std::int64_t>>& parts) {
+      std::vector<Link> used;
+      for (const auto& nodes : parts) {
+        for (std::size_t a = 0; a < nodes.size(); ++a) {
+          for (std::size_t b = a + 1; b < nodes.size(); ++b) {
+            const bool same = nodes[a] == nodes[b];
+            used.push_back(same ? plan.cluster.inside : plan.cluster.between);
+            apart += same && b > a + 1 && nodes[a] != nodes[a + 1] ? 1 : 0;
+          }
+        }
+      }
+      if (used.empty()) return plan.cluster.inside;
+      Link all = used.front();
+      for (const Link& link : used) all = slower(all, link);
+      return all;
+    };
+    for (std::int32_t rank = 0; rank < dp; ++rank) {
+      std::vector<std::vector<std::int64_t>> parts(static_cast<std::size_t>(tp));
+      for (std::int32_t i = 0; i < pp * tp; ++i) {
+        parts[static_cast<std::size_t>(i % tp)].push_back(node(rank, i / tp, i % tp));
+      }
+      CHECK(links.rank(rank) == slowest(parts));
+    }
+    for (std::int32_t stage = 0; stage < pp; ++stage) {
+      std::vector<std::int32_t> group;
+      for (std::int32_t rank = 0; rank < dp; ++rank) {
+        if (random.below(4) > 0) group.push_back(rank);
+      }
+      std::vector<std::vector<std::int64_t>> parts(static_cast<std::size_t>(tp));
+      for (const std::int32_t rank : group) {
+        for (std::int32_t part = 0; part < tp; ++part) {
+          parts[static_cast<std::size_t>(part)].push_back(node(rank, stage, part));
+        }
+      }
+      CHECK(links.ranks(group, stage) == slowest(parts));
+      std::vector<std::int64_t> own;
+      for (std::int32_t part = 0; part < tp; ++part) own.push_back(node(0, stage, part));
+      CHECK(links.tensor(0, stage) == slowest({own}));
+    }
+  }
+  CHECK(apart > 100);
+}
+
+TEST_CASE("PricedPlan: groups without packs change no price of the others") {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    test::RandomPlanOptions options = test::may_have_weights(seed % 2 == 0);
+    options.cp_groups = seed % 3 != 0;
+    const Plan whole = test::random_plan(seed, options);
+    // The packs of one group, as a search times them.
+    Random random(seed);
+    const GroupId kept = whole.micropacks[random.below(whole.micropacks.size())].group;
+    Plan part = whole;
+    part.micropacks.clear();
+    std::vector<std::size_t> number;
+    for (std::size_t i = 0; i < whole.micropacks.size(); ++i) {
+      if (whole.micropacks[i].group != kept) continue;
+      part.micropacks.push_back(whole.micropacks[i]);
+      number.push_back(i);
+    }
+    const PricedPlan all(whole), some(part);
+    for (std::size_t i = 0; i < number.size(); ++i) {
+      const auto here = static_cast<PackId>(i), there = static_cast<PackId>(number[i]);
+      const MicroPack& pack = part.micropacks[i];
+      for (std::int32_t line = 0; line < virtual_stages_of(whole).size(); ++line) {
+        CHECK(some.compute(here, line) == all.compute(there, line));
+        for (std::size_t rank = 0; rank < whole.groups[index(kept)].size(); ++rank) {
+          CHECK(some.transfer(here, line, rank) == all.transfer(there, line, rank));
+          if (pack.pass == Pass::weight) {
+            CHECK(some.weight(here, line, rank) == all.weight(there, line, rank));
+          }
+          if (pack.pass != Pass::forward) continue;
+          CHECK(some.head(here, rank, 0) == all.head(there, rank, 0));
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("PricedPlan: asks the model with loads and links of the placement") {

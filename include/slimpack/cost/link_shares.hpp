@@ -43,6 +43,12 @@ class LinkShares {
         sent_(plan.groups.size()),
         time_(plan.groups.size() * lines_),
         head_on_all_(plan.parallel.head == LmHead::shard) {
+    places_.resize(static_cast<std::size_t>(plan.parallel.dp));
+    for (std::size_t group = 0; group < plan.groups.size(); ++group) {
+      for (std::size_t place = 0; place < plan.groups[group].size(); ++place) {
+        places_[static_cast<std::size_t>(plan.groups[group][place])].push_back({group, place});
+      }
+    }
     for (std::size_t i = 0; i < plan.micropacks.size(); ++i) {
       const auto id = static_cast<PackId>(i);
       const MicroPack& pack = plan.micropacks[i];
@@ -66,7 +72,8 @@ class LinkShares {
   }
 
   /// The times of collectives of all ranks of a stage over `link` that take `alone` by themselves:
-  /// as long as on the rank that leaves them least. O((groups x chunks + collectives) x ranks).
+  /// as long as on the rank that leaves them least. O((groups of a rank x chunks + collectives) x
+  /// ranks).
   [[nodiscard]] std::vector<Nanos> beside_units(const std::vector<Nanos>& alone, std::int32_t pp,
                                                 const Link& link) const {
     std::vector<Nanos> longest = alone;
@@ -88,12 +95,22 @@ class LinkShares {
     std::int64_t forward = 0, backward = 0, gathered = 0, exchanged = 0;
     Nanos head;
   };
+  /// A group that a rank belongs to, and which of its ranks it is.
+  struct Place {
+    std::size_t group, place;
+  };
   struct Use {
     std::int64_t bytes = 0;  // of all tensor-parallel devices
     Nanos time;
   };
 
+  [[nodiscard]] bool has_packs(std::size_t group) const noexcept { return !sent_[group].empty(); }
   [[nodiscard]] Use use_of(std::int32_t dp, std::int32_t pp, const Link& link) const {
+    const std::vector<Place>& places = places_[static_cast<std::size_t>(dp)];
+    if (std::none_of(places.begin(), places.end(),
+                     [&](const Place& place) { return has_packs(place.group); })) {
+      return {};
+    }
     const VirtualStages virtual_stages = virtual_stages_of(plan_);
     const std::int64_t hidden = plan_.model.hidden * plan_.model.bytes_per_element;
     const std::int64_t head_row =
@@ -104,12 +121,10 @@ class LinkShares {
     const bool tensor = tp > 1 && links_.tensor(dp, pp) == link;
     const bool head = head_on_all_ && plan_.parallel.pp > 1 && links_.rank(dp) == link;
     Use use;
-    for (std::size_t group = 0; group < sent_.size(); ++group) {
-      const std::vector<std::int32_t>& ranks = plan_.groups[group];
-      const auto found = std::find(ranks.begin(), ranks.end(), dp);
-      if (found == ranks.end() || sent_[group].empty()) continue;
-      const Sent& sent = sent_[group][static_cast<std::size_t>(found - ranks.begin())];
-      const std::int64_t exchanged = exchanged_over(link, ranks, pp, sent.exchanged);
+    for (const auto& [group, place] : places) {
+      if (!has_packs(group)) continue;
+      const Sent& sent = sent_[group][place];
+      const std::int64_t exchanged = exchanged_over(link, plan_.groups[group], pp, sent.exchanged);
       for (std::int32_t chunk = 0; chunk < plan_.parallel.chunks; ++chunk) {
         const std::int32_t line = virtual_stages.index(pp, chunk);
         const std::int64_t layers = chunk_layers(plan_, pp, chunk);
@@ -140,10 +155,11 @@ class LinkShares {
 
   const Plan& plan_;
   const Links& links_;
-  std::size_t lines_;                    // virtual stages
-  std::vector<std::vector<Sent>> sent_;  // by group and rank of it
-  std::vector<Nanos> time_;              // of F, B and W, by group and virtual stage
-  bool head_on_all_;                     // the stages share it
+  std::size_t lines_;                       // virtual stages
+  std::vector<std::vector<Sent>> sent_;     // by group and rank of it
+  std::vector<std::vector<Place>> places_;  // by data-parallel rank
+  std::vector<Nanos> time_;                 // of F, B and W, by group and virtual stage
+  bool head_on_all_;                        // the stages share it
 };
 
 }  // namespace slimpack

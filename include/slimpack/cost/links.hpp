@@ -39,9 +39,9 @@ class Links {
     require(dp_ > 0 && pp_ > 0 && tp_ > 0, "parallel: dp, pp and tp must be > 0");
     require(plan.cluster.devices_per_node > 0, "cluster.devices_per_node must be > 0",
             plan.cluster.devices_per_node);
-    std::vector<std::optional<std::int64_t>> nodes(static_cast<std::size_t>(dp_) *
-                                                   static_cast<std::size_t>(pp_) *
-                                                   static_cast<std::size_t>(tp_));
+    nodes_.assign(static_cast<std::size_t>(dp_) * static_cast<std::size_t>(pp_) *
+                      static_cast<std::size_t>(tp_),
+                  kNone);
     for (std::size_t i = 0; i < plan.placement.size(); ++i) {
       const Placement& place = plan.placement[i];
       const auto check = [i](bool condition, const char* rule, auto... value) {
@@ -52,14 +52,13 @@ class Links {
       check(place.pp >= 0 && place.pp < pp_, "pp is out of range", place.pp);
       check(place.tp >= 0 && place.tp < tp_, "tp is out of range", place.tp);
       check(place.device >= 0, "device must be >= 0", place.device);
-      auto& node = nodes[slot(place.dp, place.pp, place.tp)];
-      check(!node, "these ranks have a device already");
+      std::int64_t& node = nodes_[slot(place.dp, place.pp, place.tp)];
+      check(node == kNone, "these ranks have a device already");
       node = place.device / plan.cluster.devices_per_node;
     }
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      require(nodes[i].has_value(), "placement: no device for rank (dp, pp, tp) number",
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      require(nodes_[i] != kNone, "placement: no device for rank (dp, pp, tp) number",
               static_cast<std::int64_t>(i));
-      nodes_.push_back(*nodes[i]);
     }
   }
 
@@ -75,9 +74,8 @@ class Links {
   [[nodiscard]] const Link& rank(std::int32_t dp) const {
     Collective collective;
     for (std::int32_t tp = 0; tp < tp_; ++tp) {
-      std::vector<std::int64_t> nodes;
-      for (std::int32_t pp = 0; pp < pp_; ++pp) nodes.push_back(node(dp, pp, tp));
-      collective.add(std::move(nodes));
+      collective.add(static_cast<std::size_t>(pp_),
+                     [&](std::size_t pp) { return node(dp, static_cast<std::int32_t>(pp), tp); });
     }
     return link(collective);
   }
@@ -85,9 +83,7 @@ class Links {
   [[nodiscard]] const Link& ranks(const std::vector<std::int32_t>& group, std::int32_t pp) const {
     Collective collective;
     for (std::int32_t tp = 0; tp < tp_; ++tp) {
-      std::vector<std::int64_t> nodes;
-      for (const std::int32_t dp : group) nodes.push_back(node(dp, pp, tp));
-      collective.add(std::move(nodes));
+      collective.add(group.size(), [&](std::size_t rank) { return node(group[rank], pp, tp); });
     }
     return link(collective);
   }
@@ -101,20 +97,29 @@ class Links {
   /// Between the tensor-parallel devices of (dp, pp). O(tp log tp).
   [[nodiscard]] const Link& tensor(std::int32_t dp, std::int32_t pp) const {
     Collective collective;
-    std::vector<std::int64_t> nodes;
-    for (std::int32_t tp = 0; tp < tp_; ++tp) nodes.push_back(node(dp, pp, tp));
-    collective.add(std::move(nodes));
+    collective.add(static_cast<std::size_t>(tp_),
+                   [&](std::size_t tp) { return node(dp, pp, static_cast<std::int32_t>(tp)); });
     return link(collective);
   }
 
  private:
+  static constexpr std::int64_t kNone = -1;  // no node: devices count from 0
+
+  /// Whether two of some devices are on one node, and whether two are not.
   struct Collective {
     bool inside = false, between = false;
-    void add(std::vector<std::int64_t> nodes) {
-      std::sort(nodes.begin(), nodes.end());
-      for (std::size_t i = 1; i < nodes.size(); ++i) {
-        (nodes[i - 1] == nodes[i] ? inside : between) = true;
+    template <class NodeOf>
+    void add(std::size_t devices, const NodeOf& node_of) {
+      for (std::size_t i = 1; i < devices; ++i) {
+        (node_of(i - 1) == node_of(i) ? inside : between) = true;
       }
+      // Where neighbours alone are apart, those of one node may not be neighbours.
+      if (inside || devices < 3) return;
+      std::vector<std::int64_t> nodes;
+      nodes.reserve(devices);
+      for (std::size_t i = 0; i < devices; ++i) nodes.push_back(node_of(i));
+      std::sort(nodes.begin(), nodes.end());
+      inside = std::adjacent_find(nodes.begin(), nodes.end()) != nodes.end();
     }
   };
 

@@ -146,9 +146,15 @@ class PricedPlan {
 
   template <CostModel Model>
   void price(const Plan& plan, const Model& model);
-  void find_borders(const Plan& plan, const Links& links);
-  [[nodiscard]] std::vector<std::vector<StageLoad>> find_kinds(const Plan& plan,
-                                                               const Links& links);
+  /// Groups and data-parallel ranks that have packs: most candidates of a search have those of one
+  /// rank alone.
+  struct Used {
+    std::vector<bool> groups, ranks;
+  };
+  [[nodiscard]] static Used find_used(const Plan& plan);
+  void find_borders(const Plan& plan, const Links& links, const Used& used);
+  [[nodiscard]] std::vector<std::vector<StageLoad>> find_kinds(const Plan& plan, const Links& links,
+                                                               const Used& used);
   void compare_stages();  // after both
   template <CostModel Model>
   void price_stages(const Plan& plan, const Links& links, const PackLoads& loads,
@@ -168,12 +174,28 @@ class PricedPlan {
   std::vector<Nanos> reduce_, optimizer_;
 };
 
-inline void PricedPlan::find_borders(const Plan& plan, const Links& links) {
+inline PricedPlan::Used PricedPlan::find_used(const Plan& plan) {
+  Used used{std::vector<bool>(plan.groups.size()),
+            std::vector<bool>(static_cast<std::size_t>(plan.parallel.dp))};
+  for (const MicroPack& pack : plan.micropacks) {
+    if (index(pack.group) < used.groups.size()) used.groups[index(pack.group)] = true;
+  }
+  for (std::size_t group = 0; group < plan.groups.size(); ++group) {
+    for (const std::int32_t dp : plan.groups[group]) {
+      require(dp >= 0 && dp < plan.parallel.dp, "groups: data-parallel rank does not exist", dp);
+      if (used.groups[group]) used.ranks[static_cast<std::size_t>(dp)] = true;
+    }
+  }
+  return used;
+}
+
+inline void PricedPlan::find_borders(const Plan& plan, const Links& links, const Used& used) {
   const VirtualStages virtual_stages = virtual_stages_of(plan);
   for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
+    const bool sends = virtual_stages.pp > 1 && used.ranks[static_cast<std::size_t>(dp)];
     for (std::int32_t i = 0; i < virtual_stages.size(); ++i) {
       Border border = Border::none;
-      if (i + 1 < virtual_stages.size() && virtual_stages.pp > 1) {
+      if (sends && i + 1 < virtual_stages.size()) {
         const Link& link = links.stages(dp, virtual_stages.stage(i), virtual_stages.stage(i + 1));
         border = link == plan.cluster.inside ? Border::inside : Border::between;
       }
@@ -183,15 +205,23 @@ inline void PricedPlan::find_borders(const Plan& plan, const Links& links) {
 }
 
 inline std::vector<std::vector<StageLoad>> PricedPlan::find_kinds(const Plan& plan,
-                                                                  const Links& links) {
+                                                                  const Links& links,
+                                                                  const Used& used) {
   const VirtualStages virtual_stages = virtual_stages_of(plan);
   std::vector<std::vector<StageLoad>> kinds(plan.groups.size());
+  std::vector<StageLoad> of_stage(stages_);
   for (std::size_t group = 0; group < plan.groups.size(); ++group) {
-    for (const std::int32_t dp : plan.groups[group]) {
-      require(dp >= 0 && dp < plan.parallel.dp, "groups: data-parallel rank does not exist", dp);
+    if (!used.groups[group]) {
+      kind_.resize(kind_.size() + virtual_stages_);
+      kinds_.push_back(0);
+      continue;
+    }
+    for (std::int32_t pp = 0; pp < virtual_stages.pp; ++pp) {
+      of_stage[static_cast<std::size_t>(pp)] = stage_links(plan, links, plan.groups[group], pp);
     }
     for (std::int32_t i = 0; i < virtual_stages.size(); ++i) {
-      const StageLoad stage = stage_load(plan, links, plan.groups[group], i);
+      const StageLoad stage =
+          stage_load(plan, of_stage[static_cast<std::size_t>(virtual_stages.stage(i))], i);
       const auto found = std::find(kinds[group].begin(), kinds[group].end(), stage);
       kind_.push_back(static_cast<std::size_t>(found - kinds[group].begin()));
       if (found == kinds[group].end()) kinds[group].push_back(stage);
@@ -242,8 +272,9 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
   const Links links(plan);
   virtual_stages_ = static_cast<std::size_t>(virtual_stages_of(plan).size());
   stages_ = static_cast<std::size_t>(plan.parallel.pp);
-  find_borders(plan, links);
-  const std::vector<std::vector<StageLoad>> kinds = find_kinds(plan, links);
+  const Used used = find_used(plan);
+  find_borders(plan, links, used);
+  const std::vector<std::vector<StageLoad>> kinds = find_kinds(plan, links, used);
   compare_stages();
 
   HeadLoad head;
@@ -253,14 +284,16 @@ void PricedPlan::price(const Plan& plan, const Model& model) {
   for (std::int32_t pp = 0; pp < plan.parallel.pp; ++pp) {
     head.vocab = std::max(head.vocab, head_rows(plan, pp));
   }
-  std::vector<Link> head_link, head_tensor_link;
+  std::vector<Link> head_link(used.ranks.size()), head_tensor_link(used.ranks.size());
   for (std::int32_t dp = 0; dp < plan.parallel.dp; ++dp) {
-    head_link.push_back(links.rank(dp));
+    const auto rank = static_cast<std::size_t>(dp);
+    if (!used.ranks[rank]) continue;
+    head_link[rank] = links.rank(dp);
     Link tensor = links.tensor(dp, plan.parallel.pp - 1);
     for (std::int32_t pp = 0; head.shards > 1 && pp < plan.parallel.pp; ++pp) {
       tensor = slower(tensor, links.tensor(dp, pp));
     }
-    head_tensor_link.push_back(tensor);
+    head_tensor_link[rank] = tensor;
   }
 
   const PackLoads loads(plan);
